@@ -1,4 +1,4 @@
---- lm.backends: Settings of the libraries that compute ops.
+--- lm.backends: Provides settings of the libraries that compute ops.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -26,7 +26,7 @@ end
 
 local backends = {}
 
---- lm.backends.cuda: Settings of CUDA's libraries.
+--- lm.backends.cuda: Provides settings of CUDA's libraries.
 backends.cuda = {
   --- lm.backends.cuda.matmul: Settings of matrix products on a GPU: allow_tf32.
   matmul = settings("cuda.matmul.", {"allow_tf32"}, {}),
@@ -34,7 +34,7 @@ backends.cuda = {
   is_built = function() return core.cuda_version "cuda" ~= nil end,
 }
 
---- lm.backends.cudnn: Settings of cuDNN: allow_tf32, enabled, benchmark and deterministic.
+--- lm.backends.cudnn: Provides settings of cuDNN: allow_tf32, enabled, benchmark and deterministic.
 backends.cudnn = settings("cudnn.", {"allow_tf32", "enabled", "benchmark", "deterministic"}, {
   --- Returns cuDNN's version, 91900 for 9.19; nil without cuDNN.
   version = function() return core.cuda_version "cudnn" end,

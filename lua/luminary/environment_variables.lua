@@ -1,13 +1,13 @@
---- The environment variables of luminary. C code and the library read them by this table; `luminary help environment`
---- and docs/status/environment_variables.md print it. It requires no other file of the library.
+--- Declares the environment variables of luminary. C code and the library read them by this table; `luminary help
+--- environment` and docs/status/environment_variables.md print it. It requires no other file of the library.
 local entries = require "luminary.base.entry_reader"
 
 local list, variable = entries.of("variable", {
-  help = "string",     -- its effect, one sentence without a dot
+  help = "string",     -- its effect, one sentence without a period
   one_of = "table?",   -- its values; others are reported and ignored
   default = "string?", -- the behavior if it is not set
-  carried = "boolean?", -- whether `luminary run --backend mpi --hosts` exports it to other hosts
-  doctor_warning = "table?", -- of `luminary doctor` if it is set: {values (nil: any), severity, effect}
+  carried = "boolean?", -- true if `luminary run --backend mpi --hosts` exports it to other hosts
+  doctor_warning = "table?", -- a finding of `luminary doctor` if it is set: {values (nil: any), severity, effect}
 })
 
 -- ---- jobs of many ranks

@@ -1,7 +1,7 @@
---- lm.fft: Fourier transforms under the names of torch.fft. There are no complex numbers: where PyTorch has them, x has
---- a last dim of 2, real and imaginary parts, as torch.view_as_real returns them; x:norm(2, -1) are the magnitudes.
---- `dim` counts the other dims, from 1, or from -1 at the last of them. Tensors are float32 or float64, and the
---- transforms run on the CPU: tensors of other devices are copied there and back.
+--- lm.fft: Computes Fourier transforms under the names of torch.fft. There are no complex numbers: where PyTorch has
+--- them, x has a last dim of 2, real and imaginary parts, as torch.view_as_real returns them; x:norm(2, -1) is the
+--- magnitude. `dim` counts the other dims, from 1, or from -1 at the last of them. Tensors are float32 or float64, and
+--- the transforms run on the CPU: tensors on other devices are copied there and back.
 ---
 --- `x * y` multiplies the parts elementwise; the product of complex numbers is fft.multiply(x, y). The product of
 --- spectra is the spectrum of a convolution, for which both signals are padded to its length:
@@ -60,7 +60,7 @@ local function along(x, dim, dims, f)
   return ops.transpose(f(ops.transpose(x, dim, dims)), dim, dims)
 end
 
--- `divided`: whether the result is divided as an inverse transform's, if that differs from `inverse`.
+-- Transforms complex x along dim. `divided`: true to divide as an inverse does, if that differs from `inverse`.
 local function complex_line(who, x, n, dim, norm, inverse, divided)
   local dims
   x, dims = signal(who, x, true)
@@ -77,7 +77,7 @@ function fft.fft(x, n, dim, norm) return complex_line("fft", x, n, dim, norm, fa
 --- fft.ifft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.fft.
 function fft.ifft(x, n, dim, norm) return complex_line("ifft", x, n, dim, norm, true) end
 
--- `inverse`: the result is divided as that of an inverse transform, whose conjugate it is.
+-- Transforms real x along dim. `inverse`: true to divide as an inverse transform does, whose conjugate the result is.
 local function real_line(who, x, n, dim, norm, inverse)
   local dims
   x, dims = signal(who, x, false)
@@ -149,13 +149,13 @@ local function complex_lines(who, x, s, dim, norm, inverse, default)
   return x
 end
 
--- `inverse` as in real_line.
+-- Transforms real x along several dims; `inverse` as in real_line.
 local function real_lines(who, x, s, dim, norm, default, inverse)
   local dims
   x, dims = signal(who, x, false)
   local list, sizes = dims_of(who, x, s, dim, dims, default)
   local n = #list
-  if n > 1 and list[n] == dims and list[n - 1] == dims - 1 then -- the last two dims are one call
+  if n > 1 and list[n] == dims and list[n - 1] == dims - 1 then -- one call transforms the last two dims
     local scale = 1
     for i = n - 1, n do
       local size = sizes[i] and sizes[i] ~= -1 and sizes[i] or x.shape[list[i]]

@@ -1,4 +1,4 @@
---- lm.func: Function transforms: gradients, Jacobians, maps over a batch, and calls of modules with other parameters.
+--- lm.func: Transforms functions: gradients, Jacobians, maps over a batch, and calls of modules with other parameters.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -25,10 +25,10 @@ local function map_tensors(who, v, make)
   return out
 end
 
-local depth = 0 -- number of transforms in progress: inner ones record a graph for the outer ones
+local depth = 0 -- number of transforms in progress: inner ones record a graph for outer ones
 
--- Copies v with tensors that require gradients, and appends these to list. They are leaves, or views where the graph
--- has recorded the tensor already, as within another transform.
+-- Copies v with tensors that require gradients, and appends these to list. They are leaves, or views if the graph has
+-- recorded the tensor already, as within another transform.
 local function inputs_of(who, v, list)
   return map_tensors(who, v, function(t)
     local x = (t.requires_grad and core.is_grad_enabled()) and ops.view(t, t.shape) or t:detach():requires_grad_(true)
@@ -46,7 +46,7 @@ local function wants_graph(v)
   return wanted
 end
 
--- Calls f(...) with gradients enabled and depth raised by one, which is restored after errors too.
+-- Calls f(...) with gradients enabled and depth increased by one; restores depth also after errors.
 local function deeper(f, ...)
   depth = depth + 1
   local results = pack(pcall(core.enable_grad, f, ...))
@@ -63,7 +63,7 @@ local function without_graph(v)
   return out
 end
 
--- The gradients of y, zeros where it does not depend on an input.
+-- Returns the gradients of y; zeros for inputs on which it does not depend.
 local function gradients(y, inputs, how)
   how.allow_unused = true
   local grads = y.requires_grad and core.grad(y, inputs, how) or {}
@@ -71,7 +71,7 @@ local function gradients(y, inputs, how)
   return grads
 end
 
--- A list of the arguments of these numbers, with gradients in the positions of their tensors.
+-- Returns a list of the arguments with these numbers, with gradients in place of their tensors.
 local function like_arguments(who, args, numbers, grads)
   local out, used = {}, 0
   for i, n in ipairs(numbers) do
@@ -88,7 +88,7 @@ local function positions(who, argnums)
   return options.arg(who, "argnums", list, "count[]")
 end
 
--- Returns the arguments with those of these numbers as inputs, and the list of all inputs.
+-- Returns the arguments, with copies as inputs in place of those with these numbers, and the list of all inputs.
 local function prepared(who, args, numbers)
   local list, new = {}, {n = args.n, unpack(args, 1, args.n)}
   for _, n in ipairs(numbers) do
@@ -100,7 +100,7 @@ end
 
 local grad_options = "argnums: any = 1, has_aux = false, create_graph = false"
 
--- A function that returns f's gradients and its results.
+-- Returns a function that computes f's gradients and its results.
 local function differentiated(who, f, opts)
   check_callable(who, f)
   local numbers = positions(who, opts.argnums)
@@ -211,7 +211,7 @@ func.jvp = signature.of("jvp(f, primals: table, tangents: table)", function(f, p
   return jvp("jvp", f, primals, tangents, depth > 0)
 end)
 
--- The Jacobians of y [out…] with respect to the inputs: tensors [out…, in…].
+-- Returns the Jacobians of y [out…] with respect to the inputs: tensors [out…, in…].
 local function jacobians(y, inputs, keep)
   local rows, flat = {}, y:reshape({-1})
   for k = 1, #inputs do rows[k] = {} end
@@ -260,7 +260,7 @@ func.hessian = signature.of("hessian(f, {argnums: count = 1})", function(f, opts
   return jacrev("hessian", func.grad(f, opts), opts)
 end)
 
--- The size of the mapped dims, which all arguments share.
+-- Returns the size of the mapped dims, which all arguments share.
 local function mapped_size(args, dims)
   local size
   for i = 1, args.n do

@@ -1,4 +1,4 @@
---- Generators of random numbers. The same seed yields the same numbers on every device, with any number of threads.
+--- Makes generators of random numbers. A seed yields the same numbers on every device, with any number of threads.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -16,7 +16,7 @@ function methods.manual_seed(g, seed)
   core.seed_generator(checked("manual_seed", g), options.arg("manual_seed", "seed", seed, "any"))
   return g
 end
---- Seeds the generator with a number from the system, and returns that.
+--- Seeds the generator with a number from the system, and returns that number.
 function methods.seed(g) return core.seed_generator(checked("seed", g)) end
 --- Returns the seed of the generator.
 function methods.initial_seed(g) return core.initial_seed(checked("initial_seed", g)) end

@@ -1,6 +1,6 @@
---- Deep learning for LuaJIT. `local lm = require "luminary"`.
--- Other Luas parse this file, but the dynamic linker refuses them the core. Of those that call themselves 5.1, LuaJIT
--- alone knows hexadecimal escapes.
+--- Provides deep learning for LuaJIT: `local lm = require "luminary"`.
+-- Check for LuaJIT: other Luas parse this file, but the dynamic linker refuses them the core. Of those with the version
+-- 5.1, only LuaJIT knows hexadecimal escapes.
 if (_VERSION or "Lua 5.1") ~= "Lua 5.1" or "\x41" ~= "A" then
   error("luminary: expected LuaJIT, got " .. _VERSION .. "; run it with luajit, or in a host linked to LuaJIT", 3)
 end
@@ -30,8 +30,6 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.set_grad_enabled(on [, f, ...]): Turns the recording of operations on or off, for f or from here on.
 --- lm.autocast({device_type, dtype, enabled = true, cache_enabled = true}, f, ...): Calls f(...) with autocast: each op
 --- computes in the dtype that suits it.
---- lm.autocast({device_type, dtype, enabled = true, cache_enabled = true}, f, ...): Calls f(...) with autocast: each op
---- computes in the dtype that suits it.
 --- lm.is_autocast_enabled([device]): Returns whether autocast is on, for a kind of device or for any.
 --- lm.get_autocast_dtype([device]): Returns the dtype that autocast computes in on a kind of device, nil if it is off.
 --- lm.scope(f, ...): Calls f(...), then frees the tensors that f made, except those that it returns and those passed to
@@ -53,8 +51,8 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.empty_cache([device]): Releases all unoccupied memory that the caching allocator holds.
 --- lm.set_num_threads(n): Sets the number of threads that ops on the CPU use.
 --- lm.get_num_threads(): Returns the number of threads that ops on the CPU use.
---- lm.record_function(name, f, ...): Calls f(...), and names that time in a profile; returns what f returns.
---- lm.record_memory_history([on = true]): Notes where the memory of tensors is allocated, for lm.memory_snapshot.
+--- lm.record_function(name, f, ...): Calls f(...), and names that time in a profile; returns f's results.
+--- lm.record_memory_history([on = true]): Records where the memory of tensors is allocated, for lm.memory_snapshot.
 --- lm.synchronize([device]): Waits until all work on a device is done.
 --- lm.time(): Returns seconds, with fractions, since an arbitrary moment: differences measure time.
 --- lm.setenv(name, value): Sets an environment variable of this process; nil removes it.
@@ -79,7 +77,7 @@ for _, name in ipairs {
   lm[name] = core[name]
 end
 lm.autocast = require "luminary.amp.autocast"
-for name, max_count in pairs { -- the number of arguments
+for name, max_count in pairs { -- largest number of arguments
   live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
   is_autocast_enabled = 1, get_autocast_dtype = 1,
   manual_seed = 1, initial_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
@@ -98,7 +96,7 @@ function lm.polygamma(n, x)
   if core.is_tensor(n) then n, x = x, n end
   return core.ops.polygamma(x, n)
 end
---- Seeds the random number generators of all devices with a number from the system, and returns that.
+--- Seeds the random number generators of all devices with a number from the system, and returns that number.
 function lm.seed(...)
   if options.count(...) > 0 then
     options.fail("seed: takes no argument; use lm.manual_seed(%s)", tostring((...)))
@@ -136,7 +134,7 @@ function lm.try_gpu(i)
   return core.device((i < core.device_count("cuda") and "cuda:%d" or "cpu:%d"):format(i))
 end
 
---- Returns a list of all CUDA devices, or of the CPU where there is none.
+--- Returns a list of all CUDA devices, or of the CPU if there is none.
 function lm.try_all_gpus()
   local list = {}
   for i = 1, core.device_count("cuda") do list[i] = core.device(i - 1) end
@@ -144,7 +142,7 @@ function lm.try_all_gpus()
   return list
 end
 
--- Loaded at first use, so that scripts start fast: names, with modules and their fields.
+-- Names loaded at first use, so that scripts start fast, with their modules and fields.
 local later = {
   checkpoint = {"checkpoint"}, Timer = {"timer"}, repr = {"repr"}, help = {"help", "ask"}, dist = {"distributed"},
   parallel = {"apex_parallel"}, save = {"save_load", "save"}, load = {"save_load", "load"},

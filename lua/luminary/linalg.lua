@@ -1,7 +1,7 @@
---- lm.linalg: Norms, products and factorizations of matrices under the names of torch.linalg. Dims count from 1.
---- Matrices are the last two dims, float32 or float64; the dims before them are a batch. Factorizations run on the CPU
---- with LAPACK: tensors of other devices are copied there and back. Complex numbers, and eigenvalues of
---- matrices that are not symmetric, are not supported.
+--- lm.linalg: Computes norms, products and factorizations of matrices under the names of torch.linalg. Dims count from
+--- 1. Matrices are the last two dims, float32 or float64; the dims before them are a batch. Factorizations run on the
+--- CPU with LAPACK: tensors on other devices are copied there and back. Complex numbers, and eigenvalues of matrices
+--- that are not symmetric, are not supported.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -114,7 +114,7 @@ function linalg.det(A) return ops.det(matrix("det", "A", A, true)) end
 --- linalg.slogdet(A): Computes the sign and the logarithm of the absolute value of the determinant.
 function linalg.slogdet(A) return ops.slogdet(matrix("slogdet", "A", A, true)) end
 
--- Whether B is a vector, or a batch of vectors, for matrices A.
+-- Returns true if B is a vector, or a batch of vectors, for matrices A.
 local function is_vector(A, B)
   if B.ndim == 1 then return true end
   if B.ndim ~= A.ndim - 1 then return false end

@@ -1,4 +1,4 @@
---- lm.paths: Functions of files, folders and their paths.
+--- lm.paths: Handles files, folders and their paths.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local ffi = require "ffi"
@@ -48,7 +48,7 @@ function paths.concat(...)
   return "/" .. table.concat(parts, "/")
 end
 
---- Returns the last part of a path, without `suffix` where it ends so.
+--- Returns the last part of a path, without `suffix` if it ends with that.
 function paths.basename(path, suffix)
   local name = text("paths.basename", path):gsub("/+$", ""):match "[^/]*$"
   if suffix == nil then return name end
@@ -57,7 +57,7 @@ function paths.basename(path, suffix)
   return cut > 0 and name:sub(cut + 1) == suffix and name:sub(1, cut) or name
 end
 
---- Returns a path without its last part: "." where there is no other.
+--- Returns a path without its last part; "." if it has only one.
 function paths.dirname(path)
   local short = text("paths.dirname", path):gsub("(.)/+$", "%1")
   local folder = short:match "^(.*)/[^/]*$"
@@ -80,23 +80,23 @@ function paths.filep(path) return kind("paths.filep", path) == "a regular file" 
 --- Returns whether a path is a folder.
 function paths.dirp(path) return kind("paths.dirp", path) == "a folder" end
 
---- Makes a folder, and missing ones above it; returns whether it is there.
+--- Makes a folder, and missing ones above it; returns whether it exists.
 function paths.mkdir(path)
   local at = text("paths.mkdir", path):match "^/" or ""
   for part in path:gmatch "[^/]+" do
     at = at .. part .. "/"
-    C.lm_paths_mkdir(at, 511) -- 0777, less what umask takes
+    C.lm_paths_mkdir(at, 511) -- 0777, without the bits of umask
   end
   return paths.dirp(path)
 end
 
---- Removes an empty folder; returns whether it did.
+--- Removes an empty folder; returns whether it succeeded.
 function paths.rmdir(path) return C.lm_paths_rmdir(text("paths.rmdir", path)) == 0 end
 
 local NO_SUCH = 2 -- ENOENT
 
---- Returns a sorted list of the names in a folder; nil where there is no such folder; nil and the reason where it
---- cannot be read.
+--- Returns a sorted list of the names in a folder; nil if there is no such folder; nil and the reason if it cannot be
+--- read.
 function paths.dir(path)
   local names, folder = {}, C.lm_paths_opendir(text("paths.dir", path))
   local code = folder == nil and ffi.errno() or 0
@@ -113,7 +113,7 @@ function paths.dir(path)
   return names
 end
 
--- As paths.dir; an error where there is no such folder, or it cannot be read.
+-- Returns the names in a folder, as paths.dir does; fails if there is no such folder, or it cannot be read.
 local function need_names(who, path)
   local names, why = paths.dir(path)
   if names then return names end
@@ -164,7 +164,7 @@ local function caller()
   return source:sub(1, 1) == "@" and paths.concat(source:sub(2)) or nil
 end
 
---- Returns the path of the file that calls it, or of a name beside it; nil at a prompt.
+--- Returns the path of the file that calls it, or of a name in the same folder; nil at a prompt.
 function paths.thisfile(name)
   local file = caller()
   if not file or not name then return file end
@@ -210,7 +210,7 @@ function paths.rmall(path, sure)
   return paths.rmdir(path)
 end
 
---- Writes a string, or a list of strings, as a file: complete, or after an error the old file stays.
+--- Writes a string, or a list of strings, as a file, atomically: after an error the old file remains.
 function paths.write(path, content)
   local found = kind("paths.write", path)
   if type(content) ~= "table" then content = {options.arg("paths.write", "content", content, "string")} end
@@ -221,7 +221,7 @@ function paths.write(path, content)
   core.growing_file_close(file)
 end
 
---- Adds a string to the end of a file, which is created if needed: all of it, or after an error nothing.
+--- Appends a string to a file, which is created if needed: all of it, or after an error nothing.
 function paths.append(path, content)
   local file = core.growing_file_open(text("paths.append", path), true)
   core.growing_file_write(file, options.arg("paths.append", "content", content, "string"))

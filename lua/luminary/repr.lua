@@ -17,10 +17,10 @@ end
 local function indent(text, by) return (text:gsub("\n", "\n" .. by)) end
 
 local show
-local DEEPEST = 40 -- deeper tables are "{…}", and a table within itself
+local DEEPEST = 40 -- deeper tables are "{…}", and so is a table within itself
 
--- state: the tables around this one as keys; max_entries, the limit for each table; left, that for all tables; width,
--- the columns of a line.
+-- Returns a table's text. state: the tables around this one as keys; max_entries, the limit for each table; left, the
+-- limit for all tables together; width, the columns of a line.
 local function show_table(t, state, margin)
   local mt = require("debug").getmetatable(t)
   if type(mt) == "table" and mt.__tostring then return indent(tostring(t), margin) end

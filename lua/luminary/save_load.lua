@@ -1,4 +1,4 @@
---- Saving and loading of tensors and tables: lm.save and lm.load.
+--- Saves and loads tensors and tables: lm.save and lm.load.
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"
@@ -27,14 +27,14 @@ local function warn_of_lacking(path, value, lacking)
   core.warn(what .. ", left out")
 end
 
---- lm.load(path [, {device, mmap = false, rename, dtype, null, skip_unreadable = false, skip = false}]): Loads what
---- lm.save or torch.save saved, or the weights of another format, from a file.
+--- lm.load(path [, {device, mmap = false, rename, dtype, null, skip_unreadable = false, skip = false}]): Loads a file
+--- that lm.save or torch.save saved, or weights in another format.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" or path:find("\0", 1, true) then options.must_be("load", "path", "a string", path) end
   opts = options.check("load", opts, changes.with {
     mmap = {"boolean", false}, null = {"any"}, skip_unreadable = {"boolean", false}, skip = {"boolean", false},
   }, "device")
-  opts.skip_unreadable = opts.skip_unreadable or opts.skip -- its shorter name
+  opts.skip_unreadable = opts.skip_unreadable or opts.skip -- a shorter name of the option
   local file = formats.load(path, opts)
   local value = file.value
   if #file.lacking > 0 then warn_of_lacking(file.path, file.kind == "GGUF" and value.tensors or value, file.lacking) end
@@ -45,7 +45,7 @@ function checkpoint.load(path, opts)
       .. "dtype", file.path, name and "'" .. truncate_text(name, 100) .. "'" or "the tensor", t:numel(), opts.dtype)
   end)
   if #file.lacking == 0 then return value end
-  return value, setmetatable(file.lacking, {__plain = true, __report = true}) -- which no function takes as options
+  return value, setmetatable(file.lacking, {__plain = true, __report = true}) -- functions do not take it as options
 end
 
 return options.exact_all(checkpoint)

@@ -1,4 +1,4 @@
---- lm.Timer: A stopwatch that records every lap.
+--- lm.Timer: Measures time with a stopwatch that records every lap.
 ---   local timer = lm.Timer()      -- starts it
 ---   local seconds = timer:stop()  -- the lap; timer:start() begins the next
 ---   print(timer:time().real)      -- seconds so far; also .user and .sys
@@ -39,7 +39,7 @@ function Timer:start()
   return self
 end
 
--- CPU seconds of all laps.
+-- Returns the CPU seconds of all laps.
 local function spent(self)
   if not self.began then return self.user, self.sys end
   local user, sys = processor_seconds()

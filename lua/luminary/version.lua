@@ -1,2 +1,2 @@
--- The version of luminary; CMakeLists.txt reads it too.
+-- Returns the version of luminary; CMakeLists.txt reads this file, too.
 return "0.1.0"

@@ -1,9 +1,9 @@
---- lm.autocast: the core's, except "cuda" on a machine without a GPU, where it warns and f runs without autocast.
+--- lm.autocast: Runs the core's autocast; for "cuda" on a machine without a GPU, warns and calls f without autocast.
 local core = require "luminary.core"
 
 local find = string.find
 
--- The index of f and the options "device_type" and "enabled", which precede it by position or in a table.
+-- Returns the index of f and the options "device_type" and "enabled", which precede it by position or in a table.
 local function read(...)
   local device, enabled
   for i = 1, select("#", ...) do

@@ -1,4 +1,4 @@
---- Custom functions under autocast, as torch.amp.custom_fwd and custom_bwd:
+--- Wraps custom functions for autocast, as torch.amp.custom_fwd and custom_bwd do:
 ---
 ---   local Product = lm.autograd.Function:extend "Product"
 ---   Product.forward = lm.amp.custom_fwd(function(ctx, a, b) … end)     -- {cast_inputs = "float32"}: see below

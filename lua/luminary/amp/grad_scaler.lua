@@ -9,10 +9,10 @@ local fail = options.fail
 
 local GradScaler = class.root "GradScaler"
 
--- The scale is a float32, as PyTorch's tensor of it.
+-- Rounds the scale to float32, the dtype of PyTorch's scale.
 local function float32(x) return tonumber(ffi.cast("float", x)) end
 
--- Of what a replay would do with the numbers of the capture.
+-- Fails during a capture, whose replays would repeat the numbers of the capture.
 local function refuse_capture(who)
   if core.graph_is_capturing() then
     fail("GradScaler:%s: cannot be captured; end the capture with scaler:scale(loss):backward() and call this after "
@@ -20,7 +20,7 @@ local function refuse_capture(who)
   end
 end
 
-local function between(x, least, most) return x > least and x < most end -- NaN is not
+local function between(x, least, most) return x > least and x < most end -- false for NaN
 
 local function check(who, opts)
   if not between(opts.growth_factor, 1, math.huge) then
@@ -43,8 +43,8 @@ GradScaler.init = signature.of([[GradScaler({device, init_scale: scale = 65536, 
   self.enabled, self.current, self.growth_factor = opts.enabled, float32(opts.init_scale), opts.growth_factor
   self.backoff_factor, self.growth_interval, self.good_steps = opts.backoff_factor, opts.growth_interval, 0
   self.tensors = {} -- the scale by device; captured graphs read them
-  self.begun = false -- whether something was scaled since the last update
-  self.stages = {} -- by optimizer: {stage = "unscaled" | "stepped", found = tensor}
+  self.begun = false -- true if a loss was scaled since the last update
+  self.stages = {} -- maps an optimizer to {stage = "unscaled" | "stepped", found = tensor}
 end)
 
 local function scaled(self, v, seen)
@@ -158,7 +158,7 @@ local function set_scale(self, scale)
   for _, by in pairs(self.tensors) do by:fill_(self.current) end
 end
 
--- What is no scale any more leaves it as it is.
+-- Multiplies the scale; a result outside of a scale's limits leaves it unchanged.
 local function multiply_scale(self, by)
   local scale = float32(self.current * by)
   if options.is("scale", scale) then set_scale(self, scale) end

@@ -1,4 +1,4 @@
---- lm.amp: Mixed precision with the functions of NVIDIA's apex, beside lm.autocast and lm.GradScaler.
+--- lm.amp: Provides mixed precision with the functions of NVIDIA's apex, besides lm.autocast and lm.GradScaler.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -17,12 +17,12 @@ local amp = {
   custom_fwd = custom.custom_fwd, custom_bwd = custom.custom_bwd,
 }
 
-local state -- of the latest initialize: {properties = …, scalers = list, enabled, verbosity}
+local state -- the latest initialize's: {properties = …, scalers = list, enabled, verbosity}
 local processed = setmetatable({}, {__mode = "k"}) -- models
 
 local is_list = options.is_plain
 
--- ---- values that are cast, however they are put in tables
+-- ---- casts of values in nested tables
 
 local FLOATS = {float16 = true, bfloat16 = true, float32 = true, float64 = true}
 local DEEP = 8
@@ -76,7 +76,7 @@ local function device_of(models)
   return device or core.get_default_device()
 end
 
--- All of it in the low dtype, but batch norm where that is kept. Tensors stay the same objects.
+-- Casts the model to the low dtype, except batch norm if that is kept. Tensors stay the same objects.
 local function cast_model(model, on)
   local kept = {}
   for _, module in ipairs(model:modules()) do
@@ -130,7 +130,7 @@ end
 --- Prepares models and optimizers for mixed precision, and returns them.
 function amp.initialize(models, optimizers, opts)
   local who = "amp.initialize"
-  if opts == nil and is_list(optimizers) and type(next(optimizers)) == "string" then -- no optimizers
+  if opts == nil and is_list(optimizers) and type(next(optimizers)) == "string" then -- without optimizers
     optimizers, opts = nil, optimizers
   end
   opts = options.check(who, opts, levels.options, "opt_level")
@@ -201,7 +201,7 @@ amp.scale_loss = signature.of([[amp.scale_loss(loss: tensor, optimizers, f, {los
   end
   local overflow, found = false, {}
   for _, opt in ipairs(list) do found[#found + 1] = process.after(opt, scaler.scale) end
-  if scaler.dynamic then -- others step whatever the gradients are, and need not be waited for
+  if scaler.dynamic then -- a static scale needs no wait for the gradients
     for _, one in ipairs(found) do overflow = one:item() ~= 0 or overflow end
   end
   if scaler:update(overflow) then
@@ -211,7 +211,7 @@ amp.scale_loss = signature.of([[amp.scale_loss(loss: tensor, optimizers, f, {los
   return unpack(results, 1, results.n)
 end)
 
---- Returns the list of tensors that the optimizer steps: float32 master weights where there are some.
+--- Returns the list of tensors that the optimizer steps: float32 master weights if there are any.
 function amp.master_params(optimizer)
   if not is_optimizer(optimizer) then
     options.expected("amp.master_params", "an optimizer", optimizer)

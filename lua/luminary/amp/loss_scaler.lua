@@ -1,5 +1,5 @@
---- The scale of one loss, as apex's LossScaler has it: a number that stays, or "dynamic": 2^16 at first (or what lies
---- next to it in [min, max]), halved at an overflow, doubled after 2000 steps without.
+--- Holds the scale of one loss, as apex's LossScaler does: a fixed number, or "dynamic": initially 2^16 (clamped to
+--- [min, max]), halved at an overflow, doubled after 2000 steps without one.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 
@@ -13,7 +13,7 @@ function LossScaler:init(loss_scale, least, most)
   self.scale = self.dynamic and math.max(self.least, math.min(most, START)) or loss_scale
 end
 
---- After a backward pass: whether its step is to be skipped.
+--- Updates the scale after a backward pass; returns true if the step must be skipped.
 function LossScaler:update(overflow)
   if not self.dynamic then return false end
   if overflow then

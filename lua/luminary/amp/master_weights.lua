@@ -1,9 +1,9 @@
---- What amp.initialize makes of an optimizer (apex/amp/_process_optimizer.py).
+--- Converts an optimizer for amp.initialize (apex/amp/_process_optimizer.py).
 ---
---- With master weights its groups hold a float32 copy of each low parameter, whose gradient is the parameter's,
---- unscaled; after a step the parameters become their masters' rounded values. Before the next
---- backward pass, a master takes the value of a parameter that something else has written since (load_state_dict, the
---- start of DistributedDataParallel).
+--- With master weights its groups hold a float32 copy of each low-precision parameter, whose gradient is the
+--- parameter's, unscaled; after a step the parameters become their masters' rounded values. Before the next backward
+--- pass, a master takes the value of a parameter written elsewhere since (load_state_dict, the start of
+--- DistributedDataParallel).
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local gradients = require "luminary.autograd.zero_gradients"
@@ -12,12 +12,12 @@ local fail = options.fail
 
 local low = {float16 = true, bfloat16 = true}
 
-local stashes = setmetatable({}, {__mode = "k"}) -- by optimizer
+local stashes = setmetatable({}, {__mode = "k"}) -- maps an optimizer to its stash
 
 local process = {}
 
--- stash: params (the model's, in the groups' order), masters (what is in the groups, the same where no copy is needed),
--- lows and their masters apart (pairs for the kernel), versions (of lows, as their masters have them)
+-- A stash has: params (the model's, in the groups' order), masters (the groups' tensors, equal to params where no copy
+-- is needed), lows and low_masters (pairs for the kernel), versions (of lows when their masters were last updated).
 
 local function note_versions(stash)
   for i, p in ipairs(stash.lows) do stash.versions[i] = p._version end
@@ -29,7 +29,7 @@ local function make_master(p)
   return core.keep(master)
 end
 
--- Takes a group's parameters in, and puts masters in their place.
+-- Replaces a group's parameters by masters, and records both.
 local function take_group(opt, stash, group)
   for i, p in ipairs(group.params) do
     local master = p
@@ -73,7 +73,7 @@ local function refresh_masters(stash)
   if #from > 0 then core.rescale(from, to, 1) end
 end
 
--- Methods of this optimizer's own, over its class's.
+-- Methods of a converted optimizer, which override its class's.
 
 local function step(self, closure)
   local stash = stashes[self]
@@ -111,7 +111,7 @@ local function add_param_group(self, given)
   take_group(self, stash, self.param_groups[#self.param_groups])
 end
 
--- Under master_weights the low parameters' masters, which the model's state_dict has rounded only, in their order.
+-- Returns the state_dict with the masters of low-precision parameters, in order; the model's has them only rounded.
 local function state_dict(self)
   local stash = stashes[self]
   local dict = stash.state_dict(self)
@@ -140,7 +140,7 @@ local function load_state_dict(self, dict)
   note_versions(stash)
 end
 
---- Makes opt one of amp's.
+--- Converts opt to one of amp's.
 function process.take(opt, properties)
   local stash = {
     master_weights = properties.master_weights, params = {}, masters = {}, lows = {}, low_masters = {}, versions = {},
@@ -155,10 +155,10 @@ end
 
 function process.is_taken(opt) return stashes[opt] ~= nil end
 
---- Before a backward pass: gradients that are there already, unscaled, are put aside.
+--- Sets existing, unscaled gradients aside before a backward pass.
 function process.before(opt)
   local stash = stashes[opt]
-  if stash.scaled then return end -- those of a pass with delay_unscale continue adding up
+  if stash.scaled then return end -- gradients of a pass with delay_unscale accumulate
   check_devices(stash)
   refresh_masters(stash)
   stash.aside = {}
@@ -169,8 +169,8 @@ function process.before(opt)
   core.zero_grad(stash.lows, true)
 end
 
---- After it: what it brought is unscaled, into the masters' gradients, and added to what was put aside. Returns a
---- tensor that says whether something was infinite or NaN; nil if no gradient came.
+--- Unscales the gradients of a backward pass into the masters' gradients, and adds those set aside. Returns a tensor
+--- that is nonzero if one was infinite or NaN; nil if there were no gradients.
 function process.after(opt, scale)
   local stash = stashes[opt]
   stash.scaled = false
@@ -187,13 +187,13 @@ function process.after(opt, scale)
   return found
 end
 
---- The pass's gradients stay scaled, for others to be added to them.
+--- Keeps the pass's gradients scaled, so that others accumulate.
 function process.delay(opt) stashes[opt].scaled = true end
 
---- The next step is left out.
+--- Skips the next step.
 function process.skip(opt) stashes[opt].skip = true end
 
---- A list of what opt steps.
+--- Returns a list of the tensors that opt steps.
 function process.masters(opt)
   local stash, list = stashes[opt], {}
   if stash then return copy_list(stash.masters) end

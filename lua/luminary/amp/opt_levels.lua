@@ -1,6 +1,6 @@
---- Apex's opt_levels: what each means, and which options go with it (apex/amp/frontend.py).
+--- Defines apex's opt_levels: their meaning, and the options of each (apex/amp/frontend.py).
 ---
----   O0  float32 throughout: to compare with
+---   O0  float32 throughout, as a baseline
 ---   O1  float32 weights; forward runs within autocast, its floating results come out as float32
 ---   O2  weights and inputs in the low dtype except batch norm; the optimizer steps float32 master weights
 ---   O3  the low dtype throughout
@@ -16,7 +16,7 @@ local defaults = {
   O3 = {cast = true, keep_batchnorm_fp32 = false, master_weights = false, loss_scale = 1},
 }
 
---- The options of amp.initialize but models and optimizers.
+--- The options of amp.initialize, without models and optimizers.
 levels.options = {
   enabled = {"boolean", true}, opt_level = {"string", "O1"}, cast_model_type = {"string"},
   keep_batchnorm_fp32 = {"any"}, master_weights = {"boolean"}, loss_scale = {"any"}, cast_model_outputs = {"string"},
@@ -27,7 +27,7 @@ levels.options = {
 local who = "amp.initialize"
 local low = {float16 = true, bfloat16 = true}
 
--- apex also takes the words "True" and "False", as of a command line.
+-- Parses a flag. apex also takes the words "True" and "False", as on a command line.
 local function flag(name, value)
   if value == "True" or value == "true" then return true end
   if value == "False" or value == "false" then return false end
@@ -46,7 +46,7 @@ local function scale_of(value)
   return number
 end
 
---- What these options (see levels.options) come to for models on this device.
+--- Resolves these options (see levels.options) for models on this device.
 function levels.resolve(opts, device)
   local base = defaults[opts.opt_level]
   if not base then

@@ -1,4 +1,4 @@
---- Checkpoints: parts of a graph that backward computes again instead of keeping them in memory.
+--- Frees intermediate results of parts of a graph after forward, and computes them again in backward.
 local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
@@ -13,7 +13,7 @@ local checkpoints = {}
 
 local checkpoint_options = {preserve_rng_state = {"boolean", true}, use_reentrant = {"boolean", false}}
 
--- Returns the options, if the last argument is a table of options; else nil.
+-- Returns the options if the last argument is a table of options; otherwise nil.
 local function take_options(args)
   local last = args[args.n]
   if type(last) ~= "table" or getmetatable(last) or next(last) == nil then return nil end
@@ -23,7 +23,7 @@ local function take_options(args)
   return last
 end
 
--- The generators that f may use: those of the CPU, of the default device and of its arguments' devices.
+-- Returns the states of the generators that f may use: of the CPU, the default device and its arguments' devices.
 local function generators(args)
   local states = {cpu = core.get_rng_state "cpu"}
   local function add(device) states[device] = states[device] or core.get_rng_state(device) end
@@ -39,7 +39,7 @@ local function set_generators(states)
   for device, state in pairs(states) do core.set_rng_state(state, device) end
 end
 
--- The tensors that a Lua function has in its upvalues.
+-- Returns the tensors among the upvalues of a Lua function, by position.
 local function upvalues(f)
   local found = {}
   for i = 1, type(f) == "function" and debug.getinfo(f, "u").nups or 0 do
@@ -49,7 +49,7 @@ local function upvalues(f)
   return found
 end
 
-local computing_again = false -- in a scope, whatever is left of it
+local computing_again = false -- true while backward runs a checkpoint's forward again
 
 local function checkpoint(who, f, args, preserve)
   local kept, versions = {n = args.n}, {}
@@ -91,7 +91,7 @@ local function checkpoint(who, f, args, preserve)
   return unpack(results, 1, results.n)
 end
 
---- Checkpoints f(...): backward computes its intermediate results again, in place of keeping them in memory.
+--- Checkpoints f(...): backward computes its intermediate results again, instead of keeping them in memory.
 function checkpoints.checkpoint(f, ...)
   check_callable("checkpoint", f)
   local args = pack(...)

@@ -1,4 +1,4 @@
---- Custom autograd operations, classes with a forward and a backward.
+--- Makes custom autograd operations: classes with a forward and a backward.
 local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
@@ -54,7 +54,7 @@ local function contains(list, x)
   return false
 end
 
--- Gradients for the outputs in the order of forward's results, zeros where undefined.
+-- Returns the gradients of the outputs, in the order of forward's results; undefined ones are zeros or nil.
 local function spread(ctx, grads, metas, nout)
   local given = {}
   for i = 1, nout do
@@ -68,7 +68,7 @@ local function spread(ctx, grads, metas, nout)
   return given
 end
 
--- The closure that the graph calls. It must not reference an output, which would be a cycle with the graph.
+-- Returns the closure that the graph calls. It must not reference an output, which would be a cycle with the graph.
 local function backward_of(kind, ctx, metas, nout, positions, nargs)
   return function(grads)
     rawset(ctx, "_running", true)
@@ -102,7 +102,7 @@ local function backward_of(kind, ctx, metas, nout, positions, nargs)
   end
 end
 
--- Makes outputs new tensors of the graph: an input that forward returned unchanged becomes a new view.
+-- Makes the outputs new tensors of the graph: an input that forward returns unchanged becomes a new view.
 local function prepare(name, outputs, inputs, constant)
   local metas, tied = {}, {}
   for i = 1, outputs.n do
@@ -159,7 +159,7 @@ end
 --- lm.autograd.Function: Base class to create custom autograd functions, with a forward and a backward.
 local Function = class.new("Function", nil, apply)
 
---- Makes a class of this name, for which forward(ctx, ...) and backward(ctx, ...) are to be defined.
+--- Makes a class of this name; the caller then defines its forward(ctx, ...) and backward(ctx, ...).
 function Function:extend(name)
   local new = class.new(options.arg("Function.extend", "name", name, "string"), self)
   getmetatable(new).__newindex = function(t, key, value)

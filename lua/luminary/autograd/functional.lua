@@ -1,4 +1,4 @@
---- lm.autograd.functional: Jacobians, Hessians, and products of vectors with them, of a function at given inputs.
+--- lm.autograd.functional: Computes Jacobians, Hessians, and their products with vectors, at given inputs.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -7,7 +7,7 @@ local check_callable = require("luminary.autograd.function").check_callable
 
 local functional = {}
 
--- Returns the inputs as a list, whether a single input was passed, and the options.
+-- Returns the inputs as a list, true if a single input was passed, and the options.
 local function read(who, inputs, opts)
   local one = core.is_tensor(inputs)
   local list = options.arg(who, "inputs", one and {inputs} or inputs, "tensor[]")
@@ -17,7 +17,7 @@ local function read(who, inputs, opts)
   return list, one, opts, numbers
 end
 
--- Detaches results, unless create_graph is set.
+-- Calls f, without recording a graph unless create_graph is set.
 local function call(opts, f, ...)
   if opts.create_graph then return f(...) end
   return core.no_grad(f, ...)

@@ -1,4 +1,4 @@
---- Comparison of gradients with finite differences.
+--- Compares gradients with finite differences.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -10,7 +10,7 @@ local checks = {}
 
 local check_options = "eps = 1e-6, atol: positive = 1e-5, rtol: positive = 1e-3, raise_exception = true"
 
--- The tensors among f's results that have a gradient.
+-- Returns the tensors among f's results that have a gradient.
 local function differentiable(...)
   local list = {}
   local function add(v)
@@ -29,7 +29,7 @@ end
 
 local function flat(x) return methods.totable(ops.reshape(ops.detach(x), {-1})) end
 
--- The key of element `k` (from 0) of a tensor of that shape.
+-- Returns the key (indices from 1) of element `k` (from 0) of a tensor of that shape.
 local function key_of(shape, k)
   local key = {}
   for d = #shape, 1, -1 do
@@ -46,7 +46,7 @@ end
 
 local function get_element(x, key) return x.ndim == 0 and x:item() or x[key] end
 
--- Columns of the Jacobian of all outputs together by central differences, for one input.
+-- Returns columns of the Jacobian of all outputs together, for input j, by central differences.
 local function numeric(f, inputs, j, eps)
   local x = ops.detach(inputs[j])
   local shape, columns = x.shape, {}
@@ -72,7 +72,7 @@ local function numeric(f, inputs, j, eps)
   return columns
 end
 
--- Rows of the same Jacobian by backward: rows[i][j][k] for output element i, input j, its element k.
+-- Returns rows of the same Jacobian by backward: rows[i][j][k] for output element i, input j, its element k.
 local function analytic(f, inputs, wanted)
   local rows = {}
   for _, y in ipairs(differentiable(f(unpack(inputs, 1, inputs.n)))) do

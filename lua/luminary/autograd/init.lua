@@ -1,4 +1,4 @@
---- lm.autograd: Custom differentiable functions, derivatives, checkpointing and checks of gradients.
+--- lm.autograd: Provides custom differentiable functions, derivatives, checkpointing and checks of gradients.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 

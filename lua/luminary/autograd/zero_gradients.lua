@@ -1,11 +1,11 @@
---- Clearing of gradients. Gradients that are views of one vector are filled with zeros instead.
+--- Clears gradients: drops them, or fills them with zeros if they are views of one vector.
 local core = require "luminary.core"
 
 local gradients = {}
 
-local in_vector = setmetatable({}, {__mode = "k"}) -- by parameter: both vectors
+local in_vector = setmetatable({}, {__mode = "k"}) -- maps a parameter to {parameters, gradients}
 
---- Stores that a parameter and its .grad are views of two vectors, {parameters, gradients}.
+--- Records that a parameter and its .grad are views of two vectors, {parameters, gradients}.
 function gradients.stay(p, vectors) in_vector[p] = vectors end
 
 --- Returns the two vectors of a parameter, or nil.

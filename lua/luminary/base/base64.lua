@@ -1,4 +1,4 @@
---- Base64 (RFC 4648), of short texts.
+--- Encodes and decodes base64 (RFC 4648) of short texts.
 local letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 local base64 = {}
@@ -17,7 +17,7 @@ function base64.encode(bytes)
   return text
 end
 
---- Returns the bytes of base64, groups of 4 letters of which the last may end in "=".
+--- Returns the bytes that a base64 text encodes in groups of 4 letters; the last group may end in "=".
 function base64.decode(text)
   local bytes = text:gsub("....", function(group)
     group = group:gsub("=", "")

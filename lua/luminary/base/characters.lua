@@ -1,4 +1,4 @@
---- characters: The characters of UTF-8 texts.
+--- characters: Counts and cuts the characters of UTF-8 texts, and their columns on a terminal.
 local core = require "luminary.core"
 
 local byte, find, gsub, sub = string.byte, string.find, string.gsub, string.sub
@@ -21,8 +21,8 @@ function characters.first(text, n)
   return at and sub(text, 1, at - 1) or text
 end
 
--- First and last code points of characters that a terminal shows in two columns, and in none: the blocks of Unicode's
--- EastAsianWidth.txt (W, F) and of combining marks.
+-- Ranges of code points, first and last, that a terminal shows in two columns (W and F in Unicode's EastAsianWidth.txt)
+-- and in none (combining marks).
 local TWO = {
   0x1100, 0x115f, 0x2e80, 0x303e, 0x3041, 0xa4cf, 0xa960, 0xa97f, 0xac00, 0xd7a3, 0xf900, 0xfaff, 0xfe30, 0xfe6f,
   0xff00, 0xff60, 0xffe0, 0xffe6, 0x1f300, 0x1f64f, 0x1f680, 0x1f6ff, 0x1f900, 0x1f9ff, 0x20000, 0x3fffd,
@@ -36,7 +36,7 @@ local function is_in(ranges, code)
   return false
 end
 
--- Of the character at a position.
+-- Returns the number of columns (0, 1 or 2) of the character at byte `at`.
 local function columns_at(text, at)
   local first = byte(text, at)
   if first < 0xcc then return 1 end
@@ -47,7 +47,7 @@ local function columns_at(text, at)
   return is_in(TWO, code) and 2 or is_in(NONE, code) and 0 or 1
 end
 
---- Returns the number of columns that a terminal shows a text in.
+--- Returns the number of columns in which a terminal shows a text.
 function characters.columns(text)
   if not find(text, "[\204-\255]") then return characters.count(text) end
   local n, at = 0, find(text, "[^\128-\191]")
@@ -68,7 +68,7 @@ function characters.first_columns(text, n)
   return text
 end
 
---- Returns a text as UTF-8: bytes that are not become the character for those, U+FFFD.
+--- Returns a text as UTF-8: bytes that are not UTF-8 become the replacement character, U+FFFD.
 function characters.as_utf8(text)
   if core.is_utf8_text(text) then return text end
   return (gsub(text, "[\128-\255]+", function(run)

@@ -1,4 +1,4 @@
---- Classes: `Base:extend("Name")` makes a class; calling the class makes an instance and runs `init`.
+--- Defines classes: `Base:extend("Name")` makes a class; calling the class makes an instance and runs `init`.
 ---
 --- An instance is userdata with its own metatable, the record, whose `values` are its fields and fall back to its
 --- class. LuaJIT calls __len only for userdata, so that `#object` is object:len() or an error; ipairs(object) and
@@ -11,11 +11,11 @@ local newproxy, debug_getmetatable, debug_setmetatable = newproxy, debug.getmeta
 
 local class = {}
 
---- The record of an instance of any class; nil for other values.
+--- Returns the record of an instance of any class; nil for other values.
 class.record = options.record
 local record_of = class.record
 
--- The class's hint (__hint) about iterating over its instances, as the end of a message.
+-- Returns the class's hint about iterating over its instances (__hint), as the end of a message.
 local function hint(object) return object.__hint and "; " .. object.__hint or "" end
 
 local function text(object) return object:repr() end
@@ -25,14 +25,14 @@ local function length(object)
   fail("%s has no length%s", object.__name, hint(object))
 end
 
--- Called only if LuaJIT was built with Lua 5.2's metamethods; otherwise ipairs and pairs reject userdata themselves.
+-- Fails for pairs and ipairs. Runs only if LuaJIT has Lua 5.2's metamethods; without them, both reject userdata.
 local function refuse(object)
   fail("%s: pairs and ipairs take tables, and this is an object%s", object.__name, hint(object))
 end
 
 local function not_called(object) fail("%s: this object cannot be called%s", object.__name, hint(object)) end
 
--- Completes a record, in which a kind of object has set its own fields.
+-- Completes the record of an object of class `of`; the object's constructor may have set fields in it.
 local function complete(of, record)
   local values = record.values or setmetatable({}, debug_getmetatable(class.filled(of)).instance)
   record.class, record.values, record.__tostring = of, values, text
@@ -49,7 +49,7 @@ function class.object(of, record)
   return object
 end
 
---- As class.object, but a table, for objects that have a list at 1, 2, ….
+--- Returns an instance as class.object does, but as a table, for objects with a list at 1, 2, ….
 function class.list(of, record) return setmetatable({}, complete(of, record)) end
 
 --- Initializes a new object with the arguments of the class's call; classes define it.
@@ -87,18 +87,18 @@ local function construct(self, ...)
   return object
 end
 
--- Absent fields are nil, as in any table; object[3] is an error.
-local function no_such(of, key) -- of: the root of the object's class
+-- Leaves absent fields nil, as in any table; object[3] is an error.
+local function no_such(of, key) -- `of` is the root of the object's class
   if type(key) ~= "string" then
     fail("%s: cannot be indexed with [%s]%s", of.__name, tostring(key), hint(of))
   end
-  local missing = rawget(of, "__missing") -- by names of other libraries: what to use here
+  local missing = rawget(of, "__missing") -- maps other libraries' names to the remedy here
   if missing and missing[key] then fail("no field '%s'; %s", key, missing[key]) end
 end
 
 local function class_text(of) return "class " .. rawget(of, "__name") end
 
--- Makes a class of a table with its name and `super`.
+-- Makes a class of a table, which has its name and `super`.
 local function made(new, constructor)
   local super = rawget(new, "super")
   return setmetatable(new, {
@@ -109,20 +109,20 @@ local function made(new, constructor)
   })
 end
 
---- Makes a class of that name, a root without `super`. A root may have its own constructor, which its subclasses
+--- Makes a class of that name, a root if `super` is nil. A root may have its own constructor, which its subclasses
 --- share. The class's metatable has `instance`, the metatable of its instances' fields.
 function class.new(name, super, constructor) return made({__name = name, super = super}, constructor) end
 
---- The class of a function's result, where the class has no public name: help has its methods.
+--- Maps a function to the class of its result, where that class has no public name; help lists its methods.
 class.of_results = setmetatable({}, {__mode = "k"})
 
---- Notes that f returns an instance of `of`. Returns f.
+--- Records that f returns an instance of `of`. Returns f.
 function class.returned(of, f)
   class.of_results[f] = of
   return f
 end
 
--- A remedy for a call of forward with more than `max_count` arguments, or "".
+-- Returns a remedy for a call of forward with more than `max_count` arguments, or "".
 local function remedy_of(object, max_count, ...)
   if object.__state_is then return "; " .. object.__state_is end
   local first = debug_getmetatable((...))
@@ -154,7 +154,7 @@ local function guarded(of, name, method, max_count, accepts_tables)
   return guard
 end
 
--- The largest number of arguments of a method, without self.
+-- Returns the largest number of arguments that a method takes, without self.
 local function named(method)
   local info = type(method) == "function" and debug.getinfo(method, "u")
   return info and not info.isvararg and info.nparams - 1 or 1 / 0
@@ -170,13 +170,13 @@ function class.guard(of)
   return of
 end
 
--- Names of methods in Python and Lua, and the names here.
+-- Methods' names in Python and Lua, and their names here.
 local theirs = {
   __init = "init", __init__ = "init", __len = "len", __len__ = "len", __getitem__ = "get", __iter__ = "iter",
   __call = "forward", __call__ = "forward", __tostring = "repr", __str__ = "repr", __repr__ = "repr",
 }
 
--- Sets a method of a user's class, which may be called with more arguments than it names.
+-- Sets a method of a user's class; the library may call it with more arguments than it names.
 local function set_own_method(of, name, method)
   local ours = theirs[name]
   if ours and (of[ours] or ours == "len") then
@@ -190,7 +190,7 @@ local function strict(of)
   return of
 end
 
--- Classes that are not in use yet, with the functions that will fill them.
+-- Maps a class that is not in use yet to the function that fills it.
 local unfilled = setmetatable({}, {__mode = "k"})
 
 --- Returns the class after filling it.
@@ -231,7 +231,7 @@ class.methods = {
   repr = function(self) return self.__name end,
 }
 
---- Whether `candidate` is `wanted` or extends it.
+--- Returns true if the class `candidate` is `wanted` or extends it.
 function class.descends(candidate, wanted)
   while candidate do
     if candidate == wanted then return true end
@@ -248,7 +248,7 @@ function class.check(who, v)
   end
 end
 
---- Whether `object` is an instance of `wanted` or of a class that extends it.
+--- Returns true if `object` is an instance of `wanted` or of a class that extends it.
 function class.is(object, wanted)
   class.check("is", wanted)
   local record = record_of(object)
@@ -257,7 +257,7 @@ end
 
 local function field(v, name) return v[name] end
 
---- Returns whether v, an object or a table that is not a class, has functions of these names.
+--- Returns true if v, an object or a table that is not a class, has functions of these names.
 function class.has(v, ...)
   if type(v) ~= "table" and not record_of(v) or options.stands_for_code(v) then return false end
   for i = 1, select("#", ...) do

@@ -1,4 +1,4 @@
---- Entries: declarations of one kind in a file that both the library and the build read:
+--- Reads entries: declarations of one kind in a file that both the library and the build read.
 ---
 ---   local list, optimizer = entries.of("optimizer", {options = "table", update = "string"})
 ---   optimizer "SGD" {options = …, update = …}
@@ -14,7 +14,7 @@ local function sorted(t)
   return table.concat(keys, ", ")
 end
 
--- Returns the rows of `base`, of which those of `given` replace the ones of the same name; new names are appended.
+-- Returns the rows of `base`; rows of `given` replace those of the same name, and rows of new names are appended.
 local function joined(base, given)
   local rows, index = {}, {}
   for i, row in ipairs(base) do rows[i], index[row[1]] = row, i end

@@ -1,9 +1,9 @@
---- For functions that are made of several ops and that PyTorch's autocast computes in float32.
+--- Runs functions made of several ops in float32 under autocast, where PyTorch computes them in float32 too.
 local core = require "luminary.core"
 
 local low = {float16 = true, bfloat16 = true}
 
---- Calls f outside of autocast, with 16-bit tensors among the arguments as float32.
+--- Calls f outside of autocast, after converting 16-bit tensors among its arguments to float32.
 return function(f, ...)
   local args, n = {...}, select("#", ...)
   for i = 1, n do

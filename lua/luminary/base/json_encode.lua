@@ -1,10 +1,10 @@
---- json_encode(value): Returns JSON text of a plain Lua value, without spaces. A table with a [1] is an array, any
---- other an object of its string keys in sorted order, so that equal tables give equal text; other keys beside a [1]
---- are an error. core.json_decode is the inverse.
+--- json_encode(value): Returns JSON text of a plain Lua value, without spaces. A table with a [1] becomes an array, any
+--- other table an object with its string keys sorted, so that equal tables yield equal text. A table with a [1] and
+--- other keys is an error. core.json_decode is the inverse.
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 
--- Tables may hold one another many times over: as many values as core.json_decode reads.
+-- Largest number of values, which core.json_decode reads too, and of levels: shared tables could expand without end.
 local MOST_VALUES, DEEPEST = 2 ^ 22, 256
 
 local escapes = {
@@ -17,17 +17,17 @@ local function refuse(name, bound, got) options.fail("json_encode: %s must be %s
 local function number(x)
   if x - x ~= 0 then refuse("a number", "finite", tostring(x)) end
   if x % 1 == 0 and math.abs(x) < 1e15 then return ("%.0f"):format(x) end
-  local text = ("%.15g"):format(x) -- the shortest that reads back as x
+  local text = ("%.15g"):format(x) -- 15 digits read back as x for most numbers
   if tonumber(text) ~= x then text = ("%.16g"):format(x) end
   return tonumber(text) == x and text or ("%.17g"):format(x)
 end
 
--- What stands between quotes; most strings as they are, which costs no new one.
+-- Escapes a string's contents. Most strings need no escape and are returned as they are, without a copy.
 local function escaped(s) return s:find '[%c"\\]' and s:gsub('[%c"\\]', escape) or s end
 
 local write
 
--- `out` is {text …, n = how many, values = how many}.
+-- Appends text to `out`, {text …, n = number of texts, values = number of values}.
 local function put(out, text)
   local n = out.n + 1
   out[n], out.n = text, n

@@ -1,5 +1,5 @@
---- load_module(name): require, for files of luminary that are loaded at first use. If a file cannot be opened, as
---- without free descriptors, Lua reports it as not found; load_module reports the cause.
+--- load_module(name): Requires a module of luminary at first use. If its file cannot be opened, as without free file
+--- descriptors, Lua would report it as not found; load_module reports the cause.
 local core = require "luminary.core"
 
 local ENOENT, ENOTDIR = 2, 20

@@ -1,4 +1,4 @@
---- Metatables of lists that users index. Index 0, the first in Python, is an error; nil would not be noticed.
+--- Makes index 0, the first in Python, an error in lists that users index; they would not notice a nil.
 local core = require "luminary.core"
 
 --- Returns a metatable for lists called `what` in messages, for which reading [0] is an error.

@@ -1,15 +1,15 @@
---- Checked arguments: options in one trailing table, errors at the caller's own line.
+--- Checks arguments, with options in one trailing table, and raises errors at the caller's own line.
 local debug = require "debug"
 local core = require "luminary.core"
 local truncate_text = require "luminary.base.truncate_text"
 local load_module = require "luminary.base.load_module"
 
--- Errors are raised at the first line outside of the library's folder.
+-- Errors name the first line outside the library's folder.
 core.own_files(debug.getinfo(1, "S").source:match "^(@.*)base/options%.lua$" or "@luminary/")
 
 local options = {}
 
---- Raise at the first line outside luminary's own files.
+--- Raises an error at the first line outside luminary's own files.
 function options.fail(format, ...)
   core.error_at_caller(select("#", ...) > 0 and format:format(...) or format)
 end
@@ -24,7 +24,7 @@ function options.record(v)
   return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
 end
 
---- Whether v is a plain table: without a metatable, or a list of the library, whose metatable has __plain.
+--- Returns true if v is a plain table: without a metatable, or a list of the library, whose metatable has __plain.
 function options.is_plain(v)
   if type(v) ~= "table" then return false end
   local metatable = getmetatable(v)
@@ -32,8 +32,8 @@ function options.is_plain(v)
 end
 local is_plain = options.is_plain
 
---- Whether a value is the report that a loader of weights returns after the net. It becomes a last argument in
---- f(lm.models.gpt2 {weights = …}), and is ignored there.
+--- Returns true if v is the report that a loader of weights returns after the net. In f(lm.models.gpt2 {weights = …}),
+--- the report becomes f's last argument and is ignored there.
 function options.is_report(v)
   local metatable = type(v) == "table" and getmetatable(v)
   return type(metatable) == "table" and rawget(metatable, "__report") == true
@@ -46,14 +46,14 @@ function options.stands_for_code(v)
 end
 local stands_for_code = options.stands_for_code
 
---- Returns the name of a named field of a list, or nil. Such a field is an option in the wrong braces.
+--- Returns the key of a list's entry that has no number as key, or nil. Such a key is an option in the wrong braces.
 function options.named_field(list)
   for key in pairs(list) do
     if type(key) ~= "number" then return key end
   end
 end
 
---- Returns list; fails if it has an entry at 0, which ipairs and # skip.
+--- Returns list; fails if it has an entry at 0, which ipairs and # would skip.
 function options.list(who, name, list)
   core.check_start(who, name, list)
   return list
@@ -61,100 +61,100 @@ end
 
 local function brief(v) return (truncate_text(tostring(v), 200):gsub("[%c\127]", "?")) end
 
---- "3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
+--- Describes a value as messages show it: "3", "string 'x'", "a tensor [2, 3]", "a DataLoader".
 options.describe = core.describe
 local describe = options.describe
 
--- The forms of error messages: each has its wording here, and nowhere else. `who` is the public name of the called
--- function, `name` the argument as the public signature has it. `remedy` says what the caller can do, or is nil; it may
--- be a format, whose values follow.
+-- The functions below raise errors; each words one form of message. `who` is the public name of the called function,
+-- `name` the argument's name in the public signature. `remedy`, or nil, says what the caller can do; it may be a
+-- format, whose values follow.
 
 local function raise(text, remedy, ...)
   if remedy then text = text .. "; " .. (select("#", ...) > 0 and remedy:format(...) or remedy) end
   core.error_at_caller(text)
 end
 
---- WHO: NAME must be BOUND, got VALUE.
+--- Raises "WHO: NAME must be BOUND, got VALUE".
 function options.must_be(who, name, bound, value, remedy, ...)
   raise(("%s: %s must be %s, got %s"):format(who, name, bound, describe(value)), remedy, ...)
 end
 
---- WHO: NAME is missing or nil; expected BOUND. Functions in Lua cannot tell an argument that was not passed from nil.
+--- Raises "WHO: NAME is missing or nil; expected BOUND". Lua functions cannot tell an absent argument from nil.
 function options.absent(who, name, bound) raise(("%s: %s is missing or nil; expected %s"):format(who, name, bound)) end
 
---- WHO: expected WHAT, got VALUE: where the value has no name, as one of a list has none.
+--- Raises "WHO: expected WHAT, got VALUE", for values without a name, such as a list's entries.
 function options.expected(who, what, value, remedy, ...)
   raise(("%s: expected %s, got %s"):format(who, what, describe(value)), remedy, ...)
 end
 
---- WHO: expected NAME to have shape [..], got [..]. `shape` is a list of sizes and letters, or text.
+--- Raises "WHO: expected NAME to have shape [..], got [..]". `shape` is a list of sizes and letters, or text.
 function options.wrong_shape(who, name, x, shape, remedy, ...)
   if type(shape) == "table" then shape = "[" .. table.concat(shape, ", ") .. "]" end
   local got = core.is_tensor(x) and "[" .. table.concat(x.shape, ", ") .. "]" or describe(x)
   raise(("%s: expected %s to have shape %s, got %s"):format(who, name, shape, got), remedy, ...)
 end
 
---- WHO: shapes of A and B must match, got [..] and [..]; `relation` is another verb and its object.
+--- Raises "WHO: shapes of A and B must match, got [..] and [..]". `relation` replaces "match".
 function options.shapes_differ(who, a, x, b, y, relation)
   raise(("%s: shapes of %s and %s must %s, got [%s] and [%s]"):format(who, a, b, relation or "match",
     table.concat(x.shape, ", "), table.concat(y.shape, ", ")))
 end
 
---- WHO: NAME must be BOUND, got DTYPE. Without a remedy, it is the method that converts to a dtype of BOUND.
+--- Raises "WHO: NAME must be BOUND, got DTYPE". By default, the remedy is the method that converts to such a dtype.
 function options.wrong_dtype(who, name, bound, x, remedy, ...)
   raise(("%s: %s must be %s, got %s"):format(who, name, bound, core.is_tensor(x) and x.dtype or describe(x)),
     remedy, ...)
 end
 
---- WHO: dtype mismatch: A is float32, B is int64; convert one with :to().
+--- Raises "WHO: dtype mismatch: A is float32, B is int64; convert one with :to()".
 function options.dtypes_differ(who, a, x, b, y)
   raise(("%s: dtype mismatch: %s is %s, %s is %s; convert one with :to()"):format(who, a, x.dtype, b, y.dtype))
 end
 
---- WHO: NAME (V) must be divisible by NAME2 (V2).
+--- Raises "WHO: NAME (V) must be divisible by NAME2 (V2)".
 function options.not_divisible(who, name, value, divisor_name, divisor)
   raise(("%s: %s (%d) must be divisible by %s (%d)"):format(who, name, value, divisor_name, divisor))
 end
 
---- WHO: index I is out of range for N THINGS (indices start at 1).
+--- Raises "WHO: index I is out of range for N THINGS (indices start at 1)".
 function options.out_of_range(who, index, n, things)
   raise(("%s: index %s is out of range for %d %s (indices start at 1)"):format(who, tostring(index), n, things))
 end
 
---- WHO: NAME must have N entries, one for each EACH, got M.
+--- Raises "WHO: NAME must have N entries, one for each EACH, got M".
 function options.wrong_length(who, name, n, each, got, remedy, ...)
   raise(("%s: %s must have %d %s, one for each %s, got %d"):format(who, name, n, n == 1 and "entry" or "entries", each,
     got), remedy, ...)
 end
 
---- WHO: A and B are mutually exclusive.
+--- Raises "WHO: A and B are mutually exclusive".
 function options.exclusive(who, a, b, remedy, ...)
   raise(("%s: %s and %s are mutually exclusive"):format(who, a, b), remedy, ...)
 end
 
--- Of files, as base/message.h has them.
+-- The errors about files have the wording of base/message.h.
 
---- A path as messages show it: on one line, of a long one the two ends.
+--- Returns a path as messages show it: on one line, a long path without its middle.
 function options.shown_path(path)
   return (truncate_text(path, 600):gsub("\194[\128-\159]", "?"):gsub("[%c\127]", "?"))
 end
 
---- 'PATH': REASON. The reason is a format, whose values follow.
+--- Raises "'PATH': REASON". The reason is a format, whose values follow.
 function options.fail_in_file(path, reason, ...)
   raise(("'%s': %s"):format(options.shown_path(path), select("#", ...) > 0 and reason:format(...) or reason))
 end
 
---- 'PATH': malformed PART: REASON. PART is "zip archive", "GGUF header", ...
+--- Raises "'PATH': malformed PART: REASON". PART is "zip archive", "GGUF header", ...
 function options.malformed_file(path, part, reason, ...)
   options.fail_in_file(path, "malformed %s: %s", part, select("#", ...) > 0 and reason:format(...) or reason)
 end
 
---- cannot VERB 'PATH': REASON. VERB is "open", "read", "write", ...
+--- Raises "cannot VERB 'PATH': REASON". VERB is "open", "read", "write", ...
 function options.fail_file(verb, path, reason)
   raise(("cannot %s '%s': %s"):format(verb, options.shown_path(path), reason))
 end
 
--- Returns a list of two from a number or a list of two: sizes, strides and paddings of images.
+-- Returns a list of two from a number or a list of two: sizes, strides and padding of images.
 local function pair(v)
   if type(v) == "number" then return {v, v} end
   local good = type(v) == "table" and type(v[1]) == "number" and type(v[2]) == "number" and #v == 2
@@ -171,14 +171,14 @@ end
 
 local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
 
--- Losses are multiplied by it and gradients by its inverse, in float32.
+-- The smallest scale: losses are multiplied by a scale and gradients by its inverse, both in float32.
 local MIN_SCALE = 2 ^ -126
 
 local function scale(v)
   if type(v) == "number" and v >= MIN_SCALE and v <= 1 / MIN_SCALE then return v end
 end
 
--- Each kind of argument: its name in messages, and a function that returns the value to use, or nil to reject it.
+-- Each kind of argument has a name for messages, and a function that returns the value to use, or nil to reject it.
 local function only(kind) return function(v) if type(v) == kind then return v end end end
 local function callable(v)
   local record = debug.getmetatable(v)
@@ -188,15 +188,15 @@ end
 
 local kinds = {
   number = {"a number", only "number"},
-  real = {"a number", only "number"}, -- which print shows as given
+  real = {"a number", only "number"}, -- print shows it as given
   boolean = {"true or false", only "boolean"},
   string = {"a string", only "string"},
   table = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
   list = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end, help = "list"},
   ["function"] = {"a function", only "function"},
   callable = {"a function, or an object that is called as one", callable},
-  dim = {"an integer", function(v) if is_integer(v) then return v end end}, -- as PyTorch has it, from 1
-  dims = {"a value", function(v) return v end}, -- one or a list, which an op checks
+  dim = {"an integer", function(v) if is_integer(v) then return v end end}, -- from 1; ops check the range
+  dims = {"a value", function(v) return v end}, -- one or a list; the op checks it
   integer = {"an integer", function(v) if is_integer(v) then return v end end},
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
   natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},
@@ -213,7 +213,7 @@ local kinds = {
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
   two = {"a list of two numbers", function(v) if type(v) == "table" then return pair(v) end end},
-  size = {"a number or a pair of numbers", function(v) return pair(v) and v end}, -- as it was given
+  size = {"a number or a pair of numbers", function(v) return pair(v) and v end}, -- the value as given
   padding = {"a number, a pair of numbers, 'same' or 'valid'", function(v)
     return (v == "same" or v == "valid") and v or pair(v)
   end},
@@ -221,7 +221,7 @@ local kinds = {
   any = {"a value", function(v) return v end},
 }
 
--- Functions that make kinds of arguments, such as sizes(2, 1). Of any kind there is a list of such: count[].
+-- Functions that make kinds of arguments from parameters, as in sizes(2, 1). A suffix [] makes a list: count[].
 local makers = {}
 local function list_of(kind)
   local text = options.kind_text(kind)
@@ -245,14 +245,14 @@ setmetatable(kinds, {__index = function(_, text)
   return kinds[text]
 end})
 
---- Adds a kind of arguments: read(who, name, value) returns the value to use, or fails. `text` is what help calls it.
+--- Adds a kind of arguments: read(who, name, value) returns the value to use, or fails. `text` is its name in help.
 --- Returns read.
 function options.kind(name, text, read)
   kinds[name] = {help = text, read = read}
   return read
 end
 
---- Adds kinds with parameters, such as sizes(2, 1): make(2, 1) returns the text of help and read, as above.
+--- Adds kinds with parameters, such as sizes(2, 1): make(2, 1) returns the kind's text in help, and its read.
 function options.kinds(name, make)
   makers[name] = function(...)
     local text, read = make(...)
@@ -260,15 +260,15 @@ function options.kinds(name, make)
   end
 end
 
---- Whether a kind converts values, so that a default must be read by it too.
+--- Returns true if a kind converts values, so that a default must be converted too.
 function options.converts(kind) return type(kind) == "string" and kinds[kind] and kinds[kind].read ~= nil end
 
---- Whether a value is of a kind.
+--- Returns true if a value is of a kind.
 function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~= nil end
 
---- Check one argument: `options.arg("Linear", "in_features", n, "count")` returns the value to use. A kind is one of
---- the words above, a list of strings of which the value is one, or a function(who, name, value) that returns it
---- or fails.
+--- Checks one argument: `options.arg("Linear", "in_features", n, "count")` returns the value to use. A kind is one of
+--- the words above, a list of strings of which the value must be one, or a function(who, name, value) that returns the
+--- value to use or fails.
 function options.arg(who, name, value, kind)
   if type(kind) == "table" then return options.choice(who, name, value, kind) end
   if type(kind) == "function" then return kind(who, name, value) end
@@ -290,7 +290,7 @@ function options.arg(who, name, value, kind)
   return checked
 end
 
---- Returns the text of help for a kind of arguments; nil where there is none, as for any value and for choices.
+--- Returns a kind's text in help; nil if it has none, as "any" and lists of choices.
 function options.kind_text(kind)
   if kind == "any" or kind == "dims" then return nil end
   if kind == "boolean" then return kind end
@@ -299,7 +299,7 @@ function options.kind_text(kind)
   return known and (known[1]:gsub("^an? ", ""):gsub(" of at least ", " ≥ ")) or nil
 end
 
---- Fails for an option that `who` does not have; the message lists its options or the nearest.
+--- Fails for an option that `who` does not have; the message lists its options or names the nearest.
 function options.unknown(who, key, names)
   if type(key) == "number" and #names > 0 then
     fail("%s: options need names: {%s = …}; options are %s", who, names[1], table.concat(names, ", "))
@@ -320,9 +320,9 @@ local function unknown(who, key, spec)
   options.unknown(who, key, names)
 end
 
---- Check a table of options. `spec` has a row for each: `stride = {"pair", {1, 1}}` is its kind and
---- default (nil: none; a third value `true` lets `false` stand for "none"). Returns a new table of all of
---- them. `first` names the option PyTorch would take as the next positional argument, for the message.
+--- Checks a table of options. `spec` has a row for each: `stride = {"pair", {1, 1}}` is its kind and default (nil:
+--- none; with a third value `true`, `false` means "none"). Returns a new table of all options. `first` names the option
+--- that PyTorch would take as the next positional argument, for the message.
 function options.check(who, given, spec, first)
   if options.is_report(given) then given = nil end
   if given ~= nil and not is_plain(given) then
@@ -353,7 +353,7 @@ function options.check(who, given, spec, first)
   return out
 end
 
--- The names of f's parameters; `more`: it takes others after them.
+-- Names of f's parameters; `more` is true if f takes others after them.
 local parameters = setmetatable({}, {__mode = "k", __index = function(t, f)
   local info = debug.getinfo(f, "u")
   local names = {more = info.isvararg}
@@ -362,22 +362,22 @@ local parameters = setmetatable({}, {__mode = "k", __index = function(t, f)
   return names
 end})
 
---- The names of f's parameters, a list; its field `more` says whether it takes others after them.
+--- Returns the names of f's parameters, a list; its field `more` is true if f takes others after them.
 function options.parameters(f) return parameters[f] end
 
---- Sets the names of the parameters of a function that is written with `…` alone.
+--- Sets the names of the parameters of a function that is written with `…` only.
 function options.set_parameters(f, names) parameters[f] = names end
 
--- The texts of functions with signatures (base/signature.lua).
+-- Maps a function to the text of its signature (base/signature.lua).
 local signatures = setmetatable({}, {__mode = "k"})
 
---- The signature of a function, a text; nil if none is declared.
+--- Returns the text of a function's signature; nil if none is declared.
 function options.signature(f) return signatures[f] end
 
---- Declares a function's signature.
+--- Sets the text of a function's signature.
 function options.set_signature(f, text) signatures[f] = text end
 
---- The number of arguments without trailing nils, which are not counted as too many.
+--- Returns the number of arguments without trailing nils, which do not count as too many.
 local function count(...)
   local n = select("#", ...)
   while n > 0 and (select(n, ...)) == nil do n = n - 1 end
@@ -385,7 +385,7 @@ local function count(...)
 end
 options.count = count
 
---- The keys of a table, in order; of those entries, where it is given, for which fits(key, value).
+--- Returns the sorted keys of a table; with `fits`, only keys for which fits(key, value) is true.
 function options.sorted_keys(t, fits)
   local keys = {}
   for key, value in pairs(t) do
@@ -395,11 +395,11 @@ function options.sorted_keys(t, fits)
   return keys
 end
 
---- The arguments as a list, with their number as n.
+--- Returns the arguments as a list, with their number as n.
 function options.pack(...) return {n = select("#", ...), ...} end
 
---- The error for more arguments than the `max_count` that `who` takes. It lists the last max_count of `names`; `what`
---- replaces "argument", as by "option".
+--- Fails because `who` got more arguments than the `max_count` it takes. The message lists the last max_count of
+--- `names`; `what` replaces the word "argument", such as "option".
 function options.too_many(who, max_count, names, got, what)
   if max_count == 0 then fail("%s: takes no %ss, got %d", who, what or "argument", got) end
   local list = table.concat(names, ", ", math.max(#names - max_count, 0) + 1):gsub("opts$", "{options}")
@@ -423,7 +423,7 @@ function options.exact(who, f, max_count)
   return exact
 end
 
---- Wraps each function of a table that is written in Lua and names all its arguments, by exact. Returns the table.
+--- Wraps each function of a table that is written in Lua and names all its arguments by options.exact. Returns it.
 function options.exact_all(t)
   for name, f in pairs(t) do
     local info = type(f) == "function" and debug.getinfo(f, "S")
@@ -432,14 +432,14 @@ function options.exact_all(t)
   return t
 end
 
--- Finds masked_fill or masked_fill_ for maskedFill.
+-- Returns masked_fill or masked_fill_ for maskedFill, whichever is known.
 local function as_ours(key, known)
   local snake = key:gsub("(%l)(%u)", "%1_%2"):lower()
   return rawget(known, snake) and snake or rawget(known, snake .. "_") and snake .. "_"
 end
 
---- Fails for a name that a table of the library lacks. The message has our name for one of PyTorch, or
---- the nearest. `what` names the table, "nn" or "tensors"; the tables after `key` have the known names as keys.
+--- Fails for a name that a table of the library lacks. The message has our name for PyTorch's, or the nearest. `what`
+--- names the table, "nn" or "tensors"; the tables after `key` have the known names as keys.
 function options.no_name(what, key, ...)
   local known = {}
   for _, table in ipairs {...} do
@@ -471,7 +471,7 @@ end
 function options.strict(who, t, later)
   later = later or {}
   local function missing(_, key)
-    -- Names of metamethods are nil, since other libraries test for them.
+    -- Absent metamethods are nil, since other libraries test for them.
     if type(key) == "string" and key:sub(1, 2) == "__" then return nil end
     local source = later[key]
     if not source then options.no_name(who, key, t, later) end
@@ -494,7 +494,7 @@ function options.strict(who, t, later)
   })
 end
 
---- Adds names of modules to `later`, for strict: {["nn.loss"] = "L1Loss MSELoss"}. Returns it.
+--- Adds names of modules to `later`, for options.strict: {["nn.loss"] = "L1Loss MSELoss"}. Returns it.
 function options.at_first_use(modules, later)
   later = later or {}
   for module, names in pairs(modules) do
@@ -503,13 +503,13 @@ function options.at_first_use(modules, later)
   return later
 end
 
---- Loads all that a library loads at first use, so that pairs lists it. Returns the library.
+--- Loads everything that a library loads at first use, so that pairs lists it. Returns the library.
 function options.load_all(library)
   for name in pairs(getmetatable(library).lazy()) do local _ = library[name] end
   return library
 end
 
---- One of a few strings, or an error that lists them and names the nearest.
+--- Returns value if it is one of the choices; otherwise fails, lists them and names the nearest.
 function options.choice(who, name, value, choices)
   for _, choice in ipairs(choices) do
     if value == choice then return value end

@@ -1,4 +1,4 @@
---- Conversion of several results of a function to one list, as Python returns a tuple.
+--- Converts several results of a function to one list, as Python returns a tuple.
 local options = require "luminary.base.options"
 
 local results_as_list = {}
@@ -20,7 +20,7 @@ function results_as_list.of(...)
   return list
 end
 
---- The same for parts of a sample, where a nil among several results is an error. `who` names the function.
+--- Returns the same for values of a sample, where a nil among several results is an error. `who` names the function.
 function results_as_list.of_sample(who, ...)
   local value = results_as_list.of(...)
   if select("#", ...) > 1 and value.n then

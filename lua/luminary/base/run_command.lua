@@ -1,7 +1,7 @@
 --- run_command: Runs programs without a shell, and waits for each for a limited time.
 local ffi = require "ffi"
 
--- Under names of its own: scripts may declare these functions otherwise.
+-- The prefix lm_command_ avoids clashes: scripts may declare these functions otherwise.
 ffi.cdef [[
   struct lm_command_pollfd { int fd; short events, revents; };
   struct lm_command_time { long seconds, nanoseconds; };
@@ -27,9 +27,9 @@ local run_command = {}
 
 local O_CLOEXEC, POLLIN, SIGKILL, WNOHANG, EINTR, EXECUTABLE = 0x80000, 1, 9, 1, 4, 1
 local MONOTONIC = 1
-local FLOOD = 2 ^ 24 -- bytes after which a command is ended that does not stop printing
+local FLOOD = 2 ^ 24 -- bytes of output after which a command is killed
 
---- Seconds of a clock that only goes forward.
+--- Returns seconds of CLOCK_MONOTONIC, which never runs backward.
 function run_command.now()
   local t = ffi.new "struct lm_command_time"
   C.lm_command_clock(MONOTONIC, t)
@@ -37,7 +37,7 @@ function run_command.now()
 end
 local now = run_command.now
 
---- All variables of the environment, by name.
+--- Returns the environment's variables, by name.
 function run_command.environment()
   local found, i = {}, 0
   while C.lm_command_environ[i] ~= nil do
@@ -48,7 +48,7 @@ function run_command.environment()
   return found
 end
 
---- Returns the path of a program in the folders of `search`, which colons separate; nil if none has it.
+--- Returns the path of a program in the folders of `search`, separated by colons; nil if none has it.
 function run_command.find(name, search)
   for folder in search:gmatch "[^:]+" do
     local path = folder .. "/" .. name
@@ -62,7 +62,7 @@ local function strings(list)
   return array, list -- the texts live as long as the list
 end
 
--- The environment of a program, in plain English. without: a variable that it does not have.
+-- Returns a program's environment: this process's, in plain English, without the variable `without`.
 local function environment_of_program(without)
   local list = {"LC_ALL=C"}
   for name, value in pairs(run_command.environment()) do
@@ -71,7 +71,7 @@ local function environment_of_program(without)
   return list
 end
 
--- Its process and the pipe that carries its output, or nil.
+-- Starts a program. Returns its process id and the pipe that carries its output, or nil.
 local function start(path, words, without)
   local ends, pid, actions = ffi.new "int[2]", ffi.new "int[1]", ffi.new "uint64_t[32]" -- glibc's has 80 bytes
   if C.lm_command_pipe2(ends, O_CLOEXEC) ~= 0 then return nil end
@@ -91,7 +91,7 @@ local function start(path, words, without)
   return pid[0], ends[0]
 end
 
--- The exit code (128 + the signal that ended it), or nil if it has not ended by then.
+-- Waits until the process ends or the deadline passes. Returns its exit code (128 + signal), or nil if it still runs.
 local function reap(pid, deadline)
   local status = ffi.new "int[1]"
   repeat
@@ -105,10 +105,10 @@ local function reap(pid, deadline)
   until now() > deadline
 end
 
---- Runs the program of a path, whose argv is `words`, and waits for at most `limit` seconds in all, and for `idle`
---- without any output, and reads no more than 16 MiB. `without` is a variable that its environment lacks. Returns
---- {out = what it printed, errors too, code = exit code, timed_out = the seconds after which it was ended, missing =
---- true if it cannot be run}. One that even SIGKILL does not end, waiting for a driver, is left behind.
+--- Runs the program at `path` with argv `words`. It kills the program after `limit` seconds in all, `idle` seconds
+--- without output, or 16 MiB of output. Its environment lacks the variable `without`. Returns {out = stdout and stderr,
+--- code = exit code, timed_out = seconds after which it was killed, missing = true if it cannot run}. A process that
+--- even SIGKILL does not end, since it waits for a driver, is left behind.
 function run_command.run(path, words, limit, idle, without)
   idle = idle or math.huge
   local pieces = {}

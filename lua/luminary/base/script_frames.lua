@@ -1,10 +1,10 @@
---- The frames of a traceback that are the script's, without those of the library, of C or of LuaJIT itself. With
---- LM_LOG=trace all frames.
+--- Selects the frames of a traceback that belong to the script, without those of the library, of C or of LuaJIT itself.
+--- With LM_LOG=trace it selects all frames.
 local getenv, find, gmatch, match, sub = os.getenv, string.find, string.gmatch, string.match, string.sub
 
 local own_folders = {match(require("debug").getinfo(1, "S").source, "^@(.*)base/[^/]*$") or "luminary/"}
 
--- Whether a frame's file is in a folder of the library. LuaJIT shows at most the last 60 bytes of its path.
+-- Returns true if a frame's file is in a folder of the library. LuaJIT shows at most the last 60 bytes of its path.
 local function is_in(folder, frame)
   if find(frame, folder, 1, true) then return true end
   local path = match(frame, "^%.%.%.([^:]*):")
@@ -31,18 +31,18 @@ function frames.add_own(folder)
   require("luminary.core").own_files("@" .. folder)
 end
 
---- Whether all frames are shown.
+--- Returns true if LM_LOG asks for all frames.
 function frames.all()
   local topics = "," .. (getenv "LM_LOG" or "") .. ","
   return find(topics, ",trace,", 1, true) ~= nil or find(topics, ",all,", 1, true) ~= nil
 end
 
---- Whether a frame, a line of a traceback, is the script's.
+--- Returns true if a frame, a line of a traceback, belongs to the script.
 function frames.is_scripts(frame)
   return not (find(frame, "^%s*%[C%]") or find(frame, "[builtin#", 1, true) or is_own((match(frame, "^%s*(.*)$"))))
 end
 
---- Returns the frames of a traceback's text to show, a list of lines.
+--- Returns the lines of a traceback's text that are frames to show.
 function frames.shown(text)
   local list, all = {}, frames.all()
   for frame in gmatch(text, "[^\n]+") do

@@ -1,5 +1,5 @@
---- Signatures: what a function takes, as one text. Calls are read by it, and errors, help, completion and the reference
---- follow from it.
+--- Parses signatures, the texts that describe a function's arguments. Calls are checked by them; errors, help,
+--- completion and the reference are made from them.
 ---
 ---   F.glu = signature.of("glu(x: tensor, dim: dim = -1)", function(x, dim) … end)
 ---   F.normalize = signature.of("normalize(x: tensor, {p = 2, dim: dim = 2, eps = 1e-12})", function(x, opts) … end)
@@ -10,9 +10,9 @@
 --- table of them after the others. A method names self first, which the text omits.
 ---
 --- KIND     a kind of base/options.lua, such as count, count[] (a list) or sizes(2, 1), or choices, "mean" | "sum".
----          With "?" the argument may be nil, with "|false" false. Without a kind it is that of the default; without
----          both any value is accepted, which f checks itself. `lacks` keeps the position of an argument of PyTorch
----          that this library lacks: nil and the default are accepted.
+---          With "?" the argument may be nil, with "|false" false. The default kind is that of the default value;
+---          without both, f checks the value itself. `lacks` reserves the position of an argument of PyTorch that
+---          this library lacks: nil and the default are accepted.
 --- DEFAULT  a value, or the name of an argument before it, whose value it then is. A default in parentheses is only
 ---          shown by help. Of choices without a kind, reduction = "mean" | "sum", it is the first.
 --- *        the arguments after it are passed by name alone: PyTorch has others in their positions.
@@ -35,7 +35,7 @@ Signature.__index = Signature
 
 local function blank(s) return ("_"):rep(#s) end
 
--- Splits a text where a character is outside of quotes and brackets.
+-- Splits a text at a character that is outside of quotes and brackets.
 local function cut(text, separator)
   local masked = text:gsub('"[^"]*"', blank):gsub("%b()", blank):gsub("%b{}", blank)
   local parts, from = {}, 1
@@ -56,7 +56,7 @@ local function choices_of(text)
   return parts
 end
 
--- Sets the default of a row, and its kind where the text has none.
+-- Sets the default of a row, and its kind if the text has none.
 local function set_default(row, text, rows)
   row.says = text:match "^%((.*)%)$" or text
   local same = rows.index[text]
@@ -90,8 +90,8 @@ local function row_of(text, rows, optional, named)
   return row
 end
 
---- Parses a text: {who, rows with `index` by name, n_required: those before the braces, in_table: whether there are
---- braces, max_count: of those by position}.
+--- Parses a text into {who, rows with `index` by name, n_required: number of arguments before the braces, in_table:
+--- true if there are braces, max_count: number of positional arguments}.
 local function parse(text)
   local who, list = text:match "^([%w_.:]*)(%b())$"
   if not list then error(("malformed signature '%s'"):format(text)) end
@@ -125,12 +125,12 @@ end})
 --- Returns the parsed signature of a text.
 function signature.parse(text) return parsed_texts[text] end
 
---- Returns the checked arguments of a call by a text, see Signature:read.
+--- Returns the checked arguments of a call; see Signature:read.
 function signature.read(text, who, ...) return parsed_texts[text]:read(who, ...) end
 
 -- ---- reading a call
 
--- Returns the names of the arguments that this library has; `options_only`: without those that f checks itself.
+-- Returns the names of the arguments that this library has; `options_only` omits arguments that f checks itself.
 local function names_of(rows, options_only, last)
   local names = {}
   for i = 1, last or #rows do
@@ -152,7 +152,7 @@ end
 
 local of_tables = {any = true, list = true, table = true}
 
--- Whether a table, the n-th value, has arguments by name. It may also be the value itself.
+-- Returns true if table t, the n-th value, holds arguments by name; otherwise t is the n-th argument itself.
 local function has_names(self, n, t)
   local key, row = next(t), self.rows[n]
   if key == nil then return not row or row[2] ~= "list" and (n > self.n_required or is_optional(row)) end
@@ -196,7 +196,7 @@ local of_dims = {dim = true, dims = true}
 
 local nothing = {}
 
--- Returns how many arguments a call has by position, and the table of the others.
+-- Returns the number of a call's positional arguments, and the table of the named ones.
 local function positions(self, who, ...)
   local n, named, last = select("#", ...), nothing, nil
   while n > 0 do
@@ -223,10 +223,10 @@ local function check_line(i, row, index)
   return row.from and line .. (" if a%d == nil then %sa%d end"):format(i, here, index) or line
 end
 
--- Returns the reader of a text's calls as Lua code without loops or tables: a function of `head`, parameters before the
--- arguments, that ends by the statement `tail`, where VALUES are the arguments, those in braces in a table at the end,
--- or all in one table (`by_name`), and FIELDS sets fields of `into` to them. who: Lua code for the name in messages,
--- where the text has none. called: what scripts call, which calls the reader at that level of the stack.
+-- Compiles the reader of a text's calls to Lua code without loops or tables. The reader is a function of the parameters
+-- `head` and then the arguments, and ends with the statement `tail`. In it, VALUES are the arguments, with those in
+-- braces in a table at the end, or all in one table (`by_name`); FIELDS sets fields of `into` to them. who: Lua code
+-- for the name in messages, if the text has none. called: the function that scripts call, at that level of the stack.
 local function compiled(parsed, head, tail, how)
   local rows, names, guards, by_names = parsed.rows, {}, {'select("#", ...) > 0'}, {}
   local lines, values, named, fields = {}, {}, {}, {}
@@ -265,14 +265,14 @@ end
 
 local as_values = {who = "given", level = "2"}
 
---- Returns the checked arguments of a call, in order; those in braces as one table at the end. `who`: the name in
---- messages, if the text has none.
+--- Returns the checked arguments of a call, in order; those in braces are in one table at the end. `who` is the name in
+--- messages if the text has none.
 function Signature:read(who, ...)
   if not self.reader then self.reader = compiled(self, "given,", "return VALUES", as_values) end
   return self.reader(who, ...)
 end
 
---- Sets the fields of an object, or of a table, to the checked arguments of a call. Returns it.
+--- Sets the fields of an object or table to the checked arguments of a call. Returns it.
 function Signature:fill(into, who, ...)
   if not self.filler then self.filler = compiled(self, "into, given,", "FIELDS return into", as_values) end
   return self.filler(into, who, ...)
@@ -306,13 +306,13 @@ local function reading(text, f, by_name)
   return called
 end
 
---- Returns f, called with the arguments of that text: passed by position or by name, checked, defaults filled in.
+--- Returns f with the signature `text`: arguments by position or by name are checked, and defaults filled in.
 function signature.of(text, f) return declared_as(reading(text, f), text) end
 
---- The same for an f that gets one table of all arguments by name.
+--- Returns the same for an f that takes one table of all arguments by name.
 function signature.by_name(text, f) return declared_as(reading(text, f, true), text) end
 
---- Returns an `init` that sets an object's fields to the arguments, and then calls made(object), if it is given.
+--- Returns an `init` that sets an object's fields to the arguments, and then calls made(object), if `made` is given.
 function signature.fields(text, made)
   return declared_as(function(self, ...)
     parsed_texts[text]:fill(self, self.__name, ...)
@@ -320,12 +320,12 @@ function signature.fields(text, made)
   end, text)
 end
 
---- Sets the fields of an object to the options of these names.
+--- Copies the options to fields of an object.
 function signature.assign(object, opts)
   for name, value in pairs(opts) do object[name] = value end
 end
 
---- The text of a function that declares none: its parameters, of any values. nil if it takes others too.
+--- Returns the text for a function that declares none: its parameters, of any values. nil if it is variadic.
 function signature.of_parameters(who, f)
   local names = options.parameters(f)
   if names.more or names[#names] == "opts" then return nil end
@@ -345,7 +345,7 @@ function signature.all(t)
   return t
 end
 
---- Declares that f, which reads its arguments itself, takes those of a text. Returns f.
+--- Declares that f, which reads its arguments itself, takes the arguments of a text. Returns f.
 function signature.note(text, f) return declared_as(f, text) end
 
 --- Returns the parsed signature of a function, of a class's constructor, or of a callable object; nil if it has none.
@@ -361,7 +361,7 @@ end
 
 local function row_text(row) return row[1] .. (row.says and " = " .. row.says or "") end
 
---- Returns the arguments of a call as help shows them: "x, dim [, {keepdim = false}]"; `first`: from that row on.
+--- Returns a call's arguments as help shows them, "x, dim [, {keepdim = false}]", from row `first` on.
 function Signature:call(first)
   local text, named = "", {}
   local function add(part, optional)
@@ -381,7 +381,7 @@ function Signature:call(first)
   return text
 end
 
---- Returns a class's text of help, PATH(): ABOUT, whose call help replaces by the signature's. `about` may have lines.
+--- Returns a class's help text, PATH(): ABOUT; help puts the signature's arguments in (). `about` may have lines.
 function signature.help(path, about) return ("%s(): %s"):format(path, (about:gsub("%s*\n%s*", " "))) end
 
 return signature

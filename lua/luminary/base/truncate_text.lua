@@ -1,9 +1,9 @@
 --- truncate_text(text [, max_bytes = 4096]): Returns an error's text for users and other ranks. NUL bytes are escaped,
 --- since C's strings end there. A longer text keeps its two ends, since the cause may be at either.
-local function is_inside(text, i) return (text:byte(i) or 0) >= 128 and text:byte(i) < 192 end -- a character of UTF-8
+local function is_inside(text, i) return (text:byte(i) or 0) >= 128 and text:byte(i) < 192 end -- within a character
 
--- The nearest position from i, in steps of `by`, at which a character begins; i, if none is near, as in text that is
--- not UTF-8.
+-- Returns the position nearest to i, in steps of `by`, at which a character begins; i if none is near, as in text that
+-- is not UTF-8.
 local function at_character(text, i, by)
   for k = i, i + 3 * by, by do
     if not is_inside(text, k) then return k end

@@ -1,4 +1,4 @@
---- Changes of weights between a file and a model: names, dtype, device. lm.load, load_state_dict and the functions of
+--- Changes weights between a file and a model: names, dtype, device. lm.load, load_state_dict and the functions of
 --- lm.models take the same options.
 local core = require "luminary.core"
 local truncate_text = require "luminary.base.truncate_text"
@@ -7,16 +7,16 @@ local options = require "luminary.base.options"
 local fail = options.fail
 local changes = {}
 
---- Rows of options.check.
+--- The rows of these options, for options.check.
 changes.options = {device = {"any"}, dtype = {"string"}, rename = {"any"}}
 
---- These and others.
+--- Adds these rows to `rows`. Returns them.
 function changes.with(rows)
   for name, row in pairs(changes.options) do rows[name] = row end
   return rows
 end
 
--- {pattern, replacement} in their order; those of a map are sorted by length, longest first, and then alphabetically.
+-- Returns a list of {pattern, replacement}: list entries in order, then named ones, longest first, then alphabetically.
 local function rules_of(who, rename)
   local rules = {}
   for key, value in pairs(rename) do
@@ -87,7 +87,7 @@ function changes.renamed(who, dict, rename)
   return setmetatable(out, getmetatable(dict))
 end
 
---- Returns the dtype for floating tensors, checked.
+--- Returns the dtype for floating tensors, after checking it.
 function changes.dtype(who, dtype)
   local name = dtype and core.dtype(dtype)
   if name and not core.is_floating_point(name) then
@@ -96,7 +96,7 @@ function changes.dtype(who, dtype)
   return name
 end
 
---- Returns a tensor on this device, and in this dtype if it is floating.
+--- Returns a tensor on this device, in this dtype if it is floating.
 function changes.converted(t, dtype, device)
   return t:to {dtype = core.is_floating_point(t) and dtype or nil, device = device}
 end

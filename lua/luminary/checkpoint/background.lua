@@ -1,8 +1,8 @@
---- Saves that were begun: what this rank writes of them, by the call or on threads (io/background_write.h). At most one
---- is running; its error is raised by the next call that waits for it, or shown when the program ends.
+--- Tracks the save in progress: the files that this rank writes, by the call or on threads (io/background_write.h). At
+--- most one save runs; its error is raised by the next call that waits for it, or shown when the program ends.
 ---
---- A save with shards consists of parts: each rank's shard, and rank 0's file with a suffix. Whoever writes the last
---- takes the suffix away. All of them are locked until the save is finished, so that other savers leave them.
+--- A save with shards consists of parts: each rank's shard, and rank 0's file with a suffix. The writer of the last
+--- part removes the suffix. All parts stay locked until the save is finished, so that other savers leave them.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -13,11 +13,11 @@ local ranks = require "luminary.checkpoint.ranks"
 
 local background = {}
 
-local running -- the one save
+local running -- the save in progress
 
 local Pending = class.root "PendingSave"
 
---- shards: nil, or {names = of all ranks' shards, suffix}.
+--- Initializes a save. shards: nil, or {names = names of all ranks' shards, suffix}.
 function Pending:init(path, shards)
   self.path, self.shards, self.writes, self.size = path, shards, {}, select(2, rank_and_size())
 end
@@ -34,11 +34,11 @@ end
 local function wait_here(pending)
   for _, write in ipairs(pending.writes) do
     local is_done
-    repeat is_done = core.background_write_done(write, 1) until is_done -- a second, so that Ctrl-C is heard
+    repeat is_done = core.background_write_done(write, 1) until is_done -- 1 s, so that Ctrl-C is noticed
   end
 end
 
--- The same; the first error, or nil.
+-- Does the same, and returns the first error, or nil.
 local function error_here(pending)
   wait_here(pending)
   local first = ""
@@ -60,8 +60,8 @@ local function raise(who, pending, problem)
   options.fail("%s: the save of '%s' in the background failed: %s", who, options.shown_path(pending.path), problem)
 end
 
--- On rank 0: completes what no rank has, as where a folder's list was older than the files. A file that names shards of
--- other folders would be saved at each step, and never load.
+-- Completes, on rank 0, parts that no rank completed, since a folder's listing was older than the files. Fails for
+-- shards in other folders: such a file would be saved at each step, and never load.
 local function complete(who, pending)
   if rank_and_size() > 0 then return end
   local folder, shards = files.folder_of(pending.path), pending.shards
@@ -74,13 +74,13 @@ local function complete(who, pending)
   end
 end
 
---- Removes what a save has written that failed on some rank; called by all.
+--- Removes the files of a save that failed on some rank; all ranks call it.
 function background.abandon(pending)
-  error_here(pending) -- which is raised already
+  error_here(pending) -- its error is raised already
   local path, shards = pending.path, pending.shards
   if shards then
     local ok, is_free = pcall(ranks.of_first, "", function()
-      core.remove_part(path, shards.suffix) -- and nobody can complete it
+      core.remove_part(path, shards.suffix) -- so that nobody can complete it
       return not files.names_shards(path, shards.suffix:match "^(.*)main$")
     end)
     if ok and is_free then os.remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
@@ -99,36 +99,36 @@ local function finish(who, pending)
       error(problem, 0)
     end
     close(pending)
-  else -- without shards, or the other ranks
+  else -- without shards, or with another number of ranks
     local problem = error_here(pending)
     close(pending)
     raise(who, pending, problem)
   end
 end
 
---- Waits for the end of the save; raises its error, once. All ranks call it for a save with shards.
+--- Waits for the end of the save; raises its error once. All ranks call it for a save with shards.
 function Pending:wait() finish("PendingSave:wait", self) end
 
 function Pending:repr() return ("PendingSave('%s'%s)"):format(self.path, self:is_done() and ", done" or "") end
 
---- A save without any writes yet, whose `writes` the caller adds.
+--- The class of saves; the caller adds their `writes`.
 background.Pending = Pending
 
---- From now on the save is the running one.
+--- Makes the save the one in progress.
 function background.run(pending)
   if pending.writes[1] then running = pending end
   return pending
 end
 
---- Waits for a save, the one that is running if it is nil. Errors begin with `who`. All ranks call it for one with
---- shards, and all raise.
+--- Waits for a save, by default the one in progress. Errors begin with `who`. All ranks call it for a save with shards,
+--- and all raise.
 function background.finish(who, pending)
   pending = pending or running
   if pending then finish(who, pending) end
 end
 
---- The same for a call of one rank alone: for one with shards it waits until this rank has written its part, and leaves
---- errors to the next call.
+--- Does the same for a call of one rank alone: for a save with shards it waits until this rank has written its part,
+--- and leaves errors to the next call.
 function background.finish_here(who)
   if running and running.shards then wait_here(running) else background.finish(who) end
 end

@@ -1,10 +1,10 @@
---- The files of lm.checkpoint.
+--- Reads and writes the files of lm.checkpoint.
 ---
---- A file is one of lm.save with checksums, whose value is the table of parts, objects replaced by their states. What
---- differs by rank (random states, loaders, metrics) is under `ranks`, a list with a table for each rank, by path. The
---- metadata "luminary_checkpoint" is JSON: {version, world_size, shards = names of files beside it, one a rank, each a
---- table of states by path}. A shard has its name in its metadata, too, so that one of another save is noticed. The
---- file is there once all of its shards are, and names them, so that it is whole or not there.
+--- A file is one of lm.save with checksums, whose value is the table of parts with states instead of objects. State
+--- that differs by rank (random states, loaders, metrics) is under `ranks`, a list with a table for each rank, by path.
+--- The metadata "luminary_checkpoint" is JSON: {version, world_size, shards = names of files in the same folder, one
+--- for each rank, each a table of states by path}. A shard's metadata has its name, too, so that a shard of another
+--- save is noticed. The file appears after all of its shards and names them, so that a save is complete or absent.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local json_encode = require "luminary.base.json_encode"
@@ -20,15 +20,15 @@ local fail = options.fail
 
 local files = {}
 local ABOUT, CHECKSUMS, RANDOM, RANKS = "luminary_checkpoint", "luminary_crc32c", "rng", "ranks"
-local SHARD = "luminary_shard" -- the name under which a shard was saved
+local SHARD = "luminary_shard" -- the metadata key of the name under which a shard was saved
 
---- The version of what is written, and the last that is read.
+--- The version that is written, and the latest that can be read.
 files.VERSION = 1
 
 local function has_state(v) return core.is_generator(v) or class.has(v, "state_dict", "load_state_dict") end
 
--- Calls each(object, path, keys) for the objects in a tree of plain tables; returns a copy with what it returns instead
--- of them. path is the keys with dots between: what names an object's states of ranks and shards. to_load: tensors are
+-- Calls each(object, path, keys) for the objects in a tree of plain tables; returns a copy with its results instead of
+-- the objects. path, the keys with dots between, identifies an object's states by rank and shards. to_load: tensors are
 -- objects too, and parts that can neither be updated nor compared with a file are an error.
 local function replace_objects(who, tree, each, to_load)
   local copies, taken, keys = {}, {}, {}
@@ -59,13 +59,13 @@ local function replace_objects(who, tree, each, to_load)
     end
     return copies[value]
   end
-  jit.off(walk) -- as Description.table (file_formats/checkpoint.lua)
+  jit.off(walk) -- LuaJIT miscompiles it, see Description.table (file_formats/checkpoint.lua)
   return walk(tree)
 end
 
 -- ---- saving
 
---- Fails for parts that no checkpoint can have.
+--- Fails for parts that no checkpoint can hold.
 function files.check_parts(who, parts)
   if type(parts) ~= "table" or not options.is_plain(parts) or core.is_tensor(parts) then
     options.must_be(who, "parts", "a table of objects and plain values, such as {model = net, optimizer = opt}", parts)
@@ -76,12 +76,12 @@ function files.check_parts(who, parts)
   end
 end
 
---- The states of parts on this rank: {tree = those that all ranks share, own = those of this rank alone by path,
---- shards = those that are sharded, by path, or nil}.
+--- Returns the states of parts on this rank: {tree = states shared by all ranks, own = states of this rank alone, by
+--- path, shards = sharded states, by path, or nil}.
 function files.states_of(who, parts, rank)
   local own, shards, is_sharded = {}, {}, false
   local function own_state(path, keys, state)
-    file_format.describe(who, state, path, keys, 3) -- only to find what cannot be saved
+    file_format.describe(who, state, path, keys, 3) -- fails for values that cannot be saved
     own[path] = state
   end
   local tree = replace_objects(who, parts, function(object, path, keys)
@@ -104,7 +104,7 @@ end
 
 local other_formats = {pt = true, pth = true, bin = true, npy = true, npz = true}
 
---- Returns a path; fails for what no system takes as one.
+--- Returns a path; fails for a value that no system accepts as one.
 function files.check_text(who, name, path)
   if type(path) ~= "string" or path:find("\0", 1, true) then options.must_be(who, name, "a string", path) end
   return path
@@ -120,19 +120,19 @@ function files.check_path(who, path)
   end
 end
 
---- The name of a rank's shard. generation: a text that no other save of that path has.
+--- Returns the name of a rank's shard. generation: a text that differs from other saves' of that path.
 function files.shard_name(path, generation, rank)
   return ("%s.shard-%s-%d"):format(path:match "[^/]*$", generation, rank)
 end
 
---- The metadata of a shard.
+--- Returns the metadata of a shard.
 function files.shard_metadata(described, name) return described:metadata {[SHARD] = name} end
 
---- The folder of a path with a slash, or "".
+--- Returns the folder of a path with its slash, or "".
 function files.folder_of(path) return path:match "^.*/" or "" end
 
---- Writes a file, and then removes what it replaces. described: of the states that all ranks share; own: a list of
---- those of each rank; opts: of safetensors.write_checked, with the names of shards as `kept`.
+--- Writes a file, and then removes the files that it replaces. described: the states that all ranks share; own: a list
+--- of each rank's own states; opts: those of safetensors.write_checked, with the names of shards as `kept`.
 function files.write(path, described, own, opts)
   described:add(RANKS, own)
   local about = {version = files.VERSION, world_size = #own, shards = opts.kept}
@@ -140,7 +140,7 @@ function files.write(path, described, own, opts)
     described.names, opts)
 end
 
---- Whether a file may name shards with this text in their names: it does, or cannot be read.
+--- Returns true if a file may name shards with this text in their names: it does, or cannot be read.
 function files.names_shards(path, text)
   if not core.file_kind(path) then return false end
   local ok, metadata = pcall(safetensors.metadata, path)
@@ -149,7 +149,7 @@ end
 
 -- ---- loading
 
--- The path of shard i, and the name that it was saved under.
+-- Returns the path of shard i, and the name under which it was saved.
 local function shard_path(file, i)
   local name = file.about.shards[i]
   if type(name) ~= "string" or name:find "/" then
@@ -158,7 +158,7 @@ local function shard_path(file, i)
   return files.folder_of(file.path) .. name, name
 end
 
--- Fails for a shard of another save, or of another rank, that was given the name of shard i.
+-- Fails for a shard of another save or rank that has the name of shard i.
 local function check_shard(file, i, metadata)
   local path, name = shard_path(file, i)
   local saved_as = metadata[SHARD] or name
@@ -167,7 +167,7 @@ local function check_shard(file, i, metadata)
   end
 end
 
--- Whether it is a list of n tables.
+-- Returns true if `list` is a list of n tables.
 local function are_states(list, n)
   if not options.is_plain(list) or #list ~= n then return false end
   for _, states in ipairs(list) do
@@ -176,9 +176,9 @@ local function are_states(list, n)
   return true
 end
 
---- A file as apply takes it: {path, value, about = {version, world_size, shards}, sum = the checksum of all its
---- checksums, "" without them}. All ranks together read each shard, and each rank the headers of all, so that damage
---- shows before anything is loaded.
+--- Reads a file for files.apply: {path, value, about = {version, world_size, shards}, sum = the checksum of all its
+--- checksums, "" without them}. The ranks together read each shard, and each rank reads all headers, so that damage is
+--- noticed before anything is loaded.
 function files.read(who, path)
   local loaded = formats.load(path, {})
   local value, about = loaded.value, {version = 0, world_size = 1, shards = {}}
@@ -211,8 +211,8 @@ function files.read(who, path)
   return file
 end
 
---- The same on all ranks, which must read the same file, though perhaps from folders of their own. Returns nil and the
---- errors by rank, from 1, if it cannot be read by all.
+--- Does the same on all ranks, which must read the same file, possibly from different folders. Returns nil and the
+--- errors by rank, from 1, if any rank fails.
 function files.read_on_all(who, path)
   local file
   local sides, problems = ranks.try(function()
@@ -238,7 +238,7 @@ local function value_at(tree, keys)
   return tree
 end
 
--- The states of an object in all shards, one after the other: a shard is read, and let go of before the next.
+-- Iterates over an object's states in all shards: each shard is read, and released before the next.
 local function each_shard(file, part)
   local i = 0
   return function()
@@ -267,7 +267,7 @@ local function load_into(object, state, shards)
   end
 end
 
--- Modules first: an optimizer's state is copied to the devices of its parameters.
+-- Returns paths with modules first: an optimizer's state is copied to the devices of its parameters.
 local function in_order(objects, states)
   local paths = options.sorted_keys(states)
   local order = {}
@@ -289,7 +289,7 @@ local function first_level(value)
   return #names > 0 and printable_name(table.concat(names, ", "), 400) or "nothing"
 end
 
--- The states of objects by path, each {state} or {shards = an iterator}; raises for what is absent or of another kind.
+-- Returns states of objects by path, each {state} or {shards = an iterator}; fails for absent states and other kinds.
 local function find_states(who, file, objects, positions, own, lacks)
   local size = select(2, rank_and_size())
   local states, shown = {}, options.shown_path(file.path)
@@ -321,7 +321,7 @@ local function find_states(who, file, objects, positions, own, lacks)
   return states
 end
 
--- Puts an object into the saved table, where parts has it.
+-- Puts an object into the loaded table, at its keys in parts.
 local function put_object(into, keys, object)
   for i = 1, #keys - 1 do
     local inner = into[keys[i]]
@@ -332,7 +332,7 @@ local function put_object(into, keys, object)
   into[keys[#keys]] = object
 end
 
---- Loads a file of files.read into parts. Everything is found before the first object is changed.
+--- Loads a file of files.read into parts. Finds everything before it changes the first object.
 function files.apply(who, file, parts, strict)
   local value, about, path = file.value, file.about, options.shown_path(file.path)
   local rank, size = rank_and_size()

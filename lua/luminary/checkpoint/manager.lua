@@ -20,10 +20,10 @@ local who = "checkpoint.Manager"
 
 local NAME, PATTERN = "step-%010.0f.safetensors", "^step%-(%d+)%.safetensors$"
 
---- Creates a manager of the checkpoints in `dir`, which it makes. Each save keeps the `keep_last` newest and the
---- `keep_best` best by `metric`, one of the numbers that :save is passed, `mode` "min" or "max", and removes others;
---- of steps only each `every`-th is saved; `async` saves during training. With `on_sigterm` a SIGTERM to any rank makes
---- all ranks save at their next :save, and end.
+--- Creates a manager of the checkpoints in the folder `dir`, which it creates. Each save keeps the `keep_last` newest
+--- and the `keep_best` best by `metric`, one of the numbers passed to :save, with `mode` "min" or "max", and removes
+--- others. Only every `every`-th step is saved; `async` saves during training. With `on_sigterm`, a SIGTERM to any rank
+--- makes all ranks save at their next :save, and end.
 Manager.init = signature.of([[checkpoint.Manager({dir: string, keep_last: count = 3, keep_best: natural = 0,
   metric: string, mode = "min" | "max", every: count = 1, async = false, on_sigterm = false})]], function(self, opts)
   if not opts.dir then options.absent(who, "dir", "the path of a folder") end
@@ -34,17 +34,17 @@ Manager.init = signature.of([[checkpoint.Manager({dir: string, keep_last: count 
     options.fail_file("create", self.dir, "it is not a folder that can be written to")
   end
   if opts.on_sigterm then core.sigterm_defer() end
-  self.known = {} -- by path: {stamp of the file, value = its metric}
+  self.known = {} -- keyed by path: {stamp of the file, value = its metric}
 end)
 
--- The names in the folder, none if it is not there.
+-- Returns the names in the folder; none if it does not exist.
 local function names_in(dir)
   local names, why = paths.dir(dir)
   if why then options.fail_file("read", dir, why) end
   return names or {}
 end
 
---- Returns the steps that are saved, in order. A folder that cannot be read is an error.
+--- Returns the saved steps, in order. A folder that cannot be read is an error.
 function Manager:steps()
   local steps = {}
   for _, name in ipairs(names_in(self.dir)) do
@@ -55,12 +55,12 @@ function Manager:steps()
   return steps
 end
 
---- Returns the path of the checkpoint of a step, whether it is there or not.
+--- Returns the path of the checkpoint of a step, even if it does not exist.
 function Manager:path(step)
   return ("%s/" .. NAME):format(self.dir, options.arg("Manager:path", "step", step, "natural"))
 end
 
--- Raises an error that says nothing about a file: of Ctrl-C, and of memory.
+-- Raises errors that are not about a file: Ctrl-C and lack of memory.
 local function raise_own(ok, problem)
   if ok then return end
   if problem:find "interrupted!$" or problem:find "out of memory" or problem:find "not enough memory" then
@@ -68,7 +68,7 @@ local function raise_own(ok, problem)
   end
 end
 
--- The metric of a saved step; nil if it has none, or cannot be read.
+-- Returns the metric of a saved step; nil if it has none, or cannot be read.
 local function metric_of(self, step)
   local path = self:path(step)
   local opened, file, _, stamp = pcall(core.file_open, path)
@@ -86,7 +86,7 @@ local function metric_of(self, step)
   return known.value
 end
 
--- The steps that have the metric, the best first; of equal ones the newest.
+-- Returns the steps that have the metric, the best first; of equal ones the newest first.
 local function by_metric(self)
   local steps, values = {}, {}
   for _, step in ipairs(self.metric and self:steps() or {}) do
@@ -114,7 +114,7 @@ function Manager:best()
   return step and self:path(step)
 end
 
--- Removes what is not kept, and what is left of saves that did not end. One in the background may still be writing the
+-- Removes checkpoints that are not kept, and remains of unfinished saves. A background save may still be writing the
 -- newest.
 local function prune(self, newest)
   local kept, steps = {[newest] = true}, self:steps()
@@ -128,7 +128,7 @@ local function prune(self, newest)
     end
   end
   local seen = {}
-  for _, name in ipairs(names_in(self.dir)) do -- shards, temporary files
+  for _, name in ipairs(names_in(self.dir)) do -- shards and temporary files
     local step = tonumber(name:match "^step%-(%d+)%.safetensors%.")
     local path = step and step < 2 ^ 53 and step ~= newest and self:path(step)
     if path and not seen[path] and not paths.filep(path) then core.remove_abandoned(path, {}) end
@@ -136,14 +136,14 @@ local function prune(self, newest)
   end
 end
 
--- The end of all ranks after the save that a SIGTERM asked for.
+-- Ends all ranks after the save that a SIGTERM requested.
 local function end_preempted(step)
   ranks.attempt("Manager:save", function() background.finish "Manager:save" end)
   if rank_and_size() == 0 then core.warn(("Manager:save: saved step %d after SIGTERM; the job ends"):format(step)) end
   os.exit(PREEMPTED, true)
 end
 
--- The metrics as numbers.
+-- Returns the metrics as numbers.
 local function as_numbers(metrics)
   local numbers = {}
   for name, value in pairs(options.arg("Manager:save", "metrics", metrics, "table")) do
@@ -156,9 +156,9 @@ local function as_numbers(metrics)
   return numbers
 end
 
---- Saves the parts of lm.checkpoint.save after a step, if it is a multiple of `every`, and removes what is not kept.
---- All ranks call it. `metrics` are numbers by name, or tensors of one element. The step is saved as the part `step`,
---- the metrics as `metrics`. Returns the path, or nil where the step was left out.
+--- Saves parts, as lm.checkpoint.save does, after a step that is a multiple of `every`, and removes checkpoints that
+--- are not kept. All ranks call it. `metrics` are numbers by name, or tensors of one element. The step is saved as the
+--- part `step`, the metrics as `metrics`. Returns the path, or nil if the step was not saved.
 function Manager:save(step, parts, metrics)
   options.arg("Manager:save", "step", step, "natural")
   local is_last = self.on_sigterm and checkpoint.is_preempted()
@@ -183,7 +183,7 @@ function Manager:save(step, parts, metrics)
   return path
 end
 
--- Raises an error: no checkpoint loads on all ranks, whose lists of steps and folders these are.
+-- Fails because no checkpoint loads on all ranks; `lists` are the ranks' steps and folders.
 local function fail_without_any(lists, problem)
   local differ, sides = false, {}
   for r, list in ipairs(lists) do
@@ -196,8 +196,8 @@ local function fail_without_any(lists, problem)
   fail("Manager:load: no checkpoint in '%s' is whole: %s", options.shown_path(lists[1].dir), problem)
 end
 
---- Loads the newest checkpoint that is whole on all ranks into a table of objects, as lm.checkpoint.load does, with a
---- warning for newer ones. All ranks call it. Returns the saved table, with `step`; nil where no rank finds any.
+--- Loads the newest checkpoint that is complete on all ranks into a table of objects, as lm.checkpoint.load does, and
+--- warns of newer ones. All ranks call it. Returns the saved table, with `step`; nil if no rank finds any.
 function Manager:load(parts, opts)
   if parts ~= nil then options.arg("Manager:load", "parts", parts, "table") end
   opts = options.check("Manager:load", opts, {strict = {"boolean", true}})
@@ -205,7 +205,7 @@ function Manager:load(parts, opts)
     background.finish "Manager:load"
     return {steps = self:steps(), dir = self.dir}
   end)
-  local is_there = {} -- on any rank: a list may be older than the files
+  local is_there = {} -- on any rank, since a list may be older than the files
   for _, list in ipairs(lists) do
     for _, step in ipairs(list.steps) do is_there[step] = true end
   end

@@ -1,11 +1,11 @@
---- The states of the default generators of all devices that this process uses, by name: "cpu", "cuda" for the current
---- CUDA device, "cuda:3" for others.
+--- Gets and sets the states of the default generators of all devices that this process uses, by name: "cpu", "cuda" for
+--- the current CUDA device, "cuda:3" for others.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local random_states = {}
 
--- Calls each(name, device) for the devices.
+-- Calls each(name, device) for each device.
 local function each_device(each)
   each("cpu", "cpu")
   local count = core.device_count "cuda"
@@ -24,7 +24,7 @@ function random_states.get()
   return states
 end
 
---- Devices that this process does not use are left out.
+--- Sets the states of a table by device; ignores devices that this process does not use.
 function random_states.set(states)
   if not options.is_plain(states) or states.cpu == nil then
     options.must_be("set_rng_state", "states", "a table by device, with 'cpu'", states)

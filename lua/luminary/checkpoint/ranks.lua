@@ -1,4 +1,4 @@
---- What a checkpoint asks of the other ranks: their values, and whether they failed too. Alone, it asks nobody.
+--- Gathers values and errors of all ranks for checkpoints. With one rank it does not communicate.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local load_module = require "luminary.base.load_module"
@@ -7,10 +7,10 @@ local ffi = require "ffi"
 
 local ranks = {}
 
-local item_bytes -- of dtypes, at first use
+local item_bytes -- bytes of an element by dtype, loaded at first use
 
--- Tensors and 64-bit integers as plain tables, since objects that travel between ranks have none: every table is put in
--- a field. A table that is met twice is one again.
+-- Converts tensors and 64-bit integers to plain tables, since objects sent between ranks lack them: every table is
+-- wrapped in a field. A table that occurs twice is converted once.
 local function packed(value, made)
   if made[value] then return made[value] end
   if core.is_tensor(value) then
@@ -46,7 +46,7 @@ local function unpacked(value, made)
   return made[value]
 end
 
--- Raises the error of another rank.
+-- Raises another rank's error.
 local function fail_for(who, rank, problem)
   problem = options.without_position(problem)
   if problem:sub(1, #who + 2) == who .. ": " then problem = problem:sub(#who + 3) end
@@ -62,7 +62,7 @@ function ranks.gather(value)
   return list
 end
 
---- Returns f() of rank 0; an error there is one of all ranks.
+--- Returns rank 0's result of f(); if it fails there, all ranks raise.
 function ranks.of_first(who, f)
   local rank, size = rank_and_size()
   if size == 1 then return f() end
@@ -75,10 +75,10 @@ function ranks.of_first(who, f)
   fail_for(who, 0, list[2])
 end
 
-local host_groups = setmetatable({}, {__mode = "k"}) -- by default group: one of the same ranks for CPU tensors
+local host_groups = setmetatable({}, {__mode = "k"}) -- maps a default group to one of the same ranks for CPU tensors
 
---- Whether it is true of any rank, by one small reduction: for each step of a training. It waits for the other hosts,
---- and for no device.
+--- Returns true if `is_true` is true on any rank, by one small reduction, cheap enough for each training step. It waits
+--- for other hosts, and for no device.
 function ranks.any_quick(is_true)
   if select(2, rank_and_size()) == 1 then return is_true end
   local dist, default = load_module "luminary.distributed", load_module("luminary.distributed.groups").default
@@ -87,7 +87,7 @@ function ranks.any_quick(is_true)
   return dist.all_reduce(flag, {op = "max", group = host_groups[default]}):item() > 0
 end
 
---- Calls f(). Returns what it returns on all ranks, a list, and what it raises, by rank from 1.
+--- Calls f(). Returns the list of all ranks' results, and their errors, by rank from 1.
 function ranks.try(f)
   local ok, value = pcall(f)
   local values, problems = {}, {}
@@ -97,7 +97,7 @@ function ranks.try(f)
   return values, problems
 end
 
---- Raises one of the errors of ranks.try, if there are any: this rank's own, else the first.
+--- Raises an error of ranks.try, if there is one: this rank's own, else the first.
 function ranks.raise(who, problems)
   local rank, size = rank_and_size()
   if problems[rank + 1] then error(problems[rank + 1], 0) end
@@ -106,8 +106,8 @@ function ranks.raise(who, problems)
   end
 end
 
---- Calls f() and returns what it returns on all ranks, a list. If it fails on any rank, all raise, so that none waits
---- for another.
+--- Calls f() and returns the list of all ranks' results. If it fails on any rank, all raise, so that none waits for
+--- another.
 function ranks.gather_from(who, f)
   if select(2, rank_and_size()) == 1 then return {f()} end
   local values, problems = ranks.try(f)
@@ -115,7 +115,7 @@ function ranks.gather_from(who, f)
   return values
 end
 
---- The same, but returns what f() returns here, which no other rank gets.
+--- Does the same, but returns this rank's result of f(), which is not sent.
 function ranks.attempt(who, f)
   local value
   ranks.gather_from(who, function() value = f() end)

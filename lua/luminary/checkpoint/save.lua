@@ -1,6 +1,6 @@
 --- Returns the function save(who, path, parts, async), for checkpoint.save and Manager:save. Errors begin with `who`.
 ---
---- What can fail for a rank's own reasons is done in ranks.attempt, so that all ranks raise.
+--- Each step that can fail on one rank alone runs in ranks.attempt, so that all ranks raise.
 local core = require "luminary.core"
 local rank_and_size = require "luminary.base.rank_and_size"
 local file_format = require "luminary.file_formats.checkpoint"
@@ -9,7 +9,7 @@ local background = require "luminary.checkpoint.background"
 local files = require "luminary.checkpoint.files"
 local ranks = require "luminary.checkpoint.ranks"
 
--- What the parts of a save with shards are called.
+-- Returns the names of the shards of a save.
 local function name_shards(who, path, size)
   local generation = ranks.of_first(who, function()
     return ("%08x%05x"):format(os.time(), core.time() * 1e6 % 2 ^ 20)
@@ -23,7 +23,7 @@ return function(who, path, parts, async)
   local rank, size = rank_and_size()
   local states, described
   ranks.attempt(who, function()
-    background.finish(who) -- first, since all ranks meet in it
+    background.finish(who) -- first, since it is collective
     files.check_path(who, path)
     files.check_parts(who, parts)
     states = files.states_of(who, parts, rank)

@@ -1,4 +1,4 @@
---- Options of a command: `--name value`, `--name=value`, `--flag`; dashes and underscores are the same.
+--- Parses options of a command: `--name value`, `--name=value`, `--flag`; dashes and underscores are equivalent.
 local flags = {}
 
 local function whole(text, least, most)
@@ -6,7 +6,7 @@ local function whole(text, least, most)
   return number and number % 1 == 0 and number >= least and number <= most and number or nil
 end
 
--- Each kind: what messages call it, and a function that returns the value of a text, or nil to refuse it.
+-- Each kind has a name for messages, and a function that returns the value of a text, or nil to refuse it.
 local kinds = {
   text = {"a value", function(text) return text end},
   count = {"an integer of at least 1", function(text) return whole(text, 1, 2 ^ 31) end},
@@ -28,12 +28,12 @@ local function unknown(given, rows)
     if not row.refuse then names[#names + 1] = name end
   end
   table.sort(names)
-  local loaded, core = pcall(require, "luminary.core") -- the doctor works without
+  local loaded, core = pcall(require, "luminary.core") -- the doctor runs without the core, too
   local near = loaded and core.nearest(given:gsub("^%-+", ""), names)
   return ("unrecognized argument '%s'%s"):format(given, near and "; did you mean '--" .. near .. "'?" or "")
 end
 
--- The row of "--name", and its name.
+-- Returns the row of "--name", and its name.
 local function find(given, rows)
   local name = given:gsub("^%-+", ""):gsub("_", "-")
   local row = rows[name]
@@ -41,15 +41,15 @@ local function find(given, rows)
   return row, name
 end
 
---- Reads args from `first` on, to the first that is no option. `rows` by name: {"kind" [, default]}, {"flag"}, which is
---- false if not given, {same = "other name"}, {refuse = "why not, and what then"}. Returns the values by name, where it
---- stopped and which names were given, or nil and what is wrong. Of an option given twice the last counts. words: if
---- given, a list that gets what is no option, anywhere among them.
+--- Parses args from `first` on, up to the first argument that is no option. `rows` by name: {"kind" [, default]},
+--- {"flag"}, which is false by default, {same = "other name"}, {refuse = "the reason and the remedy"}. Returns the
+--- values by name, the position of the first remaining argument and the set of given names, or nil and the error. The
+--- last of repeated options counts. words: an optional list that gets arguments that are no options, in any position.
 function flags.parse(args, first, rows, words)
   local values, seen = {}, {}
   for name, row in pairs(rows) do
     values[name] = row[2]
-    if row[1] == "flag" then values[name] = false end -- an option {enabled = nil} would be on
+    if row[1] == "flag" then values[name] = false end -- nil would be read as on, as in {enabled = nil}
   end
   local i = first
   while args[i] do

@@ -1,5 +1,5 @@
---- What Tab offers at the prompt. Nothing of the user's runs for it: values are read as rawget reads them, through
---- metatables' __index where that is a table.
+--- Completes words at the prompt by Tab. It runs no code of the user's: it reads values as rawget does, and follows
+--- __index of metatables if that is a table.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local help = require "luminary.help"
@@ -17,9 +17,9 @@ local KEYWORDS = {}
 for word in gmatch([[
   and break do else elseif end false for function goto if in local nil not or repeat return then true until while
 ]], "%S+") do KEYWORDS[word] = true end
-local DEEPEST = 20 -- metatables behind metatables
+local DEEPEST = 20 -- levels of metatables
 
--- The table that a value's names stand in, and whether it is an object: its methods then go with a colon.
+-- Returns the table of a value's names, and true for an object, whose methods take a colon.
 local function names_of(value)
   local record = class.record(value)
   if record then return record.values, true end
@@ -29,7 +29,7 @@ local function names_of(value)
   return type(behind) == "table" and behind or nil, true
 end
 
--- visit(name, value) for each name of a table and of those behind it.
+-- Calls visit(name, value) for each name of a table and of the tables behind it.
 local function each(t, visit)
   for _ = 1, DEEPEST do
     if type(t) ~= "table" then return end
@@ -51,7 +51,7 @@ end
 
 local makes_tensor = {grad = true, data = true, T = true, mT = true}
 
--- value[key], or nil.
+-- Returns value[key], or nil.
 local function field(value, key)
   if core.is_tensor(value) then
     local ok, found = pcall(function() return makes_tensor[key] and value[key] end)
@@ -63,7 +63,7 @@ local function field(value, key)
   return find_name(names_of(value), key)
 end
 
--- The value that the path at the end of the text stands for.
+-- Returns the value of the path at the end of the text.
 local function resolve(text, globals)
   local rest, index = match(text, "^(.*)%[%s*(%-?%d+)%s*%]$")
   if not rest then
@@ -83,7 +83,7 @@ local function resolve(text, globals)
   return field(of, index)
 end
 
---- The value that a path stands for, net.blocks[2].weight; nil where it is none.
+--- Returns the value of a path such as net.blocks[2].weight; nil if there is none.
 function complete.value(path, globals)
   local ok, value = pcall(resolve, path, globals)
   return ok and value or nil
@@ -98,7 +98,7 @@ local function offer_method(name, offer)
   if not help.is_inner(name) then offer(name) end
 end
 
--- offer(name) for what may follow the value and a dot or a colon.
+-- Calls offer(name) for each name that may follow the value and a dot or a colon.
 local function members(value, separator, offer)
   local methods_only = separator == ":"
   if core.is_tensor(value) then
@@ -115,14 +115,14 @@ local function members(value, separator, offer)
   end
 end
 
--- The path that a text ends in, "optim.SGD" or "net:to"; nil for a keyword.
+-- Returns the path at the end of a text, "optim.SGD" or "net:to"; nil for a keyword.
 local function path_before(text)
   local path = match(text, "([%a_][%w_%.:%[%]]*)%s*$")
   return not KEYWORDS[path] and path or nil
 end
 
--- What is open at the end of the text: the positions of its brackets, and the string, from behind its quote. nil within
--- a comment.
+-- Returns the positions of brackets that are open at the end of the text, and the contents of an open string; nil
+-- within a comment.
 local function open_at_end(text)
   local open, i = {}, 1
   while i <= #text do
@@ -146,8 +146,8 @@ local function open_at_end(text)
   return open
 end
 
--- The call in whose table of options the text ends, where a name may begin: the path of the function, and the table's
--- text so far. nil elsewhere.
+-- Returns the call in whose table of options the text ends, where a name may begin: the function's path, and the
+-- table's text so far; nil elsewhere.
 local function options_call(text, open)
   local brace, outer = open[#open], open[#open - 1]
   if not brace or sub(text, brace, brace) ~= "{" then return nil end
@@ -161,7 +161,7 @@ local function options_call(text, open)
   return path, inside
 end
 
--- offer(name) for the options of the function that a path stands for which the table does not have yet.
+-- Calls offer(name) for each option of the function at a path that the table does not have yet.
 local function offer_options(path, inside, globals, offer)
   local owner, name = match(path, "^(.*):([%w_]+)$")
   local value = complete.value(owner or path, globals)
@@ -172,7 +172,7 @@ local function offer_options(path, inside, globals, offer)
   end
 end
 
--- The list of candidates that begin with the text. The word that they take the place of is the end of the text.
+-- Returns the list of candidates that begin with the text. They replace `word`, the end of the text.
 local function beginning_with(text, candidates, word)
   local list = {}
   for _, name in ipairs(candidates) do
@@ -181,7 +181,7 @@ local function beginning_with(text, candidates, word)
   return list
 end
 
--- The same of the files of a path; folders end in a slash. Hidden files are listed when their dot is typed.
+-- Returns the same for files at a path; folders end in a slash. Hidden files are listed once their dot is typed.
 local function files(path, word)
   local folder, beginning = match(path, "^(.-)([^/]*)$")
   local candidates = {}
@@ -193,8 +193,8 @@ local function files(path, word)
   return beginning_with(beginning, candidates, word)
 end
 
---- The list of what may take the place of the word at the end of the text. globals: where its names stand. typed: the
---- word as the line editor sees it, which in names of files and modules is the end of one.
+--- Returns the words that may replace the word at the end of the text. globals: the table of its names. typed: the word
+--- as the line editor sees it, the end of the name of a file or module.
 function complete.words(before, globals, typed)
   local word = match(before, "[%a_][%w_]*$") or ""
   typed = typed or word
@@ -229,7 +229,7 @@ function complete.words(before, globals, typed)
     if value == nil and asks then value = help.class(match(path, "[%w_]+$")) end
     if value ~= nil then
       members(value, separator, offer)
-    elseif separator == ":" and find(path, "%)$") then -- a call: most give tensors
+    elseif separator == ":" and find(path, "%)$") then -- most calls return tensors
       for name in next, core.methods do offer_method(name, offer) end
     end
   elseif not find(rest, "%d$") then

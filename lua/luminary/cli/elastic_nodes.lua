@@ -1,16 +1,16 @@
---- The nodes of an elastic job, `luminary run --nnodes MIN:MAX`: who is there, and which round of the job runs.
+--- Tracks the nodes and rounds of an elastic job, `luminary run --nnodes MIN:MAX`.
 ---
 --- One launcher is the head: it listens at one of the job's endpoints, and knows all others. A round is one start of
 --- all ranks. It ends on all nodes when a node joins, leaves or is lost, or when a rank fails; the head then starts the
---- next one with the nodes that are there. Messages are JSON objects with a `kind`:
+--- next round with the present nodes. Messages are JSON objects with a `kind`:
 ---
 ---   to the head    join {nproc, host, script, round, failures}; result {round, result, code, text, own}; alive;
 ---                  query {n, index}: another head asks
 ---   from the head  start {round, node_rank, nnodes, first_rank, world_size, port, failures}; alive;
 ---                  stop {wait, grace, why}; over {code, text}; answer {n, index}
 ---
---- Two heads may come about: where the first nodes start at once, or where a network was parted. Each asks at all other
---- endpoints; the one with the smaller round steps down, of equals the one that is later in the list.
+--- Two heads can exist: if the first nodes start at once, or after a network partition. Each asks at all other
+--- endpoints; the one with the smaller round steps down; of equal ones, the one later in the list.
 local core = require "luminary.core"
 local hostname = require "luminary.base.hostname"
 local json_encode = require "luminary.base.json_encode"
@@ -18,21 +18,21 @@ local json_encode = require "luminary.base.json_encode"
 local Nodes = {}
 Nodes.__index = Nodes
 
--- Seconds. Between looks at the time; to connect to one address; between two searches; until the second endpoint's node
--- becomes the head, twice that for the third; until a node that came counts, as it may leave at once; the most to wait
--- for further ones below MAX; between questions to other heads; for others to hear that the job is over.
+-- Seconds: between checks of the time; to connect to one address; between two searches; until the second endpoint's
+-- node becomes the head (twice that for the third); until a new node counts, as it may leave at once; the longest wait
+-- for further ones below MAX; between queries to other heads; for others to learn that the job is over.
 local TICK, CONNECT, SEARCH, TURN, SETTLE, GATHER, QUERY, FAREWELL = 0.1, 0.7, 0.25, 0.8, 1, 5, 1, 2
 local SIGPIPE = 13
 
--- How a round ends on all nodes: seconds before SIGTERM, and from there to SIGKILL; the one left out is --grace. With a
--- lost node nothing can be saved, since the ranks cannot agree any more.
+-- Seconds before SIGTERM, and from there to SIGKILL, by the reason for a round's end on all nodes; an omitted one is
+-- --grace. After the loss of a node nothing can be saved, since the ranks cannot agree any more.
 local STOP = {
   lost = {wait = 0, grace = 1}, joined = {wait = 0},
   failed = {wait = 2, grace = 1}, preempted = {grace = 1},
 }
 
---- options: {endpoints, least, most, nproc, script, node_timeout, join_timeout, max_restarts, grace, port}; script: its
---- name without folders; port: where rank 0 listens, nil: a free one.
+--- Opens the node. options: {endpoints, least, most, nproc, script, node_timeout, join_timeout, max_restarts, grace,
+--- port}; script: its name without folders; port: where rank 0 listens, nil: a free one.
 local function open(supervisor, out, secret, options)
   local token = secret.id and secret.token and secret.id .. "\n" .. secret.token or secret.token
   local self = setmetatable({
@@ -53,13 +53,13 @@ local function send(self, link, message)
   end
 end
 
--- ---- looking for the head
+-- ---- search for the head
 
 local function drop_all(self, links)
   for link in pairs(links) do self.links:drop(link) end
 end
 
--- Without a head; its ranks, if they run, are stopped.
+-- Begins the search for a head; stops the ranks, if they run.
 local function search(self, why)
   if self.starts then self.stop = STOP.lost end
   self.role, self.head, self.joined, self.members, self.active = "searching", nil, false, nil, nil
@@ -141,7 +141,7 @@ local function finish(self, code, text)
   for _, member in ipairs(self.members) do send(self, member.link, {kind = "over", code = code, text = text}) end
 end
 
--- The report of the first failure: of a node that knows it to be its own, if there is one.
+-- Returns the report of the first failure, preferably by the node whose own failure it is.
 local function first_failure(active)
   local found
   for _, member in ipairs(active) do
@@ -203,7 +203,7 @@ local function lead_round(self, now)
   end
 end
 
--- How many nodes the next round starts with now, or nil.
+-- Returns the number of nodes with which the next round starts now, or nil.
 local function nodes_to_start(self, now)
   local n, settled = math.min(#self.members, self.options.most), 0
   if n < self.options.least then
@@ -227,7 +227,7 @@ local function lead(self, now)
     end
   end
   if self.active then return lead_round(self, now) end
-  -- The store is rank 0's, which is a rank of this node.
+  -- Rank 0, which serves the store, is a rank of this node.
   if not (self.members[1] and self.members[1].link == 0) then return end
   local n = nodes_to_start(self, now)
   if n then
@@ -238,7 +238,7 @@ local function lead(self, now)
   end
 end
 
--- Two heads compare themselves.
+-- Returns true if this head has the smaller round of two.
 local function is_smaller(self, other)
   local n = self.active and #self.active or 0
   return other.n > n or other.n == n and other.index < self.index
@@ -313,7 +313,7 @@ local NUMBERS = {
 }
 local TEXTS = {join = {"host", "script"}, result = {"result"}, start = {"address"}, stop = {"why"}}
 
--- A message, or nil for what is none.
+-- Parses a message; nil if it is malformed.
 local function read(text)
   local ok, message = pcall(core.json_decode, text)
   local numbers = ok and type(message) == "table" and NUMBERS[message.kind]
@@ -389,7 +389,7 @@ local function check_silent(self, now)
   end
 end
 
---- Does what is due, without waiting. Returns how the round is to end here, {wait, grace}, once it has to.
+--- Does all due work, without waiting. Returns how to end the round here, {wait, grace}, once it must end.
 function Nodes:serve()
   while true do
     local kind, link, text = self.links:next()
@@ -415,11 +415,11 @@ function Nodes:serve()
   return self.stop
 end
 
---- The most seconds between two calls of serve.
+--- Returns the longest time between two calls of serve, in seconds.
 function Nodes.tick() return TICK end
 
---- Waits for the next round. Returns its start message; or nil, the message that the job is over; or nil, nil, and the
---- signal that came.
+--- Waits for the next round. Returns its start message; or nil and the message that the job is over; or nil, nil, and
+--- the signal that arrived.
 function Nodes:wait()
   self.stop, self.waits_since = nil, core.time()
   while true do
@@ -440,8 +440,8 @@ function Nodes:wait()
   end
 end
 
---- What became of this node's ranks in the round: "done", "failed", "preempted" or "stopped". text: of a failure;
---- own: whether a rank of this node is its cause.
+--- Reports the outcome of this node's ranks in the round: "done", "failed", "preempted" or "stopped". text: a failure's
+--- message; own: true if a rank of this node is its cause.
 function Nodes:report(result, code, text, own)
   local message = {
     kind = "result", round = self.round, result = result, code = code, own = own, text = text and text:match "^[^\n]*",
@@ -454,7 +454,7 @@ function Nodes:report(result, code, text, own)
   self.starts = nil
 end
 
---- Leaves the job. A head that has ended it waits until the others have heard.
+--- Leaves the job. A head that has ended the job waits until the others know.
 function Nodes:close()
   if self.role == "head" and self.over then
     local deadline = core.time() + FAREWELL

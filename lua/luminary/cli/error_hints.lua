@@ -1,9 +1,9 @@
---- What to write instead, for errors in LuaJIT's own words: one line that `luminary FILE` and the prompt add.
+--- Finds hints for LuaJIT's own errors: one line with the correct form, which `luminary FILE` and the prompt add.
 ---
 --- A row of the table is {pattern of the message, pattern of its line or nil, hint}. The first row whose patterns match
---- wins; where the line is not known, rows that ask for it do not match. A hint is text, or a function(problem) that
---- returns text or nil, where problem has `message`, `line` (the text of it), `captures` of the message's pattern, and
---- find(name): who has the field of that name, and what that is; value(path): what is at a path of names.
+--- wins; if the line is unknown, rows with a pattern for it do not match. A hint is text, or a function(problem) that
+--- returns text or nil. problem has `message`, `line` (its text), `captures` of the message's pattern, find(name),
+--- which returns the owner of that field and the owner's value, and value(path), a path's value.
 local debug = require "debug"
 local frames = require "luminary.base.script_frames"
 
@@ -15,7 +15,7 @@ local getinfo, getlocal, getupvalue, getmetatable_of = debug.getinfo, debug.getl
 
 local hints = {}
 
---- The text of chunks that are no files, by the names that messages give them.
+--- The texts of chunks that are not files, by their names in messages.
 hints.texts = {}
 
 local slices = "slices are tables: x[{{1, 2}}] is Python's x[0:2], x[{{}, {1, 2}}] is x[:, 0:2]"
@@ -31,7 +31,7 @@ local lists = {
   dsplit = true, split_with_sizes = true, random_split = true, broadcast_tensors = true,
 }
 
--- The first word of a line that Lua reads as a name without an assignment.
+-- Hints by the first word of a line that Lua parses as a name without an assignment.
 local statements = {
   import = 'local lm = require "luminary"', from = 'local lm = require "luminary"',
   def = "function name(x) … end", class = 'local Net = nn.Module:extend "Net"', elif = "elseif … then",
@@ -41,7 +41,7 @@ local statements = {
   print = "print(x)", lambda = lambda, async = "function name(x) … end",
 }
 
--- Globals that PyTorch programs expect; those of Python are in help/python_names.lua.
+-- Globals that PyTorch programs expect; Python's are in help/python_names.lua.
 local globals = {
   torch = 'local lm = require "luminary"; torch.ones is lm.ones', lm = 'local lm = require "luminary"',
   nn = "local nn = lm.nn", F = "local F = lm.nn.functional", optim = "local optim = lm.optim",
@@ -49,14 +49,14 @@ local globals = {
   help = "at the prompt ?name explains; in a script print(lm.help(\"name\"))",
 }
 
--- Functions of Python's module os.
+-- Functions of Python's module os, and their equivalents.
 local of_os = {
   path = "paths are strings; lm.paths has concat, filep, dirp, basename and others", environ = 'os.getenv "NAME"',
   makedirs = "lm.paths.mkdir(folder)", mkdir = "lm.paths.mkdir(folder)", listdir = "lm.paths.dir(folder)",
   getcwd = "lm.paths.cwd()",
 }
 
--- Methods of Python's dicts and lists.
+-- Methods of Python's dicts and lists, and their equivalents.
 local of_tables = {
   items = pairs_of_table, keys = pairs_of_table, values = pairs_of_table, len = "#x is the length of a list",
   append = "table.insert(list, v) appends", join = "table.concat(list, separator) joins text",
@@ -81,7 +81,7 @@ local function is_tensor(v)
   return core and core.is_tensor(v)
 end
 
--- The value of the line nearest above that assigns it to that name, if that value matches a pattern.
+-- Returns the value in the nearest assignment to that name above the line, if it matches a pattern.
 local function assigned(problem, name, pattern)
   for at = problem.number or 0, (problem.number or 0) - 20, -1 do
     local value = match(problem.lines[at] or "", "%f[%w_]" .. name .. "%s*=%f[^=](.*)")
@@ -94,7 +94,7 @@ local function has_method(v, name)
   return ok and type(value) == "function"
 end
 
--- How to walk that value of the library, in place of pairs and ipairs.
+-- Returns how to iterate over a value of the library, in place of pairs and ipairs.
 local function walk_of(v)
   local of_module = "net:named_children() walks a module"
   local of_loader = "for x, y in loader:iter() do … end walks a loader"
@@ -105,7 +105,7 @@ local function walk_of(v)
   return rows_of_tensor .. "; " .. of_module .. "; " .. of_loader
 end
 
--- local a, b = f(…) of a function that returns one list.
+-- Returns the hint for local a, b = f(…) if f returns one list.
 local function several(problem)
   local name = problem.captures[1]
   for at = problem.number or 0, (problem.number or 0) - 20, -1 do
@@ -117,7 +117,7 @@ local function several(problem)
 end
 
 local rows = {
-  -- ---- what Lua cannot read
+  -- ---- syntax errors
   {"expected near", "%f[%w]lambda%f[%W][%w_, ]*:", lambda},
   {"[ld] near '::'", "%[[^%]]*::", steps},
   {"[ld] near ':'", "%[[^%]]*:", slices},
@@ -149,7 +149,7 @@ local rows = {
   {"expected near 'is'", "%f[%w]is%f[%W]", "x is None is x == nil, x is not None is x ~= nil"},
   {"'%)' expected near '%.'", "[\"']%.%a", 'a method of a text in quotes is ("text"):upper()'},
   {"'=' expected near", "^%s*(%a+)", function(problem) return statements[match(problem.line, "^%s*(%a+)")] end},
-  -- ---- what it cannot do
+  -- ---- runtime errors
   {"attempt to index a boolean value", nil, function(problem)
     for indexed in gmatch(problem.line or "", "(%b())%s*[%.:%[]") do
       if find(indexed, "[=~]=") then return equality end
@@ -234,7 +234,7 @@ local rows = {
   end},
 }
 
--- ---- who has a field
+-- ---- owners of fields
 
 local function record_of(v)
   local record = getmetatable_of(v)
@@ -247,7 +247,7 @@ local function add_names(names, t)
   end
 end
 
---- "Net has no field 'wieght'; did you mean 'weight'?" of an object or a table; nil where no name is near.
+--- Returns "Net has no field 'wieght'; did you mean 'weight'?" for an object or a table; nil if no name is near.
 function hints.nearest_field(owner, name)
   local core, record, names = package.loaded["luminary.core"], record_of(owner), {}
   if not core or not record and type(owner) ~= "table" then return nil end
@@ -266,7 +266,7 @@ function hints.nearest_field(owner, name)
   return near and ("%s has no field '%s'; did you mean '%s'?"):format(who, name, near)
 end
 
--- What the function at that level of the stack sees: its locals, then upvalues, then globals.
+-- Returns the variables of the function at that level of the stack: its locals, then upvalues, then globals.
 local function variables_at(level)
   local seen = {}
   local f = getinfo(level + 1, "f").func
@@ -295,7 +295,7 @@ local function field(of, name)
   return ok and value or nil
 end
 
--- What is at a path of names such as self.fc.
+-- Returns the value at a path of names such as self.fc.
 local function value_at(variable, path)
   local value
   for part in gmatch(path, "[^%.]+") do
@@ -305,7 +305,7 @@ local function value_at(variable, path)
   return value
 end
 
--- What stands before `.name` or `:name` in the line that failed, a path of names such as self.fc, and what is there.
+-- Returns the path before `.name` or `:name` in the line that failed, such as self.fc, and the value there.
 local function owner_of(variable, line, name)
   for path in gmatch(" " .. line, "%f[%w_]([%a_][%w_%.]*)%s*[%.:]%s*" .. name .. "%f[^%w_]") do
     local value = value_at(variable, path)
@@ -313,9 +313,9 @@ local function owner_of(variable, line, name)
   end
 end
 
--- ---- where it was
+-- ---- positions
 
-local LONGEST = 500 -- bytes of a line that is looked at: patterns may walk one again from each of its positions
+local LONGEST = 500 -- bytes of a line to search: patterns may be quadratic in its length
 
 local function text_of(path)
   if hints.texts[path] then return hints.texts[path] end
@@ -326,7 +326,7 @@ local function text_of(path)
   return text
 end
 
--- The function that failed at that place, or the script's innermost: where it is, and what it sees.
+-- Returns the position of the function that failed there, or of the script's innermost one, and its variables.
 local function frame_of(path, number)
   for level = 1, 60 do
     local info = getinfo(level, "Sl")
@@ -345,7 +345,7 @@ local function place_of(before)
   return path, tonumber(number)
 end
 
--- Adds to a problem what is known of the place that stands before the message's own words.
+-- Adds to a problem the facts about the position that precedes the message's text.
 local function locate(problem, before)
   local path, number = place_of(before)
   local info, variable = frame_of(path, number)
@@ -375,7 +375,7 @@ local function hint_of(message)
   end
 end
 
---- The hint for a message, as the handler of an error asks for it, or nil.
+--- Returns the hint for a message, called in the handler of the error; nil if there is none.
 function hints.of(message)
   local ok, hint = pcall(hint_of, message)
   return ok and hint or nil

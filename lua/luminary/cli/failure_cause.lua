@@ -1,10 +1,10 @@
---- Why a job under `luminary run` failed: the text of the first cause, and its exit code.
+--- Finds why a job under `luminary run` failed: the text of the first cause, and its exit code.
 ---
---- A rank's record (LM_ERROR_FILE) says whether it failed by itself or because of another rank, cause_rank. What the
---- ranks say of another is the store's verdict, which saw the first failure first; so it wins. Without one it is the
---- rank that ended first of those that a signal ended or that recorded an error of their own; an exit code alone,
---- which may be a consequence, counts last. Ranks that the launcher ended are no causes, unless named: a frozen one.
---- Where ranks made different calls, that is the cause, and no rank is.
+--- A rank's record (LM_ERROR_FILE) says if it failed by itself or because of another rank, cause_rank. The ranks name
+--- another by the store's verdict, which saw the first failure first; so it wins. Without one, the cause is the rank
+--- that ended first among those that a signal ended or that recorded their own error; an exit code alone, which may be
+--- a consequence, counts last. Ranks that the launcher ended are not causes, unless named: a frozen one. If ranks made
+--- different calls, that is the cause, and not a rank.
 local core = require "luminary.core"
 local PREEMPTED = require "luminary.base.preempted_exit_code"
 local hostname = require "luminary.base.hostname"
@@ -12,10 +12,10 @@ local truncate_text = require "luminary.base.truncate_text"
 
 local cause = {}
 
-local TRACEBACK_LINES, LINE_BYTES = 12, 600 -- the rank itself has printed it in full
+local TRACEBACK_LINES, LINE_BYTES = 12, 600 -- the rank itself has printed all of it
 local SIGKILL = 9
 
--- The rank that this one's record blames; nil: itself, or nobody.
+-- Returns the rank that this one's record blames; nil if it blames itself or nobody.
 local function blamed(rank)
   local other = rank.record and tonumber(rank.record.cause_rank)
   return other ~= rank.rank and other or nil
@@ -25,7 +25,7 @@ local function failed(rank) return rank.code ~= nil and rank.code ~= 0 and not r
 
 local function earlier(a, b) return not b or a.order < b.order end
 
--- Of those that chosen(rank) says true of, the one that ended first.
+-- Returns the rank that ended first among those for which chosen(rank) is true.
 local function first_of(ranks, chosen)
   local best
   for _, rank in ipairs(ranks) do
@@ -34,7 +34,7 @@ local function first_of(ranks, chosen)
   return best
 end
 
--- The cause's number, its rank if it is one of ours, and the rank that blamed it, if one did.
+-- Returns the cause's number, its rank if it is on this node, and the rank that blamed it, if one did.
 local function choose(ranks)
   local by_number = {}
   for _, rank in ipairs(ranks) do by_number[rank.rank] = rank end
@@ -89,18 +89,18 @@ local function describe(number, rank, witness)
   end
   if rank and rank.record and not blamed(rank) then
     lines[2] = indented(own_words(rank.record))
-  elseif witness and not (rank and rank.signal and witness.record.kind == "died") then -- that much is said
+  elseif witness and not (rank and rank.signal and witness.record.kind == "died") then -- already said
     lines[2] = ("  rank %d reported:\n%s"):format(witness.rank, indented(tostring(witness.record.message)))
   end
   return table.concat(lines, "\n")
 end
 
--- The first of the ranks to end that made a different call than another rank.
+-- Returns the first rank to end that made a different call than another rank.
 local function mismatched(ranks)
   return first_of(ranks, function(rank) return failed(rank) and rank.record and rank.record.kind == "mismatch" end)
 end
 
---- Whether all ranks ended well, some of them, or all, after they saved their state because of a SIGTERM.
+--- Returns true if all ranks ended well, some or all of them after they saved their state on a SIGTERM.
 function cause.is_preempted(ranks)
   for _, rank in ipairs(ranks) do
     if rank.code ~= 0 and rank.code ~= PREEMPTED then return false end
@@ -108,11 +108,11 @@ function cause.is_preempted(ranks)
   return true
 end
 
---- Whether a rank failed that the launcher did not end.
+--- Returns true if a rank failed that the launcher did not end.
 function cause.has_failure(ranks) return first_of(ranks, failed) ~= nil end
 
---- What to say of ranks as job.run leaves them (nil: nothing), the launcher's exit code, and whether the cause is here
---- and not on another node.
+--- Returns the message about ranks after job.run (nil: none), the launcher's exit code, and true if the cause is on
+--- this node.
 function cause.of(ranks, stopped_by)
   local all_well = true
   for _, rank in ipairs(ranks) do all_well = all_well and rank.code == 0 end
@@ -120,7 +120,7 @@ function cause.of(ranks, stopped_by)
   if not stopped_by and cause.is_preempted(ranks) then
     return "the ranks saved a checkpoint after SIGTERM, and ended; start the job again to continue", PREEMPTED, true
   end
-  local before = {} -- what happened after a signal that was passed on is its consequence
+  local before = {} -- later failures are consequences of the signal
   for _, rank in ipairs(ranks) do
     if not rank.after_signal then before[#before + 1] = rank end
   end
@@ -131,7 +131,7 @@ function cause.of(ranks, stopped_by)
     if stopped_by then return "stopped by " .. core.signal_name(stopped_by), 128 + stopped_by end
     return "the ranks did not end", 1, true
   end
-  local code_of = rank and failed(rank) and rank or witness -- who ended well, or never, has none to give
+  local code_of = rank and failed(rank) and rank or witness -- a rank that ended well, or never, has no code
   return describe(number, rank, witness), code_of.code, rank ~= nil
 end
 

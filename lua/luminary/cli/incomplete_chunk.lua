@@ -1,8 +1,8 @@
---- Whether lines of Lua are the beginning of a chunk only, by their tokens: brackets and blocks that are open, strings
---- and comments over several lines, an operator at the end. Each line is looked at once.
+--- Detects, by tokens, that lines of Lua are an incomplete chunk: open brackets and blocks, strings and comments over
+--- several lines, an operator at the end. Each line is scanned once.
 local find, match, sub, setmetatable = string.find, string.match, string.sub, setmetatable
 
--- How much deeper a token leads; those of two characters begin no bracket and end none.
+-- The change of depth by a token; tokens of two characters are no brackets.
 local deeper = {
   ["("] = 1, ["["] = 1, ["{"] = 1, [")"] = -1, ["]"] = -1, ["}"] = -1, ["function"] = 1, ["if"] = 1, ["repeat"] = 1,
   ["for"] = 1, ["while"] = 1, ["do"] = 1, ["end"] = -1, ["until"] = -1,
@@ -16,7 +16,7 @@ for operator in string.gmatch("+ - * / % ^ # = < > , . ~", "%S") do wants_more[o
 local Scan = {}
 Scan.__index = Scan
 
--- The position behind the string that `at` is in; nil where that continues on the next line, or is wrong.
+-- Returns the position after the string at `at`; nil if it continues on the next line, or is wrong.
 local function after_string(self, text, at)
   while true do
     local place, c = match(text, "()([\\" .. self.quote .. "])", at)
@@ -33,7 +33,7 @@ local function after_string(self, text, at)
   end
 end
 
--- The next token from `at` on, and where it ends; what is no name, dots or bracket is one character.
+-- Returns the next token from `at` on, and its end; other than names, dots and brackets, it is one character.
 local function token(text, at)
   local word = match(text, "^[%a_\128-\255][%w_\128-\255]*", at)
   if word then return word, at + #word end
@@ -43,7 +43,7 @@ local function token(text, at)
   return sub(text, at, at), at + 1
 end
 
---- Looks at a further line.
+--- Scans a further line.
 function Scan:line(text)
   local at = 1
   while at do
@@ -70,7 +70,7 @@ function Scan:line(text)
         self.last = word
         if word == "for" or word == "while" then self.headers = self.headers + 1 end
         if word == "do" and self.headers > 0 then
-          self.headers = self.headers - 1 -- its for or while is counted
+          self.headers = self.headers - 1 -- its for or while counted already
         else
           self.depth = self.depth + (deeper[word] or 0)
         end
@@ -79,11 +79,11 @@ function Scan:line(text)
   end
 end
 
---- Whether more lines must follow. false where that is not known.
+--- Returns true if more lines must follow, and false if that is unknown.
 function Scan:incomplete_chunk()
   if self.wrong then return false end
   return (self.long or self.quote or self.depth > 0 or wants_more[self.last]) and true or false
 end
 
---- A scan of a chunk's lines, of which none has been looked at.
+--- Returns a new scan of a chunk's lines.
 return function() return setmetatable({depth = 0, headers = 0, last = ""}, Scan) end

@@ -1,4 +1,4 @@
---- The command `luminary`: runs a script, alone or as several ranks, a chunk, or a prompt.
+--- Runs the command `luminary`: a script, alone or as several ranks, a chunk, or a prompt.
 local debug = require "debug"
 local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
@@ -31,7 +31,7 @@ local frames = require "luminary.base.script_frames"
 local HINT = "hint: "
 
 local cli = {}
--- Locals, so that errors are reported whatever a script or the user at the prompt does to the globals.
+-- Locals, so that errors are reported whatever a script or the user at the prompt changes in the globals.
 local pcall, tostring, type, rawget, find, gmatch, match = pcall, tostring, type, rawget, string.find,
   string.gmatch, string.match
 local getmetatable_of, remove, concat, format, stack = debug.getmetatable, table.remove, table.concat, string.format,
@@ -39,18 +39,18 @@ local getmetatable_of, remove, concat, format, stack = debug.getmetatable, table
 
 local function say(text) io.stderr:write("luminary: ", text, "\n") end
 
--- What the error says, and the frames of a worker that it passes on, which then are all that is shown.
+-- Splits an error's message into its text and the frames that it passes on from a worker, which replace its own.
 local function parts_of(message)
   local head, title, passed = match(message, "^(.-)\n(stack traceback of [^\n]*):\n(.*)$")
   return head or message, title, passed
 end
 
--- The frames of a traceback before the command's own begin.
+-- Returns the frames of a traceback before the command's own.
 local function before_command(text)
   local lines = {}
   for frame in gmatch(text, "\n(\t[^\n]*)") do
     if find(frame, "luminary/cli/", 1, true) and #lines > 0 then
-      remove(lines) -- xpcall, under whatever name it was called
+      remove(lines) -- xpcall, under any name
       break
     end
     local own = find(frame, "luminary/cli/", 1, true) or find(frame, "[builtin#", 1, true)
@@ -59,23 +59,23 @@ local function before_command(text)
   return concat(lines, "\n")
 end
 
--- A message with its hint, on a line of its own.
+-- Returns a message with its hint on a separate line.
 local function hinted(message)
   local hint = error_hints.of(message)
   return hint and message .. "\n" .. HINT .. hint or message
 end
 cli.hinted = hinted
 
--- The handler of errors: the message, a hint, and the script's frames; with LM_LOG=trace also those of the library.
+-- Handles errors: returns the message, a hint, and the script's frames; with LM_LOG=trace also those of the library.
 local function traceback(message)
   if type(message) ~= "string" then
     local kind, mt = type(message), getmetatable_of(message)
-    local ok, text = pcall(tostring, message) -- which may itself raise
+    local ok, text = pcall(tostring, message) -- may itself raise an error
     message = type(mt) == "table" and rawget(mt, "__tostring") and ok and text
       or format("(error object is a %s value)", kind)
   end
   local core = package.loaded["luminary.core"]
-  local text = core and core.traceback_of(message) or stack("", 2) -- where it came from, if through a scope of ours
+  local text = core and core.traceback_of(message) or stack("", 2) -- its origin, if it passed a scope of ours
   local head, title, passed = parts_of(truncate_text(message))
   local shown = concat(frames.shown(passed or before_command(text)), "\n")
   if passed and frames.all() then shown = shown .. "\nstack traceback:\n" .. before_command(text) end
@@ -84,7 +84,7 @@ local function traceback(message)
 end
 cli.traceback = traceback
 
--- An error that nobody caught is printed; the launcher and the other ranks of the job are notified.
+-- Prints an uncaught error, and notifies the launcher and the other ranks of the job.
 local function report(trouble)
   say(trouble)
   if package.loaded["luminary.core"] or os.getenv "LM_ERROR_FILE" or os.getenv "TORCHELASTIC_ERROR_FILE" then
@@ -95,7 +95,7 @@ local function report(trouble)
   end
 end
 
--- Run a chunk to its end; the exit status.
+-- Runs a chunk to its end; returns the exit status.
 local function run(chunk, problem, ...)
   if not chunk then
     report(hinted(problem))
@@ -107,7 +107,7 @@ local function run(chunk, problem, ...)
   return ok and 0 or 1
 end
 
--- `arg` as Lua's own command sets it: the script at 0, its arguments from 1.
+-- Sets `arg` as Lua's own command does: the script at 0, its arguments from 1.
 local function set_arg(args, at)
   local arg = {}
   for i = 0, #args do arg[i - at] = args[i] end
@@ -117,14 +117,14 @@ end
 
 local COMMANDS, OPTIONS = {"run", "doctor", "inspect", "help", "ops"}, {"--version", "--help"}
 
--- "; did you mean 'luminary doctor'?" for a word that is near one of the list; else nothing.
+-- Returns "; did you mean 'luminary doctor'?" for a word that is near one in the list; else "".
 local function near(word, list, before)
   local there, core = pcall(require, "luminary.core")
   local name = there and core.nearest(word, list)
   return name and format("; did you mean '%s%s'?", before, name) or ""
 end
 
---- The whole command on a list of arguments; returns the exit status.
+--- Runs the command on a list of arguments; returns the exit status.
 function cli.main(args)
   local first = args[1]
   if first == nil then return require("luminary.cli.repl").run() end
@@ -167,7 +167,7 @@ function cli.main(args)
     say(("unrecognized argument '%s'%s\n%s"):format(first, near(first, OPTIONS, ""), USAGE))
     return 1
   end
-  if os.getenv "LM_ERROR_FILE" then io.stdout:setvbuf "line" end -- under a launcher, that shows lines as they come
+  if os.getenv "LM_ERROR_FILE" then io.stdout:setvbuf "line" end -- the launcher shows lines at once
   local chunk, problem = loadfile(first ~= "-" and first or nil)
   if not chunk and not find(first, "[./]") and find(problem, "^cannot open") then
     problem = problem .. near(first, COMMANDS, "luminary ")

@@ -1,4 +1,4 @@
---- `luminary inspect FILE`: what is in a file of weights, of any format that lm.load reads.
+--- Runs `luminary inspect FILE`: shows the contents of a file of weights, in any format that lm.load reads.
 local USAGE = [[
 usage: luminary inspect [option ...] FILE
 
@@ -22,12 +22,12 @@ local printable_name = require "luminary.base.printable_name"
 local inspect = {}
 
 local ROWS = {quick = {"flag"}, help = {"flag"}, h = {same = "help"}}
-local AT_ONCE = 2 ^ 22 -- elements
+local AT_ONCE = 2 ^ 22 -- elements in one step
 local DEEPEST = 100
 
 local function say(text) io.stderr:write("luminary inspect: ", text, "\n") end
 
---- Least, greatest, mean and standard deviation of the finite elements, and how many others there are.
+--- Returns the minimum, maximum, mean and standard deviation of the finite elements, and the number of others.
 function inspect.statistics(t)
   local flat, others = t:reshape(-1), 0
   local n, mean, squares, least, most = 0, 0, 0, math.huge, -math.huge
@@ -52,7 +52,7 @@ function inspect.statistics(t)
   return least, most, mean, n > 1 and math.sqrt(squares / (n - 1)) or 0, others
 end
 
--- tell(path, text) of what is no tensor, in order; returns the tensors, each {path, value}.
+-- Calls tell(path, text) for values other than tensors, in order; returns the tensors, each {path, value}.
 local function walk(value, tell)
   local tensors, seen = {}, {}
   local function look(v, path, depth)
@@ -85,7 +85,7 @@ end
 
 local function number(v) return v and ("%.4g"):format(v) or "" end
 
--- take: of element_limits.lua. stored: what it is in the file, if that is something else.
+-- Returns the row of a tensor. take: see element_limits.lua. stored: its form in the file, if that differs.
 local function row_of(name, t, quick, take, stored)
   local item = require("luminary.file_formats.source").item_bytes[t.dtype]
   local row = {name == "" and "(the tensor)" or name, stored and stored.kind or t.dtype,
@@ -117,7 +117,7 @@ local function print_rows(rows)
 end
 
 local function show(path, quick)
-  require "luminary" -- tensors' methods
+  require "luminary" -- defines tensors' methods
   local file = formats.load(path, {mmap = true, skip_unreadable = true})
   local _, size = core.file_kind(file.path)
   print(("%s: %s, %s"):format(path, file.kind, bytes_text(file.lacking.bytes or size)))
@@ -145,7 +145,7 @@ local function show(path, quick)
   print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))
 end
 
---- The command, on the arguments from `first` on; returns the exit status.
+--- Runs the command on the arguments from `first` on; returns the exit status.
 function inspect.main(args, first)
   local options, at = flags.parse(args, first, ROWS)
   if not options then

@@ -1,4 +1,4 @@
---- Reading lines at the prompt: with editing, history and completion where libedit is there, plainly where not.
+--- Reads lines at the prompt, by libedit with editing, history and completion, or plainly without libedit.
 local characters = require "luminary.base.characters"
 local core = require "luminary.core"
 local ffi = require "ffi"
@@ -31,15 +31,15 @@ local ok = pcall(ffi.cdef, [[
   char *setlocale(int category, const char *locale);
 ]])
 local MOST_LINES, EINTR = 1000, 4
-local HEADER = "_HiStOrY_V2_\n" -- of libedit's files
+local HEADER = "_HiStOrY_V2_\n" -- the header of libedit's files
 
 local function history_path()
   local home = os.getenv("HOME")
   return os.getenv("LUMINARY_HISTORY") or home and home .. "/.luminary_history"
 end
 
--- Whether libedit has read the file, or may begin it. Another file, to which it would add lines, is kept. One that has
--- grown long is cut to the lines that were read.
+-- Returns true if the file is libedit's, or does not exist; libedit would append to other files. A file that is too
+-- long is cut to the lines that were read.
 local function is_history(edit, path)
   local file = paths.filep(path) and io.open(path)
   local size = file and file:seek "end"
@@ -59,8 +59,8 @@ local function is_history(edit, path)
   return false
 end
 
--- Adds an input to the file, as libedit writes it. libedit itself writes all lines again, so that of two prompts one
--- would lose its lines, and a paste of a thousand lines would take seconds.
+-- Appends an input to the file, in libedit's form. libedit itself would rewrite all lines: one of two prompts would
+-- lose its lines, and a paste of a thousand lines would take seconds.
 local function append_history(path, text)
   local found, size = core.file_kind(path)
   if found and found ~= "a regular file" then return end
@@ -71,9 +71,9 @@ local function append_history(path, text)
   end)
 end
 
--- libedit takes bytes for characters, and knows their columns, by the process's locale, which Lua leaves at "C": there
--- it would drop what is not ASCII. Where the environment names no other, the characters are UTF-8's. Only LC_CTYPE
--- is set, on which neither LuaJIT nor numbers depend.
+-- Sets the locale by which libedit reads characters and their columns. Lua leaves it at "C", where libedit drops
+-- characters other than ASCII; UTF-8 is the default if the environment names no other. Only LC_CTYPE is set, on which
+-- neither LuaJIT nor numbers depend.
 local function use_characters()
   local LC_CTYPE = 0
   local set = ffi.C.setlocale(LC_CTYPE, "")
@@ -83,7 +83,7 @@ local function use_characters()
   end
 end
 
--- What would be cut off by the collector while C knows it.
+-- Values that C holds, which the collector must not free.
 local kept = {}
 
 local function keep(value)
@@ -91,14 +91,14 @@ local function keep(value)
   return value
 end
 
--- The text before the cursor. libedit counts bytes in some versions, characters in others.
+-- Returns the text before the cursor. Versions of libedit differ in counting bytes or characters.
 local function before_cursor(edit)
   local text, n = ffi.string(edit.rl_line_buffer), edit.rl_point
   if edit.rl_end == #text then return text:sub(1, n) end
   return characters.first(text, n)
 end
 
--- Tab. What complete(text before the cursor, its last word) lists takes the place of the word, which begins after
+-- Completes on Tab: a result of complete(text before the cursor, its last word) replaces the word, which begins after
 -- the last of WORD_BREAKS.
 local WORD_BREAKS = " \t\n\"\\'`@$><=;|&{(}).:,+-*/%^#~[]?!"
 
@@ -121,7 +121,7 @@ local function use_completion(edit, complete)
   edit.rl_completion_query_items = 1000
 end
 
--- read(prompt) and remember(text) by libedit; nil without it, or where the input is no terminal.
+-- Returns read(prompt) and remember(text) by libedit; nil without libedit or if the input is no terminal.
 local function by_libedit(complete)
   if not ok or ffi.C.isatty(0) == 0 then return nil end
   local found, edit = pcall(ffi.load, "libedit.so.2")
@@ -147,7 +147,7 @@ local function by_libedit(complete)
     ffi.C.free(text)
     return copy
   end
-  jit.off(read) -- a compiled call could not be called back
+  jit.off(read) -- C cannot call back from a compiled call
   local function remember(text)
     edit.add_history(text)
     if path then append_history(path, text) end
@@ -166,14 +166,13 @@ local function plainly()
   return read, function() end
 end
 
---- Ctrl-C: line.guard() returns a function guarded(f, ...) inside which it interrupts f as it did before, and quiet(),
---- after which it only ends the reading of a line. LuaJIT's own handler serves one Ctrl-C only, so it is set again
---- each time.
+--- Handles Ctrl-C: returns a function guarded(f, ...) in which Ctrl-C interrupts f as usual, and quiet(), after which
+--- it only ends the reading of a line. LuaJIT's own handler serves one Ctrl-C, so it is set again each time.
 function line.guard()
   local SIGINT = 2
   local known, handler = pcall(function() return ffi.C.signal(SIGINT, ffi.cast("void *", 1)) end)
   if not known then return function(f, ...) return f(...) end, function() end end
-  local nothing = ffi.cast("void *", ffi.C.abs) -- a handler that does nothing; a signal ignored would end no reading
+  local nothing = ffi.cast("void *", ffi.C.abs) -- a handler that does nothing; an ignored signal would not end a read
   local function quiet()
     ffi.C.signal(SIGINT, nothing)
     ffi.C.siginterrupt(SIGINT, 1)
@@ -189,8 +188,8 @@ function line.guard()
   end, quiet
 end
 
---- Lets LuaJIT interpret all Lua that is loaded from now on, except the library's: compiled loops run no hooks, so that
---- Ctrl-C would wait for their end. A user's jit.on(f, true) compiles f again.
+--- Makes LuaJIT interpret all Lua loaded from now on, except the library's: compiled loops run no hooks, so that Ctrl-C
+--- would wait for their end. A user's jit.on(f, true) compiles f again.
 function line.interpret_loops()
   local library = match(require("debug").getinfo(1, "S").source, "^(.*/)cli/")
   local info, jit_off = require("jit.util").funcinfo, jit.off
@@ -199,9 +198,9 @@ function line.interpret_loops()
   end, "bc")
 end
 
---- Two functions: read(prompt) returns a line, or nil at the end, or nil and true after Ctrl-C; remember(text) puts it
---- in the history, of one line or several. complete(text before the cursor, its last word): the list of what may take
---- the place of the word.
+--- Returns two functions: read(prompt) returns a line, nil at the end, or nil and true after Ctrl-C; remember(text)
+--- adds an input of one or several lines to the history. complete(text before the cursor, its last word) returns the
+--- list of replacements for the word.
 function line.reader(complete)
   local read, remember = by_libedit(complete)
   if read then return read, remember end

@@ -1,5 +1,5 @@
---- `luminary run --backend mpi`: MPI knows only the processes that its own launcher starts, so this command becomes
---- mpirun.
+--- Implements `luminary run --backend mpi`: MPI knows only processes that its own launcher starts, so this command
+--- becomes mpirun.
 local core = require "luminary.core"
 local ffi = require "ffi"
 
@@ -11,7 +11,7 @@ local mpirun = {}
 local INSTALL = "on Debian: apt install openmpi-bin libopenmpi-dev"
 local MEETING = "mpirun passes the ranks the address where they meet"
 
--- What of `luminary run` mpirun has no equal of, and what to do instead.
+-- Options of `luminary run` without an equivalent in mpirun, and remedies.
 local REFUSED = {
   ["node-rank"] = "mpirun starts the ranks of all nodes from one: --hosts a:2,b:2",
   ["max-restarts"] = "mpirun ends the job with its first rank that fails; start it again, from a checkpoint",
@@ -20,12 +20,12 @@ local REFUSED = {
   ["pass-local-rank"] = "dist.get_local_rank() and OMPI_COMM_WORLD_LOCAL_RANK tell a rank which it is on its host",
 }
 
--- Variables of the script's, the library's and Lua's that ranks on other hosts need as well.
+-- Variables of the script, the library and Lua that ranks on other hosts need, too.
 local CARRIED = {"LUA_PATH", "LUA_CPATH", "PATH", "LD_LIBRARY_PATH", "MASTER_ADDR", "MASTER_PORT"}
 for _, variable in ipairs(require "luminary.environment_variables") do
   if variable.carried then CARRIED[#CARRIED + 1] = variable.name end
 end
--- Variables of other launchers that would be believed before mpirun's.
+-- Variables of other launchers that would take precedence over mpirun's.
 local FOREIGN = {
   "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "LM_ERROR_FILE",
   "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "LM_RENDEZVOUS",
@@ -36,7 +36,7 @@ local function set(name)
   return value and value ~= ""
 end
 
---- Whether mpirun can do what was asked for; nil and why not otherwise.
+--- Returns true if mpirun supports the options; otherwise nil and the reason.
 function mpirun.check(o)
   for name, why in pairs(REFUSED) do
     if o[name] and o[name] ~= 0 then return nil, ("--%s cannot be used with --backend mpi: %s"):format(name, why) end
@@ -65,7 +65,7 @@ function mpirun.check(o)
     version:match "[^\n]*", INSTALL)
 end
 
--- "a:2,b:2" and how many that is; a host without a number has nproc.
+-- Returns "a:2,b:2" and the number of ranks; a host without a number has nproc.
 local function placed(o)
   local list, count = {}, 0
   for host, slots in o.hosts:gmatch "([^,:]+):?(%d*)" do
@@ -76,7 +76,7 @@ local function placed(o)
   return table.concat(list, ","), count
 end
 
---- The variables ("NAME=value") and the words of the command that starts `words` (a rank's) under mpirun.
+--- Returns the variables ("NAME=value") and the words of the command that starts `words` (a rank's) under mpirun.
 function mpirun.command(o, secret, words)
   local cores, cards = math.max(1, math.floor(core.process_cores() / o.nproc)), core.device_count "cuda"
   local nccl = cards >= o.nproc and pcall(core.dist_has, "nccl", "run")
@@ -97,7 +97,7 @@ function mpirun.command(o, secret, words)
       if set(name) then carried[#carried + 1] = name end
     end
   end
-  -- Ranks have the cores that OMP_NUM_THREADS says, wherever the system puts them, as under `luminary run`.
+  -- Ranks get the cores of OMP_NUM_THREADS, wherever the system schedules them, as under `luminary run`.
   for _, word in ipairs {"--bind-to", "none", "--oversubscribe", "--tag-output"} do argv[#argv + 1] = word end
   if o["log-dir"] then
     argv[#argv + 1] = "--output-filename"
@@ -113,7 +113,7 @@ function mpirun.command(o, secret, words)
   return env, argv
 end
 
---- Becomes that command; returns only if it cannot, with why.
+--- Replaces this process by that command; returns only if it fails, with the reason.
 function mpirun.exec(env, argv)
   for _, name in ipairs(FOREIGN) do core.setenv(name) end
   for _, each in ipairs(env) do core.setenv(each:match "^([^=]*)=(.*)$") end

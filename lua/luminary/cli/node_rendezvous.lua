@@ -1,4 +1,4 @@
---- Where the nodes of a job meet, and which of them this one is: options of `luminary run`.
+--- Determines where the nodes of a job meet, and this node's number, from options of `luminary run`.
 local core = require "luminary.core"
 local ffi = require "ffi"
 
@@ -8,7 +8,7 @@ for _, text in ipairs {
   "long readlink(const char *path, char *out, size_t capacity);", "int fcntl(int fd, int command, ...);",
   "char *strerror(int number);",
 } do
-  pcall(ffi.cdef, text) -- somebody may have declared it before
+  pcall(ffi.cdef, text) -- a script may have declared it before
 end
 
 local meeting = {}
@@ -18,7 +18,7 @@ local function variable(name)
   return text ~= "" and text or nil
 end
 
--- torchrun's way to say it. Its two backends differ in who numbers the nodes.
+-- Reads torchrun's options. Its two backends differ in who numbers the nodes.
 local function read_torchrun(o)
   local backend, endpoint = o["rdzv-backend"], o["rdzv-endpoint"]
   if not backend and not endpoint then return nil end
@@ -31,7 +31,7 @@ local function read_torchrun(o)
   o.rdzv = "tcp://" .. (endpoint:match(":%d+$") and endpoint or endpoint .. ":29500")
 end
 
--- master-addr and master-port, or file, out of --rdzv.
+-- Reads master-addr and master-port, or file, from --rdzv.
 local function read_rdzv(o)
   if not o.rdzv then return nil end
   local path = o.rdzv:match("^file://(/.+)$")
@@ -46,7 +46,7 @@ local function read_rdzv(o)
   o.file, o["master-addr"], o["master-port"] = path, host, port
 end
 
--- endpoints, out of --rdzv, of a job whose nodes come and go: tcp://host:port[,host:port...].
+-- Reads endpoints from --rdzv, tcp://host:port[,host:port...], for a job whose nodes come and go.
 local function read_endpoints(o)
   if o["node-rank"] then return "--node-rank: the nodes of an elastic job number themselves; leave it out" end
   if o.rdzv and o["master-addr"] then return "--rdzv says where to meet: leave --master-addr out" end
@@ -68,17 +68,17 @@ local function read_endpoints(o)
     end
     o.endpoints[#o.endpoints + 1] = endpoint
   end
-  o["node-rank"], o["master-addr"] = 0, o.endpoints[1]:match "^%[?(.-)%]?:%d+$" -- --dry-run's
+  o["node-rank"], o["master-addr"] = 0, o.endpoints[1]:match "^%[?(.-)%]?:%d+$" -- for --dry-run
 end
 
--- Of several nodes, what says which this is.
+-- Determines this node's number among several. Returns an error message if it is unknown.
 local function read_rank(o)
   if o["node-rank"] then return nil end
   if tonumber(variable "SLURM_STEP_NUM_NODES") == o.nnodes then
     o["node-rank"] = tonumber(variable "SLURM_NODEID")
     if o["node-rank"] then return nil end
   end
-  if o.file then return nil end -- the nodes take numbers there
+  if o.file then return nil end -- the nodes number themselves in the file
   return ("--nnodes %d needs --node-rank, from 0 to %d; with --rdzv file:///path that all nodes see they number "
     .. "themselves"):format(o.nnodes, o.nnodes - 1)
 end
@@ -95,7 +95,7 @@ local function read_address(o)
 end
 
 --- Completes the options: endpoints of an elastic job; else file, or master-addr and master-port; node-rank, if the
---- node's number is known already. Returns what is wrong with them, if anything is.
+--- node's number is known already. Returns an error message, or nil.
 function meeting.read(o)
   local problem = read_torchrun(o)
   if problem or o.is_elastic then return problem or read_endpoints(o) end
@@ -114,10 +114,10 @@ function meeting.read(o)
   o["master-addr"] = o["master-addr"] or "127.0.0.1"
 end
 
--- ---- numbers that nodes take
+-- ---- nodes number themselves
 
--- A node holds number i of a file by a lock on byte i of another one beside it. A lock goes with its process, however
--- that ends: nothing stale is ever in the way.
+-- A node holds number i by a lock on byte i of a file next to the rendezvous file. The kernel releases the lock when
+-- its process ends in any way, so no stale lock remains.
 local F_SETLK, F_WRLCK, F_UNLCK, F_DUPFD_CLOEXEC = 6, 1, 2, 1030
 local O_NOFOLLOW = jit.arch:find "^arm" and 0x8000 or 0x20000
 local OPEN = 2 + 64 + 2048 + 524288 + O_NOFOLLOW -- O_RDWR, O_CREAT, O_NONBLOCK, O_CLOEXEC
@@ -128,7 +128,7 @@ Claim.__index = Claim
 
 local function system_error() return ffi.string(ffi.C.strerror(ffi.errno())) end
 
--- True; false if another process holds one of the bytes; nil and a message. 0 bytes are all from the first on.
+-- Returns true; false if another process holds one of the bytes; nil and a message on errors. 0 bytes means to the end.
 local function lock(fd, first, count, kind)
   local wanted = ffi.new("struct lm_cli_lock", {kind or F_WRLCK, 0, first, count, 0})
   if ffi.C.fcntl(fd, F_SETLK, wanted) == 0 then return true end
@@ -136,19 +136,19 @@ local function lock(fd, first, count, kind)
   return nil, system_error()
 end
 
--- Whoever left last has removed it: those who come later agree on a new one.
+-- Returns true if the last node to leave removed the file; later nodes then create a new one.
 local function is_removed(fd)
   local path = ffi.new "char[4096]"
   local n = ffi.C.readlink("/proc/self/fd/" .. fd, path, 4096)
   return n > 0 and ffi.string(path, n):match(" %(deleted%)$") ~= nil
 end
 
--- The number that is asked for, or else the first that nobody has.
+-- Returns the requested number, or the first free one.
 local function take(fd, o)
   for number = o["node-rank"] or 0, o["node-rank"] or o.nnodes - 1 do
     local taken, problem = lock(fd, number, 1)
     if taken then return number end
-    -- Not every network file system has locks. Who brings a number can do without.
+    -- Some network file systems have no locks; a node with a given number needs none.
     if problem and o["node-rank"] then return number end
     if problem then return nil, ("%s; pass --node-rank"):format(problem) end
   end
@@ -159,7 +159,7 @@ local function take(fd, o)
   return nil, ("all %d nodes have already joined; is another job using this rendezvous?"):format(o.nnodes)
 end
 
--- In place of 0, 1 or 2, which the launcher may have been started without, a descriptor that nothing is printed to.
+-- Returns a file descriptor above 2: the launcher may have been started without 0, 1 or 2, to which output is printed.
 local function above_stdio(fd)
   if fd < 0 or fd > 2 then return fd end
   local copy = ffi.C.fcntl(fd, F_DUPFD_CLOEXEC, ffi.cast("int", 3))
@@ -167,7 +167,7 @@ local function above_stdio(fd)
   return copy
 end
 
--- Locks are all that the file is for, and whoever leaves last removes it: anything with something in it is not ours.
+-- Returns true if the file is absent or empty: it only holds locks, and the last node removes it.
 local function is_ours(path)
   local kind, bytes = core.file_kind(path)
   return kind == nil or kind == "a regular file" and bytes == 0
@@ -182,8 +182,8 @@ local function open(path)
   return nil, "something else replaced it"
 end
 
---- Takes the node's number at --rdzv file:///path until claim:leave(), and sets node-rank; nil and a message if it
---- cannot be had.
+--- Takes the node's number at --rdzv file:///path until claim:leave(), and sets node-rank; returns nil and a message on
+--- failure.
 function meeting.claim(o)
   local path = o.file .. ".nodes"
   local fd, number, problem
@@ -202,7 +202,7 @@ function meeting.claim(o)
 end
 
 function Claim:leave()
-  lock(self.fd, 0, 0, F_UNLCK) -- first: of several that leave at once the last one finds that nobody is there
+  lock(self.fd, 0, 0, F_UNLCK) -- first, so that the last of several nodes leaving at once sees no locks
   if lock(self.fd, 0, 0) then ffi.C.unlink(self.path) end
   ffi.C.close(self.fd)
 end

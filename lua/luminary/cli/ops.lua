@@ -1,4 +1,4 @@
---- `luminary ops [NAME]`: what runs where, as the ops' entries and the loaded backends say it.
+--- Runs `luminary ops [NAME]`: shows where ops run, by the ops' entries and the loaded backends.
 local core = require "luminary.core"
 local index = require "luminary.help.index"
 local op_text = require "luminary.help.op_text"
@@ -28,7 +28,7 @@ local function on(available)
   return available and "yes" or "no"
 end
 
---- What is known of one op, as lines; nil if there is none.
+--- Returns the facts about one op, as lines; nil if there is none.
 function ops.of(name)
   local info = core.op_info(name)
   if not info then return nil end
@@ -51,7 +51,7 @@ local function short(value)
   return value and "yes" or "no"
 end
 
---- All public ops, a line each below a heading.
+--- Returns all public ops, one a line below a heading.
 function ops.table()
   local lines, form = {}, "%-30s %-12s %-18s %-9s %-11s %-4s %s"
   lines[1] = form:format("op", "kind", "takes", "gradient", "autocast", "CPU", "CUDA")
@@ -66,7 +66,7 @@ function ops.table()
   return table.concat(lines, "\n")
 end
 
---- The command; returns the exit status.
+--- Runs the command; returns the exit status.
 function ops.main(args, first)
   local name = args[first]
   if name == nil then

@@ -1,6 +1,6 @@
---- The prompt's commands, :time and others. A session is a table of the prompt: run(text, chunk, problem) evaluates a
---- chunk and returns whether it succeeded, say(text) prints a line, read(prompt) and remember(text) are line_editing's,
---- last is the last input.
+--- Implements the prompt's commands, :time and others. A session is a table of the prompt: run(text, chunk, problem)
+--- evaluates a chunk and returns true if it succeeded, say(text) prints a line, read(prompt) and remember(text) are
+--- line_editing's, last is the last input.
 local lm = require "luminary"
 local core = require "luminary.core"
 local help = require "luminary.help"
@@ -17,7 +17,7 @@ local collectgarbage, concat, sort = collectgarbage, table.concat, table.sort
 
 local commands = {}
 
---- What :help prints.
+--- The text that :help prints.
 commands.HELP = [[
 :time CHUNK      runs a chunk and prints how long it took
 :mem             memory of tensors, of Lua and of the process
@@ -33,7 +33,7 @@ local function seconds_text(seconds)
   return format("%.2f s", seconds)
 end
 
--- Kernels of a device may still run when a call returns.
+-- Waits for a device's kernels, which may still run when a call returns.
 local function synchronize()
   if core.device_count "cuda" > 0 then core.synchronize() end
 end
@@ -66,7 +66,7 @@ local function time(session, argument)
   session.say(format("%s, %s of CPU", seconds_text(lap.real), seconds_text(lap.user + lap.sys)))
 end
 
--- The line of a file of /proc that begins so, behind its colon; nil elsewhere than on Linux.
+-- Returns a line of a file of /proc after its name and colon; nil on systems other than Linux.
 local function proc_line(path, name)
   local file = open(path)
   if not file then return nil end
@@ -110,7 +110,7 @@ local function list_devices(session)
   session.say(#found > 0 and tostring(found) or help.wrapped(tostring(found)))
 end
 
--- Why a file cannot be opened, in the form of all messages; nil where it can.
+-- Returns why a file cannot be opened, in the form of all messages; nil if it can.
 local function cannot_open(path)
   local file, why = open(path)
   if not file then return format("cannot open '%s': %s", path, match(why, "[^:]*$"):match "^%s*(.*)$") end
@@ -126,7 +126,7 @@ local function load_file(session, path)
   session.run(nil, loadfile(path))
 end
 
-local of_lua = {} -- the modules that are loaded before the user loads any
+local of_lua = {} -- modules loaded before the user's
 for name in next, loaded do of_lua[name] = true end
 
 --- Returns a sorted list of the modules that :reload takes.
@@ -170,7 +170,7 @@ end
 
 local function quoted(text) return "'" .. gsub(text, "'", "'\\''") .. "'" end
 
--- Whether the editor ended well.
+-- Runs the editor; returns true if it succeeded.
 local function edited(session, path)
   local editor = "vi"
   for _, name in ipairs {"EDITOR", "VISUAL"} do editor = match(getenv(name) or "", "%S.*") or editor end
@@ -183,7 +183,7 @@ end
 local function edit(session, path)
   if path ~= "" then return edited(session, path) and load_file(session, path) end
   local unused = tmpname()
-  path = unused .. ".lua" -- by which editors know the language
+  path = unused .. ".lua" -- editors detect the language by it
   local ok, why = pcall(paths.write, path, (session.last or "") .. "\n")
   if not ok then return session.say("edit: " .. tostring(why)) end
   local text = ""
@@ -211,12 +211,12 @@ local BY_NAME = {
   help = list_commands,
 }
 
---- The list of the commands' names.
+--- The names of the commands.
 commands.names = {}
 for name in pairs(BY_NAME) do commands.names[#commands.names + 1] = name end
 sort(commands.names)
 
---- Returns what a line's command takes, "chunk", "file" or "module", and its argument so far; nil of other lines.
+--- Returns the kind of a command's argument, "chunk", "file" or "module", and the argument so far; nil for other lines.
 function commands.argument(text)
   local name, argument = match(text, "^%s*:(%a*)%s+(.*)$")
   if name == "time" then return "chunk", argument end
@@ -224,7 +224,7 @@ function commands.argument(text)
   if name == "reload" then return "module", argument end
 end
 
---- Does what a line that begins with a colon says.
+--- Runs the command of a line that begins with a colon.
 function commands.run(text, session)
   local name, argument = match(text, "^%s*:(%a+)%s*(.-)%s*$")
   local command = name and BY_NAME[name]

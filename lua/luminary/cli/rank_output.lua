@@ -1,11 +1,11 @@
---- What the ranks under `luminary run` print: line by line with the rank before it, and in files of --log-dir.
+--- Prints the output of ranks under `luminary run`: by lines after the rank's number, and to files of --log-dir.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local terminal = require "luminary.base.terminal"
 local log_file = require "luminary.watch.log_file"
 
 local LONGEST_LINE = 65536
-local READER = 1 -- seconds for a reader of the output that is slow, once a signal stopped it all
+local READER = 1 -- seconds for slow readers of the output, once a signal stopped the job
 
 local Output = {}
 Output.__index = Output
@@ -16,14 +16,14 @@ local function prefixes(stream, rank, colored)
   return ("\27[%dm%s\27[0m"):format(31 + (rank + 1) % 6, text)
 end
 
---- Where the ranks' lines go.
+--- Returns an object that prints the ranks' lines.
 local function output(supervisor, log_dir)
   local colored = {terminal.has_color(1), terminal.has_color(2)}
   local self = {supervisor = supervisor, colored = colored, log_dir = log_dir, prefix = {}, partial = {}, log = {}}
   return setmetatable(self, Output)
 end
 
---- Takes n ranks from `first` on as well; a rank that was there before keeps its files. nil and a message if a file of
+--- Adds n ranks from `first` on; a rank that was added before keeps its files. Returns nil and a message if a file of
 --- log_dir cannot be written.
 function Output:add(first, n)
   for rank = first, first + n - 1 do
@@ -48,7 +48,7 @@ local function print_lines(self, rank, stream, text)
   self.supervisor:print(stream, (text:gsub("[^\n]*\n", function(line) return prefix .. line end)))
 end
 
--- What a rank wrote: whole lines are printed; "" is the end, and prints what is left.
+-- Takes text that a rank wrote: prints full lines; "" is the end, which prints the rest.
 function Output:take(rank, stream, text)
   local log = self.log[rank][stream]
   if log and text ~= "" then log:write(text) end
@@ -60,13 +60,13 @@ function Output:take(rank, stream, text)
   print_lines(self, rank, stream, whole)
 end
 
---- A message of the launcher's own, on standard error.
+--- Prints a message of the launcher to standard error.
 function Output:say(text) self.supervisor:print(2, "luminary run: " .. text .. "\n") end
 
---- The deadline for readers of the output: READER seconds after a signal has stopped the job, else none.
+--- Returns the deadline for readers of the output: READER seconds after a signal has stopped the job, else none.
 function Output.deadline(stopped_by) return core.time() + (stopped_by and READER or math.huge) end
 
---- Waits until all is printed; a signal ends that.
+--- Waits until everything is printed, or after a signal until the deadline.
 function Output:close(stopped_by)
   local deadline = self.deadline(stopped_by)
   while not self.supervisor:printed() and core.time() < deadline do

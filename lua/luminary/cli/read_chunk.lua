@@ -1,23 +1,23 @@
---- A chunk of the prompt, of one line or several.
+--- Reads a chunk at the prompt, of one line or several.
 local incomplete_chunk = require "luminary.cli.incomplete_chunk"
 
 local load, select, concat, max = load, select, table.concat, math.max
 local find, gmatch, match, sub = string.find, string.gmatch, string.match, string.sub
 
-local CALL = 200 -- bytes that a call at the end of a chunk is looked for in, by a pattern that tries each place
+local CALL = 200 -- bytes in which a call at the end of a chunk is searched, by a quadratic pattern
 
 local function load_text(text) return load(text, "=prompt", "t") end
 
--- A `local` that stands at the beginning of what is typed would be gone with the line, so it makes a global. nil where
--- none stands there.
+-- Compiles an input that begins with `local`, whose variable would end with the input, so that it makes a global; nil
+-- for other inputs.
 local function load_kept(text)
   local blank, rest = match(text, "^(%s*)local(%s.*)$")
   if not rest then return nil end
   return load_text(blank .. rest) or load_text(blank .. rest .. "\n= nil")
 end
 
--- A chunk, or nil and the message, or nil and `true` where more lines are requested. An expression is not
--- returned as it stands: a tail call would be no level of its own, and errors blame a level.
+-- Compiles a text. Returns a chunk, or nil and the message, or nil and `true` if more lines are needed. An expression
+-- is not returned by a tail call, which has no stack level that errors could name.
 local function compile(text)
   local expression = match(text, "^%s*=(.*)$") or text
   local chunk, as_expression = load_text("return nil, " .. expression)
@@ -48,15 +48,15 @@ local function compile(text)
   return nil, problem
 end
 
-local SMALL = 1024 -- bytes that are compiled after every line, so that an error is reported at once
-local MOST = 4 * 1024 * 1024 -- bytes compiled of a chunk that does not end
+local SMALL = 1024 -- bytes that are compiled after every line, so that errors show at once
+local MOST = 4 * 1024 * 1024 -- bytes of an incomplete chunk to compile at most
 
---- Lines until a chunk is complete: its text, and the compiled function or nil and what is wrong. nil at the end of
---- input; Ctrl-C drops what there is. read(prompt): the next line, as line_editing.lua has it, or several that were
---- recalled from the history.
+--- Reads lines until a chunk is complete. Returns its text, and the compiled function or nil and the error; nil at the
+--- end of input. Ctrl-C drops the lines so far. read(prompt) returns the next line, as line_editing.lua does, or
+--- several recalled from the history.
 ---
---- A long chunk whose tokens say that it is unfinished is compiled only when it has doubled, so that the work is in
---- proportion to its length; one that is unfinished where its tokens do not say so is refused before it takes long.
+--- A long chunk with incomplete tokens is compiled only when its length has doubled, so that the total work is linear;
+--- a long incomplete chunk whose tokens look complete is refused before it takes long.
 return function(read)
   local text, interrupted = read "> "
   if not text then return interrupted and "" or nil end

@@ -1,6 +1,6 @@
---- The prompt. A line with a colon is a command of prompt_commands.lua. Other lines are tried as an expression
---- first, whose values are printed; an incomplete chunk continues on the next line. Errors and Ctrl-C leave the prompt
---- running, also those of printing a value, and whatever is done to the globals.
+--- Runs the prompt. A line with a colon is a command of prompt_commands.lua. Other lines are first tried as an
+--- expression, whose values are printed; an incomplete chunk continues on the next line. After errors, also those of
+--- printing, after Ctrl-C, and after any change of the globals, the prompt continues.
 local lm = require "luminary"
 local cli = require "luminary.cli"
 local help = require "luminary.help"
@@ -32,7 +32,7 @@ lines. Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.
 
 local globals, stdout = _G, io.stdout
 
--- A line of output; where that cannot be written there is nobody to tell.
+-- Prints a line; ignores errors, which could not be printed either.
 local function say(text) pcall(write, stdout, text, "\n") end
 
 local function print_values(...)
@@ -41,18 +41,18 @@ local function print_values(...)
   for i = 1, n do say(screen_text((select(i, ...)))) end
 end
 
--- Printing is part of what may fail, and of what Ctrl-C interrupts. Returns whether all succeeded.
+-- Evaluates a chunk and prints its values, both with errors caught and open to Ctrl-C. Returns true if all succeeded.
 local function evaluate(chunk, guarded)
   local ok, problem = guarded(xpcall, function() print_values(chunk()) end, cli.traceback)
   if not ok then say(type(problem) == "string" and problem or "an error in the error's own handling") end
   return ok
 end
 
---- What `?name` prints: what the name is, or the names that come near.
+--- Prints the answer to `?name`: the help of the name, or names that are near.
 function repl.help(text)
-  local asked = gsub(text, "%s*%b()%s*$", "") -- ?lm.sum(x) is ?lm.sum
+  local asked = gsub(text, "%s*%b()%s*$", "") -- ?lm.sum(x) means ?lm.sum
   local path = match(asked, "^%s*%?%s*([%w_%.:%[%]]*[%w_%]])%s*$")
-  if not path or find(path, "^:") then -- ?:reload is about a command
+  if not path or find(path, "^:") then -- ?:reload names a command
     local words = match(asked, "^%s*%?%s*(%w[%w_ ]*)$")
     local found, why = nil, nil
     if words then found, why = help.text(words) end
@@ -65,14 +65,14 @@ function repl.help(text)
   return help.wrapped(found or why)
 end
 
--- What people type to leave or to learn more, where no global is called so.
+-- Returns the answer to words that people type to leave or to learn more, unless a global has that name.
 local function word_of(text)
   local word = match(text, "^%s*(%l+)%s*%(?%s*%)?%s*$")
   local value = word and rawget(globals, word)
   return (value == nil or word == "help" and value == lm.help) and word
 end
 
--- Reads a chunk or a command and does what it says; false at the end of input.
+-- Reads a chunk or a command and runs it; returns false at the end of input.
 local function serve(session, read)
   local text, chunk, problem = read_chunk(read)
   if not text then
@@ -97,7 +97,7 @@ local function serve(session, read)
   return true
 end
 
--- What commands of the prompt need of it.
+-- Returns the part of the prompt that its commands need.
 local function new_session(read, remember, guarded)
   local session = {say = say, read = read, remember = remember}
   function session.run(text, chunk, problem)
@@ -125,8 +125,8 @@ function repl.run()
   line.interpret_loops()
   local session = new_session(read, remember, guarded)
   say(BANNER:format(lm.version, jit.version))
-  -- What fails outside of a chunk's own evaluation, an interrupt just after it or a finalizer, ends the prompt only
-  -- when it comes again and again.
+  -- Failures outside of a chunk's evaluation, such as an interrupt just after it or a finalizer, end the prompt only
+  -- after ten in a row.
   local failures, more = 0, true
   while more and failures < 10 do
     quiet()

@@ -1,4 +1,4 @@
---- `luminary run`: starts a script as several ranks.
+--- Runs `luminary run`: starts a script as several ranks.
 local core = require "luminary.core"
 local cause = require "luminary.cli.failure_cause"
 local flags = require "luminary.cli.command_options"
@@ -72,7 +72,7 @@ local rows = {
 
 local function say(...) io.stderr:write("luminary run: ", string.format(...), "\n") end
 
--- ---- what was asked for
+-- ---- options
 
 local function process_count(text)
   local number = tonumber(text)
@@ -100,7 +100,7 @@ local function backend_problem(o)
     near and "; did you mean " .. near .. "?" or "")
 end
 
--- The checked options and where the script stands in args, or nil and what is wrong.
+-- Returns the checked options and the script's position in args, or nil and the error.
 local function read_options(args, first)
   local o, at = flags.parse(args, first, rows)
   if not o then return nil, at end
@@ -138,7 +138,7 @@ local function random_hex()
   return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 
--- The token, which other users do not know, and the job's id; made once for all rounds.
+-- Returns the token, which other users do not know, and the job's id; both are made once for all rounds.
 local function secrets(o)
   local token, id = core.getenv "LM_TOKEN", core.getenv "LM_JOB"
   if token == "" then token = nil end
@@ -157,7 +157,7 @@ local function secrets(o)
   return {token = token, job = id, id = asked}
 end
 
--- The round of a job whose nodes do not change: {restart, node_rank, first_rank, world_size, address, port, or file}.
+-- Returns the round of a job with fixed nodes: {restart, node_rank, first_rank, world_size, address, port, or file}.
 local function fixed_round(o, restart)
   return {
     restart = restart, node_rank = o["node-rank"], first_rank = o["node-rank"] * o.nproc,
@@ -165,7 +165,7 @@ local function fixed_round(o, restart)
   }
 end
 
--- "NAME=value" in the order in which they are shown.
+-- Returns the rank's variables, "NAME=value", in the order of --dry-run.
 local function environment(o, secret, i, round)
   local restart, node_rank = round.restart, round.node_rank
   local cores = math.max(1, math.floor(core.process_cores() / o.nproc))
@@ -175,7 +175,7 @@ local function environment(o, secret, i, round)
     "LM_JOB=" .. secret.job .. (restart > 0 and "." .. restart or ""),
     "LM_RESTART_COUNT=" .. restart,
   }
-  if round.file then -- each round's is a fresh one
+  if round.file then -- a new file for each round
     list[#list + 1] = "LM_RENDEZVOUS=file://" .. round.file .. (restart > 0 and "." .. restart or "")
   else
     list[#list + 1] = "MASTER_ADDR=" .. round.address
@@ -187,7 +187,7 @@ local function environment(o, secret, i, round)
   return list
 end
 
--- The program that runs here with its own options, this command's file, the script and its arguments.
+-- Returns the rank's command: the running program with its options, this command's file, the script and its arguments.
 local function command(args, at, o, i)
   local list = {core.process_self()}
   local lowest = 0
@@ -207,10 +207,10 @@ local function quoted(words)
   return table.concat(out, " ")
 end
 
--- Variables of other launchers that would be believed before ours.
+-- Variables of other launchers that would take precedence over ours.
 local FOREIGN = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 
--- One round's ranks, as job.run wants them; files: where each writes why it failed.
+-- Returns one round's ranks, for job.run; files: each rank's file for the cause of its failure.
 local function plan(args, at, o, secret, round, files)
   local ranks = {}
   for i = 0, o.nproc - 1 do
@@ -235,7 +235,7 @@ end
 
 -- ---- rounds
 
--- Seconds before a restart: ranks of this round on other nodes are gone by then, and cannot meet those of the next.
+-- Seconds before a restart, until this round's ranks on other nodes are gone and cannot meet those of the next.
 local OTHER_NODES = 5
 
 local function error_files(supervisor, o)
@@ -271,8 +271,8 @@ local function run_rounds(supervisor, args, at, o, secret)
   end
 end
 
--- A round of an elastic job, and its outcome for the other nodes. Returns the signal that stopped this node, and the
--- exit code then.
+-- Runs a round of an elastic job, and reports its outcome to the other nodes. Returns the signal that stopped this
+-- node, and the exit code then.
 local function run_elastic_round(supervisor, nodes, out, start, ranks, grace)
   out:say(("round %d: node %d of %d, ranks %d to %d of %d"):format(start.round, start.node_rank, start.nnodes,
     start.first_rank, start.first_rank + #ranks - 1, start.world_size))
@@ -325,7 +325,7 @@ local function run_elastic(supervisor, args, at, o, secret)
   return code
 end
 
--- Becomes mpirun.
+-- Replaces this process by mpirun.
 local function run_mpi(args, at, o, secret)
   local env, argv = mpirun.command(o, secret, command(args, at, o))
   if o["dry-run"] then
@@ -336,7 +336,7 @@ local function run_mpi(args, at, o, secret)
   return 1
 end
 
---- The whole command on args from `first` on; returns the exit status.
+--- Runs the command on args from `first` on; returns the exit status.
 function run.main(args, first)
   local o, at = read_options(args, first)
   if not o then

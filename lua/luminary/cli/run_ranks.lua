@@ -1,18 +1,18 @@
---- One round of a job under `luminary run`: its ranks from start to end.
+--- Runs one round of a job under `luminary run`: its ranks from start to end.
 local core = require "luminary.core"
 local PREEMPTED = require "luminary.base.preempted_exit_code"
 
 local job = {}
 
--- Seconds. Others end by themselves once one has failed; from SIGTERM to SIGKILL; from then on; for what the ranks left
--- behind; for a stopped rank to continue.
+-- Seconds: for others to end by themselves once one failed; from SIGTERM to SIGKILL; after that; for reading output
+-- that ranks left; for a stopped rank to continue.
 local FAILURE, TERM, KILL, SWEEP, FROZEN = 2, 1, 5, 3, 10
 local SIGINT, SIGKILL, SIGPIPE, SIGTERM = 2, 9, 13, 15
 
 local Round = {}
 Round.__index = Round
 
--- To every rank that runs. Those that the launcher ends are no causes.
+-- Sends a signal to every running rank. `ending`: true if the launcher ends them, which makes them no causes.
 local function signal_all(self, number, ending)
   for id, rank in pairs(self.running) do
     rank.ended_by_us = rank.ended_by_us or ending
@@ -20,7 +20,7 @@ local function signal_all(self, number, ending)
   end
 end
 
--- SIGTERM in `seconds`, unless it comes sooner anyway.
+-- Schedules SIGTERM in `seconds`, unless it is due sooner.
 local function stop_in(self, seconds)
   self.stop_at = math.min(self.stop_at or math.huge, core.time() + seconds)
   self.next_signal = self.next_signal or SIGTERM
@@ -33,7 +33,7 @@ local function is_stopped(rank)
   return text:match("^.*%) (%a)") == "T"
 end
 
--- A stopped rank is missed by the others. Where these have all ended, it is ours to notice.
+-- Kills stopped ranks (SIGSTOP) once all others have ended, since nobody else would notice them.
 local function end_stopped(self)
   for _, rank in pairs(self.running) do
     if not is_stopped(rank) then
@@ -49,8 +49,8 @@ local function end_stopped(self)
   end
 end
 
--- The round of an elastic job is over: SIGTERM after stop.wait seconds, SIGKILL stop.grace seconds later. After one
--- SIGTERM none follows, which would end a save.
+-- Ends the round of an elastic job: SIGTERM after stop.wait seconds, SIGKILL stop.grace seconds later. After one
+-- SIGTERM it sends no other, which would interrupt a save.
 local function end_round(self, stop)
   if not stop or self.stop == stop or self.next_signal == 0 then return end
   self.stop = stop
@@ -62,7 +62,7 @@ local function end_round(self, stop)
   end
 end
 
--- What is due goes out; how long to wait for the next event.
+-- Sends due signals; returns the seconds to wait for the next event.
 local function seconds_left(self)
   if not self.stop_at and self.count > 0 and self.heartbeat_timeout > 0 then
     end_stopped(self)
@@ -112,7 +112,7 @@ function on.signal(self, number)
   self.interrupted = self.interrupted or number == SIGINT
   self.stopped_by = self.stopped_by or number
   stop_in(self, self.grace)
-  if has_come then return end -- at the end of the round
+  if has_come then return end -- the ranks got SIGTERM at the round's end
   signal_all(self, number)
   self.out:say(("%s passed on to the ranks; %s kills them"):format(core.signal_name(number),
     self.interrupted and "Ctrl-C once more" or "Ctrl-C twice"))
@@ -124,7 +124,7 @@ function on.closed(self, stream)
   stop_in(self, 0)
 end
 
-function on.ready() end -- nodes:serve sees to it
+function on.ready() end -- nodes:serve handles it
 
 local function handle(self, kind, ...)
   if kind then on[kind](self, ...) end
@@ -132,7 +132,7 @@ local function handle(self, kind, ...)
   return kind
 end
 
--- The next event, waiting at most `seconds` (< 0: without a limit).
+-- Returns the next event after waiting at most `seconds` (< 0: without a limit).
 local function next_event(self, seconds)
   local tick = self.nodes and self.nodes.tick()
   if tick and (seconds < 0 or seconds > tick) then seconds = tick end
@@ -151,8 +151,8 @@ local function start_all(self, ranks)
   end
 end
 
--- Once all writers are gone what they wrote is still in the pipes. Some process may have got away with one, so silence
--- ends it too.
+-- Reads the output that remains in the pipes once all writers have ended. A process that escaped may hold a pipe open,
+-- so silence ends it too.
 local function drain(self)
   local deadline = self.out.deadline(self.stopped_by)
   while self.open > 0 and core.time() < deadline do
@@ -161,7 +161,7 @@ local function drain(self)
   end
 end
 
---- Waits; returns the signal that came meanwhile, if one did.
+--- Waits; returns the signal that arrived meanwhile, if one did.
 function job.pause(supervisor, seconds)
   local deadline = core.time() + seconds
   while core.time() < deadline do
@@ -172,9 +172,9 @@ function job.pause(supervisor, seconds)
 end
 
 --- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and sets each one's pid, code, signal, order (of
---- ending), ended_by_us, after_signal and record. grace: seconds that a signal leaves them. Returns the
---- signal that stopped the launcher, if one did, and whether `nodes`, those of an elastic job, ended the round. Nothing
---- of them is left.
+--- ending), ended_by_us, after_signal and record. grace: seconds that a signal leaves them. Returns the signal that
+--- stopped the launcher, if one did, and true if `nodes`, those of an elastic job, ended the round. No process of the
+--- ranks remains.
 function job.run(supervisor, out, ranks, grace, nodes)
   local self = setmetatable({
     supervisor = supervisor, out = out, grace = grace, nodes = nodes, ranks = {}, running = {}, open = 0, count = 0,

@@ -1,4 +1,4 @@
---- screen_text(value): Returns the text of a value that fits the terminal. Elsewhere tables are cut to 40 entries.
+--- screen_text(value): Returns a value's text, fitted to the terminal. Without one, tables are cut to 40 entries.
 local core = require "luminary.core"
 local characters = require "luminary.base.characters"
 local repr = require "luminary.repr"
@@ -9,19 +9,19 @@ local gmatch, gsub, concat, floor = string.gmatch, string.gsub, table.concat, ma
 local max, min = math.max, math.min
 
 local MOST = 40 -- entries of a table
-local INPUT = 3 -- rows that stay for what was typed and for the next prompt
+local INPUT = 3 -- rows for the input and the next prompt
 
--- A line cut to that many columns, with the number of characters that are left out.
+-- Returns a line cut to that number of columns, with the number of characters omitted.
 local function cut_line(text, columns)
   if #text <= columns then return text end
   if characters.columns(text) <= columns then return text end
   local n = characters.count(text)
-  local note = ("… (%d more)"):format(n) -- at least as long as the note of fewer
+  local note = ("… (%d more)"):format(n) -- at least as long as the note of a smaller number
   local head = characters.first_columns(text, max(columns - characters.count(note), 0))
   return ("%s… (%d more)"):format(head, n - characters.count(head))
 end
 
--- A text cut to the screen: of too many lines those in the middle are left out.
+-- Returns a text cut to the screen: of too many lines, it omits those in the middle.
 local function cut(text, columns, rows)
   local lines = {}
   for each in gmatch(text .. "\n", "(.-)\n") do lines[#lines + 1] = cut_line(each, columns) end
@@ -38,21 +38,21 @@ local function count_lines(text)
   return n + 1
 end
 
--- A library's overview is to be read as help is, and scrolls as that does; a string wraps.
+-- Returns true for strings, which wrap, and libraries, whose overview scrolls as help does.
 local function is_text(value)
   local mt = getmetatable_of(value)
   return type(value) == "string" or type(mt) == "table" and rawget(mt, "__library") ~= nil
 end
 
--- The columns of the longest line.
+-- Returns the columns of the longest line.
 local function columns_of(text)
   local most = 0
   for line in gmatch(text, "[^\n]+") do most = max(most, characters.columns(line)) end
   return most
 end
 
--- Tensors are first tried as lm.set_printoptions has them, then summarized with fewer and fewer elements at the edges;
--- tables are tried with half the entries each time.
+-- Fits a value: a tensor is first tried as lm.set_printoptions says, then with fewer and fewer elements at the edges; a
+-- table is tried with half the entries each time.
 local function fitted(value, columns, rows)
   local precision, threshold, edge, width, scientific = core.print_options()
   local function attempt()
@@ -63,7 +63,7 @@ local function fitted(value, columns, rows)
       local text = repr(value, entries, columns)
       local excess = core.is_tensor(value) and columns_of(text) - columns or 0
       if excess > 0 and line > 1 then
-        line = max(line - excess, 1) -- as in PyTorch, brackets and the dot of "0." do not count
+        line = max(line - excess, 1) -- PyTorch does not count brackets and the dot of "0."
       elseif count_lines(text) <= rows or entries <= 2 then
         return cut(text, columns, rows)
       else

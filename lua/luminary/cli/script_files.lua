@@ -1,5 +1,5 @@
---- The files of scripts that read their command lines by script_options.lua: functions that end the script with a line
---- about the option where something is wrong.
+--- Handles the files of scripts that read their command lines by script_options.lua: on errors, these functions end the
+--- script with a line about the option.
 local lm = require "luminary"
 local check_path = require("luminary.checkpoint.files").check_path
 local rank_and_size = require "luminary.base.rank_and_size"
@@ -9,7 +9,7 @@ local sorted_keys, without_position = common.sorted_keys, common.without_positio
 return function(options, given, refuse, finish)
   local files = {}
 
-  --- Returns what a Lua file beside the script returns.
+  --- Returns the result of a Lua file in the script's folder.
   function files.beside(name)
     local path = (arg[0]:match "^.*/" or "") .. name
     local chunk, problem = loadfile(path)
@@ -18,7 +18,7 @@ return function(options, given, refuse, finish)
       .. "sources", name))()
   end
 
-  --- Returns models.lua beside the script, which has the network of --model.
+  --- Returns models.lua in the script's folder, which has the network of --model.
   function files.models()
     local models, names = files.beside "models.lua", {}
     for _, name in ipairs(sorted_keys(models)) do
@@ -30,14 +30,14 @@ return function(options, given, refuse, finish)
     return models
   end
 
-  --- Returns what f returns; an error of it is one of the option's.
+  --- Returns f's results; reports its error as one of the option.
   function files.attempt(option, f, ...)
     local results = {pcall(f, ...)}
     if not results[1] then refuse("--%s: %s", option, (tostring(results[2]):gsub("^[^\n:]*:%d+: ", ""))) end
     return unpack(results, 2)
   end
 
-  --- Makes sure that a file can be written, to know before a training and not after it. Makes a missing folder.
+  --- Makes sure that a file can be written, before a training and not after it. Makes a missing folder.
   function files.try(option, path)
     local kind = lm.core.file_kind(path)
     if kind and kind ~= "a regular file" then refuse("--%s: %s is %s", option, path, kind) end
@@ -47,7 +47,7 @@ return function(options, given, refuse, finish)
     os.remove(path .. ".try")
   end
 
-  --- Returns a function that saves parts by lm.checkpoint.save, and makes sure that it can; without a path, one that
+  --- Returns a function that saves parts by lm.checkpoint.save, after checking that it can; without a path, one that
   --- does nothing.
   function files.saver(option, path)
     if not path then return function() end end
@@ -62,7 +62,7 @@ return function(options, given, refuse, finish)
     return files.attempt(option, lm.watch.JSONLogger, path, {append = append and true or false, wall_time = false})
   end
 
-  --- Returns the values of the named options, for the part `run` of a checkpoint; an entry that is false is left out.
+  --- Returns the values of the named options, for the part `run` of a checkpoint; false entries are omitted.
   function files.run_of(names)
     local run = {}
     for _, name in ipairs(names) do
@@ -71,10 +71,10 @@ return function(options, given, refuse, finish)
     return run
   end
 
-  --- Reads the checkpoint of --resume, or of --auto-resume where that file is there: one with the parts `run`, options
-  --- by name, and `position`. Its options become the script's, and the command line may only repeat them, except where
-  --- is_free(name, run). Returns the saved table, whose tensors are read when they are used, and its path; nil where
-  --- there is nothing to resume.
+  --- Reads the checkpoint of --resume, or of --auto-resume if that file exists: one with the parts `run`, options by
+  --- name, and `position`. Its options become the script's, and the command line may only repeat them, except where
+  --- is_free(name, run). Returns the saved table, whose tensors are read when they are used, and its path; nil if there
+  --- is nothing to resume.
   function files.resume(path, auto_path, is_free)
     path = auto_path and lm.paths.filep(auto_path) and auto_path or path
     if not path then return nil end

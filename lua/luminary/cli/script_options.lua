@@ -1,4 +1,4 @@
---- The command lines of the scripts: --name value or --name=value, as their usage text lists them.
+--- Parses the command lines of scripts: --name value or --name=value, as their usage text lists them.
 ---
 ---   local options, given, refuse, files = require "luminary.cli.script_options" [[
 ---   usage: luajit script.lua [options]
@@ -9,23 +9,23 @@
 ---     --amp           mixed precision
 ---   ]]
 ---
---- In the usage text an option of N is an integer of at least 1, one of X a number of at least 0, one of DEVICE or
---- DEVICES of these kinds, one without a word in capitals a flag, one of another word a text; those in the table NAMED
---- below always have the kinds listed there. What ends the text in parentheses is the default: a number, "no limit" or
---- "never" (both math.huge), or one word. Earlier names of a line are aliases.
+--- In the usage text, the word after an option sets its kind: N is an integer of at least 1, X a number of at least 0,
+--- DEVICE or DEVICES these kinds, any other word in capitals a text, none a flag; options in the table NAMED below
+--- always have the kinds listed there. Parentheses at the end of the text hold the default: a number, "no limit" or
+--- "never" (both math.huge), or one word. Earlier names on a line are aliases.
 ---
---- The second argument, `rows` by name, has what the text cannot say: rows of command_options.lua, whose kind and
+--- The second argument, `rows` by name, has what the text cannot express: rows of command_options.lua, whose kind and
 --- default precede the text's, and {"choice", of = names}, in upper or lower case: a list, a table by name, or a text
 --- such as "a, b and c"; {"dtype"}, one that a network can train in; {"devices"}, a list: those named, separated by
 --- commas, else all CUDA devices, else the CPU; {"device"}, the first of these. {…, excludes = "other"}: not with that
 --- option.
 ---
---- --help prints the text; what is wrong ends the script with exit code 2 and a line that says so. Lines are written as
---- they come, into a pipe or file too. The third argument, values by name, is what --selftest then sets wherever the
---- line does not. The fourth, an empty list, gets the words that are not options; without it such a word is refused.
+--- --help prints the text; an error ends the script with exit code 2 and a line about it. Output is line buffered, also
+--- to a pipe or file. The third argument has the values by name that --selftest sets unless the command line does. The
+--- fourth, an empty list, gets the words that are not options; without it such a word is refused.
 ---
---- Returns the values by name, the names that were on the command line, refuse(format, ...), which is the same end for
---- what only the script can know, and the functions of script_files.lua.
+--- Returns the values by name, the names on the command line, refuse(format, ...), which ends the script in the same
+--- way for errors that only the script can detect, and the functions of script_files.lua.
 local lm = require "luminary"
 local flags = require "luminary.cli.command_options"
 local script_files = require "luminary.cli.script_files"
@@ -35,10 +35,10 @@ local NAMED = {seed = "natural", rank = "natural", ["local-rank"] = "natural", d
 local WORDS = {N = "count", X = "number", DEVICE = "device", DEVICES = "devices"}
 local DTYPES = "float32, float64, bfloat16 and float16"
 
--- The kinds beside those of command_options.lua; a line's value is a text first.
+-- Kinds in addition to those of command_options.lua; they are read as text and checked later.
 local checked_later = {choice = true, dtype = true, device = true, devices = true}
 
--- What the lines of a usage text say of the options, by name: {word, text} or {same = name}.
+-- Returns the options in the lines of a usage text, by name: {word, text} or {same = name}.
 local function read_usage(usage)
   local lines, last = {}, nil
   for line in (usage .. "\n"):gmatch "(.-)\n" do
@@ -61,7 +61,7 @@ local function read_usage(usage)
   return lines
 end
 
--- The default at the end of an option's text, or nil.
+-- Returns the default at the end of an option's text, or nil.
 local function default_of(kind, text)
   local value = text:match "%(([^()]*)%)%s*$"
   if not value or kind == "flag" then return nil end
@@ -84,7 +84,7 @@ local function complete(rows, usage)
   end
 end
 
--- Returns the names that a row allows, and the text that a message lists them by.
+-- Returns the names that a row allows, and the text that lists them in messages.
 local function choices_of(of)
   if type(of) ~= "string" then
     local names = #of > 0 and of or sorted_keys(of)
@@ -95,7 +95,7 @@ local function choices_of(of)
   return names, of
 end
 
--- Finds a name, whatever the case of its letters.
+-- Finds a name regardless of case.
 local function find(text, names)
   for _, name in ipairs(names) do
     if name:lower() == text:lower() then return name end
@@ -129,7 +129,7 @@ return function(usage, rows, selftest, words)
     io.write(usage)
     os.exit(0, true)
   end
-  while words and arg[at] do -- after "--"
+  while words and arg[at] do -- arguments after "--"
     words[#words + 1], at = arg[at], at + 1
   end
   if arg[at] then

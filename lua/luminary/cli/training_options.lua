@@ -1,5 +1,5 @@
---- The options that all training scripts have, alone or as one of several ranks, for script_options.lua, and what they
---- set up.
+--- Defines the options that all training scripts have, alone or as one of several ranks, for script_options.lua, and
+--- sets up what they name.
 local lm = require "luminary"
 
 local training = {}
@@ -24,7 +24,7 @@ training.USAGE = [[
 ]]
 
 --- Initializes the process group, the random numbers and the number of threads: the ranks of a host share its cores.
---- Returns the rank, the number of ranks, the device of this rank and its share of --batch-size.
+--- Returns the rank, the number of ranks, this rank's device and its share of --batch-size.
 function training.start(options, refuse)
   local dist = lm.dist
   dist.init_process_group(options.backend, {

@@ -1,13 +1,13 @@
---- lm.compile: a training step whose work on a GPU is captured once for each set of shapes, and replayed afterwards.
+--- lm.compile: Captures a training step's work on a GPU once for each set of shapes, and replays it afterward.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local graph = require "luminary.cuda.graph"
 local signature = require "luminary.base.signature"
 
-local MOST = 8 -- captures of a set of shapes, each after a change of what the one before was made with
-local SETS = 64 -- sets of shapes: each has memory of its own
+local MOST = 8 -- captures for a set of shapes, each after the previous one became outdated
+local SETS = 64 -- sets of shapes; each has its own memory
 
--- What the arguments of a call must have in common with those of a capture; nil and the reason where there is none.
+-- Returns the key of calls that can share a capture, from their arguments; nil and the reason if a call cannot.
 local function key_of(model, ...)
   if type(model) ~= "function" and core.is_grad_enabled() then
     return nil, "the backward pass of a module is not captured with it; compile the complete step"
@@ -28,11 +28,11 @@ local function key_of(model, ...)
   return table.concat(parts, "; ")
 end
 
---- Returns a function that does what model, a training step, does, on a GPU by replaying a captured graph.
+--- Returns a function that does the same as model, a training step, on a GPU by replaying a captured graph.
 local compile = signature.of("compile(model: callable, {warmup: natural = 3})", function(model, o)
   local cases, state = {}, {captures = 0, replays = 0, sets = 0}
 
-  -- A replay would change the graph's copy of an argument, not the caller's tensor.
+  -- Fails if the step changes an argument: a replay would change the graph's copy, not the caller's tensor.
   local function changing_no_argument(...)
     local got = {model(...)}
     for i = 1, select("#", ...) do

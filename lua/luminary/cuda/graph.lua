@@ -1,5 +1,5 @@
---- Capture of a training step: the kernels that a function enqueues are recorded once and then replayed as one graph,
---- at almost no cost on the host. A replay reads and writes the same tensors as the capture.
+--- Captures a training step: the kernels that a function enqueues are recorded once and then replayed as one graph, at
+--- almost no cost on the host. A replay reads and writes the same tensors as the capture.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -10,13 +10,13 @@ local stream = require "luminary.cuda.stream"
 local graph = {}
 local fail = options.fail
 
---- lm.cuda.Graph: The class of what lm.cuda.graph returns, with replay() and results.
+--- lm.cuda.Graph: Represents the result of lm.cuda.graph, with replay() and results.
 local Graph = class.root("Graph")
 graph.Graph = Graph
 
 local graph_options = "warmup: natural = 3, device"
 
-local followers -- of the graph that is being captured: {count, check} for each on_replay
+local followers -- {count, check} for each on_replay of the graph being captured
 
 -- Calls f in a capture on a new stream. Returns the graph's handle, then f's results.
 local function capture(device, f)
@@ -25,9 +25,9 @@ local function capture(device, f)
   return core.graph_capture(side.device, side.id, f)
 end
 
---- While a step is captured: makes each replay call count(), for state on the device that Lua counts too, such as an
+--- Makes each replay of the step being captured call count(), for state on the device that Lua counts too, such as an
 --- optimizer's steps. The captured call did not run on the device; the first replay counts it. check(handle), if given,
---- is called before each replay with the graph's handle, and raises an error if the graph has become outdated.
+--- runs before each replay with the graph's handle, and fails if the graph has become outdated.
 function graph.on_replay(count, check) table.insert(followers, {count = count, check = check}) end
 
 local function warm_up(device, times, f)
@@ -50,7 +50,7 @@ graph.graph = signature.of("graph(f: function, {" .. graph_options .. "})", func
   followers = nil
   if not got[1] then error(got[2], 0) end
   g.handle = got[2]
-  g.captured = f -- keeps the tensors alive that the graph reads and writes
+  g.captured = f -- keeps alive the tensors that the graph reads and writes
   g.results = {select(3, unpack(got, 1, table.maxn(got)))}
   return g
 end)
@@ -79,8 +79,8 @@ local function check_like(i, given, static)
   end
 end
 
--- Copies to a captured input, from the host through two alternating pinned buffers: the host prepares a batch while the
--- last replay still runs, and is at most two batches ahead.
+-- Copies x to a captured input, from the host through two alternating pinned buffers: the host prepares a batch while
+-- the last replay still runs, and is at most two batches ahead.
 local function upload(ring, static, x)
   if x.is_cuda then return static:copy_(x) end
   ring.turn = 3 - (ring.turn or 2)

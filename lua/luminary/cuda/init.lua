@@ -1,4 +1,4 @@
---- CUDA devices: `lm.cuda`.
+--- lm.cuda: Controls CUDA devices.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local devices = require "luminary.cuda.devices"
@@ -22,7 +22,7 @@ function cuda.current_device() return ordinal(device_of("current_device")) end
 --- Sets the current device of this thread.
 function cuda.set_device(device) core.device_set_current(device_of("set_device", device)) end
 
---- Calls f(...) with another current device; returns what f returns.
+--- Calls f(...) with another current device; returns f's results.
 function cuda.device(device, f, ...) return core.with_device(device_of("device", device), f, ...) end
 
 --- Returns the properties of a device as a table.
@@ -61,7 +61,7 @@ for _, name in ipairs {
   cuda[name] = function(device) return core[name](device_of(name, device)) end
 end
 
--- The old names of memory_reserved and max_memory_reserved.
+-- Old names of memory_reserved and max_memory_reserved.
 cuda.memory_cached, cuda.max_memory_cached = cuda.memory_reserved, cuda.max_memory_reserved
 
 --- Returns a table of memory_allocated, memory_reserved and their maxima.
@@ -121,7 +121,7 @@ function Devices:__tostring()
   return table.concat(lines, "\n")
 end
 
---- Returns a list of the CUDA devices; printed, a table.
+--- Returns a list of the CUDA devices, which prints as a table.
 function cuda.devices()
   local list = setmetatable({}, Devices)
   for i = 0, core.device_count("cuda") - 1 do
@@ -137,7 +137,7 @@ end
 
 -- ---- several devices
 cuda.comm = require "luminary.nn.parallel.comm"
---- lm.cuda.nccl: Functions about NCCL.
+--- lm.cuda.nccl: Provides functions about NCCL.
 cuda.nccl = {}
 
 --- Returns NCCL's version as three values; nil and the reason without NCCL.
@@ -151,16 +151,16 @@ end
 function cuda.nccl.is_available() return cuda.is_available() and core.nccl_version() ~= nil end
 
 -- ---- NVTX
---- lm.cuda.nvtx: Ranges that NVIDIA Nsight Systems shows; nothing without a GPU.
+--- lm.cuda.nvtx: Marks ranges that NVIDIA Nsight Systems shows; does nothing without a GPU.
 cuda.nvtx = {}
 
---- Begins a range of that name, within those that are open.
+--- Begins a range of that name, within the open ranges.
 function cuda.nvtx.range_push(name) core.range_push(name) end
 
 --- Ends the range that was begun last.
 function cuda.nvtx.range_pop() core.range_pop() end
 
---- Marks a moment.
+--- Marks a point in time.
 function cuda.nvtx.mark(name) core.range_mark(name) end
 
 -- ---- Torch's typed constructors on the current device

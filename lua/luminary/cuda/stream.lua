@@ -1,5 +1,5 @@
---- Streams and events. A stream is a queue of work on one device. Every op is enqueued on its thread's current stream,
---- and waits automatically for other streams that wrote its tensors, so that a missing wait_stream is not an error.
+--- Defines streams and events. A stream is a queue of work on a device. Every op is enqueued on its thread's current
+--- stream, and waits for other streams that wrote its tensors, so that a missing wait_stream is not an error.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -13,7 +13,7 @@ local fail = options.fail
 local Stream = class.root("Stream")
 stream.Stream = Stream
 
---- lm.cuda.Stream(…): A queue of work on a CUDA device.
+--- lm.cuda.Stream(…): Makes a queue of work on a CUDA device.
 Stream.init = signature.of("Stream({device, priority: integer = 0})", function(self, opts)
   self.device = devices.any("Stream", opts.device)
   self.id = core.stream_new(self.device, opts.priority)
@@ -48,13 +48,13 @@ function stream.set_stream(s)
   core.stream_set(s.device, s.id)
 end
 
---- Calls f(...) with s as the current stream of its device; returns what f returns.
+--- Calls f(...) with s as the current stream of its device; returns f's results.
 function stream.stream(s, f, ...)
   checked("stream", s)
   return core.with_stream(s.device, s.id, f, ...)
 end
 
---- Makes all further work of this stream wait for the present work of another.
+--- Makes all further work of this stream wait for the current work of another.
 function Stream:wait_stream(other)
   checked("wait_stream", other)
   core.stream_wait(self.device, self.id, other.device, other.id)
@@ -69,7 +69,7 @@ function Stream:synchronize() core.stream_synchronize(self.device, self.id) end
 --- Returns whether all work of the stream is done.
 function Stream:query() return core.stream_query(self.device, self.id) end
 
---- Returns its priority; lower ones run first.
+--- Returns the stream's priority; lower ones run first.
 function Stream:priority() return core.stream_priority(self.device, self.id) end
 
 --- Returns the driver's handle, as light userdata, for other libraries.
@@ -91,14 +91,14 @@ function stream.checked_event(who, event)
   return event
 end
 
---- lm.cuda.Event{enable_timing = true}: A marker in a stream's work.
+--- lm.cuda.Event{enable_timing = true}: Makes a marker in a stream's work.
 Event.init = signature.of("Event({enable_timing = false})", function(self, opts)
   self.timing = opts.enable_timing
 end)
 
 function Event:repr() return ("Event(%s)"):format(self.device or "not recorded") end
 
---- Records the event in a stream, the current one without it.
+--- Records the event in a stream, by default the current one.
 function Event:record(s)
   s = s and checked("record", s) or stream.current_stream()
   if self.device and self.device ~= s.device then
@@ -109,7 +109,7 @@ function Event:record(s)
   core.event_record(self.handle, s.device, s.id)
 end
 
---- Makes all further work of a stream, the current one without it, wait for the event.
+--- Makes all further work of a stream, by default the current one, wait for the event.
 function Event:wait(s)
   if not self.handle then return end
   s = s and checked("wait", s) or stream.current_stream(self.device)

@@ -1,4 +1,4 @@
---- The sets of small pictures by Krizhevsky (https://www.cs.toronto.edu/~kriz/cifar.html): the binary version, records
+--- Reads Krizhevsky's sets of small images (https://www.cs.toronto.edu/~kriz/cifar.html): the binary version, records
 --- of one or two labels and 3 x 32 x 32 bytes, and Python's, pickles with lists of labels and an array of such bytes.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
@@ -24,15 +24,15 @@ end
 --- Features from Tiny Images", 2009.
 local CIFAR10 = class.define("CIFAR10", Images)
 CIFAR10.folders = {"", "/cifar-10-batches-bin", "/cifar-10-batches-py", "/cifar-10", "/cifar10", "/CIFAR10"}
-CIFAR10.files = { -- in the binary version with the ending .bin
+CIFAR10.files = { -- the binary version adds .bin
   train = {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"}, test = {"test_batch"},
 }
 CIFAR10.archives = {"cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"}
 CIFAR10.remedy = "put cifar-10-binary.tar.gz or cifar-10-python.tar.gz or the files in it in one of them, or name "
   .. "their folder by root"
 CIFAR10.classes = words "airplane automobile bird cat deer dog frog horse ship truck"
-CIFAR10.labels_of = {10} -- how many classes each of a record's labels is of
-CIFAR10.label_keys = {"labels"} -- of these in a pickle
+CIFAR10.labels_of = {10} -- number of classes of each of a record's labels
+CIFAR10.label_keys = {"labels"} -- their keys in a pickle
 
 --- data.CIFAR100(…): Loads the CIFAR-100 dataset of 32 x 32 color images. Krizhevsky, "Learning Multiple Layers of
 --- Features from Tiny Images", 2009.
@@ -56,7 +56,7 @@ CIFAR100.coarse_classes = words [[
   insects large_carnivores large_man-made_outdoor_things large_natural_outdoor_scenes large_omnivores_and_herbivores
   medium_mammals non-insect_invertebrates people reptiles small_mammals trees vehicles_1 vehicles_2]]
 
--- The wanted files of an archive, by name.
+-- Returns the wanted files of an archive, by name.
 local function unpacked(set, path, names)
   local wanted, found = {}, {}
   for _, name in ipairs(names) do wanted[name] = true end
@@ -93,10 +93,10 @@ local function unpickled(set, path, bytes)
   return core.ops.cat(columns, 2)
 end
 
--- The records of a file, uint8 [N, labels and pixels].
+-- Returns the records of a file, uint8 [N, labels and pixels].
 local function rows_of(set, path, bytes)
   local width, n = #set.labels_of + PIXELS, bytes.shape[1]
-  local is_pickle = n > 0 and bytes[1] == 128 -- which is no class
+  local is_pickle = n > 0 and bytes[1] == 128 -- a pickle begins with 128, which is no label
   if n == 0 or n % width ~= 0 and not is_pickle then
     fail("%s: '%s' has %d bytes, not a multiple of the record size %d: it is truncated, or of another dataset",
       set.__name, path, n, width)

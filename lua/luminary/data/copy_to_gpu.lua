@@ -1,13 +1,13 @@
---- Batches on their way to a GPU: page-locked memory, whether it pays on this machine, and copies ahead of their use.
+--- Copies batches to a GPU: measures whether page-locked memory pays on this machine, and copies ahead of their use.
 local core = require "luminary.core"
 local batches = require "luminary.data.make_batch"
 local stream = require "luminary.cuda.stream"
 
 local transfer = {}
 
--- ---- what pinning costs
+-- ---- the cost of pinning
 
-local LEAST, MOST, TIMES = 2 ^ 14, 2 ^ 26, 5 -- bytes of a copy that is timed; how often it is
+local LEAST, MOST, TIMES = 2 ^ 14, 2 ^ 26, 5 -- bytes of a timed copy; number of runs
 
 local function seconds(f)
   local began = core.time()
@@ -15,9 +15,9 @@ local function seconds(f)
   return core.time() - began
 end
 
---- How many seconds a copy of that many bytes from the host to a CUDA device takes, the best of a few: {pageable: from
---- ordinary memory, stage: from there to page-locked memory, pinned: from that to the device}. The program waits for
---- the first two.
+--- Measures how many seconds a copy of that many bytes from the host to a CUDA device takes, the best of a few runs:
+--- {pageable: from ordinary memory, stage: from there to page-locked memory, pinned: from page-locked memory to the
+--- device}. The script waits for the first two.
 function transfer.measure(device, bytes)
   local n = math.min(math.max(bytes, LEAST), MOST)
   local here, there = core.ops.ones({n}, {dtype = "uint8"}), core.ops.empty({n}, {dtype = "uint8", device = device})
@@ -41,19 +41,19 @@ function transfer.measure(device, bytes)
   return best
 end
 
-local measured = {} -- by device and bytes, rounded to a power of 2
+local measured = {} -- keyed by device and by bytes, rounded up to a power of 2
 
 local function measured_for(device, bytes)
   local log2 = math.ceil(math.log(math.max(bytes, 1)) / math.log(2))
   local key = device .. " " .. log2
   if not measured[key] then
     local ok, m = pcall(transfer.measure, device, bytes)
-    measured[key] = ok and m or {pageable = 0, stage = 0, pinned = 0} -- there was no memory for it
+    measured[key] = ok and m or {pageable = 0, stage = 0, pinned = 0} -- out of memory
   end
   return measured[key]
 end
 
--- What the script waits for with pinning, and without: in a worker it costs the script nothing but the copy.
+-- Returns the seconds that the script waits with pinning, and without. Workers stage copies while the script works.
 local function compare(device, bytes, by_worker)
   local m = measured_for(device, bytes)
   return by_worker and m.pinned or m.stage, m.pageable
@@ -70,9 +70,9 @@ local function bytes_of(values, n)
   return bytes
 end
 
---- A function that puts the tensors of a batch, in a list of n values, into page-locked memory. how: device, always
---- (pin_memory = true: where that is slower than leaving it out, one warning says so; else it is done only where it is
---- quicker), by_worker (they come so from workers).
+--- Returns a function that moves the tensors of a batch, in a list of n values, to page-locked memory. how: device,
+--- always (pin_memory = true: if pinning is slower, it warns once; otherwise it pins only where that is faster),
+--- by_worker (workers already pin).
 function transfer.pinner(how)
   local decided
   return function(values, n)
@@ -93,10 +93,10 @@ end
 
 -- ---- copies ahead
 
---- What next_made() returns, {…} and a batch, with the batch on a device. While the script works with one, the next is
---- under way on a stream of its own, if is_ready() says that it need not be waited for. What the script returns the
---- device waits for the copy by itself, and memory is not used again before the streams that use it are through with
---- it. pin(values, n) is called before.
+--- Returns an iterator over next_made()'s results, {…} and a batch, with the batch on a device. While the script uses
+--- one batch, the next is copied on a separate stream if is_ready() returns true, so that it need not be waited for.
+--- The device itself waits for the copy, and memory is reused only after the streams that use it are done. pin(values,
+--- n) runs before each copy.
 function transfer.ahead(device, next_made, is_ready, pin)
   local kind, side = device:match "^%a+", nil
   if kind ~= "cpu" then side = stream.Stream(device) end
@@ -126,7 +126,7 @@ function transfer.ahead(device, next_made, is_ready, pin)
     local ok, problem = pcall(function()
       if is_ready() then
         later = load(next_made())
-        core.keep(later.values or {}) -- past the scope of the script's turn
+        core.keep(later.values or {}) -- outlive the scope of the script's iteration
       end
     end)
     if not ok then later = {problem = problem} end

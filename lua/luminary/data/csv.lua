@@ -1,4 +1,4 @@
---- Tables as text.
+--- Reads tables from CSV files.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"
@@ -13,13 +13,13 @@ local fail = options.fail
 local CSVDataset = class.define("CSVDataset", dataset.Dataset)
 CSVDataset.__makes = "rows"
 
--- A column, or a list of them, as a list; nil as an empty one.
+-- Returns a column or a list of columns as a list; nil as an empty one.
 local function listed(v)
   if v == nil then return {} end
   return type(v) == "table" and v or {v}
 end
 
--- The numbers of columns.
+-- Returns the numbers of columns, which may be passed by name.
 local function columns_of(self, option, wanted)
   local list = {}
   for i, column in ipairs(listed(wanted)) do
@@ -56,8 +56,8 @@ local function by_value(a, b)
   return a < b
 end
 
--- Returns the values of text column k of the spans, sorted, or those given, and for each row the number of its value
--- among them; false for a value that is not given and is to be left out. other: the number of all that are not given.
+-- Returns the distinct values of text column k of the spans, sorted, or the given ones, and each row's index among
+-- them. Other values get the index `other` or, if that is nil, false: their rows are omitted, or an error.
 local function encode(self, given, k, column, what, other)
   local names, numbers, count = {}, {}, {}
   for i, name in ipairs(given or {}) do count[tostring(name)], names[i] = i, tostring(name) end
@@ -79,8 +79,8 @@ local function encode(self, given, k, column, what, other)
   return names, numbers
 end
 
--- Labels and codes of all rows, of the text columns after each other. Returns the tensors, and the numbers of the rows
--- that stay, nil for all.
+-- Encodes labels and categories of all rows, from consecutive text columns. Returns the tensors, and the numbers of the
+-- rows that remain; nil means all.
 local function classify(self, opts, wanted)
   local columns, keep, tensors = {}, {}, {}
   if wanted.label[1] then
@@ -91,7 +91,7 @@ local function classify(self, opts, wanted)
   for i, column in ipairs(wanted.categorical) do
     local name = self.columns and self.columns[column] or column
     local given, k = opts.categories and opts.categories[name], #columns + 1
-    local other = opts.unknown == "code" and (given and #given + 1 or 0) or nil -- 0: of learned ones none is unknown
+    local other = opts.unknown == "code" and (given and #given + 1 or 0) or nil -- 0: learned categories are complete
     self.categories[name], columns[k] = encode(self, given, k, column, ("categories of '%s':"):format(name), other)
     self.cardinalities[i] = #self.categories[name] + (other and 1 or 0)
   end
@@ -110,13 +110,13 @@ local function classify(self, opts, wanted)
   return tensors, #keep < self.rows and core.tensor(keep, {dtype = "int64"}) or nil
 end
 
--- The columns from `first` on, of their own memory.
+-- Copies `count` columns from `first` on to new memory.
 local function part(numbers, first, count)
   if count == 0 then return nil end
   return core.keep(numbers:narrow(2, first, count):clone():contiguous())
 end
 
--- Numbers, texts and labels of all rows.
+-- Reads numbers, texts and labels of all rows.
 local function read(self, opts, starts, wanted)
   local number, text, slots, texts = {}, {}, 0, 0
   for i = 1, self.width do number[i], text[i] = 0, 0 end
@@ -155,10 +155,10 @@ local function read(self, opts, starts, wanted)
   self.targets = part(numbers, #wanted.features + 1, #wanted.target)
   if self.targets and type(opts.target) ~= "table" then self.targets = core.keep(self.targets:view(-1)) end
   self.texts = #wanted.text > 0 and {first = coded + 1, last = texts} or nil
-  if not self.texts then self.text, self.spans = nil, nil end -- only they are read again
+  if not self.texts then self.text, self.spans = nil, nil end -- later reads need only texts
 end
 
--- Checks the lists of categories that are given, by column.
+-- Checks the given lists of categories, by column.
 local function need_categories(self, opts, columns)
   local known = {}
   for _, column in ipairs(columns) do known[self.columns and self.columns[column] or column] = true end
@@ -212,7 +212,7 @@ CSVDataset.init = signature.of([[CSVDataset(path: string, {features, label, targ
   core.keep {self.text, self.spans}
 end)
 
---- Whether there are texts or transforms.
+--- Returns true if there are texts or transforms.
 function CSVDataset:one_by_one() return (self.texts or self.transform or self.target_transform) ~= nil end
 
 function CSVDataset:len() return self.rows end
@@ -248,7 +248,7 @@ function CSVDataset:get(i)
   return unpack(sample, 1, n)
 end
 
--- Features [N, F], codes [N, C], labels [N], targets, as there are.
+-- Returns the features [N, F], codes [N, C], labels [N] and targets that exist.
 dataset.define_get_batch(CSVDataset, function(self, index)
   local batch = {}
   for _, column in ipairs {self.features or false, self.codes or false, self.labels or false, self.targets or false} do

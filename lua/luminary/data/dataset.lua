@@ -1,9 +1,8 @@
---- Datasets: anything with :get(i), which returns one sample as one or more values, and :len(). Samples
---- count from 1. A set that can gather many samples at once also has :get_batch(index), which takes a
---- 1-d int64 tensor of sample numbers and returns the batched tensors; the loader prefers it, unless :one_by_one(),
---- where a set has it, is true at that moment. One whose `draws` is true, or returns true when called, draws random
---- numbers for each sample, in their order. The transform of a set may return several values: they are one value of the
---- sample, a list.
+--- Defines datasets: anything with :get(i), which returns one sample as one or more values, and :len(). Samples count
+--- from 1. A set that can gather many samples at once also has :get_batch(index), which takes a 1-d int64 tensor of
+--- sample numbers and returns the batched tensors; the loader prefers it unless the set's optional :one_by_one()
+--- returns true. A set whose `draws` is true, or returns true, draws random numbers for each sample, in order. If a
+--- set's transform returns several values, they become one value of the sample, a list.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -20,7 +19,7 @@ function Dataset:get(_i) fail("%s: define function %s:get(i)", self.__name, self
 --- Returns the number of samples, as #set does. Every dataset defines it.
 function Dataset:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 
--- What a set's (or a sampler's) own :len() says, which somebody else may have written.
+-- Returns the result of :len() of a set or a sampler, after checking it, since users write such classes.
 local function length_of(who, set, what)
   local n = set:len()
   if type(n) ~= "number" or n ~= math.floor(n) or n < 0 or n >= 2 ^ 53 then
@@ -29,7 +28,7 @@ local function length_of(who, set, what)
   return n
 end
 
---- Returns the index of a sample from 1: i, or len + 1 + i where i is negative. An index out of range is an error.
+--- Returns the index of a sample from 1: i, or len + 1 + i for a negative i. An index out of range is an error.
 function Dataset:index(i)
   local n = length_of(self.__name, self)
   if type(i) ~= "number" or i ~= math.floor(i) or i == 0 or math.abs(i) > n then
@@ -78,7 +77,7 @@ function TensorDataset:get_batch(index)
   return unpack(batch)
 end
 
--- Whether a class's own :get counts more than the :get_batch of one that it extends.
+-- Returns true if a class overrides :get below the class that defines :get_batch, which would ignore the override.
 local function gets_otherwise(set)
   local record = class.record(set)
   if not record or rawget(record.values, "get_batch") then return false end
@@ -87,7 +86,7 @@ local function gets_otherwise(set)
   return of ~= nil and rawget(of, "get_batch") == nil
 end
 
--- Whether a set's samples can be had many at once now: its fields may have changed since it was made.
+-- Returns true if a set can currently return many samples at once; its fields may change after construction.
 local function gathers(set)
   return set.get_batch ~= nil and not (set.one_by_one and set:one_by_one()) and not gets_otherwise(set)
 end
@@ -97,7 +96,7 @@ local function draws(set)
   return set.draws
 end
 
--- The :get_batch of a class whose :one_by_one() may be true.
+-- Defines :get_batch for a class whose :one_by_one() may be true.
 local function define_get_batch(of, gather)
   --- Returns the samples of a 1-d int64 tensor of indices, as batched tensors, if all samples allow it.
   function of:get_batch(index)
@@ -117,7 +116,7 @@ local function check(who, set)
   return set
 end
 
--- Sample numbers, a list or a 1-d tensor, as a 1-d int64 tensor.
+-- Returns sample numbers, a list or a 1-d tensor, as a 1-d int64 tensor.
 local function numbers(who, indices)
   local given = options.is_plain(indices) and core.tensor(indices, {dtype = "float64"}) or indices
   local list = core.keep(options.arg(who, "the list of indices", given, "tensor"):to("int64"):contiguous())
@@ -144,9 +143,9 @@ function Subset:init(set, indices)
   end
 end
 
---- Whether the underlying set returns its samples one by one.
+--- Returns true if the underlying set returns its samples one by one.
 function Subset:one_by_one() return not gathers(self.set) end
---- Whether the underlying set draws random numbers.
+--- Returns true if the underlying set draws random numbers.
 function Subset:draws() return draws(self.set) end
 function Subset:len() return self.indices.shape[1] end
 function Subset:get(i) return self.set:get(self.indices:select(1, self:index(i)):item()) end
@@ -170,17 +169,17 @@ function ConcatDataset:init(sets)
   end
 end
 
---- Whether any of the sets does, or draws random numbers.
+--- Returns true if any of the sets returns its samples one by one, or draws random numbers.
 function ConcatDataset:one_by_one()
   for _, set in ipairs(self.sets) do
-    if not gathers(set) or draws(set) then return true end -- random numbers would be drawn set by set
+    if not gathers(set) or draws(set) then return true end -- else they are drawn set by set
   end
   return false
 end
 
 function ConcatDataset:len() return self.cumulative_sizes[#self.sets] end
 
--- Which set has sample i, and how many samples stand before that set's.
+-- Returns the number of the set that has sample i, and the number of samples in the sets before it.
 local function holder(self, i)
   local which = 1
   while self.cumulative_sizes[which] < i do which = which + 1 end
@@ -193,7 +192,7 @@ function ConcatDataset:get(i)
   return self.sets[which]:get(i - before)
 end
 
--- Each set returns its samples of the batch, which are then put into the requested order.
+-- Gathers each set's samples of the batch, and puts them into the requested order.
 define_get_batch(ConcatDataset, function(self, index)
   local wanted, place, columns, n, sets = {}, {}, {}, 0, 0
   for k, i in ipairs(index:totable()) do
@@ -251,7 +250,7 @@ local random_split = signature.of([[random_split(set, lengths, {generator: gener
     sum = sum + options.arg("random_split", "length " .. i, length, "positive")
     counts[i] = length
   end
-  if math.abs(sum - 1) < 1e-6 and n ~= 1 then -- fractions: rounded down, the rest one each from the first on
+  if math.abs(sum - 1) < 1e-6 and n ~= 1 then -- fractions are rounded down, the rest is distributed from the first on
     local left = n
     for i, fraction in ipairs(lengths) do
       counts[i] = math.floor(n * fraction)

@@ -1,4 +1,4 @@
---- Images of random numbers, to try a program without files.
+--- Generates images of random numbers, to try a program without files.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"

@@ -1,17 +1,16 @@
---- What sets that read files have in common: where the files are, how they stay open, and what becomes of records that
---- cannot be read.
+--- Finds the files of datasets, keeps them open, and handles records that cannot be read.
 ---
---- on_error = "raise": such a record is an error that names its file and place. "skip": it is left out and counted;
---- set:skipped() says how many were, by all workers together, each time that one was met. In a set with numbers the
---- next record that can be read stands in for it, so that every rank and batch stays as long as it was.
+--- on_error = "raise": an unreadable record is an error that names its file and position. "skip": it is omitted and
+--- counted; set:skipped() returns the count over all workers, each time a record was met. In a set with numbers, the
+--- next readable record replaces it, so that every rank and batch keeps its length.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local fail = options.fail
 
 local records = {}
 
---- The path of the first of `names` in the first folder that has one. With a root of the user's own the other folders
---- are not looked at. set.folders are paths below a root, set.remedy ends the error.
+--- Returns the path of the first of `names` in the first folder that has one. If the user passed a root, only that is
+--- searched. set.folders are paths below a root; set.remedy ends the error.
 function records.find(set, root, names)
   local roots = root and {root} or {}
   if not root then
@@ -34,11 +33,11 @@ function records.find(set, root, names)
   fail("%s: cannot find %s in %s; %s", set.__name, table.concat(names, " or "), table.concat(looked, ", "), set.remedy)
 end
 
--- ---- files that stay open
+-- ---- open files
 
-local sources = setmetatable({}, {__mode = "k"}) -- this state's, by set
+local sources = setmetatable({}, {__mode = "k"}) -- this Lua state's, by set
 
---- The file at set.path, as it was when the set was made: each worker opens it again. Its size at first.
+--- Returns the open file at set.path, and its size at the first call; fails if it changed. Each worker opens it again.
 function records.source(set)
   local source = sources[set]
   if source then return source end
@@ -54,7 +53,7 @@ function records.source(set)
   return opened, bytes
 end
 
---- All of a file, plain or gzipped: uint8 [n].
+--- Reads all of a file, plain or gzipped: uint8 [n].
 function records.bytes_of(path)
   local stream = core.stream_open(path)
   local bytes = core.stream_bytes(stream)
@@ -62,15 +61,16 @@ function records.bytes_of(path)
   return bytes
 end
 
--- ---- records that cannot be read
+-- ---- unreadable records
 
---- Sets what set:skipped() says and whether errors are raised.
+--- Resets the count that set:skipped() returns, and sets whether errors are raised.
 function records.begin(set, on_error)
   set.on_error = on_error
   set.faults = core.keep(core.ops.zeros({1}, {dtype = "int64"}))
 end
 
--- Whether an error is about a record of the file, and not a mistake of the script's or a lack of memory or descriptors.
+-- Returns true for an error about a record of the file, not a mistake of the script's or a lack of memory or
+-- descriptors.
 local function is_fault(problem, file)
   return type(problem) == "string" and problem:find(file, 1, true) and not problem:find("out of memory", 1, true)
     and not problem:find("Too many open files", 1, true)
@@ -83,7 +83,7 @@ local function finish(set, file, ok, ...)
   return false, ...
 end
 
---- true and what f(…) returns; or false and the message of an error that names the file, counted.
+--- Returns true and the results of f(…), or false and the message of an error that names the file, after counting it.
 function records.attempt(set, file, f, ...)
   if set.on_error == "raise" then return true, f(...) end
   return finish(set, file, pcall(f, ...))
@@ -96,13 +96,13 @@ local function sample(set, i, left, read, ok, ...)
   return sample(set, k, left - 1, read, records.attempt(set, set:file_of(k), read, set, k))
 end
 
---- read(set, i), or of the next sample that can be read. set:file_of(i) is its file.
+--- Returns read(set, i), or the next sample that can be read. set:file_of(i) is its file.
 function records.sample(set, i, read)
   if set.on_error == "raise" then return read(set, i) end
   return sample(set, i, set:len() - 1, read, records.attempt(set, set:file_of(i), read, set, i))
 end
 
---- What an error says, without the script's line before it and the name of the function that raised it.
+--- Returns an error's message without the script's line and the name of the function that raised it.
 function records.reason(problem, name)
   local text = tostring(problem)
   local from = select(2, text:find(name .. ": ", 1, true))

@@ -1,4 +1,4 @@
---- Sets of files in folders, one folder a class.
+--- Reads sets of files in folders, with one folder for each class.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"
@@ -9,7 +9,7 @@ local decoding = require "luminary.data.image_samples"
 local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
--- set.samples: samples[i] is made when it is asked for, of tensors, since there may be millions.
+-- The class of set.samples: samples[i] is made from tensors when it is read, since there may be millions.
 local Samples = class.define("samples")
 
 function Samples:init(set) self.set = set end
@@ -38,7 +38,7 @@ local function suffixes_of(who, extensions)
   return list
 end
 
--- Leaves only the files that a function wants.
+-- Removes files for which is_valid returns false.
 local function sieve(self, counts, is_valid)
   local keep = {}
   for k in ipairs(counts) do counts[k] = 0 end
@@ -91,10 +91,10 @@ DatasetFolder.init = signature.of([[(root: string, {loader: function, extensions
 
 function DatasetFolder:len() return self.spans.shape[1] end
 
---- The path of file i.
+--- Returns the path of file i.
 function DatasetFolder:file_of(i) return self.root .. "/" .. core.span_text(self.text, self.spans, self:index(i)) end
 
---- What a file holds, through the transform.
+--- Loads a file, and applies the transform.
 function DatasetFolder:load(path)
   local value = results_as_list.of_sample("loader", self.loader(path))
   if self.transform then return results_as_list.of_sample("transform", self.transform(value)) end
@@ -117,7 +117,7 @@ ImageFolder.extensions = {"jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "g
 ImageFolder.init = signature.of([[(root: string, {transform: callable, target_transform: callable, loader: function,
   is_valid_file: function, allow_empty = false, extensions, ]] .. common, set_up)
 
---- The file's vision.Encoded, unless a loader of your own is given.
+--- Opens the file as a vision.Encoded; the `loader` option replaces this function.
 function ImageFolder.loader(path) return decoding.open(path) end
 
 function ImageFolder:load(path)

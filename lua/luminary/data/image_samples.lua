@@ -1,21 +1,21 @@
---- Images as samples of sets.
+--- Converts images to samples of sets.
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local results_as_list = require "luminary.base.results_as_list"
 
 local decoding = {}
 
-local function vision() return load_module "luminary.vision" end -- loaded once images are met
+local function vision() return load_module "luminary.vision" end -- loaded at the first image
 
---- An image file whose pixels are not read yet.
+--- Opens an image file without decoding its pixels.
 function decoding.open(path) return vision().open_image(path) end
 
---- The same of a file's bytes; `name` is what messages call it.
+--- Does the same for a file's bytes; `name` is its name in messages.
 function decoding.encoded(bytes, name) return vision().Encoded(bytes, {name = name}) end
 
 function decoding.is_encoded(v) return class.record(v) ~= nil and class.is(v, vision().Encoded) end
 
---- The sample, one value: what a transform makes of the image, or float32 in [0, 1].
+--- Returns the sample, one value: the transform's result for the image, or float32 in [0, 1].
 function decoding.finish(encoded, transform)
   if class.has(transform, "from_encoded") then
     return results_as_list.of_sample("transform", transform:from_encoded(encoded, {mode = "rgb"}))

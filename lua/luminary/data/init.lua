@@ -1,4 +1,4 @@
---- data: Datasets, samplers and data loaders.
+--- data: Provides datasets, samplers and data loaders.
 local options = require "luminary.base.options"
 local data = {DataLoader = require "luminary.data.loader"}
 

@@ -1,4 +1,4 @@
---- Files of JSON lines.
+--- Reads files of JSON lines.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -16,11 +16,11 @@ JSONLinesDataset.init = signature.of([[JSONLinesDataset(path: string, {fields: t
   self.path = path
   signature.assign(self, opts)
   records.begin(self, self.on_error)
-  self.starts = core.keep(core.file_lines((records.source(self)))) -- of lines, from byte 0; the end at last
+  self.starts = core.keep(core.file_lines((records.source(self)))) -- byte offsets of lines, from 0, and of the end
 end)
 
 function JSONLinesDataset:len() return self.starts.shape[1] - 1 end
---- The file that sample i is in.
+--- Returns the file of sample i.
 function JSONLinesDataset:file_of(_i) return self.path end
 
 local NULL = {}
@@ -33,7 +33,7 @@ local function has_null(v)
   return false
 end
 
--- The number of the line that byte `at` is on.
+-- Returns the number of the line that contains byte `at`.
 local function line_of(source, at)
   local line, piece = 1, 2 ^ 18
   for from = 0, at - 1, piece do

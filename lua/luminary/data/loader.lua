@@ -15,7 +15,7 @@ DataLoader.differs_by_rank = true -- checkpoints hold the state of each rank
 DataLoader.__makes = "dataset"
 DataLoader.__hint = "for x, y in loader:iter() do … end walks its batches, #loader is the number of batches"
 
--- A custom sampler needs :len() and :iter() (or :indices()).
+-- Checks a custom sampler, which needs :len() and :iter() (or :indices()).
 local function check_sampler(name, v)
   if not class.has(v, "len", "iter") and not class.has(v, "len", "indices") then
     options.must_be("DataLoader", name, "an object with :iter() and :len()", v)
@@ -65,15 +65,15 @@ DataLoader.init = signature.of([[DataLoader(set, {batch_size: count = (1), shuff
   end
   self.batch_size, self.drop_last = opts.batch_size or 1, opts.drop_last or false
   self.batch_sampler, self.collate_fn = opts.batch_sampler, opts.collate_fn
-  self.passes = 0 -- begun by iter()
-  self.dtypes = {} -- of columns of plain numbers: see make_batch.lua
+  self.passes = 0 -- number of epochs begun by iter()
+  self.dtypes = {} -- dtypes of columns of plain numbers, see make_batch.lua
   if self.is_stream then return end
   self.sampler = opts.sampler
     or opts.shuffle and sampler.RandomSampler(set, {seed = opts.seed, generator = opts.generator})
     or sampler.SequentialSampler(set)
 end)
 
--- Which of how many ranks this is, for streams that are shared out over ranks.
+-- Returns this rank and the number of ranks for streams that are split over ranks; 0 and 1 for others.
 local function place(self)
   local set, rank, ranks = self.dataset, rank_and_size()
   local has_shard = self.is_stream and type(set.shard) == "function"
@@ -87,7 +87,7 @@ local function place(self)
   return rank, ranks
 end
 
---- Returns the number of batches of an epoch; of a stream that is divided over ranks, those of this rank.
+--- Returns the number of batches of an epoch; for a stream that is split over ranks, the number for this rank.
 function DataLoader:len()
   if self.batch_sampler then return dataset.length("DataLoader", self.batch_sampler, "batch sampler") end
   local n
@@ -100,7 +100,7 @@ function DataLoader:len()
   return (self.drop_last and math.floor or math.ceil)(n / self.batch_size)
 end
 
--- ---- walking
+-- ---- iterating
 
 local function list_of(iterator)
   if type(iterator) ~= "function" then
@@ -111,8 +111,8 @@ local function list_of(iterator)
   return list
 end
 
--- A function that returns the sample numbers of one batch after the other from batch `first` on, an int64 tensor or a
--- list; of a stream true for ever.
+-- Returns a function that returns the sample numbers of one batch after another from batch `first` on, an int64 tensor
+-- or a list; for a stream it always returns true.
 local function requests(self, first, seed)
   if self.is_stream then return function() return true end end
   if self.batch_sampler then
@@ -120,8 +120,7 @@ local function requests(self, first, seed)
     if type(next_numbers) ~= "function" then
       options.must_be("DataLoader", "the result of the batch sampler's :iter()", "a function", next_numbers)
     end
-    -- What it draws at each step has random numbers of its own, those of batch 0: workers are asked ahead of the
-    -- script.
+    -- Give the sampler its own random numbers, those of batch 0, since workers get requests ahead of the script.
     local drawn
     local function step()
       if drawn then core.set_rng_state(drawn, "cpu") end
@@ -142,7 +141,7 @@ local function requests(self, first, seed)
   local order = dataset.numbers("DataLoader: the sampler",
     self.sampler.indices and self.sampler:indices() or list_of(self.sampler:iter()))
   local n, size = order.shape[1], self.batch_size
-  local at = (first - 1) * size + 1 -- the next batch's first place in the order
+  local at = (first - 1) * size + 1 -- position in the order at which the next batch begins
   return function()
     local count = math.min(size, n - at + 1)
     if count <= 0 or self.drop_last and count < size then return nil end
@@ -154,8 +153,8 @@ end
 
 local MOST = 2 ^ 52
 
--- Batch k's random numbers come from the seed that is this and k. It follows from the loader's seed and the epoch;
--- without one from where its generator, or the CPU's, stands, which stays there.
+-- Returns the seed of a pass; batch k's is this plus k. It follows from the loader's seed and the epoch or, without a
+-- seed, from the state of its generator or the CPU's, which it does not advance.
 local function seed_of_pass(self, epoch)
   local base = self.seed
   if not base then
@@ -166,7 +165,7 @@ local function seed_of_pass(self, epoch)
   return core.draws(MOST, base % 2 ^ 32 + epoch % 2 ^ 20 * 2 ^ 32, 1):item()
 end
 
--- As workers.walk, made here.
+-- Does the same as workers.walk, without workers.
 local function walk_alone(self, batch_plan, next_numbers, pass)
   local make, is_shared = batches.maker(batch_plan, 0, 1, batches.begin_random)
   local k = pass.batch
@@ -189,7 +188,7 @@ local function walk_alone(self, batch_plan, next_numbers, pass)
   end, function() return true end
 end
 
--- What pins batches here: nothing where there is no need to, or where workers do and nobody asks whether it pays.
+-- Returns the function that pins batches in the script's thread; nil if none is needed, or workers pin unconditionally.
 local function pinner(self)
   local there = self.device and self.device:find "^cuda" and self.device
   self.pins = nil
@@ -200,8 +199,8 @@ local function pinner(self)
   return pinner_of {device = there or core.device "cuda", always = self.pin_memory, by_worker = self.pins}
 end
 
--- pass: {epoch, batch: how many have been given, offset: how many of these the sampler's order does not have any more,
--- since there were other ranks, seed, shared, sets}
+-- Returns the iterator of a pass. pass: {epoch, batch: number of batches yielded, offset: the number of them before the
+-- sampler's order, which another number of ranks took, seed, shared, sets}
 local function walk(self, pass)
   local batch_plan = {
     set = self.dataset, collate_fn = self.collate_fn, batch_size = self.batch_size, drop_last = self.drop_last,
@@ -278,7 +277,7 @@ local function resume(self)
   end)
 end
 
--- A warning, once and on rank 0, where a second pass has the order of the last one.
+-- Warns, once and on rank 0, if a pass has the same order as the last one.
 local function warn_of_same_order(self, order)
   if self.has_warned or not class.is(order, sampler.DistributedSampler) then return end
   if order.shuffle and order.rank == 0 and self.last_epoch == order.epoch then
@@ -320,8 +319,8 @@ local PASS = {
   workers = "count",
 }
 
--- The sampler's state for the rest of an epoch that another number of ranks began, which this one divides again; nil if
--- it is the same number.
+-- Returns the sampler's state for the rest of an epoch that another number of ranks began, which this number divides
+-- again; nil if the number is the same.
 local function state_for_other_ranks(self, state)
   local order, pass = order_of(self), state.pass
   local of_order = type(pass) == "table" and pass.sampler or state.sampler
@@ -332,8 +331,8 @@ local function state_for_other_ranks(self, state)
   return order:state_after(of_order, batches_taken * each)
 end
 
---- Raises an error for the states of ranks of which another number of ranks cannot share the rest of the epoch: those
---- at different batches. Checkpoints call it.
+--- Fails for the states of ranks that are at different batches, since another number of ranks cannot share the rest of
+--- such an epoch. Checkpoints call it.
 function DataLoader.check_rank_states(_, states)
   local first = states[1].pass
   for r, state in ipairs(states) do

@@ -1,8 +1,8 @@
---- A loader's workers: threads, or processes, each with a Lua state and a copy of the set of its own. They are notified
---- which batch to make of which samples, and send it back; between threads tensors are passed on, not copied.
+--- Runs a loader's workers: threads or processes, each with its own Lua state and copy of the set. They receive the
+--- number and samples of a batch, make it and send it back; threads pass tensors without copying.
 ---
---- Which worker makes a batch changes nothing in it: its random numbers come from a seed of the batch's own, and what
---- dtype columns of plain numbers have is settled by the first batch before others are asked for.
+--- A batch does not depend on the worker that makes it: its random numbers come from its own seed, and the first batch
+--- sets the dtypes of columns of plain numbers before others are requested.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local batches = require "luminary.data.make_batch"
@@ -17,10 +17,10 @@ local workers = {}
 
 -- ---- in the worker
 
--- Tensors on their way to another process lie in shared memory: copies do, whatever else holds the originals.
+-- Copies a tensor, which then moves to shared memory alone, even if other tensors share the original's memory.
 local function copied(t) return t.is_leaf and t:detach():clone():requires_grad_(t.requires_grad) or t end
 
--- math.random begins with much the same numbers after seeds that are near one another, as those of batches are: its own
+-- Seeds the random numbers of a batch. math.random begins alike after near seeds, as those of batches are, so its seed
 -- is drawn.
 local function begin_random(seed)
   batches.begin_random(seed)
@@ -28,8 +28,8 @@ local function begin_random(seed)
   batches.begin_random(seed)
 end
 
--- What makes batches by what the loader says a pass begins with: {batch_plan, init, pin}. Without a batch plan nothing
--- does, and nothing is held on to.
+-- Begins a pass by the loader's setup, {batch_plan, init, pin}. Returns the functions that make batches; nil without a
+-- batch plan, which releases everything.
 local function begin(index, count, setup)
   local batch_plan, made = setup.batch_plan, {batch_plan = setup.batch_plan, pin = setup.pin}
   batches.worker_info = batch_plan and {id = index, num_workers = count, dataset = batch_plan.set}
@@ -62,15 +62,15 @@ local function answer(made, request, processes)
   }
 end
 
-local IDLE = 0.05 -- seconds after a pass: then memory is given back, which takes longer than a short pass
+local IDLE = 0.05 -- seconds after a pass until memory is freed, which takes longer than a short pass
 
--- What the loader says next; nil if it has gone.
+-- Returns the loader's next message; nil if the loader has ended.
 local function listen(made)
   local text, tensors, handles
   if not made then text, tensors, handles = core.mp_receive(here.channel, IDLE) end
   if text == false then
     collectgarbage()
-    collectgarbage() -- what finalizers held
+    collectgarbage() -- the second cycle frees memory that finalizers held
   end
   if not text and (made or text == false) then text, tensors, handles = here.receive() end
   if text then return carrier.decode(text, tensors, handles) end
@@ -80,7 +80,7 @@ local function send(reply, how)
   core.mp_send(here.channel, carrier.encode("DataLoader: a batch", reply, how))
 end
 
---- Answers a loader until it has gone. It says what a pass begins with, and then asks for batches.
+--- Serves a loader until it is gone: it sends each pass's setup, and then requests batches.
 function workers.serve(index, count, processes)
   local how = {processes = processes, name_of = names.finder()}
   local made
@@ -99,12 +99,12 @@ function workers.serve(index, count, processes)
   end
 end
 
--- ---- where the script runs
+-- ---- in the script
 
 local Pool = {}
 Pool.__index = Pool
 
--- Workers, none of which runs yet. setup: text, tensors and handles that say what a pass begins with.
+-- Makes a pool whose workers have not started. setup: text, tensors and handles of a pass's setup.
 local function new_pool(loader, setup)
   local method, count = loader.worker_type, loader.num_workers
   local self = setmetatable({
@@ -116,7 +116,7 @@ local function new_pool(loader, setup)
   return self
 end
 
---- Worker i, which begins when it is first needed.
+--- Returns worker i, and starts it at the first call.
 function Pool:worker(i)
   if not self.list[i] then
     self.list[i] = Worker.start("DataLoader", {
@@ -127,7 +127,7 @@ function Pool:worker(i)
   return self.list[i]
 end
 
---- Ends the workers, those that are at work too.
+--- Ends the workers, including busy ones.
 function Pool:close()
   self.closed = true
   for i, worker in pairs(self.list) do
@@ -136,11 +136,11 @@ function Pool:close()
   for _, worker in pairs(self.list) do core.mp_close(worker.handle) end
 end
 
-local plain = function() end -- requests hold nothing that has a name
+local plain = function() end -- requests hold nothing to name
 
 function Pool:send(i, text, tensors, handles)
   local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors, handles)
-  if not ok and not problem:find("closed$") then error(problem, 0) end -- one that has ended shows that by its end
+  if not ok and not problem:find("closed$") then error(problem, 0) end -- a worker that ended is noticed by its end
 end
 
 function Pool:ask(i, request)
@@ -150,13 +150,13 @@ function Pool:ask(i, request)
   self:send(i, carrier.encode("DataLoader", request, {processes = self.processes, name_of = plain}))
 end
 
---- A pass begins for all of them, or, if the setup is of an empty table, is over.
+--- Begins a pass in all workers, or ends it if the setup is of an empty table.
 function Pool:begin(setup)
   self.setup = setup
   for i in pairs(self.list) do self:send(i, unpack(setup, 1, 3)) end
 end
 
---- The worker that has least to do.
+--- Returns the worker with the fewest requests.
 function Pool:idlest()
   local best = 1
   for i = 2, self.count do
@@ -174,7 +174,7 @@ local function gone(self, i)
   fail("DataLoader: worker %d %s", i - 1, end_of.message or Worker.how_it_ended(end_of))
 end
 
--- What has come, by number of the batch. Batches other than k, the one that is asked for, outlive the scope.
+-- Receives replies into `ready`, by number of the batch. Batches other than k, the requested one, outlive the scope.
 function Pool:collect(ready, k)
   for i, worker in pairs(self.list) do
     while self.asked[i] > 0 do
@@ -182,7 +182,7 @@ function Pool:collect(ready, k)
       if text == nil then gone(self, i) end
       if not text then break end
       local reply = carrier.decode(text, tensors, handles)
-      if reply.ok ~= nil then -- its last words
+      if reply.ok ~= nil then -- its final report
         worker.report = reply
         gone(self, i)
       end
@@ -219,10 +219,10 @@ local function raise(loader, reply)
     failure.text(problem, "the worker")))
 end
 
--- The pools of loaders between passes. Not in the loader itself, which may be sent to another thread within a set.
+-- Pools of loaders between passes. They are not fields of a loader, which may be sent to another thread within a set.
 local pools = setmetatable({}, {__mode = "k"})
 
--- Workers of the loader's last pass, or new ones, that know what is to be made.
+-- Returns the pool of the loader's last pass, or a new one, after sending it the setup.
 local function pool_of(loader, batch_plan)
   local pool = pools[loader]
   pools[loader] = nil
@@ -244,8 +244,8 @@ local function pool_of(loader, batch_plan)
   return pool
 end
 
--- Threads stay for the loader's next pass, since a Lua state takes its time to begin; of the last one's they forget all
--- that was sent to them.
+-- Keeps threads for the loader's next pass, since a Lua state is slow to start; they release everything of the last
+-- one.
 local function put_away(loader, pool)
   if pools[loader] or pool.processes and not loader.persistent_workers then return pool:close() end
   pools[loader] = pool
@@ -256,14 +256,14 @@ end
 
 local MOST_ASKED = 64 -- requests to a worker at a time; more than its channel holds
 
---- A function that returns the batches after number pass.batch, made by the loader's workers, each behind {batch = its
---- number, shared, sets}: what pass.from is to be for continuing after it; and whether the next one is there.
---- next_numbers() says what is in each, nil at the end; pass.seed + k is batch k's seed.
+--- Returns an iterator over the batches after number pass.batch, made by the loader's workers, each preceded by {batch
+--- = its number, shared, sets (the pass.sets that resume after it)}; and a function that returns true if the next batch
+--- is ready. next_numbers() returns the samples of each, nil at the end; pass.seed + k is batch k's seed.
 function workers.walk(loader, batch_plan, next_numbers, pass)
   local pool, ready, done = pool_of(loader, batch_plan), {}, {}
   local count = loader.num_workers
   local sent, given, ended, over = pass.batch, pass.batch, false, false
-  local sets, shared = {}, pass.shared -- states of the set, by worker if they share it out
+  local sets, shared = {}, pass.shared -- states of the set, by worker if they share it
   for i, set in pairs(pass.sets or {}) do sets[i] = set end
   local begun = {}
   pool.passes = pool.passes + 1
@@ -288,7 +288,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
       end
     end
   end
-  local function finish() -- once: the workers may be another iterator's by now
+  local function finish() -- only once: the workers may be in another pass by then
     over = true
     put_away(loader, pool)
   end
@@ -314,7 +314,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
             sets[shared and i or 1], made.sets = {batch = given, state = reply.state}, {}
             for worker, set in pairs(sets) do made.sets[worker] = set end
           end
-          ask() -- they make more while the script works with this one
+          ask() -- workers continue while the script uses this batch
           return made, unpack(reply.values, 1, reply.values.n)
         end
         done[i], done.n = true, (done.n or 0) + 1
@@ -327,7 +327,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
     pool:collect(ready)
     return ready[given + 1] ~= nil or batch_plan.is_stream and done[whose(given + 1)]
   end
-  -- After any error, of the sampler too, no worker makes batches that nobody will get.
+  -- After any error, also of the sampler, end the workers, whose batches would be unused.
   local function checked(ok, ...)
     if ok then return ... end
     pool:close()

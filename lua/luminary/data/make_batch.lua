@@ -1,6 +1,6 @@
---- Batches: samples of a set brought together, by the loader itself or by its workers. What makes them is a batch plan:
---- {set, collate_fn, batch_size, drop_last, dtypes, is_stream, rank, world}. rank of world is which part of a stream
---- that shares itself out is this process's.
+--- Makes batches of a set's samples, for the loader itself or its workers, by a batch plan: {set, collate_fn,
+--- batch_size, drop_last, dtypes, is_stream, rank, world}. rank and world are this process's part of a stream that is
+--- split.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -9,7 +9,7 @@ local fail = options.fail
 
 local batches = {}
 
---- A batch with f(t) in place of each of its tensors, those in plain tables included.
+--- Returns a batch with f(t) in place of each of its tensors, also in plain tables.
 function batches.map(f, v, seen)
   if core.is_tensor(v) then
     seen[v] = seen[v] or f(v)
@@ -26,8 +26,8 @@ end
 
 local collate
 
--- Numbers of Lua do not say whether they are integers or happen to be whole: a column's dtype is what its first batch
--- was, noted in `dtypes` by the column's path.
+-- Returns a column's dtype. Lua's numbers do not distinguish integers from whole floats, so the column's first batch
+-- decides, recorded in `dtypes` by the column's path.
 local function dtype_of(values, dtypes, path)
   local whole = true
   for _, v in ipairs(values) do whole = whole and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
@@ -39,7 +39,7 @@ local function dtype_of(values, dtypes, path)
   return dtypes[path]
 end
 
-local MAX_DEPTH = 100 -- of tables in a sample, which may contain itself
+local MAX_DEPTH = 100 -- levels of tables in a sample, which may contain itself
 
 local function collate_column(values, dtypes, path, depth)
   local first = values[1]
@@ -56,7 +56,7 @@ local function collate_column(values, dtypes, path, depth)
   return values
 end
 
--- A list of samples, each a table with the same keys, to one table of batches.
+-- Collates a list of samples, each a table with the same keys, to one table of batches.
 function collate(samples, dtypes, path, depth)
   if depth > MAX_DEPTH then
     fail("DataLoader: a sample's tables must be at most %d deep, got more; a sample must not contain itself", MAX_DEPTH)
@@ -73,7 +73,7 @@ function collate(samples, dtypes, path, depth)
   return batch
 end
 
--- nil would end the loop over the batches, without a word.
+-- Fails for nil, which would silently end the loop over the batches.
 local function given(what, first, ...)
   if first == nil then fail("DataLoader: %s returned nil for a batch, which would end the loop", what) end
   return first, ...
@@ -90,7 +90,7 @@ function batches.default_collate(samples)
   return unpack(batch)
 end
 
---- The batch of these samples, each a list of values; to a collate_fn a sample that is one plain table is that table.
+--- Joins samples, each a list of values, to a batch; collate_fn gets a sample that is one plain table as that table.
 function batches.join(batch_plan, samples)
   if batch_plan.collate_fn then
     for i, sample in ipairs(samples) do
@@ -101,8 +101,8 @@ function batches.join(batch_plan, samples)
   return unpack(collate(samples, batch_plan.dtypes, "", 1))
 end
 
--- A sample: the list of the values that a set returned. nil at its end is no value; before another value it would be
--- dropped in silence.
+-- Returns a sample: the list of the values that a set returned, without nils at its end. A nil before another value,
+-- which collating would silently drop, is an error.
 local function sample_of(batch_plan, method, number, ...)
   local n, sample = select("#", ...), {...}
   while n > 0 and sample[n] == nil do n = n - 1 end
@@ -114,7 +114,7 @@ local function sample_of(batch_plan, method, number, ...)
   return sample
 end
 
---- The batch of these sample numbers: an int64 tensor, or a list. batch_plan.at is the number that is asked for.
+--- Returns the batch of sample numbers, an int64 tensor or a list. batch_plan.at is the number being read.
 function batches.fetch(batch_plan, numbers)
   local set = batch_plan.set
   if not batch_plan.collate_fn and dataset.gathers(set) then
@@ -132,7 +132,7 @@ function batches.fetch(batch_plan, numbers)
   return batches.join(batch_plan, samples)
 end
 
--- A function that returns the samples of the next batch of a stream, a list, and nil at its end.
+-- Returns a function that returns the samples of a stream's next batch, a list; nil at its end.
 local function in_batches(batch_plan)
   local next_sample = batch_plan.set:iter()
   if type(next_sample) ~= "function" then
@@ -163,12 +163,12 @@ local function state_of(seed)
   return core.tensor(bytes, {dtype = "uint8", device = "cpu"})
 end
 
---- The CPU's random numbers come from a seed, below 2^53, from now on.
+--- Seeds the CPU's generator; the seed is below 2^53.
 function batches.begin_random(seed) core.set_rng_state(state_of(seed), "cpu") end
 
 -- ---- making
 
-local asked -- whether get_worker_info was: a stream that does shares itself out
+local asked -- true if get_worker_info was called: such a stream splits itself
 
 --- data.get_worker_info(): Returns the information about the current worker of a DataLoader, nil outside of a worker.
 function batches.get_worker_info()
@@ -176,18 +176,18 @@ function batches.get_worker_info()
   return batches.worker_info
 end
 
---- Whether a stream continues from a state of its own.
+--- Returns true if a stream resumes from its own state.
 function batches.has_state(batch_plan)
   return batch_plan.is_stream and class.has(batch_plan.set, "state_dict", "load_state_dict")
 end
 
---- A function that makes the batch of a request {batch = its number, seed, numbers, pass, from}, by worker `index`
---- (from 0) of `count`. begin_random(seed) is called before what draws random numbers. `from` = {batch, state}, with
---- a pass's first request: what the set's :state_dict() gave after that batch. Also returns, after each request,
---- whether the stream shares itself out.
+--- Returns a function that makes the batch of a request {batch = its number, seed, numbers, pass, from}, for worker
+--- `index` (from 0) of `count`. begin_random(seed) runs before code that draws random numbers. A pass's first request
+--- may have `from` = {batch, state}, the set's :state_dict() after that batch. The second result returns true if the
+--- stream splits itself.
 ---
---- Of a stream that does, by :shard or by get_worker_info, each worker makes its part, and every count-th batch of
---- all is its; of others each walks everything, by the same random numbers, and leaves out what others are asked for.
+--- In a stream that splits itself, by :shard or get_worker_info, each worker makes its part, and owns every count-th
+--- batch. In other streams each worker reads everything, with equal random numbers, and skips batches of other workers.
 function batches.maker(batch_plan, index, count, begin_random)
   if not batch_plan.is_stream then
     return function(request)
@@ -198,7 +198,7 @@ function batches.maker(batch_plan, index, count, begin_random)
   local set, parts = batch_plan.set, batch_plan.world * count
   local shared = type(set.shard) == "function"
   if shared and parts > 1 then set:shard(batch_plan.rank * count + index, parts) end
-  local function watched(f, ...) -- loaders within sets come here too
+  local function watched(f, ...) -- nested loaders call it too
     local before = asked
     asked = shared
     local result = f(...)
@@ -221,7 +221,7 @@ function batches.maker(batch_plan, index, count, begin_random)
       at = at + (known and count or 1)
       begin_random(seed + at)
       samples = watched(take)
-      if shared and not known then at = at - 1 + (request.from and count or index + 1) end -- it has asked only now
+      if shared and not known then at = at - 1 + (request.from and count or index + 1) end -- it just split itself
     until samples == nil or at >= request.batch
     if samples then return batches.join(batch_plan, samples) end
   end

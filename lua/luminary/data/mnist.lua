@@ -1,4 +1,4 @@
---- The data sets that come as IDX files.
+--- Reads the data sets that consist of IDX files.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"

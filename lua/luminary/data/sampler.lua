@@ -1,5 +1,5 @@
---- Samplers: in which order a loader visits a set. Each has :len() and :indices(), a 1-d int64 tensor of
---- sample numbers for one epoch. A user's own may have :iter(), a Lua iterator, instead.
+--- Defines samplers, the order in which a loader visits a set. Each has :len() and :indices(), a 1-d int64 tensor of
+--- sample numbers for one epoch. A custom one may have :iter(), a Lua iterator, instead.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -26,7 +26,7 @@ function Sampler:iter()
   end
 end
 
---- Returns what the order of the next epoch depends on, beside the default generator, as a plain table.
+--- Returns the state that sets the order of the next epoch, besides the default generator, as a plain table.
 function Sampler:state_dict() return {epoch = self.epoch} end
 --- Loads a state_dict.
 function Sampler:load_state_dict(state)
@@ -34,12 +34,12 @@ function Sampler:load_state_dict(state)
   self.epoch = self.epoch and options.arg("load_state_dict", "the sampler's epoch", epoch, "natural")
 end
 
--- What draws does so from a seed or from a generator.
+-- Fails if a sampler has both a seed and a generator.
 local function check_source(who, sampler)
   if sampler.seed and sampler.generator then options.exclusive(who, "seed", "generator") end
 end
 
--- 1 to n in the next order of a sampler without a seed.
+-- Returns 1 to n in the next order of a sampler without a seed.
 local function order_of(sampler, n) return core.ops.randperm(n, {device = "cpu", generator = sampler.generator}) end
 
 --- data.SequentialSampler(set): Samples elements sequentially, always in the same order.
@@ -143,7 +143,7 @@ end)
 function Weighted:len() return self.num_samples end
 Weighted.set_epoch = Random.set_epoch
 
--- The first of rising sums that is above x.
+-- Returns the index of the first of ascending sums that is above x.
 local function place(sums, x)
   local low, high = 1, #sums
   while low < high do
@@ -153,7 +153,7 @@ local function place(sums, x)
   return low
 end
 
-local MOST = 2 ^ 52 -- how many different numbers between 0 and 1 are drawn
+local MOST = 2 ^ 52 -- the number of different random numbers between 0 and 1
 
 --- Returns the indices of an epoch, a 1-d int64 tensor.
 function Weighted:indices()
@@ -169,7 +169,7 @@ function Weighted:indices()
       sums[i] = total
     end
     for i, draw in ipairs(draws) do found[i] = place(sums, (draw - 0.5) / MOST * total) end
-  else -- each has a time until it comes, exponential with rate w; the first ones are taken
+  else -- exponential arrival times with rate w: take the first ones
     local times, order = {}, {}
     for i, w in ipairs(weights) do
       times[i] = w > 0 and -math.log((draws[i] - 0.5) / MOST) / w or 1 / 0
@@ -217,7 +217,7 @@ function Batch:load_state_dict(state)
   if state then self.sampler:load_state_dict(state) end
 end
 
---- The state after each rank has taken `count` batches, if the wrapped sampler has another number of ranks; else nil.
+--- Returns the state after `count` batches on each rank, if the wrapped sampler had another number of ranks; or nil.
 function Batch:state_after(state, count)
   local inner = state.sampler and class.has(self.sampler, "state_after")
     and self.sampler:state_after(state.sampler, count * (state.batch_size or self.batch_size))
@@ -254,10 +254,10 @@ Distributed.init = signature.of([[DistributedSampler(set, {num_replicas: count, 
     fail("DistributedSampler: %d samples are fewer than the %d ranks; run at most %d processes, or use a larger "
       .. "dataset", n, self.num_replicas, n)
   end
-  self.start = 0 -- how many of the next order other numbers of ranks have had
+  self.start = 0 -- number of samples of the next order that other numbers of ranks took
 end)
 
--- What a rank gets of n samples.
+-- Returns the number of a rank's samples of n.
 local function share(self, n) return (self.drop_last and math.floor or math.ceil)(n / self.num_replicas) end
 
 function Distributed:len() return share(self, dataset.length("DistributedSampler", self.set)) end
@@ -267,7 +267,7 @@ Distributed.set_epoch = signature.of("set_epoch(epoch: natural)", function(self,
   self.epoch, self.start = epoch, 0
 end)
 
---- Returns the indices of an epoch, a 1-d int64 tensor; after load_state_dict those of the rest of it.
+--- Returns the indices of an epoch, a 1-d int64 tensor; after load_state_dict, only the rest of the epoch.
 function Distributed:indices()
   local n, start = dataset.length("DistributedSampler", self.set), self.start
   self.start = 0
@@ -280,7 +280,7 @@ function Distributed:indices()
   return order:slice(1, start + self.rank + 1, last, self.num_replicas):contiguous()
 end
 
---- Returns what the order of the next epoch depends on, as a plain table.
+--- Returns the state that sets the order of the next epoch, as a plain table.
 function Distributed:state_dict()
   return {
     epoch = self.epoch, start = self.start, num_replicas = self.num_replicas,
@@ -301,11 +301,11 @@ function Distributed:load_state_dict(state)
   self.start = start
 end
 
---- The state after each rank has taken `count` of the order of a state: another number of ranks divides what is left.
---- nil for a state of as many ranks.
+--- Returns the state after each rank took `count` samples of a state's order, whose rest another number of ranks
+--- divides; nil if the number of ranks is the same.
 function Distributed:state_after(state, count)
   if (state.num_replicas or self.num_replicas) == self.num_replicas then return nil end
-  self:load_state_dict(state) -- which checks it
+  self:load_state_dict(state) -- checks the state
   local ranks = options.arg("load_state_dict", "the sampler's num_replicas", state.num_replicas, "count")
   local n = dataset.length("DistributedSampler", self.set)
   self.start = math.min(self.start + count * ranks, n)

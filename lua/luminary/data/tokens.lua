@@ -1,4 +1,4 @@
---- Files of tokens, numbers one after the other.
+--- Reads files of token ids.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -31,12 +31,12 @@ TokenDataset.init = signature.of([[TokenDataset(path: string, {block_size: count
   end
 end)
 
---- Whether there is a transform.
+--- Returns true if there is a transform.
 function TokenDataset:one_by_one() return self.transform ~= nil end
 
 function TokenDataset:len() return math.floor((self.tokens - self.block_size - 1) / self.stride) + 1 end
 
--- The samples of a 1-d int64 tensor of numbers, or of a list: x and y, int64 [N, block_size].
+-- Returns the samples of a 1-d int64 tensor of numbers, or of a list: x and y, int64 [N, block_size].
 local function blocks(self, index)
   index = dataset.numbers("TokenDataset", index)
   return core.file_blocks(records.source(self), index, self.dtype, self.offset, self.block_size, self.stride,

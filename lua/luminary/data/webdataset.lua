@@ -1,4 +1,4 @@
---- Samples in tar archives, as WebDataset lays them out (https://github.com/webdataset/webdataset).
+--- Reads samples from tar archives in WebDataset's layout (https://github.com/webdataset/webdataset).
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local results_as_list = require "luminary.base.results_as_list"
@@ -13,7 +13,7 @@ local fail = options.fail
 --- data.WebDataset(…): Streams samples from tar archives (shards), plain or gzipped, in the format of WebDataset.
 local WebDataset = class.define("WebDataset", IterableDataset)
 WebDataset.__makes = "shards"
-WebDataset.shard_ranks = true -- a loader asks
+WebDataset.shard_ranks = true -- the loader reads it
 
 -- ---- patterns
 
@@ -28,7 +28,7 @@ local function numbers(from, to)
   return list
 end
 
--- What stands between braces.
+-- Returns the alternatives between braces.
 local function choices_of(inner)
   local from, to = inner:match "^(%d+)%.%.(%d+)$"
   if from then return numbers(from, to) end
@@ -38,7 +38,7 @@ local function choices_of(inner)
   return list
 end
 
--- All that a pattern stands for, as a shell's braces; counted before there are that many.
+-- Appends all expansions of a pattern with a shell's braces, after checking their number.
 local function expand(pattern, list)
   local parts, count = {}, 1
   local rest = pattern:gsub("([^{}]*){([^{}]*)}", function(before, inner)
@@ -75,7 +75,7 @@ local function shards_of(shards)
   return list
 end
 
--- ---- decoders: of bytes, and the name for messages
+-- ---- decoders of bytes; `name` is for messages
 
 local decoders = {}
 
@@ -93,7 +93,7 @@ function decoders.jpg(set, bytes, name) return decoding.finish(decoding.encoded(
 decoders.text = decoders.txt
 for _, ending in ipairs {"jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"} do decoders[ending] = decoders.jpg end
 
--- A decoder's error as one of the sample's: images' name it, and a transform's own are not for here.
+-- Decodes a file. A decoder's error becomes the sample's; images' errors name it already, a transform's pass through.
 local function decode(set, extension, bytes, name)
   if set.decoders == false then return bytes end
   local kind = extension:match "[^.]*$"
@@ -130,7 +130,7 @@ WebDataset.init = signature.of([[WebDataset(shards, {fields: table, transform: c
   self.part, self.parts = 0, 1
 end)
 
---- Part i, from 0, of n: a loader's worker has it called.
+--- Selects part i, from 0, of n. A loader's worker calls it.
 WebDataset.shard = signature.of("WebDataset:shard(i: natural, n: count)", function(self, i, n)
   self.part, self.parts = i, n
   if i >= n then fail("WebDataset:shard: part %d is out of range for %d parts (parts start at 0)", i, n) end
@@ -138,7 +138,7 @@ end)
 
 local function draw(n) return core.ops.randint(1, n + 1, {1}):item() end
 
--- This part's shards in the order of this pass, and whether the samples are shared out instead.
+-- Returns this part's shards in the order of this pass, and true if parts split the samples instead of the shards.
 local function plan(self)
   local whole, list = #self.shards >= self.parts, {}
   for i, path in ipairs(self.shards) do
@@ -153,7 +153,7 @@ local function plan(self)
   return list, not whole
 end
 
--- A function that returns samples of undecoded files, one after the other: {key, shard, files}.
+-- Returns a function that returns samples of undecoded files, one after another: {key, shard, files}.
 local function walk(self)
   local list, by_sample = plan(self)
   local at, count, tar, current = 0, 0, nil, nil
@@ -172,7 +172,7 @@ local function walk(self)
     current = {key = key, shard = list[at], files = {}}
     current.left_out = by_sample and (count - 1) % self.parts ~= self.part
   end
-  -- The sample that this file ends, if it does.
+  -- Adds a file. Returns the sample that this file ends, if there is one.
   local function take(name)
     local folder = name:match "^.*/" or ""
     local stem, extension = name:sub(#folder + 1):match "^([^.]+)%.(.*)$"
@@ -214,7 +214,7 @@ local function walk(self)
   end
 end
 
--- Samples in the order in which they are drawn from `room` that wait.
+-- Shuffles samples: each is drawn from a buffer of `room` samples.
 local function shuffled(next_raw, room)
   if room < 2 then return next_raw end
   local waiting, ended = {}, false
@@ -257,14 +257,14 @@ local function decoded(self, sample)
     for i, extensions in ipairs(self.fields) do values[i] = value(file_of(sample, extensions)) end
     return unpack(values, 1, #self.fields)
   end
-  for _, extension in ipairs(sorted_extensions(sample)) do -- in order: transforms may draw random numbers
+  for _, extension in ipairs(sorted_extensions(sample)) do -- sorted, since transforms may draw random numbers
     values[extension] = value(extension, sample.files[extension])
   end
   values.__key__ = sample.key
   return values
 end
 
---- for sample… in set:iter() do: this part's samples.
+--- for sample… in set:iter() do: Iterates over this part's samples.
 function WebDataset:iter()
   local next_raw = shuffled(walk(self), self.shuffle)
   local given

@@ -1,13 +1,13 @@
---- Collectives. Each takes its tensors, then options in one table: group (the default one), async_op (false; true
---- returns a work at once, with work:wait([seconds]) and work:is_completed()), timeout in seconds (the group's), and
---- `op` where there is a reduction: "sum", "mean" (of floats), "product", "min", "max", "band" or "bor" (of integers
---- and bool). Tensors are written in place, and may have any dtype, sizes and strides; dtype and sizes must be the same
---- on all ranks. Roots and peers are ranks in the world, also in groups of some ranks. What a rank does not agree on
---- with the others, and what happened to another rank, is an error that names that rank.
---- A work continues with the memory its tensors had, whatever they are given meanwhile (t.data = other, net:double()).
---- Over nccl a call returns once it is enqueued, as PyTorch's do, and such an error comes from a later call or work.
---- Once there was one, what collectives were to write is undefined, with all that was made of it: reading a tensor, by
---- t:item() say, then returns undefined values. Before results are saved, say, dist.barrier() makes sure of them.
+--- Provides collectives. Each takes its tensors, then options in one table: group (the default one), async_op (false;
+--- true returns a work at once, with work:wait([seconds]) and work:is_completed()), timeout in seconds (the group's),
+--- and for reductions `op`: "sum", "mean" (of floats), "product", "min", "max", "band" or "bor" (of integers and bool).
+--- Tensors are written in place, and may have any dtype, sizes and strides; dtype and sizes must be the same on all
+--- ranks. Roots and peers are ranks in the world, also in groups of some ranks. A disagreement between ranks, or the
+--- failure of another rank, is an error that names the rank.
+--- A work uses the memory its tensors had at the call, even if they get other memory meanwhile (t.data = other,
+--- net:double()). Over nccl a call returns once it is enqueued, as in PyTorch, and such an error is raised by a later
+--- call or work. After an error the outputs of collectives, and all tensors computed from them, are undefined: t:item()
+--- then returns undefined values. Call dist.barrier() to detect errors, for example before saving results.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -16,16 +16,16 @@ local fail = options.fail
 
 local collectives = {}
 
---- dist.ReduceOp: the names of the reductions: SUM, AVG (or MEAN), PRODUCT, MIN, MAX, BAND, BOR.
+--- dist.ReduceOp: Names the reductions: SUM, AVG (or MEAN), PRODUCT, MIN, MAX, BAND, BOR.
 collectives.ReduceOp = options.strict("dist.ReduceOp", {
   SUM = "sum", AVG = "mean", MEAN = "mean", PRODUCT = "product", MIN = "min", MAX = "max", BAND = "band", BOR = "bor",
 })
 local reduction = [[op = "sum" | "mean" | "product" | "min" | "max" | "band" | "bor", ]]
 
--- The options that all have, after their own.
+-- The options of all collectives, after their own.
 local common = "group, async_op = false, *, timeout: seconds"
 
--- The options once they are read: `group` is resolved.
+-- Returns the options with `group` resolved.
 local function finish(who, opts)
   opts.group = groups.resolve(who, opts.group)
   return opts
@@ -47,7 +47,7 @@ end
 
 local function same_sizes(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
--- Checks the one tensor, `all`, that has the tensors of all ranks, such as t: stacked, or joined along dim 1.
+-- Checks `all`, the one tensor for the tensors of all ranks, which are like t: stacked, or joined along dim 1.
 local function check_joined(who, name, all, name_of_t, t, group)
   if all.dtype ~= t.dtype then options.dtypes_differ(who, name, all, name_of_t, t) end
   local joined = t.shape
@@ -96,7 +96,7 @@ collectives.all_gather_into_tensor = signature.of("all_gather_into_tensor(output
   return run("all_gather", opts, nil, t, {output}) or output
 end)
 
--- The list is looked at on the root alone; elsewhere it may be there or not.
+-- Checks a list on the root; other ranks ignore it.
 local function list_at(who, name, list, root, group)
   if groups.default.rank ~= root then return nil end
   if list == nil then
@@ -137,7 +137,7 @@ collectives.reduce_scatter_tensor = signature.of("reduce_scatter_tensor(output: 
   return run("reduce_scatter", opts, nil, output, {input}) or output
 end)
 
---- Scatters a list of tensors from each rank to all ranks and gathers what came in a list.
+--- Scatters a list of tensors from each rank to all ranks, and gathers the received tensors in a list.
 collectives.all_to_all = signature.of("all_to_all(outputs: list, inputs: list, {"
   .. common .. "})", function(outputs, inputs, opts)
   finish("all_to_all", opts)
@@ -146,7 +146,7 @@ collectives.all_to_all = signature.of("all_to_all(outputs: list, inputs: list, {
   return run("all_to_all", opts, nil, nil, outputs, inputs) or outputs
 end)
 
--- t's parts for the ranks, as views: equal ones, or as many rows as `sizes` says.
+-- Returns t's parts for the ranks, as views: equal ones, or with the numbers of rows in `sizes`.
 local function parts(who, name, t, sizes, group)
   local rows, sum = t.ndim > 0 and t.shape[1] or 0, 0
   if not sizes then
@@ -165,8 +165,8 @@ local function parts(who, name, t, sizes, group)
   return core.no_grad(t.split, t, sizes, 1)
 end
 
---- dist.all_to_all_single(…): Splits a tensor, scatters the parts to all ranks and concatenates the parts that come
---- from them.
+--- dist.all_to_all_single(…): Splits a tensor, scatters the parts to all ranks and concatenates the parts received from
+--- them.
 collectives.all_to_all_single = signature.of([[all_to_all_single(output: tensor, input: tensor,
   {output_split_sizes: table, input_split_sizes: table, ]] .. common .. "})", function(output, input, opts)
   local who = "all_to_all_single"
@@ -193,7 +193,7 @@ collectives.monitored_barrier = signature.of([[monitored_barrier({group, timeout
   return run("barrier", opts)
 end)
 
--- ---- from one rank to another
+-- ---- point-to-point messages
 
 local to_peer = ": natural, group, tag: natural = 0, *, timeout: seconds})"
 
@@ -224,7 +224,7 @@ collectives.irecv = signature.of("irecv(tensor: tensor, {src" .. to_peer, functi
   return post("irecv", t, true, opts)
 end)
 
--- ---- several of them at once
+-- ---- batches of messages
 
 local P2POp = {}
 P2POp.__index = P2POp
@@ -243,7 +243,7 @@ local function new_op(who, op, t, peer, opts)
   }, P2POp)
 end
 
---- A send or a receive for dist.batch_isend_irecv.
+--- Makes a send or a receive for dist.batch_isend_irecv.
 collectives.P2POp = signature.of("P2POp(op, tensor, peer, {group, tag: natural = 0})", function(op, t, peer, opts)
   return new_op("P2POp", op, t, peer, opts)
 end)

@@ -1,13 +1,13 @@
---- Process groups: which there are in this Lua state, and which ranks are in them.
+--- Manages the process groups of this Lua state, and their ranks.
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local fail = options.fail
 
--- world: the core's, nil with one process; default: the group of all, nil before init; start_cause: why it was not made
+-- world: the core's, nil with one process; default: the group of all, nil before init; start_cause: why init failed
 local groups = {}
-local open = {} -- all groups as they were made, so that none closes before destroy_process_group says so
+local open = {} -- all groups in the order of creation, kept alive until destroy_process_group closes them
 
 local Group = {}
 Group.__index = Group
@@ -22,8 +22,8 @@ function Group:__tostring()
   return ("ProcessGroup(%s, rank %d of %d%s)"):format(self.backend, self.rank, self.size, ranks)
 end
 
---- group:rank() and group:size() as methods would clash with the fields; these are fields:
---- rank, size, ranks (in the world), backend, handle (the core's).
+--- Makes a group with the fields rank, size, ranks (in the world), backend, handle (the core's). Methods group:rank()
+--- and group:size() would clash with the fields.
 local function new(handle, backend)
   local rank, size, ranks = core.dist_members(handle)
   local group = setmetatable({handle = handle, backend = backend, rank = rank, size = size, ranks = ranks}, Group)
@@ -31,16 +31,16 @@ local function new(handle, backend)
   return group
 end
 
---- dist.NON_MEMBER: The value that dist.new_group returns on ranks outside of the group.
+--- dist.NON_MEMBER: Stands for a group on ranks outside of it; dist.new_group returns it there.
 groups.NON_MEMBER = setmetatable({}, {__tostring = function() return "dist.NON_MEMBER" end})
 
---- The default group, or an error that says that there is none.
+--- Returns the default group; fails if there is none.
 function groups.need(who)
   if not groups.default then fail("%s: no process group; call dist.init_process_group() first", who) end
   return groups.default
 end
 
---- The group an option names; the default one without.
+--- Returns the group that an option names; by default the default group.
 function groups.resolve(who, group)
   local default = groups.need(who)
   if group == nil then return default end
@@ -55,11 +55,11 @@ function groups.resolve(who, group)
   return group
 end
 
---- A backend's text as the core writes it: "cuda:NCCL, cpu:gloo" is "cpu:gloo,cuda:nccl". One that is not there is an
---- error that names the available ones.
+--- Returns a backend's text in the core's form: "cuda:NCCL, cpu:gloo" becomes "cpu:gloo,cuda:nccl". An unavailable
+--- backend is an error that lists the available ones.
 function groups.backend(who, text) return core.dist_has((text:lower():gsub("%s", "")), who) end
 
---- world: from core.dist_open, or nil for one process alone.
+--- Starts the default group. world: from core.dist_open, or nil for one process alone.
 function groups.start(world, backend, size)
   if not world then
     groups.default = new(core.dist_solo(), "solo")
@@ -71,7 +71,7 @@ function groups.start(world, backend, size)
   groups.world, groups.start_cause = world, nil
 end
 
---- What the store knows of the failure of this or another rank, as core.dist_cause has it, or nil.
+--- Returns the store's record of this or another rank's failure, as core.dist_cause does, or nil.
 function groups.cause() return groups.world and core.dist_cause(groups.world) or groups.start_cause end
 
 local function close(group)
@@ -82,7 +82,7 @@ local function close(group)
   end
 end
 
---- Ends one group, or with the default one everything: on all ranks in one order, since a backend may have them meet.
+--- Closes one group, or with the default one all: on all ranks in the same order, since a backend may synchronize.
 function groups.destroy(group)
   if group ~= groups.default then return close(group) end
   for i = #open, 1, -1 do close(open[i]) end
@@ -90,7 +90,7 @@ function groups.destroy(group)
   groups.world, groups.default = nil, nil
 end
 
--- A list of ranks in the world, sorted and checked.
+-- Returns a list of ranks in the world, sorted and checked.
 local function check_ranks(who, ranks, size)
   local list, entries = {}, 0
   for _ in pairs(ranks) do entries = entries + 1 end
@@ -120,7 +120,7 @@ groups.new_group = signature.of("new_group({ranks: list, timeout: seconds, backe
   return handle and new(handle, backend) or groups.NON_MEMBER
 end)
 
--- ---- asking
+-- ---- queries
 
 local function member(who, group)
   if group == groups.NON_MEMBER then

@@ -1,4 +1,4 @@
---- dist: Process groups: collectives and messages between the processes of a job.
+--- dist: Provides process groups: collectives and messages between the processes of a job.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -18,7 +18,7 @@ for _, name in ipairs {
   dist[name] = groups[name]
 end
 
---- dist.group: dist.group.WORLD is the group of all ranks; nil before dist.init_process_group.
+--- dist.group: Holds dist.group.WORLD, the group of all ranks; nil before dist.init_process_group.
 dist.group = setmetatable({}, {__index = function(_, key)
   if key == "WORLD" then return groups.default end
   fail("dist.group has no '%s'; its only field is WORLD", tostring(key))
@@ -50,7 +50,7 @@ dist.init_process_group = signature.of([[init_process_group({backend: string, in
   local ok, problem = pcall(groups.start, world, backend or core.dist_backend(world), size)
   if not ok then
     groups.start_cause = core.dist_cause(world)
-    core.dist_fail(world, "", problem) -- the others wait for this rank there
+    core.dist_fail(world, "", problem) -- the other ranks wait for this one
     core.dist_close(world)
     error(problem, 0)
   end
@@ -90,13 +90,13 @@ function dist.get_local_rank()
   return groups.world and core.dist_local_rank(groups.world) or 0
 end
 
---- Returns the device for this process: "cuda:<local rank>" where there is a GPU, else "cpu".
+--- Returns the device for this process: "cuda:<local rank>" if there is a GPU, else "cpu".
 function dist.local_device()
   local cards = core.device_count("cuda")
   return cards > 0 and "cuda:" .. dist.get_local_rank() % cards or "cpu"
 end
 
 options.strict("dist", dist)
--- lm.dist(x, other) is PyTorch's torch.dist, the norm of a difference.
+-- Make lm.dist(x, other) PyTorch's torch.dist, the norm of a difference.
 getmetatable(dist).__call = function(_, ...) return core.methods.dist(...) end
 return dist

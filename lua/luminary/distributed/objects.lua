@@ -1,5 +1,5 @@
---- Collectives of plain Lua values: nil, booleans, numbers, strings, and tables of them. They travel as bytes and are
---- only ever read as data.
+--- Provides collectives of plain Lua values: nil, booleans, numbers, strings, and tables of them. They are sent as
+--- bytes and only read as data.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -41,7 +41,7 @@ objects.broadcast_object_list = signature.of([[broadcast_object_list(list: list,
   return list
 end)
 
--- Every rank's text, padded to the longest: their tensors here, and their lengths. `gather` does it once for tensors.
+-- Gathers all ranks' texts, padded to the longest: returns tensors on this rank, and lengths. `gather` gathers tensors.
 local function gather_texts(text, group, gather)
   local mine, longest = core.tensor({#text}, {dtype = "int64"}), core.tensor({#text}, {dtype = "int64"})
   collectives.all_reduce(longest, {op = "max", group = group})

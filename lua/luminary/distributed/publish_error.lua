@@ -1,8 +1,8 @@
---- What an uncaught error leaves behind: the other ranks learn it, and files that a launcher reads.
+--- Publishes an uncaught error: notifies the other ranks, and writes files that a launcher reads.
 ---
---- LM_ERROR_FILE gets one JSON object: rank, kind ("error", or what failed on another rank: "died", "frozen",
---- "absent", "left", "unreachable"; or "mismatch": ranks made different calls), cause_rank, message, traceback,
---- time. TORCHELASTIC_ERROR_FILE gets what torchrun's agent prints.
+--- LM_ERROR_FILE gets one JSON object: rank, kind ("error", or the kind of another rank's failure: "died", "frozen",
+--- "absent", "left", "unreachable"; or "mismatch": ranks made different calls), cause_rank, message, traceback, time.
+--- TORCHELASTIC_ERROR_FILE gets the text that torchrun's agent prints.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 
@@ -11,14 +11,14 @@ local function write(path, value)
   pcall(function() core.growing_file_write(core.growing_file_open(path, false), json_encode(value) .. "\n") end)
 end
 
---- message: the error's text; traceback: that text with where it came from.
+--- Publishes an error. message: its text; traceback: the text with its traceback.
 return function(message, traceback)
   local groups = package.loaded["luminary.distributed.groups"]
   local world = groups and groups.world
   local rank = world and groups.default and groups.default.rank or tonumber(core.getenv "RANK") or 0
   local cause = groups and groups.cause()
   local elsewhere = cause and cause.rank ~= rank
-  local known = elsewhere or cause and cause.kind == "mismatch" -- which is of several ranks
+  local known = elsewhere or cause and cause.kind == "mismatch" -- a mismatch is a failure of several ranks
   write(core.getenv "LM_ERROR_FILE", {
     rank = rank, kind = known and cause.kind or "error", cause_rank = elsewhere and cause.rank or rank,
     message = message, traceback = traceback, time = os.time(),
@@ -26,7 +26,7 @@ return function(message, traceback)
   write(core.getenv "TORCHELASTIC_ERROR_FILE", {
     message = {message = message, extraInfo = {py_callstack = traceback, timestamp = tostring(os.time())}},
   })
-  if world then -- last: once the others know, a launcher may be quick to end this process
+  if world then -- last: once the others know, a launcher may end this process at once
     local where, text = message:match("^([^\n]-:%d+): (.*)$")
     core.dist_fail(world, where or "", text or message)
   end

@@ -1,5 +1,5 @@
---- Which rank of how many this process is, and where they meet: what the call says, then what a launcher
---- put in the environment.
+--- Determines this process's rank, the number of ranks, and where they meet: from the call's arguments, then from a
+--- launcher's environment variables.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local truncate_text = require "luminary.base.truncate_text"
@@ -8,8 +8,8 @@ local function fail(format, ...) options.fail(who .. format, ...) end
 
 local environment = {}
 
--- How launchers say it, in the order in which they are believed. Slurm only within a step: an sbatch script itself
--- has SLURM_PROCID without being one of several.
+-- Variables of launchers, in order of precedence. Slurm counts only within a step: an sbatch script itself has
+-- SLURM_PROCID although it is not one of several.
 local launchers = {
   {size = "WORLD_SIZE", rank = "RANK", by = "the environment"},
   {size = "OMPI_COMM_WORLD_SIZE", rank = "OMPI_COMM_WORLD_RANK", by = "mpirun"},
@@ -33,8 +33,8 @@ local function number(name, least, what, most)
   return value
 end
 
--- {size, rank, by} as far as a launcher reports, each with the name of its variable; {} without one. Of a rank alone,
--- in variables that tell both, we do not know whose it is.
+-- Returns {size, rank, by} as far as a launcher sets them, each with the name of its variable; {} without one. If only
+-- the rank is set, by variables that set both, its launcher is unknown.
 local function launched()
   for _, launcher in ipairs(launchers) do
     local size = launcher.size and number(launcher.size, 1, "number of processes")
@@ -56,7 +56,7 @@ local function check_alone()
   end
 end
 
---- rank and size out of {rank, world_size} and the environment, and the launcher ({} if none).
+--- Returns rank and size from {rank, world_size} and the environment, and the launcher ({} if none).
 function environment.place(given)
   local found = launched()
   local size, rank = given.world_size or found.size, given.rank or found.rank
@@ -84,9 +84,9 @@ function environment.place(given)
   return rank, size, found
 end
 
-local schemes = {"env", "tcp", "file"} -- a user's; the core also knows agent:// and pmix://
+local schemes = {"env", "tcp", "file"} -- for users; the core also knows agent:// and pmix://
 
---- An init_method as {scheme, rest} and, of tcp and file, a rank and a size that may follow it:
+--- Parses an init_method to {scheme, rest} and, for tcp and file, an optional rank and size after it:
 --- "tcp://host:port?rank=0&world_size=2".
 function environment.parse(method)
   local scheme, rest = method:match("^(%w+)://(.*)$")
@@ -109,13 +109,13 @@ function environment.parse(method)
   return {scheme = scheme, place = place or rest, rank = query.rank, world_size = query.world_size}
 end
 
---- The first host of Slurm's short form for many: "node01" of "node[01-03,7],x5".
+--- Returns the first host of Slurm's short form: "node01" of "node[01-03,7],x5".
 function environment.first_host(list)
   return (list:gsub("%[([^%],-]*)[^%]]*%]", "%1"):match("^[^,]*"))
 end
 
--- Where rank 0 of a Slurm step runs, if this is one of `size` tasks, and a port and a job's id that all of them derive.
--- Two steps on one host have the same port only by chance.
+-- Returns the host of rank 0 of a Slurm step, if this is one of `size` tasks, and a port and a job id that all tasks
+-- derive. Two steps on one host have the same port only by chance.
 local function slurm_step(rank, size)
   local list, job, step = variable "SLURM_STEP_NODELIST", variable "SLURM_JOB_ID", variable "SLURM_STEP_ID"
   if not (list and job and step and tonumber(variable "SLURM_STEP_NUM_TASKS") == size) then return nil end
@@ -129,7 +129,7 @@ local function slurm_step(rank, size)
   return host, 20000 + number_of % 10000, ("slurm/%s.%s"):format(job, step)
 end
 
--- Under a launcher that starts ranks without a word about where they meet: over its own means, if it has any for us.
+-- Returns the meeting place under a launcher that sets none: by PMIx, or else by Slurm's variables; fails without both.
 local function launcher_meeting(found, rank, size)
   local why = "PMIX_RANK is not this process's rank"
   if tonumber(variable "PMIX_RANK") == rank or not variable "PMIX_RANK" then
@@ -143,7 +143,7 @@ local function launcher_meeting(found, rank, size)
     .. "and MASTER_PORT, or pass init_method = \"tcp://host:port\" or \"file:///path/all/see\"", found.by, size, why)
 end
 
---- Where the store is to be found by this rank: the init_method that the core takes, and the job's id if one is known.
+--- Returns the init_method by which this rank finds the store, in the core's form, and the job's id if it is known.
 function environment.meeting(method, found, rank, size)
   local job = variable "LM_JOB"
   if method.scheme ~= "env" then return method.scheme .. "://" .. method.place, job end
@@ -156,18 +156,18 @@ function environment.meeting(method, found, rank, size)
   host, port = host or "127.0.0.1", port or 29500
   if host:find(":", 1, true) and not host:find("[", 1, true) then host = "[" .. host .. "]" end
   if variable "TORCHELASTIC_USE_AGENT_STORE" ~= "True" then return ("tcp://%s:%d"):format(host, port), job end
-  -- torchrun's agent owns that port; ours goes to a free one, published there.
+  -- torchrun's agent owns that port; our store takes a free one, which it publishes there.
   local run = ("%s/%s"):format(variable "TORCHELASTIC_RUN_ID" or "none", variable "TORCHELASTIC_RESTART_COUNT" or "0")
   return ("agent://%s:%d/luminary/%s"):format(host, port, run), job or "torchrun/" .. run
 end
 
---- The backend that the launcher asks for, or nil.
+--- Returns the backend that the launcher selects, or nil.
 function environment.backend() return variable "LM_BACKEND" end
 
---- The job's secret, or nil.
+--- Returns the job's secret, or nil.
 function environment.token() return variable "LM_TOKEN" end
 
---- Seconds after which a silent rank counts as dead; 0: never.
+--- Returns the seconds after which a silent rank counts as dead; 0: never.
 function environment.heartbeat_timeout()
   local text = variable "LM_HEARTBEAT_TIMEOUT"
   local seconds = tonumber(text or 10)
@@ -175,7 +175,7 @@ function environment.heartbeat_timeout()
   fail("LM_HEARTBEAT_TIMEOUT = '%s' must be a number of seconds", text)
 end
 
---- This process's rank on its host, if a launcher says it.
+--- Returns this process's rank on its host, if a launcher sets it.
 function environment.local_rank()
   for _, name in ipairs(local_ranks) do
     local rank = tonumber(variable(name))

@@ -1,10 +1,10 @@
---- Whether all ranks of a group describe the same thing: lines of text, compared with those of the group's first rank.
+--- Checks that all ranks of a group have equal descriptions: compares lines of text with the first rank's.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
---- alike(group, who, what, mine, more): `mine` is this rank's description, a line for each thing and a newline after
---- each. Collective. Where it differs from the first rank's, all ranks are notified, and the error names the first
---- difference: "who: the <what> from rank 0's: here …; there …". more: what a line that is missing is called.
+--- alike(group, who, what, mine, more): Compares this rank's description `mine`, lines that each end with a newline,
+--- with the first rank's. Collective. If any differs, all ranks fail, and the error names the first difference: "who:
+--- the <what> from rank 0's: here …; there …". more: the name of a missing line.
 return function(group, who, what, mine, more)
   local first = core.reducer_share_text(group.handle, mine)
   if first == mine then return end

@@ -1,4 +1,4 @@
---- What lm.save makes of tables of tensors and plain values: a safetensors file.
+--- Converts tables of tensors and plain values to safetensors files, for lm.save, and back.
 ---
 --- A flat table of tensors by name is a plain safetensors file, which Python reads. Anything deeper is
 --- described as JSON in the file's __metadata__ under "luminary"; its tensors are named by their path
@@ -7,12 +7,12 @@
 ---   {"tensor": name}                           a tensor of the file
 ---   {"number": "inf" | "-inf" | "nan"}         numbers that JSON lacks
 ---   {"integer": digits}                        int64 cdata
----   {"bytes": hexadecimal}                     strings that are no UTF-8 text, or hold a zero byte
+---   {"bytes": hexadecimal}                     strings that are not UTF-8, or contain a NUL byte
 ---   {"list": [node …], "table": {key: node …}, "integers": {digits: node …}}
----                                              a table: what counts from 1, its strings, other integers;
----                                              each left out when empty
----   {"same": n}                                the table whose node has "id": n: one that stands in several positions
---- Files are data only: loading one runs nothing.
+---                                              a table: its entries from 1, its string keys, other
+---                                              integer keys; each omitted if empty
+---   {"same": n}                                the table whose node has "id": n, which occurs several times
+--- Files contain only data: loading one runs no code.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local class = require "luminary.base.class"
@@ -43,7 +43,7 @@ end
 
 local DEEP = "%s: %s is nested more than %d tables deep; save fewer levels, or a flat table with longer keys"
 
---- A position in a value for messages: optimizer.state[3]["a b"]; `root` where there are no keys.
+--- Returns a position in a value for messages: optimizer.state[3]["a b"]; `root` if there are no keys.
 function checkpoint.shown_path(keys, root)
   local out = {}
   for i, key in ipairs(keys) do
@@ -59,8 +59,8 @@ function checkpoint.shown_path(keys, root)
 end
 
 --- Returns the keys of a table in order, integers before strings; fails for keys that cannot be saved, and for a table
---- that lies too deep. `keys` is its position, `root` what messages call the outermost table, `above` the number of
---- tables around that in the file.
+--- that is nested too deeply. `keys` is its position, `root` the outermost table's name in messages, `above` the number
+--- of tables around that one in the file.
 function checkpoint.keys_of(who, t, keys, root, above)
   if #keys + (above or 0) >= DEEPEST then fail(DEEP, who, checkpoint.shown_path(keys, root), DEEPEST) end
   local strings, integers = {}, {}
@@ -84,7 +84,7 @@ function checkpoint.keys_of(who, t, keys, root, above)
   return integers
 end
 
--- What lm.save and lm.checkpoint.save write: the tensors by name, the names in order, and the description.
+-- The data that lm.save and lm.checkpoint.save write: tensors by name, names in order, and the description.
 local Description = {}
 Description.__index = Description
 
@@ -113,7 +113,7 @@ function Description:table(value)
   return node
 end
 
--- The node of what is at a key of the table at self.keys.
+-- Returns the node of the value at a key of the table at self.keys.
 function Description:part(key, value)
   local n = #self.keys + 1
   self.keys[n] = key
@@ -122,7 +122,7 @@ function Description:part(key, value)
   return node
 end
 
--- The node of the value at self.keys; its tensors go into self.tensors under names listed in self.names.
+-- Returns the node of the value at self.keys; its tensors are added to self.tensors, and their names to self.names.
 function Description:node(value)
   local kind = type(value)
   if core.is_tensor(value) then
@@ -160,7 +160,7 @@ function Description:tensor_name()
 end
 
 -- LuaJIT 2.1.0-beta3 compiles such a recursion, of tables made in an ipairs loop, wrongly: of 85 levels the inner ones
--- at times come out empty, also in a copy of it without this library.
+-- are at times empty, also in a copy of the code without this library.
 jit.off(Description.table)
 jit.off(Description.part)
 jit.off(Description.node)
@@ -173,9 +173,9 @@ local function is_flat(value)
   return true
 end
 
---- Returns what saving a value takes, for `write`; fails, beginning with `who`, for what cannot be saved. keys: the
---- value's position in messages, {} by default; `root` is what they call a value without one. depth: the number of
---- tables that will be around the value in the file, if those are more than its keys.
+--- Returns the description of a value, for `write`; fails, beginning with `who`, if it cannot be saved. keys: the
+--- value's position in messages, {} by default; `root` is its name there without keys. depth: the number of tables
+--- around the value in the file, if there are more than its keys.
 function checkpoint.describe(who, value, root, keys, depth)
   local self = setmetatable({
     who = who, root = root or "the value", keys = keys or {}, tensors = {}, names = {}, nodes = {}, open = {},
@@ -185,13 +185,13 @@ function checkpoint.describe(who, value, root, keys, depth)
   return self
 end
 
---- Adds a part to a table that was described.
+--- Adds a part to a described table.
 function Description:add(key, value)
   self.top.table = self.top.table or {}
   self.top.table[key], self.is_flat = self:part(key, value), false
 end
 
---- The metadata of a file: strings by key.
+--- Returns the metadata of a file, strings by key: `more` and the description.
 function Description:metadata(more)
   local metadata = {}
   for key, text in pairs(more or {}) do metadata[key] = text end
@@ -211,11 +211,11 @@ local function bad(path, what) options.malformed_file(path, "description in the 
 
 local numbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
 
-local leaves = {tensor = true, number = true, bytes = true, integer = true} -- the only field of a node that has it
+local leaves = {tensor = true, number = true, bytes = true, integer = true} -- each the only field of its node
 
 local restore
 
--- t[key] of the node. Tables that stand in several positions are put there in the end, when all are made.
+-- Sets t[key] from a node. Tables that occur several times are set at the end, when all are made.
 local function put(t, key, node, file, depth)
   if t[key] ~= nil or file.taken[t] and file.taken[t][key] then bad(file.path, ("two values for [%s]"):format(key)) end
   if type(node) == "table" and node.same ~= nil then
@@ -267,14 +267,14 @@ local function put_shared(file)
   end
 end
 
--- Digits as int64; doubles hold only 53 bits.
+-- Returns digits as int64, since doubles hold only 53 bits.
 local function parse_integer(digits)
   local sign, rest = digits:match("^(%-?)(%d+)$")
   if not rest or #rest > 19 then return nil end
   local value = ffi.new("int64_t", 0)
   for digit in rest:gmatch("%d") do value = value * 10 - tonumber(digit) end
   value = sign == "-" and value or -value
-  return tostring(value) == digits .. "LL" and value or nil -- nil where 64 bits do not hold it
+  return tostring(value) == digits .. "LL" and value or nil -- nil if it exceeds 64 bits
 end
 
 function restore(node, file, depth)
@@ -300,8 +300,8 @@ function restore(node, file, depth)
   return restore_table(node, file, depth)
 end
 
---- Of a source: what checkpoint.save wrote, or the tensors by name of any other file; a list of those that are left
---- out; the other metadata.
+--- Reads a source: returns the value that checkpoint.save wrote, or any other file's tensors by name; the list of
+--- skipped tensors; and the other metadata.
 function checkpoint.load(source)
   local tensors, metadata, lacking = safetensors.read(source)
   local text, path = metadata[KEY], source.path

@@ -1,12 +1,12 @@
---- How many elements of a file's tensors may be read or copied. Tensors of torch.save's and Torch7's files are views of
---- storages: a file of a few bytes may describe views that repeat its elements to any size.
+--- Limits the number of elements of a file's tensors that may be read or copied. Tensors in torch.save's and Torch7's
+--- files are views of storages: a file of a few bytes may describe views that repeat its elements to any size.
 local core = require "luminary.core"
 local Source = require "luminary.file_formats.source"
 
-local KINDS = {"torch%.save", "Torch7"} -- of files that may repeat elements, as formats.load names them
+local KINDS = {"torch%.save", "Torch7"} -- the kinds, as formats.load names them, that may repeat elements
 
---- take(tensor) for a file as formats.load returns it: whether the tensor, with those taken before, may be read whole.
---- One that may not is not counted.
+--- Returns take(tensor), for a file of formats.load: true if the tensor may be read in addition to the tensors taken
+--- before. A rejected tensor does not count.
 return function(file)
   local left = math.huge
   for _, kind in ipairs(KINDS) do

@@ -1,5 +1,5 @@
---- GGUF, versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors; quantized
---- ones become float32.
+--- Reads GGUF, versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors;
+--- quantized ones become float32.
 local core = require "luminary.core"
 local printable_name = require "luminary.base.printable_name"
 local blocks = require "luminary.file_formats.gguf_blocks"
@@ -12,13 +12,13 @@ local plain = {
   [0] = "float32", [1] = "float16", [24] = "int8", [25] = "int16", [26] = "int32", [27] = "int64", [28] = "float64",
   [30] = "bfloat16",
 }
--- Kinds that are not read: one of intermediate results, two that few programs know, and repacked ones of old files.
+-- Unsupported kinds: one of intermediate results, two that few programs know, and repacked ones of old files.
 local names = {
   [4] = "Q4_2", [5] = "Q4_3", [9] = "Q8_1", [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8",
   [36] = "IQ4_NL_4_4", [37] = "IQ4_NL_4_8", [38] = "IQ4_NL_8_8", [41] = "Q1_0",
 }
 
-local AT_ONCE = 2 ^ 22 -- elements; what lies between has several floats of each
+local AT_ONCE = 2 ^ 22 -- elements in one step; each takes several floats meanwhile
 
 local function expand(source, kind, at, count, what)
   local out = empty({count, kind.elements}, {dtype = "float32", device = "cpu"})
@@ -51,7 +51,7 @@ local values = {
     local kind, n, list = c:unsigned(4), c:count(), {}
     if depth > DEEPEST then c.source:malformed("GGUF metadata", "it is nested too deeply") end
     c.listed = (c.listed or 0) + n
-    if n > c.source.size - c.at or c.listed > MOST_LISTED then -- each takes a byte or more, and more in memory
+    if n > c.source.size - c.at or c.listed > MOST_LISTED then -- each entry takes a byte or more, and more in memory
       c.source:malformed("GGUF metadata", "list of %.0f entries", n)
     end
     for i = 1, n do list[i] = read_value(c, kind, depth + 1) end
@@ -73,7 +73,7 @@ local function read_entry(cursor)
   if ndim > 8 then
     source:malformed("GGUF header", "'%s' has %.0f dims, at most 8 are allowed", printable_name(entry.name, 100), ndim)
   end
-  for d = ndim, 1, -1 do entry.shape[d] = cursor:count() end -- the innermost comes first there
+  for d = ndim, 1, -1 do entry.shape[d] = cursor:count() end -- the innermost is first in the file
   entry.type, entry.at = cursor:unsigned(4), cursor:count()
   local numel = source:numel(entry.shape, ("'%s'"):format(printable_name(entry.name, 100)))
   local kind = blocks[entry.type]
@@ -90,7 +90,7 @@ local function read_entry(cursor)
   return entry
 end
 
--- Tensors lie apart, in the file.
+-- Checks that tensors are in the file and do not overlap.
 local function check_ranges(source, entries, data)
   local sorted = {}
   for _, entry in ipairs(entries) do
@@ -108,7 +108,7 @@ local function check_ranges(source, entries, data)
   end
 end
 
--- The values by key, how many tensors there are, and the cursor behind them.
+-- Reads the values by key. Returns them, the number of tensors, and the cursor behind them.
 local function read_header(source)
   local cursor = source:cursor(4)
   local version = cursor:unsigned(4)
@@ -126,13 +126,13 @@ local function read_header(source)
   return metadata, ntensors, cursor
 end
 
---- The metadata of the file of that path: values by key.
+--- Returns the metadata of the file at a path: values by key.
 function gguf.metadata(path)
   return (Source.with(path, {}, read_header))
 end
 
---- {metadata = values by key, tensors = by name}, and a list of those that are of kinds that are not read, whose field
---- `stored` says of tensors that were expanded what they are in the file: {kind = "Q8_0", bytes}.
+--- Returns {metadata = values by key, tensors = by name}, and a list of the tensors of unsupported kinds; its field
+--- `stored` maps an expanded tensor to its form in the file: {kind = "Q8_0", bytes}.
 function gguf.load(source)
   local metadata, ntensors, cursor = read_header(source)
   local entries, taken = {}, {}

@@ -1,6 +1,6 @@
 --- Expands the blocks of GGUF's quantized tensors (ggml's ggml-quants.c) to float32.
 ---
---- expand(part, n) of a kind returns the elements of n blocks, [n, elements] or that many in another shape.
+--- A kind's expand(part, n) returns the elements of n blocks, [n, elements] or that number in another shape.
 --- part(dtype, count, at) returns elements of each block from byte `at` on, [n, count].
 local core = require "luminary.core"
 
@@ -30,7 +30,7 @@ local function half(part, at) return part("float16", 1, at):float() end
 local function bytes(part, count, at) return part("uint8", count, at) end
 local function words(part, count, at) return part("uint16", count, at):int() end
 
--- 32-bit integers of pairs of 16 bits, as int64.
+-- Returns 32-bit integers, stored as pairs of 16 bits, as int64.
 local function long_words(part, count, at)
   local pairs_of = words(part, 2 * count, at):long():reshape {-1, count, 2}
   return with_high(pairs_of:select(3, 1), pairs_of:select(3, 2), 16)
@@ -38,7 +38,7 @@ end
 
 -- ---- values
 
--- Returns the rows of a table that integers number from 0: its shape is that of index and of a row.
+-- Returns the rows of a table at indices from 0; the shape is that of index followed by that of a row.
 local function looked_up(rows, index)
   local shape = index.shape
   for i = 2, rows.ndim do shape[#shape + 1] = rows.shape[i] end
@@ -53,7 +53,7 @@ end
 
 local made = {}
 
--- Returns the list that make(name) returns as float32. The list is made once.
+-- Returns the list make(name) as float32. The list is made once.
 local function constant(make, name)
   local key = name or make
   made[key] = made[key] or make(name)
@@ -64,17 +64,17 @@ local function uneven_values()
   return {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 end
 
--- Twice the values of E2M1: 1 bit of sign, 2 of exponent, 1 of mantissa.
+-- Returns twice the values of E2M1: 1 sign bit, 2 exponent bits, 1 mantissa bit.
 local function e2m1_values() return {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12} end
 
--- Half the values of the exponent E8M0.
+-- Returns half the values of the exponent E8M0.
 local function e8m0_values()
   local list = {}
   for i = 0, 255 do list[i + 1] = 2 ^ (i - 128) end
   return list
 end
 
--- Half the values of E4M3 without a sign; NaN is 0.
+-- Returns half the values of E4M3 without a sign; NaN is 0.
 local function e4m3_values()
   local list = {}
   for i = 0, 255 do
@@ -85,7 +85,7 @@ local function e4m3_values()
   return list
 end
 
--- The signs of 8 values with an even number of minuses, of which 7 bits have the first ones.
+-- Returns the signs of 8 values with an even number of minuses, for the 7 bits of the first ones.
 local function even_sign_rows()
   local rows = {}
   for i = 0, 127 do
@@ -104,7 +104,7 @@ local function e2m1(index) return looked_up(constant(e2m1_values), index) end
 local function even_signs(index) return looked_up(constant(even_sign_rows), index) end
 local function sign(bit) return 1 - 2 * bit:float() end
 
--- Returns the signs of 8 values, whose bits are in a byte.
+-- Returns the signs of 8 values, from the bits of a byte.
 local function signs_of_byte(x) return sign(fields(x, 1, x.ndim + 1)) end
 
 local function grid(name, index)
@@ -113,12 +113,12 @@ end
 
 -- ---- kinds
 
--- The halves of bytes in groups of `width`: the low ones of a group, then its high ones; [n, groups, 2, width].
+-- Returns the halves of bytes in groups of `width`: a group's low ones, then its high ones; [n, groups, 2, width].
 local function halves(x, width) return fields(x:reshape(x.shape[1], -1, width), 4, 3) end
 local function quarters(x) return fields(x:reshape(x.shape[1], -1, 32), 2, 3) end
 
--- 6-bit scales and minima of 8 groups in 12 bytes: of the first four the low bits of bytes 1 to 4 and 5 to 8; of the
--- others the halves of 9 to 12, with the two high bits of those.
+-- Returns 6-bit scales and minima of 8 groups from 12 bytes: the first four are the low bits of bytes 1 to 4 and 5 to
+-- 8; the others are the halves of bytes 9 to 12, with the two high bits of bytes 1 to 8.
 local function scales_of_k(s)
   local a, b, c = s:narrow(2, 1, 4), s:narrow(2, 5, 4), s:narrow(2, 9, 4)
   local function high(of) return of:bitwise_right_shift(6) end
@@ -126,19 +126,19 @@ local function scales_of_k(s)
     ops.cat({b:bitwise_and(63), with_high(c:bitwise_right_shift(4), high(b), 4)}, 2)
 end
 
--- d scale q - dmin min, of a block that begins with d, dmin and scales[12].
+-- Returns d scale q - dmin min, for a block that begins with d, dmin and scales[12].
 local function groups_of_32(part, q)
   local scale, least = scales_of_k(bytes(part, 12, 4))
   return scaled(half(part, 0) * scale:float(), q) - (half(part, 2) * least:float()):unsqueeze(3)
 end
 
--- Numbers of 5 bits: the fifth ones, of 32 elements, in 4 bytes, the others in 16.
+-- Returns 5-bit numbers: the fifth bits of 32 elements are in 4 bytes, the others in 16.
 local function fives(part, high, low)
   local q = halves(bytes(part, 16, low), 16):reshape(-1, 32)
   return with_high(q, fields(bytes(part, 4, high), 1, 3), 4):float()
 end
 
--- Numbers of base 3, of which a byte holds `count` as a fraction of 3^count in 256ths.
+-- Returns base-3 digits: a byte holds `count` of them as a fraction of 3^count in 256ths.
 local function thirds(x, count)
   local list = {}
   for i = 1, count do list[i] = (x * 3 ^ (i - 1)):bitwise_and(255) * 3 end
@@ -185,7 +185,7 @@ kind(14, "Q6_K", 210, 256, function(part) -- low[128], high[64], scales[16], d: 
   return scaled(half(part, 208) * part("int8", 16, 192):float(), q:float() - 32)
 end)
 kind(15, "Q8_K", 292, 256, function(part) return part("float32", 1, 0) * part("int8", 256, 4):float() end) -- d, q, sums
-kind(16, "IQ2_XXS", 66, 256, function(part) -- d, 8 groups of 4 points in bytes, 4 times 7 bits of signs, 4 of scale
+kind(16, "IQ2_XXS", 66, 256, function(part) -- d, 8 groups: 4 points in bytes, 4 times 7 bits of signs, 4 of scale
   local points, s = bytes(part, 64, 2):reshape(-1, 8, 8):narrow(3, 1, 4), long_words(part, 16, 2):reshape(-1, 8, 2)
   s = s:select(3, 2)
   local scale = half(part, 0) * (s:bitwise_right_shift(28):float() + 0.5) * 0.25
@@ -196,20 +196,20 @@ kind(17, "IQ2_XS", 74, 256, function(part) -- d, 32 times 9 bits of point and 7 
   local scale = half(part, 0) * (fields(bytes(part, 8, 66), 4, 3):reshape(-1, 16):float() + 0.5) * 0.25
   return scaled(scale, grid("iq2_xs", q:bitwise_and(511)) * even_signs(q:bitwise_right_shift(9)))
 end)
-kind(18, "IQ3_XXS", 98, 256, function(part) -- d, points[64], 8 times 4 times 7 bits of signs and 4 of scale
+kind(18, "IQ3_XXS", 98, 256, function(part) -- d, points[64], 8 groups: 4 times 7 bits of signs, 4 of scale
   local s = long_words(part, 8, 66)
   local scale = half(part, 0) * (s:bitwise_right_shift(28):float() + 0.5) * 0.5
   local signs = even_signs(bits_at(s, 7, 0, 7, 14, 21))
   return scaled(scale, grid("iq3_xxs", bytes(part, 64, 2)):reshape(signs.shape) * signs)
 end)
-kind(19, "IQ1_S", 50, 256, function(part) -- d, points[32], 8 times 4 times 3 high bits, 3 of scale, 1 of delta
+kind(19, "IQ1_S", 50, 256, function(part) -- d, points[32], 8 groups: 4 times 3 high bits, 3 of scale, 1 of delta
   local s = words(part, 8, 34)
   local scale = half(part, 0) * (bits_at(s, 3, 12):squeeze(3):float() * 2 + 1)
   local points = with_high(bytes(part, 32, 2):int(), bits_at(s, 3, 0, 3, 6, 9), 8)
   local delta = sign(s:bitwise_right_shift(15)) * 0.125
   return scaled(scale, grid("iq1", points):reshape(-1, 8, 32) + delta:unsqueeze(3))
 end)
-kind(20, "IQ4_NL", 18, 32, function(part) -- d, numbers of values[16]
+kind(20, "IQ4_NL", 18, 32, function(part) -- d, indices of values[16]
   return scaled(half(part, 0), uneven(halves(bytes(part, 16, 2), 16)))
 end)
 kind(21, "IQ3_S", 110, 256, function(part) -- d, points[64], ninth bits[8], signs[32], scales[4]
@@ -223,11 +223,11 @@ kind(22, "IQ2_S", 82, 256, function(part) -- d, points[32], signs[32], high bits
   local points = with_high(bytes(part, 32, 2):int(), fields(bytes(part, 8, 66), 2, 3):int(), 8)
   return scaled(scale, grid("iq2_s", points) * signs_of_byte(bytes(part, 32, 34)))
 end)
-kind(23, "IQ4_XS", 136, 256, function(part) -- d, high bits of scales[4], low ones[4], numbers of values[128]
+kind(23, "IQ4_XS", 136, 256, function(part) -- d, high bits of scales[4], low ones[4], indices of values[128]
   local scale = with_high(fields(bytes(part, 4, 4), 4, 3), fields(bytes(part, 2, 2), 2, 3), 4):reshape(-1, 8)
   return scaled(half(part, 0) * (scale:float() - 32), uneven(halves(bytes(part, 128, 8), 16)))
 end)
-kind(29, "IQ1_M", 56, 256, function(part, n) -- points[32], high bits and deltas[16], scales[8], in whose high bits d is
+kind(29, "IQ1_M", 56, 256, function(part, n) -- points[32], high bits and deltas[16], scales[8] with d in high bits
   local s, high = words(part, 4, 48), fields(bytes(part, 16, 32), 4, 3):reshape(-1, 32):int()
   local top = fields(bytes(part, 8, 48), 4, 3):select(3, 2):reshape(-1, 4, 2):select(3, 2):reshape(-1, 2, 2)
   local d = with_high(top:select(3, 1), top:select(3, 2), 4):contiguous()

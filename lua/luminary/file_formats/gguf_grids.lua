@@ -1,7 +1,7 @@
---- The points of ggml's IQ blocks (grids of ggml-common.h), which bytes and bits of a block number.
+--- Contains the points of ggml's IQ blocks (grids of ggml-common.h), which blocks refer to by index.
 ---
 --- A grid has some of all lists of `width` values. Read as numbers whose lowest digit is the first value, they are in
---- increasing order, and the text has the distances between them: a character of code 48 is 1; "~" adds 74.
+--- increasing order, and the text has the differences: a character of code 48 is 1; "~" adds 74.
 local packed = {
   iq2_xxs = {{8, 25, 43}, 8, [==[
 01111115131115531515;7153=M;;1ASI1591513;915;513;=C19G1AMA5315;3151EGGg9u1597A;53=5;A79_9a5;3;CYOQ=s15AKI3s][15E?71a

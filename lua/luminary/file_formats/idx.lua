@@ -1,12 +1,12 @@
---- IDX files, MNIST's format (http://yann.lecun.com/exdb/mnist): two zero bytes, the element type (8, unsigned byte, is
---- the only one read), the number of dims, each size in four bytes, big-endian, then the elements. Plain or gzipped.
+--- Reads IDX files, MNIST's format (http://yann.lecun.com/exdb/mnist), plain or gzipped: two zero bytes, the element
+--- type (only 8, unsigned byte), the number of dims, each size in four bytes, big-endian, then the elements.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local malformed = options.malformed_file
 
 local idx = {}
 
---- The uint8 tensor of the file of that path. Nothing is allocated where the file cannot have as many elements.
+--- Returns the uint8 tensor of the file at a path. Allocates nothing if the file is too small for its elements.
 function idx.load(path)
   local stream, most = core.stream_open(path)
   local function take(n)

@@ -1,4 +1,4 @@
---- Other people's weights, and ours: which reader or writer a file takes. Each is loaded at its first use.
+--- Chooses a file's reader or writer by its contents or name. Each is loaded at its first use.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
@@ -15,7 +15,7 @@ local function check_for_arrays(archive)
     if entry.name:find "%.npy$" then return end
     if i <= 3 then names[i] = ("'%s'"):format(printable_name(entry.name, 100)) end
   end
-  if n == 0 then return end -- lm.save(path, {})
+  if n == 0 then return end -- written by lm.save(path, {})
   archive.source:fail("not an .npz or torch.save file: a zip archive of %d file%s: %s%s", n, n == 1 and "" or "s",
     table.concat(names, ", "), n > 3 and ", …" or "")
 end
@@ -31,14 +31,14 @@ local function load_zip(source)
   return "NumPy archive", format("numpy").load_all(archive)
 end
 
--- What a file is known by, and its reader: kind, value, those left out.
+-- The readers, each after the pattern of a file's first bytes; they return the kind, the value and skipped tensors.
 local readers = {
   {"^PK[\3\5][\4\6]", load_zip},
   {"^\147NUMPY", function(source) return "NumPy array", format("numpy").load(source) end},
   {"^GGUF", function(source) return "GGUF", format("gguf").load(source) end},
 }
 
--- What else there is, by how it begins, and what would work.
+-- Unsupported files, by their first bytes, and the remedy.
 local others = {
   {"^%s*[%[{]", "JSON; for sharded weights pass the .index.json or the folder"},
   {"^\31\139", "compressed by gzip; run gunzip first"},
@@ -55,7 +55,7 @@ local function read_source(source)
   for _, reader in ipairs(readers) do
     if head:find(reader[1]) then return reader[2](source) end
   end
-  local may_be_ours = #head < 8 or Source.unsigned(head, 1, 8) <= 1e8 -- the length of a safetensors header
+  local may_be_ours = #head < 8 or Source.unsigned(head, 1, 8) <= 1e8 -- begins with the header's length
   if may_be_ours and head:find "^........{" then return load_safetensors(source) end
   if not may_be_ours and head:find "^\128[\1-\5]" then
     return "torch.save before 1.6", format("torch_file").load_legacy(source)
@@ -63,20 +63,20 @@ local function read_source(source)
   for _, other in ipairs(others) do
     if head:find(other[1]) then source:fail("not a file of weights: %s", other[2]) end
   end
-  if may_be_ours then return load_safetensors(source) end -- which says what is wrong
+  if may_be_ours then return load_safetensors(source) end -- it raises the error
   source:fail("unknown format; supported are safetensors, torch.save's .pt, .npy, .npz, .gguf and .t7")
 end
 
--- The contents of one file, as formats.load returns them.
+-- Returns the contents of one file, as formats.load does.
 local function load_one(path, opts)
   local kind, value, lacking, metadata = Source.with(path, opts, read_source)
   return {path = path, kind = kind, value = value, lacking = lacking or {}, metadata = metadata or {}}
 end
 
---- What is in a file: {path = that of the weights, if a folder was named, kind = what kind of file it is, value,
---- lacking = list of what is left out, each "'name' (why)", with a field `advice` where there is some, `bytes` of an
---- index of shards with these, and `stored` of a GGUF file (gguf.lua), metadata = of a
---- safetensors file or an index of shards}. opts: {device, mmap, null, skip_unreadable}.
+--- Loads a file: {path = that of the weights, if a folder was passed, kind = the kind of file, value, lacking = list of
+--- skipped tensors, each "'name' (why)", with a field `advice` if there is any, `bytes` of an index of shards with
+--- these, and `stored` of a GGUF file (gguf.lua), metadata = that of a safetensors file or an index of shards}. opts:
+--- {device, mmap, null, skip_unreadable}.
 function formats.load(path, opts)
   if core.file_kind(path) == "a folder" then path = format("sharded").weights_in(path) end
   if not path:find "%.index%.json$" then return load_one(path, opts) end
@@ -92,7 +92,7 @@ local writers = {
 }
 writers.pth, writers.bin, writers.ckpt = writers.pt, writers.pt, writers.pt
 
--- Endings of formats that are not written, and what writes them.
+-- Extensions of formats that are not written, and programs that write them.
 local unwritten = {
   t7 = "; the rock luminary-torch7 writes it: require(\"luminary.torch7\").save",
   gguf = "; llama.cpp's convert_hf_to_gguf.py makes it of a folder of Hugging Face's",
@@ -102,7 +102,7 @@ for ending in ("h5 hdf5 keras onnx pb tflite msgpack pkl pickle joblib mat csv t
   unwritten[ending] = ""
 end
 
---- Writes the file in the format that its name asks for, else as safetensors.
+--- Writes the file in the format of its extension, by default as safetensors.
 function formats.save(path, value)
   local ending = (path:match "%.(%w+)$" or ""):lower()
   if unwritten[ending] then

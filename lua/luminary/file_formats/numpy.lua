@@ -1,5 +1,5 @@
---- NumPy's .npy (versions 1 to 3, https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html) and .npz.
---- The header, a literal of Python's, is read by hand.
+--- Reads and writes NumPy's .npz and .npy (versions 1 to 3), and parses the header, a Python literal, itself; see
+--- https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
@@ -20,7 +20,7 @@ for code, dtype in pairs(dtypes) do
   descriptions[dtype] = (Source.item_bytes[dtype] == 1 and "|" or "<") .. code
 end
 
--- The values of a header: strings, booleans, tuples of counts.
+-- Parses a value of a header: a string, a boolean, a tuple of counts.
 local function read_value(source, text, at)
   local word, past = text:match("^'([^'\\]*)'()", at)
   if word then return word, past end
@@ -70,7 +70,7 @@ local function read_header(source, text)
   return header
 end
 
--- What the head says: dtype, sizes, where the data begin, layout; or nil and what its dtype is, if there is none here.
+-- Reads the head: returns dtype, sizes, data offset, layout; or nil and the name of an unsupported dtype.
 local function read_head(source)
   if source:text(0, math.min(source.size, 6)) ~= numpy.MAGIC then source:fail "not a .npy file" end
   local cursor = source:cursor(6)
@@ -86,24 +86,24 @@ local function read_head(source)
   return dtype, header.shape, cursor.at, {fortran = header.fortran_order, swapped = order == ">"}
 end
 
---- The tensor of a source that is a .npy.
+--- Returns the tensor of a .npy source.
 function numpy.load(source)
   local dtype, sizes, at, layout = read_head(source)
   if not dtype then source:fail("unsupported dtype %s", sizes) end
   return source:tensor(dtype, sizes, at, source.size - at, "the array", layout)
 end
 
--- The tensor of an entry, or nil and what its dtype is, if there is none here.
+-- Returns the tensor of an entry, or nil and the dtype's description if it is unsupported.
 local function load_entry(archive, entry, name)
   if not name then archive.source:fail("entry '%s' is not a .npy file", printable_name(entry.name, 100)) end
-  local start = archive:start(entry, LONGEST + 12) -- a small array that unfolds to gigabytes is not unfolded
+  local start = archive:start(entry, LONGEST + 12) -- avoids inflating a small array to gigabytes
   local dtype, sizes, at = read_head(start)
   if not dtype then return nil, sizes end
   start:check_size(dtype, sizes, entry.size - at, "the array")
   return numpy.load(archive:read(entry))
 end
 
---- Tensors by name of an archive of .npy, and a list of what is left out.
+--- Returns the tensors of an archive of .npy by name, and a list of the skipped ones.
 function numpy.load_all(archive)
   local tensors, left_out = {}, {}
   for _, entry in ipairs(archive.entries) do
@@ -123,7 +123,7 @@ end
 
 -- ---- writing
 
--- The head and the data of a .npy.
+-- Returns the head and the data of a .npy.
 local function pieces_of(t, what)
   local code = descriptions[t.dtype]
   if not code then

@@ -1,6 +1,6 @@
---- Python's pickles (protocols 0 to 5, Lib/pickletools.py), read as data: a machine that knows plain values and the few
---- names that its caller passes. Nothing is run: where a pickle asks for anything else, a value is lost, which is
---- given with its place in the whole.
+--- Reads Python's pickles (protocols 0 to 5, Lib/pickletools.py) as data: a machine that knows plain values and the few
+--- names that its caller passes. It runs no code: where a pickle needs anything else, a value is lost, and reported
+--- with its position.
 ---
 --- Lists, tuples and sets become lists, dicts tables, ints beyond 2^53 int64 cdata, bytes strings. Ints beyond
 --- int64 become numbers that equal them, or are lost.
@@ -14,14 +14,14 @@ local MARK = {}
 local Name = {__tostring = function(name) return name.name end}
 local Lost = {}
 
---- What a name of Python's stands for: `call` is given the list of arguments and the machine, and returns the value.
---- takes_lost: also of arguments that are lost, which are otherwise its result.
+--- Makes the meaning of a Python name: call(list of arguments, machine) returns the value. takes_lost: it is also
+--- called if an argument is lost; otherwise the result is that lost argument.
 function pickle.callable(name, call, takes_lost)
   return setmetatable({name = name, call = call, takes_lost = takes_lost}, Name)
 end
 
---- A value that plain tables cannot stand for, as a type of storages; errors call it `name`. Its value(self, machine)
---- returns what it is in the result, once; its build(self, state, machine) takes a state that follows it.
+--- Makes a value that plain tables cannot represent, such as a storage type; errors call it `name`. Its value(self,
+--- machine) returns its form in the result, once; its build(self, state, machine) takes a following state.
 function pickle.opaque(name, fields)
   fields.name = name
   return setmetatable(fields, Name)
@@ -29,8 +29,8 @@ end
 
 pickle.NONE = NONE
 
---- Stands for a value that cannot be read; what is made of it is lost too. fields: {lacking = true: only since there is
---- no such dtype, advice = what would work}.
+--- Represents a value that cannot be read; values made from it are lost too. fields: {lacking = true: only because
+--- there is no such dtype, advice = a remedy}.
 function pickle.lost(why, fields)
   fields = fields or {}
   fields.why = why
@@ -41,7 +41,7 @@ local function is_lost(value) return getmetatable(value) == Lost end
 
 local ADVICE = "tensors, numbers, strings, lists and dicts are read; in Python: torch.save(net.state_dict(), path)"
 
---- The same for what a pickle may not call.
+--- Returns the same for a name that a pickle may not call.
 local function refused(name)
   name = printable_name(name, 200)
   return pickle.lost(("it calls %s, which is not allowed"):format(name), {advice = ADVICE, name = name})
@@ -75,7 +75,7 @@ function Machine:top()
   return value
 end
 
--- What was pushed since the last mark.
+-- Returns the values pushed since the last mark.
 function Machine:pop_mark()
   local at = self.n
   while at > 0 and self.stack[at] ~= MARK do at = at - 1 end
@@ -87,7 +87,7 @@ function Machine:pop_mark()
   return list
 end
 
---- A new table of that kind: "list", "tuple" or "dict".
+--- Returns a new table of a kind: "list", "tuple" or "dict".
 function Machine:new(kind, t)
   t = t or {}
   self.kind[t] = kind
@@ -138,7 +138,7 @@ local function unless_lost(self, f, tuple)
   return f.call(tuple, self)
 end
 
--- Returns f(…), or a lost value where it raises an error that is not about the file, such as of its arguments.
+-- Returns f(…), or a lost value if it raises an error that is not about the file, such as for its arguments.
 local function attempt(self, name, f, ...)
   local ok, value = pcall(f, ...)
   if ok then return value end
@@ -148,7 +148,7 @@ local function attempt(self, name, f, ...)
   return pickle.lost(("it calls %s with arguments that do not fit"):format(name), {advice = ADVICE})
 end
 
---- Returns what a callable makes of a tuple of arguments.
+--- Returns the result of a callable for a tuple of arguments.
 function Machine:call(f, args)
   if is_lost(f) or is_lost(args) then return is_lost(f) and f or args end
   self:of_kind(args, "tuple")
@@ -158,7 +158,7 @@ function Machine:call(f, args)
   return attempt(self, f.name, unless_lost, self, f, args)
 end
 
---- Returns a value as the result has it, such as the tensor of a storage.
+--- Returns a value in its form in the result, such as the tensor of a storage.
 function Machine:plain(v)
   if getmetatable(v) ~= Name then return v end
   if v.made == nil then v.made = v.value and attempt(self, v.name, v.value, v, self) or refused(v.name) end
@@ -180,7 +180,7 @@ local function too_large(nearest)
   })
 end
 
--- Returns the integer of a little-endian two's complement of any length.
+-- Returns a little-endian two's complement integer of any length.
 local function integer(text)
   if text == "" then return 0 end
   local zeros = #text > 8 and #text:match "^%z*" or 0
@@ -331,7 +331,7 @@ local codes = {
     local f = m:pop_mark()[1]
     m:push(is_lost(f) and f or refused(getmetatable(f) == Name and f.name or "an object"))
   end,
-  b = function(m) -- the attributes of an OrderedDict, such as a state dict's _metadata, are left out
+  b = function(m) -- attributes of an OrderedDict, such as a state dict's _metadata, are skipped
     local state, top = m:pop(), m:top()
     local build = m.build[top] or getmetatable(top) == Name and top.build
     if build then
@@ -356,8 +356,8 @@ codes["\144"] = codes.e -- ADDITEMS
 
 local MOST_KEYS = 8
 
--- The path of a table's entry from the whole value: its keys, the last of them if there are many.
--- parents: {table, key} by the table within.
+-- Returns the path of a table's entry from the whole value: its keys, or the last of them if there are many. parents:
+-- {table, key} by inner table.
 local function path_of(parents, t, key)
   local keys = {}
   while t do
@@ -371,7 +371,7 @@ local function path_of(parents, t, key)
   return table.concat(keys, ".")
 end
 
--- What stands for v, the entry of t, in the result; nil where it is lost.
+-- Returns v, the entry of t, in its form in the result; nil if it is lost.
 local function kept(walk, v, t, key)
   v = walk.machine:plain(v)
   if v == NONE then return walk.null end
@@ -386,8 +386,8 @@ local function kept(walk, v, t, key)
   return v
 end
 
--- Without None: opts.null stands for it; without one, a dict lacks the key, and a list has a hole. Nor what is lost, of
--- which there is a list.
+-- Replaces None by opts.null (without it, a dict lacks the key, and a list has a hole), and removes lost values.
+-- Returns the value and the list of lost ones.
 local function finish(machine, value)
   local walk = {
     null = machine.cursor.source.opts.null, machine = machine, kind = machine.kind, parents = {}, todo = {}, lost = {},
@@ -401,14 +401,14 @@ local function finish(machine, value)
   return value, walk.lost
 end
 
---- The value of the pickle where the cursor stands, which then stands behind it; nil if it is lost. And what is lost of
---- it, by place: {path, lost = what stood for it}. names(full name) returns what pickle.callable or pickle.opaque made,
---- a plain value, or nil to refuse it; persistent(tuple, machine) what a persistent id stands for. dry: nothing else.
+--- Loads the pickle at the cursor, which it moves. Returns its value, nil if lost, and the list of lost values, by
+--- position: {path, lost = the lost value}. names(full name) returns a result of pickle.callable or pickle.opaque, a
+--- plain value, or nil to refuse it; persistent(tuple, machine) returns a persistent id's value. dry: only move.
 function pickle.load(cursor, names, persistent, dry)
   local m = setmetatable({
     cursor = cursor, names = names, persistent = {call = persistent}, dry = dry, stack = {}, n = 0, memo = {}, kept = 0,
-    kind = {}, build = {}, notes = {}, -- by value: its kind, what takes its state, what is left out of it
-    storages = {}, by_key = {}, -- that `persistent` gave, and what they are made of
+    kind = {}, build = {}, notes = {}, -- keyed by value: its kind, its build function, its lost parts
+    storages = {}, by_key = {}, -- results of `persistent`, and their bytes
   }, Machine)
   while true do
     local code = cursor:take(1)

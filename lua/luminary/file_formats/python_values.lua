@@ -1,12 +1,12 @@
---- Names in pickles that stand for plain data: of Python's standard library and of NumPy. Nothing is called: each is
---- made of its arguments here, which may be anything: an error makes the value a lost one (pickle.lua).
+--- Maps names in pickles to plain data, for Python's standard library and NumPy. It runs no code of pickles: each value
+--- is made here from arguments, which may be anything; an error makes it a lost one (pickle.lua).
 local core = require "luminary.core"
 local numpy = require "luminary.file_formats.numpy"
 local pickle = require "luminary.file_formats.pickle"
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 
-local known = {} -- by full name, what pickle.load's `names` returns
+local known = {} -- maps a full name to the result of pickle.load's `names`
 
 local function define(names, call, takes_lost)
   for name in names:gmatch "%S+" do known[name] = pickle.callable(name, call, takes_lost) end
@@ -49,7 +49,7 @@ end
 local function complex(args, machine) return machine:new("dict", {real = args[1], imag = args[2]}) end
 
 define("collections.OrderedDict collections.Counter", as_dict)
-define("collections.defaultdict", function(_, machine) return machine:new "dict" end, true) -- whatever its factory
+define("collections.defaultdict", function(_, machine) return machine:new "dict" end, true) -- with any factory
 define("collections.deque", as_list "list")
 define("builtins.tuple torch.Size", as_list "tuple")
 define("builtins.set builtins.frozenset", as_list "set")
@@ -59,10 +59,10 @@ define("builtins.slice builtins.range builtins.xrange", function(args, machine)
   return machine:new("dict", {start = args[1], stop = args[2], step = args[3]})
 end)
 
-local latin1 = {} -- bytes by their UTF-8
+local latin1 = {} -- maps UTF-8 characters to bytes
 for byte = 128, 255 do latin1[string.char(192 + math.floor(byte / 64), 128 + byte % 64)] = string.char(byte) end
 
--- Python 2's way, and protocol 2's, of saying bytes: a text of which each character is a byte.
+-- Decodes bytes as Python 2 and protocol 2 store them: a text in which each character is a byte.
 define("_codecs.encode builtins.bytearray builtins.bytes", function(args, machine)
   local text, coding = args[1] or "", args[2]
   machine.cursor:copies(#text)
@@ -78,7 +78,7 @@ for kind, separator in pairs {Posix = "/", PurePosix = "/", Windows = "\\", Pure
   end)
 end
 
--- Python's bytes of a date, a time or both, as isoformat() writes them.
+-- Decodes Python's bytes of a date, a time or both, in the form of isoformat().
 define_plain("datetime.date datetime.time datetime.datetime", function(b, zone)
   local all = #b == 6 and "\1\1\1\1" .. b or b .. ("\0"):rep(10 - #b)
   local century, year, month, day, hour, minute, second, high, middle, low = all:byte(1, 10)
@@ -95,7 +95,7 @@ define_plain("datetime.timezone", function(seconds)
 end)
 define_plain("decimal.Decimal", function(digits) return assert(type(digits) == "string") and digits end)
 
--- A dtype has a code such as "f8"; its state has the byte order, and the fields of records.
+-- Defines dtypes: they have a code such as "f8"; their state has the byte order, and the fields of records.
 define("numpy.dtype", function(args)
   local function build(self, state)
     self.swapped = state[2] == ">"
@@ -143,7 +143,7 @@ local function array_value(array, machine)
   return assert(type(list) == "table" and #list == n) and (shape[1] and list or list[1])
 end
 
--- The state of an array is (version, shape, dtype, whether the first dim varies fastest, data).
+-- Makes an array; its state is (version, shape, dtype, true if the first dim varies fastest, data).
 local function array_of(dtype, shape, raw, fortran)
   return pickle.opaque("numpy.ndarray", {
     dtype = dtype, shape = shape, raw = raw, fortran = fortran, value = array_value,

@@ -1,7 +1,7 @@
---- safetensors files (https://github.com/huggingface/safetensors): tensors by name, and strings by key. Eight bytes,
---- little-endian: the header's length; the header, JSON: {"name": {"dtype", "shape", "data_offsets"}, ...,
---- "__metadata__": {string: string}}; then the tensors' bytes without gaps. The string "luminary_crc32c" is a list of
---- checksums: of the other strings, then of each tensor in the order of their bytes.
+--- Reads and writes safetensors files (https://github.com/huggingface/safetensors): tensors by name, and strings by
+--- key. Eight bytes, little-endian: the header's length; the header, JSON: {"name": {"dtype", "shape", "data_offsets"},
+--- ..., "__metadata__": {string: string}}; then the tensors' bytes without gaps. The string "luminary_crc32c" is a list
+--- of checksums: of the other strings, then of each tensor in the order of their bytes.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local options = require "luminary.base.options"
@@ -19,7 +19,7 @@ local dtypes = {
 local names_of_dtypes = {}
 for name, dtype in pairs(dtypes) do names_of_dtypes[dtype] = name end
 
--- Of a header, as the reference implementation; and of its JSON, as core.json_decode.
+-- Limits of a header, as in the reference implementation, and of its JSON, as in core.json_decode.
 local MOST_BYTES, MOST_VALUES = 1e8, 2 ^ 22
 
 local CHECKSUMS = "luminary_crc32c"
@@ -30,12 +30,12 @@ local function checksum_of_metadata(metadata)
   return core.crc32c(json_encode(others), 0)
 end
 
--- What the checksum of a tensor's bytes continues.
+-- Returns the initial checksum of a tensor, before its bytes.
 local function checksum_of_entry(name, dtype, shape)
   return core.crc32c(("%s %s [%s]"):format(name, dtype, table.concat(shape, ",")), 0)
 end
 
--- The order of tensors in the file: that of the list of names, but wider elements first, so that each is aligned.
+-- Returns the tensors' order in the file: that of the list of names, but wider elements first, so that each is aligned.
 local function order_of(tensors, names, fail_at)
   local by_width, order = {[8] = {}, [4] = {}, [2] = {}, [1] = {}}, {}
   for _, name in ipairs(names) do
@@ -53,7 +53,7 @@ local function order_of(tensors, names, fail_at)
   return order
 end
 
--- What a file begins with: the header and its length. `who` begins errors.
+-- Returns the start of a file: the header's length and the header. `who` begins errors.
 local function head_of(who, tensors, metadata, order)
   local header, values, at = {}, 0, 0
   if next(metadata) ~= nil then header[1], values = '"__metadata__":' .. json_encode(metadata), 1 end
@@ -86,8 +86,8 @@ function safetensors.write(path, tensors, metadata, names)
   core.write_pieces(path, pieces)
 end
 
--- Copies of tensors in the CPU's memory, by tensor; those that were there already in one tensor of each dtype, since a
--- large copy leaves the caches to the program.
+-- Copies tensors to the CPU's memory, by tensor. Tensors on the CPU are copied into one tensor for each dtype, since a
+-- large copy bypasses the caches, which the program uses.
 local function copies_of(tensors)
   local copies, here = {}, {}
   for _, t in pairs(tensors) do
@@ -110,10 +110,9 @@ local function copies_of(tensors)
   return core.keep(copies)
 end
 
---- The same with checksums; metadata is changed. opts: {who, kept = names of shards that stay (files.lua), background,
---- locked, whole, suffix, which are those of core.background_write}. In the background copies of the tensors are
---- written; else those that must be copied, of devices and views, are copied one after the other. Returns what
---- core.background_write does.
+--- Writes the same with checksums; changes metadata. opts: {who, kept = names of shards to keep (files.lua);
+--- background, locked, whole, suffix are those of core.background_write}. In the background it writes copies of the
+--- tensors; otherwise it copies only tensors on devices and views, one by one. Returns core.background_write's result.
 function safetensors.write_checked(path, tensors, metadata, names, opts)
   local order = order_of(tensors, names, function(why) options.fail("%s: %s", opts.who, why) end)
   local written, copies, before = {}, opts.background and copies_of(tensors) or {}, {}
@@ -132,7 +131,7 @@ end
 
 local PART = "safetensors header"
 
--- The header; where the data begin.
+-- Reads the header. Returns it, and the offset of the data.
 local function read_header(source)
   if source.size < 10 then source:fail("not a safetensors file: it has %d bytes", source.size) end
   local length = Source.unsigned(source:text(0, 8), 1, 8)
@@ -153,7 +152,7 @@ local function walk_header(source, text, each)
   if byte then source:malformed(("%s at byte %.0f"):format(PART, byte + 7), "%s", reason) end
   local other = why:match "json_decode: (.*)"
   if other then source:malformed(PART, "%s", other) end
-  error(why, 0) -- of each
+  error(why, 0) -- an error of `each`
 end
 
 local function check_metadata(source, metadata)
@@ -175,8 +174,8 @@ local function malformed(source, name, format, ...)
   source:malformed(PART, "'%s'" .. format, printable_name(name, 200), ...)
 end
 
--- Of an entry of the header, checked: its dtype, false where tensors have none of it, its shape, and from where to
--- where its bytes are in the file. Written for the compiler, which takes no pairs().
+-- Checks an entry of the header. Returns its dtype, false if it is unsupported, its shape, and the first and last
+-- offset of its bytes in the file. It avoids pairs(), which LuaJIT does not compile.
 local function read_entry(source, name, of, members, data)
   if name:find("\0", 1, true) then source:malformed(PART, "a string contains a NUL byte") end
   if type(of) ~= "table" then malformed(source, name, " must be an object") end
@@ -211,12 +210,12 @@ local function read_entry(source, name, of, members, data)
   return dtype or false, shape, data + from, data + to
 end
 
--- The numbers of the entries in the order of their bytes, which fill the file from `at` on without a gap or an overlap.
+-- Returns the entries' numbers in the order of their bytes, which must fill the file from `at` on exactly.
 local function in_order(source, names, first, past, at)
   local order, begins = {}, at
   for i = 1, #names do order[i] = i end
   for i = 2, #names do
-    if first[i] < past[i - 1] then -- in few files
+    if first[i] < past[i - 1] then -- rare
       table.sort(order, function(a, b)
         if first[a] ~= first[b] then return first[a] < first[b] end
         return past[a] < past[b]
@@ -237,13 +236,13 @@ local function in_order(source, names, first, past, at)
   return order
 end
 
--- Read at once: enough for several threads, and a bound on what lies in memory before it moves to a device.
+-- Bytes read at once: enough for several threads, and a bound on memory before a move to a device.
 local WINDOW = 2 ^ 26
 
-local stored_as = {bool = "uint8"} -- which are checked, or converted
+local stored_as = {bool = "uint8"} -- dtypes to check or convert
 for dtype, how in pairs(Source.becomes) do stored_as[dtype] = how[1] end
 
--- Returns the tensor of what was read, or nil where int64 does not hold it.
+-- Returns the converted tensor of the bytes read, or nil if int64 cannot hold it.
 local function finished(source, t, name, dtype, shape)
   local becomes = Source.becomes[dtype]
   if becomes then
@@ -261,7 +260,7 @@ local function finished(source, t, name, dtype, shape)
   return source:placed(t)
 end
 
--- The entries of the header, in lists by number; the strings of __metadata__; where the data begin.
+-- Returns the header's entries, in lists by number; the strings of __metadata__; the offset of the data.
 local function read_entries(source)
   local text, data = read_header(source)
   local e = {names = {}, dtype = {}, stored = {}, shape = {}, first = {}, past = {}}
@@ -283,7 +282,7 @@ end
 
 local function damaged(source, what) source:fail("%s does not match its checksum: the file is damaged", what) end
 
--- The checksums of the tensors, by number; nil where the file has none. That of the metadata is compared.
+-- Returns the tensors' checksums, by number; nil if the file has none. Compares the checksum of the metadata.
 local function read_checksums(source, e, metadata, order)
   local text = metadata[CHECKSUMS]
   if not text then return nil end
@@ -296,13 +295,13 @@ local function read_checksums(source, e, metadata, order)
     source:malformed(PART, "%d checksums for %d tensors and the metadata", #list, #e.names)
   end
   if list[1] ~= checksum_of_metadata(metadata) then damaged(source, "the metadata") end
-  if text ~= table.concat(digits, " ") then damaged(source, "the list of checksums") end -- other spaces or letters
+  if text ~= table.concat(digits, " ") then damaged(source, "the list of checksums") end -- other spaces or case
   for k, i in ipairs(order) do sums[i] = list[k + 1] end
   return sums
 end
 
--- Of the entries of a window: what core.file_read takes. No closure has the tensors among its upvalues: once compiled,
--- its code would keep those of the last file alive.
+-- Reads the entries of a window by core.file_read. No closure has the tensors among its upvalues: its compiled code
+-- would keep the last file's tensors alive.
 local function read_window(source, e, window, tensors, sums, left_out)
   local kinds, shapes, offsets = {}, {}, {}
   for k, i in ipairs(window) do
@@ -321,8 +320,8 @@ local function read_window(source, e, window, tensors, sums, left_out)
   end
 end
 
---- Of a source: the tensors by name; strings by key; a list of the tensors whose dtype tensors do not have. Where the
---- file has checksums, they are compared, except those of the tensors of a mapped file, which is not read.
+--- Reads a source: returns tensors by name, strings by key, and a list of tensors of unsupported dtypes. Checksums in
+--- the file are compared, except those of a mapped file's tensors, which are not read.
 function safetensors.read(source)
   local e, metadata, data = read_entries(source)
   local tensors, left_out, window, bytes = {}, {}, {}, 0
@@ -345,7 +344,7 @@ function safetensors.read(source)
   return tensors, metadata, left_out
 end
 
---- The metadata of a file, strings by key; its tensors are not read.
+--- Returns the metadata of a file, strings by key; its tensors are not read.
 function safetensors.metadata(path)
   return Source.with(path, {}, function(source) return (select(2, read_entries(source))) end)
 end

@@ -1,4 +1,4 @@
---- Weights in several files, safetensors or torch.save's, and an index that says what lies in which, Hugging Face's
+--- Reads weights in several files, safetensors or torch.save's, by an index of the file of each tensor: Hugging Face's
 --- model.safetensors.index.json or pytorch_model.bin.index.json: {"metadata": {...}, "weight_map": {tensor's name:
 --- file's name}}.
 local core = require "luminary.core"
@@ -16,8 +16,8 @@ local function read_index(path)
   return map, type(index.metadata) == "table" and index.metadata or {}
 end
 
---- The tensors by name that the index at `path` lists; its metadata; those that are left out; the files' kind.
---- read(path, opts): the contents of one file, as formats.load returns them.
+--- Returns the tensors by name that the index at `path` lists, its metadata, the skipped tensors, and the files' kind.
+--- read(path, opts) returns the contents of one file, as formats.load does.
 function sharded.load(path, opts, read)
   local map, metadata = read_index(path)
   local folder, by_file, files = path:match "^(.*/)[^/]*$" or "", {}, {}
@@ -57,13 +57,13 @@ function sharded.load(path, opts, read)
   return tensors, metadata, lacking, kind
 end
 
--- What weights are called in folders of Hugging Face's.
+-- Names of weights in folders of Hugging Face's models.
 local names = {
   "model.safetensors.index.json", "model.safetensors", "diffusion_pytorch_model.safetensors",
   "pytorch_model.bin.index.json", "pytorch_model.bin",
 }
 
---- The file in a folder that has its weights, or the index of them.
+--- Returns the file in a folder that has its weights, or their index.
 function sharded.weights_in(folder)
   for _, name in ipairs(names) do
     local path = folder:gsub("/+$", "") .. "/" .. name

@@ -1,5 +1,5 @@
---- What readers of file formats read from: a file or a part of one, by offset, in order, and as tensors. All errors
---- name the file. Offsets count from 0, as formats have them.
+--- Provides the input of readers of file formats: a file or a part of one, by offset, in order, and as tensors. All
+--- errors name the file. Offsets count from 0, as in the formats.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
@@ -9,16 +9,16 @@ local ops = core.ops
 local Source = {}
 Source.__index = Source
 
---- Bytes of an element by dtype: all that tensors have, and those of Source.becomes.
+--- Bytes of an element by dtype: all dtypes of tensors, and those of Source.becomes.
 Source.item_bytes = {
   bool = 1, uint8 = 1, int8 = 1, int16 = 2, uint16 = 2, float16 = 2, bfloat16 = 2, int32 = 4, float32 = 4, int64 = 8,
   float64 = 8, uint32 = 4, uint64 = 8, complex32 = 4, bcomplex32 = 4, complex64 = 8, complex128 = 16,
 }
 
---- Elements beyond one for each byte of a file that its tensors may repeat.
+--- Number of elements, beyond one for each byte of a file, that its tensors may repeat.
 Source.MOST_REPEATED = 2 ^ 24
 
---- The file of that path; opts: {mmap, device, null, skip_unreadable}, as lm.load has them.
+--- Opens the file at a path; opts: {mmap, device, null, skip_unreadable}, as in lm.load.
 function Source.open(path, opts)
   local file, size = core.file_open(path, opts.mmap == true)
   return setmetatable({path = path, file = file, from = 0, size = size, opts = opts}, Source)
@@ -26,11 +26,11 @@ end
 
 local function close(source, ok, ...)
   core.file_close(source.file)
-  if not ok then error(..., 0) end -- it says where
+  if not ok then error(..., 0) end -- it names the position
   return ...
 end
 
---- What read(source) returns of the file of that path, which is closed then.
+--- Opens the file at a path, returns read(source), and closes the file.
 function Source.with(path, opts, read)
   local source = Source.open(path, opts)
   return close(source, pcall(read, source))
@@ -38,8 +38,7 @@ end
 
 local LONGEST_TEXT = 2 ^ 28
 
---- All of a file that describes something: JSON, a vocabulary. An error where it has more than 2^28 bytes, before any
---- is read.
+--- Returns all of a text file, such as JSON or a vocabulary. Fails for more than 2^28 bytes, before it reads any.
 function Source.whole_text(path)
   return Source.with(path, {}, function(source)
     if source.size > LONGEST_TEXT then
@@ -49,13 +48,13 @@ function Source.whole_text(path)
   end)
 end
 
---- n of its bytes from `at` on, as a source.
+--- Returns n bytes from `at` on, as a source.
 function Source:part(at, n, name)
   self:check(at, n)
   return setmetatable({path = name, file = self.file, from = self.from + at, size = n, opts = self.opts}, Source)
 end
 
---- Bytes in memory, a uint8 tensor, as a source.
+--- Returns bytes in memory, a uint8 tensor, as a source.
 function Source.over(bytes, path, opts)
   return setmetatable({path = path, memory = bytes, from = 0, size = bytes:numel(), opts = opts}, Source)
 end
@@ -68,17 +67,17 @@ function Source:fail(format, ...)
   options.fail_in_file(self.path, format, ...)
 end
 
---- An error of a file that is not what its format says: 'PATH': malformed WHAT: REASON.
+--- Fails for a file that violates its format: 'PATH': malformed WHAT: REASON.
 function Source:malformed(what, format, ...)
   options.malformed_file(self.path, what, format, ...)
 end
 
---- An error of this source's as a text that does not name it.
+--- Returns this source's error as a text that does not name it.
 function Source:why(problem)
   local text = tostring(problem)
   local _, past = text:find("'" .. options.shown_path(self.path), 1, true)
   if not past then return text end
-  return (text:sub(past + 1):gsub("^': ", ""):gsub("^: (.-)': ", "%1: ")) -- the latter of a part: 'PATH: NAME': …
+  return (text:sub(past + 1):gsub("^': ", ""):gsub("^: (.-)': ", "%1: ")) -- the latter for a part: 'PATH: NAME': …
 end
 
 function Source:check(at, n)
@@ -87,14 +86,14 @@ function Source:check(at, n)
   end
 end
 
---- n bytes from `at` on: a string.
+--- Returns n bytes from `at` on as a string.
 function Source:text(at, n)
   self:check(at, n)
   if not self.memory then return core.file_text(self.file, self.from + at, n) end
   return n > 0 and ffi.string(ffi.cast("const char *", self.memory:data_ptr()) + at, n) or ""
 end
 
---- n bytes from `at` on, which lie on memory aligned to 8 bytes: uint8 [n].
+--- Returns n bytes from `at` on as uint8 [n], aligned to 8 bytes in memory.
 function Source:bytes(at, n)
   self:check(at, n)
   if not self.memory then return core.file_section(self.file, self.from + at, n) end
@@ -102,7 +101,7 @@ function Source:bytes(at, n)
   return at % 8 == 0 and part or part:clone()
 end
 
--- ---- numbers in strings
+-- ---- integers in strings
 
 local function unsigned(text, at, n)
   local value = 0
@@ -111,7 +110,7 @@ local function unsigned(text, at, n)
 end
 Source.unsigned = unsigned
 
---- Eight bytes of text from position i (from 1) on as int64 cdata; a number where that holds it.
+--- Returns eight bytes of text from position i (from 1) on as int64 cdata, or as a number if that is exact.
 function Source.int64(text, i)
   local value = ffi.new "int64_t[1]"
   ffi.copy(value, text:sub(i, i + 7), 8)
@@ -125,7 +124,7 @@ function Source.float(text, i, n)
   return tonumber(value[0])
 end
 
---- n little-endian bytes of a number.
+--- Returns a number as n little-endian bytes.
 function Source.little_endian(value, n)
   local out = {}
   for i = 1, n do
@@ -135,24 +134,23 @@ function Source.little_endian(value, n)
   return table.concat(out)
 end
 
--- ---- in order
+-- ---- sequential reading
 
 local Cursor = {}
 Cursor.__index = Cursor
 
 local PIECE = 65536
 
---- Reads on from `at`, in pieces.
+--- Returns a cursor that reads from `at` on, in pieces.
 function Source:cursor(at)
   self:check(at, 0)
   return setmetatable({source = self, at = at, piece = "", from = at}, Cursor)
 end
 
---- Continues at `at`.
+--- Moves the cursor to `at`.
 function Cursor:seek(at) self.at, self.piece, self.from = at, "", at end
 
---- A string of which the cursor is behind the first bytes, and their number: with the next n bytes, or all that are
---- left.
+--- Returns a string and the number of its bytes before the cursor; it contains the next n bytes, or all that remain.
 function Cursor:look(n)
   local start, left = self.at - self.from, self.source.size - self.at
   if start + math.min(n, left) > #self.piece then
@@ -161,7 +159,7 @@ function Cursor:look(n)
   return self.piece, start
 end
 
---- The next n bytes: a string.
+--- Returns the next n bytes as a string.
 function Cursor:take(n)
   local start = self.at - self.from
   if start + n > #self.piece then
@@ -179,7 +177,7 @@ function Cursor:signed(n)
   return value >= 2 ^ (8 * n - 1) and value - 2 ^ (8 * n) or value
 end
 
---- Eight bytes that count or place something: at most 2^53.
+--- Returns eight bytes as a count or an offset: at most 2^53.
 function Cursor:count()
   local value = self:unsigned(8)
   if value > 2 ^ 53 then self.source:malformed("file", "size %.0f at byte %.0f", value, self.at - 8) end
@@ -189,7 +187,7 @@ end
 function Cursor:int64() return Source.int64(self:take(8), 1) end
 function Cursor:float(n) return Source.float(self:take(n), 1, n) end
 
---- Up to the next newline, which is left out.
+--- Returns the text up to the next newline, without it.
 function Cursor:line()
   local out = {}
   while true do
@@ -198,13 +196,13 @@ function Cursor:line()
     out[#out + 1] = self.piece:sub(start, (stop or 0) - 1)
     self.at = self.from + (stop or #self.piece)
     if stop then return table.concat(out) end
-    self:take(1) -- the next piece
+    self:take(1) -- loads the next piece
     self.at = self.at - 1
   end
 end
 
---- Says that n bytes' worth of parts are used again. What stands several times in a file may be said in a few bytes;
---- all that is copied of it is at most four times as much as the file has bytes, which no honest one comes near.
+--- Counts n bytes of repeated parts. A file can repeat parts in a few bytes; copies of them may be at most four times
+--- as large as the file, which no honest file approaches.
 function Cursor:copies(n)
   self.copied = (self.copied or 0) + n
   local source = self.source
@@ -213,10 +211,10 @@ end
 
 -- ---- tensors
 
--- Dtypes of complex numbers and those of their parts.
+-- Maps complex dtypes to the dtype of their parts.
 local parts_of = {complex32 = "float16", bcomplex32 = "bfloat16", complex64 = "float32", complex128 = "float64"}
 
---- How many elements; an error for what is no list of sizes.
+--- Returns the number of elements; fails if `sizes` is no list of sizes.
 function Source:numel(sizes, what)
   local numel = 1
   if #sizes > 8 then self:malformed("file", "%s has %d dims, at most 8 are allowed", what, #sizes) end
@@ -227,10 +225,10 @@ function Source:numel(sizes, what)
     end
     numel = numel * size
   end
-  return numel == numel and numel or 0 -- infinitely many times none
+  return numel == numel and numel or 0 -- inf * 0 is NaN
 end
 
---- Strides of dense elements, the last dim's next to one another, or the first's.
+--- Returns the strides of dense elements: the last dim varies fastest, or with `fortran` the first.
 function Source.dense_strides(sizes, fortran)
   local strides, stride = {}, 1
   for i = 1, #sizes do
@@ -240,20 +238,20 @@ function Source.dense_strides(sizes, fortran)
   return strides
 end
 
---- Returns bytes of elements of a dtype with those of each number reversed.
+--- Returns elements of a dtype, as bytes, with the bytes of each number reversed.
 function Source.swapped(bytes, dtype)
   local width = (Source.item_bytes[dtype] or 1) / (parts_of[dtype] and 2 or 1)
   if width == 1 or bytes:numel() == 0 then return bytes end
   return bytes:view(-1, width):flip(2):contiguous():view(-1)
 end
 
---- Bytes of bool hold 0 and 1 alone.
+--- Fails unless bytes of bool are 0 or 1.
 function Source:check_bools(bytes, what)
   local most = bytes:numel() > 0 and bytes:max():item() or 0
   if most > 1 then self:malformed("file", "%s is bool but has the value %d", what, most) end
 end
 
---- uint8 bytes on the device that was asked for.
+--- Returns uint8 bytes on the requested device.
 function Source:placed(bytes)
   return self.opts.device and bytes:to(self.opts.device) or bytes
 end
@@ -268,7 +266,7 @@ local function float8(code, mantissa, bias, nan)
   return code > 127 and -v or v
 end
 
-local AT_ONCE = 2 ^ 22 -- elements, so that their indices take little memory
+local AT_ONCE = 2 ^ 22 -- elements in one step, which bounds the memory of their indices
 
 local function by_table(value, ...)
   local more = {...}
@@ -284,8 +282,8 @@ local function by_table(value, ...)
   end}
 end
 
---- Dtypes that tensors lack, each {dtype of the same width, function from such elements [n] to what is read instead}.
---- float8 becomes bfloat16, which holds each of its values. The function returns nil where int64 holds not all of them.
+--- Dtypes that tensors lack, each {dtype of the same width, function that converts such elements [n]}. float8 becomes
+--- bfloat16, which holds all its values. The function returns nil if int64 cannot hold all values.
 Source.becomes = {
   uint32 = {"int32", function(t) return ops.bitwise_and(t:to "int64", 2 ^ 32 - 1) end},
   uint64 = {"int64", function(t) return (t:numel() == 0 or t:min():item() >= 0) and t or nil end},
@@ -296,9 +294,9 @@ Source.becomes = {
 for dtype in pairs(Source.becomes) do Source.item_bytes[dtype] = Source.item_bytes[dtype] or 1 end
 Source.TOO_LARGE = "dtype uint64 with values of 2^63 and more"
 
-local converted = setmetatable({}, {__mode = "k"}) -- by the bytes, which may be those of many tensors
+local converted = setmetatable({}, {__mode = "k"}) -- keyed by the bytes, which many tensors may share
 
--- Returns a view of elements that become others, all of which are converted once.
+-- Returns a view of converted elements; all of the bytes are converted once.
 local function view_of_others(bytes, dtype, sizes, strides, at)
   converted[bytes] = converted[bytes] or {}
   local by_dtype, item = converted[bytes], Source.item_bytes[dtype]
@@ -309,7 +307,7 @@ local function view_of_others(bytes, dtype, sizes, strides, at)
   return by_dtype[dtype] and ops.as_strided(by_dtype[dtype], sizes, strides, {storage_offset = at / item})
 end
 
--- Returns complex elements as pairs, in one more dim.
+-- Returns complex elements as pairs, in an additional last dim.
 local function view_of_pairs(bytes, dtype, sizes, strides, at)
   local shape, steps = {}, {}
   for i, size in ipairs(sizes) do shape[i], steps[i] = size, strides[i] * 2 end
@@ -317,7 +315,7 @@ local function view_of_pairs(bytes, dtype, sizes, strides, at)
   return core.view_as(bytes, parts_of[dtype], shape, steps, at)
 end
 
---- Returns a view of uint8 bytes from byte `at` on, nil for what is Source.TOO_LARGE. Complex numbers are pairs in a
+--- Returns a view of uint8 bytes from byte `at` on; nil for values of Source.TOO_LARGE. Complex numbers are pairs in a
 --- last dim of 2.
 function Source:view(bytes, dtype, sizes, strides, at, what)
   local ok, t
@@ -331,13 +329,13 @@ function Source:view(bytes, dtype, sizes, strides, at, what)
   end
   if not ok then
     t = t:gsub("^.-:%d+: ", ""):gsub("^[%l_]+: ", ""):gsub("^view: ", "")
-    t = t:gsub("from element 0", ("from byte %.0f"):format(at)) -- the bytes at `at` are cut
+    t = t:gsub("from element 0", ("from byte %.0f"):format(at)) -- the view begins at byte `at`
     self:fail("%s: %s", what, t)
   end
   return t
 end
 
---- Elements of those sizes fill n bytes.
+--- Fails unless elements of those sizes fill n bytes.
 function Source:check_size(dtype, sizes, n, what)
   if self:numel(sizes, what) * Source.item_bytes[dtype] ~= n then
     self:malformed("file", "%s of shape [%s] and dtype %s does not match its %.0f bytes", what,
@@ -345,7 +343,7 @@ function Source:check_size(dtype, sizes, n, what)
   end
 end
 
---- Dense elements that fill n bytes from `at` on, on the device that was asked for.
+--- Returns dense elements that fill n bytes from `at` on, on the requested device.
 function Source:tensor(dtype, sizes, at, n, what, layout)
   layout = layout or {}
   self:check_size(dtype, sizes, n, what)

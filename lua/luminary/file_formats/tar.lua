@@ -1,5 +1,5 @@
---- Tar archives, walked from one regular file in them to the next, plain or gzipped: v7, ustar, GNU's long names and
---- pax. Only the file that is asked for lies in memory.
+--- Reads tar archives, plain or gzipped, from one regular file to the next: v7, ustar, GNU's long names and pax. Only
+--- the requested file is in memory.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -9,7 +9,7 @@ Tar.__index = Tar
 local BLOCK, LONGEST_NAME, LARGEST, MOST = 512, 2 ^ 20, 2 ^ 30, 2 ^ 60 -- bytes; a file must fit in a string
 local ZEROS = ("\0"):rep(BLOCK)
 
---- The archive of that path.
+--- Opens the archive at a path.
 function Tar.open(path)
   return setmetatable({path = path, stream = core.stream_open(path), at = 0, begins = 0, left = 0, after = 0}, Tar)
 end
@@ -39,7 +39,7 @@ function Tar:skip(n)
   self.at = self.at + n
 end
 
--- Octal digits, or GNU's big-endian bytes after a bit; nil where a field is neither.
+-- Returns the number in a field: octal digits, or GNU's big-endian bytes after a bit; nil for other contents.
 local function number_of(field)
   local from, past, base = 2, #field + 1, 256
   if field:byte() < 128 then
@@ -68,7 +68,7 @@ local function name_in(block)
   return block:sub(258, 263) == "ustar\0" and prefix ~= "" and prefix .. "/" .. name or name
 end
 
--- Records "<length> <key>=<value>\n" of a pax header: of them what changes how a member is read.
+-- Stores, of a pax header's records "<length> <key>=<value>\n", those that change how a member is read.
 function Tar:read_pax(text, said)
   local at = 1
   while at <= #text do
@@ -90,10 +90,10 @@ function Tar:read_pax(text, said)
   end
 end
 
---- The name of the next regular file; nil at the end. Other members are skipped. An error names the archive and the
---- byte, unpacked, where the member begins: nothing more can be read then.
+--- Returns the name of the next regular file; nil at the end. Other members are skipped. An error names the archive and
+--- the member's first byte, unpacked; nothing can be read after it.
 function Tar:next()
-  local said = {} -- by the headers before a file
+  local said = {} -- fields of headers before a file
   while true do
     self:skip(self.left + self.after)
     self.left, self.after, self.begins = 0, 0, self.at
@@ -121,12 +121,12 @@ function Tar:next()
       self:unsupported "a sparse file"
     else
       said = {}
-      if kind:find "[1-46]" then self.left, self.after = 0, 0 end -- which have no data
+      if kind:find "[1-46]" then self.left, self.after = 0, 0 end -- these kinds have no data
     end
   end
 end
 
---- All bytes of that file, once: a string.
+--- Returns all bytes of the current file as a string; once for each file.
 function Tar:read()
   if self.left > LARGEST then self:unsupported "a file of more than 1 GiB" end
   local text = self:take(self.left)

@@ -1,36 +1,36 @@
---- Torch7's .t7 files, binary (64-bit, little-endian) and ascii, as its File.lua writes them. Tensors and storages
---- become tensors; an object becomes a table of its fields with its class in "__typename". Functions are left out:
---- nothing is run. A package may make other values of these parts: torch7_file.reader.
+--- Reads Torch7's .t7 files, binary (64-bit, little-endian) and ascii, as its File.lua writes them. Tensors and
+--- storages become tensors; an object becomes a table of its fields with its class in "__typename". Functions are
+--- skipped, and no code runs. A package may convert these parts differently: torch7_file.reader.
 local core = require "luminary.core"
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
 local ffi = require "ffi"
 
-local DEEPEST = 1000 -- objects within objects
+local DEEPEST = 1000 -- levels of nested objects
 local LONGEST_NUMBER = 64 -- characters
 
 local torch7_file = {DEEPEST = DEEPEST}
 
---- The dtypes of torch.DoubleTensor, torch.DoubleStorage and the like; those of CUDA are the same in files.
+--- Maps the types of torch.DoubleTensor, torch.DoubleStorage and others to dtypes; CUDA's are the same in files.
 torch7_file.dtypes = {
   Double = "float64", Float = "float32", Half = "float16", Long = "int64", Int = "int32", Short = "int16",
   Char = "int8", Byte = "uint8",
 }
 
---- C's types of their elements.
+--- Maps dtypes to C's element types.
 torch7_file.ctypes = {
   float64 = "double", float32 = "float", float16 = "uint16_t", int64 = "int64_t", int32 = "int32_t", int16 = "int16_t",
   int8 = "int8_t", uint8 = "uint8_t",
 }
 
--- ---- numbers and texts, as either kind of file has them
+-- ---- numbers and texts in either kind of file
 
 local Binary, Ascii = {}, {}
 Binary.__index, Ascii.__index = Binary, Ascii
 
 local function malformed(self, ...) self.cursor.source:malformed("Torch7 file", ...) end
 
--- The size of a text or a table; `what` says it in the error.
+-- Returns the size of a text or a table; `what` is its name in the error.
 local function size_of(self, what)
   local n = self:int()
   if n < 0 then malformed(self, what, n) end
@@ -52,7 +52,7 @@ end
 function Binary:long() return tonumber(self.cursor:int64()) end
 function Binary:text() return self.cursor:take(size_of(self, "a string of %.0f bytes")) end
 
--- uint8 of n elements of a dtype.
+-- Returns n elements of a dtype as uint8 bytes.
 function Binary:elements(dtype, n)
   local cursor = self.cursor
   local at, bytes = cursor.at, n * Source.item_bytes[dtype]
@@ -61,13 +61,13 @@ function Binary:elements(dtype, n)
   return cursor.source:bytes(at, bytes)
 end
 
--- The byte behind a value. A complete file ends with a newline; others may end with a value (`unfinished`).
+-- Returns the byte after a value. A complete file ends with a newline; others may end with a value (`unfinished`).
 local function behind(self)
   local cursor = self.cursor
   return self.unfinished and cursor.at == cursor.source.size and "\n" or cursor:take(1)
 end
 
--- What stands between white space; one newline or blank behind it is read too.
+-- Returns the word up to white space, and skips one newline or blank after it.
 function Ascii:word()
   local cursor = self.cursor
   repeat
@@ -98,7 +98,7 @@ function Ascii:double()
   return tonumber(word) or malformed(self, "expected a number, got '%s'", word)
 end
 
--- n bytes, and a newline behind them.
+-- Returns n bytes, and skips a newline after them.
 local function take_line(self, n)
   local text = self.cursor:take(n)
   if behind(self) ~= "\n" then self.cursor.at = self.cursor.at - 1 end
@@ -108,7 +108,7 @@ end
 function Ascii:text() return take_line(self, size_of(self, "a string of %.0f bytes")) end
 
 function Ascii:elements(dtype, n)
-  self.cursor.source:check(self.cursor.at, n) -- each takes a byte or more
+  self.cursor.source:check(self.cursor.at, n) -- each element takes a byte or more
   if Source.item_bytes[dtype] == 1 then return core.bytes_tensor(take_line(self, n)) end
   local read = dtype == "float16" and "float32" or dtype
   local array = ffi.new(torch7_file.ctypes[read] .. "[?]", n)
@@ -132,7 +132,7 @@ end
 
 local Reader = {}
 Reader.__index = Reader
-local Storage = {} -- the metatable of {dtype, n, bytes}, which tensors are views of; `value` is what becomes of it
+local Storage = {} -- the metatable of {dtype, n, bytes}, of which tensors are views; `value` is its form in the result
 
 local function natural(self, what)
   local n = self.numbers:long()
@@ -155,7 +155,7 @@ local function read_tensor(self, dtype, depth)
   local storage = self:read(depth + 1, true)
   local what = ("a %s tensor"):format(dtype)
   source:numel(sizes, what)
-  if storage == nil or ndim == 0 then -- Torch7 knows no dims as no elements
+  if storage == nil or ndim == 0 then -- in Torch7, no dims means no elements
     return source:view(source:placed(core.bytes_tensor ""), dtype, {0}, {1}, 0, what)
   end
   if getmetatable(storage) ~= Storage or storage.dtype ~= dtype then malformed(self, "%s without its storage", what) end
@@ -172,7 +172,7 @@ local function read_table(self, t, depth)
   end
 end
 
---- The fields of an object of class `name`, which are the next value; `depth` is that of the object.
+--- Returns the fields of an object of class `name`, which are the next value; `depth` is the object's depth.
 function Reader:fields(name, depth)
   local fields, n = self:read(depth + 1), 0
   if type(fields) ~= "table" then malformed(self, "an object of class %s without fields", printable_name(name, 100)) end
@@ -183,7 +183,7 @@ end
 
 local function read_class(self, index, depth)
   local name = self.numbers:text()
-  if name:find "^V %d+$" then name = self.numbers:text() end -- before version 1 the name came first
+  if name:find "^V %d+$" then name = self.numbers:text() end -- before version 1 the name was first
   local element, shape = name:match "^torch%.(%w-)(%u%l+)$"
   local dtype = torch7_file.dtypes[element == "Cuda" and "Float" or element and element:gsub("^Cuda", "")]
   if dtype and shape == "Storage" then
@@ -203,10 +203,10 @@ local function skip_function(self, kind, depth)
     self.seen[index] = true
   end
   self.numbers:text()
-  self:read(depth + 1) -- its upvalues
+  self:read(depth + 1) -- skips its upvalues
 end
 
---- The next value. `depth`: within how many objects it is; as_storage: as a tensor needs a storage.
+--- Returns the next value. `depth`: number of objects around it; as_storage: the form that a tensor's storage needs.
 function Reader:read(depth, as_storage)
   if depth > DEEPEST then malformed(self, "objects are nested too deeply") end
   local kind = self.numbers:int()
@@ -245,22 +245,22 @@ function plain.object(reader, index, name, depth)
   object.__typename = name
 end
 
---- Reads from a cursor the numbers (int, long, double), texts and elements of a binary or an ascii file, which may be
---- unfinished: end without a newline.
+--- Returns a reader of numbers (int, long, double), texts and elements from a cursor over a binary or an ascii file,
+--- which may be unfinished: end without a newline.
 function torch7_file.numbers(cursor, ascii, unfinished)
   return setmetatable({cursor = cursor, unfinished = unfinished}, ascii and Ascii or Binary)
 end
 
---- Reads values from a cursor: reader:read(1) is the next. `make` has functions of what becomes of parts, without which
---- they are as in the head of this file: tensor(t) and storage(t), of a 1-d tensor; object(reader, index, name, depth),
---- which sets reader.made[index]; on_function(), for each function before it is skipped.
+--- Returns a reader of values from a cursor: reader:read(1) is the next. `make` has functions that convert parts; by
+--- default they are as in the head of this file: tensor(t) and storage(t), of a 1-d tensor; object(reader, index, name,
+--- depth), which sets reader.made[index]; on_function(), for each function before it is skipped.
 function torch7_file.reader(cursor, ascii, make)
   return setmetatable({
     cursor = cursor, numbers = torch7_file.numbers(cursor, ascii), made = {}, seen = {}, make = make or plain,
   }, Reader)
 end
 
---- The first object of the file.
+--- Returns the first object of the file.
 function torch7_file.load(source)
   local ascii = source:text(0, math.min(source.size, 2)):find "^%d%s" ~= nil
   return torch7_file.reader(source:cursor(0), ascii):read(1)

@@ -1,5 +1,5 @@
---- PyTorch's files: torch.save's zip archives (since 1.6) and what was before them, read by luminary's own unpickler
---- (pickle.lua), which runs nothing; and zip archives that torch.load(path, weights_only=True) takes, written.
+--- Reads PyTorch's files, torch.save's zip archives (since 1.6) and older ones, by luminary's own unpickler
+--- (pickle.lua), which runs no code; writes zip archives that torch.load(path, weights_only=True) reads.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -16,7 +16,7 @@ local torch_file = {}
 -- The number closest to 0x1950a86a20f9469cfc6c, the integer in the first pickle of older files.
 local MAGIC = 119547037146038801333356
 
--- Storages' classes and their dtypes, and those of the integers of quantized ones.
+-- Maps storage classes to dtypes, and below those of quantized storages to their integers' dtypes.
 local storages = {
   DoubleStorage = "float64", FloatStorage = "float32", HalfStorage = "float16", BFloat16Storage = "bfloat16",
   LongStorage = "int64", IntStorage = "int32", ShortStorage = "int16", CharStorage = "int8", ByteStorage = "uint8",
@@ -43,7 +43,7 @@ end
 
 -- ---- tensors
 
-local LEAST_BYTES = 64 -- of a tensor's description in a pickle
+local LEAST_BYTES = 64 -- the least size of a tensor's description in a pickle
 
 -- Returns a tensor of a dtype over a storage that `persistent` returned, or a lost value.
 local function tensor_over(machine, dtype, storage, at, sizes, strides)
@@ -70,25 +70,25 @@ local function tensor_over(machine, dtype, storage, at, sizes, strides)
     memory.checked = true
   end
   memory.placed = memory.placed or source:placed(memory.bytes)
-  at = numel > 0 and at or 0 -- views without elements may be beyond the end
+  at = numel > 0 and at or 0 -- views without elements may begin beyond the end
   return source:view(memory.placed, dtype, {unpack(sizes)}, strides, at * item, what)
     or pickle.lost(Source.TOO_LARGE, {lacking = true})
 end
 
--- Returns f(…), which makes numel elements, or a lost value where the file is too small for those.
+-- Returns f(…), which makes numel elements, or a lost value if the file is too small for that number.
 local function made(machine, numel, f, ...)
   machine.elements = (machine.elements or 0) + numel
   if machine.elements <= machine.cursor.source.size + Source.MOST_REPEATED then return f(...) end
   return pickle.lost "it has too many elements for the file's size; in Python, save x.to_dense() or x.clone()"
 end
 
--- Returns a tensor that requires a gradient where the file says so.
+-- Returns a tensor that requires a gradient if the file says so.
 local function with_grad(t, requires_grad)
   if requires_grad ~= true or not core.is_tensor(t) or not core.is_floating_point(t.dtype) then return t end
   return t:detach():requires_grad_(true)
 end
 
--- Lists what is left out of a tensor which is read, if there is any: state is true or a table of it.
+-- Records the skipped state of a tensor, if there is any: state is true or a table of it.
 local function note(machine, t, what, state)
   local is_any = state == true or pickle.is_lost(state)
     or machine.kind[state] and next(state) ~= nil and not state._is_buffer
@@ -99,13 +99,13 @@ local function note(machine, t, what, state)
   return t
 end
 
--- Functions that apply a bit of a view; complex numbers are pairs.
+-- Functions for a view's bits; complex numbers are pairs.
 local bits = {
   neg = function(t) return t:neg() end,
   conj = function(t) return t * core.tensor({1, -1}, {dtype = t.dtype, device = t.device}) end,
 }
 
--- Returns a function of _rebuild_tensor's arguments, of which dtype_at and bits_at are in some versions alone.
+-- Returns a function of _rebuild_tensor's arguments, of which dtype_at and bits_at exist only in some versions.
 local function rebuild(dtype_at, bits_at)
   return function(args, machine)
     local dtype = args[dtype_at] or args[1].dtype
@@ -137,10 +137,10 @@ local function scattered(machine, indices, values, size)
   end)
 end
 
--- Returns a dense tensor of starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n] and values
+-- Returns a dense tensor from starts of rows or columns [batch…, rows + 1], columns or rows [batch…, n] and values
 -- [batch…, n, block…, …]. Single elements are blocks of 1.
 local function of_compressed(machine, layout, starts, others, values, size)
-  local batch, n, i, k = starts:dim() - 1, others.shape[-1], 1, 2 -- i: the dim that `starts` is of
+  local batch, n, i, k = starts:dim() - 1, others.shape[-1], 1, 2 -- i: the dim that `starts` divides
   if layout:find "c$" then i, k = 2, 1 end
   local is_blocked = layout:find "bs"
   local block = is_blocked and {unpack(values.shape, batch + 2, batch + 3)} or {1, 1}
@@ -159,7 +159,7 @@ local function of_compressed(machine, layout, starts, others, values, size)
   return t:view(split):permute(order):reshape(shape)
 end
 
--- Returns a dense tensor of (layout, parts).
+-- Returns a dense tensor from (layout, parts).
 local function sparse(args, machine)
   local layout, data = args[1]:match "^sparse_([cb][so][orc])$", args[2]
   local numel, size = 0, data[layout == "coo" and 3 or 4]
@@ -172,14 +172,14 @@ local function sparse(args, machine)
   return t
 end
 
--- Returns float32 of (storage, offset, sizes, strides, (scheme, scale, zero point [, dim]), requires_grad, hooks).
+-- Returns float32 from (storage, offset, sizes, strides, (scheme, scale, zero point [, dim]), requires_grad, hooks).
 local function quantized(args, machine)
   local as = quantized_as[args[1].dtype]
   if not as then return lacking(args[1].dtype) end
   local q = tensor_over(machine, as, args[1], args[2], args[3], args[4])
   local _, scale, zero, dim = unpack(args[5])
   return with_grad(made(machine, q:numel() + (dim and q.shape[dim + 1] or 0), function()
-    if dim then -- one of each for each index there
+    if dim then -- one scale and zero point for each index of dim
       local sizes = {}
       for d = 1, q:dim() do sizes[d] = d == dim + 1 and q.shape[d] or 1 end
       scale, zero = scale:reshape(sizes):float(), zero:reshape(sizes):double()
@@ -188,11 +188,11 @@ local function quantized(args, machine)
   end), args[6])
 end
 
--- ---- what a pickle may call
+-- ---- functions that a pickle may call
 
 local known = setmetatable({["torch.Tensor"] = pickle.opaque("torch.Tensor", {})}, {__index = python_values})
 
--- Defines a function of tensors by its names; it is not called where there are no bytes yet.
+-- Defines a function of tensors by its names; a dry run, which has no bytes yet, does not call it.
 local function tensors(module, words, f, takes_lost)
   for name in words:gmatch "%S+" do
     known[module .. name] = pickle.callable(module .. name, function(args, machine)
@@ -228,7 +228,7 @@ end)
 known["torch.device"] = pickle.callable("torch.device", function(args)
   return type(args[2]) == "number" and ("%s:%d"):format(tostring(args[1]), args[2]) or args[1] or pickle.NONE
 end)
-for name, dtype in pairs(storages) do -- "torch.cuda." is of before 1.12
+for name, dtype in pairs(storages) do -- "torch.cuda." is older than 1.12
   for _, module in ipairs {name == "UntypedStorage" and "torch.storage." or "torch.", "torch.cuda."} do
     known[module .. name] = pickle.opaque(module .. name, {dtype = dtype})
   end
@@ -241,7 +241,7 @@ local function names(full)
   return known[full] or dtype and dtype:match "^per_[%w_]+$"
 end
 
--- A persistent id as {key, dtype, numel}: ("storage", class, key, location, numel [, view]).
+-- Returns a persistent id as {key, dtype, numel}: ("storage", class, key, location, numel [, view]).
 local function read_id(id, machine)
   local kind, key, numel = id[2], id[3], id[5]
   if id[1] ~= "storage" or type(kind) ~= "table" or not kind.dtype or type(key) ~= "string" or type(numel) ~= "number"
@@ -252,8 +252,8 @@ local function read_id(id, machine)
   return key, kind.dtype, numel, Source.item_bytes[quantized_as[kind.dtype] or kind.dtype] or 1
 end
 
--- Returns a function that reads a storage; the same object for the same key. bytes_of(key, n, dtype, numel)
--- returns its n bytes, and whether they were big-endian.
+-- Returns a function that reads a storage; the same object for the same key. bytes_of(key, n, dtype, numel) returns its
+-- n bytes, and true if they were big-endian.
 local function storage_reader(source, bytes_of)
   return function(id, machine)
     local by_key = machine.by_key
@@ -275,8 +275,8 @@ local function storage_reader(source, bytes_of)
   end
 end
 
--- The value of pickle.load, and a list of descriptions of what is left out, with `advice`; an error for what may not be
--- left out.
+-- Returns the value of pickle.load, and a list of descriptions of lost parts, with `advice`; fails for parts that may
+-- not be lost.
 local function with_lost(source, value, all_lost)
   local list = {}
   for i, each in ipairs(all_lost) do
@@ -296,13 +296,13 @@ end
 
 local LARGEST_PACKED = 2 ^ 24
 
---- The value in torch.save's archive, whose pickle is `entry`, and a list of what is left out of it.
+--- Returns the value in torch.save's archive, whose pickle is `entry`, and a list of its lost parts.
 function torch_file.load_zip(archive, entry)
   local source, prefix = archive.source, entry.name:match "^(.*)data%.pkl$"
   if archive.by[prefix .. "constants.pkl"] then
     source:fail "TorchScript programs are not supported; in Python: torch.save(net.state_dict(), path)"
   end
-  if entry.method ~= 0 and entry.size > LARGEST_PACKED then -- torch.save packs nothing
+  if entry.method ~= 0 and entry.size > LARGEST_PACKED then -- torch.save does not compress
     source:malformed("zip archive", "the pickle of %.0f bytes is compressed to %.0f", entry.size, entry.packed)
   end
   local order = archive.by[prefix .. "byteorder"]
@@ -320,15 +320,15 @@ function torch_file.load_zip(archive, entry)
   return with_lost(source, pickle.load(archive:read(entry):cursor(0), names, storage_reader(source, bytes_of)))
 end
 
--- ---- what was before
+-- ---- older files
 
---- The value in a file of torch.save's of before 1.6, or with _use_new_zipfile_serialization=False, and a list of what
---- is left out of it. Such a file is pickles of a magic number, a version, the machine, the value and its storages'
---- keys, then each storage's length and bytes.
+--- Returns the value in a torch.save file from before 1.6, or with _use_new_zipfile_serialization=False, and a list of
+--- its lost parts. Such a file is pickles of a magic number, a version, the machine, the value and its storages' keys,
+--- then each storage's length and bytes.
 function torch_file.load_legacy(source)
   local cursor = source:cursor(0)
   local function refuse(_, machine) machine:fail "storage before the value" end
-  local function plain() -- returns the next pickle's value, which has no storages
+  local function plain() -- reads the next pickle, which has no storages
     return (with_lost(source, pickle.load(cursor, names, refuse)))
   end
   local value, lost = pickle.load(cursor, names, refuse)
@@ -344,7 +344,7 @@ function torch_file.load_legacy(source)
   local swap = type(machine) == "table" and machine.little_endian == false
   local value_at = cursor.at
   local wanted = {}
-  pickle.load(cursor, names, storage_reader(source, function(key, n, dtype, numel) -- once to learn where it ends
+  pickle.load(cursor, names, storage_reader(source, function(key, n, dtype, numel) -- dry run, to find its end
     wanted[key] = wanted[key] or {n = n, dtype = dtype, numel = numel}
   end), true)
   local keys = plain()
@@ -419,7 +419,7 @@ function Writer:tensor(t, path)
   if not class_name then
     fail("save: %s is %s, which torch.save's format does not support; convert it with x:int()", path, t.dtype)
   end
-  -- One storage for those that share all of their memory, such as tied weights.
+  -- Write one storage for tensors that share all of their memory, such as tied weights.
   local memory = ("%s %d %s"):format(tostring(data:data_ptr()), data:numel(), data.dtype)
   local key = data:numel() > 0 and self.keys_of_memory[memory]
   if not key then
@@ -458,8 +458,8 @@ local function keys_of(t, path)
   return keys
 end
 
--- The least number of a parameter in a state_dict of an optimizer: 1, or 0 in what was read from such a file; nil for
--- what is no state_dict of an optimizer.
+-- Returns the lowest parameter number in an optimizer's state_dict: 1, or 0 if it was read from such a file; nil for
+-- other tables.
 local function first_parameter(t)
   if not options.is_plain(t.state) or not options.is_plain(t.param_groups) or #t.param_groups == 0 then return nil end
   local least = math.huge
@@ -473,9 +473,9 @@ local function first_parameter(t)
   return (least == 0 or least == 1) and least or nil
 end
 
--- What torch.optim's LBFGS, which alone has history_size, wants in a state_dict: the option line_search_fn, None where
--- none is given; lists, empty ones too; and no list `al` that is too short. That is its scratch memory, of which what
--- is not yet used is None. Nones at the end of a list are gone once a file is read; a list that is not there it makes.
+-- Adapts a state_dict for torch.optim's LBFGS, the only one with history_size: it requires the option line_search_fn
+-- (None by default), lists, also empty ones, and no list `al` that is too short. `al` is scratch memory whose unused
+-- entries are None; reading a file drops Nones at a list's end, and LBFGS makes a missing list again.
 local function as_lbfgs(group, states, is_list)
   group.line_search_fn = group.line_search_fn or pickle.NONE
   for number, state in pairs(states) do
@@ -488,10 +488,10 @@ local function as_lbfgs(group, states, is_list)
   end
 end
 
--- A state_dict of an optimizer as torch.optim has it, where parameters count from 0.
+-- Returns an optimizer's state_dict in torch.optim's form, where parameters count from 0.
 local function optimizer_state(t, least, is_list)
   local out = {state = {}, param_groups = {}}
-  is_list[out.state] = false -- also where only the second parameter has a state
+  is_list[out.state] = false -- also if only the second parameter has a state
   for key, value in pairs(t) do out[key] = out[key] or value end
   for g, group in ipairs(t.param_groups) do
     local copy = {params = {}}
@@ -550,8 +550,8 @@ function Writer:value(v, path, depth)
     kind)
 end
 
---- Writes a value as torch.save does: torch.load(path, weights_only=True) reads it. Lists are lists there, other tables
---- dicts; an empty one is a dict. State_dicts of optimizers are what torch.optim's load_state_dict takes.
+--- Writes a value as torch.save does: torch.load(path, weights_only=True) reads it. Lists remain lists, other tables
+--- become dicts; an empty one is a dict. Optimizers' state_dicts get the form of torch.optim's load_state_dict.
 function torch_file.save(path, value)
   local writer = setmetatable({
     out = {}, tensors = {}, keys_of_memory = {}, numbers = {}, open = {}, is_list = {}, count = 0,

@@ -1,5 +1,5 @@
---- Zip archives (PKWARE's APPNOTE 6.3): entries stored or deflated, zip64. Nothing is unpacked to disk; names are
---- names. Entries lie apart from one another, so that all of an archive unfolds to at most 1032 times the file.
+--- Reads and writes zip archives (PKWARE's APPNOTE 6.3): entries stored or deflated, zip64. Nothing is unpacked to
+--- disk; names are not paths. Entries must not overlap, so that an archive unfolds to at most 1032 times the file.
 local core = require "luminary.core"
 local printable_name = require "luminary.base.printable_name"
 local options = require "luminary.base.options"
@@ -10,9 +10,9 @@ local zip = {}
 local Zip = {}
 Zip.__index = Zip
 
-local HALF, WORD = 0xffff, 0xffffffff -- "look into the zip64 fields"
+local HALF, WORD = 0xffff, 0xffffffff -- all ones: the value is in the zip64 field
 
--- Where the central directory is, and how many entries it has.
+-- Returns the position and size of the central directory, and the number of entries.
 local function find_directory(source)
   local n = math.min(source.size, 22 + HALF)
   local tail, from = source:text(source.size - n, n), source.size - n
@@ -41,7 +41,7 @@ local function find_directory(source)
   source:malformed("zip archive", "it has no directory at its end; is it truncated?")
 end
 
--- The sizes and positions that the zip64 field holds for those that are all ones.
+-- Reads the sizes and positions in the zip64 field, for fields that are all ones.
 local function read_zip64(source, extra, entry)
   local i = 1
   while i + 3 <= #extra do
@@ -73,7 +73,7 @@ local function read_entry(source, cursor)
   return entry
 end
 
--- Each entry ends before the next begins.
+-- Fails unless each entry ends before the next begins.
 local function check_apart(source, entries, directory)
   local sorted = {}
   for i, entry in ipairs(entries) do sorted[i] = entry end
@@ -86,7 +86,7 @@ local function check_apart(source, entries, directory)
   end
 end
 
---- The archive in a source: {entries = list of {name, size, packed}, by = by name}.
+--- Opens the archive in a source: {entries = list of {name, size, packed}, by = by name}.
 function zip.open(source)
   local at, size, count = find_directory(source)
   if count * 46 > size then
@@ -105,7 +105,7 @@ function zip.open(source)
   return archive
 end
 
--- Where the bytes of an entry begin.
+-- Returns the position of an entry's bytes.
 local function find_data(source, entry)
   local name = printable_name(entry.name, 100)
   local head = source:text(entry.at, 30)
@@ -130,7 +130,7 @@ local function find_data(source, entry)
   return begins
 end
 
---- An entry's bytes, uint8 [n]. Its checksum is checked except what lies over the mapped file.
+--- Returns an entry's bytes, uint8 [n]. Compares its checksum, except for a stored entry of a mapped file.
 function Zip:bytes(entry)
   local source, at = self.source, find_data(self.source, entry)
   if entry.method == 0 and source.opts.mmap then return source:bytes(at, entry.size) end
@@ -142,7 +142,7 @@ function Zip:bytes(entry)
   return bytes
 end
 
---- The first n bytes of an entry, or all where it has fewer, as a source; nothing of it is checked.
+--- Returns the first n bytes of an entry, or all if it has fewer, as a source; nothing is checked.
 function Zip:start(entry, n)
   local source, at = self.source, find_data(self.source, entry)
   n = math.min(n, entry.size)
@@ -150,7 +150,7 @@ function Zip:start(entry, n)
   return Source.over(bytes, ("%s: %s"):format(source.path, printable_name(entry.name, 100)), source.opts)
 end
 
---- An entry as a source.
+--- Returns an entry as a source.
 function Zip:read(entry)
   return Source.over(self:bytes(entry), ("%s: %s"):format(self.source.path, printable_name(entry.name, 100)),
     self.source.opts)
@@ -158,9 +158,9 @@ end
 
 -- ---- writing
 
-local NO_DATE = "\0\0\33\0" -- the first of January 1980, so that equal values give equal files
+local NO_DATE = "\0\0\33\0" -- January 1, 1980, so that equal values yield equal files
 
--- A field that is WORD where the value is too large, and then stands in the zip64 field.
+-- Returns a field: WORD if the value is too large, which is then appended to `wide`, the zip64 field.
 local function word(value, wide)
   if value < WORD then return little_endian(value, 4) end
   wide[#wide + 1] = little_endian(value, 8)
@@ -172,7 +172,7 @@ local function zip64_field(wide)
   return text == "" and "" or "\1\0" .. little_endian(#text, 2) .. text
 end
 
--- The size and the checksum of strings and tensors that stand one after the other.
+-- Returns the total size and checksum of a sequence of strings and tensors.
 local function sum_up(pieces)
   local bytes, sum = 0, 0
   for _, piece in ipairs(pieces) do
@@ -182,7 +182,7 @@ local function sum_up(pieces)
   return bytes, little_endian(sum, 4)
 end
 
---- Writes {name, list of strings and of contiguous tensors on the CPU} one after the other, stored, each beginning at a
+--- Writes {name, list of strings and of contiguous tensors on the CPU} one after another, stored, each beginning at a
 --- multiple of `align` bytes if that is given.
 function zip.write(path, entries, align)
   local pieces, directory, at = {}, {}, 0

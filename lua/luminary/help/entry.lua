@@ -1,5 +1,5 @@
---- The parts of help for a public name: its call, first sentence, arguments and section (pages.lua). Help, its search
---- and the pages of the reference show them.
+--- Splits help for a public name into parts: its call, first sentence, arguments and section (pages.lua). Help, its
+--- search and the pages of the reference show them.
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local help = require "luminary.help"
@@ -26,7 +26,7 @@ local function split(text)
   return nil, text
 end
 
--- A sentence ends at a dot before a capital letter, unless the dot ends "et al." or an initial.
+-- Returns the first sentence, up to a dot before a capital letter, unless the dot ends "et al." or an initial.
 local function first_sentence(text)
   local line = text:match "^[^\n]*"
   local from = 1
@@ -49,7 +49,7 @@ end
 
 local types_of_names = {device = "device", dtype = "dtype"}
 
--- The declared rows of a function or class; a method's x is not among them.
+-- Returns the declared rows of a function or class, without a method's x.
 local function of_rows(each, rows)
   local list = {}
   for i, row in ipairs(rows) do
@@ -78,7 +78,7 @@ local function of_op(each, info)
   return list
 end
 
--- Returns each name of "x, dim [, {keepdim = false, dtype}]"; those in brackets or braces are optional.
+-- Returns each name of "x, dim [, {keepdim = false, dtype}]"; names in brackets or braces are optional.
 local function of_call(call)
   local list, depth, seen = {}, 0, {}
   local whole = (call:match "%b()" or ""):sub(2, -2)
@@ -98,7 +98,7 @@ local function of_call(call)
 end
 
 --- Returns the arguments of a public name, in order: a list of {name, type, choices, default, optional, named}; and
---- whether they are declared, else type and choices are nil. named: by name alone. nil for a name that is not called.
+--- true if they are declared, else type and choices are nil. named: only by name. nil for a name that cannot be called.
 function entry.arguments(each)
   local takes = signature.declared(each.value)
   if takes then return of_rows(each, takes.rows), true end
@@ -110,8 +110,8 @@ function entry.arguments(each)
   return of_call(call)
 end
 
---- Returns the arguments of a value: a function, a class, or the method `name` of a tensor or an object. nil if they
---- are not known.
+--- Returns the arguments of a value: a function, a class, or the method `name` of a tensor or an object; nil if
+--- unknown.
 function entry.arguments_of(value, name)
   if name then
     for _, owner in ipairs(help.owners_of(value)) do
@@ -127,14 +127,14 @@ function entry.arguments_of(value, name)
   return (entry.arguments {path = "", owner = "", name = "", value = value})
 end
 
--- A call in valid Lua: the required arguments, then a table of the others with their defaults.
+-- Returns a call in valid Lua: the required arguments, then a table of the others with their defaults.
 local function signature_of(each, list)
   local parts, named = {}, {}
   for _, row in ipairs(list) do
     local default = row.default
     if default and not loadstring("return " .. default) then default = nil end
     if #named == 0 and not row.optional then
-      parts[#parts + 1] = loadstring("local " .. row.name) and row.name or row.name .. "_" -- lm.lerp's `end`
+      parts[#parts + 1] = loadstring("local " .. row.name) and row.name or row.name .. "_" -- for lm.lerp's `end`
     else
       named[#named + 1] = default and ("%s = %s"):format(row.name, default) or row.name
     end
@@ -143,7 +143,7 @@ local function signature_of(each, list)
   return ("%s(%s)"):format(each.path, table.concat(parts, ", "))
 end
 
--- Changes what is outside of quotes.
+-- Applies `change` to the text outside of quotes.
 local function outside_strings(text, change)
   local strings, i = {}, 0
   local masked = text:gsub("%b\"\"", function(s)
@@ -156,7 +156,7 @@ local function outside_strings(text, change)
   end))
 end
 
--- A documented call in valid Lua, without brackets and defaults: "f(x [, n [, dim = -1]])" is "f(x, n, dim)".
+-- Returns a documented call as valid Lua, without brackets and defaults: "f(x [, dim = -1])" becomes "f(x, dim)".
 local function without_brackets(call)
   local before, list = call:match "^([^%(]*)(%b())"
   local named = list:match "%b{}"
@@ -234,7 +234,7 @@ function entry.main(each)
   return same(by_path["F." .. name]) or same(by_path["lm." .. name]) or by_path["x:" .. name] or each
 end
 
---- A description of an argument's values: its type, or its choices.
+--- Describes an argument's values: its type, or its choices.
 function entry.type_of(row)
   if not row.choices then return row.type end
   local list = {}
@@ -272,7 +272,7 @@ end
 
 local WORDS = {nil, "two", "three", "four"}
 
---- Returns the section's text about results, or one for an op with several results; else nil.
+--- Returns the section's text about results, or a text for an op with several results; else nil.
 function entry.returns(each)
   local section = entry.section(each)
   if section and section.returns then return section.returns[1] end

@@ -1,4 +1,4 @@
---- Every public name, and the comments above the definitions in these files, which are read at first use.
+--- Indexes every public name, and the comments above the definitions in these files, which are read at first use.
 ---
 --- A comment of `---` lines belongs to the function on the line below it. A comment about a class, a field or a
 --- function in C begins with its name: `nn.Linear(in, out): …`, `x.shape: …`. A comment with nothing below it may have
@@ -15,7 +15,7 @@ local getmetatable_of = require("debug").getmetatable
 
 -- ---- the comments
 
--- "nn.Linear" of "nn.Linear(in, out): x", "x.shape" of "x.shape: the sizes".
+-- Returns "nn.Linear" for "nn.Linear(in, out): x", and "x.shape" for "x.shape: the sizes".
 local function heading(text)
   return text:match("^([%a_][%w_%.:]*[%w_])%s?[%({]") or text:match("^([%a_][%w_]*%.[%w_%.]*[%w_]): ")
 end
@@ -42,7 +42,7 @@ local function read_comments(path, by_heading)
       if text:find("%S") then
         by_line[number] = block
         keep(block)
-        -- For name = signature.of("name(…)", function(…) on several lines.
+        -- The function of name = signature.of("name(…)", function(…) may be on a later line.
         local begins = text:find "signature%.[%w_]+%("
         if begins and not text:find "function%(" then declared = block end
       else
@@ -65,14 +65,14 @@ end
 
 -- ---- public names
 
--- A library's names that are loaded at first use; nil if there are none.
+-- Returns a library's names that are loaded at first use; nil if there are none.
 function index.lazy(value)
   local mt = type(value) == "table" and getmetatable_of(value)
   local lazy = type(mt) == "table" and rawget(mt, "lazy")
   return lazy and lazy() or nil
 end
 
--- Whether value is a library: one made by options.strict, or a table of functions and constants in one.
+-- Returns true if value is a library: one made by options.strict, or a table of functions and constants in one.
 local function is_library(value)
   if type(value) ~= "table" or rawget(value, "__name") then return false end
   local mt = getmetatable_of(value)
@@ -87,7 +87,7 @@ end
 --- Returns a class itself, or the class without a public name of a function's result; nil for others.
 function index.class_of(value) return is_class(value) and value or class.of_results[value] end
 
--- Short forms of paths: lm.nn.functional.relu is F.relu. Longer ones first.
+-- Short forms of paths, longer paths first: lm.nn.functional.relu is F.relu.
 local short = {
   {"lm.nn.functional", "F"}, {"lm.nn", "nn"}, {"lm.optim", "optim"}, {"lm.data", "data"}, {"lm.dist", "dist"},
   {"lm.vision.transforms", "transforms"}, {"lm.vision", "vision"}, {"lm.text", "text"},
@@ -114,7 +114,7 @@ local function sorted_names(t)
   return names
 end
 
--- The methods that are only for subclasses, which the class lists in __inner.
+-- Returns the set of methods that are only for subclasses, which the class lists in __inner.
 local function inner_methods(of)
   local inner = {}
   repeat
@@ -165,16 +165,16 @@ local function add_library(to, path, library)
   end
 end
 
-local made -- at first use, and again after pages.add
+local made -- set at first use, and again after pages.add
 
--- All public names: a list of {path, name, value, owner}, the same by name, and the comments.
+-- Returns all public names: a list of {path, name, value, owner}, the same by name, and the comments.
 local function all()
   if made and made.packages == #pages.added then return made end
   local new = {
     packages = #pages.added,
     list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
-    by_value = {}, owner_of = {}, -- by class: its public name, and what the paths of its methods begin with
-    by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file returns
+    by_value = {}, owner_of = {}, -- classes to public names, and to the start of their methods' paths
+    by_line = {}, by_heading = {}, first = {}, -- comments; first: by a file's library
   }
   function new.add(path, name, value, owner, inner)
     if new.by_path[path] then return end
@@ -194,8 +194,8 @@ local function all()
     new.add("Generator:" .. name, name, of_generators[name], "Generator")
   end
   for _, name in ipairs(sorted_names(core.tensor_fields)) do new.add("x." .. name, name, nil, "x") end
-  local of_nets = {} -- by their headings, the comments in lm.models, whose nets have no public class
-  for _, name in ipairs(sorted_names(package.loaded)) do -- of two comments about one name the first counts
+  local of_nets = {} -- comments in lm.models by heading, since its nets have no public class
+  for _, name in ipairs(sorted_names(package.loaded)) do -- the first of two comments about a name counts
     local path = name:find("^luminary") and not name:find("^luminary%.cli") and package.searchpath(name, package.path)
     if path then
       local first
@@ -214,8 +214,8 @@ local function all()
   return made
 end
 
---- Returns all public names: a list of {path = "nn.Linear", name = "Linear", value, owner = "nn"}. The owner of
---- tensors' methods and fields is "x", that of a class's methods the class; `inner` marks methods for subclasses.
+--- Returns all public names: a list of {path = "nn.Linear", name = "Linear", value, owner = "nn"}. The owner is "x" for
+--- tensors' methods and fields, the class for a class's methods; `inner` marks methods for subclasses.
 function index.entries() return all().list end
 
 --- Returns the names without owners.
@@ -229,7 +229,7 @@ end
 --- Returns a public class by its name.
 function index.class(name) return all().classes[name] end
 
---- Whether a name is that of an internal op, or an alias of an op.
+--- Returns true for the name of an internal op, or an alias of an op.
 function index.is_inner(name)
   local info = core.op_info(name) or core.op_info(name:match "^(.-)_?$") -- softmax_ is softmax in place
   return aliases.of[name] ~= nil or info ~= nil and info.internal
@@ -237,10 +237,10 @@ end
 
 local op_owners = {lm = true, x = true, F = true}
 
---- Whether lists of names omit an entry: a method for subclasses, or an internal op.
+--- Returns true if lists of names omit an entry: a method for subclasses, or an internal op.
 function index.is_hidden(entry) return entry.inner or op_owners[entry.owner] and index.is_inner(entry.name) or false end
 
--- A comment's lines as one text: lines of a paragraph are joined, so that it can be wrapped again.
+-- Returns a comment's lines as one text, with the lines of a paragraph joined, so that it can be wrapped again.
 local function joined(lines)
   local out = {}
   for _, text in ipairs(lines) do

@@ -1,4 +1,4 @@
---- The text of help for each public name: from the core for ops, and from the comments in these files (index.lua).
+--- Finds the help text of each public name: from the core for ops, and from the comments in these files (index.lua).
 local debug = require "debug"
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
@@ -44,7 +44,7 @@ end
 -- Returns the text between the parentheses of a call of a value with declared arguments; nil for others.
 local function declared_call(value, path)
   local takes = signature.declared(value)
-  return takes and takes:call(path:find "^x:" and 2 or 1) -- without x itself
+  return takes and takes:call(path:find "^x:" and 2 or 1) -- without x
 end
 
 local function call_of(path, f, value)
@@ -75,7 +75,7 @@ end
 local function of_function(entry, value)
   local f, info = original(value)
   local files = all().by_line
-  if info.what ~= "C" and not files[info.source] then -- a user's
+  if info.what ~= "C" and not files[info.source] then -- a user's function
     files[info.source] = info.source:find("^@") and read_comments(info.source:sub(2), {}) or {}
   end
   local lines = info.what ~= "C" and files[info.source][info.linedefined]
@@ -127,7 +127,7 @@ local function find_text(entry)
   return of_alias(entry) or of_super(entry)
 end
 
---- Methods that every class has, or that are called by calling the object.
+--- Methods that every class has, or that a call of the object runs.
 help.usual = {
   init = true, forward = true, extend = true, repr = true, extra_repr = true, is = true, reset_parameters = true,
 }
@@ -185,7 +185,7 @@ local others = {
   ["optim.lr_scheduler"] = "optim.lr_scheduler", ["lm.models"] = "models", text = "text",
 }
 
--- Returns the replacement for a method's name of another library, from the classes' __missing.
+-- Returns the replacement for a method's name in another library, from the classes' __missing.
 local function of_methods(name)
   local classes = all().classes
   for _, of in ipairs(options.sorted_keys(classes)) do
@@ -194,8 +194,8 @@ local function of_methods(name)
   end
 end
 
--- Returns the replacement for a name of another library, from pytorch_names: for the library of the query, or
--- the first that has one.
+-- Returns the replacement for another library's name, from pytorch_names: for the query's library, or the first that
+-- has one.
 local function elsewhere(qualifier, name)
   local names = load_module "luminary.help.pytorch_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]
@@ -205,21 +205,21 @@ local function elsewhere(qualifier, name)
   return found or of_methods(name) or names.options[name] or found
 end
 
--- Whether the qualifier of a query is the entry's owner.
+-- Returns true if the qualifier of a query is the entry's owner.
 local function belongs(entry, qualifier)
   return qualifier and (entry.owner == shortened(qualifier) or entry.owner == shortened("lm." .. qualifier))
 end
 
 local common = {lm = 1, x = 1, F = 1, nn = 1, Module = 1}
 
--- The order of entries: common libraries first, then others, and methods of classes. In each group names in the same
--- case come first.
+-- Returns the rank of an entry: common libraries first, then others, and methods of classes. In each group, names in
+-- the same case are first.
 local function order_of(entry, name)
   local tier = common[entry.owner] or all().classes[entry.owner] and 3 or 2
   return tier * 2 + (entry.name == name and 0 or 1)
 end
 
--- Whether an entry is an internal op; aliases of public ops are not.
+-- Returns true for an internal op; aliases of public ops are not internal.
 local function is_internal(entry) return index.is_hidden(entry) and not aliases.of[entry.name] end
 
 -- Returns the entries of a name, ignoring case: those of the qualifier's library, if there are any.
@@ -253,8 +253,8 @@ local function descriptions(name, paths)
   return #lines > 0 and "\n" .. table.concat(lines, "\n") or ""
 end
 
--- Returns the text about an option, or with by_position about a positional argument: that of the function that has it,
--- or the names of several functions.
+-- Returns the text about an option, or with by_position a positional argument: the text of the function that has it, or
+-- the names of several functions.
 local function about_option(name, by_position)
   local paths, said, first = {}, {}, nil
   local before, what = by_position and "[%({,]%s*" or "[{,]%s*", by_position and "argument" or "option"
@@ -310,21 +310,21 @@ local function no_name(path, name, qualifier)
   return ("no '%s'%s"):format(path, near and "; did you mean ?" .. near or "")
 end
 
-local MAX_TEXTS = 4 -- of one name
+local MAX_TEXTS = 4 -- texts of one name
 
 local function elsewhere_of_models(name)
   local text = load_module("luminary.help.pytorch_names").models[name]
   return text and ("Of models: %s."):format(text)
 end
 
--- Returns the text of lm.models.gpt2.NAME: of a net's method, or of a name of other libraries' models.
+-- Returns the text of lm.models.gpt2.NAME: a net's method, or a name in other libraries' models.
 local function of_net(path, name)
   local text = explain("net:" .. name) or explain("Module:" .. name) or elsewhere_of_models(name)
   if text then return text end
   return nil, no_name(path, name, "lm.models")
 end
 
--- Returns the class of a qualifier: by its path, or by its name.
+-- Returns the class of a qualifier, by its path or its name.
 local function class_named(qualifier, entry)
   if entry and is_class(entry.value) then return entry.value end
   local classes = all().classes
@@ -338,7 +338,7 @@ local function of_entries(list, name, query)
   local texts, said, shown = {}, {}, {}
   for _, entry in ipairs(list) do
     local text = help.of(entry)
-    local same = is_class(entry.value) and entry.value or text -- a class says the same under each of its names
+    local same = is_class(entry.value) and entry.value or text -- a class has one text for all its names
     local fits = #texts == 0 or entry.name == name and #texts < MAX_TEXTS
     if text and not said[same] and fits then
       texts[#texts + 1] = #texts == 0 and entry_text(entry) or text
@@ -353,8 +353,7 @@ local function of_entries(list, name, query)
   return table.concat(texts, "\n")
 end
 
--- Returns the text of an entry by its path, qualifier and name, where the qualifier is the value `of`, a class or a
--- library.
+-- Returns the text of an entry by its path, qualifier and name; `of` is the qualifier's value, a class or a library.
 local function of_path(path, qualifier, name, of)
   local before = qualifier and (all().by_path[shortened(qualifier)] or all().by_path[shortened("lm." .. qualifier)])
   local named, owners = qualifier and class_named(qualifier, before), of ~= nil and help.owners_of(of) or {}
@@ -374,7 +373,7 @@ local function of_path(path, qualifier, name, of)
 end
 
 -- Returns the sections of docs/ with the words, and the list of entries with them in their names or first sentences,
--- else anywhere in their texts; or nil. Sections are first where they fit better.
+-- else anywhere in their texts; or nil. Sections are first if they fit better.
 local function of_search(query)
   local search = load_module "luminary.help.search"
   local found, tier = search.find(query)
@@ -404,7 +403,7 @@ local function of_word(name)
 end
 
 --- Returns the text of help for a name, a value or words, as lm.help; nil and a sentence if there is none.
-function help.text(path, of) -- of: the value before the last dot or colon, if it is known
+function help.text(path, of) -- `of`: the value before the last dot or colon, if known
   local kind = type(path)
   if kind == "function" or kind == "table" or kind == "userdata" then return help.value(nil, path) end
   options.arg("help", "the name", path, "string")
@@ -444,7 +443,7 @@ function help.ask(path)
   help.show(text or why)
 end
 
---- Returns the text for a value called `name`; without a name that of the public entry with the same value.
+--- Returns the text for a value called `name`; without a name, that of the public entry with the same value.
 function help.value(name, value)
   value = index.called(value)
   for _, entry in ipairs(name == nil and all().list or {}) do

@@ -1,7 +1,7 @@
---- op_text(name): Returns an op's call with defaults and what it does, as text; nil for what is no op.
+--- op_text(name): Returns an op's call with defaults and its description, as text; nil if there is no such op.
 local core = require "luminary.core"
 
--- "sum(x, dim = nil, {keepdim = false, dtype = nil})".
+-- Returns a call such as "sum(x, dim = nil, {keepdim = false, dtype = nil})".
 local function call(name, info)
   local parts, braces = {}, nil
   for i, row in ipairs(info.arguments) do

@@ -1,4 +1,4 @@
---- Layout of help: lines of a screen's width, columns of names, and the contents of a library.
+--- Lays out help: lines of a screen's width, columns of names, and the contents of a library.
 local core = require "luminary.core"
 local index = require "luminary.help.index"
 
@@ -45,7 +45,7 @@ end
 local LIBRARIES, CLASSES, NEW, OPS, FUNCTIONS, VALUES, TYPED = "libraries", "classes", "making tensors",
   "ops, most of which are methods of tensors too", "functions", "values", "Torch's constructors"
 
--- The group of a library's name; nil for a name that is not listed.
+-- Returns the group of a library's name; nil for a name that is not listed.
 local function group_of(library, name, value)
   if is_class(value) then return CLASSES end
   if type(value) == "table" then

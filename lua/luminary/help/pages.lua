@@ -1,9 +1,9 @@
---- The sections of lua/luminary/help/pages/*.md and of packages' pages: the full text about public names, in the form
---- that CONTRIBUTING.md ("How to write a section") shows. Each file has the sections of the reference page of its name.
+--- Reads the sections of lua/luminary/help/pages/*.md and of packages' pages: the full text about public names, in the
+--- form of CONTRIBUTING.md ("How to write a section"). A file has the sections of the reference page of its name.
 
 local pages = {}
 
---- The names of the reference's pages, in its order. A page without sections has no file.
+--- The names of the reference's pages, in order. A page without sections has no file.
 pages.names = {
   "tensors", "creation", "joining", "indexing", "pointwise", "rounding", "math", "trigonometry", "reduction",
   "comparison", "blas", "linalg", "fft", "random", "other-ops", "nn-convolution", "nn-pooling", "nn-padding",
@@ -13,7 +13,7 @@ pages.names = {
   "distributions", "metrics", "checkpoint", "watch", "distributed", "multiprocessing", "cuda", "lm", "utilities",
 }
 
---- The labels of a section, and the parts that they begin, in order.
+--- The labels in a section and the parts that they begin, in order.
 pages.labels = {
   {"Shape", "shape"}, {"Dtypes", "dtypes"}, {"Devices", "devices"}, {"Returns", "returns"}, {"Errors", "errors"},
 }
@@ -22,14 +22,14 @@ pages.labels = {
 local part_of, order = {PyTorch = "pytorch"}, {remarks = 1, arguments = 2, example = 8, pytorch = 9}
 for i, row in ipairs(pages.labels) do part_of[row[1]], order[row[2]] = row[2], 2 + i end
 
--- The names of "nn.MaxPool1d, nn.MaxPool2d".
+-- Splits a title into names: "nn.MaxPool1d, nn.MaxPool2d".
 local function names_of(title)
   local names = {}
   for name in title:gmatch "[^,%s]+" do names[#names + 1] = name end
   return names
 end
 
--- Reads one section's lines into its fields. problem(text, number) is called where they break the form.
+-- Reads one section's lines into its fields. Calls problem(text, number) for lines that violate the form.
 local function read_section(section, lines, problem)
   local current, last = nil, 0 -- the part that a line continues, and the order of the latest
   local function begin(part, number)
@@ -66,9 +66,9 @@ local function read_section(section, lines, problem)
   if current == "example" then problem("the example has no end", section.example_line) end
 end
 
---- The sections of a page: a list of {names, file, line, arguments = {{name, about}}, example = lines, example_line,
---- remarks, shape, dtypes, devices, returns, errors, pytorch = paragraphs}. Parts that a section lacks are nil.
---- The second value lists violations of the form, each as "FILE:LINE: problem".
+--- Returns the sections of a page: a list of {names, file, line, arguments = {{name, about}}, example = lines,
+--- example_line, remarks, shape, dtypes, devices, returns, errors, pytorch = paragraphs}. Parts that a section lacks
+--- are nil. The second value lists violations of the form, each as "FILE:LINE: problem".
 function pages.read(path)
   local list, problems, file = {}, {}, io.open(path, "r")
   if not file then return list, problems end
@@ -94,13 +94,13 @@ function pages.read(path)
   return list, problems
 end
 
-local by_name -- read when first asked for
+local by_name -- set at first use
 
---- The pages of packages that add names to the library: a list of {folder, names}, in the order of their pages.add.
+--- The pages of packages that add names to the library: a list of {folder, names}, in the order of pages.add.
 pages.added = {}
 
 --- Adds the pages FOLDER/NAME.md of a package, after it has added its names to the library: functions and classes to
---- nn, optim and other libraries, methods to classes. Help, its index and search are read again when next asked.
+--- nn, optim and others, methods to classes. Help, its index and search are read again at their next use.
 function pages.add(folder, names)
   table.insert(pages.added, {folder = folder, names = names})
   by_name = nil
@@ -115,7 +115,7 @@ local function read_all(all, folder, names)
   end
 end
 
---- All sections by name.
+--- Returns all sections by name.
 function pages.all()
   if by_name then return by_name end
   by_name = {}

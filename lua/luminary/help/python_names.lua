@@ -1,5 +1,4 @@
---- Names that every Python program has, and what Lua has in their place: for errors about globals of a script, and
---- about lm.NAME.
+--- Maps names in every Python program to Lua's equivalents, for errors about globals of a script and about lm.NAME.
 local constants = "Python's True, False and None are true, false and nil"
 local dict = "a dict is {name = value}, and t[key] = value sets one of its values"
 local names = {

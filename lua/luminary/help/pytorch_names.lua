@@ -1,6 +1,6 @@
---- Names of PyTorch that are different here or absent, for errors about unknown names. The value of a name
---- is our name, a sentence (it contains a blank), or false: not in this version. pairs_of reads "theirs=ours …", and
---- "theirs …" for absent names.
+--- Maps PyTorch's names that are different here or absent, for errors about unknown names. The value of a name is our
+--- name, a sentence (with a blank), or false: not in this version. pairs_of reads "theirs=ours …", and "theirs …" for
+--- absent names.
 local function pairs_of(text, lacking)
   local names = {}
   for theirs, ours in text:gmatch "(%S+)=(%S+)" do names[theirs] = ours end
@@ -13,7 +13,7 @@ local function with(names, words)
   return names
 end
 
--- What other ops compute in a line, and what is in another library here.
+-- Names for which another op or an op of another library here is the replacement.
 local of_ops = {
   ger = "lm.outer(x, y) is the outer product of two vectors",
   ormqr = "Q of local Q = lm.linalg.qr(x) is a tensor: Q:matmul(other) multiplies by it",
@@ -49,14 +49,14 @@ local complex = {
 
 local other = {}
 
--- Dtypes that tensors do not have.
+-- Dtypes that tensors lack.
 local no_dtype = {}
 for name in ("complex32 complex64 complex128 cfloat cdouble chalf"):gmatch "%S+" do no_dtype[name] = lack end
 for name in ("uint32 uint64"):gmatch "%S+" do
   no_dtype[name] = "dtypes are strings, and int64 is the one that holds such numbers: {dtype = \"int64\"}"
 end
 
--- Names of transformers, diffusers and tokenizers, asked of lm, lm.models or lm.text.
+-- Names of transformers, diffusers and tokenizers, for queries of lm, lm.models or lm.text.
 local local_files = "nothing is downloaded: {weights = path} takes a folder or file that is there"
 local int8 = "lm.quantize(net) makes int8 of a net's linear layers, once it has its weights"
 local reads = "{weights = \"folder\"} reads a folder of Hugging Face's, as `hf download NAME --local-dir FOLDER` "
@@ -253,7 +253,7 @@ other.data = with(pairs_of([[
 
 other.watch = {tqdm = bars, trange = bars}
 
--- Options that PyTorch's functions of the same name have.
+-- Options of PyTorch's functions with the same name.
 local weights = "nothing is downloaded; {weights = path} takes torchvision's .pth, as load_state_dict does"
 other.options = {
   map_location = "it is device", weights_only = "it is always so: nothing in a file is run",
@@ -278,7 +278,7 @@ other.options = {
   multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
 }
 
--- Those of transformers' from_pretrained, generate and models.
+-- Options of transformers' from_pretrained, generate and models.
 local attention = "lm.nn.functional.scaled_dot_product_attention is what there is"
 local by_streamer = "{streamer = f} ends it when f returns false"
 local without_tokens = "bad_words_ids names tokens that never come: {{3}, {4, 5}}"
@@ -366,7 +366,7 @@ other.dist = with(pairs_of([[
 
 other["dist.ReduceOp"] = pairs_of("sum=SUM mean=MEAN product=PRODUCT min=MIN max=MAX", "BXOR PREMUL_SUM")
 
--- torchmetrics' names; those of one task are options here.
+-- Names of torchmetrics; those for one task are options here.
 other.metrics = pairs_of("MeanIoU=JaccardIndex AUC=AUROC R2=R2Score MSE=MeanSquaredError MAE=MeanAbsoluteError",
   [[
   AveragePrecision ROC PrecisionRecallCurve CalibrationError CohenKappa MatthewsCorrCoef Specificity StatScores
@@ -414,7 +414,7 @@ other.models = with(pairs_of("", "maxvit_t detection segmentation video"), {
   AlexNet_Weights = weights, MobileNet_V2_Weights = weights,
 })
 
--- Asked of what makes one of the networks.
+-- Names for queries of the constructors of networks.
 for name in pairs(require "luminary.models") do
   local of_folder = ("gpt2 llama mistral qwen2 qwen3 gemma phi3 bert roberta distilbert vit deit dinov2 unet2d ")
     :find("%f[%w]" .. name .. " ")
@@ -422,7 +422,7 @@ for name in pairs(require "luminary.models") do
   other["models." .. name] = {from_pretrained = loading, from_single_file = loading, from_config = as_options}
 end
 
--- Fields of the results of transformers' and diffusers' models.
+-- Fields of results of transformers' and diffusers' models.
 local itself = "a net returns tensors, not an object with fields: net(ids) is "
 for name, what in pairs {
   logits = "the scores", last_hidden_state = "the hidden states",
@@ -486,7 +486,7 @@ for name, words in pairs(require "luminary.help.python_names") do
   if other.luminary[name] == nil then other.luminary[name] = (is_sentence and "" or "write ") .. words end
 end
 
--- What has come to be here needs no other name.
+-- Removes replacements for names that exist here by now.
 local core, lm = require "luminary.core", require "luminary"
 for _, names in ipairs {core.ops, core.methods, lm, getmetatable(lm).lazy()} do
   for name in pairs(names) do
@@ -494,7 +494,7 @@ for _, names in ipairs {core.ops, core.methods, lm, getmetatable(lm).lazy()} do
     if rawget(core.methods, name) then other.tensors[name] = nil end
   end
 end
--- Functions of other libraries of ours, asked of lm.
+-- Functions of our other libraries: a query of lm for one names its library.
 for library, names in pairs {
   ["nn.functional"] = "interpolate gumbel_softmax grid_sample affine_grid normalize cross_entropy linear one_hot",
   data = "random_split DataLoader Dataset TensorDataset Subset",

@@ -1,4 +1,4 @@
---- Search in all public names and their first sentences, and in the pages of docs/.
+--- Searches all public names and their first sentences, and the pages of docs/.
 local entry = require "luminary.help.entry"
 local help = require "luminary.help"
 local index = require "luminary.help.index"
@@ -8,9 +8,9 @@ local paths = require "luminary.paths"
 
 local search = {}
 
-local SHOWN, COLUMN = 40, 30 -- the entries listed with their sentences, and the column of these
+local SHOWN, COLUMN = 40, 30 -- entries listed with sentences; column of sentences
 
--- The order of results: classes and libraries, functions, methods.
+-- Returns the rank of a result: classes and libraries, functions, methods.
 local function rank_of(each)
   if type(each.value) == "table" then return 1 end
   return each.path:find ":" and 3 or 2
@@ -26,7 +26,7 @@ end
 -- Endings that inflection changes; longer ones first.
 local ENDINGS = {"ations", "ation", "ions", "ings", "ion", "ing", "ers", "ies", "ed", "es", "er", "s", "e", "y"}
 
--- The start that the forms of a word share: "accumul" of accumulation, "stop" of stopping.
+-- Returns the start shared by the forms of a word: "accumul" for accumulation, "stop" for stopping.
 local function stem(word)
   if word:find "^distributions?$" then return "distribution" end -- "distributed" is about something else
   for _, ending in ipairs(ENDINGS) do
@@ -38,7 +38,7 @@ local function stem(word)
   return word
 end
 
--- The pattern of a word or phrase in lower case, whose words begin as the text's do.
+-- Returns the pattern of a word or phrase in lower case, whose words begin as the text's do.
 local function pattern_of(phrase)
   local parts = {}
   for word in phrase:gmatch "[%w_]+" do
@@ -55,7 +55,7 @@ for word in ([[a an the my i me do does can could how what which when where why 
   STOP[word] = true
 end
 
-local phrases -- of synonyms, the longest first: {pattern in a query, pattern in a text, phrase, its group}
+local phrases -- synonyms, longest first: {pattern in a query, pattern in a text, phrase, its group}
 
 local function all_phrases()
   if phrases then return phrases end
@@ -75,8 +75,8 @@ local function all_phrases()
   return phrases
 end
 
--- The terms of a query, each a list of patterns of which a match has one; the first is the term's own. Words that say
--- little are left out, unless there are no others.
+-- Returns the terms of a query, each a list of patterns of which one must match; the first is the term's own. Stop
+-- words are ignored, unless there are no others.
 local function terms_of(query)
   local terms, rest, words = {}, " " .. query:lower() .. " ", {}
   for _, one in ipairs(all_phrases()) do
@@ -96,7 +96,7 @@ local function terms_of(query)
   return terms
 end
 
--- Scores a term in a text in lower case: 1 as it was asked, less as a synonym; nil without it.
+-- Scores a term in a text in lower case: 1 for the term itself, 0.8 for a synonym; nil without a match.
 local function strength(text, term)
   for i, pattern in ipairs(term) do
     if text:find(pattern) then return i == 1 and 1 or 0.8 end
@@ -112,13 +112,13 @@ end
 
 -- ---- names
 
--- Words of a path: "nn max pool2d" of nn.MaxPool2d.
+-- Returns the words of a path: "nn max pool2d" for nn.MaxPool2d.
 local function words_in(path)
   return (path:gsub("(%l)(%u)", "%1 %2"):gsub("(%u)(%u%l)", "%1 %2"):gsub("[%p]", " "):lower())
 end
 
--- {each, rank, name, path, words, sentence} of all names that are listed, texts in lower case; and the entries they are
--- of.
+-- Rows {each, rank, name, path, words, sentence} of all listed names, with texts in lower case; and the list of entries
+-- for which they were made.
 local rows, rows_of
 
 local function all_rows()
@@ -126,7 +126,7 @@ local function all_rows()
   if rows_of == entries then return rows end
   for _, each in ipairs(entries) do
     if is_listed(each) then
-      local path = each.path:match ":(.*)$" or each.path -- the class before a method's name has its own row
+      local path = each.path:match ":(.*)$" or each.path -- the class has its own row
       list[#list + 1] = {
         each = each, rank = rank_of(each), name = each.name:lower(), path = path:lower(), words = words_in(path),
         sentence = entry.parts(each).summary:lower(),
@@ -137,14 +137,14 @@ local function all_rows()
   return list
 end
 
--- The tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 by a synonym, 2 if some are in the
--- first sentence, or an acronym has them (ASGD), 3 if some are a part of a word, which is of four letters or more; else
+-- Returns the tier of a match: 0 if a word is the name, 1 if all are words of the path, 1.5 for a synonym, 2 if some
+-- are in the first sentence or are an acronym (ASGD), 3 if some, of four letters or more, are a part of a word; else
 -- nil.
 local function tier_of(row, terms)
   local tier = 0
   for _, term in ipairs(terms) do
     local of_path = strength(row.words, term)
-    if row.name == term.word then -- the name of F is functional
+    if row.name == term.word then -- F's name is functional
       tier = math.max(tier, 0)
     elseif of_path == 1 or row.path:find("%f[%w]" .. term.word:gsub("%p", "%%%0")) then
       tier = math.max(tier, 1)
@@ -161,9 +161,9 @@ local function tier_of(row, terms)
   return tier
 end
 
---- Returns the entries (index.entries()) with all words of the query in their path or first sentence, case, inflection
---- and synonyms ignored: exact names first, then names with the words, then sentences; classes before functions before
---- methods; then names that contain a word, up to the tier `most`. The second value is the tier of the first.
+--- Returns the entries (index.entries()) with all words of the query in their path or first sentence, ignoring case,
+--- inflection and synonyms: exact names first, then names with the words, then sentences; classes before functions
+--- before methods; then names that contain a word, up to the tier `most`. Also returns the tier of the first.
 function search.find(query, most)
   local terms, found = terms_of(query), {}
   if #terms == 0 then return found end
@@ -194,7 +194,7 @@ end
 
 -- ---- pages
 
--- The folder of docs/: beside an installed library, or that of a checkout; nil if there is none.
+-- Returns the folder of docs/, next to an installed library or in a checkout; nil if there is none.
 local function docs_folder()
   local here = package.searchpath("luminary.help.search", package.path):gsub("help/search%.lua$", "")
   for _, folder in ipairs {here .. "docs", here .. "../../docs"} do
@@ -212,10 +212,10 @@ function search.page(path)
   return text
 end
 
-local sections -- of all pages: {page, title, heading, text}, the last three in lower case, and `shown`
+local sections -- sections of all pages: {page, title, heading, text} in lower case, and `shown`
 
--- Adds the sections of a page. A row of a table that links to another page, on a page that is a table of
--- such, is a section of that other page.
+-- Pages whose tables link to other pages: a row is a section of the page it links to. add_sections adds a page's
+-- sections.
 local TABLES = {["index.md"] = true, ["topics.md"] = true}
 
 local function add_sections(page)
@@ -258,10 +258,10 @@ local function times(text, pattern)
   return math.min(n, 6)
 end
 
-local WEIGHTS = {status = 0.5, explain = 0.8} -- of folders of pages that fewer readers look for
+local WEIGHTS = {status = 0.5, explain = 0.8} -- weights of folders of pages that fewer readers need
 
--- Scores a section: headings count more than the page's title, that more than text; nil where it lacks more
--- than `may_lack` terms.
+-- Scores a section: a heading counts more than the page's title, and that more than text; nil if it lacks more than
+-- `may_lack` terms.
 local function fit(section, terms, whole, may_lack)
   local score, named, lacks = 0, true, 0
   for _, term in ipairs(terms) do
@@ -279,12 +279,12 @@ end
 
 local PAGES = 5
 
---- Returns up to five sections of docs/ with all words of the query, or with most of them, the best first, each as
---- "docs/PAGE: HEADING"; whether heading or title of the first has all of them, and whether it lacks some.
+--- Returns up to five sections of docs/ with all or most words of the query, the best first, each as "docs/PAGE:
+--- HEADING"; true if the first one's heading or title has all words; and true if it lacks some.
 function search.headings(query)
   local terms, found, list, seen = terms_of(query), {}, {}, {}
   local whole, lacks = pattern_of(query:lower()), false
-  for may_lack = 0, math.floor(#terms / 3) do -- where no section has all, those with most
+  for may_lack = 0, math.floor(#terms / 3) do -- if no section has all, those with most
     for _, section in ipairs(#terms > 0 and #found == 0 and all_sections() or {}) do
       local score, named = fit(section, terms, whole, may_lack)
       lacks = lacks or score ~= nil and may_lack > 0
@@ -312,7 +312,7 @@ local function line_of(each)
   return text:sub(1, overview.WIDTH - 1):gsub("[%s%p]*%S*$", "") .. " …"
 end
 
---- Returns the entries of a list as text, a line each with its first sentence; the rest of a long list as names.
+--- Returns the entries of a list as text, one a line with its first sentence; the rest of a long list as names.
 function search.lines(list)
   local lines, rest = {}, {}
   for i, each in ipairs(list) do

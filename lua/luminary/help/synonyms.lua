@@ -1,4 +1,4 @@
---- Words and phrases that mean the same to a search of help: a group a line, commas between them.
+--- Lists words and phrases that mean the same to a search of help: a group on each line, separated by commas.
 return [[
 top-5, top 5, top5, top-k, topk, top_k
 gpu, cuda

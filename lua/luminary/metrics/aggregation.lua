@@ -1,4 +1,4 @@
---- Metrics of numbers: their mean, sum, largest and smallest, and the mean and sum of the last few.
+--- Defines metrics of numbers: their mean, sum, maximum and minimum, and the mean and sum of the last few.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local labels = require "luminary.metrics.labels"
@@ -15,14 +15,14 @@ end)
 
 local nan_option = 'nan_strategy: nan_strategy = "warn"'
 
--- A number or a tensor as float64.
+-- Returns a number or a tensor as float64.
 local function values_of(self, name, v)
   if type(v) == "number" then return core.tensor(v, {dtype = "float64", device = self.device}) end
   if not core.is_tensor(v) then options.must_be(self.__name, name, "a number or a tensor", v) end
   return labels.double(v:detach()):to(self.device)
 end
 
--- The values, and weights of the same shape, without or with replaced NaNs.
+-- Returns the values, and weights of the same shape, with NaNs removed or replaced.
 local function clean(self, value, weight)
   value = values_of(self, "value", value)
   weight = weight ~= nil and values_of(self, "weight", weight):expand_as(value) or ops.ones_like(value)
@@ -38,7 +38,7 @@ end
 
 local function number(x) return core.tensor(x, {dtype = "float64"}) end
 
--- Adds a metric of all values: start and reduction of its state, and reduce(values, weights).
+-- Adds a metric of all values: its state's initial value and reduction, and reduce(values, weights).
 local function add(name, start, reduction, reduce)
   metrics[name] = metric.define(name, {
     takes = "value", options = nan_option,
@@ -74,7 +74,7 @@ metrics.MeanMetric = metric.define("MeanMetric", {
   compute = function(self) return labels.result(self.sum / self.weight) end,
 })
 
--- Adds a metric of the last `window` updates: sums and weights of each, in turn.
+-- Adds a metric of the last `window` updates, whose sums and weights it stores cyclically.
 local function add_running(name, finish)
   metrics[name] = metric.define(name, {
     takes = "value", options = "window: count = 5, " .. nan_option,

@@ -1,4 +1,4 @@
---- The area under the ROC curve, as torchmetrics computes it: exact from all samples, or from counts at thresholds.
+--- Computes the area under the ROC curve, as torchmetrics does: exactly from all samples, or from counts at thresholds.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local labels = require "luminary.metrics.labels"
@@ -10,7 +10,7 @@ local double, divide = labels.double, labels.divide
 
 -- ---- the thresholds
 
--- In float32, as scores are: 0.1 as a float64 would be another number.
+-- The kind of thresholds: a tensor in float32, as scores are, since 0.1 as a float64 would differ.
 options.kind("thresholds", "count, list of numbers or tensor", function(who, name, v)
   if type(v) == "number" then return ops.linspace(0, 1, options.arg(who, name, v, "count"), {dtype = "float32"}) end
   if type(v) == "table" then v = core.tensor(v, {dtype = "float32"}) end
@@ -22,7 +22,7 @@ end)
 
 -- ---- curves: false and true positives at falling thresholds
 
--- Exact: at each distinct score, after (0, 0). positive: bool [n].
+-- Returns the exact curve: at each distinct score, after (0, 0). positive: bool [n].
 local function exact_curve(scores, positive)
   local sorted, order = ops.sort(scores, 1, {descending = true, stable = true})
   local n = sorted:numel()
@@ -34,7 +34,7 @@ local function exact_curve(scores, positive)
   return ops.cat {zero, total - tps}, ops.cat {zero, tps}
 end
 
--- Scores at or above each threshold, in the rows of `positive` and in the others: [2, T], from the lowest threshold.
+-- Counts scores ≥ each threshold, in the rows of `positive` and in the others: [2, T], from the lowest threshold.
 local function count_above(thresholds, scores, positive)
   local n = thresholds:numel()
   local bin = ops.searchsorted(thresholds, scores, {right = true}) -- 1 + the number of thresholds up to the score
@@ -43,18 +43,18 @@ local function count_above(thresholds, scores, positive)
   return counts:flip(2):cumsum(2):flip(2):narrow(2, 2, n), counts:sum(2)
 end
 
--- The rates of false and true positives, and the number of positives. Without samples of a kind its rate is 0.
+-- Returns the rates of false and true positives, and the number of positives. The rate without samples of a kind is 0.
 local function rates(fps, tps, negatives, positives)
   return divide(fps, negatives), divide(tps, positives)
 end
 
 local function area(x, y) return trapezoid(y, x) end
 
--- The area up to max_fpr, as McClish, "Analyzing a portion of the ROC curve", 1989, standardizes it.
+-- Returns the area up to max_fpr, standardized as by McClish, "Analyzing a portion of the ROC curve", 1989.
 local function partial_area(fpr, tpr, max_fpr)
   if not max_fpr or max_fpr == 1 or fpr:sum():item() == 0 or tpr:sum():item() == 0 then return area(fpr, tpr) end
   local stop = ops.searchsorted(fpr, core.tensor({max_fpr}, {dtype = "float64", device = fpr.device}),
-    {right = true}):item() -- the first above max_fpr
+    {right = true}):item() -- index of the first rate above max_fpr
   local x1, x2, y1, y2 = fpr[stop - 1], fpr[stop], tpr[stop - 1], tpr[stop]
   local last = y1 + (y2 - y1) * (max_fpr - x1) / (x2 - x1)
   local function cut(curve, value)
@@ -85,7 +85,7 @@ local function make(self)
   end
 end
 
--- Scores [n, L] and targets [n, L]: 1 for positive, 0 for negative, others ignored.
+-- Adds scores [n, L] and targets [n, L]: 1 for positive, 0 for negative; others are ignored.
 local function update(self, preds, target)
   local who, ignored = "AUROC", self.ignore_index
   labels.check_integers(who, "target", target)
@@ -128,7 +128,7 @@ local function update(self, preds, target)
   self.above, self.samples = self.above + ops.stack(above), self.samples + ops.stack(samples)
 end
 
--- The area of label i, or of all labels together, and the number of positives.
+-- Returns the area of label i, or of all labels together, and the number of positives.
 local function of_label(self, preds, target, i)
   local fps, tps, negatives, positives
   if self.thresholds then

@@ -1,4 +1,4 @@
---- Metrics of classification, from counts of true and false positives and negatives. Values are those of torchmetrics.
+--- Defines metrics of classification, from counts of true and false positives and negatives, with torchmetrics' values.
 local core = require "luminary.core"
 local labels = require "luminary.metrics.labels"
 local metric = require "luminary.metrics.metric"
@@ -10,7 +10,7 @@ local metrics, functional = {}, {}
 local counted = labels.classes .. labels.averaged:format "micro"
   .. [[multidim_average: lacks = "global", top_k: count = 1, ignore_index: integer, validate_args: lacks = true]]
 
--- ---- precision and the like: tp, fp, tn, fn of each class
+-- ---- precision and others, from tp, fp, tn, fn of each class
 
 local function zeros(...) return ops.zeros({...}, {dtype = "int64"}) end
 
@@ -35,7 +35,7 @@ local function update_counts(self, preds, target)
   self.tp, self.fp, self.tn, self.fn = self.tp + tp, self.fp + fp, self.tn + tn, self.fn + fn
 end
 
--- The mean of scores of classes. Absent classes have no part in the macro average.
+-- Averages the scores of classes. Absent classes do not count in the macro average.
 local function average_of(self, scores, absent, weights)
   if self.average == "none" or not self.average then return scores end
   if self.average == "macro" then
@@ -47,7 +47,7 @@ local function average_of(self, scores, absent, weights)
 end
 
 -- Adds a metric whose score is a ratio of counts: parts(self, tp, fp, tn, fn) returns numerator and denominator.
--- absent_by_top_k: classes without targets are absent if top_k > 1, also where they are predicted.
+-- absent_by_top_k: if top_k > 1, classes without targets are absent even if predicted.
 local function add(name, call, how)
   metrics[name], functional[call] = metric.define(name, {
     call = call, takes = "preds: tensor, target: tensor", required = how.required or task,
@@ -94,7 +94,7 @@ add("Recall", "recall", {absent_by_top_k = true, more = zero_division, parts = f
   return tp, tp + fn
 end})
 
--- (1 + beta²) precision recall / (beta² precision + recall), van Rijsbergen, "Information Retrieval", 1979.
+-- Computes (1 + beta²) precision recall / (beta² precision + recall), van Rijsbergen, "Information Retrieval", 1979.
 local function f_score(beta, tp, fp, fn)
   local squared = beta * beta
   return double(tp) * (1 + squared), double(tp) * (1 + squared) + double(fn) * squared + double(fp)

@@ -1,4 +1,4 @@
---- lm.metrics.MetricCollection(metrics, {prefix = "", postfix = ""}): Several metrics that are updated together.
+--- lm.metrics.MetricCollection(metrics, {prefix = "", postfix = ""}): Updates several metrics together.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -29,10 +29,10 @@ Collection.init = signature.of([[MetricCollection(metrics: list, {prefix = "", p
     end
     self.metrics[name] = metric
   end
-  self.names = options.sorted_keys(self.metrics) -- all ranks compute in one order
+  self.names = options.sorted_keys(self.metrics) -- all ranks compute in the same order
 end)
 
--- Calls a method of each metric, and returns the results by the names with prefix and postfix.
+-- Calls a method of each metric, and returns the results by name with prefix and postfix.
 local function each(self, method, ...)
   local results = {}
   for _, name in ipairs(self.names) do

@@ -1,10 +1,10 @@
---- lm.metrics.evaluate(model, loader, metric): A model's metric over the batches of a loader.
+--- lm.metrics.evaluate(model, loader, metric): Computes a model's metric over the batches of a loader.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 
--- The device of a model, and the dtype that its inputs of floating-point dtypes become; both nil without parameters.
+-- Returns the device of a model, and the dtype to which its floating inputs are converted; both nil without parameters.
 local function device_and_dtype(model)
   local first = model:parameters()[1]
   for _, p in ipairs(model:parameters()) do

@@ -1,4 +1,4 @@
---- lm.metrics: Metrics of models: accuracy, F1, AUROC, mean IoU, BLEU and others, with the values of torchmetrics.
+--- lm.metrics: Computes metrics of models: accuracy, F1, AUROC, mean IoU, BLEU and others, as torchmetrics does.
 local options = require "luminary.base.options"
 
 local metrics = {
@@ -6,7 +6,7 @@ local metrics = {
   MetricCollection = require "luminary.metrics.collection",
   evaluate = require "luminary.metrics.evaluate",
 }
---- lm.metrics.functional: Metrics as functions of all predictions and targets at once.
+--- lm.metrics.functional: Computes metrics as functions of all predictions and targets at once.
 local functional = {}
 for _, part in ipairs {"classification", "auroc", "regression", "text", "aggregation"} do
   local classes, functions = unpack(require("luminary.metrics." .. part))

@@ -1,5 +1,5 @@
---- What metrics of classification share: predictions and targets as labels, counts, options. Classes count from 1; the
---- labels of binary and multilabel tasks are 0 and 1, or false and true.
+--- Implements the base of classification metrics: predictions and targets as labels, counts, options. Classes count
+--- from 1; the labels of binary and multilabel tasks are 0 and 1, or false and true.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -35,7 +35,7 @@ local function check_range(who, name, x, low, high, ignored)
     low == 1 and first == 0 and "classes start at 1: add 1 to labels that count from 0" or nil)
 end
 
---- Logits become probabilities by f, if any element is outside of [0, 1], as torchmetrics decides.
+--- Converts logits to probabilities by f, if any element is outside of [0, 1], as torchmetrics decides.
 local function probabilities(x, f)
   if x:numel() == 0 then return x end
   local inside = ops.logical_and(x:ge(0), x:le(1)):all()
@@ -51,7 +51,7 @@ local function kept(self, preds, target)
   return preds:masked_select(keep), target:masked_select(keep)
 end
 
--- preds and target of 0 and 1, of the shape that they have; scores are compared with the threshold.
+-- Returns preds and target as 0 and 1, in their shape; scores are compared with the threshold.
 local function binary_labels(self, preds, target)
   local who = self.__name
   check_same(who, preds, target)
@@ -66,7 +66,7 @@ local function binary_labels(self, preds, target)
   return as_long(preds), target
 end
 
--- The target of each row among the k best classes, if it is there, else the best: [N, C, ...] to [N, ...].
+-- Returns each row's target if it is among the k best classes, else the best: [N, C, ...] to [N, ...].
 local function best_of(preds, target, k)
   local _, best = preds:topk(k, 2)
   local hit = best:eq(target:unsqueeze(2)):any(2)
@@ -103,7 +103,7 @@ local function class_labels(self, preds, target)
   return preds, target
 end
 
--- [N, L, ...] as [n, L].
+-- Reshapes [N, L, ...] to [n, L].
 local function rows_of_labels(who, preds, target, labels)
   check_same(who, preds, target)
   if preds.ndim < 2 or preds.shape[2] ~= labels then
@@ -115,13 +115,13 @@ end
 
 -- ---- counts: tensors of one element for each class or label
 
--- How often each label from 1 to n occurs; `of`, a bool or integer tensor: what each counts as in place of 1.
+-- Counts each label from 1 to n; `of`, a bool or integer tensor, has the amounts to add in place of 1.
 local function count(labels, n, of)
   of = of and of:to "int64" or ops.ones_like(labels)
   return ops.zeros({n}, {dtype = "int64", device = labels.device}):index_add_(1, labels, of)
 end
 
--- Counts of 2 * target + pred, each 0 or 1, in each column: [L, 2, 2].
+-- Counts 2 * target + pred, each 0 or 1, in each column: [L, 2, 2].
 local function count_binary(self, preds, target, labels)
   local column = ops.arange(labels, {dtype = "int64", device = preds.device}) * 4
   local codes = target * 2 + preds + column + 1
@@ -143,7 +143,7 @@ local function double(x) return x:to "float64" end
 
 local function result(x) return x:to(core.get_default_dtype()) end
 
--- a / b, with `otherwise` for b = 0.
+-- Returns a / b, with `otherwise` (default 0) for b = 0.
 local function divide(a, b, otherwise)
   a, b = double(a), double(b)
   return ops.where(b:ne(0), a / b, otherwise or 0)

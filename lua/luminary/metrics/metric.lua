@@ -1,5 +1,5 @@
---- The base of all metrics: states that grow with each update, and are reduced over the ranks before a value is
---- computed. Sums, extremes and lists of samples reduce exactly, so that ranks may have seen any number of samples.
+--- Implements the base of all metrics: states that grow with each update, and are reduced over the ranks before a value
+--- is computed. Sums, extremes and lists of samples reduce exactly, so that ranks may have seen any number of samples.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
@@ -22,7 +22,7 @@ local ops, fail = core.ops, options.fail
 ---   function Hits:compute() return self.hits end
 local Metric
 
--- ---- states: by `reductions` a tensor, or a list of tensors for "cat"
+-- ---- states: a tensor, or a list of tensors for the reduction "cat"
 
 local function fresh(default, device)
   if type(default) == "table" then return {} end
@@ -76,7 +76,7 @@ local function move(self, device)
   set_states(self, states_of(self))
 end
 
--- The device of the first tensor among the arguments, or nil.
+-- Returns the device of the first tensor among the arguments, or nil.
 local function device_of(...)
   for i = 1, select("#", ...) do
     local v = (select(i, ...))
@@ -86,7 +86,7 @@ end
 
 -- ---- over the ranks
 
--- The group to reduce over, or nil where this process is alone.
+-- Returns the group to reduce over, or nil if this process is alone.
 local function group_of(self)
   local groups = package.loaded["luminary.distributed.groups"]
   if not (self.sync_on_compute and groups and groups.default) then return nil end
@@ -94,12 +94,12 @@ local function group_of(self)
   return group.size > 1 and group or nil
 end
 
--- Where a group reduces: every backend but nccl alone takes the CPU's tensors.
+-- Returns the device on which a group reduces: the CPU, except for a group with only nccl.
 local function device_of_group(group)
   return group.backend == "nccl" and load_module("luminary.distributed").local_device() or "cpu"
 end
 
--- The tensors of all ranks, joined along dim 1. Ranks may have any number of rows, or none and not know their sizes.
+-- Joins the tensors of all ranks along dim 1. Ranks may have any number of rows, or none and not know their sizes.
 local function gather_rows(dist, list, group, device)
   local mine = list[1] and ops.cat(list, 1):to(device):contiguous()
   local known = dist.all_gather_object({}, mine and {shape = {unpack(mine.shape)}, dtype = mine.dtype} or false,
@@ -121,11 +121,11 @@ local function gather_rows(dist, list, group, device)
   return rows
 end
 
--- The states of all ranks together; those of this rank stay as they are.
+-- Returns the states reduced over all ranks; this rank's states do not change.
 local function reduced(self, group)
   local dist, device = load_module "luminary.distributed", device_of_group(group)
   local states = {}
-  for _, name in ipairs(options.sorted_keys(self.reductions)) do -- in one order on all ranks
+  for _, name in ipairs(options.sorted_keys(self.reductions)) do -- in the same order on all ranks
     local state, reduction = self[name], self.reductions[name]
     if reduction == "cat" then
       states[name] = gather_rows(dist, state, group, device)
@@ -139,7 +139,7 @@ end
 
 -- ---- objects
 
--- Calls f(self, …) with other states, and puts back those of before, also after an error.
+-- Calls f(self, …) with other states, and restores the previous ones, also after an error.
 local function with_states(self, states, f, ...)
   local before = states_of(self)
   for name in pairs(self.reductions) do self[name] = states[name] end
@@ -154,7 +154,7 @@ local function check_self(self, object, name)
   if self ~= object then fail("%s.%s: call it with a colon: x:%s(…)", object.__name, name, name) end
 end
 
--- Wraps the update and compute of the object's class, which know nothing of ranks, devices and gradients.
+-- Wraps the update and compute of the object's class, which handle neither ranks nor devices nor gradients.
 local function wrap(object)
   local update, compute = object.update, object.compute
   function object.update(self, ...)
@@ -172,7 +172,7 @@ local function wrap(object)
     end
     return (with_states(self, group and reduced(self, group) or states_of(self), compute))
   end
-  -- Of the batch alone, on this rank alone.
+  -- Computes the value of the batch alone, on this rank alone.
   function object.forward(self, ...)
     check_self(self, object, "forward")
     move(self, device_of(...) or self.device)
@@ -203,14 +203,14 @@ Metric.differs_by_rank = true -- checkpoints hold the state of each rank
 Metric.is, Metric.strict, Metric.__makes = class.is, true, "reductions"
 Metric.__hint = "metric:compute() returns its value"
 
--- The options that all metrics have, after their own.
+-- The options of all metrics, after their own.
 local common = "*, process_group, sync_on_compute = true"
 
 local function prepare(self) self.reductions, self.defaults, self.update_count, self.device = {}, {}, 0, "cpu" end
 
 Metric.init = signature.fields("Metric({" .. common .. "})", prepare)
 
---- Adds a state that self[name] holds: a tensor, or {} for a list of tensors with the reduction "cat".
+--- Adds a state as self[name]: a tensor, or {} for a list of tensors with the reduction "cat".
 Metric.add_state = signature.of([[add_state(name: string, default, dist_reduce_fx = "sum" | "max" | "min" | "cat")]],
   function(self, name, default, reduction)
   class.check_made(self)
@@ -233,7 +233,7 @@ function Metric:update() fail("%s: define function %s:update(…)", self.__name,
 --- Returns the value of all batches since the last reset, over all ranks. Classes define it for the states of one.
 function Metric:compute() fail("%s: define function %s:compute()", self.__name, self.__name) end
 
---- metric:forward(…): As metric:update(…); returns the value of this batch alone, on this rank. metric(…) calls it.
+--- metric:forward(…): Adds a batch, as update does; returns the batch's own value on this rank. metric(…) calls it.
 
 --- Sets all states to their defaults.
 function Metric:reset()
@@ -241,7 +241,7 @@ function Metric:reset()
   set_defaults(self)
 end
 
---- Moves the states to a device; updates move them to that of their tensors. Returns the metric.
+--- Moves the states to a device; updates move them to their tensors' device. Returns the metric.
 function Metric:to(device)
   move(self, core.device(device))
   return self
@@ -278,9 +278,9 @@ end
 
 Metric.__inner = {"add_state"}
 
---- Makes a class of metrics, and the function of its value for one call of update, which is nil without `call`.
---- how: required, options: texts of the constructor's arguments; make(self), which checks them, now fields, and adds
---- states; update(self, …) and compute(self); takes: the text of update's arguments; call: the function's name;
+--- Makes a class of metrics, and the function that returns its value for one update, which is nil without `call`. how:
+--- required, options: texts of the constructor's arguments; make(self), which checks them, now fields, and adds states;
+--- update(self, …) and compute(self); takes: the text of update's arguments; call: the function's name;
 --- from_inputs(options, …), which sets options of the function by its inputs.
 local function define(name, how)
   local new = class.define(name, Metric)

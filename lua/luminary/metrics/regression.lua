@@ -1,4 +1,4 @@
---- Metrics of regression, from sums in float64. Values are those of torchmetrics.
+--- Defines metrics of regression, from sums in float64, with torchmetrics' values.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local labels = require "luminary.metrics.labels"
@@ -10,7 +10,7 @@ local metrics, functional = {}, {}
 
 local function zeros(...) return ops.zeros({...}, {dtype = "float64"}) end
 
--- preds and target in float64; [N] for one output, else [N, outputs].
+-- Returns preds and target in float64; [N] for one output, else [N, outputs].
 local function pair_of(self, preds, target, outputs)
   labels.check_same(self.__name, preds, target)
   preds, target = double(preds), double(target)
@@ -50,7 +50,7 @@ add_mean("MeanAbsoluteError", "mean_absolute_error", "", ops.abs, function(_, me
 
 -- ---- R2
 
--- Sums of squares up to that count as 0, as for torchmetrics; NaN does not.
+-- The largest sum of squares that counts as 0, as in torchmetrics; NaN does not.
 local TINY = 1e-4
 
 local function scores_of(self)

@@ -1,4 +1,4 @@
---- Metrics of text: BLEU and perplexity. Values are those of torchmetrics.
+--- Defines metrics of text: BLEU and perplexity, with torchmetrics' values.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local labels = require "luminary.metrics.labels"
@@ -9,7 +9,7 @@ local metrics, functional = {}, {}
 
 -- ---- BLEU
 
--- The spaces of Unicode beyond ASCII, at which Python's split() separates words, too.
+-- White space of Unicode beyond ASCII, at which Python's split() separates words, too.
 local SPACES = {
   "\194\133", "\194\160", "\225\154\128", "\226\128[\128-\138\168\169\175]", "\226\129\159", "\227\128\128",
 }
@@ -23,7 +23,7 @@ local function words_of(line)
   return words
 end
 
--- How often each n-gram is among the words, by n and its text.
+-- Counts each n-gram among the words, by n and its text.
 local function ngrams_of(words, longest)
   local counts = {}
   for n = 1, longest do
@@ -42,7 +42,7 @@ local function strings(who, name, v)
   return options.arg(who, name, v, "string[]")
 end
 
--- Counts what a line has in common with its references, of which each n-gram counts as often as in the best of them.
+-- Counts a line's n-grams that its references contain; an n-gram counts at most as often as in the best reference.
 local function compare(line, references, longest, hits, all)
   local pred, best, target_length = words_of(line), {}, nil
   for n = 1, longest do best[n] = {} end

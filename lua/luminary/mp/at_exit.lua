@@ -1,8 +1,8 @@
---- Workers that still run when the program ends: they are waited for, or ended if they are daemons. (Where the program
---- is killed, its processes go with it.)
+--- Ends workers that still run when the program ends: waits for them, or ends daemons. (If the program is killed, its
+--- processes die with it.)
 local at_exit = {}
 
-local unfinished = {} -- object -> its sentinel
+local unfinished = {} -- maps an object to its sentinel
 
 local function finish(object)
   unfinished[object] = nil
@@ -10,7 +10,7 @@ local function finish(object)
   if not ok then io.stderr:write(tostring(problem), "\n") end
 end
 
---- object:finish() is called when the Lua state closes, unless it is forgotten before. It is kept alive until then.
+--- Calls object:finish() when the Lua state closes, unless it is forgotten before. The object stays alive until then.
 function at_exit.remember(object)
   if unfinished[object] then return end
   local sentinel = newproxy(true)

@@ -1,4 +1,4 @@
---- Barriers for processes and threads, as Python's multiprocessing has them.
+--- Implements barriers for processes and threads, as in Python's multiprocessing.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local new_condition = require "luminary.mp.condition"
@@ -8,12 +8,12 @@ local semaphore = require "luminary.mp.semaphore"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
---- lm.mp.Barrier(parties [, {action, timeout}]): A barrier, at which a number of processes and threads wait for one
---- another.
+--- lm.mp.Barrier(parties [, {action, timeout}]): Makes a barrier, at which a number of processes and threads wait for
+--- one another.
 local Barrier = class.define "Barrier"
 
 local FILLING, DRAINING, RESETTING, BROKEN = 0, 1, 2, 3
-local LOOK = 0.1 -- seconds: nobody reports one who was killed
+local LOOK = 0.1 -- seconds between checks: a killed process notifies nobody
 
 local function inside(self) return self.parties - self.slots:get_value() end
 
@@ -32,14 +32,14 @@ local function become(self, phase)
   self.condition:notify_all()
 end
 
--- Whether the round before has been left by all.
+-- Returns true once everyone has left the last round.
 local function is_free(self)
   local phase = self.state[1]
   if (phase == DRAINING or phase == RESETTING) and inside(self) == 0 then become(self, FILLING) end
   return self.state[1] == FILLING or self.state[1] == BROKEN
 end
 
--- Waits until f(), as who may break the barrier by waiting too long.
+-- Waits until f() returns true; a timeout breaks the barrier.
 local function wait_until(self, f, deadline)
   while not f() do
     local left = deadline and deadline - core.time() or LOOK
@@ -68,7 +68,7 @@ local function run_round(self, deadline)
   return inside(self) - 1
 end
 
---- Waits until all parties have called it, `timeout` seconds at most. Returns a number from 0 to parties - 1, another
+--- Waits until all parties have called it, `timeout` seconds at most. Returns a number from 0 to parties - 1, different
 --- for each. A timeout or an error in the action breaks the barrier: all waits raise an error until it is reset.
 function Barrier:wait(timeout)
   timeout = shared.seconds("Barrier:wait", timeout) or self.timeout
@@ -85,7 +85,7 @@ function Barrier:wait(timeout)
   end)
 end
 
---- Resets the barrier; those that wait get an error.
+--- Resets the barrier; waits in progress raise an error.
 function Barrier:reset()
   self.condition:with(function() become(self, inside(self) > 0 and RESETTING or FILLING) end)
 end

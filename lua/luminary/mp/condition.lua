@@ -1,4 +1,4 @@
---- Condition variables for processes and threads, as Python's multiprocessing has them.
+--- Implements condition variables for processes and threads, as in Python's multiprocessing.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local locks = require "luminary.mp.lock"
@@ -6,7 +6,7 @@ local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
---- lm.mp.Condition([lock]): A condition variable: holders of its lock wait until another notifies them.
+--- lm.mp.Condition([lock]): Makes a condition variable: holders of its lock wait until another notifies them.
 local Condition = class.define "Condition"
 
 function Condition:init(lock)
@@ -31,9 +31,8 @@ function Condition:with(f) return self.lock:with(f) end
 
 local function wait_changed(h, seconds, changed) return core.mp_wait_changed(h, changed, seconds) end
 
---- Releases the lock, waits for a notify, `timeout` seconds at most (nil: any time), and acquires the lock again.
---- Returns whether there was a notify. What the program waits for may not be true yet: wait in a loop, as wait_for
---- does.
+--- Releases the lock, waits for a notify, `timeout` seconds at most (nil: no limit), and acquires the lock again.
+--- Returns whether there was a notify. The awaited condition may still be false: wait in a loop, as wait_for does.
 function Condition:wait(timeout)
   local h, depth = held("wait", self)
   timeout = shared.seconds("Condition:wait", timeout)
@@ -59,14 +58,14 @@ function Condition:wait_for(predicate, timeout)
   end
 end
 
---- Wakes at least n of those that wait.
+--- Wakes at least n of the waiting processes and threads.
 function Condition:notify(n)
   local h = held("notify", self)
   if n ~= nil then options.arg("Condition:notify", "n", n, "count") end
   core.mp_permit_back(h, false)
 end
 
---- Wakes all that wait.
+--- Wakes all waiting processes and threads.
 function Condition:notify_all() core.mp_permit_back(held("notify_all", self), false) end
 
 function Condition:repr() return ("Condition(%s)"):format(tostring(self.lock)) end

@@ -1,14 +1,14 @@
---- What a function with an environment of its own (setfenv) needs of it in another Lua state, where functions get that
+--- Finds what a function with its own environment (setfenv) needs of it in another Lua state, where functions have that
 --- state's globals.
 local debug = require "debug"
 local util = require "jit.util"
 
--- The operation of an instruction of some code's.
+-- Returns the operation code of an instruction of some source code.
 local function operation(code, pc) return bit.band(util.funcbc(loadstring(code), pc), 0xff) end
 
 local GET, SET, NEW = operation("return x", 1), operation("x = nil", 2), operation("return function() end", 1)
 
--- The first global, of those that f and the functions in it read and set, for which needs(name, is_set).
+-- Finds the first global read or set by f or the functions in it for which needs(name, is_set) is true.
 local function find_global(f, needs)
   local pc, instruction = 1, util.funcbc(f, 1)
   while instruction do
@@ -29,13 +29,13 @@ end
 
 local function index(env, name) return env[name] end
 
--- What a global is in an environment, which may raise an error of names that it does not have.
+-- Returns a global's value in an environment, which may raise an error for unknown names.
 local function get(env, name)
   local known, value = pcall(index, env, name)
   if known then return value end
 end
 
--- Whether what it has can be sent: it does not depend on a function.
+-- Returns true if an environment can be sent: its lookup does not depend on a function.
 local function is_plain(env, depth)
   local meta = debug.getmetatable(env)
   if meta == nil then return true end
@@ -46,9 +46,9 @@ local function is_plain(env, depth)
   return meta.__index == _G or is_plain(meta.__index, depth + 1)
 end
 
---- The environment that goes with f, or nil where the other state's globals do as well; nil and the name of a global
---- that f reads and only an environment has that is neither a plain table nor one that name_of names. (Test frameworks
---- have such: of what they put in place of a global every state has its own, and what f sets is a global there.)
+--- Returns the environment to send with f, or nil if the other state's globals suffice. Returns nil and a global's name
+--- if f reads a global that only its environment has, and that environment is neither plain nor named by name_of. (Test
+--- frameworks have such environments: every state has the globals they replace, and f sets globals there.)
 return function(f, name_of)
   local env = debug.getfenv(f)
   if env == _G then return nil end

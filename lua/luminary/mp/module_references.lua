@@ -1,9 +1,8 @@
---- Values that another Lua state has too: modules, their functions and classes. They travel by name: a module and the
---- steps from it, which the other state walks in its own copy.
+--- Names values that another Lua state has too: modules, their functions and classes. They are sent by name: a module
+--- and the steps from it, which the other state follows in its own copy.
 ---
---- Of luminary's own modules everything that holds functions has a name, what only metatables and upvalues lead to
---- included; of others what their fields lead to. Data in a module has no name: it may have changed since it was
---- loaded.
+--- In luminary's own modules, everything that holds functions has a name, even if only metatables and upvalues lead to
+--- it; in others, only what fields lead to. Data in a module has no name: it may have changed since it was loaded.
 local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
@@ -12,7 +11,7 @@ local names = {}
 
 local own_files = debug.getinfo(1, "S").source:match("^(@.*)mp/module_references%.lua$") or "\0"
 
--- What a fresh state has without loading a file.
+-- The modules of a fresh Lua state that no file defines.
 local built_in = {}
 for name in ([[_G package coroutine table io os string math debug bit jit jit.opt]]):gmatch("%S+") do
   built_in[name] = true
@@ -27,8 +26,8 @@ end
 local function is_own_module(name) return name == "luminary" or name:sub(1, 9) == "luminary." end
 local function is_c_function(v) return type(v) == "function" and debug.getinfo(v, "S").what == "C" end
 
--- The file a module comes from: "@path" of Lua, "path" of C; "" for what is built in; false if require would not find
--- it, as for one that a script put there itself.
+-- Returns a module's file: "@path" for Lua, "path" for C, "" for built-in modules; false if require would not find it,
+-- as for a module that a script added itself.
 local files = {}
 local function file_of(name)
   local known = files[name]
@@ -45,7 +44,7 @@ local function file_of(name)
   return known
 end
 
--- A table that stands for code: a module's, a class's, a class's metatable. An object is none: it is one of many.
+-- Returns true for a table that stands for code: a module, a class or a class's metatable. An object does not.
 local function stands_for_code(t)
   local metatable = debug.getmetatable(t)
   if metatable and rawget(metatable, "instance") then return true end
@@ -57,7 +56,7 @@ local function stands_for_code(t)
   return false
 end
 
--- value -> {from = value, step = …} or {module = name}, shortest first
+-- Maps a value to {from = value, step = …} or {module = name}, by the shortest path.
 local function scan_modules()
   local found, queue = {}, {}
   local function add(value, entry)
@@ -75,7 +74,7 @@ local function scan_modules()
     if #a ~= #b then return #a < #b end
     return a < b
   end)
-  local sources -- of all modules' Lua files, once needed
+  local sources -- all modules' Lua files, made when needed
   local function is_from_module(source)
     if not sources then
       sources = {}
@@ -138,7 +137,7 @@ local function scan_modules()
   return found
 end
 
--- Plain data, which no module is: it has no name, and nobody need look for one.
+-- Returns true for plain data, which has no name; a module never is.
 local function is_data(value)
   if type(value) ~= "table" or debug.getmetatable(value) or stands_for_code(value) then return false end
   for _, module in pairs(package.loaded) do
@@ -147,8 +146,8 @@ local function is_data(value)
   return value ~= package.loaded and value ~= package.preload
 end
 
---- A function that returns the name of a value, as a list {module, kind, step, kind, step, …}, or nil. It looks at what
---- is loaded once, when it is first asked for what may have a name.
+--- Returns a function that returns a value's name, a list {module, kind, step, kind, step, …}, or nil. It scans the
+--- loaded modules once, at the first value that may have a name.
 function names.finder()
   local found
   return function(value)
@@ -176,7 +175,7 @@ end
 
 local kept, kept_modules
 
---- This state's finder for all who encode often; another one once more modules are loaded.
+--- Returns this state's cached finder, for frequent encoding; a new one if more modules were loaded.
 function names.kept()
   local n = count_modules()
   if not kept or kept_modules ~= n then kept, kept_modules = names.finder(), n end
@@ -191,7 +190,7 @@ local function upvalue(f, wanted)
   end
 end
 
---- The value of that name here; loads its module.
+--- Returns the value of that name in this state; loads its module.
 function names.resolve(steps)
   local value, text = require(steps[1]), steps[1]
   for i = 2, #steps, 2 do

@@ -1,9 +1,9 @@
---- What a worker knows of itself: `channel`, to whoever started it; nil where the script itself runs.
+--- Holds a worker's `channel` to the state that started it; nil in the script itself.
 local core = require "luminary.core"
 
 local here = {}
 
---- The next that comes: text, tensors, handles; nil if nothing will. A thread that is asked to end does so meanwhile.
+--- Receives the next message: text, tensors, handles; nil if none will come. A thread asked to end does so in the wait.
 function here.receive()
   local text, tensors, handles
   repeat

@@ -1,7 +1,7 @@
---- lm.mp.Pool: A pool of worker processes or threads that call functions with arguments.
+--- lm.mp.Pool: Runs functions with arguments in a pool of worker processes or threads.
 
--- The workers take tasks from a queue by themselves, so they stay busy whatever the script does. Each writes to shared
--- memory which task it takes before that leaves the queue: of a worker that is killed the pool knows the task.
+-- The workers take tasks from a queue themselves, so that they stay busy whatever the script does. Before a task leaves
+-- the queue, its worker writes the task's number to shared memory, so that the pool knows the task of a killed worker.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local at_exit = require "luminary.mp.at_exit"
@@ -19,7 +19,7 @@ local fail = options.fail
 
 local outcome_of = failure.outcome
 
--- Most calls give one value: `values` has those, `others` what is not that.
+-- Adds an outcome. Most calls return one value, which is in `values`; other outcomes are in `others`.
 local function add_outcome(reply, k, outcome)
   if outcome.values and outcome.values.n == 1 then
     reply.values[k] = outcome.values[1]
@@ -36,7 +36,7 @@ end
 
 local CLAIM, ARGUMENT = 1, 2 -- columns of `claims`
 
--- Takes tasks until it is notified to stop. setup: {tasks, results, claims, initializer, initargs}.
+-- Runs tasks until it receives a task with `stop`. setup: {tasks, results, claims, initializer, initargs}.
 local function serve(index, setup)
   local tasks, results, claims = setup.tasks, setup.results, setup.claims
   local own = claims[index + 1]
@@ -67,7 +67,7 @@ local function serve(index, setup)
   end
 end
 
--- ---- what the script waits for
+-- ---- results and outcomes
 
 local Result = class.define "Result"
 
@@ -80,7 +80,7 @@ end
 local Pool = class.define "Pool"
 Pool.__inner = {"finish"}
 
-local MOST_DEATHS = 8 -- of workers in a row before any took a task; a few may have been killed from outside
+local MOST_DEATHS = 8 -- workers in a row that end before any took a task; a few may have been killed from outside
 
 local function words_of(problem) return failure.text(problem, "the worker") end
 
@@ -102,8 +102,8 @@ local function resolve(result, i, outcome)
   if outcome.problem and not result.failed then result.failed = i end
 end
 
--- outcome_at(k, …): of the task's k-th argument. A trace keeps the closures that it calls: what a reply holds is handed
--- on, not closed over.
+-- Resolves a task; outcome_at(k, …) returns its k-th argument's outcome. A JIT trace retains closures that it calls, so
+-- a reply is passed as an argument and not captured.
 local function resolve_task(self, id, outcome_at, ...)
   local task = self.tasks[id]
   if not task then return end
@@ -135,7 +135,7 @@ local function break_down(self, why)
   end
 end
 
--- how: what comes between "worker 1" and its own words, if it left any.
+-- Words how a worker ended; `how` precedes its own message, if it left one.
 local function how_it_ended(worker, how)
   local problem = worker:failure()
   if problem and problem.message then
@@ -144,7 +144,7 @@ local function how_it_ended(worker, how)
   return Worker.how_it_ended(worker) .. (how or "")
 end
 
--- One has ended; all that it sent was read.
+-- Handles a worker that has ended, after all its messages were read.
 local function reap(self, i)
   local worker, claim = self.workers[i], self.claims[i][CLAIM]
   local at = self.claims[i][ARGUMENT]
@@ -167,13 +167,13 @@ local function reap(self, i)
       return break_down(self, ("%s %s"):format(name_of(worker), how_it_ended(worker, " before it took any task")))
     end
   end
-  -- One that came to its word to stop needs no successor, who would wait for another: all tasks are with workers.
+  -- A worker that received its stop message needs no successor, which would wait for another: all tasks are taken.
   if self.closed and (self.open == 0 or claim > self.put) then return end
   local ok, problem = pcall(start, self, i)
   if not ok then break_down(self, "cannot start another worker: " .. tostring(problem)) end
 end
 
--- Notes what has happened; waits `seconds` for something to happen if nothing has.
+-- Handles what has happened; if nothing has, waits up to `seconds` for it.
 local function pump(self, seconds)
   if self.stopped then return end
   local count = read(self)
@@ -184,7 +184,7 @@ local function pump(self, seconds)
     end
   end
   if #ended > 0 then
-    read(self) -- what they sent before
+    read(self) -- messages sent before they ended
     for _, i in ipairs(ended) do
       if not self.broken then reap(self, i) end
     end
@@ -194,7 +194,7 @@ local function pump(self, seconds)
   end
 end
 
--- What done(…) returns, once that is true, `timeout` seconds at most; else false.
+-- Returns the first true result of done(…), or false after `timeout` seconds.
 local function wait(self, timeout, done, ...)
   local deadline = timeout and core.time() + timeout or math.huge
   while true do
@@ -217,18 +217,18 @@ local function check(who, self)
   check_whole(who, self)
 end
 
-local function meanwhile(self, who) -- workers that have no room for results take no tasks
+local function meanwhile(self, who) -- workers without room for results take no tasks
   pump(self, 0)
   check_whole(who, self)
 end
 
--- Returns out tasks of `chunk` arguments each, numbered from 1.
+-- Queues tasks of `chunk` arguments each, numbered from 1. Returns their result.
 local function submit(self, who, fn, list, n, chunk, unpacked)
   local result = Result(self, who, n)
   for first = 1, n, chunk do
     local last, args = math.min(n, first + chunk - 1), {}
     for i = first, last do args[i] = list[i] end
-    -- Its number is that of its message: nobody else puts anything in.
+    -- A task's number is that of its message, since only the pool puts messages.
     self.tasks_queue:send("Pool:" .. who, {
       fn = fn, args = args, first = first, last = last, unpacked = unpacked,
     }, false, meanwhile, self, who)
@@ -259,24 +259,24 @@ end
 
 -- ---- results
 
--- What a function that is called for each of a list returned, as one value.
+-- Returns the results of a function called for an entry of a list, as one value.
 local function value_of(outcome) return results_as_list.of(unpack(outcome.values, 1, outcome.values.n)) end
 
 local function has_come(result) return result.open == 0 or result.failed ~= nil end
 
---- Returns whether the result is there, or an error.
+--- Returns whether the result or an error has arrived.
 function Result:ready()
   pump(self.pool, 0)
   return has_come(self)
 end
 
---- Waits for the result, `timeout` seconds at most (nil: any time); returns whether it is there.
+--- Waits for the result, `timeout` seconds at most (nil: no limit); returns whether it has arrived.
 function Result:wait(timeout)
   timeout = shared.seconds("Result:wait", timeout)
   return wait(self.pool, timeout, has_come, self)
 end
 
---- Returns whether there was no error; it is an error to ask before it is ready.
+--- Returns whether there was no error; fails before the result is ready.
 function Result:successful()
   if not self:ready() then fail "Result:successful: the result is not ready; call result:wait() first" end
   return self.failed == nil
@@ -306,7 +306,7 @@ end
 --- Starts fn(args…) in a worker; returns a result with get, wait, ready and successful.
 function Pool:apply_async(fn, args) return apply(self, "apply_async", fn, args) end
 
---- Calls fn(args…) in a worker; returns all that it returns.
+--- Calls fn(args…) in a worker; returns its results.
 function Pool:apply(fn, args) return apply(self, "apply", fn, args):get() end
 
 
@@ -321,13 +321,13 @@ local function map_async(self, who, fn, list, opts, unpacked)
   return submit(self, who, fn, list, n, chunk_of(self, opts, n), unpacked)
 end
 
---- Returns the list of fn(v) for each v of a list. Where fn returns several values, the entry is a list of them, whose
---- field n is their number if one is nil. {chunksize = k}: number of arguments that go to a worker at a time.
+--- Returns the list of fn(v) for each v of a list. If fn returns several values, the entry is a list of them, whose
+--- field n is their number if one is nil. {chunksize = k}: number of arguments sent to a worker at a time.
 Pool.map = signature.of("Pool:map(fn, list, {chunksize: count})", function(self, fn, list, opts)
   return map_async(self, "map", fn, list, opts):get()
 end)
 
---- As map, but returns at once a result, whose get() returns the list.
+--- Does the same as map, but returns a result at once, whose get() returns the list.
 Pool.map_async = signature.of("Pool:map_async(fn, list, {chunksize: count})", function(self, fn, list, opts)
   return map_async(self, "map_async", fn, list, opts)
 end)
@@ -357,8 +357,7 @@ end
 
 local function has_outcome(result, i) return result.outcomes[i] ~= nil end
 
---- Iterates over the results as they come, in the list's order: for i, v in pool:imap(fn, list) do … end, where v is
---- fn(list[i]).
+--- Iterates over the results in the list's order: for i, v in pool:imap(fn, list) do … end, where v is fn(list[i]).
 Pool.imap = signature.of("Pool:imap(fn, list, {chunksize: count})", function(self, fn, list, opts)
   local result, i = imap(self, "imap", fn, list, opts), 0
   return function()
@@ -369,7 +368,7 @@ Pool.imap = signature.of("Pool:imap(fn, list, {chunksize: count})", function(sel
   end
 end)
 
---- As imap, but in the order in which the results come; i is the index in the list.
+--- Does the same as imap, but in the order in which results arrive; i is the index in the list.
 Pool.imap_unordered = signature.of("Pool:imap_unordered(fn, list, {chunksize: count})", function(self, fn, list, opts)
   local result, given, count, from = imap(self, "imap_unordered", fn, list, opts), {}, 0, 1
   local function next_one()
@@ -386,7 +385,7 @@ Pool.imap_unordered = signature.of("Pool:imap_unordered(fn, list, {chunksize: co
   end
 end)
 
--- ---- its end
+-- ---- closing
 
 --- Closes the pool: it takes no more tasks, and the workers end when all tasks are done.
 function Pool:close()
@@ -395,7 +394,7 @@ function Pool:close()
   for _ = 1, #self.workers do self.tasks_queue:put {stop = true} end
 end
 
---- Ends the workers at once; tasks that are not done are lost.
+--- Ends the workers at once; unfinished tasks are lost.
 function Pool:terminate()
   if self.stopped then return end
   pump(self, 0)
@@ -416,8 +415,8 @@ local function has_ended(self)
   return true
 end
 
---- Waits for the workers to end after close() or terminate(), `timeout` seconds at most (nil: any time); returns
---- whether they have.
+--- Waits for the workers to end after close() or terminate(), `timeout` seconds at most (nil: no limit); returns
+--- whether they have ended.
 function Pool:join(timeout)
   timeout = shared.seconds("Pool:join", timeout)
   if self.stopped then return true end
@@ -434,7 +433,7 @@ function Pool:pids()
   return pids
 end
 
--- The program ends.
+-- Runs when the program ends.
 function Pool:finish() self:terminate() end
 
 function Pool:repr()

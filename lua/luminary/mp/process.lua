@@ -1,4 +1,4 @@
---- lm.mp.Process{target = f, args = {…}, name =, daemon = false}: A process that calls a function.
+--- lm.mp.Process{target = f, args = {…}, name =, daemon = false}: Makes a process that calls a function.
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Worker = require "luminary.mp.worker"
@@ -7,10 +7,10 @@ local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 local Process = {}
-local started = 0 -- how many, for their names
+local started = 0 -- number of processes, for their names
 
--- Fields that are asked of the process each time. exitcode: nil until it has ended, then its exit code, or minus the
--- signal that ended it. pid: nil until it was started.
+-- Computes fields of the process at each read. exitcode: nil while it runs, then its exit code, or minus the signal
+-- that ended it. pid: nil before it is started.
 local properties = {
   exitcode = function(self) return self.worker and self.worker:exitcode() end,
   pid = function(self) return self.worker and self.worker.pid end,
@@ -44,7 +44,7 @@ local function need(self, who)
   return self.worker
 end
 
---- Starts the process; target and args are sent as they are now.
+--- Starts the process; target and args are sent with their current values.
 function Process:start()
   if self.worker then fail("Process:start: %s was already started; a process runs once", self.name) end
   local job = Worker.job("Process", self.target, self.args, "process")
@@ -53,7 +53,7 @@ function Process:start()
   return self
 end
 
---- Waits for the end of the process, `timeout` seconds at most (nil: any time). Returns whether it has ended.
+--- Waits for the end of the process, `timeout` seconds at most (nil: no limit). Returns whether it has ended.
 function Process:join(timeout)
   timeout = shared.seconds("Process:join", timeout)
   local ended = need(self, "join"):join(timeout)
@@ -70,7 +70,7 @@ function Process:terminate() need(self, "terminate"):send_signal(Worker.SIGTERM)
 --- Kills the process (SIGKILL).
 function Process:kill() need(self, "kill"):send_signal(Worker.SIGKILL) end
 
---- The program ends: waits for the process, or ends it if it is a daemon.
+--- Runs when the program ends: waits for the process, or ends it if it is a daemon.
 function Process:finish()
   if self.daemon then Worker.stop({self.worker}, 1) else self.worker:join() end
 end

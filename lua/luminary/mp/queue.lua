@@ -1,4 +1,4 @@
---- lm.mp.Queue([capacity]): A first-in, first-out queue of values, for any number of processes and threads.
+--- lm.mp.Queue([capacity]): Makes a first-in, first-out queue of values, for any number of processes and threads.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local at_exit = require "luminary.mp.at_exit"
@@ -10,7 +10,7 @@ local shared = require "luminary.mp.shared_handle"
 local Queue = class.define "Queue"
 Queue.__inner = {"send", "take", "finish"}
 
-local made = setmetatable({}, {__mode = "k"}) -- by this state: those that came from others are not in it
+local made = setmetatable({}, {__mode = "k"}) -- queues that need no flush at exit: made here, or canceled
 
 local OFTEN = 0.01 -- seconds between two calls of meanwhile
 
@@ -21,8 +21,8 @@ local function try_put(h, seconds, text, tensors, handles, direct, meanwhile, ..
   return sent, waits
 end
 
--- Whether it was put within `timeout`; `who` words the refusal of a value. meanwhile(…) is called again and again
--- where it has to wait.
+-- Puts a value; returns true if it succeeded within `timeout`. `who` names the caller in errors. While it waits, it
+-- calls meanwhile(…) repeatedly.
 local function put(self, h, who, value, timeout, direct, meanwhile, ...)
   local text, tensors, handles = carrier.encode(who, value, shared.how())
   local sent, waits = shared.wait(timeout, try_put, h, text, tensors, handles, direct, meanwhile, ...)
@@ -46,12 +46,12 @@ function Queue:try_put(value, timeout)
   return put(self, shared.handle("try_put", self), "Queue:try_put", value, timeout)
 end
 
--- For the pool. direct: nothing is left in this process when it returns, which may be killed then.
+-- Puts a value for the pool. direct: nothing stays in this process, which may be killed after the return.
 function Queue:send(who, value, direct, meanwhile, ...)
   put(self, shared.handle("put", self), who, value, nil, direct, meanwhile, ...)
 end
 
--- Whether a value came within `timeout`, and the value.
+-- Returns true and the first value if one arrives within `timeout`, else false.
 function Queue:take(timeout)
   local h = shared.handle("get", self)
   local text, tensors, handles = shared.wait(timeout, core.mp_get, h)
@@ -74,7 +74,7 @@ function Queue:try_get(timeout)
   return Queue.take(self, shared.seconds("Queue:try_get", timeout) or 0)
 end
 
---- Returns the number of values in the queue, without those that other processes keep for lack of room.
+--- Returns the number of values in the queue, without those that other processes hold for lack of room.
 function Queue:qsize() return (core.mp_queue_size(shared.handle("qsize", self))) end
 
 --- Returns whether the queue is empty.
@@ -86,10 +86,10 @@ function Queue:full()
   return capacity > 0 and size >= capacity
 end
 
---- Reports that a value that was got is processed: one call for each value.
+--- Reports that a received value is processed: one call for each value.
 function Queue:task_done() core.mp_queue_done(shared.handle("task_done", self)) end
 
---- Waits until all values that were put are processed (task_done), `timeout` seconds at most; returns whether they are.
+--- Waits until all values are processed (task_done), `timeout` seconds at most; returns whether they are.
 function Queue:join(timeout)
   local h = shared.handle("join", self)
   timeout = shared.seconds("Queue:join", timeout)
@@ -98,8 +98,7 @@ end
 
 local function try_flush(h, seconds) return core.mp_queue_flush(h, math.min(seconds, 0.1)) end
 
---- Waits until all values that were put here have left this process, `timeout` seconds at most; returns whether they
---- have.
+--- Waits until all values put here have left this process, `timeout` seconds at most; returns whether they have.
 function Queue:join_thread(timeout)
   local h = shared.handle("join_thread", self)
   timeout = shared.seconds("Queue:join_thread", timeout)
@@ -112,13 +111,13 @@ function Queue:cancel_join_thread()
   at_exit.forget(self)
 end
 
---- Closes the queue for this process; others use it as before.
+--- Closes the queue for this process; others can still use it.
 function Queue:close()
   core.mp_close_handle(shared.handle("close", self))
   at_exit.forget(self)
 end
 
--- The program ends.
+-- Runs when the program ends.
 function Queue:finish() self:join_thread() end
 
 function Queue:repr()
@@ -137,7 +136,7 @@ Queue.init = signature.of("({capacity: natural = 0})", function(self, opts)
   made[self] = true
 end)
 
--- Python's methods that are others here.
+-- Python's methods that have another form here.
 Queue.__missing = {
   get_nowait = "local got, value = queue:try_get()", put_nowait = "local there_was_room = queue:try_put(v)",
 }

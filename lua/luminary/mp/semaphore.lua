@@ -1,5 +1,5 @@
---- Semaphores for processes and threads, under the names of Python's multiprocessing. What is held by a process that
---- ends, by kill -9 too, is there again for the others.
+--- Implements semaphores for processes and threads, with the names of Python's multiprocessing. Permits of a process
+--- that ends, even by SIGKILL, become free again.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -7,7 +7,7 @@ local shared = require "luminary.mp.shared_handle"
 
 local MOST = 65536
 
---- lm.mp.Semaphore([n = 1]): A semaphore for processes and threads, with n permits.
+--- lm.mp.Semaphore([n = 1]): Makes a semaphore for processes and threads, with n permits.
 local Semaphore = class.define "Semaphore"
 Semaphore.bounded = false
 
@@ -19,7 +19,7 @@ end
 
 local function try(h, seconds) return core.mp_permit(h, seconds) or false end
 
---- Acquires a permit, waiting `timeout` seconds at most (nil: any time; 0 or {block = false}: not at all). Returns two
+--- Acquires a permit, waiting `timeout` seconds at most (nil: no limit; 0 or {block = false}: not at all). Returns two
 --- values: whether it has one, and whether its last holder ended without releasing it.
 function Semaphore:acquire(timeout)
   local h = shared.handle("acquire", self)
@@ -34,12 +34,12 @@ function Semaphore:release() core.mp_permit_back(shared.handle("release", self),
 --- Returns the number of free permits.
 function Semaphore:get_value() return core.mp_permits(shared.handle("get_value", self)) end
 
---- Acquires a permit, calls f(abandoned) and releases it, also after an error. Returns what f returns.
+--- Acquires a permit, calls f(abandoned) and releases it, also after an error. Returns f's results.
 function Semaphore:with(f) return shared.with(self, f) end
 
 function Semaphore:repr() return ("%s(%d available)"):format(self.__name, self:get_value()) end
 
---- lm.mp.BoundedSemaphore([n = 1]): A semaphore that never has more than n permits.
+--- lm.mp.BoundedSemaphore([n = 1]): Makes a semaphore that never has more than n permits.
 local BoundedSemaphore = class.define("BoundedSemaphore", Semaphore)
 BoundedSemaphore.bounded = true
 

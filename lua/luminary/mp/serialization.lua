@@ -1,9 +1,9 @@
---- The carrier: Lua values as text, a list of tensors and one of handles (of queues, locks and the like), for another
---- Lua state.
+--- Encodes Lua values for another Lua state, as text, a list of tensors and a list of handles (of queues, locks and
+--- others), and decodes them.
 ---
---- Objects are numbered in the order in which they are met and referred to by number, so cycles and sharing cost
---- nothing. The text has two parts: what it takes to make each object (names, bytecode), then, for each table and
---- function in turn, what is in it. It holds bytecode, so only text from a parent or child of this process is decoded.
+--- Objects are numbered in the order of the traversal and referred to by number, so cycles and sharing cost nothing.
+--- The text has two parts: the data that makes each object (names, bytecode), then the contents of each table and
+--- function in turn. It holds bytecode, so only text from a parent or child of this process is decoded.
 ---
 ---   n t f             nil, true, false
 ---   d<number>;        17 digits: exact
@@ -11,7 +11,7 @@
 ---   T<n>; F<n>; …     an object of one of the kinds below
 ---
 --- With {plain = true} tables are the only objects, and have no metatables: whatever such a text holds, decoding it
---- returns data alone.
+--- returns only data.
 local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
@@ -26,7 +26,7 @@ local int64, uint64 = ffi_ok and ffi.typeof "int64_t", ffi_ok and ffi.typeof "ui
 
 local carrier = {}
 
--- Tables, tensors, named values, functions, cdata, instances of classes that are userdata, handles.
+-- Kinds: tables, tensors, named values, functions, cdata, instances of classes that are userdata, handles.
 local kinds = {"T", "X", "N", "F", "C", "O", "H"}
 local function new_lists()
   local made = {}
@@ -34,7 +34,7 @@ local function new_lists()
   return made
 end
 
--- ---- where a value is, for messages: "args[2].loss.hook", "fn's net.weight"
+-- ---- paths of values in messages: "args[2].loss.hook", "fn's net.weight"
 
 local function step_text(parent, how, key)
   if how == "upvalue" then return "'s " .. key end
@@ -64,7 +64,7 @@ end
 
 -- ---- encoding
 
--- The head of a text without objects, and what follows it for a value that is no object.
+-- The head of a text without objects, followed by the text of a value that is not an object.
 local NOTHING = ("0;"):rep(#kinds)
 local function scalar_text(v)
   local kind = type(v)
@@ -93,7 +93,7 @@ function Encoder:string(s)
   return "s" .. #s .. ":" .. s
 end
 
--- A number for an object; those that have something in them wait in the queue.
+-- Returns an object's reference after numbering it; objects with contents wait in the queue.
 function Encoder:enter(kind, object, from, how, key, waits)
   local list = self.lists[kind]
   list[#list + 1] = object
@@ -144,7 +144,7 @@ function Encoder:refuse_object(v, from, how, key)
     self.who, path_of(self.way, place), options.is_plain(v) and "a table" or options.describe(v)))
 end
 
--- The text of one value: `how` and `key` say how `from` leads to it.
+-- Returns the text of one value: `how` and `key` are the step from `from` to it, for messages.
 function Encoder:value(v, from, how, key)
   local kind = type(v)
   if kind == "string" then return self:string(v) end
@@ -167,7 +167,7 @@ function Encoder:value(v, from, how, key)
   return self:refuse(from, how, key, "%s cannot be sent to THERE", words[kind] or kind)
 end
 
--- What is in a table: its list, its other fields, its metatable.
+-- Encodes a table's contents: its list, its other fields, its metatable.
 function Encoder:table_body(t, out)
   local n = 0
   while rawget(t, n + 1) ~= nil do n = n + 1 end
@@ -182,7 +182,7 @@ function Encoder:table_body(t, out)
   out[#out + 1] = "n" .. self:value(not self.plain and debug.getmetatable(t) or nil, t, "metatable")
 end
 
--- A function's upvalues, and its environment. An upvalue that an earlier function has too is shared with it.
+-- Encodes a function's upvalues, and its environment. An upvalue that an earlier function has too is shared with it.
 function Encoder:function_body(f, out)
   local n = debug.getinfo(f, "u").nups
   out[#out + 1] = n .. ";"
@@ -227,9 +227,9 @@ function Encoder:head()
   return table.concat(out)
 end
 
---- Text, list of tensors, list of handles. `who` begins the errors; opts: plain, and what errors then call the value;
---- processes (true: tensors are moved to shared memory, else they are passed on within this process), name_of (a finder
---- of module_references.lua, for who encodes often; else what is loaded is looked through again).
+--- Returns the text, the list of tensors and the list of handles. `who` begins errors. opts: plain, the value's name in
+--- errors; processes (true: tensors move to shared memory; else they are passed within this process); name_of (a finder
+--- of module_references.lua, which frequent callers cache; by default modules are scanned again).
 function carrier.encode(who, value, opts)
   local scalar = scalar_text(value)
   if scalar then return NOTHING .. scalar, {}, {} end
@@ -266,8 +266,8 @@ local find, sub, byte = string.find, string.sub, string.byte
 
 local function malformed() core.error_at_caller("mp: received malformed data") end
 
--- Reads a text from its beginning on, and makes what it says. It has no closures: a compiled trace would keep those of
--- an early message, and its tensors with them.
+-- Reads a text from its beginning, and makes its values. It has no closures: a JIT trace would retain those of an early
+-- message, and its tensors with them.
 local Decoder = {}
 Decoder.__index = Decoder
 
@@ -288,7 +288,7 @@ end
 function Decoder:digits() return self:before ";" end
 function Decoder:number() return tonumber(self:before ";") or malformed() end
 
--- How many of something follow, each of which takes a byte or more.
+-- Reads a number of items, each of which takes a byte or more.
 function Decoder:count(mark)
   local n = tonumber(self:before(mark or ";"))
   return n and n >= 0 and n <= #self.text and n % 1 == 0 and n or malformed()
@@ -320,7 +320,7 @@ local function load_function(code)
   return f
 end
 
--- The objects by kind and number, still empty.
+-- Makes the objects by kind and number, still empty.
 function Decoder:make_objects(tensors, handles)
   local counts, made = {}, new_lists()
   made.X, made.H = tensors, handles
@@ -328,7 +328,7 @@ function Decoder:make_objects(tensors, handles)
     counts[i] = self:count()
     if self.plain and kinds[i] ~= "T" and counts[i] > 0 then malformed() end
   end
-  self.empty = counts[1] + counts[4] + counts[6] -- objects that something is in
+  self.empty = counts[1] + counts[4] + counts[6] -- objects with contents
   for i = 1, counts[1] do made.T[i] = {} end
   for i = 1, counts[2] do
     if self:letter() == "p" then parameter.mark(tensors[i]) end
@@ -344,7 +344,7 @@ function Decoder:make_objects(tensors, handles)
   self.made = made
 end
 
--- One value.
+-- Reads one value.
 function Decoder:value()
   local kind = self:letter()
   if kind == "n" then return nil end
@@ -386,7 +386,7 @@ function Decoder:fill_function(f)
   if env then debug.setfenv(f, env) end
 end
 
---- The value; may load modules, unless the text is `plain`, which is checked then.
+--- Returns the value; may load modules, unless the text must be `plain`, which it then checks.
 function carrier.decode(text, tensors, handles, plain)
   if sub(text, 1, #NOTHING) == NOTHING and not plain then
     local kind = sub(text, #NOTHING + 1, #NOTHING + 1)

@@ -1,15 +1,15 @@
---- Moving tensors to memory that other processes see.
+--- Moves tensors to memory that other processes see.
 local core = require "luminary.core"
 
--- Handles nobody holds any more may still keep memory in common; compiled traces may hold handles.
+-- Frees unreferenced tensors, which may still share the memory; compiled traces may hold references.
 local function collect()
   jit.flush()
   collectgarbage()
   collectgarbage()
 end
 
---- Moves a list of tensors together. refuse(i, why) is called for one that has memory in common with a tensor outside
---- the list, which would be left behind.
+--- Moves a list of tensors together. Calls refuse(i, why) for one that shares memory with a tensor outside the list,
+--- which would not move.
 return function(list, refuse)
   if #list == 0 then return end
   local i = core.mp_share(list)

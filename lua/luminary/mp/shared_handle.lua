@@ -1,5 +1,5 @@
---- What objects that several Lua states share have in common: a handle of the core's, which travels with them by the
---- carrier, and waits that Ctrl-C and a thread's interrupt end.
+--- Implements the base of objects that several Lua states share: a handle of the core's, which serialization.lua sends,
+--- and waits that Ctrl-C and a thread's interrupt end.
 local core = require "luminary.core"
 local names = require "luminary.mp.module_references"
 local options = require "luminary.base.options"
@@ -7,7 +7,7 @@ local signature = require "luminary.base.signature"
 
 local shared = {}
 
---- The open handle of an object; `method` words the error.
+--- Returns an object's open handle; `method` is the method's name in errors.
 function shared.handle(method, self)
   local handle, name = self.handle, self.__name:match "[^.]*$"
   if not (core.mp_is_handle(handle) and core.mp_is_open(handle)) then
@@ -22,8 +22,8 @@ local function give_back(self, ok, ...)
   return ...
 end
 
---- Acquires an object, calls f(whether its last holder ended without releasing it), and releases it, also after an
---- error. Returns what f returns.
+--- Acquires an object, calls f(true if its last holder ended without releasing it), and releases it, also after an
+--- error. Returns f's results.
 function shared.with(self, f)
   shared.handle("with", self)
   options.arg(self.__name .. ":with", "f", f, "function")
@@ -31,7 +31,7 @@ function shared.with(self, f)
   return give_back(self, pcall(f, left))
 end
 
---- Seconds to wait at most, of (block = true, timeout), by position or by name; nil: as long as it takes.
+--- Returns the seconds to wait at most, from (block = true, timeout), by position or by name; nil means no limit.
 function shared.timeout(who, ...)
   if select("#", ...) == 0 then return nil end
   local opts = signature.read("({block = true, timeout: positive})", who, ...)
@@ -39,17 +39,17 @@ function shared.timeout(who, ...)
   return opts.timeout
 end
 
---- The same of an argument that is a number of seconds, nil, or such a table.
+--- Returns the same for an argument that is a number of seconds, nil, or such a table.
 function shared.seconds(who, timeout)
   if options.is_plain(timeout) then return shared.timeout(who, timeout) end
   return timeout ~= nil and options.arg(who, "timeout", timeout, "positive") or nil
 end
 
-local SLICE = 0.5 -- seconds: a signal that comes just before a wait begins is seen after it
+local SLICE = 0.5 -- seconds in one wait, after which a signal that came before it is seen
 
---- What attempt(handle, seconds, …) returns, once that is not false; false when `timeout` seconds are over (nil:
---- never). `attempt` is no closure of the call's own: a compiled trace keeps the closures that it was recorded with,
---- and with them a message's tensors or a handle.
+--- Returns the first result of attempt(handle, seconds, …) that is not false; false after `timeout` seconds (nil: no
+--- limit). `attempt` must not be a closure of the call: a JIT trace retains recorded closures, and with them a
+--- message's tensors or a handle.
 function shared.wait(timeout, attempt, handle, ...)
   if timeout == 0 then return attempt(handle, 0, ...) end
   local deadline = timeout and core.time() + timeout or math.huge
@@ -62,7 +62,7 @@ function shared.wait(timeout, attempt, handle, ...)
   return false
 end
 
---- The options of the carrier for what goes through a handle.
+--- Returns the options of serialization.lua for values sent through a handle.
 function shared.how() return {processes = true, name_of = names.kept()} end
 
 return shared

@@ -1,4 +1,4 @@
---- lm.mp.spawn and what it returns.
+--- Implements lm.mp.spawn and its result.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -7,8 +7,8 @@ local at_exit = require "luminary.mp.at_exit"
 local problems = require "luminary.mp.worker_failure"
 local shared = require "luminary.mp.shared_handle"
 
--- Seconds after the first failure until the others are asked to end, are killed, and (threads, which cannot be killed)
--- are given up. Until the first they may end by themselves: the process group notifies them of what happened.
+-- Seconds from the first failure until the others are asked to end, are killed, and (threads, which cannot be killed)
+-- are abandoned. Before, they may end by themselves: the process group notifies them of the failure.
 local ASK, KILL, GIVE_UP = 1.5, 3.5, 6
 
 local Context = {}
@@ -21,7 +21,7 @@ local function describe(rank, failure)
   return who .. " " .. Worker.how_it_ended(failure)
 end
 
--- Those that still run; notes failures in the order in which they are seen.
+-- Returns the workers that still run; records failures in the order in which they are seen.
 local function look(self)
   local running = {}
   for _, worker in ipairs(self.workers) do
@@ -39,12 +39,12 @@ local function look(self)
   return running
 end
 
--- One has failed: the others are to end too.
+-- Ends the remaining workers after one has failed.
 local function urge(self, running)
   local since = core.time() - self.failed_at
   for _, worker in ipairs(running) do
     if worker.thread then
-      if since >= ASK then worker:send_signal(Worker.SIGTERM) end -- again and again: it may catch the error
+      if since >= ASK then worker:send_signal(Worker.SIGTERM) end -- repeated, since it may catch the error
       if since >= GIVE_UP then worker:abandon() end
     elseif since >= KILL then
       worker:send_signal(Worker.SIGKILL)
@@ -54,7 +54,7 @@ local function urge(self, running)
   end
 end
 
--- The first that neither followed from another nor from our asking it to end.
+-- Returns the first failure that neither followed from another nor from our request to end.
 local function first_cause(self)
   for _, failure in ipairs(self.failures) do
     if not failure.asked_to_stop and (not failure.cause_rank or not failure.message) then return failure end
@@ -65,7 +65,7 @@ local function first_cause(self)
   return self.failures[1]
 end
 
---- Waits for all processes, `timeout` seconds at most (nil: any time); returns whether all have ended. The failure of
+--- Waits for all processes, `timeout` seconds at most (nil: no limit); returns whether all have ended. The failure of
 --- one ends the others and is raised, with the rank, its message and its traceback.
 function Context:join(timeout)
   timeout = shared.seconds("join", timeout)
@@ -97,13 +97,13 @@ function Context:pids()
   return pids
 end
 
---- Ends all processes that run.
+--- Ends all running processes.
 function Context:terminate()
   Worker.stop(self.workers, 2)
   at_exit.forget(self)
 end
 
--- The program ends.
+-- Runs when the program ends.
 function Context:finish()
   if self.daemon then return self:terminate() end
   self:join()

@@ -1,18 +1,18 @@
---- Numbers and lists of numbers that processes and threads share, with a lock.
+--- Implements numbers and lists of numbers that processes and threads share, with a lock.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lock = require "luminary.mp.lock"
 local options = require "luminary.base.options"
 local fail = options.fail
 
--- Python's codes of types.
+-- Maps Python's type codes to dtypes.
 local codes = {
   b = "int8", B = "uint8", h = "int16", H = "uint16", i = "int32",
   l = "int64", q = "int64", f = "float32", d = "float64", ["?"] = "bool",
 }
 
--- A class of userdata, so that `#array` is its length. make(dtype, …) returns the tensor of a new one; `_get` and
--- `_set` are the instances' __index and __newindex.
+-- Defines a class of userdata, so that `#array` is its length. make(dtype, …) returns the tensor of a new one; `_get`
+-- and `_set` are the instances' __index and __newindex.
 local function define(name, make)
   local new
   new = class.new(name, nil, function(_, dtype, ...)
@@ -35,7 +35,7 @@ local function define(name, make)
   return new
 end
 
---- lm.mp.Value(dtype [, v = 0]): A number in shared memory, with a lock.
+--- lm.mp.Value(dtype [, v = 0]): Makes a number in shared memory, with a lock.
 local Value = define("Value", function(dtype, v, ...)
   if options.count(...) > 0 then fail "Value: takes a dtype and a number" end
   if v == nil then v = 0 end
@@ -57,7 +57,7 @@ function Value._set(values, key, x)
   values.tensor:fill_(x)
 end
 
---- lm.mp.Array(dtype, n or list): A 1-d tensor in shared memory, of n zeros or of a list's numbers, with a lock.
+--- lm.mp.Array(dtype, n or list): Makes a 1-d tensor in shared memory, of n zeros or of a list's numbers, with a lock.
 local Array = define("Array", function(dtype, what, ...)
   if options.count(...) > 0 then fail "Array: takes a dtype and a size, or a list of numbers" end
   if type(what) == "number" then

@@ -1,5 +1,5 @@
---- A worker: another Lua state, in a process or on a thread, that runs one function. Contexts and Processes are made of
---- these.
+--- Implements a worker: another Lua state, in a process or on a thread, that runs one function. Spawn contexts and
+--- Processes consist of workers.
 local core = require "luminary.core"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
@@ -14,7 +14,7 @@ Worker.SIGTERM, Worker.SIGKILL = 15, 9
 
 local executable
 
---- The interpreter that workers run in, instead of the one that runs here or `luajit` on the PATH.
+--- Sets the interpreter of workers, instead of the one that runs here or `luajit` on the PATH.
 function Worker.set_executable(path)
   executable = options.arg("set_executable", "path", path, "string")
 end
@@ -33,8 +33,8 @@ end
 
 -- ---- starting
 
---- The arguments for a function, a plain list that may have holes; nil is none. remedy: how a call passes them, for
---- errors.
+--- Returns the arguments for a function, a plain list that may have holes; nil means none. remedy: the form of a
+--- correct call, for errors.
 function Worker.check_args(who, args, remedy)
   args = args or {}
   if not options.is_plain(args) then
@@ -48,7 +48,7 @@ function Worker.check_args(who, args, remedy)
   return options.list(who, "list", args)
 end
 
---- What a worker is to run, ready to be sent: {fn, args} encoded once for all of them.
+--- Encodes a worker's job, {fn, args}, once for all workers.
 function Worker.job(who, fn, args, method)
   local n = args.n or table.maxn(args)
   local text, tensors, handles = carrier.encode(who, {fn = fn, args = args, n = n}, {processes = method == "process"})
@@ -60,9 +60,9 @@ local function chunk(fd, thread)
     .. "local code = require('luminary.mp.worker_main')(fd, %s)"):format(package.path, package.cpath, fd, thread)
 end
 
---- Starts one. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table; false
---- removes a variable), threads (compute threads; nil: the default), name (its errors go to standard error
---- under that name; nil: they are those of who starts it).
+--- Starts a worker. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table;
+--- false removes a variable), threads (compute threads; nil: the default), name (its errors go to standard error under
+--- that name; nil: the caller handles them).
 function Worker.start(who, spec)
   local environment = spec.environment or {}
   if not spec.name then environment.LM_ERROR_FILE, environment.TORCHELASTIC_ERROR_FILE = false, false end
@@ -87,16 +87,16 @@ function Worker.start(who, spec)
     core.mp_send(self.handle, (carrier.encode(who, boot, {processes = not thread})), {})
     core.mp_send(self.handle, spec.job.text, spec.job.tensors, spec.job.handles)
   end)
-  if not ok and not problem:find("closed$") then -- one that died before it read this shows that by its end
+  if not ok and not problem:find("closed$") then -- a worker that died before reading is noticed by its end
     Worker.stop({self}, 0)
     error(problem, 0)
   end
   return self
 end
 
--- ---- how it fares
+-- ---- its state
 
--- Reads what it has sent.
+-- Reads its messages.
 local function read(self)
   while true do
     local text, tensors, handles = core.mp_receive(self.handle, 0)
@@ -105,7 +105,7 @@ local function read(self)
   end
 end
 
---- Whether it has ended; then `code` and `signal`, or `report` (what it said itself), are known.
+--- Returns true if it has ended; then `code` and `signal`, or `report` (its own report), are set.
 function Worker:look()
   if self.ended then return true end
   local code, signal, problem = core.mp_ended(self.handle)
@@ -119,20 +119,20 @@ function Worker:look()
   return true
 end
 
---- As Python has it: nil while it runs, minus the signal that ended it, else its exit code.
+--- Returns nil while it runs, then minus the signal that ended it, or its exit code, as in Python.
 function Worker:exitcode()
   if not self:look() then return nil end
   return self.signal and -self.signal or self.code
 end
 
---- Waits until one of these has something to tell, `seconds` at most.
+--- Waits until one of these workers has a message or ends, `seconds` at most.
 function Worker.wait(workers, seconds)
   local handles = {}
   for i, worker in ipairs(workers) do handles[i] = worker.handle end
   core.mp_wait(handles, seconds)
 end
 
---- Waits for its end: whether it came within `seconds` (nil: as long as it takes).
+--- Waits for its end; returns true if it came within `seconds` (nil: no limit).
 function Worker:join(seconds)
   local deadline = core.time() + (seconds or math.huge)
   while not self:look() do
@@ -149,20 +149,20 @@ function Worker:send_signal(number)
   core.mp_signal(self.handle, number)
 end
 
---- A thread that does not end when it is asked to counts as ended, though it still runs.
+--- Treats a thread that does not end on request as ended, though it still runs.
 function Worker:abandon()
   self.ended, self.code, self.abandoned = true, 1, true
   self.problem = "its thread did not end when it was asked to, and still runs"
   core.mp_close(self.handle, 0)
 end
 
---- Ends some: asks all of them, and after `seconds` insists. Threads that do not listen are left alone.
+--- Ends workers: asks all of them, and after `seconds` kills processes. Threads that do not respond are left alone.
 function Worker.stop(workers, seconds)
   local deadline = core.time() + seconds
   for _, worker in ipairs(workers) do worker:send_signal(Worker.SIGTERM) end
   for _, worker in ipairs(workers) do
     while not worker:join(0.05) and core.time() < deadline do
-      if worker.thread then worker:send_signal(Worker.SIGTERM) end -- it may have caught the first one
+      if worker.thread then worker:send_signal(Worker.SIGTERM) end -- a thread may have caught the first one
     end
     if not worker.thread then
       worker:send_signal(Worker.SIGKILL)
@@ -173,13 +173,13 @@ function Worker.stop(workers, seconds)
   end
 end
 
---- How one ended that left no message, in words: "was ended by SIGKILL". ended: it, or its failure.
+--- Words how a worker without a message ended: "was ended by SIGKILL". ended: the worker, or its failure.
 function Worker.how_it_ended(ended)
   if ended.signal then return "was ended by " .. core.signal_name(ended.signal) end
   return ("ended with exit code %d"):format(ended.code)
 end
 
---- What went wrong: {message, traceback, cause_rank, given}; nil if nothing did. Once it has ended.
+--- Returns a worker's failure, {message, traceback, cause_rank, given}, once it has ended; nil if there was none.
 function Worker:failure()
   if self.report and self.report.ok or not self.report and self.code == 0 and not self.signal then return nil end
   local failure = {asked_to_stop = self.asked_to_stop, pid = self.pid, code = self.code, signal = self.signal}

@@ -1,4 +1,4 @@
---- What goes wrong in a worker, as plain values for whoever started it.
+--- Converts errors in a worker to plain values for the state that started it.
 local debug = require "debug"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
@@ -12,19 +12,19 @@ local function text_of(problem)
   return ("(error object is a %s value)"):format(type(problem))
 end
 
--- The chunk that starts a worker is nobody's line.
+-- Removes the position of the chunk that starts a worker, which is no line of the script.
 local function without_start(message)
   return (message:gsub("^luminary%.mp:1: ", ""):gsub("^%(command line%):1: ", ""))
 end
 
--- Globals are the worker's own: the usual stumble is a function that calls another one of its script.
+-- Adds a hint about globals, which each worker has its own of: often a function calls another one of its script.
 local function with_hint(message)
   local name = message:match("global '([%w_]+)' %(a nil value%)")
   if not name then return message end
   return ("%s; global variables are not sent to workers: make '%s' local, or pass it in args"):format(message, name)
 end
 
--- Where the error came from, up to the frames that run workers: the script's frames.
+-- Returns the script's frames: those from the error to the frames that run workers.
 local function traceback(problem)
   local lines = {}
   local function is_ours(frame)
@@ -33,7 +33,7 @@ local function traceback(problem)
   end
   for frame in (core.traceback_of(problem) or debug.traceback("", 3)):gmatch("\n\t([^\n]*)") do
     if is_ours(frame) and #lines > 0 then
-      if #lines > 1 and lines[#lines]:find("^%[C%]") then table.remove(lines) end -- xpcall, under whatever name
+      if #lines > 1 and lines[#lines]:find("^%[C%]") then table.remove(lines) end -- xpcall, under any name
       break
     end
     if not is_ours(frame) then lines[#lines + 1] = frame end
@@ -43,7 +43,7 @@ end
 
 local failure = {}
 
---- What os.exit raises in a thread.
+--- The error that os.exit raises in a thread.
 failure.Exit = {}
 
 local function handler(problem)
@@ -55,10 +55,10 @@ end
 
 local function ended(ok, problem, ...)
   if ok or type(problem) == "table" then return ok, problem, ... end
-  return false, {message = tostring(problem), traceback = ""} -- the handler itself failed: no stack, no memory
+  return false, {message = tostring(problem), traceback = ""} -- the handler itself failed: stack or memory exhausted
 end
 
---- true and what f(…) returns; or false and {message, traceback}, or an Exit.
+--- Returns true and the results of f(…), or false and {message, traceback}, or an Exit.
 function failure.attempt(f, ...) return ended(xpcall(f, handler, ...)) end
 
 local function outcome(ok, ...)
@@ -68,10 +68,10 @@ local function outcome(ok, ...)
   return {problem = problem}
 end
 
---- What f(…) returns as {values = a list with n}, or {problem = {message, traceback}}. os.exit in f ends the worker.
+--- Returns f(…)'s results as {values = a list with n}, or {problem = {message, traceback}}. os.exit ends the worker.
 function failure.outcome(f, ...) return outcome(failure.attempt(f, ...)) end
 
---- The message and the traceback, if there is one, of `who`.
+--- Returns the message and the traceback, if there is one, of `who`.
 function failure.text(problem, who)
   if (problem.traceback or "") == "" then return problem.message end
   return ("%s\nstack traceback of %s:\n\t%s"):format(problem.message, who, problem.traceback)

@@ -1,14 +1,14 @@
---- The worker's side of lm.mp: receives a function and its arguments, calls it, and reports how it went.
+--- Runs the worker's side of lm.mp: receives a function and its arguments, calls it, and reports the outcome.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.parent_channel"
-require "luminary.tensor.methods" -- of tensors that a function gets which does not mention the library
+require "luminary.tensor.methods" -- defines tensors' methods, if the function does not load the library
 
 local Exit = failure.Exit
 
--- Which other rank is to blame, if the process group says so.
+-- Returns the rank whose failure caused this one, if the process group reports another rank.
 local function blame()
   local groups = package.loaded["luminary.distributed.groups"]
   local cause = groups and groups.cause()
@@ -16,14 +16,14 @@ local function blame()
   return cause.rank
 end
 
--- The other ranks learn what happened before this one ends.
+-- Publishes the error to the other ranks before this one ends.
 local function publish(report)
   if not package.loaded["luminary.distributed"] then return end
   report.cause_rank = blame()
   pcall(load_module("luminary.distributed.publish_error"), report.message, report.message .. "\n\t" .. report.traceback)
 end
 
--- A thread's environment variables, arguments and exit are its own; the C library's are the process's.
+-- Sets a thread's own environment variables, arguments and exit; those of the C library are the process's.
 local function prepare_thread(boot)
   for name, value in pairs(boot.environment) do core.setenv(name, value or nil) end
   if boot.threads then core.set_num_threads(boot.threads) end
@@ -34,7 +34,7 @@ local function prepare_thread(boot)
   end
 end
 
---- Serves the channel at descriptor fd to its end; returns the exit code.
+--- Runs the job received at file descriptor fd, and reports its outcome. Returns the exit code.
 return function(fd, thread)
   local channel = core.mp_parent(fd, thread)
   here.channel = channel

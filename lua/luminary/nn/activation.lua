@@ -1,4 +1,4 @@
---- Layers without parameters: activations, softmax, Dropout, Flatten, Identity.
+--- Defines layers without parameters: activations, softmax, Dropout, Flatten, Identity.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -88,7 +88,7 @@ activation [[GELU({approximate = "none" | "tanh"})]] {
   prints = "approximate", help = "Applies the Gaussian error linear unit to each element: x * Phi(x).",
 }
 
--- Without dim, as PyTorch: 1 of inputs of 0, 1 or 3 dims, else 2, with a warning.
+-- Adds a softmax layer. Without dim it takes PyTorch's: 1 for inputs of 0, 1 or 3 dims, else 2, with a warning.
 local function along_dim(name, op, help)
   activation(name .. "(dim: dim?)") {
     prints = "dim",

@@ -1,4 +1,4 @@
---- Multi-head attention and the layers of transformers (Vaswani et al. 2017), under PyTorch's names.
+--- Defines multi-head attention and the layers of transformers (Vaswani et al. 2017), under PyTorch's names.
 ---
 --- Tensors are [L, N, E] (length, batch, width), with batch_first [N, L, E], or [L, E]. Masks are PyTorch's: true in a
 --- bool mask excludes a position, unlike in F.scaled_dot_product_attention; a floating mask is added to the scores.
@@ -17,13 +17,13 @@ local attention = {}
 
 -- ---- masks
 
--- Converts a bool or floating mask to numbers that are added to the scores.
+-- Converts a bool or floating mask to numbers to add to the scores.
 local function as_numbers(mask, like)
   if mask.dtype ~= "bool" then return mask:to(like.dtype) end
   return ops.zeros(mask.shape, {dtype = like.dtype, device = like.device}):masked_fill(mask, -math.huge)
 end
 
--- Both masks as one, or nil.
+-- Merges two masks into one; returns nil if both are nil.
 local function merged(a, b, like)
   if not (a and b) then return a or b end
   if a.dtype == "bool" and b.dtype == "bool" then return ops.logical_or(a, b) end
@@ -36,7 +36,7 @@ local function check_mask(who, name, mask)
   end
 end
 
--- Warns of a row that is all true, which probably comes from an inverted mask. Only where reading the mask is cheap.
+-- Warns of a row that is all true, probably an inverted mask. It reads only small masks on the CPU, which is cheap.
 local function warn_of_padding(who, padding)
   local count = padding:numel()
   if padding.dtype ~= "bool" or padding.device ~= "cpu" or count == 0 or count > 2 ^ 14 then return end
@@ -99,7 +99,7 @@ function MultiheadAttention:reset_parameters()
   end
 end
 
--- Projects queries, keys and values to the layer's width, [N, length, E].
+-- Projects queries, keys and values to [N, length, embed_dim].
 local function projected(self, query, key, value)
   local width, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
   if weight and rawequal(query, key) and rawequal(key, value) then
@@ -112,7 +112,7 @@ local function projected(self, query, key, value)
     ops.linear(value, weights[3], part(bias, 3))
 end
 
--- Appends a key or value to every sample: t [N, S, E] with `row` [1, 1, E]. The mask gets a position that is attended.
+-- Appends a key or value, `row` [1, 1, E], to every sample of t [N, S, E]; the mask's new position is attended.
 local function one_more(t, row) return ops.cat({t, row:expand(t.shape[1], 1, t.shape[3])}, 2) end
 local function one_more_seen(mask) return mask and ops.pad(mask, {0, 1}) end
 
@@ -138,8 +138,8 @@ local function check_inputs(self, query, key, value)
   end
 end
 
--- Merges attn_mask and key_padding_mask into one that broadcasts to [N, heads, L, S]. Returns it, or nil, and whether
--- the attention is causal without a mask.
+-- Merges attn_mask and key_padding_mask into one that broadcasts to [N, heads, L, S]. Returns the mask or nil, and true
+-- if the attention is causal without a mask.
 local function mask_of(self, o, query, key)
   local who, n, l, s = "MultiheadAttention", query.shape[1], query.shape[2], key.shape[2]
   check_mask(who, "attn_mask", o.attn_mask)
@@ -248,7 +248,7 @@ end
 
 local function feed_forward(self, x) return self.linear2(self.dropout(self.activation(self.linear1(x)))) end
 
--- x with block(x) added to it, normalized before or after.
+-- Returns the residual connection x + block(x), normalized before or after as norm_first says.
 local function residual(self, i, x, block)
   local norm, drop = self["norm" .. i], self["dropout" .. i]
   if self.norm_first then return x + drop(block(norm(x))) end
@@ -296,7 +296,7 @@ TransformerDecoderLayer.forward = signature.of("TransformerDecoderLayer(tgt: ten
   return residual(self, 3, x, function(y) return feed_forward(self, y) end)
 end)
 
--- Sets the fields of a stack: num_layers copies of a layer, and the norm, which may be nil.
+-- Sets the fields of a stack: num_layers copies of the layer `first`, and the norm, which may be nil.
 local function make_stack(self, first, num_layers, norm)
   local list = {}
   for i = 1, num_layers do list[i] = first:clone() end

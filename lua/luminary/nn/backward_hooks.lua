@@ -5,7 +5,7 @@ local options = require "luminary.base.options"
 local Function = require("luminary.autograd.function").Function
 local pack = options.pack
 
--- The gradients after a hook has returned `changed`; nil leaves them as they are.
+-- Returns the gradients after a hook returned `changed`; nil leaves them unchanged.
 local function replaced(who, grads, changed)
   if changed == nil then return grads end
   if core.is_tensor(changed) then changed = {n = 1, changed} end
@@ -16,7 +16,7 @@ local function replaced(who, grads, changed)
   return changed
 end
 
--- The identity, whose backward calls visit(gradients); visit returns the gradients to pass on.
+-- The identity function, whose backward calls visit(gradients); visit returns the gradients of its inputs.
 local Watch = Function:extend("ModuleHooks")
 
 function Watch.forward(ctx, visit, ...)
@@ -30,7 +30,7 @@ function Watch.backward(ctx, ...)
   return nil, unpack(grads, 1, grads.n)
 end
 
--- Replaces the floating tensors among values by results of Watch.
+-- Replaces the floating tensors among values by Watch's results.
 local function watched(values, visit)
   local positions, tensors = {}, {}
   for i = 1, values.n do

@@ -1,4 +1,4 @@
---- A module's deep copy, for module:clone().
+--- Copies a module deeply, for module:clone().
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
@@ -42,7 +42,7 @@ local function copy_module(module, made)
   return twin
 end
 
--- A value that is in several positions has one copy, in the same positions.
+-- Copies a value. A value that occurs several times has one copy, in the same positions.
 function copy_of(v, made)
   local kind = type(v)
   if kind ~= "table" and kind ~= "userdata" then return v end

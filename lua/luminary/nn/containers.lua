@@ -1,7 +1,6 @@
---- Modules that hold modules by number. Children are named 0, 1, … in state_dict keys and in print, so that PyTorch's
---- files load; in Lua net[1] is the first and net[-1] the last. They are Lua lists: #net, ipairs(net),
---- table.insert(net, m) and table.remove(net, 1) work. After net[2] = nil the following modules move up at the next
---- use.
+--- Defines containers, modules that hold modules by number. Children are named 0, 1, … in state_dict keys and in print,
+--- so that PyTorch's files load; in Lua net[1] is the first and net[-1] the last. They are Lua lists: #net,
+--- ipairs(net), table.insert(net, m) and table.remove(net, 1) work. After net[2] = nil the next use closes the gap.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local load_module = require "luminary.base.load_module"
@@ -81,14 +80,14 @@ function Numbered:slice(first, last)
   return named and containers.Sequential(pairs_of) or containers.Sequential():append_all(part)
 end
 
--- Sets module i. A loader's report after a net, as in nn.Sequential(lm.models.gpt2 {weights = …}), is skipped.
+-- Sets module i. It skips a loader's report after a net, as in nn.Sequential(lm.models.gpt2 {weights = …}).
 local function put(self, i, module, is_last)
   if is_last and options.is_report(module) then return end
   check_module(self.__name, i, module)
   self[i] = module
 end
 
--- Adds modules that are passed one by one, as to most containers.
+-- Adds modules passed as separate arguments.
 function Numbered:init(...)
   local n, list = select("#", ...), {...}
   for i = 1, n do put(self, i, list[i], i > 1 and i == n) end
@@ -113,7 +112,7 @@ function Sequential:init(...)
 end
 
 function Sequential:forward(x)
-  records.of(self) -- which checks what the list holds
+  records.of(self) -- checks the list's entries
   local loaded = package.loaded
   local fused = (loaded["luminary.nn.norm"] or loaded["luminary.nn.pooling"]) and load_module "luminary.nn.fuse_layers"
   local i = 1

@@ -1,4 +1,4 @@
---- Convolutions and transposed convolutions of one, two and three dims.
+--- Defines convolutions and transposed convolutions of one, two and three dims.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -6,15 +6,15 @@ local layer = require "luminary.nn.define_layer"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
 local printed = require "luminary.nn.print_values"
-require "luminary.nn.functional.sizes" -- for the kinds of its arguments
+require "luminary.nn.functional.sizes" -- defines the kinds of its arguments
 
 local ops, arg = core.ops, options.arg
 local classes = {}
 
---- The base class of convolutions. n: spatial dims; transposed: whether the weight's first dim is the channels of x.
+--- The base class of convolutions. n: number of spatial dims; transposed: true if the weight is [in, out / groups, …].
 local Convolution = layer.define("Convolution")
 
--- A padding in the order of pad: before and after the last dim, then the dim before it.
+-- Returns a padding in the order of F.pad: before and after the last dim, then the same for the dim before it.
 local function around(padding, kernel_size, dilation)
   local list = {}
   for i = #kernel_size, 1, -1 do
@@ -42,7 +42,7 @@ local function check_groups(who, o, in_channels, out_channels)
   end
 end
 
--- The arguments over N dims, in PyTorch's order.
+-- Signatures of the arguments over N dims, in PyTorch's order.
 local channels = "(in_channels: count, out_channels: count, kernel_size: sizes(N, 1), {stride: sizes(N, 1) = 1, "
 local takes = channels .. [[padding: sizes_or_word(N) = 0, dilation: sizes(N, 1) = 1, groups: count = 1, bias = true,
   padding_mode = "zeros" | "reflect" | "replicate" | "circular", device, dtype: string})]]
@@ -93,7 +93,7 @@ function Convolution:extra_repr()
   return table.concat(parts, ", ")
 end
 
--- Returns the output_padding for a result of that size.
+-- Returns the output_padding that yields a result of the given size.
 local function padding_for(self, x, size)
   local who, n = self.__name, self.n
   if type(size) ~= "table" or #size ~= n and #size ~= x.ndim then

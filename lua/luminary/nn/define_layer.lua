@@ -1,4 +1,4 @@
---- Definitions of layers: entries for layers without parameters, and helpers for the others.
+--- Defines layers: entries for layers without parameters, and helpers for the others.
 ---
 --- A layer without parameters around a function of tensors is an entry under its signature, in a file of its family:
 ---
@@ -9,8 +9,8 @@
 ---   return layer.classes(list)
 ---
 --- The arguments are fields of the layer.
---- op         forward returns the op of that name of (x, argument …, {those in braces}); with the option inplace, the
----            op in place if that is set. call: a function instead of an op; `inputs` is the number of inputs x
+--- op         forward returns op(x, argument …, {arguments in braces}); with the option inplace set, the in-place op.
+---            call: a function instead of an op; `inputs` is the number of inputs x
 --- forward    forward(self, x), instead of op
 --- made       made(self) is called after the fields are set
 --- prints     the text in parentheses in print: {field} is replaced by the field's value. "a b" is "a={a}, b={b}"
@@ -43,7 +43,7 @@ end
 
 -- ---- entries
 
---- Returns an empty list, and a function that adds an entry to it.
+--- Returns an empty list of layers, and a function that adds an entry to it.
 function layer.entries()
   return entries.of("layer", {
     op = "string?", call = "function?", inputs = "number?", forward = "function?", made = "function?",
@@ -57,7 +57,7 @@ local function fields(self, names, i)
   return self[names[i]], fields(self, names, i + 1)
 end
 
--- Returns forward for an entry's op or call with `names` of fields after the inputs; in_place: the op in place, or nil.
+-- Returns an entry's forward, which passes the inputs and then the fields `names`; in_place is the in-place op or nil.
 local function forward_of(entry, names, in_place)
   local call, first = entry.call or core.ops[entry.op], names[1]
   if in_place and #names == 0 then
@@ -89,7 +89,7 @@ local function extra_repr_of(entry, rows, in_place)
   end
 end
 
--- Fails if a class was called with inputs, in the positions of options that are not tensors.
+-- Fails if a class is called with input tensors in the positions of options that are not tensors.
 local function check_no_inputs(name, rows, ...)
   for i = 1, math.min(select("#", ...), 2) do
     if not core.is_tensor((select(i, ...))) then return end

@@ -1,4 +1,4 @@
---- Layers that look up rows of a matrix: Embedding, EmbeddingBag.
+--- Defines layers that look up rows of a matrix: Embedding, EmbeddingBag.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -12,7 +12,7 @@ local rows = require "luminary.nn.embedding_rows"
 local ops, arg = core.ops, options.arg
 local layers = {}
 
--- Sets the fields that both layers have: the matrix, and how its rows are read.
+-- Sets the fields of both layers: the matrix, and how its rows are read.
 local function set_table(self, who, num_embeddings, embedding_dim, opts)
   self.num_embeddings = arg(who, "num_embeddings", num_embeddings, "count")
   self.embedding_dim = arg(who, "embedding_dim", embedding_dim, "count")
@@ -26,7 +26,7 @@ local function set_table(self, who, num_embeddings, embedding_dim, opts)
   end
 end
 
--- Appends what extra_repr shows of the options about norms and gradients.
+-- Appends the options about norms and gradients to the parts of extra_repr.
 local function add_norms(self, parts)
   if self.max_norm then parts[#parts + 1] = "max_norm=" .. printed.float(self.max_norm) end
   if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. printed.float(self.norm_type) end

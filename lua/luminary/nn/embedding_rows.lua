@@ -1,4 +1,4 @@
---- Helpers of Embedding and EmbeddingBag: padding_idx and from_pretrained.
+--- Implements padding_idx and from_pretrained of Embedding and EmbeddingBag.
 local options = require "luminary.base.options"
 
 local rows = {}
@@ -12,7 +12,7 @@ function rows.padding(who, pad, num_embeddings)
   return pad < 0 and num_embeddings + pad + 1 or pad
 end
 
---- Makes a layer of that class with the given weight; opts are the class's options, and freeze.
+--- Makes a layer of the class with the given weight; opts holds the class's options, and freeze.
 function rows.from_pretrained(class, weight, opts)
   local who = class.__name .. ".from_pretrained"
   if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then

@@ -1,4 +1,4 @@
---- nn.functional: Layers as functions, under PyTorch's names.
+--- nn.functional: Provides layers as functions, under PyTorch's names.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -108,7 +108,7 @@ F.glu = signature.of("glu(x: tensor, dim: dim = -1)", function(x, dim)
   return ops.gated_halves(x, dim, size / 2)
 end)
 
--- Returns the op and its argument that compute rrelu.
+-- Returns the op that computes rrelu, and its slope argument.
 local function rrelu_by(x, lower, upper, training)
   options.arg("rrelu", "x", x, "tensor")
   lower = lower == nil and 1 / 8 or options.arg("rrelu", "lower", lower, "number")

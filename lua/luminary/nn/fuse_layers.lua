@@ -1,4 +1,4 @@
---- Layers in sequence that are one op, where hooks and subclasses cannot observe what is between them.
+--- Fuses layers in sequence to one op, where hooks and subclasses cannot observe the intermediate result.
 local core = require "luminary.core"
 local activation = require "luminary.nn.activation"
 local norm = require "luminary.nn.norm"
@@ -8,7 +8,7 @@ local records = require "luminary.nn.module_fields"
 local ops = core.ops
 local fused = {}
 
--- Whether a call of the module is only this class's forward: it has no hooks, and its class does not override forward.
+-- Returns true if a call of the module only runs this class's forward: no hooks, and no override of forward.
 local function only_calls(module, class)
   local record = records.of(module)
   return record.values.forward == class.forward and not record.hooks and not record.pre_hooks
@@ -29,8 +29,8 @@ function fused.norm_relu(bn, x, addend)
   return ops.relu_(addend and y:add_(addend) or y)
 end
 
--- ReLU and a pooling of its result. The largest ReLU is that of the largest element, and there are fewer of those; its
--- gradient takes them, not the result, which may change in place. That of the mean takes x, which a caller may change.
+-- Fuses ReLU and a pooling of its result. ReLU after max pooling has fewer elements; its gradient saves its input,
+-- since the result may change in place. relu_avg_pool2d saves x, which a caller might change.
 local function relu_pool(relu, pool, is_callers)
   if relu.inplace or not only_calls(relu, activation.ReLU) then return nil end
   local both
@@ -47,8 +47,8 @@ local function relu_pool(relu, pool, is_callers)
   end
 end
 
---- Returns a function of x for a call of two modules in sequence, nil where these are not one op. is_callers: x is the
---- sequence's argument, not the result of a module before.
+--- Returns a function of x for a call of two modules in sequence; nil if they are not one op. is_callers: true if x is
+--- the sequence's argument, not the result of a module before.
 function fused.pair(first, second, is_callers)
   if not only_calls(first, norm.BatchNorm2d) then return relu_pool(first, second, is_callers) end
   local max = only_calls(second, activation.ReLU) and math.huge or only_calls(second, activation.ReLU6) and 6

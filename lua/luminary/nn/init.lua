@@ -1,4 +1,4 @@
---- nn: Modules, layers and losses of neural networks.
+--- nn: Defines modules, layers and losses of neural networks.
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local signature = require "luminary.base.signature"
@@ -9,7 +9,7 @@ local nn = {
   is_parameter = parameter.is,
 }
 
--- Most scripts use a few of these, and their start and each collection of garbage take as long as what is loaded.
+-- Modules loaded at first use: most scripts use few, and loaded ones lengthen the start and each garbage collection.
 local later = options.at_first_use({
   ["nn.containers"] = "ModuleList Sequential",
   ["nn.module_dict"] = "ModuleDict ParameterDict ParameterList",

@@ -1,4 +1,4 @@
---- nn.init: Functions that initialize parameters in place, with PyTorch's formulas.
+--- nn.init: Initializes parameters in place, with PyTorch's formulas.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -31,7 +31,7 @@ local function number(who, name, v, default)
   return options.arg(who, name, v, "number")
 end
 
---- Fills the tensor with values of the uniform distribution on [a, b); [0, 1) without them.
+--- Fills the tensor with values of the uniform distribution on [a, b); [0, 1) by default.
 function init.uniform_(t, a, b, generator)
   local low, high = number("uniform_", "a", a, 0), number("uniform_", "b", b, 1)
   return fill("uniform_", t, "uniform_", low, high, {generator = generator})
@@ -112,14 +112,14 @@ local function fill_with(who, t, make, generator)
   return t
 end
 
--- P(Z < z) of a standard normal variable.
+-- Returns P(Z < z) for a standard normal variable Z.
 local function normal_cdf(z)
   if math.abs(z) == math.huge then return z > 0 and 1 or 0 end
   return (1 + ops.erf(core.tensor(z / math.sqrt(2), {dtype = "float64"})):item()) / 2
 end
 
 -- Draws [n] values of a standard normal between low and high, by rejection: from the normal if most draws are within,
--- else from a truncated exponential (Robert 1995, Simulation of truncated normal variables).
+-- otherwise from a truncated exponential (Robert 1995, Simulation of truncated normal variables).
 local function truncated_normal(n, low, high, how)
   local sign = 1
   if high < 0 or -low > high then sign, low, high = -1, -high, -low end
@@ -167,7 +167,7 @@ local function matrix(who, t, max_dims)
   return t.shape[1], t:numel() / math.max(t.shape[1], 1)
 end
 
-local BLOCK = 32 -- rows that one matrix product makes orthogonal to the rows before
+local BLOCK = 32 -- rows that each matrix product makes orthogonal to all earlier ones
 
 -- Makes the rows of a [n, m], n <= m, orthonormal, in place, by Gram-Schmidt, repeated once for float64's precision.
 local function orthonormalize(a)

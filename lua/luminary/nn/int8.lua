@@ -1,4 +1,4 @@
---- Weights of int8, which have a quarter of float32's bytes: products that are bound by reading the weight, as in
+--- Stores weights as int8, a quarter of float32's bytes: products that are bound by reading the weight, as in
 --- generation, are about 2.6 times as fast.
 local core = require "luminary.core"
 local layer = require "luminary.nn.define_layer"
@@ -11,8 +11,8 @@ local printed = require "luminary.nn.print_values"
 local ops = core.ops
 local int8 = {}
 
--- Quantizes a float weight [out, in] to int8, symmetric and per output channel. Returns it and the scale of each row:
--- its largest magnitude / 127, or 1 for a row of zeros.
+-- Quantizes a float weight [out, in] to int8, symmetric and per output channel. Returns it and each row's scale: its
+-- largest magnitude / 127, or 1 for a row of zeros.
 local function rounded(weight)
   local x = weight:detach():float()
   if x:numel() > 0 and not x:isfinite():all():item() then
@@ -56,7 +56,7 @@ end
 
 local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 
--- Returns module:to_int8(), checked; errors name the path.
+-- Returns module:to_int8() after checking it; errors name the path.
 local function replacement(module, path)
   local ok, new = pcall(module.to_int8, module)
   if not ok and type(new) == "string" then

@@ -1,4 +1,4 @@
---- The cache of attention during generation: keys and values of all positions so far.
+--- Caches the keys and values of all positions so far, for attention during generation.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -25,7 +25,7 @@ local function length_of(self, who, room)
   return n
 end
 
--- Fails unless t is [N, heads, n, width], with N, heads and width of `room`, the shape of the cache.
+-- Fails unless t is [N, heads, n, width], with N, heads and width as in `room`, the shape of the cache.
 local function check_entries(who, name, t, room, n, dtype)
   local shape = t.shape
   if t.ndim ~= 4 or shape[1] ~= room[1] or shape[2] ~= room[2] or shape[4] ~= room[4] or shape[3] ~= n then
@@ -68,8 +68,8 @@ function KVCache:reset(n)
   return self
 end
 
---- Replaces the sequences by those that index (int64 [N], from 1) names, in its order; one may be named several times.
---- N becomes the batch size. Returns the cache.
+--- Replaces the sequences by those in index (int64 [N], from 1), in its order; a sequence may occur several times. N
+--- becomes the batch size. Returns the cache.
 function KVCache:reorder(index)
   local who = "KVCache:reorder"
   if arg(who, "index", index, "tensor").ndim ~= 1 or index.shape[1] == 0 then

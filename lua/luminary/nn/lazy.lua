@@ -1,5 +1,5 @@
---- Layers that infer the number of their input's channels from the first input. Until then their parameters are empty.
---- They stay the same tensors, so that an optimizer may have them before.
+--- Defines layers that infer the number of input channels from the first input. Until then their parameters are empty;
+--- they remain the same tensors, so that an optimizer may hold them before.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -20,10 +20,10 @@ local function each_tensor(of, f)
   end
 end
 
--- Returns a layer of a lazy layer's base for `channels`.
+-- Returns a layer of a lazy layer's base class for `channels`.
 local function made_for(self, channels) return self.base(channels, unpack(self.given, 1, self.given.n)) end
 
--- Fills a lazy layer with the tensors and fields of a layer of its base.
+-- Fills a lazy layer with the tensors and fields of `made`, a layer of its base class.
 local function fill(self, made)
   each_tensor(made, function(name, value)
     core.no_grad(function() self[name].data = value:detach():to(self[name].device, self[name].dtype) end)
@@ -34,7 +34,7 @@ local function fill(self, made)
   self.given, self.per_channel = nil, nil
 end
 
--- base: the class; channels_of(x): the base's first argument for an input x, nil unless x is `bound`.
+-- Adds a lazy class. base: its base class; channels_of(x): base's first argument for input x, nil unless `bound`.
 local function add(name, base, channels_of, help, bound)
   local new = layer.define(name, base)
   new.base, new.__help = base, help
@@ -42,7 +42,7 @@ local function add(name, base, channels_of, help, bound)
 
   function new:init(...)
     local n = select("#", ...)
-    -- The fields of a layer with 1 input channel, or if groups exclude that, with the number of output channels.
+    -- Take the fields of a layer with 1 input channel; if groups exclude that, with its number of output channels.
     local ok, like = pcall(base, 1, ...)
     if not ok then like = base(n > 0 and (...) or 1, ...) end
     each_tensor(like, function(key, value)
@@ -66,7 +66,7 @@ local function add(name, base, channels_of, help, bound)
     return base.forward(self, x, ...)
   end
 
-  -- Takes the number of channels from a state: the weight grows with it.
+  -- Infers the number of channels from a state, since the weight's size is proportional to it.
   function new:_adapt_state(dict, prefix, old)
     if base._adapt_state then base._adapt_state(self, dict, prefix, old) end
     local value = self.given and (dict[prefix .. "weight"] or dict[prefix .. "running_mean"])

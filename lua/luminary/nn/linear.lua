@@ -1,4 +1,4 @@
---- The layer that multiplies by a matrix: Linear.
+--- Defines Linear, the layer that multiplies by a matrix.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
 local signature = require "luminary.base.signature"

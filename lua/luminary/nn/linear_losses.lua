@@ -1,4 +1,4 @@
---- Losses with linear layers of their own: LinearCrossEntropyLoss, AdaptiveLogSoftmaxWithLoss.
+--- Defines losses that contain linear layers: LinearCrossEntropyLoss, AdaptiveLogSoftmaxWithLoss.
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
@@ -48,7 +48,7 @@ function LinearCrossEntropyLoss:extra_repr()
     self.num_classes, printed.tuple(self.out_features), printed.bool(self.linear.bias ~= nil), self.reduction)
 end
 
---- nn.AdaptiveLogSoftmaxWithLoss(…): Computes log-probabilities of many classes, of which rare ones are in clusters.
+--- nn.AdaptiveLogSoftmaxWithLoss(…): Computes log-probabilities of many classes, with rare classes in clusters.
 local Adaptive = layer.define("AdaptiveLogSoftmaxWithLoss")
 losses.AdaptiveLogSoftmaxWithLoss = Adaptive
 

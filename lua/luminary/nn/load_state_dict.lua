@@ -1,4 +1,4 @@
---- Module:load_state_dict: compares tensors by name with those of a module, copies them, and reports mismatches.
+--- Loads a state dict (Module:load_state_dict): compares tensors by name, copies them, and reports mismatches.
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
 local options = require "luminary.base.options"
@@ -6,7 +6,7 @@ local printable_name = require "luminary.base.printable_name"
 
 local fail, is_plain = options.fail, options.is_plain
 
--- Removes the names that wrappers add: torch.compile's "_orig_mod.", anywhere in a name, and "module." before all.
+-- Removes names that wrappers add: torch.compile's "_orig_mod." anywhere, and a leading "module.".
 local function without_prefix(dict, own)
   local bare, wrapped = {}, next(dict) ~= nil
   for key, value in pairs(dict) do
@@ -34,7 +34,7 @@ local function mismatch_text(entry)
     shape_text(entry.wanted))
 end
 
--- The result of load_state_dict.
+-- The metatable of load_state_dict's result.
 local report = {__plain = true, __report = true}
 
 function report.__tostring(self)
@@ -56,8 +56,8 @@ function report.__tostring(self)
   return table.concat(lines, "\n")
 end
 
--- Returns the names that dict lacks, problems of kinds of values, and mismatched shapes. Writes tensors of one element
--- into dict as parameters without dims have them.
+-- Returns the names that dict lacks, values of wrong types, and mismatched shapes. Reshapes dict's tensors of one
+-- element for parameters without dims.
 local function compare(entries, dict, old)
   local missing, wrong, mismatched = {}, {}, {}
   for _, entry in ipairs(entries) do
@@ -82,7 +82,7 @@ local function compare(entries, dict, old)
   return missing, wrong, mismatched
 end
 
--- Counts the floating tensors that are converted: a list of {from, to, count}, one for each pair of dtypes; or nil.
+-- Counts the floating tensors to convert: returns a list of {from, to, count}, one for each pair of dtypes, or nil.
 local function conversions(entries, dict, skipped)
   local list, found = {}, {}
   for _, entry in ipairs(entries) do
@@ -99,7 +99,7 @@ local function conversions(entries, dict, skipped)
   return #list > 0 and list or nil
 end
 
--- Copies dict, with the names that the module has.
+-- Returns a copy of dict under the module's names.
 local function named_as(self, own, dict, rename, run_hooks, adapt)
   if not is_plain(dict) then
     local record = options.record(dict)
@@ -149,13 +149,12 @@ local function copy(self, own, dict, skipped, opts)
   end)
 end
 
---- entries: the module's state in order, {name, tensor} each; run_hooks(name, argument) runs its hooks of that name;
---- walk(f) calls f(module, prefix of its names) for each module.
+--- Loads a state dict. entries: the module's state in order, {name, tensor} each; run_hooks(name, argument) runs its
+--- hooks of that name; walk(f) calls f(module, prefix of its names) for each module.
 ---
---- A class with _adapt_state(self, dict, prefix, old) changes dict where it follows another version or says what the
---- class does not know yet. `old` has: made, tensors of the shapes that parameters will have, by name; names, those
---- that missing tensors had then; optional, the set of names that may be missing; commit, a list of functions that are
---- called once nothing can fail.
+--- A class with _adapt_state(self, dict, prefix, old) converts dict from another version, or adds what the class does
+--- not know yet. `old` has: made, tensors of the shapes that parameters will have, by name; names, the old names of
+--- missing tensors; optional, the set of names that may be missing; commit, functions to call once nothing can fail.
 return function(self, entries, run_hooks, walk, dict, opts)
   local own, skipped = {}, {}
   for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end

@@ -1,4 +1,4 @@
---- Losses as modules, and distances. Targets that are classes count from 1.
+--- Defines losses as modules, and distances. Targets that are classes count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -8,8 +8,8 @@ local F = require "luminary.nn.functional"
 local ops = core.ops
 local list, entry = layer.entries()
 
--- Defines a loss with the options of a function of nn.functional, which are fields; tensors among them (class weights)
--- become buffers, so that they move with the module. `op` computes it.
+-- Defines a loss with the options of a function of nn.functional as fields; tensors among them (class weights) become
+-- buffers, so that they move with the module. `op` computes the loss.
 local function loss(name, f, help, op)
   local before, options_text = options.signature(F[f]):match "(%b())":match "^(.*){(.*)}%)$"
   local text, call = ("%s({%s})"):format(name, options_text), op or ops[f]

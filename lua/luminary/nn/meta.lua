@@ -1,12 +1,12 @@
---- Nets whose parameters have shapes but no memory and no values. lm.models compares the weights of a file with such a
---- net before it allocates memory.
+--- Makes nets whose parameters have shapes but no memory and no values. lm.models compares the weights of a file with
+--- such a net before it allocates memory.
 local core = require "luminary.core"
 
 local ops = core.ops
 local meta = {}
 local planning = false
 
---- Calls f(…), which makes layers on meta.
+--- Calls f(…) with meta on, so that the layers f makes have no memory.
 function meta.of(f, ...)
   local before = planning
   planning = true
@@ -16,7 +16,7 @@ function meta.of(f, ...)
   return result
 end
 
---- Whether a call of meta is in progress. Then parameters are not initialized.
+--- Returns true during a call of meta.of; parameters are then not initialized.
 function meta.is_on() return planning end
 
 --- Returns an uninitialized tensor for a parameter; on meta its elements share one element of memory.
@@ -31,8 +31,8 @@ function meta.filled(size, value, how)
   return ops.full(size, value, how)
 end
 
---- Allocates uninitialized memory on device for the parameters of a meta net, in dtype or else in their own, and moves
---- its buffers there. A module with reset_buffers fills its buffers itself. Returns the net.
+--- Allocates uninitialized memory on `device` for the parameters of a meta net, in dtype or else in their own, and
+--- moves its buffers there. A module with reset_buffers fills its own buffers. Returns the net.
 function meta.allocate(net, dtype, device)
   local function allocate(t, how) core.set_data(t, ops.empty(t.shape, how)) end
   for _, p in ipairs(net:parameters()) do allocate(p, {dtype = dtype or p.dtype, device = device}) end
@@ -48,8 +48,8 @@ function meta.allocate(net, dtype, device)
   return net:to {dtype = dtype, device = device}
 end
 
---- Returns the bytes of a net's parameters and buffers, or of the parameters alone, with floating ones in dtype, or
---- else in their own.
+--- Returns the bytes of a net's parameters and buffers, or of the parameters alone; floating ones count as dtype, if it
+--- is given.
 function meta.bytes(net, dtype, parameters_only)
   local sum = 0
   for _, list in ipairs {net:parameters(), parameters_only and {} or net:buffers()} do

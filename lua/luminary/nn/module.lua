@@ -1,4 +1,4 @@
---- nn.Module(): The base class of all layers and models.
+--- nn.Module(): Defines the base class of all layers and models.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local one_based_list = require "luminary.base.one_based_list"
@@ -81,7 +81,7 @@ function Module:forward(...) -- luacheck: ignore
   fail("%s: define function %s:forward(x)", self.__name, self.__name)
 end
 
---- m:is(nn.Linear): whether m's class is that or extends it.
+--- m:is(nn.Linear): Returns true if m's class is nn.Linear or extends it.
 function Module:is(wanted)
   class.check("is", wanted)
   return is_module(self) and class.descends(record_of(self).class, wanted)
@@ -89,7 +89,7 @@ end
 
 -- ---- registering
 
---- Registers a tensor that is state but no parameter. {persistent = false} keeps it out of state_dict.
+--- Registers a tensor that is state but not a parameter. {persistent = false} keeps it out of state_dict.
 Module.register_buffer = signature.of("register_buffer(name, t, {persistent = true})", function(self, name, t, opts)
   local record = record_of(self)
   if t ~= nil then core.keep(options.arg("register_buffer", "the buffer", t, "tensor")) end
@@ -144,7 +144,7 @@ function Module:register_full_backward_hook(fn) return add_hook(record_of(self),
 function Module:register_full_backward_pre_hook(fn)
   if type(fn) ~= "function" then fail("%s: hook must be a function", self.__name) end
   local record = record_of(self)
-  local nothing = add_hook(record, "backward_hooks", function() end) -- so that call_with_hooks runs
+  local nothing = add_hook(record, "backward_hooks", function() end) -- call_with_hooks requires a backward hook
   local handle = add_hook(record, "backward_pre_hooks", fn)
   return {remove = function()
     nothing.remove()
@@ -166,8 +166,8 @@ function Module:register_load_state_dict_post_hook(fn) return add_hook(record_of
 
 -- ---- walking
 
--- Calls visit(module, prefix) for self and all descendants, parents first, each module once, or with
--- `repeated` at each of its positions. Returns the set of all.
+-- Calls visit(module, prefix) for self and all descendants, parents first: each module once, or with `repeated` at each
+-- of its positions. Returns the set of all.
 local function walk(self, visit, prefix, repeated, seen)
   seen = seen or {}
   if seen[self] and not repeated then return seen end
@@ -200,7 +200,7 @@ end
 local walking = [[prefix = "", recurse = true, remove_duplicate = true]]
 local default_walk = {prefix = "", recurse = true, remove_duplicate = true}
 
--- Two lists, names and tensors, of all parameters or buffers, each tensor once.
+-- Returns two lists, names and tensors, of all parameters or buffers; each tensor occurs once.
 local function collect(self, kind, how)
   how = how or default_walk
   local names, tensors, seen = {}, {}, {}
@@ -431,8 +431,8 @@ function Module:clone() return load_module "luminary.nn.clone"(self) end
 
 -- ---- state
 
--- The persistent state in order: a list of {name, tensor}. A wrapper (class field `transparent`) adds no prefix to the
--- names in the wrapped module.
+-- Returns the persistent state in order: a list of {name, tensor}. A wrapper (class field `transparent`) adds no prefix
+-- to the names in the wrapped module.
 local function state(self, prefix, out)
   local record = record_of(self)
   for _, name in ipairs(record.param) do out[#out + 1] = {prefix .. name, record.values[name]} end
@@ -450,7 +450,7 @@ local function each_prefix(self, f)
   walk(self, function(module, prefix) f(module, prefix == "" and "" or prefix .. ".") end, "")
 end
 
--- Calls the hooks of this name of the module and all descendants: hook(module, argument, prefix of its names).
+-- Calls the hooks of this name, of the module and all descendants: hook(module, argument, prefix of its names).
 local function run_hooks(self, name, argument)
   each_prefix(self, function(module, prefix)
     for _, hook in ipairs(record_of(module)[name] or {}) do hook(module, argument, prefix) end

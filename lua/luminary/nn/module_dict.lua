@@ -1,4 +1,4 @@
---- Modules that hold modules or parameters by name or number.
+--- Defines modules that hold modules or parameters by name or number.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local copy_list = require "luminary.base.copy_list"
@@ -10,7 +10,7 @@ local records = require "luminary.nn.module_fields"
 local fail = options.fail
 local dictionaries = {}
 
--- Iterates over name, value of a table, sorted by name, or of a list {{name, value}, …}, in its order.
+-- Iterates over name, value of a table, sorted by name, or of a list {{name, value}, …}, in order.
 local function each_of(who, given)
   if not options.is_plain(given) then
     options.expected(who, "a table of names, or a list {{name, value}, …}", given)
@@ -121,7 +121,7 @@ local function parameter_text(name, p)
   return ("  (%s): Parameter containing: [%s of size %s]"):format(name, p.dtype, table.concat(p.shape, "x"))
 end
 
--- One line for each parameter.
+-- Returns the text of a module with one line for each parameter.
 local function parameters_repr(self)
   local lines, record = {}, records.of(self)
   for i, name in ipairs(record.param) do lines[i] = parameter_text(name, record.values[name]) end
@@ -149,7 +149,7 @@ dictionaries.ParameterList = ParameterList
 ParameterList.repr = parameters_repr
 ParameterList.__hint = "list:iter() walks it"
 
---- Maps list[i] to the field named i - 1. The index after the last may be assigned, and the last may be set to nil.
+--- Maps list[i] to the field named i - 1. The index after the last can be assigned, and the last set to nil.
 function ParameterList:field_of(key, value, reading)
   if type(key) ~= "number" then return key, value end
   local n = #records.of(self).param

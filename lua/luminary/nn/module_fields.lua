@@ -1,5 +1,5 @@
---- The fields of modules: parameters, buffers and children, checks of assignments to them, and the Lua lists of the
---- children of containers.
+--- Manages the fields of modules: parameters, buffers and children, checks of assignments to them, and the Lua lists of
+--- containers' children.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local truncate_text = require "luminary.base.truncate_text"
@@ -8,10 +8,9 @@ local parameter = require "luminary.nn.parameter"
 local fail = options.fail
 
 -- The record of a module (see class.lua) also has:
---   kind (name -> one of the three below), param, buffer, child (names in order), transient (buffers that state_dict
---   leaves out), counted (of a container: how many children are called 0, 1, …, if all are; else -1, or nil where it is
---   not known), and lists of functions, or nil: hook_lists, at the end;
---   on_clone(twin), which is called on copies
+--   kind (name -> "param", "buffer" or "child"), param, buffer, child (names in order), transient (buffers that
+--   state_dict omits), counted (of a container: the number of children if they are named 0, 1, …, else -1; nil if
+--   unknown), lists of functions or nil (hook_lists, at the end), and on_clone(twin), which is called on copies
 --
 -- Containers (classes with `numbered`) are tables, not userdata: their children are also at 1, 2, …, so that ipairs, #,
 -- unpack, table.insert and table.remove work as on any list. record_of copies such changes into the record.
@@ -32,8 +31,8 @@ end
 
 local function number_in(name) return tonumber(name:match("^%d+$")) end
 
--- Names for a container's new children: their numbers, from 0. If a name is not a number, old children keep their
--- names, and new ones get the next numbers.
+-- Returns names for a container's new children: numbers from 0. If an existing name is not a number, old children keep
+-- their names, and new ones get the next numbers.
 local function names_for(record, list)
   local names, numbers, known, next_number, numbered = {}, {}, {}, 0, true
   for _, name in ipairs(record.child) do
@@ -53,7 +52,7 @@ local function names_for(record, list)
   return numbered and numbers or names
 end
 
--- Sets the children of a container at 1, 2, …, from its record.
+-- Sets entries 1, 2, … of a container to its children, from its record.
 local function show_children(self, record)
   if not record.class.numbered then return end
   for i, name in ipairs(record.child) do rawset(self, i, record.values[name]) end
@@ -100,8 +99,8 @@ local function set_children(self, record, list)
   show_children(self, record)
 end
 
--- Appends a module to the children of a container without comparing all of them, if the record is known to be current.
--- Returns whether it did.
+-- Appends a module to a container's children without comparing all of them, if its record is known to be current.
+-- Returns true if it did.
 local function append(self, record, module)
   local child, values = record.child, record.values
   local n, name = #child, tostring(#child)
@@ -113,7 +112,7 @@ local function append(self, record, module)
   return true
 end
 
--- The modules in a container's list, in order and without holes.
+-- Returns the modules in a container's list, in order and without holes.
 local function list_of(self, record)
   local keys, list = {}, {}
   for key in next, self do
@@ -151,10 +150,10 @@ function record_of(self)
   return record
 end
 
--- An index into a container as 1, 2, …; -1 is the last.
+-- Converts an index into a container to 1, 2, …; -1 is the last.
 local function index_of(record, key) return key < 0 and #record.child + key + 1 or key end
 
--- Reads a container at a key that its list does not have: a negative index, a name, a slice or a field.
+-- Reads a container's field at a key that its list lacks: a negative index, a name, a slice or a field.
 local function field_of_container(self, key)
   if type(key) == "number" then
     local record = record_of(self)
@@ -171,7 +170,7 @@ end
 
 local nouns = {param = "parameter", buffer = "buffer", child = "child module"}
 
--- Whether the class or a base class has that field. The names in class.__missing do not count.
+-- Returns true if the class or a base class has that field, ignoring class.__missing.
 local function has_field(of, name)
   while of and rawget(of, name) == nil do of = rawget(of, "super") end
   return of ~= nil
@@ -264,8 +263,8 @@ local function assign(self, key, value)
   record.values[key] = value
 end
 
--- Returns a module without fields that is called by `call`, and its record. A class with field_of(self, key, value,
--- reading) stores fields under the names and values that field_of returns.
+-- Returns a module without fields, and its record; `call` is the function that runs when it is called. A class with
+-- field_of(self, key, value, reading) stores fields under the names and values that field_of returns.
 local function blank(of, call)
   local record = {
     is_module = true, kind = {}, param = {}, buffer = {}, child = {}, transient = {},
@@ -286,9 +285,9 @@ end
 
 local function joined(prefix, name) return prefix == "" and name or prefix .. "." .. name end
 
--- Finds a dotted name, which must be of that kind. Returns the value, the module that has it and its name there. `look`
--- is record_of, or a function that caches it, for many names of an unchanged module: record_of compares all children of
--- a container.
+-- Finds a dotted name, which must be of the given kind. Returns the value, the module that has it and its name there.
+-- `look` is record_of, which compares all children of a container, or a function that caches it, for many names of an
+-- unchanged module.
 local function find(who, self, path, kind, look)
   options.arg(who, "the name", path, "string")
   look = look or record_of

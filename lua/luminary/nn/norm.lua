@@ -1,4 +1,4 @@
---- Normalization: BatchNorm1d to 3d, InstanceNorm1d to 3d, GroupNorm, LayerNorm, RMSNorm, LocalResponseNorm.
+--- Defines normalization: BatchNorm1d to 3d, InstanceNorm1d to 3d, GroupNorm, LayerNorm, RMSNorm, LocalResponseNorm.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -15,7 +15,7 @@ local norm = {}
 local BatchNorm = layer.define("BatchNorm")
 BatchNorm.__inner = {"check_input", "next_momentum", "next_options"}
 
--- on: the default of affine and track_running_stats.
+-- Returns a signature; `on` is the default of affine and track_running_stats.
 local function text_of(on)
   return ([[(num_features: count, {eps: positive = 1e-5, momentum: number|false = 0.1, affine = %s,
     track_running_stats = %s, device, dtype: string, bias = true})]]):format(on, on)
@@ -54,7 +54,7 @@ function BatchNorm:reset_parameters()
   if self.bias then init.zeros_(self.bias) end
 end
 
---- Allows states of PyTorch before 0.4.1, which counted no batches.
+--- Accepts states of PyTorch before 0.4.1, which have no num_batches_tracked.
 function BatchNorm:_adapt_state(dict, prefix, old) -- luacheck: no self
   old.optional[prefix .. "num_batches_tracked"] = dict[prefix .. "running_mean"] ~= nil
 end
@@ -73,7 +73,7 @@ function BatchNorm:next_momentum()
   return self.momentum or 1 / self.num_batches_tracked:item()
 end
 
---- Returns the options of F.batch_norm for a batch x, which is counted by it, or already where the op would not.
+--- Returns the options of F.batch_norm for a batch x. The op counts the batch; where it would not, this function does.
 function BatchNorm:next_options(x)
   local op_counts = self.training and self.track_running_stats and self.momentum and x:numel() > 0
   return {
@@ -163,7 +163,7 @@ function GroupNorm:extra_repr()
     printed.bool(self.affine), printed.bool(self.bias))
 end
 
--- The sizes of the last dims, from a number or a list.
+-- The kind of the last dims' sizes: a list of integers, from a number or a list.
 options.kind("shape", "integer or list of integers", function(who, name, v)
   local shape = type(v) == "number" and {v} or v
   if type(shape) ~= "table" or #shape == 0 or options.named_field(shape) then
@@ -234,7 +234,7 @@ entry "LocalResponseNorm(size: count, {alpha = 1e-4, beta = 0.75, k = 1})" {
   help = "Applies local response normalization over the channels of an input [N, C, …].",
 }
 
--- PyTorch 2.15 never removes the first channel from the sums of later ones, an error of its loop.
+-- PyTorch 2.15's loop never removes the first channel from the sums of later ones; this does.
 entry "CrossMapLRN2d(size: count, {alpha = 1e-4, beta = 0.75, k = 1})" {
   forward = function(self, x)
     if not core.is_tensor(x) or x.ndim ~= 4 then options.wrong_shape("CrossMapLRN2d", "x", x, "[N, C, H, W]") end

@@ -1,4 +1,4 @@
---- Paddings of the last dims: ZeroPad, ConstantPad, ReflectionPad, ReplicationPad, CircularPad with 1d, 2d, 3d.
+--- Defines padding of the last dims: ZeroPad, ConstantPad, ReflectionPad, ReplicationPad, CircularPad with 1d, 2d, 3d.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
@@ -6,7 +6,7 @@ local layer = require "luminary.nn.define_layer"
 local ops = core.ops
 local list, padding = layer.entries()
 
--- The padding of n dims: a number for all sides, or before and after the last dim, then the one before, ….
+-- The kind of n dims' padding: a number for all sides, or before and after the last dim, then the dim before it, ….
 options.kinds("paddings", function(n)
   return "integer or list of " .. 2 * n, function(who, name, v)
     if type(v) == "number" then

@@ -1,10 +1,10 @@
---- Pooling over windows of x [N, C, …] or [C, …]. Sizes are a number for all dims, or a list with one for each.
+--- Defines pooling over windows of x [N, C, …] or [C, …]. Sizes are a number for all dims, or a list with one for each.
 local F = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 local options = require "luminary.base.options"
 local printed = require "luminary.nn.print_values"
 local signature = require "luminary.base.signature"
-require "luminary.nn.functional.sizes" -- for the kinds of its arguments
+require "luminary.nn.functional.sizes" -- defines the kinds of its arguments
 
 local list, pooling = layer.entries()
 
@@ -57,7 +57,7 @@ for n = 2, 3 do
       if (self.output_size == nil) == (self.output_ratio == nil) then
         options.fail("%s: pass either output_size or output_ratio", name)
       end
-      if self._random_samples then -- state, as PyTorch has it
+      if self._random_samples then -- a buffer, as in PyTorch
         self:register_buffer("_random_samples", self._random_samples)
       end
     end,

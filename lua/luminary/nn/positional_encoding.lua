@@ -1,4 +1,4 @@
---- Positional encodings: sinusoidal tables that are added, and rotary embeddings of queries and keys.
+--- Encodes positions: sinusoidal tables that are added, and rotary embeddings of queries and keys.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -8,20 +8,20 @@ local meta = require "luminary.nn.meta"
 local ops, arg, fail = core.ops, options.arg, options.fail
 local positions = {}
 
--- [dim / 2]: base^(-2 i / dim), the angle by which each pair rotates from one position to the next.
+-- Returns base^(-2 i / dim), [dim / 2]: the angle by which each pair rotates from one position to the next.
 local function rates_of(dim, base)
   return ops.arange(0, dim, 2, {dtype = "float64"}):mul(-math.log(base) / dim):exp()
 end
 
--- [n, dim / 2]: position times rate, from position `first`, which counts from 0.
+-- Returns position times rate, [n, dim / 2], from position `first`, which counts from 0.
 local function angles_of(first, n, rates)
   return ops.arange(first, first + n, {dtype = "float64"}):unsqueeze(2) * rates
 end
 
-local AT_ONCE = 2 ^ 16 -- elements
+local AT_ONCE = 2 ^ 16 -- elements in one step
 
 -- Fills tables [positions, dim / 2] with the cosines and sines of all positions, in place and a few positions at a
--- time: beside the tables it takes hardly any memory.
+-- time, so that it takes hardly any more memory.
 local function fill(cosines, sines, rates)
   local count, how = cosines.shape[1], {dtype = "float64"}
   local max_n = math.min(count, math.max(1, math.floor(AT_ONCE / rates:numel())))
@@ -66,11 +66,11 @@ function SinusoidalPositions:forward(x)
   return x + (self.batch_first and own or own:unsqueeze(2))
 end
 
--- The rates of longer sequences than a model was trained on: transformers' names and formulas (modeling_rope_utils.py).
+-- Changes the rates for sequences longer than in training: transformers' names, formulas of modeling_rope_utils.py.
 local scalings = {
   default = {},
   linear = {needs = {"factor"}, rates = function(rates, s) return rates / s.factor end},
-  -- By the length of the sequence, in RotaryPositionalEmbeddings.forward.
+  -- RotaryPositionalEmbeddings.forward changes the base by the length of the sequence.
   dynamic = {needs = {"factor"}},
   -- Low frequencies are divided by factor, high ones stay, and those between are interpolated.
   llama3 = {
@@ -87,7 +87,7 @@ local scalings = {
     needs = {"factor", "original_max_position_embeddings"},
     also = {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"},
     rates = function(rates, s, dim, base)
-      local function dim_of(turns) -- of the pair that rotates so often in the original length
+      local function dim_of(turns) -- the pair that rotates `turns` times in the original length
         return dim * math.log(s.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(base))
       end
       local low, high = dim_of(s.beta_fast or 32), dim_of(s.beta_slow or 1)
@@ -102,7 +102,7 @@ local scalings = {
       return s.mscale and s.mscale_all_dim and scale(s.mscale) / scale(s.mscale_all_dim) or scale(1)
     end,
   },
-  -- Divisors of the rates for sequences up to the original length, max_seq_len, and others for longer ones, in
+  -- Divides the rates by short_factor up to the original length, max_seq_len, and by long_factor beyond, in
   -- RotaryPositionalEmbeddings.forward (Ding et al., "LongRoPE", 2024).
   longrope = {
     needs = {"factor", "original_max_position_embeddings"}, also = {"attention_factor"},
@@ -112,7 +112,7 @@ local scalings = {
       return s.factor <= 1 and 1 or math.sqrt(1 + math.log(s.factor) / math.log(s.original_max_position_embeddings))
     end,
   },
-  -- One divisor for each rate, as in GGUF files.
+  -- Divides each rate by its own divisor, as GGUF files have them.
   factors = {
     lists = {"factors"}, rates = function(rates, s) return rates / core.tensor(s.factors, {dtype = "float64"}) end,
   },
@@ -124,7 +124,7 @@ local function above_0(who, name, value)
   return value
 end
 
--- {rope_type, factor, …} checked, as a config.json has it.
+-- Checks {rope_type, factor, …}, as in a config.json, and returns it.
 local function check_scaling(who, dim, given)
   if not given then return {rope_type = "default"} end
   local known, out = {}, {rope_type = given.rope_type or given.type or "default"}
@@ -180,8 +180,8 @@ function RotaryPositionalEmbeddings:reset_buffers()
   end
 end
 
--- Cosines and sines for n positions from `first` in sequences of `longest` positions, more than max_seq_len. All layers
--- of a model ask for the same.
+-- Returns cosines and sines for n positions from `first` in sequences of `longest` positions, more than max_seq_len.
+-- The latest tables are cached, since all layers of a model need the same.
 local function longer(self, first, n)
   local latest, longest = self.latest, self.longest
   if not latest or latest.first ~= first or latest.n ~= n or latest.longest ~= longest then
@@ -203,7 +203,7 @@ end
 -- Returns true if rates depend on the length of a sequence.
 local function by_length_of(self) return self.scaling.rope_type == "dynamic" or self.scaling.long_factor ~= nil end
 
--- Rows of both tables for the positions of x, broadcasting to [N, H, L, dim / 2].
+-- Returns the rows of both tables for the positions of x, which broadcast to [N, H, L, dim / 2].
 local function rows_of(self, x, first, input_pos)
   local tables, start = self, 1
   local by_length = by_length_of(self)

@@ -1,27 +1,27 @@
---- Fields of layers in the form in which PyTorch prints them.
+--- Formats fields of layers as PyTorch prints them.
 local printed = {}
 
---- true -> True
+--- Formats a boolean: true -> True.
 function printed.bool(v) return v and "True" or "False" end
 
---- A number that is a float in PyTorch: 1 -> 1.0, 1e-05 -> 1e-05.
+--- Formats a number that is a float in PyTorch: 1 -> 1.0, 1e-05 -> 1e-05.
 function printed.float(v)
   local text = ("%.12g"):format(v)
   if tonumber(text) ~= v then text = ("%.17g"):format(v) end
   return text:find("^%-?%d+$") and text .. ".0" or text
 end
 
---- {3, 3} -> (3, 3); {5} -> (5,)
+--- Formats a list as a tuple: {3, 3} -> (3, 3); {5} -> (5,).
 function printed.tuple(list)
   return "(" .. table.concat(list, ", ") .. (#list == 1 and ",)" or ")")
 end
 
---- A number unchanged, or a list as a tuple.
+--- Formats a number unchanged, or a list as a tuple.
 function printed.number_or_tuple(v) return type(v) == "table" and printed.tuple(v) or tostring(v) end
 
 local floats = {number = true, positive = true, probability = true}
 
---- A field's value, by the kind of its row.
+--- Formats a field's value, by the kind of its row.
 function printed.value(v, kind)
   if v == nil then return "None" end
   if type(v) == "boolean" then return printed.bool(v) end

@@ -1,4 +1,4 @@
---- Recurrent layers: nn.RNN, nn.LSTM, nn.GRU over whole sequences, and the cells of one step.
+--- Defines recurrent layers: nn.RNN, nn.LSTM, nn.GRU over whole sequences, and the cells of one step.
 ---
 --- On the CPU one direction of a layer is one op; on a GPU cuDNN computes all layers at once, without a second
 --- gradient. With `layer.by_steps = true`, on other devices, and for networks that cuDNN does not support (proj_size),
@@ -15,7 +15,7 @@ local PackedSequence = require("luminary.nn.utils.rnn").PackedSequence
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local recurrent = {}
 
--- Gates of each cell, by the names of the op recurrent_layer.
+-- Number of gates of each cell, by the op recurrent_layer's names.
 local gates_of = {rnn_tanh = 1, rnn_relu = 1, gru = 3, lstm = 4}
 
 -- ---- a layer in one direction, step by step
@@ -42,7 +42,7 @@ function step.lstm(x, w, h, c)
   return w.hr and ops.linear(h, w.hr) or h, c
 end
 
--- t [rows, width] with the n rows of the next step. Rows after n are moved to `ended`; new rows are those of `start`.
+-- Resizes t [rows, width] to the n rows of the next step: rows after n are moved to `ended`, new rows are from `start`.
 local function resized(t, n, start, ended)
   local have = t.shape[1]
   if n < have then
@@ -52,7 +52,7 @@ local function resized(t, n, start, ended)
   return n == have and t or ops.cat({t, start:narrow(1, have + 1, n - have)})
 end
 
--- As ops.recurrent_layer; sizes[t] is the number of rows of step t.
+-- Computes ops.recurrent_layer by ordinary ops; sizes[t] is the number of rows of step t.
 local function by_steps(cell, gates, w, h0, c0, reverse, sizes)
   local first, at, outputs, ended_h, ended_c = {}, 1, {}, {}, {}
   for t, n in ipairs(sizes) do first[t], at = at, at + n end
@@ -80,7 +80,7 @@ local function run(self, cell, x, w, h0, c0, reverse, sizes)
   end
   local gates = ops.linear(x, w.ih, bias)
   if fused then
-    local remade = not core.is_autocast_enabled() -- which would convert x once more
+    local remade = not core.is_autocast_enabled() -- autocast would convert x again
     return ops.recurrent_layer(gates, w.hh, h0, c0, bias_hh, w.hr, {
       cell = cell, reverse = reverse, batch_sizes = sizes.tensor, x = remade and x or nil,
       weight_ih = remade and w.ih or nil, bias_ih = remade and bias or nil,
@@ -89,7 +89,7 @@ local function run(self, cell, x, w, h0, c0, reverse, sizes)
   return by_steps(cell, gates, {hh = w.hh, bias_hh = bias_hh, hr = w.hr}, h0, c0, reverse, sizes:list())
 end
 
--- The number of rows of each step, in the form that `run` takes.
+-- Returns the number of rows of each step, in the form that `run` takes.
 local function packed_sizes(tensor) return {tensor = tensor, list = function() return tensor:totable() end} end
 local function equal_sizes(steps, n)
   return {list = function()
@@ -124,7 +124,7 @@ local function check_state(who, name, t, weight, ...)
   return t
 end
 
--- A parameter, which may have been set by hand, of those sizes.
+-- Returns a parameter; fails unless it has those sizes, since a user may have assigned it.
 local function parameter_of(self, name, ...)
   local p, wanted = self[name], {...}
   local good = core.is_tensor(p) and p.ndim == #wanted
@@ -135,8 +135,8 @@ local function parameter_of(self, name, ...)
   return p
 end
 
--- The parameters of one direction of a layer, whose names end with `suffix`. `width` is the size of h; `projected` says
--- whether proj_size is set.
+-- Returns the parameters of one direction of a layer, whose names end with `suffix`. `width` is the size of h;
+-- `projected` is true if proj_size is set.
 local function parameters_of(self, suffix, inputs, width, projected)
   local gates = gates_of[self.mode] * self.hidden_size
   return {
@@ -204,7 +204,7 @@ function Recurrent:reset_parameters() uniform(self, self.hidden_size) end
 --- Does nothing and returns the layer: parameters need no packing, and cuDNN's are packed at each call.
 function Recurrent:flatten_parameters() return self end
 
--- The size of h.
+-- Returns the size of h.
 local function width_of(self) return self.proj_size > 0 and self.proj_size or self.hidden_size end
 
 local function weights_of(self, l, direction)
@@ -214,12 +214,12 @@ local function weights_of(self, l, direction)
   return parameters_of(self, suffix, inputs, width, projected)
 end
 
--- The parameter whose dtype is the layer's.
+-- Returns the parameter whose dtype is the layer's.
 local function first_weight(self)
   return parameter_of(self, "weight_hh_l0", gates_of[self.mode] * self.hidden_size, width_of(self))
 end
 
--- Runs the layers from `first` to `last` by the library of x's device. Returns nothing if that does not support them.
+-- Runs the layers from `first` to `last` by the device's library. Returns nothing if the library does not support them.
 local function by_library(self, first, last, x, h0, c0, sizes)
   local o = {cell = self.mode, bidirectional = self.bidirectional, bias = self.bias}
   local list = {}
@@ -238,7 +238,7 @@ local function by_library(self, first, last, x, h0, c0, sizes)
   if y.ndim == 2 then return y, h, c0 and c end
 end
 
--- Runs all layers by the library, one at a time if dropout is between them, so that every device draws the same masks.
+-- Runs all layers by the library, but one at a time if dropout is between them, so that all devices draw equal masks.
 local function all_by_library(self, x, h0, c0, sizes)
   local dropping, last_h, last_c = self.training and self.dropout > 0 and self.num_layers > 1, {}, {}
   if not dropping then return by_library(self, 1, self.num_layers, x, h0, c0, sizes) end
@@ -273,7 +273,7 @@ local function run_layers(self, x, h0, c0, sizes)
   return x, ops.stack(last_h), c0 and ops.stack(last_c)
 end
 
--- The initial states, [layers * directions, N, …]. Those of the caller are checked; `single`: they have no dim N.
+-- Returns the initial states, [layers * directions, N, …], after checking the caller's; `single`: they have no dim N.
 local function first_states(self, x, h, c, n, single)
   local who, count = self.__name, self.num_layers * (self.bidirectional and 2 or 1)
   local weight = first_weight(self)

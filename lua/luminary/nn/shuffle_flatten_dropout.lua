@@ -1,4 +1,4 @@
---- Layers that rearrange elements or drop channels, and Bilinear.
+--- Defines layers that rearrange elements or drop channels, and Bilinear.
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local F = require "luminary.nn.functional"
@@ -45,7 +45,7 @@ options.kind("size_list", "list of integers", function(who, name, v)
   return v
 end)
 
--- Returns the size that a -1 among sizes is.
+-- Returns the size that a -1 among sizes stands for.
 local function check_sizes(x, dim, sizes)
   local product, open, size = 1, 0, x.shape[dim]
   for _, each in ipairs(sizes) do

@@ -1,4 +1,4 @@
---- Layers that resize inputs, and make columns of their windows.
+--- Defines layers that resize inputs, and convert their windows to columns.
 local F = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
 local printed = require "luminary.nn.print_values"

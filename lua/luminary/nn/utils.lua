@@ -1,4 +1,4 @@
---- nn.utils: Functions for gradients and parameters.
+--- nn.utils: Clips and measures gradients, and converts parameters.
 local core = require "luminary.core"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
@@ -18,7 +18,7 @@ end
 
 local norm_options = "norm_type: positive = 2, error_if_nonfinite = false"
 
--- The norm of tensors or of their gradients.
+-- Returns the norm of tensors or, with of_grads, of their gradients.
 local function norm_of(who, list, opts, of_grads)
   local total = core.total_norm(list, opts.norm_type, of_grads)
   if opts.error_if_nonfinite then
@@ -69,13 +69,13 @@ for _, file in ipairs {"vectors", "norms"} do
   for name, f in pairs(require("luminary.nn.utils." .. file)) do utils[name] = f end
 end
 utils.parametrize = options.strict("nn.utils.parametrize", require "luminary.nn.utils.parametrize")
---- nn.utils.parametrizations: Parametrizations: weight_norm, spectral_norm and orthogonal.
+--- nn.utils.parametrizations: Provides the parametrizations weight_norm, spectral_norm and orthogonal.
 utils.parametrizations = options.strict("nn.utils.parametrizations", {
   weight_norm = utils.weight_norm, spectral_norm = utils.spectral_norm, orthogonal = utils.orthogonal,
 })
-utils.orthogonal = nil -- PyTorch has it there alone
+utils.orthogonal = nil -- PyTorch has it in parametrizations only
 utils.rnn = require "luminary.nn.utils.rnn"
---- nn.utils.stateless: Calls of modules with other parameters.
+--- nn.utils.stateless: Calls modules with other parameters.
 utils.stateless = options.strict("nn.utils.stateless", {
   --- lm.func.functional_call(module, values, ...): Calls a module with other parameters and buffers.
   functional_call = function(...) return load_module("luminary.func").functional_call(...) end,

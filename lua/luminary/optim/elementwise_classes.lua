@@ -1,5 +1,5 @@
---- The classes of the optimizers in luminary.optim.sgd_adam_rules: what an entry says, as options, states and
---- steps. Returns a table of them by name.
+--- Makes the classes of the optimizers in luminary.optim.sgd_adam_rules: options, states and steps as their entries
+--- declare. Returns a table of them by name.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
@@ -11,7 +11,7 @@ local Optimizer = require "luminary.optim.optimizer"
 
 local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end
 
--- The options as in a signature, in the order of their positions; those that the entry lacks are arguments of PyTorch.
+-- Returns the options as in a signature, in order of position; names the entry lacks are arguments of PyTorch.
 local function items_of(entry)
   local items, rest = {}, {}
   for _, row in ipairs(entry.options) do
@@ -62,7 +62,7 @@ function Elementwise:check_group(group)
   if wrong then options.fail("%s: %s", self.__name, wrong) end
 end
 
--- The group's options as the core takes them: one number after another, in the entry's order.
+-- Returns the group's options as the core takes them: a list of numbers in the entry's order.
 local function numbers_of(entry, group)
   local numbers, n = {}, 0
   for _, row in ipairs(entry.options) do
@@ -88,7 +88,7 @@ local function make(row, group, p)
   return core.keep(core.ops.full_like(p:detach(), start))
 end
 
--- The states that a group's options ask for.
+-- Returns the rows of the states that a group's options require.
 local function wanted(entry, group)
   local rows = {}
   for _, row in ipairs(entry.states) do
@@ -113,7 +113,7 @@ end
 
 -- ---- steps
 
--- The states as a list for each row, by name; nil if one is not there yet.
+-- Returns the states as a list for each row, by name; nil if one does not exist yet.
 local function lists_of(rows, states)
   local lists = {}
   for _, row in ipairs(rows) do
@@ -128,7 +128,7 @@ local function lists_of(rows, states)
   return lists
 end
 
--- What a parameter has carried here: a list, or nil at first.
+-- Returns the list of numbers that a parameter carried from its last step; nil before the first.
 local function carried_by(entry, state)
   local list
   for k, row in ipairs(entry.carried or {}) do
@@ -150,8 +150,8 @@ local function carry_the_same(entry, states)
   return true
 end
 
--- Parameters that cannot go in one call, in parts that can: alike in whether they have their states, and in what they
--- carried here.
+-- Divides parameters that cannot be in one call into parts that can: their states all exist or all do not, and they
+-- carried equal numbers.
 local function parts_of(entry, rows, params, states)
   local parts, by_key = {}, {}
   for i, p in ipairs(params) do
@@ -170,7 +170,7 @@ local function parts_of(entry, rows, params, states)
   return parts
 end
 
--- New states where states are missing, and the list of them to store once the step is done.
+-- Makes states where they are missing. Returns all, and the list of new ones to store once the step is done.
 local function lists_made(rows, group, part)
   local lists, made = {}, {}
   for _, row in ipairs(rows) do
@@ -194,8 +194,8 @@ local function carry(entry, states, ...)
   end
 end
 
--- At each replay of a captured step the device continues with its number and what is carried, and so do we. Of steps
--- made beside replays it is notified before the next one.
+-- Advances the step number and the carried numbers at each replay of a captured step, as the device does. The device is
+-- notified of steps between replays before the next replay.
 local function follow_replays(self, states, call)
   local entry, at, who = self.entry, core.optim_kept_at(), self.__name
   local replay = {kind = call.kind, options = call.options, params = {}, step = call.step, carried = call.carried}
@@ -247,14 +247,14 @@ function Elementwise:advance(group, params, states, count)
   end
 end
 
---- States made here outlive the scope by themselves; those of a class that has its own `advance` do not.
+--- Keeps states only for a class with its own `advance`; states made here already outlive the scope.
 function Elementwise:keep_states(states)
   if self.advance ~= Elementwise.advance then Optimizer.keep_states(self, states) end
 end
 
 -- ---- classes
 
--- Whether anything in an entry asks for the step's number.
+-- Returns true if a formula in an entry uses the step number t.
 local function counts(entry)
   for _, rows in ipairs {entry.scalars, entry.carried or {}} do
     for _, row in ipairs(rows) do

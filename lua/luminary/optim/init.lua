@@ -1,9 +1,9 @@
---- optim: Optimization algorithms and learning rate schedulers.
+--- optim: Provides optimization algorithms and learning rate schedulers.
 local options = require "luminary.base.options"
 
 local optim = {Optimizer = require "luminary.optim.optimizer"}
 
--- Optimizers, those that a step on one batch is enough for, by their files.
+-- Optimizers whose step needs one batch: those of elementwise_classes.lua, and those of lamb_muon_adafactor.lua.
 local elementwise, others = "ASGD AdaBelief Adadelta Adagrad Adam AdamW Adamax Lion NAdam RAdam RMSprop Rprop SGD",
   "Adafactor LAMB Muon"
 

@@ -1,6 +1,6 @@
---- The optimizers whose steps are of a parameter as a whole, by its norm or as a matrix: LAMB, Muon and Adafactor.
---- Their steps are tensor ops that wait for no device. float16 and bfloat16 parameters are computed in float32; their
---- states have their dtype.
+--- Defines optimizers whose steps treat a parameter as a whole, by its norm or as a matrix: LAMB, Muon and Adafactor.
+--- Their steps are tensor ops that never synchronize with a device. float16 and bfloat16 parameters are computed in
+--- float32; their states have their dtype.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -10,7 +10,7 @@ local fail, ops = options.fail, core.ops
 local function is_half(t) return t.dtype == "float16" or t.dtype == "bfloat16" end
 local function wide(t) return is_half(t) and t:float() or t end
 
--- Runs `update` on tensors that it changes in place: on float32 copies of those of half precision.
+-- Runs `update` on tensors that it changes in place; for half-precision tensors, on float32 copies.
 local function in_full(tensors, update)
   local full = {}
   for i, t in ipairs(tensors) do full[i] = wide(t) end
@@ -20,14 +20,14 @@ local function in_full(tensors, update)
   end
 end
 
--- Moves t, in place, to value by a weight from 0 to 1.
+-- Interpolates t, in place, toward value: t + weight * (value - t).
 local function approach(t, value, weight) return t:add_(value - t, {alpha = weight}) end
 
--- ---- what they share
+-- ---- the base class
 
 local Whole = class.define("Whole", Optimizer)
 
---- The sizes of a parameter's states by name; the parameter's, unless a class says otherwise.
+--- Returns the sizes of a parameter's states by name: the parameter's sizes, unless a class overrides this.
 function Whole:shapes(p)
   local shapes = {}
   for _, name in ipairs(self.states) do shapes[name] = p.shape end
@@ -36,10 +36,10 @@ end
 
 function Whole:state_shape(p, key) return self:shapes(p)[key] end
 
---- Whether steps of a group depend on their number, which a captured graph would repeat.
+--- Returns true if a group's steps depend on the step number, which a captured graph would repeat.
 function Whole.by_number(_self, _group) return true end
 
--- What a graph would do again at each replay.
+-- Fails if replays of a captured step would differ from steps.
 local function check_capture(self, group, states)
   if self:by_number(group) then
     fail("%s: step() depends on the step count and cannot be captured; call opt:step() outside the graph", self.__name)
@@ -64,7 +64,7 @@ function Whole:advance(group, params, states, count)
   end
 end
 
--- A state that another rank holds is false here (see Optimizer:adopt_state).
+-- Returns true if the state exists; one that another rank holds is false here (see Optimizer:adopt_state).
 local function is_there(state, name) return core.is_tensor(state[name]) or state[name] == false end
 
 function Whole:check_state(state)
@@ -83,7 +83,7 @@ Optimizer.declare(LAMB, [[{lr: positive = 0.001, betas: two = {0.9, 0.999}, eps:
   weight_decay: positive = 0.01, bias_correction = true, maximize = false}]])
 LAMB.states = {"exp_avg", "exp_avg_sq"}
 
---- Values that make no sense are errors.
+--- Checks the group's options.
 function LAMB:check_group(group)
   Whole.check_group(self, group)
   for i, beta in ipairs(group.betas) do
@@ -93,10 +93,10 @@ end
 
 function LAMB.by_number(_self, group) return group.bias_correction end
 
--- a / b, and 1 where one of them is 0; tensors of one element.
+-- Returns a / b, and 1 where one of them is 0, for tensors of one element.
 local function ratio(a, b) return ops.where(ops.logical_and(a:gt(0), b:gt(0)), a / b, ops.ones_like(a)) end
 
---- One parameter's step.
+--- Performs one parameter's step.
 function LAMB.step_one(_self, group, p, g, state, count)
   local beta1, beta2 = group.betas[1], group.betas[2]
   local correction1 = group.bias_correction and 1 - beta1 ^ count or 1
@@ -127,7 +127,7 @@ local factors = {
   spectral_unclamped = function(n, m) return math.sqrt(n / m) end,
 }
 
---- Values that make no sense are errors.
+--- Checks the group's options.
 function Muon:check_group(group)
   Whole.check_group(self, group)
   local list = group.ns_coefficients
@@ -148,7 +148,7 @@ end
 
 function Muon.by_number() return false end
 
--- About the matrix with t's singular vectors, and 1 for its singular values.
+-- Returns approximately the matrix with t's singular vectors and singular values of 1.
 local function orthogonalized(t, group)
   local a, b, c = unpack(group.ns_coefficients)
   local x, tall = t:bfloat16(), t.shape[1] > t.shape[2]
@@ -161,7 +161,7 @@ local function orthogonalized(t, group)
   return tall and x:t() or x
 end
 
---- One parameter's step.
+--- Performs one parameter's step.
 function Muon.step_one(_self, group, p, g, state)
   in_full({p, state.momentum_buffer}, function(x, buffer)
     approach(buffer, g, 1 - group.momentum)
@@ -181,14 +181,14 @@ Optimizer.declare(Adafactor, [[{lr: positive = 0.01, beta2_decay = -0.8, eps: ta
 
 local smallest = {float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7}
 
---- Values that make no sense are errors.
+--- Checks the group's options.
 function Adafactor:check_group(group)
   Whole.check_group(self, group)
   local eps1, eps2 = group.eps[1] or false, group.eps[2]
   if eps1 then options.arg("Adafactor", "eps[1]", eps1, "positive") end
   options.arg("Adafactor", "eps[2]", eps2, "positive")
   group.eps = {eps1, eps2}
-  local decays, cuts = group.beta2_decay <= 0, group.d >= 1 -- NaN does neither
+  local decays, cuts = group.beta2_decay <= 0, group.d >= 1 -- both false for NaN
   if not decays then options.must_be("Adafactor", "beta2_decay", "at most 0", group.beta2_decay) end
   if not cuts then options.must_be("Adafactor", "d", "at least 1", group.d) end
 end
@@ -209,14 +209,14 @@ end
 
 local function root_mean_square(t) return t:norm():div_(math.sqrt(t:numel())) end
 
--- The second moment's estimate of a matrix, or of each of several.
+-- Updates and returns the factored estimate of the second moment, for one matrix or a batch.
 local function by_factors(row, col, squares, weight, eps1)
   approach(row, squares:mean(-1, {keepdim = true}), weight)
   approach(col, squares:mean(-2, {keepdim = true}), weight)
   return (row * col):div_(row:mean(-2, {keepdim = true}):clamp_ {min = eps1})
 end
 
---- One parameter's step.
+--- Performs one parameter's step.
 function Adafactor.step_one(_self, group, p, g, state, count)
   local weight, eps1 = count ^ group.beta2_decay, group.eps[1] or smallest[p.dtype]
   in_full({p, state.variance or state.row_var, state.col_var}, function(x, moment, col)

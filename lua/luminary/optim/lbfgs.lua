@@ -13,7 +13,7 @@ Optimizer.declare(LBFGS, [[{lr: positive = 1, max_iter: count = 20, max_eval: co
   tolerance_change: positive = 1e-9, history_size: count = 100, line_search_fn: "strong_wolfe"|false,
   maximize = false}]])
 
---- Values that make no sense are errors.
+--- Sets the default of max_eval.
 function LBFGS.check_group(_self, group)
   group.max_eval = group.max_eval or math.floor(group.max_iter * 5 / 4)
 end
@@ -32,7 +32,7 @@ end
 
 -- ---- all parameters as one vector
 
--- Each parameter with its part of a vector.
+-- Calls visit(parameter, its part of the vector in the parameter's shape) for each parameter.
 local function spread(params, vector, visit)
   local first = 1
   for _, p in ipairs(params) do
@@ -65,7 +65,7 @@ local function largest(v) return ops.abs(v):max():item() end
 
 -- ---- the line search
 
--- Where the cubic with these values and slopes at a and b is least, within low and high.
+-- Returns the minimizer, within low and high, of the cubic with these values and slopes at a and b.
 local function least_of_cubic(a, b, low, high)
   local near, far = a, b
   if a.t > b.t then near, far = b, a end
@@ -79,9 +79,9 @@ end
 
 local DECREASE, CURVATURE = 1e-4, 0.9 -- c1 and c2 of the strong Wolfe conditions
 
--- A point on the line that meets them, by algorithms 3.5 and 3.6 of Nocedal and Wright with cubic interpolation, as
--- minFunc has it: {t, loss, grad, slope}. at(t) evaluates a point; `start` is the one at 0. After `most`
--- evaluations it returns the best point of its bracket. The second result is the number of evaluations.
+-- Returns a point on the line that meets these conditions, {t, loss, grad, slope}, and the number of evaluations. It
+-- follows algorithms 3.5 and 3.6 of Nocedal and Wright with cubic interpolation, as minFunc does. at(t) evaluates a
+-- point; `start` is the one at 0. After `most` evaluations it returns the best point of its bracket.
 local function strong_wolfe(at, start, t, tolerance, most, size)
   local function too_high(p) return p.loss > start.loss + DECREASE * p.t * start.slope end
   local function flat_enough(p) return abs(p.slope) <= -CURVATURE * start.slope end
@@ -105,7 +105,7 @@ local function strong_wolfe(at, start, t, tolerance, most, size)
   while rounds < most and abs(high.t - low.t) * size >= tolerance do
     local left, right = min(low.t, high.t), max(low.t, high.t)
     local next_t, margin = least_of_cubic(low, high, left, right), 0.1 * (right - left)
-    -- A second step too near an end goes further in.
+    -- Moves the second of two steps in a row that are too near an end further inside.
     if min(right - next_t, next_t - left) < margin then
       if stalled or next_t >= right or next_t <= left then
         next_t = abs(next_t - right) < abs(next_t - left) and right - margin or left + margin
@@ -132,7 +132,7 @@ end
 
 -- ---- steps
 
--- Minus the product of the inverse Hessian's approximation with the gradient, by the two loops.
+-- Returns minus the product of the approximate inverse Hessian and the gradient, by the two-loop recursion.
 local function direction(state, grad)
   local d, weights = grad:neg(), {}
   for i = #state.old_dirs, 1, -1 do
@@ -147,7 +147,7 @@ local function direction(state, grad)
   return d
 end
 
--- Takes the last step and the change of the gradient into the history.
+-- Adds the last step and the change of the gradient to the history.
 local function remember(state, grad, most)
   local change, step = grad - state.prev_flat_grad, state.d * state.t
   local curvature = dot(change, step)
@@ -208,7 +208,7 @@ local function iterate(self, closure, state)
       loss, grad, state.t = found.loss, found.grad, found.t
     else
       spread(params, state.d, function(p, part) p:add_(part, {alpha = state.t}) end)
-      if n < group.max_iter then -- what would be computed after the last would not be used
+      if n < group.max_iter then -- the last one's loss would be unused
         loss, grad = evaluate()
         used = 1
       end
@@ -223,14 +223,14 @@ local function iterate(self, closure, state)
   return first
 end
 
--- ---- checkpoints: PyTorch's state, which is that of the first parameter: vectors of all elements, lists and numbers
+-- ---- checkpoints: PyTorch's state, that of the first parameter: vectors of all elements, lists and numbers
 
--- What a state has. PyTorch's has scratch memory beside it, al, which holds nothing from one step to the next.
+-- The keys of a state. PyTorch also has al, scratch memory whose contents no step reuses.
 local kept = {
   "func_evals", "n_iter", "d", "t", "old_dirs", "old_stps", "ro", "H_diag", "prev_flat_grad", "prev_loss",
 }
 
---- A state of PyTorch's or ours: vectors become this optimizer's own, tensors of one element numbers.
+--- Converts a state of PyTorch's or ours: vectors become this optimizer's own, tensors of one element become numbers.
 function LBFGS:adopt_state(p, state, _mine, refuse)
   local total = 0
   for _, each in ipairs(self.param_groups[1].params) do total = total + each:numel() end
@@ -250,7 +250,7 @@ function LBFGS:adopt_state(p, state, _mine, refuse)
   return own
 end
 
---- Says what is missing in a state that load_state_dict took over; nil if nothing is.
+--- Returns the problem of a state that load_state_dict took over, as text; nil if there is none.
 function LBFGS:check_state(state) -- luacheck: no self
   local function natural(v) return type(v) == "number" and v >= 0 and v % 1 == 0 end
   for _, key in ipairs {"func_evals", "n_iter"} do

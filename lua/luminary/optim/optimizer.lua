@@ -1,4 +1,4 @@
---- optim.Optimizer: Base class for all optimizers. A custom one extends this class, with its options and `advance`:
+--- optim.Optimizer: Defines the base class of all optimizers. A custom one extends it, with its options and `advance`:
 ---
 ---   local Signum = optim.Optimizer:extend("Signum") -- Bernstein, signSGD, 2018
 ---   Signum.spec = {lr = {"number", 0.01}, momentum = {"number", 0.9}}
@@ -26,17 +26,17 @@ local Optimizer = class.root("Optimizer")
 Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
-local cast_groups = setmetatable({}, {__mode = "k"}) -- by optimizer; a field would be sent to other processes
+local cast_groups = setmetatable({}, {__mode = "k"}) -- keyed by optimizer; a field would be sent to other processes
 local group_list, param_list = one_based_list "param_groups", one_based_list "params"
 Optimizer.__inner = {
   "declare", "adopt_state", "advance", "by_number", "check_group", "check_state", "hooked", "keep_states", "keeps",
   "shapes", "state_shape", "step_one",
 }
 
---- Options by name: {kind, default}, see options.check.
+--- The options by name: {kind, default}, see options.check.
 Optimizer.spec = {}
 
---- Sets the options of a class of the library: those of a signature, "{lr: positive = 0.001}".
+--- Sets the options of a class of the library from a signature's items, "{lr: positive = 0.001}".
 function Optimizer.declare(of, items)
   local text, spec = ("(params, %s)"):format(items), {}
   for i, row in ipairs(signature.parse(text).rows) do
@@ -46,20 +46,20 @@ function Optimizer.declare(of, items)
   of.init = signature.note(text, function(self, ...) return Optimizer.init(self, ...) end)
 end
 
---- What a parameter's state has of numbers, by name.
+--- The keys of a parameter's state that are numbers.
 Optimizer.numbers = {step = true}
 
---- Whether what a step does depends on its number. PyTorch's SGD keeps none.
+--- True if steps depend on their number. PyTorch's SGD keeps none.
 Optimizer.counts = true
 
---- Makes one step of some parameters of a group, all of which have gradients and make step number `count`, from 1. No
---- graph is recorded. states[i] is params[i]'s table in opt.state, to fill as you like: empty at first, tensors of the
---- parameter's sizes and numbers; `step` is seen to.
+--- Performs one step of some of a group's parameters, all with gradients, as their step number `count`, from 1. No
+--- graph is recorded. states[i], params[i]'s table in opt.state, is empty at first; the method fills it with tensors of
+--- the parameter's sizes and numbers. The caller updates `step`.
 function Optimizer:advance(_group, _params, _states, _count)
   fail("%s: define function advance(group, params, states, count)", self.__name)
 end
 
--- What a group has is no field of the optimizer, where steps would never look.
+-- Rejects a group's option as a field of the optimizer, where steps would ignore it.
 function Optimizer:__newindex(key, value)
   if self.spec[key] then
     fail("%s: %s is set per parameter group: for _, group in ipairs(opt.param_groups) do group.%s = … end", self.__name,
@@ -68,8 +68,8 @@ function Optimizer:__newindex(key, value)
   rawset(class.record(self).values, key, value)
 end
 
---- What new optimizers get. `params`: a list of tensors (net:parameters()), or a list of groups {params = list, lr =
---- …}.
+--- Sets the fields of a new optimizer. `params`: a list of tensors (net:parameters()), or of groups {params = list, lr
+--- = …}.
 function Optimizer:init(params, ...)
   local who = self.__name
   if core.is_tensor(params) or not is_plain(params) then
@@ -77,7 +77,7 @@ function Optimizer:init(params, ...)
   end
   if self.declared_spec == self.spec then
     self.defaults = select(2, signature.read(self.takes, who, params, ...))
-  else -- a user's class, whose options have names alone
+  else -- a user's class, whose options are only by name
     self.defaults = options.check(who, (...), self.spec, "lr")
   end
   self:check_group(self.defaults)
@@ -90,7 +90,7 @@ function Optimizer:init(params, ...)
   for _, group in ipairs(params) do self:add_param_group(group) end
 end
 
---- Values that make no sense are errors; classes add their own checks.
+--- Checks a group's options; classes add their own checks.
 function Optimizer:check_group(group)
   for _, key in ipairs {"lr", "weight_decay"} do
     if self.spec[key] then options.arg(self.__name, key, group[key], "positive") end
@@ -135,8 +135,8 @@ Optimizer.zero_grad = signature.of("zero_grad({set_to_none = true})", function(s
   for _, group in ipairs(self.param_groups) do gradients.zero(group.params, opts.set_to_none) end
 end)
 
--- Parameters with a gradient, by how many steps they have made: all of them the same number, mostly, so
--- that a group is one call into C.
+-- Groups parameters with a gradient by their number of steps, which mostly is the same for all, so that a group is one
+-- call into C.
 local function batches(self, group)
   local by_count, order, all = {}, {}, self.state
   for _, p in ipairs(group.params) do
@@ -155,7 +155,7 @@ local function batches(self, group)
   return order
 end
 
---- What `advance` made in an lm.scope outlives it.
+--- Keeps states that `advance` made in an lm.scope when the scope ends.
 function Optimizer.keep_states(_self, states)
   for _, state in ipairs(states) do
     for _, value in pairs(state) do
@@ -166,7 +166,7 @@ end
 
 local function words(v) return type(v) == "table" and "{" .. table.concat(v, ", ") .. "}" or tostring(v) end
 
--- A function that raises an error once a captured step is no longer what a step would be.
+-- Returns a function that raises an error once a replay of the captured step would not equal a step.
 local function captured(self, group, params, states)
   local was = {}
   for key in pairs(self.spec) do was[key] = words(group[key]) end
@@ -190,12 +190,12 @@ local function add_hook(self, name, fn)
   return hooks_add(self, name, fn)
 end
 
---- fn(opt, closure) before each step. Returns a handle with :remove().
+--- Calls fn(opt, closure) before each step. Returns a handle with :remove().
 function Optimizer:register_step_pre_hook(fn) return add_hook(self, "pre_hook", fn) end
---- fn(opt, closure) after each step. Returns a handle with :remove().
+--- Calls fn(opt, closure) after each step. Returns a handle with :remove().
 function Optimizer:register_step_post_hook(fn) return add_hook(self, "post_hook", fn) end
 
---- step(self, closure) between the hooks; what `step` of a class that writes its own consists of.
+--- Calls step(self, closure) between the hooks, for classes that override `step`.
 function Optimizer:hooked(step, closure)
   for _, hook in ipairs(self.pre_hook or {}) do hook(self, closure) end
   local loss = step(self, closure)
@@ -210,7 +210,7 @@ local function make_step(self, closure)
   end
   for _, group in ipairs(self.param_groups) do
     for _, params in ipairs(batches(self, group)) do
-      -- States are put in their positions and counted last: an error leaves the optimizer able to step again.
+      -- Store and count the states last: an error leaves the optimizer able to step again.
       local states, count, all = {}, params.count + 1, self.state
       for i, p in ipairs(params) do states[i] = all[p] or {} end
       core.no_grad(self.advance, self, group, params, states, count)
@@ -219,7 +219,7 @@ local function make_step(self, closure)
         states[i].step = count
         all[p] = states[i]
       end
-      if core.graph_is_capturing() then -- which counts with the first replay
+      if core.graph_is_capturing() then -- the first replay counts the step
         for _, state in ipairs(states) do state.step = count - 1 end
         load_module("luminary.cuda.graph").on_replay(function()
           for _, state in ipairs(states) do state.step = state.step + 1 end
@@ -275,7 +275,7 @@ function Optimizer:share_memory()
   return self
 end
 
--- A state tensor in the dtype of its parameter, and in its layout if it has its sizes, which is what steps need.
+-- Copies a state tensor to the dtype of its parameter, and its layout if the sizes match, as steps require.
 local function adopt(t, p)
   local own = t.shape == p.shape and core.ops.empty_like(p:detach())
     or core.ops.empty(t.shape, {dtype = p.dtype, device = p.device})
@@ -283,8 +283,8 @@ local function adopt(t, p)
   return core.keep(own)
 end
 
---- Says what is wrong with a parameter's state that load_state_dict took over; nil if nothing is. Classes add what they
---- need there.
+--- Returns the problem of a parameter's state that load_state_dict took over, as text; nil if there is none. Classes
+--- add their own checks.
 function Optimizer.check_state(_self, state)
   local step = state.step
   if type(step) ~= "number" or step < 1 or step % 1 ~= 0 then
@@ -292,17 +292,17 @@ function Optimizer.check_state(_self, state)
   end
 end
 
---- The sizes of a parameter's state tensor; nil if there is none of that name.
+--- Returns the sizes of a parameter's state tensor; nil if there is none of that name.
 function Optimizer.state_shape(_self, p, _key) return p.shape end
 
---- A parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in its dtype
---- and layout, or false where it does not hold them: `mine`, see keeps. `refuse(key, value)` says that a tensor's
---- sizes are wrong.
+--- Returns a parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in its
+--- dtype and layout, or false if this optimizer does not hold them (`mine`, see keeps). refuse(key, value) fails for a
+--- tensor of wrong sizes.
 function Optimizer:adopt_state(p, state, mine, refuse)
   local own = {}
   for key, value in pairs(state) do
     if core.is_tensor(value) and value.ndim == 0 and (p.ndim > 0 or self.numbers[key]) then
-      value = value:item() -- as PyTorch keeps numbers
+      value = value:item() -- PyTorch stores numbers as 0-d tensors
     end
     if core.is_tensor(value) then
       local shape = self:state_shape(p, key)
@@ -315,7 +315,7 @@ function Optimizer:adopt_state(p, state, mine, refuse)
   return own
 end
 
---- Whether this optimizer holds the state of a parameter. load_state_dict checks what it does not hold, and drops it.
+--- Returns true if this optimizer holds a parameter's state. load_state_dict checks other states and drops them.
 function Optimizer.keeps(_self, _parameter) return true end
 
 --- Loads a state_dict of an optimizer with the same groups: of this class, or of PyTorch's class of the same name, as
@@ -354,7 +354,7 @@ function Optimizer:load_state_dict(dict)
           fail("%s: %s of parameter %d is %s, but the parameter is %s", who, tostring(key), n, options.describe(value),
             options.describe(p))
         end)
-        local no_step = self.counts and states[p].step == 0 -- as PyTorch's Adagrad has it without a gradient
+        local no_step = self.counts and states[p].step == 0 -- PyTorch's Adagrad without a gradient
         local wrong = not no_step and self:check_state(states[p])
         if wrong then fail("%s: the state of parameter %d: %s", who, n, wrong) end
         if no_step or not mine then states[p] = nil end
@@ -364,8 +364,8 @@ function Optimizer:load_state_dict(dict)
   self.param_groups, self.state = groups, states
 end
 
---- Loads the shards of a ZeroRedundancyOptimizer, of any number of ranks, or the part of them that this optimizer
---- keeps. next_shard() returns the state_dict of one after the other, then nil.
+--- Loads a ZeroRedundancyOptimizer's shards, of any number of ranks, or the part of them that this optimizer keeps.
+--- next_shard() returns the ranks' state_dicts one after another, then nil.
 function Optimizer:load_shards(next_shard)
   local kept, whole, n = {}, nil, 0
   for _, group in ipairs(self.param_groups) do

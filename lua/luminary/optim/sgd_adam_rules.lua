@@ -1,18 +1,18 @@
---- The optimizers that treat every element alike, each stated once. The build writes their C and CUDA code from here
---- (src/optim/generate.lua), and luminary.optim makes their classes. All of an entry's names are PyTorch's.
+--- Defines the optimizers that treat every element alike, once for all: the build generates their C and CUDA code from
+--- this file (src/optim/generate.lua), and luminary.optim makes their classes. All of an entry's names are PyTorch's.
 ---
 --- options   {name, default, limits}: limits are "positive" (at least 0) or an interval such as "[0, 1)", for a pair
----           one or two; `as` has the names of a pair's numbers below; `fixed` ones are not the user's. true and false
----           count as 1 and 0. `check` gets a table of options within these limits and says what else is wrong.
---- positions PyTorch's order of positional arguments, where the options lack some of them: names.
---- modes     options that change what is computed when they are not 0. Each has a loop with and one without, where
----           with_<option> is constant. {name, needs = "other"}: nothing where that other one is 0.
---- states    tensors like the parameter, 0 at first or `start`, a number or an option; with `when`, a mode, only then.
---- carried   numbers that every parameter has, kept from step to step: their `start`, and the `next` step's.
---- scalars   numbers of a step, in double, each of options, carried numbers, those before it, `t` (this step's number,
----           from 1) and `first` (whether this step made the states).
---- update    C for one element, in float, in double for double parameters: p (parameter), g (gradient), the states and
----           what of the rest it names. sqrt, fabs, sgn (-1, 0, 1) and larger are there; NaN goes through all of them.
+---           one or two; `as` names a pair's numbers below; `fixed` ones are not the user's. true and false count as 1
+---           and 0. `check` gets a table of options within these limits and returns any other problem as text.
+--- positions PyTorch's order of positional arguments, if the options lack some of them: names.
+--- modes     options that change the computation if they are not 0. Each has one loop with it and one without, where
+---           with_<option> is constant. {name, needs = "other"}: no effect where that other option is 0.
+--- states    tensors like the parameter, initially 0 or `start`, a number or an option; `when`: only in that mode.
+--- carried   numbers of every parameter, kept from step to step: their `start`, and the `next` step's formula.
+--- scalars   numbers of a step, in double: formulas of options, carried numbers, earlier scalars, `t` (this step's
+---           number, from 1) and `first` (true if this step made the states).
+--- update    C for one element, in float, or double for double parameters, with p (parameter), g (gradient), states
+---           and the names above. sqrt, fabs, sgn (-1, 0, 1) and larger are available; NaN passes through all of them.
 local entries = require "luminary.base.entry_reader"
 
 local list, optimizer = entries.of("optimizer", {

@@ -1,4 +1,4 @@
---- Averages of a model's weights over training steps, and the schedule that goes with them.
+--- Averages a model's weights over training steps, and defines the schedule for it.
 ---
 ---   local ema = optim.AveragedModel(net, {decay = 0.999})
 ---   for … do …; opt:step(); ema:update(net) end
@@ -13,7 +13,7 @@ local fail = options.fail
 
 -- ---- AveragedModel
 
--- What a wrapper wraps: its parameters are that module's.
+-- Returns the module inside wrappers, which have the same parameters.
 local function bare(model)
   while class.record(model).class.transparent do model = model.module end
   return model
@@ -43,7 +43,7 @@ local function extend(list, more)
   return list
 end
 
--- average + weight * (value - average)
+-- Sets average to average + weight * (value - average), in place.
 local function approach(average, value, weight)
   if not core.is_floating_point(average) then
     local a, v = average:double(), value:double()
@@ -167,7 +167,7 @@ schedule [[SWALR(swa_lr, {anneal_epochs: natural = 10, anneal_strategy = "cos" |
 }
 local SWALR = Scheduler.classes(list, "optim.").SWALR
 
---- optim.swa_utils: Utilities for stochastic weight averaging: AveragedModel, SWALR and update_bn.
+--- optim.swa_utils: Provides utilities for stochastic weight averaging: AveragedModel, SWALR and update_bn.
 
 return {
   AveragedModel = AveragedModel, SWALR = SWALR,

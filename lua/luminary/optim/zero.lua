@@ -17,7 +17,7 @@ local function groups() return load_module "luminary.distributed.groups" end
 local takes = [[ZeroRedundancyOptimizer(params, {optimizer_class, process_group, parameters_as_bucket_view = false,
   overlap_with_ddp = false})]]
 
--- Our options, and those of the class, which are by name in the same table.
+-- Separates our options from the class's, which are in the same table by name.
 local function divide(params, ...)
   local n, ours, theirs, all = select("#", ...), {}, {}, {...}
   if n > 0 and options.is_plain(all[n]) then
@@ -31,7 +31,7 @@ end
 function Zero:init(params, ...)
   local ours, theirs = divide(params, ...)
   local wanted = ours.optimizer_class
-  local is_class = type(wanted) == "table" and rawget(wanted, "__name") -- which instances have from their class
+  local is_class = type(wanted) == "table" and rawget(wanted, "__name") -- instances inherit it
   if not is_class or not class.descends(wanted, Optimizer) or class.descends(wanted, Zero) then
     fail("%s: optimizer_class must be an optimizer class, such as optim.Adam, got %s", who,
       is_class and tostring(wanted) or options.describe(wanted))
@@ -43,7 +43,7 @@ function Zero:init(params, ...)
   self.known, self.owner, self.owned, self.load = {}, {}, {}, {}
   for rank = 0, self.process_group.size - 1 do self.owned[rank], self.load[rank] = {}, 0 end
 
-  -- The plain optimizer checks everything and numbers all parameters; it holds state for those of this rank alone.
+  -- The plain optimizer checks everything and numbers all parameters, but holds state for this rank's only.
   self.optimizer = wanted(params, theirs)
   self.spec = self.optimizer.spec
   function self.optimizer.keeps(_, p) return self.owner[p] == self.process_group.rank end
@@ -54,7 +54,7 @@ end
 
 signature.note(takes, Zero.init)
 
---- All ranks have to number the same parameters alike.
+--- Fails unless all ranks number the same parameters alike.
 function Zero:check_alike()
   local group, lines = self.process_group, {}
   if group.size == 1 then return end
@@ -67,10 +67,10 @@ function Zero:check_alike()
   local alike = load_module "luminary.distributed.same_on_all_ranks"
   alike(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines),
     "parameter")
-  load_module("luminary.distributed").barrier {group = group} -- others may differ; then this raises their message
+  load_module("luminary.distributed").barrier {group = group} -- if others fail here, it raises their message
 end
 
---- Returns a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
+--- Assigns a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
 function Zero:assign(group)
   local order, place = {}, {}
   for i, p in ipairs(group.params) do order[i], place[p] = p, i end
@@ -88,8 +88,8 @@ function Zero:assign(group)
   for _, p in ipairs(group.params) do table.insert(self.owned[self.owner[p]], p) end
 end
 
---- The groups and the state are the plain optimizer's own tables. `part` is that optimizer as it sees this rank's
---- parameters: the same options in each group, fewer parameters.
+--- Shares the plain optimizer's groups and state tables, and updates `part`, an optimizer of this rank's parameters
+--- with the same options in each group.
 function Zero:follow()
   local optimizer, part_groups = self.optimizer, {}
   self.param_groups, self.state, self.defaults = optimizer.param_groups, optimizer.state, optimizer.defaults
@@ -108,7 +108,7 @@ function Zero:follow()
 end
 
 local function make_step(self, closure)
-  self.optimizer.param_groups = self.param_groups -- which are the user's to edit
+  self.optimizer.param_groups = self.param_groups -- the user may have edited them
   self:follow()
   local loss = self.part:step(closure)
   local group = self.process_group
@@ -139,7 +139,7 @@ end
 
 -- ---- checkpoints
 
--- visit(n, key, value) for the entries of states by number, in an order all ranks have.
+-- Calls visit(n, key, value) for the entries of states by number, in an order that is the same on all ranks.
 local function walk(states, visit)
   for _, n in ipairs(options.sorted_keys(states)) do
     for _, key in ipairs(options.sorted_keys(states[n])) do visit(n, key, states[n][key]) end
@@ -180,7 +180,7 @@ function Zero:consolidate_state_dict(to)
     walk(rank ~= to and lists[i] or {}, function(n, key, entry)
       if not entry.shape then return put(full, n, key, entry.value) end
       local p = params[n]:detach()
-      local alike = table.concat(entry.shape, ",") == table.concat(p.shape, ",") -- then laid out alike, too
+      local alike = table.concat(entry.shape, ",") == table.concat(p.shape, ",") -- then the layout is alike, too
       local t = alike and core.ops.empty_like(p, {dtype = entry.dtype})
         or core.ops.empty(entry.shape, {dtype = entry.dtype, device = p.device})
       dist.recv(t, rank, {group = group})
@@ -203,20 +203,20 @@ function Zero:state_dict()
   return dict
 end
 
---- Returns the state_dict of the wrapped optimizer with the state of this rank's parameters alone; nil where there is
---- one rank, whose state_dict is complete. lm.checkpoint saves it in a file of this rank.
+--- Returns the wrapped optimizer's state_dict with only the state of this rank's parameters; nil if there is one rank,
+--- whose state_dict is complete. lm.checkpoint saves it in a file of this rank.
 function Zero:shard_state_dict()
   if self.process_group.size > 1 then return self.optimizer:state_dict() end
 end
 
---- Loads the shards of an optimizer that was sharded over any number of ranks; each keeps its own. next_shard() returns
---- the shard_state_dict of one rank after the other, then nil.
+--- Loads the shards of an optimizer that was sharded over any number of ranks; each rank keeps its own. next_shard()
+--- returns the ranks' shard_state_dicts one after another, then nil.
 function Zero:load_shards(next_shard)
   self.optimizer:load_shards(next_shard)
   self:follow()
 end
 
---- Loads the complete state_dict of the wrapped optimizer, on every rank; each keeps its shard.
+--- Loads the complete state_dict of the wrapped optimizer on every rank; each rank keeps its shard.
 function Zero:load_state_dict(dict)
   self.optimizer:load_state_dict(dict)
   self:follow()

@@ -9,9 +9,9 @@ local op_table = require "luminary.profile.op_table"
 
 local chrome_trace = {}
 
-local PER_RANK = 1000 -- processes: the first is that of threads; devices are processes of their own
+local PER_RANK = 1000 -- process numbers of a rank: first its threads, then each device
 
--- Microseconds. Times are known to the nanosecond: without the noise of their sums, spans nest exactly.
+-- Returns microseconds, rounded to the clock's nanoseconds: without rounding errors of sums, spans nest exactly.
 local function microseconds(seconds) return math.floor(seconds * 1e9 + 0.5) / 1e3 end
 
 local function name_event(what, pid, tid, name)

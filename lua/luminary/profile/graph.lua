@@ -7,7 +7,7 @@ local signature = require "luminary.base.signature"
 local escapes = {['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n"}
 local function quoted(text) return '"' .. text:gsub('["\\\n]', escapes) .. '"' end
 
--- Names and tensors of a module's parameters, or of a table of tensors by name.
+-- Returns names and tensors of a module's parameters, or of a table of tensors by name.
 local function named(params)
   local names, tensors = {}, {}
   if params == nil then return names, tensors end
@@ -22,7 +22,7 @@ local function named(params)
   return names, tensors
 end
 
--- Colors are those of torchviz.
+-- The colors are torchviz's.
 return signature.of("graph(x: tensor, {params: any?, shapes = true})", function(x, opts)
   if opts.params ~= nil and type(opts.params) ~= "table" and not options.record(opts.params) then
     options.must_be("graph", "params", "a module or a table of tensors by name", opts.params)

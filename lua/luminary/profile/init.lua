@@ -1,5 +1,5 @@
 --- lm.profile(f [, options]): Calls f() and records its ops, with their time, memory, FLOPs and the script's lines;
---- returns a profiler, and what f returns. Without f, returns a profiler for start, step and stop.
+--- returns a profiler, and f's results. Without f, returns a profiler for start, step and stop.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -18,7 +18,7 @@ local OPTIONS = "{lines = true, shapes = false, modules = false, nvtx = false, m
 
 local PHASES = {wait = 0, warmup = 0, active = 1, ["repeat"] = 0, skip_first = 0}
 
--- A schedule with all of its numbers.
+-- Returns a schedule with all of its numbers.
 local function schedule_of(given)
   local schedule = {}
   for name, n in pairs(given) do
@@ -33,7 +33,7 @@ local function schedule_of(given)
   return schedule
 end
 
--- What to do in step n, from 1: "none", "warmup" or "active"; and whether its cycle ends with it.
+-- Returns the phase of step n, from 1: "none", "warmup" or "active"; and true if its cycle ends with it.
 local function phase_of(schedule, n)
   n = n - schedule.skip_first
   if n < 1 then return "none" end
@@ -58,14 +58,14 @@ end
 
 -- ---- recording
 
-local current = setmetatable({}, {__mode = "v"}) -- by: the profiler that records
+local current = setmetatable({}, {__mode = "v"}) -- field `by`: the recording profiler
 local is_on = false
 
 local function forget() records.call_in_range, is_on, current.by = nil, false, nil end
 
 local function begin_recording(self)
   if is_on then
-    collectgarbage() -- stops it where its profiler was lost, as where a loop at the prompt failed
+    collectgarbage() -- stops a lost profiler, as after an error in a loop at the prompt
     if not current.by then forget() end
   end
   local opts, began = self.options, core.time()
@@ -79,7 +79,7 @@ local function begin_recording(self)
 end
 
 local function end_recording(self, keep)
-  if not self.is_recording then return end -- it could not begin
+  if not self.is_recording then return end -- it failed to begin
   local wall = core.time() - self.recording_began
   self.is_recording = false
   forget()
@@ -123,7 +123,7 @@ function Profiler:start()
   return self
 end
 
---- Ends a step of a training loop and begins the next, which the schedule may leave out.
+--- Ends a step of a training loop and begins the next, which the schedule may skip.
 function Profiler:step()
   if not self.is_started then fail("Profiler:step: the profiler is not running; call start() first") end
   end_step(self)
@@ -131,7 +131,7 @@ function Profiler:step()
   if self.is_started then begin_step(self) end -- on_trace_ready may have stopped it
 end
 
---- Stops the profiler. What it recorded is in rows, table and export_chrome_trace.
+--- Stops the profiler. rows, table and export_chrome_trace then return its records.
 function Profiler:stop()
   if not self.is_started then fail("Profiler:stop: the profiler is not running; call start() first") end
   self.is_started = false
@@ -154,13 +154,13 @@ end
 local TABLE = "({sort_by = \"self_time\" | \"time\" | \"calls\" | \"memory\" | \"self_memory\" | \"flops\" | "
   .. "\"device_time\" | \"bytes\" | \"name\", group_by = \"op\" | \"line\" | \"shapes\", limit: count? = (20)})"
 
---- Returns what was recorded as a list of rows, the largest first: fields name, kind, calls, and sums in seconds,
---- bytes and FLOPs.
+--- Returns the records as a list of rows, the largest first: fields name, kind, calls, and sums in seconds, bytes and
+--- FLOPs.
 Profiler.rows = signature.of("rows" .. TABLE:gsub(" = %(20%)", ""), function(self, opts)
   return (op_table.rows(recorded(self, "rows").recording, opts))
 end)
 
---- Returns what was recorded as text, in a row for each op, line or op on shapes, the largest first.
+--- Returns the records as text, with a row for each op, line or op on shapes, the largest first.
 Profiler.table = signature.of("table" .. TABLE, function(self, opts)
   opts.limit = opts.limit or 20
   return op_table.text(recorded(self, "table"), opts)

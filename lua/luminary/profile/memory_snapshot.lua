@@ -11,7 +11,7 @@ local Snapshot = class.root "MemorySnapshot"
 
 local GROUPED = "({group_by = \"line\" | \"op\" | \"none\", limit: count?})"
 
--- Returns the rows, and how many there are without the limit.
+-- Returns the rows, and their number without the limit.
 local function rows_of(self, opts)
   local by_key, rows = {}, {}
   for i, block in ipairs(self.blocks) do
@@ -23,7 +23,7 @@ local function rows_of(self, opts)
       if by == "op" then row.line = nil end
       by_key[key], rows[#rows + 1] = row, row
     end
-    if by == "line" and row.op ~= block.op then row.op = nil end -- several
+    if by == "line" and row.op ~= block.op then row.op = nil end -- several ops
     row.bytes, row.count = row.bytes + block.bytes, row.count + 1
     row.seconds = math.max(row.seconds, block.seconds)
   end

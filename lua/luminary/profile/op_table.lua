@@ -1,4 +1,4 @@
---- op_table: The table of a profile: spans by op, line or shapes.
+--- op_table: Builds the table of a profile: spans by op, line or shapes.
 local bytes_text = require "luminary.base.bytes_text"
 
 local op_table = {}
@@ -9,11 +9,11 @@ local KEYS = {
   shapes = function(span) return span.name .. "\0" .. (span.shapes or "") end,
 }
 
---- Returns an iterator over the spans of a recording, in the order in which they end: those within a span come before
---- it. The table that it returns is the same each time.
+--- Returns an iterator over the spans of a recording, in the order in which they end: inner spans before the outer one.
+--- It returns the same table each time.
 function op_table.spans(recording)
   local i, n, span = 0, recording:count(), {}
-  local within = {} -- of each thread, by depth: seconds of the device in spans that were not yet subtracted
+  local within = {} -- device seconds of spans not yet subtracted, by thread and depth
   return function()
     i = i + 1
     if i > n then return nil end
@@ -33,8 +33,8 @@ local SUMS = {
   "time", "self_time", "memory", "self_memory", "flops", "bytes", "device_time", "self_device_time",
 }
 
---- Returns rows {name, kind, calls, and the sums of SUMS, …}, and how many there are without the limit. A line's time
---- is that of its spans themselves: what backward computes for it lies within the span of another line.
+--- Returns rows {name, kind, calls, and the sums of SUMS, …}, and their number without the limit. A line's time is its
+--- spans' own time: backward of its ops is within the span of another line.
 function op_table.rows(recording, opts)
   local by_key, rows, key_of = {}, {}, KEYS[opts.group_by]
   for span in op_table.spans(recording) do
@@ -66,7 +66,7 @@ function op_table.rows(recording, opts)
   return rows, n
 end
 
---- Adds to the lines of a table how many of its n rows are not shown.
+--- Adds the number of omitted rows, of n, to the lines of a table.
 function op_table.add_omitted(lines, rows, n)
   if n > #rows then lines[#lines + 1] = ("%d more; {limit = %d} shows all"):format(n - #rows, n) end
 end
@@ -89,7 +89,7 @@ local function flops(n)
   return ("%.4g TFLOP"):format(n)
 end
 
--- Lines of columns; the first is flush left. A column without a value in any row is left out.
+-- Returns lines of columns; the first is flush left. A column without values is omitted.
 local function aligned(columns, rows)
   local cells, width = {}, {}
   for c, column in ipairs(columns) do

@@ -1,10 +1,10 @@
---- PyTorch's other names of ops, as functions of `lm` and as methods, with in-place forms if the op has one.
+--- Defines PyTorch's other names of ops, as functions of `lm` and as methods, with in-place forms if the op has one.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local ops, methods = core.ops, core.methods
 
--- functions: all, by name; of: the op of each name
+-- functions: all by name; of: maps a name to its op
 local aliases = {functions = {}, of = {}}
 local functions = aliases.functions
 for name, op in ([[

@@ -1,10 +1,10 @@
---- Broadcasting of several tensors.
+--- Broadcasts several tensors.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local ops, describe = core.ops, options.describe
 
--- Returns the tensors of a list as views of the common sizes.
+-- Returns the tensors of a list as views of the common shape.
 return function(who, list)
   local n, sizes = 0, {}
   for _, x in ipairs(list) do n = math.max(n, x.ndim) end

@@ -1,4 +1,4 @@
---- Functions of lm and methods of tensors that are another name of an op, or one or two ops.
+--- Defines functions of lm and methods of tensors that are another name of an op, or one or two ops.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -33,7 +33,7 @@ end
 --- x:argwhere(): Returns the indices of the elements that are not 0, [n, ndim].
 function derived.argwhere(x) return ops.nonzero(tensor("argwhere", x)) end
 
---- x:is_nonzero(): whether x's one element is not 0.
+--- x:is_nonzero(): Returns whether x's one element is not 0.
 function derived.is_nonzero(x)
   if tensor("is_nonzero", x):numel() ~= 1 then options.must_be("is_nonzero", "x", "a tensor of one element", x) end
   local value = x:item()
@@ -46,7 +46,7 @@ function derived.is_signed(x)
   return dtype ~= "bool" and dtype:sub(1, 4) ~= "uint"
 end
 
---- x:positive(): x itself; bool has no sign.
+--- x:positive(): Returns x; bool has no sign.
 function derived.positive(x)
   if tensor("positive", x).dtype == "bool" then fail("positive: x must not be bool") end
   return x
@@ -81,7 +81,7 @@ derived.fill = signature.of("fill(x: tensor, value: any)", function(x, value)
   return ops.full_like(x, value)
 end)
 
--- An uninitialized tensor with these strides.
+-- Returns an uninitialized tensor with these strides.
 local function strided(who, size, stride, dtype, device)
   local elements, empty = 1, false
   if #size ~= #stride then
@@ -145,7 +145,7 @@ end)
 derived.nelement = methods.numel
 --- x:ndimension(): Returns the number of dims of x.
 derived.ndimension = methods.dim
--- `repeat` is a keyword of Lua, so it cannot be called with a colon: x["repeat"](x, 2, 3).
+-- Lua's keyword `repeat` cannot be called with a colon: x["repeat"](x, 2, 3).
 derived["repeat"] = methods.repeat_tensor
 
 local type_names = {
@@ -234,7 +234,7 @@ derived.as_strided_scatter = signature.of([[as_strided_scatter(x: tensor, src: t
   return y
 end)
 
--- ---- elements one by one
+-- ---- functions of elements
 
 local function each_of(who, x, f, ...)
   options.arg(who, "f", f, "callable")
@@ -244,7 +244,7 @@ local function each_of(who, x, f, ...)
     lists[i] = ops.flatten(other):totable()
   end
   local a, b = lists[1], lists[2]
-  for i, v in ipairs(flat) do -- f gets no argument more than there are tensors
+  for i, v in ipairs(flat) do -- f gets as many arguments as there are tensors
     if b then flat[i] = f(v, a[i], b[i]) elseif a then flat[i] = f(v, a[i]) else flat[i] = f(v) end
   end
   return ops.copy_(x, ops.reshape(core.tensor(flat, {dtype = x.dtype, device = x.device}), x.shape))

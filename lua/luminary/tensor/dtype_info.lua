@@ -1,4 +1,4 @@
---- Limits of dtypes and type promotion: finfo, iinfo, promote_types, result_type, can_cast.
+--- Describes dtypes and type promotion: finfo, iinfo, promote_types, result_type, can_cast.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -13,7 +13,7 @@ local whole = { -- bits, min, max
   int32 = {32, -2147483648, 2147483647}, int64 = {64, -9223372036854775807LL - 1, 9223372036854775807LL},
 }
 
--- Returns the name of a dtype, which may be passed as PyTorch's alias, "float".
+-- Returns the name of a dtype, a tensor's dtype or a name or alias of PyTorch such as "float".
 local function dtype_of(who, dtype)
   if core.is_tensor(dtype) then return dtype.dtype end
   options.arg(who, "dtype", dtype, "string")

@@ -1,4 +1,4 @@
---- lm.einsum: sums of products by subscripts, contracted pair by pair in the cheapest order.
+--- lm.einsum: Sums products by subscripts, contracted pair by pair in the cheapest order.
 ---
 --- A term is {x = tensor, labels = {"b", "i", …}}, one label for each of its dims; dims of an ellipsis are labeled
 --- "...1" (the last), "...2" and so on.
@@ -34,7 +34,7 @@ local function labels_of(text, dims)
   return labels, dotted
 end
 
--- Replaces dims p and q of x, of the same size, by their diagonal, which is the last dim.
+-- Replaces dims p and q of x, of the same size, by their diagonal as the last dim.
 local function diagonal(x, p, q)
   local order, n = {}, x.shape[p]
   for d = 1, x.ndim do
@@ -105,7 +105,7 @@ local function summed(term, wanted)
   return {x = ops.sum(term.x, dims, {dtype = term.x.dtype}), labels = labels}
 end
 
--- Returns the term's tensor with its dims in the order of the labels, and of these sizes.
+-- Returns the term's tensor with its dims in the order of the labels, reshaped to `shape`.
 local function arranged(term, labels, shape)
   local order = {}
   for i, label in ipairs(labels) do order[i] = place_of(term.labels, label) end
@@ -126,7 +126,7 @@ local function set_of(list)
   return set
 end
 
--- Contracts two terms to one, with the labels that are in the set `wanted`.
+-- Contracts two terms to one with the labels in the set `wanted`.
 local function contracted(a, b, wanted, sizes)
   local in_a, in_b = set_of(a.labels), set_of(b.labels)
   a = summed(a, setmetatable({}, {__index = function(_, label) return wanted[label] or in_b[label] end}))
@@ -165,7 +165,7 @@ local function contracted(a, b, wanted, sizes)
   return {x = ops.reshape(product, shape), labels = labels}
 end
 
--- The number of terms with each label.
+-- Returns the number of terms with each label.
 local function counted(terms)
   local counts = {}
   for _, term in ipairs(terms) do
@@ -174,7 +174,7 @@ local function counted(terms)
   return counts
 end
 
--- The set of labels of two terms that the output (a set) or other terms have too.
+-- Returns the set of the two terms' labels that the output (a set) or other terms also have.
 local function needed(a, b, counts, output)
   local wanted, own = {}, counted {a, b}
   for label, n in pairs(own) do
@@ -183,7 +183,7 @@ local function needed(a, b, counts, output)
   return wanted
 end
 
--- The cost of contracting two terms: the number of multiplications, and 1/1000 of the result's size as a tie-break.
+-- Returns the cost of contracting two terms: the multiplications, plus 1/1000 of the result's size as a tie-break.
 local function cost_of(a, b, counts, output, sizes)
   local work, size = 1, 1
   for _, label in ipairs(a.labels) do
@@ -225,7 +225,7 @@ end
 -- A heap of pairs of terms' numbers, i < j, ordered by cost and then by numbers.
 local Heap = {}
 Heap.__index = Heap
-local CODE = 2 ^ 26 -- beyond any number of terms
+local CODE = 2 ^ 26 -- above any number of terms
 
 function Heap:before(p, q)
   local a, b = self.costs[p], self.costs[q]
@@ -260,7 +260,7 @@ function Heap:pop()
   return math.floor(code / CODE), code % CODE
 end
 
-local EXHAUSTIVE = 6 -- terms for which every order is tried
+local EXHAUSTIVE = 6 -- largest number of terms for which all orders are tried
 
 -- Multiplies terms with the same labels elementwise, which grows nothing. Returns the list of remaining terms.
 local function merged(terms, merge)
@@ -280,8 +280,8 @@ local function merged(terms, merge)
   return left
 end
 
--- Contracts the cheapest pairs until few terms are left. The cost of a pair does not change when others are contracted:
--- a label of the pair that other terms had is in the terms made of them.
+-- Contracts the cheapest pairs until few terms are left. Other contractions do not change a pair's cost: a label that
+-- other terms share with the pair remains in the terms made of them.
 local function greedy(terms, counts, output, sizes, merge)
   local heap, live = setmetatable({n = 0, costs = {}, pairs = {}}, Heap), #terms
   local last = live
@@ -308,7 +308,7 @@ local function greedy(terms, counts, output, sizes, merge)
   return left
 end
 
--- The subscripts of an implicit output: labels that occur once, in alphabetical order, after the ellipsis.
+-- Returns the subscripts of an implicit output: labels that occur once, in alphabetical order, after the ellipsis.
 local function implied(text)
   local counts, once = {}, {}
   for letter in text:gmatch "%a" do counts[letter] = (counts[letter] or 0) + 1 end
@@ -336,7 +336,7 @@ local function output_labels(text, terms)
   return labels
 end
 
--- Contracts all terms to one tensor, with the dims whose labels are `kept`, in that order.
+-- Contracts all terms to one tensor, with the dims labeled `kept`, in that order.
 local function product(terms, kept)
   local sizes, output = sizes_of(terms), set_of(kept)
   local counts = counted(terms)

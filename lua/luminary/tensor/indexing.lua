@@ -1,4 +1,4 @@
---- Reading and writing by indices and masks, made of other ops. Dims and indices count from 1.
+--- Reads and writes tensors by indices and masks, by other ops. Dims and indices count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -18,7 +18,7 @@ local function same_sizes(a, b)
   return true
 end
 
--- A 1-d index along dim as the list that index_put takes.
+-- Returns a 1-d index along dim as the list that index_put takes.
 local function entries(who, x, dim, index)
   if index.ndim > 1 then options.must_be(who, "index", "1-d", index) end
   local list = {}
@@ -70,7 +70,7 @@ local function index_fill(who, put, fill, x, dim, index, value)
   local wide = with_dim(x)
   local list = entries(who, x, dim, index)
   if type(value) == "number" or not value.requires_grad then return put(wide, list, value) end
-  local sizes = {} -- entries that are named twice count once in value's gradient
+  local sizes = {} -- an index that occurs twice counts once in value's gradient
   for d = 1, wide.ndim do sizes[d] = d == #list and wide.shape[d] or 1 end
   local mask = ops.zeros(wide.shape[#list], {dtype = "bool", device = x.device})
   ops.index_put_(mask, {list[#list]}, 1)
@@ -144,7 +144,7 @@ end)
 --- Computes put in place, and returns x.
 indexing.put_ = signature.of("put_(" .. put_rows .. ")", function(x, ...)
   if x:is_contiguous() then
-    put("put_", ops.index_put_, x, ...) -- flatten is a view then
+    put("put_", ops.index_put_, x, ...) -- then flatten is a view
     return x
   end
   return ops.copy_(x, ops.reshape(put("put_", ops.index_put, x, ...), x.shape))
@@ -192,7 +192,7 @@ indexing.masked_select = signature.of("masked_select(x: tensor, mask: mask)", fu
   return ops.masked_values(both[1], both[2])
 end)
 
--- The first n elements of source.
+-- Returns the first n elements of source.
 local function first_elements(who, x, source, n)
   if source.dtype ~= x.dtype then
     fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
@@ -219,7 +219,7 @@ indexing.masked_scatter_ = signature.of("masked_scatter_(" .. scatter_rows .. ")
   local who = "masked_scatter_"
   if not x:is_contiguous() then return ops.copy_(x, indexing.masked_scatter(x, ops.expand(mask, x.shape), source)) end
   local indices = indices_of(ops.expand(mask, x.shape))
-  ops.scatter_(ops.flatten(x), 1, indices, first_elements(who, x, source, indices:numel())) -- flatten is a view then
+  ops.scatter_(ops.flatten(x), 1, indices, first_elements(who, x, source, indices:numel())) -- then flatten is a view
   return x
 end)
 

@@ -1,4 +1,4 @@
---- Integrals of samples, histograms, logspace, and renorm.
+--- Implements integrals of samples, histograms, logspace, and renorm.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -79,7 +79,7 @@ lib.renorm = signature.of("renorm(x: tensor, p, dim, maxnorm)", function(x, p, d
   return x * ops.masked_fill(maxnorm / (ops.masked_fill(norm, within, 1) + 1e-7), within, 1)
 end)
 
--- Returns the edges of bins: the given list, or those of `bins` equal bins over `range`, or over values.
+-- Returns the edges of bins: the given list, or those of `bins` equal bins over `range`, or over the values' range.
 local function edges_of(who, bins, range, values)
   if core.is_tensor(bins) then
     if bins.ndim ~= 1 or bins.shape[1] < 1 or bins.dtype ~= values.dtype then

@@ -1,4 +1,4 @@
---- Factorizations and powers of matrices, under their names in torch; lm.linalg has more.
+--- Implements factorizations and powers of matrices, under their names in torch; lm.linalg has more.
 local core = require "luminary.core"
 local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
@@ -88,9 +88,9 @@ matrices.matrix_power = signature.of("matrix_power(x, n: integer)", function(x, 
   return result
 end)
 
-local DEGREE, LARGEST = 20, 1 -- of Taylor's polynomial; the largest norm for which it is exact in float64
+local DEGREE, LARGEST = 20, 1 -- Taylor's degree, and the largest norm for which it is exact in float64
 
--- Taylor's polynomial of the exponential, in powers of x^4 with polynomials of degree 3 as coefficients.
+-- Returns Taylor's polynomial of the exponential, in powers of x^4 with polynomials of degree 3 as coefficients.
 local function taylor(x)
   local one = identities(x)
   local x2 = ops.matmul(x, x)

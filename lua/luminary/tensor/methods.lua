@@ -1,4 +1,4 @@
---- Methods of tensors that are made of ops. Returns the table of all methods.
+--- Defines methods of tensors that are made of ops. Returns the table of all methods.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -10,7 +10,7 @@ require "luminary.tensor.size_lists"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail
-local rare = {} -- by name: a function that loads the method's file
+local rare = {} -- maps a name to a function that loads the method's file
 
 -- ---- methods that are written in C
 --- x:size([dim]): Returns the sizes of x as a list, or the size of dim.
@@ -43,9 +43,9 @@ local rare = {} -- by name: a function that loads the method's file
 --- x.ndim: The number of dims of x.
 --- x.grad: The gradient that backward computed for x, or nil. It may be assigned.
 --- x.grad_fn: The name of the recorded op that made x, or nil for a leaf.
---- x.requires_grad: Whether backward computes gradients through x. It may be assigned for leaves.
---- x.is_leaf: Whether no recorded op made x.
---- x.is_cuda: Whether x is on a CUDA device.
+--- x.requires_grad: True if backward computes gradients through x. It may be assigned for leaves.
+--- x.is_leaf: True if no recorded op made x.
+--- x.is_cuda: True if x is on a CUDA device.
 --- x.data: The tensor x without its graph, over the same memory. It may be assigned.
 --- x.T: A view of x with its dims in reverse order.
 --- x.mT: A view of x with its last two dims exchanged.
@@ -73,10 +73,10 @@ for name, dtype in pairs {
   end
 end
 
---- Returns a copy of x in host memory, or x itself if it is there.
+--- Returns a copy of x in host memory, or x itself if it already is in host memory.
 function methods.cpu(x) return methods.to(tensor("cpu", x), "cpu") end
 
---- Returns a copy of x on a CUDA device, the current one by default, or x itself if it is there.
+--- Returns a copy of x on a CUDA device, the current one by default, or x itself if it already is on that device.
 function methods.cuda(x, device, given)
   if type(device) == "table" then device, given = nil, device end
   return methods.to(tensor("cuda", x), device or "cuda", given or {})
@@ -106,7 +106,7 @@ end
 --- Returns whether the dtype of x is floating.
 function methods.is_floating_point(x) return core.is_floating_point(tensor("is_floating_point", x)) end
 
--- x:new_zeros(2, 3): a tensor with x's dtype and device by default.
+-- Returns the arguments of a call such as x:new_zeros(2, 3) with options appended: x's dtype and device by default.
 local function like(who, x, ...)
   tensor(who, x)
   local values, n = {...}, select("#", ...)
@@ -162,7 +162,7 @@ methods.allclose = signature.of([[allclose(x: tensor, other: tensor, rtol: posit
   end)
 end)
 
-local MAX_PARTS = 2 ^ 20 -- tensors in a list; no function takes more
+local MAX_PARTS = 2 ^ 20 -- tensors in a list
 
 local function check_parts(who, n)
   if n > MAX_PARTS then fail("%s: the result would be %.0f views; a list has at most %d tensors", who, n, MAX_PARTS) end
@@ -208,8 +208,8 @@ methods.unbind = signature.of("unbind(x: tensor, dim: dim = 1)", function(x, dim
   return tensor_list(parts)
 end)
 
--- Repeats y along each dim by counts, up to the third repeated dim, and sets their counts to 1. It is one copy of y
--- with a new dim before each of these; dims that are not repeated are merged with others.
+-- Repeats y along each dim by counts, up to the third repeated dim, and sets their counts to 1. It copies y once, with
+-- a new dim before each repeated dim; dims that are not repeated are merged with others.
 local function repeated_once(y, counts)
   local shape, narrow, wide, free_dims = y.shape, {}, {}, 3
   for d, size in ipairs(shape) do
@@ -280,7 +280,7 @@ end)
 
 local named_norm = [[norm(x: tensor, p: "fro" | "nuc", dim: dims?, keepdim = false)]]
 
--- Calls the op by its name for p.
+-- Calls the op for p by name.
 function methods.norm(...)
   local p = select(2, ...)
   if type(p) == "table" then p = p.p end
@@ -300,7 +300,7 @@ for _, name in ipairs {"cumsum", "cumprod"} do
   methods[name .. "_"] = function(x, dim) return ops.copy_(tensor(name .. "_", x), ops[name](x, dim)) end
 end
 
--- Rarely used methods: the first call of one loads its file, whose functions replace these.
+-- Loads rarely used methods at their first call: the functions of their file replace these.
 for file, names in pairs {
   products = "inner kron",
   quantiles_and_unique = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile unique "
@@ -355,7 +355,7 @@ methods.register_post_accumulate_grad_hook = signature.of([[register_post_accumu
   end, true)
 end)
 
--- Called for names that are neither method nor field.
+-- Raises the error for names that are neither a method nor a field.
 return setmetatable(options.exact_all(methods), {rare = rare, __index = function(_, key)
   local known = {}
   for _, names in ipairs {methods, core.tensor_fields} do

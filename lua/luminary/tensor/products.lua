@@ -1,4 +1,4 @@
---- Products and distances that are made of other ops.
+--- Implements products and distances by other ops.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -73,7 +73,7 @@ products.kron = signature.of("kron(a: tensor, b: tensor)", function(a, b)
     fail("kron: a and b must have at most 4 dims, got %s and %s", describe(a), describe(b))
   end
   a, b = ops.reshape(a, of_a), ops.reshape(b, of_b)
-  local i, j = of_a[2 * n - 1], of_b[2 * n] -- of the last dim: many short runs are spread over it before
+  local i, j = of_a[2 * n - 1], of_b[2 * n] -- the last dim's sizes; many short runs are expanded to it first
   if n > 0 and j < 16 and a:numel() * b:numel() > 10000 and math.min(a:numel() / i, b:numel() / j) >= 4 then
     of_a[2 * n], of_b[2 * n - 1] = j, i
     a, b = ops.contiguous(ops.expand(a, of_a)), ops.contiguous(ops.expand(b, of_b))
@@ -83,9 +83,9 @@ products.kron = signature.of("kron(a: tensor, b: tensor)", function(a, b)
   return ops.reshape(a * b, shape)
 end)
 
-local AS_PRODUCT = 25 -- with more rows distances are computed by matrix products, as in PyTorch
+local AS_PRODUCT = 25 -- more rows are computed by matrix products, as in PyTorch
 
--- Returns the distances of all rows; by_products: by a matrix product if p is 2.
+-- Returns the distances of all rows; by_products: true to use a matrix product if p is 2.
 local function distances(x1, x2, p, by_products)
   local dtype = x1.dtype
   if x1.device == "cpu" and dtype == x2.dtype and (dtype == "float32" or dtype == "float64") then
@@ -123,7 +123,7 @@ products.pdist = signature.of("pdist(x: tensor, p: positive = 2)", function(x, p
   return indexing.masked_select(distances(x, x, p), ops.gt(indices, ops.unsqueeze(indices, 2)))
 end)
 
--- lm.linalg.multi_dot, for its caller `who`.
+-- Computes lm.linalg.multi_dot, for its caller `who`.
 local function multi_dot(who, tensors)
   if not options.is_plain(tensors) or #options.list(who, "tensors", tensors) < 2 then
     fail("%s: expected a list of at least 2 tensors", who)

@@ -1,4 +1,4 @@
---- Differences, quantiles, modes, distinct elements and counts, made of other ops. Indices and labels count from 1.
+--- Computes differences, quantiles, modes, distinct elements and counts, by other ops. Indices and labels count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -72,7 +72,7 @@ ordering.mode = signature.of("mode(x: tensor, dim: dim = -1, keepdim = false)", 
   local last = ops.ones(ops.narrow(values, dim, 1, 1).shape, {dtype = "bool", device = x.device})
   local ends, shape = ops.cat({ops.ne(later, before), last}, dim), {}
   for d = 1, y.ndim do shape[d] = d == dim and n or 1 end
-  local at = ops.reshape(indices_to(n, x), shape) * ends -- where a run of equals ends, 0 elsewhere
+  local at = ops.reshape(indices_to(n, x), shape) * ends -- the end of each run of equals, 0 elsewhere
   local up_to = ops.cummax(at, dim)
   local zero = ops.zeros(last.shape, {dtype = "int64", device = x.device})
   local length = (at - ops.cat({zero, ops.narrow(up_to, dim, 1, n - 1)}, dim)) * ends
@@ -82,7 +82,7 @@ ordering.mode = signature.of("mode(x: tensor, dim: dim = -1, keepdim = false)", 
   return values, from
 end)
 
--- One quantile of lines without NaN, by kthvalue: a sort would order all entries for at most two of them.
+-- Returns one quantile of 1-d slices without NaN, by kthvalue: a sort would order all entries for at most two of them.
 local function quantile_of(x, rank, interpolation)
   local below = math.floor(rank)
   local function at(position) return (ops.kthvalue(x, position + 1, -1, {keepdim = true})) end
@@ -92,7 +92,7 @@ local function quantile_of(x, rank, interpolation)
   return ops.lerp(at(below), at(below + 1), interpolation == "midpoint" and 0.5 or rank - below)
 end
 
--- The quantiles q, a list [m], of lines along the last dim: [..., m].
+-- Returns the quantiles q, a list [m], of slices along the last dim: [..., m].
 local function quantiles_of(x, q, interpolation, without_nan)
   local n, nan = x.shape[x.ndim], ops.isnan(x)
   local one = q.shape[1] == 1 and not q.requires_grad
@@ -162,8 +162,8 @@ end)
 
 -- ---- distinct elements
 
--- The lexicographic order of rows [n, m]: stable sorts by column, from the last to the first. It starts with the first
--- two columns and takes more until all rows differ.
+-- Returns the lexicographic order of rows [n, m] by stable sorts of columns, from the last to the first. It starts with
+-- the first two columns and takes more until all rows differ.
 local function order_of_rows(rows)
   local columns = math.min(2, rows.shape[2])
   while true do
@@ -179,7 +179,7 @@ local function order_of_rows(rows)
   end
 end
 
--- The entries of the first dim that differ from the one before. `order`: their indices before sorting, nil if unsorted.
+-- Finds the entries of the first dim that differ from the one before. `order`: indices before sorting, nil if unsorted.
 local function runs_of(entries, order, return_inverse, return_counts)
   local n = entries.shape[1]
   local later, before = adjacent(entries, 1)
@@ -317,7 +317,7 @@ ordering.histc = signature.of("histc(x: tensor, bins: count = 100, min = 0, max 
     fail("%s: bins from %g to %g are out of the range of %s", who, low, high, values.dtype)
   end
   local bin = (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
-  if min ~= max then -- values outside, and NaN, are counted in one more bin
+  if min ~= max then -- one more bin counts values outside, and NaN
     local within = ops.logical_and(ops.ge(values, low), ops.le(values, high))
     bin:masked_fill_(ops.logical_not(within), bins + 1)
   end

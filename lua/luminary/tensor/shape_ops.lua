@@ -1,4 +1,4 @@
---- Functions that permute, join and split tensors, made of other ops. Dims count from 1.
+--- Permutes, joins and splits tensors, by other ops. Dims count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -196,7 +196,7 @@ end
 
 -- ---- splitting
 
--- Splits dim into views: a number of nearly equal ones, or ones that end before each index of a list.
+-- Splits dim into views: a number of nearly equal ones, or views that end before each index of a list.
 local function tensor_split(who, x, parts, dim)
   dim = dim_of(who, x, dim, at_least(who, x, 1).ndim)
   if core.is_tensor(parts) then parts = parts:totable() end
@@ -211,7 +211,7 @@ local function tensor_split(who, x, parts, dim)
   local list, begin = {}, 1
   parts = arg(who, "indices", parts, "integers")
   for i = 1, #parts + 1 do
-    local stop = parts[i] or n + 1 -- where the next part begins
+    local stop = parts[i] or n + 1 -- the first index of the next part
     if stop == 0 then options.must_be(who, ("indices[%d]"):format(i), "at least 1", stop, "indices start at 1") end
     stop = math.min(math.max(stop < 0 and n + 1 + stop or stop, 1), n + 1)
     list[i] = ops.narrow(x, dim, math.min(begin, n + 1), math.max(stop - begin, 0))
@@ -270,7 +270,7 @@ shape_ops.rot90 = signature.of("rot90(x: tensor, k: integer = 1, dims: integers 
   return ops.transpose(ops.flip(x, k == 1 and b or a), a, b)
 end)
 
--- 1-d indices in which i is repeated counts[i] times.
+-- Returns 1-d indices in which i occurs counts[i] times.
 local function repeated_indices(who, counts, size)
   if counts.dtype ~= "int64" and counts.dtype ~= "int32" then
     options.wrong_dtype(who, "repeats", "int64 or int32", counts, "convert it with :long()")
@@ -281,8 +281,8 @@ local function repeated_indices(who, counts, size)
   end
   if size == 0 then return ops.empty(0, {dtype = "int64", device = counts.device}) end
   if ops.amin(counts):item() < 0 then fail("%s: repeats must not be negative", who) end
-  -- Entry i begins at begins[i]; the running count of beginnings is the index. Entries repeated 0 times begin together
-  -- with the next one.
+  -- Entry i begins at begins[i]; the running count of beginnings is the index. An entry repeated 0 times begins at the
+  -- next one's position.
   local ends = ops.cumsum(counts, 1)
   local begins, how = ends - counts + 1, {dtype = "int64", device = counts.device}
   local total = tonumber(ops.select(ends, 1, size):item())

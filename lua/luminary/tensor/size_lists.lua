@@ -1,5 +1,5 @@
---- The lists of x.shape, x:size() and x:stride(): print shows them, == compares them, and .. converts them to text. The
---- core makes their metatable; options.is_plain is true for them.
+--- Defines the lists of x.shape, x:size() and x:stride(): print shows them, == compares them, and .. converts them to
+--- text. The core makes their metatable; options.is_plain is true for them.
 local core = require "luminary.core"
 
 local sizes = core.sizes
@@ -7,14 +7,14 @@ sizes.__plain = true
 
 function sizes.__tostring(list)
   local parts = {}
-  for i = 1, #list do -- scripts may have changed it: with holes, or itself in it
+  for i = 1, #list do -- scripts may have put holes, or the list itself, into it
     local size = rawget(list, i)
     parts[i] = type(size) == "table" and "{…}" or tostring(size)
   end
   return "{" .. table.concat(parts, ", ") .. "}"
 end
 
--- x.shape[-1] is the last. An absent index is an error, since most calls would drop a size of nil.
+-- Reads x.shape[-1] as the last size. An absent index is an error, since most calls would ignore a nil size.
 function sizes.__index(list, i)
   local n = #list
   if type(i) ~= "number" then return nil end

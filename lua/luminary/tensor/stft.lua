@@ -1,4 +1,4 @@
---- Short-time Fourier transforms, and the windows for them.
+--- Computes short-time Fourier transforms, and windows for them.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -116,7 +116,7 @@ end)
 
 -- ---- windows
 
--- Returns the window of n entries by f(n, whole, dtype), in float64 or dtype; `whole`: the entries of a period.
+-- Returns the window of n entries by f(n, whole, dtype), in float64 or dtype; `whole` is the length of a period.
 local function window(who, n, periodic, dtype, device, f)
   arg(who, "window_length", n, "natural")
   if periodic ~= nil then arg(who, "periodic", periodic, "boolean") end
@@ -126,10 +126,10 @@ local function window(who, n, periodic, dtype, device, f)
   return f(n, periodic == false and n - 1 or n, dtype):to(dtype):to(device)
 end
 
--- Returns 0, step, 2 step, …: n numbers.
+-- Returns n numbers: 0, step, 2 step, ….
 local function steps(n, step) return ops.arange(0, n, 1, {dtype = "float64", device = "cpu"}):mul_(step) end
 
--- a0 - a1 cos(2 pi k / n) + a2 cos(4 pi k / n)
+-- Returns a function for a0 - a1 cos(2 pi k / n) + a2 cos(4 pi k / n).
 local function cosines(a0, a1, a2)
   return function(n, whole, dtype)
     return ops.cosine_window(n, whole, a0, a1, a2 or 0, {dtype = dtype, device = "cpu"})
@@ -162,7 +162,7 @@ stft.bartlett_window = signature.of([[bartlett_window(window_length, periodic: a
   end)
 end)
 
--- Bessel's function I0 by its series, for x from 0 to `largest`.
+-- Computes the Bessel function I0 by its series, for x from 0 to `largest`.
 local function bessel(x, largest)
   local quarter, sum, term = ops.square(x) * 0.25, ops.ones_like(x), ops.ones_like(x)
   for k = 1, 20 + math.ceil(largest * 1.5) do

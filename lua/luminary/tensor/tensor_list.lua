@@ -1,4 +1,4 @@
---- Lists of tensors that methods return, in place of PyTorch's tuples, which users unpack by `a, b = …`.
+--- Makes the lists of tensors that methods return in place of PyTorch's tuples, which users unpack by `a, b = …`.
 local core = require "luminary.core"
 local one_based_list = require "luminary.base.one_based_list"
 
@@ -13,5 +13,5 @@ function list_of_tensors.__index(list, key)
   return at_zero(list, key)
 end
 
--- Makes the table `list` such a list.
+-- Returns the table `list` as such a list.
 return function(list) return setmetatable(list, list_of_tensors) end

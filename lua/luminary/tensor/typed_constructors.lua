@@ -1,5 +1,5 @@
---- Torch's typed constructors: FloatTensor{1, 2} has values, FloatTensor(2, 3) is uninitialized, as in Torch, and
---- FloatTensor() is empty. Returns them by name for the CPU; add(library, device_of) adds them for another device.
+--- Defines Torch's typed constructors: FloatTensor{1, 2} has values, FloatTensor(2, 3) is uninitialized, as in Torch,
+--- and FloatTensor() is empty. Returns them by name for the CPU; add(library, device_of) adds them for another device.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
@@ -17,7 +17,7 @@ local function make(name, device, ...)
   return core.ops.empty(n == 0 and {0} or sizes, how)
 end
 
---- Adds the constructors to a library, for the device that device_of(name) returns at each call.
+--- Adds the constructors to a library; device_of(name) returns their device at each call.
 local function add(library, device_of)
   for name in pairs(dtypes) do
     --- Returns a tensor of the dtype in its name, of given values or sizes.

@@ -1,5 +1,5 @@
---- Boxes in images, as torchvision.ops has them: rows (x1, y1, x2, y2) of a floating tensor [N, 4], with x1 <= x2 and
---- y1 <= y2. Images and boxes count from 1.
+--- Computes with boxes in images, as torchvision.ops does: rows (x1, y1, x2, y2) of a floating tensor [N, 4], with x1
+--- <= x2 and y1 <= y2. Images and boxes count from 1.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -17,14 +17,14 @@ end)
 
 local function side(boxes, i) return boxes:select(2, i) end
 
--- ---- areas and what boxes share
+-- ---- areas and intersections
 
 --- Computes the area of boxes.
 vision.box_area = signature.of("box_area(boxes: boxes)", function(boxes)
   return (side(boxes, 3) - side(boxes, 1)) * (side(boxes, 4) - side(boxes, 2))
 end)
 
--- The area of what each of a has in common with each of b, or with `hull` of what covers both, [N, M].
+-- Returns the area of the intersection, or with `hull` of the enclosing box, of each of a and each of b: [N, M].
 local function shared(a, b, hull)
   local low, high = ops.maximum, ops.minimum
   if hull then low, high = high, low end
@@ -90,7 +90,7 @@ vision.remove_small_boxes = signature.of("remove_small_boxes(boxes: boxes, min_s
   return ops.nonzero(ops.logical_and(ops.ge(wide, min_size), ops.ge(high, min_size))):reshape(-1)
 end)
 
--- ---- the best of those that cover the same
+-- ---- non-maximum suppression
 
 local function check_scores(who, boxes, scores)
   if scores.ndim ~= 1 or scores.shape[1] ~= boxes.shape[1] then
@@ -119,7 +119,7 @@ vision.batched_nms = signature.of([[batched_nms(boxes: boxes, scores: tensor, id
     options.wrong_shape("batched_nms", "idxs", idxs, ("[%d], one for each box"):format(boxes.shape[1]))
   end
   if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
-  local apart = idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- so that boxes of different classes never overlap
+  local apart = idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- separates boxes of different classes
   return vision.nms(boxes + apart:unsqueeze(2), scores, threshold)
 end)
 
@@ -127,7 +127,7 @@ end)
 
 local pooled = "x: tensor, boxes: any, output_size: sizes(2, 1), spatial_scale = 1"
 
--- boxes as rows (image, x1, y1, x2, y2), of a list with the boxes of each image too.
+-- Returns boxes as rows (image, x1, y1, x2, y2), also from a list with the boxes of each image.
 local function rows_of(who, x, boxes)
   if x.ndim ~= 4 then options.wrong_shape(who, "x", x, "[N, C, H, W]") end
   if not x:is_floating_point() then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
@@ -157,8 +157,8 @@ vision.roi_pool = signature.of("roi_pool(" .. pooled .. ")", function(x, boxes, 
   return (ops.roi_pool(x, rows_of("roi_pool", x, boxes), size, scale))
 end)
 
--- Along one side of boxes, from `start`, `each` long a bin: positions from 0 and weights of two pixels each,
--- [K, bins, samples, 2]. `counts` [K, 1, 1]: how many samples count.
+-- Returns sample points along one side of boxes, from `start`, with bins of length `each`: positions from 0 and weights
+-- of two pixels each, [K, bins, samples, 2]. `counts` [K, 1, 1]: the number of samples that count.
 local function line_of(start, each, bins, samples, counts, size)
   local how = {device = start.device, dtype = start.dtype}
   local bin, sample = ops.arange(bins, how):view(1, bins, 1), ops.arange(samples, how)
@@ -207,7 +207,7 @@ vision.roi_align = signature.by_name("roi_align(" .. pooled .. ", sampling_ratio
   local y, y_weight = along(3, 5, rows, height)
   local z, z_weight = along(2, 4, columns, width)
   local taps_y, taps_x = y.shape[3] * 2, z.shape[3] * 2
-  -- [taps of rows, taps of columns, K, rows, columns]
+  -- Views of shape [taps of rows, taps of columns, K, rows, columns]
   local function down(v) return v:view(count, rows, taps_y):permute(3, 1, 2):reshape(taps_y, 1, count, rows, 1) end
   local function across(v)
     return v:view(count, columns, taps_x):permute(3, 1, 2):reshape(1, taps_x, count, 1, columns)

@@ -1,5 +1,5 @@
---- Files of images: JPEG by libjpeg-turbo, PNG by libpng, WebP, GIF and TIFF by their libraries, and BMP. Pixels are
---- torchvision's and PIL's, those of a JPEG to within the level by which versions of libjpeg-turbo differ.
+--- Reads and writes image files: JPEG by libjpeg-turbo, PNG by libpng, WebP, GIF and TIFF by their libraries, and BMP.
+--- Pixels equal torchvision's and PIL's, for JPEG up to a difference between versions of libjpeg-turbo.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -52,7 +52,7 @@ image.open_image = signature.of("open_image(path, {" .. header_options .. "})", 
   return Encoded(read_file(path), opts)
 end)
 
--- The pixels of bytes, by the options of reading.
+-- Returns the pixels of bytes, by the options of reading.
 local function decoded(bytes, name, o)
   local encoded = Encoded(bytes, name, o.max_pixels, o.apply_exif_orientation, o.allow_corrupt)
   return encoded:decode(o.mode, o.crop, o.at_least)

@@ -1,4 +1,4 @@
---- Many images as one.
+--- Arranges images in a grid, and saves it.
 local core = require "luminary.core"
 local image = require "luminary.vision.image_files"
 local options = require "luminary.base.options"
@@ -11,7 +11,7 @@ local grid = {}
 local grid_options = [[nrow: count = 8, padding: natural = 2, normalize = false, value_range: table,
   scale_each = false, pad_value = 0]]
 
--- [N, C, H, W] of what stands for images; gray ones get three channels.
+-- Converts images to [N, C, H, W]; gray images get three channels.
 local function batch_of(who, images)
   local batch = images
   if type(images) == "table" then batch = ops.stack(images) end
@@ -25,7 +25,7 @@ local function batch_of(who, images)
   return batch.shape[2] == 1 and batch:expand(-1, 3, -1, -1) or batch
 end
 
--- In place, from low to high (the least and the greatest value) to 0 to 1.
+-- Scales x in place from [low, high] (by default the minimum and the maximum) to [0, 1].
 local function normalize(x, range)
   local low = range and range[1] or x:min():item()
   local high = range and range[2] or x:max():item()

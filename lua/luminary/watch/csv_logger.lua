@@ -16,7 +16,7 @@ local function number(v)
   return tonumber(short) == v and short or ("%.17g"):format(v)
 end
 
--- The columns of a first line.
+-- Returns the columns of a header line.
 local function columns_of(line)
   local columns, from = {}, 1
   while from <= #line + 1 do
@@ -35,7 +35,7 @@ local function columns_of(line)
 end
 
 local function read_all(path)
-  local file = paths.filep(path) and io.open(path, "r") -- a device may have no end
+  local file = paths.filep(path) and io.open(path, "r") -- a device may be endless
   local text = file and file:read "*a" or ""
   if file then file:close() end
   return text
@@ -59,7 +59,7 @@ local function header_of(self)
   return table.concat(cells, ",") .. "\n"
 end
 
--- Replaces the file by one with the columns that its rows lack; false if it cannot be written.
+-- Replaces the file by one with columns that its rows lack; returns false if it cannot be written.
 local function widen(self)
   if not self.file:flush() then return false end
   local header, rows = read_all(self.path):match "^([^\n]*)\n(.*)$"
@@ -69,7 +69,7 @@ local function widen(self)
   return self.file:replace {header_of(self), (rows:gsub("\n", lacking .. "\n"))}
 end
 
--- Writes the row that is complete.
+-- Writes the completed row.
 local function write_row(self)
   local row = self.row
   self.row = nil
@@ -101,7 +101,7 @@ function CSVLogger:write_scalars(values, step, time, _style)
   for tag, value in pairs(values) do self.row[tag] = value end
 end
 
---- Writes all rows to the file, that of the last step too.
+--- Writes all rows to the file, including the last step's.
 function CSVLogger:flush()
   if not self.enabled then return end
   write_row(self)

@@ -1,5 +1,5 @@
---- event_file: TensorBoard's event files: TFRecord files of protocol buffers.
---- Schemas: tensorboard/compat/proto/*.proto, tensorboard/plugins/hparams/{api,plugin_data}.proto.
+--- event_file: Writes TensorBoard's event files: TFRecord files of protocol buffers. Schemas:
+--- tensorboard/compat/proto/*.proto, tensorboard/plugins/hparams/{api,plugin_data}.proto.
 local bit = require "bit"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
@@ -68,7 +68,7 @@ local function little_endian(x)
   return string.char(band(x, 255), band(rshift(x, 8), 255), band(rshift(x, 16), 255), rshift(x, 24))
 end
 
--- The checksum as it is stored: rotated and moved, since the checksum of bytes with their own would be a constant.
+-- Returns the checksum as stored: rotated, plus a constant, since bytes with their checksum have a constant checksum.
 local function masked_crc(bytes)
   local crc = bit.tobit(core.crc32c(bytes, 0))
   return little_endian(bit.tobit(bor(rshift(crc, 15), lshift(crc, 17)) + 0xa282ead8))
@@ -82,9 +82,9 @@ end
 
 -- ---- files
 
-local made = 0 -- of this process: names differ
+local made = 0 -- files of this process, for distinct names
 
---- Returns the machine's name as names of files and folders have it.
+--- Returns the machine's name for names of files and folders.
 function event_file.host() return hostname() or "localhost" end
 
 local EventFile = class.root "EventFile"

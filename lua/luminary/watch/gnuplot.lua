@@ -1,4 +1,4 @@
---- gnuplot: Draws scripts of the program gnuplot, as text for the terminal or into a PNG or SVG file.
+--- gnuplot: Runs scripts of the program gnuplot, and draws to the terminal or into a PNG or SVG file.
 local core = require "luminary.core"
 local characters = require "luminary.base.characters"
 local options = require "luminary.base.options"
@@ -10,24 +10,24 @@ local gnuplot = {}
 
 local LIMIT = 60 -- seconds for a drawing
 
---- Returns a text as gnuplot shows it literally. All but letters and spaces are octal escapes, so that a text neither
---- ends the string nor has commands or macros: the '' of single quotes fails at the start of a string (5.4). A digit
---- would continue an escape.
+--- Returns a text that gnuplot shows literally. All except letters and spaces are octal escapes, so that a text can
+--- neither end the string nor contain commands or macros: '' in single quotes fails at the start of a string (5.4), and
+--- a digit would continue an escape.
 function gnuplot.quoted(text)
   local shown = printable_name((text:gsub("%s", " ")), 300)
   return '"' .. shown:gsub("[^%a ]", function(byte) return ("\\%03o"):format(byte:byte()) end) .. '"'
 end
 local quoted = gnuplot.quoted
 
---- Returns a list of tics, {text, …} at 0, 1, …, as gnuplot reads it: a tic's text is a format, too.
+--- Returns a list of tics, {text, …} at 0, 1, …, for gnuplot, which reads a tic's text as a format.
 function gnuplot.tics(names)
   local list = {}
   for i, name in ipairs(names) do list[i] = ("%s %d"):format(quoted((name:gsub("%%", "%%%%"))), i - 1) end
   return "(" .. table.concat(list, ", ") .. ")"
 end
 
---- Returns the commands that set the title and the labels of the axes. columns: those of the terminal, nil for a file.
---- A terminal shows no text that is too wide, nor any that is rotated: there the y label is above the axis.
+--- Returns the commands that set the title and the labels of the axes. columns: the terminal's width, nil for a file. A
+--- terminal omits text that is too wide or rotated: there the y label is above the axis.
 function gnuplot.labels(opts, columns)
   local function shown(text) return quoted(columns and characters.first(text, columns - 12) or text) end
   local y = columns and "set label 1 %s at graph 0, graph 1 offset -4, 1" or "set ylabel %s"
@@ -35,7 +35,7 @@ function gnuplot.labels(opts, columns)
     shown(opts.xlabel), y:format(shown(opts.ylabel)))
 end
 
--- The commands that select where to draw, for each ending of a path; without a path ("dumb"), characters.
+-- The commands that select the output by a path's extension; without a path ("dumb"), characters.
 local terminals = {
   dumb = function(size, mono)
     return ("set terminal dumb size %d, %d noenhanced %s"):format(size[1], size[2],
@@ -54,11 +54,11 @@ if (strstrt(GPVAL_TERMINALS, ' pngcairo ') > 0) {
   end,
 }
 
--- Runs gnuplot on a script whose output is a file, `out`.
+-- Runs gnuplot on a script whose output is the file `out`.
 local function run(who, program, script, path, out)
   core.write_pieces(path, {script}, who)
-  -- -d: without the user's settings, so that equal calls draw equal pictures
-  -- without what is preloaded here, an allocator or a sanitizer, which are not for gnuplot
+  -- The option -d ignores the user's settings, so that equal calls draw equal pictures. LD_PRELOAD, for an allocator or
+  -- a sanitizer of this process, must not affect gnuplot.
   local result = run_command.run(program, {"gnuplot", "-d", path}, LIMIT, nil, "LD_PRELOAD")
   if result.timed_out then options.fail("%s: gnuplot did not finish within %d s", who, result.timed_out) end
   local file = io.open(out, "rb")
@@ -71,13 +71,13 @@ local function run(who, program, script, path, out)
   return picture
 end
 
--- Text of the dumb terminal without the form feed at its start, and without empty ends.
+-- Returns the dumb terminal's text without its form feed and without empty ends.
 local function trimmed(text)
   return text:gsub("\f", ""):gsub(" +\n", "\n"):gsub("^%s*\n", ""):match "^(.-)%s*$" .. "\n"
 end
 
---- Draws a script into the file of a path, or without one on standard output. size: pixels, or columns and rows.
---- mono: without colors on the terminal.
+--- Draws a script into the file at a path, or without one on standard output. size: pixels, or columns and rows. mono:
+--- true for no colors on the terminal.
 function gnuplot.draw(who, path, size, lines, mono)
   local program = run_command.find("gnuplot", os.getenv "PATH" or "")
   if not program then

@@ -17,7 +17,7 @@ JSONLogger.init = signature.of("JSONLogger(path: string, {append = false, *, wal
   self.file = log_file.open("JSONLogger", path, opts.append, 0)
 end)
 
--- JSON has neither NaN nor infinity.
+-- Removes NaN and infinity, which JSON lacks.
 local function finite(value)
   if type(value) == "number" then return value - value == 0 and value or nil end
   if type(value) ~= "table" then return value end

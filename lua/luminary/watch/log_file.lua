@@ -1,4 +1,4 @@
---- log_file: Files that grow while a program runs.
+--- log_file: Writes files that grow while a program runs.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -20,12 +20,12 @@ end
 
 local LogFile = class.root "LogFile"
 
--- Bytes that are kept for a file that cannot be written just now; further entries are lost. BUFFER of them are a reason
--- to try again.
+-- Bytes to collect before another try to write a file that could not be written, and bytes to keep for it; further
+-- entries are lost.
 local BUFFER, KEPT = 65536, 1048576
 
---- log_file.open(who, path, keep, every): Opens a file, after making its folder. keep: what it has stays. Entries are
---- written at once. A failure to write is a warning, and ends no training: every `every` seconds an entry tries again.
+--- log_file.open(who, path, keep, every): Opens a file, after making its folder; keep: true to keep its contents.
+--- Entries are written at once. A failure warns and ends no training: every `every` seconds an entry tries again.
 function LogFile:init(who, path, keep, every)
   self.who, self.path, self.every, self.tried = who, path, every, 0
   self.waiting, self.bytes, self.lost = {}, 0, 0
@@ -52,7 +52,7 @@ local function succeed(self)
   return true
 end
 
---- Writes what waits; false if that failed.
+--- Writes the waiting entries; returns false on failure.
 function LogFile:flush()
   if self.is_closed or #self.waiting == 0 then return true end
   self.tried = core.time()
@@ -73,10 +73,10 @@ function LogFile:write(...)
   if not self.has_failed or core.time() - self.tried >= self.every or self.bytes > BUFFER then self:flush() end
 end
 
---- Counts an entry that cannot be kept.
+--- Counts a lost entry.
 function LogFile:lose() self.lost = self.lost + 1 end
 
---- Replaces what the file has by a list of strings, at once: after a failure, false, it is as before.
+--- Replaces the file's contents by a list of strings, atomically: after a failure, false, they are unchanged.
 function LogFile:replace(pieces)
   local ok, problem = pcall(core.write_pieces, self.path, pieces)
   if not ok then return fail(self, problem) end

@@ -1,5 +1,5 @@
---- watch.logger: The interface that watch.SummaryWriter, watch.JSONLogger and watch.CSVLogger share. A logger writes on
---- rank 0 alone, unless {all_ranks = true}.
+--- watch.logger: Defines the interface of watch.SummaryWriter, watch.JSONLogger and watch.CSVLogger. A logger writes
+--- only on rank 0, unless {all_ranks = true}.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -7,7 +7,7 @@ local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local wall_time = require("luminary.watch.log_file").wall_time
 
---- watch.Logger(): The interface of loggers; a class of the script may extend one of them.
+--- watch.Logger(): Defines the interface of loggers; a class of the script may extend one of them.
 local Logger = class.root "watch.Logger"
 
 --- Sets up a logger; returns whether it writes on this rank.
@@ -24,8 +24,8 @@ for name in ([[
   add_custom_scalars_multilinechart add_custom_scalars_marginchart add_image_with_boxes add_histogram_raw
 ]]):gmatch "%S+" do Logger.__missing[name] = lacking end
 
--- A subclass defines what it can write: write_scalars(values, step, time, style), of a table by tag,
--- write_histogram, write_image, write_text(tag, value, step, time), write_hparams(hparams, metrics, step, time,
+-- Methods that subclasses define, as far as they support them: write_scalars(values, step, time, style) of a table by
+-- tag, write_histogram, write_image, write_text(tag, value, step, time), write_hparams(hparams, metrics, step, time,
 -- run_name, domains), write_graph(model, inputs, time), flush and close.
 Logger.__inner = {
   "start", "write_scalars", "write_scalar_group", "write_histogram", "write_image", "write_text", "write_hparams",
@@ -68,7 +68,7 @@ Logger.add_scalar = signature.of("add_scalar(tag: string, scalar_value, " .. at
     double and "double" or new_style and "float" or nil)
 end)
 
---- Adds several numbers to the log: those of a table by name, such as the values of a lm.metrics.MetricCollection.
+--- Adds several numbers to the log, a table by name, such as the values of a lm.metrics.MetricCollection.
 Logger.log_metrics = signature.of("log_metrics(metrics: table, step: integer?, walltime: number?)",
   function(self, metrics, step, time)
   if not self.enabled then return end -- reads no tensors
@@ -85,7 +85,7 @@ Logger.add_scalars = signature.of("add_scalars(main_tag: string, tag_scalar_dict
   write(self, "scalars", named, step, time)
 end)
 
--- 1549 edges from -1e20 to 1e20, each 1.1 times as far from 0 as the last, as TensorFlow's histograms have.
+-- Returns 1549 edges from -1e20 to 1e20, each 1.1 times as far from 0 as the last, as in TensorFlow's histograms.
 local function tensorflow_edges()
   local edges, v = {}, 1e-12
   while v < 1e20 do
@@ -101,7 +101,7 @@ end
 
 local default_edges
 
--- Edges of buckets: as above, a number of equal buckets, or a list of edges.
+-- Returns edges of buckets: TensorFlow's, a number of equal buckets, or the given list of edges.
 local function edges_of(bins, x)
   if bins == "tensorflow" then
     default_edges = default_edges or tensorflow_edges()
@@ -123,7 +123,7 @@ local function edges_of(bins, x)
   return list
 end
 
--- Joins buckets, so that there are about max_bins, fewer than twice as many.
+-- Joins buckets to about max_bins, fewer than twice that number.
 local function join_buckets(edges, counts, max_bins)
   local each = math.max(1, math.floor(#counts / max_bins))
   local new_edges, new_counts = {}, {}
@@ -136,8 +136,8 @@ local function join_buckets(edges, counts, max_bins)
   return new_edges, new_counts
 end
 
--- The histogram of a tensor's finite elements: {min, max, num, sum, sum_squares, bucket_limit, bucket}, where
--- bucket[i] counts those up to bucket_limit[i]. Empty buckets at both ends are left out, but one.
+-- Returns the histogram of a tensor's finite elements: {min, max, num, sum, sum_squares, bucket_limit, bucket}, where
+-- bucket[i] counts elements up to bucket_limit[i]. Of empty buckets at each end, one remains.
 local function histogram_of(values, bins, max_bins)
   if type(values) == "table" then values = core.tensor(values) end
   local x = options.arg("add_histogram", "values", values, "tensor"):detach():double():reshape(-1)
@@ -147,7 +147,7 @@ local function histogram_of(values, bins, max_bins)
   local n = #edges - 1
   local sorted = core.tensor(edges, {dtype = "float64", device = x.device})
   local place = core.ops.searchsorted(sorted, x, {right = true}) -- 1 + the number of edges up to x
-  place = core.ops.where(x:eq(edges[n + 1]), n + 1, place) -- the last bucket has its right edge, too
+  place = core.ops.where(x:eq(edges[n + 1]), n + 1, place) -- the last bucket includes its right edge
   local counts = place:bincount({minlength = n + 2}):narrow(1, 2, n):double():totable()
   if max_bins and n > max_bins then edges, counts = join_buckets(edges, counts, max_bins) end
   local first, last = 1, #counts
@@ -171,7 +171,7 @@ Logger.add_histogram = signature.of([[add_histogram(tag: string, values: any, gl
   write(self, "histogram", tag, histogram_of(values, bins, most), step, time or wall_time())
 end)
 
--- An image as uint8 [C, H, W]: floats from 0 to 1 become 0 to 255. A batch becomes a grid of 8 columns.
+-- Converts an image to uint8 [C, H, W]: floats from 0 to 1 become 0 to 255. A batch becomes a grid of 8 columns.
 local function image_of(who, image, formats)
   if #formats ~= image.ndim or formats:find "[^NCHW]" then
     local bound = ("%d letters of N, C, H and W, one for each dim of the image"):format(image.ndim)
@@ -231,17 +231,17 @@ Logger.add_hparams = signature.of([[add_hparams(hparam_dict: table, metric_dict:
     domains or {})
 end)
 
---- Adds the graph of a model: its modules, and which of them got what others returned for these inputs.
+--- Adds the graph of a model: its modules, and how their results for these inputs flow between them.
 Logger.add_graph = signature.of([[add_graph(model: module, input_to_model: any, verbose: lacks = false,
   use_strict_trace: lacks = true)]], function(self, model, inputs)
   if core.is_tensor(inputs) then inputs = {inputs} end
   write(self, "graph", model, options.arg("add_graph", "input_to_model", inputs, "list"), wall_time())
 end)
 
---- Writes what was added to the file.
+--- Writes all added entries to the file.
 function Logger:flush() if self.enabled then self.file:flush() end end
 
---- Writes what was added, and closes the file.
+--- Writes all added entries, and closes the file.
 function Logger:close() if self.enabled then self.file:close() end end
 
 return Logger

@@ -1,10 +1,10 @@
---- module_calls.trace(model, inputs): Calls a model in eval mode without changing it, and returns what its modules did.
+--- module_calls.trace(model, inputs): Calls a model in eval mode without changing it, and returns its modules' calls.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local module_calls = {}
 
--- The tensors in a value, in order.
+-- Returns the tensors in a value, in order.
 local function tensors_in(value, list, met)
   list, met = list or {}, met or {}
   if core.is_tensor(value) then
@@ -19,7 +19,7 @@ local function tensors_in(value, list, met)
   return list
 end
 
--- Their shapes, and the bytes of all of them.
+-- Returns the tensors' shapes, with their total bytes.
 local function shapes_of(tensors)
   local shapes = {bytes = 0}
   for i, t in ipairs(tensors) do
@@ -28,19 +28,19 @@ local function shapes_of(tensors)
   return shapes
 end
 
--- The value with each tensor replaced by f(tensor).
+-- Returns the value with each tensor replaced by f(tensor).
 local function replace(value, f, made)
   if core.is_tensor(value) then return f(value) end
   if not options.is_plain(value) then return value end
   made = made or {}
-  if made[value] then return made[value] end -- which may hold itself
+  if made[value] then return made[value] end -- it may contain itself
   local out = {}
   made[value] = out
   for key, each in pairs(value) do out[key] = replace(each, f, made) end
   return out
 end
 
--- Runs f with the model in eval mode, and puts back each module's mode, also after an error.
+-- Runs f with the model in eval mode, and restores each module's mode, also after an error.
 local function in_eval_mode(model, f)
   local modes = {}
   for _, module in model:named_modules() do modes[module] = module.training end
@@ -52,15 +52,15 @@ local function in_eval_mode(model, f)
 end
 
 --- Returns a list of calls in the order in which they begin: {path, module, depth, inputs, outputs: lists of shapes,
---- with bytes, is_leaf: whether it called no other module}, and with `edges` also from: the calls of leaves, or
---- "input", whose results its inputs are computed from. At the end is the call of an imaginary module "output".
+--- with bytes, is_leaf: true if it called no other module}, and with `edges` also from: the calls of leaves, or
+--- "input", from whose results its inputs are computed. The last call is that of an imaginary module "output".
 ---
---- Edges come from autograd: the results of each leaf are cut off from their graph, so that the inputs of the next ones
---- depend exactly on those results that they are computed from directly.
+--- Edges are found by autograd: each leaf's results are detached from their graph, so that the inputs of later calls
+--- depend only on the results from which they are directly computed.
 function module_calls.trace(model, inputs, edges)
   local calls, handles, sources, open = {}, {}, {}, {}
 
-  -- A tensor in place of t that a later input can be traced to.
+  -- Returns a tensor in place of t to which a later input can be traced.
   local function cut(t, origin)
     if not t:is_floating_point() then
       sources[#sources + 1] = {tensor = t, origin = origin}
@@ -68,10 +68,10 @@ function module_calls.trace(model, inputs, edges)
     end
     local leaf = t:detach():requires_grad_(true)
     sources[#sources + 1] = {tensor = leaf, origin = origin, floating = true}
-    return leaf:clone() -- into which the model may write in place
+    return leaf:clone() -- the model may write it in place
   end
 
-  -- The origins of tensors, each once.
+  -- Returns the origins of tensors, each once.
   local function origins_of(tensors)
     local found, list = {}, {}
     local function add(origin)
@@ -105,7 +105,7 @@ function module_calls.trace(model, inputs, edges)
       if open[1] then open[#open].is_leaf = false end
       local call = {
         path = path, module = module, depth = #open, is_leaf = true, inputs = shapes_of(tensors),
-        outputs = shapes_of {}, -- those of a call that fails in a pcall
+        outputs = shapes_of {}, -- for a call that fails in a pcall
         from = edges and origins_of(tensors) or nil,
       }
       calls[#calls + 1], open[#open + 1] = call, call
@@ -113,7 +113,7 @@ function module_calls.trace(model, inputs, edges)
     handles[#handles + 1] = module:register_forward_hook(function(_, _, ...)
       local results = options.pack(...)
       local call
-      repeat call = table.remove(open) until call.module == module -- calls that failed are still open
+      repeat call = table.remove(open) until call.module == module -- failed calls are still open
       call.outputs = shapes_of(tensors_in {unpack(results, 1, results.n)})
       if not (edges and call.is_leaf) then return end
       for i = 1, results.n do

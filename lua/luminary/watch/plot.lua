@@ -14,8 +14,8 @@ local plot = {}
 local fail = options.fail
 local quoted = gnuplot.quoted
 
-local PIXELS = {800, 480} -- of curves
-local MOST_POINTS = 12000 -- of a curve; gnuplot draws these in about a second, 10^6 in minutes
+local PIXELS = {800, 480} -- size of a chart of curves
+local MOST_POINTS = 12000 -- in a curve; gnuplot draws these in about a second, 10^6 in minutes
 local COLORS = {"#3f6fd8", "#e8710a", "#2a9d4a", "#c2362f", "#8a56c2", "#7a5a48", "#d863a8", "#666666"}
 
 local function check_path(who, path)
@@ -28,7 +28,7 @@ end
 
 -- ---- curves
 
--- The numbers of a 1-d tensor, or of a list of numbers and tensors of one element.
+-- Returns the numbers of a 1-d tensor, or of a list of numbers and tensors of one element.
 local function numbers_of(who, name, values)
   if core.is_tensor(values) then
     if values.ndim ~= 1 then options.wrong_shape(who, name, values, "[points]") end
@@ -42,7 +42,7 @@ local function numbers_of(who, name, values)
   return list
 end
 
--- Lists of numbers, from the numbers of one curve, a 2-d tensor or a list of curves.
+-- Returns lists of numbers, from the numbers of one curve, a 2-d tensor or a list of curves.
 local function curves_of(who, name, values)
   local curves = {}
   if core.is_tensor(values) then
@@ -64,7 +64,7 @@ local function curves_of(who, name, values)
   return curves
 end
 
--- The x values of each curve: from 1 on without `x`.
+-- Returns the x values of each curve: 1, 2, … without `x`.
 local function x_of(who, x, curves)
   local given, all = x ~= nil and curves_of(who, "x", x), {}
   if given and #given ~= 1 and #given ~= #curves then options.wrong_length(who, "x", #curves, "curve", #given) end
@@ -79,10 +79,10 @@ local function x_of(who, x, curves)
   return all
 end
 
--- Whether gnuplot can draw a coordinate: it computes with ranges in double.
+-- Returns true if gnuplot can draw a coordinate: it computes with ranges in double.
 local function is_drawn(value, log) return math.abs(value) < 1e300 and (not log or value > 0) end
 
--- Adds the points from one to another: the first, the last, and those of the least and greatest coordinates.
+-- Adds points between two indices: the first, the last, and those of the minimal and maximal coordinates.
 local function add_extremes(lines, x, y, from, to)
   local kept = {from, to}
   if to - from > 1 then
@@ -102,8 +102,8 @@ local function add_extremes(lines, x, y, from, to)
 end
 
 -- Adds the points of a curve to `lines`, an empty line in place of those that cannot be drawn. Of more than MOST_POINTS
--- the extremes of short pieces stand for all, which looks the same. Returns the number of points, and whether one has
--- no neighbor, so that a line would not show it.
+-- it adds the extremes of short pieces, which look the same. Returns the number of points, and true if one has no
+-- neighbor, so that a line would not show it.
 local function add_points(lines, x, y, opts)
   local piece = #y > MOST_POINTS and math.ceil(6 * #y / MOST_POINTS) or 1
   local count, run, lonely, from = 0, 0, false, nil
@@ -122,8 +122,8 @@ local function add_points(lines, x, y, opts)
   return count, lonely
 end
 
--- The line that lets an axis of close numbers tell its tics apart, such as 1e9 and 1e9 + 1; nil where gnuplot's own
--- six digits do.
+-- Returns the line that lets an axis distinguish tics of close numbers, such as 1e9 and 1e9 + 1; nil if gnuplot's own
+-- six digits suffice.
 local function tics_format(axis, lists, log)
   local low, high = math.huge, -math.huge
   for _, list in ipairs(lists) do
@@ -136,10 +136,10 @@ local function tics_format(axis, lists, log)
   return ("set format %s '%%.%dg'"):format(axis, math.min(math.ceil(math.log10(most / range)) + 3, 16))
 end
 
--- The rows of a chart on the terminal: about two fifths as high as wide, since a character is twice as high.
+-- Returns the columns and rows of a chart: a character is twice as high as wide, so it has about 0.3 rows a column.
 local function chart_size()
   local columns, rows = terminal.size()
-  columns = math.max(columns - 1, 30) -- a line of all columns would wrap on some terminals
+  columns = math.max(columns - 1, 30) -- a full line wraps on some terminals
   return {columns, math.max(12, math.min(rows - 2, math.floor(columns * 0.3)))}
 end
 
@@ -188,8 +188,8 @@ end)
 
 -- ---- confusion matrices
 
-local CHARACTER = {8, 14} -- pixels of a character in a file, about
-local CELL, MOST = 48, 1800 -- pixels of a cell at least, where the matrix has no more than MOST
+local CHARACTER = {8, 14} -- about the pixels of a character in a file
+local CELL, MOST = 48, 1800 -- least pixels of a cell, most of a matrix
 
 local function longest_of(list)
   local most = 0
@@ -197,7 +197,7 @@ local function longest_of(list)
   return most
 end
 
--- Texts of the cells, row by row: integers, or two decimals; none for NaN.
+-- Returns the texts of the cells, row by row: integers, or two decimals; none for NaN.
 local function cell_texts(values)
   local integral, texts = true, {}
   for i, value in ipairs(values) do
@@ -210,7 +210,7 @@ local function cell_texts(values)
   return texts
 end
 
--- The size of the drawing on the terminal, and its lines of tics and margins; nil where the numbers do not fit.
+-- Returns the size of the drawing on the terminal, and its lines of tics and margins; nil if the numbers do not fit.
 local function text_layout(n, names, width, opts)
   local left = math.min(longest_of(names), 20) + 3
   local cell = math.min(math.floor((terminal.size() - left - 4) / n), math.max(width, math.min(left - 3, 10)) + 2)
@@ -224,8 +224,8 @@ local function text_layout(n, names, width, opts)
   }
 end
 
--- The same in a file, and whether cells have numbers, where there is room. Of names that would overlap some are left
--- out. Everything has its position in pixels: gnuplot's own would depend on its estimate of the names' widths.
+-- Returns the same for a file, and true if cells have room for numbers. Some of the names that would overlap are
+-- omitted. All positions are in pixels: gnuplot's own would depend on its estimate of the names' widths.
 local function pixel_layout(n, names, width, opts)
   local cell = math.floor(math.min(math.max(CHARACTER[1] * width + 16, CELL), MOST / n))
   local step, longest = math.ceil(CHARACTER[2] / cell), CHARACTER[1] * longest_of(names)
@@ -247,7 +247,7 @@ local function pixel_layout(n, names, width, opts)
   }, has_numbers
 end
 
--- A matrix as an image: shades from low to high.
+-- Draws a matrix as an image: shades from low to high.
 local function draw_shades(matrix, low, high, opts)
   if opts.title ~= "" then io.stdout:write(opts.title, "\n") end
   text_image.draw(((matrix - low) / (high - low)):nan_to_num(0):unsqueeze(1))
@@ -303,7 +303,7 @@ end)
 
 -- ---- images
 
--- An SVG file with the PNG in it.
+-- Returns an SVG file that contains the PNG.
 local function svg_of(png, width, height)
   return ([[
 <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 %d %d">

@@ -1,4 +1,4 @@
---- watch.progress: Progress bars: one line on a terminal that is drawn again and again, plain lines elsewhere.
+--- watch.progress: Draws progress bars: one line that is redrawn on a terminal, plain lines elsewhere.
 local core = require "luminary.core"
 local characters = require "luminary.base.characters"
 local class = require "luminary.base.class"
@@ -23,32 +23,32 @@ end
 local Progress = class.root("Progress")
 local WIDTH, EVERY = 20, 0.1 -- characters of the bar, seconds between two drawings
 
---- `done` steps were made before (a resumed run): they do not count in the estimate of the remaining time.
+--- Creates a bar; `done` steps were made before (a resumed run) and do not count in the estimate of time left.
 Progress.init = signature.of([[Progress(total: natural?, {done: natural = 0, desc = "", lines_every: positive = 10,
   disable = false})]], function(self, total, opts)
   self.total, self.skipped, self.done, self.desc = total, opts.done, opts.done, opts.desc
   self.lines_every, self.text = opts.lines_every, ""
   self.began, self.drawn = core.time(), 0
-  local shown = not opts.disable and rank_and_size() == 0 -- of several ranks the first shows bars, for all
+  local shown = not opts.disable and rank_and_size() == 0 -- the first of several ranks shows bars, for all
   self.visible = shown and progress.on_terminal()
   self.in_lines = shown and not self.visible
-  if self.in_lines then self.drawn = self.began end -- the first line comes after lines_every
+  if self.in_lines then self.drawn = self.began end -- the first line appears after lines_every
 end)
 
--- Seconds until all steps are made at the rate so far, or nil.
+-- Returns the seconds until all steps are made at the rate so far, or nil.
 local function seconds_left(self, now)
   local made = self.done - self.skipped
   if not self.total or made <= 0 then return nil end
   return (now - self.began) / made * math.max(self.total - self.done, 0)
 end
 
--- A value after the bar: "loss=0.123".
+-- Returns a value's text after the bar: "loss=0.123".
 local function shown(value)
   if core.is_tensor(value) then value = value:item() end
   return type(value) == "number" and ("%.4g"):format(value) or tostring(value)
 end
 
--- The text after the bar. Tensors are read only here: on a GPU this waits.
+-- Returns the text after the bar. Only this reads tensors, which waits for a GPU.
 local function text_of(self)
   if not self.values then return self.text end
   local parts = {}
@@ -56,7 +56,7 @@ local function text_of(self)
   return table.concat(parts, " ")
 end
 
--- What follows the bar: count, time, and the text, which a narrow terminal cuts first.
+-- Returns the text that follows the bar: count, time, and the user's text, which a narrow terminal cuts first.
 local function state(self, now)
   local left, parts = seconds_left(self, now), {}
   parts[1] = self.total and ("%d/%d"):format(self.done, self.total) or tostring(self.done)
@@ -66,11 +66,11 @@ local function state(self, now)
   return table.concat(parts, "  ")
 end
 
--- The bar is as long as the rest of the line allows.
+-- Returns the line; the bar is as long as the rest of the line allows.
 local function line_of(self, now)
   local desc, after = self.desc ~= "" and self.desc .. " " or "", state(self, now)
   if not self.visible then return desc .. after end
-  desc, after = desc:gsub("%c", " "), after:gsub("%c", " ") -- one line
+  desc, after = desc:gsub("%c", " "), after:gsub("%c", " ") -- keeps one line
   local columns, bar = terminal.size() - 1, ""
   local width = math.min(WIDTH, columns - characters.columns(desc .. after) - 3)
   if self.total and width > 0 then
@@ -86,11 +86,11 @@ local function put(...)
   io.stdout:flush()
 end
 
--- The cursor waits at the bar's first character: where a narrowed terminal wraps the bar, all of its rows are below.
+-- Erases the bar from its first character, where the cursor waits: if a narrowed terminal wraps it, all rows are below.
 local ERASE = "\r\27[J"
 
--- While a bar is on the screen, print removes it first; it is drawn again, below, when it changes. A print of the
--- script's own is left as it is.
+-- Wraps print while a bar is on the screen: it removes the bar, which is drawn again, below, when it changes. A print
+-- that the script replaced is not wrapped.
 local on_screen, print = nil, print
 
 local function print_above(...)
@@ -139,7 +139,7 @@ Progress.set_postfix = signature.of("set_postfix(values: table)", function(self,
   end
 end)
 
---- Iterates as `iterator` does, with a step for each turn; a bar that is not complete at the end is removed.
+--- Iterates as `iterator` does, and counts a step for each iteration; an incomplete bar is removed at the end.
 ---   for x, y in bar:over(loader:epoch(1)) do … end
 function Progress:over(iterator, of, control)
   options.arg("over", "iterator", iterator, "callable")

@@ -1,8 +1,8 @@
 --- protobuf.encoder(schema): Returns encode(name, message), the bytes of a message in Protocol Buffers' wire format
 --- (protobuf.dev/programming-guides/encoding). The schema has the fields of each message: NAME = {field = {number,
---- kind}}, where kind is double, float, int, bool, bytes, string or the name of a message; "[]" makes a list of it. A
---- string becomes UTF-8, since readers refuse a message with another one. Fields that are nil are left out. An integer
---- is of at most 53 bits.
+--- kind}}, where kind is double, float, int, bool, bytes, string or the name of a message; "[]" makes a list of it.
+--- Strings are converted to UTF-8, since readers reject others. Fields that are nil are omitted. Integers have at most
+--- 53 bits.
 local characters = require "luminary.base.characters"
 local ffi = require "ffi"
 
@@ -10,7 +10,7 @@ local doubles, floats = ffi.typeof "double[?]", ffi.typeof "float[?]"
 
 local function varint(n)
   if n >= 0 and n < 128 then return string.char(n) end
-  local bytes, rest = {}, ffi.cast("uint64_t", ffi.cast("int64_t", n)) -- negative ones have 10 bytes
+  local bytes, rest = {}, ffi.cast("uint64_t", ffi.cast("int64_t", n)) -- negative integers take 10 bytes
   repeat
     local low = tonumber(rest % 128)
     rest = rest / 128
@@ -21,18 +21,18 @@ end
 
 local function delimited(bytes) return varint(#bytes) .. bytes end
 
--- Of each kind the wire type and the writer of a value.
+-- Wire types; each kind has one, and the writer of a value.
 local VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 local kinds = {
   int = {VARINT, varint},
   bool = {VARINT, function(v) return v and "\1" or "\0" end},
-  double = {FIXED64, function(v) return ffi.string(doubles(1, v), 8) end}, -- all our machines are little-endian
+  double = {FIXED64, function(v) return ffi.string(doubles(1, v), 8) end}, -- all supported machines are little-endian
   float = {FIXED32, function(v) return ffi.string(floats(1, v), 4) end},
   bytes = {DELIMITED, delimited},
   string = {DELIMITED, function(v) return delimited(characters.as_utf8(v)) end},
 }
 
--- Numbers in a list have one key together.
+-- Writers of lists of numbers, which share one key.
 local packed = {
   double = function(list) return ffi.string(doubles(#list, list), 8 * #list) end,
   float = function(list) return ffi.string(floats(#list, list), 4 * #list) end,
@@ -41,7 +41,7 @@ local packed = {
 local protobuf = {}
 
 function protobuf.encoder(schema)
-  local sorted, encode = {}, nil -- fields of each message, by number
+  local sorted, encode = {}, nil -- maps a message to its fields, by number
   for name, fields in pairs(schema) do
     sorted[name] = {}
     for field, row in pairs(fields) do

@@ -13,7 +13,7 @@ local function product(shape)
   return n
 end
 
--- The sum of f over tensors.
+-- Returns the sum of f over tensors.
 local function sum(tensors, f)
   local total = 0
   for _, t in ipairs(tensors) do total = total + f(t) end
@@ -24,9 +24,9 @@ local function elements(t) return t:numel() end
 local function bytes(t) return t:numel() * t:element_size() end
 local function own(module) return module:parameters {recurse = false} end
 
--- ---- multiply-adds of a module itself: of its products, not of biases and elementwise ops
+-- ---- multiply-adds of a module itself: its products, without biases and elementwise ops
 
--- out_proj may be a call of its own.
+-- Counts attention's multiply-adds; calls_out_proj: true if out_proj is a separate call.
 local function of_attention(m, q, k, calls_out_proj)
   local E, rows, keys = m.embed_dim, product(q) / m.embed_dim, product(k) / m.kdim
   local length = #q == 3 and q[m.batch_first and 2 or 1] or rows
@@ -34,7 +34,7 @@ local function of_attention(m, q, k, calls_out_proj)
   return projections + 2 * rows * (keys / (rows / length)) * E -- each query with all keys, and with all values
 end
 
--- Returns nil where it is not known.
+-- Returns a module's multiply-adds; nil if unknown.
 local function multiply_adds(m, call)
   local weight, x, y = m.weight, call.inputs[1], call.outputs[1]
   if not (x and y) then return nil end
@@ -43,7 +43,7 @@ local function multiply_adds(m, call)
     return weight:numel() * (m.transposed and product(x) / m.in_channels or product(y) / m.out_channels)
   end
   if m.num_embeddings then return 0 end
-  local inputs, outputs = x[#x] or 1, y[#y] or 1 -- of a matrix between the last dims
+  local inputs, outputs = x[#x] or 1, y[#y] or 1 -- sizes of the last dim, for a matrix
   if weight and weight.ndim == 2 and weight:numel() == inputs * outputs then
     return weight:numel() * product(y) / outputs
   end
@@ -73,7 +73,7 @@ local function cells_of(row, params, mult_adds, complete)
   }
 end
 
--- The rows down to `depth`; the deepest have also the parameters and multiply-adds of the rows below them.
+-- Returns the rows down to `depth`; the deepest include the parameters and multiply-adds of the rows below them.
 local function cells_to(depth, rows)
   local list = {}
   for i, row in ipairs(rows) do
@@ -89,7 +89,7 @@ local function cells_to(depth, rows)
   return list
 end
 
--- Lines of columns; the first two are flush left.
+-- Returns lines of columns; the first two are flush left.
 local function aligned(rows)
   local width, lines = {0, 0, 0, 0}, {}
   for _, row in ipairs(rows) do
@@ -124,7 +124,7 @@ end
 
 -- ---- the summary
 
--- Random numbers of a size such as {1, 3, 32, 32}; other values as they are.
+-- Returns random numbers for a size such as {1, 3, 32, 32}; other values unchanged.
 local function drawn(model, size)
   if type(size) ~= "table" or type(size[1]) ~= "number" then return size end
   local first = model:parameters()[1]
@@ -132,7 +132,7 @@ local function drawn(model, size)
   return core.ops.rand(size, {generator = require("luminary.generator").Generator()}):to(how)
 end
 
--- The arguments of a call: a tensor, a size, or a list of arguments and sizes.
+-- Returns the arguments of a call, from a tensor, a size, or a list of arguments and sizes.
 local function inputs_of(model, input)
   local one = drawn(model, input)
   if core.is_tensor(one) then return {one} end

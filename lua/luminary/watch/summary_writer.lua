@@ -17,7 +17,7 @@ local function file_in(self, folder)
   return event_file.open(folder, self.max_queue, self.flush_secs, self.filename_suffix)
 end
 
--- The event file of a run of its own, in a folder of log_dir.
+-- Returns the event file of a separate run, in a folder of log_dir.
 local function file_of_run(self, who, what, name)
   if ("/" .. name .. "/"):find("/../", 1, true) then options.must_be(who, what, "inside of log_dir", name) end
   return file_in(self, ("%s/%s"):format(self.log_dir, name))
@@ -34,7 +34,7 @@ SummaryWriter.init = signature.of([[SummaryWriter({log_dir: string, comment = ""
   self.log_dir = opts.log_dir or ("runs/%s_%s%s"):format(os.date "%b%d_%H-%M-%S", event_file.host(), opts.comment)
   self.groups = {} -- event files of add_scalars, by run
   self.file = file_in(self, self.log_dir)
-  if opts.purge_step then -- TensorBoard leaves out what an earlier file has from that step on
+  if opts.purge_step then -- TensorBoard ignores earlier files from that step on
     self.file:add({session_log = {status = SESSION_START}}, opts.purge_step)
   end
 end)
@@ -91,7 +91,7 @@ function SummaryWriter:write_text(tag, text, step, time)
   }, step, time)
 end
 
--- ---- hyperparameters: a run of their own, as PyTorch writes it
+-- ---- hyperparameters: a separate run, as PyTorch writes it
 
 local of_kind = { -- the field of a value, and DataType of hparams/api.proto
   string = {"string_value", 1}, boolean = {"bool_value", 2}, number = {"number_value", 3},
@@ -153,7 +153,7 @@ function SummaryWriter:write_graph(model, inputs, time)
     if call.is_leaf then
       local name = call.module and (call.path == "" and root or root .. "/" .. call.path:gsub("%.", "/")) or call.path
       times[name] = (times[name] or 0) + 1
-      if times[name] > 1 then name = ("%s_%d"):format(name, times[name]) end -- a module that is called again
+      if times[name] > 1 then name = ("%s_%d"):format(name, times[name]) end -- a repeated call of a module
       names[call] = name
       local from = {}
       for i, each in ipairs(call.from) do from[i] = names[each] end
@@ -175,10 +175,10 @@ local function each_file(self, method)
   for _, file in pairs(self.groups) do file[method](file) end
 end
 
---- Writes what was added to the files.
+--- Writes all added entries to the files.
 function SummaryWriter:flush() each_file(self, "flush") end
 
---- Writes what was added, and closes the files.
+--- Writes all added entries, and closes the files.
 function SummaryWriter:close() each_file(self, "close") end
 
 return SummaryWriter

@@ -1,5 +1,5 @@
---- text_image: Draws images on the terminal: by half blocks with 24-bit colors where it shows them, two pixels a
---- character; else by characters of more and less ink.
+--- text_image: Draws images on the terminal: by half blocks with 24-bit colors if supported, two pixels in each
+--- character; otherwise by characters of more and less ink.
 local core = require "luminary.core"
 local terminal = require "luminary.base.terminal"
 
@@ -8,14 +8,14 @@ local text_image = {}
 local INK = " .:-=+*#%@" -- from dark to light, on a dark background
 local LUMINANCE = {0.299, 0.587, 0.114} -- ITU-R BT.601
 
--- [C, H, W] of another size. Enlarged pixels keep their edges.
+-- Resizes [C, H, W]. Enlarged pixels keep their edges.
 local function resized(image, height, width)
   local is_smaller = height < image.shape[2] or width < image.shape[3]
   local opts = {size = {height, width}, mode = is_smaller and "bilinear" or "nearest", antialias = is_smaller}
   return require("luminary.nn.functional").interpolate(image:unsqueeze(1), opts):select(1, 1)
 end
 
--- [3, H, W] from [1, H, W] (gray), [3, H, W], or [4, H, W], whose last channel is opacity, over black.
+-- Returns [3, H, W] from [1, H, W] (gray), [3, H, W], or [4, H, W], whose last channel is opacity, over black.
 local function opaque(image)
   local channels = image.shape[1]
   if channels == 4 then return image:narrow(1, 1, 3) * image:narrow(1, 4, 1) end
@@ -24,7 +24,7 @@ end
 
 local function rounded(x) return math.floor(x + 0.5) end
 
--- Lines of half blocks, whose foreground is the upper pixel and whose background the lower.
+-- Returns lines of half blocks, whose foreground is the upper pixel and whose background the lower.
 local function block_lines(image, columns)
   local _, height, width = unpack(image.shape)
   local w = math.min(width, columns)
@@ -44,7 +44,7 @@ local function block_lines(image, columns)
   return lines
 end
 
--- Lines of characters, of a pixel two where there is room, since a character is twice as high as wide.
+-- Returns lines of characters, two for each pixel if there is room, since a character is twice as high as wide.
 local function ink_lines(image, columns)
   local _, height, width = unpack(image.shape)
   local w = math.min(2 * width, columns)

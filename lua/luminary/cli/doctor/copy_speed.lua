@@ -1,13 +1,13 @@
---- How fast memory is copied between GPUs and between GPUs and the host, as luminary copies it.
+--- Measures how fast luminary copies memory between GPUs and between GPUs and the host.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
-local LIMIT, IDLE = 90, 20 -- seconds for all of it, and for one step
+local LIMIT, IDLE = 90, 20 -- seconds in all, and without output
 local SLOW_PEER, SLOW_PINNED = 4, 5 -- GB/s; 16 lanes of PCIe 3 do 12, 4 lanes 3
 local WAYS = "check ACS and IOMMU (luminary doctor --only pci); BIOS: ACS off, boot with iommu=pt; meanwhile "
   .. "NCCL_P2P_DISABLE=1, or the backend gloo"
 
--- The lines of child.measure.
+-- Parses the lines of child.measure.
 local function parse(out)
   local m = {devices = {}, host = {}, batches = {}, peers = {}, problems = {}}
   for line in out:gmatch("[^\n]+") do
@@ -37,7 +37,7 @@ local function parse(out)
   return m
 end
 
--- "cuda:0 to cuda:1, cuda:1 to cuda:0" of the pairs that chosen() picks.
+-- Returns "cuda:0 to cuda:1, cuda:1 to cuda:0" for the pairs that chosen() selects.
 local function pairs_where(m, chosen, value)
   local list = {}
   for _, one in ipairs(m.peers) do
@@ -49,7 +49,7 @@ local function pairs_where(m, chosen, value)
   return #list > 0 and table.concat(list, ", ") or nil
 end
 
--- The matrix as text: rows are sources, a star marks what goes through the host.
+-- Returns the matrix as text: rows are sources, a star marks copies through the host.
 local function matrix(m)
   local cells, lines = {}, {}
   for _, one in ipairs(m.peers) do
@@ -107,7 +107,7 @@ local function to_the_host(found, m)
   end
 end
 
--- Whether pin_memory pays: data.DataLoader measures the same.
+-- Reports whether pin_memory pays: data.DataLoader measures the same.
 local function of_batches(found, m)
   local texts, slower = {}, {}
   for _, one in ipairs(m.batches) do
@@ -125,7 +125,7 @@ local function of_batches(found, m)
 end
 
 local function measure(found)
-  local preloaded = (outside.env "LD_PRELOAD" or "") ~= "" -- perhaps a driver of its own
+  local preloaded = (outside.env "LD_PRELOAD" or "") ~= "" -- possibly a driver
   if facts.card_count() == 0 and not preloaded and not facts.driver() then
     return found.note("peers.none", "no GPU: not measured", "neither the copies between GPUs nor those "
       .. "from pinned memory",

@@ -1,4 +1,4 @@
---- Whether luminary's own libraries load, and whether CUDA then finds devices.
+--- Checks that luminary's own libraries load, and that CUDA then finds devices.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 

@@ -1,4 +1,4 @@
---- Cores and threads: what the machine has, what this process is granted, and what it would start.
+--- Checks cores and threads: those of the machine, those granted to this process, and those it would start.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -9,7 +9,7 @@ local function threads()
   return n and n > 0 and n or nil
 end
 
--- The cores' worth that may be used, by affinity and by quota.
+-- Returns the number of cores that may be used, by affinity and by quota.
 local function granted()
   local n, quota = facts.cores().n, facts.quota()
   return quota and math.min(quota, n) or n

@@ -1,8 +1,8 @@
---- Variables that change what luminary, NCCL or CUDA do, and are easily forgotten.
+--- Reports variables that change the behavior of luminary, NCCL or CUDA, and are easily forgotten.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
--- Of NCCL's: value, severity, what it does, what then.
+-- NCCL's variables: value, severity, effect, remedy.
 local SWITCHES = {
   {"NCCL_P2P_DISABLE", "1", "warning", "GPUs of one machine talk through the host's memory, several times slower",
     "unset NCCL_P2P_DISABLE once luminary doctor --only pci,peers finds nothing"},
@@ -12,7 +12,7 @@ local SWITCHES = {
     "unset NCCL_CUMEM_ENABLE if the reason for it is gone"},
 }
 
--- NVIDIA's manual (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html) has these for debugging alone.
+-- Variables only for debugging by NVIDIA's manual (docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
 local FOR_DEBUGGING = {"NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
   "NCCL_MAX_CTAS", "NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL", "NCCL_LAUNCH_MODE",
   "NCCL_CHECKS_DISABLE", "NCCL_CHECK_POINTERS", "NCCL_NVLS_ENABLE"}
@@ -87,7 +87,7 @@ local function visible(found)
   found.ok("environment.visible", "CUDA_VISIBLE_DEVICES", text)
 end
 
--- Name, the values to warn of (nil: any), severity, what it does.
+-- CUDA's variables: name, the values to warn of (nil: any), severity, effect.
 local HABITS = {
   {"CUDA_LAUNCH_BLOCKING", {["1"] = true}, "warning", "every kernel is waited for: much slower, and no overlap of "
     .. "communication with backward"},

@@ -1,6 +1,6 @@
---- What the doctor sees of the machine. Probes look through here alone, so that specs can show them another machine
---- (outside.look_at). Nothing here waits without an end: commands have a time limit, and what may hang in the kernel is
---- read by a command.
+--- Reads the machine for the doctor. All probes use these functions, so that specs can replace the machine
+--- (outside.look_at). None waits without a limit: commands have a time limit, and a command reads files that may hang
+--- in the kernel.
 local run_command = require "luminary.base.run_command"
 local ffi = require "ffi"
 
@@ -11,41 +11,41 @@ for _, text in ipairs {
   "void *opendir(const char *path);", "struct lm_doctor_dirent *readdir(void *dir);", "int closedir(void *dir);",
   "int close(int fd);", "int poll(void *fds, unsigned long n, int timeout);",
 } do
-  pcall(ffi.cdef, text) -- somebody may have declared it before
+  pcall(ffi.cdef, text) -- a script may have declared it before
 end
 local C = ffi.C
 
 local outside = {made_up = false}
 
-local ROOT, BIN, MOST = nil, nil, math.huge -- of a made-up machine
+local ROOT, BIN, MOST = nil, nil, math.huge -- set for a stand-in machine
 local EXECUTABLE = 1
-local LIMIT = 5 -- seconds for a command that has no limit of its own
-local PLAIN = {cat = true, ls = true, stat = true, grep = true} -- they look at nothing but the files they are given
+local LIMIT = 5 -- seconds, the default limit of a command
+local PLAIN = {cat = true, ls = true, stat = true, grep = true} -- commands that only read files given to them
 
---- Looks at a made-up machine from now on: `root` is the folder that is its /, `bin` that of its commands, beside which
---- it has only a few that read files; `limit`: the most seconds that any command is waited for.
+--- Replaces the machine from now on: `root` is the folder of its /, `bin` that of its commands, besides which it has
+--- only a few that read files; `limit` is the most seconds to wait for any command.
 function outside.look_at(root, bin, limit)
   ROOT, BIN, MOST, outside.made_up = root, bin, limit or math.huge, true
 end
 
---- Seconds of a clock that only goes forward.
+--- Returns seconds of a clock that never runs backward.
 outside.now = run_command.now
 
 -- ---- files
 
---- Where a path really lies.
+--- Returns the real path of a path on the machine.
 function outside.at(path) return (ROOT or "") .. path end
 
---- A file's text; nil if it cannot be read.
+--- Returns a file's text; nil if it cannot be read.
 function outside.read(path)
   local file = io.open(outside.at(path), "rb")
   if not file then return nil end
-  local text = file:read "*a" -- files of the kernel refuse large reads of a stated size
+  local text = file:read "*a" -- kernel files fail for large reads of a stated size
   file:close()
   return text
 end
 
---- The same without the white space around it; nil if nothing else is there.
+--- Returns the same without surrounding white space; nil if nothing else remains.
 function outside.word(path)
   local text = outside.read(path)
   return text and text:match("^%s*(.-)%s*$"):match("^(..*)$")
@@ -55,7 +55,7 @@ function outside.number(path) return tonumber(outside.word(path) or "") end
 
 function outside.exists(path) return C.access(outside.at(path), 0) == 0 end
 
---- The names in a folder, sorted; an empty list if it cannot be read.
+--- Returns the names in a folder, sorted; an empty list if it cannot be read.
 function outside.list(path)
   local names, dir = {}, C.opendir(outside.at(path))
   if dir == nil then return names end
@@ -78,7 +78,7 @@ local function realpath(path)
   return text
 end
 
---- Where links lead; nil if nowhere.
+--- Returns the target of links; nil if there is none.
 function outside.link(path)
   local resolved, root = realpath(outside.at(path)), ROOT and realpath(ROOT)
   if resolved and root and resolved:sub(1, #root) == root then return resolved:sub(#root + 1) end
@@ -89,7 +89,7 @@ end
 
 function outside.env(name) return os.getenv(name) end
 
---- All variables, by name.
+--- Returns all variables, by name.
 outside.environment = run_command.environment
 
 -- ---- commands
@@ -97,16 +97,16 @@ outside.environment = run_command.environment
 local function find(name)
   local folders = BIN and {BIN} or {}
   if not ROOT or PLAIN[name] then
-    -- people who are not root lack the folders of lspci and nft
+    -- users other than root lack the folders of lspci and nft
     folders[#folders + 1] = (os.getenv "PATH" or "") .. ":/usr/bin:/bin:/usr/sbin:/sbin"
   end
   return run_command.find(name, table.concat(folders, ":"))
 end
 
---- Runs a command and waits for at most `limit` seconds (5) in all, and for `idle` without any output, and reads no
---- more than 16 MiB. Returns
---- {out = what it printed, errors too, code = exit code, timed_out = the seconds after which it was ended, missing =
---- true if there is no such command}. One that even SIGKILL does not end, waiting for a driver, is left behind.
+--- Runs a command. It kills the command after `limit` seconds (5) in all, `idle` seconds without output, or 16 MiB of
+--- output. Returns {out = stdout and stderr, code = exit code, timed_out = seconds after which it was killed, missing =
+--- true if there is no such command}. A process that even SIGKILL does not end, since it waits for a driver, is left
+--- behind.
 function outside.command(name, args, limit, idle)
   local path = find(name)
   return path and outside.run(path, name, args, limit, idle) or {out = "", missing = true, code = 127}
@@ -118,7 +118,7 @@ function outside.run(path, name, args, limit, idle)
   return run_command.run(path, words, math.min(limit or LIMIT, MOST), math.min(idle or math.huge, MOST))
 end
 
---- A function of doctor/in_child_process.lua in a process of its own: what it prints, as a command's result.
+--- Runs a function of doctor/in_child_process.lua in a separate process; returns its output, as a command's result.
 function outside.child(call, limit, idle)
   local chunk = ("package.path, package.cpath = %q, %q; require('luminary.cli.doctor.in_child_process').%s()")
     :format(package.path, package.cpath, call)
@@ -131,7 +131,7 @@ function outside.child(call, limit, idle)
   return outside.run(realpath "/proc/self/exe", "luajit", {"-e", chunk}, limit, idle)
 end
 
---- A file that a hung driver may keep from being read.
+--- Returns the text of a file whose read a hung driver may block; nil, or nil and the reason.
 function outside.read_of_driver(path)
   if not outside.exists(path) then return nil end
   local got = outside.command("cat", {outside.at(path)}, 3)
@@ -139,14 +139,14 @@ function outside.read_of_driver(path)
   return got.code == 0 and got.out or nil
 end
 
---- A file's mode (as a number), its owner and its group; nil if there is none.
+--- Returns a file's mode (as a number), its owner and its group; nil if it does not exist.
 function outside.stat(path)
   local got = outside.command("stat", {"-L", "-c", "%a %u %g", outside.at(path)})
   local mode, owner, group = got.out:match("^(%d+) (%d+) (%d+)")
   if got.code == 0 and mode then return tonumber(mode, 8), tonumber(owner), tonumber(group) end
 end
 
---- The addresses that a host's name stands for; nil and why not.
+--- Returns the addresses of a host's name; nil and the reason.
 function outside.resolve(name)
   local got = outside.command("getent", {"ahosts", name})
   if got.missing then return nil, "getent is not installed" end

@@ -1,8 +1,8 @@
---- A firewall on this machine that keeps other ranks out.
+--- Reports firewalls on this machine that block other ranks.
 local outside = require "luminary.cli.doctor.files_and_commands"
 
--- The first rule that keeps others out, of `iptables -S` or `nft list ruleset`. Packets of no connection (INVALID) are
--- dropped everywhere.
+-- Returns the first rule that blocks other machines, of `iptables -S` or `nft list ruleset`. Rules for packets without
+-- a connection (INVALID) do not count, since they exist everywhere.
 local function iptables_rule(text)
   for line in text:gmatch("[^\n]+") do
     local entry = line:match("^%-[PA] INPUT ")

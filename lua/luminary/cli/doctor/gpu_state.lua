@@ -1,10 +1,10 @@
---- What the NVIDIA driver says of the GPUs: nvidia-smi, the NVLink fabric, and the errors (Xid) it has logged.
+--- Reports the GPUs' state by the NVIDIA driver: nvidia-smi, the NVLink fabric, and logged errors (Xid).
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
-local SMI_LIMIT = 20 -- seconds; without persistence mode the driver first has to start every GPU
+local SMI_LIMIT = 20 -- seconds; without persistence mode the driver first starts every GPU
 
--- ---- what nvidia-smi says
+-- ---- nvidia-smi
 
 local FIELDS = {"index", "name", "persistence_mode", "compute_mode", "mig.mode.current",
   "ecc.errors.uncorrected.volatile.total", "pcie.link.width.current", "pcie.link.width.max"}
@@ -80,7 +80,7 @@ local function smi(found)
       .. ": when the last process ends, the driver shuts the GPU down, and the next start takes seconds",
       "sudo systemctl enable --now nvidia-persistenced")
   end
-  local held = 0 -- containers and Slurm show a process fewer
+  local held = 0 -- containers and Slurm show fewer
   for _, one in ipairs(facts.gpus()) do held = held + (one.driver == "nvidia" and 1 or 0) end
   if n < held and not facts.container() and not outside.env "SLURM_JOB_ID" then
     found.problem("gpu.lost", "a GPU is on the bus, but the driver does not show it",
@@ -128,8 +128,8 @@ end
 
 -- ---- the kernel's log
 
--- What NVIDIA's list of Xid errors (https://docs.nvidia.com/deploy/xid-errors) says of the frequent ones; those of the
--- first kind come from programs.
+-- Explanations of frequent Xid errors, from NVIDIA's list (https://docs.nvidia.com/deploy/xid-errors); programs cause
+-- those of the first table.
 local OF_PROGRAMS = {[13] = "illegal access or instruction in a kernel",
   [31] = "a kernel touched memory that is not its",
   [43] = "a program was stopped", [45] = "a program was stopped, by an earlier error or a signal",

@@ -1,5 +1,5 @@
---- What the doctor does in a process of its own, because a driver that hangs would hang the doctor. Each step is
---- announced in a line before it is taken, so that the last line names what hung.
+--- Runs the doctor's steps that a hung driver would block in a separate process. A line announces each step before it
+--- starts, so that the last line names the step that hung.
 local ffi = require "ffi"
 
 local child = {}
@@ -9,18 +9,18 @@ local function say(...)
   io.stdout:flush()
 end
 
--- The kernel ends this process with the doctor (prctl, PR_SET_PDEATHSIG, SIGKILL).
+-- Makes the kernel kill this process when the doctor ends (prctl, PR_SET_PDEATHSIG, SIGKILL).
 local function end_with_parent()
   pcall(ffi.cdef, "int prctl(int option, ...);")
   ffi.C.prctl(1, ffi.cast("unsigned long", 9))
 end
 
--- An error's text without where in our files it was raised.
+-- Returns an error's text without the position in our files.
 local function plain(problem) return (tostring(problem):gsub("^[^\n]-:%d+: ", "")) end
 
 local NAMES = {libcuda = true, libcudart = true, libcudnn = true, libnccl = true}
 
--- NCCL's version: the one our group uses, else the one that the loader finds by itself.
+-- Returns NCCL's version: of the one our process group uses, else of the one that the loader finds.
 local function nccl_version(core)
   if core and core.nccl_version then
     local ok, version = pcall(core.nccl_version)
@@ -33,8 +33,8 @@ local function nccl_version(core)
   return library.ncclGetVersion(version) == 0 and version[0] or nil
 end
 
---- Lines "name value": core (yes), core_problem, cuda, cudnn, nccl (versions), count (CUDA devices), why (there is
---- none), loaded (a library's path, any number of these).
+--- Prints lines "name value": core (yes), core_problem, cuda, cudnn, nccl (versions), count (CUDA devices), why (the
+--- reason for none), loaded (a library's path, any number of these).
 function child.versions()
   end_with_parent()
   say "step loading luminary's core"
@@ -50,7 +50,7 @@ function child.versions()
       if version then say("%s %d", name, version) end
     end
   else
-    say("core_problem %s", plain(core):match("^%s*(.-)%s*$"):sub(1, 500)) -- the loader's reason is on a second line
+    say("core_problem %s", plain(core):match("^%s*(.-)%s*$"):sub(1, 500)) -- the second line has the loader's reason
     core = nil
   end
   say "step loading NCCL"
@@ -69,10 +69,10 @@ function child.versions()
 end
 
 local BATCH = 16 * 2 ^ 20
-local BYTES, SMALL = 64 * 2 ^ 20, 4 * 2 ^ 20 -- of a copy that is timed; of one that is checked
-local ENOUGH = 0.05 -- seconds to measure for
+local BYTES, SMALL = 64 * 2 ^ 20, 4 * 2 ^ 20 -- bytes of a timed copy; of a checked copy
+local ENOUGH = 0.05 -- seconds of measuring
 
--- Gigabytes a second of copy(), which moves `bytes`; it is called once before the clock runs.
+-- Returns the GB/s of copy(), which moves `bytes`, after one call to warm up.
 local function speed(core, devices, bytes, copy)
   local function synchronize()
     for _, device in ipairs(devices) do core.synchronize(device) end
@@ -101,7 +101,7 @@ local function measure_host(lm, core, i, bytes)
   end
 end
 
--- What a loader's batch costs with pinning and without: milliseconds.
+-- Prints the milliseconds that a loader's batch takes with pinning and without.
 local function measure_batch(i, bytes)
   say("step pinning a batch for cuda:%d", i)
   local m = require("luminary.data.copy_to_gpu").measure("cuda:" .. i, bytes)
@@ -124,8 +124,8 @@ local function measure_peer(lm, core, i, j, bytes)
     (right == true or right == 1) and "right" or "wrong")
 end
 
---- Lines "host i pinned|pageable up down" and "peer i j direct|host rate right|wrong" (GB/s), "batch i MB pageable
---- stage pinned" (ms), "device i name", and "problem text" for what failed.
+--- Prints lines "host i pinned|pageable up down" and "peer i j direct|host rate right|wrong" (GB/s), "batch i MB
+--- pageable stage pinned" (ms), "device i name", and "problem text" for failures.
 function child.measure()
   end_with_parent()
   say "step loading CUDA"
@@ -142,7 +142,7 @@ function child.measure()
     say("step starting work on cuda:%d", i)
     try(function()
       say("device %d %s", i, lm.cuda.get_device_name(i))
-      lm.ones({1}, {device = "cuda:" .. i}):add_(1):item() -- a kernel: the library may have none for this card
+      lm.ones({1}, {device = "cuda:" .. i}):add_(1):item() -- runs a kernel: the library may have none for this GPU
       local free = lm.cuda.mem_get_info(i)
       while bytes > SMALL and bytes > free / 8 do bytes = bytes / 2 end
     end)

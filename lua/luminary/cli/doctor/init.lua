@@ -1,8 +1,8 @@
---- `luminary doctor`: what people lose days to, looked for on this machine.
+--- Runs `luminary doctor`, which looks for frequent causes of failures on this machine.
 ---
---- A subject has a name for --only, a title, and files giving probes {name, f(found)}. A probe reports what it finds by
+--- A subject has a name for --only, a title, and files of probes {name, f(found)}. A probe reports findings by
 --- found.problem, found.warning, found.note or found.ok(id, title, reason, remedy): the id never changes, the reason is
---- what was seen and where, the remedy what to do. What cannot be read is a note, "not known".
+--- the observation and its source, the remedy says what to do. Unreadable facts are notes, "not known".
 local terminal = require "luminary.base.terminal"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
@@ -57,9 +57,9 @@ local ROWS = {
 
 local function say(...) io.stderr:write("luminary doctor: ", string.format(...), "\n") end
 
--- ---- what was asked for
+-- ---- options
 
--- The names with commas between as a list; nil and the first that `known` says false of.
+-- Splits names at commas into a list; nil and the first name for which `known` is false.
 local function split(text, known)
   local list = {}
   for part in (text .. ","):gmatch("%s*([^,]-)%s*,") do
@@ -89,9 +89,9 @@ local function read_options(args, first)
   return o
 end
 
--- ---- looking
+-- ---- probing
 
--- What a probe calls to tell of something; it goes into findings.
+-- Returns the functions by which a probe adds to findings.
 local function collector(findings, subject)
   local found = {}
   for severity in pairs(report.rank) do
@@ -106,7 +106,7 @@ local function collector(findings, subject)
   return found
 end
 
--- The probes of a subject, in order.
+-- Returns the probes of a subject, in order.
 local function probes_of(name, o)
   if name == "reach" then return reach.probes_of(o.with) end
   local list = {}
@@ -136,7 +136,7 @@ local function examine(o)
   return findings, subjects
 end
 
---- The whole command on args from `first` on; returns the exit status.
+--- Runs the command on args from `first` on; returns the exit status.
 function doctor.main(args, first)
   local o, problem = read_options(args, first)
   if not o then

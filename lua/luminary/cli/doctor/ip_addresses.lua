@@ -1,4 +1,4 @@
---- The addresses of this machine's interfaces: from `ip`, or where that is missing, as in slim containers, from libc.
+--- Lists the addresses of this machine's interfaces: by `ip`, or by libc if `ip` is missing, as in slim containers.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local ffi = require "ffi"
 
@@ -16,7 +16,7 @@ local addresses = {}
 
 local AF_INET, AF_INET6 = 2, 10
 
--- How many leading bits of n bytes are set.
+-- Returns the number of leading set bits of n bytes.
 local function prefix(mask, n)
   local bits = 0
   for i = 0, n - 1 do
@@ -26,7 +26,7 @@ local function prefix(mask, n)
   return bits
 end
 
---- By libc: a list of {interface, address, bits, family = 4 or 6}.
+--- Returns a list of {interface, address, bits, family = 4 or 6}, by libc.
 function addresses.of_libc()
   local list, all, text = {}, ffi.new "struct lm_doctor_ifaddrs *[1]", ffi.new "char[64]"
   if ffi.C.getifaddrs(all) ~= 0 then return list end
@@ -47,7 +47,7 @@ function addresses.of_libc()
   return list
 end
 
---- By `ip -o addr show`, in the same form; nil if there is no such command.
+--- Returns the same by `ip -o addr show`; nil if there is no such command.
 function addresses.of_ip()
   local got = outside.command("ip", {"-o", "addr", "show"})
   if got.missing or got.code ~= 0 then return nil end
@@ -66,15 +66,15 @@ function addresses.of_ip()
   return list
 end
 
---- The list, by whichever way there is.
+--- Returns the list, by the first way that works.
 function addresses.all()
   return addresses.of_ip() or (outside.made_up and {} or addresses.of_libc())
 end
 
---- Whether a text is an address of the loopback.
+--- Returns true for an address of the loopback interface.
 function addresses.is_loopback(address) return address:match("^127%.") ~= nil or address == "::1" end
 
---- The network of an IPv4 address as text, "192.0.2.0/24"; nil for others.
+--- Returns the network of an IPv4 address as text, "192.0.2.0/24"; nil for others.
 function addresses.network(one)
   local a, b, c, d = one.address:match("^(%d+)%.(%d+)%.(%d+)%.(%d+)$")
   if not a or one.family ~= 4 then return nil end

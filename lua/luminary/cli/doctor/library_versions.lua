@@ -1,4 +1,4 @@
---- Whether the versions of the libraries that luminary loads fit, and whether there are several of one.
+--- Checks that the versions of the libraries that luminary loads fit, and finds several copies of one.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -6,8 +6,8 @@ local facts = require "luminary.cli.doctor.machine_facts"
 
 local WATCHED = {"libcudart", "libcudnn", "libcublasLt", "libnccl"}
 
--- The folders that the loader searches, first ones first: {path, override = by LD_LIBRARY_PATH}. One that does not
--- answer, of a network that is down, is reported and left out.
+-- Returns the folders that the loader searches, in order: {path, override = true for one of LD_LIBRARY_PATH}. A folder
+-- that does not respond, on a network that is down, is reported and omitted.
 local function folders(found)
   local list, seen = {}, {}
   for path in (outside.env "LD_LIBRARY_PATH" or ""):gmatch("[^:]+") do
@@ -28,8 +28,8 @@ local function folders(found)
   return list
 end
 
--- The files behind a library's name, each once: {path, version = as its name reports it, override = by
--- LD_LIBRARY_PATH}.
+-- Returns the files behind a library's name, each once: {path, version = the one in its name, override = true if
+-- LD_LIBRARY_PATH selects it}.
 local function copies(name, all)
   local list, seen = {}, {}
   for _, folder in ipairs(all) do
@@ -75,7 +75,7 @@ end
 
 -- ---- NCCL
 
--- The CUDA version that a file of NCCL's was built with: it carries a line such as "NCCL version 2.28.9+cuda13.0".
+-- Returns the CUDA version with which an NCCL file was built, from its line such as "NCCL version 2.28.9+cuda13.0".
 local function built_with(path)
   local got = outside.command("grep", {"-a", "-o", "-m", "1", "NCCL version [0-9.]*+cuda[0-9.]*", outside.at(path)}, 10)
   return got.out:match("NCCL version ([%d.]+)%+cuda([%d.]+)")

@@ -1,4 +1,4 @@
---- What several probes want to know of the machine, looked up once.
+--- Looks up facts of the machine that several probes need, each once.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
 
@@ -6,7 +6,7 @@ local facts = {}
 
 local NVIDIA = "0x10de"
 
--- The function's first answer, ever after.
+-- Returns a function that calls f once and returns its result ever after.
 local function once(f)
   local asked, answer
   return function()
@@ -17,7 +17,7 @@ end
 
 local MOST_CORES = 65536
 
---- "0-3,8" as a set of numbers, and how many they are.
+--- Parses "0-3,8" to a set of numbers; returns it and its size.
 function facts.range(text)
   local set, n = {}, 0
   for part in (text or ""):gmatch("[^,%s]+") do
@@ -29,7 +29,7 @@ function facts.range(text)
   return set, n
 end
 
---- Bytes as people say them.
+--- Returns bytes as text for people, in binary units.
 function facts.size(bytes)
   for _, unit in ipairs {{"GiB", 2 ^ 30}, {"MiB", 2 ^ 20}, {"KiB", 2 ^ 10}} do
     if bytes >= unit[2] then return (("%.1f %s"):format(bytes / unit[2], unit[1]):gsub("%.0 ", " ")) end
@@ -37,7 +37,7 @@ function facts.size(bytes)
   return ("%d bytes"):format(bytes)
 end
 
---- A version that a library returns as one number, with dots: 12040 of CUDA's (`thousands`) as 12.4, 21805 as 2.18.5.
+--- Returns a library's integer version with dots: 12040 of CUDA's (`thousands`) as 12.4, 21805 as 2.18.5.
 function facts.dotted(version, thousands)
   local n = tonumber(version)
   if not n then return nil end
@@ -45,17 +45,17 @@ function facts.dotted(version, thousands)
   return ("%d.%d.%d"):format(math.floor(n / 10000), math.floor(n % 10000 / 100), n % 100)
 end
 
--- ---- who and where
+-- ---- user and host
 
 local function status_line(name)
   return (outside.read "/proc/self/status" or ""):match("\n" .. name .. ":%s*([^\n]*)")
 end
 facts.status_line = status_line
 
---- The effective user's number; nil if not known.
+--- Returns the effective user's id; nil if unknown.
 facts.user = once(function() return tonumber((status_line "Uid" or ""):match("^%d+%s+(%d+)")) end)
 
---- The effective user's groups, a set.
+--- Returns the effective user's groups, a set.
 facts.groups = once(function()
   local set = {}
   for number in (status_line "Groups" or ""):gmatch("%d+") do set[tonumber(number)] = true end
@@ -64,7 +64,7 @@ facts.groups = once(function()
   return set
 end)
 
---- "docker", "podman", "kubernetes", "container", or nil.
+--- Returns "docker", "podman", "kubernetes", "container", or nil.
 facts.container = once(function()
   local first = outside.read "/proc/1/cgroup" or ""
   if outside.env "KUBERNETES_SERVICE_HOST" or first:find("kubepods", 1, true) then return "kubernetes" end
@@ -74,12 +74,12 @@ facts.container = once(function()
   if first:find("/lxc", 1, true) or first:find("containerd", 1, true) then return "container" end
 end)
 
---- Whether this is a virtual machine.
+--- Returns true on a virtual machine.
 facts.virtual = once(function() return (outside.read "/proc/cpuinfo" or ""):find("%f[%w]hypervisor%f[%W]") ~= nil end)
 
 facts.hostname = once(function() return outside.word "/proc/sys/kernel/hostname" end)
 
---- A limit of this process by the kernel's name: a number, math.huge, or nil if not known.
+--- Returns a limit of this process by the kernel's name: a number, math.huge, or nil if unknown.
 function facts.limit(name)
   local soft = (outside.read "/proc/self/limits" or ""):match("\n" .. name .. "%s+(%S+)")
   return soft == "unlimited" and math.huge or tonumber(soft)
@@ -87,7 +87,7 @@ end
 
 -- ---- PCI
 
--- A device's name as the kernel writes it: domain, bus, device, function.
+-- The pattern of a device's name in the kernel: domain, bus, device, function.
 local ADDRESS = "^%x+:%x%x:%x%x%.%x$"
 
 local function devices_of(classes)
@@ -106,20 +106,20 @@ local function devices_of(classes)
   return list
 end
 
---- NVIDIA's GPUs on the PCI bus: {address, folder, driver, node, group = kind of IOMMU domain}.
+--- Returns NVIDIA's GPUs on the PCI bus: {address, folder, driver, node, group = kind of IOMMU domain}.
 facts.gpus = once(function() return devices_of {["0x0300"] = true, ["0x0302"] = true} end)
 
---- Their addresses as text.
+--- Returns the GPUs' addresses as text.
 function facts.gpu_addresses()
   local names = {}
   for i, one in ipairs(facts.gpus()) do names[i] = one.address end
   return table.concat(names, ", ")
 end
 
---- NVSwitch chips, which have the class of a bridge.
+--- Returns the NVSwitch chips, which have the class of a bridge.
 facts.switches = once(function() return devices_of {["0x0680"] = true} end)
 
---- The bridges between a device and the CPU, from the top.
+--- Returns the bridges between a device and the CPU, from the top.
 function facts.bridges(device)
   local list = {}
   for name in (outside.link(device.folder) or ""):gmatch("[^/]+") do
@@ -128,7 +128,7 @@ function facts.bridges(device)
   return list
 end
 
---- How many GPUs there are; where a container hides the bus, how many device nodes.
+--- Returns the number of GPUs; if a container hides the bus, the number of device nodes.
 facts.card_count = once(function()
   local nodes = 0
   for _, name in ipairs(outside.list "/dev") do
@@ -137,7 +137,7 @@ facts.card_count = once(function()
   return math.max(#facts.gpus(), nodes)
 end)
 
---- The version of the NVIDIA driver in the kernel, as text; nil if none is loaded, or nil and why it is not known.
+--- Returns the version of the NVIDIA driver in the kernel, as text; nil if none is loaded, or nil and the problem.
 local driver_asked, driver, driver_problem
 function facts.driver()
   if not driver_asked then
@@ -148,7 +148,7 @@ function facts.driver()
   return driver, driver_problem
 end
 
---- What a child of ours learns of the libraries, by name: see child.versions. `loaded`: paths; `timed_out`, `missing`.
+--- Returns a child process's facts about libraries, by name (child.versions); `loaded`: paths; timed_out; missing.
 facts.versions = once(function()
   local got = outside.child("versions", 30)
   local found = {loaded = {}, timed_out = got.timed_out, missing = got.missing, code = got.code, out = got.out}
@@ -165,13 +165,13 @@ end)
 
 -- ---- cores and memory
 
---- The cores that this process may run on: a set, and how many.
+--- Returns the cores on which this process may run: a set, and their number.
 facts.cores = once(function()
   local set, n = facts.range(status_line "Cpus_allowed_list")
   return {set = set, n = n}
 end)
 
--- The folders of this process's control group and those above it, own first, of a v1 controller and of v2.
+-- Returns the folders of this process's control group and those above it, its own first, for a v1 controller or v2.
 local function cgroup_folders(controller)
   local list = {}
   local function climb(base, path)
@@ -192,7 +192,7 @@ local function cgroup_folders(controller)
   return list
 end
 
---- How many cores' worth of time the control group grants, and the file that says so; nil: no limit.
+--- Returns the cores' worth of time that the control group grants, and the file with the limit; nil: no limit.
 function facts.quota()
   local least, from
   for _, folder in ipairs(cgroup_folders "cpu") do
@@ -210,7 +210,7 @@ function facts.quota()
   return least, from
 end
 
---- The memory that the control group grants in bytes, and the file; nil: no limit.
+--- Returns the memory in bytes that the control group grants, and the file; nil: no limit.
 function facts.memory_limit()
   local least, from
   for _, folder in ipairs(cgroup_folders "memory") do
@@ -222,7 +222,7 @@ function facts.memory_limit()
   return least, from
 end
 
---- How many processes of this control group the kernel has ended for want of memory, and the file.
+--- Returns the number of this control group's processes that the kernel killed for lack of memory, and the file.
 function facts.oom_kills()
   for _, folder in ipairs(cgroup_folders "memory") do
     for _, name in ipairs {"memory.events", "memory.oom_control"} do
@@ -232,7 +232,7 @@ function facts.oom_kills()
   end
 end
 
---- A line of /proc/meminfo in bytes.
+--- Returns a line of /proc/meminfo in bytes.
 function facts.memory(name)
   local kib = (outside.read "/proc/meminfo" or ""):match("%f[%w]" .. name .. ":%s*(%d+) kB")
   return kib and tonumber(kib) * 1024
@@ -242,7 +242,7 @@ end
 
 local UP, LOOPBACK = 1, 8 -- flags of an interface
 
---- The interfaces, in the kernel's order: {name, up, loopback, mtu, speed, physical, addresses}.
+--- Returns the interfaces, in the kernel's order: {name, up, loopback, mtu, speed, physical, addresses}.
 facts.interfaces = once(function()
   local list, by_name = {}, {}
   for _, name in ipairs(outside.list "/sys/class/net") do
@@ -266,10 +266,10 @@ facts.interfaces = once(function()
   return list
 end)
 
---- RDMA devices (InfiniBand, RoCE), by name.
+--- Returns the RDMA devices (InfiniBand, RoCE), by name.
 facts.rdma = once(function() return outside.list "/sys/class/infiniband" end)
 
---- A variable of NCCL's and where it stands: the environment, or one of the files that NCCL reads.
+--- Returns NCCL's variable and its source: the environment, or a file that NCCL reads.
 function facts.nccl(name)
   local value = outside.env(name)
   if value then return value, "the environment" end
@@ -281,7 +281,7 @@ function facts.nccl(name)
   end
 end
 
---- How many nodes the job of the environment has: more than 1, or 1 as far as one can see.
+--- Returns the number of nodes of the environment's job; 1 if it is unknown.
 function facts.nodes()
   local world, here = tonumber(outside.env "WORLD_SIZE" or ""), tonumber(outside.env "LOCAL_WORLD_SIZE" or "")
   local named = tonumber(outside.env "NNODES" or outside.env "SLURM_NNODES" or "") or 1

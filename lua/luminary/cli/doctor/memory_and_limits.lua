@@ -1,4 +1,4 @@
---- The machine that the ranks share: memory, shared memory, limits.
+--- Checks resources that ranks of a machine share: memory, shared memory, limits.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -17,7 +17,7 @@ local function larger_shm()
   return "sudo mount -o remount,size=50% /dev/shm; for good, in /etc/fstab: tmpfs /dev/shm tmpfs defaults,size=50% 0 0"
 end
 
--- Files that jobs left behind, as text.
+-- Returns a text about files that jobs left behind.
 local function leftovers()
   local n, names = 0, {}
   for _, name in ipairs(outside.list "/dev/shm") do
@@ -64,7 +64,7 @@ end
 
 local function limits(found)
   local locked, files = facts.limit "Max locked memory", facts.limit "Max open files"
-  if locked and locked < GIB and #facts.rdma() == 0 then -- with RDMA it is the network's matter
+  if locked and locked < GIB and #facts.rdma() == 0 then -- with RDMA, probes of the network report it
     found.note("host.memlock", "little memory may be locked", ("%s (ulimit -l); CUDA's pinned memory does not "
       .. "count, RDMA's does")
       :format(size(locked)), "nothing to do without RDMA; with it: ulimit -l unlimited (docker run "

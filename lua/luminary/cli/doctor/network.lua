@@ -1,4 +1,4 @@
---- Interfaces, names and ports: what ranks on several machines meet by.
+--- Checks interfaces, names and ports, by which ranks on several machines meet.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
 local facts = require "luminary.cli.doctor.machine_facts"
@@ -12,7 +12,7 @@ local function describe(one)
   return ("%s (%s, MTU %s)"):format(one.name, table.concat(list, " "), tostring(one.mtu or "?"))
 end
 
--- Interfaces that are up and have an address, in the kernel's order.
+-- Returns the interfaces that are up and have an address, in the kernel's order.
 local function usable()
   local list = {}
   for _, one in ipairs(facts.interfaces()) do
@@ -27,7 +27,7 @@ local function names(list)
   return table.concat(out, ", ")
 end
 
--- ---- which interface is taken
+-- ---- the chosen interface
 
 local function where(list, chosen)
   local out = {}
@@ -37,8 +37,8 @@ local function where(list, chosen)
   return out
 end
 
--- Those that a list such as "eth", "=eth0,=eth1" or "^docker,lo" names, as NCCL reads it: prefixes, with = whole names,
--- with ^ all others.
+-- Returns the interfaces that match a list such as "eth", "=eth0,=eth1" or "^docker,lo", as in NCCL: prefixes; with =
+-- full names; with ^ all others.
 local function matching(list, text)
   local others, exact, rest = text:match("^(%^?)(=?)(.*)$")
   return where(list, function(one)
@@ -53,8 +53,8 @@ end
 
 local function starts(prefix) return function(one) return one.name:sub(1, #prefix) == prefix end end
 
--- NCCL's order (its manual, NCCL_SOCKET_IFNAME): what the variable names; else ib*; else what is neither docker* nor
--- lo (nor, in newer ones, virbr*); else docker*; else lo. It starts on the first of them.
+-- Returns the interfaces in NCCL's order (its manual, NCCL_SOCKET_IFNAME): those the variable names; else ib*; else all
+-- except docker* and lo (and, in newer versions, virbr*); else docker*; else lo. NCCL starts on the first of them.
 local function choose()
   local list, given, from = usable(), facts.nccl "NCCL_SOCKET_IFNAME"
   if (given or "") == "" then
@@ -195,7 +195,7 @@ local function master(found)
   found.ok("network.master", "MASTER_ADDR is known", host .. ": " .. table.concat(list, ", "))
 end
 
--- Whether something listens on a port, from the kernel's tables: state 0A.
+-- Returns true if a socket listens on a port, by the kernel's tables: state 0A.
 local function taken(port)
   local wanted = (":%04X$"):format(port)
   for _, path in ipairs {"/proc/net/tcp", "/proc/net/tcp6"} do

@@ -1,8 +1,8 @@
---- NUMA nodes: whether the GPUs have near cores that may be used, and whether the kernel moves memory between nodes.
+--- Checks NUMA nodes: near cores of the GPUs that may be used, and the kernel's moves of memory between nodes.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
--- The nodes that have cores: {number, set of cores}.
+-- Returns the nodes that have cores: {number, set of cores}.
 local function nodes()
   local list = {}
   for _, name in ipairs(outside.list "/sys/devices/system/node") do

@@ -1,8 +1,8 @@
---- The NVIDIA driver: whether the kernel has it, whether it fits CUDA and its own library, and its device files.
+--- Checks the NVIDIA driver: that the kernel has it, that it fits CUDA and its own library, and its device files.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
--- The oldest driver branch that a CUDA major release runs on, with minor version compatibility: table 1 of
+-- The oldest driver branch for each CUDA major release, with minor version compatibility: table 1 of
 -- https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 local OLDEST_DRIVER = {[11] = 450, [12] = 525, [13] = 580}
 
@@ -12,7 +12,7 @@ local function in_container_remedy()
     or "start the container with its GPUs: docker run --gpus all … (needs the NVIDIA Container Toolkit on the host)"
 end
 
--- ---- the kernel's part
+-- ---- the kernel's module
 
 local function driver(found)
   local version, problem = facts.driver()
@@ -51,7 +51,7 @@ local function driver(found)
       .. "status), and under Secure Boot it must be signed (mokutil --sb-state; dmesg says 'rejected')")
 end
 
--- CUDA's own word: with NVIDIA's packages for forward compatibility older drivers and other libraries do.
+-- Returns true if CUDA itself finds devices: NVIDIA's forward compatibility packages let older drivers work.
 local function works() return (tonumber(facts.versions().count or "") or 0) > 0 end
 
 local function age(found)
@@ -71,7 +71,7 @@ local function age(found)
     ("driver %s, CUDA %d.%d"):format(version, cuda, math.floor(runtime % 1000 / 10)))
 end
 
--- The version of the driver's library in user space, by the name of the file behind libcuda.so.1.
+-- Returns the version of the driver's user-space library, from the name of the file behind libcuda.so.1.
 local function library_version()
   local listed = outside.command("ldconfig", {"-p"})
   for path in listed.out:gmatch("libcuda%.so%.1[^\n]-=>%s*(%S+)") do
@@ -98,7 +98,7 @@ end
 
 -- ---- device nodes
 
--- Whether this user may read and write it, by its mode.
+-- Returns true if this user may read and write a file of this mode.
 local function may_use(mode, owner, group)
   local user = facts.user()
   if user == 0 or user == nil then return true end

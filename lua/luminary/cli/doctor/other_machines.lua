@@ -1,23 +1,23 @@
---- Whether another machine is reached (`--with host:port`), and how fast it is if `luminary doctor --listen` answers.
+--- Checks that another machine answers (`--with host:port`), and its speed, if `luminary doctor --listen` runs there.
 ---
---- The listener greets with GREETING. Then each request is 16 bytes, a word and a number n: "ping" is sent back,
---- "take" is followed by n bytes and sent back after them, "give" is answered by n bytes.
+--- The listener first sends GREETING. Each request is 16 bytes, a word and a number n: "ping" is sent back, "take" is
+--- followed by n bytes and sent back after them, "give" is answered by n bytes.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
 local sockets = require "luminary.cli.doctor.tcp_sockets"
 
 local reach = {}
 
-local GREETING, STORE = "luminary doctor 1\n", "LM" -- a store's challenge begins so
+local GREETING, STORE = "luminary doctor 1\n", "LM" -- the start of a store's challenge
 local REQUEST = 16
 local CONNECT, GREET, STEP = 5, 3, 10 -- seconds
-local PINGS, FIRST, MOST = 50, 2 ^ 20, 2 ^ 28 -- round trips; bytes to begin with, and at most
-local AIM = 0.3 -- seconds to send for
+local PINGS, FIRST, MOST = 50, 2 ^ 20, 2 ^ 28 -- round trips; initial and largest number of bytes
+local AIM = 0.3 -- seconds of sending
 local GIGABIT = 0.15 -- GB/s; gigabit Ethernet does 0.118
 
 local function request(word, n) return ("%-4s%12d"):format(word, n) end
 
--- ---- the one that asks
+-- ---- the client
 
 local function exchange(fd, word, n)
   local deadline = outside.now() + STEP
@@ -27,7 +27,7 @@ local function exchange(fd, word, n)
   return sockets.receive(fd, REQUEST, deadline) == request(word, n)
 end
 
--- GB/s with the data going that way, or nil.
+-- Returns the GB/s of data in the direction of `word`, or nil.
 local function speed(fd, word)
   local n = FIRST
   while true do
@@ -64,7 +64,7 @@ local function measure(found, fd, where)
   end
 end
 
--- What each failure means, as id, title, and what to do.
+-- The meaning of each failure: id, title, and remedy.
 local FAILURES = {
   refused = {"reach.refused", "refuses the connection", "the machine is reached, but nothing listens on that port: is "
     .. "rank 0 started, with this port (MASTER_PORT), and on an address that others see, not 127.0.0.1? To test the "
@@ -120,7 +120,7 @@ local function one(found, host, port)
   sockets.close(fd)
 end
 
---- "host:port" or "[v6]:port" as host and port; nil if it is neither.
+--- Splits "host:port" or "[v6]:port" into host and port; nil if it is neither.
 function reach.split(text)
   local host, port = text:match("^%[([%x:.]+)%]:(%d+)$")
   if not host then host, port = text:match("^([^:%s]+):(%d+)$") end
@@ -128,7 +128,7 @@ function reach.split(text)
   if port and port >= 1 and port <= 65535 then return host, port end
 end
 
---- The probes, one for each of the addresses.
+--- Returns the probes, one for each address.
 function reach.probes_of(list)
   local probes = {}
   for i, text in ipairs(list) do
@@ -138,7 +138,7 @@ function reach.probes_of(list)
   return probes
 end
 
--- ---- the one that is asked
+-- ---- the listener
 
 local function serve(fd)
   local deadline = outside.now() + 60
@@ -157,7 +157,7 @@ local function serve(fd)
   end
 end
 
---- Answers the doctors of other machines until a signal ends it; the exit code if it cannot.
+--- Answers the doctors of other machines until a signal ends it; returns the exit code if it cannot listen.
 function reach.listen(port)
   local listener, got = sockets.listen(port)
   if not listener then

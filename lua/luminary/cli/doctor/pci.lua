@@ -1,10 +1,10 @@
---- The ways between GPUs on the PCI bus: an IOMMU that translates addresses, and bridges whose access control (ACS)
---- sends what GPUs write to each other up to the CPU. Together they make peer-to-peer copies hang, with the GPUs at
---- 100 % utilization, or arrive wrong; each alone makes them slow.
+--- Checks the paths between GPUs on the PCI bus: an IOMMU that translates addresses, and bridges whose access control
+--- (ACS) routes writes between GPUs through the CPU. Both together make peer-to-peer copies hang, with the GPUs at 100
+--- % utilization, or corrupt data; each alone makes them slow.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
-local ACS_CAPABILITY = 0x000D -- of PCI Express' extended capabilities, which begin at byte 256
+local ACS_CAPABILITY = 0x000D -- among PCI Express' extended capabilities, which begin at byte 256
 local BITS = {"SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans"}
 local PAST_P2P = "NCCL_P2P_DISABLE=1 makes NCCL go through the host's memory, as the backend gloo always does"
 
@@ -14,13 +14,13 @@ local function number(text, at, bytes)
   return value
 end
 
--- The bits that are set in the ACS control register, as lspci names them, from a bridge's configuration space; nil if
--- it has no such register, and false if the space cannot be read that far, as it is for all but root.
+-- Returns the set bits of the ACS control register, as lspci names them, from a bridge's configuration space; nil if it
+-- has no such register, false if the space is not readable that far, as for all users except root.
 local function by_configuration(address)
   local space = outside.read("/sys/bus/pci/devices/" .. address .. "/config")
   if not space or #space < 0x104 then return false end
   local at = 0x100
-  for _ = 1, 100 do -- a list in a broken space may be a ring
+  for _ = 1, 100 do -- a broken space may have a circular list
     if at < 0x100 or at + 8 > #space then return nil end
     local head = number(space, at, 4)
     if head == 0 or head == 0xffffffff then return nil end
@@ -35,7 +35,7 @@ local function by_configuration(address)
   end
 end
 
--- The same by lspci, for machines whose sysfs shows less than lspci can find out.
+-- Returns the same by lspci, which finds more than sysfs shows on some machines.
 local listing
 local function by_lspci(address)
   listing = listing or outside.command("lspci", {"-D", "-vvv"}, 10).out
@@ -49,7 +49,7 @@ local function by_lspci(address)
   return set
 end
 
--- Whether the IOMMU translates what GPUs send: true, false, or nil (not known); and how one knows.
+-- Returns true or false, if the IOMMU translates the GPUs' addresses or not, or nil if unknown; and the evidence.
 local function translates()
   local line = outside.word "/proc/cmdline" or ""
   local groups, kinds = 0, {}
@@ -70,7 +70,7 @@ local function translates()
   return true, ("%s in /sys/class/iommu, and no iommu=pt in /proc/cmdline"):format(units[1] or "groups")
 end
 
--- The bridges above the GPUs with access control on, as texts; and those of which it is not known.
+-- Returns the bridges above the GPUs with access control on, as texts; and the bridges whose state is unknown.
 local function controlled()
   local on, unknown, seen, names = {}, {}, {}, {}
   for _, one in ipairs(facts.gpus()) do

@@ -1,4 +1,4 @@
---- RDMA between machines (InfiniBand, RoCE): device files, locked memory, ports, and the way to the GPUs' memory.
+--- Checks RDMA between machines (InfiniBand, RoCE): device files, locked memory, ports, and access to GPU memory.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 

@@ -1,21 +1,21 @@
---- The doctor's report, for people and as JSON.
+--- Writes the doctor's report, as text for people and as JSON.
 local report = {}
 
 local RANK = {problem = 1, warning = 2, note = 3, ok = 4}
 local WIDTH = 100 -- columns
 report.rank = RANK
 
--- ---- JSON. The doctor has to speak when the core, which could write it, does not load.
+-- ---- JSON, written here, since the doctor must work when the core does not load
 
--- What a sequence of UTF-8 looks like.
+-- Patterns of UTF-8 sequences.
 local SEQUENCES = {"^[\194-\223][\128-\191]", "^\224[\160-\191][\128-\191]",
   "^[\225-\236\238\239][\128-\191][\128-\191]",
   "^\237[\128-\159][\128-\191]", "^\240[\144-\191][\128-\191][\128-\191]",
     "^[\241-\243][\128-\191][\128-\191][\128-\191]",
   "^\244[\128-\143][\128-\191][\128-\191]"}
 
---- A text with a question mark in place of each byte that is not UTF-8, and of control characters: what commands print
---- is not to move the terminal's cursor.
+--- Returns a text with a question mark for each control character and each byte that is not UTF-8: the output of
+--- commands must not move the terminal's cursor.
 function report.clean(text)
   return (text:gsub("[%z\1-\8\11-\31\127]", "?"):gsub("[\128-\255]+", function(run)
     local out, at = {}, 1
@@ -37,7 +37,7 @@ local function text_of(value)
   end) .. '"'
 end
 
--- A list, or pairs {name, value} in their order.
+-- Encodes a list, or pairs {name, value} in order.
 local function encode(value, indent)
   if type(value) == "string" then return text_of(value) end
   if type(value) ~= "table" then return tostring(value) end
@@ -59,7 +59,7 @@ local function count(findings)
 end
 report.count = count
 
---- One object: version, host, kernel, seconds, exit_code, counts by severity, and findings, all with the same keys.
+--- Returns one object: version, host, kernel, seconds, exit_code, counts by severity, and findings with equal keys.
 function report.json(about, findings)
   local n, list = count(findings), {}
   for i, one in ipairs(findings) do
@@ -76,7 +76,7 @@ end
 
 -- ---- for people
 
--- A paragraph under a label, its lines broken between words; lines that the text has stay.
+-- Appends a labeled paragraph, wrapped between words; line ends in the text stay.
 local function paragraph(label, text, lines)
   local room = WIDTH - #label
   for part in (text .. "\n"):gmatch("([^\n]*)\n") do
@@ -107,7 +107,7 @@ end
 
 local function plural(n, word) return ("%d %s%s"):format(n, word, n == 1 and "" or "s") end
 
---- The report on findings: subjects {name, title} with problems first, and in each the worst first.
+--- Returns the report on findings: subjects {name, title} with problems first, and in each subject the worst first.
 function report.text(about, subjects, findings, verbose, colored)
   local lines, groups = {("luminary %s on %s, %s"):format(about.version, about.host, about.kernel)}, {}
   for place, subject in ipairs(subjects) do

@@ -1,4 +1,4 @@
---- TCP for the doctor: nothing that blocks without a deadline, and failures by name.
+--- Provides TCP for the doctor: every wait has a deadline, and failures have names.
 local outside = require "luminary.cli.doctor.files_and_commands"
 local ffi = require "ffi"
 
@@ -33,7 +33,7 @@ local function option(fd, level, name, value)
   C.setsockopt(fd, level, name, ffi.new("int[1]", value), 4)
 end
 
--- A socket's address out of a text such as "192.0.2.1" or "::1"; nil if it is none.
+-- Returns a socket address from a text such as "192.0.2.1" or "::1"; nil if it is none.
 local function place(address, port)
   if address:find(":", 1, true) then
     local six = ffi.new("struct lm_doctor_v6", {family = AF_INET6, port = network_order(port)})
@@ -45,7 +45,7 @@ end
 
 function sockets.is_address(text) return place(text, 1) ~= nil end
 
--- Whether fd is ready by then.
+-- Returns true if fd is ready before the deadline.
 local function await(fd, events, deadline)
   local wanted = ffi.new("struct lm_doctor_pollfd", {fd, events, 0})
   repeat
@@ -57,8 +57,8 @@ end
 
 local function failure(code) return KINDS[code] or ffi.string(C.strerror(code)) end
 
---- A connection and the seconds it took; nil and why: "refused", "timed out", "unreachable", "forbidden", or the
---- system's words.
+--- Connects. Returns the connection and the seconds it took; or nil and the reason: "refused", "timed out",
+--- "unreachable", "forbidden", or the system's message.
 function sockets.connect(address, port, seconds)
   local where, family = place(address, port)
   if not where then return nil, "no address" end
@@ -82,7 +82,7 @@ function sockets.connect(address, port, seconds)
   return fd, outside.now() - began
 end
 
---- Listens on a port (0: a free one) of every interface; the socket and its port, or nil and why not.
+--- Listens on a port (0: a free one) of every interface. Returns the socket and its port, or nil and the reason.
 function sockets.listen(port)
   local code
   for _, any in ipairs {"::", "0.0.0.0"} do
@@ -104,7 +104,7 @@ function sockets.listen(port)
   return nil, failure(code)
 end
 
---- Whoever comes within that many seconds: the connection and its address; nil if nobody does.
+--- Accepts a connection within that number of seconds. Returns it and its address; nil if there is none.
 function sockets.accept(listener, seconds)
   if not await(listener, POLLIN, outside.now() + seconds) then return nil end
   local who, n, text = ffi.new "struct lm_doctor_v6", ffi.new("unsigned[1]", 28), ffi.new "char[64]"
@@ -116,7 +116,7 @@ function sockets.accept(listener, seconds)
   return fd, (ffi.string(text):gsub("^::ffff:", ""))
 end
 
---- Sends n bytes of a text, or of zeros without one; whether all went by the deadline.
+--- Sends n bytes of a text, by default zeros; returns true if all were sent before the deadline.
 function sockets.send(fd, n, deadline, text)
   local data, at = text or ffi.new("uint8_t[?]", math.min(n, CHUNK)), 0
   while at < n do
@@ -132,7 +132,7 @@ function sockets.send(fd, n, deadline, text)
   return true
 end
 
---- Receives n bytes, or fewer at the end of the stream or the deadline: the text (not kept if drop), and how many.
+--- Receives n bytes, or fewer at the stream's end or the deadline: returns the text (empty if drop) and the count.
 function sockets.receive(fd, n, deadline, drop)
   local buffer, pieces, at = ffi.new("uint8_t[?]", math.min(n, CHUNK)), {}, 0
   while at < n do

@@ -1,5 +1,5 @@
---- Convolutions of one and three dims, and transposed convolutions, made of conv2d and its gradient for the input.
---- Integers are supported, without gradients.
+--- Computes 1-d and 3-d convolutions and transposed convolutions by conv2d and its gradient for the input. Integers are
+--- supported, without gradients.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -22,7 +22,7 @@ local function check_operands(who, a, n, channels_at)
   end
 end
 
--- {v} as {1, v}: a 1-d input is an image of one row.
+-- Returns {v} as {1, v}, since a 1-d input is an image of one row.
 local function of_row(list, for_rows) return type(list) == "table" and {for_rows, list[1]} or list end
 
 -- Appends list[i] zeros to the i-th of the last #list dims.
@@ -35,7 +35,7 @@ local function padded_after(x, list)
   return any and ops.pad(x, all) or x
 end
 
--- "same" and "valid" as numbers, and x with the zero that an even kernel needs at its end.
+-- Converts padding "same" or "valid" to numbers. Returns them, and x with the extra zero at its end for even kernels.
 local function numbers_of_padding(who, a, n)
   local padding, more = {}, {}
   for i = 1, n do
@@ -51,8 +51,8 @@ end
 
 -- ---- three dims: the slices of a window are channels of an image
 
--- Positions for gather_weighted, of the windows along depth, among [depth * plane * groups]: [1, 1, slices * plane *
--- groups * kernel].
+-- Returns gather_weighted's positions for the windows along depth, [1, 1, slices * plane * groups * kernel], among
+-- [depth * plane * groups] elements.
 local function slice_positions(a, depth, slices, plane, device)
   local step = plane * a.groups
   local at = window_indices.of_windows(depth, slices, a.weight.shape[3], a.stride[1], a.padding[1], a.dilation[1], step,
@@ -61,7 +61,7 @@ local function slice_positions(a, depth, slices, plane, device)
   return ops.reshape(ops.t(at):unsqueeze(2) + within:view(1, step, 1), {1, 1, -1})
 end
 
--- weight [a, b, kD, kH, kW] as [a, kD * b, kH, kW].
+-- Returns weight [a, b, kD, kH, kW] as [a, kD * b, kH, kW].
 local function slices_of_weight(weight)
   local first, second, depth, height, width = unpack(weight.shape)
   return ops.reshape(ops.permute(weight, {1, 3, 2, 4, 5}), {first, depth * second, height, width})
@@ -69,7 +69,7 @@ end
 
 local function last_two(list) return {list[2], list[3]} end
 
--- Up to this many channels of a group, slices are gathered as planes rather than pixel by pixel.
+-- Largest number of channels of a group for which slices are gathered by planes rather than pixel by pixel.
 local FEW = 4
 
 local function convolved_volume(who, a, x)
@@ -92,8 +92,8 @@ local function convolved_volume(who, a, x)
   return sizes.channels_second(ops.reshape(sizes.channels_last(y), {n, slices, rows, columns, out}))
 end
 
--- convolved_volume for integers, which gather_weighted does not support: a sum of 2-d convolutions, one for each slice
--- of the kernel.
+-- Computes convolved_volume for integers, which gather_weighted does not support, as a sum of 2-d convolutions, one for
+-- each slice of the kernel.
 local function convolved_slices(who, a, x)
   local n, channels, depth, height, width = unpack(x.shape)
   local kernel, stride, dilation, y = a.weight.shape[3], a.stride[1], a.dilation[1], nil
@@ -140,7 +140,7 @@ end
 
 -- ---- convolutions
 
--- Declares a function `who` of n spatial dims, which gets its arguments by name.
+-- Declares a function `who` of n spatial dims; f takes its arguments by name.
 local function convolution(who, n, rest, f)
   local text = who .. "(x: input(N), weight: tensor, bias: tensor?, stride: sizes(N, 1) = 1, " .. rest
   return signature.by_name((text:gsub("N", n)), f)
@@ -169,7 +169,7 @@ F.conv3d = convolution("conv3d", 3, plain, function(a)
   return convolved("conv3d", a, a.x:unsqueeze(1)):squeeze(1)
 end)
 
--- Sizes of the result, and x with zeros for an output_padding of a stride or more.
+-- Returns the sizes of the result, and x with zeros for an output_padding of a stride or more.
 local function transposed_size(who, a, n)
   local size, more = {}, {}
   for i = 1, n do

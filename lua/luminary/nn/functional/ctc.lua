@@ -1,4 +1,4 @@
---- Connectionist temporal classification: losses of sequences with unknown alignment.
+--- Computes connectionist temporal classification (CTC) losses: sequences with unknown alignment.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -6,7 +6,7 @@ local signature = require "luminary.base.signature"
 local ops, fail = core.ops, options.fail
 local F = {}
 
--- A list of numbers.
+-- The kind of lengths: a list of integers, from a list, a tensor or an integer.
 options.kind("lengths", "tensor, list of integers or integer", function(who, name, v)
   if core.is_tensor(v) and v.ndim < 2 and not v:is_floating_point() then v = v:reshape(-1):totable() end
   local list = type(v) == "number" and {v} or v

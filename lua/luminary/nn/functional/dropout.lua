@@ -1,15 +1,15 @@
---- Dropout of channels, and dropout that keeps the mean and variance of SELU's outputs.
+--- Implements dropout of channels, and alpha dropout, which keeps the mean and variance of SELU's outputs.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-require "luminary.nn.functional.sizes" -- for the kinds of its arguments
+require "luminary.nn.functional.sizes" -- defines the kinds of its arguments
 
 local ops = core.ops
 local F = {}
 
 local function result(x, y, opts) return opts.inplace and x:copy_(y) or y end
 
--- The shape of a mask with one value for each channel of each sample.
+-- Returns the shape of a mask with one value for each channel of each sample.
 local function channels(x, batched)
   local shape = {}
   for i = 1, x.ndim do shape[i] = i <= (batched and 2 or 1) and x.shape[i] or 1 end
@@ -27,10 +27,10 @@ for n = 1, 3 do
   end)
 end
 
-local NEGATIVE = -1.7580993408473766 -- the limit of SELU at minus infinity
+local NEGATIVE = -1.7580993408473766 -- SELU's limit at minus infinity
 
--- Dropped elements become NEGATIVE, and a * y + b has mean 0 and variance 1 again (Klambauer et al. 2017,
--- Self-Normalizing Neural Networks). mask_shape(x) is the shape of the random mask.
+-- Sets dropped elements to NEGATIVE; a * y + b has mean 0 and variance 1 again (Klambauer et al. 2017, Self-Normalizing
+-- Neural Networks). mask_shape(x) is the shape of the random mask.
 local function alpha(x, opts, mask_shape)
   if not opts.training or opts.p == 0 or x:numel() == 0 then return x end
   if opts.p == 1 then return result(x, x * 0, opts) end
@@ -41,7 +41,7 @@ local function alpha(x, opts, mask_shape)
   return result(x, x * (kept * a) + ((1 - kept) * (a * NEGATIVE) + b), opts)
 end
 
--- PyTorch's default: these pass everything unless set to train.
+-- The default of `training` is PyTorch's: these functions return x unless training is set.
 local alpha_options = "(x: tensor, {p: probability = 0.5, training = false, inplace = false})"
 
 --- Applies alpha dropout, which keeps mean 0 and variance 1.

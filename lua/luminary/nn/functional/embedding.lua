@@ -1,4 +1,4 @@
---- F.embedding with max_norm and scale_grad_by_freq, and F.embedding_bag.
+--- Implements F.embedding with max_norm and scale_grad_by_freq, and F.embedding_bag.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -14,7 +14,7 @@ function ByCount.forward(ctx, rows, counts)
 end
 function ByCount.backward(ctx, grad) return grad / ctx.saved_tensors[1], nil end
 
--- The number of occurrences of each entry's value in index: a tensor [..., 1].
+-- Returns, for each entry of index, the number of its occurrences in index: a tensor [..., 1].
 local function counts_of(index, num, dtype)
   local flat = ops.reshape(index, {-1})
   local how = {dtype = dtype, device = index.device}
@@ -22,7 +22,7 @@ local function counts_of(index, num, dtype)
   return ops.unsqueeze(ops.reshape(ops.index_select(all, 1, flat), index.shape), -1)
 end
 
--- Scales the rows of weight that index names down to max_norm, in place, where their norms exceed it.
+-- Scales rows of weight whose norms exceed max_norm down to it, in place, for the rows in index.
 local function shorten(weight, index, max_norm, norm_type)
   core.no_grad(function()
     local flat = ops.reshape(index, {-1})
@@ -32,7 +32,7 @@ local function shorten(weight, index, max_norm, norm_type)
   end)
 end
 
--- padding_idx as a row from 1, 0 for none.
+-- Returns padding_idx as a row from 1, or 0 if there is none.
 local function padding_of(who, pad, weight)
   return pad == 0 and 0 or rows_of.padding(who, pad, weight.shape[1] or 0)
 end
@@ -55,8 +55,8 @@ local function check_integers(who, name, t)
   end
 end
 
--- Returns the positions at which bags begin in the flattened index, and how many of its entries are in a bag. `check`
--- validates the values of offsets.
+-- Returns the positions at which bags begin in the flattened index, and the number of its entries in bags. With `check`
+-- it validates the values of offsets.
 local function bags_of(who, index, o, check)
   local offsets, device = o.offsets, index.device
   if index.ndim == 2 then
@@ -112,7 +112,7 @@ local embedding_bag = signature.of([[embedding_bag(index: tensor, weight: tensor
     each = ops.flatten(each)
   end
   local at_once = index.device == "cpu" and o.mode ~= "max" and not o.scale_grad_by_freq
-    and core.is_floating_point(weight) -- by a kernel, which validates offsets
+    and core.is_floating_point(weight) -- one kernel, which validates offsets
   local begins, n = bags_of(who, index, o, index.device == "cpu" and not at_once)
   local line, padding = ops.flatten(index):long(), padding_of(who, o.padding_idx, weight)
   if o.include_last_offset then

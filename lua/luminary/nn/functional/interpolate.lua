@@ -1,4 +1,4 @@
---- Resizing by interpolation of one dim at a time. Weights are those of ATen's upsampling (UpSample.h,
+--- Resizes by interpolation of one dim at a time. Weights are those of ATen's upsampling (UpSample.h,
 --- UpSampleKernel.cpp).
 local core = require "luminary.core"
 local options = require "luminary.base.options"
@@ -11,9 +11,9 @@ local F = {}
 
 local linear = {"linear", "bilinear", "trilinear"}
 
--- ---- one dim: the source positions of each of `out` positions and their weights, both [1, j, out]
+-- ---- one dim: the source positions and weights of each of `out` positions, both [1, j, out]
 
--- Keys, "Cubic convolution interpolation for digital image processing", 1981. x at least 0.
+-- Cubic convolution kernel for x ≥ 0 (Keys, "Cubic convolution interpolation for digital image processing", 1981).
 local function cubic(x, a)
   local near = ((a + 2) * x - (a + 3)) * x * x + 1
   local far = (((x - 5) * x + 8) * x - 4) * a
@@ -22,7 +22,7 @@ end
 
 local function triangle(x) return ops.relu(1 - x) end
 
--- Positions from 0 as gather_weighted takes them: from 1, with a dim of channels.
+-- Converts positions from 0 to gather_weighted's: from 1, with a dim of channels.
 local function from_one(index) return (index + 1):unsqueeze(1) end
 
 local function nearest(r)
@@ -33,7 +33,7 @@ local function nearest(r)
   return from_one(ops.floor(at * r.scale):clamp(nil, r.size - 1):to("int64"):unsqueeze(1))
 end
 
--- Two or four neighbors at every scale; positions beyond the border are clamped to it.
+-- Returns positions and weights of two or four neighbors at any scale, clamped to the border.
 local function border_clamped(r)
   local at = ops.arange(r.out, {device = r.device, dtype = "float64"})
   at = r.align_corners and at * r.scale or (at + 0.5) * r.scale - 0.5
@@ -46,7 +46,7 @@ local function border_clamped(r)
   return from_one((first + taps):clamp(0, r.size - 1):to("int64")), weight:unsqueeze(1)
 end
 
--- The filter stretched by the scale where that is above 1, and cut at the borders.
+-- Returns positions and weights of a filter that is stretched by a scale above 1 and cut at the borders.
 local function stretched(r)
   local stretch = math.max(r.scale, 1)
   local support = (r.cubic and 2 or 1) * stretch
@@ -62,7 +62,7 @@ local function stretched(r)
   return from_one(ops.where(inside, index, -1):to("int64")), weight:unsqueeze(1)
 end
 
--- Resizes a dim of x; `last`: x is channels last in memory.
+-- Resizes a dim of x; `last` is true if x is channels last in memory.
 local function resized(x, dim, r, last)
   local positions, weight
   if r.mode:find "^nearest" then
@@ -99,7 +99,7 @@ local function per_dim(who, name, v, n, kind)
   return v
 end
 
--- Returns the parameters of the resize of each dim.
+-- Returns the parameters of each dim's resize.
 local function plans(who, a, n)
   if (a.size == nil) == (a.scale_factor == nil) then fail("%s: pass either size or scale_factor", who) end
   local size = a.size ~= nil and per_dim(who, "size", a.size, n, "count")

@@ -1,4 +1,4 @@
---- The cross entropy of a linear layer's results, of which only some rows are in memory at a time.
+--- Computes the cross entropy of a linear layer's results, with the logits of only some rows in memory at a time.
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
@@ -8,12 +8,12 @@ local Function = require("luminary.autograd.function").Function
 local ops = core.ops
 local F = {}
 
-local CHUNK_BYTES = 2 ^ 28 -- of logits, where chunk_size is left out
+local CHUNK_BYTES = 2 ^ 28 -- bytes of logits in memory, without chunk_size
 local WIDTH = {float64 = 8, float32 = 4}
 
 local function in_dtype(t, dtype) return t and t.dtype ~= dtype and t:to(dtype) or t end
 
--- The sum of the losses of some rows of logits, or each of them.
+-- Returns the sum of the losses of some rows of logits, or the loss of each row.
 local function sum_of(logits, target, class_weight, o)
   return ops.cross_entropy_rows(logits, target, class_weight, o.ignore_index, o.label_smoothing,
     o.reduction == "none" and "none" or "sum")
@@ -25,12 +25,12 @@ local function total_weight(target, class_weight, ignore_index, dtype)
   return class_weight:to(dtype):index_select(1, target:masked_fill(ignored, 1)):masked_fill(ignored, 0):sum()
 end
 
--- f(first row, number of rows) of each chunk, whose tensors are freed after it.
+-- Calls f(first row, number of rows) for each chunk in a scope, which frees its tensors.
 local function each_chunk(rows, chunk_size, f)
   for first = 1, rows, chunk_size do core.scope(f, first, math.min(chunk_size, rows - first + 1)) end
 end
 
--- The gradient of logits by ops, for second derivatives. grad: of each row's loss before weights, 0-d or [N].
+-- Returns the logits' gradient by ops, for second derivatives. `grad`, 0-d or [N]: that of a row's unweighted loss.
 local function gradient_by_ops(grad, logits, target, class_weight, o)
   local ignored, classes = target:eq(o.ignore_index), logits.shape[2]
   local at, counts = target:masked_fill(ignored, 1), ignored:logical_not():to(grad.dtype)
@@ -42,7 +42,7 @@ local function gradient_by_ops(grad, logits, target, class_weight, o)
   return shares - ops.one_hot(at, classes):to(grad.dtype) * hit - even * (weights or 1)
 end
 
--- Arguments in their own dtypes, so that gradients of parameters are added up in float32; products are in o.dtype.
+-- Takes arguments in their own dtypes, so that parameters' gradients are added in float32; products are in o.dtype.
 local Chunked = Function:extend "LinearCrossEntropy"
 
 function Chunked.forward(ctx, x, weight, bias, target, class_weight, o)
@@ -73,7 +73,7 @@ function Chunked.backward(ctx, grad)
     return dlogits:mm(low_weight), dlogits:t():mm(rows), bias and dlogits:sum(1), nil, nil
   end
   local dx, dweight, dbias = needs[1] and ops.empty_like(x), nil, nil
-  local function add(sum, part) -- a sum that outlives the chunk
+  local function add(sum, part) -- `sum` outlives the chunk
     return sum and sum:add_(part) or core.keep(in_dtype(part, o.dtype == "float64" and "float64" or "float32"))
   end
   each_chunk(x.shape[1], o.chunk_size, function(first, n)
@@ -110,7 +110,7 @@ local function check(who, x, weight, target, o)
   if not same then wrong("target", target, "the shape of input without its last dim") end
 end
 
--- With all logits at once: for several losses of each row, and for targets that are probabilities.
+-- Computes the loss with all logits at once: for several losses per row, and targets that are probabilities.
 local function of_all_logits(x, weight, target, o, shape)
   local rows = ops.linear(x, weight:reshape(-1, x.shape[x.ndim]), o.linear_bias and o.linear_bias:reshape(-1))
   local logits, dims = x.ndim > 2 and rows:reshape(-1, shape[1]) or rows, {rows.shape[1], unpack(shape)}

@@ -1,4 +1,4 @@
---- pixel_shuffle, pixel_unshuffle, channel_shuffle, and bilinear.
+--- Implements pixel_shuffle, pixel_unshuffle, channel_shuffle, and bilinear.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -54,7 +54,7 @@ F.pixel_unshuffle = signature.of("pixel_unshuffle(x: tensor, downscale_factor: c
   return rearranged(x, batch, {c, h, r, w, r}, {1, 3, 5, 2, 4}, {c * r * r, h, w})
 end)
 
---- Rearranges the channels so that those of all groups alternate.
+--- Rearranges the channels so that the channels of all groups alternate.
 F.channel_shuffle = signature.of("channel_shuffle(x: tensor, groups: count)", function(x, groups)
   local who = "channel_shuffle"
   if x.ndim < 3 then options.must_be(who, "x", "a tensor of at least 3 dims, [N, C, …]", x) end

@@ -1,9 +1,9 @@
---- Pooling of one and three dims, made of 2-d pooling. A 1-d input is an image of one row. For 3-d inputs planes are
---- pooled first and then their columns, since windows are boxes.
+--- Pools over one and three dims by 2-d pooling. A 1-d input is an image of one row. In 3-d inputs, planes are pooled
+--- first and then their columns, since windows are boxes.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-require "luminary.nn.functional.sizes" -- for the kinds of its arguments
+require "luminary.nn.functional.sizes" -- defines the kinds of its arguments
 
 local ops, fail, describe = core.ops, options.fail, options.describe
 local F = {}
@@ -20,8 +20,8 @@ local function squeezed(y, indices)
   return y
 end
 
--- Pools x [..., D, H, W] by images(x [n, D, H, W]) and then columns(y [n, 1, D, H * W]). Both may return indices as a
--- second value.
+-- Pools x [..., D, H, W] by images(x [n, D, H, W]) and then columns(y [n, 1, D, H * W]). Both functions may return
+-- indices as a second value.
 local function of_volume(x, images, columns)
   local shape, n = {unpack(x.shape)}, 1
   for i = 1, #shape - 3 do n = n * shape[i] end
@@ -34,12 +34,12 @@ local function of_volume(x, images, columns)
   in_column = ops.reshape(in_column, {n, z.shape[3] * rows * across})
   local plane = ops.reshape(in_image, {n, depth * rows * across}):gather(2, in_column:clamp(1))
   local indices = ops.floor_divide(in_column - 1, math.max(rows * across, 1)) * (height * width) + plane
-  indices = indices:masked_fill(ops.minimum(in_column, plane):lt(1), 0) -- of windows in the padding alone
+  indices = indices:masked_fill(ops.minimum(in_column, plane):lt(1), 0) -- windows of only padding have index 0
   return ops.reshape(z, shape), ops.reshape(indices, shape)
 end
 
--- Checks what the 2-d op would refuse by its own name and sizes: the dtypes of `takes` beside floating ones, and x's
--- last n sizes.
+-- Checks what the 2-d op would report under its own name and sizes: x's dtype, floating or in `takes`, and its last n
+-- sizes.
 local function check_input(who, x, n, takes)
   local good = x:is_floating_point() or takes and takes ~= "not bool" and x.dtype == takes
   if not good and (takes ~= "not bool" or x.dtype == "bool") then
@@ -74,8 +74,8 @@ end
 
 -- ---- sliding windows
 
--- Declares name(x, windows…, `more`) of n spatial dims; f gets its arguments by name. Beside floating dtypes it takes
--- those of `takes`.
+-- Declares name(x, windows…, `more`) of n spatial dims; f takes its arguments by name. Besides floating dtypes it
+-- accepts the dtypes `takes`.
 local function windows(n, name, takes, more, f)
   local text = "(x: input(N), kernel_size: sizes(N, 1), stride = kernel_size, padding: sizes(N, 0) = 0, "
   return signature.by_name(name .. (text .. more .. ")"):gsub("N", n), function(a)
@@ -87,7 +87,7 @@ end
 local max_options = "dilation: sizes(N, 1) = 1, ceil_mode = false, return_indices = false"
 local avg_options = "ceil_mode = false, count_include_pad = true"
 
--- Only the values, unless return_indices is set.
+-- Returns only the values, unless return_indices is set.
 local function select_results(return_indices, y, indices)
   if return_indices then return y, indices end
   return y
@@ -130,15 +130,15 @@ end
 --- F.avg_pool3d(…): Applies a 3-d average pooling.
 F.avg_pool3d = windows(3, "avg_pool3d", "int64", avg_options .. ", divisor_override: integer?", function(a)
   if a.x.dtype ~= "int64" or a.divisor_override then return mean_of_volume(a, a.x, a.divisor_override) end
-  -- Sums divided by counts, which are sums of ones over their mean: averaging planes first would truncate twice.
+  -- Divides sums by counts (sums of ones over their mean), since averaging planes first would truncate twice.
   local ones = ops.ones(a.x.shape, {device = a.x.device, dtype = "float64"})
   local counts = ops.round(mean_of_volume(a, ones, 1) / mean_of_volume(a, ones)):long()
   return ops.trunc_divide(mean_of_volume(a, a.x, 1), counts)
 end)
 
--- ---- as many windows as asked for
+-- ---- adaptive pooling
 
--- Whether one window covers all positions, for which a mean is faster.
+-- Returns true if one window covers all positions, for which a mean is faster.
 local function is_mean(a)
   local alone = a.x:is_floating_point() and a.x:numel() > 0 and a.x.ndim >= #a.output_size + 1
   for _, size in ipairs(a.output_size) do alone = alone and size == 1 end
@@ -189,7 +189,7 @@ end)
 
 -- ---- unpooling
 
--- The last n sizes of the unpooled tensor: the smallest possible ones, or those of output_size.
+-- Returns the last n sizes of the unpooled tensor: the smallest possible ones, or those in output_size.
 local function unpooled_size(who, a, n)
   local x, size, given = a.x, {}, a.output_size
   if given ~= nil and (type(given) ~= "table" or #given ~= n and #given ~= x.ndim) then
@@ -268,7 +268,7 @@ F.lp_pool3d = lp_pool("lp_pool3d", 3, F.avg_pool3d)
 
 -- ---- random windows
 
--- The starts of windows along one axis, from 0: [N, C, out]. PyTorch's generate_intervals.
+-- Returns the starts of windows along one axis, from 0: [N, C, out], as PyTorch's generate_intervals.
 local function random_starts(samples, size, out, kernel)
   local alpha = out > 1 and (size - kernel) / (out - 1) or 0
   local steps = ops.arange(out, {device = samples.device, dtype = samples.dtype})
@@ -300,7 +300,7 @@ local function fractional_max_pool(who, n)
       options.wrong_shape(who, "_random_samples", samples, {batch, channels, n})
     end
     samples = samples:narrow(1, 1, batch)
-    local corner, stride, count, shifts = 1, 1, 1, {0} -- shifts: from a window's first element to each
+    local corner, stride, count, shifts = 1, 1, 1, {0} -- shifts: offsets of a window's elements from its first
     for d = n, 1, -1 do
       local starts = random_starts(samples:select(3, n == 2 and 3 - d or d), sides[d], size[d], kernel[d])
       local view, all = {batch, channels}, {}

@@ -1,12 +1,12 @@
---- Ops of nn.functional whose options have another order there, or which have an option inplace: F.relu(x, true),
---- F.huber_loss(x, target, "sum", 0.5). As methods and functions of lm they are the ops themselves.
+--- Wraps ops whose options have another order in nn.functional, or an option inplace: F.relu(x, true), F.huber_loss(x,
+--- target, "sum", 0.5). As methods and functions of lm they are the ops themselves.
 local core = require "luminary.core"
 local signature = require "luminary.base.signature"
 
 local ops = core.ops
 local F = {}
 
--- An option of an op as a signature has it; `kind` is nil for that of the op.
+-- Returns an op's option as a signature has it; a nil `kind` means the op's own.
 local function item_of(name, kind, options)
   if name == "inplace" then return "inplace = false" end
   local row = options[name]
@@ -19,8 +19,8 @@ local function item_of(name, kind, options)
   return ("%s: %s%s"):format(name, kind, default and " = " .. default:gsub("e%-0", "e-") or "")
 end
 
--- name: the function's name, and the op's unless `op` is set. leading: arguments before the options; order: the options
--- in PyTorch's order, each perhaps with a narrower kind than the op's.
+-- Adds a function. name: its name, and the op's unless `op` is set. leading: the arguments before the options. order:
+-- the options in PyTorch's order, each optionally with a narrower kind than the op's.
 local function add(name, leading, order, op)
   local call, in_place, by_name, items = ops[op or name], rawget(ops, name .. "_"), {}, {}
   in_place = in_place or function(x, ...) return ops.copy_(x, call(x, ...)) end

@@ -1,4 +1,4 @@
---- affine_grid, and unfold and fold: windows of images as columns and back.
+--- Implements affine_grid, and unfold and fold, which convert windows of images to columns and back.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"

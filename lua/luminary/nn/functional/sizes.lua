@@ -1,15 +1,15 @@
---- Kinds of arguments for sizes with one number for each spatial dim, and layouts of such inputs.
+--- Defines kinds of arguments for sizes, one number for each spatial dim, and layouts of such inputs.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local sizes = {}
 
---- Fails for a list with named fields, which would be dropped.
+--- Fails for a list with named fields, which would be ignored.
 function sizes.check_list(who, name, list)
   if options.named_field(list) then options.fail("%s: %s is %s", who, name, options.describe(list)) end
 end
 
--- Returns n integers of at least min, from an integer, a list of one, or a list of n; `words`: or "same" or "valid".
+-- Returns n integers ≥ min, from an integer, a list of one, or a list of n; `words` allows "same", "valid".
 local function read(n, min, words, who, name, v)
   if words and (v == "same" or v == "valid") then return v end
   local list = type(v) == "number" and {v} or v
@@ -28,22 +28,22 @@ end
 
 local function text_of(n) return n > 1 and "integer or list of " .. n or "integer" end
 
--- n integers of at least min.
+-- The kind of n integers of at least min.
 options.kinds("sizes", function(n, min)
   return text_of(n), function(...) return read(n, min, false, ...) end
 end)
 
--- The same, as passed, which print shows.
+-- The same kind, but the value stays as passed, for print.
 options.kinds("sizes_as_given", function(n, min)
   return text_of(n), function(who, name, v) return read(n, min, false, who, name, v) and v end
 end)
 
--- The padding of a convolution.
+-- The kind of a convolution's padding.
 options.kinds("sizes_or_word", function(n)
   return text_of(n) .. ', or "same" or "valid"', function(...) return read(n, 0, true, ...) end
 end)
 
--- n integers of at least 0, or -1 for a size that stays as it is, which in a list may also be nil.
+-- The kind of n integers of at least 0, or -1 for an unchanged size; in a list, nil is -1.
 options.kinds("output_sizes", function(n)
   return text_of(n), function(who, name, v)
     if type(v) ~= "table" or options.named_field(v) then return read(n, -1, false, who, name, v) end
@@ -53,7 +53,7 @@ options.kinds("output_sizes", function(n)
   end
 end)
 
--- A tensor with n spatial dims after its channels, with or without a batch dim.
+-- The kind of a tensor with n spatial dims after its channels, with or without a batch dim.
 options.kinds("input", function(n)
   return "tensor", function(who, name, x)
     options.arg(who, name, x, "tensor")
@@ -65,7 +65,7 @@ options.kinds("input", function(n)
   end
 end)
 
--- The same, but a number stays one.
+-- The kind output_sizes, except that a number stays a number.
 options.kinds("output_sizes_as_given", function(n)
   local kind = ("output_sizes(%d)"):format(n)
   return text_of(n), function(who, name, v)
@@ -84,11 +84,11 @@ local function moved(x, from, to)
   return core.ops.permute(x, order)
 end
 
---- x [N, C, …] as a view [N, …, C].
+--- Returns x [N, C, …] as a view [N, …, C].
 function sizes.channels_last(x) return moved(x, 2, x.ndim) end
---- x [N, …, C] as a view [N, C, …].
+--- Returns x [N, …, C] as a view [N, C, …].
 function sizes.channels_second(x) return moved(x, x.ndim, 2) end
---- Whether x [N, C, …] has its channels last in memory, and not also second.
+--- Returns true if x [N, C, …] has its channels last in memory and is not contiguous too.
 function sizes.is_channels_last(x) return not x:is_contiguous() and sizes.channels_last(x):is_contiguous() end
 
 return sizes

@@ -1,4 +1,4 @@
---- Copies of tensors to devices, whose gradients are summed in backward.
+--- Copies tensors to devices; backward sums the copies' gradients.
 local autograd = require "luminary.autograd"
 local core = require "luminary.core"
 local by_nccl = require "luminary.nn.parallel.single_process_nccl"
@@ -11,7 +11,7 @@ local fail = options.fail
 
 local broadcast = {}
 
-local MAX_RESULTS = 255 -- of one recorded function
+local MAX_RESULTS = 255 -- limit of a recorded function
 
 --- Broadcasts a tensor to devices.
 function broadcast.broadcast(x, devices)
@@ -47,7 +47,7 @@ end
 function Broadcast.backward(ctx, ...)
   local grads, n = {...}, #ctx.layouts
   local of, layouts, lists = {}, {}, {}
-  for i = 1, n do -- tensors for which any device has a gradient
+  for i = 1, n do -- tensors with a gradient on any device
     local any = false
     for d = 1, #ctx.devices do any = any or grads[(d - 1) * n + i] end
     if any then of[#of + 1], layouts[#layouts + 1] = i, ctx.layouts[i] end

@@ -14,8 +14,8 @@ local comm = {
   reduce_add = reduce_add.reduce_add, reduce_add_coalesced = reduce_add.reduce_add_coalesced,
 }
 
---- Returns the sizes of the pieces of n samples for `count` devices, as PyTorch's chunk: equal except the last, and
---- fewer than `count` if there are too few samples. With shares (relative numbers) sizes are in proportion to them.
+--- Returns the sizes of the pieces of n samples for `count` devices, as PyTorch's chunk: all equal except the last, and
+--- fewer than `count` if there are too few samples. With shares (relative numbers), sizes are proportional to them.
 function comm.chunk_sizes(n, count, shares)
   if n == 0 then return {0} end
   local sizes = {}

@@ -1,5 +1,5 @@
---- nn.parallel.comm_hooks: Hooks for DistributedDataParallel's net:register_comm_hook(state, hook), which reduce
---- gradients.
+--- nn.parallel.comm_hooks: Reduces gradients, as hooks of DistributedDataParallel's net:register_comm_hook(state,
+--- hook).
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
@@ -49,7 +49,7 @@ local function start(state, bucket, t)
   return collectives.all_reduce(t, {group = state or bucket.group, async_op = true})
 end
 
---- Reduces gradients as without a hook: by their sum over the ranks.
+--- Reduces gradients by their sum over the ranks, as without a hook.
 function hooks.allreduce_hook(state, bucket) return start(state, bucket, check("allreduce_hook", bucket)) end
 
 local function compress(name, dtype)
@@ -69,17 +69,17 @@ end
 hooks.fp16_compress_hook = compress("fp16_compress_hook", "float16")
 hooks.bf16_compress_hook = compress("bf16_compress_hook", "bfloat16")
 
-local side = {} -- a stream for each GPU, on which sums run beside backward
+local side = {} -- maps a GPU to the stream on which sums run parallel to backward
 
--- Adds up this rank's part once all ranks' contributions to it are there, and sends the sum to all of them.
+-- Adds this rank's part once all ranks' contributions have arrived, and sends the sum to all ranks.
 local function sum_part(group, arrived, parts, all)
   arrived:wait()
   local sum = parts:view(group.size, -1):sum(1, {dtype = "float32"}):to(all.dtype)
   return collectives.all_gather_into_tensor(all, sum, {group = group, async_op = true})
 end
 
---- Reduces gradients by their sum over the ranks: they are sent as bfloat16 and added in float32. Each rank adds up one
---- part of the bucket. The bytes are those of an all_reduce in bfloat16; the error does not grow with the ranks.
+--- Reduces gradients by their sum over the ranks: sends them as bfloat16 and adds them in float32. Each rank adds one
+--- part of the bucket. The bytes equal an all_reduce's in bfloat16; the error does not grow with the number of ranks.
 function hooks.bf16_compress_fp32_sum_hook(state, bucket)
   local buffer = check("bf16_compress_fp32_sum_hook", bucket)
   local group = groups.resolve(who, state or bucket.group)
@@ -90,7 +90,7 @@ function hooks.bf16_compress_fp32_sum_hook(state, bucket)
   local parts = all:new_empty(all.shape)
   local work = collectives.all_to_all_single(parts, all, {group = group, async_op = true})
   local last = false
-  if device ~= "cpu" then -- nothing waits on the host
+  if device ~= "cpu" then -- the host does not wait
     side[device] = side[device] or cuda.Stream {device = device}
     work, last = cuda.stream(side[device], sum_part, group, work, parts, all), true
   end
@@ -102,7 +102,7 @@ function hooks.bf16_compress_fp32_sum_hook(state, bucket)
 end
 
 local computed_here = {bf16_compress_fp32_sum = hooks.bf16_compress_fp32_sum_hook}
--- All others of these are computed by the core.
+-- The core computes all of these except computed_here.
 local names = {"allreduce", "fp16_compress", "bf16_compress", "bf16_compress_fp32_sum"}
 local by_name = {}
 for _, name in ipairs(names) do by_name[name], by_name[hooks[name .. "_hook"]] = name, name end
@@ -150,7 +150,7 @@ local function register(net, state, hook)
   if name and state ~= nil and groups.resolve(who, state) ~= net.process_group then
     options.fail("%s: %s uses the model's process group; state must be that group or nil", who, name)
   end
-  local _, shared = core.reducer_buckets(net.reducer) -- where nothing is sent, and sums are exact
+  local _, shared = core.reducer_buckets(net.reducer) -- shared memory: nothing is sent, and sums are exact
   local f = not name and hook or not shared and computed_here[name] or nil
   core.reducer_set_hook(net.reducer, name or "a function", f and caller(net, state, f))
 end

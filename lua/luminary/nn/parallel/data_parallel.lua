@@ -58,7 +58,7 @@ local rows = "device_ids: table, output_device, dim: integer = 1, *, criterion, 
 DataParallel.init = signature.of("DataParallel(module: module, {" .. rows .. "})", function(self, module, opts)
   local devices = check_devices(opts.device_ids)
   self.module, self.device_ids = module, devices or {}
-  self.plan = { -- a plain table: the criterion is no part of the model
+  self.plan = { -- in a plain table, since the criterion is not part of the model
     devices = devices, dim = opts.dim,
     output_device = opts.output_device ~= nil and core.device(opts.output_device) or devices and devices[1],
     shares = check_shares(opts.shares, devices),
@@ -70,7 +70,7 @@ end)
 
 local function reduction_of(criterion) return Module.is_module(criterion) and criterion.reduction or "mean" end
 
--- The weight of target's labels in a mean that ignores some or has class weights; nil if all samples weigh the same.
+-- Returns the weight of target's labels in a mean that ignores some or has class weights; nil if all weigh the same.
 local function count_of(criterion, target)
   local ignored = Module.is_module(criterion) and criterion.reduction == "mean" and criterion.ignore_index
   if not ignored or not core.is_tensor(target) or target:is_floating_point() then return nil end
@@ -92,7 +92,7 @@ local function call_of(module, criterion, args)
   end
 end
 
--- Returns the replicas' losses on the output device, and the weight of each in a mean: its samples, or a tensor.
+-- Returns the replicas' losses on the output device, and each one's weight in a mean: its samples, or a tensor.
 local function losses_of(results, sizes, device)
   local losses, counts = {}, {}
   for k, result in ipairs(results) do
@@ -129,7 +129,7 @@ local function joined_loss(plan, losses, counts)
   return total
 end
 
--- args: packed.
+-- Runs the module on args, a packed list, over the plan's devices.
 local function run(module, plan, args)
   local criterion = plan.criterion
   if criterion and args.n < 2 then

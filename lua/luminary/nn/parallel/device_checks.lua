@@ -1,11 +1,11 @@
---- Checks of devices, and of tensors that are moved between them.
+--- Checks devices, and tensors that are moved between them.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local fail = options.fail
 
 local checks = {}
 
-local BUFFER_SIZE = 10 * 2 ^ 20 -- bytes that are copied at once
+local BUFFER_SIZE = 10 * 2 ^ 20 -- default bytes in one copy
 
 --- Returns a list of devices with full names.
 function checks.devices(who, list)
@@ -16,7 +16,7 @@ function checks.devices(who, list)
   return names
 end
 
---- Returns the number of bytes that are copied at once.
+--- Returns the number of bytes to copy at once.
 function checks.bytes_of(who, buffer_size)
   return buffer_size == nil and BUFFER_SIZE or options.arg(who, "buffer_size", buffer_size, "count")
 end

@@ -43,7 +43,7 @@ local function line(kind, i, name, t)
     kind == "parameter" and not t.requires_grad and ", without gradient" or "")
 end
 
--- Properties that must be equal on all ranks, one line each.
+-- Returns the properties that must be equal on all ranks, as text of one line each.
 local function describe(module)
   local lines, i = {}, 0
   for name, p in module:named_parameters() do
@@ -83,7 +83,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
   end
   if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
   self.module = module
-  self.synced = {} -- layers that exchange gradients themselves, which need the rank's weight
+  self.synced = {} -- layers that exchange gradients themselves, with the rank's weight
   for _, each in ipairs(module:modules()) do
     if each:is(SyncBatchNorm) then table.insert(self.synced, each) end
   end
@@ -111,7 +111,7 @@ end
 
 -- ---- each batch
 
--- Walks lists in their order, and tables at most this deep, since a table may contain itself.
+-- Largest depth of nested tables to search, since a table may contain itself; lists are walked in order.
 local DEEP = 8
 local function first_tensor(v, depth)
   if core.is_tensor(v) then return v end

@@ -1,9 +1,9 @@
---- nn.parallel: Modules that run on several devices or ranks.
+--- nn.parallel: Runs modules on several devices or ranks.
 local options = require "luminary.base.options"
 local sharing = require "luminary.nn.parallel.scatter_gather"
 local data_parallel = require "luminary.nn.parallel.data_parallel"
 
--- The arguments of the library's own callers are not for users.
+-- These wrappers hide arguments that only the library passes.
 --- scatter(inputs, devices [, dim = 1]): Divides inputs over devices.
 local function scatter(inputs, devices, dim) return (sharing.scatter(inputs, devices, dim)) end
 --- gather(outputs, device [, dim = 1]): Joins the outputs of several devices on one.

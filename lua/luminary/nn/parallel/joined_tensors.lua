@@ -7,7 +7,7 @@ local joined = {}
 
 local ALIGN = 64 -- bytes, the alignment of parts in a joined tensor
 
--- The properties of t that are needed to view it in the joined tensor.
+-- Returns the properties of t needed to view it in the joined tensor.
 local function layout_of(t)
   return {
     shape = t.shape, numel = t:numel(), dtype = t.dtype, gap = -t:numel() % (ALIGN / t:element_size()),
@@ -49,8 +49,8 @@ function joined.part_again(whole, layouts)
   return list
 end
 
--- Divides list into buckets, lists of indices: tensors of one dtype, at most `max_count`, with at most `bytes`
--- in all unless it is one tensor.
+-- Divides list into buckets, lists of indices: each has tensors of one kind (kind_of), at most `max_count`, and at most
+-- `bytes` bytes in all unless it is one tensor.
 function joined.buckets(list, bytes, max_count, kind_of)
   local open, all = {}, {}
   for i, t in ipairs(list) do

@@ -5,7 +5,7 @@ local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local pack = options.pack
 
--- Calls f() with the device as the current one of its kind; "cpu" is always the first.
+-- Calls f() with the device as the current one of its kind; "cpu" always runs directly.
 local function on_device(device, f)
   if not device or device:find("^cpu") then return f() end
   return core.with_device(device, f)
@@ -30,7 +30,7 @@ function apply.run(who, calls, devices)
   return results
 end
 
--- Checks a list of one value for each module.
+-- Checks that a list has one value for each module.
 local function beside(who, name, list, modules)
   options.arg(who, name, list, "table")
   if #list ~= #modules then

@@ -1,4 +1,4 @@
---- Sums of tensors over devices.
+--- Sums tensors over devices.
 local core = require "luminary.core"
 local by_nccl = require "luminary.nn.parallel.single_process_nccl"
 local checks = require "luminary.nn.parallel.device_checks"

@@ -11,7 +11,7 @@ local function shallow(t)
   return copy
 end
 
--- Copies `original`, with the tensors that `there` has for its tensors, and its children too.
+-- Copies `original` and its children; `there` maps its tensors to the copies' tensors.
 local function copy_of(original, there, made)
   if made[original] then return made[original] end
   local source = records.of(original)

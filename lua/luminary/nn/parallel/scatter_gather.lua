@@ -6,7 +6,7 @@ local comm = require "luminary.nn.parallel.comm"
 
 local fail, is_plain = options.fail, options.is_plain
 
--- Calls visit(tensor) for all tensors that are split. A table that occurs twice is one table in each piece, too.
+-- Calls visit(tensor) for all tensors to split. A table that occurs twice is one table in each piece, too.
 local function each_tensor(v, visit, seen)
   if core.is_tensor(v) then
     if v.ndim > 0 then visit(v) end
@@ -32,7 +32,7 @@ local function plan(who, inputs, count, dim, shares)
         .. "%d", who, table.concat(first.shape, ", "), table.concat(t.shape, ", "), #sizes, #these, dim)
     end
   end
-  -- Positional arguments first: the first tensor has the number of samples.
+  -- Positional arguments are first: the first tensor has the number of samples.
   local seen = {}
   if is_plain(inputs) then
     for i = 1, inputs.n or #inputs do each_tensor(inputs[i], visit, seen) end
@@ -62,10 +62,10 @@ end
 
 local module = {}
 
---- scatter(inputs, devices [, dim = 1]): a list with the inputs of each device. Tensors, also those within tables, are
---- split along dim, in the sizes of chunk; those without dims are copied; all else is given to each. Fewer samples than
---- devices give fewer pieces. `shares`: how many samples of a batch each device gets, in relation to the others.
---- The second result has the size of each piece of the first tensor.
+--- scatter(inputs, devices [, dim = 1]): Returns a list with the inputs of each device. Tensors, also those within
+--- tables, are split along dim, in the sizes of chunk; tensors without dims are copied; everything else is passed to
+--- each. Fewer samples than devices yield fewer pieces. `shares`: relative numbers of samples for the devices. The
+--- second result has the size of each piece of the first tensor.
 function module.scatter(inputs, devices, dim, shares, who)
   who = who or "scatter"
   devices = comm.devices(who, devices)
@@ -119,8 +119,8 @@ local function join(who, values, destination, dim)
   return first
 end
 
---- gather(outputs, device [, dim = 1]): the reverse of scatter. Tensors are joined along dim on the device, those
---- without dims, as losses are, become a vector; a value that is the same in all is given once, others as a list.
+--- gather(outputs, device [, dim = 1]): Reverses scatter. Tensors are joined along dim on the device; those without
+--- dims, such as losses, become a vector; equal values are returned once, others as a list.
 function module.gather(outputs, destination, dim, who)
   who = who or "gather"
   options.arg(who, "outputs", outputs, "table")

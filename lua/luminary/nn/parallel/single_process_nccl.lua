@@ -5,9 +5,9 @@ local ops = core.ops
 
 local by_nccl = {}
 
-local refused = {} -- lists of devices for which NCCL failed
+local refused = {} -- keys of device lists for which NCCL failed
 
--- The list as a key of `refused`; nil unless each device is a different GPU, or if it was refused.
+-- Returns the list as a key of `refused`; nil if the devices are not different GPUs, or NCCL failed for them.
 local function cards(devices)
   local seen = {}
   for _, device in ipairs(devices) do
@@ -18,8 +18,8 @@ local function cards(devices)
   return #devices > 1 and not refused[key] and key or nil
 end
 
--- By NCCL, where it is there: what list[root] holds to all, or with `reduce` the sum of all into list[root]. Tensors
--- are alike and contiguous, and no gradients pass here. False if nothing was done.
+-- Broadcasts list[root] to all by NCCL or, with `reduce`, sums all into list[root]. Tensors must be alike and
+-- contiguous; no gradients are recorded. Returns false if nothing was done.
 local function at_once(list, root, reduce)
   local devices = {}
   for i, t in ipairs(list) do devices[i] = t.device end
@@ -32,7 +32,7 @@ end
 
 local function is_recorded(t) return core.is_grad_enabled() and t.requires_grad end
 
--- A list of what t is on the devices; nil if that cannot be done at once.
+-- Returns a list of t's copies on the devices; nil if NCCL cannot make them.
 function by_nccl.spread(t, devices)
   local all, list, at = {t.device}, {t}, {}
   for _, device in ipairs(devices) do
@@ -46,10 +46,10 @@ function by_nccl.spread(t, devices)
   return at_once(list, 1, false) and at or nil
 end
 
---- A tensor's dtype and sizes, in words.
+--- Returns a tensor's dtype and sizes as text.
 function by_nccl.describe(t) return ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) end
 
--- The sum of the tensors, on the destination; nil as above. `fresh`: they are nobody else's.
+-- Returns the sum of the tensors on the destination; nil as above. `fresh`: true if the tensors may be overwritten.
 function by_nccl.summed(list, destination, fresh)
   local devices, own, root = {}, {}, nil
   for i, t in ipairs(list) do

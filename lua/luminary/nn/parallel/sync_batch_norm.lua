@@ -12,7 +12,7 @@ local BatchNorm = require("luminary.nn.norm").BatchNorm1d.super
 local ops, fail = core.ops, options.fail
 local who = "SyncBatchNorm"
 
--- What passes between ranks is float64: a count is exact, and combining loses nothing. It is 2C + 1 numbers.
+-- The dtype of the 2C + 1 numbers sent between ranks: in float64 a count is exact, and combining loses nothing.
 local WIRE = "float64"
 
 local function is_half(x) return x.dtype == "float16" or x.dtype == "bfloat16" end
@@ -21,7 +21,7 @@ local function elements_a_channel(x) return x:size(2) > 0 and x:numel() / x:size
 
 -- ---- the function
 
--- Mean and sum of squared deviations of this rank's values of each channel, [C], both WIRE.
+-- Returns the mean and the sum of squared deviations of this rank's values of each channel, both [C] in WIRE.
 local function moments(x, count)
   local channels = {x:size(2)}
   local how = {device = x.device, dtype = is_half(x) and "float32" or x.dtype}
@@ -34,7 +34,7 @@ local function moments(x, count)
   return mean:to(WIRE), var:to(WIRE) * math.max(count - 1, 0)
 end
 
--- The same of all ranks together, and how many values a channel has, [1]. For parts of n_i values,
+-- Returns the same over all ranks, and the number of values of a channel, [1]. For parts of n_i values,
 --   mean = sum(n_i mean_i) / n,  m2 = sum(m2_i) + sum(n_i (mean_i - mean)^2)
 -- (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
 local function combined(x, count, group)
@@ -51,7 +51,7 @@ end
 
 local function update(running, momentum, value) running:mul_(1 - momentum):add_(value, {alpha = momentum}) end
 
--- A parameter beside x of a half dtype, with the digits that sums of it need.
+-- Returns a parameter in float32 if x has a half dtype, for the precision of its sums.
 local function beside(x, param) return param and is_half(x) and param:float() or param end
 
 local Synced = Function:extend(who)
@@ -59,7 +59,7 @@ local Synced = Function:extend(who)
 function Synced.forward(ctx, x, weight, bias, self, group, momentum)
   local count = elements_a_channel(x)
   local mean, m2, total = combined(x, count, group)
-  if count <= 1 then -- else there are enough, and reading the number would only make a device wait
+  if count <= 1 then -- more cannot fail, and reading the total would synchronize a device
     local n = total:item()
     if n == 1 then
       fail("%s: training needs more than one value per channel over all ranks, x is %s here; use a larger batch or "
@@ -79,11 +79,11 @@ function Synced.forward(ctx, x, weight, bias, self, group, momentum)
   return ops.batch_norm(x, mean, var, weight, bias, {eps = self.eps})
 end
 
--- With h = (x - mean) invstd over the n values of all ranks (Ioffe, Szegedy, 2015):
+-- Computes, with h = (x - mean) invstd over the n values of all ranks (Ioffe, Szegedy, 2015),
 --   dx = weight invstd (g - sum(g) / n - h sum(g h) / n),  dweight = sum(g h),  dbias = sum(g)
 -- where the sums in dx are over all ranks, the other two over this one. The fused kernel returns this rank's sums and
--- weight invstd g, to which the rest is added. Of half dtypes it also takes off the means over this rank's own values,
--- so that nothing large is rounded before it cancels; what is added is then the difference to the means over all.
+-- weight invstd g, to which the rest is added. For half dtypes it also subtracts the means over this rank's values, so
+-- that nothing large is rounded before it cancels; the rest is then the difference to the means over all.
 function Synced.backward(ctx, grad)
   if core.is_grad_enabled() then
     fail("%s: second derivatives are not supported; leave out create_graph, or use BatchNorm", who)
@@ -98,8 +98,8 @@ function Synced.backward(ctx, grad)
 
   local sums = ops.cat {dbias:to(WIRE), dweight:to(WIRE)}
   local off = own and sums / ctx.count
-  -- Under DistributedDataParallel a rank's gradients count by its share of the samples: those of others are seen here
-  -- in proportion to this rank's.
+  -- Under DistributedDataParallel, gradients of a rank are weighted by its share of the samples: here, other ranks'
+  -- gradients are scaled relative to this rank's.
   local share = ctx.share
   if share then sums:mul_(share) end
   dist.all_reduce(sums, {group = ctx.group})
@@ -141,7 +141,7 @@ function SyncBatchNorm:forward(x)
   return Synced(x, self.weight, self.bias, self, group, self:next_momentum())
 end
 
--- The same layer, synchronized: parameters and buffers are the very same tensors.
+-- Returns the layer as a SyncBatchNorm, with the very same tensors as parameters and buffers.
 local function converted(norm, group)
   local new = SyncBatchNorm(norm.num_features, {
     process_group = group, eps = norm.eps, momentum = norm.momentum, affine = false, track_running_stats = false,
@@ -159,7 +159,7 @@ SyncBatchNorm.convert_sync_batchnorm = signature.of([[convert_sync_batchnorm(mod
   process_group)]], function(module, process_group)
   local caller = "convert_sync_batchnorm"
   if process_group ~= nil then groups.resolve(caller, process_group) end
-  local done = {} -- what a module became, so that what was shared stays shared
+  local done = {} -- maps a module to its replacement, so that shared modules stay shared
   local function convert(m)
     if done[m] then return done[m] end
     if m.__name == "DistributedDataParallel" then

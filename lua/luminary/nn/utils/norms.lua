@@ -1,4 +1,4 @@
---- Parametrizations of weights: weight_norm, spectral_norm, orthogonal.
+--- Defines parametrizations of weights: weight_norm, spectral_norm, orthogonal.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -65,7 +65,7 @@ function SpectralNorm:as_matrix(w)
   return w:reshape({w.shape[1], -1})
 end
 
--- Moves _u and _v towards the singular vectors of the largest singular value.
+-- Iterates the power method `times` times: moves _u and _v toward the singular vectors of the largest singular value.
 function SpectralNorm:iterate(m, times)
   for _ = 1, times do
     self._u:copy_(self:unit(m:matmul(self._v)))
@@ -97,10 +97,10 @@ local Orthogonal = class.define("_Orthogonal", Module)
 
 function Orthogonal:init(map, has_base)
   self.map = map
-  if has_base then self.right_inverse = self.based end -- of the others not every value has an original
+  if has_base then self.right_inverse = self.based end -- without a base, not every value has an original
 end
 
--- Returns an orthogonal matrix of a square X by matrix_exp or cayley, the first k columns of it for X [..., n, k].
+-- Returns an orthogonal matrix of a square X by matrix_exp or cayley, or its first k columns for X [..., n, k].
 local function of_skew(map, X, n, k)
   X = X:tril()
   if n > k then
@@ -114,7 +114,7 @@ local function of_skew(map, X, n, k)
   return linalg.solve(id - A * 0.5, id + A * 0.5):narrow(-1, 1, k)
 end
 
--- Returns the product of the reflections by the columns of X below the diagonal, whose signs it takes.
+-- Returns the product of Householder reflections by the columns of X below the diagonal, with the diagonal's signs.
 local function of_reflections(X, n, k)
   local A, id = X:tril(-1), ops.eye(n, k, {dtype = X.dtype, device = X.device})
   local tau, V, Q = 2 / ((A * A):sum(-2, {keepdim = true}) + 1), A + id, id
@@ -134,7 +134,7 @@ function Orthogonal:forward(X)
   return is_wide and Q:transpose(-2, -1) or Q
 end
 
--- Sets base to the value, made orthogonal and square; the original is then -I.
+-- Sets base to the value, made orthogonal and square; the original becomes -I.
 function Orthogonal:based(value)
   local tall = value.shape[value.ndim - 1] < value.shape[value.ndim] and value:transpose(-2, -1) or value
   local n, k = tall.shape[tall.ndim - 1], tall.shape[tall.ndim]

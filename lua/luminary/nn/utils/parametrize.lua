@@ -1,4 +1,4 @@
---- nn.utils.parametrize: Parameters that a module computes from others whenever they are used.
+--- nn.utils.parametrize: Makes parameters that a module computes from others whenever they are used.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -11,7 +11,7 @@ local records = require "luminary.nn.module_fields"
 local fail, pack = options.fail, options.pack
 local parametrize = {}
 
--- The originals of one tensor, and the modules that compute it from them in sequence.
+-- Holds the originals of one tensor, and the modules that compute it from them in sequence.
 local List = class.define("ParametrizationList", Module)
 
 function List:init(value, first, as_parameter)
@@ -50,7 +50,7 @@ function List:_adapt_state(dict, prefix, old)
   dict[before .. name] = nil -- PyTorch 0.4's result
 end
 
--- original, or original0, …
+-- Returns the original, or original0, ….
 local function originals_of(list)
   if list.is_tensor then return list.original end
   local all = {}
@@ -85,7 +85,7 @@ function List:assign(value)
   end)
 end
 
-local cache -- by list, while cached() runs
+local cache -- maps a list to its result while cached() runs
 
 -- Returns a list's result, computed once within each cached().
 local function value_of(list)
@@ -98,7 +98,7 @@ local function lists_of(module)
   return records.is_module(module) and records.of(module).values.parametrizations or nil
 end
 
--- Makes reads of the module's parametrized fields compute them; also called for clones.
+-- Makes reads of the module's parametrized fields compute them; clones call it too.
 local function compute_on_read(module)
   local record = records.of(module)
   local index, newindex, name = record.__index, record.__newindex, record.class.__name

@@ -1,4 +1,4 @@
---- nn.utils.rnn: Batches of sequences of different lengths, padded or packed.
+--- nn.utils.rnn: Batches sequences of different lengths, padded or packed.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -43,7 +43,7 @@ rnn.pad_sequence = signature.of([[pad_sequence(sequences, {batch_first = false, 
   return ops.stack(padded, opts.batch_first and 1 or 2)
 end)
 
--- Lengths, a list or a tensor [B], of a padded batch [longest, B, …], as a list of integers of at least `min_length`.
+-- Returns the lengths (a list or a tensor [B]) of a padded batch [longest, B, …] as a list of integers ≥ min_length.
 local function lengths_of(who, lengths, x, min_length, batch_first)
   if core.is_tensor(lengths) then
     if lengths.ndim ~= 1 then options.wrong_shape(who, "lengths", lengths, {x.shape[2]}) end
@@ -81,7 +81,7 @@ end)
 local PackedSequence = class.root("PackedSequence")
 rnn.PackedSequence = PackedSequence
 
--- Names of tensors' methods that the class lacks.
+-- Remedies for names of tensors' methods, which the class lacks.
 local of_data = "x.data has its numbers, and nn.utils.rnn.pad_packed_sequence(x) makes it one padded tensor"
 PackedSequence.__missing = setmetatable({}, {__index = function(_, name)
   return rawget(core.methods, name) and "this is a PackedSequence: " .. of_data

@@ -1,4 +1,4 @@
---- Conversion of parameters to one vector and back, skip_init, and fusion of batch norms into layers.
+--- Converts parameters to one vector and back, skips initialization, and fuses batch norms into layers.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"

@@ -1,4 +1,4 @@
---- Schedules made of others of the same optimizer.
+--- Combines several schedules of the same optimizer into one.
 local class = require "luminary.base.class"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
@@ -9,10 +9,10 @@ local fail = options.fail
 
 local several = {}
 
--- What both share: a list of schedules, and their state.
+-- The base class of both schedules: a list of schedules, and their state.
 local Several = class.define("Several", Scheduler)
 
--- The checked list, and the optimizer that all of them have.
+-- Checks the list of schedules. Returns it, and the optimizer that all of them share.
 local function check_schedules(who, schedulers, optimizer)
   if getmetatable(schedulers) or #schedulers == 0 then
     fail("%s: expected a list of at least one scheduler, {a, b}, got %s", who,
@@ -37,13 +37,13 @@ function Several:undo()
   for _, each in ipairs(self.schedulers) do each:undo() end
 end
 
--- Begins again at a milestone of a SequentialLR.
+-- Restarts at a milestone of a SequentialLR.
 function Several:update(_epoch)
   for _, group in ipairs(self.optimizer.param_groups) do group.lr = group.initial_lr end
   self:restart()
 end
 
--- Those inside make a plain step, as PyTorch's do.
+-- Performs the initial step as a plain step of the schedules inside, as PyTorch does.
 function Several:initial_step()
   for _, each in ipairs(self.schedulers) do each.step_count = 0 end
   self:step()
@@ -113,7 +113,7 @@ local Sequential = class.define("SequentialLR", Several)
 Sequential.settings = "(milestones: milestones)"
 several.SequentialLR = Sequential
 
--- Which schedule has this epoch.
+-- Returns the index of an epoch's schedule.
 local function place(milestones, epoch)
   local i = 1
   while milestones[i] and milestones[i] <= epoch do i = i + 1 end
@@ -134,7 +134,7 @@ Sequential.init = signature.of([[SequentialLR(optimizer: optimizer, schedulers: 
   self:_begin("initial_step", opts.last_epoch + 1)
 end)
 
--- Starts the schedule of epoch 0 by its method `start`.
+-- Starts the schedule of epoch 0 by its method named `start`.
 function Sequential:_begin(start, epoch)
   self.last_epoch, self.step_count = epoch, 1
   local first = self.schedulers[place(self.milestones, 0)]

@@ -1,4 +1,4 @@
---- Half cosines (Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017).
+--- Schedules along half cosines (Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017).
 local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
@@ -9,7 +9,7 @@ schedule "CosineAnnealingLR(T_max: count, {eta_min = 0})" {
   next_lr = function(self, group, base)
     local t, T, low = self.last_epoch, self.T_max, self.eta_min
     if self.initial then return group.lr end
-    if (t - 1 - T) % (2 * T) == 0 then -- at the bottom the recursion would divide by 0
+    if (t - 1 - T) % (2 * T) == 0 then -- at the minimum, where the recursion divides by 0
       return group.lr + (base - low) * (1 - math.cos(math.pi / T)) / 2
     end
     return (1 + math.cos(math.pi * t / T)) / (1 + math.cos(math.pi * (t - 1) / T)) * (group.lr - low) + low
@@ -30,7 +30,7 @@ schedule "CosineAnnealingWarmRestarts(T_0: count, {T_mult: count = 1, eta_min = 
 
 local classes = Scheduler.classes(list)
 
--- Which cycle an epoch lies in, how far, and how long that is.
+-- Returns an epoch's position in its cycle, and the cycle's length in epochs.
 local function place(self, epoch)
   local T_0, T_mult = self.T_0, self.T_mult
   if epoch < T_0 then return epoch, T_0 end

@@ -1,4 +1,4 @@
---- Schedules that go up and down, by batches rather than by epochs, and cycle the momentum the other way.
+--- Schedules rates that rise and fall by batch rather than by epoch, and cycle the momentum inversely.
 local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local fail = options.fail
@@ -7,7 +7,7 @@ local list, schedule = Scheduler.entries()
 
 -- ---- momentum
 
--- What the cycle moves: momentum, or the first of betas.
+-- Sets the momentum that the cycle changes: momentum, or the first of betas.
 local function set_momentum(group, momentum)
   if group.betas then
     group.betas = {momentum, unpack(group.betas, 2)}
@@ -16,7 +16,7 @@ local function set_momentum(group, momentum)
   end
 end
 
--- The bounds of the momentum of each group, which begin at the upper one.
+-- Stores the bounds of each group's momentum, and sets the momentum to the upper bound.
 local function start_momentum(self, optimizer)
   if not self.cycle_momentum then return end
   local who, defaults = self.__name, optimizer.defaults or {}
@@ -81,7 +81,7 @@ local anneal = {
   linear = function(from, to, part) return (to - from) * part + from end,
 }
 
--- Each phase ends at a step, and goes from one of these to another.
+-- The values between which a phase, which ends at a step, moves.
 local ends = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"}
 
 options.kind("phases", "list of phases", function(who, name, phases)

@@ -1,4 +1,4 @@
---- Schedules that multiply the present rate, in each epoch or in some.
+--- Schedules that multiply the current rate, in every epoch or at milestones.
 local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
@@ -20,7 +20,7 @@ schedule "StepLR(step_size: count, {gamma = 0.1})" {
   closed_form = function(self, base) return base * self.gamma ^ math.floor(self.last_epoch / self.step_size) end,
 }
 
--- How often each epoch is among the milestones.
+-- The kind of milestones with their counts: a table {[epoch] = number of times the epoch is a milestone}.
 options.kind("epoch_counts", "table", function(who, name, counts)
   for epoch, count in pairs(options.arg(who, name, counts, "table")) do
     options.arg(who, "an epoch of " .. name, epoch, "integer")
@@ -96,7 +96,7 @@ schedule "PolynomialLR({total_iters: count = 5, power = 1})" {
 
 -- ---- custom functions
 
--- A function for each group, of the argument lr_lambda.
+-- Stores a function for each group, from the argument lr_lambda.
 local function take_lambdas(self, optimizer)
   local given = self.lr_lambda
   self.lr_lambda = nil
@@ -107,7 +107,7 @@ local function take_lambdas(self, optimizer)
   self.lr_lambdas = Scheduler.for_groups(self.__name, "lr_lambda", given, optimizer, "function")
 end
 
--- The factor that group i's function returns for this epoch.
+-- Returns the factor that group i's function returns for this epoch.
 local function factor_of(self, i)
   local value = self:of_group("lr_lambdas", i)(self.last_epoch)
   return options.arg(self.__name, "the result of lr_lambda", value, "number")

@@ -1,4 +1,4 @@
---- Schedules by name for a training of known length, as transformers.get_scheduler makes them.
+--- Makes schedules by name for a training of known length, as transformers.get_scheduler does.
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local factors = require "luminary.optim.lr_scheduler.factors"
@@ -6,8 +6,8 @@ local several = require "luminary.optim.lr_scheduler.chained_sequential"
 
 local who = "get_scheduler"
 
--- The schedule of each name; steps() is its length. Those of `after_warmup` begin after the warm-up and last the other
--- steps; the rest multiply its rates, and count their steps from the start of the training.
+-- Maps a name to its schedule; steps() returns its length. Schedules in `after_warmup` begin after the warm-up and last
+-- for the remaining steps; the others multiply the warm-up's rates and count steps from the start.
 local schedules, after_warmup = {}, {cosine = true, linear = true}
 
 function schedules.cosine(opt, steps)

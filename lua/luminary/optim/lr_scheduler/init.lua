@@ -1,4 +1,4 @@
---- optim.lr_scheduler: Learning rate schedulers, which adjust the learning rate based on the number of epochs.
+--- optim.lr_scheduler: Provides learning rate schedulers, which adjust the learning rate based on the number of epochs.
 local options = require "luminary.base.options"
 
 local schedules = {

@@ -17,7 +17,7 @@ Plateau.init = signature.of([[ReduceLROnPlateau(optimizer: optimizer, {mode = "m
   self.optimizer = optimizer
   if opts.factor >= 1 then options.must_be(who, "factor", "below 1", opts.factor) end
   self.min_lrs = Scheduler.for_groups(who, "min_lr", opts.min_lr, optimizer, "number")
-  self.min_lr = type(opts.min_lr) == "number" and opts.min_lr or nil -- of groups added later too
+  self.min_lr = type(opts.min_lr) == "number" and opts.min_lr or nil -- used for groups added later, too
   opts.min_lr = nil
   for key, value in pairs(opts) do self[key] = value end
   self.best = opts.mode == "min" and math.huge or -math.huge
@@ -25,7 +25,7 @@ Plateau.init = signature.of([[ReduceLROnPlateau(optimizer: optimizer, {mode = "m
   self:note()
 end)
 
---- Notes the optimizer's present rates.
+--- Records the optimizer's current rates.
 function Plateau:note()
   self.last_lr = {}
   for i, group in ipairs(self.optimizer.param_groups) do self.last_lr[i] = group.lr end

@@ -1,9 +1,9 @@
---- What all schedules share: groups and their rates, the count of epochs, state_dict.
+--- Implements what all schedules share: groups and their rates, the epoch count, state_dict.
 ---
---- As PyTorch's, each computes the next rate from the present one where it can, so that a rate changed by hand stays
---- and several schedules of one optimizer multiply. Most are entries (Scheduler.entries). A class has next_lr, perhaps
---- closed_form, and `settings`: the fields that state_dict holds besides the position, as arguments of a signature. A
---- user's class has get_lr, as PyTorch's do, and state_dict holds all its fields of plain values.
+--- Like PyTorch's schedules, each computes the next rate from the current one where it can, so that a rate set by hand
+--- stays and several schedules of one optimizer multiply. Most are entries (Scheduler.entries). A class has next_lr,
+--- optionally closed_form, and `settings`: the fields that state_dict holds besides the position, as arguments of a
+--- signature. A user's class has get_lr, as in PyTorch, and its state_dict holds all its fields of plain values.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local one_based_list = require "luminary.base.one_based_list"
@@ -32,7 +32,7 @@ options.kind("optimizer", "Optimizer", function(who, name, optimizer)
   return optimizer
 end)
 
---- A value for each group: a list of as many, or one for all.
+--- Returns a list with a value for each group, from such a list or from one value for all.
 function Scheduler.for_groups(who, name, value, optimizer, kind)
   local n, list = #optimizer.param_groups, {}
   if not options.is_plain(value) then
@@ -46,7 +46,7 @@ function Scheduler.for_groups(who, name, value, optimizer, kind)
   return list
 end
 
---- What such a list has for group i, which may have been added since.
+--- Returns the value in such a list for group i; fails if the group was added after the list was made.
 function Scheduler:of_group(name, i)
   local value = self[name][i]
   if value == nil then
@@ -57,7 +57,7 @@ end
 
 -- ---- steps
 
--- Notes the optimizer's first step, by a function in the place of its method that goes away when it is called.
+-- Records the optimizer's first step, by replacing its method step until the first call.
 local function watch(optimizer)
   local values = class.record(optimizer).values
   if rawget(values, "has_stepped") ~= nil then return end
@@ -70,7 +70,7 @@ local function watch(optimizer)
   end)
 end
 
--- The rate group i starts from. Groups may be added while the schedule runs.
+-- Returns the rate from which group i starts. Groups may be added while the schedule runs.
 local function base_lr(self, i, group)
   if not self.base_lrs[i] then
     group.initial_lr = group.initial_lr or group.lr
@@ -79,13 +79,13 @@ local function base_lr(self, i, group)
   return self.base_lrs[i]
 end
 
---- What a schedule says: the rate of group i at self.last_epoch, from the rate `base` that it began with, or from the
---- present one, group.lr. self.initial: it is being constructed.
+--- Returns the rate of group i at self.last_epoch, from `base`, the rate it began with, or from the current one,
+--- group.lr. self.initial is true during construction.
 function Scheduler:next_lr(_group, _base, _i)
   fail("%s: define function %s:get_lr(), which returns a list of rates", self.__name, self.__name)
 end
 
---- That rate from the epoch alone, for schedules that can say it: SequentialLR begins with it. nil for others.
+--- Returns that rate from the epoch alone, which SequentialLR needs to begin; nil for schedules that cannot.
 function Scheduler:closed_form(_base) return nil end -- luacheck: no self
 
 -- Returns a list of rate(group, base rate, i) of each group.
@@ -98,12 +98,12 @@ end
 --- Computes the learning rates of the epoch self.last_epoch, a list with one for each group.
 function Scheduler:get_lr() return each_rate(self, self.next_lr) end
 
---- The same from the epoch alone; nil, or an empty list, of schedules that cannot.
+--- Returns the same from the epoch alone; nil, or an empty list, for schedules that cannot.
 function Scheduler:_get_closed_form_lr()
   return each_rate(self, function(_, _, base) return self:closed_form(base) end)
 end
 
---- Sets the rates of the next epoch, or of a given one by their closed form where there is one.
+--- Sets the rates of the next epoch, or of a given one, by the closed form if there is one.
 function Scheduler:update(epoch)
   self.last_epoch = epoch or self.last_epoch + 1
   local groups = self.optimizer.param_groups
@@ -128,7 +128,7 @@ function Scheduler:update(epoch)
   for i, group in ipairs(groups) do group.lr, self.last_lr[i] = rates[i], rates[i] end
 end
 
---- Every step of a schedule whose step is its own begins with this.
+--- Counts a step. A schedule that overrides `step` calls it first.
 function Scheduler:count_step()
   if self.step_count == 1 and not self.optimizer.has_stepped then
     core.warn(("%s:step() was called before the optimizer's first step, so the first learning rate is never used; "
@@ -146,20 +146,20 @@ function Scheduler:step(...)
   self:update()
 end
 
---- The step that construction makes, to the first rates.
+--- Performs the step of the construction, which sets the first rates.
 function Scheduler:initial_step()
   self.step_count, self.initial = 0, true
   self:step()
   self.initial = nil
 end
 
---- Begins again, at epoch 0.
+--- Restarts at epoch 0.
 function Scheduler:restart()
   self.last_epoch = -1
   self:initial_step()
 end
 
---- Begins the schedule, or continues after last_epoch.
+--- Begins the schedule, or resumes it after last_epoch.
 function Scheduler:start(optimizer, last_epoch)
   local who = self.__name
   if last_epoch < -1 then options.must_be(who, "last_epoch", "at least -1", last_epoch) end
@@ -178,9 +178,9 @@ Scheduler.init = signature.of("LRScheduler(optimizer: optimizer, last_epoch: int
 
 -- ---- entries
 
---- An empty list of schedules, and the word that adds one, under its signature without optimizer and last_epoch. The
---- arguments are fields and, unless the entry has others, settings. made(self, optimizer): what is done before it
---- starts; started(self): after.
+--- Returns an empty list of schedules and the function that adds one, under its signature without optimizer and
+--- last_epoch. The arguments become fields and, unless the entry overrides them, settings. made(self, optimizer) runs
+--- before the schedule starts, started(self) after.
 function Scheduler.entries()
   return entries.of("schedule", {
     settings = "string?", made = "function?", started = "function?", next_lr = "function", closed_form = "function?",
@@ -199,23 +199,23 @@ local function class_of(entry, path)
     self:start(self.optimizer, self.last_epoch)
     if entry.started then entry.started(self) end
   end)
-  rawset(new, "next_lr", entry.next_lr) -- which may name fewer arguments than it is called with
+  rawset(new, "next_lr", entry.next_lr) -- it may name fewer arguments than its callers pass
   rawset(new, "closed_form", entry.closed_form)
   new.__help = signature.help(path .. who, entry.help)
   return new
 end
 
---- The classes of such a list, by name. path: what stands before the name, "optim.lr_scheduler." unless it is given.
+--- Returns the classes of such a list, by name. `path` precedes the name, "optim.lr_scheduler." by default.
 function Scheduler.classes(list, path)
   local classes = {}
   for _, entry in ipairs(list) do classes[entry.name:match "^%w+"] = class_of(entry, path or "optim.lr_scheduler.") end
   return classes
 end
 
---- One step of construction less, for SequentialLR, which makes it again for the first of its schedules.
+--- Undoes one step of construction, for SequentialLR, which repeats it for the first of its schedules.
 function Scheduler:undo() self.last_epoch = self.last_epoch - 1 end
 
--- Lists and tables of settings are copied both ways.
+-- Copies lists and tables of settings, which must not be shared with state dicts.
 local function copy(v)
   if type(v) ~= "table" then return v end
   local new = {}
@@ -232,7 +232,7 @@ end
 
 local own = {optimizer = true, initial = true, last_epoch = true, step_count = true, last_lr = true, base_lrs = true}
 
--- Returns whether v is a number, a string, a boolean or a table of them.
+-- Returns true if v is a number, a string, a boolean or a table of these.
 local function is_data(v)
   if type(v) ~= "table" then return v ~= nil and type(v) ~= "function" and type(v) ~= "userdata" end
   if not options.is_plain(v) then return false end
@@ -254,8 +254,8 @@ function Scheduler:state_dict()
   return dict
 end
 
---- Loads a state_dict, also one of PyTorch's as plain tables (names may begin with "_"). Load the optimizer's
---- state_dict, too, which has the current learning rates. Nothing changes if there is an error.
+--- Loads a state_dict, also PyTorch's as plain tables (names may begin with "_"). Load the optimizer's state_dict, too,
+--- which has the current learning rates. An error changes nothing.
 function Scheduler:load_state_dict(dict)
   local who = self.__name .. ":load_state_dict"
   options.arg(who, "the state_dict", dict, "table")

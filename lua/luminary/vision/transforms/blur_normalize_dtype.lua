@@ -1,4 +1,4 @@
---- Blurring, normalizing, and images of another dtype.
+--- Blurs, normalizes and equalizes images, and converts them to other dtypes.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
@@ -19,7 +19,7 @@ local function gaussian(size, sigma, numbers)
   for i = 1, size do numbers[#numbers + 1] = weights[i] / total end
 end
 
---- kernel_size and sigma: {along x, along y}.
+--- Blurs an image. kernel_size and sigma: {along x, along y}.
 function pixels.blur(x, kernel_size, sigma, out)
   local numbers = {kernel_size[1], kernel_size[2]}
   gaussian(kernel_size[1], sigma[1], numbers)
@@ -29,7 +29,7 @@ end
 
 -- ---- numbers
 
---- statistics: of checks.statistics. scale: uint8's 0 to 255 are 0 to 1 first.
+--- Normalizes an image. statistics: from checks.statistics. scale: true to scale uint8's 0 to 255 to 0 to 1 first.
 function pixels.normalize(x, statistics, scale, out)
   local _, _, c = native.size(x)
   if #statistics ~= 3 and #statistics ~= 1 + 2 * c then
@@ -43,14 +43,14 @@ function pixels.normalize(x, statistics, scale, out)
   return run("normalize", x, numbers, out)
 end
 
--- The largest value of an integer dtype, and its bits besides the sign's.
+-- Returns the largest value of an integer dtype, and its number of bits without the sign's.
 local function range_of(dtype)
   if dtype == "bool" then return 1, 1 end
   local info = require("luminary.tensor.dtype_info").iinfo(dtype)
   return tonumber(info.max), info.bits - (info.min < 0 and 1 or 0)
 end
 
---- In another dtype; with scale, white stays white.
+--- Converts an image to another dtype; with scale, white stays white.
 function pixels.to_dtype(who, x, dtype, scale, out)
   local from = x.dtype
   if from == dtype then return x end
@@ -68,7 +68,7 @@ function pixels.to_dtype(who, x, dtype, scale, out)
   return x:to(dtype):bitwise_left_shift(bits - before)
 end
 
---- An equalized image; floating ones by way of uint8.
+--- Equalizes an image's histogram; a floating image by way of uint8.
 function pixels.equalize(who, x, out)
   if x.dtype == "uint8" then return run("equalize", x, {}, out) end
   local bytes = pixels.to_dtype(who, x, "uint8", true)

@@ -1,4 +1,4 @@
---- Checks of transforms' images and arguments. Those of (who, name, value) are kinds of arguments, see options.arg.
+--- Checks transforms' images and arguments. Functions of (who, name, value) are kinds of arguments, see options.arg.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local fail = options.fail
@@ -16,7 +16,7 @@ function checks.check(who, x)
   return x
 end
 
---- A number that is neither NaN nor infinite, from `low` to `high`, if they are given.
+--- Returns a number that is neither NaN nor infinite, from `low` to `high`, if these are given.
 function checks.number(who, name, v, low, high)
   if type(v) ~= "number" or not (v > -1 / 0 and v < 1 / 0) or low and v < low or high and v > high then
     local wanted = ""
@@ -26,7 +26,7 @@ function checks.number(who, name, v, low, high)
   return v
 end
 
---- An integer from `low` (1) to `high`, the largest side of an image by default.
+--- Returns an integer from `low` (1) to `high`, by default the largest side of an image.
 function checks.whole(who, name, v, low, high)
   low = low or 1
   if type(v) ~= "number" or v ~= math.floor(v) or v < low or v > (high or 2 ^ 24) then
@@ -35,7 +35,7 @@ function checks.whole(who, name, v, low, high)
   return v
 end
 
---- A list of `count` numbers (or of one of several counts), each checked by checks.number.
+--- Returns a list of `count` numbers (or of one of several counts), each checked by checks.number.
 function checks.list(who, name, v, counts, low, high)
   local fits = options.is_plain(v)
   if fits then
@@ -51,14 +51,14 @@ function checks.list(who, name, v, counts, low, high)
   return list
 end
 
---- {least, largest}.
+--- Returns a range, {least, largest}.
 function checks.range(who, name, v, low, high)
   v = checks.list(who, name, v, {2}, low, high)
   if v[1] > v[2] then fail("%s: %s must be ascending, got {%g, %g}", who, name, v[1], v[2]) end
   return v
 end
 
---- {height, width} from a number or a list of both.
+--- Returns {height, width} from a number or a list of both.
 function checks.sides(who, name, v)
   if type(v) == "number" then v = {v} end
   if not options.is_plain(v) or #v ~= 2 and #v ~= 1 then
@@ -67,7 +67,7 @@ function checks.sides(who, name, v)
   return {checks.whole(who, name, v[1]), checks.whole(who, name, v[2] or v[1])}
 end
 
---- Numbers for all channels: a number, or a list of one for each. nil stays.
+--- Returns numbers for all channels: a number, or a list of one for each. nil stays nil.
 function checks.channels(who, name, v)
   if v == nil or v == false then return nil end
   if type(v) == "number" then return {checks.number(who, name, v)} end
@@ -77,7 +77,7 @@ function checks.channels(who, name, v)
   return checks.list(who, name, v, {#v})
 end
 
---- {from, to} in degrees from a number, which stands for both ways; or one, or one of several counts, of numbers.
+--- Returns {from, to} in degrees from a number, for both directions, or a list with one of several counts of numbers.
 function checks.angles(who, name, v, counts)
   if type(v) == "number" then return {-checks.number(who, name, v, 0), v} end
   v = checks.list(who, name, v, counts or {2})
@@ -87,7 +87,7 @@ function checks.angles(who, name, v, counts)
   return v
 end
 
---- {smaller side} or {height, width}, and max_size.
+--- Returns {smaller side} or {height, width}, and max_size.
 function checks.resize_size(who, size, max_size)
   local checked
   if max_size ~= nil then checks.whole(who, "max_size", max_size) end
@@ -105,7 +105,7 @@ function checks.resize_size(who, size, max_size)
   return checked, max_size
 end
 
---- Left, top, right and bottom from a number, {left and right, top and bottom} or all four.
+--- Returns left, top, right and bottom from a number, {left and right, top and bottom} or all four.
 function checks.padding(who, name, v)
   if type(v) == "number" then v = {v} end
   if not options.is_plain(v) or #v ~= 1 and #v ~= 2 and #v ~= 4 then
@@ -117,14 +117,14 @@ function checks.padding(who, name, v)
   return {v[1], v[2], v[3], v[4]}
 end
 
---- An error where these options do not go together.
+--- Fails if these options contradict each other.
 function checks.check_border(who, o)
   if o.padding_mode ~= "constant" and o.fill and #o.fill > 1 then
     fail("%s: fill must be one number with padding_mode '%s', got %d", who, o.padding_mode, #o.fill)
   end
 end
 
---- An odd number, or two of them: {along x, along y}.
+--- Returns {along x, along y} from an odd number or two of them.
 function checks.kernel_size(who, name, v)
   if type(v) == "number" then v = {v, v} end
   if not options.is_plain(v) or #v ~= 2 then
@@ -137,7 +137,7 @@ function checks.kernel_size(who, name, v)
   return {v[1], v[2]}
 end
 
---- Checked mean and std, as image.normalize takes them: a number or a list of one for each channel.
+--- Returns checked mean and std, as image.normalize takes them: each a number or a list of one for each channel.
 function checks.statistics(who, mean, std)
   local function list(name, v)
     if type(v) ~= "number" and not options.is_plain(v) then
@@ -170,39 +170,39 @@ options.kind("border", "integer or list of 2 or 4", checks.padding)
 options.kind("odd_sizes", "odd integer or list of 2", checks.kernel_size)
 options.kind("dtype", "dtype", function(who, name, v) return core.dtype(options.arg(who, name, v, "string")) end)
 
--- A point in pixels from the upper left corner.
+-- The kind of a point in pixels from the upper left corner.
 options.kind("point", "list of 2 numbers, {x, y}", function(who, name, v)
   return checks.list(who, name, options.arg(who, name, v, "table"), {2})
 end)
 
--- A number from `low` to `high`, of which either may be nil.
+-- The kind of a number from `low` to `high`; either may be nil.
 options.kinds("finite", function(low, high)
   local text = low and high and ("number from %g to %g"):format(low, high) or low and ("number ≥ %g"):format(low)
   return text or "number", function(who, name, v) return checks.number(who, name, v, low, high) end
 end)
 
--- An integer from `low` (1) to `high`, if it is given.
+-- The kind of an integer from `low` (1) to `high`, if it is given.
 options.kinds("whole", function(low, high)
   return high and ("integer from %d to %d"):format(low, high) or "integer", function(who, name, v)
     return checks.whole(who, name, v, low, high)
   end
 end)
 
--- A range {least, largest} from low to high.
+-- The kind of a range {least, largest} from low to high.
 options.kinds("range", function(low, high)
   return "list of 2 numbers, {least, largest}", function(who, name, v)
     return checks.range(who, name, options.arg(who, name, v, "table"), low, high)
   end
 end)
 
--- A list of that many numbers from low to high.
+-- The kind of a list of `count` numbers from low to high.
 options.kinds("numbers", function(count, low, high)
   return ("list of %d numbers"):format(count), function(who, name, v)
     return checks.list(who, name, v, {count}, low, high)
   end
 end)
 
--- Angles, see checks.angles, one range or several.
+-- The kind of angles, see checks.angles, one range or several.
 options.kinds("angles", function(...)
   local counts = {...}
   return "number or list of " .. table.concat(counts, " or "), function(who, name, v)
@@ -210,15 +210,15 @@ options.kinds("angles", function(...)
   end
 end)
 
--- ---- options that several have
+-- ---- options that several transforms have
 
---- What maps pixels to others.
+--- Options of transforms that map pixels to other positions.
 checks.mapping = [[interpolation = "nearest" | "bilinear", fill: channels]]
 
---- What pads.
+--- Options of transforms that pad.
 checks.bordering = [[fill: channels = 0, padding_mode = "constant" | "edge" | "reflect" | "symmetric"]]
 
---- How pixels of a resized image are made.
+--- Option for the interpolation of a resized image's pixels.
 checks.interpolation = [[interpolation: "nearest" | "nearest-exact" | "bilinear" | "bicubic" = "bilinear"]]
 
 return checks

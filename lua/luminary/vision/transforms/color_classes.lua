@@ -1,4 +1,4 @@
---- Transforms of pixels' values.
+--- Defines transforms of pixels' values.
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
@@ -112,7 +112,7 @@ transform "GaussianBlur(kernel_size: odd_sizes, {sigma: any = {0.1, 2}})" {
   help = "Blurs an image with a Gaussian kernel.",
 }
 
--- With probability p one of C's transforms with the numbers of its argument, if it has one.
+-- Defines a transform that runs, with probability p, one of C's transforms with its argument, if it has one.
 local function random(text, operation, help)
   local field = text:match "%(([%w_]+)"
   transform(text) {

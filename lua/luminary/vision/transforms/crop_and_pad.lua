@@ -1,11 +1,11 @@
---- Cropping and padding.
+--- Crops and pads images.
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
 local run = native.run
 
 local cropping = {}
 
---- To the nearest integer, halves to the even one, as Python's round.
+--- Rounds to the nearest integer, halves to the even one, as Python's round.
 function cropping.round(v)
   local down = math.floor(v)
   local part = v - down
@@ -15,7 +15,7 @@ end
 
 local borders = {constant = 0, edge = 1, reflect = 2, symmetric = 3}
 
---- x with by = {left, top, right, bottom} pixels more; a negative number crops.
+--- Adds by = {left, top, right, bottom} pixels to x; negative numbers crop.
 function cropping.pad(x, by, mode, fill, out)
   if by[1] == 0 and by[2] == 0 and by[3] == 0 and by[4] == 0 then return x end
   if math.min(unpack(by)) < 0 then
@@ -30,7 +30,7 @@ function cropping.pad(x, by, mode, fill, out)
       local height, width = native.size(image)
       return image:narrow(-2, math.max(1 - by[2], 1), height + rows):narrow(-1, math.max(1 - by[1], 1), width + columns)
     end
-    -- As in torchvision, what is cut off is mirrored by "reflect", but not by "symmetric".
+    -- Let "reflect", but not "symmetric", mirror the pixels that are cut off, as in torchvision.
     if mode == "reflect" then return cut(cropping.pad(x, rest, mode, fill)) end
     return cropping.pad(cut(x), rest, mode, fill, out)
   end
@@ -39,12 +39,12 @@ function cropping.pad(x, by, mode, fill, out)
   return run("pad", x, numbers, out)
 end
 
---- A view of x within its borders; beyond them what fills, or zeros, and then it is a tensor of its own.
+--- Returns a view of x within its borders; beyond them, a new tensor with `fill` or zeros.
 function cropping.crop(x, top, left, height, width, fill, out)
   local h, w = native.size(x)
   local low, high = math.max(top, 0), math.min(top + height, h)
   local first, last = math.max(left, 0), math.min(left + width, w)
-  if low >= high or first >= last then -- nothing of x: a pixel of it, padded and cut off again
+  if low >= high or first >= last then -- outside of x: pads one of its pixels, and crops it off
     local beside = cropping.pad(x:narrow(-2, 1, 1):narrow(-1, 1, 1), {width, height, 0, 0}, "constant", fill)
     return beside:narrow(-2, 1, height):narrow(-1, 1, width)
   end
@@ -52,8 +52,8 @@ function cropping.crop(x, top, left, height, width, fill, out)
   return cropping.pad(inner, {first - left, low - top, left + width - last, top + height - high}, "constant", fill, out)
 end
 
---- The four corners of x and its middle as a list of crops of height x width; with `flip`, "horizontally" or
---- "vertically", then those of x flipped.
+--- Returns the four corners and the center of x as a list of crops of height x width; with `flip`, "horizontally" or
+--- "vertically", followed by the crops of x flipped.
 function cropping.corners(who, x, height, width, flip)
   local h, w = native.size(x)
   if height > h or width > w then
@@ -69,7 +69,7 @@ function cropping.corners(who, x, height, width, flip)
   return list
 end
 
---- Top and left of a crop of height x width in the middle of h x w, which may be smaller.
+--- Returns top and left of a crop of height x width at the center of h x w, which may be smaller.
 function cropping.center(h, w, height, width)
   local function first(size, wanted)
     if wanted > size then return -math.floor((wanted - size) / 2) end

@@ -106,7 +106,7 @@ F.perspective = signature.of([[perspective(img: image, startpoints, endpoints,
   return warping.perspective(img, coefficients, opts)
 end)
 
---- Moves each pixel of an image by a displacement of its own.
+--- Moves each pixel of an image by its own displacement.
 F.elastic = signature.of([[elastic(img: image, displacement: tensor,
   {interpolation: "nearest" | "bilinear" = "bilinear", fill: channels})]], function(...)
   return warping.elastic(...)

@@ -1,4 +1,4 @@
---- Transforms of where pixels are.
+--- Defines transforms of pixels' positions.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
@@ -11,7 +11,7 @@ local warping = require "luminary.vision.transforms.rotate_affine_perspective"
 local transform = require("luminary.vision.transforms.transform_and_compose").define
 local fail, run = options.fail, native.run
 
--- A table of `opts` and more.
+-- Returns a table of the fields of `opts` and `more`.
 local function merged(opts, more)
   local all = {}
   for _, t in ipairs {opts or {}, more} do
@@ -20,8 +20,8 @@ local function merged(opts, more)
   return all
 end
 
--- A part {top, left, height, width} of an encoded image, or all of it, for a result of height x width: `scaled`, at a
--- half, a quarter or an eighth of its size where that still is as large.
+-- Decodes a part {top, left, height, width} of an encoded image, or all of it. With `scaled`, it decodes at 1/2, 1/4 or
+-- 1/8 of the size if that is at least height x width, the size of the result.
 local function decode(encoded, opts, part, height, width, scaled)
   local h, w = part and part[3] or encoded.height, part and part[4] or encoded.width
   local large = scaled and h >= 2 * height and w >= 2 * width
@@ -47,12 +47,12 @@ function Resize:from_encoded(encoded, opts)
   local height, width = sizing.resized("Resize", encoded.height, encoded.width, self.size, self.max_size)
   local x = decode(encoded, opts, nil, height, width, self.scaled)
   local h, w = native.size(x)
-  local factor = cropping.round(encoded.height / h) -- the last pixels of a scaled image stand for fewer than that
+  local factor = cropping.round(encoded.height / h) -- the last pixels of a scaled image cover fewer
   local part = {0, 0, math.min(encoded.height / factor, h), math.min(encoded.width / factor, w)}
   return sizing.resize(x, height, width, self.mode, factor > 1 and part or nil)
 end
 
--- Its height and width, of its argument `size`.
+-- Sets height and width from the argument `size`.
 local function take_sides(self) self.height, self.width = unpack(self.size) end
 
 local CenterCrop = transform "CenterCrop(size: sides)" {
@@ -65,7 +65,7 @@ local CenterCrop = transform "CenterCrop(size: sides)" {
   help = "Crops an image at the center.",
 }
 
---- crop:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which the middle is decoded.
+--- crop:from_encoded(encoded [, {mode}]): Decodes the center of an image of vision.open_image.
 function CenterCrop:from_encoded(encoded, opts)
   local h, w = encoded.height, encoded.width
   if self.height > h or self.width > w then return self:_apply(encoded:decode(opts)) end
@@ -73,7 +73,7 @@ function CenterCrop:from_encoded(encoded, opts)
   return decode(encoded, opts, {top, left, self.height, self.width})
 end
 
--- Lists of crops: what follows in a Compose must be a function of the list.
+-- Defines transforms that return lists of crops: the next part of a Compose must be a function of the list.
 local function crops(text, flip, help)
   transform(text) {
     made = take_sides, help = help,
@@ -138,8 +138,8 @@ local RandomResizedCrop = transform([[RandomResizedCrop(size: sides, {scale: ran
   help = "Crops a random part of an image and resizes it to a given size.",
 }
 
---- crop:get_params(height, width): top, left, height and width of a part of an image of that size, drawn as
---- torchvision draws it: in ten tries, else the middle.
+--- crop:get_params(height, width): Returns top, left, height and width of a random part of an image of that size, drawn
+--- as in torchvision: by ten tries, else at the center.
 function RandomResizedCrop:get_params(height, width)
   local ratio = self.ratio
   for _ = 1, 10 do
@@ -160,8 +160,7 @@ function RandomResizedCrop:get_params(height, width)
   return math.floor((height - h) / 2), math.floor((width - w) / 2), h, w
 end
 
---- crop:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which a random part is decoded and
---- resized.
+--- crop:from_encoded(encoded [, {mode}]): Decodes a random part of an image of vision.open_image, and resizes it.
 function RandomResizedCrop:from_encoded(encoded, opts)
   local part = {self:get_params(encoded.height, encoded.width)}
   local x = decode(encoded, opts, part, self.height, self.width, self.scaled)
@@ -220,7 +219,7 @@ transform [[RandomPerspective({distortion_scale: probability = 0.5, p: probabili
     local function far(bound, size) return size - bound + draw.below(bound) end
     local ends = {{near(bound_x), near(bound_y)}, {far(bound_x, w), near(bound_y)},
       {far(bound_x, w), far(bound_y, h)}, {near(bound_x), far(bound_y, h)}}
-    if w == 1 or h == 1 then return x end -- four corners on one line
+    if w == 1 or h == 1 then return x end -- the four corners are on one line
     local starts = {{0, 0}, {w - 1, 0}, {w - 1, h - 1}, {0, h - 1}}
     local numbers = warping.perspective_numbers("RandomPerspective", starts, ends)
     return warping.perspective(x, numbers, self, out)
@@ -234,7 +233,7 @@ transform [[ElasticTransform({alpha: channels = 50, sigma: channels = 5,
   apply = function(self, x)
     local h, w = native.size(x)
     local shifts = {}
-    for i, side in ipairs {h, w} do -- torchvision divides those along x by the height, those along y by the width
+    for i, side in ipairs {h, w} do -- torchvision divides x shifts by the height, y shifts by the width
       local shift, sigma = core.ops.rand {1, 1, h, w} * 2 - 1, self.sigma[i] or self.sigma[1]
       local size = math.floor(8 * sigma + 1)
       size = size + 1 - size % 2

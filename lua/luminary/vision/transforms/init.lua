@@ -1,4 +1,4 @@
---- vision.transforms: what is done with images before they are learned from, under torchvision's names (transforms.v2):
+--- vision.transforms: Transforms images for training and evaluation, under torchvision's names (transforms.v2):
 ---
 ---   local T = lm.vision.transforms
 ---   local train = T.Compose {
@@ -13,7 +13,7 @@
 local options = require "luminary.base.options"
 
 local transforms = {functional = require "luminary.vision.transforms.functional"}
--- Each adds its classes to the list.
+-- These files add their classes to the list.
 for _, family in ipairs {"geometry_classes", "color_classes", "rand_augment", "mixup_cutmix"} do
   require("luminary.vision.transforms." .. family)
 end

@@ -1,4 +1,4 @@
---- Batches whose samples are mixed with one another, and their labels too.
+--- Mixes the samples of a batch, and their labels.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -14,9 +14,8 @@ local function normal()
   return math.sqrt(-2 * math.log(1 - draw.uniform(0, 1))) * math.cos(2 * math.pi * draw.uniform(0, 1))
 end
 
--- The logarithm of a number of the gamma distribution (Marsaglia and Tsang, "A Simple Method for Generating Gamma
--- Variables", 2000; below 1 by theirs of alpha + 1). A logarithm, since small alphas make numbers too small for
--- doubles.
+-- Draws the logarithm of a gamma variable (Marsaglia and Tsang, "A Simple Method for Generating Gamma Variables", 2000;
+-- for alpha below 1, from one of alpha + 1). A logarithm, since small alphas yield values too small for doubles.
 local function log_gamma(alpha)
   if alpha < 1 then return log_gamma(alpha + 1) + math.log(1 - draw.uniform(0, 1)) / alpha end
   local d = alpha - 1 / 3
@@ -35,7 +34,7 @@ local function beta(alpha)
   return 1 / (1 + math.exp(b - a))
 end
 
--- Each sample's neighbor before it, the last one's for the first.
+-- Returns each sample's predecessor; the first one's is the last.
 local function rolled(x)
   local n = x.shape[1]
   if n == 1 then return x end
@@ -44,7 +43,7 @@ end
 
 local function mixed(x, lam) return x * lam + rolled(x) * (1 - lam) end
 
--- Labels [N] from 1, or what is [N, classes] already, as floats of each class.
+-- Returns labels [N] from 1, or labels that already are [N, classes], as floats for each class.
 local function one_hot(self, labels, n)
   if not core.is_tensor(labels) or labels.ndim ~= 1 and labels.ndim ~= 2 then
     fail("%s: expected labels to have shape [N] (from 1) or [N, classes], got %s", self.__name, describe(labels))
@@ -82,7 +81,7 @@ end
 --- al., "mixup: Beyond Empirical Risk Minimization", 2017.
 local MixUp = define "MixUp"
 
---- mixup:forward(x, labels): both mixed.
+--- mixup:forward(x, labels): Returns both, mixed.
 function MixUp:forward(x, labels)
   check_batch(self, x)
   if not core.is_floating_point(x) then fail("MixUp: images must be floating, got %s", x.dtype) end
@@ -95,7 +94,7 @@ end
 --- "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features", 2019.
 local CutMix = define "CutMix"
 
---- cutmix:forward(x, labels): both mixed.
+--- cutmix:forward(x, labels): Returns both, mixed.
 function CutMix:forward(x, labels)
   check_batch(self, x)
   labels = one_hot(self, labels, x.shape[1])

@@ -1,12 +1,12 @@
---- C's transforms by name, on an image or on each of a batch. `out`, where it can be given, is where a result may be
---- written to; the result says whether it was.
+--- Runs transforms of C by name, on an image or on each of a batch. A result may be written to `out`, if it is passed;
+--- compare the result with `out` to find if it was.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local fail, describe = options.fail, options.describe
 
 local native = {}
 
---- Height, width and channels.
+--- Returns height, width and channels.
 function native.size(x)
   local shape = x.shape
   local n = #shape
@@ -16,7 +16,7 @@ end
 --- native.run(name, x, numbers [, out]): Runs a transform of C by its name (src/image/transform.h).
 native.run = core.image_transform
 
---- f(image, out) of each image of a batch, as a batch.
+--- Returns the results of f(image, out) for each image of a batch, as a batch.
 function native.each(who, x, f)
   local n = x.shape[1]
   if n == 0 then fail("%s: the batch must not be empty, got %s", who, describe(x)) end

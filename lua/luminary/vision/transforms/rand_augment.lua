@@ -1,4 +1,4 @@
---- RandAugment and TrivialAugment: random choices of transforms and of how strong they are.
+--- Defines RandAugment and TrivialAugment: random choices of transforms and of their strength.
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
@@ -11,7 +11,7 @@ local run = native.run
 
 local function sheared(x, shear, how, out)
   local h, w = native.size(x)
-  local m = warping.affine_matrix(0, {0, 0}, 1, shear, {-w / 2, -h / 2}) -- about the corner
+  local m = warping.affine_matrix(0, {0, 0}, 1, shear, {-w / 2, -h / 2}) -- shears about the corner
   return warping.affine(x, m, how, nil, nil, out)
 end
 
@@ -24,7 +24,7 @@ local function toward_zero(v) return v < 0 and math.ceil(v) or math.floor(v) end
 local function adjusted(name) return function(x, v, _, out) return run(name, x, {1 + v}, out) end end
 local function plain(name) return function(x, _, _, out) return run(name, x, {}, out) end end
 
--- Each: its name, whether it goes both ways, and what it does with a strength.
+-- The ops: name, true if the strength can be negative, and function of an image and a strength.
 local ops = {
   {"Identity", false, function(x) return x end},
   {"ShearX", true, function(x, v, how, out) return sheared(x, {math.deg(math.atan(v)), 0}, how, out) end},
@@ -44,14 +44,14 @@ local ops = {
   {"Equalize", false, function(x, _, _, out) return pixels.equalize("equalize", x, out) end},
 }
 
--- The strength at `part`, 0 to 1, of the way from none to most: `most` by the op's name, of an image of h x w.
+-- Returns the strength at the fraction `part`, 0 to 1, of the largest, `most` by the op's name.
 local function strength(name, part, most, bits)
   if name == "Posterize" then return 8 - cropping.round(part * bits) end
   if name == "Solarize" then return 1 - part end
   return part * (most[name] or 0)
 end
 
--- One of the ops at `level` of `bins` strengths.
+-- Applies a random op at `level` of `bins` strengths; a random level if it is nil.
 local function augment(self, x, level, bins, most, bits, out)
   local op = ops[1 + draw.below(#ops)]
   if not level then level = draw.below(bins) end

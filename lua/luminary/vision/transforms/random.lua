@@ -1,4 +1,4 @@
---- Random numbers for transforms, of the CPU's generator.
+--- Draws random numbers for transforms, from the CPU's generator.
 local core = require "luminary.core"
 
 local draw = {}
@@ -7,12 +7,12 @@ local uniform_number = core.uniform_number
 
 function draw.uniform(low, high) return low + (high - low) * uniform_number() end
 
---- An integer from 0 to n - 1.
+--- Returns an integer from 0 to n - 1.
 function draw.below(n) return math.floor(n * uniform_number()) end
 
 function draw.chance(p) return uniform_number() < p end
 
---- 1 to n in a random order.
+--- Returns 1 to n in a random order.
 function draw.order(n)
   local order = {}
   for i = 1, n do order[i] = i end

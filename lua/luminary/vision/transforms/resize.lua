@@ -1,4 +1,4 @@
---- Resizing: what size an image becomes, and its pixels.
+--- Resizes images, and computes their new size.
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
 local fail = options.fail
@@ -8,10 +8,10 @@ local sizing = {}
 
 local modes = {nearest = 0, ["nearest-exact"] = 1, bilinear = 2, bicubic = 3}
 
---- What goes into sizing.resize, of these options.
+--- Returns the argument `mode` of sizing.resize for these options.
 function sizing.resize_mode(o) return {modes[o.interpolation], o.antialias and 1 or 0} end
 
---- The part {top, left, height, width} of x (all of it) as height x width.
+--- Resizes the part {top, left, height, width} of x, by default all of it, to height x width.
 function sizing.resize(x, height, width, mode, part, out)
   local h, w = native.size(x)
   if not part then
@@ -21,8 +21,8 @@ function sizing.resize(x, height, width, mode, part, out)
   return run("resize", x, {height, width, mode[1], mode[2], part[1], part[2], part[3], part[4]}, out)
 end
 
---- Height and width of an image of h x w whose smaller side becomes `size`, or that becomes {height, width}; max_size
---- bounds the larger side. `size` nil: the larger side becomes max_size.
+--- Returns height and width of an image of h x w after a resize of its smaller side to `size`, or to {height, width};
+--- max_size bounds the larger side. If `size` is nil, the larger side becomes max_size.
 function sizing.resized(who, h, w, size, max_size)
   if size and size[2] then return size[1], size[2] end
   local short, long = math.min(h, w), math.max(h, w)

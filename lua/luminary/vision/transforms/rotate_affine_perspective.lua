@@ -1,4 +1,4 @@
---- Where pixels come from when an image is rotated, sheared, moved or seen in perspective.
+--- Computes the source positions of pixels when an image is rotated, sheared, moved or seen in perspective.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
@@ -12,8 +12,8 @@ local function with_fill(numbers, fill)
   return numbers
 end
 
---- The map from an output's pixel to where it comes from, both counted from the middle: rotated by `angle` degrees,
---- sheared and scaled about the center, then moved. The inverse of T C R S SHy SHx C^-1, as in torchvision's
+--- Returns the map from an output pixel to its source, both relative to the middle: rotation by `angle` degrees, shear
+--- and scale about the center, then translation. It is the inverse of T C R S SHy SHx C^-1, as in torchvision's
 --- _get_inverse_affine_matrix.
 function warping.affine_matrix(angle, translate, scale, shear, center)
   local rotation, sx, sy = math.rad(angle), math.rad(shear[1]), math.rad(shear[2])
@@ -28,7 +28,7 @@ function warping.affine_matrix(angle, translate, scale, shear, center)
   return m
 end
 
---- x through a map of warping.affine_matrix, as height x width (x's), by the options of checks.mapping.
+--- Maps x by a map of warping.affine_matrix to height x width (default: x's), by the options of checks.mapping.
 function warping.affine(x, m, o, height, width, out)
   local h, w = native.size(x)
   local bilinear, fill = o.interpolation == "bilinear", o.fill
@@ -36,13 +36,13 @@ function warping.affine(x, m, o, height, width, out)
   return run("affine", x, with_fill(numbers, fill), out)
 end
 
---- center, in pixels from the upper left corner, as counted from the middle.
+--- Converts the center from pixels from the upper left corner to pixels from the middle.
 function warping.from_middle(x, center)
   local h, w = native.size(x)
   return center and {center[1] - w / 2, center[2] - h / 2} or {0, 0}
 end
 
--- Height and width that hold an image of h x w after a map.
+-- Returns the height and width that contain an image of h x w after a map.
 local function expanded(m, h, w)
   local left, right, top, bottom = 1 / 0, -1 / 0, 1 / 0, -1 / 0
   for _, x in ipairs {-w / 2, w / 2} do
@@ -52,11 +52,11 @@ local function expanded(m, h, w)
       top, bottom = math.min(top, ny), math.max(bottom, ny)
     end
   end
-  local function cut(v) return (v < 0 and math.ceil or math.floor)(v * 1e4) / 1e4 end -- what rounding has left
+  local function cut(v) return (v < 0 and math.ceil or math.floor)(v * 1e4) / 1e4 end -- removes rounding errors
   return math.ceil(cut(bottom)) - math.floor(cut(top)), math.ceil(cut(right)) - math.floor(cut(left))
 end
 
---- x rotated counterclockwise by `angle` degrees, by the options of checks.mapping, expand and center.
+--- Rotates x counterclockwise by `angle` degrees, by the options of checks.mapping, expand and center.
 function warping.rotate(x, angle, o, out)
   local expand, center = o.expand, o.center
   local h, w = native.size(x)
@@ -71,7 +71,7 @@ function warping.rotate(x, angle, o, out)
   return warping.affine(x, m, o, height, width, out)
 end
 
--- Gaussian elimination with pivots: the solution of `rows`, each its factors and then what they make.
+-- Solves linear equations by Gaussian elimination with pivots. A row has its factors and then the right-hand side.
 local function solve(who, rows)
   local n = #rows
   for k = 1, n do
@@ -97,7 +97,7 @@ local function solve(who, rows)
   return x
 end
 
---- The eight numbers of the perspective that takes endpoints to startpoints, both four of {x, y}.
+--- Returns the eight numbers of the perspective that maps endpoints to startpoints, both four of {x, y}.
 function warping.perspective_numbers(who, startpoints, endpoints)
   local rows = {}
   for i = 1, 4 do
@@ -114,8 +114,8 @@ function warping.perspective(x, coefficients, o, out)
   return run("perspective", x, with_fill(numbers, fill), out)
 end
 
---- x seen through a grid [1, H, W, 2] of shifts {x, y}, in halves of the width and the height; by the options of
---- checks.mapping. Integers of 32 and 64 bits are computed with in float64, other dtypes but that in float32.
+--- Samples x at a grid displaced by [1, H, W, 2] of {x, y}, in halves of the width and the height, by the options of
+--- checks.mapping. It computes in float64 for integers of 32 and 64 bits, and otherwise in float32.
 function warping.elastic(x, displacement, o)
   local h, w, c = native.size(x)
   if table.concat(displacement.shape, " ") ~= ("1 %d %d 2"):format(h, w) then

@@ -1,4 +1,4 @@
---- The root of all transforms, and those made of others.
+--- Defines the base class of all transforms, and transforms made of others.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local entries = require "luminary.base.entry_reader"
@@ -41,7 +41,7 @@ local function shown(v)
   return #list == 1 and list[1] or "(" .. table.concat(list, ", ") .. ")"
 end
 
---- The transform with its parameters (fields, of the signature `shows`), as torchvision writes them.
+--- Returns the transform's text with its parameters (fields, of the signature `shows`), as torchvision prints it.
 function Transform:repr()
   local list = {}
   for _, row in ipairs(self.shows and signature.parse(self.shows).rows or {}) do
@@ -50,11 +50,11 @@ function Transform:repr()
   return ("%s(%s)"):format(self.__name, table.concat(list, ", "))
 end
 
--- What those of the library have instead of forward: _apply(img [, out]), for one image and, where they draw nothing
--- (`draws`), for a batch. `ours`: nobody but the caller has what _apply returns, unless it is what went in.
+-- Transforms of the library define _apply(img [, out]) instead of forward, for one image and, if they draw no random
+-- numbers (`draws`), for a batch. `ours`: true if only the caller holds _apply's result, unless it is the argument.
 
---- t:forward(img, ...): img transformed, and the rest. A batch [N, ..., C, H, W] is transformed one by one where random
---- numbers are drawn: as its images or videos [..., C, H, W] would be, one after the other.
+--- t:forward(img, ...): Returns img transformed, and the other arguments. If random numbers are drawn, a batch [N, ...,
+--- C, H, W] is transformed one by one, as its images or videos [..., C, H, W] would be.
 function Transform:forward(img, ...)
   if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
   checks.check(self.__name, img)
@@ -64,23 +64,22 @@ function Transform:forward(img, ...)
   return self:_apply(img), ...
 end
 
--- The forwards that transform one image at a time, by _apply; a class of the user's may have another.
+-- The forward methods that transform one image at a time, by _apply; a user's class may have another.
 local image_wise = {[Transform.forward] = true}
 local function by_image(part)
   return type(part) ~= "function" and class.is(part, Transform) and part._apply ~= nil
     and image_wise[part.forward] == true
 end
 
---- t:takes_batches(): Returns whether t(batch) of a batch [N, C, H, W] equals the results for its images one after the
---- other, random numbers included. Datasets then transform all images of a batch at once. A custom transform may
---- define it.
+--- t:takes_batches(): Returns whether t(batch) of a batch [N, C, H, W] equals the results for its images in sequence,
+--- random numbers included. Datasets then transform all images of a batch at once. A custom transform may define it.
 function Transform:takes_batches() return by_image(self) and self.each_image ~= false end
 
 local transforms = {Transform = Transform}
 
--- A transform of images one by one is an entry under its signature, whose arguments are fields: made(self), once these
--- are set; apply(self, x, out) for an image; draws: whether it draws random numbers; chance: whether it is done with
--- probability self.p alone; help, one sentence.
+-- Adds a transform of single images, an entry under its signature, whose arguments become fields: made(self) runs once
+-- they are set; apply(self, x, out) for an image; draws: true if it draws random numbers; chance: true if it applies
+-- with probability self.p; help, one sentence.
 local _, add_entry = entries.of("transform", {
   made = "function?", apply = "function", draws = "boolean?", chance = "boolean?", help = "string",
 })
@@ -92,7 +91,7 @@ local function define(text)
     local new, apply = class.define(name, Transform), entry.apply
     new.ours, new.draws, new.shows = true, entry.draws or entry.chance or false, text
     new.init = signature.fields(text, entry.made)
-    rawset(new, "_apply", entry.chance and function(self, x, out) -- raw: an entry's apply may do without `out`
+    rawset(new, "_apply", entry.chance and function(self, x, out) -- raw, since an entry's apply may not take `out`
       if not draw.chance(self.p) then return x end
       return apply(self, x, out)
     end or apply)
@@ -102,7 +101,7 @@ local function define(text)
   end
 end
 
--- ---- those made of others
+-- ---- transforms made of others
 
 local function is_callable(v)
   if type(v) == "function" then return true end
@@ -110,7 +109,7 @@ local function is_callable(v)
   return record ~= nil and (record.is_module or class.is(v, Transform)) or false
 end
 
--- A checked list of what a container is made of.
+-- Returns the checked list of a container's parts.
 local function parts_of(who, list)
   if not options.is_plain(list) or #options.list(who, "transforms", list) == 0 then
     options.expected(who, "a list of transforms", list)
@@ -144,20 +143,20 @@ function Container:set_parts(list)
   self.draws = true
 end
 
---- The container with the transforms in it, one a line.
+--- Returns the container's text with its transforms, one a line.
 function Container:repr()
   local lines = {self.p and "  p=" .. shown(self.p)}
   for _, part in ipairs(self.transforms) do lines[#lines + 1] = "  " .. tostring(part):gsub("\n", "\n  ") end
   return self.__name .. "(\n" .. table.concat(lines, "\n") .. "\n)"
 end
 
--- The one value that a part makes of an image.
+-- Returns the one value that a part makes of an image.
 local function apply_part(part, x, out)
   if by_image(part) then return part:_apply(checks.check(part.__name, x), out) end
   return results_as_list.of_sample(type(part) == "function" and "a function among transforms" or part.__name, part(x))
 end
 
--- One part, with what it takes: functions and modules take the image alone.
+-- Applies one part to its arguments: functions and modules take only the image.
 local function whole(part, ...)
   if by_image(part) then return part:forward(...) end
   local alone = type(part) == "function" or not class.is(part, Transform) or select("#", ...) == 1
@@ -170,8 +169,8 @@ local function each_whole(self, first, ...)
   return each_whole(self, first + 1, whole(self.transforms[first], ...))
 end
 
---- container:forward(img, ...): img transformed, and the rest. With a MixUp or CutMix in it, it draws once for the
---- whole batch, and all of it and the rest goes to what is drawn.
+--- container:forward(img, ...): Returns img transformed, and the other arguments. If it contains a MixUp or CutMix, it
+--- draws once for the whole batch, and passes the batch and the other arguments to the drawn part.
 function Container:forward(img, ...)
   if self.of_batch then return self:_whole(img, ...) end
   return Transform.forward(self, img, ...)
@@ -183,8 +182,8 @@ local function define_container(name)
   return new
 end
 
--- Applies the parts from `first` on in order. The memory of an intermediate result that nothing else holds is freed at
--- once, for the next image.
+-- Applies the parts from `first` on in order. An intermediate result that nothing else holds is freed at once, for the
+-- next image.
 local function chain(self, first, x, out)
   local parts, fused = self.transforms, self.fused
   local last, own, i = #parts, false, first
@@ -226,7 +225,7 @@ end
 
 function Compose:_apply(x, out) return chain(self, 1, x, out) end
 
---- compose:forward(img, ...): img through all of them, and the rest.
+--- compose:forward(img, ...): Returns img after all transforms, and the other arguments.
 function Compose:forward(img, ...)
   if not self.each_image then return each_whole(self, 1, img, ...) end
   return Transform.forward(self, img, ...)
@@ -234,7 +233,7 @@ end
 
 image_wise[Container.forward], image_wise[Compose.forward] = true, true
 
---- compose:from_encoded(encoded [, {mode}]): Decodes a vision.Encoded, no more than the first transform needs, and
+--- compose:from_encoded(encoded [, {mode}]): Decodes as much of a vision.Encoded as the first transform needs, and
 --- transforms it.
 function Compose:from_encoded(encoded, opts)
   local first = self.transforms[1]
@@ -257,7 +256,7 @@ function Lambda:init(f)
   self.f = f
 end
 
---- lambda:forward(img, ...): f(img), and the rest; a list of its results where f returns several.
+--- lambda:forward(img, ...): Returns f(img), a list if f returns several values, and the other arguments.
 function Lambda:forward(img, ...) return results_as_list.of_sample("Lambda", self.f(img)), ... end
 
 --- transforms.RandomApply(list [, {p = 0.5}]): Applies a list of transforms with a given probability.
