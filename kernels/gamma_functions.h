@@ -148,20 +148,24 @@ LM_GAMMA double lm_igamma_factor(double a, double x, double *slope) {
 }
 
 #define LM_IGAMMA_SUMMED 1e6
-/* Returns P(a, x), the distribution function of Gamma(a, 1). Large a: the first term of Temme's uniform expansion. */
-LM_GAMMA double lm_igamma(double a, double x) {
-  if (a < 0 || x < 0) return NAN;
-  if (a == 0) return x > 0 ? 1 : NAN;
-  if (x == 0 || a == INFINITY) return x == a ? NAN : 0;
-  if (x == INFINITY) return 1;
+/* Returns P(a, x), the distribution function of Gamma(a, 1), or with `upper` 1 - P without its rounding. Large a: the
+ * first term of Temme's uniform expansion. */
+LM_GAMMA double lm_incomplete_gamma(double a, double x, int upper) {
+  if (a < 0 || x < 0 || (a == x && (a == 0 || a == INFINITY))) return NAN;
+  if (a == 0 || x == INFINITY) return upper ? 0 : 1;
+  if (x == 0 || a == INFINITY) return upper ? 1 : 0;
   if (a > LM_IGAMMA_SUMMED) {
     double off = (x - a) / a, half = off - log1p(off), eta = copysign(sqrt(2 * half), off);
     double next = fabs(eta) < 0.01 ? -1.0 / 3 + eta / 12 - eta * eta * 2 / 135 : 1 / off - 1 / eta;
-    return 0.5 * erfc(-eta * sqrt(0.5 * a)) - exp(-a * half) / sqrt(6.28318530717958647693 * a) * next;
+    double corrected = exp(-a * half) / sqrt(6.28318530717958647693 * a) * next, root = eta * sqrt(0.5 * a);
+    return upper ? 0.5 * erfc(root) + corrected : 0.5 * erfc(-root) - corrected;
   }
   double slope, factor = lm_igamma_factor(a, x, &slope), density = exp(a * log(x) - x - lm_lgamma(a + 1));
-  return x < a + 1 ? density * factor : 1 - a * density * factor;
+  double part = x < a + 1 ? density * factor : a * density * factor;
+  return upper == (x >= a + 1) ? part : 1 - part;
 }
+LM_GAMMA double lm_igamma(double a, double x) { return lm_incomplete_gamma(a, x, 0); }
+LM_GAMMA double lm_igammac(double a, double x) { return lm_incomplete_gamma(a, x, 1); }
 
 /* Returns the derivative by a of the logarithm y of a quantile of Gamma(a, 1): implicit reparameterization (Figurnov,
  * Mohamed and Mnih 2018). y may be below the least logarithm of a double. Large a: the first terms of the quantile's

@@ -172,5 +172,6 @@ LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
 #define DIGAMMA (num) lm_digamma
 #define POLYGAMMA (num) lm_polygamma
 #define IGAMMA (num) lm_igamma
+#define IGAMMAC (num) lm_igammac
 #define GAMMA_SLOPE (num) lm_gamma_slope
 #define ISNAN lm_isnan

@@ -83,7 +83,7 @@ end)
 local function edges_of(who, bins, range, values)
   if core.is_tensor(bins) then
     if bins.ndim ~= 1 or bins.shape[1] < 1 or bins.dtype ~= values.dtype then
-      fail("%s: edges must be 1-d, ascending and %s, got %s %s", who, bins.dtype, describe(bins), values.dtype)
+      fail("%s: edges must be 1-d, ascending and %s, got %s %s", who, values.dtype, bins.dtype, describe(bins))
     end
     if range ~= nil then fail("%s: range requires bins to be a number, not a list of edges", who) end
     return bins
@@ -121,8 +121,8 @@ lib.histogram = signature.of([[histogram(x: tensor, bins, range: any?, weight: a
   local outside = ops.logical_or(ops.lt(bin, 1), ops.gt(bin, n)) -- NaN too
   local one = weight and ops.reshape(arg(who, "weight", weight, "tensor"):detach(), {-1}) or ops.ones_like(values)
   if weight and (weight:numel() ~= x:numel() or weight.dtype ~= x.dtype) then
-    fail("%s: weight must have the dtype and shape of x, %s %s, got %s %s", who, weight.dtype, describe(weight),
-      x.dtype, describe(x))
+    fail("%s: weight must have the dtype and shape of x, %s %s, got %s %s", who, x.dtype, describe(x),
+      weight.dtype, describe(weight))
   end
   local counts = ops.scatter_add(ops.zeros(n + 1, {dtype = x.dtype, device = x.device}), 1,
     ops.masked_fill(bin, outside, n + 1), one)

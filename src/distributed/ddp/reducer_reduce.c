@@ -315,7 +315,6 @@ static lm_status reduce_send(lm_reducer *r, int k) {
   lm_reduce_name(r, k);
   return cpu ? lm_all_reduce(r->g, b->flat, LM_REDUCE_SUM, &b->work)
              : lm_all_reduce_scaled(r->g, b->flat, factor, &b->work);
-  return LM_OK;
 }
 
 static bool next_is_full(const lm_reducer *r) {

@@ -152,11 +152,12 @@ static void beside(const char *path, char *out, size_t capacity) {
 
 /* Moves a file to `path` unless something exists there (EEXIST); false on error, with errno. */
 static bool locate_put(const char *from, const char *path) {
-  bool done = link(from, path) == 0;
-  if (!done && errno == EEXIST) return false;
-  if (!done) return rename(from, path) == 0; /* a file system without links */
-  unlink(from);
-  return true;
+  if (link(from, path) == 0) {
+    unlink(from);
+    return true;
+  }
+  bool without_links = errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS || errno == EMLINK;
+  return without_links && rename(from, path) == 0;
 }
 
 enum { BESIDE = 1024 + 40 };

@@ -183,7 +183,6 @@ lm_status lm_fft_plan_of(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out
   }
   *out = p;
   return LM_OK;
-  return LM_OK;
 }
 
 void lm_fft_plan_done(lm_fft_plan *p) {

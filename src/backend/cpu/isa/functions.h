@@ -54,6 +54,7 @@
 #define DIGAMMA LM_OF(LM_DIGAMMA)
 #define POLYGAMMA LM_OF(LM_POLYGAMMA)
 #define IGAMMA LM_OF(LM_IGAMMA)
+#define IGAMMAC LM_OF(LM_IGAMMAC)
 #define GAMMA_SLOPE LM_OF(LM_GAMMA_SLOPE)
 #define ISNAN LM_NAN
 
@@ -95,6 +96,7 @@
 #define LM_DIGAMMA_F32(x) ((float)lm_digamma(x))
 #define LM_POLYGAMMA_F32(x, n) ((float)lm_polygamma(x, n))
 #define LM_IGAMMA_F32(a, x) ((float)lm_igamma(a, x))
+#define LM_IGAMMAC_F32(a, x) ((float)lm_igammac(a, x))
 #define LM_GAMMA_SLOPE_F32(a, y) ((float)lm_gamma_slope(a, y))
 
 #define LM_EXP_F64 exp
@@ -135,6 +137,7 @@
 #define LM_DIGAMMA_F64 lm_digamma
 #define LM_POLYGAMMA_F64 lm_polygamma
 #define LM_IGAMMA_F64 lm_igamma
+#define LM_IGAMMAC_F64 lm_igammac
 #define LM_GAMMA_SLOPE_F64 lm_gamma_slope
 
 #define LM_POW_I64 lm_pow_i64

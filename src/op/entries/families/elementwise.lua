@@ -375,6 +375,14 @@ op "igamma" {
   },
   autocast = "keep_gpu", help = "Computes the regularized lower incomplete gamma function P(x, other).",
 }
+op "igammac" {
+  "x: scalar", "other: scalar", elementwise = "igammac(x, other)", result_dtype = "float",
+  grad = {
+    x = "other <= 0 ? 0 : g * exp(x * log(other) - other - lgamma(x)) * gamma_slope(x, log(other))",
+    other = "-g * exp((x - 1) * log(other) - other - lgamma(x))",
+  },
+  autocast = "keep_gpu", help = "Computes the regularized upper incomplete gamma function 1 - P(x, other).",
+}
 op "gamma_slope" {
   "x", "other", elementwise = "gamma_slope(x, other)", result_dtype = "float", grad = "none", internal = true,
   help = "the derivative by x of the logarithm other of a quantile of the gamma distribution of shape x and rate 1",
