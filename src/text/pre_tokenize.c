@@ -4,7 +4,7 @@
 
 typedef bool (*char_test)(uint32_t c);
 
-/* Each character that the test takes is looked for. */
+/* Cuts around each character for which test returns true: the matches of the pre-tokenizer. */
 static lm_status cut_at(lm_pieces *p, const char *text, size_t n, char_test test) {
   size_t from = 0;
   for (size_t i = 0; i < n;) {
@@ -30,7 +30,7 @@ CUTTER(cut_spaces, lm_char_is_space)
 CUTTER(cut_punctuation, lm_char_is_punctuation)
 CUTTER(cut_digits, lm_char_is_numeric)
 
-/* \w+ or [^\w\s]+ */
+/* Cuts by \w+|[^\w\s]+, where spaces are the matches. */
 static lm_status cut_words(const void *step, lm_pieces *p, const char *text, size_t n) {
   int before = 0; /* 1: a word, 2: neither word nor space */
   size_t from = 0;
