@@ -117,7 +117,7 @@ local families, family = entries.of("family", {
 })
 list.families = families
 
---- Names that stand for the numbers 0, 1, …, and C's names for those.
+--- Names of the numbers 0, 1, …, and C's names for those.
 list.choices = {
   reduction = {"none", "mean", "sum", enum = {"LM_NONE", "LM_MEAN", "LM_SUM"}},
   divergence_reduction = {"none", "mean", "sum", "batchmean"},
@@ -150,7 +150,7 @@ list.choices = {
   grid_padding = {"zeros", "border", "reflection"},
   scatter_writing = {"replace", "add", "multiply"},
   scatter_reduction = {"sum", "prod", "mean", "amax", "amin"},
-  fold = { -- its first are those of scatter_reduction
+  fold = { -- begins with scatter_reduction
     "sum", "prod", "mean", "amax", "amin", "replace",
     enum = {"LM_FOLD_SUM", "LM_FOLD_PROD", "LM_FOLD_MEAN", "LM_FOLD_AMAX", "LM_FOLD_AMIN", "LM_FOLD_REPLACE"},
   },
@@ -176,7 +176,7 @@ for _, name in ipairs {
   assert(loadfile(("%s/families/%s.lua"):format(here, name)))(op, family)
 end
 
---- Names that stand for several ops, by what is given: the first, or that for a `number` or a `tensor` in the second
+--- Names for several ops: the first, or that for a `number` or a `tensor` as second argument; or with a true `option`.
 --- place; or with an `option` that is true.
 list.overloads = {
   max = {"amax", number = "max_dim", tensor = "maximum"},
