@@ -1,13 +1,13 @@
 --- Writes C and CUDA code from the optimizer entries of lua/luminary/optim/sgd_adam_rules.lua:
 ---
----   luajit src/optim/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
+---   luajit src/optim/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder for the output
 ---
 --- optim_entries.h     for every device: coefficients, made of options and the step's number, and one element's update
---- optim_entries.c     what the core and the binding ask: names of options and states, modes
+--- optim_entries.c     descriptors for the core and the binding: names of options and states, modes
 --- optim_loops_of.inc  the CPU's loops, included for each dtype
---- optim_entries.cuh   what the CUDA kernels are made with
+--- optim_entries.cuh   sources of the CUDA kernels
 ---
---- An entry that is `like` another shares its code; a family is those that do.
+--- An entry that is `like` another shares its code; such entries are a family.
 local source, out = arg[1], arg[2]
 package.path = source .. "/lua/?.lua;" .. source .. "/src/codegen/?.lua;" .. package.path
 local text = require "text"

@@ -1,17 +1,17 @@
 --- Writes C and CUDA code from the entries of src/op/entries/ops.lua and its families:
 ---
----   luajit src/op/entries/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
+---   luajit src/op/entries/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder for the output
 ---
 --- op_entries.h          choices, argument structs, ids of ops and of kernels, run functions (part of op/op.h)
 --- op_entries.c          descriptors, defaults, names
---- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and what C composites are
---- op_calls.c            those, what calls need, forms and formulas, and the table of these
+--- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and prototypes of C composites
+--- op_calls.c            those calls, checks of calls (`needs`), forms and formulas, and their table
 --- op_rules.c            the gradients as functions over tensors, and their table
---- op_operands.c         ops that declare their operands: checks, layouts, results, the call of the slot
+--- op_operands.c         ops that declare their operands: checks, layouts, results, the call of the kernel
 --- pointwise_scalars.h       for C and CUDA: one element of each elementwise op and of each fused gradient
 --- pointwise_loops_of.inc    the CPU's loops over them, included for each compute type
 --- pointwise_table.inc       the CUDA backend's tables of launchers
---- pointwise_rows.cuh, pointwise_launchers.h, pointwise_f32.inc, …      what the CUDA kernels are made with
+--- pointwise_rows.cuh, pointwise_launchers.h, pointwise_f32.inc, …      sources of the CUDA kernels
 local source, out = arg[1], arg[2]
 for _, folder in ipairs {"/lua", "/src/codegen", "/src/op/entries"} do
   package.path = source .. folder .. "/?.lua;" .. package.path

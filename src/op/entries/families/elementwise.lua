@@ -701,7 +701,7 @@ op "frac" {
   "x", elementwise = "x - trunc(x)", bool = "use :int() first", grad = {x = "g"},
   help = "Returns the fractional part of each element, x - trunc(x).",
 }
--- At ties tensor bounds share the gradient with x unless min == max; number bounds leave x 0. max < min: all is max's.
+-- Tensor bounds share the gradient at ties unless min == max; number bounds leave x 0. max < min: all is max's.
 op "clamp" {
   "x", "min: scalar?", "max: scalar?",
   elementwise = "minimum(max, maximum(min, x))",
