@@ -18,9 +18,9 @@ typedef struct lm_pointwise {
   lm_dtype compute; /* dtype of the arithmetic: LM_F32, LM_F64 or LM_I64 */
   int nin;
   const lm_tensor *in[LM_POINTWISE_MAX_IN];            /* inputs of any dtype, not broadcast: see in_stride */
-  lm_tensor *out;                                      /* any dtype; may be strided, and may be one of `in` */
+  lm_tensor *out;                                      /* the result, of any dtype; may be strided, may be in `in` */
   double number[LM_POINTWISE_MAX_NUMBERS];             /* the op's F arguments in order */
-  int64_t in_stride[LM_POINTWISE_MAX_IN][LM_MAX_DIMS]; /* strides of each input along out's dims, 0 where broadcast */
+  int64_t in_stride[LM_POINTWISE_MAX_IN][LM_MAX_DIMS]; /* each input's strides along out's dims, 0 in a broadcast dim */
 } lm_pointwise;
 
 typedef lm_status (*lm_kernel)(const void *args, lm_tensor *const *out);
@@ -29,7 +29,7 @@ typedef lm_status (*lm_kernel)(const void *args, lm_tensor *const *out);
 struct lm_optim_step;
 
 typedef struct lm_backend {
-  int abi; /* LM_BACKEND_ABI */
+  int abi; /* must equal LM_BACKEND_ABI */
   const lm_driver *driver;
   lm_kernel op[LM_SLOT_COUNT]; /* kernels of ops and families; args is the op's or the family's struct */
   lm_status (*pointwise)(const lm_pointwise *job);

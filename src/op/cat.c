@@ -5,7 +5,7 @@
 #include "base/message.h"
 #include "op/input_layout.h"
 
-static bool is_skipped(const lm_tensor *t) { return t->ndim == 1 && t->size[0] == 0; } /* as PyTorch does */
+static bool is_skipped(const lm_tensor *t) { return t->ndim == 1 && t->size[0] == 0; } /* as in PyTorch */
 
 /* Computes output sizes and dim; *first: the first tensor not skipped, or NULL; *last: all are channels-last. */
 static lm_status cat_size(const lm_cat_args *a, const lm_tensor **first, int *dim, int64_t *size, bool *last) {

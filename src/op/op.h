@@ -66,14 +66,14 @@ typedef enum lm_arg_kind {
   LM_ARG_BYTES,  /* a contiguous uint8 tensor on the CPU */
   LM_ARG_INT64S, /* a contiguous int64 tensor on the CPU */
   LM_ARG_SOME,   /* a tensor or a list of them with holes, each retained */
-  LM_ARG_OTHER,  /* read by the caller */
+  LM_ARG_OTHER,  /* a value that the caller reads */
 } lm_arg_kind;
 
 typedef struct lm_arg {
   lm_arg_kind kind;
   uint16_t offset; /* in the op's argument struct, bytes */
   const char *name;
-  double number;            /* default of F, I, B, I2, PAD2, E */
+  double number;            /* default of F, I, B, I2, PAD2 and E arguments */
   const char *const *names; /* option names of E and PAD2, NULL-terminated */
 } lm_arg;
 
@@ -92,9 +92,9 @@ typedef struct lm_op {
   uint8_t outs, aux, nargs, npositional;
   uint8_t ntensor;                        /* number of T, T_OPT, S and S_OPT arguments (TL not counted) */
   uint8_t nnumber;                        /* number of F and F_OPT arguments; for POINTWISE they follow the tensors */
-  uint16_t tensor[LM_MAX_TENSOR_ARGS];    /* their offsets */
+  uint16_t tensor[LM_MAX_TENSOR_ARGS];    /* offsets of these arguments in the struct, bytes */
   int16_t list;                           /* offset of the TL argument, or -1 */
-  uint8_t result_dtype, result_dtype_arg; /* lm_result_dtype_rule; the tensor whose dtype it is */
+  uint8_t result_dtype, result_dtype_arg; /* lm_result_dtype_rule; index of the tensor whose dtype it is */
   bool integers;                          /* true if x must be an integer or bool */
   int8_t integral_arg;                    /* index of the F argument that must be integral for integers, or -1 */
   uint8_t divisor_arg;                    /* tensor, from 1, that must not be 0 for integers; 0: none */
@@ -113,7 +113,7 @@ LM_API extern const lm_op lm_ops[LM_SLOT_COUNT]; /* ops, then families, which ha
 
 /* A name for several ops, chosen by the kind of the second argument (or {dim = number}), or by an option. */
 typedef struct lm_overload {
-  const char *name, *option; /* option: NULL if there is none */
+  const char *name, *option; /* option: may be NULL */
   lm_op_id op, number, tensor, with;
 } lm_overload;
 LM_API extern const lm_overload lm_overloads[]; /* ends with a NULL name */

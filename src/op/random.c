@@ -93,7 +93,7 @@ lm_status lm_op_fill_random(lm_op_id op, const lm_fill_random_args *a, lm_tensor
   switch (a->distribution) {
     case LM_DRAW_UNIFORM:
       TRY(check_ends(a));
-      if (a->a != 0 || a->b != 1) end_below(a->x->dtype, &args.a, &args.b); /* [0, 1) is exact */
+      if (a->a != 0 || a->b != 1) end_below(a->x->dtype, &args.a, &args.b); /* draws from [0, 1) are exact */
       break;
     case LM_DRAW_NORMAL:
       if (!(a->b >= 0)) return lm_fail_number(name, "std", "at least 0", a->b);

@@ -79,7 +79,7 @@ static double of_conv(const int64_t *y, int ndim, int64_t weights) {
   return n;
 }
 
-/* Returns the operations of attention, for products of [L, E] and [S, E] (of_e times) and [L, S] and [S, V] (of_v). */
+/* Returns attention's operations: of_e products of 2 L S E and of_v of 2 L S V, summed over batches and heads. */
 static double of_attention(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value, double of_e,
                            double of_v) {
   double rows = (double)query->numel / (double)(query->size[query->ndim - 1] ? query->size[query->ndim - 1] : 1);
@@ -122,7 +122,7 @@ double lm_op_flops(lm_op_id id, const void *args) {
       const lm_attention_weights_args *a = args;
       return of_attention(a->query, a->key, NULL, 1, 0);
     }
-    case LM_OP_attention_backward: { /* scores again, dQ and dK; dP and dV */
+    case LM_OP_attention_backward: { /* of_e: scores again, dQ, dK; of_v: dP, dV */
       const lm_attention_backward_args *a = args;
       return of_attention(a->query, a->key, a->value, 3, 2);
     }

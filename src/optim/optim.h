@@ -13,7 +13,7 @@ typedef struct lm_optimizer {
   int n_options, n_modes, n_states, n_carried;
   struct {
     const char *name;
-    double value; /* the default */
+    double value; /* default value */
     bool fixed;   /* true if users cannot change it */
   } option[LM_OPTIM_OPTIONS];
   struct {

@@ -10,14 +10,14 @@
 #if defined(__SANITIZE_ADDRESS__)
 enum { KEEP = 0 };
 #else
-enum { KEEP = 16384 }; /* headers of each kind in each thread; one cycle of the collector frees about as many */
+enum { KEEP = 16384 }; /* most free headers per kind and thread; one cycle of the collector frees about as many */
 #endif
 
 typedef struct free_lists {
   lm_tensor *tensors;
   lm_storage *storages;
   int ntensors, nstorages;
-  bool drained_at_exit; /* this thread's destructor is armed */
+  bool drained_at_exit; /* true once this thread's destructor is armed */
 } free_lists;
 
 static _Thread_local free_lists lists;

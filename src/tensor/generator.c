@@ -8,7 +8,7 @@
 #include "base/thread_state.h"
 
 typedef struct generators {
-  bool seeded;                                   /* the rest is set */
+  bool seeded;                                   /* true once `state` is set */
   lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* one generator per device */
 } generators;
 

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "device/driver.h"
 
-enum { ELEMENT_BYTES = 400 /* 1e308 in full */ };
+enum { ELEMENT_BYTES = 400 /* enough for 1e308 in full */ };
 
 static _Thread_local lm_print_options options = {
     .precision = 4, .threshold = 1000, .edge = 3, .line = 80, .scientific = -1};
@@ -38,7 +38,7 @@ typedef struct printer {
   const char *data; /* t's first element, on the host */
   bool summarize, is_float, whole, scientific;
   int width;
-  /* over the finite values other than 0 */
+  /* range and number of the finite values other than 0 */
   double least, largest;
   int64_t seen;
   lm_bytes out;

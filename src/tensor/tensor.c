@@ -68,7 +68,7 @@ static void destroy(lm_tensor *t) {
 /* Tensors to destroy that have autograd records. A list, as a gradient may have a gradient, and so on: chains of any
  * length need no recursion. */
 static _Thread_local struct {
-  bool destroying; /* further up this thread's stack */
+  bool destroying; /* true while destroy_recorded is on this thread's stack */
   lm_tensor *doomed;
 } own;
 
@@ -168,7 +168,7 @@ done:
   return status;
 }
 
-static const int8_t channels_last_order[4] = {1, 3, 2, 0}; /* C, W, H, N */
+static const int8_t channels_last_order[4] = {1, 3, 2, 0}; /* innermost first: C, W, H, N */
 
 lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, lm_format format,
                           lm_tensor **out) {

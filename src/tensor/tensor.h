@@ -22,14 +22,14 @@ typedef struct lm_storage {
   lm_device device;
   _Atomic bool passed;      /* to another thread's Lua state, which may write to the memory */
   _Atomic uint32_t version; /* incremented by every in-place write */
-  _Atomic int32_t writer;   /* op id of the last in-place write, for messages; -1: none, or an optimizer; LM_BY_… */
+  _Atomic int32_t writer; /* op id of the last in-place write, for messages; -1: none, or an optimizer; or LM_BY_… */
   size_t bytes;
   void *data; /* small[], from device/alloc.h, or foreign */
   /* Non-NULL for foreign memory (a mapped file, a Lua-owned buffer): called once when the storage is freed. */
   void (*foreign_release)(void *owner);
   void *owner;
   union {
-    struct lm_storage *next;  /* in the free list */
+    struct lm_storage *next;  /* next in the free list */
     struct lm_storage *whole; /* in use: the storage this is a part of (lm_tensor_part), or NULL */
   };
   lm_used used; /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
@@ -44,11 +44,11 @@ typedef struct lm_tensor {
   bool number; /* a Lua number as 0-d tensor: promotes weakly and fits any device */
   int64_t numel;
   int64_t size[LM_MAX_DIMS];
-  int64_t stride[LM_MAX_DIMS]; /* in elements; 0 in an expanded dim; never negative */
+  int64_t stride[LM_MAX_DIMS]; /* elements; 0 in an expanded dim; never negative */
   lm_storage *storage;
   char *data;             /* first element */
-  struct lm_grad *grad;   /* autograd's; NULL for most */
-  struct lm_tensor *next; /* free list */
+  struct lm_grad *grad;   /* autograd's record; NULL for most */
+  struct lm_tensor *next; /* next in the free list */
 } lm_tensor;
 
 /* True if only this thread's Lua state may write to it: it is neither foreign (files, shared memory) nor passed to
@@ -60,7 +60,7 @@ static inline bool lm_storage_is_private(const lm_storage *s) {
 /* Returns the bytes of the elements, each counted once even if expanded. */
 static inline size_t lm_nbytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size(t->dtype); }
 
-typedef struct lm_list { /* borrowed tensors; an entry may be NULL where an op says so */
+typedef struct lm_list { /* borrowed tensors; an entry may be NULL if the op allows it */
   int n;
   lm_tensor **v;
 } lm_list;

@@ -36,7 +36,7 @@ typedef struct lm_word_cache lm_word_cache;
 typedef struct lm_model {
   lm_model_kind kind;
   lm_vocabulary words;
-  int32_t unknown;        /* -1: none */
+  int32_t unknown;        /* id of the unknown token; -1: none */
   lm_string unknown_text; /* the unk_token of the file, for messages */
   lm_string prefix;       /* prefix of tokens that continue a word */
   bool byte_fallback;

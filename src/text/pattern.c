@@ -10,7 +10,7 @@
 #include "text/characters.h"
 
 enum {
-  MAX_PATTERN = 1 << 16,     /* bytes of an expression */
+  MAX_PATTERN = 1 << 16,     /* longest expression, bytes */
   MAX_BACKTRACKS = 10000000, /* limit for one match; work.h bounds the total */
   MAX_DEPTH = 1000000,
   MAX_HEAP = 64 << 10,      /* KiB for one match */

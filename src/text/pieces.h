@@ -78,8 +78,8 @@ void lm_rewrite_prepend(lm_rewrite *r, const char *text, size_t n);
 void lm_cut_put(lm_pieces *p, size_t from, size_t to, int32_t id);
 
 typedef lm_status (*lm_cutter)(const void *with, lm_pieces *p, const char *text, size_t n);
-/* f returns the cuts of each piece that is no added token, and the piece becomes those that are not empty. ids: of
- * added tokens. Otherwise the cuts cover the piece and `behavior` says what becomes of those that were looked for. */
+/* Cuts each piece that is no added token: f writes its cuts, and the non-empty ones become pieces. With LM_CUT_IDS, the
+ * cuts' ids are those of added tokens; else cuts must cover the piece, and `behavior` says what becomes of matches. */
 typedef enum lm_behavior {
   LM_CUT_REMOVED,
   LM_CUT_ISOLATED,

@@ -75,7 +75,7 @@ LM_API lm_status lm_tokenizer_encode(lm_tokenizer *t, const char *text, size_t n
 LM_API lm_status lm_tokenizer_decode(lm_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, lm_bytes *out);
 
 /* ---- shared by the files of this folder */
-/* added_tokens.c */
+/* Frees the added tokens. */
 void lm_added_free(lm_added_tokens *a);
 /* Cuts out the added tokens and normalizes the remaining text. */
 lm_status lm_added_cut(lm_tokenizer *t, lm_pieces *p);

@@ -146,7 +146,7 @@ lm_status lm_trie_build(lm_trie *t, lm_trie_key *keys, size_t n) {
       b.from++;
     }
     if (b.from == b.to) {
-      t->node[b.node].base = INT32_MAX; /* no children */
+      t->node[b.node].base = INT32_MAX; /* a leaf */
       continue;
     }
     unsigned char child[256];

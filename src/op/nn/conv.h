@@ -17,9 +17,9 @@ LM_API lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *
                                   const int64_t *padding, const int64_t *dilation, int64_t groups, lm_conv_shape *out);
 
 typedef enum lm_conv_pass {
-  LM_CONV_FORWARD, /* y = x * w + bias */
-  LM_CONV_INPUT,   /* x, from y (its gradient) and w */
-  LM_CONV_WEIGHT,  /* w, from y (its gradient) and x */
+  LM_CONV_FORWARD, /* computes y = x * w + bias */
+  LM_CONV_INPUT,   /* computes x's gradient from y's and w */
+  LM_CONV_WEIGHT,  /* computes w's gradient from y's and x */
 } lm_conv_pass;
 
 /* A call of any of the three ops' kernels, in one form. */
