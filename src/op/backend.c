@@ -1,4 +1,4 @@
-/* Which backend serves a kind of device. */
+/* Registers backends, and finds the backend of a device. */
 #include "op/backend.h"
 
 #include <stdatomic.h>

@@ -1,10 +1,9 @@
-/* What a device has to bring: a table of kernels. Plug-in header; it may still change, and LM_BACKEND_ABI with it.
+/* Declares a device's table of kernels. Plug-in header; it may still change, and LM_BACKEND_ABI with it.
  *
- * The op layer has checked every argument, allocated every output (dense) and resolved defaults
- * before a slot is called: dims are 0..ndim-1, dims lists are sorted and complete (all dims where
- * none were given), tensors are on this device with the dtypes the op documents. Inputs may be
- * strided; what else a family's slots may rely on is said at the head of its op/<family>.c. A slot
- * that is NULL is a clear error for the caller. */
+ * The op layer has checked every argument, allocated every output (dense) and resolved defaults before it calls a
+ * kernel: dims are 0..ndim-1, lists of dims are sorted and complete (all dims if none were given), tensors are on this
+ * device with the dtypes the op documents. Inputs may be strided; the head of op/<family>.c says what else a family's
+ * kernels may rely on. A kernel that is NULL is an error for the caller. */
 #pragma once
 
 #include "abi.h"
@@ -13,61 +12,61 @@
 
 enum { LM_POINTWISE_MAX_IN = 4, LM_POINTWISE_MAX_NUMBERS = 4 };
 
-/* Elementwise kernels: an op's forward, LM_OP_<op>, or the fused gradient of one, LM_GRAD_<op>_<argument>. */
+/* A call of an elementwise kernel: an op's forward, LM_OP_<op>, or a fused gradient, LM_GRAD_<op>_<argument>. */
 typedef struct lm_pointwise {
   int kernel;
-  lm_dtype compute; /* LM_F32, LM_F64 or LM_I64: what the arithmetic is done in */
+  lm_dtype compute; /* dtype of the arithmetic: LM_F32, LM_F64 or LM_I64 */
   int nin;
-  const lm_tensor *in[LM_POINTWISE_MAX_IN]; /* sizes and strides as out's: already broadcast (stride 0), any dtype */
-  lm_tensor *out;                           /* any dtype; may be strided, and may be one of `in` */
-  double number[LM_POINTWISE_MAX_NUMBERS];  /* the op's F arguments in order */
-  int64_t in_stride[LM_POINTWISE_MAX_IN][LM_MAX_DIMS]; /* strides of each input along out's dims, 0 where broadcast */
+  const lm_tensor *in[LM_POINTWISE_MAX_IN];            /* inputs of any dtype, not broadcast: see in_stride */
+  lm_tensor *out;                                      /* the result, of any dtype; may be strided, may be in `in` */
+  double number[LM_POINTWISE_MAX_NUMBERS];             /* the op's F arguments in order */
+  int64_t in_stride[LM_POINTWISE_MAX_IN][LM_MAX_DIMS]; /* each input's strides along out's dims, 0 in a broadcast dim */
 } lm_pointwise;
 
 typedef lm_status (*lm_kernel)(const void *args, lm_tensor *const *out);
 
-/* One step of an optimizer over many tensors at once (optim/optim.h says which fields it reads). */
+/* One step of an optimizer over many tensors at once (optim/optim.h describes its fields). */
 struct lm_optim_step;
 
 typedef struct lm_backend {
-  int abi; /* LM_BACKEND_ABI */
+  int abi; /* must equal LM_BACKEND_ABI */
   const lm_driver *driver;
-  lm_kernel op[LM_SLOT_COUNT]; /* ops that compute and families of them; args is the op's or the family's struct */
+  lm_kernel op[LM_SLOT_COUNT]; /* kernels of ops and families; args is the op's or the family's struct */
   lm_status (*pointwise)(const lm_pointwise *job);
-  /* Convert and copy between two tensors of this device of equal sizes, any strides and dtypes. */
+  /* Converts and copies between two tensors of this device of equal sizes, any strides and dtypes. */
   lm_status (*copy)(const lm_tensor *src, lm_tensor *dst);
   lm_status (*optim)(const struct lm_optim_step *step);
-  /* For norms of many tensors: the sum over all tensors of |x|^p (p = infinity: the largest |x|) into out, 0-d
-   * float64 on their device. */
+  /* Sums |x|^p over all elements of all tensors (p = infinity: takes the largest |x|) into out, 0-d float64 on their
+   * device. */
   lm_status (*norms)(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
-  /* lm_rescale's (optim/rescale.h): to[i] = from[i] * factor, dense and alike in layout; *found, 0-d float32, becomes 1
-   * where a value of `from` is infinite or NaN, and else stays; NULL: nobody asks. */
+  /* Sets to[i] = from[i] * factor (lm_rescale), dense and in one layout. Sets *found, 0-d float32, to 1 if a value of
+   * `from` is infinite or NaN, else leaves it; found may be NULL. */
   lm_status (*rescale)(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
   void (*set_threads)(int n);
   int (*get_threads)(void);
-  /* Whether results of conv2d in this dtype are better laid out contiguous. NULL: channels-last, for all. */
+  /* True if conv2d's results in this dtype should be contiguous. NULL: always channels-last. */
   bool (*conv_contiguous)(lm_dtype dtype);
-  /* Of a library it stands on ("cudnn"), as that counts; 0 for others. May be NULL. */
+  /* Returns the version of a library ("cudnn") in its own numbering; 0 if unknown. May be NULL. */
   int64_t (*version)(const char *library);
 } lm_backend;
 
-/* Also registers the driver, whose name says the kind. What the constructor or lm_backend_plugin of a plug-in calls. */
+/* Registers a backend and its driver, which names the kind; called by constructors or a plug-in's lm_backend_plugin. */
 LM_API lm_status lm_backend_register(const lm_backend *backend);
 
 /* A plug-in luminary_backend_<name>.so exports this function, which registers its table. */
 #define LM_BACKEND_PLUGIN "lm_backend_plugin"
 typedef lm_status lm_backend_plugin_fn(void);
 
-/* A value that a kernel may not take, found on the device after the call had returned. The op layer words it. */
+/* Kinds of invalid values that a kernel finds on the device after the call returned. The op layer words the error. */
 enum { LM_BAD_NONE, LM_BAD_INDEX, LM_BAD_LABEL, LM_BAD_DIVISION, LM_BAD_PIVOT };
-/* kind at position (from 1, in the flattened argument) is value, and must be in 1 to limit. */
-#define LM_EARLIER_CALL "earlier call of " /* how its message begins, before "OP: " */
+/* Returns the error for `value` at `position` (from 1, in the flattened argument), which must be in 1 to limit. */
+#define LM_EARLIER_CALL "earlier call of " /* prefix of its message, before "OP: " */
 LM_API lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit);
-/* The words of it; from_end: negative indices are fine. */
+/* Returns the error for a bad index or label; from_end: negative indices are valid. */
 LM_API lm_status lm_bad_index(const char *op, const char *what, int64_t value, int64_t position, int64_t limit,
                               bool from_end);
-/* What this thread is running, for messages of backends: "add", "SGD"; NULL outside. Its id, or -1. */
+/* Return the name of what this thread runs, for messages ("add", "SGD"; NULL outside), and its op id, or -1. */
 LM_API const char *lm_op_running(void);
 LM_API int lm_op_running_id(void);
-/* NULL, with a message, if the device's kind has no backend loaded. */
+/* Returns the backend of the device; NULL, with a message, if none is loaded. */
 LM_API const lm_backend *lm_backend_of(lm_device device);

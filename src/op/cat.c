@@ -1,13 +1,13 @@
-/* Joining tensors along a dim. The slot's list has no tensors to be skipped. */
+/* Concatenates tensors along a dim. The kernel's list has no skipped tensors. */
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/message.h"
 #include "op/input_layout.h"
 
-static bool is_skipped(const lm_tensor *t) { return t->ndim == 1 && t->size[0] == 0; } /* as PyTorch does */
+static bool is_skipped(const lm_tensor *t) { return t->ndim == 1 && t->size[0] == 0; } /* as in PyTorch */
 
-/* Output sizes; *first is the first tensor that counts, NULL when all are of size [0]. */
+/* Computes output sizes and dim; *first: the first tensor not skipped, or NULL; *last: all are channels-last. */
 static lm_status cat_size(const lm_cat_args *a, const lm_tensor **first, int *dim, int64_t *size, bool *last) {
   *first = NULL;
   *last = true;

@@ -124,7 +124,7 @@ lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
 lm_status lm_check_number(const char *name, const char *arg, lm_dtype dtype, double number) {
   int64_t low, high;
   if (lm_dtype_has(dtype, number)) return LM_OK;
-  if (isnan(number)) number = NAN; /* without a sign */
+  if (isnan(number)) number = NAN; /* printed without a sign */
   if (lm_dtype_is_float(dtype)) {
     return lm_fail_number(
         name, arg, lm_text("at most %.14g in magnitude for %s", lm_dtype_largest(dtype), lm_dtype_name(dtype)), number);

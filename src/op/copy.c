@@ -1,10 +1,10 @@
-/* Copies and conversions. */
+/* Copies and converts tensors: clone, to, copy_. */
 #include <string.h>
 
 #include "base/message.h"
 #include "op/check.h"
 
-/* A dense tensor of x's sizes in the memory format asked for. */
+/* Creates a dense tensor of x's sizes in a memory format. */
 static lm_status new_like(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_device device, int format,
                           lm_tensor **out) {
   if (format == LM_PRESERVE) return lm_tensor_empty_like(x, dtype, device, out);
@@ -44,7 +44,7 @@ lm_status lm_op_copy_(const lm_copy__args *a, lm_tensor **out) {
     *out = lm_retain(x);
     return LM_OK;
   }
-  if (x->storage == a->src->storage) { /* x:copy_(x:t()): what is read must not have been written */
+  if (x->storage == a->src->storage) { /* x:copy_(x:t()): elements must be read before they are written */
     TRY(lm_op_clone(&(lm_clone_args){.x = a->src, .memory_format = LM_PRESERVE}, &src));
   } else {
     src = lm_retain(a->src);

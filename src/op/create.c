@@ -1,4 +1,4 @@
-/* New tensors, and filling. Random ones are in random.c. */
+/* Creates and fills tensors; random.c creates random ones. */
 #include <float.h>
 
 #include "base/message.h"
@@ -15,7 +15,7 @@ lm_status lm_new_tensor(lm_op_id op, const lm_ints *size, const lm_tensor *like,
   return status == LM_E_ARG ? lm_fail_in(status, lm_ops[op].name) : status;
 }
 
-/* Every element of x becomes the value of a one-element tensor; the slot reads one on the CPU or on x's device. */
+/* Sets every element of x to a one-element tensor's value; the kernel reads it on the CPU or on x's device. */
 static lm_status fill(lm_op_id op, lm_tensor *x, lm_tensor *value) {
   lm_status status = LM_OK;
   lm_tensor *here = NULL;
@@ -42,7 +42,7 @@ done:
   return status;
 }
 
-/* Hands x on to *out if filling it went well. */
+/* Sets *out to x, or releases x if status is an error; returns status. */
 static lm_status filled(lm_status status, lm_tensor *x, lm_tensor **out) {
   if (status == LM_OK) {
     *out = x;
@@ -76,7 +76,7 @@ done:
   return status;
 }
 
-/* ---- of a size */
+/* ---- tensors of a size */
 
 lm_status lm_op_empty(const lm_empty_args *a, lm_tensor **out) {
   if (a->memory_format != LM_CHANNELS_LAST) {
@@ -95,7 +95,7 @@ lm_status lm_op_empty_like(const lm_empty_like_args *a, lm_tensor **out) {
   return lm_new_tensor(LM_OP_empty_like, NULL, a->x, a->dtype, a->device, out);
 }
 
-/* Without a dtype, a Lua number has the default dtype (as in lm.tensor), a tensor its own. */
+/* Creates a filled tensor. Without a dtype, a Lua number gets the default dtype (as in lm.tensor), a tensor its own. */
 lm_status lm_op_new_filled(lm_op_id op, const lm_new_filled_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL;
@@ -112,7 +112,7 @@ done:
 
 static bool integral(double v) { return v == floor(v) && fabs(v) <= 9007199254740992.0; }
 
-/* arange(stop) and arange(start, stop, step); int64 when all three are integral, as PyTorch's. */
+/* Runs arange(stop) and arange(start, stop, step); int64 if all three are integral, as in PyTorch. */
 lm_status lm_op_arange(const lm_arange_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL;

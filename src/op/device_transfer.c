@@ -17,7 +17,7 @@ static lm_status copy_here(const lm_tensor *src, lm_tensor *dst) {
   return lm_is_ordered(dst->device) ? lm_ordered_copy(backend, src, dst) : backend->copy(src, dst);
 }
 
-/* Dense, and element k of memory the same one in both. */
+/* True if both are dense with their elements in the same order in memory. */
 static bool has_same_layout(const lm_tensor *a, const lm_tensor *b) {
   if (!lm_is_dense(a) || !lm_is_dense(b)) return false;
   for (int d = 0; d < a->ndim; d++)
@@ -25,7 +25,7 @@ static bool has_same_layout(const lm_tensor *a, const lm_tensor *b) {
   return true;
 }
 
-/* With `later` the host's side, if it is pinned, may still be read or written on return. */
+/* Copies between devices on stream s. With `later`, pinned host memory may still be read or written on return. */
 static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *dst, bool later) {
   lm_status status;
   const void *host = on_host(src) ? src->data : on_host(dst) ? dst->data : NULL;
@@ -47,13 +47,13 @@ done:
   return status;
 }
 
-/* The bytes of one tensor to one laid out alike on another device, in the order of both. */
+/* Copies src's bytes to dst, of the same layout on another device, ordered on both devices' streams. */
 static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
   size_t bytes = lm_nbytes(dst);
   if (on_host(src) && on_host(dst))
     return lm_driver_of(dst->device)->copy(NULL, dst->device, dst->data, src->device, src->data, bytes, false);
   lm_stream *s = lm_stream_current(on_host(dst) ? src->device : dst->device), *other = NULL;
-  if (!s) return LM_E_STATE; /* the message is the driver's */
+  if (!s) return LM_E_STATE; /* the driver recorded the message */
   NEED(lm_graph_join(s));
   if (!on_host(src) && !on_host(dst)) {
     if (!(other = lm_stream_current(src->device))) return LM_E_STATE;
@@ -62,11 +62,11 @@ static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
     NEED(lm_stream_wait(s, other));
   }
   NEED(wait_and_copy(s, src, dst, later));
-  if (other) NEED(lm_stream_wait(other, s)); /* it must not write to src before it was read */
+  if (other) NEED(lm_stream_wait(other, s)); /* src's stream must not write to src before it was read */
   return LM_OK;
 }
 
-/* t, or a dense copy of it in another dtype or in the layout of `like`, on its own device. */
+/* Sets *out to t, or to a dense copy of it (*copy) in another dtype or in the layout of `like`, on t's device. */
 static lm_status packed(const lm_tensor *t, const lm_tensor *like, lm_dtype dtype, lm_tensor **copy,
                         const lm_tensor **out) {
   *out = t;
@@ -77,7 +77,7 @@ static lm_status packed(const lm_tensor *t, const lm_tensor *like, lm_dtype dtyp
   return LM_OK;
 }
 
-/* The device converts, not the host: that way is faster, and pinned memory is read where it lies. */
+/* Copies from the host. The device converts, which is faster and reads pinned memory without a host copy. */
 static lm_status to_device(const lm_tensor *src, lm_tensor *dst, bool later) {
   lm_status status;
   lm_tensor *copy = NULL, *landing = NULL;
@@ -111,7 +111,7 @@ done:
   return status;
 }
 
-/* Drivers of two kinds know nothing of each other. */
+/* Copies through the host between two kinds of devices, whose drivers cannot reach each other. */
 static lm_status through_host(const lm_tensor *src, lm_tensor *dst) {
   lm_status status;
   lm_tensor *copy = NULL;

@@ -1,4 +1,4 @@
-/* Entries in another order, and triangles. */
+/* Flips and rolls tensors, and extracts triangles. */
 #include <string.h>
 
 #include "base/message.h"
@@ -6,7 +6,7 @@
 
 /* ---- flip */
 
-/* x from its last entry along the dims to its first: with negative strides, which no tensor of a caller's has. */
+/* Creates a view of x reversed along the flipped dims. It has negative strides, which callers' tensors never have. */
 static lm_status reversed(lm_tensor *x, const bool *flipped, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *v = NULL;
@@ -46,10 +46,10 @@ typedef struct rolling {
   lm_tensor *x, *out;
   int n;
   int dim[LM_MAX_DIMS];
-  int64_t shift[LM_MAX_DIMS]; /* 0 to the size - 1 */
+  int64_t shift[LM_MAX_DIMS]; /* 0 to size - 1 */
 } rolling;
 
-/* Dims of the list from i on: what stays within the dim, and what comes in at its beginning. */
+/* Rolls the dims of the list from i on: copies the part that stays, then the part that wraps to the beginning. */
 static lm_status roll_parts(const rolling *r, int i, lm_tensor *from, lm_tensor *to) {
   lm_status status = LM_OK;
   lm_tensor *part[2] = {NULL, NULL};
@@ -74,7 +74,7 @@ done:
   return status;
 }
 
-/* Of one dim: its end, then what is before that, as one result. */
+/* Rolls one dim, as a concatenation of its end and the rest. */
 static lm_status roll_dim(const rolling *r, lm_tensor *from, lm_tensor *to) {
   lm_status status = LM_OK;
   lm_tensor *part[2] = {NULL, NULL};
@@ -91,7 +91,7 @@ done:
   return status;
 }
 
-/* By how much, in 0 to n - 1, where dims that are named again add up. */
+/* Adds a shift of dim, modulo n; shifts of a repeated dim add up. */
 static void add_shift(rolling *r, int dim, int64_t n, int64_t shift) {
   int at = 0;
   while (at < r->n && r->dim[at] != dim) at++;
@@ -133,7 +133,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* ---- tril, triu: the slot gets a contiguous x, which the result may be, and a diagonal from -rows to columns */
+/* ---- tril, triu: the kernel gets contiguous x, which may be the result, and a diagonal from -rows to columns */
 
 static lm_status triangle(lm_tensor *x, int64_t k, bool upper, lm_tensor *result) {
   int64_t rows = x->size[x->ndim - 2], columns = x->size[x->ndim - 1];

@@ -25,7 +25,7 @@ lm_tensor *lm_frame_hold(lm_frame *f, lm_tensor *t) {
   return t;
 }
 
-/* *t becomes `made`, which the frame takes over, if it could be made. */
+/* Replaces *t by *made, which the frame takes over, if status is LM_OK. */
 static lm_status replaced(lm_frame *f, lm_status status, lm_tensor **made, lm_tensor **t) {
   if (status == LM_OK) *t = lm_frame_hold(f, *made);
   return status;
@@ -48,7 +48,7 @@ void lm_frame_batch_sizes(lm_frame *f, lm_ints *size, int ndim) {
   f->unbatched = true;
 }
 
-/* Tensors that are already as they should be cost no reference: the caller has one. */
+/* A tensor already in the format needs no reference: the caller has one. */
 lm_status lm_frame_layout(lm_frame *f, lm_tensor **t, lm_format format) {
   lm_tensor *own = NULL;
   if (!*t || (format != LM_CHANNELS_LAST && lm_is_contiguous(*t))) return LM_OK;
@@ -163,7 +163,7 @@ lm_status lm_sizes_join(const lm_frame *f, int lead, const int64_t *before, cons
   return LM_OK;
 }
 
-/* Without the brackets. */
+/* Formats sizes without brackets, "" if there are none. */
 static const char *sizes_text(const lm_ints *sizes, const char *format) {
   const char *shape = lm_shape_text(sizes->n, sizes->v);
   return sizes->n ? lm_text(format, (int)strlen(shape) - 2, shape + 1) : "";

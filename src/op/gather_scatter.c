@@ -1,12 +1,12 @@
-/* Picking or adding along one dim. Indices count from 1; slots check them all before their first write.
+/* Gathers, scatters and adds along one dim. Indices count from 1; kernels check all of them before their first write.
  *
- * What slots get beyond op/backend.h: index tensors are int64, contiguous except expanded dims, which gather's and
- * scatter's may have; x of a 0-d call is [1]; index_add's out holds x already, and its out and src are contiguous.
- * scatter_along's out does too, or it is the CPU's, and x is another tensor. */
+ * Kernels get, beyond op/backend.h: int64 indices, contiguous except expanded dims, which gather's and scatter's may
+ * have; [1] as x of a 0-d call. index_add's out holds x already; its out and src are contiguous. scatter_along's out
+ * holds x too, except on the CPU, where x may be another tensor. */
 #include "base/message.h"
 #include "op/operand_checks.h"
 
-/* As int64, with one dim at least. Dims that are expanded stay so, without memory of their own. */
+/* Replaces *index by int64 of at least one dim. Expanded dims stay expanded, without memory of their own. */
 static lm_status int64_with_dim(lm_frame *f, lm_tensor **index) {
   lm_status status = LM_OK;
   const lm_tensor *given = *index;
@@ -33,9 +33,9 @@ done:
   return status;
 }
 
-/* ---- gather, scatter and its kin: an index for every element */
+/* ---- gather, scatter and its variants: an index for every element */
 
-/* index has t's ndim and is no larger than t, in dim (if not negative) any size. */
+/* Checks that index has t's ndim and no larger sizes, except in dim (if not negative). */
 static lm_status check_covers(lm_op_id op, const char *name, const lm_tensor *t, const lm_tensor *index, int dim) {
   bool fits = t->ndim == index->ndim;
   for (int d = 0; fits && d < t->ndim; d++) fits = d == dim || index->size[d] <= t->size[d];
@@ -64,7 +64,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* What is written, apart from the target's memory: a number or a 0-d tensor for all of index. */
+/* Prepares *src: copies it if it shares the target's memory, and expands a number or 0-d tensor to index's sizes. */
 static lm_status source_of(lm_frame *f, const lm_tensor *target, const lm_tensor *index, lm_tensor **src) {
   lm_status status = LM_OK;
   lm_tensor *own = NULL;
@@ -82,13 +82,13 @@ done:
   return status;
 }
 
-/* was: what x is to hold before; x itself, or, on the CPU, another of its sizes. */
+/* Runs the scatter kernel on x. was: the values before: x itself or, on the CPU, another tensor of its sizes. */
 static lm_status fold(lm_tensor *was, lm_tensor *x, int64_t dim, lm_tensor *index, lm_tensor *src, int how) {
   lm_scatter_along_args args = {.x = was, .dim = dim, .index = index, .src = src, .how = how};
   return lm_dispatch(LM_OP_scatter_along, x->device, &args, &x);
 }
 
-/* Into the target's memory, which is that of `given`, or a result's to be. */
+/* Scatters into target, starting from the values of `given`, which may be target itself. */
 static lm_status scatter_into(lm_frame *f, const lm_scatter_along_args *a, lm_tensor *given, lm_tensor *target) {
   lm_status status = LM_OK;
   lm_tensor *was = given, *x = target, *index = a->index, *src = a->src, *one = NULL;
@@ -116,7 +116,7 @@ static lm_status scatter_into(lm_frame *f, const lm_scatter_along_args *a, lm_te
     lm_tensor *ones = lm_frame_hold(f, one);
     TRY(source_of(f, target, index, &ones));
     TRY(fold(was, x, dim, index, ones, LM_FOLD_REPLACE));
-  } else if (!a->include_self) { /* one of those that are to be compared */
+  } else if (!a->include_self) { /* each written element starts as one of the candidates */
     TRY(fold(was, x, dim, index, src, LM_FOLD_REPLACE));
   }
   TRY(fold(a->include_self ? was : x, x, dim, index, src, a->how));
@@ -143,7 +143,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* ---- whole entries of a dim, named by a 1-d index */
+/* ---- entries of a dim, selected by a 1-d index */
 
 static lm_status entry_index(lm_frame *f, lm_tensor **index) {
   lm_status status = LM_OK;
@@ -172,7 +172,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* target's entries plus src's, in the target's own memory where that is in order, else in a new tensor. */
+/* Adds src's entries to target's: in target's memory if `here`, via a copy if needed; else in a new tensor. */
 static lm_status added_entries(lm_op_id op, lm_tensor *target, int64_t dim, lm_tensor *index, lm_tensor *added,
                                bool here, lm_tensor **out) {
   lm_status status;

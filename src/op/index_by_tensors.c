@@ -1,8 +1,8 @@
-/* Indexing by tensors: any dims at once, as x[index] does it; and nonzero, which makes such indices.
+/* Implements x[index] with tensors for any dims, and nonzero, which returns such indices.
  *
- * Slots get a simpler call: x is permuted so that the indexed dims come first, indices are 1-d
- * contiguous int64 of one length n, none NULL, and out (index_get) or values (index_put_) is a view
- * [n, x's other dims...]. Entries count from 1, or negative from the end. */
+ * Kernels get a simpler call: x is permuted so that the indexed dims come first, indices are 1-d contiguous int64 of
+ * one length n, none NULL, and out (index_get) or values (index_put_) is a view [n, x's other dims...]. Entries count
+ * from 1, or negative from the end. */
 #include <string.h>
 
 #include "base/message.h"
@@ -10,15 +10,15 @@
 #include "op/index_checks.h"
 
 typedef struct picked {
-  int n;        /* indexed dims */
-  lm_tensor *x; /* indexed dims first */
+  int n;        /* number of indexed dims */
+  lm_tensor *x; /* x permuted, indexed dims first */
   lm_tensor *index[LM_MAX_DIMS];
-  int64_t count;       /* of index tuples */
-  int ndim, at, width; /* of the result: its dims at .. at + width - 1 are the indices' */
+  int64_t count;       /* number of index tuples */
+  int ndim, at, width; /* result's ndim; its dims at .. at + width - 1 are the indices' */
   int64_t size[LM_MAX_DIMS];
 } picked;
 
-/* index as 1-d contiguous int64 on x's device, broadcast to size. */
+/* Replaces *index by 1-d contiguous int64 on x's device, broadcast to size. */
 static lm_status flat_index(lm_frame *f, lm_tensor **index, const lm_tensor *x, const lm_ints *size, int64_t count) {
   lm_status status = LM_OK;
   lm_tensor *here = NULL;
@@ -60,7 +60,7 @@ static lm_status pick(lm_frame *f, lm_tensor *x, const lm_list *indices, picked 
   }
   if (given == 0) return lm_fail_value(name, "indices", "at least one tensor", "none");
 
-  /* Indices of adjacent dims stay in their place; otherwise their dims come first (PyTorch's rule). */
+  /* Indices of adjacent dims keep their position; otherwise their dims come first (PyTorch's rule). */
   p->at = last - first + 1 == given ? first : 0;
   p->width = wide.n;
   p->ndim = wide.n + x->ndim - given;
@@ -89,11 +89,11 @@ done:
   return status;
 }
 
-/* *t of the result's sizes, contiguous or one element everywhere, seen as [count, x's other dims...]. */
+/* Replaces *t, of the result's sizes, contiguous or one repeated element, by a view [count, x's other dims...]. */
 static lm_status by_tuple(lm_frame *f, const picked *p, lm_tensor **t, bool one) {
   lm_tensor *view = NULL;
   int64_t size[LM_MAX_DIMS] = {p->count}, stride[LM_MAX_DIMS] = {0}, step = one ? 0 : 1;
-  int last = p->ndim - p->width; /* of the view */
+  int last = p->ndim - p->width; /* last dim of the view */
   for (int d = p->ndim - 1, to = last; d >= 0; d--) {
     bool indexed = d >= p->at && d < p->at + p->width;
     if (d == p->at + p->width - 1) stride[0] = step;
@@ -121,8 +121,8 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* *values in x's dtype and on its device, broadcast to the result's sizes, apart from x's memory, as
- * [count, x's other dims...]. */
+/* Replaces *values by values in x's dtype and device, broadcast to the result's sizes, not in x's memory, as [count,
+ * x's other dims...]. */
 static lm_status prepare_values(lm_frame *f, const picked *p, const lm_tensor *x, lm_tensor **values) {
   lm_status status = LM_OK;
   lm_tensor *own = NULL;
@@ -183,7 +183,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* ---- nonzero: the slot gets a contiguous bool mask and an out of the right length */
+/* ---- nonzero: the kernel gets a contiguous bool mask and an out of the right length */
 
 static lm_status mask_of(lm_frame *f, lm_tensor **x) {
   lm_status status = LM_OK;
@@ -198,7 +198,7 @@ done:
   return status;
 }
 
-/* How many of the mask are true. */
+/* Counts the true elements of the mask. */
 static lm_status count_of(lm_frame *f, lm_tensor *mask, int64_t *count) {
   lm_tensor *total = NULL;
   lm_status status =
@@ -213,7 +213,7 @@ lm_status lm_op_nonzero(const lm_nonzero_args *a, lm_tensor **out) {
   int64_t size[2];
   lm_frame_begin(&f, LM_OP_nonzero);
   TRY(mask_of(&f, &run.x));
-  if (a->as_tuple) TRY(lm_frame_at_least_1d(&f, &run.x)); /* as PyTorch: a list of one */
+  if (a->as_tuple) TRY(lm_frame_at_least_1d(&f, &run.x)); /* as in PyTorch: a list of one */
   size[1] = run.x->ndim;
   TRY(count_of(&f, run.x, &size[0]));
   TRY(lm_frame_result(&f, 0, LM_I64, a->x->device, 2, size, LM_CONTIGUOUS));
@@ -222,7 +222,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* The slot gets x and the mask contiguous, and an out of the right length. */
+/* Runs masked_values; the kernel gets contiguous x and mask, and an out of the right length. */
 lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_masked_values_args run = *a;
@@ -237,7 +237,7 @@ lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
   TRY(lm_check_same_device(f.op, 2, (lm_tensor *[]){a->x, a->mask}));
   TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
   TRY(lm_frame_private(&f, &run.mask));
-  if (LM_DEVICE_KIND(a->x->device) != LM_CPU) { /* which have no kernel for it */
+  if (LM_DEVICE_KIND(a->x->device) != LM_CPU) { /* GPUs have no kernel for it */
     TRY(lm_frame_reshape(&f, &run.x, 1, &run.x->numel));
     TRY(lm_frame_reshape(&f, &run.mask, 1, &run.mask->numel));
     TRY(lm_op_nonzero(&(lm_nonzero_args){.x = run.mask}, &list));

@@ -18,7 +18,7 @@ static lm_status copied(lm_tensor *t, lm_tensor *fresh, lm_tensor **out) {
   return status;
 }
 
-/* t where it fits, else a copy in that format. */
+/* Sets *out to t if it fits, else to a copy in that format; a new reference. */
 static lm_status fitted(lm_tensor *t, bool fits, lm_format format, lm_tensor **out) {
   if (fits) {
     *out = lm_retain(t);

@@ -1,4 +1,4 @@
-/* Matrix products: checks and output sizes. The slot gets linear's x as [rows, in], with an output [rows, out]. */
+/* Checks operands of matrix products and sizes results. The kernel gets linear's x as [rows, in], y as [rows, out]. */
 #include "base/message.h"
 #include "op/check.h"
 
@@ -14,7 +14,7 @@ done:
   return status;
 }
 
-/* x: [n, k], other: [k, m]; with a batch dimension in front for bmm. */
+/* Checks x [n, k] and other [k, m], with a leading batch dim for bmm. */
 static lm_status check_product(lm_op_id op, lm_tensor *x, lm_tensor *other, int ndim) {
   lm_status status;
   TRY(lm_check_ndim(op, "x", x, ndim));
@@ -33,7 +33,7 @@ done:
   return status;
 }
 
-/* input broadcasts to [n, m]; integers cut its factors off, as PyTorch's do. */
+/* Checks that input broadcasts to [n, m], and truncates alpha and beta for integers, as PyTorch does. */
 static lm_status check_added(lm_product_args *a, const int64_t *size) {
   lm_status status = LM_OK;
   TRY(check_operands(LM_OP_addmm, "x", a->x, "input", a->input));
@@ -59,7 +59,7 @@ done:
   return status;
 }
 
-/* x [..., in] as [rows, in]: a view, or one of a copy where the leading dims do not lie evenly. */
+/* Sets *out to x [..., in] as [rows, in]: a view, of a copy if no single stride spans the leading dims. */
 static lm_status as_rows(lm_tensor *x, lm_tensor **out) {
   lm_status status = LM_OK;
   int last = x->ndim - 1;

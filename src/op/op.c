@@ -8,7 +8,7 @@
 #include "op/stream_order.h"
 #include "op/trace.h"
 
-/* ---- what runs each kind */
+/* ---- runners of each kind */
 
 lm_status lm_run_pointwise(lm_op_id id, const void *args, lm_tensor *into, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
@@ -54,7 +54,7 @@ int lm_op_find(const char *name) {
 
 /* ---- running */
 
-/* Results of what a file no longer has are nobody's, and what is wrong with zeros in its place is no news. */
+/* Releases results computed from zeros after a file was truncated, and returns that error in place of `status`. */
 static lm_status without_truncation(const lm_op *op, lm_status status, lm_tensor **out) {
   lm_status lost = lm_truncation_check();
   if (lost == LM_OK) return status;

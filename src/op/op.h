@@ -1,4 +1,4 @@
-/* Every op's argument struct, id, descriptor and run function, all from entries/ops.lua; op_entries.h is made of it. */
+/* Declares every op's argument struct, id, descriptor and run function, from entries/ops.lua by op_entries.h. */
 #pragma once
 
 #include <math.h>
@@ -24,8 +24,8 @@ typedef enum lm_cast_rule {
   LM_WIDEST,
   LM_ASIS
 } lm_cast_rule;
-/* Of elementwise ops, whose inputs have a dtype in common: that one; integers become floating; bool; bool becomes
- * int64; an argument's. */
+/* Result dtype of an elementwise op, from its inputs' common dtype: the same; integers become floating; bool; bool
+ * becomes int64; an argument's dtype. */
 typedef enum lm_result_dtype_rule {
   LM_RESULT_DTYPE_SAME,
   LM_RESULT_DTYPE_FLOAT,
@@ -60,87 +60,87 @@ typedef enum lm_arg_kind {
   LM_ARG_DEVICE,
   LM_ARG_GENERATOR,
   LM_ARG_E,
-  /* of functions that are no ops (bind/bind.h) */
-  LM_ARG_FORMAT, /* an int, of lm_names_memory_format */
+  /* for functions that are not ops (bind/bind.h) */
+  LM_ARG_FORMAT, /* an int, an index of lm_names_memory_format */
   LM_ARG_TEXT,
-  LM_ARG_BYTES,  /* a contiguous tensor on the CPU of uint8 */
-  LM_ARG_INT64S, /* the same of int64 */
+  LM_ARG_BYTES,  /* a contiguous uint8 tensor on the CPU */
+  LM_ARG_INT64S, /* a contiguous int64 tensor on the CPU */
   LM_ARG_SOME,   /* a tensor or a list of them with holes, each retained */
-  LM_ARG_OTHER,  /* read by the caller */
+  LM_ARG_OTHER,  /* a value that the caller reads */
 } lm_arg_kind;
 
 typedef struct lm_arg {
   lm_arg_kind kind;
-  uint16_t offset; /* in the op's argument struct */
+  uint16_t offset; /* in the op's argument struct, bytes */
   const char *name;
-  double number;            /* default of F, I, B, I2, PAD2, E */
-  const char *const *names; /* of E and PAD2; NULL-terminated */
+  double number;            /* default of F, I, B, I2, PAD2 and E arguments */
+  const char *const *names; /* option names of E and PAD2, NULL-terminated */
 } lm_arg;
 
-/* args: the op's struct. out: room for outs + aux tensors; on success each is new and yours (an
- * aux may be NULL), except for WRITE, whose out[0] is the first tensor with one more reference. */
+/* Runs an op. out: room for outs + aux tensors; on success each is a new reference of the caller's (an aux may be
+ * NULL), except for WRITE, whose out[0] is the first tensor, retained. */
 typedef lm_status (*lm_op_fn)(const void *args, lm_tensor **out);
 
 typedef struct lm_op {
   const char *name, *help;
   const char
-      *grads; /* the tensors that have a gradient, "x, weight"; "" for none; NULL: those of the ops it is made of */
-  const char *not_bool; /* what to use instead; NULL: it takes bool */
+      *grads; /* tensors that have a gradient, "x, weight"; "" for none; NULL: those of the ops it is composed of */
+  const char *not_bool; /* advice in the error for bool; NULL: it takes bool */
   lm_op_kind kind;
   lm_cast_rule cast;
-  uint16_t size; /* of the argument struct */
+  uint16_t size; /* bytes of the argument struct */
   uint8_t outs, aux, nargs, npositional;
-  uint8_t ntensor;                        /* T, T_OPT, S and S_OPT arguments (TL not counted) */
-  uint8_t nnumber;                        /* F and F_OPT arguments; of POINTWISE ops they follow the tensors */
-  uint16_t tensor[LM_MAX_TENSOR_ARGS];    /* their offsets */
+  uint8_t ntensor;                        /* number of T, T_OPT, S and S_OPT arguments (TL not counted) */
+  uint8_t nnumber;                        /* number of F and F_OPT arguments; for POINTWISE they follow the tensors */
+  uint16_t tensor[LM_MAX_TENSOR_ARGS];    /* offsets of these arguments in the struct, bytes */
   int16_t list;                           /* offset of the TL argument, or -1 */
-  uint8_t result_dtype, result_dtype_arg; /* lm_result_dtype_rule; the tensor whose dtype it is */
-  bool integers;                          /* only of these and bool */
-  int8_t integral_arg;                    /* which F argument must be integral among integers, or -1 */
-  uint8_t divisor_arg;                    /* which tensor, from 1, may not be 0 among integers; 0: none */
-  uint8_t writes;                         /* bit k: its k-th tensor changes beside the results */
-  uint8_t masks;                          /* bit k: its k-th tensor must be bool */
-  bool has_precheck;                      /* at its arguments before a call: needs or forms (autograd/composite.h) */
-  int16_t writes_when;                    /* offset of the B argument that says so, or -1 */
-  bool internal;                          /* for others to be made of: lists of ops leave it out */
-  uint16_t slot;                          /* of the backend: its own, or its family's */
+  uint8_t result_dtype, result_dtype_arg; /* lm_result_dtype_rule; index of the tensor whose dtype it is */
+  bool integers;                          /* true if x must be an integer or bool */
+  int8_t integral_arg;                    /* index of the F argument that must be integral for integers, or -1 */
+  uint8_t divisor_arg;                    /* tensor, from 1, that must not be 0 for integers; 0: none */
+  uint8_t writes;                         /* bit k: the k-th tensor is written as well */
+  uint8_t masks;                          /* bit k: the k-th tensor must be bool */
+  bool has_precheck;                      /* true if `needs` or `forms` apply (autograd/composite.h) */
+  int16_t writes_when;                    /* offset of the B argument that enables `writes`, or -1 */
+  bool internal;                          /* true if only other ops use it: lists of ops leave it out */
+  uint16_t slot;                          /* index into the backend's kernels: its own, or its family's */
   const lm_arg *arg;
   const void *defaults; /* an argument struct; tensors NULL */
-  lm_op_fn run;         /* without recording; NULL for COMP, which only lm_call knows */
+  lm_op_fn run;         /* runs without recording; NULL for COMP, which only lm_call runs */
 } lm_op;
 
-LM_API extern const lm_op lm_ops[LM_SLOT_COUNT]; /* the ops, then families, which have no run */
+LM_API extern const lm_op lm_ops[LM_SLOT_COUNT]; /* ops, then families, which have no run */
 
-/* A name that stands for several ops: by the kind of its second argument (or {dim = number}), or by an option. */
+/* A name for several ops, chosen by the kind of the second argument (or {dim = number}), or by an option. */
 typedef struct lm_overload {
-  const char *name, *option; /* option: NULL if there is none */
+  const char *name, *option; /* option: may be NULL */
   lm_op_id op, number, tensor, with;
 } lm_overload;
 LM_API extern const lm_overload lm_overloads[]; /* ends with a NULL name */
 
-/* Fill an argument struct with the defaults. */
+/* Fills an argument struct with the defaults. */
 static inline void lm_op_defaults(lm_op_id op, void *args) { memcpy(args, lm_ops[op].defaults, lm_ops[op].size); }
-/* -1 if there is none. */
+/* Returns the op's id, or -1. */
 LM_API int lm_op_find(const char *name);
 
 #define LM_ARG_TENSOR(args, offset) (*(lm_tensor **)((char *)(args) + (offset)))
 
-/* Run without recording a graph: check, allocate, compute. Not for COMP. */
+/* Runs an op without recording: checks, allocates, computes. Not for COMP. */
 LM_API lm_status lm_op_run(lm_op_id op, const void *args, lm_tensor **out);
-/* The same without the hidden results. */
+/* Runs the same, but returns no auxiliary results. */
 LM_API lm_status lm_op_run_visible(lm_op_id op, const void *args, lm_tensor **out);
-/* POINTWISE ops into an existing first argument: x keeps dtype, shape and place. */
+/* Runs a POINTWISE op in place, into its first tensor, whose dtype, shape and memory stay. */
 LM_API lm_status lm_op_run_inplace(lm_op_id op, const void *args, lm_tensor **out);
 
-/* A copy of src's values in dst (any dtypes, devices, strides; sizes equal). */
+/* Copies src's values to dst (any dtypes, devices, strides; equal sizes). */
 LM_API lm_status lm_copy(const lm_tensor *src, lm_tensor *dst);
-/* The same; with `later`, between a device and pinned host memory, it may continue after the return. */
+/* Copies the same; with `later`, a copy between a device and pinned host memory may finish after the return. */
 LM_API lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later);
 
-/* The dtype an op on these tensors computes in, by PyTorch's rule: dimensioned tensors before 0-d
- * ones before Lua numbers. NULL entries are skipped. */
+/* Returns the dtype that an op on these tensors computes in, by PyTorch's rule: dimensioned tensors before 0-d ones
+ * before Lua numbers. Skips NULL entries. */
 LM_API lm_dtype lm_result_type(int n, lm_tensor *const *tensors);
-/* Default dtype of new floating tensors (float32) and default device, per thread. */
+/* Return and set this thread's default dtype of new floating tensors (initially float32) and default device. */
 LM_API lm_dtype lm_default_dtype(void);
 LM_API void lm_set_default_dtype(lm_dtype dtype);
 LM_API lm_device lm_default_device(void);

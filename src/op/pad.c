@@ -1,4 +1,4 @@
-/* Padding by what a tensor holds. The slot gets contiguous tensors, neither empty. */
+/* Pads by a tensor's own elements (reflect, replicate, circular). The kernel gets contiguous, non-empty tensors. */
 #include "base/message.h"
 #include "op/frame.h"
 
@@ -18,13 +18,13 @@ lm_ints lm_ints_of(const lm_pads *pads) {
   return v;
 }
 
-/* How many more a mode adds on a side of a dim of n, of which `left` are not cut off. */
+/* Returns the largest padding a mode allows on a side of a dim of n, of which `left` remain after cropping. */
 static int64_t reach(int mode, int64_t n, int64_t left) {
   if (mode == LM_PAD_REFLECT) return n - 1;
   return mode == LM_PAD_CIRCULAR ? left : mode == LM_PAD_CONSTANT || n > 0 ? INT64_MAX : 0;
 }
 
-/* A number or a 0-d tensor, that x's dtype holds. */
+/* Checks the value: a number or 0-d tensor that x's dtype can represent. */
 static lm_status check_value(const lm_pad_args *a) {
   lm_status status = LM_OK;
   lm_dtype dtype = a->x->dtype;
@@ -40,7 +40,7 @@ static lm_status check_value(const lm_pad_args *a) {
   }
   TRY(lm_check_fits("pad", dtype, a->value));
   lm_dtype_integers(dtype, &low, &high);
-  if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* elsewhere it would wrap around */
+  if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* other ops wrap it around */
     return lm_fail_number("pad", "value", lm_text("from 0 to %lld for %s", (long long)high, lm_dtype_name(dtype)),
                           number);
   }
@@ -48,7 +48,7 @@ done:
   return status;
 }
 
-/* pad: before and after the last dim, the one before it, … */
+/* pad lists before and after the last dim, then the one before it, … */
 lm_status lm_check_pad(const lm_pad_args *a) {
   const lm_tensor *t = a->x;
   const char *mode = lm_names_pad_mode[a->mode];

@@ -1,8 +1,8 @@
-/* Elementwise ops: which dtype they compute in, broadcasting, the output's layout.
+/* Runs elementwise ops: chooses the dtype they compute in, broadcasts, chooses the output's layout.
  *
- * Promotion is PyTorch's: tensors with dims count before 0-d ones before Lua numbers; a lower one
- * matters only when its category (bool < integer < floating) is higher. What then happens depends on
- * what the op's entry says it returns. */
+ * Promotion is PyTorch's: tensors with dims have priority over 0-d ones, those over Lua numbers; a lower priority
+ * matters only if its category (bool < integer < floating) is higher. The op's entry then decides the result's dtype.
+ * */
 #include "op/pointwise.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ lm_dtype lm_result_type(int n, lm_tensor *const *tensors) {
   enum { DIMS, ZERO_DIM, NUMBER, STANDINGS };
   lm_dtype of[STANDINGS] = {LM_NO_DTYPE, LM_NO_DTYPE, LM_NO_DTYPE};
   if (n == 2 && tensors[0] && tensors[1] && tensors[0]->dtype == tensors[1]->dtype && tensors[0]->ndim > 0) {
-    return tensors[0]->dtype; /* by far the most calls */
+    return tensors[0]->dtype; /* the most frequent case */
   }
   for (int i = 0; i < n; i++) {
     const lm_tensor *t = tensors[i];
@@ -49,7 +49,7 @@ static lm_status check_mask(int kernel, const char *arg, const lm_tensor *mask) 
   return lm_remedy(lm_fail_dtype(name_of(kernel), arg, "bool", lm_dtype_name(mask->dtype)), "convert it with :bool()");
 }
 
-/* The dtype that the inputs of an op with masks have in common. */
+/* Finds the common dtype of the inputs that are not masks. */
 static lm_status common_beside_masks(const lm_op *op, int nin, lm_tensor *const *in, lm_dtype *common) {
   lm_tensor *values[LM_POINTWISE_MAX_IN] = {NULL};
   int n = 0;
@@ -62,14 +62,14 @@ static lm_status common_beside_masks(const lm_op *op, int nin, lm_tensor *const 
       values[n++] = in[i];
     }
   }
-  /* Numbers of Lua alone do not say whether they are integers, or happen to be whole. */
+  /* Lua numbers alone do not say whether they are integers or happen to be integral. */
   *common = numbers ? lm_default_dtype() : lm_result_type(n, values);
   return LM_OK;
 }
 
 static bool is_integral(double v) { return !isinf(v) && v == floor(v); }
 
-/* What the op refuses of a dtype that is not floating. */
+/* Checks the restrictions of an op for a dtype that is not floating. */
 static lm_status check_integers(const lm_op *op, lm_dtype common, const double *number) {
   if (common == LM_BOOL && op->not_bool) {
     return lm_remedy(lm_fail(LM_E_DTYPE, "%s: not defined for bool", op->name), "%s", op->not_bool);
@@ -78,8 +78,7 @@ static lm_status check_integers(const lm_op *op, lm_dtype common, const double *
     return lm_fail_number(op->name, op->arg[op->ntensor + op->integral_arg].name, "an integer for integer tensors",
                           number[op->integral_arg]);
   }
-  /* Loops of integers have their numbers as such; tests and floating results do not, and NaN is one that was left out.
-   */
+  /* Integer kernels convert the op's numbers to integers; comparisons and floating results do not. NaN: left out. */
   bool as_integers = op->result_dtype != LM_RESULT_DTYPE_FLOAT && op->result_dtype != LM_RESULT_DTYPE_BOOL;
   for (int i = 0; number && as_integers && i < op->nnumber; i++) {
     if (isnan(number[i])) continue;
@@ -88,7 +87,7 @@ static lm_status check_integers(const lm_op *op, lm_dtype common, const double *
   return LM_OK;
 }
 
-/* The dtype the op computes in (before storing): PyTorch's rules and refusals. */
+/* Chooses the dtypes of the arithmetic and of the result, by PyTorch's rules and errors. */
 static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *number, lm_dtype *compute,
                       lm_dtype *result) {
   lm_dtype common;
@@ -118,7 +117,7 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
   return LM_OK;
 }
 
-/* Devices: one for all, except that numbers and 0-d CPU tensors go with any. */
+/* Finds the common device; numbers and 0-d CPU tensors go with any. */
 static lm_status common_device(int kernel, int nin, lm_tensor *const *in, lm_device *out) {
   lm_device device = LM_NO_DEVICE;
   for (int i = 0; i < nin; i++) {
@@ -138,7 +137,7 @@ static bool has_shape(const lm_tensor *t, int ndim, const int64_t *size) {
   return true;
 }
 
-/* The usual call: inputs of one dtype, size and device, all contiguous. */
+/* True for the usual call: inputs of one dtype, size and device, all contiguous. */
 static bool are_alike(int nin, lm_tensor *const *in) {
   const lm_tensor *first = in[0];
   size_t bytes = sizeof(int64_t) * first->ndim;
@@ -152,7 +151,7 @@ static bool are_alike(int nin, lm_tensor *const *in) {
   return lm_is_contiguous(first);
 }
 
-/* The output's sizes, from all inputs. */
+/* Computes the output's sizes from all inputs. */
 static lm_status common_shape(int kernel, int nin, lm_tensor *const *in, int *ndim, int64_t *size) {
   *ndim = in[0]->ndim;
   for (int d = 0; d < *ndim; d++) size[d] = in[0]->size[d];
@@ -165,7 +164,7 @@ static lm_status common_shape(int kernel, int nin, lm_tensor *const *in, int *nd
   return LM_OK;
 }
 
-/* Dense in the layout of the first dense input of full shape, so that channels-last propagates. */
+/* Creates a dense output in the layout of the first dense input of full shape, so that channels-last propagates. */
 static lm_status new_output(int nin, lm_tensor *const *in, lm_dtype dtype, lm_device device, int ndim,
                             const int64_t *size, lm_tensor **out) {
   if (ndim > 1) {
@@ -192,7 +191,7 @@ static lm_status check_into(int kernel, const lm_tensor *into, lm_dtype result, 
   return LM_OK;
 }
 
-/* Does writing `into` element by element change elements of t that are still to be read? */
+/* True if writing `into` element by element may overwrite elements of t before they are read. */
 static bool is_clobbered(const lm_tensor *into, const lm_tensor *t) {
   if (t == into || t->storage != into->storage || t->numel == 0 || into->numel == 0) return false;
   if (t->data == into->data && t->dtype == into->dtype && has_shape(t, into->ndim, into->size) &&

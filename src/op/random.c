@@ -1,10 +1,10 @@
-/* Random numbers: writing them into a tensor, and new tensors of them. The slots take their draws
- * from the device's generator (tensor/generator.h). */
+/* Fills tensors with random numbers, and creates random tensors. Kernels take their draws from the device's generator
+ * (tensor/generator.h). */
 #include "base/message.h"
 #include "op/frame.h"
 #include "tensor/generator.h"
 
-/* Fills x by a slot; args is the slot's struct. g: NULL is the default generator of x's device. */
+/* Fills x by the kernel `slot`, whose struct is args. g: NULL is the default generator of x's device. */
 static lm_status draw(lm_op_id op, lm_op_id slot, lm_tensor *x, const void *args, const lm_generator *g) {
   if (g && g->device != x->device) {
     return lm_fail_devices(lm_ops[op].name, "x", lm_device_name(x->device), "generator", lm_device_name(g->device));
@@ -22,9 +22,9 @@ static lm_status draw_from(lm_op_id op, lm_fill_random_args args) {
 
 /* ---- in place */
 
-/* Floats are drawn from [*from, *to) and rounded to dtype: moves the ends so that what comes out is below *to. For 16
- * bits *to becomes the middle between the dtype's largest number below and the next one; where rounding *from reaches
- * the end, both are the largest number below. */
+/* Moves the ends of [*from, *to) so that floats drawn there and rounded to dtype are below *to. For 16 bits *to becomes
+ * the midpoint between the dtype's largest number below and the next one. If rounding *from reaches the end, both
+ * become the largest number below. */
 static void end_below(lm_dtype dtype, double *from, double *to) {
   double below = (float)*to, end = *to;
   if (dtype == LM_F64 || *from == *to) return;
@@ -55,7 +55,7 @@ static lm_status check_ends(const lm_fill_random_args *a) {
   return LM_OK;
 }
 
-/* op's [from, to) must be non-empty and exact in x's dtype. */
+/* Checks that op's [from, to) is non-empty and exact in x's dtype. */
 static lm_status check_range(lm_op_id op, const char *from_name, const char *to_name, int64_t from, int64_t to,
                              lm_dtype dtype) {
   int64_t low, high;
@@ -71,7 +71,7 @@ static lm_status check_range(lm_op_id op, const char *from_name, const char *to_
   return LM_OK;
 }
 
-/* What is left out of random_'s ends: 0, and the largest number that the dtype has, or counts to. */
+/* Completes random_'s range: from 0, to the largest number that the dtype has or represents exactly. */
 static void complete_range(lm_fill_random_args *a) {
   int64_t low, high;
   if (a->to != LM_NO_INT) {
@@ -93,7 +93,7 @@ lm_status lm_op_fill_random(lm_op_id op, const lm_fill_random_args *a, lm_tensor
   switch (a->distribution) {
     case LM_DRAW_UNIFORM:
       TRY(check_ends(a));
-      if (a->a != 0 || a->b != 1) end_below(a->x->dtype, &args.a, &args.b); /* [0, 1) is exact */
+      if (a->a != 0 || a->b != 1) end_below(a->x->dtype, &args.a, &args.b); /* draws from [0, 1) are exact */
       break;
     case LM_DRAW_NORMAL:
       if (!(a->b >= 0)) return lm_fail_number(name, "std", "at least 0", a->b);
@@ -126,7 +126,7 @@ static lm_status check_probability(lm_op_id op, double p) {
   return lm_fail_number(lm_ops[op].name, "p", "from 0 to 1", p);
 }
 
-/* The smallest or the largest element of x; 0 if there is none, or for who captures a graph, and may not look. */
+/* Finds the smallest or largest element of x; 0 if there is none, or in a graph's capture, which cannot read it. */
 static lm_status extreme(lm_tensor *x, lm_statistic which, double *value) {
   lm_tensor *end = NULL;
   *value = 0;
@@ -138,7 +138,7 @@ static lm_status extreme(lm_tensor *x, lm_statistic which, double *value) {
   return status;
 }
 
-/* Writes into x, which is laid out as `like`, where uniform numbers are below p. */
+/* Sets x, in the layout of `like`, to 1 where uniform numbers are below p, else 0. */
 static lm_status draw_below(lm_frame *f, lm_tensor *like, lm_tensor *p, lm_generator *g, lm_tensor *x) {
   lm_tensor *u = NULL, *same = NULL;
   double smallest, largest;
@@ -180,7 +180,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* ---- new */
+/* ---- new tensors */
 
 static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
   if (lm_dtype_is_float(dtype)) return LM_OK;
@@ -196,7 +196,7 @@ lm_status lm_op_new_random(lm_op_id op, const lm_new_random_args *a, lm_tensor *
   if (dtype == LM_NO_DTYPE) dtype = a->like ? a->like->dtype : integers ? LM_I64 : lm_default_dtype();
   lm_fill_random_args args = {
       .distribution = a->distribution, .b = 1, .from = a->from, .to = a->to, .generator = a->generator};
-  if (a->to == LM_NO_INT) args.from = 0, args.to = a->from; /* randint_like's high comes second */
+  if (a->to == LM_NO_INT) args.from = 0, args.to = a->from; /* randint_like passes high second */
   NEED(integers ? check_range(op, "low", "high", args.from, args.to, dtype) : check_drawn(op, dtype));
   lm_frame_begin(&f, op);
   TRY(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &f.result[0]));
@@ -221,9 +221,9 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* ---- of a tensor */
+/* ---- distributions with tensors as parameters */
 
-/* Of numbers alone `size` says how many; tensors broadcast. */
+/* Draws normal numbers. `size` is required for numbers alone; tensors broadcast. */
 lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *const given[] = {a->mean, a->std}, *x, *same;
@@ -315,8 +315,8 @@ done:
 
 /* ---- multinomial */
 
-/* Elements of at least 0 and finite, and in every row one above 0, which nobody may look for while a graph is captured.
- */
+/* Checks that elements are finite and at least 0, and each row's maximum is above 0; skipped during capture of a graph.
+ * */
 static lm_status check_weights(lm_tensor *x) {
   lm_status status;
   lm_tensor *row = NULL;
@@ -338,8 +338,8 @@ done:
   return status;
 }
 
-/* x [rows, n] -> indices [rows, k], none twice: those of the largest x / e, with e from an exponential distribution:
- * the first ones of n things that arrive at rates x (Efraimidis and Spirakis 2006). */
+/* Draws k distinct indices per row of x [rows, n]: those of the largest x / e, with e exponentially distributed. They
+ * are the first of n events that arrive at rates x (Efraimidis and Spirakis 2006). */
 static lm_status pick_distinct(lm_frame *f, lm_tensor *x, int64_t k, lm_generator *g) {
   lm_tensor *e = NULL, *same = NULL, *top[2] = {NULL, NULL};
   NEED(lm_tensor_empty(x->dtype == LM_F64 ? LM_F64 : LM_F32, x->device, 2, x->size, LM_CONTIGUOUS, &e));

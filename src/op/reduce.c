@@ -1,6 +1,6 @@
-/* Reductions: dims, result dtypes (PyTorch's rules), empty inputs.
+/* Runs reductions: dims, result dtypes (PyTorch's rules), empty inputs.
  *
- * A slot gets its output in keepdim form; the reduced dims leave the fresh header afterwards. */
+ * A kernel gets its output in keepdim form; the reduced dims are removed from its header afterwards. */
 #include "base/message.h"
 #include "op/check.h"
 #include "op/input_layout.h"
@@ -12,7 +12,7 @@ static lm_status new_reduced(const lm_tensor *x, const lm_ints *dims, lm_dtype d
   return lm_tensor_empty(dtype, x->device, x->ndim, size, LM_CONTIGUOUS, out);
 }
 
-/* x itself, or converted first to what is computed in. */
+/* Sets *out to x, converted if needed to the dtype of the computation. */
 static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
   if (dtype == x->dtype) {
     *out = lm_retain(x);
@@ -22,17 +22,17 @@ static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
                        out);
 }
 
-/* The dtype of x that is reduced, and of the result. */
+/* Rules for the dtype that x is converted to, and for the result's. */
 typedef enum dtype_rule {
-  OWN,      /* x's, of any kind */
-  FLOATING, /* x's, or that asked for; floating */
+  OWN,      /* x's dtype, of any kind */
+  FLOATING, /* x's dtype, or the one passed; must be floating */
   MADE_FLOATING,
-  TOTAL, /* as asked for, else x's; sums of integers are int64 */
+  TOTAL, /* the dtype passed, else x's, int64 for sums of integers */
   TO_BOOL,
   TO_INT64,
 } dtype_rule;
 
-/* What each statistic returns of no elements; REFUSED has none. */
+/* Result dtype of each statistic, and its value for no elements; REFUSED: an error. */
 #define REFUSED (-1)
 static const struct statistic {
   dtype_rule dtype;
@@ -75,7 +75,7 @@ static lm_status dtypes_of(lm_op_id op, const lm_reduce_args *a, lm_dtype *from,
   return LM_OK;
 }
 
-/* Reductions without a neutral element refuse a dim of size 0. statistic: LM_STATISTICS for none of them. */
+/* Refuses a dim of size 0, for reductions without a neutral element. statistic: LM_STATISTICS for none of them. */
 static lm_status check_not_empty(lm_op_id op, const lm_tensor *x, const lm_ints *dims, int statistic) {
   for (int i = 0; i < dims->n; i++) {
     if (x->size[dims->v[i]] > 0) continue;
@@ -90,8 +90,8 @@ static lm_status check_not_empty(lm_op_id op, const lm_tensor *x, const lm_ints 
   return LM_OK;
 }
 
-/* parameter of norm, its p: 2 Euclidean, 1 sum of |x|, 0 count of nonzeros, math.huge largest |x|, -math.huge smallest.
- */
+/* Runs a reduction. norm's p: 2 Euclidean, 1 sum of |x|, 0 count of nonzeros, math.huge largest |x|, -math.huge
+ * smallest. */
 lm_status lm_op_reduce(lm_op_id op, const lm_reduce_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
@@ -122,8 +122,8 @@ done:
   return status;
 }
 
-/* Where the extremes are, indices from 1, along a dim or of the flattened x: what the slot sees then is contiguous and
- * 1-d. The slot's results are the indices and, if the op returns them first, the values. */
+/* Finds indices, from 1, of the extremes along a dim or of the flattened x, which the kernel sees contiguous and 1-d.
+ * The kernel's results are the indices and, if the op returns them first, the values. */
 lm_status lm_op_extreme_along(lm_op_id op, const lm_extreme_along_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = a->x, *packed = NULL, *lines = NULL, *result[2] = {NULL, NULL};

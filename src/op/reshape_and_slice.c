@@ -1,9 +1,9 @@
-/* Ops that share x's storage: only sizes, strides and the first element change. */
+/* Creates views of x's storage: only sizes, strides and the first element change. */
 #include "base/message.h"
 #include "op/check.h"
 
-/* PyTorch's rule: new dims may be formed only within runs of x's dims that lie evenly in memory
- * (stride[d] == size[d + 1] * stride[d + 1]). False when `size` cuts across such runs. */
+/* Computes strides for a view of `size`. PyTorch's rule: new dims must stay within runs of x's dims with a single
+ * stride (stride[d] == size[d + 1] * stride[d + 1]). Returns false if `size` cuts across such runs. */
 static bool view_strides(const lm_tensor *x, int ndim, const int64_t *size, int64_t *stride) {
   if (x->numel == 0) {
     if (x->ndim == ndim) {
@@ -16,7 +16,7 @@ static bool view_strides(const lm_tensor *x, int ndim, const int64_t *size, int6
     return true;
   }
   int to = ndim - 1;
-  int64_t run = 1, base = x->ndim ? x->stride[x->ndim - 1] : 1; /* elements in the run, stride of its last dim */
+  int64_t run = 1, base = x->ndim ? x->stride[x->ndim - 1] : 1; /* elements in the run; stride of its last dim */
   for (int d = x->ndim - 1; d >= 0; d--) {
     run *= x->size[d];
     bool run_ends = d == 0 || (x->size[d - 1] != 1 && x->stride[d - 1] != run * base);
@@ -32,11 +32,11 @@ static bool view_strides(const lm_tensor *x, int ndim, const int64_t *size, int6
       run = 1;
     }
   }
-  for (; to >= 0; to--) stride[to] = 1; /* x is 0-d: only ones are left */
+  for (; to >= 0; to--) stride[to] = 1; /* x is 0-d: only sizes of 1 are left */
   return true;
 }
 
-/* Fills in a -1 and checks that the sizes hold x's elements. */
+/* Replaces a -1, and checks that the sizes match x's number of elements. */
 static lm_status infer_size(const lm_tensor *x, const lm_ints *asked, int64_t *size) {
   int unknown = -1;
   int64_t known = 1;
@@ -82,7 +82,7 @@ lm_status lm_op_detach(const lm_detach_args *a, lm_tensor **out) {
   return lm_tensor_view(a->x, a->x->ndim, a->x->size, a->x->stride, 0, out);
 }
 
-/* ---- dims in another order */
+/* ---- permutations of dims */
 
 lm_status lm_op_permute(const lm_permute_args *a, lm_tensor **out) {
   const lm_tensor *x = a->x;
@@ -151,14 +151,14 @@ lm_status lm_op_select(const lm_select_args *a, lm_tensor **out) {
   return lm_tensor_view(a->x, x->ndim - 1, size, stride, index * x->stride[dim], out);
 }
 
-/* Length and first entry (0-based) of slice's range in dim `dim` of size n. */
+/* Computes the length and first entry (0-based) of slice's range in dim `dim` of size n. */
 static lm_status slice_range(lm_op_id op, int dim, int64_t n, int64_t first, int64_t last, int64_t step, int64_t *start,
                              int64_t *length) {
   const char *name = lm_ops[op].name;
   if (step < 1) return lm_fail_int(name, "step", "at least 1", step);
   if (first == 0) return lm_fail_index(name, first, dim + 1, n);
   int64_t from = first < 0 ? first + n + 1 : first, to = last < 0 ? last + n + 1 : last;
-  if (from < 1 || from > n + 1 || to < 0 || to > n) { /* n + 1 to n is empty */
+  if (from < 1 || from > n + 1 || to < 0 || to > n) { /* first = n + 1 with last = n is an empty slice */
     return lm_fail_index(name, from < 1 || from > n + 1 ? first : last, dim + 1, n);
   }
   first = from, last = to;
@@ -203,7 +203,7 @@ lm_status lm_op_narrow(const lm_narrow_args *a, lm_tensor **out) {
   return part_of(a->x, dim, start, a->length, 1, out);
 }
 
-/* The gradient of slice: zeros of x's size with grad where slice had read. */
+/* Runs slice's gradient: zeros of x's size with grad at the positions that slice read. */
 lm_status lm_op_slice_backward(const lm_slice_backward_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL, *part = NULL, *zeroed = NULL;
@@ -272,7 +272,7 @@ lm_status lm_op_squeeze(const lm_squeeze_args *a, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int ndim = 0;
   NEED(lm_dims(LM_OP_squeeze, &a->dim, x->ndim, &dims));
-  if (a->dim.n == 0) dims.n = 0; /* an empty list is none of them, no list all */
+  if (a->dim.n == 0) dims.n = 0; /* an empty list selects no dims, a missing one all */
   for (int i = 0; i < dims.n; i++) listed[dims.v[i]] = true;
   for (int d = 0; d < x->ndim; d++) {
     if (listed[d] && x->size[d] == 1) continue;
@@ -292,7 +292,7 @@ lm_status lm_op_unsqueeze(const lm_unsqueeze_args *a, lm_tensor **out) {
   NEED(lm_dim("unsqueeze", a->dim, x->ndim + 1, &dim));
   for (int d = 0; d <= x->ndim; d++) {
     int from = d - (d > dim);
-    /* PyTorch's stride of a size of 1: that of a contiguous tensor */
+    /* PyTorch's stride for a size of 1: a contiguous tensor's */
     size[d] = d == dim ? 1 : x->size[from];
     stride[d] = d != dim ? x->stride[from] : dim < x->ndim ? x->size[dim] * x->stride[dim] : 1;
   }

@@ -1,9 +1,9 @@
-/* Scans: each result is made of the elements up to its own along one dim. Outputs are laid out like x. */
+/* Runs scans: each result depends on the elements up to its own along one dim. Outputs have x's layout. */
 #include "base/message.h"
 #include "op/check.h"
 #include "scan_kinds.h"
 
-/* x and decay of a recurrence, contiguous and of one dtype. */
+/* Makes x and decay of a recurrence contiguous and of one dtype. */
 static lm_status recurrence_inputs(const lm_scan_args *a, lm_tensor **ready) {
   lm_status status = LM_OK;
   lm_tensor *given[] = {a->x, a->decay};
@@ -27,7 +27,7 @@ done:
   return status;
 }
 
-/* Sums and products are of the dtype asked for, or x's own; of integers int64. */
+/* Runs a scan. Sums and products are in the dtype passed, else x's own, int64 for integers. */
 lm_status lm_op_scan(lm_op_id op, const lm_scan_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *ready[2] = {NULL, NULL}, *lines = NULL, *result[2] = {NULL, NULL};

@@ -1,11 +1,11 @@
-/* Order along a dim: topk and sort, the k-th and the medians, each with their positions; positions in sorted rows. */
+/* Sorts along a dim: topk and sort, kthvalue and medians, each with positions; searchsorted. */
 #include <string.h>
 
 #include "base/message.h"
 #include "op/frame.h"
 #include "op/input_layout.h"
 
-/* NaN counts as the largest; equal values keep their order. */
+/* Runs topk: NaN counts as the largest; equal values keep their order. */
 lm_status lm_op_topk(const lm_topk_args *a, lm_tensor **out) {
   lm_status status;
   lm_topk_args run = *a;
@@ -29,7 +29,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* topk of all elements: stable, and NaN counts as the largest. */
+/* Sorts as topk with k = n: stable, and NaN counts as the largest. */
 lm_status lm_op_sort(const lm_sort_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   int dim;
@@ -40,7 +40,7 @@ done:
   return status;
 }
 
-/* ---- one of each line */
+/* ---- one element along a dim */
 
 lm_status lm_op_kth_along(lm_op_id op, const lm_kth_along_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
@@ -76,7 +76,7 @@ done:
   return status;
 }
 
-/* Of all elements, as one line; NaN of none. */
+/* Computes the median of all elements, flattened; NaN if there are none. */
 lm_status lm_op_median_of(lm_op_id op, const lm_median_of_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = a->x, *packed = NULL, *line = NULL, *result[2] = {NULL, NULL};
@@ -99,7 +99,7 @@ done:
 
 /* ---- searching */
 
-/* One row for all values, or as many rows as the values have, each for its own. */
+/* Checks that there is one row for all values, or one row per row of values. */
 static lm_status check_rows(const lm_tensor *rows, const lm_tensor *x) {
   bool fits = rows->ndim == 1 || rows->ndim == x->ndim;
   if (rows->ndim == 0) return lm_fail_value("searchsorted", "sorted_sequence", "at least 1-d", "a 0-d tensor");
@@ -109,7 +109,7 @@ static lm_status check_rows(const lm_tensor *rows, const lm_tensor *x) {
                        lm_shape_of(rows));
 }
 
-/* The slot gets contiguous tensors of one dtype of float32, float64 and int64. */
+/* Runs searchsorted; the kernel gets contiguous tensors of one dtype of float32, float64 and int64. */
 lm_status lm_op_searchsorted(const lm_searchsorted_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_searchsorted_args run = *a;

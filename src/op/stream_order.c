@@ -6,7 +6,7 @@
 #include "op/pointwise.h"
 #include "op/run.h"
 
-/* LM_SYNC=1: errors are raised at the line of the op that made them. */
+/* True if LM_SYNC=1: errors are raised at the line of the op that made them. */
 static bool waits_for_each(void) {
   static _Atomic int wanted; /* 0: not read yet, 1: no, 2: yes */
   int w = atomic_load_explicit(&wanted, memory_order_relaxed);
@@ -21,7 +21,7 @@ lm_status lm_stream_order_begin(lm_device device, lm_stream **s) {
   *s = NULL;
   if (!lm_is_ordered(device)) return LM_OK;
   *s = lm_stream_current(device);
-  return *s ? lm_graph_join(*s) : LM_E_STATE; /* the message is the driver's */
+  return *s ? lm_graph_join(*s) : LM_E_STATE; /* the driver recorded the message */
 }
 
 lm_status lm_stream_order_read(lm_stream *s, const lm_tensor *t) {
@@ -39,7 +39,7 @@ lm_status lm_stream_order_end(lm_stream *s, lm_status status) {
   return lm_stream_synchronize(s);
 }
 
-/* All tensors an op reads. */
+/* Orders reads of all tensor arguments of an op. */
 static lm_status read_all(lm_stream *s, const lm_op *op, const void *args) {
   lm_status status = LM_OK;
   for (int i = 0; i < op->ntensor; i++) TRY(lm_stream_order_read(s, LM_ARG_TENSOR(args, op->tensor[i])));
@@ -51,7 +51,7 @@ done:
   return status;
 }
 
-/* Its outputs, and arguments that change beside them. */
+/* Orders writes of an op's outputs and of the arguments it changes. */
 static lm_status write_all(lm_stream *s, lm_op_id id, const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
@@ -68,7 +68,7 @@ lm_status lm_ordered_op(const lm_backend *backend, lm_op_id op, lm_device device
                         lm_tensor *const *out) {
   lm_status status;
   lm_stream *s;
-  /* A slot of several ops speaks under the name of the one that runs. */
+  /* Messages of a kernel shared by several ops name the op that runs. */
   bool shared = (op == LM_OP_scatter_along || op >= LM_OP_COUNT) && lm_now_running.op >= 0;
   lm_running before = shared ? lm_now_running : lm_run_begin(lm_ops[op].name, (int)op);
   TRY(lm_stream_order_begin(device, &s));

@@ -5,7 +5,7 @@
 #include "base/interned.h"
 #include "base/message.h"
 
-/* " float32 [2, 3], number": the op's tensors. */
+/* Writes the op's tensors to text, such as " float32 [2, 3], number". */
 static void describe_tensors(const lm_op *op, const void *args, char *text, size_t bytes) {
   size_t used = 0;
   text[0] = 0;
@@ -28,8 +28,8 @@ static lm_device prefer_streams(lm_device found, lm_device other) {
   return other != LM_NO_DEVICE && (found == LM_NO_DEVICE || LM_DEVICE_KIND(found) == LM_CPU) ? other : found;
 }
 
-/* The device whose stream has the work: of a copy between the CPU and a GPU, and of an op that makes a tensor there,
- * the GPU. */
+/* Returns the device whose stream does the work: the GPU for a copy between it and the CPU, and for an op that creates
+ * a tensor there. */
 static lm_device device_of(const lm_op *op, const void *args) {
   lm_device found = LM_NO_DEVICE;
   for (int i = 0; i < op->ntensor; i++) {
@@ -66,20 +66,20 @@ void lm_op_trace_end(lm_span *span, lm_op_id id, const void *args, lm_status sta
 
 /* ---- floating-point operations */
 
-/* Of x [..., n, k] and other, whose last dim but `transposed` is the result's. */
+/* Returns the operations of x [..., n, k] times other, [k, m] or, if transposed, [m, k] in its last dims. */
 static double of_product(const lm_tensor *x, const lm_tensor *other, bool transposed) {
   if (other->ndim < 2) return 2.0 * (double)x->numel;
   return 2.0 * (double)x->numel * (double)other->size[other->ndim - (transposed ? 2 : 1)];
 }
 
-/* Of a convolution with that many weights in all, each used at every place of the result and for every image. */
+/* Returns the operations of a convolution with result sizes y and `weights` weights in all. */
 static double of_conv(const int64_t *y, int ndim, int64_t weights) {
   double n = 2.0 * (double)weights;
   for (int d = 0; d < ndim; d++) n *= d == ndim - 3 ? 1 : (double)y[d];
   return n;
 }
 
-/* query [..., L, E], key [..., S, E], value [..., S, V]: products of 2 L S E and of 2 L S V. */
+/* Returns attention's operations: of_e products of 2 L S E and of_v of 2 L S V, summed over batches and heads. */
 static double of_attention(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value, double of_e,
                            double of_v) {
   double rows = (double)query->numel / (double)(query->size[query->ndim - 1] ? query->size[query->ndim - 1] : 1);
@@ -122,7 +122,7 @@ double lm_op_flops(lm_op_id id, const void *args) {
       const lm_attention_weights_args *a = args;
       return of_attention(a->query, a->key, NULL, 1, 0);
     }
-    case LM_OP_attention_backward: { /* the scores again, dQ and dK; dP and dV */
+    case LM_OP_attention_backward: { /* of_e: scores again, dQ, dK; of_v: dP, dV */
       const lm_attention_backward_args *a = args;
       return of_attention(a->query, a->key, a->value, 3, 2);
     }

@@ -1,4 +1,4 @@
-/* Limiting gradients: their norm together, or each element. */
+/* Clips gradients: scales them by their total norm, or clamps each element. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "op/stream_order.h"
 #include "optim/optim.h"
 
-/* What is to be measured or written: `noun` calls it "gradient" or "tensor". */
+/* Checks tensors to measure or, if `written`, to write; messages call them `noun`: "gradient" or "tensor". */
 static lm_status check(const char *name, const char *noun, int n, lm_tensor *const *list, bool written) {
   for (int i = 0; i < n; i++) {
     if (!lm_dtype_is_float(list[i]->dtype))
@@ -23,7 +23,7 @@ static lm_status check(const char *name, const char *noun, int n, lm_tensor *con
   return LM_OK;
 }
 
-/* *t, which is given up, becomes its copy there; or stays, if it is so already. */
+/* Replaces *t by a copy on `device` in `dtype`, unless it is there already; releases the old *t. */
 static lm_status bring(lm_tensor **t, lm_device device, lm_dtype dtype) {
   lm_status status = LM_OK;
   lm_tensor *there = NULL;
@@ -37,7 +37,7 @@ done:
   return status;
 }
 
-/* *x, which is given up, becomes op(*x, other); other NULL: an op of one argument. */
+/* Replaces *x by op(*x, other) and releases the old *x; other is NULL for an op of one argument. */
 static lm_status apply(lm_op_id op, lm_tensor **x, lm_tensor *other, const double *numbers) {
   lm_tensor *result = NULL, *in[] = {*x, other};
   NEED(lm_pointwise_run(op, other ? 2 : 1, in, numbers, NULL, &result));
@@ -46,7 +46,7 @@ static lm_status apply(lm_op_id op, lm_tensor **x, lm_tensor *other, const doubl
   return LM_OK;
 }
 
-/* The sum of |x|^p, or the largest |x|, over all, on the first one's device; `dense`: room for n. */
+/* Computes the sum of |x|^p, or the largest |x|, over all, on the first device; `dense`: room for n tensors. */
 static lm_status gather(int n, lm_tensor *const *grads, double p, lm_tensor **dense, lm_tensor **total) {
   static const double alpha = 1;
   lm_status status = LM_OK;
@@ -82,7 +82,7 @@ done:
   return status;
 }
 
-/* The norm of the sum of |x|^p. */
+/* Replaces the sum of |x|^p by the norm. */
 static lm_status root(double p, lm_tensor **total) {
   lm_status status = LM_OK;
   lm_tensor *power = NULL;
@@ -94,7 +94,7 @@ done:
   return status;
 }
 
-/* What scales the norm *factor, which is given up, to at most max_norm, as PyTorch has it. NaN continues. */
+/* Replaces the norm *factor, releasing it, by PyTorch's factor to at most max_norm; NaN stays NaN. */
 static lm_status to_factor(double max_norm, lm_tensor **factor) {
   static const double alpha = 1, limits[] = {-INFINITY, 1};
   lm_status status = LM_OK;
@@ -116,7 +116,7 @@ done:
 
 static lm_dtype compute_of(const lm_tensor *grad) { return grad->dtype == LM_F64 ? LM_F64 : LM_F32; }
 
-/* grad becomes op(grad, factor), straight by the kernel, which allocates nothing: all gradients change or none. */
+/* Sets grad to op(grad, factor) by a direct kernel call, which allocates nothing: all gradients change or none. */
 static lm_status change(lm_op_id op, lm_tensor *grad, lm_tensor *factor, const double *numbers) {
   lm_pointwise job = {.kernel = op, .compute = compute_of(grad), .in = {grad, factor}, .out = grad};
   job.nin = factor ? 2 : 1;
@@ -124,7 +124,7 @@ static lm_status change(lm_op_id op, lm_tensor *grad, lm_tensor *factor, const d
   if (numbers) memcpy(job.number, numbers, 2 * sizeof *numbers);
   const lm_backend *backend = lm_backend_of(grad->device);
   lm_status status = lm_is_ordered(grad->device) ? lm_ordered_pointwise(backend, &job) : backend->pointwise(&job);
-  if (status == LM_OK) lm_bump(grad, op == LM_OP_clamp_range ? LM_OP_clamp : op); /* by the name that users know */
+  if (status == LM_OK) lm_bump(grad, op == LM_OP_clamp_range ? LM_OP_clamp : op); /* the op's name for users */
   return status;
 }
 
@@ -185,7 +185,7 @@ lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_
   first = lm_retain(total);
   TRY(bring(&first, grads[0]->device, LM_F64));
   TRY(to_factor(max_norm, &first));
-  if (!lm_is_ordered(first->device)) { /* the host knows it */
+  if (!lm_is_ordered(first->device)) { /* the host can read it */
     double value = *(double *)first->data;
     if (value >= 1) goto done;
     lm_release(first);

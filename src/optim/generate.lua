@@ -1,13 +1,13 @@
---- Writes what the entries of lua/luminary/optim/sgd_adam_rules.lua become in C and CUDA:
+--- Writes C and CUDA code from the optimizer entries of lua/luminary/optim/sgd_adam_rules.lua:
 ---
----   luajit src/optim/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
+---   luajit src/optim/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder for the output
 ---
 --- optim_entries.h     for every device: coefficients, made of options and the step's number, and one element's update
---- optim_entries.c     what the core and the binding ask: names of options and states, modes
+--- optim_entries.c     descriptors for the core and the binding: names of options and states, modes
 --- optim_loops_of.inc  the CPU's loops, included for each dtype
---- optim_entries.cuh   what the CUDA kernels are made with
+--- optim_entries.cuh   sources of the CUDA kernels
 ---
---- An entry that is `like` another shares its code; a family is those that do.
+--- An entry that is `like` another shares its code; such entries are a family.
 local source, out = arg[1], arg[2]
 package.path = source .. "/lua/?.lua;" .. source .. "/src/codegen/?.lua;" .. package.path
 local text = require "text"
@@ -19,7 +19,7 @@ local map, fill = text.map, text.fill
 
 local function number(v) return type(v) == "boolean" and (v and "1" or "0") or ("%.17g"):format(v) end
 
--- Options as single numbers, a pair's two by names of their own.
+-- Returns the options as single numbers; a pair becomes two with names of their own.
 local function numbers_of(entry)
   local numbers = {}
   for _, row in ipairs(entry.options) do
@@ -33,7 +33,7 @@ local function numbers_of(entry)
   return numbers
 end
 
--- The family of an entry: everything its code is written from.
+-- Builds the family of an entry: everything its code is written from.
 local function family_of(entry)
   local _, stands = line_of(entry, entry.update)
   if not stands then fail(entry, "update has to stand in the file as it is, in [[ ]]") end
@@ -49,7 +49,7 @@ local function family_of(entry)
     if state.when and not f.bit[state.when] then fail(entry, "state %s: '%s' is no mode", state[1], state.when) end
   end
 
-  -- What there is to name, and where in the text it comes to be used: in the update, or on the way to it.
+  -- Checks that names are unique, and finds which numbers the update uses directly and which others depend on.
   local known = {t = true, first = true, p = true, g = true, c = true, next = true}
   for _, rows in ipairs {f.numbers, f.carried, entry.scalars} do
     for _, row in ipairs(rows) do
@@ -98,7 +98,7 @@ for _, entry in ipairs(list) do
   entries[#entries + 1], entries[entry.name] = own, own
 end
 
--- The combinations of modes that differ: none with a mode whose needs are not there.
+-- Lists the valid combinations of modes: a mode is on only with the mode it needs.
 local function forms(f)
   local found = {}
   for bits = 0, 2 ^ #f.modes - 1 do
@@ -120,7 +120,7 @@ local function forms(f)
   return found
 end
 
--- Which states there are in a form, as bits.
+-- Returns the states that a form has, as bits.
 local function states_in(f, form)
   local mask = 0
   for i, state in ipairs(f.states) do
@@ -145,7 +145,7 @@ local precisions = {
 
 local function spaced(c) return c == "" and "" or ", " .. c end
 
--- const float a = c->a, b = c->b;
+-- Returns a declaration such as: const float a = c->a, b = c->b;
 local function declared(real, names, value)
   local parts = map(names, function(name) return ("%s = %s"):format(name, value(name)) end)
   return #parts > 0 and {("const %s %s;"):format(real, table.concat(parts, ", "))} or {}

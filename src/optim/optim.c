@@ -49,12 +49,12 @@ bool lm_optimizer_has(const lm_optimizer *o, unsigned modes, int k) {
 
 enum { PARAM, GRAD, STATE, ROLES = STATE + LM_OPTIM_STATES };
 
-/* The tensors of a step as the kernel gets them: sorted by device, all of a parameter laid out alike.
- * What is not is replaced by a copy. */
+/* The tensors of a step for the kernel: sorted by device, a parameter's all in one layout. Others are replaced by
+ * copies. */
 typedef struct bench {
   int n;
   bool used[ROLES];
-  lm_tensor **given[ROLES], **ready[ROLES]; /* ready: a reference each, to the given one or to its copy */
+  lm_tensor **given[ROLES], **ready[ROLES]; /* ready: a reference to the given tensor or its copy */
   lm_tensor **memory;
 } bench;
 
@@ -101,14 +101,14 @@ static lm_status check(const lm_optim_step *s) {
   return LM_OK;
 }
 
-/* Both dense, with element k of memory the same element of the tensor. */
+/* True if a and b, both dense and of the same sizes, have their elements in the same order in memory. */
 static bool has_same_layout(const lm_tensor *a, const lm_tensor *b) {
   for (int d = 0; d < a->ndim; d++)
     if (a->size[d] != 1 && a->stride[d] != b->stride[d]) return false;
   return true;
 }
 
-/* *out: t itself if it is dense and, where `like` is given, laid out like that; else a copy that is. */
+/* Sets *out to t if it is dense and, with `like`, in its layout; else to a copy in that layout. A new reference. */
 static lm_status lay_out(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *copy = NULL;
@@ -142,7 +142,7 @@ static lm_status prepare(const lm_optim_step *s, bench *b) {
     b->ready[role] = b->given[role] + n;
     if (tensors) memcpy(b->given[role], tensors, (size_t)n * sizeof *tensors);
   }
-  /* By device, in order of first appearance; nearly always there is one. */
+  /* Sorts by device, in order of first appearance; nearly always there is one. */
   for (int begin = 0; begin < n;) {
     int end = begin + 1;
     for (int i = end; i < n; i++) {
@@ -164,7 +164,7 @@ static lm_status prepare(const lm_optim_step *s, bench *b) {
   return LM_OK;
 }
 
-/* Parameters begin to end - 1, all on one device. */
+/* Runs the step of parameters begin to end - 1, all on one device. */
 static lm_status run_on(const lm_backend *backend, const lm_optim_step *s, const bench *b, int begin, int end) {
   lm_status status = LM_OK;
   lm_stream *stream;
@@ -184,7 +184,7 @@ done:
   return status;
 }
 
-/* The end of the run of tensors on one device that starts at begin, and that device's backend. */
+/* Returns the end of the run of tensors on one device that starts at begin. */
 static int device_run(int n, lm_tensor *const *tensors, int begin) {
   int end = begin + 1;
   while (end < n && tensors[end]->device == tensors[begin]->device) end++;

@@ -31,7 +31,7 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
   return true;
 }
 
-/* `in` and `out`: from and to themselves, or copies, where the order of elements in memory would differ. */
+/* Sets `in` and `out` to from and to, or to copies if their elements differ in memory order. */
 static lm_status prepare(lm_tensor *from, lm_tensor *to, lm_tensor **in, lm_tensor **out) {
   if (lm_is_dense(to)) {
     *out = lm_retain(to);
@@ -62,7 +62,7 @@ static lm_status run(lm_device device, int n, lm_tensor **in, lm_tensor **out, d
   return lm_stream_order_end(s, lm_backend_of(device)->rescale(n, in, out, factor, flag));
 }
 
-/* *found becomes 1 if flag is, which may be on another device. */
+/* Sets *found to 1 if flag, on any device, is 1. */
 static lm_status join(lm_tensor **found, lm_tensor *flag) {
   lm_status status = LM_OK;
   lm_tensor *here = NULL, *larger = NULL;

@@ -1,4 +1,4 @@
-/* Element types: what the core knows of those that kernels/dtypes.h lists. */
+/* Describes the element types of kernels/dtypes.h: size, name, range, promotion, conversion of elements. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,23 +10,23 @@
 
 LM_API size_t lm_dtype_size(lm_dtype dtype);
 LM_API const char *lm_dtype_name(lm_dtype dtype);
-/* By name, PyTorch's aliases included (float, double, half, long, int, short); the error names the nearest. */
+/* Finds a dtype by name, PyTorch's aliases (float, double, half, long, int, short) included; the error suggests one. */
 LM_API lm_status lm_dtype_parse(const char *name, lm_dtype *out);
 static inline bool lm_dtype_is_float(lm_dtype d) { return d >= LM_F16; }
 static inline bool lm_dtype_is_int(lm_dtype d) { return d > LM_BOOL && d < LM_F16; }
-/* Whether it holds all integers from low to high exactly; from which to which it does. */
+/* Test and return the range of integers that a dtype represents exactly. */
 LM_API bool lm_dtype_holds(lm_dtype dtype, int64_t low, int64_t high);
 LM_API void lm_dtype_integers(lm_dtype dtype, int64_t *low, int64_t *high);
-/* The largest finite number of a floating dtype; 0 for others. */
+/* Returns the largest finite number of a floating dtype; 0 for other dtypes. */
 LM_API double lm_dtype_largest(lm_dtype dtype);
-/* Whether a number may become one of the dtype, by rounding or, of integers, towards 0: as in PyTorch floats take
- * infinities and NaN, bool everything, and integers without a sign negative ones that wrap once. */
+/* True if a number converts to the dtype, by rounding or, for integers, by truncation. As in PyTorch, floats take
+ * infinity and NaN, bool any number, and unsigned integers a negative number that wraps once. */
 LM_API bool lm_dtype_has(lm_dtype dtype, double number);
-/* PyTorch's promotion of two dtypes of the same standing (both dimensioned, say). */
+/* Returns PyTorch's result type of two dtypes of equal priority (both of dimensioned tensors, say). */
 LM_API lm_dtype lm_dtype_promote(lm_dtype a, lm_dtype b);
 
 LM_API float lm_half_to_float(uint16_t h);
-LM_API uint16_t lm_float_to_half(float f); /* to nearest even */
+LM_API uint16_t lm_float_to_half(float f); /* rounds to nearest even */
 static inline float lm_bf16_to_float(uint16_t h) {
   union {
     uint32_t u;
@@ -34,7 +34,7 @@ static inline float lm_bf16_to_float(uint16_t h) {
   } v = {(uint32_t)h << 16};
   return v.f;
 }
-static inline uint16_t lm_float_to_bf16(float f) { /* to nearest even; NaN stays NaN */
+static inline uint16_t lm_float_to_bf16(float f) { /* rounds to nearest even; NaN stays NaN */
   union {
     float f;
     uint32_t u;
@@ -43,7 +43,7 @@ static inline uint16_t lm_float_to_bf16(float f) { /* to nearest even; NaN stays
   return (uint16_t)((v.u + 0x7fff + (v.u >> 16 & 1)) >> 16);
 }
 
-/* Element i of memory of a dtype that is bool or an integer, and of a floating one. */
+/* Return element i of an array of a bool or integer dtype, and of a floating dtype. */
 static inline int64_t lm_integer_at(lm_dtype dtype, const void *p, int64_t i) {
   switch (dtype) {
     case LM_BOOL: return ((const uint8_t *)p)[i] != 0;

@@ -6,18 +6,18 @@
 #include "base/mem.h"
 #include "base/message.h"
 
-/* AddressSanitizer has to see every header come and go. */
+/* AddressSanitizer must see each allocation and free. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { KEEP = 0 };
 #else
-enum { KEEP = 16384 }; /* headers of each kind in each thread; one cycle of the collector frees about as many */
+enum { KEEP = 16384 }; /* most free headers per kind and thread; one cycle of the collector frees about as many */
 #endif
 
 typedef struct free_lists {
   lm_tensor *tensors;
   lm_storage *storages;
   int ntensors, nstorages;
-  bool drained_at_exit; /* this thread's destructor is armed */
+  bool drained_at_exit; /* true once this thread's destructor is armed */
 } free_lists;
 
 static _Thread_local free_lists lists;
@@ -47,8 +47,8 @@ static void arm_destructor(void) {
 }
 __attribute__((destructor)) static void drain_main_thread(void) { drain_lists(NULL); }
 
-/* The next one left the caches long ago, where it waited for Lua's collector. One that was taken keeps its `next`: what
- * was taken after it is probably collected after it, too. */
+/* Prefetches the next header, which the caches evicted while it waited for Lua's collector. A taken header keeps its
+ * `next`: headers taken in sequence tend to be collected in sequence. */
 static void prefetch(const void *next, size_t bytes) {
   for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)next + at, 1);
 }

@@ -1,14 +1,14 @@
-/* Tensor headers and storages come from bounded per-thread free lists: making and dropping a small
- * result touches no lock and no allocator. Internal to tensor/. */
+/* Allocates tensor headers and storages from bounded per-thread free lists, so that making and dropping a small result
+ * takes no lock and calls no allocator. Internal to tensor/. */
 #pragma once
 
 #include "tensor/tensor.h"
 
-/* One reference, no storage, no grad, not a number; sizes and dtype are the caller's to fill.
+/* Returns a header with one reference and no storage or grad, not a number; the caller sets sizes and dtype. Returns
  * NULL when out of memory, with the message recorded. */
 lm_tensor *lm_header_take(void);
 void lm_header_put(lm_tensor *t);
 
-/* One reference, version 0, no data, nobody else's. NULL as above. */
+/* Returns a private storage with one reference, version 0 and no data; NULL when out of memory, likewise. */
 lm_storage *lm_storage_take(void);
 void lm_storage_put(lm_storage *s);

@@ -8,13 +8,13 @@
 #include "base/thread_state.h"
 
 typedef struct generators {
-  bool seeded;                                   /* the rest is set */
-  lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* one generator a device */
+  bool seeded;                                   /* true once `state` is set */
+  lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* one generator per device */
 } generators;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static generators shared;
-static _Thread_local generators own; /* of a worker */
+static _Thread_local generators own; /* for a thread with a Lua state of its own */
 
 static generators *generators_here(void) { return lm_is_script_thread() ? &own : &shared; }
 
@@ -35,7 +35,7 @@ uint64_t lm_generator_fresh_seed(void) {
   return seed & (((uint64_t)1 << 53) - 1);
 }
 
-/* Locked. Until somebody seeds, every process draws its own numbers. */
+/* Requires `lock`. Until a seed is set, each process draws a random one. */
 static lm_draw *state_of(lm_generator *g, lm_device device) {
   if (g && !g->is_default) return &g->own;
   generators *here = generators_here();

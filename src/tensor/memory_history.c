@@ -10,11 +10,11 @@
 #include "device/recorder.h"
 
 typedef struct noted {
-  const lm_storage *storage; /* NULL: a free position */
+  const lm_storage *storage; /* NULL: empty slot */
   lm_live_memory is;
 } noted;
 
-/* Open addressing; at most half of the positions are taken. `lock` guards it. */
+/* Hash table with open addressing, at most half full, guarded by `lock`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static noted *table;
 static size_t taken, capacity, not_noted;
@@ -42,7 +42,7 @@ static bool reserve(void) {
   return true;
 }
 
-/* Entries behind it that it had pushed on move back. */
+/* Removes an entry, and moves back later entries that it had displaced. */
 static void take_out(noted *gone) {
   size_t hole = (size_t)(gone - table), mask = capacity - 1;
   for (size_t at = (hole + 1) & mask; table[at].storage; at = (at + 1) & mask) {
@@ -55,7 +55,7 @@ static void take_out(noted *gone) {
   taken--;
 }
 
-/* Small tensors on the CPU lie in their storage. */
+/* True for memory from an allocator: small CPU tensors are in the storage's small[]. */
 static bool is_allocated(const lm_storage *s) { return s->data != s->small && s->bytes > 0; }
 
 void lm_memory_allocated(const lm_storage *s) {

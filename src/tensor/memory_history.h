@@ -1,11 +1,11 @@
-/* Where the memory of tensors comes from: while LM_TRACE_LIVE_MEMORY is on, each storage that is made is noted with the
- * script's line and the op, until it goes. */
+/* Records where tensors were allocated: while LM_TRACE_LIVE_MEMORY is on, each live storage is listed with the script's
+ * line and the op. */
 #pragma once
 
 #include "base/log.h"
 #include "tensor/tensor.h"
 
-/* Of a storage that was just made, and of one about to go; while spans are recorded or memory is noted. */
+/* Report a new storage, and one about to be freed; called while spans or live memory are recorded. */
 void lm_memory_allocated(const lm_storage *s);
 void lm_memory_freed(const lm_storage *s);
 
@@ -13,11 +13,11 @@ typedef struct lm_live_memory {
   const char *line, *op; /* interned or static; may be NULL */
   lm_device device;
   size_t bytes;
-  double seconds; /* lm_seconds when it was made */
+  double seconds; /* lm_seconds at its allocation */
 } lm_live_memory;
 
-/* A history starts empty at each start. */
+/* Turns recording on or off; clears the record. */
 LM_API void lm_memory_history_set(bool on);
 LM_API bool lm_memory_history_on(void);
-/* What lives now, of what was made since; a list of yours to lm_free. missed: how many there was no memory to note. */
+/* Lists the n live storages recorded; the caller frees *out by lm_free. missed: number not recorded, out of memory. */
 LM_API lm_status lm_memory_history(size_t *n, lm_live_memory **out, size_t *missed);

@@ -1,6 +1,6 @@
-/* PyTorch's rules (torch/_tensor_str.py): one width for all elements; floats that are all integral
- * lose their decimals, floats of very different magnitude turn scientific; beyond 1000 elements only
- * three at each end of a dim are shown. */
+/* Formats tensors by PyTorch's rules (torch/_tensor_str.py): one width for all elements; floats that are all integral
+ * lose their decimals, floats of very different magnitude turn scientific; beyond 1000 elements only three at each end
+ * of a dim are shown. */
 #include "tensor/print.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "device/driver.h"
 
-enum { ELEMENT_BYTES = 400 /* 1e308 in full */ };
+enum { ELEMENT_BYTES = 400 /* enough for 1e308 in full */ };
 
 static _Thread_local lm_print_options options = {
     .precision = 4, .threshold = 1000, .edge = 3, .line = 80, .scientific = -1};
@@ -24,7 +24,7 @@ static void put_repeated(lm_bytes *b, char c, int times) {
   for (int i = 0; i < times; i++) lm_put(b, &c, 1);
 }
 
-/* Characters since the last newline. */
+/* Returns the number of characters since the last newline. */
 static int last_line(const lm_bytes *b) {
   size_t n = 0;
   while (n < b->n && b->data[b->n - 1 - n] != '\n') n++;
@@ -38,7 +38,7 @@ typedef struct printer {
   const char *data; /* t's first element, on the host */
   bool summarize, is_float, whole, scientific;
   int width;
-  /* over the finite values other than 0 */
+  /* range and number of the finite values other than 0 */
   double least, largest;
   int64_t seen;
   lm_bytes out;
@@ -60,7 +60,7 @@ static int format_at(const printer *p, int64_t offset, char *s) {
   return format_float(p, float_at(p, offset), s);
 }
 
-/* ---- two passes over the elements that will be shown: what they are, then how wide they get */
+/* ---- two passes over the elements to show: the first finds their kind, the second their width */
 
 static bool skips(const printer *p, int64_t size) { return p->summarize && size > 2 * options.edge; }
 
@@ -127,7 +127,7 @@ static void put_vector(printer *p, int64_t offset, int indent) {
     } else if (shown > 0) {
       put_string(&p->out, ", ");
     }
-    if (i == options.edge && skips(p, size)) { /* the dots take an element's place in the line */
+    if (i == options.edge && skips(p, size)) { /* the dots count as an element of the line */
       put_string(&p->out, " ...");
       i = size - options.edge - 1;
       continue;
@@ -165,7 +165,7 @@ static void put_dims(printer *p, int dim, int64_t offset, int indent) {
   put_string(&p->out, "]");
 }
 
-/* What follows the elements goes to a line of its own where the last one is full. */
+/* Appends a suffix after the elements, on a new line if the last is full. */
 static void put_suffix(lm_bytes *out, int indent, int *line, const char *suffix) {
   int n = (int)strlen(suffix);
   if (*line + n + 2 > options.line) {
@@ -182,7 +182,7 @@ static void put_suffix(lm_bytes *out, int indent, int *line, const char *suffix)
 static void put_suffixes(printer *p, int indent, const char *suffix) {
   const lm_tensor *t = p->t;
   char s[256];
-  int line = last_line(&p->out) + 2; /* where PyTorch starts counting */
+  int line = last_line(&p->out) + 2; /* PyTorch counts from here */
   bool empty = t->numel == 0;
   if (t->device != LM_CPU) {
     snprintf(s, sizeof s, "device=%s", lm_device_name(t->device));
@@ -200,7 +200,7 @@ static void put_suffixes(printer *p, int indent, const char *suffix) {
   if (suffix && *suffix) put_suffix(&p->out, indent, &line, strncmp(suffix, ", ", 2) == 0 ? suffix + 2 : suffix);
 }
 
-/* t's elements where the host can read them; *copy is to be freed. */
+/* Sets *data to t's elements in host memory; the caller frees *copy, which may be NULL. */
 static lm_status on_host(const lm_tensor *t, const char **data, void **copy) {
   *data = t->data;
   *copy = NULL;

@@ -1,4 +1,4 @@
-/* Shape rules and questions about layout. */
+/* Implements broadcasting, dim normalization and tests of memory layout. */
 #include <stdio.h>
 #include <string.h>
 
@@ -38,10 +38,10 @@ bool lm_is_channels_last(const lm_tensor *t) {
 
 bool lm_is_dense(const lm_tensor *t) {
   if (lm_is_contiguous(t)) return true;
-  unsigned open = 0; /* dims not placed yet */
+  unsigned open = 0; /* dims not yet visited */
   for (int d = 0; d < t->ndim; d++)
     if (t->size[d] != 1) open |= 1u << d;
-  /* Each step positions the dim whose elements continue where the ones placed so far end. */
+  /* Each step finds the dim whose stride is the span of the dims found so far. */
   for (int64_t span = 1; open;) {
     int next = -1;
     for (int d = 0; d < t->ndim && next < 0; d++)
@@ -54,7 +54,7 @@ bool lm_is_dense(const lm_tensor *t) {
 }
 
 bool lm_overlaps_itself(const lm_tensor *t) {
-  int64_t reach = 0, size[LM_MAX_DIMS], stride[LM_MAX_DIMS]; /* of the dims so far, by growing stride */
+  int64_t reach = 0, size[LM_MAX_DIMS], stride[LM_MAX_DIMS]; /* last offset of the dims so far; dims sorted by stride */
   int n = 0;
   if (t->numel == 0) return false;
   for (int d = t->ndim - 1; d >= 0; d--) {
@@ -74,7 +74,7 @@ bool lm_overlaps_itself(const lm_tensor *t) {
 
 lm_status lm_broadcast(const char *op, int na, const int64_t *a, int nb, const int64_t *b, int *n, int64_t *out) {
   int ndim = na > nb ? na : nb;
-  for (int i = 1; i <= ndim; i++) { /* from the last dim */
+  for (int i = 1; i <= ndim; i++) { /* i counts from the last dim */
     int64_t sa = i <= na ? a[na - i] : 1, sb = i <= nb ? b[nb - i] : 1;
     if (sa != sb && sa != 1 && sb != 1)
       return lm_fail(LM_E_SHAPE, "%s: shapes %s and %s must broadcast, got sizes %lld and %lld in dim -%d", op,
@@ -105,7 +105,7 @@ const char *lm_shape_text(int ndim, const int64_t *size) {
   int at = snprintf(text, BYTES, "[");
   for (int d = 0; d < ndim; d++) {
     int n = snprintf(text + at, (size_t)(BYTES - at), d ? ", %lld" : "%lld", (long long)size[d]);
-    if (at + n > BYTES - 6) { /* room for ", ...]" is gone: nine dims of a mistake */
+    if (at + n > BYTES - 6) { /* no room left for ", ...]": too many dims */
       snprintf(text + at, (size_t)(BYTES - at), "...");
       at = (int)strlen(text);
       break;

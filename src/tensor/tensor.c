@@ -20,7 +20,7 @@ void lm_tensor_set_grad_release(void (*release)(struct lm_grad *)) { atomic_stor
 
 /* ---- storage */
 
-/* True for the last reference. Alone, nobody else can be counting: no locked instruction then. */
+/* Drops a reference; true if it was the last. Count 1 means no other thread has one: no locked instruction. */
 static bool drops_to_zero(_Atomic int32_t *rc) {
   return atomic_load_explicit(rc, memory_order_acquire) == 1 ||
          atomic_fetch_sub_explicit(rc, 1, memory_order_acq_rel) == 1;
@@ -65,10 +65,10 @@ static void destroy(lm_tensor *t) {
   lm_header_put(t);
 }
 
-/* A gradient may have a gradient, and so on: what a tensor's record lets go waits in a list, so that chains of any
- * length go without recursion. */
+/* Tensors to destroy that have autograd records. A list, as a gradient may have a gradient, and so on: chains of any
+ * length need no recursion. */
 static _Thread_local struct {
-  bool destroying; /* further up this thread's stack */
+  bool destroying; /* true while destroy_recorded is on this thread's stack */
   lm_tensor *doomed;
 } own;
 
@@ -94,7 +94,7 @@ void lm_release(lm_tensor *t) {
   }
 }
 
-/* Whoever knows the called function puts it in front. */
+/* Returns the error for bad sizes; callers prepend the function's name. */
 static lm_status bad_sizes(int ndim, const int64_t *size) {
   if (ndim < 0 || ndim > LM_MAX_DIMS)
     return lm_fail(LM_E_ARG, "the number of dims must be at most %d, got %d", LM_MAX_DIMS, ndim);
@@ -104,10 +104,10 @@ static lm_status bad_sizes(int ndim, const int64_t *size) {
   return lm_fail(LM_E_ARG, "the shape must be less than 2^63 bytes of elements, got %s", shape);
 }
 
-/* Sizes, and strides of a dense tensor whose dims lie in memory as `order` lists them, innermost
- * first; NULL: the last dim innermost. False for sizes that make no sense. */
+/* Sets t's sizes, and strides of a dense tensor whose dims are in memory as `order` lists them, innermost first; NULL:
+ * the last dim innermost. Returns false for invalid sizes. */
 static bool lay_out(lm_tensor *t, int ndim, const int64_t *size, const int8_t *order, size_t element) {
-  int64_t span = 1, numel = 1; /* span takes a size of 0 for 1, as PyTorch's strides do */
+  int64_t span = 1, numel = 1; /* span counts a size of 0 as 1, as PyTorch's strides do */
   if (ndim < 0 || ndim > LM_MAX_DIMS) return false;
   for (int i = 0; i < ndim; i++) {
     int d = order ? order[i] : ndim - 1 - i;
@@ -168,7 +168,7 @@ done:
   return status;
 }
 
-static const int8_t channels_last_order[4] = {1, 3, 2, 0}; /* C, W, H, N */
+static const int8_t channels_last_order[4] = {1, 3, 2, 0}; /* innermost first: C, W, H, N */
 
 lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, lm_format format,
                           lm_tensor **out) {
@@ -178,15 +178,15 @@ lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int6
   return new_dense(dtype, device, ndim, size, format == LM_CHANNELS_LAST ? channels_last_order : NULL, out);
 }
 
-/* Whether dim a lies outside dim b in t's memory: PyTorch's infer_dense_strides, in which expanded
- * dims (stride 0) compare with nothing and equal strides leave the larger size outside. */
+/* Returns 1 if dim a lies outside dim b in t's memory, -1 if inside, 0 if undecided: PyTorch's infer_dense_strides, in
+ * which expanded dims (stride 0) compare with nothing and equal strides leave the larger size outside. */
 static int outside(const lm_tensor *t, int a, int b) {
   if (t->stride[a] == 0 || t->stride[b] == 0) return 0;
   if (t->stride[a] != t->stride[b]) return t->stride[a] > t->stride[b] ? 1 : -1;
   return t->size[a] > t->size[b] ? 1 : 0;
 }
 
-/* order: t's dims, innermost first. */
+/* Writes t's dims to order, innermost first. */
 static void memory_order_of(const lm_tensor *t, int8_t *order) {
   int n = t->ndim;
   for (int i = 0; i < n; i++) order[i] = (int8_t)(n - 1 - i);
@@ -209,7 +209,7 @@ lm_status lm_tensor_empty_like(const lm_tensor *like, lm_dtype dtype, lm_device 
   int8_t order[LM_MAX_DIMS];
   memory_order_of(like, order);
   lm_status status = new_dense(dtype, device, like->ndim, like->size, order, out);
-  /* Dims of size 1 may have any stride: a dense tensor's are kept to the last one. */
+  /* Dims of size 1 may have any stride; a dense tensor's are copied unchanged. */
   if (status == LM_OK && lm_is_dense(like)) memcpy((*out)->stride, like->stride, sizeof like->stride);
   return status;
 }
@@ -349,7 +349,7 @@ lm_status lm_tensor_number(double value, lm_tensor **out) {
 void lm_tensor_set_data(lm_tensor *t, lm_tensor *from) {
   if (t == from) return;
   lm_storage *old = t->storage;
-  /* Whoever compares t's version sees that its values may be others. */
+  /* A new version shows to those that saved t's version that values may differ. */
   uint32_t version = lm_version(t) + 1;
   if (lm_version(from) < version) {
     atomic_store_explicit(&from->storage->writer, LM_BY_SET_DATA, memory_order_relaxed);
@@ -371,7 +371,7 @@ void lm_tensor_set_data(lm_tensor *t, lm_tensor *from) {
 
 lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out) {
   lm_stream *s = lm_stream_current(t->device);
-  if (!s) return LM_E_STATE; /* the message is the driver's */
+  if (!s) return LM_E_STATE; /* the driver recorded the message */
   if (lm_graph_capturing())
     return lm_fail(
         LM_E_STATE,
@@ -384,12 +384,12 @@ lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out) {
   return LM_OK;
 }
 
-typedef union element { /* room for any */
+typedef union element { /* large enough for any dtype */
   int64_t i64;
   double f64;
 } element;
 
-/* The element's bytes on the host. */
+/* Copies the bytes of a one-element tensor to the host. */
 static lm_status fetch_element(const lm_tensor *t, element *out) {
   if (t->numel != 1) return lm_fail_value("item", "x", "a tensor of one element", lm_text("shape %s", lm_shape_of(t)));
   size_t bytes = lm_dtype_size(t->dtype);

@@ -1,9 +1,8 @@
-/* Tensors: a header (sizes, strides) over a counted storage. Plain data without recording: what
- * autograd adds hangs off `grad`, opaque here.
+/* Defines tensors: a header (sizes, strides) over a reference-counted storage. They are plain data without recording;
+ * what autograd adds hangs off `grad`, opaque here.
  *
- * In the core, dims count from 0 and may be negative from the end; the binding converts Lua's,
- * which count from 1. Values that index (labels, index tensors) count from 1 everywhere, since
- * they are data. Messages speak Lua's base. */
+ * In the core, dims count from 0 and may be negative from the end; the binding converts Lua's, which count from 1.
+ * Values that index (labels, index tensors) count from 1 everywhere, since they are data. Messages use Lua's base. */
 #pragma once
 
 #include <stdatomic.h>
@@ -21,19 +20,19 @@ enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_SET_DA
 typedef struct lm_storage {
   _Atomic int32_t rc;
   lm_device device;
-  _Atomic bool passed;      /* to another thread's Lua state, which may write to it */
-  _Atomic uint32_t version; /* grows with every in-place write */
-  _Atomic int32_t writer;   /* op id of the last in-place write, for messages; -1: none, or an optimizer; LM_BY_… */
+  _Atomic bool passed;      /* to another thread's Lua state, which may write to the memory */
+  _Atomic uint32_t version; /* incremented by every in-place write */
+  _Atomic int32_t writer; /* op id of the last in-place write, for messages; -1: none, or an optimizer; or LM_BY_… */
   size_t bytes;
-  void *data; /* small[], or from device/alloc.h, or somebody else's */
-  /* Set for memory that is not ours (a mapped file, a Lua-owned buffer): called once at the end. */
+  void *data; /* small[], from device/alloc.h, or foreign */
+  /* Non-NULL for foreign memory (a mapped file, a Lua-owned buffer): called once when the storage is freed. */
   void (*foreign_release)(void *owner);
   void *owner;
   union {
-    struct lm_storage *next;  /* in the free list */
-    struct lm_storage *whole; /* in use: whose memory this is a part of (lm_tensor_part), or NULL */
+    struct lm_storage *next;  /* next in the free list */
+    struct lm_storage *whole; /* in use: the storage this is a part of (lm_tensor_part), or NULL */
   };
-  lm_used used; /* by which streams (device/stream.h); 0 on the CPU. See lm_tensor_used */
+  lm_used used; /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
   _Alignas(64) char small[LM_SMALL_BYTES];
 } lm_storage;
 
@@ -42,26 +41,26 @@ typedef struct lm_tensor {
   lm_dtype dtype;
   uint8_t ndim;
   lm_device device;
-  bool number; /* a Lua number made 0-d: promotes weakly and fits any device */
+  bool number; /* a Lua number as 0-d tensor: promotes weakly and fits any device */
   int64_t numel;
   int64_t size[LM_MAX_DIMS];
-  int64_t stride[LM_MAX_DIMS]; /* in elements; 0 in an expanded dim; never negative */
+  int64_t stride[LM_MAX_DIMS]; /* elements; 0 in an expanded dim; never negative */
   lm_storage *storage;
   char *data;             /* first element */
-  struct lm_grad *grad;   /* autograd's; NULL for most */
-  struct lm_tensor *next; /* free list */
+  struct lm_grad *grad;   /* autograd's record; NULL for most */
+  struct lm_tensor *next; /* next in the free list */
 } lm_tensor;
 
-/* Whether nobody but this thread's Lua state writes to it: it is neither foreign, as files' and shared memory is, nor
- * passed to another thread. */
+/* True if only this thread's Lua state may write to it: it is neither foreign (files, shared memory) nor passed to
+ * another thread. */
 static inline bool lm_storage_is_private(const lm_storage *s) {
   return !s->foreign_release && !atomic_load_explicit(&s->passed, memory_order_relaxed);
 }
 
-/* Of the elements, each counted once. */
+/* Returns the bytes of the elements, each counted once even if expanded. */
 static inline size_t lm_nbytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size(t->dtype); }
 
-typedef struct lm_list { /* borrowed tensors; an entry may be NULL where an op says so */
+typedef struct lm_list { /* borrowed tensors; an entry may be NULL if the op allows it */
   int n;
   lm_tensor **v;
 } lm_list;
@@ -71,7 +70,7 @@ typedef struct lm_ints { /* sizes or dims; n < 0: not given */
   int64_t v[LM_MAX_DIMS];
 } lm_ints;
 
-typedef struct lm_pads { /* of pad: before and after the last dim, the one before it, … */
+typedef struct lm_pads { /* padding before and after the last dim, then the one before it, … */
   int n;
   int64_t v[2 * LM_MAX_DIMS];
 } lm_pads;
@@ -82,7 +81,7 @@ static inline int64_t lm_sizes_product(const lm_ints *sizes) {
   return product;
 }
 
-/* Strides of a contiguous tensor, in which a size of 0 counts as 1. */
+/* Sets the strides of a contiguous tensor; a size of 0 counts as 1. */
 static inline void lm_dense_strides(int ndim, const int64_t *size, int64_t *stride) {
   int64_t step = 1;
   for (int d = ndim - 1; d >= 0; d--) {
@@ -93,60 +92,58 @@ static inline void lm_dense_strides(int ndim, const int64_t *size, int64_t *stri
 
 typedef enum lm_format { LM_PRESERVE, LM_CONTIGUOUS, LM_CHANNELS_LAST } lm_format;
 
-/* Dense, uninitialized. format: LM_CONTIGUOUS, or LM_CHANNELS_LAST for 4-d. LM_E_ARG for a
- * negative size or an overflow, LM_E_OOM. */
+/* Creates a dense, uninitialized tensor. format: LM_CONTIGUOUS, or LM_CHANNELS_LAST for 4-d. LM_E_ARG for a negative
+ * size or an overflow, LM_E_OOM. */
 LM_API lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, lm_format format,
                                  lm_tensor **out);
-/* As above with the dims laid out in memory in the order of `like`'s strides (PyTorch's
- * preserve_format; dense even if `like` is not), in another dtype or on another device if asked. */
+/* Creates the same with `like`'s sizes, its dims in memory ordered by `like`'s strides (PyTorch's preserve_format;
+ * dense even if `like` is not). */
 LM_API lm_status lm_tensor_empty_like(const lm_tensor *like, lm_dtype dtype, lm_device device, lm_tensor **out);
-/* The next dense tensor made on this thread that has the home's dtype, device, sizes and strides, dims of size 1 aside,
- * is laid in the home's memory, once. Borrowed until it is taken back by NULL, which has to come before the home goes.
- */
+/* Makes the next dense tensor of this thread with home's dtype, device, sizes and strides, dims of size 1 aside, use
+ * home's storage. Applies once. `home` is borrowed: pass NULL before releasing it. */
 LM_API void lm_tensor_set_next_out(lm_tensor *home);
-/* A view of t's storage; `offset` elements after t's first. Checked against the storage's bounds. */
+/* Creates a view of t's storage, `offset` elements after t's first; checks the storage's bounds. */
 LM_API lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int64_t *stride, int64_t offset,
                                 lm_tensor **out);
-/* The same from byte `at` of t's memory on, as elements of another dtype. LM_E_ARG where they are not aligned. */
+/* Creates the same from byte `at` of t's memory, as elements of another dtype. LM_E_ARG if they are misaligned. */
 LM_API lm_status lm_tensor_view_as(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride,
                                    size_t at, lm_tensor **out);
-/* A tensor over memory somebody else owns; release(owner) is called when the last view goes, or
- * before returning an error. Contiguous. */
+/* Creates a contiguous tensor over foreign memory; calls release(owner) when the last reference is released, or before
+ * returning an error. */
 LM_API lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, void *data,
                                    size_t bytes, void (*release)(void *owner), void *owner, lm_tensor **out);
-/* Memory of t from byte `at` on as a tensor on a storage of its own, so with versions and guests of its own; it keeps
- * t's alive. What streams do with one of them is ordered after what others do with t and the parts beside it.
- * Contiguous. */
+/* Creates a contiguous tensor over t's memory from byte `at`, with a storage (version, views) of its own; it keeps t's
+ * alive. Stream use of one such part is ordered after use of t and of the other parts. */
 LM_API lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *size, size_t at,
                                 lm_tensor **out);
-/* Which streams use t's memory: for lm_use_*. */
+/* Returns the streams that use t's memory, for lm_use_*. */
 static inline lm_used *lm_tensor_used(const lm_tensor *t) {
   return t->storage->whole ? &t->storage->whole->used : &t->storage->used;
 }
-/* 0-d on the CPU holding a Lua number: int64 if integral, else float64, marked `number`. */
+/* Creates a 0-d CPU tensor for a Lua number: int64 if integral, else float64, marked `number`. */
 LM_API lm_status lm_tensor_number(double value, lm_tensor **out);
 
 static inline lm_tensor *lm_retain(lm_tensor *t) {
   if (t) atomic_fetch_add_explicit(&t->rc, 1, memory_order_relaxed);
   return t;
 }
-LM_API void lm_release(lm_tensor *t); /* NULL is fine. Any thread. Never calls Lua. */
+LM_API void lm_release(lm_tensor *t); /* t may be NULL; callable from any thread; never calls Lua */
 LM_API void lm_storage_retain(lm_storage *s);
 LM_API void lm_storage_release(lm_storage *s);
 
-/* Autograd hands this down once: releases tensor->grad. */
+/* Sets the function that releases tensor->grad; autograd calls this once. */
 LM_API void lm_tensor_set_grad_release(void (*release)(struct lm_grad *));
 
-/* t takes over `from`'s storage, sizes, dtype and device in place (module:to, load). */
+/* Makes t share `from`'s storage, sizes, dtype and device in place (module:to, load). */
 LM_API void lm_tensor_set_data(lm_tensor *t, lm_tensor *from);
 
 LM_API bool lm_is_contiguous(const lm_tensor *t);
-LM_API bool lm_is_channels_last(const lm_tensor *t); /* 4-d, [N, H, W, C] in memory */
-/* Elements fill their span without gap or overlap, in any order of dims. */
+LM_API bool lm_is_channels_last(const lm_tensor *t); /* 4-d and [N, H, W, C] in memory */
+/* True if elements fill their span without gap or overlap, in any order of dims. */
 LM_API bool lm_is_dense(const lm_tensor *t);
-/* Same sizes. */
+/* True if a and b have the same sizes. */
 LM_API bool lm_same_shape(const lm_tensor *a, const lm_tensor *b);
-/* Some elements share memory within t (expanded dims): in-place writes refuse it. */
+/* True if elements share memory within t (expanded dims), which in-place writes refuse. */
 LM_API bool lm_overlaps_itself(const lm_tensor *t);
 
 static inline uint32_t lm_version(const lm_tensor *t) {
@@ -157,20 +154,20 @@ static inline void lm_bump(lm_tensor *t, int writer) {
   atomic_fetch_add_explicit(&t->storage->version, 1, memory_order_relaxed);
 }
 
-/* `bytes` of the memory from t's first element on, for t on another device: waits for what writes it. */
+/* Copies `bytes` from t's first element, on a device other than the CPU, to out, after pending writes. */
 LM_API lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out);
-/* The first element as a number; for 0-d and one-element tensors of any device. */
+/* Return the value of a one-element tensor of any device as a number. */
 LM_API lm_status lm_tensor_item_f64(const lm_tensor *t, double *out);
 LM_API lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out);
 
-/* Shape rules. Broadcast two size lists, PyTorch's rule; `op` words the error with both shapes. */
+/* Broadcasts two lists of sizes by PyTorch's rule; the error names `op` and both shapes. */
 LM_API lm_status lm_broadcast(const char *op, int na, const int64_t *a, int nb, const int64_t *b, int *n, int64_t *out);
-/* Normalize a dim (0-based, negative from the end) to 0..ndim-1; 0-d tensors accept 0 and -1.
- * The error names the dim in Lua's base. */
+/* Normalizes a dim (0-based, negative from the end) to 0..ndim-1; 0-d tensors accept 0 and -1. The error names the dim
+ * in Lua's base. */
 LM_API lm_status lm_dim(const char *op, int64_t dim, int ndim, int *out);
-/* "[2, 3]" into a thread-local ring of eight buffers, for messages. */
+/* Returns "[2, 3]" in a thread-local ring of eight buffers, for messages. */
 LM_API const char *lm_shape_text(int ndim, const int64_t *size);
 #define lm_shape_of(t) lm_shape_text((t)->ndim, (t)->size)
 
-/* Live headers and storages of the process, for leak checks in specs. */
+/* Returns the process's number of live tensor headers, for leak checks in specs. */
 LM_API long lm_live_tensors(void);

@@ -1,4 +1,4 @@
-/* Tokens beside the model's vocabulary, which are looked for in a text before the model sees it. */
+/* Adds tokens beside the model's vocabulary, and cuts them out of a text before the model sees it. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -17,7 +17,7 @@ void lm_added_free(lm_added_tokens *a) {
   *a = (lm_added_tokens){0};
 }
 
-/* ---- what is looked for */
+/* ---- texts to search for */
 static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a, uint64_t *work) {
   lm_pieces p = {0};
   lm_status status;
@@ -26,7 +26,7 @@ static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a, uint64_t *w
   if (!a->is_normalized || t->normalizers.n == 0) return LM_OK;
   TRY(lm_pieces_begin(&p, a->content.data, a->content.n));
   p.work = *work;
-  p.most = 16 * a->content.n + 64; /* there may be many of them */
+  p.most = 16 * a->content.n + 64; /* small, as there may be many tokens */
   for (size_t i = 0; i < t->normalizers.n; i++) TRY(lm_normalize(&t->normalizers.item[i], &p));
   size_t n = p.count ? p.now.n : 0;
   if (n == a->content.n && memcmp(p.now.text, a->content.data, n) == 0) goto done;
@@ -37,7 +37,7 @@ done:
   return status;
 }
 
-/* Of two that read the same when normalized the special one counts, and of two such the first. */
+/* Builds the trie of the added tokens. Among equal normalized texts a special token wins, then the first added. */
 static lm_status build(const lm_added_tokens *a, bool normalized, lm_trie *trie) {
   lm_trie_free(trie);
   lm_trie_key *keys = lm_malloc(a->n * sizeof *keys);
@@ -105,7 +105,7 @@ lm_status lm_tokenizer_add(lm_tokenizer *t, const char *text, size_t n, const lm
   return LM_OK;
 }
 
-/* ---- looking for them */
+/* ---- searching */
 static size_t before(const char *text, size_t end, uint32_t *c) {
   do end--;
   while (end > 0 && (text[end] & 0xc0) == 0x80);
@@ -119,7 +119,7 @@ static bool stands_alone(const char *text, size_t n, size_t from, size_t to) {
   return to == n || (lm_char_at(text + to, &c), !lm_char_is_word(c));
 }
 
-/* Where the spaces before `end` begin, no further back than `least`. */
+/* Returns the start of the spaces that end at `end`, at least `least`. */
 static size_t spaces_before(const char *text, size_t least, size_t end) {
   uint32_t c;
   while (end > least) {
@@ -140,7 +140,7 @@ static size_t spaces_after(const char *text, size_t n, size_t at) {
   return at;
 }
 
-/* The longest token that text begins with: its place, or -1. */
+/* Returns the index of the longest token that text begins with and its bytes in *length, or -1. */
 static int32_t longest(const lm_trie *trie, const char *text, size_t n, size_t *length, uint64_t *work) {
   int32_t node = 0, found = -1;
   size_t i = 0;
@@ -160,7 +160,7 @@ typedef struct search {
 
 static lm_status cut_added(const void *with, lm_pieces *p, const char *text, size_t n) {
   const search *s = with;
-  size_t end = 0, spaces = 0; /* of what was cut; of the spaces that were seen last */
+  size_t end = 0, spaces = 0; /* end of the last cut; end of the last spaces searched */
   for (size_t i = 0, length = 0; i < n; i += length) {
     int32_t found = longest(s->trie, text + i, n - i, &length, &p->work);
     if (p->work == 0) return lm_model_too_long();
@@ -194,7 +194,7 @@ lm_status lm_added_cut(lm_tokenizer *t, lm_pieces *p) {
   return cut(t, &t->added.normalized, p);
 }
 
-/* ---- of these and the model */
+/* ---- look-ups in the added tokens, then in the model */
 
 int32_t lm_tokenizer_ids(const lm_tokenizer *t) {
   return t->added.ids > t->model.words.ids ? t->added.ids : t->model.words.ids;

@@ -20,7 +20,7 @@ int lm_char_read(const char *s, size_t n, uint32_t *c) {
   return fits ? size : 0;
 }
 
-/* Unicode's "maximal subpart" (chapter 3, table 3-8). */
+/* Measures Unicode's "maximal subpart" (chapter 3, table 3-8). */
 size_t lm_char_broken(const char *s, size_t n) {
   const unsigned char *u = (const unsigned char *)s;
   int size = u[0] >= 0xc2 && u[0] < 0xe0 ? 2 : u[0] >= 0xe0 && u[0] < 0xf0 ? 3 : u[0] >= 0xf0 && u[0] < 0xf5 ? 4 : 1;
@@ -79,7 +79,7 @@ bool lm_char_is_numeric(uint32_t c) {
   return is_of(c, BITS_OF(ND) | BITS_OF(NL) | BITS_OF(NO));
 }
 
-/* Other_Alphabetic beyond marks: circled and squared letters. */
+/* Tests for Other_Alphabetic characters that are no marks: circled and squared letters. */
 static bool is_enclosed_letter(uint32_t c) {
   return (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
          (c >= 0x1f170 && c <= 0x1f189);
@@ -108,7 +108,7 @@ bool lm_char_is_cjk(uint32_t c) {
 }
 
 int lm_char_lower(uint32_t c, uint32_t out[2]) {
-  if (c == 0x130) { /* the one whose lower case is two characters (SpecialCasing.txt) */
+  if (c == 0x130) { /* the only character whose lower case is two characters (SpecialCasing.txt) */
     out[0] = 'i';
     out[1] = 0x307;
     return 2;

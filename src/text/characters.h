@@ -1,4 +1,4 @@
-/* UTF-8, and what tokenizers ask of characters, by utf8proc's tables. */
+/* Reads and writes UTF-8, and classifies characters as tokenizers do, by utf8proc's tables. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,23 +7,23 @@
 
 #include "base/status.h"
 
-/* The character at s[0 .. n), n > 0, and how many bytes it takes; 0 where those are no UTF-8 (surrogates and what is
- * beyond U+10FFFF are none). */
+/* Reads the character at s[0 .. n), n > 0, into *c and returns its size in bytes. Returns 0 for invalid UTF-8,
+ * surrogates and characters beyond U+10FFFF included. */
 int lm_char_read(const char *s, size_t n, uint32_t *c);
-/* The number of bytes, at least 1, that one U+FFFD replaces where lm_char_read returned 0: those that could begin a
+/* Returns how many bytes (at least 1) one U+FFFD replaces where lm_char_read returned 0: the bytes that could begin a
  * character. */
 size_t lm_char_broken(const char *s, size_t n);
 typedef struct lm_string {
-  char *data; /* with a closing zero */
+  char *data; /* NUL-terminated; freed by lm_free */
   size_t n;
 } lm_string;
 
 LM_API lm_status lm_text_copy(lm_string *to, const char *text, size_t n);
 
-/* The first byte of s that is no UTF-8; n if all is. */
+/* Returns the index of the first byte of s that is not valid UTF-8; n if all is valid. */
 LM_API size_t lm_utf8_check(const char *s, size_t n);
 
-/* The same of text that was checked. */
+/* Reads the character at s, which lm_utf8_check accepted, into *c; returns its size in bytes. */
 static inline int lm_char_at(const char *s, uint32_t *c) {
   const unsigned char *u = (const unsigned char *)s;
   if (u[0] < 0x80) return (void)(*c = u[0]), 1;
@@ -36,7 +36,7 @@ static inline int lm_char_size(char first) {
   unsigned char u = (unsigned char)first;
   return u < 0x80 ? 1 : u < 0xe0 ? 2 : u < 0xf0 ? 3 : 4;
 }
-/* At most 4 bytes; returns how many. */
+/* Writes c as UTF-8 to out, at most 4 bytes, and returns the number of bytes. */
 static inline int lm_char_put(char *out, uint32_t c) {
   if (c < 0x80) {
     out[0] = (char)c;
@@ -56,10 +56,10 @@ bool lm_char_is_other(uint32_t c);       /* Cc, Cf, Co */
 bool lm_char_is_mark(uint32_t c);        /* M* */
 bool lm_char_is_nonspacing(uint32_t c);  /* Mn */
 bool lm_char_is_cjk(uint32_t c);         /* an ideograph, by BERT's list of blocks */
-/* One or two characters into out; returns how many. */
+/* Writes the lower case of c, one or two characters, to out; returns their number. */
 int lm_char_lower(uint32_t c, uint32_t out[2]);
 
-/* GPT-2's characters for bytes: printable ones stand for themselves, others are U+0100 and on. */
+/* Returns GPT-2's character for a byte: printable bytes represent themselves, others map to U+0100 and up. */
 uint32_t lm_char_of_byte(uint8_t byte);
-int lm_byte_of_char(uint32_t c); /* -1: of none */
+int lm_byte_of_char(uint32_t c); /* the inverse; -1 if no byte maps to c */
 #define LM_CHAR_BYTE_SPACE 0x120u

@@ -1,5 +1,4 @@
-/* From tokens back to text: a list of texts, which each decoder makes into another; at the end they stand one after the
- * other. */
+/* Decodes tokens to text: each decoder transforms a list of texts into another, and the last list is concatenated. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -7,7 +6,7 @@
 
 typedef struct texts {
   lm_bytes data;
-  size_t *end; /* of each */
+  size_t *end; /* end of each text in data, in bytes */
   size_t n, capacity, most;
   bool failed;
 } texts;
@@ -17,7 +16,7 @@ static void texts_free(texts *t) {
   lm_free(t->end);
 }
 
-/* More bytes of the last text, which end_text ends. */
+/* Appends bytes to the current text, which end_text closes. */
 static void put(texts *t, const char *text, size_t n) {
   if (t->data.n + n > t->most) t->failed = true;
   if (n > 0 && !t->failed) lm_put(&t->data, text, n);
@@ -34,7 +33,7 @@ static void end_text(texts *t) {
 static const char *text_at(const texts *t, size_t i, size_t *n) {
   size_t from = i ? t->end[i - 1] : 0;
   *n = t->end[i] - from;
-  return t->data.data + from; /* not to be read if *n is 0 */
+  return t->data.data + from; /* must not be read if *n is 0 */
 }
 
 static bool begins(const char *text, size_t n, const lm_string *with) {
@@ -62,7 +61,7 @@ static void put_lossy(texts *to, const char *s, size_t n) {
   }
 }
 
-/* ---- the decoders, from one list to another */
+/* ---- the decoders, each from one list to another */
 static void decode_bpe(const lm_step *s, const texts *from, texts *to) {
   for (size_t i = 0, n; i < from->n; i++) {
     const char *text = text_at(from, i, &n);
@@ -98,12 +97,12 @@ static void decode_byte_level(const texts *from, texts *to) {
   lm_bytes_free(&bytes);
 }
 
-/* Takes out the spaces that BERT's tokens leave between words and marks; returns the new length. */
+/* Removes the spaces that BERT's tokens leave around punctuation and contractions; returns the new length. */
 static size_t clean(char *text, size_t n) {
   static const char *const pairs[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
                                          {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
                                          {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (size_t k = 0; k < sizeof pairs / sizeof *pairs && n > 0; k++) { /* none becomes longer */
+  for (size_t k = 0; k < sizeof pairs / sizeof *pairs && n > 0; k++) { /* no replacement is longer */
     size_t old = strlen(pairs[k][0]), made = strlen(pairs[k][1]), to = 0;
     char *at = text, *end = text + n, *hit;
     while ((hit = memmem(at, (size_t)(end - at), pairs[k][0], old)) != NULL) {
@@ -119,14 +118,14 @@ static size_t clean(char *text, size_t n) {
   return n;
 }
 
-/* Of the text that is being put from `from` on. */
+/* Removes such spaces from the current text, which starts at byte `from`. */
 static void clean_last(texts *to, size_t from) {
   if (!to->failed && !to->data.failed && to->data.n > from) {
     to->data.n = from + clean(to->data.data + from, to->data.n - from);
   }
 }
 
-/* on[0]: clean up */
+/* Joins word pieces. on[0]: clean up spaces */
 static void decode_wordpiece(const lm_step *s, const texts *from, texts *to) {
   for (size_t i = 0, n; i < from->n; i++) {
     const char *text = text_at(from, i, &n);
@@ -150,7 +149,7 @@ static int hex(char c) {
   return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* Bytes in a row are one text, or one replacement character each. */
+/* Writes a run of bytes as one text if it is valid UTF-8, else one U+FFFD for each byte. */
 static void flush_bytes(texts *to, lm_bytes *bytes) {
   if (bytes->n == 0) return;
   if (lm_utf8_check(bytes->data, bytes->n) == bytes->n) {
@@ -171,7 +170,7 @@ static void decode_byte_fallback(const texts *from, texts *to) {
     const char *text = text_at(from, i, &n);
     bool is_byte = n == 6 && memcmp(text, "<0x", 3) == 0 && text[5] == '>';
     int high = is_byte ? hex(text[3]) : -1, low = is_byte ? hex(text[4]) : -1;
-    if (is_byte && text[3] == '+' && low >= 0) high = 0; /* as Rust reads numbers */
+    if (is_byte && text[3] == '+' && low >= 0) high = 0; /* as Rust parses numbers */
     if (high >= 0 && low >= 0) {
       lm_put_u8(&bytes, (uint8_t)(high << 4 | low));
       continue;
@@ -185,7 +184,7 @@ static void decode_byte_fallback(const texts *from, texts *to) {
   lm_bytes_free(&bytes);
 }
 
-/* first, second: how many characters of s->text at most at the beginning and the end */
+/* Strips s->text at most `first` times at the beginning and `second` times at the end. */
 static void decode_strip(const lm_step *s, const texts *from, texts *to) {
   for (size_t i = 0, n; i < from->n; i++) {
     const char *text = text_at(from, i, &n);
@@ -217,7 +216,7 @@ static lm_status decode_replace(const lm_step *s, const texts *from, uint64_t *w
   return LM_OK;
 }
 
-/* on[0]: clean up */
+/* Collapses repeated tokens, and drops CTC's blank. on[0]: clean up spaces */
 static void decode_ctc(const lm_step *s, const texts *from, texts *to) {
   for (size_t i = 0, n, before_n; i < from->n; i++) {
     const char *text = text_at(from, i, &n), *before = i ? text_at(from, i - 1, &before_n) : NULL;
@@ -256,7 +255,7 @@ static lm_status decode_step(const lm_step *s, const texts *from, uint64_t *work
   return LM_OK;
 }
 
-/* A token's text as decoders take it; NULL: it is left out. */
+/* Returns the text of a token for decoders, or NULL if it is skipped. */
 static const char *decoded_text(const lm_tokenizer *t, int32_t id, bool skip_special, size_t *n) {
   const lm_added_token *a = lm_tokenizer_added(t, id);
   const char *text = a && a->normalized.data ? a->normalized.data : lm_tokenizer_token(t, id, n);

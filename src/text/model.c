@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 
-enum { MAX_CACHED = 128 }; /* bytes of a word */
+enum { MAX_CACHED = 128 }; /* longest cached word, in bytes */
 
 static lm_status whole_word(const lm_model *m, const char *text, size_t n, lm_model_tokens *out) {
   int32_t id = lm_vocabulary_find(&m->words, text, n);

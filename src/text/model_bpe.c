@@ -1,5 +1,5 @@
-/* Byte-pair encoding (Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016): a word's
- * characters, of which the pair with the lowest rank is merged, the leftmost of its kind first, until there is none. */
+/* Tokenizes by byte-pair encoding (Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units",
+ * 2016): starts from a word's characters and merges the pair of the lowest rank, leftmost first, while there is one. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -72,7 +72,7 @@ static bool add_symbol(word *w, int32_t id, size_t bytes) {
   return true;
 }
 
-/* With the prefix or suffix that the model asks for. */
+/* Returns the id of a character with the model's prefix (unless first) and suffix (if last), or -1. */
 static int32_t find_char(const lm_model *m, const char *text, size_t n, bool first, bool last) {
   const lm_string *prefix = first ? NULL : &m->prefix, *suffix = last ? &m->suffix : NULL;
   if ((!prefix || prefix->n == 0) && (!suffix || suffix->n == 0)) {
@@ -83,14 +83,14 @@ static int32_t find_char(const lm_model *m, const char *text, size_t n, bool fir
   }
   char both[256];
   size_t prefix_n = prefix ? prefix->n : 0, suffix_n = suffix ? suffix->n : 0;
-  if (prefix_n + n + suffix_n > sizeof both) return -1; /* the reader keeps them shorter */
+  if (prefix_n + n + suffix_n > sizeof both) return -1; /* the reader of files limits them */
   if (prefix_n) memcpy(both, prefix->data, prefix_n);
   memcpy(both + prefix_n, text, n);
   if (suffix_n) memcpy(both + prefix_n + n, suffix->data, suffix_n);
   return lm_vocabulary_find(&m->words, both, prefix_n + n + suffix_n);
 }
 
-/* Whether all bytes of a character have tokens; those of its prefix and suffix count, as in `tokenizers`. */
+/* Adds a token per byte if all bytes of prefix, character and suffix have one (*added); false: out of memory. */
 static bool add_bytes(word *w, const lm_string *prefix, const char *text, size_t n, const lm_string *suffix,
                       bool *added) {
   const lm_string parts[3] = {*prefix, {(char *)text, n}, *suffix};
@@ -110,7 +110,7 @@ static bool add_bytes(word *w, const lm_string *prefix, const char *text, size_t
 static lm_status split_characters(word *w, const char *text, size_t n) {
   static const lm_string none = {0};
   lm_model *m = w->m;
-  size_t unknown = 0; /* bytes that wait as one unknown token */
+  size_t unknown = 0; /* pending bytes of one unknown token */
   for (size_t i = 0; i < n;) {
     size_t size = (size_t)lm_char_size(text[i]), at = i;
     bool added = false;
@@ -126,7 +126,7 @@ static lm_status split_characters(word *w, const char *text, size_t n) {
         !add_bytes(w, at ? &m->prefix : &none, text + at, size, i == n ? &m->suffix : &none, &added)) {
       return LM_E_OOM;
     }
-    if (added || !m->unknown_text.data) continue; /* without an unknown token it is left out */
+    if (added || !m->unknown_text.data) continue; /* dropped without an unknown token */
     if (m->unknown < 0) return lm_model_no_unknown(m, text + at, size);
     if (unknown && !m->fuse_unknown) {
       if (!add_symbol(w, m->unknown, unknown)) return LM_E_OOM;
@@ -137,7 +137,7 @@ static lm_status split_characters(word *w, const char *text, size_t n) {
   return unknown && !add_symbol(w, m->unknown, unknown) ? LM_E_OOM : LM_OK;
 }
 
-/* ---- the heap of what can be merged */
+/* ---- the heap of possible merges */
 static bool before(const lm_candidate *a, const lm_candidate *b) {
   return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
@@ -178,7 +178,7 @@ static lm_status merge_symbols(word *w) {
     int32_t right = s[c.at].after;
     if (s[c.at].n == 0 || right >= end) continue;
     const lm_merge *merge = find_merge(m, s[c.at].id, s[right].id);
-    if (!merge || merge->id != c.id) continue; /* one of the two has become another */
+    if (!merge || merge->id != c.id) continue; /* outdated: one of the two was merged */
     s[c.at].id = c.id;
     s[c.at].n += s[right].n;
     s[c.at].after = s[right].after;

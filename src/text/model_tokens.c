@@ -1,4 +1,4 @@
-/* What models write their tokens to, and the tokens of words that were there lately. */
+/* Collects the tokens of models, and caches the tokens of recent words. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -29,7 +29,7 @@ lm_status lm_model_too_long(void) {
 
 enum { SLOTS = 1 << 14, MAX_BYTES = 4 << 20 };
 
-typedef struct cached { /* its text and then its tokens are at `at`; n is 0 in an empty slot */
+typedef struct cached { /* its text, then its tokens, are at data + at; n is 0 in an empty slot */
   uint64_t hash;
   uint32_t at, n, tokens;
 } cached;
@@ -64,7 +64,7 @@ void lm_word_cache_put(lm_word_cache **cache, uint64_t hash, const char *text, s
   if (!c) c = *cache = lm_calloc(1, sizeof *c);
   size_t tokens = out->n - first, bytes = n + tokens * sizeof *out->item;
   if (!c || bytes > MAX_BYTES) return;
-  if (c->n + bytes > MAX_BYTES) { /* words that come often are soon back */
+  if (c->n + bytes > MAX_BYTES) { /* frequent words soon return */
     memset(c->slot, 0, sizeof c->slot);
     c->n = 0;
   }

@@ -1,5 +1,5 @@
-/* Unigram (Kudo, "Subword Regularization", 2018): of all ways to cut a text into pieces that with the greatest sum of
- * their log probabilities, by Viterbi's algorithm. A character that is no piece is unknown, at 10 below the least. */
+/* Tokenizes by Unigram (Kudo, "Subword Regularization", 2018): finds the segmentation with the greatest sum of log
+ * probabilities by Viterbi's algorithm. A character without a piece is unknown and scores 10 below the least score. */
 #include "text/model.h"
 
 static void offer(struct lm_best *to, double score, size_t from, int32_t id) {
@@ -30,14 +30,14 @@ static lm_status find_best(lm_model *m, const char *text, size_t n, uint64_t *wo
   return LM_OK;
 }
 
-/* What is unknown is one token, or one for each byte. */
+/* Appends an unknown range as one token or, by byte fallback, one for each byte. */
 static lm_status put_unknown(lm_model *m, const char *text, size_t from, size_t to, lm_model_tokens *out) {
   int32_t id = lm_vocabulary_find(&m->words, text + from, to - from);
   bool bytes = id < 0 && m->byte_fallback;
   for (size_t i = from; i < to && bytes; i++) bytes = m->byte_id[(unsigned char)text[i]] >= 0;
   if (!bytes) return lm_model_put(out, id < 0 ? m->unknown : id, from, to);
   lm_status status = LM_OK;
-  for (size_t i = to; i > from && status == LM_OK; i--) { /* from the end, as all of them are put */
+  for (size_t i = to; i > from && status == LM_OK; i--) { /* backward, as the caller reverses all tokens */
     status = lm_model_put(out, m->byte_id[(unsigned char)text[i - 1]], from, to);
   }
   return status;

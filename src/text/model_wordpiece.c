@@ -1,5 +1,5 @@
-/* WordPiece, as BERT has it: from a word's beginning the longest piece that is in the vocabulary, then that of the
- * rest, with a prefix; a word without such pieces is unknown as a whole. */
+/* Tokenizes by BERT's WordPiece: takes the longest prefix of a word in the vocabulary, then continues with the rest
+ * under the model's prefix ("##"). A word without such a segmentation is one unknown token. */
 #include "text/model.h"
 
 static bool is_longer(const char *text, size_t n, size_t characters) {

@@ -2,7 +2,7 @@
 
 #include "text/step.h"
 
-/* ---- what only drops characters: each that stays stands for those after it too */
+/* ---- deletions: a remaining character also covers the dropped ones after it */
 typedef bool (*char_test)(uint32_t c);
 
 static void filter(lm_rewrite *r, char_test drops) {
@@ -49,7 +49,7 @@ static lm_status drop_marks(const void *step, lm_rewrite *r) {
   return LM_OK;
 }
 
-/* SentencePiece's nmt rules. */
+/* Tests for the control characters that SentencePiece's nmt rules drop. */
 static bool is_nmt_control(uint32_t c) {
   return (c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f;
 }
@@ -60,7 +60,7 @@ static lm_status drop_nmt_controls(const void *step, lm_rewrite *r) {
   return LM_OK;
 }
 
-/* ---- what maps characters */
+/* ---- mappings of characters */
 static bool is_nmt_space(uint32_t c) {
   return c == 9 || c == 10 || c == 12 || c == 13 || c == 0x1680 || (c >= 0x200b && c <= 0x200f) || c == 0x2028 ||
          c == 0x2029 || c == 0x2581 || c == 0xfeff || c == 0xfffd;
@@ -134,7 +134,7 @@ lm_status lm_bytes_as_characters(const void *step, lm_rewrite *r) {
 }
 
 /* ---- the rest */
-/* on: at the beginning, at the end */
+/* Strips whitespace. on: at the beginning, at the end */
 static lm_status strip(const void *step, lm_rewrite *r) {
   const lm_step *s = step;
   size_t from = 0, to = r->n;
@@ -183,7 +183,7 @@ static bool all_below(const lm_pieces *p, unsigned char most) {
   return true;
 }
 
-/* on: clean, space ideographs, strip accents, lowercase */
+/* Applies BERT's normalizer. on: clean, space ideographs, strip accents, lowercase */
 static lm_status bert(const lm_step *s, lm_pieces *p) {
   static const lm_step decompose = {.kind = LM_NORM_NFD};
   bool ascii = all_below(p, 0x80);

@@ -1,6 +1,6 @@
-/* SentencePiece's precompiled_charsmap: a double array (Darts) of texts, whose values are positions in a list of what
- * they become, each with a closing zero. As `tokenizers` does it, a cluster of less than 6 bytes, and then each
- * character, is replaced by what the shortest text of the map that it begins with becomes. */
+/* Applies SentencePiece's precompiled_charsmap: a double array (Darts) of texts, whose values are byte positions in a
+ * list of NUL-terminated replacements. As in `tokenizers`, a grapheme cluster under 6 bytes, else each of its
+ * characters, becomes the replacement of the shortest text of the map that it begins with. */
 #include <sodium.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "text/step.h"
 
-/* Where in s->text the replacement is, or -1. */
+/* Returns the position in s->text of the replacement for a prefix of text, or -1. */
 static int64_t find(const lm_step *s, const char *text, size_t n) {
   size_t at = 0;
   for (size_t i = 0; i <= n; i++) {
@@ -35,7 +35,7 @@ static size_t count(const char *s, size_t n) {
   return characters;
 }
 
-/* The last character waits: what becomes nothing is counted as removed after it. */
+/* Holds back the last character, as a later deletion counts as removed after it. */
 typedef struct waiting {
   lm_rewrite *r;
   bool is;
@@ -52,7 +52,7 @@ static bool replace(const lm_step *s, waiting *w, const char *old, size_t n) {
   int64_t at = find(s, old, n);
   if (at < 0) return false;
   const char *made = s->text.data + at;
-  size_t made_n = strlen(made); /* the whole ends in a zero */
+  size_t made_n = strlen(made); /* s->text is NUL-terminated */
   int was = (int)count(old, n), is = (int)count(made, made_n), k = 0;
   for (size_t i = 0; i < made_n; k++) {
     uint32_t c;
@@ -92,7 +92,7 @@ lm_status lm_normalize_charsmap(const void *step, lm_rewrite *r) {
   return LM_OK;
 }
 
-/* Bytes: how many the array takes, the array, and the texts. */
+/* The bytes are: the array's size in bytes (uint32), the array, the replacement texts. */
 lm_status lm_step_set_charsmap(lm_step *s, const char *base64, size_t n) {
   lm_status status = LM_OK;
   uint32_t size = 0;
@@ -102,7 +102,7 @@ lm_status lm_step_set_charsmap(lm_step *s, const char *base64, size_t n) {
   if (!bytes) return LM_E_OOM;
   bool ok =
       sodium_base642bin(bytes, n, base64, n, NULL, &length, NULL, sodium_base64_VARIANT_ORIGINAL) == 0 && length >= 4;
-  if (ok) memcpy(&size, bytes, 4); /* little-endian, as every machine that this runs on */
+  if (ok) memcpy(&size, bytes, 4); /* little-endian, as are all supported machines */
   ok = ok && size >= 4 && size % 4 == 0 && size <= length - 4;
   const char *texts = (const char *)bytes + 4 + size;
   if (!ok || lm_utf8_check(texts, length - 4 - size) < length - 4 - size) {

@@ -1,7 +1,6 @@
-/* Unicode's normalization forms, with where each character comes from as Hugging Face's
- * unicode-normalization-alignments has it: of a decomposition the first character stands for the original, the others
- * are added; a composition stands for all that it took. Decompositions and compositions of characters are utf8proc's.
- */
+/* Applies Unicode's normalization forms with the alignment of Hugging Face's unicode-normalization-alignments: the
+ * first character of a decomposition replaces the original, the others are insertions; a composition replaces all
+ * characters that it combines. utf8proc supplies the tables. */
 #include <stdlib.h>
 #include <utf8proc.h>
 
@@ -11,14 +10,14 @@
 typedef struct change_char {
   uint32_t c;
   int change;
-  int32_t order; /* where it stood, for a stable sort */
+  int32_t order; /* original index, for a stable sort */
   uint8_t class;
 } change_char;
 
 typedef struct forms {
   lm_rewrite *r;
   bool composes;
-  change_char *mark; /* what waits: the marks after a starter */
+  change_char *mark; /* pending marks after the starter */
   size_t n, capacity;
   change_char starter;
   bool has_starter;
@@ -29,7 +28,7 @@ static int by_class(const void *a, const void *b) {
   return x->class != y->class ? x->class - y->class : x->order - y->order;
 }
 
-/* 0 if there is no such character. */
+/* Returns the composition of a and b, or 0 if there is none. */
 static uint32_t composed(uint32_t a, uint32_t b) {
   utf8proc_int32_t pair[2] = {(utf8proc_int32_t)a, (utf8proc_int32_t)b};
   return utf8proc_normalize_utf32(pair, 2, UTF8PROC_COMPOSE | UTF8PROC_STABLE) == 1 ? (uint32_t)pair[0] : 0;
@@ -41,7 +40,7 @@ static void flush(forms *f) {
   for (size_t i = 1; i < f->n && sorted; i++) sorted = f->mark[i - 1].class <= f->mark[i].class;
   if (!sorted) qsort(f->mark, f->n, sizeof *f->mark, by_class);
   size_t kept = 0;
-  int last = -1; /* class of the last mark that stays: it blocks those of its own class */
+  int last = -1; /* class of the last uncomposed mark, which blocks marks of its class */
   for (size_t i = 0; i < f->n && f->composes && f->has_starter; i++) {
     uint32_t c = f->mark[i].class > last ? composed(f->starter.c, f->mark[i].c) : 0;
     if (c) {
@@ -78,7 +77,7 @@ static bool add(forms *f, uint32_t c, int change) {
   return true;
 }
 
-enum { MAX_DECOMPOSED = 32 }; /* 18 at most, of U+FDFA */
+enum { MAX_DECOMPOSED = 32 }; /* the longest has 18: U+FDFA */
 
 lm_status lm_normalize_form(const void *step, lm_rewrite *r) {
   const lm_step *s = step;

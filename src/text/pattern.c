@@ -10,13 +10,13 @@
 #include "text/characters.h"
 
 enum {
-  MAX_PATTERN = 1 << 16,     /* bytes of an expression */
-  MAX_BACKTRACKS = 10000000, /* of one match, work.h bounds those of all */
+  MAX_PATTERN = 1 << 16,     /* longest expression, bytes */
+  MAX_BACKTRACKS = 10000000, /* limit for one match; work.h bounds the total */
   MAX_DEPTH = 1000000,
-  MAX_HEAP = 64 << 10,      /* KiB of one match */
+  MAX_HEAP = 64 << 10,      /* KiB for one match */
   JIT_STACK = 8 << 20,      /* bytes */
   MAX_COMPILED = 512 << 10, /* bytes of the compiled expression, before its machine code */
-  MAX_REPEAT = 1000,        /* of {n} */
+  MAX_REPEAT = 1000,        /* largest n in {n} */
 };
 
 struct lm_pattern {
@@ -60,7 +60,7 @@ static lm_status refuse(const char *what, const char *text) {
   return lm_fail(LM_E_ARG, "pattern '%s': %s", lm_ellipsize(text, 200), what);
 }
 
-/* PCRE2 takes \p{Han} for what is used with Han too. */
+/* True for script names: PCRE2 reads \p{Han} as Script_Extensions, so "sc:" must precede them. */
 static bool is_script(const char *name, size_t n) {
   static const char *const scripts[] = {"Arabic",    "Armenian",  "Bengali",  "Cyrillic", "Devanagari", "Ethiopic",
                                         "Georgian",  "Greek",     "Gujarati", "Han",      "Hangul",     "Hebrew",
@@ -73,9 +73,9 @@ static bool is_script(const char *name, size_t n) {
   return false;
 }
 
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" /* PCRE2's own has no marks */
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" /* PCRE2's \w lacks marks */
 
-/* A backslash and what follows it, at t[i]; returns how many bytes were read, or 0 where it is copied as it is. */
+/* Translates the escape sequence at t[i]; returns how many bytes it read, or 0 if PCRE2 takes the escape unchanged. */
 static size_t put_escape(const char *t, size_t n, size_t i, bool in_class, lm_bytes *to) {
   char c = i + 1 < n ? t[i + 1] : 0;
   const char *word = NULL;
@@ -92,7 +92,7 @@ static size_t put_escape(const char *t, size_t n, size_t i, bool in_class, lm_by
   if (c == 'v') word = "\\x{b}";
   if (c == 'Q') word = "Q";
   if (c == 'E') word = "E";
-  if (c == 'X' && !in_class) word = "(?:\\X)"; /* an item of its own, so that its work is counted */
+  if (c == 'X' && !in_class) word = "(?:\\X)"; /* a group, so that PCRE2 calls count_item for it */
   if (word) {
     lm_put(to, word, strlen(word));
     return 2;
@@ -112,7 +112,7 @@ static size_t put_escape(const char *t, size_t n, size_t i, bool in_class, lm_by
   return (size_t)(end + 1 - t) - i;
 }
 
-/* {n,m} at t[i]; returns how many bytes were read, or 0 where it is no repetition. */
+/* Translates {n,m} at t[i]; returns how many bytes it read, or 0 if that is no repetition. */
 static size_t put_repeat(const char *t, size_t i, lm_bytes *to, lm_status *status) {
   size_t at = i + 1, low = strspn(t + at, "0123456789"), high = 0;
   at += low;
@@ -131,7 +131,7 @@ static size_t put_repeat(const char *t, size_t i, lm_bytes *to, lm_status *statu
   return at + 1 - i;
 }
 
-/* (?imx) or (?imx: at t[i], where m means what PCRE2 calls s; returns how many bytes were read, or 0. */
+/* Translates (?imx) or (?imx: at t[i], where m is PCRE2's s; returns how many bytes it read, or 0. */
 static size_t put_flags(const char *t, size_t i, lm_bytes *to) {
   size_t flags = t[i + 1] == '?' ? strspn(t + i + 2, "imx-") : 0;
   if (flags == 0) return 0;
@@ -219,7 +219,7 @@ lm_status lm_pattern_regex(const char *text, size_t n, lm_pattern **out) {
   lm_pattern *p;
   lm_status status = lm_pattern_literal(text, n, &p);
   if (status != LM_OK) return status;
-  if (n == 0) lm_put(&written, "(?:)", 4); /* PCRE2 takes no NULL */
+  if (n == 0) lm_put(&written, "(?:)", 4); /* PCRE2 refuses a NULL pattern */
   status = translate(p->text, n, &written);
   if (status == LM_OK) status = compile(p->text, &written, p);
   lm_bytes_free(&written);
@@ -231,8 +231,8 @@ lm_status lm_pattern_regex(const char *text, size_t n, lm_pattern **out) {
   return status;
 }
 
-/* PCRE2 calls it before each item of the expression. What an item has read since the last one counts, and what a
- * reference may have compared. */
+/* State of count_item, which PCRE2 calls before each item of the expression. It counts the bytes read since the last
+ * call and, with back-references, those that a reference may have compared. */
 typedef struct counting {
   uint64_t *work;
   size_t at;
@@ -291,7 +291,7 @@ lm_status lm_pattern_next(const lm_pattern *p, const char *text, size_t n, uint6
     if (start > n) return LM_OK;
     lm_status status = regex_next(p, text, n, work, start, found, from, to);
     if (status != LM_OK || !*found) return status;
-    start = *to + (*to < n ? (size_t)lm_char_size(text[*to]) : 1); /* past an empty match that does not count */
+    start = *to + (*to < n ? (size_t)lm_char_size(text[*to]) : 1); /* past an empty match, should it not count */
   } while (*from == *to && *to == *at);
   *at = *to;
   return LM_OK;

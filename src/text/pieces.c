@@ -84,7 +84,7 @@ void lm_rewrite_put(lm_rewrite *r, uint32_t c, int change) {
 void lm_rewrite_keep(lm_rewrite *r, size_t n) {
   lm_aligned *to = &r->pieces->next;
   size_t at = r->at;
-  r->at += n; /* whether it fails or not: callers continue until all is read */
+  r->at += n; /* advanced even on failure, as callers loop until all is read */
   if (n == 0 || !reserve(r->pieces, to, to->n + n)) return;
   memcpy(to->text + to->n, r->text + at, n);
   memcpy(to->span + to->n, r->span + at, n * sizeof *to->span);
@@ -132,7 +132,7 @@ void lm_cut_put(lm_pieces *p, size_t from, size_t to, int32_t id) {
   p->cut[p->cuts++] = (lm_cut){(uint32_t)from, (uint32_t)to, id};
 }
 
-/* What the behavior makes of n cuts, in their place; returns how many are left. */
+/* Joins or removes the n cuts in place as `behavior` says; returns how many remain. */
 static size_t join_cuts(lm_cut *cut, size_t n, lm_behavior behavior) {
   size_t kept = 0;
   bool before = false;
@@ -142,7 +142,7 @@ static size_t join_cuts(lm_cut *cut, size_t n, lm_behavior behavior) {
     }
     return kept;
   }
-  if (behavior == LM_CUT_WITH_NEXT) { /* as with the previous one, from the end */
+  if (behavior == LM_CUT_WITH_NEXT) { /* LM_CUT_WITH_PREVIOUS, run from the end */
     size_t first = n;
     for (size_t i = n; i-- > 0;) {
       bool found = cut[i].id != 0;

@@ -1,4 +1,4 @@
-/* Special tokens around one text or two, and offsets without the spaces of byte-level tokens. */
+/* Adds special tokens around one text or two, and trims offsets of byte-level tokens by their spaces. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -31,7 +31,7 @@ void lm_count_spaces(const char *text, size_t n, size_t most, uint32_t *before, 
   }
 }
 
-/* on[0]: a single space at the beginning was put there. texts: the tokens' own, and the one behind it. */
+/* Trims offsets by spaces; on[0]: not by one added leading space. texts: the tokens' own, that of `second` tokens. */
 static void trim_offsets(const lm_tokenizer *t, const lm_step *s, const char *const *texts, lm_tokens *tokens) {
   for (size_t i = 0; i < tokens->n; i++) {
     lm_token *token = &tokens->item[i];
@@ -62,7 +62,7 @@ static void set_type(lm_tokens *tokens, int32_t type_id) {
   for (size_t i = 0; i < tokens->n; i++) tokens->item[i].type_id = type_id;
 }
 
-/* The parts become one: the first of them. */
+/* Arranges both parts and the special tokens by the template, as the new part[0]. */
 static lm_status fill_template(const lm_step *s, lm_tokens part[2], bool pair, bool special, lm_tokens *made) {
   const lm_template *parts = pair ? s->pair : s->single;
   made->n = 0;
@@ -88,7 +88,7 @@ lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_t
                           lm_tokens *out) {
   lm_tokens made = {0};
   lm_status status = LM_OK;
-  bool filled = false; /* one template is all there may be */
+  bool filled = false; /* at most one template applies */
   for (size_t i = 0; i < t->post_processors.n; i++) {
     const lm_step *s = &t->post_processors.item[i];
     if ((s->kind == LM_POST_BYTE_LEVEL || s->kind == LM_POST_ROBERTA) && s->on[1]) {

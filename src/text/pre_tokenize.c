@@ -4,7 +4,7 @@
 
 typedef bool (*char_test)(uint32_t c);
 
-/* Each character that the test takes is looked for. */
+/* Cuts around each character for which test returns true: the matches of the pre-tokenizer. */
 static lm_status cut_at(lm_pieces *p, const char *text, size_t n, char_test test) {
   size_t from = 0;
   for (size_t i = 0; i < n;) {
@@ -30,9 +30,9 @@ CUTTER(cut_spaces, lm_char_is_space)
 CUTTER(cut_punctuation, lm_char_is_punctuation)
 CUTTER(cut_digits, lm_char_is_numeric)
 
-/* \w+ or [^\w\s]+ */
+/* Cuts by \w+|[^\w\s]+, where spaces are the matches. */
 static lm_status cut_words(const void *step, lm_pieces *p, const char *text, size_t n) {
-  int before = 0; /* 1: a word, 2: neither word nor space */
+  int before = 0; /* 0: spaces, 1: a word, 2: other characters */
   size_t from = 0;
   (void)step;
   for (size_t i = 0; i < n;) {
@@ -100,12 +100,12 @@ lm_status lm_pre_tokenize(const lm_step *s, lm_pieces *p) {
     case LM_PRE_BERT:
       status = lm_pieces_cut(p, cut_spaces, s, LM_CUT_REMOVED, false);
       return status == LM_OK ? lm_pieces_cut(p, cut_punctuation, s, LM_CUT_ISOLATED, false) : status;
-    case LM_PRE_BYTE_LEVEL: /* on: prefix space, trim offsets, cut by the expression */
+    case LM_PRE_BYTE_LEVEL: /* on[0 .. 2]: prefix space, trim offsets, cut by the pattern */
       status = s->on[0] ? lm_pieces_rewrite(p, prefix_space, s) : LM_OK;
       if (status == LM_OK && s->on[2]) status = lm_pieces_cut(p, cut_pattern, s, LM_CUT_ISOLATED, false);
       return status == LM_OK ? lm_pieces_rewrite(p, lm_bytes_as_characters, s) : status;
     case LM_PRE_DELIMITER: return lm_pieces_cut(p, cut_pattern, s, LM_CUT_REMOVED, false);
-    case LM_PRE_METASPACE: /* on[0]: cut */
+    case LM_PRE_METASPACE: /* on[0]: cut at the metaspaces */
       status = lm_pieces_rewrite(p, metaspace, s);
       return status == LM_OK && s->on[0] ? lm_pieces_cut(p, cut_pattern, s, LM_CUT_WITH_NEXT, false) : status;
     case LM_PRE_WHITESPACE: return lm_pieces_cut(p, cut_words, s, LM_CUT_REMOVED, false);

@@ -1,10 +1,10 @@
-/* One normalizer, pre-tokenizer, post-processor or decoder of a tokenizer, as it stands in tokenizer.json. */
+/* Describes one normalizer, pre-tokenizer, post-processor or decoder of a tokenizer.json. */
 #pragma once
 
 #include "text/pattern.h"
 #include "text/pieces.h"
 
-/* Each kind of step, the part of tokenizer.json that it is in, and its name there. */
+/* Lists each kind of step, its section of tokenizer.json and its name there. */
 #define LM_STEP_KINDS(X)                                         \
   X(LM_NORM_BERT, "normalizer", "BertNormalizer")                \
   X(LM_NORM_STRIP, "normalizer", "Strip")                        \
@@ -47,11 +47,11 @@ typedef enum lm_step_kind {
 #define X(kind, ...) kind,
   LM_STEP_KINDS(X)
 #undef X
-      LM_STEP_NONE /* does nothing; the number of the others */
+      LM_STEP_NONE /* no operation; also the number of kinds */
 } lm_step_kind;
 
-typedef struct lm_template { /* what a sequence or a pair becomes, one after the other */
-  int sequence;              /* 0 or 1; -1: a token */
+typedef struct lm_template { /* one element of a template for a text or a pair */
+  int sequence;              /* 0: the text, 1: the pair, -1: token `id` */
   int32_t id, type_id;
 } lm_template;
 
@@ -60,28 +60,28 @@ typedef enum lm_prepend { LM_PREPEND_ALWAYS, LM_PREPEND_FIRST, LM_PREPEND_NEVER 
 typedef struct lm_step {
   lm_step_kind kind;
   lm_string text, word; /* content, prefix, replacement, …; CTC's delimiter */
-  lm_pattern *pattern;  /* of Split and Replace; the regular expression or the space of the others */
+  lm_pattern *pattern;  /* for Split, Replace and the steps that cut by a fixed pattern */
   lm_behavior behavior;
   lm_prepend prepend;
-  /* Two numbers and four switches, which mean what lua/luminary/text/tokenizer_json.lua says of each kind. */
+  /* Two numbers and four switches; lua/luminary/text/tokenizer_json.lua says what they mean for each kind. */
   int32_t first, second;
   bool on[4];
-  uint32_t *units; /* Precompiled: the double array, and in `text` what it points to */
+  uint32_t *units; /* Precompiled's double array, whose values are byte positions in `text` */
   size_t nunits;
-  lm_template *single, *pair; /* of post-processors */
+  lm_template *single, *pair; /* for post-processors */
   size_t nsingle, npair;
 } lm_step;
 
 void lm_step_free(lm_step *s);
-/* normalize_charsmap.c: of n bytes of base64; of none the step does nothing. */
+/* Reads a precompiled_charsmap from n bytes of base64 (normalize_charsmap.c); empty, it makes the step a no-op. */
 LM_API lm_status lm_step_set_charsmap(lm_step *s, const char *base64, size_t n);
 
 lm_status lm_normalize(const lm_step *s, lm_pieces *p);
 lm_status lm_pre_tokenize(const lm_step *s, lm_pieces *p);
 
-/* normalize_forms.c: NFC, NFD, NFKC, NFKD. */
+/* Applies NFC, NFD, NFKC or NFKD to a piece (normalize_forms.c). */
 lm_status lm_normalize_form(const void *step, lm_rewrite *r);
-/* normalize_charsmap.c: SentencePiece's rules. */
+/* Applies SentencePiece's precompiled rules to a piece (normalize_charsmap.c). */
 lm_status lm_normalize_charsmap(const void *step, lm_rewrite *r);
-/* Characters for bytes. */
+/* Replaces each byte of a piece by its GPT-2 character (lm_char_of_byte). */
 lm_status lm_bytes_as_characters(const void *step, lm_rewrite *r);

@@ -40,7 +40,7 @@ static bool put(lm_tokens *out, lm_token token) {
   return true;
 }
 
-/* Whether spaces at the ends of added tokens matter. */
+/* True if a post-processor excludes leading and trailing spaces from the tokens' offsets. */
 static bool trims(const lm_tokenizer *t) {
   for (size_t i = 0; i < t->post_processors.n; i++) {
     const lm_step *s = &t->post_processors.item[i];
@@ -103,7 +103,7 @@ static lm_status encode_one(lm_tokenizer *t, const char *name, const char *text,
       NEED(tokenize_piece(t, piece, (int32_t)i, type_id, out));
     }
   }
-  for (size_t i = 0; i < out->n; i++) { /* what a model adds to a word has no place there */
+  for (size_t i = 0; i < out->n; i++) { /* clips offsets: prefixes and suffixes of the model are not in the text */
     if (out->item[i].to > n) out->item[i].to = (uint32_t)n;
     if (out->item[i].from > out->item[i].to) out->item[i].from = out->item[i].to;
   }
@@ -116,7 +116,7 @@ static void shorten(lm_tokens *tokens, size_t n, bool left) {
   tokens->n = n;
 }
 
-/* The longest first: both shares are as even as they can be. */
+/* Splits `most` tokens between two texts by longest_first: the longer text is shortened until both are equal. */
 static void shares(size_t a, size_t b, size_t most, size_t *first, size_t *second) {
   size_t less = a < b ? a : b, more = a < b ? b : a;
   more = less > most || less > most - less ? less : most - less;
@@ -128,7 +128,7 @@ static void shares(size_t a, size_t b, size_t most, size_t *first, size_t *secon
   *second = a <= b ? more : less;
 }
 
-/* To `most` tokens, without the `added` ones. */
+/* Shortens the parts to `most` tokens in all; `added` special tokens, not in `most`, count only in messages. */
 static lm_status truncate(const lm_truncation *how, size_t most, size_t added, lm_tokens part[2], bool pair) {
   static const char *const names[] = {"longest_first", "only_first", "only_second"};
   size_t total = part[0].n + part[1].n, first, second;

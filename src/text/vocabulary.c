@@ -104,7 +104,7 @@ static bool grow_nodes(lm_trie *t, size_t n) {
   return true;
 }
 
-/* A base with room for all children; returns -1 when out of memory. Below *hint little is free. */
+/* Returns a base with free nodes for all children, or -1 if out of memory. Few nodes below *hint are free. */
 static int64_t find_base(lm_trie *t, const unsigned char *child, int children, size_t *hint) {
   while (*hint < t->n && t->node[*hint].check != FREE) ++*hint;
   size_t base = t->n, at = *hint > child[0] ? *hint : child[0];
@@ -126,7 +126,7 @@ static int64_t find_base(lm_trie *t, const unsigned char *child, int children, s
   return grow_nodes(t, base + 256) ? (int64_t)base : -1;
 }
 
-typedef struct lm_branch { /* keys from..to agree on `depth` bytes */
+typedef struct lm_branch { /* keys from .. to - 1 agree on `depth` bytes */
   int32_t node;
   size_t from, to, depth;
 } lm_branch;
@@ -146,7 +146,7 @@ lm_status lm_trie_build(lm_trie *t, lm_trie_key *keys, size_t n) {
       b.from++;
     }
     if (b.from == b.to) {
-      t->node[b.node].base = INT32_MAX; /* no children */
+      t->node[b.node].base = INT32_MAX; /* a leaf */
       continue;
     }
     unsigned char child[256];

@@ -1,17 +1,17 @@
---- Writes what the entries of src/op/entries/ops.lua and its families become in C and CUDA:
+--- Writes C and CUDA code from the entries of src/op/entries/ops.lua and its families:
 ---
----   luajit src/op/entries/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
+---   luajit src/op/entries/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder for the output
 ---
 --- op_entries.h          choices, argument structs, ids of ops and of kernels, run functions (part of op/op.h)
 --- op_entries.c          descriptors, defaults, names
---- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and what C composites are
---- op_calls.c            those, what calls need, forms and formulas, and the table of these
+--- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and prototypes of C composites
+--- op_calls.c            those calls, checks of calls (`needs`), forms and formulas, and their table
 --- op_rules.c            the gradients as functions over tensors, and their table
---- op_operands.c         ops that declare their operands: checks, layouts, results, the call of the slot
+--- op_operands.c         ops that declare their operands: checks, layouts, results, the call of the kernel
 --- pointwise_scalars.h       for C and CUDA: one element of each elementwise op and of each fused gradient
 --- pointwise_loops_of.inc    the CPU's loops over them, included for each compute type
 --- pointwise_table.inc       the CUDA backend's tables of launchers
---- pointwise_rows.cuh, pointwise_launchers.h, pointwise_f32.inc, …      what the CUDA kernels are made with
+--- pointwise_rows.cuh, pointwise_launchers.h, pointwise_f32.inc, …      sources of the CUDA kernels
 local source, out = arg[1], arg[2]
 for _, folder in ipairs {"/lua", "/src/codegen", "/src/op/entries"} do
   package.path = source .. folder .. "/?.lua;" .. package.path
@@ -23,8 +23,8 @@ local map, fill = text.map, text.fill
 
 -- ---- arguments
 
--- What each kind is: its LM_ARG_, its type in C, and what a formula sees (`of`). `bare` is what the argument struct
--- holds where nothing was given, `number` the same for the descriptor.
+-- Kinds of arguments: the LM_ARG_ id, the C type, and the kind in formulas (`of`). `bare` is the value in the argument
+-- struct if the argument is left out, `number` the same for the descriptor.
 local kinds = {
   ["tensor"] = {id = "T", c = "lm_tensor *", of = "tensor", bare = "NULL"},
   ["tensor?"] = {id = "T_OPT", c = "lm_tensor *", of = "tensor", bare = "NULL", optional = true},
@@ -57,7 +57,7 @@ end
 
 local words = {inf = "INFINITY", ["-inf"] = "-INFINITY", nan = "NAN", ["true"] = "1", ["false"] = "0"}
 
--- "stride: pair = 1" as a table: its kind, and its default in C for the struct and as the descriptor's number.
+-- Parses "stride: pair = 1" into a table: its kind, and its default in C for the struct and as the descriptor's number.
 local function argument_of(entry, row)
   local name, rest = row:match("^([%a_][%w_]*)(.*)$")
   if not name then fail(entry, "argument '%s': 'name', 'name: kind' or 'name = default' expected", row) end
@@ -93,7 +93,7 @@ local op_kinds = {view = "VIEW", write = "WRITE", new = "NEW", composite = "COMP
 local casts = {lower = true, keep = true, keep_result = true, keep_gpu = true, banned_gpu = true, widest = true}
 local classes = {float = "FLOAT", bool = "BOOL", number = "NUMBER"}
 
--- Ops, then families, which have ids, argument structs and descriptors too.
+-- Ops, then families, which also have ids, argument structs and descriptors.
 local slots = {unpack(list)}
 for _, entry in ipairs(list.families) do
   if list[entry.name] then fail(entry, "is an op, too") end
@@ -152,7 +152,7 @@ for i, entry in ipairs(slots) do
   if entry.integral_arg and not (entry.args[entry.integral_arg] or {}).number_position then
     fail(entry, "integral_arg: %s is no number of it", entry.integral_arg)
   end
-  if entry.elementwise then -- the core relies on it
+  if entry.elementwise then -- the core relies on this order
     local order, last = {tensor = 1, number = 2}, 1
     for _, a in ipairs(entry.args) do
       local place = (a.place or a.number_position) and order[a.is.of] or 3
@@ -163,7 +163,7 @@ for i, entry in ipairs(slots) do
   end
 end
 
--- The gradients of an entry, in the order of the arguments that they are for.
+-- Returns the gradients of an entry, in the order of their arguments.
 local function rows_of(entry)
   local rows = {}
   for names, given in pairs(type(entry.grad) == "table" and entry.grad or {}) do
@@ -275,7 +275,7 @@ end
 
 local function quoted(s) return '"' .. s:gsub('[\\"]', "\\%0") .. '"' end
 
--- Some tensor arguments as bits.
+-- Returns the named tensor arguments as bits.
 local function bits(entry, names)
   local sum = 0
   for _, name in pairs(names) do
@@ -284,7 +284,7 @@ local function bits(entry, names)
   return sum
 end
 
--- The tensors that have a gradient, in their order: a C string, or NULL where those of the ops that it is made of have.
+-- Returns the tensors that have a gradient, in order, as a C string; NULL for those of the ops it is composed of.
 local function grads(entry)
   if (entry.c_kind == "COMP" or entry.formula) and type(entry.grad) ~= "table" or entry.grad == "formula" then
     return "NULL"

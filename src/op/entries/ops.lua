@@ -1,104 +1,104 @@
---- Every op, once. The build writes from here what C needs of it: argument structs, descriptors, scalar functions and
---- loops for the CPU, rows for CUDA, gradients, calls for formulas (op/entries/generate.lua says which file is what).
+--- Defines every op once. From here the build writes argument structs, descriptors, scalar functions and loops for the
+--- CPU, rows for CUDA, gradients and calls for formulas; op/entries/generate.lua lists the files.
 ---
---- An entry begins with its arguments in their order, those that may also stand by position first, in `options` those
---- that only a name returns. "name", "name: kind", "name: kind = default"; a ? makes it one that may be left out:
+--- An entry begins with its arguments in order: first those that may be passed by position, then in `options` those
+--- passed by name only. The forms are "name", "name: kind" and "name: kind = default"; a ? makes an argument optional:
 ---
----   x               a tensor; weight? or nothing        lm_tensor *, NULL where it is left out
+---   x               a tensor; weight? or nothing        lm_tensor *, NULL if left out
 ---   m: mask         a tensor of bool                    lm_tensor *
 ---   other: scalar   a tensor or a number (made 0-d)     lm_tensor *
 ---   xs: tensors     a list of tensors; "tensors or nil" may have holes       lm_list
----   p: number       double; number?: NaN where it is left out, which is refused where it is given
----   k: int          int64_t; int?: LM_NO_INT where it is left out
+---   p: number       double; number?: NaN if left out, so NaN cannot be passed
+---   k: int          int64_t; int?: LM_NO_INT if left out
 ---   b = false       bool                                s: pair   int64_t[2], of a number or a pair; pair?: LM_NO_INT
 ---   p: padding      as a pair, or "valid" (0) or "same" (both LM_PAD_SAME)
----   d: dim          int64_t from 0; dim?: LM_NO_DIM     d: dims?  lm_ints; n = -1 where they are left out
+---   d: dim          int64_t from 0; dim?: LM_NO_DIM     d: dims?  lm_ints; n = -1 if left out
 ---   s: size         lm_ints, of numbers or one table    p: pads         lm_pads, twice as many
 ---   dtype: dtype?, device: device?    LM_NO_DTYPE, LM_NO_DEVICE
 ---   m: reduction = mean    int, one of a choice's names    g: generator?    lm_generator *, NULL: the device's default
 ---
---- kind        left out: lm_op_<name> in op/, or written from `operands`, checks and allocates, the backend's slot
----             computes; with `elementwise` or `formula` nothing else is needed. "view": shares x's storage, no kernel.
----             "write": writes into its first tensor and returns it; counted as an in-place write. "new": makes a
----             tensor from no tensor. "composite": made of other ops, by lm_composite_<name> in autograd/ where a
----             formula does not do.
---- kernel      a call of a family: the op is that, under its own name, by the family's function and slot
---- results     tensors that a caller sees, if not one; `hidden` more that only the gradient sees. With `operands` the
----             list of both
---- operands    what tensors must be; then lm_op_<name> is written, and only a kernel is needed. See below
---- zeros       with operands: a condition under which results are 0 and the slot is not called
---- host        with operands: the CPU computes where the device has no kernel
---- compute     with operands: lm_compute_<this>(frame, args) instead of the slot
---- elementwise the value of one element. Tensors come first among the arguments, then numbers. Functions and other
----             ops of one element may be called; both sides of ? : && || are computed, so that loops vectorize. NaN
----             comes through wherever PyTorch's does. `name_` writes in place.
+--- kind        left out: lm_op_<name>, in op/ or written from `operands`, checks and allocates, and a backend's kernel
+---             computes; `elementwise` or `formula` replaces both. "view": shares x's storage, has no kernel.
+---             "write": writes into its first tensor and returns it; counts as an in-place write. "new": makes a
+---             tensor from no tensor. "composite": composed of other ops, by lm_composite_<name> in autograd/ if a
+---             formula cannot express it.
+--- kernel      a call of a family, whose function and kernel run the op under the op's own name
+--- results     number of tensors that a caller sees, 1 by default; `hidden` more are for the gradient only. With
+---             `operands` the list of both
+--- operands    requirements on tensors, from which lm_op_<name> is written; only a kernel is needed then. See below
+--- zeros       with operands: a condition under which results are 0 and the kernel is not called
+--- host        with operands: the CPU computes if the device has no kernel
+--- compute     with operands: lm_compute_<this>(frame, args) replaces the kernel
+--- elementwise the value of one element. Tensors come first among the arguments, then numbers. It may call functions
+---             and other ops of one element; both sides of ? : && || are computed, so that loops vectorize. NaN
+---             propagates wherever it does in PyTorch. `name_` writes in place.
 --- formula     the op as a formula of others, or lines of "name = formula" and then one formula for each result
---- needs       {condition, message} rows, checked at each call: an error where the condition is false, or with
----             `warn = true` a warning. {x} in a message is x's sizes, {p} a number; any formula may stand there
---- forms       calls that are those of other ops: `when` a condition holds, a formula or its lines, and its own
----             `needs`. The last op of it works in place where the call does
+--- needs       {condition, message} rows, checked at each call: an error if the condition is false, or with
+---             `warn = true` a warning. In a message {x} is x's sizes, {p} a number; any formula is allowed
+--- forms       calls that become calls of other ops: `when`, a condition, with a formula or its lines, and its own
+---             `needs`. The formula's last op works in place if the call does
 --- result_dtype  dtypes of an elementwise op. "float": integers become floating; "bool": tests; "number": bool becomes
----             int64; an argument's name: that one's; left out: what the inputs (masks apart) have in common
---- takes       "integers": of an elementwise op, which may have & | ^ ~ << >> then: an error for floating inputs
---- divisor_arg  the argument that may not be 0 among integers
---- integral_arg  the number that must be integral among integers
---- bool        what to use for bool, where the op is not defined for it
---- writes      arguments that change beside the results; `when` that argument is true
---- grad        for each tensor argument that may require a gradient its formula, so that double backward and every
----             backend come for free; recording for another one is an error. g is the gradient of the result (g1 of the
----             second), y the result (y1, y2 those after it, hidden ones too), nil an undefined (zero) gradient, which
----             every op passes on, size_of(x) the sizes of x, is_transposed(x) whether the columns of that matrix are
----             dense, as its gradient's must be then, given(x) whether an optional x was there. Of an
----             elementwise op a formula of such ops is one fused kernel too. For several arguments, "x, weight": one
----             call has all of their gradients as results. For a list: of its tensor number `at`. What a formula
----             touches is saved for it. more: a second gradient of the result on a GPU, or nil, which such a formula
----             adds to g by itself; else backward has added it. "none": there is none. "formula": for an op with a
----             kernel and a formula, recorded as the ops of that. A `formula` alone is recorded as its ops, with `grad`
----             as one op.
----             The engine sums to the argument's shape what broadcasting had expanded, casts to its dtype, and checks
----             versions. Formulas are PyTorch's (tools/autograd/derivatives.yaml) also where the gradient is a matter
----             of choice: ties, 0 and NaN.
---- autocast    what floating inputs (float64 apart) become, as in PyTorch: "lower": the autocast dtype; "keep":
----             float32; "keep_result": nothing, but the result is float32 (in_kept_dtype and in_result_dtype_of of
----             formulas); "keep_gpu": float32 but on the CPU, where PyTorch's kernels compute low dtypes in float32
----             anyway; "banned_gpu": an error but on the CPU, there float32; "widest": the widest among them; left out:
----             nothing (elementwise ops promote by themselves)
---- internal    there for functions of the library to be made of: lists of what there is leave it out
+---             int64; an argument's name: its dtype; left out: the common dtype of the inputs except masks
+--- takes       "integers": an elementwise op that refuses floating inputs, and may use & | ^ ~ << >>
+--- divisor_arg  the argument that must not be 0 for integers
+--- integral_arg  the number that must be integral for integers
+--- bool        advice in the error for bool, if the op is not defined for it
+--- writes      arguments that are written beside the results; `when`: only if that argument is true
+--- grad        a formula for each tensor argument that may require a gradient, so that double backward and every
+---             backend need no more code; recording for another argument is an error. In it g is the gradient of the
+---             result (g1 of the second), y the result (y1, y2 those after it, hidden ones too), nil an undefined
+---             (zero) gradient, which every op passes on, size_of(x) the sizes of x, is_transposed(x) true if that
+---             matrix has dense columns, as its gradient then must, given(x) true if an optional x was passed. For an
+---             elementwise op a formula of such ops is also one fused kernel. For several arguments, "x, weight": one
+---             call has all of their gradients as results. For a list: the gradient of its tensor number `at`. Tensors
+---             that a formula uses are saved for it. more: a second gradient of the result on a GPU, or nil, which the
+---             formula adds to g itself; otherwise backward has added it. "none": no gradient. "formula": for an op
+---             with a kernel and a formula, recorded as the ops of the formula. A `formula` alone is recorded as its
+---             ops, with `grad` as one op.
+---             The engine sums a gradient to the argument's shape if that was broadcast, casts it to its dtype, and
+---             checks versions. Formulas are PyTorch's (tools/autograd/derivatives.yaml), also where the gradient is a
+---             convention: ties, 0 and NaN.
+--- autocast    casts of floating inputs (except float64), as in PyTorch: "lower": to the autocast dtype; "keep":
+---             to float32; "keep_result": none, but the result is float32 (in_kept_dtype and in_result_dtype_of in
+---             formulas); "keep_gpu": to float32 except on the CPU, where PyTorch's kernels compute low dtypes in
+---             float32 anyway; "banned_gpu": an error except on the CPU, there to float32; "widest": to the widest of
+---             them; left out: none (elementwise ops promote by themselves)
+--- internal    true for ops that only the library's functions use: lists of ops leave them out
 ---
---- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0; tensors and
---- numbers may be calculated with, a @ b is a product of matrices, x.T transposes them, and ? : is `where` of tensors
---- and a choice by numbers. [1, 2] is a list of sizes, dims or tensors; size_of(x)[1] an entry from 1, or [-1] from
---- the end; reduction == 'mean' asks for a choice. What is no op is a function of autograd/formulas.h: given(weight),
+--- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0. Tensors and
+--- numbers have arithmetic operators, a @ b is a matrix product, x.T transposes matrices, ? : is `where` for tensors
+--- and a choice for numbers. [1, 2] is a list of sizes, dims or tensors; size_of(x)[1] an entry from 1, or [-1] from
+--- the end; reduction == 'mean' compares a choice. Other names are functions of autograd/formulas.h: given(weight),
 --- ndim_of(x), is_float(x), reduced(loss, reduction), …
 ---
 --- Operands are checked, and bind names of sizes, in the order of their list. "x: [N, C, H, W] float preserve" is an
 --- argument, its shape and words. Arguments of kind size have shapes alone. A number has bounds: "at least 1",
---- "above 0", "from 1 to C", "a number". A row "name(…)" is a check at that point, lm_check_name(op, …) of
---- op/operand_checks.h, for what shapes do not say; a name that nothing has bound (OH, at...) it computes, and &name it
---- may replace.
+--- "above 0", "from 1 to C", "a number". A row "name(…)" calls at that point lm_check_name(op, …) of
+--- op/operand_checks.h, for conditions that shapes do not express; it computes unbound names (OH, at...), and may
+--- replace &name.
 ---
----   [N, C]          sizes; a name that is bound must be equal. C+ is at least 1, 1|N is 1 or N, N? a batch dim that
----                   may be left out, in results too; 5, 2 * n or an argument is that size
+---   [N, C]          sizes; a bound name must be equal. C+ is at least 1, 1|N is 1 or N, N? a batch dim that may be
+---                   left out, in results too; 5, 2 * n or an argument is that size
 ---   [N, at..., D]   at is any number of sizes; [...] without a name; [*, m, n] batches that broadcast: operands are
----                   expanded to what all of them make together
+---                   expanded to the common batch
 ---   float           floating; real: float32 or float64; matrix: real, not too large; not_bool; float_or_int;
 ---                   float_or_int64; index: integers, which become int64 that nobody else writes to
----   of x, int64     x's dtype, or that one; stat of x: that of statistics, float64 for float64 and else float32;
+---   of x, int64     x's dtype, or that one; stat of x: that of statistics, float64 for float64, otherwise float32;
 ---                   of x or stat of x: either
 ---   like x          sizes, dtype and layout of x
----   preserve        contiguous or channels-last; dense: without gaps; strided: as it is; private: contiguous, and
----                   nobody else writes to it; as x: in x's format; layout(f): by lm_layout_f; else contiguous
----   in float32      converted to that dtype, or by lm_f_dtype(x) of `in f(x)`; results are converted from it
----   flat rows       as the slot gets it: [numel], or a matrix of the last dim
+---   preserve        contiguous or channels-last; dense: without gaps; strided: unchanged; private: contiguous, and
+---                   nobody else writes to it; as x: in x's format; layout(f): by lm_layout_f; default: contiguous
+---   in float32      converted to that dtype, or by lm_f_dtype(x) for `in f(x)`; results are converted from it
+---   flat rows       the view that the kernel gets: [numel], or a matrix of the last dim
 ---   on_host         a CPU tensor on every device
 ---
---- Results: "y: [N, K] of x", with `as`, `in`, `rows`, `like` as above. as f(x): in lm_f_format(x); near x: laid out
---- like x where that has the same sizes; columns: column-major matrices, columns(c) where c is true. "… if c" is NULL
---- elsewhere, "… if c else [0]" has those sizes there.
+--- Results: "y: [N, K] of x", with `as`, `in`, `rows`, `like` as above. as f(x): in lm_f_format(x); near x: in x's
+--- layout if sizes are equal; columns: column-major matrices, columns(c) if c is true. "… if c" is NULL if c is false,
+--- "… if c else [0]" has those sizes then.
 ---
---- A family is what several ops have in common: the arguments of lm_op_<family>(op, args, out), which checks and
---- allocates for the op that is called, and of one slot of the backend. It is no op itself. Its `results` are the
---- slot's, its `writes` arguments that the slot changes beside them; with `operands` that function is written too.
+--- A family is the common part of several ops: the arguments of lm_op_<family>(op, args, out), which checks and
+--- allocates for the op that is called, and of one kernel of the backend. It is no op itself. Its `results` are the
+--- kernel's, its `writes` the arguments that the kernel writes besides; with `operands` that function is written too.
 ---
 --- Shapes in help: N batch, C channels, H, W.
 local entries = require "luminary.base.entry_reader"
@@ -117,7 +117,7 @@ local families, family = entries.of("family", {
 })
 list.families = families
 
---- Names that stand for the numbers 0, 1, …, and C's names for those.
+--- Names of the numbers 0, 1, …, and C's names for those.
 list.choices = {
   reduction = {"none", "mean", "sum", enum = {"LM_NONE", "LM_MEAN", "LM_SUM"}},
   divergence_reduction = {"none", "mean", "sum", "batchmean"},
@@ -150,7 +150,7 @@ list.choices = {
   grid_padding = {"zeros", "border", "reflection"},
   scatter_writing = {"replace", "add", "multiply"},
   scatter_reduction = {"sum", "prod", "mean", "amax", "amin"},
-  fold = { -- its first are those of scatter_reduction
+  fold = { -- begins with scatter_reduction
     "sum", "prod", "mean", "amax", "amin", "replace",
     enum = {"LM_FOLD_SUM", "LM_FOLD_PROD", "LM_FOLD_MEAN", "LM_FOLD_AMAX", "LM_FOLD_AMIN", "LM_FOLD_REPLACE"},
   },
@@ -176,7 +176,7 @@ for _, name in ipairs {
   assert(loadfile(("%s/families/%s.lua"):format(here, name)))(op, family)
 end
 
---- Names that stand for several ops, by what is given: the first, or that for a `number` or a `tensor` in the second
+--- Names for several ops: the first, or that for a `number` or a `tensor` as second argument; or with a true `option`.
 --- place; or with an `option` that is true.
 list.overloads = {
   max = {"amax", number = "max_dim", tensor = "maximum"},

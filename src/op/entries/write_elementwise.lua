@@ -1,5 +1,5 @@
---- The elementwise part of op/entries/generate.lua: forward formulas and fused gradients, for the CPU and for CUDA.
-local functions = { -- of one element: those who include pointwise_scalars.h define them in capitals
+--- Writes C and CUDA code of elementwise ops: forward formulas and fused gradients.
+local functions = { -- functions of one element; files that include pointwise_scalars.h define them as macros
   exp = true, expm1 = true, log = true, log1p = true, sqrt = true, sin = true, cos = true, tanh = true, erf = true,
   pow = true, abs = true, floor = true, ceil = true, round = true, trunc = true, floor_divide = true,
   trunc_divide = true, remainder = true, isnan = true, exp2 = true, log2 = true, log10 = true, tan = true, asin = true,
@@ -8,8 +8,8 @@ local functions = { -- of one element: those who include pointwise_scalars.h def
   igamma = true, igammac = true, gamma_slope = true, shift_left = true, shift_right = true,
 }
 
--- What a formula's result is in loops of a narrow integer type, whose arithmetic is C's int: "exact" is the number
--- itself, "wraps" one that comes to the same when it is stored, nil may be another. These are of exact arguments.
+-- Exactness of a function in loops of a narrow integer type, whose arithmetic is C's int: "exact" is the number itself,
+-- "wraps" is equal once stored, nil may differ. For exact arguments.
 local narrow_functions = {
   floor = "exact", ceil = "exact", round = "exact", trunc = "exact", isnan = "exact", remainder = "exact",
   fmod = "exact", abs = "wraps", floor_divide = "wraps", trunc_divide = "wraps", shift_left = "wraps",
@@ -21,7 +21,7 @@ local compares = {
   ["!"] = true,
 }
 
--- Those whose result is exact by a few instructions where the quotient is no large number.
+-- Functions whose result is exact in a few instructions unless the quotient is large.
 local near = {fmod = true, remainder = true, floor_divide = true}
 
 local bitwise = {["&"] = true, ["|"] = true, ["^"] = true, ["~"] = true, ["<<"] = true, [">>"] = true}
@@ -31,7 +31,7 @@ return function(context)
   local list, text, formula, fail = context.list, context.text, context.formula, context.fail
   local map, fill = text.map, text.fill
 
-  -- The C of a formula over numbers. `reads` gets the names it has.
+  -- Returns a formula over numbers as C. `reads` collects its names.
   local function scalar(entry, label, tree, reads)
     local function leaf(part, show)
       if part[1] == "name" then
@@ -84,7 +84,7 @@ return function(context)
     return other and other.elementwise and in_narrow(formula.read(other.elementwise)) or nil
   end
 
-  -- What a fused gradient may read, in this order, and its bit in lm_row.reads.
+  -- Returns the inputs that a fused gradient may read, in this order, each with its bit in lm_row.reads.
   local function inputs(entry)
     local found = {{name = "g", bit = 0}}
     for _, a in ipairs(entry.tensors) do found[#found + 1] = {name = a.name, bit = a.place} end
@@ -92,7 +92,7 @@ return function(context)
     return found
   end
 
-  -- A kernel: what it is called, its formula in C, the tensors and the numbers that it reads.
+  -- Kernels: name, formula in C, tensors and numbers read.
   local forwards, gradients = {}, {}
   for _, entry in ipairs(list) do
     if entry.elementwise then
@@ -153,7 +153,7 @@ return function(context)
     end
   end
 
-  -- Those of any compute type first, then those of integers, then those of float and double alone.
+  -- Kernels of any compute type first, then those of integers, then those of float and double alone.
   local in_order = {}
   for _, fits in ipairs {
     function(kernel) return not kernel.real and not kernel.integers and kernel.narrow end,
@@ -176,7 +176,7 @@ return function(context)
   local function of(kernel) return (kernel.bits and "lm_of_grad_" or "lm_of_") .. kernel.name end
   local function short(kernel) return (kernel.bits and "grad_" or "") .. kernel.name end
 
-  -- Lines for each kernel, those of only some compute types between #if of LM_REAL, LM_WHOLE or LM_NARROW and #endif.
+  -- Return each kernel's lines, those of some compute types between #if of LM_REAL, LM_WHOLE or LM_NARROW and #endif.
   local function guard_of(kernel)
     if kernel.real then return "#ifdef LM_REAL" end
     if kernel.integers and kernel.narrow then return "#ifdef LM_WHOLE" end
@@ -209,7 +209,7 @@ return function(context)
       local parameters = {}
       for i, name in ipairs(kernel.tensors) do parameters[i] = "num " .. name end
       for _, a in ipairs(kernel.numbers) do parameters[#parameters + 1] = "num " .. a.name end
-      return { -- a comment, not #line: the kernels need no compiling because an entry has moved
+      return { -- a comment, not #line: moving an entry must not recompile kernels
         "", ("/* op %s, %s: %s */"):format(kernel.entry.name, kernel.label, kernel.text),
         ("LM_ELEMENT num %s(%s) {"):format(of(kernel), table.concat(parameters, ", ")),
         ("  return (num)(%s);"):format(kernel.c), "}",
@@ -245,7 +245,7 @@ return function(context)
       end
       lines[#lines + 1] = "  num *result_ = out_;"
       lines[#lines + 1] = "  n_ &= -(int64_t)LM_LANES;"
-      -- A factor of 1, its default: narrow integers have no product of vectors.
+      -- A factor of 1, its default: narrow integers have no vector product.
       local factor = kernel.narrow and #kernel.numbers == 1 and tonumber(kernel.numbers[1].number) == 1
       if factor then
         local with_one = map(values, function(value) return value == kernel.numbers[1].name and "1" or value end)
@@ -303,7 +303,7 @@ return function(context)
       local values = {}
       for i = 1, #kernel.tensors do values[i] = ("in_[%d]"):format(i - 1) end
       for _, a in ipairs(kernel.numbers) do values[#values + 1] = ("p_.of[%d]"):format(a.number_position) end
-      local divides = not kernel.bits and kernel.entry.divisor_arg -- among integers, where 1 / 2 is 0
+      local divides = not kernel.bits and kernel.entry.divisor_arg -- for integers, where 1 / 2 is 0
       body[#body + 1] = fill([[
 
 template <class num>

@@ -1,5 +1,5 @@
---- The part of op/entries/generate.lua for autograd/: ops as calls within expressions, and what is made of those:
---- gradients, composites, forms and what a call needs.
+--- Writes the C code of autograd/: ops as calls within expressions, and from those gradients, composites, forms and
+--- the checks of calls (`needs`).
 return function(context)
   local list, text, formula, fail = context.list, context.text, context.formula, context.fail
   local map, fill = text.map, text.fill
@@ -12,7 +12,7 @@ return function(context)
     return c:find("lm_list") and "list" or c:find("char %*") and "text" or c:find("%*") and "pair" or "number"
   end
 
-  -- What a formula may call beside ops, by the prototypes of autograd/formulas.h: what it returns, what it takes.
+  -- Functions that a formula may call beside ops, by the prototypes of autograd/formulas.h: result and parameters.
   local functions = {}
   local formulas_h = text.read(context.source .. "/src/autograd/formulas.h")
   for result, name, takes in formulas_h:gmatch("\n([%w_ ]+%*?)lm_f_([%w_]+)%(struct lm_expr %*e,?([^)]*)%)") do
@@ -30,22 +30,22 @@ return function(context)
   local reserved = {a = true, e = true, r = true, args = true, out = true, whole = true, in_place = true, taken = true}
   local c_types = {tensor = "lm_tensor *const ", number = "const double ", ints = "const lm_ints "}
 
-  local about_own = {size_of = "ints", is_transposed = "number"} -- what is known of the argument a gradient is for
+  local about_own = {size_of = "ints", is_transposed = "number"} -- properties of a gradient's argument
 
   local function within(c) return c:find("[^%w_.>%-]") and "(" .. c .. ")" or c end
 
   -- ---- a formula as C over tensors
 
-  -- Writes trees as C, of an entry's formula called `label`. `scope.name` returns the C and the kind of
-  -- names that are no arguments; `scope.touch` hears which arguments are used, under which conditions;
-  -- `scope.about_own` is for functions of a gradient's own argument; `scope.pure`: no ops, which need an lm_expr.
+  -- Writes the trees of an entry's formula `label` as C. `scope.name` returns the C and the kind of names that are not
+  -- arguments; `scope.touch` is called for each argument used, with its conditions; `scope.about_own` is for functions
+  -- of a gradient's own argument; `scope.pure`: no ops, which need an lm_expr.
   local Emitter = {}
   Emitter.__index = Emitter
 
   function Emitter:wrong(format, ...) fail(self.entry, "%s: " .. format, self.label, ...) end
   function Emitter:erring() return function(...) self:wrong(...) end end
 
-  -- The number of a choice's name, "mean", for the argument that a tree names.
+  -- Returns the number of a choice's name, such as "mean", for argument a.
   function Emitter:chosen(a, name)
     if not (a and a.is.choice) then return nil end
     if a.is.of == "pair" then return name == "same" and "LM_PAD_SAME" or "0" end
@@ -56,7 +56,7 @@ return function(context)
     self:wrong("'%s' is none of %s's names", name, a.is.choice)
   end
 
-  -- An argument of an op's call from a tree, or its default.
+  -- Returns an argument of an op's call from a tree, or its default.
   function Emitter:passed(a, tree, name)
     local is = a.is
     if not tree then
@@ -176,7 +176,7 @@ return function(context)
     local kind = tree[1]
     if kind == "number" then return tree[2], "number" end
     if kind == "nil" then return "NULL", "nil" end
-    if kind == "c" then return tree[2], tree[3] end -- a part that is written already
+    if kind == "c" then return tree[2], tree[3] end -- a part that is already C
     if kind == "string" then return ('"%s"'):format(tree[2]), "text" end
     if kind == "name" then return self:of_name(tree[2]) end
     if kind == "list" then return self:of_list(tree[2]) end
@@ -215,7 +215,7 @@ return function(context)
     return setmetatable({entry = entry, label = label, scope = scope, conditions = {}}, Emitter)
   end
 
-  -- emit(tree), and what raises an error about it.
+  -- Returns emit(tree), and a function that raises an error about it.
   local function emitter(entry, label, scope)
     local self = Emitter.new(entry, label, scope)
     return function(...) return self:emit(...) end, self:erring()
@@ -227,8 +227,8 @@ return function(context)
     return tree
   end
 
-  -- The lines of a formula, "name = formula" or "formula": C that defines the names, and what the others are.
-  -- `root` is passed on with the trees of the latter.
+  -- Compiles the lines of a formula, "name = formula" or "formula": returns C that defines the names, and the values of
+  -- the others. `root` is passed on with the trees of the latter.
   local function compiled(entry, label, given, scope, root)
     local body, values, known, outside = {}, {}, {}, scope.name
     scope.name = function(name, condition)
@@ -267,7 +267,7 @@ return function(context)
         touched[what] = touched[what] + bit
       end
     end
-    local was_given = {} -- an argument is not kept to know that it was there
+    local was_given = {} -- given(x) does not save x, only whether it was there
     local body, values = compiled(entry, row.label, row.text, {
       given = function(trees, wrong)
         local a = trees[1] and entry.args[trees[1][2]]
@@ -352,16 +352,16 @@ $calls
 
   -- ---- needs, forms, composites
 
-  local about = { -- what an error is about, by what its condition asks
+  local about = { -- error code, by a function in the condition
     is_float = "DTYPE", is_bool = "DTYPE", dtype_of = "DTYPE", ndim_of = "SHAPE", size_of = "SHAPE",
     same_dtype = "DTYPE", same_size = "SHAPE", numel_of = "SHAPE",
   }
 
-  local function plain(entry, label) -- arguments and functions of them, without ops
+  local function plain(entry, label) -- emits arguments and functions of them, without ops
     return emitter(entry, label, {pure = true, name = function() end})
   end
 
-  --- The family that computes an op, and its argument struct's fields as C.
+  --- Returns the family that computes an op, and its argument struct's fields as C.
   function rules.call_of_family(entry)
     local tree = read(entry, "kernel", entry.kernel)
     local family = tree[1] == "call" and list.families[tree[2]]
@@ -370,7 +370,7 @@ $calls
     return family.name, initializers(family, emitting:arguments(family, tree[3]))
   end
 
-  -- {condition, message}, the message's {formula} filled in, as C that returns an error or a warning.
+  -- Returns {condition, message} as C that returns an error or a warning, with the message's {formula} filled in.
   local function needs_in_c(entry, rows)
     return map(rows or {}, function(row)
       if type(row[1]) ~= "string" or type(row[2]) ~= "string" then
@@ -394,7 +394,7 @@ $calls
     end)
   end
 
-  -- The formulas of a composite or a form, as C that fills `out`.
+  -- Returns the formulas of a composite or a form as C that fills `out`.
   local function made_of(entry, label, lines, in_place)
     local body, values = compiled(entry, label, lines, {name = function() end}, in_place)
     local expected = entry.results or 1

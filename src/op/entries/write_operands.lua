@@ -1,10 +1,10 @@
---- The part of op/entries/generate.lua for ops with operands: lm_op_<name> in C, which checks tensors, lays them out,
---- allocates results and calls the slot. The head of op/entries/ops.lua has the language.
+--- Writes lm_op_<name> in C for ops with operands: it checks tensors, lays them out, allocates results and calls the
+--- kernel. The head of op/entries/ops.lua has the language.
 return function(context)
   local list, text, formula, fail = context.list, context.text, context.formula, context.fail
   local map = text.map
 
-  -- How often a name occurs in a text.
+  -- Counts the occurrences of a name in a text.
   local function uses(source, name)
     return select(2, source:gsub("%f[%w_]" .. name .. "%f[^%w_]", ""))
   end
@@ -13,15 +13,15 @@ return function(context)
     return name == "others" and select(2, source:gsub("[%[ ]%.%.%.", "")) or uses(source, name)
   end
 
-  -- One entry's function. `letter[name]` is a size's C, `bound_by[name]` which operand had it first, `rest[name]` the C
-  -- of a list of sizes.
+  -- Writes one entry's function. `letter[name]` is a size's C, `bound_by[name]` the operand that bound it first,
+  -- `rest[name]` the C of a list of sizes.
   local Writer = {}
   Writer.__index = Writer
 
   function Writer:wrong(format, ...) fail(self.entry, format, ...) end
   function Writer:add(format, ...) self.lines[#self.lines + 1] = "  " .. format:format(...) end
   function Writer:try(format, ...) self:add("TRY(" .. format .. ");", ...) end
-  -- A failure where a condition holds.
+  -- Adds an error that is returned if a condition holds.
   function Writer:refuse(condition, format, ...)
     self:add("if (%s)", condition)
     self:add("  TRY(" .. format .. ");", ...)
@@ -29,8 +29,8 @@ return function(context)
 
   -- ---- numbers
 
-  -- A number or a condition as C: letters, numeric arguments, numel_of(x), ndim_of(x), given(x), sizes_of(x) as an
-  -- array, and functions of op/operand_checks.h.
+  -- Returns a number or a condition as C: letters, numeric arguments, numel_of(x), ndim_of(x), given(x), sizes_of(x) as
+  -- an array, and functions of op/operand_checks.h.
   function Writer:number(source)
     local ok, tree = pcall(formula.read, source)
     if not ok then self:wrong("%s in '%s'", tree, source) end
@@ -67,13 +67,13 @@ return function(context)
     end)
   end
 
-  -- The same for `if (…)`.
+  -- Returns the same, in parentheses, for `if (…)`.
   function Writer:condition(source)
     local c = self:number(source)
     return c:find "^%b()$" and c or "(" .. c .. ")"
   end
 
-  -- A name as C: a letter, a list of sizes or an argument.
+  -- Returns a name as C: a letter, a list of sizes or an argument.
   function Writer:value(name)
     if self.letter[name] then return self.letter[name] end
     if self.rest[name] then return "&" .. self.rest[name] end
@@ -84,8 +84,8 @@ return function(context)
 
   -- ---- shapes: "[N, C, in...]" as a list of parts
 
-  -- A size is {name = "C"}, {name = "C", least = 1} of "C+", {name = "N", batch = true} of "N?",
-  -- {name = "N", one = true} of "1|N", {value = "2 * n"}; several are {rest = "in"}.
+  -- Parses a shape. A size is {name = "C"}, {name = "C", least = 1} for "C+", {name = "N", batch = true} for "N?",
+  -- {name = "N", one = true} for "1|N", {value = "2 * n"}; several are {rest = "in"}.
   function Writer:shape(source)
     local parts, depth, from = {}, 0, 2
     for at = 2, #source do
@@ -117,15 +117,15 @@ return function(context)
     return (c:gsub("NAME", a.name))
   end
 
-  -- How messages name an argument that has bound sizes.
+  -- Describes an argument that bound sizes, for messages.
   local function binder(a)
     return {" for %s of %%s", a.name, shape_text(a)}
   end
 
-  -- What the shape of an operand must be, as C for a message; letters that others have bound as their numbers.
+  -- Returns the expected shape of an operand as C for a message; letters bound by others appear as their numbers.
   function Writer:expected(parts)
     local words, values, by, least = "", {}, nil, {}
-    local function value(format, c, source) -- by: the first argument that it depends on
+    local function value(format, c, source) -- sets by, the first argument that the size depends on
       for name in source:gmatch "[%a_][%w_]*" do
         local a = self.entry.args[name]
         local number = a and a.is.of == "number" and {" for %s = %%lld", name, "(long long)run." .. name}
@@ -175,7 +175,7 @@ return function(context)
     return not part.star and (self.rest[part.rest] or a) and true
   end
 
-  -- The check of an operand's sizes, and the letters that it binds. `ndim`, `size(i)`: its C.
+  -- Writes the check of an operand's sizes, and binds its letters. `ndim`, `size(i)`: its C.
   function Writer:bind(o, parts)
     local wrong, bound, is_ints = {}, {}, o.arg.is.of == "ints"
     local ndim = is_ints and ("run.%s.n"):format(o.name) or ("run.%s->ndim"):format(o.name)
@@ -236,7 +236,7 @@ return function(context)
   }
   local layouts = {preserve = true, strided = true, dense = true, private = true}
 
-  -- What the words of an operand or a result say, into o.
+  -- Parses the words of an operand or a result into o.
   function Writer:words(source, o)
     local at, all = 1, {}
     while source:find "%S" do
@@ -278,7 +278,7 @@ return function(context)
 
   -- ---- operands
 
-  -- A numeric argument within bounds: "at least 1", "above 0", "from 1 to C", "a number".
+  -- Writes the check of a numeric argument's bounds: "at least 1", "above 0", "from 1 to C", "a number".
   function Writer:range(o, source)
     local low, high = source:match "^from (.+) to (.+)$"
     low = low or source:match "^at least (.+)$"
@@ -355,7 +355,7 @@ return function(context)
     if a.is.of == "tensor" then self.tensor = self.tensor or name end
   end
 
-  -- The format of a named operand or result, or what lm_<name>_format says of one.
+  -- Returns the format of a named operand or result, or the one that lm_<name>_format returns for it.
   function Writer:format(o)
     if not o.as then return "LM_CONTIGUOUS" end
     local name, of = o.as:match "^([%w_]+)%(([%w_]+)%)$"
@@ -364,13 +364,13 @@ return function(context)
     return ("lm_format_of(%s)"):format(self.made[o.as] or "run." .. o.as)
   end
 
-  -- The dtype after `in`.
+  -- Returns the dtype after `in`.
   local function converted(o)
     local name, of = o.into:match "^([%w_]+)%(([%w_]+)%)$"
     return name and ("lm_%s_dtype(run.%s)"):format(name, of) or dtypes[o.into]
   end
 
-  -- Whether an operand is laid out as it is without any word.
+  -- True if an operand is contiguous, as no word says otherwise.
   function Writer:is_contiguous(name)
     for _, o in ipairs(self.operands) do
       if o.name == name then return not (o.layout or o.as or o.like) end
@@ -412,7 +412,7 @@ return function(context)
     return o.or_stat and ("run.%s ? %s : lm_stat_dtype(run.%s)"):format(of, own, o.or_stat) or own
   end
 
-  -- Sizes as C: how many, and an array.
+  -- Returns sizes as C: their number and an array.
   function Writer:sizes(parts)
     local function array(from, to)
       local out = {}
@@ -482,7 +482,7 @@ return function(context)
 
   -- ---- the function
 
-  -- "windows(kernel_size, OH)": a check, with the address of letters that nobody has bound, which it computes.
+  -- Writes a check such as "windows(kernel_size, OH)", which gets the addresses of unbound letters to compute.
   function Writer:check(source)
     local name, arguments = source:match "^([%w_]+)%((.*)%)$"
     if not name then self:wrong("check '%s': 'name(…)' expected", source) end
@@ -509,7 +509,7 @@ return function(context)
     self:try("lm_check_%s(%s)", name, table.concat(values, ", "))
   end
 
-  -- Tensors of which all must be on one device.
+  -- Writes the check that all tensors are on one device.
   function Writer:devices()
     local names = {}
     local hosts = table.concat(self.entry.operands, "\n")

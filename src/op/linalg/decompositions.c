@@ -1,5 +1,5 @@
-/* Linear algebra: checks, and ops made of others. Results are as LAPACK wants them: matrices that say `columns` are
- * column-major. Slots get batches that may be broadcast (stride 0). */
+/* Checks operands of linear algebra, and composes ops. Results are as LAPACK returns them: matrices that say `columns`
+ * are column-major. Kernels get batches that may be broadcast (stride 0). */
 #include <limits.h>
 #include <string.h>
 
@@ -38,7 +38,7 @@ lm_status lm_check_pivots(lm_op_id op, const lm_tensor *pivots, const lm_tensor 
       "linalg.lu_factor returns them");
 }
 
-/* L (L^T X) = B, or U^T (U X) = B. */
+/* Solves L (L^T X) = B, or U^T (U X) = B. */
 lm_status lm_op_cholesky_solve(const lm_cholesky_solve_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *transposed = NULL, *half = NULL;

@@ -1,4 +1,4 @@
-/* Fourier transforms: checks, and ops whose operands need more than an entry says. */
+/* Checks operands of Fourier transforms beyond what entries express. */
 #include <string.h>
 
 #include "base/message.h"
@@ -27,7 +27,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* Whether x [..., lines, n, 2] lies in memory as a dense [..., n, lines, 2], which kernels read as well. */
+/* True if x [..., lines, n, 2] is in memory a dense [..., n, lines, 2], which kernels accept as well. */
 static bool is_transposed(const lm_tensor *x) {
   lm_tensor t = *x;
   int lines = x->ndim - 3, entries = x->ndim - 2;
@@ -53,7 +53,7 @@ lm_status lm_check_overlap(lm_op_id op, int64_t count, int64_t n, int64_t hop, i
                  (long long)count, (long long)n, (long long)length, (long long)hop);
 }
 
-/* *t in a dtype, dense, to be repeated over the leading dims of `size`, or expanded to it where that is not all. */
+/* Makes *t contiguous and of a dtype; expands it to `size` unless repetition over leading dims suffices. */
 static lm_status repeatable(lm_frame *f, lm_dtype dtype, const lm_ints *size, lm_tensor **t) {
   lm_status status = LM_OK;
   const lm_tensor *x = *t;

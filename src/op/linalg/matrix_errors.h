@@ -1,18 +1,18 @@
-/* What backends say of matrices that cannot be factorized: everywhere in the same words. LM_E_ARG. */
+/* Returns LM_E_ARG errors of one wording, for backends, for matrices that cannot be factorized. */
 #pragma once
 
 #include "tensor/tensor.h"
 
-/* What went wrong first in a batch. */
+/* The first failure in a batch. */
 typedef struct lm_bad_matrix {
-  int info;   /* LAPACK's, or: */
-  int64_t at; /* -1: nothing did, which is no error */
+  int info;   /* LAPACK's info, or LM_NOT_FINITE */
+  int64_t at; /* index of the matrix in the batch; -1: no failure */
 } lm_bad_matrix;
-enum { LM_NOT_FINITE = -1000 }; /* in place of info */
+enum { LM_NOT_FINITE = -1000 }; /* in `info`: entries are infinite or NaN */
 
-/* "x", or for a batch "matrix [2, 1] of x" (from 1). */
+/* Returns "x", or for a batch "matrix [2, 1] of x" (from 1). */
 LM_API const char *lm_matrix_words(const char *arg, const lm_tensor *x, int64_t at);
 LM_API lm_status lm_matrix_singular(const char *arg, const lm_tensor *x, lm_bad_matrix bad);
 LM_API lm_status lm_matrix_not_positive(const char *arg, const lm_tensor *x, lm_bad_matrix bad);
-/* what: "the factorization". */
+/* Returns the error; the message begins with `what`, such as "the factorization". */
 LM_API lm_status lm_matrix_not_converged(const char *what, const char *arg, const lm_tensor *x, lm_bad_matrix bad);

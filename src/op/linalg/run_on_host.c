@@ -1,4 +1,4 @@
-/* Ops on tensors of devices that have no kernel for them, or not for these. */
+/* Runs an op on the CPU, on copies, for devices that have no kernel for it or for these tensors. */
 #include <string.h>
 
 #include "op/check.h"

@@ -1,11 +1,11 @@
-/* Attention of [N, H, L, E]: checks, what kernels compute in, layouts; and the random numbers of its dropout. */
+/* Prepares attention of [N, H, L, E]: checks, dtype of the computation, layouts, random numbers of its dropout. */
 #include "op/nn/attention.h"
 
 #include "backend/known/setting.h"
 #include "base/message.h"
 #include "op/operand_checks.h"
 
-/* What query is computed from: on the CPU halves as float32. */
+/* Returns the dtype attention computes in: query's, except that the CPU computes halves in float32. */
 lm_dtype lm_attention_dtype(const lm_tensor *query) {
   return LM_DEVICE_KIND(query->device) == LM_CPU ? lm_stat_dtype(query) : query->dtype;
 }
@@ -23,7 +23,7 @@ lm_status lm_layout_rows(lm_frame *f, lm_tensor **t) {
   bool gaps = x->size[last] > 1 && x->stride[last] != 1;
   bool overlap = x->size[last - 1] > 1 && x->stride[last - 1] < x->size[last];
   if (gaps || overlap) return lm_frame_layout(f, t, LM_CONTIGUOUS);
-  /* Rows that only lie wrong would be cuDNN's in one pass and not in the other. */
+  /* Copies rows that are only misaligned: cuDNN would accept them in one pass and not in the other. */
   bool good = lm_attention_is_packed(x);
   for (int d = 0; d < last; d++) good = good && (x->size[d] == 1 || x->stride[d] > 0);
   if (good || LM_DEVICE_KIND(x->device) == LM_CPU || lm_dtype_size(x->dtype) != 2 || x->size[last] % 8 != 0 ||
@@ -91,10 +91,10 @@ done:
   return status;
 }
 
-/* What the library's engines take, and nothing of what they compute wrongly: on compute capability 9.0 the backward
- * pass (up to cuDNN 9.30) lets keys behind the last one count where 64 are left of a tile of 128 and no causal mask
- * hides them; of one query, and of one key, its results are not those of attention; above 128 numbers it came later
- * than the forward pass; grids end at 65535. For few queries a plan, which is made for each length, is not worth it. */
+/* Excludes what cuDNN's engines compute wrongly or refuse. On compute capability 9.0, the backward pass (up to cuDNN
+ * 9.30) counts keys beyond the last one if 64 remain of a tile of 128 and no causal mask hides them. Results for one
+ * query or one key are wrong; widths above 128 came later than in the forward pass; grids end at 65535. For few
+ * queries, a plan per length does not pay. */
 bool lm_attention_fuses(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value, const lm_tensor *mask,
                         bool causal, double dropout_p, bool backward) {
   enum { PACK = 8, WIDEST = 256, WIDEST_BACK = 128, FEWEST = 32, TILE = 128, MAX_HEAD = 65535 };

@@ -1,5 +1,5 @@
-/* conv2d and its two gradients: checks and output sizes. Convolutions of integers, which have no gradients, are in
- * conv_integers.c. */
+/* Checks conv2d and its two gradients, and computes output sizes. conv_integers.c has convolutions of integers, which
+ * have no gradients. */
 #include "op/nn/conv.h"
 
 #include "base/message.h"
@@ -8,7 +8,7 @@
 
 static lm_status check_numbers(const char *name, const int64_t *stride, const int64_t *padding, const int64_t *dilation,
                                int64_t groups) {
-  enum { MAX_SIZE = INT32_MAX }; /* keeps every product of two of them inside 64 bits */
+  enum { MAX_SIZE = INT32_MAX }; /* keeps products of two of them within 64 bits */
   for (int i = 0; i < 2; i++) {
     if (stride[i] < 1 || stride[i] > MAX_SIZE) return lm_fail_int(name, "stride", "from 1 to 2^31 - 1", stride[i]);
     if (padding[i] < 0 || padding[i] > MAX_SIZE) return lm_fail_int(name, "padding", "from 0 to 2^31 - 1", padding[i]);
@@ -19,7 +19,7 @@ static lm_status check_numbers(const char *name, const int64_t *stride, const in
   return LM_OK;
 }
 
-/* Output size along one dimension; 0 or less when the kernel does not fit. */
+/* Returns the output size along one dim; 0 if the kernel does not fit. */
 static int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
   int64_t capacity = size + 2 * padding - dilation * (kernel - 1) - 1;
   return capacity < 0 ? 0 : capacity / stride + 1;
@@ -95,14 +95,14 @@ lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, co
   return status;
 }
 
-/* Of images that are computed from x. */
+/* Returns the format of images computed from x. */
 lm_format lm_conv_format(const lm_tensor *x) {
   const lm_backend *backend = lm_backend_of(x->device);
   bool contiguous = backend && backend->conv_contiguous && backend->conv_contiguous(x->dtype);
   return contiguous ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
 }
 
-/* GPUs compute it channels-last, and that is how a network for them has its weights; the CPU's own are contiguous. */
+/* Returns a weight's format: channels-last on GPUs, which compute in it; contiguous on the CPU. */
 lm_format lm_weight_format(const lm_tensor *x) { return lm_is_ordered(x->device) ? LM_CHANNELS_LAST : LM_CONTIGUOUS; }
 
 lm_status lm_compute_conv(lm_frame *f, const void *run) {

@@ -1,9 +1,9 @@
-/* Convolutions of integers, for which backends have no kernels: windows as columns of matrices, and products of these.
- * Sums wrap around, as PyTorch's. */
+/* Convolves integers, for which backends have no kernels: im2col and matrix products. Sums wrap around, as in PyTorch.
+ * */
 #include "op/nn/conv.h"
 #include "op/run.h"
 
-/* The sizes of the products: a matrix for each group, [outs, taps] times [taps, indices]. */
+/* Sizes of the products: for each group, [outs, taps] times [taps, indices]. */
 typedef struct products {
   int64_t groups, outs, taps, indices;
 } products;
@@ -17,7 +17,7 @@ static lm_status copied(lm_tensor *t, lm_tensor **out) {
   return status == LM_OK ? lm_copy(t, *out) : status;
 }
 
-/* A contiguous t as [groups, rows, columns], or these transposed. */
+/* Creates a view of t, contiguous, as [groups, rows, columns], or of its transposed matrices. */
 static lm_status as_matrices(lm_tensor *t, int64_t groups, int64_t rows, int64_t columns, bool transposed,
                              lm_tensor **out) {
   const int64_t each = rows * columns;
@@ -27,14 +27,14 @@ static lm_status as_matrices(lm_tensor *t, int64_t groups, int64_t rows, int64_t
   return lm_tensor_view(t, 3, (int64_t[]){groups, rows, columns}, (int64_t[]){each, columns, 1}, 0, out);
 }
 
-/* y, [n, k, oh, ow], as [groups, outs, n, oh, ow]. */
+/* Creates a view of y [n, k, oh, ow] as [groups, outs, n, oh, ow]. */
 static lm_status by_groups(const lm_conv_shape *s, lm_tensor *y, lm_tensor **out) {
   const int64_t outs = s->k / s->groups, *step = y->stride;
   return lm_tensor_view(y, 5, (int64_t[]){s->groups, outs, s->n, s->oh, s->ow},
                         (int64_t[]){outs * step[1], step[1], step[0], step[2], step[3]}, 0, out);
 }
 
-/* Zeros of the padded image's size, and the image's own place in them. */
+/* Creates zeros of the padded image's size, and a view of the part that the image fills. */
 static lm_status padded_image(const lm_conv_shape *s, const lm_tensor *like, lm_tensor **padded, lm_tensor **inner) {
   const int64_t size[4] = {s->n, s->c, s->h + 2 * s->padding[0], s->w + 2 * s->padding[1]};
   lm_status status = LM_OK;
@@ -88,7 +88,7 @@ done:
   return status;
 }
 
-/* Columns of the weight's transpose times y, each tap's added to the pixels it had read. */
+/* Multiplies the weight's transpose by y, and adds each tap's columns to the pixels it read. */
 static lm_status input(const lm_conv_call *call) {
   const lm_conv_shape *s = &call->shape;
   const products p = products_of(s);

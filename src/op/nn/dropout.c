@@ -7,7 +7,7 @@ lm_status lm_op_dropout(const lm_dropout_args *a, lm_tensor **out) {
   lm_frame f;
   if (!(a->p >= 0 && a->p <= 1)) return lm_fail_number("dropout", "p", "from 0 to 1", a->p);
   lm_frame_begin(&f, LM_OP_dropout);
-  if (!a->training || a->p == 0) { /* the same values in the same memory */
+  if (!a->training || a->p == 0) { /* a view: the same values in the same memory */
     TRY(lm_tensor_view(a->x, a->x->ndim, a->x->size, a->x->stride, 0, &f.result[0]));
     goto done;
   }

@@ -1,6 +1,6 @@
-/* Classes as ones among zeros, and rows of a table by their numbers, which count from 1. Slots check them all before
- * their first write, and get contiguous int64; embedding's index is 1-d and its out [n, features]. embedding_bag_sums'
- * slot looks at offsets too. */
+/* Checks one_hot, and rows of embedding tables, whose indices count from 1. Kernels check them all before their first
+ * write, and get contiguous int64; embedding's index is 1-d and its out [n, features]. embedding_bag_sums' kernel
+ * checks offsets too. */
 #include "base/message.h"
 #include "op/operand_checks.h"
 
@@ -23,7 +23,7 @@ lm_status lm_op_one_hot(const lm_one_hot_args *a, lm_tensor **out) {
         &largest));
     TRY(lm_tensor_item_i64(lm_frame_hold(&f, largest), &run.num_classes));
   }
-  if (run.num_classes < 1) run.num_classes = 1; /* no label is valid then: the kernel says which */
+  if (run.num_classes < 1) run.num_classes = 1; /* no label is valid then: the kernel's error names one */
   const lm_ints labels = lm_sizes_between(run.x->ndim, run.x->size, 0, 0);
   TRY(lm_sizes_join(&f, 0, NULL, &labels, 1, &run.num_classes, &size));
   TRY(lm_frame_result(&f, 0, LM_I64, run.x->device, size.n, size.v, LM_CONTIGUOUS));

@@ -1,4 +1,4 @@
-/* gather_weighted and its two gradients as one: of x, y and weight one is computed. */
+/* Converts gather_weighted and its two gradients to one job, which computes one of x, y and weight. */
 #include "op/nn/gather_weighted_job.h"
 
 lm_gather_weighted_job lm_gather_weighted_job_of(lm_op_id op, const void *args, lm_tensor *const *out) {

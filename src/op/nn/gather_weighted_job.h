@@ -1,8 +1,8 @@
-/* Weighted sums of elements, whichever of the three ops it is. */
+/* Declares the common job of the three gather_weighted ops, weighted sums of elements. */
 #pragma once
 
 #include "gather_weighted.h"
 #include "op/op.h"
 
-/* From the arguments and output of the slot of gather_weighted, gather_weighted_input or gather_weighted_weight. */
+/* Converts arguments and output of gather_weighted, gather_weighted_input or gather_weighted_weight's kernel. */
 LM_API lm_gather_weighted_job lm_gather_weighted_job_of(lm_op_id op, const void *args, lm_tensor *const *out);

@@ -1,10 +1,10 @@
-/* grid_sample and its two gradients as one, and the checks of grids. */
+/* Converts grid_sample and its two gradients to one call, and checks grids. */
 #include "op/nn/grid_sample.h"
 
 #include "base/message.h"
 #include "op/operand_checks.h"
 
-enum { ORDERS = 4 }; /* of derivatives along each dim */
+enum { ORDERS = 4 }; /* number of orders of derivatives along each dim */
 
 lm_grid_call lm_grid_call_of(lm_op_id op, const void *args, lm_tensor *const *out) {
   const lm_grid_sample_args *a = args;

@@ -1,8 +1,8 @@
-/* grid_sample and its two gradients as kernels see them. */
+/* Declares the common call of grid_sample and its two gradients, for kernels. */
 #pragma once
 
 #include "grid_taps.h"
 #include "op/op.h"
 
-/* From the arguments and output of the slot of grid_sample, grid_sample_input or grid_sample_grid. */
+/* Converts the arguments and output of the kernel of grid_sample, grid_sample_input or grid_sample_grid. */
 LM_API lm_grid_call lm_grid_call_of(lm_op_id op, const void *args, lm_tensor *const *out);

@@ -1,4 +1,4 @@
-/* Negative log-likelihood: x [C], [N, C] or [N, C, d1, ...] against classes [], [N] or [N, d1, ...]. */
+/* Checks operands of negative log-likelihood: x [C], [N, C] or [N, C, d1, ...], classes [], [N] or [N, d1, ...]. */
 
 #include "base/message.h"
 #include "op/operand_checks.h"
@@ -17,7 +17,7 @@ lm_status lm_check_reduced(lm_op_id op, int reduction, const lm_ints *target, lm
   return LM_OK;
 }
 
-/* Whatever its layout if the dims after C can be walked as one, else of a copy. */
+/* Keeps x's layout if one stride spans the dims after C, else copies. */
 lm_status lm_layout_classes(lm_frame *f, lm_tensor **t) {
   lm_status status = LM_OK;
   const lm_tensor *x = *t;

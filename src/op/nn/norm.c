@@ -1,4 +1,4 @@
-/* Batch norm, layer norm and their kin: what sizes and dtypes of their operands do not say. */
+/* Checks operands of batch norm, layer norm and similar ops, beyond sizes and dtypes. */
 #include "base/message.h"
 #include "op/operand_checks.h"
 #include "op/stream_order.h"
@@ -27,7 +27,7 @@ lm_status lm_check_known_statistics(lm_op_id op, bool training, const lm_tensor 
                        "tensors", "nil");
 }
 
-/* Elements in 16 bytes, as kernels load them where what lies together is cut into such packs; else 1. */
+/* A byte covers the elements of 16 bytes if kernels load such packs, else one element. */
 int64_t lm_relu_mask_bytes(const lm_tensor *x, const lm_tensor *addend) {
   const int64_t pack = 16 / (int64_t)lm_dtype_size(x->dtype),
                 plane = x->numel ? x->numel / (x->size[0] * x->size[1]) : 1;

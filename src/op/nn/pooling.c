@@ -1,5 +1,5 @@
-/* Pooling: windows and sizes by PyTorch's rules. A contiguous or channels-last input decides the layout of the result.
- */
+/* Computes pooling's windows and sizes by PyTorch's rules. The result has the layout of a contiguous or channels-last
+ * x. */
 #include <string.h>
 
 #include "base/message.h"
@@ -50,7 +50,7 @@ lm_status lm_check_known_windows(lm_op_id op, const int64_t *kernel_size, int64_
   return kernel_size[0] == LM_NO_INT ? LM_OK : lm_check_windows(op, kernel_size, stride, padding, dilation);
 }
 
-/* Indices into a plane are 32 bits wide. */
+/* Checks that indices into a plane fit 32 bits. */
 lm_status lm_check_plane(lm_op_id op, int64_t h, int64_t w) {
   if (h <= INT32_MAX && w <= INT32_MAX && h * w <= INT32_MAX) return LM_OK;
   return lm_fail_value(lm_ops[op].name, "H * W", "at most 2^31 - 1",
@@ -65,7 +65,7 @@ lm_status lm_check_pooled(lm_op_id op, const int64_t *kernel_size, const int64_t
   if (h > INT32_MAX || w > INT32_MAX)
     return lm_fail_value(name, "H and W of x", "at most 2^31 - 1", lm_text("%lld x %lld", (long long)h, (long long)w));
   for (int i = 0; i < 2; i++) {
-    /* Windows that fit along an axis; with ceil_mode also a last one that reaches over the end, as long as it starts
+    /* Counts the windows that fit along an axis. With ceil_mode, a last one may reach beyond the end if it starts
      * inside the input or the padding before it. */
     int64_t capacity = in[i] + 2 * padding[i] - step[i] * (kernel_size[i] - 1) - 1;
     if (ceil_mode) capacity += stride[i] - 1;
@@ -93,7 +93,7 @@ static bool has_taps(const lm_tensor *t, const int64_t *kernel_size) {
   return lm_is_ordered(t->device) && kernel_size[0] <= 256 && kernel_size[1] <= 256 / kernel_size[0];
 }
 
-/* Beside those that have taps there are kernels without indices for contiguous images on the CPU alone. */
+/* Besides kernels with taps, only those for contiguous images on the CPU need no indices. */
 bool lm_pool_needs_indices(const lm_tensor *x, const int64_t *kernel_size, bool return_indices) {
   bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float(x->dtype);
   return return_indices || !(has_taps(x, kernel_size) || (images && lm_now_running.only_visible));

@@ -1,5 +1,5 @@
-/* A recurrent layer in one direction: checks, what kernels compute in, gradients of weights. Then layers that a
- * device's library computes all at once: checks. */
+/* Checks recurrent layers in one direction, and computes gradients of their weights; then checks layers that a device's
+ * library computes at once. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 static int gates_of(int cell) { return cell == LM_LSTM ? 4 : cell == LM_GRU ? 3 : 1; }
 int64_t lm_recurrent_slots(int cell) { return cell == LM_LSTM ? 5 : cell == LM_GRU ? 4 : 1; }
 
-/* t is [m, n], or [n] for m = -1, of like's dtype and on its device. */
+/* Checks that t is [m, n], or [n] for m = -1, of like's dtype and on its device. */
 static lm_status check(lm_op_id op, const char *name, const lm_tensor *t, int64_t m, int64_t n, const lm_tensor *like) {
   lm_status status = LM_OK;
   if (!t) return LM_OK;
@@ -26,7 +26,7 @@ done:
   return status;
 }
 
-/* batch_sizes must not grow from step to step, begin with h0's batch size, and sum to the number of rows. */
+/* Checks that batch_sizes begin with h0's batch size, never grow, and sum to the number of rows. */
 lm_status lm_check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch, int64_t rows) {
   lm_status status = LM_OK;
   int64_t sum = 0, before = batch;
@@ -78,7 +78,7 @@ done:
   return status;
 }
 
-/* xᵀ y in x's dtype, then in `dtype`, as a result. */
+/* Computes result i = xᵀ y in x's dtype, then converts it to `dtype`. */
 static lm_status product(lm_frame *f, int i, lm_tensor *x, lm_tensor *y, lm_dtype dtype) {
   lm_status status = LM_OK;
   lm_tensor *transposed = NULL;
@@ -91,7 +91,7 @@ done:
   return status;
 }
 
-/* A matrix of like's dtype that the frame owns, or [0] for m = -1. */
+/* Creates a matrix [m, n] of like's dtype that the frame owns, or [0] for m = -1. */
 static lm_status new_matrix(lm_frame *f, const lm_tensor *like, int64_t m, int64_t n, lm_tensor **out) {
   lm_status status =
       lm_tensor_empty(like->dtype, like->device, m < 0 ? 1 : 2, (int64_t[]){m < 0 ? 0 : m, n}, LM_CONTIGUOUS, out);
@@ -164,7 +164,7 @@ done:
 
 /* ---- layers by a library */
 
-/* Calls the slot; where the library has no such layers, the results become [0], and so do those that it leaves out. */
+/* Calls the kernel. Results become [0] if the library lacks such layers, and so do those that it leaves NULL. */
 static lm_status by_library(lm_frame *f, bool empty, const lm_tensor *like, const void *run) {
   const int results = lm_ops[f->op].outs + lm_ops[f->op].aux;
   lm_status status = empty ? LM_OK : lm_dispatch(f->op, like->device, run, f->result);
@@ -206,7 +206,7 @@ done:
   return lm_frame_end(&f, status, out);
 }
 
-/* Sizes of layers and of what they are given, for either op. */
+/* Checks the sizes of layers and of their inputs, for both ops. */
 static lm_status check_network(lm_op_id op, const lm_tensor *x, const lm_tensor *weights, const lm_tensor *h0,
                                const lm_tensor *c0, const lm_tensor *batch_sizes, int cell, bool bidirectional) {
   lm_status status = LM_OK;
@@ -236,7 +236,7 @@ done:
   return status;
 }
 
-/* Result i with t's dtype and sizes, contiguous. */
+/* Creates result i with t's dtype and sizes, contiguous. */
 static lm_status result_as(lm_frame *f, int i, const lm_tensor *t, bool zeros) {
   lm_status status = lm_frame_result(f, i, t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS);
   if (!zeros || status != LM_OK) return status;

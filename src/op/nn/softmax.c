@@ -1,8 +1,8 @@
-/* Softmax, its logarithm, and their gradients: along one dim, outputs laid out like their input. */
+/* Runs softmax, log-softmax and their gradients along one dim; outputs have their input's layout. */
 #include "base/message.h"
 #include "op/check.h"
 
-/* A gradient is computed in y's dtype, and laid out like y. */
+/* Runs softmax or a gradient, which is computed in y's dtype and layout. */
 lm_status lm_op_softmax_along(lm_op_id op, const lm_softmax_along_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_softmax_along_args args = *a;

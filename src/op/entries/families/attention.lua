@@ -1,4 +1,4 @@
--- Attention: softmax(scale * query keyᵀ + mask) value.
+-- Defines attention: softmax(scale * query keyᵀ + mask) value.
 local op = ...
 
 local shapes = "expected query, key and value to have shapes [..., L, E], [..., S, E] and [..., S, Ev], "
@@ -39,7 +39,7 @@ op "scaled_dot_product_attention" {
       "heads of query and value must match, got {query} and {value}; use enable_gqa = true for grouped queries"},
   },
   forms = {
-    -- cuDNN adds the mask, which for it has no -inf: a query that attends to no key is one that attends to all.
+    -- cuDNN adds the mask, and has no -inf in it: a query that attends to no key attends to all.
     {
       when = "given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p) "
         .. "&& attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
@@ -64,7 +64,7 @@ op "scaled_dot_product_attention" {
       "fused = !given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p)",
       "attention(query, key, value, attn_mask, is_causal, scale, dropout_p, draw, fused)",
     },
-    -- Products round scores to the dtype of query, and so halves are computed in float32, as in PyTorch.
+    -- Products would round scores to query's dtype, so halves are computed in float32, as in PyTorch.
     {
       when = "is_half(query) && !attention_is_possible(query, key, value, attn_mask)",
       "y = scaled_dot_product_attention(widened(query), widened(key), widened(value), "
@@ -81,8 +81,8 @@ op "scaled_dot_product_attention" {
   autocast = "lower",
   help = "Computes scaled dot product attention of query, key and value tensors.",
 }
--- On a GPU each pass over [..., L, S] costs more than the products. Without a mask every query sees a key, and with one
--- the mask alone says which does not: nothing is asked of the scores.
+-- Each pass over [..., L, S] costs more on a GPU than the products. Without a mask every query sees a key; with one the
+-- mask alone decides: scores are not examined.
 op "attention_weights" {
   "query", "key", "attn_mask?", "is_causal = false", "scale: number?",
   forms = {
@@ -111,8 +111,8 @@ op "attention_weights" {
   },
   internal = true, help = "what scaled_dot_product_attention weights values by, [..., L, S]",
 }
--- y1 is the logarithm of the sums that softmax divides by, less for the largest score: log sum exp(scores).
--- `fused`: the mask has no -inf, and where cuDNN computes this, it draws dropout's masks in both passes by the draw.
+-- y1 is the logarithm of softmax's sums of exponentials: log sum exp(scores). `fused`: the mask has no -inf; if cuDNN
+-- computes this, it draws dropout's masks in both passes from `draw`.
 op "attention" {
   "query", "key", "value", "attn_mask?", "is_causal = false", "scale: number?", "dropout_p: number = 0",
   "draw?", "fused = false",
@@ -176,7 +176,7 @@ op "attention_draw" {
   help = "random numbers reserved for the weights of query [..., L, E] and key [..., S, E], a number for each of "
     .. "[..., L, S]: the generator's seed and place, int64 [2]",
 }
--- Weights are dropped block by block as this op drops them: each by its place in x.
+-- Drops weights by block as attention does, each by its position in x.
 op "dropout_by_draw" {
   "x", "p: number", "draw", "fused = false",
   operands = {"x: float", "p: from 0 to 1", "draw: [2] int64", "own_draw(fused)"}, results = {"y: like x"}, host = true,

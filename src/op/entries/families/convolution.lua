@@ -1,7 +1,7 @@
---- Convolution and pooling: x [N, C, H, W]; channels-last in memory.
+--- Defines convolution and pooling: x [N, C, H, W], channels-last in memory.
 local op = ...
 
--- Convolutions and poolings are each closed under differentiation.
+-- The gradients of convolutions are convolutions, those of poolings are poolings.
 op "conv2d" {
   "x", "weight", "bias?", "stride: pair = 1", "padding: padding = 0", "dilation: pair = 1", "groups: int = 1",
   operands = {
@@ -75,7 +75,7 @@ op "max_pool2d" {
   grad = {
     x = "max_pool2d_backward(g, defined(y2) ? y2 : y1, size_of(x), kernel_size, stride, padding, dilation)",
   },
-  forms = { -- dilated windows may step over a small input: the largest of none
+  forms = { -- dilated windows may miss a small input: a maximum of nothing
     {
       when = ("has_empty_window(%s)"):format(windows),
       ("max_pool2d(%s, kernel_size, stride, [0, 0], dilation)"):format(padded),

@@ -1,4 +1,4 @@
---- New tensors.
+--- Defines ops that create tensors.
 local op, family = ...
 
 family "new_filled" {

@@ -1,4 +1,4 @@
---- Elementwise ops: arithmetic, functions, activations, comparisons, bits.
+--- Defines elementwise ops: arithmetic, functions, activations, comparisons, bits.
 local op = ...
 
 op "add" {
@@ -212,7 +212,7 @@ op "log10" {
   grad = {x = "g / (x * 2.3025850929940457)"},
   autocast = "keep_gpu", help = "Computes the logarithm to base 10 of each element.",
 }
--- eps is NaN where it is left out, and smaller and larger than nothing.
+-- eps is NaN if left out: comparisons with it are false.
 op "logit" {
   "x", "eps: number?",
   elementwise = "log((x < eps ? eps : x > 1 - eps ? 1 - eps : x) / (1 - (x < eps ? eps : x > 1 - eps ? 1 - eps : x)))",
@@ -301,7 +301,7 @@ op "rad2deg" {
   grad = {x = "g * 57.295779513082321"},
   help = "Converts radians to degrees.",
 }
--- A difference of e^x - 1, which unlike one of e^x is exact near 0.
+-- Subtracts e^x - 1, which unlike e^x is exact near 0.
 op "sinh" {
   "x",
   elementwise = "0.5 * (expm1(x) - expm1(-x))", result_dtype = "float",
@@ -330,7 +330,7 @@ op "tanh" {
   "x", elementwise = "tanh(x)", result_dtype = "float", grad = {x = "g * (1 - y * y)"},
   help = "Computes the hyperbolic tangent of each element.",
 }
--- 2 / sqrt(pi)
+-- The gradient's factor is 2 / sqrt(pi).
 op "erf" {
   "x",
   elementwise = "erf(x)", result_dtype = "float",
@@ -491,7 +491,7 @@ op "elu" {
   grad = {x = "x < 0 ? g * (alpha * exp(x)) : x == 0 ? g * alpha : g"},
   help = "Applies the exponential linear unit to each element: x, or alpha * (e^x - 1) below 0.",
 }
--- Klambauer et al. 2017
+-- Klambauer et al., "Self-Normalizing Neural Networks", 2017
 op "selu" {
   "x",
   elementwise = "1.0507009873554805 * (x > 0 ? x : 1.6732632423543773 * expm1(x))", result_dtype = "float",
@@ -533,7 +533,7 @@ op "tanhshrink" {
   grad = {x = "g * (tanh(x) * tanh(x))"},
   help = "Computes x - tanh(x) for each element.",
 }
--- Phi(x) + x phi(x): 1 / sqrt(2), 1 / sqrt(2 pi)
+-- The gradient is Phi(x) + x phi(x), with 1 / sqrt(2) and 1 / sqrt(2 pi).
 op "gelu" {
   "x", options = {"approximate: approximate = none"},
   elementwise = "0.5 * x * (1 + erf(x * 0.70710678118654752440))", result_dtype = "float",
@@ -541,8 +541,8 @@ op "gelu" {
   forms = {{when = "approximate == 'tanh'", "gelu_tanh(x)"}},
   help = "Applies the Gaussian error linear unit to each element: x * Phi(x).",
 }
--- The approximation is x s(u) with s the sigmoid, u = 2 sqrt(2 / pi) (x + 0.044715 x^3); the gradient
--- s(u) (1 + x (1 - s(u)) u'), 1 - s(u) being s(-u).
+-- The approximation is x s(u), s the sigmoid, u = 2 sqrt(2 / pi) (x + 0.044715 x^3); its gradient is s(u) (1 + x (1 -
+-- s(u)) u'), where 1 - s(u) = s(-u).
 local u = "x * (1.5957691216057308 + 0.071354816272600252 * (x * x))"
 op "gelu_tanh" {
   "x",
@@ -559,7 +559,7 @@ op "silu" {
   grad = {x = "g * (sigmoid(x) * (1 + x * sigmoid(-x)))"},
   help = "Applies the sigmoid linear unit to each element: x * sigmoid(x).",
 }
--- x tanh(softplus(x)): with e = e^x and n = e (e + 2) the tanh is n / (n + 2), and 1 to the last bit from 20 on.
+-- x tanh(softplus(x)): with e = e^x and n = e (e + 2), the tanh is n / (n + 2), and exactly 1 from 20 on.
 local e = "exp(x > 20 ? 20 : x)"
 local n = ("%s * (%s + 2)"):format(e, e)
 local tanh = ("%s / (%s + 2)"):format(n, n)
@@ -597,11 +597,11 @@ op "huber" {
 op "relative_entropy" {
   "x", "target",
   elementwise = "(target == 0 ? 0 : target * log(target)) - target * x", result_dtype = "float",
-  -- without a limit at 0, as PyTorch's
+  -- no limit at 0, as in PyTorch
   grad = {x = "-(g * target)", target = "g * ((target == 0 ? 0 : log(target)) + target / target - x)"},
   internal = true, help = "target (log target - x), of log-probabilities x",
 }
--- The gradients are PyTorch's; sigmoid(x) - target without a pos_weight, exact where that is small.
+-- Gradients are PyTorch's; without a pos_weight sigmoid(x) - target, exact where that is small.
 op "bce_of_logits" {
   "x", "target", "pos_weight: scalar",
   elementwise = "(1 - target) * x - ((pos_weight - 1) * target + 1) * log_sigmoid(x)", result_dtype = "float",
@@ -709,7 +709,7 @@ op "frac" {
   "x", elementwise = "x - trunc(x)", bool = "use :int() first", grad = {x = "g"},
   help = "Returns the fractional part of each element, x - trunc(x).",
 }
--- Of tensors, ties share unless min is max, and max has what is beyond both; of numbers, x has only what is between.
+-- Tensor bounds share the gradient at ties unless min == max; number bounds leave x 0. max < min: all is max's.
 op "clamp" {
   "x", "min: scalar?", "max: scalar?",
   elementwise = "minimum(max, maximum(min, x))",
@@ -720,7 +720,7 @@ op "clamp" {
   },
   bool = "use :int() or :logical_not()",
   needs = {{"given(min) || given(max)", "min or max must be given, got neither"}},
-  forms = { -- numbers: the gradient at ties is another than that of bounds that are tensors
+  forms = { -- bounds that are numbers: at ties the gradient differs from that of tensor bounds
     {when = "is_float(x) && (!given(min) || is_number(min)) && (!given(max) || is_number(max))",
       "clamp_range(x, given(min) ? value_of(min) : -inf, given(max) ? value_of(max) : inf)"},
     {when = "!given(max)", "maximum(x, min)"},
@@ -740,7 +740,7 @@ op "where" {
   grad = {x = "condition ? g : 0", other = "condition ? 0 : g"},
   help = "Selects the elements of x where condition is true, else those of other.",
 }
--- Exact at both ends.
+-- This form is exact at both ends.
 op "lerp" {
   "x", "end", "weight: scalar",
   elementwise = "abs(weight) < 0.5 ? x + weight * (end - x) : end - (end - x) * (1 - weight)", result_dtype = "float",
@@ -770,7 +770,7 @@ op "masked_fill" {
   help = "Returns a copy of x with value where mask is true.",
 }
 
--- Comparisons and logic give bool.
+-- ---- comparisons and logic: results are bool
 op "eq" {
   "x: scalar", "other: scalar", elementwise = "x == other", result_dtype = "bool", grad = "none",
   help = "Returns whether x == other holds for each element.",
@@ -863,7 +863,7 @@ op "signbit" {
   help = "Returns whether the sign bit of each element is set.",
 }
 
--- Bits of integers; of bool too, except shifts.
+-- ---- bits of integers; of bool too, except shifts
 op "bitwise_and" {
   "x: scalar", "other: scalar", elementwise = "x & other", takes = "integers", grad = "none",
   help = "Computes the bitwise AND of two integers.",

@@ -1,4 +1,4 @@
---- Entries in another order, triangles, and views that other strides give.
+--- Defines flips, rolls, padding, triangles, and views by other strides.
 local op = ...
 
 op "flip" {

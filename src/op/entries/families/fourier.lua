@@ -1,5 +1,5 @@
---- Fourier transforms of lines, the dim before the pairs. Complex numbers are pairs in a last dim of 2, as
---- torch.view_as_real shows them. float32 and float64.
+--- Defines Fourier transforms along one dim, of float32 and float64. Complex numbers are pairs in a last dim of 2, as
+--- torch.view_as_real returns them.
 local op = ...
 
 op "fft_c2c" {

@@ -1,4 +1,4 @@
---- Joining, picking, counting, and writing in place; indices count from 1.
+--- Defines ops that concatenate, index, count and write in place; indices count from 1.
 local op = ...
 
 op "cat" {

@@ -1,4 +1,4 @@
---- Linear algebra: factorizations and what is solved by them, of matrices in the last two dims. float32 and float64.
+--- Defines linear algebra: factorizations and solvers of matrices in the last two dims, of float32 and float64.
 --- Gradients are PyTorch's (torch/csrc/autograd/FunctionsManual.cpp).
 local op = ...
 
@@ -29,7 +29,7 @@ op "logdet" {
 op "cholesky" {
   "x", "upper = false",
   operands = {"x: [*, n, n] matrix strided"}, results = {"y: [*, n, n] of x"}, host = true,
-  -- a quarter of L^-T (P + tril(P, -1)) L^-1 and its transpose, P = tril(L^T g): below the diagonal all counts twice
+  -- (M + M^T) / 4, M = L^-T (P + tril(P, -1)) L^-1, P = tril(L^T g): entries below the diagonal count twice
   grad = {
     x = {
       "l = upper ? y.T : y",
@@ -109,7 +109,7 @@ op "linalg_lu_solve" {
     "pivots: [*, n] strided",
   },
   results = {"X: [*, r, c] of B columns(!left)"}, host = true,
-  -- the gradient of A, and of that what falls on L and U: tril(W U^T, -1) + triu(L^T W), W = -P^T gA
+  -- the gradient of A = P L U, and its parts for L and U: tril(W U^T, -1) + triu(L^T W), W = -P^T gA
   grad = {
     LU = {
       "gb = linalg_lu_solve(LU, pivots, g, left, !adjoint)",
@@ -152,8 +152,8 @@ op "linalg_qr" {
   },
   host = true,
   needs = {{"ndim_of(A) > 1", "expected A to have shape [*, m, n], got {A}"}},
-  -- [gQ + Q sym(triu(gR R^T - Q^T gQ))] R^-T, where sym puts the upper triangle below too. Of a wide A = [A1, A2],
-  -- R = [R1, R2]: A2 gets Q gR2, and Q besides A2 gR2^T = Q R2 gR2^T.
+  -- [gQ + Q sym(triu(gR R^T - Q^T gQ))] R^-T, where sym mirrors the upper triangle. For a wide A = [A1, A2], R = [R1,
+  -- R2]: A2 gets Q gR2, and Q also A2 gR2^T = Q R2 gR2^T.
   grad = {
     A = {
       "q = reduced_q(y, y1, mode)",
@@ -187,7 +187,7 @@ op "linalg_eigh" {
   "A", "UPLO: triangle = L",
   operands = {"A: [*, n, n] matrix strided"}, results = {"values: [*, n] of A", "vectors: [*, n, n] of A columns"},
   host = true,
-  -- V (diag(gl) + V^T gV / E) V^T, E[i][j] = l[j] - l[i] beside the diagonal; halved, as the matrix is symmetric
+  -- V (diag(gl) + V^T gV / E) V^T, E[i][j] = l[j] - l[i] off the diagonal; halved, as the matrix is symmetric
   grad = {
     A = {
       "gaps = defined(g1) ? unsqueeze(y, -2) - unsqueeze(y, -1) : nil",
@@ -214,8 +214,8 @@ op "linalg_svd" {
     "Vh: [*, full_matrices ? n : min(m, n), n] of A columns",
   },
   host = true,
-  -- U [skew(U^T gU) / E S + S skew(V^T gV) / E + diag(gS)] V^T, E[i][j] = S[j]^2 - S[i]^2, and of U and V that are not
-  -- square what is outside of their columns. Columns of full matrices beyond the singular values have no gradient.
+  -- U [skew(U^T gU) / E S + S skew(V^T gV) / E + diag(gS)] V^T, E[i][j] = S[j]^2 - S[i]^2, plus the part outside the
+  -- columns of U and V that are not square. Full matrices' columns beyond the singular values have no gradient.
   grad = {
     A = {
       "k = size_of(y1)[-1]",
@@ -271,8 +271,8 @@ op "linalg_lstsq" {
     "values: [*, min(m, n)] of A if driver == 'gelsd' || driver == 'gelss' else [0]",
   },
   host = true,
-  -- With P the pseudoinverse of A and R = B - A X: -P^T g X^T + R (P P^T g)^T + P^T X (g - P A g)^T, which is what
-  -- pinv's makes of g B^T, but of no more columns than B has. P^T g is the least squares' solution for A^T.
+  -- With P the pseudoinverse of A and R = B - A X: -P^T g X^T + R (P P^T g)^T + P^T X (g - P A g)^T. It is pinv's
+  -- gradient of g B^T with only B's columns. P^T g is the least-squares solution for A^T.
   grad = {
     A = {
       "errors = numel_of(g1) > 0 ? (A @ y - B) * (unsqueeze(g1, -2) * 2) : nil",
@@ -297,7 +297,7 @@ op "cholesky_solve" {
   "B", "L", "upper = false",
   grad = {
     B = "cholesky_solve(g, L, upper)",
-    L = { -- as PyTorch's, not zero in the triangle of L that is not read
+    L = { -- as in PyTorch, non-zero in the triangle of L that is not read
       "p = cholesky_solve(g, L, upper) @ y.T",
       "-(upper ? L @ (p + p.T) : (p + p.T) @ L)",
     },

@@ -1,4 +1,4 @@
---- Losses; targets count classes from 1.
+--- Defines losses; targets count classes from 1.
 local op = ...
 
 -- y1 is the total weight of the targets.
@@ -22,7 +22,7 @@ op "nll_loss_backward" {
   grad = {grad = "nll_loss(g, target, weight, ignore_index, reduction)"},
   internal = true, help = "gradient of nll_loss for an x of that size",
 }
--- y1 is the largest number of each row and the sum of e^(x - that), y2 the total weight of the targets.
+-- y1 holds each row's maximum and the sum of e^(x - maximum), y2 is the total weight of the targets.
 op "cross_entropy_rows" {
   "x", "target", "weight?", "ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean",
   operands = {
@@ -75,7 +75,7 @@ op "cross_entropy" {
       "expected x to have shape [N, C, L] for target of {target}, got {x}; use x:transpose(2, 3), or x:flatten(1, 2) "
         .. "and target:flatten()"},
   },
-  forms = { -- classes in rows: what is read and written are the logits and their gradient, once each way
+  forms = { -- with classes in rows: logits and their gradient are each read and written once
     {
       when = "has_class_rows(x, target)",
       "labels = ndim_of(x) == 2 ? target : reshape(target, [-1])",
@@ -83,7 +83,7 @@ op "cross_entropy" {
       "in_result_dtype_of(reduction == 'none' && ndim_of(x) != 2 ? reshape(loss, size_of(target)) : loss, x)",
     },
   },
-  -- Where one part does not count it is nil, and so is all that is made of it. No batch is one of one.
+  -- A part that does not apply is nil, and so is all computed from it. A missing batch is a batch of one.
   formula = {
     "wide = in_kept_dtype(x)",
     "xs = ndim_of(x) == 1 ? unsqueeze(wide, 0) : wide",
@@ -94,11 +94,11 @@ op "cross_entropy" {
     "smooth = label_smoothing > 0 && !is_float(target)",
     "logp = log_softmax(xs, 1)",
     "terms = !smooth && !is_float(target) ? nil : given(weight) ? logp * along(weights, 1, ndim_of(logp)) : logp",
-    -- against probabilities; the mean is over everything but the classes
+    -- targets are probabilities; the mean is over all dims except the classes
     "soft = !is_float(target) ? nil "
       .. ": label_smoothing > 0 ? targets * (1 - label_smoothing) + label_smoothing / classes : targets",
     "distance = -(terms * soft)",
-    -- the part of label smoothing that spreads over all classes
+    -- label smoothing's part that spreads over all classes
     "ignored = smooth ? targets == ignore_index : nil",
     "evenly = smooth ? masked_fill(-sum(terms, 1), ignored, 0) : nil",
     "counts = given(weight) && smooth "
@@ -129,7 +129,7 @@ op "binary_cross_entropy" {
   needs = {
     same_size,
     {"!(least_of(x) < 0 || largest_of(x) > 1)", "x must be from 0 to 1, got "
-      .. "{least_of(x)} to {largest_of(x)}; use bce_with_logits for logits"}, -- which would be NaN by mistake
+      .. "{least_of(x)} to {largest_of(x)}; use bce_with_logits for logits"}, -- logits would yield NaN
   },
   formula = {"loss = bce(x, target)", "reduced(given(weight) ? loss * weight : loss, reduction)"},
   autocast = "banned_gpu",
@@ -145,7 +145,7 @@ op "bce_with_logits" {
   autocast = "keep", help = "Computes the binary cross entropy between logits and targets.",
 }
 
--- Differences of integers wrap around, as PyTorch's.
+-- Differences of integers wrap around, as in PyTorch.
 local absolute = "reduced(is_float(x) || is_float(target) ? absolute_difference(x, target) : abs(x - target), "
   .. "reduction)"
 op "l1_loss" {
@@ -192,7 +192,7 @@ op "gaussian_nll_loss" {
     {"ndim_of(var) <= ndim_of(x)", "expected var to have x's shape {x} or one number for each row, got {var}"},
     {"!(least_of(var) < 0)", "var must be at least 0, got {least_of(var)}"},
   },
-  formula = { -- the gradient does not see that small variances become eps
+  formula = { -- the gradient ignores that eps replaces small variances
     "shaped = ndim_of(var) > 0 && ndim_of(var) == ndim_of(x) - 1 ? unsqueeze(var, -1) : var",
     "loss = gaussian_nll(x, target, shaped, eps)",
     "reduced(full ? loss + 0.9189385332046727 : loss, reduction)",
@@ -222,7 +222,7 @@ op "margin_ranking_loss" {
   },
   formula = {
     "floats = is_float(x1) || is_float(x2)",
-    "lacking = floats ? nil : neg(target * (x1 - x2)) / 1 + margin", -- floating, as PyTorch's
+    "lacking = floats ? nil : neg(target * (x1 - x2)) / 1 + margin", -- floating, as in PyTorch
     "reduced(floats ? ranking_margin(x1, x2, target, margin) : lacking <= 0 ? 0 : lacking, reduction)",
   },
   autocast = "keep", help = "Computes a ranking loss of pairs of scores: max(0, -target * (x1 - x2) + margin).",
@@ -230,7 +230,7 @@ op "margin_ranking_loss" {
 op "cosine_similarity" {
   "x1", "x2", "dim: dim? = 1", "eps: number = 1e-8",
   needs = {{"is_float(x1) || is_float(x2)", "x1 must be floating point, got {dtype_of(x1)}; convert it with :float()"}},
-  formula = { -- the gradient does not see that small lengths become eps
+  formula = { -- the gradient ignores that eps replaces small lengths
     "first = same_size(x1, x2) ? x1 : x1 + zeros_like(x2)",
     "second = same_size(x1, x2) ? x2 : x2 + zeros_like(x1)",
     "norm1 = norm(first, 2, [dim], true)",

@@ -1,4 +1,4 @@
---- Normalization, dropout.
+--- Defines normalization and dropout.
 local op, family = ...
 
 family "batch_normalize" {
@@ -58,10 +58,10 @@ family "row_norm_backward" {
   host = true, help = "gradients of rows; save_mean: of centered ones",
 }
 
--- y1, y2 are mean and inverse deviation, also of layer_norm. With xhat = (x - mean) invstd and w the weight, for n
--- elements that share statistics:
---   dx = invstd (w g - mean(w g) - xhat mean(w g xhat)),  dw = sum(g xhat),  db = sum(g)
--- For double backward the statistics are made again from x, since their gradients matter too.
+-- y1, y2 are mean and inverse standard deviation, also in layer_norm. With xhat = (x - mean) invstd and w the weight,
+-- over n elements that share statistics:
+-- dx = invstd (w g - mean(w g) - xhat mean(w g xhat)),  dw = sum(g xhat),  db = sum(g)
+-- Double backward recomputes the statistics from x, since it needs their gradients too.
 op "batch_norm" {
   "x", "running_mean?", "running_var?", "weight?", "bias?",
   "training = false", "momentum: number = 0.1", "eps: number = 1e-5", options = {"num_batches_tracked?"},
@@ -81,7 +81,7 @@ op "batch_norm_backward" {
   kernel = "batch_normalize_backward(grad, x, nil, weight, nil, save_mean, save_invstd, running_mean, running_var, "
     .. "nil, nil, training, eps)",
   grad = "formula",
-  formula = { -- x [N, C, ...]: statistics a channel
+  formula = { -- x [N, C, ...]: statistics per channel
     "dims = all_but(1, ndim_of(x))",
     "centered = x - (training ? mean(x, dims, true) : along(running_mean, 1, ndim_of(x)))",
     "invstd = rsqrt((training ? mean(square(centered), dims, true) : along(running_var, 1, ndim_of(x))) + eps)",
@@ -201,8 +201,8 @@ op "rms_norm" {
   autocast = "keep_gpu",
   help = "Applies root mean square layer normalization over the last dims.",
 }
--- y1, y2 are mean and inverse deviation of each sample's groups. The gradient for x is that of layer_norm, with
--- statistics over a group; those for weight and bias are those of batch_norm.
+-- y1, y2 are mean and inverse standard deviation of each sample's groups. The gradient for x is layer_norm's, with
+-- statistics over a group; those for weight and bias are batch_norm's.
 op "grouped_norm" {
   "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5",
   operands = {
@@ -252,7 +252,7 @@ op "group_norm" {
     "count = size_of(x)[1] * num_groups",
     "each = numel_of(x) / (count > 0 ? count : 1)",
     "rows = each > 1 ? batch_norm(reshape(x, [1, count, each]), nil, nil, nil, nil, true, 0, eps) "
-      .. ": layer_norm(reshape(x, [count, each]), [each], nil, nil, eps)", -- whose gradient is slow for long rows
+      .. ": layer_norm(reshape(x, [count, each]), [each], nil, nil, eps)", -- its gradient is slow for long rows
     "normal = reshape(rows, size_of(x))",
     "scaled_x = given(weight) && !given(bias) ? normal * along(weight, 1, ndim_of(x)) : normal",
     "shift = given(bias) ? along(bias, 1, ndim_of(x)) : nil",

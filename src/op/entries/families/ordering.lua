@@ -1,4 +1,4 @@
---- Sorting, scans along a dim, order statistics, counting. Indices count from 1.
+--- Defines sorting, scans along a dim, order statistics and counting. Indices count from 1.
 local op, family = ...
 
 family "scan" {
@@ -44,7 +44,7 @@ op "cumsum" {
 op "cumprod" {
   "x", "dim: dim", options = {"reverse = false", "dtype: dtype?"},
   kernel = "scan(x, nil, dim, reverse, 'product', dtype)",
-  -- dy_j / dx_i is the product of those before i, times that of those between i and j
+  -- dy_j / dx_i is the product of the elements before i, times that of those between i and j
   grad = {
     x = "shifted(y, dim, reverse, 1) * linear_recurrence(g, shifted(x, dim, !reverse, 0), dim, !reverse)",
   },
@@ -62,7 +62,7 @@ op "linear_recurrence" {
 op "logcumsumexp" {
   "x", "dim: dim", options = {"reverse = false"},
   kernel = "scan(x, nil, dim, reverse, 'logsumexp')",
-  -- the sum over j >= i of g_j e^(x_i - y_j), with powers of nothing above 0; 0 where y is -inf
+  -- the sum over j >= i of g_j e^(x_i - y_j), whose exponents are at most 0; 0 where y is -inf
   grad = {
     x = {
       "finite = masked_fill(y, y == -inf, 0)",

@@ -1,4 +1,4 @@
---- Matrix products, and distances.
+--- Defines matrix products and distances.
 local op, family = ...
 
 family "product" {
@@ -30,7 +30,7 @@ op "linear" {
   "x", "weight", "bias: scalar?", kernel = "product(x, weight, bias, true)",
   grad = {x = "linear(g, t(weight))", weight = "mm_in_layout(is_transposed(weight), t(rows(g)), rows(x))", bias = "g"},
   autocast = "lower",
-  -- A vector for weight is a matrix of one row, whose dim goes from the result; a bias of one number is added at last.
+  -- A weight vector is a matrix of one row, whose dim is removed from the result; a bias of one number is added last.
   forms = {
     {
       when = "ndim_of(weight) == 1",
@@ -53,7 +53,7 @@ op "int8_linear" {
     "bias: [K] float in float32",
   },
   results = {"y: [at..., K] of x in float32 rows"}, host = true,
-  forms = { -- float64 is not worth a kernel
+  forms = { -- float64 has no kernel of its own
     {when = "is_float(x) && epsilon_of(x) < 1e-10", "linear(x, in_dtype_of(weight * unsqueeze(scale, -1), x), bias)"},
   },
   grad = {x = "linear(g, in_dtype_of(t(weight * unsqueeze(scale, -1)), g))", bias = "g"},
@@ -139,7 +139,7 @@ op "addbmm" {
     {"size_of(x)[1] == size_of(other)[1] && size_of(x)[3] == size_of(other)[2]",
       "expected x and other to have shapes [b, n, k] and [b, k, m], got {x} and {other}"},
   },
-  formula = { -- the batch is one more dim to sum over
+  formula = { -- the batch is another dim to sum over
     "wide = reshape(transpose(x, 0, 1), [size_of(x)[2], size_of(x)[1] * size_of(x)[3]])",
     "tall = reshape(other, [size_of(x)[1] * size_of(x)[3], size_of(other)[3]])",
     "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
@@ -151,7 +151,7 @@ op "addbmm" {
 }
 op "trace" {
   "x", needs = {is_matrix},
-  -- every m + 1-th element, where m is the width, of the rows that have one
+  -- every (m + 1)-th element, m the width, of the rows with a diagonal entry
   formula = {
     "n = size_of(x)[1] < size_of(x)[2] ? size_of(x)[1] : size_of(x)[2]",
     "rows = n == size_of(x)[1] ? x : slice(x, 0, 1, n)",
@@ -176,8 +176,8 @@ op "cross" {
   help = "Computes the cross product of vectors along dim, of size 3.",
 }
 
--- The gradient for x of distances from `other`; g and y are [..., rows of x, rows of other]. As norm's, but that for
--- p = 2 sums of differences are products of matrices, and that for p = inf is not divided among ties, as PyTorch's.
+-- Returns the gradient for x of distances from `other`; g and y are [..., rows of x, rows of other]. As norm's, except
+-- that p = 2 uses matrix products for sums of differences, and p = inf does not divide among ties, as in PyTorch.
 local function distances_grad(x, other, g, y)
   return {
     ("g1 = %s"):format(g), ("y1 = %s"):format(y),
@@ -205,7 +205,7 @@ op "row_distances" {
   help = "[..., n, r] of the p-norms of differences of rows of x1 [..., n, m] and x2 [..., r, m]; by_products: for "
     .. "p = 2 by |a|^2 + |b|^2 - 2 a b; lm.cdist has all checks",
 }
--- With the gradient of a pair at both of its positions that of a whole matrix is also that of the pairs.
+-- Returns pdist's gradient: that of a full matrix with each pair's gradient at both of its positions.
 local function pairs_grad()
   local lines = distances_grad("x", "x", "p == 2 ? nil : pairs_to_matrix(g, n)",
     "p == 2 ? nil : pairs_to_matrix(y, n)")

@@ -1,4 +1,4 @@
---- Random numbers. `generator` is the lm.Generator to draw from; without one it is the device's default one.
+--- Defines random ops. `generator` is the lm.Generator to draw from; the default is the device's generator.
 local op, family = ...
 
 family "fill_random" {
@@ -54,7 +54,7 @@ op "normal" {
   help = "Returns random numbers from normal distributions of the given means and standard deviations.",
 }
 
--- ---- of a tensor
+-- ---- distributions with tensors as parameters
 op "bernoulli" {
   "x", "p: scalar?", options = {"generator: generator?"}, kernel = "bernoulli_of(x, p, nil, generator)",
   grad = {x = "g * 0", p = "nil"},

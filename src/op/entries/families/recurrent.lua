@@ -1,7 +1,7 @@
--- Recurrent layers: one op for a layer in one direction over whole sequences.
+-- Defines recurrent layers: one op runs a layer in one direction over complete sequences.
 local op = ...
 
--- y3 is what the gradient needs of every step: gates, cells.
+-- y3 holds the values of every step that the gradient needs: gates, cells.
 op "recurrent_layer" {
   "gates", "weight_hh", "h0", "c0?", "bias_hh?", "weight_hr?",
   options = {
@@ -43,8 +43,8 @@ op "recurrent_layer_backward" {
   help = "gradients of recurrent_layer: gates, weight_hh, h0, c0, bias_hh, weight_hr; [0] for what was not there",
 }
 
--- Recurrent layers of a device's library (cuDNN), all of them in one call. y1 of recurrent_weights is the position of
--- each weight, y3 of recurrent_network what the library saves for the gradient.
+-- Recurrent layers of a device's library (cuDNN), all in one call. y1 of recurrent_weights is the position of each
+-- weight, y3 of recurrent_network the library's data for the gradient.
 op "recurrent_weights" {
   "weights: tensors",
   options = {"cell: recurrent_cell = lstm", "bidirectional = false", "bias = true"},

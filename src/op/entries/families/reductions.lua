@@ -1,4 +1,4 @@
---- Reductions over dims, or over all; softmax.
+--- Defines reductions over dims or all elements, and softmax.
 local op, family = ...
 
 family "reduce" {
@@ -50,7 +50,7 @@ op "std" {
   grad = {
     x = {
       "n = count(dim, size_of(x)) - (unbiased ? correction : 0)",
-      "share = g / masked_fill(y * (n > 0 ? n : 0), y == 0, inf)", -- 0 where all are equal
+      "share = g / masked_fill(y * (n > 0 ? n : 0), y == 0, inf)", -- 0 if all are equal
       "kept(share, dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
     },
   },
@@ -59,7 +59,7 @@ op "std" {
 op "norm" {
   "x", "p: number = 2", "dim: dims?", "keepdim = false",
   kernel = "reduce(x, dim, keepdim, 'norm', p)",
-  -- p infinite: the largest (or smallest) share; else g sign(x) (|x| / y)^(p - 1), 0 where that is undefined
+  -- infinite p: the extremes share g; else g sign(x) (|x| / y)^(p - 1), 0 where that is undefined
   grad = {
     x = {
       "gk = kept(g, dim, keepdim, size_of(x))",
@@ -77,7 +77,7 @@ op "norm" {
 }
 op "logsumexp" {
   "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'logsumexp')",
-  grad = { -- 0 where all are -inf
+  grad = { -- 0 if all are -inf
     x = "expand_to(g, dim, keepdim, size_of(x)) "
       .. "* exp(x - expand_to(masked_fill(y, y == -inf, 0), dim, keepdim, size_of(x)))",
   },
@@ -153,7 +153,7 @@ op "log_softmax" {
   grad = {x = "log_softmax_backward(g, y, dim)"},
   autocast = "keep_gpu", help = "Computes the logarithm of the softmax along dim.",
 }
--- With r = y (grad - s) the result, s the sum of grad y: dr/dgrad is symmetric.
+-- The result is r = y (grad - s), s the sum of grad y: dr/dgrad is symmetric.
 op "softmax_backward" {
   "grad", "y", "dim: dim",
   kernel = "softmax_along(grad, y, dim, 'softmax_backward')",

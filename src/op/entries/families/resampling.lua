@@ -1,7 +1,7 @@
---- Resizing, sampling by a grid, unfolding and folding: what these have in common.
+--- Defines the ops behind resizing, sampling by a grid, unfolding and folding.
 local op = ...
 
--- Closed under differentiation, as a convolution is. lua/luminary/nn/functional/ makes the tables.
+-- Its gradients are such ops too, as a convolution's are. lua/luminary/nn/functional/ makes the tables.
 op "gather_weighted" {
   "x", "indices", "weight?",
   operands = {
@@ -43,8 +43,8 @@ op "gather_weighted_weight" {
   internal = true, help = "gradient of gather_weighted for its weight, [n, j, p]",
 }
 
--- Closed under differentiation: `order` says for each dim, by a digit to base 4, which derivative of the interpolation
--- by the grid's coordinate is meant, columns first. over_dims writes sums over them.
+-- Its gradients are such ops too: `order` has for each dim, columns first, a digit to base 4: which derivative of the
+-- interpolation by the grid's coordinate to compute. over_dims writes sums over them.
 local function over_dims(term)
   local function of(k) return (term:gsub("DIM", k + 1):gsub("ORDER", "order + " .. 4 ^ k)) end
   return ("ndim_of(grid) > 4 ? %s + %s + %s : %s + %s"):format(of(0), of(1), of(2), of(0), of(1))
@@ -94,7 +94,7 @@ op "grid_sample_grid" {
   internal = true, help = "gradient of grid_sample for its grid; of mode nearest zeros",
 }
 
--- y1 is where each came from in all of x, from 1, and 0 where a bin is empty.
+-- y1 holds the position, from 1, of each maximum in all of x; 0 for an empty bin.
 op "roi_pool" {
   "x", "boxes", "output_size: pair = 1", "spatial_scale: number = 1", hidden = 1,
   operands = {"x: [N, C, H+, W+] float", "elements(x)", "boxes: [K, 5] of x", "output_size: from 1 to 2147483647"},

@@ -1,4 +1,4 @@
---- Writing and adding where indices along a dim say; indices count from 1.
+--- Defines ops that write and add at indices along a dim; indices count from 1.
 local op, family = ...
 
 family "scatter_along" {
@@ -54,7 +54,7 @@ op "scatter_reduce" {
   autocast = "widest",
   help = "Returns a copy of x whose elements at indices along dim are reduced with src.",
 }
--- PyTorch's scatter_reduce_backward. src has index's sizes. Zeros: the product of the others is their gradient.
+-- The gradient is PyTorch's scatter_reduce_backward. src has index's sizes. Zeros get the product of the others.
 op "scatter_fold" {
   "x", "dim: dim", "index", "src: scalar", "how: fold = sum", "include_self = true",
   kernel = "scatter_along(x, dim, index, src, how, include_self)",
@@ -89,7 +89,7 @@ op "scatter_fold" {
   internal = true, help = "scatter_reduce for src of index's sizes; how may be 'replace' too, and not 'mean'",
 }
 
--- ---- whole entries
+-- ---- entries of a dim
 op "index_add" {
   "x", "dim: dim", "index", "src", options = {"alpha: number = 1"},
   grad = {x = "g", src = "index_select(g, dim, index)"},

@@ -1,4 +1,4 @@
---- Views, and copies and conversions.
+--- Defines views, copies and conversions.
 local op = ...
 
 op "view" {
