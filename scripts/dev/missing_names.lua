@@ -56,7 +56,7 @@ for reason, names in pairs {
     is_warn_always_enabled set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled]],
   ["rare, and made of other ops in a line or two"] = [[gradient nonzero_static histogramdd
     convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format Buffer]],
-  ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ igammac igammac_ geqrf
+  ["not in this version"] = [[frexp nextafter nextafter_ i0 i0_ geqrf
     orgqr ormqr householder_product lobpcg pca_lowrank svd_lowrank cholesky_ex inv_ex lu_factor_ex solve_ex ldl_factor
     ldl_factor_ex ldl_solve matrix_sqrth SparseAdam]],
 } do

@@ -55,7 +55,7 @@ page("math", "Pointwise ops: powers, exponentials, logarithms", {"Powers, expone
     hypot]]})
 page("trigonometry", "Pointwise ops: trigonometric and special functions", {"Trigonometric and hyperbolic", [[
     lm. sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh sinc deg2rad rad2deg]]},
-  {"Special functions", "lm. erf erfc erfinv lgamma digamma polygamma mvlgamma igamma heaviside"})
+  {"Special functions", "lm. erf erfc erfinv lgamma digamma polygamma mvlgamma igamma igammac heaviside"})
 page("reduction", "Reductions", {"Sums and means", [[
     lm. sum nansum mean nanmean prod std std_mean var var_mean norm logsumexp sum_to_size count_nonzero]]},
   {"Extremes and order statistics", [[
