@@ -276,8 +276,8 @@ describe("integrals and histograms", function()
     message("histogram: x must be float32 or float64, got int64", lm.histogram, int { 1 }, 2)
     message("histogram: range must be a list of two numbers, got 3", lm.histogram, x, 2, { range = 3 })
     message("histogram: bins must be an integer of at least 1, got 0", lm.histogram, x, 0)
-    message("histogram: weight must have the dtype and shape of x, float32 a tensor %[2, 3%], got float32 a tensor %[2%]", lm.histogram, x, 2,
-      { range = { 0, 1 }, weight = lm.ones(2) })
+    message("histogram: weight must have the dtype and shape of x, float32 a tensor %[5%], got float32 a tensor %[2%]",
+      lm.histogram, x, 2, { range = { 0, 1 }, weight = lm.ones(2) })
   end)
 
   it("renorm and logspace", function()
