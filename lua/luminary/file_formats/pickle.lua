@@ -41,7 +41,7 @@ local function is_lost(value) return getmetatable(value) == Lost end
 
 local ADVICE = "tensors, numbers, strings, lists and dicts are read; in Python: torch.save(net.state_dict(), path)"
 
---- Returns the same for a name that a pickle may not call.
+--- Returns a lost value for a name that a pickle may not call.
 local function refused(name)
   name = printable_name(name, 200)
   return pickle.lost(("it calls %s, which is not allowed"):format(name), {advice = ADVICE, name = name})
