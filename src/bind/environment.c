@@ -1,4 +1,4 @@
-/* Reads and sets compute threads and environment variables, for the process or a worker thread's script; tells time.
+/* Adds the number of compute threads, the time, and environment variables of the process or a worker thread's script.
  *
  *   set_num_threads(n)  get_num_threads()  time()  seconds, monotonic
  *   setenv(name, value | nil)  getenv(name)   as the C library sees it

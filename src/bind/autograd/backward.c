@@ -19,8 +19,7 @@ static void drop_pass(pass *p) {
   drop_list(&p->inputs);
 }
 
-/* Reads the roots' gradients (argument `grads`) and the pass's flags from `count` values at index `first` on; the first
- * n parameters may be given by position. */
+/* Reads the roots' gradients (argument `grads`) and flags from `count` values at `first` on; n may be positional. */
 static lm_status read_modes(lua_State *L, const lm_lua *s, int first, int count, const char *fn, const char *grads,
                             int n, pass *p) {
   bool only_inputs = true;

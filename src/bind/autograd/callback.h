@@ -14,8 +14,7 @@ typedef struct lm_callback {
 lm_callback *lm_callback_new(lm_callbacks *owner, size_t bytes);
 /* Releases the callback `ctx`. The core calls it, on any thread. */
 void lm_callback_release(void *ctx);
-/* Binds the function at i to c and keeps it alive until c is released (_keep_here: while the table on top, popped,
- * holds it). */
+/* Keeps the function at i alive until c is released; _here: while the table on top, which it pops, holds it. */
 void lm_callback_keep(lua_State *L, lm_callback *c, int i);
 void lm_callback_keep_here(lua_State *L, lm_callback *c, int i);
 /* Pushes the callback's function; returns false, and pushes nothing, if it was collected. */

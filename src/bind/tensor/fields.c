@@ -76,7 +76,7 @@ static int get_mT(lua_State *L, lm_tensor *t) {
 }
 
 static int get_grad_fn(lua_State *L, lm_tensor *t) {
-  char copy[256]; /* of the graph's text, since Lua may collect the graph */
+  char copy[256]; /* a copy, since pushing may collect the graph that holds the text */
   const char *name = lm_grad_fn_name(t);
   if (name) snprintf(copy, sizeof copy, "%s", name);
   return lm_return_text(L, name ? copy : NULL);

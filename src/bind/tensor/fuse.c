@@ -16,8 +16,7 @@ void lm_fusion_settle(const lm_lua *s) {
   if (!s->fusion->reading || s->asking > 0) lm_chain_run(s->fusion->chain);
 }
 
-/* Returns whether an op may be deferred. Gradients need saved values; autocast and the checks of ported code read more
- * than sizes. */
+/* Returns whether an op may be deferred: gradients, autocast and the checks of ported code need its values. */
 static bool may_wait(const lm_op *op, const void *args, bool in_place) {
   if (op->kind != LM_POINTWISE || in_place || lm_autocast_get().on || lm_is_porting()) return false;
   for (int k = 0; k < op->ntensor && lm_grad_enabled(); k++) {

@@ -69,7 +69,7 @@ typedef struct conversion {
   bool copy;
 } conversion;
 
-/* Reads a target of x:to at i: the name of a dtype or device, an ordinal, or a tensor whose dtype and device to take. */
+/* Reads a target of x:to at i: a dtype's or device's name, an ordinal, or a tensor whose dtype and device to use. */
 static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c) {
   lm_tensor *like;
   lm_status status;

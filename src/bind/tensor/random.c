@@ -97,8 +97,8 @@ LM_FUNCTION(set_rng_state) {
   return 0;
 }
 
-/* with_seed(seed, f, ...): returns f's results. While f runs the CPU's generator starts at the seed; afterwards, even
- * after an error, it continues from its state before. */
+/* Runs f for with_seed(seed, f, ...), and returns its results. The CPU's generator starts at the seed meanwhile; then,
+ * even after an error, it continues from its state before. */
 LM_FUNCTION(with_seed) {
   lm_device cpu = LM_DEVICE(LM_CPU, 0);
   lm_draw before = lm_generator_get(NULL, cpu);

@@ -1,4 +1,4 @@
-/* Drops tensors at the end of scopes: scope(f, ...) drops the handles that f made and neither returned (tables included)
+/* Drops tensors at the end of scopes: scope(f, ...) drops the handles that f made and neither returned (in tables, too)
  * nor kept; keep(x) spares a tensor, or the tensors in a table at any depth, and returns x. */
 #include "bind/bind.h"
 
