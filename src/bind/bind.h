@@ -301,7 +301,7 @@ bool lm_field(lua_State *L, int i, const char *name);
 int lm_raise(lua_State *L, lm_status status);
 /* Raises so with a message made from format. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
-/* Pushes "train.lua:12: " of that level, or "". */
+/* Pushes "train.lua:12: " of the first level outside our own Lua files, or "". */
 void lm_push_where(lua_State *L);
 /* Calls a script's function like lua_pcall, but fails if the C stack is nearly full, since the function may call the
  * library again. Allocates nothing in Lua unless the function raises. */

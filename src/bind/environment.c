@@ -63,7 +63,7 @@ static bool push_own(lua_State *L) {
 
 LM_FUNCTION(setenv) {
   lua_settop(L, 2);
-  if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* in place */
+  if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* converts it in place */
   const char *name = lm_to_text(L, 1), *value = lm_to_text(L, 2);
   if (!name) return lm_raise_arg(L, 1, "setenv", "name", "a string");
   if (!lua_isnil(L, 2) && !value)

@@ -164,7 +164,7 @@ static void make_tables(lua_State *L) {
   lua_createtable(L, 0, 2);
   for (const char *const *name = (const char *const[]){"pcall", "xpcall", NULL}; *name; name++) {
     lua_getglobal(L, *name);
-    if (lua_isnil(L, -1)) lua_pushboolean(L, 0); /* a host without it */
+    if (lua_isnil(L, -1)) lua_pushboolean(L, 0); /* the host lacks it */
     lua_pushboolean(L, 1);
     lua_rawset(L, -3);
   }

@@ -199,7 +199,7 @@ lm_status lm_call_lua(lm_callbacks *h, lm_lua_body body, void *arg) {
   lua_pushlightuserdata(L, &p);
   int failed = lm_pcall(L, 1, 0);
   s->in_backward = outer;
-  s->running = L; /* a nested backward may have left another */
+  s->running = L; /* a nested backward may have set another coroutine */
   if (failed) {   /* the value is kept until the binding raises it again; the text is for other ranks */
     char text[1024] = "a Lua function raised";
     if (lua_type(L, -1) == LUA_TSTRING) lm_write_bytes(text, sizeof text, lua_tostring(L, -1), lua_objlen(L, -1));

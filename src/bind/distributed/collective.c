@@ -229,7 +229,7 @@ done:
 enum { BATCH_GROUP = 1, BATCH_TIMEOUT, BATCH_LIST, BATCH_WORKS };
 static const char batch_name[] = "batch_isend_irecv";
 
-/* The entry on top of the stack: {op, tensor, peer, tag}. */
+/* Reads the entry on top of the stack: {op, tensor, peer, tag}. */
 static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p2p *out) {
   lm_status status;
   static const char *const fields[] = {"op", "tensor", "peer", "tag"};

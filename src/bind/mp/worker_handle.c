@@ -226,7 +226,7 @@ LM_FUNCTION(mp_wait) {
     }
     if (left < 0) left = 0;
     int found = poll(polls, (nfds_t)n, (int)((left < most ? left : most) * 1000 + 0.999));
-    if (found != 0 || left == 0) return 0; /* also after a signal: a hook may wait to raise */
+    if (found != 0 || left == 0) return 0; /* returns after a signal, too, so that its hook can raise */
   }
 }
 

@@ -190,7 +190,7 @@ static bool push_one(lua_State *L, const lm_lua *s, lm_tensor *t, int n, const e
   for (int d = 0; d < n; d++) {
     if (e[d].kind != AT) return false;
     int64_t i = e[d].first > 0 ? e[d].first - 1 : e[d].first + t->size[d];
-    if (e[d].first == 0 || i < 0 || i >= t->size[d]) return false; /* select words the error */
+    if (e[d].first == 0 || i < 0 || i >= t->size[d]) return false; /* select then words the error */
     offset += i * t->stride[d];
   }
   lm_push_element(L, t->dtype, t->data + offset * (int64_t)lm_dtype_size(t->dtype));

@@ -16,7 +16,7 @@ typedef struct frame {
   bool in_place, requires_grad;
   bool shares; /* the result shares the first tensor's memory */
   int nowned;
-  lm_tensor *owned[LM_MAX_ARGS]; /* numbers made 0-d */
+  lm_tensor *owned[LM_MAX_ARGS]; /* 0-d tensors made of numbers */
   lm_tensor **list;              /* the tensors of the TL argument */
   uint32_t given;                /* bit i: argument i has a value */
   union {

@@ -36,7 +36,7 @@ static void spare_tensors(lua_State *L, lm_lua *s, int i, int seen, lm_scope *un
   }
 }
 
-/* keep(x): no scope drops x, or the tensors in the table x. */
+/* keep(x): takes x, or the tensors in the table x, out of all scopes; returns x. */
 LM_FUNCTION(keep) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 1);
