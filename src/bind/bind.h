@@ -359,7 +359,7 @@ lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, con
 lm_status lm_read_string(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out,
                          size_t *n);
 lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out);
-/* Reads a dim: from 1, converted to from 0, or negative, from the end, left as it is. 0 is an error. */
+/* Reads a dim. Dims from 1 become dims from 0; negative dims, from the end, stay unchanged; 0 is an error. */
 lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
 lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out);
 /* Reads a device: a string, or an integer as a CUDA ordinal. */

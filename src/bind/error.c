@@ -216,7 +216,7 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name, int function)
   luaL_checkstack(L, 16, "caller");
   const char *prefixes = push_own_files(L);
   int up = level + 1;
-  while (lua_getstack(L, up, &ar) && lua_getinfo(L, "Sl", &ar) && ar.currentline <= 0) up++; /* C functions, such as pcall */
+  while (lua_getstack(L, up, &ar) && lua_getinfo(L, "Sl", &ar) && ar.currentline <= 0) up++; /* C: pcall, no_grad */
   bool found = lua_getstack(L, up, &ar), own = found && is_own(&ar, prefixes);
   lua_getinfo(L, "nf", &called);
   if (function) {

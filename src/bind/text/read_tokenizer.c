@@ -3,10 +3,10 @@
  *
  *   plan.normalizer, .pre_tokenizer, .post_processor, .decoder   lists of steps, or nil
  *   step    type = its name in tokenizer.json, and fields of lm_step: text, word, literal | regex (its pattern),
- *           behavior, prepend, first, second, on = list of booleans, charsmap = base64, single, pair = flat lists of
- *           sequence, id, type
+ *     behavior, prepend, first, second, on = list of booleans, charsmap = base64, single, pair = flat lists of
+ *     sequence, id, type
  *   plan.model   type, vocab = ids by token, or a list of {token, score}; merges = list of "A B" or {A, B}; fields of
- *           lm_model, as unknown_text, prefix, suffix, fuse_unknown, byte_fallback, ignore_merges (read_model) */
+ *     lm_model: unknown_text, prefix, suffix, fuse_unknown, byte_fallback, ignore_merges, most_characters, unknown */
 #include <stdio.h>
 
 #include "base/mem.h"
