@@ -1,4 +1,4 @@
-/* Defaults, and words for dtypes checked:
+/* Sets the default dtype and device, and checks names of dtypes:
  *
  *   set_default_dtype(d)  get_default_dtype()  set_default_device(d)  get_default_device()
  *   dtype(v)         canonical dtype string ("float" -> "float32"), checked

@@ -1,4 +1,4 @@
-/* Userdata of ours that are no tensors: a metatable a type, made with its first object. */
+/* Makes and checks userdata of types other than tensors; a type's metatable is made with its first object. */
 #include "base/message.h"
 #include "bind/bind.h"
 

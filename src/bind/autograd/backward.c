@@ -1,4 +1,4 @@
-/* backward and grad. */
+/* Adds backward and grad, with PyTorch's arguments. */
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
@@ -19,7 +19,7 @@ static void drop_pass(pass *p) {
   drop_list(&p->inputs);
 }
 
-/* The roots' gradients, named `grads`, and how to go: the first n of these, in `count` values from `first` on. */
+/* Reads the roots' gradients (argument `grads`) and flags from `count` values at `first` on; n may be positional. */
 static lm_status read_modes(lua_State *L, const lm_lua *s, int first, int count, const char *fn, const char *grads,
                             int n, pass *p) {
   bool only_inputs = true;
@@ -61,9 +61,9 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-/* grad(outputs, inputs [, grad_outputs] [, retain_graph] [, create_graph] [, only_inputs] [, allow_unused]
- * [, options]), of which `count` follow inputs. PyTorch wants only_inputs to be true. The handles for the results stand
- * in the list at `list` before anything is read. */
+/* grad(outputs, inputs [, grad_outputs] [, retain_graph] [, create_graph] [, only_inputs] [, allow_unused] [, options])
+ * `count` arguments follow inputs; only_inputs must be true, as in PyTorch. `list`: stack index of a list of `handles`
+ * empty handles for the results, made before anything is read. */
 static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int count, int list, int handles) {
   static const char fn[] = "grad";
   lm_tensor **out = NULL;

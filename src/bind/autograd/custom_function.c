@@ -1,13 +1,13 @@
-/* lm.autograd.Function: ops whose backward is a Lua function. */
+/* Records lm.autograd.Function's ops, whose backward is a Lua function. */
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/autograd/callback.h"
 
 typedef struct custom_callback {
   lm_callback base;
-  struct lm_node *node; /* which owns the callback */
+  struct lm_node *node; /* owns the callback */
   int nin, nsaved;
-  int saved[]; /* the input that each saved tensor is (0..), or result -1 - k, or OTHER */
+  int saved[]; /* each saved tensor's index among the inputs (from 0), -1 - its index among the results, or OTHER */
 } custom_callback;
 
 enum { OTHER = INT32_MAX };
@@ -27,7 +27,7 @@ static int run_custom(lua_State *L, lm_lua *s, void *arg) {
   lua_createtable(L, p->ngrad, 0);
   for (int i = 0; i < p->ngrad; i++) {
     if (p->grads[i]) {
-      lm_tensor_handle *handle = lm_tensor_handle_new(L); /* which may raise */
+      lm_tensor_handle *handle = lm_tensor_handle_new(L); /* may raise */
       lm_tensor_handle_fill(s, handle, lm_retain(p->grads[i]));
     } else {
       lua_pushboolean(L, 0);
@@ -69,7 +69,7 @@ static int index_in(const lm_tensor *t, lm_list list) {
   return i < list.n ? i : -1;
 }
 
-/* *recorded is NULL where no input asks for a gradient. */
+/* Records the op in the graph; *recorded is NULL if no input requires grad. */
 static lm_status record(lua_State *L, lm_lua *s, void *arg) {
   custom_callback **recorded = arg;
   lm_list in = {0}, out = {0}, saved = {0};
@@ -96,7 +96,7 @@ static lm_status record(lua_State *L, lm_lua *s, void *arg) {
                       .in = in.v,
                       .out = out.v,
                       .saved = saved.v};
-  TRY(lm_custom_record(&custom)); /* releases the callback where it fails */
+  TRY(lm_custom_record(&custom)); /* releases the callback if it fails */
   c->node = out.n > 0 ? lm_custom_node(out.v[0]) : NULL;
   *recorded = c->node ? c : NULL;
 done:
@@ -137,7 +137,7 @@ static lm_status fetch_saved(lua_State *L, lm_lua *s, void *arg) {
   return lm_custom_saved(f->c->node, f->i, in, out, &f->out);
 }
 
-/* custom_saved(i): inside a backward of custom_record, the i-th saved tensor with its history. */
+/* custom_saved(i): the i-th saved tensor with its history; only inside a backward of custom_record. */
 LM_FUNCTION(custom_saved) {
   fetching f = {.c = (custom_callback *)LM_STATE(L)->in_backward};
   int64_t i = lm_need_int(L, 1, "saved_tensors", "i");

@@ -1,12 +1,12 @@
-/* graph_nodes(x) -> list of {name, line, is_leaf, dtype, shape, edges = list of indices into the list, false for none},
- * the node of x first
- * graph_nodes(x, list) -> the same, and for each tensor of the list the index of its node, or false */
+/* Lists the nodes of an autograd graph:
+ * graph_nodes(x [, list]) -> list of {name, line, is_leaf, dtype, shape, edges = list of indices into the list, false
+ * for none}, the node of x first; with `list`, also the index of each of its tensors' nodes, or false */
 #include "base/message.h"
 #include "bind/bind.h"
 
 enum { NODES = 3, INDEX = 4, ORDER = 5 };
 
-/* Pushes the node's index in NODES, which it gets where it has none, or false for NULL. */
+/* Pushes the node's index in NODES, the next free one for a new node, or false for NULL. */
 static void push_index(lua_State *L, const struct lm_node *node) {
   lua_pushlightuserdata(L, (void *)node);
   lua_rawget(L, INDEX);

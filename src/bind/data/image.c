@@ -1,11 +1,11 @@
-/* Encoded images. */
+/* Decodes and encodes images. */
 #include "image/image.h"
 #include "base/message.h"
 
 #include "base/message.h"
 #include "bind/bind.h"
 
-/* A Lua string, or a tensor of bytes: borrowed. */
+/* Reads a Lua string or a uint8 tensor; *out is borrowed. */
 static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const uint8_t **out,
                             size_t *n) {
   if (lua_type(L, i) == LUA_TSTRING) {
@@ -26,7 +26,7 @@ static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn
   return LM_OK;
 }
 
-/* ---- image_header(bytes, name, max_pixels, upright, allow_corrupt) -> height, width, channels, format
+/* ---- image_header(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt) -> height, width, channels, format
  * image_decode(the same, mode from 0, crop of four integers | nil, at_least of two | nil) -> tensor */
 
 enum { HEADER = 5, MODE, CROP, AT_LEAST };
@@ -72,7 +72,7 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
 
 LM_FUNCTION(image_decode) { return lm_return_tensor(L, AT_LEAST, decode); }
 
-/* ---- decode_gif(bytes, name, max_pixels, upright, allow_corrupt, channels) -> tensor of bytes */
+/* ---- decode_gif(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt, channels) -> uint8 [N, C, H, W] */
 
 static lm_status decode_gif(lua_State *L, lm_lua *s, void *arg) {
   lm_image im;

@@ -1,10 +1,9 @@
-/* scan_folder(root, suffixes)   list of classes, text, spans, labels from 0 (data/scan_folder.h), files of each class
- */
+/* Adds scan_folder(root, suffixes): list of classes, text, spans, labels from 0 (data/scan_folder.h), class sizes */
 #include "data/scan_folder.h"
 
 #include "bind/bind.h"
 
-/* What was found, freed by the collector if Lua raises. */
+/* The arguments and results of a scan, freed by the collector if Lua raises. */
 typedef struct scanning {
   const char **suffix;
   int n;

@@ -1,7 +1,7 @@
-/* Devices: what lm.cuda is made of, with stream.c and memory.c.
+/* Names, selects and describes devices, for lm.cuda (with stream.c and memory.c).
  *
  *   device(v)        canonical device string of a string or CUDA ordinal ("cpu:0" -> "cpu"), checked
- *   device_count(kind)  of "cpu" or "cuda"          device_why_none(kind) -> text or nil
+ *   device_count(kind)  kind: "cpu" or "cuda"       device_why_none(kind) -> the reason for a count of 0, or nil
  *   device_current(kind) -> device      device_set_current(device)      with_device(device, f, ...)
  *   device_properties(device) -> table  device_peers(device, other) -> boolean
  *   synchronize(device)
@@ -56,8 +56,8 @@ static void put_property(void *ctx, const lm_property *p) { /* the table is on t
   }
 }
 
-/* Pushing may raise, so the driver's call is protected from Lua's errors by having the table's room made by Lua: what
- * is left is running out of memory for a string, which LuaJIT raises through C frames of ours that own nothing. */
+/* Returns a table that the driver's call fills. Lua makes the table's room beforehand, so that only lack of memory for
+ * a string raises through the driver's C frames, which own nothing. */
 LM_FUNCTION(device_properties) {
   lm_device device = lm_need_device(L, 1, "device_properties");
   const lm_driver *driver = lm_driver_of(device);

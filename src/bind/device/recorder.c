@@ -1,12 +1,12 @@
-/* Recordings of what the core does, and where live memory comes from:
+/* Records spans of the core's work for the profiler, and lists live memory by its origin:
  *
  *   recording_start{lines, shapes, nvtx, max_spans}     recording_stop() -> recording
  *   recording:count()  recording:dropped()
- *   recording:span(i) -> name, kind, line, shapes, thread, depth, start, seconds, self seconds, bytes allocated, of
- *                        itself, flops, bytes of a collective, device, stream, start on the device, seconds there
+ *   recording:span(i) -> name, kind, line, shapes, thread, depth, start, seconds, self seconds, bytes allocated, self
+ *                        bytes, flops, bytes of a collective, device, stream, start on the device, seconds there
  *   is_recording()   record_function(name, f, ...)  record_kind(kind, name, f, ...)   record_span(name, start, end)
- *   range_push(name)  range_pop()  range_mark(name)     of the vendor's tools; return whether there are any
- *   memory_history(on)  live_memory(f) -> how many were missed      f(line, op, device, bytes, seconds) for each
+ *   range_push(name)  range_pop()  range_mark(name)     of the vendor's tools (NVTX); return whether these exist
+ *   memory_history(on)  live_memory(f) -> the number not recorded   calls f(line, op, device, bytes, seconds) for each
  */
 #include "device/recorder.h"
 
@@ -68,7 +68,7 @@ static const luaL_Reg recording_methods[] = {
 static const lm_object_type recording_type = {"luminary.recording", sizeof(recording), close_recording, "a recording",
                                               recording_methods};
 
-/* Held while a recording runs: without its profiler, or its Lua state, nobody could stop it. */
+/* Stops a running recording when it is collected, since nobody else could once its profiler or Lua state is gone. */
 typedef struct running {
   uint32_t number;
 } running;
@@ -104,7 +104,7 @@ LM_FUNCTION(recording_stop) {
 
 LM_FUNCTION(is_recording) { return lm_return_bool(L, lm_traces(LM_TRACE_CALLS)); }
 
-/* ---- ranges. They are functions that run f, since a range that is not ended would hold all that follows. */
+/* ---- ranges: functions that run f, since a range that is never ended would contain all later spans */
 
 static int run_in_span(lua_State *L, lm_span_kind kind, int at, const char *fn) {
   const char *name = lm_need_text(L, at, fn, "name");
@@ -174,7 +174,7 @@ LM_FUNCTION(memory_history) {
 LM_FUNCTION(is_memory_history_on) { return lm_return_bool(L, lm_memory_history_on()); }
 
 typedef struct live {
-  lm_live_memory *list; /* first: lm_need_held */
+  lm_live_memory *list; /* first member, for lm_need_held */
 } live;
 
 static void close_live(void *object) {
@@ -186,7 +186,7 @@ static const lm_object_type live_type = {"luminary.live_memory", sizeof(live), c
 LM_FUNCTION(live_memory) {
   lm_need_function(L, 1, "live_memory", "");
   lua_settop(L, 1);
-  live *held = lm_object_new(L, &live_type); /* which f's errors leave to the collector */
+  live *held = lm_object_new(L, &live_type); /* the collector frees it if f raises */
   size_t n, missed;
   lm_need(L, lm_memory_history(&n, &held->list, &missed));
   for (size_t i = 0; i < n; i++) {

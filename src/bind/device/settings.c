@@ -1,4 +1,4 @@
-/* lm.backends: settings, and versions of libraries; and how often libraries were asked for plans. */
+/* Reads and changes lm.backends' settings; reports library versions, and how often libraries searched for plans. */
 #include "backend/known/plan_searches.h"
 #include "backend/known/setting.h"
 #include "bind/bind.h"
@@ -13,7 +13,7 @@ LM_FUNCTION(setting) {
   return 1;
 }
 
-/* Loads the backend: libraries have versions also where there is no device. */
+/* cuda_version(library): loads the backend, since libraries have versions even without a device. */
 LM_FUNCTION(cuda_version) {
   const char *library = lm_need_text(L, 1, "cuda_version", "library");
   int64_t version = 0;

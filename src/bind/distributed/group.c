@@ -1,4 +1,4 @@
-/* Process groups: which there are, and their members. */
+/* Makes and closes process groups, and lists their members. */
 #include "bind/distributed/group.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -6,7 +6,7 @@
 typedef struct group_handle {
   lm_dependent of_world;
   lm_group *group;        /* NULL once closed */
-  lm_world_handle *world; /* NULL: solo. The handle's environment keeps it alive */
+  lm_world_handle *world; /* NULL: solo. The handle's environment keeps the world alive */
   lm_dependent *dependents;
 } group_handle;
 
@@ -21,7 +21,7 @@ static void close_group(void *object) {
 }
 static const lm_object_type group_type = {"luminary.group", sizeof(group_handle), close_group, "a process group", NULL};
 
-/* dist_close(world or group); a second time is fine */
+/* dist_close(world or group): closes it; a second call does nothing */
 LM_FUNCTION(dist_close) {
   if (!lm_world_close_at(L, 1)) close_group(lm_need_object(L, 1, &group_type, "dist_close"));
   return 0;
@@ -55,9 +55,8 @@ static group_handle *new_group(lua_State *L) {
   return handle;
 }
 
-/* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, with the available
- * ones
- */
+/* dist_has(backend, who) -> the name that get_backend returns for it; raises in the name of `who`, with the list of
+ * available backends, if there is no such backend */
 LM_FUNCTION(dist_has) {
   char text[LM_GROUP_TEXT];
   const char *fn = lm_need_text(L, 2, "dist_has", "who");
@@ -71,7 +70,7 @@ LM_FUNCTION(dist_solo) {
   return 1;
 }
 
-/* The list of ranks at 3. */
+/* Opens the group of the ranks in the list at 3. */
 static lm_status open_group(lua_State *L, const lm_lua *s, group_handle *handle) {
   lm_status status;
   int64_t rank;
@@ -111,7 +110,7 @@ LM_FUNCTION(dist_group) {
   return 1;
 }
 
-/* dist_members(group) -> this rank in it, its size, its members' ranks in the world */
+/* dist_members(group) -> this process's rank in it, its size, the list of its members' ranks in the world */
 LM_FUNCTION(dist_members) {
   const lm_group *g = lm_to_group(L, 1);
   if (!g) return lm_raise_text(L, "dist_members: expected a process group");
@@ -125,7 +124,7 @@ LM_FUNCTION(dist_members) {
   return 3;
 }
 
-/* nccl_version() -> 22809, or nil and why the group that uses NCCL is not there */
+/* nccl_version() -> 22809, or nil and the reason why NCCL is not available */
 LM_FUNCTION(nccl_version) {
   const lm_group_table *table;
   if (lm_group_table_find("nccl", &table) == LM_OK && table->version) { return lm_return_int(L, table->version()); }

@@ -1,36 +1,36 @@
-/* Files, for readers and writers of formats that are written in Lua. Offsets count from 0.
+/* Reads and writes files, for file formats implemented in Lua. Offsets count from 0.
  *
  *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size;
- *                                     nothing if there is nothing. Opens nothing
+ *                                     nothing if there is no file. Does not open it
  *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes when it is written to
- *   file_close(file)                  what was read from it stays
+ *   file_close(file)                  tensors read from it stay valid
  *   file_text(file, at, n)            n bytes: a string
- *   file_section(file, at, n)         the same as uint8 [n], over the mapped file or read
+ *   file_section(file, at, n)         the same as uint8 [n], mapped or read
  *   file_read(file, dtypes, shapes, offsets)   a list of tensors, read at once
- *   file_inflate(file, at, packed, n, start) uint8 [n]: what `packed` deflated bytes unpack to; or its start
- *   file_lines(file)                  data/record_file.h, as the next
- *   file_blocks(file, index, dtype, from, size, stride, base, below)   x, y
- *   stream_open(path)                 a file read from its beginning on, unpacked if it is gzipped; its most bytes
+ *   file_inflate(file, at, packed, n, start)   uint8 [n]: `packed` bytes inflated; start: only their first n bytes
+ *   file_lines(file)                  int64 [lines + 1] (data/record_file.h)
+ *   file_blocks(file, index, dtype, from, size, stride, base, below)   x, y (data/record_file.h)
+ *   stream_open(path)                 a file read sequentially, unpacked if gzipped; the most bytes it can have then
  *   stream_text(stream, n)            n bytes, fewer at the end: a string
- *   stream_bytes(stream [, n])        uint8 [n]; without n all that is left
- *   stream_skip(stream, n)            false where a plain file ends before that
- *   stream_finish(stream)             an error where what follows is damaged; closes it
+ *   stream_bytes(stream [, n])        uint8 [n]; without n all remaining bytes
+ *   stream_skip(stream, n)            false if a plain file ends before that
+ *   stream_finish(stream)             reads to the end, closes it, and raises if the rest is damaged
  *   stream_close(stream)
  *   view_as(bytes, dtype, sizes, strides, at)  a view of the memory of a uint8 tensor from byte `at` on
- *   crc32(tensor, before)             of a contiguous tensor's bytes; before: 0, or that of the bytes before them
- *   crc32c(x, before)                 the same by another polynomial, also of a string
- *   write_pieces(path, list [, who])  strings and tensors one after the other: a complete file or none
+ *   crc32(tensor, before)             checksum of a contiguous tensor; before: 0, or the preceding bytes' checksum
+ *   crc32c(x, before)                 the same with Castagnoli's polynomial, of a tensor or a string
+ *   write_pieces(path, list [, who])  writes strings and tensors in order: a complete file or none
  *   growing_file_open(path, keep [, mode])  io/growing_file.h
  *   growing_file_write(file, text)
  *   growing_file_close(file)
- *   remove_abandoned(path, kept)      what killed writers of that path left; shards whose names are not in a list
- *   complete_parts(path, suffix, kept)  renames path .. suffix to path if all shards are there
- *   remove_part(path, suffix)         so that nobody renames it
+ *   remove_abandoned(path, kept)      removes killed writers' temporary files, and shards not named in the list
+ *   complete_parts(path, suffix, kept)  renames path .. suffix to path if all shards exist
+ *   remove_part(path, suffix)         removes path .. suffix, so that nobody renames it
  *   background_write(path, head, sums_at, tensors, sums_before, kept, background, locked, who, whole, suffix)
- *                                     io/background_write.h; kept: a list of names, or nil; who begins errors
- *   background_write_done(write [, seconds])  whether it has ended, or does within that time
- *   background_write_ended(write)     nil while it runs; then why it failed, or "", which counts as reported
- *   background_write_close(write)     it runs on
+ *                                     io/background_write.h; kept: a list of names, or nil; who begins error messages
+ *   background_write_done(write [, seconds])  true if it has ended, or ends within that time
+ *   background_write_ended(write)     nil while it runs; then its error, which is now reported, or ""
+ *   background_write_close(write)     drops the handle; the write continues
  */
 #include "base/crc32c.h"
 #include "base/mem.h"
@@ -52,7 +52,7 @@ static void close_file(void *object) {
 static const lm_object_type file_type = {"luminary.file", sizeof(lm_file *), close_file, "a file", NULL};
 
 static lm_file *need_file(lua_State *L, const char *fn) { return lm_need_held(L, 1, &file_type, fn); }
-static lm_file *file_at_1(lua_State *L) { return *(lm_file **)lua_touserdata(L, 1); } /* which need_file checked */
+static lm_file *file_at_1(lua_State *L) { return *(lm_file **)lua_touserdata(L, 1); } /* checked by need_file */
 
 static lm_status read_count(lua_State *L, lm_lua *s, int i, uint64_t *out) {
   int64_t v;
@@ -145,7 +145,7 @@ static lm_status read_parts(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_read(file_at_1(L), r->n, r->part);
 }
 
-/* Entry i of the lists of dtypes, shapes and offsets at 2 to 4. */
+/* Reads entry i of the lists of dtypes, shapes and offsets at 2 to 4 into *part. */
 static void read_part(lua_State *L, int i, lm_file_part *part) {
   static const char fn[] = "file_read";
   int top = lua_gettop(L);
@@ -176,7 +176,7 @@ LM_FUNCTION(file_read) {
     lua_rawseti(L, 7, i + 1);
   }
   lm_status status = lm_retry_after_gc(L, s, read_parts, &r);
-  for (int i = 0; i < r.n && status != LM_OK; i++) lm_release(r.part[i].t); /* where a mapping was truncated */
+  for (int i = 0; i < r.n && status != LM_OK; i++) lm_release(r.part[i].t); /* set if a mapping was truncated */
   lm_need(L, status);
   for (int i = 0; i < r.n; i++) {
     lm_tensor_handle_fill(s, handle[i], r.part[i].t);
@@ -338,7 +338,7 @@ LM_FUNCTION(crc32c) {
 
 /* ---- writing */
 
-/* The elements in the order of the dims, as lm_write_plan has it. */
+/* Returns in *out a new reference to t if it is contiguous and on the CPU, else such a copy (lm_write_plan's dense). */
 static lm_status dense_on_cpu(lm_tensor *t, lm_tensor **out) {
   if (LM_DEVICE_KIND(t->device) == LM_CPU && lm_is_contiguous(t)) {
     *out = lm_retain(t);

@@ -1,18 +1,18 @@
-/* Processes of the launcher (mp/supervisor.h).
+/* Binds the launcher's supervisor of processes (mp/supervisor.h).
  *
- *   process_supervisor()     a supervisor, or an error if there is one already; its methods:
- *     :start{argv = list, env = list of "NAME=value" or "NAME" to leave it out, input = bool}   id, pid
- *     :next(seconds)         waits (< 0: for ever); returns nothing, or one of
+ *   process_supervisor()     a supervisor, or an error if one exists already; its methods:
+ *     :start{argv = list, env = list of "NAME=value" or "NAME" to unset it, input = bool}   id, pid
+ *     :next(seconds)         waits (< 0: without limit); returns nothing, or one of
  *                              "output", id, stream (1 or 2), text ("" at its end)
  *                              "ended", id, code, signal (nil if it exited)
  *                              "signal", number
  *                              "closed", stream    nobody reads our own output there
  *                              "ready"             the watched descriptor is readable
  *     :watch(fd)             a descriptor to wait for as well, such as that of core.node_links; -1: none
- *     :signal(id, number)    :print(stream, text)    :printed()    :sweep(seconds) -> how many are left
+ *     :signal(id, number)    :print(stream, text)    :printed()    :sweep(seconds) -> the number still running
  *     :file() -> path        :port() -> number       :close()
- *   process_self()           path of the program that runs here
- *   process_cores()          cores it may use
+ *   process_self()           path of this process's executable
+ *   process_cores()          the number of cores this process may use
  *   signal_name(number)      "SIGKILL"
  */
 #include <limits.h>
