@@ -1,6 +1,5 @@
-/* Readers of one Lua value. None of them raises, so callers can release what they own; none of them
- * allocates in Lua, so no finalizer runs between reading a handle and using it. The one that runs Lua code
- * sees to it that nothing goes meanwhile. */
+/* Reads one Lua value each. No reader raises, so callers can release what they own. None allocates in Lua, so no
+ * finalizer runs between reading a handle and using it; the one that runs Lua code defers releases meanwhile. */
 #include <math.h>
 #include <stdio.h>
 
@@ -155,7 +154,7 @@ lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, c
   return status == LM_OK ? status : lm_fail_in(status, fn);
 }
 
-/* By metatable it may seem to have entries, and nothing here would see them. */
+/* A metatable may make an empty table seem to have entries, which raw access would miss. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg) {
   int top = lua_gettop(L);
   bool stands_in = lua_getmetatable(L, i) && !lm_field(L, top + 1, "__plain") &&
@@ -173,8 +172,8 @@ lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg) {
   return lm_remedy(lm_fail_value(fn, arg, "a list that starts at 1", "one with an entry at 0"), "write {a, b, c}");
 }
 
-/* *stray: a key that is none of 1 to n, the list's length; else 0. */
-static bool is_list(lua_State *L, int i, double *stray) { /* a table whose keys are numbers */
+/* Returns true for a table whose keys are all numbers; *stray: a key outside 1 to n, the list's length; else 0. */
+static bool is_list(lua_State *L, int i, double *stray) {
   *stray = 0;
   if (lua_type(L, i) != LUA_TTABLE) return false;
   double n = (double)lua_objlen(L, i);
@@ -198,7 +197,7 @@ static lm_status check_dense(lua_State *L, int i, const char *fn, const char *ar
                        lm_text("a list of %zu with an entry at %.14g", lua_objlen(L, i), stray));
 }
 
-/* At most `limit` numbers into v, and how many they are. */
+/* Reads at most `limit` numbers into v; *count: how many. */
 static lm_status read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, int limit,
                            int *count, int64_t *v) {
   lm_status (*read)(lua_State *, const lm_lua *, int, const char *, const char *, int64_t *) =
@@ -303,7 +302,7 @@ lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn
 static lm_status read_pair(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
   lm_ints v;
   NEED(lm_read_ints(L, s, i, fn, arg, false, &v));
-  if (v.n == 0) return LM_OK; /* as if it were left out */
+  if (v.n == 0) return LM_OK; /* an empty list counts as absent */
   if (v.n > 2 && lua_type(L, i) == LUA_TTABLE) {
     return lm_fail_value(fn, arg, "an integer or a pair", lm_text("a list of %d", v.n));
   }
@@ -333,7 +332,7 @@ static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn,
   return near ? lm_remedy(status, "did you mean '%s'?", near) : status;
 }
 
-/* A number or a pair, or "valid" or "same". */
+/* Reads a number, a pair, "valid" or "same". */
 static lm_status read_padding(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int64_t *out) {
   if (lua_type(L, i) != LUA_TSTRING) return read_pair(L, s, i, fn, a->name, out);
   int choice;
@@ -342,7 +341,7 @@ static lm_status read_padding(lua_State *L, const lm_lua *s, int i, const char *
   return status;
 }
 
-/* NaN says that none was given. */
+/* Reads a number; NaN is an error, since it marks an absent one. */
 static lm_status read_optional_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
                                       double *out) {
   lm_status status = lm_read_number(L, s, i, fn, arg, out);
@@ -385,7 +384,7 @@ lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, cons
     case LM_ARG_BYTES: return lm_read_plain(L, s, i, fn, a->name, LM_U8, out);
     case LM_ARG_INT64S: return lm_read_plain(L, s, i, fn, a->name, LM_I64, out);
     case LM_ARG_SOME: return lm_read_some(L, s, i, fn, a->name, true, out);
-    case LM_ARG_S: /* its reader makes a tensor: the caller's */
+    case LM_ARG_S: /* read by lm_read_scalar, which makes a tensor */
     case LM_ARG_S_OPT:
     case LM_ARG_OTHER: return LM_OK;
   }
@@ -413,7 +412,7 @@ lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *co
   return lm_fail_option(fn, key, n, names);
 }
 
-/* given: bit k: params[k] has a value already. */
+/* Reads options of the table at i; bit k of *given: params[k] has a value already. */
 static lm_status read_named(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_param *params,
                             uint32_t *given) {
   lm_status status = LM_OK;
@@ -514,7 +513,7 @@ const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *na
   return out;
 }
 
-/* check_start(fn, arg, list): of a list that is read in Lua. */
+/* check_start(fn, arg, list): fails if a list that Lua code reads has an entry at [0]. */
 LM_FUNCTION(check_start) {
   const char *fn = lm_need_text(L, 1, "check_start", "fn"), *arg = lm_need_text(L, 2, fn, "arg");
   lm_need_table(L, 3, fn, arg);
@@ -522,10 +521,10 @@ LM_FUNCTION(check_start) {
   return 0;
 }
 
-/* describe(v): as messages show it */
+/* describe(v): the value as messages show it */
 LM_FUNCTION(describe) { return lm_return_text(L, lm_describe_arg(L, LM_STATE(L), 1)); }
 
-/* nearest(word, list) */
+/* nearest(word, list): the entry nearest to the word, or nil */
 LM_FUNCTION(nearest) {
   size_t bytes;
   int n = 0;

@@ -1,9 +1,9 @@
-/* The Lua C API: everything that sees a lua_State. One file a subject, in rooms; this header is what they share.
+/* Declares the Lua C API: every file that uses a lua_State, one for each subject, in folders, shares this header.
  *
- * What `require "luminary.core"` holds (lua/ builds `require "luminary"` from it). Tensors are
+ * `require "luminary.core"` has these functions (lua/ builds `require "luminary"` from it). Tensors are
  * userdata; `opts` is a trailing table with string keys; unknown options are errors that name the
  * nearest known one; errors are Lua errors at the first line outside luminary's own Lua files.
- * What is not named here stands at the head of the file that adds it.
+ * Other functions are listed at the head of the file that adds them.
  *
  *   ops              table: every op by name, and `name_` of each POINT op
  *   methods          table: the methods of tensors, ops included; Lua code may add to it
@@ -15,31 +15,30 @@
  *   tensor(v, {dtype, device, requires_grad})     from nested lists, a number, a boolean or a tensor
  *   is_tensor(v)     true for a live or dropped tensor handle; is_alive(v) for a live one
  *   set_data(t, from)  t takes over from's storage, sizes, dtype, device in place (module:to, load)
- *   max(x [, dim | other] [, opts])  min likewise: what x:max() and x:min() do
+ *   max(x [, dim | other] [, opts])  min likewise; the methods x:max() and x:min()
  *
- *   no_grad(f, ...)  enable_grad(f, ...)          return what f returns; restore on error
- *   is_grad_enabled()  set_grad_enabled(on)       the second returns the mode before
+ *   no_grad(f, ...)  enable_grad(f, ...)          return the results of f; restore on error
+ *   is_grad_enabled()  set_grad_enabled(on)       the second returns the previous mode
  *   detect_anomaly(f, ...)   set_detect_anomaly(on)   is_anomaly_enabled()
  *   autocast({device, dtype, enabled, cache_enabled}, f, ...)    is_autocast_enabled([device])
  *   get_autocast_dtype([device])
  *
  *   backward(tensors, {gradient = t | list, retain_graph, create_graph})
  *   grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused})   list
- *   checkpoint(f, again, ...)  f(...), recorded without saving anything; backward calls again() for it
- *   is_checkpointing()         inside of such a function
+ *   checkpoint(f, again, ...)  f(...), recorded without saving tensors; backward calls again()
+ *   is_checkpointing()         true inside of such a function
  *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(grads)
  *                    returns a list of gradients for inputs; in it custom_saved(i) is saved[i]
  *                    (autograd/init.lua uses it)
  *
  *   optim_step{kind = an optimizer's name, options = list of its numbers in its entry's order, params = list,
  *              grads = list or nil (each param's .grad; params without one are skipped), states = lists by name
- *              parallel to params, carried = list of the numbers that it keeps, nil at first, step, from 1, first =
- *              whether the states were made for this step}
- *              returns how many parameters were stepped, and what is carried to the next step
- *   total_norm(list, p, of_grads)                 of the tensors, or of their gradients: a tensor
+ *              parallel to params, carried = list of its numbers from the last step, nil at first, step, from 1, first
+ * = true if the states were made for this step} returns the number of parameters stepped, and the numbers carried to
+ * the next step total_norm(list, p, of_grads)                 of the tensors, or of their gradients: a tensor
  *   clip_with_norm(params, max_norm, total)  clip_value(params, most)   change the gradients in place
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
- *   has_grad(param)  whether it has a .grad
+ *   has_grad(param)  true if it has a .grad
  *
  *   image_header(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt) -> height, width, channels, format
  *   image_decode(the same, mode from 0, {top, left, height, width} | nil, {height, width} | nil) -> uint8 [C, H, W]
@@ -47,11 +46,11 @@
  *   encode_jpeg(image, quality)  encode_png(image, level)  encode_webp(image, quality) -> uint8 tensor of bytes
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
  *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
- *   image_transform(name, x, numbers [, out])     a transform of image/transform.h, into `out` if it is given
+ *   image_transform(name, x, numbers [, out])     a transform of image/transform.h, into `out` if given
  *   uniform_number() the CPU's next random number, from 0 to less than 1
  *   draws(n, seed, count) int64 tensor: `count` numbers from 1 to n, with replacement, that depend on seed alone
- *   setting(name [, value])       a boolean of backend/known/setting.h, as it was before
- *   cuda_version(library)         of "cuda", "cudnn", "cublaslt": a number, or nil where it is not there
+ *   setting(name [, value])       a boolean of backend/known/setting.h; returns the previous value
+ *   cuda_version(library)         of "cuda", "cudnn", "cublaslt": a number, or nil if it is not installed
  */
 #pragma once
 
@@ -67,16 +66,16 @@
 #include "base/log.h"
 #include "base/nearest_word.h"
 
-/* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
+/* A tensor handle: the userdata that Lua holds. t is NULL once freed or dropped, and `why` says by what. */
 typedef struct lm_tensor_handle {
-  const struct lm_lua *state; /* the Lua state that made it, by which it is known among userdata */
+  const struct lm_lua *state; /* the Lua state that made it; distinguishes handles from other userdata */
   lm_tensor *t;
   union {
-    struct lm_tensor_handle *next; /* in the list of its scope, if pprev */
+    struct lm_tensor_handle *next; /* in the list of its scope, if pprev is set */
     const char *why; /* once t is NULL: text after "this tensor", kept alive by the state's table of sites */
   };
   struct lm_tensor_handle **pprev;
-  bool hooked; /* has an environment of its own, with hooks */
+  bool hooked; /* true if it has an environment of its own, with hooks */
 } lm_tensor_handle;
 
 typedef struct lm_scope {
@@ -84,49 +83,49 @@ typedef struct lm_scope {
   lm_tensor_handle *handles;
 } lm_scope;
 
-/* A call of a function of lm.fuse: the ops that it has put off, and the handles of their results. */
+/* A call of a function of lm.fuse: the deferred ops, and the handles of their results. */
 typedef struct lm_fusion {
   lm_chain *chain;
   lm_tensor_handle *handle[LM_CHAIN_LINKS]; /* NULL once collected */
-  bool reading;                             /* an op reads its arguments, whose values it may not need */
-  bool waits;                               /* the last op was put off */
+  bool reading;                             /* true while an op reads its arguments, whose values it may not need */
+  bool waits;                               /* true if the last op was deferred */
 } lm_fusion;
 
 typedef struct lm_callbacks lm_callbacks;
 
-/* Where the tensors' metatable holds that of lists of sizes. */
+/* Index in the tensors' metatable of the metatable of size lists. */
 enum { LM_SIZES = 1 };
 
-/* One for each Lua state: upvalue 1 of every closure of ours; upvalue 2 is the tensors' metatable. */
+/* Data for one Lua state: upvalue 1 of every closure of this library; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
-  int worlds, worlds_before; /* of dist: open, and opened in all */
+  int worlds, worlds_before; /* worlds of dist: open now, and opened in total */
   lua_State *running;        /* the coroutine inside lm_backward, for hooks */
   lm_callbacks *callbacks;
-  struct lm_callback *in_backward; /* the custom function that runs */
+  struct lm_callback *in_backward; /* the running custom function */
   lm_scope *scope;
-  lm_fusion *fusion; /* NULL: ops compute at once */
-  /* While a reader has Lua code run (lm_to_int64), the call may hold tensors it read before without a reference. What
-   * handles let go of meanwhile is kept until the next call makes a step of the collector. */
+  lm_fusion *fusion; /* NULL: ops are not deferred */
+  /* While a reader runs Lua code (asking > 0, lm_to_int64), the call may hold tensors it has read without a reference.
+   * Tensors that handles release meanwhile are kept until a later call runs lm_gc_step. */
   int asking, nkept;
   size_t kept_capacity;
   lm_tensor **kept;
-  /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
+  /* The paced collector: bytes of results since the last step, bytes at which to step, bytes of a cycle's budget. */
   size_t fresh, step_at, budget, uncached;
-  size_t made;       /* those of all steps since the last backward pass */
-  size_t collect_at; /* as step_at, which is 0 where each call has something else to do in lm_gc_step */
+  size_t made;       /* bytes of results of all steps since the last backward pass */
+  size_t collect_at; /* the same, while step_at is 0 because each call has other work in lm_gc_step */
   double cycle_start, cycle_collecting;
   int cycle_steps;
-  bool elsewhere;                 /* some of the cycle's results are not on the CPU */
-  bool at_once;                   /* the budget is of a heap that one step collects */
-  bool hastened;                  /* the next collection comes before the budget is used */
-  uint8_t scale[LM_DEVICE_KINDS]; /* a byte of such a device counts for 2^(1 - scale); 0: not known yet */
-  /* Names as this state interned them: equal names have equal pointers. */
+  bool elsewhere;                 /* true if some of the cycle's results are not on the CPU */
+  bool at_once;                   /* true if the budget is for a heap that one step collects */
+  bool hastened;                  /* true if the next collection comes before the budget is used */
+  uint8_t scale[LM_DEVICE_KINDS]; /* a byte on such a device counts for 2^(1 - scale); 0: not known yet */
+  /* Names interned by this state: equal names have equal pointers. */
   const char *key[LM_OP_COUNT][LM_MAX_ARGS];
   const char *key_requires_grad, *dtype_name[LM_DTYPE_COUNT], *device_cpu;
   uint32_t required[LM_OP_COUNT]; /* bit i: argument i has no default */
   uint16_t default_at[LM_OP_COUNT];
-  char *defaults;             /* every op's argument struct as lm_op_defaults leaves it */
-  bool variadic[LM_OP_COUNT]; /* the last positional argument takes what follows too: x:view(2, 3) */
+  char *defaults;             /* every op's argument struct as set by lm_op_defaults */
+  bool variadic[LM_OP_COUNT]; /* true if the last positional argument takes all later ones too: x:view(2, 3) */
 } lm_lua;
 
 /* Registry keys (light userdata of their addresses); each holds a table or a function. */
@@ -140,16 +139,16 @@ static inline void lm_reg_get(lua_State *L, const char *key) {
   lua_pushlightuserdata(L, (void *)key);
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
-/* registry[key] = the value on top, popped */
+/* Pops the value on top into registry[key]. */
 static inline void lm_reg_set(lua_State *L, const char *key) {
   lua_pushlightuserdata(L, (void *)key);
   lua_insert(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
 }
-/* int64_cdata.c: what only LuaJIT's FFI can do, into the registry. */
+/* int64_cdata.c: stores in the registry functions that need LuaJIT's FFI. */
 void lm_load_int64_cdata(lua_State *L);
 
-/* The one result of a call. */
+/* Return one result from a C function. */
 static inline int lm_return_bool(lua_State *L, bool value) {
   lua_pushboolean(L, value);
   return 1;
@@ -167,7 +166,7 @@ static inline int lm_return_text(lua_State *L, const char *value) { /* NULL: nil
   return 1;
 }
 
-/* A field of the table on top. */
+/* Set a field of the table on top. */
 static inline void lm_set_flag(lua_State *L, const char *key, bool value) {
   lua_pushboolean(L, value);
   lua_setfield(L, -2, key);
@@ -182,9 +181,9 @@ static inline void lm_set_text(lua_State *L, const char *key, const char *value)
 }
 
 /* ---- tensor/handle.c */
-/* fuse.c. Computes what was put off. */
+/* fuse.c. Computes the deferred ops. */
 void lm_fusion_settle(const lm_lua *s);
-/* Without a look at its tensor's values, which may not be there yet. */
+/* Returns the handle at i without computing deferred ops: its tensor's values may be missing. */
 static inline lm_tensor_handle *lm_peek_tensor_handle(lua_State *L, const lm_lua *s, int i) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_touserdata(L, i);
   return b && lua_objlen(L, i) == sizeof *b && b->state == s ? b : NULL;
@@ -193,14 +192,14 @@ static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *
   if (__builtin_expect(s->fusion != NULL, 0)) lm_fusion_settle(s);
   return lm_peek_tensor_handle(L, s, i);
 }
-/* NULL if it is no tensor or a dead handle. */
+/* Returns the tensor at i, borrowed; NULL if it is no tensor or a dead handle. */
 static inline lm_tensor *lm_to_tensor(lua_State *L, const lm_lua *s, int i) {
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
   return b ? b->t : NULL;
 }
-/* An empty handle on the stack. Made before arguments are read, since it may collect. */
+/* Pushes an empty handle. Call it before reading arguments, since it may run the collector. */
 lm_tensor_handle *lm_tensor_handle_new(lua_State *L);
-/* The handle takes the reference over. */
+/* Stores t in the handle, which takes over the caller's reference. */
 static inline void lm_tensor_handle_fill(lm_lua *s, lm_tensor_handle *b, lm_tensor *t) {
   b->t = t;
   if (s->scope) {
@@ -210,49 +209,49 @@ static inline void lm_tensor_handle_fill(lm_lua *s, lm_tensor_handle *b, lm_tens
     s->scope->handles = b;
   }
 }
-/* No scope will drop it. */
+/* Removes the handle from its scope, which will not drop it. */
 void lm_tensor_handle_unlink(lm_tensor_handle *b);
 /* Releases the tensor; `why` ends the sentence "this tensor …". */
 void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why);
-/* A reference that a handle had; at once, except the while that a reader has Lua code run. */
+/* Releases a handle's reference: at once, or after the call while a reader runs Lua code. */
 void lm_let_go(lm_lua *s, lm_tensor *t);
-/* What was kept for that while. Where no call is reading. */
+/* Releases the references kept for that time. Call it while no call reads arguments. */
 void lm_let_go_kept(lm_lua *s);
 int lm_tensor_handle_gc(lua_State *L);
 
 /* ---- userdata.c: userdata of other types */
 typedef struct lm_object_type {
-  const char *name; /* "luminary.event": of the process's one metatable of the type in each state */
+  const char *name; /* "luminary.event": key of the type's metatable in each state's registry */
   size_t bytes;
-  void (*close)(void *object); /* when it is collected; closing it twice is fine */
+  void (*close)(void *object); /* called on collection; may be called twice */
   const char *noun;            /* "an event", for messages */
   const luaL_Reg *methods;     /* NULL: none */
 } lm_object_type;
-/* On the stack, all zeros. From a closure of ours alone: methods get its upvalues. */
+/* Pushes a zeroed object. Call it only from a closure of this library: methods get its upvalues. */
 void *lm_object_new(lua_State *L, const lm_object_type *type);
-/* NULL if the value at i is none of the type. */
+/* Returns the object at i; NULL if it is not of the type. */
 void *lm_to_object(lua_State *L, int i, const lm_object_type *type);
-/* Raises if it is none. */
+/* Does the same, and raises if it is not of the type. */
 void *lm_need_object(lua_State *L, int i, const lm_object_type *type, const char *fn);
-/* Of a type whose objects begin with a pointer, which is NULL once they are closed: the pointer. */
+/* Returns the pointer that the object at i begins with; raises if it is NULL, as after closing. */
 void *lm_need_held(lua_State *L, int i, const lm_object_type *type, const char *fn);
-/* The object on top keeps the value at i alive. */
+/* Makes the object on top keep the value at i alive. */
 void lm_object_keeps(lua_State *L, int i);
 
-/* ---- gc_step.c: Lua's collector cannot see memory off its heap, so we drive it by bytes */
+/* ---- gc_step.c: drives Lua's collector by bytes of tensors, which it cannot see */
 void lm_gc_step(lua_State *L, lm_lua *s);
-/* After a backward pass that freed its graph: its results are held by handles that nobody has any more. */
+/* Makes the next collection come earlier, after a backward pass that freed its graph and left garbage handles. */
 void lm_gc_step_hasten(lm_lua *s);
-/* First thing in every call that makes tensors; the caller's frame owns nothing yet, since a
- * finalizer's error may pass through. */
+/* Comes first in every call that makes tensors; the caller's frame must own nothing yet, since a finalizer's error may
+ * pass through. */
 static inline void lm_gc_step_if_due(lua_State *L, lm_lua *s) {
   if (s->fresh >= s->step_at) lm_gc_step(L, s);
 }
-/* After an allocation failed. */
+/* Collects all garbage after an allocation failed. */
 void lm_collect_all(lua_State *L, const lm_lua *s);
-/* Finds scale[] of the device's kind. */
+/* Sets and returns scale[] of the device's kind. */
 int lm_gc_step_scale(lm_lua *s, lm_device device);
-/* A result's memory counts towards the next step. */
+/* Counts a result's memory towards the next step. */
 static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
   int scale = s->scale[LM_DEVICE_KIND(t->device)];
   if (scale == 0) scale = lm_gc_step_scale(s, t->device);
@@ -261,154 +260,153 @@ static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
   if (!on_cpu) s->elsewhere = true;
   s->fresh += (cached || s->uncached == SIZE_MAX ? bytes : bytes / 4) + 512;
 }
-/* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */
+/* Bytes that a file descriptor counts for: a process may have about 1,000, so 256 make a collection due. */
 enum { LM_GC_STEP_DESCRIPTOR = 256 << 10 };
 typedef lm_status (*lm_retried_call)(lua_State *L, lm_lua *s, void *arg);
-/* Runs f by lm_retry_after_gc with the arguments at 1 to nargs; the tensors it makes become the call's n results, nil
- * where it leaves NULL. arg may be `made`. */
+/* Runs f by lm_retry_after_gc with the arguments at 1 to nargs; the tensors that f makes become the n results, nil for
+ * NULL. arg may be `made`. */
 int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **made);
-/* The same for one, whose f takes a lm_tensor ** to put it at. */
+/* Does the same for one tensor; f's arg is the lm_tensor ** to store it at. */
 int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f);
-/* Runs f; if it was out of memory, collects everything and runs it once more. f owns nothing when
- * it returns an error and never raises. The stack is as high as before for each run. f reads its tensors
- * itself, since finalizers that run between may free them. */
+/* Runs f; if it runs out of memory, collects all garbage and runs it once more. f must never raise, nor own anything
+ * when it returns an error. The stack is as high as before for each run. f reads its tensors itself, since finalizers
+ * that run between may free them. */
 lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *arg);
 
 /* ---- values.c: none raises or allocates in Lua */
-/* The value at index i in the words of messages: "a tensor [2, 3]", "0.5", "string 'x'",
- * "nil", "a table". Thread-local text. */
+/* Describes the value at index i for messages: "a tensor [2, 3]", "0.5", "string 'x'", "nil", "a table". Thread-local
+ * text. */
 const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i);
-/* Whether the object at i is a module: its record has is_module (nn/module.lua). */
+/* Returns true if the object at i is a module: its metatable has is_module (nn/module.lua). */
 bool lm_is_module(lua_State *L, int i);
-/* FN: ARG must be BOUND, got VALUE, of the value at i, or FN: ARG is missing where there is none. LM_E_ARG. */
+/* Fails with LM_E_ARG: "FN: ARG must be BOUND, got VALUE" for the value at i; "FN: ARG is missing" for none. */
 lm_status lm_fail_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *bound);
-/* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_describe_arg
- * says which. The value keeps it alive. */
+/* Returns the string at i, which keeps it alive; NULL if it is no string, or contains a NUL byte, which would cut it.
+ * lm_describe_arg says which. */
 const char *lm_to_text(lua_State *L, int i);
-/* The hint of messages for a method called with a dot: x.item() passes nothing as x, x.view(4, -1) a number, x.add(y)
- * nothing as other. "" for other calls. */
+/* Returns a message's hint for a method called with a dot: x.item() passes nothing as x, x.view(4, -1) a number,
+ * x.add(y) nothing as other. "" for other calls. */
 const char *lm_dot_hint(lua_State *L, const char *fn, const char *arg, int type);
-/* The same of a boolean where a tensor was expected: x == y, which PyTorch compares by elements. */
+/* Returns a message's hint for a boolean instead of a tensor: x == y, which PyTorch compares by elements; else "". */
 const char *lm_equality_hint(int type);
-/* An int64 or uint64 cdata's value. */
+/* Reads an int64 or uint64 cdata; false for other values. May run Lua code (a debug hook). */
 bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
-/* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
+/* Pushes field `name` of the table at i, by raw access, if it is not nil; returns true then, else pushes nothing. */
 bool lm_field(lua_State *L, int i, const char *name);
 
 /* ---- error.c */
-/* Raises the last message at the first line outside our own Lua files; never returns. Only where the
- * C frame owns nothing. */
+/* Raises the last message at the first line outside luminary's own Lua files; never returns. Call it only if the C
+ * frame owns nothing. */
 int lm_raise(lua_State *L, lm_status status);
-/* The same with a message made here. */
+/* Does the same with a message in printf's format. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
-/* Pushes "train.lua:12: " of that level, or "". */
+/* Pushes that line as "train.lua:12: ", or "". */
 void lm_push_where(lua_State *L);
-/* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
- * end. Allocates nothing of its own in Lua. */
+/* Calls a function of the script by lua_pcall; returns an error if the C stack is almost used up, as it may call back.
+ * Allocates nothing of its own in Lua. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
-int lm_note_traceback(lua_State *L); /* its handler */
-/* Whether an op has a method that writes in place, x:OP_(…). where would write into its condition. */
+int lm_note_traceback(lua_State *L); /* its message handler */
+/* Returns true if an op has an in-place method, x:OP_(…). `where` has none: it would write into its condition. */
 static inline bool lm_has_in_place(const lm_op *op) { return op->kind == LM_POINTWISE && !(op->masks & 1); }
-/* module.c: the functions that call ops, which messages tell from others. */
+/* module.c: the functions that call ops, which messages distinguish from others. */
 typedef struct lm_call_functions {
   lua_CFunction index, newindex, op, op_in_place, overload;
 } lm_call_functions;
 extern const lm_call_functions lm_calls;
-/* Says the line of the first level outside our own Lua files to the core: where ranks wait (lm_set_where), if this
- * state has an open world, and what the thread runs (lm_set_script_line), if somebody wants to know it. For calls that
- * may wait for other ranks, and, by lm_gc_step, those that make tensors; makes no garbage. */
+/* Passes the line of the first level outside luminary's own Lua files to the core: as the position of waiting ranks
+ * (lm_set_where) if this state has an open world, and as the script's line (lm_set_script_line) if requested. For calls
+ * that may wait for other ranks, and, by lm_gc_step, those that make tensors; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
-/* For messages of autograd, profilers and the history of memory. */
+/* True if autograd's messages, profilers or the history of memory need lines. */
 static inline bool lm_wants_lines(void) { return lm_anomaly() || lm_traces(LM_TRACE_LINES | LM_TRACE_LIVE_MEMORY); }
-/* After a change of who wants lines: the state's next call notes its own. */
+/* Makes the state's next call note its line, after a change of lm_wants_lines. */
 static inline void lm_lines_changed(lm_lua *s) {
   s->step_at = 0;
   lm_set_script_line(NULL);
 }
-/* lm_fail_arg, raised; for where the C frame owns nothing. */
+/* Raises lm_fail_arg's error. Call it only if the C frame owns nothing. */
 int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound);
-/* Says what lm_warn was given, once for each line of the caller's. */
+/* Prints lm_warn's pending warning, once for each line of the caller. */
 void lm_show_warning(lua_State *L);
-/* The same, once for each line and name: of a function, for one. */
+/* Does the same once for each line and name, such as a function's. */
 void lm_show_warning_of(lua_State *L, const char *name);
-/* Whether warnings of what code carried over from PyTorch gets wrong are requested too (ported_code.c). */
+/* Returns true if warnings for code ported from PyTorch are requested too (ported_code.c). */
 bool lm_is_porting(void);
-/* Looks at a call of an op for these. given: bit i: argument i was given; out: its first result, or NULL. A warning of
- * the call's own that waits is shown first. */
+/* Checks an op's call for such errors. given: bit i: argument i was given; out: its first result, or NULL. Prints the
+ * call's own pending warning first. */
 void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out);
-/* While these are requested, reads of the globals True, False and None, which Lua does not define, are reported, unless
- * the script's globals have a metatable of its own. */
+/* Reports reads of the globals True, False and None, which Lua does not define, while these warnings are requested; not
+ * if the script's globals already have a metatable. */
 void lm_watch_python_names(lua_State *L);
-/* Whether the script itself called the function `name` at that level. A function that made it its last call has no
- * frame: the line before, of the script or ours, then calls something else, which is either one of the library's
- * functions or a function of the script's. `function`: the stack index of what the script called, which then called the
- * one at that level last; 0: that one itself. */
+/* Returns true if the script itself called the function `name` at that level. A function that made it by a tail call
+ * has no frame: the line before then calls something else, a function of the library or of the script. `function`: the
+ * stack index of the function that the script called, which made the tail call; 0: that one itself. */
 bool lm_is_scripts_call(lua_State *L, int level, const char *name, int function);
 
-/* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
-/* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
- * a debug hook may free them. So calls make what they return first, then read, then use. */
+/* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg are names for the message. */
+/* Tensors are borrowed from their handles: valid until something allocates in Lua or runs Lua code, since a finalizer
+ * or a debug hook may free them. So calls first make their results, then read, then use. */
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out);
-/* A tensor, or a number or boolean made 0-d; *owned is what the caller has to release, or NULL. */
+/* Reads a tensor, or a number or boolean as a 0-d tensor; the caller releases *owned, which may be NULL. */
 lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
                          lm_tensor **owned);
 lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, double *out);
 lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
 lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out);
-/* Bytes, of which some may be zero. */
+/* Reads a string that may contain NUL bytes. */
 lm_status lm_read_string(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out,
                          size_t *n);
 lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out);
-/* 1-based, not 0, to 0-based; negative from the end stays. */
+/* Reads a dim: from 1 to from 0; 0 is an error; negative dims, from the end, stay. */
 lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
 lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out);
-/* A string, or an integer: a CUDA ordinal. */
+/* Reads a device: a string, or an integer as a CUDA ordinal. */
 lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_device *out);
 struct lm_generator;
 extern const lm_object_type lm_generator_type; /* tensor/random.c */
 lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
                             struct lm_generator **out);
-/* Sizes (dims false) or dims (true) from a number or a list. */
+/* Reads sizes (dims false) or dims (true) from a number or a list. */
 lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, lm_ints *out);
-/* A contiguous tensor on the CPU of that dtype. */
+/* Reads a contiguous tensor on the CPU of that dtype. */
 lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype dtype,
                         lm_tensor **out);
-/* A list of tensors into a malloc'ed array of yours; `holes` allows false. */
+/* Reads a list of tensors into an array that the caller frees; `holes` allows false. */
 lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
                        lm_tensor ***out);
-/* A tensor or a list of them, each with a reference of yours. */
+/* Reads a tensor or a list of tensors; the caller releases each, and frees the array. */
 lm_status lm_read_some(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, lm_list *out);
-/* For a table at i in which nothing was found: an error if it has a metatable with __index or __len. */
+/* Fails if the table at i, found empty, has a metatable with __index or __len. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
-/* An error where the list at i has an entry at [0], which no reader of lists comes to. */
+/* Fails if the list at i has an entry at [0], which no reader of lists reads. */
 lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg);
-/* The value of argument `a` (op/op.h) at i, of any kind except LM_ARG_S. A list is yours to free. */
+/* Reads the value of argument `a` (op/op.h) at i, of any kind except LM_ARG_S. The caller frees a list's array. */
 lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, void *out);
 
-/* An argument of a C function, and where its value goes. */
+/* An argument of a C function, and the address of its value. */
 typedef struct lm_param {
   const char *name;
-  int kind; /* lm_arg_kind, with LM_OR_NIL where nil leaves *out as it is */
+  int kind; /* lm_arg_kind; with LM_OR_NIL, nil leaves *out unchanged */
   void *out;
 } lm_param;
 enum { LM_OR_NIL = 1 << 8 };
 #define LM_PARAMS(...) \
   sizeof((lm_param[]){__VA_ARGS__}) / sizeof(lm_param), (lm_param[]) { __VA_ARGS__ }
-/* Those by position, from `first` on. */
+/* Reads arguments by position, from `first` on. */
 lm_status lm_read_args(lua_State *L, const lm_lua *s, int first, const char *fn, int n, const lm_param *params);
 #define LM_READ_ARGS(L, s, first, fn, ...) lm_read_args(L, s, first, fn, LM_PARAMS(__VA_ARGS__))
-/* Those by name in the table at i, which may be nil: what is not given stays as it is. Any other name is an error that
- * names the nearest. */
+/* Reads arguments by name from the table at i, which may be nil: absent ones stay unchanged. An unknown name is an
+ * error that names the nearest. */
 lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_param *params);
 #define LM_READ_OPTIONS(L, s, i, fn, ...) lm_read_options(L, s, i, fn, LM_PARAMS(__VA_ARGS__))
-/* Of `count` values from `first` on: the first `limit` of them by position, and any of them by name in a table at the
+/* Reads `count` values from `first` on: the first `limit` params by position, any of them by name in a table at the
  * end. Bit k of *given: params[k] has a value. */
 lm_status lm_read_call(lua_State *L, const lm_lua *s, int first, int count, const char *fn, int limit, int n,
                        const lm_param *params, uint32_t *given);
-/* Fails for the key of a table of options at i, which is none of these names. */
+/* Fails for the key at i of a table of options, which is none of these names. */
 lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *const *names);
 
-/* The same where the C frame owns nothing: they raise. */
+/* Raise instead of returning an error; for C frames that own nothing. */
 static inline void lm_need(lua_State *L, lm_status status) {
   if (status != LM_OK) lm_raise(L, status);
 }
@@ -417,7 +415,7 @@ static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, con
   if (!t) lm_need(L, lm_read_tensor(L, LM_STATE(L), i, fn, arg, &t));
   return t;
 }
-/* Declared arguments by position. */
+/* Reads declared arguments by position. */
 #define LM_NEED_ARGS(L, first, fn, ...) lm_need(L, LM_READ_ARGS(L, LM_STATE(L), first, fn, __VA_ARGS__))
 double lm_need_number(lua_State *L, int i, const char *fn, const char *arg);
 int64_t lm_need_int(lua_State *L, int i, const char *fn, const char *arg);
@@ -427,30 +425,30 @@ void lm_need_table(lua_State *L, int i, const char *fn, const char *arg);
 bool lm_need_bool(lua_State *L, int i, const char *fn, const char *arg);
 lm_dtype lm_need_dtype(lua_State *L, int i, const char *fn, const char *arg);
 lm_device lm_need_device(lua_State *L, int i, const char *fn);
-/* `before` precedes the function in the call that the message shows: "{…}, ", or "". */
+/* Raises unless a function is at i. `before` precedes it in the message's example call: "{…}, ", or "". */
 void lm_need_function(lua_State *L, int i, const char *fn, const char *before);
-/* The strings of the list at i, closed by NULL, in a userdata on the stack, after `before` positions; the list keeps
- * them alive. */
+/* Returns the strings of the list at i and a final NULL, after `before` free slots, in a userdata on the stack; the
+ * list keeps them alive. */
 const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *name, int before, int *n);
 
-/* ---- defaults.c: the device at i, or the default one; raises */
+/* ---- defaults.c: returns the device at i, or the default one; raises */
 lm_device lm_device_or_default(lua_State *L, int i, const char *fn);
 
-/* ---- device/stream.c: of the device at i, that of the number at i + 1; raises */
+/* ---- device/stream.c: returns the stream with the number at i + 1 of the device at i; raises */
 lm_stream *lm_need_stream(lua_State *L, int i, const char *fn);
 
-/* ---- tensor/op_call.c: any op's call */
+/* ---- tensor/op_call.c: calls any op */
 int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
 int lm_bind_op(lua_State *L); /* upvalue 3: the descriptor */
 int lm_bind_op_in_place(lua_State *L);
 int lm_bind_arith(lua_State *L); /* a + b and the like */
 
-/* ---- tensor/op_variants.c: names that stand for several ops */
+/* ---- tensor/op_variants.c: names that each stand for several ops */
 int lm_bind_overload(lua_State *L); /* upvalue 3: the lm_overload */
 int lm_bind_nonzero(lua_State *L);
 int lm_bind_where(lua_State *L);
 
-/* ---- tensor/fields.c: what x.name and x.name = v do; metamethods */
+/* ---- tensor/fields.c: implements x.name, x.name = v and metamethods */
 int lm_bind_index(lua_State *L); /* upvalue 3: methods, 4: getters */
 int lm_bind_newindex(lua_State *L);
 void lm_push_getters(lua_State *L);
@@ -460,7 +458,7 @@ int lm_bind_concat(lua_State *L);
 int lm_bind_le(lua_State *L);
 int lm_bind_len(lua_State *L);
 int lm_bind_tostring(lua_State *L);
-/* A list of sizes. From a closure of ours alone: it looks into upvalue 2. */
+/* Pushes a list of sizes. Call it only from a closure of this library: it reads upvalue 2. */
 void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 
 /* ---- tensor/scope.c */
@@ -469,57 +467,57 @@ int lm_bind_scope_body(lua_State *L);
 
 /* ---- tensor/fuse.c */
 int lm_bind_fuse(lua_State *L);
-/* Before an op, from before its arguments are read: to be passed to lm_fusion_end. */
+/* Begins an op, before its arguments are read; pass the result to lm_fusion_end. */
 static inline bool lm_fusion_begin(const lm_lua *s) {
   bool before = s->fusion && s->fusion->reading;
   if (s->fusion) s->fusion->reading = true;
   return before;
 }
-/* Its arguments are read: whether it may be put off is known now, and if not, what was put off is computed. */
+/* Offers the op for deferral once its arguments are read; if it cannot be deferred, computes the deferred ops. */
 void lm_fusion_offer(const lm_lua *s, const lm_op *op, const void *args, bool in_place);
-/* After it, whether it failed or not. */
+/* Ends the op, also after an error. */
 static inline void lm_fusion_end(const lm_lua *s, bool before) {
   if (!s->fusion) return;
   s->fusion->reading = before;
   s->fusion->waits = lm_chain_decline(s->fusion->chain);
 }
-/* The op's result has a handle. */
+/* Records the handle of a deferred op's result. */
 void lm_fusion_note(const lm_lua *s, lm_tensor_handle *b);
-/* handle.c. It is collected. */
+/* Forgets a handle that is being collected (handle.c). */
 void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b);
 
 /* ---- tensor/index.c: x[key] and x[key] = value; key at 2, value at 3 */
 int lm_index_get(lua_State *L);
 int lm_index_set(lua_State *L);
 
-/* ---- tensor/methods.c: t takes over from's memory, sizes, dtype and device; a leaf continues requiring grad */
+/* ---- tensor/methods.c: moves from's memory, sizes, dtype and device into t; a leaf keeps requires_grad */
 lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from);
 
 /* ---- tensor/nested_lists.c: nested tables */
-/* One element: a Lua number, a boolean for bool, cdata for integers beyond 2^53. CPU memory. */
+/* Pushes one element in CPU memory: a Lua number, a boolean for bool, cdata for integers beyond 2^53. */
 void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
-/* A new CPU tensor (moved to `device`) from what stands at i: nested lists, a number, a boolean. */
+/* Returns a new tensor on `device` from the value at i: nested lists, a number or a boolean. */
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
 
 /* ---- mp/lua_thread.c: a Lua state on a thread of its own */
 typedef struct lm_lua_thread lm_lua_thread;
-/* Runs a chunk of Lua that finds fd (mp/channel.h, passed) in the global LM_CHANNEL; fd is taken over unless it fails.
- * *out is yours to forget. */
+/* Runs a chunk of Lua in a new thread, with fd (mp/channel.h) passed in the global LM_CHANNEL; takes over fd unless it
+ * fails. The caller passes *out to lm_lua_thread_forget. */
 lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out);
-/* Raises an error in it, at its next line or so; compiled loops do not notice. */
+/* Raises an error in it, at about its next line; compiled loops do not notice. */
 void lm_lua_thread_interrupt(lm_lua_thread *t);
-bool lm_lua_thread_wait(lm_lua_thread *t, double seconds); /* whether it has ended */
-const char *lm_lua_thread_error(const lm_lua_thread *t);   /* once it has: why the chunk failed, or "" */
-void lm_lua_thread_forget(lm_lua_thread *t);               /* it runs on if it has not ended */
-/* Interrupts all threads and waits for their end. */
+bool lm_lua_thread_wait(lm_lua_thread *t, double seconds); /* true if it has ended */
+const char *lm_lua_thread_error(const lm_lua_thread *t);   /* once ended: the chunk's error, or "" */
+void lm_lua_thread_forget(lm_lua_thread *t);               /* it keeps running if it has not ended */
+/* Interrupts all threads and waits at most `seconds` for their end. */
 void lm_lua_threads_end(double seconds);
-/* exit() called on this thread, if it is the process's first, does not pull the rug from under threads that compute. */
+/* Makes exit() on this thread, if it is the process's first, safe while other threads compute. */
 void lm_lua_threads_at_exit(void);
 
-/* ---- what each file adds to the module, and some to the methods of tensors */
+/* ---- functions of the module and methods of tensors that each file adds */
 
-/* Defines a function of the module by its name in Lua: LM_FUNCTION(crc32) { … }. The rows of all files are one list of
- * the linker's, which module.c reads. */
+/* Defines a function of the module by its name in Lua: LM_FUNCTION(crc32) { … }. The linker collects the rows of all
+ * files in one list, which module.c reads. */
 #define LM_FUNCTION(name) LM_DEFINE(lm_functions, name)
 #define LM_METHOD(name) LM_DEFINE(lm_methods, name)
 #define LM_DEFINE(list, name)           \
@@ -533,17 +531,17 @@ _Static_assert(sizeof(luaL_Reg) == 16, "rows lie side by side");
 /* ---- autograd/callbacks.c: Lua functions that the core calls */
 lm_status lm_callbacks_new(lm_lua *s, lm_callbacks **out);
 void lm_callbacks_close(lm_callbacks *h);
-/* Forget functions whose owner in the core has gone, if there are any. */
+/* Removes functions whose callback the core has released, if any. */
 void lm_callbacks_drain(lua_State *L, lm_callbacks *h);
-/* A handle with hooks is collected while the graph may still call them. It is at index 1. */
+/* Keeps the hooks of the handle at index 1, which is being collected, while the graph may still call them. */
 void lm_hooks_orphan(lua_State *L, lm_lua *s);
-/* Binds `running` for the time of a call that may run hooks: what begin returns is to become s->running again. The Lua
- * stack has room for LM_HOOK_SLOTS more by then. */
+/* Sets s->running during a call that may run hooks; the caller restores the returned value. The Lua stack must have
+ * room for LM_HOOK_SLOTS more. */
 enum { LM_HOOK_SLOTS = 16 };
 lua_State *lm_running_begin(lua_State *L, lm_lua *s);
 lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_tensor **out);
-/* Runs body on the coroutine whose call into the core this is part of. What it raises is kept as it is until the
- * binding raises it again, and is an LM_E_LUA up to there. */
+/* Runs body on the coroutine whose call into the core this is part of. A Lua error is kept as LM_E_LUA, and the binding
+ * raises the same value again. */
 typedef int (*lm_lua_body)(lua_State *L, lm_lua *s, void *arg);
 lm_status lm_call_lua(lm_callbacks *h, lm_lua_body body, void *arg);
 int lm_bind_protected(lua_State *L);

@@ -1,9 +1,8 @@
-/* Defaults, and words for dtypes checked:
+/* Binds default dtype and device, and checks names of dtypes:
  *
  *   set_default_dtype(d)  get_default_dtype()  set_default_device(d)  get_default_device()
  *   dtype(v)         canonical dtype string ("float" -> "float32"), checked
- *   dtype_size(d)    bytes      is_floating_point(dtype or tensor)
- */
+ *   dtype_size(d)    bytes      is_floating_point(dtype or tensor) */
 #include "base/message.h"
 #include "bind/bind.h"
 

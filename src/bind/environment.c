@@ -1,7 +1,7 @@
-/* What belongs to the process, or to a thread that runs a script of its own: compute threads, time, environment.
+/* Binds settings of the process, or of a script's own thread: compute threads, time, environment variables.
  *
  *   set_num_threads(n)  get_num_threads()  time()  seconds, monotonic
- *   setenv(name, value | nil)  getenv(name)   as the C library sees it
+ *   setenv(name, value | nil)  getenv(name)   in the C library's environment
  */
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ LM_FUNCTION(get_num_threads) { return lm_return_int(L, need_cpu(L)->get_threads(
 
 LM_FUNCTION(time) { return lm_return_number(L, lm_seconds()); }
 
-/* What a worker thread set: a table in its state's registry, from names to strings, or false where it removed one. */
+/* Registry key of a worker thread's own variables: a table from names to strings, or false for removed ones. */
 static const char own_environment;
 
 static int set_own(lua_State *L) { /* name at 1, value at 2 */
@@ -50,7 +50,7 @@ static int set_own(lua_State *L) { /* name at 1, value at 2 */
   return 0;
 }
 
-/* True with the value (or nil) on the stack if the worker has set or removed the name at 1. */
+/* Pushes the value (or nil) and returns true if the worker has set or removed the name at 1. */
 static bool push_own(lua_State *L) {
   lm_reg_get(L, &own_environment);
   if (!lua_istable(L, -1)) return false;
@@ -63,7 +63,7 @@ static bool push_own(lua_State *L) {
 
 LM_FUNCTION(setenv) {
   lua_settop(L, 2);
-  if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* in place */
+  if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* converts in place */
   const char *name = lm_to_text(L, 1), *value = lm_to_text(L, 2);
   if (!name) return lm_raise_arg(L, 1, "setenv", "name", "a string");
   if (!lua_isnil(L, 2) && !value)

@@ -1,4 +1,4 @@
-/* From a status to a Lua error, and the words in it. */
+/* Raises Lua errors for statuses: finds the script's line and words the message by the name that the script called. */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "distributed/group/world.h"
 #include "op/backend.h"
 
-/* Whether it runs in a file of the library or of a package: their names begin with one of the lines of `prefixes`. */
+/* Returns true if the function is in a file of the library or a package: its name starts with a line of `prefixes`. */
 static bool is_own(const lua_Debug *ar, const char *prefixes) {
   for (const char *end; (end = strchr(prefixes, '\n')); prefixes = end + 1) {
     if (strncmp(ar->source, prefixes, (size_t)(end - prefixes)) == 0) return true;
@@ -16,16 +16,16 @@ static bool is_own(const lua_Debug *ar, const char *prefixes) {
   return false;
 }
 
-/* Pushes the prefixes of is_own. */
+/* Pushes and returns the prefixes for is_own. */
 static const char *push_own_files(lua_State *L) {
   lm_reg_get(L, &lm_reg_own_files);
   return lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
 }
 
-/* The first level outside our own Lua files. Looks at that many, since each look walks the stack from its top. `at`:
- * the level before it, which the script called. */
+/* Finds the first level outside our own Lua files, among LEVELS, since each step walks the stack from its top. *at: the
+ * level before it, which the script called. */
 static bool find_caller(lua_State *L, lua_Debug *ar, int *at) {
-  enum { LEVELS = 400 }; /* tables in tables, 100 deep, take 300 */
+  enum { LEVELS = 400 }; /* tables nested 100 deep take 300 */
   const char *prefixes = push_own_files(L);
   bool found = false;
   for (int level = 1; !found && level <= LEVELS && lua_getstack(L, level, ar); level++) {
@@ -50,8 +50,8 @@ void lm_push_where(lua_State *L) { push_where(L, NULL); }
 
 typedef enum standing { ANOTHER, PERHAPS, ITSELF } standing;
 
-/* Whether the function below the top is what the table at the top has under `name`, which goes. Perhaps: that is a
- * class or a Lua function, which may have made it its last call. */
+/* Pops the table at the top, and compares its field `name` with the function below. PERHAPS: the field is a class or a
+ * Lua function, which may have made a tail call to that function. */
 static standing stands_as(lua_State *L, const char *name) {
   lua_pushstring(L, name);
   lua_rawget(L, -2);
@@ -66,7 +66,7 @@ static standing stands_as(lua_State *L, const char *name) {
   return as;
 }
 
-/* The same of tensors' methods, or of the libraries that are loaded (base/options.lua: strict). */
+/* Does the same for tensors' methods, or for the loaded libraries (base/options.lua: strict). */
 static standing stands_in(lua_State *L, const char *name, bool method) {
   standing as = ANOTHER;
   int top = lua_gettop(L);
@@ -100,14 +100,14 @@ void lm_note_line(lua_State *L, const lm_lua *s) {
   if (wanted) lm_set_script_line(*line ? lm_interned(line) : NULL);
 }
 
-/* Is that a name of op's function: squeeze, squeeze_? */
+/* Returns true if `given` is a name of op's function: squeeze, squeeze_. */
 static bool names_op(const char *given, const char *op) {
   size_t n = strlen(op);
   return strncmp(given, op, n) == 0 && (given[n] == '\0' || strcmp(given + n, "_") == 0);
 }
 
-/* Pushes the function that a call of the value at the top runs, which goes: that of a module is its forward. Nil for a
- * value that is none. Protected: a field that is missing may be an error. */
+/* Replaces the value at the top by the function that calling it runs: a module's forward. Nil for other values. Runs
+ * protected, since reading a missing field may raise. */
 static int bind_called_function(lua_State *L) {
   if (lua_type(L, 1) == LUA_TTABLE || lua_type(L, 1) == LUA_TUSERDATA) {
     lua_getfield(L, 1, "forward");
@@ -122,13 +122,13 @@ static int bind_field(lua_State *L) {
   return 1;
 }
 
-/* Which files are ours, and where on the stack the function is that runs; 0 on a line of ours, which may name it. */
+/* Prefixes of our own files, and the stack index of the running function; 0 on a line of ours, which may name it. */
 typedef struct lookup {
   const char *prefixes;
   int op;
 } lookup;
 
-/* Whether the Lua function at the top, which goes, is the script's, or wraps one (base/class.lua: methods). */
+/* Pops the Lua function at the top; true if it is the script's, or wraps one (base/class.lua: methods). */
 static bool is_scripts_function(lua_State *L, const lookup *u, int depth) {
   lua_Debug ar;
   lua_pushvalue(L, -1);
@@ -145,7 +145,7 @@ static bool is_scripts_function(lua_State *L, const lookup *u, int depth) {
   return is;
 }
 
-/* The value at the top, which goes, is a function of ours, or one that runs for the script (ITSELF). PERHAPS: it is
+/* Pops the value at the top: ANOTHER for a function of ours, ITSELF for one that runs for the script, PERHAPS for
  * neither. */
 static standing whose_function(lua_State *L, const lookup *u) {
   standing as = PERHAPS;
@@ -165,7 +165,7 @@ static standing whose_function(lua_State *L, const lookup *u) {
   return as;
 }
 
-/* The same of the field `name` of the value at the top, which goes; PERHAPS where there is none. */
+/* Does the same for the field `name` of the value at the top, which it pops; PERHAPS if there is none. */
 static standing whose_field(lua_State *L, const char *name, const lookup *u) {
   standing as = PERHAPS;
   if (lua_type(L, -1) == LUA_TTABLE || lua_type(L, -1) == LUA_TUSERDATA) {
@@ -182,8 +182,8 @@ static standing whose_field(lua_State *L, const char *name, const lookup *u) {
   return as;
 }
 
-/* Whose function the caller's line names: a variable of its own, or a field of one. The function that was called first
- * has no frame, so it is looked for by that name. */
+/* Finds whose function the caller's line names: a variable or a field of one. The function called first has no frame,
+ * so it is searched by that name. */
 static standing whose_call(lua_State *L, lua_Debug *caller, const lua_Debug *called, const lookup *u) {
   const bool in_field = strcmp(called->namewhat, "method") == 0 || strcmp(called->namewhat, "field") == 0;
   standing as = PERHAPS;
@@ -192,7 +192,7 @@ static standing whose_call(lua_State *L, lua_Debug *caller, const lua_Debug *cal
     standing here = in_field                          ? whose_field(L, called->name, u)
                     : strcmp(name, called->name) == 0 ? whose_function(L, u)
                                                       : (lua_pop(L, 1), PERHAPS);
-    if (here != PERHAPS) as = here; /* the last of a name is the one in scope */
+    if (here != PERHAPS) as = here; /* the last of equal names is in scope */
   }
   lua_getinfo(L, "f", caller);
   int f = lua_gettop(L);
@@ -234,7 +234,7 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name, int function)
   return own ? whose == ITSELF : found && whose != ANOTHER && (by_name || as != PERHAPS);
 }
 
-/* The op of that name, or of its name with an underscore behind; NULL if there is none. */
+/* Returns the op of that name, with or without a trailing underscore; NULL if there is none. */
 static const lm_op *op_named(const char *begin, const char *end) {
   char name[64] = "";
   if (end - begin >= (long)sizeof name) return NULL;
@@ -249,7 +249,7 @@ static const lm_op *op_named(const char *begin, const char *end) {
 
 static bool is_op(const char *begin, const char *end) { return op_named(begin, end) != NULL; }
 
-/* The op whose name a message begins with, and the text behind "OP: "; NULL if it begins otherwise. */
+/* Returns the op whose name a message begins with, and the text after "OP: "; NULL if it begins otherwise. */
 static const lm_op *leading_op(const char *message, const char **rest) {
   const char *end = strstr(message, ": ");
   *rest = end ? end + 2 : message;
@@ -271,9 +271,8 @@ static bool has_arg(const lm_op *op, const char *name) {
   return false;
 }
 
-/* Whether `rest`, a message of the op `inner`, is as true under the name of its caller: it names no argument that the
- * caller lacks, and none that may have another meaning there, as a factor. Names of internal ops say nothing to users.
- */
+/* Returns true if `rest`, a message of the op `inner`, also holds under its caller's name: it names no argument that
+ * the caller lacks or that may differ there, as a factor. Users do not know names of internal ops. */
 static bool holds_for(const char *outer, const char *outer_end, const lm_op *inner, const char *rest) {
   static const char prefix[] = "linalg_";
   size_t n = sizeof prefix - 1;
@@ -289,8 +288,8 @@ static bool holds_for(const char *outer, const char *outer_end, const lm_op *inn
   return true;
 }
 
-/* "matmul: mm: dtype mismatch: ..." without the name of the inner op, where that loses nothing. Only after an op: a
- * name after another function's, as in "Queue:put: t: ...", may be an argument's. */
+/* Removes the inner op's name from "matmul: mm: dtype mismatch: ..." if that loses nothing. Only after an op: a name
+ * after another function's, as in "Queue:put: t: ...", may be an argument's. */
 static void drop_inner_ops(char *message) {
   char *end = strstr(message, ": ");
   if (!end || !op_named(message, end)) return;
@@ -302,8 +301,8 @@ static void drop_inner_ops(char *message) {
   if (holds_for(message, end, inner, rest)) memmove(end + 2, rest, strlen(rest) + 1);
 }
 
-/* The name of ours by which the function at that level was called, as a method or from a library; NULL for others.
- * `op`: whether that function is itself an op. */
+/* Returns the name by which the function at that level was called, as a method or from a library; NULL for others. *op:
+ * true if that function is itself an op. */
 static const char *called_name(lua_State *L, int level, const char *message, bool *op) {
   lua_Debug ar;
   if (!lua_getstack(L, level, &ar) || !lua_getinfo(L, "nf", &ar)) return NULL;
@@ -319,11 +318,11 @@ static const char *called_name(lua_State *L, int level, const char *message, boo
   *op = as == ITSELF && (f == lm_calls.op || f == lm_calls.op_in_place || f == lm_calls.overload);
   lua_pop(L, 1);
   const char *end = strstr(message, ": ");
-  if (as == ITSELF && f && !*op && end && is_op(message, end)) return NULL; /* item(), backward(): others' failures */
+  if (as == ITSELF && f && !*op && end && is_op(message, end)) return NULL; /* item(), backward(): another op failed */
   return as == ANOTHER ? NULL : ar.name;
 }
 
-/* Is one of the words of `begin`, which dots and colons part, that name? */
+/* Returns true if one of the words of `begin`, separated by dots and colons, is that name. */
 static bool has_name(const char *begin, const char *end, const char *name) {
   size_t n = strlen(name);
   for (const char *at = begin; at < end; at += strcspn(at, ".:") + 1) {
@@ -332,8 +331,8 @@ static bool has_name(const char *begin, const char *end, const char *name) {
   return false;
 }
 
-/* Pushes the message so that it begins with the name that the script called: an op goes by several, and a function that
- * is made of others lets their errors pass. */
+/* Pushes the message with the name that the script called first: an op has several names, and a composite passes on
+ * errors of inner ops. */
 static void push_message(lua_State *L, char *message, int level) {
   bool op = false;
   drop_inner_ops(message);
@@ -356,13 +355,13 @@ static int do_nothing(lua_State *L) {
   return 0;
 }
 
-/* A signal that came while C ran has set a hook that raises at the next call: luajit's for Ctrl-C, lua_thread.c's. In
- * the handler of another error that would be an "error in error handling". Called here, it raises before that error. */
+/* Raises a pending interrupt first: a signal that came while C ran has set a hook that raises at the next call
+ * (LuaJIT's for Ctrl-C, lua_thread.c's). In another error's handler it would be an "error in error handling". */
 static void call_hook(lua_State *L) {
   if (!(lua_gethookmask(L) & LUA_MASKCALL)) return;
   lua_pushcfunction(L, do_nothing);
   if (lua_pcall(L, 0, 0, 0) == 0) return;
-  push_where(L, NULL); /* the hook found C functions alone */
+  push_where(L, NULL); /* the hook found only C functions */
   lua_insert(L, -2);
   if (lua_type(L, -1) == LUA_TSTRING) lua_concat(L, 2);
   lua_error(L);
@@ -404,7 +403,7 @@ int lm_raise_text(lua_State *L, const char *format, ...) {
   return raise_message(L, message);
 }
 
-/* own_files(prefix): chunk names that start so are ours, too, and errors are raised beyond them. */
+/* own_files(prefix): chunk names with this prefix are ours, too, and errors are raised at lines outside them. */
 LM_FUNCTION(own_files) {
   if (!lm_to_text(L, 1)) return lm_raise_arg(L, 1, "own_files", "prefix", "a string");
   lua_pushlightuserdata(L, (void *)&lm_reg_own_files);
@@ -417,13 +416,13 @@ LM_FUNCTION(own_files) {
 
 LM_FUNCTION(error_at_caller) {
   if (lua_isnoneornil(L, 1)) return lm_raise_arg(L, 1, "error_at_caller", "message", "a string");
-  if (lua_type(L, 1) != LUA_TSTRING) { /* an error value that is no text goes as it is */
+  if (lua_type(L, 1) != LUA_TSTRING) { /* raise an error value that is no string unchanged */
     lua_settop(L, 1);
     return lua_error(L);
   }
   size_t n;
   const char *message = lua_tolstring(L, 1, &n);
-  char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* names out of files are in some */
+  char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* may contain names from files */
   lm_make_printable(copy);
   return raise_message(L, copy);
 }

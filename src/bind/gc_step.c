@@ -1,16 +1,16 @@
-/* Lua's collector sees 80 bytes where a tensor holds 80 MB. So calls that make tensors count bytes, and drive the
- * collector such that a whole cycle ends within one budget. A small heap is collected at once, which takes a tenth of
- * the time of the same in steps; a large one every sixteenth of the budget, but not before 16 MB, by a step sized to
- * the heap. (A step takes longer than threads that compute wait awake for more to do: one before each call would cost
- * each call their waking.) Where collecting takes more than a tenth of the time, the budget doubles; where it takes
- * almost none, it shrinks back. Where a collection frees almost nothing, since a graph or the script holds the results,
- * the next one comes after twice the bytes, at most those in use. A backward pass that frees its graph makes
- * the next one due, unless its results may be in the caches still. On a device of much memory a byte counts for less:
- * even the largest budget is then at most a sixteenth of its memory.
+/* Drives Lua's collector by bytes of results, since it sees 80 bytes for a tensor of 80 MB. Calls that make tensors
+ * count bytes, and a whole cycle ends within one budget. A small heap is collected at once, which takes a tenth of the
+ * time of steps. A large one is collected every sixteenth of the budget, but not before 16 MB, by a step sized to the
+ * heap. (A step takes longer than idle compute threads spin: one before each call would cost each call their waking.)
+ * If collecting takes more than a tenth of the time, the budget doubles; if it takes almost none, it shrinks back. If a
+ * collection frees almost nothing, since a graph or the script holds the results, the next comes after twice the bytes,
+ * at most those in use. A backward pass that frees its graph makes the next one due, unless its results may still be in
+ * the caches. On a device of much memory a byte counts for less: even the largest budget is then at most a sixteenth of
+ * its memory.
  *
- * The memory of results that were collected is used again by the next ones. Within a budget that the caches hold they
- * are written there, not to memory, which saves more time than collecting a small heap takes; the more, the faster the
- * script makes results. Results that no cache holds then count for a quarter: of them it saves nothing. */
+ * New results reuse the memory of collected ones. Within a budget that fits in the caches they are written there, not
+ * to memory, which saves more time than collecting a small heap takes; the more, the faster the script makes results.
+ * Results too large for the caches then count for a quarter: collecting saves nothing for them. */
 #include <time.h>
 
 #include "base/cache_size.h"
@@ -22,17 +22,17 @@
 
 enum { STEPS = 16 };
 static const size_t usual_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30, least_step = (size_t)16 << 20;
-static const double most_share = 0.1, least_share = 0.02; /* of the time */
-/* Bytes of results for each byte of heap. Collecting 1 MB of heap takes about 130 us; writing 5 MB to memory takes
- * that much longer than writing it in a cache, and more where other processes use the memory as well. Products and the
- * like are slower than memory by themselves: a script that makes fewer bytes of results a second than memory_speed
- * gains a quarter of that. Results of other devices gain nothing; a small budget only keeps their memory small. */
+static const double most_share = 0.1, least_share = 0.02; /* shares of the time */
+/* Bytes of results for each byte of heap. Collecting 1 MB of heap takes about 130 us; writing 5 MB to memory takes that
+ * much longer than writing it in a cache, and more if other processes use the memory as well. Products and similar ops
+ * are slower than memory: a script that makes fewer bytes of results a second than memory_speed gains a quarter of
+ * that. Results on other devices gain nothing; a small budget only keeps their memory small. */
 static const size_t worth_of_heap = 5, worth_of_slow_heap = 20, worth_of_heap_elsewhere = 10;
 static const double memory_speed = 5e9;
-/* A collection that frees less than this part of the budget was for nothing. */
+/* A collection that frees less than 1/WORTHLESS of the budget had no use. */
 enum { WORTHLESS = 8 };
 
-/* Of results that the caches hold, beside what those are made of. */
+/* Returns bytes of results that fit in the caches, besides the inputs of the ops. */
 static size_t cached_budget(void) {
   size_t half = lm_cache_bytes() / 2;
   return half < usual_budget ? half : usual_budget;
@@ -43,26 +43,26 @@ int lm_gc_step_scale(lm_lua *s, lm_device device) {
   size_t left, total = 0;
   int scale = 1;
   if (LM_DEVICE_KIND(device) != LM_CPU && driver && driver->memory) {
-    if (lm_graph_capturing()) return 1; /* no time to ask */
+    if (lm_graph_capturing()) return 1; /* not during a capture */
     if (driver->memory(lm_device_physical(device), &left, &total) != LM_OK) total = 0;
   }
   while (total / STEPS >> scale >= most_budget) scale++;
   return s->scale[LM_DEVICE_KIND(device)] = (uint8_t)scale;
 }
 
-/* Of this thread's own work: what else the machine does must not look like collecting. */
+/* Returns this thread's CPU time in seconds: other work of the machine must not count as collecting. */
 static double cpu_seconds(void) {
   struct timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Whether one step collects the heap, which then takes less time than results in the caches save. */
+/* Returns true if one step should collect the heap, which takes less time than results in the caches save. */
 static bool is_small(size_t heap) { return heap <= cached_budget() / worth_of_heap; }
 
 static size_t bytes_in_use(void) { return lm_memory_stats_of(LM_DEVICE(LM_CPU, 0)).allocated; }
 
-/* The next cycle's budget after one that freed little; 0: another rule decides. */
+/* Returns the next cycle's budget in bytes after one that freed little; 0: another rule decides. */
 static size_t budget_of_held(const lm_lua *s, size_t freed) {
   size_t most = lm_min(bytes_in_use(), most_budget);
   if (s->elsewhere || freed >= s->budget / WORTHLESS || most < usual_budget) return 0;
@@ -123,17 +123,16 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
   }
   bool at_once = is_small((size_t)heap << 10);
   size_t steps = steps_of(s->budget, at_once), quanta = s->fresh / (s->budget / steps);
-  if (quanta > steps) quanta = steps;         /* one tensor may be worth many */
-  if (at_once && !s->at_once) quanta = steps; /* the budget is of a large heap, which is gone */
+  if (quanta > steps) quanta = steps;         /* one tensor may be worth many steps */
+  if (at_once && !s->at_once) quanta = steps; /* the budget is for a large heap, freed since */
   if (quanta > 0) {
     if (!s->hastened) s->made += s->fresh;
     s->fresh = 0;
     s->cycle_steps += (int)quanta;
-    /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the heap of it, and
-     * finalizers on top. */
+    /* A lua_gc step of n KB marks and sweeps about 2n KB; a cycle needs about twice the heap, and finalizers on top. */
     int step = (int)((double)heap * 2 * (double)quanta / (double)steps) + 1;
-    /* Once a cycle has ended it stops, so such a step of twice the heap is a whole collection; LUA_GCCOLLECT sweeps
-     * the heap before that too, half as long again. */
+    /* A step stops at the end of a cycle, so one of twice the heap is a complete collection; LUA_GCCOLLECT first sweeps
+     * the heap as well, and takes half as long again. */
     size_t used = bytes_in_use();
     lua_gc(L, LUA_GCSTEP, step);
     size_t left = bytes_in_use(), freed = !at_once ? SIZE_MAX : left < used ? used - left : 0;
@@ -146,7 +145,7 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
 }
 
 void lm_collect_all(lua_State *L, const lm_lua *s) {
-  if (s->fusion) lm_chain_run(s->fusion->chain); /* which holds what it has put off */
+  if (s->fusion) lm_chain_run(s->fusion->chain); /* the chain holds deferred ops */
   lua_gc(L, LUA_GCCOLLECT, 0);
 }
 
@@ -164,7 +163,7 @@ lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *ar
   return lost == LM_OK ? status : lost;
 }
 
-/* Nobody else has it, or what it lies on. */
+/* Returns true if nobody else holds the tensor or its storage. */
 static bool is_new(const lm_tensor *t) {
   return atomic_load_explicit(&t->rc, memory_order_relaxed) == 1 &&
          atomic_load_explicit(&t->storage->rc, memory_order_relaxed) == 1;

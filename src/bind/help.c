@@ -1,12 +1,12 @@
-/* What ops.lua says about an op, as text. */
+/* Returns an op's description from ops.lua as text. */
 #include <math.h>
 #include <stdio.h>
 
 #include "bind/bind.h"
 #include "op/backend.h"
 
-/* The default of an argument as Lua writes it: "nil" for one that may be left out and has none, NULL for one that must
- * be given. room holds what is not constant. */
+/* Returns an argument's default as Lua writes it: "nil" for an optional one without default, NULL for a required one.
+ * `text` holds strings that are not constant. */
 static const char *default_of(const lm_arg *a, char text[static 64]) {
   switch (a->kind) {
     case LM_ARG_B: return a->number != 0 ? "true" : "false";
@@ -72,7 +72,7 @@ static const char *const types[] = {
     [LM_ARG_E] = "string",
 };
 
-/* A list of {name, type, default, choices, named}; default is nil for one that must be given, named: by name alone. */
+/* Pushes a list of {name, type, default, choices, named}; default: nil if required; named: true if by name only. */
 static void push_arguments(lua_State *L, const lm_op *op) {
   char text[64];
   int tensors = 0;
@@ -100,9 +100,9 @@ static void push_arguments(lua_State *L, const lm_op *op) {
   }
 }
 
-/* op_info(name): {kind, gradient (nil: that of the ops it is made of), autocast, takes, returns, help, arguments,
- * results (their number), kernel, inner, cpu, cuda}; nil for what is no op. cuda is nil where there is no such backend;
- * kernel: whether it needs one of its own. */
+/* op_info(name): {kind, gradient (nil: by inner ops), autocast, takes, result_dtype, help, arguments, results (their
+ * number), internal, kernel, cpu, cuda}; nil for an unknown op. cuda is nil without such a backend; kernel: true if the
+ * op needs its own. */
 LM_FUNCTION(op_info) {
   static const char *const kinds[] = {[LM_POINTWISE] = "elementwise", [LM_PRIM] = "kernel", [LM_VIEW] = "view",
                                       [LM_WRITE] = "write",           [LM_NEW] = "new",     [LM_COMP] = "composite"};

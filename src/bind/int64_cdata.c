@@ -1,7 +1,7 @@
-/* LuaJIT's 64-bit integers (5LL, 5ULL) and pointers: which cdata count as integers, and how they are made. */
+/* Defines which cdata count as 64-bit integers (5LL, 5ULL), and makes such integers and pointers. */
 #include "bind/bind.h"
 
-/* What only FFI can do. Integers come as two 32-bit halves. */
+/* Lua code that needs the FFI. Integers are passed as two 32-bit halves. */
 static const char ffi_glue[] =
     "local ok, ffi = pcall(require, 'ffi')\n"
     "if not ok then return end\n"

@@ -1,4 +1,4 @@
-/* luaopen_luminary_core: the state, the tensors' metatable, and every function by name. */
+/* Opens the module (luaopen_luminary_core): makes the state, the tensors' metatable, and every function by name. */
 #include "base/c_stack.h"
 #include "bind/bind.h"
 
@@ -9,7 +9,7 @@ static const char lm_reg_anchor;
 
 const lm_call_functions lm_calls = {lm_bind_index, lm_bind_newindex, lm_bind_op, lm_bind_op_in_place, lm_bind_overload};
 
-/* A name's one address in this state, for as long as the state lives. */
+/* Returns a name's unique address in this state, valid while the state lives. */
 static const char *intern(lua_State *L, const char *name) {
   lm_reg_get(L, &lm_reg_anchor);
   lua_pushstring(L, name);
@@ -31,7 +31,7 @@ static void describe_ops(lua_State *L, lm_lua *s) {
     s->default_at[id] = (uint16_t)bytes;
     bytes += lm_round_up((size_t)lm_ops[id].size, 8);
   }
-  lm_reg_get(L, &lm_reg_anchor); /* Lua's memory: it outlives every finalizer */
+  lm_reg_get(L, &lm_reg_anchor); /* in Lua's memory, which outlives every finalizer */
   lua_pushliteral(L, "defaults");
   s->defaults = lua_newuserdata(L, bytes);
   lua_rawset(L, -3);
@@ -61,7 +61,7 @@ static int close_state(lua_State *L) {
   return 0;
 }
 
-/* ---- closures: upvalue 1 the state (stack index 2), 2 the metatable (3), then what is on top */
+/* ---- closures: upvalue 1 is the state (stack index 2), upvalue 2 the metatable (3), then the values on top */
 enum { STATE = 2, METATABLE = 3, METHODS = 4, OPS = 5, MODULE = 6 };
 
 static void push_closure(lua_State *L, lua_CFunction f, int extra) {
@@ -112,7 +112,7 @@ static void set_ops(lua_State *L) {
   }
 }
 
-/* Names that stand for several ops. */
+/* Sets the names that each stand for several ops. */
 static void set_overloads(lua_State *L) {
   for (const lm_overload *o = lm_overloads; o->name; o++) {
     int tables[] = {METHODS, lm_op_find(o->name) >= 0 ? OPS : MODULE};
@@ -164,7 +164,7 @@ static void make_tables(lua_State *L) {
   lua_createtable(L, 0, 2);
   for (const char *const *name = (const char *const[]){"pcall", "xpcall", NULL}; *name; name++) {
     lua_getglobal(L, *name);
-    if (lua_isnil(L, -1)) lua_pushboolean(L, 0); /* a host without it */
+    if (lua_isnil(L, -1)) lua_pushboolean(L, 0); /* absent in some hosts */
     lua_pushboolean(L, 1);
     lua_rawset(L, -3);
   }

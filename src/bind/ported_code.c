@@ -1,10 +1,10 @@
-/* What code carried over from PyTorch gets wrong without an error: a dim of 1, which is PyTorch's 0 here, ids that
- * count from 0, and True, which is nil. Looked for only where LM_PORT=1 or set_warnings("port") asks for it. */
+/* Warns about silent errors of code ported from PyTorch: a dim of 1, which is PyTorch's 0 here, ids that count from 0,
+ * and True, which is nil. Active only if LM_PORT=1 or set_warnings("port") requests it. */
 #include "base/log.h"
 #include "bind/bind.h"
 #include "device/graph.h"
 
-/* A layer and its function by one name: LogSoftmax, log_softmax. */
+/* The common name of a layer and its function: logsoftmax for LogSoftmax and log_softmax. */
 typedef struct common_name {
   char text[64];
 } common_name;
@@ -24,7 +24,7 @@ static void warn_of_dim(lua_State *L, const char *fn, const char *arg) {
   lm_show_warning_of(L, common_name_of(fn).text);
 }
 
-/* A layer of that name was warned of where it was made. */
+/* Notes that a warning was given when a layer of that name was made. */
 static void note_layer(lua_State *L, const char *fn) {
   lm_reg_get(L, &lm_reg_ported);
   lua_pushstring(L, common_name_of(fn).text);
@@ -33,7 +33,7 @@ static void note_layer(lua_State *L, const char *fn) {
   lua_pop(L, 1);
 }
 
-/* Whether the op may be run by a layer of which a warning was given: layers[i](x) names no function. */
+/* Returns true if a layer with such a warning may run the op: layers[i](x) names no function. */
 static bool is_noted_layer(lua_State *L, const char *fn) {
   lua_Debug called;
   if (!lua_getstack(L, 0, &called) || !lua_getinfo(L, "n", &called) || called.name) return false;
@@ -46,8 +46,8 @@ static bool is_noted_layer(lua_State *L, const char *fn) {
   return noted;
 }
 
-/* The dim arguments that were given: the name of the first that is 1, and whether one is the last dim of several,
- * which no number of PyTorch's says. */
+/* The dim arguments that were given: the name of the first that is 1, and true if one is the last of several dims, for
+ * which PyTorch's numbers would be too small. */
 typedef struct dims_given {
   const char *first;
   bool last;
@@ -75,14 +75,14 @@ static dims_given given_dims(const lm_op *op, const char *args, uint32_t given, 
 
 /* ---- ids */
 
-/* Of a call's ids, or of all that a line of the script has passed. draws: those that do not depend on one another; the
- * pixels of a mask have few labels among them. mixed: a smaller one came after a larger one. */
+/* The range of a call's ids, or of all that a line of the script has passed. draws: number of independent ids; the
+ * pixels of a mask have few labels among them. mixed: true if a smaller one came after a larger one. */
 typedef struct range {
   double least, most, count, draws;
   bool mixed;
 } range;
 
-/* Whether an id of a vector, of those above 0, is smaller than the one before it. */
+/* Sets *out to true if an id above 0 of a vector is smaller than the one before it. */
 static lm_status read_mixed(lm_tensor *ids, bool *out) {
   lm_tensor *t[5] = {NULL, NULL, NULL, NULL, NULL};
   lm_status status;
@@ -123,8 +123,7 @@ done:
   return status;
 }
 
-/* The ids of an op that takes some, and how many there can be; NULL for other ops and where they cannot be looked at.
- */
+/* Returns the ids of an op that takes some; *size: the largest valid id. NULL for other ops and unreadable ids. */
 static lm_tensor *ids_of(lm_op_id id, const void *args, int64_t *size) {
   lm_tensor *ids = NULL;
   if (id == LM_OP_embedding) {
@@ -152,7 +151,7 @@ static lm_tensor *ids_of(lm_op_id id, const void *args, int64_t *size) {
   return seen ? ids : NULL;
 }
 
-/* Adds to the range of this line of the script, which is returned. */
+/* Adds r to the range of this line of the script, and returns the sum. */
 static range add_to_line(lua_State *L, const char *fn, range r) {
   int top = lua_gettop(L);
   luaL_checkstack(L, 8, "ids");
@@ -162,7 +161,7 @@ static range add_to_line(lua_State *L, const char *fn, range r) {
   lua_concat(L, 2);
   lua_pushvalue(L, -1);
   lua_rawget(L, top + 1);
-  range *all = lua_touserdata(L, -1); /* which the table keeps alive */
+  range *all = lua_touserdata(L, -1); /* kept alive by the table */
   if (!all) {
     lua_pop(L, 1);
     all = lua_newuserdata(L, sizeof *all);
@@ -176,10 +175,10 @@ static range add_to_line(lua_State *L, const char *fn, range r) {
   return *all;
 }
 
-/* 0 is an error elsewhere, except as a label that is ignored. So what is left of counting from 0 is that the last id,
- * which equals `size`, never comes, though the one before, PyTorch's last, or an ignored 0 does. Among ids that count
- * from 1 that is chance: at most one line in 20 if all are as frequent, where there are 4 * size draws or more, or
- * where size - 1 is among size / 20 or fewer. */
+/* Returns true if ids seem to count from 0. An id of 0 is an error elsewhere, except as an ignored label. So the sign
+ * left is that the last id, equal to `size`, never occurs, though size - 1, PyTorch's last, or an ignored 0 does. For
+ * ids that count from 1, all as frequent, that happens by chance on at most one line in 20 if there are 4 * size draws
+ * or more, or if size - 1 is among size / 20 or fewer. */
 static bool counts_from_0(range all, double size) {
   if (all.most >= size || all.most == all.least) return false;
   bool ends_so = all.most == size - 1;
@@ -190,7 +189,7 @@ static bool counts_from_0(range all, double size) {
 static void warn_of_ids(lua_State *L, const char *fn, range r, double size, bool are_labels) {
   if (!are_labels && r.count > 1 && r.count == r.most - r.least + 1) return; /* positions, one after the other */
   range all = add_to_line(L, fn, r);
-  if (all.least < 0) all.least = 1;     /* -100: a label that is ignored */
+  if (all.least < 0) all.least = 1;     /* -100: an ignored label */
   if (are_labels && !all.mixed) return; /* sorted by class: the last comes last */
   if (!counts_from_0(all, size)) return;
   const char *ids = are_labels ? "labels" : "ids";
@@ -201,7 +200,7 @@ static void warn_of_ids(lua_State *L, const char *fn, range r, double size, bool
   lm_show_warning_of(L, fn);
 }
 
-/* ---- asked after each call of an op */
+/* ---- the check after each call of an op */
 
 void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out) {
   const lm_op *op = &lm_ops[id];
@@ -213,7 +212,7 @@ void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given
   range r;
   lm_tensor *ids = ids_of(id, args, &size);
   bool has_range = ids && read_range(ids, &r) == LM_OK;
-  /* From here on Lua may collect, and the tensors go. */
+  /* From here on Lua may collect and free the tensors. */
   if (op->kind == LM_COMP) lm_show_warning(L);
   if (g.first && !g.last) {
     const lm_overload *o = lm_overloads; /* x:max(dim) is max_dim */
@@ -229,9 +228,9 @@ void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given
   }
 }
 
-/* check_ported_dim(fn, arg, x, level [, called]): that argument of a function in Lua was given as 1. x: its first
- * argument; a layer is made where that is no tensor. level: the function's, as debug.getinfo counts from the caller.
- * called: the function that the script called, where it made a tail call of that one. */
+/* check_ported_dim(fn, arg, x, level [, called]): warns that a Lua function's argument was given as 1. x: its first
+ * argument; no tensor means that a layer is made. level: the function's, as debug.getinfo counts from the caller.
+ * called: the function that the script called, if that made a tail call. */
 LM_FUNCTION(check_ported_dim) {
   if (!lm_is_porting()) return 0;
   const char *fn = lm_need_text(L, 1, "check_ported_dim", "fn"), *arg = lm_need_text(L, 2, fn, "arg");

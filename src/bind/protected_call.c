@@ -1,8 +1,8 @@
-/* lua_pcall for functions of the script's, and the frames of errors that pass through it. */
+/* Calls functions of the script by lua_pcall, and keeps the traceback of errors that pass through. */
 #include "base/c_stack.h"
 #include "bind/bind.h"
 
-/* Whether a pcall or xpcall, or a coroutine's resume, takes what is raised here. */
+/* Returns true if a pcall, xpcall or coroutine's resume would catch an error raised here. */
 static bool is_caught(lua_State *L) {
   lua_Debug ar;
   bool main = lua_pushthread(L), caught = !main;
@@ -19,10 +19,10 @@ static bool is_caught(lua_State *L) {
   return caught;
 }
 
-static _Thread_local bool passing; /* an error of lm_pcall's is on its way out, unless somebody has caught it */
+static _Thread_local bool passing; /* an error of lm_pcall is propagating, unless it was caught since */
 
-/* What passes through a protected call of ours loses its frames: they are noted beside the message, for
- * core.traceback_of, and where nobody catches the error they are part of it. */
+/* Stores the traceback beside the message for core.traceback_of, since errors that pass through lm_pcall lose their
+ * frames; adds it to the message if nobody catches the error. */
 int lm_note_traceback(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING || !lua_checkstack(L, 16)) return 1;
   lua_settop(L, 1);
@@ -30,7 +30,7 @@ int lm_note_traceback(lua_State *L) {
   lua_rawgeti(L, 2, 1);
   if (passing && lua_rawequal(L, 1, 3)) {
     lua_settop(L, 1);
-    return 1; /* the innermost call knows most */
+    return 1; /* the innermost call has the most frames */
   }
   luaL_traceback(L, L, NULL, 1); /* 4 */
   lua_pushvalue(L, 1);
@@ -46,7 +46,7 @@ int lm_note_traceback(lua_State *L) {
   return 1;
 }
 
-/* traceback_of(message): the frames that lm_pcall saw when this was raised, if it was the last; else nothing. */
+/* traceback_of(message): lm_pcall's traceback for this message, if it was the last raised; else nothing. */
 LM_FUNCTION(traceback_of) {
   lua_settop(L, 1);
   lm_reg_get(L, &lm_reg_traceback);
@@ -57,7 +57,7 @@ LM_FUNCTION(traceback_of) {
 }
 
 int lm_pcall(lua_State *L, int nargs, int nresults) {
-  enum { RESERVE = 256 << 10 }; /* for what is called without asking: kernels, libraries; of a small stack half */
+  enum { RESERVE = 256 << 10 }; /* bytes for calls without this check: kernels, libraries; at most half the stack */
   const size_t size = lm_stack_size();
   if (lm_stack_left() >= (size / 2 < RESERVE ? size / 2 : RESERVE)) {
     int handler = lua_gettop(L) - nargs;

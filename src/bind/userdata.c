@@ -1,4 +1,4 @@
-/* Userdata of ours that are no tensors: a metatable a type, made with its first object. */
+/* Makes userdata other than tensors: one metatable for each type, made with its first object. */
 #include "base/message.h"
 #include "bind/bind.h"
 

@@ -1,4 +1,4 @@
-/* Values of Lua as C and messages see them. None of these raises or allocates in Lua. */
+/* Reads and describes Lua values for C and messages. No function raises or allocates in Lua. */
 #include <stdio.h>
 
 #include "base/message.h"
@@ -11,7 +11,7 @@ const char *lm_to_text(lua_State *L, int i) {
   return strlen(text) == n ? text : NULL;
 }
 
-/* By walking: looking a C string up would make a Lua string, which may collect. */
+/* Walks the table: looking up a C string would make a Lua string, which may collect. */
 bool lm_field(lua_State *L, int i, const char *name) {
   lua_pushnil(L);
   while (lua_next(L, i)) {
@@ -36,7 +36,7 @@ bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
   }
   lua_pushvalue(L, i);
   lm_lua *state = (lm_lua *)s;
-  state->asking++; /* a debug hook may run, and free what the call has read */
+  state->asking++; /* a debug hook may run, and free tensors that the call has read */
   bool is = lua_pcall(L, 1, 1, 0) == 0 && lua_toboolean(L, -1);
   state->asking--;
   lua_pop(L, 1);
@@ -44,7 +44,7 @@ bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
   return is;
 }
 
-/* Its first 60 bytes, with zero bytes as they are written in Lua. */
+/* Writes the string's first 60 bytes, with NUL bytes escaped as in Lua. */
 static const char *describe_string(lua_State *L, int i, char *out, size_t capacity) {
   enum { SOME = 64 };
   char start[2 * SOME + 1];
@@ -56,8 +56,8 @@ static const char *describe_string(lua_State *L, int i, char *out, size_t capaci
   return out;
 }
 
-/* The name of the class that the value at i is, or is an object of (base/class.lua); NULL for others. Lua's own memory,
- * which the class keeps alive. */
+/* Returns the name of the class that the value at i is, or is an object of (base/class.lua); NULL for others. Lua's own
+ * memory, kept alive by the class. */
 static const char *class_name(lua_State *L, int i, bool *object) {
   int top = lua_gettop(L);
   const char *name = NULL;
@@ -72,7 +72,7 @@ static const char *class_name(lua_State *L, int i, bool *object) {
   return name;
 }
 
-/* A list with a name in it is options that were put into the wrong braces. */
+/* Describes a table; a list with a named field probably has misplaced options. */
 static const char *describe_table(lua_State *L, int i, char *out, size_t capacity) {
   int top = lua_gettop(L);
   if (i < 0) i = top + 1 + i;
@@ -92,7 +92,7 @@ bool lm_is_module(lua_State *L, int i) {
   return is;
 }
 
-/* What the class of the object at i says of where its tensors are, "" for others; Lua's own memory. */
+/* Returns the hint of the class of the object at i on where its tensors are; "" for others. Lua's own memory. */
 static const char *where_tensors_are(lua_State *L, int i) {
   int top = lua_gettop(L);
   const char *words = NULL;

@@ -1,4 +1,4 @@
-/* Warnings: once for each line of the caller's, those of ported code once for each function there too. */
+/* Prints warnings once for each line of the caller; those of ported code also once for each function there. */
 #include <stdatomic.h>
 
 #include "base/environment_variable.h"
@@ -66,7 +66,7 @@ void lm_watch_python_names(lua_State *L) {
       lua_setmetatable(L, top + 1);
     }
   } else if (!wanted && lm_field(L, top + 2, "__index") && lua_tocfunction(L, -1) == bind_missing_global) {
-    lua_pushnil(L); /* the script may have put more into that table */
+    lua_pushnil(L); /* the script may have added to that table */
     lua_setfield(L, top + 2, "__index");
     lua_settop(L, top + 2);
     lua_pushnil(L);
@@ -78,7 +78,7 @@ void lm_watch_python_names(lua_State *L) {
   lua_settop(L, top);
 }
 
-/* set_warnings(on): true, false or "port". Returns what was before. */
+/* set_warnings(on): true, false or "port". Returns the previous setting. */
 LM_FUNCTION(set_warnings) {
   const char *word = lua_type(L, 1) == LUA_TSTRING ? lm_to_text(L, 1) : NULL;
   level now = PORTING, before = level_now();
@@ -94,7 +94,7 @@ LM_FUNCTION(set_warnings) {
   return before == PORTING ? lm_return_text(L, "port") : lm_return_bool(L, before == USUAL);
 }
 
-/* warn(text [, name]): once for each name too */
+/* warn(text [, name]): prints a warning once for each line and name */
 LM_FUNCTION(warn) {
   lm_warn("%s", lm_need_text(L, 1, "warn", "message"));
   lm_show_warning_of(L, lua_isnoneornil(L, 2) ? "" : lm_need_text(L, 2, "warn", "name"));

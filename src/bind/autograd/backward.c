@@ -1,4 +1,4 @@
-/* backward and grad. */
+/* Binds backward and grad. */
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
@@ -19,7 +19,7 @@ static void drop_pass(pass *p) {
   drop_list(&p->inputs);
 }
 
-/* The roots' gradients, named `grads`, and how to go: the first n of these, in `count` values from `first` on. */
+/* Reads the roots' gradients, named `grads`, and modes, n of them by position, among `count` values from `first`. */
 static lm_status read_modes(lua_State *L, const lm_lua *s, int first, int count, const char *fn, const char *grads,
                             int n, pass *p) {
   bool only_inputs = true;
@@ -61,9 +61,9 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-/* grad(outputs, inputs [, grad_outputs] [, retain_graph] [, create_graph] [, only_inputs] [, allow_unused]
- * [, options]), of which `count` follow inputs. PyTorch wants only_inputs to be true. The handles for the results stand
- * in the list at `list` before anything is read. */
+/* grad(outputs, inputs [, grad_outputs] [, retain_graph] [, create_graph] [, only_inputs] [, allow_unused] [,
+ * options]); `count` values follow inputs. As in PyTorch, only_inputs must be true. The list at stack index `list` must
+ * already have `handles` handles for the results. */
 static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int count, int list, int handles) {
   static const char fn[] = "grad";
   lm_tensor **out = NULL;

@@ -1,17 +1,17 @@
-/* Lua functions that the core calls: gradient hooks and the backward of lm.autograd.Function.
+/* Manages Lua functions that the core calls: gradient hooks and the backward of lm.autograd.Function.
  *
- * The core holds a `lm_callback`; the Lua function lives in tables of this state by the callback's
- * address. A hook's function belongs to its tensor's handle (in the userdata's environment, so that
- * a hook that captures its own tensor is collected with it); when the handle is collected while the
- * graph may still run the hook, the function moves to the table of strong references. When the core
- * lets a callback go, on whatever thread, it lands in a list that this state's thread drains. */
+ * The core holds an lm_callback; the Lua function is in tables of this state by the callback's address. A hook's
+ * function belongs to its tensor's handle (in the userdata's environment, so that a hook that captures its own tensor
+ * is collected with it). If the handle is collected while the graph may still run the hook, the function moves to the
+ * table of strong references. A callback that the core releases, on any thread, is put in a list that this state's
+ * thread drains. */
 #include <pthread.h>
 
 #include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "bind/autograd/callback.h"
 
-struct lm_callbacks { /* outlives the state: each callback counts on it */
+struct lm_callbacks { /* outlives the state: each callback has a reference */
   pthread_mutex_t lock;
   int rc;
   lm_lua *s; /* NULL once the state has closed */
@@ -32,7 +32,7 @@ lm_status lm_callbacks_new(lm_lua *s, lm_callbacks **out) {
   return LM_OK;
 }
 
-static void release_list(lm_callbacks *h) { /* with the lock held; releases it */
+static void release_list(lm_callbacks *h) { /* requires the lock; releases it */
   bool last = --h->rc == 0;
   pthread_mutex_unlock(&h->lock);
   if (!last) return;
@@ -121,7 +121,7 @@ lm_callback *lm_callback_new(lm_callbacks *h, size_t bytes) {
   return c;
 }
 
-/* The table on top gets the function at i by the callback's address, and is popped. */
+/* Sets table[address of c] = the function at i in the table on top, and pops the table. */
 static void put_function(lua_State *L, lm_callback *c, int i) {
   lua_pushlightuserdata(L, c);
   lua_pushvalue(L, i);
@@ -160,7 +160,7 @@ void lm_hooks_orphan(lua_State *L, lm_lua *s) {
   while (lua_next(L, 4)) { /* 5: address, 6: function */
     lua_pushvalue(L, 5);
     lua_rawget(L, 2);
-    bool alive = lua_rawequal(L, -1, 6); /* else the core let it go before */
+    bool alive = lua_rawequal(L, -1, 6); /* else the core has released it */
     lua_pop(L, 1);
     if (alive) {
       lua_pushvalue(L, 5);
@@ -178,7 +178,7 @@ typedef struct protected_call {
   void *arg;
 } protected_call;
 
-/* Light userdata of the call at 1. Its upvalues are those of every closure. */
+/* Runs the protected_call whose light userdata is at 1. Has the upvalues of every closure. */
 int lm_bind_protected(lua_State *L) {
   const protected_call *p = lua_touserdata(L, 1);
   return p->body(L, LM_STATE(L), p->arg);
@@ -192,7 +192,7 @@ lm_status lm_call_lua(lm_callbacks *h, lm_lua_body body, void *arg) {
   if (!s) return LM_OK; /* the state has closed: nobody is left to call */
   lua_State *L = here ? s->running : NULL;
   if (!L) return lm_fail(LM_E_STATE, "backward: cannot call a hook of another thread's Lua state");
-  int top = lua_gettop(L); /* whoever began has made room: doing it here could raise through the core */
+  int top = lua_gettop(L); /* lm_running_begin's caller has made room: doing it here could raise through the core */
   lm_callback *outer = s->in_backward;
   protected_call p = {body, arg};
   lm_reg_get(L, &lm_reg_protected);
@@ -200,7 +200,7 @@ lm_status lm_call_lua(lm_callbacks *h, lm_lua_body body, void *arg) {
   int failed = lm_pcall(L, 1, 0);
   s->in_backward = outer;
   s->running = L; /* a nested backward may have left another */
-  if (failed) {   /* kept as it is until the binding raises it again; the text is for other ranks */
+  if (failed) {   /* kept until the binding raises it again; the text is for other ranks */
     char text[1024] = "a Lua function raised";
     if (lua_type(L, -1) == LUA_TSTRING) lm_write_bytes(text, sizeof text, lua_tostring(L, -1), lua_objlen(L, -1));
     lm_fail(LM_E_LUA, "%s", text);

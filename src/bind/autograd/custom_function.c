@@ -1,13 +1,13 @@
-/* lm.autograd.Function: ops whose backward is a Lua function. */
+/* Binds lm.autograd.Function: ops whose backward is a Lua function. */
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/autograd/callback.h"
 
 typedef struct custom_callback {
   lm_callback base;
-  struct lm_node *node; /* which owns the callback */
+  struct lm_node *node; /* node that owns the callback */
   int nin, nsaved;
-  int saved[]; /* the input that each saved tensor is (0..), or result -1 - k, or OTHER */
+  int saved[]; /* for each saved tensor: index of an input (from 0), -1 - index of a result, or OTHER */
 } custom_callback;
 
 enum { OTHER = INT32_MAX };
@@ -19,7 +19,7 @@ typedef struct custom_call {
   lm_tensor **gin;
 } custom_call;
 
-/* backward(grads) -> list of gradients, false or nil for none */
+/* Calls the Lua function backward(grads), which returns a list of gradients, false or nil for none. */
 static int run_custom(lua_State *L, lm_lua *s, void *arg) {
   const custom_call *p = arg;
   s->in_backward = &p->c->base;
@@ -27,7 +27,7 @@ static int run_custom(lua_State *L, lm_lua *s, void *arg) {
   lua_createtable(L, p->ngrad, 0);
   for (int i = 0; i < p->ngrad; i++) {
     if (p->grads[i]) {
-      lm_tensor_handle *handle = lm_tensor_handle_new(L); /* which may raise */
+      lm_tensor_handle *handle = lm_tensor_handle_new(L); /* may raise */
       lm_tensor_handle_fill(s, handle, lm_retain(p->grads[i]));
     } else {
       lua_pushboolean(L, 0);
@@ -69,7 +69,7 @@ static int index_in(const lm_tensor *t, lm_list list) {
   return i < list.n ? i : -1;
 }
 
-/* *recorded is NULL where no input asks for a gradient. */
+/* Records the custom function; *recorded is NULL if no input requires grad. */
 static lm_status record(lua_State *L, lm_lua *s, void *arg) {
   custom_callback **recorded = arg;
   lm_list in = {0}, out = {0}, saved = {0};
@@ -96,7 +96,7 @@ static lm_status record(lua_State *L, lm_lua *s, void *arg) {
                       .in = in.v,
                       .out = out.v,
                       .saved = saved.v};
-  TRY(lm_custom_record(&custom)); /* releases the callback where it fails */
+  TRY(lm_custom_record(&custom)); /* releases the callback if it fails */
   c->node = out.n > 0 ? lm_custom_node(out.v[0]) : NULL;
   *recorded = c->node ? c : NULL;
 done:

@@ -1,12 +1,12 @@
 /* graph_nodes(x) -> list of {name, line, is_leaf, dtype, shape, edges = list of indices into the list, false for none},
- * the node of x first
+ * x's node first
  * graph_nodes(x, list) -> the same, and for each tensor of the list the index of its node, or false */
 #include "base/message.h"
 #include "bind/bind.h"
 
 enum { NODES = 3, INDEX = 4, ORDER = 5 };
 
-/* Pushes the node's index in NODES, which it gets where it has none, or false for NULL. */
+/* Pushes the node's index in NODES, assigning one if it has none; false for a NULL node. */
 static void push_index(lua_State *L, const struct lm_node *node) {
   lua_pushlightuserdata(L, (void *)node);
   lua_rawget(L, INDEX);

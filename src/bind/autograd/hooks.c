@@ -1,4 +1,4 @@
-/* Hooks on gradients, and functions that are computed again in backward. */
+/* Binds hooks on gradients, and checkpoints: functions that backward computes again. */
 #include <stdio.h>
 
 #include "bind/autograd/callback.h"
@@ -11,8 +11,8 @@ typedef struct hook_call {
 static int run_hook(lua_State *L, lm_lua *s, void *arg) {
   const hook_call *p = arg;
   s->in_backward = NULL;
-  if (!lm_callback_push(L, p->c)) return 0;                            /* it was removed meanwhile */
-  lm_tensor_handle *handle = p->grad ? lm_tensor_handle_new(L) : NULL; /* which may raise */
+  if (!lm_callback_push(L, p->c)) return 0;                            /* removed meanwhile */
+  lm_tensor_handle *handle = p->grad ? lm_tensor_handle_new(L) : NULL; /* may raise */
   if (handle) lm_tensor_handle_fill(s, handle, lm_retain(p->grad));
   lua_call(L, p->grad ? 1 : 0, 1);
   if (lua_isnil(L, -1)) return 0;
@@ -22,7 +22,7 @@ static int run_hook(lua_State *L, lm_lua *s, void *arg) {
 
 static lm_status call_hook(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   lm_callback *c = ctx;
-  lm_retain(grad); /* .grad itself after accumulation: a finalizer may set that to nil */
+  lm_retain(grad); /* after accumulation this is .grad, which a finalizer may set to nil */
   lm_status status = lm_call_lua(c->owner, run_hook, &(hook_call){c, grad, replacement});
   lm_release(grad);
   return status;
@@ -54,7 +54,7 @@ LM_FUNCTION(_register_hook) {
     lm_callback_release(c);
     return lm_raise_arg(L, 1, fn, "x", "a live tensor");
   }
-  /* where it fails it has released the callback */
+  /* a failed call has released the callback */
   lm_need(L, accumulate ? lm_register_accumulate_hook(t, hook, &id) : lm_register_hook(t, hook, &id));
   lua_pushnumber(L, (double)id);
   lua_pushlightuserdata(L, c);
@@ -76,7 +76,7 @@ LM_FUNCTION(_remove_hook) {
   return 0;
 }
 
-/* checkpoint(f, again, ...) -> f(...), recorded without saving anything; again() computes it once more. */
+/* checkpoint(f, again, ...) -> f(...), recorded without saving tensors; backward calls again() to compute them. */
 LM_FUNCTION(checkpoint) {
   lm_lua *s = LM_STATE(L);
   if (lua_type(L, 1) != LUA_TFUNCTION || lua_type(L, 2) != LUA_TFUNCTION) {

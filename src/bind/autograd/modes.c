@@ -1,6 +1,6 @@
-/* Modes of recording and of autocast. Their scopes are functions that run f in a mode and restore the mode however f
- * ends. They are C functions because a yield across a C call is an error, where a Lua pcall would let a coroutine leak
- * the mode. */
+/* Binds the modes of recording and autocast. Their scopes are functions that run f in a mode and restore the mode
+ * however f ends. They are C functions because a yield across a C call is an error, while a Lua pcall would let a
+ * coroutine leak the mode. */
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
@@ -37,7 +37,7 @@ LM_FUNCTION(detect_anomaly) {
   return failed ? lua_error(L) : lua_gettop(L);
 }
 
-/* set_detect_anomaly(on) -> whether it was */
+/* set_detect_anomaly(on) -> the previous setting */
 LM_FUNCTION(set_detect_anomaly) {
   bool on = lm_need_bool(L, 1, "set_detect_anomaly", "on");
   lua_pushboolean(L, lm_anomaly());
@@ -46,14 +46,14 @@ LM_FUNCTION(set_detect_anomaly) {
   return 1;
 }
 
-/* is_checkpointing(): inside the function of a checkpoint, the first time or again */
+/* is_checkpointing(): true inside the function of a checkpoint, the first time or again */
 LM_FUNCTION(is_checkpointing) { return lm_return_bool(L, lm_recompute_is_active()); }
 
 LM_FUNCTION(is_anomaly_enabled) { return lm_return_bool(L, lm_anomaly()); }
 
-/* autocast({device = …, dtype = …, enabled = true, cache_enabled = true}, f, ...): for tensors of one kind of device,
- * or of every kind where none is given, beside what surrounding scopes say of other kinds. dtype: float16 on CUDA and
- * bfloat16 elsewhere, by default. */
+/* autocast({device = …, dtype = …, enabled = true, cache_enabled = true}, f, ...): for tensors on one kind of device,
+ * or on every kind by default; surrounding scopes stay in effect for other kinds. dtype defaults to float16 on CUDA and
+ * bfloat16 elsewhere. */
 LM_FUNCTION(autocast) {
   lm_device device = LM_NO_DEVICE;
   lm_dtype dtype = LM_NO_DTYPE;
@@ -97,7 +97,7 @@ static void close_cast_group(void *object) {
 static const lm_object_type cast_group_type = {"luminary.cast_group", sizeof(lm_cast_group *), close_cast_group,
                                                "a cast group", NULL};
 
-/* cast_group(list) -> an object: as long as it lives, autocast casts these parameters together */
+/* cast_group(list) -> an object; while it lives, autocast casts these parameters together */
 LM_FUNCTION(cast_group) {
   lm_tensor **leaf = NULL;
   int n = 0;
@@ -109,14 +109,14 @@ LM_FUNCTION(cast_group) {
   return 1;
 }
 
-/* is_autocast_enabled([device]): for the kind of that device, or for any. */
+/* is_autocast_enabled([device]): true if on for that device's kind, or for any kind. */
 LM_FUNCTION(is_autocast_enabled) {
   uint8_t on = lm_autocast_get().on;
   if (!lua_isnoneornil(L, 1)) on = on >> LM_DEVICE_KIND(lm_need_device(L, 1, "is_autocast_enabled")) & 1;
   return lm_return_bool(L, on != 0);
 }
 
-/* get_autocast_dtype([device]) -> what products of tensors there become within the scope, or nil outside of one. */
+/* get_autocast_dtype([device]) -> the dtype of matrix products there within the scope; nil outside of one. */
 LM_FUNCTION(get_autocast_dtype) {
   int kind = LM_DEVICE_KIND(lm_device_or_default(L, 1, "get_autocast_dtype"));
   lm_autocast mode = lm_autocast_get();
