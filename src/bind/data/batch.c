@@ -1,4 +1,4 @@
-/* What loaders do per element. */
+/* Gathers batches, and draws permutations and indices, for data loaders. */
 #include "data/gather_batch.h"
 
 #include "bind/bind.h"

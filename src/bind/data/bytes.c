@@ -1,7 +1,7 @@
-/* Bytes as tensors:
+/* Makes tensors of bytes, and counts atomically:
  *
  *   bytes_tensor(text)       uint8 [n]
- *   count_up(t)              adds one to an int64 tensor of one element, whoever else does meanwhile
+ *   count_up(t)              atomically adds one to an int64 tensor of one element
  */
 #include "base/message.h"
 #include "bind/bind.h"

@@ -1,14 +1,14 @@
-/* Tables as text, and strings at positions of a text (data/csv.h):
+/* Reads tables from CSV text, and strings at positions of a text (data/csv.h):
  *
  *   span_text(text, spans, i [, k])
- *       the string at spans[i] = {first byte from 0, length} of a uint8 tensor; of spans [n, columns, 2] (a table's)
- *       that at spans[i][k], as it is meant
+ *       the string at spans[i] = {first byte from 0, length} of a uint8 tensor; for spans [n, columns, 2] (a
+ *       table's) the string at spans[i][k], unquoted
  *   csv_rows(path, text, delimiter)   int64 [rows + 1]
  *   csv_fields(path, text, delimiter, from, to)   list of a row's fields
  *   csv_line_of(text, spans, i, k)   the line, from 1, on which a span begins
  *   csv_read(path, text, delimiter, starts, numbers, texts, names, nan, skip)
- *       numbers, texts: for each column which of them it is, from 1, or 0; names: for messages, {} if there are none
- *       returns float32 [rows, numbers], int64 [rows, texts, 2] and how many rows of them are filled
+ *       numbers, texts: for each column its index among them, from 1, or 0; names: for messages, or {}
+ *       returns float32 [rows, numbers], int64 [rows, texts, 2] and the number of rows filled
  */
 #include "data/csv.h"
 #include "base/message.h"
@@ -17,11 +17,11 @@
 #include "base/message.h"
 #include "bind/bind.h"
 
-/* A buffer that an error in Lua frees. */
+/* A byte buffer that the collector frees after a Lua error. */
 static void close_buffer(void *object) { lm_bytes_free(object); }
 static const lm_object_type buffer_type = {"luminary.buffer", sizeof(lm_bytes), close_buffer, NULL, NULL};
 
-/* text, spans, i and k or nil at 1 to 4 */
+/* Reads text, spans, i and k (or nil) at 1 to 4; *meant: true for a table's spans. */
 static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_tensor **text, bool *meant,
                            const int64_t **out) {
   lm_tensor *spans;
@@ -73,7 +73,7 @@ LM_FUNCTION(csv_line_of) {
 
 /* ---- tables */
 
-/* path, text, delimiter at 1 to 3 */
+/* Reads path, text and delimiter at 1 to 3. */
 static lm_status read_csv(lua_State *L, const lm_lua *s, const char *fn, lm_csv *c) {
   lm_tensor *text;
   const char *delimiter;
@@ -125,7 +125,7 @@ typedef struct reading {
   int *number, *text;
 } reading;
 
-/* Lists of `columns` at 5, 6 and, unless it is empty, 7. */
+/* Reads lists with an entry per column at 5, 6 and, unless empty, 7. */
 static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_plan *plan) {
   static const char fn[] = "csv_read";
   size_t n = lua_objlen(L, 5);

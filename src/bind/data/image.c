@@ -1,11 +1,11 @@
-/* Encoded images. */
+/* Decodes and encodes images. */
 #include "image/image.h"
 #include "base/message.h"
 
 #include "base/message.h"
 #include "bind/bind.h"
 
-/* A Lua string, or a tensor of bytes: borrowed. */
+/* Reads a Lua string or a tensor of bytes; *out is borrowed. */
 static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const uint8_t **out,
                             size_t *n) {
   if (lua_type(L, i) == LUA_TSTRING) {

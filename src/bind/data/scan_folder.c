@@ -1,10 +1,10 @@
-/* scan_folder(root, suffixes)   list of classes, text, spans, labels from 0 (data/scan_folder.h), files of each class
- */
+/* scan_folder(root, suffixes) -> list of classes, text, spans, labels from 0 (data/scan_folder.h), number of files of
+ * each class */
 #include "data/scan_folder.h"
 
 #include "bind/bind.h"
 
-/* What was found, freed by the collector if Lua raises. */
+/* Results of a scan, freed by the collector if Lua raises. */
 typedef struct scanning {
   const char **suffix;
   int n;

@@ -1,4 +1,4 @@
-/* Transforms of images. */
+/* Runs transforms of images, and draws their random numbers. */
 #include "image/transform.h"
 
 #include "bind/bind.h"
@@ -38,7 +38,7 @@ LM_FUNCTION(image_transform) {
   return lm_return_tensors(L, 5, 1, run_transform, &t, &t.out);
 }
 
-/* ---- uniform_number(): of the CPU's generator, from 0 to less than 1 */
+/* ---- uniform_number(): from the CPU's generator, from 0 to less than 1 */
 
 LM_FUNCTION(uniform_number) {
   lm_draw d = lm_generator_take(NULL, LM_DEVICE(LM_CPU, 0), 1);

@@ -1,4 +1,4 @@
-/* Devices: what lm.cuda is made of, with stream.c and memory.c.
+/* Binds devices for lm.cuda, with stream.c and memory.c.
  *
  *   device(v)        canonical device string of a string or CUDA ordinal ("cpu:0" -> "cpu"), checked
  *   device_count(kind)  of "cpu" or "cuda"          device_why_none(kind) -> text or nil
@@ -16,7 +16,7 @@ static int need_kind(lua_State *L, const char *fn) {
   return strcmp(kind, "cpu") == 0 ? LM_CPU : LM_CUDA;
 }
 
-/* device(name [, who]): a device's full name; `who` is the function that errors name. */
+/* device(name [, who]): a device's full name; `who`: the function named in errors. */
 LM_FUNCTION(device) {
   const char *who = lm_to_text(L, 2);
   return lm_return_text(L, lm_device_name(lm_need_device(L, 1, who ? who : "device")));
@@ -47,7 +47,7 @@ LM_FUNCTION(device_why_none) {
   return lm_return_text(L, lm_device_count(kind) > 0 ? NULL : lm_device_why_none(kind));
 }
 
-static void put_property(void *ctx, const lm_property *p) { /* the table is on top */
+static void put_property(void *ctx, const lm_property *p) { /* sets a field of the table on top */
   lua_State *L = ctx;
   if (p->kind == LM_PROPERTY_TEXT) {
     lm_set_text(L, p->name, p->text);
@@ -56,8 +56,8 @@ static void put_property(void *ctx, const lm_property *p) { /* the table is on t
   }
 }
 
-/* Pushing may raise, so the driver's call is protected from Lua's errors by having the table's room made by Lua: what
- * is left is running out of memory for a string, which LuaJIT raises through C frames of ours that own nothing. */
+/* device_properties(device): allocates the table first, so that the driver's callback can only raise when out of memory
+ * for a string; LuaJIT raises that through C frames of ours that own nothing. */
 LM_FUNCTION(device_properties) {
   lm_device device = lm_need_device(L, 1, "device_properties");
   const lm_driver *driver = lm_driver_of(device);

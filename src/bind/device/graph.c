@@ -1,14 +1,14 @@
-/* Whole-step capture (device/graph.h) for Lua:
+/* Binds the capture of complete steps in a graph (device/graph.h):
  *
- *   graph_capture(device, stream, f, ...) -> graph, what f returned      f runs once; its kernels are recorded, not run
+ *   graph_capture(device, stream, f, ...) -> graph, results of f         f runs once; its kernels are recorded, not run
  *   graph_replay(graph)                                                  on the current stream of its device
  *   graph_is_capturing() -> boolean                                      on this thread
- *   graph_keep(graph, at, list)                                          the numbers below from `at` on, from 0
- *   optim_kept_at() -> integer                                           where those of the last captured step begin
+ *   graph_keep(graph, at, list)                                          sets kept numbers from index `at` on, from 0
+ *   optim_kept_at() -> integer                                           index of the last captured step's numbers
  *
- * What changes from one replay to the next lies in device memory, which captured kernels read: how far the random
- * sequence has come since the capture (tensor/generator.h), to which the graph's last node adds; and what optimizers
- * keep, such as the numbers of their steps (optim/optim.h). */
+ * Values that change between replays are in device memory, which captured kernels read: the offset of random numbers
+ * since the capture (tensor/generator.h), to which the graph's last node adds; and numbers that optimizers keep, such
+ * as their step (optim/optim.h). */
 #include <string.h>
 
 #include "autograd/autograd.h"
@@ -26,11 +26,11 @@ enum { KEPT = 512 };
 typedef struct graph {
   lm_graph *recorded;
   lm_device device;
-  lm_draw start;           /* of the capture */
-  uint64_t blocks, next;   /* drawn by one replay; the offset that the number in device memory stands for */
-  lm_tensor *count, *step; /* int64 [1]: that number, and what a replay adds to it */
-  lm_tensor *kept;         /* float64 [KEPT]: what optimizers keep there from replay to replay */
-  double first[KEPT];      /* and what it is before the first */
+  lm_draw start;           /* random sequence at the capture */
+  uint64_t blocks, next;   /* number of blocks that one replay draws; offset for which `count` is right */
+  lm_tensor *count, *step; /* int64 [1]: offset since the capture; its increase per replay */
+  lm_tensor *kept;         /* float64 [KEPT]: numbers that optimizers keep between replays */
+  double first[KEPT];      /* initial values of `kept` */
 } graph;
 
 static void release_graph(graph *g) {
@@ -45,7 +45,7 @@ static void release_graph(graph *g) {
 static void close_graph(void *object) { release_graph(object); }
 static const lm_object_type graph_type = {"luminary.graph", sizeof(graph), close_graph, "a captured graph", NULL};
 
-/* Elements at to at + n - 1 of x, on the device, become `numbers`. */
+/* Copies n `numbers` into x, on the device, from element `at` on. */
 static lm_status put_numbers(lm_tensor *x, int64_t at, int64_t n, const void *numbers) {
   lm_status status;
   lm_tensor *host = NULL, *there = NULL;
@@ -59,7 +59,7 @@ done:
   return status;
 }
 
-/* All is quiet before the capture: whatever it reads is there, so it has to wait for nothing. */
+/* Begins the capture; all earlier work must be done, so that it never waits for work outside. */
 static lm_status begin_capture(graph *g, lm_stream *s) {
   if (lm_graph_capturing()) NEED(lm_fail(LM_E_STATE, "graph: cannot capture during another capture of this thread"));
   const lm_driver *driver = lm_driver_of(g->device);
@@ -70,15 +70,15 @@ static lm_status begin_capture(graph *g, lm_stream *s) {
   NEED(put_numbers(g->count, 0, 1, &(int64_t){0}));
   g->start = lm_generator_get(NULL, g->device);
   g->next = g->start.offset;
-  lm_autocast_forget(); /* replays make no copies that were made before */
+  lm_autocast_forget(); /* replays would not repeat earlier copies */
   NEED(lm_graph_begin(s, &g->recorded));
   lm_generator_set_extra((const uint64_t *)g->count->data);
   lm_optim_set_kept((double *)g->kept->data, g->first, KEPT);
   return LM_OK;
 }
 
-/* The last node: after all that reads the numbers, on whichever stream. Of `kept`, which kernels know by its address
- * alone, it is noted that replays use it. */
+/* Adds the graph's last node, after all readers of the numbers on any stream. Notes that replays use `kept`, as kernels
+ * know only its address. */
 static lm_status count_on(graph *g) {
   lm_status status;
   lm_tensor *same = NULL;
@@ -90,7 +90,7 @@ done:
   return status;
 }
 
-/* Nothing of the capture has run: its random numbers are given back, to be drawn by the first replay. */
+/* Ends the capture. Its kernels have not run, so the generator is reset, and the first replay draws these numbers. */
 static lm_status end_capture(graph *g, bool keep) {
   lm_status status = LM_OK;
   lm_generator_set_extra(NULL);
@@ -118,7 +118,7 @@ LM_FUNCTION(graph_capture) {
   lua_insert(L, 3); /* before f */
   lm_need(L, begin_capture(g, side));
 
-  /* No collection meanwhile: what a finalizer frees would go to the graph's memory. */
+  /* Disable collection: memory that a finalizer frees would belong to the graph. */
   lm_stream *before = lm_stream_current(device);
   size_t step_at = s->step_at;
   s->step_at = SIZE_MAX;
@@ -147,7 +147,7 @@ LM_FUNCTION(graph_replay) {
                   "replay: cannot draw random numbers after the seed of %s changed since the capture; seed before the "
                   "capture",
                   lm_device_name(g->device)));
-    if (draw.offset != g->next) { /* others have drawn meanwhile */
+    if (draw.offset != g->next) { /* other calls have drawn since */
       lm_tensor *by = NULL, *same = NULL;
       status = lm_tensor_number((double)draw.offset - (double)g->start.offset, &by);
       if (status == LM_OK) status = lm_op_run(LM_OP_fill_, &(lm_fill__args){.x = g->count, .value = by}, &same);
@@ -164,7 +164,7 @@ LM_FUNCTION(graph_replay) {
   status = lm_graph_launch(g->recorded, s);
   if (traced) lm_span_end(&span);
   TRY(status);
-  lm_autocast_forget(); /* its weights' counts of writes do not tell of a replay */
+  lm_autocast_forget(); /* a replay does not change weights' versions */
 done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }

@@ -1,10 +1,10 @@
-/* Memory of devices, and of the host where devices reach it:
+/* Binds memory statistics of devices, and pinned host memory:
  *
  *   memory_allocated(device)  memory_reserved(device)  max_memory_allocated(device)
  *   max_memory_reserved(device)  reset_peak_memory_stats(device)  empty_cache(device)
  *   device_memory(device) -> free, total bytes        device_set_fraction(device, share)
- *   pin_memory(x) -> a pinned copy, or x itself where there is nothing to pin for         is_pinned(x)
- *   live_tensors()   headers alive in the process (leak specs)
+ *   pin_memory(x) -> a pinned copy, or x itself without CUDA devices or if pinned         is_pinned(x)
+ *   live_tensors()   number of live tensor headers in the process (leak specs)
  *   _fail_alloc_from(n)  _alloc_count()           fault injection (base/mem.h)
  */
 #include "base/mem.h"
@@ -87,7 +87,7 @@ LM_FUNCTION(is_pinned) {
 /* ---- for specs */
 
 LM_FUNCTION(live_tensors) {
-  lm_callbacks_drain(L, LM_STATE(L)->callbacks); /* functions that hold tensors, of graphs that are gone */
+  lm_callbacks_drain(L, LM_STATE(L)->callbacks); /* frees functions of freed graphs, which hold tensors */
   return lm_return_number(L, (double)lm_live_tensors());
 }
 

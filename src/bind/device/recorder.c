@@ -1,12 +1,12 @@
-/* Recordings of what the core does, and where live memory comes from:
+/* Binds the profiler's recordings of spans, and the history of live memory:
  *
  *   recording_start{lines, shapes, nvtx, max_spans}     recording_stop() -> recording
  *   recording:count()  recording:dropped()
  *   recording:span(i) -> name, kind, line, shapes, thread, depth, start, seconds, self seconds, bytes allocated, of
- *                        itself, flops, bytes of a collective, device, stream, start on the device, seconds there
+ *                        these by itself, flops, bytes of a collective, device, stream, start and seconds on the device
  *   is_recording()   record_function(name, f, ...)  record_kind(kind, name, f, ...)   record_span(name, start, end)
- *   range_push(name)  range_pop()  range_mark(name)     of the vendor's tools; return whether there are any
- *   memory_history(on)  live_memory(f) -> how many were missed      f(line, op, device, bytes, seconds) for each
+ *   range_push(name)  range_pop()  range_mark(name)     NVTX ranges; true if supported
+ *   memory_history(on)  live_memory(f) -> number of blocks missed   calls f(line, op, device, bytes, seconds) for each
  */
 #include "device/recorder.h"
 
@@ -68,7 +68,7 @@ static const luaL_Reg recording_methods[] = {
 static const lm_object_type recording_type = {"luminary.recording", sizeof(recording), close_recording, "a recording",
                                               recording_methods};
 
-/* Held while a recording runs: without its profiler, or its Lua state, nobody could stop it. */
+/* Held while a recording runs; its collection stops the recording, which nobody else could stop. */
 typedef struct running {
   uint32_t number;
 } running;
@@ -104,7 +104,7 @@ LM_FUNCTION(recording_stop) {
 
 LM_FUNCTION(is_recording) { return lm_return_bool(L, lm_traces(LM_TRACE_CALLS)); }
 
-/* ---- ranges. They are functions that run f, since a range that is not ended would hold all that follows. */
+/* ---- ranges: functions that run f, since a range without end would contain all that follows */
 
 static int run_in_span(lua_State *L, lm_span_kind kind, int at, const char *fn) {
   const char *name = lm_need_text(L, at, fn, "name");
@@ -186,7 +186,7 @@ static const lm_object_type live_type = {"luminary.live_memory", sizeof(live), c
 LM_FUNCTION(live_memory) {
   lm_need_function(L, 1, "live_memory", "");
   lua_settop(L, 1);
-  live *held = lm_object_new(L, &live_type); /* which f's errors leave to the collector */
+  live *held = lm_object_new(L, &live_type); /* freed by the collector if f raises */
   size_t n, missed;
   lm_need(L, lm_memory_history(&n, &held->list, &missed));
   for (size_t i = 0; i < n; i++) {

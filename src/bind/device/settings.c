@@ -1,4 +1,4 @@
-/* lm.backends: settings, and versions of libraries; and how often libraries were asked for plans. */
+/* Binds lm.backends: settings, versions of libraries, and the number of times that libraries searched for plans. */
 #include "backend/known/plan_searches.h"
 #include "backend/known/setting.h"
 #include "bind/bind.h"
@@ -13,7 +13,7 @@ LM_FUNCTION(setting) {
   return 1;
 }
 
-/* Loads the backend: libraries have versions also where there is no device. */
+/* cuda_version(library): loads the backend, as libraries have versions even without a device. */
 LM_FUNCTION(cuda_version) {
   const char *library = lm_need_text(L, 1, "cuda_version", "library");
   int64_t version = 0;

@@ -1,4 +1,4 @@
-/* Streams and their events. Streams are named by device and number; they live as long as the process.
+/* Binds streams and events. A stream is a device and a number, and lives as long as the process.
  *
  *   stream_current(device) -> id        stream_new(device, priority) -> id      stream_priority(device, id)
  *   with_stream(device, id, f, ...)     stream_set(device, id)
@@ -14,7 +14,7 @@
 lm_stream *lm_need_stream(lua_State *L, int i, const char *fn) {
   lm_device device = lm_need_device(L, i, fn);
   int64_t id = lm_need_int(L, i + 1, fn, "stream");
-  if (id == 0) lm_stream_current(device); /* has the default stream made */
+  if (id == 0) lm_stream_current(device); /* creates the default stream */
   lm_stream *s = id >= 0 && id < LM_STREAM_MAX ? lm_stream_by_id(device, (int)id) : NULL;
   if (!s) lm_raise(L, lm_fail_int(fn, "stream", lm_text("the number of a stream of %s", lm_device_name(device)), id));
   return s;

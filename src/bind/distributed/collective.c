@@ -1,4 +1,4 @@
-/* Collectives, and the works that asynchronous ones give. */
+/* Binds collectives, and works, the handles of asynchronous ones. */
 #include "distributed/group/collective.h"
 
 #include "base/mapping_guard.h"
@@ -7,9 +7,9 @@
 #include "bind/distributed/group.h"
 
 typedef struct work_handle {
-  lm_dependent of_group; /* which its environment keeps alive */
+  lm_dependent of_group; /* the group handle, kept alive by the userdata's environment */
   lm_work *work;
-  lm_group *group; /* NULL once closed: then the work is done, one way or another */
+  lm_group *group; /* NULL once closed; the work has ended then */
   lm_collective kind;
 } work_handle;
 
@@ -37,7 +37,7 @@ static void close_work(void *object) {
   lm_work_release(work);
 }
 
-/* work:wait([seconds]) -> true: until it is done here. Raises what it failed with, or that the time is over. */
+/* work:wait([seconds]) -> true: waits until it is done on this rank; raises its error, or a timeout. */
 static int work_wait(lua_State *L) {
   work_handle *handle = self(L, "wait");
   double seconds = lua_isnoneornil(L, 2) ? -1 : lm_need_number(L, 2, "wait", "seconds");
@@ -49,10 +49,10 @@ static int work_wait(lua_State *L) {
   return lm_return_bool(L, 1);
 }
 
-/* work:is_completed() -> whether wait would return (or raise) at once */
+/* work:is_completed() -> true if wait would return (or raise) at once */
 static int work_is_completed(lua_State *L) { return lm_return_bool(L, lm_work_done(self(L, "is_completed")->work)); }
 
-/* work:source_rank() -> who sent what a finished irecv received; nil before, and once the group is gone */
+/* work:source_rank() -> sender of a finished irecv; nil before, and once the group is destroyed */
 static int work_source(lua_State *L) {
   work_handle *handle = self(L, "source_rank");
   int peer = lm_work_done(handle->work) ? lm_work_peer(handle->work) : -1;
@@ -73,7 +73,7 @@ static const luaL_Reg work_methods[] = {{"wait", work_wait},
                                         {NULL, NULL}};
 static const lm_object_type work_type = {"luminary.work", sizeof(work_handle), close_work, "a work", work_methods};
 
-/* An empty work of the group whose handle is at `group`. */
+/* Returns an empty work of the group whose handle is at `group`. */
 static work_handle *new_work(lua_State *L, int group) {
   work_handle *handle = lm_object_new(L, &work_type);
   handle->of_group.close = lose_group;
@@ -87,7 +87,7 @@ typedef struct collective_call {
   lm_collective kind;
   lm_group *g;
   lm_reduce_op op;
-  int peer, tag; /* peer: in the group */
+  int peer, tag; /* peer: rank within the group */
   bool scaled;
   double scale;
   lm_tensor *t;
@@ -108,7 +108,7 @@ static lm_status read_name(lua_State *L, int i, const char *fn, int n, const cha
 static const char *kind_name(int i) { return lm_collective_name((lm_collective)i); }
 static const char *op_name(int i) { return lm_reduce_op_name((lm_reduce_op)i); }
 
-/* A rank in the world, as the group numbers it. */
+/* Reads a rank in the world and converts it to the group's numbering; -1 for nil. */
 static lm_status read_peer(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_group *g, int *peer) {
   int64_t rank;
   *peer = -1;
@@ -183,7 +183,7 @@ static lm_status start_call(collective_call *r, lm_work **work) {
   }
 }
 
-/* Who a recv was from is known from its work alone. */
+/* Receives and sets r->peer to the sender, which only the work knows. */
 static lm_status receive(collective_call *r) {
   lm_work *work = NULL;
   lm_status status;
@@ -196,7 +196,7 @@ done:
 }
 
 /* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs, scale) -> a work if
- * async; of a recv, who it was from. What a collective does not have is nil. */
+ * async; a recv's sender. Arguments that a collective lacks are nil. */
 LM_FUNCTION(dist_run) {
   lm_lua *s = LM_STATE(L);
   collective_call r = {0};
@@ -224,12 +224,12 @@ done:
   return handle || r.kind == LM_RECV;
 }
 
-/* ---- several at once */
+/* ---- batches */
 
 enum { BATCH_GROUP = 1, BATCH_TIMEOUT, BATCH_LIST, BATCH_WORKS };
 static const char batch_name[] = "batch_isend_irecv";
 
-/* The entry on top of the stack: {op, tensor, peer, tag}. */
+/* Reads the entry on top of the stack: {op, tensor, peer, tag}. */
 static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p2p *out) {
   lm_status status;
   static const char *const fields[] = {"op", "tensor", "peer", "tag"};
@@ -295,8 +295,8 @@ done:
   return 1;
 }
 
-/* device_collective(list, root, reduce) -> whether it was done: the tensors, each on a device of its own, become what
- * list[root] is or, with reduce, list[root] becomes their sum */
+/* device_collective(list, root, reduce) -> true if done: copies list[root] to the tensors, each on its own device, or,
+ * with reduce, sums them into list[root] */
 LM_FUNCTION(device_collective) {
   static const char fn[] = "device_collective";
   lm_lua *s = LM_STATE(L);
@@ -314,7 +314,7 @@ done:
   return lm_return_bool(L, taken);
 }
 
-/* ---- objects travel as bytes */
+/* ---- objects as bytes */
 
 static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor **out = arg;
@@ -331,7 +331,7 @@ static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
   return LM_OK;
 }
 
-/* dist_bytes(string [, n]) -> uint8 tensor of it, with zeros after it up to n */
+/* dist_bytes(string [, n]) -> uint8 tensor of the string, padded with zeros to n bytes */
 LM_FUNCTION(dist_bytes) { return lm_return_tensor(L, 2, make_bytes); }
 
 /* dist_text(uint8 tensor, n) -> its first n bytes as a string */
@@ -339,7 +339,7 @@ LM_FUNCTION(dist_text) {
   lm_lua *s = LM_STATE(L);
   lm_tensor *t;
   lm_tensor_handle *held =
-      lm_tensor_handle_new(L); /* making the string may collect, and x be freed or given other memory */
+      lm_tensor_handle_new(L); /* keeps the memory: making the string may collect, free x or change its memory */
   lm_need(L, lm_read_plain(L, s, 1, "dist_text", "the tensor", LM_U8, &t));
   int64_t n = lm_need_int(L, 2, "dist_text", "n");
   if (n < 0 || n > t->numel)

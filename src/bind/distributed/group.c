@@ -1,4 +1,4 @@
-/* Process groups: which there are, and their members. */
+/* Binds process groups: opens, closes and describes them. */
 #include "bind/distributed/group.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -6,7 +6,7 @@
 typedef struct group_handle {
   lm_dependent of_world;
   lm_group *group;        /* NULL once closed */
-  lm_world_handle *world; /* NULL: solo. The handle's environment keeps it alive */
+  lm_world_handle *world; /* NULL: solo; kept alive by the userdata's environment */
   lm_dependent *dependents;
 } group_handle;
 
@@ -21,7 +21,7 @@ static void close_group(void *object) {
 }
 static const lm_object_type group_type = {"luminary.group", sizeof(group_handle), close_group, "a process group", NULL};
 
-/* dist_close(world or group); a second time is fine */
+/* dist_close(world or group): closes it; may be called twice */
 LM_FUNCTION(dist_close) {
   if (!lm_world_close_at(L, 1)) close_group(lm_need_object(L, 1, &group_type, "dist_close"));
   return 0;
@@ -55,9 +55,8 @@ static group_handle *new_group(lua_State *L) {
   return handle;
 }
 
-/* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, with the available
- * ones
- */
+/* dist_has(backend, caller's name) -> the backend's name as in get_backend; raises, listing the available ones, if
+ * missing */
 LM_FUNCTION(dist_has) {
   char text[LM_GROUP_TEXT];
   const char *fn = lm_need_text(L, 2, "dist_has", "who");
@@ -71,7 +70,7 @@ LM_FUNCTION(dist_solo) {
   return 1;
 }
 
-/* The list of ranks at 3. */
+/* Opens the group of the list of ranks at 3. */
 static lm_status open_group(lua_State *L, const lm_lua *s, group_handle *handle) {
   lm_status status;
   int64_t rank;
@@ -125,7 +124,7 @@ LM_FUNCTION(dist_members) {
   return 3;
 }
 
-/* nccl_version() -> 22809, or nil and why the group that uses NCCL is not there */
+/* nccl_version() -> 22809, or nil and the reason why NCCL is not available */
 LM_FUNCTION(nccl_version) {
   const lm_group_table *table;
   if (lm_group_table_find("nccl", &table) == LM_OK && table->version) { return lm_return_int(L, table->version()); }

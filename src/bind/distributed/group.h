@@ -1,18 +1,18 @@
-/* Worlds and groups as Lua holds them. A world closes its groups, and a group what stands on it (works, reducers), in
- * that order whatever the collector takes first; a state that closes says goodbye for its ranks. */
+/* Declares Lua handles of worlds and groups. A world closes its groups, and a group its dependents (works, reducers),
+ * in that order whatever the collector frees first. A closing Lua state reports that its ranks leave. */
 #pragma once
 
 #include "bind/bind.h"
 #include "distributed/group/world.h"
 
-/* What stands on a world or a group and has to end before it, whichever of the handles the collector takes first.
- * Begins a userdata; close(userdata) is called when the other is about to close. */
+/* A dependent of a world or group, which must end before that, whichever handle the collector frees first. First member
+ * of a userdata; close(userdata) is called when the world or group is about to close. */
 typedef struct lm_dependent {
-  struct lm_dependent *next, **pprev; /* in a list, if pprev */
+  struct lm_dependent *next, **pprev; /* in a list, if pprev is set */
   void (*close)(void *userdata);
 } lm_dependent;
 void lm_dependent_join(lm_dependent **list, lm_dependent *d);
-void lm_dependent_leave(lm_dependent *d); /* twice is fine */
+void lm_dependent_leave(lm_dependent *d); /* may be called twice */
 void lm_dependents_close(lm_dependent **list);
 
 typedef struct lm_world_handle {
@@ -20,14 +20,14 @@ typedef struct lm_world_handle {
   lm_dependent *groups;
   lm_lua *s;
 } lm_world_handle;
-/* Closes the world whose handle is at i; false if it is none. */
+/* Closes the world whose handle is at i; false if there is none. */
 bool lm_world_close_at(lua_State *L, int i);
-/* Open; raises. */
+/* Returns the open world's handle at i; raises. */
 lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn);
 
-/* The group of the handle at i; NULL if it is none or has been closed. */
+/* Returns the group of the handle at i; NULL if it is none or has been closed. */
 lm_group *lm_to_group(lua_State *L, int i);
-/* The same for calls on it: says what is wrong with the handle, and fails if a rank of its world has failed. */
+/* Does the same for a collective call: fails for a bad handle, or if a rank of its world has failed. */
 lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, lm_group **out);
-/* d stands on the group whose handle is at i. */
+/* Makes d a dependent of the group whose handle is at i. */
 void lm_group_carries(lua_State *L, int i, lm_dependent *d);

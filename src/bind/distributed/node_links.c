@@ -1,12 +1,12 @@
-/* Links between the launchers of a job (distributed/net/node_links.h). `luminary run` alone uses them.
+/* Binds links between the launchers of a job (distributed/net/node_links.h). Only `luminary run` uses them.
  *
  *   node_links(job [, token])    an object; its methods:
  *     :fd()                      readable if :next() may return something
- *     :listen("host:port")       whether it does; false if the host is another machine, or the port in use
+ *     :listen("host:port")       true if it listens; false if the host is another machine, or the port in use
  *     :stop_listening()
  *     :connect("host:port", seconds)   the link's number
  *     :send(link, text)          :drop(link)
- *     :next()                    nothing, or "opened", link; "message", link, text; "closed", link, why
+ *     :next()                    nothing, or "opened", link; "message", link, text; "closed", link, reason
  *     :close()
  */
 #include "distributed/net/node_links.h"

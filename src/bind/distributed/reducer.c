@@ -1,4 +1,4 @@
-/* DistributedDataParallel's core: reducers as Lua holds them, and what the ranks of a model share. */
+/* Binds DistributedDataParallel's reducers, and calls by which the ranks of a model share tensors and text. */
 #include "distributed/ddp/reducer.h"
 
 #include "base/mem.h"
@@ -7,9 +7,9 @@
 #include "distributed/store/failure.h"
 
 typedef struct reducer_handle {
-  lm_dependent of_group; /* which its environment keeps alive */
+  lm_dependent of_group; /* the group handle, kept alive by the userdata's environment */
   lm_reducer *r;         /* NULL once closed */
-  int local;             /* depth of no_sync */
+  int local;             /* depth of nested no_sync calls */
   lm_lua *s;
 } reducer_handle;
 
@@ -83,7 +83,7 @@ LM_FUNCTION(reducer_new) {
 
 /* ---- forward passes */
 
-/* reducer_forward(r, weight, training, buffers) -> the rank whose buffers all take, or nil if none are due */
+/* reducer_forward(r, weight, training, buffers) -> the rank that broadcasts its buffers, or nil if none are due */
 LM_FUNCTION(reducer_forward) {
   reducer_handle *handle = self(L);
   lm_forward f = {.sync = handle->local == 0, .training = lua_toboolean(L, 3), .buffers = lua_toboolean(L, 4)};
@@ -95,7 +95,7 @@ LM_FUNCTION(reducer_forward) {
   return lm_return_int(L, root);
 }
 
-/* reducer_no_sync(r, f, ...): f's results; backward passes after forward passes in f average nothing */
+/* reducer_no_sync(r, f, ...): f's results; gradients of forward passes in f are not averaged */
 LM_FUNCTION(reducer_no_sync) {
   reducer_handle *handle = self(L);
   handle->local++;
@@ -125,7 +125,7 @@ LM_FUNCTION(reducer_shadow) {
   lm_shadow what;
   int root = 0;
   luaL_checkstack(L, LM_HOOK_SLOTS, ddp);
-  lua_State *before = lm_running_begin(L, handle->s); /* it may call a communication hook */
+  lua_State *before = lm_running_begin(L, handle->s); /* may call a communication hook */
   lm_status status = lm_reducer_shadow(handle->r, &what, &root);
   handle->s->running = before;
   lm_need(L, status);
@@ -134,7 +134,7 @@ LM_FUNCTION(reducer_shadow) {
   return 2;
 }
 
-/* reducer_buckets(r) -> how many, whether the ranks share their memory */
+/* reducer_buckets(r) -> number of buckets, true if the ranks share their memory */
 LM_FUNCTION(reducer_buckets) {
   bool shared;
   lua_pushinteger(L, lm_reducer_buckets(self(L)->r, &shared));
@@ -172,8 +172,8 @@ static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content
   return status;
 }
 
-/* reducer_set_hook(r, name [, f]): "allreduce", "fp16_compress" or "bf16_compress", or f(bucket, last) -> what becomes
- * of the bucket, or nil, to be asked once more with `last` at the end of backward. Buckets count from 1. */
+/* reducer_set_hook(r, name [, f]): "allreduce", "fp16_compress" or "bf16_compress", or f(bucket, last) -> the bucket's
+ * new content, or nil to be called again with `last` at the end of backward. Buckets count from 1. */
 LM_FUNCTION(reducer_set_hook) {
   lm_lua *s = LM_STATE(L);
   reducer_handle *handle = self(L);
@@ -188,10 +188,10 @@ LM_FUNCTION(reducer_set_hook) {
   lm_note_line(L, s);
   lm_need(L, lm_reducer_set_hook(handle->r, &hook));
   if (!hook.call) return 0;
-  lua_getfenv(L, 1); /* which keeps it alive */
+  lua_getfenv(L, 1); /* the environment keeps f alive */
   lua_pushvalue(L, 3);
   lua_rawseti(L, -2, 2);
-  lm_reg_get(L, &lm_reg_weak); /* where run_hook finds it */
+  lm_reg_get(L, &lm_reg_weak); /* read by run_hook */
   lua_pushlightuserdata(L, handle);
   lua_pushvalue(L, 3);
   lua_rawset(L, -3);
@@ -208,11 +208,11 @@ static int need_bucket(lua_State *L, const reducer_handle *handle) {
 static lm_status get_buffer(lua_State *L, lm_lua *s, void *arg) {
   (void)s;
   const reducer_handle *handle = lua_touserdata(L, 1);
-  if (!handle->r) return lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp); /* by a finalizer */
+  if (!handle->r) return lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp); /* closed by a finalizer */
   return lm_reducer_buffer(handle->r, (int)lua_tointeger(L, 2) - 1, arg);
 }
 
-/* reducer_buffer(r, bucket) -> its memory, a list of numbers of parameters in the order of their positions */
+/* reducer_buffer(r, bucket) -> its memory, and a list of indices of parameters in the order of their positions */
 LM_FUNCTION(reducer_buffer) {
   int k = need_bucket(L, self(L));
   lm_return_tensor(L, 2, get_buffer);                                                     /* 3 */
@@ -236,7 +236,7 @@ static lm_status get_gradient(lua_State *L, lm_lua *s, void *arg) {
   return lm_reducer_gradient(handle->r, (int)i - 1, arg);
 }
 
-/* reducer_gradient(r, i) -> parameter i's in its bucket's memory */
+/* reducer_gradient(r, i) -> parameter i's gradient in its bucket's memory */
 LM_FUNCTION(reducer_gradient) {
   self(L);
   return lm_return_tensor(L, 2, get_gradient);
@@ -244,7 +244,7 @@ LM_FUNCTION(reducer_gradient) {
 
 /* ---- sharing */
 
-/* reducer_share(group, tensors, root): all become root's */
+/* reducer_share(group, tensors, root): copies root's tensors to all ranks */
 LM_FUNCTION(reducer_share) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
@@ -260,14 +260,14 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-/* reducer_share_text(group, text) -> rank 0's */
+/* reducer_share_text(group, text) -> rank 0's text */
 LM_FUNCTION(reducer_share_text) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   char *theirs = NULL;
   size_t n = 0;
   const char *mine = lm_need_string(L, 2, ddp, "text", &n);
-  lm_tensor_handle *owner = lm_tensor_handle_new(L); /* of the bytes, while Lua makes a string of them */
+  lm_tensor_handle *owner = lm_tensor_handle_new(L); /* owns the bytes until the string is made */
   lm_tensor *t = NULL;
   lm_note_line(L, s);
   lm_need(L, lm_read_group(L, s, 1, ddp, &g));
@@ -278,7 +278,7 @@ LM_FUNCTION(reducer_share_text) {
   return 1;
 }
 
-/* reducer_fail(group, message): notifies all ranks that this one is going to raise this */
+/* reducer_fail(group, message): notifies all ranks that this one will raise this message */
 LM_FUNCTION(reducer_fail) {
   size_t n;
   lm_group *g = lm_to_group(L, 1);

@@ -1,4 +1,4 @@
-/* Worlds: all ranks of a job, and how they fare. */
+/* Binds worlds: opens and closes the group of all ranks of a job, and reports failures. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,10 +52,10 @@ lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn) {
 
 /* ---- opening and closing */
 
-/* Once a process, whichever of its threads is rank 0 first. */
+/* Warns if no LM_TOKEN is set, once a process, on the first of its threads that is rank 0. */
 static void warn_without_token(const lm_world_config *c) {
   static _Atomic bool said;
-  /* Where only the job's own user can read where the store is, what stands there with it is a secret. */
+  /* Only the job's own user can read PMIx or the file, so the id there beside the store's address is a secret. */
   bool secret = strncmp(c->init_method, "pmix:", 5) == 0 || strncmp(c->init_method, "file:", 5) == 0;
   if (c->rank != 0 || c->token || secret || atomic_exchange(&said, true)) return;
   fprintf(stderr,
@@ -90,7 +90,7 @@ LM_FUNCTION(dist_open) {
     return lm_raise(L, lm_fail_rank(fn, rank, size));
   c.rank = (int)rank;
   c.size = (int)size;
-  s->worlds++; /* its line is given, to whom it may have to wait for */
+  s->worlds++; /* so that lm_note_line passes its line to ranks that wait */
   lm_note_line(L, s);
   lm_status status = lm_world_open(&c, &handle->world);
   if (status != LM_OK) s->worlds--;
@@ -106,7 +106,7 @@ bool lm_world_close_at(lua_State *L, int i) {
   return world != NULL;
 }
 
-/* dist_pmix() -> true, or false and why this process cannot meet others by PMIx */
+/* dist_pmix() -> true, or false and the reason why PMIx is not available to this process */
 LM_FUNCTION(dist_pmix) {
   bool there = lm_pmix_is_there() == LM_OK;
   lua_pushboolean(L, there);
@@ -115,12 +115,12 @@ LM_FUNCTION(dist_pmix) {
   return 2;
 }
 
-/* dist_local_rank(world) -> this rank's place among those of its host */
+/* dist_local_rank(world) -> this rank's index among those of its host */
 LM_FUNCTION(dist_local_rank) {
   return lm_return_int(L, lm_world_local_rank(lm_need_world(L, 1, "dist_local_rank")->world));
 }
 
-/* dist_backend(world) -> the default one, which all ranks agree on */
+/* dist_backend(world) -> the default backend, agreed on by all ranks */
 LM_FUNCTION(dist_backend) {
   const char *backend;
   lm_need(L, lm_world_backend(lm_need_world(L, 1, "dist_backend")->world, &backend));
@@ -148,8 +148,8 @@ static void push_party(lua_State *L, const lm_party *p) {
   lm_set_text(L, "where", p->call.where);
 }
 
-/* dist_cause(world) -> nil while all is well, else {kind, reported_by, where, message, text, rank, host, who, other};
- * of `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
+/* dist_cause(world) -> nil without a failure, else {kind, reported_by, where, message, text, rank, host, who, other};
+ * known fields of `who` and `other`: {rank, host, standing, seconds, call, where} */
 LM_FUNCTION(dist_cause) {
   lm_world *world = lm_need_world(L, 1, "dist_cause")->world;
   lm_failure f;
@@ -183,7 +183,7 @@ LM_FUNCTION(dist_fail) {
   return 0;
 }
 
-/* sigterm_defer(): the first SIGTERM only sets a flag from now on; sigterm_came() returns it */
+/* sigterm_defer(): makes the first SIGTERM only set a flag; sigterm_came() returns it */
 LM_FUNCTION(sigterm_defer) {
   (void)L;
   lm_sigterm_defer();

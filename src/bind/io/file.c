@@ -1,36 +1,36 @@
-/* Files, for readers and writers of formats that are written in Lua. Offsets count from 0.
+/* Binds files, for readers and writers of formats in Lua. Offsets count from 0.
  *
  *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size;
- *                                     nothing if there is nothing. Opens nothing
- *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes when it is written to
- *   file_close(file)                  what was read from it stays
- *   file_text(file, at, n)            n bytes: a string
- *   file_section(file, at, n)         the same as uint8 [n], over the mapped file or read
- *   file_read(file, dtypes, shapes, offsets)   a list of tensors, read at once
- *   file_inflate(file, at, packed, n, start) uint8 [n]: what `packed` deflated bytes unpack to; or its start
- *   file_lines(file)                  data/record_file.h, as the next
+ *                                     nothing if the path does not exist. Does not open it
+ *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes on writes
+ *   file_close(file)                  tensors and strings read from it stay valid
+ *   file_text(file, at, n)            n bytes, as a string
+ *   file_section(file, at, n)         the same as uint8 [n], a view of the mapped file or a copy
+ *   file_read(file, dtypes, shapes, offsets)   a list of tensors, read in one call
+ *   file_inflate(file, at, packed, n, start) uint8 [n]: inflates `packed` bytes; `start`: only the first n
+ *   file_lines(file)                  data/record_file.h, as is the next
  *   file_blocks(file, index, dtype, from, size, stride, base, below)   x, y
- *   stream_open(path)                 a file read from its beginning on, unpacked if it is gzipped; its most bytes
- *   stream_text(stream, n)            n bytes, fewer at the end: a string
- *   stream_bytes(stream [, n])        uint8 [n]; without n all that is left
- *   stream_skip(stream, n)            false where a plain file ends before that
- *   stream_finish(stream)             an error where what follows is damaged; closes it
+ *   stream_open(path)                 a file read sequentially, inflated if gzipped; its maximum size in bytes
+ *   stream_text(stream, n)            n bytes, fewer at the end, as a string
+ *   stream_bytes(stream [, n])        uint8 [n]; without n the rest
+ *   stream_skip(stream, n)            false if a plain file ends before that
+ *   stream_finish(stream)             fails if the rest is damaged; closes it
  *   stream_close(stream)
  *   view_as(bytes, dtype, sizes, strides, at)  a view of the memory of a uint8 tensor from byte `at` on
- *   crc32(tensor, before)             of a contiguous tensor's bytes; before: 0, or that of the bytes before them
- *   crc32c(x, before)                 the same by another polynomial, also of a string
- *   write_pieces(path, list [, who])  strings and tensors one after the other: a complete file or none
+ *   crc32(tensor, before)             CRC of a contiguous tensor's bytes; before: 0, or the CRC of the bytes before
+ *   crc32c(x, before)                 the same by the Castagnoli polynomial, also of a string
+ *   write_pieces(path, list [, who])  writes strings and tensors in order: a complete file or none
  *   growing_file_open(path, keep [, mode])  io/growing_file.h
  *   growing_file_write(file, text)
  *   growing_file_close(file)
- *   remove_abandoned(path, kept)      what killed writers of that path left; shards whose names are not in a list
+ *   remove_abandoned(path, kept)      removes files left by killed writers of that path, and shards not in `kept`
  *   complete_parts(path, suffix, kept)  renames path .. suffix to path if all shards are there
- *   remove_part(path, suffix)         so that nobody renames it
+ *   remove_part(path, suffix)         removes path .. suffix, so that nobody renames it
  *   background_write(path, head, sums_at, tensors, sums_before, kept, background, locked, who, whole, suffix)
  *                                     io/background_write.h; kept: a list of names, or nil; who begins errors
- *   background_write_done(write [, seconds])  whether it has ended, or does within that time
- *   background_write_ended(write)     nil while it runs; then why it failed, or "", which counts as reported
- *   background_write_close(write)     it runs on
+ *   background_write_done(write [, seconds])  true if it ends within that time, 0 by default
+ *   background_write_ended(write)     nil while it runs; then its error, or ""; the error counts as reported
+ *   background_write_close(write)     the write continues
  */
 #include "base/crc32c.h"
 #include "base/mem.h"
@@ -52,7 +52,7 @@ static void close_file(void *object) {
 static const lm_object_type file_type = {"luminary.file", sizeof(lm_file *), close_file, "a file", NULL};
 
 static lm_file *need_file(lua_State *L, const char *fn) { return lm_need_held(L, 1, &file_type, fn); }
-static lm_file *file_at_1(lua_State *L) { return *(lm_file **)lua_touserdata(L, 1); } /* which need_file checked */
+static lm_file *file_at_1(lua_State *L) { return *(lm_file **)lua_touserdata(L, 1); } /* checked by need_file */
 
 static lm_status read_count(lua_State *L, lm_lua *s, int i, uint64_t *out) {
   int64_t v;
@@ -145,7 +145,7 @@ static lm_status read_parts(lua_State *L, lm_lua *s, void *arg) {
   return lm_file_read(file_at_1(L), r->n, r->part);
 }
 
-/* Entry i of the lists of dtypes, shapes and offsets at 2 to 4. */
+/* Reads entry i of the lists of dtypes, shapes and offsets at 2 to 4. */
 static void read_part(lua_State *L, int i, lm_file_part *part) {
   static const char fn[] = "file_read";
   int top = lua_gettop(L);
@@ -176,7 +176,7 @@ LM_FUNCTION(file_read) {
     lua_rawseti(L, 7, i + 1);
   }
   lm_status status = lm_retry_after_gc(L, s, read_parts, &r);
-  for (int i = 0; i < r.n && status != LM_OK; i++) lm_release(r.part[i].t); /* where a mapping was truncated */
+  for (int i = 0; i < r.n && status != LM_OK; i++) lm_release(r.part[i].t); /* if a mapping was truncated */
   lm_need(L, status);
   for (int i = 0; i < r.n; i++) {
     lm_tensor_handle_fill(s, handle[i], r.part[i].t);
@@ -338,7 +338,7 @@ LM_FUNCTION(crc32c) {
 
 /* ---- writing */
 
-/* The elements in the order of the dims, as lm_write_plan has it. */
+/* Returns a contiguous copy on the CPU, or t itself, for lm_write_plan. */
 static lm_status dense_on_cpu(lm_tensor *t, lm_tensor **out) {
   if (LM_DEVICE_KIND(t->device) == LM_CPU && lm_is_contiguous(t)) {
     *out = lm_retain(t);

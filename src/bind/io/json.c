@@ -1,19 +1,19 @@
-/* json_decode(text [, null [, each]])   the value of a JSON text. A key that appears twice is an error, and so is null
- *         unless a value is passed that stands for it. With `each` the members of the outermost object are not kept:
- *         each(key, value, n) is called for them, n being how many members an object has
- * is_utf8_text(s)   whether a string is UTF-8 without a NUL byte
+/* Parses JSON: json_decode(text [, null [, each]]) returns the value of a text, is_utf8_text(s) true for UTF-8 without
+ * a NUL byte. A key that appears twice is an error, and so is null unless a value for it is passed. With `each`,
+ * members of the outermost object are not kept: json_decode calls each(key, value, n), n being the number of members of
+ * a value that is an object.
  *
- * All memory is Lua's or a userdata's, so that any function may raise. Strings keep their NUL bytes, as \u0000.
+ * All memory belongs to Lua or a userdata, so any function may raise. Strings may contain NUL bytes, as \u0000.
  *
- * No library reads what these files have: cJSON ends a string at NUL, Jansson refuses NUL in a key, which vocabularies
- * have, json-c does either; yajl has had no release since 2014. */
+ * No library reads such files: cJSON ends a string at NUL, Jansson refuses NUL in a key, which vocabularies contain,
+ * json-c does both; yajl has had no release since 2014. */
 #include "base/bytes.h"
 #include "base/c_stack.h"
 #include "base/message.h"
 #include "bind/bind.h"
 #include "text/characters.h"
 
-/* Values bound what a text takes in memory: an empty table has 64 bytes for two of text. */
+/* Limits on values bound a text's memory: an empty table takes 64 bytes for two of text. */
 enum { MAX_VALUES = 1 << 22, MAX_DEPTH = 1000, STACK = 16 << 10 /* bytes that errors need */ };
 
 static void free_text(void *object) { lm_bytes_free(object); }
@@ -25,18 +25,18 @@ static const char fn[] = "json_decode";
 static const char letters[] = "\"\"\\\\//\bb\ff\nn\rr\tt";
 
 typedef struct decoder {
-  lua_State *L; /* the text is at 1, what stands for null at 2, `each` at 3 */
+  lua_State *L; /* text at 1, value for null at 2, `each` at 3 */
   const char *text, *at, *end;
-  lm_bytes *unescaped; /* of the string at hand */
+  lm_bytes *unescaped; /* the current string, unescaped */
   int left, depth;
-  int members; /* of the object that was read last */
+  int members; /* number of members of the last object read */
 } decoder;
 
 static void malformed(const decoder *d, const char *at, const char *reason) {
   lm_raise_text(d->L, "json_decode: malformed JSON at byte %lld: %s", (long long)(at - d->text) + 1, reason);
 }
 
-/* The next character but white space; 0 at the end. */
+/* Skips white space; returns the next character, 0 at the end. */
 static char peek(decoder *d) {
   while (d->at < d->end && (*d->at == ' ' || *d->at == '\n' || *d->at == '\t' || *d->at == '\r')) d->at++;
   return d->at < d->end ? *d->at : 0;
@@ -52,7 +52,7 @@ static void expect(decoder *d, char c) {
   if (!take_char(d, c)) malformed(d, d->at, lm_text("expected '%c'", c));
 }
 
-/* The 16 bits of \uXXXX at p; -1 if it is none. */
+/* Returns the 16 bits of \uXXXX at p; -1 if it is none. */
 static int read_unit(const decoder *d, const char *p) {
   int unit = 0;
   if (d->end - p < 6 || p[0] != '\\' || p[1] != 'u') return -1;
@@ -65,7 +65,7 @@ static int read_unit(const decoder *d, const char *p) {
   return unit;
 }
 
-/* The character of the escape at p; what follows it. */
+/* Appends the character of the escape at p; returns the position after it. */
 static const char *unescape(decoder *d, const char *p) {
   int unit = read_unit(d, p), low;
   char out[4];
@@ -114,14 +114,14 @@ static void push_string(decoder *d) {
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 static void push_number(decoder *d) {
-  enum { EXACT = 15 }; /* digits that a double holds */
+  enum { EXACT = 15 }; /* decimal digits that are exact in a double */
   const char *p = d->at + (*d->at == '-'), *digits = p;
   int64_t v = 0;
   for (; p < d->end && is_digit(*p) && p - digits <= EXACT; p++) v = v * 10 + (*p - '0');
   bool more = p < d->end && (is_digit(*p) || *p == '.' || *p == 'e' || *p == 'E');
   if (p > digits && p - digits <= EXACT && !more) {
     lua_pushnumber(d->L, *d->at == '-' ? -(double)v : (double)v);
-  } else { /* Lua's reader of numbers knows no locale */
+  } else { /* Lua's number parser ignores the locale */
     while (p < d->end && (is_digit(*p) || (*p && strchr("+-.eE", *p)))) p++;
     lua_pushlstring(d->L, d->at, (size_t)(p - d->at));
     if (!lua_isnumber(d->L, -1)) malformed(d, d->at, "expected a number");
@@ -134,7 +134,7 @@ static void push_number(decoder *d) {
 
 static void push_value(decoder *d);
 
-/* The n values on top of the stack as a list. */
+/* Replaces the n values on top of the stack by a list of them. */
 static void make_list(lua_State *L, int n) {
   lua_createtable(L, n, 0);
   lua_insert(L, -n - 1);
@@ -142,7 +142,7 @@ static void make_list(lua_State *L, int n) {
 }
 
 static void push_list(decoder *d) {
-  enum { FEW = 4 }; /* as most lists have: a table of their size is made of them */
+  enum { FEW = 4 }; /* length of most lists: these get a table of their exact size */
   int n = 0;
   for (bool more = peek(d) != ']'; more; more = take_char(d, ',')) {
     push_value(d);
@@ -228,7 +228,7 @@ LM_FUNCTION(json_decode) {
   size_t n;
   const char *text = lua_tolstring(L, 1, &n);
   decoder d = {L, text, text, text + n, lm_object_new(L, &text_type), MAX_VALUES, 0, 0};
-  if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) d.at += 3; /* UTF-8's mark */
+  if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) d.at += 3; /* skip a UTF-8 byte order mark */
   push_value(&d);
   peek(&d);
   if (d.at < d.end) malformed(&d, d.at, "data follows the value");
