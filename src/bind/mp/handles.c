@@ -1,27 +1,27 @@
-/* Queues, connections, locks and events of lm.mp (lua/luminary/mp uses them). Waits end early where a signal comes, so
- * that what it asked for happens: whoever calls them calls again.
+/* Binds queues, connections, locks, events and semaphores for lm.mp (lua/luminary/mp). A signal ends waits early, so
+ * that Lua can handle it; callers call again.
  *
- *   mp_queue(capacity)            0: none
- *   mp_pipe()                     the two ends
+ *   mp_queue(capacity)            0: unbounded
+ *   mp_pipe()                     two connected ends
  *   mp_lock()  mp_event()
  *   mp_is_handle(v)               mp_close_handle(h)            mp_is_open(h)
  *   mp_put(h, text, tensors, handles, seconds, direct)
- *       into a queue or a connection: whether there was room for it within `seconds`, and whether anything waits in
- *       this process's memory now. direct: nothing may
+ *       puts into a queue or connection: true if there was room within `seconds`, and true if messages now wait in
+ *       this process's memory. direct: they must not
  *   mp_get(h, seconds [, claims, i])
- *       text, tensors, handles; false if nothing came within `seconds`, nil at a connection's end. claims: an int64
- *       tensor whose element i becomes the number of a queue's message before it leaves the queue
- *   mp_poll(h, seconds)           whether there is something to get, or the end
- *   mp_queue_size(h)              how many there are, the capacity, and how many of them wait in this process
- *   mp_queue_has(h, number)       whether that message, claimed by a worker that died, is still there
- *   mp_queue_flush(h, seconds)    whether nothing waits in this process any more
- *   mp_queue_done(h)              mp_queue_join(h, seconds)   whether all are done with
- *   mp_acquire(h, seconds)        nil, or 1; 2 if who held it before ended without releasing it. No signal ends it
- *   mp_release(h)                 mp_held(h)   how often it is held through this handle
+ *       text, tensors, handles; false if none came within `seconds`, nil at a connection's end. claims: an int64
+ *       tensor; element i is set to the number of a queue's message before it leaves the queue
+ *   mp_poll(h, seconds)           true if mp_get would return a message or the end
+ *   mp_queue_size(h)              number of messages, capacity, number waiting in this process
+ *   mp_queue_has(h, number)       true if that message, claimed by a dead worker, is still in the queue
+ *   mp_queue_flush(h, seconds)    true if no message waits in this process any more
+ *   mp_queue_done(h)              mp_queue_join(h, seconds)   true if all messages are done
+ *   mp_acquire(h, seconds)        nil, or 1; 2 if its owner ended without releasing it. No signal ends it
+ *   mp_release(h)                 mp_held(h)   recursion depth through this handle
  *   mp_event_set(h, on)           mp_event_wait(h, seconds)
  *   mp_semaphore(permits)         mp_permit(h, seconds)         as mp_acquire, but signals end it, and it may end early
  *   mp_permit_back(h, bounded)    mp_permits(h)                 the number of free permits
- *   mp_changed(h)                 mp_wait_changed(h, changed, seconds)   whether another was released since
+ *   mp_changed(h)                 mp_wait_changed(h, changed, seconds)   true if a permit was released since
  */
 #include "bind/mp/handles.h"
 
@@ -170,7 +170,7 @@ static lm_status send_within(int fd, lm_packed_message *l, double seconds, bool 
     if (*sent || left <= 0) break;
     NEED(lm_channel_wait(fd, POLLOUT, left, &ready));
     if (!ready) break;
-    usleep(1000); /* too many descriptors under way */
+    usleep(1000); /* too many descriptors in flight */
   }
   return LM_OK;
 }

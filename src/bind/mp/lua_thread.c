@@ -1,4 +1,4 @@
-/* A Lua state on a thread of its own, for lm.mp. It runs a chunk to its end with signals blocked, and reports through
+/* Runs a Lua state on its own thread, for lm.mp. It runs a chunk to its end with signals blocked, and reports through
  * the channel it was given, whose end it closes last. */
 #include <lualib.h>
 #include <pthread.h>
@@ -17,18 +17,18 @@
 #include "mp/channel.h"
 
 /* ---- interrupting: as luajit does for Ctrl-C, a signal sets a hook that raises. SIGURG is ignored by default, so a
- * stray one does no harm. The handler has a stack of its own: oneDNN's products use the stack pointer for other things,
- * and what a signal pushes there would land in the heap. */
+ * stray one does no harm. The handler has its own stack: oneDNN's matrix products use the stack pointer for other data,
+ * and a signal frame there would overwrite the heap. */
 enum { INTERRUPT = SIGURG, HANDLER_STACK = 64 << 10 };
 
 struct lm_lua_thread {
   pthread_t id;
-  int rc; /* its own, its owner's; under `lock` like what follows */
+  int rc; /* the thread's reference and its owner's; `lock` guards it and all below */
   bool ended;
-  struct lm_lua_thread *next; /* in the list of those that run */
+  struct lm_lua_thread *next; /* next running thread */
   int fd;
   _Alignas(16) char stack[HANDLER_STACK];
-  char error[512]; /* why the chunk failed, once it has ended; "" if it did not */
+  char error[512]; /* the chunk's error once it has ended; "" without one */
   char chunk[];
 };
 
@@ -52,8 +52,8 @@ static void on_interrupt(int signal) {
   if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
-/* ---- the end of the process. exit() begins with the destructors of the main thread's own variables. An atexit handler
- * would come too late: what other libraries made at their first use, in a thread of ours, is destroyed before it. */
+/* ---- the end of the process: exit() begins with the destructors of the main thread's own variables. An atexit handler
+ * would come too late: objects that other libraries made at their first use, in our thread, are destroyed before it. */
 extern int __cxa_thread_atexit_impl(void (*destroy)(void *), void *object, void *dso) __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
@@ -62,8 +62,8 @@ static void *leave_late(void *code) {
   _exit((int)(intptr_t)code);
 }
 
-/* Without destructors. What was written is flushed, unless a thread holds on to a file. failed: NULL, or a success
- * becomes exit code 1. */
+/* Ends the process without destructors; flushes output, unless a thread holds a file's lock. failed: not NULL turns
+ * success into exit code 1. */
 static void leave_process(int code, void *failed) {
   pthread_t id;
   if (failed && code == 0) code = EXIT_FAILURE;
@@ -73,8 +73,8 @@ static void leave_process(int code, void *failed) {
   _exit(code);
 }
 
-/* Threads that do not end (deep in C, or since they catch the interrupt), and those of a backward pass whose hook
- * exits: nothing may be taken from them. The handler that is registered last comes first, and knows the exit code. */
+/* Ends threads at exit. Memory of threads that do not end (deep in C, or catching the interrupt) or of a backward pass
+ * whose hook exits must not be freed. The handler registered last runs first, and knows the exit code. */
 static void finish_threads(void *unused) {
   (void)unused;
   lm_lua_threads_end(2);
@@ -112,15 +112,15 @@ static int run_chunk(lua_State *L) {
   const lm_lua_thread *t = lua_touserdata(L, 1);
   luaL_openlibs(L);
   lua_pushinteger(L, t->fd);
-  lua_setglobal(L, "LM_CHANNEL"); /* the chunk takes it away */
+  lua_setglobal(L, "LM_CHANNEL"); /* the chunk removes it */
   if (luaL_loadbuffer(L, t->chunk, strlen(t->chunk), "=luminary.mp") != 0) return lua_error(L);
-  interruptible = L; /* in the thread's memory before a handler asks for it */
+  interruptible = L; /* allocates the thread-local before a handler reads it */
   allow_interrupts(true);
   lua_call(L, 0, 0);
   return 0;
 }
 
-static void release_thread(lm_lua_thread *t) { /* with the lock held */
+static void release_thread(lm_lua_thread *t) { /* requires the lock */
   if (--t->rc == 0) lm_free(t);
 }
 
@@ -199,7 +199,7 @@ lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out) {
   return LM_OK;
 }
 
-/* With the lock held: a thread in the list has not ended, so its id is good. */
+/* Interrupts t; requires the lock, which keeps the id of a thread that has not ended valid. */
 static void interrupt(const lm_lua_thread *t) {
   if (!t->ended && !pthread_equal(t->id, pthread_self())) pthread_kill(t->id, INTERRUPT);
 }
@@ -210,7 +210,7 @@ void lm_lua_thread_interrupt(lm_lua_thread *t) {
   pthread_mutex_unlock(&lock);
 }
 
-static void wait_briefly(double seconds) { /* with the lock held: until one ends */
+static void wait_briefly(double seconds) { /* waits until a thread ends; requires the lock */
   double until = lm_seconds() + seconds;
   struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - (double)(time_t)until) * 1e9)};
   pthread_cond_timedwait(&ends, &lock, &at);

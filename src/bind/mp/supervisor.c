@@ -1,18 +1,18 @@
-/* Processes of the launcher (mp/supervisor.h).
+/* Binds the supervisor of the launcher's processes (mp/supervisor.h).
  *
- *   process_supervisor()     a supervisor, or an error if there is one already; its methods:
+ *   process_supervisor()     a supervisor; an error if one exists already; its methods:
  *     :start{argv = list, env = list of "NAME=value" or "NAME" to leave it out, input = bool}   id, pid
- *     :next(seconds)         waits (< 0: for ever); returns nothing, or one of
+ *     :next(seconds)         waits (< 0: without limit); returns nothing, or one of
  *                              "output", id, stream (1 or 2), text ("" at its end)
  *                              "ended", id, code, signal (nil if it exited)
  *                              "signal", number
- *                              "closed", stream    nobody reads our own output there
+ *                              "closed", stream    nobody reads our own output stream
  *                              "ready"             the watched descriptor is readable
- *     :watch(fd)             a descriptor to wait for as well, such as that of core.node_links; -1: none
- *     :signal(id, number)    :print(stream, text)    :printed()    :sweep(seconds) -> how many are left
+ *     :watch(fd)             also waits for a descriptor, such as core.node_links's; -1: none
+ *     :signal(id, number)    :print(stream, text)    :printed()    :sweep(seconds) -> number left
  *     :file() -> path        :port() -> number       :close()
- *   process_self()           path of the program that runs here
- *   process_cores()          cores it may use
+ *   process_self()           path of this program
+ *   process_cores()          number of cores it may use
  *   signal_name(number)      "SIGKILL"
  */
 #include <limits.h>

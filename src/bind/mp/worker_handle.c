@@ -1,30 +1,28 @@
-/* Workers of lm.mp, which run a function in another Lua state, and the channels to them (lua/luminary/mp uses them).
+/* Binds lm.mp's workers, which run a function in another Lua state, and channels to them (lua/luminary/mp).
  *
  *   mp_process(path, arguments, changes)
- *       a process by exec; its end of the channel is its descriptor 3. changes: list of "NAME=value", or "NAME" to
- *       leave it out of the environment
- *   mp_thread(chunk)              a thread whose state runs a chunk of Lua (threads.c)
+ *       starts a process by exec; its end of the channel is descriptor 3. changes: list of "NAME=value", or "NAME"
+ *       to remove it from the environment
+ *   mp_thread(chunk)              a thread whose state runs a chunk of Lua (lua_thread.c)
  *   mp_pair(thread)               the two ends of a channel in one state
- *   mp_parent(fd, thread)         a worker's own end: descriptor 3, or what its chunk found
+ *   mp_parent(fd, thread)         a worker's own end: descriptor 3, or a thread's LM_CHANNEL
  *   mp_send(worker, text, tensors, handles)
- *       for processes the tensors must be shared (mp_share); handles: of handles.c, nil for none
+ *       for processes the tensors must be shared (mp_share); handles: see handles.c; nil: none
  *   mp_receive(worker, seconds)
- *       text, tensors, handles; false if nothing has come by then, nil if nothing will; -1 s: waits until something or
- *       a signal comes
+ *       text, tensors, handles; false after a timeout, nil once closed; -1 s: waits until a message or a signal comes
  *   mp_wait(workers, seconds)
- *       until one of them, workers or handles of queues and connections, has something to read or has ended, or a
- *       signal came
+ *       waits until one of the workers, or handles of queues and connections, is readable or has ended, or until a
+ *       signal
  *   mp_ended(worker)
- *       nil while it runs; then its exit code, the signal that ended it or nil, and of a thread the message of an error
+ *       nil while it runs; then its exit code, the signal that ended it or nil, and a thread's error message from
  *       outside the function
- *   mp_signal(worker, number)     a thread is interrupted, whatever the number
- *   mp_close(worker [, seconds])  kills it if it runs; a thread is interrupted and given 2 s
+ *   mp_signal(worker, number)     interrupts a thread, whatever the number
+ *   mp_close(worker [, seconds])  kills it if it runs; interrupts a thread and waits up to 2 s
  *   mp_pid(worker)                a process's id; nil for a thread
  *   mp_share(tensors)
- *       moves them to shared memory; if a tensor outside the list has memory in common with one of them, nothing is
- *       moved and its number is returned
+ *       moves them to shared memory; if tensor i shares memory with one outside the list, moves none and returns i
  *   mp_is_shared(x)
- *   mp_unfit(x)                   why x cannot be sent to another process; nil if it can
+ *   mp_unfit(x)                   the reason why x cannot be sent to another process; nil if it can
  *   mp_exported()                 lm_ipc_pending_count: messages whose tensors are exported, and imports to close
  */
 #include <fcntl.h>
@@ -41,8 +39,8 @@
 
 typedef struct worker {
   int fd;                /* -1 once closed */
-  bool passed;           /* to another thread: messages change hands */
-  bool import_only;      /* fd is closed by its thread */
+  bool passed;           /* true for another thread: messages are passed by pointer */
+  bool import_only;      /* true if its thread closes fd */
   lm_process process;    /* pid 0: none */
   lm_lua_thread *thread; /* NULL: none */
 } worker;
@@ -142,7 +140,7 @@ LM_FUNCTION(mp_parent) {
   worker *w = new_worker(L);
   w->fd = fd;
   w->passed = w->import_only = thread;
-  if (!thread) fcntl(fd, F_SETFD, FD_CLOEXEC); /* what this process starts has no part in it */
+  if (!thread) fcntl(fd, F_SETFD, FD_CLOEXEC); /* not inherited by child processes */
   return 1;
 }
 
@@ -180,31 +178,31 @@ LM_FUNCTION(mp_receive) {
   if (w->fd < 0) return 0;
   lm_need(L, lm_channel_receive(w->fd, w->passed, seconds, held, &closed));
   if (*held) return lm_mp_message_push(L, s, held);
-  if (closed) { /* from now on only its end is waited for */
+  if (closed) { /* from now on mp_wait waits only for its end */
     close_channel(w);
     return 0;
   }
   return lm_return_bool(L, 0);
 }
 
-/* ---- how they fare */
+/* ---- state of workers */
 
 static bool has_ended(const worker *w) {
   return w->process.pid > 0 ? w->process.ended : !w->thread || lm_lua_thread_wait(w->thread, 0);
 }
 
-/* Whether the worker at the top has anything to tell; else what to poll for it. */
+/* Returns true if w can be read or has ended; else adds descriptors to poll for it. */
 static bool has_news(worker *w, struct pollfd *polls, int *n, double *most) {
   if (w->process.pid > 0 && w->process.pidfd < 0) {
     if (lm_process_wait(&w->process, 0) != LM_OK || w->process.ended) return true;
-    *most = 0.01; /* nothing to poll for its end */
+    *most = 0.01; /* no descriptor to poll for its end */
   }
   if (w->fd < 0 && has_ended(w)) return true;
   if (w->fd >= 0) polls[(*n)++] = (struct pollfd){.fd = w->fd, .events = POLLIN};
   if (w->process.pid > 0 && w->process.pidfd >= 0) {
     polls[(*n)++] = (struct pollfd){.fd = w->process.pidfd, .events = POLLIN};
   }
-  if (w->thread && w->fd < 0) *most = 0.01; /* its end of the channel is closed, and it about to end */
+  if (w->thread && w->fd < 0) *most = 0.01; /* its end of the channel is closed; it will end soon */
   return false;
 }
 
@@ -226,7 +224,7 @@ LM_FUNCTION(mp_wait) {
     }
     if (left < 0) left = 0;
     int found = poll(polls, (nfds_t)n, (int)((left < most ? left : most) * 1000 + 0.999));
-    if (found != 0 || left == 0) return 0; /* also after a signal: a hook may wait to raise */
+    if (found != 0 || left == 0) return 0; /* also after a signal: a hook may be about to raise */
   }
 }
 

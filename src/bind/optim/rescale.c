@@ -1,11 +1,11 @@
-/* What loss scaling and master weights are made of:
+/* Rescales tensors and gradients, for loss scaling and master weights:
  *
  *   rescale(from, to, factor) -> found    to[i] = from[i] * factor
- *   rescale_grads(from, to, factor) -> found    the same of the .grad of those that have one; to[i] gets one if it has
- *                                   none, of its own dtype
+ *   rescale_grads(from, to, factor) -> found    the same for each .grad that exists; creates to[i]'s in its
+ *                                   own dtype if missing
  *
  * Lists of tensors; `to` may be `from`, or nil for it. found: a 0-d float32 tensor, 1 if a value was infinite or NaN,
- * else 0. Gradients get no handle in Lua, which would lie on their memory. */
+ * else 0. Gradients get no handle in Lua, which would hold their memory. */
 #include "optim/rescale.h"
 
 #include "base/mem.h"
@@ -19,7 +19,7 @@ typedef struct rescaling {
   lm_tensor *found;
 } rescaling;
 
-/* The gradients of those that have one, in place of the tensors; made[i]: a new one, which is to become to[i]'s. */
+/* Replaces the tensors by the gradients of those that have one; made[i]: a new gradient for to[i], or NULL. */
 static lm_status take_grads(const rescaling *r, int *n, lm_tensor **from, lm_tensor **to, lm_tensor **owner,
                             lm_tensor **made) {
   int there = 0;

@@ -1,4 +1,4 @@
-/* Optimizer steps: one call a group. */
+/* Binds optimizer steps, one call for each parameter group, and clipping and zeroing of gradients. */
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
@@ -21,7 +21,7 @@ static void release_group(group *g) {
 
 static const char fn[] = "optim_step";
 
-/* Entry k of the list at stack index i (0: no list); NULL for nil or false. */
+/* Reads entry k of the list at stack index i (0: no list); NULL for nil or false. */
 static lm_status list_entry(lua_State *L, const lm_lua *s, int i, int k, const char *name, lm_tensor **out) {
   lm_status status = LM_OK;
   *out = NULL;
@@ -32,7 +32,7 @@ static lm_status list_entry(lua_State *L, const lm_lua *s, int i, int k, const c
   return status;
 }
 
-/* The index of the list that the table at index i has as `name`, or 0. */
+/* Pushes the list in field `name` of the table at i; *out: its stack index, or 0 without it. */
 static lm_status list_at(lua_State *L, int i, const char *name, int *out) {
   *out = 0;
   if (!lm_field(L, i, name)) return LM_OK;
@@ -45,7 +45,7 @@ static lm_status not_a_tensor(const char *name, int k) {
   return lm_fail_value(fn, lm_text("%s[%d]", name, k), "a tensor", "nil");
 }
 
-/* Those parameters that have a gradient, with their states. */
+/* Reads the parameters that have a gradient, with their states. */
 static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
   const lm_optimizer *o = g->step.optimizer;
   int params, grads, all, states[LM_OPTIM_STATES] = {0};
@@ -73,13 +73,13 @@ static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
       if (!g->state[k][at]) NEED(not_a_tensor(o->state[k].name, n));
     }
     g->param[at] = param;
-    g->grad[at] = lm_retain(grad); /* .grad has no handle that would keep it */
+    g->grad[at] = lm_retain(grad); /* .grad has no handle that keeps it alive */
     g->n++;
   }
   return LM_OK;
 }
 
-/* A number of the list at index i, or a boolean as 1 or 0; *there: whether it is not nil. */
+/* Reads entry k, a number or a boolean as 1 or 0, of the list at i; *there: false for nil. */
 static lm_status number_at(lua_State *L, const lm_lua *s, int i, int k, const char *name, double *out, bool *there) {
   lm_status status = LM_OK;
   lua_rawgeti(L, i, k);
@@ -245,5 +245,5 @@ LM_FUNCTION(zero_grad) {
   return 0;
 }
 
-/* has_grad(param): asked without a value of Lua's, which would lie on the gradient's memory until it is collected. */
+/* has_grad(param): needs no Lua value, which would hold the gradient's memory until collected. */
 LM_FUNCTION(has_grad) { return lm_return_bool(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL); }

@@ -1,4 +1,4 @@
-/* x.name, x.name = value, and the operators that are not arithmetic. */
+/* Binds x.name, x.name = value, and the operators that are not arithmetic. */
 #include <stdio.h>
 
 #include "base/mem.h"
@@ -6,7 +6,7 @@
 #include "bind/bind.h"
 #include "tensor/print.h"
 
-/* ---- getters: each pushes one value. t is gone once something was allocated in Lua. */
+/* ---- getters: each pushes one value; t may be freed by any allocation in Lua */
 static int get_shape(lua_State *L, lm_tensor *t) {
   lm_push_sizes(L, t->ndim, t->size);
   return 1;
@@ -29,7 +29,7 @@ static lm_status attempt_getting(lua_State *L, lm_lua *s, void *arg) {
   return g->make(t, g->out);
 }
 
-/* A getter that returns a tensor on memory which is there already. */
+/* Runs a getter that returns a tensor over existing memory. */
 static int push_tensor(lua_State *L, const char *name, lm_status (*make)(lm_tensor *t, lm_tensor **out)) {
   getting g = {.name = name, .make = make};
   return lm_return_tensors(L, 1, 1, attempt_getting, &g, g.out);
@@ -64,7 +64,7 @@ static int get_T(lua_State *L, lm_tensor *t) {
   return push_tensor(L, "T", make_T);
 }
 
-/* T of the last two dims. */
+/* Transposes the last two dims. */
 static lm_status make_mT(lm_tensor *t, lm_tensor **out) {
   if (t->ndim < 2) return lm_fail_value("mT", "x", "at least 2-d", lm_text("shape %s", lm_shape_of(t)));
   return lm_call(LM_OP_transpose, &(lm_transpose_args){.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1}, out);
@@ -76,7 +76,7 @@ static int get_mT(lua_State *L, lm_tensor *t) {
 }
 
 static int get_grad_fn(lua_State *L, lm_tensor *t) {
-  char copy[256]; /* of what the graph holds */
+  char copy[256]; /* the name belongs to the graph */
   const char *name = lm_grad_fn_name(t);
   if (name) snprintf(copy, sizeof copy, "%s", name);
   return lm_return_text(L, name ? copy : NULL);
@@ -121,7 +121,7 @@ static const struct getter {
 };
 enum { GETTERS = sizeof getters / sizeof *getters };
 
-/* A table of their numbers by name: one lookup at run time. */
+/* Pushes a table of getters' indices by name, for one lookup at run time. */
 void lm_push_getters(lua_State *L) {
   lua_createtable(L, 0, GETTERS);
   for (int i = 0; i < GETTERS; i++) {
@@ -130,8 +130,8 @@ void lm_push_getters(lua_State *L) {
   }
 }
 
-/* What is neither method nor field is an error (methods.lua), which the table of methods raises. Names as of
- * metamethods are nil, as other libraries look whether there are such. */
+/* Raises an error for a name that is neither method nor field, by the table of methods (methods.lua). Names that begin
+ * with "__" are nil, as other libraries test for metamethods. */
 static int no_field(lua_State *L) {
   if (strncmp(lua_tostring(L, 2), "__", 2) == 0) return 0;
   lua_pushvalue(L, 2);
@@ -148,7 +148,7 @@ int lm_bind_index(lua_State *L) {
   lua_rawget(L, lua_upvalueindex(4));
   if (lua_isnil(L, -1)) return no_field(L);
   int i = (int)lua_tointeger(L, -1);
-  const lm_tensor_handle *b = lm_peek_tensor_handle(L, LM_STATE(L), 1); /* who reads values goes by lm_read_tensor */
+  const lm_tensor_handle *b = lm_peek_tensor_handle(L, LM_STATE(L), 1); /* lm_read_tensor computes values */
   return getters[i].get(L, b && b->t ? b->t : lm_need_tensor(L, 1, getters[i].name, "x"));
 }
 
@@ -214,8 +214,8 @@ int lm_bind_len(lua_State *L) {
   return lm_return_number(L, (double)t->size[0]);
 }
 
-/* print_options([precision, threshold, edgeitems, linewidth, sci_mode]): sets those of this thread; returns them all.
- */
+/* print_options([precision, threshold, edgeitems, linewidth, sci_mode]): sets this thread's options; returns them
+ * all. */
 LM_FUNCTION(print_options) {
   lm_print_options *now = lm_printing();
   int64_t *field[] = {&now->precision, &now->threshold, &now->edge, &now->line, &now->scientific};
@@ -252,7 +252,7 @@ int lm_bind_tostring(lua_State *L) {
     return 1;
   }
   lua_settop(L, 1);
-  lua_pushcfunction(L, push_text); /* before there is a text to leak */
+  lua_pushcfunction(L, push_text); /* first, as there is no text to leak yet */
   char *text = NULL;
   lm_status status = lm_retry_after_gc(L, s, attempt_print, &text);
   if (status != LM_OK) lm_free(text);

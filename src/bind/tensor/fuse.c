@@ -1,9 +1,9 @@
-/* fuse(f)          returns a function that does what f, a function or a module, does when called, with elementwise ops
- *                  in a row computed as one
+/* Defers elementwise ops: fuse(f) returns a function that calls f, a function or a module, and computes consecutive
+ * elementwise ops in one pass.
  *
- * While it runs, results of such ops are handles like others, over memory without values. Whatever looks at a tensor
- * otherwise comes by lm_to_tensor_handle, which has all values computed first; so does a write, whose tensor may be an
- * op's input. At the end the results are computed, and what was between them alone is not. */
+ * While f runs, results of such ops have handles, but memory without values. Any other use of a tensor gets it by
+ * lm_to_tensor_handle, which first computes all values; so does a write, whose tensor may be an op's input. At the end
+ * results of f are computed; intermediate values are not stored. */
 #include "autograd/autograd.h"
 #include "base/mapping_guard.h"
 #include "base/message.h"
@@ -16,7 +16,7 @@ void lm_fusion_settle(const lm_lua *s) {
   if (!s->fusion->reading || s->asking > 0) lm_chain_run(s->fusion->chain);
 }
 
-/* A gradient needs what is saved for it; what autocast and the checks of ported code look at is not only sizes. */
+/* Returns true if the op may be deferred. Gradients need saved tensors; autocast and ported code's checks, values. */
 static bool may_wait(const lm_op *op, const void *args, bool in_place) {
   if (op->kind != LM_POINTWISE || in_place || lm_autocast_get().on || lm_is_porting()) return false;
   for (int k = 0; k < op->ntensor && lm_grad_enabled(); k++) {
@@ -38,7 +38,7 @@ void lm_fusion_note(const lm_lua *s, lm_tensor_handle *b) {
   if (s->fusion->waits) s->fusion->handle[lm_chain_length(s->fusion->chain) - 1] = b;
 }
 
-/* Of the values on the stack none can hold a tensor without being one. */
+/* Returns true if no value on the stack can contain a tensor without being one. */
 static bool are_plain(lua_State *L, const lm_lua *s) {
   for (int i = lua_gettop(L); i > 0; i--) {
     int type = lua_type(L, i);
@@ -48,7 +48,7 @@ static bool are_plain(lua_State *L, const lm_lua *s) {
   return true;
 }
 
-/* Results are the values on the stack. */
+/* Drops the handles of deferred ops except the results, which are on the stack. */
 static void drop_others(lua_State *L, lm_lua *s, lm_fusion *f) {
   for (int i = lua_gettop(L); i > 0; i--) {
     const lm_tensor_handle *result = lm_peek_tensor_handle(L, s, i);
@@ -59,12 +59,12 @@ static void drop_others(lua_State *L, lm_lua *s, lm_fusion *f) {
   }
 }
 
-/* upvalue 3: f */
+/* Calls f, upvalue 3, with elementwise ops deferred. */
 static int call_fused(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_insert(L, 1);
-  if (s->fusion) { /* part of the one that runs */
+  if (s->fusion) { /* joins the running fusion */
     if (lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET)) return lua_error(L);
     return lua_gettop(L);
   }

@@ -1,4 +1,4 @@
-/* Handles: the userdata through which Lua holds tensors. */
+/* Implements handles, the userdata through which Lua holds tensors. */
 #include "base/mem.h"
 #include "bind/bind.h"
 
@@ -24,10 +24,10 @@ void lm_let_go(lm_lua *s, lm_tensor *t) {
     return;
   }
   if (!lm_list_grow(&s->kept, &s->kept_capacity, (size_t)s->nkept + 1, sizeof *s->kept)) {
-    return; /* never released, rather than too early */
+    return; /* leaks it rather than release it too early */
   }
   s->kept[s->nkept++] = t;
-  s->step_at = 0; /* the next call comes by */
+  s->step_at = 0; /* makes the next call run lm_gc_step */
 }
 
 void lm_let_go_kept(lm_lua *s) {
@@ -53,7 +53,7 @@ void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b) {
   }
 }
 
-/* __gc. Never raises except lack of memory in Lua itself; releasing pushes to free lists. */
+/* Implements __gc. Raises only if Lua itself is out of memory; releasing only pushes to free lists. */
 int lm_tensor_handle_gc(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_peek_tensor_handle(L, s, 1);
@@ -65,7 +65,7 @@ int lm_tensor_handle_gc(lua_State *L) {
 }
 
 void lm_push_sizes(lua_State *L, int n, const int64_t *v) {
-  int64_t size[LM_MAX_DIMS]; /* the table may collect, and v is a tensor's */
+  int64_t size[LM_MAX_DIMS]; /* a copy: making the table may collect v's tensor */
   memcpy(size, v, sizeof size);
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {

@@ -1,9 +1,9 @@
-/* x[key] and x[key] = value. A key is an integer, a tensor, or a list with one entry a dim:
- *   2 or -1      one entry; the dim goes        {}           all of the dim
+/* Binds x[key] and x[key] = value. A key is an integer, a tensor, or a list with one entry for each dim:
+ *   2 or -1      one entry; drops the dim      {}           all of the dim
  *   {2}, {2, 5}  a range, ends included         {1, 9, 2}    with a step
- *   int64 tensor the entries it names           bool tensor  a mask over as many dims as it has
- *   "..."        as many dims as are left   "newaxis"    a dim of size 1 more (lm.newaxis)
- * Basic entries become views; tensors go to index_get and index_put_ together. */
+ *   int64 tensor the entries at its indices     bool tensor  a mask over its number of dims
+ *   "..."        all remaining dims         "newaxis"    a new dim of size 1 (lm.newaxis)
+ * Basic entries become views; tensors are passed to index_get and index_put_ together. */
 #include "base/message.h"
 #include "bind/bind.h"
 #include "op/check.h"
@@ -59,7 +59,7 @@ static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
   return LM_OK;
 }
 
-/* The key at stack index 2. */
+/* Reads the key at stack index 2. */
 static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
   lm_status status = LM_OK;
   *n = 1;
@@ -91,10 +91,10 @@ static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
   return count == 0 ? lm_check_empty(L, 2, "x[…]", "key") : LM_OK;
 }
 
-/* What a key picks: a view by its basic entries, and index tensors for its dims. */
+/* The result of a key: a view by its basic entries, and index tensors for its dims. */
 typedef struct picked {
   lm_tensor *view;
-  int nindices; /* 0: the view alone */
+  int nindices; /* 0: only the view */
   lm_tensor *indices[LM_MAX_DIMS];
   int nowned;
   lm_tensor *owned[MAX_OWNED];
@@ -106,7 +106,7 @@ static void release_picked(picked *p) {
   while (p->nowned > 0) lm_release(p->owned[--p->nowned]);
 }
 
-/* An integer or a range against x's own dim, which the views it is taken from may have lost. */
+/* Checks an integer or a range against x's own dim, which views taken from x may have lost. */
 static lm_status check_entry(const lm_tensor *x, int dim, const entry *e) {
   int64_t size = x->size[dim], first = e->first < 0 ? e->first + size + 1 : e->first;
   if (e->first == 0) return lm_fail_index("x[…]", 0, dim + 1, size);
@@ -119,7 +119,7 @@ static lm_status check_entry(const lm_tensor *x, int dim, const entry *e) {
   return lm_fail_index("x[…]", first < 1 || first > size + 1 ? e->first : e->last, dim + 1, size);
 }
 
-/* Of x, by an entry; `rest`: those of "...". */
+/* Returns the number of x's dims that an entry consumes; `rest`: the number for "...". */
 static int dims_of(const entry *e, int rest) {
   if (e->kind == REST) return rest;
   return e->kind == NEW ? 0 : e->kind == MASK ? e->t->ndim : 1;
@@ -127,8 +127,8 @@ static int dims_of(const entry *e, int rest) {
 
 static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
   lm_tensor *out[LM_MAX_OUTS];
-  int used = 0, dim = 0, source = 0; /* where we are in the view, and in x */
-  int at = 0;                        /* in the list of indices, where a mask of several dims is one */
+  int used = 0, dim = 0, source = 0; /* the current dim of the view, and of x */
+  int at = 0;                        /* position in `indices`, where a mask of several dims is one */
   bool rest = false;
   for (int i = 0; i < n; i++) {
     if (e[i].kind == REST && rest) return lm_fail(LM_E_ARG, "x[…]: \"...\" must appear at most once");
@@ -181,8 +181,8 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
 
 /* ---- reading */
 
-/* One element named by integers alone, of a tensor in this process's memory that records nothing:
- * a Lua value at once. */
+/* Pushes one element, all indices being integers, of a CPU tensor that records nothing, as a Lua value; else returns
+ * false. */
 static bool push_one(lua_State *L, const lm_lua *s, lm_tensor *t, int n, const entry *e) {
   if (n != t->ndim || LM_DEVICE_KIND(t->device) != LM_CPU || (lm_grad_enabled() && lm_requires_grad(t))) return false;
   int64_t offset = 0;
@@ -190,7 +190,7 @@ static bool push_one(lua_State *L, const lm_lua *s, lm_tensor *t, int n, const e
   for (int d = 0; d < n; d++) {
     if (e[d].kind != AT) return false;
     int64_t i = e[d].first > 0 ? e[d].first - 1 : e[d].first + t->size[d];
-    if (e[d].first == 0 || i < 0 || i >= t->size[d]) return false; /* select words the error */
+    if (e[d].first == 0 || i < 0 || i >= t->size[d]) return false; /* select reports the error */
     offset += i * t->stride[d];
   }
   lm_push_element(L, t->dtype, t->data + offset * (int64_t)lm_dtype_size(t->dtype));
@@ -199,7 +199,7 @@ static bool push_one(lua_State *L, const lm_lua *s, lm_tensor *t, int n, const e
 
 typedef struct reading {
   lm_tensor *out;
-  bool one; /* every dim was named by an integer */
+  bool one; /* true if every dim has an integer index */
 } reading;
 
 static lm_status attempt_get(lua_State *L, lm_lua *s, void *arg) {
@@ -262,7 +262,7 @@ int lm_index_get(lua_State *L) {
 
 /* ---- writing */
 
-/* A value without its leading dims of size 1, as PyTorch takes it: x[2] = f(batch of one). */
+/* Drops a value's leading dims of size 1, as PyTorch does: x[2] = f(batch of one). */
 static lm_status without_leading_ones(lm_tensor *value, lm_tensor **out) {
   lm_view_args a = {.x = value};
   int ones = 0;

@@ -1,10 +1,10 @@
-/* Methods that are no ops: facts about a tensor, conversions, its handle. */
+/* Binds methods that are not ops: facts about a tensor, conversions, its handle. */
 #include "base/message.h"
 #include "bind/bind.h"
 
 static lm_tensor *self(lua_State *L, const char *fn) { return lm_need_tensor(L, 1, fn, "x"); }
 
-/* The same for a method without arguments. */
+/* Does the same for a method without arguments. */
 static lm_tensor *self_alone(lua_State *L, const char *fn) {
   int given = lua_gettop(L) - 1;
   while (given > 0 && lua_isnil(L, given + 1)) given--;
@@ -46,7 +46,7 @@ LM_METHOD(storage_offset) {
   return lm_return_number(L, (double)((t->data - (char *)t->storage->data) / (ptrdiff_t)lm_dtype_size(t->dtype)));
 }
 
-/* The ordinal of a CUDA device, -1 for the CPU. */
+/* x:get_device(): the ordinal of a CUDA device, -1 for the CPU. */
 LM_METHOD(get_device) {
   lm_device d = self_alone(L, "get_device")->device;
   return lm_return_int(L, LM_DEVICE_KIND(d) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(d));
@@ -69,7 +69,7 @@ typedef struct conversion {
   bool copy;
 } conversion;
 
-/* A dtype's or a device's name, an ordinal, or a tensor to be like. */
+/* Reads a dtype's or device's name, a CUDA ordinal, or a tensor to match. */
 static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c) {
   lm_tensor *like;
   lm_status status;
@@ -78,7 +78,7 @@ static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c
     case LUA_TSTRING: {
       lm_dtype dtype;
       lm_device device;
-      const char *name; /* what does not look like a device is a dtype's typo */
+      const char *name; /* names unlike a device count as misspelled dtypes */
       TRY(lm_read_text(L, s, i, "to", "device or dtype", &name));
       if (lm_dtype_parse(name, &dtype) == LM_OK) {
         c->args.dtype = dtype;
@@ -111,7 +111,7 @@ static lm_status read_conversion_options(lua_State *L, const lm_lua *s, int i, c
                          {"non_blocking", LM_ARG_B, &c->args.non_blocking});
 }
 
-/* The arguments are at 1..top. */
+/* Reads the arguments at 1..top. */
 static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, conversion *c) {
   int options = 0;
   c->args = (lm_to_copy_args){.dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
@@ -165,7 +165,7 @@ LM_METHOD(data_ptr) {
   return 1;
 }
 
-/* x:free() releases the handle's memory now; views and graphs keep what they share. */
+/* x:free() releases the handle's memory now; views and graphs keep memory that they share. */
 LM_METHOD(free) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
@@ -187,7 +187,7 @@ lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
   if (asks && !lm_is_leaf(t)) {
     return lm_fail_value(fn, "x", "a leaf", lm_text("a result of %s", lm_grad_fn_name(t)));
   }
-  if (asks) NEED(lm_set_requires_grad(t, false)); /* what the graph knows of the leaf is made again */
+  if (asks) NEED(lm_set_requires_grad(t, false)); /* the leaf's node is made again below */
   lm_tensor_set_data(t, from);
   if (asks) NEED(lm_set_requires_grad(t, true));
   return LM_OK;
@@ -213,7 +213,7 @@ LM_METHOD(retain_grad) {
   return 0;
 }
 
-/* The handle goes over to a tensor of the same memory outside the graph. */
+/* x:detach_(): replaces the handle's tensor by one over the same memory outside the graph. */
 LM_METHOD(detach_) {
   lm_detach_args a = {.x = self_alone(L, "detach_")};
   lm_tensor *out[LM_MAX_OUTS];

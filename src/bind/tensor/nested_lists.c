@@ -1,4 +1,4 @@
-/* Nested Lua lists to tensors and back. */
+/* Converts nested Lua lists to tensors and back. */
 #include <stdio.h>
 
 #include "base/mapping_guard.h"
@@ -41,7 +41,7 @@ typedef struct shape {
   int64_t size[LM_MAX_DIMS], numel;
 } shape;
 
-/* Where in the nesting something is wrong: "[2][1]". */
+/* The position of an error in the nesting: "[2][1]". */
 typedef struct position {
   int depth;
   int64_t at[LM_MAX_DIMS];
@@ -57,7 +57,7 @@ static const char *position_text(const position *at) {
   return text;
 }
 
-/* Sizes along the first elements; that all rows agree is checked while filling. */
+/* Measures sizes along the first elements; fill_list checks that all rows agree. */
 static lm_status measure(lua_State *L, const lm_lua *s, int i, shape *out) {
   int top = lua_gettop(L);
   lm_status status = LM_OK;
@@ -93,9 +93,9 @@ done:
   return status;
 }
 
-/* All booleans make a bool tensor, an int64 cdata an int64 one, everything else the default. Looks
- * at the first row of each level only as far as needed: numbers may follow booleans. Rows that are not as
- * measured end it, since filling will refuse them: tables may hold one another many times over. */
+/* Finds the dtype: bool for booleans only, int64 if an element is an int64 cdata, else the default. Reads only as far
+ * as needed, since numbers may follow booleans. Stops at rows of other sizes, which fill_list will refuse: tables may
+ * contain one another many times. */
 static lm_dtype find_dtype(lua_State *L, const lm_lua *s, int i, const shape *sh, int depth) {
   int64_t whole;
   if (depth < sh->ndim) {
@@ -115,7 +115,7 @@ static lm_dtype find_dtype(lua_State *L, const lm_lua *s, int i, const shape *sh
   return found == LM_NO_DTYPE && depth == 0 ? lm_default_dtype() : found;
 }
 
-/* Refuses entries behind a list's n: a gap before them, or options, which belong into a table of their own. */
+/* Fails for entries after a list's n: a gap before them, or options, which belong in a separate table. */
 static lm_status check_end(lua_State *L, const lm_lua *s, int i, int64_t n, const char *name) {
   int top = lua_gettop(L);
   lm_status status = LM_OK;
@@ -175,7 +175,7 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
   return LM_OK;
 }
 
-/* The list at stack index i into p, which moves on. */
+/* Stores the list at stack index i at *p, and advances *p. */
 static lm_status fill_list(lua_State *L, const lm_lua *s, int i, const shape *sh, lm_dtype dtype, char **p,
                            position *at) {
   lm_status status;
@@ -291,7 +291,7 @@ static void push_nested(lua_State *L, const lm_tensor *t, int dim, const char *p
   }
 }
 
-/* Rows count too: of sizes [n, 0] there are n. */
+/* Fails for too many elements; rows count too: sizes [n, 0] have n. */
 static lm_status check_extent(const lm_tensor *t) {
   int64_t entries = 1;
   for (int d = 0; d < t->ndim; d++) {
@@ -303,7 +303,7 @@ static lm_status check_extent(const lm_tensor *t) {
   return LM_OK;
 }
 
-/* x's values on the CPU, in a tensor that nobody else has: finalizers may free x, or give it other memory. */
+/* Returns x's values on the CPU in a new tensor: finalizers may free x, or change its memory. */
 static lm_status attempt_host(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor *t, **out = arg;
   NEED(lm_read_tensor(L, s, 1, "totable", "x", &t));
@@ -326,7 +326,7 @@ LM_METHOD(totable) {
   lm_tensor_handle *host = lm_tensor_handle_new(L);
   lm_tensor *t = NULL;
   lm_need(L, lm_retry_after_gc(L, s, attempt_host, &t));
-  lm_tensor_handle_fill(s, host, t); /* it has a handle, since pushing may raise */
+  lm_tensor_handle_fill(s, host, t); /* a handle owns it, since pushing may raise */
   push_nested(L, t, 0, t->data);
   lm_tensor_handle_drop(s, host, "was used by totable");
   return 1;

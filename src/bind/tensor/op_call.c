@@ -1,4 +1,4 @@
-/* One closure for every op: its descriptor says how a Lua call becomes an argument struct. */
+/* Calls any op from Lua: decodes the arguments into the op's struct by its descriptor, and runs it. */
 #include <stdio.h>
 
 #include "base/mem.h"
@@ -8,16 +8,16 @@
 enum { ARGS_BYTES = 512 };
 _Static_assert(sizeof(lm_args_union) <= ARGS_BYTES, "room for every op's arguments");
 
-/* A call being decoded: the argument struct, and what must be released after it. */
+/* A call being decoded: the argument struct, and objects to release after it. */
 typedef struct frame {
   lm_op_id id;
   const lm_op *op;
   int top; /* arguments are at 1..top */
   bool in_place, requires_grad;
-  bool shares; /* the result lies in the first tensor's memory */
+  bool shares; /* true if the result uses the first tensor's memory */
   int nowned;
-  lm_tensor *owned[LM_MAX_ARGS]; /* numbers made 0-d */
-  lm_tensor **list;              /* of the TL argument */
+  lm_tensor *owned[LM_MAX_ARGS]; /* 0-d tensors made of numbers */
+  lm_tensor **list;              /* the TL argument's array */
   uint32_t given;                /* bit i: argument i has a value */
   union {
     char bytes[ARGS_BYTES];
@@ -34,7 +34,7 @@ static void release_frame(frame *f) {
   f->list = NULL;
 }
 
-/* Argument `a` from the value at i. */
+/* Reads argument `a` from the value at i. */
 static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg *a, int i) {
   void *p = f->args.bytes + a->offset;
   lm_tensor *owned = NULL;
@@ -49,8 +49,8 @@ static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg 
   return status;
 }
 
-/* Is the table at i options (string keys) rather than a list? An empty one is a list only where a
- * list of sizes, dims or tensors is due. */
+/* Returns true if the table at i is options (string keys), not a list. An empty one is a list only if a list of sizes,
+ * dims or tensors is expected. */
 static bool is_options(lua_State *L, const lm_op *op, int i) {
   if (lua_type(L, i) != LUA_TTABLE || lua_objlen(L, i) > 0) return false;
   lua_pushnil(L);
@@ -65,7 +65,7 @@ static bool is_options(lua_State *L, const lm_op *op, int i) {
            kind == LM_ARG_DIMS_OPT || kind == LM_ARG_PADS);
 }
 
-/* The key is at the top but one. */
+/* Fails for the unknown option's key at -2. */
 static lm_status unknown_option(lua_State *L, const lm_op *op) {
   const char *names[LM_MAX_ARGS + 1];
   int n = 0;
@@ -119,7 +119,7 @@ static void show_value(lua_State *L, int i, const char *name, char *out, size_t 
   }
 }
 
-/* Could the value at i be meant for an option of that kind? */
+/* Returns true if the value at i could be meant for an option of that kind. */
 static bool may_be(lua_State *L, int i, lm_arg_kind kind) {
   switch (lua_type(L, i)) {
     case LUA_TNUMBER:
@@ -131,7 +131,7 @@ static bool may_be(lua_State *L, int i, lm_arg_kind kind) {
   }
 }
 
-/* "sub: alpha is an option: x:sub(other, {alpha = 2})", or how many arguments there are. */
+/* Fails with "sub: alpha is an option: x:sub(other, {alpha = 2})", or with the number of arguments. */
 static lm_status too_many(lua_State *L, const frame *f, int given) {
   const lm_op *op = f->op;
   int positional = op->npositional;
@@ -254,7 +254,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   if (status != LM_OK) return lm_raise(L, status);
   if (lm_is_porting()) lm_check_ported(L, id, f.args.bytes, f.given, out[0]);
   if (op->kind == LM_COMP) lm_show_warning(L);
-  if (f.top > 0 && op->outs == 1) { /* x itself (a write, contiguous): the same handle */
+  if (f.top > 0 && op->outs == 1) { /* the result is x (a write, contiguous): return its handle */
     lm_tensor_handle *self = lm_peek_tensor_handle(L, s, 1);
     if (self && self->t == out[0]) {
       lm_release(out[0]);
@@ -262,7 +262,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
       return 1;
     }
   }
-  if (writes) { /* its first argument came by another way than a handle: a number */
+  if (writes) { /* its first argument is no handle: a number */
     lm_release(out[0]);
     return lm_raise_arg(L, 1, op->name, op->arg[0].name, "a tensor to write to");
   }

@@ -1,9 +1,9 @@
-/* Functions of which each call is one of several ops, by what it is given. */
+/* Binds functions that each call one of several ops, depending on the arguments. */
 #include <string.h>
 
 #include "bind/bind.h"
 
-/* Is {key = true} among the options at the end? */
+/* Returns true if {key = true} is among the options at the end. */
 static bool is_asked(lua_State *L, const char *key) {
   int top = lua_gettop(L);
   while (top > 0 && lua_isnil(L, top)) top--;
@@ -13,15 +13,15 @@ static bool is_asked(lua_State *L, const char *key) {
   return asked;
 }
 
-/* Is the argument of that name true, which stands by place? */
+/* Returns true if the positional argument of that name is true. */
 static bool is_given(lua_State *L, lm_op_id op, const char *name) {
   int i = 0;
   while (i < lm_ops[op].nargs && strcmp(lm_ops[op].arg[i].name, name) != 0) i++;
   return i < lm_ops[op].npositional && lua_type(L, i + 1) == LUA_TBOOLEAN && lua_toboolean(L, i + 1);
 }
 
-/* One of several ops that a name stands for: x:max() is a value, x:max(dim) values and indices, x:max(other) the larger
- * of each pair. */
+/* Chooses the op for an overloaded name: x:max() is a value, x:max(dim) values and indices, x:max(other) the larger of
+ * each pair. */
 static lm_op_id chosen(lua_State *L, const lm_overload *o) {
   int second = lua_type(L, 2);
   if (o->option && (is_asked(L, o->option) || is_given(L, o->with, o->option))) return o->with;
@@ -53,7 +53,7 @@ static lm_status take_columns(lua_State *L, lm_lua *s, void *arg) {
   return LM_OK;
 }
 
-/* A result for each dim: the columns of what nonzero has otherwise. */
+/* Returns a result for each dim: the columns of nonzero's usual result. */
 static int push_indices(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_run_op(L, LM_OP_nonzero, false);
@@ -76,7 +76,7 @@ int lm_bind_nonzero(lua_State *L) {
   return is_asked(L, "as_tuple") ? push_indices(L) : lm_run_op(L, LM_OP_nonzero, false);
 }
 
-/* where(condition) is nonzero with as_tuple. */
+/* Binds where: where(condition) is nonzero with as_tuple. */
 int lm_bind_where(lua_State *L) {
   bool one = lua_gettop(L) == 1 && lm_to_tensor_handle(L, LM_STATE(L), 1);
   return one ? push_indices(L) : lm_run_op(L, LM_OP_where, false);

@@ -1,9 +1,9 @@
-/* Random state. `where` is a generator, a device (its default one), or nothing (that of the default device):
+/* Binds random generators. `where` is a generator, a device (its default one), or nothing (the default device's one):
  *
  *   manual_seed(n)   get_rng_state(where) -> uint8 tensor of 16 bytes   set_rng_state(state, where)
  *   generator(device, is_default) -> generator    is_generator(v)       generator_device(g) -> device
- *   seed_generator(where [, n]) -> n               from the system without n      initial_seed(where) -> n
- *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator continues as before
+ *   seed_generator(where [, n]) -> n               n defaults to system entropy   initial_seed(where) -> n
+ *   with_seed(seed, f, ...)                       returns f's results; the CPU's generator continues as before
  */
 #include "base/message.h"
 #include "bind/bind.h"
@@ -13,7 +13,7 @@ static void close_generator(void *object) { (void)object; }
 const lm_object_type lm_generator_type = {"luminary.generator", sizeof(lm_generator), close_generator, "a generator",
                                           NULL};
 
-/* NULL, and the device, for its default one. */
+/* Returns the generator at i; NULL, and *device, for a device's default one. */
 static lm_generator *generator_at(lua_State *L, int i, const char *fn, lm_device *device) {
   lm_generator *g = lm_to_object(L, i, &lm_generator_type);
   *device = g ? g->device : lm_device_or_default(L, i, fn);
@@ -97,8 +97,8 @@ LM_FUNCTION(set_rng_state) {
   return 0;
 }
 
-/* with_seed(seed, f, ...): what f returns. The CPU's random numbers come from the seed meanwhile, and then continue as
- * if nothing had been, an error or not. */
+/* Binds with_seed(seed, f, ...) -> f's results. The CPU's random numbers come from the seed during f, and then continue
+ * as before, also after an error. */
 LM_FUNCTION(with_seed) {
   lm_device cpu = LM_DEVICE(LM_CPU, 0);
   lm_draw before = lm_generator_get(NULL, cpu);

@@ -1,9 +1,9 @@
-/* scope(f, ...)    drops the handles f made and neither returned (tables included) nor kept
- * keep(x)          spares a tensor or the tensors in a table, at any depth; returns x */
+/* Drops tensors at the end of a scope: scope(f, ...) drops the handles that f made and neither returned (also in
+ * tables) nor kept; keep(x) keeps a tensor or the tensors in a table, at any depth, and returns x. */
 #include "bind/bind.h"
 
-/* The tensors in the value at index i leave every scope up to `until` (NULL: all) and join `until`.
- * `seen` is the index of a table of tables already walked. */
+/* Moves the tensors in the value at index i out of every scope up to `until` (NULL: all) into `until`. `seen` is the
+ * index of a table of tables already visited. */
 static void spare_tensors(lua_State *L, lm_lua *s, int i, int seen, lm_scope *until) {
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
   if (b) {
@@ -36,7 +36,7 @@ static void spare_tensors(lua_State *L, lm_lua *s, int i, int seen, lm_scope *un
   }
 }
 
-/* keep(x): no scope drops x, or the tensors in the table x. */
+/* keep(x): makes no scope drop x, or the tensors in the table x. */
 LM_FUNCTION(keep) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 1);
@@ -52,7 +52,7 @@ LM_FUNCTION(keep) {
   return 1;
 }
 
-/* (f, ...): calls f and spares what it returns. Protected by scope. */
+/* Calls f with the arguments and keeps its results. Runs in lm_bind_scope's protected call. */
 int lm_bind_scope_body(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_scope *outer = s->scope->outer;
@@ -67,7 +67,7 @@ int lm_bind_scope_body(lua_State *L) {
   return results;
 }
 
-/* "was dropped at the end of the lm.scope at train.lua:12; …", kept alive in the table of sites. */
+/* Returns the message "was dropped at the end of the lm.scope at train.lua:12; …", kept alive by the table of sites. */
 static const char *scope_site(lua_State *L) {
   lm_push_where(L);
   const char *where = lua_tostring(L, -1);
@@ -87,7 +87,7 @@ static const char *scope_site(lua_State *L) {
   return text;
 }
 
-/* scope(f, ...): upvalue 3 is its body. */
+/* scope(f, ...): upvalue 3 is lm_bind_scope_body. */
 int lm_bind_scope(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_need_function(L, 1, "scope", "");

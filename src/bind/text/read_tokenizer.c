@@ -1,12 +1,12 @@
-/* tokenizer_new(plan, path): a tokenizer of what lua/luminary/text/tokenizer_json.lua makes of a file; the path is for
- * messages.
+/* Makes a tokenizer, tokenizer_new(plan, path), of a plan by lua/luminary/text/tokenizer_json.lua; path: for messages.
  *
  *   plan.normalizer, .pre_tokenizer, .post_processor, .decoder   lists of steps, or nil
- *   step    type = its name in tokenizer.json, and fields of lm_step: text, word, literal | regex (its pattern),
- * behavior, prepend, first, second, on = list of booleans, charsmap = base64, single, pair = lists of sequence, id,
- * type plan.model   type, vocab = ids by token, or a list of {token, score}; merges = list of "A B" or {A, B}; fields
- * of lm_model: unknown_text, prefix, suffix, fuse_unknown, byte_fallback, ignore_merges, most_characters, unknown
- */
+ *   step         type = its name in tokenizer.json, and fields of lm_step: text, word, literal | regex (its pattern),
+ *                behavior, prepend, first, second, on = list of booleans, charsmap = base64, single, pair = lists of
+ *                sequence, id, type
+ *   plan.model   type, vocab = ids by token, or a list of {token, score}; merges = list of "A B" or {A, B}; fields of
+ *                lm_model: unknown_text, prefix, suffix, fuse_unknown, byte_fallback, ignore_merges, most_characters,
+ *                unknown */
 #include <stdio.h>
 
 #include "base/mem.h"
@@ -23,14 +23,14 @@ static bool is_id(lua_State *L, int i, int32_t *out) {
   return true;
 }
 
-/* On the stack; whether it is there. */
+/* Pushes the field, or nil; false if it is missing. */
 static bool push_field(lua_State *L, int i, const char *name) {
   if (lm_field(L, i, name)) return true;
   lua_pushnil(L);
   return false;
 }
 
-/* Where there is none, *out stays. */
+/* Reads an integer field from 0 to below - 1; *out is unchanged if the field is missing. */
 static lm_status read_int(lua_State *L, int i, const char *name, int32_t below, int32_t *out) {
   bool there = push_field(L, i, name), right = !there || (is_id(L, -1, out) && *out < below);
   lua_pop(L, 1);
@@ -44,7 +44,7 @@ static bool read_flag(lua_State *L, int i, const char *name) {
   return on;
 }
 
-/* Borrowed from the table; NULL where there is none. */
+/* Returns a string field, borrowed from the table; NULL if missing. */
 static const char *find_text(lua_State *L, int i, const char *name, size_t *n) {
   bool is_text = push_field(L, i, name) && lua_type(L, -1) == LUA_TSTRING;
   const char *text = is_text ? lua_tolstring(L, -1, n) : NULL;
@@ -100,7 +100,7 @@ static lm_step_kind find_kind(const char *part, const char *name) {
   return (lm_step_kind)kind;
 }
 
-/* At i on the stack; s is empty. */
+/* Reads the step at stack index i into s, which is zeroed. */
 static lm_status read_step(lua_State *L, int i, const char *part, lm_step *s) {
   lm_status status = LM_OK;
   size_t n;
@@ -154,7 +154,7 @@ static lm_status read_steps(lua_State *L, int i, const char *part, lm_steps *out
 
 /* ---- the model, at i on the stack */
 
-/* The token at i on the stack, whose number is `id`. */
+/* Adds the token at stack index i with number `id` to the vocabulary. */
 static lm_status add_word(lua_State *L, int i, lm_model *m, int32_t id) {
   size_t n;
   const char *text = lua_tolstring(L, i, &n);
@@ -204,7 +204,7 @@ static lm_status read_scores(lua_State *L, int i, lm_model *m) {
   return status;
 }
 
-/* The two tokens of the merge on top of the stack, a list of two or with a space between. */
+/* Splits the merge on top of the stack, a list of two tokens or "A B"; false if malformed. */
 static bool split_merge(lua_State *L, lm_word_part part[2]) {
   if (lua_type(L, -1) == LUA_TSTRING) {
     size_t all;
@@ -217,7 +217,7 @@ static bool split_merge(lua_State *L, lm_word_part part[2]) {
   if (!lua_istable(L, -1) || lua_objlen(L, -1) != 2) return false;
   for (int k = 0; k < 2; k++) {
     lua_rawgeti(L, -1, k + 1);
-    part[k].text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &part[k].n) : NULL; /* the list keeps it */
+    part[k].text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &part[k].n) : NULL; /* owned by the list */
     lua_pop(L, 1);
     if (!part[k].text) return false;
   }
@@ -274,7 +274,7 @@ done:
   return status;
 }
 
-/* ---- all of it */
+/* ---- the plan */
 
 static lm_status read_plan(lua_State *L, lm_tokenizer *t, const char **part) {
   const struct {
@@ -301,7 +301,7 @@ lm_status lm_tokenizer_read_plan(lua_State *L, lm_lua *s, void *arg) {
   const char *path, *part;
   lm_status status = lm_read_text(L, s, 2, "Tokenizer", "path", &path);
   if (status != LM_OK) return status;
-  lm_tokenizer_free(*made); /* of a first try */
+  lm_tokenizer_free(*made); /* left by a first attempt */
   if (!(*made = lm_calloc(1, sizeof **made))) return LM_E_OOM;
   status = read_plan(L, *made, &part);
   if (status == LM_OK || status == LM_E_OOM) return status;

@@ -1,15 +1,15 @@
-/* Tokenizers (text/tokenizer.h); lua/luminary/text/ makes of them what scripts see:
+/* Binds tokenizers (text/tokenizer.h); lua/luminary/text/ wraps these functions for scripts:
  *
  *   tokenizer_new(plan, path)     read_tokenizer.c
  *   tokenizer_encode(t, text, pair | nil, special, most, strategy, left, base)
- *       int64 tensors: ids [n] from base, positions [n, 2] of the first and last byte from 1, type ids, 1 where a token
- * is a special one, and the number of its word, from 1, or 0. most: -1, or how many tokens there may be
+ *       int64 tensors: ids [n] from base, positions [n, 2] of first and last byte from 1, type ids, 1 for special
+ *       tokens else 0, and word numbers from 1, or 0. most: the maximum number of tokens, or -1
  *   tokenizer_decode(t, ids, skip_special, base)    the text of an int64 tensor [n]
  *   tokenizer_id(t, token)   from 0, or nil
- *   tokenizer_token(t, id)   its text, or nil; whether it is one beside the model's; whether that is special
- *   tokenizer_size(t)        above all ids, and how many tokens the model has
- *   tokenizer_add(t, list of {content, single_word, lstrip, rstrip, normalized, special})    how many were new
- *   tokenizer_added(t)       the tokens beside the model's: a list of the same with their ids
+ *   tokenizer_token(t, id)   its text, or nil; true if an added token; true if a special one
+ *   tokenizer_size(t)        the largest id + 1, and the number of the model's tokens
+ *   tokenizer_add(t, list of {content, single_word, lstrip, rstrip, normalized, special})    number added
+ *   tokenizer_added(t)       the added tokens: a list of such tables with their ids
  */
 #include "bind/text/tokenizer.h"
 #include "base/mem.h"
@@ -170,7 +170,7 @@ LM_FUNCTION(tokenizer_size) {
 LM_FUNCTION(tokenizer_added) {
   const lm_tokenizer *t = tokenizer_at(L, "Tokenizer:save");
   lua_newtable(L);
-  for (int32_t id = 0, n = 0; id < t->added.ids; id++) { /* in the order of their ids, as the original has them */
+  for (int32_t id = 0, n = 0; id < t->added.ids; id++) { /* in the order of ids, as in the original file */
     const lm_added_token *a = lm_tokenizer_added(t, id);
     if (!a) continue;
     lua_createtable(L, 0, 8);
@@ -194,7 +194,7 @@ static bool flag(lua_State *L, const char *name) {
   return is;
 }
 
-/* The text of token i of the list at 2, and its flags; false behind the last. Leaves two values on the stack. */
+/* Reads text and flags of token i of the list at 2; false after the last. Leaves two values on the stack. */
 static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_added_token *as) {
   lua_rawgeti(L, 2, i);
   if (!lua_istable(L, -1)) return false;
@@ -209,7 +209,7 @@ static bool read_token(lua_State *L, int i, const char **text, size_t *n, lm_add
   return true;
 }
 
-/* All of them, or none where one is no token. */
+/* tokenizer_add(t, list): adds all tokens, or none if one is invalid. */
 LM_FUNCTION(tokenizer_add) {
   lm_tokenizer *t = tokenizer_at(L, "add_tokens");
   lm_need_table(L, 2, "add_tokens", "tokens");
