@@ -501,7 +501,7 @@ lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, cons
   return rows || columns ? lm_e_pad(e, x, (lm_pads){4, {0, columns, 0, rows}}, LM_PAD_CONSTANT, NULL) : x;
 }
 
-/* ---- numbers, sizes and words */
+/* ---- numbers, sizes and names */
 
 #define FACT(type, name, value)                      \
   type lm_f_##name(lm_expr *e, const lm_tensor *t) { \

@@ -99,7 +99,7 @@ enum { LM_SIZES = 1 };
 /* Data for one Lua state: upvalue 1 of every closure of this library; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
   int worlds, worlds_before; /* worlds of dist: open now, and opened in total */
-  lua_State *running;        /* the coroutine inside lm_backward, for hooks */
+  lua_State *running;        /* the coroutine that called lm_backward, for hooks */
   lm_callbacks *callbacks;
   struct lm_callback *in_backward; /* the running custom function */
   lm_scope *scope;
@@ -441,7 +441,7 @@ lm_stream *lm_need_stream(lua_State *L, int i, const char *fn);
 int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
 int lm_bind_op(lua_State *L); /* upvalue 3: the descriptor */
 int lm_bind_op_in_place(lua_State *L);
-int lm_bind_arith(lua_State *L); /* a + b and the like */
+int lm_bind_arith(lua_State *L); /* arithmetic operators: a + b */
 
 /* ---- tensor/op_variants.c: names that each stand for several ops */
 int lm_bind_overload(lua_State *L); /* upvalue 3: the lm_overload */
@@ -499,7 +499,7 @@ void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
 /* Returns a new tensor on `device` from the value at i: nested lists, a number or a boolean. */
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
 
-/* ---- mp/lua_thread.c: a Lua state on a thread of its own */
+/* ---- mp/lua_thread.c: runs a Lua state on its own thread */
 typedef struct lm_lua_thread lm_lua_thread;
 /* Runs a chunk of Lua in a new thread, with fd (mp/channel.h) passed in the global LM_CHANNEL; takes over fd unless it
  * fails. The caller passes *out to lm_lua_thread_forget. */

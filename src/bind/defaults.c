@@ -27,7 +27,7 @@ LM_FUNCTION(set_default_device) {
 
 LM_FUNCTION(get_default_device) { return lm_return_text(L, lm_device_name(lm_default_device())); }
 
-/* dtype(name [, who]): a dtype's full name; `who` is the function that errors name. */
+/* dtype(name [, who]): returns a dtype's full name; `who`: the function named in errors. */
 LM_FUNCTION(dtype) {
   const char *who = lm_to_text(L, 2);
   return lm_return_text(L, lm_dtype_name(lm_need_dtype(L, 1, who ? who : "dtype", "dtype")));

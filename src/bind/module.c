@@ -77,7 +77,7 @@ static void set_function(lua_State *L, int table, const char *name, lua_CFunctio
   lua_setfield(L, table, name);
 }
 
-/* The linker's lists of LM_DEFINE's rows. */
+/* Declares the linker's lists of rows that LM_DEFINE adds. */
 #define LIST(name) extern const luaL_Reg __start_##name[], __stop_##name[] __attribute__((visibility("hidden")))
 LIST(lm_functions);
 LIST(lm_methods);
@@ -205,7 +205,7 @@ int luaopen_luminary_core(lua_State *L) {
   if (!lua_isnil(L, -1)) return 1; /* required again: one state, one metatable */
   lua_settop(L, 0);
   luaL_checkstack(L, 24, "luminary");
-  enum { NEEDED = 64 /* KB */, ROUNDED = 8 /* some C libraries leave out the guard's pages */ };
+  enum { NEEDED = 64 /* KB */, ROUNDED = 8 /* KB that some C libraries subtract for guard pages */ };
   const size_t stack = lm_stack_size() >> 10;
   if (stack + ROUNDED < NEEDED) {
     return luaL_error(L, "luminary: the stack of this thread, of %d KB, is too small; it needs %d KB", (int)stack,

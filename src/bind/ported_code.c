@@ -205,7 +205,7 @@ static void warn_of_ids(lua_State *L, const char *fn, range r, double size, bool
 void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given, const lm_tensor *out) {
   const lm_op *op = &lm_ops[id];
   const lm_tensor *x = op->arg[0].kind == LM_ARG_T ? LM_ARG_TENSOR(args, op->arg[0].offset) : NULL;
-  const lm_tensor *t = x && id != LM_OP_unsqueeze ? x : out; /* cat, stack */
+  const lm_tensor *t = x && id != LM_OP_unsqueeze ? x : out; /* the result for cat, stack */
   int ndim = t ? t->ndim : 0;
   dims_given g = ndim >= 2 ? given_dims(op, args, given, ndim) : (dims_given){NULL, false};
   int64_t size;

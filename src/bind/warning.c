@@ -6,7 +6,7 @@
 #include "bind/bind.h"
 
 typedef enum level { UNASKED, SILENT, USUAL, PORTING } level;
-static atomic_int chosen; /* a level */
+static atomic_int chosen; /* a level; UNASKED: LM_PORT is not read yet */
 
 static level level_now(void) {
   int now = atomic_load_explicit(&chosen, memory_order_relaxed);
@@ -40,7 +40,7 @@ void lm_show_warning_of(lua_State *L, const char *name) {
   lua_settop(L, top);
 }
 
-/* ---- Python's names of values */
+/* ---- Python's names True, False and None */
 
 static int bind_missing_global(lua_State *L) {
   static const struct { const char *name, *here; } names[] = {{"True", "true"}, {"False", "false"}, {"None", "nil"}};

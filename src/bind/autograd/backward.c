@@ -40,7 +40,7 @@ static lm_status read_modes(lua_State *L, const lm_lua *s, int first, int count,
   return LM_OK;
 }
 
-/* backward(x or list [, gradient] [, retain_graph] [, create_graph] [, options]) */
+/* backward(x or list [, gradient] [, retain_graph] [, create_graph] [, options]): accumulates gradients in leaves */
 LM_FUNCTION(backward) {
   static const char fn[] = "backward";
   lm_lua *s = LM_STATE(L);

@@ -106,7 +106,7 @@ done:
   return status;
 }
 
-/* custom_record(name, backward, inputs, outputs, saved) */
+/* custom_record(name, backward, inputs, outputs, saved): records a node whose backward is a Lua function */
 LM_FUNCTION(custom_record) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 5);
@@ -137,7 +137,7 @@ static lm_status fetch_saved(lua_State *L, lm_lua *s, void *arg) {
   return lm_custom_saved(f->c->node, f->i, in, out, &f->out);
 }
 
-/* custom_saved(i): inside a backward of custom_record, the i-th saved tensor with its history. */
+/* custom_saved(i): returns, inside a custom function's backward, the i-th saved tensor with its history. */
 LM_FUNCTION(custom_saved) {
   fetching f = {.c = (custom_callback *)LM_STATE(L)->in_backward};
   int64_t i = lm_need_int(L, 1, "saved_tensors", "i");

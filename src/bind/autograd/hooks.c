@@ -28,7 +28,7 @@ static lm_status call_hook(void *ctx, lm_tensor *grad, lm_tensor **replacement) 
   return status;
 }
 
-/* _register_hook(x, f, accumulate) -> id */
+/* _register_hook(x, f, accumulate) -> id, callback; accumulate: runs after .grad was accumulated */
 LM_FUNCTION(_register_hook) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 3);
@@ -61,7 +61,7 @@ LM_FUNCTION(_register_hook) {
   return 2;
 }
 
-/* _remove_hook(x, id, callback) */
+/* _remove_hook(x, id, callback): removes a hook by the results of _register_hook */
 LM_FUNCTION(_remove_hook) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);

@@ -16,7 +16,7 @@ static int need_kind(lua_State *L, const char *fn) {
   return strcmp(kind, "cpu") == 0 ? LM_CPU : LM_CUDA;
 }
 
-/* device(name [, who]): a device's full name; `who`: the function named in errors. */
+/* device(name [, who]): returns a device's full name; `who`: the function named in errors. */
 LM_FUNCTION(device) {
   const char *who = lm_to_text(L, 2);
   return lm_return_text(L, lm_device_name(lm_need_device(L, 1, who ? who : "device")));

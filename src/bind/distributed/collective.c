@@ -81,7 +81,7 @@ static work_handle *new_work(lua_State *L, int group) {
   return handle;
 }
 
-/* ---- the call */
+/* ---- calling a collective */
 
 typedef struct collective_call {
   lm_collective kind;

@@ -91,7 +91,7 @@ done:
   return status;
 }
 
-/* dist_group(world, backend, ranks in the world ascending [, timeout]) -> group, or nil for a rank outside it */
+/* dist_group(world, backend, ascending ranks in the world [, timeout]) -> group, or nil for a rank outside it */
 LM_FUNCTION(dist_group) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
@@ -110,7 +110,7 @@ LM_FUNCTION(dist_group) {
   return 1;
 }
 
-/* dist_members(group) -> this rank in it, its size, its members' ranks in the world */
+/* dist_members(group) -> this rank's number in the group, its size, its members' ranks in the world */
 LM_FUNCTION(dist_members) {
   const lm_group *g = lm_to_group(L, 1);
   if (!g) return lm_raise_text(L, "dist_members: expected a process group");

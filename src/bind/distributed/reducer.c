@@ -31,7 +31,7 @@ static reducer_handle *self(lua_State *L) {
   return handle;
 }
 
-/* ---- making one */
+/* ---- creating a reducer */
 
 static lm_status make_reducer(lua_State *L, const lm_lua *s, reducer_handle *handle) {
   lm_status status;
@@ -104,7 +104,7 @@ LM_FUNCTION(reducer_no_sync) {
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
 
-/* reducer_join(r, shadow, f, ...): f's results, after shadow() */
+/* reducer_join(r, shadow, f, ...): f's results; then runs shadow(), which joins the other ranks' collectives */
 LM_FUNCTION(reducer_join) {
   reducer_handle *handle = self(L);
   lm_note_line(L, LM_STATE(L));
@@ -118,7 +118,7 @@ LM_FUNCTION(reducer_join) {
   return failed ? lua_error(L) : lua_gettop(L) - 2;
 }
 
-/* reducer_shadow(r) -> "buffers", "backward" or "over", and a rank */
+/* reducer_shadow(r) -> "buffers", "backward" or "over", the step of the other ranks it took part in, and a rank */
 LM_FUNCTION(reducer_shadow) {
   static const char *const names[] = {"buffers", "backward", "over"};
   reducer_handle *handle = self(L);

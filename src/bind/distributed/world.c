@@ -127,7 +127,7 @@ LM_FUNCTION(dist_backend) {
   return lm_return_text(L, backend);
 }
 
-/* ---- health */
+/* ---- failures */
 
 static const char *failure_name(lm_failure_kind kind) {
   static const char *const names[] = {"none", "error", "died", "frozen", "mismatch", "absent", "left", "unreachable"};

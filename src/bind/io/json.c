@@ -14,7 +14,7 @@
 #include "text/characters.h"
 
 /* Limits on values bound a text's memory: an empty table takes 64 bytes for two of text. */
-enum { MAX_VALUES = 1 << 22, MAX_DEPTH = 1000, STACK = 16 << 10 /* bytes that errors need */ };
+enum { MAX_VALUES = 1 << 22, MAX_DEPTH = 1000, STACK = 16 << 10 /* bytes of C stack for raising errors */ };
 
 static void free_text(void *object) { lm_bytes_free(object); }
 static const lm_object_type text_type = {"luminary.json_text", sizeof(lm_bytes), free_text, NULL, NULL};

@@ -200,7 +200,7 @@ LM_FUNCTION(set_data) {
   return 1;
 }
 
-/* ---- recording */
+/* ---- requires_grad */
 LM_METHOD(requires_grad_) {
   lm_tensor *t = self(L, "requires_grad_");
   lm_need(L, lm_set_requires_grad(t, lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "requires_grad_", "on")));

@@ -5,7 +5,7 @@
 #include "base/message.h"
 #include "bind/bind.h"
 
-static const double exact = 9007199254740992.0; /* 2^53 */
+static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
 static const int64_t MAX_ELEMENTS = (int64_t)1 << 31;
 
 static void push_int(lua_State *L, int64_t v) {
@@ -317,7 +317,7 @@ static lm_status attempt_host(lua_State *L, lm_lua *s, void *arg) {
   return LM_OK;
 }
 
-/* x:totable(): nested lists; a number for a 0-d tensor. */
+/* x:totable(): returns nested lists; a number for a 0-d tensor. */
 LM_METHOD(totable) {
   lm_lua *s = LM_STATE(L);
   if (lua_gettop(L) == 0) lm_need_tensor(L, 1, "totable", "x");

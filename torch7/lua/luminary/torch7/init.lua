@@ -1,7 +1,7 @@
---- Provides Torch7's names over luminary: `local torch = require "luminary.torch7"; local nn, optim = torch.nn,
---- torch.optim`. Tensors made here behave as Torch7's: ops in place, reductions that keep dims, no autograd. Luminary's
---- own tensors in the same process are unchanged. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the
---- inverse. Luminary's own nn, optim and modules get Torch7's names too (names.lua). docs/from_torch7.md lists all.
+--- Provides Torch7's names: `local torch = require "luminary.torch7"; local nn, optim = torch.nn, torch.optim`. Tensors
+--- made here behave as Torch7's: ops in place, reductions that keep dims, no autograd. Luminary's own tensors in the
+--- same process are unchanged. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the inverse. Luminary's
+--- own nn, optim and modules get Torch7's names too (names.lua). docs/from_torch7.md lists all.
 require "luminary" -- first, since it refuses other Luas
 require("luminary.base.script_frames").add_own(require("debug").getinfo(1, "S").source:match "^@(.*)init%.lua$")
 local core = require "luminary.core"
@@ -117,7 +117,7 @@ for _, name in ipairs {
   torch[name] = function(...) return drawn(name, ...) end
 end
 
--- ---- the rest
+-- ---- other functions
 
 --- Returns true if two values are equal: tensors by type, sizes and elements, tables by their entries.
 function torch.isequal(a, b)
