@@ -171,7 +171,7 @@ double lm_f_largest(struct lm_expr *e, const lm_tensor *t);
 double lm_f_power_of_ten(struct lm_expr *e, double exponent);
 int64_t lm_f_ndim_of(struct lm_expr *e, const lm_tensor *t);
 int64_t lm_f_numel_of(struct lm_expr *e, const lm_tensor *t);
-int64_t lm_f_size_along(struct lm_expr *e, const lm_tensor *t, int64_t dim); /* default: last dim; 0: none */
+int64_t lm_f_size_along(struct lm_expr *e, const lm_tensor *t, int64_t dim); /* LM_NO_DIM: the last; 0 if no such dim */
 bool lm_f_same_size(struct lm_expr *e, const lm_tensor *a, const lm_tensor *b);
 lm_ints lm_f_size_of(struct lm_expr *e, const lm_tensor *t);
 lm_ints lm_f_negated(struct lm_expr *e, lm_ints v);

@@ -118,7 +118,7 @@ LM_FUNCTION(reducer_join) {
   return failed ? lua_error(L) : lua_gettop(L) - 2;
 }
 
-/* reducer_shadow(r) -> "buffers", "backward" or "over", the step of the other ranks it took part in, and a rank */
+/* reducer_shadow(r) -> "buffers" (to broadcast now from the rank), "backward" or "over"; and a rank */
 LM_FUNCTION(reducer_shadow) {
   static const char *const names[] = {"buffers", "backward", "over"};
   reducer_handle *handle = self(L);
