@@ -1,9 +1,9 @@
---- What Torch7 has and luminary.torch7 has not, with the reason for each name:
+--- Prints the names that Torch7 has and luminary.torch7 lacks, with the reason for each:
 ---
 ---   luajit torch7/missing_names.lua
 ---
---- torch7/names.txt has the names, and how many of 23 repositories use each. Ends with 1 where a name has
---- no reason, and where one that 4 or more use is missing.
+--- torch7/names.txt lists the names, and how many of 23 repositories use each. Exits with 1 if a missing name has no
+--- reason, or is used by 4 or more repositories.
 local torch = require "luminary.torch7"
 local COMMON = 4
 

@@ -1,8 +1,8 @@
--- A Torch7 training program of the classic kind, run by luminary: LeNet on Fashion-MNIST with feval and optim.sgd.
+-- Trains LeNet on Fashion-MNIST by a classic Torch7 program, with feval and optim.sgd, run by luminary.
 --
 --   luajit torch7/mnist.lua -epochs 2 -save logs
 --
--- Apart from the data, which comes from luminary's reader, it is written in Torch7's names alone (docs/from_torch7.md).
+-- It uses only Torch7's names (docs/from_torch7.md), except for luminary's reader of the data.
 local lm = require "luminary"
 local torch = require "luminary.torch7"
 local nn, optim, paths = torch.nn, torch.optim, torch.paths

@@ -1,5 +1,5 @@
---- The pages of the reference about the names that luminary.torch7 adds to Luminary's libraries, in the form of
---- scripts/dev/reference_pages.lua. A class and a method, as in "Module:getParameters", is one of a class of Luminary.
+--- Lists the reference pages for names that luminary.torch7 adds to Luminary's libraries, in the form of
+--- scripts/dev/reference_pages.lua. "Module:getParameters" is a method added to a class of Luminary.
 return {
   {file = "torch7-nn", title = "luminary.torch7: layers and methods of modules", {"Methods of modules", [[
     Module:getParameters Module:zeroGradParameters Module:evaluate Sequential:add Sequential:get]]},

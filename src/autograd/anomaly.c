@@ -1,4 +1,4 @@
-/* Where NaN comes from: nodes that know the script's line they were recorded at, and gradients that are looked at. */
+/* Finds the op that makes NaN: checks gradients after each node, which knows the script's line of its call. */
 #include <stdio.h>
 
 #include "autograd/gradients.h"

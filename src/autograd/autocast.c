@@ -1,10 +1,10 @@
-/* Autocast: what an op's tensors become before it runs, as its entry in op/entries/ops.lua says, as in PyTorch's
- * ATen/autocast_mode.cpp.
+/* Casts an op's tensors before it runs, by the rule in its entry in op/entries/ops.lua, as PyTorch's
+ * ATen/autocast_mode.cpp does.
  *
- * Weights are used many times while a scope lasts, and cast once: a leaf that requires grad keeps its low copy until
- * the thread's outermost scope ends. The copy is recorded like any op, so that gradients of all its uses add up on
- * it and go to the leaf through the one cast. On a GPU the parameters of an optimizer are cast in one launch, when the
- * first of them is needed: those that the last scope has used. */
+ * A weight is used many times in a scope, and cast once: a leaf that requires grad keeps its low-precision copy until
+ * the thread's outermost scope ends. The copy is recorded like any op, so the gradients of all its uses add up on it
+ * and reach the leaf through one cast. On a GPU the parameters of an optimizer that the last scope has used are cast in
+ * one launch, when the first of them is needed. */
 #include <string.h>
 
 #include "autograd/record_graph.h"
@@ -17,15 +17,15 @@ struct lm_cast_group {
   lm_tensor *leaf[];
 };
 
-typedef struct kept { /* of one leaf */
+typedef struct kept { /* the low-precision copy of one leaf */
   lm_tensor *leaf, *low;
-  uint32_t version; /* of the leaf's values that low has */
-  bool used;        /* else it was cast with others, and is not recorded yet */
+  uint32_t version; /* the leaf's version that `low` was cast from */
+  bool used;        /* false: cast with its group, and not recorded yet */
 } kept;
 
-/* Open addressing over `capacity` positions, a power of two of which at most half are taken. */
+/* A hash table by open addressing; capacity: a power of two, at most half full. */
 typedef struct cache {
-  int depth; /* of nested scopes */
+  int depth; /* number of nested scopes */
   uint32_t n, capacity;
   kept *position;
 } cache;
@@ -86,7 +86,7 @@ static bool is_weight(const lm_tensor *t) {
   return t->dtype == LM_F32 && t->grad && lm_is_leaf(t) && lm_requires_grad(t) && !lm_view_base(t);
 }
 
-/* NULL if there is none that serves. A copy made within no_grad serves only there. */
+/* Returns t's copy in dtype, or NULL. A copy made within no_grad serves only there. */
 static kept *find_copy(const lm_tensor *t, lm_dtype dtype) {
   if (mine.capacity == 0) return NULL;
   kept *k = find(mine.position, mine.capacity, t);
@@ -107,7 +107,7 @@ static lm_status keep_copy(lm_tensor *t, lm_tensor *low, bool used) {
   return LM_OK;
 }
 
-/* ---- several at once */
+/* ---- casting a group in one launch */
 
 lm_status lm_cast_group_new(int n, lm_tensor *const *leaves, lm_cast_group **out) {
   lm_status status = LM_OK;
@@ -182,7 +182,7 @@ static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
     if (status != LM_OK) return status;
     k = find_copy(t, dtype);
   }
-  if (!k->used) { /* recorded here, so that backward comes to it right after the op that uses it */
+  if (!k->used) { /* recorded here, so that backward runs it right after the op that uses it */
     lm_to_copy_args args = {.x = t, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
     NEED(lm_record_made(LM_OP_to_copy, &args, k->low));
     k->used = true;
@@ -197,7 +197,7 @@ typedef struct target {
   lm_dtype widest;
 } target;
 
-/* What t is to become; its own dtype where it is left alone. */
+/* Returns the target dtype of t; its own if unchanged. */
 static lm_dtype dtype_for(const target *to, const lm_tensor *t) {
   lm_dtype own = t->dtype;
   int kind = LM_DEVICE_KIND(t->device);
@@ -218,7 +218,7 @@ static lm_status cast(const target *to, lm_tensor *t, lm_tensor **out) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  bool recomputes = lm_recompute_is_active(); /* what is computed again must record the same as the first time */
+  bool recomputes = lm_recompute_is_active(); /* recomputing must record the same nodes as the first time */
   bool keep = to->rule == LM_LOWER && !to->mode->uncached && !recomputes && is_weight(t);
   return keep ? convert_weight(t, dtype, out) : convert(t, dtype, out);
 }
@@ -241,7 +241,7 @@ static lm_dtype widest_of(const lm_op *op, const void *args) {
   return widest;
 }
 
-/* The op is unsafe in a low dtype's range: by the device of its first tensor. */
+/* Fails if autocast is on for the GPU of the op's first tensor: the op is unsafe in a low dtype's range. */
 static lm_status check_banned(const lm_op *op, const void *args, const lm_autocast *mode) {
   const lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]);
   int kind = LM_DEVICE_KIND(x->device);
@@ -276,7 +276,7 @@ static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
     for (; nlist < list->n; nlist++) TRY(cast(&to, list->v[nlist], &list_own[nlist]));
     list->v = list_own;
   }
-  /* What the op is made of is computed as it says. */
+  /* Ops that the op calls must run without autocast. */
   lm_autocast_set((lm_autocast){.on = 0, .keeps = op->cast == LM_KEEP_RESULT ? mode.on : 0});
   status = lm_call_as_is(id, &changed, out);
   lm_autocast_set(mode);

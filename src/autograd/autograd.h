@@ -1,63 +1,63 @@
-/* The entry point for ops: reverse-mode differentiation and autocast.
+/* Declares the entry point of ops, reverse-mode differentiation and autocast.
  *
- * lm_call is what the binding, the layers in C and the rules themselves call: it applies autocast,
- * runs the op and, where grad mode is on and an input asks for it, records a node. */
+ * The binding, the layers in C and the gradient rules call lm_call. It applies autocast, runs the op and records a node
+ * if grad mode is on and an input requires grad. */
 #pragma once
 
 #include "op/op.h"
 
-/* args: the op's struct; out: room for LM_MAX_OUTS. On success out[0 .. outs-1] are new references
- * of yours (hidden aux results are not handed out); for WRITE ops out[0] is the first tensor. */
+/* Calls `op`. args: the op's struct; out: room for LM_MAX_OUTS. On success out[0 .. outs-1] are new references that the
+ * caller releases (hidden aux results are not handed out); for WRITE ops out[0] is the first tensor. */
 LM_API lm_status lm_call(lm_op_id op, const void *args, lm_tensor **out);
-/* A POINT op in place on its first argument ("add_"): out[0] is that tensor with one more reference.
- * Errors: a leaf that requires grad while recording; an overlapping x; a result that does not fit
- * x's shape or cannot be cast to its dtype (float into int). */
+/* Calls a POINT op in place on its first argument ("add_"); out[0] is that tensor with one more reference. Errors: a
+ * leaf that requires grad while recording; an overlapping x; a result that does not fit x's shape or cannot be cast to
+ * its dtype (float into int). */
 LM_API lm_status lm_call_inplace(lm_op_id op, const void *args, lm_tensor **out);
 
-/* Modes, per thread. */
+/* Modes of the calling thread. */
 LM_API bool lm_grad_enabled(void);
 LM_API void lm_set_grad_enabled(bool on);
 typedef struct lm_autocast {
-  uint8_t on;                      /* bit k: for tensors of device kind k */
-  uint8_t keeps;                   /* the same bits within an op whose results are float32 (LM_KEEP_RESULT) */
-  bool uncached;                   /* weights are cast at every use */
-  lm_dtype dtype[LM_DEVICE_KINDS]; /* the low dtype */
+  uint8_t on;                      /* bit k: enabled for tensors of device kind k */
+  uint8_t keeps;                   /* the same bits, set within an op whose results are float32 (LM_KEEP_RESULT) */
+  bool uncached;                   /* true if weights are cast at every use */
+  lm_dtype dtype[LM_DEVICE_KINDS]; /* the low-precision dtype for each device kind */
 } lm_autocast;
 LM_API lm_autocast lm_autocast_get(void);
 LM_API void lm_autocast_set(lm_autocast mode);
-/* A scope on this thread: enter returns the mode that leave restores. Low copies of weights are kept until the
- * outermost scope is left. */
+/* Opens and closes an autocast scope on this thread: enter returns the mode that leave restores. Low-precision copies
+ * of weights are kept until the outermost scope is left. */
 LM_API lm_autocast lm_autocast_enter(lm_autocast mode);
 LM_API void lm_autocast_leave(lm_autocast before);
-/* Those kept so far on this thread are made again when next needed. */
+/* Drops this thread's low-precision copies of weights; they are made again when next needed. */
 LM_API void lm_autocast_forget(void);
-/* Leaves that autocast casts together, as far as they are weights on one GPU. The group holds them; each is in one. */
+/* A set of leaves, retained, that autocast casts together if they are weights on one GPU; a leaf is in at most one. */
 typedef struct lm_cast_group lm_cast_group;
 LM_API lm_status lm_cast_group_new(int n, lm_tensor *const *leaves, lm_cast_group **out);
-LM_API void lm_cast_group_free(lm_cast_group *g); /* may be NULL */
+LM_API void lm_cast_group_free(lm_cast_group *g); /* g may be NULL */
 
-LM_API bool lm_requires_grad(const lm_tensor *t); /* leaf that asks, or result of a recorded op */
-/* LM_E_DTYPE unless floating; LM_E_STATE when turning it off on a non-leaf. */
+LM_API bool lm_requires_grad(const lm_tensor *t); /* true for leaves that require grad and results of recorded ops */
+/* Sets requires_grad of t. LM_E_DTYPE unless t is floating point; LM_E_STATE for `on` = false on a non-leaf. */
 LM_API lm_status lm_set_requires_grad(lm_tensor *t, bool on);
 LM_API bool lm_is_leaf(const lm_tensor *t);
-/* Of a view: the tensor that it keeps alive for the sake of in-place writes. Borrowed; NULL for others. */
+/* Returns the base of a view, which the view keeps alive for in-place writes (borrowed); NULL for other tensors. */
 LM_API lm_tensor *lm_view_base(const lm_tensor *t);
 LM_API lm_tensor *lm_grad_of(const lm_tensor *t); /* borrowed, may be NULL */
-/* grad: retained; NULL clears. Sizes, dtype and device must be t's. */
+/* Sets t's .grad. grad: retained, of t's sizes, dtype and device; NULL clears. */
 LM_API lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad);
-/* Where the leaf's gradients shall lie. Backward computes a gradient right there where it can, and it becomes .grad as
- * it is; else .grad lies elsewhere, as without a home. home: retained; dense, of the leaf's sizes, dtype and device,
- * and alone on its storage: while another header lies on that (.grad, or a former one that somebody keeps), it is not
- * used. NULL takes the home away. */
+/* Sets the memory for the leaf's gradients. Backward writes a gradient into it where possible, and .grad then uses it
+ * without a copy; otherwise .grad has memory of its own. grad_buffer: retained; dense, of the leaf's sizes, dtype and
+ * device. It is used only while no other header uses its storage (.grad, or an earlier one that is still referenced).
+ * NULL removes it. */
 LM_API lm_status lm_set_grad_buffer(lm_tensor *leaf, lm_tensor *grad_buffer);
 LM_API lm_status lm_retain_grad(lm_tensor *t);
-/* "MulBackward"-like name of what made t ("mul"), NULL for a leaf. */
+/* Returns the name of the op that made t ("mul"), like PyTorch's "MulBackward"; NULL for a leaf. */
 LM_API const char *lm_grad_fn_name(const lm_tensor *t);
 
-/* Gradients of the sum over i of grads[i] . roots[i]. grads[i] may be NULL for a one-element root.
- * Without inputs they add up in the leaves' grad; with inputs they go to out[i] (new references;
- * NULL where unused and allow_unused) and leaves stay as they are. Backward frees what was saved
- * unless retain_graph; create_graph records the backward pass itself. */
+/* Computes gradients of the sum over i of grads[i] . roots[i]. grads[i] may be NULL for a one-element root. Without
+ * inputs they are added to the leaves' .grad; with inputs they are stored in out[i] (new references; NULL if unused and
+ * allow_unused), and no .grad changes. Backward frees saved tensors unless retain_graph; create_graph records the
+ * backward pass itself. */
 typedef struct lm_backward_args {
   int nroots;
   lm_tensor *const *roots, *const *grads; /* grads may be NULL */
@@ -67,62 +67,61 @@ typedef struct lm_backward_args {
 } lm_backward_args;
 LM_API lm_status lm_backward(const lm_backward_args *a, lm_tensor **out);
 
-/* Hooks: fn may replace the gradient by setting *replacement (a new reference). Run on the thread
- * that called backward. ctx is released with release(ctx) when the hook or its tensor goes, also when
- * registering fails. */
+/* A hook: fn may replace the gradient by setting *replacement (a new reference). It runs on the thread that called
+ * backward. release(ctx) is called when the hook or its tensor is freed, and when registering fails. */
 typedef lm_status (*lm_hook_fn)(void *ctx, lm_tensor *grad, lm_tensor **replacement);
 typedef struct lm_hook {
   lm_hook_fn fn;
   void *ctx;
   void (*release)(void *ctx);
 } lm_hook;
-/* Before the gradient of t is passed on (or accumulated). *id serves lm_remove_hook. */
+/* Registers a hook that runs before the gradient of t is passed on or accumulated. Pass *id to lm_remove_hook. */
 LM_API lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id);
-/* After t's grad has been accumulated; t must be a leaf. `grad` is t's own grad. */
+/* Registers a hook that runs after t's .grad has been accumulated; t must be a leaf. `grad` is t's own .grad. */
 LM_API lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, int64_t *id);
 LM_API void lm_remove_hook(lm_tensor *t, int64_t id);
-/* Called inside a hook: fn runs once when the backward pass of this thread is through, after every gradient has been
- * accumulated (grad: NULL); its error is the pass's. Of passes within passes (recomputed parts of a graph) it is the
- * outermost one that counts. Where that fails, ctx is released without fn having run. LM_E_STATE outside of a pass. */
+/* Registers a callback from inside a hook: fn runs once, with grad NULL, when this thread's outermost backward pass
+ * (outside recomputed parts of a graph) has accumulated every gradient. fn's error becomes the pass's error. If the
+ * pass fails, ctx is released without fn having run. LM_E_STATE outside of a pass. */
 LM_API lm_status lm_backward_finally(lm_hook hook);
-/* From `on` to as many offs, passes over several devices run hooks and custom functions in the order of the
- * graph, the latest first, as those over one device always do; else as soon as each device comes to them. */
+/* Makes passes over several devices run hooks and custom functions in the order of the graph, the latest first, as
+ * passes over one device always do; otherwise in order of arrival. Each call with true needs one with false. */
 LM_API void lm_backward_keep_order(bool on);
-/* Inside a hook: whether the passes that run on this thread lead to this leaf. */
+/* Returns true inside a hook if a pass that runs on this thread computes this leaf's gradient. */
 LM_API bool lm_backward_reaches(const lm_tensor *leaf);
 
-/* The recorded graph, for those who show it. A node lives as long as the tensor it was found from. */
+/* A node of the recorded graph, for printing it. It lives as long as the tensor it was found from. */
 typedef struct lm_graph_node {
-  const char *name, *line; /* line: of the script, where it was noted (base/interned.h); else NULL */
+  const char *name, *line; /* line: the script's line if it was recorded (base/interned.h), else NULL */
   bool is_leaf;
   int nedge;
-  lm_dtype dtype; /* of the first result */
+  lm_dtype dtype; /* dtype, ndim and size of the first result */
   int ndim;
   const int64_t *size;
 } lm_graph_node;
-LM_API const struct lm_node *lm_graph_node_of(lm_tensor *t); /* what made t, or its own if it is a leaf; or NULL */
+LM_API const struct lm_node *lm_graph_node_of(lm_tensor *t); /* the node that made t, t's own for a leaf, or NULL */
 LM_API lm_graph_node lm_graph_describe(const struct lm_node *node);
-LM_API const struct lm_node *lm_graph_edge(const struct lm_node *node, int k); /* NULL: no gradient goes there */
+LM_API const struct lm_node *lm_graph_edge(const struct lm_node *node, int k); /* NULL: input k gets no gradient */
 
-/* Looking for NaN, per thread: while it is on, what is recorded knows the script's line (base/interned.h), and a
+/* Anomaly detection, per thread: while it is on, recorded nodes keep the script's line (base/interned.h), and a
  * backward pass fails at the first op that makes a NaN, naming it. Slow. */
 LM_API bool lm_anomaly(void);
 LM_API void lm_set_anomaly(bool on);
 
-/* What is recorded from begin to end on this thread saves nothing. When backward first needs something of it, `again`
- * (a hook without a gradient) has to make the same calls once more: with autocast as it was at begin, it runs on the
- * thread of the backward pass, whose errors its errors are. It is an error if a tensor from outside that is needed was
- * written in place in between. `where`: the script's line, for messages, copied. *out is NULL where nothing is recorded
- * or within another such part, to which all belongs. again.ctx is released when it is not needed any more. */
+/* Begins and ends a part of the graph that saves no tensors (a checkpoint) on this thread. When backward first needs a
+ * saved tensor of it, `again` (a hook without a gradient) must make the same calls once more. It runs with begin's
+ * autocast mode on the backward pass's thread, which gets its errors. Writing in place to an outside tensor that is
+ * needed is an error. `where`: the script's line for messages, copied. *out is NULL if nothing is recorded, or within
+ * another such part, which then owns all nodes. again.ctx is released when no longer needed. */
 typedef struct lm_recompute lm_recompute;
 LM_API lm_status lm_recompute_begin(lm_hook again, const char *where, lm_recompute **out);
 LM_API void lm_recompute_end(lm_recompute *r); /* r may be NULL */
-LM_API bool lm_recompute_is_active(void);      /* what runs is recorded so, for the first time or again */
+LM_API bool lm_recompute_is_active(void);      /* true while such a part is recorded, the first time or again */
 
-/* A user's function (lm.autograd.Function): after its forward ran without recording, ties outputs to
- * inputs by a node whose backward calls fn with the outputs' gradients (NULL: undefined) and wants
- * the inputs' in gin (new references, NULL: none). saved tensors are version-checked before. ctx goes
- * over to the node; it is released at once where nothing is recorded, and after an error. */
+/* Records a user's function (lm.autograd.Function) after its forward ran unrecorded: ties outputs to inputs by a node.
+ * Its backward calls fn with the outputs' gradients (NULL: undefined), and fn sets the inputs' in gin (new references,
+ * NULL: none). Saved tensors are version-checked before. The node takes over ctx; it is released at once if nothing is
+ * recorded, and after an error. */
 typedef lm_status (*lm_custom_fn)(void *ctx, int ngrad, lm_tensor *const *grad, int nin, lm_tensor **gin);
 typedef struct lm_custom {
   const char *name; /* copied */
@@ -133,8 +132,8 @@ typedef struct lm_custom {
   lm_tensor *const *in, *const *out, *const *saved;
 } lm_custom;
 LM_API lm_status lm_custom_record(const lm_custom *c);
-/* The node that lm_custom_record made, from out[0] right after; it lives at least until ctx is released. */
+/* Returns the node that lm_custom_record made, from out[0] right after; it lives at least until ctx is released. */
 LM_API struct lm_node *lm_custom_node(const lm_tensor *out);
-/* For lm_custom_fn: saved[i] of its node with the history it had: that of input `in`, or of result `out`
- * of the node itself, or none where both are -1. A new reference. */
+/* Returns in *result, for lm_custom_fn, a new reference to the node's saved[i] with its history: that of input `in`, of
+ * result `out` of the node itself, or none if both are -1. */
 LM_API lm_status lm_custom_saved(struct lm_node *node, int i, int in, int out, lm_tensor **result);

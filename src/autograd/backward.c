@@ -1,7 +1,7 @@
-/* The backward pass. A run first claims every node that the roots lead to and counts the gradients each
- * will get; then nodes whose gradients are complete are worked off, the latest recorded first, so that
- * memory goes in the order it came. Nothing recurses. Leaves may be shared by graphs of other threads, so
- * what a run knows of them is kept in a table of its own; any other node serves one run at a time. */
+/* Runs the backward pass. It claims every node that the roots lead to and counts the gradients that each will get. Then
+ * it runs nodes whose gradients are complete, the latest recorded first, so that memory is freed in reverse order of
+ * allocation. Nothing recurses. Graphs of other threads may share leaves, so a pass keeps their state in a table of its
+ * own; any other node serves one pass at a time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,7 +140,7 @@ static int by_edge(const void *a, const void *b) {
   return (m->number > n->number) - (m->number < n->number);
 }
 
-/* With inputs given, only what lies between them and the roots is worked off. */
+/* Marks the nodes between the inputs and the roots; with inputs only these run. */
 static lm_status mark_needed(lm_pass *r) {
   if (r->a->ninputs > LM_PASS_SMALL) {
     lm_pass_input *more = lm_malloc(sizeof *more * (size_t)r->a->ninputs);
@@ -167,7 +167,7 @@ static lm_status mark_needed(lm_pass *r) {
   return LM_OK;
 }
 
-/* ---- which is next */
+/* ---- the heap of ready nodes */
 
 static void push_ready(lm_pass *r, lm_node *n) {
   int i = r->nready++;
@@ -191,13 +191,13 @@ static lm_node *pop_ready(lm_pass *r) {
   return top;
 }
 
-/* ---- working them off */
+/* ---- running nodes */
 
-/* lm.grad: g is what was asked for. */
+/* Stores g in `out` for each input of lm.grad that is result `slot` of n. */
 static void capture(lm_pass *r, const lm_node *n, int slot, lm_tensor *g) {
   const lm_pass_input wanted = {{(lm_node *)n, slot}, 0};
   int k = 0;
-  for (int end = r->a->ninputs; k < end;) { /* to the first that is not before it */
+  for (int end = r->a->ninputs; k < end;) { /* binary search for the first that is not smaller */
     int middle = k + (end - k) / 2;
     if (by_edge(&r->input[middle], &wanted) < 0) {
       k = middle + 1;
@@ -233,8 +233,8 @@ done:
   return status;
 }
 
-/* Where the gradient that is about to be made for the edge shall lie: in its leaf's home, if no other is to come or
- * there already. A new reference. */
+/* Returns a new reference to the leaf's grad_buffer if the edge's next gradient may be computed in it: no other has
+ * arrived or is still to come. Else NULL. */
 static lm_tensor *grad_buffer_of(lm_pass *r, lm_edge e) {
   if (e.node->kind != LM_NODE_LEAF || r->a->create_graph || r->a->ninputs > 0) return NULL;
   if (!atomic_load_explicit(&e.node->out[0].watch->grad_buffer, memory_order_relaxed)) return NULL;
@@ -252,7 +252,7 @@ static lm_status fit(lm_pass *r, lm_edge e, lm_tensor **g) {
   return status;
 }
 
-/* Adds g to what has come for the edge, or leaves it for the node's formula to add. */
+/* Adds g to the edge's gradient so far, or keeps it for the node's formula to add. */
 static lm_status sum_up(lm_pass *r, lm_edge e, lm_tensor **sum, lm_tensor *g) {
   lm_node_out *o = &e.node->out[e.slot];
   bool is_kept = *sum && e.node->kind == LM_NODE_OP && lm_rule_table[e.node->op].arg[0].takes_more && !r->parallel &&
@@ -263,7 +263,7 @@ static lm_status sum_up(lm_pass *r, lm_edge e, lm_tensor **sum, lm_tensor *g) {
   return before ? lm_sum_gradient(sum, before, false) : LM_OK;
 }
 
-/* Hands g, which is yours and may be NULL, along the edge. `from`: the node it comes from, one of those the target
+/* Passes g along the edge and takes it over; NULL: no gradient. `from`: the node it comes from, one of those the target
  * waits for; NULL for a root. */
 static lm_status deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor *g) {
   lm_status status = LM_OK;
@@ -293,12 +293,12 @@ done:
   return status;
 }
 
-/* What comes in at each result, after hooks. */
+/* Returns in g[nout] the summed gradient of each result, after its hooks; *any: true if one is not NULL. */
 static lm_status collect(lm_pass *r, lm_node *n, lm_tensor **g, bool *any) {
   for (int s = 0; s < n->nout; s++) {
     lm_node_out *o = &n->out[s];
     if (r->parallel) NEED(lm_parallel_pass_collect(r, n, s, &o->grad));
-    if (o->more && (o->watch || r->a->ninputs > 0)) { /* which are shown the sum */
+    if (o->more && (o->watch || r->a->ninputs > 0)) { /* hooks and lm.grad need the sum */
       lm_tensor *more = o->more;
       o->more = NULL;
       NEED(lm_sum_gradient(&o->grad, more, false));
@@ -316,8 +316,8 @@ static lm_status collect(lm_pass *r, lm_node *n, lm_tensor **g, bool *any) {
   return LM_OK;
 }
 
-/* What the node's one input gets, if that is requested, is added to what it has, where that is possible without a
- * tensor of all of it. */
+/* Adds the gradient of a select, narrow or slice to its part of the input's gradient, without a tensor of the input's
+ * full size; *added: false if not possible. */
 static lm_status add_part(lm_pass *r, lm_node *n, const lm_grad_request *grad_request, lm_tensor *g, bool *added) {
   *added = false;
   bool is_part = n->kind == LM_NODE_OP && (n->op == LM_OP_select || n->op == LM_OP_narrow || n->op == LM_OP_slice);
@@ -328,7 +328,7 @@ static lm_status add_part(lm_pass *r, lm_node *n, const lm_grad_request *grad_re
   return lm_sum_part_gradient(n, sum, g, added);
 }
 
-/* Traced under the line that the node was recorded at. */
+/* Computes a node's gradients, traced under the script's line that the node was recorded at. */
 static lm_status traced_gradients(lm_pass *r, lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request,
                                   lm_tensor **gin) {
   lm_span span;
@@ -374,7 +374,7 @@ lm_status lm_pass_step(lm_pass *r, lm_node *n) {
     else if (status != LM_OK)
       status = lm_anomaly_words(n, status);
     if (status != LM_OK) goto done;
-    for (int s = 0; s < n->nout; s++) { /* before they are handed on: what nobody else holds may be written to */
+    for (int s = 0; s < n->nout; s++) { /* first, so that the receiver may write in place */
       lm_release(g[s]);
       lm_release(n->out[s].more);
       g[s] = n->out[s].more = NULL;
@@ -396,9 +396,9 @@ done:
   return status;
 }
 
-/* ---- parts that make up all of a tensor */
+/* ---- parts that together cover a tensor */
 
-/* The node takes [*from, *to) of its input in dim *dim. */
+/* Returns true if the node selects [*from, *to) of its input in dim *dim, counted from 0. */
 static bool takes_range(const lm_node *n, int *dim, int64_t *from, int64_t *to) {
   if (n->kind != LM_NODE_OP || (n->op != LM_OP_select && n->op != LM_OP_narrow) || !n->edge[0].node) return false;
   const lm_select_args *select = n->payload;
@@ -412,7 +412,7 @@ static bool takes_range(const lm_node *n, int *dim, int64_t *from, int64_t *to) 
   return true;
 }
 
-/* Takes the parts before `last` from those that are ready: part[*n], the last first. None where some is missing. */
+/* Takes the parts before `last` from the ready nodes: part[*n], the last first. *n = 0 if a part is missing. */
 static void take_parts(lm_pass *r, lm_node *last, lm_node **part, int *n, int *dim) {
   int64_t from, to;
   *n = 0;
@@ -435,8 +435,8 @@ static void take_parts(lm_pass *r, lm_node *last, lm_node **part, int *n, int *d
   *n = 0;
 }
 
-/* What chunk, split and unbind took apart gets one cat of the parts' gradients. *done: false, and nothing was done,
- * where n is not the last of such parts. */
+/* Concatenates the gradients of the parts that chunk, split or unbind made. *done: false, and nothing was done, if n is
+ * not the last of such parts. */
 static lm_status step_parts(lm_pass *r, lm_node *node, bool *done) {
   lm_status status = LM_OK;
   lm_node *part[LM_PASS_SMALL];
@@ -469,7 +469,7 @@ static lm_status step(lm_pass *r, lm_node *n) {
   return done ? LM_OK : lm_pass_step(r, n);
 }
 
-/* ---- the whole */
+/* ---- the pass */
 
 static lm_status root_gradient(const lm_pass *r, int i, lm_tensor **out) {
   const lm_tensor *root = r->a->roots[i];
@@ -549,7 +549,7 @@ done:
   return status;
 }
 
-/* ---- what hooks ask of the pass that runs them */
+/* ---- calls by hooks of the running pass */
 
 lm_status lm_backward_finally(lm_hook hook) {
   lm_status status = LM_OK;

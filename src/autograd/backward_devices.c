@@ -1,19 +1,19 @@
-/* A backward pass over several devices: a thread for each of them.
+/* Runs a backward pass over several devices, with a thread for each.
  *
- * The nodes of a device are its lane. The calling thread works off the lane of the first root's device, and all nodes
- * that run a user's function; threads that are kept for it work off the others. A lane is worked off strictly from its
- * latest node to its first, waiting where a gradient is still to come. The latest node of all that are left has
- * everything it needs, so somebody always continues; and each lane does the same in every run.
+ * Each device has a queue of its nodes. The calling thread runs the queue of the first root's device and all nodes with
+ * a user's function; worker threads run the other queues. A queue runs strictly from its latest node to its first, and
+ * waits while a gradient is still to come. The latest node of all that are left has every gradient it needs, so one
+ * queue can always continue; and each queue runs in the same order every time.
  *
- * A lane adds to the sums of its own nodes and leaves. What it has for those of another is added up apart and joined by
- * the order of lanes once all is there: sums have the same bits in every run.
+ * A queue adds to the sums of its own nodes and leaves. Its gradients for other queues are summed apart and joined in
+ * the order of queues once all have arrived, so sums have the same bits in every run.
  *
- * Hooks run on the calling thread, whose Lua state or reducer they belong to: a lane that meets some sends the node
- * there, and waits; or a leaf, and continues.
+ * Hooks run on the calling thread, whose Lua state or reducer they belong to. A queue that meets some sends the node
+ * there and waits, or sends a leaf and continues.
  *
- * Where hooks and functions may talk to other ranks (lm_backward_keep_order), their order must not depend on which lane
- * is quicker. They run by the numbers of their nodes, the largest first, as they would on one thread: once all lanes
- * are past whatever could come before. A leaf's number is the smallest of those its gradients came from. */
+ * Hooks and functions that communicate with other ranks (lm_backward_keep_order) must not run in an order that depends
+ * on the speed of queues. They run by the numbers of their nodes, the largest first, as on one thread, once all queues
+ * are past any earlier node. A leaf's number is the smallest among the nodes that its gradients came from. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -28,15 +28,15 @@
 
 enum { MAX_DEVICE_QUEUES = 64 };
 
-typedef struct part { /* a gradient left by another lane */
+typedef struct part { /* a gradient that another queue has left */
   lm_edge to;         /* borrowed */
   int device_queue;
   lm_tensor *sum;
   struct part *next;
 } part;
 
-typedef struct main_thread_request { /* what a lane asks the calling thread to do */
-  lm_node *node;                     /* the queue waits, and has the request on its stack; or: */
+typedef struct main_thread_request { /* a node or leaf that the calling thread must run */
+  lm_node *node;                     /* its queue waits, and has the request on its stack; or: */
   lm_leaf_state *leaf;
   uint64_t number;
   int device_queue;
@@ -47,24 +47,24 @@ typedef struct main_thread_request { /* what a lane asks the calling thread to d
 
 typedef struct device_queue {
   lm_device device;
-  lm_node **node; /* the latest first */
-  int n, next;    /* next: the one that runs, or is to */
+  lm_node **node; /* the nodes, latest first */
+  int n, next;    /* next: index of the node that runs, or runs next */
   lm_stream *stream;
-  struct worker *worker; /* NULL: the calling thread's */
-  pthread_cond_t wake;   /* its next node may be ready, its request be done, or the pass have failed */
+  struct worker *worker; /* NULL: run by the calling thread */
+  pthread_cond_t wake;   /* signaled if its next node may be ready, its request done, or the pass failed */
 } device_queue;
 
 typedef struct lm_parallel_pass {
   lm_pass *run;
   pthread_t caller;
   lm_dtype default_dtype;
-  int threads;          /* of each device's kernels; 0: as they are */
-  pthread_mutex_t lock; /* over all that follows, and over waits_for of the pass's nodes and leaves */
+  int threads;          /* limit for each queue's CPU kernels; 0: unchanged */
+  pthread_mutex_t lock; /* guards all fields below, and waits_for of the pass's nodes and leaves */
   part *parts;
-  main_thread_request *main_thread_requests; /* the next first */
+  main_thread_request *main_thread_requests; /* sorted, next first */
   bool ordered;
-  bool main_thread_waits; /* for other lanes to get further */
-  int busy;               /* lanes of other threads that are not through */
+  bool main_thread_waits; /* true while it waits for progress of other queues */
+  int busy;               /* number of worker queues still running */
   lm_saved_error failed;
   int ndevice_queues;
   device_queue device_queue[MAX_DEVICE_QUEUES];
@@ -80,7 +80,7 @@ static void fail_locked(lm_parallel_pass *t, lm_status status) {
   for (int i = 0; i < t->ndevice_queues; i++) pthread_cond_broadcast(&t->device_queue[i].wake);
 }
 
-/* ---- gradients between lanes */
+/* ---- gradients between queues */
 
 static int queue_of(const lm_parallel_pass *t, lm_device device) {
   for (int i = 0; i < t->ndevice_queues; i++) {
@@ -159,7 +159,7 @@ bool lm_parallel_pass_leaf_is_free(lm_pass *r, const lm_leaf_state *l) {
 
 /* ---- requests to the main thread */
 
-/* Of one node's leaves the one that was made first: as a rule in the order of the node's edges. */
+/* Orders requests by descending node number; leaves of one node by creation, usually the order of its edges. */
 static bool comes_before(const main_thread_request *a, const main_thread_request *b) {
   if (a->number != b->number) return a->number > b->number;
   return a->leaf && b->leaf && a->leaf->node->number < b->leaf->node->number;
@@ -173,7 +173,7 @@ static void put_locked(lm_parallel_pass *t, main_thread_request *e) {
   pthread_cond_signal(&t->device_queue[0].wake);
 }
 
-/* The lane waits until it is done. */
+/* Makes the calling thread run n, and waits until that is done. */
 static lm_status send(lm_parallel_pass *t, int device_queue, lm_node *n) {
   main_thread_request e = {.node = n, .number = n->number, .device_queue = device_queue};
   pthread_mutex_lock(&t->lock);
@@ -217,7 +217,7 @@ lm_status lm_parallel_pass_finish_leaf(lm_pass *r, lm_leaf_state *l) {
   return LM_OK;
 }
 
-/* Somebody else's code runs with it. */
+/* Returns true if running the node calls user code. */
 static bool runs_hooks(const lm_node *n) {
   bool any = n->kind == LM_NODE_CUSTOM || n->recompute;
   for (int s = 0; s < n->nout && !any; s++) any = lm_watch_has_hooks(n->out[s].watch);
@@ -228,7 +228,7 @@ static lm_status step(lm_parallel_pass *t, int k, lm_node *n) {
   return k > 0 && runs_hooks(n) ? send(t, k, n) : lm_pass_step(t->run, n);
 }
 
-/* Nothing of this number or a larger one is left in any lane but `own`. */
+/* Returns true if, when order is kept, no queue except `own` has a node left with this number or a larger one. */
 static bool is_next_locked(const lm_parallel_pass *t, uint64_t number, int own) {
   for (int k = 0; k < t->ndevice_queues && t->ordered; k++) {
     const device_queue *l = &t->device_queue[k];
@@ -237,9 +237,9 @@ static bool is_next_locked(const lm_parallel_pass *t, uint64_t number, int own) 
   return true;
 }
 
-/* ---- a lane's work */
+/* ---- running a queue */
 
-/* With the lock held: the lane's next node, if its gradients are there. */
+/* Returns the queue's next node if its gradients are complete, else NULL. Requires the lock. */
 static lm_node *next_locked(device_queue *l) {
   lm_node *n = l->next < l->n ? l->node[l->next] : NULL;
   return n && n->waits_for == 0 ? n : NULL;
@@ -260,7 +260,7 @@ static void run_device_queue(lm_parallel_pass *t, int k) {
   lm_set_default_dtype(t->default_dtype);
   lm_set_thread_limit(t->threads);
   for (int i = 0; i < t->ndevice_queues; i++)
-    lm_stream_set_current(t->device_queue[i].stream); /* a lane copies to others, too */
+    lm_stream_set_current(t->device_queue[i].stream); /* a queue copies to other devices, too */
   pthread_mutex_lock(&t->lock);
   while (t->failed.status == LM_OK && l->next < l->n) {
     lm_node *n = next_locked(l);
@@ -299,17 +299,17 @@ static void run_main_thread(lm_parallel_pass *t) {
   lm_set_thread_limit(limit);
 }
 
-/* ---- the threads. They wait for the next pass, and end with the process. A pass within another's hook, or of another
- * Lua state, gets others. */
+/* ---- worker threads wait for the next pass, and end with the process; a pass within another's hook, or of another Lua
+ * state, uses other workers */
 
 typedef struct worker {
   pthread_cond_t wake, done;
   lm_parallel_pass *parallel; /* NULL: idle */
   int device_queue;
-  struct worker *next; /* of those that are idle */
+  struct worker *next; /* next idle worker */
 } worker;
 
-static pthread_mutex_t workers_lock = PTHREAD_MUTEX_INITIALIZER; /* over all hands */
+static pthread_mutex_t workers_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all workers */
 static worker *idle;
 
 static void *worker_main(void *arg) {
@@ -394,9 +394,9 @@ static void wait_for_workers(lm_parallel_pass *t) {
   pthread_mutex_unlock(&workers_lock);
 }
 
-/* ---- lanes */
+/* ---- queues */
 
-/* An index into lanes for each node; nodes that are not needed come behind the last. */
+/* Assigns a queue index to each node; nodes that are not needed get MAX_DEVICE_QUEUES. */
 static void assign(lm_parallel_pass *t) {
   lm_pass *r = t->run;
   t->ndevice_queues = 1;
@@ -465,7 +465,7 @@ bool lm_backward_run_parallel(lm_pass *r, lm_status *status) {
   wait_for_workers(t);
   r->parallel = NULL;
 
-  for (main_thread_request *e = t->main_thread_requests, *next; e; e = next) { /* leaves that it did not come to */
+  for (main_thread_request *e = t->main_thread_requests, *next; e; e = next) { /* leaves not finished after an error */
     next = e->next;
     lm_free(e);
   }

@@ -1,66 +1,66 @@
-/* A backward pass while it runs: what backward.c, which works it off, and backward_devices.c, which spreads it over
- * threads, share. */
+/* Declares the state of a running backward pass, shared by backward.c, which runs its nodes, and backward_devices.c,
+ * which spreads them over threads. */
 #pragma once
 
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 
-enum { LM_PASS_SMALL = 32 }; /* sizes below it need no allocation */
+enum { LM_PASS_SMALL = 32 }; /* up to this size lists need no allocation */
 
 typedef struct lm_leaf_state {
-  lm_node *node; /* NULL: a free place */
+  lm_node *node; /* NULL: a free slot */
   lm_tensor *grad;
   int32_t waits_for;
   bool needed;
-  uint64_t last; /* backward_devices.c: the smallest number of the nodes it has come from */
+  uint64_t last; /* backward_devices.c: the smallest number of the nodes whose gradients have arrived */
 } lm_leaf_state;
 
-typedef struct lm_pass_input { /* what lm.grad is asked for */
+typedef struct lm_pass_input { /* an input of lm.grad */
   lm_edge edge;
-  int number; /* among the inputs */
+  int number; /* index among the inputs, from 0 */
 } lm_pass_input;
 
 struct lm_finally;
 struct lm_parallel_pass;
 
 typedef struct lm_pass {
-  struct lm_pass *outer; /* a hook of it has called for this one */
+  struct lm_pass *outer; /* pass whose hook called this one; NULL: none */
   struct lm_finally *finally, **last_finally;
   const lm_backward_args *a;
   lm_tensor **out;
-  const char *name;                  /* for messages: backward or grad */
-  bool anomaly;                      /* look for NaN */
-  bool several_devices;              /* the nodes are on */
-  struct lm_parallel_pass *parallel; /* the threads that share the pass; NULL: this thread alone */
-  int nedges;                        /* retained, of the roots, then of the inputs */
+  const char *name;                  /* for messages: "backward" or "grad" */
+  bool anomaly;                      /* true if gradients are checked for NaN */
+  bool several_devices;              /* true if the nodes are on several devices */
+  struct lm_parallel_pass *parallel; /* the threads that share the pass; NULL: this thread only */
+  int nedges;                        /* edges of the roots, then of the inputs; retained */
   lm_edge *edge, edge_small[LM_PASS_SMALL];
-  lm_pass_input *input, input_small[LM_PASS_SMALL]; /* by their edges */
+  lm_pass_input *input, input_small[LM_PASS_SMALL]; /* sorted by edge */
   int nnodes;
   size_t capacity;
-  lm_node **node, *node_small[LM_PASS_SMALL]; /* claimed */
+  lm_node **node, *node_small[LM_PASS_SMALL]; /* the claimed nodes */
   int nready;
-  lm_node **ready, *ready_small[LM_PASS_SMALL];   /* a heap, the largest number first */
-  int nleaves, leaf_capacity;                     /* a power of 2 */
+  lm_node **ready, *ready_small[LM_PASS_SMALL];   /* a heap, largest number first */
+  int nleaves, leaf_capacity;                     /* leaf_capacity: a power of 2 */
   lm_leaf_state *leaf, leaf_small[LM_PASS_SMALL]; /* open addressing by the node's address */
 } lm_pass;
 
-/* backward.c. Works off a node whose gradients are there, and adds up a leaf's. */
+/* backward.c. Computes the input gradients of a node whose own are complete, and accumulates a leaf's. */
 lm_status lm_pass_step(lm_pass *r, lm_node *n);
 lm_status lm_pass_finish_leaf(lm_pass *r, lm_leaf_state *l);
 
-/* backward_devices.c. Works off all nodes, each device's on a thread of its own; the roots have their gradients. False
- * where the pass has to do without: nothing was begun. */
+/* backward_devices.c. Runs all nodes, each device's on its own thread; the roots' gradients must be set. Returns false,
+ * with nothing begun, if the pass must run on one thread. */
 bool lm_backward_run_parallel(lm_pass *r, lm_status *status);
 
-/* For the engine while r->team is there. `device_queue`: of the node that is being worked off.
- * Where a gradient for the edge's target is added: *sum may be replaced by another place. */
+/* For backward.c while r->parallel is set. Returns in *sum the slot that a gradient for e's target is added to;
+ * unchanged if the target is in the same queue. `device_queue`: the queue of the running node. */
 lm_status lm_parallel_pass_sum_slot(lm_pass *r, int device_queue, lm_edge e, lm_tensor ***sum);
-/* Notes that `from`, one of those the target waits for, has come; `leaf` is the target's state, if it is one. True: it
- * was the last. */
+/* Notes that the gradient from node `from` has arrived at the target; `leaf`: the target's state if it is a leaf.
+ * Returns true for the last awaited one. */
 bool lm_parallel_pass_arrived(lm_pass *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf);
-/* Adds what other lanes have left for result `slot` of n to *sum. */
+/* Adds the gradients that other queues have left for result `slot` of n to *sum. */
 lm_status lm_parallel_pass_collect(lm_pass *r, const lm_node *n, int slot, lm_tensor **sum);
-/* lm_pass_finish_leaf, where and when its hooks may run. */
+/* Calls lm_pass_finish_leaf, on the calling thread and in order if hooks require it. */
 lm_status lm_parallel_pass_finish_leaf(lm_pass *r, lm_leaf_state *l);
-/* Nobody but the caller has anything for the leaf, and nothing has come yet. */
+/* Returns true if only the caller's gradient is still to come for the leaf, and none has arrived. */
 bool lm_parallel_pass_leaf_is_free(lm_pass *r, const lm_leaf_state *l);

@@ -1,15 +1,15 @@
-/* Calling an op after autocast (autocast.c): what it needs and its other forms, then the op itself, recorded where its
- * inputs want gradients (record_graph.c). */
+/* Calls an op after autocast (autocast.c): checks its preconditions, runs it as other ops if its entry says so, else
+ * runs it, recorded if an input requires grad (record_graph.c). */
 #include "autograd/composite.h"
 #include "autograd/record_graph.h"
 #include "op/trace.h"
 
-/* What other ops complain about is put under the name the user called. */
+/* Prefixes an error of an inner op with the name of the op that the user called. */
 static lm_status under_name(lm_op_id id, lm_status status) {
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, lm_ops[id].name);
 }
 
-/* What comes before the op itself: what it needs, and whether the call is one of other ops, which are run then. */
+/* Checks an op's preconditions; runs the entry's other form for these arguments, if any, and sets *taken then. */
 static lm_status precheck(lm_op_id id, const void *args, bool in_place, bool *taken, lm_tensor **out) {
   const lm_composition *c = &lm_compositions[id];
   lm_status status = c->needs ? c->needs(args) : LM_OK;
@@ -44,7 +44,7 @@ done:
   return status;
 }
 
-/* An op that is made of others is traced around them. */
+/* Traces a composite as a span around its ops. */
 lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
   lm_span span;
   if (!lm_ops_are_traced() || lm_ops[id].kind != LM_COMP) return call_as_is(id, args, out);

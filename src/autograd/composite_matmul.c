@@ -1,4 +1,4 @@
-/* matmul, of operands with any numbers of dims. */
+/* Computes matmul of operands with any number of dims by mm or bmm. */
 #include "autograd/composite.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static lm_status bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t 
                  (long long)n, (long long)m, lm_shape_of(x), lm_shape_of(other));
 }
 
-/* x [..., n, k], other [k, m]: one product over all rows of x. */
+/* Multiplies x [..., n, k] by other [k, m] in one product over all rows of x. */
 static lm_tensor *folded(lm_expr *e, lm_tensor *x, lm_tensor *other) {
   lm_ints size = lm_f_size_of(NULL, x), rows = {2, {1, x->size[x->ndim - 1]}};
   for (int d = 0; d < x->ndim - 1; d++) rows.v[0] *= x->size[d];
@@ -20,7 +20,7 @@ static lm_tensor *folded(lm_expr *e, lm_tensor *x, lm_tensor *other) {
   return lm_e_reshape(e, lm_e_mm(e, x->ndim == 2 ? x : lm_e_reshape(e, x, rows), other), size);
 }
 
-/* t [..., n, k] with its leading dims broadcast to `batch`, as [b, n, k]. */
+/* Broadcasts the leading dims of t [..., n, k] to `batch`; returns [b, n, k]. */
 static lm_tensor *batched(lm_expr *e, lm_tensor *t, int nbatch, const int64_t *batch) {
   lm_ints wide = {.n = nbatch + 2}, flat = {3, {1, t->size[t->ndim - 2], t->size[t->ndim - 1]}};
   for (int d = 0; d < nbatch; d++) {
@@ -66,7 +66,7 @@ lm_status lm_composite_matmul(const lm_matmul_args *a, lm_tensor **out) {
   }
   TRY(e->status);
   if (a->x->ndim > 1 && a->other->ndim > 1) return lm_expr_finish(e, result, out);
-  for (int d = 0; d < result->ndim; d++) { /* the row's or column's dim goes */
+  for (int d = 0; d < result->ndim; d++) { /* drop the dim of an unsqueezed row or column */
     bool added = (a->x->ndim == 1 && d == result->ndim - 2) || (a->other->ndim == 1 && d == result->ndim - 1);
     if (!added) size.v[size.n++] = result->size[d];
   }

@@ -1,11 +1,11 @@
-/* max_unpool2d. */
+/* Computes max_unpool2d as a scatter into zeros. */
 #include "autograd/composite.h"
 
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
 #include "base/message.h"
 
-/* H and W of the result: of the smallest image that is pooled to t, or what output_size says. */
+/* Returns H and W of the result: output_size if given, else the smallest image that is pooled to x's size. */
 static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
   const lm_tensor *t = a->x;
   bool is_image = t->ndim == 3 || t->ndim == 4;

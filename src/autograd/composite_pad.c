@@ -1,18 +1,18 @@
-/* pad, by a number or by the input mirrored or repeated. */
+/* Pads with a value, or with mirrored, replicated or circular entries of the input. */
 #include "autograd/composite.h"
 
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
 #include "op/check.h"
 
-enum { MIN_LARGE = 1 << 18, MIN_LONG = 1536 }; /* elements: of a tensor, of its rows */
+enum { MIN_LARGE = 1 << 18, MIN_LONG = 1536 }; /* elements of a tensor, and of its rows */
 
-/* Which entry of a dim of n lies at each place from -before to n + after - 1; both count from 0. */
+/* Returns the source index for each position from -before to n + after - 1 in a dim of size n; both count from 0. */
 static lm_tensor *entries(lm_expr *e, int64_t n, int64_t before, int64_t after, int mode, lm_device device) {
   lm_tensor *position = lm_e_arange(e, (double)-before, (double)(n + after), 1, LM_I64, device);
   lm_tensor *last = lm_e_number(e, (double)(n - 1));
   if (mode == LM_PAD_REPLICATE) return lm_e_clamp(e, position, lm_e_number(e, 0), last);
-  if (mode == LM_PAD_CIRCULAR) { /* what is cut off is cut off first */
+  if (mode == LM_PAD_CIRCULAR) { /* negative padding crops first; the rest repeats */
     lm_tensor *cut = lm_e_number(e, (double)(before < 0 ? -before : 0));
     lm_tensor *left = lm_e_number(e, (double)lm_pad_left(n, before, after));
     return lm_e_add(e, lm_e_remainder(e, lm_e_sub(e, position, cut, 1), left), cut, 1);
@@ -25,7 +25,7 @@ static lm_tensor *fill(lm_expr *e, lm_tensor *t, lm_tensor *value) {
   return value ? lm_e_fill_(e, t, value) : lm_e_zero_(e, t);
 }
 
-/* Fills all sides of y. */
+/* Fills y's borders. */
 static void fill_sides(lm_expr *e, lm_tensor *y, const lm_pad_args *a) {
   for (int i = 0; i < a->pad.n && y; i++) {
     int d = a->x->ndim - 1 - i / 2;
@@ -34,7 +34,7 @@ static void fill_sides(lm_expr *e, lm_tensor *y, const lm_pad_args *a) {
   }
 }
 
-/* The value around x, then x, or what is left of it. */
+/* Pads x with the value; negative padding crops x. */
 static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   lm_tensor *t = a->x;
   lm_ints size = lm_f_size_of(NULL, t);
@@ -53,7 +53,7 @@ static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   bool interleaved = lm_is_channels_last(a->x) && !lm_is_contiguous(a->x);
   lm_tensor *y = lm_e_empty(e, size, a->x->dtype, a->x->device, interleaved ? LM_CHANNELS_LAST : LM_CONTIGUOUS);
   const bool large = y && LM_DEVICE_KIND(y->device) == LM_CPU && t && t->numel > lm_max(MIN_LARGE, y->numel / 2);
-  const bool columns = a->pad.v[0] > 0 || a->pad.v[1] > 0; /* of short rows they take as long as all of y */
+  const bool columns = a->pad.v[0] > 0 || a->pad.v[1] > 0; /* short rows: as slow as filling y */
   const bool sides = large && (!columns || y->size[y->ndim - 1] > MIN_LONG);
   lm_tensor *inner = sides ? y : fill(e, y, a->value);
   if (sides) fill_sides(e, y, a);
@@ -66,11 +66,11 @@ static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   return y;
 }
 
-/* Which entry of the padded dims as one, of the sizes `size`, lies at each place; from 1. */
+/* Returns the source index for each position of the flattened padded dims; size: sizes before padding; from 1. */
 static lm_tensor *plane_indices(lm_expr *e, const lm_ints *size, const lm_ints *pad, int mode, lm_device device) {
   lm_tensor *indices = lm_e_arange(e, 1, 2, 1, LM_I64, device);
   int64_t step = 1;
-  for (int i = 0; i < pad->n; i += 2) { /* indices: [what is done], the last dim innermost */
+  for (int i = 0; i < pad->n; i += 2) { /* indices: flattened over the dims done so far, the last dim innermost */
     int d = size->n - 1 - i / 2;
     lm_tensor *from = entries(e, size->v[d], pad->v[i], pad->v[i + 1], mode, device);
     from = lm_e_unsqueeze(e, lm_e_mul(e, from, lm_e_number(e, (double)step)), 1);
@@ -80,7 +80,7 @@ static lm_tensor *plane_indices(lm_expr *e, const lm_ints *size, const lm_ints *
   return indices;
 }
 
-/* size with its last `dims` as one. */
+/* Returns size with its last `dims` flattened into one. */
 static lm_ints as_planes(lm_ints size, int dims) {
   int64_t plane = 1;
   for (int d = size.n - dims; d < size.n; d++) plane *= size.v[d];
@@ -89,7 +89,7 @@ static lm_ints as_planes(lm_ints size, int dims) {
   return size;
 }
 
-/* One gather of the padded dims as one, for tensors of several such planes. */
+/* Gathers once over the flattened padded dims, for tensors of several such planes. */
 static lm_tensor *pad_planes(lm_expr *e, const lm_pad_args *a) {
   lm_ints size = lm_f_size_of(NULL, a->x), flat = as_planes(size, a->pad.n / 2), pad = lm_ints_of(&a->pad);
   lm_tensor *indices = plane_indices(e, &size, &pad, a->mode, a->x->device);

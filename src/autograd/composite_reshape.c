@@ -1,11 +1,11 @@
-/* Shapes: reshape, flatten, contiguous, stack, sum_to_size. */
+/* Computes reshape, flatten, contiguous, stack and sum_to_size by other ops. */
 #include "autograd/composite.h"
 
 #include "autograd/expr.h"
 #include "base/mem.h"
 #include "base/message.h"
 
-/* The sizes asked for, -1 replaced by what is left. */
+/* Returns the requested sizes with -1 replaced by the size that matches x's number of elements. */
 static lm_status resolve(const lm_tensor *x, const lm_ints *asked, lm_ints *out) {
   int64_t known = 1;
   int open = -1;
@@ -32,7 +32,7 @@ lm_status lm_composite_reshape(const lm_reshape_args *a, lm_tensor **out) {
   lm_view_args view_args = {.x = a->x};
   TRY(resolve(a->x, &a->size, &view_args.size));
   status = lm_call(LM_OP_view, &view_args, out);
-  if (status == LM_E_SHAPE) { /* the strides do not allow it */
+  if (status == LM_E_SHAPE) { /* no view is possible with x's strides */
     lm_expr whole, *e = &whole;
     lm_expr_begin(e);
     return lm_expr_finish(e, lm_e_view(e, lm_e_clone(e, a->x, LM_CONTIGUOUS), view_args.size), out);
@@ -119,12 +119,12 @@ lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out
     *out = lm_retain(a->x);
     return LM_OK;
   }
-  bool adds = false; /* or all sums are of one element, as for the bias of a batch of one */
+  bool adds = false; /* false if each sum has one element, as for the bias of a batch of one */
   for (int i = 0; i < dims.n; i++) adds = adds || x->size[dims.v[i]] != 1;
   lm_expr whole, *e = &whole;
   lm_expr_begin(e);
   if (!adds) return lm_expr_finish(e, lm_e_reshape(e, a->x, a->size), out);
-  bool keepdim = dims.n > more; /* else no view is needed, which would hold on to its base */
+  bool keepdim = dims.n > more; /* else no reshape: a view would keep its base alive */
   lm_tensor *summed = lm_e_sum(e, a->x, dims, keepdim, LM_NO_DTYPE);
   return lm_expr_finish(e, more > 0 && keepdim ? lm_e_reshape(e, summed, a->size) : summed, out);
 }

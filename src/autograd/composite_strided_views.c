@@ -1,5 +1,5 @@
-/* Views whose strides ops on dims do not give: diagonal, unfold, as_strided. Their gradient is the place that they have
- * within x, as that of a view whose base was written (view_and_inplace.c). */
+/* Makes views whose strides no op on dims can make: diagonal, unfold, as_strided. Their gradient uses the view's
+ * geometry within x, as for a view whose base was written (view_and_inplace.c). */
 #include <string.h>
 
 #include "autograd/composite.h"
@@ -7,10 +7,10 @@
 #include "base/message.h"
 #include "op/check.h"
 
-/* What `fill` makes of x's sizes and of strides; `geometry` has these as its base. */
+/* Computes a view's sizes, strides and offset; *geometry has x's sizes and strides as its base. */
 typedef lm_status (*geometry_fn)(const void *args, lm_view_geometry *geometry);
 
-/* The view of x that fill says, and in its gradient the same for an x that is contiguous, wherever x's elements lie. */
+/* Returns the view of x that `fill` computes; its gradient uses the same view of a contiguous x. */
 static lm_status seen(lm_tensor *x, geometry_fn fill, const void *args, lm_tensor **out) {
   lm_view_geometry memory = {.base_ndim = x->ndim}, geometry;
   memcpy(memory.base_size, x->size, sizeof x->size);
@@ -30,7 +30,7 @@ static lm_status diagonal_geometry(const void *args, lm_view_geometry *p) {
   NEED(lm_dim("diagonal", a->dim1, p->base_ndim, &d));
   NEED(lm_dim("diagonal", a->dim2, p->base_ndim, &e));
   if (d == e) return lm_fail(LM_E_ARG, "diagonal: dim1 and dim2 must differ, got dim %d for both", d + 1);
-  /* entries left of the diagonal's first in dim e, above it in dim d */
+  /* entries before the diagonal's first in dim e, and in dim d */
   int64_t across = a->offset > 0 ? a->offset : 0;
   int64_t down = a->offset == INT64_MIN ? INT64_MAX : a->offset < 0 ? -a->offset : 0;
   int64_t wide = p->base_size[e] - across, high = p->base_size[d] - down, n = wide < high ? wide : high;

@@ -1,10 +1,10 @@
-/* A user's function as a node. */
+/* Records a user's function (lm.autograd.Function) as a node. */
 #include <string.h>
 
 #include "autograd/record_graph.h"
 #include "base/message.h"
 
-/* Outputs must be tensors nobody has recorded; a view made by the function itself is one. */
+/* Fails unless output i is a new, unrecorded tensor; a view that the function made within no_grad is one. */
 static lm_status check_output(const lm_custom *c, int i) {
   const lm_tensor *t = c->out[i];
   for (int k = 0; k < c->nin; k++) {

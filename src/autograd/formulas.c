@@ -12,7 +12,7 @@ static lm_ints size_of(const lm_tensor *t) { return lm_f_size_of(NULL, t); }
 
 static int normal_dim(int64_t dim, int ndim) { return (int)(dim < 0 ? dim + ndim : dim); }
 
-/* size with 1 at the reduced dims; all of them where none are given. */
+/* Returns size with 1 at the reduced dims; at all dims if `dims` is empty. */
 static lm_ints kept_size(lm_ints dims, lm_ints size) {
   lm_ints kept = size;
   for (int d = 0; d < size.n && dims.n <= 0; d++) kept.v[d] = 1;
@@ -66,7 +66,7 @@ bool lm_f_has_class_rows(lm_expr *e, const lm_tensor *x, const lm_tensor *target
   bool rows = lm_dtype_is_float(x->dtype) && lm_dtype_is_int(target->dtype) && target->ndim == x->ndim - 1;
   if (!rows || x->ndim <= 2) return rows;
   for (int d = 0; d < target->ndim; d++) {
-    int at = d ? d + 1 : 0, next = d + 2; /* x's dims but the classes */
+    int at = d ? d + 1 : 0, next = d + 2; /* x's dims except the class dim */
     rows = rows && x->size[at] == target->size[d] &&
            (next >= x->ndim || x->size[at] <= 1 || x->stride[at] == x->stride[next] * x->size[next]);
   }
@@ -191,7 +191,7 @@ lm_tensor *lm_f_product_of_others(lm_expr *e, lm_tensor *t) {
   return lm_e_mul(e, before, behind);
 }
 
-/* Where no element is 0 that is the product divided by it, else the product of those before and of those behind. */
+/* Divides the product by each element if none is 0; else multiplies the products of elements before and after it. */
 lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim) {
   if (!g) return NULL;
   lm_ints size = size_of(x), lines = {0}, permuted = {0}, kept = kept_size(dims, size);
@@ -203,7 +203,7 @@ lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
   bool reduced[LM_MAX_DIMS] = {false};
   int64_t n = 1;
   for (int i = 0; i < dims.n && size.n > 0; i++) reduced[normal_dim(dims.v[i], size.n)] = true;
-  for (int pass = 0; pass < 2; pass++) { /* those that stay, then those that go */
+  for (int pass = 0; pass < 2; pass++) { /* kept dims, then reduced dims */
     for (int d = 0; d < size.n; d++) {
       if ((dims.n <= 0 || reduced[d]) != (pass == 1)) continue;
       order.v[order.n++] = d;
@@ -232,7 +232,7 @@ lm_tensor *lm_f_rows(lm_expr *e, lm_tensor *g) {
 lm_tensor *lm_f_cat_grad(lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at, lm_before *before) {
   if (!g) return NULL;
   const lm_ints *own = &sizes[at];
-  if (own->n == 1 && own->v[0] == 0 && g->ndim != 1) return NULL; /* the empty tensor cat ignores */
+  if (own->n == 1 && own->v[0] == 0 && g->ndim != 1) return NULL; /* an empty tensor, which cat ignores */
   int d = normal_dim(dim == LM_NO_DIM ? 0 : dim, g->ndim);
   for (; before->n < at; before->n++) {
     if (sizes[before->n].n == g->ndim) before->size += sizes[before->n].v[d];
@@ -267,7 +267,7 @@ static lm_tensor *flat_plane(lm_expr *e, lm_tensor *g) {
   return lm_e_reshape(e, g, size);
 }
 
-/* The positions along an axis of windows at `at`, from 0, as [..., n] of t's last dims. */
+/* Returns positions along an axis, from 0, of element `at` of each window, as [..., n] in t's last dims. */
 static lm_tensor *window_positions(lm_expr *e, lm_tensor *at, int64_t n, int64_t stride, int64_t padding,
                                    int64_t dilation) {
   lm_tensor *first =
@@ -275,7 +275,7 @@ static lm_tensor *window_positions(lm_expr *e, lm_tensor *at, int64_t n, int64_t
   return lm_e_add(e, first, at, (double)dilation);
 }
 
-/* Computes the number of max pooling's windows down and across, and their strides; false where the call is refused. */
+/* Computes the number of max pooling's windows down and across, and their strides; false for invalid arguments. */
 static bool count_windows(const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride, const int64_t *padding,
                           const int64_t *dilation, bool ceil_mode, int64_t *out, int64_t *step) {
   const lm_op_id op = LM_OP_max_pool2d;
@@ -302,7 +302,7 @@ lm_pads lm_f_window_padding(lm_expr *e, const lm_tensor *x, const int64_t *kerne
   int64_t out[2] = {0}, step[2];
   lm_pads pads = {.n = 4};
   lm_e_ok(e, count_windows(x, kernel_size, stride, padding, dilation, ceil_mode, out, step) ? LM_OK : LM_E_SHAPE);
-  for (int i = 0; i < 2; i++) { /* of pads the last dim comes first */
+  for (int i = 0; i < 2; i++) { /* lm_pads lists the last dim first */
     const int64_t reach = (out[i] - 1) * step[i] + dilation[i] * (kernel_size[i] - 1) + 1;
     pads.v[2 - 2 * i] = padding[i];
     pads.v[3 - 2 * i] = reach - x->size[x->ndim - 2 + i] - padding[i];
@@ -317,7 +317,7 @@ lm_tensor *lm_f_pooled_indices(lm_expr *e, lm_tensor *g, lm_tensor *indices, con
   const lm_ints size = size_of(indices);
   if (indices->dtype == LM_U8) {
     const int64_t *step = stride[0] == LM_NO_INT ? kernel_size : stride;
-    lm_tensor *taps = lm_e_add(e, indices, lm_e_arange(e, 0, 1, 1, LM_I64, g->device), 1); /* of int64 */
+    lm_tensor *taps = lm_e_add(e, indices, lm_e_arange(e, 0, 1, 1, LM_I64, g->device), 1); /* converts to int64 */
     lm_tensor *width = lm_e_number(e, (double)kernel_size[1]);
     lm_tensor *down = lm_e_transpose(e, lm_e_floor_divide(e, taps, width), last - 1, last);
     lm_tensor *across = lm_e_remainder(e, taps, width);
@@ -348,7 +348,7 @@ double lm_f_scale_of(lm_expr *e, double scale, const lm_tensor *query) {
   return scale == scale ? scale : 1 / sqrt(width > 0 ? (double)width : 1);
 }
 
-/* t's sizes with `heads` and `each` where its heads stood. */
+/* Returns t's sizes with its dim of heads split into `heads` and `each`. */
 static lm_ints with_heads(const lm_tensor *t, int64_t heads, int64_t each) {
   lm_ints size = {.n = t->ndim + 1};
   int at = t->ndim - 3;
@@ -382,10 +382,10 @@ bool lm_f_attention_is_fused(lm_expr *e, const lm_tensor *query, const lm_tensor
          (!(trained || dropout_p > 0) || lm_attention_fuses(query, key, value, mask, causal, dropout_p, true));
 }
 
-/* Whether a GPU does better by blocks than by products and softmax. A block takes its keys one tile after the other, so
- * few blocks of many keys would take longer. And where products make better use of tensor cores, they are taken as long
- * as the memory for all scores does not matter: our kernel, by TF32 or in half precision for what cuDNN declines,
- * computes the scores once for each `widest` numbers, and has a card's processors idle without enough blocks. */
+/* Returns true if a GPU's fused attention is faster than products and softmax. A block takes its keys one tile after
+ * the other, so few blocks of many keys would take longer. Products use tensor cores better, so they are preferred
+ * while the memory for all scores does not matter. Our kernel, with TF32, or in half precision where cuDNN declines,
+ * computes the scores once for each `widest` features, and leaves processors idle if there are few blocks. */
 static bool suits_gpu(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                       const lm_tensor *mask, bool causal, double dropout_p) {
   enum { QUERIES = 64, FEW_KEYS = 256, FEW_BLOCKS = 32, PROCESSORS = 128, FEW_SCORES = 1 << 28 };
@@ -446,7 +446,7 @@ lm_tensor *lm_f_unpermuted(lm_expr *e, lm_tensor *g, lm_ints dims) {
   return lm_e_permute(e, g, back);
 }
 
-/* Entries count from 1, or from -1 at the end. */
+/* Normalizes an index that counts from 1, or from -1 at the end, to count from 1. */
 static int64_t normal_entry(int64_t entry, int64_t n) { return entry < 0 ? entry + n + 1 : entry; }
 
 lm_tensor *lm_f_select_grad(lm_expr *e, lm_tensor *g, int64_t dim, int64_t index, lm_ints size) {
@@ -484,7 +484,7 @@ lm_tensor *lm_f_reduced(lm_expr *e, lm_tensor *t, int reduction) {
   return reduction == LM_MEAN ? lm_e_mean(e, t, all, false, LM_NO_DTYPE) : lm_e_sum(e, t, all, false, LM_NO_DTYPE);
 }
 
-/* 0 where conv2d will say what is wrong. */
+/* Returns the total padding of "same" along dim i; 0 if the arguments are invalid, which conv2d reports. */
 static int64_t same_indices(const lm_tensor *weight, const int64_t *dilation, int64_t i) {
   int64_t kernel = weight->ndim == 4 ? weight->size[1 + i] : 0, step = dilation[i - 1];
   bool sound = step > 0 && step <= INT32_MAX && kernel > 0 && kernel <= INT32_MAX;
@@ -501,7 +501,7 @@ lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, cons
   return rows || columns ? lm_e_pad(e, x, (lm_pads){4, {0, columns, 0, rows}}, LM_PAD_CONSTANT, NULL) : x;
 }
 
-/* ---- numbers, sizes and words */
+/* ---- numbers, sizes and names */
 
 #define FACT(type, name, value)                      \
   type lm_f_##name(lm_expr *e, const lm_tensor *t) { \
@@ -517,7 +517,7 @@ FACT(bool, on_cpu, t &&LM_DEVICE_KIND(t->device) == LM_CPU)
 FACT(bool, is_bool, t && t->dtype == LM_BOOL)
 FACT(const char *, dtype_of, t ? lm_dtype_name(t->dtype) : "nothing")
 FACT(int64_t, largest_power, t && t->dtype == LM_F64 ? 308 : 38)
-/* Of what numbers of a dtype are computed in. */
+/* Returns the epsilon of the dtype that a dtype's ops compute in; 0 for integers. */
 static double epsilon_of(lm_dtype dtype) {
   static const double of[] = {[LM_F16] = 0x1p-23, [LM_BF16] = 0x1p-23, [LM_F32] = 0x1p-23, [LM_F64] = 0x1p-52};
   return lm_dtype_is_float(dtype) ? of[dtype] : 0;
@@ -630,7 +630,7 @@ static double extreme(lm_op_id op, lm_tensor *t) {
   lm_tensor *found = NULL;
   double value = NAN;
   if (LM_DEVICE_KIND(t->device) != LM_CPU || t->numel == 0 || !lm_dtype_is_float(t->dtype)) return NAN;
-  lm_amin_args args = {.x = t, .dim = {.n = -1}}; /* amax has the same */
+  lm_amin_args args = {.x = t, .dim = {.n = -1}}; /* amax takes the same arguments */
   if (lm_op_run(op, &args, &found) == LM_OK && lm_tensor_item_f64(found, &value) != LM_OK) value = NAN;
   lm_release(found);
   return value;

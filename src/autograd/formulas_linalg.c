@@ -1,4 +1,4 @@
-/* What formulas of linear algebra do not say by themselves. After PyTorch's torch/csrc/autograd/FunctionsManual.cpp. */
+/* Computes linear algebra's helpers for gradient formulas, after PyTorch's torch/csrc/autograd/FunctionsManual.cpp. */
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
 
@@ -18,7 +18,7 @@ lm_tensor *lm_f_is_diagonal(lm_expr *e, lm_tensor *a) {
   return lm_e_eq(e, r, row(e, lm_e_arange(e, 0, (double)columns_of(a), 1, LM_I64, a->device)));
 }
 
-/* a with 0 beside the diagonal. */
+/* Returns a with 0 off the diagonal. */
 static lm_tensor *diagonal_alone(lm_expr *e, lm_tensor *a) {
   return lm_e_masked_fill(e, a, lm_e_logical_not(e, lm_f_is_diagonal(e, a)), lm_e_number(e, 0));
 }
@@ -37,8 +37,8 @@ lm_tensor *lm_f_identity_like(lm_expr *e, lm_tensor *t) {
 
 /* ---- determinants */
 
-/* x^-T times g by the factors of x, or where that is recorded by new ones, which depend on x; those of a singular x
- * have something small on the diagonal of U in place of zeros. */
+/* Returns x^-T times g from the factors of x. If recorded, x is factored again, so that the factors depend on x; zeros
+ * on the diagonal of a singular x's U become epsilon. */
 lm_tensor *lm_f_slogdet_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots) {
   if (!g) return NULL;
   if (lm_grad_enabled()) {
@@ -52,8 +52,8 @@ lm_tensor *lm_f_slogdet_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
   return lm_e_linalg_lu_solve(e, lu, pivots, lm_e_mul(e, column(e, column(e, g)), identity), true, true);
 }
 
-/* g times the cofactors of each of x [k, n, n], without an inverse: of x = U S V^T the singular values become the
- * products of all others, and det U det V is 1 or -1. */
+/* Returns g times the cofactor matrix of each x [k, n, n], without an inverse: in x = U S V^T each singular value is
+ * replaced by the product of all others; det U det V is 1 or -1. */
 static lm_tensor *cofactors(lm_expr *e, lm_tensor *g, lm_tensor *x) {
   lm_tensor *u = lm_e_linalg_svd(e, x, false), *s = e->last[1], *vh = e->last[2];
   if (!u) return NULL;
@@ -62,10 +62,10 @@ static lm_tensor *cofactors(lm_expr *e, lm_tensor *g, lm_tensor *x) {
   return lm_e_matmul(e, lm_e_mul(e, u, row(e, others)), vh);
 }
 
-/* Determinants as lm_f_det_grad needs them, where they are 0, infinite or NaN: which; g det as a product of two
- * factors, both g det's root, since the product with an inverse may be in range again. */
+/* Determinants that are 0, infinite or NaN: a mask, and g det split into two factors, each with the square root of
+ * |det|, since the product with an inverse may be in range again. */
 typedef struct beyond_range {
-  lm_tensor *which, *weight, *root, *sign; /* NULL: there are none, or the gradient is recorded */
+  lm_tensor *which, *weight, *root, *sign; /* root, sign: NULL if there are none, or the gradient is recorded */
 } beyond_range;
 
 static beyond_range beyond_range_of(lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x) {
@@ -80,8 +80,8 @@ static beyond_range beyond_range_of(lm_expr *e, lm_tensor *g, lm_tensor *det, lm
   return b;
 }
 
-/* Which determinants' matrices lm_f_det_grad cannot divide by: bool, or NULL if there are none. Those out of range that
- * are nearly singular; where the gradient is recorded, its own has the inverse squared, and either counts. */
+/* Returns a mask of the finite matrices that lm_f_det_grad cannot divide by, or NULL for none: nearly singular ones
+ * with a determinant out of range; either suffices if recorded, as that gradient's gradient squares the inverse. */
 static lm_tensor *without_inverse(lm_expr *e, const beyond_range *b, lm_tensor *x, lm_tensor *lu) {
   const lm_ints matrix = {2, {-2, -1}}, line = {1, {-1}};
   lm_tensor *bad = b->which;

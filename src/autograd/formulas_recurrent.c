@@ -1,5 +1,4 @@
-/* Gradients of recurrent_layer made of ordinary ops, where they are recorded: all steps again, then back through them.
- */
+/* Computes gradients of recurrent_layer by ordinary ops, if they are recorded: runs all steps again, then backward. */
 #include <stddef.h>
 
 #include "autograd/expr.h"
@@ -7,10 +6,10 @@
 #include "base/mem.h"
 
 typedef struct step {
-  int64_t first, n;   /* its rows among those of all steps */
-  lm_tensor *h, *c;   /* the state before it: [n, P], and of an LSTM [n, H] */
-  lm_tensor *part[5]; /* LSTM: i, f, g, o, tanh of the new cells. GRU: r, z, n, what r multiplies. RNN: its result */
-  lm_tensor *out;     /* of an LSTM: h before the projection */
+  int64_t first, n;   /* its rows among the rows of all steps */
+  lm_tensor *h, *c;   /* the state before the step: [n, P]; LSTM: c [n, H] */
+  lm_tensor *part[5]; /* LSTM: i, f, g, o, tanh of the new cells. GRU: r, z, n, r's factor. RNN: the result */
+  lm_tensor *out;     /* LSTM: h before the projection */
   lm_tensor *dgates, *dproducts, *dh; /* gradients of gates, of weight_hh times h, of the new h */
 } step;
 
@@ -28,13 +27,13 @@ static lm_tensor *plus(lm_expr *e, lm_tensor *a, lm_tensor *b) { return a && b ?
 static lm_tensor *without(lm_expr *e, lm_tensor *t) { return t ? lm_e_rsub(e, t, lm_e_number(e, 1), 1) : NULL; }
 static lm_tensor *join(lm_expr *e, int n, lm_tensor **t, int64_t dim) { return lm_e_cat(e, (lm_list){n, t}, dim); }
 
-/* The first n rows of t; those that it lacks are more's. */
+/* Returns the first n rows of t; rows that t lacks are taken from `more`. */
 static lm_tensor *resized(lm_expr *e, lm_tensor *t, int64_t n, lm_tensor *more) {
   if (!t || n <= t->size[0]) return !t || n == t->size[0] ? t : rows(e, t, 0, n);
   return join(e, 2, (lm_tensor *[]){t, rows(e, more, t->size[0], n - t->size[0])}, 0);
 }
 
-/* Gradients before a sigmoid and a tanh, whose result is y. */
+/* Return gradients of the inputs of a sigmoid and a tanh with result y. */
 static lm_tensor *sigmoid_back(lm_expr *e, lm_tensor *g, lm_tensor *y) {
   return lm_e_mul(e, g, lm_e_mul(e, y, without(e, y)));
 }
@@ -46,7 +45,7 @@ static lm_tensor *chunk(const layer *l, lm_tensor *t, int k) {
   return t ? lm_e_narrow(l->e, t, 1, k * l->hidden + 1, l->hidden) : NULL;
 }
 
-/* h and c become those after the step. */
+/* Runs one step; h and c become the state after it. */
 static void forward(const layer *l, step *s, lm_tensor *gates, lm_tensor **h, lm_tensor **c) {
   lm_expr *e = l->e;
   lm_tensor *product = lm_e_linear(e, s->h, l->weight_hh, l->bias_hh), *in = rows(e, gates, s->first, s->n);
@@ -70,7 +69,7 @@ static void forward(const layer *l, step *s, lm_tensor *gates, lm_tensor **h, lm
   if (l->weight_hr) *h = lm_e_linear(e, s->out, l->weight_hr, NULL);
 }
 
-/* dh and dc, of the state after the step, become those of the state before it. */
+/* Runs one step backward; dh and dc, gradients of the state after it, become those of the state before it. */
 static void backward(const layer *l, step *s, lm_tensor **dh, lm_tensor **dc) {
   lm_expr *e = l->e;
   lm_tensor **part = s->part, *d[4], *direct = NULL;
@@ -101,13 +100,13 @@ static void backward(const layer *l, step *s, lm_tensor **dh, lm_tensor **dc) {
   if (direct) *dh = plus(e, *dh, direct);
 }
 
-/* Concatenates field `offset` of all steps. */
+/* Concatenates the field at byte `offset` of all steps. */
 static lm_tensor *all_of(lm_expr *e, const step *s, int64_t steps, size_t offset, lm_tensor **list) {
   for (int64_t t = 0; t < steps; t++) list[t] = *(lm_tensor *const *)((const char *)&s[t] + offset);
   return join(e, (int)steps, list, 0);
 }
 
-/* The rows of each step: batch_sizes, or all of the batch. */
+/* Sets first and n of each step, from batch_sizes or the batch; false after an error. */
 static bool find_steps(lm_expr *e, lm_tensor *sizes, int64_t batch, int64_t count, step *s) {
   lm_tensor *own = sizes ? lm_e_to_copy(e, sizes, LM_I64, LM_DEVICE(LM_CPU, 0), LM_CONTIGUOUS, false) : NULL;
   for (int64_t t = 0, first = 0; t < count && (own || !sizes); first += s[t].n, t++) {
@@ -151,12 +150,12 @@ lm_tensor *lm_f_recurrent_gradients(lm_expr *e, lm_tensor *gates, lm_tensor *wei
     forward(&l, now, gates, &h, &c);
     if (e->status != LM_OK) goto done;
   }
-  /* dh, dc: of the state after a step, from later steps and, of sequences that end there, from the last state */
+  /* dh, dc: gradients of the state after a step, from later steps or, for sequences that end there, the last state */
   lm_tensor *dh = steps > 0 ? rows(e, gh, 0, s[reverse ? 0 : steps - 1].n) : gh;
   lm_tensor *dc = gc && steps > 0 ? rows(e, gc, 0, s[reverse ? 0 : steps - 1].n) : gc;
   for (int64_t i = steps - 1; i >= 0 && e->status == LM_OK; i--) {
     step *now = &s[reverse ? steps - 1 - i : i];
-    if (dh->size[0] > now->n) { /* the rest began at the step after it */
+    if (dh->size[0] > now->n) { /* sequences that begin at the next step */
       ended_h = !ended_h ? rows(e, dh, now->n, dh->size[0] - now->n)
                          : join(e, 2, (lm_tensor *[]){rows(e, dh, now->n, dh->size[0] - now->n), ended_h}, 0);
       if (dc) {

@@ -1,32 +1,32 @@
-/* Adding gradients up: on their way through the graph, and in a leaf's .grad. */
+/* Sums gradients in the graph, and in a leaf's .grad. */
 #include <string.h>
 
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "op/op.h"
 
-/* t is a view of all of a tensor that is there for t alone: what a reshape in the graph leaves behind. */
+/* Returns true if t is a view of all elements of a base that only t holds: the result of a reshape in the graph. */
 static bool has_own_base(const lm_tensor *t) {
   const lm_tensor *base = lm_view_base(t);
   return base && base->storage == t->storage && base->numel == t->numel && !t->grad->node && !base->grad &&
          atomic_load_explicit(&base->rc, memory_order_acquire) == 1;
 }
 
-/* Nobody else holds t or its memory, and every element is there once: it may be written to. */
+/* Returns true if t may be written: nobody else holds t or its memory, and no two elements share memory. */
 static bool is_ours(lm_tensor *t) {
   return atomic_load_explicit(&t->rc, memory_order_acquire) == 1 &&
          atomic_load_explicit(&t->storage->rc, memory_order_acquire) == (has_own_base(t) ? 2 : 1) &&
          !t->storage->foreign_release && lm_is_dense(t);
 }
 
-/* As no view, which a .grad is not. */
+/* Makes t a tensor of its own, as a .grad must not be a view. */
 static void leave_own_base(lm_tensor *t) {
   if (!has_own_base(t)) return;
   lm_grad_free(t->grad);
   t->grad = NULL;
 }
 
-/* sum += g without recording. */
+/* Computes sum += g without recording. */
 static lm_status add_into(lm_tensor *sum, lm_tensor *g) {
   lm_tensor *same;
   lm_status status = lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = sum, .other = g, .alpha = 1}, &same);
@@ -104,9 +104,9 @@ static bool has_strides(const lm_tensor *t, const int64_t *stride) {
   return true;
 }
 
-/* ---- homes */
+/* ---- gradient buffers */
 
-/* How many headers lie on the home's memory besides the home's own. */
+/* Returns the number of other headers that use the gradient buffer's storage. */
 static int header_count(const lm_tensor *grad_buffer) {
   return atomic_load_explicit(&grad_buffer->storage->rc, memory_order_acquire) - 1;
 }
@@ -117,7 +117,7 @@ lm_tensor *lm_leaf_grad_buffer(const lm_node *leaf) {
   pthread_mutex_lock(&w->lock);
   if (w->grad_buffer && !w->grad && !w->orphaned && header_count(w->grad_buffer) == 0)
     grad_buffer = lm_retain(w->grad_buffer);
-  /* A hook may keep what it is shown, which is then not .grad's. */
+  /* A hook may keep the gradient it gets, which must not be .grad then. */
   for (const lm_hook_entry *h = w->hooks; h && grad_buffer; h = h->next) {
     if (h->after) continue;
     lm_release(grad_buffer);
@@ -127,18 +127,18 @@ lm_tensor *lm_leaf_grad_buffer(const lm_node *leaf) {
   return grad_buffer;
 }
 
-/* g is at home, and nobody else is. */
+/* Returns true if g uses the gradient buffer's memory, and nobody else does. */
 static bool is_in_grad_buffer(const lm_tensor *g, const lm_tensor *grad_buffer) {
   return grad_buffer && g->storage == grad_buffer->storage && g->data == grad_buffer->data &&
          g->dtype == grad_buffer->dtype && has_strides(g, grad_buffer->stride) &&
          atomic_load_explicit(&g->rc, memory_order_acquire) == 1 && header_count(grad_buffer) == 1;
 }
 
-/* A copy of g at home, if there is room; else laid out in memory as its leaf, or contiguous where the leaf is not
- * dense. */
+/* Copies g into the leaf's gradient buffer if that is free; else into memory with the leaf's strides, or contiguous if
+ * the leaf is not dense. */
 static lm_status copy_as_leaf(const lm_node *leaf, lm_tensor *g, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor like = *g, *result = NULL, *same = NULL; /* sizes and strides only */
+  lm_tensor like = *g, *result = NULL, *same = NULL; /* like: sizes and strides only */
   lm_tensor *grad_buffer = leaf->out[0].watch->grad_buffer;
   memcpy(like.stride, leaf->payload, sizeof(int64_t) * g->ndim);
   if (grad_buffer && header_count(grad_buffer) == 0 && grad_buffer->dtype == g->dtype &&

@@ -1,44 +1,44 @@
-/* Gradients on their way through the graph. They are made of calls of ops: nothing that records looks here. */
+/* Declares how a backward pass computes, sums and stores gradients by calling ops. Code that records ops does not use
+ * it. */
 #pragma once
 
 #include "autograd/node.h"
 
-/* view_gradients.c. Gradients of EXTRACT, EMBED and OVERWRITE nodes: gin as lm_custom_fn's. */
+/* view_gradients.c. Computes gradients of EXTRACT, EMBED and OVERWRITE nodes; gin as in lm_custom_fn. */
 lm_status lm_view_geometry_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin);
 
-typedef struct lm_grad_request { /* for an edge's gradient */
+typedef struct lm_grad_request { /* for the gradient of one edge */
   bool wanted;
-  lm_tensor *grad_buffer; /* where it would best lie; may be NULL */
+  lm_tensor *grad_buffer; /* preferred memory for the result; may be NULL */
 } lm_grad_request;
 
-/* node_gradients.c. Gradients of a node's inputs from those of its results (g[nout], NULL: undefined), for the
- * edges that are requested: gin[nedge], zeroed before; new references, also after an error. */
+/* node_gradients.c. Computes gradients of a node's inputs from those of its results (g[nout], NULL: undefined), for the
+ * requested edges: gin[nedge], zeroed before; new references, also after an error. */
 lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
                             lm_tensor **gin);
 
-/* gradient_sum.c. Adds g, which is yours, to *sum; it may be written to if nobody else sees it. */
+/* gradient_sum.c. Adds g to *sum and takes over g; *sum or g is written in place if nobody else holds it. */
 lm_status lm_sum_gradient(lm_tensor **sum, lm_tensor *g, bool create_graph);
-/* The node took a part of something, of whose gradient there is `sum` already, or NULL: g, the part's, is added to that
- * part of it, without recording. *added: false, and nothing was done, where sum is NULL or somebody else sees it. */
+/* Adds g, the gradient of a node that took a part of a tensor, to that part of `sum`, the tensor's gradient so far,
+ * without recording. *added: false, and nothing was done, if sum is NULL or somebody else holds it. */
 lm_status lm_sum_part_gradient(const lm_node *n, lm_tensor *sum, lm_tensor *g, bool *added);
-/* *g, which is yours, summed to the sizes, converted to the dtype and brought to the device of meta. */
+/* Sums *g to the sizes of meta, converts it to its dtype and moves it to its device. Replaces the caller's *g. */
 lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g);
-/* A new reference to the home of the leaf's gradient if the next one may be computed there, else NULL. */
+/* Returns a new reference to the leaf's grad_buffer if the next gradient may be computed in it, else NULL. */
 lm_tensor *lm_leaf_grad_buffer(const lm_node *leaf);
-/* Adds g, which is yours, to the leaf's .grad. */
+/* Adds g to the leaf's .grad; takes over g. */
 lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph);
-/* A copy of g added to what retain_grad keeps. */
+/* Adds a copy of g to the .grad that retain_grad keeps. */
 lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph);
 
-/* tensor_grad_and_hooks.c. Those before the gradient continues may replace *g, which is yours; those after see .grad.
- */
+/* tensor_grad_and_hooks.c. Runs hooks: those before may replace the caller's *g; those after see .grad. */
 lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g);
 lm_status lm_watch_after(lm_watch *w);
 bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */
-/* t's, made if it has none, and seen by the node that made t. LM_E_STATE if t wants no gradient. */
+/* Returns t's watch (borrowed), created if missing and attached to t's node. LM_E_ARG if t does not require grad. */
 lm_status lm_watch_need(lm_tensor *t, lm_watch **out);
 
-/* anomaly.c. An error if one of gin[nedge] is NaN; g: the gradients of the results. */
+/* anomaly.c. Fails if one of gin[nedge] is NaN; g: the gradients of the results. */
 lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *const *gin);
-/* Adds the node's line, if it is known, to the message of an error. */
+/* Appends the node's line, if known, to the message of an error. */
 lm_status lm_anomaly_words(const lm_node *n, lm_status status);

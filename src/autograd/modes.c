@@ -1,4 +1,4 @@
-/* What is on for a thread: recording, autocast, a part that is computed again, the search for NaN. */
+/* Stores the modes of a thread: recording, autocast, recomputation of a part, anomaly detection. */
 #include "autograd/node.h"
 
 _Thread_local lm_modes lm_modes_here;

@@ -1,5 +1,5 @@
-/* Life and death of nodes. Both come from this thread's free lists, and a graph is released without
- * recursion, however long its chains are. */
+/* Allocates and frees nodes and gradient records from this thread's free lists; a graph is released without recursion,
+ * however long its chains are. */
 #include "autograd/node.h"
 
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 
 enum { GRAIN = 64, CLASSES = 16, BIG = CLASSES };
 #if defined(__SANITIZE_ADDRESS__)
-enum { KEPT = 0 }; /* let it see every block come and go */
+enum { KEPT = 0 }; /* AddressSanitizer must see every allocation */
 #else
-enum { KEPT = 1 << 17 }; /* bytes of each class of size, a thread: what one collection of Lua may set free */
+enum { KEPT = 1 << 17 }; /* bytes kept for each size class of a thread: about what one collection of Lua may free */
 #endif
 
 typedef struct pools {
@@ -21,9 +21,9 @@ typedef struct pools {
   int nnodes[CLASSES];
   lm_grad *grad;
   int ngrads;
-  bool armed;      /* this thread's blocks go when it ends */
-  bool destroying; /* further up this thread's stack */
-  lm_node *doomed; /* to be destroyed by that one */
+  bool armed;      /* true if drain runs when the thread ends */
+  bool destroying; /* true while lm_node_release runs further up the stack */
+  lm_node *doomed; /* nodes that this outer call must destroy */
 } pools;
 
 static _Thread_local pools own;
@@ -195,7 +195,7 @@ void lm_meta_of(const lm_tensor *t, lm_meta *out) {
   for (int d = 0; d < t->ndim; d++) out->size[d] = t->size[d];
 }
 
-/* ---- what hangs off a tensor */
+/* ---- records of tensors */
 
 lm_status lm_grad_new(lm_grad **out) {
   lm_grad *m = NULL;
@@ -230,8 +230,8 @@ lm_status lm_grad_need(lm_tensor *t, lm_grad **out) {
   return LM_OK;
 }
 
-/* .grad goes with its tensor even while a graph still leads to the leaf: a gradient with a graph of its
- * own (create_graph) would otherwise keep itself alive through it. */
+/* Frees .grad with its tensor, even while a graph still leads to the leaf: a gradient with a graph of its own
+ * (create_graph) would otherwise keep itself alive through it. */
 static void orphan(lm_watch *w) {
   pthread_mutex_lock(&w->lock);
   lm_tensor *grad = w->grad;

@@ -1,4 +1,4 @@
-/* What one node makes of its results' gradients. */
+/* Computes the gradients of one node's inputs from those of its results. */
 #include <string.h>
 
 #include "autograd/gradients.h"
@@ -6,7 +6,7 @@
 #include "base/message.h"
 #include "op/check.h"
 
-/* ---- is what was saved still there, and still the same? */
+/* ---- checks of saved tensors: not freed, and unchanged */
 
 static lm_status changed(const lm_node *n, const lm_tensor *t, uint32_t expected) {
   int id = atomic_load_explicit(&t->storage->writer, memory_order_relaxed);
@@ -52,8 +52,8 @@ static lm_status check_saved(const lm_node *n) {
 
 /* ---- formulas */
 
-/* For create_graph: saved tensors get back the history they had, results that of the node itself, and Lua
- * numbers the gradient's precision, since alone among numbers an op would compute in the default dtype. */
+/* Arguments and results for create_graph: saved tensors have their history again, results that of the node itself. Lua
+ * numbers have the gradient's precision, since ops on numbers alone would compute in the default dtype. */
 typedef struct unpacked {
   lm_args_union args;
   lm_tensor *y[LM_MAX_OUTS];
@@ -101,7 +101,7 @@ lm_ints lm_rule_size(lm_rule *r, int k) {
 
 bool lm_rule_is_transposed(lm_rule *r, int k) { return argument_meta(r, k)->transposed; }
 
-/* The row's kernel instead of its ops. */
+/* Runs the row's fused kernel instead of its ops. */
 static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_tensor **out) {
   const lm_op *op = &lm_ops[n->op];
   lm_tensor *in[LM_MAX_TENSOR_ARGS + 2];
@@ -138,7 +138,7 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
     const lm_row *row = k < op->ntensor ? &rules->arg[k] : &rules->list;
     lm_tensor *result = NULL;
     if (!grad_request[k].wanted) continue;
-    lm_tensor_set_next_out(row->kind == LM_RULE_JOINT ? NULL : grad_request[k].grad_buffer); /* it would be anybody's */
+    lm_tensor_set_next_out(row->kind == LM_RULE_JOINT ? NULL : grad_request[k].grad_buffer); /* any op would take it */
     if (row->kind == LM_RULE_POINTWISE && !create_graph) {
       TRY(fused(n, row, g[0], &gin[k]));
       continue;

@@ -1,8 +1,8 @@
-/* Parts of a graph that save nothing: what their nodes need is computed again when backward comes to the first of them.
+/* Implements parts of a graph that save no tensors and are computed again when backward reaches the first node.
  *
- * While such a part is recorded, each node releases at once what it has just saved, and notes its position in the part.
- * Computing again records the same nodes once more; those hand what they have saved to the first ones, and go. So the
- * graph that backward walks is the first one, with the edges and hooks it had. */
+ * While such a part is recorded, each node frees at once the tensors it has just saved, and notes its position in the
+ * part. Computing again records the same nodes once more; those pass their saved tensors to the first ones, and are
+ * freed. So backward walks the first graph, with its edges and hooks. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "autograd/record_graph.h"
 #include "base/mem.h"
 
-struct lm_recompute_rerun { /* the nodes of the second time, retained */
+struct lm_recompute_rerun { /* the nodes that recomputing records, retained */
   lm_node_list list;
 };
 
@@ -64,7 +64,7 @@ done:
   return status;
 }
 
-/* The i-th place for a saved tensor in the node; NULL after the last. */
+/* Returns the node's i-th slot for a saved tensor; NULL after the last. */
 static lm_tensor **saved_at(const lm_node *n, int i) {
   if (n->kind == LM_NODE_CUSTOM) {
     const lm_custom_state *c = n->payload;
@@ -98,7 +98,7 @@ void lm_recompute_add_node(lm_node *n) {
   }
 }
 
-/* ---- computing again */
+/* ---- recomputing */
 
 static lm_status differs(const lm_recompute *r, int i, const lm_node *was, const lm_node *is) {
   bool same_op = strcmp(lm_node_name(was), lm_node_name(is)) == 0;
@@ -122,8 +122,8 @@ static bool alike(const lm_node *a, const lm_node *b) {
   return true;
 }
 
-/* Tensors of the first time that come from outside must not have been written since; those made inside have equal
- * counts if the function does the same. */
+/* Returns true if saved arguments have the versions of the first time: tensors from outside were not written since.
+ * Those made inside have equal versions if the function does the same. */
 static bool same_versions(const lm_node *was, const lm_node *is) {
   if (was->kind == LM_NODE_CUSTOM) {
     const lm_custom_state *a = was->payload, *b = is->payload;
@@ -138,7 +138,7 @@ static bool same_versions(const lm_node *was, const lm_node *is) {
   return true;
 }
 
-/* The nodes that still exist, retained; *n is the number that was recorded. */
+/* Returns an array of the nodes that still exist, retained, NULL for the others; *n is the number that was recorded. */
 static lm_status nodes_of(lm_recompute *r, lm_node ***out, int *n) {
   pthread_mutex_lock(&r->lock);
   *n = r->list.n;
@@ -147,13 +147,13 @@ static lm_status nodes_of(lm_recompute *r, lm_node ***out, int *n) {
     lm_node *node = r->list.node[i];
     int32_t rc = node ? atomic_load(&node->rc) : 0;
     while (rc > 0 && !atomic_compare_exchange_weak(&node->rc, &rc, rc + 1)) continue;
-    if (rc > 0) (*out)[i] = node; /* else it waits for the lock, to take itself out */
+    if (rc > 0) (*out)[i] = node; /* else it is waiting for the lock, to remove itself */
   }
   pthread_mutex_unlock(&r->lock);
   return *out ? LM_OK : LM_E_OOM;
 }
 
-/* `is` belongs to a part of its own, within this one: `was` takes its place there. */
+/* Moves `was` into the inner part that `is` belongs to, in place of `is`. */
 static void move_in(lm_node *was, lm_node *is) {
   lm_recompute *outer = was->recompute, *inner = is->recompute;
   pthread_mutex_lock(&outer->lock);
@@ -163,7 +163,7 @@ static void move_in(lm_node *was, lm_node *is) {
   inner->list.node[is->recompute_index] = was;
   pthread_mutex_unlock(&inner->lock);
   was->recompute =
-      inner; /* with the other's reference; never NULL in between: other threads ask (backward_devices.c) */
+      inner; /* takes over is's reference; never NULL in between: other threads read it (backward_devices.c) */
   was->recompute_index = is->recompute_index;
   is->recompute = NULL;
   is->needs_recompute = false;
@@ -175,7 +175,7 @@ static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm
     return lm_fail(LM_E_STATE, "checkpoint at %s: recomputing must run the same ops: it recorded %d ops, expected %d",
                    r->where, now->n, n);
   }
-  for (int i = 0; i < n; i++) { /* before anything changes hands */
+  for (int i = 0; i < n; i++) { /* before any tensor moves */
     if (!was[i]) continue;
     if (!alike(was[i], now->node[i])) NEED(differs(r, i, was[i], now->node[i]));
     if (was[i]->needs_recompute && !same_versions(was[i], now->node[i])) {
@@ -191,12 +191,12 @@ static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm
       continue;
     }
     lm_tensor **t;
-    for (int k = 0; (t = saved_at(was[i], k)); k++) { /* an empty place for a full one */
+    for (int k = 0; (t = saved_at(was[i], k)); k++) { /* move each saved tensor */
       lm_tensor **full = saved_at(now->node[i], k);
       *t = *full;
       *full = NULL;
       if (!*t || (*t)->number || !(*t)->grad) continue;
-      lm_grad_free((*t)->grad); /* a pass within the function gave it the history it had there */
+      lm_grad_free((*t)->grad); /* a backward pass within the function attached a history */
       (*t)->grad = NULL;
     }
     memcpy(was[i]->result_version, now->node[i]->result_version, sizeof was[i]->result_version);
@@ -217,7 +217,7 @@ static lm_status rerun(lm_recompute *r) {
   if (status != LM_OK) goto done;
   TRY(nodes_of(r, &was, &n));
   TRY(hand_over(r, n, was, &now.list));
-  if (!r->open) { /* it is not needed again, and may hold whole graphs */
+  if (!r->open) { /* not needed again, and may keep graphs alive */
     if (r->again.release) r->again.release(r->again.ctx);
     r->again.release = NULL;
   }
@@ -231,7 +231,7 @@ done:
 
 lm_status lm_recompute_run(lm_node *n) {
   lm_status status = LM_OK;
-  while (n->needs_recompute) { /* what it belongs to may have a part of its own, which is computed again in turn */
+  while (n->needs_recompute) { /* the node may move into an inner part, to be recomputed in turn */
     lm_recompute *r = n->recompute;
     atomic_fetch_add_explicit(&r->rc, 1, memory_order_relaxed);
     status = rerun(r);

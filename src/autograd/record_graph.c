@@ -1,5 +1,5 @@
-/* Recording. Whatever can fail is done before the op runs, since some ops change what they are given (in-place writes,
- * running statistics); only headers that save visible results come after it. */
+/* Records op calls as nodes. All steps that can fail come before the op runs, since some ops change their arguments
+ * (in-place writes, running statistics); only headers that save visible results come after it. */
 #include "autograd/record_graph.h"
 
 #include <string.h>
@@ -10,12 +10,12 @@ lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_ten
   return in_place ? lm_op_run_inplace(id, args, out) : lm_op_run_visible(id, args, out);
 }
 
-/* ---- what a call would record */
+/* ---- inputs of a call */
 
 typedef struct input_scan {
   lm_edge edge[LM_MAX_TENSOR_ARGS]; /* borrowed */
-  bool any;                         /* somebody wants a gradient */
-  lm_touched touched;               /* so these must be saved */
+  bool any;                         /* true if an input requires grad */
+  lm_touched touched;               /* tensors that the formulas need saved */
 } input_scan;
 
 static void add_touched(lm_touched *all, lm_touched more) {
@@ -56,7 +56,7 @@ static lm_status scan_inputs(lm_op_id id, const void *args, input_scan *s) {
 
 /* ---- nodes */
 
-/* What the node keeps of t: its values, which an op about to write into `written` must not reach. */
+/* Returns the tensor to save for t: an alias, or a clone if t shares storage with `written`, which the op writes. */
 static lm_status saved_form(lm_tensor *t, const lm_tensor *written, lm_tensor **out) {
   if (written && t->storage == written->storage) {
     return lm_op_run(LM_OP_clone, &(lm_clone_args){.x = t, .memory_format = LM_PRESERVE}, out);
@@ -64,7 +64,7 @@ static lm_status saved_form(lm_tensor *t, const lm_tensor *written, lm_tensor **
   return lm_alias(t, out);
 }
 
-/* A node that holds all but the results. */
+/* Creates a node that has saved everything except the results. */
 static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, const lm_tensor *written, lm_node **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
@@ -121,7 +121,7 @@ done:
   return status;
 }
 
-/* A composite's ops are not recorded: it is, as one. Its result is a view of none that there was. */
+/* Runs the op without recording the ops of a composite. Its results are views of no earlier tensor. */
 static lm_status run_whole(lm_op_id id, const void *args, lm_tensor **results) {
   if (lm_ops[id].kind != LM_COMP) return lm_op_run(id, args, results);
   lm_set_grad_enabled(false);
@@ -152,7 +152,7 @@ static lm_status run_recorded(lm_op_id id, const void *args, const input_scan *s
     if (i < op->outs) {
       TRY(lm_alias(results[i], &node->result[i]));
     } else {
-      node->result[i] = lm_retain(results[i]); /* nobody else ever sees it */
+      node->result[i] = lm_retain(results[i]); /* nobody else holds it */
     }
     node->result_version[i] = lm_version(results[i]);
   }
@@ -204,8 +204,8 @@ static lm_status check_write(lm_op_id id, const char *suffix, const lm_tensor *x
   return LM_OK;
 }
 
-/* x is written; if a gradient is requested, its history begins again with this op, or, where it is a view, the
- * history of its base does. */
+/* Runs and records a write to x. If an input requires grad, x's history, or its base's for a view, begins again with
+ * this op. */
 lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];

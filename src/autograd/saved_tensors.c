@@ -1,4 +1,4 @@
-/* What a user's function saved, for its backward. */
+/* Returns the tensors that a user's function has saved for its backward. */
 #include "autograd/node.h"
 #include "base/message.h"
 
@@ -14,7 +14,7 @@ lm_status lm_custom_saved(lm_node *node, int i, int in, int out, lm_tensor **res
   if (i < 0 || i >= c->nsaved)
     return lm_fail_int(c->name, "the index of a saved tensor", lm_text("from 1 to %d", c->nsaved), i + 1);
   if (!c->saved[i]) return lm_fail_freed(c->name);
-  TRY(lm_alias(c->saved[i], &t)); /* the node's own must not lead back to it */
+  TRY(lm_alias(c->saved[i], &t)); /* a history on the node's own tensor would form a cycle */
   if (in >= 0) {
     TRY(lm_attach(t, node->edge[in]));
   } else if (out >= 0) {

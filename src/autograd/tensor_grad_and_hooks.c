@@ -1,4 +1,4 @@
-/* What users ask of single tensors: requires_grad, .grad, hooks. */
+/* Implements requires_grad, .grad and hooks of single tensors. */
 #include <string.h>
 
 #include "autograd/gradients.h"
@@ -10,7 +10,7 @@ static _Atomic int64_t last_id;
 
 const char *lm_grad_fn_name(const lm_tensor *t) {
   if (lm_is_leaf(t)) return NULL;
-  return t->grad->node ? lm_node_name(t->grad->node) : "view"; /* of a base that joined a graph since */
+  return t->grad->node ? lm_node_name(t->grad->node) : "view"; /* its base joined a graph since */
 }
 
 lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
@@ -31,10 +31,10 @@ lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
   if (!m->watch) NEED(lm_watch_new(&m->watch));
   lm_node *leaf;
   NEED(lm_leaf_node(t, m->watch, &leaf));
-  lm_node_release(m->node); /* of a view whose base has left its graph */
+  lm_node_release(m->node); /* left over if t is a view whose base has left its graph */
   m->node = leaf;
   m->slot = 0;
-  lm_release(m->base); /* a leaf's history is its own */
+  lm_release(m->base); /* a leaf has no base */
   m->base = NULL;
   return LM_OK;
 }
@@ -143,7 +143,7 @@ done:
 lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id) { return add_hook(t, hook, false, id); }
 lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, int64_t *id) { return add_hook(t, hook, true, id); }
 
-/* From a watch and, since a write in place leaves hooks with the earlier result, only there. */
+/* Removes the hook from t's current watch only; an in-place write leaves hooks with the earlier result. */
 void lm_remove_hook(lm_tensor *t, int64_t id) {
   lm_watch *w = t->grad ? t->grad->watch : NULL;
   if (!w) return;
@@ -167,7 +167,7 @@ bool lm_watch_has_hooks(lm_watch *w) {
   return has;
 }
 
-/* The hooks as they are now: one may remove itself or others, or add some. */
+/* Returns the present hooks, retained, since a hook may add or remove hooks. */
 static lm_status snapshot(lm_watch *w, bool after, lm_hook_entry ***out, int *n) {
   lm_status status = LM_OK;
   *n = 0;
@@ -235,7 +235,7 @@ done:
   return status;
 }
 
-/* ---- the graph, to be shown */
+/* ---- printing the graph */
 
 const lm_node *lm_graph_node_of(lm_tensor *t) {
   lm_edge e;

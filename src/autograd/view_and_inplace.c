@@ -1,6 +1,6 @@
-/* In-place writes and views. A view remembers its base, the tensor whose history stands for all of the
- * storage. Writing into a view puts an OVERWRITE node on the base; every view of it finds its own history
- * stale by the storage's version, and then reads its part out of the base's (EXTRACT). */
+/* Tracks views and in-place writes. A view remembers its base, the tensor whose history covers all of the storage.
+ * Writing into a view puts an OVERWRITE node on the base. Every view of it then finds its history stale by the
+ * storage's version, and reads its part of the base by an EXTRACT node. */
 #include <string.h>
 
 #include "autograd/record_graph.h"
@@ -92,7 +92,7 @@ static bool has_meta(const lm_tensor *t, const lm_meta *meta) {
 
 lm_status lm_history_slow(lm_tensor *t, lm_edge *out) {
   lm_grad *m = t->grad;
-  if (m->base && m->base->storage != t->storage) { /* either was given other memory (lm_tensor_set_data) */
+  if (m->base && m->base->storage != t->storage) { /* either got other memory (lm_tensor_set_data) */
     lm_release(m->base);
     m->base = NULL;
   }

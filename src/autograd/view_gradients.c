@@ -1,15 +1,15 @@
-/* Gradients between a base and its views: reading a view's part out of the base's gradient (EXTRACT), and adding to it
- * there (EMBED). */
+/* Computes gradients between a base and its views: EXTRACT reads a view's part of the base's gradient, EMBED adds to
+ * that part. */
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "op/check.h"
 
-/* The elements from the first to the last of both: a view may begin before its base, and end after it. */
+/* The range of elements that covers base and view: a view may begin before its base, and end after it. */
 typedef struct span {
-  int64_t n, base, view; /* how many; where the base begins among them, and the view */
+  int64_t n, base, view; /* number of elements; offsets of the base and of the view */
 } span;
 
-/* From the first element to the last; 0 of none. */
+/* Returns the number of elements from the first to the last in memory; 0 for an empty tensor. */
 static int64_t reach_of(int ndim, const int64_t *size, const int64_t *stride) {
   int64_t n = 1;
   for (int d = 0; d < ndim; d++) {
@@ -37,7 +37,7 @@ static lm_status as_base(lm_tensor *flat, const lm_view_geometry *p, lm_tensor *
   return lm_tensor_view(flat, p->base_ndim, p->base_size, p->base_stride, span_of(p).base, out);
 }
 
-/* The view's elements; dims it repeats (stride 0) once if `once`. */
+/* Returns the view's elements in `flat`; dims with stride 0 have size 1 if `once`. */
 static lm_status as_view(lm_tensor *flat, const lm_view_geometry *p, bool once, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS];
   for (int d = 0; d < p->ndim; d++) size[d] = once && p->stride[d] == 0 && p->size[d] > 1 ? 1 : p->size[d];
@@ -49,7 +49,7 @@ static lm_status flat_zeros(lm_dtype dtype, lm_device device, const lm_view_geom
   return lm_op_run(LM_OP_zeros, &args, out);
 }
 
-/* g [base's sizes] -> its part at p [view's sizes]. */
+/* Reads the view p [view's sizes] out of g [base's sizes]. */
 static lm_status extract(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *whole = NULL;
@@ -69,7 +69,7 @@ done:
   return status;
 }
 
-/* flat + g at p, where the view's elements share memory: each is added where it lies. */
+/* Returns flat + g at p for a view whose elements share memory: each is added at its position. */
 static lm_status add_up(lm_tensor *flat, lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *numbers = NULL, *seen = NULL, *indices = NULL, *list = NULL;
@@ -90,7 +90,7 @@ done:
   return status;
 }
 
-/* g [view's sizes] -> zeros [base's sizes] with g added at p. */
+/* Returns zeros [base's sizes] with g [view's sizes] added at p. */
 static lm_status embed(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *part = NULL, *summed = NULL, *all = NULL;
@@ -116,7 +116,7 @@ done:
   return status;
 }
 
-/* extract or embed, recorded where recording is on: each is the other's gradient. */
+/* Runs extract or embed, recorded if grad mode is on: each is the other's gradient. */
 static lm_status apply(lm_node_kind kind, lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
@@ -138,7 +138,7 @@ done:
   return status;
 }
 
-/* g with zeros at p. */
+/* Returns g with zeros at p. */
 static lm_status outside(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *part = NULL, *filled = NULL, *mask = NULL, *one = NULL, *zero = NULL;

@@ -1,7 +1,7 @@
---- Writes abi.h: the numbers by which the core knows whether a plug-in was built with the headers that it was itself
---- built with. Each is a hash of all that the header of that table includes, comments and spaces apart:
+--- Writes abi.h: numbers by which the core checks that a plug-in was built with the same headers. Each is a hash of a
+--- table's header and all headers that it includes, without comments and spaces:
 ---
----   luajit src/codegen/abi.lua SOURCE OUT     OUT: where written headers are, and this one will be
+---   luajit src/codegen/abi.lua SOURCE OUT     OUT: folder of generated headers
 local source, out = arg[1], arg[2]
 package.path = source .. "/src/codegen/?.lua;" .. package.path
 local text = require "text"
@@ -17,7 +17,7 @@ local function find(name)
   error(("abi.lua: there is no header %s"):format(name), 0)
 end
 
--- A header after those that it includes, each once.
+-- Appends a header's text to parts, after the headers that it includes, each once.
 local function gather(name, seen, parts)
   if seen[name] or name == "abi.h" then return parts end
   seen[name] = true

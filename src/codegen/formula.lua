@@ -1,11 +1,11 @@
---- Formulas as a book has them, "g * (1 - y * y)", read into trees:
+--- Parses formulas in mathematical notation, "g * (1 - y * y)", into trees:
 ---
 ---   {"number", "0.5"}  {"name", "x"}  {"nil"}  {"string", "mean"}  {"call", "exp", {arguments}}
 ---   {"list", {parts}}  {"entry", list, index}  {"-", a}, also ! ~  {"?", condition, a, b}
 ---   {"+", a, b}, and so on for - * / == != < <= > >= && || & | ^ << >>
 ---
---- with C's precedence, and of matrices a @ b, the product, at that of *, and x.T, the call that transposes the last
---- two dims. true and false are the numbers 1 and 0. A list is [1, 2], its first entry list[1].
+--- Operators have C's precedence. a @ b is the matrix product, with the precedence of *; x.T calls transpose on the
+--- last two dims. true and false are the numbers 1 and 0. A list is [1, 2], its first entry list[1].
 local formula = {}
 
 local level = {
@@ -36,7 +36,7 @@ local function tokens(text)
   return list
 end
 
---- The tree of a formula. Errors are strings without a position.
+--- Returns the tree of a formula. Errors are strings without a position.
 function formula.read(text)
   local list, at = tokens(text), 1
   local expression, atom
@@ -117,7 +117,7 @@ function formula.read(text)
   return tree
 end
 
---- Calls f with each part of a tree, the whole first.
+--- Calls f with each part of a tree, the complete tree first.
 function formula.walk(tree, f)
   if type(tree[1]) == "string" then f(tree) end
   for _, part in ipairs(tree) do
@@ -125,12 +125,12 @@ function formula.walk(tree, f)
   end
 end
 
---- Whether a tree is a comparison or made of them, whose value is 1 or 0.
+--- Returns true if a tree is a comparison or a logical operation, whose value is 1 or 0.
 function formula.is_test(tree)
   return tests[tree[1]] ~= nil
 end
 
---- A tree as C over numbers. leaf(part, show) returns the C of names, calls and whatever has no place among numbers.
+--- Returns a tree as C over numbers. leaf(part, show) returns the C of names, calls and parts that are not numeric.
 function formula.c(tree, leaf)
   local show
   local function test(part, lowest)

@@ -1,20 +1,20 @@
---- What generators of C need: words of C text, and files that change only when their text does.
+--- Helps generators of C: finds and replaces words of C text, and writes files only if their text changes.
 local text = {}
 
---- The set of identifiers in a piece of C.
+--- Returns the set of identifiers in a piece of C.
 function text.words(c)
   local set = {}
   for word in c:gsub("/%*.-%*/", " "):gmatch("[%a_][%w_]*") do set[word] = true end
   return set
 end
 
---- The same C with other words for some: {sqrt = "sqrtf"}.
+--- Returns the same C with some words replaced: {sqrt = "sqrtf"}.
 function text.replace(c, words)
   return (c:gsub("[%a_][%w_]*", words))
 end
 
---- A template's $name and ${name} filled in from a table. A value that is a list of lines is joined; a line that holds
---- nothing but an empty list is left out.
+--- Replaces $name and ${name} in a template by values from a table. A list of lines is joined; a line with only an
+--- empty list is left out.
 function text.fill(template, values)
   local lines = {}
   for line in template:gmatch("([^\n]*)\n") do
@@ -33,7 +33,7 @@ function text.fill(template, values)
   return table.concat(lines, "\n") .. "\n"
 end
 
---- f of each of a list, as a list.
+--- Returns a list of f(entry, index) for each entry of a list.
 function text.map(list, f)
   local out = {}
   for i, each in ipairs(list) do out[i] = f(each, i) end
@@ -44,7 +44,7 @@ local function within_string(c)
   return select(2, c:gsub("\\.", ""):gsub('"', "")) % 2 == 1
 end
 
---- Lines of C that are longer than a page is wide, broken at their spaces, except those in strings.
+--- Breaks lines of C above 118 characters at their spaces, except those in strings.
 function text.wrap(line)
   local out, indent = {}, line:match("^%s*") .. "    "
   local macro = line:match("^#define") and " \\" or ""
@@ -66,9 +66,9 @@ function text.read(path)
   return whole
 end
 
---- For the entries of a kind: fail(entry, format, …), an error that names file (from the folder `source` on), line and
---- entry; and line(entry, part), the #line that takes a reader of C to that text of it, and whether it stands there as
---- it is.
+--- Returns two functions for the entries of a kind. fail(entry, format, …) raises an error that names file (relative to
+--- `source`), line and entry. line(entry, part) returns the #line that leads compiler errors to that part's text, and
+--- true if the text is found unchanged in the file.
 function text.of_entries(source, kind)
   local files = {}
   local function path_of(entry) return entry.file:sub(#source + 2) end
@@ -86,7 +86,7 @@ function text.of_entries(source, kind)
   return fail, line
 end
 
---- Writes a file, unless it has that text already: what depends on it is not built again.
+--- Writes a file unless it has that text already, so that files that depend on it are not built again.
 function text.write(path, whole)
   local file = io.open(path, "rb")
   local old = file and file:read("*a")
@@ -97,8 +97,7 @@ function text.write(path, whole)
   assert(file:close())
 end
 
---- Writes C, its long lines broken. A line `#line @here@` takes the reader of an error back from an entry to the file
---- written here.
+--- Writes C with long lines broken. A line `#line @here@` returns compiler errors from an entry's file to this file.
 function text.put(folder, file, body)
   local n, lines = 0, {}
   for long in body:gmatch("([^\n]*)\n") do

@@ -1,16 +1,16 @@
--- Torch7's way to train: all parameters and gradients as two vectors, and optimizers that are functions.
+-- Tests Torch7's way to train: all parameters and gradients as two vectors, and optimizers that are functions.
 local lm = require "luminary"
 require "luminary.torch7"
 local nn, optim, F = lm.nn, lm.optim, lm.nn.functional
 
--- sum(c * x^2) / 2, by hand: the gradient is c * x. Numbers that change sign and size.
+-- Computes sum(c * x^2) / 2 and its gradient c * x. The numbers change sign and size.
 local CURVE, START = { 1, 10, 0.1 }, { 1.5, -0.7, 3 }
 local function quadratic(x)
   local c = lm.tensor(CURVE, { dtype = "float64" })
   return (c * x * x):sum() / 2, c * x
 end
 
--- What a rule for one number returns after some steps, for each of the three.
+-- Returns the result of a scalar update rule after some steps, for each of the three numbers.
 local function by_hand(steps, rule)
   local values = {}
   for i, x in ipairs(START) do

@@ -1,4 +1,4 @@
--- Torch7's files: numbers, text and objects in its own format, and what they refuse.
+-- Tests Torch7's files: numbers, text and objects in its own format, and their errors.
 local lm = require "luminary"
 local torch = require "luminary.torch7"
 local temp = require "spec.support.temp"

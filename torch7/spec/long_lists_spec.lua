@@ -1,4 +1,4 @@
--- Torch7's layers, logger and storages with more entries than Lua's unpack takes, some 7990.
+-- Tests Torch7's layers, logger and storages with more entries than Lua's unpack takes, about 7990.
 local lm = require "luminary"
 local torch = require "luminary.torch7"
 local temp = require "spec.support.temp"

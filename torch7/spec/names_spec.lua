@@ -1,4 +1,4 @@
--- The names that `require "luminary.torch7"` adds to Luminary's libraries: none of them is there without it.
+-- Tests the names that `require "luminary.torch7"` adds to Luminary's libraries: none exists without it.
 local lm = require "luminary"
 local complete = require "luminary.cli.completion"
 local help = require "luminary.help"
@@ -21,21 +21,21 @@ local ADDED = {
 local globals = {lm = lm, nn = lm.nn, optim = lm.optim, net = lm.nn.Sequential(lm.nn.ReLU()), timer = lm.Timer()}
 local objects = {["Module:"] = "net:", ["Numbered:"] = "net:", ["Timer:"] = "timer:"}
 
--- Calls f(path, name, text) for each of them; text is what stands before a name at the prompt.
+-- Calls f(path, name, text) for each added name; text: the prompt's text before a name.
 local function each_added(f)
   for prefix, names in pairs(ADDED) do
     for name in names:gmatch "%S+" do f(prefix .. name, name, objects[prefix] or prefix) end
   end
 end
 
--- All names of the library, by path, with their values; those of tensors are among them.
+-- Returns all names of the library, including tensors' methods, by path, with their values.
 local function all_names()
   local values = {}
   for _, each in ipairs(index.entries()) do values[each.path] = each.value or true end
   return values
 end
 
--- Whether Tab offers a name behind a text; whether a program can read it.
+-- is_offered: true if Tab offers a name after a text; is_read: true if a program can read it.
 local function is_offered(text, name)
   for _, word in ipairs(complete.words(text .. name, globals)) do
     if word == name then return true end

@@ -1,4 +1,4 @@
--- Torch7's modules, criterions and optimizers: gradients against differences, and luminary's own network.
+-- Tests Torch7's modules, criterions and optimizers: gradients against differences, and luminary's own network.
 local lm = require "luminary"
 local torch = require "luminary.torch7"
 local temp = require "spec.support.temp"
@@ -6,7 +6,7 @@ local nn, optim = torch.nn, torch.optim
 
 setup(function() torch.manualSeed(5) end)
 
--- The gradients of sum(module(x) * g) are those that differences give, for x and each parameter.
+-- Checks the gradients of sum(module(x) * g) against finite differences, for x and each parameter.
 local function check(name, module, x)
   local y = module:forward(x)
   local g = torch.randn(y:size())
@@ -95,7 +95,7 @@ describe("Torch7's modules", function()
 
   it("layers of tables give what Torch7's documentation says", function()
     local a, b = torch.Tensor { { 1, 2 }, { 3, 4 } }, torch.Tensor { { 2, 0 }, { 3, 1 } }
-    local function pair(m) -- {a, b}, as gradients see it
+    local function pair(m) -- {a, b}, in the form of gradients
       check(tostring(m), nn.Sequential():add(nn.SplitTable(1)):add(m), torch.randn(2, 3, 2))
       return m:forward { a, b }
     end
@@ -320,7 +320,7 @@ describe("Torch7's criterions", function()
 end)
 
 describe("Torch7's criterions of other kinds", function()
-  -- Each loss by hand, and its gradient by differences.
+  -- Checks each loss by hand, and its gradient by differences.
   local function loss(want, criterion, input, target)
     assert.near(want, criterion:forward(input, target), 1e-9)
     local g = criterion:backward(input, target)

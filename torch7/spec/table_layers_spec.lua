@@ -1,4 +1,4 @@
--- Torch7's containers and layers around tables.
+-- Tests Torch7's containers and layers around tables.
 local lm = require "luminary"
 require "luminary.torch7"
 local nn = lm.nn

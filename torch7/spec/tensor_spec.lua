@@ -1,4 +1,4 @@
--- require "luminary.torch7": Torch7's tensors over luminary's.
+-- Tests require "luminary.torch7": Torch7's tensors over luminary's.
 local lm = require "luminary"
 local torch = require "luminary.torch7"
 

@@ -1,4 +1,4 @@
--- Torch7's tools: command lines, timers, the confusion matrix, the logger and the tester.
+-- Tests Torch7's tools: command lines, timers, the confusion matrix, the logger and the tester.
 local lm = require "luminary"
 require "luminary.torch7"
 local temp = require "spec.support.temp"

@@ -1,11 +1,11 @@
---- torch.class, torch.type and the packages torch, nn and optim that classes are put into.
+--- Implements torch.class, torch.type and the packages torch, nn and optim that contain classes.
 local debug = require "debug"
 local options = require "luminary.base.options"
 local fail = options.fail
 
 local class = {packages = {torch = {}, nn = {}, optim = {}}, by_name = {}}
 
--- Where "nn.Linear" goes, and under what name: one of ours, a global table, or the globals.
+-- Returns the table and the short name for "nn.Linear": a package of this library, a global table, or the globals.
 local function place_of(name, module)
   local package, short = name:match "^(.*)%.([^.]+)$"
   if module then return module, short or name end
@@ -15,8 +15,8 @@ local function place_of(name, module)
   return place, short
 end
 
---- torch.class(name [, parent] [, module]): a class "package.Name", whose constructor is put into the package (or into
---- `module`) and whose __init runs on new objects. Returns the class, for methods, and its parent's.
+--- torch.class(name [, parent] [, module]): Creates a class "package.Name", whose constructor is put into the package
+--- (or into `module`) and whose __init runs on new objects. Returns the class, for methods, and its parent's.
 function class.new(name, parent, module)
   options.arg("torch.class", "name", name, "string")
   if type(parent) == "table" then parent, module = nil, parent end
@@ -42,7 +42,7 @@ function class.new(name, parent, module)
   return methods, methods.__parent
 end
 
---- The name of an object's class, "nn.Linear" or "torch.FloatTensor"; nil for other values.
+--- Returns the name of an object's class, "nn.Linear" or "torch.FloatTensor"; nil for other values.
 function class.typename(v)
   local mt = debug.getmetatable(v)
   if type(mt) ~= "table" then return nil end
@@ -50,10 +50,10 @@ function class.typename(v)
   return type(v) == "table" and rawget(mt, "__typename") or nil
 end
 
---- The same, and Lua's type for other values.
+--- Returns the same, or Lua's type for other values.
 function class.type(v) return class.typename(v) or type(v) end
 
---- Whether an object's class is `name` or extends it.
+--- Returns true if an object's class is `name` or extends it.
 function class.isTypeOf(v, name)
   local mt = type(v) == "table" and debug.getmetatable(v) or nil
   while type(mt) == "table" do

@@ -79,7 +79,7 @@ local function value_of(self, row, text)
   return number
 end
 
--- The option of "-name" or "--name", and its text after "=", if there is one.
+-- Returns the option of "-name" or "--name", and its text after "=", if any.
 local function find(self, given)
   local name, value = given:match "^%-+([^=]+)=(.*)$"
   name = name or given:match "^%-+(.+)$"

@@ -23,7 +23,7 @@ function ConfusionMatrix:zero()
   for i = 1, self.nclasses do self.valids[i], self.unionvalids[i] = 0, 0 end
 end
 
--- Classes from 1 of what was given: a tensor of them, of rows of scores or of one-hot rows.
+-- Returns classes from 1 [n] for a tensor of classes, of rows of scores or of one-hot rows.
 local function classes_of(self, who, name, x, dims)
   if type(x) == "number" then return ops.full({1}, x, {dtype = "int64"}) end
   x = options.arg(who, name, x, "tensor"):detach():cpu()
@@ -70,7 +70,7 @@ function ConfusionMatrix:batchAdd(predictions, targets)
   end)
 end
 
--- The mean of the numbers that are numbers.
+-- Returns the mean of a list's numbers, without NaN.
 local function mean(list)
   local sum, n = 0, 0
   for _, v in ipairs(list) do

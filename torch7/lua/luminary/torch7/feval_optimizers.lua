@@ -11,9 +11,9 @@
 ---   end
 ---   optim.sgd(feval, x, {learningRate = 0.1, momentum = 0.9})
 ---
---- `config` has Torch7's options, under its names and with its defaults, and is asked again at each call; `state`, by
---- default config itself, keeps what goes from step to step. The second result is a list of losses: that before the
---- step, for lbfgs that of each evaluation. Formulas are those of the Torch7 package optim.
+--- `config` has Torch7's options, with its names and defaults, and is read again at each call; `state`, by default
+--- config itself, keeps values between steps. The second result is a list of losses: the loss before the step, for
+--- lbfgs that of each evaluation. Formulas are those of the Torch7 package optim.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local LBFGS = require "luminary.optim.lbfgs"
@@ -21,7 +21,7 @@ local fail, ops = options.fail, core.ops
 
 local torch7 = {}
 
--- What state == config may have beside options.
+-- The fields that a config that is also the state may have besides options.
 local kept = {evalCounter = {"natural"}, t = {"natural"}, v = {"tensor"}, m = {"tensor"}, dfdx = {"tensor"},
   paramVariance = {"tensor"}, lbfgs = {"table"}, u = {"tensor"}, accDelta = {"tensor"}, delta = {"tensor"},
   step = {"tensor"}, eta_t = {"number"}, mu_t = {"number"}, ax = {"tensor"}}
@@ -37,13 +37,13 @@ local function evaluate(who, feval, x)
   return number, grad:detach()
 end
 
--- The classes that take parameters, by the names of the functions.
+-- The classes of luminary.optim for each function's name, for messages.
 local classes = {
   sgd = "SGD", adam = "Adam", adagrad = "Adagrad", rmsprop = "RMSprop", adamax = "Adamax", adadelta = "Adadelta",
   nag = "SGD", rprop = "Rprop", asgd = "ASGD", lbfgs = "LBFGS",
 }
 
--- An optimizer of this form: update(x, gradient, options, state) changes x.
+-- Defines an optimizer function: update(x, gradient, options, state) changes x.
 local function define(who, spec, update)
   for key, row in pairs(kept) do spec[key] = spec[key] or row end
   spec.learningRateDecay = spec.learningRateDecay or {"positive", 0}
@@ -71,14 +71,14 @@ end
 
 local function decayed(o, count) return o.learningRate / (1 + count * o.learningRateDecay) end
 
--- The rate of this evaluation, which is counted.
+-- Returns the learning rate of this evaluation, and counts it.
 local function counted_rate(o, state)
   local count = state.evalCounter or 0
   state.evalCounter = count + 1
   return decayed(o, count)
 end
 
--- A tensor of the state, made when first wanted.
+-- Returns a tensor of the state, made on first use.
 local function held(state, name, make)
   if state[name] == nil then state[name] = core.keep(make()) end
   return state[name]

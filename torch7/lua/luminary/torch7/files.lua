@@ -1,8 +1,8 @@
---- Torch7's files: torch.DiskFile, torch.MemoryFile, and objects in them, which torch.save, load, serialize and
---- deserialize write and read in Torch7's own format (.t7). Luminary's reader of .t7 files reads them, and makes
---- Torch7's tensors and objects. Functions are neither written nor read, since their bytes could make a process crash;
---- tensors of the GPU come back as FloatTensors on the CPU. Each tensor is written with memory of its own: those that
---- shared it are apart after reading, except one tensor at several positions.
+--- Implements Torch7's files: torch.DiskFile, torch.MemoryFile, and objects in them, which torch.save, load, serialize
+--- and deserialize write and read in Torch7's own format (.t7). Luminary's reader of .t7 files reads them, and makes
+--- Torch7's tensors and objects. Functions are neither written nor read, since their bytes could make a process crash.
+--- GPU tensors are read as FloatTensors on the CPU. Each tensor is written with its own memory: tensors that shared
+--- memory no longer do after reading, except one tensor at several positions.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local paths = require "luminary.paths"
@@ -24,7 +24,7 @@ local NIL, NUMBER, STRING, TABLE, OBJECT, BOOLEAN = 0, 1, 2, 3, 4, 5
 
 local LARGEST = 2 ^ 30 -- bytes of a string
 
--- An error's text without the place where it was raised.
+-- Returns an error's text without the position where it was raised.
 local function without_place(why) return (tostring(why):gsub("^[^\n]-:%d+: ", "")) end
 
 local function source_of(path)
@@ -33,7 +33,7 @@ local function source_of(path)
   return source
 end
 
--- A text in memory as a source; what is read of it is a copy.
+-- Returns a text in memory as a source, whose reads are copies.
 local function source_over(name, data)
   return setmetatable({
     path = name, from = 0, size = #data, opts = {},
@@ -49,7 +49,7 @@ local function take_fields(object, file)
   for k, v in pairs(file.reader:fields(class.typename(object), file.depth)) do rawset(object, k, v) end
 end
 
--- What the reader makes of a file's parts: Torch7's tensors, storages, and objects by their `read`.
+-- Returns the reader's constructors for a file's parts: Torch7's tensors, storages, and objects by their `read`.
 local function make_for(file)
   local make = {tensor = tensor.wrap, storage = storage.of}
   function make.on_function()
@@ -70,7 +70,7 @@ local function make_for(file)
   return make
 end
 
--- A file in text, at its start. seen: numbers of the objects that were written; depth: within how many objects it is.
+-- Returns a file in text format, at its start. seen: numbers of the objects written; depth: nesting depth of objects.
 local function new_file(kind, mode, source, data)
   local file = setmetatable({
     __typename = kind, mode = mode, data = data, seen = {}, depth = 0, cursor = source:cursor(0),
@@ -79,8 +79,8 @@ local function new_file(kind, mode, source, data)
   return file:ascii()
 end
 
---- torch.DiskFile(path [, mode = "r"]): "r", "w" or "rw"; in text (:ascii(), as at first) or :binary(). What is written
---- is held in memory until it is closed, and in "rw" what was there before, up to 1 GiB.
+--- torch.DiskFile(path [, mode = "r"]): Opens a file for "r", "w" or "rw"; in text (:ascii(), the default) or
+--- :binary(). Written data is held in memory until it is closed, in "rw" with the earlier content, up to 1 GiB.
 local function disk_file(path, mode)
   options.arg("torch.DiskFile", "path", path, "string")
   mode = mode or "r"
@@ -97,10 +97,10 @@ local function disk_file(path, mode)
     data = source:text(0, source.size)
     source:close()
   end
-  core.growing_file_close(core.growing_file_open(path, true)) -- it can be written; what it has stays until then
+  core.growing_file_close(core.growing_file_open(path, true)) -- checks that it can be written; keeps its content
   local file = new_file("torch.DiskFile", mode, source_over(path, data), data)
   file.path = path
-  file.guard = newproxy(true) -- what a script does not close is kept when the collector comes, or at the end
+  file.guard = newproxy(true) -- closed by the collector, or at exit, if the script does not
   getmetatable(file.guard).__gc = function()
     local ok, why = pcall(File.close, file)
     if not ok then core.warn(without_place(why)) end
@@ -108,14 +108,14 @@ local function disk_file(path, mode)
   return file
 end
 
---- torch.MemoryFile([storage or text] [, mode = "rw"])
+--- torch.MemoryFile([storage or text] [, mode = "rw"]): Opens a file in memory.
 local function memory_file(data, mode)
   if mode == nil and (data == "r" or data == "w" or data == "rw") then data, mode = nil, data end
   if storage.is(data) then data = data:string():gsub("%z$", "") end
   return new_file("torch.MemoryFile", mode or "rw", source_over("torch.MemoryFile", data or ""), data or "")
 end
 
--- What was written stands in a list until it is read or kept.
+-- Merges the list of written texts into the file's data, before reading or saving.
 local function settle(self)
   if not self.parts then return end
   local text = table.concat(self.parts)
@@ -133,7 +133,7 @@ local function write(self, text)
   self.cursor.at = self.cursor.at + #text
 end
 
--- The cursor, to read from.
+-- Returns the cursor for reading.
 local function readable(self)
   if self.closed then fail("%s: it is closed", self.__typename) end
   settle(self)
@@ -172,7 +172,7 @@ function File:close()
   if not ok then error(why, 0) end
 end
 function File:isOpened() return not self.closed end
---- The bytes, as a CharStorage.
+--- Returns the bytes, as a CharStorage.
 function File:storage()
   local source = readable(self).source
   return storage.of(core.view_as(source:bytes(0, source.size), "int8", {source.size}, {1}, 0))
@@ -183,7 +183,7 @@ end
 function File:hasError() return false end -- luacheck: ignore self
 
 function File:writeString(text) write(self, options.arg("writeString", "text", text, "string")) end
---- "*l": a line; "*a": all that follows.
+--- Reads a line for "*l", the rest for "*a".
 function File:readString(what)
   local cursor = readable(self)
   local start, left, n = cursor.at, cursor.source.size - cursor.at, 256
@@ -206,7 +206,7 @@ end
 
 for name, dtype in pairs(torch7_file.dtypes) do
   local size, one = Source.item_bytes[dtype], ffi.typeof(torch7_file.ctypes[dtype] .. "[1]")
-  --- file:writeName(number or storage), file:readName([n]): a number, or n as a storage.
+  --- file:writeName(number or storage), file:readName([n]): Write and read a number, or n numbers as a storage.
   File["write" .. name] = function(self, v)
     if storage.is(v) then
       local flat = storage.flat(v):to("cpu", dtype):contiguous()
@@ -237,7 +237,7 @@ end
 
 -- ---- objects
 
--- write_value(self, v), which may come here again for what is within v.
+-- Calls write_value(self, v), which may call this again for nested values; limits the depth.
 local function deeper(self, write_value, v)
   local depth = self.written_depth or 0
   if depth >= torch7_file.DEEPEST then
@@ -254,7 +254,7 @@ local function write_text(self, text)
   write(self, self.text and text .. "\n" or text)
 end
 
--- What a module computes with here, and what was computed last, is made again.
+-- Fields of modules that are not written: their luminary layer, and values of the last forward.
 local transient = {inner = true, taped = true, value = true, inputs = true}
 local function fields_of(object)
   local fields = {}
@@ -305,7 +305,7 @@ local function write_inner(self, v)
   self:writeObject(fields_of(v))
 end
 
---- Any value but a function: a number, a string, a boolean, nil, a table, a tensor, a storage, an object of a class.
+--- Writes any value except a function: a number, a string, a boolean, nil, a table, a tensor, a storage, an object.
 function File:writeObject(v)
   local kind = type(v)
   if v == nil then return self:writeInt(NIL) end
@@ -325,13 +325,13 @@ function File:writeObject(v)
   deeper(self, write_inner, v)
 end
 
---- The next value.
+--- Reads the next value.
 function File:readObject()
   readable(self)
   return self.reader:read(self.depth + 1)
 end
 
--- ---- torch.save and the like
+-- ---- torch.save, load, serialize and deserialize
 
 local function formatted(file, format)
   format = format or "binary"
@@ -344,13 +344,13 @@ end
 local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, fields_of = fields_of,
   read_fields = take_fields, size_of = size_of}
 
---- torch.save(path, value [, format = "binary"]): in Torch7's format; "ascii" for text.
+--- torch.save(path, value [, format = "binary"]): Writes a value in Torch7's format; "ascii" for text.
 function files.save(path, value, format)
   local file = formatted(disk_file(path, "w"), format)
   file:writeObject(value)
   file:close()
 end
---- torch.load(path [, format = "binary"])
+--- torch.load(path [, format = "binary"]): Reads a value.
 function files.load(path, format)
   local file = formatted(disk_file(path, "r"), format)
   local ok, value = pcall(file.readObject, file)
@@ -359,7 +359,7 @@ function files.load(path, format)
   if why then fail("torch.load: '%s': %s", path, why) end
   return value
 end
---- torch.serialize(value [, format]): the same as a string; torch.deserialize(text [, format]): the value.
+--- torch.serialize(value [, format]): Returns a value as a string; torch.deserialize(text [, format]) reads it.
 function files.serialize(value, format)
   local file = formatted(memory_file(), format)
   file:writeObject(value)

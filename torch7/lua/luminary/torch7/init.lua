@@ -1,7 +1,7 @@
---- Torch7's names, over luminary: `local torch = require "luminary.torch7"; local nn, optim = torch.nn, torch.optim`.
---- Tensors made here are Torch7's: in place, keeping dims, outside of autograd; those of luminary in the same process
---- stay as they are. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the way back. Luminary's own nn,
---- optim and modules get Torch7's names too (names.lua). docs/from_torch7.md lists all.
+--- Provides Torch7's names: `local torch = require "luminary.torch7"; local nn, optim = torch.nn, torch.optim`. Tensors
+--- made here behave as Torch7's: ops in place, reductions that keep dims, no autograd. Luminary's own tensors in the
+--- same process are unchanged. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the inverse. Luminary's
+--- own nn, optim and modules get Torch7's names too (names.lua). docs/from_torch7.md lists all.
 require "luminary" -- first, since it refuses other Luas
 require("luminary.base.script_frames").add_own(require("debug").getinfo(1, "S").source:match "^@(.*)init%.lua$")
 local core = require "luminary.core"
@@ -41,14 +41,14 @@ end
 function torch.Tensor(...) return tensor.new(tensor.default, ...) end
 function torch.Storage(...) return storage.new(tensor.default, ...) end
 torch.isStorage = storage.is
---- torch.CudaTensor(…): a FloatTensor on the GPU.
+--- torch.CudaTensor(…): Creates a FloatTensor on the GPU.
 function torch.CudaTensor(...) return tensor.new("float32", ...):cuda() end
---- Sizes, of a list or of that many zeros.
+--- torch.LongStorage(list or n): Creates sizes, from a list or n zeros.
 function torch.LongStorage(v)
   return type(v) == "table" and tensor.sizes(v) or tensor.sizes({}):resize(v or 0)
 end
 
---- The type of torch.Tensor, "torch.DoubleTensor" at first, as in Torch7.
+--- Sets the type of torch.Tensor, by default "torch.DoubleTensor", as in Torch7.
 function torch.setdefaulttensortype(name)
   local dtype = tensor.dtype_of(name)
   if dtype ~= "float32" and dtype ~= "float64" then
@@ -65,7 +65,7 @@ for _, name in ipairs {"zeros", "ones", "rand", "randn"} do
   torch[name] = function(...) return wrap(ops[name](tensor.sizes_from(...), {dtype = tensor.default})) end
 end
 
---- torch.range(a, b [, step]): from a to b, with b.
+--- torch.range(a, b [, step]): Returns numbers from a to b, including b.
 function torch.range(a, b, step)
   step = step or 1
   for name, v in pairs {a = a or "none", b = b or "none", step = step} do
@@ -83,19 +83,19 @@ function torch.linspace(a, b, n)
   for i = 1, n do values[i] = n == 1 and a or a + (i - 1) * (b - a) / (n - 1) end
   return wrap(core.tensor(values, {dtype = tensor.default}))
 end
---- torch.logspace(a, b [, n]): from 10^a to 10^b.
+--- torch.logspace(a, b [, n]): Returns numbers from 10^a to 10^b.
 function torch.logspace(a, b, n)
   return wrap(ops.pow(ops.full({}, 10, {dtype = tensor.default}), tensor.raw(torch.linspace(a, b, n))))
 end
 function torch.eye(n, m) return wrap(ops.eye(n, {m = m or n, dtype = tensor.default})) end
 function torch.randperm(n) return wrap(ops.add(ops.randperm(n), 0):to(tensor.default)) end
---- torch.cat(a, b [, dim]) or torch.cat({a, b, …} [, dim]): along the last dim unless dim says otherwise.
+--- torch.cat(a, b [, dim]) or torch.cat({a, b, …} [, dim]): Concatenates along dim, the last one by default.
 function torch.cat(a, b, dim)
   if tensor.is(a) then return wrap(ops.cat({tensor.raw(a), tensor.raw(b)}, dim or -1)) end
   return wrap(ops.cat(tensor.raw_all(a), b or -1))
 end
 
--- ---- chance
+-- ---- random numbers
 
 function torch.manualSeed(seed) core.manual_seed(seed) end
 function torch.seed()
@@ -106,20 +106,20 @@ end
 
 local function drawn(name, ...) return torch.DoubleTensor(1)[name](torch.DoubleTensor(1), ...)[1] end
 function torch.initialSeed() return core.initial_seed() end
---- The state of the generator, a ByteTensor, and back to it.
+--- Returns and sets the generator's state, a ByteTensor.
 function torch.getRNGState() return wrap(core.get_rng_state "cpu") end
 function torch.setRNGState(state) core.set_rng_state(tensor.raw(state, "torch.setRNGState"), "cpu") end
---- One number: torch.random(n) and torch.random(a, b) whole, with both ends; torch.uniform(a, b); torch.normal(mean,
---- std); torch.bernoulli(p).
+--- Draw one number: torch.random(n) and torch.random(a, b) an integer, with both ends; torch.uniform(a, b);
+--- torch.normal(mean, std); torch.bernoulli(p).
 for _, name in ipairs {
   "random", "uniform", "normal", "bernoulli", "exponential", "cauchy", "logNormal", "geometric",
 } do
   torch[name] = function(...) return drawn(name, ...) end
 end
 
--- ---- the rest
+-- ---- other functions
 
---- Whether two values are the same: tensors by type, sizes and elements, tables by what is in them.
+--- Returns true if two values are equal: tensors by type, sizes and elements, tables by their entries.
 function torch.isequal(a, b)
   if tensor.is(a) and tensor.is(b) then return a:type() == b:type() and a:isSameSizeAs(b) and a:equal(b) end
   if type(a) ~= "table" or type(b) ~= "table" then return a == b end
@@ -127,7 +127,7 @@ function torch.isequal(a, b)
   for k in pairs(b) do if a[k] == nil then return false end end
   return true
 end
---- A number that is an object's own as long as it lives.
+--- Returns a number that identifies an object while it exists.
 function torch.pointer(object)
   if tensor.is(object) then return object:data(true) end
   local kind = type(object)
@@ -140,9 +140,9 @@ end
 function torch.setmetatable(object, name)
   return setmetatable(object, class.by_name[name] or fail("torch.setmetatable: no class '%s'", tostring(name)))
 end
---- The table of a class's methods; nil where there is none.
+--- Returns the table of a class's methods; nil if there is no such class.
 function torch.getmetatable(name) return class.by_name[name] end
---- A function that makes an object of a class without calling its __init.
+--- Returns a function that makes an object of a class without calling its __init.
 function torch.factory(name)
   local methods = class.by_name[name] or fail("torch.factory: no class '%s'", tostring(name))
   return function() return setmetatable({}, methods) end

@@ -1,4 +1,4 @@
---- Torch7's nInputDims: a layer's dim counts in a sample, and an input with one more dim is a batch of samples.
+--- Implements Torch7's nInputDims: a layer's dim counts within a sample, and an input with one more dim is a batch.
 local options = require "luminary.base.options"
 
 local sample = {}

@@ -32,7 +32,7 @@ function Logger:setNames(names)
   return self
 end
 
--- {train = 0.9} as a list, in the order of the columns.
+-- Returns {train = 0.9} as a list in the order of the columns.
 local function in_order(self, values)
   if type(next(values)) ~= "string" then return values end
   if not self.names then self:setNames(options.sorted_keys(values)) end
@@ -92,10 +92,10 @@ function Logger:setlogscale(axes)
   return self
 end
 
--- A name as gnuplot takes it between single quotes.
+-- Returns a name in single quotes for gnuplot.
 local function quoted(text) return "'" .. text:gsub("'", "''") .. "'" end
 
--- The program for gnuplot, with the numbers in it.
+-- Returns the program for gnuplot, including the numbers.
 local function program(self)
   local lines, columns, blocks = {}, {}, {}
   if self.logscale.x then lines[#lines + 1] = "set logscale x" end

@@ -1,5 +1,5 @@
---- Torch7's functions of matrices: parts of them, decompositions under LAPACK's names, convolution of two. Where a
---- function takes more tensors than it reads, the first ones are where its results go.
+--- Defines Torch7's matrix functions: parts of matrices, decompositions under LAPACK's names, and convolution of two
+--- tensors. If a function gets more tensors than it reads, the first ones receive its results.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local tensor = require "luminary.torch7.tensor"
@@ -19,7 +19,7 @@ end)
 define("inverse", 1, ours.inverse)
 function tensor.methods.trace(object) return ours.trace(raw(object, "trace")):item() end
 
--- compute(tensors…, options…) of `inputs` tensors returns several results.
+-- Defines a function with several results: compute(tensors…, options…) of `inputs` tensors.
 local function several(name, inputs, compute)
   tensor.functions[name] = function(...)
     local given, n = {...}, select("#", ...)
@@ -36,7 +36,7 @@ local function several(name, inputs, compute)
   end
 end
 
--- u, s, v with x = u s vᵀ; the v of a wide or tall x has as many columns as s unless 'A' asks for all.
+-- Returns u, s, v with x = u s vᵀ; v has the columns of s only, unless 'A' requests all.
 several("svd", 1, function(x, how) return ours.svd(x, {some = how ~= "A"}) end)
 several("qr", 1, ours.qr)
 several("symeig", 1, function(x, vectors, part)
@@ -44,7 +44,7 @@ several("symeig", 1, function(x, vectors, part)
   if vectors == "V" then return values, found end
   return values
 end)
--- x of a x = b, and a's factors.
+-- Solves a x = b; returns x and a's LU factors.
 several("gesv", 2, function(b, a)
   if b.ndim == 1 then b = ops.unsqueeze(b, 2) end
   local factors, pivots = ops.linalg_lu_factor(a)
@@ -58,7 +58,7 @@ several("potrf", 1, function(a, part) return ours.cholesky(a, {upper = part ~= "
 several("potrs", 2, function(b, factor, part) return ours.cholesky_solve(b, factor, {upper = part ~= "L"}) end)
 several("potri", 1, function(factor, part) return ours.cholesky_inverse(factor, {upper = part ~= "L"}) end)
 
--- Convolution (the kernel flipped) and correlation of two images or volumes; 'F': all overlaps, 'V': whole ones.
+-- Convolve (with a flipped kernel) or correlate two images or volumes; 'F': all overlaps, 'V': complete ones.
 for name, row in pairs {
   conv2 = {2, true}, xcorr2 = {2, false}, conv3 = {3, true}, xcorr3 = {3, false},
 } do

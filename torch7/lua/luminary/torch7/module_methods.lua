@@ -1,4 +1,4 @@
---- Torch7's methods for Luminary's own modules, containers and timers.
+--- Adds Torch7's methods to Luminary's own modules, containers and timers.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local gradients = require "luminary.autograd.zero_gradients"

@@ -1,5 +1,5 @@
---- Adds Torch7's names to Luminary's own libraries, with their pages of help: layers to nn, functions of feval and
---- tools to optim, CmdLine to lm, methods to modules; and for errors about unknown names, Luminary's for Torch7's.
+--- Adds Torch7's names to Luminary's own libraries, with their help pages: layers to nn, feval functions and tools to
+--- optim, CmdLine to lm, methods to modules. Errors about unknown Torch7 names suggest Luminary's.
 local lm = require "luminary"
 local pages = require "luminary.help.pages"
 local unknown = require "luminary.help.pytorch_names"

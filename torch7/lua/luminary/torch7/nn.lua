@@ -1,5 +1,5 @@
---- Torch7's nn: modules with forward, backward, gradInput and gradWeight. Containers call their modules as in Torch7,
---- so that custom classes with updateOutput, updateGradInput and accGradParameters fit in anywhere.
+--- Assembles Torch7's nn: modules with forward, backward, gradInput and gradWeight. Containers call their modules as in
+--- Torch7, so that custom classes with updateOutput, updateGradInput and accGradParameters work anywhere.
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 

@@ -1,5 +1,4 @@
---- Torch7's optim over Torch7's tensors: luminary's functions of the same names, with x, the gradients and the state as
---- these tensors.
+--- Wraps luminary's optim functions for Torch7's tensors: x, the gradients and the state are such tensors.
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local ours = require "luminary.optim"
@@ -10,7 +9,7 @@ local optim = class.packages.optim
 for _, name in ipairs {
   "sgd", "adam", "adamax", "adagrad", "adadelta", "rmsprop", "rprop", "nag", "asgd", "lbfgs",
 } do
-  --- optim.name(feval, x [, config [, state]]): as luminary's.
+  --- optim.name(feval, x [, config [, state]]): Does as luminary's function.
   optim[name] = function(feval, x, config, state)
     options.arg(name, "feval", feval, "function")
     local _, losses, average = ours[name](function()
@@ -21,7 +20,7 @@ for _, name in ipairs {
   end
 end
 optim.lswolfe = ours.lswolfe
---- difference, gradient, estimate = optim.checkgrad(feval, x [, eps]): as luminary's.
+--- difference, gradient, estimate = optim.checkgrad(feval, x [, eps]): Does as luminary's function.
 function optim.checkgrad(feval, x, eps)
   local difference, grad, estimate = ours.checkgrad(function()
     local loss, grad = feval(x)

@@ -1,5 +1,5 @@
---- Torch7's layers of shapes, single dims and constants. Dims count from 1, or from -1 at the end. With nInputDims an
---- input with one more dim is a batch, and dim counts in its samples.
+--- Defines Torch7's layers of shapes, single dims and constants. Dims count from 1, or from -1 at the end. With
+--- nInputDims an input with one more dim is a batch, and dim counts in its samples.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"

@@ -1,12 +1,12 @@
---- Torch7's storages: the memory of a tensor as one row of numbers, `s[i]`, #s. x:storage() reaches as far as x's last
---- element; x:set(storage, offset, sizes [, strides]) sees it otherwise.
+--- Implements Torch7's storages: the memory of a tensor as a 1-d list of numbers, `s[i]`, #s. x:storage() ends at x's
+--- last element; x:set(storage, offset, sizes [, strides]) makes a view of it.
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local tensor = require "luminary.torch7.tensor"
 local fail, ops = options.fail, core.ops
 
-local flat_of = setmetatable({}, {__mode = "k"}) -- storage -> tensor of one dim
+local flat_of = setmetatable({}, {__mode = "k"}) -- storage -> 1-d tensor
 local prototype = newproxy(true)
 local meta = getmetatable(prototype)
 meta.__library_object = true
@@ -22,17 +22,17 @@ local function made(flat)
   return object
 end
 
---- Over a tensor of one dim.
+--- Returns a storage over a 1-d tensor.
 storage.of = made
 
---- Of a number of elements, a list of values, or another storage with an offset and a size.
+--- Returns a storage of n elements, of a list of values, or of a part of another storage by offset and size.
 function storage.new(dtype, first, offset, size)
   if flat_of[first] then
     local flat = flat_of[first]
     return made(ops.narrow(flat, 1, offset or 1, size or flat:numel() - (offset or 1) + 1))
   elseif type(first) == "table" then
     local values = {}
-    for i, v in ipairs(first) do values[i] = v end -- which may be a LongStorage, or more than unpack takes
+    for i, v in ipairs(first) do values[i] = v end -- may be a LongStorage, or longer than unpack's limit
     return made(core.tensor(values, {dtype = dtype}))
   end
   return made(ops.empty({options.arg("torch.Storage", "size", first or 0, "natural")}, {dtype = dtype}))
@@ -69,7 +69,7 @@ function methods.copy(object, other)
   flat_of[object]:copy_(from)
   return object
 end
---- Of another size; the elements that both have stay. Tensors made of it before keep the memory it had.
+--- Changes the size; keeps common elements. Tensors made of it before keep the old memory.
 function methods.resize(object, n)
   local old = flat_of[object]
   local new = ops.empty({options.arg("resize", "size", n, "natural")}, {dtype = old.dtype, device = old.device})
@@ -78,7 +78,7 @@ function methods.resize(object, n)
   flat_of[object] = core.keep(new)
   return object
 end
---- s:string(): the bytes of a CharStorage or ByteStorage as text; s:string(text): as long as it, and its bytes.
+--- s:string(): Returns the bytes of a CharStorage or ByteStorage as text; s:string(text) makes the text its content.
 function methods.string(object, text)
   local flat = flat_of[object]
   if flat.dtype ~= "uint8" and flat.dtype ~= "int8" then fail("string: expected a CharStorage or a ByteStorage") end
@@ -102,7 +102,7 @@ function tensor.methods.storage(object)
   return made(ops.as_strided(x, {last}, {1}, {storage_offset = 0}))
 end
 
---- The tensor that sees a storage from an offset (1) on in these sizes, which may be numbers, lists or storages.
+--- Returns a view of a storage from an offset (1) on with these sizes, which may be numbers, lists or storages.
 function storage.view(object, offset, sizes, strides)
   local flat = flat_of[object]
   local function list(v) return flat_of[v] and flat_of[v]:totable() or type(v) == "table" and copy_list(v) or v end

@@ -1,5 +1,5 @@
---- Torch7's layers that take or return tables of tensors. Dims count from 1, or from -1 at the end. With nInputDims an
---- input with one more dim is a batch, and dim counts in its samples.
+--- Defines Torch7's layers that take or return tables of tensors. Dims count from 1, or from -1 at the end. With
+--- nInputDims an input with one more dim is a batch, and dim counts in its samples.
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
@@ -20,7 +20,7 @@ local function table_of(self, t, min_count)
   return t
 end
 
--- As table_of, and fails unless all values are tensors.
+-- Does as table_of, and fails unless all values are tensors.
 local function tensors_of(self, t, min_count)
   for i, x in ipairs(table_of(self, t, min_count)) do
     if not core.is_tensor(x) then

@@ -1,5 +1,5 @@
---- Torch7's tensors: objects over luminary's tensors, which share their memory and are outside of autograd. What is in
---- place in Torch7 is in place here, reductions keep their dim, and those over all give numbers.
+--- Implements Torch7's tensors: objects over luminary's tensors, sharing their memory, outside of autograd. Ops that
+--- are in place in Torch7 are in place here; reductions keep their dim, and complete reductions return numbers.
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
@@ -8,7 +8,7 @@ local fail, ops, ours = options.fail, core.ops, core.methods
 
 local tensor = {}
 local methods = {}
-local raw_of = setmetatable({}, {__mode = "k"}) -- object -> tensor; userdata, since LuaJIT asks no table for its length
+local raw_of = setmetatable({}, {__mode = "k"}) -- object -> tensor; userdata, since LuaJIT ignores __len of tables
 local prototype = newproxy(true)
 local meta = getmetatable(prototype)
 meta.__library_object = true
@@ -22,7 +22,7 @@ tensor.default = "float64" -- the dtype of torch.Tensor
 
 local function is(v) return raw_of[v] ~= nil end
 
--- The object of a luminary tensor.
+-- Returns a new object for a luminary tensor.
 local function wrap(x)
   if x.dtype == "bool" then x = x:to "uint8" end
   local object = newproxy(prototype)
@@ -30,7 +30,7 @@ local function wrap(x)
   return object
 end
 
--- The luminary tensor of an object.
+-- Returns the luminary tensor of an object.
 local function raw(v, who)
   local x = raw_of[v]
   if x == nil then
@@ -41,7 +41,7 @@ local function raw(v, who)
 end
 tensor.is, tensor.wrap, tensor.raw = is, wrap, raw
 
--- f(...) on tables, tensors in them wrapped or unwrapped.
+-- Returns f(v) for a wanted value, and tables with f applied to such values in them.
 local function each(v, f, wanted)
   if wanted(v) then return f(v) end
   if type(v) ~= "table" or getmetatable(v) then return v end
@@ -49,11 +49,11 @@ local function each(v, f, wanted)
   for key, value in pairs(v) do out[key] = each(value, f, wanted) end
   return out
 end
---- Tensors in tables too, as luminary's; and the way back.
+--- Convert tensors, also in tables, to luminary's and back.
 function tensor.raw_all(v) return each(v, raw, is) end
 function tensor.wrap_all(v) return each(v, wrap, core.is_tensor) end
 
---- "torch.FloatTensor" for a luminary tensor.
+--- Returns "torch.FloatTensor" for a luminary tensor.
 function tensor.type_of(x)
   return x.is_cuda and x.dtype == "float32" and "torch.CudaTensor" or names[x.dtype]
 end
@@ -86,24 +86,24 @@ function Sizes.__tostring(s)
 end
 function Sizes.__eq(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
---- A LongStorage of these numbers: what x:size() and #x give, and what constructors take for sizes.
+--- Returns a LongStorage of these numbers: the type of x:size() and #x, and of sizes in constructors.
 function tensor.sizes(list) return setmetatable(copy_list(list), Sizes) end
 
--- Sizes as numbers, a list or a LongStorage.
+-- Returns a list of sizes passed as numbers, a list or a LongStorage.
 local function sizes_from(...)
   local first = ...
   return type(first) == "table" and copy_list(first) or {...}
 end
 
---- The dtype of "torch.FloatTensor" or "FloatTensor".
+--- Returns the dtype of "torch.FloatTensor" or "FloatTensor".
 function tensor.dtype_of(name)
   local short = tostring(name):gsub("^torch%.", "")
   if short == "Tensor" then return tensor.default end
   return dtypes[short] or fail("torch: unknown tensor type '%s'", tostring(name))
 end
 
---- torch.FloatTensor and the like: of sizes, uninitialized; of a table of values; of sizes as a LongStorage; of a
---- tensor, whose memory is shared where the type is the same.
+--- Creates a torch.FloatTensor or other tensor: of sizes, uninitialized; of a table of values; of sizes as a
+--- LongStorage; of a tensor, whose memory is shared if the type is the same.
 function tensor.new(dtype, ...)
   local first = ...
   if is(first) then return wrap(raw(first):to(dtype)) end
@@ -120,7 +120,7 @@ end
 
 local function number_or_view(x) return x.ndim == 0 and x:item() or wrap(x) end
 
--- x[{i, {a, b}, {}}] of Torch7.
+-- Returns the view x[{i, {a, b}, {}}] of Torch7.
 local function part(x, index)
   local dim = 1
   for _, at in ipairs(index) do
@@ -167,7 +167,7 @@ for event, op in pairs {add = ops.add, sub = ops.sub, div = ops.div} do
   meta["__" .. event] = function(a, b) return wrap(op(operand(a), operand(b))) end
 end
 function meta.__unm(a) return wrap(ops.neg(raw_of[a])) end
--- A number, the dot product of vectors, or the matrix product, as Torch7's.
+-- Multiplies by a number; computes the dot product of vectors, or the matrix product, as Torch7 does.
 function meta.__mul(a, b)
   if not is(a) or not is(b) then return wrap(ops.mul(operand(a), operand(b))) end
   a, b = raw_of[a], raw_of[b]
@@ -176,7 +176,7 @@ end
 
 -- ---- results in place
 
--- Makes the object hold values, over its memory where the sizes are the same.
+-- Makes the object hold values, over its memory if the sizes are the same.
 local function put(object, values)
   local x = raw_of[object]
   if x.shape == values.shape then
@@ -187,7 +187,7 @@ local function put(object, values)
   return object
 end
 
--- How many of these are tensors, and a list of them as luminary's.
+-- Returns the number of tensors among the arguments, a list of the arguments with luminary's tensors, and their number.
 local function read(...)
   local list, count = {...}, 0
   for i = 1, select("#", ...) do
@@ -196,8 +196,8 @@ local function read(...)
   return count, list, select("#", ...)
 end
 
--- x:name(...) writes into x; torch.name(...) returns a new tensor, or writes into the first where there is one more
--- than it takes. compute(source, …) returns the values of at most `tensors` tensors.
+-- Defines x:name(...), which writes into x, and torch.name(...), which returns a new tensor, or writes into the first
+-- one if it gets one more than it needs. compute(source, …) returns the values of at most `tensors` tensors.
 tensor.functions = {}
 local function define(name, tensors, compute)
   methods[name] = function(object, ...)
@@ -221,7 +221,7 @@ for _, name in ipairs {
   if op then define(name, 1, op) end
 end
 
--- (x, v), (x, y), (x, v, y)
+-- Returns op for the arguments (x, v), (x, y), (x, v, y).
 local function scaled(op)
   return function(x, v, y)
     if y == nil then return op(x, v) end
@@ -244,7 +244,7 @@ for name, op in pairs {cmul = ops.mul, cdiv = ops.div, cpow = ops.pow, cmax = op
   cbitxor = ops.bitwise_xor, clshift = ops.bitwise_left_shift, crshift = ops.bitwise_right_shift, atan2 = ops.atan2} do
   define(name, 2, op)
 end
---- torch.lerp([res,] a, b, weight) and a:lerp(b, weight): a + weight * (b - a).
+--- torch.lerp([res,] a, b, weight) and a:lerp(b, weight): Compute a + weight * (b - a).
 function tensor.functions.lerp(...)
   if select("#", ...) < 4 then
     local a, b, weight = ...
@@ -256,7 +256,7 @@ function methods.lerp(object, a, b, weight)
   if weight == nil then a, b, weight = object, a, b end
   return put(object, ops.lerp(raw(a, "lerp"), raw(b, "lerp"), weight))
 end
--- x's parts along dim with a p-norm above `most` made as long as that.
+-- Scales x's parts along dim with a p-norm above `most` to that norm.
 define("renorm", 1, function(x, p, dim, most)
   local others = {}
   for d = 1, x.ndim do if d ~= dim then others[#others + 1] = d end end
@@ -274,7 +274,7 @@ local with_sum = {mm = "addmm", mv = "addmv", bmm = "baddbmm", ger = "addr", [""
 for name, op in pairs {mm = ops.matmul, mv = ops.matmul, bmm = ops.matmul, ger = outer,
   [""] = function(a, b) return ops.sum(ops.matmul(a, b), 1) end} do
   if name ~= "" then define(name, 2, op) end
-  -- torch.addmm([v1,] x, [v2,] a, b) and x:addmm([[v1,] v2,] a, b): v1 * x + v2 * a b
+  -- torch.addmm([v1,] x, [v2,] a, b) and x:addmm([[v1,] v2,] a, b) compute v1 * x + v2 * a b
   define(with_sum[name], 3, function(...)
     local list, numbers = {}, {}
     for i = 1, select("#", ...) do
@@ -308,11 +308,11 @@ in_place("exponential", function(x, rate) x:exponential_(rate or 1) end)
 in_place("cauchy", function(x, median, sigma) x:cauchy_(median or 0, sigma or 1) end)
 in_place("logNormal", function(x, mean, std)
   mean, std = mean or 1, std or 2
-  local narrow = math.log(1 + (std / mean) ^ 2) -- of the distribution's own mean and deviation
+  local narrow = math.log(1 + (std / mean) ^ 2) -- variance of the logarithm, from the distribution's mean and std
   x:log_normal_(math.log(mean) - narrow / 2, math.sqrt(narrow))
 end)
 in_place("geometric", function(x, p) x:geometric_(p) end)
-in_place("retain", function() end) -- memory is counted by itself
+in_place("retain", function() end) -- does nothing: references are counted
 in_place("free", function() end)
 in_place("apply", function(x, f)
   local flat = ours.contiguous(x):view {-1}
@@ -354,7 +354,7 @@ in_place("scatter", function(x, dim, index, v)
   x:copy_(ops.where(ops.gt(keep, 0), ops.scatter_add(ops.zeros_like(x), dim, index, from), x))
 end)
 
---- x:copy(y): y's values, of as many elements, whatever the sizes.
+--- x:copy(y): Copies y's values; only the numbers of elements must match.
 function methods.copy(object, other)
   local x, from = raw(object), raw(other, "copy")
   if x:numel() ~= from:numel() then
@@ -364,7 +364,7 @@ function methods.copy(object, other)
   return object
 end
 
---- x:resize(…): those sizes, over the same memory where it is large enough.
+--- x:resize(…): Changes x's sizes, over the same memory if that is large enough.
 function methods.resize(object, ...)
   local x, list, n = raw(object), sizes_from(...), 1
   for _, size in ipairs(list) do n = n * size end
@@ -379,7 +379,7 @@ function methods.resize(object, ...)
 end
 function methods.resizeAs(object, other) return methods.resize(object, raw(other).shape) end
 
---- x:set([y]): takes over what y has; nothing without y. Or x:set(storage [, offset [, sizes [, strides]]]).
+--- x:set([y]): Makes x a view of y; empty without y. Or x:set(storage [, offset [, sizes [, strides]]]).
 function methods.set(object, other, ...)
   if tensor.storage and tensor.storage.is(other) then
     raw_of[object] = core.keep(tensor.storage.view(other, ...))
@@ -389,7 +389,7 @@ function methods.set(object, other, ...)
   return object
 end
 
--- ---- asking
+-- ---- queries
 
 function methods.nElement(object) return raw_of[object]:numel() end
 methods.numel = methods.nElement
@@ -414,7 +414,7 @@ function methods.isSetTo(object, other)
   return a:data_ptr() == b:data_ptr() and a.shape == b.shape
     and table.concat(a:stride(), ",") == table.concat(b:stride(), ",")
 end
---- x:data(): where the elements begin, as FFI's pointer to them; with `number` as a number.
+--- x:data(): Returns an FFI pointer to the first element; with `number`, its address as a number.
 function methods.data(object, number)
   local x = raw_of[object]
   local c_types = {float32 = "float *", float64 = "double *", int64 = "int64_t *", int32 = "int32_t *",
@@ -423,10 +423,10 @@ function methods.data(object, number)
   return number and tonumber(ffi.cast("intptr_t", p)) or p
 end
 function methods.__tostring__(object) return tostring(object) end
---- The luminary tensor over the same memory.
+--- Returns the luminary tensor over the same memory.
 function methods.raw(object) return raw_of[object] end
 
---- x:type(): "torch.FloatTensor"; x:type("torch.LongTensor"): x in that type.
+--- x:type(): Returns "torch.FloatTensor"; x:type("torch.LongTensor") converts x to that type.
 function methods.type(object, name)
   if name == nil then return meta.__torch_type(object) end
   if name == "torch.CudaTensor" then return wrap(raw_of[object]:to("cuda", "float32")) end
@@ -516,37 +516,37 @@ end
 function methods.all(object) return ops.all(ops.ne(raw(object), 0)):item() end
 function methods.any(object) return ops.any(ops.ne(raw(object), 0)):item() end
 
---- x:topk(k, dim, descending, sorted): the smallest, or with `descending` the largest.
+--- x:topk(k, dim, descending, sorted): Returns the k smallest, or with `descending` the largest, and their indices.
 function methods.topk(object, k, dim, descending)
   local values, indices = ops.topk(raw(object), k, dim or -1, {largest = descending or false})
   return wrap(values), wrap(indices)
 end
---- x:sort([dim [, descending]]): values in order, and where they were.
+--- x:sort([dim [, descending]]): Returns sorted values, and their original indices.
 function methods.sort(object, dim, descending)
   return methods.topk(object, raw(object):size(dim or -1), dim, descending)
 end
 
 for _, name in ipairs {"cumsum", "cumprod"} do
-  --- x:cumsum([dim = 1]) and x:cumprod([dim = 1]): sums and products of the elements up to each along dim.
+  --- x:cumsum([dim = 1]) and x:cumprod([dim = 1]): Return cumulative sums and products along dim.
   methods[name] = function(object, dim) return wrap(ops[name](raw(object), dim or 1)) end
 end
 for _, name in ipairs {"median", "mode"} do
-  --- x:median([dim]) and x:mode([dim]), along the last dim by default, which stays with size 1: values, and where they
-  --- were.
+  --- x:median([dim]) and x:mode([dim]): Return values and their indices along dim, the last by default, which is kept
+  --- with size 1.
   methods[name] = function(object, dim)
     local x = raw(object)
     local values, indices = x[name](x, dim or -1, keep)
     return wrap(values), wrap(indices)
   end
 end
---- x:kthvalue(k [, dim]): the k-th smallest along dim, the last by default, which stays with size 1, and where it was.
+--- x:kthvalue(k [, dim]): Returns the k-th smallest along dim, the last by default, kept with size 1, and its index.
 function methods.kthvalue(object, k, dim)
   local values, indices = ops.kthvalue(raw(object), k, dim or -1, keep)
   return wrap(values), wrap(indices)
 end
---- x:dist(y [, p = 2]): the p-norm of x - y.
+--- x:dist(y [, p = 2]): Returns the p-norm of x - y.
 function methods.dist(object, other, p) return wrap(ops.sub(raw(object), raw(other, "dist"))):norm(p) end
---- p:multinomial(n [, replacement]): n positions drawn by weight, of each row.
+--- p:multinomial(n [, replacement]): Draws n indices by weight from each row.
 function methods.multinomial(object, n, replacement)
   return wrap(raw(object, "multinomial"):multinomial(n, {replacement = replacement or false}))
 end
@@ -555,22 +555,22 @@ function methods.bhistc(object, bins, low, high)
   for i, x in ipairs(raw(object, "bhistc"):unbind(1)) do rows[i] = x:histc(bins or 100, low or 0, high or 0) end
   return wrap(ops.stack(rows, 1))
 end
---- x:cat(a, b [, dim]) or x:cat({a, b, …} [, dim]): joined, into x.
+--- x:cat(a, b [, dim]) or x:cat({a, b, …} [, dim]): Concatenates tensors into x.
 function methods.cat(object, a, b, dim)
   if is(a) then return put(object, ops.cat({raw(a), raw(b)}, dim or -1)) end
   return put(object, ops.cat(tensor.raw_all(a), b or -1))
 end
---- x:histc([bins = 100 [, min = 0 [, max = 0]]]): how many elements are in each bin; between the least and the largest
---- element where min and max are equal.
+--- x:histc([bins = 100 [, min = 0 [, max = 0]]]): Counts the elements in each bin, from min to max, or from the
+--- smallest to the largest element if these are equal.
 function methods.histc(object, ...) return wrap(raw(object):histc(...)) end
 
 tensor.methods, tensor.put, tensor.sizes_from, tensor.define = methods, put, sizes_from, define
 
--- Methods that torch has something else under the name of.
+-- Methods for whose names torch has other functions.
 local apart = {type = true, random = true, uniform = true, normal = true, bernoulli = true, exponential = true,
   cauchy = true, logNormal = true, geometric = true, cat = true, retain = true, free = true, __tostring__ = true}
 
---- torch.name(x, …) of what returns new objects or numbers, and x:name(…) of functions.
+--- Adds torch.name(x, …) for methods that return new objects or numbers, and x:name(…) for functions.
 function tensor.publish()
   for name, method in pairs(methods) do
     if not tensor.functions[name] and not apart[name] then tensor.functions[name] = method end

@@ -1,8 +1,8 @@
---- torch.Tester: functions that check, and a report of them.
+--- Runs tests and reports failed checks (torch.Tester):
 ---
 ---   local tester = torch.Tester()
 ---   tester:add {adds = function() tester:eq(1 + 1, 2) end}
----   tester:run()                                     -- an error where one has failed
+---   tester:run()                                     -- raises an error if one has failed
 local debug = require "debug"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
@@ -13,7 +13,7 @@ local Tester = class.new "torch.Tester"
 
 function Tester:__init() self.tests, self.names, self.disabled = {}, {}, {} end
 
--- Whether two values are the same, numbers and elements of tensors within a tolerance.
+-- Returns true if two values are equal, numbers and elements of tensors within a tolerance.
 local function same(a, b, tolerance)
   if type(a) == "number" and type(b) == "number" then
     return a == b or a ~= a and b ~= b or math.abs(a - b) <= tolerance
@@ -42,7 +42,7 @@ function Tester:assert(condition, message) return note(self, condition and true 
 
 local function described(v) return tensor.is(v) and v:type() or tostring(v) end
 
--- (a, b [, tolerance] [, message])
+-- Defines a check with the arguments (a, b [, tolerance] [, message]).
 local function compared(name, alike)
   Tester[name] = function(self, a, b, tolerance, message)
     if type(tolerance) ~= "number" then tolerance, message = 0, tolerance or message end
@@ -80,7 +80,7 @@ function Tester:assertErrorPattern(f, pattern, message)
   return note(self, not ok and tostring(err):find(pattern) ~= nil, ("the error is %s"):format(tostring(err)), message)
 end
 
---- tester:add(f [, name]), tester:add {name = f, …}: tests; _setUp and _tearDown of a table run around each.
+--- tester:add(f [, name]), tester:add {name = f, …}: Adds tests; a table's _setUp and _tearDown run around each.
 function Tester:add(tests, name)
   if type(tests) == "function" then tests = {[name or "test" .. #self.names + 1] = tests} end
   options.arg("torch.Tester.add", "tests", tests, "table")
@@ -105,7 +105,7 @@ function Tester:disable(names)
   return self
 end
 
---- tester:run([name or names]): all tests, or those; a report, and an error where one has failed.
+--- tester:run([name or names]): Runs all tests, or these; prints a report, and raises an error if one has failed.
 function Tester:run(names)
   local wanted = type(names) == "string" and {names} or names or self.names
   local failed, checks = {}, 0
@@ -128,7 +128,7 @@ function Tester:run(names)
   if #failed > 0 then fail("torch.Tester: failed: %s", table.concat(failed, ", ")) end
 end
 
---- torch.TestSuite(): a table of tests in which no name is given twice.
+--- torch.TestSuite(): Creates a table of tests in which a second test of the same name is an error.
 local function suite()
   local tests = {}
   return setmetatable({}, {__index = tests, __newindex = function(_, name, f)

@@ -1,10 +1,10 @@
---- What scripts use of Torch7's package xlua.
+--- Implements the functions of Torch7's package xlua that scripts use.
 local options = require "luminary.base.options"
 local progress = require "luminary.watch.progress"
 
 local xlua, bar, at = {}, nil, 0
 
---- xlua.progress(i, n): a line on the terminal that shows step i of n; it ends with i = n.
+--- xlua.progress(i, n): Shows step i of n on a line of the terminal, which ends with i = n.
 function xlua.progress(i, n)
   options.arg("xlua.progress", "i", i, "natural")
   options.arg("xlua.progress", "n", n, "count")
@@ -14,7 +14,7 @@ function xlua.progress(i, n)
   if i >= n then bar = nil end
 end
 
---- Seconds as "1:02:03".
+--- Returns seconds as "1:02:03".
 function xlua.formatTime(seconds)
   return progress.duration(options.arg("xlua.formatTime", "seconds", seconds, "number"))
 end

@@ -1,4 +1,4 @@
---- Torch7's containers, which call their modules' updateOutput, updateGradInput and accGradParameters.
+--- Defines Torch7's containers, which call their modules' updateOutput, updateGradInput and accGradParameters.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
@@ -38,8 +38,8 @@ Container.__tostring = function(self)
   return ("%s {\n%s}"):format(class.typename(self), table.concat(lines))
 end
 
--- A container whose forward and backward are stated once: run(self, input), back(self, input, gradOutput, go), where
--- go(module, input, gradOutput) is the module's updateGradInput, accGradParameters or both.
+-- Defines a container by its forward and backward: run(self, input), back(self, input, gradOutput, go). go(module,
+-- input, gradOutput) is the module's updateGradInput, accGradParameters or both.
 local function container(name, run, back)
   local new = class.new("nn." .. name, "nn.Container")
   function new:updateOutput(input)
@@ -73,7 +73,7 @@ end, function(self, input, grad, go)
   return grad
 end)
 
--- The sum of two gradients, which may be tables.
+-- Returns the sum of two gradients, which may be tables.
 local function added(a, b)
   if a == nil then return b end
   if tensor.is(a) then return a + b end
@@ -117,7 +117,7 @@ function Concat:__init(dimension)
   self.dimension = options.arg("nn.Concat", "dimension", dimension, "count")
 end
 
--- What a module returns for a part of the input, in the place of the part.
+-- Copies a module's result for a part of the input into that part.
 local function into(place, part)
   place:copy(part)
   return place
@@ -143,7 +143,7 @@ function Parallel:__init(input, output)
   self.outputDimension = options.arg("nn.Parallel", "outputDimension", output, "count")
 end
 
--- The middle of a larger tensor, of the sizes of a part, from `first` on along the joined dim.
+-- Returns the middle of a larger tensor with the sizes of `part`, from `first` on along the joined dim.
 local function middle(whole, part, dimension, first)
   for d = 1, part:dim() do
     local n = part:size(d)
@@ -151,7 +151,7 @@ local function middle(whole, part, dimension, first)
   end
   return whole
 end
--- As Concat; what is smaller in other dims stands in the middle of zeros.
+-- Concatenates as Concat; results that are smaller in other dims are centered and padded with zeros.
 local Depth = container("DepthConcat", function(self, input)
   local out = to_each(self, input)
   local sizes = {}
@@ -176,7 +176,7 @@ end, function(self, input, grad, go)
 end)
 Depth.__init = Concat.__init
 
--- One module for each entry of a table; all share its parameters.
+-- Runs a copy of the module for each entry of a table; all share its parameters.
 local Map = container("MapTable", function(self, input)
   for i = #self.modules + 1, #input do
     self.modules[i] = self.modules[1]:clone("weight", "bias", "gradWeight", "gradBias")
@@ -202,7 +202,7 @@ function Map:parameters()
   return {}, {}
 end
 
--- A container of one module, given to it.
+-- Defines a container of one module, the constructor's argument.
 local function around_one(name, run, back)
   local new = container(name, run, back)
   function new:__init(module)
@@ -214,7 +214,7 @@ end
 around_one("Decorator", function(self, input) return self.modules[1]:forward(input) end,
   function(self, input, grad, go) return go(self.modules[1], input, grad) end)
 
--- The first dims of the input as one, so that it has nInputDim; the output gets them back.
+-- Returns sizes that flatten the input's leading dims so that it has nInputDim dims, and those leading sizes.
 local function bottled(input, dims)
   local sizes, extra, n = input:size(), input:dim() - dims, 1
   if extra < 1 then return nil end

@@ -1,4 +1,4 @@
---- Torch7's criterions: a loss as a number, and its gradient.
+--- Defines Torch7's criterions: a loss as a number, and its gradient.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
@@ -18,8 +18,8 @@ function Criterion:clone() return copy_of(self, {}) end
 Criterion.float, Criterion.double, Criterion.cuda = Criterion.type, Criterion.type, Criterion.type
 Criterion.__call = function(self, input, target) return self:forward(input, target) end
 
--- nn.name([weights,] sizeAverage): loss(input, target, options), a formula of luminary's tensors. kind "classes": the
--- target has labels; "any": it is taken as it is; else it is like the input.
+-- Defines nn.name([weights,] sizeAverage) by loss(input, target, options) on luminary's tensors. kind "classes": the
+-- target has labels; "any": it is passed unchanged; else it is converted to the input's dtype and shape.
 local function criterion(name, loss, kind)
   local new = class.new("nn." .. name, "nn.Criterion")
   function new:__init(weights, average)
@@ -57,7 +57,7 @@ local function criterion(name, loss, kind)
   return new
 end
 
--- A gradient, which may be a table, times a number; the sum of two.
+-- scaled multiplies a gradient, which may be a table, by a number; total adds two.
 local function scaled(g, by)
   if tensor.is(g) then return g * by end
   local out = {}
@@ -111,7 +111,7 @@ local cost = class.by_name["nn.L1Cost"]
 local back = cost.updateGradInput
 function cost:updateGradInput(input) return back(self, input, 0) end
 
--- Criterions that take a number first: nn.name(number, sizeAverage).
+-- Defines criterions that take a number first: nn.name(number, sizeAverage).
 local function with_number(name, default, loss, kind)
   local new = criterion(name, function(x, y, how, _, self) return loss(x, y, how, self.margin) end, kind or "any")
   function new:__init(margin, average)
@@ -128,7 +128,7 @@ with_number("HingeEmbeddingCriterion", 1, function(x, y, how, margin)
   how.margin = margin
   return F.hinge_embedding_loss(x, y:to(x.dtype):reshape(x.shape), how)
 end)
--- Of pairs {a, b}, with a target of 1 or -1 for all or for each.
+-- Take pairs {a, b}, with a target of 1 or -1 for all or for each.
 with_number("L1HingeEmbeddingCriterion", 1, function(pair, y, _, margin)
   local distance = ops.sum(ops.abs(ops.sub(pair[1], pair[2])))
   return y:reshape({-1})[1] > 0 and distance or at_least_zero(ops.sub(margin, distance))
@@ -156,8 +156,8 @@ end
 
 -- ---- criterions of criterions
 
--- The weighted sum of criterions; which(self, i, input, target) returns the input and target of the i-th, gather(list)
--- makes one gradient of theirs.
+-- Defines a weighted sum of criterions. which(self, i, input, target) returns the input and target of the i-th,
+-- gather(list) combines their gradients.
 local function combined(name, which, gather)
   local new = class.new("nn." .. name, "nn.Criterion")
   function new:__init(repeats)

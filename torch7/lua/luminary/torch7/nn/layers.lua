@@ -1,4 +1,4 @@
---- Torch7's layers of one tensor or of a table, other than those over windows.
+--- Defines Torch7's layers of one tensor or of a table, except those over windows.
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
@@ -129,7 +129,7 @@ layer("Normalize", function(p, eps)
     return ops.div(x, size)
   end)
 end)
--- The whole channels of a sample, as drawn; when not training, the values times 1 - p.
+-- Drops complete channels at random in training; else multiplies by 1 - p.
 for name, f in pairs {SpatialDropout = F.dropout2d, VolumetricDropout = F.dropout3d} do
   layer(name, function(p)
     p = p or 0.5
@@ -150,7 +150,7 @@ end)
 
 -- ---- shapes and positions
 
--- The dim of a sample in x: one later where x has a dim more than the `dims` of samples.
+-- Returns the dim of x for a sample's dim: one more if x has more than `dims` dims.
 local function dim_in(x, dim, dims) return dims and x.ndim > dims and dim + 1 or dim end
 
 layer("Replicate", function(n, dim, dims)
@@ -186,7 +186,7 @@ layer("Index", function(dim) return around(function(t) return ops.index_select(t
 layer("MaskedSelect", function() return around(function(t) return t[1]:masked_select(t[2]:to "bool") end) end)
 layer("PixelShuffle", function(scale) return ours.PixelShuffle(scale), 4 end)
 
--- ---- of tables
+-- ---- layers of tables
 
 layer("MV", function(transposed)
   return around(function(t) return ops.squeeze(ops.matmul(transposed and ops.transpose(t[1], -1, -2) or t[1],
@@ -207,7 +207,7 @@ layer("PairwiseDistance", function(p)
     return y.ndim == 0 and ops.unsqueeze(y, 1) or y
   end)
 end)
--- {gates, experts}: the sum of the experts, a table or a tensor with them along dim, times their gates.
+-- Takes {gates, experts}: sums the experts, a table or a tensor with them along dim, weighted by their gates.
 layer("MixtureTable", function(dim)
   return around(function(t)
     local gates, experts = t[1], t[2]
@@ -245,9 +245,9 @@ layer("ZipTableOneToMany", function()
   end)
 end)
 
--- ---- what the gradient alone meets
+-- ---- layers that change only the gradient
 
--- A layer that returns its input, and changes the gradient in backward.
+-- Defines a layer that returns its input, and changes the gradient in backward.
 local function passes(name, init, backward)
   local new, parent = class.new("nn." .. name, "nn.Module")
   function new:__init(...)
@@ -287,7 +287,7 @@ passes("PrintSize", function(self, prefix) self.prefix = prefix or "PrintSize" e
     return x
   end
 
--- nn.Maxout(in, out, n): the largest of n linear layers.
+-- nn.Maxout(in, out, n): the maximum of n linear layers.
 local Maxout, sequential = class.new("nn.Maxout", "nn.Module")
 function Maxout:__init(i, o, n)
   sequential.__init(self)

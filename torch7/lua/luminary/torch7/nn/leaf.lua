@@ -1,5 +1,5 @@
---- Torch7's layers over luminary's: a layer runs luminary's under autograd on its input, and its backward goes through
---- what that recorded.
+--- Implements Torch7's layers over luminary's: a layer runs luminary's layer under autograd, and its backward runs
+--- through the recorded graph.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
@@ -14,7 +14,7 @@ local wrap, raw = tensor.wrap, tensor.raw
 
 local Leaf = class.new("nn.Leaf", "nn.Module")
 
--- weight, bias and their gradients, and running values, over the memory of the layer inside.
+-- Attaches luminary's layer: sets weight, bias, their gradients and running values as tensors over its memory.
 function Leaf:attach(inner)
   self.inner = inner:is(ours.Module) and inner:to(tensor.default) or inner
   for name, p in inner:named_parameters() do
@@ -27,7 +27,7 @@ function Leaf:attach(inner)
   return self
 end
 
--- The layer inside takes what weight, bias and running values have become.
+-- Sets the inner layer's parameters and buffers from weight, bias and running values.
 function Leaf:adopt()
   for name, p in self.inner:named_parameters() do p.data = raw(self[name]) end
   for name, b in self.inner:named_buffers() do
@@ -35,7 +35,7 @@ function Leaf:adopt()
   end
 end
 
--- What a layer that Torch7 wrote was made with, from its fields.
+-- Constructor arguments of layers written by Torch7, from their fields.
 local function window(f) return f.kW, f.kH, f.dW, f.dH, f.padW, f.padH end
 local function refuse(name, v, kind)
   fail("%s must be a %s, got a %s", name, kind, class.typename(v) or type(v))
@@ -89,7 +89,7 @@ for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "Volum
   from_fields["nn." .. name] = function(f) return f.running_mean:size(1), f.eps, f.momentum, f.affine end
 end
 
--- The input as leaves of a graph of its own, and all of them in a list.
+-- Returns the input as leaves of a new graph, and collects these in `list`.
 local function leaves(input, list)
   if type(input) == "table" then
     local out = {}
@@ -118,7 +118,7 @@ function Leaf:updateOutput(input)
   return self.output
 end
 
--- Adds the gradients of pairs of outputs and their weights into `into`.
+-- Flattens outputs that require grad and their gradients, which may be tables, into two lists.
 local function flatten(output, weight, outputs, weights)
   if type(output) == "table" then
     for i, y in ipairs(output) do flatten(y, weight[i], outputs, weights) end
@@ -128,7 +128,7 @@ local function flatten(output, weight, outputs, weights)
   end
 end
 
--- What the backward of the last forward returns: for the inputs, and for the parameters.
+-- Returns the gradients of the last forward's inputs and parameters.
 local function gradients(self, gradOutput)
   local taped = self.taped or fail("%s: call forward before backward", class.typename(self))
   local outputs, weights, wanted = {}, {}, {}
@@ -139,7 +139,7 @@ local function gradients(self, gradOutput)
   return core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
 end
 
--- The gradients in the form of the input.
+-- Returns the gradients in the form of the input.
 local function as_input(input, grads, taped, at)
   if type(input) == "table" then
     local out = {}
@@ -154,7 +154,7 @@ end
 
 function Leaf:updateGradInput(input, gradOutput)
   local grads = gradients(self, gradOutput)
-  self.taped.grads, self.taped.gradOutput = grads, gradOutput -- which accGradParameters takes
+  self.taped.grads, self.taped.gradOutput = grads, gradOutput -- for accGradParameters
   self.gradInput = as_input(input, grads, self.taped, {i = 0})
   return self.gradInput
 end
@@ -169,13 +169,13 @@ function Leaf:accGradParameters(_, gradOutput, scale)
       raw(self["grad" .. name:gsub("^%l", string.upper)]):add_(grads[i], {alpha = scale or 1})
     end
   end
-  self.taped.grads = nil -- the next may be of other values in the same gradOutput
+  self.taped.grads = nil -- the same gradOutput may have other values next time
 end
 
 local FEW = 2 ^ 20 -- elements
 
--- What a file makes of layers is bounded by its size: a layer's fields may say any sizes. (Torch7 writes what several
--- layers share once, and here each gets its own.)
+-- Limits the size of layers read from a file by the file's size, since their fields may have any sizes. (Torch7 writes
+-- shared parameters once; here each layer gets its own.)
 local function check_size(self, make, file)
   local inner, elements = meta.of(make, unpack(self.made_with, 1, self.made_with.n)), file.elements or 0
   local bytes = files.size_of(file)
@@ -189,7 +189,7 @@ local function check_size(self, make, file)
   end
 end
 
---- file:readObject makes a layer of its fields; of a layer that Torch7 wrote, what it was made with is found in them.
+--- Restores a layer from its fields for file:readObject; for a layer written by Torch7, finds its arguments in them.
 function Leaf:read(file)
   Module.read(self, file)
   if not self.made_with then
@@ -204,7 +204,7 @@ function Leaf:read(file)
   for name, own in pairs(made) do
     if tensor.is(own) and tensor.is(rawget(self, name)) and name ~= "output" and name ~= "gradInput" then
       local read = rawget(self, name)
-      if read:nElement() ~= own:nElement() then -- it may be a view, of more elements than memory holds
+      if read:nElement() ~= own:nElement() then -- it may be a view with more elements than memory holds
         fail("%s has %.0f elements, expected %.0f", name, read:nElement(), own:nElement())
       end
       own:copy(read:type(own:type()))
@@ -218,7 +218,7 @@ function Leaf:read(file)
     if tensor.is(weight) and weight:type() ~= self:type() then self:type(weight:type()) end
 end
 
---- Draws the parameters again; with stdv uniform, of this standard deviation.
+--- Initializes the parameters again; with stdv from a uniform distribution of this standard deviation.
 function Leaf:reset(stdv)
   local params = self:parameters()
   if stdv then
@@ -231,8 +231,8 @@ end
 
 Leaf.__tostring = function(self) return class.typename(self) end
 
--- nn.name(…): make(…) returns luminary's layer, and how many dims its input has in a batch where a sample alone is
--- taken too.
+-- Defines nn.name(…): make(…) returns luminary's layer, and the number of dims of a batch if it also takes single
+-- samples.
 function Leaf.layer(name, make)
   local new = class.new("nn." .. name, "nn.Leaf")
   new.make = make
@@ -250,14 +250,14 @@ function Leaf.layer(name, make)
   return new
 end
 
--- A module of luminary's around a function.
+-- Returns a luminary module that calls f(x, self).
 function Leaf.around(f)
   local Around = ours.Module:extend "Around"
   function Around:forward(x) return f(x, self) end -- luacheck: ignore self
   return Around()
 end
 
--- A module of luminary's around f(x, self) with parameters of these sizes, uniform in ±1/√fan as Torch7's.
+-- Returns a luminary module around f(x, self) with parameters of these sizes, uniform in ±1/√fan as in Torch7.
 function Leaf.with(sizes, fan, f)
   local module = Leaf.around(f)
   for name, size in pairs(sizes) do

@@ -1,4 +1,4 @@
---- Torch7's nn.Module: what all layers and containers can do.
+--- Implements Torch7's nn.Module, the methods of all layers and containers.
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
@@ -35,13 +35,13 @@ function Module:backward(input, gradOutput, scale)
   return self.gradInput
 end
 
---- What torch.save writes of a module, and torch.load reads: its fields.
+--- Writes the fields of a module for torch.save; torch.load reads them.
 function Module:write(file) file:writeObject(files.fields_of(self)) end
 Module.read = files.read_fields
 
 function Module:children() return self.modules or {} end
 
---- nn.Module's, for parameters: new values as a new module's.
+--- Initializes parameters again, as for a new module; nothing in this base class.
 function Module:reset() -- luacheck: ignore self
 end
 
@@ -61,7 +61,7 @@ local function set_train(on)
 end
 Module.training, Module.evaluate = set_train(true), set_train(false)
 
---- Takes over the tensors of these names, "weight", "bias", …, of another module like it.
+--- Shares the tensors of these names, "weight", "bias", …, with another module like it.
 function Module:share(other, ...)
   for _, name in ipairs {...} do
     if tensor.is(rawget(self, name)) then self[name]:set(other[name]) end
@@ -87,7 +87,7 @@ function Module:accUpdateGradParameters(input, gradOutput, rate)
   for i in ipairs(params) do grads[i]:copy(before[i]) end
 end
 
---- f(module) for each, children before what holds them; what f returns takes the module's place.
+--- Replaces each module by f(module), children before their container.
 function Module:replace(f)
   for i, child in ipairs(self:children()) do self.modules[i] = child:replace(f) end
   return f(self)
@@ -103,8 +103,7 @@ function Module:updateParameters(rate)
   for i, p in ipairs(params) do p:add(-rate, grads[i]) end
 end
 
---- x, dx = net:getParameters(): all parameters and all gradients as one vector each, of which they are views from then
---- on.
+--- x, dx = net:getParameters(): Returns all parameters and all gradients as two vectors, and makes them views of these.
 function Module:getParameters()
   local params, grads = self:parameters()
   if #params == 0 then fail("getParameters: the module has no parameters") end
@@ -151,7 +150,7 @@ end
 
 Module.copy_of = copy_of
 
---- A copy with parameters of its own, except those whose names are given, "weight", "gradWeight", …, which both share.
+--- Returns a copy with its own parameters, except those named, "weight", "gradWeight", …, which both share.
 function Module:clone(...)
   local twin = copy_of(self, {})
   local theirs, names = self:listModules(), {...}

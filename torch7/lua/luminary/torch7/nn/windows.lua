@@ -1,4 +1,4 @@
---- Torch7's layers over windows: convolution, pooling, padding, resizing. Sizes have the width first, as there.
+--- Defines Torch7's layers over windows: convolution, pooling, padding, resizing. Sizes have the width first, as there.
 local core = require "luminary.core"
 local Leaf = require "luminary.torch7.nn.leaf"
 local ours = require "luminary.nn"
@@ -16,7 +16,7 @@ end
 layer("SpatialConvolution", convolution)
 layer("SpatialConvolutionMM", convolution)
 
--- weight [in, out, kH, kW], as the transposed convolution of luminary's has it.
+-- Computes the transposed convolution; weight [in, out, kH, kW] as in luminary's.
 local Full = ours.Module:extend "FullConvolution"
 function Full:init(i, o, kernel, stride, padding, more)
   local bound = 1 / math.sqrt(i * kernel[1] * kernel[2])
@@ -113,7 +113,7 @@ layer("UpSampling", function(scale, mode)
   end)
 end)
 
--- ---- over time, height and width, which sizes name in this order except width before height
+-- ---- over time, height and width; arguments are in this order, but with width before height
 
 local function triple_of(t, w, h) return {t, h or w, w} end
 local function three(kind, more)
@@ -147,7 +147,7 @@ end))
 
 -- ---- over frames, [frames, features] or [n, frames, features]
 
--- A layer whose windows of kW frames, [n, windows, features, kW], go through f(windows, self).
+-- Defines a layer that computes f(windows, self) of windows of kW frames, [n, windows, features, kW].
 local function temporal(name, sizes, f)
   layer(name, function(...)
     local shapes, fan, kW, dW = sizes(...)
