@@ -96,6 +96,21 @@ module 'luminary.nothing' not found:
 ]], out)
   end)
 
+  it("loads a part again whose first loading a host's time limit ended, wherever it was", function()
+    assert.equal("true\n", run [[
+      local lm = require "luminary"
+      for _, part in ipairs {"nn", "optim", "data", "distributions", "models"} do
+        for steps = 200, 20000, 1800 do
+          debug.sethook(function() debug.sethook() error "time limit" end, "", steps)
+          pcall(function() return lm[part] end)
+          debug.sethook()
+        end
+        assert(lm[part], part)
+      end
+      print((pcall(lm.nn.Linear, 2, 2)))
+    ]])
+  end)
+
   it("ends a process that still holds tensors, graphs and running modes without a word", function()
     assert.equal("", run [[
       local lm = require "luminary"

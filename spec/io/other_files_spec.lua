@@ -918,6 +918,31 @@ describe("a file of 4 GiB", function()
   end)
 end)
 
+describe("a float in a file", function()
+  local Source = require "luminary.file_formats.source"
+  local function float(hex)
+    local text = hex:gsub("%x%x", function(digits) return string.char(tonumber(digits, 16)) end):reverse()
+    return Source.float("x" .. text, 2, #text)
+  end
+
+  it("is NaN for all of NaN's bits, some of which LuaJIT takes for other values", function()
+    for _, hex in ipairs {
+      "fffdc14141414140", "fffbc14141414140", "fffe7fffffffffff", "ffffffffffffffff", "7ff0000000000001",
+      "7ff8000000000000", "fff4000000000000", "ffffffff", "7f800001", "ff949c66", "ffc00000",
+    } do
+      local value = float(hex)
+      assert(type(value) == "number" and value ~= value, hex)
+    end
+    for hex, value in pairs {
+      ["7ff0000000000000"] = math.huge, ["fff0000000000000"] = -math.huge,
+      ["ffefffffffffffff"] = -1.797693134862315708e308, ["3ff8000000000000"] = 1.5, ["7f800000"] = math.huge, ["ff800000"] = -math.huge, ["3fc00000"] = 1.5,
+      ["ff7fffff"] = -3.4028234663852886e38,
+    } do assert.equal(value, float(hex)) end
+    local value = load_text("forged.t7", "\1\0\0\0\64\65\65\65\65\193\253\255")
+    assert(type(value) == "number" and value ~= value)
+  end)
+end)
+
 describe("lm.save", function()
   it("writes the format that the ending names, or says which it can write", function()
     local beginnings = {

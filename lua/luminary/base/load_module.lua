@@ -1,5 +1,6 @@
 --- load_module(name): Requires a module of luminary at first use. If its file cannot be opened, as without free file
---- descriptors, Lua would report it as not found; load_module reports the cause.
+--- descriptors, Lua would report it as not found; load_module reports the cause. After an error, such as a host's time
+--- limit, a later call loads the module again.
 local core = require "luminary.core"
 
 local ENOENT, ENOTDIR = 2, 20
@@ -14,11 +15,26 @@ local function reason(name)
   end
 end
 
+-- Returns the set of modules whose loading has begun and not ended. package.loaded has LuaJIT's sentinel for them, a
+-- light userdata that some of its versions call a number.
+local function unfinished()
+  local names = {}
+  for name, value in pairs(package.loaded) do
+    local kind = type(value)
+    names[name] = kind == "userdata" or kind == "number" or nil
+  end
+  return names
+end
+
 return function(name)
   local known = package.loaded[name]
   if type(known) == "table" or type(known) == "function" then return known end
+  local before = unfinished()
   local ok, value = pcall(require, name)
   if ok then return value end
+  for failed in pairs(unfinished()) do
+    if not before[failed] then package.loaded[failed] = nil end
+  end
   local missing = type(value) == "string" and value:match "module '(luminary%.[%w_.]+)' not found:"
   local why = missing and reason(missing)
   if why then core.error_at_caller(("cannot load module '%s': %s"):format(missing, why)) end

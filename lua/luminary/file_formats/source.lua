@@ -118,7 +118,14 @@ function Source.int64(text, i)
   return math.abs(number) <= 2 ^ 53 and number or value[0]
 end
 
+--- Returns the little-endian float of n bytes, 4 or 8, at position i (from 1) of text. A NaN is 0 / 0 whatever its
+--- other bits: FFI would return them, and LuaJIT takes some for pointers to tables or functions.
 function Source.float(text, i, n)
+  local last, before, least = text:byte(i + n - 1), text:byte(i + n - 2), n == 4 and 128 or 240
+  if last % 128 == 127 and before >= least
+    and (before > least or text:sub(i, i + n - 3) ~= ("\0"):rep(n - 2)) then
+    return 0 / 0
+  end
   local value = ffi.new(n == 4 and "float[1]" or "double[1]")
   ffi.copy(value, text:sub(i, i + n - 1), n)
   return tonumber(value[0])

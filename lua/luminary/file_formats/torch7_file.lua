@@ -37,17 +37,14 @@ local function size_of(self, what)
   return n
 end
 
-local int, double = ffi.new "int32_t[1]", ffi.new "double[1]"
+local int = ffi.new "int32_t[1]"
 
 function Binary:int()
   ffi.copy(int, self.cursor:take(4), 4)
   return int[0]
 end
 
-function Binary:double()
-  ffi.copy(double, self.cursor:take(8), 8)
-  return double[0]
-end
+function Binary:double() return self.cursor:float(8) end
 
 function Binary:long() return tonumber(self.cursor:int64()) end
 function Binary:text() return self.cursor:take(size_of(self, "a string of %.0f bytes")) end

@@ -168,7 +168,7 @@ static bool order_by_source(run_copy *c) {
   for (int d = 0; d < c->rows.ndim; d++) odd |= c->rows.stride[TO][d] * c->item;
   if (odd % LM_NONTEMPORAL_LINE != 0) return false;
   lm_dims rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){src->stride, dst->stride}, true);
-  /* Where src repeats or overlaps its elements, other dims than the run may have its smallest strides. */
+  /* If src repeats or overlaps elements, other dims than the run may have its smallest strides. */
   if (lm_dims_pop(&rows, along, 1) != c->run || along[0] != 1 || along[1] != 1) return false;
   c->rows = rows;
   memcpy(c->rows.stride[TO], rows.stride[1], sizeof rows.stride[1]);

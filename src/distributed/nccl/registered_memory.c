@@ -35,9 +35,14 @@ struct lm_nccl_piece {
 /* Guards all pieces; taken before a group's lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void piece_free(lm_nccl_piece *p) {
-  if (lm_device_enter(p->device) == LM_OK) ncclMemFree(p->data);
-  lm_free(p);
+/* Frees a list of pieces. Called with no lock held: ncclMemFree waits for the device, which a call of a failed group
+ * may hold up until lm_nccl_abort gets that group's lock. */
+static void pieces_free(lm_nccl_piece *p) {
+  for (lm_nccl_piece *next; p; p = next) {
+    next = p->next;
+    if (lm_device_enter(p->device) == LM_OK) ncclMemFree(p->data);
+    lm_free(p);
+  }
 }
 
 /* Deregisters a piece. Called with both locks held, while no call is in progress. */
@@ -46,8 +51,10 @@ static void deregister(lm_nccl *s, lm_nccl_piece *p) {
   p->handle = NULL;
 }
 
-/* Frees the pieces of freed tensors, unless a call or an abort may still use them. Called with both locks held. */
-static void drop_freed(lm_nccl *s) {
+/* Deregisters the pieces of freed tensors, unless a call or an abort may still use them, and returns their list for
+ * pieces_free. Called with both locks held. */
+static lm_nccl_piece *take_freed(lm_nccl *s) {
+  lm_nccl_piece *taken = NULL;
   for (lm_nccl_piece **at = &s->pieces; *at && !s->aborted && !s->calling;) {
     lm_nccl_piece *p = *at;
     if (!p->freed) {
@@ -56,8 +63,10 @@ static void drop_freed(lm_nccl *s) {
     }
     deregister(s, p);
     *at = p->next;
-    piece_free(p);
+    p->next = taken;
+    taken = p;
   }
+  return taken;
 }
 
 /* Waits for all work on the device by freeing memory, which the driver does only then. Its synchronize would take
@@ -82,12 +91,13 @@ static void *run_free(void *arg) {
   p->freed = true;
   if (s) {
     pthread_mutex_lock(&s->lock);
-    drop_freed(s);
+    p = take_freed(s);
     pthread_mutex_unlock(&s->lock);
   } else {
-    piece_free(p);
+    p->next = NULL;
   }
   pthread_mutex_unlock(&lock);
+  pieces_free(p);
   return NULL;
 }
 
@@ -97,7 +107,7 @@ static void piece_release(void *owner) { lm_thread_start_detached("lm-nccl-free"
 void lm_nccl_register_new(lm_nccl *s, ncclComm_t whole) {
   pthread_mutex_lock(&lock);
   pthread_mutex_lock(&s->lock);
-  drop_freed(s);
+  lm_nccl_piece *freed = take_freed(s);
   for (lm_nccl_piece *p = s->pieces; p && !s->aborted; p = p->next) {
     if (p->known) continue;
     ncclResult_t result = ncclCommRegister(whole, p->data, p->bytes, &p->handle);
@@ -110,6 +120,7 @@ void lm_nccl_register_new(lm_nccl *s, ncclComm_t whole) {
   }
   pthread_mutex_unlock(&s->lock);
   pthread_mutex_unlock(&lock);
+  pieces_free(freed);
 }
 
 void lm_nccl_deregister_all(lm_nccl *s) {
@@ -121,14 +132,18 @@ void lm_nccl_deregister_all(lm_nccl *s) {
 }
 
 void lm_nccl_leave_pieces(lm_nccl *s, bool ended) {
+  lm_nccl_piece *freed = NULL;
   pthread_mutex_lock(&lock);
   for (lm_nccl_piece *p = s->pieces, *next; p; p = next) {
     next = p->next;
     p->s = NULL;
-    if (p->freed && ended) piece_free(p);
+    if (!p->freed || !ended) continue;
+    p->next = freed;
+    freed = p;
   }
   s->pieces = NULL;
   pthread_mutex_unlock(&lock);
+  pieces_free(freed);
 }
 
 lm_status lm_nccl_memory(lm_group *g, lm_dtype dtype, lm_device device, int64_t n, lm_tensor **out) {
