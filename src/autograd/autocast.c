@@ -86,7 +86,7 @@ static bool is_weight(const lm_tensor *t) {
   return t->dtype == LM_F32 && t->grad && lm_is_leaf(t) && lm_requires_grad(t) && !lm_view_base(t);
 }
 
-/* Returns t's copy in dtype, or NULL. A copy made within no_grad serves only there. */
+/* Returns t's copy in dtype, or NULL. A copy made within no_grad is used only within no_grad. */
 static kept *find_copy(const lm_tensor *t, lm_dtype dtype) {
   if (mine.capacity == 0) return NULL;
   kept *k = find(mine.position, mine.capacity, t);

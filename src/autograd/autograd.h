@@ -7,11 +7,11 @@
 #include "op/op.h"
 
 /* Calls `op`. args: the op's struct; out: room for LM_MAX_OUTS. On success out[0 .. outs-1] are new references that the
- * caller releases (hidden aux results are not handed out); for WRITE ops out[0] is the first tensor. */
+ * caller releases (hidden aux results are not returned); for an op of kind LM_WRITE out[0] is its first tensor. */
 LM_API lm_status lm_call(lm_op_id op, const void *args, lm_tensor **out);
-/* Calls a POINT op in place on its first argument ("add_"); out[0] is that tensor with one more reference. Errors: a
- * leaf that requires grad while recording; an overlapping x; a result that does not fit x's shape or cannot be cast to
- * its dtype (float into int). */
+/* Calls a pointwise op in place on its first argument x ("add_"); out[0] is x with one more reference. Errors: a leaf
+ * that requires grad while recording; an x whose elements share memory; a result that does not fit x's shape or cannot
+ * be cast to its dtype (float into int). */
 LM_API lm_status lm_call_inplace(lm_op_id op, const void *args, lm_tensor **out);
 
 /* Modes of the calling thread. */
@@ -85,7 +85,8 @@ LM_API void lm_remove_hook(lm_tensor *t, int64_t id);
  * pass fails, ctx is released without fn having run. LM_E_STATE outside of a pass. */
 LM_API lm_status lm_backward_finally(lm_hook hook);
 /* Makes passes over several devices run hooks and custom functions in the order of the graph, the latest first, as
- * passes over one device always do; otherwise in order of arrival. Each call with true needs one with false. */
+ * passes over one device always do; otherwise each device runs them as soon as it can. Calls are counted: each with
+ * true needs one with false. */
 LM_API void lm_backward_keep_order(bool on);
 /* Returns true inside a hook if a pass that runs on this thread computes this leaf's gradient. */
 LM_API bool lm_backward_reaches(const lm_tensor *leaf);

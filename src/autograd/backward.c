@@ -263,8 +263,8 @@ static lm_status sum_up(lm_pass *r, lm_edge e, lm_tensor **sum, lm_tensor *g) {
   return before ? lm_sum_gradient(sum, before, false) : LM_OK;
 }
 
-/* Passes g along the edge and takes it over; NULL: no gradient. `from`: the node it comes from, one of those the target
- * waits for; NULL for a root. */
+/* Adds g, which it takes over, to the gradient of the edge's target; NULL: no gradient. `from`: the node that computed
+ * g, and that the target waits for; NULL for a root. */
 static lm_status deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor *g) {
   lm_status status = LM_OK;
   lm_leaf_state *leaf = NULL;

@@ -8,8 +8,8 @@
  * A queue adds to the sums of its own nodes and leaves. Its gradients for other queues are summed apart and joined in
  * the order of queues once all have arrived, so sums have the same bits in every run.
  *
- * Hooks run on the calling thread, whose Lua state or reducer they belong to. A queue that meets some sends the node
- * there and waits, or sends a leaf and continues.
+ * Hooks run on the calling thread, whose Lua state or reducer they belong to. A queue sends that thread a node with
+ * hooks and waits until it has run; it sends a leaf with hooks and continues.
  *
  * Hooks and functions that communicate with other ranks (lm_backward_keep_order) must not run in an order that depends
  * on the speed of queues. They run by the numbers of their nodes, the largest first, as on one thread, once all queues
@@ -36,7 +36,7 @@ typedef struct part { /* a gradient that another queue has left */
 } part;
 
 typedef struct main_thread_request { /* a node or leaf that the calling thread must run */
-  lm_node *node;                     /* its queue waits, and has the request on its stack; or: */
+  lm_node *node;                     /* the node, whose queue waits with the request on its stack; or NULL */
   lm_leaf_state *leaf;
   uint64_t number;
   int device_queue;

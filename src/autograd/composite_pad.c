@@ -5,7 +5,7 @@
 #include "autograd/formulas.h"
 #include "op/check.h"
 
-enum { MIN_LARGE = 1 << 18, MIN_LONG = 1536 }; /* elements of a tensor, and of its rows */
+enum { MIN_LARGE = 1 << 18, MIN_LONG = 1536 }; /* smallest number of elements of a large tensor, and of a long row */
 
 /* Returns the source index for each position from -before to n + after - 1 in a dim of size n; both count from 0. */
 static lm_tensor *entries(lm_expr *e, int64_t n, int64_t before, int64_t after, int mode, lm_device device) {
@@ -53,7 +53,7 @@ static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   bool interleaved = lm_is_channels_last(a->x) && !lm_is_contiguous(a->x);
   lm_tensor *y = lm_e_empty(e, size, a->x->dtype, a->x->device, interleaved ? LM_CHANNELS_LAST : LM_CONTIGUOUS);
   const bool large = y && LM_DEVICE_KIND(y->device) == LM_CPU && t && t->numel > lm_max(MIN_LARGE, y->numel / 2);
-  const bool columns = a->pad.v[0] > 0 || a->pad.v[1] > 0; /* short rows: as slow as filling y */
+  const bool columns = a->pad.v[0] > 0 || a->pad.v[1] > 0; /* sides of short rows take as long as filling y */
   const bool sides = large && (!columns || y->size[y->ndim - 1] > MIN_LONG);
   lm_tensor *inner = sides ? y : fill(e, y, a->value);
   if (sides) fill_sides(e, y, a);

@@ -1,4 +1,4 @@
-/* Makes views whose strides no op on dims can make: diagonal, unfold, as_strided. Their gradient uses the view's
+/* Makes views by strides: diagonal, unfold, as_strided. Their gradient uses the view's
  * geometry within x, as for a view whose base was written (view_and_inplace.c). */
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "autograd/record_graph.h"
 #include "base/message.h"
 
-/* Fails unless output i is a new, unrecorded tensor; a view that the function made within no_grad is one. */
+/* Fails unless output i is a new, unrecorded tensor; a view that the function made within no_grad counts as new. */
 static lm_status check_output(const lm_custom *c, int i) {
   const lm_tensor *t = c->out[i];
   for (int k = 0; k < c->nin; k++) {

@@ -14,11 +14,12 @@ lm_tensor *lm_f_scaled(struct lm_expr *e, lm_tensor *g, double factor);
 lm_tensor *lm_f_in_dtype_of(struct lm_expr *e, lm_tensor *t, const lm_tensor *like);
 /* Returns t in float32 if it is float16 or bfloat16, else t. */
 lm_tensor *lm_f_widened(struct lm_expr *e, lm_tensor *t);
-/* For an op whose results autocast keeps in float32: convert an input t to float32; convert a result t to x's dtype
- * except under such autocast. */
+/* Convert tensors of an op whose results autocast keeps in float32 (LM_KEEP_RESULT): under it a half-precision input t
+ * to float32; outside of it a result t to x's dtype. Else return t. */
 lm_tensor *lm_f_in_kept_dtype(struct lm_expr *e, lm_tensor *t);
 lm_tensor *lm_f_in_result_dtype_of(struct lm_expr *e, lm_tensor *t, const lm_tensor *x);
-/* Returns x [C], [N, C] or [N, C, ...] as rows of classes; has_class_rows: true if no copy, one target per row. */
+/* Returns x [C], [N, C] or [N, C, ...] as rows [rows, C]. The second returns true if that needs no copy, and target has
+ * one integer per row. */
 lm_tensor *lm_f_class_rows(struct lm_expr *e, lm_tensor *x);
 bool lm_f_has_class_rows(struct lm_expr *e, const lm_tensor *x, const lm_tensor *target);
 /* Returns zeros of g's dtype and device. */
@@ -57,15 +58,15 @@ lm_tensor *lm_f_scattered_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, lm_
 lm_tensor *lm_f_padded_grad(struct lm_expr *e, lm_tensor *g, lm_ints size, lm_ints pad, int mode);
 /* Returns the bag of each entry of index; offsets: the first entry of each bag. All count from 1. */
 lm_tensor *lm_f_embedding_bag_of(struct lm_expr *e, lm_tensor *offsets, lm_tensor *index);
-/* The first is true if a mask is among the indices; the second replaces each mask by one index per dim of the mask. Its
- * list is valid until the next call on this thread. */
+/* Returns true if a mask is among the indices. The second returns them with each mask replaced by one index per dim of
+ * the mask; its list is valid until the next call on this thread. */
 bool lm_f_has_masks(struct lm_expr *e, lm_list indices);
 lm_list lm_f_without_masks(struct lm_expr *e, lm_tensor *x, lm_list indices);
 /* Returns the number of index entries for each element of x, plus 1 if include_self, and at least 1. The result has
  * size 1 in dims along which index is expanded. */
 lm_tensor *lm_f_scatter_counts(struct lm_expr *e, lm_tensor *x, int64_t dim, lm_tensor *index, bool include_self);
-/* The first: true if max pooling's first window, then the axis's only one, is all padding. The second: explicit padding
- * with the same number of windows. The last: the smallest value of x's dtype, -inf for floating point. */
+/* Returns true if max pooling's first window covers only padding; it is then the only window of its axis. The second
+ * returns explicit padding with the same number of windows; the last the least value of x's dtype (-inf for floats). */
 bool lm_f_has_empty_window(struct lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
                            const int64_t *padding, const int64_t *dilation, bool ceil_mode);
 lm_pads lm_f_window_padding(struct lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
@@ -111,8 +112,8 @@ lm_tensor *lm_f_summed_heads(struct lm_expr *e, lm_tensor *t, int64_t groups);
  * first pass, without gradients, must draw the same numbers as its second. */
 bool lm_f_attention_is_fused(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                              const lm_tensor *mask, bool causal, double dropout_p);
-/* Returns true if the op attention accepts these: [N, H, L, E] or [H, L, E], no gradient of the mask. On a GPU the
- * second also requires that products and softmax would not be faster. */
+/* Returns true if the op attention accepts these: [N, H, L, E] or [H, L, E], no gradient of the mask. The second also
+ * requires, on a GPU, that the op is faster than products and softmax. */
 bool lm_f_attention_is_possible(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                                 const lm_tensor *mask);
 bool lm_f_attention_is_supported(struct lm_expr *e, const lm_tensor *query, const lm_tensor *key,

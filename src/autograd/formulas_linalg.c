@@ -80,7 +80,7 @@ static beyond_range beyond_range_of(lm_expr *e, lm_tensor *g, lm_tensor *det, lm
   return b;
 }
 
-/* Returns a mask of the finite matrices that lm_f_det_grad cannot divide by, or NULL for none: nearly singular ones
+/* Returns a mask of the finite matrices that lm_f_det_grad cannot invert, or NULL for none: nearly singular ones
  * with a determinant out of range; either suffices if recorded, as that gradient's gradient squares the inverse. */
 static lm_tensor *without_inverse(lm_expr *e, const beyond_range *b, lm_tensor *x, lm_tensor *lu) {
   const lm_ints matrix = {2, {-2, -1}}, line = {1, {-1}};

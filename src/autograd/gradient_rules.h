@@ -48,8 +48,8 @@ typedef struct lm_row {
   bool takes_more; /* true if the formula itself adds a second gradient of the result */
   int8_t part;     /* JOINT: index of the argument's gradient among the results */
   lm_touched touched;
-  uint8_t reads; /* POINT: inputs of the kernel, in the order of the bits; bit k: the k-th tensor argument, from 1 */
-  int kernel;    /* POINT: the fused kernel */
+  uint8_t reads; /* POINTWISE: inputs of the kernel in the order of bits; bit k: the k-th tensor argument, from 1 */
+  int kernel;    /* POINTWISE: the fused kernel */
   lm_rule_fn fn;
   lm_touched (*touches)(const void *args); /* computes `touched` if it depends on the arguments; else NULL */
 } lm_row;

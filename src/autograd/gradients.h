@@ -7,7 +7,7 @@
 /* view_gradients.c. Computes gradients of EXTRACT, EMBED and OVERWRITE nodes; gin as in lm_custom_fn. */
 lm_status lm_view_geometry_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin);
 
-typedef struct lm_grad_request { /* for the gradient of one edge */
+typedef struct lm_grad_request { /* a request for the gradient of one edge */
   bool wanted;
   lm_tensor *grad_buffer; /* preferred memory for the result; may be NULL */
 } lm_grad_request;

@@ -23,7 +23,7 @@ typedef struct pools {
   int ngrads;
   bool armed;      /* true if drain runs when the thread ends */
   bool destroying; /* true while lm_node_release runs further up the stack */
-  lm_node *doomed; /* nodes that this outer call must destroy */
+  lm_node *doomed; /* nodes that the outermost call must destroy */
 } pools;
 
 static _Thread_local pools own;

@@ -121,7 +121,7 @@ done:
   return status;
 }
 
-/* Runs the op without recording the ops of a composite. Its results are views of no earlier tensor. */
+/* Runs the op without recording a composite's ops; results that are views get new headers without a base. */
 static lm_status run_whole(lm_op_id id, const void *args, lm_tensor **results) {
   if (lm_ops[id].kind != LM_COMP) return lm_op_run(id, args, results);
   lm_set_grad_enabled(false);

@@ -37,8 +37,8 @@ lm_status lm_view_track(lm_tensor *v, lm_tensor *x, lm_grad *spare);
  * within x's gradient. LM_E_ARG if it reaches outside x's storage. */
 lm_status lm_view_at(lm_tensor *x, const lm_view_geometry *memory, const lm_view_geometry *geometry, lm_tensor **out);
 void lm_view_geometry_of(const lm_tensor *view, const lm_tensor *base, lm_view_geometry *out);
-/* Creates a node for the part at `geometry` of the tensor of edge `first`: EXTRACT reads the part; OVERWRITE is a base
- * after `second` has written it. meta: of its result. */
+/* Creates a node: EXTRACT reads the part at `geometry` of edge `first`; EMBED puts `first` into zeros there; OVERWRITE
+ * is the base `first` after `second` has written the part. meta: describes its result. */
 lm_status lm_geometry_node(lm_node_kind kind, const lm_view_geometry *geometry, const lm_meta *meta, lm_edge first,
                            lm_edge second, lm_node **out);
 

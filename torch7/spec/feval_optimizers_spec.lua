@@ -260,7 +260,7 @@ describe("net:getParameters", function()
     x:fill_(2)
     assert.is_true(net.weight:equal(lm.full({ 2, 3 }, 2)))
     dx:zero_()
-    for _ = 1, 2 do net(lm.ones(1, 3)):sum():backward() end -- in place, both times
+    for _ = 1, 2 do net(lm.ones(1, 3)):sum():backward() end -- each adds to dx's memory
     assert.is_true(dx:equal(lm.full({ 8 }, 2)))
     net:zero_grad()
     assert.is_true(dx:equal(lm.zeros(8)))

@@ -160,7 +160,7 @@ describe("torch.save", function()
       made = made + 1
       return int(4) .. int(made) .. text "V 1" .. text(class) .. rest
     end
-    local function expanded(n, stride) -- float32 [n, n], all of one element (or n of them)
+    local function expanded(n, stride) -- float32 [n, n] over one element for stride 0, over n for 1
       local head = object("torch.FloatTensor", int(2) .. le(n, 8) .. le(n, 8) .. le(stride, 8) .. le(0, 8) .. le(1, 8))
       local count = stride * (n - 1) + 1
       return head .. object("torch.FloatStorage", le(count, 8) .. ("\0"):rep(4 * count))

@@ -95,7 +95,7 @@ describe("Torch7's modules", function()
 
   it("layers of tables give what Torch7's documentation says", function()
     local a, b = torch.Tensor { { 1, 2 }, { 3, 4 } }, torch.Tensor { { 2, 0 }, { 3, 1 } }
-    local function pair(m) -- {a, b}, in the form of gradients
+    local function pair(m) -- checks m's gradients; returns its output for {a, b}
       check(tostring(m), nn.Sequential():add(nn.SplitTable(1)):add(m), torch.randn(2, 3, 2))
       return m:forward { a, b }
     end

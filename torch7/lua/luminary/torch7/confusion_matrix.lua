@@ -10,7 +10,7 @@ function ConfusionMatrix:init(classes, names)
   if type(classes) == "table" then classes, names = #classes, classes end
   self.nclasses = options.arg("ConfusionMatrix", "classes", classes, "count")
   self.classes = names or {}
-  --- confusion.mat: the counts, int64: a row for each class that it was, a column for each that was predicted.
+  --- confusion.mat: The counts, int64 [classes, classes]: rows are target classes, columns predicted classes.
   self.mat = core.keep(ops.zeros({classes, classes}, {dtype = "int64"}))
   self:zero()
 end
@@ -99,7 +99,7 @@ function ConfusionMatrix:updateValids()
   self.averageValid, self.averageUnionValid = mean(self.valids), mean(self.unionvalids)
 end
 
---- The counts and shares, as Torch7 prints them.
+--- Returns the counts and shares as text, in the form that Torch7 prints.
 function ConfusionMatrix:repr()
   self:updateValids()
   local n, lines = self.nclasses, {"ConfusionMatrix:"}

@@ -100,7 +100,7 @@ local function disk_file(path, mode)
   core.growing_file_close(core.growing_file_open(path, true)) -- checks that it can be written; keeps its content
   local file = new_file("torch.DiskFile", mode, source_over(path, data), data)
   file.path = path
-  file.guard = newproxy(true) -- closed by the collector, or at exit, if the script does not
+  file.guard = newproxy(true) -- its collection, or the exit, closes a file left open
   getmetatable(file.guard).__gc = function()
     local ok, why = pcall(File.close, file)
     if not ok then core.warn(without_place(why)) end
@@ -237,7 +237,7 @@ end
 
 -- ---- objects
 
--- Calls write_value(self, v), which may call this again for nested values; limits the depth.
+-- Calls write_value(self, v), which calls this again for nested values; fails beyond the largest depth.
 local function deeper(self, write_value, v)
   local depth = self.written_depth or 0
   if depth >= torch7_file.DEEPEST then

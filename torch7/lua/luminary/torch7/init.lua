@@ -2,7 +2,7 @@
 --- made here behave as Torch7's: ops in place, reductions that keep dims, no autograd. Luminary's own tensors in the
 --- same process are unchanged. x:raw() is luminary's tensor over the same memory, torch.wrap(x) the inverse. Luminary's
 --- own nn, optim and modules get Torch7's names too (names.lua). docs/from_torch7.md lists all.
-require "luminary" -- first, since it refuses other Luas
+require "luminary" -- first, since it fails in unsupported interpreters
 require("luminary.base.script_frames").add_own(require("debug").getinfo(1, "S").source:match "^@(.*)init%.lua$")
 local core = require "luminary.core"
 local options = require "luminary.base.options"

@@ -41,7 +41,7 @@ local function raw(v, who)
 end
 tensor.is, tensor.wrap, tensor.raw = is, wrap, raw
 
--- Returns f(v) for a wanted value, and tables with f applied to such values in them.
+-- Returns f(v) if wanted(v), a plain table's copy with f applied to wanted values in it, and other values unchanged.
 local function each(v, f, wanted)
   if wanted(v) then return f(v) end
   if type(v) ~= "table" or getmetatable(v) then return v end

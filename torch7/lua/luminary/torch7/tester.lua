@@ -31,7 +31,7 @@ end
 local function note(self, ok, what, message)
   self.checks = self.checks + 1
   if not ok then
-    local where = debug.getinfo(2, "Sl") -- the test, by a tail call
+    local where = debug.getinfo(2, "Sl") -- the test's line: checks tail-call note
     table.insert(self.failures, ("%s:%d: %s%s"):format(where.short_src, where.currentline, what,
       message and "; " .. tostring(message) or ""))
   end

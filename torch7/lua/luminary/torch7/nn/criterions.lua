@@ -128,7 +128,7 @@ with_number("HingeEmbeddingCriterion", 1, function(x, y, how, margin)
   how.margin = margin
   return F.hinge_embedding_loss(x, y:to(x.dtype):reshape(x.shape), how)
 end)
--- Take pairs {a, b}, with a target of 1 or -1 for all or for each.
+-- Defines criterions of pairs {a, b}; a target is 1 or -1, one for all pairs or one for each.
 with_number("L1HingeEmbeddingCriterion", 1, function(pair, y, _, margin)
   local distance = ops.sum(ops.abs(ops.sub(pair[1], pair[2])))
   return y:reshape({-1})[1] > 0 and distance or at_least_zero(ops.sub(margin, distance))

@@ -41,7 +41,7 @@ Module.read = files.read_fields
 
 function Module:children() return self.modules or {} end
 
---- Initializes parameters again, as for a new module; nothing in this base class.
+--- Initializes parameters again, as for a new module; does nothing in this base class.
 function Module:reset() -- luacheck: ignore self
 end
 
@@ -61,7 +61,7 @@ local function set_train(on)
 end
 Module.training, Module.evaluate = set_train(true), set_train(false)
 
---- Shares the tensors of these names, "weight", "bias", …, with another module like it.
+--- Shares the tensors of these names, "weight", "bias", …, with another module of the same kind.
 function Module:share(other, ...)
   for _, name in ipairs {...} do
     if tensor.is(rawget(self, name)) then self[name]:set(other[name]) end
@@ -76,7 +76,7 @@ function Module:backwardUpdate(input, gradOutput, rate)
   return self.gradInput
 end
 
---- Adds the gradients, times -rate, to the parameters at once.
+--- Subtracts rate times this backward's gradients from the parameters; the accumulated gradients stay.
 function Module:accUpdateGradParameters(input, gradOutput, rate)
   local params, grads = self:parameters()
   local before = {}

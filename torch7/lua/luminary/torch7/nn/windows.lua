@@ -1,4 +1,4 @@
---- Defines Torch7's layers over windows: convolution, pooling, padding, resizing. Sizes have the width first, as there.
+--- Defines Torch7's layers over windows: convolution, pooling, padding, resizing. Sizes have the width first.
 local core = require "luminary.core"
 local Leaf = require "luminary.torch7.nn.leaf"
 local ours = require "luminary.nn"
