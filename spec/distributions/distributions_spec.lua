@@ -362,6 +362,19 @@ describe("kl_divergence", function()
     both("MultivariateNormal", { t { 1, 2 }, { covariance_matrix = t { { 2, 0.5 }, { 0.5, 1 } } } },
       { t { 0, 1 }, { covariance_matrix = t { { 1, 0.2 }, { 0.2, 3 } } } }, 1.019543497)
   end)
+
+  it("of Gumbel is the same at all locations", function()
+    for _, at in ipairs { 0, 100, 1000, -200 } do
+      local q = D.Gumbel(at + 1, 1)
+      near("Gumbel", 0.71828, D.kl_divergence(D.Gumbel(at, 1), q), 1e-3)
+      near("Normal", 2.06275, D.kl_divergence(D.Normal(at, 1), q), 1e-3)
+      near("Uniform", 1.21828, D.kl_divergence(D.Uniform(at, at + 1), q), 1e-3)
+    end
+    near("Gamma", 0.63294, D.kl_divergence(D.Gamma(3, 2), D.Gumbel(1, 2)), 1e-4)
+    local function double(x) return lm.tensor(x, { dtype = "float64" }) end
+    near("Gamma", 0.7837, D.kl_divergence(D.Gamma(double(1e5), 1e3), D.Gumbel(double(100), 1)), 1e-3)
+    near("Exponential", 1.4553, D.kl_divergence(D.Exponential(2), D.Gumbel(1, 2)), 1e-4)
+  end)
   it("takes formulas, and says which there is not", function()
     assert.matches("no formula for StudentT and Gamma", message(D.kl_divergence, D.StudentT(1), D.Gamma(1, 1)))
     assert.matches("no formula for Exponential and Poisson", message(D.kl_divergence, D.Exponential(1), D.Poisson(1)))

@@ -71,7 +71,7 @@ local known = {
 formulas.known = setmetatable(known, {__index = ops})
 
 local own = {normal = 'd:noise("randn", x)', uniform = 'd:noise("rand", x)'}
-for word in ("c d p q s t x y and or not true false nil"):gmatch "%S+" do own[word] = word end
+for word in ("at c d p q s t x y and or not true false nil"):gmatch "%S+" do own[word] = word end
 
 -- Returns the Lua code of a formula. locals: the set of names that lines before it define.
 local function code_of(text, locals)

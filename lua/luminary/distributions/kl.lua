@@ -53,23 +53,25 @@ local of_log_rest = {
   Uniform = "of_uniform(1 - p.low, 1 - p.high)",
 }
 local of_exp = {
-  Exponential = "p.rate / (p.rate + 1 / s)", Gamma = "(1 + 1 / (p.rate * s)) ^ -p.concentration",
-  Normal = "exp(0.5 * (p.scale / s) ^ 2 - p.loc / s)", Gumbel = "exp(lgamma(1 + p.scale / s) - p.loc / s)",
-  Uniform = "s / (p.high - p.low) * (exp(-p.low / s) - exp(-p.high / s))",
+  Exponential = "exp(at / s) * (p.rate / (p.rate + 1 / s))",
+  Gamma = "exp(at / s - p.concentration * log1p(1 / (p.rate * s)))",
+  Normal = "exp(0.5 * (p.scale / s) ^ 2 + (at - p.loc) / s)",
+  Gumbel = "exp(lgamma(1 + p.scale / s) + (at - p.loc) / s)",
+  Uniform = "s / (p.high - p.low) * (exp((at - p.low) / s) - exp((at - p.high) / s))",
 }
 local function compiled(texts, names)
   local all = {}
   for name, text in pairs(texts) do all[name] = formulas.compile(text, names) end
   return all
 end
--- Returns function(p, s) that computes a mean by the formula of p's class. It is NaN for others, which no result shows:
+-- Returns function(p, s, at) that computes a mean by the formula of p's class. It is NaN for others, which no result shows:
 -- they have values outside of q's support.
 local function mean_by(texts)
-  local all = compiled(texts, "p, s")
-  return function(p, s)
+  local all = compiled(texts, "p, s, at")
+  return function(p, s, at)
     local of = class.record(p).class
     while of and not all[of.__name] do of = of.super end
-    return of and all[of.__name](p, s) or 0 / 0
+    return of and all[of.__name](p, s, at) or 0 / 0
   end
 end
 known.mean_log, known.mean_log_rest, known.mean_exp = mean_by(of_log), mean_by(of_log_rest), mean_by(of_exp)
@@ -92,7 +94,7 @@ local cross = compiled({
   Beta = "lgamma(q.concentration1) + lgamma(q.concentration0) - lgamma(q.concentration1 + q.concentration0)"
     .. " + (1 - q.concentration1) * mean_log(p) + (1 - q.concentration0) * mean_log_rest(p)",
   ContinuousBernoulli = "-mean_of(p) * q.logits - log1p(-q.probs) - q.log_norm",
-  Gumbel = "log(q.scale) + (mean_of(p) - q.loc) / q.scale + exp(q.loc / q.scale) * mean_exp(p, q.scale)",
+  Gumbel = "log(q.scale) + (mean_of(p) - q.loc) / q.scale + mean_exp(p, q.scale, q.loc)",
   Pareto = "(q.alpha + 1) * mean_log(p) - log(q.alpha) - q.alpha * log(q.scale)", Uniform = "log(q.high - q.low)",
 }, "p, q")
 
