@@ -31,7 +31,6 @@ lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *con
   const char *name = lm_node_name(n), *at = n->line ? n->line : "an unknown line";
   if (was_nan) return lm_fail(LM_E_STATE, "backward: the gradient of the output of %s, called at %s, is NaN", name, at);
   return lm_fail(LM_E_STATE, "backward: the gradient of input %d of %s, called at %s, is NaN", k, name, at);
-  return LM_OK;
 }
 
 lm_status lm_anomaly_words(const lm_node *n, lm_status status) {

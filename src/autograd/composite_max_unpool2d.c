@@ -65,5 +65,4 @@ lm_status lm_composite_max_unpool2d(const lm_max_unpool2d_args *a, lm_tensor **o
   lm_tensor *y = lm_e_zeros(e, flat, a->x->dtype, a->x->device);
   y = lm_e_scatter_(e, y, 1, lm_e_reshape(e, a->indices, rows), lm_e_reshape(e, a->x, rows), 0 /* replace */);
   return lm_expr_finish(e, lm_e_reshape(e, y, size), out);
-  return LM_OK;
 }

@@ -124,9 +124,10 @@ done:
 /* Runs the op without recording a composite's ops; results that are views get new headers without a base. */
 static lm_status run_whole(lm_op_id id, const void *args, lm_tensor **results) {
   if (lm_ops[id].kind != LM_COMP) return lm_op_run(id, args, results);
+  const bool was_enabled = lm_grad_enabled();
   lm_set_grad_enabled(false);
   lm_status status = lm_compositions[id].made_of(args, results);
-  lm_set_grad_enabled(true);
+  lm_set_grad_enabled(was_enabled);
   for (int i = 0; status == LM_OK && i < lm_ops[id].outs; i++) {
     lm_tensor *view = results[i];
     if (!view->grad) continue;

@@ -11,7 +11,6 @@
  *       returns float32 [rows, numbers], int64 [rows, texts, 2] and the number of rows that are filled
  */
 #include "data/csv.h"
-#include "base/message.h"
 
 #include "base/mem.h"
 #include "base/message.h"

@@ -1,6 +1,5 @@
 /* Decodes and encodes images. */
 #include "image/image.h"
-#include "base/message.h"
 
 #include "base/message.h"
 #include "bind/bind.h"

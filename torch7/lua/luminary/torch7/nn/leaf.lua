@@ -215,7 +215,7 @@ function Leaf:read(file)
   for k, v in pairs(kept) do rawset(self, k, v) end
   self.inner:train(self.train ~= false)
   if self.restored then self:restored() end
-    if tensor.is(weight) and weight:type() ~= self:type() then self:type(weight:type()) end
+  if tensor.is(weight) and weight:type() ~= self:type() then self:type(weight:type()) end
 end
 
 --- Initializes the parameters again; with stdv from a uniform distribution of this standard deviation.
