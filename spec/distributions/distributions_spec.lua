@@ -362,6 +362,34 @@ describe("kl_divergence", function()
     both("MultivariateNormal", { t { 1, 2 }, { covariance_matrix = t { { 2, 0.5 }, { 0.5, 1 } } } },
       { t { 0, 1 }, { covariance_matrix = t { { 1, 0.2 }, { 0.2, 3 } } } }, 1.019543497)
   end)
+  it("from a Gumbel is finite and exact wherever both are", function()
+    -- Values of PyTorch in float64 at small locations; a shift of both distributions changes none.
+    for _, case in ipairs {
+      { D.Gumbel, { 0, 1 }, { 1, 1 }, 0.7182818285 }, { D.Normal, { 0, 1 }, { 1, 1 }, 2.0627505371 },
+      { D.Uniform, { 0, 2 }, { 1, 1 }, 0.482054013 },
+    } do
+      local class, p, q, want = unpack(case)
+      for _, shift in ipairs { 0, 100, -100, 1000, -1000 } do
+        local function moved(a, b) return a + shift, class == D.Uniform and b + shift or b end
+        for _, dtype in ipairs { "float64", "float32" } do
+          local function number(v) return lm.tensor(v, { dtype = dtype }) end
+          local a, b = moved(unpack(p))
+          local loc = number(q[1] + shift):requires_grad_()
+          local y = D.kl_divergence(class(number(a), number(b)), D.Gumbel(loc, number(q[2])))
+          near(class.__name .. " at " .. shift, want, y, dtype == "float64" and 1e-8 or 3e-4)
+          y:backward()
+          assert.is_true(loc.grad:isfinite():item())
+        end
+      end
+    end
+    local rate = lm.tensor { 1, 3 } -- log(s) + (mean - loc) / s + e^(loc / s) E e^(-x / s) - entropy, with s = 0.01
+    local s, loc = 0.01, 8
+    for _, k in ipairs { 1, 600 } do
+      local p = k == 1 and D.Exponential(rate) or D.Gamma(k, rate)
+      local want = math.log(s) + (p.mean - loc) / s + (loc / s - k * (1 / (rate * s)):log1p()):exp() - p:entropy()
+      near(p.__name, want:totable(), D.kl_divergence(p, D.Gumbel(loc, s)))
+    end
+  end)
   it("takes formulas, and says which there is not", function()
     assert.matches("no formula for StudentT and Gamma", message(D.kl_divergence, D.StudentT(1), D.Gamma(1, 1)))
     assert.matches("no formula for Exponential and Poisson", message(D.kl_divergence, D.Exponential(1), D.Poisson(1)))
