@@ -343,6 +343,17 @@ describe("log_prob", function()
   end)
 end)
 
+describe("formulas with exponentials", function()
+  it("are finite wherever their results are", function()
+    local function single(v) return lm.tensor(v, { dtype = "float32" }) end
+    near("LogNormal", 1, D.LogNormal(single(-100), single(10)).variance, 1e-4)
+    near("Weibull", { 24 - 4, inf }, D.Weibull(1, lm.tensor { 0.5, 0.01 }).variance)
+    local x, logit = lm.tensor { -2000, 2000 }, 0.3 -- log(temperature) - |logit - x * temperature|, without log1p's 0
+    near("LogitRelaxedBernoulli", { math.log(0.5) - 1000.3, math.log(0.5) - 999.7 },
+      D.LogitRelaxedBernoulli(0.5, { logits = logit }):log_prob(x))
+  end)
+end)
+
 describe("kl_divergence", function()
   it("has PyTorch's values", function()
     local function both(name, p, q, want) near(name, want, D.kl_divergence(D[name](unpack(p)), D[name](unpack(q)))) end
@@ -635,9 +646,39 @@ describe("what a distribution lacks", function()
         "MixtureSameFamily: mode is not supported" },
       { function() return D.LKJCholesky(2):entropy() end,
         "LKJCholesky: entropy is not supported; estimate it by -d:log_prob(d:sample({1000})):mean(1)" },
+      { function() return D.Poisson(3):entropy() end,
+        "Poisson: entropy is not supported; estimate it by -d:log_prob(d:sample({1000})):mean(1)" },
+      { function() return D.Poisson(3):perplexity() end, "Poisson: entropy is not supported" },
+      { function() return D.ExponentialFamily:extend "Mine"():entropy() end,
+        "Mine: entropy is not defined; define function Mine:entropy()" },
     } do assert.matches(case[2], message(case[1]), 1, true) end
     assert.is_nil(D.Normal(0, 1)._cache)
     assert.matches("save: the value is an object", message(lm.save, "/tmp/never.pt", D.Normal(0, 1)), 1, true)
+  end)
+  it("is an error by name in every class, for every method and field", function()
+    local two = lm.tensor { 0.3, 0.7 }
+    local given = { Independent = { D.Normal(two, 1), 1 }, Poisson = { 3 } }
+    given.TransformedDistribution = { D.Normal(0, 1), D.ExpTransform() }
+    given.MixtureSameFamily = { D.Categorical(two), D.Normal(two, 1) }
+    for _, case in ipairs(cases()) do given[case[1]] = case[2] end
+    local count = 0
+    for name, arguments in pairs(given) do
+      local d = D[name](unpack(arguments))
+      local x = d:sample()
+      for _, field in ipairs { "mean", "variance", "stddev", "mode", "entropy", "perplexity", "enumerate_support",
+        "rsample", "sample", "log_prob", "cdf", "icdf" } do
+        local ok, why = pcall(function()
+          local v = d[field]
+          return type(v) == "function" and v(d, (field == "log_prob" or field == "cdf") and x
+            or field == "icdf" and 0.3 or nil) or v
+        end)
+        if not ok then
+          count = count + 1
+          assert.matches(name .. ": %l+_?%l* is not supported", why:gsub("^.-:%d+: ", ""))
+        end
+      end
+    end
+    assert.is_true(count > 20)
   end)
   it("is, in a class of a user's, what that class is to define", function()
     local Mine, none = D.Distribution:extend "Mine", nil

@@ -169,7 +169,7 @@ list.LogNormal = transformed "LogNormal" {
   takes = location, support = "positive", help = "Creates a log-normal distribution.",
   base = function(d) return list.Normal(d.loc, d.scale, d.validate_args), T.ExpTransform() end,
   mean = "exp(loc + scale ^ 2 * 0.5)", mode = "exp(loc - scale ^ 2)",
-  variance = "expm1(scale ^ 2) * exp(2 * loc + scale ^ 2)", entropy = "base_dist:entropy() + loc",
+  variance = "-expm1(-scale ^ 2) * exp(2 * (loc + scale ^ 2))", entropy = "base_dist:entropy() + loc",
 }
 
 -- Defines the distribution of |x| for x of a distribution that is symmetric about 0.
@@ -217,7 +217,9 @@ list.Weibull = transformed "Weibull" {
   end,
   mean = "scale * exp(lgamma(1 + 1 / concentration))",
   mode = "scale * ((concentration - 1) / concentration) ^ (1 / concentration)",
-  variance = {"k = 1 / concentration", "scale ^ 2 * (exp(lgamma(1 + 2 * k)) - exp(2 * lgamma(1 + k)))"},
+  variance = {
+    "k = 1 / concentration", "log = lgamma(1 + 2 * k)", "scale ^ 2 * exp(log) * -expm1(2 * lgamma(1 + k) - log)",
+  },
   entropy = "EULER * (1 - 1 / concentration) + log(scale / concentration) + 1",
 }
 list.Kumaraswamy = transformed "Kumaraswamy" {
