@@ -354,6 +354,43 @@ describe("formulas with exponentials", function()
   end)
 end)
 
+describe("ContinuousBernoulli", function()
+  it("is exact near 1/2, where the formulas are singular, and so are its gradients", function()
+    -- mean, variance, log_norm, cdf and icdf of 0.3, and their derivatives, by the formulas with 60 digits in mpmath.
+    local exact = {
+      [0.4995] = { 0.49983333328889, 0.083333316666658, 0.69314751389342, 0.30021002805532, 0.29979005594822,
+        0.33333360000023, 6.6666734391599e-5, -0.00133333448889, -0.42011233192528, 0.41977631063776 },
+      [0.50104] = { 0.50034666706662, 0.083333261226508, 0.69314862269598, 0.29956332064185, 0.30043704274492,
+        0.33333448704436, -0.0001386672761193, 0.0027733437321175, -0.41976847438009, 0.42046726611166 },
+      [0.515] = { 0.50500120056604, 0.083318326472279, 0.69344729762453, 0.29372371886554, 0.30635181563504,
+        0.33357352205897, -0.0020018301361868, 0.040031225839076, -0.41693547472228, 0.42700430219579 },
+      [0.6] = { 0.53369653762357, 0.082652768529975, 0.70671745671622, 0.25869387091371, 0.34469536238831,
+        0.34438653554156, -0.013896528825543, 0.27626442656847, -0.41030604777925, 0.47896625901268 },
+      [0.9] = { 0.66988038668658, 0.066508862422556, 1.0103385594909, 0.11664775561647, 0.55696420122232,
+        0.73898736025062, -0.14177907488597, 2.5568845923713, -0.65260442648431, 1.1992576062784 },
+    }
+    for probs, want in pairs(exact) do
+      for dtype, tolerance in pairs { float64 = 1e-9, float32 = 1e-6 } do
+        local p = lm.tensor(probs, { dtype = dtype, requires_grad = true })
+        local d = D.ContinuousBernoulli(p)
+        local values, found = { d.mean, d.variance, d.log_norm, d:cdf(0.3), d:icdf(0.3) }, {}
+        for i, v in ipairs(values) do
+          found[i], found[i + 5] = v:item(), lm.grad(v, p, { retain_graph = true })[1]:item()
+          assert.equal(dtype, v.dtype)
+        end
+        near(dtype .. " " .. probs, want, lm.tensor(found), 1e-6)
+        for _, i in ipairs { 1, 2, 3, 6, 7, 8 } do -- cdf and icdf have a series of order 2
+          near(dtype .. " " .. probs, want[i], lm.tensor(found[i]), tolerance)
+        end
+        assert.is_true(math.abs(d.stddev:item() - want[2] ^ 0.5) < tolerance)
+      end
+    end
+    near("1/2", { 0.5, 1 / 12, math.log(2), 0.3, 0.3 }, lm.stack { D.ContinuousBernoulli(0.5).mean,
+      D.ContinuousBernoulli(0.5).variance, D.ContinuousBernoulli(0.5).log_norm, D.ContinuousBernoulli(0.5):cdf(0.3),
+      D.ContinuousBernoulli(0.5):icdf(0.3) })
+  end)
+end)
+
 describe("kl_divergence", function()
   it("has PyTorch's values", function()
     local function both(name, p, q, want) near(name, want, D.kl_divergence(D[name](unpack(p)), D[name](unpack(q)))) end
