@@ -343,6 +343,54 @@ describe("log_prob", function()
   end)
 end)
 
+describe("formulas with exponentials", function()
+  it("are finite wherever their results are", function()
+    local function single(v) return lm.tensor(v, { dtype = "float32" }) end
+    near("LogNormal", 1, D.LogNormal(single(-100), single(10)).variance, 1e-4)
+    near("Weibull", { 24 - 4, inf }, D.Weibull(1, lm.tensor { 0.5, 0.01 }).variance)
+    local x, logit = lm.tensor { -2000, 2000 }, 0.3 -- log(temperature) - |logit - x * temperature|, without log1p's 0
+    near("LogitRelaxedBernoulli", { math.log(0.5) - 1000.3, math.log(0.5) - 999.7 },
+      D.LogitRelaxedBernoulli(0.5, { logits = logit }):log_prob(x))
+  end)
+end)
+
+describe("ContinuousBernoulli", function()
+  it("is exact near 1/2, where the formulas are singular, and so are its gradients", function()
+    -- mean, variance, log_norm, cdf and icdf of 0.3, and their derivatives, by the formulas with 60 digits in mpmath.
+    local exact = {
+      [0.4995] = { 0.49983333328889, 0.083333316666658, 0.69314751389342, 0.30021002805532, 0.29979005594822,
+        0.33333360000023, 6.6666734391599e-5, -0.00133333448889, -0.42011233192528, 0.41977631063776 },
+      [0.50104] = { 0.50034666706662, 0.083333261226508, 0.69314862269598, 0.29956332064185, 0.30043704274492,
+        0.33333448704436, -0.0001386672761193, 0.0027733437321175, -0.41976847438009, 0.42046726611166 },
+      [0.515] = { 0.50500120056604, 0.083318326472279, 0.69344729762453, 0.29372371886554, 0.30635181563504,
+        0.33357352205897, -0.0020018301361868, 0.040031225839076, -0.41693547472228, 0.42700430219579 },
+      [0.6] = { 0.53369653762357, 0.082652768529975, 0.70671745671622, 0.25869387091371, 0.34469536238831,
+        0.34438653554156, -0.013896528825543, 0.27626442656847, -0.41030604777925, 0.47896625901268 },
+      [0.9] = { 0.66988038668658, 0.066508862422556, 1.0103385594909, 0.11664775561647, 0.55696420122232,
+        0.73898736025062, -0.14177907488597, 2.5568845923713, -0.65260442648431, 1.1992576062784 },
+    }
+    for probs, want in pairs(exact) do
+      for dtype, tolerance in pairs { float64 = 1e-9, float32 = 1e-6 } do
+        local p = lm.tensor(probs, { dtype = dtype, requires_grad = true })
+        local d = D.ContinuousBernoulli(p)
+        local values, found = { d.mean, d.variance, d.log_norm, d:cdf(0.3), d:icdf(0.3) }, {}
+        for i, v in ipairs(values) do
+          found[i], found[i + 5] = v:item(), lm.grad(v, p, { retain_graph = true })[1]:item()
+          assert.equal(dtype, v.dtype)
+        end
+        near(dtype .. " " .. probs, want, lm.tensor(found), 1e-6)
+        for _, i in ipairs { 1, 2, 3, 6, 7, 8 } do -- cdf and icdf have a series of order 2
+          near(dtype .. " " .. probs, want[i], lm.tensor(found[i]), tolerance)
+        end
+        assert.is_true(math.abs(d.stddev:item() - want[2] ^ 0.5) < tolerance)
+      end
+    end
+    near("1/2", { 0.5, 1 / 12, math.log(2), 0.3, 0.3 }, lm.stack { D.ContinuousBernoulli(0.5).mean,
+      D.ContinuousBernoulli(0.5).variance, D.ContinuousBernoulli(0.5).log_norm, D.ContinuousBernoulli(0.5):cdf(0.3),
+      D.ContinuousBernoulli(0.5):icdf(0.3) })
+  end)
+end)
+
 describe("kl_divergence", function()
   it("has PyTorch's values", function()
     local function both(name, p, q, want) near(name, want, D.kl_divergence(D[name](unpack(p)), D[name](unpack(q)))) end
@@ -362,18 +410,33 @@ describe("kl_divergence", function()
     both("MultivariateNormal", { t { 1, 2 }, { covariance_matrix = t { { 2, 0.5 }, { 0.5, 1 } } } },
       { t { 0, 1 }, { covariance_matrix = t { { 1, 0.2 }, { 0.2, 3 } } } }, 1.019543497)
   end)
-
-  it("of Gumbel is the same at all locations", function()
-    for _, at in ipairs { 0, 100, 1000, -200 } do
-      local q = D.Gumbel(at + 1, 1)
-      near("Gumbel", 0.71828, D.kl_divergence(D.Gumbel(at, 1), q), 1e-3)
-      near("Normal", 2.06275, D.kl_divergence(D.Normal(at, 1), q), 1e-3)
-      near("Uniform", 1.21828, D.kl_divergence(D.Uniform(at, at + 1), q), 1e-3)
+  it("from a Gumbel is finite and exact wherever both are", function()
+    -- Values of PyTorch in float64 at small locations; a shift of both distributions changes none.
+    for _, case in ipairs {
+      { D.Gumbel, { 0, 1 }, { 1, 1 }, 0.7182818285 }, { D.Normal, { 0, 1 }, { 1, 1 }, 2.0627505371 },
+      { D.Uniform, { 0, 2 }, { 1, 1 }, 0.482054013 },
+    } do
+      local class, p, q, want = unpack(case)
+      for _, shift in ipairs { 0, 100, -100, 1000, -1000 } do
+        local function moved(a, b) return a + shift, class == D.Uniform and b + shift or b end
+        for _, dtype in ipairs { "float64", "float32" } do
+          local function number(v) return lm.tensor(v, { dtype = dtype }) end
+          local a, b = moved(unpack(p))
+          local loc = number(q[1] + shift):requires_grad_()
+          local y = D.kl_divergence(class(number(a), number(b)), D.Gumbel(loc, number(q[2])))
+          near(class.__name .. " at " .. shift, want, y, dtype == "float64" and 1e-8 or 3e-4)
+          y:backward()
+          assert.is_true(loc.grad:isfinite():item())
+        end
+      end
     end
-    near("Gamma", 0.63294, D.kl_divergence(D.Gamma(3, 2), D.Gumbel(1, 2)), 1e-4)
-    local function double(x) return lm.tensor(x, { dtype = "float64" }) end
-    near("Gamma", 0.7837, D.kl_divergence(D.Gamma(double(1e5), 1e3), D.Gumbel(double(100), 1)), 1e-3)
-    near("Exponential", 1.4553, D.kl_divergence(D.Exponential(2), D.Gumbel(1, 2)), 1e-4)
+    local rate = lm.tensor { 1, 3 } -- log(s) + (mean - loc) / s + e^(loc / s) E e^(-x / s) - entropy, with s = 0.01
+    local s, loc = 0.01, 8
+    for _, k in ipairs { 1, 600 } do
+      local p = k == 1 and D.Exponential(rate) or D.Gamma(k, rate)
+      local want = math.log(s) + (p.mean - loc) / s + (loc / s - k * (1 / (rate * s)):log1p()):exp() - p:entropy()
+      near(p.__name, want:totable(), D.kl_divergence(p, D.Gumbel(loc, s)))
+    end
   end)
   it("takes formulas, and says which there is not", function()
     assert.matches("no formula for StudentT and Gamma", message(D.kl_divergence, D.StudentT(1), D.Gamma(1, 1)))
@@ -620,9 +683,39 @@ describe("what a distribution lacks", function()
         "MixtureSameFamily: mode is not supported" },
       { function() return D.LKJCholesky(2):entropy() end,
         "LKJCholesky: entropy is not supported; estimate it by -d:log_prob(d:sample({1000})):mean(1)" },
+      { function() return D.Poisson(3):entropy() end,
+        "Poisson: entropy is not supported; estimate it by -d:log_prob(d:sample({1000})):mean(1)" },
+      { function() return D.Poisson(3):perplexity() end, "Poisson: entropy is not supported" },
+      { function() return D.ExponentialFamily:extend "Mine"():entropy() end,
+        "Mine: entropy is not defined; define function Mine:entropy()" },
     } do assert.matches(case[2], message(case[1]), 1, true) end
     assert.is_nil(D.Normal(0, 1)._cache)
     assert.matches("save: the value is an object", message(lm.save, "/tmp/never.pt", D.Normal(0, 1)), 1, true)
+  end)
+  it("is an error by name in every class, for every method and field", function()
+    local two = lm.tensor { 0.3, 0.7 }
+    local given = { Independent = { D.Normal(two, 1), 1 }, Poisson = { 3 } }
+    given.TransformedDistribution = { D.Normal(0, 1), D.ExpTransform() }
+    given.MixtureSameFamily = { D.Categorical(two), D.Normal(two, 1) }
+    for _, case in ipairs(cases()) do given[case[1]] = case[2] end
+    local count = 0
+    for name, arguments in pairs(given) do
+      local d = D[name](unpack(arguments))
+      local x = d:sample()
+      for _, field in ipairs { "mean", "variance", "stddev", "mode", "entropy", "perplexity", "enumerate_support",
+        "rsample", "sample", "log_prob", "cdf", "icdf" } do
+        local ok, why = pcall(function()
+          local v = d[field]
+          return type(v) == "function" and v(d, (field == "log_prob" or field == "cdf") and x
+            or field == "icdf" and 0.3 or nil) or v
+        end)
+        if not ok then
+          count = count + 1
+          assert.matches(name .. ": %l+_?%l* is not supported", why:gsub("^.-:%d+: ", ""))
+        end
+      end
+    end
+    assert.is_true(count > 20)
   end)
   it("is, in a class of a user's, what that class is to define", function()
     local Mine, none = D.Distribution:extend "Mine", nil

@@ -471,6 +471,30 @@ describe("weights =", function()
     assert.is_true(peak() - before < 256, ("%.0f MiB more"):format(peak() - before))
   end)
 
+  it("of a config.json with values of other types or ranges are errors that name the option", function()
+    local x = {x = lm.zeros(1)}
+    for _, case in ipairs {
+      {"dinov2", '"hidden_size": "a"', "dinov2: hidden_dim must be an integer of at least 1, got string 'a'"},
+      {"dinov2", '"hidden_size": [2]', "dinov2: hidden_dim must be an integer of at least 1, got a table"},
+      {"dinov2", '"hidden_size": 8, "mlp_ratio": "a"', "vit: mlp_ratio must be a number of at least 0, got string 'a'"},
+      {"dinov2", '"hidden_size": 8, "mlp_ratio": {}', "vit: mlp_ratio must be a number of at least 0, got a table"},
+      {"distilbert", '"pad_token_id": "a"',
+        "distilbert: pad_token_id must be an integer of at least 1, got string 'a'"},
+      {"roberta", '"pad_token_id": true', "roberta: pad_token_id must be an integer of at least 1, got true"},
+      {"llama", '"partial_rotary_factor": 16', "llama: partial_rotary_factor must be at most 1, got 16"},
+      {"llama", '"rope_parameters": {"partial_rotary_factor": 1.5}',
+        "partial_rotary_factor must be at most 1, got 1.5"},
+      {"phi3", '"rope_parameters": {"partial_rotary_factor": "a"}',
+        "partial_rotary_factor must be a number of at least 0"},
+      {"llama", '"rope_scaling": {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": "a"}',
+        "llama: original_max_position_embeddings must be an integer of at least 1, got string 'a'"},
+    } do
+      local model_type, given, words = unpack(case)
+      local here = saved("bad_value", ('{"model_type": "%s", %s}'):format(model_type, given), x)
+      says(words, function() models[model_type] {weights = here, strict = false} end)
+    end
+  end)
+
   it("says of which dtype the weights were, and keeps it if told to", function()
     local small = {vocab_size = 11, n_positions = 8, n_embd = 4, n_layer = 1, n_head = 2}
     local state = models.gpt2(small):half():state_dict()

@@ -131,6 +131,20 @@ describe("linear_cross_entropy", function()
     end
   end)
 
+  it("has a gradient of 0 where all rows are ignored, as cross_entropy, also with create_graph", function()
+    for _, smoothing in ipairs { 0, 0.1 } do
+      for _, create_graph in ipairs { false, true } do
+        local x, weight, bias, target = inputs("float32", 4, 5, 3)
+        target:fill_(2)
+        local o = { linear_bias = bias, ignore_index = 2, label_smoothing = smoothing }
+        local y = F.linear_cross_entropy(x, weight, target, o)
+        for _, g in ipairs(lm.grad(y, { x, weight, bias }, { create_graph = create_graph })) do
+          assert.equal(0, g:abs():max():item())
+        end
+      end
+    end
+  end)
+
   it("never has all logits in memory", function()
     local n, classes = 128, 2048
     local x, weight, _, target = inputs("float32", n, classes, 8)
@@ -165,7 +179,8 @@ describe("linear_cross_entropy", function()
       { "expected target to have shape the shape of input", x, weight, target:narrow(1, 1, 3) },
       { "expected input to have shape %[N, 3%] for linear_weight %[5, 2, 3%], got %[2, 2, 3%]", x:reshape(2, 2, -1),
         lm.ones(5, 2, 3):to(device), target },
-      { "label_smoothing must be from 0 to 1, got 2", x, weight, target, { label_smoothing = 2 } },
+      { "label_smoothing must be a number from 0 to 1, got 2", x, weight, target, { label_smoothing = 2 } },
+      { "label_smoothing must be a number from 0 to 1, got nan", x, weight, target, { label_smoothing = 0 / 0 } },
       { "expected linear_bias to have shape %[5%], got %[3%]", x, weight, target, { linear_bias = ones } },
       { "chunk_sizes.*chunk_size", x, weight, target, { chunk_sizes = 2 } },
       { "label 6 .*out of range for 5 classes", x, weight, bad },

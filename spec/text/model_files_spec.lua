@@ -88,6 +88,9 @@ describe("a model file", function()
     says("x", "neither SentencePiece's nor tiktoken's; transformers in Python may convert it: AutoTokenizer")
     says("\10\14\10\5<unk>\21\0\0\0\0\24\2\24\3", "field 3 must be a message; transformers in Python")
     says("\10\12\10\3<s>\21\0\0\0\0\24\3", "it has no piece for unknown characters")
+    local symbols = "\10\14\10\5<unk>\21\0\0\0\0\24\2\10\12\10\3<x>\21\0\0\0\0\24\4"
+    says(symbols, "symbols.model': malformed SentencePiece model: it has user-defined pieces and no normal piece",
+      "symbols.model")
     for at = 1, 200, 7 do -- cut anywhere, it is an error or a smaller model
       local ok, why = pcall(lm.text.Tokenizer, written(files.unigram:sub(1, at)))
       assert(ok or tostring(why):find "malformed" or tostring(why):find "neither", why)

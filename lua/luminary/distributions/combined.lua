@@ -199,7 +199,7 @@ end
 
 --- Returns the entropy, computed with the gradients of _log_normalizer (Nielsen and Nock 2010).
 function Family:entropy()
-  if self._formula and self._formula.entropy then return self._formula.entropy(self) end
+  if self._formula and self._formula.entropy or not self._natural_params then return Distribution.entropy(self) end
   local parameters, result, grads = list._normalizer(self)
   result = result - self.mean_carrier_measure
   for i, p in ipairs(parameters) do result = result - sum_last(p * grads[i], p.ndim - #self.batch_shape) end

@@ -135,11 +135,14 @@ list.VonMises = define "VonMises" {
 
 -- ---- ContinuousBernoulli
 
--- Formulas of c, the probability, have a singularity at 1/2: between d.lims a series in h = probs - 1/2 replaces them.
-local function around_half(formula, series)
+-- Formulas of c, the probability, have a singularity at 1/2: a series in h = probs - 1/2 replaces them between d.lims
+-- and up to `reach` from 1/2. They cancel near there, and are computed in float64.
+local function around_half(reach, formula, series)
   return {
-    "outside = either(le(probs, lims[1]), gt(probs, lims[2]))", "c = where(outside, probs, lims[1])", "h = probs - 0.5",
-    ("where(outside, %s, %s)"):format(formula, series),
+    "p = double(probs)", "h = p - 0.5",
+    ("near = either(lt(abs(h), %g), both(gt(p, lims[1]), le(p, lims[2])))"):format(reach),
+    "c = where(near, 0.25, p)", "logit = log(c) - log1p(-c)", "u = x and double(x)", "y = h ^ 2",
+    ("in_dtype(where(near, %s, %s), probs)"):format(series, formula),
   }
 end
 
@@ -150,16 +153,16 @@ list.ContinuousBernoulli = define("ContinuousBernoulli", Family) {
   made = function(d, given) if given.probs then d.probs = core.keep(known.clamp_probs(d.probs)) end end,
   properties = {
     probs = "clamp_probs(sigmoid(logits))", logits = "log(probs) - log1p(-probs)",
-    log_norm = around_half("log(abs((log1p(-c) - log(c)) / (1 - 2 * c)))",
-      "LN2 + (4 / 3 + 104 / 45 * h ^ 2) * h ^ 2"),
+    log_norm = around_half(0.01, "log(logit / (2 * c - 1))",
+      "LN2 + (4 / 3 + (104 / 45 + 16064 / 2835 * y) * y) * y"),
   },
-  mean = around_half("c / (2 * c - 1) + 1 / (log1p(-c) - log(c))", "0.5 + (1 / 3 + 16 / 45 * h ^ 2) * h"),
-  variance = around_half("c * (c - 1) / (1 - 2 * c) ^ 2 + 1 / (log1p(-c) - log(c)) ^ 2",
-    "1 / 12 - (1 / 15 - 128 / 945 * h ^ 2) * h ^ 2"),
+  mean = around_half(0.01, "c / (2 * c - 1) - 1 / logit", "0.5 + (1 / 3 + (16 / 45 + 704 / 945 * y) * y) * h"),
+  variance = around_half(0.01, "1 / logit ^ 2 - c * (1 - c) / (1 - 2 * c) ^ 2",
+    "1 / 12 - (1 / 15 + (128 / 945 + 4864 / 14175 * y) * y) * y"),
   rsample = 'd:_formula_of("icdf", uniform)', log_prob = "bernoulli_log_prob(logits, x) + log_norm",
-  inside = around_half("(c ^ x * (1 - c) ^ (1 - x) + c - 1) / (2 * c - 1)", "x"),
+  inside = around_half(0, "expm1(u * logit) / expm1(logit)", "u - 2 * h * u * (1 - u) * (1 + h * (2 * u - 1) * 2 / 3)"),
   cdf = 'where(le(x, 0), 0, where(ge(x, 1), 1, d:_formula_of("inside", x)))',
-  icdf = around_half("(log1p(x * (2 * c - 1) - c) - log1p(-c)) / (log(c) - log1p(-c))", "x"),
+  icdf = around_half(0, "log1p(u * expm1(logit)) / logit", "u + 2 * h * u * (1 - u) * (1 - h * (2 * u - 1) * 4 / 3)"),
   entropy = "mean * (log1p(-probs) - log(probs)) - log_norm - log1p(-probs)",
 }
 
@@ -169,7 +172,7 @@ list.LogNormal = transformed "LogNormal" {
   takes = location, support = "positive", help = "Creates a log-normal distribution.",
   base = function(d) return list.Normal(d.loc, d.scale, d.validate_args), T.ExpTransform() end,
   mean = "exp(loc + scale ^ 2 * 0.5)", mode = "exp(loc - scale ^ 2)",
-  variance = "expm1(scale ^ 2) * exp(2 * loc + scale ^ 2)", entropy = "base_dist:entropy() + loc",
+  variance = "-expm1(-scale ^ 2) * exp(2 * (loc + scale ^ 2))", entropy = "base_dist:entropy() + loc",
 }
 
 -- Defines the distribution of |x| for x of a distribution that is symmetric about 0.
@@ -217,7 +220,9 @@ list.Weibull = transformed "Weibull" {
   end,
   mean = "scale * exp(lgamma(1 + 1 / concentration))",
   mode = "scale * ((concentration - 1) / concentration) ^ (1 / concentration)",
-  variance = {"k = 1 / concentration", "scale ^ 2 * (exp(lgamma(1 + 2 * k)) - exp(2 * lgamma(1 + k)))"},
+  variance = {
+    "k = 1 / concentration", "log = lgamma(1 + 2 * k)", "scale ^ 2 * exp(log) * -expm1(2 * lgamma(1 + k) - log)",
+  },
   entropy = "EULER * (1 - 1 / concentration) + log(scale / concentration) + 1",
 }
 list.Kumaraswamy = transformed "Kumaraswamy" {

@@ -176,7 +176,7 @@ list.LogitRelaxedBernoulli = define "LogitRelaxedBernoulli" {
     "p = clamp_probs(probs)", "u = clamp_probs(uniform)",
     "(log(u) - log1p(-u) + log(p) - log1p(-p)) / temperature",
   },
-  log_prob = {"apart = logits - x * temperature", "log(temperature) + apart - 2 * log1p(exp(apart))"},
+  log_prob = {"apart = logits - x * temperature", "log(temperature) + apart + 2 * log_sigmoid(-apart)"},
 }
 list.ExpRelaxedCategorical = define "ExpRelaxedCategorical" {
   takes = "temperature, " .. weights, either = either, loose = relaxed, event_dims = last_dim,

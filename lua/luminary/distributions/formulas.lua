@@ -55,7 +55,7 @@ local known = {
   keep_sum = function(x) return x:sum(-1, {keepdim = true}) end,
   tiny_of = function(x) return finfo(x.dtype).tiny end, least_of = function(x) return finfo(x.dtype).min end,
   larger = math.max, eps_of = function(x) return finfo(x.dtype).eps end,
-  in_dtype = function(x, like) return x:to(like.dtype) end,
+  in_dtype = function(x, like) return x:to(like.dtype) end, double = function(x) return x:to("float64") end,
   -- Returns 1 where a condition holds, else 0, in the dtype of `like`.
   flags = function(ok, like) return ok:to(like.dtype) end,
   one_hot_like = function(x) return ops.one_hot(x:argmax(-1), x.shape[x.ndim]):to(x.dtype) end,
@@ -71,7 +71,7 @@ local known = {
 formulas.known = setmetatable(known, {__index = ops})
 
 local own = {normal = 'd:noise("randn", x)', uniform = 'd:noise("rand", x)'}
-for word in ("at c d p q s t x y and or not true false nil"):gmatch "%S+" do own[word] = word end
+for word in ("c d p q s t x y and or not true false nil"):gmatch "%S+" do own[word] = word end
 
 -- Returns the Lua code of a formula. locals: the set of names that lines before it define.
 local function code_of(text, locals)

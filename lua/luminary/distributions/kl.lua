@@ -41,7 +41,8 @@ end
 -- ---- formulas by cross entropy
 
 function known.of_uniform(high, low) return (ops.xlogy(high, high) - ops.xlogy(low, low)) / (high - low) - 1 end
--- Formulas for the means, under p of a class, of log x, of log(1 - x) and of exp(-x / s).
+-- Formulas for the means, under p of a class, of log x and of log(1 - x), and for the logarithm of the mean of
+-- exp((q.loc - x) / q.scale): each factor alone may overflow.
 local of_log = {
   Exponential = "-EULER - log(p.rate)", Gamma = "digamma(p.concentration) - log(p.rate)",
   Beta = "digamma(p.concentration1) - digamma(p.concentration1 + p.concentration0)",
@@ -53,28 +54,28 @@ local of_log_rest = {
   Uniform = "of_uniform(1 - p.low, 1 - p.high)",
 }
 local of_exp = {
-  Exponential = "exp(at / s) * (p.rate / (p.rate + 1 / s))",
-  Gamma = "exp(at / s - p.concentration * log1p(1 / (p.rate * s)))",
-  Normal = "exp(0.5 * (p.scale / s) ^ 2 + (at - p.loc) / s)",
-  Gumbel = "exp(lgamma(1 + p.scale / s) + (at - p.loc) / s)",
-  Uniform = "s / (p.high - p.low) * (exp((at - p.low) / s) - exp((at - p.high) / s))",
+  Exponential = "q.loc / q.scale - log1p(1 / (p.rate * q.scale))",
+  Gamma = "q.loc / q.scale - p.concentration * log1p(1 / (p.rate * q.scale))",
+  Normal = "0.5 * (p.scale / q.scale) ^ 2 + (q.loc - p.loc) / q.scale",
+  Gumbel = "lgamma(1 + p.scale / q.scale) + (q.loc - p.loc) / q.scale",
+  Uniform = "(q.loc - p.low) / q.scale + log(-expm1((p.low - p.high) / q.scale) * q.scale / (p.high - p.low))",
 }
 local function compiled(texts, names)
   local all = {}
   for name, text in pairs(texts) do all[name] = formulas.compile(text, names) end
   return all
 end
--- Returns function(p, s, at) that computes a mean by the formula of p's class. It is NaN for others, which no result shows:
+-- Returns function(p, q) that computes a mean by the formula of p's class. It is NaN for others, which no result shows:
 -- they have values outside of q's support.
 local function mean_by(texts)
-  local all = compiled(texts, "p, s, at")
-  return function(p, s, at)
+  local all = compiled(texts, "p, q")
+  return function(p, q)
     local of = class.record(p).class
     while of and not all[of.__name] do of = of.super end
-    return of and all[of.__name](p, s, at) or 0 / 0
+    return of and all[of.__name](p, q) or 0 / 0
   end
 end
-known.mean_log, known.mean_log_rest, known.mean_exp = mean_by(of_log), mean_by(of_log_rest), mean_by(of_exp)
+known.mean_log, known.mean_log_rest, known.log_mean_exp = mean_by(of_log), mean_by(of_log_rest), mean_by(of_exp)
 
 -- Returns a Pareto's alpha, or nil for other classes.
 local function alpha_of(p) return class.record(p).values.alpha end
@@ -94,7 +95,7 @@ local cross = compiled({
   Beta = "lgamma(q.concentration1) + lgamma(q.concentration0) - lgamma(q.concentration1 + q.concentration0)"
     .. " + (1 - q.concentration1) * mean_log(p) + (1 - q.concentration0) * mean_log_rest(p)",
   ContinuousBernoulli = "-mean_of(p) * q.logits - log1p(-q.probs) - q.log_norm",
-  Gumbel = "log(q.scale) + (mean_of(p) - q.loc) / q.scale + mean_exp(p, q.scale, q.loc)",
+  Gumbel = "log(q.scale) + (mean_of(p) - q.loc) / q.scale + exp(log_mean_exp(p, q))",
   Pareto = "(q.alpha + 1) * mean_log(p) - log(q.alpha) - q.alpha * log(q.scale)", Uniform = "log(q.high - q.low)",
 }, "p, q")
 

@@ -239,8 +239,13 @@ local function resolve_positions(config)
   local given, scaling, most = config.rope_parameters or {}, {}, config.max_position_embeddings
   for name, value in pairs(config.rope_scaling or given) do scaling[name] = value end
   config.rope_theta = config.rope_theta or given.rope_theta or 10000
-  config.rotary_dim = math.floor(config.head_dim * (given.partial_rotary_factor or config.partial_rotary_factor or 1))
-  local original = config.original_max_position_embeddings or scaling.original_max_position_embeddings or most
+  local share = given.partial_rotary_factor or config.partial_rotary_factor or 1
+  if options.arg("llama", "partial_rotary_factor", share, "positive") > 1 then
+    options.must_be("llama", "partial_rotary_factor", "at most 1", share)
+  end
+  config.rotary_dim = math.floor(config.head_dim * share)
+  local original = options.arg("llama", "original_max_position_embeddings",
+    config.original_max_position_embeddings or scaling.original_max_position_embeddings or most, "count")
   local kind, factor = scaling.rope_type or scaling.type, scaling.factor
   if config.model_type == "phi3" and (kind == "su" or kind == "yarn") then kind = "longrope" end
   if kind == "yarn" or kind == "longrope" or kind == "llama3" then

@@ -174,7 +174,9 @@ local function also(json, out, _given, path)
   } do
     out[ours] = json[name]
   end
-  if not json.intermediate_size and json.hidden_size then out.mlp_dim = (json.mlp_ratio or 4) * json.hidden_size end
+  if not json.intermediate_size and options.is("count", json.hidden_size) then
+    out.mlp_dim = options.arg("vit", "mlp_ratio", json.mlp_ratio or 4, "positive") * json.hidden_size
+  end
   local architecture = type(json.architectures) == "table" and json.architectures[1]
   out.labels = common.labels("vit", path, json)
   out.distilled_head = tostring(architecture):find "WithTeacher$" ~= nil

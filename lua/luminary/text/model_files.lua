@@ -143,6 +143,7 @@ local function sentence_piece(path, text)
     local may_be_text = piece.kind == NORMAL or piece.kind == BYTE or is_unigram and is_own
     kinds[piece.text] = not may_be_text and piece.kind or nil
     if is_unigram and is_own then -- the best score for its length, so that it is chosen, as in SentencePiece
+      if most == -math.huge then malformed(path, "it has user-defined pieces and no normal piece") end
       local _, letters = piece.text:gsub("[^\128-\191]", "")
       list[i][2] = letters * most - 0.1
     elseif piece.kind == UNKNOWN or piece.kind == CONTROL or is_own then

@@ -35,6 +35,7 @@ local function gradient_by_ops(grad, logits, target, class_weight, o)
   local ignored, classes = target:eq(o.ignore_index), logits.shape[2]
   local at, counts = target:masked_fill(ignored, 1), ignored:logical_not():to(grad.dtype)
   local weights = class_weight and class_weight:to(grad.dtype)
+  grad = grad:expand(ignored.shape):masked_fill(ignored, 0) -- not finite as a mean if all rows are ignored
   local own = weights and weights:index_select(1, at) * counts or counts
   local hit = (own * grad * (1 - o.label_smoothing)):unsqueeze(2)
   local even = (counts * grad * (o.label_smoothing / classes)):unsqueeze(2)
@@ -101,9 +102,6 @@ local function check(who, x, weight, target, o)
   if o.linear_bias and table.concat(o.linear_bias.shape, ",") ~= table.concat(shape, ",") then
     wrong("linear_bias", o.linear_bias, shape)
   end
-  if o.label_smoothing < 0 or o.label_smoothing > 1 then
-    options.must_be(who, "label_smoothing", "from 0 to 1", o.label_smoothing)
-  end
   if #shape > 1 or target:is_floating_point() then return shape end
   local same = target.ndim == x.ndim - 1
   for d = 1, same and target.ndim or 0 do same = same and target.shape[d] == x.shape[d] end
@@ -125,7 +123,7 @@ end
 --- Computes the cross entropy between a linear transformation of input and target classes, in chunks of rows.
 F.linear_cross_entropy = signature.of([[linear_cross_entropy(input: tensor, linear_weight: tensor, target: tensor,
   {*, linear_bias: tensor?, weight: tensor?, reduction = "mean" | "sum" | "none", ignore_index: integer = -100,
-  label_smoothing = 0, chunk_size: count?})]], function(x, weight, target, o)
+  label_smoothing: probability = 0, chunk_size: count?})]], function(x, weight, target, o)
   local shape = check("linear_cross_entropy", x, weight, target, o)
   if shape then return of_all_logits(x, weight, target, o, shape) end
   local low = core.get_autocast_dtype(x.device)
