@@ -4,7 +4,7 @@ local functions = { -- functions of one element; files that include pointwise_sc
   pow = true, abs = true, floor = true, ceil = true, round = true, trunc = true, floor_divide = true,
   trunc_divide = true, remainder = true, isnan = true, exp2 = true, log2 = true, log10 = true, tan = true, asin = true,
   acos = true, atan = true, asinh = true, acosh = true, atanh = true, erfc = true, erfinv = true, atan2 = true,
-  hypot = true, copysign = true, fmod = true, gcd = true, lgamma = true, digamma = true, igammac = true, polygamma = true,
+  hypot = true, copysign = true, fmod = true, gcd = true, lgamma = true, digamma = true, polygamma = true,
   igamma = true, igammac = true, gamma_slope = true, shift_left = true, shift_right = true,
 }
 
