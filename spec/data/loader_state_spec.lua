@@ -77,6 +77,25 @@ describe("a loader's state", function()
       nil, { workers[1], workers[2] })
   end)
 
+  it("goes on in a later pass whose order is a generator's", function()
+    local function make(how)
+      return data.DataLoader(Noisy(11), with(how, { batch_size = 2, shuffle = true,
+        generator = lm.Generator():manual_seed(7) }))
+    end
+    check(make)
+    local loader = make {}
+    take(loader:iter())
+    local pass = loader:iter()
+    take(pass, 2)
+    local state, random = through_file(loader:state_dict()), lm.get_rng_state()
+    local rest = take(pass)
+    loader = make {}
+    loader:load_state_dict(state)
+    lm.set_rng_state(random)
+    assert.equal(4, #rest)
+    assert.same(rest, take(loader:iter()))
+  end)
+
   it("goes on in an epoch that has a number, and in no other", function()
     local function make(how)
       return data.DataLoader(Noisy(11), with(how, { batch_size = 2, shuffle = true, seed = 4 }))

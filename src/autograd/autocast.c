@@ -1,4 +1,4 @@
-/* Casts an op's tensors before it runs, by the rule in its entry in op/entries/ops.lua, as PyTorch's
+/* Casts an op's tensors before it runs, by the `autocast` of its entry in op/entries/families/, as PyTorch's
  * ATen/autocast_mode.cpp does.
  *
  * A weight is used many times in a scope, and cast once: a leaf that requires grad keeps its low-precision copy until

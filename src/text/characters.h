@@ -55,7 +55,7 @@ bool lm_char_is_word(uint32_t c);        /* \w: alphabetic, marks, decimal digit
 bool lm_char_is_other(uint32_t c);       /* Cc, Cf, Co */
 bool lm_char_is_mark(uint32_t c);        /* M* */
 bool lm_char_is_nonspacing(uint32_t c);  /* Mn */
-bool lm_char_is_cjk(uint32_t c);         /* an ideograph, by BERT's list of blocks */
+bool lm_char_is_cjk(uint32_t c);         /* an ideograph to Hugging Face's BertNormalizer */
 /* Writes the lower case of c, one or two characters, to out; returns their number. */
 int lm_char_lower(uint32_t c, uint32_t out[2]);
 

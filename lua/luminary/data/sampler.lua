@@ -27,11 +27,17 @@ function Sampler:iter()
 end
 
 --- Returns the state that sets the order of the next epoch, besides the default generator, as a plain table.
-function Sampler:state_dict() return {epoch = self.epoch} end
+function Sampler:state_dict()
+  local own = core.is_generator(self.generator)
+  return {epoch = self.epoch, generator = own and core.get_rng_state(self.generator) or nil}
+end
 --- Loads a state_dict.
 function Sampler:load_state_dict(state)
   local epoch = options.arg("load_state_dict", "the state", state, "table").epoch
   self.epoch = self.epoch and options.arg("load_state_dict", "the sampler's epoch", epoch, "natural")
+  if core.is_generator(self.generator) and state.generator ~= nil then
+    core.set_rng_state(options.arg("load_state_dict", "the generator's state", state.generator, "tensor"), self.generator)
+  end
 end
 
 -- Fails if a sampler has both a seed and a generator.

@@ -32,7 +32,7 @@ enum {
   MAX_PARTS = 32,
   PART = 16384, /* elements of a part, at least */
   TILE = 32768, /* bytes of a large result that are computed in the caches before they bypass them, at most */
-  NEAR = 8192   /* bytes that are preferred: the L1 cache holds their inputs, too */
+  NEAR = 8192   /* preferred bytes of a part of the result, beside whose inputs the L1 cache has room */
 };
 
 /* A writer of consecutive elements of a result, in chunks of a multiple of `unit` elements. */

@@ -52,8 +52,8 @@ LM_FUNCTION(is_checkpointing) { return lm_return_bool(L, lm_recompute_is_active(
 LM_FUNCTION(is_anomaly_enabled) { return lm_return_bool(L, lm_anomaly()); }
 
 /* autocast({device = …, dtype = …, enabled = true, cache_enabled = true}, f, ...): runs f with autocast set for one
- * kind of device, or for every kind if none is given; other kinds keep the surrounding scopes' settings. dtype: by
- * default float16 on CUDA, bfloat16 elsewhere. */
+ * kind of device, or for every kind if none is given; other kinds keep the surrounding scopes' settings. cache_enabled
+ * holds for all kinds. dtype: by default float16 on CUDA, bfloat16 elsewhere. */
 LM_FUNCTION(autocast) {
   lm_device device = LM_NO_DEVICE;
   lm_dtype dtype = LM_NO_DTYPE;

@@ -33,7 +33,7 @@ typedef enum lm_standing {
 typedef struct lm_party { /* a rank and its current or last call */
   int rank;               /* in the world; -1: none */
   lm_standing standing;
-  double seconds; /* seconds since the call was first reported, or of waiting; 0: unknown */
+  double seconds; /* seconds since the call's first report, or waited for an absent rank; 0: unknown */
   char host[64];
   lm_ticket call; /* empty `what`: none */
 } lm_party;

@@ -133,7 +133,7 @@ void lm_server_listen(lm_server *s, bool on); /* off: until s->listen_at */
 bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_fail(lm_server *s, lm_conn *c, lm_reader *r); /* handles FAIL */
-void lm_server_lost(lm_server *s, lm_conn *c);               /* records that a member's connection is gone */
+void lm_server_lost(lm_server *s, lm_conn *c);               /* a closed connection: its rank failed, unless it left */
 void lm_server_publish(lm_server *s, const lm_failure *failure);
 /* Holds a failure back for 0.15 s, in which its cause may come. Of several keeps a mismatch, best the store's own. */
 void lm_server_hold(lm_server *s, const lm_failure *failure);

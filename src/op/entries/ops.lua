@@ -1,4 +1,4 @@
---- Defines every op once. From here the build writes argument structs, descriptors, scalar functions and loops for the
+--- Loads families/*.lua, which define every op once, and describes an entry. From here the build writes argument structs, descriptors, scalar functions and loops for the
 --- CPU, rows for CUDA, gradients and calls for formulas; op/entries/generate.lua lists the files.
 ---
 --- An entry begins with its arguments in order: first those that may be passed by position, then in `options` those

@@ -70,7 +70,7 @@ typedef struct product {
   float *y;
   bool rotated; /* true for the gradient of the input */
   int threads;
-  const float *zeros; /* in.c zeros */
+  const float *zeros; /* in.c zeros, read in place of pixels outside the image */
   float *u;           /* many tiles: all transformed weights */
   float *v, *m;       /* few tiles: all transformed tiles, in and out */
 } product;
@@ -213,7 +213,7 @@ typedef struct weight_product {
   int64_t parts; /* parts of tiles, with separate sums: of few weights, blocks alone are too few pieces */
   int64_t block_c, block_k;
   int threads;
-  const float *zeros; /* max(block_c, block_k) zeros */
+  const float *zeros; /* max(block_c, block_k) zeros, read in place of pixels outside the image */
   float *sums;        /* sums of each piece, if there are several parts */
 } weight_product;
 

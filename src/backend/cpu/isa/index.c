@@ -61,7 +61,7 @@ const struct lm_scatter_loops LM_ISA_NAME(lm_scatter_loops) = {
 
 /* ---- embedding bags */
 
-enum { LANES = 64, FEW = 16 }; /* columns at a time */
+enum { LANES = 64, FEW = 16 }; /* columns of the embedding summed in one pass; FEW for shorter rows */
 
 #undef LM_TEMPLATE
 #define LM_TEMPLATE "backend/cpu/isa/templates/embedding_bag.inc"

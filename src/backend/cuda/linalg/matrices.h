@@ -8,9 +8,9 @@ static inline int lm_columns_of(const lm_tensor *x) { return (int)x->size[x->ndi
 int64_t lm_matrices_count(const lm_tensor *x);
 
 enum { LM_BY_ROWS, LM_BY_COLUMNS };
-/* Makes a dense copy of the frame's, row-major or column-major in the last two dims. */
+/* Copies x to dense memory that f owns, row-major or column-major in the last two dims. */
 lm_status lm_matrices_copy(lm_cuda_frame *f, const lm_tensor *x, int order, lm_tensor **out);
-/* Makes a dense [count, m, n] of the frame's, column-major, as scratch memory. */
+/* Makes scratch memory that the call's frame owns: dense [count, m, n], column-major. */
 lm_status lm_matrices_scratch(const lm_solver_call *c, int64_t m, int64_t n, lm_tensor **out);
 /* Copies the first rows and columns of src's matrices, or with `transposed` of their transposes, to dst's. src is dense
  * and column-major; both have the same number of matrices, in any dims. */
