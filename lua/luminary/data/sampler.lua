@@ -36,7 +36,8 @@ function Sampler:load_state_dict(state)
   local epoch = options.arg("load_state_dict", "the state", state, "table").epoch
   self.epoch = self.epoch and options.arg("load_state_dict", "the sampler's epoch", epoch, "natural")
   if core.is_generator(self.generator) and state.generator ~= nil then
-    core.set_rng_state(options.arg("load_state_dict", "the generator's state", state.generator, "tensor"), self.generator)
+    local own = options.arg("load_state_dict", "the generator's state", state.generator, "tensor")
+    core.set_rng_state(own, self.generator)
   end
 end
 

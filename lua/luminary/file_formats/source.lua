@@ -303,7 +303,7 @@ Source.TOO_LARGE = "dtype uint64 with values of 2^63 and more"
 
 local converted = setmetatable({}, {__mode = "k"}) -- keyed by the bytes, which many tensors may share
 
--- Returns a view of elements whose dtype Luminary lacks: `bytes` are converted once, in whole, since tensors share them.
+-- Returns a view of elements whose dtype Luminary lacks; converts `bytes` once, in whole, since tensors share them.
 local function view_of_others(bytes, dtype, sizes, strides, at)
   converted[bytes] = converted[bytes] or {}
   local by_dtype, item = converted[bytes], Source.item_bytes[dtype]

@@ -1,5 +1,6 @@
---- Loads families/*.lua, which define every op once, and describes an entry. From here the build writes argument structs, descriptors, scalar functions and loops for the
---- CPU, rows for CUDA, gradients and calls for formulas; op/entries/generate.lua lists the files.
+--- Loads families/*.lua, which define every op once, and describes an entry. The build writes argument structs,
+--- descriptors, scalar functions and loops for the CPU, rows for CUDA, gradients and calls for formulas;
+--- op/entries/generate.lua lists the files.
 ---
 --- An entry begins with its arguments in order: first those that may be passed by position, then in `options` those
 --- passed by name only. The forms are "name", "name: kind" and "name: kind = default"; a ? makes an argument optional:

@@ -137,7 +137,7 @@ function checks.kernel_size(who, name, v)
   return {v[1], v[2]}
 end
 
---- Checks mean and std, each a number or a list of one for each channel; returns {0, means…, stds…} for image.normalize.
+--- Checks mean and std, each a number or a list for the channels; returns {0, means…, stds…} for image.normalize.
 function checks.statistics(who, mean, std)
   local function list(name, v)
     if type(v) ~= "number" and not options.is_plain(v) then
