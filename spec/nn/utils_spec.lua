@@ -152,6 +152,32 @@ describe("orthogonal", function()
 end)
 
 -- States of torch.nn.utils.weight_norm and spectral_norm.
+describe("parametrizations of a parametrized weight", function()
+  local P = utils.parametrizations
+
+  it("stack where PyTorch's do, and say which must be first", function()
+    local function both(first, second)
+      local layer = P[second](P[first](nn.Linear(3, 4)))
+      layer(lm.ones { 1, 3 }):sum():backward()
+      return keys(layer:state_dict()):gsub("parametrizations%.weight%.", "")
+    end
+    assert.equal("bias 1._u 1._v original0 original1", (both("weight_norm", "spectral_norm")))
+    assert.equal("bias 0.base 1._u 1._v original", (both("orthogonal", "spectral_norm")))
+    for _, first in ipairs { "spectral_norm", "orthogonal" } do
+      assert.matches("weight_norm: 'weight' has a parametrization already; register weight_norm first",
+        message(both, first, "weight_norm"), 1, true)
+    end
+    assert.matches("register orthogonal first", message(both, "weight_norm", "orthogonal"), 1, true)
+  end)
+
+  it("keep its shape and dtype", function()
+    local layer = P.weight_norm(nn.Linear(3, 4))
+    local text = message(parametrize.register_parametrization, layer, "weight", nn.Flatten(1))
+    assert.matches("the parametrization returned a tensor %[12%] for a tensor %[4, 3%]", text)
+    assert.same({ 4, 3 }, layer.weight.shape)
+  end)
+end)
+
 describe("older names", function()
   it("of weight_norm load", function()
     local net = nn.Sequential(utils.weight_norm(nn.Linear(2, 1, { bias = false })),

@@ -1453,6 +1453,8 @@ op("polygamma", "x n", "torch.polygamma(int(n), x)", { { x = pos { 3, 4 }, n = 1
 -- PyTorch has no gradient by x.
 binary("igamma", "torch.igamma(x, other)", { first = { x = pos { 3, 4 }, other = pos { 3, 4 } }, grad = false,
   { x = v { 0.001, 0.5, 3, 20, 300, 0, 1 }, other = v { 0.1, 0.4, 3.5, 25, 280, 0, 0 } } })
+binary("igammac", "torch.igammac(x, other)", { first = { x = pos { 3, 4 }, other = pos { 3, 4 } }, grad = false,
+  { x = v { 0.001, 0.5, 3, 20, 300, 0, 1 }, other = v { 0.1, 0.4, 3.5, 25, 280, 0, 0 } } })
 -- PyTorch's approximation is off by up to 1e-3; spec/distributions/golden_spec.lua has exact values.
 op("gamma_slope", "x other",
   "(lambda a, y: torch._standard_gamma_grad(a, y.exp()) / y.exp())(x.double(), other.double()).to((x + 0.5).dtype)",

@@ -27,8 +27,21 @@ function WeightNorm:init(dim) self.dim = dim end
 function WeightNorm:forward(g, v) return v * (g / slice_norms(v, self.dim)) end
 function WeightNorm:right_inverse(w) return slice_norms(w, self.dim), w end
 
+-- Returns a parameter of a module, or its value if it has parametrizations already.
+local function value_of(module, name)
+  if not parametrize.is_parametrized(module, name) then return records.of(module).values[name] end
+  return core.no_grad(function() return module[name] end)
+end
+
+-- Fails for a parameter that has parametrizations already: the one at hand changes its original, so it must be first.
+local function check_first(who, module, name)
+  if parametrize.is_parametrized(module, name) then
+    fail("%s: '%s' has a parametrization already; register %s first", who, name, who)
+  end
+end
+
 local function dim_of(who, module, name, dim, default)
-  local w = records.of(module).values[name]
+  local w = value_of(module, name)
   if not core.is_tensor(w) then fail("%s: %s has no parameter '%s'", who, module.__name, tostring(name)) end
   if dim == false or dim == -1 and not default then return nil, w end -- PyTorch takes -1 as None
   dim = dim or default or 1
@@ -41,6 +54,7 @@ end
 norms.weight_norm = signature.of([[weight_norm(module: module, {name = "weight",
   dim: integer|false})]], function(module, opts)
   local who = "weight_norm"
+  check_first(who, module, opts.name)
   local dim = dim_of(who, module, opts.name, opts.dim)
   return parametrize.register_parametrization(module, opts.name, WeightNorm(dim))
 end)
@@ -153,7 +167,7 @@ end
 --- Applies an orthogonal parametrization to a matrix, or a batch of matrices, of a module.
 norms.orthogonal = signature.of([[orthogonal(module: module, {name = "weight",
   orthogonal_map: "matrix_exp" | "cayley" | "householder", *, use_trivialization = true})]], function(module, o)
-  local w = records.of(module).values[o.name]
+  local w = value_of(module, o.name)
   if not core.is_tensor(w) or w.ndim < 2 then
     fail("orthogonal: %s has no matrix '%s'", module.__name, tostring(o.name))
   end
@@ -161,6 +175,7 @@ norms.orthogonal = signature.of([[orthogonal(module: module, {name = "weight",
   if map == "householder" and not o.use_trivialization then
     fail "orthogonal: {use_trivialization = false} requires orthogonal_map to be 'matrix_exp' or 'cayley'"
   end
+  if o.use_trivialization then check_first("orthogonal", module, o.name) end
   return parametrize.register_parametrization(module, o.name, Orthogonal(map, o.use_trivialization))
 end)
 

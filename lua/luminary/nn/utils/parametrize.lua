@@ -132,6 +132,15 @@ function parametrize.is_parametrized(module, name)
   return name == nil and #lists > 0 or name ~= nil and lists:contains(name)
 end
 
+-- Fails unless a parametrization's result has the dtype and shape of the value it replaces.
+local function check_result(who, made, value)
+  if not core.is_tensor(made) or made.dtype ~= value.dtype
+    or table.concat(made.shape, ",") ~= table.concat(value.shape, ",") then
+    fail("%s: the parametrization returned %s for %s; {unsafe = true} allows it", who, options.describe(made),
+      options.describe(value))
+  end
+end
+
 --- Registers a parametrization of a parameter or buffer of a module.
 parametrize.register_parametrization = signature.of([[register_parametrization(module, name, parametrization,
   {unsafe = false})]], function(module, name, parametrization, opts)
@@ -144,6 +153,10 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
   if records.of(module).class.numbered then fail("%s: a %s has no parameters", who, module.__name) end
   local record = records.of(module)
   if parametrize.is_parametrized(module, name) then
+    core.no_grad(function()
+      local value = module[name]
+      if not opts.unsafe then check_result(who, parametrization(value), value) end
+    end)
     record.values.parametrizations[name]:append(parametrization)
     return module
   end
@@ -154,11 +167,7 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
   local value = record.values[name]
   local list = List(value, parametrization, kind == "param")
   local made = core.no_grad(function() return list() end)
-  if not opts.unsafe and (not core.is_tensor(made) or made.dtype ~= value.dtype
-    or table.concat(made.shape, ",") ~= table.concat(value.shape, ",")) then
-    fail("%s: the parametrization returned %s for %s; {unsafe = true} allows it", who, options.describe(made),
-      options.describe(value))
-  end
+  if not opts.unsafe then check_result(who, made, value) end
   module[name] = nil
   if not record.values.parametrizations then
     module.parametrizations = dictionaries.ModuleDict()
