@@ -63,6 +63,8 @@ describe("a search of help", function()
   local ASKED = {
     ["gradient accumulation"] = "howto/optimizer.md", ["top-5"] = "howto/metrics.md: top.5",
     ["two machines"] = "several_machines", ["use my own images"] = "howto/images.md", nginx = "howto/serving.md",
+    -- with a word that the page lacks
+    ["quantize int8 inference"] = "text_generation.md: quantization", ["export onnx model"] = "ONNX",
     ["early stopping"] = "Early stopping", ["freeze layers"] = "transfer_learning", imbalanced = "Rare classes",
     ["class weights"] = "Rare classes", ["mixed precision"] = "mixed_precision.md",
     ["out of memory"] = "[Oo]ut of memory",

@@ -274,7 +274,7 @@ local function fit(section, terms, whole, may_lack)
       + (of_text or 0) * (1 + times(section.text, term[1]) / 4)
   end
   if section.heading:find(whole) then score = score + 3 elseif section.text:find(whole) then score = score + 2 end
-  return (score - #section.text / 1e4) * (WEIGHTS[section.page:match "^%a+"] or 1), named
+  return (score - #section.text / 1e4) * (WEIGHTS[section.page:match "^%a+"] or 1) * 0.7 ^ lacks, named, lacks
 end
 
 local PAGES = 5
@@ -283,12 +283,12 @@ local PAGES = 5
 --- HEADING"; true if the first one's heading or title has all words; and true if it lacks some.
 function search.headings(query)
   local terms, found, list, seen = terms_of(query), {}, {}, {}
-  local whole, lacks = pattern_of(query:lower()), false
-  for may_lack = 0, math.floor(#terms / 3) do -- if no section has all, those with most
-    for _, section in ipairs(#terms > 0 and #found == 0 and all_sections() or {}) do
-      local score, named = fit(section, terms, whole, may_lack)
-      lacks = lacks or score ~= nil and may_lack > 0
-      if score then found[#found + 1] = {score = score, named = named, section = section, i = #found} end
+  local whole = pattern_of(query:lower())
+  local most = math.floor(#terms / 3) -- words that a section may lack: a page about the others is often what is meant
+  for _, section in ipairs(#terms > 0 and all_sections() or {}) do
+    local score, named, lacking = fit(section, terms, whole, most)
+    if score then
+      found[#found + 1] = {score = score, named = named, lacks = lacking > 0, section = section, i = #found}
     end
   end
   table.sort(found, function(a, b)
@@ -301,7 +301,7 @@ function search.headings(query)
     seen[of.page] = (seen[of.page] or 0) + 1
     if #list < PAGES and seen[of.page] <= 2 then list[#list + 1] = line end
   end
-  return list, found[1] and found[1].named or false, lacks
+  return list, found[1] and found[1].named or false, found[1] and found[1].lacks or false
 end
 
 local function line_of(each)
