@@ -1,4 +1,4 @@
-/* Sums gradients in the graph, and in a leaf's .grad. */
+/* Sums gradients in the graph and in a leaf's .grad. */
 #include <string.h>
 
 #include "autograd/gradients.h"
@@ -19,7 +19,7 @@ static bool is_ours(lm_tensor *t) {
          !t->storage->foreign_release && lm_is_dense(t);
 }
 
-/* Makes t a tensor of its own, as a .grad must not be a view. */
+/* Drops t's record of its base if only t holds that base, since a .grad must not be a view. */
 static void leave_own_base(lm_tensor *t) {
   if (!has_own_base(t)) return;
   lm_grad_free(t->grad);

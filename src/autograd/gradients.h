@@ -31,7 +31,7 @@ lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph);
 /* Adds a copy of g to the .grad that retain_grad keeps. */
 lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph);
 
-/* tensor_grad_and_hooks.c. Runs hooks: those before may replace the caller's *g; those after see .grad. */
+/* tensor_grad_and_hooks.c. Runs hooks: lm_watch_before's may replace the caller's *g; lm_watch_after's read .grad. */
 lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g);
 lm_status lm_watch_after(lm_watch *w);
 bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */

@@ -79,7 +79,7 @@ typedef struct lm_node_list {
   size_t capacity;
 } lm_node_list;
 
-struct lm_recompute { /* a part of the graph that saves no tensors (recompute.c) */
+struct lm_recompute { /* a checkpoint: a part of the graph that saves no tensors (recompute.c) */
   _Atomic int rc;     /* references by its nodes, and by the recording */
   bool open;          /* true while recording: more nodes may be added */
   pthread_mutex_t lock;

@@ -1,4 +1,4 @@
-/* Implements parts of a graph that save no tensors and are computed again when backward reaches the first node.
+/* Implements activation checkpoints: graph parts that save no tensors; backward recomputes them at their first node.
  *
  * While such a part is recorded, each node frees at once the tensors it has just saved, and notes its position in the
  * part. Computing again records the same nodes once more; those pass their saved tensors to the first ones, and are
@@ -122,8 +122,8 @@ static bool alike(const lm_node *a, const lm_node *b) {
   return true;
 }
 
-/* Returns true if saved arguments have the versions of the first time: tensors from outside were not written since.
- * Those made inside have equal versions if the function does the same. */
+/* Returns true if saved arguments have the versions of the first run: tensors from outside the checkpoint were not
+ * written since. Tensors made inside it have equal versions if the function does the same. */
 static bool same_versions(const lm_node *was, const lm_node *is) {
   if (was->kind == LM_NODE_CUSTOM) {
     const lm_custom_state *a = was->payload, *b = is->payload;
@@ -153,7 +153,7 @@ static lm_status nodes_of(lm_recompute *r, lm_node ***out, int *n) {
   return *out ? LM_OK : LM_E_OOM;
 }
 
-/* Moves `was` into the inner part that `is` belongs to, in place of `is`. */
+/* Moves `was` into the inner (nested) part that `is` belongs to, in place of `is`. */
 static void move_in(lm_node *was, lm_node *is) {
   lm_recompute *outer = was->recompute, *inner = is->recompute;
   pthread_mutex_lock(&outer->lock);

@@ -59,5 +59,5 @@ lm_status lm_record_made(lm_op_id id, const void *args, lm_tensor *result);
 /* Runs and records an op that writes into its first tensor, or one in place. */
 lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tensor **out);
 
-/* call_op.c. Does as lm_call, without autocast for the op itself. */
+/* call_op.c. Calls an op as lm_call does, without autocast for the op itself. */
 lm_status lm_call_as_is(lm_op_id op, const void *args, lm_tensor **out);

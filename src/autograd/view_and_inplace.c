@@ -92,7 +92,7 @@ static bool has_meta(const lm_tensor *t, const lm_meta *meta) {
 
 lm_status lm_history_slow(lm_tensor *t, lm_edge *out) {
   lm_grad *m = t->grad;
-  if (m->base && m->base->storage != t->storage) { /* either got other memory (lm_tensor_set_data) */
+  if (m->base && m->base->storage != t->storage) { /* the view or its base got other memory (lm_tensor_set_data) */
     lm_release(m->base);
     m->base = NULL;
   }

@@ -50,7 +50,7 @@ function class.typename(v)
   return type(v) == "table" and rawget(mt, "__typename") or nil
 end
 
---- Returns the same, or Lua's type for other values.
+--- Returns typename's result, or Lua's type for other values.
 function class.type(v) return class.typename(v) or type(v) end
 
 --- Returns true if an object's class is `name` or extends it.

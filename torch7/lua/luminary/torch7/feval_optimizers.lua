@@ -21,7 +21,7 @@ local fail, ops = options.fail, core.ops
 
 local torch7 = {}
 
--- The fields that a config that is also the state may have besides options.
+-- The state's fields and their types: a config that is also the state may have them besides options.
 local kept = {evalCounter = {"natural"}, t = {"natural"}, v = {"tensor"}, m = {"tensor"}, dfdx = {"tensor"},
   paramVariance = {"tensor"}, lbfgs = {"table"}, u = {"tensor"}, accDelta = {"tensor"}, delta = {"tensor"},
   step = {"tensor"}, eta_t = {"number"}, mu_t = {"number"}, ax = {"tensor"}}

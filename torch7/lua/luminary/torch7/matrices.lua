@@ -58,7 +58,7 @@ several("potrf", 1, function(a, part) return ours.cholesky(a, {upper = part ~= "
 several("potrs", 2, function(b, factor, part) return ours.cholesky_solve(b, factor, {upper = part ~= "L"}) end)
 several("potri", 1, function(factor, part) return ours.cholesky_inverse(factor, {upper = part ~= "L"}) end)
 
--- Convolve (with a flipped kernel) or correlate two images or volumes; 'F': all overlaps, 'V': complete ones.
+-- Define 2-d and 3-d convolution (with a flipped kernel) and correlation; 'F': all overlaps, 'V': complete ones.
 for name, row in pairs {
   conv2 = {2, true}, xcorr2 = {2, false}, conv3 = {3, true}, xcorr3 = {3, false},
 } do

@@ -20,7 +20,7 @@ local function table_of(self, t, min_count)
   return t
 end
 
--- Does as table_of, and fails unless all values are tensors.
+-- Returns t, as table_of does; fails unless all values are tensors.
 local function tensors_of(self, t, min_count)
   for i, x in ipairs(table_of(self, t, min_count)) do
     if not core.is_tensor(x) then

@@ -16,7 +16,7 @@ end
 layer("SpatialConvolution", convolution)
 layer("SpatialConvolutionMM", convolution)
 
--- Computes the transposed convolution; weight [in, out, kH, kW] as in luminary's.
+-- Computes the transposed convolution; weight [in, out, kH, kW], as in luminary's ConvTranspose2d.
 local Full = ours.Module:extend "FullConvolution"
 function Full:init(i, o, kernel, stride, padding, more)
   local bound = 1 / math.sqrt(i * kernel[1] * kernel[2])
