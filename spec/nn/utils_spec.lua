@@ -109,7 +109,7 @@ describe("orthogonal", function()
   it("keeps rows or columns orthonormal, as they are trained", function()
     for _, case in ipairs {
       { 4, 4 }, { 4, 4, "cayley" }, { 5, 3 }, { 3, 5 }, { 3, 5, "cayley" }, { 5, 3, "matrix_exp", false },
-      { 4, 4, "cayley", false }, { 4, 4, "householder" },
+      { 4, 4, "cayley", false }, { 4, 4, "householder" }, { 5, 3, nil, false }, { 3, 5, "householder", false },
     } do
       local fc = nn.Linear(case[2], case[1], { bias = false }):double()
       if case[4] ~= false then nn.init.orthogonal_(fc.weight) end
@@ -142,10 +142,36 @@ describe("orthogonal", function()
       ["parametrizations.weight.original"] = lm.tensor { { -1, 2 }, { 0.5, -1 }, { 0.25, 3 } } }
     is({ { 0.5238096, 0.3809524 }, { 0.7619048, -0.6095238 }, { 0.3809524, 0.6952381 } }, fc.weight)
   end)
+  it("has PyTorch's Householder reflections without a base", function() -- torch 2.15
+    for _, case in ipairs {
+      { { { 3, 1 }, { 4, 2 }, { 0, 5 } }, { { -1, -2.2 }, { 0.5, -1 }, { 0, 0.9231949 } },
+        { { 0.6, -0.06379624 }, { 0.8, 0.04784717 }, { 0, 0.9968153 } },
+        { { 0, 0 }, { 0.3592966, 0 }, { 1.418802, -0.172209 } } },
+      { { { 3, 1, 4 }, { 2, 0, 5 } }, { { -1, 0.1234717, 0.493887 }, { -5.09902, 1, -0.5726821 } },
+        { { 0.5883484, 0.1961161, 0.7844646 }, { -0.5773503, -0.5773505, 0.5773503 } },
+        { { 0, 2.896184, -4.54793 }, { 0, 0, -1.364225 } } },
+      { { { 0, -2 }, { 3, 1 } }, { { -1, -1 }, { 1, -1 } }, { { 0, -1 }, { 1, 0 } }, { { 0, 0 }, { -3, 0 } } },
+      { { { -2 } }, { { 1 } }, { { -1 } }, { { 0 } } },
+    } do
+      local first, original, weight, grad = unpack(case)
+      local fc = nn.Linear(#first[1], #first, { bias = false })
+      fc.weight = nn.Parameter(lm.tensor(first, { dtype = "float32" }))
+      orthogonal(fc, { orthogonal_map = "householder", use_trivialization = false })
+      assert.equal("parametrizations.weight.original", keys(fc:state_dict()))
+      is(original, fc.parametrizations.weight.original)
+      is(weight, fc.weight);
+      (fc(lm.ones(1, #first[1])) * lm.arange(1, #first + 1)):sum():backward()
+      is(grad, fc.parametrizations.weight.original.grad)
+      fc.weight = lm.tensor(weight, { dtype = "float32" }) * 2
+      is(weight, fc.weight)
+    end
+    local batch = nn.Module()
+    batch.w = nn.Parameter(lm.randn(2, 5, 3))
+    orthogonal(batch, { name = "w", use_trivialization = false })
+    assert(batch.w:transpose(-2, -1):matmul(batch.w):allclose(lm.eye(3):expand(2, 3, 3), { atol = 1e-5 }))
+  end)
   it("says what it cannot take", function()
     assert.matches("orthogonal: Linear has no matrix 'bias'$", message(orthogonal, nn.Linear(2, 2), { name = "bias" }))
-    assert.matches("use_trivialization = false} requires", message(orthogonal, nn.Linear(2, 3),
-      { use_trivialization = false }))
     local fc = orthogonal(nn.Linear(2, 2), { use_trivialization = false })
     assert.matches("it has no right_inverse", message(function() fc.weight = lm.eye(2) end))
   end)

@@ -109,9 +109,10 @@ end)
 
 local Orthogonal = class.define("_Orthogonal", Module)
 
+-- The exponential and the Cayley transform without a base have no right_inverse: not every value has an original.
 function Orthogonal:init(map, has_base)
   self.map = map
-  if has_base then self.right_inverse = self.based end -- without a base, not every value has an original
+  self.right_inverse = has_base and self.based or map == "householder" and self.reflected or nil
 end
 
 -- Returns an orthogonal matrix of a square X by matrix_exp or cayley, or its first k columns for X [..., n, k].
@@ -137,6 +138,29 @@ local function of_reflections(X, n, k)
     Q = Q - tau:narrow(-1, i, 1) * v:matmul(v:transpose(-2, -1):matmul(Q))
   end
   return Q * X:detach():diagonal(0, -2, -1):trunc():unsqueeze(-2)
+end
+
+-- Returns LAPACK's geqrf of Q, its diagonal replaced by the signs that make R's positive: of_reflections returns the
+-- orthogonal factor.
+function Orthogonal.reflected(_, Q)
+  local rows, columns = Q.shape[Q.ndim - 1], Q.shape[Q.ndim]
+  local result = Q:clone()
+  local A = rows < columns and result:transpose(-2, -1) or result
+  local n, k = math.max(rows, columns), math.min(rows, columns)
+  for i = 1, k do
+    local below = A:narrow(-2, i, n - i + 1)
+    local x, right = below:narrow(-1, i, 1), below:narrow(-1, i + 1, k - i)
+    local first, rest = x:narrow(-2, 1, 1), x:narrow(-2, 2, n - i)
+    local tail = (rest * rest):sum(-2, {keepdim = true})
+    local is_zero, norm = tail:eq(0), (first * first + tail):sqrt() -- geqrf has no reflection if the rest is zero
+    local beta = ops.where(first:ge(0), -norm, norm)
+    local v = ops.cat({ops.ones_like(first), rest / (first - beta):masked_fill(is_zero, 1)}, -2)
+    local tau = (2 / (v * v):sum(-2, {keepdim = true})):masked_fill(is_zero, 0)
+    right:sub_(tau * v:matmul(v:transpose(-2, -1):matmul(right)))
+    rest:copy_(v:narrow(-2, 2, n - i))
+    first:copy_(ops.where(is_zero, -first, beta):sign())
+  end
+  return result
 end
 
 function Orthogonal:forward(X)
@@ -172,9 +196,6 @@ norms.orthogonal = signature.of([[orthogonal(module: module, {name = "weight",
     fail("orthogonal: %s has no matrix '%s'", module.__name, tostring(o.name))
   end
   local map = o.orthogonal_map or w.shape[w.ndim - 1] == w.shape[w.ndim] and "matrix_exp" or "householder"
-  if map == "householder" and not o.use_trivialization then
-    fail "orthogonal: {use_trivialization = false} requires orthogonal_map to be 'matrix_exp' or 'cayley'"
-  end
   if o.use_trivialization then check_first("orthogonal", module, o.name) end
   return parametrize.register_parametrization(module, o.name, Orthogonal(map, o.use_trivialization))
 end)
