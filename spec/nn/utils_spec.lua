@@ -202,6 +202,53 @@ describe("parametrizations of a parametrized weight", function()
     assert.matches("the parametrization returned a tensor %[12%] for a tensor %[4, 3%]", text)
     assert.same({ 4, 3 }, layer.weight.shape)
   end)
+
+  it("are checked forward and back, and change nothing if they fail", function()
+    local function own(forward, right_inverse)
+      local Own = nn.Module:extend("Own")
+      function Own.forward(_, x) return forward(x) end
+      if right_inverse then function Own.right_inverse(_, x) return right_inverse(x) end end
+      return Own()
+    end
+    local function same(x) return x end
+    local function double(x) return x:double() end
+    local function flat(x) return x:flatten() end
+    local function twice(x) return x, x end
+    local function number() return 1 end
+    local forward, back = "the parametrization returned ", "right_inverse returned "
+    for _, case in ipairs { -- the functions, the messages for the first and the second parametrization
+      { double, nil, forward .. "dtype float64 for float32; {unsafe = true} allows it", "like the first" },
+      { flat, nil, forward .. "a tensor [12] for a tensor [4, 3]; {unsafe = true} allows it", "like the first" },
+      { number, nil, forward .. "1 for a tensor [4, 3]; {unsafe = true} allows it", "like the first" },
+      { same, double, back .. "dtype float64 for float32", back .. "dtype float64 for float32; {unsafe = true} allows it" },
+      { same, flat, forward .. "a tensor [12] for a tensor [4, 3]; {unsafe = true} allows it",
+        back .. "a tensor [12] for a tensor [4, 3]; {unsafe = true} allows it" },
+      { same, twice, nil, back .. "2 values for a tensor [4, 3]; {unsafe = true} allows it" },
+    } do
+      for at, first in ipairs { same, P.weight_norm } do
+        local want, layer = case[at + 2], first(nn.Linear(3, 4))
+        if want == "like the first" then want = case[3] end
+        local before, text, weight = keys(layer:state_dict()), tostring(layer), layer.weight:detach():clone()
+        if want then
+          local failure = message(parametrize.register_parametrization, layer, "weight", own(case[1], case[2]))
+          assert.equal("register_parametrization: " .. want, (failure:gsub("^.-: ", "", 1)))
+        end
+        assert.equal(before .. text, keys(layer:state_dict()) .. tostring(layer))
+        assert.is_true(weight:equal(layer.weight))
+        if at == 2 then parametrize.register_parametrization(layer, "weight", own(case[1], case[2]), { unsafe = true }) end
+      end
+    end
+    assert.matches("right_inverse returned dtype float64 for float32$", message(parametrize.register_parametrization,
+      nn.Linear(3, 4), "weight", own(same, double), { unsafe = true })) -- PyTorch's first original keeps its dtype
+  end)
+
+  it("take the mode of their module", function()
+    local layer = P.spectral_norm(P.weight_norm(nn.Linear(3, 4):eval()))
+    local u = layer.parametrizations.weight["1"]._u
+    local before = u:clone()
+    assert.is_false(layer.parametrizations.weight["1"].training)
+    assert.is_true(layer.weight:equal(layer.weight) and u:equal(before))
+  end)
 end)
 
 describe("older names", function()

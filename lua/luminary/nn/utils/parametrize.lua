@@ -21,6 +21,11 @@ function List:init(value, first, as_parameter)
   for i = 1, originals.n do
     local t = options.arg("register_parametrization", "the result of right_inverse", originals[i], "tensor")
     local name = self.is_tensor and "original" or "original" .. (i - 1)
+    for _, key in ipairs(self.is_tensor and {"dtype", "device"} or {}) do
+      if t[key] ~= value[key] then
+        fail("register_parametrization: right_inverse returned %s %s for %s", key, t[key], value[key])
+      end
+    end
     if as_parameter then
       self[name] = self.is_tensor and rawequal(t, value) and value or parameter.new(t, value.requires_grad)
     else
@@ -132,13 +137,30 @@ function parametrize.is_parametrized(module, name)
   return name == nil and #lists > 0 or name ~= nil and lists:contains(name)
 end
 
--- Fails unless a parametrization's result has the dtype and shape of the value it replaces.
-local function check_result(who, made, value)
-  if not core.is_tensor(made) or made.dtype ~= value.dtype
-    or table.concat(made.shape, ",") ~= table.concat(value.shape, ",") then
-    fail("%s: the parametrization returned %s for %s; {unsafe = true} allows it", who, options.describe(made),
+-- Fails unless the first result of a function named `what` has the dtype and shape of the value it replaces.
+local function check_result(what, value, made)
+  local got, want = options.describe(made), options.describe(value)
+  if core.is_tensor(made) then
+    if made.dtype ~= value.dtype then
+      got, want = "dtype " .. made.dtype, value.dtype
+    elseif table.concat(made.shape, ",") == table.concat(value.shape, ",") then
+      return
+    end
+  end
+  fail("register_parametrization: %s returned %s for %s; {unsafe = true} allows it", what, got, want)
+end
+
+-- Fails unless a second parametrization, and its right_inverse if it has one, keep dtype and shape of a value.
+local function check_second(parametrization, value)
+  local made = parametrization(value)
+  check_result("the parametrization", value, made)
+  if not parametrization.right_inverse then return end
+  local back = pack(parametrization:right_inverse(made))
+  if back.n > 1 then
+    fail("register_parametrization: right_inverse returned %d values for %s; {unsafe = true} allows it", back.n,
       options.describe(value))
   end
+  check_result("right_inverse", value, back[1])
 end
 
 --- Registers a parametrization of a parameter or buffer of a module.
@@ -152,11 +174,9 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
   end
   if records.of(module).class.numbered then fail("%s: a %s has no parameters", who, module.__name) end
   local record = records.of(module)
+  parametrization:train(module.training)
   if parametrize.is_parametrized(module, name) then
-    core.no_grad(function()
-      local value = module[name]
-      if not opts.unsafe then check_result(who, parametrization(value), value) end
-    end)
+    if not opts.unsafe then core.no_grad(function() check_second(parametrization, module[name]) end) end
     record.values.parametrizations[name]:append(parametrization)
     return module
   end
@@ -166,8 +186,7 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
   end
   local value = record.values[name]
   local list = List(value, parametrization, kind == "param")
-  local made = core.no_grad(function() return list() end)
-  if not opts.unsafe then check_result(who, made, value) end
+  if not opts.unsafe then core.no_grad(function() check_result("the parametrization", value, list()) end) end
   module[name] = nil
   if not record.values.parametrizations then
     module.parametrizations = dictionaries.ModuleDict()
