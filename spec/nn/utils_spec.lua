@@ -204,6 +204,7 @@ describe("parametrizations of a parametrized weight", function()
   end)
 
   it("are checked forward and back, and change nothing if they fail", function()
+    local register = parametrize.register_parametrization
     local function own(forward, right_inverse)
       local Own = nn.Module:extend("Own")
       function Own.forward(_, x) return forward(x) end
@@ -220,7 +221,8 @@ describe("parametrizations of a parametrized weight", function()
       { double, nil, forward .. "dtype float64 for float32; {unsafe = true} allows it", "like the first" },
       { flat, nil, forward .. "a tensor [12] for a tensor [4, 3]; {unsafe = true} allows it", "like the first" },
       { number, nil, forward .. "1 for a tensor [4, 3]; {unsafe = true} allows it", "like the first" },
-      { same, double, back .. "dtype float64 for float32", back .. "dtype float64 for float32; {unsafe = true} allows it" },
+      { same, double, back .. "dtype float64 for float32",
+        back .. "dtype float64 for float32; {unsafe = true} allows it" },
       { same, flat, forward .. "a tensor [12] for a tensor [4, 3]; {unsafe = true} allows it",
         back .. "a tensor [12] for a tensor [4, 3]; {unsafe = true} allows it" },
       { same, twice, nil, back .. "2 values for a tensor [4, 3]; {unsafe = true} allows it" },
@@ -230,16 +232,16 @@ describe("parametrizations of a parametrized weight", function()
         if want == "like the first" then want = case[3] end
         local before, text, weight = keys(layer:state_dict()), tostring(layer), layer.weight:detach():clone()
         if want then
-          local failure = message(parametrize.register_parametrization, layer, "weight", own(case[1], case[2]))
+          local failure = message(register, layer, "weight", own(case[1], case[2]))
           assert.equal("register_parametrization: " .. want, (failure:gsub("^.-: ", "", 1)))
         end
         assert.equal(before .. text, keys(layer:state_dict()) .. tostring(layer))
         assert.is_true(weight:equal(layer.weight))
-        if at == 2 then parametrize.register_parametrization(layer, "weight", own(case[1], case[2]), { unsafe = true }) end
+        if at == 2 then register(layer, "weight", own(case[1], case[2]), { unsafe = true }) end
       end
     end
-    assert.matches("right_inverse returned dtype float64 for float32$", message(parametrize.register_parametrization,
-      nn.Linear(3, 4), "weight", own(same, double), { unsafe = true })) -- PyTorch's first original keeps its dtype
+    assert.matches("right_inverse returned dtype float64 for float32$", -- PyTorch's first original keeps its dtype
+      message(register, nn.Linear(3, 4), "weight", own(same, double), { unsafe = true }))
   end)
 
   it("take the mode of their module", function()
