@@ -177,7 +177,6 @@ describe("orthogonal", function()
   end)
 end)
 
--- States of torch.nn.utils.weight_norm and spectral_norm.
 describe("parametrizations of a parametrized weight", function()
   local P = utils.parametrizations
 
@@ -194,6 +193,83 @@ describe("parametrizations of a parametrized weight", function()
         message(both, first, "weight_norm"), 1, true)
     end
     assert.matches("register orthogonal first", message(both, "weight_norm", "orthogonal"), 1, true)
+  end)
+
+  it("have PyTorch's values, gradients and states", function() -- torch 2.15: two names, state, weight, gradients
+    local Own = nn.Module:extend("Own")
+    function Own.forward(_, x) return x * 2 end
+    local apply = { weight_norm = P.weight_norm, spectral_norm = P.spectral_norm, orthogonal = P.orthogonal }
+    function apply.own(layer) parametrize.register_parametrization(layer, "weight", Own()) end
+    function apply.free(layer) P.orthogonal(layer, { orthogonal_map = "cayley", use_trivialization = false }) end
+    function apply.reflections(layer)
+      P.orthogonal(layer, { orthogonal_map = "householder", use_trivialization = false })
+    end
+    local m = { { 3, 1 }, { -2, 2.5 } }
+    local values = { original = m, original1 = m, original0 = { { 2 }, { 3 } }, base = { { 0.6, -0.8 }, { 0.8, 0.6 } },
+      _u = { 0.6, 0.8 }, _v = { 0.8, -0.6 } }
+    for _, case in ipairs {
+      { "weight_norm", "spectral_norm", "1._u 1._v original0 original1",
+        { -1.15636, -0.385452, 1.14217, -1.42771 }, { 3.43465, -2.28977, 0.0677751, -0.203325, 1.16881, 0.935048 } },
+      { "weight_norm", "free", "original0 original1",
+        { 0.0649351, 0.997889, -0.997889, 0.0649351 }, { 0, 0.659649, 0, 0, -0.603338, -0.48267 } },
+      { "weight_norm", "reflections", "original0 original1",
+        { 0.556757, -1.66135, 0.830676, 1.11351 }, { 0, 1.18927, 0, 0, -1.08775, -0.8702 } },
+      { "weight_norm", "own", "original0 original1",
+        { 3.79473, 1.26491, -3.74817, 4.68521 }, { 25.6, 1.17073, -2.56, 7.68, 7.7097, 6.16776 } },
+      { "spectral_norm", "spectral_norm", "0._u 0._v 1._u 1._v original",
+        { -2.14286, -0.714286, 1.42857, -1.78571 }, { 9.85423, -0.247813, 8.7172, -4.75219 } },
+      { "spectral_norm", "free", "0._u 0._v original",
+        { 0.324324, -0.945946, 0.945946, 0.324324 }, { -0.512191, 0.384143, 0.0640238, 0.512191 } },
+      { "spectral_norm", "reflections", "0._u 0._v original",
+        { -0.684564, -0.939597, 1.87919, -0.342282 }, { -1.60829, 1.20621, 0.201036, 1.60829 } },
+      { "spectral_norm", "own", "0._u 0._v original",
+        { -4.28571, -1.42857, 2.85714, -3.57143 }, { 39.4169, -0.991254, 34.8688, -19.0087 } },
+      { "orthogonal", "spectral_norm", "0.base 1._u 1._v original",
+        { -0.543827, -1, 1, -0.543827 }, { 0, 0, 1.63648, 0 } },
+      { "orthogonal", "free", "0.base original",
+        { 0.676532, 0.736413, -0.736413, 0.676532 }, { 0, 0, -0.0677686, 0 } },
+      { "orthogonal", "own", "0.base original",
+        { 0.9555, 1.75699, -1.75699, 0.9555 }, { 0, 0, -4.34808, 0 } },
+      { "free", "spectral_norm", "1._u 1._v original",
+        { 0, -1, 1, 0 }, { 0, 0, -1, 0 } },
+      { "free", "free", "original",
+        { 0.6, 0.8, -0.8, 0.6 }, { 0, 0, 0, 0 } },
+      { "free", "own", "original",
+        { 0, 2, -2, 0 }, { 0, 0, -4, 0 } },
+      { "own", "spectral_norm", "1._u 1._v original",
+        { -2.14286, -0.714286, 1.42857, -1.78571 }, { 9.85423, -0.247813, 8.7172, -4.75219 } },
+      { "own", "free", "original",
+        { -0.6, 0.8, -0.8, -0.6 }, { 0, 0, -0.224, 0 } },
+      { "own", "reflections", "original",
+        { 5.29412, -2.35294, 2.82353, 4.41176 }, { 0, 0, 10.0142, 0 } },
+      { "own", "own", "original",
+        { 12, 4, -8, 10 }, { 128, 128, 32, 32 } },
+    } do
+      local layer, state, grads = nn.Linear(2, 2, { bias = false }), {}, {}
+      apply[case[1]](layer)
+      apply[case[2]](layer)
+      local names = keys(layer:state_dict())
+      assert.equal(case[3], (names:gsub("parametrizations%.weight%.", "")))
+      for name in names:gmatch "%S+" do
+        state[name] = lm.tensor(values[name:match "[^.]+$"], { dtype = "float32" })
+      end
+      layer:load_state_dict(state)
+      layer:eval();
+      (layer(lm.ones(1, 2)) ^ 2 * lm.tensor { 1, 2 }):sum():backward()
+      is(case[4], layer.weight:flatten())
+      for i, p in ipairs(layer:parameters()) do grads[i] = p.grad:flatten() end
+      assert(lm.cat(grads):allclose(lm.tensor(case[5]), { rtol = 1e-4, atol = 1e-4 }), case[1] .. " " .. case[2])
+    end
+  end)
+
+  it("compute the earlier ones as often as PyTorch's", function() -- torch 2.15: _u of the first spectral_norm
+    local layer = nn.Linear(2, 2, { bias = false })
+    layer.weight = nn.Parameter(lm.tensor { { 3, 1 }, { 2, 2.5 } })
+    local first = P.spectral_norm(layer).parametrizations.weight["0"]
+    first._u:copy_(lm.tensor { 0, 1 })
+    first._v:copy_(lm.tensor { 1, 0 })
+    P.orthogonal(layer, { orthogonal_map = "cayley", use_trivialization = false })
+    is({ 0.8320503, 0.5547002 }, first._u)
   end)
 
   it("keep its shape and dtype", function()
@@ -253,6 +329,7 @@ describe("parametrizations of a parametrized weight", function()
   end)
 end)
 
+-- States of torch.nn.utils.weight_norm and spectral_norm.
 describe("older names", function()
   it("of weight_norm load", function()
     local net = nn.Sequential(utils.weight_norm(nn.Linear(2, 1, { bias = false })),

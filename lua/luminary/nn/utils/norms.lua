@@ -197,7 +197,7 @@ norms.orthogonal = signature.of([[orthogonal(module: module, {name = "weight",
   end
   local map = o.orthogonal_map or w.shape[w.ndim - 1] == w.shape[w.ndim] and "matrix_exp" or "householder"
   if o.use_trivialization then check_first("orthogonal", module, o.name) end
-  return parametrize.register_parametrization(module, o.name, Orthogonal(map, o.use_trivialization))
+  return parametrize.register_parametrization(module, o.name, Orthogonal(map, o.use_trivialization), {unsafe = true})
 end)
 
 for _, which in ipairs {"weight_norm", "spectral_norm"} do
