@@ -400,6 +400,24 @@ describe("a parametrization", function()
     sgd:step()
     is({ { -3, -3 }, { -3, -3 } }, fc.weight)
   end)
+  it("keeps the parameter as its original, so that an earlier optimizer trains it", function()
+    for _, apply in ipairs { utils.parametrizations.orthogonal,
+      function(fc) parametrize.register_parametrization(fc, "weight", Doubled()) end } do
+      local fc = nn.Linear(2, 2, { bias = false })
+      local w, sgd = fc.weight, lm.optim.SGD(fc:parameters(), { lr = 1 })
+      apply(fc)
+      assert.is_true(rawequal(w, fc.parametrizations.weight.original) and w.requires_grad)
+      local before = w:detach():clone()
+      fc.weight[{ 1, 2 }]:backward()
+      sgd:step()
+      assert.is_false(fc.parametrizations.weight.original:equal(before))
+    end
+    local fc = nn.Linear(2, 2)
+    local before, Wrong = fc.weight:detach():clone(), Doubled:extend("Wrong")
+    function Wrong.forward() return 1 end
+    assert.matches("returned 1 for", message(parametrize.register_parametrization, fc, "weight", Wrong()))
+    assert.is_true(fc.weight:equal(before))
+  end)
   it("keeps shapes, and stands on a parameter", function()
     local Wide = nn.Module:extend("Wide")
     function Wide.forward(_, x) return lm.cat({ x, x }) end

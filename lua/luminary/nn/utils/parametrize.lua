@@ -187,6 +187,10 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
   local value = record.values[name]
   local list = List(value, parametrization, kind == "param")
   if not opts.unsafe then core.no_grad(function() check_result("the parametrization", value, list()) end) end
+  if kind == "param" and list.is_tensor and not rawequal(list.original, value) then -- optimizers know the parameter
+    core.no_grad(function() core.set_data(value, list.original:detach()) end)
+    list.original = value
+  end
   module[name] = nil
   if not record.values.parametrizations then
     module.parametrizations = dictionaries.ModuleDict()
