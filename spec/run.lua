@@ -1,8 +1,8 @@
 -- Runs the specs under luajit with busted.
 --   luajit spec/run.lua [options] [files, folders, or names: ops, ops_spec, cuda/memory]
 -- One file runs in this process, which closes the Lua state at the end so that leaks show. Of several, each runs in a
--- process of its own, half as many more at once as there are CPUs, since many wait (spec/support/workers.lua).
---   --jobs=N       that many at once
+-- process of its own, two for each CPU at once, since many wait (spec/support/workers.lua).
+--   --jobs=N       that many at once, in processes of their own even if there is one file
 --   --slowest[=N]  at the end the N (20) slowest specs and files
 --   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours)
 --   --times        only the files with bounds on time (spec/support/time.lua), one after the other, and judges them;
@@ -86,9 +86,9 @@ elseif os.getenv "LM_TEST_TIMES" ~= "1" then
   excluded[#excluded + 1] = "time"
 end
 
-if #list ~= 1 then
+if #list ~= 1 or options.jobs then
   options.busted, options.excluded = passed, excluded
-  options.jobs = options.jobs or math.ceil(1.5 * (tonumber(io.popen("nproc"):read "*l") or 1))
+  options.jobs = options.jobs or 2 * (tonumber(io.popen("nproc"):read "*l") or 1)
   os.exit(dofile "spec/support/workers.lua"(list, options), true)
 end
 

@@ -75,3 +75,22 @@ describe("several spec files #lua", function()
     assert.matches("\n2 passed, 2 failed, 0 skipped\n$", text)
   end)
 end)
+
+describe("scripts/test --changed #lua", function()
+  local rooms = require "spec.support.rooms"
+
+  it("has specs for each source file", function()
+    local pipe = io.popen "git ls-files src kernels lua torch7/lua torch7/spec examples"
+    for path in pipe:lines() do
+      assert(next(rooms.specs_of(path) or {}), path .. " has no row with specs in spec/support/rooms.lua")
+    end
+    pipe:close()
+  end)
+
+  it("takes a spec that changed itself, and of the rows the first", function()
+    assert.same({["spec/nn/nn_spec.lua"] = true}, rooms.specs_of "spec/nn/nn_spec.lua")
+    assert.same({["spec/op/conv_spec.lua"] = true, ["spec/op/winograd_spec.lua"] = true},
+      rooms.specs_of "src/backend/cpu/conv/planner.c")
+    assert.is_nil(rooms.specs_of "LICENSE")
+  end)
+end)

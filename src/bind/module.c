@@ -1,6 +1,7 @@
 /* Opens the module luminary.core: makes the state, the tensors' metatable, and every function by name. */
 #include "base/c_stack.h"
 #include "bind/bind.h"
+#include "op/backend.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
     lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback, lm_reg_catchers,
@@ -210,6 +211,11 @@ int luaopen_luminary_core(lua_State *L) {
   if (stack + ROUNDED < NEEDED) {
     return luaL_error(L, "luminary: the stack of this thread, of %d KB, is too small; it needs %d KB", (int)stack,
                       NEEDED);
+  }
+  if (!lm_backend_of(LM_DEVICE(LM_CPU, 0))) {
+    return luaL_error(L,
+                      "luminary: this build needs vector instructions (AVX2, AVX-512) that this CPU lacks or LM_CPU_LEVEL "
+                      "excludes; run scripts/setup on this machine, or scripts/setup --release to build for every CPU");
   }
   lm_lua_threads_at_exit();
   lua_newtable(L); /* 1: strings kept alive */

@@ -51,6 +51,8 @@ static const lm_backend backend = {
 
 /* Registration fails only for another ABI number; here both come from one build. */
 __attribute__((constructor)) static void register_cpu(void) {
-  lm_cpu_level(); /* reports a wrong LM_CPU_LEVEL, which a build of one level reads nowhere else */
+#ifdef LM_ONLY_LEVEL
+  if (lm_cpu_level() < LM_ONLY_LEVEL) return; /* luaopen_luminary_core says so */
+#endif
   lm_backend_register(&backend);
 }

@@ -24,4 +24,9 @@ int lm_cpu_level(void);
 #else
 #define LM_ISA_DECLARE(type, name) extern const type LM_ISA_JOIN(name, LM_ONLY_ISA)
 #define LM_ISA_PICK(name) (&LM_ISA_JOIN(name, LM_ONLY_ISA))
+/* The level that a build for one level needs. */
+#define LM_LEVEL_v2 0
+#define LM_LEVEL_v3 1
+#define LM_LEVEL_v4 2
+#define LM_ONLY_LEVEL LM_ISA_JOIN(LM_LEVEL, LM_ONLY_ISA)
 #endif
