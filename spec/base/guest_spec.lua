@@ -103,7 +103,17 @@ describe("OpenBLAS", function()
     assert.equal("false\n3\ttrue\n", text)
   end)
 
-  it("takes kernels as new as the CPU, unless a variable names others", function()
+  it("loads on every CPU that its kernels serve, and refuses an older one", function()
+    local sanitized = (os.getenv "LUA_CPATH" or ""):find("build-asan", 1, true) -- has kernels for this CPU alone
+    local levels = require "spec.support.cpu_levels"
+    assert(#levels == 3 or sanitized)
+    local ok, text = run("print(1)", "LM_CPU_LEVEL=0 ")
+    assert.equal(levels[1] == 0, ok)
+    assert.matches(ok and "^1\n$" or "luminary: this build needs vector instructions %(AVX2, AVX%-512%) that this CPU "
+      .. "lacks or LM_CPU_LEVEL excludes; run scripts/setup on this machine, or scripts/setup %-%-release", text)
+  end)
+
+  it("takes kernels as new as the CPU, unless a variable names others #unsanitized", function()
     local script = [[
       local ffi = require "ffi"
       ffi.cdef "char *openblas_get_corename(void); int openblas_get_num_threads(void);"

@@ -2,7 +2,7 @@
 -- float64.
 local temp = require "spec.support.temp"
 
-local LEVELS = {0, 1, 2} -- a CPU without the instructions of one runs the highest that it has
+local LEVELS = require "spec.support.cpu_levels"
 
 -- Runs a script at a level. Returns its output, and how often the log names each way.
 local function run(script, level, mode)

@@ -1,7 +1,7 @@
 -- 3 x 3 convolutions on the CPU by Winograd's algorithm, with each level of instructions.
 local temp = require "spec.support.temp"
 
-local LEVELS = {0, 1, 2} -- a CPU without the instructions of one runs the highest that it has
+local LEVELS = require "spec.support.cpu_levels"
 
 -- Runs a script at a level. Returns its output, and for each pass the number of convolutions by Winograd in the log.
 local function run(script, level, mode)
