@@ -1,7 +1,8 @@
 /* Opens, connects, reads and writes sockets by text addresses; every wait has a deadline and can be canceled.
  *
  * An address is "host:port", "[v6]:port", or "unix:name" for a socket in Linux's abstract namespace (no file, ends with
- * its process, visible only in the host's network namespace). All sockets are close-on-exec and non-blocking. */
+ * its process, visible only in the host's network namespace). All sockets are close-on-exec and non-blocking.
+ * lm_net_listen* and lm_net_connect are in listen_and_connect.c, above resolve.c, interface.c and auth.c. */
 #pragma once
 
 #include <stdbool.h>
