@@ -17,60 +17,8 @@
 #include "distributed/store/client_core.h"
 #include "distributed/store/failure_text.h"
 
-enum { CHUNK = 64 << 10, OUT_MAX = 2 * LM_MESSAGE_MAX, PAIR = 12, PAIRS_MAX = 65536 };
+enum { CHUNK = 64 << 10, PAIR = 12, PAIRS_MAX = 65536 };
 static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* seconds */
-
-/* ---- sending, with the lock held */
-
-/* Sends as much as the socket takes now. Errors are found when the thread reads. */
-static void client_push(lm_client *c) {
-  while (c->fd >= 0 && c->sent < c->out.n) {
-    ssize_t n = send(c->fd, c->out.data + c->sent, c->out.n - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    c->sent += (size_t)n;
-  }
-  if (c->sent == c->out.n || c->sent > OUT_MAX / 4) {
-    lm_bytes_shift(&c->out, c->sent);
-    c->sent = 0;
-  }
-}
-
-size_t lm_client_begin(lm_client *c, lm_message kind) { return lm_message_begin(&c->out, kind); }
-
-lm_status lm_client_end(lm_client *c, size_t at) {
-  lm_status status = LM_OK;
-  if (c->out.failed) {
-    status = LM_E_OOM;
-  } else if (c->fd < 0) {
-    char text[1000] = "the store ended with rank 0";
-    if (lm_client_cause(c)) lm_failure_text(&c->cause, text, sizeof text);
-    status = lm_fail(LM_E_STATE, "%s", text);
-  } else if (c->out.n > OUT_MAX || c->out.n - at > LM_MESSAGE_MAX) {
-    status = lm_fail(LM_E_STATE, "the store is too slow: %zu bytes for it are still unsent", at);
-  }
-  if (status == LM_OK) {
-    lm_message_end(&c->out, at);
-    client_push(c);
-    if (c->out.n > 0) lm_wakeup_fd_signal(c->wakeup_fd);
-  } else {
-    c->out.n = at;
-    c->out.failed = false;
-  }
-  return status;
-}
-
-void lm_client_report(lm_client *c, lm_message kind, uint32_t group, const lm_ticket *ticket) {
-  size_t at = lm_client_begin(c, kind);
-  lm_put_u32(&c->out, group);
-  lm_put_ticket(&c->out, ticket);
-  lm_client_end(c, at);
-}
-
-void lm_client_wait_briefly(lm_client *c, double until) {
-  double now = lm_seconds(), end = fmin(until, now + 0.05);
-  if (end > now) lm_cond_wait_until(&c->changed, &c->lock, end);
-}
 
 /* ---- the store's messages; on the client's thread, with the lock held */
 
@@ -215,7 +163,7 @@ static void *client_serve(void *arg) {
     if (polls[0].revents) lm_wakeup_fd_clear(c->wakeup_fd);
     if (ready > 0 && polls[1].revents & POLLOUT) {
       pthread_mutex_lock(&c->lock);
-      client_push(c);
+      lm_client_push(c);
       pthread_mutex_unlock(&c->lock);
     }
     if (ready > 0 && polls[1].revents & (POLLIN | POLLHUP | POLLERR)) listen_to_store(c);

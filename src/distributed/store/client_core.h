@@ -62,8 +62,10 @@ struct lm_client {
       last_turn; /* lm_seconds() of: the last bytes, the last heartbeat, the last turn */
 };
 
-/* Begin and end a message. end sends as much as the socket takes, and the thread sends the rest. This and all functions
- * below need the lock. */
+/* Sends as much as the socket takes now. Errors are found when the thread reads. */
+void lm_client_push(lm_client *c);
+/* Begin and end a message. end sends as much as the socket takes, and the thread sends the rest. All functions
+ * here need the lock. */
 size_t lm_client_begin(lm_client *c, lm_message kind);
 lm_status lm_client_end(lm_client *c, size_t at);
 /* Sends a message of the given kind about a call. */

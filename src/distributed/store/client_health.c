@@ -7,10 +7,6 @@
 
 unsigned lm_client_news(const lm_client *c) { return atomic_load_explicit(&c->news, memory_order_acquire); }
 
-const lm_failure *lm_client_cause(const lm_client *c) {
-  return atomic_load_explicit(&c->failed, memory_order_acquire) ? &c->cause : NULL;
-}
-
 int lm_client_wake_fd(const lm_client *c) { return c->wake; }
 
 void lm_client_take_cause(lm_client *c, const lm_failure *failure) {

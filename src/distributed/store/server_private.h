@@ -116,9 +116,13 @@ void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why)
 void lm_conn_no_memory(lm_server *s, lm_conn *c);
 /* Ignores further input, and closes once all output is sent, after 1 s at most. */
 void lm_conn_close_gently(lm_server *s, lm_conn *c);
+void lm_conn_leave_list(lm_conn *c);
+void lm_conn_move(lm_conn *c, lm_conn_list *list);
 /* Stops listening and drops connections that have not joined. */
 void lm_server_close_listener(lm_server *s);
-void lm_conn_move(lm_conn *c, lm_conn_list *list);
+
+/* ---- server_io.c, above all others but server.c */
+
 void lm_conn_free(lm_server *s, lm_conn *c);
 /* Handles epoll's events of c. */
 void lm_conn_serve(lm_server *s, lm_conn *c, uint32_t events);
