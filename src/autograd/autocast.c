@@ -79,7 +79,9 @@ void lm_autocast_forget(void) { clear(&mine); }
 
 static lm_status convert(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   lm_to_copy_args args = {.x = t, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
-  return lm_call_as_is(LM_OP_to_copy, &args, out);
+  bool recorded = false;
+  if (t->grad && !lm_modes_here.no_grad) NEED(lm_record_call(LM_OP_to_copy, &args, &recorded, out));
+  return recorded ? LM_OK : lm_run_unrecorded(LM_OP_to_copy, &args, false, out);
 }
 
 static bool is_weight(const lm_tensor *t) {
@@ -253,42 +255,33 @@ static lm_status check_banned(const lm_op *op, const void *args, const lm_autoca
       op->name);
 }
 
-static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
-  lm_status status = LM_OK;
+lm_status lm_autocast_args(lm_op_id id, const void *args, lm_cast_args *c) {
   const lm_op *op = &lm_ops[id];
-  const lm_autocast mode = lm_autocast_get();
-  lm_args_union changed;
-  lm_tensor *own[LM_MAX_TENSOR_ARGS] = {NULL}, **list_own = NULL;
-  lm_list *list = NULL;
-  int nlist = 0;
-  target to = {.mode = &mode, .rule = op->cast};
-  if (op->cast == LM_BANNED_GPU) TRY(check_banned(op, args, &mode));
+  target to = {.mode = &c->before, .rule = op->cast};
+  c->before = lm_autocast_get();
+  memset(c->tensor, 0, sizeof c->tensor);
+  c->list = NULL;
+  c->nlist = 0;
+  if (op->cast == LM_BANNED_GPU) NEED(check_banned(op, args, &c->before));
   if (op->cast == LM_WIDEST) to.widest = widest_of(op, args);
-  memcpy(&changed, args, op->size);
+  memcpy(&c->args, args, op->size);
   for (int k = 0; k < op->ntensor; k++) {
-    TRY(cast(&to, LM_ARG_TENSOR(args, op->tensor[k]), &own[k]));
-    LM_ARG_TENSOR(&changed, op->tensor[k]) = own[k];
+    NEED(cast(&to, LM_ARG_TENSOR(args, op->tensor[k]), &c->tensor[k]));
+    LM_ARG_TENSOR(&c->args, op->tensor[k]) = c->tensor[k];
   }
   if (op->list >= 0) {
-    list = (lm_list *)((char *)&changed + op->list);
-    list_own = lm_malloc(sizeof *list_own * (size_t)list->n);
-    if (!list_own) TRY(LM_E_OOM);
-    for (; nlist < list->n; nlist++) TRY(cast(&to, list->v[nlist], &list_own[nlist]));
-    list->v = list_own;
+    lm_list *list = (lm_list *)((char *)&c->args + op->list);
+    if (!(c->list = lm_malloc(sizeof *c->list * (size_t)list->n))) return LM_E_OOM;
+    for (; c->nlist < list->n; c->nlist++) NEED(cast(&to, list->v[c->nlist], &c->list[c->nlist]));
+    list->v = c->list;
   }
-  /* Ops that the op calls must run without autocast. */
-  lm_autocast_set((lm_autocast){.on = 0, .keeps = op->cast == LM_KEEP_RESULT ? mode.on : 0});
-  status = lm_call_as_is(id, &changed, out);
-  lm_autocast_set(mode);
-done:
-  for (int i = 0; i < nlist; i++) lm_release(list_own[i]);
-  lm_free(list_own);
-  for (int k = 0; k < op->ntensor; k++) lm_release(own[k]);
-  return status;
+  lm_autocast_set((lm_autocast){.on = 0, .keeps = op->cast == LM_KEEP_RESULT ? c->before.on : 0});
+  return LM_OK;
 }
 
-lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
-  const lm_op *op = &lm_ops[id];
-  if (!lm_modes_here.cast.on || op->cast == LM_ASIS || op->kind == LM_WRITE) return lm_call_as_is(id, args, out);
-  return cast_and_call(id, args, out);
+void lm_autocast_args_free(lm_cast_args *c) {
+  lm_autocast_set(c->before);
+  for (int i = 0; i < c->nlist; i++) lm_release(c->list[i]);
+  lm_free(c->list);
+  for (int k = 0; k < LM_MAX_TENSOR_ARGS; k++) lm_release(c->tensor[k]);
 }

@@ -59,5 +59,14 @@ lm_status lm_record_made(lm_op_id id, const void *args, lm_tensor *result);
 /* Runs and records an op that writes into its first tensor, or one in place. */
 lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tensor **out);
 
-/* call_op.c. Calls an op as lm_call does, without autocast for the op itself. */
-lm_status lm_call_as_is(lm_op_id op, const void *args, lm_tensor **out);
+/* autocast.c. An op's arguments, cast as the op's entry says, with references to the tensors. */
+typedef struct lm_cast_args {
+  lm_args_union args;
+  lm_autocast before; /* the mode that lm_autocast_args_free restores */
+  lm_tensor *tensor[LM_MAX_TENSOR_ARGS], **list;
+  int nlist;
+} lm_cast_args;
+/* Casts the arguments, and turns autocast off for the ops that the op calls. The caller calls lm_autocast_args_free,
+ * also after an error. */
+lm_status lm_autocast_args(lm_op_id op, const void *args, lm_cast_args *c);
+void lm_autocast_args_free(lm_cast_args *c);

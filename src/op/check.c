@@ -152,21 +152,3 @@ void lm_drop_dims(lm_tensor *t, const lm_ints *dims) {
   }
   t->ndim = (uint8_t)ndim;
 }
-
-lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *converted = NULL;
-  if (dtype != LM_NO_DTYPE && dtype != x->dtype) {
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = x, .dtype = dtype, .device = x->device, .memory_format = LM_PRESERVE},
-                      &converted));
-    x = converted;
-  }
-  if (x->ndim == 0) {
-    TRY(lm_op_unsqueeze(&(lm_unsqueeze_args){.x = x, .dim = 0}, out));
-  } else {
-    *out = lm_retain(x);
-  }
-done:
-  lm_release(converted);
-  return status;
-}

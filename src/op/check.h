@@ -33,5 +33,3 @@ lm_status lm_new_tensor(lm_op_id op, const lm_ints *size, const lm_tensor *like,
 lm_status lm_fill_number(lm_tensor *x, double number);
 /* Removes dims of size 1 from a tensor that nobody else has a reference to. */
 void lm_drop_dims(lm_tensor *t, const lm_ints *dims);
-/* Returns x, at least 1-d and in dtype unless LM_NO_DTYPE; a new reference. */
-lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out);

@@ -51,3 +51,21 @@ lm_status lm_to_layout_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out
   lm_status status = lm_tensor_empty_like(like, t->dtype, t->device, &fresh);
   return status == LM_OK ? copied(t, fresh, out) : status;
 }
+
+lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *converted = NULL;
+  if (dtype != LM_NO_DTYPE && dtype != x->dtype) {
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = x, .dtype = dtype, .device = x->device, .memory_format = LM_PRESERVE},
+                      &converted));
+    x = converted;
+  }
+  if (x->ndim == 0) {
+    TRY(lm_op_unsqueeze(&(lm_unsqueeze_args){.x = x, .dim = 0}, out));
+  } else {
+    *out = lm_retain(x);
+  }
+done:
+  lm_release(converted);
+  return status;
+}

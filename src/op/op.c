@@ -76,7 +76,7 @@ static lm_status run_op(lm_op_id id, const void *args, bool only_visible, lm_ten
   lm_now_running.only_visible = only_visible;
   lm_status status = op->kind == LM_POINTWISE ? lm_run_pointwise(id, args, NULL, out) : op->run(args, out);
   lm_run_end(before);
-  if (traced) lm_op_trace_end(&span, id, args, status);
+  if (traced) lm_op_trace_end(&span, id, args, out, status);
   return without_truncation(op, status, out);
 }
 
@@ -110,16 +110,6 @@ lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   TRY(without_truncation(op, LM_OK, out));
 done:
   lm_run_end(before);
-  if (traced) lm_op_trace_end(&span, id, args, status);
+  if (traced) lm_op_trace_end(&span, id, args, out, status);
   return status;
 }
-
-/* ---- defaults of this thread */
-
-static _Thread_local lm_dtype default_dtype = LM_F32;
-static _Thread_local lm_device default_device = LM_DEVICE(LM_CPU, 0);
-
-lm_dtype lm_default_dtype(void) { return default_dtype; }
-void lm_set_default_dtype(lm_dtype dtype) { default_dtype = dtype; }
-lm_device lm_default_device(void) { return default_device; }
-void lm_set_default_device(lm_device device) { default_device = device; }

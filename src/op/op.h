@@ -107,6 +107,8 @@ typedef struct lm_op {
   const lm_arg *arg;
   const void *defaults; /* an argument struct; tensors NULL */
   lm_op_fn run;         /* runs without recording; NULL for COMP, which only lm_call runs */
+  /* Returns the floating-point operations of a call with these results; NULL: none are counted. */
+  double (*flops)(const void *args, lm_tensor *const *out);
 } lm_op;
 
 LM_API extern const lm_op lm_ops[LM_SLOT_COUNT]; /* ops, then families, which have no run */

@@ -1,6 +1,6 @@
 /* Runs scans: each result depends on the elements up to its own along one dim. Outputs have x's layout. */
 #include "base/message.h"
-#include "op/check.h"
+#include "op/input_layout.h"
 #include "scan_kinds.h"
 
 /* Makes x and decay of a recurrence contiguous and of one dtype. */

@@ -7,7 +7,4 @@
 static inline bool lm_ops_are_traced(void) { return lm_traces(LM_TRACE_UNREAD | LM_TRACE_LOG_OP | LM_TRACE_CALLS); }
 /* Begin and end the span of a traced call; suffix: "" or "_". */
 void lm_op_trace_begin(lm_span *span, lm_op_id id, const void *args, const char *suffix);
-void lm_op_trace_end(lm_span *span, lm_op_id id, const void *args, lm_status status);
-/* Returns the floating-point operations of a call whose arguments were checked: for matrix products, convolutions and
- * attention, 2 per multiply-add, as in PyTorch's FlopCounterMode; 0 for other ops. */
-LM_API double lm_op_flops(lm_op_id id, const void *args);
+void lm_op_trace_end(lm_span *span, lm_op_id id, const void *args, lm_tensor *const *out, lm_status status);

@@ -316,7 +316,7 @@ local function descriptor(entry)
             .writes = $writes, .writes_when = $when, .internal = $internal, .slot = LM_OP_$slot,
             .arg = arguments_$name,
             .defaults = &defaults_$name,
-            .run = $run,
+            .run = $run, .flops = $flops,
         },
 ]], {
     name = entry.name, help = quoted(entry.help), grads = grads(entry),
@@ -335,7 +335,7 @@ local function descriptor(entry)
     internal = tostring(entry.internal == true), slot = entry.family or entry.name,
     has_precheck = tostring((entry.needs or entry.forms) ~= nil), bool = entry.bool and quoted(entry.bool) or "NULL",
     when = entry.writes and entry.writes.when and entry.args[entry.writes.when].field or "-1",
-    run = runs,
+    run = runs, flops = entry.flops and "flops_" .. entry.name or "NULL",
   })
 end
 
@@ -363,6 +363,45 @@ local function runner(entry)
   return fill(runners[entry.c_kind] or runners.PRIM, {name = entry.name, body = body})
 end
 
+-- Returns a function that computes an op's floating-point operations from its arguments and results.
+local function flops(entry)
+  if not entry.flops then
+    if entry.family == "product" or entry.compute == "conv" then fail(entry, "flops: expected a formula, got none") end
+    return ""
+  end
+  local function tensor(tree)
+    local name = tree[1] == "name" and tree[2]
+    if name == "y" then return "out[0]" end
+    local a = entry.args[name]
+    if not (a and a.is.of == "tensor") then
+      fail(entry, "flops: expected a tensor argument or y, got '%s'", name or tree[1])
+    end
+    return "a->" .. name
+  end
+  local function emit(tree)
+    if tree[1] == "number" then return tree[2] end
+    if tree[1] == "*" or tree[1] == "/" or tree[1] == "+" then
+      return ("(%s %s %s)"):format(emit(tree[2]), tree[1], emit(tree[3]))
+    elseif tree[1] == "call" and tree[2] == "numel_of" then
+      return ("(double)%s->numel"):format(tensor(tree[3][1]))
+    elseif tree[1] == "entry" and tree[2][2] == "size_of" then
+      local x, k, last = tensor(tree[2][3][1]), tree[3], tree[3][1] == "-"
+      return last and ("(double)%s->size[%s->ndim - %d]"):format(x, x, k[2][2])
+        or ("(double)%s->size[%d]"):format(x, k[2] - 1)
+    end
+    fail(entry, "flops: expected numbers, * / +, numel_of(x) and size_of(x)[k], got '%s'", tree[1])
+  end
+  local ok, tree = pcall(formula.read, entry.flops)
+  if not ok then fail(entry, "flops: %s", tree) end
+  return fill([[
+static double flops_$name(const void *args, lm_tensor *const *out) {
+  const lm_${name}_args *a = args;
+  (void)out;
+  return $value;
+}
+]], {name = entry.name, value = emit(tree)})
+end
+
 local function tables()
   local body = {context.made .. "\n#include \"op/pointwise.h\"\n#include \"op/run.h\"\n\n"}
   for _, name in ipairs(sorted(list.choices)) do
@@ -382,7 +421,7 @@ static const lm_${name}_args defaults_$name = {$defaults};
         return ("{LM_ARG_%s, %s, \"%s\", %s, %s},"):format(a.id, a.field, a.name, a.number, names)
       end),
       defaults = table.concat(map(entry.args, function(a) return (".%s = %s"):format(a.name, a.value) end), ", "),
-    }) .. runner(entry)
+    }) .. runner(entry) .. flops(entry)
   end
   body[#body + 1] = "\nconst lm_op lm_ops[LM_SLOT_COUNT] = {\n" .. table.concat(map(slots, descriptor)) .. "};\n"
   body[#body + 1] = "\nconst lm_overload lm_overloads[] = {\n"

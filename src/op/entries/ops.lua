@@ -64,6 +64,9 @@
 ---             formulas); "keep_gpu": to float32 except on the CPU, where PyTorch's kernels compute low dtypes in
 ---             float32 anyway; "banned_gpu": an error except on the CPU, there to float32; "widest": to the widest of
 ---             them; left out: none (elementwise ops promote by themselves)
+--- flops       the floating-point operations of a call: for matrix products, convolutions and attention 2 for each
+---             multiply-add, as in PyTorch's FlopCounterMode. A formula of numel_of(x) and size_of(x)[k], entry k from
+---             1 or from the end, where x is an argument or y, the first result; left out: none are counted
 --- internal    true for ops that only the library's functions use: lists of ops leave them out
 ---
 --- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0. Tensors and
@@ -109,7 +112,7 @@ local list, op = entries.of("op", {
   hidden = "number?", operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
   elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", result_dtype = "string?",
   takes = "string?", divisor_arg = "string?", integral_arg = "string?", bool = "string?", writes = "table?",
-  grad = "table|string?", autocast = "string?", internal = "boolean?", help = "string",
+  grad = "table|string?", autocast = "string?", flops = "string?", internal = "boolean?", help = "string",
 })
 
 local families, family = entries.of("family", {

@@ -1,6 +1,6 @@
 /* Runs softmax, log-softmax and their gradients along one dim; outputs have their input's layout. */
 #include "base/message.h"
-#include "op/check.h"
+#include "op/input_layout.h"
 
 /* Runs softmax or a gradient, which is computed in y's dtype and layout. */
 lm_status lm_op_softmax_along(lm_op_id op, const lm_softmax_along_args *a, lm_tensor **out) {

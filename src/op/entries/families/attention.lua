@@ -130,6 +130,7 @@ op "attention" {
       "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale, dropout_p, draw, fused)",
   },
   internal = true,
+  flops = "2 * (numel_of(query) + numel_of(y)) * size_of(key)[-2]",
   help = "scaled_dot_product_attention in blocks, of [N, H, L, E] and [N, heads that divide H, S, E]; with dropout_p "
     .. "of a draw, attention_draw's",
 }
@@ -167,6 +168,7 @@ op "attention_backward" {
     "in_dtype_of(summed_heads(matmul(transpose(dscores, -2, -1), queries), groups), query)",
     "in_dtype_of(summed_heads(matmul(transpose(left, -2, -1), grads), groups), query)",
   },
+  flops = "(6 * numel_of(query) + 4 * numel_of(grad)) * size_of(key)[-2]",
   internal = true, help = "gradients of attention: query, key, value",
 }
 op "attention_draw" {

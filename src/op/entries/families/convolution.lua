@@ -26,6 +26,7 @@ op "conv2d" {
         .. "[same_padding(weight, dilation, 1), same_padding(weight, dilation, 2)], dilation, groups)",
     },
   },
+  flops = "2 * numel_of(y) * size_of(weight)[2] * size_of(weight)[3] * size_of(weight)[4]",
   help = "Applies a 2-d convolution.",
 }
 op "conv2d_input" {
@@ -41,6 +42,7 @@ op "conv2d_input" {
     weight = "conv2d_weight(grad, g, size_of(weight), stride, padding, dilation, groups)",
   },
   autocast = "lower",
+  flops = "2 * numel_of(grad) * size_of(weight)[2] * size_of(weight)[3] * size_of(weight)[4]",
   internal = true, help = "gradient of conv2d for an input of that size",
 }
 op "conv2d_weight" {
@@ -55,6 +57,7 @@ op "conv2d_weight" {
     grad = "conv2d(x, g, nil, stride, padding, dilation, groups)",
     x = "conv2d_input(grad, g, size_of(x), stride, padding, dilation, groups)",
   },
+  flops = "2 * numel_of(grad) * size_of(y)[2] * size_of(y)[3] * size_of(y)[4]",
   internal = true, help = "gradient of conv2d for a weight of that size",
 }
 local windows = "x, kernel_size, stride, padding, dilation, ceil_mode"

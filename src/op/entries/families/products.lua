@@ -9,11 +9,13 @@ family "product" {
 op "mm" {
   "x", "other", kernel = "product(x, other)",
   grad = {x = "mm_in_layout(is_transposed(x), g, t(other))", other = "mm_in_layout(is_transposed(other), t(x), g)"},
+  flops = "2 * numel_of(y) * size_of(x)[-1]",
   autocast = "lower", help = "Computes the product of two matrices.",
 }
 op "bmm" {
   "x", "other", kernel = "product(x, other)",
   grad = {x = "bmm(g, transpose(other, 1, 2))", other = "bmm(transpose(x, 1, 2), g)"},
+  flops = "2 * numel_of(y) * size_of(x)[-1]",
   autocast = "lower", help = "Computes the products of two batches of matrices.",
 }
 op "addmm" {
@@ -24,6 +26,7 @@ op "addmm" {
     other = "scaled(mm_in_layout(is_transposed(other), t(x), g), alpha)",
   },
   autocast = "lower",
+  flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Computes beta * input + alpha * x times other, for matrices.",
 }
 op "linear" {
@@ -44,6 +47,7 @@ op "linear" {
     },
     {when = "given(bias) && ndim_of(bias) == 0", "linear(x, weight) + bias"},
   },
+  flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Applies a linear transformation: x times weight transposed, plus bias.",
 }
 op "int8_linear" {
@@ -58,6 +62,7 @@ op "int8_linear" {
   },
   grad = {x = "linear(g, in_dtype_of(t(weight * unsqueeze(scale, -1)), g))", bias = "g"},
   autocast = "lower",
+  flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Applies a linear layer with an int8 weight, whose rows have a scale each.",
 }
 op "matmul" {

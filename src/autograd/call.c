@@ -1,5 +1,5 @@
-/* Calls an op after autocast (autocast.c): checks its preconditions, runs it as other ops if its entry says so, else
- * runs it, recorded if an input requires grad (record_graph.c). */
+/* Calls an op: casts its tensors under autocast (autocast.c), checks its preconditions, runs it as other ops if its
+ * entry says so, else runs it, recorded if an input requires grad (record_graph.c). */
 #include "autograd/composite.h"
 #include "autograd/record_graph.h"
 #include "op/trace.h"
@@ -18,7 +18,7 @@ static lm_status precheck(lm_op_id id, const void *args, bool in_place, bool *ta
   return under_name(id, c->form(args, in_place, taken, out));
 }
 
-static lm_status call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
@@ -45,13 +45,27 @@ done:
 }
 
 /* Traces a composite as a span around its ops. */
-lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status call_as_is(lm_op_id id, const void *args, lm_tensor **out) {
   lm_span span;
-  if (!lm_ops_are_traced() || lm_ops[id].kind != LM_COMP) return call_as_is(id, args, out);
+  if (!lm_ops_are_traced() || lm_ops[id].kind != LM_COMP) return run_or_record(id, args, out);
   lm_op_trace_begin(&span, id, args, "");
-  lm_status status = call_as_is(id, args, out);
-  lm_op_trace_end(&span, id, args, status);
+  lm_status status = run_or_record(id, args, out);
+  lm_op_trace_end(&span, id, args, out, status);
   return status;
+}
+
+static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
+  lm_cast_args cast;
+  lm_status status = lm_autocast_args(id, args, &cast);
+  if (status == LM_OK) status = call_as_is(id, &cast.args, out);
+  lm_autocast_args_free(&cast);
+  return status;
+}
+
+lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
+  const lm_op *op = &lm_ops[id];
+  if (!lm_modes_here.cast.on || op->cast == LM_ASIS || op->kind == LM_WRITE) return call_as_is(id, args, out);
+  return cast_and_call(id, args, out);
 }
 
 lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
