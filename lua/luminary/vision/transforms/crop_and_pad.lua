@@ -1,4 +1,5 @@
 --- Crops and pads images.
+local core = require "luminary.core"
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
 local run = native.run
@@ -14,6 +15,15 @@ function cropping.round(v)
 end
 
 local borders = {constant = 0, edge = 1, reflect = 2, symmetric = 3}
+
+-- Returns an image of x's dtype and channels that is all fill or zeros.
+local function filled(x, height, width, fill)
+  local shape = {unpack(x.shape)}
+  shape[#shape - 1], shape[#shape] = 1, 1
+  local pixel = core.ops.zeros(shape, {dtype = x.dtype})
+  local beside = run("pad", pixel, {width, height, 0, 0, 0, unpack(fill or {0})})
+  return beside:narrow(-2, 1, height):narrow(-1, 1, width)
+end
 
 --- Adds by = {left, top, right, bottom} pixels to x; negative numbers crop.
 function cropping.pad(x, by, mode, fill, out)
@@ -34,6 +44,9 @@ function cropping.pad(x, by, mode, fill, out)
     if mode == "reflect" then return cut(cropping.pad(x, rest, mode, fill)) end
     return cropping.pad(cut(x), rest, mode, fill, out)
   end
+  local h, w = native.size(x)
+  local height, width = h + by[2] + by[4], w + by[1] + by[3]
+  if mode == "constant" and h * w == 0 and height * width > 0 then return filled(x, height, width, fill) end
   local numbers = {by[1], by[2], by[3], by[4], borders[mode]}
   for _, v in ipairs(fill or {0}) do numbers[#numbers + 1] = v end
   return run("pad", x, numbers, out)
@@ -44,10 +57,7 @@ function cropping.crop(x, top, left, height, width, fill, out)
   local h, w = native.size(x)
   local low, high = math.max(top, 0), math.min(top + height, h)
   local first, last = math.max(left, 0), math.min(left + width, w)
-  if low >= high or first >= last then -- outside of x: pads one of its pixels, and crops it off
-    local beside = cropping.pad(x:narrow(-2, 1, 1):narrow(-1, 1, 1), {width, height, 0, 0}, "constant", fill)
-    return beside:narrow(-2, 1, height):narrow(-1, 1, width)
-  end
+  if low >= high or first >= last then return filled(x, height, width, fill) end
   local inner = x:narrow(-2, low + 1, high - low):narrow(-1, first + 1, last - first)
   return cropping.pad(inner, {first - left, low - top, left + width - last, top + height - high}, "constant", fill, out)
 end

@@ -138,7 +138,7 @@ end)
 F.invert = signature.of("invert(img: image)", function(img) return native.run("invert", img, {}) end)
 
 --- Keeps the upper bits of each value of an image.
-F.posterize = signature.of("posterize(img: image, bits: whole(0))", function(img, bits)
+F.posterize = signature.of("posterize(img: image, bits: whole(0, 8))", function(img, bits)
   return native.run("posterize", img, {bits})
 end)
 

@@ -1,5 +1,6 @@
 --- Runs transforms of C by name, on an image or on each of a batch. A result may be written to `out`, if it is passed;
 --- compare the result with `out` to find if it was.
+local bit = require "bit"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local fail, describe = options.fail, options.describe
@@ -13,8 +14,53 @@ function native.size(x)
   return shape[n - 1], shape[n], n > 2 and shape[n - 2] or 1
 end
 
---- native.run(name, x, numbers [, out]): Runs a transform of C by its name (src/image/transform.h).
-native.run = core.image_transform
+local run = core.image_transform
+
+-- Transforms of colors: functions of an image of integers, their largest value and a number; or true, for float64.
+local COLORS = {brightness = true, contrast = true, saturation = true, hue = true, sharpness = true, grayscale = true,
+  autocontrast = true, gamma = true}
+function COLORS.invert(x, most) return x:bitwise_xor(most) end
+function COLORS.posterize(x, most, bits) return x:bitwise_and(most - bit.rshift(most + 0LL, bits)) end
+function COLORS.solarize(x, most, threshold)
+  if threshold > tonumber(most) then options.must_be("solarize", "threshold", "at most " .. most, threshold) end
+  return core.ops.where(x:ge(threshold), x:bitwise_xor(most), x)
+end
+
+local function run_on_integers(name, x, numbers)
+  local most, exact = require("luminary.tensor.dtype_info").iinfo(x.dtype).max, COLORS[name]
+  if exact ~= true then return exact(x.dtype == "uint16" and x:int() or x, most, numbers[1]):to(x.dtype) end
+  local white = tonumber(most)
+  local y = run(name, x:double():mul_(1 / white), numbers):mul_(white):add_(1e-4):floor_()
+  return y:clamp_(0, math.min(white, 2 ^ 63 - 1024)):to(x.dtype)
+end
+
+-- Returns the result for images without elements if that has none either.
+local function run_on_empty(name, x, numbers)
+  if name == "convert" then return x:to(x.dtype == "uint8" and "float32" or "uint8") end
+  local shape, n = {unpack(x.shape)}, x.ndim
+  if name == "rotate90" and numbers[1] % 2 == 1 then shape[n - 1], shape[n] = shape[n], shape[n - 1] end
+  if name == "pad" then
+    shape[n - 1], shape[n] = shape[n - 1] + numbers[2] + numbers[4], shape[n] + numbers[1] + numbers[3]
+  end
+  if name == "resize" or name == "affine" then shape[n - 1], shape[n] = numbers[1], numbers[2] end
+  if name == "grayscale" and n > 2 then shape[n - 2] = numbers[1] end
+  local y = core.ops.empty(shape, {dtype = x.dtype, device = x.device})
+  local refused = COLORS[name] and x.dtype == "bool" or name == "normalize" and not core.is_floating_point(x.dtype)
+  return (refused or y:numel() > 0) and run(name, x, numbers) or y
+end
+
+local BLENDING = {blur = true, affine = true, perspective = true} -- bool becomes true from a half on
+
+--- Runs a transform of C by its name (src/image/transform.h), also on images that C refuses.
+function native.run(name, x, numbers, out)
+  local dtype = x.dtype
+  if x:numel() == 0 then return run_on_empty(name, x, numbers) end
+  if dtype == "bool" and BLENDING[name] then return run(name, x:float(), numbers):round():to(dtype) end
+  if not COLORS[name] or dtype == "uint8" or dtype == "bool" or core.is_floating_point(dtype) then
+    return run(name, x, numbers, out)
+  end
+  return run_on_integers(name, x, numbers)
+end
 
 --- Returns the results of f(image, out) for each image of a batch, as a batch.
 function native.each(who, x, f)
