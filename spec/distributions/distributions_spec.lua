@@ -785,3 +785,29 @@ describe("sampling by rejection", function()
     end
   end)
 end)
+
+describe("float32", function()
+  it("keeps the digits of Bernoulli's log_prob and its gradient where log_prob is nearly 0", function()
+    for _, case in ipairs { { 17, 1 }, { -17, 0 }, { 30, 1 }, { -30, 0 }, { 5, 1 }, { -5, 0 } } do
+      local logit = lm.tensor(case[1], { requires_grad = true })
+      local y = D.Bernoulli({ logits = logit }):log_prob(case[2])
+      y:backward()
+      local rest = math.exp(-math.abs(case[1]))
+      local sign = case[2] == 1 and 1 or -1
+      assert(math.abs(y:item() / (rest - rest ^ 2 / 2 + rest ^ 3 / 3) + 1) < 1e-5, case[1] .. ": " .. y:item())
+      assert(math.abs(logit.grad:item() / (rest / (1 + rest)) - sign) < 1e-6, case[1] .. ": " .. logit.grad:item())
+    end
+  end)
+
+  it("has the divergence of a narrow Uniform from a Beta, near 0 and far from it", function()
+    -- PyTorch's in float64; its float32 is 2 too large for the first two.
+    for _, case in ipairs { { 1e-10, 1e-9, 39.811142834 }, { 0, 1e-9, 39.961625082 }, { 1e-10, 0.5, 0.515093346 },
+      { 0.1, 0.9, 0.230359232 }, { 0.25, 0.25001, 10.989670655 } } do
+      for _, dtype in ipairs { "float32", "float64" } do
+        local low, high = lm.tensor(case[1], { dtype = dtype }), lm.tensor(case[2], { dtype = dtype })
+        local y = D.kl_divergence(D.Uniform(low, high), D.Beta(lm.full_like(low, 2), lm.full_like(low, 3))):item()
+        assert(math.abs(y - case[3]) < (dtype == "float32" and 1e-2 or 1e-6), case[1] .. ": " .. y)
+      end
+    end
+  end)
+end)
