@@ -172,6 +172,7 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
       options.must_be(who, what, "a module", v or nil)
     end
   end
+  records.check_sized(who, module)
   if records.of(module).class.numbered then fail("%s: a %s has no parameters", who, module.__name) end
   local record = records.of(module)
   parametrization:train(module.training)
