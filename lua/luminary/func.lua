@@ -342,7 +342,7 @@ function func.functional_call(module, values, ...)
       end
     end
   end
-  local results = pack(pcall(module, ...))
+  local results = options.call_in_c(module, ...)
   for _, each in ipairs(replaced) do each[1].values[each[2]] = each[3] end
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, results.n)

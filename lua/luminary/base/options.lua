@@ -398,6 +398,13 @@ end
 --- Returns the arguments as a list, with their number as n.
 function options.pack(...) return {n = select("#", ...), ...} end
 
+--- Returns the results of pcall(f, ...), packed. f runs below a C function, which no yield of a coroutine can leave, so
+--- that what the caller restores is restored.
+function options.call_in_c(f, ...)
+  local scope = core.is_grad_enabled() and core.enable_grad or core.no_grad
+  return options.pack(pcall(scope, function(...) return f(...) end, ...))
+end
+
 --- Fails because `who` got more arguments than the `max_count` it takes. The message lists the last max_count of
 --- `names`; `what` replaces the word "argument", such as "option".
 function options.too_many(who, max_count, names, got, what)

@@ -175,6 +175,9 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
   records.check_sized(who, module)
   if records.of(module).class.numbered then fail("%s: a %s has no parameters", who, module.__name) end
   local record = records.of(module)
+  for _, each in ipairs(parametrization:modules()) do
+    if each == module then fail("%s: the parametrization must not contain the module", who) end
+  end
   parametrization:train(module.training)
   if parametrize.is_parametrized(module, name) then
     if not opts.unsafe then core.no_grad(function() check_second(parametrization, module[name]) end) end
@@ -238,7 +241,7 @@ function parametrize.cached(f, ...)
   options.arg("cached", "f", f, "callable")
   local before = cache
   cache = before or {}
-  local results = pack(pcall(f, ...))
+  local results = options.call_in_c(f, ...)
   cache = before
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, results.n)
