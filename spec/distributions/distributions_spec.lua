@@ -761,6 +761,31 @@ describe("what a distribution lacks", function()
   end)
 end)
 
+describe("a transform that PyTorch refuses too", function()
+  it("has no sign where not all of its values increase, or all decrease", function()
+    for _, t in ipairs { D.AbsTransform(), D.SoftmaxTransform(), D.StickBreakingTransform(), D.LowerCholeskyTransform(),
+      D.CatTransform({ D.ExpTransform(), D.AffineTransform(0, -1) }, { lengths = { 1, 1 } }), D.AbsTransform():inv(),
+      D.ComposeTransform { D.ExpTransform(), D.AbsTransform() } } do
+      assert.matches("sign is not supported; not all of its values increase, or all decrease", message(t.sign, t))
+    end
+    assert.same({ 1, -1, -1 }, { D.TanhTransform():sign(), D.AffineTransform(0, -2):inv():sign(),
+      D.ComposeTransform { D.ExpTransform(), D.AffineTransform(1, -3) }:sign() })
+    local folded = D.TransformedDistribution(D.Normal(0, 1), { D.AbsTransform() })
+    assert.matches("AbsTransform: sign is not supported", message(folded.cdf, folded, 1)) -- P(|x| < 1) is not cdf(1)
+  end)
+
+  it("takes no values of fewer dims than one value has, and no shape of matrices that are not square", function()
+    local t = D.IndependentTransform(D.StickBreakingTransform(), 1)
+    assert.matches("IndependentTransform: expected a shape of at least 2 dims, got %[3%]", message(t, lm.ones(3)))
+    assert.matches("IndependentTransform: expected a shape of at least 2 dims, got %[3%]", message(t.inv, t, lm.ones(3)))
+    assert.same({ 2, 4 }, { unpack(t(lm.ones(2, 3)).shape) })
+    local c = D.constraints.independent(D.constraints.real, 2)
+    assert.matches("independent: x must be of at least 2 dims, got a tensor %[3%]", message(c.check, c, lm.ones(3)))
+    local corr = D.CorrCholeskyTransform()
+    assert.matches("expected a shape that ends by %[n, n%], got %[2, 3%]", message(corr.inverse_shape, corr, { 2, 3 }))
+  end)
+end)
+
 describe("an exponential family of one's own", function()
   it("has an entropy and divergences by its log normalizer", function()
     local Mine = D.ExponentialFamily:extend "Mine"
