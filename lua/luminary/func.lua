@@ -342,10 +342,9 @@ function func.functional_call(module, values, ...)
       end
     end
   end
-  local results = options.call_in_c(module, ...)
-  for _, each in ipairs(replaced) do each[1].values[each[2]] = each[3] end
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, results.n)
+  return options.restoring(function()
+    for _, each in ipairs(replaced) do each[1].values[each[2]] = each[3] end
+  end, module, ...)
 end
 
 return options.strict("func", func)

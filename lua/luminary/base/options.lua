@@ -398,11 +398,13 @@ end
 --- Returns the arguments as a list, with their number as n.
 function options.pack(...) return {n = select("#", ...), ...} end
 
---- Returns the results of pcall(f, ...), packed. f runs below a C function, which no yield of a coroutine can leave, so
---- that what the caller restores is restored.
-function options.call_in_c(f, ...)
+--- Returns f(...), and calls restore() after it, also after an error. No yield leaves f, which is below a C function.
+function options.restoring(restore, f, ...)
   local scope = core.is_grad_enabled() and core.enable_grad or core.no_grad
-  return options.pack(pcall(scope, function(...) return f(...) end, ...))
+  local results = options.pack(pcall(scope, function(...) return f(...) end, ...))
+  restore()
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, results.n)
 end
 
 --- Fails because `who` got more arguments than the `max_count` it takes. The message lists the last max_count of

@@ -124,9 +124,7 @@ formulas.kind("constraint", Constraint)
 constraints.independent = signature.of([[independent(base_constraint: constraint,
   reinterpreted_batch_ndims: natural)]], function(base, n)
   return new("independent", base.says, function(x, c)
-    if x.ndim < c.event_dim then
-      options.must_be("independent", "x", "of at least " .. c.event_dim .. " dims", x)
-    end
+    if x.ndim < c.event_dim then options.must_be("independent", "x", ("of %d dims or more"):format(c.event_dim), x) end
     return all_last(base:check(x), n)
   end, {base_constraint = base, reinterpreted_batch_ndims = n, event_dim = base.event_dim + n,
     is_discrete = base.is_discrete})

@@ -47,9 +47,7 @@ local known = {
   clamp_probs = clamp_probs, log_gamma_sample = log_gamma_sample,
   both = ops.logical_and, either = ops.logical_or, no = ops.logical_not,
   -- Returns x log p + (1 - x) log(1 - p), given the logits of p.
-  bernoulli_log_prob = function(logits, x)
-    return x * ops.log_sigmoid(logits) + (1 - x) * ops.log_sigmoid(-logits)
-  end,
+  bernoulli_log_prob = function(l, x) return x * ops.log_sigmoid(l) + (1 - x) * ops.log_sigmoid(-l) end,
   clipped_sigmoid = function(x)
     local info = finfo(x.dtype)
     return x:sigmoid():clamp(info.tiny, {max = 1 - info.eps})

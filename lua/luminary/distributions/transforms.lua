@@ -52,9 +52,7 @@ function Transform:forward_shape(shape) return self:_shape_of(shape, "forward_sh
 function Transform:inverse_shape(shape) return self:_shape_of(shape, "inverse_shape") end
 function Transform:_shape_of(shape, way)
   local least = (way == "forward_shape" and self.domain or self.codomain).event_dim
-  if #shape < least then
-    fail("%s: expected a shape of at least %d dims, got [%s]", self.__name, least, table.concat(shape, ", "))
-  end
+  if #shape < least then fail("%s: expected %d dims or more, got %d", self.__name, least, #shape) end
   return self._shapes and self._shapes(shape, self, way) or shape
 end
 
@@ -344,9 +342,7 @@ define("CorrCholeskyTransform", {
   shapes = function(shape, _, way)
     local n = shape[#shape]
     if way == "forward_shape" then return replaced(shape, 1, side(n), side(n)) end
-    if shape[#shape - 1] ~= n then
-      fail("CorrCholeskyTransform: expected a shape that ends by [n, n], got [%s]", table.concat(shape, ", "))
-    end
+    if shape[#shape - 1] ~= n then fail("CorrCholeskyTransform: expected a shape that ends by [%d, %d]", n, n) end
     return replaced(shape, 2, n * (n - 1) / 2)
   end,
 })

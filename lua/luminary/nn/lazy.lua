@@ -78,13 +78,6 @@ local function add(name, base, channels_of, help, least, most)
     old.commit[#old.commit + 1] = function() fill(self, made) end
   end
 
-  if base.to_int8 then
-    function new:to_int8()
-      records.check_sized(nil, self)
-      return base.to_int8(self)
-    end
-  end
-
   function new:reset_parameters()
     if not self.given then base.reset_parameters(self) end
   end

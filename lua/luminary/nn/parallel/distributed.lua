@@ -146,12 +146,9 @@ end
 local function weighted(net, weight, ...)
   if #net.synced == 0 then return net.module(...) end
   for _, norm in ipairs(net.synced) do norm.batch_share = weight end
-  local function results(ok, ...)
+  return options.restoring(function()
     for _, norm in ipairs(net.synced) do norm.batch_share = nil end -- direct calls of the module have no weights
-    if not ok then error(..., 0) end
-    return ...
-  end
-  return results(pcall(net.module, ...))
+  end, net.module, ...)
 end
 
 function DDP:forward(...)

@@ -20,7 +20,7 @@ local borders = {constant = 0, edge = 1, reflect = 2, symmetric = 3}
 local function filled(x, height, width, fill)
   local shape = {unpack(x.shape)}
   shape[#shape - 1], shape[#shape] = 1, 1
-  local pixel = core.ops.zeros(shape, {dtype = x.dtype})
+  local pixel = core.ops.zeros(shape, {dtype = x.dtype, device = x.device})
   local beside = run("pad", pixel, {width, height, 0, 0, 0, unpack(fill or {0})})
   return beside:narrow(-2, 1, height):narrow(-1, 1, width)
 end
@@ -28,9 +28,9 @@ end
 --- Adds by = {left, top, right, bottom} pixels to x; negative numbers crop.
 function cropping.pad(x, by, mode, fill, out)
   if by[1] == 0 and by[2] == 0 and by[3] == 0 and by[4] == 0 then return x end
+  local h, w = native.size(x)
   if math.min(unpack(by)) < 0 then
-    local rest, h, w = {}, native.size(x)
-    for i = 1, 4 do rest[i] = math.max(by[i], 0) end
+    local rest = {math.max(by[1], 0), math.max(by[2], 0), math.max(by[3], 0), math.max(by[4], 0)}
     local rows, columns = math.min(by[2], 0) + math.min(by[4], 0), math.min(by[1], 0) + math.min(by[3], 0)
     if h + rows < 1 or w + columns < 1 then
       options.fail("pad: negative padding must leave a pixel of an image of %d x %d, got {%d, %d, %d, %d}", h, w,
@@ -44,12 +44,8 @@ function cropping.pad(x, by, mode, fill, out)
     if mode == "reflect" then return cut(cropping.pad(x, rest, mode, fill)) end
     return cropping.pad(cut(x), rest, mode, fill, out)
   end
-  local h, w = native.size(x)
-  local height, width = h + by[2] + by[4], w + by[1] + by[3]
-  if mode == "constant" and h * w == 0 and height * width > 0 then return filled(x, height, width, fill) end
-  local numbers = {by[1], by[2], by[3], by[4], borders[mode]}
-  for _, v in ipairs(fill or {0}) do numbers[#numbers + 1] = v end
-  return run("pad", x, numbers, out)
+  if mode == "constant" and h * w == 0 then return filled(x, h + by[2] + by[4], w + by[1] + by[3], fill) end
+  return run("pad", x, {by[1], by[2], by[3], by[4], borders[mode], unpack(fill or {0})}, out)
 end
 
 --- Returns a view of x within its borders; beyond them, a new tensor with `fill` or zeros.

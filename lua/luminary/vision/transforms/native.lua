@@ -34,32 +34,29 @@ local function run_on_integers(name, x, numbers)
   return y:clamp_(0, math.min(white, 2 ^ 63 - 1024)):to(x.dtype)
 end
 
--- Returns the result for images without elements if that has none either.
+-- Returns the result for images without elements: that for one element in each empty dim, without it.
 local function run_on_empty(name, x, numbers)
-  if name == "convert" then return x:to(x.dtype == "uint8" and "float32" or "uint8") end
   local shape, n = {unpack(x.shape)}, x.ndim
-  if name == "rotate90" and numbers[1] % 2 == 1 then shape[n - 1], shape[n] = shape[n], shape[n - 1] end
-  if name == "pad" then
-    shape[n - 1], shape[n] = shape[n - 1] + numbers[2] + numbers[4], shape[n] + numbers[1] + numbers[3]
+  if (name == "resize" or name == "pad") and shape[n - 1] * shape[n] == 0 then return run(name, x, numbers) end
+  if name == "blur" or name == "affine" and numbers[1] * numbers[2] == 0 then return x end
+  for i = 1, n do shape[i] = math.max(shape[i], 1) end
+  local y = native.run(name, core.ops.zeros(shape, {dtype = x.dtype, device = x.device}), numbers)
+  for i = -n, -1 do
+    local at = i > -3 and name == "rotate90" and numbers[1] % 2 == 1 and -3 - i or i
+    if x.shape[n + 1 + i] == 0 then y = y:narrow(at, 1, 0) end
   end
-  if name == "resize" or name == "affine" then shape[n - 1], shape[n] = numbers[1], numbers[2] end
-  if name == "grayscale" and n > 2 then shape[n - 2] = numbers[1] end
-  local y = core.ops.empty(shape, {dtype = x.dtype, device = x.device})
-  local refused = COLORS[name] and x.dtype == "bool" or name == "normalize" and not core.is_floating_point(x.dtype)
-  return (refused or y:numel() > 0) and run(name, x, numbers) or y
+  return y
 end
-
-local BLENDING = {blur = true, affine = true, perspective = true} -- bool becomes true from a half on
 
 --- Runs a transform of C by its name (src/image/transform.h), also on images that C refuses.
 function native.run(name, x, numbers, out)
   local dtype = x.dtype
   if x:numel() == 0 then return run_on_empty(name, x, numbers) end
-  if dtype == "bool" and BLENDING[name] then return run(name, x:float(), numbers):round():to(dtype) end
-  if not COLORS[name] or dtype == "uint8" or dtype == "bool" or core.is_floating_point(dtype) then
-    return run(name, x, numbers, out)
+  if dtype == "bool" and (name == "blur" or name == "affine" or name == "perspective") then -- true from a half on
+    return run(name, x:float(), numbers):round():to(dtype)
   end
-  return run_on_integers(name, x, numbers)
+  local as_is = not COLORS[name] or dtype == "uint8" or dtype == "bool" or core.is_floating_point(dtype)
+  return as_is and run(name, x, numbers, out) or run_on_integers(name, x, numbers)
 end
 
 --- Returns the results of f(image, out) for each image of a batch, as a batch.
