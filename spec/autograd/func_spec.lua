@@ -94,6 +94,16 @@ describe("lm.func", function()
       func.functional_call(net, values, lm.tensor { { 1, 2 } })
     end)))
     yields:remove()
+    for steps = 1, 700 do -- a host's time limit
+      pcall(function()
+        debug.sethook(function() debug.sethook() error "time limit" end, "", steps)
+        func.functional_call(net, values, lm.tensor { { 1, 2 } })
+        func.grad(function(x) return x:sum() end)(w:detach())
+      end)
+      debug.sethook()
+      assert.equal(w, net[1].weight)
+      assert.is_false(func.grad(function(x) return x:square():sum() end)(w:detach()).requires_grad)
+    end
     assert.equal(w, net[1].weight)
     local function loss(params, x) return func.functional_call(net, params, x):sum() end
     local g = func.grad(loss)({ ["0.weight"] = lm.eye(2) }, lm.tensor { { 1, 2 } })

@@ -398,10 +398,14 @@ end
 --- Returns the arguments as a list, with their number as n.
 function options.pack(...) return {n = select("#", ...), ...} end
 
---- Returns f(...), and calls restore() after it, also after an error. No yield leaves f, which is below a C function.
+--- Returns f(...), and calls restore() after it, perhaps twice, also after an error. No yield leaves f.
 function options.restoring(restore, f, ...)
   local scope = core.is_grad_enabled() and core.enable_grad or core.no_grad
-  local results = options.pack(pcall(scope, function(...) return f(...) end, ...))
+  local function restored(...)
+    restore()
+    return ...
+  end
+  local results = options.pack(pcall(scope, function(...) return restored(f(...)) end, ...))
   restore()
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, results.n)

@@ -235,8 +235,10 @@ end)
 function parametrize.cached(f, ...)
   options.arg("cached", "f", f, "callable")
   local before = cache
-  cache = before or {}
-  return options.restoring(function() cache = before end, f, ...)
+  return options.restoring(function() cache = before end, function(...)
+    cache = before or {}
+    return f(...)
+  end, ...)
 end
 
 return parametrize

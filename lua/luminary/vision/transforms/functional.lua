@@ -15,10 +15,9 @@ local F = {}
 --- Resizes an image to a given size.
 F.resize = signature.of("resize(img: image, size, {" .. checks.interpolation
   .. ", max_size, antialias = true})", function(img, size, opts)
-  local who = "resize"
   local h, w = native.size(img)
-  local checked, max_size = checks.resize_size(who, size, opts.max_size)
-  local height, width = sizing.resized(who, h, w, checked, max_size)
+  local checked, max_size = checks.resize_size("resize", size, opts.max_size)
+  local height, width = sizing.resized("resize", h, w, checked, max_size)
   return sizing.resize(img, height, width, sizing.resize_mode(opts))
 end)
 
