@@ -761,6 +761,9 @@ describe("masks and videos", function()
       end
       assert.equal("float32", T.ToTensor()(lm.zeros(shape, { dtype = "uint8" })).dtype)
     end
+    assert.matches("Resize: cannot resize an image of 0 x 6 to 3 x inf", message(T.Resize(3), lm.zeros(3, 0, 6)))
+    assert.matches("resize: cannot resize an image of 0 x 0 to nan x 3", message(F.resize, lm.zeros(3, 0, 0), 3))
+    assert.same({ 0, 3, 3 }, { unpack(F.elastic(lm.zeros(0, 3, 3), lm.zeros(1, 3, 3, 2)).shape) })
     assert.same({ 0, 6, 7 }, { unpack(F.pad(lm.zeros(0, 4, 5), 1).shape) })
     assert.same({ 0, 3, 3 }, { unpack(F.resize(lm.zeros(0, 4, 5), { 3, 3 }).shape) })
   end)
