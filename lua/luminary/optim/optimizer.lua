@@ -342,7 +342,7 @@ function Optimizer:load_state_dict(dict)
     end
     groups[g] = options.check(who, own, self.spec)
     self:check_group(groups[g])
-    if type(saved.lr) == "number" then groups[g].lr = saved.lr end -- of any sign: a schedule may have set it
+    if type(saved.lr) == "number" then groups[g].lr = saved.lr end -- a schedule may have set one below 0
     groups[g].initial_lr = saved.initial_lr
     groups[g].params = group.params
     for i, p in ipairs(group.params) do

@@ -107,7 +107,8 @@ end)
 
 --- Moves each pixel of an image by its own displacement.
 F.elastic = signature.of([[elastic(img: image, displacement: tensor,
-  {interpolation: "nearest" | "bilinear" = "bilinear", fill: channels})]], warping.elastic)
+  {interpolation: "nearest" | "bilinear" = "bilinear", fill: channels})]],
+  function(...) return warping.elastic(...) end)
 F.elastic_transform = F.elastic
 
 --- transforms.functional.adjust_brightness(img, factor): Adjusts the brightness of an image.

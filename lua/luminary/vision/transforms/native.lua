@@ -1,6 +1,5 @@
 --- Runs transforms of C by name, on an image or on each of a batch. A result may be written to `out`, if it is passed;
 --- compare the result with `out` to find if it was.
-local bit = require "bit"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local fail, describe = options.fail, options.describe
@@ -20,7 +19,7 @@ local run = core.image_transform
 local COLORS = {brightness = true, contrast = true, saturation = true, hue = true, sharpness = true, grayscale = true,
   autocontrast = true, gamma = true}
 function COLORS.invert(x, most) return x:bitwise_xor(most) end
-function COLORS.posterize(x, most, bits) return x:bitwise_and(most - bit.rshift(most + 0LL, bits)) end
+function COLORS.posterize(x, most, bits) return x:bitwise_and(most - (most + 0LL) / 2 ^ bits) end
 function COLORS.solarize(x, most, threshold)
   if threshold > tonumber(most) then options.must_be("solarize", "threshold", "at most " .. most, threshold) end
   return core.ops.where(x:ge(threshold), x:bitwise_xor(most), x)
