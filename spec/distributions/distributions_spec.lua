@@ -774,6 +774,11 @@ describe("a transform that PyTorch refuses too", function()
     assert.matches("AbsTransform: sign is not supported", message(folded.cdf, folded, 1)) -- P(|x| < 1) is not cdf(1)
   end)
 
+  it("names the line of the script in errors of formulas", function()
+    local _, problem = pcall(function() D.StickBreakingTransform()(lm.tensor(1)) end)
+    assert.matches("^[^\n]*spec/distributions/distributions_spec.lua:%d+: size: dim 0", problem)
+  end)
+
   it("takes no values of fewer dims than one value has, and no shape of matrices that are not square", function()
     local t, x = D.IndependentTransform(D.StickBreakingTransform(), 1), lm.ones(3)
     assert.matches("IndependentTransform: expected 2 dims or more, got 1", message(t, x))

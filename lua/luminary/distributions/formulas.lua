@@ -96,7 +96,7 @@ function formulas.compile(text, names)
     if name then locals[name] = true end
   end
   local code = ("local known = ... return function(%s) %s end"):format(names or "d, x", table.concat(lines, "\n"))
-  return assert(loadstring(code, "=formula"))(formulas.known)
+  return assert(loadstring(code, require("debug").getinfo(1, "S").source))(formulas.known)
 end
 
 --- Adds a kind of arguments: instances of a class. remedy(value) returns the end of an error for another value, or nil.
