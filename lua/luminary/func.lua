@@ -15,9 +15,7 @@ local function map_tensors(who, v, make)
     if not core.is_floating_point(v) then fail("%s: expected a floating tensor, got %s", who, v.dtype) end
     return make(v)
   end
-  if not options.is_plain(v) then
-    options.expected(who, "a tensor or a table of tensors", v)
-  end
+  if not options.is_plain(v) then options.expected(who, "a tensor or a table of tensors", v) end
   local keys, out = {}, {}
   for key in pairs(v) do keys[#keys + 1] = key end
   table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
@@ -38,21 +36,19 @@ local function inputs_of(who, v, list)
 end
 
 local function wants_graph(v)
-  local wanted = false
   if core.is_tensor(v) then return v.requires_grad end
-  if options.is_plain(v) then
-    for _, each in pairs(v) do wanted = wanted or wants_graph(each) end
-  end
+  local wanted = false
+  for _, each in pairs(options.is_plain(v) and v or {}) do wanted = wanted or wants_graph(each) end
   return wanted
 end
 
 -- Calls f(...) with gradients enabled and depth increased by one; restores depth also after errors.
 local function deeper(f, ...)
-  depth = depth + 1
-  local results = pack(pcall(core.enable_grad, f, ...))
-  depth = depth - 1
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, results.n)
+  local before = depth
+  return options.restoring(function() depth = before end, function(...)
+    depth = before + 1
+    return core.enable_grad(f, ...)
+  end, ...)
 end
 
 local function without_graph(v)
@@ -230,7 +226,6 @@ local function jacobians(y, inputs, keep)
   return rows
 end
 
-
 local function jacrev(who, f, opts)
   check_callable(who, f)
   local numbers = positions(who, opts.argnums)
@@ -335,17 +330,16 @@ function func.functional_call(module, values, ...)
     for _, kind in ipairs {"param", "buffer"} do
       for _, name in ipairs(record[kind]) do
         local was = record.values[name]
-        if by_tensor[was] then
-          replaced[#replaced + 1] = {record, name, was}
-          record.values[name] = by_tensor[was]
-        end
+        replaced[#replaced + 1] = by_tensor[was] and {record, name, was} or nil
       end
     end
   end
-  local results = pack(pcall(module, ...))
-  for _, each in ipairs(replaced) do each[1].values[each[2]] = each[3] end
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, results.n)
+  return options.restoring(function()
+    for _, each in ipairs(replaced) do each[1].values[each[2]] = each[3] end
+  end, function(...)
+    for _, each in ipairs(replaced) do each[1].values[each[2]] = by_tensor[each[3]] end
+    return module(...)
+  end, ...)
 end
 
 return options.strict("func", func)

@@ -426,6 +426,8 @@ describe("DistributedDataParallel", function()
     local ddp = nn.parallel.DistributedDataParallel
     assert.matches("module must be a module, got a tensor %[1%]", message(ddp, lm.ones { 1 }))
     assert.matches("at least one parameter of the module must require a gradient", message(ddp, nn.ReLU()))
+    assert.matches("DistributedDataParallel: this LazyLinear has no weight before its first forward pass; call the net",
+      message(ddp, nn.Sequential(nn.LazyLinear(2))))
     assert.matches("did you mean 'find_unused_parameters'",
       message(ddp, nn.Linear(1, 1), { find_unused_parameter = true }))
     assert.matches("device_ids must have at most 1 entry,", message(ddp, nn.Linear(1, 1), { device_ids = { 0, 1 } }))

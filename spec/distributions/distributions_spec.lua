@@ -761,6 +761,36 @@ describe("what a distribution lacks", function()
   end)
 end)
 
+describe("a transform that PyTorch refuses too", function()
+  it("has no sign where not all of its values increase, or all decrease", function()
+    for _, t in ipairs { D.AbsTransform(), D.SoftmaxTransform(), D.StickBreakingTransform(), D.LowerCholeskyTransform(),
+      D.CatTransform({ D.ExpTransform(), D.AffineTransform(0, -1) }, { lengths = { 1, 1 } }), D.AbsTransform():inv(),
+      D.ComposeTransform { D.ExpTransform(), D.AbsTransform() } } do
+      assert.matches("sign is not supported; not all of its values increase, or all decrease", message(t.sign, t))
+    end
+    assert.same({ 1, -1, -1 }, { D.TanhTransform():sign(), D.AffineTransform(0, -2):inv():sign(),
+      D.ComposeTransform { D.ExpTransform(), D.AffineTransform(1, -3) }:sign() })
+    local folded = D.TransformedDistribution(D.Normal(0, 1), { D.AbsTransform() })
+    assert.matches("AbsTransform: sign is not supported", message(folded.cdf, folded, 1)) -- P(|x| < 1) is not cdf(1)
+  end)
+
+  it("names the line of the script in errors of formulas", function()
+    local _, problem = pcall(function() D.StickBreakingTransform()(lm.tensor(1)) end)
+    assert.matches("^[^\n]*spec/distributions/distributions_spec.lua:%d+: size: dim 0", problem)
+  end)
+
+  it("takes no values of fewer dims than one value has, and no shape of matrices that are not square", function()
+    local t, x = D.IndependentTransform(D.StickBreakingTransform(), 1), lm.ones(3)
+    assert.matches("IndependentTransform: expected 2 dims or more, got 1", message(t, x))
+    assert.matches("IndependentTransform: expected 2 dims or more, got 1", message(t.inv, t, x))
+    assert.same({ 2, 4 }, { unpack(t(lm.ones(2, 3)).shape) })
+    local c = D.constraints.independent(D.constraints.real, 2)
+    assert.matches("independent: x must be of 2 dims or more, got a tensor %[3%]", message(c.check, c, x))
+    local corr = D.CorrCholeskyTransform()
+    assert.matches("expected a shape that ends by %[3, 3%]", message(corr.inverse_shape, corr, { 2, 3 }))
+  end)
+end)
+
 describe("an exponential family of one's own", function()
   it("has an entropy and divergences by its log normalizer", function()
     local Mine = D.ExponentialFamily:extend "Mine"
@@ -782,6 +812,32 @@ describe("sampling by rejection", function()
     for _, k in ipairs { -5, 0 / 0 } do
       assert.is_true(lm.distributions.VonMises(0, k, { validate_args = false }):sample({ 3 }):isnan():all():item())
       assert.is_true(lm.distributions.Gamma(k, 1, { validate_args = false }):sample({ 3 }):isnan():all():item())
+    end
+  end)
+end)
+
+describe("float32", function()
+  it("keeps the digits of Bernoulli's log_prob and its gradient where log_prob is nearly 0", function()
+    for _, case in ipairs { { 17, 1 }, { -17, 0 }, { 30, 1 }, { -30, 0 }, { 5, 1 }, { -5, 0 } } do
+      local logit = lm.tensor(case[1], { requires_grad = true })
+      local y = D.Bernoulli({ logits = logit }):log_prob(case[2])
+      y:backward()
+      local rest = math.exp(-math.abs(case[1]))
+      local sign = case[2] == 1 and 1 or -1
+      assert(math.abs(y:item() / (rest - rest ^ 2 / 2 + rest ^ 3 / 3) + 1) < 1e-5, case[1] .. ": " .. y:item())
+      assert(math.abs(logit.grad:item() / (rest / (1 + rest)) - sign) < 1e-6, case[1] .. ": " .. logit.grad:item())
+    end
+  end)
+
+  it("has the divergence of a narrow Uniform from a Beta, near 0 and far from it", function()
+    -- PyTorch's in float64; its float32 is 2 too large for the first two.
+    for _, case in ipairs { { 1e-10, 1e-9, 39.811142834 }, { 0, 1e-9, 39.961625082 }, { 1e-10, 0.5, 0.515093346 },
+      { 0.1, 0.9, 0.230359232 }, { 0.25, 0.25001, 10.989670655 } } do
+      for _, dtype in ipairs { "float32", "float64" } do
+        local low, high = lm.tensor(case[1], { dtype = dtype }), lm.tensor(case[2], { dtype = dtype })
+        local y = D.kl_divergence(D.Uniform(low, high), D.Beta(lm.full_like(low, 2), lm.full_like(low, 3))):item()
+        assert(math.abs(y - case[3]) < (dtype == "float32" and 1e-2 or 1e-6), case[1] .. ": " .. y)
+      end
     end
   end)
 end)

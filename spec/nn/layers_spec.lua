@@ -1002,7 +1002,28 @@ describe("layers that ask the first input", function()
       return norm.weight.shape
     end)())
     assert.matches("Linear: out_features is missing or nil; expected an integer of at least 1$", message(nn.LazyLinear))
-    assert.matches("LazyConv2d: x must be a tensor of at least 3 dims, got a tensor %[3%]$",
-      message(nn.LazyConv2d(4, 3), lm.ones(3)))
+    for _, apply in ipairs { nn.utils.weight_norm, nn.utils.spectral_norm, nn.utils.parametrizations.orthogonal,
+      function(m) return nn.utils.parametrize.register_parametrization(m, "weight", nn.Identity()) end } do
+      local fc = nn.LazyLinear(2)
+      assert.matches("register_parametrization: this LazyLinear has no weight before its first forward pass; call",
+        message(apply, fc))
+      fc(lm.ones(1, 2))
+      assert.same({ 2, 2 }, { unpack(apply(fc).weight.shape) })
+    end
+    assert.matches("DataParallel: .*this LazyLinear has no weight before its first forward pass; call the net once",
+      message(nn.DataParallel(nn.Sequential(nn.LazyLinear(2)), { device_ids = { "cpu:0", "cpu:1" } }), lm.ones(4, 2)))
+    for expected, case in pairs {
+      ["LazyConv2d: x must be a tensor of 3 or 4 dims, got a tensor %[3%]$"] = {nn.LazyConv2d(4, 3), {3}, {2, 3, 5, 5}},
+      ["LazyConv1d: x must be a tensor of 2 or 3 dims, got a tensor %[2, 2, 2, 2%]$"] = {nn.LazyConv1d(4, 3),
+        {2, 2, 2, 2}, {2, 3, 5}},
+      ["LazyBatchNorm1d: x must be a tensor of 2 or 3 dims, got a tensor %[3%]$"] = {nn.LazyBatchNorm1d(), {3}, {2, 3}},
+      ["LazyBatchNorm2d: x must be a tensor of 4 dims, got a tensor %[7, 7%]$"] = {nn.LazyBatchNorm2d(), {7, 7},
+        {2, 3, 4, 4}},
+      ["LazyLinear: x must be a tensor of at least 1 dim, got a tensor %[%]$"] = {nn.LazyLinear(2), {}, {3}},
+    } do
+      local layer, wrong, right = unpack(case)
+      assert.matches(expected, message(layer, lm.ones(wrong)))
+      assert.is_true(lm.is_tensor(layer(lm.ones(right)))) -- what failed has fixed no size
+    end
   end)
 end)

@@ -188,6 +188,14 @@ describe("states", function()
     assert.matches('missing keys in the state_dict: "0.running_mean", "0.num_batches_tracked"',
       message(net.load_state_dict, net, dict), 1, true)
   end)
+  it("without up to 20 leading \"module.\", since a name of many would take long", function()
+    local fc, value = nn.Linear(2, 1, { bias = false }), lm.ones(1, 2)
+    fc:load_state_dict { [("module."):rep(20) .. "weight"] = value }
+    assert.is_true(fc.weight:equal(value))
+    assert.matches("missing keys in the state_dict: \"weight\"", message(fc.load_state_dict, fc, {
+      [("module."):rep(1e5) .. "weight"] = value }))
+  end)
+
   it("give lazy layers their sizes", function()
     for name, case in pairs {
       LazyLinear = { { 5 }, nn.Linear(7, 5) }, LazyConv1d = { { 6, 3 }, nn.Conv1d(2, 6, 3) },

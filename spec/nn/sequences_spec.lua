@@ -468,6 +468,8 @@ describe("recurrent layers", function()
     fails("pack_sequence: sequence 2 is longer", rnn.pack_sequence, {lm.ones(1, 2), lm.ones(3, 2)})
     fails("pack_sequence: lengths%[2%] must be an integer of at least", rnn.pack_sequence,
       {lm.ones(1, 2), lm.ones(0, 2)})
+    fails("pack_padded_sequence: expected x to have shape %[T, B, …%] with a B of at least 1, got %[4, 0, 3%]$",
+      rnn.pack_padded_sequence, lm.ones(4, 0, 3), {})
     fails("pack_padded_sequence: lengths%[1%] must be at most 3, the number of steps, got 4$",
       rnn.pack_padded_sequence, x, {4, 1})
     fails("unpad_sequence: lengths%[1%] must be at most 3, the number of steps, got 4$",

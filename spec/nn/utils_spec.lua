@@ -382,7 +382,18 @@ describe("a parametrization", function()
     symmetric.calls = 0
     parametrize.cached(function() return fc(lm.ones(2)) + fc(lm.ones(2)) end)
     assert.equal(1, symmetric.calls)
+    assert.matches("yield across C", message(coroutine.wrap(function()
+      parametrize.cached(function() coroutine.yield(fc.weight) end)
+    end)))
+    symmetric.calls = 0
+    assert.is_true(fc.weight:equal(fc.weight))
+    assert.equal(2, symmetric.calls) -- nothing is cached any more
     assert.equal(1, #fc:parameters())
+    assert.matches("the child 'weight' is or contains this module, and a module cannot contain itself", message(
+      parametrize.register_parametrization, fc, "weight", nn.Sequential(fc)))
+    local own = nn.Linear(2, 2)
+    assert.is_false(pcall(parametrize.register_parametrization, own, "weight", own))
+    assert.is_true(lm.is_tensor(own(lm.ones(2)))) -- what failed has taken nothing
     assert.matches("Symmetric: it has no right_inverse, so the parameter cannot be assigned$",
       message(function() fc.weight = lm.ones(2, 2) end))
     parametrize.remove_parametrizations(fc, "weight", { leave_parametrized = false })

@@ -295,6 +295,31 @@ describe("an optimizer of whole parameters", function()
     os.remove(path)
   end)
 
+  it("loads the state of each optimizer whose schedule made lr negative, as PyTorch does", function()
+    for name in ("SGD Adam AdamW Adagrad RMSprop Rprop ASGD Adadelta Adamax NAdam RAdam LBFGS Lion LAMB Muon Adafactor")
+      :gmatch "%S+" do
+      local w = nn.Parameter(lm.ones { 2, 3 })
+      local opt = optim[name]({ w }, { lr = 0.1 })
+      local schedule = optim.lr_scheduler.LambdaLR(opt, function(epoch) return 1 - 2 * epoch end)
+      local function loss()
+        opt:zero_grad()
+        local l = w:square():sum()
+        l:backward()
+        return l
+      end
+      for _ = 1, 2 do
+        opt:step(loss)
+        schedule:step()
+      end
+      local again = optim[name]({ w }, { lr = 0.5 })
+      again:load_state_dict(opt:state_dict())
+      assert.equal(opt.param_groups[1].lr, again.param_groups[1].lr)
+      assert(math.abs(again.param_groups[1].lr + 0.3) < 1e-12, name)
+      assert.matches("lr must be a number", message(again.load_state_dict, again, { state = {}, param_groups = { {
+        params = { 1 }, lr = "fast" } } }))
+    end
+  end)
+
   it("takes parameters of no elements and of no dims, gradients of zeros, and parameters of zeros", function()
     for _, name in ipairs { "LAMB", "Muon", "Adafactor" } do
       for _, shape in ipairs { { 0, 3 }, { 3, 0 }, { 1, 1 }, name ~= "Muon" and {} or nil } do

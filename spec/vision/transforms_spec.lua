@@ -541,8 +541,8 @@ describe("bad input:", function()
       refuses(wanted .. "string 'cat%.jpg'", f, "cat.jpg")
       refuses("the image must not require a gradient", f, lm.zeros({ 3, 4, 4 }, { requires_grad = true }))
     end
-    refuses("invert: x must be uint8 or floating, got int64", F.invert, lm.zeros({ 3, 4, 4 }, { dtype = "int64" }))
-    refuses("at least 1 channel and H and W from 1 to 16777216, got %[3, 0, 4%]", F.invert, lm.zeros(3, 0, 4))
+    refuses("invert: x must be uint8 or floating, got bool", F.invert, lm.zeros({ 3, 0, 4 }, { dtype = "bool" }))
+    refuses("at least 1 channel and H and W from 1 to 16777216, got %[3, 0, 4%]", F.resize, lm.zeros(3, 0, 4), { 2, 2 })
     refuses("hue: channels must be 1 or 3, got 2", F.adjust_hue, lm.zeros(2, 3, 3), 0.1)
     refuses("contrast: channels must be 1 or 3, got 4", F.adjust_contrast, lm.zeros(4, 3, 3), 1)
     refuses("the batch must not be empty, got a tensor %[0, 3, 4, 4%]", T.RandomCrop(2), lm.zeros(0, 3, 4, 4))
@@ -702,10 +702,80 @@ describe("masks and videos", function()
     end
   end)
 
-  it("of integers have no colors to change", function()
-    local x = lm.ones({ 3, 4, 5 }, { dtype = "int16" })
-    assert.matches("brightness: x must be uint8 or floating, got int16; convert it with ToDtype", message(
-      F.adjust_brightness, x, 1))
+  -- torchvision's values of 12 shares of the dtype's largest value, for three channels that share them.
+  local COLORS = {
+    invert = { F.invert, 127, 115, 96, 77, 58, 39, 26, 13, 0, 89, 51, 102 },
+    posterize = { F.posterize, 2, 0, 0, 0, 32, 64, 64, 96, 96, 96, 32, 64, 0 },
+    solarize = { F.solarize, 63, 0, 12, 31, 50, 58, 39, 26, 13, 0, 38, 51, 25 },
+    autocontrast = { F.autocontrast, 0, 12, 31, 50, 69, 88, 101, 114, 127, 38, 76, 25 },
+    brightness = { F.adjust_brightness, 0.5, 0, 6, 15, 25, 34, 44, 50, 57, 63, 19, 38, 12 },
+    contrast = { F.adjust_contrast, 0.5, 30, 36, 45, 55, 64, 74, 80, 87, 93, 49, 68, 42 },
+    saturation = { F.adjust_saturation, 0.5, 21, 35, 48, 66, 79, 94, 77, 98, 92, 28, 57, 31 },
+    sharpness = { F.adjust_sharpness, 0.5, 0, 12, 31, 50, 69, 78, 86, 114, 127, 38, 76, 25 },
+    grayscale = { F.rgb_to_grayscale, 42, 58, 65, 82, 90, 100, 53, 82, 58, 19, 39, 37 },
+    hue = { F.adjust_hue, 0.1, 18, 24, 31, 50, 25, 11, 101, 103, 127, 69, 88, 65 },
+    gamma = { F.adjust_gamma, 2, 0, 1, 7, 19, 37, 61, 80, 103, 127, 11, 45, 4 },
+  }
+  it("of integers have torchvision's colors, of any width", function()
+    local shares = lm.tensor({ 0, 12, 31, 50, 69, 88, 101, 114, 127, 38, 76, 25, 0, 12, 31, 50, 69, 88, 101 })
+    local x = lm.stack({ shares:narrow(1, 1, 12), shares:narrow(1, 4, 12), shares:narrow(1, 8, 12) }):view(3, 3, 4)
+    for name, row in pairs(COLORS) do
+      local argument = #row > 13 and row[2] or nil
+      local expected = lm.tensor({ unpack(row, #row - 11) }, { dtype = "float64" })
+      for dtype, most in pairs { int8 = 127, int16 = 32767, uint16 = 65535, int32 = 2147483647, int64 = 2 ^ 63 } do
+        local wide = (x:double() / 127 * most):clamp(0, math.min(most, 2 ^ 63 - 1024)):to(dtype)
+        local y = row[1](wide, name == "solarize" and math.floor(most * 0.5) or argument)
+        assert.equal(dtype, y.dtype)
+        local shown = y:double() / most * 127
+        assert(farthest(shown[1]:flatten(), expected) <= (dtype == "int8" and name ~= "gamma" and 1 or 2),
+          name .. " of " .. dtype .. ": " .. tostring(shown))
+      end
+    end
+    assert.equal(9223372036854775806LL, F.invert(lm.ones({ 1, 1 }, { dtype = "int64" }))[{ 1, 1 }])
+    assert.matches("solarize: threshold must be at most 127, got 128", message(F.solarize, x:to "int8", 128))
+    assert.matches("brightness: x must be uint8 or floating, got bool; convert it with ToDtype", message(
+      F.adjust_brightness, lm.ones({ 3, 4, 5 }, { dtype = "bool" }), 1))
+  end)
+
+  it("without pixels or channels pass, as in torchvision, and are padded by what fills", function()
+    for _, shape in ipairs { { 3, 0, 5 }, { 3, 4, 0 }, { 2, 1, 0, 0 } } do
+      for _, dtype in ipairs { "uint8", "float32", "bfloat16", "int16" } do
+        local x = lm.zeros(shape, { dtype = dtype })
+        local h, w = shape[#shape - 1], shape[#shape]
+        local same = { F.hflip, F.vflip, F.invert, F.autocontrast, F.equalize }
+        for _, f in ipairs(same) do assert.same(shape, { unpack(f(x).shape) }) end
+        for f, argument in pairs { [F.gaussian_blur] = 3, [F.adjust_hue] = 0.1, [F.adjust_gamma] = 2, [F.rotate] = 30,
+          [F.adjust_sharpness] = 2, [F.posterize] = 3 } do
+          local y = f(x, argument)
+          assert.same(shape, { unpack(y.shape) })
+          assert.equal(dtype, y.dtype)
+        end
+        local y = F.pad(x, { 1, 2 }, { fill = 7 })
+        assert.same({ h + 4, w + 2 }, { y:size(-2), y:size(-1) })
+        assert(y:eq(7):all():item())
+        assert(F.crop(x, -1, -1, 3, 3):eq(0):all():item())
+        y = F.rotate(x, 90, { expand = true })
+        assert.same({ w, h }, { y:size(-2), y:size(-1) })
+        local gray = F.rgb_to_grayscale(x, { num_output_channels = 1 })
+        assert.same({ 1, h, w }, { gray:size(-3), gray:size(-2), gray:size(-1) })
+      end
+      assert.equal("float32", T.ToTensor()(lm.zeros(shape, { dtype = "uint8" })).dtype)
+    end
+    assert.matches("Resize: cannot resize an image of 0 x 6 to 3 x inf", message(T.Resize(3), lm.zeros(3, 0, 6)))
+    assert.matches("resize: cannot resize an image of 0 x 0 to nan x 3", message(F.resize, lm.zeros(3, 0, 0), 3))
+    assert.same({ 0, 3, 3 }, { unpack(F.elastic(lm.zeros(0, 3, 3), lm.zeros(1, 3, 3, 2)).shape) })
+    assert.same({ 0, 6, 7 }, { unpack(F.pad(lm.zeros(0, 4, 5), 1).shape) })
+    assert.same({ 0, 3, 3 }, { unpack(F.resize(lm.zeros(0, 4, 5), { 3, 3 }).shape) })
+  end)
+
+  it("of bool are true from a half on where pixels are blended", function()
+    local x = lm.tensor({ { 0, 1, 0 }, { 0, 1, 1 }, { 0, 0, 0 } }):to "bool"
+    -- torchvision's F.gaussian_blur(x, [3, 3], [0.8, 0.8])
+    assert.same({ { false, true, true }, { false, true, true }, { false, false, false } },
+      F.gaussian_blur(x, 3, { sigma = 0.8 }):totable())
+  end)
+
+  it("of other kinds are refused", function()
     assert.matches("expected an image %[C, H, W%] or %[H, W%], or a batch %[..., C, H, W%], got", message(F.hflip,
       lm.ones(3)))
     assert.matches("to_dtype: scale = true cannot convert float32 to int32", message(F.to_dtype,

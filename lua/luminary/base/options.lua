@@ -398,6 +398,19 @@ end
 --- Returns the arguments as a list, with their number as n.
 function options.pack(...) return {n = select("#", ...), ...} end
 
+--- Returns f(...), and calls restore() after it, perhaps twice, also after an error. No yield leaves f.
+function options.restoring(restore, f, ...)
+  local scope = core.is_grad_enabled() and core.enable_grad or core.no_grad
+  local function restored(...)
+    restore()
+    return ...
+  end
+  local results = options.pack(pcall(scope, function(...) return restored(f(...)) end, ...))
+  restore()
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, results.n)
+end
+
 --- Fails because `who` got more arguments than the `max_count` it takes. The message lists the last max_count of
 --- `names`; `what` replaces the word "argument", such as "option".
 function options.too_many(who, max_count, names, got, what)

@@ -123,9 +123,11 @@ formulas.kind("constraint", Constraint)
 --- lm.distributions.constraints.independent(): Reinterprets some batch dims of a constraint's values as event dims.
 constraints.independent = signature.of([[independent(base_constraint: constraint,
   reinterpreted_batch_ndims: natural)]], function(base, n)
-  return new("independent", base.says, function(x) return all_last(base:check(x), n) end,
-    {base_constraint = base, reinterpreted_batch_ndims = n, event_dim = base.event_dim + n,
-      is_discrete = base.is_discrete})
+  return new("independent", base.says, function(x, c)
+    if x.ndim < c.event_dim then options.must_be("independent", "x", ("of %d dims or more"):format(c.event_dim), x) end
+    return all_last(base:check(x), n)
+  end, {base_constraint = base, reinterpreted_batch_ndims = n, event_dim = base.event_dim + n,
+    is_discrete = base.is_discrete})
 end)
 constraints.real_vector = constraints.independent(constraints.real, 1)
 

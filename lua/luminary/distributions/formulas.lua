@@ -47,7 +47,7 @@ local known = {
   clamp_probs = clamp_probs, log_gamma_sample = log_gamma_sample,
   both = ops.logical_and, either = ops.logical_or, no = ops.logical_not,
   -- Returns x log p + (1 - x) log(1 - p), given the logits of p.
-  bernoulli_log_prob = function(logits, x) return ops.log_sigmoid(logits) - (1 - x) * logits end,
+  bernoulli_log_prob = function(l, x) return x * ops.log_sigmoid(l) + (1 - x) * ops.log_sigmoid(-l) end,
   clipped_sigmoid = function(x)
     local info = finfo(x.dtype)
     return x:sigmoid():clamp(info.tiny, {max = 1 - info.eps})
@@ -96,7 +96,7 @@ function formulas.compile(text, names)
     if name then locals[name] = true end
   end
   local code = ("local known = ... return function(%s) %s end"):format(names or "d, x", table.concat(lines, "\n"))
-  return assert(loadstring(code, "=formula"))(formulas.known)
+  return assert(loadstring(code, require("debug").getinfo(1, "S").source))(formulas.known)
 end
 
 --- Adds a kind of arguments: instances of a class. remedy(value) returns the end of an error for another value, or nil.

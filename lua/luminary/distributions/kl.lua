@@ -40,18 +40,23 @@ end
 
 -- ---- formulas by cross entropy
 
-function known.of_uniform(high, low) return (ops.xlogy(high, high) - ops.xlogy(low, low)) / (high - low) - 1 end
+-- (high * log(high) - low * log(low)) / width - 1, without the difference of products that may be nearly equal.
+function known.of_uniform(log_high, high, low, width)
+  local part = width / high
+  local rest = ops.where(part:gt(0.5), ops.xlogy(low, low) - low * log_high, low * (-part:clamp(0, 0.5)):log1p())
+  return log_high - rest / width - 1
+end
 -- Formulas for the means, under p of a class, of log x and of log(1 - x), and for the logarithm of the mean of
 -- exp((q.loc - x) / q.scale): each factor alone may overflow.
 local of_log = {
   Exponential = "-EULER - log(p.rate)", Gamma = "digamma(p.concentration) - log(p.rate)",
   Beta = "digamma(p.concentration1) - digamma(p.concentration1 + p.concentration0)",
   Pareto = "log(p.scale) + 1 / p.alpha",
-  Uniform = "of_uniform(p.high, p.low)",
+  Uniform = "of_uniform(log(p.high), p.high, p.low, p.high - p.low)",
 }
 local of_log_rest = {
   Beta = "digamma(p.concentration0) - digamma(p.concentration1 + p.concentration0)",
-  Uniform = "of_uniform(1 - p.low, 1 - p.high)",
+  Uniform = "of_uniform(log1p(-p.low), 1 - p.low, 1 - p.high, p.high - p.low)",
 }
 local of_exp = {
   Exponential = "q.loc / q.scale - log1p(1 / (p.rate * q.scale))",

@@ -42,14 +42,17 @@ function Transform:log_abs_det_jacobian(x, y)
   return self._log_det(x, y or self(x), self)
 end
 --- Returns 1 where y increases with x, -1 where it decreases.
-function Transform:sign() return 1 end -- luacheck: ignore self
+function Transform:sign()
+  if self.bijective and self.domain.event_dim == 0 and not self.transforms then return 1 end
+  formulas.undefined(self, "sign", "function %s:sign()", "not all of its values increase, or all decrease, with x")
+end
 --- Returns the shape of y for x of that shape.
 function Transform:forward_shape(shape) return self:_shape_of(shape, "forward_shape") end
 --- Returns the shape of x for y of that shape.
 function Transform:inverse_shape(shape) return self:_shape_of(shape, "inverse_shape") end
 function Transform:_shape_of(shape, way)
   local least = (way == "forward_shape" and self.domain or self.codomain).event_dim
-  if #shape < least then options.must_be(self.__name, "shape", "of at least " .. least .. " dims", shape) end
+  if #shape < least then fail("%s: expected %d dims or more, got %d", self.__name, least, #shape) end
   return self._shapes and self._shapes(shape, self, way) or shape
 end
 
@@ -159,7 +162,8 @@ define("IndependentTransform", {
     self.domain, self.codomain = C.independent(base.domain, n), C.independent(base.codomain, n)
   end),
   sign = function(self) return self.base_transform:sign() end,
-  forward = "t.base_transform(x)", inv = "t.base_transform:inv(y)",
+  forward = function(x, t) return t:_shape_of(x.shape, "forward_shape") and t.base_transform(x) end,
+  inv = function(y, t) return t:_shape_of(y.shape, "inverse_shape") and t.base_transform:inv(y) end,
   log_det = "sum_last(t.base_transform:log_abs_det_jacobian(x, y), t.reinterpreted_batch_ndims)",
   shapes = function(shape, t, way) return t.base_transform[way](t.base_transform, shape) end,
 })
@@ -338,6 +342,7 @@ define("CorrCholeskyTransform", {
   shapes = function(shape, _, way)
     local n = shape[#shape]
     if way == "forward_shape" then return replaced(shape, 1, side(n), side(n)) end
+    if shape[#shape - 1] ~= n then fail("CorrCholeskyTransform: expected a shape that ends by [%d, %d]", n, n) end
     return replaced(shape, 2, n * (n - 1) / 2)
   end,
 })

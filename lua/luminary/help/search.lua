@@ -64,7 +64,7 @@ local function all_phrases()
     local group = {}
     for phrase in line:gmatch "[^,]+" do
       phrase = phrase:match "^%s*(.-)%s*$"
-      group[#group + 1] = {"%f[%w]" .. phrase:gsub("%p", "%%%0") .. "s?%f[^%w]", pattern_of(phrase), phrase, group}
+      group[#group + 1] = {"%f[%w_]" .. phrase:gsub("%p", "%%%0") .. "s?%f[^%w_]", pattern_of(phrase), phrase, group}
       phrases[#phrases + 1] = group[#group]
     end
   end

@@ -4,6 +4,7 @@ top-5, top 5, top5, top-k, topk, top_k
 gpu, cuda
 multi gpu, multi-gpu, multigpu, multiple gpus, several gpus, two gpus, data parallel
 two machines, several machines, multiple machines, multi node, multi-node, multiple nodes, cluster
+fsdp, fully sharded, deepspeed, shard parameters, tensor parallel, pipeline parallel, model parallel
 nginx, openresty, web server, inference server, server, serving, serve, deploy, deployment, rest api, http
 custom, my own, your own, own
 freeze, frozen
@@ -24,7 +25,7 @@ warmup, warm up, warm-up, warms up
 gradient, grad
 image, picture, photo
 weight decay, l2 regularization, l2 penalty, regularization
-nan, inf, diverge
+nan, inf, diverge, numerical stability, numerically stable, stability
 quantization, quantize, int8
 slow, profile, bottleneck
 hang, stuck, deadlock

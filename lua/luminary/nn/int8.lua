@@ -58,6 +58,7 @@ local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 
 -- Returns module:to_int8() after checking it; errors name the path.
 local function replacement(module, path)
+  records.check_sized("quantize: " .. path, module)
   local ok, new = pcall(module.to_int8, module)
   if not ok and type(new) == "string" then
     options.fail("quantize: %s: %s", path, options.without_position(new))

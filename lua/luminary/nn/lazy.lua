@@ -34,8 +34,8 @@ local function fill(self, made)
   self.given, self.per_channel = nil, nil
 end
 
--- Adds a lazy class. base: its base class; channels_of(x): base's first argument for input x, nil unless `bound`.
-local function add(name, base, channels_of, help, bound)
+-- Adds a lazy class. channels_of(x): the first argument of its base class for input x, of `least` to `most` dims.
+local function add(name, base, channels_of, help, least, most)
   local new = layer.define(name, base)
   new.base, new.__help = base, help
   lazy[name] = new
@@ -57,11 +57,11 @@ local function add(name, base, channels_of, help, bound)
   function new:forward(x, ...)
     if self.given then
       options.arg(name, "x", x, "tensor")
-      local channels = channels_of(x)
-      if not channels then
-        options.must_be(name, "x", bound or "a tensor of at least 1 dim", x)
+      if x.ndim < least or x.ndim > (most or x.ndim) then
+        local dims = not most and "at least 1 dim" or (least < most and least .. " or " or "") .. most .. " dims"
+        options.must_be(name, "x", "a tensor of " .. dims, x)
       end
-      fill(self, made_for(self, channels))
+      fill(self, made_for(self, channels_of(x)))
     end
     return base.forward(self, x, ...)
   end
@@ -78,13 +78,6 @@ local function add(name, base, channels_of, help, bound)
     old.commit[#old.commit + 1] = function() fill(self, made) end
   end
 
-  if base.to_int8 then
-    function new:to_int8()
-      if not self.given then return base.to_int8(self) end
-      options.fail("this %s has no weight before its first forward pass; call the net once", name)
-    end
-  end
-
   function new:reset_parameters()
     if not self.given then base.reset_parameters(self) end
   end
@@ -93,23 +86,16 @@ local function add(name, base, channels_of, help, bound)
 end
 
 add("LazyLinear", linear.Linear, function(x) return x.shape[x.ndim] end,
-  "nn.LazyLinear(…): An nn.Linear whose in_features are those of the first input.")
+  "nn.LazyLinear(…): An nn.Linear whose in_features are those of the first input.", 1)
 
 for n = 1, 3 do
-  local d = n .. "d"
-  local bound = ("a tensor of at least %d dims"):format(n + 1)
-  local function channels_of(x) return x.ndim > n and x.shape[x.ndim - n] or nil end
-  for _, name in ipairs {"Conv", "ConvTranspose"} do
-    add("Lazy" .. name .. d, convolution[name .. d], channels_of,
-      ("nn.Lazy%s(…): An nn.%s whose in_channels are those of the first input."):format(
-        name .. d, name .. d), bound)
-  end
-  for _, name in ipairs {"BatchNorm", "InstanceNorm"} do
-    local batched = name == "BatchNorm"
-    add("Lazy" .. name .. d, norm[name .. d], batched and function(x) return x.ndim > 1 and x.shape[2] or nil end
-      or channels_of,
-      ("nn.Lazy%s(…): An nn.%s whose num_features are the channels of the first input."):format(name .. d, name .. d),
-      batched and "a tensor of at least 2 dims" or bound)
+  for _, name in ipairs {"Conv", "ConvTranspose", "BatchNorm", "InstanceNorm"} do
+    local batched, convolves, d = name == "BatchNorm", name:find "^Conv", n .. "d"
+    add("Lazy" .. name .. d, (convolves and convolution or norm)[name .. d],
+      function(x) return x.shape[batched and 2 or x.ndim - n] end,
+      ("nn.Lazy%s(…): An nn.%s whose %s the first input."):format(name .. d, name .. d,
+        convolves and "in_channels are those of" or "num_features are the channels of"),
+      batched and n > 1 and n + 2 or n + 1, n + 2)
   end
 end
 

@@ -6,8 +6,8 @@ local printable_name = require "luminary.base.printable_name"
 
 local fail, is_plain = options.fail, options.is_plain
 
--- Removes names that wrappers add: torch.compile's "_orig_mod." anywhere, and a leading "module.".
-local function without_prefix(dict, own)
+-- Removes names that wrappers add: torch.compile's "_orig_mod." anywhere, and up to 20 leading "module.".
+local function without_prefix(dict, own, depth)
   local bare, wrapped = {}, next(dict) ~= nil
   for key, value in pairs(dict) do
     if type(key) ~= "string" then return dict end
@@ -15,10 +15,10 @@ local function without_prefix(dict, own)
     if bare[name] ~= nil then return dict end
     bare[name], wrapped = value, wrapped and name:sub(1, 7) == "module." and not own[name]
   end
-  if not wrapped then return bare end
+  if not wrapped or depth == 20 then return bare end
   local inner = {}
   for name, value in pairs(bare) do inner[name:sub(8)] = value end
-  return without_prefix(inner, own)
+  return without_prefix(inner, own, depth + 1)
 end
 
 local function quoted(names)
@@ -108,7 +108,7 @@ local function named_as(self, own, dict, rename, run_hooks, adapt)
         or type(dict) == "string" and "lm.load(path) reads it" or nil)
   end
   local names, copy = {}, {}
-  dict = without_prefix(changes.renamed("load_state_dict", dict, rename), own)
+  dict = without_prefix(changes.renamed("load_state_dict", dict, rename), own, 0)
   for key, value in pairs(dict) do copy[tostring(key)] = value end -- dict may be a list; hooks read names
   run_hooks("load_pre_hooks", copy)
   local old = adapt(copy)

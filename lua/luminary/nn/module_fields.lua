@@ -281,6 +281,13 @@ local function blank(of, call)
   return class.list(of, record), record
 end
 
+-- Fails if a module is lazy and has no sizes yet.
+local function check_sized(who, module)
+  local record = record_of(module)
+  if not (record.class.base and record.values.given) then return end
+  fail("%s: this %s has no weight before its first forward pass; call the net once", who, record.class.__name)
+end
+
 -- ---- dotted names
 
 local function joined(prefix, name) return prefix == "" and name or prefix .. "." .. name end
@@ -321,5 +328,5 @@ return {
   },
   is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
   register = register, append = append, nouns = nouns, joined = joined, find = find,
-  replace_children = replace_children,
+  replace_children = replace_children, check_acyclic = check_acyclic, check_sized = check_sized,
 }

@@ -338,10 +338,11 @@ function Optimizer:load_state_dict(dict)
     end
     local own = {}
     for key, value in pairs(saved) do
-      if self.spec[key] then own[key] = value end
+      if self.spec[key] and (key ~= "lr" or type(value) ~= "number") then own[key] = value end
     end
     groups[g] = options.check(who, own, self.spec)
     self:check_group(groups[g])
+    if type(saved.lr) == "number" then groups[g].lr = saved.lr end -- a schedule may have set one below 0
     groups[g].initial_lr = saved.initial_lr
     groups[g].params = group.params
     for i, p in ipairs(group.params) do

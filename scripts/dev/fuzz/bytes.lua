@@ -68,6 +68,23 @@ function bytes.flip(text, from, to)
   return text
 end
 
+-- Returns a little-endian NaN of 4 or 8 bytes whose bits LuaJIT, without a check, takes for another value, such as a
+-- table at an address.
+function bytes.forged(size)
+  return bytes.random_bytes(size - 2) .. string.char(random(0xf8, 0xff)) .. "\255"
+end
+
+-- Writes such a NaN somewhere between two positions; half of them where one of 4 or 8 bytes may begin.
+function bytes.forge(text, from, to)
+  from = from or 1
+  local size = pick {4, 8}
+  local most = math.min(to or #text, #text) - size + 1
+  if most < from then return text end
+  local at = random(from, most)
+  if random(2) == 1 then at = from + math.floor((at - from) / 4) * 4 end
+  return bytes.replace(text, at, at + size - 1, bytes.forged(size))
+end
+
 function bytes.cut(text) return text:sub(1, random(0, #text)) end
 
 -- Replaces one match of a pattern in a text by a string, or by the result of a function of the match.

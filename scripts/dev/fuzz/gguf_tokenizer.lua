@@ -55,6 +55,8 @@ local function change()
   end
   local text = gguf(metadata, {[SCORES] = true})
   if random(4) == 1 then text = damage(text, random(4) == 1 and 1 or 25) end
+  local _, last = text:find(SCORES, 1, true)
+  if last and random(4) == 1 then text = bytes.forge(text, last + 17) end -- behind two types and a length
   return random(40) == 1 and text:sub(1, random(#text)) or text, "x.gguf"
 end
 

@@ -6,8 +6,8 @@ local core = require "luminary.core"
 local ffi = require "ffi"
 local lm = require "luminary"
 local temp = require "spec.support.temp"
-local damage, flip, cut, pick, random, replace, little_endian =
-  bytes.damage, bytes.flip, bytes.cut, bytes.pick, math.random, bytes.replace, bytes.little_endian
+local damage, flip, cut, forge, pick, random, replace, little_endian =
+  bytes.damage, bytes.flip, bytes.cut, bytes.forge, bytes.pick, math.random, bytes.replace, bytes.little_endian
 
 local golden = require("spec.support.golden").load "_files"
 for name, t in pairs(require("spec.support.golden").load "_pickles") do golden[name] = t end
@@ -51,7 +51,11 @@ local pickle_codes = {
   "cnumpy\nndarray\n", "cnumpy.core.multiarray\nscalar\n", "ctypes\nSimpleNamespace\n", "cdatetime\ndatetime\n",
   "ccollections\nCounter\n", "cpathlib\nPosixPath\n", "ctorch.serialization\n_get_layout\n", "ctorch\nuint64\n",
 }
+local function forge_float(text)
+  return bytes.replace_one(text, "G........", function() return "G" .. bytes.forged(8):reverse() end)
+end
 local function change_pickle(text)
+  if random(4) == 1 then return forge_float(text) end
   for _ = 1, random(3) do
     local code, at = pick(pickle_codes), random(#text)
     text = replace(text, at, math.min(at + #code - 1, #text), code)
@@ -89,20 +93,29 @@ end
 
 core.warn = function() end -- of what is left out
 
--- Nothing is read of a tensor that repeats its few elements without end.
-local function load(path)
-  local opts = { mmap = random(2) == 1 or nil, skip_unreadable = random(2) == 1 or nil }
-  local value, seen, kept = lm.load(path, opts), {}, {}
+-- Returns the tensors in a value, and looks at all others, which crashes if one is not what it seems. Nothing is read
+-- of a tensor that repeats its few elements without end.
+local function tensors_in(value)
+  local seen, kept = {}, {}
   local function look(v)
     if lm.is_tensor(v) then
       if v:numel() < 1e6 then kept[#kept + 1] = v end
     elseif type(v) == "table" and not seen[v] then
       seen[v] = true
-      for _, each in pairs(v) do look(each) end
+      for key, each in pairs(v) do
+        look(key)
+        look(each)
+      end
+    elseif type(v) ~= "table" then
+      assert(#tostring(v) > 0 or v == "")
     end
   end
   look(value)
   return kept
+end
+
+local function load(path)
+  return tensors_in(lm.load(path, { mmap = random(2) == 1 or nil, skip_unreadable = random(2) == 1 or nil }))
 end
 
 -- What errors say of an archive's directory; behind it are its entries.
@@ -183,14 +196,18 @@ end
 local torch7 = require "luminary.torch7"
 local function load_torch7(path)
   local ok, value = pcall(torch7.load, path, temp.read(path):find "^%d%s" and "ascii" or "binary")
-  return ok and {} or error(type(value) == "string" and value .. " in " .. path or value, 0)
+  return ok and tensors_in(value) or error(type(value) == "string" and value .. " in " .. path or value, 0)
+end
+-- Torch7's numbers, of type 1.
+local function forge_number(text)
+  return bytes.replace_one(text, "\1%z%z%z........", function() return "\1\0\0\0" .. bytes.forged(8) end)
 end
 local saved = {
   net = torch7.nn.Sequential():add(torch7.nn.Linear(2, 3)):add(torch7.nn.ReLU()), 1, "two", {true, 0.5},
   ids = torch7.LongTensor {1, 2}, bytes = torch7.ByteTensor {1, 2, 3},
 }
 local own_t7 = format("torch7", "t7", {torch7.serialize(saved), torch7.serialize(saved, "ascii")},
-  {rear, rear_flip, rear_flip, cut, front}, function() return 60 end)
+  {rear, rear_flip, rear_flip, cut, front, forge_number}, function() return 60 end)
 own_t7.load = load_torch7
 
 return {
@@ -199,11 +216,11 @@ return {
     function(text) return 11 + number(text, 9, 2) end),
   format("npz", "npz", "[el][de]%.npz$", {damage, change_entry, change_entry, change_entry, cut}),
   format("torch", "pt", "^[%w ]+%.pt$",
-    {change_entry, change_entry, change_entry, change_entry, rear_flip, rear_flip, damage, cut},
+    {change_entry, change_entry, change_entry, change_entry, rear_flip, rear_flip, damage, cut, forge_float},
     function(text) return text:find "^\128" and place_of(text, text:sub(1, 2), 4) end),
-  format("GGUF", "gguf", "%.gguf$", {rear, rear_flip, rear_flip, tensor_table, front, cut},
+  format("GGUF", "gguf", "%.gguf$", {rear, rear_flip, rear_flip, tensor_table, front, cut, forge},
     function(text) return place_of(text, little_endian(3, 8) .. "f32", 1) end),
-  format("t7", "t7", "%.t7$", {rear, rear_flip, rear_flip, cut, front}, function() return 60 end),
+  format("t7", "t7", "%.t7$", {rear, rear_flip, rear_flip, cut, front, forge_number, forge}, function() return 60 end),
   own_t7,
   {
     name = "shards", share = 1, change = change_index, load = load_shards,

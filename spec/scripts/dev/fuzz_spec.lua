@@ -38,7 +38,7 @@ describe("mutated files", function()
   end)
 
   it("of other programs do, most of them past the header", function()
-    for _, format in ipairs {"npy", "npz", "torch", "GGUF", "t7", "torch7", "shards", "GGUF tokenizer",
+    for _, format in ipairs {"npy", "npz", "torch", "GGUF", "t7", "torch7", "shards", "GGUF tokenizer", "model files",
       "webp", "gif", "bmp", "tiff"} do
       if needs.images(format) then goto next end
       local count, seed = long and 1000000 or 150, long and os.time() or 3

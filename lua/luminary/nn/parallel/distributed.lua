@@ -6,6 +6,7 @@ local groups = require "luminary.distributed.groups"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.define_layer"
+local records = require "luminary.nn.module_fields"
 local bucket_size = require "luminary.nn.parallel.bucket_size"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
@@ -86,6 +87,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
   self.synced = {} -- layers that exchange gradients themselves, with the rank's weight
   for _, each in ipairs(module:modules()) do
     if each:is(SyncBatchNorm) then table.insert(self.synced, each) end
+    records.check_sized(who, each)
   end
   self.process_group, self.output_device, self.batch_dim = group, output_device, opts.batch_dim
   local cap = math.ceil(opts.bucket_cap_mb and opts.bucket_cap_mb * 2 ^ 20 or bucket_size(bytes))
@@ -144,12 +146,9 @@ end
 local function weighted(net, weight, ...)
   if #net.synced == 0 then return net.module(...) end
   for _, norm in ipairs(net.synced) do norm.batch_share = weight end
-  local function results(ok, ...)
+  return options.restoring(function()
     for _, norm in ipairs(net.synced) do norm.batch_share = nil end -- direct calls of the module have no weights
-    if not ok then error(..., 0) end
-    return ...
-  end
-  return results(pcall(net.module, ...))
+  end, net.module, ...)
 end
 
 function DDP:forward(...)

@@ -45,6 +45,7 @@ local function replicate(module, devices, detach, who)
   check_device(who, module, devices[1])
   local replicas, others = {module}, {unpack(devices, 2)}
   if #others == 0 then return replicas end
+  for _, each in ipairs(module:modules()) do records.check_sized(who, each) end
 
   local params, buffers = module:parameters(), module:buffers()
   local function send(list) return comm.broadcast_coalesced(list, others) end

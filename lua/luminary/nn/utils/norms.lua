@@ -29,6 +29,7 @@ function WeightNorm:right_inverse(w) return slice_norms(w, self.dim), w end
 
 -- Returns a parameter of a module, or its value if it has parametrizations already.
 local function value_of(module, name)
+  records.check_sized("register_parametrization", module)
   if not parametrize.is_parametrized(module, name) then return records.of(module).values[name] end
   return core.no_grad(function() return module[name] end)
 end

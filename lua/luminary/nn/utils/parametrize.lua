@@ -41,7 +41,6 @@ function List:append(module)
   self.steps = self.steps + 1
 end
 
-
 --- Renames tensors that the parametrization had under other names before: old_names of the first module, by its name.
 function List:_adapt_state(dict, prefix, old)
   local before, name = prefix:match "^(.-)parametrizations%.([^.]+)%.$"
@@ -168,12 +167,12 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
   {unsafe = false})]], function(module, name, parametrization, opts)
   local who = "register_parametrization"
   for what, v in pairs {module = module or false, parametrization = parametrization or false} do
-    if not records.is_module(v) then
-      options.must_be(who, what, "a module", v or nil)
-    end
+    if not records.is_module(v) then options.must_be(who, what, "a module", v or nil) end
   end
+  records.check_sized(who, module)
   if records.of(module).class.numbered then fail("%s: a %s has no parameters", who, module.__name) end
   local record = records.of(module)
+  records.check_acyclic(module, record, tostring(name), parametrization)
   parametrization:train(module.training)
   if parametrize.is_parametrized(module, name) then
     if not opts.unsafe then core.no_grad(function() check_second(parametrization, module[name]) end) end
@@ -236,11 +235,10 @@ end)
 function parametrize.cached(f, ...)
   options.arg("cached", "f", f, "callable")
   local before = cache
-  cache = before or {}
-  local results = pack(pcall(f, ...))
-  cache = before
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, results.n)
+  return options.restoring(function() cache = before end, function(...)
+    cache = before or {}
+    return f(...)
+  end, ...)
 end
 
 return parametrize

@@ -152,9 +152,8 @@ end
 local function int64(list, device) return core.tensor(list, {dtype = "int64", device = device}) end
 
 local function pack(who, x, lengths, opts)
-  if options.arg(who, "x", x, "tensor").ndim < 2 then
-    options.wrong_shape(who, "x", x, "[T, B, …]")
-  end
+  local enough = options.arg(who, "x", x, "tensor").ndim > 1 and x.shape[opts.batch_first and 1 or 2] > 0
+  if not enough then options.wrong_shape(who, "x", x, "[T, B, …] with a B of at least 1") end
   if opts.batch_first then x = x:transpose(1, 2) end
   lengths = lengths_of(who, lengths, x, 1, opts.batch_first)
   local order = {}

@@ -1,4 +1,5 @@
 --- Crops and pads images.
+local core = require "luminary.core"
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
 local run = native.run
@@ -15,12 +16,21 @@ end
 
 local borders = {constant = 0, edge = 1, reflect = 2, symmetric = 3}
 
+-- Returns an image of x's dtype and channels that is all fill or zeros.
+local function filled(x, height, width, fill)
+  local shape = {unpack(x.shape)}
+  shape[#shape - 1], shape[#shape] = 1, 1
+  local pixel = core.ops.zeros(shape, {dtype = x.dtype, device = x.device})
+  local beside = run("pad", pixel, {width, height, 0, 0, 0, unpack(fill or {0})})
+  return beside:narrow(-2, 1, height):narrow(-1, 1, width)
+end
+
 --- Adds by = {left, top, right, bottom} pixels to x; negative numbers crop.
 function cropping.pad(x, by, mode, fill, out)
   if by[1] == 0 and by[2] == 0 and by[3] == 0 and by[4] == 0 then return x end
+  local h, w = native.size(x)
   if math.min(unpack(by)) < 0 then
-    local rest, h, w = {}, native.size(x)
-    for i = 1, 4 do rest[i] = math.max(by[i], 0) end
+    local rest = {math.max(by[1], 0), math.max(by[2], 0), math.max(by[3], 0), math.max(by[4], 0)}
     local rows, columns = math.min(by[2], 0) + math.min(by[4], 0), math.min(by[1], 0) + math.min(by[3], 0)
     if h + rows < 1 or w + columns < 1 then
       options.fail("pad: negative padding must leave a pixel of an image of %d x %d, got {%d, %d, %d, %d}", h, w,
@@ -34,9 +44,8 @@ function cropping.pad(x, by, mode, fill, out)
     if mode == "reflect" then return cut(cropping.pad(x, rest, mode, fill)) end
     return cropping.pad(cut(x), rest, mode, fill, out)
   end
-  local numbers = {by[1], by[2], by[3], by[4], borders[mode]}
-  for _, v in ipairs(fill or {0}) do numbers[#numbers + 1] = v end
-  return run("pad", x, numbers, out)
+  if mode == "constant" and h * w == 0 then return filled(x, h + by[2] + by[4], w + by[1] + by[3], fill) end
+  return run("pad", x, {by[1], by[2], by[3], by[4], borders[mode], unpack(fill or {0})}, out)
 end
 
 --- Returns a view of x within its borders; beyond them, a new tensor with `fill` or zeros.
@@ -44,10 +53,7 @@ function cropping.crop(x, top, left, height, width, fill, out)
   local h, w = native.size(x)
   local low, high = math.max(top, 0), math.min(top + height, h)
   local first, last = math.max(left, 0), math.min(left + width, w)
-  if low >= high or first >= last then -- outside of x: pads one of its pixels, and crops it off
-    local beside = cropping.pad(x:narrow(-2, 1, 1):narrow(-1, 1, 1), {width, height, 0, 0}, "constant", fill)
-    return beside:narrow(-2, 1, height):narrow(-1, 1, width)
-  end
+  if low >= high or first >= last then return filled(x, height, width, fill) end
   local inner = x:narrow(-2, low + 1, high - low):narrow(-1, first + 1, last - first)
   return cropping.pad(inner, {first - left, low - top, left + width - last, top + height - high}, "constant", fill, out)
 end

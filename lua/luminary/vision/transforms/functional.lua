@@ -15,10 +15,9 @@ local F = {}
 --- Resizes an image to a given size.
 F.resize = signature.of("resize(img: image, size, {" .. checks.interpolation
   .. ", max_size, antialias = true})", function(img, size, opts)
-  local who = "resize"
   local h, w = native.size(img)
-  local checked, max_size = checks.resize_size(who, size, opts.max_size)
-  local height, width = sizing.resized(who, h, w, checked, max_size)
+  local checked, max_size = checks.resize_size("resize", size, opts.max_size)
+  local height, width = sizing.resized("resize", h, w, checked, max_size)
   return sizing.resize(img, height, width, sizing.resize_mode(opts))
 end)
 
@@ -108,9 +107,8 @@ end)
 
 --- Moves each pixel of an image by its own displacement.
 F.elastic = signature.of([[elastic(img: image, displacement: tensor,
-  {interpolation: "nearest" | "bilinear" = "bilinear", fill: channels})]], function(...)
-  return warping.elastic(...)
-end)
+  {interpolation: "nearest" | "bilinear" = "bilinear", fill: channels})]],
+  function(...) return warping.elastic(...) end)
 F.elastic_transform = F.elastic
 
 --- transforms.functional.adjust_brightness(img, factor): Adjusts the brightness of an image.
@@ -138,7 +136,7 @@ end)
 F.invert = signature.of("invert(img: image)", function(img) return native.run("invert", img, {}) end)
 
 --- Keeps the upper bits of each value of an image.
-F.posterize = signature.of("posterize(img: image, bits: whole(0))", function(img, bits)
+F.posterize = signature.of("posterize(img: image, bits: whole(0, 8))", function(img, bits)
   return native.run("posterize", img, {bits})
 end)
 

@@ -35,8 +35,8 @@ function sizing.resized(who, h, w, size, max_size)
       new_short, new_long = math.floor(max_size * new_short / new_long), max_size
     end
   end
-  if new_short < 1 or new_long > 2 ^ 24 then
-    fail("%s: cannot resize an image of %d x %d to %d x %d", who, h, w, w <= h and new_long or new_short,
+  if not (new_short >= 1 and new_long <= 2 ^ 24) then
+    fail("%s: cannot resize an image of %d x %d to %.0f x %.0f", who, h, w, w <= h and new_long or new_short,
       w <= h and new_short or new_long)
   end
   if w <= h then return new_long, new_short end

@@ -121,6 +121,7 @@ function warping.elastic(x, displacement, o)
   if table.concat(displacement.shape, " ") ~= ("1 %d %d 2"):format(h, w) then
     options.wrong_shape("elastic", "displacement", displacement, ("[1, %d, %d, 2]"):format(h, w))
   end
+  if x:numel() == 0 then return x end
   local wide = x.dtype == "float64" or x.dtype == "int32" or x.dtype == "int64"
   local float = {dtype = wide and "float64" or "float32"}
   local function middles(n) return ops.linspace((1 - n) / n, (n - 1) / n, n, float) end
