@@ -2,6 +2,7 @@
 #include "device/alloc.h"
 
 #include "base/message.h"
+#include "device/memory_count.h"
 #include "device/segments.h"
 #include "device/size_classes.h"
 #include "device/stream_core.h"
@@ -36,23 +37,6 @@ lm_status lm_device_alloc(lm_device device, size_t bytes, void **out) {
 
 void lm_device_free(lm_device device, void *p, size_t bytes) { lm_device_free_used(device, p, bytes, 0); }
 
-static bool has_segments(lm_device device) {
-  const lm_driver *driver = lm_driver_of(device);
-  return driver && lm_is_segmented(driver);
-}
-
-lm_memory_stats lm_memory_stats_of(lm_device device) {
-  return has_segments(device) ? lm_segments_stats(device) : lm_classes_stats(device);
-}
-
-void lm_memory_reset_peak(lm_device device) {
-  if (has_segments(device)) {
-    lm_segments_reset_peak(device);
-  } else {
-    lm_classes_reset_peak(device);
-  }
-}
-
 void lm_memory_empty_cache(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   if (!driver) return;
@@ -73,5 +57,9 @@ lm_status lm_memory_set_fraction(lm_device device, double fraction) {
   if (!driver || !driver->memory || !lm_is_segmented(driver)) return lm_fail_missing(name, lm_device_name(device));
   NEED(driver->memory(lm_device_physical(device), &left, &total));
   size_t limit = (size_t)((double)total * fraction);
-  return lm_segments_limit(device, fraction == 1 ? 0 : limit ? limit : 1);
+  lm_memory_count *m = lm_memory_count_of(device);
+  pthread_mutex_lock(&m->lock);
+  m->limit = fraction == 1 ? 0 : limit ? limit : 1;
+  pthread_mutex_unlock(&m->lock);
+  return LM_OK;
 }

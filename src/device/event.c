@@ -1,6 +1,4 @@
 /* Implements events: marks in a stream, or times on a device without streams, whose work is synchronous. */
-#include <stdlib.h>
-
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -14,65 +12,6 @@ struct lm_event {
   double seconds;    /* time of the record on a device without streams */
   lm_graph *capture; /* the stream's capture at the time of the record, or NULL */
 };
-
-/* A freed event, kept for reuse: a finalizer, which must not call the driver, may free one. */
-typedef struct spare {
-  void *native;
-  struct spare *next;
-} spare;
-
-typedef struct spares {
-  pthread_mutex_t lock;
-  spare *event[2]; /* indexed by `timing` */
-  spare *empty;    /* nodes without an event */
-} spares;
-
-static spares kept[LM_DEVICE_KINDS][LM_DEVICE_MAX];
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void init_spares(void) {
-  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
-    for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&kept[kind][i].lock, NULL);
-}
-
-/* Returns the spare events of the physical device, which the virtual devices of a card share. */
-static spares *spares_of(lm_device device) {
-  pthread_once(&once, init_spares);
-  return &kept[LM_DEVICE_KIND(device)][lm_device_physical(device)];
-}
-
-static void move_first(spare **from, spare **to) {
-  spare *s = *from;
-  *from = s->next;
-  s->next = *to;
-  *to = s;
-}
-
-void *lm_event_take(lm_device device, bool timing) {
-  spares *k = spares_of(device);
-  void *native = NULL;
-  pthread_mutex_lock(&k->lock);
-  if (k->event[timing]) {
-    native = k->event[timing]->native;
-    move_first(&k->event[timing], &k->empty);
-  }
-  pthread_mutex_unlock(&k->lock);
-  return native;
-}
-
-void lm_event_put(lm_device device, bool timing, void *native) {
-  spares *k = spares_of(device);
-  pthread_mutex_lock(&k->lock);
-  spare *s = k->empty;
-  if (s || (s = malloc(sizeof *s))) {
-    if (s == k->empty) k->empty = s->next;
-    *s = (spare){native, k->event[timing]};
-    k->event[timing] = s;
-    native = NULL;
-  }
-  pthread_mutex_unlock(&k->lock);
-  if (native) lm_driver_of(device)->event_destroy(lm_device_physical(device), native);
-}
 
 lm_status lm_event_new(lm_device device, bool timing, lm_event **out) {
   *out = lm_malloc(sizeof **out);

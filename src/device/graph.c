@@ -15,45 +15,18 @@ struct lm_graph {
   lm_graph *next; /* in the list of freed graphs */
 };
 
-static _Thread_local lm_graph *capturing;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static lm_graph *let_go; /* freed graphs; finalizers call no driver, so the next use of graphs destroys them */
-static _Atomic int under_way;
-pthread_rwlock_t lm_captures = PTHREAD_RWLOCK_INITIALIZER;
 /* Make a launch and its record atomic, by ordinal: a later launch must wait for an earlier one. */
 static pthread_mutex_t launching[LM_DEVICE_MAX] = {[0 ... LM_DEVICE_MAX - 1] = PTHREAD_MUTEX_INITIALIZER};
 
-lm_graph *lm_graph_capturing(void) { return capturing; }
-
-bool lm_graph_block(void) {
-  pthread_rwlock_rdlock(&lm_captures);
-  if (under_way == 0) return true;
-  pthread_rwlock_unlock(&lm_captures);
-  return false;
-}
-
-void lm_graph_unblock(void) { pthread_rwlock_unlock(&lm_captures); }
-
-lm_status lm_graph_forbids(const char *call) {
-  if (!capturing) return LM_OK;
-  return lm_fail(LM_E_STATE,
-                 "graph: cannot call %s during capture, when nothing of the graph has run; move it out of the graph",
-                 call);
-}
-
-lm_status lm_graph_refuse(lm_device captured, lm_device other) {
-  return lm_fail(
-      LM_E_STATE,
-      "graph: cannot run work on %s during a capture on %s; a graph is of one device, so nn.DataParallel cannot "
-      "be captured",
-      lm_device_name(other), lm_device_name(captured));
-}
-
 lm_status lm_graph_admits(lm_device device) {
+  const lm_graph *capturing = lm_graph_capturing();
   return !capturing || capturing->device == device ? LM_OK : lm_graph_refuse(capturing->device, device);
 }
 
 lm_status lm_graph_join(lm_stream *s) {
+  const lm_graph *capturing = lm_graph_capturing();
   if (!capturing) return LM_OK;
   lm_status status = lm_graph_admits(s->device);
   if (status != LM_OK || lm_stream_capture(s) == capturing) return status;
@@ -61,7 +34,7 @@ lm_status lm_graph_join(lm_stream *s) {
 }
 
 void lm_graph_drain(void) {
-  if (capturing) return;
+  if (lm_graph_capturing()) return;
   pthread_mutex_lock(&lock);
   lm_graph *g = let_go;
   let_go = NULL;
@@ -96,7 +69,7 @@ static lm_status begin_on_stream(const lm_driver *driver, lm_graph *g) {
   lm_status status = driver->capture_begin(lm_device_physical(s->device), s->native);
   if (status == LM_OK) {
     atomic_store(&((lm_stream_state *)s)->capture, g);
-    under_way++;
+    lm_capture_enter(g);
   }
   pthread_rwlock_unlock(&lm_captures);
   return status;
@@ -108,7 +81,7 @@ lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
   lm_graph *g = NULL;
   *out = NULL;
   if (!driver->capture_begin) return lm_fail_missing("graph", lm_device_name(s->device));
-  if (capturing) return lm_fail(LM_E_STATE, "graph: cannot capture during another capture of this thread");
+  if (lm_graph_capturing()) return lm_fail(LM_E_STATE, "graph: cannot capture during another capture of this thread");
   lm_graph_drain();
   if (!(g = lm_calloc(1, sizeof *g))) return LM_E_OOM;
   g->device = s->device;
@@ -118,7 +91,6 @@ lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
   TRY(begin_on_stream(driver, g));
   lm_stream_touch(s); /* so that the first stream that waits for it joins the capture */
   lm_arena_use(g->arena);
-  capturing = g;
   *out = g;
   g = NULL;
 done:
@@ -142,8 +114,7 @@ static void end_on_streams(lm_graph *g) {
     lm_stream_touch(&o->s);
   }
   lm_arena_use(NULL);
-  under_way--;
-  capturing = NULL;
+  lm_capture_leave();
 }
 
 /* Ends the capture and discards it; keeps the message of the earlier error. */
@@ -157,7 +128,7 @@ static void throw_away(lm_graph *g) {
 lm_status lm_graph_end(lm_graph **at, bool keep) {
   lm_graph *g = *at;
   const lm_driver *driver = lm_driver_of(g->device);
-  if (g != capturing) return lm_fail(LM_E_STATE, "graph: a capture must end on the thread that began it");
+  if (g != lm_graph_capturing()) return lm_fail(LM_E_STATE, "graph: a capture must end on the thread that began it");
   lm_status status = keep ? lm_graph_gather(g) : LM_OK;
   bool wanted = keep && status == LM_OK;
   if (wanted) {
@@ -177,7 +148,7 @@ lm_status lm_graph_launch(lm_graph *g, lm_stream *s) {
   if (s->device != g->device)
     return lm_fail_value("graph", "the stream's device", lm_text("the graph's device %s", lm_device_name(g->device)),
                          lm_device_name(s->device));
-  if (capturing) return lm_fail(LM_E_STATE, "graph: cannot replay during a capture of this thread");
+  if (lm_graph_capturing()) return lm_fail(LM_E_STATE, "graph: cannot replay during a capture of this thread");
   lm_graph_drain();
   pthread_mutex_t *turn = &launching[LM_DEVICE_ORDINAL(s->device)];
   pthread_mutex_lock(turn);

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "device/block_tree.h"
-#include "device/out_of_memory.h"
+#include "device/memory_count.h"
 #include "device/stream_core.h"
 #include "integers.h"
 
@@ -33,14 +33,12 @@ struct lm_arena {
   block *tree[2][LM_STREAM_MAX]; /* free blocks by size, then address: [small][stream] */
 };
 
-typedef struct heap { /* the memory of one device */
-  pthread_mutex_t lock;
+typedef struct heap {     /* the memory of one device */
+  lm_memory_count *count; /* its lock guards the heap */
   lm_device device;
   const lm_driver *driver;
   lm_segment_rules rules;
   lm_arena shared;
-  lm_memory_stats stats;
-  size_t limit;   /* bytes; 0: none */
   block **bucket; /* blocks in use, hashed by address */
   size_t nbuckets, nused;
   block *spare; /* unused nodes */
@@ -103,7 +101,7 @@ static lm_status heap_of(lm_device device, heap **out) {
     h->rules = is_one_each() ? one_each : h->driver->rules.round ? h->driver->rules : usual;
     h->bucket = bucket;
     h->nbuckets = BUCKETS;
-    pthread_mutex_init(&h->lock, NULL);
+    h->count = lm_memory_count_of(device);
     atomic_store_explicit(&heaps[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)], h, memory_order_release);
     *out = h;
   }
@@ -235,10 +233,10 @@ static lm_status new_segment(heap *h, lm_arena *a, int stream, size_t size, bloc
   size_t bytes = segment_size(&h->rules, size);
   void *p = NULL;
   *out = NULL;
-  if (h->limit && h->stats.reserved + bytes > h->limit) return lm_fail_memory("%zu bytes", bytes);
-  pthread_mutex_unlock(&h->lock);
+  if (h->count->limit && h->count->stats.reserved + bytes > h->count->limit) return lm_fail_memory("%zu bytes", bytes);
+  pthread_mutex_unlock(&h->count->lock);
   status = h->driver->alloc(lm_device_physical(h->device), bytes, &p);
-  pthread_mutex_lock(&h->lock);
+  pthread_mutex_lock(&h->count->lock);
   if (status == LM_OK && !have_spares(h, 2)) { /* other threads may have used the spares meanwhile */
     h->driver->free(lm_device_physical(h->device), p, bytes);
     status = LM_E_OOM;
@@ -247,8 +245,7 @@ static lm_status new_segment(heap *h, lm_arena *a, int stream, size_t size, bloc
   block *b = take_spare(h);
   *b = (block){.p = p, .size = bytes, .arena = a, .stream = (uint8_t)stream, .small = size <= h->rules.small_limit};
   put_free(b);
-  h->stats.reserved += bytes;
-  if (h->stats.reserved > h->stats.max_reserved) h->stats.max_reserved = h->stats.reserved;
+  lm_memory_count_reserved(h->count, bytes);
   lm_log(LM_LOG_ALLOC, "%s: a segment of %zu bytes for %zu", lm_device_name(h->device), bytes, size);
   *out = b;
   return LM_OK;
@@ -265,9 +262,9 @@ static block *find_whole(block *t) {
 /* Returns every entirely free segment to the driver; does nothing during a capture. Requires the lock. Releases it for
  * driver calls, and before blocking captures, since a thread that blocks them may wait for this lock. */
 static void drop_segments(heap *h) {
-  pthread_mutex_unlock(&h->lock);
+  pthread_mutex_unlock(&h->count->lock);
   bool alone = lm_graph_block();
-  pthread_mutex_lock(&h->lock);
+  pthread_mutex_lock(&h->count->lock);
   if (!alone) return;
   for (int i = 0; i < 2 * LM_STREAM_MAX; i++) {
     for (block *b; (b = find_whole(h->shared.tree[i % 2][i / 2]));) {
@@ -276,17 +273,13 @@ static void drop_segments(heap *h) {
       take_free(b);
       open_to(h, b, size);
       give_spare(h, b);
-      h->stats.reserved -= size;
-      pthread_mutex_unlock(&h->lock);
+      h->count->stats.reserved -= size;
+      pthread_mutex_unlock(&h->count->lock);
       h->driver->free(lm_device_physical(h->device), p, size);
-      pthread_mutex_lock(&h->lock);
+      pthread_mutex_lock(&h->count->lock);
     }
   }
   lm_graph_unblock();
-}
-
-static lm_status out_of_memory(const heap *h, size_t bytes) {
-  return lm_out_of_memory(h->driver, h->device, bytes, &h->stats, h->limit);
 }
 
 /* Finds a free block of at least `size`: the stream's, new memory, then other streams'. Requires the lock. */
@@ -309,25 +302,23 @@ lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void *
   *out = NULL;
   TRY(heap_of(device, &h));
   lm_arena *a = own && own->device == device ? own : &h->shared;
-  if (lm_alloc_must_fail() || bytes > SIZE_MAX / 2) return out_of_memory(h, bytes);
+  if (lm_alloc_must_fail() || bytes > SIZE_MAX / 2) return lm_out_of_memory(h->driver, device, bytes);
   size_t size = lm_round_up(bytes, h->rules.round);
-  pthread_mutex_lock(&h->lock);
+  pthread_mutex_lock(&h->count->lock);
   status = find_block(h, a, s->id, size, &b);
   if (status != LM_OK) {
-    if (status == LM_E_OOM) status = out_of_memory(h, bytes);
-    pthread_mutex_unlock(&h->lock);
-    return status;
+    pthread_mutex_unlock(&h->count->lock);
+    return status == LM_E_OOM ? lm_out_of_memory(h->driver, device, bytes) : status;
   }
   b = cut_block(h, b, size);
   uint64_t pending = b->pending | LM_USED_BIT(b->stream);
   b->pending = 0;
   b->stream = s->id;
   note_used(h, b);
-  h->stats.allocated += b->size;
-  if (h->stats.allocated > h->stats.max_allocated) h->stats.max_allocated = h->stats.allocated;
+  lm_memory_count_allocated(h->count, b->size);
   void *p = b->p;
   open_to(h, b, bytes);
-  pthread_mutex_unlock(&h->lock);
+  pthread_mutex_unlock(&h->count->lock);
   status = lm_stream_wait_mask(s, pending);
   if (status != LM_OK) {
     lm_segments_free(device, p, pending);
@@ -352,10 +343,10 @@ static bool may_join(const block *b, const block *n) { return n && n->free && n-
 void lm_segments_free(lm_device device, void *p, uint64_t used) {
   heap *h = find_heap(device);
   lm_stream *launched = used & LM_USED_GRAPH ? lm_stream_launched(device) : NULL;
-  pthread_mutex_lock(&h->lock);
+  pthread_mutex_lock(&h->count->lock);
   block *b = forget_used(h, p);
   if (b) {
-    h->stats.allocated -= b->size;
+    h->count->stats.allocated -= b->size;
     b->pending = used & LM_USED_BITS;
     if (launched) b->pending |= LM_USED_BIT(launched->id);
     open_to(h, b, 0);
@@ -373,19 +364,19 @@ void lm_segments_free(lm_device device, void *p, uint64_t used) {
     put_free(b);
     if (is_one_each() && !own) drop_segments(h);
   }
-  pthread_mutex_unlock(&h->lock);
+  pthread_mutex_unlock(&h->count->lock);
 }
 
 void *lm_segments_base(lm_device device, const void *p, bool *of_graph) {
   heap *h = find_heap(device);
   *of_graph = false;
   if (!h) return NULL;
-  pthread_mutex_lock(&h->lock);
+  pthread_mutex_lock(&h->count->lock);
   block *b = *bucket_of(h, p);
   while (b && b->p != p) b = b->next;
   if (b) *of_graph = b->arena != &h->shared;
   while (b && b->before) b = b->before;
-  pthread_mutex_unlock(&h->lock);
+  pthread_mutex_unlock(&h->count->lock);
   return b ? b->p : NULL;
 }
 
@@ -406,7 +397,7 @@ void lm_arena_use(lm_arena *a) { own = a; }
 void lm_arena_retire(lm_arena *a, uint64_t pending) {
   if (!a) return;
   heap *h = find_heap(a->device);
-  pthread_mutex_lock(&h->lock);
+  pthread_mutex_lock(&h->count->lock);
   for (size_t i = 0; i < h->nbuckets; i++)
     for (block *b = h->bucket[i]; b; b = b->next)
       if (b->arena == a) b->arena = &h->shared;
@@ -418,43 +409,14 @@ void lm_arena_retire(lm_arena *a, uint64_t pending) {
       put_free(b);
     }
   }
-  pthread_mutex_unlock(&h->lock);
+  pthread_mutex_unlock(&h->count->lock);
   lm_free(a);
-}
-
-/* ---- statistics */
-
-lm_memory_stats lm_segments_stats(lm_device device) {
-  heap *h = find_heap(device);
-  if (!h) return (lm_memory_stats){0};
-  pthread_mutex_lock(&h->lock);
-  lm_memory_stats stats = h->stats;
-  pthread_mutex_unlock(&h->lock);
-  return stats;
-}
-
-void lm_segments_reset_peak(lm_device device) {
-  heap *h = find_heap(device);
-  if (!h) return;
-  pthread_mutex_lock(&h->lock);
-  h->stats.max_allocated = h->stats.allocated;
-  h->stats.max_reserved = h->stats.reserved;
-  pthread_mutex_unlock(&h->lock);
 }
 
 void lm_segments_empty_cache(lm_device device) {
   heap *h = find_heap(device);
   if (!h) return;
-  pthread_mutex_lock(&h->lock);
+  pthread_mutex_lock(&h->count->lock);
   drop_segments(h);
-  pthread_mutex_unlock(&h->lock);
-}
-
-lm_status lm_segments_limit(lm_device device, size_t bytes) {
-  heap *h;
-  NEED(heap_of(device, &h));
-  pthread_mutex_lock(&h->lock);
-  h->limit = bytes;
-  pthread_mutex_unlock(&h->lock);
-  return LM_OK;
+  pthread_mutex_unlock(&h->count->lock);
 }

@@ -22,8 +22,4 @@ lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void *
 void lm_segments_free(lm_device device, void *p, uint64_t used);
 /* Returns the start of p's segment; NULL if p is not from lm_segments_alloc. *of_graph: a graph owns the memory. */
 LM_API void *lm_segments_base(lm_device device, const void *p, bool *of_graph);
-lm_memory_stats lm_segments_stats(lm_device device);
-void lm_segments_reset_peak(lm_device device);
 void lm_segments_empty_cache(lm_device device);
-/* Limits the bytes reserved from the driver; 0 means no limit. */
-lm_status lm_segments_limit(lm_device device, size_t bytes);

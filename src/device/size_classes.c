@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "device/driver.h"
-#include "device/out_of_memory.h"
+#include "device/memory_count.h"
 
 /* Off for AddressSanitizer, which must see every allocation and free. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -42,23 +42,15 @@ typedef struct oversize_block { /* a block in use for a request of a smaller cla
   int class;
 } oversize_block;
 
-typedef struct cache {
-  pthread_mutex_t lock;
+typedef struct cache { /* guarded by the lock of the device's lm_memory_count */
   int noversize;
   oversize_block oversize[MAX_OVERSIZE];
-  lm_memory_stats stats;
   size_t peak;   /* as stats.max_allocated, but never reset */
   size_t cached; /* bytes of the blocks in bins */
   bin bins[CLASSES];
 } cache;
 
 static cache caches[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* 3 MB; only the pages of devices in use are touched */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void init_caches(void) {
-  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
-    for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&caches[kind][i].lock, NULL);
-}
 
 static cache *cache_of(lm_device device) { return &caches[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)]; }
 
@@ -80,28 +72,16 @@ static size_t class_bytes(int class) {
   return (size_t)(8 + (class - FINE) % 8 + 1) << (exponent - 3);
 }
 
-static void count_in(cache *p, size_t size) {
-  lm_memory_stats *s = &p->stats;
-  s->allocated += size;
-  if (s->allocated > s->max_allocated) s->max_allocated = s->allocated;
-  if (s->allocated > p->peak) p->peak = s->allocated;
+static void count_in(cache *p, lm_memory_count *m, size_t size) {
+  lm_memory_count_allocated(m, size);
+  if (m->stats.allocated > p->peak) p->peak = m->stats.allocated;
 }
 
-static void count_reserved(cache *p, size_t size) {
-  p->stats.reserved += size;
-  if (p->stats.reserved > p->stats.max_reserved) p->stats.max_reserved = p->stats.reserved;
-}
-
-static lm_status out_of_memory(const lm_driver *driver, lm_device device, size_t bytes) {
-  lm_memory_stats stats = lm_classes_stats(device);
-  return lm_out_of_memory(driver, device, bytes, &stats, 0);
-}
-
-static void *take_cached(cache *p, int class, size_t size) {
+static void *take_cached(cache *p, lm_memory_count *m, int class, size_t size) {
   void *block = NULL;
-  pthread_mutex_lock(&p->lock);
-  bool oversizes = size >= OVERSIZE_FROM && p->noversize < MAX_OVERSIZE && p->stats.allocated + size <= p->peak &&
-                   2 * p->cached >= p->stats.reserved;
+  pthread_mutex_lock(&m->lock);
+  bool oversizes = size >= OVERSIZE_FROM && p->noversize < MAX_OVERSIZE && m->stats.allocated + size <= p->peak &&
+                   2 * p->cached >= m->stats.reserved;
   int last = oversizes && class + OVERSIZE_CLASSES < CLASSES ? class + OVERSIZE_CLASSES : class;
   for (int c = class; c <= last && !block; c++) {
     bin *b = &p->bins[c];
@@ -109,9 +89,9 @@ static void *take_cached(cache *p, int class, size_t size) {
     block = b->block[--b->n];
     p->cached -= class_bytes(c);
     if (c != class) p->oversize[p->noversize++] = (oversize_block){block, c};
-    count_in(p, size);
+    count_in(p, m, size);
   }
-  pthread_mutex_unlock(&p->lock);
+  pthread_mutex_unlock(&m->lock);
   return block;
 }
 
@@ -126,32 +106,32 @@ static int own_class(cache *p, const void *block, int class) {
   return class;
 }
 
-static bool holds_too_much(cache *p, size_t size) {
-  pthread_mutex_lock(&p->lock);
-  bool too_much = p->stats.reserved > p->stats.allocated && p->stats.reserved + size > 2 * p->peak + slack_bytes;
-  pthread_mutex_unlock(&p->lock);
+static bool holds_too_much(const cache *p, lm_memory_count *m, size_t size) {
+  pthread_mutex_lock(&m->lock);
+  bool too_much = m->stats.reserved > m->stats.allocated && m->stats.reserved + size > 2 * p->peak + slack_bytes;
+  pthread_mutex_unlock(&m->lock);
   return too_much;
 }
 
 lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out) {
-  if (lm_alloc_must_fail() || bytes > (size_t)1 << LARGEST) return out_of_memory(driver, device, bytes);
-  pthread_once(&once, init_caches);
+  if (lm_alloc_must_fail() || bytes > (size_t)1 << LARGEST) return lm_out_of_memory(driver, device, bytes);
   cache *p = cache_of(device);
+  lm_memory_count *m = lm_memory_count_of(device);
   size_t size = bytes;
   int class = CACHING ? class_of(bytes, &size) : 0;
-  if (CACHING && (*out = take_cached(p, class, size))) return LM_OK;
+  if (CACHING && (*out = take_cached(p, m, class, size))) return LM_OK;
 
-  if (CACHING && holds_too_much(p, size)) lm_classes_empty_cache(device);
+  if (CACHING && holds_too_much(p, m, size)) lm_classes_empty_cache(device);
   lm_status status = driver->alloc(lm_device_physical(device), size, out);
   if (status == LM_E_OOM) {
     lm_classes_empty_cache(device);
     status = driver->alloc(lm_device_physical(device), size, out);
   }
-  if (status != LM_OK) return status == LM_E_OOM ? out_of_memory(driver, device, bytes) : status;
-  pthread_mutex_lock(&p->lock);
-  count_reserved(p, size);
-  count_in(p, size);
-  pthread_mutex_unlock(&p->lock);
+  if (status != LM_OK) return status == LM_E_OOM ? lm_out_of_memory(driver, device, bytes) : status;
+  pthread_mutex_lock(&m->lock);
+  lm_memory_count_reserved(m, size);
+  count_in(p, m, size);
+  pthread_mutex_unlock(&m->lock);
   lm_log(LM_LOG_ALLOC, "%s: %zu bytes from the driver for %zu", lm_device_name(device), size, bytes);
   return LM_OK;
 }
@@ -171,44 +151,27 @@ static bool put_cached(bin *b, void *block) {
 
 void lm_classes_free(lm_device device, void *block, size_t bytes) {
   cache *p = cache_of(device);
+  lm_memory_count *m = lm_memory_count_of(device);
   size_t size = bytes;
   int class = CACHING ? class_of(bytes, &size) : 0;
-  pthread_mutex_lock(&p->lock);
-  p->stats.allocated -= size;
+  pthread_mutex_lock(&m->lock);
+  m->stats.allocated -= size;
   if (CACHING) size = class_bytes(class = own_class(p, block, class));
   bool kept = CACHING && put_cached(&p->bins[class], block);
   if (kept)
     p->cached += size;
   else
-    p->stats.reserved -= size;
-  pthread_mutex_unlock(&p->lock);
+    m->stats.reserved -= size;
+  pthread_mutex_unlock(&m->lock);
   if (!kept) lm_driver_of(device)->free(lm_device_physical(device), block, size);
-}
-
-lm_memory_stats lm_classes_stats(lm_device device) {
-  pthread_once(&once, init_caches);
-  cache *p = cache_of(device);
-  pthread_mutex_lock(&p->lock);
-  lm_memory_stats stats = p->stats;
-  pthread_mutex_unlock(&p->lock);
-  return stats;
-}
-
-void lm_classes_reset_peak(lm_device device) {
-  pthread_once(&once, init_caches);
-  cache *p = cache_of(device);
-  pthread_mutex_lock(&p->lock);
-  p->stats.max_allocated = p->stats.allocated;
-  p->stats.max_reserved = p->stats.reserved;
-  pthread_mutex_unlock(&p->lock);
 }
 
 void lm_classes_empty_cache(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
-  pthread_once(&once, init_caches);
   cache *p = cache_of(device);
+  lm_memory_count *m = lm_memory_count_of(device);
   size_t given_back = 0;
-  pthread_mutex_lock(&p->lock);
+  pthread_mutex_lock(&m->lock);
   for (int class = 0; class < CLASSES; class ++) {
     bin *b = &p->bins[class];
     size_t size = class_bytes(class);
@@ -217,8 +180,8 @@ void lm_classes_empty_cache(lm_device device) {
     free(b->block);
     *b = (bin){0};
   }
-  p->stats.reserved -= given_back;
+  m->stats.reserved -= given_back;
   p->cached = 0;
-  pthread_mutex_unlock(&p->lock);
+  pthread_mutex_unlock(&m->lock);
   if (given_back) lm_log(LM_LOG_ALLOC, "%s: %zu cached bytes given back", lm_device_name(device), given_back);
 }

@@ -8,6 +8,4 @@
 lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out);
 /* Frees p; `bytes` is the size passed to lm_classes_alloc. */
 void lm_classes_free(lm_device device, void *p, size_t bytes);
-lm_memory_stats lm_classes_stats(lm_device device);
-void lm_classes_reset_peak(lm_device device);
 void lm_classes_empty_cache(lm_device device);

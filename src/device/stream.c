@@ -12,14 +12,9 @@ typedef struct queue { /* the streams of a device */
   _Atomic(lm_stream *) launched;
 } queue;
 
-static queue queues[LM_DEVICE_KINDS][LM_DEVICE_MAX];
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static queue queues[LM_DEVICE_KINDS][LM_DEVICE_MAX] = {[0 ... LM_DEVICE_KINDS - 1][0 ... LM_DEVICE_MAX - 1].lock =
+                                                           PTHREAD_MUTEX_INITIALIZER};
 static _Thread_local uint8_t current[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* stream ids */
-
-static void init_queues(void) {
-  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
-    for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&queues[kind][i].lock, NULL);
-}
 
 static queue *queue_of(lm_device device) { return &queues[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)]; }
 static lm_stream_state *state_of(lm_stream *s) { return (lm_stream_state *)s; }
@@ -51,7 +46,6 @@ lm_stream *lm_stream_by_id(lm_device device, int id) {
 static lm_stream *make_default(lm_device device) {
   queue *q = queue_of(device);
   lm_stream *s = NULL;
-  pthread_once(&once, init_queues);
   pthread_mutex_lock(&q->lock);
   if (q->made > 0) {
     s = lm_stream_by_id(device, 0);

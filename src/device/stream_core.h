@@ -46,6 +46,9 @@ lm_status lm_graph_refuse(lm_device captured, lm_device other);
 static inline lm_graph *lm_stream_capture(lm_stream *s) { return atomic_load(&((lm_stream_state *)s)->capture); }
 /* Guards the captures of streams; graph.h has the table. */
 extern pthread_rwlock_t lm_captures;
+/* Begin and end this thread's capture; lm_captures is locked for writing while one begins. */
+void lm_capture_enter(lm_graph *g);
+void lm_capture_leave(void);
 /* Makes `waiter` wait for the driver's event. `capture` is this thread's if the event was recorded in it, else NULL; a
  * stream that waits for a captured one becomes captured too. */
 lm_status lm_stream_wait_event(lm_stream *waiter, void *event, lm_graph *capture);

@@ -88,7 +88,7 @@ static void read_row(const bitmap *b, const uint8_t *p, uint8_t *rgba) {
   }
 }
 
-lm_status lm_bmp_decode(const lm_image *image, const lm_region *region, const lm_planes *to) {
+lm_status lm_bmp_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   bitmap b;
   NEED(read_bitmap(image, &b));
   if (b.height != region->height || b.width != region->width) return problem(image, "it changed while it was read");
@@ -96,7 +96,7 @@ lm_status lm_bmp_decode(const lm_image *image, const lm_region *region, const lm
   if (!rgba) return LM_E_OOM;
   for (int64_t y = region->y0; y < region->y1; y++) {
     read_row(&b, image->bytes + b.pixels + (size_t)(b.downwards ? y : b.height - 1 - y) * b.row, rgba);
-    lm_planes row = *to;
+    lm_plane_target row = *to;
     row.first += (y - region->y0) * to->row;
     lm_planes_put_rgba(&row, &(lm_region){0, 1, region->x0, region->x1, 1, b.width}, rgba);
   }

@@ -12,18 +12,18 @@ typedef struct lm_region {
 
 /* The destination of decoded pixels: the byte of channel c of the pixel in row y, column x of the region is first[c *
  * plane + y * row + x * column]. The steps include the orientation. */
-typedef struct lm_planes {
+typedef struct lm_plane_target {
   uint8_t *first;
   int64_t plane, row, column;
   int channels;
-} lm_planes;
+} lm_plane_target;
 
 /* Stores `rows` rows of `width` interleaved pixels as rows y and following. Each row starts row_bytes after the last; a
  * pixel has `pixel` bytes, of which the first to->channels are used. */
-void lm_planes_put(const lm_planes *to, int64_t y, int64_t rows, int64_t width, const uint8_t *from, size_t row_bytes,
-                   int pixel);
+void lm_planes_put(const lm_plane_target *to, int64_t y, int64_t rows, int64_t width, const uint8_t *from,
+                   size_t row_bytes, int pixel);
 /* Stores the region from the rows of a complete RGBA image. Gray is ITU-R 601's. */
-void lm_planes_put_rgba(const lm_planes *to, const lm_region *region, const uint8_t *pixels);
+void lm_planes_put_rgba(const lm_plane_target *to, const lm_region *region, const uint8_t *pixels);
 /* Copies row y of pixels [C, H, W] to out as interleaved pixels. */
 void lm_planes_row(const lm_tensor *pixels, int64_t y, uint8_t *out);
 
@@ -38,12 +38,12 @@ int lm_exif_orientation(const uint8_t *tiff, size_t n);
 
 lm_status lm_jpeg_header(const lm_image *image, lm_image_header *out);
 /* Decodes the region of the image scaled by 1/scale (1, 2, 4, 8). */
-lm_status lm_jpeg_decode(const lm_image *image, int scale, const lm_region *region, const lm_planes *to);
+lm_status lm_jpeg_decode(const lm_image *image, int scale, const lm_region *region, const lm_plane_target *to);
 /* Declares a format's functions, which are NULL if the build lacks it. */
 #define CODEC(format)                                                                                \
   __attribute__((weak)) lm_status lm_##format##_header(const lm_image *image, lm_image_header *out); \
   __attribute__((weak))                                                                              \
-  lm_status lm_##format##_decode(const lm_image *image, const lm_region *region, const lm_planes *to)
+  lm_status lm_##format##_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to)
 CODEC(png);
 CODEC(bmp);
 CODEC(webp);

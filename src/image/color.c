@@ -13,33 +13,27 @@ static double bytes_of(const lm_image_job *job) { return (double)lm_dtype_size(j
 
 static double white(const lm_image_job *job) { return job->x.dtype == LM_U8 ? 255 : 1; }
 
-static lm_status check_colors(const lm_image_job *job) {
+lm_status lm_plan_colors(lm_image_job *job) {
   if (job->x.c == 1 || job->x.c == 3) return LM_OK;
   lm_fail_int(job->name, "channels", "1 or 3", job->x.c);
   return LM_E_SHAPE;
 }
 
-static lm_status check_factor(const lm_image_job *job) {
+lm_status lm_plan_factor(lm_image_job *job) {
   if (job->v[0] < 0) return lm_fail_number(job->name, "factor", "at least 0", job->v[0]);
-  return check_colors(job);
+  return lm_plan_colors(job);
 }
 
 /* Copies channels one by one; any number of them. */
 static lm_status copy(const lm_image_job *job) {
   const double none[2] = {1, 0};
-  lm_image_spans(job, LOOPS->blend, false, none, 0, 0.03 * bytes_of(job));
-  return LM_OK;
+  return lm_image_spans(job, LOOPS->blend, false, none, 0, 0.03 * bytes_of(job));
 }
-
-lm_status lm_plan_brightness(lm_image_job *job) { return check_factor(job); }
 
 lm_status lm_run_brightness(const lm_image_job *job) {
   double v[2] = {job->v[0], 0};
-  lm_image_spans(job, LOOPS->blend, false, v, 0, 0.2);
-  return LM_OK;
+  return lm_image_spans(job, LOOPS->blend, false, v, 0, 0.2);
 }
-
-lm_status lm_plan_contrast(lm_image_job *job) { return check_factor(job); }
 
 /* Collects a number of each row or plane. */
 typedef struct counting {
@@ -72,33 +66,24 @@ lm_status lm_run_contrast(const lm_image_job *job) {
     v[2 * image] = job->v[0];
     v[2 * image + 1] = (1 - job->v[0]) * sum / ((double)x->h * (double)x->w);
   }
-  lm_image_spans(job, LOOPS->blend, true, v, 2, 0.2);
+  lm_status status = lm_image_spans(job, LOOPS->blend, true, v, 2, 0.2);
   lm_free(v);
-  return LM_OK;
+  return status;
 }
-
-lm_status lm_plan_saturation(lm_image_job *job) { return check_factor(job); }
 
 lm_status lm_run_saturation(const lm_image_job *job) {
   if (job->x.c == 1) return copy(job);
-  lm_image_spans(job, LOOPS->saturate, true, job->v, 0, 0.3);
-  return LM_OK;
+  return lm_image_spans(job, LOOPS->saturate, true, job->v, 0, 0.3);
 }
 
 lm_status lm_plan_hue(lm_image_job *job) {
   if (fabs(job->v[0]) > 0.5) return lm_fail_number("hue", "factor", "from -0.5 to 0.5", job->v[0]);
-  return check_colors(job);
+  return lm_plan_colors(job);
 }
 
 lm_status lm_run_hue(const lm_image_job *job) {
   if (job->x.c == 1) return copy(job);
-  lm_image_spans(job, LOOPS->hue, true, job->v, 0, 1);
-  return LM_OK;
-}
-
-static lm_status look_up(const lm_image_job *job, const double *table, int64_t step) {
-  lm_image_spans(job, LOOPS->look_up, false, table, step, 0.7);
-  return LM_OK;
+  return lm_image_spans(job, LOOPS->hue, true, job->v, 0, 1);
 }
 
 lm_status lm_plan_gamma(lm_image_job *job) {
@@ -113,14 +98,13 @@ lm_status lm_run_gamma(const lm_image_job *job) {
       float made = powf((float)i * (float)(1.0 / 255), (float)job->v[0]) * (float)job->v[1];
       table[i] = fmax(0, fmin(255, floor((double)made * 255.999)));
     }
-    return look_up(job, table, 0);
+    return lm_image_spans(job, LOOPS->look_up, false, table, 0, 0.7);
   }
-  lm_image_spans(job, LOOPS->gamma, false, job->v, 0, 2);
-  return LM_OK;
+  return lm_image_spans(job, LOOPS->gamma, false, job->v, 0, 2);
 }
 
 lm_status lm_plan_grayscale(lm_image_job *job) {
-  lm_status status = check_colors(job);
+  lm_status status = lm_plan_colors(job);
   if (status == LM_OK) status = lm_image_whole(job, 0, "num_output_channels", 1, 3, &job->y.c);
   if (status == LM_OK && job->y.c == 2) return lm_fail_int("grayscale", "num_output_channels", "1 or 3", 2);
   return status;
@@ -133,18 +117,16 @@ static void repeat(const void *const *in, void *const *out, int channels, int64_
 
 lm_status lm_run_grayscale(const lm_image_job *job) {
   double v[2] = {job->v[0], (double)lm_dtype_size(job->x.dtype)};
-  lm_image_spans(job, job->x.c == 1 ? repeat : LOOPS->gray, true, v, 0, 0.2);
-  return LM_OK;
+  return lm_image_spans(job, job->x.c == 1 ? repeat : LOOPS->gray, true, v, 0, 0.2);
 }
 
-lm_status lm_plan_invert(lm_image_job *job) {
+lm_status lm_plan_nothing(lm_image_job *job) {
   (void)job;
   return LM_OK;
 }
 
 lm_status lm_run_invert(const lm_image_job *job) {
-  lm_image_spans(job, LOOPS->invert, false, job->v, 0, 0.03 * bytes_of(job));
-  return LM_OK;
+  return lm_image_spans(job, LOOPS->invert, false, job->v, 0, 0.03 * bytes_of(job));
 }
 
 lm_status lm_plan_posterize(lm_image_job *job) {
@@ -153,8 +135,7 @@ lm_status lm_plan_posterize(lm_image_job *job) {
 }
 
 lm_status lm_run_posterize(const lm_image_job *job) {
-  lm_image_spans(job, LOOPS->posterize, false, job->v, 0, 0.03 * bytes_of(job));
-  return LM_OK;
+  return lm_image_spans(job, LOOPS->posterize, false, job->v, 0, 0.03 * bytes_of(job));
 }
 
 lm_status lm_plan_solarize(lm_image_job *job) {
@@ -164,16 +145,13 @@ lm_status lm_plan_solarize(lm_image_job *job) {
 }
 
 lm_status lm_run_solarize(const lm_image_job *job) {
-  lm_image_spans(job, LOOPS->solarize, false, job->v, 0, 0.03 * bytes_of(job));
-  return LM_OK;
+  return lm_image_spans(job, LOOPS->solarize, false, job->v, 0, 0.03 * bytes_of(job));
 }
 
 /* Merges a plane's rows into one if they are adjacent in memory. */
 static void flat(lm_planes *x) {
   if (x->row == x->w * (int64_t)lm_dtype_size(x->dtype)) x->w *= x->h, x->h = 1;
 }
-
-lm_status lm_plan_autocontrast(lm_image_job *job) { return check_colors(job); }
 
 static void find_extremes(void *ctx, int64_t first, int64_t last) {
   const counting *j = ctx;
@@ -198,9 +176,9 @@ lm_status lm_run_autocontrast(const lm_image_job *job) {
   if (!v) return LM_E_OOM;
   flat(&x);
   lm_parallel(planes, values * 0.2, 0, find_extremes, &(counting){job, x, v});
-  lm_image_spans(job, LOOPS->stretch, false, v, 2, 0.3);
+  lm_status status = lm_image_spans(job, LOOPS->stretch, false, v, 2, 0.3);
   lm_free(v);
-  return LM_OK;
+  return status;
 }
 
 /* ---- equalize: Pillow's look-up table (ImageOps.equalize) */
@@ -256,7 +234,7 @@ lm_status lm_run_equalize(const lm_image_job *job) {
   if (!tables) return LM_E_OOM;
   double work = (double)planes * (double)job->x.h * (double)job->x.w;
   lm_parallel(planes, work, 0, make_tables, &(counting){job, job->x, tables});
-  lm_status status = look_up(job, tables, 256);
+  lm_status status = lm_image_spans(job, LOOPS->look_up, false, tables, 256, 0.7);
   lm_free(tables);
   return status;
 }
@@ -295,9 +273,9 @@ lm_status lm_run_normalize(const lm_image_job *job) {
     v[2 * plane] = job->x.dtype == LM_U8 ? 1 / (255 * std) : mean;
     v[2 * plane + 1] = job->x.dtype == LM_U8 ? -mean / std : 1 / std;
   }
-  lm_image_spans(job, LOOPS->normalize, false, v, 2, 0.2);
+  lm_status status = lm_image_spans(job, LOOPS->normalize, false, v, 2, 0.2);
   lm_free(v);
-  return LM_OK;
+  return status;
 }
 
 lm_status lm_plan_convert(lm_image_job *job) {
@@ -305,7 +283,4 @@ lm_status lm_plan_convert(lm_image_job *job) {
   return LM_OK;
 }
 
-lm_status lm_run_convert(const lm_image_job *job) {
-  lm_image_spans(job, LOOPS->convert, false, job->v, 0, 0.2);
-  return LM_OK;
-}
+lm_status lm_run_convert(const lm_image_job *job) { return lm_image_spans(job, LOOPS->convert, false, job->v, 0, 0.2); }

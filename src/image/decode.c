@@ -26,7 +26,7 @@ static const struct lm_image_format {
   const char *name, *title, *start;
   size_t at, n; /* offset and length of `start` in a file */
   lm_status (*header)(const lm_image *image, lm_image_header *out);
-  lm_status (*decode)(const lm_image *image, const lm_region *region, const lm_planes *to); /* NULL for JPEG */
+  lm_status (*decode)(const lm_image *image, const lm_region *region, const lm_plane_target *to); /* NULL for JPEG */
   const char *library; /* needed to build the format; NULL for one that is not read at all */
 } formats[] = {
     {"jpeg", "JPEG", "\xff\xd8\xff", 0, 3, lm_jpeg_header, NULL, "libjpeg"},
@@ -134,11 +134,11 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
   int64_t size[3] = {channels_of(mode, im->channels), orientation_change.swap ? columns : rows,
                      orientation_change.swap ? rows : columns};
   TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 3, size, LM_CONTIGUOUS, &t));
-  lm_planes to = {.first = (uint8_t *)t->data,
-                  .plane = size[1] * size[2],
-                  .row = orientation_change.swap ? 1 : size[2],
-                  .column = orientation_change.swap ? size[2] : 1,
-                  .channels = (int)size[0]};
+  lm_plane_target to = {.first = (uint8_t *)t->data,
+                        .plane = size[1] * size[2],
+                        .row = orientation_change.swap ? 1 : size[2],
+                        .column = orientation_change.swap ? size[2] : 1,
+                        .channels = (int)size[0]};
   if (orientation_change.flip_y) {
     to.first += (rows - 1) * to.row;
     to.row = -to.row;

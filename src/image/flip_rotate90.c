@@ -22,8 +22,7 @@ lm_status lm_run_flip(const lm_image_job *job) {
     flipped.x.data += (flipped.x.h - 1) * flipped.x.row;
     flipped.x.row = -flipped.x.row;
   }
-  lm_image_spans(&flipped, job->v[0] != 0 ? loops->reverse : same, false, &bytes, 0, 0.03 * bytes);
-  return LM_OK;
+  return lm_image_spans(&flipped, job->v[0] != 0 ? loops->reverse : same, false, &bytes, 0, 0.03 * bytes);
 }
 
 lm_status lm_plan_rotate90(lm_image_job *job) {

@@ -127,7 +127,7 @@ static lm_status draw_frame(reading *r) {
   return LM_OK;
 }
 
-lm_status lm_gif_decode(const lm_image *image, const lm_region *region, const lm_planes *to) {
+lm_status lm_gif_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status;
   TRY(open_bytes(&r));
@@ -155,7 +155,7 @@ lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **o
                           (long long)image->max_pixels));
     }
     TRY(draw_frame(&r));
-    lm_planes_put_rgba(&(lm_planes){frame, plane, r.width, 1, channels},
+    lm_planes_put_rgba(&(lm_plane_target){frame, plane, r.width, 1, channels},
                        &(lm_region){0, r.height, 0, r.width, r.height, r.width}, r.canvas);
     lm_put(&frames, frame, (size_t)(plane * channels));
     if (r.control.DisposalMode == DISPOSE_PREVIOUS) memcpy(r.canvas, r.before, (size_t)plane * 4);

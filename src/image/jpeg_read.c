@@ -88,7 +88,7 @@ static void cmyk_to_rgb(uint8_t *p, int64_t pixels, bool gray) {
 /* Returns the extra columns to decode on each side of a crop: a pixel's smooth chroma depends on its neighbors. */
 static int margin_of(const struct jpeg_decompress_struct *jpeg) { return jpeg->max_h_samp_factor * 2; }
 
-static lm_status read_pixels(reading *r, int scale, const lm_region *region, const lm_planes *to) {
+static lm_status read_pixels(reading *r, int scale, const lm_region *region, const lm_plane_target *to) {
   j_decompress_ptr jpeg = &r->jpeg;
   if (setjmp(r->errors.back)) return lm_jpeg_problem((j_common_ptr)jpeg, r->image->name);
   open_bytes(r);
@@ -129,7 +129,7 @@ static lm_status read_pixels(reading *r, int scale, const lm_region *region, con
   return LM_OK;
 }
 
-lm_status lm_jpeg_decode(const lm_image *image, int scale, const lm_region *region, const lm_planes *to) {
+lm_status lm_jpeg_decode(const lm_image *image, int scale, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_jpeg_catch(&r.errors, (j_common_ptr)&r.jpeg, image->allow_corrupt);
   lm_status status = read_pixels(&r, scale, region, to);

@@ -44,8 +44,8 @@ static void pick(uint8_t *restrict out, const uint8_t *restrict p, int64_t n, in
   }
 }
 
-void lm_planes_put(const lm_planes *to, int64_t y, int64_t rows, int64_t width, const uint8_t *from, size_t row_bytes,
-                   int pixel) {
+void lm_planes_put(const lm_plane_target *to, int64_t y, int64_t rows, int64_t width, const uint8_t *from,
+                   size_t row_bytes, int pixel) {
   uint8_t *first = to->first + y * to->row;
   if (to->column == 1) {
     for (int64_t r = 0; r < rows; r++, first += to->row, from += row_bytes) {
@@ -67,13 +67,13 @@ void lm_planes_put(const lm_planes *to, int64_t y, int64_t rows, int64_t width, 
   }
 }
 
-void lm_planes_put_rgba(const lm_planes *to, const lm_region *region, const uint8_t *pixels) {
+void lm_planes_put_rgba(const lm_plane_target *to, const lm_region *region, const uint8_t *pixels) {
   enum { PART = 256 };
   int64_t columns = region->x1 - region->x0;
   for (int64_t y = region->y0; y < region->y1; y++) {
     const uint8_t *p = pixels + (y * region->width + region->x0) * 4;
     if (to->channels >= 3) lm_planes_put(to, y - region->y0, 1, columns, p, 0, 4);
-    lm_planes part = *to;
+    lm_plane_target part = *to;
     for (int64_t x = 0; to->channels < 3 && x < columns; x += PART, part.first += PART * to->column) {
       uint8_t gray[PART * 2];
       int64_t n = columns - x < PART ? columns - x : PART;

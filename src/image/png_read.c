@@ -94,7 +94,7 @@ static void convert(reading *r, int channels) {
   if (!k.color && color) png_set_gray_to_rgb(r->png);
 }
 
-static lm_status read_pixels(reading *r, const lm_region *region, const lm_planes *to) {
+static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane_target *to) {
   if (setjmp(r->side.back)) return lm_png_problem(&r->side, r->image->name);
   open_bytes(r);
   convert(r, to->channels);
@@ -126,7 +126,7 @@ static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane
   return LM_OK;
 }
 
-lm_status lm_png_decode(const lm_image *image, const lm_region *region, const lm_planes *to) {
+lm_status lm_png_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status = read_pixels(&r, region, to);
   png_destroy_read_struct(&r.png, &r.info, NULL);

@@ -92,7 +92,7 @@ static lm_status not_converted(const reading *r) {
                          kinds[kind <= SAMPLEFORMAT_IEEEFP ? kind : 0], bits);
 }
 
-lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const lm_planes *to) {
+lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status;
   uint16_t orientation = 1;

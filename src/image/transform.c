@@ -11,30 +11,30 @@
 enum { MANY = 1 << 28, COLORS = -1, ALWAYS = MANY };
 
 static const lm_image_kind kinds[] = {
-#define ROW(name, least, most, mode, nearest) \
-  { #name, least, most, mode, nearest, lm_plan_##name, lm_run_##name }
-#define COLOR(name, least, most) ROW(name, least, most, COLORS, 0)
-    ROW(resize, 8, 8, 2, LM_RESIZE_NEAREST_EXACT),
-    ROW(affine, 10, MANY, 2, 0),
-    ROW(perspective, 10, MANY, 0, 0),
-    ROW(pad, 6, MANY, 0, ALWAYS),
-    ROW(flip, 2, 2, 0, ALWAYS),
-    ROW(rotate90, 1, 1, 0, ALWAYS),
-    ROW(blur, 4, MANY, 0, 0),
-    COLOR(brightness, 1, 1),
-    COLOR(contrast, 1, 1),
-    COLOR(saturation, 1, 1),
-    COLOR(hue, 1, 1),
-    COLOR(gamma, 2, 2),
-    COLOR(sharpness, 1, 1),
-    COLOR(grayscale, 1, 1),
-    COLOR(invert, 0, 0),
-    COLOR(posterize, 1, 1),
-    COLOR(solarize, 1, 1),
-    COLOR(autocontrast, 0, 0),
-    COLOR(equalize, 0, 0),
-    COLOR(normalize, 3, MANY),
-    COLOR(convert, 0, 0),
+#define ROW(name, plan, least, most, mode, nearest) \
+  { #name, least, most, mode, nearest, lm_plan_##plan, lm_run_##name }
+#define COLOR(name, plan, least, most) ROW(name, plan, least, most, COLORS, 0)
+    ROW(resize, resize, 8, 8, 2, LM_RESIZE_NEAREST_EXACT),
+    ROW(affine, affine, 10, MANY, 2, 0),
+    ROW(perspective, perspective, 10, MANY, 0, 0),
+    ROW(pad, pad, 6, MANY, 0, ALWAYS),
+    ROW(flip, flip, 2, 2, 0, ALWAYS),
+    ROW(rotate90, rotate90, 1, 1, 0, ALWAYS),
+    ROW(blur, blur, 4, MANY, 0, 0),
+    COLOR(brightness, factor, 1, 1),
+    COLOR(contrast, factor, 1, 1),
+    COLOR(saturation, factor, 1, 1),
+    COLOR(hue, hue, 1, 1),
+    COLOR(gamma, gamma, 2, 2),
+    COLOR(sharpness, sharpness, 1, 1),
+    COLOR(grayscale, grayscale, 1, 1),
+    COLOR(invert, nothing, 0, 0),
+    COLOR(posterize, posterize, 1, 1),
+    COLOR(solarize, solarize, 1, 1),
+    COLOR(autocontrast, colors, 0, 0),
+    COLOR(equalize, equalize, 0, 0),
+    COLOR(normalize, normalize, 3, MANY),
+    COLOR(convert, convert, 0, 0),
 #undef COLOR
 #undef ROW
 };
@@ -229,7 +229,8 @@ static void run_span_tasks(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-void lm_image_spans(const lm_image_job *job, lm_span span, bool together, const double *v, int64_t step, double work) {
+lm_status lm_image_spans(const lm_image_job *job, lm_span span, bool together, const double *v, int64_t step,
+                         double work) {
   spanning s = {.x = job->x, .y = job->y, .span = span, .together = together, .v = v, .step = step};
   lm_planes *x = &s.x;
   int64_t xbytes = (int64_t)lm_dtype_size(x->dtype), ybytes = (int64_t)lm_dtype_size(s.y.dtype);
@@ -240,5 +241,5 @@ void lm_image_spans(const lm_image_job *job, lm_span span, bool together, const 
   s.across = x->h == 1 ? (x->w + TASK - 1) / TASK : 1;
   s.down = (x->h + s.rows - 1) / s.rows;
   double values = (double)x->n * (double)x->c * (double)x->h * (double)x->w;
-  lm_parallel((together ? x->n : x->n * x->c) * s.down * s.across, values * work, 0, run_span_tasks, &s);
+  return lm_parallel((together ? x->n : x->n * x->c) * s.down * s.across, values * work, 0, run_span_tasks, &s);
 }

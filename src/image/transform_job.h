@@ -43,30 +43,38 @@ void lm_image_element(lm_dtype dtype, double v, void *out);
 
 /* Runs `span` over all pixels, on the channels of an image `together` or one by one. Image i's (or plane i's) numbers
  * begin at v + i * step. `work` is in nanoseconds per value. */
-void lm_image_spans(const lm_image_job *job, lm_span span, bool together, const double *v, int64_t step, double work);
+lm_status lm_image_spans(const lm_image_job *job, lm_span span, bool together, const double *v, int64_t step,
+                         double work);
 
-#define KIND(name)                             \
-  lm_status lm_plan_##name(lm_image_job *job); \
-  lm_status lm_run_##name(const lm_image_job *job)
+#define PLAN(name) lm_status lm_plan_##name(lm_image_job *job)
+#define RUN(name) lm_status lm_run_##name(const lm_image_job *job)
+#define KIND(name) \
+  PLAN(name);      \
+  RUN(name)
 KIND(resize);
 KIND(affine);
 KIND(perspective);
 KIND(pad);
 KIND(flip);
 KIND(rotate90);
-KIND(brightness);
-KIND(contrast);
-KIND(saturation);
+RUN(brightness);
+RUN(contrast);
+RUN(saturation);
 KIND(hue);
 KIND(gamma);
 KIND(sharpness);
 KIND(grayscale);
-KIND(invert);
+RUN(invert);
 KIND(posterize);
 KIND(solarize);
-KIND(autocontrast);
+RUN(autocontrast);
 KIND(equalize);
 KIND(blur);
 KIND(normalize);
 KIND(convert);
+PLAN(colors);  /* 1 or 3 channels */
+PLAN(factor);  /* the same, and a number of at least 0 */
+PLAN(nothing); /* any image */
 #undef KIND
+#undef PLAN
+#undef RUN

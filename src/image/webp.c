@@ -21,7 +21,7 @@ lm_status lm_webp_header(const lm_image *image, lm_image_header *out) {
   return lm_fail_in_file(LM_E_IO, image->name, "an animated WebP cannot be decoded; save its frames as images");
 }
 
-lm_status lm_webp_decode(const lm_image *image, const lm_region *region, const lm_planes *to) {
+lm_status lm_webp_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   size_t row = (size_t)region->width * 4, bytes = (size_t)region->height * row;
   uint8_t *pixels = lm_malloc(bytes);
   WebPDecoderConfig config;
@@ -38,24 +38,39 @@ lm_status lm_webp_decode(const lm_image *image, const lm_region *region, const l
   return status;
 }
 
+static int put(const uint8_t *data, size_t n, const WebPPicture *picture) {
+  lm_bytes *bytes = picture->custom_ptr;
+  lm_put(bytes, data, n);
+  return !bytes->failed;
+}
+
 lm_status lm_image_encode_webp(const lm_tensor *pixels, int quality, lm_tensor **out) {
   NEED(lm_pixels_check("encode_webp", pixels, 1 << 3 | 1 << 4, WEBP_MAX_DIMENSION));
   if (quality < 0) return lm_fail_int("encode_webp", "quality", "from 0 to 100", quality);
   int channels = (int)pixels->size[0], height = (int)pixels->size[1], width = (int)pixels->size[2];
   int row = width * channels;
+  bool lossless = quality > 100;
   lm_bytes bytes = {0};
-  uint8_t *file = NULL, *all = lm_malloc((size_t)height * (size_t)row);
+  WebPConfig config;
+  WebPPicture picture;
+  uint8_t *all = lm_malloc((size_t)height * (size_t)row);
   if (!all) return LM_E_OOM;
   for (int y = 0; y < height; y++) lm_planes_row(pixels, y, all + (size_t)y * (size_t)row);
-  size_t n;
-  if (quality > 100) {
-    n = (channels == 4 ? WebPEncodeLosslessRGBA : WebPEncodeLosslessRGB)(all, width, height, row, &file);
-  } else {
-    n = (channels == 4 ? WebPEncodeRGBA : WebPEncodeRGB)(all, width, height, row, (float)quality, &file);
+  bool done =
+      WebPConfigPreset(&config, WEBP_PRESET_DEFAULT, lossless ? 70 : (float)quality) && WebPPictureInit(&picture);
+  if (done) {
+    config.lossless = picture.use_argb = lossless;
+    picture.width = width, picture.height = height;
+    picture.writer = put, picture.custom_ptr = &bytes;
+    done = (channels == 4 ? WebPPictureImportRGBA : WebPPictureImportRGB)(&picture, all, row) &&
+           WebPEncode(&config, &picture);
+    WebPPictureFree(&picture);
   }
-  bytes.failed = n == 0;
-  lm_put(&bytes, file, n);
-  WebPFree(file);
   lm_free(all);
-  return lm_image_bytes(&bytes, out);
+  if (done) return lm_image_bytes(&bytes, out);
+  int code = (int)picture.error_code;
+  bool no_memory = bytes.failed || code == VP8_ENC_ERROR_OUT_OF_MEMORY || code == VP8_ENC_ERROR_BITSTREAM_OUT_OF_MEMORY;
+  lm_bytes_free(&bytes);
+  return no_memory ? lm_fail_memory("memory for a WebP file")
+                   : lm_fail_call(LM_E_ARG, "encode_webp", "WebPEncode", code, NULL, NULL);
 }

@@ -106,16 +106,9 @@ lm_status lm_tokenizer_add(lm_tokenizer *t, const char *text, size_t n, const lm
 }
 
 /* ---- searching */
-static size_t before(const char *text, size_t end, uint32_t *c) {
-  do end--;
-  while (end > 0 && (text[end] & 0xc0) == 0x80);
-  lm_char_at(text + end, c);
-  return end;
-}
-
 static bool stands_alone(const char *text, size_t n, size_t from, size_t to) {
   uint32_t c;
-  if (from > 0 && (before(text, from, &c), lm_char_is_word(c))) return false;
+  if (from > 0 && (lm_char_before(text, from, &c), lm_char_is_word(c))) return false;
   return to == n || (lm_char_at(text + to, &c), !lm_char_is_word(c));
 }
 
@@ -123,7 +116,7 @@ static bool stands_alone(const char *text, size_t n, size_t from, size_t to) {
 static size_t spaces_before(const char *text, size_t least, size_t end) {
   uint32_t c;
   while (end > least) {
-    size_t at = before(text, end, &c);
+    size_t at = lm_char_before(text, end, &c);
     if (!lm_char_is_space(c)) break;
     end = at;
   }

@@ -32,6 +32,13 @@ static inline int lm_char_at(const char *s, uint32_t *c) {
   *c = (u[0] & 7u) << 18 | (u[1] & 63u) << 12 | (u[2] & 63u) << 6 | (u[3] & 63u);
   return 4;
 }
+/* Reads the character that ends before s[end], end > 0, into *c; returns its index. */
+static inline size_t lm_char_before(const char *s, size_t end, uint32_t *c) {
+  do end--;
+  while (end > 0 && (s[end] & 0xc0) == 0x80);
+  lm_char_at(s + end, c);
+  return end;
+}
 static inline int lm_char_size(char first) {
   unsigned char u = (unsigned char)first;
   return u < 0x80 ? 1 : u < 0xe0 ? 2 : u < 0xf0 ? 3 : 4;
@@ -48,6 +55,7 @@ static inline int lm_char_put(char *out, uint32_t c) {
   return n;
 }
 
+typedef bool (*lm_char_test)(uint32_t c);
 bool lm_char_is_space(uint32_t c);       /* White_Space */
 bool lm_char_is_punctuation(uint32_t c); /* P*, and ASCII's symbols */
 bool lm_char_is_numeric(uint32_t c);     /* N* */

@@ -62,12 +62,21 @@ static void put_lossy(texts *to, const char *s, size_t n) {
 }
 
 /* ---- the decoders, each from one list to another */
-static void decode_bpe(const lm_step *s, const texts *from, texts *to) {
+
+/* Writes what one text of the list becomes. `position` is FIRST and LAST, or neither. */
+typedef void (*decode_text)(const lm_step *s, const char *text, size_t n, int position, texts *to);
+enum { FIRST = 1, LAST = 2 };
+
+static void decode_each(const lm_step *s, const texts *from, decode_text decode, texts *to) {
   for (size_t i = 0, n; i < from->n; i++) {
     const char *text = text_at(from, i, &n);
-    put_replaced(to, text, n, &s->text, i + 1 == from->n ? "" : " ");
+    decode(s, text, n, (i == 0 ? FIRST : 0) | (i + 1 == from->n ? LAST : 0), to);
     end_text(to);
   }
+}
+
+static void decode_bpe(const lm_step *s, const char *text, size_t n, int position, texts *to) {
+  put_replaced(to, text, n, &s->text, position & LAST ? "" : " ");
 }
 
 static bool put_bytes(lm_bytes *to, const char *text, size_t n) {
@@ -126,23 +135,16 @@ static void clean_last(texts *to, size_t from) {
 }
 
 /* Joins word pieces. on[0]: clean up spaces */
-static void decode_wordpiece(const lm_step *s, const texts *from, texts *to) {
-  for (size_t i = 0, n; i < from->n; i++) {
-    const char *text = text_at(from, i, &n);
-    size_t was = to->data.n, cut = i > 0 && begins(text, n, &s->text) ? s->text.n : 0;
-    if (i > 0 && !begins(text, n, &s->text)) put(to, " ", 1);
-    if (n > cut) put(to, text + cut, n - cut);
-    if (s->on[0]) clean_last(to, was);
-    end_text(to);
-  }
+static void decode_wordpiece(const lm_step *s, const char *text, size_t n, int position, texts *to) {
+  bool later = !(position & FIRST), continues = later && begins(text, n, &s->text);
+  size_t was = to->data.n, cut = continues ? s->text.n : 0;
+  if (later && !continues) put(to, " ", 1);
+  if (n > cut) put(to, text + cut, n - cut);
+  if (s->on[0]) clean_last(to, was);
 }
 
-static void decode_metaspace(const lm_step *s, const texts *from, texts *to) {
-  for (size_t i = 0, n; i < from->n; i++) {
-    const char *text = text_at(from, i, &n);
-    put_replaced(to, text, n, &s->text, i == 0 && s->prepend != LM_PREPEND_NEVER ? "" : " ");
-    end_text(to);
-  }
+static void decode_metaspace(const lm_step *s, const char *text, size_t n, int position, texts *to) {
+  put_replaced(to, text, n, &s->text, position & FIRST && s->prepend != LM_PREPEND_NEVER ? "" : " ");
 }
 
 static int hex(char c) {
@@ -185,18 +187,14 @@ static void decode_byte_fallback(const texts *from, texts *to) {
 }
 
 /* Strips s->text at most `first` times at the beginning and `second` times at the end. */
-static void decode_strip(const lm_step *s, const texts *from, texts *to) {
-  for (size_t i = 0, n; i < from->n; i++) {
-    const char *text = text_at(from, i, &n);
-    size_t at = 0;
-    for (int32_t k = 0; k < s->first && at < n && begins(text + at, n - at, &s->text); k++) at += s->text.n;
-    for (int32_t k = 0; k < s->second && n - at >= s->text.n && begins(text + n - s->text.n, s->text.n, &s->text);
-         k++) {
-      n -= s->text.n;
-    }
-    put(to, text + at, n - at);
-    end_text(to);
+static void decode_strip(const lm_step *s, const char *text, size_t n, int position, texts *to) {
+  size_t at = 0;
+  (void)position;
+  for (int32_t k = 0; k < s->first && at < n && begins(text + at, n - at, &s->text); k++) at += s->text.n;
+  for (int32_t k = 0; k < s->second && n - at >= s->text.n && begins(text + n - s->text.n, s->text.n, &s->text); k++) {
+    n -= s->text.n;
   }
+  put(to, text + at, n - at);
 }
 
 static lm_status decode_replace(const lm_step *s, const texts *from, uint64_t *work, texts *to) {
@@ -238,16 +236,16 @@ static void decode_ctc(const lm_step *s, const texts *from, texts *to) {
 
 static lm_status decode_step(const lm_step *s, const texts *from, uint64_t *work, texts *to) {
   switch (s->kind) {
-    case LM_DECODE_BPE: decode_bpe(s, from, to); break;
+    case LM_DECODE_BPE: decode_each(s, from, decode_bpe, to); break;
     case LM_DECODE_BYTE_LEVEL: decode_byte_level(from, to); break;
-    case LM_DECODE_WORDPIECE: decode_wordpiece(s, from, to); break;
-    case LM_DECODE_METASPACE: decode_metaspace(s, from, to); break;
+    case LM_DECODE_WORDPIECE: decode_each(s, from, decode_wordpiece, to); break;
+    case LM_DECODE_METASPACE: decode_each(s, from, decode_metaspace, to); break;
     case LM_DECODE_BYTE_FALLBACK: decode_byte_fallback(from, to); break;
     case LM_DECODE_FUSE:
       put(to, from->data.data, from->data.n);
       end_text(to);
       break;
-    case LM_DECODE_STRIP: decode_strip(s, from, to); break;
+    case LM_DECODE_STRIP: decode_each(s, from, decode_strip, to); break;
     case LM_DECODE_REPLACE: return decode_replace(s, from, work, to);
     case LM_DECODE_CTC: decode_ctc(s, from, to); break;
     default: break;

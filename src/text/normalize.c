@@ -2,10 +2,11 @@
 
 #include "text/step.h"
 
-/* ---- deletions: a remaining character also covers the dropped ones after it */
-typedef bool (*char_test)(uint32_t c);
+/* ---- deletions: rewriters of characters for which the lm_char_test at `with` is true */
 
-static void filter(lm_rewrite *r, char_test drops) {
+/* Drops them; a remaining character also covers the dropped ones after it. */
+static lm_status drop(const void *with, lm_rewrite *r) {
+  lm_char_test drops = *(const lm_char_test *)with;
   uint32_t last = 0, c;
   bool any = false;
   int dropped = 0;
@@ -25,28 +26,11 @@ static void filter(lm_rewrite *r, char_test drops) {
     dropped = 0;
   }
   if (any) lm_rewrite_put(r, last, -dropped);
+  return LM_OK;
 }
 
 static bool is_unclean(uint32_t c) {
   return c != '\t' && c != '\n' && c != '\r' && (c == 0 || c == 0xfffd || lm_char_is_other(c));
-}
-
-static lm_status drop_unclean(const void *step, lm_rewrite *r) {
-  (void)step;
-  filter(r, is_unclean);
-  return LM_OK;
-}
-
-static lm_status drop_nonspacing(const void *step, lm_rewrite *r) {
-  (void)step;
-  filter(r, lm_char_is_nonspacing);
-  return LM_OK;
-}
-
-static lm_status drop_marks(const void *step, lm_rewrite *r) {
-  (void)step;
-  filter(r, lm_char_is_mark);
-  return LM_OK;
 }
 
 /* Tests for the control characters that SentencePiece's nmt rules drop. */
@@ -54,73 +38,45 @@ static bool is_nmt_control(uint32_t c) {
   return (c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f;
 }
 
-static lm_status drop_nmt_controls(const void *step, lm_rewrite *r) {
-  (void)step;
-  filter(r, is_nmt_control);
+/* ---- mappings of characters */
+
+/* Writes the characters that replace c to `to` and returns their number; 0 if c stays. */
+typedef int (*char_map)(uint32_t c, uint32_t to[3]);
+
+/* Replaces characters by the char_map at `with`. */
+static lm_status replace_characters(const void *with, lm_rewrite *r) {
+  char_map map = *(const char_map *)with;
+  for (size_t i = 0; i < r->n;) {
+    uint32_t c, to[3];
+    size_t size = (size_t)lm_char_at(r->text + i, &c);
+    int n = map(c, to);
+    if (n == 0) lm_rewrite_keep(r, size);
+    for (int k = 0; k < n; k++) lm_rewrite_put(r, to[k], k > 0);
+    i += size;
+  }
   return LM_OK;
 }
 
-/* ---- mappings of characters */
-static bool is_nmt_space(uint32_t c) {
+static int map_spaces(uint32_t c, uint32_t to[3]) {
+  to[0] = ' ';
+  return lm_char_is_space(c);
+}
+
+static int map_nmt_spaces(uint32_t c, uint32_t to[3]) {
+  to[0] = ' ';
   return c == 9 || c == 10 || c == 12 || c == 13 || c == 0x1680 || (c >= 0x200b && c <= 0x200f) || c == 0x2028 ||
          c == 0x2029 || c == 0x2581 || c == 0xfeff || c == 0xfffd;
 }
 
-static lm_status as_spaces(lm_rewrite *r, char_test is_space) {
-  for (size_t i = 0; i < r->n;) {
-    uint32_t c;
-    size_t size = (size_t)lm_char_at(r->text + i, &c);
-    if (is_space(c)) {
-      lm_rewrite_put(r, ' ', 0);
-    } else {
-      lm_rewrite_keep(r, size);
-    }
-    i += size;
-  }
-  return LM_OK;
+static int map_ideographs(uint32_t c, uint32_t to[3]) {
+  to[0] = to[2] = ' ';
+  to[1] = c;
+  return lm_char_is_cjk(c) ? 3 : 0;
 }
 
-static lm_status clean_spaces(const void *step, lm_rewrite *r) {
-  (void)step;
-  return as_spaces(r, lm_char_is_space);
-}
-
-static lm_status nmt_spaces(const void *step, lm_rewrite *r) {
-  (void)step;
-  return as_spaces(r, is_nmt_space);
-}
-
-static lm_status space_ideographs(const void *step, lm_rewrite *r) {
-  (void)step;
-  for (size_t i = 0; i < r->n;) {
-    uint32_t c;
-    size_t size = (size_t)lm_char_at(r->text + i, &c);
-    if (lm_char_is_cjk(c)) {
-      lm_rewrite_put(r, ' ', 0);
-      lm_rewrite_put(r, c, 1);
-      lm_rewrite_put(r, ' ', 1);
-    } else {
-      lm_rewrite_keep(r, size);
-    }
-    i += size;
-  }
-  return LM_OK;
-}
-
-static lm_status lowercase(const void *step, lm_rewrite *r) {
-  (void)step;
-  for (size_t i = 0; i < r->n;) {
-    uint32_t c, lower[2];
-    size_t size = (size_t)lm_char_at(r->text + i, &c);
-    int n = lm_char_lower(c, lower);
-    if (n == 1 && lower[0] == c) {
-      lm_rewrite_keep(r, size);
-    } else {
-      for (int k = 0; k < n; k++) lm_rewrite_put(r, lower[k], k > 0);
-    }
-    i += size;
-  }
-  return LM_OK;
+static int map_lower(uint32_t c, uint32_t to[3]) {
+  int n = lm_char_lower(c, to);
+  return n == 1 && to[0] == c ? 0 : n;
 }
 
 lm_status lm_bytes_as_characters(const void *step, lm_rewrite *r) {
@@ -145,9 +101,7 @@ static lm_status strip(const void *step, lm_rewrite *r) {
     from += (size_t)size;
   }
   while (s->on[1] && from < to) {
-    size_t last = to - 1;
-    while ((r->text[last] & 0xc0) == 0x80) last--;
-    lm_char_at(r->text + last, &c);
+    size_t last = lm_char_before(r->text, to, &c);
     if (!lm_char_is_space(c)) break;
     to = last;
   }
@@ -188,32 +142,32 @@ static lm_status bert(const lm_step *s, lm_pieces *p) {
   static const lm_step decompose = {.kind = LM_NORM_NFD};
   bool ascii = all_below(p, 0x80);
   if (s->on[0]) {
-    NEED(lm_pieces_rewrite(p, drop_unclean, s));
-    NEED(lm_pieces_rewrite(p, clean_spaces, s));
+    NEED(lm_pieces_rewrite(p, drop, &(const lm_char_test){is_unclean}));
+    NEED(lm_pieces_rewrite(p, replace_characters, &(const char_map){map_spaces}));
   }
-  if (s->on[1] && !ascii) NEED(lm_pieces_rewrite(p, space_ideographs, s));
+  if (s->on[1] && !ascii) NEED(lm_pieces_rewrite(p, replace_characters, &(const char_map){map_ideographs}));
   if (s->on[2] && !ascii) {
     NEED(lm_normalize(&decompose, p));
-    NEED(lm_pieces_rewrite(p, drop_nonspacing, s));
+    NEED(lm_pieces_rewrite(p, drop, &(const lm_char_test){lm_char_is_nonspacing}));
   }
-  if (s->on[3]) NEED(lm_pieces_rewrite(p, lowercase, s));
+  if (s->on[3]) NEED(lm_pieces_rewrite(p, replace_characters, &(const char_map){map_lower}));
   return LM_OK;
 }
 
 lm_status lm_normalize(const lm_step *s, lm_pieces *p) {
-  lm_status status;
   switch (s->kind) {
     case LM_NORM_BERT: return bert(s, p);
     case LM_NORM_STRIP: return lm_pieces_rewrite(p, strip, s);
-    case LM_NORM_STRIP_ACCENTS: return all_below(p, 0xcc) ? LM_OK : lm_pieces_rewrite(p, drop_marks, s);
+    case LM_NORM_STRIP_ACCENTS:
+      return all_below(p, 0xcc) ? LM_OK : lm_pieces_rewrite(p, drop, &(const lm_char_test){lm_char_is_mark});
     case LM_NORM_NFC: return all_below(p, 0xcc) ? LM_OK : lm_pieces_rewrite(p, lm_normalize_form, s);
     case LM_NORM_NFD:
     case LM_NORM_NFKC:
     case LM_NORM_NFKD: return all_below(p, 0x80) ? LM_OK : lm_pieces_rewrite(p, lm_normalize_form, s);
-    case LM_NORM_LOWERCASE: return lm_pieces_rewrite(p, lowercase, s);
+    case LM_NORM_LOWERCASE: return lm_pieces_rewrite(p, replace_characters, &(const char_map){map_lower});
     case LM_NORM_NMT:
-      status = lm_pieces_rewrite(p, drop_nmt_controls, s);
-      return status == LM_OK ? lm_pieces_rewrite(p, nmt_spaces, s) : status;
+      NEED(lm_pieces_rewrite(p, drop, &(const lm_char_test){is_nmt_control}));
+      return lm_pieces_rewrite(p, replace_characters, &(const char_map){map_nmt_spaces});
     case LM_NORM_CHARSMAP: return lm_pieces_rewrite(p, lm_normalize_charsmap, s);
     case LM_NORM_REPLACE: return lm_pieces_rewrite(p, replace, s);
     case LM_NORM_PREPEND: return lm_pieces_rewrite(p, prepend, s);

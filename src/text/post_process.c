@@ -24,9 +24,7 @@ void lm_count_spaces(const char *text, size_t n, size_t most, uint32_t *before, 
     if (!is_space(c)) break;
   }
   for (size_t end = n; end > 0 && *after < most; ++*after) {
-    do end--;
-    while (end > 0 && (text[end] & 0xc0) == 0x80);
-    lm_char_at(text + end, &c);
+    end = lm_char_before(text, end, &c);
     if (!is_space(c)) break;
   }
 }

@@ -2,10 +2,9 @@
 
 #include "text/step.h"
 
-typedef bool (*char_test)(uint32_t c);
-
-/* Cuts around each character for which test returns true: the matches of the pre-tokenizer. */
-static lm_status cut_at(lm_pieces *p, const char *text, size_t n, char_test test) {
+/* Cuts around each character for which the lm_char_test at `with` is true: the matches of the pre-tokenizer. */
+static lm_status cut_at(const void *with, lm_pieces *p, const char *text, size_t n) {
+  lm_char_test test = *(const lm_char_test *)with;
   size_t from = 0;
   for (size_t i = 0; i < n;) {
     uint32_t c;
@@ -21,14 +20,7 @@ static lm_status cut_at(lm_pieces *p, const char *text, size_t n, char_test test
   return LM_OK;
 }
 
-#define CUTTER(name, test)                                                            \
-  static lm_status name(const void *step, lm_pieces *p, const char *text, size_t n) { \
-    (void)step;                                                                       \
-    return cut_at(p, text, n, test);                                                  \
-  }
-CUTTER(cut_spaces, lm_char_is_space)
-CUTTER(cut_punctuation, lm_char_is_punctuation)
-CUTTER(cut_digits, lm_char_is_numeric)
+static const lm_char_test spaces = lm_char_is_space, punctuation = lm_char_is_punctuation, digits = lm_char_is_numeric;
 
 /* Cuts by \w+|[^\w\s]+, where spaces are the matches. */
 static lm_status cut_words(const void *step, lm_pieces *p, const char *text, size_t n) {
@@ -95,24 +87,23 @@ static lm_status metaspace(const void *step, lm_rewrite *r) {
 }
 
 lm_status lm_pre_tokenize(const lm_step *s, lm_pieces *p) {
-  lm_status status;
   switch (s->kind) {
     case LM_PRE_BERT:
-      status = lm_pieces_cut(p, cut_spaces, s, LM_CUT_REMOVED, false);
-      return status == LM_OK ? lm_pieces_cut(p, cut_punctuation, s, LM_CUT_ISOLATED, false) : status;
+      NEED(lm_pieces_cut(p, cut_at, &spaces, LM_CUT_REMOVED, false));
+      return lm_pieces_cut(p, cut_at, &punctuation, LM_CUT_ISOLATED, false);
     case LM_PRE_BYTE_LEVEL: /* on[0 .. 2]: prefix space, trim offsets, cut by the pattern */
-      status = s->on[0] ? lm_pieces_rewrite(p, prefix_space, s) : LM_OK;
-      if (status == LM_OK && s->on[2]) status = lm_pieces_cut(p, cut_pattern, s, LM_CUT_ISOLATED, false);
-      return status == LM_OK ? lm_pieces_rewrite(p, lm_bytes_as_characters, s) : status;
+      if (s->on[0]) NEED(lm_pieces_rewrite(p, prefix_space, s));
+      if (s->on[2]) NEED(lm_pieces_cut(p, cut_pattern, s, LM_CUT_ISOLATED, false));
+      return lm_pieces_rewrite(p, lm_bytes_as_characters, s);
     case LM_PRE_DELIMITER: return lm_pieces_cut(p, cut_pattern, s, LM_CUT_REMOVED, false);
     case LM_PRE_METASPACE: /* on[0]: cut at the metaspaces */
-      status = lm_pieces_rewrite(p, metaspace, s);
-      return status == LM_OK && s->on[0] ? lm_pieces_cut(p, cut_pattern, s, LM_CUT_WITH_NEXT, false) : status;
+      NEED(lm_pieces_rewrite(p, metaspace, s));
+      return s->on[0] ? lm_pieces_cut(p, cut_pattern, s, LM_CUT_WITH_NEXT, false) : LM_OK;
     case LM_PRE_WHITESPACE: return lm_pieces_cut(p, cut_words, s, LM_CUT_REMOVED, false);
-    case LM_PRE_WHITESPACE_SPLIT: return lm_pieces_cut(p, cut_spaces, s, LM_CUT_REMOVED, false);
-    case LM_PRE_PUNCTUATION: return lm_pieces_cut(p, cut_punctuation, s, s->behavior, false);
+    case LM_PRE_WHITESPACE_SPLIT: return lm_pieces_cut(p, cut_at, &spaces, LM_CUT_REMOVED, false);
+    case LM_PRE_PUNCTUATION: return lm_pieces_cut(p, cut_at, &punctuation, s->behavior, false);
     case LM_PRE_SPLIT: return lm_pieces_cut(p, cut_pattern, s, s->behavior, s->on[0]);
-    case LM_PRE_DIGITS: return lm_pieces_cut(p, cut_digits, s, s->on[0] ? LM_CUT_ISOLATED : LM_CUT_CONTIGUOUS, false);
+    case LM_PRE_DIGITS: return lm_pieces_cut(p, cut_at, &digits, s->on[0] ? LM_CUT_ISOLATED : LM_CUT_CONTIGUOUS, false);
     case LM_PRE_FIXED_LENGTH: return lm_pieces_cut(p, cut_lengths, s, LM_CUT_ISOLATED, false);
     default: return LM_OK;
   }

@@ -10,6 +10,19 @@
 #include <immintrin.h>
 #endif
 
+/* Defines a span that processes each channel by itself: y[i] = value, an expression of x[i]; `numbers` declares what it
+ * needs of v for channel c. */
+#define CHANNEL_SPAN(name, from, to, numbers, value)                                                    \
+  static void name(const void *const *in, void *const *out, int channels, int64_t n, const double *v) { \
+    (void)v;                                                                                            \
+    for (int c = 0; c < channels; c++) {                                                                \
+      const from *x = in[c];                                                                            \
+      to *restrict y = out[c];                                                                          \
+      numbers;                                                                                          \
+      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = value;                                 \
+    }                                                                                                   \
+  }
+
 /* ---- differences between dtypes */
 
 #define REAL float
@@ -94,68 +107,51 @@ static inline uint8_t round_U8(float v) {
 
 #if defined(__AVX512BW__)
 enum { WIDE = 32 };
-static inline __m512i words(const uint8_t *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p)); }
-static inline void weigh_wide(uint8_t *to, const uint8_t *from, int64_t step, int64_t count, const int16_t *w,
-                              int bits) {
-  __m512i low = _mm512_set1_epi32(1 << (bits - 1)), high = low;
-  for (int64_t k = 0; k < count; k += 2) {
-    bool last = k + 1 == count;
-    __m512i a = words(from), b = words(last ? from : from + step);
-    int32_t pair = (uint16_t)w[k] | (last ? 0 : (int32_t)((uint32_t)(uint16_t)w[k + 1] << 16));
-    __m512i both = _mm512_set1_epi32(pair);
-    low = _mm512_add_epi32(low, _mm512_madd_epi16(_mm512_unpacklo_epi16(a, b), both));
-    high = _mm512_add_epi32(high, _mm512_madd_epi16(_mm512_unpackhi_epi16(a, b), both));
-    from += 2 * step;
-  }
-  __m128i by = _mm_cvtsi32_si128(bits);
-  __m512i sums = _mm512_packs_epi32(_mm512_sra_epi32(low, by), _mm512_sra_epi32(high, by));
+typedef __m512i wide;
+#define WIDE_(name) _mm512_##name
+static inline wide words(const uint8_t *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p)); }
+static inline void store(uint8_t *to, wide sums) {
   sums = _mm512_max_epi16(sums, _mm512_setzero_si512());
   _mm256_storeu_si256((void *)to, _mm512_cvtusepi16_epi8(sums));
 }
 #elif defined(__AVX2__)
 enum { WIDE = 16 };
-static inline __m256i words(const uint8_t *p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p)); }
-static inline void weigh_wide(uint8_t *to, const uint8_t *from, int64_t step, int64_t count, const int16_t *w,
-                              int bits) {
-  __m256i low = _mm256_set1_epi32(1 << (bits - 1)), high = low;
-  for (int64_t k = 0; k < count; k += 2) {
-    bool last = k + 1 == count;
-    __m256i a = words(from), b = words(last ? from : from + step);
-    int32_t pair = (uint16_t)w[k] | (last ? 0 : (int32_t)((uint32_t)(uint16_t)w[k + 1] << 16));
-    __m256i both = _mm256_set1_epi32(pair);
-    low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), both));
-    high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), both));
-    from += 2 * step;
-  }
-  __m128i by = _mm_cvtsi32_si128(bits);
-  __m256i sums = _mm256_packs_epi32(_mm256_sra_epi32(low, by), _mm256_sra_epi32(high, by));
+typedef __m256i wide;
+#define WIDE_(name) _mm256_##name
+static inline wide words(const uint8_t *p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p)); }
+static inline void store(uint8_t *to, wide sums) {
   _mm_storeu_si128((void *)to, _mm_packus_epi16(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
 }
 #elif defined(__SSE4_1__)
 enum { WIDE = 8 };
-static inline __m128i words(const uint8_t *p) { return _mm_cvtepu8_epi16(_mm_loadl_epi64((const void *)p)); }
-static inline void weigh_wide(uint8_t *to, const uint8_t *from, int64_t step, int64_t count, const int16_t *w,
-                              int bits) {
-  __m128i low = _mm_set1_epi32(1 << (bits - 1)), high = low;
-  for (int64_t k = 0; k < count; k += 2) {
-    bool last = k + 1 == count;
-    __m128i a = words(from), b = words(last ? from : from + step);
-    int32_t pair = (uint16_t)w[k] | (last ? 0 : (int32_t)((uint32_t)(uint16_t)w[k + 1] << 16));
-    __m128i both = _mm_set1_epi32(pair);
-    low = _mm_add_epi32(low, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), both));
-    high = _mm_add_epi32(high, _mm_madd_epi16(_mm_unpackhi_epi16(a, b), both));
-    from += 2 * step;
-  }
-  __m128i by = _mm_cvtsi32_si128(bits), sums = _mm_packs_epi32(_mm_sra_epi32(low, by), _mm_sra_epi32(high, by));
-  _mm_storel_epi64((void *)to, _mm_packus_epi16(sums, sums));
-}
+typedef __m128i wide;
+#define WIDE_(name) _mm_##name
+static inline wide words(const uint8_t *p) { return _mm_cvtepu8_epi16(_mm_loadl_epi64((const void *)p)); }
+static inline void store(uint8_t *to, wide sums) { _mm_storel_epi64((void *)to, _mm_packus_epi16(sums, sums)); }
 #else
 enum { WIDE = 1 << 20 };
+#endif
+
+/* Computes WIDE weighted sums of `count` rows, two rows at a time. */
 static inline void weigh_wide(uint8_t *to, const uint8_t *from, int64_t step, int64_t count, const int16_t *w,
                               int bits) {
+#ifdef WIDE_
+  wide low = WIDE_(set1_epi32)(1 << (bits - 1)), high = low;
+  for (int64_t k = 0; k < count; k += 2) {
+    bool last = k + 1 == count;
+    wide a = words(from), b = words(last ? from : from + step);
+    int32_t pair = (uint16_t)w[k] | (last ? 0 : (int32_t)((uint32_t)(uint16_t)w[k + 1] << 16));
+    wide both = WIDE_(set1_epi32)(pair);
+    low = WIDE_(add_epi32)(low, WIDE_(madd_epi16)(WIDE_(unpacklo_epi16)(a, b), both));
+    high = WIDE_(add_epi32)(high, WIDE_(madd_epi16)(WIDE_(unpackhi_epi16)(a, b), both));
+    from += 2 * step;
+  }
+  __m128i by = _mm_cvtsi32_si128(bits);
+  store(to, WIDE_(packs_epi32)(WIDE_(sra_epi32)(low, by), WIDE_(sra_epi32)(high, by)));
+#else
   (void)to, (void)from, (void)step, (void)count, (void)w, (void)bits;
-}
 #endif
+}
 
 static inline uint8_t weigh_one(const uint8_t *from, int64_t step, int64_t count, const int16_t *w, int bits) {
   int32_t sum = 1 << (bits - 1);
@@ -279,90 +275,49 @@ TRANSPOSE(F64, double, 2)
 
 /* ---- functions of one dtype or two */
 
-static void posterize_U8(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
-  int bits = (int)v[0];
-  uint8_t mask = (uint8_t)(((1 << bits) - 1) << (8 - bits));
-  for (int c = 0; c < channels; c++) {
-    const uint8_t *x = in[c];
-    uint8_t *restrict y = out[c];
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] & mask;
-  }
-}
+CHANNEL_SPAN(posterize_U8, uint8_t, uint8_t, int bits = (int)v[0], x[i] & (uint8_t)(((1 << bits) - 1) << (8 - bits)))
 
-#define FLOAT_SPANS(E, type, floor_, pow_)                                                                       \
-  static void posterize_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) { \
-    type levels = (type)(1 << (int)v[0]), one = (type)(1.0 / (1 << (int)v[0]));                                  \
-    for (int c = 0; c < channels; c++) {                                                                         \
-      const type *x = in[c];                                                                                     \
-      type *restrict y = out[c];                                                                                 \
-      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                      \
-        type level = floor_(x[i] * levels);                                                                      \
-        level = level < 0 ? 0 : level;                                                                           \
-        y[i] = (level > levels - 1 ? levels - 1 : level) * one;                                                  \
-      }                                                                                                          \
-    }                                                                                                            \
-  }                                                                                                              \
-  static void gamma_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {     \
-    type power = (type)v[0], gain = (type)v[1];                                                                  \
-    for (int c = 0; c < channels; c++) {                                                                         \
-      const type *x = in[c];                                                                                     \
-      type *restrict y = out[c];                                                                                 \
-      if (gain == 1) {                                                                                           \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = pow_(x[i], power);                            \
-      } else {                                                                                                   \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                    \
-          type made = pow_(x[i], power) * gain;                                                                  \
-          made = made < 0 ? 0 : made;                                                                            \
-          y[i] = made > 1 ? 1 : made;                                                                            \
-        }                                                                                                        \
-      }                                                                                                          \
-    }                                                                                                            \
-  }                                                                                                              \
-  static void normalize_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) { \
-    for (int c = 0; c < channels; c++) {                                                                         \
-      const type *x = in[c];                                                                                     \
-      type *restrict y = out[c], mean = (type)v[2 * c], factor = (type)v[2 * c + 1];                             \
-      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * factor;                         \
-    }                                                                                                            \
-  }
+#define FLOAT_SPANS(E, type, floor_, pow_)                                                                   \
+  static inline type posterized_##E(type x, type levels, type one) {                                         \
+    type level = floor_(x * levels);                                                                         \
+    level = level < 0 ? 0 : level;                                                                           \
+    return (level > levels - 1 ? levels - 1 : level) * one;                                                  \
+  }                                                                                                          \
+  CHANNEL_SPAN(posterize_##E, type, type, type levels = (type)(1 << (int)v[0]),                              \
+               posterized_##E(x[i], levels, (type)(1.0 / (1 << (int)v[0]))))                                 \
+  static void gamma_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) { \
+    type power = (type)v[0], gain = (type)v[1];                                                              \
+    for (int c = 0; c < channels; c++) {                                                                     \
+      const type *x = in[c];                                                                                 \
+      type *restrict y = out[c];                                                                             \
+      if (gain == 1) {                                                                                       \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = pow_(x[i], power);                        \
+      } else {                                                                                               \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                \
+          type made = pow_(x[i], power) * gain;                                                              \
+          made = made < 0 ? 0 : made;                                                                        \
+          y[i] = made > 1 ? 1 : made;                                                                        \
+        }                                                                                                    \
+      }                                                                                                      \
+    }                                                                                                        \
+  }                                                                                                          \
+  CHANNEL_SPAN(normalize_##E, type, type, type mean = (type)v[2 * c];                                        \
+               type factor = (type)v[2 * c + 1], (x[i] - mean) * factor)
 FLOAT_SPANS(F32, float, floorf, powf)
 FLOAT_SPANS(F64, double, floor, pow)
 
-static void normalize_U8(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
-  for (int c = 0; c < channels; c++) {
-    const uint8_t *x = in[c];
-    float *restrict y = out[c], factor = (float)v[2 * c], shift = (float)v[2 * c + 1];
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = (float)x[i] * factor + shift;
-  }
-}
-
-static void convert_U8(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
-  (void)v;
-  for (int c = 0; c < channels; c++) {
-    const uint8_t *x = in[c];
-    float *restrict y = out[c];
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = (float)x[i] * (float)(1.0 / 255);
-  }
-}
+CHANNEL_SPAN(normalize_U8, uint8_t, float, float factor = (float)v[2 * c];
+             float shift = (float)v[2 * c + 1], (float)x[i] * factor + shift)
+CHANNEL_SPAN(convert_U8, uint8_t, float, , (float)x[i] * (float)(1.0 / 255))
 
 /* 255.999 splits 0 to 1 into 256 equal parts, as torchvision does. */
-#define TO_BYTES(E, type)                                                                                      \
-  static void convert_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) { \
-    (void)v;                                                                                                   \
-    for (int c = 0; c < channels; c++) {                                                                       \
-      const type *x = in[c];                                                                                   \
-      uint8_t *restrict y = out[c];                                                                            \
-      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                    \
-        type made = x[i] * (type)255.999;                                                                      \
-        made = made > 0 ? made : 0;                                                                            \
-        made = made < 255 ? made : 255;                                                                        \
-        y[i] = (uint8_t)(int32_t)made;                                                                         \
-      }                                                                                                        \
-    }                                                                                                          \
-  }
+#define TO_BYTES(E, type)                               \
+  static inline uint8_t to_byte_##E(type x) {           \
+    type made = x * (type)255.999;                      \
+    made = made > 0 ? made : 0;                         \
+    return (uint8_t)(int32_t)(made < 255 ? made : 255); \
+  }                                                     \
+  CHANNEL_SPAN(convert_##E, type, uint8_t, , to_byte_##E(x[i]))
 TO_BYTES(F32, float)
 TO_BYTES(F64, double)
 
