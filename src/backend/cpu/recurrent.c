@@ -169,21 +169,9 @@ static void multiply(const sequence *s, const packed_weights *w, int64_t first, 
 /* Computes c [rows, n] = a [rows, k] b, or b transposed, for a single step, by all threads. */
 static lm_status multiply_once(const sequence *s, const void *a, int64_t k, const lm_tensor *b, bool tb, void *c,
                                int64_t n, int64_t ldc, bool add) {
-  return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = s->dtype,
-                                        .device = s->device,
-                                        .batch = 1,
-                                        .m = s->rows,
-                                        .n = n,
-                                        .k = k,
-                                        .tb = tb,
-                                        .alpha = 1,
-                                        .a = a,
-                                        .lda = k,
-                                        .b = b->data,
-                                        .ldb = tb ? k : n,
-                                        .beta = add,
-                                        .c = c,
-                                        .ldc = ldc});
+  const lm_cpu_gemm_job job = lm_cpu_gemm_job_of(s->dtype, s->rows, n, k, 1, lm_gemm_matrix_of(a, k, false),
+                                                 lm_gemm_matrix_of(b->data, tb ? k : n, tb), add, c, ldc);
+  return lm_cpu_gemm(&job);
 }
 
 /* Rows of one step whose states before it all come from the step before, or all from the initial state. */
