@@ -5,6 +5,9 @@
 #include "device/alloc.h"
 #include "tensor/tensor.h"
 
+/* Expands X(type) for integers as wide as the elements of each dtype. */
+#define LM_EACH_WIDTH(X) X(uint8_t) X(uint16_t) X(uint32_t) X(uint64_t)
+
 typedef struct lm_workspace {
   void *data;
   size_t bytes;

@@ -75,22 +75,10 @@ static int64_t parts_of(int64_t rows, int64_t c) {
 
 static lm_dtype acc_dtype(lm_dtype dtype) { return dtype == LM_F64 ? LM_F64 : LM_F32; }
 
-static void put_acc(void *array, lm_dtype acc, int64_t i, double v) {
-  if (acc == LM_F64) {
-    ((double *)array)[i] = v;
-  } else {
-    ((float *)array)[i] = (float)v;
-  }
-}
-
-static double get_acc(const void *array, lm_dtype acc, int64_t i) {
-  return acc == LM_F64 ? ((const double *)array)[i] : (double)((const float *)array)[i];
-}
-
 /* Returns n contiguous values of t in the compute type: t's own memory, or `converted`; n times `fill` if t is NULL. */
 static const void *in_acc(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *converted) {
   if (t && t->dtype == acc) return t->data;
-  for (int64_t i = 0; i < n; i++) put_acc(converted, acc, i, t ? lm_scalar_load(t, i) : fill);
+  for (int64_t i = 0; i < n; i++) lm_scalar_put(acc, converted, i, t ? lm_scalar_load(t, i) : fill);
   return converted;
 }
 
@@ -104,10 +92,10 @@ typedef struct affine {
  * channel c. The shift makes up for the mean's rounding, which matters where the mean is large beside the deviation. */
 static void set_affine(const affine *a, int64_t i, double mean, double invstd, const lm_tensor *weight,
                        const lm_tensor *bias, int64_t c) {
-  put_acc(a->mean, a->acc, i, mean);
-  put_acc(a->scale, a->acc, i, weight ? invstd * lm_scalar_load(weight, c) : invstd);
-  const double lost = mean - get_acc(a->mean, a->acc, i);
-  put_acc(a->shift, a->acc, i, (bias ? lm_scalar_load(bias, c) : 0) - lost * get_acc(a->scale, a->acc, i));
+  lm_scalar_put(a->acc, a->mean, i, mean);
+  lm_scalar_put(a->acc, a->scale, i, weight ? invstd * lm_scalar_load(weight, c) : invstd);
+  const double lost = mean - lm_scalar_at(a->acc, a->mean, i);
+  lm_scalar_put(a->acc, a->shift, i, (bias ? lm_scalar_load(bias, c) : 0) - lost * lm_scalar_at(a->acc, a->scale, i));
 }
 
 /* Returns `in`, advanced by `elements` of `width` bytes. */
@@ -146,8 +134,8 @@ static void channel_statistics(void *ctx, int64_t first, int64_t last) {
       double a_n, b_n;
       if (j->by) {
         const affine *by = j->by;
-        j->loops->run_sums(&plane, s->run, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
-                           get_acc(by->shift, by->acc, c), &a_n, &b_n);
+        j->loops->run_sums(&plane, s->run, lm_scalar_at(by->acc, by->mean, c), lm_scalar_at(by->acc, by->scale, c),
+                           lm_scalar_at(by->acc, by->shift, c), &a_n, &b_n);
         a += a_n;
         b += b_n;
       } else {
@@ -229,9 +217,10 @@ static void compute_run(const batch_job *j, int64_t c, size_t at, void *to, int6
   const affine *by = j->by;
   const lm_dtype acc = by->acc;
   const char *beside = j->beside ? j->beside + at : NULL;
-  const double mean = get_acc(by->mean, acc, c), scale = get_acc(by->scale, acc, c), shift = get_acc(by->shift, acc, c);
+  const double mean = lm_scalar_at(acc, by->mean, c), scale = lm_scalar_at(acc, by->scale, c),
+               shift = lm_scalar_at(acc, by->shift, c);
   if (j->b)
-    j->loops->run_back(beside, j->x + at, to, n, mean, scale, get_acc(j->b, acc, c), get_acc(j->k, acc, c),
+    j->loops->run_back(beside, j->x + at, to, n, mean, scale, lm_scalar_at(acc, j->b, c), lm_scalar_at(acc, j->k, c),
                        j->relu ? &shift : NULL, j->max);
   else
     j->loops->run_apply(j->x + at, beside, to, n, mean, scale, shift, j->relu, j->max);
@@ -341,9 +330,9 @@ lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *ou
   for (int64_t c = 0; c < s.c; c++) {
     double value = lm_scalar_load(spread, c * spread->stride[0]);
     invstd[c] = saved ? value : 1 / sqrt(value + a->eps);
-    put_acc(center, acc, c, lm_scalar_load(mean, c * mean->stride[0]));
-    put_acc(scale, acc, c, a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c]);
-    put_acc(shift, acc, c, a->bias ? lm_scalar_load(a->bias, c) : 0);
+    lm_scalar_put(acc, center, c, lm_scalar_load(mean, c * mean->stride[0]));
+    lm_scalar_put(acc, scale, c, a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c]);
+    lm_scalar_put(acc, shift, c, a->bias ? lm_scalar_load(a->bias, c) : 0);
   }
   const affine by = {center, scale, shift, acc};
   /* The masked gradient is stored if it is a result, or if dx depends on nothing else. */
@@ -362,8 +351,8 @@ lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *ou
     double slope = a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c];
     lm_scalar_store(out[1], c, sum_gx[c] * invstd[c]);
     lm_scalar_store(out[2], c, sum_g[c]);
-    put_acc(b, acc, c, -slope * invstd[c] * invstd[c] * sum_gx[c] / (double)s.count);
-    put_acc(k, acc, c, -slope * sum_g[c] / (double)s.count);
+    lm_scalar_put(acc, b, c, -slope * invstd[c] * invstd[c] * sum_gx[c] / (double)s.count);
+    lm_scalar_put(acc, k, c, -slope * sum_g[c] / (double)s.count);
   }
   if (a->training) {
     run_batch(&(batch_job){loops, a->x->data, g, out[0]->data, dtype, &s, &by, b, k, a->relu && !masked, max});
@@ -420,10 +409,10 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
   double *sum_gx = sum_g + column, *center = sum_gx + column, *scale = center + column, *shift = scale + column;
   double *b = shift + column, *k = b + column, *dweight = k + column, *dbias = dweight + channels;
   for (int64_t p = 0; p < column; p++) {
-    put_acc(center, acc, p, lm_scalar_load(a->save_mean, p / each));
+    lm_scalar_put(acc, center, p, lm_scalar_load(a->save_mean, p / each));
     double weight = a->weight ? lm_scalar_load(a->weight, p % channels) : 1;
-    put_acc(scale, acc, p, lm_scalar_load(a->save_invstd, p / each) * weight);
-    put_acc(shift, acc, p, 0);
+    lm_scalar_put(acc, scale, p, lm_scalar_load(a->save_invstd, p / each) * weight);
+    lm_scalar_put(acc, shift, p, 0);
   }
   const affine by = {center, scale, shift, acc};
   compute_statistics(&(statistics_job){.loops = loops,
@@ -444,8 +433,8 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
       dbias[p % channels] += sum_g[p];
     }
     for (int64_t p = g * each; p < (g + 1) * each; p++) {
-      put_acc(b, acc, p, -invstd * invstd * sum_uh / m);
-      put_acc(k, acc, p, -invstd * sum_u / m);
+      lm_scalar_put(acc, b, p, -invstd * invstd * sum_uh / m);
+      lm_scalar_put(acc, k, p, -invstd * sum_u / m);
     }
   }
   run_batch(&(batch_job){loops, a->x->data, a->grad->data, out[0]->data, dtype, &planes, &by, b, k, false, 0});

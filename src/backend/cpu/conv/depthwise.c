@@ -93,7 +93,7 @@ static void compute_line(const plan *p, const view *v, int64_t line, float *weig
 
 /* Computes lines from `line` to `end` of one image of planes. */
 static void compute_planes(const plan *p, int64_t line, int64_t end, float *weights) {
-  const struct lm_panel_loops *loops = LM_ISA_PICK(lm_panels_F32);
+  const struct lm_panel_loops *loops = LM_ISA_PICK(lm_panel_loops_F32);
   const lm_conv_shape *s = p->s;
   const lm_taps *t = &p->grid.rows;
   const int64_t n = line / p->grid.h, step = p->grid.from_step[0], plane = p->from.h * p->from.w, width = loops->width;
@@ -189,7 +189,7 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
   plan p = {.job = job, .s = s, .from = lm_conv_source(job), .to = lm_conv_target(job), .parts = 1, .band = 1};
   if (job->x_planar) { /* as many lines as the L2 cache holds; whole images at most */
     const int64_t span = (s->kh - 1) * s->dilation[0] + 1,
-                  row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panels_F32)->width) * (int64_t)sizeof(float);
+                  row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panel_loops_F32)->width) * (int64_t)sizeof(float);
     p.band = lm_max(1, lm_min(s->oh, (BAND_BYTES / lm_max(1, row) - span) / s->stride[0] + 1));
     if (job->pass == LM_CONV_FORWARD) {
       const int64_t pieces = lm_cpu_pieces(lm_threads_for(work_of(s)));

@@ -508,11 +508,11 @@ static lm_status pack_taps(plan *p, const int64_t grids[2], int64_t *position) {
 lm_status lm_direct_conv(const lm_conv_job *job) {
   enum { PARTS = 64, PART_ROWS = 1024, SUMS_BYTES = 8 << 20 };
   const lm_conv_shape *s = &job->shape;
-  const bool f64 = job->dtype == LM_F64, input = job->pass == LM_CONV_INPUT;
+  const bool input = job->pass == LM_CONV_INPUT;
   const int64_t taps = s->kh * s->kw, c = s->c / s->groups, k = s->k / s->groups;
   plan p = {.job = job,
-            .loops = f64 ? LM_ISA_PICK(lm_gathered_F64) : LM_ISA_PICK(lm_gathered_F32),
-            .panels = f64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32),
+            .loops = lm_gathered_loops_of(job->dtype),
+            .panels = lm_panel_loops_of(job->dtype),
             .size = (int64_t)lm_dtype_size(job->dtype),
             .from = lm_conv_source(job),
             .to = lm_conv_target(job),

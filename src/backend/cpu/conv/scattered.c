@@ -24,14 +24,10 @@ typedef struct plan {
   int64_t lines;       /* lines of y in a piece */
 } plan;
 
-static const struct lm_gathered_loops *loops_of(const lm_conv_job *job) {
-  return job->dtype == LM_F64 ? LM_ISA_PICK(lm_gathered_F64) : LM_ISA_PICK(lm_gathered_F32);
-}
-
 bool lm_scattered_takes(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   if (job->pass != LM_CONV_INPUT || (job->dtype != LM_F32 && job->dtype != LM_F64) || s->groups != 1) return false;
-  const int64_t filled = lm_round_up(s->c, loops_of(job)->width / 2);
+  const int64_t filled = lm_round_up(s->c, lm_gathered_loops_of(job->dtype)->width / 2);
   return s->kh * s->kw > 1 && s->c > 0 && s->n >= LEAST_IMAGES && s->oh * s->ow > 0 &&
          s->c * (s->k + ADDING) < filled * s->k;
 }
@@ -88,7 +84,8 @@ lm_status lm_scattered_conv(const lm_conv_job *job) {
     for (int64_t t = 0; t < taps; t++)
       for (int64_t c = 0; c < s->c; c++, at++)
         memcpy(weights + at * size, (const char *)job->w + ((k * s->c + c) * taps + t) * size, (size_t)size);
-  plan p = {.job = job, .loops = loops_of(job), .weights = weights, .size = size, .columns = columns};
+  plan p = {
+      .job = job, .loops = lm_gathered_loops_of(job->dtype), .weights = weights, .size = size, .columns = columns};
   p.images = lm_max(1, PIECE_BYTES / (s->oh * line));
   p.lines = lm_max(1, PIECE_BYTES / line);
   return lm_parallel(lm_ceil_div(s->n, p.images),

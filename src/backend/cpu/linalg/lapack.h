@@ -4,6 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/linalg/openblas.h"
 #include "backend/cpu/memory.h"
+#include "backend/cpu/scalar_access.h"
 #include "op/linalg/matrix_errors.h"
 
 /* A number of either dtype, passed by address. */
@@ -18,15 +19,6 @@ static inline lm_scalar lm_scalar_of(lm_dtype dtype, double value) {
   else
     s.f = (float)value;
   return s;
-}
-static inline double lm_scalar_at(lm_dtype dtype, const void *values, int64_t i) {
-  return dtype == LM_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
-}
-static inline void lm_scalar_put(lm_dtype dtype, void *values, int64_t i, double value) {
-  if (dtype == LM_F64)
-    ((double *)values)[i] = value;
-  else
-    ((float *)values)[i] = (float)value;
 }
 
 /* Computes matrix i of a batch, with scratch memory; returns LAPACK's info, 0 on success. */

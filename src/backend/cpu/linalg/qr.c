@@ -20,7 +20,7 @@ typedef struct qr_job {
 /* One panel's reflections as a matrix, and scratch memory. */
 typedef struct panel {
   int first, count, length;       /* reflections; entries of a v */
-  void *tau, *T;                  /* of all reflections; [PANEL, PANEL] of each panel */
+  void *tau, *T;                  /* one for each reflection; [PANEL, PANEL] for each panel */
   void *v, *square, *products[2]; /* [count, length], [count, count], [others, count] */
 } panel;
 

@@ -11,6 +11,7 @@
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn/onednn.h"
+#include "backend/cpu/scalar_access.h"
 
 /* Threads take rows or columns in multiples of this. */
 enum { GRAIN = 16 };
@@ -41,7 +42,7 @@ static bool has_panels(const lm_cpu_gemm_job *g) {
 }
 /* Returns true if C's rows, of float32 or float64, do not fill a panel's columns. */
 static bool is_narrow(const lm_cpu_gemm_job *g) {
-  const int64_t width = (g->dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32))->width;
+  const int64_t width = lm_panel_loops_of(g->dtype)->width;
   return g->n > 1 && g->n < width;
 }
 /* Returns true if packing costs more than it saves; of integers, which are never packed, if threads do. */
@@ -77,7 +78,7 @@ static lm_cpu_gemm_job product_from(const lm_cpu_gemm_job *g, int64_t row, int64
   return s;
 }
 
-static void by_loops(const lm_cpu_gemm_job *g) {
+static void multiply_by_loops(const lm_cpu_gemm_job *g) {
   lm_small_gemm s = {.batch = g->batch,
                      .m = g->m,
                      .n = g->n,
@@ -102,7 +103,7 @@ static void by_loops(const lm_cpu_gemm_job *g) {
 /* ---- small products */
 
 /* Returns the job of members first .. last - 1 of a batch. */
-static lm_cpu_gemm_job members_of(const lm_cpu_gemm_job *g, int64_t first, int64_t last) {
+static lm_cpu_gemm_job batch_slice(const lm_cpu_gemm_job *g, int64_t first, int64_t last) {
   const int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   lm_cpu_gemm_job s = *g;
   s.batch = last - first;
@@ -112,19 +113,19 @@ static lm_cpu_gemm_job members_of(const lm_cpu_gemm_job *g, int64_t first, int64
   return s;
 }
 
-static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) { return members_of(g, i, i + 1); }
+static lm_cpu_gemm_job batch_member(const lm_cpu_gemm_job *g, int64_t i) { return batch_slice(g, i, i + 1); }
 
 enum { SMALL_ROWS = 256 }; /* rows of one product in a unit of work */
 
 static void multiply_small(void *ctx, int64_t first, int64_t last) {
   const lm_cpu_gemm_job *g = ctx;
-  lm_cpu_gemm_job s = g->batch > 1 ? members_of(g, first, last) : product_from(g, first * SMALL_ROWS, 0, 0);
+  lm_cpu_gemm_job s = g->batch > 1 ? batch_slice(g, first, last) : product_from(g, first * SMALL_ROWS, 0, 0);
   if (g->batch == 1) s.m = lm_min(g->m, last * SMALL_ROWS) - first * SMALL_ROWS;
-  by_loops(&s);
+  multiply_by_loops(&s);
 }
 
 /* Multiplies all members of a batch in one loop: a call takes as much time as one of their products. */
-static lm_status by_small(const lm_cpu_gemm_job *g) {
+static lm_status multiply_small_batch(const lm_cpu_gemm_job *g) {
   enum { ROW_NS = 2, MULTIPLICATIONS = 8 }; /* least ns of a row; number in a ns */
   const double rows = (double)g->batch * (double)g->m;
   const double work_ns = rows * ROW_NS + rows * (double)g->n * (double)g->k / MULTIPLICATIONS;
@@ -182,7 +183,7 @@ static void multiply_row_dots(void *ctx, int64_t first, int64_t last) {
   LM_ISA_PICK(lm_gemm_loops)->row_dots[g->dtype](&d);
 }
 
-static lm_status by_row_dots(const lm_cpu_gemm_job *g) {
+static lm_status multiply_by_row_dots(const lm_cpu_gemm_job *g) {
   const int64_t bytes = (int64_t)lm_dtype_size(g->dtype), step = step_of_x(g);
   lm_cpu_gemm_job s = *g;
   const lm_row_dots d = row_dots_of(g);
@@ -236,9 +237,7 @@ static bool is_better_transposed(const lm_cpu_gemm_job *g) {
 static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
   enum { MAX_COLUMNS = 128, MAX_COLUMNS_ALIASED = 768, WAY = 2048, PAGE = 4096, UNPACKED = 256, UNPACKED_ALIASED = 63 };
   panels_job j = {.g = *g,
-                  .loops = g->dtype == LM_F64    ? LM_ISA_PICK(lm_panels_F64)
-                           : g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panels_BF16)
-                                                 : LM_ISA_PICK(lm_panels_F32),
+                  .loops = g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panel_loops_BF16) : lm_panel_loops_of(g->dtype),
                   .bytes = (int64_t)lm_dtype_size(g->dtype),
                   .transposed = is_better_transposed(g)};
   lm_cpu_gemm_job *s = &j.g;
@@ -448,7 +447,7 @@ static lm_status multiply_columns(panels_job *j, double work_ns) {
   return LM_OK;
 }
 
-static lm_status by_panels(const lm_cpu_gemm_job *g, double work_ns) {
+static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   panels_job j = panels_job_of(g);
   const int64_t n = j.g.n, width = j.loops->width, padded = round_terms(&j, j.g.k);
   int64_t most = lm_round_up(lm_max(CHUNK_COLUMNS, CHUNK_BYTES / (padded * j.bytes + 1)), width);
@@ -489,15 +488,15 @@ static void multiply_deep_parts(void *ctx, int64_t first, int64_t last) {
     s.beta = 0;
     s.bias = NULL;
     if (is_narrow(&s) && !s.b.transposed && !is_better_transposed(&s))
-      by_loops(&s);
+      multiply_by_loops(&s);
     else
-      lm_parallel_note(by_panels(&s, 0));
+      lm_parallel_note(multiply_by_panels(&s, 0));
   }
 }
 
-static lm_status by_deep_parts(const lm_cpu_gemm_job *g, double work_ns) {
+static lm_status multiply_deep(const lm_cpu_gemm_job *g, double work_ns) {
   deep_job j = {.g = g, .parts = lm_min(MAX_DEEP_PARTS, g->k / DEEP_PART)};
-  const struct lm_panel_loops *loops = g->dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32);
+  const struct lm_panel_loops *loops = lm_panel_loops_of(g->dtype);
   const int64_t part_bytes = g->m * g->n * (int64_t)lm_dtype_size(g->dtype);
   LM_WORKSPACE(char, sums, j.parts *part_bytes);
   j.sums = sums;
@@ -550,16 +549,16 @@ static void multiply_parts(void *ctx, int64_t first, int64_t last) {
   const parts_job *j = ctx;
   for (int64_t part = first; part < last; part++) {
     lm_cpu_gemm_job s = slice_of(j, part);
-    if (s.m > 0 && s.n > 0) by_loops(&s);
+    if (s.m > 0 && s.n > 0) multiply_by_loops(&s);
   }
 }
 
-static lm_status by_parts(const lm_cpu_gemm_job *g) {
+static lm_status multiply_matrix(const lm_cpu_gemm_job *g) {
   /* Products by a vector wait for memory, some 10 bytes a nanosecond. */
   double entries = (double)g->m * (double)g->k + (double)g->k * (double)g->n + (double)g->m * (double)g->n;
   double work_ns = fmax(work(g) / rate(g->dtype), g->dtype == LM_F32 ? entries * 0.4 : 0);
-  if (is_deep(g)) return by_deep_parts(g, work_ns);
-  if (has_panels(g)) return by_panels(g, work_ns);
+  if (is_deep(g)) return multiply_deep(g, work_ns);
+  if (has_panels(g)) return multiply_by_panels(g, work_ns);
   int64_t threads = g->alone ? 1 : lm_threads_for(work_ns);
   parts_job j = {.g = g, .parts = threads > 1 ? PIECES * threads : 1, .of_columns = 1};
   if (g->n > g->m) j.of_columns = j.parts;
@@ -663,7 +662,7 @@ static lm_status skinny_gemm(const lm_cpu_gemm_job *g, const float *x, int64_t x
   return LM_OK;
 }
 
-static lm_status by_skinny_gemm(const lm_cpu_gemm_job *g) {
+static lm_status multiply_skinny(const lm_cpu_gemm_job *g) {
   if (g->dtype == LM_F32) return skinny_gemm(g, g->a.data, g->a.ld);
   LM_WORKSPACE(float, x, g->m * g->k);
   for (int64_t i = 0; i < g->m; i++)
@@ -678,13 +677,8 @@ static bool is_dot(const lm_cpu_gemm_job *g) {
 }
 
 static void put_dot(const lm_cpu_gemm_job *g, int64_t i, double sum) {
-  float *f = (float *)g->c + i * g->step_c;
-  double *d = (double *)g->c + i * g->step_c;
-  double before = g->beta == 0 ? 0 : g->dtype == LM_F32 ? *f : *d, y = g->alpha * sum + g->beta * before;
-  if (g->dtype == LM_F32)
-    *f = (float)y;
-  else
-    *d = y;
+  const double before = g->beta == 0 ? 0 : lm_scalar_at(g->dtype, g->c, i * g->step_c);
+  lm_scalar_put(g->dtype, g->c, i * g->step_c, g->alpha * sum + g->beta * before);
 }
 
 enum { DOT_PARTS = 64, LONG_DOT = 1 << 15 };
@@ -717,14 +711,14 @@ static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
 }
 
 /* Computes dots; a long one in parts that do not depend on the threads. */
-static void by_dots(const lm_cpu_gemm_job *g) {
+static void multiply_by_dots(const lm_cpu_gemm_job *g) {
   double work_ns = (double)g->batch * (double)(g->k * (int64_t)lm_dtype_size(g->dtype)) / 40;
   if (g->k < LONG_DOT) {
     lm_parallel(g->batch, work_ns, 0, multiply_dots, &(dots_job){.g = g});
     return;
   }
   for (int64_t i = 0; i < g->batch; i++) {
-    lm_cpu_gemm_job s = member_of(g, i);
+    lm_cpu_gemm_job s = batch_member(g, i);
     dots_job job = {.g = &s};
     double sum = 0;
     lm_parallel(DOT_PARTS, work_ns, 0, multiply_dot_parts, &job);
@@ -750,14 +744,14 @@ static bool is_row_of_dots(const lm_cpu_gemm_job *g) {
 }
 
 static lm_status multiply_member(const lm_cpu_gemm_job *g, int64_t i) {
-  lm_cpu_gemm_job s = member_of(g, i);
-  if (is_row_dots(&s)) return by_row_dots(&s);
+  lm_cpu_gemm_job s = batch_member(g, i);
+  if (is_row_dots(&s)) return multiply_by_row_dots(&s);
   s = row_of_column(&s);
-  if (is_skinny(&s)) return by_skinny_gemm(&s);
-  if (!is_row_of_dots(&s)) return by_parts(&s);
+  if (is_skinny(&s)) return multiply_skinny(&s);
+  if (!is_row_of_dots(&s)) return multiply_matrix(&s);
   s.batch = s.n, s.n = 1;
   s.a.step = 0, s.b.step = s.b.ld, s.step_c = 1;
-  by_dots(&s);
+  multiply_by_dots(&s);
   return LM_OK;
 }
 
@@ -796,10 +790,10 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     return lm_cpu_gemm(&s);
   }
   const bool dots = is_row_dots(g);
-  if (dots && is_one_run(g)) return by_row_dots(g);
-  if (!dots && is_small(g)) return by_small(g);
+  if (dots && is_one_run(g)) return multiply_by_row_dots(g);
+  if (!dots && is_small(g)) return multiply_small_batch(g);
   if (is_dot(g)) {
-    by_dots(g);
+    multiply_by_dots(g);
     return LM_OK;
   }
   /* Matrices of a batch side by side, unless the threads take fewer rounds for one matrix after the other. */
@@ -815,7 +809,8 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
  * time (88 against 178 GF/s a core on an Emerald Rapids); AMD's does twice as much. */
 bool lm_cpu_gemm_has_bf16(void) {
 #if defined(__x86_64__)
-  return LM_ISA_PICK(lm_panels_BF16)->product && __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
+  return LM_ISA_PICK(lm_panel_loops_BF16)->product && __builtin_cpu_supports("avx512bf16") &&
+         !__builtin_cpu_is("intel");
 #else
   return false;
 #endif
@@ -826,7 +821,7 @@ bool lm_cpu_gemm_has_bf16(void) {
 static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
   parts_job *j = ctx;
   for (int64_t i = first; i < last; i++) {
-    lm_cpu_gemm_job s = j->g->batch > 1 ? member_of(j->g, i) : slice_of(j, i);
+    lm_cpu_gemm_job s = j->g->batch > 1 ? batch_member(j->g, i) : slice_of(j, i);
     bool done_ = true;
     if (s.m > 0 && s.n > 0) lm_parallel_note(lm_dnn_gemm_bf16(&s, &done_));
     if (!done_) j->declined = true;

@@ -54,7 +54,7 @@ bool lm_dnn_has_bf16(void) {
 
 /* ---- primitives that are ready to run, cached by what they compute */
 
-enum { KEY = 20, ARGS = 4, KEPT = 256 };
+enum { KEY = 20, ARGS = 4, CACHED = 256 };
 
 typedef struct kernel {
   int64_t key[KEY];
@@ -74,9 +74,9 @@ typedef struct kernel {
 
 static struct {
   pthread_mutex_t lock;
-  kernel *slot[KEPT];
+  kernel *slot[CACHED];
   uint64_t clock;
-} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void kernel_release(kernel *k) {
   if (!k || atomic_fetch_sub(&k->refs, 1) != 1) return;
@@ -90,10 +90,10 @@ static void kernel_drop(kernel **k) { kernel_release(*k); }
 /* Returns a key's kernel, or NULL; *slot: the place for one, empty or the least recently used. The lock is held. */
 static kernel *find_kernel(const int64_t *key, kernel ***slot) {
   *slot = NULL;
-  for (int i = 0; i < KEPT; i++) {
-    kernel **s = &kept.slot[i];
+  for (int i = 0; i < CACHED; i++) {
+    kernel **s = &cache.slot[i];
     if (*s && !memcmp((*s)->key, key, sizeof(*s)->key)) {
-      (*s)->used = ++kept.clock;
+      (*s)->used = ++cache.clock;
       atomic_fetch_add(&(*s)->refs, 1);
       return *s;
     }
@@ -102,31 +102,31 @@ static kernel *find_kernel(const int64_t *key, kernel ***slot) {
   return NULL;
 }
 
-static kernel *kernel_kept(const int64_t *key) {
+static kernel *kernel_cached(const int64_t *key) {
   kernel **slot;
-  pthread_mutex_lock(&kept.lock);
+  pthread_mutex_lock(&cache.lock);
   kernel *found = find_kernel(key, &slot);
-  pthread_mutex_unlock(&kept.lock);
+  pthread_mutex_unlock(&cache.lock);
   return found;
 }
 
 /* Adds k to the cache. Two threads may have made the same kernel: the first one's stays. */
-static void kernel_keep(kernel *k) {
+static void kernel_cache_put(kernel *k) {
   kernel **slot, *old = NULL;
-  pthread_mutex_lock(&kept.lock);
+  pthread_mutex_lock(&cache.lock);
   kernel *other = find_kernel(k->key, &slot);
   if (!other) {
     old = *slot;
     *slot = k;
-    k->used = ++kept.clock;
+    k->used = ++cache.clock;
     atomic_fetch_add(&k->refs, 1);
   }
-  pthread_mutex_unlock(&kept.lock);
+  pthread_mutex_unlock(&cache.lock);
   kernel_release(other);
   kernel_release(old);
 }
 
-static lm_md wanted(const_dnnl_primitive_desc_t pd, dnnl_query_t what) {
+static lm_md description_of(const_dnnl_primitive_desc_t pd, dnnl_query_t what) {
   return dnnl_primitive_desc_query_md(pd, what, 0);
 }
 
@@ -156,11 +156,11 @@ static lm_status kernel_new(const int64_t *key, const_dnnl_primitive_desc_t pd, 
   k->refs = 1;
   k->packed = -1;
   TRY(primitive_new(pd, &k->run, &own));
-  for (int i = 0; i < 3; i++) k->arg[i] = args->arg[i], k->desc[i] = wanted(own, args->query[i]);
+  for (int i = 0; i < 3; i++) k->arg[i] = args->arg[i], k->desc[i] = description_of(own, args->query[i]);
   k->arg[3] = DNNL_ARG_BIAS;
   k->desc[3] = dnnl_primitive_desc_query_md(own, dnnl_query_weights_md, 1);
   k->nargs = 3;
-  k->scratch = wanted(own, dnnl_query_scratchpad_md);
+  k->scratch = description_of(own, dnnl_query_scratchpad_md);
   *out = k;
   k = NULL;
 done:
@@ -178,10 +178,10 @@ static lm_status kernel_pack(kernel *k, int index, lm_md plain, bool unpack) {
   DNN(dnnl_reorder_primitive_desc_create(&pd, unpack ? packed : plain, engine, unpack ? plain : packed, engine,
                                          plain_attr));
   TRY(primitive_new(pd, &k->pack, &own));
-  k->pack_scratch = wanted(own, dnnl_query_scratchpad_md);
+  k->pack_scratch = description_of(own, dnnl_query_scratchpad_md);
   k->packed = index;
   k->unpack = unpack;
-  k->plain = wanted(own, unpack ? dnnl_query_dst_md : dnnl_query_src_md);
+  k->plain = description_of(own, unpack ? dnnl_query_dst_md : dnnl_query_src_md);
 done:
   if (pd) dnnl_primitive_desc_destroy(pd);
   return status;
@@ -267,7 +267,7 @@ static lm_status make_gemm(const lm_cpu_gemm_job *job, const int64_t *key, kerne
   TRY(kernel_new(key, pd, &args, out));
   lm_log(LM_LOG_OP, "oneDNN %s: bfloat16 [%lld, %lld] times [%lld, %lld]", lm_dnn_name(pd), (long long)job->m,
          (long long)job->k, (long long)job->k, (long long)job->n);
-  kernel_keep(*out);
+  kernel_cache_put(*out);
 done:
   if (pd) dnnl_primitive_desc_destroy(pd);
   if (attr) dnnl_primitive_attr_destroy(attr);
@@ -288,7 +288,7 @@ lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
       job->a.ld, job->b.ld, job->ldc,   job->a.step, job->b.step, job->step_c};
   memcpy(&key[14], &job->alpha, sizeof job->alpha);
   memcpy(&key[15], &job->beta, sizeof job->beta);
-  if (!(k = kernel_kept(key))) TRY(make_gemm(job, key, &k));
+  if (!(k = kernel_cached(key))) TRY(make_gemm(job, key, &k));
   if (!k) goto done;
   TRY(kernel_run(k, (void *[]){(void *)job->a.data, (void *)job->b.data, job->c}, NULL));
   *done_ = true;
@@ -414,7 +414,7 @@ static lm_status make_conv(const lm_conv_job *job, dnnl_data_type_t result, cons
   lm_log(LM_LOG_OP, "oneDNN %s: %s x [%lld, %lld, %lld, %lld], weight [%lld, %lld, %lld, %lld]", lm_dnn_name(pd),
          pass[job->pass], (long long)s->n, (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k,
          (long long)(s->c / s->groups), (long long)s->kh, (long long)s->kw);
-  kernel_keep(k);
+  kernel_cache_put(k);
   *out = k;
   k = NULL;
 done:
@@ -433,7 +433,7 @@ static lm_status conv_kernel(const lm_conv_job *job, dnnl_data_type_t result, ke
                             s->groups,     s->stride[0],   s->stride[1],  s->padding[0],
                             s->padding[1], s->dilation[0], s->dilation[1]};
   NEED(begin());
-  *out = kernel_kept(key);
+  *out = kernel_cached(key);
   return *out ? LM_OK : make_conv(job, result, key, out);
 }
 
