@@ -20,6 +20,7 @@
 
 #include "backend/cuda/libraries/cudnn_attention.h"
 #include "backend/cuda/libraries/cudnn_conv.h"
+#include "op/operand_checks.h"
 
 enum { PLANS = 3, JSON_MAX = 1 << 16 };
 
