@@ -20,6 +20,7 @@
 
 #include "backend/cuda/libraries/cudnn_attention.h"
 #include "backend/cuda/libraries/cudnn_conv.h"
+#include "op/operand_checks.h"
 
 enum { PLANS = 3, JSON_MAX = 1 << 16 };
 
@@ -151,8 +152,11 @@ int main(int argc, char **argv) {
       if (scanf("%lld", &number) != 1) die(name);
       v[i] = number;
     }
+    lm_conv_shape *s = &key.shape;
+    *s = (lm_conv_shape){v[0], v[1], v[2],         v[3],           v[4],           v[6], v[7],
+                         0,    0,    {v[8], v[9]}, {v[10], v[11]}, {v[12], v[13]}, v[14]};
     if (lm_dtype_parse(dtype, &id) != LM_OK ||
-        lm_conv_shape_of(LM_OP_conv2d, v, v + 4, v + 8, v + 10, v + 12, v[14], &key.shape) != LM_OK)
+        lm_check_conv(LM_OP_conv2d, v, v + 4, s->stride, s->padding, s->dilation, s->groups, &s->oh, &s->ow) != LM_OK)
       die(name);
     key.dtype = id;
     for (int pass = 0; pass < 3 + (bias != 0); pass++) {

@@ -59,8 +59,9 @@ lm_format lm_pooled_format(const lm_tensor *indices);
 
 /* ---- op/nn/conv.c. x and weight: 4 sizes each */
 
-lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
-                        const int64_t *padding, const int64_t *dilation, int64_t groups, int64_t *oh, int64_t *ow);
+LM_API lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
+                               const int64_t *padding, const int64_t *dilation, int64_t groups, int64_t *oh,
+                               int64_t *ow);
 lm_format lm_conv_format(const lm_tensor *x);
 lm_format lm_weight_format(const lm_tensor *x);
 lm_status lm_compute_conv(lm_frame *f, const void *run);

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/reduce_plan.h"
-#include "base/mem.h"
 
 typedef struct search {
   lm_reduce_plan plan;
@@ -88,9 +88,9 @@ static void search_tasks(void *ctx, int64_t first, int64_t last) {
 static lm_status search_rows(search *s) {
   const lm_reduce_plan *p = &s->plan;
   int64_t tasks = p->units * p->parts;
-  lm_total *extreme = s->extreme = lm_malloc((size_t)tasks * (sizeof *extreme + sizeof(int64_t)));
-  if (!extreme) return LM_E_OOM;
-  int64_t *position = s->position = (int64_t *)(extreme + tasks);
+  LM_WORKSPACE(lm_total, extreme, tasks);
+  LM_WORKSPACE(int64_t, position, tasks);
+  s->extreme = extreme, s->position = position;
   lm_parallel(tasks, lm_reduce_work(p), 0, search_tasks, s);
   for (int64_t unit = 0; unit < p->units; unit++) {
     lm_reduce_unit u = lm_reduce_unit_at(p, unit);
@@ -105,7 +105,6 @@ static lm_status search_rows(search *s) {
     int64_t from_one = position[best] + 1;
     write_unit(s, &u, &extreme[best], p->compute == LM_I64 ? LM_I64 : LM_F64, &from_one);
   }
-  lm_free(extreme);
   return LM_OK;
 }
 

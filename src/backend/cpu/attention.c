@@ -6,7 +6,8 @@
 #include "backend/cpu/isa/attention.h"
 #include "backend/cpu/isa/matmul/panels.h"
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
-#include "device/alloc.h"
+#include "backend/cpu/memory.h"
+#include "backend/cpu/scalar_access.h"
 
 /* Queries and keys of a block, whose scores stay in the L2 cache. LINE: elements between the rows of scores; a power of
  * two would put a column of scores into few sets of the L1 cache. Packed keys and values serve up to SPAN queries. */
@@ -25,7 +26,7 @@ typedef struct attention {
   const struct lm_attention_loops *loops;
   const struct lm_panel_loops *products;
   bool drops; /* true if `drop` drops weights */
-  lm_dropping drop;
+  lm_dropout_params drop;
 } attention;
 
 static attention attention_of(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
@@ -47,10 +48,10 @@ static attention attention_of(const lm_tensor *query, const lm_tensor *key, cons
       .width = query->size[3],
       .value_width = value->size[3],
       .each = lm_dtype_size(dtype),
-      .loops = dtype == LM_F64 ? LM_ISA_PICK(lm_attention_F64) : LM_ISA_PICK(lm_attention_F32),
-      .products = dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32),
+      .loops = lm_attention_loops_of(dtype),
+      .products = lm_panel_loops_of(dtype),
       .drops = draw != NULL,
-      .drop = draw ? lm_dropping_of(dropout_p, lm_draw_in(draw)) : (lm_dropping){.scale = 1},
+      .drop = draw ? lm_dropout_params_of(dropout_p, lm_draw_in(draw)) : (lm_dropout_params){.scale = 1},
   };
 }
 
@@ -142,57 +143,52 @@ static void score(const attention *t, int64_t n, int64_t h, int64_t i, int64_t j
 
 /* ---- forward */
 
-/* Sizes of the parts of a thread's scratch memory. */
+/* A thread's scratch: scores; panels of keys transposed and of values; sums of values, maxima and sums of a span. */
 typedef struct forward_scratch {
-  size_t scores, keys, packed, values, stats, all; /* bytes; all: their sum, with `stats` twice */
+  void *scores, *keys, *packed, *values, *row_max, *sum;
 } forward_scratch;
 
-static forward_scratch forward_scratch_of(const attention *t) {
-  forward_scratch r = {.scores = (size_t)(QUERIES * LINE) * t->each,
-                       .keys = panels_of(t, t->width, KEYS),
-                       .packed = panels_of(t, KEYS, t->value_width),
-                       .values = (size_t)(SPAN * t->value_width) * t->each,
-                       .stats = SPAN * t->each};
-  r.all = lm_round_up(r.scores + r.keys + r.packed + r.values + 2 * r.stats, 64);
-  return r;
+static size_t forward_scratch_of(const attention *t, char *memory, forward_scratch *r) {
+  return lm_memory_divide(memory, 6,
+                          (lm_memory_part[]){{&r->scores, (size_t)(QUERIES * LINE) * t->each},
+                                             {&r->keys, panels_of(t, t->width, KEYS)},
+                                             {&r->packed, panels_of(t, KEYS, t->value_width)},
+                                             {&r->values, (size_t)(SPAN * t->value_width) * t->each},
+                                             {&r->row_max, SPAN * t->each},
+                                             {&r->sum, SPAN * t->each}});
 }
 
 /* Computes rows i .. end - 1 of head h of sample n: the result, and the logarithms of the softmax's sums in `norms`. */
 static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t end, char *scratch, lm_tensor *out,
                    char *norms) {
-  const forward_scratch r = forward_scratch_of(t);
-  char *scores = scratch, *keys = scores + r.scores, *packed = keys + r.keys, *values = packed + r.packed;
-  char *row_max = values + r.values, *sum = row_max + r.stats;
+  forward_scratch r;
+  forward_scratch_of(t, scratch, &r);
+  char *values = r.values, *row_max = r.row_max, *sum = r.sum;
   int64_t last = t->causal ? lm_min(t->keys, end) : t->keys, kv = h / t->shared, vw = t->value_width;
   bool packs = t->dtype != LM_F32 || end - i > FEW;
   size_t value_row = (size_t)vw * t->each;
   memset(values, 0, (size_t)(end - i) * value_row);
   memset(sum, 0, (size_t)(end - i) * t->each);
-  for (int64_t q = 0; q < end - i; q++) {
-    if (t->dtype == LM_F64)
-      ((double *)row_max)[q] = -INFINITY;
-    else
-      ((float *)row_max)[q] = -INFINITY;
-  }
+  for (int64_t q = 0; q < end - i; q++) lm_scalar_put(t->dtype, row_max, q, -INFINITY);
   for (int64_t j = 0; j < last; j += KEYS) {
     int64_t there = lm_min(KEYS, last - j);
     const char *value = row_of(t->value, n, kv, j);
     if (packs) {
-      pack(t, keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
-      pack(t, packed, value, step_of(t->value), there, vw, false);
+      pack(t, r.keys, row_of(t->key, n, kv, j), step_of(t->key), there, t->width, true);
+      pack(t, r.packed, value, step_of(t->value), there, vw, false);
     }
     for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
       /* Independent of the span's length, which varies with the threads: a hidden key's weight 0 times inf is NaN. */
       int64_t cols = t->causal ? lm_min(there, i + q + QUERIES - j) : there, rows = lm_min(QUERIES, end - i - q);
       bool few = t->dtype == LM_F32 && rows <= FEW;
-      lm_score_block b = {.scores = scores, .rows = rows, .cols = cols};
+      lm_score_block b = {.scores = r.scores, .rows = rows, .cols = cols};
       char *mine = values + (size_t)q * value_row;
-      score(t, n, h, i + q, j, few ? NULL : keys, &b);
+      score(t, n, h, i + q, j, few ? NULL : r.keys, &b);
       t->loops->online_softmax(&b, row_max + (size_t)q * t->each, sum + (size_t)q * t->each, mine, vw);
       if (few)
-        multiply_few(rows, vw, cols, 1, scores, LINE, value, step_of(t->value), false, 1, mine, vw);
+        multiply_few(rows, vw, cols, 1, r.scores, LINE, value, step_of(t->value), false, 1, mine, vw);
       else
-        multiply(t, false, rows, vw, cols, 1, scores, LINE, packed, there, 1, mine, vw);
+        multiply(t, false, rows, vw, cols, 1, r.scores, LINE, r.packed, there, 1, mine, vw);
     }
   }
   t->loops->finish(row_of(out, n, h, i), step_of(out), norms + (size_t)((n * t->heads + h) * t->queries + i) * t->each,
@@ -231,7 +227,7 @@ lm_status lm_cpu_attention(const void *args, lm_tensor *const *out) {
   int threads = lm_threads_for(work);
   while (threads > 1 && span > QUERIES && heads * lm_ceil_div(t.queries, span) < 8 * threads) span /= 2;
   forward_job job = {.t = &t, .span = span, .blocks = lm_ceil_div(t.queries, span), .out = out};
-  return lm_parallel(heads * job.blocks, work, forward_scratch_of(&t).all, attend_units, &job);
+  return lm_parallel(heads * job.blocks, work, forward_scratch_of(&t, NULL, &(forward_scratch){0}), attend_units, &job);
 }
 
 /* ---- backward */
@@ -260,24 +256,18 @@ static char *dquery_of(const backward_part *w, int64_t part, int64_t n, int64_t 
 
 /* A thread's scratch: scores and their gradients; panels of keys and values transposed, keys, queries, gradients. */
 typedef struct backward_scratch {
-  char *scores, *slopes, *keys, *values, *key_rows, *queries, *grads;
+  void *scores, *slopes, *keys, *values, *key_rows, *queries, *grads;
 } backward_scratch;
 
-/* Lays out the parts of r from `scratch` on (or NULL); returns their bytes. */
-static size_t backward_scratch_of(const attention *t, char *scratch, backward_scratch *r) {
-  struct {
-    char **part;
-    size_t bytes;
-  } parts[] = {{&r->scores, (size_t)(QUERIES * LINE) * t->each},  {&r->slopes, (size_t)(QUERIES * LINE) * t->each},
-               {&r->keys, panels_of(t, t->width, KEYS)},          {&r->values, panels_of(t, t->value_width, KEYS)},
-               {&r->key_rows, panels_of(t, KEYS, t->width)},      {&r->queries, panels_of(t, QUERIES, t->width)},
-               {&r->grads, panels_of(t, QUERIES, t->value_width)}};
-  size_t all = 0;
-  for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
-    *parts[k].part = scratch ? scratch + all : NULL;
-    all += lm_round_up(parts[k].bytes, 64);
-  }
-  return all;
+static size_t backward_scratch_of(const attention *t, char *memory, backward_scratch *r) {
+  return lm_memory_divide(memory, 7,
+                          (lm_memory_part[]){{&r->scores, (size_t)(QUERIES * LINE) * t->each},
+                                             {&r->slopes, (size_t)(QUERIES * LINE) * t->each},
+                                             {&r->keys, panels_of(t, t->width, KEYS)},
+                                             {&r->values, panels_of(t, t->value_width, KEYS)},
+                                             {&r->key_rows, panels_of(t, KEYS, t->width)},
+                                             {&r->queries, panels_of(t, QUERIES, t->width)},
+                                             {&r->grads, panels_of(t, QUERIES, t->value_width)}});
 }
 
 /* Adds the terms of one block of queries and one of packed keys to the gradients of queries, keys and values. */
@@ -362,39 +352,30 @@ static void dot_heads(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_cpu_attention_backward(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_attention_backward_args *a = args;
   const attention t =
       attention_of(a->query, a->key, a->value, a->attn_mask, a->is_causal, a->scale, a->dropout_p, a->draw);
-  lm_device device = a->query->device;
   int64_t samples = a->query->size[0], kv_heads = a->key->size[1], blocks = lm_ceil_div(t.keys, KEYS);
   int64_t rows = samples * t.heads * t.queries, heads = samples * kv_heads, parts = 1;
   double work = work_of(&t, 3);
   /* Threads divide the heads, and the keys of few heads too. Parts depend on the shape alone, so that a gradient's
    * order of summation does not depend on the number of threads. */
   if (heads > 0 && heads < UNITS && blocks > 1) parts = lm_min(blocks, lm_ceil_div(UNITS, heads));
-  size_t scratch = backward_scratch_of(&t, NULL, &(backward_scratch){0}), dots = (size_t)rows * t.each;
-  size_t dqueries = parts > 1 ? (size_t)(parts * rows * t.width) * t.each : 0,
-         all = dots + dqueries + 1; /* at least 1 byte */
-  void *memory;
-  TRY(lm_device_alloc(device, all, &memory));
-  char *dot = memory;
+  LM_WORKSPACE(char, dots, (size_t)rows *t.each);
+  LM_WORKSPACE(char, dqueries, parts > 1 ? (size_t)(parts * rows * t.width) * t.each : 0);
   backward_part w = {.t = &t,
                      .grad = a->grad,
                      .y = a->out,
                      .norms = a->log_sum->data,
-                     .dots = dot,
+                     .dots = dots,
                      .dquery = out[0],
                      .dkey = out[1],
                      .dvalue = out[2],
-                     .dqueries = dot + dots,
+                     .dqueries = dqueries,
                      .parts = parts};
   for (int k = 0; k < 3; k++) clear(out[k]);
-  memset(w.dqueries, 0, dqueries);
+  if (parts > 1) memset(dqueries, 0, (size_t)(parts * rows * t.width) * t.each);
   lm_parallel(samples * t.heads, (double)(rows * t.value_width), 0, dot_heads, &w);
-  status = lm_parallel(heads * parts, work, scratch, backward_units, &w);
-  if (parts > 1 && status == LM_OK) lm_parallel(rows, (double)(rows * t.width * parts), 0, add_parts, &w);
-  lm_device_free(device, memory, all);
-done:
-  return status;
+  NEED(lm_parallel(heads * parts, work, backward_scratch_of(&t, NULL, &(backward_scratch){0}), backward_units, &w));
+  return parts > 1 ? lm_parallel(rows, (double)(rows * t.width * parts), 0, add_parts, &w) : LM_OK;
 }

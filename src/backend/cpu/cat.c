@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
-#include "base/mem.h"
 
 /* Returns true if t's share of each row of the result is contiguous, and sets `pitch`, the elements from one share to
  * the next. A channels-last result requires channels-last tensors. */
@@ -58,7 +58,6 @@ static void cat_lines(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
   const lm_cat_args *a = args;
   lm_tensor *result = out[0];
   int dim = (int)a->dim;
@@ -68,8 +67,7 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
   /* outer: runs of `dim` in memory; inner: elements of one step of dim */
   int64_t inner = result->stride[dim];
   int64_t outer = result->numel / (result->size[dim] * inner);
-  int64_t *pitch = lm_malloc((size_t)a->tensors.n * sizeof *pitch);
-  if (!pitch) return LM_E_OOM;
+  LM_WORKSPACE(int64_t, pitch, a->tensors.n);
   bool blocks = true; /* true if every input has the result's dtype and contiguous pieces */
   for (int i = 0; i < a->tensors.n; i++) {
     const lm_tensor *t = a->tensors.v[i];
@@ -83,15 +81,12 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
       const lm_tensor *t = a->tensors.v[i];
       part.size[dim] = t->size[dim];
       part.numel = t->numel;
-      TRY(lm_cpu_copy(t, &part));
+      NEED(lm_cpu_copy(t, &part));
       part.data += (size_t)(t->size[dim] * result->stride[dim]) * item;
     }
-    goto done;
+    return LM_OK;
   }
   cat_job job = {&a->tensors, result, dim, inner, (int64_t)item, pitch, lm_use_nontemporal(lm_nbytes(result))};
   int64_t lines = ((int64_t)lm_nbytes(result) + LM_NONTEMPORAL_LINE - 1) / LM_NONTEMPORAL_LINE;
-  lm_parallel(lines, (double)result->numel * 0.5, 0, cat_lines, &job);
-done:
-  lm_free(pitch);
-  return status;
+  return lm_parallel(lines, (double)result->numel * 0.5, 0, cat_lines, &job);
 }

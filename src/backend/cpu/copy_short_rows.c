@@ -1,5 +1,6 @@
 /* Copies tensors whose rows have few elements, such as repeats of each element or channels put side by side. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "merged_dims.h"
 
 enum { TO, FROM }; /* sides */
@@ -36,12 +37,7 @@ typedef struct block {
 /* Copies n rows; few repeats of one element take no inner loop. */
 static void copy_rows(size_t item, const block *b, int64_t n, char *restrict to, const char *restrict from) {
   bool repeats = b->step == 0 && b->pitch[TO] == b->run && b->pitch[FROM] == 1;
-  switch (item) {
-    CASE(uint8_t)
-    CASE(uint16_t)
-    CASE(uint32_t)
-    CASE(uint64_t)
-  }
+  switch (item) { LM_EACH_WIDTH(CASE) }
 }
 
 typedef struct short_copy {

@@ -50,48 +50,17 @@ static bool skips_to(const ctc *s, int64_t n, int64_t state) {
   return state % 2 && state > 1 && class_of(s, n, state) != class_of(s, n, state - 2);
 }
 
-#define LM_E F32
-#define EXP expf
-#define LOG logf
-#include "backend/cpu/isa/templates/ctc.inc"
-#undef LM_E
-#undef EXP
-#undef LOG
-#define LM_E F64
-#define EXP exp
-#define LOG log
-#include "backend/cpu/isa/templates/ctc.inc"
+#define EXP(x) LM_FN(EXP)(x)
+#define EXP_F32 expf
+#define EXP_F64 exp
+#define LOG(x) LM_FN(LOG)(x)
+#define LOG_F32 logf
+#define LOG_F64 log
+#define LM_TEMPLATE "backend/cpu/isa/templates/ctc.inc"
+#include "backend/cpu/isa/templates/each_real.inc"
 
 static double work_of(const ctc *s) {
   return (double)s->samples * (double)s->times * ((double)s->states * 16 + (double)s->classes);
-}
-
-static void forward_samples(void *ctx, int64_t first, int64_t last) {
-  const ctc *s = ctx;
-  const lm_tensor *x = ((const lm_ctc_nll_args *)s->args)->x;
-  for (int64_t n = first; n < last; n++) {
-    if (x->dtype == LM_F64) {
-      forward_F64(s, n, (const double *)x->data, (double *)s->out[0]->data, (double *)s->out[1]->data);
-    } else {
-      forward_F32(s, n, (const float *)x->data, (float *)s->out[0]->data, (float *)s->out[1]->data);
-    }
-  }
-}
-
-static void backward_samples(void *ctx, int64_t first, int64_t last) {
-  const ctc *s = ctx;
-  const lm_ctc_nll_backward_args *a = s->args;
-  for (int64_t n = first; n < last; n++) {
-    if (a->x->dtype == LM_F64) {
-      backward_F64(s, n, (const double *)a->x->data, ((const double *)a->grad->data)[n],
-                   ((const double *)a->loss->data)[n], (const double *)a->log_alpha->data, lm_scratch(),
-                   (double *)s->out[0]->data);
-    } else {
-      backward_F32(s, n, (const float *)a->x->data, ((const float *)a->grad->data)[n],
-                   ((const float *)a->loss->data)[n], (const float *)a->log_alpha->data, lm_scratch(),
-                   (float *)s->out[0]->data);
-    }
-  }
 }
 
 lm_status lm_cpu_ctc_nll(const void *args, lm_tensor *const *out) {
@@ -100,7 +69,7 @@ lm_status lm_cpu_ctc_nll(const void *args, lm_tensor *const *out) {
   NEED(ctc_of(LM_OP_ctc_nll, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank, out[1]->size[2],
               &s));
   s.args = args, s.out = out;
-  return lm_parallel(s.samples, work_of(&s), 0, forward_samples, &s);
+  return lm_parallel(s.samples, work_of(&s), 0, a->x->dtype == LM_F64 ? forward_samples_F64 : forward_samples_F32, &s);
 }
 
 lm_status lm_cpu_ctc_nll_backward(const void *args, lm_tensor *const *out) {
@@ -109,5 +78,6 @@ lm_status lm_cpu_ctc_nll_backward(const void *args, lm_tensor *const *out) {
   NEED(ctc_of(LM_OP_ctc_nll_backward, a->x, a->target, a->starts, a->input_lengths, a->target_lengths, a->blank,
               a->log_alpha->size[2], &s));
   s.args = args, s.out = out;
-  return lm_parallel(s.samples, work_of(&s), (size_t)(2 * s.states) * sizeof(double), backward_samples, &s);
+  return lm_parallel(s.samples, work_of(&s), (size_t)(2 * s.states) * sizeof(double),
+                     a->x->dtype == LM_F64 ? backward_samples_F64 : backward_samples_F32, &s);
 }

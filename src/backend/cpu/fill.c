@@ -5,8 +5,8 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/fill.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/strided_tiles.h"
-#include "device/alloc.h"
 #include "op/nn/attention.h"
 #include "philox.h"
 #include "tensor/generator.h"
@@ -93,29 +93,29 @@ lm_status lm_cpu_fill_random(const void *args, lm_tensor *const *out) {
 
 enum { DROPOUT_PART = 4096 }; /* elements */
 
-typedef struct dropping {
+typedef struct dropout_job {
   const lm_tensor *x;
   lm_tensor *y;
   uint8_t *keep;
-  lm_dropping d;
-} dropping;
+  lm_dropout_params d;
+} dropout_job;
 
 static void drop_parts(void *ctx, int64_t first, int64_t last) {
-  const dropping *j = ctx;
+  const dropout_job *j = ctx;
   int64_t n = j->x->numel, to = last * DROPOUT_PART < n ? last * DROPOUT_PART : n;
   LM_ISA_PICK(lm_fill_loops)->dropout[j->x->dtype](j->x->data, j->y->data, j->keep, first * DROPOUT_PART, to, &j->d);
 }
 
 /* Writes x with dropout to y, dense and laid out alike; element i in memory order takes word i of the draw. */
-static void drop(const lm_tensor *x, lm_tensor *y, uint8_t *keep, lm_dropping d) {
-  dropping job = {x, y, keep, d};
+static void drop(const lm_tensor *x, lm_tensor *y, uint8_t *keep, lm_dropout_params d) {
+  dropout_job job = {x, y, keep, d};
   lm_parallel((x->numel + DROPOUT_PART - 1) / DROPOUT_PART, (double)x->numel * 0.5, 0, drop_parts, &job);
 }
 
 lm_status lm_cpu_dropout(const void *args, lm_tensor *const *out) {
   const lm_dropout_args *a = args;
   lm_draw draw = lm_generator_take(NULL, a->x->device, blocks_of(a->x->numel, 1));
-  drop(a->x, out[0], (uint8_t *)out[1]->data, lm_dropping_of(a->p, draw));
+  drop(a->x, out[0], (uint8_t *)out[1]->data, lm_dropout_params_of(a->p, draw));
   return LM_OK;
 }
 
@@ -128,7 +128,7 @@ lm_status lm_cpu_attention_draw(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cpu_dropout_by_draw(const void *args, lm_tensor *const *out) {
   const lm_dropout_by_draw_args *a = args;
-  drop(a->x, out[0], NULL, lm_dropping_of(a->p, lm_draw_in(a->draw)));
+  drop(a->x, out[0], NULL, lm_dropout_params_of(a->p, lm_draw_in(a->draw)));
   return LM_OK;
 }
 
@@ -141,13 +141,9 @@ lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
   lm_random r = {.draw = lm_generator_take(a->generator, y->device, blocks_of(a->n, 2))};
   const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
   const lm_sequence s = {.start = 1, .step = 1};
-  int64_t *order = NULL;
-  void *scratch = NULL;
-  size_t bytes = (size_t)a->n * sizeof *order;
-  lm_status status = LM_OK;
   bool own = y->dtype == LM_I64 && lm_is_contiguous(y);
-  if (!own) TRY(lm_device_alloc(y->device, bytes, &scratch));
-  order = own ? (int64_t *)y->data : scratch;
+  LM_WORKSPACE(int64_t, scratch, own ? 0 : a->n);
+  int64_t *order = own ? (int64_t *)y->data : scratch;
   for (int64_t i = 0; i < a->n; i += LM_TILE)
     loops->arange_i64(&s, i, (int)(a->n - i < LM_TILE ? a->n - i : LM_TILE), order + i);
   for (int64_t first = 0; first < a->n - 1; first += PART) {
@@ -164,12 +160,8 @@ lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
       order[other[i]] = was;
     }
   }
-  if (!own) {
-    lm_tensor all = *y;
-    all.dtype = LM_I64, all.data = (char *)order, all.stride[0] = 1;
-    TRY(lm_cpu_copy(&all, y));
-  }
-done:
-  if (scratch) lm_device_free(y->device, scratch, bytes);
-  return status;
+  if (own) return LM_OK;
+  lm_tensor all = *y;
+  all.dtype = LM_I64, all.data = (char *)order, all.stride[0] = 1;
+  return lm_cpu_copy(&all, y);
 }

@@ -4,23 +4,8 @@
 
 #include "backend/cpu/cpu.h"
 
-typedef struct units_job {
-  lm_gather_weighted_loop loop;
-  const lm_gather_weighted_work *work;
-} units_job;
-
-static void run_range(void *ctx, int64_t first, int64_t last) {
-  const units_job *j = ctx;
-  j->loop(j->work, first, last, lm_scratch());
-}
-
 static double work_of(const lm_gather_weighted_job *s) {
   return (double)s->n * (double)s->c * (double)s->p * (double)s->i * (double)s->j;
-}
-
-static lm_status run_units(lm_gather_weighted_loop loop, const lm_gather_weighted_work *work, int64_t units,
-                           size_t scratch) {
-  return lm_parallel(units, work_of(&work->call), scratch, run_range, &(units_job){loop, work});
 }
 
 lm_status lm_cpu_gather_weighted(const void *args, lm_tensor *const *out) {
@@ -33,8 +18,8 @@ lm_status lm_cpu_gather_weighted(const void *args, lm_tensor *const *out) {
   if (wanted > 1) work.c_width = lm_ceil_div(s->c, wanted);
   int64_t strips = s->n * lm_ceil_div(s->c, work.c_width);
   if (s->i > 1 && strips < 4 * threads) work.width = lm_ceil_div(s->p, lm_ceil_div(4 * threads, strips));
-  return run_units(LM_ISA_PICK(lm_gather_weighted_loops)->forward[out[0]->dtype], &work,
-                   strips * lm_ceil_div(s->p, work.width), 0);
+  return lm_parallel(strips * lm_ceil_div(s->p, work.width), work_of(s), 0,
+                     LM_ISA_PICK(lm_gather_weighted_loops)->forward[out[0]->dtype], &work);
 }
 
 lm_status lm_cpu_gather_weighted_input(const void *args, lm_tensor *const *out) {
@@ -50,14 +35,14 @@ lm_status lm_cpu_gather_weighted_input(const void *args, lm_tensor *const *out) 
   }
   if (lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float))
     scratch = (size_t)(work.c_width * s->m * work.width) * sizeof(float);
-  return run_units(LM_ISA_PICK(lm_gather_weighted_loops)->input[out[0]->dtype], &work,
-                   s->n * lm_ceil_div(s->c, work.c_width) * lm_ceil_div(s->i, work.width), scratch);
+  return lm_parallel(s->n * lm_ceil_div(s->c, work.c_width) * lm_ceil_div(s->i, work.width), work_of(s), scratch,
+                     LM_ISA_PICK(lm_gather_weighted_loops)->input[out[0]->dtype], &work);
 }
 
 lm_status lm_cpu_gather_weighted_weight(const void *args, lm_tensor *const *out) {
   lm_gather_weighted_work work = {.call = lm_gather_weighted_job_of(LM_OP_gather_weighted_weight, args, out),
                                   .width = 512};
   const lm_gather_weighted_job *s = &work.call;
-  return run_units(LM_ISA_PICK(lm_gather_weighted_loops)->weight[s->dtype], &work,
-                   s->n * s->j * lm_ceil_div(s->p, work.width), 0);
+  return lm_parallel(s->n * s->j * lm_ceil_div(s->p, work.width), work_of(s), 0,
+                     LM_ISA_PICK(lm_gather_weighted_loops)->weight[s->dtype], &work);
 }

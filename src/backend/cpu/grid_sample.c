@@ -3,35 +3,23 @@
 
 #include "backend/cpu/cpu.h"
 
-typedef struct units_job {
-  lm_grid_loop loop;
-  const lm_grid_work *work;
-} units_job;
-
-static void run_range(void *ctx, int64_t first, int64_t last) {
-  const units_job *j = ctx;
-  j->loop(j->work, first, last, lm_scratch());
-}
-
 static double work_of(const lm_grid_call *s) {
   double taps = s->dims == 3 ? s->taps * s->taps * s->taps : s->taps * s->taps;
   return (double)s->n * (double)s->p * (taps + (double)s->c * taps);
 }
 
-static lm_status run_units(lm_grid_loop loop, const lm_grid_work *work, int64_t units, size_t scratch) {
-  return lm_parallel(units, work_of(&work->call), scratch, run_range, &(units_job){loop, work});
-}
-
 lm_status lm_cpu_grid_sample(const void *args, lm_tensor *const *out) {
   lm_grid_work work = {.call = lm_grid_call_of(LM_OP_grid_sample, args, out), .points = LM_GRID_TILE};
   const lm_grid_call *s = &work.call;
-  return run_units(LM_ISA_PICK(lm_grid_loops)->forward[out[0]->dtype], &work, s->n * lm_ceil_div(s->p, work.points), 0);
+  return lm_parallel(s->n * lm_ceil_div(s->p, work.points), work_of(s), 0,
+                     LM_ISA_PICK(lm_grid_loops)->forward[out[0]->dtype], &work);
 }
 
 lm_status lm_cpu_grid_sample_grid(const void *args, lm_tensor *const *out) {
   lm_grid_work work = {.call = lm_grid_call_of(LM_OP_grid_sample_grid, args, out), .points = LM_GRID_TILE};
   const lm_grid_call *s = &work.call;
-  return run_units(LM_ISA_PICK(lm_grid_loops)->grid[out[0]->dtype], &work, s->n * lm_ceil_div(s->p, work.points), 0);
+  return lm_parallel(s->n * lm_ceil_div(s->p, work.points), work_of(s), 0,
+                     LM_ISA_PICK(lm_grid_loops)->grid[out[0]->dtype], &work);
 }
 
 /* Computes the input's gradient. A unit has channels of an image, so that no two threads add to one pixel. */
@@ -44,6 +32,6 @@ lm_status lm_cpu_grid_sample_input(const void *args, lm_tensor *const *out) {
   if (s->last && work.channels < 16) work.channels = s->c < 16 ? s->c : 16;
   if (!s->last && parts > 1 && lm_ceil_div(s->c, parts) < work.channels) work.channels = lm_ceil_div(s->c, parts);
   if (lm_dtype_size((lm_dtype)out[0]->dtype) < sizeof(float)) scratch = (size_t)(work.channels * s->m) * sizeof(float);
-  return run_units(LM_ISA_PICK(lm_grid_loops)->input[out[0]->dtype], &work, s->n * lm_ceil_div(s->c, work.channels),
-                   scratch);
+  return lm_parallel(s->n * lm_ceil_div(s->c, work.channels), work_of(s), scratch,
+                     LM_ISA_PICK(lm_grid_loops)->input[out[0]->dtype], &work);
 }

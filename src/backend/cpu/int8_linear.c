@@ -4,7 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/int8_product.h"
 #include "backend/cpu/matmul/gemm.h"
-#include "device/alloc.h"
+#include "backend/cpu/memory.h"
 
 enum { FEW = 4 * LM_INT8_ROWS, PANEL = 1 << 17 }; /* rows; floats of a panel, half an L2 cache */
 
@@ -29,22 +29,17 @@ static void multiply_columns(void *ctx, int64_t first, int64_t last) {
 
 /* Computes y by integer products if x is finite; if not, sets *done_ to false and leaves y unset. */
 static lm_status by_bytes(const lm_int8_linear_args *a, lm_tensor *y, bool *done_) {
-  lm_status status = LM_OK;
   const struct lm_int8_loops *loops = LM_ISA_PICK(lm_int8_loops);
   int64_t rows = a->x->size[0], k = a->x->size[1], outs = y->size[1];
   int64_t blocks = (k + LM_INT8_BLOCK - 1) / LM_INT8_BLOCK, row = blocks * LM_INT8_BLOCK;
   const float *x = (const float *)a->x->data;
-  size_t capacity = (size_t)(rows * blocks + 1) * (sizeof(float) + LM_INT8_BLOCK * sizeof(int16_t)); /* at least one */
-  void *scratch = NULL;
-  TRY(lm_device_alloc(y->device, capacity, &scratch));
-  lm_int8_steps whole = {row, (int16_t *)((float *)scratch + rows * blocks), scratch};
+  LM_WORKSPACE(float, scale, rows *blocks);
+  LM_WORKSPACE(int16_t, values, rows * row);
+  lm_int8_steps whole = {row, values, scale};
   *done_ = true;
   for (int64_t r = 0; r < rows && *done_; r++) *done_ = loops->round(k, x + r * k, &whole, r);
-  if (!*done_) goto done;
-  lm_parallel(outs, (double)outs * (double)k / 16, 0, multiply_columns, &(bytes_job){a, y, whole});
-done:
-  if (scratch) lm_device_free(y->device, scratch, capacity);
-  return status;
+  if (!*done_) return LM_OK;
+  return lm_parallel(outs, (double)outs * (double)k / 16, 0, multiply_columns, &(bytes_job){a, y, whole});
 }
 
 typedef struct panels_job {
@@ -64,21 +59,8 @@ static void multiply_panels(void *ctx, int64_t from, int64_t to) {
         ->expand(n, k, (const int8_t *)a->weight->data + first * k, (const float *)a->scale->data + first, panel);
     for (int64_t r = 0; a->bias && r < rows; r++)
       memcpy(y + r * outs, (const float *)a->bias->data + first, (size_t)n * sizeof(float));
-    lm_cpu_gemm_job job = {.dtype = LM_F32,
-                           .device = j->y->device,
-                           .batch = 1,
-                           .m = rows,
-                           .n = n,
-                           .k = k,
-                           .tb = true,
-                           .alpha = 1,
-                           .beta = a->bias ? 1 : 0,
-                           .a = a->x->data,
-                           .lda = k,
-                           .b = panel,
-                           .ldb = k,
-                           .c = y,
-                           .ldc = outs};
+    const lm_cpu_gemm_job job = lm_cpu_gemm_job_of(LM_F32, rows, n, k, 1, lm_gemm_matrix_of(a->x->data, k, false),
+                                                   lm_gemm_matrix_of(panel, k, true), a->bias ? 1 : 0, y, outs);
     lm_parallel_note(lm_cpu_gemm(&job));
   }
 }

@@ -30,3 +30,11 @@ int lm_cpu_level(void);
 #define LM_LEVEL_v4 2
 #define LM_ONLY_LEVEL LM_ISA_JOIN(LM_LEVEL, LM_ONLY_ISA)
 #endif
+
+/* Declares tables for float32 and float64, and name_of, which returns the one for a dtype of these. */
+#define LM_ISA_DECLARE_REAL(type, name)                                         \
+  LM_ISA_DECLARE(type, name##_F32);                                             \
+  LM_ISA_DECLARE(type, name##_F64);                                             \
+  static inline const type *name##_of(lm_dtype dtype) {                         \
+    return dtype == LM_F64 ? LM_ISA_PICK(name##_F64) : LM_ISA_PICK(name##_F32); \
+  }

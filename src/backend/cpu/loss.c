@@ -17,6 +17,16 @@ static lm_status bad_label(lm_op_id op, const lm_tensor *target, int64_t positio
   return lm_bad_label(op, "target", target, position, ((const int64_t *)target->data)[position], classes);
 }
 
+/* Stores the loss and the total of weights from those of parts, added in order. With LM_NONE the loss is stored
+ * already, and there is no total. */
+static void store_sums(int64_t parts, const double *sums, const double *totals, lm_reduction reduction, lm_tensor *loss,
+                       lm_tensor *total_weight) {
+  double sum = 0, total = 0;
+  for (int64_t p = 0; p < parts; p++) sum += sums[p], total += totals[p];
+  if (reduction != LM_NONE) lm_scalar_store(loss, 0, reduction == LM_MEAN ? sum / total : sum);
+  lm_scalar_store(total_weight, 0, reduction == LM_NONE ? 0 : total);
+}
+
 typedef struct loss_job {
   const lm_nll_loss_args *a;
   lm_tensor *const *out;
@@ -58,14 +68,9 @@ lm_status lm_cpu_nll_loss(const void *args, lm_tensor *const *out) {
   int64_t parts = count / PART < 1 ? 1 : count / PART > MAX_PARTS ? MAX_PARTS : count / PART;
   loss_job job = {.a = a, .out = out, .parts = parts, .count = count};
   lm_parallel(parts, (double)count * 4, 0, sum_parts, &job);
-  double sum = 0, total = 0;
-  for (int64_t p = 0; p < parts; p++) {
+  for (int64_t p = 0; p < parts; p++)
     if (job.bad[p] >= 0) return bad_label(LM_OP_nll_loss, a->target, job.bad[p], a->x->size[1]);
-    sum += job.sums[p];
-    total += job.totals[p];
-  }
-  if (a->reduction != LM_NONE) lm_scalar_store(out[0], 0, a->reduction == LM_MEAN ? sum / total : sum);
-  lm_scalar_store(out[1], 0, a->reduction == LM_NONE ? 0 : total);
+  store_sums(parts, job.sums, job.totals, a->reduction, out[0], out[1]);
   return LM_OK;
 }
 
@@ -164,15 +169,10 @@ static int64_t class_of(rows_job *j, int64_t i) {
 
 /* Returns row i as the loops read it: in place if direct, else converted in `buffer`. */
 static const void *row_of(const rows_job *j, int64_t i, char *buffer) {
-  enum { CHUNK = 1 << 20 };
   const lm_tensor *x = j->x;
-  int64_t n = x->size[1], step = x->stride[1], bytes = (int64_t)lm_dtype_size(x->dtype);
-  const char *row = x->data + i * x->stride[0] * bytes;
+  const char *row = x->data + i * x->stride[0] * (int64_t)lm_dtype_size(x->dtype);
   if (j->direct) return row;
-  for (int64_t c = 0; c < n; c += CHUNK) {
-    j->moves->load[x->dtype](buffer + c * (int64_t)lm_dtype_size(j->compute), row + c * step * bytes, step,
-                             (int)(n - c < CHUNK ? n - c : CHUNK));
-  }
+  lm_load_long(j->moves, x->dtype, lm_dtype_size(j->compute), buffer, row, x->stride[1], x->size[1]);
   return buffer;
 }
 
@@ -221,13 +221,7 @@ lm_status lm_cpu_cross_entropy_rows(const void *args, lm_tensor *const *out) {
   job.out = out;
   NEED(lm_parallel(job.parts, (double)x->numel * 0.7 + (double)x->size[0] * 20, row_bytes(&job), sum_rows, &job));
   if (job.bad != INT64_MAX) return bad_label(LM_OP_cross_entropy, a->target, job.bad, x->size[1]);
-  double sum = 0, total = 0;
-  for (int64_t p = 0; p < job.parts; p++) {
-    sum += job.sums[p];
-    total += job.totals[p];
-  }
-  if (a->reduction != LM_NONE) lm_scalar_store(out[0], 0, a->reduction == LM_MEAN ? sum / total : sum);
-  lm_scalar_store(out[2], 0, a->reduction == LM_NONE ? 0 : total);
+  store_sums(job.parts, job.sums, job.totals, a->reduction, out[0], out[2]);
   return LM_OK;
 }
 
@@ -253,14 +247,7 @@ static void write_rows(void *ctx, int64_t first, int64_t last) {
     double scale = (hit + spread * j->weights) / sum;
     const void *row = row_of(j, i, buffer), *weight = j->weight && j->smoothing > 0 ? j->weight->data : NULL;
     j->loops->shares(j->direct ? to : buffer, row, n, largest, scale, weight, spread);
-    if (!j->direct) {
-      enum { CHUNK = 1 << 20 };
-      for (int64_t k = 0; k < n; k += CHUNK) {
-        j->moves->store[dx->dtype](to + (size_t)k * lm_dtype_size(dx->dtype), 1,
-                                   buffer + (size_t)k * lm_dtype_size(j->compute),
-                                   (int)(n - k < CHUNK ? n - k : CHUNK));
-      }
-    }
+    if (!j->direct) lm_store_long(j->moves, dx->dtype, lm_dtype_size(j->compute), buffer, to, 1, n);
     double x_own = lm_scalar_load(x, i * x->stride[0] + c * x->stride[1]);
     lm_scalar_store(dx, i * n + c, exp(x_own - largest) * scale - spread * (weight ? own : 1) - hit);
   }

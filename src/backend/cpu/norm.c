@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "backend/cpu/scalar_access.h"
-#include "device/alloc.h"
 
 /* x [N, C, ...] in memory: rows of c channels (channels-last, or nothing after C), or planes of one channel each, `run`
  * elements long. */
@@ -57,7 +57,8 @@ static void *scratch_in(output *o, int64_t n, int64_t *part) {
   return o->w.streams ? o->tile : o->w.to;
 }
 
-static void made(output *o, int64_t part) {
+/* Moves on by the elements that were made. */
+static void advance_output(output *o, int64_t part) {
   if (o->w.streams) {
     lm_nontemporal_write(&o->w, o->tile, (size_t)part * o->width);
   } else {
@@ -74,149 +75,184 @@ static int64_t parts_of(int64_t rows, int64_t c) {
 
 static lm_dtype acc_dtype(lm_dtype dtype) { return dtype == LM_F64 ? LM_F64 : LM_F32; }
 
-static void put_acc(void *array, lm_dtype acc, int64_t i, double v) {
-  if (acc == LM_F64) {
-    ((double *)array)[i] = v;
-  } else {
-    ((float *)array)[i] = (float)v;
-  }
-}
-
-static double get_acc(const void *array, lm_dtype acc, int64_t i) {
-  return acc == LM_F64 ? ((const double *)array)[i] : (double)((const float *)array)[i];
-}
-
 /* Returns n contiguous values of t in the compute type: t's own memory, or `converted`; n times `fill` if t is NULL. */
 static const void *in_acc(const lm_tensor *t, int64_t n, double fill, lm_dtype acc, void *converted) {
   if (t && t->dtype == acc) return t->data;
-  for (int64_t i = 0; i < n; i++) put_acc(converted, acc, i, t ? lm_scalar_load(t, i) : fill);
+  for (int64_t i = 0; i < n; i++) lm_scalar_put(acc, converted, i, t ? lm_scalar_load(t, i) : fill);
   return converted;
-}
-
-/* Computes each channel's mean and sum of squared distances from it. scratch: parts * c * 5 doubles. */
-typedef struct moments_job {
-  const lm_norm_loops_of *loops;
-  const lm_tensor *x;
-  const shape *s;
-  double *mean, *m2, *scratch;
-  int64_t parts;
-} moments_job;
-
-static void channel_moments(void *ctx, int64_t first, int64_t last) {
-  const moments_job *j = ctx;
-  const shape *s = j->s;
-  for (int64_t c = first; c < last; c++) {
-    double mean = 0, m2 = 0;
-    for (int64_t n = 0; n < s->images; n++) {
-      double mean_n, m2_n;
-      j->loops->run_moments(j->x->data + (size_t)((n * s->c + c) * s->run) * lm_dtype_size(j->x->dtype), s->run,
-                            &mean_n, &m2_n);
-      double delta = mean_n - mean;
-      mean += delta / (double)(n + 1);
-      m2 += m2_n + delta * delta * (double)s->run * (double)n / (double)(n + 1);
-    }
-    j->mean[c] = mean, j->m2[c] = m2;
-  }
-}
-
-static void part_moments(void *ctx, int64_t first, int64_t last) {
-  const moments_job *j = ctx;
-  const shape *s = j->s;
-  for (int64_t p = first; p < last; p++) {
-    int64_t from = s->count * p / j->parts, to = s->count * (p + 1) / j->parts;
-    double *mine = j->scratch + p * 5 * s->c;
-    j->loops->rows_moments(j->x->data + (size_t)(from * s->c) * lm_dtype_size(j->x->dtype), to - from, s->c, mine,
-                           mine + s->c, mine + 2 * s->c);
-  }
-}
-
-static void batch_moments(const lm_norm_loops_of *loops, const lm_tensor *x, const shape *s, double *mean, double *m2,
-                          double *scratch) {
-  int64_t parts = s->interleaved ? parts_of(s->count, s->c) : 0;
-  moments_job job = {loops, x, s, mean, m2, scratch, parts};
-  double work = 0.25 * (double)x->numel;
-  if (!s->interleaved) {
-    lm_parallel(s->c, work, 0, channel_moments, &job);
-    return;
-  }
-  lm_parallel(parts, work, 0, part_moments, &job);
-  memset(mean, 0, (size_t)s->c * sizeof *mean);
-  memset(m2, 0, (size_t)s->c * sizeof *m2);
-  for (int64_t p = 0; p < parts; p++) {
-    int64_t from = s->count * p / parts, to = s->count * (p + 1) / parts;
-    double portion = (double)(to - from) / (double)to, weight = (double)from * portion;
-    const double *part_mean = scratch + p * 5 * s->c, *part_m2 = part_mean + s->c;
-    for (int64_t c = 0; c < s->c; c++) {
-      double delta = part_mean[c] - mean[c];
-      mean[c] += delta * portion;
-      m2[c] += part_m2[c] + delta * delta * weight;
-    }
-  }
 }
 
 /* A channel's affine map, (x - mean) * scale + shift. The arrays are in the compute type. */
 typedef struct affine {
-  const void *mean, *scale, *shift;
+  void *mean, *scale, *shift;
   lm_dtype acc;
 } affine;
 
-/* An elementwise computation, channel by channel. */
+/* Sets channel i of `a` to (x - mean) * invstd * weight + bias, where weight and bias, which may be NULL, are of
+ * channel c. The shift makes up for the mean's rounding, which matters where the mean is large beside the deviation. */
+static void set_affine(const affine *a, int64_t i, double mean, double invstd, const lm_tensor *weight,
+                       const lm_tensor *bias, int64_t c) {
+  lm_scalar_put(a->acc, a->mean, i, mean);
+  lm_scalar_put(a->acc, a->scale, i, weight ? invstd * lm_scalar_load(weight, c) : invstd);
+  const double lost = mean - lm_scalar_at(a->acc, a->mean, i);
+  lm_scalar_put(a->acc, a->shift, i, (bias ? lm_scalar_load(bias, c) : 0) - lost * lm_scalar_at(a->acc, a->scale, i));
+}
+
+/* Returns `in`, advanced by `elements` of `width` bytes. */
+static lm_norm_back back_at(const lm_norm_back *in, int64_t elements, size_t width) {
+  const size_t at = (size_t)elements * width;
+  lm_norm_back there = *in;
+  there.x = (const char *)in->x + at;
+  if (in->g) there.g = (const char *)in->g + at;
+  if (in->y) there.y = (const char *)in->y + at;
+  if (in->masked) there.masked = (char *)in->masked + at;
+  return there;
+}
+
+/* Two statistics of each channel: without `by`, its mean and its sum of squared distances from that; of a gradient,
+ * the sums of g and of g * (x - mean). */
+typedef struct statistics_job {
+  const lm_norm_loops_of *loops;
+  const shape *s;
+  size_t width;
+  lm_norm_back in;
+  const affine *by;
+  double *first, *second, *scratch; /* scratch: STATISTICS * parts * c */
+  int64_t parts;
+} statistics_job;
+
+/* The doubles of a channel that a part needs: two statistics, and working memory of rows_moments or rows_sums. */
+enum { STATISTICS = 5 };
+
+static void channel_statistics(void *ctx, int64_t first, int64_t last) {
+  const statistics_job *j = ctx;
+  const shape *s = j->s;
+  for (int64_t c = first; c < last; c++) {
+    double a = 0, b = 0;
+    for (int64_t n = 0; n < s->images; n++) {
+      const lm_norm_back plane = back_at(&j->in, (n * s->c + c) * s->run, j->width);
+      double a_n, b_n;
+      if (j->by) {
+        const affine *by = j->by;
+        j->loops->run_sums(&plane, s->run, lm_scalar_at(by->acc, by->mean, c), lm_scalar_at(by->acc, by->scale, c),
+                           lm_scalar_at(by->acc, by->shift, c), &a_n, &b_n);
+        a += a_n;
+        b += b_n;
+      } else {
+        j->loops->run_moments(plane.x, s->run, &a_n, &b_n);
+        double delta = a_n - a;
+        a += delta / (double)(n + 1);
+        b += b_n + delta * delta * (double)s->run * (double)n / (double)(n + 1);
+      }
+    }
+    j->first[c] = a, j->second[c] = b;
+  }
+}
+
+static void part_statistics(void *ctx, int64_t first, int64_t last) {
+  const statistics_job *j = ctx;
+  const shape *s = j->s;
+  for (int64_t p = first; p < last; p++) {
+    int64_t from = s->count * p / j->parts, rows = s->count * (p + 1) / j->parts - from;
+    const lm_norm_back part = back_at(&j->in, from * s->c, j->width);
+    double *a = j->scratch + p * STATISTICS * s->c, *b = a + s->c;
+    if (j->by)
+      j->loops->rows_sums(&part, rows, s->c, j->by->mean, j->by->scale, j->by->shift, a, b, b + s->c);
+    else
+      j->loops->rows_moments(part.x, rows, s->c, a, b, b + s->c);
+  }
+}
+
+/* Computes j's statistics; interleaved channels in parts, which are joined in order. */
+static void compute_statistics(statistics_job *j) {
+  const shape *s = j->s;
+  const double work = (j->by ? 0.5 : 0.25) * (double)(s->c * s->count);
+  if (!s->interleaved) {
+    lm_parallel(s->c, work, 0, channel_statistics, j);
+    return;
+  }
+  j->parts = parts_of(s->count, s->c);
+  lm_parallel(j->parts, work, 0, part_statistics, j);
+  memset(j->first, 0, (size_t)s->c * sizeof(double));
+  memset(j->second, 0, (size_t)s->c * sizeof(double));
+  for (int64_t p = 0; p < j->parts; p++) {
+    int64_t from = s->count * p / j->parts, to = s->count * (p + 1) / j->parts;
+    const double portion = (double)(to - from) / (double)to, weight = (double)from * portion;
+    const double *a = j->scratch + p * STATISTICS * s->c, *b = a + s->c;
+    for (int64_t c = 0; c < s->c && j->by; c++) j->first[c] += a[c], j->second[c] += b[c];
+    for (int64_t c = 0; c < s->c && !j->by; c++) {
+      double delta = a[c] - j->first[c];
+      j->first[c] += delta * portion;
+      j->second[c] += b[c] + delta * delta * weight;
+    }
+  }
+}
+
+/* An elementwise computation, channel by channel: y = (x - mean) * scale + shift, with relu clamped, plus any addend,
+ * to [0, max]; or, with b and k, y = g * scale + (x - mean) * b + k, where with relu g counts as 0 unless (x - mean) *
+ * scale + shift is above 0 and below max. */
 typedef struct batch_job {
   const lm_norm_loops_of *loops;
-  const char *x, *beside; /* beside: the addend or NULL, or the gradient */
+  const char *x, *beside; /* beside: the addend or NULL, or g */
   char *y;
   lm_dtype dtype;
   const shape *s;
   const affine *by;
-  const void *b, *k;
+  const void *b, *k; /* in the compute type */
   bool relu;
   double max; /* upper bound; NaN: none */
 } batch_job;
 
-static void open_batch_output(output *o, const batch_job *j, size_t at, bool fresh) {
-  const shape *s = j->s;
-  open_output(o, j->y + at, j->dtype, s->interleaved ? s->c : 1, (size_t)(s->c * s->count) * lm_dtype_size(j->dtype),
-              fresh);
+static void compute_rows(const batch_job *j, size_t at, void *to, int64_t rows) {
+  const affine *by = j->by;
+  const char *beside = j->beside ? j->beside + at : NULL;
+  if (j->b)
+    j->loops->rows_back(beside, j->x + at, to, rows, j->s->c, by->mean, by->scale, j->b, j->k,
+                        j->relu ? by->shift : NULL, j->max);
+  else
+    j->loops->rows_apply(j->x + at, beside, to, rows, j->s->c, by->mean, by->scale, by->shift, j->relu, j->max);
 }
 
-static void apply_units(void *ctx, int64_t from, int64_t to) {
+static void compute_run(const batch_job *j, int64_t c, size_t at, void *to, int64_t n) {
+  const affine *by = j->by;
+  const lm_dtype acc = by->acc;
+  const char *beside = j->beside ? j->beside + at : NULL;
+  const double mean = lm_scalar_at(acc, by->mean, c), scale = lm_scalar_at(acc, by->scale, c),
+               shift = lm_scalar_at(acc, by->shift, c);
+  if (j->b)
+    j->loops->run_back(beside, j->x + at, to, n, mean, scale, lm_scalar_at(acc, j->b, c), lm_scalar_at(acc, j->k, c),
+                       j->relu ? &shift : NULL, j->max);
+  else
+    j->loops->run_apply(j->x + at, beside, to, n, mean, scale, shift, j->relu, j->max);
+}
+
+static void compute_units(void *ctx, int64_t from, int64_t to) {
   const batch_job *j = ctx;
   const shape *s = j->s;
-  const affine *by = j->by;
-  const char *x = j->x, *addend = j->beside;
   int64_t unit = s->interleaved ? s->c : s->run, part;
   size_t width = lm_dtype_size(j->dtype), at = (size_t)(from * unit) * width;
   LM_LARGE(output, o, 1);
-  open_batch_output(o, j, at, j->y != x && j->y != addend);
+  open_output(o, j->y + at, j->dtype, s->interleaved ? s->c : 1, (size_t)(s->c * s->count) * width,
+              j->y != j->x && j->y != j->beside);
   for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
-    void *made_at = scratch_in(o, (to - u) * s->c, &part);
-    j->loops->rows_apply(x + at, addend ? addend + at : NULL, made_at, part / s->c, s->c, by->mean, by->scale,
-                         by->shift, j->relu, j->max);
-    made(o, part);
+    void *next = scratch_in(o, (to - u) * s->c, &part);
+    compute_rows(j, at, next, part / s->c);
+    advance_output(o, part);
   }
   for (int64_t u = from; u < to && !s->interleaved; u++) {
-    int64_t c = u % s->c;
     for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
-      void *made_at = scratch_in(o, s->run - done, &part);
-      j->loops->run_apply(x + at, addend ? addend + at : NULL, made_at, part, get_acc(by->mean, by->acc, c),
-                          get_acc(by->scale, by->acc, c), get_acc(by->shift, by->acc, c), j->relu, j->max);
-      made(o, part);
+      void *next = scratch_in(o, s->run - done, &part);
+      compute_run(j, u % s->c, at, next, part);
+      advance_output(o, part);
     }
   }
   lm_nontemporal_close(&o->w);
 }
 
-static void run_batch(lm_parallel_fn *fn, double each_ns, const batch_job *job) {
+static void run_batch(const batch_job *job) {
   const shape *s = job->s;
-  lm_parallel(s->interleaved ? s->count : s->images * s->c, each_ns * (double)(s->c * s->count), 0, fn, (void *)job);
-}
-
-/* Computes y = (x - mean) * scale + shift for each channel; relu: clamps it, plus any addend, to [0, max]. */
-static void batch_apply(const lm_norm_loops_of *loops, const char *x, const char *addend, char *y, lm_dtype dtype,
-                        const shape *s, const affine *by, bool relu, double max) {
-  const batch_job job = {
-      .loops = loops, .x = x, .beside = addend, .y = y, .dtype = dtype, .s = s, .by = by, .relu = relu, .max = max};
-  run_batch(apply_units, 0.25, &job);
+  const double work = (job->b ? 0.5 : 0.25) * (double)(s->c * s->count);
+  lm_parallel(s->interleaved ? s->count : s->images * s->c, work, 0, compute_units, (void *)job);
 }
 
 /* Returns max, or NaN for infinity: no number is at or above NaN, but one may be at infinity. */
@@ -234,15 +270,17 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
   if (s.c == 0) return LM_OK;
-
-  /* Scratch: mean, m2; center, scale and shift in the compute type; the moments' parts. */
-  size_t bytes = (size_t)(2 + 5 * parts_of(s.count, s.c) + 3) * (size_t)s.c * sizeof(double);
-  void *scratch;
-  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
-  double *mean = scratch, *m2 = mean + s.c;
-  double *center = m2 + s.c, *scale = center + s.c, *shift = scale + s.c, *parts = shift + s.c;
-
-  if (a->training) batch_moments(loops, a->x, &s, mean, m2, parts);
+  LM_WORKSPACE(double, mean, (5 + STATISTICS * parts_of(s.count, s.c)) * s.c);
+  double *m2 = mean + s.c, *center = m2 + s.c, *scale = center + s.c, *shift = scale + s.c;
+  const affine by = {center, scale, shift, acc};
+  if (a->training)
+    compute_statistics(&(statistics_job){.loops = loops,
+                                         .s = &s,
+                                         .width = lm_dtype_size(dtype),
+                                         .in = {.x = a->x->data},
+                                         .first = mean,
+                                         .second = m2,
+                                         .scratch = shift + s.c});
   if (a->training && a->num_batches_tracked) ++*(int64_t *)a->num_batches_tracked->data;
   for (int64_t c = 0; c < s.c; c++) {
     double mu, invstd;
@@ -260,122 +298,18 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
     if (out[1]) lm_scalar_store(out[1], c, mu), lm_scalar_store(out[2], c, invstd);
     /* Backward recomputes relu's mask from the statistics as stored. */
     if (a->relu) mu = lm_scalar_load(out[1], c), invstd = lm_scalar_load(out[2], c);
-    put_acc(center, acc, c, mu);
-    put_acc(scale, acc, c, a->weight ? invstd * lm_scalar_load(a->weight, c) : invstd);
-    /* The shift makes up for the mean's rounding, which matters where the mean is large beside the deviation. */
-    double lost = mu - get_acc(center, acc, c);
-    put_acc(shift, acc, c, (a->bias ? lm_scalar_load(a->bias, c) : 0) - lost * get_acc(scale, acc, c));
+    set_affine(&by, c, mu, invstd, a->weight, a->bias, c);
   }
-  const affine by = {center, scale, shift, acc};
-  batch_apply(loops, a->x->data, a->addend ? a->addend->data : NULL, out[0]->data, dtype, &s, &by, a->relu,
-              bound_of(a->max));
-  lm_device_free(a->x->device, scratch, bytes);
+  run_batch(&(batch_job){.loops = loops,
+                         .x = a->x->data,
+                         .beside = a->addend ? a->addend->data : NULL,
+                         .y = out[0]->data,
+                         .dtype = dtype,
+                         .s = &s,
+                         .by = &by,
+                         .relu = a->relu,
+                         .max = bound_of(a->max)});
   return LM_OK;
-}
-
-/* Returns `in`, advanced by `elements` of `width` bytes. */
-static lm_norm_back back_at(const lm_norm_back *in, int64_t elements, size_t width) {
-  const size_t at = (size_t)elements * width;
-  lm_norm_back there = *in;
-  there.g = (const char *)in->g + at;
-  there.x = (const char *)in->x + at;
-  if (in->y) there.y = (const char *)in->y + at;
-  if (in->masked) there.masked = (char *)in->masked + at;
-  return there;
-}
-
-/* Sums g and g * (x - mean) for each channel. scratch: parts * c * 4 doubles. */
-typedef struct sums_job {
-  const lm_norm_loops_of *loops;
-  const lm_norm_back *in;
-  size_t width;
-  const shape *s;
-  const affine *by;
-  double *sum_g, *sum_gx, *scratch;
-  int64_t parts;
-} sums_job;
-
-static void channel_sums(void *ctx, int64_t first, int64_t last) {
-  const sums_job *j = ctx;
-  const shape *s = j->s;
-  const affine *by = j->by;
-  for (int64_t c = first; c < last; c++) {
-    double sum_g = 0, sum_gx = 0;
-    for (int64_t n = 0; n < s->images; n++) {
-      lm_norm_back plane = back_at(j->in, (n * s->c + c) * s->run, j->width);
-      double sg, sgx;
-      j->loops->run_sums(&plane, s->run, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
-                         get_acc(by->shift, by->acc, c), &sg, &sgx);
-      sum_g += sg;
-      sum_gx += sgx;
-    }
-    j->sum_g[c] = sum_g, j->sum_gx[c] = sum_gx;
-  }
-}
-
-static void part_sums(void *ctx, int64_t first, int64_t last) {
-  const sums_job *j = ctx;
-  const shape *s = j->s;
-  for (int64_t p = first; p < last; p++) {
-    int64_t from = s->count * p / j->parts, to = s->count * (p + 1) / j->parts;
-    lm_norm_back part = back_at(j->in, from * s->c, j->width);
-    double *mine = j->scratch + p * 4 * s->c;
-    j->loops->rows_sums(&part, to - from, s->c, j->by->mean, j->by->scale, j->by->shift, mine, mine + s->c,
-                        mine + 2 * s->c);
-  }
-}
-
-static void batch_sums(const lm_norm_loops_of *loops, const lm_norm_back *in, lm_dtype dtype, const shape *s,
-                       const affine *by, double *sum_g, double *sum_gx, double *scratch) {
-  int64_t parts = s->interleaved ? parts_of(s->count, s->c) : 0;
-  sums_job job = {loops, in, lm_dtype_size(dtype), s, by, sum_g, sum_gx, scratch, parts};
-  double work = 0.5 * (double)(s->c * s->count);
-  if (!s->interleaved) {
-    lm_parallel(s->c, work, 0, channel_sums, &job);
-    return;
-  }
-  memset(sum_g, 0, (size_t)s->c * sizeof *sum_g);
-  memset(sum_gx, 0, (size_t)s->c * sizeof *sum_gx);
-  lm_parallel(parts, work, 0, part_sums, &job);
-  for (int64_t p = 0; p < parts; p++) {
-    const double *part_g = scratch + p * 4 * s->c, *part_gx = part_g + s->c;
-    for (int64_t c = 0; c < s->c; c++) sum_g[c] += part_g[c], sum_gx[c] += part_gx[c];
-  }
-}
-
-static void back_units(void *ctx, int64_t from, int64_t to) {
-  const batch_job *j = ctx;
-  const shape *s = j->s;
-  const affine *by = j->by;
-  const char *x = j->x, *g = j->beside;
-  int64_t unit = s->interleaved ? s->c : s->run, part;
-  size_t width = lm_dtype_size(j->dtype), at = (size_t)(from * unit) * width;
-  LM_LARGE(output, o, 1);
-  open_batch_output(o, j, at, j->y != g);
-  for (int64_t u = from; u < to && s->interleaved; u += part / s->c, at += (size_t)part * width) {
-    void *made_at = scratch_in(o, (to - u) * s->c, &part);
-    j->loops->rows_back(g + at, x + at, made_at, part / s->c, s->c, by->mean, by->scale, j->b, j->k,
-                        j->relu ? by->shift : NULL, j->max);
-    made(o, part);
-  }
-  for (int64_t u = from; u < to && !s->interleaved; u++) {
-    int64_t c = u % s->c;
-    double shift = get_acc(by->shift, by->acc, c);
-    for (int64_t done = 0; done < s->run; done += part, at += (size_t)part * width) {
-      void *made_at = scratch_in(o, s->run - done, &part);
-      j->loops->run_back(g + at, x + at, made_at, part, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
-                         get_acc(j->b, by->acc, c), get_acc(j->k, by->acc, c), j->relu ? &shift : NULL, j->max);
-      made(o, part);
-    }
-  }
-  lm_nontemporal_close(&o->w);
-}
-
-/* Computes dx = g * scale + (x - mean) * b + k for each channel; relu: g counts as 0 unless (x - mean) * scale + shift
- * is above 0 and below max. */
-static void batch_back(const lm_norm_loops_of *loops, const char *g, const char *x, char *dx, lm_dtype dtype,
-                       const shape *s, const affine *by, const void *b, const void *k, bool relu, double max) {
-  run_batch(back_units, 0.5, &(batch_job){loops, x, g, dx, dtype, s, by, b, k, relu, max});
 }
 
 /* Computes, with h = (x - mean) * invstd over m values, dx = weight * invstd * (g - mean(g) - h * mean(g * h)) when
@@ -390,41 +324,43 @@ lm_status lm_cpu_batch_normalize_backward(const void *args, lm_tensor *const *ou
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
   if (s.c == 0) return LM_OK;
-  size_t bytes = (size_t)(3 + 4 * parts_of(s.count, s.c) + 5) * (size_t)s.c * sizeof(double);
-  void *scratch;
-  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
-  double *invstd = scratch, *sum_g = invstd + s.c, *sum_gx = sum_g + s.c;
-  double *center = sum_gx + s.c, *scale = center + s.c, *shift = scale + s.c, *b = shift + s.c, *k = b + s.c;
-  double *parts = k + s.c;
-
+  LM_WORKSPACE(double, invstd, (8 + STATISTICS * parts_of(s.count, s.c)) * s.c);
+  double *sum_g = invstd + s.c, *sum_gx = sum_g + s.c, *center = sum_gx + s.c, *scale = center + s.c;
+  double *shift = scale + s.c, *b = shift + s.c, *k = b + s.c;
   for (int64_t c = 0; c < s.c; c++) {
     double value = lm_scalar_load(spread, c * spread->stride[0]);
     invstd[c] = saved ? value : 1 / sqrt(value + a->eps);
-    put_acc(center, acc, c, lm_scalar_load(mean, c * mean->stride[0]));
-    put_acc(scale, acc, c, a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c]);
-    put_acc(shift, acc, c, a->bias ? lm_scalar_load(a->bias, c) : 0);
+    lm_scalar_put(acc, center, c, lm_scalar_load(mean, c * mean->stride[0]));
+    lm_scalar_put(acc, scale, c, a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c]);
+    lm_scalar_put(acc, shift, c, a->bias ? lm_scalar_load(a->bias, c) : 0);
   }
   const affine by = {center, scale, shift, acc};
   /* The masked gradient is stored if it is a result, or if dx depends on nothing else. */
   char *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training ? NULL : out[0]->data;
-  const lm_norm_back in = {a->grad->data, a->x->data, a->relu, max, a->y ? a->y->data : NULL, masked};
-  batch_sums(loops, &in, dtype, &s, &by, sum_g, sum_gx, parts);
+  compute_statistics(
+      &(statistics_job){.loops = loops,
+                        .s = &s,
+                        .width = lm_dtype_size(dtype),
+                        .in = {a->grad->data, a->x->data, a->relu, max, a->y ? a->y->data : NULL, masked},
+                        .by = &by,
+                        .first = sum_g,
+                        .second = sum_gx,
+                        .scratch = k + s.c});
   const char *g = masked ? masked : a->grad->data;
   for (int64_t c = 0; c < s.c; c++) {
     double slope = a->weight ? invstd[c] * lm_scalar_load(a->weight, c) : invstd[c];
     lm_scalar_store(out[1], c, sum_gx[c] * invstd[c]);
     lm_scalar_store(out[2], c, sum_g[c]);
-    put_acc(b, acc, c, -slope * invstd[c] * invstd[c] * sum_gx[c] / (double)s.count);
-    put_acc(k, acc, c, -slope * sum_g[c] / (double)s.count);
+    lm_scalar_put(acc, b, c, -slope * invstd[c] * invstd[c] * sum_gx[c] / (double)s.count);
+    lm_scalar_put(acc, k, c, -slope * sum_g[c] / (double)s.count);
   }
   if (a->training) {
-    batch_back(loops, g, a->x->data, out[0]->data, dtype, &s, &by, b, k, a->relu && !masked, max);
-  } else {
+    run_batch(&(batch_job){loops, a->x->data, g, out[0]->data, dtype, &s, &by, b, k, a->relu && !masked, max});
+  } else { /* dx = g * scale */
     memset(center, 0, (size_t)s.c * sizeof *center);
     memset(shift, 0, (size_t)s.c * sizeof *shift);
-    batch_apply(loops, g, NULL, out[0]->data, dtype, &s, &by, false, 0);
+    run_batch(&(batch_job){.loops = loops, .x = g, .y = out[0]->data, .dtype = dtype, .s = &s, .by = &by});
   }
-  lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }
 
@@ -437,28 +373,26 @@ static shape planes_of(const lm_tensor *x, int64_t n) {
 
 lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
   const lm_grouped_norm_args *a = args;
-  lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
+  lm_dtype dtype = a->x->dtype;
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
   shape groups = planes_of(a->x, n), planes = planes_of(a->x, n * each);
-  size_t bytes = (size_t)(2 * n + 3 * n * each) * sizeof(double);
-  void *scratch;
-  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
-  double *mean = scratch, *m2 = mean + n, *center = m2 + n, *scale = center + n * each, *shift = scale + n * each;
-  batch_moments(loops, a->x, &groups, mean, m2, NULL);
+  LM_WORKSPACE(double, mean, 2 * n + 3 * n * each);
+  double *m2 = mean + n, *center = m2 + n, *scale = center + n * each;
+  const affine by = {center, scale, scale + n * each, acc_dtype(dtype)};
+  compute_statistics(&(statistics_job){.loops = loops,
+                                       .s = &groups,
+                                       .width = lm_dtype_size(dtype),
+                                       .in = {.x = a->x->data},
+                                       .first = mean,
+                                       .second = m2});
   for (int64_t g = 0; g < n; g++) {
     double invstd = 1 / sqrt(m2[g] / (double)groups.count + a->eps);
     lm_scalar_store(out[1], g, mean[g]), lm_scalar_store(out[2], g, invstd);
-    for (int64_t p = g * each; p < (g + 1) * each; p++) {
-      put_acc(center, acc, p, mean[g]);
-      put_acc(scale, acc, p, a->weight ? invstd * lm_scalar_load(a->weight, p % channels) : invstd);
-      double lost = mean[g] - get_acc(center, acc, p); /* lost by rounding the mean */
-      put_acc(shift, acc, p, (a->bias ? lm_scalar_load(a->bias, p % channels) : 0) - lost * get_acc(scale, acc, p));
-    }
+    for (int64_t p = g * each; p < (g + 1) * each; p++)
+      set_affine(&by, p, mean[g], invstd, a->weight, a->bias, p % channels);
   }
-  const affine by = {center, scale, shift, acc};
-  batch_apply(loops, a->x->data, NULL, out[0]->data, dtype, &planes, &by, false, 0);
-  lm_device_free(a->x->device, scratch, bytes);
+  run_batch(&(batch_job){.loops = loops, .x = a->x->data, .y = out[0]->data, .dtype = dtype, .s = &planes, .by = &by});
   return LM_OK;
 }
 
@@ -469,22 +403,25 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
   lm_dtype dtype = a->x->dtype, acc = acc_dtype(dtype);
   const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   int64_t channels = a->x->size[1], n = a->x->size[0] * a->num_groups, each = channels / a->num_groups;
-  shape planes = planes_of(a->x, n * each);
-  size_t column = (size_t)(n * each), bytes = (7 * column + 2 * (size_t)channels) * sizeof(double);
-  void *scratch;
-  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
-  double *sum_g = scratch, *sum_gx = sum_g + column, *center = sum_gx + column, *scale = center + column;
-  double *shift = scale + column, *b = shift + column, *k = b + column, *dweight = k + column;
-  double *dbias = dweight + channels;
-  for (int64_t p = 0; p < n * each; p++) {
-    put_acc(center, acc, p, lm_scalar_load(a->save_mean, p / each));
+  int64_t column = n * each;
+  shape planes = planes_of(a->x, column);
+  LM_WORKSPACE(double, sum_g, 7 * column + 2 * channels);
+  double *sum_gx = sum_g + column, *center = sum_gx + column, *scale = center + column, *shift = scale + column;
+  double *b = shift + column, *k = b + column, *dweight = k + column, *dbias = dweight + channels;
+  for (int64_t p = 0; p < column; p++) {
+    lm_scalar_put(acc, center, p, lm_scalar_load(a->save_mean, p / each));
     double weight = a->weight ? lm_scalar_load(a->weight, p % channels) : 1;
-    put_acc(scale, acc, p, lm_scalar_load(a->save_invstd, p / each) * weight);
-    put_acc(shift, acc, p, 0);
+    lm_scalar_put(acc, scale, p, lm_scalar_load(a->save_invstd, p / each) * weight);
+    lm_scalar_put(acc, shift, p, 0);
   }
   const affine by = {center, scale, shift, acc};
-  const lm_norm_back in = {.g = a->grad->data, .x = a->x->data};
-  batch_sums(loops, &in, dtype, &planes, &by, sum_g, sum_gx, NULL);
+  compute_statistics(&(statistics_job){.loops = loops,
+                                       .s = &planes,
+                                       .width = lm_dtype_size(dtype),
+                                       .in = {.g = a->grad->data, .x = a->x->data},
+                                       .by = &by,
+                                       .first = sum_g,
+                                       .second = sum_gx});
   memset(dweight, 0, 2 * (size_t)channels * sizeof *dweight);
   for (int64_t g = 0; g < n; g++) {
     double invstd = lm_scalar_load(a->save_invstd, g), sum_u = 0, sum_uh = 0, m = (double)(each * planes.run);
@@ -496,13 +433,12 @@ lm_status lm_cpu_grouped_norm_backward(const void *args, lm_tensor *const *out) 
       dbias[p % channels] += sum_g[p];
     }
     for (int64_t p = g * each; p < (g + 1) * each; p++) {
-      put_acc(b, acc, p, -invstd * invstd * sum_uh / m);
-      put_acc(k, acc, p, -invstd * sum_u / m);
+      lm_scalar_put(acc, b, p, -invstd * invstd * sum_uh / m);
+      lm_scalar_put(acc, k, p, -invstd * sum_u / m);
     }
   }
-  batch_back(loops, a->grad->data, a->x->data, out[0]->data, dtype, &planes, &by, b, k, false, 0);
+  run_batch(&(batch_job){loops, a->x->data, a->grad->data, out[0]->data, dtype, &planes, &by, b, k, false, 0});
   for (int64_t c = 0; c < channels; c++) lm_scalar_store(out[1], c, dweight[c]), lm_scalar_store(out[2], c, dbias[c]);
-  lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }
 
@@ -545,14 +481,14 @@ static void normalize_rows(void *ctx, int64_t from, int64_t to) {
   for (int64_t r = from; r < to; r += part / j->d) {
     const char *x = a->x->data + (size_t)(r * j->d) * j->width;
     char *rstd = j->out[2]->data + (size_t)r * j->acc_width;
-    void *made_at = scratch_in(o, (to - r) * j->d, &part);
+    void *next = scratch_in(o, (to - r) * j->d, &part);
     if (a->centered) {
-      j->loops->layer(x, made_at, part / j->d, j->d, j->weight, j->bias, a->eps,
+      j->loops->layer(x, next, part / j->d, j->d, j->weight, j->bias, a->eps,
                       j->out[1]->data + (size_t)r * j->acc_width, rstd);
     } else {
-      j->loops->rms(x, made_at, part / j->d, j->d, j->weight, a->eps, rstd);
+      j->loops->rms(x, next, part / j->d, j->d, j->weight, a->eps, rstd);
     }
-    made(o, part);
+    advance_output(o, part);
   }
   lm_nontemporal_close(&o->w);
 }
@@ -566,15 +502,11 @@ lm_status lm_cpu_row_norm(const void *args, lm_tensor *const *out) {
     lm_scalar_store(out[2], r, NAN);
   }
   if (d == 0) return LM_OK;
-  size_t bytes = 2 * (size_t)d * sizeof(double);
-  void *scratch;
-  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
+  LM_WORKSPACE(double, converted, 2 * d);
   rows_job job = rows_job_of(args, out, dtype, d, rows);
-  job.weight = in_acc(a->weight, d, 1, acc, scratch);
-  if (a->centered) job.bias = in_acc(a->bias, d, 0, acc, (double *)scratch + d);
-  lm_parallel(rows, 0.5 * (double)a->x->numel, 0, normalize_rows, &job);
-  lm_device_free(a->x->device, scratch, bytes);
-  return LM_OK;
+  job.weight = in_acc(a->weight, d, 1, acc, converted);
+  if (a->centered) job.bias = in_acc(a->bias, d, 0, acc, converted + d);
+  return lm_parallel(rows, 0.5 * (double)a->x->numel, 0, normalize_rows, &job);
 }
 
 static void back_parts(void *ctx, int64_t first, int64_t last) {
@@ -592,13 +524,13 @@ static void back_parts(void *ctx, int64_t first, int64_t last) {
     for (int64_t r = from; r < to; r += some / d) {
       size_t at = (size_t)(r * d) * j->width, stat = (size_t)r * j->acc_width;
       const char *g = a->grad->data + at, *x = a->x->data + at, *rstd = j->rstd + stat;
-      void *made_at = scratch_in(o, lm_min(to - r, SUMMED - summed) * d, &some);
+      void *next = scratch_in(o, lm_min(to - r, SUMMED - summed) * d, &some);
       if (j->mean) {
-        j->loops->layer_back(g, x, made_at, some / d, d, j->weight, j->mean + stat, rstd, work);
+        j->loops->layer_back(g, x, next, some / d, d, j->weight, j->mean + stat, rstd, work);
       } else {
-        j->loops->rms_back(g, x, made_at, some / d, d, j->weight, rstd, work);
+        j->loops->rms_back(g, x, next, some / d, d, j->weight, rstd, work);
       }
-      made(o, some);
+      advance_output(o, some);
       summed += some / d;
       if (summed < SUMMED && r + some / d < to) continue;
       all->flush(sums, work, j->sums, j->acc_width == sizeof(double));
@@ -616,11 +548,9 @@ lm_status lm_cpu_row_norm_backward(const void *args, lm_tensor *const *out) {
   rows_job job = rows_job_of(args, out, dtype, d, rows);
   job.parts = parts_of(rows, d);
   job.sums = a->save_mean ? 2 * d : d;
-  /* Scratch: weight, rstd and mean in the compute type; the parts. */
-  size_t bytes = (size_t)(d + 2 * rows + 2 * job.parts * job.sums) * sizeof(double);
-  void *scratch;
-  NEED(lm_device_alloc(a->x->device, bytes, &scratch));
-  double *converted = scratch, *part = job.part = converted + d + 2 * rows;
+  LM_WORKSPACE(double, converted, d + 2 * rows); /* weight, rstd and mean in the compute type */
+  LM_WORKSPACE(double, part, 2 * job.parts * job.sums);
+  job.part = part;
   job.weight = in_acc(a->weight, d, 1, acc, converted);
   job.rstd = in_acc(a->save_rstd, rows, 0, acc, converted + d);
   if (a->save_mean) job.mean = in_acc(a->save_mean, rows, 0, acc, converted + d + rows);
@@ -631,6 +561,5 @@ lm_status lm_cpu_row_norm_backward(const void *args, lm_tensor *const *out) {
     lm_scalar_store(out[1], i, part[i]);
     if (a->save_mean) lm_scalar_store(out[2], i, part[d + i]);
   }
-  lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }

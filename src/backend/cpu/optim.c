@@ -8,7 +8,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/optim.h"
 #include "backend/cpu/isa/pointwise.h"
-#include "base/mem.h"
+#include "backend/cpu/memory.h"
 
 enum { CHUNK = 16384 /* elements */ };
 
@@ -106,8 +106,7 @@ static void norm_chunk(void *context, int i, int64_t from, int64_t n, int64_t ch
 /* Sums the elements' powers (infinite p: finds the largest) in the order of chunks, whatever the number of threads. */
 lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out) {
   int64_t chunks = count_chunks(n, tensors);
-  double *part = lm_malloc((size_t)chunks * sizeof *part);
-  if (!part) return LM_E_OOM;
+  LM_WORKSPACE(double, part, chunks);
   for_each_chunk(n, tensors, 0.2, norm_chunk, &(norms){tensors, p, part});
   double total = 0;
   for (int64_t c = 0; c < chunks; c++) {
@@ -117,7 +116,6 @@ lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *ou
       total = part[c];
     }
   }
-  lm_free(part);
   *(double *)out->data = total;
   return LM_OK;
 }

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
-#include "base/mem.h"
 #include "op/check.h"
 
 enum { TILE = 8192 }; /* bytes of a large result that are made in the caches before they bypass them */
@@ -34,12 +34,7 @@ static void make_row(const axis *last, int64_t first, int64_t same, size_t item,
     for (int64_t j = first + same; j < last->size; j++) row[j] = from[last->from[j]];              \
     break;                                                                                         \
   }
-  switch (item) {
-    CASE(uint8_t)
-    CASE(uint16_t)
-    CASE(uint32_t)
-    CASE(uint64_t)
-  }
+  switch (item) { LM_EACH_WIDTH(CASE) }
 #undef CASE
 }
 
@@ -90,8 +85,8 @@ lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
   int64_t indices = 0, lead = 1;
   for (int d = 0; d < first_padded; d++) lead *= x->size[d];
   for (int d = first_padded; d < x->ndim; d++) indices += out[0]->size[d];
-  int64_t *tables = lm_malloc((size_t)indices * sizeof *tables), *from = tables;
-  if (!tables) return LM_E_OOM;
+  LM_WORKSPACE(int64_t, tables, indices);
+  int64_t *from = tables;
   axes[0] = (axis){lead, first_padded > 0 ? x->stride[first_padded - 1] : 0, NULL};
   for (int k = 1; k < ndim; k++) {
     int d = first_padded + k - 1, p = 2 * (x->ndim - 1 - d);
@@ -104,7 +99,5 @@ lm_status lm_cpu_pad_around(const void *args, lm_tensor *const *out) {
   job.first = before > 0 ? before : 0, job.same = lm_pad_left(x->size[x->ndim - 1], before, after);
   job.streams = lm_use_nontemporal(lm_nbytes(out[0]));
   int64_t rows = out[0]->numel / width;
-  lm_parallel(rows, (double)out[0]->numel / 4 + 8 * (double)rows, 0, make_rows, &job);
-  lm_free(tables);
-  return LM_OK;
+  return lm_parallel(rows, (double)out[0]->numel / 4 + 8 * (double)rows, 0, make_rows, &job);
 }

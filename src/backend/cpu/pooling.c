@@ -2,20 +2,17 @@
  * isa/pooling.c. */
 #include "backend/cpu/isa/pooling.h"
 
-#include <stdatomic.h>
-
 #include "backend/cpu/cpu.h"
-#include "base/mem.h"
+#include "backend/cpu/memory.h"
 #include "base/message.h"
 
-static lm_status axis_new(lm_pooling_axis *axis, int64_t in, int64_t out, bool inverse) {
-  int32_t *block = lm_malloc((size_t)(3 * out + (inverse ? 2 * in : 0)) * sizeof *block);
-  if (!block) return LM_E_OOM;
-  *axis = (lm_pooling_axis){in, out, 1, block, block + out, block + 2 * out, block + 3 * out, block + 3 * out + in};
-  return LM_OK;
+/* Returns an axis with tables from *tables on, which it moves to their end; without `inverse` those of `in` are not
+ * there. */
+static lm_pooling_axis axis_of(int64_t in, int64_t out, bool inverse, int32_t **tables) {
+  int32_t *t = *tables;
+  *tables += 3 * out + (inverse ? 2 * in : 0);
+  return (lm_pooling_axis){in, out, 1, t, t + out, t + 2 * out, t + 3 * out, t + 3 * out + in};
 }
-
-static void axis_free(lm_pooling_axis *axis) { lm_free(axis->begin); }
 
 static void axis_slide(lm_pooling_axis *axis, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
                        bool count_padding) {
@@ -57,18 +54,6 @@ static void axis_invert(lm_pooling_axis *axis) {
   }
 }
 
-typedef struct units_job {
-  lm_pooling_loop loop;
-  const lm_pooling_work *work;
-  _Atomic int64_t bad;
-} units_job;
-
-static void run_units(void *ctx, int64_t first, int64_t last) {
-  units_job *j = ctx;
-  int64_t bad = j->loop(j->work, first, last, lm_scratch());
-  if (bad) atomic_fetch_add(&j->bad, bad);
-}
-
 /* Estimates one thread's nanoseconds. */
 static double work_of(int64_t elements) { return (double)elements * 0.25; }
 
@@ -94,16 +79,17 @@ typedef struct windows {
 } windows;
 
 /* Pools the image src into dst, an element a window; `backward`: src has an element a window, and dst is the image. */
-static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tensor *dst, int64_t *indices,
+static lm_status pool(lm_parallel_fn *loop, const lm_tensor *src, const lm_tensor *dst, int64_t *indices,
                       const windows *w, bool backward, double work) {
-  lm_status status = LM_OK;
   lm_pooling_work job = {.src = src->data, .dst = dst->data, .indices = indices, .blocks = 1};
   if (w->relu_of) job.relu_of = w->relu_of->data;
   lm_pooling_axis *axes[2] = {&job.y, &job.x};
   const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
   set_planes_of(&job, src, dst);
+  LM_WORKSPACE(int32_t, memory, 3 * (out->size[2] + out->size[3]) + (backward ? 2 * (in->size[2] + in->size[3]) : 0));
+  int32_t *tables = memory;
   for (int i = 0; i < 2; i++) {
-    TRY(axis_new(axes[i], in->size[2 + i], out->size[2 + i], backward));
+    *axes[i] = axis_of(in->size[2 + i], out->size[2 + i], backward, &tables);
     if (w->kernel) {
       axis_slide(axes[i], w->kernel[i], w->stride[i], w->padding[i], w->dilation ? w->dilation[i] : 1,
                  w->count_padding);
@@ -114,12 +100,7 @@ static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tenso
   }
   if (w->kernel) set_divisor(&job, w->divisor);
   size_t row = 16 * (size_t)(job.x.in > job.x.out ? job.x.in : job.x.out);
-  TRY(lm_parallel(job.planes * (backward ? job.y.in : job.y.out), work, row, run_units,
-                  &(units_job){.loop = loop, .work = &job}));
-done:
-  axis_free(&job.y);
-  axis_free(&job.x);
-  return status;
+  return lm_parallel(job.planes * (backward ? job.y.in : job.y.out), work, row, loop, &job);
 }
 
 lm_status lm_cpu_max_pool2d(const void *args, lm_tensor *const *out) {
@@ -151,13 +132,11 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   }
   size_t width = (size_t)((job.c + job.blocks - 1) / job.blocks), scratch = 0;
   if (lm_dtype_size(dx->dtype) < sizeof(float)) scratch = (size_t)(job.y.in * job.x.in) * width * sizeof(float);
-  units_job units = {.loop = LM_ISA_PICK(lm_pooling_loops)->max_back[dx->dtype], .work = &job};
-  lm_status status = lm_parallel(job.planes * job.blocks, work, scratch, run_units, &units);
-  if (status == LM_OK && units.bad)
-    status = lm_fail_value("max_pool2d_backward", "indices",
-                           lm_text("from 1 to %lld (H * W)", (long long)(job.y.in * job.x.in)),
-                           lm_text("%lld that are not", (long long)units.bad));
-  return status;
+  NEED(lm_parallel(job.planes * job.blocks, work, scratch, LM_ISA_PICK(lm_pooling_loops)->max_back[dx->dtype], &job));
+  if (!job.bad) return LM_OK;
+  return lm_fail_value("max_pool2d_backward", "indices",
+                       lm_text("from 1 to %lld (H * W)", (long long)(job.y.in * job.x.in)),
+                       lm_text("%lld that are not", (long long)job.bad));
 }
 
 static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, const windows *w, bool backward) {

@@ -6,13 +6,12 @@
 #include "backend/cpu/isa/matmul/panels.h"
 #include "backend/cpu/isa/recurrent.h"
 #include "backend/cpu/matmul/gemm.h"
-#include "device/alloc.h"
+#include "backend/cpu/memory.h"
 
 typedef struct sequence {
   const struct lm_recurrent_loops *loops;
   const struct lm_panel_loops *products;
   lm_dtype dtype;
-  lm_device device;
   int64_t steps, rows, batch; /* rows: number of rows in all steps */
   int64_t hidden, width;      /* H; P, the width of h */
   int64_t gates, slots;       /* G * H; the width of work */
@@ -35,16 +34,15 @@ static size_t packed_bytes(const sequence *s, int64_t depth, int64_t n) {
   return (size_t)lm_round_up(depth * (blocks_of(s, n) * s->products->width) * s->each, 64);
 }
 
-static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const lm_tensor *work,
-                             const lm_tensor *sizes, const lm_tensor *projection, int cell, bool reverse, sequence *s) {
+static sequence sequence_of(const lm_tensor *weight, const lm_tensor *h0, const lm_tensor *work, const lm_tensor *sizes,
+                            const lm_tensor *projection, int cell, bool reverse) {
   static const int slots[] = {[LM_RNN_TANH] = 1, [LM_RNN_RELU] = 1, [LM_GRU] = 4, [LM_LSTM] = 5};
   lm_dtype dtype = h0->dtype;
   int64_t batch = h0->size[0];
-  *s = (sequence){
-      .loops = dtype == LM_F64 ? LM_ISA_PICK(lm_recurrent_F64) : LM_ISA_PICK(lm_recurrent_F32),
-      .products = dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32),
+  sequence s = {
+      .loops = lm_recurrent_loops_of(dtype),
+      .products = lm_panel_loops_of(dtype),
       .dtype = dtype,
-      .device = h0->device,
       .steps = sizes       ? sizes->size[0]
                : batch > 0 ? work->size[0] / batch
                            : 0,
@@ -58,24 +56,23 @@ static lm_status sequence_of(const lm_tensor *weight, const lm_tensor *h0, const
       .cell = cell,
       .reverse = reverse,
   };
-  s->packed = s->steps > 1 || projection;
+  s.packed = s.steps > 1 || projection;
   /* Nanoseconds; with few rows, reading the weights takes the time. */
-  double step = (double)s->gates * (double)s->width / (dtype == LM_F64 ? 6 : 12), rows = (double)batch / 8;
-  s->work = step * (rows > 1 ? rows : 1) * (double)s->steps + 20 * (double)s->rows * (double)s->gates;
-  int threads = lm_threads_for(s->work);
-  s->by_units = threads > 1 && batch < 8 * threads && !projection && step > 40000;
-  s->parts = (int)lm_min(threads, s->by_units ? blocks_of(s, s->hidden) : batch > 0 ? batch : 1);
-  void *first;
-  NEED(lm_device_alloc(s->device, (size_t)(s->steps + 1) * sizeof(int64_t), &first));
-  s->first = first;
-  s->first[0] = 0;
-  for (int64_t t = 0; t < s->steps; t++) {
-    s->first[t + 1] = s->first[t] + (sizes ? ((const int64_t *)sizes->data)[t] : batch);
-  }
-  return LM_OK;
+  double step = (double)s.gates * (double)s.width / (dtype == LM_F64 ? 6 : 12), rows = (double)batch / 8;
+  s.work = step * (rows > 1 ? rows : 1) * (double)s.steps + 20 * (double)s.rows * (double)s.gates;
+  int threads = lm_threads_for(s.work);
+  s.by_units = threads > 1 && batch < 8 * threads && !projection && step > 40000;
+  s.parts = (int)lm_min(threads, s.by_units ? blocks_of(&s, s.hidden) : batch > 0 ? batch : 1);
+  return s;
 }
 
-static void sequence_end(sequence *s) { lm_device_free(s->device, s->first, (size_t)(s->steps + 1) * sizeof(int64_t)); }
+/* Sets the first row of each step; sizes: the rows of each, or NULL for all of the batch. */
+static void set_rows(sequence *s, const lm_tensor *sizes, int64_t *first) {
+  s->first = first;
+  first[0] = 0;
+  for (int64_t t = 0; t < s->steps; t++)
+    first[t + 1] = first[t] + (sizes ? ((const int64_t *)sizes->data)[t] : s->batch);
+}
 
 /* A matrix [depth, gates * units] in panels of units. */
 typedef struct packed_weights {
@@ -169,21 +166,9 @@ static void multiply(const sequence *s, const packed_weights *w, int64_t first, 
 /* Computes c [rows, n] = a [rows, k] b, or b transposed, for a single step, by all threads. */
 static lm_status multiply_once(const sequence *s, const void *a, int64_t k, const lm_tensor *b, bool tb, void *c,
                                int64_t n, int64_t ldc, bool add) {
-  return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = s->dtype,
-                                        .device = s->device,
-                                        .batch = 1,
-                                        .m = s->rows,
-                                        .n = n,
-                                        .k = k,
-                                        .tb = tb,
-                                        .alpha = 1,
-                                        .a = a,
-                                        .lda = k,
-                                        .b = b->data,
-                                        .ldb = tb ? k : n,
-                                        .beta = add,
-                                        .c = c,
-                                        .ldc = ldc});
+  const lm_cpu_gemm_job job = lm_cpu_gemm_job_of(s->dtype, s->rows, n, k, 1, lm_gemm_matrix_of(a, k, false),
+                                                 lm_gemm_matrix_of(b->data, tb ? k : n, tb), add, c, ldc);
+  return lm_cpu_gemm(&job);
 }
 
 /* Rows of one step whose states before it all come from the step before, or all from the initial state. */
@@ -271,36 +256,29 @@ static void copy_last(const sequence *s, const lm_tensor *from, int64_t from_row
 
 lm_status lm_cpu_recurrent_layer(const void *args, lm_tensor *const *out) {
   const lm_recurrent_layer_args *a = args;
-  sequence s;
-  lm_status status = sequence_of(a->weight_hh, a->h0, out[3], a->batch_sizes, a->weight_hr, a->cell, a->reverse, &s);
-  if (status != LM_OK) return status;
-  size_t weight = s.packed ? packed_bytes(&s, s.width, s.hidden) * (size_t)(s.gates / s.hidden) : 0;
-  size_t projection = a->weight_hr ? packed_bytes(&s, s.hidden, s.width) : 0;
-  size_t unprojected = a->weight_hr ? (size_t)(s.batch * s.hidden * s.each) : 0;
-  size_t all = weight + projection + unprojected + 64;
-  void *memory = NULL;
-  TRY(lm_device_alloc(s.device, all, &memory));
+  sequence s = sequence_of(a->weight_hh, a->h0, out[3], a->batch_sizes, a->weight_hr, a->cell, a->reverse);
+  const bool projects = a->weight_hr != NULL;
+  LM_WORKSPACE(int64_t, first, s.steps + 1);
+  LM_WORKSPACE(char, weight, s.packed ? packed_bytes(&s, s.width, s.hidden) * (size_t)(s.gates / s.hidden) : 0);
+  LM_WORKSPACE(char, projection, projects ? packed_bytes(&s, s.hidden, s.width) : 0);
+  LM_WORKSPACE(char, unprojected, projects ? s.batch *s.hidden *s.each : 0);
+  set_rows(&s, a->batch_sizes, first);
   forward_pass w = {.s = &s,
                     .a = a,
                     .y = out[0],
                     .work = out[3],
-                    .weight = {memory, s.width, s.gates / s.hidden, s.hidden},
-                    .projection = {(char *)memory + weight, s.hidden, 1, s.width},
-                    .unprojected = (char *)memory + weight + projection};
-  if (!s.packed) {
-    TRY(multiply_once(&s, a->h0->data, s.width, a->weight_hh, true, out[3]->data, s.gates, s.slots, false));
-  }
-  if (s.packed) {
+                    .weight = {weight, s.width, s.gates / s.hidden, s.hidden},
+                    .projection = {projection, s.hidden, 1, s.width},
+                    .unprojected = unprojected};
+  if (s.packed)
     pack(&s, &w.weight, a->weight_hh, 1, s.width);
-    if (a->weight_hr) pack(&s, &w.projection, a->weight_hr, 1, s.hidden);
-  }
+  else
+    NEED(multiply_once(&s, a->h0->data, s.width, a->weight_hh, true, out[3]->data, s.gates, s.slots, false));
+  if (projects) pack(&s, &w.projection, a->weight_hr, 1, s.hidden);
   run_rounds(&s, s.steps, forward_parts, &w, &w.round);
   copy_last(&s, out[0], s.width, 0, s.width, out[1]);
   if (s.cell == LM_LSTM) copy_last(&s, out[3], s.slots, s.gates, s.hidden, out[2]);
-done:
-  if (memory) lm_device_free(s.device, memory, all);
-  sequence_end(&s);
-  return status;
+  return LM_OK;
 }
 
 /* ---- backward */
@@ -396,18 +374,25 @@ static void backward_parts(void *ctx, int64_t first, int64_t last) {
   }
 }
 
+/* Copies a gradient to `to`, or clears that without one. */
+static void copy_or_clear(const lm_tensor *grad, lm_tensor *to) {
+  if (grad)
+    memcpy(to->data, grad->data, lm_nbytes(to));
+  else
+    memset(to->data, 0, lm_nbytes(to));
+}
+
 /* Writes to out: gradients of gates, h0, c0 (or [0]); of GRU's products, or of weight_hr's results (or [0]); h before
  * each row's step; and weight_hr's inputs (or [0]). */
 lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *out) {
   const lm_recurrent_layer_backward_args *a = args;
-  sequence s;
-  lm_status status = sequence_of(a->weight_hh, a->h0, a->work, a->batch_sizes, a->weight_hr, a->cell, a->reverse, &s);
-  if (status != LM_OK) return status;
-  size_t weight = s.packed ? packed_bytes(&s, s.gates, s.width) : 0;
-  size_t projection = a->weight_hr ? packed_bytes(&s, s.width, s.hidden) : 0;
-  size_t dout = a->weight_hr ? (size_t)(s.batch * s.hidden * s.each) : 0, all = weight + projection + dout + 64;
-  void *memory = NULL;
-  TRY(lm_device_alloc(s.device, all, &memory));
+  sequence s = sequence_of(a->weight_hh, a->h0, a->work, a->batch_sizes, a->weight_hr, a->cell, a->reverse);
+  const bool projects = a->weight_hr != NULL;
+  LM_WORKSPACE(int64_t, first, s.steps + 1);
+  LM_WORKSPACE(char, weight, s.packed ? packed_bytes(&s, s.gates, s.width) : 0);
+  LM_WORKSPACE(char, projection, projects ? packed_bytes(&s, s.width, s.hidden) : 0);
+  LM_WORKSPACE(char, dout, projects ? s.batch *s.hidden *s.each : 0);
+  set_rows(&s, a->batch_sizes, first);
   backward_pass w = {.s = &s,
                      .a = a,
                      .dgates = out[0],
@@ -417,28 +402,15 @@ lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *ou
                      .dprojected = out[3],
                      .before = out[4],
                      .unprojected = out[5],
-                     .weight = {memory, s.gates, 1, s.width},
-                     .projection = {(char *)memory + weight, s.width, 1, s.hidden},
-                     .dout = (char *)memory + weight + projection};
-  if (a->grad_h)
-    memcpy(out[1]->data, a->grad_h->data, lm_nbytes(out[1]));
-  else
-    memset(out[1]->data, 0, lm_nbytes(out[1]));
-  if (a->grad_c && s.cell == LM_LSTM)
-    memcpy(out[2]->data, a->grad_c->data, lm_nbytes(out[2]));
-  else
-    memset(out[2]->data, 0, lm_nbytes(out[2]));
-  if (s.packed) {
-    pack(&s, &w.weight, a->weight_hh, s.width, 1);
-    if (a->weight_hr) pack(&s, &w.projection, a->weight_hr, s.hidden, 1);
-  }
+                     .weight = {weight, s.gates, 1, s.width},
+                     .projection = {projection, s.width, 1, s.hidden},
+                     .dout = dout};
+  copy_or_clear(a->grad_h, out[1]);
+  copy_or_clear(s.cell == LM_LSTM ? a->grad_c : NULL, out[2]);
+  if (s.packed) pack(&s, &w.weight, a->weight_hh, s.width, 1);
+  if (projects) pack(&s, &w.projection, a->weight_hr, s.hidden, 1);
   run_rounds(&s, s.steps + 1, backward_parts, &w, &w.round);
-  if (!s.packed && s.steps > 0) {
-    const lm_tensor *d = s.cell == LM_GRU ? out[3] : out[0];
-    TRY(multiply_once(&s, d->data, s.gates, a->weight_hh, false, out[1]->data, s.width, s.width, s.cell == LM_GRU));
-  }
-done:
-  if (memory) lm_device_free(s.device, memory, all);
-  sequence_end(&s);
-  return status;
+  if (s.packed || s.steps == 0) return LM_OK;
+  const lm_tensor *d = s.cell == LM_GRU ? out[3] : out[0];
+  return multiply_once(&s, d->data, s.gates, a->weight_hh, false, out[1]->data, s.width, s.width, s.cell == LM_GRU);
 }

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/reduce_plan.h"
-#include "device/alloc.h"
 
 enum { TILE_ROWS = 8 };
 
@@ -164,10 +164,8 @@ static void all_parts(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_tot
 static lm_status in_parts(const reduction *r) {
   const lm_reduce_plan *p = &r->plan;
   int64_t kept = p->kept_count;
-  const size_t bytes = (size_t)(kept * (p->parts + 1)) * sizeof(lm_total);
-  void *memory;
-  NEED(lm_device_alloc(r->out->device, bytes, &memory)); /* malloc would return fresh pages in each call */
-  lm_total *scratch = memory, *c = scratch + kept * p->parts;
+  LM_WORKSPACE(lm_total, scratch, kept * p->parts);
+  LM_WORKSPACE(lm_total, c, kept);
   for (int64_t i = 0; i < kept; i++) c[i] = r->p;
   all_parts(p, r->by.first, c, scratch);
   if (r->by.middle) {
@@ -181,7 +179,6 @@ static lm_status in_parts(const reduction *r) {
     lm_reduce_unit u = lm_reduce_unit_at(p, unit);
     write_unit(r, &u, scratch + u.index, c + u.index);
   }
-  lm_device_free(r->out->device, memory, bytes);
   return LM_OK;
 }
 

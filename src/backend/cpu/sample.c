@@ -1,8 +1,8 @@
 /* Draws numbers by rejection (poisson, binomial) and indices by weight (multinomial). Tensors are contiguous. An
  * element depends on its index and on the draw alone, not on threads. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/scalar_access.h"
-#include "device/alloc.h"
 #include "rejection.h"
 #include "tensor/generator.h"
 
@@ -122,15 +122,12 @@ lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
   int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, parts = (n + PART - 1) / PART;
   weighing job = {.a = a, .n = n, .parts = parts, .indices = (int64_t *)out[0]->data};
   job.draw = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
-  size_t bytes = (size_t)parts * sizeof(double);
-  void *scratch = NULL;
-  NEED(lm_device_alloc(out[0]->device, bytes, &scratch));
-  job.end = scratch;
+  LM_WORKSPACE(double, end, parts);
+  job.end = end;
   for (; job.row < rows; job.row++) {
     lm_parallel(parts, (double)n / 2, 0, sum_parts, &job);
     for (int64_t p = 1; p < parts; p++) job.end[p] += job.end[p - 1];
     lm_parallel(k, (double)k * 50, 0, draw_samples, &job);
   }
-  lm_device_free(out[0]->device, scratch, bytes);
   return LM_OK;
 }

@@ -7,9 +7,9 @@
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "backend/cpu/reduce_plan.h"
-#include "base/mem.h"
 
 enum { LONG_PART = 1 << 16 }; /* elements; threads scan parts of few long lines */
 
@@ -139,21 +139,17 @@ static void scan_tasks(void *ctx, int64_t from, int64_t to) {
 /* Scans sums and products of few long lines: computes each part's total, then scans each part after the total of those
  * before it. Parts are the same for any number of threads. */
 static lm_status scan_parts(const scan *s, int64_t parts, double work) {
-  lm_status status = LM_OK;
   int64_t tasks = s->plan.units * parts;
-  parts_job job = {s, parts, 0, lm_malloc((size_t)tasks * sizeof(lm_total))};
-  if (!job.carry) return LM_E_OOM;
-  TRY(lm_parallel(tasks, work, sizeof(run), scan_tasks, &job));
+  LM_WORKSPACE(lm_total, carry, tasks);
+  parts_job job = {s, parts, 0, carry};
+  NEED(lm_parallel(tasks, work, sizeof(run), scan_tasks, &job));
   for (int64_t task = 1; task < tasks; task++) {
     if (task % parts == 0) continue;
-    lm_total before = job.carry[task - 1];
-    s->row(&(lm_scan_part){.x = &job.carry[task], .carry = &before}, 1);
+    lm_total before = carry[task - 1];
+    s->row(&(lm_scan_part){.x = &carry[task], .carry = &before}, 1);
   }
   job.pass = 1;
-  TRY(lm_parallel(tasks, work, sizeof(run), scan_tasks, &job));
-done:
-  lm_free(job.carry);
-  return status;
+  return lm_parallel(tasks, work, sizeof(run), scan_tasks, &job);
 }
 
 lm_status lm_cpu_scan(const void *args, lm_tensor *const *out) {

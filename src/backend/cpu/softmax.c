@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/reduce_plan.h"
-#include "device/alloc.h"
 
 typedef struct softmax {
   lm_reduce_plan plan;
@@ -22,37 +22,24 @@ static const char *beside(const softmax *s, const char *x) {
   return s->y->data + (x - s->x->data) / s->plan.bytes * (int64_t)lm_dtype_size(s->y->dtype);
 }
 
-/* Loads n rows of a unit from a tensor into a buffer [n, cols]. */
+/* Loads a unit from a tensor into a buffer: a row of n elements, or n rows of columns. */
 static void load_unit(const softmax *s, const lm_tensor *t, const char *at, const lm_reduce_unit *u, char *buffer) {
-  const struct lm_pointwise_loops *loops = s->plan.loops;
-  int64_t n = s->plan.reduced_count, step = t->stride[s->dim], bytes = (int64_t)lm_dtype_size(t->dtype);
-  int64_t num = (int64_t)lm_dtype_size(s->plan.compute);
-  if (!s->plan.cols) {
-    for (int64_t i = 0; i < n; i += 1 << 20) {
-      loops->load[t->dtype](buffer + i * num, at + i * step * bytes, step, n - i < 1 << 20 ? (int)(n - i) : 1 << 20);
-    }
-    return;
-  }
-  for (int64_t i = 0; i < n; i++) {
-    loops->load[t->dtype](buffer + i * u->cols * num, at + i * step * bytes, u->x_step, u->cols);
-  }
+  const bool cols = s->plan.cols;
+  const int64_t n = s->plan.reduced_count, step = t->stride[s->dim], width = cols ? u->cols : n;
+  const size_t num = lm_dtype_size(s->plan.compute);
+  for (int64_t i = 0; i < (cols ? n : 1); i++)
+    lm_load_long(s->plan.loops, t->dtype, num, buffer + (size_t)(i * width) * num,
+                 at + i * step * (int64_t)lm_dtype_size(t->dtype), cols ? u->x_step : step, width);
 }
 
 static void store_unit(const softmax *s, const lm_reduce_unit *u, const char *buffer) {
-  const struct lm_pointwise_loops *loops = s->plan.loops;
-  lm_dtype d = s->out->dtype;
-  int64_t n = s->plan.reduced_count, step = s->out->stride[s->dim], bytes = (int64_t)lm_dtype_size(d);
-  int64_t num = (int64_t)lm_dtype_size(s->plan.compute);
-  char *at = s->out->data + u->out * bytes;
-  if (!s->plan.cols) {
-    for (int64_t i = 0; i < n; i += 1 << 20) {
-      loops->store[d](at + i * step * bytes, step, buffer + i * num, n - i < 1 << 20 ? (int)(n - i) : 1 << 20);
-    }
-    return;
-  }
-  for (int64_t i = 0; i < n; i++) {
-    loops->store[d](at + i * step * bytes, u->o_step, buffer + i * u->cols * num, u->cols);
-  }
+  const bool cols = s->plan.cols;
+  const int64_t n = s->plan.reduced_count, step = s->out->stride[s->dim], width = cols ? u->cols : n;
+  const size_t num = lm_dtype_size(s->plan.compute);
+  for (int64_t i = 0; i < (cols ? n : 1); i++)
+    lm_store_long(s->plan.loops, s->out->dtype, num, buffer + (size_t)(i * width) * num,
+                  s->out->data + (u->out + i * step) * (int64_t)lm_dtype_size(s->out->dtype), cols ? u->o_step : step,
+                  width);
 }
 
 static void run_unit(const softmax *s, int64_t unit, char *buffer) {
@@ -93,16 +80,15 @@ lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
   const lm_softmax_along_args *a = args;
   const lm_tensor *x = a->x, *y = a->y;
   const int64_t dim = a->dim;
-  lm_status status = LM_OK;
-  lm_tensor *beside_x = NULL, *dense_y = NULL;
+  LM_OWNED *beside_x = NULL, *dense_y = NULL;
   lm_tensor *out = outs[0];
   softmax s = {.kind = (lm_softmax_kind)a->kind, .x = x, .y = y, .out = out, .dim = (int)dim};
   if (x->numel == 0) return LM_OK;
   if (y && !same_strides(x, y)) {
-    TRY(copied_like(y, x, &beside_x));
+    NEED(copied_like(y, x, &beside_x));
     s.x = beside_x;
     if (!same_strides(beside_x, y)) { /* y has gaps */
-      TRY(copied_like(beside_x, y, &dense_y));
+      NEED(copied_like(beside_x, y, &dense_y));
       s.y = dense_y;
     }
   }
@@ -120,9 +106,5 @@ lm_status lm_cpu_softmax_along(const void *args, lm_tensor *const *outs) {
     s.bytes = lm_round_up((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1), 64);
   }
   const double each_ns = 1;
-  TRY(lm_parallel(s.plan.units, each_ns * (double)x->numel, s.bytes * (y ? 2 : 1), run_softmax_units, &s));
-done:
-  lm_release(beside_x);
-  lm_release(dense_y);
-  return status;
+  return lm_parallel(s.plan.units, each_ns * (double)x->numel, s.bytes * (y ? 2 : 1), run_softmax_units, &s);
 }

@@ -7,8 +7,8 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/elem.h"
 #include "backend/cpu/isa/sort.h"
+#include "backend/cpu/memory.h"
 #include "base/message.h"
-#include "device/alloc.h"
 #include "merged_dims.h"
 
 /* A pass that writes to more than 2^10 regions takes twice as long: the nearest TLB holds no more pages. */
@@ -20,7 +20,6 @@ enum { SORT_WORK = 12, SELECT_WORK = 2 }; /* nanoseconds an element, about */
 
 typedef struct line_job {
   const struct lm_sort_loops *loops;
-  lm_device device;
   lm_dtype dtype;
   bool wide, floating;
   uint64_t flip, zero_key, nan_key; /* keys of floats' zeros and of NaN */
@@ -38,7 +37,6 @@ static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest,
   bool wide = lm_sort_is_wide(dtype);
   const uint64_t all = wide ? UINT64_MAX : UINT32_MAX, flip = largest ? all : 0;
   line_job job = {.loops = LM_ISA_PICK(lm_sort_loops),
-                  .device = x->device,
                   .dtype = dtype,
                   .wide = wide,
                   .floating = lm_dtype_is_float(dtype),
@@ -79,12 +77,7 @@ static void put_elements(size_t bytes, char *to, int64_t step, const char *from,
     for (int i = 0; i < n; i++) ((type *)to)[i * step] = ((const type *)from)[i]; \
     break;                                                                        \
   }
-  switch (bytes) {
-    CASE(uint8_t)
-    CASE(uint16_t)
-    CASE(uint32_t)
-    CASE(uint64_t)
-  }
+  switch (bytes) { LM_EACH_WIDTH(CASE) }
 #undef CASE
 }
 
@@ -202,11 +195,9 @@ static lm_status run_lines(const line_job *job, way how) {
   size_t counts = how == SELECT ? 0 : sizeof(int64_t) * (size_t)lines.shares << DIGIT_BITS;
   const size_t bytes = lines.bytes + counts;
   if (job->count > 1) return lm_parallel(job->count, within ? 0 : work, bytes, run_some_lines, &lines);
-  void *memory;
-  NEED(lm_device_alloc(job->device, bytes, &memory));
+  LM_WORKSPACE(char, memory, bytes);
   lines.memory = memory;
   run_some_lines(&lines, 0, job->count);
-  lm_device_free(job->device, memory, bytes);
   return LM_OK;
 }
 

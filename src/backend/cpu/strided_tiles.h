@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backend/cpu/isa/pointwise.h"
+#include "backend/cpu/memory.h"
 #include "tensor/tensor.h"
 
 lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
@@ -22,12 +23,7 @@ static inline void lm_tile_pad(char *tile, int n, size_t num) {
     while (n < end) t[n++] = last;           \
     break;                                   \
   }
-  switch (num) {
-    PAD(uint8_t)
-    PAD(uint16_t)
-    PAD(uint32_t)
-    PAD(uint64_t)
-  }
+  switch (num) { LM_EACH_WIDTH(PAD) }
 #undef PAD
 }
 

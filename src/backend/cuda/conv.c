@@ -162,9 +162,8 @@ bool lm_cuda_conv_contiguous(lm_dtype dtype) {
 }
 
 static lm_status convolve_op(lm_cuda_frame *f, lm_op_id op, const void *args, lm_tensor *const *out) {
-  lm_conv_call o;
+  lm_conv_call o = lm_conv_call_of(op, args, out);
   bool done_ = false;
-  NEED(lm_conv_call_of(op, args, out, &o));
   /* An empty operand leaves nothing to add up: the result is 0, or the bias. */
   bool empty = o.t[0]->numel == 0 || o.t[1]->numel == 0 || o.t[2]->numel == 0;
   if (!empty && lm_setting_get(LM_SETTING_CUDNN_ENABLED)) {

@@ -25,74 +25,70 @@ static int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t
   return capacity < 0 ? 0 : capacity / stride + 1;
 }
 
-lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
-                           const int64_t *padding, const int64_t *dilation, int64_t groups, lm_conv_shape *out) {
+/* Checks the numbers of a convolution against each other and against the sizes of x and weight, 4 each, and sets the
+ * output's height and width. LM_E_ARG for an invalid stride, padding, dilation or groups, LM_E_SHAPE for sizes that do
+ * not fit. */
+lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
+                        const int64_t *padding, const int64_t *dilation, int64_t groups, int64_t *oh, int64_t *ow) {
   const char *name = lm_ops[op].name;
-  lm_status status = LM_OK;
-  TRY(check_numbers(name, stride, padding, dilation, groups));
+  NEED(check_numbers(name, stride, padding, dilation, groups));
   for (int i = 0; i < 4; i++)
     if (x[i] < 0 || weight[i] < 0)
       return lm_fail_value(name, x[i] < 0 ? "the shape of x" : "the shape of weight", "non-negative",
                            lm_shape_text(4, x[i] < 0 ? x : weight));
-  lm_conv_shape s = {.n = x[0],
-                     .c = x[1],
-                     .h = x[2],
-                     .w = x[3],
-                     .k = weight[0],
-                     .kh = weight[2],
-                     .kw = weight[3],
-                     .stride = {stride[0], stride[1]},
-                     .padding = {padding[0], padding[1]},
-                     .dilation = {dilation[0], dilation[1]},
-                     .groups = groups};
-  if (s.c % groups || s.k % groups)
-    return lm_fail_divisible(name, s.c % groups ? "input channels" : "output channels", s.c % groups ? s.c : s.k,
-                             "groups", groups);
-  if (weight[1] != s.c / groups)
+  const int64_t c = x[1], h = x[2], w = x[3], k = weight[0], kh = weight[2], kw = weight[3];
+  if (c % groups || k % groups)
+    return lm_fail_divisible(name, c % groups ? "input channels" : "output channels", c % groups ? c : k, "groups",
+                             groups);
+  if (weight[1] != c / groups)
     return lm_fail_shape(name, "x",
                          lm_text("[N, %lld, H, W] for weight of %s and groups = %lld", (long long)(weight[1] * groups),
                                  lm_shape_text(4, weight), (long long)groups),
                          lm_shape_text(4, x));
-  if (s.kh < 1 || s.kw < 1 || s.kh > INT32_MAX || s.kw > INT32_MAX)
+  if (kh < 1 || kw < 1 || kh > INT32_MAX || kw > INT32_MAX)
     return lm_fail_value(name, "the kernel size", "from 1 to 2^31 - 1",
-                         lm_text("%lld x %lld", (long long)s.kh, (long long)s.kw));
-  s.oh = output_size(s.h, s.kh, stride[0], padding[0], dilation[0]);
-  s.ow = output_size(s.w, s.kw, stride[1], padding[1], dilation[1]);
-  if (s.oh < 1 || s.ow < 1)
-    return lm_fail_value(
-        name, "the kernel size with dilation",
-        lm_text("at most the padded input's %lld x %lld", (long long)(s.h + 2 * padding[0]),
-                (long long)(s.w + 2 * padding[1])),
-        lm_text("%lld x %lld", (long long)(dilation[0] * (s.kh - 1) + 1), (long long)(dilation[1] * (s.kw - 1) + 1)));
-  *out = s;
-done:
-  return status;
+                         lm_text("%lld x %lld", (long long)kh, (long long)kw));
+  *oh = output_size(h, kh, stride[0], padding[0], dilation[0]);
+  *ow = output_size(w, kw, stride[1], padding[1], dilation[1]);
+  if (*oh >= 1 && *ow >= 1) return LM_OK;
+  return lm_fail_value(
+      name, "the kernel size with dilation",
+      lm_text("at most the padded input's %lld x %lld", (long long)(h + 2 * padding[0]),
+              (long long)(w + 2 * padding[1])),
+      lm_text("%lld x %lld", (long long)(dilation[0] * (kh - 1) + 1), (long long)(dilation[1] * (kw - 1) + 1)));
 }
 
-lm_status lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out, lm_conv_call *call) {
+static lm_conv_call call_of(lm_conv_pass pass, lm_tensor *x, lm_tensor *weight, lm_tensor *y, lm_tensor *bias,
+                            const int64_t *stride, const int64_t *padding, const int64_t *dilation, int64_t groups) {
+  return (lm_conv_call){.pass = pass,
+                        .t = {x, weight, y},
+                        .bias = bias,
+                        .shape = {.n = x->size[0],
+                                  .c = x->size[1],
+                                  .h = x->size[2],
+                                  .w = x->size[3],
+                                  .k = weight->size[0],
+                                  .kh = weight->size[2],
+                                  .kw = weight->size[3],
+                                  .oh = y->size[2],
+                                  .ow = y->size[3],
+                                  .stride = {stride[0], stride[1]},
+                                  .padding = {padding[0], padding[1]},
+                                  .dilation = {dilation[0], dilation[1]},
+                                  .groups = groups}};
+}
+
+lm_conv_call lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out) {
   if (op == LM_OP_conv2d) {
     const lm_conv2d_args *a = args;
-    *call = (lm_conv_call){.pass = LM_CONV_FORWARD, .t = {a->x, a->weight, out[0]}, .bias = a->bias};
-    return lm_conv_shape_of(op, a->x->size, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
-                            &call->shape);
+    return call_of(LM_CONV_FORWARD, a->x, a->weight, out[0], a->bias, a->stride, a->padding, a->dilation, a->groups);
   }
   if (op == LM_OP_conv2d_input) {
     const lm_conv2d_input_args *a = args;
-    *call = (lm_conv_call){.pass = LM_CONV_INPUT, .t = {out[0], a->weight, a->grad}};
-    return lm_conv_shape_of(op, a->size.v, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
-                            &call->shape);
+    return call_of(LM_CONV_INPUT, out[0], a->weight, a->grad, NULL, a->stride, a->padding, a->dilation, a->groups);
   }
   const lm_conv2d_weight_args *a = args;
-  *call = (lm_conv_call){.pass = LM_CONV_WEIGHT, .t = {a->x, out[0], a->grad}};
-  return lm_conv_shape_of(op, a->x->size, a->size.v, a->stride, a->padding, a->dilation, a->groups, &call->shape);
-}
-
-lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
-                        const int64_t *padding, const int64_t *dilation, int64_t groups, int64_t *oh, int64_t *ow) {
-  lm_conv_shape s = {.oh = 0};
-  lm_status status = lm_conv_shape_of(op, x, weight, stride, padding, dilation, groups, &s);
-  *oh = s.oh, *ow = s.ow;
-  return status;
+  return call_of(LM_CONV_WEIGHT, a->x, out[0], a->grad, NULL, a->stride, a->padding, a->dilation, a->groups);
 }
 
 /* Returns the format of images computed from x. */
@@ -106,9 +102,8 @@ lm_format lm_conv_format(const lm_tensor *x) {
 lm_format lm_weight_format(const lm_tensor *x) { return lm_is_ordered(x->device) ? LM_CHANNELS_LAST : LM_CONTIGUOUS; }
 
 lm_status lm_compute_conv(lm_frame *f, const void *run) {
-  lm_conv_call call;
   const lm_tensor *y = f->result[0];
   if (y->numel == 0 || lm_dtype_is_float(y->dtype)) return lm_frame_dispatch(f, y->device, run);
-  lm_status status = lm_conv_call_of(f->op, run, f->result, &call);
-  return status == LM_OK ? lm_conv_integers(&call) : status;
+  const lm_conv_call call = lm_conv_call_of(f->op, run, f->result);
+  return lm_conv_integers(&call);
 }

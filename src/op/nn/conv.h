@@ -11,11 +11,6 @@ typedef struct lm_conv_shape {
   int64_t stride[2], padding[2], dilation[2], groups;
 } lm_conv_shape;
 
-/* Computes the shape from the sizes of x and weight (4 each); checks all numbers against each other. LM_E_ARG for an
- * invalid stride, padding, dilation or groups, LM_E_SHAPE for sizes that do not fit. */
-LM_API lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
-                                  const int64_t *padding, const int64_t *dilation, int64_t groups, lm_conv_shape *out);
-
 typedef enum lm_conv_pass {
   LM_CONV_FORWARD, /* computes y = x * w + bias */
   LM_CONV_INPUT,   /* computes x's gradient from y's and w */
@@ -30,8 +25,8 @@ typedef struct lm_conv_call {
   lm_tensor *bias; /* [k], or NULL; forward only */
 } lm_conv_call;
 
-/* Converts the arguments and outputs of the kernel of conv2d, conv2d_input or conv2d_weight. */
-LM_API lm_status lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out, lm_conv_call *call);
+/* Converts the arguments, which are checked, and the outputs of the kernel of conv2d, conv2d_input or conv2d_weight. */
+LM_API lm_conv_call lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out);
 /* Runs the forward or input pass for integers, by copies and matrix products. */
 lm_status lm_conv_integers(const lm_conv_call *call);
 /* Returns the index in t of the tensor that the pass computes. */

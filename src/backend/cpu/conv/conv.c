@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/onednn/onednn.h"
 #include "base/environment_variable.h"
 #include "base/log.h"
@@ -83,11 +84,11 @@ static lm_status prepare(lm_tensor *t, lm_dtype dtype, lm_format format, lm_tens
 }
 
 static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_) {
-  lm_status status;
-  lm_tensor *in[3] = {NULL}, *bias = NULL;
-  int made = lm_conv_result(c->pass);
+  LM_OWNED *x = NULL, *w = NULL, *y = NULL, *bias = NULL;
+  lm_tensor **in[] = {&x, &w, &y};
+  const int made = lm_conv_result(c->pass);
   lm_tensor *result = c->t[made];
-  lm_conv_job job = {.pass = c->pass, .shape = c->shape, .dtype = dtype, .device = result->device};
+  lm_conv_job job = {.pass = c->pass, .shape = c->shape, .dtype = dtype};
   /* Planes are read in place where that is possible. */
   const bool planar = made != 0 && chosen != ONEDNN && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
   job.x_planar = planar;
@@ -96,35 +97,27 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   for (int i = 0; i < 3; i++) {
     lm_format format = i == 1 || (i == 0 && job.x_planar) ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
     if (i != made)
-      TRY(prepare(c->t[i], dtype, format, &in[i]));
+      NEED(prepare(c->t[i], dtype, format, in[i]));
     else if (result->dtype == dtype && (!job.x_planar || i != 0 || lm_is_contiguous(result)))
-      in[i] = lm_retain(result);
+      *in[i] = lm_retain(result);
     else
-      TRY(lm_tensor_empty(dtype, result->device, 4, result->size, format, &in[i]));
+      NEED(lm_tensor_empty(dtype, result->device, 4, result->size, format, in[i]));
   }
-  TRY(prepare(c->bias, dtype, LM_CONTIGUOUS, &bias));
-  job.x = in[0]->data;
-  job.w = in[1]->data;
-  job.y = in[2]->data;
+  NEED(prepare(c->bias, dtype, LM_CONTIGUOUS, &bias));
+  job.x = x->data, job.w = w->data, job.y = y->data;
   job.bias = bias ? bias->data : NULL;
-  TRY(convolve(&job, done_));
-  if (*done_ && in[made] != result) TRY(lm_cpu_copy(in[made], result));
-done:
-  for (int i = 0; i < 3; i++) lm_release(in[i]);
-  lm_release(bias);
-  return status;
+  NEED(convolve(&job, done_));
+  return *done_ && *in[made] != result ? lm_cpu_copy(*in[made], result) : LM_OK;
 }
 
 static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *out) {
-  lm_conv_call call;
+  const lm_conv_call call = lm_conv_call_of(op, args, out);
   bool done_ = false;
   lm_dtype dtype = out[0]->dtype;
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, read_mode);
-  NEED(lm_conv_call_of(op, args, out, &call));
   if (dtype == LM_BF16 && lm_dnn_has_bf16()) NEED(convolve_in(&call, LM_BF16, &done_));
-  if (!done_) NEED(convolve_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));
-  return LM_OK;
+  return done_ ? LM_OK : convolve_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_);
 }
 
 lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) { return convolve_op(LM_OP_conv2d, args, out); }

@@ -8,7 +8,6 @@ typedef struct lm_conv_job {
   lm_conv_pass pass;
   lm_conv_shape shape;
   lm_dtype dtype;
-  lm_device device; /* device whose allocator returns scratch memory */
   void *x, *w, *y;  /* the one that `pass` computes is written, the others are read */
   const void *bias; /* [k] or NULL; forward only */
   bool x_planar;    /* true if x is [n, c, h, w] in memory, which products and depthwise convolutions read in place */

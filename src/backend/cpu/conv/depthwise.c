@@ -1,16 +1,14 @@
 /* Computes depthwise convolutions of float32, with as many groups as channels in and out. Pixels of a line whose taps
- * are all inside the image are computed side by side; pixels at its edges, one at a time. With a stride, the gradient
- * of x is computed in grids of pixels of one remainder each, which only some taps reach, as in direct.c. The weights'
- * gradient is summed in parts of lines, the same for any number of threads. Planes [n, c, h, w] are packed into panels,
+ * are all inside the image are computed side by side; pixels at its edges, one at a time. The weights' gradient is
+ * summed in parts of lines, the same for any number of threads. Planes [n, c, h, w] are packed into panels,
  * pixels of some channels, for a band of lines and a block of channels at a time. */
 #include <string.h>
 
-#include "backend/cpu/conv/conv.h"
-#include "backend/cpu/conv/taps.h"
+#include "backend/cpu/conv/grid.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/depthwise.h"
 #include "backend/cpu/isa/matmul/panels.h"
-#include "device/alloc.h"
+#include "backend/cpu/memory.h"
 
 bool lm_depthwise_takes(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
@@ -20,11 +18,8 @@ bool lm_depthwise_takes(const lm_conv_job *job) {
 typedef struct plan {
   const lm_conv_job *job;
   const lm_conv_shape *s;
-  const float *from;
-  float *to;
-  int64_t from_h, from_w, to_h, to_w;
-  int64_t first[2], step[2], from_step[2], h, w; /* the grid's pixels in `to` and in `from`; its size */
-  lm_taps rows, columns;                         /* taps of the grid's kernel */
+  lm_conv_images from, to;
+  lm_conv_grid grid;
   int64_t parts;
   float *weights;           /* [parts, kh kw, c]: transposed weights; sums of gradients */
   int64_t band, rows_bytes; /* for planes: lines of a band; bytes of the lines that it reads */
@@ -53,15 +48,15 @@ static lm_taps inside(lm_taps t, int64_t at, int64_t size) {
 /* Computes `pixels` positions of a line from j on, by those of j's taps that are inside the image. */
 static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j, int64_t pixels, float *weights) {
   const lm_conv_shape *s = p->s;
-  const int64_t i = line % p->h, n = line / p->h, y = i * p->from_step[0], x = j * p->from_step[1];
-  const lm_taps rows = inside(p->rows, y, p->from_h), columns = inside(p->columns, x, p->from_w);
+  const int64_t i = line % p->grid.h, n = line / p->grid.h, y = i * p->grid.from_step[0], x = j * p->grid.from_step[1];
+  const lm_taps rows = inside(p->grid.rows, y, p->from.h), columns = inside(p->grid.columns, x, p->from.w);
   int64_t *offset = lm_scratch();
   float **weight = (float **)(offset + s->kh);
   for (int64_t r = 0; r < rows.count; r++) {
-    offset[r] = ((y + rows.first + r * rows.step) * p->from_w + x + columns.first) * v->pixel;
+    offset[r] = ((y + rows.first + r * rows.step) * p->from.w + x + columns.first) * v->pixel;
     weight[r] = weights + ((rows.index + r * rows.index_step) * s->kw + columns.index) * s->c + v->c0;
   }
-  const int64_t to_y = p->first[0] + i * p->step[0], to_x = p->first[1] + j * p->step[1];
+  const int64_t to_y = p->grid.first[0] + i * p->grid.step[0], to_x = p->grid.first[1] + j * p->grid.step[1];
   const lm_depthwise_pixels job = {.channels = v->channels,
                                    .pixels = pixels,
                                    .rows = rows.count,
@@ -71,61 +66,63 @@ static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j
                                    .tap_step = columns.step * v->pixel,
                                    .weight_step = columns.index_step * s->c,
                                    .from = v->from,
-                                   .from_step = p->from_step[1] * v->pixel,
-                                   .to = p->to + ((n * p->to_h + to_y) * p->to_w + to_x) * s->c + v->c0,
-                                   .to_step = p->step[1] * s->c,
+                                   .from_step = p->grid.from_step[1] * v->pixel,
+                                   .to = (float *)p->to.data + ((n * p->to.h + to_y) * p->to.w + to_x) * s->c + v->c0,
+                                   .to_step = p->grid.step[1] * s->c,
                                    .bias = p->job->bias ? (const float *)p->job->bias + v->c0 : NULL,
-                                   .next = rows.count > 0 ? offset[rows.count - 1] + p->from_w * v->pixel : 0,
-                                   .next_lines = p->job->x_planar ? 0 : p->from_step[0],
-                                   .next_step = p->from_w * v->pixel,
-                                   .stride = p->from_step[1],
+                                   .next = rows.count > 0 ? offset[rows.count - 1] + p->from.w * v->pixel : 0,
+                                   .next_lines = p->job->x_planar ? 0 : p->grid.from_step[0],
+                                   .next_step = p->from.w * v->pixel,
+                                   .stride = p->grid.from_step[1],
                                    .next_pixel = v->pixel,
-                                   .next_to = p->step[0] * p->to_w * s->c};
+                                   .next_to = p->grid.step[0] * p->to.w * s->c};
   const struct lm_depthwise_loops *loops = LM_ISA_PICK(lm_depthwise_loops);
   (p->job->pass == LM_CONV_WEIGHT ? loops->weight : loops->forward)(&job);
 }
 
 /* Computes a line. Positions from `begin` to `end` have all columns of taps inside the image. */
 static void compute_line(const plan *p, const view *v, int64_t line, float *weights) {
-  const lm_taps *t = &p->columns;
-  const int64_t left = -t->first, right = p->from_w - t->first - (t->count - 1) * t->step, step = p->from_step[1];
-  const int64_t begin = lm_min(p->w, left > 0 ? lm_ceil_div(left, step) : 0);
-  const int64_t end = lm_max(begin, lm_min(p->w, right > 0 ? lm_ceil_div(right, step) : 0));
+  const lm_taps *t = &p->grid.columns;
+  const int64_t left = -t->first, right = p->from.w - t->first - (t->count - 1) * t->step, step = p->grid.from_step[1];
+  const int64_t begin = lm_min(p->grid.w, left > 0 ? lm_ceil_div(left, step) : 0);
+  const int64_t end = lm_max(begin, lm_min(p->grid.w, right > 0 ? lm_ceil_div(right, step) : 0));
   for (int64_t j = 0; j < begin; j++) compute_pixels(p, v, line, j, 1, weights);
   if (end > begin) compute_pixels(p, v, line, begin, end - begin, weights);
-  for (int64_t j = end; j < p->w; j++) compute_pixels(p, v, line, j, 1, weights);
+  for (int64_t j = end; j < p->grid.w; j++) compute_pixels(p, v, line, j, 1, weights);
 }
 
 /* Computes lines from `line` to `end` of one image of planes. */
 static void compute_planes(const plan *p, int64_t line, int64_t end, float *weights) {
-  const struct lm_panel_loops *loops = LM_ISA_PICK(lm_panels_F32);
+  const struct lm_panel_loops *loops = LM_ISA_PICK(lm_panel_loops_F32);
   const lm_conv_shape *s = p->s;
-  const lm_taps *t = &p->rows;
-  const int64_t n = line / p->h, step = p->from_step[0], plane = p->from_h * p->from_w, width = loops->width;
-  const int64_t top = line % p->h * step + t->first;
-  const int64_t bottom = (end - 1) % p->h * step + t->first + (t->count - 1) * t->step + 1;
-  const int64_t from = lm_min(lm_max(top, 0), p->from_h), to = lm_max(from, lm_min(bottom, p->from_h));
-  const int64_t pixels = (to - from) * p->from_w;
+  const lm_taps *t = &p->grid.rows;
+  const int64_t n = line / p->grid.h, step = p->grid.from_step[0], plane = p->from.h * p->from.w, width = loops->width;
+  const int64_t top = line % p->grid.h * step + t->first;
+  const int64_t bottom = (end - 1) % p->grid.h * step + t->first + (t->count - 1) * t->step + 1;
+  const int64_t from = lm_min(lm_max(top, 0), p->from.h), to = lm_max(from, lm_min(bottom, p->from.h));
+  const int64_t pixels = (to - from) * p->from.w;
   float *panels = (float *)((char *)lm_scratch() + lists_bytes(s));
   for (int64_t block = 0; block < s->c; block += BLOCK) {
     const int64_t channels = lm_min(BLOCK, s->c - block);
-    loops->pack(panels, p->from + (n * s->c + block) * plane + from * p->from_w, 1, plane, pixels, channels);
+    loops->pack(panels, (const float *)p->from.data + (n * s->c + block) * plane + from * p->from.w, 1, plane, pixels,
+                channels);
     for (int64_t c = 0; c < channels; c += width) {
-      const view v = {panels + c * pixels - from * p->from_w * width, width, block + c, lm_min(width, channels - c)};
+      const view v = {panels + c * pixels - from * p->from.w * width, width, block + c, lm_min(width, channels - c)};
       for (int64_t i = line; i < end; i++) compute_line(p, &v, i, weights);
     }
   }
 }
 
 static void compute_lines(const plan *p, int64_t first, int64_t last, float *weights) {
-  const int64_t image = p->from_h * p->from_w * p->s->c;
+  const int64_t image = p->from.h * p->from.w * p->s->c;
   for (int64_t line = first; line < last;) {
     if (p->job->x_planar) {
-      const int64_t end = lm_min(last, lm_min(line + p->band, (line / p->h + 1) * p->h));
+      const int64_t end = lm_min(last, lm_min(line + p->band, (line / p->grid.h + 1) * p->grid.h));
       compute_planes(p, line, end, weights);
       line = end;
     } else {
-      compute_line(p, &(view){p->from + line / p->h * image, p->s->c, 0, p->s->c}, line, weights);
+      compute_line(p, &(view){(const float *)p->from.data + line / p->grid.h * image, p->s->c, 0, p->s->c}, line,
+                   weights);
       line++;
     }
   }
@@ -133,13 +130,13 @@ static void compute_lines(const plan *p, int64_t first, int64_t last, float *wei
 
 static void compute_bands(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
-  const int64_t lines = p->s->n * p->h;
+  const int64_t lines = p->s->n * p->grid.h;
   compute_lines(p, first * p->band, lm_min(last * p->band, lines), p->weights);
 }
 
 static void compute_parts(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
-  const int64_t lines = p->s->n * p->h, weights = p->s->kh * p->s->kw * p->s->c;
+  const int64_t lines = p->s->n * p->grid.h, weights = p->s->kh * p->s->kw * p->s->c;
   for (int64_t part = first; part < last; part++) {
     float *sums = p->weights + part * weights;
     memset(sums, 0, (size_t)weights * sizeof(float));
@@ -169,48 +166,30 @@ static lm_status compute(plan *p) {
   const int64_t all = s->kh * s->kw;
   const size_t scratch = (size_t)(lists_bytes(s) + p->rows_bytes);
   const double pixels = work_of(s);
-  p->rows = lm_taps_of(p->job, 0, 0), p->columns = lm_taps_of(p->job, 1, 0);
+  int64_t grids[2];
+  p->grid = lm_conv_grid_of(p->job, 0, 0);
   if (p->job->pass == LM_CONV_WEIGHT) {
     NEED(lm_parallel(p->parts, pixels, scratch, compute_parts, p));
-    lm_parallel(s->c, (double)(p->parts * all * s->c), 0, finish_weights, p);
-    return LM_OK;
+    return lm_parallel(s->c, (double)(p->parts * all * s->c), 0, finish_weights, p);
   }
   for (int64_t i = 0; i < s->c; i++)
     for (int64_t t = 0; t < all; t++) p->weights[t * s->c + i] = ((const float *)p->job->w)[i * all + t];
-  if (p->job->pass == LM_CONV_FORWARD)
-    return lm_parallel(lm_ceil_div(s->n * p->h, p->band), pixels, scratch, compute_bands, p);
-  const int64_t rows = lm_min(s->stride[0], s->h), columns = lm_min(s->stride[1], s->w);
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < columns; j++) {
-      p->first[0] = i, p->first[1] = j;
-      p->h = lm_ceil_div(s->h - i, s->stride[0]), p->w = lm_ceil_div(s->w - j, s->stride[1]);
-      p->rows = lm_taps_of(p->job, 0, i), p->columns = lm_taps_of(p->job, 1, j);
-      NEED(lm_parallel(s->n * p->h, pixels / (double)(rows * columns), scratch, compute_bands, p));
+  lm_conv_grids(p->job, grids);
+  for (int64_t i = 0; i < grids[0]; i++)
+    for (int64_t j = 0; j < grids[1]; j++) {
+      p->grid = lm_conv_grid_of(p->job, i, j);
+      NEED(lm_parallel(lm_ceil_div(s->n * p->grid.h, p->band), pixels / (double)(grids[0] * grids[1]), scratch,
+                       compute_bands, p));
     }
   return LM_OK;
 }
 
 lm_status lm_depthwise_conv(const lm_conv_job *job) {
-  lm_status status;
   const lm_conv_shape *s = &job->shape;
-  const bool input = job->pass == LM_CONV_INPUT;
-  plan p = {.job = job,
-            .s = s,
-            .from = input ? job->y : job->x,
-            .to = input ? job->x : job->y,
-            .from_h = input ? s->oh : s->h,
-            .from_w = input ? s->ow : s->w,
-            .to_h = input ? s->h : s->oh,
-            .to_w = input ? s->w : s->ow,
-            .step = {1, 1},
-            .from_step = {s->stride[0], s->stride[1]},
-            .h = s->oh,
-            .w = s->ow,
-            .parts = 1,
-            .band = 1};
+  plan p = {.job = job, .s = s, .from = lm_conv_source(job), .to = lm_conv_target(job), .parts = 1, .band = 1};
   if (job->x_planar) { /* as many lines as the L2 cache holds; whole images at most */
     const int64_t span = (s->kh - 1) * s->dilation[0] + 1,
-                  row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panels_F32)->width) * (int64_t)sizeof(float);
+                  row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panel_loops_F32)->width) * (int64_t)sizeof(float);
     p.band = lm_max(1, lm_min(s->oh, (BAND_BYTES / lm_max(1, row) - span) / s->stride[0] + 1));
     if (job->pass == LM_CONV_FORWARD) {
       const int64_t pieces = lm_cpu_pieces(lm_threads_for(work_of(s)));
@@ -218,15 +197,9 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
     }
     p.rows_bytes = lm_min(s->h, (p.band - 1) * s->stride[0] + span) * row;
   }
-  if (input) p.step[0] = s->stride[0], p.step[1] = s->stride[1], p.from_step[0] = p.from_step[1] = 1;
   if (job->pass == LM_CONV_WEIGHT)
     p.parts = lm_max(1, lm_min(lm_min(PARTS, s->n * s->oh), s->n * s->oh * s->ow / PART_PIXELS));
-  const size_t bytes = (size_t)(p.parts * s->kh * s->kw * s->c) * sizeof(float);
-  void *scratch = NULL;
-  TRY(lm_device_alloc(job->device, bytes, &scratch));
-  p.weights = scratch;
-  status = compute(&p);
-done:
-  if (scratch) lm_device_free(job->device, scratch, bytes);
-  return status;
+  LM_WORKSPACE(float, weights, p.parts * s->kh * s->kw * s->c);
+  p.weights = weights;
+  return compute(&p);
 }

@@ -11,42 +11,28 @@
  * alone decides the terms of each sum and their order. */
 #include <string.h>
 
-#include "backend/cpu/conv/conv.h"
-#include "backend/cpu/conv/taps.h"
+#include "backend/cpu/conv/grid.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gathered.h"
 #include "backend/cpu/isa/matmul/panels.h"
-#include "device/alloc.h"
+#include "backend/cpu/memory.h"
 
 enum {
   BLOCK_ROWS = 192, /* gathered rows; they and their results stay in the L2 cache */
   CHUNK_RUNS = 64,
-  PANEL_BYTES = 12 << 10,   /* bytes of y's gradient, beside which runs of x are in the L1 cache */
-  IMAGES_BYTES = 256 << 10, /* bytes of small images that are read side by side, and stay in the L2 cache */
-  ALIGN = 64
+  PANEL_BYTES = 12 << 10,  /* bytes of y's gradient, beside which runs of x are in the L1 cache */
+  IMAGES_BYTES = 256 << 10 /* bytes of small images that are read side by side, and stay in the L2 cache */
 };
-
-typedef struct images {
-  char *data; /* [n, h, w, c] */
-  int64_t h, w, c;
-} images;
-
-/* Positions that read the same taps; (i, j) of an image is its pixel first + step * (i, j). */
-typedef struct grid {
-  int64_t h, w;
-  int64_t first[2], step[2], from_step[2];
-  lm_taps rows, columns;
-  int64_t whole[2][2]; /* lines and columns of positions, from .. to, whose taps are all inside */
-  int64_t first_tap;   /* index among the taps of all grids, which orders the rows of panels */
-} grid;
 
 typedef struct plan {
   const lm_conv_job *job;
   const struct lm_gathered_loops *loops;
   const struct lm_panel_loops *panels;
   int64_t size; /* bytes of an element */
-  images from, to;
-  grid grid;
+  lm_conv_images from, to;
+  lm_conv_grid grid;
+  int64_t whole[2][2];         /* lines and columns of the grid, from .. to, whose taps are all inside */
+  int64_t first_tap;           /* index among the taps of all grids, which orders the rows of panels */
   int64_t together;            /* images whose positions are computed side by side, with the same taps inside */
   int64_t depth;               /* elements of a tap */
   int64_t columns, panel_step; /* columns of a group; elements from one panel to the next */
@@ -61,7 +47,7 @@ typedef struct plan {
 static int64_t rows_of(const plan *p) { return p->job->shape.n * p->grid.h * p->grid.w; }
 static int64_t panels_of(const plan *p) { return lm_ceil_div(p->columns, p->loops->width); }
 static int64_t group_step(const plan *p) { return panels_of(p) * p->panel_step; }
-static int64_t taps_of(const grid *g) { return g->rows.count * g->columns.count; }
+static int64_t taps_of(const lm_conv_grid *g) { return g->rows.count * g->columns.count; }
 static double work_of(const lm_conv_shape *s, int64_t size) {
   return (double)(s->n * s->oh * s->ow) * (double)(s->k * (s->c / s->groups) * s->kh * s->kw) * (double)size / 160;
 }
@@ -73,7 +59,7 @@ typedef struct position {
 
 /* Returns the position of a row. Images that are side by side vary fastest, then positions in an image. */
 static position position_of(const plan *p, int64_t row) {
-  const grid *g = &p->grid;
+  const lm_conv_grid *g = &p->grid;
   const int64_t block = p->together * g->h * g->w, first = row / block * p->together;
   const int64_t last = lm_min(first + p->together, p->job->shape.n), at = row % block / (last - first);
   return (position){first + row % block % (last - first), at / g->w, at % g->w, first, last};
@@ -103,8 +89,8 @@ static int64_t taps_before(lm_taps t, int64_t at, int64_t size) {
 }
 
 static inline window window_of(const plan *p, const position *at, int64_t channel) {
-  const grid *g = &p->grid;
-  const images *x = &p->from;
+  const lm_conv_grid *g = &p->grid;
+  const lm_conv_images *x = &p->from;
   const int64_t y0 = at->i * g->from_step[0] + g->rows.first, x0 = at->j * g->from_step[1] + g->columns.first;
   const int64_t pixel = (at->n * x->h + y0) * x->w + x0;
   window w = {(uintptr_t)x->data + (uintptr_t)((pixel * x->c + channel) * p->size),
@@ -113,7 +99,7 @@ static inline window window_of(const plan *p, const position *at, int64_t channe
               0,
               g->columns.count,
               true};
-  if (at->i >= g->whole[0][0] && at->i < g->whole[0][1] && at->j >= g->whole[1][0] && at->j < g->whole[1][1]) return w;
+  if (at->i >= p->whole[0][0] && at->i < p->whole[0][1] && at->j >= p->whole[1][0] && at->j < p->whole[1][1]) return w;
   w.top = taps_before(g->rows, y0, 0), w.bottom = taps_before(g->rows, y0, x->h);
   w.left = taps_before(g->columns, x0, 0), w.right = taps_before(g->columns, x0, x->w);
   w.whole = false;
@@ -125,7 +111,7 @@ static bool are_neighbors(const plan *p) { return p->grid.columns.step == 1 && p
 
 /* Returns the elements from a row's first tap to tap x of line y, less those of the taps before it in the line. */
 static inline int64_t offset_of(const plan *p, int64_t y, int64_t x) {
-  const grid *g = &p->grid;
+  const lm_conv_grid *g = &p->grid;
   return (y * g->rows.step * p->from.w + x * g->columns.step) * p->from.c - x * p->depth;
 }
 
@@ -215,7 +201,7 @@ static void place_runs(const plan *p, int64_t first, int64_t last, int64_t low, 
 
 /* Sets the addresses of the results of rows first .. last - 1, from element `skip` of each on. */
 static void place_results(const plan *p, int64_t first, int64_t last, int64_t skip, void **to) {
-  const grid *g = &p->grid;
+  const lm_conv_grid *g = &p->grid;
   position at = position_of(p, first);
   for (int64_t row = first; row < last; row++) {
     const int64_t y = g->first[0] + at.i * g->step[0], x = g->first[1] + at.j * g->step[1];
@@ -252,7 +238,7 @@ static bool is_long(const plan *p, int64_t run) { return run >= p->loops->width 
 static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t last, int64_t first_panel,
                          int64_t last_panel) {
   const lm_conv_job *job = p->job;
-  const grid *g = &p->grid;
+  const lm_conv_grid *g = &p->grid;
   const int64_t width = p->loops->width, column = first_panel * width, channel = group * p->columns + column;
   const int64_t tiles = tiles_of(p, last - first), rows = taps_of(g) * p->depth;
   char *copies = lm_scratch();
@@ -270,7 +256,7 @@ static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t la
                                      .runs = runs,
                                      .count = count,
                                      .panels = p->weights + (group * group_step(p) + first_panel * p->panel_step +
-                                                             (g->first_tap * p->depth + low) * width) *
+                                                             (p->first_tap * p->depth + low) * width) *
                                                                 p->size,
                                      .panel_step = p->panel_step,
                                      .columns = lm_min(p->columns, last_panel * width) - column,
@@ -488,19 +474,10 @@ static void set_whole(int64_t whole[2], lm_taps t, int64_t step, int64_t size, i
   whole[1] = last < 0 ? 0 : lm_min(n, last / step + 1);
 }
 
-static grid grid_of(const plan *p, int64_t i, int64_t j) {
-  const lm_conv_shape *s = &p->job->shape;
-  grid g = {.h = s->oh, .w = s->ow, .step = {1, 1}, .from_step = {s->stride[0], s->stride[1]}};
-  if (p->job->pass == LM_CONV_INPUT)
-    g = (grid){.h = lm_ceil_div(s->h - i, s->stride[0]),
-               .w = lm_ceil_div(s->w - j, s->stride[1]),
-               .first = {i, j},
-               .step = {s->stride[0], s->stride[1]},
-               .from_step = {1, 1}};
-  g.rows = lm_taps_of(p->job, 0, i), g.columns = lm_taps_of(p->job, 1, j);
-  set_whole(g.whole[0], g.rows, g.from_step[0], p->from.h, g.h);
-  set_whole(g.whole[1], g.columns, g.from_step[1], p->from.w, g.w);
-  return g;
+static void set_grid(plan *p, int64_t i, int64_t j) {
+  const lm_conv_grid g = p->grid = lm_conv_grid_of(p->job, i, j);
+  set_whole(p->whole[0], g.rows, g.from_step[0], p->from.h, g.h);
+  set_whole(p->whole[1], g.columns, g.from_step[1], p->from.w, g.w);
 }
 
 /* Returns the number of small images that are computed side by side, so that tiles have the same taps inside. */
@@ -511,51 +488,38 @@ static int64_t images_together(const plan *p) {
   return inside ? 1 : lm_max(1, lm_min(s->n, IMAGES_BYTES / lm_max(1, image)) / tile * tile);
 }
 
-static lm_status run_grids(plan *p, int64_t *position) {
+/* Numbers the taps in the order of grids, and packs the weights. */
+static lm_status pack_taps(plan *p, const int64_t grids[2], int64_t *position) {
   const lm_conv_shape *s = &p->job->shape;
-  const bool input = p->job->pass == LM_CONV_INPUT;
-  const int64_t steps[2] = {input ? lm_min(s->stride[0], s->h) : 1, input ? lm_min(s->stride[1], s->w) : 1};
-  const double work = work_of(s, p->size);
   int64_t tap = 0;
-  for (int64_t i = 0; i < steps[0]; i++)
-    for (int64_t j = 0; j < steps[1]; j++) {
-      const grid g = grid_of(p, i, j);
+  memset(position, -1, (size_t)(s->kh * s->kw) * sizeof *position);
+  for (int64_t i = 0; i < grids[0]; i++)
+    for (int64_t j = 0; j < grids[1]; j++) {
+      const lm_conv_grid g = lm_conv_grid_of(p->job, i, j);
       for (int64_t y = 0; y < g.rows.count; y++)
         for (int64_t x = 0; x < g.columns.count; x++)
           position[(g.rows.index + y * g.rows.index_step) * s->kw + g.columns.index + x * g.columns.index_step] = tap++;
     }
   const int64_t pack = lm_max(PACKED_ROWS, s->kh * s->kw) * p->loops->width * p->size;
-  if (p->job->pass != LM_CONV_WEIGHT)
-    NEED(lm_parallel(s->groups * panels_of(p), (double)(s->kh * s->kw * s->k * (s->c / s->groups)), (size_t)pack,
-                     pack_weights, p));
-  tap = 0;
-  for (int64_t i = 0; i < steps[0]; i++)
-    for (int64_t j = 0; j < steps[1]; j++) {
-      p->grid = grid_of(p, i, j);
-      p->grid.first_tap = tap;
-      tap += taps_of(&p->grid);
-      if (p->job->pass == LM_CONV_WEIGHT) return compute_weights(p, work);
-      NEED(compute_grid(p, work * (double)taps_of(&p->grid) / (double)(s->kh * s->kw)));
-    }
-  return LM_OK;
+  return lm_parallel(s->groups * panels_of(p), (double)(s->kh * s->kw * s->k * (s->c / s->groups)), (size_t)pack,
+                     pack_weights, p);
 }
 
 lm_status lm_direct_conv(const lm_conv_job *job) {
   enum { PARTS = 64, PART_ROWS = 1024, SUMS_BYTES = 8 << 20 };
-  lm_status status;
   const lm_conv_shape *s = &job->shape;
-  const bool f64 = job->dtype == LM_F64, input = job->pass == LM_CONV_INPUT;
+  const bool input = job->pass == LM_CONV_INPUT;
   const int64_t taps = s->kh * s->kw, c = s->c / s->groups, k = s->k / s->groups;
   plan p = {.job = job,
-            .loops = f64 ? LM_ISA_PICK(lm_gathered_F64) : LM_ISA_PICK(lm_gathered_F32),
-            .panels = f64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32),
+            .loops = lm_gathered_loops_of(job->dtype),
+            .panels = lm_panel_loops_of(job->dtype),
             .size = (int64_t)lm_dtype_size(job->dtype),
-            .from = {job->x, s->h, s->w, s->c},
-            .to = {job->y, s->oh, s->ow, s->k},
+            .from = lm_conv_source(job),
+            .to = lm_conv_target(job),
             .together = 1,
             .parts = 1};
-  if (input) p.from = (images){job->y, s->oh, s->ow, s->k}, p.to = (images){job->x, s->h, s->w, s->c};
   const int64_t most = LM_GATHERED_BYTES / p.size;
+  const double work = work_of(s, p.size);
   p.depth = input ? k : c;
   p.columns = input ? c : k;
   p.panel_step = taps * p.depth * p.loops->width;
@@ -563,26 +527,29 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
   const int64_t chunk_taps = lm_max(1, lm_min(CHUNK_RUNS, p.depth > 0 ? most / p.depth : 1));
   p.chunk = p.depth > most ? lm_ceil_div(p.depth, lm_ceil_div(p.depth, most))
                            : lm_max(1, lm_ceil_div(taps, lm_ceil_div(taps, chunk_taps)) * p.depth);
-  const int64_t weights = sums_of(&p) * p.size;
-  if (job->pass == LM_CONV_WEIGHT) {
-    const int64_t rows = s->n * s->oh * s->ow;
-    p.parts = lm_max(1, lm_min(lm_min(PARTS, rows / PART_ROWS), SUMS_BYTES / lm_max(1, weights)));
-  } else {
+  if (job->pass == LM_CONV_WEIGHT)
+    p.parts = lm_max(
+        1, lm_min(lm_min(PARTS, s->n * s->oh * s->ow / PART_ROWS), SUMS_BYTES / lm_max(1, sums_of(&p) * p.size)));
+  else
     p.together = images_together(&p);
+  const int64_t zeros_bytes = lm_max(p.depth * p.size, LM_GATHERED_BYTES);
+  LM_WORKSPACE(char, zeros, zeros_bytes);
+  LM_WORKSPACE(char, weights, p.parts *sums_of(&p) * p.size);
+  LM_WORKSPACE(int64_t, position, taps);
+  memset(zeros, 0, (size_t)zeros_bytes);
+  p.zeros = zeros, p.weights = weights, p.position = position;
+  if (job->pass == LM_CONV_WEIGHT) {
+    set_grid(&p, 0, 0);
+    return compute_weights(&p, work);
   }
-  const int64_t zeros = lm_round_up(lm_max(p.depth * p.size, LM_GATHERED_BYTES), ALIGN),
-                all_weights = lm_round_up(p.parts * weights, ALIGN);
-  const size_t bytes = (size_t)(zeros + all_weights) + (size_t)taps * sizeof(int64_t) + 1;
-  char *scratch = NULL;
-  TRY(lm_device_alloc(job->device, bytes, (void **)&scratch));
-  memset(scratch, 0, (size_t)zeros);
-  p.zeros = scratch;
-  p.weights = scratch + zeros;
-  int64_t *position = (int64_t *)(p.weights + all_weights);
-  memset(position, -1, (size_t)taps * sizeof *position);
-  p.position = position;
-  status = run_grids(&p, position);
-done:
-  if (scratch) lm_device_free(job->device, scratch, bytes);
-  return status;
+  int64_t grids[2];
+  lm_conv_grids(job, grids);
+  NEED(pack_taps(&p, grids, position));
+  for (int64_t i = 0; i < grids[0]; i++)
+    for (int64_t j = 0; j < grids[1]; j++) {
+      set_grid(&p, i, j);
+      NEED(compute_grid(&p, work * (double)taps_of(&p.grid) / (double)taps));
+      p.first_tap += taps_of(&p.grid);
+    }
+  return LM_OK;
 }

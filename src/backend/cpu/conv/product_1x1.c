@@ -37,30 +37,24 @@ lm_status lm_product_conv(const lm_conv_job *job) {
   const bool planar = job->x_planar && pixels > 1;
   const int64_t images = planar ? s->n : 1;
   const int64_t size = (int64_t)lm_dtype_size(job->dtype), ldx = planar ? pixels : s->c;
-  lm_cpu_gemm_job g = {.dtype = job->dtype, .device = job->device, .batch = 1, .alpha = 1};
+  lm_cpu_gemm_job g;
   switch (job->pass) {
     case LM_CONV_FORWARD:
-      g.m = rows / images, g.n = s->k, g.k = s->c;
-      g.batch = images, g.step_a = s->c * pixels, g.step_c = s->k * pixels;
-      g.a = job->x, g.lda = ldx, g.ta = planar;
-      g.b = job->w, g.ldb = s->c, g.tb = true;
-      g.c = job->y, g.ldc = s->k;
+      g = lm_cpu_gemm_job_of(job->dtype, rows / images, s->k, s->c, 1, lm_gemm_matrix_of(job->x, ldx, planar),
+                             lm_gemm_matrix_of(job->w, s->c, true), 0, job->y, s->k);
+      g.batch = images, g.a.step = s->c * pixels, g.step_c = s->k * pixels;
       return lm_cpu_gemm(&g);
     case LM_CONV_INPUT:
-      g.m = rows, g.n = s->c, g.k = s->k;
-      g.a = job->y, g.lda = s->k;
-      g.b = job->w, g.ldb = s->c;
-      g.c = job->x, g.ldc = s->c;
+      g = lm_cpu_gemm_job_of(job->dtype, rows, s->c, s->k, 1, lm_gemm_matrix_of(job->y, s->k, false),
+                             lm_gemm_matrix_of(job->w, s->c, false), 0, job->x, s->c);
       return lm_cpu_gemm(&g);
     case LM_CONV_WEIGHT: break;
   }
-  g.m = s->k, g.n = s->c, g.k = rows / images;
-  g.ta = true, g.lda = s->k;
-  g.ldb = ldx, g.tb = planar;
-  g.c = job->w, g.ldc = s->c;
-  for (int64_t i = 0; i < images; i++, g.beta = 1) {
-    g.a = (const char *)job->y + i * pixels * s->k * size;
-    g.b = (const char *)job->x + i * pixels * s->c * size;
+  for (int64_t i = 0; i < images; i++) {
+    const char *y = (const char *)job->y + i * pixels * s->k * size,
+               *x = (const char *)job->x + i * pixels * s->c * size;
+    g = lm_cpu_gemm_job_of(job->dtype, s->k, s->c, rows / images, 1, lm_gemm_matrix_of(y, s->k, true),
+                           lm_gemm_matrix_of(x, ldx, planar), i > 0, job->w, s->c);
     NEED(lm_cpu_gemm(&g));
   }
   return LM_OK;

@@ -10,7 +10,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gathered.h"
 #include "backend/cpu/matmul/gemm.h"
-#include "device/alloc.h"
+#include "backend/cpu/memory.h"
 
 enum { PIECE_BYTES = 640 << 10, LEAST_IMAGES = 16, ADDING = 16 /* terms of a product that take as long */ };
 
@@ -24,14 +24,10 @@ typedef struct plan {
   int64_t lines;       /* lines of y in a piece */
 } plan;
 
-static const struct lm_gathered_loops *loops_of(const lm_conv_job *job) {
-  return job->dtype == LM_F64 ? LM_ISA_PICK(lm_gathered_F64) : LM_ISA_PICK(lm_gathered_F32);
-}
-
 bool lm_scattered_takes(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   if (job->pass != LM_CONV_INPUT || (job->dtype != LM_F32 && job->dtype != LM_F64) || s->groups != 1) return false;
-  const int64_t filled = lm_round_up(s->c, loops_of(job)->width / 2);
+  const int64_t filled = lm_round_up(s->c, lm_gathered_loops_of(job->dtype)->width / 2);
   return s->kh * s->kw > 1 && s->c > 0 && s->n >= LEAST_IMAGES && s->oh * s->ow > 0 &&
          s->c * (s->k + ADDING) < filled * s->k;
 }
@@ -64,20 +60,12 @@ static void compute_units(void *ctx, int64_t first, int64_t last) {
     const int64_t end = lm_min(s->n, (unit + 1) * p->images) * s->oh;
     for (int64_t from = unit * p->images * s->oh, to; from < end; from = to) {
       to = lm_min(end, from + p->lines);
-      const lm_status status = lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = p->job->dtype,
-                                                              .device = p->job->device,
-                                                              .batch = 1,
-                                                              .m = (to - from) * s->ow,
-                                                              .n = p->columns,
-                                                              .k = s->k,
-                                                              .a = (char *)p->job->y + from * s->ow * s->k * p->size,
-                                                              .lda = s->k,
-                                                              .b = p->weights,
-                                                              .ldb = p->columns,
-                                                              .c = products,
-                                                              .ldc = p->columns,
-                                                              .alpha = 1,
-                                                              .alone = true});
+      const char *y = (const char *)p->job->y + from * s->ow * s->k * p->size;
+      lm_cpu_gemm_job job =
+          lm_cpu_gemm_job_of(p->job->dtype, (to - from) * s->ow, p->columns, s->k, 1, lm_gemm_matrix_of(y, s->k, false),
+                             lm_gemm_matrix_of(p->weights, p->columns, false), 0, products, p->columns);
+      job.alone = true;
+      const lm_status status = lm_cpu_gemm(&job);
       if (status != LM_OK) return lm_parallel_note(status);
       const char *row = products;
       for (int64_t line = from; line < to; line++)
@@ -88,24 +76,19 @@ static void compute_units(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_scattered_conv(const lm_conv_job *job) {
-  lm_status status;
   const lm_conv_shape *s = &job->shape;
   const int64_t size = (int64_t)lm_dtype_size(job->dtype), taps = s->kh * s->kw, columns = taps * s->c;
-  const int64_t line = s->ow * columns * size, bytes = s->k * columns * size;
-  plan p = {.job = job, .loops = loops_of(job), .size = size, .columns = columns};
-  p.images = lm_max(1, PIECE_BYTES / (s->oh * line));
-  p.lines = lm_max(1, PIECE_BYTES / line);
-  char *weights = NULL;
-  TRY(lm_device_alloc(job->device, (size_t)bytes, (void **)&weights));
+  const int64_t line = s->ow * columns * size;
+  LM_WORKSPACE(char, weights, s->k *columns *size);
   for (int64_t k = 0, at = 0; k < s->k; k++)
     for (int64_t t = 0; t < taps; t++)
       for (int64_t c = 0; c < s->c; c++, at++)
         memcpy(weights + at * size, (const char *)job->w + ((k * s->c + c) * taps + t) * size, (size_t)size);
-  p.weights = weights;
-  status =
-      lm_parallel(lm_ceil_div(s->n, p.images), (double)(s->n * s->oh * s->ow) * (double)(s->k * columns * size) / 160,
-                  (size_t)(p.lines * line), compute_units, &p);
-done:
-  if (weights) lm_device_free(job->device, weights, (size_t)bytes);
-  return status;
+  plan p = {
+      .job = job, .loops = lm_gathered_loops_of(job->dtype), .weights = weights, .size = size, .columns = columns};
+  p.images = lm_max(1, PIECE_BYTES / (s->oh * line));
+  p.lines = lm_max(1, PIECE_BYTES / line);
+  return lm_parallel(lm_ceil_div(s->n, p.images),
+                     (double)(s->n * s->oh * s->ow) * (double)(s->k * columns * size) / 160, (size_t)(p.lines * line),
+                     compute_units, &p);
 }

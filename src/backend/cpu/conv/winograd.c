@@ -9,7 +9,7 @@
 #include "backend/cpu/conv/conv.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/winograd.h"
-#include "device/alloc.h"
+#include "backend/cpu/memory.h"
 
 enum {
   /* Planes are a few cache lines longer than their content: 36 streams at a power-of-two distance
@@ -180,8 +180,7 @@ static lm_status by_panels(product *job, float *scratch) {
 }
 
 static lm_status convolve(const lm_conv_job *conv) {
-  lm_status status;
-  bool rotated = conv->pass == LM_CONV_INPUT;
+  const bool rotated = conv->pass == LM_CONV_INPUT;
   product job = {.t = tiling_of(&conv->shape, rotated),
                  .x = rotated ? conv->y : conv->x,
                  .w = conv->w,
@@ -189,17 +188,12 @@ static lm_status convolve(const lm_conv_job *conv) {
                  .y = rotated ? conv->x : conv->y,
                  .rotated = rotated};
   job.threads = lm_threads_for(work_of(&job.t));
-  bool few = has_few_tiles(&job);
-  int64_t zeros = job.t.in.c, floats = zeros + (few ? by_panels_floats(&job) : by_tiles_floats(&job));
-  size_t bytes = (size_t)floats * sizeof(float);
-  void *scratch = NULL;
-  TRY(lm_device_alloc(conv->device, bytes, &scratch));
-  memset(scratch, 0, (size_t)zeros * sizeof(float));
-  job.zeros = scratch;
-  status = (few ? by_panels : by_tiles)(&job, (float *)scratch + zeros);
-done:
-  if (scratch) lm_device_free(conv->device, scratch, bytes);
-  return status;
+  const bool few = has_few_tiles(&job);
+  LM_WORKSPACE(float, zeros, job.t.in.c);
+  LM_WORKSPACE(float, scratch, few ? by_panels_floats(&job) : by_tiles_floats(&job));
+  memset(zeros, 0, (size_t)job.t.in.c * sizeof(float));
+  job.zeros = zeros;
+  return (few ? by_panels : by_tiles)(&job, scratch);
 }
 
 /* Computes the weights' gradient. A thread takes a block of channels in by channels out. It transforms those channels
@@ -320,29 +314,18 @@ static void weight_rows(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-static lm_status weight_by_blocks(weight_product *job, float *scratch) {
-  const int64_t blocks = weight_blocks(job);
-  const double work = work_of(&job->t);
-  job->sums = scratch;
-  NEED(lm_parallel(blocks * job->parts, work, (size_t)own_weight_floats(job) * sizeof(float), weight_pieces, job));
-  if (job->parts > 1) lm_parallel(blocks * lm_ceil_div(job->block_c, LM_WINO_CHANNELS), work, 0, weight_rows, job);
-  return LM_OK;
-}
-
 static lm_status convolve_weight(const lm_conv_job *conv) {
-  lm_status status;
   weight_product job = {.t = tiling_of(&conv->shape, false), .x = conv->x, .g = conv->y, .dw = conv->w};
   plan_weight(&job);
-  int64_t zeros = lm_max(job.block_c, job.block_k), floats = zeros + weight_floats(&job);
-  size_t bytes = (size_t)floats * sizeof(float);
-  void *scratch = NULL;
-  TRY(lm_device_alloc(conv->device, bytes, &scratch));
-  memset(scratch, 0, (size_t)zeros * sizeof(float));
-  job.zeros = scratch;
-  status = weight_by_blocks(&job, (float *)scratch + zeros);
-done:
-  if (scratch) lm_device_free(conv->device, scratch, bytes);
-  return status;
+  const int64_t few = lm_max(job.block_c, job.block_k), blocks = weight_blocks(&job);
+  const double work = work_of(&job.t);
+  LM_WORKSPACE(float, zeros, few);
+  LM_WORKSPACE(float, sums, weight_floats(&job));
+  memset(zeros, 0, (size_t)few * sizeof(float));
+  job.zeros = zeros, job.sums = sums;
+  NEED(lm_parallel(blocks * job.parts, work, (size_t)own_weight_floats(&job) * sizeof(float), weight_pieces, &job));
+  if (job.parts == 1) return LM_OK;
+  return lm_parallel(blocks * lm_ceil_div(job.block_c, LM_WINO_CHANNELS), work, 0, weight_rows, &job);
 }
 
 lm_status lm_wino_conv(const lm_conv_job *job) {

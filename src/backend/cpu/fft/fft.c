@@ -23,21 +23,17 @@ static void transpose_rows(void *ctx, int64_t first, int64_t last) {
 /* Transforms lines that are not dense, by dense copies of one batch's. */
 static lm_status copied_lines(const lm_fft_plan *p, int64_t n, int64_t batches, int64_t inner, const lm_fft_c2c_args *a,
                               lm_tensor *out) {
-  lm_status status;
-  lm_tensor *scratch = NULL;
   size_t pair = 2 * lm_dtype_size(p->dtype), batch = pair * (size_t)(n * inner);
   double work = (double)n * (double)inner;
-  TRY(lm_fft_scratch(batch, &scratch));
+  LM_WORKSPACE(char, scratch, batch);
   for (int64_t b = 0; b < batches; b++) {
-    transposing in = {a->x->data + batch * (size_t)b, scratch->data, n, inner, pair};
-    transposing back = {scratch->data, out->data + batch * (size_t)b, inner, n, pair};
+    transposing in = {a->x->data + batch * (size_t)b, scratch, n, inner, pair};
+    transposing back = {scratch, out->data + batch * (size_t)b, inner, n, pair};
     lm_parallel(inner, work, 0, transpose_rows, &in);
-    TRY(lm_fft_lines(p, inner, scratch->data, n, scratch->data, n, a->inverse, a->scale));
+    NEED(lm_fft_lines(p, inner, scratch, n, scratch, n, a->inverse, a->scale));
     lm_parallel(n, work, 0, transpose_rows, &back);
   }
-done:
-  lm_release(scratch);
-  return status;
+  return LM_OK;
 }
 
 /* Transforms lines whose entries are `inner` pairs apart, side by side. */
@@ -66,22 +62,14 @@ static lm_status columns(const lm_fft_plan *p, int64_t inner, int64_t batches, c
 }
 
 lm_status lm_cpu_fft_c2c(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_fft_c2c_args *a = args;
-  lm_fft_plan *plan = NULL;
+  LM_FFT_PLAN *plan = NULL;
   int64_t n = a->x->size[a->dim], inner = 1, batches;
   for (int d = (int)a->dim + 1; d < a->x->ndim - 1; d++) inner *= a->x->size[d];
   batches = a->x->numel / (2 * n * inner);
-  TRY(lm_fft_plan_of(n, a->x->dtype, false, &plan));
-  if (inner == 1)
-    status = lm_fft_lines(plan, batches, a->x->data, n, out[0]->data, n, a->inverse, a->scale);
-  else if (plan->whole.n)
-    status = columns(plan, inner, batches, a, out[0]);
-  else
-    status = copied_lines(plan, n, batches, inner, a, out[0]);
-done:
-  lm_fft_plan_done(plan);
-  return status;
+  NEED(lm_fft_plan_of(n, a->x->dtype, false, &plan));
+  if (inner == 1) return lm_fft_lines(plan, batches, a->x->data, n, out[0]->data, n, a->inverse, a->scale);
+  return plan->whole.n ? columns(plan, inner, batches, a, out[0]) : copied_lines(plan, n, batches, inner, a, out[0]);
 }
 
 /* Completes w, which has the input and the factors, for real lines of even n in blocks: n / 2 pairs on one side, and n
@@ -107,12 +95,8 @@ static lm_status real_blocks(const lm_fft_plan *plan, int kind, lm_fft_walk w) {
 /* Copies the first n / 2 + 1 entries of a line of odd n; all but the first are multiplied by `inner`. */
 static void half_line(lm_dtype dtype, int64_t n, double inner, const void *z, void *x) {
   memcpy(x, z, 2 * lm_dtype_size(dtype) * (size_t)(n / 2 + 1));
-  for (int64_t i = 2; i < n + 1; i++) {
-    if (dtype == LM_F64)
-      ((double *)x)[i] *= inner;
-    else
-      ((float *)x)[i] *= (float)inner;
-  }
+  const double factor = dtype == LM_F64 ? inner : (double)(float)inner;
+  for (int64_t i = 2; i < n + 1; i++) lm_scalar_put(dtype, x, i, lm_scalar_at(dtype, x, i) * factor);
 }
 
 /* Lines of reals and of the first half of their transforms. */
@@ -137,43 +121,42 @@ static void finish_half_lines(void *ctx, int64_t first, int64_t last) {
   }
 }
 
+/* Spreads n reals to pairs of themselves and zeros, or takes the reals out of pairs. */
+static void spread_reals(size_t item, int64_t n, const char *reals, char *pairs) {
+  memset(pairs, 0, 2 * item * (size_t)n);
+  for (size_t i = 0; i < (size_t)n; i++) memcpy(pairs + 2 * item * i, reals + item * i, item);
+}
+static void gather_reals(size_t item, int64_t n, const char *pairs, char *reals) {
+  for (size_t i = 0; i < (size_t)n; i++) memcpy(reals + item * i, pairs + 2 * item * i, item);
+}
+
 /* Transforms real lines: a line of even n is one of n / 2 pairs; one of odd n becomes one of n pairs. */
 lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_fft_r2c_args *a = args;
-  lm_fft_plan *plan = NULL;
-  lm_tensor *scratch = NULL;
+  LM_FFT_PLAN *plan = NULL;
   lm_dtype dtype = a->x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->x->size[a->x->ndim - 1], lines = a->x->numel / n, step = n / 2 + 1;
   bool even = n % 2 == 0;
-  TRY(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
-  if (even && lm_fft_in_blocks(plan, lines)) {
-    status = real_blocks(plan, LM_FFT_REAL_TO_HALF,
-                         (lm_fft_walk){.lines = lines,
-                                       .in = a->x->data,
-                                       .in_entry = 1,
-                                       .in_line = n,
-                                       .out = out[0]->data,
-                                       .scale = a->scale,
-                                       .inner = a->inner});
-    goto done;
-  }
+  NEED(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
+  if (even && lm_fft_in_blocks(plan, lines))
+    return real_blocks(plan, LM_FFT_REAL_TO_HALF,
+                       (lm_fft_walk){.lines = lines,
+                                     .in = a->x->data,
+                                     .in_entry = 1,
+                                     .in_line = n,
+                                     .out = out[0]->data,
+                                     .scale = a->scale,
+                                     .inner = a->inner});
+  LM_WORKSPACE(char, pairs, even ? 0 : 2 * item * (size_t)(n * lines));
   if (even) {
-    TRY(lm_fft_lines(plan, lines, a->x->data, n / 2, out[0]->data, step, false, a->scale));
+    NEED(lm_fft_lines(plan, lines, a->x->data, n / 2, out[0]->data, step, false, a->scale));
   } else {
-    TRY(lm_fft_scratch(2 * item * (size_t)(n * lines), &scratch));
-    memset(scratch->data, 0, 2 * item * (size_t)(n * lines));
-    for (int64_t i = 0; i < n * lines; i++)
-      memcpy(scratch->data + 2 * item * (size_t)i, a->x->data + item * (size_t)i, item);
-    TRY(lm_fft_lines(plan, lines, scratch->data, n, scratch->data, n, false, a->scale));
+    spread_reals(item, n * lines, a->x->data, pairs);
+    NEED(lm_fft_lines(plan, lines, pairs, n, pairs, n, false, a->scale));
   }
-  half_lines halves = {plan, dtype, item, n, a->inner, scratch ? scratch->data : NULL, out[0]->data};
-  lm_parallel(lines, (double)lines * (double)n, 0, finish_half_lines, &halves);
-done:
-  lm_release(scratch);
-  lm_fft_plan_done(plan);
-  return status;
+  half_lines halves = {plan, dtype, item, n, a->inner, pairs, out[0]->data};
+  return lm_parallel(lines, (double)lines * (double)n, 0, finish_half_lines, &halves);
 }
 
 /* Transforms the rows of each matrix, and then its columns: while it is in a cache, or in two passes. */
@@ -181,14 +164,14 @@ lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_fft_r2c_2d_args *a = args;
   const lm_tensor *x = a->x;
-  lm_fft_plan *rows = NULL, *columns = NULL;
-  lm_tensor *half = NULL;
+  LM_FFT_PLAN *rows = NULL, *columns = NULL;
+  LM_OWNED *half = NULL;
   lm_dtype dtype = x->dtype;
   int64_t m = x->size[x->ndim - 2], n = x->size[x->ndim - 1], step = n / 2 + 1, many = x->numel / (m * n);
   size_t bytes = 2 * lm_dtype_size(dtype) * (size_t)(m * step);
   if (n % 2 == 0) {
-    TRY(lm_fft_plan_of(n / 2, dtype, true, &rows));
-    TRY(lm_fft_plan_of(m, dtype, false, &columns));
+    NEED(lm_fft_plan_of(n / 2, dtype, true, &rows));
+    NEED(lm_fft_plan_of(m, dtype, false, &columns));
   }
   if (rows && lm_fft_in_blocks(rows, m) && columns->whole.n) {
     const lm_fft_walk steps[] = {
@@ -210,53 +193,40 @@ lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
          .scale = 1},
     };
     if (lm_fft_cached_batches(steps, 2, out[0]->data, many, bytes, lm_use_nontemporal(lm_nbytes(out[0])), &status))
-      goto done;
+      return status;
   }
-  TRY(lm_tensor_empty(dtype, x->device, out[0]->ndim, out[0]->size, LM_CONTIGUOUS, &half));
-  TRY(lm_cpu_fft_r2c(&(lm_fft_r2c_args){.x = (lm_tensor *)x, .scale = a->scale, .inner = 1}, &half));
-  status = lm_cpu_fft_c2c(&(lm_fft_c2c_args){.x = half, .scale = 1, .dim = x->ndim - 2}, out);
-done:
-  lm_release(half);
-  lm_fft_plan_done(rows);
-  lm_fft_plan_done(columns);
-  return status;
+  NEED(lm_tensor_empty(dtype, x->device, out[0]->ndim, out[0]->size, LM_CONTIGUOUS, &half));
+  NEED(lm_cpu_fft_r2c(&(lm_fft_r2c_args){.x = (lm_tensor *)x, .scale = a->scale, .inner = 1}, &half));
+  return lm_cpu_fft_c2c(&(lm_fft_c2c_args){.x = half, .scale = 1, .dim = x->ndim - 2}, out);
 }
 
 /* Transforms frames of the lines of x [b, n], each times the window: directly in blocks, or by copies. */
 lm_status lm_cpu_stft_lines(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_stft_lines_args *a = args;
-  lm_fft_plan *plan = NULL;
-  lm_tensor *frames = NULL;
+  LM_FFT_PLAN *plan = NULL;
+  LM_OWNED *frames = NULL;
   lm_dtype dtype = a->x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->window->numel, length = a->x->size[1], batches = a->x->size[0], lines = out[0]->size[1];
-  TRY(lm_fft_plan_of(n % 2 ? n : n / 2, dtype, n % 2 == 0, &plan));
-  if (n % 2 == 0 && lm_fft_in_blocks(plan, lines)) {
-    status = real_blocks(plan, LM_FFT_REAL_TO_HALF,
-                         (lm_fft_walk){.lines = lines,
-                                       .batches = batches,
-                                       .in = a->x->data,
-                                       .in_entry = 1,
-                                       .in_line = a->hop,
-                                       .in_batch = length,
-                                       .out = out[0]->data,
-                                       .scale = a->scale,
-                                       .inner = a->inner,
-                                       .window = a->window->data});
-    goto done;
-  }
-  TRY(lm_tensor_empty(dtype, a->x->device, 3, (int64_t[]){batches, lines, n}, LM_CONTIGUOUS, &frames));
+  NEED(lm_fft_plan_of(n % 2 ? n : n / 2, dtype, n % 2 == 0, &plan));
+  if (n % 2 == 0 && lm_fft_in_blocks(plan, lines))
+    return real_blocks(plan, LM_FFT_REAL_TO_HALF,
+                       (lm_fft_walk){.lines = lines,
+                                     .batches = batches,
+                                     .in = a->x->data,
+                                     .in_entry = 1,
+                                     .in_line = a->hop,
+                                     .in_batch = length,
+                                     .out = out[0]->data,
+                                     .scale = a->scale,
+                                     .inner = a->inner,
+                                     .window = a->window->data});
+  NEED(lm_tensor_empty(dtype, a->x->device, 3, (int64_t[]){batches, lines, n}, LM_CONTIGUOUS, &frames));
   memset(frames->data, 0, lm_nbytes(frames));
   for (int64_t i = 0; i < batches * lines; i++)
     lm_fft_loops_of(dtype)->add_product(n, a->x->data + item * (size_t)(i / lines * length + i % lines * a->hop),
                                         a->window->data, frames->data + item * (size_t)(i * n));
-  lm_fft_r2c_args whole = {.x = frames, .scale = a->scale, .inner = a->inner};
-  status = lm_cpu_fft_r2c(&whole, out);
-done:
-  lm_release(frames);
-  lm_fft_plan_done(plan);
-  return status;
+  return lm_cpu_fft_r2c(&(lm_fft_r2c_args){.x = frames, .scale = a->scale, .inner = a->inner}, out);
 }
 
 /* A job over stretches of `hop` samples of the result. */
@@ -294,18 +264,12 @@ lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
 
 /* Writes the complete line of odd n from its first n / 2 + 1 entries: the rest are the conjugates. */
 static void whole_line(lm_dtype dtype, int64_t n, double inner, const void *x, void *z) {
+  const double factor = dtype == LM_F64 ? inner : (double)(float)inner;
   for (int64_t k = 0; k < n; k++) {
-    int64_t at = k <= n / 2 ? k : n - k;
-    if (dtype == LM_F64) {
-      const double *a = (const double *)x + 2 * at;
-      ((double *)z)[2 * k] = k == 0 ? a[0] : a[0] * inner;
-      ((double *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] * inner : -a[1] * inner;
-    } else {
-      const float *a = (const float *)x + 2 * at;
-      float factor = (float)inner;
-      ((float *)z)[2 * k] = k == 0 ? a[0] : a[0] * factor;
-      ((float *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] * factor : -a[1] * factor;
-    }
+    const int64_t at = k <= n / 2 ? k : n - k;
+    const double re = lm_scalar_at(dtype, x, 2 * at), im = lm_scalar_at(dtype, x, 2 * at + 1) * factor;
+    lm_scalar_put(dtype, z, 2 * k, k == 0 ? re : re * factor);
+    lm_scalar_put(dtype, z, 2 * k + 1, k == 0 ? 0 : k == at ? im : -im);
   }
 }
 
@@ -321,85 +285,70 @@ static void whole_lines(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_fft_c2r_args *a = args;
   const lm_tensor *x = a->x;
-  lm_fft_plan *plan = NULL;
-  lm_tensor *scratch = NULL, *dense = NULL;
+  LM_FFT_PLAN *plan = NULL;
+  LM_OWNED *dense = NULL;
   lm_dtype dtype = x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = a->n, step = n / 2 + 1, lines = x->numel / (2 * step);
   bool even = n % 2 == 0;
-  char *z = out[0]->data;
-  TRY(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
+  NEED(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
   if (even && lm_fft_in_blocks(plan, lines)) {
-    lm_fft_walk w = {.lines = lines, .in = x->data, .in_entry = 1, .in_line = 2 * step};
+    lm_fft_walk w = {.lines = lines,
+                     .in = x->data,
+                     .in_entry = 1,
+                     .in_line = 2 * step,
+                     .out = out[0]->data,
+                     .scale = a->scale,
+                     .inner = a->inner};
     if (!lm_is_contiguous(x)) { /* the lines of a batch are side by side */
-      w.lines = x->size[x->ndim - 3];
+      w.lines = w.in_entry = x->size[x->ndim - 3];
       w.batches = lines / w.lines;
-      w.in_entry = w.lines;
       w.in_line = 2;
       w.in_batch = 2 * step * w.lines;
     }
-    w.out = z;
-    w.scale = a->scale;
-    w.inner = a->inner;
-    status = real_blocks(plan, LM_FFT_HALF_TO_REAL, w);
-    goto done;
+    return real_blocks(plan, LM_FFT_HALF_TO_REAL, w);
   }
-  TRY(lm_row_major(x, &dense));
-  if (!even) {
-    TRY(lm_fft_scratch(2 * item * (size_t)(n * lines), &scratch));
-    z = scratch->data;
-  }
+  NEED(lm_row_major(x, &dense));
+  LM_WORKSPACE(char, pairs, even ? 0 : 2 * item * (size_t)(n * lines));
+  char *z = even ? out[0]->data : pairs;
   half_lines halves = {plan, dtype, item, n, a->inner, dense->data, z};
   lm_parallel(lines, (double)lines * (double)n, 0, whole_lines, &halves);
-  TRY(lm_fft_lines(plan, lines, z, even ? n / 2 : n, z, even ? n / 2 : n, true, a->scale));
-  for (int64_t i = 0; i < n * lines && !even; i++)
-    memcpy(out[0]->data + item * (size_t)i, z + 2 * item * (size_t)i, item);
-done:
-  lm_release(dense);
-  lm_release(scratch);
-  lm_fft_plan_done(plan);
-  return status;
+  NEED(lm_fft_lines(plan, lines, z, even ? n / 2 : n, z, even ? n / 2 : n, true, a->scale));
+  if (!even) gather_reals(item, n * lines, z, out[0]->data);
+  return LM_OK;
 }
-
-/* Computes entries begin to end - 1 of the products; x's and other's are repeated. */
-#define LM_PRODUCTS(type)                                                                                           \
-  static void products_##type(const lm_tensor *x, const lm_tensor *other, type sign, lm_tensor *out, int64_t begin, \
-                              int64_t end) {                                                                        \
-    const int64_t nx = x->numel / 2, no = other->numel / 2, shorter = nx < no ? nx : no;                            \
-    for (int64_t i = begin, stop; i < end; i = stop) {                                                              \
-      stop = (i / shorter + 1) * shorter;                                                                           \
-      if (stop > end) stop = end;                                                                                   \
-      const type *a = (const type *)x->data + 2 * (i % nx), *b = (const type *)other->data + 2 * (i % no);          \
-      type *y = (type *)out->data + 2 * i;                                                                          \
-      for (int64_t k = 0; k < 2 * (stop - i); k += 2) {                                                             \
-        type re = a[k], im = a[k + 1], re2 = b[k], im2 = b[k + 1] * sign;                                           \
-        y[k] = re * re2 - im * im2;                                                                                 \
-        y[k + 1] = im * re2 + re * im2;                                                                             \
-      }                                                                                                             \
-    }                                                                                                               \
-  }
-LM_PRODUCTS(float)
-LM_PRODUCTS(double)
-#undef LM_PRODUCTS
 
 typedef struct multiplying {
   const lm_fft_multiply_args *a;
   lm_tensor *out;
 } multiplying;
 
-static void multiply_entries(void *ctx, int64_t begin, int64_t end) {
-  const multiplying *j = ctx;
-  const lm_fft_multiply_args *a = j->a;
-  if (j->out->dtype == LM_F64) {
-    products_double(a->x, a->other, a->conjugate ? -1 : 1, j->out, begin, end);
-  } else {
-    products_float(a->x, a->other, a->conjugate ? -1 : 1, j->out, begin, end);
+/* Computes entries begin to end - 1 of the products; x's and other's are repeated. */
+#define LM_PRODUCTS(type)                                                                                  \
+  static void products_##type(void *ctx, int64_t begin, int64_t end) {                                     \
+    const multiplying *j = ctx;                                                                            \
+    const lm_tensor *x = j->a->x, *other = j->a->other;                                                    \
+    const int64_t nx = x->numel / 2, no = other->numel / 2, shorter = nx < no ? nx : no;                   \
+    const type sign = j->a->conjugate ? -1 : 1;                                                            \
+    for (int64_t i = begin, stop; i < end; i = stop) {                                                     \
+      stop = (i / shorter + 1) * shorter;                                                                  \
+      if (stop > end) stop = end;                                                                          \
+      const type *a = (const type *)x->data + 2 * (i % nx), *b = (const type *)other->data + 2 * (i % no); \
+      type *y = (type *)j->out->data + 2 * i;                                                              \
+      for (int64_t k = 0; k < 2 * (stop - i); k += 2) {                                                    \
+        type re = a[k], im = a[k + 1], re2 = b[k], im2 = b[k + 1] * sign;                                  \
+        y[k] = re * re2 - im * im2;                                                                        \
+        y[k + 1] = im * re2 + re * im2;                                                                    \
+      }                                                                                                    \
+    }                                                                                                      \
   }
-}
+LM_PRODUCTS(float)
+LM_PRODUCTS(double)
+#undef LM_PRODUCTS
 
 lm_status lm_cpu_fft_multiply(const void *args, lm_tensor *const *out) {
-  return lm_parallel(out[0]->numel / 2, (double)out[0]->numel, 0, multiply_entries, &(multiplying){args, out[0]});
+  return lm_parallel(out[0]->numel / 2, (double)out[0]->numel, 0,
+                     out[0]->dtype == LM_F64 ? products_double : products_float, &(multiplying){args, out[0]});
 }

@@ -7,10 +7,6 @@
 
 enum { W = LM_FFT_LANES };
 
-lm_status lm_fft_scratch(size_t bytes, lm_tensor **out) {
-  return lm_tensor_empty(LM_F64, LM_DEVICE(LM_CPU, 0), 1, (int64_t[]){(int64_t)(bytes + 7) / 8}, LM_CONTIGUOUS, out);
-}
-
 static size_t block_bytes(lm_dtype dtype, int64_t n) { return 2 * lm_dtype_size(dtype) * W * (size_t)n; }
 static lm_fft_block block_at(void *memory, lm_dtype dtype, int64_t n, bool swapped) {
   char *re = memory, *im = re + block_bytes(dtype, n) / 2;
@@ -42,13 +38,8 @@ static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t
     int64_t a = first * k;
     const double *c = p->coarse + 2 * (a / p->fine_count), *f = p->fine + 2 * (a % p->fine_count);
     double re = c[0] * f[0] - c[1] * f[1], im = c[0] * f[1] + c[1] * f[0];
-    if (p->dtype == LM_F64) {
-      ((double *)pairs)[2 * k] = re;
-      ((double *)pairs)[2 * k + 1] = im;
-    } else {
-      ((float *)pairs)[2 * k] = (float)re;
-      ((float *)pairs)[2 * k + 1] = (float)im;
-    }
+    lm_scalar_put(p->dtype, pairs, 2 * k, re);
+    lm_scalar_put(p->dtype, pairs, 2 * k + 1, im);
   }
   loops->turn(p->first.n, pairs, p->lane, x);
 }
@@ -153,7 +144,7 @@ lm_status lm_fft_run(const lm_fft_walk *w) {
 
 /* Transforms one line, as n1 rows of n2: entry j = j1 n2 + j2 becomes k = k1 + n1 k2. */
 static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, bool inverse, double scale,
-                            lm_tensor *scratch) {
+                            void *scratch) {
   int64_t n1 = p->first.n, n2 = p->second.n;
   NEED(lm_fft_run(&(lm_fft_walk){.plan = p,
                                  .passes = &p->first,
@@ -161,7 +152,7 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
                                  .in = in,
                                  .in_entry = n2,
                                  .in_line = 2,
-                                 .out = scratch->data,
+                                 .out = scratch,
                                  .out_entry = 1,
                                  .out_line = n1,
                                  .swap_in = inverse,
@@ -170,7 +161,7 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
   return lm_fft_run(&(lm_fft_walk){.plan = p,
                                    .passes = &p->second,
                                    .lines = n1,
-                                   .in = scratch->data,
+                                   .in = scratch,
                                    .in_entry = n1,
                                    .in_line = 2,
                                    .out = out,
@@ -182,23 +173,12 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
 
 /* Computes out[i] = x[i] times chirp[i] times scale; x and out may have their parts swapped. */
 static void chirped(const lm_fft_plan *p, const void *x, bool swap_x, double scale, bool swap_out, void *out) {
-  for (int64_t i = 0; i < p->n; i++) {
-    double re, im, cr, ci;
-    if (p->dtype == LM_F64) {
-      const double *a = (const double *)x + 2 * i, *c = (const double *)p->chirp + 2 * i;
-      re = a[swap_x], im = a[!swap_x], cr = c[0], ci = c[1];
-    } else {
-      const float *a = (const float *)x + 2 * i, *c = (const float *)p->chirp + 2 * i;
-      re = (double)a[swap_x], im = (double)a[!swap_x], cr = (double)c[0], ci = (double)c[1];
-    }
-    double r = (re * cr - im * ci) * scale, j = (re * ci + im * cr) * scale;
-    if (p->dtype == LM_F64) {
-      ((double *)out)[2 * i + swap_out] = r;
-      ((double *)out)[2 * i + !swap_out] = j;
-    } else {
-      ((float *)out)[2 * i + swap_out] = (float)r;
-      ((float *)out)[2 * i + !swap_out] = (float)j;
-    }
+  const lm_dtype dtype = p->dtype;
+  for (int64_t i = 0; i < 2 * p->n; i += 2) {
+    double re = lm_scalar_at(dtype, x, i + swap_x), im = lm_scalar_at(dtype, x, i + !swap_x);
+    double cr = lm_scalar_at(dtype, p->chirp, i), ci = lm_scalar_at(dtype, p->chirp, i + 1);
+    lm_scalar_put(dtype, out, i + swap_out, (re * cr - im * ci) * scale);
+    lm_scalar_put(dtype, out, i + !swap_out, (re * ci + im * cr) * scale);
   }
 }
 
@@ -236,41 +216,34 @@ static void end_chirps(void *ctx, int64_t first, int64_t last) {
 
 static lm_status by_chirp(const lm_fft_plan *p, int64_t lines, const char *in, int64_t in_step, char *out,
                           int64_t out_step, bool inverse, double scale) {
-  lm_status status = LM_OK;
-  lm_tensor *scratch = NULL;
-  int64_t m = p->powers->n, max_lines = (1 << 22) / m > 0 ? (1 << 22) / m : 1;
-  size_t pair = 2 * lm_dtype_size(p->dtype);
-  if (max_lines > lines) max_lines = lines;
-  TRY(lm_fft_scratch(pair * (size_t)(m * max_lines), &scratch));
+  const int64_t m = p->powers->n, max_lines = lm_min(lines, lm_max((1 << 22) / m, 1));
+  const size_t pair = 2 * lm_dtype_size(p->dtype);
+  LM_WORKSPACE(char, scratch, pair *(size_t)(m * max_lines));
   for (int64_t begin = 0; begin < lines; begin += max_lines) {
-    int64_t count = lines - begin < max_lines ? lines - begin : max_lines;
-    double work = (double)count * (double)m * 3;
+    const int64_t count = lm_min(lines - begin, max_lines);
+    const double work = (double)count * (double)m * 3;
     chirps c = {.p = p,
                 .in = in + pair * (size_t)(begin * in_step),
                 .out = out + pair * (size_t)(begin * out_step),
-                .scratch = scratch->data,
+                .scratch = scratch,
                 .in_bytes = pair * (size_t)in_step,
                 .out_bytes = pair * (size_t)out_step,
                 .bytes = pair * (size_t)m,
                 .inverse = inverse,
                 .scale = scale};
     lm_parallel(count, work, 0, begin_chirps, &c);
-    TRY(lm_fft_lines(p->powers, count, scratch->data, m, scratch->data, m, false, 1));
+    NEED(lm_fft_lines(p->powers, count, scratch, m, scratch, m, false, 1));
     lm_parallel(count, work, 0, filter_chirps, &c);
-    TRY(lm_fft_lines(p->powers, count, scratch->data, m, scratch->data, m, true, 1));
+    NEED(lm_fft_lines(p->powers, count, scratch, m, scratch, m, true, 1));
     lm_parallel(count, work, 0, end_chirps, &c);
   }
-done:
-  lm_release(scratch);
-  return status;
+  return LM_OK;
 }
 
 bool lm_fft_in_blocks(const lm_fft_plan *p, int64_t lines) { return p->whole.n && (!p->first.n || lines >= W / 2); }
 
 lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int64_t in_step, void *out,
                        int64_t out_step, bool inverse, double scale) {
-  lm_status status = LM_OK;
-  lm_tensor *scratch = NULL;
   size_t pair = 2 * lm_dtype_size(p->dtype);
   if (p->powers) return by_chirp(p, lines, in, in_step, out, out_step, inverse, scale);
   if (lm_fft_in_blocks(p, lines)) {
@@ -289,11 +262,9 @@ lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int6
                        .streams = out != in && out_step == p->n && lm_use_nontemporal(pair * (size_t)(lines * p->n)),
                        .scale = scale});
   }
-  TRY(lm_fft_scratch(pair * (size_t)p->n, &scratch));
+  LM_WORKSPACE(char, scratch, pair *(size_t)p->n);
   for (int64_t i = 0; i < lines; i++)
-    TRY(split_line(p, (const char *)in + pair * (size_t)(i * in_step), (char *)out + pair * (size_t)(i * out_step),
-                   inverse, scale, scratch));
-done:
-  lm_release(scratch);
-  return status;
+    NEED(split_line(p, (const char *)in + pair * (size_t)(i * in_step), (char *)out + pair * (size_t)(i * out_step),
+                    inverse, scale, scratch));
+  return LM_OK;
 }

@@ -31,6 +31,3 @@ bool lm_fft_cached_batches(const lm_fft_walk *steps, int count, char *out, int64
 
 /* Returns true if a plan transforms this many lines in blocks. */
 bool lm_fft_in_blocks(const lm_fft_plan *plan, int64_t lines);
-
-/* Allocates memory for a call, from the allocator that keeps it for the next one; the caller releases *out. */
-lm_status lm_fft_scratch(size_t bytes, lm_tensor **out);

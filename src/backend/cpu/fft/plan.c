@@ -10,14 +10,9 @@ enum { LONGEST_BLOCK = 4096, SHORTEST_SPLIT = 256, CACHED = 16 };
 
 /* Stores exp(-2 pi i a / n) as pair `at` of a table. */
 static void put_root(lm_dtype dtype, void *table, int64_t at, int64_t a, int64_t n) {
-  double angle = -2 * M_PI * (double)(a % n) / (double)n, re = cos(angle), im = sin(angle);
-  if (dtype == LM_F64) {
-    ((double *)table)[2 * at] = re;
-    ((double *)table)[2 * at + 1] = im;
-  } else {
-    ((float *)table)[2 * at] = (float)re;
-    ((float *)table)[2 * at + 1] = (float)im;
-  }
+  const double angle = -2 * M_PI * (double)(a % n) / (double)n;
+  lm_scalar_put(dtype, table, 2 * at, cos(angle));
+  lm_scalar_put(dtype, table, 2 * at + 1, sin(angle));
 }
 
 /* Factors n into radices, 8 last, since its pass then has no factors; returns how many, or 0 for too large a prime. */
@@ -77,13 +72,7 @@ static lm_status make_split(lm_fft_plan *p) {
     for (int l = 0; l < LM_FFT_LANES; l++) {
       double root[2];
       put_root(LM_F64, root, 0, k * l, p->n);
-      for (int i = 0; i < 2; i++) {
-        int64_t at = (2 * k + i) * LM_FFT_LANES + l;
-        if (p->dtype == LM_F64)
-          ((double *)p->lane)[at] = root[i];
-        else
-          ((float *)p->lane)[at] = (float)root[i];
-      }
+      for (int i = 0; i < 2; i++) lm_scalar_put(p->dtype, p->lane, (2 * k + i) * LM_FFT_LANES + l, root[i]);
     }
   }
   return LM_OK;
@@ -91,11 +80,10 @@ static lm_status make_split(lm_fft_plan *p) {
 
 /* Makes chirp[j] = exp(-pi i j^2 / n), and filter, the transform of its conjugates, which begin and end a line of m. */
 static lm_status make_chirp(lm_fft_plan *p) {
-  lm_status status;
   int64_t m = 1, n = p->n;
   size_t item = lm_dtype_size(p->dtype);
   while (m < 2 * n - 1) m *= 2;
-  TRY(lm_fft_plan_of(m, p->dtype, false, &p->powers));
+  NEED(lm_fft_plan_of(m, p->dtype, false, &p->powers));
   p->chirp = lm_malloc(2 * item * (size_t)n);
   p->filter = lm_calloc(2 * (size_t)m, item);
   if (!p->chirp || !p->filter) return LM_E_OOM;
@@ -105,9 +93,7 @@ static lm_status make_chirp(lm_fft_plan *p) {
     put_root(p->dtype, p->filter, j, 2 * n - square, 2 * n);
     if (j > 0) put_root(p->dtype, p->filter, m - j, 2 * n - square, 2 * n);
   }
-  status = lm_fft_lines(p->powers, 1, p->filter, m, p->filter, m, false, 1 / (double)m);
-done:
-  return status;
+  return lm_fft_lines(p->powers, 1, p->filter, m, p->filter, m, false, 1 / (double)m);
 }
 
 static lm_status make_halves(lm_fft_plan *p) {
@@ -125,26 +111,26 @@ static void drop(lm_fft_plan *p) {
   lm_free(p);
 }
 
-static lm_status make(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
-  lm_status status = LM_OK;
+static lm_status fill(lm_fft_plan *p) {
   int8_t radix[64];
+  if (p->n > 1 && radices_of(p->n, radix) == 0) {
+    NEED(make_chirp(p));
+  } else {
+    if (p->n <= LONGEST_BLOCK) NEED(make_passes(&p->whole, p->n, p->dtype));
+    if (p->n >= SHORTEST_SPLIT) NEED(make_split(p));
+  }
+  return p->real ? make_halves(p) : LM_OK;
+}
+
+static lm_status make(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
   lm_fft_plan *p = lm_calloc(1, sizeof *p);
   if (!p) return LM_E_OOM;
-  p->n = n;
-  p->dtype = dtype;
-  p->real = real;
-  p->users = 1;
-  if (n > 1 && radices_of(n, radix) == 0) {
-    TRY(make_chirp(p));
-  } else {
-    if (n <= LONGEST_BLOCK) TRY(make_passes(&p->whole, n, dtype));
-    if (n >= SHORTEST_SPLIT) TRY(make_split(p));
-  }
-  if (real) TRY(make_halves(p));
-  *out = p;
-  p = NULL;
-done:
-  if (p) drop(p);
+  *p = (lm_fft_plan){.n = n, .dtype = dtype, .real = real, .users = 1};
+  const lm_status status = fill(p);
+  if (status == LM_OK)
+    *out = p;
+  else
+    drop(p);
   return status;
 }
 

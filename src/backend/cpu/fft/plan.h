@@ -3,6 +3,8 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/linalg/fft.h"
+#include "backend/cpu/memory.h"
+#include "backend/cpu/scalar_access.h"
 
 /* A length without a prime factor above LM_FFT_MAX_RADIX, as passes of small radices. */
 typedef struct lm_fft_passes {
@@ -33,6 +35,9 @@ typedef struct lm_fft_plan {
 /* Sets *out to a plan from the cache, or a new one; the caller passes it to lm_fft_plan_done. */
 lm_status lm_fft_plan_of(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out);
 void lm_fft_plan_done(lm_fft_plan *plan); /* NULL is allowed */
+static inline void lm_fft_plan_drop(lm_fft_plan **plan) { lm_fft_plan_done(*plan); }
+/* Declares a plan, NULL or one that the block is done with at its end, as in LM_FFT_PLAN *rows = NULL. */
+#define LM_FFT_PLAN __attribute__((cleanup(lm_fft_plan_drop))) lm_fft_plan
 
 /* Transforms `lines` lines of pairs; out may be in; steps between lines are in pairs. */
 lm_status lm_fft_lines(const lm_fft_plan *plan, int64_t lines, const void *in, int64_t in_step, void *out,

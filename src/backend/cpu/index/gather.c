@@ -104,12 +104,7 @@ static uint64_t gather_row(const gathering *g, int64_t row, int64_t low, int64_t
     }                                                                                   \
     break;                                                                              \
   }
-  switch (g->item) {
-    CASE(uint8_t)
-    CASE(uint16_t)
-    CASE(uint32_t)
-    CASE(uint64_t)
-  }
+  switch (g->item) { LM_EACH_WIDTH(CASE) }
 #undef CASE
   if (w->streams) {
     lm_nontemporal_write(w, tile, bytes);
@@ -228,16 +223,6 @@ lm_status lm_cpu_embedding(const void *args, lm_tensor *const *out) {
   return select_entries("embedding", a->weight, 0, a->index, out[0]);
 }
 
-typedef struct bags_job {
-  lm_embedding_bag_job job;
-  lm_dtype dtype;
-} bags_job;
-
-static void sum_bags(void *ctx, int64_t first, int64_t last) {
-  const bags_job *j = ctx;
-  LM_ISA_PICK(lm_embedding_bag_loops)->sums[j->dtype](&j->job, first, last);
-}
-
 lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
   const lm_embedding_bag_sums_args *a = args;
   lm_embedding_bag_job job = {.weight = a->weight->data,
@@ -260,21 +245,18 @@ lm_status lm_cpu_embedding_bag_sums(const void *args, lm_tensor *const *out) {
                        lm_text("non-decreasing and at most %lld", (long long)job.n + 1), job.offsets[b]);
   }
   NEED(lm_cpu_check_indices("embedding_bag", "index", job.n, job.index, a->weight->size[0], NULL));
-  return lm_parallel(job.bags, 0.25 * (double)(job.n + job.bags) * (double)(job.d + 16), 0, sum_bags,
-                     &(bags_job){job, (lm_dtype)a->weight->dtype});
+  return lm_parallel(job.bags, 0.25 * (double)(job.n + job.bags) * (double)(job.d + 16), 0,
+                     LM_ISA_PICK(lm_embedding_bag_loops)->sums[a->weight->dtype], &job);
 }
 
 lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
   const lm_index_get_args *a = args;
   const lm_tensor *x = a->x, *result = out[0];
-  lm_index_tuples t;
+  LM_INDEX_TUPLES t = {0};
   int64_t x_stride[LM_MAX_DIMS] = {0}, i_stride[LM_MAX_DIMS] = {1};
-  lm_status status = lm_tuples_open("index_get", x, &a->indices, result->size[0], &t);
-  if (status == LM_OK) {
-    for (int d = 1; d < result->ndim; d++) x_stride[d] = x->stride[a->indices.n + d - 1];
-    gathering g = {.x = x->data, .index = t.position, .step = t.step, .entries = t.entries, .checked = true};
-    gather_all(&g, result, x_stride, i_stride);
-  }
-  lm_tuples_close(x, &t);
-  return status;
+  NEED(lm_tuples_open("index_get", x, &a->indices, result->size[0], &t));
+  for (int d = 1; d < result->ndim; d++) x_stride[d] = x->stride[a->indices.n + d - 1];
+  gathering g = {.x = x->data, .index = t.position, .step = t.step, .entries = t.entries, .checked = true};
+  gather_all(&g, result, x_stride, i_stride);
+  return LM_OK;
 }

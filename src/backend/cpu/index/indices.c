@@ -1,7 +1,5 @@
 #include "backend/cpu/index/indices.h"
 
-#include "device/alloc.h"
-
 typedef struct index_check {
   const int64_t *index;
   int64_t high;
@@ -49,10 +47,6 @@ lm_status lm_cpu_check_index(const char *op, const lm_tensor *index, int64_t hig
   return lm_cpu_check_indices(op, "index", n, (const int64_t *)index->data, high, NULL);
 }
 
-void lm_tuples_close(const lm_tensor *x, lm_index_tuples *t) {
-  if (t->own) lm_device_free(x->device, t->own, (size_t)t->n * sizeof *t->position);
-}
-
 typedef struct tuples_job {
   const lm_tensor *x;
   const lm_list *indices;
@@ -72,7 +66,7 @@ static void find_positions(void *ctx, int64_t first, int64_t last) {
 
 lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indices, int64_t n, lm_index_tuples *t) {
   bool negative = false, any_negative = false;
-  *t = (lm_index_tuples){(const int64_t *)indices->v[0]->data, n, x->stride[0], x->size[0], x->stride[0], NULL};
+  *t = (lm_index_tuples){(const int64_t *)indices->v[0]->data, n, x->stride[0], x->size[0], x->stride[0], {0}};
   for (int k = 0; k < indices->n; k++) {
     NEED(lm_cpu_check_indices(op, "index", n, (const int64_t *)indices->v[k]->data, x->size[k], &negative));
     any_negative |= negative;
@@ -83,8 +77,8 @@ lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indi
     t->entries += (x->size[k] - 1) * x->stride[k];
     if (x->size[k] > 1 && x->stride[k] < t->apart) t->apart = x->stride[k];
   }
-  NEED(lm_device_alloc(x->device, (size_t)n * sizeof *t->position, &t->own));
-  t->position = t->own;
-  lm_parallel(n, (double)n * indices->n, 0, find_positions, &(tuples_job){x, indices, t->own});
-  return LM_OK;
+  t->own.bytes = (size_t)n * sizeof *t->position;
+  NEED(lm_workspace_take(&t->own));
+  t->position = t->own.data;
+  return lm_parallel(n, (double)n * indices->n, 0, find_positions, &(tuples_job){x, indices, t->own.data});
 }

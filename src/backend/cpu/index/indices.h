@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 
 /* Checks that every index is in 1 .. high, or, if `negative` is not NULL, in -high .. -1; *negative: there are such. */
 lm_status lm_cpu_check_indices(const char *op, const char *what, int64_t n, const int64_t *index, int64_t high,
@@ -15,10 +16,12 @@ lm_status lm_cpu_check_index(const char *op, const lm_tensor *index, int64_t hig
 typedef struct lm_index_tuples {
   const int64_t *position;
   int64_t n, step, entries;
-  int64_t apart; /* elements between neighbors among the entries */
-  void *own;     /* memory of `position`, or NULL if that is an index tensor's */
+  int64_t apart;    /* elements between neighbors among the entries */
+  lm_workspace own; /* memory of `position`, unless that is an index tensor's */
 } lm_index_tuples;
 
+static inline void lm_tuples_close(lm_index_tuples *t) { lm_workspace_release(&t->own); }
+/* Declares tuples, {0} or opened, whose memory is released at the end of the block. */
+#define LM_INDEX_TUPLES __attribute__((cleanup(lm_tuples_close))) lm_index_tuples
+
 lm_status lm_tuples_open(const char *op, const lm_tensor *x, const lm_list *indices, int64_t n, lm_index_tuples *t);
-/* Frees t's memory; t may never have been opened, with own NULL. */
-void lm_tuples_close(const lm_tensor *x, lm_index_tuples *t);

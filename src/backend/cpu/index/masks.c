@@ -3,8 +3,8 @@
 
 #include "backend/cpu/index/indices.h"
 #include "backend/cpu/isa/elem.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
-#include "base/mem.h"
 
 enum {
   TILE = 8192,   /* bytes of a large result that are made before they bypass the caches */
@@ -41,13 +41,12 @@ static void count_parts(void *ctx, int64_t first, int64_t last) {
 /* Counts the mask, and runs fn for its parts. */
 static lm_status find_true(masking *m, lm_parallel_fn *fn) {
   m->parts = (m->n + PART - 1) / PART;
-  m->before = lm_calloc((size_t)m->parts + 1, sizeof *m->before);
-  if (!m->before) return LM_E_OOM;
+  LM_WORKSPACE(int64_t, before, m->parts + 1);
+  before[0] = 0;
+  m->before = before;
   lm_parallel(m->parts, (double)m->n, 0, count_parts, m);
-  for (int64_t p = 0; p < m->parts; p++) m->before[p + 1] += m->before[p];
-  lm_parallel(m->parts, (double)m->n, 0, fn, m);
-  lm_free(m->before);
-  return LM_OK;
+  for (int64_t p = 0; p < m->parts; p++) before[p + 1] += before[p];
+  return lm_parallel(m->parts, (double)m->n, 0, fn, m);
 }
 
 #define EIGHT_TRUE UINT64_C(0x0101010101010101)
@@ -140,12 +139,7 @@ static void write_values(void *ctx, int64_t first, int64_t last) {
     EACH_KEPT(mask, i, end, count, to[k] = from[i], memcpy(to + k, from + i, 8 * sizeof(type))) \
     break;                                                                                      \
   }
-    switch (item) {
-      CASE(uint8_t)
-      CASE(uint16_t)
-      CASE(uint32_t)
-      CASE(uint64_t)
-    }
+    switch (item) { LM_EACH_WIDTH(CASE) }
 #undef CASE
     if (m->streams) lm_nontemporal_write(&w, tile, (size_t)count * item);
     left -= count;

@@ -8,26 +8,19 @@
 #include "backend/cpu/nontemporal_copy.h"
 #include "base/large_array.h"
 #include "base/mem.h"
-#include "device/alloc.h"
 #include "merged_dims.h"
 
 enum { ROW = 32768 }; /* bytes of a row of x, which stays in the L1 or L2 cache while src goes into it */
 
-/* Sets *sums to the tensor that takes the sums: out itself, retained, or a float32 copy of halves. */
+/* Sets *sums to the tensor that takes the sums: out itself, retained, or a float32 copy of halves; the caller releases
+ * it. */
 static lm_status open_sums(lm_tensor *out, lm_tensor **sums) {
-  lm_status status = LM_OK;
-  lm_tensor *copy = NULL;
   if (out->dtype != LM_F16 && out->dtype != LM_BF16) {
     *sums = lm_retain(out);
     return LM_OK;
   }
-  TRY(lm_tensor_empty_like(out, LM_F32, out->device, &copy));
-  TRY(lm_cpu_copy(out, copy));
-  *sums = copy;
-  copy = NULL;
-done:
-  lm_release(copy);
-  return status;
+  NEED(lm_tensor_empty_like(out, LM_F32, out->device, sums));
+  return lm_cpu_copy(out, *sums);
 }
 
 static lm_status close_sums(const lm_tensor *sums, lm_tensor *out) {
@@ -103,12 +96,7 @@ static void scatter_own(const scattering *s, int64_t low, int64_t high) {
     for (int64_t i = 0; i < n; i++) ((type *)src)[i] = ((const type *)s->src)[from[i]]; \
     break;                                                                              \
   }
-    switch (s->item) {
-      CASE(uint8_t)
-      CASE(uint16_t)
-      CASE(uint32_t)
-      CASE(uint64_t)
-    }
+    switch (s->item) { LM_EACH_WIDTH(CASE) }
 #undef CASE
     s->loop(&(lm_scatter_line){n, s->to, 0, 1, 1}, s->x, index, src);
   }
@@ -269,39 +257,30 @@ static bool scatter_rows(const lm_scatter_along_args *a, lm_tensor *out, bool *g
 }
 
 lm_status lm_cpu_scatter_along(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
   const lm_scatter_along_args *a = args;
-  lm_tensor *x = NULL;
+  LM_OWNED *x = NULL;
   bool good = true;
   if (a->x != out[0] && scatter_rows(a, out[0], &good) && good) return LM_OK;
-  TRY(lm_cpu_check_index(lm_op_running(), a->index, out[0]->size[a->dim]));
-  if (a->x != out[0]) TRY(lm_cpu_copy(a->x, out[0]));
-  if (a->how == LM_FOLD_REPLACE) {
+  NEED(lm_cpu_check_index(lm_op_running(), a->index, out[0]->size[a->dim]));
+  if (a->x != out[0]) NEED(lm_cpu_copy(a->x, out[0]));
+  if (a->how == LM_FOLD_REPLACE)
     x = lm_retain(out[0]);
-  } else {
-    TRY(open_sums(out[0], &x));
-  }
+  else
+    NEED(open_sums(out[0], &x));
   scatter_lines(x, (int)a->dim, a->index, a->index->stride, a->index->size, 0, a->src, a->how);
-  TRY(close_sums(x, out[0]));
-done:
-  lm_release(x);
-  return status;
+  return close_sums(x, out[0]);
 }
 
 /* Adds src's entries to those of out that a 1-d index names; `skipped`: an index that is ignored, or 0. */
 static lm_status add_entries(const char *op, lm_tensor *out, int dim, const lm_tensor *index, int64_t skipped,
                              const lm_tensor *src) {
-  lm_status status = LM_OK;
-  lm_tensor *sums = NULL;
+  LM_OWNED *sums = NULL;
   int64_t i_stride[LM_MAX_DIMS] = {0};
   i_stride[dim] = 1;
-  TRY(lm_cpu_check_indices(op, "index", index->numel, (const int64_t *)index->data, out->size[dim], NULL));
-  TRY(open_sums(out, &sums));
+  NEED(lm_cpu_check_indices(op, "index", index->numel, (const int64_t *)index->data, out->size[dim], NULL));
+  NEED(open_sums(out, &sums));
   scatter_lines(sums, dim, index, i_stride, src->size, skipped, src, LM_FOLD_SUM);
-  TRY(close_sums(sums, out));
-done:
-  lm_release(sums);
-  return status;
+  return close_sums(sums, out);
 }
 
 lm_status lm_cpu_index_add(const void *args, lm_tensor *const *out) {
@@ -311,31 +290,26 @@ lm_status lm_cpu_index_add(const void *args, lm_tensor *const *out) {
 
 lm_status lm_cpu_embedding_backward(const void *args, lm_tensor *const *out) {
   const lm_embedding_backward_args *a = args;
-  lm_tensor *src = NULL;
+  LM_OWNED *src = NULL;
   int64_t features = out[0]->size[1];
   memset(out[0]->data, 0, lm_nbytes(out[0]));
-  lm_status status =
-      lm_tensor_view(a->grad, 2, (int64_t[]){a->index->numel, features}, (int64_t[]){features, 1}, 0, &src);
-  if (status == LM_OK) status = add_entries("embedding_backward", out[0], 0, a->index, a->padding_idx, src);
-  lm_release(src);
-  return status;
+  NEED(lm_tensor_view(a->grad, 2, (int64_t[]){a->index->numel, features}, (int64_t[]){features, 1}, 0, &src));
+  return add_entries("embedding_backward", out[0], 0, a->index, a->padding_idx, src);
 }
 
 /* Puts values at tuples of indices: of equal tuples the last one wins, or all are added in order. */
 lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
   const lm_index_put__args *a = args;
   const lm_tensor *values = a->values;
-  lm_tensor *x = NULL;
-  lm_index_tuples t = {.own = NULL};
+  LM_OWNED *x = NULL;
+  LM_INDEX_TUPLES t = {0};
   int indexed = a->indices.n;
   const int64_t shared[LM_MAX_DIMS] = {0};
-  if (a->accumulate) {
-    TRY(open_sums(out[0], &x));
-  } else {
+  if (a->accumulate)
+    NEED(open_sums(out[0], &x));
+  else
     x = lm_retain(out[0]);
-  }
-  TRY(lm_tuples_open("index_put_", x, &a->indices, values->size[0], &t));
+  NEED(lm_tuples_open("index_put_", x, &a->indices, values->size[0], &t));
   scattering s = {.length = t.n,
                   .to = t.step,
                   .i_step = 1,
@@ -348,9 +322,5 @@ lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
                   .x_item = lm_dtype_size(x->dtype)};
   scatter_all(&s, a->accumulate ? LM_FOLD_SUM : LM_FOLD_REPLACE, values->dtype, x->ndim - indexed, x->size + indexed,
               (const int64_t *[]){x->stride + indexed, shared, values->stride + 1});
-  TRY(close_sums(x, out[0]));
-done:
-  lm_tuples_close(out[0], &t);
-  lm_release(x);
-  return status;
+  return close_sums(x, out[0]);
 }

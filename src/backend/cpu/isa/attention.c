@@ -30,8 +30,5 @@ static const int32_t *drawn_bits(const lm_score_block *b, int64_t r, int64_t fir
   return lm_drawn_bits(b->drop->draw, b->position + r * b->position_row + first, n, scratch);
 }
 
-#define LM_E F32
-#include "backend/cpu/isa/templates/attention.inc"
-#undef LM_E
-#define LM_E F64
-#include "backend/cpu/isa/templates/attention.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/attention.inc"
+#include "backend/cpu/isa/templates/each_real.inc"

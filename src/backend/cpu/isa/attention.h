@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cpu/isa.h"
-#include "backend/cpu/isa/dropping.h"
+#include "backend/cpu/isa/dropout.h"
 #include "tensor/dtype.h"
 
 /* Scores [rows, cols] of queries and keys; a row begins `line` elements after the one before. */
@@ -13,7 +13,7 @@ typedef struct lm_score_block {
   const char *mask; /* mask of the first score, or NULL: bool (false: not seen), or numbers to be added */
   bool mask_is_bool;
   int64_t mask_row, mask_col;     /* strides; mask_col is 0 or 1 */
-  const lm_dropping *drop;        /* dropout of weights, or NULL */
+  const lm_dropout_params *drop;  /* dropout of weights, or NULL */
   int64_t position, position_row; /* index of the first score in the draw; from one row to the next */
 } lm_score_block;
 
@@ -36,5 +36,4 @@ struct lm_attention_loops {
                  double scale, int64_t rows, int64_t width);
 };
 
-LM_ISA_DECLARE(struct lm_attention_loops, lm_attention_F32);
-LM_ISA_DECLARE(struct lm_attention_loops, lm_attention_F64);
+LM_ISA_DECLARE_REAL(struct lm_attention_loops, lm_attention_loops)

@@ -6,18 +6,8 @@
 #include "backend/cpu/isa/elem.h"
 
 enum { T = LM_DISTANCE_TILE };
-#define JOIN_(a, b) a##_##b
-#define JOIN(a, b) JOIN_(a, b)
-#define FN(name) JOIN(name, REAL)
-
-#define REAL float
-#define MATH(name) name##f
-#define TABLE lm_distance_F32
-#include "backend/cpu/isa/templates/distance.inc"
-#undef REAL
-#undef MATH
-#undef TABLE
-#define REAL double
-#define MATH(name) name
-#define TABLE lm_distance_F64
-#include "backend/cpu/isa/templates/distance.inc"
+#define MATH LM_FN(MATH)
+#define MATH_F32(name) name##f
+#define MATH_F64(name) name
+#define LM_TEMPLATE "backend/cpu/isa/templates/distance.inc"
+#include "backend/cpu/isa/templates/each_real.inc"

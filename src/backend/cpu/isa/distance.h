@@ -14,9 +14,4 @@ struct lm_distance_loops {
   /* Replaces x's products with n others, in row, by sqrt(square + squares[j] - 2 row[j]), or 0 where that is none. */
   void (*from_products)(int64_t n, double square, const void *squares, void *row);
 };
-LM_ISA_DECLARE(struct lm_distance_loops, lm_distance_F32);
-LM_ISA_DECLARE(struct lm_distance_loops, lm_distance_F64);
-
-static inline const struct lm_distance_loops *lm_distance_loops_of(lm_dtype dtype) {
-  return dtype == LM_F64 ? LM_ISA_PICK(lm_distance_F64) : LM_ISA_PICK(lm_distance_F32);
-}
+LM_ISA_DECLARE_REAL(struct lm_distance_loops, lm_distance_loops)

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backend/cpu/isa.h"
-#include "backend/cpu/isa/dropping.h"
+#include "backend/cpu/isa/dropout.h"
 #include "op/op.h"
 #include "tensor/generator.h"
 
@@ -37,7 +37,7 @@ struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
   /* Applies dropout to elements from .. to - 1 of a draw: keep[i], unless keep is NULL, is 1 for kept ones, and y[i] is
    * x[i] * scale or 0. By the dtype of x and y. */
   void (*dropout[LM_DTYPE_COUNT])(const void *x, void *y, uint8_t *keep, int64_t from, int64_t to,
-                                  const lm_dropping *d);
+                                  const lm_dropout_params *d);
 };
 
 LM_ISA_DECLARE(struct lm_fill_loops, lm_fill_loops);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cpu/isa.h"
+#include "base/parallel.h"
 #include "op/nn/gather_weighted_job.h"
 
 enum { LM_GATHER_WEIGHTED_GROUP = 4 }; /* planes that `input` sums at a time if i is 1 */
@@ -13,10 +14,8 @@ typedef struct lm_gather_weighted_work {
   int64_t width, c_width;
 } lm_gather_weighted_work;
 
-/* Runs units from .. to - 1. scratch: for input of half types, a float for each of [c_width, m, width]. */
-typedef void (*lm_gather_weighted_loop)(const lm_gather_weighted_work *work, int64_t from, int64_t to, void *scratch);
-
-struct lm_gather_weighted_loops { /* loops for each dtype, or NULL */
-  lm_gather_weighted_loop forward[LM_DTYPE_COUNT], input[LM_DTYPE_COUNT], weight[LM_DTYPE_COUNT];
+/* Run units of a work. lm_scratch: for input of half types, a float for each of [c_width, m, width]. */
+struct lm_gather_weighted_loops { /* one for each dtype, or NULL */
+  lm_parallel_fn *forward[LM_DTYPE_COUNT], *input[LM_DTYPE_COUNT], *weight[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_gather_weighted_loops, lm_gather_weighted_loops);

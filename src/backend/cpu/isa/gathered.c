@@ -25,8 +25,5 @@ enum { WIDE_ROWS = 4, TOGETHER = 12 };
 #define ROWS_BY(halves) ((halves) > WHOLE ? WIDE_ROWS : TILE)
 enum { FEW = 4 }; /* columns beyond whole vectors that are summed along runs, at most */
 
-#define LM_E F32
-#include "backend/cpu/isa/templates/gathered.inc"
-#undef LM_E
-#define LM_E F64
-#include "backend/cpu/isa/templates/gathered.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/gathered.inc"
+#include "backend/cpu/isa/templates/each_real.inc"

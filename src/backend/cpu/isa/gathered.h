@@ -56,5 +56,4 @@ struct lm_gathered_loops {
   void (*add)(void *to, const void *from, int64_t n); /* adds n elements of from to `to` */
 };
 
-LM_ISA_DECLARE(struct lm_gathered_loops, lm_gathered_F32);
-LM_ISA_DECLARE(struct lm_gathered_loops, lm_gathered_F64);
+LM_ISA_DECLARE_REAL(struct lm_gathered_loops, lm_gathered_loops)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cpu/isa.h"
+#include "base/parallel.h"
 #include "op/backend.h"
 
 /* A line: n elements of src, `from` apart. Element i goes to (index i (`step` apart) - 1) * to + i * along of dst. */
@@ -26,7 +27,6 @@ typedef struct lm_embedding_bag_job {
   void *out, *counts; /* [bags, d]; number of rows, at least 1: float, or double for double */
 } lm_embedding_bag_job;
 struct lm_embedding_bag_loops {
-  void (*sums[LM_DTYPE_COUNT])(const lm_embedding_bag_job *job, int64_t from,
-                               int64_t to); /* floating dtypes only; bags from .. to - 1 */
+  lm_parallel_fn *sums[LM_DTYPE_COUNT]; /* run bags of a job; floating dtypes only */
 };
 LM_ISA_DECLARE(struct lm_embedding_bag_loops, lm_embedding_bag_loops);

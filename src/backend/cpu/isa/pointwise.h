@@ -71,3 +71,17 @@ static inline const struct lm_pointwise_loops *lm_pointwise_loops_of(lm_dtype co
     default: return LM_ISA_PICK(lm_pointwise_I64);
   }
 }
+
+/* Load and store any number of elements, which may be more than an int holds. num: bytes of an element of the tile. */
+static inline void lm_load_long(const struct lm_pointwise_loops *loops, lm_dtype dtype, size_t num, char *tile,
+                                const char *src, int64_t stride, int64_t n) {
+  const int64_t bytes = (int64_t)lm_dtype_size(dtype), most = 1 << 20;
+  for (int64_t i = 0; i < n; i += most)
+    loops->load[dtype](tile + (size_t)i * num, src + i * stride * bytes, stride, (int)lm_min(most, n - i));
+}
+static inline void lm_store_long(const struct lm_pointwise_loops *loops, lm_dtype dtype, size_t num, const char *tile,
+                                 char *dst, int64_t stride, int64_t n) {
+  const int64_t bytes = (int64_t)lm_dtype_size(dtype), most = 1 << 20;
+  for (int64_t i = 0; i < n; i += most)
+    loops->store[dtype](dst + i * stride * bytes, stride, tile + (size_t)i * num, (int)lm_min(most, n - i));
+}

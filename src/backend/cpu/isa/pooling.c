@@ -1,5 +1,6 @@
 #include "backend/cpu/isa/pooling.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "backend/cpu/isa/elem.h"

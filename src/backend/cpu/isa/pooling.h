@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cpu/isa.h"
+#include "base/parallel.h"
 #include "tensor/dtype.h"
 
 /* Windows along one axis. Window o covers the positions begin[o], begin[o] + step, … below end[o] and
@@ -21,15 +22,13 @@ typedef struct lm_pooling_work {
   int64_t *indices;    /* max: [planes, y.out, x.out, c], in the plane, from 1; NULL: not stored (c = 1, floating) */
   int64_t blocks;      /* max_back: number of units that channels are split into */
   const void *relu_of; /* avg, avg_back: the image, if its ReLU is pooled, else NULL */
+  _Atomic int64_t bad; /* max_back: number of bad indices found */
 } lm_pooling_work;
 
-/* Runs units from .. to - 1: rows of the destination, counted over all planes (max, avg, avg_back), or plane * blocks +
- * block (max_back). scratch: for max_back of half types, a float for each position of a plane's block of channels; for
- * others 16 bytes for each position of a row of the image, or window, whichever are more. Returns the number of bad
- * indices found (max_back), else 0. */
-typedef int64_t (*lm_pooling_loop)(const lm_pooling_work *job, int64_t from, int64_t to, void *scratch);
-
-struct lm_pooling_loops { /* loops for each dtype, or NULL */
-  lm_pooling_loop max[LM_DTYPE_COUNT], max_back[LM_DTYPE_COUNT], avg[LM_DTYPE_COUNT], avg_back[LM_DTYPE_COUNT];
+/* Run units of a work: rows of the destination, counted over all planes (max, avg, avg_back), or plane * blocks + block
+ * (max_back). lm_scratch: for max_back of half types, a float for each position of a plane's block of channels; for
+ * others 16 bytes for each position of a row of the image, or window, whichever are more. */
+struct lm_pooling_loops { /* one for each dtype, or NULL */
+  lm_parallel_fn *max[LM_DTYPE_COUNT], *max_back[LM_DTYPE_COUNT], *avg[LM_DTYPE_COUNT], *avg_back[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_pooling_loops, lm_pooling_loops);

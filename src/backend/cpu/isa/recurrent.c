@@ -2,8 +2,5 @@
 
 #include "backend/cpu/isa/functions.h"
 
-#define LM_E F32
-#include "backend/cpu/isa/templates/recurrent.inc"
-#undef LM_E
-#define LM_E F64
-#include "backend/cpu/isa/templates/recurrent.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/recurrent.inc"
+#include "backend/cpu/isa/templates/each_real.inc"

@@ -33,5 +33,4 @@ struct lm_recurrent_loops {
   void (*backward[4])(const lm_cell_back *c);
 };
 
-LM_ISA_DECLARE(struct lm_recurrent_loops, lm_recurrent_F32);
-LM_ISA_DECLARE(struct lm_recurrent_loops, lm_recurrent_F64);
+LM_ISA_DECLARE_REAL(struct lm_recurrent_loops, lm_recurrent_loops)

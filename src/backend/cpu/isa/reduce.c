@@ -16,15 +16,7 @@ enum { SOME = 16, BLOCK = 4096, CHUNK = 64 };
 #define FOLDS_F32(X) FOLDS_I64(X) X(NUMBERS) X(ABS) X(SQUARE) X(POWER) X(DEVIATION) X(EXP) X(ABS_MAX) X(ABS_MIN)
 #define FOLDS_F64(X) FOLDS_F32(X)
 #define FOLDS_BF16(X) FOLDS_I64(X) X(NUMBERS) X(ABS) X(SQUARE) X(DEVIATION)
-#define TOTAL LM_FN(TOTAL)
-#define TOTAL_BF16 double
-#define TOTAL_I64 int64_t
-#define TOTAL_U8 int64_t
-#define TOTAL_I8 int64_t
-#define TOTAL_I16 int64_t
-#define TOTAL_I32 int64_t
-#define TOTAL_F32 double
-#define TOTAL_F64 double
+#define TOTAL __typeof__(_Generic((LM_ACC)0, double : 0.0, float : 0.0, default : (int64_t)0))
 #define MEMBER LM_FN(MEMBER)
 #define MEMBER_BF16 f
 #define MEMBER_I64 i
@@ -43,33 +35,29 @@ LM_INLINE int32_t unordered_integers(int64_t a, int64_t b) { return (void)a, (vo
   _Generic((LM_ACC)0, double : unordered_f64, float : unordered_f32, default : unordered_integers)(a, b)
 #define LM_EXP_I64(v) (v) /* never used: integers have no such fold */
 
-#define LM_E F32
-#include "backend/cpu/isa/templates/reduce.inc"
-#undef LM_E
-#define LM_E F64
-#include "backend/cpu/isa/templates/reduce.inc"
-#undef LM_E
+#define LM_TEMPLATE "backend/cpu/isa/templates/reduce.inc"
+#include "backend/cpu/isa/templates/each_real.inc"
 #define LM_E I64
-#include "backend/cpu/isa/templates/reduce.inc"
+#include LM_TEMPLATE
 #undef LM_E
 
 #undef LM_OF
 #define LM_OF(name) name##_F32
 #define LM_E BF16
-#include "backend/cpu/isa/templates/reduce.inc"
+#include LM_TEMPLATE
 #undef LM_E
 
 #undef LM_OF /* folds of narrower integers call no functions */
 #define LM_OF(name) name##_I64
 #pragma GCC diagnostic ignored "-Wtype-limits" /* ABS compares unsigned numbers with 0 */
 #define LM_E U8
-#include "backend/cpu/isa/templates/reduce.inc"
+#include LM_TEMPLATE
 #undef LM_E
 #define LM_E I8
-#include "backend/cpu/isa/templates/reduce.inc"
+#include LM_TEMPLATE
 #undef LM_E
 #define LM_E I16
-#include "backend/cpu/isa/templates/reduce.inc"
+#include LM_TEMPLATE
 #undef LM_E
 #define LM_E I32
-#include "backend/cpu/isa/templates/reduce.inc"
+#include LM_TEMPLATE

@@ -25,13 +25,9 @@ static inline float negative_expf(float x) {
 
 static int block_at(int64_t i, int64_t n) { return n - i < BLOCK ? (int)(n - i) : BLOCK; }
 
-#define LM_E F32
-#include "backend/cpu/isa/templates/softmax.inc"
-#undef LM_E
-#define LM_E F64
-#include "backend/cpu/isa/templates/softmax.inc"
-#undef LM_E
+#define LM_TEMPLATE "backend/cpu/isa/templates/softmax.inc"
+#include "backend/cpu/isa/templates/each_real.inc"
 #undef LM_OF
 #define LM_OF(name) name##_F32
 #define LM_E BF16
-#include "backend/cpu/isa/templates/softmax.inc"
+#include LM_TEMPLATE

@@ -15,18 +15,8 @@
 #define FLOATING_BF16 1
 #define FLOATING_F32 1
 #define FLOATING_F64 1
-#define LM_KEY LM_FN(LM_KEY)
-#define LM_KEY_BOOL uint32_t
-#define LM_KEY_U8 uint32_t
-#define LM_KEY_I8 uint32_t
-#define LM_KEY_I16 uint32_t
-#define LM_KEY_U16 uint32_t
-#define LM_KEY_I32 uint32_t
-#define LM_KEY_I64 uint64_t
-#define LM_KEY_F16 uint32_t
-#define LM_KEY_BF16 uint32_t
-#define LM_KEY_F32 uint32_t
-#define LM_KEY_F64 uint64_t
+/* Keys have 8 bytes where the arithmetic has, else 4. */
+#define LM_KEY __typeof__(__builtin_choose_expr(sizeof(LM_ACC) == 8, (uint64_t)0, (uint32_t)0))
 #define LM_TEMPLATE "backend/cpu/isa/templates/sort_keys.inc"
 #include "backend/cpu/isa/templates/each_dtype.inc"
 

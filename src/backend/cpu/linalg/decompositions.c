@@ -1,4 +1,5 @@
 /* Computes eigenvalues of symmetric matrices, singular values, pseudoinverses and least squares by LAPACK. */
+#include <limits.h>
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -7,21 +8,47 @@
 #include "backend/cpu/matmul/gemm.h"
 #include "base/message.h"
 
-typedef struct parts_job {
+/* The matrices of a batch, column-major, which LAPACK overwrites, and the numbers and ints of its workspace. */
+typedef struct batch {
   lm_dtype dtype;
-  size_t item;
-  int m, n, min_mn, lwork, liwork;
-  const lm_tensor *a;             /* column-major; overwritten */
-  const lm_tensor *r, *s, *u, *v; /* results; NULL: not requested */
-  const char *jobz, *uplo;
-  const lm_tensor *atol, *rtol;
-  bool hermitian;
-  int driver, nrhs;
-  double rcond;
-  const lm_tensor *b, *residuals, *rank;
-} parts_job;
+  size_t item; /* bytes of a number */
+  int m, n, min_mn;
+  const lm_tensor *a;
+  int numbers, ints;
+} batch;
 
-static int at_least_1(int n) { return n > 1 ? n : 1; }
+static batch batch_of(const lm_tensor *x) {
+  batch b = {.dtype = x->dtype,
+             .item = lm_dtype_size(x->dtype),
+             .m = (int)x->size[x->ndim - 2],
+             .n = (int)x->size[x->ndim - 1]};
+  b.min_mn = lm_min(b.m, b.n);
+  return b;
+}
+
+static int at_least_1(int n) { return lm_max(n, 1); }
+
+/* Sets the workspace's numbers, which a routine wrote to `answer` as it does for lwork -1, and its ints. */
+static lm_status set_workspace(batch *b, const lm_scalar *answer, int ints, const lm_tensor *x) {
+  const double n = lm_scalar_at(b->dtype, answer, 0) * (1 + 1e-6) + 8; /* float32 may have rounded it down */
+  if (n >= INT_MAX / 2)
+    return lm_fail_value(lm_op_running(), "A", "small enough for LAPACK's workspace of at most 2^31 elements",
+                         lm_shape_of(x));
+  b->numbers = (int)n, b->ints = ints;
+  return LM_OK;
+}
+
+/* Scratch memory for one matrix: LAPACK's workspace, and further parts that some algorithms need. */
+typedef struct scratch {
+  void *ints, *numbers, *u, *v, *s, *e, *tau;
+} scratch;
+
+/* Sets s's workspace; returns its bytes. */
+static size_t lay_out(const batch *b, char *memory, scratch *s) {
+  return lm_memory_divide(
+      memory, 2,
+      (lm_memory_part[]){{&s->ints, sizeof(int) * (size_t)b->ints}, {&s->numbers, b->item * (size_t)b->numbers}});
+}
 
 /* Defines a function that returns the largest magnitude of n numbers, or NaN if one is not finite. */
 #define LARGEST(T)                                     \
@@ -49,15 +76,10 @@ static int at_least_1(int n) { return n > 1 ? n : 1; }
 LARGEST(float)
 LARGEST(double)
 
-static double largest_of(const parts_job *j, const void *a, int64_t n) {
-  return j->dtype == LM_F64 ? largest_double(a, n) : largest_float(a, n);
+static double largest_of(const batch *b, const void *a, int64_t n) {
+  return b->dtype == LM_F64 ? largest_double(a, n) : largest_float(a, n);
 }
-static bool is_finite(const parts_job *j, const void *a, int64_t n) { return isfinite(largest_of(j, a, n)); }
-
-static lm_status too_large(const lm_tensor *x) {
-  return lm_fail_value(lm_op_running(), "A", "small enough for LAPACK's workspace of at most 2^31 elements",
-                       lm_shape_of(x));
-}
+static bool is_finite(const batch *b, const void *a, int64_t n) { return isfinite(largest_of(b, a, n)); }
 
 typedef struct lapack_job {
   lm_matrix_fn *one;
@@ -74,13 +96,16 @@ static int one_by_lapack(const void *job, int64_t i, char *work) {
   return info;
 }
 
-static lm_status each_by_lapack(int64_t count, double flops, size_t scratch, lm_matrix_fn *one, const void *job,
-                                lm_bad_matrix *bad) {
+/* Runs `one` for each matrix of x; fails if one does not converge, in words that say which computation: `what`. */
+static lm_status each_by_lapack(const char *what, const lm_tensor *x, double flops, size_t bytes, lm_matrix_fn *one,
+                                const void *job) {
+  const int64_t count = lm_matrix_count(x);
   int buffers = 2 * lm_matrix_threads(count, flops); /* some routines hold one buffer while they ask for another */
+  lm_bad_matrix bad;
   NEED(lm_openblas_enter(buffers));
-  lm_status status = lm_each_matrix(count, flops, scratch, one_by_lapack, &(lapack_job){one, job}, bad);
+  lm_status status = lm_each_matrix(count, flops, bytes, one_by_lapack, &(lapack_job){one, job}, &bad);
   lm_openblas_leave(buffers);
-  return status;
+  return status == LM_OK ? lm_matrix_not_converged(what, "A", x, bad) : status;
 }
 
 /* Sets `to` to the first columns of the identity, m numbers each. */
@@ -91,151 +116,147 @@ static void put_identity(lm_dtype dtype, void *to, int m, int columns) {
 
 /* ---- eigenvalues */
 
+typedef struct eigh_job {
+  batch b; /* the vectors replace the matrices */
+  const lm_tensor *values;
+  const char *jobz, *uplo; /* "V": vectors, "N": values alone; "L" or "U": the triangle that is read */
+} eigh_job;
+
+/* Return the numbers of workspace that sytrd and stedc need, and the bytes of all that eigh_by_steps needs. */
+static int numbers_of_steps(int n) { return 1 + 4 * n + n * n; }
+static size_t lay_out_steps(const batch *b, char *memory, scratch *s) {
+  const size_t n = (size_t)b->n, column = b->item * n;
+  return lm_memory_divide(memory, 5,
+                          (lm_memory_part[]){{&s->ints, sizeof(int) * (size_t)b->ints},
+                                             {&s->e, column},
+                                             {&s->tau, column},
+                                             {&s->v, column * n},
+                                             {&s->numbers, b->item * (size_t)numbers_of_steps(b->n)}});
+}
+
 /* Runs the steps of LAPACK's syevd, except the last one, which takes the vectors of the tridiagonal matrix to those of
- * a [n, n]: that is ours, on all threads. work: as many elements as syevd needs at least, 1 + 6 n + 2 n^2. */
-static int eigh_by_steps(const parts_job *j, char *a, void *values, char *work, int *iwork) {
-  const int n = j->n, after = n - 1, rest = 1 + 4 * n + n * n;
+ * a [n, n]: that is ours, on all threads. */
+static int eigh_by_steps(const eigh_job *j, char *a, void *values, char *work) {
+  const batch *b = &j->b;
+  const int n = b->n, after = n - 1, numbers = numbers_of_steps(n);
   int info = 0;
-  char *e = work, *tau = e + j->item * (size_t)n, *z = tau + j->item * (size_t)n;
-  char *more = z + j->item * (size_t)n * (size_t)n;
-  LM_CALL(j->dtype, sytrd, "L", &n, a, &n, values, e, tau, more, &rest, &info, 1);
+  scratch s;
+  lay_out_steps(b, work, &s);
+  LM_CALL(b->dtype, sytrd, "L", &n, a, &n, values, s.e, s.tau, s.numbers, &numbers, &info, 1);
   if (info != 0) return info;
-  LM_CALL(j->dtype, stedc, "I", &n, values, e, z, &n, more, &rest, iwork, &j->liwork, &info, 1);
+  LM_CALL(b->dtype, stedc, "I", &n, values, s.e, s.v, &n, s.numbers, &numbers, s.ints, &b->ints, &info, 1);
   if (info != 0) return info;
-  lm_status status = lm_reflect_rows(j->dtype, after, n, a + j->item, tau, n, z + j->item, more);
-  memcpy(a, z, j->item * (size_t)n * (size_t)n);
+  lm_status status = lm_reflect_rows(b->dtype, after, n, a + b->item, s.tau, n, (char *)s.v + b->item, s.numbers);
+  memcpy(a, s.v, b->item * (size_t)n * (size_t)n);
   return status == LM_OK ? 0 : lm_matrix_failed(status);
 }
 
 /* Returns true if syevd would scale a matrix of such numbers first. */
-static bool is_scaled(const parts_job *j, double largest) {
-  const double limit = j->dtype == LM_F64 ? 1e140 : 1e15;
+static bool is_scaled(const batch *b, double largest) {
+  const double limit = b->dtype == LM_F64 ? 1e140 : 1e15;
   return largest > limit || (largest < 1 / limit && largest > 0);
 }
 
 static int eigh_one(const void *job, int64_t i, char *work) {
-  const parts_job *j = job;
-  int info = 0, *iwork = (int *)work;
-  void *a = lm_matrix_at(j->a, i);
   enum { BY_STEPS = 128 };
-  const double largest = largest_of(j, a, (int64_t)j->n * j->n);
+  const eigh_job *j = job;
+  const batch *b = &j->b;
+  int info = 0;
+  scratch s;
+  void *a = lm_matrix_at(b->a, i), *values = lm_vector_at(j->values, i);
+  const double largest = largest_of(b, a, (int64_t)b->n * b->n);
   if (!isfinite(largest)) return LM_NOT_FINITE;
-  if (j->n >= BY_STEPS && *j->jobz == 'V' && *j->uplo == 'L' && !is_scaled(j, largest))
-    return eigh_by_steps(j, a, lm_vector_at(j->s, i), work + 4 * (size_t)j->liwork, iwork);
-  LM_CALL(j->dtype, syevd, j->jobz, j->uplo, &j->n, a, &j->n, lm_vector_at(j->s, i), work + 4 * (size_t)j->liwork,
-          &j->lwork, iwork, &j->liwork, &info, 1, 1);
+  if (b->n >= BY_STEPS && *j->jobz == 'V' && *j->uplo == 'L' && !is_scaled(b, largest))
+    return eigh_by_steps(j, a, values, work);
+  lay_out(b, work, &s);
+  LM_CALL(b->dtype, syevd, j->jobz, j->uplo, &b->n, a, &b->n, values, s.numbers, &b->numbers, s.ints, &b->ints, &info,
+          1, 1);
   return info;
 }
 
 /* Computes eigenvalues and, with jobz "V", the vectors, which replace `matrices`. */
 static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char *jobz, int triangle,
                       const lm_tensor *values) {
-  lm_status status;
-  lm_bad_matrix bad;
+  eigh_job j = {.b = batch_of(x), .values = values, .jobz = jobz, .uplo = triangle == 0 ? "L" : "U"};
+  batch *b = &j.b;
   lm_scalar answer;
-  int info;
-  parts_job j = {.dtype = x->dtype,
-                 .item = lm_dtype_size(x->dtype),
-                 .n = (int)x->size[x->ndim - 1],
-                 .a = matrices,
-                 .s = values,
-                 .jobz = jobz,
-                 .uplo = triangle == 0 ? "L" : "U",
-                 .lwork = -1,
-                 .liwork = -1};
+  scratch s;
+  int info, ask = -1, ints = 5 * b->n + 3; /* LAPACK's documentation of syevd */
   NEED(lm_openblas_load());
-  LM_CALL(j.dtype, syevd, jobz, j.uplo, &j.n, NULL, &j.n, NULL, &answer, &j.lwork, &j.liwork, &j.liwork, &info, 1, 1);
-  j.liwork = (5 * j.n + 4) / 2 * 2;
-  j.lwork = lm_work_size(j.dtype, &answer);
-  if (j.lwork < 0) return too_large(x);
-  TRY(each_by_lapack(lm_matrix_count(x), 9.0 * j.n * j.n * j.n, 4 * (size_t)j.liwork + j.item * (size_t)j.lwork,
-                     eigh_one, &j, &bad));
-  status = lm_matrix_not_converged("the computation of eigenvalues", "A", x, bad);
-done:
-  return status;
+  LM_CALL(b->dtype, syevd, jobz, j.uplo, &b->n, NULL, &b->n, NULL, &answer, &ask, &ints, &ask, &info, 1, 1);
+  NEED(set_workspace(b, &answer, 5 * b->n + 3, x));
+  b->a = matrices;
+  const size_t bytes = lm_max(lay_out(b, NULL, &s), *jobz == 'V' ? lay_out_steps(b, NULL, &s) : 0);
+  return each_by_lapack("the computation of eigenvalues", x, 9.0 * b->n * b->n * b->n, bytes, eigh_one, &j);
 }
 
 lm_status lm_cpu_linalg_eigh(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_linalg_eigh_args *a = args;
-  TRY(lm_cpu_copy(a->A, out[1]));
-  status = eigh(a->A, out[1], "V", a->UPLO, out[0]);
-done:
-  return status;
+  NEED(lm_cpu_copy(a->A, out[1]));
+  return eigh(a->A, out[1], "V", a->UPLO, out[0]);
 }
 
 lm_status lm_cpu_linalg_eigvalsh(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_linalg_eigvalsh_args *a = args;
-  lm_tensor *copy = NULL;
-  TRY(lm_column_major(a->A, &copy));
-  status = eigh(a->A, copy, "N", a->UPLO, out[0]);
-done:
-  lm_release(copy);
-  return status;
+  LM_OWNED *copy = NULL;
+  NEED(lm_column_major(a->A, &copy));
+  return eigh(a->A, copy, "N", a->UPLO, out[0]);
 }
 
 /* ---- singular values */
 
-static int svd_one(const void *job, int64_t i, char *work) {
-  const parts_job *j = job;
-  int info = 0, ld = at_least_1(j->m), ldu = at_least_1(j->m), ldv = 1, *iwork = (int *)work;
-  void *a = lm_matrix_at(j->a, i), *u = NULL, *v = NULL;
-  if (!is_finite(j, a, (int64_t)j->m * j->n)) return LM_NOT_FINITE;
-  if (j->u) {
-    u = lm_matrix_at(j->u, i);
-    v = lm_matrix_at(j->v, i);
-    ldv = at_least_1((int)j->v->size[j->v->ndim - 2]);
-  }
-  if (j->min_mn == 0) {
-    put_identity(j->dtype, u, j->m, (int)j->u->size[j->u->ndim - 1]);
-    put_identity(j->dtype, v, (int)j->v->size[j->v->ndim - 2], j->n);
-    return 0;
-  }
-  LM_CALL(j->dtype, gesdd, j->jobz, &j->m, &j->n, a, &ld, lm_vector_at(j->s, i), u, &ldu, v, &ldv,
-          work + 4 * (size_t)j->liwork, &j->lwork, iwork, &info, 1);
+typedef struct svd_job {
+  batch b;
+  const char *jobz;           /* "A": all vectors, "S": min(m, n), "N": none */
+  const lm_tensor *s, *u, *v; /* column-major; u and v: NULL without vectors */
+} svd_job;
+
+static int gesdd(const batch *b, const char *jobz, void *a, void *values, void *u, void *v, int ldv, const scratch *s) {
+  int info = 0, ld = at_least_1(b->m);
+  LM_CALL(b->dtype, gesdd, jobz, &b->m, &b->n, a, &ld, values, u, &ld, v, &ldv, s->numbers, &b->numbers, s->ints, &info,
+          1);
   return info;
 }
 
-static lm_status prepare_svd(parts_job *j, const lm_tensor *x, const char *jobz) {
-  NEED(lm_openblas_load());
-  int info, ld, ldv;
-  lm_scalar answer = lm_scalar_of(x->dtype, 1);
-  j->dtype = x->dtype;
-  j->item = lm_dtype_size(j->dtype);
-  j->m = (int)x->size[x->ndim - 2];
-  j->n = (int)x->size[x->ndim - 1];
-  j->min_mn = j->m < j->n ? j->m : j->n;
-  j->jobz = jobz;
-  j->lwork = -1;
-  j->liwork = 8 * at_least_1(j->min_mn);
-  ld = at_least_1(j->m);
-  ldv = at_least_1(*jobz == 'A' ? j->n : j->min_mn);
-  if (j->min_mn > 0)
-    LM_CALL(j->dtype, gesdd, jobz, &j->m, &j->n, NULL, &ld, NULL, NULL, &ld, NULL, &ldv, &answer, &j->lwork, &info,
-            &info, 1);
-  j->lwork = lm_work_size(j->dtype, &answer);
-  return j->lwork < 0 ? too_large(x) : LM_OK;
+static int svd_one(const void *job, int64_t i, char *work) {
+  const svd_job *j = job;
+  const batch *b = &j->b;
+  void *a = lm_matrix_at(b->a, i), *u = j->u ? lm_matrix_at(j->u, i) : NULL, *v = j->u ? lm_matrix_at(j->v, i) : NULL;
+  const int rows = j->u ? (int)j->v->size[j->v->ndim - 2] : 0;
+  scratch s;
+  if (!is_finite(b, a, (int64_t)b->m * b->n)) return LM_NOT_FINITE;
+  lay_out(b, work, &s);
+  if (b->min_mn > 0) return gesdd(b, j->jobz, a, lm_vector_at(j->s, i), u, v, at_least_1(rows), &s);
+  if (!u) return 0;
+  put_identity(b->dtype, u, b->m, (int)j->u->size[j->u->ndim - 1]);
+  put_identity(b->dtype, v, rows, b->n);
+  return 0;
 }
 
-static double svd_flops(const parts_job *j) {
-  return 8.0 * j->m * j->n * j->min_mn + 10.0 * j->min_mn * j->min_mn * j->min_mn;
+/* Sets *b to x's matrices, copied to *copy, with a workspace for jobz. */
+static lm_status prepare_svd(batch *b, const lm_tensor *x, const char *jobz, lm_tensor **copy) {
+  lm_scalar answer = lm_scalar_of(x->dtype, 1);
+  scratch ask = {.numbers = &answer};
+  NEED(lm_openblas_load());
+  *b = batch_of(x);
+  b->numbers = -1;
+  if (b->min_mn > 0) gesdd(b, jobz, NULL, NULL, NULL, NULL, *jobz == 'A' ? b->n : b->min_mn, &ask);
+  NEED(set_workspace(b, &answer, 8 * at_least_1(b->min_mn), x));
+  NEED(lm_column_major(x, copy));
+  b->a = *copy;
+  return LM_OK;
 }
-static size_t svd_scratch(const parts_job *j) { return 4 * (size_t)j->liwork + j->item * (size_t)j->lwork; }
+
+static lm_status run_svd(const lm_tensor *x, const batch *b, size_t bytes, lm_matrix_fn *one, const void *job) {
+  const double flops = 8.0 * b->m * b->n * b->min_mn + 10.0 * b->min_mn * b->min_mn * b->min_mn;
+  return each_by_lapack("the computation of singular values", x, flops, bytes, one, job);
+}
 
 static lm_status svd(const lm_tensor *x, const char *jobz, const lm_tensor *u, const lm_tensor *s, const lm_tensor *v) {
-  lm_status status;
-  lm_tensor *copy = NULL;
-  lm_bad_matrix bad;
-  parts_job j = {.s = s, .u = u, .v = v};
-  TRY(prepare_svd(&j, x, jobz));
-  TRY(lm_column_major(x, &copy));
-  j.a = copy;
-  TRY(each_by_lapack(lm_matrix_count(x), svd_flops(&j), svd_scratch(&j), svd_one, &j, &bad));
-  status = lm_matrix_not_converged("the computation of singular values", "A", x, bad);
-done:
-  lm_release(copy);
-  return status;
+  LM_OWNED *copy = NULL;
+  svd_job j = {.jobz = jobz, .s = s, .u = u, .v = v};
+  NEED(prepare_svd(&j.b, x, jobz, &copy));
+  return run_svd(x, &j.b, lay_out(&j.b, NULL, &(scratch){0}), svd_one, &j);
 }
 
 lm_status lm_cpu_linalg_svd(const void *args, lm_tensor *const *out) {
@@ -249,159 +270,155 @@ lm_status lm_cpu_linalg_svdvals(const void *args, lm_tensor *const *out) {
 
 /* ---- the pseudoinverse: V diag(1 / s) U^T with s of 0 left out */
 
+typedef struct pinv_job {
+  batch b;
+  const lm_tensor *result, *atol, *rtol; /* atol, rtol: one for each matrix, or NULL */
+  bool hermitian;                        /* true if only the lower triangle counts */
+} pinv_job;
+
+static size_t lay_out_pinv(const batch *b, char *memory, scratch *s) {
+  const size_t row = b->item * (size_t)b->min_mn;
+  return lm_memory_divide(memory, 5,
+                          (lm_memory_part[]){{&s->ints, sizeof(int) * (size_t)b->ints},
+                                             {&s->numbers, b->item * (size_t)b->numbers},
+                                             {&s->u, row * (size_t)b->m},
+                                             {&s->v, row * (size_t)b->n},
+                                             {&s->s, row}});
+}
+
+static double precision_of(lm_dtype dtype) { return dtype == LM_F64 ? 0x1p-52 : 0x1p-23; }
+
 static int pinv_one(const void *job, int64_t i, char *work) {
-  const parts_job *j = job;
-  size_t k = (size_t)j->min_mn;
-  char *u = work + svd_scratch(j) / 8 * 8 + 8, *v = u + j->item * (size_t)j->m * k, *s = v + j->item * k * (size_t)j->n;
-  char *a = lm_matrix_at(j->a, i);
-  int info = 0;
-  for (int c = 1; j->hermitian && c < j->n; c++) { /* only the lower triangle counts */
+  const pinv_job *j = job;
+  const batch *b = &j->b;
+  char *a = lm_matrix_at(b->a, i);
+  scratch s;
+  for (int c = 1; j->hermitian && c < b->n; c++)
     for (int r = 0; r < c; r++)
-      lm_scalar_put(j->dtype, a, r + (int64_t)c * j->n, lm_scalar_at(j->dtype, a, c + (int64_t)r * j->n));
-  }
-  if (!is_finite(j, a, (int64_t)j->m * j->n)) return LM_NOT_FINITE;
-  LM_CALL(j->dtype, gesdd, "S", &j->m, &j->n, a, &j->m, s, u, &j->m, v, &j->min_mn, work + 4 * (size_t)j->liwork,
-          &j->lwork, (int *)work, &info, 1);
-  double precision = j->dtype == LM_F64 ? 0x1p-52 : 0x1p-23;
+      lm_scalar_put(b->dtype, a, r + (int64_t)c * b->n, lm_scalar_at(b->dtype, a, c + (int64_t)r * b->n));
+  if (!is_finite(b, a, (int64_t)b->m * b->n)) return LM_NOT_FINITE;
+  lay_out_pinv(b, work, &s);
+  int info = gesdd(b, "S", a, s.s, s.u, s.v, b->min_mn, &s);
   double atol = j->atol ? ((const double *)j->atol->data)[i] : 0;
-  double rtol = j->rtol ? ((const double *)j->rtol->data)[i] : atol > 0 ? 0 : precision * (j->m > j->n ? j->m : j->n);
-  double cutoff = rtol * lm_scalar_at(j->dtype, s, 0);
+  double rtol = j->rtol    ? ((const double *)j->rtol->data)[i]
+                : atol > 0 ? 0
+                           : precision_of(b->dtype) * lm_max(b->m, b->n);
+  double cutoff = rtol * lm_scalar_at(b->dtype, s.s, 0);
   if (atol > cutoff) cutoff = atol;
-  for (int c = 0; c < j->min_mn; c++) {
-    double value = lm_scalar_at(j->dtype, s, c), factor = value > cutoff ? 1 / value : 0;
-    for (int r = 0; r < j->m; r++) {
-      int64_t at = r + (int64_t)c * j->m;
-      lm_scalar_put(j->dtype, u, at, lm_scalar_at(j->dtype, u, at) * factor);
-    }
+  for (int c = 0; c < b->min_mn; c++) {
+    double value = lm_scalar_at(b->dtype, s.s, c), factor = value > cutoff ? 1 / value : 0;
+    for (int64_t at = (int64_t)c * b->m; at < (int64_t)(c + 1) * b->m; at++)
+      lm_scalar_put(b->dtype, s.u, at, lm_scalar_at(b->dtype, s.u, at) * factor);
   }
-  const lm_cpu_gemm_job product = {.dtype = j->dtype,
-                                   .device = j->r->device,
-                                   .batch = 1,
-                                   .m = j->m,
-                                   .n = j->n,
-                                   .k = j->min_mn,
-                                   .ta = true,
-                                   .tb = true,
-                                   .alpha = 1,
-                                   .a = u,
-                                   .lda = j->m,
-                                   .b = v,
-                                   .ldb = j->min_mn,
-                                   .c = lm_matrix_at(j->r, i),
-                                   .ldc = j->n,
-                                   .alone = true};
+  lm_cpu_gemm_job product =
+      lm_cpu_gemm_job_of(b->dtype, b->m, b->n, b->min_mn, 1, lm_gemm_matrix_of(s.u, b->m, true),
+                         lm_gemm_matrix_of(s.v, b->min_mn, true), 0, lm_matrix_at(j->result, i), b->n);
+  product.alone = true;
   lm_status status = lm_cpu_gemm(&product);
   return status == LM_OK ? info : lm_matrix_failed(status);
 }
 
 lm_status lm_cpu_linalg_pinv(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_linalg_pinv_args *a = args;
-  lm_tensor *copy = NULL;
-  lm_bad_matrix bad;
-  parts_job j = {.r = out[0], .atol = a->atol, .rtol = a->rtol, .hermitian = a->hermitian};
-  TRY(prepare_svd(&j, a->A, "S"));
-  TRY(lm_column_major(a->A, &copy));
-  j.a = copy;
-  TRY(each_by_lapack(lm_matrix_count(copy), svd_flops(&j),
-                     svd_scratch(&j) + 64 + j.item * (size_t)j.min_mn * (size_t)(j.m + j.n + 1), pinv_one, &j, &bad));
-  status = lm_matrix_not_converged("the computation of singular values", "A", a->A, bad);
-done:
-  lm_release(copy);
-  return status;
+  LM_OWNED *copy = NULL;
+  pinv_job j = {.result = out[0], .atol = a->atol, .rtol = a->rtol, .hermitian = a->hermitian};
+  NEED(prepare_svd(&j.b, a->A, "S", &copy));
+  return run_svd(a->A, &j.b, lay_out_pinv(&j.b, NULL, &(scratch){0}), pinv_one, &j);
 }
 
 /* ---- least squares */
 
-static int call_driver(const parts_job *j, void *a, int ldb, void *b, void *s, int *iwork, int *rank, void *work) {
-  int info = 0, ld = at_least_1(j->m);
-  lm_scalar rcond = lm_scalar_of(j->dtype, j->rcond);
+typedef struct lstsq_job {
+  batch b;
+  int driver, columns; /* columns of right sides */
+  double rcond;
+  const lm_tensor *right, *solution;     /* column-major */
+  const lm_tensor *residuals, *rank, *s; /* results; NULL: not requested */
+} lstsq_job;
+
+static int rows_of_right(const batch *b) { return at_least_1(lm_max(b->m, b->n)); }
+
+static size_t lay_out_lstsq(const lstsq_job *j, char *memory, scratch *s) {
+  const batch *b = &j->b;
+  const size_t right = (size_t)rows_of_right(b) * (size_t)j->columns;
+  return lm_memory_divide(memory, 4,
+                          (lm_memory_part[]){{&s->ints, sizeof(int) * (size_t)b->ints},
+                                             {&s->numbers, b->item * (size_t)b->numbers},
+                                             {&s->v, b->item * right},
+                                             {&s->s, b->item * (size_t)b->min_mn}});
+}
+
+/* Solves with the right sides s->v, in their place. */
+static int call_driver(const lstsq_job *j, void *a, const scratch *s, int *rank) {
+  const batch *b = &j->b;
+  int info = 0, ld = at_least_1(b->m), ldb = rows_of_right(b);
+  lm_scalar rcond = lm_scalar_of(b->dtype, j->rcond);
   switch (j->driver) {
     case LM_GELS:
-      LM_CALL(j->dtype, gels, "N", &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, work, &j->lwork, &info, 1);
+      LM_CALL(b->dtype, gels, "N", &b->m, &b->n, &j->columns, a, &ld, s->v, &ldb, s->numbers, &b->numbers, &info, 1);
       break;
     case LM_GELSD:
-      LM_CALL(j->dtype, gelsd, &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, s, &rcond, rank, work, &j->lwork, iwork, &info);
+      LM_CALL(b->dtype, gelsd, &b->m, &b->n, &j->columns, a, &ld, s->v, &ldb, s->s, &rcond, rank, s->numbers,
+              &b->numbers, s->ints, &info);
       break;
     case LM_GELSS:
-      LM_CALL(j->dtype, gelss, &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, s, &rcond, rank, work, &j->lwork, &info);
+      LM_CALL(b->dtype, gelss, &b->m, &b->n, &j->columns, a, &ld, s->v, &ldb, s->s, &rcond, rank, s->numbers,
+              &b->numbers, &info);
       break;
     default:
-      if (a) memset(iwork, 0, sizeof(int) * (size_t)j->n); /* no column must come first */
-      LM_CALL(j->dtype, gelsy, &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, iwork, &rcond, rank, work, &j->lwork, &info);
+      if (a) memset(s->ints, 0, sizeof(int) * (size_t)b->n); /* no column must come first */
+      LM_CALL(b->dtype, gelsy, &b->m, &b->n, &j->columns, a, &ld, s->v, &ldb, s->ints, &rcond, rank, s->numbers,
+              &b->numbers, &info);
   }
   return info;
 }
 
-static int rows_of_b(const parts_job *j) { return at_least_1(j->m > j->n ? j->m : j->n); }
-
 static int lstsq_one(const void *job, int64_t i, char *work) {
-  const parts_job *j = job;
-  int info = 0, rank = j->min_mn, ldb = rows_of_b(j);
-  char *b = work + 4 * (size_t)j->liwork, *s = b + j->item * (size_t)ldb * (size_t)j->nrhs;
-  char *from = lm_matrix_at(j->b, i), *to = lm_matrix_at(j->r, i), *a = lm_matrix_at(j->a, i);
-  memset(b, 0, j->item * (size_t)ldb * (size_t)j->nrhs);
-  for (int c = 0; c < j->nrhs; c++)
-    memcpy(b + j->item * (size_t)c * (size_t)ldb, from + j->item * (size_t)c * (size_t)j->m, j->item * (size_t)j->m);
-  if (!is_finite(j, a, (int64_t)j->m * j->n) || !is_finite(j, from, (int64_t)j->m * j->nrhs)) return LM_NOT_FINITE;
-  if (j->min_mn > 0)
-    info = call_driver(j, a, ldb, b, s, (int *)work, &rank, s + j->item * (size_t)at_least_1(j->min_mn));
-  for (int c = 0; c < j->nrhs; c++) {
-    const char *column = b + j->item * (size_t)c * (size_t)ldb;
-    if (j->min_mn > 0)
-      memcpy(to + j->item * (size_t)c * (size_t)j->n, column, j->item * (size_t)j->n);
+  const lstsq_job *j = job;
+  const batch *b = &j->b;
+  int info = 0, rank = b->min_mn;
+  const size_t in = b->item * (size_t)b->m, out = b->item * (size_t)b->n, row = b->item * (size_t)rows_of_right(b);
+  char *from = lm_matrix_at(j->right, i), *to = lm_matrix_at(j->solution, i), *a = lm_matrix_at(b->a, i);
+  scratch s;
+  lay_out_lstsq(j, work, &s);
+  memset(s.v, 0, row * (size_t)j->columns);
+  for (size_t c = 0; c < (size_t)j->columns; c++) memcpy((char *)s.v + c * row, from + c * in, in);
+  if (!is_finite(b, a, (int64_t)b->m * b->n) || !is_finite(b, from, (int64_t)b->m * j->columns)) return LM_NOT_FINITE;
+  if (b->min_mn > 0) info = call_driver(j, a, &s, &rank);
+  for (int c = 0; c < j->columns; c++) {
+    const char *column = (char *)s.v + (size_t)c * row;
+    if (b->min_mn > 0)
+      memcpy(to + (size_t)c * out, column, out);
     else
-      memset(to + j->item * (size_t)c * (size_t)j->n, 0, j->item * (size_t)j->n);
+      memset(to + (size_t)c * out, 0, out);
     double sum = 0;
-    for (int r = j->n; r < j->m; r++) sum += pow(lm_scalar_at(j->dtype, column, r), 2);
-    if (j->residuals) lm_scalar_put(j->dtype, lm_vector_at(j->residuals, i), c, sum);
+    for (int r = b->n; r < b->m; r++) sum += pow(lm_scalar_at(b->dtype, column, r), 2);
+    if (j->residuals) lm_scalar_put(b->dtype, lm_vector_at(j->residuals, i), c, sum);
   }
   if (j->rank) ((int64_t *)j->rank->data)[i] = rank;
-  if (j->s && j->min_mn > 0) memcpy(lm_vector_at(j->s, i), s, j->item * (size_t)j->min_mn);
+  if (j->s && b->min_mn > 0) memcpy(lm_vector_at(j->s, i), s.s, b->item * (size_t)b->min_mn);
   return info;
 }
 
 lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_linalg_lstsq_args *a = args;
   const lm_tensor *x = a->A;
-  lm_tensor *copy = NULL, *b = NULL;
-  lm_bad_matrix bad;
+  LM_OWNED *copy = NULL, *right = NULL;
   lm_scalar answer = lm_scalar_of(x->dtype, 1);
-  parts_job j = {.dtype = x->dtype,
-                 .item = lm_dtype_size(x->dtype),
-                 .m = (int)x->size[x->ndim - 2],
-                 .n = (int)x->size[x->ndim - 1],
-                 .driver = a->driver,
-                 .nrhs = (int)a->B->size[a->B->ndim - 1],
-                 .r = out[0],
-                 .lwork = -1};
-  int iwork[2] = {0}, rank;
-  NEED(lm_openblas_load());
-  j.min_mn = j.m < j.n ? j.m : j.n;
-  j.rcond = a->rcond == a->rcond ? a->rcond : (j.dtype == LM_F64 ? 0x1p-52 : 0x1p-23) * (j.m > j.n ? j.m : j.n);
+  int ints[2] = {0}, rank;
+  lstsq_job j = {.b = batch_of(x), .driver = a->driver, .columns = (int)a->B->size[a->B->ndim - 1], .solution = out[0]};
+  batch *b = &j.b;
+  b->numbers = -1;
+  j.rcond = a->rcond == a->rcond ? a->rcond : precision_of(b->dtype) * lm_max(b->m, b->n);
   if (out[1]->numel) j.residuals = out[1];
   if (out[2]->numel) j.rank = out[2];
   if (out[3]->numel) j.s = out[3];
-  j.liwork = j.n;
-  if (j.min_mn > 0) {
-    call_driver(&j, NULL, rows_of_b(&j), NULL, NULL, iwork, &rank, &answer);
-    if (iwork[0] > j.liwork) j.liwork = iwork[0];
-  }
-  j.liwork = (j.liwork + 16) / 2 * 2;
-  j.lwork = lm_work_size(j.dtype, &answer);
-  if (j.lwork < 0) return too_large(x);
-  TRY(lm_column_major(x, &copy));
-  TRY(lm_column_major(a->B, &b));
-  j.a = copy;
-  j.b = b;
-  TRY(each_by_lapack(
-      lm_matrix_count(out[0]), 4.0 * j.m * j.n * (j.min_mn + j.nrhs),
-      4 * (size_t)j.liwork + j.item * ((size_t)rows_of_b(&j) * (size_t)j.nrhs + (size_t)j.min_mn + 2 + (size_t)j.lwork),
-      lstsq_one, &j, &bad));
-  status = lm_matrix_not_converged("the least squares", "A", x, bad);
-done:
-  lm_release(copy);
-  lm_release(b);
-  return status;
+  NEED(lm_openblas_load());
+  if (b->min_mn > 0) call_driver(&j, NULL, &(scratch){.numbers = &answer, .ints = ints}, &rank);
+  NEED(set_workspace(b, &answer, lm_max(b->n, ints[0]) + 16, x));
+  NEED(lm_column_major(x, &copy));
+  NEED(lm_column_major(a->B, &right));
+  b->a = copy, j.right = right;
+  return each_by_lapack("the least squares", x, 4.0 * b->m * b->n * (b->min_mn + j.columns),
+                        lay_out_lstsq(&j, NULL, &(scratch){0}), lstsq_one, &j);
 }

@@ -28,12 +28,7 @@ static void pack(const rows_job *j, const char *x2, int64_t first, char *tile) {
   if (count < TILE) memset(tile, 0, j->item * TILE * (size_t)j->m);
   for (int64_t l = 0; l < count; l++) {
     const char *row = x2 + j->item * (size_t)((first + l) * j->m);
-    for (int64_t k = 0; k < j->m; k++) {
-      if (j->dtype == LM_F64)
-        ((double *)tile)[k * TILE + l] = ((const double *)row)[k];
-      else
-        ((float *)tile)[k * TILE + l] = ((const float *)row)[k];
-    }
+    for (int64_t k = 0; k < j->m; k++) lm_scalar_put(j->dtype, tile, k * TILE + l, lm_scalar_at(j->dtype, row, k));
   }
 }
 
@@ -78,34 +73,25 @@ static void measure_rows(void *ctx, int64_t first, int64_t last) {
 }
 
 static lm_status direct(rows_job *j) {
-  lm_status status;
-  lm_tensor *scratch = NULL;
   int64_t batches = j->pairs ? 1 : lm_matrix_count(j->out);
-  TRY(lm_tensor_empty(j->dtype, j->out->device, 1, (int64_t[]){batches * j->tiles * TILE * j->m}, LM_CONTIGUOUS,
-                      &scratch));
-  j->packed = scratch->data;
+  LM_WORKSPACE(char, packed, (size_t)(batches * j->tiles * TILE * j->m) * j->item);
+  j->packed = packed;
   double work = (double)batches * (double)j->n * (double)(j->r * (j->m + 8)) / (j->pairs ? 2 : 1);
   if (j->p == 0 || j->p == 1 || j->p == 2) work /= 8;
   lm_parallel(batches * j->tiles, work, 0, pack_tiles, j);
-  lm_parallel(batches * j->n, work, 0, measure_rows, j);
-done:
-  lm_release(scratch);
-  return status;
+  return lm_parallel(batches * j->n, work, 0, measure_rows, j);
 }
 
-static lm_status sums_of_squares(const lm_tensor *x, lm_tensor **out) {
-  int64_t rows = 1, m = x->size[x->ndim - 1];
-  for (int d = 0; d < x->ndim - 1; d++) rows *= x->size[d];
-  lm_status status = lm_tensor_empty(x->dtype, x->device, 1, &rows, LM_CONTIGUOUS, out);
-  for (int64_t i = 0; status == LM_OK && i < rows; i++) {
+static void sum_squares(const lm_tensor *x, void *sums) {
+  const int64_t m = x->size[x->ndim - 1];
+  for (int64_t i = 0; i < x->numel / m; i++) {
     double sum = 0;
     for (int64_t k = 0; k < m; k++) {
       double v = lm_scalar_at(x->dtype, x->data, i * m + k);
       sum += v * v;
     }
-    lm_scalar_put(x->dtype, (*out)->data, i, sum);
+    lm_scalar_put(x->dtype, sums, i, sum);
   }
-  return status;
 }
 
 static void finish_products(void *ctx, int64_t first, int64_t last) {
@@ -118,56 +104,50 @@ static void finish_products(void *ctx, int64_t first, int64_t last) {
 
 /* Computes distances by |a - b|^2 = |a|^2 + |b|^2 - 2 a b. */
 static lm_status by_products(rows_job *j) {
-  lm_status status;
-  lm_tensor *s1 = NULL, *s2 = NULL;
   int64_t batches = lm_matrix_count(j->out);
-  TRY(sums_of_squares(j->x1, &s1));
-  TRY(sums_of_squares(j->x2, &s2));
-  TRY(lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = j->dtype,
-                                     .device = j->out->device,
-                                     .batch = batches,
-                                     .m = j->n,
-                                     .n = j->r,
-                                     .k = j->m,
-                                     .tb = true,
-                                     .a = j->x1->data,
-                                     .b = j->x2->data,
-                                     .c = j->out->data,
-                                     .lda = j->m,
-                                     .ldb = j->m,
-                                     .ldc = j->r,
-                                     .step_a = j->n * j->m,
-                                     .step_b = j->r * j->m,
-                                     .step_c = j->n * j->r,
-                                     .alpha = 1}));
-  j->squares1 = s1->data, j->squares2 = s2->data;
-  lm_parallel(batches * j->n, (double)j->out->numel, 0, finish_products, j);
-done:
-  lm_release(s1);
-  lm_release(s2);
-  return status;
+  LM_WORKSPACE(char, squares1, j->item *(size_t)(j->x1->numel / j->m));
+  LM_WORKSPACE(char, squares2, j->item *(size_t)(j->x2->numel / j->m));
+  lm_cpu_gemm_job product =
+      lm_cpu_gemm_job_of(j->dtype, j->n, j->r, j->m, 1, (lm_gemm_matrix){j->x1->data, j->m, false, j->n * j->m},
+                         (lm_gemm_matrix){j->x2->data, j->m, true, j->r * j->m}, 0, j->out->data, j->r);
+  product.batch = batches, product.step_c = j->n * j->r;
+  sum_squares(j->x1, squares1);
+  sum_squares(j->x2, squares2);
+  NEED(lm_cpu_gemm(&product));
+  j->squares1 = squares1, j->squares2 = squares2;
+  return lm_parallel(batches * j->n, (double)j->out->numel, 0, finish_products, j);
+}
+
+/* Computes the distances of x1's rows from x2's; `pairs`: of each row from the later ones, where x1 is x2. */
+static lm_status distances(const lm_tensor *x1, const lm_tensor *x2, double p, bool pairs, bool products,
+                           lm_tensor *out) {
+  LM_OWNED *rows1 = NULL, *rows2 = NULL;
+  NEED(lm_row_major(x1, &rows1));
+  NEED(lm_row_major(x2, &rows2));
+  rows_job j = {.dtype = out->dtype,
+                .item = lm_dtype_size(out->dtype),
+                .n = x1->size[x1->ndim - 2],
+                .r = x2->size[x2->ndim - 2],
+                .m = x1->size[x1->ndim - 1],
+                .p = p,
+                .x1 = rows1,
+                .x2 = rows2,
+                .out = out,
+                .pairs = pairs};
+  j.tiles = lm_ceil_div(j.r, TILE);
+  if (j.m > 0) return products ? by_products(&j) : direct(&j);
+  memset(out->data, 0, lm_nbytes(out));
+  return LM_OK;
 }
 
 lm_status lm_cpu_row_distances(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_row_distances_args *a = args;
-  lm_tensor *x1 = NULL, *x2 = NULL;
-  TRY(lm_row_major(a->x1, &x1));
-  TRY(lm_row_major(a->x2, &x2));
-  rows_job j = {.dtype = out[0]->dtype, .x1 = x1, .x2 = x2, .out = out[0], .p = a->p};
-  j.item = lm_dtype_size(j.dtype);
-  j.n = x1->size[x1->ndim - 2];
-  j.r = x2->size[x2->ndim - 2];
-  j.m = x1->size[x1->ndim - 1];
-  j.tiles = lm_ceil_div(j.r, TILE);
-  if (j.m == 0)
-    memset(out[0]->data, 0, lm_nbytes(out[0]));
-  else
-    status = a->by_products ? by_products(&j) : direct(&j);
-done:
-  lm_release(x1);
-  lm_release(x2);
-  return status;
+  return distances(a->x1, a->x2, a->p, false, a->by_products, out[0]);
+}
+
+lm_status lm_cpu_pair_distances(const void *args, lm_tensor *const *out) {
+  const lm_pair_distances_args *a = args;
+  return distances(a->x, a->x, a->p, true, false, out[0]);
 }
 
 typedef struct signs_job {
@@ -187,53 +167,25 @@ static void sum_signs(void *ctx, int64_t first, int64_t last) {
 }
 
 lm_status lm_cpu_row_distances_backward(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_row_distances_backward_args *a = args;
-  lm_tensor *g = NULL, *x1 = NULL, *x2 = NULL;
-  TRY(lm_row_major(a->grad, &g));
-  TRY(lm_row_major(a->x1, &x1));
-  TRY(lm_row_major(a->x2, &x2));
+  LM_OWNED *g = NULL, *x1 = NULL, *x2 = NULL;
+  NEED(lm_row_major(a->grad, &g));
+  NEED(lm_row_major(a->x1, &x1));
+  NEED(lm_row_major(a->x2, &x2));
   int64_t rows = x1->size[x1->ndim - 2] * lm_matrix_count(out[0]);
   double each = (double)(x2->size[x2->ndim - 2] * (x1->size[x1->ndim - 1] + 8)) / 8;
-  lm_parallel(rows, (double)rows * each, 0, sum_signs, &(signs_job){g, x1, x2, out[0]});
-done:
-  lm_release(g);
-  lm_release(x1);
-  lm_release(x2);
-  return status;
-}
-
-lm_status lm_cpu_pair_distances(const void *args, lm_tensor *const *out) {
-  lm_status status;
-  const lm_pair_distances_args *a = args;
-  lm_tensor *x = NULL;
-  TRY(lm_row_major(a->x, &x));
-  rows_job j = {.dtype = x->dtype, .x1 = x, .x2 = x, .out = out[0], .p = a->p, .pairs = true};
-  j.item = lm_dtype_size(j.dtype);
-  j.n = j.r = x->size[0];
-  j.m = x->size[1];
-  j.tiles = lm_ceil_div(j.r, TILE);
-  if (j.m == 0)
-    memset(out[0]->data, 0, lm_nbytes(out[0]));
-  else
-    status = direct(&j);
-done:
-  lm_release(x);
-  return status;
+  return lm_parallel(rows, (double)rows * each, 0, sum_signs, &(signs_job){g, x1, x2, out[0]});
 }
 
 lm_status lm_cpu_matrix_to_pairs(const void *args, lm_tensor *const *out) {
-  lm_status status;
-  lm_tensor *x = NULL;
-  TRY(lm_row_major(((const lm_matrix_to_pairs_args *)args)->x, &x));
+  LM_OWNED *x = NULL;
+  NEED(lm_row_major(((const lm_matrix_to_pairs_args *)args)->x, &x));
   int64_t n = x->size[0];
   size_t item = lm_dtype_size(x->dtype);
   for (int64_t i = 0; i < n; i++)
     memcpy(out[0]->data + item * (size_t)pairs_before(n, i), x->data + item * (size_t)(i * n + i + 1),
            item * (size_t)(n - i - 1));
-done:
-  lm_release(x);
-  return status;
+  return LM_OK;
 }
 
 enum { SQUARE = 16 };
@@ -273,16 +225,12 @@ MIRROR(double)
 
 /* Copies rows right of the diagonal, and transposes squares to below it. */
 lm_status lm_cpu_pairs_to_matrix(const void *args, lm_tensor *const *out) {
-  lm_status status;
-  lm_tensor *x = NULL;
   const lm_pairs_to_matrix_args *a = args;
+  LM_OWNED *x = NULL;
   double work = (double)a->n * (double)a->n;
-  TRY(lm_row_major(a->x, &x));
+  NEED(lm_row_major(a->x, &x));
   unpairing job = {a->n, lm_dtype_size((lm_dtype)a->x->dtype), x->data, out[0]->data};
   lm_parallel(a->n, work, 0, copy_pairs, &job);
-  lm_parallel((a->n + SQUARE - 1) / SQUARE, work, 0, job.item == 4 ? mirror_squares_float : mirror_squares_double,
-              &job);
-done:
-  lm_release(x);
-  return status;
+  return lm_parallel(lm_ceil_div(a->n, SQUARE), work, 0, job.item == 4 ? mirror_squares_float : mirror_squares_double,
+                     &job);
 }

@@ -1,5 +1,4 @@
 /* Runs a function for each matrix of a batch, on several threads, and copies matrices to LAPACK's layout. */
-#include <limits.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -13,19 +12,12 @@ int64_t lm_matrix_count(const lm_tensor *x) {
 }
 
 static lm_status copy_of(const lm_tensor *x, bool columns, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *t = NULL;
-  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &t));
+  NEED(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, out));
   if (columns) {
-    t->stride[x->ndim - 2] = 1;
-    t->stride[x->ndim - 1] = x->size[x->ndim - 2] > 0 ? x->size[x->ndim - 2] : 1;
+    (*out)->stride[x->ndim - 2] = 1;
+    (*out)->stride[x->ndim - 1] = lm_max(x->size[x->ndim - 2], 1);
   }
-  if (t->numel) TRY(lm_cpu_copy(x, t));
-  *out = t;
-  t = NULL;
-done:
-  lm_release(t);
-  return status;
+  return x->numel ? lm_cpu_copy(x, *out) : LM_OK;
 }
 
 lm_status lm_column_major(const lm_tensor *x, lm_tensor **out) { return copy_of(x, true, out); }
@@ -69,9 +61,4 @@ lm_status lm_each_matrix(int64_t count, double flops, size_t scratch, lm_matrix_
   lm_status status = lm_parallel(count, work_of(count, flops), scratch + 64, run_matrices, &matrices);
   if (matrices.first < count) *bad = (lm_bad_matrix){matrices.info, matrices.first};
   return status;
-}
-
-int lm_work_size(lm_dtype dtype, const lm_scalar *answer) {
-  double n = lm_scalar_at(dtype, answer, 0) * (1 + 1e-6) + 8; /* float32 may have rounded it down */
-  return n < INT_MAX / 2 ? (int)n : -1;
 }

@@ -3,6 +3,8 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/linalg/openblas.h"
+#include "backend/cpu/memory.h"
+#include "backend/cpu/scalar_access.h"
 #include "op/linalg/matrix_errors.h"
 
 /* A number of either dtype, passed by address. */
@@ -17,15 +19,6 @@ static inline lm_scalar lm_scalar_of(lm_dtype dtype, double value) {
   else
     s.f = (float)value;
   return s;
-}
-static inline double lm_scalar_at(lm_dtype dtype, const void *values, int64_t i) {
-  return dtype == LM_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
-}
-static inline void lm_scalar_put(lm_dtype dtype, void *values, int64_t i, double value) {
-  if (dtype == LM_F64)
-    ((double *)values)[i] = value;
-  else
-    ((float *)values)[i] = (float)value;
 }
 
 /* Computes matrix i of a batch, with scratch memory; returns LAPACK's info, 0 on success. */
@@ -45,10 +38,8 @@ lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn 
 lm_status lm_reflect_rows(lm_dtype dtype, int n, int ld, const void *a, const void *tau, int count, void *rows,
                           void *work);
 
-/* Returns the workspace's elements, which a routine wrote to `answer` for lwork -1; -1: more than an int holds. */
-int lm_work_size(lm_dtype dtype, const lm_scalar *answer);
-
-/* Set *out to a dense copy of x, column-major or row-major in its last two dims; lm_row_major may return x itself. */
+/* Set *out to a dense copy of x, column-major or row-major in its last two dims; lm_row_major may return x itself. The
+ * caller releases *out, even after a failure. */
 lm_status lm_column_major(const lm_tensor *x, lm_tensor **out);
 lm_status lm_row_major(const lm_tensor *x, lm_tensor **out);
 lm_status lm_row_major_copy(const lm_tensor *x, lm_tensor **out);

@@ -70,7 +70,6 @@ static int factor_one(const void *job, int64_t i, char *work) {
 }
 
 lm_status lm_cpu_linalg_lu_factor(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_linalg_lu_factor_args *a = args;
   const lm_tensor *x = a->A;
   lm_bad_matrix bad;
@@ -80,11 +79,9 @@ lm_status lm_cpu_linalg_lu_factor(const void *args, lm_tensor *const *out) {
               .lu = out[0],
               .pivots = out[1],
               .check = a->check};
-  TRY(lm_cpu_copy(x, out[0]));
-  TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * j.m * j.n * j.n, scratch_of(&j), factor_one, &j, &bad));
-  status = lm_matrix_singular("A", x, bad);
-done:
-  return status;
+  NEED(lm_cpu_copy(x, out[0]));
+  NEED(lm_each_matrix(lm_matrix_count(x), 0.67 * j.m * j.n * j.n, scratch_of(&j), factor_one, &j, &bad));
+  return lm_matrix_singular("A", x, bad);
 }
 
 static int solve_one(const void *job, int64_t i, char *work) {
@@ -108,18 +105,16 @@ static int solve_one(const void *job, int64_t i, char *work) {
  * row-major with `left`; else column-major, so that the equation in memory is the transposed one. */
 static lm_status solve(const char *arg, const lm_tensor *A, lu_job j, const lm_tensor *B, bool left, bool adjoint,
                        lm_tensor *out) {
-  lm_status status = LM_OK;
   lm_bad_matrix bad;
   j.dtype = A->dtype;
   j.m = j.n = (int)A->size[A->ndim - 1];
   j.k = (int)out->size[left ? out->ndim - 1 : out->ndim - 2];
   j.transposed = left == adjoint;
   j.b = out;
-  if (out->numel) TRY(lm_cpu_copy(B, out));
-  TRY(lm_each_matrix(lm_matrix_count(out), (double)j.n * j.n * (j.n + 2.0 * j.k), scratch_of(&j), solve_one, &j, &bad));
-  status = lm_matrix_singular(arg, A, bad);
-done:
-  return status;
+  if (out->numel) NEED(lm_cpu_copy(B, out));
+  NEED(
+      lm_each_matrix(lm_matrix_count(out), (double)j.n * j.n * (j.n + 2.0 * j.k), scratch_of(&j), solve_one, &j, &bad));
+  return lm_matrix_singular(arg, A, bad);
 }
 
 /* Computes x = U^-1 L^-1 P, where P exchanges columns. */
@@ -143,79 +138,57 @@ static int inverse_one(const void *job, int64_t i, char *work) {
 }
 
 lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_tensor *x = ((const lm_inverse_args *)args)->x;
   int n = (int)x->size[x->ndim - 1];
-  lm_tensor *copy = NULL;
+  LM_OWNED *copy = NULL;
   lm_bad_matrix bad;
   if (n > LM_TINY)
-    TRY(lm_row_major_copy(x, &copy));
+    NEED(lm_row_major_copy(x, &copy));
   else if (x->numel)
-    TRY(lm_cpu_copy(x, out[0]));
+    NEED(lm_cpu_copy(x, out[0]));
   lu_job j = {.dtype = x->dtype, .m = n, .n = n, .lu = copy, .b = out[0]};
-  TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * n * n * n, scratch_of(&j) + sizeof(int) * (size_t)n, inverse_one, &j,
-                     &bad));
-  status = lm_matrix_singular("x", x, bad);
-done:
-  lm_release(copy);
-  return status;
+  NEED(lm_each_matrix(lm_matrix_count(x), 2.0 * n * n * n, scratch_of(&j) + sizeof(int) * (size_t)n, inverse_one, &j,
+                      &bad));
+  return lm_matrix_singular("x", x, bad);
 }
 
 lm_status lm_cpu_linalg_solve(const void *args, lm_tensor *const *out) {
   const lm_linalg_solve_args *a = args;
-  lm_status status = LM_OK;
-  if (a->A->numel) TRY(lm_cpu_copy(a->A, out[1]));
-  status = solve("A", a->A, (lu_job){.lu = out[1], .pivots = out[2], .check = true}, a->B, a->left, false, out[0]);
-done:
-  return status;
+  if (a->A->numel) NEED(lm_cpu_copy(a->A, out[1]));
+  return solve("A", a->A, (lu_job){.lu = out[1], .pivots = out[2], .check = true}, a->B, a->left, false, out[0]);
 }
 
-/* Sets *out to dense int32 pivots. They may come from anywhere: checks that each names a row. */
+/* Sets *out, which the caller releases, to dense int32 pivots. They may come from anywhere: checks that each names a
+ * row. */
 static lm_status read_pivots(const lm_tensor *pivots, int64_t rows, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *dense = NULL;
-  TRY(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, &dense));
-  if (dense->numel) TRY(lm_cpu_copy(pivots, dense));
-  const int32_t *p = (const int32_t *)dense->data;
+  NEED(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, out));
+  if (pivots->numel) NEED(lm_cpu_copy(pivots, *out));
+  const int32_t *p = (const int32_t *)(*out)->data;
   int64_t n = pivots->size[pivots->ndim - 1];
-  for (int64_t i = 0; i < dense->numel && status == LM_OK; i++) {
-    if (p[i] < 1 || p[i] > rows) status = lm_bad_value(LM_BAD_PIVOT, lm_op_running_id(), i % n + 1, p[i], rows);
-  }
-  *out = dense;
-  dense = NULL;
-done:
-  lm_release(dense);
-  return status;
+  for (int64_t i = 0; i < pivots->numel; i++)
+    if (p[i] < 1 || p[i] > rows) return lm_bad_value(LM_BAD_PIVOT, lm_op_running_id(), i % n + 1, p[i], rows);
+  return LM_OK;
 }
 
 lm_status lm_cpu_linalg_lu_solve(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_linalg_lu_solve_args *a = args;
-  lm_tensor *pivots = NULL, *lu = NULL;
-  TRY(read_pivots(a->pivots, a->LU->size[a->LU->ndim - 1], &pivots));
-  TRY(lm_row_major(a->LU, &lu));
-  status = solve("LU", lu, (lu_job){.lu = lu, .pivots = pivots}, a->B, a->left, a->adjoint, out[0]);
-done:
-  lm_release(pivots);
-  lm_release(lu);
-  return status;
+  LM_OWNED *pivots = NULL, *lu = NULL;
+  NEED(read_pivots(a->pivots, a->LU->size[a->LU->ndim - 1], &pivots));
+  NEED(lm_row_major(a->LU, &lu));
+  return solve("LU", lu, (lu_job){.lu = lu, .pivots = pivots}, a->B, a->left, a->adjoint, out[0]);
 }
 
 lm_status lm_cpu_lu_pivots_to_matrix(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_lu_pivots_to_matrix_args *a = args;
-  lm_tensor *pivots = NULL;
+  LM_OWNED *pivots = NULL;
   lm_dtype dtype = out[0]->dtype;
   int m = (int)out[0]->size[out[0]->ndim - 1], k = (int)a->pivots->size[a->pivots->ndim - 1];
-  TRY(read_pivots(a->pivots, m, &pivots));
+  NEED(read_pivots(a->pivots, m, &pivots));
   memset(out[0]->data, 0, lm_nbytes(out[0]));
   for (int64_t i = 0; i < lm_matrix_count(out[0]); i++) {
     void *p = lm_matrix_at(out[0], i);
-    const int *its = lm_vector_at(pivots, i);
     for (int d = 0; d < m; d++) lm_scalar_put(dtype, p, (int64_t)d * (m + 1), 1);
-    lm_swap_rows(dtype, m, p, m, its, 0, k, true); /* P = S1 S2 …: from the last pivot on */
+    lm_swap_rows(dtype, m, p, m, lm_vector_at(pivots, i), 0, k, true); /* P = S1 S2 …: from the last pivot on */
   }
-done:
-  lm_release(pivots);
-  return status;
+  return LM_OK;
 }

@@ -14,21 +14,9 @@ static int half_of(int n) { return lm_round_up(n / 2, LM_LEAF); }
 /* Computes C = beta C - A B: C [m, n], A [m, k] or, transposed, [k, m]. */
 static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool transposed, const void *a, int lda,
                                   const void *b, int ldb, double beta, void *c, int ldc) {
-  return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = dtype,
-                                        .device = LM_DEVICE(LM_CPU, 0),
-                                        .batch = 1,
-                                        .m = m,
-                                        .n = n,
-                                        .k = k,
-                                        .ta = transposed,
-                                        .a = a,
-                                        .lda = lda,
-                                        .b = b,
-                                        .ldb = ldb,
-                                        .c = c,
-                                        .ldc = ldc,
-                                        .alpha = -1,
-                                        .beta = beta});
+  const lm_cpu_gemm_job job = lm_cpu_gemm_job_of(dtype, m, n, k, -1, lm_gemm_matrix_of(a, lda, transposed),
+                                                 lm_gemm_matrix_of(b, ldb, false), beta, c, ldc);
+  return lm_cpu_gemm(&job);
 }
 
 static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a, int lda, void *b, int ldb) {
@@ -135,31 +123,17 @@ typedef struct lu_beside {
   void *right;
 } lu_beside;
 
-static lm_cpu_gemm_job lower_product(const lu_beside *j, int n, void *right) {
-  return (lm_cpu_gemm_job){.dtype = j->dtype,
-                           .device = LM_DEVICE(LM_CPU, 0),
-                           .batch = 1,
-                           .m = j->m - j->half,
-                           .n = n,
-                           .k = j->half,
-                           .a = at(j->dtype, j->left, j->lda, j->half, 0),
-                           .lda = j->lda,
-                           .b = right,
-                           .ldb = j->lda,
-                           .c = at(j->dtype, right, j->lda, j->half, 0),
-                           .ldc = j->lda,
-                           .alpha = -1,
-                           .beta = 1,
-                           .alone = true};
-}
-
 static void update_parts(void *ctx, int64_t first, int64_t last) {
   lu_beside *j = ctx;
   const lm_trsm_job lower = {.dtype = j->dtype, .ones = true};
   int begin = part_begin(j->n, UPDATED_GRAIN, first, j->parts);
   int columns = part_begin(j->n, UPDATED_GRAIN, last, j->parts) - begin;
   void *its = at(j->dtype, j->right, j->lda, 0, begin);
-  lm_cpu_gemm_job product = lower_product(j, columns, its);
+  const void *below = at(j->dtype, j->left, j->lda, j->half, 0);
+  lm_cpu_gemm_job product =
+      lm_cpu_gemm_job_of(j->dtype, j->m - j->half, columns, j->half, -1, lm_gemm_matrix_of(below, j->lda, false),
+                         lm_gemm_matrix_of(its, j->lda, false), 1, at(j->dtype, its, j->lda, j->half, 0), j->lda);
+  product.alone = true;
   lm_swap_rows(j->dtype, columns, its, j->lda, j->pivots, 0, j->half, false);
   lm_parallel_note(solve_columns(&lower, j->half, columns, j->left, j->lda, its, j->lda));
   lm_parallel_note(lm_cpu_gemm(&product));
@@ -175,29 +149,27 @@ static lm_status update_beside(lu_beside *j) {
 }
 
 lm_status lm_factor_lu(lm_dtype dtype, int m, int n, void *a, int lda, int *pivots, void *scratch, int *info) {
-  lm_status status = LM_OK;
   int min_mn = m < n ? m : n, below = 0;
   if (n <= LM_LEAF) {
     *info = lm_trsm_loops_of(dtype)->lu(m, n, a, lda, pivots, scratch);
     return LM_OK;
   }
   int half = min_mn > LM_LEAF ? half_of(min_mn) : min_mn, rest = n - half;
-  TRY(lm_factor_lu(dtype, m, half, a, lda, pivots, scratch, info));
-  TRY(update_beside(&(lu_beside){.dtype = dtype,
-                                 .m = m,
-                                 .half = half,
-                                 .lda = lda,
-                                 .left = a,
-                                 .pivots = pivots,
-                                 .n = rest,
-                                 .right = at(dtype, a, lda, 0, half)}));
-  if (m == half) goto done;
-  TRY(lm_factor_lu(dtype, m - half, rest, at(dtype, a, lda, half, half), lda, pivots + half, scratch, &below));
+  NEED(lm_factor_lu(dtype, m, half, a, lda, pivots, scratch, info));
+  NEED(update_beside(&(lu_beside){.dtype = dtype,
+                                  .m = m,
+                                  .half = half,
+                                  .lda = lda,
+                                  .left = a,
+                                  .pivots = pivots,
+                                  .n = rest,
+                                  .right = at(dtype, a, lda, 0, half)}));
+  if (m == half) return LM_OK;
+  NEED(lm_factor_lu(dtype, m - half, rest, at(dtype, a, lda, half, half), lda, pivots + half, scratch, &below));
   if (*info == 0 && below > 0) *info = below + half;
   for (int i = half; i < min_mn; i++) pivots[i] += half;
   lm_swap_rows(dtype, half, a, lda, pivots, half, min_mn, false);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Computes the upper triangle of C -= A^T A: C [n, n], A [k, n]. */
@@ -211,19 +183,18 @@ static lm_status subtract_square(lm_dtype dtype, int n, int k, const void *a, in
 }
 
 lm_status lm_factor_cholesky(lm_dtype dtype, int n, void *a, int lda, int *info) {
-  lm_status status = LM_OK;
   if (n <= LM_LEAF) {
     *info = lm_trsm_loops_of(dtype)->cholesky(n, a, lda, 1);
     return LM_OK;
   }
   int half = half_of(n), rest = n - half;
   void *right = at(dtype, a, lda, 0, half), *corner = at(dtype, a, lda, half, half);
-  TRY(lm_factor_cholesky(dtype, half, a, lda, info));
-  if (*info != 0) goto done;
-  TRY(lm_trsm_solve(&(lm_trsm_job){.dtype = dtype, .upper = true, .transposed = true}, half, rest, a, lda, right, lda));
-  TRY(subtract_square(dtype, rest, half, right, lda, corner, lda));
-  TRY(lm_factor_cholesky(dtype, rest, corner, lda, info));
+  NEED(lm_factor_cholesky(dtype, half, a, lda, info));
+  if (*info != 0) return LM_OK;
+  NEED(
+      lm_trsm_solve(&(lm_trsm_job){.dtype = dtype, .upper = true, .transposed = true}, half, rest, a, lda, right, lda));
+  NEED(subtract_square(dtype, rest, half, right, lda, corner, lda));
+  NEED(lm_factor_cholesky(dtype, rest, corner, lda, info));
   if (*info != 0) *info += half;
-done:
-  return status;
+  return LM_OK;
 }

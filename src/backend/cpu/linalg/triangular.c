@@ -34,25 +34,17 @@ static int cholesky_one(const void *job, int64_t i, char *work) {
 
 /* Computes U of large matrices; L is its transpose, whose memory is column-major. */
 lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_cholesky_args *a = args;
   lm_bad_matrix bad;
-  lm_tensor *transposed = NULL;
+  LM_OWNED *transposed = NULL;
   double n = (double)a->x->size[a->x->ndim - 1];
   bool turn = !a->upper && n > LM_LEAF;
-  triangle_job j = {.n = (int)n, .a = out[0], .triangle = {.dtype = a->x->dtype, .upper = a->upper || turn}};
-  if (turn) {
-    TRY(lm_column_major(a->x, &transposed));
-    j.a = transposed;
-  } else {
-    TRY(lm_cpu_copy(a->x, out[0]));
-  }
-  TRY(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
-  status = lm_matrix_not_positive("x", a->x, bad);
-  if (status == LM_OK && turn) status = lm_cpu_copy(transposed, out[0]);
-done:
-  lm_release(transposed);
-  return status;
+  NEED(turn ? lm_column_major(a->x, &transposed) : lm_cpu_copy(a->x, out[0]));
+  triangle_job j = {
+      .n = (int)n, .a = turn ? transposed : out[0], .triangle = {.dtype = a->x->dtype, .upper = a->upper || turn}};
+  NEED(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
+  NEED(lm_matrix_not_positive("x", a->x, bad));
+  return turn ? lm_cpu_copy(transposed, out[0]) : LM_OK;
 }
 
 static int triangular_one(const void *job, int64_t i, char *work) {
@@ -73,22 +65,19 @@ static bool is_column_major(const lm_tensor *x) {
 
 /* Solves. Without `left` X is column-major, and X A = B in memory A^T X^T = B^T. */
 lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out) {
-  lm_status status;
   const lm_linalg_solve_triangular_args *a = args;
-  lm_tensor *A = NULL, *X = out[0];
+  LM_OWNED *A = NULL;
+  lm_tensor *X = out[0];
   lm_bad_matrix bad;
   double n = (double)a->A->size[a->A->ndim - 1];
   bool other = is_column_major(a->A);
   if (other)
     A = lm_retain((lm_tensor *)a->A);
   else
-    TRY(lm_row_major(a->A, &A));
-  TRY(lm_cpu_copy(a->B, X));
+    NEED(lm_row_major(a->A, &A));
+  NEED(lm_cpu_copy(a->B, X));
   triangle_job j = {.n = (int)n, .a = A, .b = X};
   j.triangle = (lm_trsm_job){A->dtype, a->upper != other, a->left == other, a->unitriangular};
   j.k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2];
-  status = lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad);
-done:
-  lm_release(A);
-  return status;
+  return lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad);
 }

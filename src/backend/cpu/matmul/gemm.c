@@ -9,8 +9,9 @@
 #include "backend/cpu/isa/gemm.h"
 #include "backend/cpu/isa/matmul/panels.h"
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/onednn/onednn.h"
-#include "device/alloc.h"
+#include "backend/cpu/scalar_access.h"
 
 /* Threads take rows or columns in multiples of this. */
 enum { GRAIN = 16 };
@@ -41,7 +42,7 @@ static bool has_panels(const lm_cpu_gemm_job *g) {
 }
 /* Returns true if C's rows, of float32 or float64, do not fill a panel's columns. */
 static bool is_narrow(const lm_cpu_gemm_job *g) {
-  const int64_t width = (g->dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32))->width;
+  const int64_t width = lm_panel_loops_of(g->dtype)->width;
   return g->n > 1 && g->n < width;
 }
 /* Returns true if packing costs more than it saves; of integers, which are never packed, if threads do. */
@@ -57,22 +58,42 @@ static const void *bias_at(const lm_cpu_gemm_job *g, int64_t column) {
   return g->bias ? (const char *)g->bias + column * (int64_t)lm_dtype_size(g->dtype) : NULL;
 }
 
-static void by_loops(const lm_cpu_gemm_job *g) {
+/* Return the elements from one row of a matrix to the next, and from one column to the next. */
+static int64_t row_step(const lm_gemm_matrix *m) { return m->transposed ? 1 : m->ld; }
+static int64_t column_step(const lm_gemm_matrix *m) { return m->transposed ? m->ld : 1; }
+
+static lm_gemm_matrix transpose_of(lm_gemm_matrix m) {
+  m.transposed = !m.transposed;
+  return m;
+}
+
+/* Returns the product without its first rows, columns and terms, and still with g's sizes. */
+static lm_cpu_gemm_job product_from(const lm_cpu_gemm_job *g, int64_t row, int64_t column, int64_t term) {
+  const int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
+  lm_cpu_gemm_job s = *g;
+  s.a.data = (const char *)g->a.data + (row * row_step(&g->a) + term * column_step(&g->a)) * bytes;
+  s.b.data = (const char *)g->b.data + (term * row_step(&g->b) + column * column_step(&g->b)) * bytes;
+  s.c = (char *)g->c + (row * g->ldc + column) * bytes;
+  s.bias = bias_at(g, column);
+  return s;
+}
+
+static void multiply_by_loops(const lm_cpu_gemm_job *g) {
   lm_small_gemm s = {.batch = g->batch,
                      .m = g->m,
                      .n = g->n,
                      .k = g->k,
-                     .a = g->a,
-                     .b = g->b,
+                     .a = g->a.data,
+                     .b = g->b.data,
                      .c = g->c,
                      .bias = g->bias,
-                     .a_row = g->ta ? 1 : g->lda,
-                     .a_col = g->ta ? g->lda : 1,
-                     .b_row = g->tb ? 1 : g->ldb,
-                     .b_col = g->tb ? g->ldb : 1,
+                     .a_row = row_step(&g->a),
+                     .a_col = column_step(&g->a),
+                     .b_row = row_step(&g->b),
+                     .b_col = column_step(&g->b),
                      .ldc = g->ldc,
-                     .step_a = g->step_a,
-                     .step_b = g->step_b,
+                     .step_a = g->a.step,
+                     .step_b = g->b.step,
                      .step_c = g->step_c,
                      .alpha = g->alpha,
                      .beta = g->beta};
@@ -82,37 +103,29 @@ static void by_loops(const lm_cpu_gemm_job *g) {
 /* ---- small products */
 
 /* Returns the job of members first .. last - 1 of a batch. */
-static lm_cpu_gemm_job members_of(const lm_cpu_gemm_job *g, int64_t first, int64_t last) {
+static lm_cpu_gemm_job batch_slice(const lm_cpu_gemm_job *g, int64_t first, int64_t last) {
+  const int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   lm_cpu_gemm_job s = *g;
-  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   s.batch = last - first;
-  s.a = (const char *)g->a + first * g->step_a * bytes;
-  s.b = (const char *)g->b + first * g->step_b * bytes;
+  s.a.data = (const char *)g->a.data + first * g->a.step * bytes;
+  s.b.data = (const char *)g->b.data + first * g->b.step * bytes;
   s.c = (char *)g->c + first * g->step_c * bytes;
   return s;
 }
 
-static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) { return members_of(g, i, i + 1); }
+static lm_cpu_gemm_job batch_member(const lm_cpu_gemm_job *g, int64_t i) { return batch_slice(g, i, i + 1); }
 
 enum { SMALL_ROWS = 256 }; /* rows of one product in a unit of work */
 
 static void multiply_small(void *ctx, int64_t first, int64_t last) {
   const lm_cpu_gemm_job *g = ctx;
-  if (g->batch > 1) {
-    const lm_cpu_gemm_job s = members_of(g, first, last);
-    by_loops(&s);
-    return;
-  }
-  const int64_t bytes = (int64_t)lm_dtype_size(g->dtype), row = first * SMALL_ROWS;
-  lm_cpu_gemm_job s = *g;
-  s.m = lm_min(g->m, last * SMALL_ROWS) - row;
-  s.a = (const char *)g->a + row * (g->ta ? 1 : g->lda) * bytes;
-  s.c = (char *)g->c + row * g->ldc * bytes;
-  by_loops(&s);
+  lm_cpu_gemm_job s = g->batch > 1 ? batch_slice(g, first, last) : product_from(g, first * SMALL_ROWS, 0, 0);
+  if (g->batch == 1) s.m = lm_min(g->m, last * SMALL_ROWS) - first * SMALL_ROWS;
+  multiply_by_loops(&s);
 }
 
 /* Multiplies all members of a batch in one loop: a call takes as much time as one of their products. */
-static lm_status by_small(const lm_cpu_gemm_job *g) {
+static lm_status multiply_small_batch(const lm_cpu_gemm_job *g) {
   enum { ROW_NS = 2, MULTIPLICATIONS = 8 }; /* least ns of a row; number in a ns */
   const double rows = (double)g->batch * (double)g->m;
   const double work_ns = rows * ROW_NS + rows * (double)g->n * (double)g->k / MULTIPLICATIONS;
@@ -124,37 +137,42 @@ static lm_status by_small(const lm_cpu_gemm_job *g) {
 
 enum { ROW_TERMS = 256, ROWS_TOGETHER = 64 };
 
+/* Returns true for a column of C whose A is read in rows. */
+static bool is_column(const lm_cpu_gemm_job *g) { return g->n == 1 && !g->a.transposed; }
+
 /* Returns true for a column of C, whose A has rows of few terms, or a row of C, whose B has such columns. */
 static bool is_row_dots(const lm_cpu_gemm_job *g) {
-  if (g->k >= ROW_TERMS || !lm_dtype_is_float(g->dtype)) return false;
-  return (g->n == 1 && !g->ta) || (g->m == 1 && g->tb);
+  return g->k < ROW_TERMS && lm_dtype_is_float(g->dtype) && (is_column(g) || (g->m == 1 && g->b.transposed));
 }
 
 static lm_row_dots row_dots_of(const lm_cpu_gemm_job *g) {
-  lm_row_dots d = {.c = g->c, .k = g->k, .bias = g->bias, .alpha = g->alpha, .beta = g->beta};
-  if (g->n == 1 && !g->ta) {
-    d.a = g->a, d.lda = g->lda, d.x = g->b, d.c_row = g->ldc;
-    d.rows_of_x = g->m, d.step_x = g->step_b;
-  } else {
-    d.a = g->b, d.lda = g->ldb, d.x = g->a, d.c_row = d.bias_row = 1;
-    d.rows_of_x = g->n, d.step_x = g->step_a;
-  }
-  d.rows = g->batch * d.rows_of_x;
-  return d;
+  const bool column = is_column(g);
+  const lm_gemm_matrix *a = column ? &g->a : &g->b, *x = column ? &g->b : &g->a;
+  const int64_t rows = column ? g->m : g->n;
+  return (lm_row_dots){.rows = g->batch * rows,
+                       .k = g->k,
+                       .a = a->data,
+                       .x = x->data,
+                       .bias = g->bias,
+                       .c = g->c,
+                       .lda = a->ld,
+                       .rows_of_x = rows,
+                       .step_x = x->step,
+                       .c_row = column ? g->ldc : 1,
+                       .bias_row = !column,
+                       .alpha = g->alpha,
+                       .beta = g->beta};
 }
 
 /* Returns the elements from one term of x to the next. */
-static int64_t step_of_x(const lm_cpu_gemm_job *g) {
-  return g->n == 1 && !g->ta ? (g->tb ? 1 : g->ldb) : (g->ta ? g->lda : 1);
-}
+static int64_t step_of_x(const lm_cpu_gemm_job *g) { return is_column(g) ? row_step(&g->b) : column_step(&g->a); }
 
 /* Returns true if rows of all members are consecutive, in C too, and a bias is the same for all of them. */
 static bool is_one_run(const lm_cpu_gemm_job *g) {
-  const bool column = g->n == 1 && !g->ta;
   if (g->batch == 1) return true;
   if (step_of_x(g) != 1) return false;
-  if (column) return g->step_a == g->m * g->lda && g->step_c == g->m * g->ldc;
-  return g->step_b == g->n * g->ldb && g->step_c == g->n && !g->bias;
+  if (is_column(g)) return g->a.step == g->m * g->a.ld && g->step_c == g->m * g->ldc;
+  return g->b.step == g->n * g->b.ld && g->step_c == g->n && !g->bias;
 }
 
 static void multiply_row_dots(void *ctx, int64_t first, int64_t last) {
@@ -165,17 +183,15 @@ static void multiply_row_dots(void *ctx, int64_t first, int64_t last) {
   LM_ISA_PICK(lm_gemm_loops)->row_dots[g->dtype](&d);
 }
 
-static lm_status by_row_dots(const lm_cpu_gemm_job *g) {
+static lm_status multiply_by_row_dots(const lm_cpu_gemm_job *g) {
   const int64_t bytes = (int64_t)lm_dtype_size(g->dtype), step = step_of_x(g);
   lm_cpu_gemm_job s = *g;
   const lm_row_dots d = row_dots_of(g);
   char run[ROW_TERMS * sizeof(double)];
   if (step != 1) {
     for (int64_t i = 0; i < g->k; i++) memcpy(run + i * bytes, (const char *)d.x + i * step * bytes, (size_t)bytes);
-    if (g->n == 1 && !g->ta)
-      s.b = run, s.tb = true, s.ldb = g->k;
-    else
-      s.a = run, s.ta = false, s.lda = g->k;
+    lm_gemm_matrix *x = is_column(g) ? &s.b : &s.a;
+    x->data = run, x->transposed = is_column(g), x->ld = g->k;
   }
   const double work_ns = (double)d.rows * (2 + (double)(g->k * bytes) / 20);
   return lm_parallel(lm_ceil_div(d.rows, ROWS_TOGETHER), g->alone ? 0 : work_ns, 0, multiply_row_dots, &s);
@@ -214,33 +230,31 @@ static int64_t round_terms(const panels_job *j, int64_t terms) { return in_pairs
  * long matrix; of a transposed A few columns are read, not many; and two transposed matrices become none. */
 static bool is_better_transposed(const lm_cpu_gemm_job *g) {
   enum { ROWS = 96, COLUMNS = 128 };
-  if (!g->tb) return g->ta && g->n <= COLUMNS && g->m >= 2 * g->n;
-  return g->ta || (g->m <= ROWS && g->n >= 2 * g->m);
+  if (!g->b.transposed) return g->a.transposed && g->n <= COLUMNS && g->m >= 2 * g->n;
+  return g->a.transposed || (g->m <= ROWS && g->n >= 2 * g->m);
 }
 
 static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
   enum { MAX_COLUMNS = 128, MAX_COLUMNS_ALIASED = 768, WAY = 2048, PAGE = 4096, UNPACKED = 256, UNPACKED_ALIASED = 63 };
   panels_job j = {.g = *g,
-                  .loops = g->dtype == LM_F64    ? LM_ISA_PICK(lm_panels_F64)
-                           : g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panels_BF16)
-                                                 : LM_ISA_PICK(lm_panels_F32),
+                  .loops = g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panel_loops_BF16) : lm_panel_loops_of(g->dtype),
                   .bytes = (int64_t)lm_dtype_size(g->dtype),
                   .transposed = is_better_transposed(g)};
   lm_cpu_gemm_job *s = &j.g;
   if (j.transposed) {
     s->m = g->n, s->n = g->m;
-    s->a = g->b, s->lda = g->ldb, s->ta = !g->tb;
-    s->b = g->a, s->ldb = g->lda, s->tb = !g->ta;
+    s->a = transpose_of(g->b);
+    s->b = transpose_of(g->a);
   }
   j.terms = s->k > 0 ? round_terms(&j, lm_ceil_div(s->k, lm_ceil_div(s->k * j.bytes, BLOCK_BYTES))) : 0;
   /* Rows of B whose distance is a multiple of a page map to the same sets of the L1 cache. */
-  const int64_t unpacked_rows = s->ldb * j.bytes % PAGE == 0 ? UNPACKED_ALIASED : UNPACKED;
-  j.packs = s->tb || in_pairs(&j) || (s->m > unpacked_rows && s->n * s->k * j.bytes > CACHED);
+  const int64_t unpacked_rows = s->b.ld * j.bytes % PAGE == 0 ? UNPACKED_ALIASED : UNPACKED;
+  j.packs = s->b.transposed || in_pairs(&j) || (s->m > unpacked_rows && s->n * s->k * j.bytes > CACHED);
   /* Rows of A whose distance is a power of two map to the same sets of the caches, which costs more than a copy once
    * many panels read them; those of a transposed A are on many pages; and pairs must be whole. */
-  bool halves = in_pairs(&j) && (s->lda % 2 != 0 || s->k % 2 != 0 || (uintptr_t)s->a % 4 != 0);
-  j.packs_rows = s->ta && (s->n > MAX_COLUMNS || in_pairs(&j));
-  if (!s->ta && (halves || (s->n > MAX_COLUMNS_ALIASED && s->lda * j.bytes % WAY == 0))) {
+  bool halves = in_pairs(&j) && (s->a.ld % 2 != 0 || s->k % 2 != 0 || (uintptr_t)s->a.data % 4 != 0);
+  j.packs_rows = s->a.transposed && (s->n > MAX_COLUMNS || in_pairs(&j));
+  if (!s->a.transposed && (halves || (s->n > MAX_COLUMNS_ALIASED && s->a.ld * j.bytes % WAY == 0))) {
     j.copied_row = lm_round_up(j.terms, 16) + 16;
     if (j.copied_row % 32 == 0) j.copied_row += 16;
   }
@@ -301,23 +315,23 @@ static size_t scratch_of(const panels_job *j) {
 /* Sets p's rows of A and terms from k on: packed, copied, or in place. */
 static void take_rows(const panels_job *j, int64_t i, int64_t k, int64_t terms, char *copy, lm_panel_product *p) {
   const lm_cpu_gemm_job *g = &j->g;
-  const char *from = (const char *)g->a + (g->ta ? k * g->lda + i : i * g->lda + k) * j->bytes;
+  const char *from = product_from(g, i, 0, k).a.data;
   p->k = depth_of(j, terms);
   p->a = copy;
   p->packed_rows = j->packs_rows;
   if (j->packs_rows) {
-    j->loops->pack_rows(copy, from, g->lda, p->m, terms);
+    j->loops->pack_rows(copy, from, g->a.ld, p->m, terms);
     return;
   }
   if (!j->copied_row) p->a = from;
   for (int64_t r = 0; j->copied_row && r < p->m; r++) {
     char *to = copy + r * j->copied_row * j->bytes;
-    memcpy(to, from + r * g->lda * j->bytes, (size_t)(terms * j->bytes));
+    memcpy(to, from + r * g->a.ld * j->bytes, (size_t)(terms * j->bytes));
     memset(to + terms * j->bytes, 0, (size_t)((round_terms(j, terms) - terms) * j->bytes));
   }
-  const int64_t row = j->copied_row ? j->copied_row : g->lda;
-  p->a_row = g->ta ? 1 : depth_of(j, row);
-  p->a_col = g->ta ? row : 1;
+  const int64_t row = j->copied_row ? j->copied_row : g->a.ld;
+  p->a_row = g->a.transposed ? 1 : depth_of(j, row);
+  p->a_col = g->a.transposed ? row : 1;
 }
 
 /* Multiplies some rows of C, and n columns of this round from `column` on, by a block of terms: with packed panels, or
@@ -334,14 +348,14 @@ static void multiply_block(const panels_job *j, lm_panel_product p, int64_t colu
     j->loops->product(&p);
     return;
   }
-  const char *b = (const char *)g->b + (k * g->ldb + j->column + column) * j->bytes;
+  const char *b = product_from(g, 0, j->column + column, k).b.data;
   if (direct > 0) {
     lm_panel_product q = p;
-    q.n = direct, q.panels = b, q.panel_step = width, q.panel_row = g->ldb;
+    q.n = direct, q.panels = b, q.panel_step = width, q.panel_row = g->b.ld;
     j->loops->product(&q);
   }
   if (direct == n) return;
-  j->loops->pack(tail, b + direct * j->bytes, g->ldb, 1, terms, n - direct);
+  j->loops->pack(tail, b + direct * j->bytes, g->b.ld, 1, terms, n - direct);
   p.n = n - direct;
   p.panels = tail;
   p.c = (char *)p.c + direct * sum_bytes(j);
@@ -398,8 +412,8 @@ static void pack_units(void *ctx, int64_t first, int64_t last) {
     const int64_t k = j->from + unit / groups * j->terms, terms = lm_min(j->terms, j->to - k);
     const int64_t column = unit % groups * step, at = j->column + column;
     j->loops->pack(j->panels + ((k - j->from) * columns_padded(j) + column * round_terms(j, terms)) * j->bytes,
-                   (const char *)g->b + (g->tb ? at * g->ldb + k : k * g->ldb + at) * j->bytes, g->tb ? 1 : g->ldb,
-                   g->tb ? g->ldb : 1, terms, lm_min(step, j->columns - column));
+                   product_from(g, 0, at, k).b.data, row_step(&g->b), column_step(&g->b), terms,
+                   lm_min(step, j->columns - column));
   }
 }
 
@@ -433,25 +447,20 @@ static lm_status multiply_columns(panels_job *j, double work_ns) {
   return LM_OK;
 }
 
-static lm_status by_panels(const lm_cpu_gemm_job *g, double work_ns) {
+static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   panels_job j = panels_job_of(g);
-  lm_status status = LM_OK;
   const int64_t n = j.g.n, width = j.loops->width, padded = round_terms(&j, j.g.k);
   int64_t most = lm_round_up(lm_max(CHUNK_COLUMNS, CHUNK_BYTES / (padded * j.bytes + 1)), width);
   if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* each unit has its own */
   const int64_t rounds = j.packs || has_sums(&j) ? lm_ceil_div(n, most) : 1;
   const int64_t step = lm_round_up(lm_ceil_div(n, rounds), width);
-  const size_t capacity = j.packs ? (size_t)(step * padded * j.bytes) + 1 : 0;
-  void *panels = NULL;
-  if (j.packs) TRY(lm_device_alloc(g->device, capacity, &panels));
+  LM_WORKSPACE(char, panels, j.packs ? step *padded *j.bytes : 0);
   j.panels = panels;
   for (j.column = 0; j.column < n; j.column += step) {
     j.columns = lm_min(step, n - j.column);
-    TRY(multiply_columns(&j, work_ns * (double)j.columns / (double)n));
+    NEED(multiply_columns(&j, work_ns * (double)j.columns / (double)n));
   }
-done:
-  if (panels) lm_device_free(g->device, panels, capacity);
-  return status;
+  return LM_OK;
 }
 
 /* Very many terms of a small C: in parts that are the same for any number of threads, whose sums are added in order. */
@@ -470,47 +479,39 @@ typedef struct deep_job {
 static void multiply_deep_parts(void *ctx, int64_t first, int64_t last) {
   const deep_job *j = ctx;
   const lm_cpu_gemm_job *g = j->g;
-  const int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   for (int64_t part = first; part < last; part++) {
-    lm_cpu_gemm_job s = *g;
     const int64_t k = lm_part_begin(g->k, part, j->parts);
+    lm_cpu_gemm_job s = product_from(g, 0, 0, k);
     s.k = lm_part_begin(g->k, part + 1, j->parts) - k;
-    s.a = (const char *)g->a + k * (g->ta ? g->lda : 1) * bytes;
-    s.b = (const char *)g->b + k * (g->tb ? 1 : g->ldb) * bytes;
-    s.c = j->sums + part * g->m * g->n * bytes;
+    s.c = j->sums + part * g->m * g->n * (int64_t)lm_dtype_size(g->dtype);
     s.ldc = g->n;
     s.beta = 0;
     s.bias = NULL;
-    if (is_narrow(&s) && !s.tb && !is_better_transposed(&s))
-      by_loops(&s);
+    if (is_narrow(&s) && !s.b.transposed && !is_better_transposed(&s))
+      multiply_by_loops(&s);
     else
-      lm_parallel_note(by_panels(&s, 0));
+      lm_parallel_note(multiply_by_panels(&s, 0));
   }
 }
 
-static lm_status by_deep_parts(const lm_cpu_gemm_job *g, double work_ns) {
+static lm_status multiply_deep(const lm_cpu_gemm_job *g, double work_ns) {
   deep_job j = {.g = g, .parts = lm_min(MAX_DEEP_PARTS, g->k / DEEP_PART)};
-  const struct lm_panel_loops *loops = g->dtype == LM_F64 ? LM_ISA_PICK(lm_panels_F64) : LM_ISA_PICK(lm_panels_F32);
-  const int64_t bytes = (int64_t)lm_dtype_size(g->dtype), size = g->m * g->n;
-  const size_t capacity = (size_t)(j.parts * size * bytes);
-  lm_status status = LM_OK;
-  void *sums = NULL;
-  TRY(lm_device_alloc(g->device, capacity, &sums));
+  const struct lm_panel_loops *loops = lm_panel_loops_of(g->dtype);
+  const int64_t part_bytes = g->m * g->n * (int64_t)lm_dtype_size(g->dtype);
+  LM_WORKSPACE(char, sums, j.parts *part_bytes);
   j.sums = sums;
-  TRY(lm_parallel(j.parts, g->alone ? 0 : work_ns, 0, multiply_deep_parts, &j));
+  NEED(lm_parallel(j.parts, g->alone ? 0 : work_ns, 0, multiply_deep_parts, &j));
   for (int64_t part = 0; part < j.parts; part++) {
     loops->put(&(lm_panel_sums){.m = g->m,
                                 .n = g->n,
-                                .sums = j.sums + part * size * bytes,
+                                .sums = sums + part * part_bytes,
                                 .sums_row = g->n,
                                 .c = g->c,
                                 .c_row = g->ldc,
                                 .beta = part > 0 ? 1 : g->beta,
                                 .bias = part > 0 ? NULL : g->bias});
   }
-done:
-  if (sums) lm_device_free(g->device, sums, capacity);
-  return status;
+  return LM_OK;
 }
 
 /* ---- parts */
@@ -523,11 +524,9 @@ static int64_t part_of(int64_t size, int64_t part, int64_t parts, int64_t *n) {
 }
 
 static lm_cpu_gemm_job columns_of(const lm_cpu_gemm_job *g, int64_t part, int64_t parts) {
-  lm_cpu_gemm_job s = *g;
-  int64_t bytes = (int64_t)lm_dtype_size(g->dtype), begin = part_of(g->n, part, parts, &s.n);
-  s.b = (const char *)g->b + begin * (g->tb ? g->ldb : 1) * bytes;
-  s.c = (char *)g->c + begin * bytes;
-  s.bias = bias_at(g, begin);
+  int64_t n, column = part_of(g->n, part, parts, &n);
+  lm_cpu_gemm_job s = product_from(g, 0, column, 0);
+  s.n = n;
   return s;
 }
 
@@ -539,10 +538,10 @@ typedef struct parts_job {
 } parts_job;
 
 static lm_cpu_gemm_job slice_of(const parts_job *j, int64_t part) {
-  lm_cpu_gemm_job s = columns_of(j->g, part % j->of_columns, j->of_columns);
-  int64_t begin = part_of(j->g->m, part / j->of_columns, j->parts / j->of_columns, &s.m);
-  s.a = (const char *)s.a + begin * (s.ta ? 1 : s.lda) * (int64_t)lm_dtype_size(s.dtype);
-  s.c = (char *)s.c + begin * s.ldc * (int64_t)lm_dtype_size(s.dtype);
+  const lm_cpu_gemm_job columns = columns_of(j->g, part % j->of_columns, j->of_columns);
+  int64_t m, row = part_of(j->g->m, part / j->of_columns, j->parts / j->of_columns, &m);
+  lm_cpu_gemm_job s = product_from(&columns, row, 0, 0);
+  s.m = m;
   return s;
 }
 
@@ -550,16 +549,16 @@ static void multiply_parts(void *ctx, int64_t first, int64_t last) {
   const parts_job *j = ctx;
   for (int64_t part = first; part < last; part++) {
     lm_cpu_gemm_job s = slice_of(j, part);
-    if (s.m > 0 && s.n > 0) by_loops(&s);
+    if (s.m > 0 && s.n > 0) multiply_by_loops(&s);
   }
 }
 
-static lm_status by_parts(const lm_cpu_gemm_job *g) {
+static lm_status multiply_matrix(const lm_cpu_gemm_job *g) {
   /* Products by a vector wait for memory, some 10 bytes a nanosecond. */
   double entries = (double)g->m * (double)g->k + (double)g->k * (double)g->n + (double)g->m * (double)g->n;
   double work_ns = fmax(work(g) / rate(g->dtype), g->dtype == LM_F32 ? entries * 0.4 : 0);
-  if (is_deep(g)) return by_deep_parts(g, work_ns);
-  if (has_panels(g)) return by_panels(g, work_ns);
+  if (is_deep(g)) return multiply_deep(g, work_ns);
+  if (has_panels(g)) return multiply_by_panels(g, work_ns);
   int64_t threads = g->alone ? 1 : lm_threads_for(work_ns);
   parts_job j = {.g = g, .parts = threads > 1 ? PIECES * threads : 1, .of_columns = 1};
   if (g->n > g->m) j.of_columns = j.parts;
@@ -572,9 +571,10 @@ bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n, int64_t k) {
 }
 
 static bool is_skinny(const lm_cpu_gemm_job *g) {
-  bool half = lm_cpu_gemm_takes_rows(g->dtype, g->m, g->n, g->k) && !g->ta;
-  bool long_enough = (g->n >= 256 && g->k >= 256) || (g->m == 1 && g->tb && g->k >= 64);
-  return half || (g->dtype == LM_F32 && g->m <= (g->tb ? FEW_ROWS_TRANSPOSED : FEW_ROWS) && !g->ta && long_enough);
+  bool half = lm_cpu_gemm_takes_rows(g->dtype, g->m, g->n, g->k) && !g->a.transposed;
+  bool long_enough = (g->n >= 256 && g->k >= 256) || (g->m == 1 && g->b.transposed && g->k >= 64);
+  return half || (g->dtype == LM_F32 && g->m <= (g->b.transposed ? FEW_ROWS_TRANSPOSED : FEW_ROWS) &&
+                  !g->a.transposed && long_enough);
 }
 
 static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
@@ -582,13 +582,13 @@ static lm_skinny_gemm_job skinny_gemm_of(const lm_cpu_gemm_job *g, const float *
                               .n = g->n,
                               .k = g->k,
                               .x = x,
-                              .b = g->b,
+                              .b = g->b.data,
                               .c = g->c,
                               .bias = g->bias,
                               .x_row = x_row,
-                              .ldb = g->ldb,
+                              .ldb = g->b.ld,
                               .ldc = g->ldc,
-                              .transposed = g->tb,
+                              .transposed = g->b.transposed,
                               .alpha = (float)g->alpha,
                               .beta = (float)g->beta};
 }
@@ -606,8 +606,8 @@ typedef struct skinny_job {
 static void multiply_skinny_columns(void *ctx, int64_t first, int64_t last) {
   const skinny_job *j = ctx;
   for (int64_t p = first; p < last; p++) {
-    lm_cpu_gemm_job s = columns_of(j->g, (int)p, (int)j->pieces);
-    lm_skinny_gemm_job job = skinny_gemm_of(&s, j->x, j->x_row);
+    const lm_cpu_gemm_job s = columns_of(j->g, p, j->pieces);
+    const lm_skinny_gemm_job job = skinny_gemm_of(&s, j->x, j->x_row);
     if (s.n > 0) LM_ISA_PICK(lm_skinny_gemm_loops)->product[s.dtype](&job);
   }
 }
@@ -615,15 +615,12 @@ static void multiply_skinny_columns(void *ctx, int64_t first, int64_t last) {
 static void sum_skinny_parts(void *ctx, int64_t first, int64_t last) {
   const skinny_job *j = ctx;
   const lm_cpu_gemm_job *g = j->g;
-  const lm_skinny_gemm_job whole = skinny_gemm_of(g, j->x, j->x_row);
   for (int64_t p = first; p < last; p++) {
-    lm_skinny_gemm_job s = whole;
-    int64_t part = p / j->cuts, k = whole.k * part / j->parts;
-    int64_t column = part_of(g->n, (int)(p % j->cuts), j->cuts, &s.n);
-    s.k = whole.k * (part + 1) / j->parts - k;
-    s.x = j->x + k;
-    s.b = (const char *)g->b + (k * g->ldb + column) * (int64_t)lm_dtype_size(g->dtype);
-    if (s.n > 0) LM_ISA_PICK(lm_skinny_gemm_loops)->sum[g->dtype](&s, j->sums + part * j->row * g->m + column, j->row);
+    int64_t part = p / j->cuts, k = g->k * part / j->parts, n, column = part_of(g->n, p % j->cuts, j->cuts, &n);
+    lm_cpu_gemm_job s = product_from(g, 0, column, k);
+    s.n = n, s.k = g->k * (part + 1) / j->parts - k;
+    const lm_skinny_gemm_job job = skinny_gemm_of(&s, j->x + k, j->x_row);
+    if (n > 0) LM_ISA_PICK(lm_skinny_gemm_loops)->sum[g->dtype](&job, j->sums + part * j->row * g->m + column, j->row);
   }
 }
 
@@ -631,12 +628,12 @@ static void finish_skinny_sums(void *ctx, int64_t first, int64_t last) {
   const skinny_job *j = ctx;
   const lm_cpu_gemm_job *g = j->g;
   for (int64_t p = first; p < last; p++) {
-    lm_skinny_gemm_job s = skinny_gemm_of(g, j->x, j->x_row);
-    int64_t column = part_of(g->n, (int)p, (int)j->pieces, &s.n);
-    s.c = (char *)g->c + column * (int64_t)lm_dtype_size(g->dtype);
-    s.bias = bias_at(g, column);
-    if (s.n > 0)
-      LM_ISA_PICK(lm_skinny_gemm_loops)->finish[g->dtype](&s, j->sums + column, j->row, j->parts, j->row * g->m);
+    int64_t n, column = part_of(g->n, p, j->pieces, &n);
+    lm_cpu_gemm_job s = product_from(g, 0, column, 0);
+    s.n = n;
+    const lm_skinny_gemm_job job = skinny_gemm_of(&s, j->x, j->x_row);
+    if (n > 0)
+      LM_ISA_PICK(lm_skinny_gemm_loops)->finish[g->dtype](&job, j->sums + column, j->row, j->parts, j->row * g->m);
   }
 }
 
@@ -645,60 +642,43 @@ static void finish_skinny_sums(void *ctx, int64_t first, int64_t last) {
 static lm_status skinny_gemm_by_sums(skinny_job *j, double work_ns) {
   enum { PARTS = 8, DEEP = 32 };
   const lm_cpu_gemm_job *g = j->g;
-  const int64_t depth = skinny_gemm_of(g, j->x, j->x_row).k;
   j->parts = 1;
-  while (j->parts < PARTS && depth >= 2 * j->parts * DEEP * g->m) j->parts *= 2;
+  while (j->parts < PARTS && g->k >= 2 * j->parts * DEEP * g->m) j->parts *= 2;
   j->cuts = (int)lm_ceil_div(j->pieces, j->parts);
   j->row = lm_round_up(g->n, GRAIN);
-  size_t capacity = (size_t)(j->parts * j->row * g->m) * sizeof(float);
-  void *sums = NULL;
-  NEED(lm_device_alloc(g->device, capacity, &sums));
+  LM_WORKSPACE(float, sums, j->parts * j->row * g->m);
   j->sums = sums;
   lm_parallel(j->parts * j->cuts, work_ns, 0, sum_skinny_parts, j);
   lm_parallel(j->pieces, work_ns, 0, finish_skinny_sums, j);
-  lm_device_free(g->device, sums, capacity);
   return LM_OK;
 }
 
 static lm_status skinny_gemm(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
   double work_ns = (double)g->n * (double)g->k * (double)lm_dtype_size(g->dtype) / 20;
   skinny_job job = {.g = g, .x = x, .x_row = x_row, .pieces = lm_cpu_pieces(lm_threads_for(work_ns))};
-  if (!g->tb) return skinny_gemm_by_sums(&job, work_ns);
+  if (!g->b.transposed) return skinny_gemm_by_sums(&job, work_ns);
   /* Parts are columns of C, each of which is one contiguous row of a transposed B. */
   lm_parallel(job.pieces, work_ns, 0, multiply_skinny_columns, &job);
   return LM_OK;
 }
 
-static lm_status by_skinny_gemm(const lm_cpu_gemm_job *g) {
-  lm_status status = LM_OK;
-  void *x = NULL;
-  size_t bytes = (size_t)(g->m * g->k + 1) * sizeof(float); /* at least one */
-  if (g->dtype == LM_F32) return skinny_gemm(g, g->a, g->lda);
-  TRY(lm_device_alloc(g->device, bytes, &x));
-  for (int64_t i = 0; i < g->m; i++) {
-    const char *row = (const char *)g->a + i * g->lda * (int64_t)lm_dtype_size(g->dtype);
-    LM_ISA_PICK(lm_skinny_gemm_loops)->read[g->dtype](row, g->k, (float *)x + i * g->k);
-  }
-  status = skinny_gemm(g, x, g->k);
-  lm_device_free(g->device, x, bytes);
-done:
-  return status;
+static lm_status multiply_skinny(const lm_cpu_gemm_job *g) {
+  if (g->dtype == LM_F32) return skinny_gemm(g, g->a.data, g->a.ld);
+  LM_WORKSPACE(float, x, g->m * g->k);
+  for (int64_t i = 0; i < g->m; i++)
+    LM_ISA_PICK(lm_skinny_gemm_loops)->read[g->dtype](product_from(g, i, 0, 0).a.data, g->k, x + i * g->k);
+  return skinny_gemm(g, x, g->k);
 }
 
 /* Returns true for one row times one column, each contiguous. */
 static bool is_dot(const lm_cpu_gemm_job *g) {
-  return g->m == 1 && g->n == 1 && (g->dtype == LM_F32 || g->dtype == LM_F64) && (!g->ta || g->lda == 1) &&
-         (g->tb || g->ldb == 1);
+  return g->m == 1 && g->n == 1 && (g->dtype == LM_F32 || g->dtype == LM_F64) && (!g->a.transposed || g->a.ld == 1) &&
+         (g->b.transposed || g->b.ld == 1);
 }
 
 static void put_dot(const lm_cpu_gemm_job *g, int64_t i, double sum) {
-  float *f = (float *)g->c + i * g->step_c;
-  double *d = (double *)g->c + i * g->step_c;
-  double before = g->beta == 0 ? 0 : g->dtype == LM_F32 ? *f : *d, y = g->alpha * sum + g->beta * before;
-  if (g->dtype == LM_F32)
-    *f = (float)y;
-  else
-    *d = y;
+  const double before = g->beta == 0 ? 0 : lm_scalar_at(g->dtype, g->c, i * g->step_c);
+  lm_scalar_put(g->dtype, g->c, i * g->step_c, g->alpha * sum + g->beta * before);
 }
 
 enum { DOT_PARTS = 64, LONG_DOT = 1 << 15 };
@@ -712,8 +692,8 @@ typedef struct dots_job {
 static double dot(const lm_cpu_gemm_job *g, int64_t i, int64_t begin, int64_t n) {
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   return LM_ISA_PICK(lm_gemm_loops)
-      ->dot[g->dtype]((const char *)g->a + (i * g->step_a + begin) * bytes,
-                      (const char *)g->b + (i * g->step_b + begin) * bytes, n);
+      ->dot[g->dtype]((const char *)g->a.data + (i * g->a.step + begin) * bytes,
+                      (const char *)g->b.data + (i * g->b.step + begin) * bytes, n);
 }
 
 static void multiply_dots(void *ctx, int64_t first, int64_t last) {
@@ -731,14 +711,14 @@ static void multiply_dot_parts(void *ctx, int64_t first, int64_t last) {
 }
 
 /* Computes dots; a long one in parts that do not depend on the threads. */
-static void by_dots(const lm_cpu_gemm_job *g) {
+static void multiply_by_dots(const lm_cpu_gemm_job *g) {
   double work_ns = (double)g->batch * (double)(g->k * (int64_t)lm_dtype_size(g->dtype)) / 40;
   if (g->k < LONG_DOT) {
     lm_parallel(g->batch, work_ns, 0, multiply_dots, &(dots_job){.g = g});
     return;
   }
   for (int64_t i = 0; i < g->batch; i++) {
-    lm_cpu_gemm_job s = member_of(g, i);
+    lm_cpu_gemm_job s = batch_member(g, i);
     dots_job job = {.g = &s};
     double sum = 0;
     lm_parallel(DOT_PARTS, work_ns, 0, multiply_dot_parts, &job);
@@ -750,28 +730,28 @@ static void by_dots(const lm_cpu_gemm_job *g) {
 /* Returns a matrix times a column as a row times the transposed matrix, where that is possible. */
 static lm_cpu_gemm_job row_of_column(const lm_cpu_gemm_job *g) {
   lm_cpu_gemm_job s = *g;
-  if (g->n > 1 || g->m == 1 || g->ldc != 1 || (!g->tb && g->ldb != 1)) return s;
+  if (g->n > 1 || g->m == 1 || g->ldc != 1 || (!g->b.transposed && g->b.ld != 1)) return s;
   s.m = 1, s.n = g->m;
-  s.a = g->b, s.lda = g->k, s.ta = false;
-  s.b = g->a, s.ldb = g->lda, s.tb = !g->ta;
+  s.a = (lm_gemm_matrix){g->b.data, g->k, false, g->b.step};
+  s.b = transpose_of(g->a);
   s.ldc = g->m;
   return s;
 }
 
 /* Returns true for one row of float64 times a transposed matrix, which otherwise must be packed. */
 static bool is_row_of_dots(const lm_cpu_gemm_job *g) {
-  return g->dtype == LM_F64 && g->m == 1 && g->tb && (!g->ta || g->lda == 1);
+  return g->dtype == LM_F64 && g->m == 1 && g->b.transposed && (!g->a.transposed || g->a.ld == 1);
 }
 
 static lm_status multiply_member(const lm_cpu_gemm_job *g, int64_t i) {
-  lm_cpu_gemm_job s = member_of(g, i);
-  if (is_row_dots(&s)) return by_row_dots(&s);
+  lm_cpu_gemm_job s = batch_member(g, i);
+  if (is_row_dots(&s)) return multiply_by_row_dots(&s);
   s = row_of_column(&s);
-  if (is_skinny(&s)) return by_skinny_gemm(&s);
-  if (!is_row_of_dots(&s)) return by_parts(&s);
+  if (is_skinny(&s)) return multiply_skinny(&s);
+  if (!is_row_of_dots(&s)) return multiply_matrix(&s);
   s.batch = s.n, s.n = 1;
-  s.step_a = 0, s.step_b = s.ldb, s.step_c = 1;
-  by_dots(&s);
+  s.a.step = 0, s.b.step = s.b.ld, s.step_c = 1;
+  multiply_by_dots(&s);
   return LM_OK;
 }
 
@@ -810,10 +790,10 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     return lm_cpu_gemm(&s);
   }
   const bool dots = is_row_dots(g);
-  if (dots && is_one_run(g)) return by_row_dots(g);
-  if (!dots && is_small(g)) return by_small(g);
+  if (dots && is_one_run(g)) return multiply_by_row_dots(g);
+  if (!dots && is_small(g)) return multiply_small_batch(g);
   if (is_dot(g)) {
-    by_dots(g);
+    multiply_by_dots(g);
     return LM_OK;
   }
   /* Matrices of a batch side by side, unless the threads take fewer rounds for one matrix after the other. */
@@ -829,7 +809,8 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
  * time (88 against 178 GF/s a core on an Emerald Rapids); AMD's does twice as much. */
 bool lm_cpu_gemm_has_bf16(void) {
 #if defined(__x86_64__)
-  return LM_ISA_PICK(lm_panels_BF16)->product && __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
+  return LM_ISA_PICK(lm_panel_loops_BF16)->product && __builtin_cpu_supports("avx512bf16") &&
+         !__builtin_cpu_is("intel");
 #else
   return false;
 #endif
@@ -840,7 +821,7 @@ bool lm_cpu_gemm_has_bf16(void) {
 static void multiply_bf16(void *ctx, int64_t first, int64_t last) {
   parts_job *j = ctx;
   for (int64_t i = first; i < last; i++) {
-    lm_cpu_gemm_job s = j->g->batch > 1 ? member_of(j->g, i) : slice_of(j, i);
+    lm_cpu_gemm_job s = j->g->batch > 1 ? batch_member(j->g, i) : slice_of(j, i);
     bool done_ = true;
     if (s.m > 0 && s.n > 0) lm_parallel_note(lm_dnn_gemm_bf16(&s, &done_));
     if (!done_) j->declined = true;

@@ -4,22 +4,39 @@
 #include "op/backend.h"
 #include "tensor/tensor.h"
 
-/* Computes C[i] = alpha A[i] B[i] + beta C[i] for each i of a batch, row-major; C [m, n] is dense in its rows. A [m, k]
- * has lda elements a row, or is stored transposed, [k, m], with `ta`; B [k, n] likewise. Matrices of a batch are `step`
- * elements apart (0: one for all). With beta 0, C is not read. With a `bias` [n] beta multiplies this row in place of
- * each row of C[i]. */
+/* A matrix that is read: dense rows, `ld` elements apart, or those of the transposed matrix. Matrices of a batch are
+ * `step` elements apart (0: one for all). */
+typedef struct lm_gemm_matrix {
+  const void *data;
+  int64_t ld;
+  bool transposed;
+  int64_t step;
+} lm_gemm_matrix;
+
+static inline lm_gemm_matrix lm_gemm_matrix_of(const void *data, int64_t ld, bool transposed) {
+  return (lm_gemm_matrix){.data = data, .ld = ld, .transposed = transposed};
+}
+
+/* Computes C[i] = alpha A[i] B[i] + beta C[i] for each i of a batch, A [m, k], B [k, n]. C's rows are dense, ldc
+ * elements apart. With beta 0, C is not read. With a `bias` [n] beta multiplies this row in place of each row of
+ * C[i]. */
 typedef struct lm_cpu_gemm_job {
   lm_dtype dtype;
-  lm_device device; /* device whose allocator returns scratch memory */
   int64_t batch, m, n, k;
-  bool ta, tb;
-  const void *a, *b, *bias;
+  lm_gemm_matrix a, b;
+  const void *bias;
   void *c;
-  int64_t lda, ldb, ldc;
-  int64_t step_a, step_b, step_c;
+  int64_t ldc, step_c;
   double alpha, beta;
   bool alone; /* true: on this thread, as others would wait for their parts longer than they compute */
 } lm_cpu_gemm_job;
+
+/* Returns the job of one product. */
+static inline lm_cpu_gemm_job lm_cpu_gemm_job_of(lm_dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
+                                                 lm_gemm_matrix a, lm_gemm_matrix b, double beta, void *c,
+                                                 int64_t ldc) {
+  return (lm_cpu_gemm_job){dtype, 1, m, n, k, a, b, NULL, c, ldc, 0, alpha, beta, false};
+}
 
 /* Returns true if lm_cpu_gemm makes a C [m, n] of k terms of float16 or bfloat16, of an A that is not transposed: of
  * few rows, as for the next token of a language model, or a column of few terms. */

@@ -28,26 +28,13 @@ static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor
       TRY(lm_cpu_copy(spread, sum));
     }
   }
-  lm_cpu_gemm_job job = {.dtype = dtype,
-                         .device = y->device,
-                         .batch = y->ndim == 3 ? y->size[0] : 1,
-                         .m = n,
-                         .n = m,
-                         .k = a.columns,
-                         .ta = a.transposed,
-                         .tb = b.transposed != p->transposed,
-                         .a = a.t->data,
-                         .b = b.t->data,
-                         .c = sum->data,
-                         .bias = bias,
-                         .lda = a.ld,
-                         .ldb = b.ld,
-                         .ldc = m,
-                         .step_a = a.step,
-                         .step_b = b.step,
-                         .step_c = n * m,
-                         .alpha = p->alpha,
-                         .beta = p->beta};
+  const bool transposed = b.transposed != p->transposed;
+  lm_cpu_gemm_job job =
+      lm_cpu_gemm_job_of(dtype, n, m, a.columns, p->alpha, (lm_gemm_matrix){a.t->data, a.ld, a.transposed, a.step},
+                         (lm_gemm_matrix){b.t->data, b.ld, transposed, b.step}, p->beta, sum->data, m);
+  job.batch = y->ndim == 3 ? y->size[0] : 1;
+  job.step_c = n * m;
+  job.bias = bias;
   *done_ = true;
   if (by_gemm)
     TRY(lm_cpu_gemm(&job));
@@ -67,15 +54,12 @@ done:
 lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
   const lm_product_args *p = args;
   lm_tensor *y = out[0];
-  lm_status status = LM_OK;
   bool done_ = false;
   lm_dtype dtype = y->dtype;
   const int64_t terms = p->x->size[p->x->ndim - 1];
   bool few = lm_cpu_gemm_takes_rows(dtype, y->size[y->ndim - 2], y->size[y->ndim - 1], terms);
   /* oneDNN multiplies by an alpha of 0, which makes NaN of infinities; BLAS ignores them. */
   bool dnn = p->alpha != 0 && terms > 0 && lm_dnn_has_bf16();
-  if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) TRY(multiply_in(p, dtype, y, &done_));
-  if (!done_) TRY(multiply_in(p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_));
-done:
-  return status;
+  if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) NEED(multiply_in(p, dtype, y, &done_));
+  return done_ ? LM_OK : multiply_in(p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_);
 }

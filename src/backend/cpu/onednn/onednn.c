@@ -6,18 +6,12 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/pointwise.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/onednn/guard.h"
 #include "backend/cpu/onednn/onednn_version.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/message.h"
-#include "device/alloc.h"
-
-lm_status lm_dnn_failed(dnnl_status_t status, const char *what) {
-  if (status == dnnl_success) return LM_OK;
-  if (status == dnnl_out_of_memory) return lm_fail_memory("memory for oneDNN's %s", what);
-  return lm_fail_call(LM_E_STATE, NULL, what, (int)status, NULL, "in oneDNN");
-}
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream; /* has no state on a CPU: threads share it */
@@ -60,7 +54,7 @@ bool lm_dnn_has_bf16(void) {
 
 /* ---- primitives that are ready to run, cached by what they compute */
 
-enum { KEY = 20, ARGS = 4, KEPT = 256 };
+enum { KEY = 20, ARGS = 4, CACHED = 256 };
 
 typedef struct kernel {
   int64_t key[KEY];
@@ -80,9 +74,9 @@ typedef struct kernel {
 
 static struct {
   pthread_mutex_t lock;
-  kernel *slot[KEPT];
+  kernel *slot[CACHED];
   uint64_t clock;
-} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void kernel_release(kernel *k) {
   if (!k || atomic_fetch_sub(&k->refs, 1) != 1) return;
@@ -91,13 +85,15 @@ static void kernel_release(kernel *k) {
   lm_free(k);
 }
 
+static void kernel_drop(kernel **k) { kernel_release(*k); }
+
 /* Returns a key's kernel, or NULL; *slot: the place for one, empty or the least recently used. The lock is held. */
 static kernel *find_kernel(const int64_t *key, kernel ***slot) {
   *slot = NULL;
-  for (int i = 0; i < KEPT; i++) {
-    kernel **s = &kept.slot[i];
+  for (int i = 0; i < CACHED; i++) {
+    kernel **s = &cache.slot[i];
     if (*s && !memcmp((*s)->key, key, sizeof(*s)->key)) {
-      (*s)->used = ++kept.clock;
+      (*s)->used = ++cache.clock;
       atomic_fetch_add(&(*s)->refs, 1);
       return *s;
     }
@@ -106,41 +102,35 @@ static kernel *find_kernel(const int64_t *key, kernel ***slot) {
   return NULL;
 }
 
-static kernel *kernel_kept(const int64_t *key) {
+static kernel *kernel_cached(const int64_t *key) {
   kernel **slot;
-  pthread_mutex_lock(&kept.lock);
+  pthread_mutex_lock(&cache.lock);
   kernel *found = find_kernel(key, &slot);
-  pthread_mutex_unlock(&kept.lock);
+  pthread_mutex_unlock(&cache.lock);
   return found;
 }
 
 /* Adds k to the cache. Two threads may have made the same kernel: the first one's stays. */
-static void kernel_keep(kernel *k) {
+static void kernel_cache_put(kernel *k) {
   kernel **slot, *old = NULL;
-  pthread_mutex_lock(&kept.lock);
+  pthread_mutex_lock(&cache.lock);
   kernel *other = find_kernel(k->key, &slot);
   if (!other) {
     old = *slot;
     *slot = k;
-    k->used = ++kept.clock;
+    k->used = ++cache.clock;
     atomic_fetch_add(&k->refs, 1);
   }
-  pthread_mutex_unlock(&kept.lock);
+  pthread_mutex_unlock(&cache.lock);
   kernel_release(other);
   kernel_release(old);
 }
 
-static lm_status kernel_new(const int64_t *key, kernel **out) {
-  kernel *k = lm_dnn_guard_scratch() == LM_OK ? lm_calloc(1, sizeof *k) : NULL;
-  if (!k) return LM_E_OOM;
-  memcpy(k->key, key, sizeof k->key);
-  k->refs = 1;
-  k->packed = -1;
-  *out = k;
-  return LM_OK;
+static lm_md description_of(const_dnnl_primitive_desc_t pd, dnnl_query_t what) {
+  return dnnl_primitive_desc_query_md(pd, what, 0);
 }
 
-/* Makes the primitive. Descriptions are then queried from what it keeps itself: they live as long as it does. */
+/* Makes a primitive. Descriptions are then queried from what it keeps itself: they live as long as it does. */
 static lm_status primitive_new(const_dnnl_primitive_desc_t pd, dnnl_primitive_t *out,
                                const_dnnl_primitive_desc_t *kept_pd) {
   lm_status status;
@@ -150,8 +140,32 @@ done:
   return status;
 }
 
-static lm_md wanted(const_dnnl_primitive_desc_t pd, dnnl_query_t what) {
-  return dnnl_primitive_desc_query_md(pd, what, 0);
+/* The descriptions and arguments of a kernel's first three tensors. */
+typedef struct kernel_args {
+  dnnl_query_t query[3];
+  int arg[3];
+} kernel_args;
+
+/* Makes the kernel that pd describes, of three arguments and maybe a bias. */
+static lm_status kernel_new(const int64_t *key, const_dnnl_primitive_desc_t pd, const kernel_args *args, kernel **out) {
+  lm_status status = lm_dnn_guard_scratch();
+  const_dnnl_primitive_desc_t own;
+  kernel *k = status == LM_OK ? lm_calloc(1, sizeof *k) : NULL;
+  if (!k) return LM_E_OOM;
+  memcpy(k->key, key, sizeof k->key);
+  k->refs = 1;
+  k->packed = -1;
+  TRY(primitive_new(pd, &k->run, &own));
+  for (int i = 0; i < 3; i++) k->arg[i] = args->arg[i], k->desc[i] = description_of(own, args->query[i]);
+  k->arg[3] = DNNL_ARG_BIAS;
+  k->desc[3] = dnnl_primitive_desc_query_md(own, dnnl_query_weights_md, 1);
+  k->nargs = 3;
+  k->scratch = description_of(own, dnnl_query_scratchpad_md);
+  *out = k;
+  k = NULL;
+done:
+  kernel_release(k);
+  return status;
 }
 
 /* Makes the conversion of argument `index`, which is plain in memory, if its description differs. */
@@ -164,10 +178,10 @@ static lm_status kernel_pack(kernel *k, int index, lm_md plain, bool unpack) {
   DNN(dnnl_reorder_primitive_desc_create(&pd, unpack ? packed : plain, engine, unpack ? plain : packed, engine,
                                          plain_attr));
   TRY(primitive_new(pd, &k->pack, &own));
-  k->pack_scratch = wanted(own, dnnl_query_scratchpad_md);
+  k->pack_scratch = description_of(own, dnnl_query_scratchpad_md);
   k->packed = index;
   k->unpack = unpack;
-  k->plain = wanted(own, unpack ? dnnl_query_dst_md : dnnl_query_src_md);
+  k->plain = description_of(own, unpack ? dnnl_query_dst_md : dnnl_query_src_md);
 done:
   if (pd) dnnl_primitive_desc_destroy(pd);
   return status;
@@ -182,115 +196,82 @@ static bool is_packed(const kernel *k, const kernel *by) {
          dnnl_memory_desc_equal(by->desc[by->packed], k->desc[k->packed]);
 }
 
-/* Converts the argument that k needs in a layout of its own, from `from` to `to`. */
-static lm_status kernel_pack_only(const kernel *k, lm_device device, void *from, void *to) {
+typedef struct argument {
+  int arg; /* DNNL_ARG_* */
+  lm_md desc;
+  void *data;
+} argument;
+
+static lm_status execute(dnnl_primitive_t run, int n, const argument *arguments) {
   lm_status status;
-  dnnl_memory_t memory[3] = {NULL};
-  size_t bytes = aligned_size(k->pack_scratch);
-  void *work = NULL;
-  if (bytes) TRY(lm_device_alloc(device, bytes, &work));
-  DNN(dnnl_memory_create(&memory[0], k->plain, engine, from));
-  DNN(dnnl_memory_create(&memory[1], k->desc[k->packed], engine, to));
-  DNN(dnnl_memory_create(&memory[2], k->pack_scratch, engine, work));
-  dnnl_exec_arg_t arg[] = {{DNNL_ARG_FROM, memory[0]}, {DNNL_ARG_TO, memory[1]}, {DNNL_ARG_SCRATCHPAD, memory[2]}};
-  DNN(dnnl_primitive_execute(k->pack, stream, 3, arg));
+  dnnl_memory_t memory[ARGS + 1] = {NULL};
+  dnnl_exec_arg_t arg[ARGS + 1];
+  for (int i = 0; i < n; i++) {
+    DNN(dnnl_memory_create(&memory[i], arguments[i].desc, engine, arguments[i].data));
+    arg[i] = (dnnl_exec_arg_t){arguments[i].arg, memory[i]};
+  }
+  DNN(dnnl_primitive_execute(run, stream, n, arg));
   DNN(dnnl_stream_wait(stream));
 done:
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < n; i++)
     if (memory[i]) dnnl_memory_destroy(memory[i]);
-  if (work) lm_device_free(device, work, bytes);
   return status;
+}
+
+/* Converts the argument that k needs in a layout of its own: to `packed`, or with k->unpack from there. */
+static lm_status kernel_convert(const kernel *k, void *plain, void *packed, void *work) {
+  const argument ours = {k->unpack ? DNNL_ARG_TO : DNNL_ARG_FROM, k->plain, plain};
+  const argument own = {k->unpack ? DNNL_ARG_FROM : DNNL_ARG_TO, k->desc[k->packed], packed};
+  return execute(k->pack, 3, (argument[]){ours, own, {DNNL_ARG_SCRATCHPAD, k->pack_scratch, work}});
 }
 
 /* Runs k. data: one address for each argument. packed: the argument that k needs in a layout of its own, already in
  * that, or NULL. */
-static lm_status kernel_run(const kernel *k, lm_device device, void *const *data, void *packed) {
-  lm_status status;
-  dnnl_memory_t memory[ARGS] = {0}, plain = NULL, scratch = NULL, pack_scratch = NULL;
-  const bool packs = k->pack && !packed;
-  size_t packed_bytes = packs ? aligned_size(k->desc[k->packed]) : 0;
-  size_t scratch_bytes = aligned_size(k->scratch), pack_bytes = packs ? aligned_size(k->pack_scratch) : 0;
-  size_t bytes = packed_bytes + (scratch_bytes > pack_bytes ? scratch_bytes : pack_bytes);
-  void *own = NULL;
-  if (bytes) TRY(lm_device_alloc(device, bytes, &own));
-  void *work = (char *)own + packed_bytes;
-  dnnl_exec_arg_t arg[ARGS + 1];
-  for (int i = 0; i < k->nargs; i++) {
-    DNN(dnnl_memory_create(&memory[i], k->desc[i], engine, i != k->packed ? data[i] : packed ? packed : own));
-    arg[i] = (dnnl_exec_arg_t){k->arg[i], memory[i]};
-  }
-  DNN(dnnl_memory_create(&scratch, k->scratch, engine, scratch_bytes ? work : NULL));
-  arg[k->nargs] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, scratch};
-  dnnl_exec_arg_t conversion[3];
-  if (packs) {
-    DNN(dnnl_memory_create(&plain, k->plain, engine, data[k->packed]));
-    DNN(dnnl_memory_create(&pack_scratch, k->pack_scratch, engine, pack_bytes ? work : NULL));
-    conversion[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, k->unpack ? memory[k->packed] : plain};
-    conversion[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, k->unpack ? plain : memory[k->packed]};
-    conversion[2] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, pack_scratch};
-  }
-  if (packs && !k->unpack) DNN(dnnl_primitive_execute(k->pack, stream, 3, conversion));
-  DNN(dnnl_primitive_execute(k->run, stream, k->nargs + 1, arg));
-  if (packs && k->unpack) DNN(dnnl_primitive_execute(k->pack, stream, 3, conversion));
-  DNN(dnnl_stream_wait(stream));
-done:
+static lm_status kernel_run(const kernel *k, void *const *data, void *packed) {
+  const bool converts = k->pack && !packed;
+  const size_t packed_bytes = converts ? aligned_size(k->desc[k->packed]) : 0;
+  const size_t pack_bytes = converts ? aligned_size(k->pack_scratch) : 0;
+  LM_WORKSPACE(char, own, packed_bytes + lm_max(aligned_size(k->scratch), pack_bytes));
+  void *work = own ? own + packed_bytes : NULL;
+  argument arguments[ARGS + 1];
+  if (converts) packed = own;
   for (int i = 0; i < k->nargs; i++)
-    if (memory[i]) dnnl_memory_destroy(memory[i]);
-  if (plain) dnnl_memory_destroy(plain);
-  if (scratch) dnnl_memory_destroy(scratch);
-  if (pack_scratch) dnnl_memory_destroy(pack_scratch);
-  if (own) lm_device_free(device, own, bytes);
-  return status;
-}
-
-const char *lm_dnn_name(const_dnnl_primitive_desc_t pd) {
-  const char *name = "";
-  dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
-  return name;
+    arguments[i] = (argument){k->arg[i], k->desc[i], i == k->packed ? packed : data[i]};
+  arguments[k->nargs] = (argument){DNNL_ARG_SCRATCHPAD, k->scratch, work};
+  if (converts && !k->unpack) NEED(kernel_convert(k, data[k->packed], packed, work));
+  NEED(execute(k->run, k->nargs + 1, arguments));
+  return converts && k->unpack ? kernel_convert(k, data[k->packed], packed, work) : LM_OK;
 }
 
 /* ---- bfloat16 matrices */
 
-static lm_status matrix_desc(lm_md *d, int64_t batch, int64_t rows, int64_t columns, int64_t step, int64_t ld,
-                             bool transposed) {
-  dnnl_dims_t size = {step ? batch : 1, rows, columns};
-  dnnl_dims_t stride = {step ? step : rows * columns, transposed ? 1 : ld, transposed ? ld : 1};
-  return lm_md_strided(d, 3, size, dnnl_bf16, stride);
+static lm_status matrix_desc(lm_md *d, int64_t batch, int64_t rows, int64_t columns, lm_gemm_matrix m) {
+  dnnl_dims_t size = {m.step ? batch : 1, rows, columns};
+  dnnl_dims_t stride = {m.step ? m.step : rows * columns, m.transposed ? 1 : m.ld, m.transposed ? m.ld : 1};
+  return lm_md_new(d, 3, size, dnnl_bf16, stride);
 }
 
 static lm_status make_gemm(const lm_cpu_gemm_job *job, const int64_t *key, kernel **out) {
-  static const int arg[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
-  static const dnnl_query_t query[] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md};
+  static const kernel_args args = {{dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
+                                   {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}};
   lm_status status;
-  kernel *k = NULL;
   lm_md md[3] = {0};
   dnnl_primitive_attr_t attr = NULL;
   dnnl_primitive_desc_t pd = NULL;
-  const_dnnl_primitive_desc_t own;
-  TRY(kernel_new(key, &k));
-  TRY(matrix_desc(&md[0], job->batch, job->m, job->k, job->step_a, job->lda, job->ta));
-  TRY(matrix_desc(&md[1], job->batch, job->k, job->n, job->step_b, job->ldb, job->tb));
-  TRY(matrix_desc(&md[2], job->batch, job->m, job->n, job->step_c, job->ldc, false));
+  TRY(matrix_desc(&md[0], job->batch, job->m, job->k, job->a));
+  TRY(matrix_desc(&md[1], job->batch, job->k, job->n, job->b));
+  TRY(matrix_desc(&md[2], job->batch, job->m, job->n, (lm_gemm_matrix){.ld = job->ldc, .step = job->step_c}));
   DNN(make_attr(&attr));
   TRY(lm_dnn_matmul_desc(md, (float)job->alpha, (float)job->beta, engine, attr, &pd));
   if (!pd) goto done;
-  TRY(primitive_new(pd, &k->run, &own));
-  k->nargs = 3;
-  for (int i = 0; i < 3; i++) {
-    k->arg[i] = arg[i];
-    k->desc[i] = wanted(own, query[i]);
-  }
-  k->scratch = wanted(own, dnnl_query_scratchpad_md);
+  TRY(kernel_new(key, pd, &args, out));
   lm_log(LM_LOG_OP, "oneDNN %s: bfloat16 [%lld, %lld] times [%lld, %lld]", lm_dnn_name(pd), (long long)job->m,
          (long long)job->k, (long long)job->k, (long long)job->n);
-  kernel_keep(k);
-  *out = k;
-  k = NULL;
+  kernel_cache_put(*out);
 done:
   if (pd) dnnl_primitive_desc_destroy(pd);
   if (attr) dnnl_primitive_attr_destroy(attr);
   for (int i = 0; i < 3; i++) lm_md_free(md[i]);
-  kernel_release(k);
   return status;
 }
 
@@ -299,16 +280,17 @@ lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
   kernel *k = NULL;
   lm_dnn_guard guard;
   *done_ = false;
-  if (job->batch > 1 && !job->step_a && !job->step_b) return LM_OK; /* oneDNN broadcasts one side only */
+  if (job->batch > 1 && !job->a.step && !job->b.step) return LM_OK; /* oneDNN broadcasts one side only */
   lm_dnn_guard_begin(&guard);
   TRY(begin());
-  int64_t key[KEY] = {100,     0,        job->batch, job->m,   job->n,      job->k,      job->ta,
-                      job->tb, job->lda, job->ldb,   job->ldc, job->step_a, job->step_b, job->step_c};
+  int64_t key[KEY] = {
+      100,       0,         job->batch, job->m,      job->n,      job->k,     job->a.transposed, job->b.transposed,
+      job->a.ld, job->b.ld, job->ldc,   job->a.step, job->b.step, job->step_c};
   memcpy(&key[14], &job->alpha, sizeof job->alpha);
   memcpy(&key[15], &job->beta, sizeof job->beta);
-  if (!(k = kernel_kept(key))) TRY(make_gemm(job, key, &k));
+  if (!(k = kernel_cached(key))) TRY(make_gemm(job, key, &k));
   if (!k) goto done;
-  TRY(kernel_run(k, job->device, (void *[]){(void *)job->a, (void *)job->b, job->c}, NULL));
+  TRY(kernel_run(k, (void *[]){(void *)job->a.data, (void *)job->b.data, job->c}, NULL));
   *done_ = true;
 done:
   kernel_release(k);
@@ -339,18 +321,18 @@ static lm_status conv_describe(const lm_conv_job *job, dnnl_data_type_t result, 
   dnnl_data_type_t type = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32;
   /* The sum over a batch keeps more than bfloat16's 8 bits until it is converted. */
   dnnl_data_type_t sum_type = job->pass == LM_CONV_WEIGHT ? dnnl_f32 : type;
-  dnnl_dims_t x = {s->n, s->c, s->h, s->w}, y = {s->n, s->k, s->oh, s->ow};
-  bool grouped = s->groups > 1;
-  dnnl_dims_t w_plain = {s->k, s->c, s->kh, s->kw};
-  dnnl_dims_t w_grouped = {s->groups, s->k / s->groups, s->c / s->groups, s->kh, s->kw};
-  const int64_t *w = grouped ? w_grouped : w_plain;
-  int ndim = grouped ? 5 : 4;
-  NEED(lm_md_tagged(&d->x, 4, x, type, dnnl_nhwc));
-  NEED(lm_md_tagged(&d->y, 4, y, type, dnnl_nhwc));
-  NEED(lm_md_tagged(&d->w, ndim, w, sum_type, dnnl_format_tag_any));
-  NEED(lm_md_tagged(&d->w_forward, ndim, w, type, dnnl_format_tag_any));
-  NEED(lm_md_tagged(&d->plain, ndim, w, job->pass == LM_CONV_WEIGHT ? result : type, grouped ? dnnl_goihw : dnnl_oihw));
-  if (job->bias) NEED(lm_md_tagged(&d->bias, 1, (dnnl_dims_t){s->k}, type, dnnl_a));
+  const int64_t groups = s->groups, c = s->c / groups, filter = s->kh * s->kw;
+  dnnl_dims_t x = {s->n, s->c, s->h, s->w}, x_stride = {s->h * s->w * s->c, 1, s->w * s->c, s->c};
+  dnnl_dims_t y = {s->n, s->k, s->oh, s->ow}, y_stride = {s->oh * s->ow * s->k, 1, s->ow * s->k, s->k};
+  dnnl_dims_t w = {groups, s->k / groups, c, s->kh, s->kw};
+  dnnl_dims_t w_stride = {s->k / groups * c * filter, c * filter, filter, s->kw, 1};
+  const int first = groups > 1 ? 0 : 1; /* one group has no dim of its own */
+  NEED(lm_md_new(&d->x, 4, x, type, x_stride));
+  NEED(lm_md_new(&d->y, 4, y, type, y_stride));
+  NEED(lm_md_new(&d->w, 5 - first, w + first, sum_type, NULL));
+  NEED(lm_md_new(&d->w_forward, 5 - first, w + first, type, NULL));
+  NEED(lm_md_new(&d->plain, 5 - first, w + first, job->pass == LM_CONV_WEIGHT ? result : type, w_stride + first));
+  if (job->bias) NEED(lm_md_new(&d->bias, 1, &s->k, type, (dnnl_dims_t){1}));
   for (int i = 0; i < 2; i++) {
     d->stride[i] = s->stride[i];
     d->padding[i] = s->padding[i];
@@ -407,10 +389,7 @@ done:
 }
 
 /* The descriptions and arguments of x, w and y, in this order, for each pass. */
-static const struct conv_arg {
-  dnnl_query_t query[3];
-  int arg[3];
-} conv_args[] = {
+static const kernel_args conv_args[] = {
     [LM_CONV_FORWARD] = {{dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
                          {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}},
     [LM_CONV_INPUT] = {{dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
@@ -423,28 +402,19 @@ static lm_status make_conv(const lm_conv_job *job, dnnl_data_type_t result, cons
   lm_status status;
   kernel *k = NULL;
   dnnl_primitive_desc_t pd = NULL;
-  const_dnnl_primitive_desc_t own;
   lm_conv_mds d = {0};
-  TRY(kernel_new(key, &k));
   TRY(conv_describe(job, result, &d));
   TRY(conv_choose(job, &d, &pd));
   if (!pd) goto done;
-  TRY(primitive_new(pd, &k->run, &own));
-  for (int i = 0; i < 3; i++) {
-    k->arg[i] = conv_args[job->pass].arg[i];
-    k->desc[i] = wanted(own, conv_args[job->pass].query[i]);
-  }
-  k->arg[3] = DNNL_ARG_BIAS;
-  k->desc[3] = dnnl_primitive_desc_query_md(own, dnnl_query_weights_md, 1);
-  k->nargs = job->bias ? 4 : 3;
-  k->scratch = wanted(own, dnnl_query_scratchpad_md);
+  TRY(kernel_new(key, pd, &conv_args[job->pass], &k));
+  if (job->bias) k->nargs = 4;
   TRY(kernel_pack(k, 1, d.plain, job->pass == LM_CONV_WEIGHT));
   const lm_conv_shape *s = &job->shape;
   static const char *const pass[] = {"conv2d", "conv2d_input", "conv2d_weight"};
   lm_log(LM_LOG_OP, "oneDNN %s: %s x [%lld, %lld, %lld, %lld], weight [%lld, %lld, %lld, %lld]", lm_dnn_name(pd),
          pass[job->pass], (long long)s->n, (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k,
          (long long)(s->c / s->groups), (long long)s->kh, (long long)s->kw);
-  kernel_keep(k);
+  kernel_cache_put(k);
   *out = k;
   k = NULL;
 done:
@@ -463,7 +433,7 @@ static lm_status conv_kernel(const lm_conv_job *job, dnnl_data_type_t result, ke
                             s->groups,     s->stride[0],   s->stride[1],  s->padding[0],
                             s->padding[1], s->dilation[0], s->dilation[1]};
   NEED(begin());
-  *out = kernel_kept(key);
+  *out = kernel_cached(key);
   return *out ? LM_OK : make_conv(job, result, key, out);
 }
 
@@ -489,7 +459,7 @@ static lm_status conv_alone(const conv_parts *c, const lm_conv_job *job, bool *d
   lm_dnn_guard_begin(&guard);
   TRY(conv_kernel(job, c->result, &k));
   if (!k) goto done;
-  TRY(kernel_run(k, job->device, (void *[]){job->x, job->w, job->y, (void *)job->bias},
+  TRY(kernel_run(k, (void *[]){job->x, job->w, job->y, (void *)job->bias},
                  is_packed(k, c->packed_by) ? c->packed : NULL));
   *done_ = true;
 done:
@@ -538,13 +508,12 @@ static bool conv_part(const conv_parts *c, int64_t index, lm_conv_job *part) {
 static lm_status conv_channels(const conv_parts *c, int64_t index, lm_conv_job *part, bool *done_) {
   const lm_conv_shape *s = &c->job->shape;
   const size_t size = lm_dtype_size(part->dtype), from = (size_t)s->k * size, to = (size_t)part->shape.k * size;
-  const size_t pixels = (size_t)(s->n * s->oh * s->ow), bytes = pixels * to;
+  const size_t pixels = (size_t)(s->n * s->oh * s->ow);
   const char *y = (const char *)c->job->y + (size_t)lm_part_begin(s->k, index, c->parts) * size;
-  NEED(lm_device_alloc(part->device, bytes, &part->y));
-  for (size_t i = 0; i < pixels; i++) memcpy((char *)part->y + i * to, y + i * from, to);
-  lm_status status = conv_alone(c, part, done_);
-  lm_device_free(part->device, part->y, bytes);
-  return status;
+  LM_WORKSPACE(char, copy, pixels *to);
+  for (size_t i = 0; i < pixels; i++) memcpy(copy + i * to, y + i * from, to);
+  part->y = copy;
+  return conv_alone(c, part, done_);
 }
 
 static void run_conv_parts(void *ctx, int64_t first, int64_t last) {
@@ -606,51 +575,50 @@ static void cut_conv(conv_parts *c) {
     if (!conv_part(c, band, &part)) c->parts = s->n, c->bands = 1;
 }
 
-/* Packs weights into the layout that the first part needs. */
-static lm_status pack_conv(conv_parts *c, kernel **by, size_t *bytes) {
-  lm_status status;
+/* Finds the first part's kernel; *bytes: those of weights in the layout that it needs, or 0. */
+static lm_status first_kernel(const conv_parts *c, kernel **by, size_t *bytes) {
   lm_dnn_guard guard;
   lm_conv_job part;
   conv_part(c, 0, &part);
   lm_dnn_guard_begin(&guard);
-  TRY(conv_kernel(&part, c->result, by));
-  if (!*by || !(*by)->pack || (*by)->unpack) goto done;
-  *bytes = aligned_size((*by)->desc[(*by)->packed]);
-  TRY(lm_device_alloc(part.device, *bytes, &c->packed));
-  TRY(kernel_pack_only(*by, part.device, part.w, c->packed));
-  c->packed_by = *by;
-done:
+  const lm_status status = conv_kernel(&part, c->result, by);
+  if (*by && (*by)->pack && !(*by)->unpack) *bytes = aligned_size((*by)->desc[(*by)->packed]);
+  lm_dnn_guard_end(&guard);
+  return status;
+}
+
+static lm_status pack_weights(const kernel *by, void *weights, void *packed) {
+  lm_dnn_guard guard;
+  LM_WORKSPACE(char, work, aligned_size(by->pack_scratch));
+  lm_dnn_guard_begin(&guard);
+  const lm_status status = kernel_convert(by, weights, packed, work);
   lm_dnn_guard_end(&guard);
   return status;
 }
 
 lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
-  lm_status status = LM_OK;
   const lm_conv_shape *s = &job->shape;
-  int64_t weights = s->k * filter_size(s);
-  const double work = conv_work(s);
+  const int64_t weights = s->k * filter_size(s);
   conv_parts c = {.job = job, .result = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32};
-  size_t bytes = 0, packed_bytes = 0;
-  kernel *by = NULL;
-  void *sums = NULL;
+  kernel *by __attribute__((cleanup(kernel_drop))) = NULL;
+  size_t packed_bytes = 0;
   *done_ = false;
   cut_conv(&c);
   if (c.parts == 1) return conv_alone(&c, job, done_);
-  if (job->pass == LM_CONV_WEIGHT && !c.by_channels) {
-    bytes = (size_t)(c.parts * weights) * sizeof(float);
-    TRY(lm_device_alloc(job->device, bytes, &sums));
-    c.sums = sums;
-    c.result = dnnl_f32;
-  } else if (job->pass != LM_CONV_WEIGHT) {
-    TRY(pack_conv(&c, &by, &packed_bytes));
-    if (!by) goto done;
+  if (job->pass != LM_CONV_WEIGHT) {
+    NEED(first_kernel(&c, &by, &packed_bytes));
+    if (!by) return LM_OK;
   }
-  TRY(lm_parallel(c.parts, work, 0, run_conv_parts, &c));
+  const bool has_sums = job->pass == LM_CONV_WEIGHT && !c.by_channels;
+  LM_WORKSPACE(float, sums, has_sums ? c.parts *weights : 0);
+  LM_WORKSPACE(char, packed, packed_bytes);
+  if (has_sums) c.sums = sums, c.result = dnnl_f32;
+  if (packed) {
+    NEED(pack_weights(by, job->w, packed));
+    c.packed = packed, c.packed_by = by;
+  }
+  NEED(lm_parallel(c.parts, conv_work(s), 0, run_conv_parts, &c));
   *done_ = !c.declined;
   if (sums && *done_) lm_parallel(weights, (double)(weights * c.parts), 0, add_weight_parts, &c);
-done:
-  if (sums) lm_device_free(job->device, sums, bytes);
-  if (c.packed) lm_device_free(job->device, c.packed, packed_bytes);
-  kernel_release(by);
-  return status;
+  return LM_OK;
 }

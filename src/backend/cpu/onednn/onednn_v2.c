@@ -8,32 +8,16 @@
 #error "onednn_v2.c is for oneDNN 2"
 #endif
 
-static lm_status md_new(dnnl_memory_desc_t **out) {
-  *out = lm_calloc(1, sizeof **out);
-  return *out ? LM_OK : LM_E_OOM;
-}
-
-lm_status lm_md_strided(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, const int64_t *stride) {
-  lm_status status;
-  dnnl_memory_desc_t *d = NULL;
-  TRY(md_new(&d));
-  DNN(dnnl_memory_desc_init_by_strides(d, ndim, size, type, stride));
+lm_status lm_md_new(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, const int64_t *stride) {
+  lm_status status = LM_OK;
+  dnnl_memory_desc_t *d = lm_calloc(1, sizeof *d);
+  if (!d) return LM_E_OOM;
   *out = d;
-  d = NULL;
+  if (stride)
+    DNN(dnnl_memory_desc_init_by_strides(d, ndim, size, type, stride));
+  else
+    DNN(dnnl_memory_desc_init_by_tag(d, ndim, size, type, dnnl_format_tag_any));
 done:
-  lm_free(d);
-  return status;
-}
-
-lm_status lm_md_tagged(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, dnnl_format_tag_t tag) {
-  lm_status status;
-  dnnl_memory_desc_t *d = NULL;
-  TRY(md_new(&d));
-  DNN(dnnl_memory_desc_init_by_tag(d, ndim, size, type, tag));
-  *out = d;
-  d = NULL;
-done:
-  lm_free(d);
   return status;
 }
 

@@ -8,19 +8,13 @@
 #error "onednn_v3.c is for oneDNN 3"
 #endif
 
-lm_status lm_md_strided(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, const int64_t *stride) {
+lm_status lm_md_new(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, const int64_t *stride) {
   lm_status status;
   dnnl_memory_desc_t d = NULL;
-  DNN(dnnl_memory_desc_create_with_strides(&d, ndim, size, type, stride));
-  *out = d;
-done:
-  return status;
-}
-
-lm_status lm_md_tagged(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, dnnl_format_tag_t tag) {
-  lm_status status;
-  dnnl_memory_desc_t d = NULL;
-  DNN(dnnl_memory_desc_create_with_tag(&d, ndim, size, type, tag));
+  if (stride)
+    DNN(dnnl_memory_desc_create_with_strides(&d, ndim, size, type, stride));
+  else
+    DNN(dnnl_memory_desc_create_with_tag(&d, ndim, size, type, dnnl_format_tag_any));
   *out = d;
 done:
   return status;

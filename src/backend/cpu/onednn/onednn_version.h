@@ -5,9 +5,14 @@
 #include <dnnl.h>
 
 #include "backend/cpu/conv/conv.h"
+#include "base/message.h"
 
 /* Returns LM_OK, or fails with oneDNN's status and `what`, the call, in words. */
-lm_status lm_dnn_failed(dnnl_status_t status, const char *what);
+static inline lm_status lm_dnn_failed(dnnl_status_t status, const char *what) {
+  if (status == dnnl_success) return LM_OK;
+  if (status == dnnl_out_of_memory) return lm_fail_memory("memory for oneDNN's %s", what);
+  return lm_fail_call(LM_E_STATE, NULL, what, (int)status, NULL, "in oneDNN");
+}
 #define DNN(call) TRY(lm_dnn_failed(call, #call))
 
 /* A description of a tensor's layout in memory, by its address. */
@@ -17,8 +22,9 @@ typedef const dnnl_memory_desc_t *lm_md;
 typedef const_dnnl_memory_desc_t lm_md;
 #endif
 
-lm_status lm_md_strided(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, const int64_t *stride);
-lm_status lm_md_tagged(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, dnnl_format_tag_t tag);
+/* Describes a tensor by its strides, or, if these are NULL, in whatever layout oneDNN prefers. *out is to be freed,
+ * even after a failure. */
+lm_status lm_md_new(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, const int64_t *stride);
 void lm_md_free(lm_md md);
 
 /* Describes c = alpha a b + beta c for the matrices md = {a, b, c}. `attr` is plain and is changed. *out is NULL if
@@ -36,7 +42,11 @@ typedef struct lm_conv_mds {
 } lm_conv_mds;
 
 /* Returns the name of an implementation, as "jit:avx2". */
-const char *lm_dnn_name(const_dnnl_primitive_desc_t pd);
+static inline const char *lm_dnn_name(const_dnnl_primitive_desc_t pd) {
+  const char *name = "";
+  dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
+  return name;
+}
 
 /* Describes direct convolution by the first of oneDNN's implementations whose name begins with `kind` ("": the first).
  * *out is NULL if there is none. */

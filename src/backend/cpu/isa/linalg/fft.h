@@ -42,9 +42,4 @@ struct lm_fft_loops {
   void (*multiply)(int64_t n, const void *y, void *x);
 };
 
-LM_ISA_DECLARE(struct lm_fft_loops, lm_fft_F32);
-LM_ISA_DECLARE(struct lm_fft_loops, lm_fft_F64);
-
-static inline const struct lm_fft_loops *lm_fft_loops_of(lm_dtype dtype) {
-  return dtype == LM_F64 ? LM_ISA_PICK(lm_fft_F64) : LM_ISA_PICK(lm_fft_F32);
-}
+LM_ISA_DECLARE_REAL(struct lm_fft_loops, lm_fft_loops)

@@ -5,15 +5,5 @@
 
 #include "backend/cpu/isa/elem.h"
 
-#define JOIN_(a, b) a##_##b
-#define JOIN(a, b) JOIN_(a, b)
-#define FN(name) JOIN(name, REAL)
-
-#define REAL float
-#define TABLE lm_reflections_F32
-#include "backend/cpu/isa/templates/householder.inc"
-#undef REAL
-#undef TABLE
-#define REAL double
-#define TABLE lm_reflections_F64
-#include "backend/cpu/isa/templates/householder.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/householder.inc"
+#include "backend/cpu/isa/templates/each_real.inc"

@@ -15,9 +15,4 @@ struct lm_householder_loops {
   void (*combine)(int n, const void *square, const void *tau, void *T);
 };
 
-LM_ISA_DECLARE(struct lm_householder_loops, lm_reflections_F32);
-LM_ISA_DECLARE(struct lm_householder_loops, lm_reflections_F64);
-
-static inline const struct lm_householder_loops *lm_householder_loops_of(lm_dtype dtype) {
-  return dtype == LM_F64 ? LM_ISA_PICK(lm_reflections_F64) : LM_ISA_PICK(lm_reflections_F32);
-}
+LM_ISA_DECLARE_REAL(struct lm_householder_loops, lm_householder_loops)

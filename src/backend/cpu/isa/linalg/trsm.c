@@ -22,23 +22,6 @@ enum { VECTOR = 16, WIDEST = 8 };
 #define SCALAR __attribute__((optimize("no-tree-vectorize")))
 #endif
 
-#define JOIN_(a, b) a##_##b
-#define JOIN(a, b) JOIN_(a, b)
-#define FN(name) JOIN(name, REAL)
-
-#define lm_load_part_float lm_load_part_F32
-#define lm_store_part_float lm_store_part_F32
-#define lm_load_part_double lm_load_part_F64
-#define lm_store_part_double lm_store_part_F64
-
-#define REAL float
-#define ROW 8
-#define TABLE lm_triangles_F32
-#include "backend/cpu/isa/templates/trsm.inc"
-#undef REAL
-#undef TABLE
-#undef ROW
-#define REAL double
-#define ROW 4
-#define TABLE lm_triangles_F64
-#include "backend/cpu/isa/templates/trsm.inc"
+#define ROW (32 / (int)sizeof(LM_ELEM)) /* numbers of a row that is transposed in registers */
+#define LM_TEMPLATE "backend/cpu/isa/templates/trsm.inc"
+#include "backend/cpu/isa/templates/each_real.inc"

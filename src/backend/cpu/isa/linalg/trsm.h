@@ -27,9 +27,4 @@ struct lm_trsm_loops {
   void (*permute)(int rows, int n, const int *from, void *a, int lda, void *scratch);
 };
 
-LM_ISA_DECLARE(struct lm_trsm_loops, lm_triangles_F32);
-LM_ISA_DECLARE(struct lm_trsm_loops, lm_triangles_F64);
-
-static inline const struct lm_trsm_loops *lm_trsm_loops_of(lm_dtype dtype) {
-  return dtype == LM_F64 ? LM_ISA_PICK(lm_triangles_F64) : LM_ISA_PICK(lm_triangles_F32);
-}
+LM_ISA_DECLARE_REAL(struct lm_trsm_loops, lm_trsm_loops)

@@ -9,19 +9,12 @@
 /* Most terms for which writing c takes the time. */
 enum { FEW_TERMS = 32 };
 
-typedef lm_row_float lm_square_F32, lm_square_BF16;
-typedef lm_row_double lm_square_F64;
-#define lm_load_transposed_F32 lm_load_transposed_float
-#define lm_load_transposed_BF16 lm_load_transposed_float
-#define lm_load_transposed_F64 lm_load_transposed_double
+typedef lm_row_F32 lm_row_BF16;
+#define lm_load_transposed_BF16 lm_load_transposed_F32
 
 #define MULTIPLY_ADD(sum, x, y) (sum) += (x) * (y)
-#define LM_E F32
-#include "backend/cpu/isa/templates/panels.inc"
-#undef LM_E
-#define LM_E F64
-#include "backend/cpu/isa/templates/panels.inc"
-#undef LM_E
+#define LM_TEMPLATE "backend/cpu/isa/templates/panels.inc"
+#include "backend/cpu/isa/templates/each_real.inc"
 #undef MULTIPLY_ADD
 
 /* Terms of bfloat16 are in pairs, 4 bytes, which one instruction multiplies and adds. */
@@ -36,7 +29,7 @@ typedef lm_row_double lm_square_F64;
 #define MULTIPLY_ADD(sum, x, y) \
   (sum) = (vec_BF16)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)_mm512_set1_ps(x), (__m512bh)(y))
 #define LM_E BF16
-#include "backend/cpu/isa/templates/panels.inc"
+#include LM_TEMPLATE
 #undef LM_E
 #undef MULTIPLY_ADD
 #undef PAIRS
@@ -46,5 +39,5 @@ typedef lm_row_double lm_square_F64;
 #pragma GCC pop_options
 #endif
 #else
-const struct lm_panel_loops LM_ISA_NAME(lm_panels_BF16) = {0};
+const struct lm_panel_loops LM_ISA_NAME(lm_panel_loops_BF16) = {0};
 #endif

@@ -42,7 +42,6 @@ struct lm_panel_loops {
   void (*put)(const lm_panel_sums *s);
 };
 
-LM_ISA_DECLARE(struct lm_panel_loops, lm_panels_F32);
-LM_ISA_DECLARE(struct lm_panel_loops, lm_panels_F64);
+LM_ISA_DECLARE_REAL(struct lm_panel_loops, lm_panel_loops)
 /* Its functions are NULL at levels without such products, and at others only some processors have them. */
-LM_ISA_DECLARE(struct lm_panel_loops, lm_panels_BF16);
+LM_ISA_DECLARE(struct lm_panel_loops, lm_panel_loops_BF16);

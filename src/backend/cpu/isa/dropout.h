@@ -12,14 +12,14 @@
 #include <immintrin.h>
 #endif
 
-typedef struct lm_dropping {
+typedef struct lm_dropout_params {
   lm_draw draw;
   int32_t threshold;
   double scale; /* factor of the elements that are kept */
-} lm_dropping;
+} lm_dropout_params;
 
-static inline lm_dropping lm_dropping_of(double p, lm_draw draw) {
-  return (lm_dropping){.draw = draw, .threshold = (int32_t)ceil(p * 0x1p24), .scale = p < 1 ? 1 / (1 - p) : 0};
+static inline lm_dropout_params lm_dropout_params_of(double p, lm_draw draw) {
+  return (lm_dropout_params){.draw = draw, .threshold = (int32_t)ceil(p * 0x1p24), .scale = p < 1 ? 1 / (1 - p) : 0};
 }
 
 /* Returns the draw that a tensor of attention_draw holds. */
