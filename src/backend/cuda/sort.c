@@ -66,8 +66,7 @@ lm_status lm_cuda_topk(const void *args, lm_tensor *const *out, lm_cuda_frame *f
   const lm_topk_args *a = args;
   lm_topk t = job_of(a->x, a->dim, a->k, a->largest, out);
   bool fits = t.n <= INT32_MAX && lm_dims_count(&t.lines) <= INT32_MAX;
-  if (t.k <= LM_TOPK_BLOCK && !has_few_long_lines(&t) && fits)
-    return LAUNCH("select", lm_topk_lines(f->stream, &t));
+  if (t.k <= LM_TOPK_BLOCK && !has_few_long_lines(&t) && fits) return LAUNCH("select", lm_topk_lines(f->stream, &t));
   return sort_lines(f->device, f->stream, &t, false);
 }
 
