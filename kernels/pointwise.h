@@ -30,4 +30,6 @@ typedef int lm_pointwise_launcher(const lm_pointwise_launch *launch, void *strea
 #include "pointwise_launchers.h"
 
 /* Copy operand 1: conversions, strided copies, filling. */
-LM_C lm_pointwise_launcher lm_pointwise_f32_copy, lm_pointwise_f64_copy, lm_pointwise_i64_copy;
+LM_C lm_pointwise_launcher lm_pointwise_f32_copy;
+LM_C lm_pointwise_launcher lm_pointwise_f64_copy;
+LM_C lm_pointwise_launcher lm_pointwise_i64_copy;
