@@ -4,9 +4,7 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* An operand [samples, heads, rows, numbers]: strides in elements of all dims except the last, which is dense. */
 typedef struct lm_attention_side {
@@ -37,18 +35,14 @@ typedef struct lm_attention_job {
   void *dots;
 } lm_attention_job;
 
-int lm_k_attention(const lm_attention_job *job, void *stream);          /* writes out, log_sum */
-int lm_k_attention_backward(const lm_attention_job *job, void *stream); /* writes dquery, dkey, dvalue */
+LM_C int lm_k_attention(const lm_attention_job *job, void *stream);          /* writes out, log_sum */
+LM_C int lm_k_attention_backward(const lm_attention_job *job, void *stream); /* writes dquery, dkey, dvalue */
 /* Run the same on tensor cores, for float16, bfloat16 and TF32; the backward pass reads dots, which must be written. */
-int lm_k_attention_mma(const lm_attention_job *job, void *stream);
-int lm_k_attention_mma_backward(const lm_attention_job *job, void *stream);
+LM_C int lm_k_attention_mma(const lm_attention_job *job, void *stream);
+LM_C int lm_k_attention_mma_backward(const lm_attention_job *job, void *stream);
 
 /* Sets to[0] = seed and to[1] = offset + *extra; extra may be NULL. */
-int lm_k_attention_draw(uint64_t *to, uint64_t seed, uint64_t offset, const uint64_t *extra, void *stream);
+LM_C int lm_k_attention_draw(uint64_t *to, uint64_t seed, uint64_t offset, const uint64_t *extra, void *stream);
 /* Sets y to x times `kept` where the draw keeps an element, else to 0; n contiguous elements of a floating dtype. */
-int lm_k_dropout_by_draw(int dtype, const void *x, void *y, int64_t n, const uint64_t *draw, uint32_t threshold,
-                         double kept, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_k_dropout_by_draw(int dtype, const void *x, void *y, int64_t n, const uint64_t *draw, uint32_t threshold,
+                              double kept, void *stream);

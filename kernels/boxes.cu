@@ -55,7 +55,7 @@ LM_KERNEL void lm_roi_kernel(lm_roi_job s, lm_roi_dividers by, int64_t count) {
   }
 }
 
-extern "C" int lm_k_roi_pool(const lm_roi_job *job, void *stream) {
+int lm_k_roi_pool(const lm_roi_job *job, void *stream) {
   int64_t count = job->k * job->c * job->rows * job->columns;
   lm_roi_dividers by = {lm_split_divider(job->columns), lm_split_divider(job->rows), lm_split_divider(job->c)};
   return lm_for_float(job->dtype, [=](auto t) {
@@ -116,8 +116,8 @@ LM_KERNEL void lm_nms_keep_kernel(int64_t n, int64_t first, int64_t rows, const 
   }
 }
 
-extern "C" int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, int64_t rows, uint64_t *gone,
-                        uint8_t *keep, void *stream) {
+int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, int64_t rows, uint64_t *gone, uint8_t *keep,
+             void *stream) {
   int64_t words = (n + LM_NMS_WORD - 1) / LM_NMS_WORD;
   uint64_t *bits = gone + words;
   int error = (int)cudaMemsetAsync(gone, 0, (size_t)words * sizeof *gone, (cudaStream_t)stream);

@@ -2,10 +2,7 @@
 #pragma once
 
 #include "bad_values.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* lm_k_roi_pool's arguments. x: [n, c, h, w], boxes: [k, 5], y, indices: [k, c, rows, columns]; dense, none empty. */
 typedef struct lm_roi_job {
@@ -18,12 +15,8 @@ typedef struct lm_roi_job {
   lm_bad bad;
 } lm_roi_job;
 
-int lm_k_roi_pool(const lm_roi_job *job, void *stream);
+LM_C int lm_k_roi_pool(const lm_roi_job *job, void *stream);
 /* Sets keep [n] to 1 for each of boxes [n, 4], the best first, that no better kept one overlaps, else to 0. Two
  * launches compare `rows` boxes, a multiple of 64, with all that follow; gone: 1 + rows words for each 64 boxes. */
-int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, int64_t rows, uint64_t *gone, uint8_t *keep,
-             void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, int64_t rows, uint64_t *gone,
+                  uint8_t *keep, void *stream);

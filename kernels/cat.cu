@@ -76,8 +76,7 @@ static int lm_cat_join_blocks_of(void *stream, int64_t outer, int64_t total, int
                    stream, list, (U *)to);
 }
 
-extern "C" int lm_cat_blocks(void *stream, int unit, int64_t outer, int64_t total, int n, const lm_cat_block *blocks,
-                             void *to) {
+int lm_cat_blocks(void *stream, int unit, int64_t outer, int64_t total, int n, const lm_cat_block *blocks, void *to) {
   auto join = [=](auto u) { return lm_cat_join_blocks_of<decltype(u)>(stream, outer, total, n, blocks, to); };
   return unit == 16 ? join(uint4{}) : lm_for_width(unit, join);
 }
@@ -172,6 +171,6 @@ static int lm_cat_join_parts_of(void *stream, const lm_cat_shape *shape, int n, 
                    stream, list);
 }
 
-extern "C" int lm_cat_parts(void *stream, const lm_cat_shape *shape, int n, const lm_cat_part *parts) {
+int lm_cat_parts(void *stream, const lm_cat_shape *shape, int n, const lm_cat_part *parts) {
   return lm_for_dtype(shape->dtype, [=](auto t) { return lm_cat_join_parts_of<decltype(t)>(stream, shape, n, parts); });
 }

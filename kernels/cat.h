@@ -4,11 +4,8 @@
 
 #include <stdint.h>
 
+#include "c_linkage.h"
 #include "merged_dims.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 enum { LM_CAT_BLOCKS = 96, LM_CAT_PARTS = 32 }; /* the most inputs of a launch */
 
@@ -18,7 +15,8 @@ typedef struct lm_cat_block {
   int64_t run, start; /* start: offset of its part in a row of the result */
 } lm_cat_block;
 
-int lm_cat_blocks(void *stream, int unit, int64_t outer, int64_t total, int n, const lm_cat_block *blocks, void *to);
+LM_C int lm_cat_blocks(void *stream, int unit, int64_t outer, int64_t total, int n, const lm_cat_block *blocks,
+                       void *to);
 
 /* An input of any strides and dtype. */
 typedef struct lm_cat_part {
@@ -34,8 +32,4 @@ typedef struct lm_cat_shape {
   int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX]; /* the result's; size[dim] is ignored */
 } lm_cat_shape;
 
-int lm_cat_parts(void *stream, const lm_cat_shape *shape, int n, const lm_cat_part *parts);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_cat_parts(void *stream, const lm_cat_shape *shape, int n, const lm_cat_part *parts);

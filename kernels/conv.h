@@ -3,9 +3,7 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* x [n, c, h, w], weight [k, c / groups, kh, kw], y [n, k, oh, ow] with any strides, in elements. Pairs are (vertical,
  * horizontal). */
@@ -18,10 +16,6 @@ typedef struct lm_conv_sums {
   const void *bias; /* [k], or NULL; forward only */
   int64_t bias_stride;
 } lm_conv_sums;
-int lm_k_conv_forward(const lm_conv_sums *job, void *stream); /* writes y */
-int lm_k_conv_input(const lm_conv_sums *job, void *stream);   /* writes x */
-int lm_k_conv_weight(const lm_conv_sums *job, void *stream);  /* writes weight */
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_k_conv_forward(const lm_conv_sums *job, void *stream); /* writes y */
+LM_C int lm_k_conv_input(const lm_conv_sums *job, void *stream);   /* writes x */
+LM_C int lm_k_conv_weight(const lm_conv_sums *job, void *stream);  /* writes weight */

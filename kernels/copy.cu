@@ -2,11 +2,11 @@
 
 #include "strided.cuh"
 
-extern "C" int lm_copy_bytes(void *dst, const void *src, size_t bytes, void *stream) {
+int lm_copy_bytes(void *dst, const void *src, size_t bytes, void *stream) {
   return (int)cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream);
 }
 
-extern "C" int lm_set_bytes(void *dst, int byte, size_t bytes, void *stream) {
+int lm_set_bytes(void *dst, int byte, size_t bytes, void *stream) {
   return (int)cudaMemsetAsync(dst, byte, bytes, (cudaStream_t)stream);
 }
 
@@ -104,7 +104,7 @@ static bool by_words(const lm_transposed_copy *a, int width) {
   return apart % together == 0 && ((uintptr_t)a->src | (uintptr_t)a->dst) % 4 == 0;
 }
 
-extern "C" int lm_copy_transposed(const lm_strided_layout *at, int dim, void *stream) {
+int lm_copy_transposed(const lm_strided_layout *at, int dim, void *stream) {
   lm_transposed_copy a = {};
   a.dst = at->data[0], a.src = at->data[1];
   a.along = (int)at->size[0], a.across = (int)at->size[dim];
@@ -154,11 +154,11 @@ static int cast_flat(const void *src, void *dst, int64_t n, void *stream) {
   return lm_launch(lm_cast_flat<S, D>, blocks, WORD_THREADS, 0, stream, (const S *)src, (D *)dst, n);
 }
 
-extern "C" bool lm_copy_can_cast(int from, int to) {
+bool lm_copy_can_cast(int from, int to) {
   return (from == LM_F32 && (to == LM_F16 || to == LM_BF16)) || (to == LM_F32 && (from == LM_F16 || from == LM_BF16));
 }
 
-extern "C" int lm_copy_cast(void *dst, int to, const void *src, int from, int64_t n, void *stream) {
+int lm_copy_cast(void *dst, int to, const void *src, int from, int64_t n, void *stream) {
   if (from == LM_F16) return cast_flat<lm_f16, float>(src, dst, n, stream);
   if (from == LM_BF16) return cast_flat<lm_bf16, float>(src, dst, n, stream);
   if (to == LM_F16) return cast_flat<float, lm_f16>(src, dst, n, stream);

@@ -94,12 +94,12 @@ LM_KERNEL void lm_ctc_backward_kernel(lm_ctc_job s) {
   }
 }
 
-extern "C" int lm_k_ctc_forward(const lm_ctc_job *job, void *stream) {
+int lm_k_ctc_forward(const lm_ctc_job *job, void *stream) {
   auto kernel = job->dtype == LM_F64 ? lm_ctc_forward_kernel<double> : lm_ctc_forward_kernel<float>;
   return lm_launch(kernel, (unsigned)job->samples, LM_CTC_BLOCK, 0, stream, *job);
 }
 
-extern "C" int lm_k_ctc_backward(const lm_ctc_job *job, void *stream) {
+int lm_k_ctc_backward(const lm_ctc_job *job, void *stream) {
   auto kernel = job->dtype == LM_F64 ? lm_ctc_backward_kernel<double> : lm_ctc_backward_kernel<float>;
   return lm_launch(kernel, (unsigned)job->samples, LM_CTC_BLOCK, 0, stream, *job);
 }

@@ -2,10 +2,7 @@
 #pragma once
 
 #include "bad_values.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* x and dx: [times, samples, classes], loss and grad [samples], alpha [samples, times, states], beta
  * [samples, 2, states]; target [labels], of which sample n has target_lengths[n] from starts[n] on. Float or double. */
@@ -18,9 +15,5 @@ typedef struct lm_ctc_job {
   lm_bad bad;
 } lm_ctc_job;
 
-int lm_k_ctc_forward(const lm_ctc_job *job, void *stream);
-int lm_k_ctc_backward(const lm_ctc_job *job, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_k_ctc_forward(const lm_ctc_job *job, void *stream);
+LM_C int lm_k_ctc_backward(const lm_ctc_job *job, void *stream);

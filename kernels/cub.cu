@@ -24,8 +24,8 @@ static int lm_sort_pairs(void *stream, const Key *keys, Key *sorted_keys, const 
   });
 }
 
-extern "C" int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n,
-                              int64_t *indices, int64_t *count) {
+int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n, int64_t *indices,
+                   int64_t *count) {
   *bytes = 1;
   if (!temp) return 0;
   return lm_fake_enqueue(stream, [=]() {
@@ -44,17 +44,16 @@ extern "C" int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uin
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_select.cuh>
 
-extern "C" int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n,
-                              int64_t *indices, int64_t *count) {
+int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n, int64_t *indices,
+                   int64_t *count) {
   return (int)cub::DeviceSelect::Flagged(temp, *bytes, thrust::counting_iterator<int64_t>(1), flags, indices, count, n,
                                          (cudaStream_t)stream);
 }
 
 #endif
 
-extern "C" int lm_cub_sort_pairs(void *stream, void *temp, size_t *bytes, int key_bytes, const void *keys,
-                                 void *sorted_keys, const uint32_t *values, uint32_t *sorted_values, int64_t n,
-                                 int bits) {
+int lm_cub_sort_pairs(void *stream, void *temp, size_t *bytes, int key_bytes, const void *keys, void *sorted_keys,
+                      const uint32_t *values, uint32_t *sorted_values, int64_t n, int bits) {
 #ifdef LM_HOST_KERNELS
   *bytes = 1;
   if (!temp) return 0;

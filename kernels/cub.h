@@ -5,11 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
-#define LM_CUB_API __attribute__((visibility("default"))) /* a library loaded before may override it */
+#define LM_CUB_API LM_C __attribute__((visibility("default"))) /* a library loaded before may override it */
 
 /* Sorts n < 2^32 pairs by the low `bits` of unsigned keys of 4 or 8 bytes, ascending; equal keys keep their order. */
 LM_CUB_API int lm_cub_sort_pairs(void *stream, void *temp, size_t *bytes, int key_bytes, const void *keys,
@@ -19,7 +17,3 @@ LM_CUB_API int lm_cub_sort_pairs(void *stream, void *temp, size_t *bytes, int ke
 /* Writes the indices, from 1, of the nonzero among n bytes, in order, and their number to *count (device memory). */
 LM_CUB_API int lm_cub_indices(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n,
                               int64_t *indices, int64_t *count);
-
-#ifdef __cplusplus
-}
-#endif

@@ -159,7 +159,7 @@ static int lm_fill_floats(const lm_fill_source *s, const lm_strided_layout *at, 
   return at->dtype[0] == LM_F64 ? lm_fill_run<Wide>(s, at, first, stream) : lm_fill_run<Narrow>(s, at, first, stream);
 }
 
-extern "C" int lm_fill_from(const lm_fill_source *s, const lm_strided_layout *at, int64_t first, void *stream) {
+int lm_fill_from(const lm_fill_source *s, const lm_strided_layout *at, int64_t first, void *stream) {
   switch (s->kind) {
     case LM_ARANGE: return lm_fill_run<lm_arange_source>(s, at, first, stream);
     case LM_ARANGE_WHOLE: return lm_fill_run<lm_arange_whole_source>(s, at, first, stream);
@@ -216,8 +216,8 @@ LM_KERNEL void __launch_bounds__(LM_FILL_BLOCK)
   }
 }
 
-extern "C" int lm_dropout_mask(int dtype, const void *x, void *y, uint8_t *keep, int64_t n, lm_blocks_drawn draw,
-                               uint32_t threshold, double scale, void *stream) {
+int lm_dropout_mask(int dtype, const void *x, void *y, uint8_t *keep, int64_t n, lm_blocks_drawn draw,
+                    uint32_t threshold, double scale, void *stream) {
   bool aligned = (uintptr_t)x % 16 == 0 && (uintptr_t)y % 16 == 0 && (uintptr_t)keep % LM_GROUP == 0;
   return lm_for_float(dtype, [&](auto element) {
     typedef decltype(element) T;

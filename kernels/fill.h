@@ -2,6 +2,7 @@
  * CUDA. */
 #pragma once
 
+#include "c_linkage.h"
 #include "strided.h"
 
 /* Random blocks of a seed, as kernels/philox.h counts them. */
@@ -34,19 +35,11 @@ typedef struct lm_fill_source {
   uint32_t keep;    /* for float: mask of each word's bits; for uniform numbers those that the dtype holds exactly */
 } lm_fill_source;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Writes elements first, first + 1, … of the source to operand 0, whose dims are row-major; `first` is a multiple of 4;
  * fewer than 2^31 elements. Numbers are doubles for float64, else floats. */
-int lm_fill_from(const lm_fill_source *source, const lm_strided_layout *at, int64_t first, void *stream);
+LM_C int lm_fill_from(const lm_fill_source *source, const lm_strided_layout *at, int64_t first, void *stream);
 
 /* Sets keep[i] to 1 if the upper 24 bits of word i reach `threshold`, else 0, and y[i] to x[i] * scale or 0.
  * Contiguous, n elements; dtype: that of x and y. */
-int lm_dropout_mask(int dtype, const void *x, void *y, uint8_t *keep, int64_t n, lm_blocks_drawn draw,
-                    uint32_t threshold, double scale, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_dropout_mask(int dtype, const void *x, void *y, uint8_t *keep, int64_t n, lm_blocks_drawn draw,
+                         uint32_t threshold, double scale, void *stream);

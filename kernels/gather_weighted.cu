@@ -95,7 +95,7 @@ static int launch(void (*narrow)(lm_gather_weighted_job, lm_gather_weighted_divi
                    count, more...);
 }
 
-extern "C" int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream) {
+int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream) {
   int64_t count = job->n * job->c * job->p * job->i;
   return lm_for_float(job->dtype, [=](auto t) {
     typedef decltype(t) T;
@@ -104,7 +104,7 @@ extern "C" int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, v
   });
 }
 
-extern "C" int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, float *sums, void *stream) {
+int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, float *sums, void *stream) {
   int64_t count = job->n * job->c * job->p * job->i, indices = job->n * job->c * job->m * job->i;
   return lm_for_float(job->dtype, [=](auto t) {
     typedef decltype(t) T;
@@ -120,7 +120,7 @@ extern "C" int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, flo
   });
 }
 
-extern "C" int lm_k_gather_weighted_weight(const lm_gather_weighted_job *job, void *stream) {
+int lm_k_gather_weighted_weight(const lm_gather_weighted_job *job, void *stream) {
   int64_t count = job->n * job->j * job->p;
   return lm_for_float(job->dtype, [=](auto t) {
     typedef decltype(t) T;

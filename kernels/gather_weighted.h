@@ -3,9 +3,7 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* x: [n, c, m, i], y: [n, c, p, i], indices and weight: [n or 1, j, p]; all contiguous, none empty. An index counts
  * from 1; one outside 1 .. m adds nothing. weight: float, or double beside double; NULL where each is 1. The steps are
@@ -17,11 +15,7 @@ typedef struct lm_gather_weighted_job {
   const int64_t *indices;
 } lm_gather_weighted_job;
 
-int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream);
+LM_C int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream);
 /* Computes x's gradient by atomics, in any order. sums: [n, c, m, i] of float for 16-bit dtypes, else NULL. */
-int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, float *sums, void *stream);
-int lm_k_gather_weighted_weight(const lm_gather_weighted_job *job, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, float *sums, void *stream);
+LM_C int lm_k_gather_weighted_weight(const lm_gather_weighted_job *job, void *stream);

@@ -150,7 +150,7 @@ static int lm_grid_for(const lm_grid_call *s, F f) {
 static unsigned blocks_for(int64_t count) { return lm_blocks(count, LM_GRID_BLOCK, INT32_MAX); }
 static int64_t parts_of(const lm_grid_call *s) { return (s->c + LM_GRID_CHANNELS - 1) / LM_GRID_CHANNELS; }
 
-extern "C" int lm_k_grid_forward(const lm_grid_call *call, void *stream) {
+int lm_k_grid_forward(const lm_grid_call *call, void *stream) {
   int64_t parts = parts_of(call), count = call->n * parts * call->p;
   return lm_grid_for(call, [=](auto t, auto shape) {
     return lm_launch(lm_grid_forward_kernel<decltype(t), decltype(shape)>, blocks_for(count), LM_GRID_BLOCK, 0, stream,
@@ -158,7 +158,7 @@ extern "C" int lm_k_grid_forward(const lm_grid_call *call, void *stream) {
   });
 }
 
-extern "C" int lm_k_grid_input(const lm_grid_call *call, float *sums, void *stream) {
+int lm_k_grid_input(const lm_grid_call *call, float *sums, void *stream) {
   int64_t parts = parts_of(call), count = call->n * parts * call->p, all = call->n * call->c * call->m;
   return lm_grid_for(call, [=](auto t, auto shape) {
     typedef decltype(t) T;
@@ -173,7 +173,7 @@ extern "C" int lm_k_grid_input(const lm_grid_call *call, float *sums, void *stre
   });
 }
 
-extern "C" int lm_k_grid_slopes(const lm_grid_call *call, void *stream) {
+int lm_k_grid_slopes(const lm_grid_call *call, void *stream) {
   int64_t count = call->n * call->p;
   return lm_grid_for(call, [=](auto t, auto shape) {
     return lm_launch(lm_grid_slopes_kernel<decltype(t), decltype(shape)>, blocks_for(count), LM_GRID_BLOCK, 0, stream,

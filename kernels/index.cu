@@ -68,8 +68,8 @@ static int lm_for_unit(int bytes, F f) {
   return bytes == 16 ? f(uint4{}) : lm_for_width(bytes, f);
 }
 
-extern "C" int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_index_list *index_list,
-                             const void *x, void *out, lm_bad bad) {
+int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_index_list *index_list, const void *x,
+                  void *out, lm_bad bad) {
   return lm_for_unit(unit, [=](auto u) { return lm_pick_of<decltype(u)>(stream, dims, index_list, x, out, bad); });
 }
 
@@ -133,8 +133,8 @@ static int lm_scatter_of(void *stream, int how, const lm_dims *dims, const lm_in
                    (S *)sums, (const T *)src, bad);
 }
 
-extern "C" int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_index_list *index_list,
-                                void *sums, const void *src, lm_bad bad) {
+int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_index_list *index_list, void *sums,
+                     const void *src, lm_bad bad) {
   return lm_for_dtype(
       dtype, [=](auto t) { return lm_scatter_of<decltype(t)>(stream, how, dims, index_list, sums, src, bad); });
 }
@@ -157,8 +157,8 @@ static int lm_write_of(void *stream, const lm_dims *dims, const lm_index_list *i
                    THREADS, 0, stream, n, lm_dims_loops_of<3>(dims), *index_list, (U *)x, (const U *)src, bad);
 }
 
-extern "C" int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_index_list *index_list, void *x,
-                              const void *src, lm_bad bad) {
+int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_index_list *index_list, void *x,
+                   const void *src, lm_bad bad) {
   return lm_for_width(width, [=](auto u) { return lm_write_of<decltype(u)>(stream, dims, index_list, x, src, bad); });
 }
 
@@ -179,8 +179,8 @@ static int lm_triangle_of(void *stream, int64_t n, int64_t rows, int64_t columns
                    diagonal, upper, (const U *)x, (U *)out);
 }
 
-extern "C" int lm_index_triangle(void *stream, int width, int64_t n, int64_t rows, int64_t columns, int64_t diagonal,
-                                 bool upper, const void *x, void *out) {
+int lm_index_triangle(void *stream, int width, int64_t n, int64_t rows, int64_t columns, int64_t diagonal, bool upper,
+                      const void *x, void *out) {
   return lm_for_width(
       width, [=](auto u) { return lm_triangle_of<decltype(u)>(stream, n, rows, columns, diagonal, upper, x, out); });
 }
@@ -202,8 +202,8 @@ LM_KERNEL void lm_entry_keys(int64_t n, lm_index_list index_list, int64_t skippe
   order[i] = (uint32_t)i;
 }
 
-extern "C" int lm_index_keys(void *stream, const lm_index_list *index_list, int64_t n, int64_t skipped, uint64_t none,
-                             int key_bytes, void *keys, uint32_t *order, lm_bad bad) {
+int lm_index_keys(void *stream, const lm_index_list *index_list, int64_t n, int64_t skipped, uint64_t none,
+                  int key_bytes, void *keys, uint32_t *order, lm_bad bad) {
   return lm_launch(lm_entry_keys, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, *index_list, skipped, none,
                    key_bytes, keys, order, bad);
 }
@@ -258,7 +258,7 @@ static int lm_put_of(void *stream, const lm_rows *rows, const lm_sorted *entries
                    lm_key_dims_of(rows), *entries, rows->from, (U *)rows->dst, (const U *)rows->src);
 }
 
-extern "C" int lm_index_put(void *stream, const lm_rows *rows, const lm_sorted *entries) {
+int lm_index_put(void *stream, const lm_rows *rows, const lm_sorted *entries) {
   return lm_for_unit(rows->unit, [=](auto u) { return lm_put_of<decltype(u)>(stream, rows, entries); });
 }
 
@@ -334,7 +334,7 @@ static size_t lm_level_bytes(int64_t entries, int64_t columns) {
   return (size_t)entries * sizeof(uint64_t) * (size_t)(columns + 1);
 }
 
-extern "C" size_t lm_index_sum_scratch(const lm_rows *rows, int64_t n) {
+size_t lm_index_sum_scratch(const lm_rows *rows, int64_t n) {
   size_t bytes = 0;
   for (int64_t tiles = lm_tiles_of(n); tiles > 1; tiles = lm_tiles_of(2 * tiles)) {
     bytes += lm_level_bytes(2 * tiles, lm_dims_count(&rows->columns));
@@ -375,14 +375,14 @@ static int lm_index_sum_of(void *stream, const lm_rows *rows, const lm_sorted *e
   }
 }
 
-extern "C" int lm_index_sum(void *stream, const lm_rows *rows, const lm_sorted *entries, void *scratch) {
+int lm_index_sum(void *stream, const lm_rows *rows, const lm_sorted *entries, void *scratch) {
   return lm_for_dtype(rows->dtype,
                       [=](auto t) { return lm_index_sum_of<decltype(t)>(stream, rows, entries, scratch); });
 }
 
 /* ---- one_hot, nonzero */
 
-extern "C" int lm_index_clear(void *stream, void *p, size_t bytes) {
+int lm_index_clear(void *stream, void *p, size_t bytes) {
   return (int)cudaMemsetAsync(p, 0, bytes, (cudaStream_t)stream);
 }
 
@@ -392,7 +392,7 @@ LM_KERNEL void lm_one_hot_rows(int64_t n, lm_index_list labels, int64_t *out, lm
     out[i * labels.entries[0] + position] = 1;
 }
 
-extern "C" int lm_index_one_hot(void *stream, const lm_index_list *labels, int64_t n, int64_t *out, lm_bad bad) {
+int lm_index_one_hot(void *stream, const lm_index_list *labels, int64_t n, int64_t *out, lm_bad bad) {
   return lm_launch(lm_one_hot_rows, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, *labels, out, bad);
 }
 
@@ -408,8 +408,7 @@ LM_KERNEL void lm_unravel_rows(int64_t n, const int64_t *positions, lm_dims_loop
   row[0] = rest + 1;
 }
 
-extern "C" int lm_index_unravel(void *stream, int64_t n, const int64_t *positions, int ndim, const int64_t *size,
-                                int64_t *out) {
+int lm_index_unravel(void *stream, int64_t n, const int64_t *positions, int ndim, const int64_t *size, int64_t *out) {
   lm_dims dims = {};
   dims.ndim = ndim;
   for (int d = 0; d < ndim; d++) dims.size[d] = size[d];

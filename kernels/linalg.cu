@@ -20,7 +20,7 @@ LM_KERNEL void lm_scale_kernel(T *x, int64_t n, T factor) {
   for (int64_t i = lm_thread(); i < n; i += lm_threads()) x[i] *= factor;
 }
 
-extern "C" int lm_k_scale(int dtype, void *x, int64_t n, double factor, void *stream) {
+int lm_k_scale(int dtype, void *x, int64_t n, double factor, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
     return lm_launch(lm_scale_kernel<T>, lm_linalg_blocks(n), LM_LINALG_BLOCK, 0, stream, (T *)x, n, (T)factor);
@@ -37,8 +37,8 @@ LM_KERNEL void lm_half_lines_kernel(T *x, int64_t n, int64_t total, T single, T 
   }
 }
 
-extern "C" int lm_k_half_lines(int dtype, void *x, int64_t n, int64_t lines, double factor, double inner, int real_ends,
-                               void *stream) {
+int lm_k_half_lines(int dtype, void *x, int64_t n, int64_t lines, double factor, double inner, int real_ends,
+                    void *stream) {
   int64_t total = lines * 2 * (n / 2 + 1);
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
@@ -56,7 +56,7 @@ LM_KERNEL void lm_frames_kernel(const T *x, const T *window, lm_frames f, T *to)
   }
 }
 
-extern "C" int lm_k_frames(int dtype, const void *x, const void *window, lm_frames f, void *to, void *stream) {
+int lm_k_frames(int dtype, const void *x, const void *window, lm_frames f, void *to, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
     return lm_launch(lm_frames_kernel<T>, lm_linalg_blocks(f.batch * f.count * f.n), LM_LINALG_BLOCK, 0, stream,
@@ -78,8 +78,7 @@ LM_KERNEL void lm_overlap_add_kernel(const T *frames, const T *window, lm_frames
   }
 }
 
-extern "C" int lm_k_overlap_add(int dtype, const void *frames, const void *window, lm_frames f, void *to,
-                                void *stream) {
+int lm_k_overlap_add(int dtype, const void *frames, const void *window, lm_frames f, void *to, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
     return lm_launch(lm_overlap_add_kernel<T>, lm_linalg_blocks(f.batch * f.length), LM_LINALG_BLOCK, 0, stream,
@@ -91,7 +90,7 @@ LM_KERNEL void lm_addresses_kernel(void **to, const char *base, int64_t bytes, i
   for (int64_t i = lm_thread(); i < count; i += lm_threads()) to[i] = (void *)(base + i * bytes);
 }
 
-extern "C" int lm_k_addresses(void **to, const void *base, int64_t bytes, int64_t count, void *stream) {
+int lm_k_addresses(void **to, const void *base, int64_t bytes, int64_t count, void *stream) {
   return lm_launch(lm_addresses_kernel, lm_linalg_blocks(count), LM_LINALG_BLOCK, 0, stream, to, (const char *)base,
                    bytes, count);
 }
@@ -101,7 +100,7 @@ LM_KERNEL void lm_identity_kernel(T *to, int64_t n, int64_t total) {
   for (int64_t i = lm_thread(); i < total; i += lm_threads()) to[i] = (T)(i % (n * n) % (n + 1) == 0);
 }
 
-extern "C" int lm_k_identity(int dtype, void *to, int64_t n, int64_t count, void *stream) {
+int lm_k_identity(int dtype, void *to, int64_t n, int64_t count, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
     return lm_launch(lm_identity_kernel<T>, lm_linalg_blocks(n * n * count), LM_LINALG_BLOCK, 0, stream, (T *)to, n,
@@ -123,7 +122,7 @@ LM_KERNEL void lm_clear_kernel(T *a, int64_t size, int64_t total, const int *fla
   }
 }
 
-extern "C" int lm_k_only_finite(int dtype, void *a, int64_t size, int64_t count, int *flag, void *stream) {
+int lm_k_only_finite(int dtype, void *a, int64_t size, int64_t count, int *flag, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
     unsigned blocks = lm_linalg_blocks(size * count);
@@ -162,8 +161,8 @@ LM_KERNEL void lm_determinants_kernel(T *lu, const int *pivots, const int *info,
   }
 }
 
-extern "C" int lm_k_determinants(int dtype, void *lu, const int *pivots, const int *info, int64_t n, int64_t count,
-                                 void *sign, void *det, void *stream) {
+int lm_k_determinants(int dtype, void *lu, const int *pivots, const int *info, int64_t n, int64_t count, void *sign,
+                      void *det, void *stream) {
   int threads = LM_WARP;
   if (n > LM_WARP) threads = LM_LINALG_BLOCK;
   return lm_for_real(dtype, [=](auto t) {
@@ -182,8 +181,7 @@ LM_KERNEL void lm_check_pivots_kernel(int *pivots, int64_t n, int64_t total, int
   }
 }
 
-extern "C" int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t rows, int bad_kind, lm_bad bad,
-                                 void *stream) {
+int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t rows, int bad_kind, lm_bad bad, void *stream) {
   return lm_launch(lm_check_pivots_kernel, lm_linalg_blocks(n * count), LM_LINALG_BLOCK, 0, stream, pivots, n,
                    n * count, rows, bad_kind, bad);
 }
@@ -209,8 +207,8 @@ LM_KERNEL void lm_permutations_kernel(const int *order, int64_t m, int64_t total
   }
 }
 
-extern "C" int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *scratch,
-                                 void *p, void *stream) {
+int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *scratch, void *p,
+                      void *stream) {
   int error =
       lm_launch(lm_order_kernel, lm_linalg_blocks(count), LM_LINALG_BLOCK, 0, stream, pivots, k, m, count, scratch);
   if (error) return error;
@@ -229,7 +227,7 @@ LM_KERNEL void lm_mirror_kernel(T *a, int64_t n, int64_t total) {
   }
 }
 
-extern "C" int lm_k_mirror(int dtype, void *a, int64_t n, int64_t count, void *stream) {
+int lm_k_mirror(int dtype, void *a, int64_t n, int64_t count, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
     return lm_launch(lm_mirror_kernel<T>, lm_linalg_blocks(n * n * count), LM_LINALG_BLOCK, 0, stream, (T *)a, n,
@@ -245,8 +243,7 @@ LM_KERNEL void lm_zero_diagonals_kernel(const T *a, int64_t m, int64_t n, int64_
   }
 }
 
-extern "C" int lm_k_zero_diagonals(int dtype, const void *a, int64_t m, int64_t n, int64_t count, int *info,
-                                   void *stream) {
+int lm_k_zero_diagonals(int dtype, const void *a, int64_t m, int64_t n, int64_t count, int *info, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
     return lm_launch(lm_zero_diagonals_kernel<T>, lm_linalg_blocks(n * count), LM_LINALG_BLOCK, 0, stream, (const T *)a,
@@ -265,8 +262,8 @@ LM_KERNEL void lm_squares_kernel(const T *b, int64_t from, int64_t m, int64_t co
   }
 }
 
-extern "C" int lm_k_squares(int dtype, const void *b, int64_t from, int64_t m, int64_t k, int64_t count, void *sums,
-                            void *stream) {
+int lm_k_squares(int dtype, const void *b, int64_t from, int64_t m, int64_t k, int64_t count, void *sums,
+                 void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
     return lm_launch(lm_squares_kernel<T>, lm_block_each(k * count), LM_LINALG_BLOCK, 0, stream, (const T *)b, from, m,
@@ -294,7 +291,7 @@ LM_KERNEL void lm_times_inverse_kernel(lm_inverse_values job) {
   }
 }
 
-extern "C" int lm_k_times_inverse(const lm_inverse_values *job, void *stream) {
+int lm_k_times_inverse(const lm_inverse_values *job, void *stream) {
   return lm_for_real(job->dtype, [=](auto t) {
     return lm_launch(lm_times_inverse_kernel<decltype(t)>, lm_block_each(job->count), LM_LINALG_BLOCK, 0, stream, *job);
   });

@@ -3,47 +3,45 @@
 #pragma once
 
 #include "bad_values.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* Multiplies x [n] by factor. */
-int lm_k_scale(int dtype, void *x, int64_t n, double factor, void *stream);
+LM_C int lm_k_scale(int dtype, void *x, int64_t n, double factor, void *stream);
 /* Multiplies lines of n / 2 + 1 complex numbers by factor; those that represent two of n entries (all but the first
  * and, for even n, the last) also by inner. real_ends: the others' imaginary parts become 0. */
-int lm_k_half_lines(int dtype, void *x, int64_t n, int64_t lines, double factor, double inner, int real_ends,
-                    void *stream);
+LM_C int lm_k_half_lines(int dtype, void *x, int64_t n, int64_t lines, double factor, double inner, int real_ends,
+                         void *stream);
 /* A division of each of `batch` lines of `length` samples into `count` frames of n samples, `hop` samples apart. */
 typedef struct lm_frames {
   int64_t batch, length, count, n, hop;
 } lm_frames;
 /* Copy x [batch, length] to frames [batch, count, n] times window [n]; and add frames times window into to. */
-int lm_k_frames(int dtype, const void *x, const void *window, lm_frames f, void *to, void *stream);
-int lm_k_overlap_add(int dtype, const void *frames, const void *window, lm_frames f, void *to, void *stream);
+LM_C int lm_k_frames(int dtype, const void *x, const void *window, lm_frames f, void *to, void *stream);
+LM_C int lm_k_overlap_add(int dtype, const void *frames, const void *window, lm_frames f, void *to, void *stream);
 /* Writes the addresses of `count` matrices, `bytes` apart from `base` on, for batched routines. */
-int lm_k_addresses(void **to, const void *base, int64_t bytes, int64_t count, void *stream);
+LM_C int lm_k_addresses(void **to, const void *base, int64_t bytes, int64_t count, void *stream);
 /* Sets each of `count` matrices [n, n] to the identity. */
-int lm_k_identity(int dtype, void *to, int64_t n, int64_t count, void *stream);
+LM_C int lm_k_identity(int dtype, void *to, int64_t n, int64_t count, void *stream);
 /* Zeroes matrices of `size` elements that have an infinite or NaN one, so that no iteration runs forever, and sets
  * their flag to 1. */
-int lm_k_only_finite(int dtype, void *a, int64_t size, int64_t count, int *flag, void *stream);
+LM_C int lm_k_only_finite(int dtype, void *a, int64_t size, int64_t count, int *flag, void *stream);
 /* Computes each matrix's determinant from its factors [n, n] and pivots [n] or, with `sign`, its sign and the log of
  * its absolute value. A matrix with info > 0 is singular, whatever its factors are. A 0 on the diagonal becomes the
  * dtype's epsilon, so that the gradient has something near to divide by. */
-int lm_k_determinants(int dtype, void *lu, const int *pivots, const int *info, int64_t n, int64_t count, void *sign,
-                      void *det, void *stream);
+LM_C int lm_k_determinants(int dtype, void *lu, const int *pivots, const int *info, int64_t n, int64_t count,
+                           void *sign, void *det, void *stream);
 /* Checks pivots [count, n], 1 to rows: others are reported and become their own index. */
-int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t rows, int bad_kind, lm_bad bad, void *stream);
+LM_C int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t rows, int bad_kind, lm_bad bad, void *stream);
 /* Writes P [m, m], row-major, of k exchanges of row i with row pivots[i]. */
-int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *scratch, void *p,
-                      void *stream); /* scratch: [count, m] */
+LM_C int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *scratch, void *p,
+                           void *stream); /* scratch: [count, m] */
 /* Copies the lower triangle of [n, n], column-major, to the upper one. */
-int lm_k_mirror(int dtype, void *a, int64_t n, int64_t count, void *stream);
+LM_C int lm_k_mirror(int dtype, void *a, int64_t n, int64_t count, void *stream);
 /* Sets info to 1 where the diagonal of R, in a column-major [m, n], m >= n, has a 0. */
-int lm_k_zero_diagonals(int dtype, const void *a, int64_t m, int64_t n, int64_t count, int *info, void *stream);
+LM_C int lm_k_zero_diagonals(int dtype, const void *a, int64_t m, int64_t n, int64_t count, int *info, void *stream);
 /* Sums the squares of rows `from` to m - 1 of each of k columns of [m, k], column-major, into sums [count, k]. */
-int lm_k_squares(int dtype, const void *b, int64_t from, int64_t m, int64_t k, int64_t count, void *sums, void *stream);
+LM_C int lm_k_squares(int dtype, const void *b, int64_t from, int64_t m, int64_t k, int64_t count, void *sums,
+                      void *stream);
 
 /* Arguments of lm_k_times_inverse: x [rows, columns], column-major, a matrix each x_step elements; its rows (by_rows)
  * or columns are divided by s [count, k], or become 0 where s is at most rtol times the first s, or atol. rank (may be
@@ -57,8 +55,4 @@ typedef struct lm_inverse_values {
   double rtol_all;
   int64_t *rank;
 } lm_inverse_values;
-int lm_k_times_inverse(const lm_inverse_values *job, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_k_times_inverse(const lm_inverse_values *job, void *stream);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "bad_values.h"
+#include "c_linkage.h"
 
 typedef enum lm_nll_reduction { LM_NLL_NONE, LM_NLL_MEAN, LM_NLL_SUM } lm_nll_reduction;
 
@@ -42,14 +43,8 @@ typedef struct lm_entropy_job {
 
 enum { LM_ENTROPY_BLOCK = 512 };
 
-#ifdef __cplusplus
-extern "C" {
-#endif
 /* Each returns a cudaError_t. */
-int lm_nll_forward(const lm_nll_job *job, void *stream);
-int lm_nll_backward(const lm_nll_job *job, void *stream);
-int lm_entropy_forward(const lm_entropy_job *job, void *stream);
-int lm_entropy_backward(const lm_entropy_job *job, void *stream);
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_nll_forward(const lm_nll_job *job, void *stream);
+LM_C int lm_nll_backward(const lm_nll_job *job, void *stream);
+LM_C int lm_entropy_forward(const lm_entropy_job *job, void *stream);
+LM_C int lm_entropy_backward(const lm_entropy_job *job, void *stream);

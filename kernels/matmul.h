@@ -3,9 +3,7 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* A batch of products y = alpha a b + beta c; y [m, n], a [m, k], b [k, n]. Strides in elements; those of c may be 0. c
  * is not read if beta is 0; alpha and beta are whole numbers for integer dtypes, which wrap. */
@@ -20,8 +18,4 @@ typedef struct lm_matmul_job {
   int64_t y_step, y_row, y_column;
   double alpha, beta;
 } lm_matmul_job;
-int lm_k_matmul(const lm_matmul_job *job, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_k_matmul(const lm_matmul_job *job, void *stream);

@@ -4,9 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* Numbers of any floating dtype, `stride` elements apart; data NULL: not given. */
 typedef struct lm_values {
@@ -26,11 +24,11 @@ typedef struct lm_norm_shape {
 } lm_norm_shape;
 
 /* Returns the number of parts of moments and sums. */
-int lm_norm_parts(const lm_norm_shape *shape);
+LM_C int lm_norm_parts(const lm_norm_shape *shape);
 
-int lm_batch_moments(const lm_norm_shape *shape, const void *x, double *partial, void *stream);
-int lm_batch_sums(const lm_norm_shape *shape, const void *g, const void *x, lm_values mean, double *partial,
-                  void *stream);
+LM_C int lm_batch_moments(const lm_norm_shape *shape, const void *x, double *partial, void *stream);
+LM_C int lm_batch_sums(const lm_norm_shape *shape, const void *g, const void *x, lm_values mean, double *partial,
+                       void *stream);
 
 /* A plan. Coefficients, in the compute type: [3][c] center, a, k of y = (x - center) * a + k; for gradients [5][c]
  * center, a, k, b, shift of dx = g * a + ((x - center) * b + k), and, relu, of y = (x - center) * a + shift. */
@@ -54,16 +52,17 @@ typedef struct lm_relu_mask {
 } lm_relu_mask;
 /* Sums g, or g + more rounded, where relu's result passes: by the mask if there is one, else by y, or if y is NULL by x
  * and the plan. masked: receives that g, 0 elsewhere; may be NULL if y and more are. */
-int lm_batch_masked_sums(const lm_norm_shape *shape, const void *g, const void *more, const void *x, const void *y,
-                         lm_relu_mask mask, void *masked, const lm_batch_plan *plan, double *partial, void *stream);
-int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
-int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
-int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);
+LM_C int lm_batch_masked_sums(const lm_norm_shape *shape, const void *g, const void *more, const void *x, const void *y,
+                              lm_relu_mask mask, void *masked, const lm_batch_plan *plan, double *partial,
+                              void *stream);
+LM_C int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
+LM_C int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
+LM_C int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);
 /* Sets y to relu of x's map + addend (or NULL), at most max (NaN: no limit). mask: written, if there is an addend. */
-int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, double max, void *y,
-                        lm_relu_mask mask, const void *coefficients, void *stream);
-int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const lm_batch_plan *plan,
-                  void *stream);
+LM_C int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, double max, void *y,
+                             lm_relu_mask mask, const void *coefficients, void *stream);
+LM_C int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const lm_batch_plan *plan,
+                       void *stream);
 
 /* Layer norm of rows of d elements, each normalized. weight and bias: [d], dtype x's or the compute type. */
 typedef struct lm_layer_job {
@@ -76,14 +75,10 @@ typedef struct lm_layer_job {
   double eps;
   int processors;
 } lm_layer_job;
-int lm_layer_forward(const lm_layer_job *job, void *stream);
-int lm_layer_backward(const lm_layer_job *job, void *stream);
+LM_C int lm_layer_forward(const lm_layer_job *job, void *stream);
+LM_C int lm_layer_backward(const lm_layer_job *job, void *stream);
 /* Compute the gradients of weight and bias, [d]. partial: lm_layer_parts(job) * 3 * d doubles. */
-int lm_layer_parts(const lm_layer_job *job);
-int lm_layer_param_sums(const lm_layer_job *job, double *partial, void *stream);
-int lm_layer_param_grads(const lm_layer_job *job, const double *partial, lm_values dweight, lm_values dbias,
-                         void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_layer_parts(const lm_layer_job *job);
+LM_C int lm_layer_param_sums(const lm_layer_job *job, double *partial, void *stream);
+LM_C int lm_layer_param_grads(const lm_layer_job *job, const double *partial, lm_values dweight, lm_values dbias,
+                              void *stream);

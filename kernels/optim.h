@@ -5,11 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "c_linkage.h"
 #include "optim_entries.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* Sizes of tables of tensors of one dtype, which are kernel arguments, at most 4 KB. Elements are divided into chunks,
  * one for each block: tensor i has chunks first[i] to first[i + 1] - 1. */
@@ -36,11 +33,11 @@ typedef struct lm_optim_call {
   const lm_optim_f64 *planned; /* device memory with coefficients to use instead, or NULL */
 } lm_optim_call;
 
-int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call *call, void *stream);
+LM_C int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call *call, void *stream);
 /* Sets *out to the coefficients of step kept[0], which carries the n numbers behind it; kept becomes the next step's.
  * Both are in device memory. */
-int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
-                         void *stream);
+LM_C int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
+                              void *stream);
 
 typedef struct lm_norm_table {
   int n;
@@ -50,10 +47,6 @@ typedef struct lm_norm_table {
 } lm_norm_table;
 
 /* Sets part[k] to the sum of |x|^p (p infinity: the largest |x|) of the table's k-th chunk. */
-int lm_optim_norms(int dtype, const lm_norm_table *table, double p, double *part, void *stream);
+LM_C int lm_optim_norms(int dtype, const lm_norm_table *table, double p, double *part, void *stream);
 /* Sets *out to the n parts joined. */
-int lm_optim_norms_join(const double *part, int64_t n, double p, double *out, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_optim_norms_join(const double *part, int64_t n, double p, double *out, void *stream);

@@ -303,6 +303,6 @@ struct lm_pointwise_runner {
 
 /* Defines a launcher of pointwise.h. */
 #define LM_POINTWISE_LAUNCHER(name, row, num, dtype)                       \
-  extern "C" int name(const lm_pointwise_launch *launch, void *stream) {   \
+  int name(const lm_pointwise_launch *launch, void *stream) {              \
     return lm_pointwise_runner<row<num>, num>::run(launch, dtype, stream); \
   }

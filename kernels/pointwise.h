@@ -3,6 +3,7 @@
 #pragma once
 
 #include "bad_values.h"
+#include "c_linkage.h"
 #include "strided.h"
 
 enum { LM_POINTWISE_NUMBERS = 4 };
@@ -26,15 +27,9 @@ typedef struct lm_pointwise_launch {
 /* Returns a cudaError_t. */
 typedef int lm_pointwise_launcher(const lm_pointwise_launch *launch, void *stream);
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #include "pointwise_launchers.h"
 
 /* Copy operand 1: conversions, strided copies, filling. */
-lm_pointwise_launcher lm_pointwise_f32_copy, lm_pointwise_f64_copy, lm_pointwise_i64_copy;
-
-#ifdef __cplusplus
-}
-#endif
+LM_C lm_pointwise_launcher lm_pointwise_f32_copy;
+LM_C lm_pointwise_launcher lm_pointwise_f64_copy;
+LM_C lm_pointwise_launcher lm_pointwise_i64_copy;

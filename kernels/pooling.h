@@ -7,10 +7,7 @@
 #include <stdint.h>
 
 #include "bad_values.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* An axis: `out` windows over an input of `in` positions. Sliding: `kernel` positions each, `dilation` apart, the first
  * at -padding; in + 3 * padding + stride + kernel * dilation is below 2^31. Adaptive (kernel 0): `out` windows share
@@ -37,15 +34,11 @@ typedef struct lm_pooling_job {
 /* A plane's elements, of the input or of the output, must be fewer than this. */
 #define LM_POOLING_PLANE_MAX ((int64_t)1 << 31)
 
-int lm_pooling_max(const lm_pooling_job *job, void *stream);
+LM_C int lm_pooling_max(const lm_pooling_job *job, void *stream);
 /* Gathers gradients by the windows' geometry: each position sums the windows that contain it. */
-int lm_pooling_max_back(const lm_pooling_job *job, void *stream);
+LM_C int lm_pooling_max_back(const lm_pooling_job *job, void *stream);
 /* Scatters gradients without it (kernel, stride, … are not read), a thread for each channel. sums: [planes, y.in, x.in,
  * c] of float for 16-bit dtypes, else NULL. */
-int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream);
-int lm_pooling_avg(const lm_pooling_job *job, void *stream);
-int lm_pooling_avg_back(const lm_pooling_job *job, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream);
+LM_C int lm_pooling_avg(const lm_pooling_job *job, void *stream);
+LM_C int lm_pooling_avg_back(const lm_pooling_job *job, void *stream);

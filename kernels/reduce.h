@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "c_linkage.h"
 #include "merged_dims.h"
 #include "reduce_kinds.h"
 
@@ -50,13 +51,7 @@ typedef struct lm_reduce_job {
 /* Returns the neighbors loaded at once from a column-wise x with elements of `bytes`: 16 bytes, and at most 4. */
 static inline int lm_reduce_pack(size_t bytes) { return bytes == 8 ? 2 : 4; }
 
-#ifdef __cplusplus
-extern "C" {
-#endif
 /* Run a reduction and return a cudaError_t. partial: parts * results of LM_REDUCE_STATE bytes if parts > 1. */
-int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream);
+LM_C int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream);
 /* LM_REDUCE_ARGMAX and LM_REDUCE_ARGMIN: one reduced dim. */
-int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream);
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream);

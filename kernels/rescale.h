@@ -3,9 +3,7 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
 
 /* Sizes of tables of tensors of one pair of dtypes, which are kernel arguments, at most 4 KB. Elements are divided into
  * chunks, one for each block: tensor i has chunks first[i] to first[i + 1] - 1. */
@@ -24,8 +22,4 @@ typedef struct lm_rescale_table {
   void *to[LM_RESCALE_TENSORS];
 } lm_rescale_table;
 
-int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, void *stream);

@@ -18,8 +18,8 @@ LM_KERNEL void __launch_bounds__(LM_SAMPLE_BLOCK)
   out[i] = lm_put<T>((lm_compute<T>)(p ? lm_binomial(v, lm_get<double>(p[i]), &u) : lm_poisson(v, &u)));
 }
 
-extern "C" int lm_sample_counts(int dtype, const void *x, const void *p, void *out, int64_t n, lm_blocks_drawn draw,
-                                void *stream) {
+int lm_sample_counts(int dtype, const void *x, const void *p, void *out, int64_t n, lm_blocks_drawn draw,
+                     void *stream) {
   return lm_for_float(dtype, [&](auto element) {
     typedef decltype(element) T;
     return lm_launch(lm_sample_kernel<T>, lm_blocks(n, LM_SAMPLE_BLOCK, INT32_MAX), LM_SAMPLE_BLOCK, 0, stream,
@@ -51,7 +51,7 @@ LM_KERNEL void __launch_bounds__(LM_SUM_BLOCK) lm_sample_sums_kernel(const T *x,
   }
 }
 
-extern "C" int lm_sample_sums(int dtype, const void *x, double *sums, int64_t rows, int64_t n, void *stream) {
+int lm_sample_sums(int dtype, const void *x, double *sums, int64_t rows, int64_t n, void *stream) {
   return lm_for_float(dtype, [&](auto element) {
     typedef decltype(element) T;
     return lm_launch(lm_sample_sums_kernel<T>, (unsigned)rows, LM_SUM_BLOCK, 0, stream, (const T *)x, sums, n);
@@ -79,8 +79,8 @@ LM_KERNEL void __launch_bounds__(LM_SAMPLE_BLOCK)
   indices[i] = low + 1;
 }
 
-extern "C" int lm_sample_indices(const double *sums, int64_t *indices, int64_t rows, int64_t n, int64_t k,
-                                 lm_blocks_drawn draw, void *stream) {
+int lm_sample_indices(const double *sums, int64_t *indices, int64_t rows, int64_t n, int64_t k, lm_blocks_drawn draw,
+                      void *stream) {
   return lm_launch(lm_sample_indices_kernel, lm_blocks(rows * k, LM_SAMPLE_BLOCK, INT32_MAX), LM_SAMPLE_BLOCK, 0,
                    stream, sums, indices, rows * k, n, k, draw);
 }

@@ -4,12 +4,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "c_linkage.h"
 #include "merged_dims.h"
 #include "scan_kinds.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* Elements that a block scans at a time; most bytes of a state. */
 enum { LM_SCAN_CHUNK = 2048, LM_SCAN_STATE = 16 };
@@ -29,8 +26,4 @@ typedef struct lm_scan_job {
   void *totals;     /* LM_SCAN_STATE bytes for each part of each line; needed if there are several */
 } lm_scan_job;
 
-int lm_scan_run(const lm_scan_job *job, void *stream);
-
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_scan_run(const lm_scan_job *job, void *stream);

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 
+#include "c_linkage.h"
 #include "merged_dims.h"
 #include "reduce_kinds.h"
 
@@ -28,11 +29,5 @@ typedef struct lm_softmax_job {
  * read twice. */
 enum { LM_SOFTMAX_ROW = 128, LM_SOFTMAX_LOOSE_ROW = 64, LM_SOFTMAX_COL = 32, LM_SOFTMAX_MAX_BLOCK = 512 };
 
-#ifdef __cplusplus
-extern "C" {
-#endif
 /* Returns a cudaError_t. */
-int lm_softmax_run(const lm_softmax_job *job, void *stream);
-#ifdef __cplusplus
-}
-#endif
+LM_C int lm_softmax_run(const lm_softmax_job *job, void *stream);

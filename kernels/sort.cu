@@ -27,7 +27,7 @@ LM_DEVICE lm_topk_key<T> lm_topk_key_of(T v) {
   }
 }
 
-extern "C" int lm_topk_key_bytes(int dtype) { return lm_dtype_width(dtype) == 8 ? 8 : 4; }
+int lm_topk_key_bytes(int dtype) { return lm_dtype_width(dtype) == 8 ? 8 : 4; }
 
 /* An lm_topk's parts that kernels need. */
 template <class T>
@@ -228,7 +228,7 @@ static int lm_topk_lines_of(void *stream, const lm_topk *t) {
                    size);
 }
 
-extern "C" int lm_topk_lines(void *stream, const lm_topk *t) {
+int lm_topk_lines(void *stream, const lm_topk *t) {
   return lm_for_dtype(t->dtype, [=](auto e) { return lm_topk_lines_of<decltype(e)>(stream, t); });
 }
 
@@ -265,7 +265,7 @@ LM_KERNEL void lm_kth_block(lm_topk_job<T> job) {
   if (threadIdx.x == 0) lm_topk_put(job, line, at[1], 0, found);
 }
 
-extern "C" int lm_kth_lines(void *stream, const lm_topk *t) {
+int lm_kth_lines(void *stream, const lm_topk *t) {
   return lm_for_dtype(t->dtype, [=](auto e) {
     typedef decltype(e) T;
     int threads = LM_WARP;
@@ -294,8 +294,8 @@ LM_KERNEL void lm_search_sorted_of(const T *rows, int64_t n, const T *values, in
   out[u] = low + 1;
 }
 
-extern "C" int lm_search_sorted(void *stream, int dtype, const void *rows, int64_t n, const void *values, int64_t count,
-                                int64_t each, bool right, int64_t *out) {
+int lm_search_sorted(void *stream, int dtype, const void *rows, int64_t n, const void *values, int64_t count,
+                     int64_t each, bool right, int64_t *out) {
   unsigned blocks = lm_blocks(count, THREADS, INT32_MAX);
   switch (dtype) {
     case LM_F32:
@@ -323,7 +323,7 @@ LM_KERNEL void lm_topk_fill(lm_topk_job<T> job, int64_t first, int64_t elements,
   order[u] = (uint32_t)u;
 }
 
-extern "C" int lm_topk_keys(void *stream, const lm_topk *t, int64_t first, int64_t count, void *keys, uint32_t *order) {
+int lm_topk_keys(void *stream, const lm_topk *t, int64_t first, int64_t count, void *keys, uint32_t *order) {
   int64_t elements = count * t->n;
   return lm_for_dtype(t->dtype, [=](auto e) {
     typedef decltype(e) T;
@@ -337,7 +337,7 @@ LM_KERNEL void lm_topk_lines_of_elements(int64_t n, int64_t elements, const uint
   if (u < elements) owners[u] = (uint32_t)(order[u] / n);
 }
 
-extern "C" int lm_topk_owners(void *stream, int64_t n, int64_t elements, const uint32_t *order, uint32_t *owners) {
+int lm_topk_owners(void *stream, int64_t n, int64_t elements, const uint32_t *order, uint32_t *owners) {
   return lm_launch(lm_topk_lines_of_elements, lm_blocks(elements, THREADS, INT32_MAX), THREADS, 0, stream, n, elements,
                    order, owners);
 }
@@ -351,7 +351,7 @@ LM_KERNEL void lm_topk_collect(lm_topk_job<T> job, int64_t first, int64_t result
   lm_topk_put(job, job.x + at[0], at[1], j, (int64_t)order[line * job.n + j] - line * job.n);
 }
 
-extern "C" int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64_t count, const uint32_t *order) {
+int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64_t count, const uint32_t *order) {
   int64_t results = count * t->k;
   return lm_for_dtype(t->dtype, [=](auto e) {
     typedef decltype(e) T;
@@ -377,7 +377,7 @@ LM_KERNEL void lm_kth_sorted(lm_topk_job<T> job, int64_t line, const lm_topk_key
   lm_topk_put(job, job.x + at[0], at[1], 0, (int64_t)order[lm_kth_rank(job.k, job.n, job.n - low) - 1]);
 }
 
-extern "C" int lm_kth_take(void *stream, const lm_topk *t, int64_t line, const void *keys, const uint32_t *order) {
+int lm_kth_take(void *stream, const lm_topk *t, int64_t line, const void *keys, const uint32_t *order) {
   return lm_for_dtype(t->dtype, [=](auto e) {
     typedef decltype(e) T;
     return lm_launch(lm_kth_sorted<T>, 1, LM_WARP, 0, stream, lm_topk_job_of<T>(t), line, (const lm_topk_key<T> *)keys,
@@ -405,8 +405,8 @@ LM_KERNEL void lm_randperm_draw(int64_t n, uint64_t seed, uint64_t offset, const
   step[i] = (uint32_t)i;
 }
 
-extern "C" int lm_randperm_targets(void *stream, int64_t n, uint64_t seed, uint64_t offset, const uint64_t *extra,
-                                   uint32_t *target, uint32_t *step) {
+int lm_randperm_targets(void *stream, int64_t n, uint64_t seed, uint64_t offset, const uint64_t *extra,
+                        uint32_t *target, uint32_t *step) {
   return lm_launch(lm_randperm_draw, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, seed, offset, extra,
                    target, step);
 }
@@ -435,8 +435,8 @@ LM_KERNEL void lm_randperm_follow(int64_t n, const uint32_t *target, const uint3
   out[i] = (int64_t)at + 1;
 }
 
-extern "C" int lm_randperm_chase(void *stream, int64_t n, const uint32_t *target, const uint32_t *sorted_target,
-                                 const uint32_t *sorted_step, uint32_t *earlier, uint32_t *into, int64_t *out) {
+int lm_randperm_chase(void *stream, int64_t n, const uint32_t *target, const uint32_t *sorted_target,
+                      const uint32_t *sorted_step, uint32_t *earlier, uint32_t *into, int64_t *out) {
   unsigned blocks = lm_blocks(n, THREADS, INT32_MAX);
   int error = (int)cudaMemsetAsync(into, 0xff, (size_t)n * sizeof *into, (cudaStream_t)stream); /* NONE */
   if (error != 0) return error;

@@ -2,6 +2,7 @@
 #include "scan.h"
 
 #include "backend/cuda/cuda.h"
+#include "base/message.h"
 
 lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_scan_args *a = args;
@@ -29,6 +30,8 @@ lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f
   int64_t parts = lines == 0 ? 1 : (job.columns ? THREADS : 2) * lm_cuda_facts_of(x->device)->processors / lines;
   job.parts = (int)(parts < most ? parts : most);
   if (job.parts < 1) job.parts = 1;
+  if (!job.columns && lines > INT32_MAX) /* a block each */
+    return lm_fail_int(lm_op_running(), "the number of lines", "at most 2^31 - 1 on CUDA", lines);
   size_t bytes = job.parts > 1 ? (size_t)(lines * job.parts) * LM_SCAN_STATE : 0;
   TRY(lm_cuda_take(f, bytes, &job.totals));
   TRY(LAUNCH("lm_scan_run", lm_scan_run(&job, f->stream)));

@@ -65,8 +65,8 @@ static bool has_few_long_lines(const lm_topk *t) { return t->n > LONG_LINE && lm
 lm_status lm_cuda_topk(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_topk_args *a = args;
   lm_topk t = job_of(a->x, a->dim, a->k, a->largest, out);
-  if (t.k <= LM_TOPK_BLOCK && !has_few_long_lines(&t) && t.n <= INT32_MAX)
-    return LAUNCH("select", lm_topk_lines(f->stream, &t));
+  bool fits = t.n <= INT32_MAX && lm_dims_count(&t.lines) <= INT32_MAX;
+  if (t.k <= LM_TOPK_BLOCK && !has_few_long_lines(&t) && fits) return LAUNCH("select", lm_topk_lines(f->stream, &t));
   return sort_lines(f->device, f->stream, &t, false);
 }
 
@@ -75,7 +75,9 @@ lm_status lm_cuda_topk(const void *args, lm_tensor *const *out, lm_cuda_frame *f
 lm_status lm_cuda_kth_along(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_kth_along_args *a = args;
   lm_topk t = job_of(a->x, a->dim, a->k, false, out);
-  if (t.n > INT32_MAX) { return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^31 - 1 on CUDA", t.n); }
+  int64_t lines = lm_dims_count(&t.lines);
+  if (t.n > INT32_MAX) return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^31 - 1 on CUDA", t.n);
+  if (lines > INT32_MAX) return lm_fail_int(lm_op_running(), "the number of lines", "at most 2^31 - 1 on CUDA", lines);
   if (has_few_long_lines(&t)) return sort_lines(f->device, f->stream, &t, true);
   return LAUNCH("select", lm_kth_lines(f->stream, &t));
 }

@@ -279,10 +279,11 @@ lm_status lm_cuda_resolve(int ordinal, void *stream) {
   bool all = !stream || atomic_load(&c->together);
   pthread_mutex_lock(&lock);
   for (report_slot *p = c->at; p < c->at + c->n; p++) {
-    if (!(all || p->stream == stream) || *(volatile int *)&p->record->kind == LM_BAD_NONE) continue;
+    if (!(all || p->stream == stream)) continue;
+    if (__atomic_load_n(&p->record->kind, __ATOMIC_ACQUIRE) == LM_BAD_NONE) continue; /* written last, by a kernel */
     if (found.kind == LM_BAD_NONE) found = *p->record;
-    *(volatile int *)&p->record->kind = LM_BAD_NONE;
-    *(volatile unsigned *)p->claim = 0; /* from here on kernels may write it again */
+    __atomic_store_n(&p->record->kind, LM_BAD_NONE, __ATOMIC_RELAXED);
+    __atomic_store_n(p->claim, 0, __ATOMIC_RELEASE); /* from here on kernels may write it again */
   }
   pthread_mutex_unlock(&lock);
   if (found.kind == LM_BAD_NONE) return LM_OK;

@@ -566,6 +566,15 @@ function methods.histc(object, ...) return wrap(raw(object):histc(...)) end
 
 tensor.methods, tensor.put, tensor.sizes_from, tensor.define = methods, put, sizes_from, define
 
+--- Returns the sum of two gradients, which may be tables; a may be nil.
+function tensor.added(a, b)
+  if a == nil then return b end
+  if is(a) then return a + b end
+  local out = {}
+  for i, v in ipairs(a) do out[i] = tensor.added(v, b[i]) end
+  return out
+end
+
 -- Methods for whose names torch has other functions.
 local apart = {type = true, random = true, uniform = true, normal = true, bernoulli = true, exponential = true,
   cauchy = true, logNormal = true, geometric = true, cat = true, retain = true, free = true, __tostring__ = true}

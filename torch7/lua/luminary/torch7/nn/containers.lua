@@ -5,7 +5,7 @@ local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local Module = require "luminary.torch7.nn.module"
 local fail, ops = options.fail, core.ops
-local wrap = tensor.wrap
+local wrap, added = tensor.wrap, tensor.added
 
 local Container = class.new("nn.Container", "nn.Module")
 
@@ -73,33 +73,23 @@ end, function(self, input, grad, go)
   return grad
 end)
 
--- Returns the sum of two gradients, which may be tables.
-local function added(a, b)
-  if a == nil then return b end
-  if tensor.is(a) then return a + b end
+-- Returns a list of f(i, module) for each module.
+local function of_each(self, f)
   local out = {}
-  for i, v in ipairs(a) do out[i] = added(v, b[i]) end
+  for i, module in ipairs(self.modules) do out[i] = f(i, module) end
   return out
 end
+local function to_each(self, input) return of_each(self, function(_, module) return module:forward(input) end) end
 
-local function to_each(self, input)
-  local out = {}
-  for i, module in ipairs(self.modules) do out[i] = module:forward(input) end
-  return out
-end
 container("ConcatTable", to_each, function(self, input, grads, go)
   local sum
   for i, module in ipairs(self.modules) do sum = added(sum, go(module, input, grads[i])) end
   return sum
 end)
 container("ParallelTable", function(self, input)
-  local out = {}
-  for i, module in ipairs(self.modules) do out[i] = module:forward(input[i]) end
-  return out
+  return of_each(self, function(i, module) return module:forward(input[i]) end)
 end, function(self, input, grads, go)
-  local out = {}
-  for i, module in ipairs(self.modules) do out[i] = go(module, input[i], grads[i]) end
-  return out
+  return of_each(self, function(i, module) return go(module, input[i], grads[i]) end)
 end)
 local Concat = container("Concat", function(self, input)
   return wrap(ops.cat(tensor.raw_all(to_each(self, input)), self.dimension))
@@ -124,8 +114,7 @@ local function into(place, part)
 end
 
 local Parallel = container("Parallel", function(self, input)
-  local out = {}
-  for i, module in ipairs(self.modules) do out[i] = module:forward(input:select(self.inputDimension, i)) end
+  local out = of_each(self, function(i, module) return module:forward(input:select(self.inputDimension, i)) end)
   return wrap(ops.cat(tensor.raw_all(out), self.outputDimension))
 end, function(self, input, grad, go)
   local result, first = input:clone():zero(), 1

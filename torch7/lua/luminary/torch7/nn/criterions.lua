@@ -57,17 +57,11 @@ local function criterion(name, loss, kind)
   return new
 end
 
--- scaled multiplies a gradient, which may be a table, by a number; total adds two.
+-- Multiplies a gradient, which may be a table, by a number.
 local function scaled(g, by)
   if tensor.is(g) then return g * by end
   local out = {}
   for i, v in ipairs(g) do out[i] = scaled(v, by) end
-  return out
-end
-local function total(a, b)
-  if tensor.is(a) then return a + b end
-  local out = {}
-  for i, v in ipairs(a) do out[i] = total(v, b[i]) end
   return out
 end
 
@@ -193,7 +187,7 @@ combined("ParallelCriterion", function(self, i, input, target)
   return input[i], self.repeatTarget and target or target[i]
 end, function(list) return list end)
 combined("MultiCriterion", function(_, _, input, target) return input, target end, function(list)
-  local sum = list[1]
-  for i = 2, #list do sum = total(sum, list[i]) end
+  local sum
+  for _, grad in ipairs(list) do sum = tensor.added(sum, grad) end
   return sum
 end)

@@ -36,7 +36,6 @@ function Leaf:adopt()
 end
 
 -- Constructor arguments of layers written by Torch7, from their fields.
-local function window(f) return f.kW, f.kH, f.dW, f.dH, f.padW, f.padH end
 local function refuse(name, v, kind)
   fail("%s must be a %s, got a %s", name, kind, class.typename(v) or type(v))
 end
@@ -45,45 +44,37 @@ local function listed(v)
 end
 local from_fields = {
   ["nn.Linear"] = function(f) return f.weight:size(2), f.weight:size(1), f.bias ~= nil end,
-  ["nn.SpatialConvolution"] = function(f) return f.nInputPlane, f.nOutputPlane, window(f) end,
-  ["nn.SpatialConvolutionMM"] = function(f) return f.nInputPlane, f.nOutputPlane, window(f) end,
-  ["nn.SpatialMaxPooling"] = window, ["nn.SpatialAveragePooling"] = window,
   ["nn.LookupTable"] = function(f) return f.weight:size(1), f.weight:size(2) end,
-  ["nn.Dropout"] = function(f) return f.p end,
-  ["nn.SpatialDropout"] = function(f) return f.p end,
   ["nn.View"] = function(f) return listed(f.size) end,
   ["nn.Reshape"] = function(f) return listed(f.size) end,
-  ["nn.Threshold"] = function(f) return f.threshold, f.val end,
-  ["nn.HardTanh"] = function(f) return f.min_val, f.max_val end,
-  ["nn.LeakyReLU"] = function(f) return f.negval end,
-  ["nn.ELU"] = function(f) return f.alpha end,
-  ["nn.PReLU"] = function(f) return f.nOutputPlane end,
-  ["nn.Power"] = function(f) return f.pow end,
-  ["nn.MulConstant"] = function(f) return f.constant_scalar end,
-  ["nn.AddConstant"] = function(f) return f.constant_scalar end,
-  ["nn.Normalize"] = function(f) return f.p, f.eps end,
-  ["nn.SpatialUpSamplingNearest"] = function(f) return f.scale_factor end,
-  ["nn.SpatialCrossMapLRN"] = function(f) return f.size, f.alpha, f.beta, f.k end,
-  ["nn.SpatialZeroPadding"] = function(f) return f.pad_l, f.pad_r, f.pad_t, f.pad_b end,
-  ["nn.SpatialReflectionPadding"] = function(f) return f.pad_l, f.pad_r, f.pad_t, f.pad_b end,
-  ["nn.SpatialReplicationPadding"] = function(f) return f.pad_l, f.pad_r, f.pad_t, f.pad_b end,
-  ["nn.SpatialFullConvolution"] = function(f)
-    return f.nInputPlane, f.nOutputPlane, f.kW, f.kH, f.dW, f.dH, f.padW, f.padH, f.adjW, f.adjH
-  end,
   ["nn.Transpose"] = function(f)
     return unpack(type(f.permutations) == "table" and f.permutations or refuse("permutations", f.permutations, "table"))
   end,
-  ["nn.JoinTable"] = function(f) return f.dimension, f.nInputDims end,
-  ["nn.SplitTable"] = function(f) return f.dimension, f.nInputDims end,
-  ["nn.SelectTable"] = function(f) return f.index end,
-  ["nn.NarrowTable"] = function(f) return f.offset, f.length end,
-  ["nn.Select"] = function(f) return f.dimension, f.index end,
   ["nn.Narrow"] = function(f) return f.dimension, f.index or f.offset, f.length end,
-  ["nn.Replicate"] = function(f) return f.nfeatures, f.dim, f.ndim end,
-  ["nn.Padding"] = function(f) return f.dim, f.pad, f.nInputDim, f.value, f.index end,
 }
-for _, name in ipairs {"Mean", "Sum", "Max", "Min"} do
-  from_fields["nn." .. name] = function(f) return f.dimension, f.nInputDims end
+local layers_by_fields = {
+  ["nInputPlane nOutputPlane kW kH dW dH padW padH"] = "SpatialConvolution SpatialConvolutionMM",
+  ["nInputPlane nOutputPlane kW kH dW dH padW padH adjW adjH"] = "SpatialFullConvolution",
+  ["kW kH dW dH padW padH"] = "SpatialMaxPooling SpatialAveragePooling",
+  ["pad_l pad_r pad_t pad_b"] = "SpatialZeroPadding SpatialReflectionPadding SpatialReplicationPadding",
+  ["scale_factor"] = "SpatialUpSamplingNearest", ["size alpha beta k"] = "SpatialCrossMapLRN",
+  ["dimension nInputDims"] = "JoinTable SplitTable Mean Sum Max Min", ["dimension index"] = "Select",
+  ["index"] = "SelectTable", ["offset length"] = "NarrowTable", ["nfeatures dim ndim"] = "Replicate",
+  ["dim pad nInputDim value index"] = "Padding", ["p"] = "Dropout SpatialDropout", ["p eps"] = "Normalize",
+  ["threshold val"] = "Threshold", ["min_val max_val"] = "HardTanh", ["negval"] = "LeakyReLU", ["alpha"] = "ELU",
+  ["nOutputPlane"] = "PReLU", ["pow"] = "Power", ["constant_scalar"] = "MulConstant AddConstant",
+}
+for fields, layers in pairs(layers_by_fields) do
+  for name in layers:gmatch "%S+" do
+    from_fields["nn." .. name] = function(f)
+      local values, n = {}, 0
+      for field in fields:gmatch "%S+" do
+        n = n + 1
+        values[n] = f[field]
+      end
+      return unpack(values, 1, n)
+    end
+  end
 end
 for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization"} do
   from_fields["nn." .. name] = function(f) return f.running_mean:size(1), f.eps, f.momentum, f.affine end

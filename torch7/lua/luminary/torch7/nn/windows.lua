@@ -9,12 +9,12 @@ local layer, around = Leaf.layer, Leaf.around
 
 local function pair_of(w, h) return {h or w, w} end
 
-local function convolution(i, o, kW, kH, dW, dH, padW, padH)
-  return ours.Conv2d(i, o, pair_of(kW, kH), {stride = pair_of(dW or 1, dH or 1),
-    padding = pair_of(padW or 0, padH or padW or 0)}), 4
+for _, name in ipairs {"SpatialConvolution", "SpatialConvolutionMM", "SpatialDilatedConvolution"} do
+  layer(name, function(i, o, kW, kH, dW, dH, padW, padH, dilW, dilH)
+    return ours.Conv2d(i, o, pair_of(kW, kH), {stride = pair_of(dW or 1, dH or 1),
+      padding = pair_of(padW or 0, padH or padW or 0), dilation = pair_of(dilW or 1, dilH or dilW or 1)}), 4
+  end)
 end
-layer("SpatialConvolution", convolution)
-layer("SpatialConvolutionMM", convolution)
 
 -- Computes the transposed convolution; weight [in, out, kH, kW], as in luminary's ConvTranspose2d.
 local Full = ours.Module:extend "FullConvolution"
@@ -57,10 +57,12 @@ local function pooling(name, make)
     if self.ceil_mode then self:ceil() end
   end
 end
-pooling("SpatialMaxPooling", function(kW, kH, dW, dH, padW, padH)
-  return ours.MaxPool2d(pair_of(kW, kH), {stride = pair_of(dW or kW, dH or dW or kH or kW),
-    padding = pair_of(padW or 0, padH or 0)}), 4
-end)
+for _, name in ipairs {"SpatialMaxPooling", "SpatialDilatedMaxPooling"} do
+  pooling(name, function(kW, kH, dW, dH, padW, padH, dilW, dilH)
+    return ours.MaxPool2d(pair_of(kW, kH), {stride = pair_of(dW or kW, dH or dW or kH or kW),
+      padding = pair_of(padW or 0, padH or 0), dilation = pair_of(dilW or 1, dilH or dilW or 1)}), 4
+  end)
+end
 pooling("SpatialAveragePooling", function(kW, kH, dW, dH, padW, padH)
   return ours.AvgPool2d(pair_of(kW, kH), {stride = pair_of(dW or 1, dH or 1),
     padding = pair_of(padW or 0, padH or 0)}), 4
@@ -74,14 +76,6 @@ end
 
 -- ---- convolution and pooling of other kinds
 
-layer("SpatialDilatedConvolution", function(i, o, kW, kH, dW, dH, padW, padH, dilW, dilH)
-  return ours.Conv2d(i, o, pair_of(kW, kH), {stride = pair_of(dW or 1, dH or 1),
-    padding = pair_of(padW or 0, padH or padW or 0), dilation = pair_of(dilW or 1, dilH or dilW or 1)}), 4
-end)
-pooling("SpatialDilatedMaxPooling", function(kW, kH, dW, dH, padW, padH, dilW, dilH)
-  return ours.MaxPool2d(pair_of(kW, kH), {stride = pair_of(dW or kW, dH or dW or kH or kW),
-    padding = pair_of(padW or 0, padH or 0), dilation = pair_of(dilW or 1, dilH or dilW or 1)}), 4
-end)
 layer("SpatialAdaptiveMaxPooling", function(w, h) return ours.AdaptiveMaxPool2d(pair_of(w, h)), 4 end)
 layer("SpatialAdaptiveAveragePooling", function(w, h) return ours.AdaptiveAvgPool2d(pair_of(w, h)), 4 end)
 layer("SpatialLPPooling", function(_, p, kW, kH, dW, dH)
@@ -124,10 +118,9 @@ local function three(kind, more)
     return ours[kind](i, o, triple_of(kT, kW, kH), how), 5
   end
 end
-layer("VolumetricConvolution", three "Conv3d")
-layer("VolumetricDilatedConvolution", three("Conv3d", function(t, w, h)
-  return {dilation = triple_of(t or 1, w or t or 1, h or w or t or 1)}
-end))
+local function dilated(t, w, h) return {dilation = triple_of(t or 1, w or t or 1, h or w or t or 1)} end
+layer("VolumetricConvolution", three("Conv3d", dilated))
+layer("VolumetricDilatedConvolution", three("Conv3d", dilated))
 layer("VolumetricFullConvolution", three("ConvTranspose3d", function(t, w, h)
   return {output_padding = triple_of(t or 0, w or 0, h or 0)}
 end))
@@ -139,11 +132,9 @@ local function three_pooled(kind, more)
     return ours[kind](triple_of(kT, kW, kH), how), 5
   end
 end
-pooling("VolumetricMaxPooling", three_pooled "MaxPool3d")
+pooling("VolumetricMaxPooling", three_pooled("MaxPool3d", dilated))
+pooling("VolumetricDilatedMaxPooling", three_pooled("MaxPool3d", dilated))
 pooling("VolumetricAveragePooling", three_pooled "AvgPool3d")
-pooling("VolumetricDilatedMaxPooling", three_pooled("MaxPool3d", function(t, w, h)
-  return {dilation = triple_of(t or 1, w or t or 1, h or w or t or 1)}
-end))
 
 -- ---- over frames, [frames, features] or [n, frames, features]
 
