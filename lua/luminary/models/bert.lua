@@ -8,6 +8,7 @@ local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
 local build = require "luminary.models.build"
 local common = require "luminary.models.common"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 local models = {}
@@ -164,9 +165,7 @@ local function embedded(self, ids, o)
     options.must_be("Bert", "the number of tokens", ("at most %s, %d"):format(counts
       and "max_position_embeddings - pad_token_id" or "max_position_embeddings", most), l)
   end
-  if types and (types.ndim ~= 2 or types.shape[1] ~= ids.shape[1] or types.shape[2] ~= l) then
-    options.wrong_shape("Bert", "token_type_ids", types, {ids.shape[1], l})
-  end
+  if types then check_shape("Bert", "token_type_ids", types, {ids.shape[1], l}) end
   local embeddings = (self.bert or self).embeddings
   local x, kinds = embeddings.word_embeddings(ids), embeddings.token_type_embeddings
   if types and kinds then

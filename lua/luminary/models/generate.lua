@@ -7,6 +7,7 @@ local generated_text = require "luminary.models.generated_text"
 local generation_config = require "luminary.models.generation_config"
 local next_token_logits = require "luminary.models.next_token_logits"
 local logits_processors = require "luminary.models.logits_processors"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 
@@ -126,9 +127,9 @@ end
 -- are pad_token_id, unless that ends sequences. Returns nil where nothing is padding.
 local function padding_of(who, ids, o)
   local mask, n, l = o.attention_mask, unpack(ids.shape)
-  if mask and (mask.ndim ~= 2 or mask.shape[1] ~= n or mask.shape[2] ~= l) then
-    options.wrong_shape(who, "attention_mask", mask, {n, l})
-  elseif not mask and o.pad_token_id and not o.ends[o.pad_token_id] then
+  if mask then
+    check_shape(who, "attention_mask", mask, {n, l})
+  elseif o.pad_token_id and not o.ends[o.pad_token_id] then
     mask = ids:ne(o.pad_token_id)
   end
   if not mask then return nil end

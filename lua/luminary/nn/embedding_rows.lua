@@ -1,5 +1,6 @@
 --- Implements padding_idx and from_pretrained of Embedding and EmbeddingBag.
 local options = require "luminary.base.options"
+local check_shape = require "luminary.tensor.check_shape"
 
 local rows = {}
 
@@ -15,9 +16,7 @@ end
 --- Makes a layer of the class with the given weight; opts holds the class's options, and freeze.
 function rows.from_pretrained(class, weight, opts)
   local who = class.__name .. ".from_pretrained"
-  if options.arg(who, "weight", weight, "tensor").ndim ~= 2 then
-    options.wrong_shape(who, "weight", weight, "[num_embeddings, embedding_dim]")
-  end
+  check_shape(who, "weight", options.arg(who, "weight", weight, "tensor"), {"num_embeddings", "embedding_dim"})
   local own = {}
   for name, value in pairs(opts or {}) do own[name] = value end
   local freeze = own.freeze == nil or options.arg(who, "freeze", own.freeze, "boolean")

@@ -8,6 +8,7 @@ local layer = require "luminary.nn.define_layer"
 local F = require "luminary.nn.functional"
 local Linear = require("luminary.nn.linear").Linear
 local printed = require "luminary.nn.print_values"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 local losses = {}
@@ -25,10 +26,7 @@ LinearCrossEntropyLoss.init = signature.of([[(in_features: count, num_classes: c
   self.num_classes, self.out_features = num_classes, copy_list(o.out_features or {})
   for _, name in ipairs {"reduction", "ignore_index", "label_smoothing", "chunk_size"} do self[name] = o[name] end
   if o.weight then
-    if o.weight.ndim ~= 1 or o.weight.shape[1] ~= num_classes then
-      options.wrong_shape(self.__name, "weight", o.weight, {num_classes})
-    end
-    self:register_buffer("weight", o.weight)
+    self:register_buffer("weight", check_shape(self.__name, "weight", o.weight, {num_classes}))
   end
   self.linear = Linear(in_features, width, {bias = o.bias, device = o.device, dtype = o.dtype})
 end)

@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local meta = require "luminary.nn.meta"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, arg, fail = core.ops, options.arg, options.fail
 local positions = {}
@@ -56,8 +57,7 @@ end)
 
 function SinusoidalPositions:forward(x)
   local who = "SinusoidalPositions"
-  arg(who, "x", x, "tensor")
-  if x.ndim ~= 3 or x.shape[3] ~= self.dim then options.wrong_shape(who, "x", x, {"N", "L", self.dim}) end
+  check_shape(who, "x", arg(who, "x", x, "tensor"), {"N", "L", self.dim})
   local n = x.shape[self.batch_first and 2 or 1]
   if n > self.max_seq_len then
     options.must_be(who, "the length of x", ("at most max_seq_len, %d"):format(self.max_seq_len), n)
@@ -231,9 +231,7 @@ end
 RotaryPositionalEmbeddings.forward = signature.of([[RotaryPositionalEmbeddings(x: tensor, first: count = 1,
   input_pos: tensor?)]], function(self, x, first, input_pos)
   local who = "RotaryPositionalEmbeddings"
-  if x.ndim ~= 4 or x.shape[4] ~= self.dim then
-    options.wrong_shape(who, "x", x, {"N", "H", "L", self.dim})
-  end
+  check_shape(who, "x", x, {"N", "H", "L", self.dim})
   if not input_pos and first - 1 + x.shape[3] > self.max_seq_len and not by_length_of(self) then
     fail("%s: positions %d to %d must be at most max_seq_len, %d", who, first, first - 1 + x.shape[3], self.max_seq_len)
   end

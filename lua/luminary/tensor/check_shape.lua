@@ -1,8 +1,8 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
---- Returns t, the argument `name` of `who`; fails unless it is a tensor with the sizes `shape`, a list, in which a word,
---- such as "N", is any size.
+--- Returns t, the argument `name` of `who`; fails unless it is a tensor with the sizes of a list `shape`, in which a
+--- word, such as "N", is any size.
 return function(who, name, t, shape)
   local fits = core.is_tensor(t) and t.ndim == #shape
   local sizes = fits and t.shape

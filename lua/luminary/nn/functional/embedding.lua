@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Function = require("luminary.autograd.function").Function
 local rows_of = require "luminary.nn.embedding_rows"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops = core.ops
 
@@ -96,9 +97,7 @@ local embedding_bag = signature.of([[embedding_bag(index: tensor, weight: tensor
   padding_idx: integer = 0})]], function(index, weight, o)
   local who = "embedding_bag"
   check_integers(who, "index", index)
-  if weight.ndim ~= 2 then
-    options.wrong_shape(who, "weight", weight, "[num_embeddings, embedding_dim]")
-  end
+  check_shape(who, "weight", weight, {"num_embeddings", "embedding_dim"})
   if o.mode == "max" and o.scale_grad_by_freq then
     options.fail("%s: scale_grad_by_freq requires mode 'sum' or 'mean'", who)
   end

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local check_shape = require "luminary.tensor.check_shape"
 local reshape_copy = require "luminary.tensor.reshape_copy"
 
 local ops = core.ops
@@ -69,9 +70,7 @@ end)
 --- Applies a bilinear transformation to two inputs.
 F.bilinear = signature.of("bilinear(x1: tensor, x2: tensor, weight: tensor, bias: any?)", function(x1, x2, weight, bias)
   local who = "bilinear"
-  if weight.ndim ~= 3 then
-    options.wrong_shape(who, "weight", weight, "[out, in1, in2]")
-  end
+  check_shape(who, "weight", weight, {"out", "in1", "in2"})
   local out, in1, in2 = unpack(weight.shape)
   if x1.ndim < 1 or x2.ndim ~= x1.ndim or x1.shape[x1.ndim] ~= in1 or x2.shape[x2.ndim] ~= in2 then
     options.fail("%s: expected x1 [..., %d] and x2 [..., %d], got %s and %s", who, in1, in2, options.describe(x1),

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 local rnn = {}
@@ -119,9 +120,7 @@ function PackedSequence:_checked(who)
   end
   for _, name in ipairs {"sorted_indices", "unsorted_indices"} do
     local index = self[name]
-    if index ~= nil and not (core.is_tensor(index) and index.ndim == 1 and index.shape[1] == list[1]) then
-      options.wrong_shape(who, name .. " of the PackedSequence", index, {list[1]})
-    end
+    if index ~= nil then check_shape(who, name .. " of the PackedSequence", index, {list[1]}) end
   end
   return list
 end
