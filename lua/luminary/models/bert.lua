@@ -257,10 +257,7 @@ local function maker(name)
     return build(name, opts, own, function(config)
       config.head = config.head or "none"
       common.fit_labels(name, config, "num_labels")
-      if config.hidden_size % config.num_attention_heads ~= 0 then
-        options.not_divisible(name, "hidden_size", config.hidden_size, "num_attention_heads",
-          config.num_attention_heads)
-      end
+      options.divisible(name, "hidden_size", config.hidden_size, "num_attention_heads", config.num_attention_heads)
       return Bert(config)
     end, "head", {kinds = families, also = also, only = {
       position_embedding_type = "absolute", tie_word_embeddings = true, is_decoder = false, add_cross_attention = false,

@@ -161,12 +161,32 @@ function common.forward_options(who, ids, opts, layers, window)
   return o
 end
 
---- Returns a list of `layers` nn.KVCache, of weight's device and dtype, for `length` positions, at most `most`.
-function common.caches(who, layers, weight, batch_size, length, most, heads, head_dim)
-  length = math.min(options.arg(who .. ":new_cache", "max_seq_len", length, "count"), most)
-  local list, like = {}, {device = weight.device, dtype = weight.dtype}
-  for i = 1, layers do list[i] = nn.KVCache(batch_size, length, heads, head_dim, like) end
+-- The base class of language models. Classes define embedding(), which returns the weight of the token embedding.
+common.LanguageModel = class.define("LanguageModel", nn.Module)
+
+--- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
+--- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
+
+--- Returns a list of `layers` nn.KVCache, of the embedding's device and dtype, for `length` positions.
+function common.LanguageModel:caches(layers, batch_size, length, heads, head_dim)
+  length = options.arg(self.__name .. ":new_cache", "max_seq_len", length, "count")
+  local list, weight = {}, self:embedding()
+  local like = {device = weight.device, dtype = weight.dtype}
+  for i = 1, layers do
+    list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads, head_dim, like)
+  end
   return list
+end
+
+--- Returns the scores of all tokens for the last hidden states x, by lm_head or the embedding.
+function common.LanguageModel:scores(x)
+  return self.lm_head and self.lm_head(x) or ops.linear(x, self:embedding(), self.score_bias)
+end
+
+--- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.
+function common.LanguageModel:to_int8()
+  if not self.lm_head then self.lm_head = nn.Int8Linear(self:embedding(), self.score_bias) end
+  return self
 end
 
 return common

@@ -63,9 +63,7 @@ MultiheadAttention.init = signature.of([[MultiheadAttention(embed_dim: count, nu
   local who = "MultiheadAttention"
   self.embed_dim = embed_dim
   self.num_heads = num_heads
-  if embed_dim % num_heads ~= 0 then
-    options.not_divisible(who, "embed_dim", embed_dim, "num_heads", num_heads)
-  end
+  options.divisible(who, "embed_dim", embed_dim, "num_heads", num_heads)
   self.dropout, self.batch_first, self.add_zero_attn = o.dropout, o.batch_first, o.add_zero_attn
   self.kdim, self.vdim, self.head_dim = o.kdim, o.vdim, embed_dim / num_heads
   if o.kdim == embed_dim and o.vdim == embed_dim then

@@ -143,9 +143,7 @@ norm.GroupNorm = GroupNorm
 GroupNorm.init = signature.of([[GroupNorm(num_groups: count, num_channels: count, {eps: positive = 1e-5, affine = true,
   device, dtype: string, bias = true})]], function(self, num_groups, num_channels, opts)
   self.num_groups, self.num_channels = num_groups, num_channels
-  if num_channels % num_groups ~= 0 then
-    options.not_divisible("GroupNorm", "num_channels", num_channels, "num_groups", num_groups)
-  end
+  options.divisible("GroupNorm", "num_channels", num_channels, "num_groups", num_groups)
   self.affine, self.how = opts.affine, {eps = opts.eps}
   add_parameters(self, {num_channels}, opts.affine, opts)
   self:reset_parameters()

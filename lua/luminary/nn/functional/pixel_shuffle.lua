@@ -36,9 +36,7 @@ F.pixel_shuffle = signature.of("pixel_shuffle(x: tensor, upscale_factor: count)"
   local who = "pixel_shuffle"
   local batch, last = split_shape(who, x, 3)
   local c, h, w = unpack(last)
-  if c % (r * r) ~= 0 then
-    options.not_divisible(who, "the number of channels", c, "upscale_factor^2", r * r)
-  end
+  options.divisible(who, "the number of channels", c, "upscale_factor^2", r * r)
   c = c / (r * r)
   return rearranged(x, batch, {c, r, r, h, w}, {1, 4, 2, 5, 3}, {c, h * r, w * r})
 end)
@@ -60,9 +58,7 @@ F.channel_shuffle = signature.of("channel_shuffle(x: tensor, groups: count)", fu
   local who = "channel_shuffle"
   if x.ndim < 3 then options.must_be(who, "x", "a tensor of at least 3 dims, [N, C, …]", x) end
   local shape = x.shape
-  if shape[2] % groups ~= 0 then
-    options.not_divisible(who, "the number of channels", shape[2], "groups", groups)
-  end
+  options.divisible(who, "the number of channels", shape[2], "groups", groups)
   local apart = {shape[1], groups, shape[2] / groups, unpack(shape, 3)}
   return reshape_copy(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
 end)
