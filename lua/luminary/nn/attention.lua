@@ -263,10 +263,6 @@ end
 local TransformerEncoderLayer = layer.define("TransformerEncoderLayer")
 attention.TransformerEncoderLayer = TransformerEncoderLayer
 
-TransformerEncoderLayer.init = signature.of("TransformerEncoderLayer" .. layer_arguments, function(self, d, nhead, o)
-  make_layer(self, d, nhead, 2, o)
-end)
-
 TransformerEncoderLayer.forward = signature.of([[TransformerEncoderLayer(src: tensor, src_mask: tensor?,
   src_key_padding_mask: tensor?, is_causal = false)]], function(self, src, mask, padding, causal)
   local x = residual(self, 1, src, function(x) return attended(self.self_attn, x, nil, mask, padding, causal) end)
@@ -278,9 +274,11 @@ end)
 local TransformerDecoderLayer = layer.define("TransformerDecoderLayer")
 attention.TransformerDecoderLayer = TransformerDecoderLayer
 
-TransformerDecoderLayer.init = signature.of("TransformerDecoderLayer" .. layer_arguments, function(self, d, nhead, o)
-  make_layer(self, d, nhead, 3, o)
-end)
+for i, of in ipairs {TransformerEncoderLayer, TransformerDecoderLayer} do
+  of.init = signature.of(of.__name .. layer_arguments, function(self, d_model, nhead, o)
+    make_layer(self, d_model, nhead, i + 1, o)
+  end)
+end
 
 local decoder_masks = [[tgt_mask: tensor?, memory_mask: tensor?, tgt_key_padding_mask: tensor?,
   memory_key_padding_mask: tensor?, tgt_is_causal = false, memory_is_causal = false)]]
