@@ -184,7 +184,7 @@ local function jvp(who, f, primals, tangents, keep)
       fail("%s: tangents and primals must have the same number of tensors, got %d and %d", who, #directions, #inputs)
     end
     for i, x in ipairs(inputs) do
-      if table.concat(directions[i].shape, ",") ~= table.concat(x.shape, ",") then
+      if directions[i].shape ~= x.shape then
         fail("%s: tangent %d must have the shape of its primal, got %s for %s", who, i, options.describe(directions[i]),
           options.describe(x))
       end

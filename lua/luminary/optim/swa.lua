@@ -81,7 +81,7 @@ AveragedModel.update = signature.of("AveragedModel:update(model: module)", funct
     for _, lists in ipairs {{averages, values}, {buffers, model_buffers}} do
       for i, t in ipairs(lists[1]) do
         local value = lists[2][i]:detach()
-        if table.concat(t.shape, ",") ~= table.concat(value.shape, ",") then
+        if t.shape ~= value.shape then
           fail("%s: the model has %s where the averaged model has %s", who, options.describe(value),
             options.describe(t))
         end
