@@ -110,22 +110,20 @@ activation "Flatten(start_dim: dim = 2, end_dim: dim = -1)" {
 local classes = layer.classes(list)
 
 --- nn.PReLU(…): Applies the parametric rectified linear unit to each element: x, or weight * x below 0.
-local PReLU = layer.define("PReLU")
+local PReLU = layer.define("PReLU", nil, classes)
 PReLU.init = signature.of("PReLU({num_parameters: count = 1, init = 0.25, device, dtype: string})", function(self, opts)
   self.num_parameters = opts.num_parameters
   self.weight = layer.parameter({self.num_parameters}, opts)
   core.no_grad(function() self.weight:fill_(opts.init) end)
 end)
-classes.PReLU = PReLU
 
 function PReLU:forward(x) return ops.prelu(x, self.weight) end
 
 function PReLU:extra_repr() return "num_parameters=" .. self.num_parameters end
 
 --- nn.Identity(...): Returns its input.
-local Identity = layer.define("Identity")
+local Identity = layer.define("Identity", nil, classes)
 function Identity:init(...) end -- luacheck: ignore
-classes.Identity = Identity
 
 function Identity:forward(x) return x end -- luacheck: ignore self
 

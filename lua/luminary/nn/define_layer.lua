@@ -27,8 +27,12 @@ local signature = require "luminary.base.signature"
 
 local layer = {}
 
---- Makes a class of a layer.
-function layer.define(name, base) return class.define(name, base or Module) end
+--- Makes a class of a layer, and a field of `into`, if that is given.
+function layer.define(name, base, into)
+  local new = class.define(name, base or Module)
+  if into then into[name] = new end
+  return new
+end
 
 --- Returns an uninitialized parameter of that size, on the device and in the dtype of the layer's options.
 function layer.parameter(size, opts)

@@ -53,8 +53,7 @@ local function fields_text(self, mode)
 end
 
 --- nn.Embedding(…): A lookup table that stores one vector for each index, from 1.
-local Embedding = layer.define("Embedding")
-layers.Embedding = Embedding
+local Embedding = layer.define("Embedding", nil, layers)
 
 Embedding.init = signature.of([[Embedding(num_embeddings, embedding_dim, {padding_idx: integer, max_norm: positive,
   norm_type = 2, scale_grad_by_freq = false, sparse: lacks = false, _weight: tensor, _freeze: lacks = false, device,
@@ -87,8 +86,7 @@ end
 function Embedding:extra_repr() return fields_text(self) end
 
 --- nn.EmbeddingBag(…): Computes sums, means or maxima of bags of embeddings.
-local EmbeddingBag = layer.define("EmbeddingBag")
-layers.EmbeddingBag = EmbeddingBag
+local EmbeddingBag = layer.define("EmbeddingBag", nil, layers)
 
 EmbeddingBag.init = signature.of([[EmbeddingBag(num_embeddings, embedding_dim, {max_norm: positive, norm_type = 2,
   scale_grad_by_freq = false, mode: "sum" | "mean" | "max" = "mean", sparse: lacks = false, _weight: tensor,

@@ -25,8 +25,7 @@ local function rounded(weight)
 end
 
 --- nn.Int8Linear(…): An nn.Linear with a weight rounded to int8.
-local Int8Linear = layer.define("Int8Linear")
-int8.Int8Linear = Int8Linear
+local Int8Linear = layer.define("Int8Linear", nil, int8)
 
 Int8Linear.init = signature.of("Int8Linear(weight: tensor, bias: tensor?)", function(self, weight, bias)
   if weight.ndim ~= 2 or not weight:is_floating_point() then

@@ -10,8 +10,7 @@ local ops = core.ops
 local linear = {}
 
 --- nn.Linear(…): Applies an affine linear transformation to the last dim of the input.
-local Linear = layer.define("Linear")
-linear.Linear = Linear
+local Linear = layer.define("Linear", nil, linear)
 
 Linear.init = signature.of([[Linear(in_features: count, out_features: count, {bias = true, device,
   dtype: string})]], function(self, in_features, out_features, opts)

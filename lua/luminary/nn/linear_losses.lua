@@ -14,8 +14,7 @@ local ops, fail = core.ops, options.fail
 local losses = {}
 
 --- nn.LinearCrossEntropyLoss(…): Computes the cross entropy between a linear transformation of inputs and targets.
-local LinearCrossEntropyLoss = layer.define("LinearCrossEntropyLoss")
-losses.LinearCrossEntropyLoss = LinearCrossEntropyLoss
+local LinearCrossEntropyLoss = layer.define("LinearCrossEntropyLoss", nil, losses)
 
 LinearCrossEntropyLoss.init = signature.of([[(in_features: count, num_classes: count, {*, out_features: count[]?,
   bias = false, device, dtype: string, reduction = "mean" | "sum" | "none", weight: tensor?,
@@ -47,8 +46,7 @@ function LinearCrossEntropyLoss:extra_repr()
 end
 
 --- nn.AdaptiveLogSoftmaxWithLoss(…): Computes log-probabilities of many classes, with rare classes in clusters.
-local Adaptive = layer.define("AdaptiveLogSoftmaxWithLoss")
-losses.AdaptiveLogSoftmaxWithLoss = Adaptive
+local Adaptive = layer.define("AdaptiveLogSoftmaxWithLoss", nil, losses)
 
 Adaptive.init = signature.of([[(in_features: count, n_classes: count, cutoffs: count[], {div_value = 4,
   head_bias = false, device, dtype: string})]], function(self, in_features, n_classes, cutoffs, o)

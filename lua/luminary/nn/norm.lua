@@ -137,8 +137,7 @@ end
 -- ---- with statistics of each sample
 
 --- nn.GroupNorm(…): Applies group normalization to an input [N, C, …].
-local GroupNorm = layer.define("GroupNorm", Affine)
-norm.GroupNorm = GroupNorm
+local GroupNorm = layer.define("GroupNorm", Affine, norm)
 
 GroupNorm.init = signature.of([[GroupNorm(num_groups: count, num_channels: count, {eps: positive = 1e-5, affine = true,
   device, dtype: string, bias = true})]], function(self, num_groups, num_channels, opts)
@@ -167,8 +166,7 @@ options.kind("shape", "integer or list of integers", function(who, name, v)
 end)
 
 --- nn.LayerNorm(…): Applies layer normalization over the last dims of the input.
-local LayerNorm = layer.define("LayerNorm", Affine)
-norm.LayerNorm = LayerNorm
+local LayerNorm = layer.define("LayerNorm", Affine, norm)
 
 LayerNorm.init = signature.of([[LayerNorm(normalized_shape: shape, {eps: positive = 1e-5, elementwise_affine = true,
   bias = true, device, dtype: string})]], function(self, shape, opts)
@@ -188,8 +186,7 @@ function LayerNorm:extra_repr()
 end
 
 --- nn.RMSNorm(…): Applies root mean square normalization over the last dims of the input.
-local RMSNorm = layer.define("RMSNorm", Affine)
-norm.RMSNorm = RMSNorm
+local RMSNorm = layer.define("RMSNorm", Affine, norm)
 
 RMSNorm.init = signature.of([[RMSNorm(normalized_shape: shape, {eps: positive, elementwise_affine = true, device,
   dtype: string})]], function(self, shape, opts)

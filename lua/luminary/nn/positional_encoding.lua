@@ -41,8 +41,7 @@ local function fill(cosines, sines, rates)
 end
 
 --- nn.SinusoidalPositions(…): Adds sines and cosines of its positions to an input [L, N, dim].
-local SinusoidalPositions = layer.define("SinusoidalPositions")
-positions.SinusoidalPositions = SinusoidalPositions
+local SinusoidalPositions = layer.define("SinusoidalPositions", nil, positions)
 
 SinusoidalPositions.init = signature.of([[SinusoidalPositions(dim: count, {max_seq_len: count = 5000,
   base: positive = 10000, batch_first = false, device, dtype: string})]], function(self, dim, o)
@@ -150,9 +149,8 @@ local function check_scaling(who, dim, given)
 end
 
 --- nn.RotaryPositionalEmbeddings(…): Rotates queries or keys [N, H, L, dim] by their positions.
-local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings")
+local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings", nil, positions)
 RotaryPositionalEmbeddings.__inner = {"reset_buffers"}
-positions.RotaryPositionalEmbeddings = RotaryPositionalEmbeddings
 
 RotaryPositionalEmbeddings.init = signature.of([[RotaryPositionalEmbeddings(dim: count, {max_seq_len: count = 4096,
   base: positive = 10000, interleaved = true, scaling: table, device, dtype: string})]], function(self, dim, o)

@@ -81,8 +81,7 @@ rearranging "Unflatten(dim: dim, unflattened_size: size_list)" {
 local classes = layer.classes(list)
 
 --- nn.Bilinear(…): Applies a bilinear transformation to two inputs: x1^T weight x2 + bias.
-local Bilinear = layer.define("Bilinear")
-classes.Bilinear = Bilinear
+local Bilinear = layer.define("Bilinear", nil, classes)
 
 Bilinear.init = signature.of([[Bilinear(in1_features: count, in2_features: count, out_features: count, {bias = true,
   device, dtype: string})]], function(self, in1_features, in2_features, out_features, opts)
