@@ -126,14 +126,10 @@ end
 -- Checks {rope_type, factor, …}, as in a config.json, and returns it.
 local function check_scaling(who, dim, given)
   if not given then return {rope_type = "default"} end
-  local known, out = {}, {rope_type = given.rope_type or given.type or "default"}
-  for name in pairs(scalings) do known[#known + 1] = name end
-  table.sort(known)
-  options.choice(who, "scaling.rope_type", out.rope_type, known)
-  for _, name in ipairs(scalings[out.rope_type].needs or {}) do
-    out[name] = above_0(who, "scaling." .. name, given[name])
-  end
+  local out = {rope_type = given.rope_type or given.type or "default"}
+  options.choice(who, "scaling.rope_type", out.rope_type, options.sorted_keys(scalings))
   local scaling = scalings[out.rope_type]
+  for _, name in ipairs(scaling.needs or {}) do out[name] = above_0(who, "scaling." .. name, given[name]) end
   for _, name in ipairs(scaling.also or {}) do
     out[name] = given[name] and above_0(who, "scaling." .. name, given[name])
   end
