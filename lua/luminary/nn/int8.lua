@@ -6,7 +6,6 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Module = require "luminary.nn.module"
 local records = require "luminary.nn.module_fields"
-local printed = require "luminary.nn.print_values"
 local check_shape = require "luminary.tensor.check_shape"
 
 local ops = core.ops
@@ -47,10 +46,7 @@ function Int8Linear:forward(x)
   return ops.int8_linear(x, weight, scale, self.bias)
 end
 
-function Int8Linear:extra_repr()
-  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
-    printed.bool(self.bias))
-end
+layer.prints(Int8Linear, "in_features out_features bias")
 
 local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 

@@ -6,7 +6,6 @@ local layer = require "luminary.nn.define_layer"
 local meta = require "luminary.nn.meta"
 local init = require "luminary.nn.initializers"
 local F = require "luminary.nn.functional"
-local printed = require "luminary.nn.print_values"
 
 local ops, arg = core.ops, options.arg
 local norm = {}
@@ -100,11 +99,8 @@ function BatchNorm:forward(x)
   return ops.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self:next_options(x))
 end
 
-function BatchNorm:extra_repr()
-  return ("%d, eps=%s, momentum=%s, affine=%s, bias=%s, track_running_stats=%s"):format(self.num_features,
-    printed.float(self.eps), self.momentum and printed.float(self.momentum) or "None", printed.bool(self.affine),
-    printed.bool(self.bias), printed.bool(self.track_running_stats))
-end
+layer.prints(BatchNorm, "{num_features}, eps={eps}, momentum={momentum}, affine={affine}, bias={bias}, "
+  .. "track_running_stats={track_running_stats}")
 
 local InstanceNorm = layer.define("InstanceNorm", BatchNorm)
 InstanceNorm.init = signature.of(text_of "false", set_up)
@@ -150,10 +146,7 @@ end)
 
 function GroupNorm:forward(x) return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.how) end
 
-function GroupNorm:extra_repr()
-  return ("%d, %d, eps=%s, affine=%s, bias=%s"):format(self.num_groups, self.num_channels, printed.float(self.how.eps),
-    printed.bool(self.affine), printed.bool(self.bias))
-end
+layer.prints(GroupNorm, "{num_groups}, {num_channels}, eps={eps}, affine={affine}, bias={bias}")
 
 -- The kind of the last dims' sizes: a list of integers, from a number or a list.
 options.kind("shape", "integer or list of integers", function(who, name, v)
@@ -180,10 +173,7 @@ function LayerNorm:forward(x)
   return ops.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.how)
 end
 
-function LayerNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s, bias=%s"):format(printed.tuple(self.normalized_shape),
-    printed.float(self.how.eps), printed.bool(self.elementwise_affine), printed.bool(self.bias))
-end
+layer.prints(LayerNorm, "{normalized_shape}, eps={eps}, elementwise_affine={elementwise_affine}, bias={bias}")
 
 --- nn.RMSNorm(…): Applies root mean square normalization over the last dims of the input.
 local RMSNorm = layer.define("RMSNorm", Affine, norm)
@@ -198,10 +188,7 @@ end)
 
 function RMSNorm:forward(x) return ops.rms_norm(x, self.normalized_shape, self.weight, self.how) end
 
-function RMSNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s"):format(printed.tuple(self.normalized_shape),
-    self.how.eps and printed.float(self.how.eps) or "None", printed.bool(self.elementwise_affine))
-end
+layer.prints(RMSNorm, "{normalized_shape}, eps={eps}, elementwise_affine={elementwise_affine}")
 
 local list, entry = layer.entries()
 

@@ -4,7 +4,6 @@ local signature = require "luminary.base.signature"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
-local printed = require "luminary.nn.print_values"
 
 local list, rearranging = layer.entries()
 
@@ -102,9 +101,6 @@ end
 
 function Bilinear:forward(x1, x2) return F.bilinear(x1, x2, self.weight, self.bias) end
 
-function Bilinear:extra_repr()
-  return ("in1_features=%d, in2_features=%d, out_features=%d, bias=%s"):format(self.in1_features, self.in2_features,
-    self.out_features, printed.bool(self.bias))
-end
+layer.prints(Bilinear, "in1_features in2_features out_features bias")
 
 return classes
