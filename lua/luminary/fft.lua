@@ -27,7 +27,7 @@ local function scale_of(who, norm, n, inverse)
   return (norm == "backward") == inverse and 1 / n or 1
 end
 
--- Returns x, and its number of dims without the dim of pairs.
+-- Returns x, and its number of dims without the dim of pairs, which complex numbers have.
 local function signal(who, x, pairs_too)
   arg(who, "x", x, "tensor")
   if not core.is_floating_point(x) then x = x:float() end
@@ -60,15 +60,21 @@ local function along(x, dim, dims, f)
   return ops.transpose(f(ops.transpose(x, dim, dims)), dim, dims)
 end
 
+-- Checks a transform along one dim of x, with pairs if it is complex. Returns x, dim from 1, the number of dims, and n,
+-- the size there by default.
+local function line_of(who, x, n, dim, is_complex)
+  local dims
+  x, dims = signal(who, x, is_complex)
+  dim = dim_of(who, x, dim or -1, dims)
+  return x, dim, dims, n and arg(who, "n", n, "integer") or x.shape[dim]
+end
+
 -- Transforms complex x along dim. `divided`: true to divide as an inverse does, if that differs from `inverse`.
 local function complex_line(who, x, n, dim, norm, inverse, divided)
-  local dims
-  x, dims = signal(who, x, true)
-  dim = dim_of(who, x, dim or -1, dims)
-  n = n and arg(who, "n", n, "integer") or x.shape[dim]
-  x = sized(who, x, dim, n)
+  local _
+  x, dim, _, n = line_of(who, x, n, dim, true)
   if divided == nil then divided = inverse end
-  return ops.fft_c2c(x, inverse, scale_of(who, norm, n, divided), dim)
+  return ops.fft_c2c(sized(who, x, dim, n), inverse, scale_of(who, norm, n, divided), dim)
 end
 
 --- fft.fft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the discrete Fourier transform along dim.
@@ -80,11 +86,8 @@ function fft.ifft(x, n, dim, norm) return complex_line("ifft", x, n, dim, norm, 
 -- Transforms real x along dim. `inverse`: true to divide as an inverse transform does, whose conjugate the result is.
 local function real_line(who, x, n, dim, norm, inverse)
   local dims
-  x, dims = signal(who, x, false)
-  dim = dim_of(who, x, dim or -1, dims)
-  n = n and arg(who, "n", n, "integer") or x.shape[dim]
-  x = sized(who, x, dim, n)
-  return along(x, dim, dims, function(y) return ops.fft_r2c(y, scale_of(who, norm, n, inverse)) end)
+  x, dim, dims, n = line_of(who, x, n, dim, false)
+  return along(sized(who, x, dim, n), dim, dims, function(y) return ops.fft_r2c(y, scale_of(who, norm, n, inverse)) end)
 end
 
 --- fft.rfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the discrete Fourier transform of real numbers along
@@ -92,13 +95,12 @@ end
 function fft.rfft(x, n, dim, norm) return real_line("rfft", x, n, dim, norm, false) end
 
 local function to_real(who, x, n, dim, norm, inverse)
-  local dims
-  x, dims = signal(who, x, true)
-  dim = dim_of(who, x, dim or -1, dims)
-  n = n and arg(who, "n", n, "integer") or 2 * (x.shape[dim] - 1)
-  if n < 1 then options.must_be(who, "n", "at least 1", n) end
-  x = sized(who, x, dim, math.floor(n / 2) + 1)
-  return along(x, dim, dims, function(y) return ops.fft_c2r(y, n, scale_of(who, norm, n, inverse)) end)
+  local dims, size
+  x, dim, dims, size = line_of(who, x, n, dim, true)
+  if not n then size = 2 * (size - 1) end
+  if size < 1 then options.must_be(who, "n", "at least 1", size) end
+  x = sized(who, x, dim, math.floor(size / 2) + 1)
+  return along(x, dim, dims, function(y) return ops.fft_c2r(y, size, scale_of(who, norm, size, inverse)) end)
 end
 
 --- fft.irfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.rfft.
@@ -121,91 +123,83 @@ end)
 --- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): Computes the inverse of lm.fft.hfft.
 function fft.ihfft(x, n, dim, norm) return conjugated(real_line("ihfft", x, n, dim, norm, true)) end
 
--- Returns the dims of a transform over several dims, and their sizes: by default the last #s dims, or all.
-local function dims_of(who, x, s, dim, dims, default)
+-- Checks a transform along several dims. Returns x, the dims, by default the last #s or all, and their sizes: nil where
+-- x has the size already.
+local function lines_of(who, x, s, dim, is_complex, default)
+  local dims
+  x, dims = signal(who, x, is_complex)
   s, dim = s and arg(who, "s", s, "integers"), dim and arg(who, "dim", dim, "integers") or default
   if not dim then
     dim = {}
     for d = 1, s and #s or dims do dim[d] = d - 1 - (s and #s or dims) end
   end
   if s and #s ~= #dim then options.wrong_length(who, "s", #dim, "dim", #s) end
-  local list, seen = {}, {}
+  local list, sizes, seen = {}, {}, {}
   for i, d in ipairs(dim) do
     list[i] = dim_of(who, x, d, dims)
     if seen[list[i]] then fail("%s: dim must not list dim %d twice", who, list[i]) end
-    seen[list[i]] = true
+    seen[list[i]], sizes[i] = true, s and s[i] ~= -1 and s[i] or nil
   end
   if #list == 0 then fail("%s: dim must not be empty", who) end
-  return list, s or {}
+  return x, list, sizes, dims
 end
 
-local function complex_lines(who, x, s, dim, norm, inverse, default)
-  local dims
-  x, dims = signal(who, x, true)
-  local list, sizes = dims_of(who, x, s, dim, dims, default)
-  for i = #list, 1, -1 do
-    x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, inverse)
-  end
+-- Transforms complex x along the first n dims of a list, from the last on.
+local function complex_lines(who, x, list, sizes, n, norm, inverse, divided)
+  for i = n, 1, -1 do x = complex_line(who, x, sizes[i], list[i], norm, inverse, divided) end
   return x
+end
+
+local function all_complex(who, x, s, dim, norm, inverse, default)
+  local list, sizes
+  x, list, sizes = lines_of(who, x, s, dim, true, default)
+  return complex_lines(who, x, list, sizes, #list, norm, inverse)
 end
 
 -- Transforms real x along several dims; `inverse` as in real_line.
 local function real_lines(who, x, s, dim, norm, default, inverse)
-  local dims
-  x, dims = signal(who, x, false)
-  local list, sizes = dims_of(who, x, s, dim, dims, default)
+  local list, sizes, dims
+  x, list, sizes, dims = lines_of(who, x, s, dim, false, default)
   local n = #list
   if n > 1 and list[n] == dims and list[n - 1] == dims - 1 then -- one call transforms the last two dims
     local scale = 1
     for i = n - 1, n do
-      local size = sizes[i] and sizes[i] ~= -1 and sizes[i] or x.shape[list[i]]
+      local size = sizes[i] or x.shape[list[i]]
       x = sized(who, x, list[i], size)
       scale = scale * scale_of(who, norm, size, inverse or false)
     end
     x = ops.fft_r2c_2d(x, scale)
     n = n - 1
   else
-    x = real_line(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, inverse or false)
+    x = real_line(who, x, sizes[n], list[n], norm, inverse or false)
   end
-  for i = n - 1, 1, -1 do
-    x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false, inverse or false)
-  end
-  return x
+  return complex_lines(who, x, list, sizes, n - 1, norm, false, inverse or false)
 end
 
-local function to_real_lines(who, x, s, dim, norm, default)
-  local dims
-  x, dims = signal(who, x, true)
-  local list, sizes = dims_of(who, x, s, dim, dims, default)
+-- Returns real numbers: all dims except the last are transformed first. half: true for Hermitian signals, whose forward
+-- transforms, conjugated, are the inverse transforms of x's conjugate.
+local function to_real_lines(who, x, s, dim, norm, default, half)
+  local list, sizes
+  x, list, sizes = lines_of(who, x, s, dim, true, default)
   local n = #list
-  for i = 1, n - 1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, true) end
-  return to_real(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, true)
-end
-
--- Forward transforms along all dims except the last, conjugated, are the inverse transforms of x's conjugate.
-local function half_lines(who, x, s, dim, norm, default)
-  local dims
-  x, dims = signal(who, x, true)
-  local list, sizes = dims_of(who, x, s, dim, dims, default)
-  local n = #list
-  for i = 1, n - 1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false) end
-  return to_real(who, conjugated(x), sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, false)
+  for i = 1, n - 1 do x = complex_line(who, x, sizes[i], list[i], norm, not half) end
+  return to_real(who, half and conjugated(x) or x, sizes[n], list[n], norm, not half)
 end
 
 local last_two = {-2, -1}
 
 --- fft.fft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the 2-d discrete Fourier transform.
-function fft.fft2(x, s, dim, norm) return complex_lines("fft2", x, s, dim, norm, false, last_two) end
+function fft.fft2(x, s, dim, norm) return all_complex("fft2", x, s, dim, norm, false, last_two) end
 --- fft.ifft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the inverse of lm.fft.fft2.
-function fft.ifft2(x, s, dim, norm) return complex_lines("ifft2", x, s, dim, norm, true, last_two) end
+function fft.ifft2(x, s, dim, norm) return all_complex("ifft2", x, s, dim, norm, true, last_two) end
 --- fft.rfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the 2-d discrete Fourier transform of real numbers.
 function fft.rfft2(x, s, dim, norm) return real_lines("rfft2", x, s, dim, norm, last_two) end
 --- fft.irfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the inverse of lm.fft.rfft2.
 function fft.irfft2(x, s, dim, norm) return to_real_lines("irfft2", x, s, dim, norm, last_two) end
 --- fft.fftn(x [, s [, dim [, norm]]]): Computes the discrete Fourier transform along several dims.
-function fft.fftn(x, s, dim, norm) return complex_lines("fftn", x, s, dim, norm, false) end
+function fft.fftn(x, s, dim, norm) return all_complex("fftn", x, s, dim, norm, false) end
 --- fft.ifftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.fftn.
-function fft.ifftn(x, s, dim, norm) return complex_lines("ifftn", x, s, dim, norm, true) end
+function fft.ifftn(x, s, dim, norm) return all_complex("ifftn", x, s, dim, norm, true) end
 --- fft.rfftn(x [, s [, dim [, norm]]]): Computes the discrete Fourier transform of real numbers along several dims.
 function fft.rfftn(x, s, dim, norm) return real_lines("rfftn", x, s, dim, norm) end
 --- fft.irfftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.rfftn.
@@ -213,10 +207,10 @@ function fft.irfftn(x, s, dim, norm) return to_real_lines("irfftn", x, s, dim, n
 
 --- fft.hfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the 2-d discrete Fourier transform of a Hermitian symmetric
 --- signal.
-function fft.hfft2(x, s, dim, norm) return half_lines("hfft2", x, s, dim, norm, last_two) end
+function fft.hfft2(x, s, dim, norm) return to_real_lines("hfft2", x, s, dim, norm, last_two, true) end
 --- fft.hfftn(x [, s [, dim [, norm]]]): Computes the discrete Fourier transform of a Hermitian symmetric signal along
 --- several dims.
-function fft.hfftn(x, s, dim, norm) return half_lines("hfftn", x, s, dim, norm) end
+function fft.hfftn(x, s, dim, norm) return to_real_lines("hfftn", x, s, dim, norm, nil, true) end
 --- fft.ihfft2(x [, s [, dim = {-2, -1} [, norm]]]): Computes the inverse of lm.fft.hfft2.
 function fft.ihfft2(x, s, dim, norm) return conjugated(real_lines("ihfft2", x, s, dim, norm, last_two, true)) end
 --- fft.ihfftn(x [, s [, dim [, norm]]]): Computes the inverse of lm.fft.hfftn.

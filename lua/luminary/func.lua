@@ -94,56 +94,43 @@ local function prepared(who, args, numbers)
   return new, list
 end
 
-local grad_options = "argnums: any = 1, has_aux = false, create_graph = false"
+-- Returns true if derivatives of a call with these arguments need a graph themselves.
+local function keeps_graph(args) return depth > 0 or core.is_grad_enabled() and wants_graph(args) end
 
--- Returns a function that computes f's gradients and its results.
-local function differentiated(who, f, opts)
-  check_callable(who, f)
-  local numbers = positions(who, opts.argnums)
-  return function(...)
-    local args = pack(...)
-    local keep = opts.create_graph or depth > 0
-    for i = 1, args.n do keep = keep or core.is_grad_enabled() and wants_graph(args[i]) end
-    return deeper(function()
-      local given, inputs = prepared(who, args, numbers)
-      local y, aux = f(unpack(given, 1, given.n))
-      if not core.is_tensor(y) or y:numel() ~= 1 then
-        options.must_be(who, "the result of f", "a tensor of one element", y)
-      end
-      local grads = gradients(y:reshape({}), inputs, {create_graph = keep})
-      local out = like_arguments(who, given, numbers, grads)
-      local result = type(opts.argnums) == "number" and out[1] or out
-      if not keep then y, aux = without_graph(y), without_graph(aux) end
-      if opts.has_aux then return result, y, aux end
-      return result, y
-    end)
-  end
+-- Defines a function that returns one of gradients and value of f; arrange(gradients, value, the result aux of f).
+local function define(who, arrange)
+  local text = who .. "(f, {argnums: any = 1, has_aux = false, create_graph = false})"
+  func[who] = signature.of(text, function(f, opts)
+    check_callable(who, f)
+    local numbers = positions(who, opts.argnums)
+    return function(...)
+      local args = pack(...)
+      local keep = opts.create_graph or keeps_graph(args)
+      return deeper(function()
+        local given, inputs = prepared(who, args, numbers)
+        local y, aux = f(unpack(given, 1, given.n))
+        if not core.is_tensor(y) or y:numel() ~= 1 then
+          options.must_be(who, "the result of f", "a tensor of one element", y)
+        end
+        local grads = gradients(y:reshape({}), inputs, {create_graph = keep})
+        local out = like_arguments(who, given, numbers, grads)
+        if not keep then y, aux = without_graph(y), without_graph(aux) end
+        local results = arrange(type(opts.argnums) == "number" and out[1] or out, y)
+        local n = #results
+        if opts.has_aux then results[n + 1] = aux end
+        return unpack(results, 1, opts.has_aux and n + 1 or n)
+      end)
+    end
+  end)
 end
 
---- Returns a function that computes the gradient of f with respect to its argument argnums.
-func.grad = signature.of("grad(f, {" .. grad_options .. "})", function(f, opts)
-  local both = differentiated("grad", f, opts)
-  return function(...)
-    local grads, _, aux = both(...)
-    if opts.has_aux then return grads, aux end
-    return grads
-  end
-end)
+--- lm.func.grad(…): Returns a function that computes the gradient of f with respect to its argument argnums.
+--- lm.func.grad_and_value(…): Returns a function that computes the gradient and the value of f.
+--- lm.func.value_and_grad(…): Returns a function that computes the value and the gradient of f.
 
---- Returns a function that computes the gradient and the value of f.
-func.grad_and_value = signature.of("grad_and_value(f, {" .. grad_options .. "})", function(f, opts)
-  return differentiated("grad_and_value", f, opts)
-end)
-
---- Returns a function that computes the value and the gradient of f.
-func.value_and_grad = signature.of("value_and_grad(f, {" .. grad_options .. "})", function(f, opts)
-  local both = differentiated("value_and_grad", f, opts)
-  return function(...)
-    local grads, y, aux = both(...)
-    if opts.has_aux then return y, grads, aux end
-    return y, grads
-  end
-end)
+define("grad", function(grads) return {grads} end)
+define("grad_and_value", function(grads, y) return {grads, y} end)
+define("value_and_grad", function(grads, y) return {y, grads} end)
 
 --- lm.func.vjp(f, ...): Computes f(...), and a function for vector-Jacobian products.
 function func.vjp(f, ...)
@@ -180,7 +167,7 @@ local function jvp(who, f, primals, tangents, keep)
       fail("%s: tangents and primals must have the same number of tensors, got %d and %d", who, #directions, #inputs)
     end
     for i, x in ipairs(inputs) do
-      if table.concat(directions[i].shape, ",") ~= table.concat(x.shape, ",") then
+      if directions[i].shape ~= x.shape then
         fail("%s: tangent %d must have the shape of its primal, got %s for %s", who, i, options.describe(directions[i]),
           options.describe(x))
       end
@@ -231,8 +218,7 @@ local function jacrev(who, f, opts)
   local numbers = positions(who, opts.argnums)
   return function(...)
     local args = pack(...)
-    local keep = depth > 0
-    for i = 1, args.n do keep = keep or core.is_grad_enabled() and wants_graph(args[i]) end
+    local keep = keeps_graph(args)
     return deeper(function()
       local given, inputs = prepared(who, args, numbers)
       local y = options.arg(who, "the result of f", f(unpack(given, 1, given.n)), "tensor")

@@ -114,21 +114,13 @@ function linalg.det(A) return ops.det(matrix("det", "A", A, true)) end
 --- linalg.slogdet(A): Computes the sign and the logarithm of the absolute value of the determinant.
 function linalg.slogdet(A) return ops.slogdet(matrix("slogdet", "A", A, true)) end
 
--- Returns true if B is a vector, or a batch of vectors, for matrices A.
-local function is_vector(A, B)
-  if B.ndim == 1 then return true end
-  if B.ndim ~= A.ndim - 1 then return false end
-  for d = 1, B.ndim do
-    if A.shape[d] ~= B.shape[d] then return false end
-  end
-  return true
-end
-
 --- Solves the linear systems A X = B, or X A = B without left.
 linalg.solve = signature.of("solve(A, B: tensor, left: any? = (true))", function(A, B, left)
   matrix("solve", "A", A, true)
   left = left == nil or arg("solve", "left", left, "boolean")
-  if not is_vector(A, B) then return ops.linalg_solve(A, B, {left = left}) end
+  local batch_of_vectors = A.shape
+  table.remove(batch_of_vectors)
+  if B.ndim ~= 1 and B.shape ~= batch_of_vectors then return ops.linalg_solve(A, B, {left = left}) end
   local at = left and -1 or -2
   return ops.squeeze(ops.linalg_solve(A, ops.unsqueeze(B, at), {left = left}), at)
 end)

@@ -186,15 +186,12 @@ function GradScaler:update(new_scale)
       if at.overflow == nil then at.overflow = at.found:item() ~= 0 end
       overflow = overflow or at.overflow
     end
+    self.good_steps = overflow and 0 or self.good_steps + 1
     if overflow then
       multiply_scale(self, self.backoff_factor)
+    elseif self.good_steps == self.growth_interval then
+      multiply_scale(self, self.growth_factor)
       self.good_steps = 0
-    else
-      self.good_steps = self.good_steps + 1
-      if self.good_steps == self.growth_interval then
-        multiply_scale(self, self.growth_factor)
-        self.good_steps = 0
-      end
     end
   end
   self.begun, self.stages = false, {}
@@ -218,13 +215,18 @@ for key, kind in pairs {growth_factor = "number", backoff_factor = "number", gro
   end
 end
 
+-- The entries of a state_dict under PyTorch's names, their kinds and the fields that have them.
+local state_entries = {
+  {"scale", "scale", "current"}, {"growth_factor", "number", "growth_factor"},
+  {"backoff_factor", "number", "backoff_factor"}, {"growth_interval", "count", "growth_interval"},
+  {"_growth_tracker", "natural", "good_steps"},
+}
+
 --- Returns the state, plain values under PyTorch's names; empty if the scaler is disabled.
 function GradScaler:state_dict()
-  if not self.enabled then return {} end
-  return {
-    scale = self.current, growth_factor = self.growth_factor, backoff_factor = self.backoff_factor,
-    growth_interval = self.growth_interval, _growth_tracker = self.good_steps,
-  }
+  local dict = {}
+  for _, entry in ipairs(self.enabled and state_entries or {}) do dict[entry[1]] = self[entry[3]] end
+  return dict
 end
 
 --- Loads a state_dict, also one of PyTorch's.
@@ -236,17 +238,15 @@ function GradScaler:load_state_dict(dict)
   if next(dict) == nil then
     fail("%s: the state is empty: it was saved by a disabled scaler", who)
   end
-  local known = options.check(who, dict, {
-    scale = {"scale"}, growth_factor = {"number"}, backoff_factor = {"number"}, growth_interval = {"count"},
-    _growth_tracker = {"natural"},
-  })
-  for _, key in ipairs {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"} do
-    if known[key] == nil then fail("%s: the state has no '%s'", who, key) end
+  local rows = {}
+  for _, entry in ipairs(state_entries) do rows[entry[1]] = {entry[2]} end
+  local known = options.check(who, dict, rows)
+  for _, entry in ipairs(state_entries) do
+    if known[entry[1]] == nil then fail("%s: the state has no '%s'", who, entry[1]) end
   end
   check(who, known)
+  for _, entry in ipairs(state_entries) do self[entry[3]] = known[entry[1]] end
   set_scale(self, known.scale)
-  self.growth_factor, self.backoff_factor = known.growth_factor, known.backoff_factor
-  self.growth_interval, self.good_steps = known.growth_interval, known._growth_tracker
 end
 
 function GradScaler:repr()

@@ -97,15 +97,12 @@ local function cast_model(model, on)
 end
 
 local function patch_forward(model, on)
-  local forward = model.forward
-  if on.cast then
-    local out = on.cast_model_outputs or "float32"
-    model.forward = function(self, ...) return convert_all(out, forward(self, convert_all(on.dtype, ...))) end
-  elseif on.autocast then
-    local out, mode = on.cast_model_outputs or "float32", {device = on.device, dtype = on.dtype}
-    model.forward = function(self, ...) return convert_all(out, core.autocast(mode, forward, self, ...)) end
-  elseif on.cast_model_outputs then
-    model.forward = function(self, ...) return convert_all(on.cast_model_outputs, forward(self, ...)) end
+  local forward, out = model.forward, on.cast_model_outputs or (on.cast or on.autocast) and "float32"
+  if not out then return end
+  local mode = on.autocast and not on.cast and {device = on.device, dtype = on.dtype}
+  model.forward = function(self, ...)
+    if mode then return convert_all(out, core.autocast(mode, forward, self, ...)) end
+    return convert_all(out, forward(self, convert_all(on.cast and on.dtype, ...)))
   end
 end
 
@@ -192,9 +189,7 @@ amp.scale_loss = signature.of([[amp.scale_loss(loss: tensor, optimizers, f, {los
     fail("%s: loss_id (%d) must be at most num_losses (%d) of amp.initialize", who, opts.loss_id, #state.scalers)
   end
   for _, opt in ipairs(list) do process.before(opt) end
-  local results = {n = 0}
-  local function keep(...) results = {n = select("#", ...), ...} end
-  keep(f(loss:float() * scaler.scale))
+  local results = options.pack(f(loss:float() * scaler.scale))
   if opts.delay_unscale then
     for _, opt in ipairs(list) do process.delay(opt) end
     return unpack(results, 1, results.n)

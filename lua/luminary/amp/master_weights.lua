@@ -195,12 +195,7 @@ function process.skip(opt) stashes[opt].skip = true end
 
 --- Returns a list of the tensors that opt steps.
 function process.masters(opt)
-  local stash, list = stashes[opt], {}
-  if stash then return copy_list(stash.masters) end
-  for _, group in ipairs(opt.param_groups) do
-    for _, p in ipairs(group.params) do list[#list + 1] = p end
-  end
-  return list
+  return stashes[opt] and copy_list(stashes[opt].masters) or opt:all_parameters()
 end
 
 return process

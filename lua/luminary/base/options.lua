@@ -111,8 +111,9 @@ function options.dtypes_differ(who, a, x, b, y)
   raise(("%s: dtype mismatch: %s is %s, %s is %s; convert one with :to()"):format(who, a, x.dtype, b, y.dtype))
 end
 
---- Raises "WHO: NAME (V) must be divisible by NAME2 (V2)".
-function options.not_divisible(who, name, value, divisor_name, divisor)
+--- Raises "WHO: NAME (V) must be divisible by NAME2 (V2)", unless V is.
+function options.divisible(who, name, value, divisor_name, divisor)
+  if value % divisor == 0 then return end
   raise(("%s: %s (%d) must be divisible by %s (%d)"):format(who, name, value, divisor_name, divisor))
 end
 

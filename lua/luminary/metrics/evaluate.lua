@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local in_mode = require "luminary.nn.in_mode"
 
 -- Returns the device of a model, and the dtype to which its floating inputs are converted; both nil without parameters.
 local function device_and_dtype(model)
@@ -11,12 +12,6 @@ local function device_and_dtype(model)
     if core.is_floating_point(p) then return p.device, p.dtype end
   end
   return first and first.device, nil
-end
-
-local function modes_of(model)
-  local modes = {}
-  for _, module in ipairs(model:modules()) do modes[module] = module.training end
-  return modes
 end
 
 --- Resets a metric, adds the model's predictions for all batches (input, target) of a loader in evaluation mode, and
@@ -29,17 +24,13 @@ return signature.of("evaluate(model: module, loader, metric)", function(model, l
     options.arg("evaluate", name, t, "tensor")
     return device and t:to(device) or t
   end
-  local modes = modes_of(model)
-  model:eval()
   metric:reset()
-  local ok, problem = pcall(core.no_grad, function()
+  in_mode(model, false, function()
     for input, target in loader:iter() do
       input = moved("a batch's input", input)
       if dtype and core.is_floating_point(input) then input = input:to(dtype) end
       metric:update(model(input), moved("a batch's target", target))
     end
   end)
-  for module, training in pairs(modes) do class.record(module).values.training = training end
-  if not ok then error(problem, 0) end
   return metric:compute()
 end)

@@ -2,22 +2,17 @@
 --- from 1; the labels of binary and multilabel tasks are 0 and 1, or false and true.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 
 local INTEGERS = {uint8 = true, int8 = true, int16 = true, int32 = true, int64 = true, bool = true}
 
-local function shape_text(x) return "[" .. table.concat(x.shape, ", ") .. "]" end
-
-local function same_shape(a, b) return shape_text(a) == shape_text(b) end
-
 local function flat(x) return x:reshape(-1) end
 
 -- ---- inputs as flat labels
 
-local function check_same(who, preds, target)
-  if not same_shape(preds, target) then options.wrong_shape(who, "preds", preds, shape_text(target)) end
-end
+local function check_same(who, preds, target) check_shape(who, "preds", preds, target.shape) end
 
 local function check_integers(who, name, x)
   if INTEGERS[x.dtype] then return end
@@ -77,8 +72,7 @@ local function check_scores(who, preds, target, classes)
   if not preds:is_floating_point() then
     options.wrong_dtype(who, "preds", "floating, as scores of classes [N, C, ...]", preds)
   end
-  local want = {target.shape[1], classes, unpack(target.shape, 2)}
-  if shape_text(preds) ~= shape_text {shape = want} then options.wrong_shape(who, "preds", preds, want) end
+  check_shape(who, "preds", preds, {target.shape[1], classes, unpack(target.shape, 2)})
 end
 
 local function class_labels(self, preds, target)

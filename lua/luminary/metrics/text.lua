@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local labels = require "luminary.metrics.labels"
 local metric = require "luminary.metrics.metric"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 local metrics, functional = {}, {}
@@ -130,11 +131,9 @@ metrics.Perplexity, functional.perplexity = metric.define("Perplexity", {
   update = function(self, preds, target)
     local who = "Perplexity"
     labels.check_integers(who, "target", target)
-    if target.ndim ~= 2 then options.wrong_shape(who, "target", target, {"N", "L"}) end
-    if preds.ndim ~= 3 then options.wrong_shape(who, "preds", preds, {"N", "L", "V"}) end
-    local size = preds.shape[3]
-    local want = {target.shape[1], target.shape[2], size}
-    if table.concat(preds.shape, ",") ~= table.concat(want, ",") then options.wrong_shape(who, "preds", preds, want) end
+    local n, length = unpack(check_shape(who, "target", target, {"N", "L"}).shape)
+    local size = check_shape(who, "preds", preds, {"N", "L", "V"}).shape[3]
+    check_shape(who, "preds", preds, {n, length, size})
     target = labels.as_long(target):reshape(-1)
     labels.check_range(who, "target", target, 1, size, self.ignore_index)
     local loss = core.ops.cross_entropy(preds:reshape(-1, size):float(), target,

@@ -8,6 +8,7 @@ local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
 local build = require "luminary.models.build"
 local common = require "luminary.models.common"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 local models = {}
@@ -164,9 +165,7 @@ local function embedded(self, ids, o)
     options.must_be("Bert", "the number of tokens", ("at most %s, %d"):format(counts
       and "max_position_embeddings - pad_token_id" or "max_position_embeddings", most), l)
   end
-  if types and (types.ndim ~= 2 or types.shape[1] ~= ids.shape[1] or types.shape[2] ~= l) then
-    options.wrong_shape("Bert", "token_type_ids", types, {ids.shape[1], l})
-  end
+  if types then check_shape("Bert", "token_type_ids", types, {ids.shape[1], l}) end
   local embeddings = (self.bert or self).embeddings
   local x, kinds = embeddings.word_embeddings(ids), embeddings.token_type_embeddings
   if types and kinds then
@@ -258,10 +257,7 @@ local function maker(name)
     return build(name, opts, own, function(config)
       config.head = config.head or "none"
       common.fit_labels(name, config, "num_labels")
-      if config.hidden_size % config.num_attention_heads ~= 0 then
-        options.not_divisible(name, "hidden_size", config.hidden_size, "num_attention_heads",
-          config.num_attention_heads)
-      end
+      options.divisible(name, "hidden_size", config.hidden_size, "num_attention_heads", config.num_attention_heads)
       return Bert(config)
     end, "head", {kinds = families, also = also, only = {
       position_embedding_type = "absolute", tie_word_embeddings = true, is_decoder = false, add_cross_attention = false,

@@ -5,6 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local build = require "luminary.models.build"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops = core.ops
 local common = {}
@@ -116,21 +117,10 @@ function common.ids(who, ids)
   if type(ids) == "table" and ids.input_ids then
     options.fail("%s: pass ids first, then options: net(batch.input_ids, {attention_mask = batch.attention_mask})", who)
   end
-  if options.arg(who, "ids", ids, "tensor").ndim ~= 2 then
-    options.wrong_shape(who, "ids", ids, "[N, L]")
-  end
-  return ids
+  return check_shape(who, "ids", options.arg(who, "ids", ids, "tensor"), {"N", "L"})
 end
 
 local forward_options = {cache = {"table"}, attention_mask = {"tensor"}, position_ids = {"tensor"}}
-
--- Returns t, the option `name`, after checking that it is nil or has shape [n, l].
-local function check_size(who, name, t, n, l)
-  if t and (t.ndim ~= 2 or t.shape[1] ~= n or t.shape[2] ~= l) then
-    options.wrong_shape(who, name, t, {n, l})
-  end
-  return t
-end
 
 --- Activations by Hugging Face's names.
 common.activations = {
@@ -155,8 +145,8 @@ function common.forward_options(who, ids, opts, layers, window)
       layers)
   end
   o.first = cache and options.arg(who, "cache[1].length", cache[1].length or 0, "natural") or 0
-  check_size(who, "attention_mask", mask, n, o.first + l)
-  check_size(who, "position_ids", o.position_ids, n, l)
+  if mask then check_shape(who, "attention_mask", mask, {n, o.first + l}) end
+  if o.position_ids then check_shape(who, "position_ids", o.position_ids, {n, l}) end
   mask = mask and (mask.dtype == "bool" and mask or mask:ne(0)):view(n, 1, 1, o.first + l)
   local function attention(near)
     local causal = not near and (not mask and o.first == 0 or l == 1)
@@ -171,12 +161,32 @@ function common.forward_options(who, ids, opts, layers, window)
   return o
 end
 
---- Returns a list of `layers` nn.KVCache, of weight's device and dtype, for `length` positions, at most `most`.
-function common.caches(who, layers, weight, batch_size, length, most, heads, head_dim)
-  length = math.min(options.arg(who .. ":new_cache", "max_seq_len", length, "count"), most)
-  local list, like = {}, {device = weight.device, dtype = weight.dtype}
-  for i = 1, layers do list[i] = nn.KVCache(batch_size, length, heads, head_dim, like) end
+-- The base class of language models. Classes define embedding(), which returns the weight of the token embedding.
+common.LanguageModel = class.define("LanguageModel", nn.Module)
+
+--- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
+--- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
+
+--- Returns a list of `layers` nn.KVCache, of the embedding's device and dtype, for `length` positions.
+function common.LanguageModel:caches(layers, batch_size, length, heads, head_dim)
+  length = options.arg(self.__name .. ":new_cache", "max_seq_len", length, "count")
+  local list, weight = {}, self:embedding()
+  local like = {device = weight.device, dtype = weight.dtype}
+  for i = 1, layers do
+    list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads, head_dim, like)
+  end
   return list
+end
+
+--- Returns the scores of all tokens for the last hidden states x, by lm_head or the embedding.
+function common.LanguageModel:scores(x)
+  return self.lm_head and self.lm_head(x) or ops.linear(x, self:embedding(), self.score_bias)
+end
+
+--- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.
+function common.LanguageModel:to_int8()
+  if not self.lm_head then self.lm_head = nn.Int8Linear(self:embedding(), self.score_bias) end
+  return self
 end
 
 return common

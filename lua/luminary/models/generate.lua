@@ -1,12 +1,14 @@
 --- Generates tokens with a language model: reads options, and runs greedy search, sampling or beam search.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local in_mode = require "luminary.nn.in_mode"
 local Module = require "luminary.nn.module"
 local beam_search = require "luminary.models.beam_search"
 local generated_text = require "luminary.models.generated_text"
 local generation_config = require "luminary.models.generation_config"
 local next_token_logits = require "luminary.models.next_token_logits"
 local logits_processors = require "luminary.models.logits_processors"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 
@@ -126,9 +128,9 @@ end
 -- are pad_token_id, unless that ends sequences. Returns nil where nothing is padding.
 local function padding_of(who, ids, o)
   local mask, n, l = o.attention_mask, unpack(ids.shape)
-  if mask and (mask.ndim ~= 2 or mask.shape[1] ~= n or mask.shape[2] ~= l) then
-    options.wrong_shape(who, "attention_mask", mask, {n, l})
-  elseif not mask and o.pad_token_id and not o.ends[o.pad_token_id] then
+  if mask then
+    check_shape(who, "attention_mask", mask, {n, l})
+  elseif o.pad_token_id and not o.ends[o.pad_token_id] then
     mask = ids:ne(o.pad_token_id)
   end
   if not mask then return nil end
@@ -198,18 +200,6 @@ local function by_beams(who, net, ids, mask, o)
   return core.tensor(lists, {dtype = "int64", device = ids.device})
 end
 
--- Returns f(…), run without gradients and with a net in evaluation mode; then restores each module's mode.
-local function in_evaluation(net, f, ...)
-  if not Module.is_module(net) then return core.no_grad(f, ...) end
-  local training = {}
-  for _, module in ipairs(net:modules()) do training[module] = module.training end
-  net:eval()
-  local ok, result = pcall(core.no_grad, f, ...)
-  for module, mode in pairs(training) do module.training = mode end
-  if not ok then error(result, 0) end
-  return result
-end
-
 local generate
 
 --- lm.models.generate(net, ids [, {max_new_tokens = 20, min_new_tokens = 0, do_sample, temperature = 1, top_k = 0,
@@ -231,7 +221,9 @@ function generate(net, ids, opts)
   ids = check_ids(who, net, ids, o)
   local mask = padding_of(who, ids, o)
   if ids.shape[1] == 0 then return ids end
-  return in_evaluation(net, o.num_beams > 1 and by_beams or one_by_one, who, net, ids, mask, o)
+  local search = o.num_beams > 1 and by_beams or one_by_one
+  if not module then return core.no_grad(search, who, net, ids, mask, o) end
+  return in_mode(net, false, search, who, net, ids, mask, o)
 end
 
 return generate

@@ -81,21 +81,15 @@ end
 
 -- Renames a state_dict from the bare model's names, and removes masks and the output weight that is tied to wte's.
 local function rename(net, dict)
-  local keys = {}
-  for key in pairs(dict) do keys[#keys + 1] = key end
-  for _, key in ipairs(keys) do
-    local value = dict[key]
-    if key == "lm_head.weight" and not net.lm_head or key:find "%.attn%.bias$" or key:find "%.attn%.masked_bias$" then
-      dict[key] = nil
-    elseif key:find "^h%." or key:find "^w[tp]e%." or key:find "^ln_f%." then
-      dict[key] = nil
-      dict["transformer." .. key] = value
-    end
-  end
+  common.rename(dict, {
+    {"%.attn%.bias$", false}, {"%.attn%.masked_bias$", false}, {"^h%.", "transformer.h."},
+    {"^w([tp])e%.", "transformer.w%1e."}, {"^ln_f%.", "transformer.ln_f."},
+  })
+  if not net.lm_head then dict["lm_head.weight"] = nil end
 end
 
 --- The class of lm.models.gpt2.
-local GPT2 = class.define("GPT2", nn.Module)
+local GPT2 = class.define("GPT2", common.LanguageModel)
 
 function GPT2:init(config)
   self.config = config
@@ -127,11 +121,11 @@ function GPT2:reset_parameters()
   end
 end
 
---- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
+function GPT2:embedding() return self.transformer.wte.weight end
+
 function GPT2:new_cache(batch_size, max_seq_len)
   local config = self.config
-  return common.caches("GPT2", config.n_layer, self.transformer.wte.weight, batch_size, max_seq_len,
-    config.n_positions, config.n_head, config.n_embd / config.n_head)
+  return self:caches(config.n_layer, batch_size, max_seq_len, config.n_head, config.n_embd / config.n_head)
 end
 
 --- net(ids [, {cache, attention_mask, position_ids}]): Returns scores [N, L, vocab_size] of the token after each of ids
@@ -148,17 +142,9 @@ function GPT2:forward(ids, opts)
   local positions = o.position_ids and body.wpe(o.position_ids) or body.wpe.weight:narrow(1, first + 1, l)
   local x = body.drop(body.wte(ids) + positions)
   for i, block in ipairs(body.h) do x = block(x, o.seen, o.cache and o.cache[i]) end
-  if self.lm_head then return self.lm_head(body.ln_f(x)) end
-  return ops.linear(body.ln_f(x), body.wte.weight, self.score_bias)
+  return self:scores(body.ln_f(x))
 end
 
---- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.
-function GPT2:to_int8()
-  if not self.lm_head then self.lm_head = nn.Int8Linear(self.transformer.wte.weight, self.score_bias) end
-  return self
-end
-
---- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 GPT2.generate = generate
 
 --- models.gpt2([{vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = 4 * n_embd,
@@ -174,9 +160,7 @@ function models.gpt2(opts)
     activation_function = {options.sorted_keys(common.activations), "gelu_new"},
     scale_attn_by_inverse_layer_idx = {"boolean", false},
   }, function(config)
-    if config.n_embd % config.n_head ~= 0 then
-      options.not_divisible("gpt2", "n_embd", config.n_embd, "n_head", config.n_head)
-    end
+    options.divisible("gpt2", "n_embd", config.n_embd, "n_head", config.n_head)
     config.max_positions, config.n_inner = config.n_positions, config.n_inner or 4 * config.n_embd
     return GPT2(config)
   end, "vocab_size", {kinds = {gpt2 = {}}, generates = true, only = {add_cross_attention = false}})

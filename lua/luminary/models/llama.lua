@@ -136,14 +136,12 @@ end
 
 -- Removes the tensors of older files that are not parameters, or a tied output weight.
 local function rename(net, dict)
-  for key in pairs(dict) do
-    if key:find "rotary_emb%.inv_freq$" then dict[key] = nil end
-  end
+  common.rename(dict, {{"rotary_emb%.inv_freq$", false}})
   if not net.lm_head then dict["lm_head.weight"] = nil end
 end
 
 --- The class of lm.models.llama.
-local Llama = class.define("Llama", nn.Module)
+local Llama = class.define("Llama", common.LanguageModel)
 
 function Llama:init(config)
   self.config = config
@@ -175,11 +173,12 @@ function Llama:reset_parameters()
   end
 end
 
---- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
+function Llama:embedding() return self.model.embed_tokens.weight end
+
 function Llama:new_cache(batch_size, max_seq_len)
   local config = self.config
-  local caches = common.caches("Llama", config.num_hidden_layers, self.model.embed_tokens.weight, batch_size,
-    max_seq_len, config.max_positions, config.num_key_value_heads, config.head_dim)
+  local caches = self:caches(config.num_hidden_layers, batch_size, max_seq_len, config.num_key_value_heads,
+    config.head_dim)
   if self.rope.scaling.long_factor then caches.recompute_beyond = self.rope.max_seq_len end
   return caches
 end
@@ -208,17 +207,9 @@ function Llama:forward(ids, opts)
   for i, each in ipairs(self.model.layers) do
     x = each(x, rotate, each.near and o.near or o.seen, o.cache and o.cache[i])
   end
-  x = self.model.norm(x)
-  return self.lm_head and self.lm_head(x) or ops.linear(x, self.model.embed_tokens.weight, self.score_bias)
+  return self:scores(self.model.norm(x))
 end
 
---- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.
-function Llama:to_int8()
-  if not self.lm_head then self.lm_head = nn.Int8Linear(self.model.embed_tokens.weight, self.score_bias) end
-  return self
-end
-
---- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 Llama.generate = generate
 
 local spec = {
@@ -261,13 +252,11 @@ end
 local function make(config)
   local heads = config.num_attention_heads
   config.num_key_value_heads = config.num_key_value_heads or heads
-  if not config.head_dim and config.hidden_size % heads ~= 0 then
-    options.not_divisible("llama", "hidden_size", config.hidden_size, "num_attention_heads", heads)
+  if not config.head_dim then
+    options.divisible("llama", "hidden_size", config.hidden_size, "num_attention_heads", heads)
   end
   config.head_dim = config.head_dim or config.hidden_size / heads
-  if heads % config.num_key_value_heads ~= 0 then
-    options.not_divisible("llama", "num_attention_heads", heads, "num_key_value_heads", config.num_key_value_heads)
-  end
+  options.divisible("llama", "num_attention_heads", heads, "num_key_value_heads", config.num_key_value_heads)
   resolve_positions(config)
   return Llama(config)
 end

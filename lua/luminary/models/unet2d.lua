@@ -5,6 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local build = require "luminary.models.build"
+local common = require "luminary.models.common"
 
 local ops, fail = core.ops, options.fail
 local models = {}
@@ -216,16 +217,7 @@ local old = {
   {"(attentions%.%d+%.)value%.", "%1to_v."}, {"(attentions%.%d+%.)proj_attn%.", "%1to_out.0."},
 }
 
-local function rename(_net, dict)
-  local keys = {}
-  for key in pairs(dict) do keys[#keys + 1] = key end
-  for _, key in ipairs(keys) do
-    local new, value = key, dict[key]
-    for _, rule in ipairs(old) do new = new:gsub(rule[1], rule[2]) end
-    dict[key] = nil
-    dict[new] = value
-  end
-end
+local function rename(_net, dict) common.rename(dict, old) end
 
 -- Returns a list with one entry for each level, checked.
 local function levels(who, name, value)

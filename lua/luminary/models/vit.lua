@@ -36,8 +36,9 @@ function EncoderBlock:init(config)
     nn.Linear(width, config.mlp_dim), activations[config.hidden_act](), nn.Dropout(config.dropout),
     nn.Linear(config.mlp_dim, width), nn.Dropout(config.dropout))
   if families[config.model_type].scales then
-    self.layer_scale1 = nn.init.constant_(layer.parameter({width}, {}), config.layerscale_value)
-    self.layer_scale2 = nn.init.constant_(layer.parameter({width}, {}), config.layerscale_value)
+    for _, name in ipairs {"layer_scale1", "layer_scale2"} do
+      self[name] = nn.init.constant_(layer.parameter({width}, {}), config.layerscale_value)
+    end
   end
   self.rate = config.drop_path_rate
 end
@@ -188,9 +189,7 @@ local function also(json, out, _given, path)
 end
 
 local function make(config)
-  if config.image_size % config.patch_size ~= 0 then
-    options.not_divisible("vit", "image_size", config.image_size, "patch_size", config.patch_size)
-  end
+  options.divisible("vit", "image_size", config.image_size, "patch_size", config.patch_size)
   common.fit_labels("vit", config, "num_classes")
   return VisionTransformer(config)
 end

@@ -8,64 +8,42 @@ local layer = require "luminary.nn.define_layer"
 local ops = core.ops
 local list, activation = layer.entries()
 
-activation "Tanh()" {op = "tanh", help = "Computes the hyperbolic tangent of each element."}
-activation "Sigmoid()" {op = "sigmoid", help = "Computes the logistic sigmoid of each element: 1 / (1 + e^-x)."}
-activation "ReLU({inplace = false})" {
-  op = "relu", help = "Applies the rectified linear unit to each element: max(x, 0).",
-}
-activation "ReLU6({inplace = false})" {
-  op = "relu6", help = "Applies the rectified linear unit limited at 6 to each element: min(max(x, 0), 6).",
-}
-activation "SiLU({inplace = false})" {
-  op = "silu", help = "Applies the sigmoid linear unit to each element: x * sigmoid(x).",
-}
-activation "SELU({inplace = false})" {
-  op = "selu", help = "Applies the scaled exponential linear unit to each element: 1.0507 * elu(x, 1.67326).",
-}
-activation "Mish({inplace = false})" {
-  op = "mish", help = "Applies the Mish function to each element: x * tanh(softplus(x)).",
-}
-activation "Hardswish({inplace = false})" {
-  op = "hardswish", help = "Applies the hard swish function to each element: x * hardsigmoid(x).",
-}
-activation "Hardsigmoid({inplace = false})" {
-  op = "hardsigmoid", help = "Applies the hard sigmoid function to each element: x / 6 + 0.5, limited to [0, 1].",
-}
-activation "LogSigmoid()" {
-  op = "log_sigmoid", help = "Computes the logarithm of the sigmoid of each element: log(1 / (1 + e^-x)).",
-}
-activation "Softsign()" {op = "softsign", help = "Applies the softsign function to each element: x / (1 + |x|)."}
-activation "Tanhshrink()" {op = "tanhshrink", help = "Computes x - tanh(x) for each element."}
+-- Layers that are one elementwise op: signature, op, help, and the fields that print shows.
+for _, row in ipairs {
+  {"Tanh()", "tanh", "Computes the hyperbolic tangent of each element."},
+  {"Sigmoid()", "sigmoid", "Computes the logistic sigmoid of each element: 1 / (1 + e^-x)."},
+  {"ReLU({inplace = false})", "relu", "Applies the rectified linear unit to each element: max(x, 0)."},
+  {"ReLU6({inplace = false})", "relu6",
+    "Applies the rectified linear unit limited at 6 to each element: min(max(x, 0), 6)."},
+  {"SiLU({inplace = false})", "silu", "Applies the sigmoid linear unit to each element: x * sigmoid(x)."},
+  {"SELU({inplace = false})", "selu",
+    "Applies the scaled exponential linear unit to each element: 1.0507 * elu(x, 1.67326)."},
+  {"Mish({inplace = false})", "mish", "Applies the Mish function to each element: x * tanh(softplus(x))."},
+  {"Hardswish({inplace = false})", "hardswish", "Applies the hard swish function to each element: x * hardsigmoid(x)."},
+  {"Hardsigmoid({inplace = false})", "hardsigmoid",
+    "Applies the hard sigmoid function to each element: x / 6 + 0.5, limited to [0, 1]."},
+  {"LogSigmoid()", "log_sigmoid", "Computes the logarithm of the sigmoid of each element: log(1 / (1 + e^-x))."},
+  {"Softsign()", "softsign", "Applies the softsign function to each element: x / (1 + |x|)."},
+  {"Tanhshrink()", "tanhshrink", "Computes x - tanh(x) for each element."},
+  {"Softplus(beta = 1, threshold = 20)", "softplus",
+    "Applies the softplus function to each element: log(1 + e^(beta * x)) / beta.", "beta threshold"},
+  {"ELU(alpha = 1, {inplace = false})", "elu",
+    "Applies the exponential linear unit to each element: x, or alpha * (e^x - 1) below 0.", "alpha"},
+  {"CELU(alpha = 1, {inplace = false})", "celu", "Applies the continuously differentiable exponential linear unit to "
+    .. "each element: x, or alpha * (e^(x / alpha) - 1) below 0.", "alpha"},
+  {"Hardtanh(min_val = -1, max_val = 1, {inplace = false})", "hardtanh",
+    "Limits each element to the range from min_val to max_val.", "min_val max_val"},
+  {"Threshold(threshold: number, value: number, {inplace = false})", "threshold",
+    "Replaces each element that is not above threshold by value.", "threshold value"},
+  {"Hardshrink(lambd = 0.5)", "hardshrink", "Sets each element from -lambd to lambd to 0.", "{lambd}"},
+  {"Softshrink(lambd = 0.5)", "softshrink",
+    "Moves each element towards 0 by lambd; elements from -lambd to lambd become 0.", "{lambd}"},
+  {"LeakyReLU(negative_slope = 0.01, {inplace = false})", "leaky_relu",
+    "Applies the leaky rectified linear unit to each element: x, or negative_slope * x below 0.", "negative_slope"},
+} do
+  activation(row[1]) {op = row[2], help = row[3], prints = row[4]}
+end
 
-activation "Softplus(beta = 1, threshold = 20)" {
-  op = "softplus", prints = "beta threshold",
-  help = "Applies the softplus function to each element: log(1 + e^(beta * x)) / beta.",
-}
-
-activation "ELU(alpha = 1, {inplace = false})" {
-  op = "elu", prints = "alpha",
-  help = "Applies the exponential linear unit to each element: x, or alpha * (e^x - 1) below 0.",
-}
-activation "CELU(alpha = 1, {inplace = false})" {
-  op = "celu", prints = "alpha",
-  help = "Applies the continuously differentiable exponential linear unit to each element: x, or alpha * "
-    .. "(e^(x / alpha) - 1) below 0.",
-}
-
-activation "Hardtanh(min_val = -1, max_val = 1, {inplace = false})" {
-  op = "hardtanh", prints = "min_val max_val", help = "Limits each element to the range from min_val to max_val.",
-}
-activation "Threshold(threshold: number, value: number, {inplace = false})" {
-  op = "threshold", prints = "threshold value",
-  help = "Replaces each element that is not above threshold by value.",
-}
-activation "Hardshrink(lambd = 0.5)" {
-  op = "hardshrink", prints = "{lambd}", help = "Sets each element from -lambd to lambd to 0.",
-}
-activation "Softshrink(lambd = 0.5)" {
-  op = "softshrink", prints = "{lambd}",
-  help = "Moves each element towards 0 by lambd; elements from -lambd to lambd become 0.",
-}
 activation "GLU(dim: dim = -1)" {
   call = functional.glu, prints = "dim",
   help = "Applies the gated linear unit: the first half of x along dim times the sigmoid of the second half.",
@@ -76,11 +54,6 @@ activation "RReLU(lower = 1 / 8, upper = 1 / 3, {inplace = false})" {
   end,
   prints = "lower upper",
   help = "Applies the randomized leaky rectified linear unit to each element: x, or a random slope times x below 0.",
-}
-
-activation "LeakyReLU(negative_slope = 0.01, {inplace = false})" {
-  op = "leaky_relu", prints = "negative_slope",
-  help = "Applies the leaky rectified linear unit to each element: x, or negative_slope * x below 0.",
 }
 
 activation [[GELU({approximate = "none" | "tanh"})]] {
@@ -137,22 +110,20 @@ activation "Flatten(start_dim: dim = 2, end_dim: dim = -1)" {
 local classes = layer.classes(list)
 
 --- nn.PReLU(…): Applies the parametric rectified linear unit to each element: x, or weight * x below 0.
-local PReLU = layer.define("PReLU")
+local PReLU = layer.define("PReLU", nil, classes)
 PReLU.init = signature.of("PReLU({num_parameters: count = 1, init = 0.25, device, dtype: string})", function(self, opts)
   self.num_parameters = opts.num_parameters
   self.weight = layer.parameter({self.num_parameters}, opts)
   core.no_grad(function() self.weight:fill_(opts.init) end)
 end)
-classes.PReLU = PReLU
 
 function PReLU:forward(x) return ops.prelu(x, self.weight) end
 
 function PReLU:extra_repr() return "num_parameters=" .. self.num_parameters end
 
 --- nn.Identity(...): Returns its input.
-local Identity = layer.define("Identity")
+local Identity = layer.define("Identity", nil, classes)
 function Identity:init(...) end -- luacheck: ignore
-classes.Identity = Identity
 
 function Identity:forward(x) return x end -- luacheck: ignore self
 

@@ -53,8 +53,7 @@ end
 -- ---- multi-head attention
 
 --- nn.MultiheadAttention(…): Computes attention of queries to keys and values in several heads.
-local MultiheadAttention = layer.define("MultiheadAttention")
-attention.MultiheadAttention = MultiheadAttention
+local MultiheadAttention = layer.define("MultiheadAttention", nil, attention)
 MultiheadAttention.keeps_float = true -- forward reads its layers' weights, which lm.quantize would replace
 
 MultiheadAttention.init = signature.of([[MultiheadAttention(embed_dim: count, num_heads: count,
@@ -63,9 +62,7 @@ MultiheadAttention.init = signature.of([[MultiheadAttention(embed_dim: count, nu
   local who = "MultiheadAttention"
   self.embed_dim = embed_dim
   self.num_heads = num_heads
-  if embed_dim % num_heads ~= 0 then
-    options.not_divisible(who, "embed_dim", embed_dim, "num_heads", num_heads)
-  end
+  options.divisible(who, "embed_dim", embed_dim, "num_heads", num_heads)
   self.dropout, self.batch_first, self.add_zero_attn = o.dropout, o.batch_first, o.add_zero_attn
   self.kdim, self.vdim, self.head_dim = o.kdim, o.vdim, embed_dim / num_heads
   if o.kdim == embed_dim and o.vdim == embed_dim then
@@ -262,12 +259,7 @@ local function attended(heads, x, memory, mask, padding, causal)
 end
 
 --- nn.TransformerEncoderLayer(…): Applies self-attention and a feed-forward network.
-local TransformerEncoderLayer = layer.define("TransformerEncoderLayer")
-attention.TransformerEncoderLayer = TransformerEncoderLayer
-
-TransformerEncoderLayer.init = signature.of("TransformerEncoderLayer" .. layer_arguments, function(self, d, nhead, o)
-  make_layer(self, d, nhead, 2, o)
-end)
+local TransformerEncoderLayer = layer.define("TransformerEncoderLayer", nil, attention)
 
 TransformerEncoderLayer.forward = signature.of([[TransformerEncoderLayer(src: tensor, src_mask: tensor?,
   src_key_padding_mask: tensor?, is_causal = false)]], function(self, src, mask, padding, causal)
@@ -277,12 +269,13 @@ end)
 
 --- nn.TransformerDecoderLayer(…): Applies self-attention, attention to the output of an encoder, and a feed-forward
 --- network.
-local TransformerDecoderLayer = layer.define("TransformerDecoderLayer")
-attention.TransformerDecoderLayer = TransformerDecoderLayer
+local TransformerDecoderLayer = layer.define("TransformerDecoderLayer", nil, attention)
 
-TransformerDecoderLayer.init = signature.of("TransformerDecoderLayer" .. layer_arguments, function(self, d, nhead, o)
-  make_layer(self, d, nhead, 3, o)
-end)
+for i, of in ipairs {TransformerEncoderLayer, TransformerDecoderLayer} do
+  of.init = signature.of(of.__name .. layer_arguments, function(self, d_model, nhead, o)
+    make_layer(self, d_model, nhead, i + 1, o)
+  end)
+end
 
 local decoder_masks = [[tgt_mask: tensor?, memory_mask: tensor?, tgt_key_padding_mask: tensor?,
   memory_key_padding_mask: tensor?, tgt_is_causal = false, memory_is_causal = false)]]
@@ -306,8 +299,7 @@ local function make_stack(self, first, num_layers, norm)
 end
 
 --- nn.TransformerEncoder(…): Applies num_layers copies of an encoder layer in sequence.
-local TransformerEncoder = layer.define("TransformerEncoder")
-attention.TransformerEncoder = TransformerEncoder
+local TransformerEncoder = layer.define("TransformerEncoder", nil, attention)
 
 TransformerEncoder.init = signature.of([[TransformerEncoder(encoder_layer: module, num_layers: natural, {norm: module,
   enable_nested_tensor = true, mask_check = true})]], function(self, encoder_layer, num_layers, opts)
@@ -321,8 +313,7 @@ TransformerEncoder.forward = signature.of([[TransformerEncoder(src, mask: tensor
 end)
 
 --- nn.TransformerDecoder(…): Applies num_layers copies of a decoder layer in sequence.
-local TransformerDecoder = layer.define("TransformerDecoder")
-attention.TransformerDecoder = TransformerDecoder
+local TransformerDecoder = layer.define("TransformerDecoder", nil, attention)
 
 TransformerDecoder.init = signature.of([[TransformerDecoder(decoder_layer: module, num_layers: natural,
   {norm: module})]], function(self, decoder_layer, num_layers, opts)
@@ -335,8 +326,7 @@ TransformerDecoder.forward = signature.of("TransformerDecoder(tgt, memory, " .. 
 end)
 
 --- nn.Transformer(…): A transformer with an encoder and a decoder.
-local Transformer = layer.define("Transformer")
-attention.Transformer = Transformer
+local Transformer = layer.define("Transformer", nil, attention)
 
 Transformer.init = signature.of("Transformer({d_model: count = 512, nhead: count = 8, num_encoder_layers: count = 6, "
   .. "num_decoder_layers: count = 6, " .. feed_forward_options

@@ -1,6 +1,5 @@
 --- Copies a module deeply, for module:clone().
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
@@ -28,16 +27,7 @@ local function copy_module(module, made)
     options.fail("clone: %s belongs to its processes or devices; clone the module inside it, its field module",
       source.class.__name)
   end
-  local twin, record = records.blank(source.class, source.__call)
-  made[module] = twin
-  for key, value in pairs(source.values) do record.values[key] = copy_of(value, made) end
-  for _, part in ipairs {"param", "buffer", "child"} do record[part] = copy_list(source[part]) end
-  for _, part in ipairs {"kind", "transient"} do
-    for name, value in pairs(source[part]) do record[part][name] = value end
-  end
-  for _, name in ipairs(records.hook_lists) do record[name] = source[name] end
-  record.most_inputs = source.most_inputs
-  records.show_children(twin, record)
+  local twin = records.twin(module, made, function(value) return copy_of(value, made) end)
   if source.on_clone then source.on_clone(twin) end
   return twin
 end

@@ -27,8 +27,12 @@ local signature = require "luminary.base.signature"
 
 local layer = {}
 
---- Makes a class of a layer.
-function layer.define(name, base) return class.define(name, base or Module) end
+--- Makes a class of a layer, and a field of `into`, if that is given.
+function layer.define(name, base, into)
+  local new = class.define(name, base or Module)
+  if into then into[name] = new end
+  return new
+end
 
 --- Returns an uninitialized parameter of that size, on the device and in the dtype of the layer's options.
 function layer.parameter(size, opts)
@@ -78,12 +82,26 @@ local function forward_of(entry, names, in_place)
   return function(self, x) return call(x, fields(self, names, 1)) end
 end
 
-local function extra_repr_of(entry, rows, in_place)
-  local kinds, prints = {}, entry.prints or ""
-  for _, row in ipairs(rows) do kinds[row[1]] = row[2] end
+-- Returns the text of extra_repr by an entry's `prints`; rows: of the layer's signature. A parameter prints as True.
+local function printed_fields(self, prints, rows)
   if not prints:find "{" then prints = prints:gsub("[%w_]+", "%0={%0}"):gsub(" ", ", ") end
+  return (prints:gsub("{([%w_]+)}", function(name)
+    local value, row = self[name], rows[rows.index[name]] or {}
+    if value == nil and self.how then value = self.how[name] end
+    if name == "bias" then value = value ~= nil end
+    if row.none and value == false then value = nil end
+    return printed.value(value, row[2])
+  end))
+end
+
+--- Sets extra_repr of a class with an init to the text of an entry's `prints`.
+function layer.prints(of, prints)
+  function of:extra_repr() return printed_fields(self, prints, signature.declared(of).rows) end
+end
+
+local function extra_repr_of(entry, rows, in_place)
   return function(self)
-    local text = prints:gsub("{([%w_]+)}", function(name) return printed.value(self[name], kinds[name]) end)
+    local text = printed_fields(self, entry.prints or "", rows)
     if not in_place or not self.inplace then return text end
     return text .. (text == "" and "" or ", ") .. "inplace=True"
   end

@@ -7,16 +7,30 @@ local functional = require "luminary.nn.functional.embedding"
 local init = require "luminary.nn.initializers"
 local parameter = require "luminary.nn.parameter"
 local printed = require "luminary.nn.print_values"
-local rows = require "luminary.nn.embedding_rows"
+local padding_row = require "luminary.nn.functional.padding_row"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, arg = core.ops, options.arg
 local layers = {}
+
+-- Makes a layer of the class with the given weight; opts holds the class's options, and freeze.
+local function from_pretrained(class, weight, opts)
+  local who = class.__name .. ".from_pretrained"
+  check_shape(who, "weight", options.arg(who, "weight", weight, "tensor"), {"num_embeddings", "embedding_dim"})
+  local own = {}
+  for name, value in pairs(opts or {}) do own[name] = value end
+  local freeze = own.freeze == nil or options.arg(who, "freeze", own.freeze, "boolean")
+  own.freeze, own._weight = nil, weight
+  local new = class(weight.shape[1], weight.shape[2], own)
+  new.weight:requires_grad_(not freeze)
+  return new
+end
 
 -- Sets the fields of both layers: the matrix, and how its rows are read.
 local function set_table(self, who, num_embeddings, embedding_dim, opts)
   self.num_embeddings = arg(who, "num_embeddings", num_embeddings, "count")
   self.embedding_dim = arg(who, "embedding_dim", embedding_dim, "count")
-  self.padding_idx = rows.padding(who, opts.padding_idx, num_embeddings)
+  self.padding_idx = padding_row(who, opts.padding_idx, num_embeddings)
   self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
   if opts._weight then
     self.weight = parameter.new(opts._weight)
@@ -26,16 +40,20 @@ local function set_table(self, who, num_embeddings, embedding_dim, opts)
   end
 end
 
--- Appends the options about norms and gradients to the parts of extra_repr.
-local function add_norms(self, parts)
+-- Returns the text of extra_repr; mode: EmbeddingBag's.
+local function fields_text(self, mode)
+  local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
+  local padding = self.padding_idx and "padding_idx=" .. self.padding_idx or nil
+  if not mode then parts[2] = padding end
   if self.max_norm then parts[#parts + 1] = "max_norm=" .. printed.float(self.max_norm) end
   if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. printed.float(self.norm_type) end
   if self.scale_grad_by_freq then parts[#parts + 1] = "scale_grad_by_freq=True" end
+  if mode then parts[#parts + 1], parts[#parts + 2] = ("mode='%s'"):format(mode), padding end
+  return table.concat(parts, ", ")
 end
 
 --- nn.Embedding(…): A lookup table that stores one vector for each index, from 1.
-local Embedding = layer.define("Embedding")
-layers.Embedding = Embedding
+local Embedding = layer.define("Embedding", nil, layers)
 
 Embedding.init = signature.of([[Embedding(num_embeddings, embedding_dim, {padding_idx: integer, max_norm: positive,
   norm_type = 2, scale_grad_by_freq = false, sparse: lacks = false, _weight: tensor, _freeze: lacks = false, device,
@@ -50,7 +68,7 @@ end)
 
 --- nn.Embedding.from_pretrained(weight [, {freeze = true, …}]): Makes a layer with the given weight, which is not
 --- trained unless freeze is false; other options are those of nn.Embedding.
-function Embedding.from_pretrained(weight, opts) return rows.from_pretrained(Embedding, weight, opts) end
+function Embedding.from_pretrained(weight, opts) return from_pretrained(Embedding, weight, opts) end
 
 --- Draws the parameters again, as at construction.
 function Embedding:reset_parameters()
@@ -65,16 +83,10 @@ function Embedding:forward(index)
   return ops.embedding(index, self.weight, self.how)
 end
 
-function Embedding:extra_repr()
-  local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
-  if self.padding_idx then parts[#parts + 1] = "padding_idx=" .. self.padding_idx end
-  add_norms(self, parts)
-  return table.concat(parts, ", ")
-end
+function Embedding:extra_repr() return fields_text(self) end
 
 --- nn.EmbeddingBag(…): Computes sums, means or maxima of bags of embeddings.
-local EmbeddingBag = layer.define("EmbeddingBag")
-layers.EmbeddingBag = EmbeddingBag
+local EmbeddingBag = layer.define("EmbeddingBag", nil, layers)
 
 EmbeddingBag.init = signature.of([[EmbeddingBag(num_embeddings, embedding_dim, {max_norm: positive, norm_type = 2,
   scale_grad_by_freq = false, mode: "sum" | "mean" | "max" = "mean", sparse: lacks = false, _weight: tensor,
@@ -86,7 +98,7 @@ end)
 
 --- nn.EmbeddingBag.from_pretrained(weight [, {freeze = true, …}]): Makes a layer with the given weight, which is not
 --- trained unless freeze is false; other options are those of nn.EmbeddingBag.
-function EmbeddingBag.from_pretrained(weight, opts) return rows.from_pretrained(EmbeddingBag, weight, opts) end
+function EmbeddingBag.from_pretrained(weight, opts) return from_pretrained(EmbeddingBag, weight, opts) end
 
 --- Draws the parameters again, as at construction.
 EmbeddingBag.reset_parameters = Embedding.reset_parameters
@@ -100,12 +112,6 @@ EmbeddingBag.forward = signature.of([[EmbeddingBag(input: tensor, offsets: tenso
   })
 end)
 
-function EmbeddingBag:extra_repr()
-  local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
-  add_norms(self, parts)
-  parts[#parts + 1] = ("mode='%s'"):format(self.mode)
-  if self.padding_idx then parts[#parts + 1] = "padding_idx=" .. self.padding_idx end
-  return table.concat(parts, ", ")
-end
+function EmbeddingBag:extra_repr() return fields_text(self, self.mode) end
 
 return layers

@@ -67,42 +67,37 @@ function init.calculate_gain(nonlinearity, param)
   return gains[options.choice("calculate_gain", "nonlinearity", nonlinearity, names)]
 end
 
-local gain_rows = "gain = 1, generator: generator"
+local rules = {
+  xavier = {
+    rows = "gain = 1",
+    std = function(fan_in, fan_out, opts) return opts.gain * math.sqrt(2 / (fan_in + fan_out)) end,
+  },
+  kaiming = {
+    rows = [[a = 0, mode = "fan_in" | "fan_out", nonlinearity = "leaky_relu"]],
+    std = function(fan_in, fan_out, opts)
+      local gain = init.calculate_gain(opts.nonlinearity, opts.nonlinearity == "leaky_relu" and opts.a or nil)
+      return gain / math.sqrt(opts.mode == "fan_in" and fan_in or fan_out)
+    end,
+  },
+}
 
-local function xavier_std(who, t, opts)
-  local fan_in, fan_out = fans(who, t)
-  return opts.gain * math.sqrt(2 / (fan_in + fan_out))
+--- nn.init.xavier_uniform_(…): Fills the tensor with values of Glorot's uniform distribution.
+--- nn.init.xavier_normal_(…): Fills the tensor with values of Glorot's normal distribution.
+--- nn.init.kaiming_uniform_(…): Fills the tensor with values of He's uniform distribution.
+--- nn.init.kaiming_normal_(…): Fills the tensor with values of He's normal distribution.
+
+for name, rule in pairs(rules) do
+  local function define(who, draw)
+    init[who] = signature.of(("%s(t, {%s, generator: generator})"):format(who, rule.rows), function(t, opts)
+      local fan_in, fan_out = fans(who, t)
+      return draw(t, rule.std(fan_in, fan_out, opts), opts.generator)
+    end)
+  end
+  define(name .. "_uniform_", function(t, std, generator)
+    return init.uniform_(t, -math.sqrt(3) * std, math.sqrt(3) * std, generator)
+  end)
+  define(name .. "_normal_", function(t, std, generator) return init.normal_(t, 0, std, generator) end)
 end
-
---- Fills the tensor with values of Glorot's uniform distribution.
-init.xavier_uniform_ = signature.of("xavier_uniform_(t, {" .. gain_rows .. "})", function(t, opts)
-  local bound = math.sqrt(3) * xavier_std("xavier_uniform_", t, opts)
-  return init.uniform_(t, -bound, bound, opts.generator)
-end)
-
---- Fills the tensor with values of Glorot's normal distribution.
-init.xavier_normal_ = signature.of("xavier_normal_(t, {" .. gain_rows .. "})", function(t, opts)
-  return init.normal_(t, 0, xavier_std("xavier_normal_", t, opts), opts.generator)
-end)
-
-local kaiming_rows = [[a = 0, mode = "fan_in" | "fan_out", nonlinearity = "leaky_relu", generator: generator]]
-
-local function kaiming_std(who, t, opts)
-  local fan_in, fan_out = fans(who, t)
-  local gain = init.calculate_gain(opts.nonlinearity, opts.nonlinearity == "leaky_relu" and opts.a or nil)
-  return gain / math.sqrt(opts.mode == "fan_in" and fan_in or fan_out)
-end
-
---- Fills the tensor with values of He's uniform distribution.
-init.kaiming_uniform_ = signature.of("kaiming_uniform_(t, {" .. kaiming_rows .. "})", function(t, opts)
-  local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, opts)
-  return init.uniform_(t, -bound, bound, opts.generator)
-end)
-
---- Fills the tensor with values of He's normal distribution.
-init.kaiming_normal_ = signature.of("kaiming_normal_(t, {" .. kaiming_rows .. "})", function(t, opts)
-  return init.normal_(t, 0, kaiming_std("kaiming_normal_", t, opts), opts.generator)
-end)
 
 -- Fills t with the result of make(options), a tensor in float64.
 local function fill_with(who, t, make, generator)
@@ -207,8 +202,7 @@ end
 --- Fills the weight of a convolution with the Dirac delta function, which preserves its input.
 init.dirac_ = signature.of("dirac_(t, {groups: count = 1})", function(t, opts)
   local who = "dirac_"
-  options.arg(who, "the first argument", t, "tensor")
-  if t.ndim < 3 or t.ndim > 5 then
+  if options.arg(who, "the first argument", t, "tensor").ndim < 3 or t.ndim > 5 then
     options.must_be(who, "t", "a tensor of 3, 4 or 5 dims", t)
   end
   local groups, shape = opts.groups, t.shape

@@ -6,7 +6,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Module = require "luminary.nn.module"
 local records = require "luminary.nn.module_fields"
-local printed = require "luminary.nn.print_values"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops = core.ops
 local int8 = {}
@@ -24,16 +24,13 @@ local function rounded(weight)
 end
 
 --- nn.Int8Linear(…): An nn.Linear with a weight rounded to int8.
-local Int8Linear = layer.define("Int8Linear")
-int8.Int8Linear = Int8Linear
+local Int8Linear = layer.define("Int8Linear", nil, int8)
 
 Int8Linear.init = signature.of("Int8Linear(weight: tensor, bias: tensor?)", function(self, weight, bias)
   if weight.ndim ~= 2 or not weight:is_floating_point() then
     options.must_be("Int8Linear", "weight", "a floating tensor [out, in]", weight)
   end
-  if bias and (bias.ndim ~= 1 or bias:size(1) ~= weight:size(1)) then
-    options.wrong_shape("Int8Linear", "bias", bias, {weight:size(1)})
-  end
+  if bias then check_shape("Int8Linear", "bias", bias, {weight:size(1)}) end
   local bytes, scale = rounded(weight:contiguous()) -- GPT-2's weights are transposed
   self.in_features, self.out_features = weight:size(2), weight:size(1)
   self:register_buffer("weight", bytes)
@@ -49,10 +46,7 @@ function Int8Linear:forward(x)
   return ops.int8_linear(x, weight, scale, self.bias)
 end
 
-function Int8Linear:extra_repr()
-  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
-    printed.bool(self.bias))
-end
+layer.prints(Int8Linear, "in_features out_features bias")
 
 local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 

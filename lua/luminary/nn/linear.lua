@@ -4,14 +4,12 @@ local load_module = require "luminary.base.load_module"
 local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
-local printed = require "luminary.nn.print_values"
 
 local ops = core.ops
 local linear = {}
 
 --- nn.Linear(…): Applies an affine linear transformation to the last dim of the input.
-local Linear = layer.define("Linear")
-linear.Linear = Linear
+local Linear = layer.define("Linear", nil, linear)
 
 Linear.init = signature.of([[Linear(in_features: count, out_features: count, {bias = true, device,
   dtype: string})]], function(self, in_features, out_features, opts)
@@ -30,9 +28,6 @@ function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
 --- Returns an nn.Int8Linear with the same weight, rounded, and bias; lm.quantize calls it.
 function Linear:to_int8() return load_module("luminary.nn.int8").Int8Linear(self.weight, self.bias) end
 
-function Linear:extra_repr()
-  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
-    printed.bool(self.bias))
-end
+layer.prints(Linear, "in_features out_features bias")
 
 return linear

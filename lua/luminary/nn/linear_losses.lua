@@ -8,13 +8,13 @@ local layer = require "luminary.nn.define_layer"
 local F = require "luminary.nn.functional"
 local Linear = require("luminary.nn.linear").Linear
 local printed = require "luminary.nn.print_values"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 local losses = {}
 
 --- nn.LinearCrossEntropyLoss(…): Computes the cross entropy between a linear transformation of inputs and targets.
-local LinearCrossEntropyLoss = layer.define("LinearCrossEntropyLoss")
-losses.LinearCrossEntropyLoss = LinearCrossEntropyLoss
+local LinearCrossEntropyLoss = layer.define("LinearCrossEntropyLoss", nil, losses)
 
 LinearCrossEntropyLoss.init = signature.of([[(in_features: count, num_classes: count, {*, out_features: count[]?,
   bias = false, device, dtype: string, reduction = "mean" | "sum" | "none", weight: tensor?,
@@ -25,10 +25,7 @@ LinearCrossEntropyLoss.init = signature.of([[(in_features: count, num_classes: c
   self.num_classes, self.out_features = num_classes, copy_list(o.out_features or {})
   for _, name in ipairs {"reduction", "ignore_index", "label_smoothing", "chunk_size"} do self[name] = o[name] end
   if o.weight then
-    if o.weight.ndim ~= 1 or o.weight.shape[1] ~= num_classes then
-      options.wrong_shape(self.__name, "weight", o.weight, {num_classes})
-    end
-    self:register_buffer("weight", o.weight)
+    self:register_buffer("weight", check_shape(self.__name, "weight", o.weight, {num_classes}))
   end
   self.linear = Linear(in_features, width, {bias = o.bias, device = o.device, dtype = o.dtype})
 end)
@@ -49,8 +46,7 @@ function LinearCrossEntropyLoss:extra_repr()
 end
 
 --- nn.AdaptiveLogSoftmaxWithLoss(…): Computes log-probabilities of many classes, with rare classes in clusters.
-local Adaptive = layer.define("AdaptiveLogSoftmaxWithLoss")
-losses.AdaptiveLogSoftmaxWithLoss = Adaptive
+local Adaptive = layer.define("AdaptiveLogSoftmaxWithLoss", nil, losses)
 
 Adaptive.init = signature.of([[(in_features: count, n_classes: count, cutoffs: count[], {div_value = 4,
   head_bias = false, device, dtype: string})]], function(self, in_features, n_classes, cutoffs, o)

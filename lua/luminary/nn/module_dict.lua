@@ -10,8 +10,8 @@ local records = require "luminary.nn.module_fields"
 local fail = options.fail
 local dictionaries = {}
 
--- Iterates over name, value of a table, sorted by name, or of a list {{name, value}, …}, in order.
-local function each_of(who, given)
+-- Returns the entries of a table, sorted by name, or of a list {{name, value}, …}, in order, as such a list.
+local function entries_of(who, given)
   if not options.is_plain(given) then
     options.expected(who, "a table of names, or a list {{name, value}, …}", given)
   end
@@ -23,17 +23,12 @@ local function each_of(who, given)
     list[i] = pair
   end
   if #list == 0 then
-    for name, value in pairs(given) do
+    for name in pairs(given) do
       if type(name) ~= "string" then options.must_be(who, "a name", "a string", name) end
-      list[#list + 1] = {name, value}
     end
-    table.sort(list, function(a, b) return a[1] < b[1] end)
+    for i, name in ipairs(options.sorted_keys(given)) do list[i] = {name, given[name]} end
   end
-  local i = 0
-  return function()
-    i = i + 1
-    if list[i] then return unpack(list[i]) end
-  end
+  return list
 end
 
 -- The base of ModuleDict and ParameterDict; `kind` is "child" or "param".
@@ -76,7 +71,7 @@ end
 
 --- Adds the entries of a table, in the order of its names, or of a list {{name, value}, …}. Returns dict.
 function Dict:update(given)
-  for name, value in each_of(self.__name, given) do self:set(name, value) end
+  for _, entry in ipairs(entries_of(self.__name, given)) do self:set(entry[1], entry[2]) end
   return self
 end
 

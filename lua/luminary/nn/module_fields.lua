@@ -10,10 +10,14 @@ local fail = options.fail
 -- The record of a module (see class.lua) also has:
 --   kind (name -> "param", "buffer" or "child"), param, buffer, child (names in order), transient (buffers that
 --   state_dict omits), counted (of a container: the number of children if they are named 0, 1, …, else -1; nil if
---   unknown), lists of functions or nil (hook_lists, at the end), and on_clone(twin), which is called on copies
+--   unknown), lists of functions or nil (hook_lists), and on_clone(twin), which is called on copies
 --
 -- Containers (classes with `numbered`) are tables, not userdata: their children are also at 1, 2, …, so that ipairs, #,
 -- unpack, table.insert and table.remove work as on any list. record_of copies such changes into the record.
+
+local hook_lists = {
+  "pre_hooks", "hooks", "backward_pre_hooks", "backward_hooks", "state_hooks", "load_pre_hooks", "load_hooks",
+}
 
 --- Returns whether v is an instance of a class that extends nn.Module.
 local function is_module(v)
@@ -288,6 +292,22 @@ local function check_sized(who, module)
   fail("%s: this %s has no weight before its first forward pass; call the net once", who, record.class.__name)
 end
 
+-- Returns a module of the same class, fields, names and hooks, with copy(value) in place of each field's value; adds it
+-- to `made` before it copies fields.
+local function twin_of(module, made, copy)
+  local source = record_of(module)
+  local twin, record = blank(source.class, source.__call)
+  made[module] = twin
+  for key, value in pairs(source.values) do record.values[key] = copy(value) end
+  for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do
+    for key, value in pairs(source[part]) do record[part][key] = value end
+  end
+  for _, name in ipairs(hook_lists) do record[name] = source[name] end
+  record.most_inputs = source.most_inputs
+  show_children(twin, record)
+  return twin
+end
+
 -- ---- dotted names
 
 local function joined(prefix, name) return prefix == "" and name or prefix .. "." .. name end
@@ -323,10 +343,7 @@ local function replace_children(self, modules)
 end
 
 return {
-  hook_lists = {
-    "pre_hooks", "hooks", "backward_pre_hooks", "backward_hooks", "state_hooks", "load_pre_hooks", "load_hooks",
-  },
   is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
   register = register, append = append, nouns = nouns, joined = joined, find = find,
-  replace_children = replace_children, check_acyclic = check_acyclic, check_sized = check_sized,
+  replace_children = replace_children, check_acyclic = check_acyclic, check_sized = check_sized, twin = twin_of,
 }

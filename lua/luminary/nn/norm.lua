@@ -6,13 +6,28 @@ local layer = require "luminary.nn.define_layer"
 local meta = require "luminary.nn.meta"
 local init = require "luminary.nn.initializers"
 local F = require "luminary.nn.functional"
-local printed = require "luminary.nn.print_values"
 
 local ops, arg = core.ops, options.arg
 local norm = {}
 
---- nn.BatchNorm2d(…): Applies batch normalization to an input [N, C, H, W].
-local BatchNorm = layer.define("BatchNorm")
+-- The base of layers with a weight, initially of ones, and a bias of zeros.
+local Affine = layer.define("AffineNorm")
+
+-- Adds the parameters of a size to a layer, if its options have them.
+local function add_parameters(self, size, affine, opts)
+  if affine then self.weight = layer.parameter(size, opts) end
+  if affine and opts.bias then self.bias = layer.parameter(size, opts) end
+end
+
+--- Resets the parameters to their initial values.
+function Affine:reset_parameters()
+  if self.weight then init.ones_(self.weight) end
+  if self.bias then init.zeros_(self.bias) end
+end
+
+-- ---- with statistics of the batch
+
+local BatchNorm = layer.define("BatchNorm", Affine)
 BatchNorm.__inner = {"check_input", "next_momentum", "next_options"}
 
 -- Returns a signature; `on` is the default of affine and track_running_stats.
@@ -25,10 +40,7 @@ local function set_up(self, num_features, opts)
   self.num_features = num_features
   self.eps, self.momentum, self.affine = opts.eps, opts.momentum, opts.affine
   self.track_running_stats = opts.track_running_stats
-  if opts.affine then
-    self.weight = layer.parameter({num_features}, opts)
-    if opts.bias then self.bias = layer.parameter({num_features}, opts) end
-  end
+  add_parameters(self, {num_features}, opts.affine, opts)
   if opts.track_running_stats then
     self:register_buffer("running_mean", layer.filled({num_features}, 0, opts))
     self:register_buffer("running_var", layer.filled({num_features}, 1, opts))
@@ -50,8 +62,7 @@ end
 --- Resets the parameters and the running statistics to their initial values.
 function BatchNorm:reset_parameters()
   self:reset_running_stats()
-  if self.weight then init.ones_(self.weight) end
-  if self.bias then init.zeros_(self.bias) end
+  Affine.reset_parameters(self)
 end
 
 --- Accepts states of PyTorch before 0.4.1, which have no num_batches_tracked.
@@ -88,22 +99,9 @@ function BatchNorm:forward(x)
   return ops.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self:next_options(x))
 end
 
-function BatchNorm:extra_repr()
-  return ("%d, eps=%s, momentum=%s, affine=%s, bias=%s, track_running_stats=%s"):format(self.num_features,
-    printed.float(self.eps), self.momentum and printed.float(self.momentum) or "None", printed.bool(self.affine),
-    printed.bool(self.bias), printed.bool(self.track_running_stats))
-end
+layer.prints(BatchNorm, "{num_features}, eps={eps}, momentum={momentum}, affine={affine}, bias={bias}, "
+  .. "track_running_stats={track_running_stats}")
 
---- nn.BatchNorm1d(…): Applies batch normalization to an input [N, C] or [N, C, L].
-norm.BatchNorm1d = layer.define("BatchNorm1d", BatchNorm)
-norm.BatchNorm1d.dims, norm.BatchNorm1d.shape_of_x = {[2] = true, [3] = true}, "[N, C] or [N, C, L]"
-norm.BatchNorm2d = layer.define("BatchNorm2d", BatchNorm)
-norm.BatchNorm2d.dims, norm.BatchNorm2d.shape_of_x = {[4] = true}, "[N, C, H, W]"
---- nn.BatchNorm3d(…): Applies batch normalization to an input [N, C, D, H, W].
-norm.BatchNorm3d = layer.define("BatchNorm3d", BatchNorm)
-norm.BatchNorm3d.dims, norm.BatchNorm3d.shape_of_x = {[5] = true}, "[N, C, D, H, W]"
-
---- nn.InstanceNorm2d(…): Applies instance normalization to an input [N, C, H, W] or [C, H, W].
 local InstanceNorm = layer.define("InstanceNorm", BatchNorm)
 InstanceNorm.init = signature.of(text_of "false", set_up)
 
@@ -120,48 +118,35 @@ function InstanceNorm:forward(x)
   return channels == 1 and y:squeeze(1) or y
 end
 
---- nn.InstanceNorm1d(…): Applies instance normalization to an input [N, C, L] or [C, L].
-norm.InstanceNorm1d = layer.define("InstanceNorm1d", InstanceNorm)
-norm.InstanceNorm1d.spatial, norm.InstanceNorm1d.shape_of_x = 1, "[N, C, L] or [C, L]"
-norm.InstanceNorm2d = layer.define("InstanceNorm2d", InstanceNorm)
-norm.InstanceNorm2d.spatial, norm.InstanceNorm2d.shape_of_x = 2, "[N, C, H, W] or [C, H, W]"
---- nn.InstanceNorm3d(…): Applies instance normalization to an input [N, C, D, H, W] or [C, D, H, W].
-norm.InstanceNorm3d = layer.define("InstanceNorm3d", InstanceNorm)
-norm.InstanceNorm3d.spatial, norm.InstanceNorm3d.shape_of_x = 3, "[N, C, D, H, W] or [C, D, H, W]"
-for _, name in ipairs {"InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"} do
-  norm[name].dims = {[norm[name].spatial + 1] = true, [norm[name].spatial + 2] = true}
+-- Adds a class for n spatial dims, whose inputs have the numbers of dims `dims`.
+local function add(base, n, kind, dims, shape_of_x)
+  local new = layer.define(("%s%dd"):format(base.__name, n), base)
+  norm[new.__name], new.spatial, new.dims, new.shape_of_x = new, n, dims, shape_of_x
+  new.__help = ("nn.%s(…): Applies %s normalization to an input %s."):format(new.__name, kind, shape_of_x)
+end
+for n, sizes in ipairs {"L", "H, W", "D, H, W"} do
+  local batch = ("[N, C, %s]"):format(sizes)
+  add(BatchNorm, n, "batch", {[2] = n == 1, [n + 2] = true}, n == 1 and "[N, C] or " .. batch or batch)
+  add(InstanceNorm, n, "instance", {[n + 1] = true, [n + 2] = true}, ("%s or [C, %s]"):format(batch, sizes))
 end
 
+-- ---- with statistics of each sample
+
 --- nn.GroupNorm(…): Applies group normalization to an input [N, C, …].
-local GroupNorm = layer.define("GroupNorm")
-norm.GroupNorm = GroupNorm
+local GroupNorm = layer.define("GroupNorm", Affine, norm)
 
 GroupNorm.init = signature.of([[GroupNorm(num_groups: count, num_channels: count, {eps: positive = 1e-5, affine = true,
   device, dtype: string, bias = true})]], function(self, num_groups, num_channels, opts)
   self.num_groups, self.num_channels = num_groups, num_channels
-  if num_channels % num_groups ~= 0 then
-    options.not_divisible("GroupNorm", "num_channels", num_channels, "num_groups", num_groups)
-  end
+  options.divisible("GroupNorm", "num_channels", num_channels, "num_groups", num_groups)
   self.affine, self.how = opts.affine, {eps = opts.eps}
-  if opts.affine then
-    self.weight = layer.parameter({num_channels}, opts)
-    if opts.bias then self.bias = layer.parameter({num_channels}, opts) end
-  end
+  add_parameters(self, {num_channels}, opts.affine, opts)
   self:reset_parameters()
 end)
 
---- Resets the parameters to their initial values.
-function GroupNorm:reset_parameters()
-  if self.weight then init.ones_(self.weight) end
-  if self.bias then init.zeros_(self.bias) end
-end
-
 function GroupNorm:forward(x) return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.how) end
 
-function GroupNorm:extra_repr()
-  return ("%d, %d, eps=%s, affine=%s, bias=%s"):format(self.num_groups, self.num_channels, printed.float(self.how.eps),
-    printed.bool(self.affine), printed.bool(self.bias))
-end
+layer.prints(GroupNorm, "{num_groups}, {num_channels}, eps={eps}, affine={affine}, bias={bias}")
 
 -- The kind of the last dims' sizes: a list of integers, from a number or a list.
 options.kind("shape", "integer or list of integers", function(who, name, v)
@@ -174,58 +159,36 @@ options.kind("shape", "integer or list of integers", function(who, name, v)
 end)
 
 --- nn.LayerNorm(…): Applies layer normalization over the last dims of the input.
-local LayerNorm = layer.define("LayerNorm")
-norm.LayerNorm = LayerNorm
+local LayerNorm = layer.define("LayerNorm", Affine, norm)
 
 LayerNorm.init = signature.of([[LayerNorm(normalized_shape: shape, {eps: positive = 1e-5, elementwise_affine = true,
   bias = true, device, dtype: string})]], function(self, shape, opts)
   self.normalized_shape = shape
   self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
-  if opts.elementwise_affine then
-    self.weight = layer.parameter(shape, opts)
-    if opts.bias then self.bias = layer.parameter(shape, opts) end
-  end
+  add_parameters(self, shape, opts.elementwise_affine, opts)
   self:reset_parameters()
 end)
-
---- Resets the parameters to their initial values.
-function LayerNorm:reset_parameters()
-  if self.weight then init.ones_(self.weight) end
-  if self.bias then init.zeros_(self.bias) end
-end
 
 function LayerNorm:forward(x)
   return ops.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.how)
 end
 
-function LayerNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s, bias=%s"):format(printed.tuple(self.normalized_shape),
-    printed.float(self.how.eps), printed.bool(self.elementwise_affine), printed.bool(self.bias))
-end
+layer.prints(LayerNorm, "{normalized_shape}, eps={eps}, elementwise_affine={elementwise_affine}, bias={bias}")
 
 --- nn.RMSNorm(…): Applies root mean square normalization over the last dims of the input.
-local RMSNorm = layer.define("RMSNorm")
-norm.RMSNorm = RMSNorm
+local RMSNorm = layer.define("RMSNorm", Affine, norm)
 
 RMSNorm.init = signature.of([[RMSNorm(normalized_shape: shape, {eps: positive, elementwise_affine = true, device,
   dtype: string})]], function(self, shape, opts)
   self.normalized_shape = shape
   self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
-  if opts.elementwise_affine then self.weight = layer.parameter(self.normalized_shape, opts) end
+  add_parameters(self, shape, opts.elementwise_affine, opts)
   self:reset_parameters()
 end)
 
---- Resets the parameters to their initial values.
-function RMSNorm:reset_parameters()
-  if self.weight then init.ones_(self.weight) end
-end
-
 function RMSNorm:forward(x) return ops.rms_norm(x, self.normalized_shape, self.weight, self.how) end
 
-function RMSNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s"):format(printed.tuple(self.normalized_shape),
-    self.how.eps and printed.float(self.how.eps) or "None", printed.bool(self.elementwise_affine))
-end
+layer.prints(RMSNorm, "{normalized_shape}, eps={eps}, elementwise_affine={elementwise_affine}")
 
 local list, entry = layer.entries()
 

@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local meta = require "luminary.nn.meta"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, arg, fail = core.ops, options.arg, options.fail
 local positions = {}
@@ -40,8 +41,7 @@ local function fill(cosines, sines, rates)
 end
 
 --- nn.SinusoidalPositions(…): Adds sines and cosines of its positions to an input [L, N, dim].
-local SinusoidalPositions = layer.define("SinusoidalPositions")
-positions.SinusoidalPositions = SinusoidalPositions
+local SinusoidalPositions = layer.define("SinusoidalPositions", nil, positions)
 
 SinusoidalPositions.init = signature.of([[SinusoidalPositions(dim: count, {max_seq_len: count = 5000,
   base: positive = 10000, batch_first = false, device, dtype: string})]], function(self, dim, o)
@@ -56,8 +56,7 @@ end)
 
 function SinusoidalPositions:forward(x)
   local who = "SinusoidalPositions"
-  arg(who, "x", x, "tensor")
-  if x.ndim ~= 3 or x.shape[3] ~= self.dim then options.wrong_shape(who, "x", x, {"N", "L", self.dim}) end
+  check_shape(who, "x", arg(who, "x", x, "tensor"), {"N", "L", self.dim})
   local n = x.shape[self.batch_first and 2 or 1]
   if n > self.max_seq_len then
     options.must_be(who, "the length of x", ("at most max_seq_len, %d"):format(self.max_seq_len), n)
@@ -127,14 +126,10 @@ end
 -- Checks {rope_type, factor, …}, as in a config.json, and returns it.
 local function check_scaling(who, dim, given)
   if not given then return {rope_type = "default"} end
-  local known, out = {}, {rope_type = given.rope_type or given.type or "default"}
-  for name in pairs(scalings) do known[#known + 1] = name end
-  table.sort(known)
-  options.choice(who, "scaling.rope_type", out.rope_type, known)
-  for _, name in ipairs(scalings[out.rope_type].needs or {}) do
-    out[name] = above_0(who, "scaling." .. name, given[name])
-  end
+  local out = {rope_type = given.rope_type or given.type or "default"}
+  options.choice(who, "scaling.rope_type", out.rope_type, options.sorted_keys(scalings))
   local scaling = scalings[out.rope_type]
+  for _, name in ipairs(scaling.needs or {}) do out[name] = above_0(who, "scaling." .. name, given[name]) end
   for _, name in ipairs(scaling.also or {}) do
     out[name] = given[name] and above_0(who, "scaling." .. name, given[name])
   end
@@ -150,9 +145,8 @@ local function check_scaling(who, dim, given)
 end
 
 --- nn.RotaryPositionalEmbeddings(…): Rotates queries or keys [N, H, L, dim] by their positions.
-local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings")
+local RotaryPositionalEmbeddings = layer.define("RotaryPositionalEmbeddings", nil, positions)
 RotaryPositionalEmbeddings.__inner = {"reset_buffers"}
-positions.RotaryPositionalEmbeddings = RotaryPositionalEmbeddings
 
 RotaryPositionalEmbeddings.init = signature.of([[RotaryPositionalEmbeddings(dim: count, {max_seq_len: count = 4096,
   base: positive = 10000, interleaved = true, scaling: table, device, dtype: string})]], function(self, dim, o)
@@ -231,9 +225,7 @@ end
 RotaryPositionalEmbeddings.forward = signature.of([[RotaryPositionalEmbeddings(x: tensor, first: count = 1,
   input_pos: tensor?)]], function(self, x, first, input_pos)
   local who = "RotaryPositionalEmbeddings"
-  if x.ndim ~= 4 or x.shape[4] ~= self.dim then
-    options.wrong_shape(who, "x", x, {"N", "H", "L", self.dim})
-  end
+  check_shape(who, "x", x, {"N", "H", "L", self.dim})
   if not input_pos and first - 1 + x.shape[3] > self.max_seq_len and not by_length_of(self) then
     fail("%s: positions %d to %d must be at most max_seq_len, %d", who, first, first - 1 + x.shape[3], self.max_seq_len)
   end

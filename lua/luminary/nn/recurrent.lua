@@ -11,6 +11,7 @@ local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
 local printed = require "luminary.nn.print_values"
 local PackedSequence = require("luminary.nn.utils.rnn").PackedSequence
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local recurrent = {}
@@ -115,25 +116,12 @@ local function check_dtype(who, name, t, weight)
 end
 
 local function check_state(who, name, t, weight, ...)
-  local wanted, good = {...}, core.is_tensor(t) and t.ndim == select("#", ...)
-  for d, n in ipairs(wanted) do good = good and t.shape[d] == n end
-  if not good then
-    options.wrong_shape(who, name, t, wanted)
-  end
-  check_dtype(who, name, t, weight)
+  check_dtype(who, name, check_shape(who, name, t, {...}), weight)
   return t
 end
 
 -- Returns a parameter; fails unless it has those sizes, since a user may have assigned it.
-local function parameter_of(self, name, ...)
-  local p, wanted = self[name], {...}
-  local good = core.is_tensor(p) and p.ndim == #wanted
-  for d, n in ipairs(wanted) do good = good and p.shape[d] == n end
-  if not good then
-    options.wrong_shape(self.__name, name, p, wanted)
-  end
-  return p
-end
+local function parameter_of(self, name, ...) return check_shape(self.__name, name, self[name], {...}) end
 
 -- Returns the parameters of one direction of a layer, whose names end with `suffix`. `width` is the size of h;
 -- `projected` is true if proj_size is set.
@@ -165,7 +153,18 @@ end
 
 local Recurrent = layer.define("RNNBase")
 
-local function make(self, cell, input_size, hidden_size, o)
+-- Returns the size of h.
+local function width_of(self) return self.proj_size > 0 and self.proj_size or self.hidden_size end
+
+local function directions_of(self) return self.bidirectional and 2 or 1 end
+
+-- Returns the ending of the names of a direction's parameters, and the number of its inputs.
+local function direction_of(self, l, direction)
+  local suffix = ("_l%d%s"):format(l - 1, direction == 2 and "_reverse" or "")
+  return suffix, l == 1 and self.input_size or width_of(self) * directions_of(self)
+end
+
+local function make_layers(self, cell, input_size, hidden_size, o)
   local who = self.__name
   self.mode, self.input_size, self.hidden_size = cell, input_size, hidden_size
   self.num_layers, self.bias, self.batch_first = o.num_layers, o.bias, o.batch_first
@@ -176,12 +175,10 @@ local function make(self, cell, input_size, hidden_size, o)
   if o.dropout > 0 and o.num_layers == 1 then
     core.warn(("%s: dropout is between layers, and num_layers is 1: with %g nothing is dropped"):format(who, o.dropout))
   end
-  local width = self.proj_size > 0 and self.proj_size or hidden_size
-  local gates = gates_of[cell] * hidden_size
+  local width, gates = width_of(self), gates_of[cell] * hidden_size
   for l = 1, o.num_layers do
-    for direction = 1, o.bidirectional and 2 or 1 do
-      local suffix = ("_l%d%s"):format(l - 1, direction == 2 and "_reverse" or "")
-      local inputs = l == 1 and input_size or width * (o.bidirectional and 2 or 1)
+    for direction = 1, directions_of(self) do
+      local suffix, inputs = direction_of(self, l, direction)
       self["weight_ih" .. suffix] = layer.parameter({gates, inputs}, o)
       self["weight_hh" .. suffix] = layer.parameter({gates, width}, o)
       if o.bias then
@@ -194,24 +191,15 @@ local function make(self, cell, input_size, hidden_size, o)
   self:reset_parameters()
 end
 
-local sizes_and_layers = "(input_size: count, hidden_size: count, {num_layers: count = 1, "
-local common = "bias = true, batch_first = false, dropout: probability = 0, bidirectional = false, "
-local ending = "device, dtype: string})"
-
 --- Draws the parameters again, from uniform(-k, k) with k = 1 / sqrt(hidden_size).
 function Recurrent:reset_parameters() uniform(self, self.hidden_size) end
 
 --- Does nothing and returns the layer: parameters need no packing, and cuDNN's are packed at each call.
 function Recurrent:flatten_parameters() return self end
 
--- Returns the size of h.
-local function width_of(self) return self.proj_size > 0 and self.proj_size or self.hidden_size end
-
 local function weights_of(self, l, direction)
-  local suffix = ("_l%d%s"):format(l - 1, direction == 2 and "_reverse" or "")
-  local width, projected = width_of(self), self.proj_size > 0
-  local inputs = l == 1 and self.input_size or width * (self.bidirectional and 2 or 1)
-  return parameters_of(self, suffix, inputs, width, projected)
+  local suffix, inputs = direction_of(self, l, direction)
+  return parameters_of(self, suffix, inputs, width_of(self), self.proj_size > 0)
 end
 
 -- Returns the parameter whose dtype is the layer's.
@@ -224,7 +212,7 @@ local function by_library(self, first, last, x, h0, c0, sizes)
   local o = {cell = self.mode, bidirectional = self.bidirectional, bias = self.bias}
   local list = {}
   for l = first, last do
-    for direction = 1, self.bidirectional and 2 or 1 do
+    for direction = 1, directions_of(self) do
       local w = weights_of(self, l, direction)
       for _, name in ipairs(self.bias and {"ih", "hh", "bias_ih", "bias_hh"} or {"ih", "hh"}) do
         list[#list + 1] = w[name]
@@ -242,7 +230,7 @@ end
 local function all_by_library(self, x, h0, c0, sizes)
   local dropping, last_h, last_c = self.training and self.dropout > 0 and self.num_layers > 1, {}, {}
   if not dropping then return by_library(self, 1, self.num_layers, x, h0, c0, sizes) end
-  local directions = self.bidirectional and 2 or 1
+  local directions = directions_of(self)
   for l = 1, self.num_layers do
     local function part(t) return t and t:narrow(1, (l - 1) * directions + 1, directions) end
     local y, h, c = by_library(self, l, l, x, part(h0), part(c0), sizes)
@@ -255,7 +243,7 @@ end
 -- Runs all layers: x [rows, inputs], h0 [layers * directions, N, P], c0 [layers * directions, N, H]. Returns the output
 -- and the last states in the same shapes.
 local function run_layers(self, x, h0, c0, sizes)
-  local directions, last_h, last_c = self.bidirectional and 2 or 1, {}, {}
+  local directions, last_h, last_c = directions_of(self), {}, {}
   if x.device ~= "cpu" and not self.by_steps and self.proj_size == 0 and x.shape[1] > 0 then
     local y, h, c = all_by_library(self, x, h0, c0, sizes)
     if y then return y, h, c end
@@ -275,7 +263,7 @@ end
 
 -- Returns the initial states, [layers * directions, N, …], after checking the caller's; `single`: they have no dim N.
 local function first_states(self, x, h, c, n, single)
-  local who, count = self.__name, self.num_layers * (self.bidirectional and 2 or 1)
+  local who, count = self.__name, self.num_layers * directions_of(self)
   local weight = first_weight(self)
   local function state(name, t, size)
     if t == nil then return ops.zeros({count, n, size}, {dtype = weight.dtype, device = x.device}) end
@@ -343,36 +331,6 @@ function Recurrent:extra_repr()
   return table.concat(parts, ", ")
 end
 
---- nn.RNN(…): Applies an Elman recurrent network to a sequence.
-local RNN = layer.define("RNN", Recurrent)
-recurrent.RNN = RNN
-
-local nonlinearity = 'nonlinearity = "tanh" | "relu", '
-
-RNN.init = signature.of("RNN" .. sizes_and_layers .. nonlinearity .. common .. ending,
-  function(self, input_size, hidden_size, o)
-  self.nonlinearity = o.nonlinearity
-  make(self, "rnn_" .. o.nonlinearity, input_size, hidden_size, o)
-end)
-
---- nn.GRU(…): Applies a network of gated recurrent units to a sequence.
-local GRU = layer.define("GRU", Recurrent)
-recurrent.GRU = GRU
-
-GRU.init = signature.of("GRU" .. sizes_and_layers .. common .. ending, function(self, input_size, hidden_size, opts)
-  make(self, "gru", input_size, hidden_size, opts)
-end)
-
---- nn.LSTM(…): Applies a long short-term memory network to a sequence.
-local LSTM = layer.define("LSTM", Recurrent)
-recurrent.LSTM = LSTM
-LSTM.__state_is = "the state is one argument, lstm(x, {h, c})"
-
-LSTM.init = signature.of("LSTM" .. sizes_and_layers .. common .. "proj_size: natural = 0, " .. ending,
-  function(self, input_size, hidden_size, o)
-  make(self, "lstm", input_size, hidden_size, o)
-end)
-
 -- ---- cells
 
 local Cell = layer.define("RNNCellBase")
@@ -424,33 +382,32 @@ function Cell:extra_repr()
   return text
 end
 
-local cell_arguments = "(input_size: count, hidden_size: count, {bias = true, "
+-- ---- classes
 
---- nn.RNNCell(…): Computes one step of an nn.RNN.
-local RNNCell = layer.define("RNNCell", Cell)
-recurrent.RNNCell = RNNCell
+-- Adds a class. rows: its options; set_fields(self, cell, input_size, hidden_size, options).
+local function add(name, base, cell, rows, set_fields, help)
+  local new = layer.define(name, base)
+  local text = ("%s(input_size: count, hidden_size: count, {%s, device, dtype: string})"):format(name, rows)
+  new.init = signature.of(text, function(self, input_size, hidden_size, o)
+    self.nonlinearity = o.nonlinearity
+    set_fields(self, o.nonlinearity and "rnn_" .. o.nonlinearity or cell, input_size, hidden_size, o)
+  end)
+  recurrent[name], new.__help = new, ("nn.%s(…): %s"):format(name, help)
+end
 
-RNNCell.init = signature.of("RNNCell" .. cell_arguments .. nonlinearity .. ending,
-  function(self, input_size, hidden_size, o)
-  self.nonlinearity = o.nonlinearity
-  make_cell(self, "rnn_" .. o.nonlinearity, input_size, hidden_size, o)
-end)
+local nonlinearity = 'nonlinearity = "tanh" | "relu"'
+local common = "bias = true, batch_first = false, dropout: probability = 0, bidirectional = false"
+add("RNN", Recurrent, nil, "num_layers: count = 1, " .. nonlinearity .. ", " .. common, make_layers,
+  "Applies an Elman recurrent network to a sequence.")
+add("GRU", Recurrent, "gru", "num_layers: count = 1, " .. common, make_layers,
+  "Applies a network of gated recurrent units to a sequence.")
+add("LSTM", Recurrent, "lstm", "num_layers: count = 1, " .. common .. ", proj_size: natural = 0", make_layers,
+  "Applies a long short-term memory network to a sequence.")
+recurrent.LSTM.__state_is = "the state is one argument, lstm(x, {h, c})"
 
---- nn.LSTMCell(…): Computes one step of an nn.LSTM.
-local LSTMCell = layer.define("LSTMCell", Cell)
-recurrent.LSTMCell = LSTMCell
-LSTMCell.__state_is = "the state is one argument, cell(x, {h, c})"
-
-LSTMCell.init = signature.of("LSTMCell" .. cell_arguments .. ending, function(self, input_size, hidden_size, opts)
-  make_cell(self, "lstm", input_size, hidden_size, opts)
-end)
-
---- nn.GRUCell(…): Computes one step of an nn.GRU.
-local GRUCell = layer.define("GRUCell", Cell)
-recurrent.GRUCell = GRUCell
-
-GRUCell.init = signature.of("GRUCell" .. cell_arguments .. ending, function(self, input_size, hidden_size, opts)
-  make_cell(self, "gru", input_size, hidden_size, opts)
-end)
+add("RNNCell", Cell, nil, "bias = true, " .. nonlinearity, make_cell, "Computes one step of an nn.RNN.")
+add("LSTMCell", Cell, "lstm", "bias = true", make_cell, "Computes one step of an nn.LSTM.")
+add("GRUCell", Cell, "gru", "bias = true", make_cell, "Computes one step of an nn.GRU.")
+recurrent.LSTMCell.__state_is = "the state is one argument, cell(x, {h, c})"
 
 return recurrent

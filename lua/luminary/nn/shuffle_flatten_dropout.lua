@@ -4,7 +4,6 @@ local signature = require "luminary.base.signature"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
-local printed = require "luminary.nn.print_values"
 
 local list, rearranging = layer.entries()
 
@@ -81,8 +80,7 @@ rearranging "Unflatten(dim: dim, unflattened_size: size_list)" {
 local classes = layer.classes(list)
 
 --- nn.Bilinear(…): Applies a bilinear transformation to two inputs: x1^T weight x2 + bias.
-local Bilinear = layer.define("Bilinear")
-classes.Bilinear = Bilinear
+local Bilinear = layer.define("Bilinear", nil, classes)
 
 Bilinear.init = signature.of([[Bilinear(in1_features: count, in2_features: count, out_features: count, {bias = true,
   device, dtype: string})]], function(self, in1_features, in2_features, out_features, opts)
@@ -103,9 +101,6 @@ end
 
 function Bilinear:forward(x1, x2) return F.bilinear(x1, x2, self.weight, self.bias) end
 
-function Bilinear:extra_repr()
-  return ("in1_features=%d, in2_features=%d, out_features=%d, bias=%s"):format(self.in1_features, self.in2_features,
-    self.out_features, printed.bool(self.bias))
-end
+layer.prints(Bilinear, "in1_features in2_features out_features bias")
 
 return classes

@@ -83,13 +83,8 @@ end
 
 local function is_on(value) return value ~= 0 and value ~= false and value ~= nil end
 
-local function make(row, group, p)
-  local start = row.start and (group[row.start] or row.start) or 0
-  return core.keep(core.ops.full_like(p:detach(), start))
-end
-
 -- Returns the rows of the states that a group's options require.
-local function wanted(entry, group)
+local function rows_of(entry, group)
   local rows = {}
   for _, row in ipairs(entry.states) do
     if not row.when or is_on(group[row.when]) then rows[#rows + 1] = row end
@@ -113,19 +108,24 @@ end
 
 -- ---- steps
 
--- Returns the states as a list for each row, by name; nil if one does not exist yet.
-local function lists_of(rows, states)
-  local lists = {}
+-- Returns the states as a list for each row, by name. Missing ones are made by make(row, index), and listed as {state,
+-- name, tensor} in the second result, to store once the step is done. Without `make` returns nil if one is missing.
+local function lists_of(rows, states, make)
+  local lists, new = {}, {}
   for _, row in ipairs(rows) do
     local name, list = row[1], {}
     for i, state in ipairs(states) do
       local t = state[name]
-      if not t then return nil end
+      if not t then
+        if not make then return nil end
+        t = make(row, i)
+        new[#new + 1] = {state, name, t}
+      end
       list[i] = t
     end
     lists[name] = list
   end
-  return lists
+  return lists, new
 end
 
 -- Returns the list of numbers that a parameter carried from its last step; nil before the first.
@@ -170,23 +170,6 @@ local function parts_of(entry, rows, params, states)
   return parts
 end
 
--- Makes states where they are missing. Returns all, and the list of new ones to store once the step is done.
-local function lists_made(rows, group, part)
-  local lists, made = {}, {}
-  for _, row in ipairs(rows) do
-    local name, list = row[1], {}
-    for i, state in ipairs(part.states) do
-      list[i] = state[name]
-      if not list[i] then
-        list[i] = make(row, group, part.params[i])
-        made[#made + 1] = {state, name, list[i]}
-      end
-    end
-    lists[name] = list
-  end
-  return lists, made
-end
-
 local function carry(entry, states, ...)
   for k, row in ipairs(entry.carried) do
     local value = select(k, ...)
@@ -225,16 +208,21 @@ end
 
 function Elementwise:advance(group, params, states, count)
   local entry = self.entry
-  local rows, numbers = wanted(entry, group), numbers_of(entry, group)
+  local rows, numbers = rows_of(entry, group), numbers_of(entry, group)
   local lists = lists_of(rows, states)
   local parts = lists and carry_the_same(entry, states) and {{params = params, states = states, lists = lists}}
     or parts_of(entry, rows, params, states)
   for _, part in ipairs(parts) do
-    local made
-    if not part.lists then part.lists, made = lists_made(rows, group, part) end
+    local new
+    if not part.lists then
+      part.lists, new = lists_of(rows, part.states, function(row, i)
+        local start = row.start and (group[row.start] or row.start) or 0
+        return core.keep(core.ops.full_like(part.params[i]:detach(), start))
+      end)
+    end
     local call = {
       kind = self.kind, options = numbers, params = part.params, states = part.lists, step = count,
-      first = made ~= nil, carried = carried_by(entry, part.states[1]),
+      first = new ~= nil, carried = carried_by(entry, part.states[1]),
     }
     local capturing = core.graph_is_capturing()
     local carried = {select(2, core.optim_step(call))}
@@ -243,7 +231,7 @@ function Elementwise:advance(group, params, states, count)
     elseif entry.carried and not capturing then
       carry(entry, part.states, unpack(carried))
     end
-    for _, new in ipairs(made or {}) do new[1][new[2]] = new[3] end
+    for _, each in ipairs(new or {}) do each[1][each[2]] = each[3] end
   end
 end
 

@@ -225,10 +225,9 @@ end
 
 -- ---- checkpoints: PyTorch's state, that of the first parameter: vectors of all elements, lists and numbers
 
--- The keys of a state. PyTorch also has al, scratch memory whose contents no step reuses.
-local kept = {
-  "func_evals", "n_iter", "d", "t", "old_dirs", "old_stps", "ro", "H_diag", "prev_flat_grad", "prev_loss",
-}
+-- The fields of a state, by kind. PyTorch also has al, scratch memory whose contents no step reuses.
+local counts, vectors, numbers = {"func_evals", "n_iter"}, {"d", "prev_flat_grad"}, {"t", "H_diag", "prev_loss"}
+local lists = {"old_dirs", "old_stps", "ro"}
 
 --- Converts a state of PyTorch's or ours: vectors become this optimizer's own, tensors of one element become numbers.
 function LBFGS:adopt_state(p, state, _mine, refuse)
@@ -246,35 +245,31 @@ function LBFGS:adopt_state(p, state, _mine, refuse)
     return core.keep(ops.clone(value:detach():to(p.device, p.dtype)))
   end
   local own = {}
-  for _, key in ipairs(kept) do own[key] = adopt(key, state[key]) end
+  for _, keys in ipairs {counts, vectors, numbers, lists} do
+    for _, key in ipairs(keys) do own[key] = adopt(key, state[key]) end
+  end
   return own
 end
 
 --- Returns the problem of a state that load_state_dict took over, as text; nil if there is none.
 function LBFGS:check_state(state) -- luacheck: no self
-  local function natural(v) return type(v) == "number" and v >= 0 and v % 1 == 0 end
-  for _, key in ipairs {"func_evals", "n_iter"} do
-    if not natural(state[key]) then
-      return ("%s must be an integer of at least 0, got %s"):format(key, options.describe(state[key]))
+  -- Returns the problem of the first field that does not fit.
+  local function problem_of(keys, bound, fits)
+    for _, key in ipairs(keys) do
+      if not fits(state[key]) then return ("%s must be %s, got %s"):format(key, bound, options.describe(state[key])) end
     end
   end
-  if state.n_iter == 0 then return nil end
-  for _, key in ipairs {"d", "prev_flat_grad"} do
-    if not core.is_tensor(state[key]) then return key .. " must be a tensor, got " .. options.describe(state[key]) end
-  end
-  for _, key in ipairs {"t", "H_diag", "prev_loss"} do
-    if type(state[key]) ~= "number" then
-      return key .. " must be a number, got " .. options.describe(state[key])
-    end
-  end
-  for _, key in ipairs {"old_dirs", "old_stps", "ro"} do
-    if not options.is_plain(state[key]) or #state[key] ~= #state.old_dirs then
-      return key .. " must be a list like the others, got " .. options.describe(state[key])
-    end
+  local function is_number(v) return type(v) == "number" end
+  local function is_like_others(v) return options.is_plain(v) and #v == #state.old_dirs end
+  local problem = problem_of(counts, "an integer of at least 0", function(v) return options.is("natural", v) end)
+  if problem or state.n_iter == 0 then return problem end
+  problem = problem_of(vectors, "a tensor", core.is_tensor) or problem_of(numbers, "a number", is_number)
+    or problem_of(lists, "a list like the others", is_like_others)
+  if problem then return problem end
+  for _, key in ipairs(lists) do
+    local fits = key == "ro" and is_number or core.is_tensor
     for _, v in ipairs(state[key]) do
-      if key == "ro" and type(v) ~= "number" or key ~= "ro" and not core.is_tensor(v) then
-        return ("%s holds %s"):format(key, options.describe(v))
-      end
+      if not fits(v) then return ("%s holds %s"):format(key, options.describe(v)) end
     end
   end
 end

@@ -29,8 +29,8 @@ Optimizer.__hint = "opt.param_groups is the list of its groups"
 local cast_groups = setmetatable({}, {__mode = "k"}) -- keyed by optimizer; a field would be sent to other processes
 local group_list, param_list = one_based_list "param_groups", one_based_list "params"
 Optimizer.__inner = {
-  "declare", "adopt_state", "advance", "by_number", "check_group", "check_state", "hooked", "keep_states", "keeps",
-  "shapes", "state_shape", "step_one",
+  "declare", "adopt_state", "advance", "all_parameters", "by_number", "check_group", "check_state", "hooked",
+  "keep_states", "keeps", "shapes", "state_shape", "step_one",
 }
 
 --- The options by name: {kind, default}, see options.check.
@@ -97,6 +97,15 @@ function Optimizer:check_group(group)
   end
 end
 
+--- Returns a list of the parameters of all groups, in order.
+function Optimizer:all_parameters()
+  local all = {}
+  for _, group in ipairs(self.param_groups) do
+    for _, p in ipairs(group.params) do all[#all + 1] = p end
+  end
+  return all
+end
+
 --- Adds a parameter group, {params = list, lr = …}. Options that it lacks are those of the optimizer.
 function Optimizer:add_param_group(given)
   local who = self.__name
@@ -123,11 +132,7 @@ function Optimizer:add_param_group(given)
   end
   for p in pairs(seen) do self.known[p] = true end
   table.insert(self.param_groups, group)
-  local all = {}
-  for _, each in ipairs(self.param_groups) do
-    for _, p in ipairs(each.params) do all[#all + 1] = p end
-  end
-  cast_groups[self] = core.cast_group(all)
+  cast_groups[self] = core.cast_group(self:all_parameters())
 end
 
 --- Clears the gradients of all parameters. {set_to_none = false} fills them with zeros.
@@ -164,17 +169,23 @@ function Optimizer.keep_states(_self, states)
   end
 end
 
-local function words(v) return type(v) == "table" and "{" .. table.concat(v, ", ") .. "}" or tostring(v) end
+-- Returns an option's value as text; a list is in parentheses.
+local function text_of(value)
+  if type(value) ~= "table" then return tostring(value) end
+  local parts = {}
+  for i, part in ipairs(value) do parts[i] = tostring(part) end
+  return "(" .. table.concat(parts, ", ") .. ")"
+end
 
 -- Returns a function that raises an error once a replay of the captured step would not equal a step.
 local function captured(self, group, params, states)
   local was = {}
-  for key in pairs(self.spec) do was[key] = words(group[key]) end
+  for key in pairs(self.spec) do was[key] = text_of(group[key]) end
   return function()
     for key, value in pairs(was) do
-      if words(group[key]) ~= value then
+      if text_of(group[key]) ~= value then
         fail("replay: %s's %s is %s but was %s at the capture; capture the graph again", self.__name, key,
-          words(group[key]), value)
+          text_of(group[key]), value)
       end
     end
     for i, p in ipairs(params) do
@@ -260,14 +271,11 @@ end
 --- Moves the state tensors to shared memory, in place, so that the processes that the optimizer is sent to step the
 --- same state. Call module:share_memory() for the parameters. Returns the optimizer.
 function Optimizer:share_memory()
-  local list, names, n = {}, {}, 0
-  for _, group in ipairs(self.param_groups) do
-    for _, p in ipairs(group.params) do
-      n = n + 1
-      for key, value in pairs(self.state[p] or {}) do
-        if core.is_tensor(value) then
-          list[#list + 1], names[#names + 1] = value, ("parameter %d's %s"):format(n, key)
-        end
+  local list, names = {}, {}
+  for n, p in ipairs(self:all_parameters()) do
+    for key, value in pairs(self.state[p] or {}) do
+      if core.is_tensor(value) then
+        list[#list + 1], names[#names + 1] = value, ("parameter %d's %s"):format(n, key)
       end
     end
   end
@@ -337,8 +345,8 @@ function Optimizer:load_state_dict(dict)
       fail("%s: group %d has %d parameters in the optimizer, another number in the state_dict", who, g, #group.params)
     end
     local own = {}
-    for key, value in pairs(saved) do
-      if self.spec[key] and (key ~= "lr" or type(value) ~= "number") then own[key] = value end
+    for key in pairs(self.spec) do
+      if key ~= "lr" or type(saved.lr) ~= "number" then own[key] = saved[key] end
     end
     groups[g] = options.check(who, own, self.spec)
     self:check_group(groups[g])
@@ -368,27 +376,14 @@ end
 --- Loads a ZeroRedundancyOptimizer's shards, of any number of ranks, or the part of them that this optimizer keeps.
 --- next_shard() returns the ranks' state_dicts one after another, then nil.
 function Optimizer:load_shards(next_shard)
-  local kept, whole, n = {}, nil, 0
-  for _, group in ipairs(self.param_groups) do
-    for _, p in ipairs(group.params) do
-      n = n + 1
-      kept[n] = self:keeps(p)
-    end
-  end
+  local params, dict = self:all_parameters(), nil
   for shard in next_shard do
-    whole = whole or {param_groups = shard.param_groups, state = {}}
+    dict = dict or {param_groups = shard.param_groups, state = {}}
     for i, state in pairs(shard.state) do
-      if kept[i] then whole.state[i] = state end
+      if params[i] and self:keeps(params[i]) then dict.state[i] = state end
     end
   end
-  self:load_state_dict(whole)
-end
-
-local function text_of(value)
-  if type(value) ~= "table" then return tostring(value) end
-  local parts = {}
-  for i, part in ipairs(value) do parts[i] = tostring(part) end
-  return "(" .. table.concat(parts, ", ") .. ")"
+  self:load_state_dict(dict)
 end
 
 function Optimizer:repr()

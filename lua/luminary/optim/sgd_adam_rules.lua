@@ -20,12 +20,18 @@ local list, optimizer = entries.of("optimizer", {
   carried = "table?", scalars = "table", update = "string", source = "string", help = "string",
 })
 
-local sign = {"sign", "maximize ? -1 : 1"}
+-- Rows that many entries have.
+local betas, eps = {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"}
+local weight_decay, maximize = {"weight_decay", 0, "positive"}, {"maximize", false}
+local sign, shrink = {"sign", "maximize ? -1 : 1"}, {"shrink", "1 - lr * weight_decay"}
+local fresh1, fresh2 = {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"}
+local step_size = {"step_size", "lr / (1 - pow(beta1, t))"}
+local inverse_correction2 = {"inverse_correction2", "1 / sqrt(1 - pow(beta2, t))"}
 
 optimizer "SGD" {
   options = {
-    {"lr", 0.001, "positive"}, {"momentum", 0, "positive"}, {"dampening", 0}, {"weight_decay", 0, "positive"},
-    {"nesterov", false}, {"maximize", false},
+    {"lr", 0.001, "positive"}, {"momentum", 0, "positive"}, {"dampening", 0}, weight_decay, {"nesterov", false},
+    maximize,
   },
   check = function(o)
     if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then return "nesterov needs a momentum and no dampening" end
@@ -48,15 +54,12 @@ optimizer "SGD" {
 
 optimizer "Adam" {
   options = {
-    {"lr", 0.001, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
-    {"weight_decay", 0, "positive"}, {"amsgrad", false}, {"maximize", false}, {"decoupled_weight_decay", false},
+    {"lr", 0.001, "positive"}, betas, eps, weight_decay, {"amsgrad", false}, maximize,
+    {"decoupled_weight_decay", false},
   },
   modes = {{"weight_decay"}, {"decoupled_weight_decay", needs = "weight_decay"}, {"amsgrad"}},
   states = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", when = "amsgrad"}},
-  scalars = {
-    sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"},
-    {"step_size", "lr / (1 - pow(beta1, t))"}, {"inverse_correction2", "1 / sqrt(1 - pow(beta2, t))"},
-  },
+  scalars = {sign, shrink, fresh1, fresh2, step_size, inverse_correction2},
   update = [[
     g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
@@ -78,14 +81,11 @@ optimizer "AdamW" {
 }
 
 optimizer "Adamax" {
-  options = {
-    {"lr", 0.002, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
-    {"weight_decay", 0, "positive"}, {"maximize", false},
-  },
+  options = {{"lr", 0.002, "positive"}, betas, eps, weight_decay, maximize},
   positions = "lr betas eps weight_decay foreach maximize",
   modes = {{"weight_decay"}},
   states = {{"exp_avg"}, {"exp_inf"}},
-  scalars = {sign, {"fresh1", "1 - beta1"}, {"step_size", "lr / (1 - pow(beta1, t))"}},
+  scalars = {sign, fresh1, step_size},
   update = [[
     g *= sign;
     if (with_weight_decay) g += weight_decay * p;
@@ -99,15 +99,12 @@ optimizer "Adamax" {
 
 optimizer "AdaBelief" {
   options = {
-    {"lr", 0.001, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-16, "positive"},
-    {"weight_decay", 0, "positive"}, {"amsgrad", false}, {"maximize", false}, {"decoupled_weight_decay", true},
+    {"lr", 0.001, "positive"}, betas, {"eps", 1e-16, "positive"}, weight_decay, {"amsgrad", false}, maximize,
+    {"decoupled_weight_decay", true},
   },
   modes = {{"weight_decay"}, {"decoupled_weight_decay", needs = "weight_decay"}, {"amsgrad"}},
   states = {{"exp_avg"}, {"exp_avg_var"}, {"max_exp_avg_var", when = "amsgrad"}},
-  scalars = {
-    sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"},
-    {"step_size", "lr / (1 - pow(beta1, t))"}, {"inverse_correction2", "1 / sqrt(1 - pow(beta2, t))"},
-  },
+  scalars = {sign, shrink, fresh1, fresh2, step_size, inverse_correction2},
   update = [[
     g *= sign;
     if (with_decoupled_weight_decay) p *= shrink;
@@ -124,19 +121,17 @@ optimizer "AdaBelief" {
 
 optimizer "NAdam" {
   options = {
-    {"lr", 0.002, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
-    {"weight_decay", 0, "positive"}, {"momentum_decay", 0.004, "positive"}, {"decoupled_weight_decay", false},
-    {"maximize", false},
+    {"lr", 0.002, "positive"}, betas, eps, weight_decay, {"momentum_decay", 0.004, "positive"},
+    {"decoupled_weight_decay", false}, maximize,
   },
   modes = {{"weight_decay"}, {"decoupled_weight_decay", needs = "weight_decay"}},
   states = {{"exp_avg"}, {"exp_avg_sq"}},
   carried = {{"mu_product", start = "1", next = "product"}},
   scalars = {
-    sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"},
-    {"mu", "beta1 * (1 - 0.5 * pow(0.96, t * momentum_decay))"},
+    sign, shrink, fresh1, fresh2, {"mu", "beta1 * (1 - 0.5 * pow(0.96, t * momentum_decay))"},
     {"mu_next", "beta1 * (1 - 0.5 * pow(0.96, (t + 1) * momentum_decay))"}, {"product", "mu_product * mu"},
     {"g_size", "lr * (1 - mu) / (1 - product)"}, {"avg_size", "lr * mu_next / (1 - product * mu_next)"},
-    {"inverse_correction2", "1 / sqrt(1 - pow(beta2, t))"},
+    inverse_correction2,
   },
   update = [[
     g *= sign;
@@ -151,17 +146,12 @@ optimizer "NAdam" {
 }
 
 optimizer "RAdam" {
-  options = {
-    {"lr", 0.001, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
-    {"weight_decay", 0, "positive"}, {"decoupled_weight_decay", false}, {"maximize", false},
-  },
+  options = {{"lr", 0.001, "positive"}, betas, eps, weight_decay, {"decoupled_weight_decay", false}, maximize},
   modes = {{"weight_decay"}, {"decoupled_weight_decay", needs = "weight_decay"}},
   states = {{"exp_avg"}, {"exp_avg_sq"}},
   scalars = {
-    sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"},
-    {"step_size", "lr / (1 - pow(beta1, t))"}, {"correction2", "1 - pow(beta2, t)"},
-    {"rho_inf", "2 / (1 - beta2) - 1"}, {"rho", "rho_inf - 2 * t * pow(beta2, t) / correction2"},
-    {"rectified", "rho > 5"},
+    sign, shrink, fresh1, fresh2, step_size, {"correction2", "1 - pow(beta2, t)"}, {"rho_inf", "2 / (1 - beta2) - 1"},
+    {"rho", "rho_inf - 2 * t * pow(beta2, t) / correction2"}, {"rectified", "rho > 5"},
     {"adaptive", "rho > 5 ? step_size * sqrt(correction2 * (rho - 4) * (rho - 2) * rho_inf"
       .. " / ((rho_inf - 4) * (rho_inf - 2) * rho)) : 0"},
   },
@@ -179,8 +169,8 @@ optimizer "RAdam" {
 
 optimizer "Adagrad" {
   options = {
-    {"lr", 0.01, "positive"}, {"lr_decay", 0, "positive"}, {"weight_decay", 0, "positive"},
-    {"initial_accumulator_value", 0, "positive"}, {"eps", 1e-10, "positive"}, {"maximize", false},
+    {"lr", 0.01, "positive"}, {"lr_decay", 0, "positive"}, weight_decay, {"initial_accumulator_value", 0, "positive"},
+    {"eps", 1e-10, "positive"}, maximize,
   },
   positions = "lr lr_decay weight_decay initial_accumulator_value eps foreach maximize",
   modes = {{"weight_decay"}},
@@ -197,10 +187,7 @@ optimizer "Adagrad" {
 }
 
 optimizer "Adadelta" {
-  options = {
-    {"lr", 1, "positive"}, {"rho", 0.9, "[0, 1]"}, {"eps", 1e-6, "positive"}, {"weight_decay", 0, "positive"},
-    {"maximize", false},
-  },
+  options = {{"lr", 1, "positive"}, {"rho", 0.9, "[0, 1]"}, {"eps", 1e-6, "positive"}, weight_decay, maximize},
   positions = "lr rho eps weight_decay foreach maximize",
   modes = {{"weight_decay"}},
   states = {{"square_avg"}, {"acc_delta"}},
@@ -219,8 +206,8 @@ optimizer "Adadelta" {
 
 optimizer "RMSprop" {
   options = {
-    {"lr", 0.01, "positive"}, {"alpha", 0.99, "positive"}, {"eps", 1e-8, "positive"}, {"weight_decay", 0, "positive"},
-    {"momentum", 0, "positive"}, {"centered", false}, {"maximize", false},
+    {"lr", 0.01, "positive"}, {"alpha", 0.99, "positive"}, eps, weight_decay, {"momentum", 0, "positive"},
+    {"centered", false}, maximize,
   },
   positions = "lr alpha eps weight_decay momentum centered capturable foreach maximize differentiable",
   modes = {{"weight_decay"}, {"momentum"}, {"centered"}},
@@ -246,7 +233,7 @@ optimizer "RMSprop" {
 optimizer "Rprop" {
   options = {
     {"lr", 0.01, "positive"}, {"etas", {0.5, 1.2}, {"(0, 1)", "(1, inf)"}, as = {"etaminus", "etaplus"}},
-    {"step_sizes", {1e-6, 50}, as = {"step_size_min", "step_size_max"}}, {"maximize", false},
+    {"step_sizes", {1e-6, 50}, as = {"step_size_min", "step_size_max"}}, maximize,
   },
   modes = {},
   states = {{"prev"}, {"step_size", start = "lr"}},
@@ -267,8 +254,8 @@ optimizer "Rprop" {
 
 optimizer "ASGD" {
   options = {
-    {"lr", 0.01, "positive"}, {"lambd", 1e-4, "positive"}, {"alpha", 0.75, "positive"}, {"t0", 1e6},
-    {"weight_decay", 0, "positive"}, {"maximize", false},
+    {"lr", 0.01, "positive"}, {"lambd", 1e-4, "positive"}, {"alpha", 0.75, "positive"}, {"t0", 1e6}, weight_decay,
+    maximize,
   },
   positions = "lr lambd alpha t0 weight_decay foreach maximize differentiable capturable",
   modes = {{"weight_decay"}},
@@ -290,12 +277,11 @@ optimizer "ASGD" {
 
 optimizer "Lion" {
   options = {
-    {"lr", 1e-4, "positive"}, {"betas", {0.9, 0.99}, "[0, 1)", as = {"beta1", "beta2"}},
-    {"weight_decay", 0, "positive"}, {"maximize", false},
+    {"lr", 1e-4, "positive"}, {"betas", {0.9, 0.99}, "[0, 1)", as = {"beta1", "beta2"}}, weight_decay, maximize,
   },
   modes = {{"weight_decay"}},
   states = {{"exp_avg"}},
-  scalars = {sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"}},
+  scalars = {sign, shrink, fresh1, fresh2},
   update = [[
     g *= sign;
     if (with_weight_decay) p *= shrink;

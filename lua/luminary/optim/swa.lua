@@ -7,6 +7,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local in_mode = require "luminary.nn.in_mode"
 local Module = require "luminary.nn.module"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local fail = options.fail
@@ -80,7 +81,7 @@ AveragedModel.update = signature.of("AveragedModel:update(model: module)", funct
     for _, lists in ipairs {{averages, values}, {buffers, model_buffers}} do
       for i, t in ipairs(lists[1]) do
         local value = lists[2][i]:detach()
-        if table.concat(t.shape, ",") ~= table.concat(value.shape, ",") then
+        if t.shape ~= value.shape then
           fail("%s: the model has %s where the averaged model has %s", who, options.describe(value),
             options.describe(t))
         end
@@ -119,9 +120,6 @@ local update_bn = signature.of("update_bn(loader, model: module, {device})", fun
     end
   end
   if #norms == 0 then return end
-  local modes = {}
-  for _, module in ipairs(model:modules()) do modes[module] = module.training end
-  model:train()
   local function pass()
     for _, norm in ipairs(norms) do
       norm.module:reset_running_stats()
@@ -138,9 +136,8 @@ local update_bn = signature.of("update_bn(loader, model: module, {device})", fun
       for batch in loader:iter() do feed(batch) end
     end
   end
-  local ok, problem = pcall(core.no_grad, pass)
+  local ok, problem = pcall(in_mode, model, true, pass)
   for _, norm in ipairs(norms) do norm.module.momentum = norm.momentum end
-  for module, training in pairs(modes) do class.record(module).values.training = training end
   if not ok then error(problem, 0) end
 end)
 

@@ -94,14 +94,14 @@ function Zero:follow()
   local optimizer, part_groups = self.optimizer, {}
   self.param_groups, self.state, self.defaults = optimizer.param_groups, optimizer.state, optimizer.defaults
   for g, group in ipairs(self.param_groups) do
-    local mine = {}
+    local own_params = {}
     for i, p in ipairs(group.params) do
       if not self.owner[p] then
         fail("%s: parameter %d of group %d is new; add it with opt:add_param_group", who, i, g)
       end
-      if optimizer:keeps(p) then mine[#mine + 1] = p end
+      if optimizer:keeps(p) then own_params[#own_params + 1] = p end
     end
-    part_groups[g] = setmetatable({params = mine}, {__index = group, __newindex = group})
+    part_groups[g] = setmetatable({params = own_params}, {__index = group, __newindex = group})
   end
   self.part = setmetatable({param_groups = part_groups}, {__index = optimizer, __newindex = optimizer})
   self.full = nil
@@ -160,7 +160,7 @@ function Zero:consolidate_state_dict(to)
   options.arg(caller, "to", to, "natural")
   local receiver = dist.get_group_rank(group, to)
   if group.size == 1 then return end
-  local own, described, params = self.optimizer:state_dict().state, {}, {}
+  local own, described = self.optimizer:state_dict().state, {}
   walk(own, function(n, key, value)
     put(described, n, key, core.is_tensor(value) and {shape = value.shape, dtype = value.dtype} or {value = value})
   end)
@@ -171,11 +171,8 @@ function Zero:consolidate_state_dict(to)
     end)
   end
 
-  local full = {}
+  local full, params = {}, self:all_parameters()
   walk(own, function(n, key, value) put(full, n, key, core.is_tensor(value) and core.keep(value:clone()) or value) end)
-  for _, each in ipairs(self.param_groups) do
-    for _, p in ipairs(each.params) do params[#params + 1] = p end
-  end
   for i, rank in ipairs(group.ranks) do
     walk(rank ~= to and lists[i] or {}, function(n, key, entry)
       if not entry.shape then return put(full, n, key, entry.value) end

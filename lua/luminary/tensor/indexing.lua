@@ -3,20 +3,13 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local broadcast = require "luminary.tensor.broadcast"
+local check_shape = require "luminary.tensor.check_shape"
 local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local indexing = {}
 
 local function with_dim(x) return x.ndim == 0 and ops.unsqueeze(x, 1) or x end
-
-local function same_sizes(a, b)
-  if #a ~= #b then return false end
-  for i, n in ipairs(a) do
-    if n ~= b[i] then return false end
-  end
-  return true
-end
 
 -- Returns a 1-d index along dim as the list that index_put takes.
 local function entries(who, x, dim, index)
@@ -27,36 +20,42 @@ local function entries(who, x, dim, index)
   return list
 end
 
+local function check_dtype(who, source, x)
+  if source.dtype == x.dtype then return end
+  fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
+end
+
 local function check_source(who, x, dim, index, source)
   local wanted = with_dim(x).shape
   wanted[dim_of(who, x, dim)] = index:numel()
-  if not same_sizes(with_dim(source).shape, wanted) then
+  if with_dim(source).shape ~= wanted then
     fail("%s: source is %s; expected the shape of x, %s, with size %d in dim %d", who, describe(source), describe(x),
       index:numel(), dim_of(who, x, dim))
   end
-  if source.dtype ~= x.dtype then
-    fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
-  end
+  check_dtype(who, source, x)
   return with_dim(source)
 end
 
 -- ---- entries of a dim
 
-local copy_rows = "x: tensor, dim: dim, index: tensor, source: tensor"
-local function index_copy(who, put, x, dim, index, source)
-  source = check_source(who, x, dim, index, source)
-  return put(with_dim(x), entries(who, x, dim, index), source)
+-- Defines a function and its in-place form by f(who, put, x, …), which writes with put, ops.index_put or index_put_.
+local function define(name, rows, f)
+  local in_place = name .. "_"
+  indexing[name] = signature.of(("%s(%s)"):format(name, rows), function(x, ...)
+    return ops.reshape(f(name, ops.index_put, x, ...), x.shape)
+  end)
+  indexing[in_place] = signature.of(("%s(%s)"):format(in_place, rows), function(x, ...)
+    f(in_place, ops.index_put_, x, ...)
+    return x
+  end)
 end
 
---- Returns a copy of x with the slices of source at the indices of dim.
-indexing.index_copy = signature.of("index_copy(" .. copy_rows .. ")", function(x, ...)
-  return ops.reshape((index_copy("index_copy", ops.index_put, x, ...)), x.shape)
-end)
+--- lm.index_copy(…): Returns a copy of x with the slices of source at the indices of dim.
+--- x:index_copy_(…): Writes the slices of source at the indices of dim, and returns x.
 
---- Writes the slices of source at the indices of dim, and returns x.
-indexing.index_copy_ = signature.of("index_copy_(" .. copy_rows .. ")", function(x, ...)
-  index_copy("index_copy_", ops.index_put_, x, ...)
-  return x
+define("index_copy", "x: tensor, dim: dim, index: tensor, source: tensor", function(who, put, x, dim, index, source)
+  source = check_source(who, x, dim, index, source)
+  return (put(with_dim(x), entries(who, x, dim, index), source))
 end)
 
 options.kind("single", "number, boolean or 0-d tensor", function(who, name, v)
@@ -65,8 +64,10 @@ options.kind("single", "number, boolean or 0-d tensor", function(who, name, v)
   options.must_be(who, name, "a number, a boolean or a 0-d tensor", v)
 end)
 
-local fill_rows = "x: tensor, dim: dim, index: tensor, value: single"
-local function index_fill(who, put, fill, x, dim, index, value)
+--- lm.index_fill(…): Returns a copy of x with value in the slices at the indices of dim.
+--- x:index_fill_(…): Writes value in the slices at the indices of dim, and returns x.
+
+define("index_fill", "x: tensor, dim: dim, index: tensor, value: single", function(who, put, x, dim, index, value)
   local wide = with_dim(x)
   local list = entries(who, x, dim, index)
   if type(value) == "number" or not value.requires_grad then return put(wide, list, value) end
@@ -74,18 +75,7 @@ local function index_fill(who, put, fill, x, dim, index, value)
   for d = 1, wide.ndim do sizes[d] = d == #list and wide.shape[d] or 1 end
   local mask = ops.zeros(wide.shape[#list], {dtype = "bool", device = x.device})
   ops.index_put_(mask, {list[#list]}, 1)
-  return fill(wide, ops.reshape(mask, sizes), value)
-end
-
---- Returns a copy of x with value in the slices at the indices of dim.
-indexing.index_fill = signature.of("index_fill(" .. fill_rows .. ")", function(x, ...)
-  return ops.reshape(index_fill("index_fill", ops.index_put, ops.masked_fill, x, ...), x.shape)
-end)
-
---- Writes value in the slices at the indices of dim, and returns x.
-indexing.index_fill_ = signature.of("index_fill_(" .. fill_rows .. ")", function(x, ...)
-  index_fill("index_fill_", ops.index_put_, ops.masked_fill_, x, ...)
-  return x
+  return (put == ops.index_put and ops.masked_fill or ops.masked_fill_)(wide, ops.reshape(mask, sizes), value)
 end)
 
 local reduce_rows = [[x: tensor, dim: dim, index: tensor, source: tensor, reduce: "prod" | "mean" | "amax" | "amin",
@@ -93,9 +83,8 @@ local reduce_rows = [[x: tensor, dim: dim, index: tensor, source: tensor, reduce
 local function index_reduce(who, x, dim, index, source, reduce, include_self)
   if index.ndim > 1 then options.must_be(who, "index", "1-d", index) end
   source = check_source(who, x, dim, index, source)
-  local wide = {}
-  for d = 1, source.ndim do wide[d] = 1 end
-  wide[dim_of(who, x, dim)] = index:numel()
+  local wide, at = {}, dim_of(who, x, dim)
+  for d = 1, source.ndim do wide[d] = d == at and index:numel() or 1 end
   local indices = ops.expand(ops.reshape(index, wide), source.shape)
   local y = ops.scatter_reduce(with_dim(x), dim, indices, source, reduce, {include_self = include_self})
   return ops.reshape(y, x.shape)
@@ -130,9 +119,7 @@ local function put(who, into, x, index, source, accumulate)
     fail("%s: source and index must have the same number of elements, got %s and %s", who, describe(source),
       describe(index))
   end
-  if source.dtype ~= x.dtype then
-    fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
-  end
+  check_dtype(who, source, x)
   return into(ops.flatten(x), {ops.flatten(index)}, ops.flatten(source), {accumulate = accumulate})
 end
 
@@ -194,9 +181,7 @@ end)
 
 -- Returns the first n elements of source.
 local function first_elements(who, x, source, n)
-  if source.dtype ~= x.dtype then
-    fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
-  end
+  check_dtype(who, source, x)
   if source:numel() < n then
     fail("%s: mask selects %d elements, but source, %s, has %d", who, n, describe(source), source:numel())
   end
@@ -228,10 +213,7 @@ end)
 local function replaced(who, x, src, view_of)
   local y = ops.clone(x)
   local part = view_of(y)
-  if not same_sizes(part.shape, src.shape) then
-    options.wrong_shape(who, "src", src, part.shape)
-  end
-  ops.copy_(part, src)
+  ops.copy_(part, check_shape(who, "src", src, part.shape))
   return y
 end
 

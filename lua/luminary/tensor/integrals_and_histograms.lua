@@ -34,24 +34,16 @@ local function trapezoids(who, y, x, dx, dim)
   return sums, (ops.narrow(x, dim, 2, n - 1) - ops.narrow(x, dim, 1, n - 1)) * 0.5, dim
 end
 
---- Integrates samples y along dim by the trapezoidal rule.
-lib.trapezoid = signature.of("trapezoid(y, x: any?, dx: any? = (1), dim: dims? = (-1))", function(y, x, dx, dim)
-  local sums, half, d = trapezoids("trapezoid", y, x, dx, dim)
-  return ops.sum(sums * half, d)
-end)
+--- lm.trapezoid(…): Integrates samples y along dim by the trapezoidal rule.
+--- lm.trapz(…): Integrates samples y along dim, as lm.trapezoid does.
+--- lm.cumulative_trapezoid(…): Integrates samples y along dim up to each sample, by the trapezoidal rule.
 
---- Integrates samples y along dim, as lm.trapezoid does.
-lib.trapz = signature.of("trapz(y, x: any?, dx: any? = (1), dim: dims? = (-1))", function(y, x, dx, dim)
-  local sums, half, d = trapezoids("trapz", y, x, dx, dim)
-  return ops.sum(sums * half, d)
-end)
-
---- Integrates samples y along dim up to each sample, by the trapezoidal rule.
-lib.cumulative_trapezoid = signature.of([[cumulative_trapezoid(y, x: any?, dx: any? = (1),
-  dim: dims? = (-1))]], function(y, x, dx, dim)
-  local sums, half, d = trapezoids("cumulative_trapezoid", y, x, dx, dim)
-  return ops.cumsum(sums * half, d)
-end)
+for who, add in pairs {trapezoid = ops.sum, trapz = ops.sum, cumulative_trapezoid = ops.cumsum} do
+  lib[who] = signature.of(who .. "(y, x: any?, dx: any? = (1), dim: dims? = (-1))", function(y, x, dx, dim)
+    local sums, half, d = trapezoids(who, y, x, dx, dim)
+    return add(sums * half, d)
+  end)
+end
 
 --- Returns a 1-d tensor of powers of base, whose exponents are evenly spaced from first to last.
 lib.logspace = signature.of([[logspace(first, last, steps: natural, base: any? = (10), dtype: any?,

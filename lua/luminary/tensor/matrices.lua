@@ -8,14 +8,6 @@ local matrix = require "luminary.tensor.check_matrix"
 local ops, arg, fail = core.ops, options.arg, options.fail
 local matrices = {}
 
-local function square(who, x)
-  arg(who, "x", x, "tensor")
-  if x.ndim < 2 or x.shape[x.ndim] ~= x.shape[x.ndim - 1] then
-    options.must_be(who, "x", "a square matrix or a batch of them", x)
-  end
-  return x
-end
-
 local function identities(x)
   return ops.expand(ops.eye(x.shape[x.ndim], {dtype = x.dtype, device = x.device}), x.shape)
 end
@@ -25,16 +17,12 @@ matrices.svd = signature.of("svd(x, some: any? = (true), compute_uv: any? = (tru
   matrix("svd", "x", x)
   if compute_uv == false then
     local s = ops.linalg_svdvals(x)
-    local batch = x.shape
-    local n = table.remove(batch)
-    local m = table.remove(batch)
     local function zeros(k)
-      local shape = {}
-      for d, size in ipairs(batch) do shape[d] = size end
-      shape[#shape + 1], shape[#shape + 2] = k, k
+      local shape = x.shape
+      shape[x.ndim - 1], shape[x.ndim] = k, k
       return ops.zeros(shape, {dtype = x.dtype, device = x.device})
     end
-    return zeros(m), s, zeros(n)
+    return zeros(x.shape[x.ndim - 1]), s, zeros(x.shape[x.ndim])
   end
   local u, s, vh = ops.linalg_svd(x, {full_matrices = some == false})
   return u, s, ops.transpose(vh, -1, -2)
@@ -75,7 +63,7 @@ end)
 
 --- Computes the n-th power of square matrices.
 matrices.matrix_power = signature.of("matrix_power(x, n: integer)", function(x, n)
-  square("matrix_power", x)
+  matrix("matrix_power", "x", x, true, true)
   if n == 0 then return ops.masked_fill(x, ops.ones_like(x, {dtype = "bool"}), 0) + identities(x) end
   if n == 1 then return ops.clone(x) end
   if n < 0 then x, n = ops.inverse(x), -n end
@@ -111,11 +99,8 @@ end
 
 --- Computes the matrix exponential of square matrices.
 matrices.matrix_exp = signature.of("matrix_exp(x)", function(x)
-  square("matrix_exp", x)
+  matrix("matrix_exp", "x", x, true)
   if core.is_autocast_enabled() then return full_precision(matrices.matrix_exp, x) end
-  if x.dtype ~= "float32" and x.dtype ~= "float64" then
-    options.wrong_dtype("matrix_exp", "x", "float32 or float64", x, "convert it with :float()")
-  end
   if x:numel() == 0 then return ops.clone(x) end
   local halvings = core.no_grad(function()
     local norm = ops.amax(ops.sum(ops.abs(x), -2, {keepdim = true}), -1, {keepdim = true})

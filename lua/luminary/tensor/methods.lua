@@ -140,11 +140,7 @@ end
 function methods.equal(x, other)
   tensor("equal", x)
   tensor("equal", other, "other")
-  if x.ndim ~= other.ndim then return false end
-  local a, b = x.shape, other.shape
-  for i = 1, #a do
-    if a[i] ~= b[i] then return false end
-  end
+  if x.shape ~= other.shape then return false end
   return core.no_grad(function() return ops.all(ops.eq(x, other)):item() end)
 end
 

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local check_shape = require "luminary.tensor.check_shape"
 local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
 local full_precision = require "luminary.base.full_precision"
@@ -117,7 +118,7 @@ end)
 --- Computes the p-norm distance of every pair of rows.
 products.pdist = signature.of("pdist(x: tensor, p: positive = 2)", function(x, p)
   floating("pdist", "x", x)
-  if x.ndim ~= 2 then options.wrong_shape("pdist", "x", x, "[n, m]") end
+  check_shape("pdist", "x", x, {"n", "m"})
   if x.device == "cpu" and (x.dtype == "float32" or x.dtype == "float64") then return ops.pair_distances(x, p) end
   local indices = ops.arange(x.shape[1], {device = x.device})
   return indexing.masked_select(distances(x, x, p), ops.gt(indices, ops.unsqueeze(indices, 2)))

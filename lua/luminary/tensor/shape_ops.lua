@@ -234,9 +234,9 @@ end)
 local function split_along(who, min_dims, dim, ...)
   local x, parts = signature.read("(x: tensor, indices_or_sections: parts)", who, ...)
   if at_least(who, x, min_dims).ndim == 1 then dim = 1 end
-  if type(parts) == "number" and (parts < 1 or x.shape[dim] % parts ~= 0) then
-    if parts < 1 or parts % 1 ~= 0 then arg(who, "sections", parts, "count") end
-    options.not_divisible(who, "size of dim " .. dim .. " of x", x.shape[dim], "sections", parts)
+  if type(parts) == "number" then
+    arg(who, "sections", parts, "count")
+    options.divisible(who, "size of dim " .. dim .. " of x", x.shape[dim], "sections", parts)
   end
   return tensor_split(who, x, parts, dim)
 end

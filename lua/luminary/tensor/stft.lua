@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local check_shape = require "luminary.tensor.check_shape"
 local result_type = require("luminary.tensor.dtype_info").result_type
 
 local ops, arg, fail = core.ops, options.arg, options.fail
@@ -16,10 +17,7 @@ local function frame_of(who, x, n_fft, hop_length, win_length, window)
   if hop < 1 then options.must_be(who, "n_fft", "at least 4", n_fft, "or pass hop_length") end
   if win_length > n_fft then options.must_be(who, "win_length", "at most n_fft, " .. n_fft, win_length) end
   if window then
-    arg(who, "window", window, "tensor")
-    if window.ndim ~= 1 or window.shape[1] ~= win_length then
-      options.wrong_shape(who, "window", window, {win_length})
-    end
+    check_shape(who, "window", arg(who, "window", window, "tensor"), {win_length})
   else
     window = ops.ones({win_length}, {dtype = x.dtype, device = x.device})
   end
@@ -116,51 +114,44 @@ end)
 
 -- ---- windows
 
--- Returns the window of n entries by f(n, whole, dtype), in float64 or dtype; `whole` is the length of a period.
-local function window(who, n, periodic, dtype, device, f)
-  arg(who, "window_length", n, "natural")
-  if periodic ~= nil then arg(who, "periodic", periodic, "boolean") end
-  dtype, device = dtype or core.get_default_dtype(), device or core.get_default_device()
-  if not core.is_floating_point(dtype) then fail("%s: dtype must be floating, got %s", who, dtype) end
-  if n <= 1 then return ops.ones({n}, {dtype = dtype, device = device}) end
-  return f(n, periodic == false and n - 1 or n, dtype):to(dtype):to(device)
+-- Defines a window: f(n, whole, dtype, values of `more`) returns its n entries, in float64 or dtype; `whole` is the
+-- length of a period. more: arguments after `periodic`, which f checks.
+local function define(who, more, f)
+  local text = ("%s(window_length, periodic: any? = (true), %sdtype: any?, device: any?)"):format(who, more)
+  local n_more = select(2, more:gsub(",", ""))
+  stft[who] = signature.of(text, function(n, periodic, ...)
+    arg(who, "window_length", n, "natural")
+    if periodic ~= nil then arg(who, "periodic", periodic, "boolean") end
+    local dtype = select(n_more + 1, ...) or core.get_default_dtype()
+    local device = select(n_more + 2, ...) or core.get_default_device()
+    if not core.is_floating_point(dtype) then fail("%s: dtype must be floating, got %s", who, dtype) end
+    local y = f(n, math.max(periodic == false and n - 1 or n, 1), dtype, ...)
+    if n <= 1 then return ops.ones({n}, {dtype = dtype, device = device}) end
+    return y:to(dtype):to(device)
+  end)
 end
 
 -- Returns n numbers: 0, step, 2 step, ….
 local function steps(n, step) return ops.arange(0, n, 1, {dtype = "float64", device = "cpu"}):mul_(step) end
 
--- Returns a function for a0 - a1 cos(2 pi k / n) + a2 cos(4 pi k / n).
-local function cosines(a0, a1, a2)
-  return function(n, whole, dtype)
-    return ops.cosine_window(n, whole, a0, a1, a2 or 0, {dtype = dtype, device = "cpu"})
-  end
+-- Returns a0 - a1 cos(2 pi k / whole) + a2 cos(4 pi k / whole) for k from 0 to n - 1.
+local function cosines(n, whole, dtype, a0, a1, a2)
+  return ops.cosine_window(n, whole, a0, a1, a2 or 0, {dtype = dtype, device = "cpu"})
 end
 
---- Returns the Hann window.
-stft.hann_window = signature.of([[hann_window(window_length, periodic: any? = (true), dtype: any?,
-  device: any?)]], function(window_length, periodic, dtype, device)
-  return window("hann_window", window_length, periodic, dtype, device, cosines(0.5, 0.5))
+--- lm.hann_window(…): Returns the Hann window.
+define("hann_window", "", function(n, whole, dtype) return cosines(n, whole, dtype, 0.5, 0.5) end)
+
+--- lm.hamming_window(…): Returns the Hamming window.
+define("hamming_window", "alpha: any? = (0.54), beta: any? = (0.46), ", function(n, whole, dtype, alpha, beta)
+  return cosines(n, whole, dtype, alpha or 0.54, beta or 0.46)
 end)
 
---- Returns the Hamming window.
-stft.hamming_window = signature.of([[hamming_window(window_length, periodic: any? = (true), alpha: any? = (0.54),
-  beta: any? = (0.46), dtype: any?, device: any?)]], function(window_length, periodic, alpha, beta, dtype, device)
-  return window("hamming_window", window_length, periodic, dtype, device, cosines(alpha or 0.54, beta or 0.46))
-end)
+--- lm.blackman_window(…): Returns the Blackman window.
+define("blackman_window", "", function(n, whole, dtype) return cosines(n, whole, dtype, 0.42, 0.5, 0.08) end)
 
---- Returns the Blackman window.
-stft.blackman_window = signature.of([[blackman_window(window_length, periodic: any? = (true), dtype: any?,
-  device: any?)]], function(window_length, periodic, dtype, device)
-  return window("blackman_window", window_length, periodic, dtype, device, cosines(0.42, 0.5, 0.08))
-end)
-
---- Returns the Bartlett window.
-stft.bartlett_window = signature.of([[bartlett_window(window_length, periodic: any? = (true), dtype: any?,
-  device: any?)]], function(window_length, periodic, dtype, device)
-  return window("bartlett_window", window_length, periodic, dtype, device, function(n, whole)
-    return 1 - ops.abs(steps(n, 2 / whole) - 1)
-  end)
-end)
+--- lm.bartlett_window(…): Returns the Bartlett window.
+define("bartlett_window", "", function(n, whole) return 1 - ops.abs(steps(n, 2 / whole) - 1) end)
 
 -- Computes the Bessel function I0 by its series, for x from 0 to `largest`.
 local function bessel(x, largest)
@@ -172,15 +163,12 @@ local function bessel(x, largest)
   return sum
 end
 
---- Returns the Kaiser window.
-stft.kaiser_window = signature.of([[kaiser_window(window_length, periodic: any? = (true), beta: any? = (12),
-  dtype: any?, device: any?)]], function(window_length, periodic, beta, dtype, device)
+--- lm.kaiser_window(…): Returns the Kaiser window.
+define("kaiser_window", "beta: any? = (12), ", function(n, whole, _, beta)
   beta = arg("kaiser_window", "beta", beta or 12, "positive")
   if beta > 700 then options.must_be("kaiser_window", "beta", "at most 700", beta) end
-  return window("kaiser_window", window_length, periodic, dtype, device, function(n, whole)
-    local inside = ops.clamp(1 - ops.square(steps(n, 2 / whole) - 1), 0)
-    return bessel(ops.sqrt(inside) * beta, beta) / bessel(ops.full({}, beta, {dtype = "float64", device = "cpu"}), beta)
-  end)
+  local inside = ops.clamp(1 - ops.square(steps(n, 2 / whole) - 1), 0)
+  return bessel(ops.sqrt(inside) * beta, beta) / bessel(ops.full({}, beta, {dtype = "float64", device = "cpu"}), beta)
 end)
 
 return signature.all(stft)

@@ -22,8 +22,10 @@ local function check_operands(who, a, n, channels_at)
   end
 end
 
--- Returns {v} as {1, v}, since a 1-d input is an image of one row.
-local function of_row(list, for_rows) return type(list) == "table" and {for_rows, list[1]} or list end
+-- Returns stride, padding, dilation and groups for an image of one row, which a 1-d input is.
+local function of_row(a, padding)
+  return {1, a.stride[1]}, {0, (padding or a.padding)[1]}, {1, a.dilation[1]}, a.groups
+end
 
 -- Appends list[i] zeros to the i-th of the last #list dims.
 local function padded_after(x, list)
@@ -67,7 +69,11 @@ local function slices_of_weight(weight)
   return ops.reshape(ops.permute(weight, {1, 3, 2, 4, 5}), {first, depth * second, height, width})
 end
 
-local function last_two(list) return {list[2], list[3]} end
+-- Returns stride, padding, dilation and groups of the convolutions of planes.
+local function of_planes(a)
+  local s, p, d = a.stride, a.padding, a.dilation
+  return {s[2], s[3]}, {p[2], p[3]}, {d[2], d[3]}, a.groups
+end
 
 -- Largest number of channels of a group for which slices are gathered by planes rather than pixel by pixel.
 local FEW = 4
@@ -86,8 +92,7 @@ local function convolved_volume(who, a, x)
   end
   images = planar and images:view(n * slices, kernel * channels, height, width)
     or sizes.channels_second(images:view(n * slices, height, width, kernel * channels))
-  local y = ops.conv2d(images, slices_of_weight(a.weight), a.bias, last_two(a.stride), last_two(a.padding),
-    last_two(a.dilation), a.groups)
+  local y = ops.conv2d(images, slices_of_weight(a.weight), a.bias, of_planes(a))
   local _, out, rows, columns = unpack(y.shape)
   return sizes.channels_second(ops.reshape(sizes.channels_last(y), {n, slices, rows, columns, out}))
 end
@@ -103,8 +108,7 @@ local function convolved_slices(who, a, x)
     local first = 1 + (k - 1) * dilation
     local part = ops.slice(padded, 3, first, first + (slices - 1) * stride, stride)
     part = ops.reshape(ops.transpose(part, 2, 3), {n * slices, channels, height, width})
-    part = ops.conv2d(part, ops.select(a.weight, 3, k), k == 1 and a.bias or nil, last_two(a.stride),
-      last_two(a.padding), last_two(a.dilation), a.groups)
+    part = ops.conv2d(part, ops.select(a.weight, 3, k), k == 1 and a.bias or nil, of_planes(a))
     y = y and y:add_(part) or part
   end
   local _, out, rows, columns = unpack(y.shape)
@@ -118,8 +122,7 @@ local function transposed_slices(a, x, size)
   local y = ops.zeros({n, out, size[1] + 2 * padding, size[2], size[3]}, {dtype = x.dtype, device = x.device})
   for k = 1, a.weight.shape[3] do
     local first = 1 + (k - 1) * a.dilation[1]
-    local part = ops.conv2d_input(images, ops.select(a.weight, 3, k), {n * depth, out, size[2], size[3]},
-      last_two(a.stride), last_two(a.padding), last_two(a.dilation), a.groups)
+    local part = ops.conv2d_input(images, ops.select(a.weight, 3, k), {n * depth, out, size[2], size[3]}, of_planes(a))
     part = ops.transpose(ops.reshape(part, {n, depth, out, size[2], size[3]}), 2, 3)
     ops.slice(y, 3, first, first + (depth - 1) * stride, stride):add_(part)
   end
@@ -131,7 +134,7 @@ local function transposed_volume(a, x, size)
   local kernel, out, plane = a.weight.shape[3], a.weight.shape[2] * a.groups, size[2] * size[3]
   local images = sizes.channels_second(sizes.channels_last(x):contiguous():view(n * depth, height, width, channels))
   local y = ops.conv2d_input(images, slices_of_weight(a.weight), {n * depth, kernel * out, size[2], size[3]},
-    last_two(a.stride), last_two(a.padding), last_two(a.dilation), a.groups)
+    of_planes(a))
   y = ops.reshape(sizes.channels_last(y), {n, 1, depth * plane * a.groups * kernel, out / a.groups})
   local positions = slice_positions(a, size[1], depth, plane, x.device)
   y = ops.gather_weighted_input(y, positions, nil, {n, 1, size[1] * plane * a.groups, out / a.groups})
@@ -156,8 +159,7 @@ F.conv1d = convolution("conv1d", 1, plain, function(a)
   local padding = a.padding
   if type(padding) == "string" then padding, a.x = numbers_of_padding("conv1d", a, 1) end
   window_indices.count("conv1d", a.x.shape[a.x.ndim], a.weight.shape[3], a.stride[1], padding[1], a.dilation[1])
-  return ops.conv2d(a.x:unsqueeze(-2), a.weight:unsqueeze(-2), a.bias, of_row(a.stride, 1), of_row(padding, 0),
-    of_row(a.dilation, 1), a.groups):squeeze(-2)
+  return ops.conv2d(a.x:unsqueeze(-2), a.weight:unsqueeze(-2), a.bias, of_row(a, padding)):squeeze(-2)
 end)
 
 --- Applies a 3-d convolution.
@@ -198,8 +200,8 @@ local function transposed(who, n)
       fail("%s: bias is %s, but weight, %s, has %d output channels", who, describe(a.bias), describe(a.weight), out)
     end
     if n == 1 then
-      y = ops.conv2d_input(x:unsqueeze(-2), a.weight:unsqueeze(-2), {x.shape[1], out, 1, size[1]}, of_row(a.stride, 1),
-        of_row(a.padding, 0), of_row(a.dilation, 1), a.groups):squeeze(-2)
+      local row = {x.shape[1], out, 1, size[1]}
+      y = ops.conv2d_input(x:unsqueeze(-2), a.weight:unsqueeze(-2), row, of_row(a)):squeeze(-2)
     elseif n == 2 then
       y = ops.conv2d_input(x, a.weight, {x.shape[1], out, size[1], size[2]}, a.stride, a.padding, a.dilation, a.groups)
     else
@@ -211,12 +213,12 @@ local function transposed(who, n)
 end
 
 --- F.conv_transpose1d(…): Applies a 1-d transposed convolution.
-F.conv_transpose1d = transposed("conv_transpose1d", 1)
-
 --- F.conv_transpose2d(…): Applies a 2-d transposed convolution.
-F.conv_transpose2d = transposed("conv_transpose2d", 2)
-
 --- F.conv_transpose3d(…): Applies a 3-d transposed convolution.
-F.conv_transpose3d = transposed("conv_transpose3d", 3)
+
+for n = 1, 3 do
+  local name = ("conv_transpose%dd"):format(n)
+  F[name] = transposed(name, n)
+end
 
 return options.exact_all(F)

@@ -3,7 +3,8 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Function = require("luminary.autograd.function").Function
-local rows_of = require "luminary.nn.embedding_rows"
+local padding_row = require "luminary.nn.functional.padding_row"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops = core.ops
 
@@ -33,9 +34,7 @@ local function shorten(weight, index, max_norm, norm_type)
 end
 
 -- Returns padding_idx as a row from 1, or 0 if there is none.
-local function padding_of(who, pad, weight)
-  return pad == 0 and 0 or rows_of.padding(who, pad, weight.shape[1] or 0)
-end
+local function padding_of(who, pad, weight) return pad == 0 and 0 or padding_row(who, pad, weight.shape[1] or 0) end
 
 --- F.embedding(…): Looks up rows of an embedding matrix by index.
 local embedding = signature.of([[embedding(index: tensor, weight: tensor, {padding_idx: integer = 0, max_norm: positive,
@@ -96,9 +95,7 @@ local embedding_bag = signature.of([[embedding_bag(index: tensor, weight: tensor
   padding_idx: integer = 0})]], function(index, weight, o)
   local who = "embedding_bag"
   check_integers(who, "index", index)
-  if weight.ndim ~= 2 then
-    options.wrong_shape(who, "weight", weight, "[num_embeddings, embedding_dim]")
-  end
+  check_shape(who, "weight", weight, {"num_embeddings", "embedding_dim"})
   if o.mode == "max" and o.scale_grad_by_freq then
     options.fail("%s: scale_grad_by_freq requires mode 'sum' or 'mean'", who)
   end

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local check_shape = require "luminary.tensor.check_shape"
 local reshape_copy = require "luminary.tensor.reshape_copy"
 
 local ops = core.ops
@@ -35,9 +36,7 @@ F.pixel_shuffle = signature.of("pixel_shuffle(x: tensor, upscale_factor: count)"
   local who = "pixel_shuffle"
   local batch, last = split_shape(who, x, 3)
   local c, h, w = unpack(last)
-  if c % (r * r) ~= 0 then
-    options.not_divisible(who, "the number of channels", c, "upscale_factor^2", r * r)
-  end
+  options.divisible(who, "the number of channels", c, "upscale_factor^2", r * r)
   c = c / (r * r)
   return rearranged(x, batch, {c, r, r, h, w}, {1, 4, 2, 5, 3}, {c, h * r, w * r})
 end)
@@ -59,9 +58,7 @@ F.channel_shuffle = signature.of("channel_shuffle(x: tensor, groups: count)", fu
   local who = "channel_shuffle"
   if x.ndim < 3 then options.must_be(who, "x", "a tensor of at least 3 dims, [N, C, …]", x) end
   local shape = x.shape
-  if shape[2] % groups ~= 0 then
-    options.not_divisible(who, "the number of channels", shape[2], "groups", groups)
-  end
+  options.divisible(who, "the number of channels", shape[2], "groups", groups)
   local apart = {shape[1], groups, shape[2] / groups, unpack(shape, 3)}
   return reshape_copy(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
 end)
@@ -69,9 +66,7 @@ end)
 --- Applies a bilinear transformation to two inputs.
 F.bilinear = signature.of("bilinear(x1: tensor, x2: tensor, weight: tensor, bias: any?)", function(x1, x2, weight, bias)
   local who = "bilinear"
-  if weight.ndim ~= 3 then
-    options.wrong_shape(who, "weight", weight, "[out, in1, in2]")
-  end
+  check_shape(who, "weight", weight, {"out", "in1", "in2"})
   local out, in1, in2 = unpack(weight.shape)
   if x1.ndim < 1 or x2.ndim ~= x1.ndim or x1.shape[x1.ndim] ~= in1 or x2.shape[x2.ndim] ~= in2 then
     options.fail("%s: expected x1 [..., %d] and x2 [..., %d], got %s and %s", who, in1, in2, options.describe(x1),

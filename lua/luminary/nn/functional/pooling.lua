@@ -145,47 +145,37 @@ local function is_mean(a)
   return alone and a.x.ndim <= #a.output_size + 2
 end
 
---- Applies a 1-d adaptive average pooling.
-F.adaptive_avg_pool1d = signature.by_name("adaptive_avg_pool1d(x: input(1), output_size: output_sizes(1))", function(a)
-  check_input("adaptive_avg_pool1d", a.x, 1)
-  return squeezed(ops.adaptive_avg_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1)))
-end)
+-- Declares adaptive pooling over n dims. pool: the op for 2 dims; more: its options after output_size.
+local function adaptive(who, n, pool, more)
+  local kind = n == 2 and "tensor" or ("input(%d)"):format(n)
+  local text = ("%s(x: %s, output_size: output_sizes(%d)%s)"):format(who, kind, n, more or "")
+  return signature.by_name(text, function(a)
+    local x, size = a.x, a.output_size
+    if pool == ops.adaptive_avg_pool2d and n > 1 and is_mean(a) then
+      return ops.mean(x, {-1, -2, n == 3 and -3 or nil}, {keepdim = true})
+    end
+    if n ~= 2 then check_input(who, x, n) end
+    if n == 2 then return select_results(a.return_indices, pool(x, size)) end
+    if n == 1 then return select_results(a.return_indices, squeezed(pool(x:unsqueeze(-2), row(size, 1)))) end
+    return select_results(a.return_indices, of_volume(x, function(images) return pool(images, last_two(size)) end,
+      function(columns) return pool(columns, {size[1], -1}) end))
+  end)
+end
 
---- Applies a 2-d adaptive average pooling.
-F.adaptive_avg_pool2d = signature.by_name("adaptive_avg_pool2d(x: tensor, output_size: output_sizes(2))", function(a)
-  if is_mean(a) then return ops.mean(a.x, {-2, -1}, {keepdim = true}) end
-  return ops.adaptive_avg_pool2d(a.x, a.output_size)
-end)
+--- F.adaptive_avg_pool1d(…): Applies a 1-d adaptive average pooling.
+F.adaptive_avg_pool1d = adaptive("adaptive_avg_pool1d", 1, ops.adaptive_avg_pool2d)
+--- F.adaptive_avg_pool2d(…): Applies a 2-d adaptive average pooling.
+F.adaptive_avg_pool2d = adaptive("adaptive_avg_pool2d", 2, ops.adaptive_avg_pool2d)
+--- F.adaptive_avg_pool3d(…): Applies a 3-d adaptive average pooling.
+F.adaptive_avg_pool3d = adaptive("adaptive_avg_pool3d", 3, ops.adaptive_avg_pool2d)
 
---- Applies a 3-d adaptive average pooling.
-F.adaptive_avg_pool3d = signature.by_name("adaptive_avg_pool3d(x: input(3), output_size: output_sizes(3))", function(a)
-  if is_mean(a) then return ops.mean(a.x, {-3, -2, -1}, {keepdim = true}) end
-  check_input("adaptive_avg_pool3d", a.x, 3)
-  return of_volume(a.x, function(x) return ops.adaptive_avg_pool2d(x, last_two(a.output_size)) end,
-    function(x) return ops.adaptive_avg_pool2d(x, {a.output_size[1], -1}) end)
-end)
-
---- Applies a 1-d adaptive max pooling.
-F.adaptive_max_pool1d = signature.by_name([[adaptive_max_pool1d(x: input(1), output_size: output_sizes(1),
-  return_indices = false)]], function(a)
-  check_input("adaptive_max_pool1d", a.x, 1)
-  return select_results(a.return_indices, squeezed(ops.adaptive_max_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
-end)
-
---- Applies a 2-d adaptive max pooling.
-F.adaptive_max_pool2d = signature.by_name([[adaptive_max_pool2d(x: tensor, output_size: output_sizes(2),
-  return_indices = false)]], function(a)
-  return select_results(a.return_indices, ops.adaptive_max_pool2d(a.x, a.output_size))
-end)
-
---- Applies a 3-d adaptive max pooling.
-F.adaptive_max_pool3d = signature.by_name([[adaptive_max_pool3d(x: input(3), output_size: output_sizes(3),
-  return_indices = false)]], function(a)
-  check_input("adaptive_max_pool3d", a.x, 3)
-  return select_results(a.return_indices,
-    of_volume(a.x, function(x) return ops.adaptive_max_pool2d(x, last_two(a.output_size)) end,
-      function(x) return ops.adaptive_max_pool2d(x, {a.output_size[1], -1}) end))
-end)
+local with_indices = ", return_indices = false"
+--- F.adaptive_max_pool1d(…): Applies a 1-d adaptive max pooling.
+F.adaptive_max_pool1d = adaptive("adaptive_max_pool1d", 1, ops.adaptive_max_pool2d, with_indices)
+--- F.adaptive_max_pool2d(…): Applies a 2-d adaptive max pooling.
+F.adaptive_max_pool2d = adaptive("adaptive_max_pool2d", 2, ops.adaptive_max_pool2d, with_indices)
+--- F.adaptive_max_pool3d(…): Applies a 3-d adaptive max pooling.
+F.adaptive_max_pool3d = adaptive("adaptive_max_pool3d", 3, ops.adaptive_max_pool2d, with_indices)
 
 -- ---- unpooling
 

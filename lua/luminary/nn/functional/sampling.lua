@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local sizes = require "luminary.nn.functional.sizes"
 local window_indices = require "luminary.nn.functional.window_indices"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 local F = {}
@@ -16,9 +17,7 @@ F.affine_grid = signature.of([[affine_grid(theta: tensor, size: count[],
   local who, n = "affine_grid", #size - 2
   sizes.check_list(who, "size", size)
   if n ~= 2 and n ~= 3 then fail("%s: size must be {N, C, H, W} or {N, C, D, H, W}", who) end
-  if theta.ndim ~= 3 or theta.shape[1] ~= size[1] or theta.shape[2] ~= n or theta.shape[3] ~= n + 1 then
-    options.wrong_shape(who, "theta", theta, {size[1], n, n + 1})
-  end
+  check_shape(who, "theta", theta, {size[1], n, n + 1})
   if not theta:is_floating_point() then
     options.wrong_dtype(who, "theta", "floating", theta, "convert it with :float()")
   end

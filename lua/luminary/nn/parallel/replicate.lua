@@ -5,25 +5,11 @@ local comm = require "luminary.nn.parallel.comm"
 local Module = require "luminary.nn.module"
 local records = require "luminary.nn.module_fields"
 
-local function shallow(t)
-  local copy = {}
-  for key, value in pairs(t) do copy[key] = value end
-  return copy
-end
-
 -- Copies `original` and its children; `there` maps its tensors to the copies' tensors.
 local function copy_of(original, there, made)
-  if made[original] then return made[original] end
-  local source = records.of(original)
-  local twin, record = records.blank(source.class, source.__call)
-  made[original] = twin
-  for key, value in pairs(source.values) do
-    record.values[key] = there[value] or (Module.is_module(value) and copy_of(value, there, made)) or value
-  end
-  for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do record[part] = shallow(source[part]) end
-  for _, name in ipairs(records.hook_lists) do record[name] = source[name] end
-  records.show_children(twin, record)
-  return twin
+  return made[original] or records.twin(original, made, function(value)
+    return there[value] or Module.is_module(value) and copy_of(value, there, made) or value
+  end)
 end
 
 local function check_device(who, module, device)

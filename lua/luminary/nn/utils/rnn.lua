@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
 local rnn = {}
@@ -18,12 +19,20 @@ local function check_sequences(who, sequences)
   end
 end
 
+-- Pads the first dim of t by `before` and `after` entries of a value.
+local function padded_rows(t, before, after, value)
+  local sides = {}
+  for k = 1, 2 * (t.ndim - 1) do sides[k] = 0 end
+  sides[#sides + 1], sides[#sides + 2] = before, after
+  return before + after > 0 and ops.pad(t, sides, {value = value}) or t
+end
+
 --- Joins sequences of different lengths into one padded tensor.
 rnn.pad_sequence = signature.of([[pad_sequence(sequences, {batch_first = false, padding_value = 0,
   padding_side = "right" | "left"})]], function(sequences, opts)
   local who = "pad_sequence"
   check_sequences(who, sequences)
-  local longest, padded = 0, {}
+  local longest, padded, left = 0, {}, opts.padding_side == "left"
   local function after_first(t) return table.concat(t.shape, ", ", 2) end
   for i, t in ipairs(sequences) do
     longest = math.max(longest, t.shape[1])
@@ -33,12 +42,8 @@ rnn.pad_sequence = signature.of([[pad_sequence(sequences, {batch_first = false, 
     end
   end
   for i, t in ipairs(sequences) do
-    local sides = {}
-    for k = 1, 2 * (t.ndim - 1) do sides[k] = 0 end
     local missing = longest - t.shape[1]
-    sides[#sides + 1] = opts.padding_side == "left" and missing or 0
-    sides[#sides + 1] = opts.padding_side == "right" and missing or 0
-    padded[i] = missing > 0 and ops.pad(t, sides, {value = opts.padding_value}) or t
+    padded[i] = padded_rows(t, left and missing or 0, left and 0 or missing, opts.padding_value)
   end
   return ops.stack(padded, opts.batch_first and 1 or 2)
 end)
@@ -119,9 +124,7 @@ function PackedSequence:_checked(who)
   end
   for _, name in ipairs {"sorted_indices", "unsorted_indices"} do
     local index = self[name]
-    if index ~= nil and not (core.is_tensor(index) and index.ndim == 1 and index.shape[1] == list[1]) then
-      options.wrong_shape(who, name .. " of the PackedSequence", index, {list[1]})
-    end
+    if index ~= nil then check_shape(who, name .. " of the PackedSequence", index, {list[1]}) end
   end
   return list
 end
@@ -200,22 +203,12 @@ rnn.pad_packed_sequence = signature.of([[pad_packed_sequence(packed, {batch_firs
     options.must_be(who, "total_length", "at least " .. #sizes .. ", the longest sequence", longest)
   end
   for i = 1, count do lengths[i] = 0 end
-  local rest = packed.data.ndim - 1
   for step, size in ipairs(sizes) do
-    local part, sides = packed.data:narrow(1, first, size), {}
-    for k = 1, 2 * rest do sides[k] = 0 end
-    sides[#sides + 1], sides[#sides + 2] = 0, count - size
-    steps[step] = size < count and ops.pad(part, sides, {value = opts.padding_value}) or part
+    steps[step] = padded_rows(packed.data:narrow(1, first, size), 0, count - size, opts.padding_value)
     first = first + size
     for i = 1, size do lengths[i] = step end
   end
-  local x, n = ops.stack(steps), int64(lengths)
-  if longest > #sizes then
-    local sides = {}
-    for k = 1, 2 * (rest + 1) do sides[k] = 0 end
-    sides[#sides + 1], sides[#sides + 2] = 0, longest - #sizes
-    x = ops.pad(x, sides, {value = opts.padding_value})
-  end
+  local x, n = padded_rows(ops.stack(steps), 0, longest - #sizes, opts.padding_value), int64(lengths)
   if packed.unsorted_indices then
     x = ops.index_select(x, 2, packed.unsorted_indices)
     n = ops.index_select(n, 1, packed.unsorted_indices:to("cpu"))

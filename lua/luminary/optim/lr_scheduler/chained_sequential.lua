@@ -84,8 +84,6 @@ Chained.init = signature.of([[ChainedScheduler(schedulers: list,
   self:note()
 end)
 
-Chained.note = Plateau.note
-
 function Chained:restart()
   for _, each in ipairs(self.schedulers) do each:restart() end
   self.last_epoch, self.step_count = 0, 1

@@ -19,17 +19,11 @@ Plateau.init = signature.of([[ReduceLROnPlateau(optimizer: optimizer, {mode = "m
   self.min_lrs = Scheduler.for_groups(who, "min_lr", opts.min_lr, optimizer, "number")
   self.min_lr = type(opts.min_lr) == "number" and opts.min_lr or nil -- used for groups added later, too
   opts.min_lr = nil
-  for key, value in pairs(opts) do self[key] = value end
+  signature.assign(self, opts)
   self.best = opts.mode == "min" and math.huge or -math.huge
   self.cooldown_counter, self.num_bad_epochs, self.last_epoch, self.step_count = 0, 0, 0, 0
   self:note()
 end)
-
---- Records the optimizer's current rates.
-function Plateau:note()
-  self.last_lr = {}
-  for i, group in ipairs(self.optimizer.param_groups) do self.last_lr[i] = group.lr end
-end
 
 local function is_better(self, metric)
   local sign = self.mode == "min" and -1 or 1

@@ -95,6 +95,12 @@ local function each_rate(self, rate)
   return rates
 end
 
+--- Records the optimizer's current rates as the last ones.
+function Scheduler:note()
+  self.last_lr = {}
+  for i, group in ipairs(self.optimizer.param_groups) do self.last_lr[i] = group.lr end
+end
+
 --- Computes the learning rates of the epoch self.last_epoch, a list with one for each group.
 function Scheduler:get_lr() return each_rate(self, self.next_lr) end
 
@@ -124,8 +130,8 @@ function Scheduler:update(epoch)
       fail("%s: in epoch %d the lr of group %d would be %s", self.__name, self.last_epoch, i, tostring(rate))
     end
   end
-  self.last_lr = {}
-  for i, group in ipairs(groups) do group.lr, self.last_lr[i] = rates[i], rates[i] end
+  for i, group in ipairs(groups) do group.lr = rates[i] end
+  self:note()
 end
 
 --- Counts a step. A schedule that overrides `step` calls it first.
@@ -264,12 +270,9 @@ function Scheduler:load_state_dict(dict)
     if value == nil then value = rawget(dict, "_" .. key) end
     return value
   end
-  local groups, new = #self.optimizer.param_groups, {}
+  local new = {}
   for _, key in ipairs(self.base_lrs and {"base_lrs", "last_lr"} or {"last_lr"}) do
-    new[key] = copy(options.arg(who, key, given(key), "number[]"))
-    if #new[key] ~= groups then
-      options.wrong_length(who, key, groups, "parameter group", #new[key])
-    end
+    new[key] = Scheduler.for_groups(who, key, options.arg(who, key, given(key), "list"), self.optimizer, "number")
   end
   new.last_epoch = options.arg(who, "last_epoch", given "last_epoch" or self.last_epoch, "integer")
   new.step_count = options.arg(who, "step_count", given "step_count" or new.last_epoch + 1, "natural")
@@ -284,7 +287,7 @@ function Scheduler:load_state_dict(dict)
       if new[key] == nil and not known and is_data(value) then new[key] = copy(value) end
     end
   end
-  for key, value in pairs(new) do self[key] = value end
+  signature.assign(self, new)
 end
 
 return Scheduler
