@@ -56,11 +56,13 @@ function run_command.find(name, search)
   end
 end
 
-local function strings(list)
+--- Returns a list of strings as an array that ends with a null pointer, and the list, which must live as long.
+function run_command.strings(list)
   local array = ffi.new("const char *[?]", #list + 1)
   for i, text in ipairs(list) do array[i - 1] = text end
-  return array, list -- the texts live as long as the list
+  return array, list
 end
+local strings = run_command.strings
 
 -- Returns a program's environment: this process's, in plain English, without the variable `without`.
 local function environment_of_program(without)

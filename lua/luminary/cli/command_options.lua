@@ -1,33 +1,34 @@
 --- Parses options of a command: `--name value`, `--name=value`, `--flag`; dashes and underscores are equivalent.
+local lists = require "luminary.base.lists"
+
 local flags = {}
 
-local function whole(text, least, most)
-  local number = tonumber(text)
-  return number and number % 1 == 0 and number >= least and number <= most and number or nil
+local function whole(least, most)
+  return function(text)
+    local number = tonumber(text)
+    return number and number % 1 == 0 and number >= least and number <= most and number or nil
+  end
+end
+
+local function finite(least)
+  return function(text)
+    local number = tonumber(text)
+    return number and number >= least and number < math.huge and number or nil
+  end
 end
 
 -- Each kind has a name for messages, and a function that returns the value of a text, or nil to refuse it.
 local kinds = {
   text = {"a value", function(text) return text end},
-  count = {"an integer of at least 1", function(text) return whole(text, 1, 2 ^ 31) end},
-  natural = {"an integer of at least 0", function(text) return whole(text, 0, 2 ^ 31) end},
-  number = {"a number of at least 0", function(text)
-    local value = tonumber(text)
-    return value and value >= 0 and value < math.huge and value or nil
-  end},
-  positive = {"a number above 0", function(text)
-    local value = tonumber(text)
-    return value and value > 0 and value < math.huge and value or nil
-  end},
-  port = {"a port from 0 to 65535", function(text) return whole(text, 0, 65535) end},
+  count = {"an integer of at least 1", whole(1, 2 ^ 31)},
+  natural = {"an integer of at least 0", whole(0, 2 ^ 31)},
+  number = {"a number of at least 0", finite(0)},
+  positive = {"a number above 0", finite(2 ^ -1074)},
+  port = {"a port from 0 to 65535", whole(0, 65535)},
 }
 
 local function unknown(given, rows)
-  local names = {}
-  for name, row in pairs(rows) do
-    if not row.refuse then names[#names + 1] = name end
-  end
-  table.sort(names)
+  local names = lists.sorted_keys(rows, function(_, row) return not row.refuse end)
   local loaded, core = pcall(require, "luminary.core") -- the doctor runs without the core, too
   local near = loaded and core.nearest(given:gsub("^%-+", ""), names)
   return ("unrecognized argument '%s'%s"):format(given, near and "; did you mean '--" .. near .. "'?" or "")
@@ -81,6 +82,21 @@ function flags.parse(args, first, rows, words)
     i = i + 1
   end
   return values, i, seen
+end
+
+--- Does the same for `luminary COMMAND`. Prints the usage text for --help, and errors, also the one that check(values,
+--- position, args) may return. Returns nil and the exit status then.
+function flags.read(command, usage, args, first, rows, check)
+  local values, at = flags.parse(args, first, rows)
+  local problem = not values and at or not values.help and check(values, at, args)
+  if problem then
+    io.stderr:write(("luminary %s: %s\n      luminary %s --help lists the options\n"):format(command, problem, command))
+    return nil, 2
+  elseif values.help then
+    io.stdout:write(usage)
+    return nil, 0
+  end
+  return values, at
 end
 
 return flags

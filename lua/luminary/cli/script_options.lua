@@ -29,7 +29,7 @@
 local lm = require "luminary"
 local flags = require "luminary.cli.command_options"
 local script_files = require "luminary.cli.script_files"
-local sorted_keys = require("luminary.base.options").sorted_keys
+local lists = require "luminary.base.lists"
 
 local NAMED = {seed = "natural", rank = "natural", ["local-rank"] = "natural", dtype = "dtype"}
 local WORDS = {N = "count", X = "number", DEVICE = "device", DEVICES = "devices"}
@@ -87,19 +87,10 @@ end
 -- Returns the names that a row allows, and the text that lists them in messages.
 local function choices_of(of)
   if type(of) ~= "string" then
-    local names = #of > 0 and of or sorted_keys(of)
+    local names = #of > 0 and of or lists.sorted_keys(of)
     return names, table.concat(names, ", ")
   end
-  local names = {}
-  for name in of:gsub(" and ", ", "):gmatch "[^, ]+" do names[#names + 1] = name end
-  return names, of
-end
-
--- Finds a name regardless of case.
-local function find(text, names)
-  for _, name in ipairs(names) do
-    if name:lower() == text:lower() then return name end
-  end
+  return lists.parts(of:gsub(" and ", ", "), "[^, ]+"), of
 end
 
 return function(usage, rows, selftest, words)
@@ -110,10 +101,7 @@ return function(usage, rows, selftest, words)
     io.stderr:write(script, ": ", string.format(...), "\n")
     os.exit(2, true)
   end
-  local function refuse(...)
-    io.stderr:write(script, ": ", string.format(...), "\n")
-    finish "--help lists the options"
-  end
+  local function refuse(format, ...) finish("%s\n%s: --help lists the options", format:format(...), script) end
 
   complete(rows, usage)
   rows.help = {"flag"}
@@ -129,10 +117,9 @@ return function(usage, rows, selftest, words)
     io.write(usage)
     os.exit(0, true)
   end
-  while words and arg[at] do -- arguments after "--"
-    words[#words + 1], at = arg[at], at + 1
-  end
-  if arg[at] then
+  if words then -- arguments after "--"
+    lists.append(words, {unpack(arg, at)})
+  elseif arg[at] then
     refuse("unrecognized argument '%s'%s", arg[at], rows.data and "; a folder of data follows --data" or "")
   end
   for name, row in pairs(rows) do
@@ -163,7 +150,8 @@ return function(usage, rows, selftest, words)
       options[name] = kind == "device" and list[1] or list
     elseif text then
       local names, all = choices_of(kind == "dtype" and DTYPES or row.of)
-      options[name] = find(text, names) or refuse("--%s: '%s' is none of %s", name, text, all)
+      options[name] = lists.find(names, function(each) return each:lower() == text:lower() end)
+        or refuse("--%s: '%s' is none of %s", name, text, all)
     end
   end
   return options, given, refuse, script_files(options, given, refuse, finish)

@@ -1,4 +1,5 @@
 --- Reports the GPUs' state by the NVIDIA driver: nvidia-smi, the NVLink fabric, and logged errors (Xid).
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -41,9 +42,8 @@ end
 
 local function smi(found)
   if not facts.driver() then return end
-  local got = outside.command("nvidia-smi", {"--query-gpu=" .. table.concat(FIELDS, ","),
-    "--format=csv,noheader,nounits"},
-    SMI_LIMIT)
+  local query = {"--query-gpu=" .. table.concat(FIELDS, ","), "--format=csv,noheader,nounits"}
+  local got = outside.command("nvidia-smi", query, SMI_LIMIT)
   if got.missing then
     return found.note("gpu.no_smi", "no nvidia-smi: the GPUs' state is not known", "it is not on the PATH",
       "install nvidia-utils of the driver's version (in containers: NVIDIA_DRIVER_CAPABILITIES=compute,utility)")
@@ -64,12 +64,9 @@ local function smi(found)
   end
   local n, tired = 0, {}
   for line in got.out:gmatch("[^\n]+") do
-    local row, i = {}, 0
-    for cell in (line .. ","):gmatch("%s*(.-)%s*,") do
-      i = i + 1
-      row[FIELDS[i] or i] = cell
-    end
-    if i == #FIELDS then
+    local cells, row = lists.parts(line .. ",", "%s*(.-)%s*,"), {}
+    for i, name in ipairs(FIELDS) do row[name] = cells[i] end
+    if #cells == #FIELDS then
       n = n + 1
       card(found, row)
       if row.persistence_mode == "Disabled" then tired[#tired + 1] = row.index end
@@ -80,9 +77,8 @@ local function smi(found)
       .. ": when the last process ends, the driver shuts the GPU down, and the next start takes seconds",
       "sudo systemctl enable --now nvidia-persistenced")
   end
-  local held = 0 -- containers and Slurm show fewer
-  for _, one in ipairs(facts.gpus()) do held = held + (one.driver == "nvidia" and 1 or 0) end
-  if n < held and not facts.container() and not outside.env "SLURM_JOB_ID" then
+  local held = #lists.filter(facts.gpus(), function(one) return one.driver == "nvidia" end)
+  if n < held and not facts.container() and not outside.env "SLURM_JOB_ID" then -- these show fewer
     found.problem("gpu.lost", "a GPU is on the bus, but the driver does not show it",
       ("%d on the PCI bus (%s), %d in nvidia-smi"):format(held, facts.gpu_addresses(), n),
       "dmesg | grep -i nvrm says why: power, a BAR without room ('Resizable BAR'/'Above 4G decoding' in the BIOS), or "
@@ -95,12 +91,9 @@ end
 -- ---- the fabric of NVSwitch machines
 
 local function manager_runs()
-  for _, name in ipairs(outside.list "/proc") do
-    if name:match("^%d+$") and (outside.word("/proc/" .. name .. "/comm") or ""):match("^nv%-fabric") then
-      return true
-    end
-  end
-  return false
+  return lists.find(outside.list "/proc", function(name)
+    return name:match("^%d+$") and (outside.word("/proc/" .. name .. "/comm") or ""):match("^nv%-fabric")
+  end) ~= nil
 end
 
 local function fabric(found)
@@ -152,23 +145,20 @@ local function xid(found)
     local number = tonumber(line:match("Xid %b(): (%d+)"))
     if number then last[number], times[number] = line:match("NVRM.*"), (times[number] or 0) + 1 end
   end
-  local numbers = {}
-  for number in pairs(last) do numbers[#numbers + 1] = number end
-  table.sort(numbers)
-  for _, number in ipairs(numbers) do
+  for _, number in ipairs(lists.sorted_keys(last)) do
     local reason = ("%d times; the last: %s"):format(times[number], last[number])
     if OF_PROGRAMS[number] then
       found.warning("gpu.xid_program", ("Xid %d: %s"):format(number, OF_PROGRAMS[number]), reason,
         "most often a fault of a program: run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer; if all "
           .. "programs cause it, suspect the card")
     else
-      found.problem("gpu.xid", ("Xid %d: %s"):format(number, OF_HARDWARE[number] or "an error of the "
-        .. "GPU or its driver"),
-        reason, "look it up at https://docs.nvidia.com/deploy/xid-errors; reset the GPU or reboot; if it comes back, "
-          .. "check power, cooling and the slot, and have the card replaced")
+      local meaning = OF_HARDWARE[number] or "an error of the GPU or its driver"
+      found.problem("gpu.xid", ("Xid %d: %s"):format(number, meaning), reason, "look it up at "
+        .. "https://docs.nvidia.com/deploy/xid-errors; reset the GPU or reboot; if it comes back, check power, cooling "
+        .. "and the slot, and have the card replaced")
     end
   end
-  if #numbers == 0 then found.ok("gpu.log", "the driver logged no errors", "no Xid in dmesg") end
+  found.ok_if_clean("gpu.log", "the driver logged no errors", "no Xid in dmesg")
 end
 
 return {{"smi", smi}, {"fabric", fabric}, {"log", xid}}

@@ -1,4 +1,5 @@
 --- Looks up facts of the machine that several probes need, each once.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
 
@@ -111,9 +112,7 @@ facts.gpus = once(function() return devices_of {["0x0300"] = true, ["0x0302"] = 
 
 --- Returns the GPUs' addresses as text.
 function facts.gpu_addresses()
-  local names = {}
-  for i, one in ipairs(facts.gpus()) do names[i] = one.address end
-  return table.concat(names, ", ")
+  return table.concat(lists.map(facts.gpus(), function(one) return one.address end), ", ")
 end
 
 --- Returns the NVSwitch chips, which have the class of a bridge.
@@ -121,21 +120,20 @@ facts.switches = once(function() return devices_of {["0x0680"] = true} end)
 
 --- Returns the bridges between a device and the CPU, from the top.
 function facts.bridges(device)
-  local list = {}
-  for name in (outside.link(device.folder) or ""):gmatch("[^/]+") do
-    if name:match(ADDRESS) and name ~= device.address then list[#list + 1] = name end
-  end
-  return list
+  return lists.filter(lists.parts(outside.link(device.folder) or "", "[^/]+"), function(name)
+    return name:match(ADDRESS) and name ~= device.address
+  end)
 end
 
 --- Returns the number of GPUs; if a container hides the bus, the number of device nodes.
 facts.card_count = once(function()
-  local nodes = 0
-  for _, name in ipairs(outside.list "/dev") do
-    if name:match("^nvidia%d+$") then nodes = nodes + 1 end
-  end
-  return math.max(#facts.gpus(), nodes)
+  return math.max(#facts.gpus(), #facts.card_nodes())
 end)
+
+--- Returns the names of the GPUs' files in /dev.
+function facts.card_nodes()
+  return lists.filter(outside.list "/dev", function(name) return name:match("^nvidia%d+$") end)
+end
 
 --- Returns the version of the NVIDIA driver in the kernel, as text; nil if none is loaded, or nil and the problem.
 local driver_asked, driver, driver_problem

@@ -81,8 +81,7 @@ local FAILURES = {
 
 local function one(found, host, port)
   local where = (host:find(":", 1, true) and "[%s]:%d" or "%s:%d"):format(host, port)
-  local list, problem = {host}, nil
-  if not sockets.is_address(host) then list, problem = outside.resolve(host) end
+  local list, problem = sockets.resolve(host)
   if not list then
     return found.problem("reach.unknown_host", ("this machine cannot resolve the host '%s'"):format(host), problem,
       "give its address, or enter it in /etc/hosts on every node: ADDRESS " .. host .. "; getent hosts " .. host

@@ -45,6 +45,12 @@ end
 
 function sockets.is_address(text) return place(text, 1) ~= nil end
 
+--- Returns the addresses of a host, a name or an address; nil and the reason.
+function sockets.resolve(host)
+  if sockets.is_address(host) then return {host} end
+  return outside.resolve(host)
+end
+
 -- Returns true if fd is ready before the deadline.
 local function await(fd, events, deadline)
   local wanted = ffi.new("struct lm_doctor_pollfd", {fd, events, 0})
