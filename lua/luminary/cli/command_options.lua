@@ -42,6 +42,60 @@ local function find(given, rows)
   return row, name
 end
 
+local NAMED = {seed = "natural", rank = "natural", ["local-rank"] = "natural", dtype = "dtype"}
+local WORDS = {
+  N = "count", X = "number", DEVICE = "device", DEVICES = "devices", -- in scripts
+  K = "natural", R = "natural", S = "number", P = "port", -- in commands
+}
+
+-- Returns the options in the lines of a usage text, by name: {word, text} or {same = name}.
+local function read_usage(usage)
+  local lines, last = {}, nil
+  for line in (usage .. "\n"):gmatch "(.-)\n" do
+    local rest, names, separator = line:match "^  (%-%-?%w.*)$", {}, ", "
+    while rest and separator == ", " do
+      names[#names + 1], separator, rest = rest:match "^%-%-?([%w-]+)(,? ?)(.*)$"
+    end
+    if rest then
+      local name = table.remove(names)
+      local word, text = rest:match "^(%u%S*)(.*)$"
+      last = {word = word, text = text or rest}
+      lines[name] = last
+      for _, alias in ipairs(names) do lines[alias] = {same = name} end
+    elseif line == "" then
+      last = nil
+    elseif last then
+      last.text = last.text .. " " .. line
+    end
+  end
+  return lines
+end
+
+-- Returns the default at the end of an option's text, or nil.
+local function default_of(kind, text)
+  local value = text:match "%(([^()]*)%)%s*$"
+  if not value or kind == "flag" then return nil end
+  if kind == "count" or kind == "natural" or kind == "number" then
+    return (value == "no limit" or value == "never") and math.huge or tonumber(value)
+  end
+  return value:match "^[^%s$-][^%s$]*$"
+end
+
+--- Adds to rows, for flags.parse, the options of a usage text, its words as kinds, and the defaults in parentheses at
+--- the end of its texts, as script_options.lua describes; a row's own kind and default precede these.
+function flags.complete(rows, usage)
+  for name, line in pairs(read_usage(usage)) do
+    local row = rows[name] or {}
+    rows[name] = row
+    if line.same then
+      row.same = line.same
+    elseif not (row.same or row.refuse) then
+      row[1] = row[1] or NAMED[name] or WORDS[line.word] or (line.word and "text" or "flag")
+      if row[2] == nil then row[2] = default_of(row[1], line.text) end
+    end
+  end
+end
+
 --- Parses args from `first` on, up to the first argument that is no option. `rows` by name: {"kind" [, default]},
 --- {"flag"}, which is false by default, {same = "other name"}, {refuse = "the reason and the remedy"}. Returns the
 --- values by name, the position of the first remaining argument and the set of given names, or nil and the error. The
@@ -84,9 +138,11 @@ function flags.parse(args, first, rows, words)
   return values, i, seen
 end
 
---- Does the same for `luminary COMMAND`. Prints the usage text for --help, and errors, also the one that check(values,
---- position, args) may return. Returns nil and the exit status then.
+--- Does the same for `luminary COMMAND`, with the options of its usage text. Prints this for --help, and errors, also
+--- the one that check(values, position, args) may return. Returns nil and the exit status then.
 function flags.read(command, usage, args, first, rows, check)
+  flags.complete(rows, usage)
+  rows.h = {same = "help"}
   local values, at = flags.parse(args, first, rows)
   local problem = not values and at or not values.help and check(values, at, args)
   if problem then

@@ -23,7 +23,6 @@ local printable_name = require "luminary.base.printable_name"
 
 local inspect = {}
 
-local ROWS = {quick = {"flag"}, help = {"flag"}, h = {same = "help"}}
 local AT_ONCE = 2 ^ 22 -- elements in one step
 local DEEPEST = 100
 
@@ -132,7 +131,7 @@ end
 
 --- Runs the command on the arguments from `first` on; returns the exit status.
 function inspect.main(args, first)
-  local options, at = flags.read("inspect", USAGE, args, first, ROWS, function(_, place)
+  local options, at = flags.read("inspect", USAGE, args, first, {}, function(_, place)
     return not args[place] and "FILE is required" or args[place + 1] and "expected one file; options must precede it"
   end)
   if not options then return at end

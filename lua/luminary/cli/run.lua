@@ -55,16 +55,12 @@ code is that rank's (128 + N if signal N ended it). Signals are passed on; ranks
 seconds are killed; a second Ctrl-C kills at once.
 ]]
 
-local rows = {
-  nproc = {"text", "1"}, ["nproc-per-node"] = {same = "nproc"},
-  nnodes = {"text", "1"}, ["node-rank"] = {"natural"},
-  ["master-addr"] = {"text"}, ["master-port"] = {"port"}, rdzv = {"text"},
+local rows = { -- in addition to those of USAGE
+  nproc = {"text", "1"}, ["nproc-per-node"] = {same = "nproc"}, nnodes = {"text", "1"},
   ["rdzv-backend"] = {"text"}, ["rdzv-endpoint"] = {"text"}, ["rdzv-id"] = {"text"},
   ["rdzv-conf"] = {refuse = "there is nothing to set about how ranks meet; --rdzv says where"},
-  ["node-timeout"] = {"number", 3}, ["join-timeout"] = {"number", 600},
-  ["max-restarts"] = {"natural", 0}, grace = {"number"}, ["log-dir"] = {"text"}, backend = {"text"}, hosts = {"text"},
-  ["pass-local-rank"] = {"flag"}, ["dry-run"] = {"flag"}, ["use-env"] = {"flag"}, standalone = {"flag"},
-  help = {"flag"}, h = {same = "help"},
+  grace = {"number", false}, -- mpirun.check refuses a given one
+  ["use-env"] = {"flag"}, standalone = {"flag"},
   module = {refuse = "a rank runs a script: give its file"}, m = {same = "module"},
   ["no-python"] = {refuse = "a rank runs a Lua script; torchrun --no-python luajit SCRIPT starts one under torchrun"},
   tee = {refuse = "output is shown with its rank as it comes; --log-dir D also writes it to files"},

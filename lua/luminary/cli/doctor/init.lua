@@ -52,11 +52,6 @@ Nothing is changed. As root it sees more: ACS, the kernel's log, the firewall. E
 (warnings and notes do not count), 1 if there is one, 2 for wrong usage.
 ]]
 
-local ROWS = {
-  only = {"text"}, with = {"text"}, listen = {"port"}, json = {"flag"}, verbose = {"flag"}, v = {same = "verbose"},
-  help = {"flag"}, h = {same = "help"},
-}
-
 -- ---- options
 
 -- Checks the options, and splits those with commas into lists. Returns an error message, or nil.
@@ -124,7 +119,7 @@ end
 
 --- Runs the command on args from `first` on; returns the exit status.
 function doctor.main(args, first)
-  local o, status = flags.read("doctor", USAGE, args, first, ROWS, complete)
+  local o, status = flags.read("doctor", USAGE, args, first, {v = {same = "verbose"}}, complete)
   if not o then return status end
   if o.listen then return reach.listen(o.listen) end
   local began = outside.now()
