@@ -9,19 +9,6 @@ local fail = options.fail
 
 local batches = {}
 
---- Returns a batch with f(t) in place of each of its tensors, also in plain tables.
-function batches.map(f, v, seen)
-  if core.is_tensor(v) then
-    seen[v] = seen[v] or f(v)
-  elseif not options.is_plain(v) then
-    return v
-  elseif not seen[v] then
-    seen[v] = {}
-    for key, value in pairs(v) do seen[v][key] = batches.map(f, value, seen) end
-  end
-  return seen[v]
-end
-
 -- ---- collating
 
 local collate
