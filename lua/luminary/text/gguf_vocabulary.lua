@@ -1,6 +1,7 @@
 --- Converts the tokenizer in a GGUF file to a tokenizer.json.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local special = require "luminary.text.special_tokens"
@@ -58,12 +59,9 @@ local function byte_pairs(path, file, vocab)
   local pre = file.pre or (file.architecture == "gpt2" and "gpt-2")
   local cut = cuts[pre]
   if not cut then
-    local known = {}
-    for name in pairs(cuts) do known[#known + 1] = name end
-    table.sort(known)
     fail("Tokenizer: '%s': %s; supported are %s", path,
       pre and ("unknown tokenizer.ggml.pre '%s'"):format(printable_name(pre, 60)) or "missing tokenizer.ggml.pre",
-      table.concat(known, ", "))
+      table.concat(lists.sorted_keys(cuts), ", "))
   end
   return {
     normalizer = pre == "qwen2" and {type = "NFC"} or nil,
@@ -116,9 +114,7 @@ function vocabulary.merges_by_score(path, tokens, vocab, scores)
     local by = core.ops.argsort(values, {descending = true, stable = true})
     order = order and core.ops.index_select(order, 1, by) or by
   end
-  local merges = {}
-  for i, from in ipairs(order:totable()) do merges[i] = all[from] end
-  return merges
+  return lists.map(order:totable(), function(from) return all[from] end)
 end
 
 --- Return the steps that write "▁" for spaces, and if `prefix` is true in front of a text, and the steps that undo it.

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local base64 = require "luminary.base.base64"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
@@ -113,8 +114,7 @@ local function normalizers_of(normalizer)
     list[#list + 1] = replaced(" +$", "")
     list[#list + 1] = replaced(" {2,}", " ")
   end
-  for _, step in ipairs(vocabulary.space_normalizers(normalizer.prefix ~= 0)) do list[#list + 1] = step end
-  return list
+  return lists.append(list, vocabulary.space_normalizers(normalizer.prefix ~= 0))
 end
 
 -- Returns what model_files.read returns, for a SentencePiece model.

@@ -2,6 +2,7 @@
 --- tokenizer.json.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local printable_name = require "luminary.base.printable_name"
@@ -41,6 +42,8 @@ end
 -- Returns a value as JSON; nil is null.
 local function json(value) return value == nil and "null" or json_encode(value) end
 
+local function special_json(token) return json {content = token, special = true, normalized = false} end
+
 --- Converts GPT-2's vocab.json and merges.txt, each line of which is a pair of tokens.
 function files.byte_level_json(vocab, merges, o)
   local list = {}
@@ -50,10 +53,7 @@ function files.byte_level_json(vocab, merges, o)
       list[#list + 1] = json(line)
     end
   end
-  local added = {}
-  for i, token in ipairs(o.special_tokens or {}) do
-    added[i] = json {content = token, special = true, normalized = false}
-  end
+  local added = lists.map(o.special_tokens or {}, special_json)
   return ('{"added_tokens": [%s], "normalizer": %s, "pre_tokenizer": %s, "post_processor": %s, '
     .. '"decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": %s, "merges": [%s]}}'):format(
     table.concat(added, ", "), o.lowercase and '{"type": "Lowercase"}' or "null",
@@ -70,10 +70,8 @@ function files.bert_json(vocab, o)
     entries[i] = ("%s: %d"):format(json(token), i - 1)
   end
   local cls, sep = seen[o.cls_token], seen[o.sep_token]
-  local added = {}
-  for _, token in ipairs {o.pad_token, o.unk_token, o.cls_token, o.sep_token, o.mask_token} do
-    if seen[token] then added[#added + 1] = json {content = token, special = true, normalized = false} end
-  end
+  local roles = {o.pad_token, o.unk_token, o.cls_token, o.sep_token, o.mask_token}
+  local added = lists.map(lists.filter(roles, function(token) return seen[token] end), special_json)
   local around = cls and sep
     and json {type = "BertProcessing", cls = {o.cls_token, cls}, sep = {o.sep_token, sep}} or "null"
   return ('{"added_tokens": [%s], "normalizer": %s, "pre_tokenizer": {"type": "BertPreTokenizer"}, '
