@@ -419,8 +419,7 @@ end
 ---   stream()
 Tokenizer.streamer = signature.of([[Tokenizer:streamer(write: callable,
   {skip_special_tokens = true})]], function(self, write, opts)
-  local o = opts
-  return streamer(function(ids) return self:decode(ids, o) end, write)
+  return streamer(function(ids) return self:decode(ids, opts) end, write)
 end)
 
 --- Loads the byte-level BPE tokenizer of GPT-2 from its two files.
