@@ -18,6 +18,9 @@ function vocabulary.is(path)
   return head == "GGUF"
 end
 
+--- Returns a tokenizer.json's text, in which an empty list of merges is a list, as others expect.
+function vocabulary.encoded(root) return (json_encode(root):gsub('"merges":{}', '"merges":[]')) end
+
 vocabulary.MOST_BYTES = 2 ^ 16 -- most bytes of a token, as in C
 local MOST_BYTES = vocabulary.MOST_BYTES
 local NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4 -- values of tokenizer.ggml.token_type
@@ -269,12 +272,10 @@ function vocabulary.read(path)
   end
   local root = make(path, file, vocab)
   root.added_tokens = added[1] and added or nil
-  local text = json_encode(root)
-  if not root.model.merges[1] then text = text:gsub('"merges":{}', '"merges":[]') end -- others expect a list
   local roles = {}
   for part, role in pairs(parts) do roles[role] = file.token(part) or roles[role] end
   local around_by_itself = file.model == "llama" or takes_whole_words[file.pre]
-  return text, roles, {
+  return vocabulary.encoded(root), roles, {
     path = path, chat_template = file.chat_template, root = root,
     tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM,
     add_bos_token = file.add_bos_token == nil and around_by_itself and roles.bos_token ~= nil or file.add_bos_token,
