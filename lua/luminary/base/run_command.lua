@@ -97,12 +97,12 @@ end
 local function reap(pid, deadline)
   local status = ffi.new "int[1]"
   repeat
-    local got = C.lm_command_waitpid(pid, status, WNOHANG)
-    if got == pid then
+    local ended = C.lm_command_waitpid(pid, status, WNOHANG)
+    if ended == pid then
       local signal = bit.band(status[0], 127)
       return signal > 0 and 128 + signal or bit.band(bit.rshift(status[0], 8), 255)
     end
-    if got < 0 and ffi.errno() ~= EINTR then return 255 end
+    if ended < 0 and ffi.errno() ~= EINTR then return 255 end
     C.lm_command_poll(nil, 0, 5)
   until now() > deadline
 end

@@ -81,8 +81,8 @@ local function default_of(kind, text)
   return value:match "^[^%s$-][^%s$]*$"
 end
 
---- Adds to rows, for flags.parse, the options of a usage text, its words as kinds, and the defaults in parentheses at
---- the end of its texts, as script_options.lua describes; a row's own kind and default precede these.
+--- Adds to rows, for flags.parse, the options of a usage text and --help: its words as kinds, and the defaults in
+--- parentheses at the end of its texts, as script_options.lua describes; a row's own kind and default precede these.
 function flags.complete(rows, usage)
   for name, line in pairs(read_usage(usage)) do
     local row = rows[name] or {}
@@ -94,6 +94,7 @@ function flags.complete(rows, usage)
       if row[2] == nil then row[2] = default_of(row[1], line.text) end
     end
   end
+  rows.help = {"flag"}
 end
 
 --- Parses args from `first` on, up to the first argument that is no option. `rows` by name: {"kind" [, default]},

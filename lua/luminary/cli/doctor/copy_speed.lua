@@ -120,20 +120,21 @@ local function measure(found)
       .. "from pinned memory",
       "")
   end
-  local got = outside.child("measure", LIMIT, IDLE)
-  local m = parse(got.out)
-  if got.missing then
+  local result = outside.child("measure", LIMIT, IDLE)
+  local m = parse(result.out)
+  if result.missing then
     return found.note("peers.unknown", "not measured", "no child process could be started", "")
-  elseif got.timed_out then
-    found.problem("peers.hangs", "a copy hangs", ("%s: no end within %g s"):format(m.step or "starting", got.timed_out),
+  elseif result.timed_out then
+    found.problem("peers.hangs", "a copy hangs",
+      ("%s: no end within %g s"):format(m.step or "starting", result.timed_out),
       WAYS .. ". A GPU that other programs keep busy may also be the reason: see nvidia-smi")
     if (m.count or 0) == 0 then return end
   elseif m.count == 0 then
     return found.note("peers.none", "no GPU: not measured", "CUDA finds no device; luminary doctor --only "
       .. "gpu,libraries says why", "")
   elseif not m.count or m.step ~= "end" then
-    return found.problem("peers.fails", "measuring ends the process", ("exit code %d, %s: %s"):format(got.code,
-      m.step or "starting", got.out:match("([^\n]*)\n*$")), "luminary doctor --only gpu,libraries may say why")
+    return found.problem("peers.fails", "measuring ends the process", ("exit code %d, %s: %s"):format(result.code,
+      m.step or "starting", result.out:match("([^\n]*)\n*$")), "luminary doctor --only gpu,libraries may say why")
   end
   for _, text in ipairs(m.problems) do
     local remedy = text:match "has no code for compute capability [%d.]+; (.*)$"

@@ -43,27 +43,27 @@ end
 local function smi(found)
   if not facts.driver() then return end
   local query = {"--query-gpu=" .. table.concat(FIELDS, ","), "--format=csv,noheader,nounits"}
-  local got = outside.command("nvidia-smi", query, SMI_LIMIT)
-  if got.missing then
+  local result = outside.command("nvidia-smi", query, SMI_LIMIT)
+  if result.missing then
     return found.note("gpu.no_smi", "no nvidia-smi: the GPUs' state is not known", "it is not on the PATH",
       "install nvidia-utils of the driver's version (in containers: NVIDIA_DRIVER_CAPABILITIES=compute,utility)")
-  elseif got.timed_out then
-    return found.problem("gpu.smi_hangs", "nvidia-smi hangs", ("no answer within %g s"):format(got.timed_out),
+  elseif result.timed_out then
+    return found.problem("gpu.smi_hangs", "nvidia-smi hangs", ("no answer within %g s"):format(result.timed_out),
       "look into dmesg for NVRM and Xid; a driver that hangs needs a reboot")
-  elseif got.out:find("version mismatch", 1, true) then
+  elseif result.out:find("version mismatch", 1, true) then
     return found.problem("gpu.driver_mismatch", "the driver's module and its library are of different versions",
-      "nvidia-smi: " .. got.out:match("[^\n]*version mismatch[^\n]*"),
+      "nvidia-smi: " .. result.out:match("[^\n]*version mismatch[^\n]*"),
       "reboot: the driver was updated, and the old module is still loaded")
-  elseif got.out:find("not a valid field", 1, true) then
-    return found.note("gpu.smi_old", "this nvidia-smi is too old to be asked", got.out:match("%S[^\n]*"),
+  elseif result.out:find("not a valid field", 1, true) then
+    return found.note("gpu.smi_old", "this nvidia-smi is too old to be asked", result.out:match("%S[^\n]*"),
       "nvidia-smi -q shows what it knows")
-  elseif got.code ~= 0 then
+  elseif result.code ~= 0 then
     return found.problem("gpu.smi_fails", "nvidia-smi fails",
-      ("exit code %d: %s"):format(got.code, got.out:match("%S[^\n]*") or "no output"),
+      ("exit code %d: %s"):format(result.code, result.out:match("%S[^\n]*") or "no output"),
       "a GPU that is lost needs a reboot, with the power off for a while; see dmesg | grep -i -e nvrm -e xid")
   end
   local n, tired = 0, {}
-  for line in got.out:gmatch("[^\n]+") do
+  for line in result.out:gmatch("[^\n]+") do
     local cells, row = lists.parts(line .. ",", "%s*(.-)%s*,"), {}
     for i, name in ipairs(FIELDS) do row[name] = cells[i] end
     if #cells == #FIELDS then
@@ -135,13 +135,14 @@ local OF_HARDWARE = {[48] = "uncorrectable memory error", [61] = "firmware error
 
 local function xid(found)
   if facts.card_count() == 0 then return end
-  local got = outside.command("dmesg", {})
-  if got.missing or got.timed_out or got.code ~= 0 then
+  local result = outside.command("dmesg", {})
+  if result.missing or result.timed_out or result.code ~= 0 then
     return found.note("gpu.log_unknown", "not known whether the driver logged errors (Xid)",
-      "dmesg cannot be read: " .. (got.out:match("%S[^\n]*") or "no such command"), "sudo luminary doctor --only gpu")
+      "dmesg cannot be read: " .. (result.out:match("%S[^\n]*") or "no such command"),
+      "sudo luminary doctor --only gpu")
   end
   local last, times = {}, {}
-  for line in got.out:gmatch("[^\n]*NVRM: Xid[^\n]*") do
+  for line in result.out:gmatch("[^\n]*NVRM: Xid[^\n]*") do
     local number = tonumber(line:match("Xid %b(): (%d+)"))
     if number then last[number], times[number] = line:match("NVRM.*"), (times[number] or 0) + 1 end
   end

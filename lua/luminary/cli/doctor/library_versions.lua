@@ -71,8 +71,8 @@ end
 
 -- Returns the CUDA version with which an NCCL file was built, from its line such as "NCCL version 2.28.9+cuda13.0".
 local function built_with(path)
-  local got = outside.command("grep", {"-a", "-o", "-m", "1", "NCCL version [0-9.]*+cuda[0-9.]*", outside.at(path)}, 10)
-  return got.out:match("NCCL version [%d.]+%+cuda([%d.]+)")
+  local words = {"-a", "-o", "-m", "1", "NCCL version [0-9.]*+cuda[0-9.]*", outside.at(path)}
+  return outside.command("grep", words, 10).out:match("NCCL version [%d.]+%+cuda([%d.]+)")
 end
 
 local function nccl(found)

@@ -143,9 +143,9 @@ end)
 
 --- Returns a child process's facts about libraries, by name (child.versions); `loaded`: paths; timed_out; missing.
 facts.versions = once(function()
-  local got = outside.child("versions", 30)
-  local found = {loaded = {}, timed_out = got.timed_out, missing = got.missing, code = got.code, out = got.out}
-  for line in got.out:gmatch("[^\n]+") do
+  local found = outside.child("versions", 30)
+  found.loaded = {}
+  for line in found.out:gmatch("[^\n]+") do
     local name, value = line:match("^([%w_]+) (.*)$")
     if name == "loaded" then
       found.loaded[#found.loaded + 1] = value

@@ -35,8 +35,8 @@ local function shm(found)
     return found.problem("host.no_shm", "/dev/shm is missing", why,
       "sudo mkdir -p /dev/shm && sudo mount -t tmpfs -o size=50%,mode=1777 tmpfs /dev/shm")
   end
-  local got = outside.command("df", {"-P", "-k", "/dev/shm"})
-  local all, free = got.out:match("\n%S+%s+(%d+)%s+%d+%s+(%-?%d+)%s")
+  local result = outside.command("df", {"-P", "-k", "/dev/shm"})
+  local all, free = result.out:match("\n%S+%s+(%d+)%s+%d+%s+(%-?%d+)%s")
   all, free = tonumber(all), tonumber(free)
   if not all then
     return found.note("host.shm_unknown", "the size of /dev/shm is not known", "df -k /dev/shm reports nothing", "")

@@ -158,13 +158,13 @@ end
 
 --- Answers the doctors of other machines until a signal ends it; returns the exit code if it cannot listen.
 function reach.listen(port)
-  local listener, got = sockets.listen(port)
+  local listener, bound = sockets.listen(port)
   if not listener then
-    io.stderr:write(("luminary doctor: cannot listen on port %d: %s\n"):format(port, got))
+    io.stderr:write(("luminary doctor: cannot listen on port %d: %s\n"):format(port, bound))
     return 1
   end
   io.stdout:write(("listening on port %d; on another machine: luminary doctor --with THIS-HOST:%d (Ctrl-C ends this)\n")
-    :format(got, got))
+    :format(bound, bound))
   io.stdout:flush()
   while true do
     local fd, who = sockets.accept(listener, 3600)

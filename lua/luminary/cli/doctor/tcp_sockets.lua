@@ -142,11 +142,11 @@ end
 function sockets.receive(fd, n, deadline, drop)
   local buffer, pieces, at = ffi.new("uint8_t[?]", math.min(n, CHUNK)), {}, 0
   while at < n do
-    local got = tonumber(C.recv(fd, buffer, math.min(n - at, CHUNK), 0))
-    if got > 0 then
-      at = at + got
-      if not drop then pieces[#pieces + 1] = ffi.string(buffer, got) end
-    elseif got == 0 then
+    local received = tonumber(C.recv(fd, buffer, math.min(n - at, CHUNK), 0))
+    if received > 0 then
+      at = at + received
+      if not drop then pieces[#pieces + 1] = ffi.string(buffer, received) end
+    elseif received == 0 then
       break
     elseif ffi.errno() == EAGAIN then
       if not await(fd, POLLIN, deadline) then break end
