@@ -127,8 +127,8 @@ variable "LM_GUARD_BLOCKS" {
 -- ---- building
 
 variable "LM_CUDA" {
-  help = "While building: 0 leaves the CUDA backend out, 1 builds it where there is nvcc but no GPU", one_of = {"0", "1"},
-  default = "1 if nvcc and a GPU are found",
+  help = "While building: 0 leaves the CUDA backend out, 1 builds it where there is nvcc but no GPU",
+  one_of = {"0", "1"}, default = "1 if nvcc and a GPU are found",
   doctor_warning = {{["0"] = true}, "note", "it only leaves the CUDA backend out of a build; to hide GPUs from a "
     .. "program set CUDA_VISIBLE_DEVICES="},
 }

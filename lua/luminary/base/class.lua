@@ -99,7 +99,7 @@ end
 local function class_text(of) return "class " .. rawget(of, "__name") end
 
 -- Makes a class of a table, which has its name and `super`.
-local function made(new, constructor)
+local function as_class(new, constructor)
   local super = rawget(new, "super")
   return setmetatable(new, {
     __index = super or no_such,
@@ -111,7 +111,7 @@ end
 
 --- Makes a class of that name, a root if `super` is nil. A root may have its own constructor, which its subclasses
 --- share. The class's metatable has `instance`, the metatable of its instances' fields.
-function class.new(name, super, constructor) return made({__name = name, super = super}, constructor) end
+function class.new(name, super, constructor) return as_class({__name = name, super = super}, constructor) end
 
 --- Maps a function to the class of its result, where that class has no public name; help lists its methods.
 class.of_results = setmetatable({}, {__mode = "k"})
@@ -186,7 +186,7 @@ local function set_own_method(of, name, method)
 end
 
 local function strict(of)
-  class.guard(made(of)).strict = true
+  class.guard(as_class(of)).strict = true
   return of
 end
 

@@ -1,9 +1,6 @@
 --- json_encode(value): Returns JSON text of a plain Lua value, without spaces. A table with a [1] becomes an array, any
 --- other table an object with its string keys sorted, so that equal tables yield equal text. A table with a [1] and
---- other keys is an error. core.json_decode is the inverse.
-local options = require "luminary.base.options"
-local printable_name = require "luminary.base.printable_name"
-
+--- other keys is an error. core.json_decode is the inverse. Only errors need the core.
 -- Largest number of values, which core.json_decode reads too, and of levels: shared tables could expand without end.
 local MOST_VALUES, DEEPEST = 2 ^ 22, 256
 
@@ -12,7 +9,9 @@ local escapes = {
 }
 local function escape(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end
 
-local function refuse(name, bound, got) options.fail("json_encode: %s must be %s, got %s", name, bound, got) end
+local function refuse(name, bound, got)
+  require("luminary.base.options").fail("json_encode: %s must be %s, got %s", name, bound, got)
+end
 
 local function number(x)
   if x - x ~= 0 then refuse("a number", "finite", tostring(x)) end
@@ -44,7 +43,7 @@ local function write_list(out, list, depth)
   for key in next, list do
     if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
       local shown = type(key) == "number" and tostring(key) or type(key)
-      if type(key) == "string" then shown = ("'%s'"):format(printable_name(key, 60)) end
+      if type(key) == "string" then shown = ("'%s'"):format(require "luminary.base.printable_name"(key, 60)) end
       refuse("a table", "a list or an object", ("a list of %d with the key %s"):format(n, shown))
     end
   end

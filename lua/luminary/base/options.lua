@@ -1,6 +1,7 @@
 --- Checks arguments, with options in one trailing table, and raises errors at the caller's own line.
 local debug = require "debug"
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local truncate_text = require "luminary.base.truncate_text"
 local load_module = require "luminary.base.load_module"
 
@@ -166,21 +167,21 @@ end
 local function integers(v, who, name)
   if type(v) == "number" then v = {v} end
   if not is_plain(v) or options.named_field(v) then return nil end
-  for i, each in ipairs(options.list(who, name, v)) do options.arg(who, ("%s[%d]"):format(name, i), each, "integer") end
-  return v
-end
-
-local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
-
--- The smallest scale: losses are multiplied by a scale and gradients by its inverse, both in float32.
-local MIN_SCALE = 2 ^ -126
-
-local function scale(v)
-  if type(v) == "number" and v >= MIN_SCALE and v <= 1 / MIN_SCALE then return v end
+  return options.entries(who, name, v, "integer")
 end
 
 -- Each kind of argument has a name for messages, and a function that returns the value to use, or nil to reject it.
+local function itself(v) return v end
 local function only(kind) return function(v) if type(v) == kind then return v end end end
+local function integer(least)
+  return function(v)
+    if type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 and v >= least then return v end
+  end
+end
+local any_integer = integer(-1 / 0)
+-- Losses are multiplied by a scale and gradients by its inverse, both in float32.
+local function scale(v) if type(v) == "number" and v >= 2 ^ -126 and v <= 2 ^ 126 then return v end end
+local function data(v) if type(v) == "table" and not stands_for_code(v) then return v end end
 local function callable(v)
   local record = debug.getmetatable(v)
   local calls = type(record) == "table" and rawget(record, "__call") and not options.stands_for_code(v)
@@ -192,15 +193,15 @@ local kinds = {
   real = {"a number", only "number"}, -- print shows it as given
   boolean = {"true or false", only "boolean"},
   string = {"a string", only "string"},
-  table = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
-  list = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end, help = "list"},
+  table = {"a table", data},
+  list = {"a table", data, help = "list"},
   ["function"] = {"a function", only "function"},
   callable = {"a function, or an object that is called as one", callable},
-  dim = {"an integer", function(v) if is_integer(v) then return v end end}, -- from 1; ops check the range
-  dims = {"a value", function(v) return v end}, -- one or a list; the op checks it
-  integer = {"an integer", function(v) if is_integer(v) then return v end end},
-  count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
-  natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},
+  dim = {"an integer", any_integer}, -- from 1; ops check the range
+  dims = {"a value", itself}, -- one or a list; the op checks it
+  integer = {"an integer", any_integer},
+  count = {"an integer of at least 1", integer(1)},
+  natural = {"an integer of at least 0", integer(0)},
   positive = {"a number of at least 0", function(v) if type(v) == "number" and v >= 0 then return v end end},
   seconds = {"more than 0 seconds", function(v) if type(v) == "number" and v > 0 then return v end end,
     help = "number of seconds"},
@@ -219,7 +220,7 @@ local kinds = {
     return (v == "same" or v == "valid") and v or pair(v)
   end},
   integers = {"a number or a list of numbers", integers},
-  any = {"a value", function(v) return v end},
+  any = {"a value", itself},
 }
 
 -- Functions that make kinds of arguments from parameters, as in sizes(2, 1). A suffix [] makes a list: count[].
@@ -227,10 +228,7 @@ local makers = {}
 local function list_of(kind)
   local text = options.kind_text(kind)
   return {help = text and "list of " .. text:gsub("^[%w.]+", "%0s") or "list", read = function(who, name, list)
-    for i, each in ipairs(options.list(who, name, options.arg(who, name, list, "list"))) do
-      options.arg(who, ("%s[%d]"):format(name, i), each, kind)
-    end
-    return list
+    return options.entries(who, name, options.arg(who, name, list, "list"), kind)
   end}
 end
 
@@ -273,22 +271,25 @@ function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~
 function options.arg(who, name, value, kind)
   if type(kind) == "table" then return options.choice(who, name, value, kind) end
   if type(kind) == "function" then return kind(who, name, value) end
-  local checked
   local known = kinds[kind]
   if not known then
-    local names = {}
-    for each, row in pairs(kinds) do names[#names + 1] = not row.read and each or nil end
-    table.sort(names)
-    fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind), table.concat(names, ", "))
+    fail("%s: %s: unknown kind of option %s; kinds are %s", who, name, describe(kind),
+      table.concat(lists.sorted_keys(kinds, function(_, row) return not row.read end), ", "))
   end
   if known.read then return known.read(who, name, value) end
   if value == nil then options.absent(who, name, known[1]) end
-  checked = known[2](value, who, name)
+  local checked = known[2](value, who, name)
   if checked == nil then
     local large = type(value) == "number" and math.abs(value) >= 2 ^ 53 and known[1]:find "^an integer"
     options.must_be(who, name, known[1] .. (large and " and less than 2^53" or ""), value)
   end
   return checked
+end
+
+--- Returns a list after checking that each entry is of a kind; an error names the entry.
+function options.entries(who, name, list, kind)
+  for i, each in ipairs(options.list(who, name, list)) do options.arg(who, ("%s[%d]"):format(name, i), each, kind) end
+  return list
 end
 
 --- Returns a kind's text in help; nil if it has none, as "any" and lists of choices.
@@ -314,13 +315,6 @@ function options.unknown(who, key, names)
   fail("%s: unknown option '%s'; options are %s", who, key, table.concat(names, ", "))
 end
 
-local function unknown(who, key, spec)
-  local names = {}
-  for name in pairs(spec) do names[#names + 1] = name end
-  table.sort(names)
-  options.unknown(who, key, names)
-end
-
 --- Checks a table of options. `spec` has a row for each: `stride = {"pair", {1, 1}}` is its kind and default (nil:
 --- none; with a third value `true`, `false` means "none"). Returns a new table of all options. `first` names the option
 --- that PyTorch would take as the next positional argument, for the message.
@@ -336,7 +330,7 @@ function options.check(who, given, spec, first)
   local out = {}
   for key, value in pairs(given or {}) do
     local row = spec[key]
-    if not row then unknown(who, key, spec) end
+    if not row then options.unknown(who, key, lists.sorted_keys(spec)) end
     if value == false and row[3] then
       out[key] = false
     else
@@ -386,15 +380,7 @@ local function count(...)
 end
 options.count = count
 
---- Returns the sorted keys of a table; with `fits`, only keys for which fits(key, value) is true.
-function options.sorted_keys(t, fits)
-  local keys = {}
-  for key, value in pairs(t) do
-    if not fits or fits(key, value) then keys[#keys + 1] = key end
-  end
-  table.sort(keys)
-  return keys
-end
+options.sorted_keys = lists.sorted_keys
 
 --- Returns the arguments as a list, with their number as n.
 function options.pack(...) return {n = select("#", ...), ...} end
@@ -470,12 +456,7 @@ function options.no_name(what, key, ...)
   if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum
   if there == false then fail("%s '%s' in this version", has, shown) end
   if there then fail("%s '%s'; %s", has, shown, there:find(" ") and there or "it is named '" .. there .. "' here") end
-  local names = {}
-  for name in pairs(known) do
-    if type(name) == "string" then names[#names + 1] = name end
-  end
-  table.sort(names)
-  local near = core.nearest(key, names)
+  local near = core.nearest(key, lists.sorted_keys(known, function(name) return type(name) == "string" end))
   fail("%s '%s'%s", has, shown, near and "; did you mean '" .. near .. "'?" or "")
 end
 
@@ -499,7 +480,7 @@ function options.strict(who, t, later)
     for _, known in ipairs {t, later} do
       for name in pairs(known) do names[name] = true end
     end
-    names = options.sorted_keys(names)
+    names = lists.sorted_keys(names)
     fail("%s is a table of functions, which is not called; %s", who, #names > 8 and "?" .. who .. " lists them"
       or "it has " .. table.concat(names, ", "))
   end
@@ -525,9 +506,7 @@ end
 
 --- Returns value if it is one of the choices; otherwise fails, lists them and names the nearest.
 function options.choice(who, name, value, choices)
-  for _, choice in ipairs(choices) do
-    if value == choice then return value end
-  end
+  if lists.index_of(choices, value) then return value end
   local near = type(value) == "string" and core.nearest(value, choices)
   options.must_be(who, name, "one of '" .. table.concat(choices, "', '") .. "'", value,
     near and (value:find "%z" and "it contains a NUL byte" or "did you mean '" .. near .. "'?") or nil)

@@ -3,20 +3,15 @@ local options = require "luminary.base.options"
 
 local results_as_list = {}
 
--- Returns the index of the first nil.
-local function nil_in(list, n)
-  for i = 1, n do
-    if list[i] == nil then return i end
-  end
-end
-
 --- Returns a single result unchanged, and several results as a list. If one of these is nil, the list's field n is
 --- their number.
 function results_as_list.of(...)
   local n = select("#", ...)
   if n < 2 then return (...) end
   local list = {...}
-  if nil_in(list, n) then list.n = n end
+  for i = 1, n do
+    if list[i] == nil then list.n = n end
+  end
   return list
 end
 
@@ -24,10 +19,18 @@ end
 function results_as_list.of_sample(who, ...)
   local value = results_as_list.of(...)
   if select("#", ...) > 1 and value.n then
-    options.fail("%s: must return no nil among several values, got nil as value %d of %d", who,
-      nil_in(value, value.n), value.n)
+    local at = 1
+    while value[at] ~= nil do at = at + 1 end
+    options.fail("%s: must return no nil among several values, got nil as value %d of %d", who, at, value.n)
   end
   return value
+end
+
+--- Returns the value that a set's function of that name, such as "transform", makes of a value; the value itself if the
+--- set has none.
+function results_as_list.by(set, name, value)
+  if not set[name] then return value end
+  return results_as_list.of_sample(name, set[name](value))
 end
 
 return results_as_list

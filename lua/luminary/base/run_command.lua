@@ -56,11 +56,13 @@ function run_command.find(name, search)
   end
 end
 
-local function strings(list)
+--- Returns a list of strings as an array that ends with a null pointer, and the list, which must live as long.
+function run_command.strings(list)
   local array = ffi.new("const char *[?]", #list + 1)
   for i, text in ipairs(list) do array[i - 1] = text end
-  return array, list -- the texts live as long as the list
+  return array, list
 end
+local strings = run_command.strings
 
 -- Returns a program's environment: this process's, in plain English, without the variable `without`.
 local function environment_of_program(without)
@@ -95,12 +97,12 @@ end
 local function reap(pid, deadline)
   local status = ffi.new "int[1]"
   repeat
-    local got = C.lm_command_waitpid(pid, status, WNOHANG)
-    if got == pid then
+    local ended = C.lm_command_waitpid(pid, status, WNOHANG)
+    if ended == pid then
       local signal = bit.band(status[0], 127)
       return signal > 0 and 128 + signal or bit.band(bit.rshift(status[0], 8), 255)
     end
-    if got < 0 and ffi.errno() ~= EINTR then return 255 end
+    if ended < 0 and ffi.errno() ~= EINTR then return 255 end
     C.lm_command_poll(nil, 0, 5)
   until now() > deadline
 end

@@ -1,5 +1,6 @@
 --- Selects the frames of a traceback that belong to the script, without those of the library, of C or of LuaJIT itself.
 --- With LM_LOG=trace it selects all frames.
+local lists = require "luminary.base.lists"
 local getenv, find, gmatch, match, sub = os.getenv, string.find, string.gmatch, string.match, string.sub
 
 local own_folders = {match(require("debug").getinfo(1, "S").source, "^@(.*)base/[^/]*$") or "luminary/"}
@@ -17,10 +18,7 @@ local function is_in(folder, frame)
 end
 
 local function is_own(frame)
-  for _, folder in ipairs(own_folders) do
-    if is_in(folder, frame) then return true end
-  end
-  return false
+  return lists.find(own_folders, function(folder) return is_in(folder, frame) end) ~= nil
 end
 
 local frames = {}

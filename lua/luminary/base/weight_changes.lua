@@ -79,8 +79,7 @@ function changes.renamed(who, dict, rename)
       options.must_be(who, ("rename: the result for '%s'"):format(truncate_text(name, 100)), "a string or nil", new)
     elseif new and out[new] ~= nil then
       fail("%s: rename returns '%s' for both '%s' and '%s'", who, truncate_text(new, 100),
-        truncate_text(from[new] or new, 100),
-        truncate_text(name, 100))
+        truncate_text(from[new] or new, 100), truncate_text(name, 100))
     end
     if new then out[new], from[new] = dict[name], name end
   end
@@ -105,17 +104,17 @@ end
 --- dtype. Calls check(t, path) before a tensor is copied; path is its position in the value.
 function changes.applied(who, value, o, check)
   if not (o.rename or o.dtype) then return value end
-  local dtype, made = changes.dtype(who, o.dtype), {}
+  local dtype, seen = changes.dtype(who, o.dtype), {}
   local function change(v, path)
     local is_tensor = core.is_tensor(v)
-    if made[v] or not (is_tensor or options.is_plain(v)) then return made[v] or v end
+    if seen[v] or not (is_tensor or options.is_plain(v)) then return seen[v] or v end
     if is_tensor then
       if dtype and v.dtype ~= dtype and core.is_floating_point(v) then check(v, path) end
-      made[v] = changes.converted(v:detach(), dtype):requires_grad_(v.requires_grad)
-      return made[v]
+      seen[v] = changes.converted(v:detach(), dtype):requires_grad_(v.requires_grad)
+      return seen[v]
     end
     local out = setmetatable({}, getmetatable(v))
-    made[v] = out
+    seen[v] = out
     for key, each in pairs(changes.renamed(who, v, o.rename)) do
       out[key] = change(each, (path and path .. "." or "") .. tostring(key))
     end

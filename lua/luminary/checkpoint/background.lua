@@ -5,6 +5,7 @@
 --- part removes the suffix. All parts stay locked until the save is finished, so that other savers leave them.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local paths = require "luminary.paths"
 local rank_and_size = require "luminary.base.rank_and_size"
@@ -24,10 +25,7 @@ end
 
 --- Returns whether this rank has written its part of the save, or failed.
 function Pending:is_done()
-  for _, write in ipairs(self.writes) do
-    if not core.background_write_done(write) then return false end
-  end
-  return true
+  return lists.every(self.writes, core.background_write_done)
 end
 
 -- Waits until this rank's part is written, or failed.

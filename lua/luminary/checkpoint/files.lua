@@ -8,6 +8,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
 local printable_name = require "luminary.base.printable_name"
@@ -34,9 +35,7 @@ local function replace_objects(who, tree, each, to_load)
   local copies, taken, keys = {}, {}, {}
   local function walk(value)
     if has_state(value) or to_load and core.is_tensor(value) then
-      local names = {}
-      for i, key in ipairs(keys) do names[i] = tostring(key) end
-      local path = table.concat(names, ".")
+      local path = table.concat(lists.map(keys, tostring), ".")
       if taken[path] then fail("%s: two parts are named '%s'; rename one", who, printable_name(path, 200)) end
       taken[path] = true
       return each(value, path, {unpack(keys)})
@@ -132,10 +131,10 @@ function files.shard_metadata(described, name) return described:metadata {[SHARD
 function files.folder_of(path) return path:match "^.*/" or "" end
 
 --- Writes a file, and then removes the files that it replaces. described: the states that all ranks share; own: a list
---- of each rank's own states; opts: those of safetensors.write_checked, with the names of shards as `kept`.
+--- of each rank's own states; opts: those of safetensors.write_checked, with the names of shards.
 function files.write(path, described, own, opts)
   described:add(RANKS, own)
-  local about = {version = files.VERSION, world_size = #own, shards = opts.kept}
+  local about = {version = files.VERSION, world_size = #own, shards = opts.shards}
   return safetensors.write_checked(path, described.tensors, described:metadata {[ABOUT] = json_encode(about)},
     described.names, opts)
 end
@@ -169,11 +168,7 @@ end
 
 -- Returns true if `list` is a list of n tables.
 local function are_states(list, n)
-  if not options.is_plain(list) or #list ~= n then return false end
-  for _, states in ipairs(list) do
-    if not options.is_plain(states) then return false end
-  end
-  return true
+  return options.is_plain(list) and #list == n and lists.every(list, options.is_plain)
 end
 
 --- Reads a file for files.apply: {path, value, about = {version, world_size, shards}, sum = the checksum of all its
@@ -270,21 +265,16 @@ end
 -- Returns paths with modules first: an optimizer's state is copied to the devices of its parameters.
 local function in_order(objects, states)
   local paths = options.sorted_keys(states)
-  local order = {}
-  for _, first in ipairs {true, false} do
-    for _, path in ipairs(paths) do
-      if class.has(objects[path], "parameters") == first then order[#order + 1] = path end
-    end
-  end
-  return order
+  local function is_module(path) return class.has(objects[path], "parameters") end
+  local function is_other(path) return not is_module(path) end
+  return lists.append(lists.filter(paths, is_module), lists.filter(paths, is_other))
 end
 
 local function first_level(value)
   local names = {}
-  for name in pairs(value) do
-    if name ~= "ranks" then names[#names + 1] = tostring(name) end
+  for _, part in ipairs {value, type(value.ranks) == "table" and value.ranks[1] or nil} do
+    for name in pairs(part) do names[#names + 1] = (part ~= value or name ~= "ranks") and tostring(name) or nil end
   end
-  for name in pairs(type(value.ranks) == "table" and value.ranks[1] or {}) do names[#names + 1] = tostring(name) end
   table.sort(names)
   return #names > 0 and printable_name(table.concat(names, ", "), 400) or "nothing"
 end

@@ -1,5 +1,6 @@
 --- lm.checkpoint.Manager(…): Keeps the newest and the best checkpoints of a run in a folder, and finds them again.
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local core = require "luminary.core"
 local PREEMPTED = require "luminary.base.preempted_exit_code"
 local options = require "luminary.base.options"
@@ -29,7 +30,7 @@ Manager.init = signature.of([[checkpoint.Manager({dir: string, keep_last: count 
   if not opts.dir then options.absent(who, "dir", "the path of a folder") end
   files.check_text(who, "dir", opts.dir)
   if opts.keep_best > 0 and not opts.metric then fail("%s: keep_best requires metric, the name of a number", who) end
-  for name, value in pairs(opts) do self[name] = value end
+  signature.assign(self, opts)
   if rank_and_size() == 0 and not paths.mkdir(self.dir) then
     options.fail_file("create", self.dir, "it is not a folder that can be written to")
   end
@@ -117,12 +118,12 @@ end
 -- Removes checkpoints that are not kept, and remains of unfinished saves. A background save may still be writing the
 -- newest.
 local function prune(self, newest)
-  local kept, steps = {[newest] = true}, self:steps()
-  for i = math.max(1, #steps - self.keep_last + 1), #steps do kept[steps[i]] = true end
+  local stays, steps = {[newest] = true}, self:steps()
+  for i = math.max(1, #steps - self.keep_last + 1), #steps do stays[steps[i]] = true end
   local best = self.keep_best > 0 and by_metric(self) or {}
-  for i = 1, math.min(self.keep_best, #best) do kept[best[i]] = true end
+  for i = 1, math.min(self.keep_best, #best) do stays[best[i]] = true end
   for _, step in ipairs(steps) do
-    if not kept[step] then
+    if not stays[step] then
       os.remove(self:path(step))
       self.known[self:path(step)] = nil
     end
@@ -164,8 +165,7 @@ function Manager:save(step, parts, metrics)
   local is_last = self.on_sigterm and checkpoint.is_preempted()
   if step % self.every ~= 0 and not is_last then return nil end
   options.arg("Manager:save", "parts", parts, "table")
-  local all = {}
-  for name, part in pairs(parts) do all[name] = part end
+  local all = lists.copy(parts)
   for _, name in ipairs {"step", "metrics"} do
     if class.record(all[name]) then
       fail("Manager:save: a part cannot be named '%s', which the manager saves; choose another name", name)
@@ -183,17 +183,17 @@ function Manager:save(step, parts, metrics)
   return path
 end
 
--- Fails because no checkpoint loads on all ranks; `lists` are the ranks' steps and folders.
-local function fail_without_any(lists, problem)
+-- Fails because no checkpoint loads on all ranks; `by_rank` has the ranks' steps and folders.
+local function fail_without_any(by_rank, problem)
   local differ, sides = false, {}
-  for r, list in ipairs(lists) do
+  for r, list in ipairs(by_rank) do
     local steps = table.concat(list.steps, ", ")
-    differ = differ or steps ~= table.concat(lists[1].steps, ", ")
+    differ = differ or steps ~= table.concat(by_rank[1].steps, ", ")
     sides[r] = ("rank %d has %s in '%s'"):format(r - 1, #list.steps == 0 and "no step"
       or (#list.steps == 1 and "step " or "steps ") .. printable_name(steps, 200), options.shown_path(list.dir))
   end
   if differ then fail("Manager:load: no checkpoint is whole on all ranks: %s", table.concat(sides, "; ")) end
-  fail("Manager:load: no checkpoint in '%s' is whole: %s", options.shown_path(lists[1].dir), problem)
+  fail("Manager:load: no checkpoint in '%s' is whole: %s", options.shown_path(by_rank[1].dir), problem)
 end
 
 --- Loads the newest checkpoint that is complete on all ranks into a table of objects, as lm.checkpoint.load does, and
@@ -201,12 +201,12 @@ end
 function Manager:load(parts, opts)
   if parts ~= nil then options.arg("Manager:load", "parts", parts, "table") end
   opts = options.check("Manager:load", opts, {strict = {"boolean", true}})
-  local lists = ranks.gather_from("Manager:load", function()
+  local by_rank = ranks.gather_from("Manager:load", function()
     background.finish "Manager:load"
     return {steps = self:steps(), dir = self.dir}
   end)
   local is_there = {} -- on any rank, since a list may be older than the files
-  for _, list in ipairs(lists) do
+  for _, list in ipairs(by_rank) do
     for _, step in ipairs(list.steps) do is_there[step] = true end
   end
   local steps = options.sorted_keys(is_there)
@@ -217,10 +217,10 @@ function Manager:load(parts, opts)
         return files.apply("Manager:load", file, parts or {}, opts.strict)
       end)
     end
-    for r = 1, #lists do raise_own(not problems[r], problems[r]) end
+    for r = 1, #by_rank do raise_own(not problems[r], problems[r]) end
     local _, problem = pcall(ranks.raise, "Manager:load", problems)
     problem = options.without_position(problem):gsub("^Manager:load: ", "")
-    if i == 1 then fail_without_any(lists, problem) end
+    if i == 1 then fail_without_any(by_rank, problem) end
     core.warn("Manager:load: left out " .. problem)
   end
 end

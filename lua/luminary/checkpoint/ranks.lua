@@ -11,39 +11,39 @@ local item_bytes -- bytes of an element by dtype, loaded at first use
 
 -- Converts tensors and 64-bit integers to plain tables, since objects sent between ranks lack them: every table is
 -- wrapped in a field. A table that occurs twice is converted once.
-local function packed(value, made)
-  if made[value] then return made[value] end
+local function packed(value, seen)
+  if seen[value] then return seen[value] end
   if core.is_tensor(value) then
     local t = value:detach():cpu():contiguous()
     local n = t:numel() * item_bytes[t.dtype]
-    made[value] = {dtype = t.dtype, shape = {unpack(t.shape)}, bytes = n > 0 and ffi.string(t:data_ptr(), n) or ""}
-    return made[value]
+    seen[value] = {dtype = t.dtype, shape = {unpack(t.shape)}, bytes = n > 0 and ffi.string(t:data_ptr(), n) or ""}
+    return seen[value]
   elseif type(value) == "cdata" then
     return {high = tonumber(bit.rshift(value, 32)), low = tonumber(bit.band(value, 0xffffffffLL))}
   elseif type(value) == "table" then
     local fields = {}
-    made[value] = {fields = fields}
-    for key, each in pairs(value) do fields[key] = packed(each, made) end
-    return made[value]
+    seen[value] = {fields = fields}
+    for key, each in pairs(value) do fields[key] = packed(each, seen) end
+    return seen[value]
   end
   return value
 end
 
-local function unpacked(value, made)
+local function unpacked(value, seen)
   if type(value) ~= "table" then return value end
   if value.high then return bit.bor(bit.lshift(ffi.cast("int64_t", value.high), 32), ffi.cast("int64_t", value.low)) end
-  if made[value] then return made[value] end
+  if seen[value] then return seen[value] end
   if value.fields then
     local t = {}
-    made[value] = t
-    for key, each in pairs(value.fields) do t[key] = unpacked(each, made) end
+    seen[value] = t
+    for key, each in pairs(value.fields) do t[key] = unpacked(each, seen) end
     return t
   end
   local stride, size = {}, 1
   for i = #value.shape, 1, -1 do stride[i], size = size, size * value.shape[i] end
   if size == 0 then return core.ops.empty(value.shape, {dtype = value.dtype, device = "cpu"}) end
-  made[value] = core.view_as(core.bytes_tensor(value.bytes), value.dtype, value.shape, stride, 0)
-  return made[value]
+  seen[value] = core.view_as(core.bytes_tensor(value.bytes), value.dtype, value.shape, stride, 0)
+  return seen[value]
 end
 
 -- Raises another rank's error.

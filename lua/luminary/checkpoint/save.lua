@@ -37,9 +37,9 @@ return function(who, path, parts, async)
   local shards = is_sharded and name_shards(who, path, size) or nil
   local pending = background.Pending(path, shards)
   local ok, problem = pcall(ranks.attempt, who, function()
-    local opts = {who = who, background = async, kept = {}}
+    local opts = {who = who, background = async, shards = {}}
     if shards then
-      opts = {who = who, background = async, kept = shards.names, whole = path, suffix = shards.suffix, locked = true}
+      opts.shards, opts.whole, opts.suffix, opts.locked = shards.names, path, shards.suffix, true
       local shard = file_format.describe(who, states.shards or {}, "parts")
       local name = shards.names[rank + 1]
       pending.writes[1] = safetensors.write_checked(files.folder_of(path) .. name, shard.tensors,

@@ -1,33 +1,34 @@
 --- Parses options of a command: `--name value`, `--name=value`, `--flag`; dashes and underscores are equivalent.
+local lists = require "luminary.base.lists"
+
 local flags = {}
 
-local function whole(text, least, most)
-  local number = tonumber(text)
-  return number and number % 1 == 0 and number >= least and number <= most and number or nil
+local function whole(least, most)
+  return function(text)
+    local number = tonumber(text)
+    return number and number % 1 == 0 and number >= least and number <= most and number or nil
+  end
+end
+
+local function finite(least)
+  return function(text)
+    local number = tonumber(text)
+    return number and number >= least and number < math.huge and number or nil
+  end
 end
 
 -- Each kind has a name for messages, and a function that returns the value of a text, or nil to refuse it.
 local kinds = {
   text = {"a value", function(text) return text end},
-  count = {"an integer of at least 1", function(text) return whole(text, 1, 2 ^ 31) end},
-  natural = {"an integer of at least 0", function(text) return whole(text, 0, 2 ^ 31) end},
-  number = {"a number of at least 0", function(text)
-    local value = tonumber(text)
-    return value and value >= 0 and value < math.huge and value or nil
-  end},
-  positive = {"a number above 0", function(text)
-    local value = tonumber(text)
-    return value and value > 0 and value < math.huge and value or nil
-  end},
-  port = {"a port from 0 to 65535", function(text) return whole(text, 0, 65535) end},
+  count = {"an integer of at least 1", whole(1, 2 ^ 31)},
+  natural = {"an integer of at least 0", whole(0, 2 ^ 31)},
+  number = {"a number of at least 0", finite(0)},
+  positive = {"a number above 0", finite(2 ^ -1074)},
+  port = {"a port from 0 to 65535", whole(0, 65535)},
 }
 
 local function unknown(given, rows)
-  local names = {}
-  for name, row in pairs(rows) do
-    if not row.refuse then names[#names + 1] = name end
-  end
-  table.sort(names)
+  local names = lists.sorted_keys(rows, function(_, row) return not row.refuse end)
   local loaded, core = pcall(require, "luminary.core") -- the doctor runs without the core, too
   local near = loaded and core.nearest(given:gsub("^%-+", ""), names)
   return ("unrecognized argument '%s'%s"):format(given, near and "; did you mean '--" .. near .. "'?" or "")
@@ -39,6 +40,61 @@ local function find(given, rows)
   local row = rows[name]
   while row and row.same do name, row = row.same, rows[row.same] end
   return row, name
+end
+
+local NAMED = {seed = "natural", rank = "natural", ["local-rank"] = "natural", dtype = "dtype"}
+local WORDS = {
+  N = "count", X = "number", DEVICE = "device", DEVICES = "devices", -- in scripts
+  K = "natural", R = "natural", S = "number", P = "port", -- in commands
+}
+
+-- Returns the options in the lines of a usage text, by name: {word, text} or {same = name}.
+local function read_usage(usage)
+  local lines, last = {}, nil
+  for line in (usage .. "\n"):gmatch "(.-)\n" do
+    local rest, names, separator = line:match "^  (%-%-?%w.*)$", {}, ", "
+    while rest and separator == ", " do
+      names[#names + 1], separator, rest = rest:match "^%-%-?([%w-]+)(,? ?)(.*)$"
+    end
+    if rest then
+      local name = table.remove(names)
+      local word, text = rest:match "^(%u%S*)(.*)$"
+      last = {word = word, text = text or rest}
+      lines[name] = last
+      for _, alias in ipairs(names) do lines[alias] = {same = name} end
+    elseif line == "" then
+      last = nil
+    elseif last then
+      last.text = last.text .. " " .. line
+    end
+  end
+  return lines
+end
+
+-- Returns the default at the end of an option's text, or nil.
+local function default_of(kind, text)
+  local value = text:match "%(([^()]*)%)%s*$"
+  if not value or kind == "flag" then return nil end
+  if kind == "count" or kind == "natural" or kind == "number" then
+    return (value == "no limit" or value == "never") and math.huge or tonumber(value)
+  end
+  return value:match "^[^%s$-][^%s$]*$"
+end
+
+--- Adds to rows, for flags.parse, the options of a usage text and --help: its words as kinds, and the defaults in
+--- parentheses at the end of its texts, as script_options.lua describes; a row's own kind and default precede these.
+function flags.complete(rows, usage)
+  for name, line in pairs(read_usage(usage)) do
+    local row = rows[name] or {}
+    rows[name] = row
+    if line.same then
+      row.same = line.same
+    elseif not (row.same or row.refuse) then
+      row[1] = row[1] or NAMED[name] or WORDS[line.word] or (line.word and "text" or "flag")
+      if row[2] == nil then row[2] = default_of(row[1], line.text) end
+    end
+  end
+  rows.help = {"flag"}
 end
 
 --- Parses args from `first` on, up to the first argument that is no option. `rows` by name: {"kind" [, default]},
@@ -81,6 +137,23 @@ function flags.parse(args, first, rows, words)
     i = i + 1
   end
   return values, i, seen
+end
+
+--- Does the same for `luminary COMMAND`, with the options of its usage text. Prints this for --help, and errors, also
+--- the one that check(values, position, args) may return. Returns nil and the exit status then.
+function flags.read(command, usage, args, first, rows, check)
+  flags.complete(rows, usage)
+  rows.h = {same = "help"}
+  local values, at = flags.parse(args, first, rows)
+  local problem = not values and at or not values.help and check(values, at, args)
+  if problem then
+    io.stderr:write(("luminary %s: %s\n      luminary %s --help lists the options\n"):format(command, problem, command))
+    return nil, 2
+  elseif values.help then
+    io.stdout:write(usage)
+    return nil, 0
+  end
+  return values, at
 end
 
 return flags

@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local help = require "luminary.help"
+local lists = require "luminary.base.lists"
 local paths = require "luminary.paths"
 local commands = require "luminary.cli.prompt_commands"
 local load_module = require "luminary.base.load_module"
@@ -13,10 +14,8 @@ local match, gmatch, sub, find = string.match, string.gmatch, string.sub, string
 
 local complete = {}
 
-local KEYWORDS = {}
-for word in gmatch([[
-  and break do else elseif end false for function goto if in local nil not or repeat return then true until while
-]], "%S+") do KEYWORDS[word] = true end
+local KEYWORDS = lists.set [[
+  and break do else elseif end false for function goto if in local nil not or repeat return then true until while]]
 local DEEPEST = 20 -- levels of metatables
 
 -- Returns the table of a value's names, and true for an object, whose methods take a colon.
@@ -29,24 +28,22 @@ local function names_of(value)
   return type(behind) == "table" and behind or nil, true
 end
 
--- Calls visit(name, value) for each name of a table and of the tables behind it.
-local function each(t, visit)
+-- Calls visit(table) for a table and the tables behind it, until it returns a value other than nil. Returns that.
+local function each_table(t, visit)
   for _ = 1, DEEPEST do
-    if type(t) ~= "table" then return end
-    for name, value in next, t do visit(name, value) end
+    if type(t) ~= "table" then return nil end
+    local result = visit(t)
+    if result ~= nil then return result end
     local mt = getmetatable_of(t)
     t = type(mt) == "table" and rawget(mt, "__index")
   end
 end
 
-local function find_name(t, key)
-  for _ = 1, DEEPEST do
-    if type(t) ~= "table" then return nil end
-    local value = rawget(t, key)
-    if value ~= nil then return value end
-    local mt = getmetatable_of(t)
-    t = type(mt) == "table" and rawget(mt, "__index")
-  end
+-- Calls visit(name, value) for each name of a table and of the tables behind it.
+local function each(t, visit)
+  each_table(t, function(names)
+    for name, value in next, names do visit(name, value) end
+  end)
 end
 
 local makes_tensor = {grad = true, data = true, T = true, mT = true}
@@ -60,17 +57,14 @@ local function field(value, key)
   if type(value) == "table" and type(key) == "number" then return rawget(value, key) end
   local lazy = help.lazy(value)
   if lazy and lazy[key] then return value[key] end
-  return find_name(names_of(value), key)
+  return each_table(names_of(value), function(names) return rawget(names, key) end)
 end
 
 -- Returns the value of the path at the end of the text.
 local function resolve(text, globals)
   local rest, index = match(text, "^(.*)%[%s*(%-?%d+)%s*%]$")
-  if not rest then
-    rest, index = match(text, "^(.*)%[%s*[\"']([^\"'%]]*)[\"']%s*%]$")
-  else
-    index = tonumber(index)
-  end
+  index = index and tonumber(index)
+  if not rest then rest, index = match(text, "^(.*)%[%s*[\"']([^\"'%]]*)[\"']%s*%]$") end
   if not rest then
     rest, index = match(text, "^(.-)([%a_][%w_]*)$")
     if not rest then return nil end
@@ -94,17 +88,17 @@ local function is_called(value)
   return type(value) == "function" or type(mt) == "table" and rawget(mt, "__call") ~= nil
 end
 
-local function offer_method(name, offer)
-  if not help.is_inner(name) then offer(name) end
+-- Offers the names of a table of tensors' methods or fields.
+local function offer_of_tensors(names, offer)
+  for name in next, names do
+    if not help.is_inner(name) then offer(name) end
+  end
 end
 
 -- Calls offer(name) for each name that may follow the value and a dot or a colon.
 local function members(value, separator, offer)
   local methods_only = separator == ":"
-  if core.is_tensor(value) then
-    for name in next, methods_only and core.methods or core.tensor_fields do offer_method(name, offer) end
-    return
-  end
+  if core.is_tensor(value) then return offer_of_tensors(methods_only and core.methods or core.tensor_fields, offer) end
   local names, is_object = names_of(value)
   each(names, function(name, v)
     local called = type(v) == "function"
@@ -174,11 +168,8 @@ end
 
 -- Returns the list of candidates that begin with the text. They replace `word`, the end of the text.
 local function beginning_with(text, candidates, word)
-  local list = {}
-  for _, name in ipairs(candidates) do
-    if sub(name, 1, #text) == text then list[#list + 1] = sub(name, #text - #word + 1) end
-  end
-  return list
+  local fitting = lists.filter(candidates, function(name) return sub(name, 1, #text) == text end)
+  return lists.map(fitting, function(name) return sub(name, #text - #word + 1) end)
 end
 
 -- Returns the same for files at a path; folders end in a slash. Hidden files are listed once their dot is typed.
@@ -220,7 +211,7 @@ function complete.words(before, globals, typed)
   local call, inside
   if open then call, inside = options_call(before, open) end
   if call then offer_options(call, inside, globals, offer) end
-  if #list > 0 then
+  if list[1] then -- options come alone
     sort(list)
     return list
   end
@@ -230,7 +221,7 @@ function complete.words(before, globals, typed)
     if value ~= nil then
       members(value, separator, offer)
     elseif separator == ":" and find(path, "%)$") then -- most calls return tensors
-      for name in next, core.methods do offer_method(name, offer) end
+      offer_of_tensors(core.methods, offer)
     end
   elseif not find(rest, "%d$") then
     each(globals, offer)

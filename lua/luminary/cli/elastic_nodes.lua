@@ -14,6 +14,7 @@
 local core = require "luminary.core"
 local hostname = require "luminary.base.hostname"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 
 local Nodes = {}
 Nodes.__index = Nodes
@@ -55,8 +56,10 @@ end
 
 -- ---- search for the head
 
-local function drop_all(self, links)
-  for link in pairs(links) do self.links:drop(link) end
+-- Drops the links that are the keys of a field, and empties it.
+local function drop_all(self, field)
+  for link in pairs(self[field]) do self.links:drop(link) end
+  self[field] = {}
 end
 
 -- Begins the search for a head; stops the ranks, if they run.
@@ -68,8 +71,7 @@ local function search(self, why)
 end
 
 local function become_head(self, index)
-  drop_all(self, self.pending)
-  self.pending = {}
+  drop_all(self, "pending")
   self.role, self.index, self.members, self.active, self.stopping = "head", index, {}, nil, nil
   self.arrived_at, self.query_at = core.time(), 0
   self.out:say(("this node is the head of the job, at %s"):format(self.options.endpoints[index]))
@@ -106,9 +108,7 @@ end
 -- ---- the head
 
 local function found_member(self, link)
-  for i, member in ipairs(self.members or {}) do
-    if member.link == link then return member, i end
-  end
+  return lists.find(self.members or {}, function(member) return member.link == link end)
 end
 
 local function is_done(member) return member.result and member.result.result == "done" end
@@ -129,10 +129,8 @@ local function lose_member(self, link, why)
   if not member then return end
   table.remove(self.members, i)
   member.lost = not is_done(member)
-  if member.lost and self.active then
-    for _, each in ipairs(self.active) do
-      if each == member then stop_round(self, "lost", ("the node %s %s"):format(member.host, why)) end
-    end
+  if member.lost and self.active and lists.index_of(self.active, member) then
+    stop_round(self, "lost", ("the node %s %s"):format(member.host, why))
   end
 end
 
@@ -155,13 +153,9 @@ local function first_failure(active)
 end
 
 local function end_round(self)
-  local lost, preempted, all_done = false, false, true
-  for _, member in ipairs(self.active) do
-    lost = lost or member.lost
-    preempted = preempted or not member.lost and member.result.result == "preempted"
-    all_done = all_done and is_done(member)
-  end
-  local failure = self.stopping ~= "joined" and not lost and not preempted and first_failure(self.active)
+  local all_done = lists.every(self.active, is_done)
+  local spoiled = lists.find(self.active, function(each) return each.lost or each.result.result == "preempted" end)
+  local failure = self.stopping ~= "joined" and not spoiled and first_failure(self.active)
   self.active, self.stopping, self.news = nil, nil, nil
   if all_done then return finish(self, 0) end
   if not failure then return end
@@ -192,12 +186,10 @@ local function start_round(self, n)
 end
 
 local function lead_round(self, now)
-  local all, done = true, false
-  for _, member in ipairs(self.active) do
-    all, done = all and (member.lost or member.result ~= nil), done or is_done(member)
-  end
-  if all then return end_round(self) end
-  local waiting = #self.active < self.options.most and not done and self.members[#self.active + 1]
+  local ended = lists.every(self.active, function(member) return member.lost or member.result ~= nil end)
+  if ended then return end_round(self) end
+  local waiting = #self.active < self.options.most and not lists.find(self.active, is_done)
+    and self.members[#self.active + 1]
   if waiting and now - waiting.since >= SETTLE then
     stop_round(self, "joined", ("the node %s joined"):format(waiting.host))
   end
@@ -244,15 +236,11 @@ local function is_smaller(self, other)
   return other.n > n or other.n == n and other.index < self.index
 end
 
-local function standing(self, kind)
-  return {kind = kind, n = self.active and #self.active or 0, index = self.index}
-end
-
 local function step_down(self)
   self.links:stop_listening()
-  drop_all(self, self.heard)
-  drop_all(self, self.queries)
-  self.heard, self.queries, self.inbox = {}, {}, {}
+  drop_all(self, "heard")
+  drop_all(self, "queries")
+  self.inbox = {}
   search(self, "another node is the head of the job")
 end
 
@@ -285,7 +273,7 @@ function to_head.result(self, link, message)
 end
 
 function to_head.query(self, link, message)
-  send(self, link, standing(self, "answer"))
+  send(self, link, {kind = "answer", n = self.active and #self.active or 0, index = self.index})
   if is_smaller(self, message) then step_down(self) end
 end
 
@@ -318,13 +306,9 @@ local function read(text)
   local ok, message = pcall(core.json_decode, text)
   local numbers = ok and type(message) == "table" and NUMBERS[message.kind]
   if not numbers then return nil end
-  for _, name in ipairs(numbers) do
-    if type(message[name]) ~= "number" then return nil end
-  end
-  for _, name in ipairs(TEXTS[message.kind] or {}) do
-    if type(message[name]) ~= "string" then return nil end
-  end
-  return message
+  local is_valid = lists.every(numbers, function(name) return type(message[name]) == "number" end)
+    and lists.every(TEXTS[message.kind] or {}, function(name) return type(message[name]) == "string" end)
+  return is_valid and message or nil
 end
 
 local function receive(self, link, message)
@@ -348,10 +332,10 @@ function on.opened(self, link)
   self.heard[link] = core.time()
   if self.pending[link] then
     self.pending[link] = nil
-    drop_all(self, self.pending)
-    self.pending, self.role, self.head, self.joined = {}, "member", link, false
+    drop_all(self, "pending")
+    self.role, self.head, self.joined = "member", link, false
   elseif self.queries[link] then
-    send(self, link, standing(self, "query"))
+    send(self, link, {kind = "query", n = self.active and #self.active or 0, index = self.index})
   end
 end
 
@@ -430,10 +414,9 @@ function Nodes:wait()
     if self.over then return nil, self.over end
     if self.starts then return self.starts end
     if self.role == "searching" and core.time() - self.waits_since > self.options.join_timeout then
-      local tried = {}
-      for i, endpoint in ipairs(self.options.endpoints) do
-        tried[i] = ("%s (%s)"):format(endpoint, self.tries[i] and self.tries[i].why or "no answer")
-      end
+      local tried = lists.map(self.options.endpoints, function(endpoint, i)
+        return ("%s (%s)"):format(endpoint, self.tries[i] and self.tries[i].why or "no answer")
+      end)
       return nil, {code = 1, text = ("no head of the job was found within %g s at %s"):format(
         self.options.join_timeout, table.concat(tried, ", "))}
     end

@@ -5,6 +5,7 @@
 --- returns text or nil. problem has `message`, `line` (its text), `captures` of the message's pattern, find(name),
 --- which returns the owner of that field and the owner's value, and value(path), a path's value.
 local debug = require "debug"
+local lists = require "luminary.base.lists"
 local frames = require "luminary.base.script_frames"
 
 local find, gmatch, gsub, match, sub = string.find, string.gmatch, string.gsub, string.match, string.sub
@@ -26,10 +27,8 @@ local constants = python.None
 local pairs_of_table = "for name, value in pairs(t) do … end walks a table"
 local rows_of_tensor = "a tensor is walked by its first dim: for i = 1, #x do local row = x[i] … end"
 local lambda = "function(x) return … end"
-local lists = {
-  meshgrid = true, split = true, chunk = true, unbind = true, tensor_split = true, hsplit = true, vsplit = true,
-  dsplit = true, split_with_sizes = true, random_split = true, broadcast_tensors = true,
-}
+local returns_list = lists.set [[
+  meshgrid split chunk unbind tensor_split hsplit vsplit dsplit split_with_sizes random_split broadcast_tensors]]
 
 -- Hints by the first word of a line that Lua parses as a name without an assignment.
 local statements = {
@@ -111,7 +110,7 @@ local function several(problem)
   for at = problem.number or 0, (problem.number or 0) - 20, -1 do
     local names, of = match(problem.lines[at] or "", "local%s+([%w_,%s]-)%s*=%s*[%w_%.:]-([%w_]+)%s*[%({]")
     if names and find(names, ",%s*" .. name .. "%f[^%w_]") then
-      return lists[of] and ("%s returns one list: local %s = unpack(list)"):format(of, names)
+      return returns_list[of] and ("%s returns one list: local %s = unpack(list)"):format(of, names)
     end
   end
 end
@@ -320,9 +319,8 @@ local LONGEST = 500 -- bytes of a line to search: patterns may be quadratic in i
 local function text_of(path)
   if hints.texts[path] then return hints.texts[path] end
   local file = require("luminary.core").file_kind(path) == "a regular file" and open(path, "rb")
-  if not file then return nil end
-  local text = file:read(1e6)
-  file:close()
+  local text = file and file:read(1e6)
+  if file then file:close() end
   return text
 end
 

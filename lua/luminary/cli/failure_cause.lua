@@ -8,6 +8,7 @@
 local core = require "luminary.core"
 local PREEMPTED = require "luminary.base.preempted_exit_code"
 local hostname = require "luminary.base.hostname"
+local lists = require "luminary.base.lists"
 local truncate_text = require "luminary.base.truncate_text"
 
 local cause = {}
@@ -23,25 +24,21 @@ end
 
 local function failed(rank) return rank.code ~= nil and rank.code ~= 0 and not rank.ended_by_us end
 
-local function earlier(a, b) return not b or a.order < b.order end
-
 -- Returns the rank that ended first among those for which chosen(rank) is true.
 local function first_of(ranks, chosen)
   local best
   for _, rank in ipairs(ranks) do
-    if rank.order and chosen(rank) and earlier(rank, best) then best = rank end
+    if rank.order and chosen(rank) and (not best or rank.order < best.order) then best = rank end
   end
   return best
 end
 
 -- Returns the cause's number, its rank if it is on this node, and the rank that blamed it, if one did.
 local function choose(ranks)
-  local by_number = {}
-  for _, rank in ipairs(ranks) do by_number[rank.rank] = rank end
   local witness = first_of(ranks, function(rank) return rank.code ~= 0 and blamed(rank) end)
   if witness then
     local number = blamed(witness)
-    return number, by_number[number], witness
+    return number, lists.find(ranks, function(rank) return rank.rank == number end), witness
   end
   local own = first_of(ranks, function(rank) return failed(rank) and (rank.signal or rank.record) end)
     or first_of(ranks, failed)
@@ -95,17 +92,9 @@ local function describe(number, rank, witness)
   return table.concat(lines, "\n")
 end
 
--- Returns the first rank to end that made a different call than another rank.
-local function mismatched(ranks)
-  return first_of(ranks, function(rank) return failed(rank) and rank.record and rank.record.kind == "mismatch" end)
-end
-
 --- Returns true if all ranks ended well, some or all of them after they saved their state on a SIGTERM.
 function cause.is_preempted(ranks)
-  for _, rank in ipairs(ranks) do
-    if rank.code ~= 0 and rank.code ~= PREEMPTED then return false end
-  end
-  return true
+  return lists.every(ranks, function(rank) return rank.code == 0 or rank.code == PREEMPTED end)
 end
 
 --- Returns true if a rank failed that the launcher did not end.
@@ -114,19 +103,19 @@ function cause.has_failure(ranks) return first_of(ranks, failed) ~= nil end
 --- Returns the message about ranks after job.run (nil: none), the launcher's exit code, and true if the cause is on
 --- this node.
 function cause.of(ranks, stopped_by)
-  local all_well = true
-  for _, rank in ipairs(ranks) do all_well = all_well and rank.code == 0 end
-  if all_well then return nil, 0 end
+  if lists.every(ranks, function(rank) return rank.code == 0 end) then return nil, 0 end
   if not stopped_by and cause.is_preempted(ranks) then
     return "the ranks saved a checkpoint after SIGTERM, and ended; start the job again to continue", PREEMPTED, true
   end
-  local before = {} -- later failures are consequences of the signal
-  for _, rank in ipairs(ranks) do
-    if not rank.after_signal then before[#before + 1] = rank end
+  if stopped_by then -- later failures are consequences of the signal
+    ranks = lists.filter(ranks, function(rank) return not rank.after_signal end)
   end
-  local differs = mismatched(stopped_by and before or ranks)
+  -- The first rank to end that made a different call than another rank.
+  local differs = first_of(ranks, function(rank)
+    return failed(rank) and rank.record and rank.record.kind == "mismatch"
+  end)
   if differs then return "ranks made different calls\n" .. indented(own_words(differs.record)), differs.code, true end
-  local number, rank, witness = choose(stopped_by and before or ranks)
+  local number, rank, witness = choose(ranks)
   if not number then
     if stopped_by then return "stopped by " .. core.signal_name(stopped_by), 128 + stopped_by end
     return "the ranks did not end", 1, true

@@ -25,6 +25,7 @@ completes; nn, F, optim, data and dist are there beside lm.
 ]]
 
 local error_hints = require "luminary.cli.error_hints"
+local lists = require "luminary.base.lists"
 local truncate_text = require "luminary.base.truncate_text"
 local frames = require "luminary.base.script_frames"
 
@@ -116,6 +117,7 @@ local function set_arg(args, at)
 end
 
 local COMMANDS, OPTIONS = {"run", "doctor", "inspect", "help", "ops"}, {"--version", "--help"}
+local HAS_FILE = lists.set "run doctor inspect ops" -- commands with a file here
 
 -- Returns "; did you mean 'luminary doctor'?" for a word that is near one in the list; else "".
 local function near(word, list, before)
@@ -134,14 +136,8 @@ function cli.main(args)
   elseif first == "--version" or first == "-v" then
     print("luminary " .. require("luminary").version .. ", " .. jit.version)
     return 0
-  elseif first == "run" then
-    return require("luminary.cli.run").main(args, 2)
-  elseif first == "doctor" then
-    return require("luminary.cli.doctor").main(args, 2)
-  elseif first == "ops" then
-    return require("luminary.cli.ops").main(args, 2)
-  elseif first == "inspect" then
-    return require("luminary.cli.inspect").main(args, 2)
+  elseif HAS_FILE[first] then
+    return require("luminary.cli." .. first).main(args, 2)
   elseif first == "help" then
     if args[2] == "environment" then
       io.stdout:write(require("luminary.environment_variables").text())

@@ -13,19 +13,18 @@ Exit code: 0, 1 if the file cannot be read, 2 for wrong usage.
 ]]
 
 local core = require "luminary.core"
+local aligned_columns = require "luminary.base.aligned_columns"
 local flags = require "luminary.cli.command_options"
 local formats = require "luminary.file_formats"
 local repeats = require "luminary.file_formats.element_limits"
 local bytes_text = require "luminary.base.bytes_text"
+local lists = require "luminary.base.lists"
 local printable_name = require "luminary.base.printable_name"
 
 local inspect = {}
 
-local ROWS = {quick = {"flag"}, help = {"flag"}, h = {same = "help"}}
 local AT_ONCE = 2 ^ 22 -- elements in one step
 local DEEPEST = 100
-
-local function say(text) io.stderr:write("luminary inspect: ", text, "\n") end
 
 --- Returns the minimum, maximum, mean and standard deviation of the finite elements, and the number of others.
 function inspect.statistics(t)
@@ -96,24 +95,9 @@ local function row_of(name, t, quick, take, stored)
     return row
   end
   local least, most, mean, deviation, others = inspect.statistics(t)
-  for _, v in ipairs {number(least), number(most), number(mean), number(deviation)} do row[#row + 1] = v end
+  lists.append(row, {number(least), number(most), number(mean), number(deviation)})
   if others > 0 then row[#row + 1] = ("%d NaN or infinite"):format(others) end
   return row
-end
-
-local function print_rows(rows)
-  local widths = {}
-  for _, row in ipairs(rows) do
-    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
-  end
-  for _, row in ipairs(rows) do
-    local cells = {}
-    for i, cell in ipairs(row) do
-      local gap = (" "):rep(widths[i] - #cell)
-      cells[i] = i <= 3 and cell .. gap or gap .. cell
-    end
-    print((table.concat(cells, "  "):gsub("%s+$", "")))
-  end
 end
 
 local function show(path, quick)
@@ -136,7 +120,7 @@ local function show(path, quick)
     rows[i + 1] = row_of(each[1], each[2], quick, take, stored[each[2]])
     elements = elements + each[2]:numel()
   end
-  if #tensors > 0 then print_rows(rows) end
+  if #tensors > 0 then print(table.concat(aligned_columns(rows, 4), "\n")) end
   for _, each in ipairs(file.lacking) do print("not read: " .. each) end
   if file.lacking.advice then print(file.lacking.advice) end
   if printed + #tensors + #file.lacking == 0 then
@@ -147,23 +131,14 @@ end
 
 --- Runs the command on the arguments from `first` on; returns the exit status.
 function inspect.main(args, first)
-  local options, at = flags.parse(args, first, ROWS)
-  if not options then
-    say(at)
-    return 2
-  end
-  if options.help then
-    io.stdout:write(USAGE)
-    return 0
-  end
-  local path = args[at]
-  if not path or args[at + 1] then
-    say(path and "expected one file; options must precede it" or "FILE is required\n" .. USAGE)
-    return 2
-  end
-  local ok, why = pcall(show, path, options.quick)
-  if not ok then say((tostring(why):gsub("^[^:]*:%d+: ", ""):gsub("^load: ", ""))) end
-  return ok and 0 or 1
+  local options, at = flags.read("inspect", USAGE, args, first, {}, function(_, place)
+    return not args[place] and "FILE is required" or args[place + 1] and "expected one file; options must precede it"
+  end)
+  if not options then return at end
+  local ok, why = pcall(show, args[at], options.quick)
+  if ok then return 0 end
+  io.stderr:write("luminary inspect: ", (tostring(why):gsub("^[^:]*:%d+: ", ""):gsub("^load: ", "")), "\n")
+  return 1
 end
 
 return inspect

@@ -2,6 +2,7 @@
 local characters = require "luminary.base.characters"
 local core = require "luminary.core"
 local ffi = require "ffi"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local paths = require "luminary.paths"
 
@@ -47,8 +48,7 @@ local function is_history(edit, path)
   if file then file:close() end
   if size == 0 or not core.file_kind(path) then return true end
   if file and edit.read_history(path) == 0 then
-    local lines = {}
-    for each in text:sub(#HEADER + 1):gmatch "[^\n]*\n" do lines[#lines + 1] = each end
+    local lines = lists.parts(text:sub(#HEADER + 1), "[^\n]*\n")
     if #lines > 2 * MOST_LINES then
       pcall(core.write_pieces, path, {HEADER, table.concat(lines, "", #lines - MOST_LINES + 1)})
     end
@@ -83,11 +83,10 @@ local function use_characters()
   end
 end
 
--- Values that C holds, which the collector must not free.
-local kept = {}
+local held_by_c = {} -- values that the collector must not free
 
 local function keep(value)
-  kept[#kept + 1] = value
+  held_by_c[#held_by_c + 1] = value
   return value
 end
 
@@ -155,17 +154,6 @@ local function by_libedit(complete)
   return read, remember
 end
 
-local function plainly()
-  local function read(prompt)
-    io.stdout:write(prompt)
-    io.stdout:flush()
-    local text, _, problem = io.read("*l")
-    if problem == EINTR then io.stdout:write("\n") end
-    return text, problem == EINTR
-  end
-  return read, function() end
-end
-
 --- Handles Ctrl-C: returns a function guarded(f, ...) in which Ctrl-C interrupts f as usual, and quiet(), after which
 --- it only ends the reading of a line. LuaJIT's own handler serves one Ctrl-C, so it is set again each time.
 function line.guard()
@@ -204,7 +192,13 @@ end
 function line.reader(complete)
   local read, remember = by_libedit(complete)
   if read then return read, remember end
-  return plainly()
+  return function(prompt)
+    io.stdout:write(prompt)
+    io.stdout:flush()
+    local text, _, problem = io.read("*l")
+    if problem == EINTR then io.stdout:write("\n") end
+    return text, problem == EINTR
+  end, function() end
 end
 
 return line

@@ -1,9 +1,11 @@
 --- Implements `luminary run --backend mpi`: MPI knows only processes that its own launcher starts, so this command
 --- becomes mpirun.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
+local run_command = require "luminary.base.run_command"
 local ffi = require "ffi"
 
-pcall(ffi.cdef, "int execvp(const char *file, char *const argv[]);")
+pcall(ffi.cdef, "int execvp(const char *file, const char *const argv[]);")
 pcall(ffi.cdef, "unsigned geteuid(void);")
 
 local mpirun = {}
@@ -31,10 +33,7 @@ local FOREIGN = {
   "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "LM_RENDEZVOUS",
 }
 
-local function set(name)
-  local value = core.getenv(name)
-  return value and value ~= ""
-end
+local variable = require("luminary.cli.node_rendezvous").variable
 
 --- Returns true if mpirun supports the options; otherwise nil and the reason.
 function mpirun.check(o)
@@ -70,8 +69,7 @@ local function placed(o)
   local list, count = {}, 0
   for host, slots in o.hosts:gmatch "([^,:]+):?(%d*)" do
     local n = tonumber(slots) or o.nproc
-    list[#list + 1] = host .. ":" .. n
-    count = count + n
+    list[#list + 1], count = host .. ":" .. n, count + n
   end
   return table.concat(list, ","), count
 end
@@ -82,49 +80,32 @@ function mpirun.command(o, secret, words)
   local nccl = cards >= o.nproc and pcall(core.dist_has, "nccl", "run")
   local env = {"LM_BACKEND=" .. (nccl and "cpu:mpi,cuda:nccl" or "mpi"), "LM_JOB=" .. secret.job}
   if secret.made then env[#env + 1] = "LM_TOKEN=" .. secret.token end
-  if not set "OMP_NUM_THREADS" then env[#env + 1] = "OMP_NUM_THREADS=" .. cores end
+  if not variable "OMP_NUM_THREADS" then env[#env + 1] = "OMP_NUM_THREADS=" .. cores end
   if ffi.C.geteuid() == 0 then
-    env[#env + 1] = "OMPI_ALLOW_RUN_AS_ROOT=1"
-    env[#env + 1] = "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+    lists.append(env, {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"})
   end
   local carried = {"LM_BACKEND", "LM_JOB", "LM_TOKEN", "OMP_NUM_THREADS"}
   local argv = {"mpirun", "-np", tostring(o.nproc)}
   if o.hosts then
     local hosts, count = placed(o)
-    argv[3] = tostring(count)
-    argv[4], argv[5] = "--host", hosts
-    for _, name in ipairs(CARRIED) do
-      if set(name) then carried[#carried + 1] = name end
-    end
+    argv[3], argv[4], argv[5] = tostring(count), "--host", hosts
+    lists.append(carried, lists.filter(CARRIED, variable))
   end
   -- Ranks get the cores of OMP_NUM_THREADS, wherever the system schedules them, as under `luminary run`.
-  for _, word in ipairs {"--bind-to", "none", "--oversubscribe", "--tag-output"} do argv[#argv + 1] = word end
-  if o["log-dir"] then
-    argv[#argv + 1] = "--output-filename"
-    argv[#argv + 1] = o["log-dir"]
-  end
+  lists.append(argv, {"--bind-to", "none", "--oversubscribe", "--tag-output"})
+  if o["log-dir"] then lists.append(argv, {"--output-filename", o["log-dir"]}) end
   for _, name in ipairs(carried) do
-    if name ~= "LM_TOKEN" or secret.token then
-      argv[#argv + 1] = "-x"
-      argv[#argv + 1] = name
-    end
+    if name ~= "LM_TOKEN" or secret.token then lists.append(argv, {"-x", name}) end
   end
-  for _, word in ipairs(words) do argv[#argv + 1] = word end
-  return env, argv
+  return env, lists.append(argv, words)
 end
 
 --- Replaces this process by that command; returns only if it fails, with the reason.
 function mpirun.exec(env, argv)
   for _, name in ipairs(FOREIGN) do core.setenv(name) end
   for _, each in ipairs(env) do core.setenv(each:match "^([^=]*)=(.*)$") end
-  local list = ffi.new("char *[?]", #argv + 1)
-  local kept = {}
-  for i, word in ipairs(argv) do
-    kept[i] = ffi.new("char[?]", #word + 1, word)
-    list[i - 1] = kept[i]
-  end
   io.stdout:flush()
-  ffi.C.execvp("mpirun", list)
+  ffi.C.execvp("mpirun", (run_command.strings(argv)))
   return "mpirun cannot be started (errno " .. ffi.errno() .. "); install Open MPI (" .. INSTALL .. ")"
 end
 

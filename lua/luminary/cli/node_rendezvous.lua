@@ -13,10 +13,12 @@ end
 
 local meeting = {}
 
-local function variable(name)
+--- Returns the value of an environment variable; nil if it is empty, too.
+function meeting.variable(name)
   local text = core.getenv(name)
   return text ~= "" and text or nil
 end
+local variable = meeting.variable
 
 -- Reads torchrun's options. Its two backends differ in who numbers the nodes.
 local function read_torchrun(o)

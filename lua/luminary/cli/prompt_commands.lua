@@ -4,13 +4,14 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 local help = require "luminary.help"
+local lists = require "luminary.base.lists"
 local bytes_text = require "luminary.base.bytes_text"
 local paths = require "luminary.paths"
 local read_chunk = require "luminary.cli.read_chunk"
 
 local globals, loaded = _G, package.loaded
 local pcall, loadfile, tostring, next, require, rawequal = pcall, loadfile, tostring, next, require, rawequal
-local rawset, type, ipairs, pairs = rawset, type, ipairs, pairs
+local rawset, type, ipairs = rawset, type, ipairs
 local format, match, gsub, find = string.format, string.match, string.gsub, string.find
 local open, execute, getenv, tmpname, remove = io.open, os.execute, os.getenv, os.tmpname, os.remove
 local collectgarbage, concat, sort = collectgarbage, table.concat, table.sort
@@ -38,14 +39,22 @@ local function synchronize()
   if core.device_count "cuda" > 0 then core.synchronize() end
 end
 
+-- Returns a function that returns a text at its first call, and then nil.
+local function once(text)
+  return function()
+    local line = text
+    text = nil
+    return line
+  end
+end
+
 local function time(session, argument)
   if argument == "" then
     return session.say "time: CHUNK must be an expression or statements; write :time lm.ones(3):sum()"
   end
-  local first = argument
+  local first = once(argument)
   local text, chunk, problem = read_chunk(function(mark)
-    local line = first
-    first = nil
+    local line = first()
     if line then return line end
     return session.read(mark)
   end)
@@ -66,14 +75,16 @@ local function time(session, argument)
   session.say(format("%s, %s of CPU", seconds_text(lap.real), seconds_text(lap.user + lap.sys)))
 end
 
--- Returns a line of a file of /proc after its name and colon; nil on systems other than Linux.
-local function proc_line(path, name)
+-- Returns a file's text; "" if it cannot be read.
+local function text_of(path)
   local file = open(path)
-  if not file then return nil end
-  local text = file:read "*a"
-  file:close()
-  return match("\n" .. text, "\n" .. name .. "%s*:%s*([^\n]*)")
+  local text = file and file:read "*a" or ""
+  if file then file:close() end
+  return text
 end
+
+-- Returns a line of a file of /proc after its name and colon; nil on systems other than Linux.
+local function proc_line(path, name) return match("\n" .. text_of(path), "\n" .. name .. "%s*:%s*([^\n]*)") end
 
 local function process_bytes(name)
   local kilobytes = match(proc_line("/proc/self/status", name) or "", "^(%d+) kB")
@@ -126,19 +137,13 @@ local function load_file(session, path)
   session.run(nil, loadfile(path))
 end
 
-local of_lua = {} -- modules loaded before the user's
-for name in next, loaded do of_lua[name] = true end
+local of_lua = lists.copy(loaded) -- modules loaded before the user's
 
 --- Returns a sorted list of the modules that :reload takes.
 function commands.modules()
-  local names = {}
-  for name in next, loaded do
-    if type(name) == "string" and not find(name, "^luminary%f[^%w_]") and not of_lua[name] then
-      names[#names + 1] = name
-    end
-  end
-  sort(names)
-  return names
+  return lists.sorted_keys(loaded, function(name)
+    return type(name) == "string" and not find(name, "^luminary%f[^%w_]") and not of_lua[name]
+  end)
 end
 
 local function reload(session, name)
@@ -186,22 +191,12 @@ local function edit(session, path)
   path = unused .. ".lua" -- editors detect the language by it
   local ok, why = pcall(paths.write, path, (session.last or "") .. "\n")
   if not ok then return session.say("edit: " .. tostring(why)) end
-  local text = ""
-  if edited(session, path) then
-    local file = open(path)
-    text = file and match(file:read "*a", "^(.-)%s*$") or ""
-    if file then file:close() end
-  end
+  local text = edited(session, path) and match(text_of(path), "^(.-)%s*$") or ""
   remove(path)
   remove(unused)
   if not find(text, "%S") then return end
   session.say(text)
-  local rest = text
-  session.serve(function()
-    local line = rest
-    rest = nil
-    return line
-  end)
+  session.serve(once(text))
 end
 
 local function list_commands(session) session.say(commands.HELP) end
@@ -212,9 +207,7 @@ local BY_NAME = {
 }
 
 --- The names of the commands.
-commands.names = {}
-for name in pairs(BY_NAME) do commands.names[#commands.names + 1] = name end
-sort(commands.names)
+commands.names = lists.sorted_keys(BY_NAME)
 
 --- Returns the kind of a command's argument, "chunk", "file" or "module", and the argument so far; nil for other lines.
 function commands.argument(text)

@@ -23,8 +23,8 @@ local function output(supervisor, log_dir)
   return setmetatable(self, Output)
 end
 
---- Adds n ranks from `first` on; a rank that was added before keeps its files. Returns nil and a message if a file of
---- log_dir cannot be written.
+--- Adds n ranks from `first` on; a rank that was added before keeps its files. Fails if a file of log_dir cannot be
+--- written.
 function Output:add(first, n)
   for rank = first, first + n - 1 do
     local is_new = not self.log[rank]
@@ -35,12 +35,11 @@ function Output:add(first, n)
       if self.log_dir and is_new then
         local path = ("%s/rank%d.%s"):format(self.log_dir, rank, name)
         local ok, file = pcall(log_file.open, "luminary run", path, false, 0)
-        if not ok then return nil, options.without_position(file) end
+        if not ok then error("--log-dir: " .. options.without_position(file), 0) end
         self.log[rank][stream] = file
       end
     end
   end
-  return true
 end
 
 local function print_lines(self, rank, stream, text)

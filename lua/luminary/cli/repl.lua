@@ -101,9 +101,7 @@ end
 local function new_session(read, remember, guarded)
   local session = {say = say, read = read, remember = remember}
   function session.run(text, chunk, problem)
-    if text then
-      hints.texts.prompt, session.last = text, text
-    end
+    if text then hints.texts.prompt, session.last = text, text end
     if chunk then return evaluate(chunk, guarded) end
     say(cli.hinted(problem))
     return false

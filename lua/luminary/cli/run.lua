@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local cause = require "luminary.cli.failure_cause"
 local flags = require "luminary.cli.command_options"
+local lists = require "luminary.base.lists"
 local rank_output = require "luminary.cli.rank_output"
 local job = require "luminary.cli.run_ranks"
 local elastic_nodes = require "luminary.cli.elastic_nodes"
@@ -54,16 +55,12 @@ code is that rank's (128 + N if signal N ended it). Signals are passed on; ranks
 seconds are killed; a second Ctrl-C kills at once.
 ]]
 
-local rows = {
-  nproc = {"text", "1"}, ["nproc-per-node"] = {same = "nproc"},
-  nnodes = {"text", "1"}, ["node-rank"] = {"natural"},
-  ["master-addr"] = {"text"}, ["master-port"] = {"port"}, rdzv = {"text"},
+local rows = { -- in addition to those of USAGE
+  nproc = {"text", "1"}, ["nproc-per-node"] = {same = "nproc"}, nnodes = {"text", "1"},
   ["rdzv-backend"] = {"text"}, ["rdzv-endpoint"] = {"text"}, ["rdzv-id"] = {"text"},
   ["rdzv-conf"] = {refuse = "there is nothing to set about how ranks meet; --rdzv says where"},
-  ["node-timeout"] = {"number", 3}, ["join-timeout"] = {"number", 600},
-  ["max-restarts"] = {"natural", 0}, grace = {"number"}, ["log-dir"] = {"text"}, backend = {"text"}, hosts = {"text"},
-  ["pass-local-rank"] = {"flag"}, ["dry-run"] = {"flag"}, ["use-env"] = {"flag"}, standalone = {"flag"},
-  help = {"flag"}, h = {same = "help"},
+  grace = {"number", false}, -- mpirun.check refuses a given one
+  ["use-env"] = {"flag"}, standalone = {"flag"},
   module = {refuse = "a rank runs a script: give its file"}, m = {same = "module"},
   ["no-python"] = {refuse = "a rank runs a Lua script; torchrun --no-python luajit SCRIPT starts one under torchrun"},
   tee = {refuse = "output is shown with its rank as it comes; --log-dir D also writes it to files"},
@@ -100,33 +97,27 @@ local function backend_problem(o)
     near and "; did you mean " .. near .. "?" or "")
 end
 
--- Returns the checked options and the script's position in args, or nil and the error.
-local function read_options(args, first)
-  local o, at = flags.parse(args, first, rows)
-  if not o then return nil, at end
-  if o.help then return o end
+-- Checks and completes the options; `at` is the script's position in args. Returns an error message, or nil.
+local function complete(o, at, args)
   local problem
   o.nproc, problem = process_count(o.nproc)
-  if not o.nproc then return nil, problem end
+  if not o.nproc then return problem end
   local given = o.nnodes
   local least, most = given:match "^(%d+):(%d+)$"
   o.is_elastic = least ~= nil
   o.least, o.nnodes = tonumber(least or o.nnodes), tonumber(most or o.nnodes)
   if not o.least or o.least < 1 or o.least % 1 ~= 0 or o.nnodes < o.least then
-    return nil, ("--nnodes must be an integer of at least 1, or MIN:MAX with MIN at most MAX, got '%s'"):format(given)
+    return ("--nnodes must be an integer of at least 1, or MIN:MAX with MIN at most MAX, got '%s'"):format(given)
   end
   if o["node-timeout"] < 0.5 then
-    return nil, ("--node-timeout must be at least 0.5 s, got '%g'"):format(o["node-timeout"])
+    return ("--node-timeout must be at least 0.5 s, got '%g'"):format(o["node-timeout"])
   end
-  problem = backend_problem(o) or meeting.read(o)
-  if problem then return nil, problem end
+  problem = backend_problem(o) or meeting.read(o) or not args[at] and "SCRIPT is required"
+  if problem then return problem end
   o.grace = o.grace or 30
-  if not args[at] then return nil, "SCRIPT is required" end
-  local file
-  file, problem = io.open(args[at])
-  if not file then return nil, problem end
+  local file, why = io.open(args[at])
+  if not file then return why end
   file:close()
-  return o, at
 end
 
 -- ---- one rank's environment and command
@@ -140,21 +131,17 @@ end
 
 -- Returns the token, which other users do not know, and the job's id; both are made once for all rounds.
 local function secrets(o)
-  local token, id = core.getenv "LM_TOKEN", core.getenv "LM_JOB"
-  if token == "" then token = nil end
-  if id == "" then id = nil end
-  id = id or o["rdzv-id"]
+  local token, given_id = meeting.variable "LM_TOKEN", meeting.variable "LM_JOB" or o["rdzv-id"]
   if o.nnodes == 1 and not o.is_elastic then
-    return {token = token or random_hex(), job = id or random_hex(), made = not token}
+    return {token = token or random_hex(), job = given_id or random_hex(), made = not token}
   end
-  local asked = id
-  id = id or o.file or o.endpoints and table.concat(o.endpoints, ",")
+  local id = given_id or o.file or o.endpoints and table.concat(o.endpoints, ",")
     or o["master-addr"] .. ":" .. o["master-port"]
   if not token and not o.file and (o.is_elastic or o["node-rank"] == 0) then
     say("no LM_TOKEN: the job id %s keeps other jobs out, but not other users; set the same secret LM_TOKEN on "
       .. "every node", id)
   end
-  return {token = token, job = id, id = asked}
+  return {token = token, job = id, id = given_id}
 end
 
 -- Returns the round of a job with fixed nodes: {restart, node_rank, first_rank, world_size, address, port, or file}.
@@ -200,11 +187,9 @@ local function command(args, at, o, i)
 end
 
 local function quoted(words)
-  local out = {}
-  for i, word in ipairs(words) do
-    out[i] = word:match("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
-  end
-  return table.concat(out, " ")
+  return table.concat(lists.map(words, function(word)
+    return word:match("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
+  end), " ")
 end
 
 -- Variables of other launchers that would take precedence over ours.
@@ -220,17 +205,10 @@ local function plan(args, at, o, secret, round, files)
       rank = round.first_rank + i, argv = command(args, at, o, i), env = env,
       error_file = files and files[i + 1], input = not o.is_elastic and o.nnodes * o.nproc == 1,
     }
-    for _, name in ipairs(FOREIGN) do env[#env + 1] = files and name or nil end
+    if files then lists.append(env, FOREIGN) end
     if files and not round.file then env[#env + 1] = "LM_RENDEZVOUS" end
   end
   return ranks
-end
-
-local function dry_run(ranks)
-  for _, rank in ipairs(ranks) do
-    print(("# rank %d\n%s %s"):format(rank.rank, quoted(rank.env), quoted(rank.argv)))
-  end
-  return 0
 end
 
 -- ---- rounds
@@ -238,20 +216,17 @@ end
 -- Seconds before a restart, until this round's ranks on other nodes are gone and cannot meet those of the next.
 local OTHER_NODES = 5
 
-local function error_files(supervisor, o)
+-- Returns a file for the error of each rank of this node, and the output of ranks.
+local function open_files(supervisor, o)
   local files = {}
   for i = 1, o.nproc do files[i] = supervisor:file() end
-  return files
+  return files, rank_output(supervisor, o["log-dir"])
 end
 
 local function run_rounds(supervisor, args, at, o, secret)
   if (o["master-port"] or 0) == 0 then o["master-port"] = supervisor:port() end
-  local files, out = error_files(supervisor, o), rank_output(supervisor, o["log-dir"])
-  local ok, problem = out:add(o["node-rank"] * o.nproc, o.nproc)
-  if not ok then
-    say("--log-dir: %s", problem)
-    return 1
-  end
+  local files, out = open_files(supervisor, o)
+  out:add(o["node-rank"] * o.nproc, o.nproc)
   local restart = 0
   while true do
     local ranks = plan(args, at, o, secret, fixed_round(o, restart), files)
@@ -294,7 +269,7 @@ local function run_elastic_round(supervisor, nodes, out, start, ranks, grace)
 end
 
 local function run_elastic(supervisor, args, at, o, secret)
-  local files, out = error_files(supervisor, o), rank_output(supervisor, o["log-dir"])
+  local files, out = open_files(supervisor, o)
   local nodes = elastic_nodes.open(supervisor, out, secret, {
     endpoints = o.endpoints, least = o.least, most = o.nnodes, nproc = o.nproc, node_timeout = o["node-timeout"],
     join_timeout = o["join-timeout"], max_restarts = o["max-restarts"], grace = o.grace,
@@ -309,8 +284,7 @@ local function run_elastic(supervisor, args, at, o, secret)
         restart = start.round, node_rank = start.node_rank, first_rank = start.first_rank,
         world_size = start.world_size, address = start.address:match "^%[?(.-)%]?:%d+$", port = start.port,
       }
-      local ok, problem = out:add(start.first_rank, o.nproc)
-      if not ok then error("--log-dir: " .. problem, 0) end
+      out:add(start.first_rank, o.nproc)
       stopped_by, code = run_elastic_round(supervisor, nodes, out, start,
         plan(args, at, o, secret, round, files), o.grace)
     elseif over then
@@ -338,14 +312,8 @@ end
 
 --- Runs the command on args from `first` on; returns the exit status.
 function run.main(args, first)
-  local o, at = read_options(args, first)
-  if not o then
-    say("%s\n      luminary run --help lists the options", at)
-    return 2
-  elseif o.help then
-    io.stdout:write(USAGE)
-    return 0
-  end
+  local o, at = flags.read("run", USAGE, args, first, rows, complete)
+  if not o then return at end
   local secret = secrets(o)
   if o.backend == "mpi" then return run_mpi(args, at, o, secret) end
   local claim, problem
@@ -361,7 +329,10 @@ function run.main(args, first)
     o["node-rank"] = o["node-rank"] or 0
     o["master-port"] = (o["master-port"] or 0) > 0 and o["master-port"] or supervisor:port()
     supervisor:close()
-    return dry_run(plan(args, at, o, secret, fixed_round(o, 0)))
+    for _, rank in ipairs(plan(args, at, o, secret, fixed_round(o, 0))) do
+      print(("# rank %d\n%s %s"):format(rank.rank, quoted(rank.env), quoted(rank.argv)))
+    end
+    return 0
   end
   local ok, code = pcall(o.is_elastic and run_elastic or run_rounds, supervisor, args, at, o, secret)
   supervisor:close()

@@ -20,6 +20,11 @@ local function signal_all(self, number, ending)
   end
 end
 
+local function kill_all(self)
+  signal_all(self, SIGKILL, true)
+  self.next_signal, self.stop_at = 0, core.time() + KILL
+end
+
 -- Schedules SIGTERM in `seconds`, unless it is due sooner.
 local function stop_in(self, seconds)
   self.stop_at = math.min(self.stop_at or math.huge, core.time() + seconds)
@@ -75,8 +80,7 @@ local function seconds_left(self)
     signal_all(self, SIGTERM, true)
     self.next_signal, self.stop_at = SIGKILL, core.time() + (self.stop and self.stop.grace or TERM)
   elseif self.next_signal == SIGKILL then
-    signal_all(self, SIGKILL, true)
-    self.next_signal, self.stop_at = 0, core.time() + KILL
+    kill_all(self)
   else -- the kernel itself is stuck with them
     self.running = {}
   end
@@ -103,11 +107,7 @@ function on.ended(self, id, code, signal)
 end
 
 function on.signal(self, number)
-  if self.stopped_by and number == SIGINT and self.interrupted then
-    signal_all(self, SIGKILL, true)
-    self.next_signal, self.stop_at = 0, core.time() + KILL
-    return
-  end
+  if self.stopped_by and number == SIGINT and self.interrupted then return kill_all(self) end
   local has_come = number == SIGTERM and self.next_signal == SIGKILL and not self.stopped_by
   self.interrupted = self.interrupted or number == SIGINT
   self.stopped_by = self.stopped_by or number
@@ -139,11 +139,9 @@ local function next_event(self, seconds)
   return handle(self, self.supervisor:next(seconds))
 end
 
-local function forget_errors(ranks)
-  for _, rank in ipairs(ranks) do core.growing_file_close(core.growing_file_open(rank.error_file, false)) end
-end
-
+-- Starts all ranks, with empty error files.
 local function start_all(self, ranks)
+  for _, rank in ipairs(ranks) do core.growing_file_close(core.growing_file_open(rank.error_file, false)) end
   for _, rank in ipairs(ranks) do
     local id, pid = self.supervisor:start(rank)
     rank.pid = pid
@@ -180,7 +178,6 @@ function job.run(supervisor, out, ranks, grace, nodes)
     supervisor = supervisor, out = out, grace = grace, nodes = nodes, ranks = {}, running = {}, open = 0, count = 0,
   }, Round)
   self.heartbeat_timeout = tonumber(core.getenv "LM_HEARTBEAT_TIMEOUT") or FROZEN
-  forget_errors(ranks)
   start_all(self, ranks)
   while next(self.running) do next_event(self, seconds_left(self)) end
   local left = supervisor:sweep(SWEEP)

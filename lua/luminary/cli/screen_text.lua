@@ -1,6 +1,7 @@
 --- screen_text(value): Returns a value's text, fitted to the terminal. Without one, tables are cut to 40 entries.
 local core = require "luminary.core"
 local characters = require "luminary.base.characters"
+local lists = require "luminary.base.lists"
 local repr = require "luminary.repr"
 local terminal = require "luminary.base.terminal"
 
@@ -23,8 +24,7 @@ end
 
 -- Returns a text cut to the screen: of too many lines, it omits those in the middle.
 local function cut(text, columns, rows)
-  local lines = {}
-  for each in gmatch(text .. "\n", "(.-)\n") do lines[#lines + 1] = cut_line(each, columns) end
+  local lines = lists.map(lists.parts(text .. "\n", "(.-)\n"), function(line) return cut_line(line, columns) end)
   if #lines <= rows then return concat(lines, "\n") end
   local head = floor(rows * 2 / 3)
   local tail = max(rows - head - 1, 0)

@@ -20,10 +20,8 @@ return function(options, given, refuse, finish)
 
   --- Returns models.lua in the script's folder, which has the network of --model.
   function files.models()
-    local models, names = files.beside "models.lua", {}
-    for _, name in ipairs(sorted_keys(models)) do
-      if type(models[name]) == "function" then names[#names + 1] = name end
-    end
+    local models = files.beside "models.lua"
+    local names = sorted_keys(models, function(_, model) return type(model) == "function" end)
     if type(models[options.model]) ~= "function" then
       refuse("--model: '%s' is none of %s", options.model, table.concat(names, ", "))
     end

@@ -10,9 +10,9 @@
 ---   ]]
 ---
 --- In the usage text, the word after an option sets its kind: N is an integer of at least 1, X a number of at least 0,
---- DEVICE or DEVICES these kinds, any other word in capitals a text, none a flag; options in the table NAMED below
---- always have the kinds listed there. Parentheses at the end of the text hold the default: a number, "no limit" or
---- "never" (both math.huge), or one word. Earlier names on a line are aliases.
+--- DEVICE or DEVICES these kinds, any other word in capitals a text, none a flag; options in the table NAMED of
+--- command_options.lua always have the kinds listed there. Parentheses at the end of the text hold the default: a
+--- number, "no limit" or "never" (both math.huge), or one word. Earlier names on a line are aliases.
 ---
 --- The second argument, `rows` by name, has what the text cannot express: rows of command_options.lua, whose kind and
 --- default precede the text's, and {"choice", of = names}, in upper or lower case: a list, a table by name, or a text
@@ -29,77 +29,20 @@
 local lm = require "luminary"
 local flags = require "luminary.cli.command_options"
 local script_files = require "luminary.cli.script_files"
-local sorted_keys = require("luminary.base.options").sorted_keys
+local lists = require "luminary.base.lists"
 
-local NAMED = {seed = "natural", rank = "natural", ["local-rank"] = "natural", dtype = "dtype"}
-local WORDS = {N = "count", X = "number", DEVICE = "device", DEVICES = "devices"}
 local DTYPES = "float32, float64, bfloat16 and float16"
 
 -- Kinds in addition to those of command_options.lua; they are read as text and checked later.
 local checked_later = {choice = true, dtype = true, device = true, devices = true}
 
--- Returns the options in the lines of a usage text, by name: {word, text} or {same = name}.
-local function read_usage(usage)
-  local lines, last = {}, nil
-  for line in (usage .. "\n"):gmatch "(.-)\n" do
-    local rest, names, separator = line:match "^  (%-%-?%w.*)$", {}, ", "
-    while rest and separator == ", " do
-      names[#names + 1], separator, rest = rest:match "^%-%-?([%w-]+)(,? ?)(.*)$"
-    end
-    if rest then
-      local name = table.remove(names)
-      local word, text = rest:match "^(%u%S*)(.*)$"
-      last = {word = word, text = text or rest}
-      lines[name] = last
-      for _, alias in ipairs(names) do lines[alias] = {same = name} end
-    elseif line == "" then
-      last = nil
-    elseif last then
-      last.text = last.text .. " " .. line
-    end
-  end
-  return lines
-end
-
--- Returns the default at the end of an option's text, or nil.
-local function default_of(kind, text)
-  local value = text:match "%(([^()]*)%)%s*$"
-  if not value or kind == "flag" then return nil end
-  if kind == "count" or kind == "natural" or kind == "number" then
-    return (value == "no limit" or value == "never") and math.huge or tonumber(value)
-  end
-  return value:match "^[^%s$]+$"
-end
-
-local function complete(rows, usage)
-  for name, line in pairs(read_usage(usage)) do
-    local row = rows[name] or {}
-    rows[name] = row
-    if line.same then
-      row.same = line.same
-    elseif not (row.same or row.refuse) then
-      row[1] = row[1] or NAMED[name] or WORDS[line.word] or (line.word and "text" or "flag")
-      if row[2] == nil then row[2] = default_of(row[1], line.text) end
-    end
-  end
-end
-
 -- Returns the names that a row allows, and the text that lists them in messages.
 local function choices_of(of)
   if type(of) ~= "string" then
-    local names = #of > 0 and of or sorted_keys(of)
+    local names = #of > 0 and of or lists.sorted_keys(of)
     return names, table.concat(names, ", ")
   end
-  local names = {}
-  for name in of:gsub(" and ", ", "):gmatch "[^, ]+" do names[#names + 1] = name end
-  return names, of
-end
-
--- Finds a name regardless of case.
-local function find(text, names)
-  for _, name in ipairs(names) do
-    if name:lower() == text:lower() then return name end
-  end
+  return lists.parts(of:gsub(" and ", ", "), "[^, ]+"), of
 end
 
 return function(usage, rows, selftest, words)
@@ -110,13 +53,9 @@ return function(usage, rows, selftest, words)
     io.stderr:write(script, ": ", string.format(...), "\n")
     os.exit(2, true)
   end
-  local function refuse(...)
-    io.stderr:write(script, ": ", string.format(...), "\n")
-    finish "--help lists the options"
-  end
+  local function refuse(format, ...) finish("%s\n%s: --help lists the options", format:format(...), script) end
 
-  complete(rows, usage)
-  rows.help = {"flag"}
+  flags.complete(rows, usage)
   if selftest then rows.selftest = {"flag"} end
   local parsed = {}
   for name, row in pairs(rows) do
@@ -129,10 +68,9 @@ return function(usage, rows, selftest, words)
     io.write(usage)
     os.exit(0, true)
   end
-  while words and arg[at] do -- arguments after "--"
-    words[#words + 1], at = arg[at], at + 1
-  end
-  if arg[at] then
+  if words then -- arguments after "--"
+    lists.append(words, {unpack(arg, at)})
+  elseif arg[at] then
     refuse("unrecognized argument '%s'%s", arg[at], rows.data and "; a folder of data follows --data" or "")
   end
   for name, row in pairs(rows) do
@@ -163,7 +101,8 @@ return function(usage, rows, selftest, words)
       options[name] = kind == "device" and list[1] or list
     elseif text then
       local names, all = choices_of(kind == "dtype" and DTYPES or row.of)
-      options[name] = find(text, names) or refuse("--%s: '%s' is none of %s", name, text, all)
+      options[name] = lists.find(names, function(each) return each:lower() == text:lower() end)
+        or refuse("--%s: '%s' is none of %s", name, text, all)
     end
   end
   return options, given, refuse, script_files(options, given, refuse, finish)

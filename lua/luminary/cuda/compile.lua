@@ -34,11 +34,11 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3})", 
 
   -- Fails if the step changes an argument: a replay would change the graph's copy, not the caller's tensor.
   local function changing_no_argument(...)
-    local got = {model(...)}
+    local results = {model(...)}
     for i = 1, select("#", ...) do
       if select(i, ...)._version > 0 then options.fail("argument %d is changed in place by the step", i) end
     end
-    return unpack(got, 1, table.maxn(got))
+    return unpack(results, 1, table.maxn(results))
   end
 
   local function capture(case, ...)
@@ -63,13 +63,13 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3})", 
       cases[key] = case
       if not case.step and not case.reason and case.calls >= o.warmup then capture(case, ...) end
       if case.step then
-        local got = {pcall(case.step, ...)}
-        if got[1] then
+        local results = {pcall(case.step, ...)}
+        if results[1] then
           state.replays = state.replays + 1
-          return unpack(got, 2, table.maxn(got))
+          return unpack(results, 2, table.maxn(results))
         end
-        state.reason, case.step, case.calls = got[2], nil, 0 -- nothing of it has run: the graph is outdated
-        if case.captures == MOST then case.reason = got[2] end
+        state.reason, case.step, case.calls = results[2], nil, 0 -- nothing of it has run: the graph is outdated
+        if case.captures == MOST then case.reason = results[2] end
       end
       case.calls, reason = case.calls + 1, case.reason
     end

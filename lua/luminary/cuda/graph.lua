@@ -38,20 +38,19 @@ local function warm_up(device, times, f)
 end
 
 --- Captures the GPU work of a function as a graph that can be replayed.
-graph.graph = signature.of("graph(f: function, {" .. graph_options .. "})", function(f, given)
-  local o = given
+graph.graph = signature.of("graph(f: function, {" .. graph_options .. "})", function(f, o)
   local device = devices.gpu("graph", o.device)
   warm_up(device, o.warmup, f)
   local g = class.object(Graph)
   g.device = device
   g.followers = {}
   followers = g.followers
-  local got = {pcall(capture, device, f)}
+  local returned = {pcall(capture, device, f)}
   followers = nil
-  if not got[1] then error(got[2], 0) end
-  g.handle = got[2]
+  if not returned[1] then error(returned[2], 0) end
+  g.handle = returned[2]
   g.captured = f -- keeps alive the tensors that the graph reads and writes
-  g.results = {select(3, unpack(got, 1, table.maxn(got)))}
+  g.results = {select(3, unpack(returned, 1, table.maxn(returned)))}
   return g
 end)
 
@@ -97,7 +96,7 @@ end
 
 --- Returns a function that runs a training step (forward, backward, optimizer) as one graph.
 graph.make_graphed_step = signature.of("make_graphed_step(step: function, inputs: table, {" .. graph_options .. "})",
-  function(step, inputs, given)
+  function(step, inputs, o)
   local static, rings = {}, {}
   for i, x in ipairs(inputs) do
     if not core.is_tensor(x) or not x.is_cuda then
@@ -106,7 +105,6 @@ graph.make_graphed_step = signature.of("make_graphed_step(step: function, inputs
     end
     static[i], rings[i] = x:detach():clone(), {}
   end
-  local o = given
   o.device = o.device or (static[1] and static[1].device)
   local g = graph.graph(function() return step(unpack(static)) end, o)
   return function(...)

@@ -1,5 +1,6 @@
 --- lm.cuda: Controls CUDA devices.
 local core = require "luminary.core"
+local aligned_columns = require "luminary.base.aligned_columns"
 local options = require "luminary.base.options"
 local devices = require "luminary.cuda.devices"
 local stream = require "luminary.cuda.stream"
@@ -104,21 +105,12 @@ Devices.__index = Devices
 
 function Devices:__tostring()
   if #self == 0 then return "no CUDA device: " .. core.device_why_none("cuda") end
-  local rows, widths = {{"device", "name", "capability", "memory", "free", "physical", "PCI bus", "UUID"}}, {}
+  local rows = {{"device", "name", "capability", "memory", "free", "physical", "PCI bus", "UUID"}}
   for i, d in ipairs(self) do
     rows[i + 1] = {d.device, d.name, ("%d.%d"):format(d.major, d.minor), gigabytes(d.total), gigabytes(d.free),
       tostring(d.physical), d.pci, d.uuid}
   end
-  for _, row in ipairs(rows) do
-    for k, cell in ipairs(row) do widths[k] = math.max(widths[k] or 0, #cell) end
-  end
-  local lines = {}
-  for i, row in ipairs(rows) do
-    local cells = {}
-    for k, cell in ipairs(row) do cells[k] = cell .. (" "):rep(widths[k] - #cell) end
-    lines[i] = table.concat(cells, "  "):gsub("%s+$", "")
-  end
-  return table.concat(lines, "\n")
+  return table.concat((aligned_columns(rows, #rows[1] + 1)), "\n")
 end
 
 --- Returns a list of the CUDA devices, which prints as a table.

@@ -2,6 +2,7 @@
 --- of one or two labels and 3 x 32 x 32 bytes, and Python's, pickles with lists of labels and an array of such bytes.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Images = require "luminary.data.images_in_memory"
@@ -14,12 +15,6 @@ local fail = options.fail
 
 local PIXELS = 3 * 32 * 32
 
-local function words(text)
-  local list = {}
-  for word in text:gmatch "%S+" do list[#list + 1] = word end
-  return list
-end
-
 --- data.CIFAR10(…): Loads the CIFAR-10 dataset of 32 x 32 color images. Krizhevsky, "Learning Multiple Layers of
 --- Features from Tiny Images", 2009.
 local CIFAR10 = class.define("CIFAR10", Images)
@@ -30,7 +25,7 @@ CIFAR10.files = { -- the binary version adds .bin
 CIFAR10.archives = {"cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"}
 CIFAR10.remedy = "put cifar-10-binary.tar.gz or cifar-10-python.tar.gz or the files in it in one of them, or name "
   .. "their folder by root"
-CIFAR10.classes = words "airplane automobile bird cat deer dog frog horse ship truck"
+CIFAR10.classes = lists.parts "airplane automobile bird cat deer dog frog horse ship truck"
 CIFAR10.labels_of = {10} -- number of classes of each of a record's labels
 CIFAR10.label_keys = {"labels"} -- their keys in a pickle
 
@@ -43,7 +38,7 @@ CIFAR100.archives = {"cifar-100-binary.tar.gz", "cifar-100-python.tar.gz"}
 CIFAR100.remedy = CIFAR10.remedy:gsub("10", "100")
 CIFAR100.labels_of = {20, 100}
 CIFAR100.label_keys = {"coarse_labels", "fine_labels"}
-CIFAR100.classes = words [[
+CIFAR100.classes = lists.parts [[
   apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
   caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
   forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
@@ -51,24 +46,22 @@ CIFAR100.classes = words [[
   possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
   sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
   willow_tree wolf woman worm]]
-CIFAR100.coarse_classes = words [[
+CIFAR100.coarse_classes = lists.parts [[
   aquatic_mammals fish flowers food_containers fruit_and_vegetables household_electrical_devices household_furniture
   insects large_carnivores large_man-made_outdoor_things large_natural_outdoor_scenes large_omnivores_and_herbivores
   medium_mammals non-insect_invertebrates people reptiles small_mammals trees vehicles_1 vehicles_2]]
 
 -- Returns the wanted files of an archive, by name.
 local function unpacked(set, path, names)
-  local wanted, found = {}, {}
-  for _, name in ipairs(names) do wanted[name] = true end
+  local wanted, found = lists.set(names), {}
   local archive = Tar.open(path)
   for member in archive.next, archive do
     local name = member:match "[^/]*$"
     if wanted[name] then found[name] = core.bytes_tensor(archive:read()) end
   end
   archive:close()
-  for _, name in ipairs(names) do
-    if not found[name] then fail("%s: '%s' has no file %s", set.__name, path, name) end
-  end
+  local missing = lists.find(names, function(name) return not found[name] end)
+  if missing then fail("%s: '%s' has no file %s", set.__name, path, missing) end
   return found
 end
 
@@ -118,12 +111,12 @@ end
 
 local function set_up(self, opts)
   records.begin(self, opts.on_error)
-  local names, plain, binary = {}, self.files[opts.train and "train" or "test"], self.archives[1]
+  local plain, binary = self.files[opts.train and "train" or "test"], self.archives[1]
   local path = records.find(self, opts.root, {plain[1] .. ".bin", binary, plain[1], self.archives[2]})
   local ending = (path:find "%.bin$" or path:sub(-#binary) == binary) and ".bin" or ""
   local folder, images, labels = path:match "^(.*/)[^/]*$", {}, {}
   local column = opts.coarse and 1 or #self.labels_of
-  for i, name in ipairs(plain) do names[i] = name .. ending end
+  local names = lists.map(plain, function(name) return name .. ending end)
   local archive = path:find "%.tar%.gz$" and unpacked(self, path, names)
   for i, name in ipairs(names) do
     local file = archive and path .. ": " .. name or folder .. name

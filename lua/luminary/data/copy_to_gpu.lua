@@ -1,6 +1,6 @@
 --- Copies batches to a GPU: measures whether page-locked memory pays on this machine, and copies ahead of their use.
 local core = require "luminary.core"
-local batches = require "luminary.data.make_batch"
+local map_tensors = require "luminary.base.map_tensors"
 local stream = require "luminary.cuda.stream"
 
 local transfer = {}
@@ -62,10 +62,10 @@ end
 local function bytes_of(values, n)
   local bytes, seen = 0, {}
   for i = 1, n do
-    batches.map(function(t)
+    map_tensors(values[i], function(t)
       bytes = bytes + t:numel() * t:element_size()
       return t
-    end, values[i], seen)
+    end, seen)
   end
   return bytes
 end
@@ -87,50 +87,46 @@ function transfer.pinner(how)
     end
     if not decided then return end
     local seen = {}
-    for i = 1, n do values[i] = batches.map(core.pin_memory, values[i], seen) end
+    for i = 1, n do values[i] = map_tensors(values[i], core.pin_memory, seen) end
   end
 end
 
 -- ---- copies ahead
 
---- Returns an iterator over next_made()'s results, {…} and a batch, with the batch on a device. While the script uses
+--- Returns an iterator over next_batch()'s results, {…} and a batch, with the batch on a device. While the script uses
 --- one batch, the next is copied on a separate stream if is_ready() returns true, so that it need not be waited for.
 --- The device itself waits for the copy, and memory is reused only after the streams that use it are done. pin(values,
 --- n) runs before each copy.
-function transfer.ahead(device, next_made, is_ready, pin)
+function transfer.ahead(device, next_batch, is_ready, pin)
   local kind, side = device:match "^%a+", nil
   if kind ~= "cpu" then side = stream.Stream(device) end
   local function move(values, n)
     local seen = {}
     for i = 1, n do
-      values[i] = batches.map(function(t) return t:to(device, {non_blocking = true}) end, values[i], seen)
+      values[i] = map_tensors(values[i], function(t) return t:to(device, {non_blocking = true}) end, seen)
     end
   end
-  local function load(made, ...)
-    if made == nil or ... == nil then return {} end
-    local got = {made = made, n = select("#", ...), values = {...}}
-    if pin then pin(got.values, got.n) end
-    if side then
-      core.with_stream(side.device, side.id, move, got.values, got.n)
-    else
-      move(got.values, got.n)
-    end
-    return got
+  local function load(about, ...)
+    if about == nil or ... == nil then return {} end
+    local values, n = {...}, select("#", ...)
+    if pin then pin(values, n) end
+    if side then core.with_stream(side.device, side.id, move, values, n) else move(values, n) end
+    return {about = about, n = n, values = values}
   end
   local later
   return function()
-    local now = later or load(next_made())
+    local now = later or load(next_batch())
     later = nil
     if now.problem then error(now.problem, 0) end
-    if not now.made then return nil end
+    if not now.about then return nil end
     local ok, problem = pcall(function()
       if is_ready() then
-        later = load(next_made())
+        later = load(next_batch())
         core.keep(later.values or {}) -- outlive the scope of the script's iteration
       end
     end)
     if not ok then later = {problem = problem} end
-    return now.made, unpack(now.values, 1, now.n)
+    return now.about, unpack(now.values, 1, now.n)
   end
 end
 

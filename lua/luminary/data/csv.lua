@@ -1,6 +1,7 @@
 --- Reads tables from CSV files.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -129,8 +130,8 @@ local function read(self, opts, starts, wanted)
   end
   take(wanted.features, "features")
   take(wanted.target, "target")
-  for _, list in ipairs {wanted.label, wanted.categorical, wanted.text} do
-    for _, column in ipairs(list) do
+  for _, option in ipairs {"label", "categorical", "text"} do
+    for _, column in ipairs(wanted[option]) do
       texts = texts + 1
       text[column] = texts
     end
@@ -142,10 +143,11 @@ local function read(self, opts, starts, wanted)
   numbers = numbers:narrow(1, 1, rows)
   local coded = #wanted.label + #wanted.categorical
   if coded > 0 then
-    local tensors, kept = classify(self, opts, wanted)
-    if kept then
-      self.faults:add_(rows - #kept)
-      self.rows, self.spans, numbers = #kept, core.gather_rows(self.spans, kept), core.gather_rows(numbers, kept)
+    local tensors, remaining = classify(self, opts, wanted)
+    if remaining then
+      self.faults:add_(rows - #remaining)
+      self.rows, self.spans = #remaining, core.gather_rows(self.spans, remaining)
+      numbers = core.gather_rows(numbers, remaining)
     end
     local labels = #wanted.label == 1 and table.remove(tensors, 1)
     self.labels = labels and core.keep(labels:add_(self.base - 1)) or nil
@@ -160,8 +162,9 @@ end
 
 -- Checks the given lists of categories, by column.
 local function need_categories(self, opts, columns)
-  local known = {}
-  for _, column in ipairs(columns) do known[self.columns and self.columns[column] or column] = true end
+  local known = lists.set(lists.map(columns, function(column)
+    return self.columns and self.columns[column] or column
+  end))
   for name, list in pairs(opts.categories or {}) do
     if not known[name] then
       fail("CSVDataset: categories: '%s' is not a column of categorical", tostring(name))
@@ -221,9 +224,7 @@ function CSVDataset:get(i)
   i = self:index(i)
   local sample, n = {}, 0
   if self.features then
-    local row = self.features:select(1, i):clone()
-    sample[1], n = row, 1
-    if self.transform then sample[1] = results_as_list.of_sample("transform", self.transform(row)) end
+    sample[1], n = results_as_list.by(self, "transform", self.features:select(1, i):clone()), 1
   end
   if self.codes then
     n = n + 1
@@ -232,11 +233,8 @@ function CSVDataset:get(i)
   for _, column in ipairs {self.labels or false, self.targets or false} do
     if column then
       local value = column == self.labels and column[i] or column:select(1, i):clone()
-      if self.target_transform then
-        value = results_as_list.of_sample("target_transform", self.target_transform(value))
-      end
       n = n + 1
-      sample[n] = value
+      sample[n] = results_as_list.by(self, "target_transform", value)
     end
   end
   if self.texts then

@@ -5,6 +5,7 @@
 --- set's transform returns several values, they become one value of the sample, a list.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local fail = options.fail
@@ -63,18 +64,14 @@ function TensorDataset:len() return self.tensors[1].shape[1] end
 
 function TensorDataset:get(i)
   i = self:index(i)
-  local sample = {}
-  for k, t in ipairs(self.tensors) do sample[k] = t:select(1, i) end
-  return unpack(sample)
+  return unpack(lists.map(self.tensors, function(t) return t:select(1, i) end))
 end
 
 --- Returns the samples of a 1-d int64 tensor of indices, as batched tensors.
 function TensorDataset:get_batch(index)
-  local batch = {}
-  for k, t in ipairs(self.tensors) do
-    batch[k] = t.requires_grad and t:index_select(1, index) or core.gather_rows(t, index)
-  end
-  return unpack(batch)
+  return unpack(lists.map(self.tensors, function(t)
+    return t.requires_grad and t:index_select(1, index) or core.gather_rows(t, index)
+  end))
 end
 
 -- Returns true if a class overrides :get below the class that defines :get_batch, which would ignore the override.
@@ -171,10 +168,7 @@ end
 
 --- Returns true if any of the sets returns its samples one by one, or draws random numbers.
 function ConcatDataset:one_by_one()
-  for _, set in ipairs(self.sets) do
-    if not gathers(set) or draws(set) then return true end -- else they are drawn set by set
-  end
-  return false
+  return not lists.every(self.sets, function(set) return gathers(set) and not draws(set) end) -- drawn set by set
 end
 
 function ConcatDataset:len() return self.cumulative_sizes[#self.sets] end

@@ -29,13 +29,8 @@ function FakeData:get(i)
   local seed = self:index(i) + self.random_offset
   local image = core.draws(256, seed, self.bytes):sub_(1):to("uint8"):view(unpack(self.image_size))
   local label = core.draws(self.num_classes, seed + 2 ^ 40, 1):item() - 1 + self.base
-  if self.transform then
-    image = results_as_list.of_sample("transform", self.transform(image))
-  else
-    image = image:to("float32"):div_(255)
-  end
-  if self.target_transform then label = results_as_list.of_sample("target_transform", self.target_transform(label)) end
-  return image, label
+  if not self.transform then image = image:to("float32"):div_(255) end
+  return results_as_list.by(self, "transform", image), results_as_list.by(self, "target_transform", label)
 end
 
 return {FakeData = FakeData}

@@ -1,6 +1,7 @@
 --- Reads sets of files in folders, with one folder for each class.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -30,12 +31,10 @@ DatasetFolder.__makes = "spans"
 
 local function suffixes_of(who, extensions)
   if extensions == nil then return {} end
-  local list = {}
   if type(extensions) == "string" then extensions = {extensions} end
-  for i, extension in ipairs(options.arg(who, "extensions", extensions, "table")) do
-    list[i] = "." .. options.arg(who, "an extension", extension, "string"):gsub("^%.", "")
-  end
-  return list
+  return lists.map(options.arg(who, "extensions", extensions, "table"), function(extension)
+    return "." .. options.arg(who, "an extension", extension, "string"):gsub("^%.", "")
+  end)
 end
 
 -- Removes files for which is_valid returns false.
@@ -96,19 +95,14 @@ function DatasetFolder:file_of(i) return self.root .. "/" .. core.span_text(self
 
 --- Loads a file, and applies the transform.
 function DatasetFolder:load(path)
-  local value = results_as_list.of_sample("loader", self.loader(path))
-  if self.transform then return results_as_list.of_sample("transform", self.transform(value)) end
-  return value
+  return results_as_list.by(self, "transform", results_as_list.of_sample("loader", self.loader(path)))
 end
 
 local function read(self, i) return results_as_list.of_sample("load", self:load(self:file_of(i))), self.targets[i] end
 
 function DatasetFolder:get(i)
   local value, target = records.sample(self, self:index(i), read)
-  if self.target_transform then
-    target = results_as_list.of_sample("target_transform", self.target_transform(target))
-  end
-  return value, target
+  return value, results_as_list.by(self, "target_transform", target)
 end
 
 --- data.ImageFolder(…): Loads a dataset of images in folders, one folder for each class: root/class/…/image.png.
@@ -123,8 +117,7 @@ function ImageFolder.loader(path) return decoding.open(path) end
 function ImageFolder:load(path)
   local value = results_as_list.of_sample("loader", self.loader(path))
   if decoding.is_encoded(value) then return decoding.finish(value, self.transform) end
-  if self.transform then return results_as_list.of_sample("transform", self.transform(value)) end
-  return value
+  return results_as_list.by(self, "transform", value)
 end
 
 return {DatasetFolder = DatasetFolder, ImageFolder = ImageFolder}

@@ -36,16 +36,13 @@ function Images:len() return self.labels.shape[1] end
 
 function Images:get(i)
   i = self:index(i)
-  local image, label = core.gather_row(self.images, i, CONVERTED), self.labels[i]
-  if self.transform then image = results_as_list.of_sample("transform", self.transform(image)) end
-  if self.target_transform then label = results_as_list.of_sample("target_transform", self.target_transform(label)) end
-  return image, label
+  local image = results_as_list.by(self, "transform", core.gather_row(self.images, i, CONVERTED))
+  return image, results_as_list.by(self, "target_transform", self.labels[i])
 end
 
 -- Returns images [N, C, H, W], transformed, and labels [N].
 dataset.define_get_batch(Images, function(self, index)
-  local images = core.gather_rows(self.images, index, CONVERTED)
-  if self.transform then images = results_as_list.of_sample("transform", self.transform(images)) end
+  local images = results_as_list.by(self, "transform", core.gather_rows(self.images, index, CONVERTED))
   return images, core.gather_rows(self.labels, index)
 end)
 

@@ -12,13 +12,9 @@ for _, name in ipairs {"get_worker_info", "default_collate"} do
   data[name] = require("luminary.data.make_batch")[name]
 end
 
-local later = {}
-for file, names in pairs {
-  mnist = "MNIST FashionMNIST", cifar = "CIFAR10 CIFAR100", image_folder = "ImageFolder DatasetFolder",
-  webdataset = "WebDataset", tokens = "TokenDataset", csv = "CSVDataset", jsonl = "JSONLinesDataset",
-  fake_data = "FakeData",
-} do
-  for name in names:gmatch "%S+" do later[name] = {"data." .. file, name} end
-end
-
-return options.strict("data", data, later)
+return options.strict("data", data, options.at_first_use {
+  ["data.mnist"] = "MNIST FashionMNIST", ["data.cifar"] = "CIFAR10 CIFAR100",
+  ["data.image_folder"] = "ImageFolder DatasetFolder", ["data.webdataset"] = "WebDataset",
+  ["data.tokens"] = "TokenDataset", ["data.csv"] = "CSVDataset", ["data.jsonl"] = "JSONLinesDataset",
+  ["data.fake_data"] = "FakeData",
+})

@@ -1,6 +1,7 @@
 --- data.DataLoader(…): Combines a dataset and a sampler, and yields the dataset in batches.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local batches = require "luminary.data.make_batch"
@@ -177,12 +178,12 @@ local function walk_alone(self, batch_plan, next_numbers, pass)
     return {batch = k}, core.with_seed(request.seed, make, request)
   end
   return function()
-    local function noted(made, ...)
-      if made and ... ~= nil then
-        made.shared = is_shared()
-        if batches.has_state(batch_plan) then made.sets = {{batch = k, state = self.dataset:state_dict()}} end
+    local function noted(about, ...)
+      if about and ... ~= nil then
+        about.shared = is_shared()
+        if batches.has_state(batch_plan) then about.sets = {{batch = k, state = self.dataset:state_dict()}} end
       end
-      return made, ...
+      return about, ...
     end
     return noted(next_batch())
   end, function() return true end
@@ -211,41 +212,35 @@ local function walk(self, pass)
   local pin = pinner(self)
   local next_numbers = requests(self, pass.batch - (pass.offset or 0) + 1, pass.seed)
   local walk_batches = self.num_workers == 0 and walk_alone or load_module("luminary.data.loader_workers").walk
-  local next_made, is_ready = walk_batches(self, batch_plan, next_numbers, pass)
+  local next_batch, is_ready = walk_batches(self, batch_plan, next_numbers, pass)
   if self.device and self.device ~= "cpu" then
-    next_made = load_module("luminary.data.copy_to_gpu").ahead(self.device, next_made, is_ready, pin)
+    next_batch = load_module("luminary.data.copy_to_gpu").ahead(self.device, next_batch, is_ready, pin)
   elseif pin then
-    local next_unpinned = next_made
-    local function pinned(made, ...)
-      if made == nil or ... == nil then return nil end
+    local next_unpinned = next_batch
+    local function pinned(about, ...)
+      if about == nil or ... == nil then return nil end
       local values, n = {...}, select("#", ...)
       pin(values, n)
-      return made, unpack(values, 1, n)
+      return about, unpack(values, 1, n)
     end
-    next_made = function() return pinned(next_unpinned()) end
+    next_batch = function() return pinned(next_unpinned()) end
   end
-  local function give(made, ...)
-    if made == nil or ... == nil then
+  local function give(about, ...)
+    if about == nil or ... == nil then
       pass.over = true
       return nil
     end
-    pass.batch, pass.shared, pass.sets = made.batch, made.shared, made.sets
+    pass.batch, pass.shared, pass.sets = about.batch, about.shared, about.sets
     return ...
   end
   self.pass = pass
   return function()
-    if core.is_recording() then return give(core.record_kind("wait", "DataLoader: next batch", next_made)) end
-    return give(next_made())
+    if core.is_recording() then return give(core.record_kind("wait", "DataLoader: next batch", next_batch)) end
+    return give(next_batch())
   end
 end
 
 -- ---- states
-
-local function copy(t)
-  local made = {}
-  for key, value in pairs(t) do made[key] = value end
-  return made
-end
 
 local function order_of(self) return self.batch_sampler or self.sampler or self.dataset end
 
@@ -351,11 +346,11 @@ end
 --- same number of workers and the same rank. What is left of the epoch of a DistributedSampler can be loaded by any
 --- number of ranks.
 function DataLoader:state_dict()
-  local state = {passes = self.passes, dtypes = copy(self.dtypes), batch_size = self.batch_size}
+  local state = {passes = self.passes, dtypes = lists.copy(self.dtypes), batch_size = self.batch_size}
   if not self.is_stream then state.length = self:len() end
   local pass = self.resumed or self.pass
   if pass and not pass.over then
-    state.pass = copy(pass)
+    state.pass = lists.copy(pass)
     state.pass.workers = math.max(self.num_workers, 1)
   else
     state.sampler = state_of_order(self)
@@ -411,9 +406,9 @@ function DataLoader:load_state_dict(state)
   elseif state.sampler ~= nil then
     order_of(self):load_state_dict(state.sampler)
   end
-  self.passes, self.dtypes, self.pass = state.passes, copy(state.dtypes), nil
+  self.passes, self.dtypes, self.pass = state.passes, lists.copy(state.dtypes), nil
   self.dtypes_known = next(self.dtypes) ~= nil
-  self.resumed = pass and copy(pass)
+  self.resumed = pass and lists.copy(pass)
   if pass and of_order then self.resumed.sampler, self.resumed.offset = of_order, pass.batch end
 end
 

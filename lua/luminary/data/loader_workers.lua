@@ -4,8 +4,10 @@
 --- A batch does not depend on the worker that makes it: its random numbers come from its own seed, and the first batch
 --- sets the dtypes of columns of plain numbers before others are requested.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local batches = require "luminary.data.make_batch"
+local map_tensors = require "luminary.base.map_tensors"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.parent_channel"
@@ -31,48 +33,48 @@ end
 -- Begins a pass by the loader's setup, {batch_plan, init, pin}. Returns the functions that make batches; nil without a
 -- batch plan, which releases everything.
 local function begin(index, count, setup)
-  local batch_plan, made = setup.batch_plan, {batch_plan = setup.batch_plan, pin = setup.pin}
+  local batch_plan, maker = setup.batch_plan, {batch_plan = setup.batch_plan, pin = setup.pin}
   batches.worker_info = batch_plan and {id = index, num_workers = count, dataset = batch_plan.set}
   if not batch_plan then return nil end
-  made.problem = failure.outcome(function()
+  maker.problem = failure.outcome(function()
     if setup.init then setup.init(index) end
-    made.make, made.is_shared = batches.maker(batch_plan, index, count, begin_random)
+    maker.make, maker.is_shared = batches.maker(batch_plan, index, count, begin_random)
   end).problem
-  return made
+  return maker
 end
 
-local function answer(made, request, processes)
-  local batch_plan = made.batch_plan
+local function answer(maker, request, processes)
+  local batch_plan = maker.batch_plan
   batch_plan.dtypes, batch_plan.at = request.dtypes, nil
-  local outcome, state = made, {}
-  if made.make then outcome = failure.outcome(made.make, request) end
+  local outcome, state = maker, {}
+  if maker.make then outcome = failure.outcome(maker.make, request) end
   if outcome.values and batches.has_state(batch_plan) then
     state = failure.outcome(batch_plan.set.state_dict, batch_plan.set)
   end
   local values, problem = outcome.values, outcome.problem or state.problem
   if problem then return {batch = request.batch, problem = problem, at = batch_plan.at} end
   if processes then
-    values = batches.map(copied, values, {})
-  elseif made.pin then
-    values = batches.map(core.pin_memory, values, {})
+    values = map_tensors(values, copied)
+  elseif maker.pin then
+    values = map_tensors(values, core.pin_memory)
   end
   return {
     batch = request.batch, values = values, state = state.values and state.values[1], dtypes = batch_plan.dtypes,
-    shared = made.is_shared(),
+    shared = maker.is_shared(),
   }
 end
 
 local IDLE = 0.05 -- seconds after a pass until memory is freed, which takes longer than a short pass
 
 -- Returns the loader's next message; nil if the loader has ended.
-local function listen(made)
+local function listen(maker)
   local text, tensors, handles
-  if not made then text, tensors, handles = core.mp_receive(here.channel, IDLE) end
+  if not maker then text, tensors, handles = core.mp_receive(here.channel, IDLE) end
   if text == false then
     collectgarbage()
     collectgarbage() -- the second cycle frees memory that finalizers held
   end
-  if not text and (made or text == false) then text, tensors, handles = here.receive() end
+  if not text and (maker or text == false) then text, tensors, handles = here.receive() end
   if text then return carrier.decode(text, tensors, handles) end
 end
 
@@ -83,18 +85,18 @@ end
 --- Serves a loader until it is gone: it sends each pass's setup, and then requests batches.
 function workers.serve(index, count, processes)
   local how = {processes = processes, name_of = names.finder()}
-  local made
+  local maker
   while true do
-    local request = listen(made)
+    local request = listen(maker)
     if not request then return end
     if request.batch then
-      local reply = answer(made, request, processes)
+      local reply = answer(maker, request, processes)
       local why = failure.outcome(send, reply, how).problem
       if why then
         core.mp_send(here.channel, carrier.encode("DataLoader", {batch = request.batch, problem = why}, how))
       end
     else
-      made = begin(index, count, request)
+      maker = begin(index, count, request)
     end
   end
 end
@@ -108,10 +110,10 @@ Pool.__index = Pool
 local function new_pool(loader, setup)
   local method, count = loader.worker_type, loader.num_workers
   local self = setmetatable({
-    list = {}, asked = {}, count = count, waiting = 0, passes = 0, setup = setup, method = method,
+    list = {}, requested = {}, count = count, waiting = 0, passes = 0, setup = setup, method = method,
     processes = method == "process",
   }, Pool)
-  for i = 1, count do self.asked[i] = 0 end
+  for i = 1, count do self.requested[i] = 0 end
   self.job = Worker.job("DataLoader", workers.serve, {count, self.processes}, method)
   return self
 end
@@ -131,7 +133,7 @@ end
 function Pool:close()
   self.closed = true
   for i, worker in pairs(self.list) do
-    if self.asked[i] > 0 then core.mp_signal(worker.handle, Worker.SIGKILL) end
+    if self.requested[i] > 0 then core.mp_signal(worker.handle, Worker.SIGKILL) end
   end
   for _, worker in pairs(self.list) do core.mp_close(worker.handle) end
 end
@@ -143,10 +145,10 @@ function Pool:send(i, text, tensors, handles)
   if not ok and not problem:find("closed$") then error(problem, 0) end -- a worker that ended is noticed by its end
 end
 
-function Pool:ask(i, request)
+function Pool:request(i, request)
   if self.processes and core.is_tensor(request.numbers) then request.numbers = request.numbers:totable() end
   self:worker(i)
-  self.asked[i], self.waiting = self.asked[i] + 1, self.waiting + 1
+  self.requested[i], self.waiting = self.requested[i] + 1, self.waiting + 1
   self:send(i, carrier.encode("DataLoader", request, {processes = self.processes, name_of = plain}))
 end
 
@@ -160,8 +162,8 @@ end
 function Pool:idlest()
   local best = 1
   for i = 2, self.count do
-    if self.asked[best] == 0 then break end
-    if self.asked[i] < self.asked[best] then best = i end
+    if self.requested[best] == 0 then break end
+    if self.requested[i] < self.requested[best] then best = i end
   end
   return best
 end
@@ -177,7 +179,7 @@ end
 -- Receives replies into `ready`, by number of the batch. Batches other than k, the requested one, outlive the scope.
 function Pool:collect(ready, k)
   for i, worker in pairs(self.list) do
-    while self.asked[i] > 0 do
+    while self.requested[i] > 0 do
       local text, tensors, handles = core.mp_receive(worker.handle, 0)
       if text == nil then gone(self, i) end
       if not text then break end
@@ -186,7 +188,7 @@ function Pool:collect(ready, k)
         worker.report = reply
         gone(self, i)
       end
-      self.asked[i], self.waiting = self.asked[i] - 1, self.waiting - 1
+      self.requested[i], self.waiting = self.requested[i] - 1, self.waiting - 1
       reply.worker = i
       ready[reply.batch] = reply
       if reply.batch ~= k then core.keep(reply.values) end
@@ -203,7 +205,7 @@ function Pool:wait_for(k, ready, timeout)
     if left <= 0 then fail("DataLoader: timeout: batch %d did not arrive within %g s", k, timeout) end
     local busy = {}
     for i, worker in pairs(self.list) do
-      if self.asked[i] > 0 then busy[#busy + 1] = worker end
+      if self.requested[i] > 0 then busy[#busy + 1] = worker end
     end
     Worker.wait(busy, math.min(left, 1))
   end
@@ -234,7 +236,7 @@ local function pool_of(loader, batch_plan)
   if pool and loader.persistent_workers and not pool.resting then return pool end
   local setup = {carrier.encode("DataLoader",
     {batch_plan = batch_plan, init = loader.worker_init_fn, pin = loader.pins},
-    {processes = loader.worker_type == "process", name_of = names.kept()})}
+    {processes = loader.worker_type == "process", name_of = names.cached_finder()})}
   if pool then
     pool:begin(setup)
   else
@@ -254,7 +256,7 @@ local function put_away(loader, pool)
   pool:begin {carrier.encode("DataLoader", {}, {})}
 end
 
-local MOST_ASKED = 64 -- requests to a worker at a time; more than its channel holds
+local MOST_REQUESTED = 64 -- requests to a worker at a time; more than its channel holds
 
 --- Returns an iterator over the batches after number pass.batch, made by the loader's workers, each preceded by {batch
 --- = its number, shared, sets (the pass.sets that resume after it)}; and a function that returns true if the next batch
@@ -263,14 +265,13 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
   local pool, ready, done = pool_of(loader, batch_plan), {}, {}
   local count = loader.num_workers
   local sent, given, ended, over = pass.batch, pass.batch, false, false
-  local sets, shared = {}, pass.shared -- states of the set, by worker if they share it
-  for i, set in pairs(pass.sets or {}) do sets[i] = set end
+  local sets, shared = lists.copy(pass.sets or {}), pass.shared -- states of the set, by worker if they share it
   local begun = {}
   pool.passes = pool.passes + 1
   local function whose(k) return batch_plan.is_stream and (k - 1) % count + 1 or pool:idlest() end
-  local function ask()
+  local function request_more()
     local most = loader.dtypes_known and count * loader.prefetch_factor or 1
-    while not ended and sent - given < most and pool.waiting < count * MOST_ASKED do
+    while not ended and sent - given < most and pool.waiting < count * MOST_REQUESTED do
       local numbers = next_numbers()
       if numbers == nil then
         ended = true
@@ -281,7 +282,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
       if not done[i] then
         local from = not begun[i] and pass.sets and pass.sets[pass.shared and i or 1] or nil
         begun[i] = true
-        pool:ask(i, {
+        pool:request(i, {
           batch = sent, pass = pool.passes, numbers = numbers, seed = pass.seed + sent, dtypes = batch_plan.dtypes,
           from = from,
         })
@@ -295,7 +296,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
   local function next_batch()
     while true do
       if over or pool.closed then return nil end
-      ask()
+      request_more()
       if sent == given then
         finish()
         return nil
@@ -309,13 +310,13 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
         if reply.values[1] ~= nil then
           for path, dtype in pairs(reply.dtypes) do batch_plan.dtypes[path] = dtype end
           loader.dtypes_known = true
-          local made = {batch = given, shared = shared}
+          local about = {batch = given, shared = shared}
           if reply.state ~= nil then
-            sets[shared and i or 1], made.sets = {batch = given, state = reply.state}, {}
-            for worker, set in pairs(sets) do made.sets[worker] = set end
+            sets[shared and i or 1] = {batch = given, state = reply.state}
+            about.sets = lists.copy(sets)
           end
-          ask() -- workers continue while the script uses this batch
-          return made, unpack(reply.values, 1, reply.values.n)
+          request_more() -- workers continue while the script uses this batch
+          return about, unpack(reply.values, 1, reply.values.n)
         end
         done[i], done.n = true, (done.n or 0) + 1
         ended = ended or done.n == count

@@ -9,19 +9,6 @@ local fail = options.fail
 
 local batches = {}
 
---- Returns a batch with f(t) in place of each of its tensors, also in plain tables.
-function batches.map(f, v, seen)
-  if core.is_tensor(v) then
-    seen[v] = seen[v] or f(v)
-  elseif not options.is_plain(v) then
-    return v
-  elseif not seen[v] then
-    seen[v] = {}
-    for key, value in pairs(v) do seen[v][key] = batches.map(f, value, seen) end
-  end
-  return seen[v]
-end
-
 -- ---- collating
 
 local collate
@@ -168,11 +155,11 @@ function batches.begin_random(seed) core.set_rng_state(state_of(seed), "cpu") en
 
 -- ---- making
 
-local asked -- true if get_worker_info was called: such a stream splits itself
+local splits_itself -- true if get_worker_info was called: such a stream splits itself
 
 --- data.get_worker_info(): Returns the information about the current worker of a DataLoader, nil outside of a worker.
 function batches.get_worker_info()
-  asked = true
+  splits_itself = true
   return batches.worker_info
 end
 
@@ -199,10 +186,10 @@ function batches.maker(batch_plan, index, count, begin_random)
   local shared = type(set.shard) == "function"
   if shared and parts > 1 then set:shard(batch_plan.rank * count + index, parts) end
   local function watched(f, ...) -- nested loaders call it too
-    local before = asked
-    asked = shared
+    local before = splits_itself
+    splits_itself = shared
     local result = f(...)
-    shared, asked = asked, before
+    shared, splits_itself = splits_itself, before
     return result
   end
   local pass, take, at

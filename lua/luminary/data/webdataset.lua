@@ -1,6 +1,7 @@
 --- Reads samples from tar archives in WebDataset's layout (https://github.com/webdataset/webdataset).
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -33,16 +34,14 @@ local function choices_of(inner)
   local from, to = inner:match "^(%d+)%.%.(%d+)$"
   if from then return numbers(from, to) end
   if not inner:find "," then fail("WebDataset: '{%s}' must be a range {000..146} or a list {a,b}", inner) end
-  local list = {}
-  for choice in (inner .. ","):gmatch "([^,]*)," do list[#list + 1] = choice end
-  return list
+  return lists.parts(inner .. ",", "([^,]*),")
 end
 
 -- Appends all expansions of a pattern with a shell's braces, after checking their number.
 local function expand(pattern, list)
   local parts, count = {}, 1
   local rest = pattern:gsub("([^{}]*){([^{}]*)}", function(before, inner)
-    parts[#parts + 1] = { before, choices_of(inner) }
+    parts[#parts + 1] = {before, choices_of(inner)}
     count = count * #parts[#parts][2]
     return ""
   end)
@@ -233,19 +232,11 @@ local function shuffled(next_raw, room)
   end
 end
 
-local function sorted_extensions(sample)
-  local list = {}
-  for extension in pairs(sample.files) do list[#list + 1] = extension end
-  table.sort(list)
-  return list
-end
-
 local function file_of(sample, extensions)
-  for _, extension in ipairs(extensions) do
-    if sample.files[extension] then return extension, sample.files[extension] end
-  end
+  local extension = lists.find(extensions, function(each) return sample.files[each] end)
+  if extension then return extension, sample.files[extension] end
   options.fail_in_file(sample.shard, "sample '%s' has no %s; it has %s", sample.key,
-    table.concat(extensions, " nor "), table.concat(sorted_extensions(sample), ", "))
+    table.concat(extensions, " nor "), table.concat(lists.sorted_keys(sample.files), ", "))
 end
 
 local function decoded(self, sample)
@@ -257,7 +248,7 @@ local function decoded(self, sample)
     for i, extensions in ipairs(self.fields) do values[i] = value(file_of(sample, extensions)) end
     return unpack(values, 1, #self.fields)
   end
-  for _, extension in ipairs(sorted_extensions(sample)) do -- sorted, since transforms may draw random numbers
+  for _, extension in ipairs(lists.sorted_keys(sample.files)) do -- sorted, since transforms may draw random numbers
     values[extension] = value(extension, sample.files[extension])
   end
   values.__key__ = sample.key

@@ -25,34 +25,29 @@ local reduction = [[op = "sum" | "mean" | "product" | "min" | "max" | "band" | "
 -- The options of all collectives, after their own.
 local common = "group, async_op = false, *, timeout: seconds"
 
--- Returns the options with `group` resolved.
-local function finish(who, opts)
-  opts.group = groups.resolve(who, opts.group)
-  return opts
-end
-
+-- Runs a collective of the group that the options name.
 local function run(who, opts, peer, t, first, second)
-  return core.dist_run(who, opts.group.handle, opts.async_op, opts.timeout, opts.op, peer, opts.tag, t, first, second,
+  local group = groups.resolve(who, opts.group)
+  return core.dist_run(who, group.handle, opts.async_op, opts.timeout, opts.op, peer, opts.tag, t, first, second,
     opts.scale)
 end
 
 local function check(who, name, value, kind) return options.arg(who, name, value, kind or "tensor") end
 
-local function check_list(who, name, list, group)
-  if #list ~= group.size then
-    options.wrong_length(who, name, group.size, "rank", #list)
-  end
+local function check_list(who, name, list, opts)
+  local size = groups.resolve(who, opts.group).size
+  if #list ~= size then options.wrong_length(who, name, size, "rank", #list) end
   return list
 end
 
 local function same_sizes(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
 -- Checks `all`, the one tensor for the tensors of all ranks, which are like t: stacked, or joined along dim 1.
-local function check_joined(who, name, all, name_of_t, t, group)
+local function check_joined(who, name, all, name_of_t, t, opts)
+  local size, joined = groups.resolve(who, opts.group).size, t.shape
   if all.dtype ~= t.dtype then options.dtypes_differ(who, name, all, name_of_t, t) end
-  local joined = t.shape
-  local stacked = {group.size, unpack(joined)}
-  if joined[1] then joined[1] = group.size * joined[1] end
+  local stacked = {size, unpack(joined)}
+  if joined[1] then joined[1] = size * joined[1] end
   if not same_sizes(all.shape, stacked) and (t.ndim == 0 or not same_sizes(all.shape, joined)) then
     options.wrong_shape(who, name, all, t.ndim == 0 and stacked or joined)
   end
@@ -61,7 +56,6 @@ end
 --- Reduces the tensors of all ranks in such a way that all get the final result.
 collectives.all_reduce = signature.of("all_reduce(tensor: tensor, {" .. reduction .. common .. ", scale: number})",
   function(t, opts)
-  finish("all_reduce", opts)
   if opts.scale and opts.op ~= "sum" then fail("all_reduce: scale requires op = 'sum', got '%s'", opts.op) end
   return run("all_reduce", opts, nil, t) or t
 end)
@@ -69,86 +63,76 @@ end)
 --- Broadcasts the tensor of one rank to the whole group.
 collectives.broadcast = signature.of("broadcast(tensor: tensor, {src: natural = 0, " .. common .. "})",
   function(t, opts)
-  finish("broadcast", opts)
   return run("broadcast", opts, opts.src, t) or t
 end)
 
 --- Reduces the tensors of all ranks; only rank dst gets the final result.
 collectives.reduce = signature.of("reduce(tensor: tensor, {dst: natural = 0, " .. reduction .. common .. "})",
   function(t, opts)
-  finish("reduce", opts)
   return run("reduce", opts, opts.dst, t) or t
 end)
 
 --- Gathers the tensors of all ranks in a list.
 collectives.all_gather = signature.of("all_gather(outputs: list, tensor: tensor, {" .. common .. "})",
   function(outputs, t, opts)
-  finish("all_gather", opts)
-  return run("all_gather", opts, nil, t, check_list("all_gather", "outputs", outputs, opts.group)) or outputs
+  return run("all_gather", opts, nil, t, check_list("all_gather", "outputs", outputs, opts)) or outputs
 end)
 
 --- Gathers the tensors of all ranks in one output tensor.
 collectives.all_gather_into_tensor = signature.of("all_gather_into_tensor(output: tensor, tensor: tensor, {"
   .. common .. "})", function(output, t, opts)
-  local who = "all_gather_into_tensor"
-  finish(who, opts)
-  check_joined(who, "output", output, "tensor", t, opts.group)
+  check_joined("all_gather_into_tensor", "output", output, "tensor", t, opts)
   return run("all_gather", opts, nil, t, {output}) or output
 end)
 
 -- Checks a list on the root; other ranks ignore it.
-local function list_at(who, name, list, root, group)
+local function list_at(who, name, list, root, opts)
+  local group = groups.resolve(who, opts.group)
   if groups.default.rank ~= root then return nil end
   if list == nil then
     fail("%s: rank %d is the root and needs %s, a list of %d tensors", who, root, name, group.size)
   end
-  return check_list(who, name, list, group)
+  return check_list(who, name, list, opts)
 end
 
 --- dist.gather(…): Gathers the tensors of all ranks in a list on one rank.
 collectives.gather = signature.of("gather(tensor: tensor, {gather_list: list, dst: natural = 0, " .. common .. "})",
   function(t, opts)
-  finish("gather", opts)
-  local list = list_at("gather", "gather_list", opts.gather_list, opts.dst, opts.group)
+  local list = list_at("gather", "gather_list", opts.gather_list, opts.dst, opts)
   return run("gather", opts, opts.dst, t, list) or list
 end)
 
 --- dist.scatter(…): Scatters a list of tensors of one rank: each rank gets one.
 collectives.scatter = signature.of("scatter(tensor: tensor, {scatter_list: list, src: natural = 0, " .. common .. "})",
   function(t, opts)
-  finish("scatter", opts)
-  local list = list_at("scatter", "scatter_list", opts.scatter_list, opts.src, opts.group)
+  local list = list_at("scatter", "scatter_list", opts.scatter_list, opts.src, opts)
   return run("scatter", opts, opts.src, t, list) or t
 end)
 
 --- Reduces a list of tensors over all ranks, then scatters the results: each rank gets one.
 collectives.reduce_scatter = signature.of("reduce_scatter(output: tensor, inputs: list, {"
   .. reduction .. common .. "})", function(output, inputs, opts)
-  finish("reduce_scatter", opts)
-  return run("reduce_scatter", opts, nil, output, check_list("reduce_scatter", "inputs", inputs, opts.group)) or output
+  return run("reduce_scatter", opts, nil, output, check_list("reduce_scatter", "inputs", inputs, opts)) or output
 end)
 
 --- Reduces a tensor over all ranks, then scatters the result: each rank gets one part.
 collectives.reduce_scatter_tensor = signature.of("reduce_scatter_tensor(output: tensor, input: tensor, {"
   .. reduction .. common .. "})", function(output, input, opts)
-  local who = "reduce_scatter_tensor"
-  finish(who, opts)
-  check_joined(who, "input", input, "output", output, opts.group)
+  check_joined("reduce_scatter_tensor", "input", input, "output", output, opts)
   return run("reduce_scatter", opts, nil, output, {input}) or output
 end)
 
 --- Scatters a list of tensors from each rank to all ranks, and gathers the received tensors in a list.
 collectives.all_to_all = signature.of("all_to_all(outputs: list, inputs: list, {"
   .. common .. "})", function(outputs, inputs, opts)
-  finish("all_to_all", opts)
-  check_list("all_to_all", "outputs", outputs, opts.group)
-  check_list("all_to_all", "inputs", inputs, opts.group)
+  check_list("all_to_all", "outputs", outputs, opts)
+  check_list("all_to_all", "inputs", inputs, opts)
   return run("all_to_all", opts, nil, nil, outputs, inputs) or outputs
 end)
 
 -- Returns t's parts for the ranks, as views: equal ones, or with the numbers of rows in `sizes`.
-local function parts(who, name, t, sizes, group)
-  local rows, sum = t.ndim > 0 and t.shape[1] or 0, 0
+local function parts(who, name, t, sizes, opts)
+  local group, rows, sum = groups.resolve(who, opts.group), t.ndim > 0 and t.shape[1] or 0, 0
   if not sizes then
     if t.ndim == 0 or rows % group.size ~= 0 then
       fail("%s: the first dim of %s must be divisible by the number of ranks (%d)", who, options.describe(t),
@@ -169,12 +153,10 @@ end
 --- them.
 collectives.all_to_all_single = signature.of([[all_to_all_single(output: tensor, input: tensor,
   {output_split_sizes: table, input_split_sizes: table, ]] .. common .. "})", function(output, input, opts)
-  local who = "all_to_all_single"
-  finish(who, opts)
   local outputs, inputs = {output}, {input}
   if opts.output_split_sizes or opts.input_split_sizes then
-    outputs = parts(who, "output_split_sizes", output, opts.output_split_sizes, opts.group)
-    inputs = parts(who, "input_split_sizes", input, opts.input_split_sizes, opts.group)
+    outputs = parts("all_to_all_single", "output_split_sizes", output, opts.output_split_sizes, opts)
+    inputs = parts("all_to_all_single", "input_split_sizes", input, opts.input_split_sizes, opts)
   end
   return run("all_to_all", opts, nil, nil, outputs, inputs) or output
 end)
@@ -182,14 +164,13 @@ end)
 --- Waits until all ranks of the group have called it.
 collectives.barrier = signature.of([[barrier({group, async_op = false, device_ids: lacks,
   timeout: seconds})]], function(opts)
-  return run("barrier", finish("barrier", opts))
+  return run("barrier", opts)
 end)
 
 --- Waits until all ranks of the group have called it; after the timeout its error names those that did not.
 collectives.monitored_barrier = signature.of([[monitored_barrier({group, timeout: seconds,
   wait_all_ranks = false})]], function(opts)
-  finish("monitored_barrier", opts)
-  opts.async_op = false
+  opts.group = groups.resolve("monitored_barrier", opts.group)
   return run("barrier", opts)
 end)
 
@@ -199,7 +180,7 @@ local to_peer = ": natural, group, tag: natural = 0, *, timeout: seconds})"
 
 local function post(who, t, asynchronous, opts)
   local out = who == "send" or who == "isend"
-  finish(who, opts).async_op = asynchronous
+  opts.group, opts.async_op = groups.resolve(who, opts.group), asynchronous
   if out and not opts.dst then fail("%s: dst, the receiving rank, is required", who) end
   return run(out and "send" or "recv", opts, opts.dst or opts.src, t)
 end

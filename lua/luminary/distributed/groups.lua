@@ -1,6 +1,7 @@
 --- Manages the process groups of this Lua state, and their ranks.
 local core = require "luminary.core"
 local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local fail = options.fail
@@ -164,10 +165,9 @@ end
 function groups.get_group_rank(group, rank)
   group = groups.resolve("get_group_rank", group)
   rank = options.arg("get_group_rank", "the rank in the world", rank, "natural")
-  for i, each in ipairs(group.ranks) do
-    if each == rank then return i - 1 end
-  end
-  fail("get_group_rank: rank %d is not in the group {%s}", rank, table.concat(group.ranks, ", "))
+  local i = lists.index_of(group.ranks, rank)
+    or fail("get_group_rank: rank %d is not in the group {%s}", rank, table.concat(group.ranks, ", "))
+  return i - 1
 end
 
 return groups

@@ -43,9 +43,9 @@ end)
 
 -- Gathers all ranks' texts, padded to the longest: returns tensors on this rank, and lengths. `gather` gathers tensors.
 local function gather_texts(text, group, gather)
-  local mine, longest = core.tensor({#text}, {dtype = "int64"}), core.tensor({#text}, {dtype = "int64"})
+  local length, longest = core.tensor({#text}, {dtype = "int64"}), core.tensor({#text}, {dtype = "int64"})
   collectives.all_reduce(longest, {op = "max", group = group})
-  local lengths = gather(mine, function() return sizes(1) end)
+  local lengths = gather(length, function() return sizes(1) end)
   local n = longest:item()
   local texts = gather(core.dist_bytes(text, n), function() return core.dist_bytes("", n) end)
   return texts, lengths

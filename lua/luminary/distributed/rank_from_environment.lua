@@ -1,6 +1,7 @@
 --- Determines this process's rank, the number of ranks, and where they meet: from the call's arguments, then from a
 --- launcher's environment variables.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local truncate_text = require "luminary.base.truncate_text"
 local who = "init_process_group: "
@@ -90,9 +91,7 @@ local schemes = {"env", "tcp", "file"} -- for users; the core also knows agent:/
 --- "tcp://host:port?rank=0&world_size=2".
 function environment.parse(method)
   local scheme, rest = method:match("^(%w+)://(.*)$")
-  local known = {}
-  for _, name in ipairs(schemes) do known[name] = true end
-  if not known[scheme] then
+  if not lists.index_of(schemes, scheme) then
     local near = scheme and core.nearest(scheme, schemes)
     fail("init_method '%s' must start with env://, tcp:// or file://%s", truncate_text(method, 200),
       near and "; did you mean " .. near .. "://?" or "")

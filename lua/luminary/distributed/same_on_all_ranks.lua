@@ -2,15 +2,15 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
---- alike(group, who, what, mine, more): Compares this rank's description `mine`, lines that each end with a newline,
+--- alike(group, who, what, text, more): Compares this rank's description `text`, lines that each end with a newline,
 --- with the first rank's. Collective. If any differs, all ranks fail, and the error names the first difference: "who:
 --- the <what> from rank 0's: here …; there …". more: the name of a missing line.
-return function(group, who, what, mine, more)
-  local first = core.reducer_share_text(group.handle, mine)
-  if first == mine then return end
-  local next_of_mine, next_of_first = mine:gmatch("([^\n]+)\n"), first:gmatch("([^\n]+)\n")
+return function(group, who, what, text, more)
+  local first = core.reducer_share_text(group.handle, text)
+  if first == text then return end
+  local next_here, next_there = text:gmatch("([^\n]+)\n"), first:gmatch("([^\n]+)\n")
   local here, there
-  repeat here, there = next_of_mine(), next_of_first() until here ~= there
+  repeat here, there = next_here(), next_there() until here ~= there
   local missing = "is no further " .. more
   local message = ("%s: the %s from rank %d's: here %s; there %s"):format(who, what, group.ranks[1], here or missing,
     there or missing)

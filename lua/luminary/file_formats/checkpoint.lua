@@ -15,11 +15,13 @@
 --- Files contain only data: loading one runs no code.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local truncate_text = require "luminary.base.truncate_text"
 local safetensors = require "luminary.file_formats.safetensors"
+local Source = require "luminary.file_formats.source"
 local ffi = require "ffi"
 local fail = options.fail
 
@@ -80,8 +82,17 @@ function checkpoint.keys_of(who, t, keys, root, above)
   end
   table.sort(strings)
   table.sort(integers)
-  for _, key in ipairs(strings) do integers[#integers + 1] = key end
-  return integers
+  return lists.append(integers, strings)
+end
+
+--- Fails for a value that no file can hold. `where` is its position.
+function checkpoint.refuse(who, where, value)
+  if class.record(value) or type(value) == "table" then
+    fail("%s: %s is an object%s", who, where, class.has(value, "state_dict") and "; save its :state_dict()"
+      or ", not a plain table")
+  end
+  fail("%s: %s is a %s; only tensors, numbers, strings, booleans and tables of them can be saved", who, where,
+    type(value))
 end
 
 -- The data that lm.save and lm.checkpoint.save write: tensors by name, names in order, and the description.
@@ -132,10 +143,7 @@ function Description:node(value)
     self.tensors[name] = self.detached[value]
     self.names[#self.names + 1] = name
     return {tensor = name}
-  elseif class.record(value) or kind == "table" and not options.is_plain(value) then
-    fail("%s: %s is an object%s", self.who, self:shown(), class.has(value, "state_dict")
-      and "; save its :state_dict()" or ", not a plain table")
-  elseif kind == "table" then
+  elseif kind == "table" and options.is_plain(value) and not class.record(value) then
     return self:table(value)
   elseif kind == "number" then
     if value ~= value then return {number = "nan"} end
@@ -149,13 +157,11 @@ function Description:node(value)
   elseif kind == "cdata" and ffi.istype("int64_t", value) then
     return {integer = tostring(value):gsub("LL$", "")}
   end
-  fail("%s: %s is a %s; only tensors, numbers, strings, booleans and tables of them can be saved", self.who,
-    self:shown(), kind)
+  checkpoint.refuse(self.who, self:shown(), value)
 end
 
 function Description:tensor_name()
-  local parts = {}
-  for i, key in ipairs(self.keys) do parts[i] = type(key) == "number" and ("%d"):format(key) or key end
+  local parts = lists.map(self.keys, function(key) return type(key) == "number" and ("%d"):format(key) or key end)
   return table.concat(parts, ".")
 end
 
@@ -193,8 +199,7 @@ end
 
 --- Returns the metadata of a file, strings by key: `more` and the description.
 function Description:metadata(more)
-  local metadata = {}
-  for key, text in pairs(more or {}) do metadata[key] = text end
+  local metadata = lists.copy(more or {})
   if not self.is_flat then metadata[KEY] = json_encode(self.top) end
   return metadata
 end
@@ -267,16 +272,6 @@ local function put_shared(file)
   end
 end
 
--- Returns digits as int64, since doubles hold only 53 bits.
-local function parse_integer(digits)
-  local sign, rest = digits:match("^(%-?)(%d+)$")
-  if not rest or #rest > 19 then return nil end
-  local value = ffi.new("int64_t", 0)
-  for digit in rest:gmatch("%d") do value = value * 10 - tonumber(digit) end
-  value = sign == "-" and value or -value
-  return tostring(value) == digits .. "LL" and value or nil -- nil if it exceeds 64 bits
-end
-
 function restore(node, file, depth)
   if type(node) == "string" or type(node) == "number" or type(node) == "boolean" then return node end
   if type(node) ~= "table" then bad(file.path, "a node of no known kind") end
@@ -295,7 +290,8 @@ function restore(node, file, depth)
   elseif node.bytes ~= nil then
     return type(node.bytes) == "string" and from_hex(node.bytes) or bad(file.path, "bytes that are not hexadecimal")
   elseif node.integer ~= nil then
-    return type(node.integer) == "string" and parse_integer(node.integer) or bad(file.path, "an integer without digits")
+    return type(node.integer) == "string" and Source.decimal(node.integer)
+      or bad(file.path, "an integer without digits")
   end
   return restore_table(node, file, depth)
 end

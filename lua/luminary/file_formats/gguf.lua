@@ -1,6 +1,7 @@
 --- Reads GGUF, versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors;
 --- quantized ones become float32.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local printable_name = require "luminary.base.printable_name"
 local blocks = require "luminary.file_formats.gguf_blocks"
 local Source = require "luminary.file_formats.source"
@@ -92,10 +93,7 @@ end
 
 -- Checks that tensors are in the file and do not overlap.
 local function check_ranges(source, entries, data)
-  local sorted = {}
-  for _, entry in ipairs(entries) do
-    if entry.bytes and entry.bytes > 0 then sorted[#sorted + 1] = entry end
-  end
+  local sorted = lists.filter(entries, function(entry) return entry.bytes and entry.bytes > 0 end)
   table.sort(sorted, function(a, b) return a.at < b.at end)
   local past = 0
   for _, entry in ipairs(sorted) do

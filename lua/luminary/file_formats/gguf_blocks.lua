@@ -51,13 +51,13 @@ local function scaled(scale, values)
   return scale:unsqueeze(3) * values:reshape(n, groups, -1):float()
 end
 
-local made = {}
+local constants = {}
 
 -- Returns the list make(name) as float32. The list is made once.
 local function constant(make, name)
   local key = name or make
-  made[key] = made[key] or make(name)
-  return core.tensor(made[key], {dtype = "float32"})
+  constants[key] = constants[key] or make(name)
+  return core.tensor(constants[key], {dtype = "float32"})
 end
 
 local function uneven_values()

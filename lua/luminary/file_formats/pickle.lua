@@ -6,7 +6,6 @@
 --- int64 become numbers that equal them, or are lost.
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
-local ffi = require "ffi"
 
 local pickle = {}
 local NONE = setmetatable({}, {__tostring = function() return "None" end})
@@ -62,16 +61,15 @@ function Machine:push(value)
   self.stack[self.n] = value
 end
 
-function Machine:pop()
-  local value = self.stack[self.n]
-  if value == nil or value == MARK then self:fail "the stack is empty" end
-  self.stack[self.n], self.n = nil, self.n - 1
-  return value
-end
-
 function Machine:top()
   local value = self.stack[self.n]
   if value == nil or value == MARK then self:fail "the stack is empty" end
+  return value
+end
+
+function Machine:pop()
+  local value = self:top()
+  self.stack[self.n], self.n = nil, self.n - 1
   return value
 end
 
@@ -201,16 +199,12 @@ local function decimal(machine, text)
   if not digits then machine:fail("malformed int '%s'", printable_name(text, 40)) end
   local value = tonumber(digits)
   if math.abs(value) <= 2 ^ 53 or ("%.0f"):format(value) == digits then return value end
-  local exact = ffi.new("int64_t", 0)
-  for digit in digits:gmatch "%d" do exact = exact * 10 - tonumber(digit) end
-  exact = digits:sub(1, 1) == "-" and exact or -exact
-  return tostring(exact) == digits .. "LL" and exact or too_large(value)
+  return Source.decimal(digits) or too_large(value)
 end
 
-local function unquote(machine, text)
-  local inside = text:match("^'(.*)'$") or text:match('^"(.*)"$')
-  if not inside or inside:find "\\" then machine:fail "strings with escapes are not supported" end
-  return inside
+local function without_escapes(machine, text)
+  if text:find "\\" then machine:fail "strings with escapes are not supported" end
+  return text
 end
 
 local function text_of(size)
@@ -277,12 +271,11 @@ local codes = {
       and (line == "inf" and math.huge or -math.huge) or m:fail "malformed float")
   end,
   G = function(m) m:push(Source.float(m.cursor:take(8):reverse(), 1, 8)) end,
-  S = function(m) m:push(unquote(m, m.cursor:line())) end,
-  V = function(m)
+  S = function(m)
     local line = m.cursor:line()
-    if line:find "\\" then m:fail "strings with escapes are not supported" end
-    m:push(line)
+    m:push(without_escapes(m, line:match("^'(.*)'$") or line:match('^"(.*)"$') or "\\"))
   end,
+  V = function(m) m:push(without_escapes(m, m.cursor:line())) end,
   T = text_of(4), U = text_of(1), X = text_of(4), ["\140"] = text_of(1), ["\141"] = text_of(8),
   B = text_of(4), C = text_of(1), ["\142"] = text_of(8), ["\150"] = text_of(8),
   ["]"] = empty "list", ["}"] = empty "dict", [")"] = empty "tuple", ["\143"] = empty "set",
@@ -344,8 +337,8 @@ local codes = {
   p = function(m) m:remember(number_of(m)) end, q = function(m) m:remember(m.cursor:unsigned(1)) end,
   r = function(m) m:remember(m.cursor:unsigned(4)) end,
   ["\148"] = function(m)
-    m:remember(m.kept)
-    m.kept = m.kept + 1
+    m:remember(m.memo_size)
+    m.memo_size = m.memo_size + 1
   end,
   g = function(m) m:recall(number_of(m)) end, h = function(m) m:recall(m.cursor:unsigned(1)) end,
   j = function(m) m:recall(m.cursor:unsigned(4)) end,
@@ -372,7 +365,7 @@ local function path_of(parents, t, key)
 end
 
 -- Returns v, the entry of t, in its form in the result; nil if it is lost.
-local function kept(walk, v, t, key)
+local function final_form(walk, v, t, key)
   v = walk.machine:plain(v)
   if v == NONE then return walk.null end
   for _, lost in ipairs(is_lost(v) and {v} or walk.machine.notes[v] or {}) do
@@ -392,10 +385,10 @@ local function finish(machine, value)
   local walk = {
     null = machine.cursor.source.opts.null, machine = machine, kind = machine.kind, parents = {}, todo = {}, lost = {},
   }
-  value = kept(walk, value)
+  value = final_form(walk, value)
   while #walk.todo > 0 do
     local t = table.remove(walk.todo)
-    for key, v in pairs(t) do t[key] = kept(walk, v, t, key) end
+    for key, v in pairs(t) do t[key] = final_form(walk, v, t, key) end
   end
   table.sort(walk.lost, function(a, b) return a.path < b.path end)
   return value, walk.lost
@@ -406,7 +399,8 @@ end
 --- plain value, or nil to refuse it; persistent(tuple, machine) returns a persistent id's value. dry: only move.
 function pickle.load(cursor, names, persistent, dry)
   local m = setmetatable({
-    cursor = cursor, names = names, persistent = {call = persistent}, dry = dry, stack = {}, n = 0, memo = {}, kept = 0,
+    cursor = cursor, names = names, persistent = {call = persistent}, dry = dry, stack = {}, n = 0, memo = {},
+    memo_size = 0, -- values that MEMOIZE has numbered
     kind = {}, build = {}, notes = {}, -- keyed by value: its kind, its build function, its lost parts
     storages = {}, by_key = {}, -- results of `persistent`, and their bytes
   }, Machine)

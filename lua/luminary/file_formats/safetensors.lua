@@ -4,6 +4,7 @@
 --- of checksums: of the other strings, then of each tensor in the order of their bytes.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
@@ -25,8 +26,8 @@ local MOST_BYTES, MOST_VALUES = 1e8, 2 ^ 22
 local CHECKSUMS = "luminary_crc32c"
 
 local function checksum_of_metadata(metadata)
-  local others = {}
-  for key, value in pairs(metadata) do others[key] = key ~= CHECKSUMS and value or nil end
+  local others = lists.copy(metadata)
+  others[CHECKSUMS] = nil
   return core.crc32c(json_encode(others), 0)
 end
 
@@ -47,9 +48,7 @@ local function order_of(tensors, names, fail_at)
     local list = by_width[Source.item_bytes[tensors[name].dtype]]
     list[#list + 1] = name
   end
-  for _, width in ipairs {8, 4, 2, 1} do
-    for _, name in ipairs(by_width[width]) do order[#order + 1] = name end
-  end
+  for _, width in ipairs {8, 4, 2, 1} do lists.append(order, by_width[width]) end
   return order
 end
 
@@ -110,7 +109,7 @@ local function copies_of(tensors)
   return core.keep(copies)
 end
 
---- Writes the same with checksums; changes metadata. opts: {who, kept = names of shards to keep (files.lua);
+--- Writes the same with checksums; changes metadata. opts: {who, shards = names of shards to keep (files.lua);
 --- background, locked, whole, suffix are those of core.background_write}. In the background it writes copies of the
 --- tensors; otherwise it copies only tensors on devices and views, one by one. Returns core.background_write's result.
 function safetensors.write_checked(path, tensors, metadata, names, opts)
@@ -125,7 +124,7 @@ function safetensors.write_checked(path, tensors, metadata, names, opts)
   metadata[CHECKSUMS] = table.concat(sums, " ")
   local head = head_of(opts.who, tensors, metadata, order)
   local _, first = head:find(('"%s":"%s'):format(CHECKSUMS, sums[1]), 1, true)
-  return core.background_write(path, head, first + 1, written, before, opts.kept, opts.background, opts.locked,
+  return core.background_write(path, head, first + 1, written, before, opts.shards, opts.background, opts.locked,
     opts.who, opts.whole, opts.suffix)
 end
 
@@ -251,10 +250,7 @@ local function finished(source, t, name, dtype, shape)
     t = t:view(shape)
   end
   if dtype == "bool" then
-    local most = t:numel() > 0 and t:max():item() or 0
-    if most > 1 then
-      source:malformed("safetensors data", "'%s' is bool but has the value %d", printable_name(name, 200), most)
-    end
+    source:check_bools(t, ("'%s'"):format(printable_name(name, 200)))
     t = core.view_as(t, "bool", shape, Source.dense_strides(shape), 0)
   end
   return source:placed(t)

@@ -131,6 +131,17 @@ function Source.float(text, i, n)
   return tonumber(value[0])
 end
 
+--- Returns decimal digits, with or without a minus sign, as int64 cdata, since doubles hold only 53 bits; nil if they
+--- are none, or exceed 64 bits.
+function Source.decimal(digits)
+  local sign, rest = digits:match "^(%-?)0*(%d+)$"
+  if not rest or #rest > 19 then return nil end
+  local value = ffi.new("int64_t", 0)
+  for digit in rest:gmatch "%d" do value = value * 10 - tonumber(digit) end
+  value = sign == "-" and value or -value
+  return tostring(value) == (rest == "0" and "" or sign) .. rest .. "LL" and value or nil
+end
+
 --- Returns a number as n little-endian bytes.
 function Source.little_endian(value, n)
   local out = {}
@@ -325,21 +336,14 @@ end
 --- Returns a view of uint8 bytes from byte `at` on; nil for values of Source.TOO_LARGE. Complex numbers are pairs in a
 --- last dim of 2.
 function Source:view(bytes, dtype, sizes, strides, at, what)
-  local ok, t
-  if Source.becomes[dtype] then
-    ok, t = pcall(view_of_others, bytes, dtype, sizes, strides, at)
-    if ok and not t then return nil end
-  elseif parts_of[dtype] then
-    ok, t = pcall(view_of_pairs, bytes, dtype, sizes, strides, at)
-  else
-    ok, t = pcall(core.view_as, bytes, dtype, sizes, strides, at)
-  end
+  local view = Source.becomes[dtype] and view_of_others or parts_of[dtype] and view_of_pairs or core.view_as
+  local ok, t = pcall(view, bytes, dtype, sizes, strides, at)
   if not ok then
     t = t:gsub("^.-:%d+: ", ""):gsub("^[%l_]+: ", ""):gsub("^view: ", "")
     t = t:gsub("from element 0", ("from byte %.0f"):format(at)) -- the view begins at byte `at`
     self:fail("%s: %s", what, t)
   end
-  return t
+  return t or nil
 end
 
 --- Fails unless elements of those sizes fill n bytes.

@@ -81,12 +81,11 @@ function Ascii:word()
   return word
 end
 
-local function digits_of(self, word)
-  local digits = word:match "^%-?%d+$"
-  return digits and #digits <= 20 and digits or malformed(self, "expected an integer, got '%s'", word)
+function Ascii:int()
+  local word = self:word()
+  local value = word:find "^%-?%d+$" and #word <= 20 and tonumber(word)
+  return value or malformed(self, "expected an integer, got '%s'", word)
 end
-
-function Ascii:int() return tonumber(digits_of(self, self:word())) end
 Ascii.long = Ascii.int
 
 function Ascii:double()
@@ -111,9 +110,8 @@ function Ascii:elements(dtype, n)
   local array = ffi.new(torch7_file.ctypes[read] .. "[?]", n)
   for i = 0, n - 1 do
     if dtype == "int64" then
-      local value, digits = ffi.new("int64_t", 0), digits_of(self, self:word())
-      for digit in digits:gmatch "%d" do value = value * 10 - tonumber(digit) end
-      array[i] = digits:sub(1, 1) == "-" and value or -value
+      local word = self:word()
+      array[i] = Source.decimal(word) or malformed(self, "expected an integer, got '%s'", word)
     else
       array[i] = self:double()
     end

@@ -5,6 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local pickle = require "luminary.file_formats.pickle"
+local lists = require "luminary.base.lists"
 local python_values = require "luminary.file_formats.python_values"
 local Source = require "luminary.file_formats.source"
 local zip = require "luminary.file_formats.zip"
@@ -25,11 +26,10 @@ local storages = {
   QUInt4x2Storage = "quint4x2", QUInt2x4Storage = "quint2x4",
 }
 local quantized_as = {qint8 = "int8", quint8 = "uint8", qint32 = "int32"}
-local storage_of = {
-  float64 = "DoubleStorage", float32 = "FloatStorage", float16 = "HalfStorage", bfloat16 = "BFloat16Storage",
-  int64 = "LongStorage", int32 = "IntStorage", int16 = "ShortStorage", int8 = "CharStorage", uint8 = "ByteStorage",
-  bool = "BoolStorage",
-}
+local storage_of = {} -- the classes that are written
+for name, dtype in pairs(storages) do
+  if name ~= "UntypedStorage" and not (dtype:find "^q" or dtype:find "^complex") then storage_of[dtype] = name end
+end
 local aliases = {
   float = "float32", double = "float64", half = "float16", long = "int64", int = "int32", short = "int16",
 }
@@ -76,7 +76,7 @@ local function tensor_over(machine, dtype, storage, at, sizes, strides)
 end
 
 -- Returns f(…), which makes numel elements, or a lost value if the file is too small for that number.
-local function made(machine, numel, f, ...)
+local function within_limit(machine, numel, f, ...)
   machine.elements = (machine.elements or 0) + numel
   if machine.elements <= machine.cursor.source.size + Source.MOST_REPEATED then return f(...) end
   return pickle.lost "it has too many elements for the file's size; in Python, save x.to_dense() or x.clone()"
@@ -113,7 +113,7 @@ local function rebuild(dtype_at, bits_at)
     for bit, is_set in pairs(machine.kind[args[bits_at]] == "dict" and args[bits_at] or {}) do
       local f = (bit == "neg" or dtype:find "complex") and bits[bit]
       if is_set and core.is_tensor(t) then
-        t = f and made(machine, t:numel(), f, t) or pickle.lost("it has unknown properties")
+        t = f and within_limit(machine, t:numel(), f, t) or pickle.lost("it has unknown properties")
       end
     end
     return note(machine, with_grad(t, args[5]), "its backward hooks", args[6])
@@ -131,7 +131,7 @@ local function scattered(machine, indices, values, size)
   end
   for d = 2, values:dim() do full[#full + 1] = values.shape[d] end
   local rows = {numel, unpack(values.shape, 2)}
-  return made(machine, machine.cursor.source:numel(rows, "a sparse tensor"), function()
+  return within_limit(machine, machine.cursor.source:numel(rows, "a sparse tensor"), function()
     local zeros = core.ops.zeros(rows, {dtype = values.dtype, device = values.device})
     return core.ops.index_add_(zeros, 1, index + 1, values):view(full)
   end)
@@ -164,7 +164,7 @@ local function sparse(args, machine)
   local layout, data = args[1]:match "^sparse_([cb][so][orc])$", args[2]
   local numel, size = 0, data[layout == "coo" and 3 or 4]
   for i = 1, layout == "coo" and 2 or 3 do numel = numel + data[i]:numel() end
-  local t = made(machine, numel, function()
+  local t = within_limit(machine, numel, function()
     if layout == "coo" then return scattered(machine, data[1], data[2], size) end
     return of_compressed(machine, layout, unpack(data))
   end)
@@ -178,7 +178,7 @@ local function quantized(args, machine)
   if not as then return lacking(args[1].dtype) end
   local q = tensor_over(machine, as, args[1], args[2], args[3], args[4])
   local _, scale, zero, dim = unpack(args[5])
-  return with_grad(made(machine, q:numel() + (dim and q.shape[dim + 1] or 0), function()
+  return with_grad(within_limit(machine, q:numel() + (dim and q.shape[dim + 1] or 0), function()
     if dim then -- one scale and zero point for each index of dim
       local sizes = {}
       for d = 1, q:dim() do sizes[d] = d == dim + 1 and q.shape[d] or 1 end
@@ -213,7 +213,7 @@ end, true)
 tensors("torch._utils.", "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy _rebuild_xla_tensor",
   function(args, machine)
     local t = machine:plain(args[1])
-    return pickle.is_lost(t) and t or with_grad(made(machine, t:numel(), t.to, t, args[2]), args[4])
+    return pickle.is_lost(t) and t or with_grad(within_limit(machine, t:numel(), t.to, t, args[2]), args[4])
   end)
 tensors("torch._utils.", "_rebuild_sparse_tensor", sparse)
 tensors("torch._utils.", "_rebuild_qtensor", quantized)
@@ -479,12 +479,11 @@ end
 local function as_lbfgs(group, states, is_list)
   group.line_search_fn = group.line_search_fn or pickle.NONE
   for number, state in pairs(states) do
-    local kept = {}
-    for key, value in pairs(state) do
-      if key ~= "al" then kept[key] = value end
+    states[number] = lists.copy(state)
+    states[number].al = nil
+    for _, value in pairs(state) do
       if options.is_plain(value) then is_list[value] = true end
     end
-    states[number] = kept
   end
 end
 
@@ -538,16 +537,11 @@ function Writer:value(v, path, depth)
   if v == pickle.NONE then return self:put "N" end
   if core.is_tensor(v) then return self:tensor(v, place_of(path)) end
   if kind == "table" and options.is_plain(v) and not class.record(v) then return self:table(v, path, depth) end
-  if class.record(v) or kind == "table" then
-    fail("save: %s is an object%s", place_of(path), class.has(v, "state_dict") and "; save its :state_dict()"
-      or ", not a plain table")
-  end
   if kind == "number" then return self:number(v) end
   if kind == "string" then return self:text(v) end
   if kind == "boolean" then return self:put(v and "\136" or "\137") end
   if kind == "cdata" and ffi.istype("int64_t", v) then return self:int64(v) end
-  fail("save: %s is a %s; only tensors, numbers, strings, booleans and tables of them can be saved", place_of(path),
-    kind)
+  require("luminary.file_formats.checkpoint").refuse("save", place_of(path), v)
 end
 
 --- Writes a value as torch.save does: torch.load(path, weights_only=True) reads it. Lists remain lists, other tables

@@ -237,9 +237,7 @@ end
 --- Describes an argument's values: its type, or its choices.
 function entry.type_of(row)
   if not row.choices then return row.type end
-  local list = {}
-  for i, choice in ipairs(row.choices) do list[i] = ("%q"):format(choice) end
-  local text = table.concat(list, " | ")
+  local text = '"' .. table.concat(row.choices, '" | "') .. '"'
   return row.type ~= nil and row.type ~= "string" and row.type .. " | " .. text or text
 end
 

@@ -6,6 +6,7 @@
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local pages = require "luminary.help.pages"
@@ -165,11 +166,11 @@ local function add_library(to, path, library)
   end
 end
 
-local made -- set at first use, and again after pages.add
+local known -- set at first use, and again after pages.add
 
 -- Returns all public names: a list of {path, name, value, owner}, the same by name, and the comments.
 local function all()
-  if made and made.packages == #pages.added then return made end
+  if known and known.packages == #pages.added then return known end
   local new = {
     packages = #pages.added,
     list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
@@ -210,8 +211,8 @@ local function all()
     if method then new.add(path, method, nil, "net") end
     new.by_heading[path] = new.by_heading[path] or lines
   end
-  made = new
-  return made
+  known = new
+  return known
 end
 
 --- Returns all public names: a list of {path = "nn.Linear", name = "Linear", value, owner = "nn"}. The owner is "x" for
@@ -219,12 +220,7 @@ end
 function index.entries() return all().list end
 
 --- Returns the names without owners.
-function index.words()
-  local list = {}
-  for name in pairs(all().by_name) do list[#list + 1] = name end
-  table.sort(list)
-  return list
-end
+function index.words() return lists.sorted_keys(all().by_name) end
 
 --- Returns a public class by its name.
 function index.class(name) return all().classes[name] end

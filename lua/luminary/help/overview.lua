@@ -1,6 +1,7 @@
 --- Lays out help: lines of a screen's width, columns of names, and the contents of a library.
 local core = require "luminary.core"
 local index = require "luminary.help.index"
+local lists = require "luminary.base.lists"
 
 local all, internal, is_class, joined, sorted_names = index.all, index.internal, index.is_class, index.joined,
   index.sorted_names
@@ -66,13 +67,8 @@ end
 --- Returns a library on about a screen: its description, and its names in groups.
 function overview.overview(library)
   local lines, found = all().first[library], {}
-  local path = "?"
-  for _, entry in ipairs(all().list) do
-    if entry.value == library then
-      path = entry.path
-      break
-    end
-  end
+  local own = lists.find(all().list, function(entry) return entry.value == library end)
+  local path = own and own.path or "?"
   for _, name in ipairs(sorted_names(library)) do
     local value = index.called(library[name])
     local group = not internal[path .. "." .. name] and group_of(library, name, value)

@@ -1,5 +1,6 @@
 --- Reads the sections of lua/luminary/help/pages/*.md and of packages' pages: the full text about public names, in the
 --- form of CONTRIBUTING.md ("How to write a section"). A file has the sections of the reference page of its name.
+local lists = require "luminary.base.lists"
 
 local pages = {}
 
@@ -21,13 +22,6 @@ pages.labels = {
 -- The parts of labels, and the order of all parts.
 local part_of, order = {PyTorch = "pytorch"}, {remarks = 1, arguments = 2, example = 8, pytorch = 9}
 for i, row in ipairs(pages.labels) do part_of[row[1]], order[row[2]] = row[2], 2 + i end
-
--- Splits a title into names: "nn.MaxPool1d, nn.MaxPool2d".
-local function names_of(title)
-  local names = {}
-  for name in title:gmatch "[^,%s]+" do names[#names + 1] = name end
-  return names
-end
 
 -- Reads one section's lines into its fields. Calls problem(text, number) for lines that violate the form.
 local function read_section(section, lines, problem)
@@ -83,7 +77,8 @@ function pages.read(path)
     local title = line:match "^## (.+)$"
     if title then
       finish()
-      section, lines = {names = names_of(title), file = path, line = number}, {}
+      -- A title is one name or several: "nn.MaxPool1d, nn.MaxPool2d".
+      section, lines = {names = lists.parts(title, "[^,%s]+"), file = path, line = number}, {}
       list[#list + 1] = section
     elseif section then
       lines[#lines + 1] = line

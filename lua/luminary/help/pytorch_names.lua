@@ -13,6 +13,14 @@ local function with(names, words)
   return names
 end
 
+-- Adds to `names` the same sentence for several names: rows are {sentence, "name …"}.
+local function add_sentences(names, rows)
+  for _, row in ipairs(rows) do
+    for name in row[2]:gmatch "%S+" do names[name] = row[1] end
+  end
+  return names
+end
+
 -- Names for which another op or an op of another library here is the replacement.
 local of_ops = {
   ger = "lm.outer(x, y) is the outer product of two vectors",
@@ -50,11 +58,10 @@ local complex = {
 local other = {}
 
 -- Dtypes that tensors lack.
-local no_dtype = {}
-for name in ("complex32 complex64 complex128 cfloat cdouble chalf"):gmatch "%S+" do no_dtype[name] = lack end
-for name in ("uint32 uint64"):gmatch "%S+" do
-  no_dtype[name] = "dtypes are strings, and int64 is the one that holds such numbers: {dtype = \"int64\"}"
-end
+local no_dtype = add_sentences({}, {
+  {lack, "complex32 complex64 complex128 cfloat cdouble chalf"},
+  {"dtypes are strings, and int64 is the one that holds such numbers: {dtype = \"int64\"}", "uint32 uint64"},
+})
 
 -- Names of transformers, diffusers and tokenizers, for queries of lm, lm.models or lm.text.
 local local_files = "nothing is downloaded: {weights = path} takes a folder or file that is there"
@@ -74,8 +81,7 @@ local options_of_generate = "options of generate say it, or net.generation_confi
 local warming_up = "lm.optim.lr_scheduler.get_scheduler warms up and falls, or LambdaLR takes any function"
 local of_warm_up = "get_linear_schedule_with_warmup get_cosine_schedule_with_warmup get_constant_schedule_with_warmup "
   .. "get_constant_schedule get_polynomial_decay_schedule_with_warmup get_wsd_schedule"
-local hugging_face = {}
-for _, row in ipairs {
+local hugging_face = add_sentences({}, {
   {"lm.models.gpt2 " .. reads, "GPT2LMHeadModel GPT2Model GPT2"},
   {"lm.models.llama " .. reads, "LlamaForCausalLM LlamaModel Llama"},
   {"lm.models.bert " .. reads, [[
@@ -114,30 +120,15 @@ for _, row in ipairs {
   {"tokenizer(texts, {padding = true}) in a loader's collate_fn pads",
     "DataCollatorWithPadding DataCollatorForLanguageModeling"},
   {"lm.optim.lr_scheduler.get_scheduler", "get_scheduler"}, {warming_up, of_warm_up},
-} do
-  for name in row[2]:gmatch "%S+" do hugging_face[name] = row[1] end
-end
+})
 
 other.tensors = with(pairs_of([[numpy=totable resize=resize_ resize_as=resize_as_]],
   [[
-  cumsum cumprod sort argsort inv unique
-  prod median mode kthvalue addcmul addcdiv lerp sinh
-  cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount
-  isinf
-  cummax cummin logcumsumexp nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
-  acosh asinh atanh aminmax argwhere bitwise_not count_nonzero cov
-  corrcoef deg2rad diff erfc erfinv exp2
-  fmax fmin fmod gcd heaviside isclose isneginf
-  isposinf lstsq msort narrow_copy positive copysign is_sparse_csr is_signed
-  is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
-  log10 log2 logaddexp logical_xor logit
-  nan_to_num nanmedian nanquantile prelu quantile rad2deg
-  resize_ resize_as_ signbit solve
-  to_sparse to_dense unique_consecutive xlogy
-  sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
+  inv floor_mod lstsq narrow_copy is_sparse_csr solve to_sparse to_dense sparse_mask is_sparse is_complex is_quantized
+  is_meta is_mps retains_grad]]), {
   values = two, indices = two, device_type = "x.device says it",
   is_cpu = "x.device says it",
-  len = "#x is the size of its first dim", storage = "x.data is the tensor outside the graph", retains_grad = false,
+  len = "#x is the size of its first dim", storage = "x.data is the tensor outside the graph",
   repeat_ = "it is x:repeat_tensor(2, 3); Lua reserves the word repeat",
   index = "x[{i, j}] indexes", combinations = "lm.combinations(x) is a function of lm",
 })
@@ -147,40 +138,16 @@ other.luminary = with(pairs_of([[
   multiprocessing=mp F=nn.functional set_default_tensor_type=set_default_dtype
   gammainc=igamma gammaincc=igammac gammaln=lgamma multigammaln=mvlgamma psi=digamma expit=sigmoid]],
   [[
-  cumsum cumprod sort argsort unique prod
-  bincount histc searchsorted isclose isinf
-  onnx sparse quantization hypot atan2
-  addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere
-  bitwise_and bitwise_not bitwise_or bitwise_xor
-  bucketize complex64 corrcoef count_nonzero cov cummax cummin deg2rad diff
-  empty_strided erfc erfinv exp2 export fmax fmin
-  fmod frac fx gcd gru heaviside instance_norm isin isneginf isposinf kthvalue layer_norm_
-  log10 log2 logaddexp logcumsumexp logical_xor logit lstm
-  matrix_rank median mode mps nan_to_num nanmean nanmedian nansum nanquantile
-  prelu quantile rad2deg
-  rrelu selu celu set_num_interop_threads set_printoptions
-  sinc solve swapaxes_ threshold
-  unique_consecutive use_deterministic_algorithms
-  xlogy xpu
-  airy_ai entr erfcx log_ndtr ndtr ndtri xlog1py zeta i0 i0e i1 i1e
+  onnx sparse export fx gru instance_norm layer_norm_ lstm matrix_rank mps rrelu set_num_interop_threads solve swapaxes_
+  xpu airy_ai entr erfcx log_ndtr ndtr ndtri xlog1py zeta i0 i0e i1 i1e
   bessel_j0 bessel_j1 bessel_y0 bessel_y1 spherical_bessel_j0 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0
   modified_bessel_k1 chebyshev_polynomial_t chebyshev_polynomial_u hermite_polynomial_h laguerre_polynomial_l
   legendre_polynomial_p]]), {
   len = "#x is the size of a tensor's first dim",
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",
-  bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities",
   utils = "nn.utils is for gradients, lm.data for sets and loaders, lm.autograd.checkpoint for checkpoints",
-  Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
-  float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
-  long = "dtypes are strings: {dtype = \"int64\"}", float = "dtypes are strings: {dtype = \"float32\"}",
-  double = "dtypes are strings: {dtype = \"float64\"}", half = "dtypes are strings: {dtype = \"float16\"}",
-  float16 = "dtypes are strings: {dtype = \"float16\"}", bfloat16 = "dtypes are strings: {dtype = \"bfloat16\"}",
-  int = "dtypes are strings: {dtype = \"int32\"}", int32 = "dtypes are strings: {dtype = \"int32\"}",
-  int8 = "dtypes are strings: {dtype = \"int8\"}", int16 = "dtypes are strings: {dtype = \"int16\"}",
-  short = "dtypes are strings: {dtype = \"int16\"}", uint16 = "dtypes are strings: {dtype = \"uint16\"}",
-  uint8 = "dtypes are strings: {dtype = \"uint8\"}", bool = "dtypes are strings: {dtype = \"bool\"}",
-  dtype = "dtypes are strings: {dtype = \"float32\"}", device = "devices are strings: {device = \"cuda:0\"}",
+  Size = "sizes are plain lists: x.shape", device = "devices are strings: {device = \"cuda:0\"}",
   inf = "math.huge is it", nan = "0 / 0 is one", pi = "math.pi is it", e = "math.exp(1) is it",
   memory_format = "{memory_format = \"channels_last\"} is an option",
   channels_last = "{memory_format = \"channels_last\"} is an option",
@@ -188,11 +155,16 @@ other.luminary = with(pairs_of([[
   special = "those of its functions that this version has are in lm itself: lm.erfinv(x), lm.xlogy(x, y), lm.lgamma(x)",
   repeat_ = "it is lm.repeat_tensor(x, 2, 3); Lua reserves the word repeat",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
-  get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
+  accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
   profiler = profiling, tqdm = bars,
   torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks",
   hub = "nothing is downloaded: lm.models.resnet50 {weights = path} takes a file that is there",
 })
+for theirs, ours in ([[float32=float32 float64=float64 int64=int64 long=int64 float=float32 double=float64 half=float16
+  float16=float16 bfloat16=bfloat16 int=int32 int32=int32 int8=int8 int16=int16 short=int16 uint16=uint16 uint8=uint8
+  bool=bool dtype=float32]]):gmatch "(%w+)=(%w+)" do
+  other.luminary[theirs] = ("dtypes are strings: {dtype = %q}"):format(ours)
+end
 
 other.nn = with(pairs_of([[
   DistributedDataParallel=parallel.DistributedDataParallel clip_grad_norm_=utils.clip_grad_norm_
@@ -232,15 +204,13 @@ other.text = pairs_of([[
   GPT2TokenizerFast=ByteLevelBPETokenizer BertTokenizerFast=BertWordPieceTokenizer]], "")
 
 other["optim.lr_scheduler"] = pairs_of("SWALR=lm.optim.SWALR _LRScheduler=LRScheduler", "")
-for name in of_warm_up:gmatch "%S+" do
-  other.optim[name], other["optim.lr_scheduler"][name] = warming_up, warming_up
-end
+add_sentences(other.optim, {{warming_up, of_warm_up}})
+add_sentences(other["optim.lr_scheduler"], {{warming_up, of_warm_up}})
 
-local decay = "optim.AveragedModel(net, {decay = 0.999}) has it"
-local equal = "optim.AveragedModel(net) takes the plain average"
-other["optim.swa_utils"] = {
-  get_ema_multi_avg_fn = decay, get_ema_avg_fn = decay, get_swa_multi_avg_fn = equal, get_swa_avg_fn = equal,
-}
+other["optim.swa_utils"] = add_sentences({}, {
+  {"optim.AveragedModel(net, {decay = 0.999}) has it", "get_ema_multi_avg_fn get_ema_avg_fn"},
+  {"optim.AveragedModel(net) takes the plain average", "get_swa_multi_avg_fn get_swa_avg_fn"},
+})
 
 other.data = with(pairs_of([[
   TensorDataSet=TensorDataset Dataloader=DataLoader StatefulDataLoader=DataLoader dataset=Dataset
@@ -279,69 +249,63 @@ other.options = {
 }
 
 -- Options of transformers' from_pretrained, generate and models.
-local attention = "lm.nn.functional.scaled_dot_product_attention is what there is"
-local by_streamer = "{streamer = f} ends it when f returns false"
 local without_tokens = "bad_words_ids names tokens that never come: {{3}, {4, 5}}"
-local cutting = "top_k, top_p and min_p are there to draw among the likeliest"
-local other_beams = "num_beams, with do_sample = true where they shall differ, is there"
 local no_processors = "functions of scores are not options; generate takes any function net, where net(ids) returns "
   .. "scores"
-local only_scores = "net(ids) returns scores, and generate returns tokens"
-for name, words in pairs {
+add_sentences(with(other.options, {
   torch_dtype = "it is dtype: {dtype = \"bfloat16\"}, or \"auto\" for that of the weights",
-  load_in_8bit = int8, quantization_config = int8, load_in_4bit = "there are no 4 bits; " .. int8,
+  load_in_4bit = "there are no 4 bits; " .. int8,
   device_map = "it is device, one for the whole net: {device = \"cuda:0\"}",
   low_cpu_mem_usage = "it is always so: files are mapped, and nothing is drawn that they have",
-  trust_remote_code = "nothing in a file is run", cache_dir = local_files, revision = local_files,
-  force_download = local_files, local_files_only = local_files, use_auth_token = local_files,
-  pretrained_model_name_or_path = local_files, attn_implementation = attention, use_safetensors = local_files,
+  trust_remote_code = "nothing in a file is run",
+  attn_implementation = "lm.nn.functional.scaled_dot_product_attention is what there is",
   max_length = "here it is max_new_tokens, which counts new tokens alone",
   min_length = "here it is min_new_tokens, which counts new tokens alone",
   input_ids = "ids come first, before the options", past_key_values = "it is cache, which the net's new_cache makes",
-  stopping_criteria = by_streamer, max_time = by_streamer, logits_processor = no_processors,
-  return_dict_in_generate = only_scores, output_scores = only_scores, output_logits = only_scores,
-  output_attentions = only_scores, output_hidden_states = only_scores, return_dict = only_scores,
   labels = "the call returns scores, and F.cross_entropy(scores, labels) the loss; for text, scores 1 to L - 1 belong "
     .. "to ids 2 to L",
-  bad_words = "it is bad_words_ids: {{3}, {4, 5}}", suppress_tokens = without_tokens,
-  begin_suppress_tokens = without_tokens, force_words_ids = without_tokens, constraints = without_tokens,
-  prefix_allowed_tokens_fn = no_processors .. "; " .. without_tokens, sequence_bias = without_tokens,
-  typical_p = cutting, epsilon_cutoff = cutting, eta_cutoff = cutting, top_h = cutting,
-  num_beam_groups = other_beams, diversity_penalty = other_beams,
+  bad_words = "it is bad_words_ids: {{3}, {4, 5}}",
+  prefix_allowed_tokens_fn = no_processors .. "; " .. without_tokens,
   penalty_alpha = "repetition_penalty and no_repeat_ngram_size are against repeating",
-  guidance_scale = no_processors, watermarking_config = no_processors, renormalize_logits = no_processors,
   forced_eos_token_id = "max_new_tokens is there", forced_bos_token_id = "a token that comes first is one of ids",
   exponential_decay_length_penalty = "length_penalty is there, and max_new_tokens",
-  assistant_model = "the net is the only one", prompt_lookup_num_tokens = "the net is the only one",
   cache_implementation = "use_cache is there", encoder_repetition_penalty = "repetition_penalty is there",
   seed = "{generator = lm.Generator():manual_seed(1)} draws by a seed, and so does all after lm.manual_seed(1)",
-} do
-  other.options[name] = words
-end
+}), {
+  {int8, "load_in_8bit quantization_config"},
+  {local_files, [[cache_dir revision force_download local_files_only use_auth_token pretrained_model_name_or_path
+    use_safetensors]]},
+  {"{streamer = f} ends it when f returns false", "stopping_criteria max_time"},
+  {"net(ids) returns scores, and generate returns tokens", [[return_dict_in_generate output_scores output_logits
+    output_attentions output_hidden_states return_dict]]},
+  {without_tokens, "suppress_tokens begin_suppress_tokens force_words_ids constraints sequence_bias"},
+  {"top_k, top_p and min_p are there to draw among the likeliest", "typical_p epsilon_cutoff eta_cutoff top_h"},
+  {"num_beams, with do_sample = true where they shall differ, is there", "num_beam_groups diversity_penalty"},
+  {no_processors, "logits_processor guidance_scale watermarking_config renormalize_logits"},
+  {"the net is the only one", "assistant_model prompt_lookup_num_tokens"},
+})
 
-local strings = "interpolations are strings: {interpolation = \"bilinear\"}"
-other["vision.transforms"] = with(pairs_of([[
+local strings = {"interpolations are strings: {interpolation = \"bilinear\"}", "InterpolationMode"}
+other["vision.transforms"] = add_sentences(pairs_of([[
   HorizontalFlip=RandomHorizontalFlip VerticalFlip=RandomVerticalFlip RandomSizedCrop=RandomResizedCrop Scale=Resize
   Mixup=MixUp Cutmix=CutMix ToFloat=ToTensor v2=lm.vision.transforms F=functional]],
   [[
   AutoAugment AutoAugmentPolicy AugMix RandomZoomOut RandomIoUCrop ScaleJitter RandomResize RandomShortestSize
   RandomPhotometricDistort LinearTransformation GaussianNoise RandomChannelPermutation RGB JPEG
   UniformTemporalSubsample]]), {
-  InterpolationMode = strings,
-  PILToTensor = "vision.read_image returns tensors", ToImage = "vision.read_image returns tensors",
-  ToPILImage = "vision.write_png writes a tensor", ToPureTensor = "images are tensors",
+  strings, {"vision.read_image returns tensors", "PILToTensor ToImage"},
+  {"vision.write_png writes a tensor", "ToPILImage"}, {"images are tensors", "ToPureTensor"},
 })
 
-other["vision.transforms.functional"] = with(pairs_of([[
+other["vision.transforms.functional"] = add_sentences(pairs_of([[
   adjust_color=adjust_saturation to_gray=to_grayscale]],
   "gaussian_noise grayscale_to_rgb permute_channels jpeg uniform_temporal_subsample"), {
-  InterpolationMode = strings,
-  pil_to_tensor = "vision.read_image returns tensors", to_image = "vision.read_image returns tensors",
-  to_pil_image = "vision.write_png writes a tensor", get_image_size = "img.shape says it",
-  get_dimensions = "img.shape says it", get_size = "img.shape says it", get_image_num_channels = "img.shape says it",
+  strings, {"vision.read_image returns tensors", "pil_to_tensor to_image"},
+  {"vision.write_png writes a tensor", "to_pil_image"},
+  {"img.shape says it", "get_image_size get_dimensions get_size get_image_num_channels"},
 })
 
-other.dist = with(pairs_of([[
+other.dist = add_sentences(pairs_of([[
   ReduceOps=ReduceOp reduce_op=ReduceOp get_node_local_rank=get_local_rank spawn=lm.mp.spawn
   DistributedDataParallel=lm.nn.parallel.DistributedDataParallel DistributedSampler=lm.data.DistributedSampler
   gather_into_tensor=all_gather_into_tensor allreduce=all_reduce allgather=all_gather reduceScatter=reduce_scatter
@@ -351,17 +315,17 @@ other.dist = with(pairs_of([[
   init_device_mesh DeviceMesh device_mesh recv_object_list send_object_list new_subgroups new_subgroups_by_enumeration
   rpc autograd fsdp tensor pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
   get_debug_level set_debug_level is_ucc_available is_xccl_available is_torchelastic_launched rendezvous
-  register_rendezvous_handler get_pg_count record_comm GradBucket Work]]), {
-  launch = "luminary run --nproc N FILE starts the ranks", run = "luminary run --nproc N FILE starts the ranks",
-  elastic = "luminary run --nproc N FILE starts the ranks", Backend = "backends are strings: \"gloo\"",
-  default_pg_timeout = "{timeout = seconds} is an option of init_process_group",
-  set_timeout = "{timeout = seconds} is an option of init_process_group", ProcessGroup = "dist.new_group makes one",
-  Store = "init_process_group makes the store: {init_method = …}",
-  TCPStore = "init_process_group makes the store: {init_method = \"tcp://host:port\"}",
-  FileStore = "init_process_group makes the store: {init_method = \"file:///path\"}", HashStore = false,
-  PrefixStore = false, DistBackendError = "errors are strings, as pcall returns them",
-  DistError = "errors are strings, as pcall returns them", algorithms = "lm.nn.parallel.comm_hooks is what there is",
-  optim = "lm.optim.ZeroRedundancyOptimizer is what there is", GroupMember = "dist.group and dist.NON_MEMBER are there",
+  register_rendezvous_handler get_pg_count record_comm GradBucket Work HashStore PrefixStore]]), {
+  {"luminary run --nproc N FILE starts the ranks", "launch run elastic"},
+  {"backends are strings: \"gloo\"", "Backend"},
+  {"{timeout = seconds} is an option of init_process_group", "default_pg_timeout set_timeout"},
+  {"dist.new_group makes one", "ProcessGroup"}, {"init_process_group makes the store: {init_method = …}", "Store"},
+  {"init_process_group makes the store: {init_method = \"tcp://host:port\"}", "TCPStore"},
+  {"init_process_group makes the store: {init_method = \"file:///path\"}", "FileStore"},
+  {"errors are strings, as pcall returns them", "DistBackendError DistError"},
+  {"lm.nn.parallel.comm_hooks is what there is", "algorithms"},
+  {"lm.optim.ZeroRedundancyOptimizer is what there is", "optim"},
+  {"dist.group and dist.NON_MEMBER are there", "GroupMember"},
 })
 
 other["dist.ReduceOp"] = pairs_of("sum=SUM mean=MEAN product=PRODUCT min=MIN max=MAX", "BXOR PREMUL_SUM")
@@ -408,10 +372,10 @@ other.cuda = with(pairs_of([[
   is_tf32_supported = "lm.backends.cuda.matmul.allow_tf32 is the setting",
 })
 
-other.models = with(pairs_of("", "maxvit_t detection segmentation video"), {
-  get_model = "lm.models[name]() makes one", list_models = "for name in pairs(lm.models) lists them",
-  ResNet18_Weights = weights, ResNet34_Weights = weights, ResNet50_Weights = weights, VGG16_Weights = weights,
-  AlexNet_Weights = weights, MobileNet_V2_Weights = weights,
+other.models = add_sentences(pairs_of("", "maxvit_t detection segmentation video"), {
+  {"lm.models[name]() makes one", "get_model"}, {"for name in pairs(lm.models) lists them", "list_models"},
+  {weights, [[ResNet18_Weights ResNet34_Weights ResNet50_Weights VGG16_Weights AlexNet_Weights
+    MobileNet_V2_Weights]]},
 })
 
 -- Names for queries of the constructors of networks.
@@ -424,16 +388,14 @@ end
 
 -- Fields of results of transformers' and diffusers' models.
 local itself = "a net returns tensors, not an object with fields: net(ids) is "
-for name, what in pairs {
-  logits = "the scores", last_hidden_state = "the hidden states",
-  pooler_output = "the hidden states, with the pooled ones second",
-  prev_sample = "a sample, and so is scheduler:step(…)", sample = "the sample",
-  loss = "the scores; lm.nn.functional.cross_entropy makes a loss of them",
-} do
-  other.tensors[name] = itself .. what
-end
+with(other.tensors, {
+  logits = itself .. "the scores", last_hidden_state = itself .. "the hidden states",
+  pooler_output = itself .. "the hidden states, with the pooled ones second",
+  prev_sample = itself .. "a sample, and so is scheduler:step(…)", sample = itself .. "the sample",
+  loss = itself .. "the scores; lm.nn.functional.cross_entropy makes a loss of them",
+})
 
-for name, words in pairs(no_dtype) do other.luminary[name] = words end
+with(other.luminary, no_dtype)
 for name, ours in pairs(other.text) do other.luminary[name] = "text." .. ours end
 for _, library in ipairs {"luminary", "models", "text"} do
   for name, words in pairs(hugging_face) do other[library][name] = other[library][name] or words end
@@ -443,16 +405,15 @@ other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue
   Manager current_process parent_process active_children get_logger log_to_stderr]]), {
   RawValue = "lm.zeros({}):share_memory_() is that; lm.mp.Value has a lock, too",
   RawArray = "lm.zeros(n):share_memory_() is that; lm.mp.Array has a lock, too",
-  set_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
-  get_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
-  get_context = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
-  set_sharing_strategy = "tensors that travel are in shared memory, always",
-  get_sharing_strategy = "tensors that travel are in shared memory, always",
-  get_all_sharing_strategies = "tensors that travel are in shared memory, always",
   cpu_count = "lm.get_num_threads() says how many threads compute", freeze_support = "it is not needed here",
-  ProcessRaisedException = "errors are strings, as pcall returns them",
-  ProcessExitedException = "errors are strings, as pcall returns them",
   Thread = "mp.spawn(f, {method = \"thread\"}) has them",
+})
+add_sentences(other.mp, {
+  {"each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
+    "set_start_method get_start_method get_context"},
+  {"tensors that travel are in shared memory, always",
+    "set_sharing_strategy get_sharing_strategy get_all_sharing_strategies"},
+  {"errors are strings, as pcall returns them", "ProcessRaisedException ProcessExitedException"},
 })
 
 other.autograd = with(pairs_of([[
@@ -478,9 +439,10 @@ other.backends = pairs_of("", [[
 
 other.linalg = {eig = complex.eig, eigvals = complex.eigvals}
 for _, names in ipairs {complex, of_ops} do
-  for name, words in pairs(names) do other.tensors[name], other.luminary[name] = words, words end
+  with(other.tensors, names)
+  with(other.luminary, names)
 end
-for name, words in pairs(compilers) do other.luminary[name] = words end
+with(other.luminary, compilers)
 for name, words in pairs(require "luminary.help.python_names") do
   local is_sentence = words:find " is " or words:find " are " or words:find " has "
   if other.luminary[name] == nil then other.luminary[name] = (is_sentence and "" or "write ") .. words end

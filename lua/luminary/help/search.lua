@@ -2,6 +2,7 @@
 local entry = require "luminary.help.entry"
 local help = require "luminary.help"
 local index = require "luminary.help.index"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local overview = require "luminary.help.overview"
 local paths = require "luminary.paths"
@@ -40,20 +41,15 @@ end
 
 -- Returns the pattern of a word or phrase in lower case, whose words begin as the text's do.
 local function pattern_of(phrase)
-  local parts = {}
-  for word in phrase:gmatch "[%w_]+" do
+  local prefixes = lists.map(lists.parts(phrase, "[%w_]+"), function(word)
     local prefix = stem(word):gsub("%p", "%%%0")
-    parts[#parts + 1] = #prefix < 3 and prefix .. "%f[%W]" or prefix -- "rl" begins too many words
-  end
-  return "%f[%w]" .. table.concat(parts, "%w*[^%w]+")
+    return #prefix < 3 and prefix .. "%f[%W]" or prefix -- "rl" begins too many words
+  end)
+  return "%f[%w]" .. table.concat(prefixes, "%w*[^%w]+")
 end
 
-local STOP = {}
-for word in ([[a an the my i me do does can could how what which when where why is are be to of in on for with from and
-  or use using used make get set up it its this that into at by as one not don t isn want need add
-  no such]]):gmatch "%S+" do
-  STOP[word] = true
-end
+local STOP = lists.set [[a an the my i me do does can could how what which when where why is are be to of in on for with
+  from and or use using used make get set up it its this that into at by as one not don t isn want need add no such]]
 
 local phrases -- synonyms, longest first: {pattern in a query, pattern in a text, phrase, its group}
 
@@ -101,13 +97,6 @@ local function strength(text, term)
   for i, pattern in ipairs(term) do
     if text:find(pattern) then return i == 1 and 1 or 0.8 end
   end
-end
-
-local function has_all(text, terms)
-  for _, term in ipairs(terms) do
-    if not strength(text, term) then return false end
-  end
-  return #terms > 0
 end
 
 -- ---- names
@@ -177,16 +166,15 @@ function search.find(query, most)
     if #a.each.path ~= #b.each.path and a.tier < 2 then return #a.each.path < #b.each.path end
     return a.each.path < b.each.path
   end)
-  local list = {}
-  for i, one in ipairs(found) do list[i] = one.each end
-  return list, found[1] and found[1].tier
+  return lists.map(found, function(one) return one.each end), found[1] and found[1].tier
 end
 
 --- Returns the entries with all words of the query anywhere in their help, in alphabetical order.
 function search.mentions(query)
   local terms, list = terms_of(query), {}
   for _, row in ipairs(#terms > 0 and all_rows() or {}) do
-    if has_all((entry.text(row.each) or ""):lower(), terms) then list[#list + 1] = row.each end
+    local text = (entry.text(row.each) or ""):lower()
+    if lists.every(terms, function(term) return strength(text, term) end) then list[#list + 1] = row.each end
   end
   table.sort(list, function(a, b) return a.path < b.path end)
   return list
@@ -252,12 +240,6 @@ local function all_sections()
   return sections
 end
 
-local function times(text, pattern)
-  local n = 0
-  for _ in text:gmatch(pattern) do n = n + 1 end
-  return math.min(n, 6)
-end
-
 local WEIGHTS = {status = 0.5, explain = 0.8} -- weights of folders of pages that fewer readers need
 
 -- Scores a section: a heading counts more than the page's title, and that more than text; nil if it lacks more than
@@ -266,12 +248,12 @@ local function fit(section, terms, whole, may_lack)
   local score, named, lacks = 0, true, 0
   for _, term in ipairs(terms) do
     local of_heading, of_title = strength(section.heading, term), strength(section.title, term)
-    local of_text = strength(section.text, term)
+    local of_text, _, times = strength(section.text, term), section.text:gsub(term[1], "%0", 6)
     if not (of_heading or of_title or of_text) then lacks = lacks + 1 end
     if lacks > may_lack then return nil end
     named = named and (of_heading or of_title) ~= nil
     score = score + math.max(4 * (of_heading or 0), 2.5 * (of_title or 0))
-      + (of_text or 0) * (1 + times(section.text, term[1]) / 4)
+      + (of_text or 0) * (1 + times / 4)
   end
   if section.heading:find(whole) then score = score + 3 elseif section.text:find(whole) then score = score + 2 end
   return (score - #section.text / 1e4) * (WEIGHTS[section.page:match "^%a+"] or 1) * 0.7 ^ lacks, named, lacks

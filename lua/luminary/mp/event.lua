@@ -18,11 +18,7 @@ function Event:clear() core.mp_event_set(shared.handle("clear", self), false) en
 function Event:is_set() return core.mp_event_wait(shared.handle("is_set", self), 0) end
 
 --- Waits until the flag is set, `timeout` seconds at most (nil: no limit). Returns whether it is set.
-function Event:wait(timeout)
-  local h = shared.handle("wait", self)
-  timeout = shared.seconds("Event:wait", timeout)
-  return (shared.wait(timeout, core.mp_event_wait, h))
-end
+function Event:wait(timeout) return (shared.wait_in("wait", self, timeout, core.mp_event_wait)) end
 
 function Event:repr() return self:is_set() and "Event(set)" or "Event(not set)" end
 

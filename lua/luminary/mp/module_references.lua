@@ -6,22 +6,17 @@
 local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 
 local names = {}
 
 local own_files = debug.getinfo(1, "S").source:match("^(@.*)mp/module_references%.lua$") or "\0"
 
 -- The modules of a fresh Lua state that no file defines.
-local built_in = {}
-for name in ([[_G package coroutine table io os string math debug bit jit jit.opt]]):gmatch("%S+") do
-  built_in[name] = true
-end
-local globals = {}
-for name in ([[assert collectgarbage dofile error gcinfo getfenv getmetatable ipairs load loadfile loadstring module
-    newproxy next pairs pcall print rawequal rawget rawlen rawset require select setfenv setmetatable tonumber tostring
-    type unpack xpcall]]):gmatch("%S+") do
-  globals[name] = true
-end
+local built_in = lists.set "_G package coroutine table io os string math debug bit jit jit.opt"
+local globals = lists.set [[assert collectgarbage dofile error gcinfo getfenv getmetatable ipairs load loadfile
+    loadstring module newproxy next pairs pcall print rawequal rawget rawlen rawset require select setfenv setmetatable
+    tonumber tostring type unpack xpcall]]
 
 local function is_own_module(name) return name == "luminary" or name:sub(1, 9) == "luminary." end
 local function is_c_function(v) return type(v) == "function" and debug.getinfo(v, "S").what == "C" end
@@ -56,6 +51,14 @@ local function stands_for_code(t)
   return false
 end
 
+local function string_keys(t)
+  local keys = {}
+  for key in next, t do
+    if type(key) == "string" then keys[#keys + 1] = key end
+  end
+  return keys
+end
+
 -- Maps a value to {from = value, step = …} or {module = name}, by the shortest path.
 local function scan_modules()
   local found, queue = {}, {}
@@ -66,10 +69,7 @@ local function scan_modules()
     queue[#queue + 1] = value
   end
 
-  local modules = {}
-  for name in pairs(package.loaded) do
-    if type(name) == "string" then modules[#modules + 1] = name end
-  end
+  local modules = string_keys(package.loaded)
   table.sort(modules, function(a, b)
     if #a ~= #b then return #a < #b end
     return a < b
@@ -116,10 +116,7 @@ local function scan_modules()
         if is_c_function(value[name]) then consider(value[name], value, name) end
       end
     elseif type(value) == "table" then
-      local keys = {}
-      for key in next, value do
-        if type(key) == "string" then keys[#keys + 1] = key end
-      end
+      local keys = string_keys(value)
       table.sort(keys)
       for _, key in ipairs(keys) do consider(rawget(value, key), value, key) end
       local metatable = entry.own and debug.getmetatable(value)
@@ -155,11 +152,10 @@ function names.finder()
     found = found or scan_modules()
     local entry = found[value]
     if not entry then return nil end
-    local steps, n = {}, 0
+    local steps = {}
     while not entry.module do
       table.insert(steps, 1, entry.step)
       table.insert(steps, 1, entry.kind or "field")
-      n = n + 1
       entry = found[entry.from]
     end
     table.insert(steps, 1, entry.module)
@@ -173,13 +169,13 @@ local function count_modules()
   return n
 end
 
-local kept, kept_modules
+local finder, finder_modules
 
 --- Returns this state's cached finder, for frequent encoding; a new one if more modules were loaded.
-function names.kept()
+function names.cached_finder()
   local n = count_modules()
-  if not kept or kept_modules ~= n then kept, kept_modules = names.finder(), n end
-  return kept
+  if not finder or finder_modules ~= n then finder, finder_modules = names.finder(), n end
+  return finder
 end
 
 local function upvalue(f, wanted)

@@ -4,6 +4,7 @@
 -- the queue, its worker writes the task's number to shared memory, so that the pool knows the task of a killed worker.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
@@ -51,13 +52,8 @@ local function serve(index, setup)
       for i = task.first, task.last do
         own[ARGUMENT] = i
         local v = task.args[i]
-        local outcome
-        if task.unpacked then
-          outcome = outcome_of(task.fn, unpack(v, 1, v.n or table.maxn(v)))
-        else
-          outcome = outcome_of(task.fn, v)
-        end
-        add_outcome(reply, i - task.first + 1, outcome)
+        local args = task.unpacked and v or {v, n = 1}
+        add_outcome(reply, i - task.first + 1, outcome_of(task.fn, unpack(args, 1, args.n or table.maxn(args))))
       end
     end
     local sent = outcome_of(results.send, results, "the result", reply, true)
@@ -120,8 +116,8 @@ end
 local function read(self)
   local count = 0
   while true do
-    local got, reply = self.results:take(0)
-    if not got then return count end
+    local has_arrived, reply = self.results:take(0)
+    if not has_arrived then return count end
     local worker = self.workers[reply.worker + 1]
     resolve_task(self, reply.id, outcome_from, reply, worker)
     self.deaths, count = 0, count + 1
@@ -294,9 +290,13 @@ end
 
 -- ---- tasks
 
-local function apply(self, who, fn, args)
+local function check_call(self, who, fn)
   check(who, self)
   options.arg("Pool:" .. who, "the first argument", fn, "function")
+end
+
+local function apply(self, who, fn, args)
+  check_call(self, who, fn)
   args = Worker.check_args(("Pool:%s: the second argument"):format(who), args, ("pool:%s(f, {a, b})"):format(who))
   local result = submit(self, who, fn, {args}, 1, 1, true)
   result.single = true
@@ -309,27 +309,22 @@ function Pool:apply_async(fn, args) return apply(self, "apply_async", fn, args) 
 --- Calls fn(args…) in a worker; returns its results.
 function Pool:apply(fn, args) return apply(self, "apply", fn, args):get() end
 
-
-local function chunk_of(self, opts, n, default)
-  return opts.chunksize or default or math.max(1, math.ceil(n / (4 * #self.workers)))
-end
-
-local function map_async(self, who, fn, list, opts, unpacked)
-  check(who, self)
-  options.arg("Pool:" .. who, "the first argument", fn, "function")
+-- Queues a call for each entry of a list. size: arguments in a task; nil: four tasks for each worker.
+local function submit_list(self, who, fn, list, size, unpacked)
+  check_call(self, who, fn)
   local n = check_list(who, list)
-  return submit(self, who, fn, list, n, chunk_of(self, opts, n), unpacked)
+  return submit(self, who, fn, list, n, size or math.max(1, math.ceil(n / (4 * #self.workers))), unpacked)
 end
 
 --- Returns the list of fn(v) for each v of a list. If fn returns several values, the entry is a list of them, whose
 --- field n is their number if one is nil. {chunksize = k}: number of arguments sent to a worker at a time.
 Pool.map = signature.of("Pool:map(fn, list, {chunksize: count})", function(self, fn, list, opts)
-  return map_async(self, "map", fn, list, opts):get()
+  return submit_list(self, "map", fn, list, opts.chunksize):get()
 end)
 
 --- Does the same as map, but returns a result at once, whose get() returns the list.
 Pool.map_async = signature.of("Pool:map_async(fn, list, {chunksize: count})", function(self, fn, list, opts)
-  return map_async(self, "map_async", fn, list, opts)
+  return submit_list(self, "map_async", fn, list, opts.chunksize)
 end)
 
 --- Returns the list of fn(unpack(v)) for each v of a list of lists; several results as in map.
@@ -338,15 +333,8 @@ Pool.starmap = signature.of("Pool:starmap(fn, list, {chunksize: count})", functi
   for i = 1, check_list("starmap", list) do
     Worker.check_args(("Pool:starmap: entry %d"):format(i), list[i], "pool:starmap(f, {{a, b}, {c, d}})")
   end
-  return map_async(self, "starmap", fn, list, opts, true):get()
+  return submit_list(self, "starmap", fn, list, opts.chunksize, true):get()
 end)
-
-local function imap(self, who, fn, list, opts)
-  check(who, self)
-  options.arg("Pool:" .. who, "the first argument", fn, "function")
-  local n = check_list(who, list)
-  return submit(self, who, fn, list, n, chunk_of(self, opts, n, 1))
-end
 
 local function hand_out(result, i)
   local outcome = result.outcomes[i]
@@ -359,7 +347,7 @@ local function has_outcome(result, i) return result.outcomes[i] ~= nil end
 
 --- Iterates over the results in the list's order: for i, v in pool:imap(fn, list) do … end, where v is fn(list[i]).
 Pool.imap = signature.of("Pool:imap(fn, list, {chunksize: count})", function(self, fn, list, opts)
-  local result, i = imap(self, "imap", fn, list, opts), 0
+  local result, i = submit_list(self, "imap", fn, list, opts.chunksize or 1), 0
   return function()
     if i >= result.n then return nil end
     i = i + 1
@@ -370,7 +358,8 @@ end)
 
 --- Does the same as imap, but in the order in which results arrive; i is the index in the list.
 Pool.imap_unordered = signature.of("Pool:imap_unordered(fn, list, {chunksize: count})", function(self, fn, list, opts)
-  local result, given, count, from = imap(self, "imap_unordered", fn, list, opts), {}, 0, 1
+  local result = submit_list(self, "imap_unordered", fn, list, opts.chunksize or 1)
+  local given, count, from = {}, 0, 1
   local function next_one()
     while given[from] do from = from + 1 end
     for i = from, result.n do
@@ -408,11 +397,7 @@ function Pool:terminate()
 end
 
 local function has_ended(self)
-  if self.broken then return true end
-  for _, worker in ipairs(self.workers) do
-    if not worker.reaped then return false end
-  end
-  return true
+  return self.broken ~= nil or lists.every(self.workers, function(worker) return worker.reaped end)
 end
 
 --- Waits for the workers to end after close() or terminate(), `timeout` seconds at most (nil: no limit); returns
@@ -427,11 +412,7 @@ function Pool:join(timeout)
 end
 
 --- Returns the process ids of the workers, by number; an empty list for threads.
-function Pool:pids()
-  local pids = {}
-  for i, worker in ipairs(self.workers) do pids[i] = worker.pid end
-  return pids
-end
+function Pool:pids() return Worker.pids(self.workers) end
 
 -- Runs when the program ends.
 function Pool:finish() self:terminate() end
@@ -451,7 +432,7 @@ Pool.init = signature.of([[({processes: count, initializer: function, initargs, 
   self.workers, self.tasks, self.put, self.open, self.deaths = {}, {}, 0, 0, 0
   self.method, self.tasks_queue, self.results = opts.method, Queue(), Queue()
   self.claims = core.ops.zeros({n, 2}, {dtype = "int64"}):share_memory_()
-  if not core.getenv "OMP_NUM_THREADS" then self.threads = math.max(1, math.floor(core.process_cores() / n)) end
+  self.threads = Worker.share_of_threads(n)
   self.job = Worker.job("Pool", serve, {{
     tasks = self.tasks_queue, results = self.results, claims = self.claims, initializer = opts.initializer,
     initargs = Worker.check_args("Pool: initargs", opts.initargs, "{initargs = {a, b}}"),

@@ -10,7 +10,7 @@ local shared = require "luminary.mp.shared_handle"
 local Queue = class.define "Queue"
 Queue.__inner = {"send", "take", "finish"}
 
-local made = setmetatable({}, {__mode = "k"}) -- queues that need no flush at exit: made here, or canceled
+local needs_no_flush = setmetatable({}, {__mode = "k"}) -- at exit: queues that were made here, or canceled
 
 local OFTEN = 0.01 -- seconds between two calls of meanwhile
 
@@ -26,7 +26,7 @@ end
 local function put(self, h, who, value, timeout, direct, meanwhile, ...)
   local text, tensors, handles = carrier.encode(who, value, shared.how())
   local sent, waits = shared.wait(timeout, try_put, h, text, tensors, handles, direct, meanwhile, ...)
-  if waits and not made[self] then at_exit.remember(self) end
+  if waits and not needs_no_flush[self] then at_exit.remember(self) end
   return sent
 end
 
@@ -62,8 +62,8 @@ end
 --- Removes and returns the first value. {block = true, timeout}: seconds to wait for one, after which it is an error.
 function Queue:get(...)
   local timeout = shared.timeout("Queue:get", ...)
-  local got, value = Queue.take(self, timeout)
-  if not got then
+  local has_arrived, value = Queue.take(self, timeout)
+  if not has_arrived then
     options.fail("Queue:get: the queue was empty%s", timeout > 0 and (" for %g s"):format(timeout) or "")
   end
   return value
@@ -90,24 +90,16 @@ end
 function Queue:task_done() core.mp_queue_done(shared.handle("task_done", self)) end
 
 --- Waits until all values are processed (task_done), `timeout` seconds at most; returns whether they are.
-function Queue:join(timeout)
-  local h = shared.handle("join", self)
-  timeout = shared.seconds("Queue:join", timeout)
-  return shared.wait(timeout, core.mp_queue_join, h)
-end
+function Queue:join(timeout) return shared.wait_in("join", self, timeout, core.mp_queue_join) end
 
 local function try_flush(h, seconds) return core.mp_queue_flush(h, math.min(seconds, 0.1)) end
 
 --- Waits until all values put here have left this process, `timeout` seconds at most; returns whether they have.
-function Queue:join_thread(timeout)
-  local h = shared.handle("join_thread", self)
-  timeout = shared.seconds("Queue:join_thread", timeout)
-  return shared.wait(timeout, try_flush, h)
-end
+function Queue:join_thread(timeout) return shared.wait_in("join_thread", self, timeout, try_flush) end
 
 --- Lets this process end without waiting for its values to be read; they may be lost.
 function Queue:cancel_join_thread()
-  made[self] = true
+  needs_no_flush[self] = true
   at_exit.forget(self)
 end
 
@@ -133,7 +125,7 @@ Queue.init = signature.of("({capacity: natural = 0})", function(self, opts)
     options.must_be("Queue", "capacity", "at most 2^40 (0 is unlimited)", opts.capacity)
   end
   self.handle = core.mp_queue(opts.capacity)
-  made[self] = true
+  needs_no_flush[self] = true
 end)
 
 -- Python's methods that have another form here.

@@ -22,9 +22,7 @@ local function try(h, seconds) return core.mp_permit(h, seconds) or false end
 --- Acquires a permit, waiting `timeout` seconds at most (nil: no limit; 0 or {block = false}: not at all). Returns two
 --- values: whether it has one, and whether its last holder ended without releasing it.
 function Semaphore:acquire(timeout)
-  local h = shared.handle("acquire", self)
-  timeout = shared.seconds("Semaphore:acquire", timeout)
-  local how = shared.wait(timeout, try, h)
+  local how = shared.wait_in("acquire", self, timeout, try)
   return how ~= false, how == 2
 end
 

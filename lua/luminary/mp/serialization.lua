@@ -29,9 +29,9 @@ local carrier = {}
 -- Kinds: tables, tensors, named values, functions, cdata, instances of classes that are userdata, handles.
 local kinds = {"T", "X", "N", "F", "C", "O", "H"}
 local function new_lists()
-  local made = {}
-  for _, kind in ipairs(kinds) do made[kind] = {} end
-  return made
+  local by_kind = {}
+  for _, kind in ipairs(kinds) do by_kind[kind] = {} end
+  return by_kind
 end
 
 -- ---- paths of values in messages: "args[2].loss.hook", "fn's net.weight"
@@ -77,11 +77,9 @@ end
 local Encoder = {}
 Encoder.__index = Encoder
 
-function Encoder:refuse(from, how, key, why, ...)
-  local place = {}
-  if from then self.way[place] = {from = from, how = how, key = key} end
-  local path = path_of(self.way, place)
-  core.error_at_caller(("%s: %s: %s"):format(self.who, path,
+-- Fails for the value at self.way.here.
+function Encoder:refuse(why, ...)
+  core.error_at_caller(("%s: %s: %s"):format(self.who, path_of(self.way, "here"),
     why:format(...):gsub("THERE", self.there)))
 end
 
@@ -94,55 +92,47 @@ function Encoder:string(s)
 end
 
 -- Returns an object's reference after numbering it; objects with contents wait in the queue.
-function Encoder:enter(kind, object, from, how, key, waits)
+function Encoder:enter(kind, object, waits)
   local list = self.lists[kind]
   list[#list + 1] = object
   local ref = kind .. #list .. ";"
-  self.refs[object] = ref
-  if from then self.way[object] = {from = from, how = how, key = key} end
+  self.refs[object], self.way[object] = ref, self.way.here
   if waits then self.queue[#self.queue + 1] = object end
   return ref
 end
 
-function Encoder:tensor(t, from, how, key)
-  if not core.is_alive(t) then self:refuse(from, how, key, "a tensor that was freed cannot be sent to THERE") end
+function Encoder:tensor(t)
+  if not core.is_alive(t) then self:refuse "a tensor that was freed cannot be sent to THERE" end
   if t.requires_grad and not t.is_leaf then
-    self:refuse(from, how, key, "a tensor that an op computed from others with gradients cannot be sent to THERE "
-      .. "with its history; send x:detach()")
+    self:refuse("a tensor that an op computed from others with gradients cannot be sent to THERE with its history; "
+      .. "send x:detach()")
   end
   local unfit = self.processes and core.mp_unfit(t)
-  if unfit then self:refuse(from, how, key, "%s", unfit) end
-  return self:enter("X", t, from, how, key)
+  if unfit then self:refuse("%s", unfit) end
+  return self:enter("X", t)
 end
 
-function Encoder:handle(h, from, how, key)
-  if not core.mp_is_open(h) then self:refuse(from, how, key, "a closed object cannot be sent to THERE") end
-  return self:enter("H", h, from, how, key)
+function Encoder:handle(h)
+  if not core.mp_is_open(h) then self:refuse "a closed object cannot be sent to THERE" end
+  return self:enter("H", h)
 end
 
-function Encoder:fn(f, from, how, key)
+function Encoder:fn(f)
   if debug.getinfo(f, "S").what == "C" then
-    self:refuse(from, how, key, "a C function that no module has as a field cannot be sent to THERE")
+    self:refuse "a C function that no module has as a field cannot be sent to THERE"
   end
-  return self:enter("F", f, from, how, key, true)
+  return self:enter("F", f, true)
 end
 
-function Encoder:cdata(v, from, how, key)
+function Encoder:cdata(v)
   if not ffi_ok or not (ffi.istype(int64, v) or ffi.istype(uint64, v)) then
-    self:refuse(from, how, key, "cdata of type %s cannot be sent to THERE: of cdata only 64-bit integers can",
+    self:refuse("cdata of type %s cannot be sent to THERE: of cdata only 64-bit integers can",
       ffi_ok and tostring(ffi.typeof(v)) or "?")
   end
-  return self:enter("C", v, from, how, key)
+  return self:enter("C", v)
 end
 
 local words = {thread = "a coroutine", userdata = "userdata"}
-
-function Encoder:refuse_object(v, from, how, key)
-  local place = {}
-  self.way[place] = {from = from, how = how, key = key}
-  core.error_at_caller(("%s: %s is %s; only nil, booleans, numbers, strings and plain tables can be sent"):format(
-    self.who, path_of(self.way, place), options.is_plain(v) and "a table" or options.describe(v)))
-end
 
 -- Returns the text of one value: `how` and `key` are the step from `from` to it, for messages.
 function Encoder:value(v, from, how, key)
@@ -150,21 +140,25 @@ function Encoder:value(v, from, how, key)
   if kind == "string" then return self:string(v) end
   local scalar = scalar_text(v)
   if scalar then return scalar end
-  if self.plain and not options.is_plain(v) then self:refuse_object(v, from, how, key) end
-  if kind == "cdata" then return self:cdata(v, from, how, key) end
   local ref = self.refs[v]
-  if ref then return ref end
-  if kind == "userdata" and core.is_tensor(v) then return self:tensor(v, from, how, key) end
-  if kind == "userdata" and core.mp_is_handle(v) then return self:handle(v, from, how, key) end
+  if ref and kind ~= "cdata" then return ref end
+  self.way.here = {from = from, how = how, key = key}
+  if self.plain and not options.is_plain(v) then
+    core.error_at_caller(("%s: %s is %s; only nil, booleans, numbers, strings and plain tables can be sent"):format(
+      self.who, path_of(self.way, "here"), options.describe(v)))
+  end
+  if kind == "cdata" then return self:cdata(v) end
+  if kind == "userdata" and core.is_tensor(v) then return self:tensor(v) end
+  if kind == "userdata" and core.mp_is_handle(v) then return self:handle(v) end
   local steps = kind ~= "thread" and not self.plain and self.name_of(v)
   if steps then
     self.steps[#self.steps + 1] = steps
     return self:enter("N", v)
   end
-  if kind == "table" then return self:enter("T", v, from, how, key, true) end
-  if class.record(v) then return self:enter("O", v, from, how, key, true) end
-  if kind == "function" then return self:fn(v, from, how, key) end
-  return self:refuse(from, how, key, "%s cannot be sent to THERE", words[kind] or kind)
+  if kind == "table" then return self:enter("T", v, true) end
+  if class.record(v) then return self:enter("O", v, true) end
+  if kind == "function" then return self:fn(v) end
+  return self:refuse("%s cannot be sent to THERE", words[kind] or kind)
 end
 
 -- Encodes a table's contents: its list, its other fields, its metatable.
@@ -199,8 +193,9 @@ function Encoder:function_body(f, out)
   end
   local env, lost = environment_of(f, self.name_of)
   if lost then
-    self:refuse(f, "upvalue", "environment", "its metatable cannot be sent to THERE, and the function uses '%s' of it; "
-      .. "setfenv(f, t) with a table without metatable, or whose __index is a table, can", lost)
+    self.way.here = {from = f, how = "upvalue", key = "environment"}
+    self:refuse("its metatable cannot be sent to THERE, and the function uses '%s' of it; setfenv(f, t) with a table "
+      .. "without metatable, or whose __index is a table, can", lost)
   end
   out[#out + 1] = self:value(env, f, "upvalue", "environment")
 end
@@ -322,26 +317,26 @@ end
 
 -- Makes the objects by kind and number, still empty.
 function Decoder:make_objects(tensors, handles)
-  local counts, made = {}, new_lists()
-  made.X, made.H = tensors, handles
+  local counts, objects = {}, new_lists()
+  objects.X, objects.H = tensors, handles
   for i = 1, #kinds do
     counts[i] = self:count()
     if self.plain and kinds[i] ~= "T" and counts[i] > 0 then malformed() end
   end
   self.empty = counts[1] + counts[4] + counts[6] -- objects with contents
-  for i = 1, counts[1] do made.T[i] = {} end
+  for i = 1, counts[1] do objects.T[i] = {} end
   for i = 1, counts[2] do
     if self:letter() == "p" then parameter.mark(tensors[i]) end
   end
   for i = 1, counts[3] do
     local steps = {}
     for k = 1, self:number() do steps[k] = self:bytes() end
-    made.N[i] = names.resolve(steps)
+    objects.N[i] = names.resolve(steps)
   end
-  for i = 1, counts[4] do made.F[i] = load_function(self:bytes()) end
-  for i = 1, counts[5] do made.C[i] = integer(self:letter(), self:digits()) end
-  for i = 1, counts[6] do made.O[i] = newproxy() end
-  self.made = made
+  for i = 1, counts[4] do objects.F[i] = load_function(self:bytes()) end
+  for i = 1, counts[5] do objects.C[i] = integer(self:letter(), self:digits()) end
+  for i = 1, counts[6] do objects.O[i] = newproxy() end
+  self.objects = objects
 end
 
 -- Reads one value.
@@ -357,7 +352,7 @@ function Decoder:value()
     return s
   end
   if kind == "S" then return self.strings[self:number()] or malformed() end
-  return (self.made[kind] or malformed())[self:number()] or malformed()
+  return (self.objects[kind] or malformed())[self:number()] or malformed()
 end
 
 function Decoder:fill_table(t)
@@ -376,7 +371,7 @@ function Decoder:fill_function(f)
   for i = 1, self:number() do
     if self:letter() == "j" then
       self:letter()
-      local other = self.made.F[self:number()]
+      local other = self.objects.F[self:number()]
       debug.upvaluejoin(f, i, other, self:number())
     else
       debug.setupvalue(f, i, self:value())
@@ -398,7 +393,7 @@ function carrier.decode(text, tensors, handles, plain)
   local root = self:value()
   while not self:done() do
     local kind = self:letter()
-    local object = (self.made[kind] or malformed())[self:number()] or malformed()
+    local object = (self.objects[kind] or malformed())[self:number()] or malformed()
     self.empty = self.empty - 1
     if kind == "T" then
       self:fill_table(object)

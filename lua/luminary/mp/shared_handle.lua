@@ -62,7 +62,13 @@ function shared.wait(timeout, attempt, handle, ...)
   return false
 end
 
+--- Does the same for a method with an argument `timeout`, a number of seconds.
+function shared.wait_in(method, self, timeout, attempt, ...)
+  local handle, who = shared.handle(method, self), ("%s:%s"):format(self.__name:match "[^.]*$", method)
+  return shared.wait(shared.seconds(who, timeout), attempt, handle, ...)
+end
+
 --- Returns the options of serialization.lua for values sent through a handle.
-function shared.how() return {processes = true, name_of = names.kept()} end
+function shared.how() return {processes = true, name_of = names.cached_finder()} end
 
 return shared

@@ -1,5 +1,6 @@
 --- Implements lm.mp.spawn and its result.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Worker = require "luminary.mp.worker"
@@ -56,13 +57,9 @@ end
 
 -- Returns the first failure that neither followed from another nor from our request to end.
 local function first_cause(self)
-  for _, failure in ipairs(self.failures) do
-    if not failure.asked_to_stop and (not failure.cause_rank or not failure.message) then return failure end
-  end
-  for _, failure in ipairs(self.failures) do
-    if not failure.asked_to_stop then return failure end
-  end
-  return self.failures[1]
+  local own = lists.filter(self.failures, function(failure) return not failure.asked_to_stop end)
+  return lists.find(own, function(failure) return not failure.cause_rank or not failure.message end) or own[1]
+    or self.failures[1]
 end
 
 --- Waits for all processes, `timeout` seconds at most (nil: no limit); returns whether all have ended. The failure of
@@ -91,11 +88,7 @@ function Context:join(timeout)
 end
 
 --- Returns the process ids, by rank; an empty list for threads.
-function Context:pids()
-  local pids = {}
-  for i, worker in ipairs(self.workers) do pids[i] = worker.pid end
-  return pids
-end
+function Context:pids() return Worker.pids(self.workers) end
 
 --- Ends all running processes.
 function Context:terminate()
@@ -120,8 +113,7 @@ local spawn = signature.of([[spawn(fn, {args, nprocs: count = 1, join = true, da
   local method, args, n = opts.method, Worker.check_args(who .. ": args", opts.args, "{args = {a, b}}"), opts.nprocs
 
   local job = Worker.job(who, fn, args, method)
-  local threads
-  if n > 1 and not core.getenv "OMP_NUM_THREADS" then threads = math.max(1, math.floor(core.process_cores() / n)) end
+  local threads = n > 1 and Worker.share_of_threads(n) or nil
   local self = setmetatable({workers = {}, failures = {}, daemon = opts.daemon}, Context)
   local ok, problem = pcall(function()
     for i = 0, n - 1 do

@@ -1,6 +1,7 @@
 --- Implements a worker: another Lua state, in a process or on a thread, that runs one function. Spawn contexts and
 --- Processes consist of workers.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
 local fail = options.fail
@@ -46,6 +47,12 @@ function Worker.check_args(who, args, remedy)
     end
   end
   return options.list(who, "list", args)
+end
+
+--- Returns the compute threads of each of n workers, which share the cores; nil if a variable sets them.
+function Worker.share_of_threads(n)
+  if core.getenv "OMP_NUM_THREADS" then return nil end
+  return math.max(1, math.floor(core.process_cores() / n))
 end
 
 --- Encodes a worker's job, {fn, args}, once for all workers.
@@ -125,11 +132,14 @@ function Worker:exitcode()
   return self.signal and -self.signal or self.code
 end
 
+--- Returns the process ids of workers, by number; an empty list for threads.
+function Worker.pids(workers)
+  return lists.map(workers, function(worker) return worker.pid end)
+end
+
 --- Waits until one of these workers has a message or ends, `seconds` at most.
 function Worker.wait(workers, seconds)
-  local handles = {}
-  for i, worker in ipairs(workers) do handles[i] = worker.handle end
-  core.mp_wait(handles, seconds)
+  core.mp_wait(lists.map(workers, function(worker) return worker.handle end), seconds)
 end
 
 --- Waits for its end; returns true if it came within `seconds` (nil: no limit).

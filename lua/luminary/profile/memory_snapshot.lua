@@ -67,11 +67,9 @@ return class.returned(Snapshot, signature.of("memory_snapshot()", function()
   end
   local self = class.object(Snapshot)
   self.blocks, self.total = {}, 0
-  local blocks = {}
   self.missed = core.live_memory(function(line, op, device, bytes, seconds)
-    blocks[#blocks + 1] = {line = line, op = op, device = device, bytes = bytes, seconds = seconds}
+    self.total = self.total + bytes
+    table.insert(self.blocks, {line = line, op = op, device = device, bytes = bytes, seconds = seconds})
   end)
-  for _, block in ipairs(blocks) do self.total = self.total + block.bytes end
-  self.blocks = blocks
   return self
 end))

@@ -1,5 +1,7 @@
 --- op_table: Builds the table of a profile: spans by op, line or shapes.
+local aligned_columns = require "luminary.base.aligned_columns"
 local bytes_text = require "luminary.base.bytes_text"
+local lists = require "luminary.base.lists"
 
 local op_table = {}
 
@@ -91,28 +93,15 @@ end
 
 -- Returns lines of columns; the first is flush left. A column without values is omitted.
 local function aligned(columns, rows)
-  local cells, width = {}, {}
-  for c, column in ipairs(columns) do
-    local is_used = not column.optional
-    cells[c], width[c] = {[0] = column[1]}, #column[1]
-    for r, row in ipairs(rows) do
-      cells[c][r] = column[2](row)
-      width[c], is_used = math.max(width[c], #cells[c][r]), is_used or cells[c][r] ~= "-"
-    end
-    if not is_used then cells[c] = false end
+  columns = lists.filter(columns, function(column)
+    return not column.optional or not lists.every(rows, function(row) return column[2](row) == "-" end)
+  end)
+  local cells = {lists.map(columns, function(column) return column[1] end)}
+  for r, row in ipairs(rows) do
+    cells[r + 1] = lists.map(columns, function(column) return column[2](row) end)
   end
-  local lines = {}
-  for r = 0, #rows do
-    local line = {}
-    for c, column in ipairs(cells) do
-      if column then
-        local space = (" "):rep(width[c] - #column[r])
-        line[#line + 1] = c == 1 and column[r] .. space or space .. column[r]
-      end
-    end
-    lines[#lines + 1] = table.concat(line, "  ")
-  end
-  table.insert(lines, 2, ("-"):rep(#lines[1]))
+  local lines, width = aligned_columns(cells, 2)
+  table.insert(lines, 2, ("-"):rep(width))
   return lines
 end
 

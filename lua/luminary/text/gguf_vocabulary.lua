@@ -1,6 +1,7 @@
 --- Converts the tokenizer in a GGUF file to a tokenizer.json.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local special = require "luminary.text.special_tokens"
@@ -16,6 +17,9 @@ function vocabulary.is(path)
   if file then file:close() end
   return head == "GGUF"
 end
+
+--- Returns a tokenizer.json's text, in which an empty list of merges is a list, as others expect.
+function vocabulary.encoded(root) return (json_encode(root):gsub('"merges":{}', '"merges":[]')) end
 
 vocabulary.MOST_BYTES = 2 ^ 16 -- most bytes of a token, as in C
 local MOST_BYTES = vocabulary.MOST_BYTES
@@ -58,12 +62,9 @@ local function byte_pairs(path, file, vocab)
   local pre = file.pre or (file.architecture == "gpt2" and "gpt-2")
   local cut = cuts[pre]
   if not cut then
-    local known = {}
-    for name in pairs(cuts) do known[#known + 1] = name end
-    table.sort(known)
     fail("Tokenizer: '%s': %s; supported are %s", path,
       pre and ("unknown tokenizer.ggml.pre '%s'"):format(printable_name(pre, 60)) or "missing tokenizer.ggml.pre",
-      table.concat(known, ", "))
+      table.concat(lists.sorted_keys(cuts), ", "))
   end
   return {
     normalizer = pre == "qwen2" and {type = "NFC"} or nil,
@@ -116,9 +117,7 @@ function vocabulary.merges_by_score(path, tokens, vocab, scores)
     local by = core.ops.argsort(values, {descending = true, stable = true})
     order = order and core.ops.index_select(order, 1, by) or by
   end
-  local merges = {}
-  for i, from in ipairs(order:totable()) do merges[i] = all[from] end
-  return merges
+  return lists.map(order:totable(), function(from) return all[from] end)
 end
 
 --- Return the steps that write "▁" for spaces, and if `prefix` is true in front of a text, and the steps that undo it.
@@ -273,12 +272,10 @@ function vocabulary.read(path)
   end
   local root = make(path, file, vocab)
   root.added_tokens = added[1] and added or nil
-  local text = json_encode(root)
-  if not root.model.merges[1] then text = text:gsub('"merges":{}', '"merges":[]') end -- others expect a list
   local roles = {}
   for part, role in pairs(parts) do roles[role] = file.token(part) or roles[role] end
   local around_by_itself = file.model == "llama" or takes_whole_words[file.pre]
-  return text, roles, {
+  return vocabulary.encoded(root), roles, {
     path = path, chat_template = file.chat_template, root = root,
     tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM,
     add_bos_token = file.add_bos_token == nil and around_by_itself and roles.bos_token ~= nil or file.add_bos_token,

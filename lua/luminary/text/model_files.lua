@@ -1,7 +1,7 @@
 --- Converts SentencePiece's models (tokenizer.model) and tiktoken's ranks to the text of a tokenizer.json.
 local core = require "luminary.core"
 local base64 = require "luminary.base.base64"
-local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local Source = require "luminary.file_formats.source"
@@ -26,9 +26,6 @@ local function check_token(path, vocab, token, id)
   end
   vocab[token] = id
 end
-
--- Returns a tokenizer.json's text, in which an empty list of merges is a list.
-local function encoded(root) return (json_encode(root):gsub('"merges":{}', '"merges":[]')) end
 
 -- ---- SentencePiece: protobuf's messages
 
@@ -113,8 +110,7 @@ local function normalizers_of(normalizer)
     list[#list + 1] = replaced(" +$", "")
     list[#list + 1] = replaced(" {2,}", " ")
   end
-  for _, step in ipairs(vocabulary.space_normalizers(normalizer.prefix ~= 0)) do list[#list + 1] = step end
-  return list
+  return lists.append(list, vocabulary.space_normalizers(normalizer.prefix ~= 0))
 end
 
 -- Returns what model_files.read returns, for a SentencePiece model.
@@ -158,7 +154,7 @@ local function sentence_piece(path, text)
     roles[role] = piece and (piece.kind == CONTROL or piece.kind == UNKNOWN) and piece.text or nil
   end
   local byte_fallback = trainer.byte_fallback ~= 0
-  return encoded {
+  return vocabulary.encoded {
     normalizer = {type = "Sequence", normalizers = normalizers_of(normalizer)},
     decoder = {type = "Sequence", decoders = vocabulary.space_decoders(normalizer.prefix ~= 0)},
     added_tokens = added[1] and added or nil,
@@ -244,7 +240,7 @@ local function tiktoken(path, text, pattern)
   end
   local added = ends[#tokens] and {{id = ends[#tokens], content = "<|endoftext|>", special = true, normalized = false}}
   if added then vocab["<|endoftext|>"] = ends[#tokens] end
-  return encoded {
+  return vocabulary.encoded {
     pre_tokenizer = {type = "Sequence", pretokenizers = {
       {type = "Split", behavior = "Isolated", invert = false, pattern = {Regex = pattern}},
       vocabulary.byte_level(false),

@@ -1,6 +1,7 @@
 --- Reads special tokens from the files beside a tokenizer.json, and keeps them as fields of a tokenizer by their roles.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local files = require "luminary.text.vocabulary_files"
 local options = require "luminary.base.options"
 local fail = options.fail
@@ -12,8 +13,7 @@ special.roles = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 --- transformers' model_max_length of a model without a limit.
 special.NO_MAXIMUM = 1e30
 
-local is_role = {}
-for _, role in ipairs(special.roles) do is_role[role] = true end
+local is_role = lists.set(special.roles)
 
 -- ---- files
 --- Returns an error's text without the position in front.
@@ -108,7 +108,7 @@ end
 
 -- ---- fields of a tokenizer
 --- Functions of a tokenizer, by field, that compute the field when it is read.
-special.made = {
+special.computed = {
   all_special_tokens = function(t)
     local list, seen = {}, {}
     local function add(token)
@@ -126,7 +126,7 @@ special.made = {
   end,
 }
 for _, role in ipairs(special.roles) do
-  special.made[role .. "_id"] = function(t)
+  special.computed[role .. "_id"] = function(t)
     local token = t[role]
     return token and t:token_to_id(token)
   end
@@ -137,8 +137,8 @@ special.written = {}
 
 --- Returns a field of a tokenizer.
 function special.get(tokenizer, key)
-  local make = special.made[key]
-  if make then return make(tokenizer) end
+  local compute = special.computed[key]
+  if compute then return compute(tokenizer) end
   return options.record(tokenizer).values[key]
 end
 
@@ -146,7 +146,7 @@ end
 function special.set(tokenizer, key, value)
   local values, role = options.record(tokenizer).values, is_role[key] and key or nil
   if special.written[key] then return special.written[key](tokenizer, value) end
-  if not role and special.made[key] then
+  if not role and special.computed[key] then
     role = type(key) == "string" and key:match "^(.*)_id$"
     if not is_role[role] then fail("Tokenizer: %s cannot be set", key) end
     value = value and (tokenizer:id_to_token(value) or fail("Tokenizer: %s: no token has the id %d", key, value))
@@ -174,16 +174,13 @@ function special.named(who, tokens)
     end
   end
   for _, role in ipairs(special.roles) do list[#list + 1] = tokens[role] end
-  for _, token in ipairs(options.arg(who, "extra_special_tokens", extra or {}, "table")) do list[#list + 1] = token end
+  lists.append(list, options.arg(who, "extra_special_tokens", extra or {}, "table"))
   return list, function(tokenizer)
     local function content(token) return type(token) == "table" and token.content or token end
     for _, role in ipairs(special.roles) do
       if tokens[role] then tokenizer[role] = content(tokens[role]) end
     end
-    if not extra then return end
-    local names = {}
-    for i, token in ipairs(extra) do names[i] = content(token) end
-    tokenizer.extra_special_tokens = names
+    if extra then tokenizer.extra_special_tokens = lists.map(extra, content) end
   end
 end
 

@@ -1,5 +1,6 @@
 --- Decodes ids that arrive one by one: decodes the last few ids with and without the new one, since a token's text
 --- depends on the tokens before it.
+local copy_list = require "luminary.base.copy_list"
 local options = require "luminary.base.options"
 
 local BROKEN = "\239\191\189$" -- U+FFFD at the end: bytes that are not, or not yet, a character
@@ -11,9 +12,8 @@ return function(decode, write)
   -- Writes the text after the prefix; the new ids become the prefix of the next ones.
   local function emit(text)
     local fresh = text:sub(#prefix + 1)
-    local kept = {}
-    for i = prefix_ids + 1, #ids do kept[#kept + 1] = ids[i] end
-    ids, prefix_ids = kept, #kept
+    ids = copy_list(ids, prefix_ids + 1)
+    prefix_ids = #ids
     prefix = decode(ids)
     return write(fresh)
   end

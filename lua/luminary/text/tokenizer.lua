@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local files = require "luminary.text.vocabulary_files"
@@ -44,18 +45,18 @@ for _, role in ipairs(special.roles) do
 end
 Tokenizer.__makes = "json"
 local no_training = "tokenizers are not trained here; Python's tokenizers train one, whose tokenizer.json this reads"
+local reads_file = "text.Tokenizer(path) reads a file"
+local shortens = "tokenizer(text, {truncation = true, max_length = n}) shortens"
+local pads_list = "tokenizer(list, {padding = true}) pads"
 Tokenizer.__missing = {
-  from_file = "text.Tokenizer(path) reads a file",
+  from_file = reads_file, from_str = reads_file, from_buffer = reads_file,
   from_pretrained = "text.Tokenizer(path) reads a file or folder that is there; nothing is downloaded",
-  from_str = "text.Tokenizer(path) reads a file", from_buffer = "text.Tokenizer(path) reads a file",
   get_vocab_size = "#tokenizer is that; tokenizer.vocab_size is without tokens that were added",
   encode_plus = "tokenizer(text) is that", batch_encode_plus = "tokenizer(list) is that",
-  enable_padding = "tokenizer(list, {padding = true}) pads", no_padding = "tokenizer(list, {padding = false})",
-  pad = "tokenizer(list, {padding = true}) pads", decode_batch = "batch_decode is that",
-  enable_truncation = "tokenizer(text, {truncation = true, max_length = n}) shortens",
+  enable_padding = pads_list, pad = pads_list, no_padding = "tokenizer(list, {padding = false})",
+  decode_batch = "batch_decode is that",
+  enable_truncation = shortens, truncate = shortens, truncate_sequences = shortens,
   no_truncation = "tokenizer(text, {truncation = false}) does not shorten",
-  truncate = "tokenizer(text, {truncation = true, max_length = n}) shortens",
-  truncate_sequences = "tokenizer(text, {truncation = true, max_length = n}) shortens",
   apply_chat_template = "templates are programs of Jinja's, which nothing here runs: tokenizer.chat_template is its "
     .. "text; write the turns as it does and encode them with {add_special_tokens = false}",
   convert_tokens_to_string = "decode(convert_tokens_to_ids(tokens)) is that",
@@ -70,19 +71,19 @@ Tokenizer.__missing = {
 
 -- C's handles by tokenizer, made again from the text in another process or thread; `encoders` has separate ones that
 -- encode texts for SentencePiece's models.
-local made, encoders = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
+local handles, encoders = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
 
-local function handle_in(handles, self, root)
-  local one = handles[self]
+local function handle_in(all, self, root)
+  local one = all[self]
   if not one then
     one = tokenizer_json.read(self.json, self.path, root and root())
-    handles[self] = one
+    all[self] = one
     if #self.added > 0 then core.tokenizer_add(one, self.added) end
   end
   return one
 end
 
-local function handle(self) return handle_in(made, self) end
+local function handle(self) return handle_in(handles, self) end
 
 local function encoder(self)
   return self.kinds and next(self.kinds) and handle_in(encoders, self, function()
@@ -90,7 +91,7 @@ local function encoder(self)
   end) or handle(self)
 end
 
-special.made.vocab_size = function(self) return (select(2, core.tokenizer_size(handle(self)))) end
+special.computed.vocab_size = function(self) return (select(2, core.tokenizer_size(handle(self)))) end
 
 local function add(self, list)
   local count = core.tokenizer_add(handle(self), list)
@@ -122,7 +123,7 @@ local function set_around(self)
     return {self[role], id - self.base}
   end
   self.json = files.with_field(self.json, "post_processor", files.around_json(one "bos_token", one "eos_token"))
-  made[self], encoders[self] = nil, nil
+  handles[self], encoders[self] = nil, nil
 end
 
 for _, flag in ipairs {"add_bos_token", "add_eos_token"} do
@@ -158,7 +159,7 @@ local function prepare(self, who, path, json, base, said, kinds)
   said = said or {tokens = {}, extra = {}, added = {}, model_max_length = special.NO_MAXIMUM}
   self.path, self.json, self.base, self.added, self.kinds = path, json, base, {}, kinds
   local truncation, pads
-  made[self], truncation, pads = tokenizer_json.read(json, path, said.root)
+  handles[self], truncation, pads = tokenizer_json.read(json, path, said.root)
   local settings = padding.settings(path, truncation, pads)
   if said.added[1] then add_missing(self, said) end
   self.settings, self.model_max_length, self.chat_template = settings, said.model_max_length, said.chat_template
@@ -304,15 +305,12 @@ end)
 --- tokenizer:batch_decode(ids [, {skip_special_tokens = true}]): Returns the list of the texts of the rows of a tensor
 --- [N, L], or of a list of arguments of decode.
 function Tokenizer:batch_decode(ids, opts)
-  local rows, out = ids, {}
+  local who = "Tokenizer:batch_decode"
   if core.is_tensor(ids) then
-    if ids.ndim ~= 2 then options.wrong_shape("Tokenizer:batch_decode", "ids", ids, "[N, L]") end
-    rows = {}
-    for i = 1, ids.shape[1] do rows[i] = ids:select(1, i) end
+    if ids.ndim ~= 2 then options.wrong_shape(who, "ids", ids, "[N, L]") end
+    ids = ids:unbind(1)
   end
-  options.arg("Tokenizer:batch_decode", "ids", rows, "table")
-  for i, row in ipairs(rows) do out[i] = self:decode(row, opts) end
-  return out
+  return lists.map(options.arg(who, "ids", ids, "table"), function(row) return self:decode(row, opts) end)
 end
 
 --- tokenizer:token_to_id(token): Returns the id of a token, from 1, or nil.
@@ -353,11 +351,9 @@ end
 --- tokenizer:convert_ids_to_tokens(ids): Returns the list of the tokens of ids, as id_to_token returns them, with ""
 --- for unknown ids.
 function Tokenizer:convert_ids_to_tokens(ids)
-  local out = {}
-  for i, id in ipairs(as_ids("Tokenizer:convert_ids_to_tokens", ids):totable()) do
-    out[i] = self:id_to_token(id) or ""
-  end
-  return out
+  return lists.map(as_ids("Tokenizer:convert_ids_to_tokens", ids):totable(), function(id)
+    return self:id_to_token(id) or ""
+  end)
 end
 
 local token_options = [[({content: string, single_word = false, lstrip = false, rstrip = false, normalized: boolean,
@@ -423,8 +419,7 @@ end
 ---   stream()
 Tokenizer.streamer = signature.of([[Tokenizer:streamer(write: callable,
   {skip_special_tokens = true})]], function(self, write, opts)
-  local o = opts
-  return streamer(function(ids) return self:decode(ids, o) end, write)
+  return streamer(function(ids) return self:decode(ids, opts) end, write)
 end)
 
 --- Loads the byte-level BPE tokenizer of GPT-2 from its two files.

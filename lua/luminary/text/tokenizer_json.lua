@@ -1,5 +1,6 @@
 --- Reads a tokenizer.json: checks each part, and converts it to the plan that src/bind/text/read_tokenizer.c takes.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 
@@ -53,11 +54,8 @@ local function fill(at, of, out, rows)
       value = default
       if default == OPTIONAL then value = nil end
     elseif type(kind) == "table" then
-      local found
-      for i, word in ipairs(kind) do
-        if word == value then found = i - 1 end
-      end
-      value = found or must_be(at, name, "one of '" .. table.concat(kind, "', '") .. "'", value)
+      local i = lists.index_of(kind, value) or must_be(at, name, "one of '" .. table.concat(kind, "', '") .. "'", value)
+      value = i - 1
     else
       value = readers[kind](at, name, value)
     end

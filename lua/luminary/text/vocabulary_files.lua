@@ -2,6 +2,7 @@
 --- tokenizer.json.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local printable_name = require "luminary.base.printable_name"
@@ -38,8 +39,7 @@ local function lines_of(path)
   return lines
 end
 
--- Returns a value as JSON; nil is null.
-local function json(value) return value == nil and "null" or json_encode(value) end
+local function special_token(token) return {content = token, special = true, normalized = false} end
 
 --- Converts GPT-2's vocab.json and merges.txt, each line of which is a pair of tokens.
 function files.byte_level_json(vocab, merges, o)
@@ -47,42 +47,39 @@ function files.byte_level_json(vocab, merges, o)
   for i, line in ipairs(lines_of(merges)) do
     if not (i == 1 and line:find "^#version") and line ~= "" then
       if not line:find "^%S+ %S+$" then options.fail_in_file(merges, "line %d must be a pair of tokens", i) end
-      list[#list + 1] = json(line)
+      list[#list + 1] = json_encode(line)
     end
   end
-  local added = {}
-  for i, token in ipairs(o.special_tokens or {}) do
-    added[i] = json {content = token, special = true, normalized = false}
-  end
-  return ('{"added_tokens": [%s], "normalizer": %s, "pre_tokenizer": %s, "post_processor": %s, '
-    .. '"decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": %s, "merges": [%s]}}'):format(
-    table.concat(added, ", "), o.lowercase and '{"type": "Lowercase"}' or "null",
-    json {type = "ByteLevel", add_prefix_space = o.add_prefix_space},
-    json {type = "ByteLevel", trim_offsets = o.trim_offsets}, read(vocab), table.concat(list, ", "))
+  local rest = json_encode {
+    added_tokens = (o.special_tokens or {})[1] and lists.map(o.special_tokens, special_token),
+    normalizer = o.lowercase and {type = "Lowercase"} or nil, decoder = {type = "ByteLevel"},
+    pre_tokenizer = {type = "ByteLevel", add_prefix_space = o.add_prefix_space},
+    post_processor = {type = "ByteLevel", trim_offsets = o.trim_offsets},
+  }
+  return ('{"model": {"type": "BPE", "vocab": %s, "merges": [%s]}, %s'):format(read(vocab), table.concat(list, ", "),
+    rest:sub(2))
 end
 
 --- Converts BERT's vocab.txt, each line of which is a token; their ids count from 0.
 function files.bert_json(vocab, o)
-  local entries, seen = {}, {}
-  for i, line in ipairs(lines_of(vocab)) do
-    local token = line:match "^(.-)%s*$"
-    seen[token] = i - 1
-    entries[i] = ("%s: %d"):format(json(token), i - 1)
-  end
-  local cls, sep = seen[o.cls_token], seen[o.sep_token]
-  local added = {}
-  for _, token in ipairs {o.pad_token, o.unk_token, o.cls_token, o.sep_token, o.mask_token} do
-    if seen[token] then added[#added + 1] = json {content = token, special = true, normalized = false} end
-  end
-  local around = cls and sep
-    and json {type = "BertProcessing", cls = {o.cls_token, cls}, sep = {o.sep_token, sep}} or "null"
-  return ('{"added_tokens": [%s], "normalizer": %s, "pre_tokenizer": {"type": "BertPreTokenizer"}, '
-    .. '"post_processor": %s, "decoder": %s, "model": {"type": "WordPiece", "unk_token": %s, '
-    .. '"continuing_subword_prefix": %s, "vocab": {%s}}}'):format(table.concat(added, ", "), json {
+  local ids = {}
+  for i, line in ipairs(lines_of(vocab)) do ids[line:match "^(.-)%s*$"] = i - 1 end
+  local cls, sep = ids[o.cls_token], ids[o.sep_token]
+  local roles = {o.pad_token, o.unk_token, o.cls_token, o.sep_token, o.mask_token}
+  local added = lists.map(lists.filter(roles, function(token) return ids[token] end), special_token)
+  return json_encode {
+    added_tokens = added[1] and added, pre_tokenizer = {type = "BertPreTokenizer"},
+    normalizer = {
       type = "BertNormalizer", clean_text = o.clean_text, handle_chinese_chars = o.handle_chinese_chars,
       strip_accents = o.strip_accents, lowercase = o.lowercase,
-    }, around, json {type = "WordPiece", prefix = o.wordpieces_prefix}, json(o.unk_token), json(o.wordpieces_prefix),
-    table.concat(entries, ", "))
+    },
+    post_processor = cls and sep
+      and {type = "BertProcessing", cls = {o.cls_token, cls}, sep = {o.sep_token, sep}} or nil,
+    decoder = {type = "WordPiece", prefix = o.wordpieces_prefix},
+    model = {
+      type = "WordPiece", unk_token = o.unk_token, continuing_subword_prefix = o.wordpieces_prefix, vocab = ids,
+    },
+  }
 end
 
 --- Returns a post-processor that adds {token, id} before and after each text, as transformers do for add_bos_token and
@@ -100,8 +97,7 @@ function files.around_json(before, behind)
       end
     end
   end
-  return ('{"type": "TemplateProcessing", "single": %s, "pair": %s, "special_tokens": %s}'):format(json(single),
-    json(pair), next(tokens) and json(tokens) or "{}")
+  return json_encode {type = "TemplateProcessing", single = single, pair = pair, special_tokens = tokens}
 end
 
 files.bert_arguments = [[BertWordPieceTokenizer(vocab: string, {unk_token = "[UNK]", sep_token = "[SEP]",

@@ -15,6 +15,12 @@ local boxes_of = options.kind("boxes", "tensor [N, 4]", function(who, name, v)
   return v
 end)
 
+options.kind("boxes_of_dims", "tensor", function(who, name, v)
+  options.arg(who, name, v, "tensor")
+  if v.ndim < 1 or v.shape[v.ndim] ~= 4 then options.wrong_shape(who, name, v, "[..., 4]") end
+  return v
+end)
+
 local function side(boxes, i) return boxes:select(2, i) end
 
 -- ---- areas and intersections
@@ -60,11 +66,8 @@ end)
 -- ---- other forms
 
 --- Converts boxes from one format to another.
-vision.box_convert = signature.of([[box_convert(boxes: tensor, in_fmt: "xyxy" | "xywh" | "cxcywh",
+vision.box_convert = signature.of([[box_convert(boxes: boxes_of_dims, in_fmt: "xyxy" | "xywh" | "cxcywh",
   out_fmt: "xyxy" | "xywh" | "cxcywh")]], function(boxes, from, to)
-  if boxes.ndim < 1 or boxes.shape[boxes.ndim] ~= 4 then
-    options.wrong_shape("box_convert", "boxes", boxes, "[..., 4]")
-  end
   if from == to then return boxes:clone() end
   local x, y, w, h = unpack(boxes:unbind(-1))
   if from == "xyxy" then w, h = w - x, h - y end
@@ -75,10 +78,8 @@ vision.box_convert = signature.of([[box_convert(boxes: tensor, in_fmt: "xyxy" | 
 end)
 
 --- Clips boxes so that they lie inside of an image.
-vision.clip_boxes_to_image = signature.of("clip_boxes_to_image(boxes: tensor, size: sizes(2, 0))", function(boxes, size)
-  if boxes.ndim < 1 or boxes.shape[boxes.ndim] ~= 4 then
-    options.wrong_shape("clip_boxes_to_image", "boxes", boxes, "[..., 4]")
-  end
+vision.clip_boxes_to_image = signature.of([[clip_boxes_to_image(boxes: boxes_of_dims,
+  size: sizes(2, 0))]], function(boxes, size)
   local x1, y1, x2, y2 = unpack(boxes:unbind(-1))
   local height, width = size[1], size[2]
   return ops.stack({x1:clamp(0, width), y1:clamp(0, height), x2:clamp(0, width), y2:clamp(0, height)}, -1)
@@ -92,10 +93,14 @@ end)
 
 -- ---- non-maximum suppression
 
-local function check_scores(who, boxes, scores)
-  if scores.ndim ~= 1 or scores.shape[1] ~= boxes.shape[1] then
-    options.wrong_shape(who, "scores", scores, ("[%d], one for each box"):format(boxes.shape[1]))
+local function check_each(who, boxes, name, t)
+  if t.ndim ~= 1 or t.shape[1] ~= boxes.shape[1] then
+    options.wrong_shape(who, name, t, ("[%d], one for each box"):format(boxes.shape[1]))
   end
+end
+
+local function check_scores(who, boxes, scores)
+  check_each(who, boxes, "scores", scores)
   if not boxes:is_floating_point() then
     options.wrong_dtype(who, "boxes", "floating", boxes, "convert it with :float()")
   end
@@ -115,9 +120,7 @@ vision.batched_nms = signature.of([[batched_nms(boxes: boxes, scores: tensor, id
   iou_threshold: number)]], function(boxes, scores, idxs, threshold)
   boxes = boxes:detach()
   check_scores("batched_nms", boxes, scores)
-  if idxs.ndim ~= 1 or idxs.shape[1] ~= boxes.shape[1] then
-    options.wrong_shape("batched_nms", "idxs", idxs, ("[%d], one for each box"):format(boxes.shape[1]))
-  end
+  check_each("batched_nms", boxes, "idxs", idxs)
   if boxes.shape[1] == 0 then return ops.empty({0}, {device = boxes.device, dtype = "int64"}) end
   local apart = idxs:to(boxes.dtype) * (ops.amax(boxes) + 1) -- separates boxes of different classes
   return vision.nms(boxes + apart:unsqueeze(2), scores, threshold)

@@ -1,6 +1,7 @@
 --- watch.CSVLogger(path, {append = false, all_ranks = false}): Writes a table with a row for each step, and a column
 --- for each tag.
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local paths = require "luminary.paths"
 local signature = require "luminary.base.signature"
@@ -53,11 +54,7 @@ CSVLogger.init = signature.of("CSVLogger(path: string, {append = false, all_rank
   self.has_header = header ~= nil
 end)
 
-local function header_of(self)
-  local cells = {}
-  for i, name in ipairs(self.columns) do cells[i] = quoted(name) end
-  return table.concat(cells, ",") .. "\n"
-end
+local function header_of(self) return table.concat(lists.map(self.columns, quoted), ",") .. "\n" end
 
 -- Replaces the file by one with columns that its rows lack; returns false if it cannot be written.
 local function widen(self)
@@ -77,11 +74,7 @@ local function write_row(self)
   if self.is_wider and self.has_header and not widen(self) then return self.file:lose() end
   local header = self.has_header and "" or header_of(self)
   self.is_wider, self.has_header = false, true
-  local cells = {}
-  for i, name in ipairs(self.columns) do
-    local value = row[name]
-    cells[i] = value and number(value) or ""
-  end
+  local cells = lists.map(self.columns, function(name) return row[name] and number(row[name]) or "" end)
   self.file:write(header, table.concat(cells, ","), "\n")
 end
 

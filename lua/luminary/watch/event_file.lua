@@ -4,6 +4,7 @@ local bit = require "bit"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local hostname = require "luminary.base.hostname"
+local little_endian = require("luminary.file_formats.source").little_endian
 local log_file = require "luminary.watch.log_file"
 local protobuf = require "luminary.watch.protobuf"
 local ffi = require "ffi"
@@ -62,27 +63,21 @@ event_file.encode = protobuf.encoder {
 
 -- ---- records: length, its checksum, bytes, their checksum (tensorflow/core/lib/io/record_writer.h)
 
-local band, rshift, lshift, bor = bit.band, bit.rshift, bit.lshift, bit.bor
-
-local function little_endian(x)
-  return string.char(band(x, 255), band(rshift(x, 8), 255), band(rshift(x, 16), 255), rshift(x, 24))
-end
-
 -- Returns the checksum as stored: rotated, plus a constant, since bytes with their checksum have a constant checksum.
 local function masked_crc(bytes)
-  local crc = bit.tobit(core.crc32c(bytes, 0))
-  return little_endian(bit.tobit(bor(rshift(crc, 15), lshift(crc, 17)) + 0xa282ead8))
+  local crc = bit.ror(bit.tobit(core.crc32c(bytes, 0)), 15)
+  return little_endian(bit.tobit(crc + 0xa282ead8), 4)
 end
 
 --- Returns the bytes of a record in a file.
 function event_file.record(bytes)
-  local length = little_endian(#bytes) .. "\0\0\0\0"
+  local length = little_endian(#bytes, 8)
   return length .. masked_crc(length) .. bytes .. masked_crc(bytes)
 end
 
 -- ---- files
 
-local made = 0 -- files of this process, for distinct names
+local opened = 0 -- files of this process, for distinct names
 
 --- Returns the machine's name for names of files and folders.
 function event_file.host() return hostname() or "localhost" end
@@ -92,8 +87,8 @@ local EventFile = class.root "EventFile"
 function EventFile:init(folder, max_queue, flush_secs, suffix)
   local now = log_file.wall_time()
   local path = ("%s/events.out.tfevents.%010d.%s.%d.%d%s"):format(folder, now, event_file.host(),
-    ffi.C.lm_watch_pid(), made, suffix)
-  made = made + 1
+    ffi.C.lm_watch_pid(), opened, suffix)
+  opened = opened + 1
   self.file, self.max_queue, self.queued = log_file.open("SummaryWriter", path, false, flush_secs), max_queue, 0
   self:add({file_version = "brain.Event:2"}, nil, now)
 end

@@ -1,5 +1,6 @@
 --- module_calls.trace(model, inputs): Calls a model in eval mode without changing it, and returns its modules' calls.
 local core = require "luminary.core"
+local map_tensors = require "luminary.base.map_tensors"
 local options = require "luminary.base.options"
 
 local module_calls = {}
@@ -26,18 +27,6 @@ local function shapes_of(tensors)
     shapes[i], shapes.bytes = {unpack(t.shape)}, shapes.bytes + t:numel() * t:element_size()
   end
   return shapes
-end
-
--- Returns the value with each tensor replaced by f(tensor).
-local function replace(value, f, made)
-  if core.is_tensor(value) then return f(value) end
-  if not options.is_plain(value) then return value end
-  made = made or {}
-  if made[value] then return made[value] end -- it may contain itself
-  local out = {}
-  made[value] = out
-  for key, each in pairs(value) do out[key] = replace(each, f, made) end
-  return out
 end
 
 -- Runs f with the model in eval mode, and restores each module's mode, also after an error.
@@ -117,7 +106,7 @@ function module_calls.trace(model, inputs, edges)
       call.outputs = shapes_of(tensors_in {unpack(results, 1, results.n)})
       if not (edges and call.is_leaf) then return end
       for i = 1, results.n do
-        results[i] = replace(results[i], function(t) return cut(t, call) end)
+        results[i] = map_tensors(results[i], function(t) return cut(t, call) end)
       end
       return unpack(results, 1, results.n)
     end)
@@ -127,7 +116,7 @@ function module_calls.trace(model, inputs, edges)
     for path, module in model:named_modules() do hook(path, module) end
     if not edges then return core.no_grad(function() model(unpack(inputs)) end) end
     local traced = {}
-    for i, v in ipairs(inputs) do traced[i] = replace(v, function(t) return cut(t, "input") end) end
+    for i, v in ipairs(inputs) do traced[i] = map_tensors(v, function(t) return cut(t, "input") end) end
     return core.enable_grad(function()
       local results = options.pack(model(unpack(traced)))
       local tensors = tensors_in {unpack(results, 1, results.n)}

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local base64 = require "luminary.base.base64"
 local characters = require "luminary.base.characters"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
@@ -84,7 +85,7 @@ local function is_drawn(value, log) return math.abs(value) < 1e300 and (not log 
 
 -- Adds points between two indices: the first, the last, and those of the minimal and maximal coordinates.
 local function add_extremes(lines, x, y, from, to)
-  local kept = {from, to}
+  local indices = {from, to}
   if to - from > 1 then
     local left, right, low, high = from, from, from, from
     for k = from + 1, to do
@@ -93,11 +94,11 @@ local function add_extremes(lines, x, y, from, to)
       if y[k] < y[low] then low = k end
       if y[k] > y[high] then high = k end
     end
-    kept = {from, left, right, low, high, to}
-    table.sort(kept)
+    indices = {from, left, right, low, high, to}
+    table.sort(indices)
   end
-  for i, k in ipairs(kept) do
-    if k ~= kept[i - 1] then lines[#lines + 1] = ("%.17g %.17g"):format(x[k], y[k]) end
+  for i, k in ipairs(indices) do
+    if k ~= indices[i - 1] then lines[#lines + 1] = ("%.17g %.17g"):format(x[k], y[k]) end
   end
 end
 
@@ -124,10 +125,10 @@ end
 
 -- Returns the line that lets an axis distinguish tics of close numbers, such as 1e9 and 1e9 + 1; nil if gnuplot's own
 -- six digits suffice.
-local function tics_format(axis, lists, log)
+local function tics_format(axis, curves, log)
   local low, high = math.huge, -math.huge
-  for _, list in ipairs(lists) do
-    for _, value in ipairs(list) do
+  for _, curve in ipairs(curves) do
+    for _, value in ipairs(curve) do
       if is_drawn(value, log) then low, high = math.min(low, value), math.max(high, value) end
     end
   end
@@ -215,11 +216,12 @@ local function text_layout(n, names, width, opts)
   local left = math.min(longest_of(names), 20) + 3
   local cell = math.min(math.floor((terminal.size() - left - 4) / n), math.max(width, math.min(left - 3, 10)) + 2)
   if cell < width + 1 then return nil end
-  local short, rows = {}, {}
-  for i, name in ipairs(names) do short[i], rows[i] = characters.first(name, cell - 1), characters.first(name, 20) end
+  local function tics(most)
+    return gnuplot.tics(lists.map(names, function(name) return characters.first(name, most) end))
+  end
   return {left + n * cell + 3, n + 8}, {
-    gnuplot.labels(opts, left + n * cell + 3), "set xtics scale 0 " .. gnuplot.tics(short),
-    "set ytics scale 0 " .. gnuplot.tics(rows), "set lmargin " .. left, "set rmargin 2", "set tmargin 3",
+    gnuplot.labels(opts, left + n * cell + 3), "set xtics scale 0 " .. tics(cell - 1),
+    "set ytics scale 0 " .. tics(20), "set lmargin " .. left, "set rmargin 2", "set tmargin 3",
     "set bmargin 3",
   }
 end
@@ -284,7 +286,7 @@ plot.confusion_matrix = signature.of([[plot.confusion_matrix(matrix: tensor, {na
     ("set xrange [-0.5:%.1f]"):format(n - 0.5), ("set yrange [%.1f:-0.5]"):format(n - 0.5), "unset key",
     "set palette defined (0 '#f4f7fb', 1 '#08306b')", ("set cbrange [%.17g:%.17g]"):format(low, high),
   }
-  for _, line in ipairs(layout) do lines[#lines + 1] = line end
+  lists.append(lines, layout)
   lines[#lines + 1] = "$cells << END"
   for i, value in ipairs(values) do
     if texts[i] ~= "" then

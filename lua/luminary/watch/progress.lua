@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local characters = require "luminary.base.characters"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
@@ -37,9 +38,9 @@ end)
 
 -- Returns the seconds until all steps are made at the rate so far, or nil.
 local function seconds_left(self, now)
-  local made = self.done - self.skipped
-  if not self.total or made <= 0 then return nil end
-  return (now - self.began) / made * math.max(self.total - self.done, 0)
+  local steps = self.done - self.skipped
+  if not self.total or steps <= 0 then return nil end
+  return (now - self.began) / steps * math.max(self.total - self.done, 0)
 end
 
 -- Returns a value's text after the bar: "loss=0.123".
@@ -51,9 +52,8 @@ end
 -- Returns the text after the bar. Only this reads tensors, which waits for a GPU.
 local function text_of(self)
   if not self.values then return self.text end
-  local parts = {}
-  for i, name in ipairs(options.sorted_keys(self.values)) do parts[i] = name .. "=" .. shown(self.values[name]) end
-  return table.concat(parts, " ")
+  local names = options.sorted_keys(self.values)
+  return table.concat(lists.map(names, function(name) return name .. "=" .. shown(self.values[name]) end), " ")
 end
 
 -- Returns the text that follows the bar: count, time, and the user's text, which a narrow terminal cuts first.

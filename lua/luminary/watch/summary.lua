@@ -1,8 +1,10 @@
 --- lm.summary(model [, input] [, {depth = 3}]): Summarizes a model: its modules, their output sizes, parameters and
 --- multiply-adds, and the memory it needs.
 local core = require "luminary.core"
+local aligned_columns = require "luminary.base.aligned_columns"
 local bytes_text = require "luminary.base.bytes_text"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local module_calls = require "luminary.watch.module_calls"
@@ -61,9 +63,7 @@ local function grouped(n) -- 1234567 as 1,234,567
 end
 
 local function shapes_text(shapes)
-  local list = {}
-  for i, shape in ipairs(shapes) do list[i] = "[" .. table.concat(shape, ", ") .. "]" end
-  return table.concat(list, " ")
+  return table.concat(lists.map(shapes, function(shape) return "[" .. table.concat(shape, ", ") .. "]" end), " ")
 end
 
 local function cells_of(row, params, mult_adds, complete)
@@ -89,23 +89,12 @@ local function cells_to(depth, rows)
   return list
 end
 
--- Returns lines of columns; the first two are flush left.
-local function aligned(rows)
-  local width, lines = {0, 0, 0, 0}, {}
-  for _, row in ipairs(rows) do
-    for i, cell in ipairs(row) do width[i] = math.max(width[i], #cell) end
-  end
-  local format = ("%%-%ds  %%-%ds  %%%ds  %%%ds"):format(unpack(width))
-  for i, row in ipairs(rows) do lines[i] = format:format(unpack(row)):gsub("%s+$", "") end
-  return lines, width[1] + width[2] + width[3] + width[4] + 6
-end
-
 local Summary = class.root "Summary"
 
 function Summary:repr()
   local rows = cells_to(self.depth, self.rows)
   table.insert(rows, 1, {"Module", "Output size", "Parameters", "Multiply-adds"})
-  local lines, width = aligned(rows)
+  local lines, width = aligned_columns(rows, 3)
   local rule = ("-"):rep(width)
   table.insert(lines, 2, rule)
   local function add(name, text) lines[#lines + 1] = ("%-25s %s"):format(name .. ":", text) end

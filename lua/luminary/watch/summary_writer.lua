@@ -1,5 +1,6 @@
 --- watch.SummaryWriter(…): Writes entries to event files in a folder, which TensorBoard shows.
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -106,7 +107,7 @@ end
 
 --- Writes hyperparameters and the metrics they led to.
 function SummaryWriter:write_hparams(hparams, metrics, step, time, run_name, domains)
-  local infos, entries, metric_infos = {}, {}, {}
+  local infos, entries = {}, {}
   for i, name in ipairs(options.sorted_keys(hparams)) do
     local domain
     if domains[name] then
@@ -121,7 +122,7 @@ function SummaryWriter:write_hparams(hparams, metrics, step, time, run_name, dom
     entries[i] = {key = name, value = value_of(hparams[name])}
   end
   local names = options.sorted_keys(metrics)
-  for i, name in ipairs(names) do metric_infos[i] = {name = {tag = name}} end
+  local metric_infos = lists.map(names, function(name) return {name = {tag = name}} end)
   local file = file_of_run(self, "add_hparams", "run_name", run_name or ("%.6f"):format(time))
   add_session(file, "experiment", {experiment = {hparam_infos = infos, metric_infos = metric_infos}}, step)
   add_session(file, "session_start_info", {session_start_info = {hparams = entries}}, step)
@@ -133,15 +134,11 @@ end
 -- ---- graphs
 
 local function shape_proto(shape)
-  local dims = {}
-  for i, size in ipairs(shape) do dims[i] = {size = size} end
-  return {dim = dims}
+  return {dim = lists.map(shape, function(size) return {size = size} end)}
 end
 
 local function shape_attr(shapes)
-  local list = {}
-  for i, shape in ipairs(shapes) do list[i] = shape_proto(shape) end
-  return {key = "_output_shapes", value = {list = {shape = list}}}
+  return {key = "_output_shapes", value = {list = {shape = lists.map(shapes, shape_proto)}}}
 end
 
 --- Writes a model's graph.
@@ -155,8 +152,7 @@ function SummaryWriter:write_graph(model, inputs, time)
       times[name] = (times[name] or 0) + 1
       if times[name] > 1 then name = ("%s_%d"):format(name, times[name]) end -- a repeated call of a module
       names[call] = name
-      local from = {}
-      for i, each in ipairs(call.from) do from[i] = names[each] end
+      local from = lists.map(call.from, function(each) return names[each] end)
       local attr = {shape_attr(call.outputs)}
       if call.module then
         attr[2] = {key = "attr", value = {s = (tostring(call.module))}}

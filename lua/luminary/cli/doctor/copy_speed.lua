@@ -1,4 +1,6 @@
 --- Measures how fast luminary copies memory between GPUs and between GPUs and the host.
+local aligned_columns = require "luminary.base.aligned_columns"
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -12,57 +14,44 @@ local function parse(out)
   local m = {devices = {}, host = {}, batches = {}, peers = {}, problems = {}}
   for line in out:gmatch("[^\n]+") do
     local what, rest = line:match("^(%w+) (.*)$")
+    local words = lists.map(lists.parts(rest or ""), function(word) return tonumber(word) or word end)
+    local a, b, c, d, e = unpack(words, 1, 5)
     if what == "step" then m.step = rest end
-    if what == "count" then m.count = tonumber(rest) end
+    if what == "count" then m.count = a end
     if what == "problem" then m.problems[#m.problems + 1] = rest end
     if what == "device" then
-      local i, name = rest:match("^(%d+) (.*)$")
-      m.devices[tonumber(i)] = name
+      m.devices[a] = rest:match("^%d+ (.*)$")
     elseif what == "host" then
-      local i, kind, up, down = rest:match("^(%d+) (%a+) (%S+) (%S+)$")
-      local one = m.host[tonumber(i)] or {}
-      one[kind], m.host[tonumber(i)] = {up = tonumber(up), down = tonumber(down)}, one
+      m.host[a] = m.host[a] or {}
+      m.host[a][b] = {up = c, down = d}
     elseif what == "batch" then
-      local i, megabytes, pageable, stage, pinned = rest:match("^(%d+) (%S+) (%S+) (%S+) (%S+)$")
-      m.batches[#m.batches + 1] = {
-        device = "cuda:" .. i, megabytes = tonumber(megabytes), pageable = tonumber(pageable), stage = tonumber(stage),
-        pinned = tonumber(pinned),
-      }
+      m.batches[#m.batches + 1] = {device = "cuda:" .. a, megabytes = b, pageable = c, stage = d, pinned = e}
     elseif what == "peer" then
-      local i, j, way, rate, right = rest:match("^(%d+) (%d+) (%a+) (%S+) (%a+)$")
-      m.peers[#m.peers + 1] = {from = tonumber(i), to = tonumber(j), direct = way == "direct", rate = tonumber(rate),
-        right = right == "right"}
+      m.peers[#m.peers + 1] = {from = a, to = b, direct = c == "direct", rate = d, right = e == "right"}
     end
   end
   return m
 end
 
--- Returns "cuda:0 to cuda:1, cuda:1 to cuda:0" for the pairs that chosen() selects.
-local function pairs_where(m, chosen, value)
-  local list = {}
-  for _, one in ipairs(m.peers) do
-    if chosen(one) then
-      list[#list + 1] = ("cuda:%d to cuda:%d%s"):format(one.from, one.to,
-        value and (" %.1f GB/s"):format(one.rate) or "")
-    end
-  end
+-- Returns "cuda:0 to cuda:1, cuda:1 to cuda:0" for the pairs that chosen() selects; nil without one.
+local function pairs_where(m, chosen, shows_rate)
+  local list = lists.map(lists.filter(m.peers, chosen), function(one)
+    return ("cuda:%d to cuda:%d%s"):format(one.from, one.to, shows_rate and (" %.1f GB/s"):format(one.rate) or "")
+  end)
   return #list > 0 and table.concat(list, ", ") or nil
 end
 
 -- Returns the matrix as text: rows are sources, a star marks copies through the host.
 local function matrix(m)
-  local cells, lines = {}, {}
+  local rows = {{"from\\to"}}
+  for i = 0, m.count - 1 do
+    rows[1][i + 2], rows[i + 2] = "cuda:" .. i, {"cuda:" .. i}
+    for j = 0, m.count - 1 do rows[i + 2][j + 2] = i == j and "-" or "?" end
+  end
   for _, one in ipairs(m.peers) do
-    cells[one.from .. " " .. one.to] = ("%.1f%s"):format(one.rate, one.direct and "" or "*")
+    rows[one.from + 2][one.to + 2] = ("%.1f%s"):format(one.rate, one.direct and "" or "*")
   end
-  for i = -1, m.count - 1 do
-    local row = {("%-8s"):format(i < 0 and "from\\to" or "cuda:" .. i)}
-    for j = 0, m.count - 1 do
-      row[#row + 1] = ("%8s"):format(i < 0 and "cuda:" .. j or i == j and "-" or cells[i .. " " .. j] or "?")
-    end
-    lines[#lines + 1] = table.concat(row)
-  end
-  return "GB/s (*: by way of the host)\n" .. table.concat(lines, "\n")
+  return "GB/s (*: by way of the host)\n" .. table.concat(aligned_columns(rows, 2), "\n")
 end
 
 local function between_gpus(found, m)
@@ -131,20 +120,21 @@ local function measure(found)
       .. "from pinned memory",
       "")
   end
-  local got = outside.child("measure", LIMIT, IDLE)
-  local m = parse(got.out)
-  if got.missing then
+  local result = outside.child("measure", LIMIT, IDLE)
+  local m = parse(result.out)
+  if result.missing then
     return found.note("peers.unknown", "not measured", "no child process could be started", "")
-  elseif got.timed_out then
-    found.problem("peers.hangs", "a copy hangs", ("%s: no end within %g s"):format(m.step or "starting", got.timed_out),
+  elseif result.timed_out then
+    found.problem("peers.hangs", "a copy hangs",
+      ("%s: no end within %g s"):format(m.step or "starting", result.timed_out),
       WAYS .. ". A GPU that other programs keep busy may also be the reason: see nvidia-smi")
     if (m.count or 0) == 0 then return end
   elseif m.count == 0 then
     return found.note("peers.none", "no GPU: not measured", "CUDA finds no device; luminary doctor --only "
       .. "gpu,libraries says why", "")
   elseif not m.count or m.step ~= "end" then
-    return found.problem("peers.fails", "measuring ends the process", ("exit code %d, %s: %s"):format(got.code,
-      m.step or "starting", got.out:match("([^\n]*)\n*$")), "luminary doctor --only gpu,libraries may say why")
+    return found.problem("peers.fails", "measuring ends the process", ("exit code %d, %s: %s"):format(result.code,
+      m.step or "starting", result.out:match("([^\n]*)\n*$")), "luminary doctor --only gpu,libraries may say why")
   end
   for _, text in ipairs(m.problems) do
     local remedy = text:match "has no code for compute capability [%d.]+; (.*)$"

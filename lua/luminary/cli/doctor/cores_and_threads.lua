@@ -45,21 +45,22 @@ local function shares(found)
   local n, ranks, each = facts.cores().n, ranks_here(), threads()
   if n == 0 then return end
   local given = outside.env "OMP_NUM_THREADS"
+  local may = granted()
+  local fair = math.max(1, math.floor(may / ranks))
+  local who = ranks == 1 and "process" or "ranks"
   if given and not each then
     return found.warning("cores.omp_odd", "OMP_NUM_THREADS is not a number", ("it is '%s'"):format(given),
       "unset OMP_NUM_THREADS, or give it the number of threads a rank is to have")
   end
   if not each then return end
-  local may = granted()
   if each * ranks > math.max(1, math.ceil(may)) then
     found.warning("cores.too_many", "more threads than cores",
-      ("OMP_NUM_THREADS=%d for %d %s on %.3g cores"):format(each,
-      ranks, ranks == 1 and "process" or "ranks", may), ("OMP_NUM_THREADS=%d, or fewer ranks a machine (luminary run "
-        .. "shares the cores out by itself if it is not set)"):format(math.max(1, math.floor(may / ranks))))
+      ("OMP_NUM_THREADS=%d for %d %s on %.3g cores"):format(each, ranks, who, may), ("OMP_NUM_THREADS=%d, or fewer "
+        .. "ranks a machine (luminary run shares the cores out by itself if it is not set)"):format(fair))
   elseif each == 1 and may / ranks >= 2 then
     found.warning("cores.one_thread", "one thread a process, with cores left over",
-      ("OMP_NUM_THREADS=1 (torchrun sets it if it is unset), %.3g cores for %d %s"):format(may, ranks,
-        ranks == 1 and "process" or "ranks"), ("OMP_NUM_THREADS=%d"):format(math.max(1, math.floor(may / ranks))))
+      ("OMP_NUM_THREADS=1 (torchrun sets it if it is unset), %.3g cores for %d %s"):format(may, ranks, who),
+      ("OMP_NUM_THREADS=%d"):format(fair))
   else
     found.ok("cores.shared", "threads fit the cores", ("%d each, %d ranks, %.3g cores"):format(each, ranks, may))
   end

@@ -1,16 +1,39 @@
 --- Reports variables that change the behavior of luminary, NCCL or CUDA, and are easily forgotten.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
--- NCCL's variables: value, severity, effect, remedy.
+-- NCCL's variables: name, the values to warn of (nil: any), severity, effect, remedy (nil: to unset it).
 local SWITCHES = {
-  {"NCCL_P2P_DISABLE", "1", "warning", "GPUs of one machine talk through the host's memory, several times slower",
-    "unset NCCL_P2P_DISABLE once luminary doctor --only pci,peers finds nothing"},
-  {"NCCL_SHM_DISABLE", "1", "warning", "ranks of one machine talk over the network instead of shared memory",
+  {"NCCL_P2P_DISABLE", {["1"] = true}, "warning", "GPUs of one machine talk through the host's memory, several times "
+    .. "slower", "unset NCCL_P2P_DISABLE once luminary doctor --only pci,peers finds nothing"},
+  {"NCCL_SHM_DISABLE", {["1"] = true}, "warning", "ranks of one machine talk over the network instead of shared memory",
     "unset NCCL_SHM_DISABLE; if it was for want of room in /dev/shm, enlarge that"},
-  {"NCCL_CUMEM_ENABLE", "0", "note", "NCCL allocates in the old way; some of its features need the new one",
+  {"NCCL_CUMEM_ENABLE", {["0"] = true}, "note", "NCCL allocates in the old way; some of its features need the new one",
     "unset NCCL_CUMEM_ENABLE if the reason for it is gone"},
 }
+
+-- CUDA's variables, and ours.
+local HABITS = {
+  {"CUDA_LAUNCH_BLOCKING", {["1"] = true}, "warning", "every kernel is waited for: much slower, and no overlap of "
+    .. "communication with backward"},
+  {"CUDA_DEVICE_MAX_CONNECTIONS", {["1"] = true}, "note", "kernels and copies queue behind each other"},
+}
+for _, variable in ipairs(require "luminary.environment_variables") do
+  if variable.doctor_warning then HABITS[#HABITS + 1] = {variable.name, unpack(variable.doctor_warning, 1, 3)} end
+end
+
+-- Reports the rows whose variable has a value to warn of. read(name) returns the value, and its source if it may vary.
+local function report(found, rows, read)
+  for _, row in ipairs(rows) do
+    local name, values, severity, effect, remedy = unpack(row, 1, 5)
+    local value, from = read(name)
+    if (value or "") ~= "" and (not values or values[value]) then
+      found[severity]("environment." .. name:lower(), name .. "=" .. value,
+        from and ("%s (from %s)"):format(effect, from) or effect, remedy or "unset " .. name)
+    end
+  end
+end
 
 -- Variables only for debugging by NVIDIA's manual (docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
 local FOR_DEBUGGING = {"NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
@@ -18,26 +41,15 @@ local FOR_DEBUGGING = {"NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MA
   "NCCL_CHECKS_DISABLE", "NCCL_CHECK_POINTERS", "NCCL_NVLS_ENABLE"}
 
 local function nccl(found)
-  local clean = true
-  for _, row in ipairs(SWITCHES) do
-    local name, value, severity, effect, remedy = unpack(row)
-    local given, from = facts.nccl(name)
-    if given == value then
-      clean = false
-      found[severity]("environment." .. name:lower(), name .. "=" .. value, ("%s (from %s)"):format(effect, from),
-        remedy)
-    end
-  end
+  report(found, SWITCHES, facts.nccl)
   local given, from = facts.nccl "NCCL_IB_DISABLE"
   if given == "1" and #facts.rdma() > 0 then
-    clean = false
     found.warning("environment.nccl_ib_disable", "NCCL_IB_DISABLE=1 on a machine with RDMA",
       ("%s is there, and NCCL uses plain TCP instead (from %s)"):format(table.concat(facts.rdma(), ", "), from),
       "unset NCCL_IB_DISABLE")
   end
   given, from = facts.nccl "NCCL_DEBUG"
   if given and given:upper() ~= "WARN" and given:upper() ~= "VERSION" then
-    clean = false
     found.note("environment.nccl_debug", "NCCL_DEBUG=" .. given, ("every rank prints much (from %s)"):format(from),
       "NCCL_DEBUG=WARN once the search is over")
   end
@@ -47,11 +59,10 @@ local function nccl(found)
     if value then left[#left + 1] = ("%s=%s (from %s)"):format(name, value, at) end
   end
   if #left > 0 then
-    clean = false
     found.warning("environment.nccl_tuning", "NCCL's own choices are overridden", table.concat(left, ", ")
       .. ": meant for experiments, and wrong on another machine or version: slow, or hanging", "unset them")
   end
-  if clean then found.ok("environment.nccl", "nothing of NCCL's is set oddly", "") end
+  found.ok_if_clean("environment.nccl", "nothing of NCCL's is set oddly", "")
 end
 
 -- ---- CUDA
@@ -87,34 +98,14 @@ local function visible(found)
   found.ok("environment.visible", "CUDA_VISIBLE_DEVICES", text)
 end
 
--- CUDA's variables: name, the values to warn of (nil: any), severity, effect.
-local HABITS = {
-  {"CUDA_LAUNCH_BLOCKING", {["1"] = true}, "warning", "every kernel is waited for: much slower, and no overlap of "
-    .. "communication with backward"},
-  {"CUDA_DEVICE_MAX_CONNECTIONS", {["1"] = true}, "note", "kernels and copies queue behind each other"},
-}
-
-for _, variable in ipairs(require "luminary.environment_variables") do
-  if variable.doctor_warning then HABITS[#HABITS + 1] = {variable.name, unpack(variable.doctor_warning, 1, 3)} end
-end
-
 local function habits(found)
-  local clean = true
-  for _, row in ipairs(HABITS) do
-    local name, values, severity, effect = unpack(row, 1, 4)
-    local value = outside.env(name)
-    if value and value ~= "" and (not values or values[value]) then
-      clean = false
-      found[severity]("environment." .. name:lower(), name .. "=" .. value, effect, "unset " .. name)
-    end
-  end
+  report(found, HABITS, outside.env)
   local preload = outside.env "LD_PRELOAD"
   if preload and preload ~= "" then
-    clean = false
     found.warning("environment.ld_preload", "LD_PRELOAD is set", preload .. ": it replaces functions in every program",
       "unset LD_PRELOAD, unless a tool set it on purpose")
   end
-  if clean then found.ok("environment.habits", "no debugging switch is left on", "") end
+  found.ok_if_clean("environment.habits", "no debugging switch is left on", "")
 end
 
 -- ---- a rank's variables
@@ -126,8 +117,7 @@ local function ranks(found)
   local rank, size = outside.env "RANK", outside.env "WORLD_SIZE"
   if not rank and not size then return found.ok("environment.no_rank", "no rank's variables are left over", "") end
   local r, n = tonumber(rank or ""), tonumber(size or "")
-  local launched
-  for _, name in ipairs(LAUNCHERS) do launched = launched or (outside.env(name) and name) end
+  local launched = lists.find(LAUNCHERS, outside.env)
   local seen = ("RANK=%s WORLD_SIZE=%s"):format(rank or "(not set)", size or "(not set)")
   local unset = "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"
   if not rank or not size then

@@ -134,25 +134,25 @@ end
 --- Returns the text of a file whose read a hung driver may block; nil, or nil and the reason.
 function outside.read_of_driver(path)
   if not outside.exists(path) then return nil end
-  local got = outside.command("cat", {outside.at(path)}, 3)
-  if got.timed_out then return nil, ("reading it takes longer than %g s"):format(got.timed_out) end
-  return got.code == 0 and got.out or nil
+  local result = outside.command("cat", {outside.at(path)}, 3)
+  if result.timed_out then return nil, ("reading it takes longer than %g s"):format(result.timed_out) end
+  return result.code == 0 and result.out or nil
 end
 
 --- Returns a file's mode (as a number), its owner and its group; nil if it does not exist.
 function outside.stat(path)
-  local got = outside.command("stat", {"-L", "-c", "%a %u %g", outside.at(path)})
-  local mode, owner, group = got.out:match("^(%d+) (%d+) (%d+)")
-  if got.code == 0 and mode then return tonumber(mode, 8), tonumber(owner), tonumber(group) end
+  local result = outside.command("stat", {"-L", "-c", "%a %u %g", outside.at(path)})
+  local mode, owner, group = result.out:match("^(%d+) (%d+) (%d+)")
+  if result.code == 0 and mode then return tonumber(mode, 8), tonumber(owner), tonumber(group) end
 end
 
 --- Returns the addresses of a host's name; nil and the reason.
 function outside.resolve(name)
-  local got = outside.command("getent", {"ahosts", name})
-  if got.missing then return nil, "getent is not installed" end
-  if got.timed_out then return nil, ("no answer within %g s"):format(got.timed_out) end
+  local result = outside.command("getent", {"ahosts", name})
+  if result.missing then return nil, "getent is not installed" end
+  if result.timed_out then return nil, ("no answer within %g s"):format(result.timed_out) end
   local list, seen = {}, {}
-  for address in got.out:gmatch("([%x:.]+)%S*%s+STREAM") do
+  for address in result.out:gmatch("([%x:.]+)%S*%s+STREAM") do
     if not seen[address] then list[#list + 1] = address end
     seen[address] = true
   end

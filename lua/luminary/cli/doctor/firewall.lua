@@ -24,18 +24,18 @@ end
 local function firewall(found)
   local looked, failed
   for _, row in ipairs {{"nft", {"list", "ruleset"}, nft_rule}, {"iptables", {"-S"}, iptables_rule}} do
-    local got = outside.command(row[1], row[2])
-    if not got.missing and got.code == 0 then
+    local result = outside.command(row[1], row[2])
+    if not result.missing and result.code == 0 then
       looked = true
-      local rule = row[3](got.out)
+      local rule = row[3](result.out)
       if rule then
         return found.warning("network.firewall", "a firewall keeps connections out", ("%s: %s"):format(row[1], rule),
           "ranks connect to each other on ports that the system chooses: let the nodes' network in as a whole (sudo "
             .. "ufw allow from NETWORK; sudo firewall-cmd --zone=trusted --add-source=NETWORK), and test with "
             .. "luminary doctor --listen 29500 there and --with HOST:29500 here")
       end
-    elseif not got.missing then
-      failed = ("%s: %s"):format(row[1], got.out:match("%S[^\n]*") or "no answer")
+    elseif not result.missing then
+      failed = ("%s: %s"):format(row[1], result.out:match("%S[^\n]*") or "no answer")
     end
   end
   if looked then return found.ok("network.no_firewall", "no firewall rule keeps connections out",

@@ -1,4 +1,5 @@
 --- Reports the GPUs' state by the NVIDIA driver: nvidia-smi, the NVLink fabric, and logged errors (Xid).
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -41,35 +42,31 @@ end
 
 local function smi(found)
   if not facts.driver() then return end
-  local got = outside.command("nvidia-smi", {"--query-gpu=" .. table.concat(FIELDS, ","),
-    "--format=csv,noheader,nounits"},
-    SMI_LIMIT)
-  if got.missing then
+  local query = {"--query-gpu=" .. table.concat(FIELDS, ","), "--format=csv,noheader,nounits"}
+  local result = outside.command("nvidia-smi", query, SMI_LIMIT)
+  if result.missing then
     return found.note("gpu.no_smi", "no nvidia-smi: the GPUs' state is not known", "it is not on the PATH",
       "install nvidia-utils of the driver's version (in containers: NVIDIA_DRIVER_CAPABILITIES=compute,utility)")
-  elseif got.timed_out then
-    return found.problem("gpu.smi_hangs", "nvidia-smi hangs", ("no answer within %g s"):format(got.timed_out),
+  elseif result.timed_out then
+    return found.problem("gpu.smi_hangs", "nvidia-smi hangs", ("no answer within %g s"):format(result.timed_out),
       "look into dmesg for NVRM and Xid; a driver that hangs needs a reboot")
-  elseif got.out:find("version mismatch", 1, true) then
+  elseif result.out:find("version mismatch", 1, true) then
     return found.problem("gpu.driver_mismatch", "the driver's module and its library are of different versions",
-      "nvidia-smi: " .. got.out:match("[^\n]*version mismatch[^\n]*"),
+      "nvidia-smi: " .. result.out:match("[^\n]*version mismatch[^\n]*"),
       "reboot: the driver was updated, and the old module is still loaded")
-  elseif got.out:find("not a valid field", 1, true) then
-    return found.note("gpu.smi_old", "this nvidia-smi is too old to be asked", got.out:match("%S[^\n]*"),
+  elseif result.out:find("not a valid field", 1, true) then
+    return found.note("gpu.smi_old", "this nvidia-smi is too old to be asked", result.out:match("%S[^\n]*"),
       "nvidia-smi -q shows what it knows")
-  elseif got.code ~= 0 then
+  elseif result.code ~= 0 then
     return found.problem("gpu.smi_fails", "nvidia-smi fails",
-      ("exit code %d: %s"):format(got.code, got.out:match("%S[^\n]*") or "no output"),
+      ("exit code %d: %s"):format(result.code, result.out:match("%S[^\n]*") or "no output"),
       "a GPU that is lost needs a reboot, with the power off for a while; see dmesg | grep -i -e nvrm -e xid")
   end
   local n, tired = 0, {}
-  for line in got.out:gmatch("[^\n]+") do
-    local row, i = {}, 0
-    for cell in (line .. ","):gmatch("%s*(.-)%s*,") do
-      i = i + 1
-      row[FIELDS[i] or i] = cell
-    end
-    if i == #FIELDS then
+  for line in result.out:gmatch("[^\n]+") do
+    local cells, row = lists.parts(line .. ",", "%s*(.-)%s*,"), {}
+    for i, name in ipairs(FIELDS) do row[name] = cells[i] end
+    if #cells == #FIELDS then
       n = n + 1
       card(found, row)
       if row.persistence_mode == "Disabled" then tired[#tired + 1] = row.index end
@@ -80,9 +77,8 @@ local function smi(found)
       .. ": when the last process ends, the driver shuts the GPU down, and the next start takes seconds",
       "sudo systemctl enable --now nvidia-persistenced")
   end
-  local held = 0 -- containers and Slurm show fewer
-  for _, one in ipairs(facts.gpus()) do held = held + (one.driver == "nvidia" and 1 or 0) end
-  if n < held and not facts.container() and not outside.env "SLURM_JOB_ID" then
+  local held = #lists.filter(facts.gpus(), function(one) return one.driver == "nvidia" end)
+  if n < held and not facts.container() and not outside.env "SLURM_JOB_ID" then -- these show fewer
     found.problem("gpu.lost", "a GPU is on the bus, but the driver does not show it",
       ("%d on the PCI bus (%s), %d in nvidia-smi"):format(held, facts.gpu_addresses(), n),
       "dmesg | grep -i nvrm says why: power, a BAR without room ('Resizable BAR'/'Above 4G decoding' in the BIOS), or "
@@ -95,12 +91,9 @@ end
 -- ---- the fabric of NVSwitch machines
 
 local function manager_runs()
-  for _, name in ipairs(outside.list "/proc") do
-    if name:match("^%d+$") and (outside.word("/proc/" .. name .. "/comm") or ""):match("^nv%-fabric") then
-      return true
-    end
-  end
-  return false
+  return lists.find(outside.list "/proc", function(name)
+    return name:match("^%d+$") and (outside.word("/proc/" .. name .. "/comm") or ""):match("^nv%-fabric")
+  end) ~= nil
 end
 
 local function fabric(found)
@@ -142,33 +135,31 @@ local OF_HARDWARE = {[48] = "uncorrectable memory error", [61] = "firmware error
 
 local function xid(found)
   if facts.card_count() == 0 then return end
-  local got = outside.command("dmesg", {})
-  if got.missing or got.timed_out or got.code ~= 0 then
+  local result = outside.command("dmesg", {})
+  if result.missing or result.timed_out or result.code ~= 0 then
     return found.note("gpu.log_unknown", "not known whether the driver logged errors (Xid)",
-      "dmesg cannot be read: " .. (got.out:match("%S[^\n]*") or "no such command"), "sudo luminary doctor --only gpu")
+      "dmesg cannot be read: " .. (result.out:match("%S[^\n]*") or "no such command"),
+      "sudo luminary doctor --only gpu")
   end
   local last, times = {}, {}
-  for line in got.out:gmatch("[^\n]*NVRM: Xid[^\n]*") do
+  for line in result.out:gmatch("[^\n]*NVRM: Xid[^\n]*") do
     local number = tonumber(line:match("Xid %b(): (%d+)"))
     if number then last[number], times[number] = line:match("NVRM.*"), (times[number] or 0) + 1 end
   end
-  local numbers = {}
-  for number in pairs(last) do numbers[#numbers + 1] = number end
-  table.sort(numbers)
-  for _, number in ipairs(numbers) do
+  for _, number in ipairs(lists.sorted_keys(last)) do
     local reason = ("%d times; the last: %s"):format(times[number], last[number])
     if OF_PROGRAMS[number] then
       found.warning("gpu.xid_program", ("Xid %d: %s"):format(number, OF_PROGRAMS[number]), reason,
         "most often a fault of a program: run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer; if all "
           .. "programs cause it, suspect the card")
     else
-      found.problem("gpu.xid", ("Xid %d: %s"):format(number, OF_HARDWARE[number] or "an error of the "
-        .. "GPU or its driver"),
-        reason, "look it up at https://docs.nvidia.com/deploy/xid-errors; reset the GPU or reboot; if it comes back, "
-          .. "check power, cooling and the slot, and have the card replaced")
+      local meaning = OF_HARDWARE[number] or "an error of the GPU or its driver"
+      found.problem("gpu.xid", ("Xid %d: %s"):format(number, meaning), reason, "look it up at "
+        .. "https://docs.nvidia.com/deploy/xid-errors; reset the GPU or reboot; if it comes back, check power, cooling "
+        .. "and the slot, and have the card replaced")
     end
   end
-  if #numbers == 0 then found.ok("gpu.log", "the driver logged no errors", "no Xid in dmesg") end
+  found.ok_if_clean("gpu.log", "the driver logged no errors", "no Xid in dmesg")
 end
 
 return {{"smi", smi}, {"fabric", fabric}, {"log", xid}}

@@ -3,6 +3,8 @@
 --- A subject has a name for --only, a title, and files of probes {name, f(found)}. A probe reports findings by
 --- found.problem, found.warning, found.note or found.ok(id, title, reason, remedy): the id never changes, the reason is
 --- the observation and its source, the remedy says what to do. Unreadable facts are notes, "not known".
+--- found.ok_if_clean does nothing if the probe has reported something else.
+local lists = require "luminary.base.lists"
 local terminal = require "luminary.base.terminal"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
@@ -50,58 +52,40 @@ Nothing is changed. As root it sees more: ACS, the kernel's log, the firewall. E
 (warnings and notes do not count), 1 if there is one, 2 for wrong usage.
 ]]
 
-local ROWS = {
-  only = {"text"}, with = {"text"}, listen = {"port"}, json = {"flag"}, verbose = {"flag"}, v = {same = "verbose"},
-  help = {"flag"}, h = {same = "help"},
-}
-
-local function say(...) io.stderr:write("luminary doctor: ", string.format(...), "\n") end
-
 -- ---- options
 
--- Splits names at commas into a list; nil and the first name for which `known` is false.
-local function split(text, known)
-  local list = {}
-  for part in (text .. ","):gmatch("%s*([^,]-)%s*,") do
-    if not known(part) then return nil, part end
-    list[#list + 1] = part
-  end
-  return list
-end
-
-local function read_options(args, first)
-  local o, at = flags.parse(args, first, ROWS)
-  if not o then return nil, at end
-  if args[at] then return nil, ("unrecognized argument '%s'"):format(args[at]) end
-  local problem
-  local known = {}
-  for _, name in ipairs(SUBJECTS) do known[name] = true end
-  if o.only then
-    o.only, problem = split(o.only, function(name) return known[name] end)
-    if problem then
-      return nil, ("--only: unknown subject '%s'; subjects are %s"):format(problem, table.concat(SUBJECTS, ", "))
+-- Checks the options, and splits those with commas into lists. Returns an error message, or nil.
+local function complete(o, at, args)
+  if args[at] then return ("unrecognized argument '%s'"):format(args[at]) end
+  local known = lists.set(SUBJECTS)
+  for name, row in pairs {
+    only = {function(part) return known[part] end,
+      "--only: unknown subject '%s'; subjects are " .. table.concat(SUBJECTS, ", ")},
+    with = {reach.split, "--with must be host:port or [address]:port, got '%s'"},
+  } do
+    o[name] = o[name] and lists.parts(o[name] .. ",", "%s*([^,]-)%s*,")
+    for _, part in ipairs(o[name] or {}) do
+      if not row[1](part) then return row[2]:format(part) end
     end
   end
-  if o.with then
-    o.with, problem = split(o.with, reach.split)
-    if problem then return nil, ("--with must be host:port or [address]:port, got '%s'"):format(problem) end
-  end
-  return o
 end
 
 -- ---- probing
 
 -- Returns the functions by which a probe adds to findings.
 local function collector(findings, subject)
-  local found = {}
+  local found, is_clean = {}, true
   for severity in pairs(report.rank) do
     found[severity] = function(id, title, reason, remedy)
+      is_clean = is_clean and severity == "ok"
       findings[#findings + 1] = {
         id = id, subject = subject, severity = severity, title = report.clean(title),
-          reason = report.clean(reason or ""),
-        remedy = report.clean(remedy or ""),
+        reason = report.clean(reason or ""), remedy = report.clean(remedy or ""),
       }
     end
+  end
+  function found.ok_if_clean(...)
+    if is_clean then found.ok(...) end
   end
   return found
 end
@@ -110,21 +94,18 @@ end
 local function probes_of(name, o)
   if name == "reach" then return reach.probes_of(o.with) end
   local list = {}
-  for i = 2, #CONTENTS[name] do
-    for _, probe in ipairs(require("luminary.cli.doctor." .. CONTENTS[name][i])) do list[#list + 1] = probe end
-  end
+  for i = 2, #CONTENTS[name] do lists.append(list, require("luminary.cli.doctor." .. CONTENTS[name][i])) end
   return list
 end
 
 local function examine(o)
-  local findings, subjects, asked = {}, {}, {}
-  for _, name in ipairs(o.only or SUBJECTS) do asked[name] = true end
-  if o.with then asked.reach = true end
+  local findings, subjects, requested = {}, {}, lists.set(o.only or SUBJECTS)
+  requested.reach = o.with ~= nil
   for _, name in ipairs(SUBJECTS) do
-    if asked[name] and (name ~= "reach" or o.with) then
+    if requested[name] then
       subjects[#subjects + 1] = {name = name, title = CONTENTS[name][1]}
-      local found = collector(findings, name)
       for _, probe in ipairs(probes_of(name, o)) do
+        local found = collector(findings, name)
         local ok, problem = pcall(probe[2], found)
         if not ok then
           found.note(name .. ".failed", ("the check '%s' did not come to an end"):format(probe[1]), tostring(problem),
@@ -138,30 +119,23 @@ end
 
 --- Runs the command on args from `first` on; returns the exit status.
 function doctor.main(args, first)
-  local o, problem = read_options(args, first)
-  if not o then
-    say("%s\n      luminary doctor --help lists the options", problem)
-    return 2
-  elseif o.help then
-    io.stdout:write(USAGE)
-    return 0
-  elseif o.listen then
-    return reach.listen(o.listen)
-  end
+  local o, status = flags.read("doctor", USAGE, args, first, {v = {same = "verbose"}}, complete)
+  if not o then return status end
+  if o.listen then return reach.listen(o.listen) end
   local began = outside.now()
   local findings, subjects = examine(o)
   local code = report.count(findings).problem > 0 and 1 or 0
   local about = {
     version = require "luminary.version", host = report.clean(facts.hostname() or "this host"), code = code,
     kernel = report.clean("Linux " .. (outside.word "/proc/sys/kernel/osrelease" or "?")),
-      seconds = outside.now() - began,
+    seconds = outside.now() - began,
   }
   local text = o.json and report.json(about, findings)
     or report.text(about, subjects, findings, o.verbose, terminal.has_color())
   local written, why = io.stdout:write(text)
   if written then written, why = io.stdout:flush() end
   if written then return code end
-  say("the report could not be written: %s", why)
+  io.stderr:write("luminary doctor: the report could not be written: ", why, "\n")
   return 1
 end
 

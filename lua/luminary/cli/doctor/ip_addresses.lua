@@ -49,10 +49,10 @@ end
 
 --- Returns the same by `ip -o addr show`; nil if there is no such command.
 function addresses.of_ip()
-  local got = outside.command("ip", {"-o", "addr", "show"})
-  if got.missing or got.code ~= 0 then return nil end
+  local result = outside.command("ip", {"-o", "addr", "show"})
+  if result.missing or result.code ~= 0 then return nil end
   local list = {}
-  for line in got.out:gmatch("[^\n]+") do
+  for line in result.out:gmatch("[^\n]+") do
     local name, kind, address, bits = line:match("^%d+:%s+(%S+)%s+(inet6?)%s+([%x.:]+)/(%d+)")
     if not name then name, kind, address = line:match("^%d+:%s+(%S+)%s+(inet6?)%s+([%x.:]+) peer") end
     if name then

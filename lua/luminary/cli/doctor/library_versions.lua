@@ -1,4 +1,5 @@
 --- Checks that the versions of the libraries that luminary loads fit, and finds several copies of one.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -40,7 +41,7 @@ local function copies(name, all)
         seen[real] = true
         list[#list + 1] = {
           path = folder.path .. "/" .. file, version = real:match("%.so%.([%d.]+)$") or digits,
-            override = folder.override,
+          override = folder.override,
         }
       end
     end
@@ -49,20 +50,13 @@ local function copies(name, all)
 end
 
 local function several(found)
-  local clean, all = true, folders(found)
+  local all = folders(found)
   for _, name in ipairs(WATCHED) do
-    local list, versions, texts = copies(name, all), {}, {}
-    local kinds, overridden = 0, false
-    for i, one in ipairs(list) do
-      if not versions[one.version] then kinds = kinds + 1 end
-      versions[one.version] = true
-      overridden = overridden or one.override
-      texts[i] = ("%s (%s)"):format(one.path, one.version)
-    end
-    if kinds > 1 then
-      clean = false
-      local severity = overridden and "warning" or "note"
-      found[severity]("libraries.several", ("several versions of %s"):format(name),
+    local list = copies(name, all)
+    if not lists.every(list, function(one) return one.version == list[1].version end) then
+      local texts = lists.map(list, function(one) return ("%s (%s)"):format(one.path, one.version) end)
+      local overridden = lists.find(list, function(one) return one.override end)
+      found[overridden and "warning" or "note"]("libraries.several", ("several versions of %s"):format(name),
         ("%s; the first one found is loaded, by luminary and by any other program"):format(table.concat(texts, ", ")),
         overridden and "take the folders that do not belong to this CUDA out of LD_LIBRARY_PATH (packages of Python's "
           .. "pip bring their own copies, which only they need)"
@@ -70,15 +64,15 @@ local function several(found)
             .. "else remove one")
     end
   end
-  if clean then found.ok("libraries.single", "one version of each CUDA library", table.concat(WATCHED, ", ")) end
+  found.ok_if_clean("libraries.single", "one version of each CUDA library", table.concat(WATCHED, ", "))
 end
 
 -- ---- NCCL
 
 -- Returns the CUDA version with which an NCCL file was built, from its line such as "NCCL version 2.28.9+cuda13.0".
 local function built_with(path)
-  local got = outside.command("grep", {"-a", "-o", "-m", "1", "NCCL version [0-9.]*+cuda[0-9.]*", outside.at(path)}, 10)
-  return got.out:match("NCCL version ([%d.]+)%+cuda([%d.]+)")
+  local words = {"-a", "-o", "-m", "1", "NCCL version [0-9.]*+cuda[0-9.]*", outside.at(path)}
+  return outside.command("grep", words, 10).out:match("NCCL version [%d.]+%+cuda([%d.]+)")
 end
 
 local function nccl(found)
@@ -93,11 +87,8 @@ local function nccl(found)
     end
     return
   end
-  local path
-  for _, one in ipairs(v.loaded) do
-    if one:find("/libnccl", 1, true) then path = one end
-  end
-  local _, cuda_version = built_with(path or "")
+  local path = lists.find(v.loaded, function(one) return one:find("/libnccl", 1, true) end)
+  local cuda_version = built_with(path or "")
   local runtime = facts.dotted(v.cuda, true)
   if cuda_version and runtime and cuda_version:match("^%d+") ~= runtime:match("^%d+") then
     return found.problem("libraries.nccl_cuda", "NCCL was built for another CUDA",

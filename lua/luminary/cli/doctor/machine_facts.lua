@@ -1,4 +1,5 @@
 --- Looks up facts of the machine that several probes need, each once.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
 
@@ -6,12 +7,12 @@ local facts = {}
 
 local NVIDIA = "0x10de"
 
--- Returns a function that calls f once and returns its result ever after.
+-- Returns a function that calls f once and returns its two results ever after.
 local function once(f)
-  local asked, answer
+  local results
   return function()
-    if not asked then asked, answer = true, f() end
-    return answer
+    results = results or {f()}
+    return results[1], results[2]
   end
 end
 
@@ -111,9 +112,7 @@ facts.gpus = once(function() return devices_of {["0x0300"] = true, ["0x0302"] = 
 
 --- Returns the GPUs' addresses as text.
 function facts.gpu_addresses()
-  local names = {}
-  for i, one in ipairs(facts.gpus()) do names[i] = one.address end
-  return table.concat(names, ", ")
+  return table.concat(lists.map(facts.gpus(), function(one) return one.address end), ", ")
 end
 
 --- Returns the NVSwitch chips, which have the class of a bridge.
@@ -121,38 +120,32 @@ facts.switches = once(function() return devices_of {["0x0680"] = true} end)
 
 --- Returns the bridges between a device and the CPU, from the top.
 function facts.bridges(device)
-  local list = {}
-  for name in (outside.link(device.folder) or ""):gmatch("[^/]+") do
-    if name:match(ADDRESS) and name ~= device.address then list[#list + 1] = name end
-  end
-  return list
+  return lists.filter(lists.parts(outside.link(device.folder) or "", "[^/]+"), function(name)
+    return name:match(ADDRESS) and name ~= device.address
+  end)
 end
 
 --- Returns the number of GPUs; if a container hides the bus, the number of device nodes.
 facts.card_count = once(function()
-  local nodes = 0
-  for _, name in ipairs(outside.list "/dev") do
-    if name:match("^nvidia%d+$") then nodes = nodes + 1 end
-  end
-  return math.max(#facts.gpus(), nodes)
+  return math.max(#facts.gpus(), #facts.card_nodes())
 end)
 
---- Returns the version of the NVIDIA driver in the kernel, as text; nil if none is loaded, or nil and the problem.
-local driver_asked, driver, driver_problem
-function facts.driver()
-  if not driver_asked then
-    driver_asked = true
-    local text, problem = outside.read_of_driver "/proc/driver/nvidia/version"
-    driver, driver_problem = (text or ""):match("Kernel Module.-%s(%d+%.%d[%d.]*)"), problem
-  end
-  return driver, driver_problem
+--- Returns the names of the GPUs' files in /dev.
+function facts.card_nodes()
+  return lists.filter(outside.list "/dev", function(name) return name:match("^nvidia%d+$") end)
 end
+
+--- Returns the version of the NVIDIA driver in the kernel, as text; nil if none is loaded, or nil and the problem.
+facts.driver = once(function()
+  local text, problem = outside.read_of_driver "/proc/driver/nvidia/version"
+  return (text or ""):match("Kernel Module.-%s(%d+%.%d[%d.]*)"), problem
+end)
 
 --- Returns a child process's facts about libraries, by name (child.versions); `loaded`: paths; timed_out; missing.
 facts.versions = once(function()
-  local got = outside.child("versions", 30)
-  local found = {loaded = {}, timed_out = got.timed_out, missing = got.missing, code = got.code, out = got.out}
-  for line in got.out:gmatch("[^\n]+") do
+  local found = outside.child("versions", 30)
+  found.loaded = {}
+  for line in found.out:gmatch("[^\n]+") do
     local name, value = line:match("^([%w_]+) (.*)$")
     if name == "loaded" then
       found.loaded[#found.loaded + 1] = value
@@ -192,34 +185,31 @@ local function cgroup_folders(controller)
   return list
 end
 
---- Returns the cores' worth of time that the control group grants, and the file with the limit; nil: no limit.
-function facts.quota()
+-- Returns the least limit(path) of these files of the control group, and the path; nil without a limit below `most`.
+local function least_of(controller, files, most, limit)
   local least, from
-  for _, folder in ipairs(cgroup_folders "cpu") do
-    local quota, period = (outside.read(folder .. "/cpu.max") or ""):match("^(%d+) (%d+)")
-    local file = folder .. "/cpu.max"
-    if not quota then
-      quota, period = outside.number(folder .. "/cpu.cfs_quota_us"), outside.number(folder .. "/cpu.cfs_period_us")
-      file = folder .. "/cpu.cfs_quota_us"
-    end
-    quota, period = tonumber(quota), tonumber(period)
-    if quota and period and quota > 0 and period > 0 and quota / period < (least or math.huge) then
-      least, from = quota / period, file
+  for _, folder in ipairs(cgroup_folders(controller)) do
+    for _, file in ipairs(files) do
+      local path = folder .. "/" .. file
+      local n = limit(path)
+      if n and n < (least or most) then least, from = n, path end
     end
   end
   return least, from
 end
 
+--- Returns the cores' worth of time that the control group grants, and the file with the limit; nil: no limit.
+function facts.quota()
+  return least_of("cpu", {"cpu.max", "cpu.cfs_quota_us"}, math.huge, function(path)
+    local quota, period = (outside.read(path) or ""):match("^(%d+)%s*(%d*)")
+    period = tonumber(period) or outside.number((path:gsub("quota_us$", "period_us")))
+    return quota and tonumber(quota) > 0 and period and period > 0 and tonumber(quota) / period
+  end)
+end
+
 --- Returns the memory in bytes that the control group grants, and the file; nil: no limit.
 function facts.memory_limit()
-  local least, from
-  for _, folder in ipairs(cgroup_folders "memory") do
-    for _, name in ipairs {"memory.max", "memory.limit_in_bytes"} do
-      local bytes = outside.number(folder .. "/" .. name)
-      if bytes and bytes < 2 ^ 62 and bytes < (least or math.huge) then least, from = bytes, folder .. "/" .. name end
-    end
-  end
-  return least, from
+  return least_of("memory", {"memory.max", "memory.limit_in_bytes"}, 2 ^ 62, outside.number)
 end
 
 --- Returns the number of this control group's processes that the kernel killed for lack of memory, and the file.

@@ -1,4 +1,5 @@
 --- Checks resources that ranks of a machine share: memory, shared memory, limits.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -19,16 +20,12 @@ end
 
 -- Returns a text about files that jobs left behind.
 local function leftovers()
-  local n, names = 0, {}
-  for _, name in ipairs(outside.list "/dev/shm") do
-    if name:match("^nccl%-") or name:match("^vader_segment") or name:match("^torch_") or name:match("^sem%.mp%-") then
-      n = n + 1
-      if n <= 3 then names[n] = name end
-    end
-  end
-  if n == 0 then return "" end
-  return ("; %d files of NCCL, MPI or PyTorch jobs lie there (%s…), perhaps of dead ones"):format(n,
-    table.concat(names, ", "))
+  local names = lists.filter(outside.list "/dev/shm", function(name)
+    return name:match("^nccl%-") or name:match("^vader_segment") or name:match("^torch_") or name:match("^sem%.mp%-")
+  end)
+  if #names == 0 then return "" end
+  return ("; %d files of NCCL, MPI or PyTorch jobs lie there (%s…), perhaps of dead ones"):format(#names,
+    table.concat(names, ", ", 1, math.min(#names, 3)))
 end
 
 local function shm(found)
@@ -38,8 +35,8 @@ local function shm(found)
     return found.problem("host.no_shm", "/dev/shm is missing", why,
       "sudo mkdir -p /dev/shm && sudo mount -t tmpfs -o size=50%,mode=1777 tmpfs /dev/shm")
   end
-  local got = outside.command("df", {"-P", "-k", "/dev/shm"})
-  local all, free = got.out:match("\n%S+%s+(%d+)%s+%d+%s+(%-?%d+)%s")
+  local result = outside.command("df", {"-P", "-k", "/dev/shm"})
+  local all, free = result.out:match("\n%S+%s+(%d+)%s+%d+%s+(%-?%d+)%s")
   all, free = tonumber(all), tonumber(free)
   if not all then
     return found.note("host.shm_unknown", "the size of /dev/shm is not known", "df -k /dev/shm reports nothing", "")
@@ -65,10 +62,9 @@ end
 local function limits(found)
   local locked, files = facts.limit "Max locked memory", facts.limit "Max open files"
   if locked and locked < GIB and #facts.rdma() == 0 then -- with RDMA, probes of the network report it
-    found.note("host.memlock", "little memory may be locked", ("%s (ulimit -l); CUDA's pinned memory does not "
-      .. "count, RDMA's does")
-      :format(size(locked)), "nothing to do without RDMA; with it: ulimit -l unlimited (docker run "
-        .. "--ulimit memlock=-1)")
+    found.note("host.memlock", "little memory may be locked",
+      ("%s (ulimit -l); CUDA's pinned memory does not count, RDMA's does"):format(size(locked)),
+      "nothing to do without RDMA; with it: ulimit -l unlimited (docker run --ulimit memlock=-1)")
   end
   if files and files < 1024 then
     found.warning("host.files", "few files may be open", ("%d (ulimit -n); every rank opens some for each other rank, "
@@ -76,8 +72,7 @@ local function limits(found)
       .. "/etc/security/limits.conf, or LimitNOFILE= in the service")
   elseif files and files < 4096 then
     found.note("host.files_modest", "files that may be open: enough for some hundred ranks",
-      ("%d (ulimit -n)"):format(files),
-      "for more: ulimit -n 65536")
+      ("%d (ulimit -n)"):format(files), "for more: ulimit -n 65536")
   end
   if not locked and not files then
     found.note("host.limits_unknown", "the limits are not known", "/proc/self/limits cannot be read", "")
@@ -123,9 +118,8 @@ end
 local function pages(found)
   local huge = outside.word "/sys/kernel/mm/transparent_hugepage/enabled"
   if huge and huge:find("[never]", 1, true) then
-    found.note("host.huge_pages", "transparent huge pages are off", "/sys/kernel/mm/transparent_hugepage/enabled: "
-      .. huge
-      .. "; large tensors on the CPU cost some percent more",
+    found.note("host.huge_pages", "transparent huge pages are off",
+      ("/sys/kernel/mm/transparent_hugepage/enabled: %s; large tensors on the CPU cost some percent more"):format(huge),
       "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
   elseif huge then
     found.ok("host.huge_pages_on", "transparent huge pages", huge)

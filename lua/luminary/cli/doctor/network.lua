@@ -1,4 +1,5 @@
 --- Checks interfaces, names and ports, by which ranks on several machines meet.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
 local facts = require "luminary.cli.doctor.machine_facts"
@@ -7,41 +8,24 @@ local sockets = require "luminary.cli.doctor.tcp_sockets"
 local DEFAULT_PORT = 29500
 
 local function describe(one)
-  local list = {}
-  for i, a in ipairs(one.addresses) do list[i] = a.address .. "/" .. a.bits end
+  local list = lists.map(one.addresses, function(a) return a.address .. "/" .. a.bits end)
   return ("%s (%s, MTU %s)"):format(one.name, table.concat(list, " "), tostring(one.mtu or "?"))
 end
 
 -- Returns the interfaces that are up and have an address, in the kernel's order.
 local function usable()
-  local list = {}
-  for _, one in ipairs(facts.interfaces()) do
-    if one.up and #one.addresses > 0 then list[#list + 1] = one end
-  end
-  return list
+  return lists.filter(facts.interfaces(), function(one) return one.up and #one.addresses > 0 end)
 end
 
-local function names(list)
-  local out = {}
-  for i, one in ipairs(list) do out[i] = one.name end
-  return table.concat(out, ", ")
-end
+local function names(list) return table.concat(lists.map(list, function(one) return one.name end), ", ") end
 
 -- ---- the chosen interface
-
-local function where(list, chosen)
-  local out = {}
-  for _, one in ipairs(list) do
-    if chosen(one) then out[#out + 1] = one end
-  end
-  return out
-end
 
 -- Returns the interfaces that match a list such as "eth", "=eth0,=eth1" or "^docker,lo", as in NCCL: prefixes; with =
 -- full names; with ^ all others.
 local function matching(list, text)
   local others, exact, rest = text:match("^(%^?)(=?)(.*)$")
-  return where(list, function(one)
+  return lists.filter(list, function(one)
     local hit = false
     for word in rest:gmatch("[^,]+") do
       word = word:gsub("^=", ""):gsub(":.*$", "")
@@ -68,15 +52,15 @@ local function choose()
     {starts "docker", "there is none but docker's"}, {function() return true end, "there is no other"},
   }
   for _, round in ipairs(rounds) do
-    local got = where(list, round[1])
-    if #got > 0 then return got, round[2] end
+    local chosen = lists.filter(list, round[1])
+    if #chosen > 0 then return chosen, round[2] end
   end
   return {}, "there is none"
 end
 
 local function interfaces(found)
   local list = usable()
-  local outward = where(list, function(one) return not one.loopback end)
+  local outward = lists.filter(list, function(one) return not one.loopback end)
   if #facts.interfaces() == 0 then
     return found.note("network.unknown", "the interfaces are not known", "/sys/class/net cannot be read", "")
   elseif #outward == 0 then
@@ -89,9 +73,8 @@ local function interfaces(found)
   local first = chosen[1]
   if first and first.name:match("^docker") then
     found.warning("network.nccl_docker", "NCCL would talk over docker's bridge",
-      ("%s: %s; other machines are not on it")
-      :format(describe(first), why), "export NCCL_SOCKET_IFNAME=… with the interface that the other nodes are on, "
-        .. "on every node; or docker run --network host")
+      ("%s: %s; other machines are not on it"):format(describe(first), why), "export NCCL_SOCKET_IFNAME=… with the "
+        .. "interface that the other nodes are on, on every node; or docker run --network host")
   elseif first then
     found.ok("network.nccl", "NCCL would start on " .. first.name, ("%s; %s"):format(names(chosen), why))
   end
@@ -99,9 +82,7 @@ local function interfaces(found)
   local route = ("\n" .. (outside.read "/proc/net/route" or "")):match("\n(%S+)%s+00000000%s")
   found.ok("network.ours", "luminary would use " .. (ours or route or outward[1].name), ours and "LM_SOCKET_IFNAME"
     or route and "the default route starts there (LM_SOCKET_IFNAME chooses another)" or "the first with an address")
-  local out = {}
-  for i, one in ipairs(list) do out[i] = describe(one) end
-  found.ok("network.interfaces", "interfaces", table.concat(out, ", "))
+  found.ok("network.interfaces", "interfaces", table.concat(lists.map(list, describe), ", "))
 end
 
 local function named(found)
@@ -117,13 +98,12 @@ local function named(found)
 end
 
 local function alike(found)
-  local at, clean = {}, true
+  local at = {}
   for _, one in ipairs(usable()) do
     for _, a in ipairs(one.addresses) do
       local net = not one.loopback and addresses.network(a)
       if net and a.bits < 32 then
         if at[net] and at[net] ~= one.name then
-          clean = false
           found.warning("network.same_subnet", "two interfaces are in one network",
             ("%s and %s, both in %s: answers may come from the other one, and connections hang"):format(at[net],
               one.name, net), "bond them, or give each a network of its own; at the least sysctl "
@@ -134,18 +114,15 @@ local function alike(found)
       end
     end
   end
-  local chosen = where((choose()), function(one) return one.physical end)
-  for i = 2, #chosen do
-    if chosen[i].mtu ~= chosen[1].mtu then
-      clean = false
-      found.warning("network.mtu", "interfaces that NCCL uses together differ in MTU",
-        ("%s and %s"):format(describe(chosen[1]),
-        describe(chosen[i])), ("sudo ip link set %s mtu %s (and the same on the other nodes and the switch), or "
-          .. "NCCL_SOCKET_IFNAME with the one to use"):format(chosen[i].name, tostring(chosen[1].mtu)))
-      break
-    end
+  local chosen = lists.filter((choose()), function(one) return one.physical end)
+  local other = lists.find(chosen, function(one) return one.mtu ~= chosen[1].mtu end)
+  if other then
+    found.warning("network.mtu", "interfaces that NCCL uses together differ in MTU",
+      ("%s and %s"):format(describe(chosen[1]), describe(other)), ("sudo ip link set %s mtu %s (and the same on the "
+        .. "other nodes and the switch), or NCCL_SOCKET_IFNAME with the one to use"):format(other.name,
+        tostring(chosen[1].mtu)))
   end
-  if clean then found.ok("network.distinct", "interfaces do not contradict each other", "") end
+  found.ok_if_clean("network.distinct", "interfaces do not contradict each other", "")
 end
 
 -- ---- names
@@ -163,9 +140,7 @@ local function host_name(found)
       problem,
       ("enter it in /etc/hosts with the machine's address: ADDRESS %s"):format(name))
   end
-  local own = true
-  for _, address in ipairs(list) do own = own and addresses.is_loopback(address) end
-  if own then
+  if lists.every(list, addresses.is_loopback) then
     return found.warning("network.host_loopback", ("this host's own name, '%s', stands for the loopback"):format(name),
       table.concat(list, ", ") .. (hosts and (", from /etc/hosts: " .. hosts) or "")
         .. "; whoever passes that name or address to others (MPI, PyTorch's gloo, MASTER_ADDR=$(hostname)) sends "
@@ -179,8 +154,7 @@ end
 local function master(found)
   local host = outside.env "MASTER_ADDR"
   if not host or host == "" then return end
-  local list, problem = {host}, nil
-  if not sockets.is_address(host) then list, problem = outside.resolve(host) end
+  local list, problem = sockets.resolve(host)
   if not list then
     return found.problem("network.master_addr", ("MASTER_ADDR '%s' is not known"):format(host), problem,
       "give the address of rank 0's machine, or enter the name in /etc/hosts on every node; getent hosts " .. host

@@ -1,4 +1,5 @@
 --- Checks NUMA nodes: near cores of the GPUs that may be used, and the kernel's moves of memory between nodes.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -28,13 +29,11 @@ local function numa(found)
       lost[#lost + 1] = one.address
     end
   end
-  local mine = {}
-  for number in pairs(near) do mine[#mine + 1] = number end
-  table.sort(mine)
   if #far > 0 then
     found.warning("cores.far", "no core near the GPU may be used", ("%s; this process runs at node %s"):format(
-      table.concat(far, ", "), table.concat(mine, ", ")), ("numactl --cpunodebind=%s --membind=%s luminary …, or "
-        .. "another binding in mpirun or srun (--gpu-bind=closest)"):format(far[1]:match("%d+$"), far[1]:match("%d+$")))
+      table.concat(far, ", "), table.concat(lists.sorted_keys(near), ", ")), ("numactl --cpunodebind=%s --membind=%s "
+        .. "luminary …, or another binding in mpirun or srun (--gpu-bind=closest)"):format(far[1]:match("%d+$"),
+        far[1]:match("%d+$")))
   end
   if #lost > 0 then
     found.note("cores.no_node", "the firmware does not say which cores are near the GPU", table.concat(lost, ", ")

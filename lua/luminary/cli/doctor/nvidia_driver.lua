@@ -1,4 +1,5 @@
 --- Checks the NVIDIA driver: that the kernel has it, that it fits CUDA and its own library, and its device files.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -108,13 +109,9 @@ end
 
 local function nodes(found)
   if not facts.driver() or facts.card_count() == 0 then return end
-  local missing, closed = {}, {}
-  local wanted = {"/dev/nvidiactl"}
-  local cards = 0
-  for _, name in ipairs(outside.list "/dev") do
-    if name:match("^nvidia%d+$") then cards, wanted[#wanted + 1] = cards + 1, "/dev/" .. name end
-  end
-  if cards == 0 then missing[1] = "/dev/nvidia0" end
+  local missing, closed, cards = {}, {}, facts.card_nodes()
+  local wanted = lists.append({"/dev/nvidiactl"}, lists.map(cards, function(name) return "/dev/" .. name end))
+  if #cards == 0 then missing[1] = "/dev/nvidia0" end
   for _, path in ipairs(wanted) do
     local mode, owner, group = outside.stat(path)
     if not mode then

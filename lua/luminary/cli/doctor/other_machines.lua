@@ -81,8 +81,7 @@ local FAILURES = {
 
 local function one(found, host, port)
   local where = (host:find(":", 1, true) and "[%s]:%d" or "%s:%d"):format(host, port)
-  local list, problem = {host}, nil
-  if not sockets.is_address(host) then list, problem = outside.resolve(host) end
+  local list, problem = sockets.resolve(host)
   if not list then
     return found.problem("reach.unknown_host", ("this machine cannot resolve the host '%s'"):format(host), problem,
       "give its address, or enter it in /etc/hosts on every node: ADDRESS " .. host .. "; getent hosts " .. host
@@ -159,13 +158,13 @@ end
 
 --- Answers the doctors of other machines until a signal ends it; returns the exit code if it cannot listen.
 function reach.listen(port)
-  local listener, got = sockets.listen(port)
+  local listener, bound = sockets.listen(port)
   if not listener then
-    io.stderr:write(("luminary doctor: cannot listen on port %d: %s\n"):format(port, got))
+    io.stderr:write(("luminary doctor: cannot listen on port %d: %s\n"):format(port, bound))
     return 1
   end
   io.stdout:write(("listening on port %d; on another machine: luminary doctor --with THIS-HOST:%d (Ctrl-C ends this)\n")
-    :format(got, got))
+    :format(bound, bound))
   io.stdout:flush()
   while true do
     local fd, who = sockets.accept(listener, 3600)

@@ -1,6 +1,7 @@
 --- Checks the paths between GPUs on the PCI bus: an IOMMU that translates addresses, and bridges whose access control
 --- (ACS) routes writes between GPUs through the CPU. Both together make peer-to-peer copies hang, with the GPUs at 100
 --- % utilization, or corrupt data; each alone makes them slow.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -43,10 +44,8 @@ local function by_lspci(address)
     "%%%0"))
   local block = begins and listing:sub(begins + 1):match("^(.-)\n%x+:%x%x:%x%x%.%x ") or begins and listing:sub(begins)
   if not block or block:find("Capabilities: <access denied>", 1, true) then return false end
-  local control, set = block:match("ACSCtl:%s*([^\n]*)"), {}
-  if not control then return nil end
-  for name in control:gmatch("%a+%+") do set[#set + 1] = name end
-  return set
+  local control = block:match("ACSCtl:%s*([^\n]*)")
+  return control and lists.parts(control, "%a+%+")
 end
 
 -- Returns true or false, if the IOMMU translates the GPUs' addresses or not, or nil if unknown; and the evidence.

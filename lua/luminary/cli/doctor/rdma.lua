@@ -1,4 +1,5 @@
 --- Checks RDMA between machines (InfiniBand, RoCE): device files, locked memory, ports, and access to GPU memory.
+local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
 
@@ -6,8 +7,7 @@ local function rdma(found)
   local devices = facts.rdma()
   if #devices == 0 then return found.ok("network.no_rdma", "no RDMA devices", "NCCL uses TCP between machines") end
   local nodes, locked = outside.list "/dev/infiniband", facts.limit "Max locked memory"
-  local verbs = false
-  for _, name in ipairs(nodes) do verbs = verbs or name:match("^uverbs%d") ~= nil end
+  local verbs = lists.find(nodes, function(name) return name:match("^uverbs%d") end)
   if not verbs then
     found.problem("network.rdma_nodes", "RDMA devices without their device files", table.concat(devices, ", ")
       .. " in /sys/class/infiniband, but no /dev/infiniband/uverbs*: NCCL falls back to TCP without a word",

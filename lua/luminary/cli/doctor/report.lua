@@ -1,11 +1,12 @@
 --- Writes the doctor's report, as text for people and as JSON.
+local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
+
 local report = {}
 
 local RANK = {problem = 1, warning = 2, note = 3, ok = 4}
 local WIDTH = 100 -- columns
 report.rank = RANK
-
--- ---- JSON, written here, since the doctor must work when the core does not load
 
 -- Patterns of UTF-8 sequences.
 local SEQUENCES = {"^[\194-\223][\128-\191]", "^\224[\160-\191][\128-\191]",
@@ -29,29 +30,6 @@ function report.clean(text)
   end))
 end
 
-local function text_of(value)
-  return '"' .. value:gsub('[%c"\\]', function(c)
-    if c == "\n" then return "\\n" end
-    if c == '"' or c == "\\" then return "\\" .. c end
-    return ("\\u%04x"):format(c:byte())
-  end) .. '"'
-end
-
--- Encodes a list, or pairs {name, value} in order.
-local function encode(value, indent)
-  if type(value) == "string" then return text_of(value) end
-  if type(value) ~= "table" then return tostring(value) end
-  local parts, inner = {}, indent .. "  "
-  for i, one in ipairs(value) do
-    parts[i] = inner .. (value.pairs and text_of(one[1]) .. ": " .. encode(one[2], inner) or encode(one, inner))
-  end
-  local open, close = value.pairs and "{" or "[", value.pairs and "}" or "]"
-  if #parts == 0 then return open .. close end
-  return open .. "\n" .. table.concat(parts, ",\n") .. "\n" .. indent .. close
-end
-
-local KEYS = {"id", "subject", "severity", "title", "reason", "remedy"}
-
 local function count(findings)
   local n = {problem = 0, warning = 0, note = 0, ok = 0}
   for _, one in ipairs(findings) do n[one.severity] = n[one.severity] + 1 end
@@ -59,22 +37,15 @@ local function count(findings)
 end
 report.count = count
 
---- Returns one object: version, host, kernel, seconds, exit_code, counts by severity, and findings with equal keys.
+--- Returns one JSON object: version, host, kernel, seconds, exit_code, counts by severity, and findings, one a line.
 function report.json(about, findings)
-  local n, list = count(findings), {}
-  for i, one in ipairs(findings) do
-    list[i] = {pairs = true}
-    for k, key in ipairs(KEYS) do list[i][k] = {key, one[key]} end
-  end
-  return encode({pairs = true,
-    {"version", about.version}, {"host", about.host}, {"kernel", about.kernel},
-    {"seconds", math.floor(about.seconds * 100) / 100}, {"exit_code", about.code},
-    {"counts", {pairs = true, {"problem", n.problem}, {"warning", n.warning}, {"note", n.note}, {"ok", n.ok}}},
-    {"findings", list},
-  }, "") .. "\n"
+  local texts = lists.map(findings, json_encode)
+  local head = json_encode {
+    version = about.version, host = about.host, kernel = about.kernel, exit_code = about.code,
+    seconds = math.floor(about.seconds * 100) / 100, counts = count(findings),
+  }
+  return ('%s,"findings":[\n%s\n]}\n'):format(head:sub(1, -2), table.concat(texts, ",\n"))
 end
-
--- ---- for people
 
 -- Appends a labeled paragraph, wrapped between words; line ends in the text stay.
 local function paragraph(label, text, lines)

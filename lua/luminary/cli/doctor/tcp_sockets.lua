@@ -45,6 +45,12 @@ end
 
 function sockets.is_address(text) return place(text, 1) ~= nil end
 
+--- Returns the addresses of a host, a name or an address; nil and the reason.
+function sockets.resolve(host)
+  if sockets.is_address(host) then return {host} end
+  return outside.resolve(host)
+end
+
 -- Returns true if fd is ready before the deadline.
 local function await(fd, events, deadline)
   local wanted = ffi.new("struct lm_doctor_pollfd", {fd, events, 0})
@@ -136,11 +142,11 @@ end
 function sockets.receive(fd, n, deadline, drop)
   local buffer, pieces, at = ffi.new("uint8_t[?]", math.min(n, CHUNK)), {}, 0
   while at < n do
-    local got = tonumber(C.recv(fd, buffer, math.min(n - at, CHUNK), 0))
-    if got > 0 then
-      at = at + got
-      if not drop then pieces[#pieces + 1] = ffi.string(buffer, got) end
-    elseif got == 0 then
+    local received = tonumber(C.recv(fd, buffer, math.min(n - at, CHUNK), 0))
+    if received > 0 then
+      at = at + received
+      if not drop then pieces[#pieces + 1] = ffi.string(buffer, received) end
+    elseif received == 0 then
       break
     elseif ffi.errno() == EAGAIN then
       if not await(fd, POLLIN, deadline) then break end

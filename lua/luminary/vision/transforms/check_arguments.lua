@@ -1,5 +1,6 @@
 --- Checks transforms' images and arguments. Functions of (who, name, value) are kinds of arguments, see options.arg.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local fail = options.fail
 
@@ -37,13 +38,7 @@ end
 
 --- Returns a list of `count` numbers (or of one of several counts), each checked by checks.number.
 function checks.list(who, name, v, counts, low, high)
-  local fits = options.is_plain(v)
-  if fits then
-    options.list(who, name, v)
-    fits = false
-    for _, count in ipairs(counts) do fits = fits or #v == count end
-  end
-  if not fits then
+  if not options.is_plain(v) or not lists.index_of(counts, #options.list(who, name, v)) then
     options.must_be(who, name, ("a list of %s numbers"):format(table.concat(counts, " or ")), v)
   end
   local list = {}
@@ -58,13 +53,18 @@ function checks.range(who, name, v, low, high)
   return v
 end
 
+-- Returns a list of integers, or of one, that has one of several lengths. bound: its text in the error.
+local function wholes(who, name, v, counts, bound, low)
+  if type(v) == "number" then v = {v} end
+  if not options.is_plain(v) or not lists.index_of(counts, #v) then options.must_be(who, name, bound, v) end
+  for i = 1, #v do checks.whole(who, name, v[i], low) end
+  return v
+end
+
 --- Returns {height, width} from a number or a list of both.
 function checks.sides(who, name, v)
-  if type(v) == "number" then v = {v} end
-  if not options.is_plain(v) or #v ~= 2 and #v ~= 1 then
-    options.must_be(who, name, "an integer or {height, width}", v)
-  end
-  return {checks.whole(who, name, v[1]), checks.whole(who, name, v[2] or v[1])}
+  v = wholes(who, name, v, {1, 2}, "an integer or {height, width}")
+  return {v[1], v[2] or v[1]}
 end
 
 --- Returns numbers for all channels: a number, or a list of one for each. nil stays nil.
@@ -107,14 +107,10 @@ end
 
 --- Returns left, top, right and bottom from a number, {left and right, top and bottom} or all four.
 function checks.padding(who, name, v)
-  if type(v) == "number" then v = {v} end
-  if not options.is_plain(v) or #v ~= 1 and #v ~= 2 and #v ~= 4 then
-    options.must_be(who, name, "an integer, {left and right, top and bottom} or {left, top, right, bottom}", v)
-  end
-  for i = 1, #v do checks.whole(who, name, v[i], -2 ^ 24) end
-  if #v == 1 then return {v[1], v[1], v[1], v[1]} end
-  if #v == 2 then return {v[1], v[2], v[1], v[2]} end
-  return {v[1], v[2], v[3], v[4]}
+  v = wholes(who, name, v, {1, 2, 4}, "an integer, {left and right, top and bottom} or {left, top, right, bottom}",
+    -2 ^ 24)
+  local left, top = v[1], v[2] or v[1]
+  return {left, top, v[3] or left, v[4] or top}
 end
 
 --- Fails if these options contradict each other.
@@ -127,13 +123,9 @@ end
 --- Returns {along x, along y} from an odd number or two of them.
 function checks.kernel_size(who, name, v)
   if type(v) == "number" then v = {v, v} end
-  if not options.is_plain(v) or #v ~= 2 then
-    options.must_be(who, name, "an odd integer or two, {along x, along y}", v)
-  end
-  for i = 1, 2 do
-    checks.whole(who, name, v[i])
-    if v[i] % 2 == 0 or v[i] > 4095 then options.must_be(who, name, "odd and at most 4095", v[i]) end
-  end
+  v = wholes(who, name, v, {2}, "an odd integer or two, {along x, along y}")
+  local wrong = lists.find(v, function(each) return each % 2 == 0 or each > 4095 end)
+  if wrong then options.must_be(who, name, "odd and at most 4095", wrong) end
   return {v[1], v[2]}
 end
 
@@ -154,11 +146,7 @@ function checks.statistics(who, mean, std)
     if #v ~= n and #v ~= 1 then fail("%s: mean and std must have the same length, got %d and %d", who, #mean, #std) end
     for i = #v + 1, n do v[i] = v[1] end
   end
-  local numbers = {0}
-  for _, v in ipairs {mean, std} do
-    for i = 1, n do numbers[#numbers + 1] = v[i] end
-  end
-  return numbers
+  return lists.append(lists.append({0}, mean), std)
 end
 
 -- ---- kinds of arguments

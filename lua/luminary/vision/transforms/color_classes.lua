@@ -1,4 +1,5 @@
 --- Defines transforms of pixels' values.
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
@@ -79,19 +80,16 @@ transform "ColorJitter({brightness, contrast, saturation, hue})" {
     end
   end,
   apply = function(self, x, out)
-    local order, factors, todo = draw.order(4), {}, {}
+    local order, factors = draw.order(4), {}
     for i = 1, 4 do
       local range = self.ranges[i]
       if range then factors[i] = draw.uniform(range[1], range[2]) end
     end
-    for _, i in ipairs(order) do
-      if factors[i] then todo[#todo + 1] = i end
-    end
-    local y = x
+    local todo, y = lists.filter(order, function(i) return factors[i] end), x
     for k, i in ipairs(todo) do
-      local made = run(kinds[i], y, {factors[i]}, k == #todo and out or nil)
+      local result = run(kinds[i], y, {factors[i]}, k == #todo and out or nil)
       if k > 1 then y:free() end
-      y = made
+      y = result
     end
     return y
   end,

@@ -12,6 +12,11 @@ local fail = options.fail
 
 local F = {}
 
+-- Returns a function of an image whose further arguments, in order, are the numbers of a native operation.
+local function pixel_op(text, operation)
+  return signature.of(text, function(img, ...) return native.run(operation, img, {...}) end)
+end
+
 --- Resizes an image to a given size.
 F.resize = signature.of("resize(img: image, size, {" .. checks.interpolation
   .. ", max_size, antialias = true})", function(img, size, opts)
@@ -121,32 +126,23 @@ for operation, range in pairs {
   brightness = "0", contrast = "0", saturation = "0", sharpness = "0", hue = "-0.5, 0.5",
 } do
   local who = "adjust_" .. operation
-  F[who] = signature.of(("%s(img: image, factor: finite(%s))"):format(who, range), function(img, factor)
-    return native.run(operation, img, {factor})
-  end)
+  F[who] = pixel_op(("%s(img: image, factor: finite(%s))"):format(who, range), operation)
 end
 
---- Performs gamma correction of an image, gain * img ^ gamma.
-F.adjust_gamma = signature.of([[adjust_gamma(img: image, gamma: finite(0),
-  gain: finite() = 1)]], function(img, gamma, gain)
-  return native.run("gamma", img, {gamma, gain})
-end)
+--- transforms.functional.adjust_gamma(img, gamma, gain): Performs gamma correction of an image, gain * img ^ gamma.
+F.adjust_gamma = pixel_op("adjust_gamma(img: image, gamma: finite(0), gain: finite() = 1)", "gamma")
 
---- Inverts the colors of an image.
-F.invert = signature.of("invert(img: image)", function(img) return native.run("invert", img, {}) end)
+--- transforms.functional.invert(img): Inverts the colors of an image.
+F.invert = pixel_op("invert(img: image)", "invert")
 
---- Keeps the upper bits of each value of an image.
-F.posterize = signature.of("posterize(img: image, bits: whole(0, 8))", function(img, bits)
-  return native.run("posterize", img, {bits})
-end)
+--- transforms.functional.posterize(img, bits): Keeps the upper bits of each value of an image.
+F.posterize = pixel_op("posterize(img: image, bits: whole(0, 8))", "posterize")
 
---- Inverts all values of an image from a threshold on.
-F.solarize = signature.of("solarize(img: image, threshold: finite())", function(img, threshold)
-  return native.run("solarize", img, {threshold})
-end)
+--- transforms.functional.solarize(img, threshold): Inverts all values of an image from a threshold on.
+F.solarize = pixel_op("solarize(img: image, threshold: finite())", "solarize")
 
---- Maximizes the contrast of each channel of an image.
-F.autocontrast = signature.of("autocontrast(img: image)", function(img) return native.run("autocontrast", img, {}) end)
+--- transforms.functional.autocontrast(img): Maximizes the contrast of each channel of an image.
+F.autocontrast = pixel_op("autocontrast(img: image)", "autocontrast")
 
 --- Equalizes the histogram of each channel of an image.
 F.equalize = signature.of("equalize(img: image)", function(img) return pixels.equalize("equalize", img) end)

@@ -1,5 +1,6 @@
 --- Defines transforms of pixels' positions.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
@@ -11,21 +12,15 @@ local warping = require "luminary.vision.transforms.rotate_affine_perspective"
 local transform = require("luminary.vision.transforms.transform_and_compose").define
 local fail, run = options.fail, native.run
 
--- Returns a table of the fields of `opts` and `more`.
-local function merged(opts, more)
-  local all = {}
-  for _, t in ipairs {opts or {}, more} do
-    for key, value in pairs(t) do all[key] = value end
-  end
-  return all
-end
-
 -- Decodes a part {top, left, height, width} of an encoded image, or all of it. With `scaled`, it decodes at 1/2, 1/4 or
 -- 1/8 of the size if that is at least height x width, the size of the result.
 local function decode(encoded, opts, part, height, width, scaled)
   local h, w = part and part[3] or encoded.height, part and part[4] or encoded.width
   local large = scaled and h >= 2 * height and w >= 2 * width
-  return encoded:decode(merged(opts, {crop = part, at_least = large and {height, width} or nil}))
+  local all = lists.copy(opts or {})
+  all.crop = part or all.crop
+  if large then all.at_least = {height, width} end
+  return encoded:decode(all)
 end
 
 local Resize = transform("Resize(size: any?, {" .. checks.interpolation

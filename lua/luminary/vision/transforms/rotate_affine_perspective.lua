@@ -1,16 +1,12 @@
 --- Computes the source positions of pixels when an image is rotated, sheared, moved or seen in perspective.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local native = require "luminary.vision.transforms.native"
 local fail = options.fail
 local run, ops = native.run, core.ops
 
 local warping = {}
-
-local function with_fill(numbers, fill)
-  for _, v in ipairs(fill or {}) do numbers[#numbers + 1] = v end
-  return numbers
-end
 
 --- Returns the map from an output pixel to its source, both relative to the middle: rotation by `angle` degrees, shear
 --- and scale about the center, then translation. It is the inverse of T C R S SHy SHx C^-1, as in torchvision's
@@ -33,7 +29,7 @@ function warping.affine(x, m, o, height, width, out)
   local h, w = native.size(x)
   local bilinear, fill = o.interpolation == "bilinear", o.fill
   local numbers = {height or h, width or w, bilinear and 1 or 0, fill and #fill or 0, unpack(m)}
-  return run("affine", x, with_fill(numbers, fill), out)
+  return run("affine", x, lists.append(numbers, fill or {}), out)
 end
 
 --- Converts the center from pixels from the upper left corner to pixels from the middle.
@@ -111,7 +107,7 @@ end
 function warping.perspective(x, coefficients, o, out)
   local fill = o.fill
   local numbers = {o.interpolation == "bilinear" and 1 or 0, fill and #fill or 0, unpack(coefficients)}
-  return run("perspective", x, with_fill(numbers, fill), out)
+  return run("perspective", x, lists.append(numbers, fill or {}), out)
 end
 
 --- Samples x at a grid displaced by [1, H, W, 2] of {x, y}, in halves of the width and the height, by the options of

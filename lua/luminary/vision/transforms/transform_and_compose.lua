@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local entries = require "luminary.base.entry_reader"
+local lists = require "luminary.base.lists"
 local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -36,8 +37,7 @@ Transform.strict = true
 local function shown(v)
   if type(v) == "boolean" then return v and "True" or "False" end
   if type(v) ~= "table" then return tostring(v) end
-  local list = {}
-  for i, one in ipairs(v) do list[i] = shown(one) end
+  local list = lists.map(v, shown)
   return #list == 1 and list[1] or "(" .. table.concat(list, ", ") .. ")"
 end
 
@@ -114,32 +114,25 @@ local function parts_of(who, list)
   if not options.is_plain(list) or #options.list(who, "transforms", list) == 0 then
     options.expected(who, "a list of transforms", list)
   end
-  local parts = {}
   for i = 1, #list do
     if not is_callable(list[i]) then
       options.must_be(who, ("transform %d"):format(i), "a transform or a function", list[i])
     end
-    parts[i] = list[i]
   end
-  return parts
-end
-
-local function every(parts, test)
-  for _, part in ipairs(parts) do
-    if not test(part) then return false end
-  end
-  return true
+  return lists.copy(list)
 end
 
 local Container = class.define("Container", Transform)
 
 function Container:set_parts(list)
   self.transforms = parts_of(self.__name, list)
-  self.each_image = every(self.transforms, function(part)
+  self.each_image = lists.every(self.transforms, function(part)
     return by_image(part) and part.each_image ~= false
   end)
-  self.of_batch = not every(self.transforms, function(part) return type(part) == "function" or not part.of_batch end)
-  self.ours = self.each_image and every(self.transforms, function(part) return part.ours end)
+  self.of_batch = lists.find(self.transforms, function(part)
+    return type(part) ~= "function" and part.of_batch
+  end) ~= nil
+  self.ours = self.each_image and lists.every(self.transforms, function(part) return part.ours end)
   self.draws = true
 end
 
@@ -298,9 +291,8 @@ end)
 
 local function chosen(self)
   local at = draw.uniform(0, self.sums[#self.sums])
-  for i, sum in ipairs(self.sums) do
-    if at < sum then return self.transforms[i] end
-  end
+  local _, i = lists.find(self.sums, function(sum) return at < sum end)
+  return self.transforms[i]
 end
 
 function RandomChoice:_apply(x, out) return apply_part(chosen(self), x, out) end
