@@ -214,8 +214,9 @@ int luaopen_luminary_core(lua_State *L) {
   }
   if (!lm_backend_of(LM_DEVICE(LM_CPU, 0))) {
     return luaL_error(L,
-                      "luminary: this build needs vector instructions (AVX2, AVX-512) that this CPU lacks or LM_CPU_LEVEL "
-                      "excludes; run scripts/setup on this machine, or scripts/setup --release to build for every CPU");
+                      "luminary: this build needs vector instructions (AVX2, AVX-512) that this CPU lacks or "
+                      "LM_CPU_LEVEL excludes; run scripts/setup on this machine, or scripts/setup --release to build "
+                      "for every CPU");
   }
   lm_lua_threads_at_exit();
   lua_newtable(L); /* 1: strings kept alive */
