@@ -165,12 +165,23 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
 
 /* Computes out[i] = x[i] times chirp[i] times scale; x and out may have their parts swapped. */
 static void chirped(const lm_fft_plan *p, const void *x, bool swap_x, double scale, bool swap_out, void *out) {
-  const lm_dtype dtype = p->dtype;
-  for (int64_t i = 0; i < 2 * p->n; i += 2) {
-    double re = lm_real_at(dtype, x, i + swap_x), im = lm_real_at(dtype, x, i + !swap_x);
-    double cr = lm_real_at(dtype, p->chirp, i), ci = lm_real_at(dtype, p->chirp, i + 1);
-    lm_scalar_put(dtype, out, i + swap_out, (re * cr - im * ci) * scale);
-    lm_scalar_put(dtype, out, i + !swap_out, (re * ci + im * cr) * scale);
+  for (int64_t i = 0; i < p->n; i++) {
+    double re, im, cr, ci;
+    if (p->dtype == LM_F64) {
+      const double *a = (const double *)x + 2 * i, *c = (const double *)p->chirp + 2 * i;
+      re = a[swap_x], im = a[!swap_x], cr = c[0], ci = c[1];
+    } else {
+      const float *a = (const float *)x + 2 * i, *c = (const float *)p->chirp + 2 * i;
+      re = (double)a[swap_x], im = (double)a[!swap_x], cr = (double)c[0], ci = (double)c[1];
+    }
+    double r = (re * cr - im * ci) * scale, j = (re * ci + im * cr) * scale;
+    if (p->dtype == LM_F64) {
+      ((double *)out)[2 * i + swap_out] = r;
+      ((double *)out)[2 * i + !swap_out] = j;
+    } else {
+      ((float *)out)[2 * i + swap_out] = (float)r;
+      ((float *)out)[2 * i + !swap_out] = (float)j;
+    }
   }
 }
 
