@@ -120,6 +120,5 @@ lm_status lm_cpu_extreme_along(const void *args, lm_tensor *const *out) {
   lm_reduce_plan_make(&s.plan, a->x, s.indices, reduced, LM_REDUCE_COLS);
   if (s.plan.kept_count == 0) return LM_OK;
   if (!s.plan.cols) return search_rows(&s);
-  lm_parallel(s.plan.units, lm_reduce_work(&s.plan), 0, search_units, &s);
-  return LM_OK;
+  return lm_parallel(s.plan.units, lm_reduce_work(&s.plan), 0, search_units, &s);
 }

@@ -94,8 +94,8 @@ static void set_affine(const affine *a, int64_t i, double mean, double invstd, c
                        const lm_tensor *bias, int64_t c) {
   lm_scalar_put(a->acc, a->mean, i, mean);
   lm_scalar_put(a->acc, a->scale, i, weight ? invstd * lm_scalar_load(weight, c) : invstd);
-  const double lost = mean - lm_scalar_at(a->acc, a->mean, i);
-  lm_scalar_put(a->acc, a->shift, i, (bias ? lm_scalar_load(bias, c) : 0) - lost * lm_scalar_at(a->acc, a->scale, i));
+  const double lost = mean - lm_real_at(a->acc, a->mean, i);
+  lm_scalar_put(a->acc, a->shift, i, (bias ? lm_scalar_load(bias, c) : 0) - lost * lm_real_at(a->acc, a->scale, i));
 }
 
 /* Returns `in`, advanced by `elements` of `width` bytes. */
@@ -134,8 +134,8 @@ static void channel_statistics(void *ctx, int64_t first, int64_t last) {
       double a_n, b_n;
       if (j->by) {
         const affine *by = j->by;
-        j->loops->run_sums(&plane, s->run, lm_scalar_at(by->acc, by->mean, c), lm_scalar_at(by->acc, by->scale, c),
-                           lm_scalar_at(by->acc, by->shift, c), &a_n, &b_n);
+        j->loops->run_sums(&plane, s->run, lm_real_at(by->acc, by->mean, c), lm_real_at(by->acc, by->scale, c),
+                           lm_real_at(by->acc, by->shift, c), &a_n, &b_n);
         a += a_n;
         b += b_n;
       } else {
@@ -188,6 +188,17 @@ static void compute_statistics(statistics_job *j) {
   }
 }
 
+static void compute_moments(const lm_norm_loops_of *loops, const lm_tensor *x, const shape *s, double *mean, double *m2,
+                            double *scratch) {
+  compute_statistics(&(statistics_job){.loops = loops,
+                                       .s = s,
+                                       .width = lm_dtype_size(x->dtype),
+                                       .in = {.x = x->data},
+                                       .first = mean,
+                                       .second = m2,
+                                       .scratch = scratch});
+}
+
 /* An elementwise computation, channel by channel: y = (x - mean) * scale + shift, with relu clamped, plus any addend,
  * to [0, max]; or, with b and k, y = g * scale + (x - mean) * b + k, where with relu g counts as 0 unless (x - mean) *
  * scale + shift is above 0 and below max. */
@@ -217,10 +228,10 @@ static void compute_run(const batch_job *j, int64_t c, size_t at, void *to, int6
   const affine *by = j->by;
   const lm_dtype acc = by->acc;
   const char *beside = j->beside ? j->beside + at : NULL;
-  const double mean = lm_scalar_at(acc, by->mean, c), scale = lm_scalar_at(acc, by->scale, c),
-               shift = lm_scalar_at(acc, by->shift, c);
+  const double mean = lm_real_at(acc, by->mean, c), scale = lm_real_at(acc, by->scale, c),
+               shift = lm_real_at(acc, by->shift, c);
   if (j->b)
-    j->loops->run_back(beside, j->x + at, to, n, mean, scale, lm_scalar_at(acc, j->b, c), lm_scalar_at(acc, j->k, c),
+    j->loops->run_back(beside, j->x + at, to, n, mean, scale, lm_real_at(acc, j->b, c), lm_real_at(acc, j->k, c),
                        j->relu ? &shift : NULL, j->max);
   else
     j->loops->run_apply(j->x + at, beside, to, n, mean, scale, shift, j->relu, j->max);
@@ -273,14 +284,7 @@ lm_status lm_cpu_batch_normalize(const void *args, lm_tensor *const *out) {
   LM_WORKSPACE(double, mean, (5 + STATISTICS * parts_of(s.count, s.c)) * s.c);
   double *m2 = mean + s.c, *center = m2 + s.c, *scale = center + s.c, *shift = scale + s.c;
   const affine by = {center, scale, shift, acc};
-  if (a->training)
-    compute_statistics(&(statistics_job){.loops = loops,
-                                         .s = &s,
-                                         .width = lm_dtype_size(dtype),
-                                         .in = {.x = a->x->data},
-                                         .first = mean,
-                                         .second = m2,
-                                         .scratch = shift + s.c});
+  if (a->training) compute_moments(loops, a->x, &s, mean, m2, shift + s.c);
   if (a->training && a->num_batches_tracked) ++*(int64_t *)a->num_batches_tracked->data;
   for (int64_t c = 0; c < s.c; c++) {
     double mu, invstd;
@@ -380,12 +384,7 @@ lm_status lm_cpu_grouped_norm(const void *args, lm_tensor *const *out) {
   LM_WORKSPACE(double, mean, 2 * n + 3 * n * each);
   double *m2 = mean + n, *center = m2 + n, *scale = center + n * each;
   const affine by = {center, scale, scale + n * each, acc_dtype(dtype)};
-  compute_statistics(&(statistics_job){.loops = loops,
-                                       .s = &groups,
-                                       .width = lm_dtype_size(dtype),
-                                       .in = {.x = a->x->data},
-                                       .first = mean,
-                                       .second = m2});
+  compute_moments(loops, a->x, &groups, mean, m2, NULL);
   for (int64_t g = 0; g < n; g++) {
     double invstd = 1 / sqrt(m2[g] / (double)groups.count + a->eps);
     lm_scalar_store(out[1], g, mean[g]), lm_scalar_store(out[2], g, invstd);

@@ -270,6 +270,5 @@ lm_status lm_cpu_reduce(const void *args, lm_tensor *const *out) {
   }
   if (r.plan.kept_count == 0) return LM_OK;
   if (r.plan.parts > 1) return in_parts(&r);
-  lm_parallel(r.plan.units, lm_reduce_work(&r.plan), 0, whole_units, &r);
-  return LM_OK;
+  return lm_parallel(r.plan.units, lm_reduce_work(&r.plan), 0, whole_units, &r);
 }

@@ -243,16 +243,20 @@ static void advance(const lm_tiles *t, cursor *c, int64_t n) {
   }
 }
 
+static char *element_at(const lm_tiles *t, const lm_operand *o, const cursor *c) {
+  int64_t offset = 0;
+  for (int d = 0; d < t->ndim; d++) offset += c->index[d] * o->stride[d];
+  return o->data + offset * (int64_t)o->bytes;
+}
+
 /* Moves n elements between a tile and an operand that is not linear, run by run along the last dim. */
 static void move_runs(const plan *p, const lm_operand *o, cursor c, int n, char *tile, bool store) {
   const lm_tiles *t = p->t;
-  int last = t->ndim - 1;
-  int64_t offset = 0;
-  for (int d = 0; d <= last; d++) offset += c.index[d] * o->stride[d];
+  const int last = t->ndim - 1;
+  const int64_t bytes = (int64_t)o->bytes;
+  char *at = element_at(t, o, &c);
   while (n > 0) {
-    int64_t left = t->size[last] - c.index[last];
-    int run = left < n ? (int)left : n;
-    char *at = o->data + offset * (int64_t)o->bytes;
+    const int run = (int)lm_min(t->size[last] - c.index[last], n);
     if (store) {
       p->loops->store[o->dtype](at, o->stride[last], tile, run);
     } else {
@@ -261,9 +265,9 @@ static void move_runs(const plan *p, const lm_operand *o, cursor c, int n, char 
     tile += (size_t)run * p->num;
     n -= run;
     c.index[last] += run;
-    offset += run * o->stride[last];
+    at += run * o->stride[last] * bytes;
     for (int d = last; d > 0 && c.index[d] == t->size[d]; d--) {
-      offset += o->stride[d - 1] - c.index[d] * o->stride[d];
+      at += (o->stride[d - 1] - c.index[d] * o->stride[d]) * bytes;
       c.index[d] = 0;
       c.index[d - 1]++;
     }
@@ -339,12 +343,6 @@ static void make_copies(const plan *p, lm_operand *o, int64_t more) {
   if (!o->copies) return;
   move_runs(p, o, (cursor){{0}}, (int)o->period, o->copies, false);
   repeat_block(o->copies + bytes, o->copies, bytes, 0, all - bytes);
-}
-
-static char *element_at(const lm_tiles *t, const lm_operand *o, const cursor *c) {
-  int64_t offset = 0;
-  for (int d = 0; d < t->ndim; d++) offset += c->index[d] * o->stride[d];
-  return o->data + offset * (int64_t)o->bytes;
 }
 
 /* Returns the n elements from number i on, at c, if they are contiguous; else NULL. */
@@ -527,39 +525,31 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
           across = lm_ceil_div(t->size[last], p->block_cols);
   LM_LARGE(buffers, b, 1);
   for (int64_t block = begin; block < end; block++) {
-    int64_t index[LM_MAX_DIMS], rest = block;
+    cursor c;
+    int64_t *index = c.index, rest = block;
     index[last - 1] = rest % PILE * p->block_rows, rest /= PILE;
     index[last] = rest % across * p->block_cols, rest /= across;
     index[last - 1] += rest % piles * p->block_rows * PILE, rest /= piles;
     if (index[last - 1] >= t->size[last - 1]) continue;
     for (int d = last - 2; d >= 0; d--) index[d] = rest % t->size[d], rest /= t->size[d];
-    int64_t rows_left = t->size[last - 1] - index[last - 1], cols_left = t->size[last] - index[last];
-    int rows = rows_left < p->block_rows ? (int)rows_left : p->block_rows;
-    int cols = cols_left < p->block_cols ? (int)cols_left : p->block_cols;
-
+    int rows = (int)lm_min(t->size[last - 1] - index[last - 1], p->block_rows);
+    int cols = (int)lm_min(t->size[last] - index[last], p->block_cols);
     const void *in[LM_POINTWISE_MAX_IN];
-    char *at[LM_POINTWISE_MAX_IN + 1];
-    for (int i = -1; i < t->nin; i++) {
-      const lm_operand *o = operand(p->t, i);
-      int64_t offset = 0;
-      for (int d = 0; d <= last; d++) offset += index[d] * o->stride[d];
-      at[i + 1] = o->data + offset * (int64_t)o->bytes;
-    }
     for (int i = 0; i < t->nin; i++) {
       in[i] = p->scalar[i] ? p->scalar[i] : b->in[i];
       if (p->scalar[i]) continue;
-      load_block(p, &t->in[i], at[i + 1], rows, cols, b, b->in[i]);
+      load_block(p, &t->in[i], element_at(t, &t->in[i], &c), rows, cols, b, b->in[i]);
       lm_tile_pad(b->in[i], rows * cols, p->num);
     }
     const char *out = in[0];
+    char *to = element_at(t, &t->out, &c);
     if (t->kernel) {
       compute(p, b->out, in, rows * cols);
       out = b->out;
     }
     int64_t down = t->out.stride[last - 1] * (int64_t)t->out.bytes;
     if (t->out.stride[last] == 1 && t->out.stride[last - 1] == cols) cols *= rows, rows = 1;
-    for (int i = 0; i < rows; i++, out += (size_t)cols * p->num) {
-      char *to = at[0] + i * down;
+    for (int i = 0; i < rows; i++, out += (size_t)cols * p->num, to += down) {
       if (p->streams) {
         lm_nontemporal_copy(to, out, (size_t)cols * p->num);
         continue;

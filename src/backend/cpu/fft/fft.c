@@ -44,20 +44,15 @@ static lm_status columns(const lm_fft_plan *p, int64_t inner, int64_t batches, c
   const lm_fft_walk w = {.plan = p,
                          .passes = &p->whole,
                          .lines = inner,
-                         .in = a->x->data,
-                         .in_entry = inner,
-                         .in_line = 2,
-                         .out = out->data,
-                         .out_entry = inner,
-                         .out_line = 1,
                          .batches = batches,
-                         .in_batch = 2 * n * inner,
-                         .out_batch = n * inner,
+                         .in = {a->x->data, inner, 2, 2 * n * inner},
+                         .out = {out->data, inner, 1, n * inner},
                          .swap_in = a->inverse,
                          .swap_out = a->inverse,
                          .scale = a->scale};
   size_t bytes = 2 * lm_dtype_size(p->dtype) * (size_t)(n * inner);
-  if (lm_fft_cached_batches(&w, 1, w.out, batches, bytes, lm_use_nontemporal(lm_nbytes(out)), &status)) return status;
+  if (lm_fft_cached_batches(&w, 1, out->data, batches, bytes, lm_use_nontemporal(lm_nbytes(out)), &status))
+    return status;
   return lm_fft_run(&w);
 }
 
@@ -80,10 +75,10 @@ static lm_fft_walk real_walk(const lm_fft_plan *plan, int kind, lm_fft_walk w) {
   w.passes = &plan->whole;
   w.kind = kind;
   w.swap_in = w.swap_out = kind == LM_FFT_HALF_TO_REAL;
-  w.out_entry = 1;
-  w.out_line = kind == LM_FFT_REAL_TO_HALF ? h + 1 : h;
-  w.out_batch = w.lines * w.out_line;
-  w.streams = lm_use_nontemporal(2 * lm_dtype_size(plan->dtype) * (size_t)(w.out_batch * (w.batches ? w.batches : 1)));
+  w.out.entry = 1;
+  w.out.line = kind == LM_FFT_REAL_TO_HALF ? h + 1 : h;
+  w.out.batch = w.lines * w.out.line;
+  w.streams = lm_use_nontemporal(2 * lm_dtype_size(plan->dtype) * (size_t)(w.out.batch * (w.batches ? w.batches : 1)));
   return w;
 }
 
@@ -95,8 +90,12 @@ static lm_status real_blocks(const lm_fft_plan *plan, int kind, lm_fft_walk w) {
 /* Copies the first n / 2 + 1 entries of a line of odd n; all but the first are multiplied by `inner`. */
 static void half_line(lm_dtype dtype, int64_t n, double inner, const void *z, void *x) {
   memcpy(x, z, 2 * lm_dtype_size(dtype) * (size_t)(n / 2 + 1));
-  const double factor = dtype == LM_F64 ? inner : (double)(float)inner;
-  for (int64_t i = 2; i < n + 1; i++) lm_scalar_put(dtype, x, i, lm_scalar_at(dtype, x, i) * factor);
+  for (int64_t i = 2; i < n + 1; i++) {
+    if (dtype == LM_F64)
+      ((double *)x)[i] *= inner;
+    else
+      ((float *)x)[i] *= (float)inner;
+  }
 }
 
 /* Lines of reals and of the first half of their transforms. */
@@ -142,10 +141,8 @@ lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
   if (even && lm_fft_in_blocks(plan, lines))
     return real_blocks(plan, LM_FFT_REAL_TO_HALF,
                        (lm_fft_walk){.lines = lines,
-                                     .in = a->x->data,
-                                     .in_entry = 1,
-                                     .in_line = n,
-                                     .out = out[0]->data,
+                                     .in = {a->x->data, 1, n, 0},
+                                     .out.data = out[0]->data,
                                      .scale = a->scale,
                                      .inner = a->inner});
   LM_WORKSPACE(char, pairs, even ? 0 : 2 * item * (size_t)(n * lines));
@@ -176,20 +173,12 @@ lm_status lm_cpu_fft_r2c_2d(const void *args, lm_tensor *const *out) {
   if (rows && lm_fft_in_blocks(rows, m) && columns->whole.n) {
     const lm_fft_walk steps[] = {
         real_walk(rows, LM_FFT_REAL_TO_HALF,
-                  (lm_fft_walk){.lines = m,
-                                .in = x->data,
-                                .in_entry = 1,
-                                .in_line = n,
-                                .in_batch = m * n,
-                                .scale = a->scale,
-                                .inner = 1}),
+                  (lm_fft_walk){.lines = m, .in = {x->data, 1, n, m * n}, .scale = a->scale, .inner = 1}),
         {.plan = columns,
          .passes = &columns->whole,
          .lines = step,
-         .in_entry = step,
-         .in_line = 2,
-         .out_entry = step,
-         .out_line = 1,
+         .in = {NULL, step, 2, 0},
+         .out = {NULL, step, 1, 0},
          .scale = 1},
     };
     if (lm_fft_cached_batches(steps, 2, out[0]->data, many, bytes, lm_use_nontemporal(lm_nbytes(out[0])), &status))
@@ -213,11 +202,8 @@ lm_status lm_cpu_stft_lines(const void *args, lm_tensor *const *out) {
     return real_blocks(plan, LM_FFT_REAL_TO_HALF,
                        (lm_fft_walk){.lines = lines,
                                      .batches = batches,
-                                     .in = a->x->data,
-                                     .in_entry = 1,
-                                     .in_line = a->hop,
-                                     .in_batch = length,
-                                     .out = out[0]->data,
+                                     .in = {a->x->data, 1, a->hop, length},
+                                     .out.data = out[0]->data,
                                      .scale = a->scale,
                                      .inner = a->inner,
                                      .window = a->window->data});
@@ -264,12 +250,18 @@ lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
 
 /* Writes the complete line of odd n from its first n / 2 + 1 entries: the rest are the conjugates. */
 static void whole_line(lm_dtype dtype, int64_t n, double inner, const void *x, void *z) {
-  const double factor = dtype == LM_F64 ? inner : (double)(float)inner;
   for (int64_t k = 0; k < n; k++) {
-    const int64_t at = k <= n / 2 ? k : n - k;
-    const double re = lm_scalar_at(dtype, x, 2 * at), im = lm_scalar_at(dtype, x, 2 * at + 1) * factor;
-    lm_scalar_put(dtype, z, 2 * k, k == 0 ? re : re * factor);
-    lm_scalar_put(dtype, z, 2 * k + 1, k == 0 ? 0 : k == at ? im : -im);
+    int64_t at = k <= n / 2 ? k : n - k;
+    if (dtype == LM_F64) {
+      const double *a = (const double *)x + 2 * at;
+      ((double *)z)[2 * k] = k == 0 ? a[0] : a[0] * inner;
+      ((double *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] * inner : -a[1] * inner;
+    } else {
+      const float *a = (const float *)x + 2 * at;
+      float factor = (float)inner;
+      ((float *)z)[2 * k] = k == 0 ? a[0] : a[0] * factor;
+      ((float *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] * factor : -a[1] * factor;
+    }
   }
 }
 
@@ -296,17 +288,15 @@ lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
   NEED(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
   if (even && lm_fft_in_blocks(plan, lines)) {
     lm_fft_walk w = {.lines = lines,
-                     .in = x->data,
-                     .in_entry = 1,
-                     .in_line = 2 * step,
-                     .out = out[0]->data,
+                     .in = {x->data, 1, 2 * step, 0},
+                     .out.data = out[0]->data,
                      .scale = a->scale,
                      .inner = a->inner};
     if (!lm_is_contiguous(x)) { /* the lines of a batch are side by side */
-      w.lines = w.in_entry = x->size[x->ndim - 3];
+      w.lines = w.in.entry = x->size[x->ndim - 3];
       w.batches = lines / w.lines;
-      w.in_line = 2;
-      w.in_batch = 2 * step * w.lines;
+      w.in.line = 2;
+      w.in.batch = 2 * step * w.lines;
     }
     return real_blocks(plan, LM_FFT_HALF_TO_REAL, w);
   }

@@ -50,10 +50,10 @@ static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, in
   int64_t entries_in = n + (w->kind == LM_FFT_HALF_TO_REAL), entries_out = n + (w->kind == LM_FFT_REAL_TO_HALF);
   int lanes = w->lines - line < W ? (int)(w->lines - line) : W;
   size_t pair = 2 * lm_dtype_size(dtype);
-  const char *in = w->in + pair / 2 * (size_t)(batch * w->in_batch + line * w->in_line);
-  char *out = w->out + pair * (size_t)(batch * w->out_batch + line * w->out_line);
+  const char *in = w->in.data + pair / 2 * (size_t)(batch * w->in.batch + line * w->in.line);
+  char *out = w->out.data + pair * (size_t)(batch * w->out.batch + line * w->out.line);
   lm_fft_block from = block_at(own, dtype, n + 1, false), to = block_at(own + bytes, dtype, n + 1, false);
-  loops->load(in, w->in_entry, w->in_line, entries_in, lanes,
+  loops->load(in, w->in.entry, w->in.line, entries_in, lanes,
               w->swap_in && w->kind == LM_FFT_COMPLEX ? (lm_fft_block){from.im, from.re} : from);
   if (w->window) loops->weigh(n, w->window, from);
   if (w->kind == LM_FFT_HALF_TO_REAL) {
@@ -63,10 +63,10 @@ static void run_block(const lm_fft_walk *w, const struct lm_fft_loops *loops, in
   from = run_passes(loops, dtype, w->passes, from, to);
   if (w->transposed) turn(loops, w->plan, line, own + 2 * bytes, from);
   if (w->kind == LM_FFT_REAL_TO_HALF) loops->part_block(2 * n, w->plan->halves, w->inner, from);
-  bool dense = w->out_entry == 1 && w->out_line == entries_out;
+  bool dense = w->out.entry == 1 && w->out.line == entries_out;
   char *spare = (char *)(from.re < from.im ? from.re : from.im) == own ? own + bytes : own;
   spare += (uintptr_t)out % LM_NONTEMPORAL_LINE; /* aligned to cache lines as `out` is */
-  loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line, entries_out, lanes,
+  loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out.entry, w->out.line, entries_out, lanes,
                w->scale, dense ? spare : out);
   if (dense) loops->copy(w->streams, out, spare, pair * (size_t)(lanes * entries_out));
 }
@@ -99,8 +99,8 @@ static void run_batch(const batches *all, int64_t b, char *own, char *result) {
   for (int s = 0; s < all->count; s++) {
     lm_fft_walk one = all->steps[s];
     one.batches = 1;
-    one.in = s == 0 ? one.in + lm_dtype_size(dtype) * (size_t)(b * one.in_batch) : result;
-    one.out = result;
+    one.in.data = s == 0 ? one.in.data + lm_dtype_size(dtype) * (size_t)(b * one.in.batch) : result;
+    one.out.data = result;
     one.streams = false;
     for (int64_t k = 0; k < blocks_of(&one); k++) run_block(&one, loops, k, own, own_block(dtype, one.passes->n));
   }
@@ -149,36 +149,39 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
   NEED(lm_fft_run(&(lm_fft_walk){.plan = p,
                                  .passes = &p->first,
                                  .lines = n2,
-                                 .in = in,
-                                 .in_entry = n2,
-                                 .in_line = 2,
-                                 .out = scratch,
-                                 .out_entry = 1,
-                                 .out_line = n1,
+                                 .in = {(char *)in, n2, 2, 0},
+                                 .out = {scratch, 1, n1, 0},
                                  .swap_in = inverse,
                                  .transposed = true,
                                  .scale = 1}));
   return lm_fft_run(&(lm_fft_walk){.plan = p,
                                    .passes = &p->second,
                                    .lines = n1,
-                                   .in = scratch,
-                                   .in_entry = n1,
-                                   .in_line = 2,
-                                   .out = out,
-                                   .out_entry = n1,
-                                   .out_line = 1,
+                                   .in = {scratch, n1, 2, 0},
+                                   .out = {out, n1, 1, 0},
                                    .swap_out = inverse,
                                    .scale = scale});
 }
 
 /* Computes out[i] = x[i] times chirp[i] times scale; x and out may have their parts swapped. */
 static void chirped(const lm_fft_plan *p, const void *x, bool swap_x, double scale, bool swap_out, void *out) {
-  const lm_dtype dtype = p->dtype;
-  for (int64_t i = 0; i < 2 * p->n; i += 2) {
-    double re = lm_scalar_at(dtype, x, i + swap_x), im = lm_scalar_at(dtype, x, i + !swap_x);
-    double cr = lm_scalar_at(dtype, p->chirp, i), ci = lm_scalar_at(dtype, p->chirp, i + 1);
-    lm_scalar_put(dtype, out, i + swap_out, (re * cr - im * ci) * scale);
-    lm_scalar_put(dtype, out, i + !swap_out, (re * ci + im * cr) * scale);
+  for (int64_t i = 0; i < p->n; i++) {
+    double re, im, cr, ci;
+    if (p->dtype == LM_F64) {
+      const double *a = (const double *)x + 2 * i, *c = (const double *)p->chirp + 2 * i;
+      re = a[swap_x], im = a[!swap_x], cr = c[0], ci = c[1];
+    } else {
+      const float *a = (const float *)x + 2 * i, *c = (const float *)p->chirp + 2 * i;
+      re = (double)a[swap_x], im = (double)a[!swap_x], cr = (double)c[0], ci = (double)c[1];
+    }
+    double r = (re * cr - im * ci) * scale, j = (re * ci + im * cr) * scale;
+    if (p->dtype == LM_F64) {
+      ((double *)out)[2 * i + swap_out] = r;
+      ((double *)out)[2 * i + !swap_out] = j;
+    } else {
+      ((float *)out)[2 * i + swap_out] = (float)r;
+      ((float *)out)[2 * i + !swap_out] = (float)j;
+    }
   }
 }
 
@@ -251,12 +254,8 @@ lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int6
         &(lm_fft_walk){.plan = p,
                        .passes = &p->whole,
                        .lines = lines,
-                       .in = in,
-                       .in_entry = 1,
-                       .in_line = 2 * in_step,
-                       .out = out,
-                       .out_entry = 1,
-                       .out_line = out_step,
+                       .in = {(char *)in, 1, 2 * in_step, 0},
+                       .out = {out, 1, out_step, 0},
                        .swap_in = inverse,
                        .swap_out = inverse,
                        .streams = out != in && out_step == p->n && lm_use_nontemporal(pair * (size_t)(lines * p->n)),

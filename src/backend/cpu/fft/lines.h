@@ -3,17 +3,19 @@
 
 #include "backend/cpu/fft/plan.h"
 
-/* A walk over lines of one kind. Steps are in pairs, except in_line and in_batch, from line to line and from one batch
- * of lines to the next, in numbers. The inverse swaps real and imaginary parts, twice. Half of a real line's transform
- * has an entry more than the pairs that the line is read as. */
+/* A walk over lines of one kind. Steps are in pairs, except the input's from line to line and from one batch of lines
+ * to the next, in numbers. The inverse swaps real and imaginary parts, twice. Half of a real line's transform has an
+ * entry more than the pairs that the line is read as. */
 enum { LM_FFT_COMPLEX, LM_FFT_REAL_TO_HALF, LM_FFT_HALF_TO_REAL };
+typedef struct lm_fft_side {
+  char *data;                 /* only read if it is the input */
+  int64_t entry, line, batch; /* steps from one to the next */
+} lm_fft_side;
 typedef struct lm_fft_walk {
   const lm_fft_plan *plan;
   const lm_fft_passes *passes;
-  int64_t lines;
-  const char *in;
-  char *out;
-  int64_t in_entry, in_line, out_entry, out_line, batches, in_batch, out_batch;
+  int64_t lines, batches;
+  lm_fft_side in, out;
   int kind;
   bool swap_in, swap_out, transposed;
   bool streams; /* true for dense lines that bypass the caches, since nobody reads them at once */

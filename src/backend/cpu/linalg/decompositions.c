@@ -30,7 +30,7 @@ static int at_least_1(int n) { return lm_max(n, 1); }
 
 /* Sets the workspace's numbers, which a routine wrote to `answer` as it does for lwork -1, and its ints. */
 static lm_status set_workspace(batch *b, const lm_scalar *answer, int ints, const lm_tensor *x) {
-  const double n = lm_scalar_at(b->dtype, answer, 0) * (1 + 1e-6) + 8; /* float32 may have rounded it down */
+  const double n = lm_real_at(b->dtype, answer, 0) * (1 + 1e-6) + 8; /* float32 may have rounded it down */
   if (n >= INT_MAX / 2)
     return lm_fail_value(lm_op_running(), "A", "small enough for LAPACK's workspace of at most 2^31 elements",
                          lm_shape_of(x));
@@ -295,7 +295,7 @@ static int pinv_one(const void *job, int64_t i, char *work) {
   scratch s;
   for (int c = 1; j->hermitian && c < b->n; c++)
     for (int r = 0; r < c; r++)
-      lm_scalar_put(b->dtype, a, r + (int64_t)c * b->n, lm_scalar_at(b->dtype, a, c + (int64_t)r * b->n));
+      lm_scalar_put(b->dtype, a, r + (int64_t)c * b->n, lm_real_at(b->dtype, a, c + (int64_t)r * b->n));
   if (!is_finite(b, a, (int64_t)b->m * b->n)) return LM_NOT_FINITE;
   lay_out_pinv(b, work, &s);
   int info = gesdd(b, "S", a, s.s, s.u, s.v, b->min_mn, &s);
@@ -303,12 +303,12 @@ static int pinv_one(const void *job, int64_t i, char *work) {
   double rtol = j->rtol    ? ((const double *)j->rtol->data)[i]
                 : atol > 0 ? 0
                            : precision_of(b->dtype) * lm_max(b->m, b->n);
-  double cutoff = rtol * lm_scalar_at(b->dtype, s.s, 0);
+  double cutoff = rtol * lm_real_at(b->dtype, s.s, 0);
   if (atol > cutoff) cutoff = atol;
   for (int c = 0; c < b->min_mn; c++) {
-    double value = lm_scalar_at(b->dtype, s.s, c), factor = value > cutoff ? 1 / value : 0;
+    double value = lm_real_at(b->dtype, s.s, c), factor = value > cutoff ? 1 / value : 0;
     for (int64_t at = (int64_t)c * b->m; at < (int64_t)(c + 1) * b->m; at++)
-      lm_scalar_put(b->dtype, s.u, at, lm_scalar_at(b->dtype, s.u, at) * factor);
+      lm_scalar_put(b->dtype, s.u, at, lm_real_at(b->dtype, s.u, at) * factor);
   }
   lm_cpu_gemm_job product =
       lm_cpu_gemm_job_of(b->dtype, b->m, b->n, b->min_mn, 1, lm_gemm_matrix_of(s.u, b->m, true),
@@ -392,7 +392,7 @@ static int lstsq_one(const void *job, int64_t i, char *work) {
     else
       memset(to + (size_t)c * out, 0, out);
     double sum = 0;
-    for (int r = b->n; r < b->m; r++) sum += pow(lm_scalar_at(b->dtype, column, r), 2);
+    for (int r = b->n; r < b->m; r++) sum += pow(lm_real_at(b->dtype, column, r), 2);
     if (j->residuals) lm_scalar_put(b->dtype, lm_vector_at(j->residuals, i), c, sum);
   }
   if (j->rank) ((int64_t *)j->rank->data)[i] = rank;

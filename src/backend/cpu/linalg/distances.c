@@ -28,7 +28,7 @@ static void pack(const rows_job *j, const char *x2, int64_t first, char *tile) {
   if (count < TILE) memset(tile, 0, j->item * TILE * (size_t)j->m);
   for (int64_t l = 0; l < count; l++) {
     const char *row = x2 + j->item * (size_t)((first + l) * j->m);
-    for (int64_t k = 0; k < j->m; k++) lm_scalar_put(j->dtype, tile, k * TILE + l, lm_scalar_at(j->dtype, row, k));
+    for (int64_t k = 0; k < j->m; k++) lm_scalar_put(j->dtype, tile, k * TILE + l, lm_real_at(j->dtype, row, k));
   }
 }
 
@@ -87,7 +87,7 @@ static void sum_squares(const lm_tensor *x, void *sums) {
   for (int64_t i = 0; i < x->numel / m; i++) {
     double sum = 0;
     for (int64_t k = 0; k < m; k++) {
-      double v = lm_scalar_at(x->dtype, x->data, i * m + k);
+      double v = lm_real_at(x->dtype, x->data, i * m + k);
       sum += v * v;
     }
     lm_scalar_put(x->dtype, sums, i, sum);
@@ -97,7 +97,7 @@ static void sum_squares(const lm_tensor *x, void *sums) {
 static void finish_products(void *ctx, int64_t first, int64_t last) {
   const rows_job *j = ctx;
   for (int64_t i = first; i < last; i++)
-    lm_distance_loops_of(j->dtype)->from_products(j->r, lm_scalar_at(j->dtype, j->squares1, i),
+    lm_distance_loops_of(j->dtype)->from_products(j->r, lm_real_at(j->dtype, j->squares1, i),
                                                   j->squares2 + j->item * (size_t)(i / j->n * j->r),
                                                   j->out->data + j->item * (size_t)(i * j->r));
 }

@@ -32,7 +32,7 @@ static int det_one(const void *job, int64_t i, char *work) {
   if (j->n > 0) factor(j, i, pivots, work); /* a zero on the diagonal is a determinant of 0 */
   void *lu = lm_matrix_at(j->lu, i);
   for (int d = 0; d < j->n; d++) {
-    double u = lm_scalar_at(j->dtype, lu, (int64_t)d * (j->n + 1));
+    double u = lm_real_at(j->dtype, lu, (int64_t)d * (j->n + 1));
     if (u == 0) lm_scalar_put(j->dtype, lu, (int64_t)d * (j->n + 1), j->dtype == LM_F64 ? 0x1p-52 : 0x1p-23);
     if (pivots[d] != d + 1) det = -det, sign = -sign;
     det *= u;

@@ -92,7 +92,7 @@ static lm_status make_q(const qr_job *j, char *a, panel p, char *q) {
   memset(q, 0, j->item * (size_t)j->m * (size_t)j->columns);
   for (int c = 0; c < j->columns; c++) lm_scalar_put(j->dtype, q, (int64_t)c * (j->m + 1), 1);
   for (int c = j->min_mn - 1; c >= 0 && j->min_mn <= FEW; c--)
-    lm_householder_loops_of(j->dtype)->reflect(j->m - c, entry(j, a, c, c), lm_scalar_at(j->dtype, p.tau, c),
+    lm_householder_loops_of(j->dtype)->reflect(j->m - c, entry(j, a, c, c), lm_real_at(j->dtype, p.tau, c),
                                                j->columns - c, entry(j, q, c, c), j->m);
   for (int last = panels_of(j) - 1; last >= 0 && j->min_mn > FEW; last--) {
     set_panel(&p, last, j->min_mn, j->m);
@@ -128,7 +128,7 @@ static lm_status factor(const qr_job *j, char *a, char *q, char *work) {
     const int after = j->n - p.first - p.count;
     loops->factor(p.length, p.count, entry(j, a, p.first, p.first), j->m, tau);
     for (int c = 0; c < p.count && few; c++)
-      loops->reflect(p.length - c, entry(j, a, p.first + c, p.first + c), lm_scalar_at(j->dtype, tau, c), after,
+      loops->reflect(p.length - c, entry(j, a, p.first + c, p.first + c), lm_real_at(j->dtype, tau, c), after,
                      entry(j, a, p.first + p.count, p.first + c), j->m);
     if (few) continue;
     fill_v(j, &p, a);

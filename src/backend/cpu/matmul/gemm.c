@@ -649,8 +649,7 @@ static lm_status skinny_gemm_by_sums(skinny_job *j, double work_ns) {
   LM_WORKSPACE(float, sums, j->parts * j->row * g->m);
   j->sums = sums;
   lm_parallel(j->parts * j->cuts, work_ns, 0, sum_skinny_parts, j);
-  lm_parallel(j->pieces, work_ns, 0, finish_skinny_sums, j);
-  return LM_OK;
+  return lm_parallel(j->pieces, work_ns, 0, finish_skinny_sums, j);
 }
 
 static lm_status skinny_gemm(const lm_cpu_gemm_job *g, const float *x, int64_t x_row) {
@@ -658,8 +657,7 @@ static lm_status skinny_gemm(const lm_cpu_gemm_job *g, const float *x, int64_t x
   skinny_job job = {.g = g, .x = x, .x_row = x_row, .pieces = lm_cpu_pieces(lm_threads_for(work_ns))};
   if (!g->b.transposed) return skinny_gemm_by_sums(&job, work_ns);
   /* Parts are columns of C, each of which is one contiguous row of a transposed B. */
-  lm_parallel(job.pieces, work_ns, 0, multiply_skinny_columns, &job);
-  return LM_OK;
+  return lm_parallel(job.pieces, work_ns, 0, multiply_skinny_columns, &job);
 }
 
 static lm_status multiply_skinny(const lm_cpu_gemm_job *g) {
@@ -677,7 +675,7 @@ static bool is_dot(const lm_cpu_gemm_job *g) {
 }
 
 static void put_dot(const lm_cpu_gemm_job *g, int64_t i, double sum) {
-  const double before = g->beta == 0 ? 0 : lm_scalar_at(g->dtype, g->c, i * g->step_c);
+  const double before = g->beta == 0 ? 0 : lm_real_at(g->dtype, g->c, i * g->step_c);
   lm_scalar_put(g->dtype, g->c, i * g->step_c, g->alpha * sum + g->beta * before);
 }
 

@@ -16,6 +16,10 @@ typedef struct lm_dnn_guard {
 } lm_dnn_guard;
 void lm_dnn_guard_begin(lm_dnn_guard *guard);
 void lm_dnn_guard_end(lm_dnn_guard *guard);
+/* Guards the rest of a block. */
+#define LM_DNN_GUARD(name)                                            \
+  lm_dnn_guard name __attribute__((cleanup(lm_dnn_guard_end))) = {0}; \
+  lm_dnn_guard_begin(&name)
 
 /* Returns LM_E_OOM unless there is room for machine code, before it is made: oneDNN throws where nobody can catch. */
 lm_status lm_dnn_guard_scratch(void);

@@ -86,6 +86,8 @@ static void kernel_release(kernel *k) {
 }
 
 static void kernel_drop(kernel **k) { kernel_release(*k); }
+/* Declares a kernel, NULL or one that the block holds until its end. */
+#define LM_DNN_KERNEL __attribute__((cleanup(kernel_drop))) kernel
 
 /* Returns a key's kernel, or NULL; *slot: the place for one, empty or the least recently used. The lock is held. */
 static kernel *find_kernel(const int64_t *key, kernel ***slot) {
@@ -133,11 +135,8 @@ static lm_md description_of(const_dnnl_primitive_desc_t pd, dnnl_query_t what) {
 /* Makes a primitive. Descriptions are then queried from what it keeps itself: they live as long as it does. */
 static lm_status primitive_new(const_dnnl_primitive_desc_t pd, dnnl_primitive_t *out,
                                const_dnnl_primitive_desc_t *kept_pd) {
-  lm_status status;
   DNN(dnnl_primitive_create(out, pd));
-  DNN(dnnl_primitive_get_primitive_desc(*out, kept_pd));
-done:
-  return status;
+  return lm_dnn_failed(dnnl_primitive_get_primitive_desc(*out, kept_pd), "dnnl_primitive_get_primitive_desc");
 }
 
 /* The descriptions and arguments of a kernel's first three tensors. */
@@ -146,45 +145,39 @@ typedef struct kernel_args {
   int arg[3];
 } kernel_args;
 
-/* Makes the kernel that pd describes, of three arguments and maybe a bias. */
+/* Makes the kernel that pd describes, of three arguments and maybe a bias. The caller releases it, even after a
+ * failure. */
 static lm_status kernel_new(const int64_t *key, const_dnnl_primitive_desc_t pd, const kernel_args *args, kernel **out) {
-  lm_status status = lm_dnn_guard_scratch();
   const_dnnl_primitive_desc_t own;
-  kernel *k = status == LM_OK ? lm_calloc(1, sizeof *k) : NULL;
+  NEED(lm_dnn_guard_scratch());
+  kernel *k = *out = lm_calloc(1, sizeof *k);
   if (!k) return LM_E_OOM;
   memcpy(k->key, key, sizeof k->key);
   k->refs = 1;
   k->packed = -1;
-  TRY(primitive_new(pd, &k->run, &own));
+  NEED(primitive_new(pd, &k->run, &own));
   for (int i = 0; i < 3; i++) k->arg[i] = args->arg[i], k->desc[i] = description_of(own, args->query[i]);
   k->arg[3] = DNNL_ARG_BIAS;
   k->desc[3] = dnnl_primitive_desc_query_md(own, dnnl_query_weights_md, 1);
   k->nargs = 3;
   k->scratch = description_of(own, dnnl_query_scratchpad_md);
-  *out = k;
-  k = NULL;
-done:
-  kernel_release(k);
-  return status;
+  return LM_OK;
 }
 
 /* Makes the conversion of argument `index`, which is plain in memory, if its description differs. */
 static lm_status kernel_pack(kernel *k, int index, lm_md plain, bool unpack) {
-  lm_status status = LM_OK;
-  dnnl_primitive_desc_t pd = NULL;
+  LM_DNN_DESC pd = NULL;
   const_dnnl_primitive_desc_t own;
   lm_md packed = k->desc[index];
   if (dnnl_memory_desc_equal(plain, packed)) return LM_OK;
   DNN(dnnl_reorder_primitive_desc_create(&pd, unpack ? packed : plain, engine, unpack ? plain : packed, engine,
                                          plain_attr));
-  TRY(primitive_new(pd, &k->pack, &own));
+  NEED(primitive_new(pd, &k->pack, &own));
   k->pack_scratch = description_of(own, dnnl_query_scratchpad_md);
   k->packed = index;
   k->unpack = unpack;
   k->plain = description_of(own, unpack ? dnnl_query_dst_md : dnnl_query_src_md);
-done:
-  if (pd) dnnl_primitive_desc_destroy(pd);
-  return status;
+  return LM_OK;
 }
 
 enum { ALIGN = 64 };
@@ -202,20 +195,24 @@ typedef struct argument {
   void *data;
 } argument;
 
+/* Arguments of a call, as oneDNN takes them. */
+typedef struct memories {
+  dnnl_exec_arg_t arg[ARGS + 1]; /* memory: NULL from the first one that was not made on */
+} memories;
+
+static void memories_drop(memories *m) {
+  for (int i = 0; i <= ARGS; i++)
+    if (m->arg[i].memory) dnnl_memory_destroy(m->arg[i].memory);
+}
+
 static lm_status execute(dnnl_primitive_t run, int n, const argument *arguments) {
-  lm_status status;
-  dnnl_memory_t memory[ARGS + 1] = {NULL};
-  dnnl_exec_arg_t arg[ARGS + 1];
+  memories m __attribute__((cleanup(memories_drop))) = {0};
   for (int i = 0; i < n; i++) {
-    DNN(dnnl_memory_create(&memory[i], arguments[i].desc, engine, arguments[i].data));
-    arg[i] = (dnnl_exec_arg_t){arguments[i].arg, memory[i]};
+    m.arg[i].arg = arguments[i].arg;
+    DNN(dnnl_memory_create(&m.arg[i].memory, arguments[i].desc, engine, arguments[i].data));
   }
-  DNN(dnnl_primitive_execute(run, stream, n, arg));
-  DNN(dnnl_stream_wait(stream));
-done:
-  for (int i = 0; i < n; i++)
-    if (memory[i]) dnnl_memory_destroy(memory[i]);
-  return status;
+  DNN(dnnl_primitive_execute(run, stream, n, m.arg));
+  return lm_dnn_failed(dnnl_stream_wait(stream), "dnnl_stream_wait");
 }
 
 /* Converts the argument that k needs in a layout of its own: to `packed`, or with k->unpack from there. */
@@ -251,51 +248,51 @@ static lm_status matrix_desc(lm_md *d, int64_t batch, int64_t rows, int64_t colu
   return lm_md_new(d, 3, size, dnnl_bf16, stride);
 }
 
+/* The descriptions of a product and its attributes. */
+typedef struct gemm_descs {
+  lm_md md[3];
+  dnnl_primitive_attr_t attr;
+} gemm_descs;
+
+static void gemm_descs_drop(gemm_descs *d) {
+  if (d->attr) dnnl_primitive_attr_destroy(d->attr);
+  for (int i = 0; i < 3; i++) lm_md_free(d->md[i]);
+}
+
+/* Sets *out to a kernel, or leaves it NULL if none exists. */
 static lm_status make_gemm(const lm_cpu_gemm_job *job, const int64_t *key, kernel **out) {
   static const kernel_args args = {{dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
                                    {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}};
-  lm_status status;
-  lm_md md[3] = {0};
-  dnnl_primitive_attr_t attr = NULL;
-  dnnl_primitive_desc_t pd = NULL;
-  TRY(matrix_desc(&md[0], job->batch, job->m, job->k, job->a));
-  TRY(matrix_desc(&md[1], job->batch, job->k, job->n, job->b));
-  TRY(matrix_desc(&md[2], job->batch, job->m, job->n, (lm_gemm_matrix){.ld = job->ldc, .step = job->step_c}));
-  DNN(make_attr(&attr));
-  TRY(lm_dnn_matmul_desc(md, (float)job->alpha, (float)job->beta, engine, attr, &pd));
-  if (!pd) goto done;
-  TRY(kernel_new(key, pd, &args, out));
+  gemm_descs d __attribute__((cleanup(gemm_descs_drop))) = {0};
+  LM_DNN_DESC pd = NULL;
+  NEED(matrix_desc(&d.md[0], job->batch, job->m, job->k, job->a));
+  NEED(matrix_desc(&d.md[1], job->batch, job->k, job->n, job->b));
+  NEED(matrix_desc(&d.md[2], job->batch, job->m, job->n, (lm_gemm_matrix){.ld = job->ldc, .step = job->step_c}));
+  DNN(make_attr(&d.attr));
+  NEED(lm_dnn_matmul_desc(d.md, (float)job->alpha, (float)job->beta, engine, d.attr, &pd));
+  if (!pd) return LM_OK;
+  NEED(kernel_new(key, pd, &args, out));
   lm_log(LM_LOG_OP, "oneDNN %s: bfloat16 [%lld, %lld] times [%lld, %lld]", lm_dnn_name(pd), (long long)job->m,
          (long long)job->k, (long long)job->k, (long long)job->n);
   kernel_cache_put(*out);
-done:
-  if (pd) dnnl_primitive_desc_destroy(pd);
-  if (attr) dnnl_primitive_attr_destroy(attr);
-  for (int i = 0; i < 3; i++) lm_md_free(md[i]);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
-  lm_status status;
-  kernel *k = NULL;
-  lm_dnn_guard guard;
   *done_ = false;
   if (job->batch > 1 && !job->a.step && !job->b.step) return LM_OK; /* oneDNN broadcasts one side only */
-  lm_dnn_guard_begin(&guard);
-  TRY(begin());
+  LM_DNN_GUARD(guard);
+  LM_DNN_KERNEL *k = NULL;
+  NEED(begin());
   int64_t key[KEY] = {
       100,       0,         job->batch, job->m,      job->n,      job->k,     job->a.transposed, job->b.transposed,
       job->a.ld, job->b.ld, job->ldc,   job->a.step, job->b.step, job->step_c};
   memcpy(&key[14], &job->alpha, sizeof job->alpha);
   memcpy(&key[15], &job->beta, sizeof job->beta);
-  if (!(k = kernel_cached(key))) TRY(make_gemm(job, key, &k));
-  if (!k) goto done;
-  TRY(kernel_run(k, (void *[]){(void *)job->a.data, (void *)job->b.data, job->c}, NULL));
-  *done_ = true;
-done:
-  kernel_release(k);
-  lm_dnn_guard_end(&guard);
-  return status;
+  if (!(k = kernel_cached(key))) NEED(make_gemm(job, key, &k));
+  if (k) NEED(kernel_run(k, (void *[]){(void *)job->a.data, (void *)job->b.data, job->c}, NULL));
+  *done_ = k != NULL;
+  return LM_OK;
 }
 
 /* ---- convolution */
@@ -370,22 +367,18 @@ static bool has_no_sound_one(const lm_conv_job *job) {
 
 /* Chooses an implementation; *out is NULL if only the reference one, which takes seconds, or faulty ones exist. */
 static lm_status conv_choose(const lm_conv_job *job, const lm_conv_mds *d, dnnl_primitive_desc_t *out) {
-  lm_status status;
-  dnnl_primitive_desc_t first = NULL;
+  LM_DNN_DESC first = NULL;
   *out = NULL;
   if (has_no_sound_one(job)) return LM_OK;
-  TRY(lm_dnn_conv_desc(job->pass, d, "", engine, plain_attr, &first));
-  if (!first || strstr(lm_dnn_name(first), "ref")) goto done;
+  NEED(lm_dnn_conv_desc(job->pass, d, "", engine, plain_attr, &first));
+  if (!first || strstr(lm_dnn_name(first), "ref")) return LM_OK;
   bool faulty = is_faulty(job, lm_dnn_name(first));
   if (faulty || prefers_jit(job, lm_dnn_name(first)))
-    TRY(lm_dnn_conv_desc(job->pass, d, "jit:", engine, plain_attr, out));
-  if (!*out && !faulty) {
-    *out = first;
-    first = NULL;
-  }
-done:
-  if (first) dnnl_primitive_desc_destroy(first);
-  return status;
+    NEED(lm_dnn_conv_desc(job->pass, d, "jit:", engine, plain_attr, out));
+  if (*out || faulty) return LM_OK;
+  *out = first;
+  first = NULL;
+  return LM_OK;
 }
 
 /* The descriptions and arguments of x, w and y, in this order, for each pass. */
@@ -399,16 +392,15 @@ static const kernel_args conv_args[] = {
 };
 
 static lm_status make_conv(const lm_conv_job *job, dnnl_data_type_t result, const int64_t *key, kernel **out) {
-  lm_status status;
-  kernel *k = NULL;
-  dnnl_primitive_desc_t pd = NULL;
-  lm_conv_mds d = {0};
-  TRY(conv_describe(job, result, &d));
-  TRY(conv_choose(job, &d, &pd));
-  if (!pd) goto done;
-  TRY(kernel_new(key, pd, &conv_args[job->pass], &k));
+  lm_conv_mds d __attribute__((cleanup(conv_forget))) = {0};
+  LM_DNN_DESC pd = NULL;
+  LM_DNN_KERNEL *k = NULL;
+  NEED(conv_describe(job, result, &d));
+  NEED(conv_choose(job, &d, &pd));
+  if (!pd) return LM_OK;
+  NEED(kernel_new(key, pd, &conv_args[job->pass], &k));
   if (job->bias) k->nargs = 4;
-  TRY(kernel_pack(k, 1, d.plain, job->pass == LM_CONV_WEIGHT));
+  NEED(kernel_pack(k, 1, d.plain, job->pass == LM_CONV_WEIGHT));
   const lm_conv_shape *s = &job->shape;
   static const char *const pass[] = {"conv2d", "conv2d_input", "conv2d_weight"};
   lm_log(LM_LOG_OP, "oneDNN %s: %s x [%lld, %lld, %lld, %lld], weight [%lld, %lld, %lld, %lld]", lm_dnn_name(pd),
@@ -417,11 +409,7 @@ static lm_status make_conv(const lm_conv_job *job, dnnl_data_type_t result, cons
   kernel_cache_put(k);
   *out = k;
   k = NULL;
-done:
-  if (pd) dnnl_primitive_desc_destroy(pd);
-  conv_forget(&d);
-  kernel_release(k);
-  return status;
+  return LM_OK;
 }
 
 /* Sets *out to a kernel, or NULL if none exists. result: the dtype of a gradient of weights, maybe a part of a sum. */
@@ -452,20 +440,15 @@ typedef struct conv_parts {
 
 /* Runs one part on this thread. */
 static lm_status conv_alone(const conv_parts *c, const lm_conv_job *job, bool *done_) {
-  lm_status status;
-  kernel *k = NULL;
-  lm_dnn_guard guard;
   *done_ = false;
-  lm_dnn_guard_begin(&guard);
-  TRY(conv_kernel(job, c->result, &k));
-  if (!k) goto done;
-  TRY(kernel_run(k, (void *[]){job->x, job->w, job->y, (void *)job->bias},
-                 is_packed(k, c->packed_by) ? c->packed : NULL));
-  *done_ = true;
-done:
-  kernel_release(k);
-  lm_dnn_guard_end(&guard);
-  return status;
+  LM_DNN_GUARD(guard);
+  LM_DNN_KERNEL *k = NULL;
+  NEED(conv_kernel(job, c->result, &k));
+  if (k)
+    NEED(kernel_run(k, (void *[]){job->x, job->w, job->y, (void *)job->bias},
+                    is_packed(k, c->packed_by) ? c->packed : NULL));
+  *done_ = k != NULL;
+  return LM_OK;
 }
 
 /* Cuts part to rows first .. last - 1 of y, and the rows of x that they read. False: these are padding alone. */
@@ -577,30 +560,25 @@ static void cut_conv(conv_parts *c) {
 
 /* Finds the first part's kernel; *bytes: those of weights in the layout that it needs, or 0. */
 static lm_status first_kernel(const conv_parts *c, kernel **by, size_t *bytes) {
-  lm_dnn_guard guard;
   lm_conv_job part;
   conv_part(c, 0, &part);
-  lm_dnn_guard_begin(&guard);
-  const lm_status status = conv_kernel(&part, c->result, by);
+  LM_DNN_GUARD(guard);
+  NEED(conv_kernel(&part, c->result, by));
   if (*by && (*by)->pack && !(*by)->unpack) *bytes = aligned_size((*by)->desc[(*by)->packed]);
-  lm_dnn_guard_end(&guard);
-  return status;
+  return LM_OK;
 }
 
 static lm_status pack_weights(const kernel *by, void *weights, void *packed) {
-  lm_dnn_guard guard;
   LM_WORKSPACE(char, work, aligned_size(by->pack_scratch));
-  lm_dnn_guard_begin(&guard);
-  const lm_status status = kernel_convert(by, weights, packed, work);
-  lm_dnn_guard_end(&guard);
-  return status;
+  LM_DNN_GUARD(guard);
+  return kernel_convert(by, weights, packed, work);
 }
 
 lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
   const lm_conv_shape *s = &job->shape;
   const int64_t weights = s->k * filter_size(s);
   conv_parts c = {.job = job, .result = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32};
-  kernel *by __attribute__((cleanup(kernel_drop))) = NULL;
+  LM_DNN_KERNEL *by = NULL;
   size_t packed_bytes = 0;
   *done_ = false;
   cut_conv(&c);

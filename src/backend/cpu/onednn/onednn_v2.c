@@ -9,24 +9,19 @@
 #endif
 
 lm_status lm_md_new(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, const int64_t *stride) {
-  lm_status status = LM_OK;
   dnnl_memory_desc_t *d = lm_calloc(1, sizeof *d);
   if (!d) return LM_E_OOM;
   *out = d;
-  if (stride)
-    DNN(dnnl_memory_desc_init_by_strides(d, ndim, size, type, stride));
-  else
-    DNN(dnnl_memory_desc_init_by_tag(d, ndim, size, type, dnnl_format_tag_any));
-done:
-  return status;
+  return lm_dnn_failed(stride ? dnnl_memory_desc_init_by_strides(d, ndim, size, type, stride)
+                              : dnnl_memory_desc_init_by_tag(d, ndim, size, type, dnnl_format_tag_any),
+                       "dnnl_memory_desc_init");
 }
 
 void lm_md_free(lm_md md) { lm_free((void *)md); }
 
 lm_status lm_dnn_matmul_desc(const lm_md *md, float alpha, float beta, dnnl_engine_t engine, dnnl_primitive_attr_t attr,
                              dnnl_primitive_desc_t *out) {
-  lm_status status;
-  dnnl_post_ops_t post = NULL;
+  LM_DNN_POST_OPS post = NULL;
   dnnl_matmul_desc_t d;
   *out = NULL;
   DNN(dnnl_primitive_attr_set_output_scales(attr, 1, 0, &alpha));
@@ -35,11 +30,7 @@ lm_status lm_dnn_matmul_desc(const lm_md *md, float alpha, float beta, dnnl_engi
   DNN(dnnl_primitive_attr_set_post_ops(attr, post));
   DNN(dnnl_matmul_desc_init(&d, md[0], md[1], NULL, md[2]));
   dnnl_status_t made = dnnl_primitive_desc_create(out, &d, attr, engine, NULL);
-  if (made == dnnl_unimplemented) goto done;
-  DNN(made);
-done:
-  if (post) dnnl_post_ops_destroy(post);
-  return status;
+  return made == dnnl_unimplemented ? LM_OK : lm_dnn_failed(made, "the description of a product");
 }
 
 static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_convolution_desc_t *out) {
@@ -47,19 +38,22 @@ static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_convolutio
                                                     d->bias, d->y, d->stride, d->dilation, d->padding, d->padding_end);
 }
 
+static void choices_drop(dnnl_primitive_desc_iterator_t *choices) {
+  if (*choices) dnnl_primitive_desc_iterator_destroy(*choices);
+}
+
 lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
                            const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out) {
-  lm_status status;
   dnnl_convolution_desc_t desc;
-  dnnl_primitive_desc_t hint = NULL, found = NULL;
-  dnnl_primitive_desc_iterator_t choices = NULL;
+  LM_DNN_DESC hint = NULL, found = NULL;
+  dnnl_primitive_desc_iterator_t choices __attribute__((cleanup(choices_drop))) = NULL;
   *out = NULL;
   if (pass == LM_CONV_FORWARD) {
     DNN(forward_desc(d, d->w, &desc));
   } else {
     DNN(forward_desc(d, d->w_forward, &desc));
     dnnl_status_t made = dnnl_primitive_desc_create(&hint, &desc, attr, engine, NULL);
-    if (made == dnnl_unimplemented) goto done;
+    if (made == dnnl_unimplemented) return LM_OK;
     DNN(made);
     if (pass == LM_CONV_INPUT)
       DNN(dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, d->x, d->w, d->y, d->stride,
@@ -69,21 +63,17 @@ lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *
                                                               d->stride, d->dilation, d->padding, d->padding_end));
   }
   dnnl_status_t made = dnnl_primitive_desc_iterator_create(&choices, &desc, attr, engine, hint);
-  if (made == dnnl_unimplemented) goto done;
+  if (made == dnnl_unimplemented) return LM_OK;
   DNN(made);
   while ((found = dnnl_primitive_desc_iterator_fetch(choices)) &&
          strncmp(lm_dnn_name(found), kind, strlen(kind)) != 0) {
     dnnl_primitive_desc_destroy(found);
     found = NULL;
     made = dnnl_primitive_desc_iterator_next(choices);
-    if (made == dnnl_iterator_ends) goto done;
+    if (made == dnnl_iterator_ends) return LM_OK;
     DNN(made);
   }
   *out = found;
   found = NULL;
-done:
-  if (found) dnnl_primitive_desc_destroy(found);
-  if (choices) dnnl_primitive_desc_iterator_destroy(choices);
-  if (hint) dnnl_primitive_desc_destroy(hint);
-  return status;
+  return LM_OK;
 }

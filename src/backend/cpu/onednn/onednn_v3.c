@@ -9,15 +9,13 @@
 #endif
 
 lm_status lm_md_new(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, const int64_t *stride) {
-  lm_status status;
   dnnl_memory_desc_t d = NULL;
   if (stride)
     DNN(dnnl_memory_desc_create_with_strides(&d, ndim, size, type, stride));
   else
     DNN(dnnl_memory_desc_create_with_tag(&d, ndim, size, type, dnnl_format_tag_any));
   *out = d;
-done:
-  return status;
+  return LM_OK;
 }
 
 void lm_md_free(lm_md md) {
@@ -26,19 +24,14 @@ void lm_md_free(lm_md md) {
 
 lm_status lm_dnn_matmul_desc(const lm_md *md, float alpha, float beta, dnnl_engine_t engine, dnnl_primitive_attr_t attr,
                              dnnl_primitive_desc_t *out) {
-  lm_status status;
-  dnnl_post_ops_t post = NULL;
+  LM_DNN_POST_OPS post = NULL;
   *out = NULL;
   DNN(dnnl_post_ops_create(&post));
   if (alpha != 1) DNN(dnnl_post_ops_append_eltwise(post, dnnl_eltwise_linear, alpha, 0));
   if (beta != 0) DNN(dnnl_post_ops_append_sum(post, beta, 0, dnnl_data_type_undef));
   DNN(dnnl_primitive_attr_set_post_ops(attr, post));
   dnnl_status_t made = dnnl_matmul_primitive_desc_create(out, engine, md[0], md[1], NULL, md[2], attr);
-  if (made == dnnl_unimplemented) goto done;
-  DNN(made);
-done:
-  if (post) dnnl_post_ops_destroy(post);
-  return status;
+  return made == dnnl_unimplemented ? LM_OK : lm_dnn_failed(made, "the description of a product");
 }
 
 static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_engine_t engine, const_dnnl_primitive_attr_t attr,
@@ -50,15 +43,14 @@ static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_engine_t e
 
 lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
                            const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out) {
-  lm_status status = LM_OK;
   dnnl_status_t made;
-  dnnl_primitive_desc_t hint = NULL, found = NULL;
+  LM_DNN_DESC hint = NULL, found = NULL;
   *out = NULL;
   if (pass == LM_CONV_FORWARD) {
     made = forward_desc(d, d->w, engine, attr, &found);
   } else {
     made = forward_desc(d, d->w_forward, engine, attr, &hint);
-    if (made == dnnl_unimplemented) goto done;
+    if (made == dnnl_unimplemented) return LM_OK;
     DNN(made);
     if (pass == LM_CONV_INPUT)
       made = dnnl_convolution_backward_data_primitive_desc_create(&found, engine, dnnl_convolution_direct, d->x, d->w,
@@ -69,17 +61,14 @@ lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *
                                                                      d->w, NULL, d->y, d->stride, d->dilation,
                                                                      d->padding, d->padding_end, hint, attr);
   }
-  if (made == dnnl_unimplemented) goto done;
+  if (made == dnnl_unimplemented) return LM_OK;
   DNN(made);
   while (strncmp(lm_dnn_name(found), kind, strlen(kind)) != 0) {
     made = dnnl_primitive_desc_next_impl(found);
-    if (made == dnnl_last_impl_reached) goto done;
+    if (made == dnnl_last_impl_reached) return LM_OK;
     DNN(made);
   }
   *out = found;
   found = NULL;
-done:
-  if (found) dnnl_primitive_desc_destroy(found);
-  if (hint) dnnl_primitive_desc_destroy(hint);
-  return status;
+  return LM_OK;
 }

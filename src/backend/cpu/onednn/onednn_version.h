@@ -13,7 +13,17 @@ static inline lm_status lm_dnn_failed(dnnl_status_t status, const char *what) {
   if (status == dnnl_out_of_memory) return lm_fail_memory("memory for oneDNN's %s", what);
   return lm_fail_call(LM_E_STATE, NULL, what, (int)status, NULL, "in oneDNN");
 }
-#define DNN(call) TRY(lm_dnn_failed(call, #call))
+#define DNN(call) NEED(lm_dnn_failed(call, #call))
+
+/* Declare a primitive's description, and operations after it, NULL or what the block destroys at its end. */
+static inline void lm_dnn_desc_drop(dnnl_primitive_desc_t *pd) {
+  if (*pd) dnnl_primitive_desc_destroy(*pd);
+}
+#define LM_DNN_DESC __attribute__((cleanup(lm_dnn_desc_drop))) dnnl_primitive_desc_t
+static inline void lm_dnn_post_ops_drop(dnnl_post_ops_t *post) {
+  if (*post) dnnl_post_ops_destroy(*post);
+}
+#define LM_DNN_POST_OPS __attribute__((cleanup(lm_dnn_post_ops_drop))) dnnl_post_ops_t
 
 /* A description of a tensor's layout in memory, by its address. */
 #if DNNL_VERSION_MAJOR == 2
