@@ -66,23 +66,15 @@ bool lm_get(lm_reader *r, void *out, size_t n) {
   return at != NULL;
 }
 
-uint8_t lm_get_u8(lm_reader *r) {
-  uint8_t v;
-  lm_get(r, &v, sizeof v);
-  return v;
-}
-
-uint32_t lm_get_u32(lm_reader *r) {
-  uint32_t v;
-  lm_get(r, &v, sizeof v);
-  return v;
-}
-
-uint64_t lm_get_u64(lm_reader *r) {
-  uint64_t v;
-  lm_get(r, &v, sizeof v);
-  return v;
-}
+#define GET(name, type)              \
+  type lm_get_##name(lm_reader *r) { \
+    type v;                          \
+    lm_get(r, &v, sizeof v);         \
+    return v;                        \
+  }
+GET(u8, uint8_t)
+GET(u32, uint32_t)
+GET(u64, uint64_t)
 
 const char *lm_get_string(lm_reader *r, size_t *n) {
   *n = lm_get_u32(r);

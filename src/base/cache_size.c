@@ -1,6 +1,5 @@
 #include "base/cache_size.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -22,15 +21,11 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static size_t reported_by_sysfs(void) {
   size_t largest = 0;
   for (int index = 0; index < 8; index++) {
-    char path[64], text[32] = "";
+    char path[64], text[32];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
-    int fd = lm_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
-    if (fd < 0) break;
-    if (read(fd, text, sizeof text - 1) > 0) {
-      size_t bytes = (size_t)strtoull(text, NULL, 10) << 10;
-      if (bytes > largest) largest = bytes;
-    }
-    close(fd);
+    if (!lm_read_start(path, text, sizeof text)) break;
+    size_t bytes = (size_t)strtoull(text, NULL, 10) << 10;
+    if (bytes > largest) largest = bytes;
   }
   return largest;
 }

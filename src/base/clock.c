@@ -2,8 +2,10 @@
 
 #include <time.h>
 
-double lm_seconds(void) {
+int64_t lm_nanoseconds(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
+
+double lm_seconds(void) { return (double)lm_nanoseconds() * 1e-9; }

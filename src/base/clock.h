@@ -1,7 +1,10 @@
 /* Reads the monotonic clock. */
 #pragma once
 
+#include <stdint.h>
+
 #include "base/status.h"
 
-/* Returns the seconds since an arbitrary start; never decreases. */
+/* Return the time since an arbitrary start, in nanoseconds and in seconds; it never decreases. */
+LM_API int64_t lm_nanoseconds(void);
 LM_API double lm_seconds(void);

@@ -1,12 +1,10 @@
 #include "base/cores.h"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/descriptor.h"
 #include "base/large_array.h"
@@ -22,30 +20,20 @@ static int of_affinity(void) {
   return 1;
 }
 
-/* Reads the first bytes of a kernel file as text; false if there are none. */
-static bool read_start(const char *path, char *text, size_t capacity) {
-  int fd = lm_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
-  if (fd < 0) return false;
-  ssize_t n = read(fd, text, capacity - 1);
-  close(fd);
-  text[n > 0 ? n : 0] = 0;
-  return n > 0;
-}
-
 /* Returns the cores' worth of time that a control group's folder grants, 0 if unlimited. Version 2 has quota and period
  * in microseconds in one file, version 1 in a file each; "max" and -1 mean no limit. */
 static double granted_by(const char *folder) {
   char path[4352], text[64];
   long long quota = 0, period = 0;
   snprintf(path, sizeof path, "%s/cpu.max", folder);
-  if (read_start(path, text, sizeof text)) {
+  if (lm_read_start(path, text, sizeof text)) {
     if (sscanf(text, "%lld %lld", &quota, &period) != 2) return 0;
   } else {
     snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-    if (read_start(path, text, sizeof text)) quota = strtoll(text, NULL, 10);
+    if (lm_read_start(path, text, sizeof text)) quota = strtoll(text, NULL, 10);
     if (quota <= 0) return 0;
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (read_start(path, text, sizeof text)) period = strtoll(text, NULL, 10);
+    if (lm_read_start(path, text, sizeof text)) period = strtoll(text, NULL, 10);
   }
   return quota > 0 && period > 0 ? (double)quota / (double)period : 0;
 }
@@ -69,7 +57,7 @@ static double granted_above(const char *base, char *path, double least) {
 static double of_control_group(double least) {
   enum { MAX = 4096 };
   LM_LARGE(char, text, MAX);
-  if (!read_start("/proc/self/cgroup", text, MAX)) return least;
+  if (!lm_read_start("/proc/self/cgroup", text, MAX)) return least;
   for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
     char *controllers, *path = line, copy[4096], base[64];
     strsep(&path, ":");

@@ -40,6 +40,15 @@ DIR *lm_opendir(const char *path) {
   return dir;
 }
 
+bool lm_read_start(const char *path, char *text, size_t capacity) {
+  int fd = lm_fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return false;
+  ssize_t n = read(fd, text, capacity - 1);
+  close(fd);
+  text[n > 0 ? n : 0] = 0;
+  return n > 0;
+}
+
 void lm_fill_stdio(void) {
   int fd;
   do { fd = open("/dev/null", O_RDWR | O_CLOEXEC); } while (fd >= 0 && fd <= STDERR_FILENO);

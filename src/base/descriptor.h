@@ -5,6 +5,7 @@
 #pragma once
 
 #include <dirent.h>
+#include <stdbool.h>
 
 #include "base/status.h"
 
@@ -16,5 +17,7 @@ LM_API int lm_fd_above_stdio(int fd);
 LM_API int lm_fds_above_stdio(int made, int fd[2]);
 /* Opens a folder as opendir does; returns NULL with errno on failure. */
 LM_API DIR *lm_opendir(const char *path);
+/* Reads the first capacity - 1 bytes of a kernel's file as text; false if there are none. */
+bool lm_read_start(const char *path, char *text, size_t capacity);
 /* Opens /dev/null as each of 0, 1 and 2 that is closed, for code that uses these by number. */
 LM_API void lm_fill_stdio(void);

@@ -1,11 +1,10 @@
 #include "base/log.h"
+#include "base/clock.h"
 #include "base/environment_variable.h"
 #include "base/status.h"
 
 #include <pthread.h>
-#include <stdarg.h>
 #include <string.h>
-#include <time.h>
 
 #include "integers.h"
 
@@ -13,7 +12,7 @@ enum { TEXT_BYTES = 4000, WARNING_BYTES = 3072 };
 
 static const char *const topic_names[LM_LOG_TOPICS] = {"op", "dist", "alloc", "trace"};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct timespec start;
+static int64_t start; /* nanoseconds */
 _Atomic uint32_t lm_tracing = LM_TRACE_UNREAD;
 
 static void turn_on(const char *name, size_t length) {
@@ -28,7 +27,7 @@ static void turn_on(const char *name, size_t length) {
 }
 
 static void read_environment(void) {
-  clock_gettime(CLOCK_MONOTONIC, &start);
+  start = lm_nanoseconds();
   const char *wanted = lm_variable_get(LM_VAR_LOG);
   while (wanted && *wanted) {
     size_t length = strcspn(wanted, ",");
@@ -42,10 +41,7 @@ static _Thread_local char warning[WARNING_BYTES];
 static _Thread_local bool waiting;
 
 void lm_warn(const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  lm_write_v(warning, sizeof warning, format, args);
-  va_end(args);
+  LM_WRITE_ARGS(warning, sizeof warning, format);
   waiting = true;
 }
 
@@ -62,13 +58,8 @@ bool lm_log_on(lm_topic topic) {
 
 void lm_log(lm_topic topic, const char *format, ...) {
   if (!lm_log_on(topic)) return;
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  double seconds = (double)(now.tv_sec - start.tv_sec) + (double)(now.tv_nsec - start.tv_nsec) * 1e-9;
+  double seconds = (double)(lm_nanoseconds() - start) * 1e-9;
   char text[TEXT_BYTES];
-  va_list args;
-  va_start(args, format);
-  lm_write_v(text, sizeof text, format, args);
-  va_end(args);
+  LM_WRITE_ARGS(text, sizeof text, format);
   lm_print_stderr("[%s %.6f] %s", topic_names[topic], seconds, text);
 }

@@ -39,6 +39,12 @@ void *lm_realloc(void *p, size_t bytes) {
   return checked(lm_alloc_must_fail() ? NULL : realloc(p, bytes ? bytes : 1), bytes);
 }
 
+char *lm_copy_text(const char *text) {
+  size_t bytes = text ? strlen(text) + 1 : 0;
+  char *copy = text ? lm_malloc(bytes) : NULL;
+  return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
 void lm_free(void *p) { free(p); }
 
 bool lm_list_grow_from(const void *first, void *list, size_t *capacity, size_t n, size_t size) {

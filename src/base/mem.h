@@ -12,6 +12,8 @@
 LM_API void *lm_malloc(size_t bytes);
 LM_API void *lm_calloc(size_t count, size_t size);
 LM_API void *lm_realloc(void *p, size_t bytes);
+/* Copies a text; NULL for NULL. */
+LM_API char *lm_copy_text(const char *text);
 LM_API void lm_free(void *p);
 
 /* Grows *list, an array of *capacity items of `size` bytes, to at least n items, by half at least. Returns false and

@@ -1,6 +1,5 @@
 #include "base/message.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,19 +9,13 @@ const char *lm_text(const char *format, ...) {
   static _Thread_local char texts[8][256];
   static _Thread_local unsigned turn;
   char *out = texts[turn++ % 8];
-  va_list args;
-  va_start(args, format);
-  lm_write_v(out, sizeof texts[0], format, args);
-  va_end(args);
+  LM_WRITE_ARGS(out, sizeof texts[0], format);
   return out;
 }
 
 lm_status lm_remedy(lm_status status, const char *format, ...) {
   char text[512];
-  va_list args;
-  va_start(args, format);
-  lm_write_v(text, sizeof text, format, args);
-  va_end(args);
+  LM_WRITE_ARGS(text, sizeof text, format);
   return lm_fail(status, "%s; %s", lm_error(), text);
 }
 
@@ -178,10 +171,7 @@ lm_status lm_fail_file(const char *verb, const char *path, const char *reason) {
 
 lm_status lm_fail_malformed(const char *path, const char *part, int64_t at, const char *reason, ...) {
   char text[REASON_BYTES];
-  va_list args;
-  va_start(args, reason);
-  lm_write_v(text, sizeof text, reason, args);
-  va_end(args);
+  LM_WRITE_ARGS(text, sizeof text, reason);
   const char *where = at == LM_NO_OFFSET ? "" : lm_text(" at byte %lld", (long long)at);
   return lm_fail_in_file(LM_E_IO, path, "malformed %s%s: %s", part, where, text);
 }
@@ -193,10 +183,7 @@ lm_status lm_fail_truncated(const char *path, uint64_t needed, uint64_t at, uint
 
 lm_status lm_fail_in_file(lm_status status, const char *path, const char *reason, ...) {
   char shown[PATH_BYTES], text[REASON_BYTES];
-  va_list args;
-  va_start(args, reason);
-  lm_write_v(text, sizeof text, reason, args);
-  va_end(args);
+  LM_WRITE_ARGS(text, sizeof text, reason);
   write_path(shown, path);
   return lm_fail(status, "'%s': %s", shown, text);
 }
@@ -205,10 +192,7 @@ lm_status lm_fail_in_file(lm_status status, const char *path, const char *reason
 
 lm_status lm_fail_memory(const char *format, ...) {
   char what[512];
-  va_list args;
-  va_start(args, format);
-  lm_write_v(what, sizeof what, format, args);
-  va_end(args);
+  LM_WRITE_ARGS(what, sizeof what, format);
   return lm_fail(LM_E_OOM, "cannot allocate %s: out of memory", what);
 }
 

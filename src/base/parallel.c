@@ -9,16 +9,16 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/large_array.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/thread_state.h"
 #include "integers.h"
 
@@ -75,12 +75,6 @@ static _Atomic int max_granted;       /* number the system granted if below the 
 static int at_start;                  /* default number of threads */
 static _Thread_local int own_threads; /* number for a thread with its own script; 0: the process's */
 static _Thread_local bool inside;     /* true within a loop's function */
-
-static int64_t now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -178,14 +172,14 @@ static void run_offered(loop *l, int thread) {
 }
 
 static loop *spin_for_offer(worker *w) {
-  int64_t begin = now(), before = begin;
+  int64_t begin = lm_nanoseconds(), before = begin;
   for (;;) {
     for (int i = 0; i < 16; i++) {
       loop *l = atomic_load_explicit(&w->offer, memory_order_relaxed);
       if (l) return l;
       relax();
     }
-    int64_t t = now();
+    int64_t t = lm_nanoseconds();
     if (t - begin > w->spin || t - before > LOST_CORE) return NULL;
     before = t;
   }
@@ -195,14 +189,14 @@ static loop *await_offer(worker *w) {
   loop *l = spin_for_offer(w);
   bool spared = l != NULL; /* true if spinning avoided a sleep */
   if (!l) {
-    int64_t begin = now();
+    int64_t begin = lm_nanoseconds();
     for (;;) {
       atomic_store(&w->asleep, 1);
       if ((l = atomic_load(&w->offer))) break;
       futex_wait(&w->asleep, 1);
     }
     atomic_store(&w->asleep, 0);
-    spared = now() - begin < MAX_SPIN; /* true if a longer spin would have avoided it */
+    spared = lm_nanoseconds() - begin < MAX_SPIN; /* true if a longer spin would have avoided it */
   }
   int64_t spin = spared ? w->spin * 2 : w->spin / 2;
   w->spin = spin < MIN_SPIN ? MIN_SPIN : spin > MAX_SPIN ? MAX_SPIN : spin;
@@ -211,7 +205,7 @@ static loop *await_offer(worker *w) {
 
 static void keep_off(worker *w, int core) {
   if (lm_this_core() != core) return;
-  int64_t t = now();
+  int64_t t = lm_nanoseconds();
   if (t - w->moved < MOVE_AFTER) return;
   w->moved = t;
   lm_leave_core(core);
@@ -235,7 +229,8 @@ static void *work(void *arg) {
 /* Offers the loop to idle workers; returns their number and, in `asked`, their indices. Does not wake sleeping workers
  * for a loop that would end before they start. */
 static int offer(loop *l, double work_ns, int16_t *asked) {
-  bool wakes = work_ns >= WORTH_WAKING || now() - atomic_load_explicit(&latest_end, memory_order_relaxed) < RECENT;
+  bool wakes =
+      work_ns >= WORTH_WAKING || lm_nanoseconds() - atomic_load_explicit(&latest_end, memory_order_relaxed) < RECENT;
   int n = 0, there = atomic_load_explicit(&started, memory_order_acquire);
   for (int i = 0; i < there && n < l->threads - 1; i++) {
     worker *w = &workers[i];
@@ -261,8 +256,8 @@ static void join(loop *l, int n, const int16_t *asked) {
       if (atomic_load_explicit(&l->finished, memory_order_acquire) == working) return;
       relax();
     }
-    if (begin == 0) begin = now();
-    if (now() - begin > JOIN_SPIN) break;
+    if (begin == 0) begin = lm_nanoseconds();
+    if (lm_nanoseconds() - begin > JOIN_SPIN) break;
   }
   int finished = atomic_fetch_or(&l->finished, CALLER_SLEEPS) | CALLER_SLEEPS;
   while ((finished & ~CALLER_SLEEPS) != working) {
@@ -276,7 +271,7 @@ static void run_on_threads(loop *l, double work_ns) {
   int n = offer(l, work_ns, asked);
   run_pieces(l, 0);
   join(l, n, asked);
-  atomic_store_explicit(&latest_end, now(), memory_order_relaxed);
+  atomic_store_explicit(&latest_end, lm_nanoseconds(), memory_order_relaxed);
 }
 
 lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_parallel_fn *fn, void *ctx) {
@@ -314,17 +309,9 @@ lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_pa
 
 /* ---- how many threads there are */
 
-/* Blocks all signals in the worker except its own faults, which cannot usefully be blocked. */
 static bool start_worker(worker *w) {
-  sigset_t blocked, before;
-  sigfillset(&blocked);
-  for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, 0}; *s; s++)
-    sigdelset(&blocked, *s);
   w->spin = MAX_SPIN;
-  pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  bool good = pthread_create(&w->id, NULL, work, w) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return good;
+  return lm_thread_start(&w->id, work, w) == LM_OK;
 }
 
 static void grow(int n) {

@@ -35,7 +35,8 @@ static bool folder_at(const lm_plugin_family *family, int i, char folder[LM_PLUG
   return i == 0 && lm_plugin_folder(folder);
 }
 
-bool lm_plugin_is_name(const char *name) {
+/* Returns true if name has only letters, digits and '_' and is short enough: keeps paths out of names. */
+static bool is_name(const char *name) {
   size_t n = strlen(name);
   if (n == 0 || n >= LM_PLUGIN_NAME) return false;
   for (size_t i = 0; i < n; i++)
@@ -54,7 +55,7 @@ static lm_status load(const lm_plugin_family *family, const char *name, const ch
 
 lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void **function, char path[LM_PLUGIN_PATH]) {
   *function = NULL;
-  if (!lm_plugin_is_name(name)) return LM_OK;
+  if (!is_name(name)) return LM_OK;
   for (int i = 0; folder_at(family, i, path); i++) {
     size_t n = strlen(path);
     if (n == 0) continue;

@@ -20,8 +20,6 @@ typedef struct lm_plugin_family {
 /* Loads the plug-in `name` and returns its function and the file's path. *function is NULL if there is no such file;
  * LM_E_MISSING if the file does not load or lacks the function. */
 lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void **function, char path[LM_PLUGIN_PATH]);
-/* Returns true if name has only letters, digits and '_' and is short enough: keeps paths out of names. */
-bool lm_plugin_is_name(const char *name);
 /* Writes the folder of this library; false if unknown or too long. */
 bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]);
 

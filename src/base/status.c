@@ -71,12 +71,7 @@ void lm_write_v(char *out, size_t capacity, const char *format, va_list args) {
   va_end(again);
 }
 
-void lm_write(char *out, size_t capacity, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  lm_write_v(out, capacity, format, args);
-  va_end(args);
-}
+void lm_write(char *out, size_t capacity, const char *format, ...) { LM_WRITE_ARGS(out, capacity, format); }
 
 void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n) {
   char *text = malloc(2 * n + 1), *at = text;
@@ -91,10 +86,7 @@ void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n) {
 
 void lm_print_stderr(const char *format, ...) {
   char line[LINE_BYTES];
-  va_list args;
-  va_start(args, format);
-  lm_write_v(line, sizeof line - 1, format, args);
-  va_end(args);
+  LM_WRITE_ARGS(line, sizeof line - 1, format);
   size_t n = strlen(line);
   line[n] = '\n'; /* over the NUL */
   lm_file_limit limit;
@@ -106,10 +98,7 @@ void lm_print_stderr(const char *format, ...) {
 
 lm_status lm_fail(lm_status status, const char *format, ...) {
   char text[MESSAGE_BYTES]; /* the last message may be among the arguments */
-  va_list args;
-  va_start(args, format);
-  lm_write_v(text, sizeof text, format, args);
-  va_end(args);
+  LM_WRITE_ARGS(text, sizeof text, format);
   strcpy(message, text);
   return status;
 }

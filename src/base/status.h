@@ -38,6 +38,15 @@ LM_API void lm_make_printable(char *text);
 LM_API void lm_write(char *out, size_t capacity, const char *format, ...) LM_PRINTF(3, 4);
 LM_API void lm_write_v(char *out, size_t capacity, const char *format, va_list args) LM_PRINTF(3, 0);
 
+/* Writes so the arguments after `format`, the last named parameter of a variadic function. */
+#define LM_WRITE_ARGS(out, capacity, format)  \
+  do {                                        \
+    va_list args_;                            \
+    va_start(args_, format);                  \
+    lm_write_v(out, capacity, format, args_); \
+    va_end(args_);                            \
+  } while (0)
+
 /* Returns foreign text for a message: at most `most` bytes (200), cut between characters and followed by "...", control
  * characters as '?'. Each thread keeps the last four results. */
 LM_API const char *lm_ellipsize(const char *text, size_t most);

@@ -13,11 +13,14 @@
 #include "base/descriptor.h"
 #include "base/message.h"
 
-/* Starts a thread that blocks all signals, which are for the threads of scripts. LM_E_IO. */
+/* Starts a thread that blocks all signals, which are for the threads of scripts, except its own faults: the kernel
+ * would end the process at a blocked one, before base/mapping_guard.h can handle it. LM_E_IO. */
 static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&blocked, faults[i]);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
   int problem = pthread_create(thread, NULL, body, arg);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return problem ? lm_fail_cannot(LM_E_IO, "create thread", problem) : LM_OK;

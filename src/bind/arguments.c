@@ -276,8 +276,8 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
   return LM_OK;
 }
 
-lm_status lm_read_some(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes,
-                       lm_list *out) {
+lm_status lm_read_tensor_or_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes,
+                                 lm_list *out) {
   if (lm_to_tensor_handle(L, s, i)) {
     lm_tensor *one;
     NEED(lm_read_tensor(L, s, i, fn, arg, &one));
@@ -299,6 +299,34 @@ lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn
 }
 
 /* ---- declared arguments */
+
+const lm_arg_word lm_arg_words[] = {
+    [LM_ARG_T] = {"tensor", "a tensor"},
+    [LM_ARG_T_OPT] = {"tensor", NULL},
+    [LM_ARG_S] = {"tensor or number", "a tensor or a number"},
+    [LM_ARG_S_OPT] = {"tensor or number", NULL},
+    [LM_ARG_TL] = {"list of tensors", "a list of tensors"},
+    [LM_ARG_TL_HOLES] = {"list of tensors, or nil in some positions", "a list of tensors"},
+    [LM_ARG_F] = {"number", NULL},
+    [LM_ARG_F_REQ] = {"number", "a number"},
+    [LM_ARG_F_OPT] = {"number", NULL},
+    [LM_ARG_I] = {"integer", NULL},
+    [LM_ARG_I_REQ] = {"integer", "an integer"},
+    [LM_ARG_I_OPT] = {"integer", NULL},
+    [LM_ARG_B] = {"boolean", NULL},
+    [LM_ARG_I2] = {"integer or pair", NULL},
+    [LM_ARG_PAD2] = {"integer or pair", NULL},
+    [LM_ARG_DIM] = {"dim", "a dim (an integer)"},
+    [LM_ARG_DIM_OPT] = {"dim", NULL},
+    [LM_ARG_DIMS_OPT] = {"dim or list of dims", NULL},
+    [LM_ARG_SIZE] = {"integers, or one list of them", "sizes (integers, or a list of them)"},
+    [LM_ARG_SIZE_OPT] = {"integers, or one list of them", NULL},
+    [LM_ARG_PADS] = {"list of integers", "a list of integers"},
+    [LM_ARG_DTYPE] = {"dtype", NULL},
+    [LM_ARG_DEVICE] = {"device", NULL},
+    [LM_ARG_GENERATOR] = {"lm.Generator", NULL},
+    [LM_ARG_E] = {"string", NULL},
+};
 
 static lm_status read_pair(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
   lm_ints v;
@@ -384,7 +412,7 @@ lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, cons
     case LM_ARG_TEXT: return lm_read_text(L, s, i, fn, a->name, out);
     case LM_ARG_BYTES: return lm_read_plain(L, s, i, fn, a->name, LM_U8, out);
     case LM_ARG_INT64S: return lm_read_plain(L, s, i, fn, a->name, LM_I64, out);
-    case LM_ARG_SOME: return lm_read_some(L, s, i, fn, a->name, true, out);
+    case LM_ARG_SOME: return lm_read_tensor_or_list(L, s, i, fn, a->name, true, out);
     case LM_ARG_S: /* lm_read_scalar may make a tensor, which only the caller can release */
     case LM_ARG_S_OPT:
     case LM_ARG_OTHER: return LM_OK;

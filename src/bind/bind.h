@@ -16,42 +16,6 @@
  *   is_tensor(v)     true for a live or dropped tensor handle; is_alive(v) for a live one
  *   set_data(t, from)  t takes over from's storage, sizes, dtype, device in place (module:to, load)
  *   max(x [, dim | other] [, opts])  min likewise: as x:max() and x:min()
- *
- *   no_grad(f, ...)  enable_grad(f, ...)          return f's results; restore the mode on error, too
- *   is_grad_enabled()  set_grad_enabled(on)       the second returns the mode before
- *   detect_anomaly(f, ...)   set_detect_anomaly(on)   is_anomaly_enabled()
- *   autocast({device, dtype, enabled, cache_enabled}, f, ...)    is_autocast_enabled([device])
- *   get_autocast_dtype([device])
- *
- *   backward(tensors, {gradient = t | list, retain_graph, create_graph})
- *   grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused})   list
- *   checkpoint(f, again, ...)  f(...), recorded without saved tensors; backward calls again() to recompute them
- *   is_checkpointing()         true inside such a function
- *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(grads)
- *                    returns a list of gradients for inputs; in it custom_saved(i) is saved[i]
- *                    (autograd/init.lua uses it)
- *
- *   optim_step{kind = an optimizer's name, options = list of its numbers in its entry's order, params = list,
- *              grads = list or nil (each param's .grad; params without one are skipped), states = lists by name
- *              parallel to params, carried = list of the numbers that it keeps, nil at first, step = number, from 1,
- *              first = true if the states were made for this step}
- *              returns the number of parameters stepped, and the numbers to pass as carried to the next step
- *   total_norm(list, p, of_grads)                 p-norm of all tensors, or of their gradients: a tensor
- *   clip_with_norm(params, max_norm, total)  clip_value(params, most)   change the gradients in place
- *   zero_grad(params [, set_to_none = true])      for lists of tensors
- *   has_grad(param)  true if it has a .grad
- *
- *   image_header(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt) -> height, width, channels, format
- *   image_decode(the same, mode from 0, {top, left, height, width} | nil, {height, width} | nil) -> uint8 [C, H, W]
- *   decode_gif(the first five, channels) -> uint8 [N, C, H, W]
- *   encode_jpeg(image, quality)  encode_png(image, level)  encode_webp(image, quality) -> uint8 tensor of bytes
- *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
- *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
- *   image_transform(name, x, numbers [, out])     a transform of image/transform.h, into `out` if it is given
- *   uniform_number() the CPU's next random number, from 0 to less than 1
- *   draws(n, seed, count) int64 tensor: `count` numbers from 1 to n, with replacement, that depend on seed alone
- *   setting(name [, value])       sets a boolean of backend/known/setting.h; returns its value before
- *   cuda_version(library)         the version number of "cuda", "cudnn" or "cublaslt", or nil without it
  */
 #pragma once
 
@@ -62,6 +26,7 @@
 #include "autograd/autograd.h"
 #include "backend/known/device_kinds.h"
 #include "backend/known/elementwise_chain.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/interned.h"
 #include "base/log.h"
@@ -106,10 +71,10 @@ typedef struct lm_lua {
   lm_scope *scope;
   lm_fusion *fusion; /* NULL: ops compute at once */
   /* While a reader runs Lua code (lm_to_int64), the call may hold tensors it read before without a reference. Tensors
-   * that handles release meanwhile are kept until the next call's lm_gc_step. asking: depth of such readers. */
-  int asking, nkept;
-  size_t kept_capacity;
-  lm_tensor **kept;
+   * that handles release meanwhile are deferred until the next call's lm_gc_step. */
+  int reader_depth, ndeferred; /* number of such readers that run; of deferred tensors */
+  size_t deferred_capacity;
+  lm_tensor **deferred;
   /* The paced collector, in bytes: results since the last step, next step, a cycle's budget, largest cached result. */
   size_t fresh, step_at, budget, uncached;
   size_t made;       /* bytes of results of all steps since the last backward pass */
@@ -214,11 +179,10 @@ static inline void lm_tensor_handle_fill(lm_lua *s, lm_tensor_handle *b, lm_tens
 void lm_tensor_handle_unlink(lm_tensor_handle *b);
 /* Releases the tensor; `why` ends the sentence "this tensor …". */
 void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why);
-/* Releases a handle's reference: at once, or later (lm_let_go_kept) while a reader runs Lua code. */
-void lm_let_go(lm_lua *s, lm_tensor *t);
+/* Releases a handle's reference: at once, or later (lm_release_deferred) while a reader runs Lua code. */
+void lm_release_safely(lm_lua *s, lm_tensor *t);
 /* Releases the references kept meanwhile, unless a reader still runs Lua code. */
-void lm_let_go_kept(lm_lua *s);
-int lm_tensor_handle_gc(lua_State *L);
+void lm_release_deferred(lm_lua *s);
 
 /* ---- userdata.c: userdata of types other than tensors */
 typedef struct lm_object_type {
@@ -236,6 +200,18 @@ void *lm_to_object(lua_State *L, int i, const lm_object_type *type);
 void *lm_need_object(lua_State *L, int i, const lm_object_type *type, const char *fn);
 /* Returns the pointer with which the type's objects begin; raises if it is NULL, as in closed objects. */
 void *lm_need_held(lua_State *L, int i, const lm_object_type *type, const char *fn);
+/* Closes the object at 1 now; a Lua function without results. */
+int lm_object_close(lua_State *L, const lm_object_type *type, const char *fn);
+/* Defines a type whose objects hold one `held *`, NULL once closed, which `release` frees. */
+#define LM_HELD_TYPE(type, held, release, name, noun, methods) \
+  static void close_##type(void *object) {                     \
+    held **at = object;                                        \
+    release(*at);                                              \
+    *at = NULL;                                                \
+  }                                                            \
+  static const lm_object_type type = {name, sizeof(held *), close_##type, noun, methods}
+/* Pushes an empty buffer, which is freed when it is collected. */
+lm_bytes *lm_buffer_new(lua_State *L);
 /* Makes the object on top keep the value at i alive. */
 void lm_object_keeps(lua_State *L, int i);
 
@@ -303,6 +279,8 @@ int lm_raise(lua_State *L, lm_status status);
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
 /* Pushes "train.lua:12: " of the first level outside our own Lua files, or "". */
 void lm_push_where(lua_State *L);
+/* Pushes "train.lua:12", or "". */
+void lm_push_site(lua_State *L);
 /* Calls a script's function like lua_pcall, but fails if the C stack is nearly full, since the function may call the
  * library again. Allocates nothing in Lua unless the function raises. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
@@ -377,13 +355,21 @@ lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, co
 lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
                        lm_tensor ***out);
 /* Reads a tensor or a list of them. The caller releases each, and frees the array. */
-lm_status lm_read_some(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, lm_list *out);
+lm_status lm_read_tensor_or_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes,
+                                 lm_list *out);
 /* Fails if the table at i, in which nothing was found, has a metatable with __index or __len. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
 /* Fails if the list at i has an entry at [0], which no reader of lists looks at. */
 lm_status lm_check_start(lua_State *L, int i, const char *fn, const char *arg);
 /* Reads the value of argument `a` (op/op.h) at i, of any kind except LM_ARG_S. The caller frees a list's array. */
 lm_status lm_read_arg(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, void *out);
+
+/* Words for each kind of argument of ops: its type in help, and the bound in the error for a missing one, NULL for
+ * kinds that may be left out. */
+typedef struct lm_arg_word {
+  const char *type, *required;
+} lm_arg_word;
+extern const lm_arg_word lm_arg_words[];
 
 /* An argument of a C function, and the address for its value. */
 typedef struct lm_param {
@@ -454,12 +440,6 @@ int lm_bind_where(lua_State *L);
 int lm_bind_index(lua_State *L); /* upvalue 3: methods, 4: getters */
 int lm_bind_newindex(lua_State *L);
 void lm_push_getters(lua_State *L);
-int lm_bind_eq(lua_State *L);
-int lm_bind_lt(lua_State *L);
-int lm_bind_concat(lua_State *L);
-int lm_bind_le(lua_State *L);
-int lm_bind_len(lua_State *L);
-int lm_bind_tostring(lua_State *L);
 /* Pushes a list of n sizes. Only for the library's closures: reads upvalue 2. */
 void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 
@@ -468,7 +448,6 @@ int lm_bind_scope(lua_State *L); /* upvalue 3: its body */
 int lm_bind_scope_body(lua_State *L);
 
 /* ---- tensor/fuse.c */
-int lm_bind_fuse(lua_State *L);
 /* Marks, before an op reads its arguments, that it does; returns the mark before, for lm_fusion_end. */
 static inline bool lm_fusion_begin(const lm_lua *s) {
   bool before = s->fusion && s->fusion->reading;
@@ -522,6 +501,7 @@ void lm_lua_threads_at_exit(void);
  * to one list, which module.c reads. */
 #define LM_FUNCTION(name) LM_DEFINE(lm_functions, name)
 #define LM_METHOD(name) LM_DEFINE(lm_methods, name)
+#define LM_METAMETHOD(name) LM_DEFINE(lm_metamethods, name)
 #define LM_DEFINE(list, name)           \
   static int bind_##name(lua_State *L); \
   LM_ADD(list, name, bind_##name)       \

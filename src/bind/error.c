@@ -1,6 +1,5 @@
 /* Raises a status as a Lua error at the script's line, and words its message. */
 #include <ctype.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/interned.h"
@@ -47,6 +46,13 @@ static void push_where(lua_State *L, int *at) {
 }
 
 void lm_push_where(lua_State *L) { push_where(L, NULL); }
+
+void lm_push_site(lua_State *L) {
+  push_where(L, NULL);
+  size_t n = lua_objlen(L, -1);
+  lua_pushlstring(L, lua_tostring(L, -1), n >= 2 ? n - 2 : 0);
+  lua_remove(L, -2);
+}
 
 typedef enum standing { ANOTHER, PERHAPS, ITSELF } standing;
 
@@ -397,10 +403,7 @@ int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const cha
 
 int lm_raise_text(lua_State *L, const char *format, ...) {
   char message[1024];
-  va_list args;
-  va_start(args, format);
-  lm_write_v(message, sizeof message, format, args);
-  va_end(args);
+  LM_WRITE_ARGS(message, sizeof message, format);
   return raise_message(L, message);
 }
 

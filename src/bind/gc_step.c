@@ -110,9 +110,9 @@ void lm_gc_step_hasten(lm_lua *s) {
 
 void lm_gc_step(lua_State *L, lm_lua *s) {
   lm_callbacks_drain(L, s->callbacks);
-  if (s->kept) lm_let_go_kept(s);
+  if (s->deferred) lm_release_deferred(s);
   if (lm_wants_lines()) lm_note_line(L, s);
-  s->step_at = s->kept || lm_wants_lines() ? 0 : s->collect_at; /* 0: each call comes here */
+  s->step_at = s->deferred || lm_wants_lines() ? 0 : s->collect_at; /* 0: each call comes here */
   if (s->budget > 0 && s->fresh < s->collect_at) return;
   double before = cpu_seconds();
   int heap = lua_gc(L, LUA_GCCOUNT, 0); /* KB */
@@ -142,7 +142,7 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
     if (s->cycle_steps >= (int)steps) adapt(s, after, (size_t)lua_gc(L, LUA_GCCOUNT, 0) << 10, freed);
   }
   s->collect_at = s->budget / steps_of(s->budget, at_once);
-  if (s->step_at > 0 || !(s->kept || lm_wants_lines())) s->step_at = s->collect_at;
+  if (s->step_at > 0 || !(s->deferred || lm_wants_lines())) s->step_at = s->collect_at;
 }
 
 void lm_collect_all(lua_State *L, const lm_lua *s) {

@@ -19,17 +19,7 @@ static const char *default_of(const lm_arg *a, char text[static 64]) {
     case LM_ARG_PAD2:
       if (a->number < 0) return NULL;
       break;
-    case LM_ARG_T_OPT:
-    case LM_ARG_S_OPT:
-    case LM_ARG_I_OPT:
-    case LM_ARG_F_OPT:
-    case LM_ARG_DIM_OPT:
-    case LM_ARG_DIMS_OPT:
-    case LM_ARG_SIZE_OPT:
-    case LM_ARG_DTYPE:
-    case LM_ARG_DEVICE:
-    case LM_ARG_GENERATOR: return "nil";
-    default: return NULL;
+    default: return lm_arg_words[a->kind].required ? NULL : "nil";
   }
   snprintf(text, 64, "%.6g", a->number);
   return text;
@@ -44,34 +34,6 @@ LM_FUNCTION(op_list) {
   return 1;
 }
 
-static const char *const types[] = {
-    [LM_ARG_T] = "tensor",
-    [LM_ARG_T_OPT] = "tensor",
-    [LM_ARG_S] = "tensor or number",
-    [LM_ARG_S_OPT] = "tensor or number",
-    [LM_ARG_TL] = "list of tensors",
-    [LM_ARG_TL_HOLES] = "list of tensors, or nil in some positions",
-    [LM_ARG_F] = "number",
-    [LM_ARG_F_REQ] = "number",
-    [LM_ARG_F_OPT] = "number",
-    [LM_ARG_I] = "integer",
-    [LM_ARG_I_REQ] = "integer",
-    [LM_ARG_I_OPT] = "integer",
-    [LM_ARG_B] = "boolean",
-    [LM_ARG_I2] = "integer or pair",
-    [LM_ARG_PAD2] = "integer or pair",
-    [LM_ARG_DIM] = "dim",
-    [LM_ARG_DIM_OPT] = "dim",
-    [LM_ARG_DIMS_OPT] = "dim or list of dims",
-    [LM_ARG_SIZE] = "integers, or one list of them",
-    [LM_ARG_SIZE_OPT] = "integers, or one list of them",
-    [LM_ARG_PADS] = "list of integers",
-    [LM_ARG_DTYPE] = "dtype",
-    [LM_ARG_DEVICE] = "device",
-    [LM_ARG_GENERATOR] = "lm.Generator",
-    [LM_ARG_E] = "string",
-};
-
 /* Pushes a list of {name, type, default (nil if required), choices, named (true if it is only given by name)}. */
 static void push_arguments(lua_State *L, const lm_op *op) {
   char text[64];
@@ -84,7 +46,7 @@ static void push_arguments(lua_State *L, const lm_op *op) {
     tensors += tensor;
     lua_createtable(L, 0, 5);
     lm_set_text(L, "name", a->name);
-    lm_set_text(L, "type", mask ? "bool tensor" : types[a->kind]);
+    lm_set_text(L, "type", mask ? "bool tensor" : lm_arg_words[a->kind].type);
     const char *value = default_of(a, text);
     if (value) lm_set_text(L, "default", value);
     if (i >= op->npositional) lm_set_flag(L, "named", true);

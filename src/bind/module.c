@@ -21,11 +21,6 @@ static const char *intern(lua_State *L, const char *name) {
   return text;
 }
 
-static bool is_required(lm_arg_kind kind) {
-  return kind == LM_ARG_T || kind == LM_ARG_S || kind == LM_ARG_TL || kind == LM_ARG_TL_HOLES || kind == LM_ARG_F_REQ ||
-         kind == LM_ARG_I_REQ || kind == LM_ARG_DIM || kind == LM_ARG_SIZE || kind == LM_ARG_PADS;
-}
-
 static void describe_ops(lua_State *L, lm_lua *s) {
   size_t bytes = 0;
   for (int id = 0; id < LM_OP_COUNT; id++) {
@@ -42,7 +37,7 @@ static void describe_ops(lua_State *L, lm_lua *s) {
     lm_op_defaults((lm_op_id)id, s->defaults + s->default_at[id]);
     for (int i = 0; i < op->nargs; i++) {
       s->key[id][i] = intern(L, op->arg[i].name);
-      if (is_required(op->arg[i].kind)) s->required[id] |= 1u << i;
+      if (lm_arg_words[op->arg[i].kind].required) s->required[id] |= 1u << i;
     }
     if (op->npositional == 0) continue;
     const lm_arg *last = &op->arg[op->npositional - 1];
@@ -58,7 +53,7 @@ static int close_state(lua_State *L) {
   lm_lua *s = lua_touserdata(L, 1);
   lm_callbacks_close(s->callbacks);
   s->callbacks = NULL;
-  lm_let_go_kept(s);
+  lm_release_deferred(s);
   return 0;
 }
 
@@ -82,6 +77,7 @@ static void set_function(lua_State *L, int table, const char *name, lua_CFunctio
 #define LIST(name) extern const luaL_Reg __start_##name[], __stop_##name[] __attribute__((visibility("hidden")))
 LIST(lm_functions);
 LIST(lm_methods);
+LIST(lm_metamethods);
 
 static void set_functions(lua_State *L, int table, const luaL_Reg *row, const luaL_Reg *end) {
   for (; row < end; row++) set_function(L, table, row->name, row->func);
@@ -137,13 +133,7 @@ static void set_metamethods(lua_State *L) {
     push_op(L, arith[i].op, lm_bind_arith);
     lua_setfield(L, METATABLE, arith[i].name);
   }
-  set_function(L, METATABLE, "__gc", lm_tensor_handle_gc);
-  set_function(L, METATABLE, "__eq", lm_bind_eq);
-  set_function(L, METATABLE, "__lt", lm_bind_lt);
-  set_function(L, METATABLE, "__le", lm_bind_le);
-  set_function(L, METATABLE, "__concat", lm_bind_concat);
-  set_function(L, METATABLE, "__len", lm_bind_len);
-  set_function(L, METATABLE, "__tostring", lm_bind_tostring);
+  set_functions(L, METATABLE, __start_lm_metamethods, __stop_lm_metamethods);
   set_function(L, METATABLE, "__newindex", lm_bind_newindex);
   lua_pushvalue(L, METHODS);
   lm_push_getters(L);
@@ -154,8 +144,11 @@ static void set_metamethods(lua_State *L) {
 }
 
 static void make_tables(lua_State *L) {
-  lua_newtable(L);
-  lm_reg_set(L, &lm_reg_sites);
+  static const char *const empty[] = {&lm_reg_sites, &lm_reg_strong, &lm_reg_warned, &lm_reg_ported};
+  for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
+    lua_newtable(L);
+    lm_reg_set(L, empty[i]);
+  }
   lua_pushliteral(L, "stack overflow: scopes, hooks or backward passes are nested too deep in one another");
   lm_reg_set(L, &lm_reg_too_deep);
   lua_createtable(L, 2, 0);
@@ -170,12 +163,6 @@ static void make_tables(lua_State *L) {
     lua_rawset(L, -3);
   }
   lm_reg_set(L, &lm_reg_catchers);
-  lua_newtable(L);
-  lm_reg_set(L, &lm_reg_strong);
-  lua_newtable(L);
-  lm_reg_set(L, &lm_reg_warned);
-  lua_newtable(L);
-  lm_reg_set(L, &lm_reg_ported);
   lm_watch_python_names(L);
   lua_createtable(L, 1, 0);
   lua_pushboolean(L, 0);
@@ -241,8 +228,6 @@ int luaopen_luminary_core(lua_State *L) {
   push_closure(L, lm_bind_scope_body, 0);
   push_closure(L, lm_bind_scope, 1);
   lua_setfield(L, MODULE, "scope");
-  push_closure(L, lm_bind_fuse, 0);
-  lua_setfield(L, MODULE, "fuse");
   lua_pushvalue(L, METHODS);
   lua_setfield(L, MODULE, "methods");
   lm_push_getters(L);

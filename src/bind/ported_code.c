@@ -1,5 +1,7 @@
 /* Warns of mistakes in code ported from PyTorch that raise no error: a dim of 1, which is PyTorch's 0 here, ids that
  * count from 0, and True, which is nil. Checks only if LM_PORT=1 or set_warnings("port") requests it. */
+#include <stddef.h>
+
 #include "base/log.h"
 #include "bind/bind.h"
 #include "device/graph.h"
@@ -82,70 +84,49 @@ typedef struct range {
   bool mixed;
 } range;
 
-/* Sets *out to whether an id above 0 in the vector is smaller than the id before it. */
-static lm_status read_mixed(lm_tensor *ids, bool *out) {
-  lm_tensor *t[5] = {NULL, NULL, NULL, NULL, NULL};
-  lm_status status;
-  double largest;
-  lm_narrow_args before = {.x = ids, .dim = 0, .start = 1, .length = ids->numel - 1}, after = before;
-  after.start = 2;
-  TRY(lm_op_run(LM_OP_narrow, &before, &t[0]));
-  TRY(lm_op_run(LM_OP_narrow, &after, &t[1]));
-  lm_lt_args falls = {.x = t[1], .other = t[0]};
-  TRY(lm_op_run(LM_OP_lt, &falls, &t[2]));
-  lm_mul_args fallen = {.x = t[1], .other = t[2]};
-  TRY(lm_op_run(LM_OP_mul, &fallen, &t[3]));
-  lm_amax_args most = {.x = t[3], .dim = {.n = -1}};
-  TRY(lm_op_run(LM_OP_amax, &most, &t[4]));
-  TRY(lm_tensor_item_f64(t[4], &largest));
-  *out = largest > 0;
-done:
-  for (int i = 0; i < 5; i++) lm_release(t[i]);
-  return status;
+static lm_status read_range(lm_tensor *ids, range *out) {
+  lm_tensor *host;
+  lm_to_copy_args a = {.x = ids, .dtype = LM_I64, .device = LM_DEVICE(LM_CPU, 0), .memory_format = LM_CONTIGUOUS};
+  NEED(lm_op_run(LM_OP_to_copy, &a, &host));
+  const int64_t *id = (const int64_t *)host->data, n = host->numel;
+  const double draws = (double)(ids->ndim >= 3 ? ids->size[0] : n);
+  *out = (range){INFINITY, -INFINITY, (double)n, draws, false};
+  for (int64_t i = 0; i < n; i++) {
+    out->least = fmin(out->least, (double)id[i]);
+    out->most = fmax(out->most, (double)id[i]);
+    if (ids->ndim == 1 && i > 0 && id[i] > 0 && id[i] < id[i - 1]) out->mixed = true;
+  }
+  lm_release(host);
+  return LM_OK;
 }
 
-static lm_status read_range(lm_tensor *ids, range *out) {
-  lm_amin_args least = {.x = ids, .dim = {.n = -1}};
-  lm_amax_args most = {.x = ids, .dim = {.n = -1}};
-  lm_tensor *t[2] = {NULL, NULL};
-  lm_status status;
-  out->mixed = false;
-  TRY(lm_op_run(LM_OP_amin, &least, &t[0]));
-  TRY(lm_op_run(LM_OP_amax, &most, &t[1]));
-  TRY(lm_tensor_item_f64(t[0], &out->least));
-  TRY(lm_tensor_item_f64(t[1], &out->most));
-  out->count = (double)ids->numel;
-  out->draws = ids->ndim >= 3 ? (double)ids->size[0] : out->count;
-  if (ids->ndim == 1 && ids->numel > 1) TRY(read_mixed(ids, &out->mixed));
-done:
-  lm_release(t[0]);
-  lm_release(t[1]);
-  return status;
-}
+/* The ops that take ids: the offsets of their tensors of ids, and of the tensor whose size from dim 0 (rows) or 1
+ * (classes) is the largest valid id. */
+static const struct {
+  lm_op_id id;
+  size_t ids, limit;
+  bool are_labels;
+} id_ops[] = {
+    {LM_OP_embedding, offsetof(lm_embedding_args, index), offsetof(lm_embedding_args, weight), false},
+    {LM_OP_embedding_bag_sums, offsetof(lm_embedding_bag_sums_args, index),
+     offsetof(lm_embedding_bag_sums_args, weight), false},
+    {LM_OP_cross_entropy, offsetof(lm_cross_entropy_args, target), offsetof(lm_cross_entropy_args, x), true},
+    {LM_OP_nll_loss, offsetof(lm_nll_loss_args, target), offsetof(lm_nll_loss_args, x), true},
+};
 
 /* Returns the ids of an op that takes ids; *size: their largest valid value. NULL for other ops and unreadable ids. */
 static lm_tensor *ids_of(lm_op_id id, const void *args, int64_t *size) {
   lm_tensor *ids = NULL;
-  if (id == LM_OP_embedding) {
-    const lm_embedding_args *a = args;
-    ids = a->index;
-    *size = a->weight->size[0];
-  } else if (id == LM_OP_embedding_bag_sums) {
-    const lm_embedding_bag_sums_args *a = args;
-    ids = a->index;
-    *size = a->weight->size[0];
-  } else if (id == LM_OP_one_hot) {
+  for (size_t i = 0; i < sizeof id_ops / sizeof *id_ops; i++) {
+    if (id_ops[i].id != id) continue;
+    const lm_tensor *limit = LM_ARG_TENSOR(args, id_ops[i].limit);
+    ids = LM_ARG_TENSOR(args, id_ops[i].ids);
+    *size = limit->size[id_ops[i].are_labels && limit->ndim > 1];
+  }
+  if (id == LM_OP_one_hot) {
     const lm_one_hot_args *a = args;
     ids = a->x;
     *size = a->num_classes;
-  } else if (id == LM_OP_cross_entropy) {
-    const lm_cross_entropy_args *a = args;
-    ids = a->target;
-    *size = a->x->size[a->x->ndim > 1];
-  } else if (id == LM_OP_nll_loss) {
-    const lm_nll_loss_args *a = args;
-    ids = a->target;
-    *size = a->x->size[a->x->ndim > 1];
   }
   bool seen = ids && ids->numel > 0 && *size > 1 && !lm_dtype_is_float(ids->dtype) && !lm_graph_capturing();
   return seen ? ids : NULL;
@@ -208,7 +189,7 @@ void lm_check_ported(lua_State *L, lm_op_id id, const void *args, uint32_t given
   const lm_tensor *t = x && id != LM_OP_unsqueeze ? x : out; /* out: for cat, stack, unsqueeze */
   int ndim = t ? t->ndim : 0;
   dims_given g = ndim >= 2 ? given_dims(op, args, given, ndim) : (dims_given){NULL, false};
-  int64_t size;
+  int64_t size = 0;
   range r;
   lm_tensor *ids = ids_of(id, args, &size);
   bool has_range = ids && read_range(ids, &r) == LM_OK;

@@ -56,6 +56,18 @@ void *lm_need_held(lua_State *L, int i, const lm_object_type *type, const char *
   return held;
 }
 
+int lm_object_close(lua_State *L, const lm_object_type *type, const char *fn) {
+  type->close(lm_need_object(L, 1, type, fn));
+  return 0;
+}
+
+static void close_buffer(void *object) { lm_bytes_free(object); }
+
+lm_bytes *lm_buffer_new(lua_State *L) {
+  static const lm_object_type type = {"luminary.buffer", sizeof(lm_bytes), close_buffer, NULL, NULL};
+  return lm_object_new(L, &type);
+}
+
 void lm_object_keeps(lua_State *L, int i) {
   lua_createtable(L, 1, 0);
   lua_pushvalue(L, i);

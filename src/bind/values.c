@@ -36,9 +36,9 @@ bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
   }
   lua_pushvalue(L, i);
   lm_lua *state = (lm_lua *)s;
-  state->asking++; /* a debug hook may run, and free what the call has read */
+  state->reader_depth++; /* a debug hook may run, and free what the call has read */
   bool is = lua_pcall(L, 1, 1, 0) == 0 && lua_toboolean(L, -1);
-  state->asking--;
+  state->reader_depth--;
   lua_pop(L, 1);
   if (is) memcpy(out, lua_topointer(L, i), sizeof *out);
   return is;

@@ -10,6 +10,7 @@
 
 #include "base/message.h"
 #include "base/parallel.h"
+#include "io/file.h"
 #include "op/backend.h"
 
 enum { NS_A_BYTE = 5 };
@@ -19,7 +20,6 @@ enum { NS_A_BYTE = 5 };
 static bool is_end(char c) { return c == '\n' || c == '\r'; }
 
 lm_status lm_csv_rows(const lm_csv *c, lm_tensor **starts) {
-  lm_status status = LM_OK;
   lm_bytes found = {0};
   const char *p = c->text, *end = p + c->n;
   if (c->n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3; /* UTF-8's byte order mark */
@@ -48,14 +48,7 @@ lm_status lm_csv_rows(const lm_csv *c, lm_tensor **starts) {
     }
   }
   lm_put_u64(&found, (uint64_t)c->n);
-  if (found.failed) {
-    status = lm_fail_in_file(LM_E_OOM, c->path, "out of memory");
-    goto done;
-  }
-  int64_t count = (int64_t)(found.n / sizeof(int64_t));
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, starts));
-  memcpy((*starts)->data, found.data, found.n);
-done:
+  lm_status status = lm_tensor_of_bytes(c->path, &found, LM_I64, 1, starts);
   lm_bytes_free(&found);
   return status;
 }
@@ -157,8 +150,9 @@ static void trim(const char **p, const char **end) {
   while (*p < *end && ((*end)[-1] == ' ' || (*end)[-1] == '\t')) --*end;
 }
 
-/* Integers of up to 15 digits and powers of ten up to 22 are exact doubles: one rounding, as in the C library. */
-bool lm_csv_number(const char *p, const char *end, double *out) {
+/* Parses a decimal number or inf between blanks. False for other text, and for numbers too large for float32.
+ * Integers of up to 15 digits and powers of ten up to 22 are exact doubles: one rounding, as in the C library. */
+static bool read_number(const char *p, const char *end, double *out) {
   static const double ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
   trim(&p, &end);
@@ -228,7 +222,7 @@ static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from
     int number = plan->number[column], text = plan->text[column];
     if (number != LM_CSV_NOT) {
       double v = NAN;
-      bool known = lm_csv_number(f.from, f.to, &v), missing = !known && is_missing(f.from, f.to);
+      bool known = read_number(f.from, f.to, &v), missing = !known && is_missing(f.from, f.to);
       if (missing) v = NAN;
       if (!known && !(missing && plan->nan)) {
         if (!tell) return LM_E_IO;

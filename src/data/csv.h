@@ -43,6 +43,3 @@ LM_API lm_status lm_csv_read(const lm_csv *c, const lm_tensor *starts, const lm_
 
 /* Appends the text at a span; undoubles quotes if a quote precedes the span. */
 LM_API void lm_csv_text(const char *text, int64_t at, int64_t n, lm_bytes *out);
-
-/* Parses a decimal number or inf between blanks. False for other text, and for numbers too large for float32. */
-LM_API bool lm_csv_number(const char *p, const char *end, double *out);

@@ -47,13 +47,7 @@ lm_status lm_file_lines(lm_file *f, lm_tensor **out) {
   }
   lm_put_u64(&starts, total);
   TRY(lm_file_check(f));
-  if (starts.failed) {
-    status = lm_fail_in_file(LM_E_OOM, lm_file_path(f), "out of memory");
-    goto done;
-  }
-  int64_t count = (int64_t)(starts.n / sizeof(int64_t));
-  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
-  memcpy((*out)->data, starts.data, starts.n);
+  TRY(lm_tensor_of_bytes(lm_file_path(f), &starts, LM_I64, 1, out));
 done:
   lm_bytes_free(&starts);
   return status;
@@ -71,11 +65,6 @@ static int kind_of(const char *dtype) {
   int k = 0;
   while (k < KINDS && strcmp(kinds[k].name, dtype) != 0) k++;
   return k;
-}
-
-int64_t lm_token_bytes(const char *dtype) {
-  int k = kind_of(dtype);
-  return k < KINDS ? kinds[k].bytes : 0;
 }
 
 /* Widens n tokens to int64. Files are little-endian, as are the machines this runs on. */
@@ -110,7 +99,7 @@ static lm_status check_tokens(const lm_file *f, const lm_blocks *b, int64_t firs
 lm_status lm_file_blocks(lm_file *f, const lm_blocks *b, lm_tensor *index, lm_tensor **x, lm_tensor **y) {
   lm_status status = LM_OK;
   int kind = kind_of(b->dtype);
-  int64_t *tokens = NULL, item = lm_token_bytes(b->dtype), wanted;
+  int64_t *tokens = NULL, item = kind < KINDS ? kinds[kind].bytes : 0, wanted;
   if (kind == KINDS) return lm_fail_dtype("Tokens", "dtype", "an integer dtype", lm_ellipsize(b->dtype, 40));
   if (index->dtype != LM_I64 || index->ndim != 1 || !lm_is_contiguous(index) ||
       LM_DEVICE_KIND(index->device) != LM_CPU) {
@@ -126,22 +115,15 @@ lm_status lm_file_blocks(lm_file *f, const lm_blocks *b, lm_tensor *index, lm_te
   TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 2, shape, LM_CONTIGUOUS, x));
   TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 2, shape, LM_CONTIGUOUS, y));
   tokens = lm_malloc((size_t)(b->size + 1) * sizeof *tokens);
-  if (!tokens) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!tokens) TRY(LM_E_OOM);
   for (int64_t k = 0; k < index->numel; k++) {
-    int64_t first, byte;
+    int64_t first, byte = 0;
     if (__builtin_mul_overflow(at[k] - 1, b->stride, &first) || __builtin_mul_overflow(first, item, &byte) ||
-        __builtin_add_overflow(byte, b->from, &byte)) {
-      status = lm_fail_in_file(LM_E_INDEX, lm_file_path(f), "block %lld is out of range", (long long)at[k]);
-      goto done;
-    }
-    if (byte < 0 || byte > bytes || wanted > bytes - byte) {
-      status = lm_fail_in_file(LM_E_IO, lm_file_path(f), "bytes %lld to %lld are out of range for a file of %lld",
-                               (long long)byte, (long long)byte + (long long)wanted, (long long)bytes);
-      goto done;
-    }
+        __builtin_add_overflow(byte, b->from, &byte))
+      TRY(lm_fail_in_file(LM_E_INDEX, lm_file_path(f), "block %lld is out of range", (long long)at[k]));
+    if (byte < 0 || byte > bytes || wanted > bytes - byte)
+      TRY(lm_fail_in_file(LM_E_IO, lm_file_path(f), "bytes %lld to %lld are out of range for a file of %lld",
+                          (long long)byte, (long long)byte + (long long)wanted, (long long)bytes));
     TRY(lm_file_view(f, (uint64_t)byte, (uint64_t)wanted, &block));
     widen(kind, block, b->size + 1, tokens);
     if (b->below) TRY(check_tokens(f, b, first, tokens));

@@ -12,7 +12,5 @@ typedef struct lm_blocks {
   int64_t base;  /* added to each token */
   int64_t below; /* LM_E_IO names a token that is not from 0 to below - 1; 0: no check */
 } lm_blocks;
-/* Returns the bytes of a token of that dtype; 0 for an unsupported name. */
-LM_API int64_t lm_token_bytes(const char *dtype);
 /* Reads the blocks of `index` (contiguous int64 [n]) as x and y, int64 [n, size]; y begins one token later. */
 LM_API lm_status lm_file_blocks(lm_file *f, const lm_blocks *b, lm_tensor *index, lm_tensor **x, lm_tensor **y);

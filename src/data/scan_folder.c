@@ -11,6 +11,7 @@
 #include "base/descriptor.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "io/file.h"
 
 enum { DEEPEST = 64 };
 
@@ -98,17 +99,11 @@ static lm_status walk(scan *s, const char *root, const char *path, int depth, na
   names full = {0}, inner = {0};
   struct stat info;
   TRY(add(&full, root, path));
-  if (stat(full.at[0], &info) != 0) {
-    status = lm_fail_file("open", full.at[0], strerror(errno));
-    goto done;
-  }
+  if (stat(full.at[0], &info) != 0) TRY(lm_fail_file("open", full.at[0], strerror(errno)));
   for (int i = 0; i < depth; i++) {
     if (s->above[i].device == info.st_dev && s->above[i].inode == info.st_ino) goto done; /* a link to a folder above */
   }
-  if (depth == DEEPEST) {
-    status = lm_fail_in_file(LM_E_IO, full.at[0], "folders must be nested at most %d deep", DEEPEST);
-    goto done;
-  }
+  if (depth == DEEPEST) TRY(lm_fail_in_file(LM_E_IO, full.at[0], "folders must be nested at most %d deep", DEEPEST));
   s->above[depth].device = info.st_dev;
   s->above[depth].inode = info.st_ino;
   TRY(add(found, NULL, path));
@@ -158,14 +153,6 @@ done:
   return status;
 }
 
-static lm_status as_tensor(const lm_bytes *b, lm_dtype dtype, int64_t columns, lm_tensor **out) {
-  if (b->failed) return lm_fail(LM_E_OOM, "out of memory: a list of files");
-  int64_t size[2] = {(int64_t)(b->n / lm_dtype_size(dtype)) / columns, columns};
-  lm_status status = lm_tensor_empty(dtype, LM_DEVICE(LM_CPU, 0), columns > 1 ? 2 : 1, size, LM_CONTIGUOUS, out);
-  if (status == LM_OK && b->n > 0) memcpy((*out)->data, b->data, b->n);
-  return status;
-}
-
 void lm_folder_free(lm_folder *f) {
   lm_bytes_free(&f->classes);
   lm_release(f->text);
@@ -187,10 +174,10 @@ lm_status lm_folder_scan(const char *root, int n, const char *const *suffix, lm_
     TRY(add_class(&s, root, classes.at[i], i, &t));
   }
   out->nclasses = (int64_t)classes.n;
-  if (out->classes.failed) status = lm_fail(LM_E_OOM, "out of memory: a list of folders");
-  if (status == LM_OK) status = as_tensor(&t.text, LM_U8, 1, &out->text);
-  if (status == LM_OK) status = as_tensor(&t.spans, LM_I64, 2, &out->spans);
-  if (status == LM_OK) status = as_tensor(&t.label, LM_I64, 1, &out->label);
+  t.text.failed |= out->classes.failed;
+  TRY(lm_tensor_of_bytes(root, &t.text, LM_U8, 1, &out->text));
+  TRY(lm_tensor_of_bytes(root, &t.spans, LM_I64, 2, &out->spans));
+  TRY(lm_tensor_of_bytes(root, &t.label, LM_I64, 1, &out->label));
 done:
   free_names(&classes);
   lm_bytes_free(&t.text);

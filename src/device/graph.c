@@ -20,17 +20,11 @@ static lm_graph *let_go; /* freed graphs; finalizers call no driver, so the next
 /* Make a launch and its record atomic, by ordinal: a later launch must wait for an earlier one. */
 static pthread_mutex_t launching[LM_DEVICE_MAX] = {[0 ... LM_DEVICE_MAX - 1] = PTHREAD_MUTEX_INITIALIZER};
 
-lm_status lm_graph_admits(lm_device device) {
-  const lm_graph *capturing = lm_graph_capturing();
-  return !capturing || capturing->device == device ? LM_OK : lm_graph_refuse(capturing->device, device);
-}
-
 lm_status lm_graph_join(lm_stream *s) {
   const lm_graph *capturing = lm_graph_capturing();
   if (!capturing) return LM_OK;
-  lm_status status = lm_graph_admits(s->device);
-  if (status != LM_OK || lm_stream_capture(s) == capturing) return status;
-  return lm_stream_wait(s, capturing->stream);
+  if (capturing->device != s->device) return lm_graph_refuse(capturing->device, s->device);
+  return lm_stream_capture(s) == capturing ? LM_OK : lm_stream_wait(s, capturing->stream);
 }
 
 void lm_graph_drain(void) {

@@ -42,5 +42,3 @@ LM_API void lm_graph_unblock(void);
 /* Adds the stream, before this thread submits work to it, to the thread's capture if there is one. LM_E_STATE for a
  * stream of another device. */
 LM_API lm_status lm_graph_join(lm_stream *s);
-/* Returns LM_E_STATE if this thread captures on another device: a graph has the work and memory of one device. */
-LM_API lm_status lm_graph_admits(lm_device device);

@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/interned.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -43,12 +43,6 @@ static _Thread_local struct {
   int64_t allocated;
 } own;
 
-static int64_t now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static int thread_number(void) {
   if (own.number == 0) own.number = atomic_fetch_add(&last_thread, 1) + 1;
   return own.number;
@@ -65,7 +59,7 @@ const char *lm_span_kind_name(lm_span_kind kind) {
 
 /* ---- ranges in the device vendor's tools: NVTX */
 
-static const lm_driver *range_driver(void) {
+const lm_driver *lm_range_driver(void) {
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
     const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
     if (driver && driver->range_push) return driver;
@@ -104,7 +98,7 @@ static device_clock read_clock(lm_device device) {
     lm_event_free(c.event);
     c.event = NULL;
   }
-  c.seconds = (double)now() * 1e-9;
+  c.seconds = (double)lm_nanoseconds() * 1e-9;
   lm_error_restore(&saved);
   return c;
 }
@@ -167,7 +161,7 @@ static uint32_t number_of_running(void) {
 }
 
 void lm_span_begin(lm_span *s, lm_span_kind kind, const char *name, lm_device device) {
-  const lm_driver *driver = lm_traces(LM_TRACE_NVTX) ? range_driver() : NULL;
+  const lm_driver *driver = lm_traces(LM_TRACE_NVTX) ? lm_range_driver() : NULL;
   *s = (lm_span){
       .kind = (uint8_t)kind, .name = name, .device = device, .line = lm_script_line(), .outer = own.innermost};
   s->thread = thread_number();
@@ -179,11 +173,11 @@ void lm_span_begin(lm_span *s, lm_span_kind kind, const char *name, lm_device de
   if (driver) driver->range_push(name);
   own.innermost = s;
   if (s->recording) s->from = mark(device, &s->stream);
-  s->start = now();
+  s->start = lm_nanoseconds();
 }
 
 void lm_span_end(lm_span *s) {
-  s->duration = now() - s->start;
+  s->duration = lm_nanoseconds() - s->start;
   if (s->from) s->to = mark(s->device, &s->stream);
   own.innermost = s->outer;
   s->allocated = own.allocated - s->allocated;
@@ -192,7 +186,7 @@ void lm_span_end(lm_span *s) {
     s->outer->allocated_inside += s->allocated;
   }
   s->outer = NULL;
-  if (s->ranged) range_driver()->range_pop();
+  if (s->ranged) lm_range_driver()->range_pop();
   if (s->recording && store(s)) return;
   lm_event_free(s->from);
   lm_event_free(s->to);

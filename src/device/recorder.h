@@ -49,6 +49,9 @@ LM_API const char *lm_span_name(void);
 /* Counts bytes of tensor memory that this thread allocated, or freed, if negative. */
 LM_API void lm_span_allocated(int64_t bytes);
 
+/* Returns the driver that marks ranges for its vendor's tools, or NULL. */
+LM_API const struct lm_driver *lm_range_driver(void);
+
 typedef struct lm_recording lm_recording;
 /* Starts a recording and returns its number. flags: of LM_TRACE_LINES, LM_TRACE_SHAPES and LM_TRACE_NVTX. Keeps at most
  * max_spans. where: the script's line, for the error of a second start. LM_E_STATE if one is running. */

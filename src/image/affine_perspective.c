@@ -11,8 +11,8 @@
 static lm_status check_map(lm_image_job *job, int at, int coefficients) {
   int64_t bilinear, fills;
   lm_status status;
-  TRY(lm_image_whole(job, at, "bilinear", 0, 1, &bilinear));
-  TRY(lm_image_whole(job, at + 1, "the length of fill", 0, job->x.c, &fills));
+  TRY(lm_image_integer(job, at, "bilinear", 0, 1, &bilinear));
+  TRY(lm_image_integer(job, at + 1, "the length of fill", 0, job->x.c, &fills));
   if (job->count != at + 2 + coefficients + (int)fills) {
     status = lm_fail_int(job->name, "numbers", lm_text("a list of %d", at + 2 + coefficients + (int)fills), job->count);
   } else if (fills > 1 && fills != job->x.c) {
@@ -73,8 +73,8 @@ static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk
 }
 
 lm_status lm_plan_affine(lm_image_job *job) {
-  NEED(lm_image_whole(job, 0, "the height", 1, LM_MAX_SIDE, &job->y.h));
-  NEED(lm_image_whole(job, 1, "the width", 1, LM_MAX_SIDE, &job->y.w));
+  NEED(lm_image_integer(job, 0, "the height", 1, LM_MAX_SIDE, &job->y.h));
+  NEED(lm_image_integer(job, 1, "the width", 1, LM_MAX_SIDE, &job->y.w));
   return check_map(job, 2, 6);
 }
 

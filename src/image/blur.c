@@ -10,8 +10,8 @@ enum { ROWS = 32 }; /* result rows at a time */
 
 lm_status lm_plan_blur(lm_image_job *job) {
   int64_t kx, ky;
-  NEED(lm_image_whole(job, 0, "kernel width", 1, LM_MAX_SIDE, &kx));
-  NEED(lm_image_whole(job, 1, "kernel height", 1, LM_MAX_SIDE, &ky));
+  NEED(lm_image_integer(job, 0, "kernel width", 1, LM_MAX_SIDE, &kx));
+  NEED(lm_image_integer(job, 1, "kernel height", 1, LM_MAX_SIDE, &ky));
   if (kx % 2 == 0 || ky % 2 == 0 || job->count != 2 + kx + ky) {
     return lm_fail_value("blur", "kernel", "of odd sizes with a weight for each row and column",
                          lm_text("%lld x %lld and %d weights", (long long)kx, (long long)ky, job->count - 2));

@@ -105,7 +105,7 @@ lm_status lm_run_gamma(const lm_image_job *job) {
 
 lm_status lm_plan_grayscale(lm_image_job *job) {
   lm_status status = lm_plan_colors(job);
-  if (status == LM_OK) status = lm_image_whole(job, 0, "num_output_channels", 1, 3, &job->y.c);
+  if (status == LM_OK) status = lm_image_integer(job, 0, "num_output_channels", 1, 3, &job->y.c);
   if (status == LM_OK && job->y.c == 2) return lm_fail_int("grayscale", "num_output_channels", "1 or 3", 2);
   return status;
 }
@@ -131,7 +131,7 @@ lm_status lm_run_invert(const lm_image_job *job) {
 
 lm_status lm_plan_posterize(lm_image_job *job) {
   int64_t bits;
-  return lm_image_whole(job, 0, "bits", 0, 8, &bits);
+  return lm_image_integer(job, 0, "bits", 0, 8, &bits);
 }
 
 lm_status lm_run_posterize(const lm_image_job *job) {
@@ -243,7 +243,7 @@ lm_status lm_run_equalize(const lm_image_job *job) {
 
 lm_status lm_plan_normalize(lm_image_job *job) {
   int64_t scale;
-  NEED(lm_image_whole(job, 0, "scale", 0, 1, &scale));
+  NEED(lm_image_integer(job, 0, "scale", 0, 1, &scale));
   int numbers = job->count - 1;
   if (numbers != 2 && numbers != 2 * job->x.c) {
     return lm_fail_int("normalize", "mean and std",

@@ -6,8 +6,8 @@
 
 lm_status lm_plan_flip(lm_image_job *job) {
   int64_t flag;
-  NEED(lm_image_whole(job, 0, "horizontally", 0, 1, &flag));
-  return lm_image_whole(job, 1, "vertically", 0, 1, &flag);
+  NEED(lm_image_integer(job, 0, "horizontally", 0, 1, &flag));
+  return lm_image_integer(job, 1, "vertically", 0, 1, &flag);
 }
 
 static void same(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
@@ -27,7 +27,7 @@ lm_status lm_run_flip(const lm_image_job *job) {
 
 lm_status lm_plan_rotate90(lm_image_job *job) {
   int64_t turns;
-  lm_status status = lm_image_whole(job, 0, "the number of quarter turns", 0, 3, &turns);
+  lm_status status = lm_image_integer(job, 0, "the number of quarter turns", 0, 3, &turns);
   if (status == LM_OK && turns % 2 == 1) job->y.h = job->x.w, job->y.w = job->x.h;
   return status;
 }

@@ -22,7 +22,7 @@ lm_status lm_plan_pad(lm_image_job *job) {
                                       "padding on the bottom"};
   int64_t by[4], mode, fills = job->count - FILL;
   for (int i = 0; i < 4; i++) {
-    NEED(lm_image_whole(job, i, sides[i], 0, LM_MAX_SIDE, &by[i]));
+    NEED(lm_image_integer(job, i, sides[i], 0, LM_MAX_SIDE, &by[i]));
     int64_t size = i % 2 ? job->x.h : job->x.w;
     if (job->v[MODE] == LM_BORDER_REFLECT && by[i] >= size) {
       return lm_fail_int(
@@ -31,7 +31,7 @@ lm_status lm_plan_pad(lm_image_job *job) {
           by[i]);
     }
   }
-  NEED(lm_image_whole(job, MODE, "padding_mode", LM_BORDER_CONSTANT, LM_BORDER_SYMMETRIC, &mode));
+  NEED(lm_image_integer(job, MODE, "padding_mode", LM_BORDER_CONSTANT, LM_BORDER_SYMMETRIC, &mode));
   if (fills != 1 && (fills != job->x.c || mode != LM_BORDER_CONSTANT)) {
     return lm_fail_int("pad", "fill", lm_text("1 or %lld numbers, one for each channel", (long long)job->x.c), fills);
   }

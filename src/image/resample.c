@@ -16,12 +16,12 @@ enum { HEIGHT, WIDTH, MODE, ANTIALIAS, TOP, LEFT, FROM_HEIGHT, FROM_WIDTH };
 lm_status lm_plan_resize(lm_image_job *job) {
   int64_t mode, antialias, top, left;
   lm_status status;
-  TRY(lm_image_whole(job, HEIGHT, "height", 1, LM_MAX_SIDE, &job->y.h));
-  TRY(lm_image_whole(job, WIDTH, "width", 1, LM_MAX_SIDE, &job->y.w));
-  TRY(lm_image_whole(job, MODE, "interpolation", LM_RESIZE_NEAREST, LM_RESIZE_BICUBIC, &mode));
-  TRY(lm_image_whole(job, ANTIALIAS, "antialias", 0, 1, &antialias));
-  TRY(lm_image_whole(job, TOP, "top", 0, job->x.h - 1, &top));
-  TRY(lm_image_whole(job, LEFT, "left", 0, job->x.w - 1, &left));
+  TRY(lm_image_integer(job, HEIGHT, "height", 1, LM_MAX_SIDE, &job->y.h));
+  TRY(lm_image_integer(job, WIDTH, "width", 1, LM_MAX_SIDE, &job->y.w));
+  TRY(lm_image_integer(job, MODE, "interpolation", LM_RESIZE_NEAREST, LM_RESIZE_BICUBIC, &mode));
+  TRY(lm_image_integer(job, ANTIALIAS, "antialias", 0, 1, &antialias));
+  TRY(lm_image_integer(job, TOP, "top", 0, job->x.h - 1, &top));
+  TRY(lm_image_integer(job, LEFT, "left", 0, job->x.w - 1, &left));
   const double *v = job->v;
   if (!(v[FROM_HEIGHT] > 0 && v[FROM_HEIGHT] <= (double)(job->x.h - top)) ||
       !(v[FROM_WIDTH] > 0 && v[FROM_WIDTH] <= (double)(job->x.w - left))) {

@@ -39,7 +39,7 @@ static const lm_image_kind kinds[] = {
 #undef ROW
 };
 
-lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64_t low, int64_t high, int64_t *out) {
+lm_status lm_image_integer(const lm_image_job *job, int i, const char *what, int64_t low, int64_t high, int64_t *out) {
   double v = job->v[i];
   if (!(v >= (double)low && v <= (double)high) || v != floor(v)) {
     return lm_fail_number(job->name, what, lm_text("an integer from %lld to %lld", (long long)low, (long long)high), v);

@@ -36,7 +36,7 @@ typedef struct lm_image_kind {
 } lm_image_kind;
 
 /* Reads v[i] as an integer from `low` to `high`. */
-lm_status lm_image_whole(const lm_image_job *job, int i, const char *what, int64_t low, int64_t high, int64_t *out);
+lm_status lm_image_integer(const lm_image_job *job, int i, const char *what, int64_t low, int64_t high, int64_t *out);
 
 /* Writes v as an element of the dtype; integers truncate and saturate. */
 void lm_image_element(lm_dtype dtype, double v, void *out);

@@ -21,12 +21,6 @@
 
 static lm_status refused(const char *verb, const char *path) { return lm_fail_file(verb, path, strerror(errno)); }
 
-static char *copy_text(const char *text) {
-  size_t bytes = strlen(text) + 1;
-  char *copy = lm_malloc(bytes);
-  return copy ? memcpy(copy, text, bytes) : NULL;
-}
-
 static bool folder_of(const char *path, char folder[PATH_MAX]) {
   const char *slash = strrchr(path, '/');
   size_t n = !slash || slash == path ? 1 : (size_t)(slash - path);
@@ -152,12 +146,9 @@ lm_status lm_new_file_open(const char *path, const char *suffix, lm_new_file *f)
   if (!resolve(path, replaces, suffix, target)) return refused("write", path);
   path = target;
   f->capacity = strlen(path) + 48;
-  f->path = copy_text(path);
+  f->path = lm_copy_text(path);
   f->temporary = lm_malloc(f->capacity);
-  if (!f->path || !f->temporary) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!f->path || !f->temporary) TRY(LM_E_OOM);
   mode_t mode = replaces ? info.st_mode & 0666 : 0666;
   if (!open_nameless(f, mode)) open_named(f, mode);
   if (f->fd < 0 || (replaces && !set_mode(f->fd, info.st_mode & 07777))) {

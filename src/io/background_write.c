@@ -43,24 +43,22 @@ static void *copy(const void *from, size_t bytes) {
   return to ? memcpy(to, from, bytes) : NULL;
 }
 
-static char *copy_text(const char *text) { return text ? copy(text, strlen(text) + 1) : NULL; }
-
 static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
   *out = *p;
   out->tensors = NULL, out->kept = NULL;
-  out->path = copy_text(p->path);
+  out->path = lm_copy_text(p->path);
   out->head = copy(p->head, p->head_bytes);
   out->sums_before = copy(p->sums_before, (size_t)p->n * sizeof *p->sums_before);
   lm_tensor **tensors = copy(p->tensors, (size_t)p->n * sizeof *tensors);
   out->tensors = tensors;
   for (int i = 0; tensors && i < p->n; i++) lm_retain(tensors[i]);
-  out->whole = copy_text(p->whole), out->suffix = copy_text(p->suffix);
+  out->whole = lm_copy_text(p->whole), out->suffix = lm_copy_text(p->suffix);
   if (p->whole && (!out->whole || !out->suffix)) return false;
   if (!p->kept) return out->path && out->head && out->sums_before && tensors;
   const char **kept = lm_calloc((size_t)p->nkept + 1, sizeof *kept);
   bool made = kept != NULL;
   out->kept = kept;
-  for (int i = 0; kept && i < p->nkept; i++) made = (kept[i] = copy_text(p->kept[i])) && made;
+  for (int i = 0; kept && i < p->nkept; i++) made = (kept[i] = lm_copy_text(p->kept[i])) && made;
   return out->path && out->head && out->sums_before && tensors && made;
 }
 

@@ -12,9 +12,10 @@
 #include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "base/message.h"
-#include "io/parallel_read.h"
+#include "base/parallel.h"
+#include "base/regular_file.h"
 
-enum { VIEWED = 1 << 18, INFLATED = 1 << 18 }; /* bytes per read */
+enum { VIEWED = 1 << 18, INFLATED = 1 << 18, PART = 1 << 20 }; /* bytes per read */
 
 /* The mapped file, shared by the tensors over it. */
 typedef struct mapping {
@@ -26,7 +27,7 @@ typedef struct mapping {
 
 struct lm_file {
   char *path, stamp[64];
-  int fd, threads;
+  int fd;
   struct stat info;
   mapping *map; /* NULL: tensors are copied from the file */
   char *buffer;
@@ -61,23 +62,17 @@ static lm_status map_file(lm_file *f) {
   return status;
 }
 
-lm_status lm_file_open(const char *path, int threads, lm_file **out) {
+lm_status lm_file_open(const char *path, bool mapped, lm_file **out) {
   lm_status status = LM_OK;
-  size_t bytes = strlen(path) + 1;
   lm_file *f = lm_calloc(1, sizeof *f);
   if (!f) return LM_E_OOM;
   f->fd = -1;
-  f->threads = threads;
   f->from = f->to = UINT64_MAX;
-  if (!(f->path = lm_malloc(bytes))) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  memcpy(f->path, path, bytes);
+  if (!(f->path = lm_copy_text(path))) TRY(LM_E_OOM);
   TRY(lm_fd_open(path, 0, &f->fd, &f->info));
   snprintf(f->stamp, sizeof f->stamp, "%lld bytes, %lld.%09ld", (long long)f->info.st_size,
            (long long)f->info.st_mtim.tv_sec, f->info.st_mtim.tv_nsec);
-  if (threads == 0 && f->info.st_size > 0) TRY(map_file(f));
+  if (mapped && f->info.st_size > 0) TRY(map_file(f));
   *out = f;
   f = NULL;
 done:
@@ -160,11 +155,67 @@ static lm_status count_bytes(const lm_file *f, const lm_file_part *p, uint64_t *
   return check_range(f, p->at, *bytes);
 }
 
+typedef struct piece {
+  void *to;
+  size_t bytes;
+  uint64_t at; /* offset in the file */
+} piece;
+
+static const double ns_a_byte = 0.25; /* the page cache delivers a few GB/s to one thread */
+
+typedef struct reading {
+  int fd;
+  const piece *pieces;
+  _Atomic bool ended;  /* true if the file ended before a piece */
+  _Atomic int problem; /* errno of a failed read */
+} reading;
+
+static int64_t parts_of(const piece *p) { return (int64_t)((p->bytes + PART - 1) / PART); }
+
+/* Reads a piece's PART bytes from byte `from` on; false if that fails. */
+static bool read_part(reading *r, const piece *p, size_t from) {
+  size_t end = p->bytes - from < PART ? p->bytes : from + PART;
+  while (from < end) {
+    ssize_t n = pread(r->fd, (char *)p->to + from, end - from, (off_t)(p->at + from));
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) r->ended = true;
+    if (n < 0) r->problem = errno;
+    if (n <= 0) return false;
+    from += (size_t)n;
+  }
+  return true;
+}
+
+static void read_parts(void *ctx, int64_t first, int64_t last) {
+  reading *r = ctx;
+  int64_t begin = 0; /* index of the piece's first part */
+  for (const piece *p = r->pieces; begin < last; begin += parts_of(p++)) {
+    for (int64_t i = first > begin ? first - begin : 0; i < parts_of(p) && begin + i < last; i++)
+      if (!read_part(r, p, (size_t)i * PART)) return;
+  }
+}
+
+/* Reads the pieces on the pool's threads if there is much to read. LM_E_IO if the file ends before a piece does, or was
+ * written to since it was opened. */
+static lm_status read_pieces(const lm_file *f, int n, const piece *pieces) {
+  reading r = {.fd = f->fd, .pieces = pieces};
+  int64_t parts = 0;
+  double bytes = 0;
+  for (int i = 0; i < n; i++) {
+    parts += parts_of(&pieces[i]);
+    bytes += (double)pieces[i].bytes;
+  }
+  NEED(lm_parallel(parts, bytes * ns_a_byte, 0, read_parts, &r));
+  if (r.problem != 0) return lm_fail_file("read", f->path, strerror(r.problem));
+  NEED(lm_file_check(f));
+  return r.ended ? lm_fail_in_file(LM_E_IO, f->path, "truncated while it was read") : LM_OK;
+}
+
 lm_status lm_file_read(lm_file *f, int n, lm_file_part *parts) {
   lm_status status = LM_OK;
   int count = 0;
-  lm_piece *piece = lm_malloc((size_t)n * sizeof *piece);
-  if (!piece) return LM_E_OOM;
+  piece *pieces = lm_malloc((size_t)n * sizeof *pieces);
+  if (!pieces) return LM_E_OOM;
   for (int i = 0; i < n; i++) parts[i].t = NULL;
   for (int i = 0; i < n; i++) {
     lm_file_part *p = &parts[i];
@@ -176,16 +227,16 @@ lm_status lm_file_read(lm_file *f, int n, lm_file_part *parts) {
                             release_mapping, f->map, &p->t));
     } else {
       TRY(new_tensor(f, p, &p->t));
-      piece[count++] = (lm_piece){p->t->data, (size_t)bytes, p->at};
+      pieces[count++] = (piece){p->t->data, (size_t)bytes, p->at};
     }
   }
-  TRY(lm_read_pieces(f->path, f->fd, &f->info, f->threads > 0 ? f->threads : 1, count, piece));
+  TRY(read_pieces(f, count, pieces));
 done:
   for (int i = 0; i < n && status != LM_OK; i++) {
     lm_release(parts[i].t);
     parts[i].t = NULL;
   }
-  lm_free(piece);
+  lm_free(pieces);
   return status;
 }
 
@@ -239,10 +290,7 @@ lm_status lm_file_inflate(lm_file *f, uint64_t at, uint64_t packed, uint64_t n, 
   }
   TRY(new_tensor(f, &all, &t));
   open = inflateInit2(&z, -MAX_WBITS) == Z_OK;
-  if (!open) {
-    status = lm_fail_in_file(LM_E_OOM, f->path, "out of memory");
-    goto done;
-  }
+  if (!open) TRY(lm_fail_in_file(LM_E_OOM, f->path, "out of memory"));
   TRY(inflate_into(f, &z, at, packed, t->data, n, start));
   *out = t;
   t = NULL;
@@ -252,7 +300,12 @@ done:
   return status;
 }
 
-uint32_t lm_crc32(uint32_t before, const lm_tensor *t) {
-  size_t n = lm_nbytes(t);
-  return n > 0 ? (uint32_t)crc32_z(before, (const unsigned char *)t->data, n) : before;
+lm_status lm_tensor_of_bytes(const char *path, const lm_bytes *b, lm_dtype dtype, int64_t columns, lm_tensor **out) {
+  if (b->failed) return lm_fail_in_file(LM_E_OOM, path, "out of memory");
+  int64_t size[2] = {(int64_t)(b->n / lm_dtype_size(dtype)) / columns, columns};
+  lm_status status = lm_tensor_empty(dtype, LM_DEVICE(LM_CPU, 0), columns > 1 ? 2 : 1, size, LM_CONTIGUOUS, out);
+  if (status == LM_OK && b->n > 0) memcpy((*out)->data, b->data, b->n);
+  return status;
 }
+
+uint32_t lm_crc32(uint32_t before, const void *data, size_t n) { return (uint32_t)crc32_z(before, data, n); }

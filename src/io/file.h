@@ -2,13 +2,14 @@
  * file was written to since it was opened. */
 #pragma once
 
+#include "base/bytes.h"
 #include "tensor/tensor.h"
 
 typedef struct lm_file lm_file;
 
-/* Opens a file, whose tensors are read by up to `threads` threads. With 0 they map the file: pages are read on first
- * access, and later writes to the file change them; lm_truncation_check fails after a truncation. */
-LM_API lm_status lm_file_open(const char *path, int threads, lm_file **out);
+/* Opens a file. With `mapped` its tensors map the file: pages are read on first access, and later writes to the file
+ * change them; lm_truncation_check fails after a truncation. */
+LM_API lm_status lm_file_open(const char *path, bool mapped, lm_file **out);
 /* Closes the file; tensors read from it stay valid. NULL is fine. */
 LM_API void lm_file_close(lm_file *f);
 LM_API const char *lm_file_path(const lm_file *f);
@@ -39,6 +40,10 @@ LM_API lm_status lm_file_read(lm_file *f, int n, lm_file_part *parts);
 LM_API lm_status lm_file_inflate(lm_file *f, uint64_t at, uint64_t packed, uint64_t n, bool start, lm_tensor **out);
 enum { LM_DEFLATE_RATIO = 1032 }; /* maximum: 258 bytes from two bits */
 
-/* Returns the CRC-32 (of zip and gzip) of a contiguous CPU tensor's bytes; `before` is that of the bytes before, or
- * 0. */
-LM_API uint32_t lm_crc32(uint32_t before, const lm_tensor *t);
+/* Returns in *out a new tensor of the buffer's bytes, [n] or, for several columns, [n, columns]. LM_E_OOM, naming
+ * `path`, if the buffer has failed. */
+LM_API lm_status lm_tensor_of_bytes(const char *path, const lm_bytes *b, lm_dtype dtype, int64_t columns,
+                                    lm_tensor **out);
+
+/* Returns the CRC-32 (of zip and gzip) of n > 0 bytes; `before` is that of the bytes before, or 0. */
+LM_API uint32_t lm_crc32(uint32_t before, const void *data, size_t n);

@@ -29,13 +29,8 @@ void lm_file_stream_close(lm_file_stream *s) {
 
 lm_status lm_file_stream_open(const char *path, lm_file_stream **out) {
   lm_status status = LM_OK;
-  size_t bytes = strlen(path) + 1;
   lm_file_stream *s = lm_calloc(1, sizeof *s);
-  if (!s || !(s->path = lm_malloc(bytes))) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  memcpy(s->path, path, bytes);
+  if (!s || !(s->path = lm_copy_text(path))) TRY(LM_E_OOM);
   TRY(lm_fd_open(path, 0, &s->fd, &s->info));
   if (!(s->file = gzdopen(s->fd, "rb"))) {
     close(s->fd);
@@ -111,19 +106,12 @@ lm_status lm_file_stream_rest(lm_file_stream *s, lm_tensor **out) {
   lm_bytes all = {0};
   char *piece = lm_malloc(PIECE);
   size_t got = PIECE;
-  int64_t size;
   if (!piece) return LM_E_OOM;
   while (got == PIECE && !all.failed) {
     TRY(lm_file_stream_read(s, piece, PIECE, &got));
     lm_put(&all, piece, got);
   }
-  if (all.failed) {
-    status = lm_fail_in_file(LM_E_OOM, s->path, "out of memory");
-    goto done;
-  }
-  size = (int64_t)all.n;
-  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out));
-  if (size > 0) memcpy((*out)->data, all.data, all.n);
+  status = lm_tensor_of_bytes(s->path, &all, LM_U8, 1, out);
 done:
   lm_bytes_free(&all);
   lm_free(piece);

@@ -52,14 +52,7 @@ static lm_status gather(int n, lm_tensor *const *grads, double p, lm_tensor **de
   lm_status status = LM_OK;
   lm_stream *s;
   lm_tensor *part = NULL;
-  for (int i = 0; i < n; i++) {
-    if (lm_is_dense(grads[i])) {
-      dense[i] = lm_retain(grads[i]);
-    } else {
-      TRY(lm_tensor_empty_like(grads[i], grads[i]->dtype, grads[i]->device, &dense[i]));
-      TRY(lm_copy(grads[i], dense[i]));
-    }
-  }
+  for (int i = 0; i < n; i++) TRY(lm_optim_layout(grads[i], NULL, &dense[i]));
   for (int begin = 0, end; begin < n; begin = end) {
     lm_device device = grads[begin]->device;
     for (end = begin + 1; end < n && grads[end]->device == device;) end++;
@@ -145,10 +138,7 @@ lm_status lm_total_norm(int n, lm_tensor *const *list, bool of_grads, double p, 
   lm_running before = lm_run_begin(name, -1);
   TRY(check(name, of_grads ? "gradient" : "tensor", n, list, of_grads));
   dense = lm_calloc((size_t)n, sizeof *dense);
-  if (!dense) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!dense) TRY(LM_E_OOM);
   TRY(gather(n, list, p, dense, total));
   TRY(root(p, total));
 done:
@@ -178,10 +168,7 @@ lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_
   lm_running before = lm_run_begin(name, -1);
   TRY(check(name, "gradient", n, grads, true));
   factor = lm_calloc((size_t)n, sizeof *factor);
-  if (!factor) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!factor) TRY(LM_E_OOM);
   first = lm_retain(total);
   TRY(bring(&first, grads[0]->device, LM_F64));
   TRY(to_factor(max_norm, &first));

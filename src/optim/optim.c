@@ -10,22 +10,22 @@
 #include "op/check.h"
 #include "op/stream_order.h"
 
-static _Thread_local double *kept, *kept_first;
-static _Thread_local int kept_left;
+static _Thread_local double *graph_numbers, *graph_first;
+static _Thread_local int graph_left;
 
-void lm_optim_set_kept(double *numbers, double *first, int n) {
-  kept = numbers;
-  kept_first = first;
-  kept_left = n;
+void lm_optim_graph_numbers_set(double *numbers, double *first, int n) {
+  graph_numbers = numbers;
+  graph_first = first;
+  graph_left = n;
 }
-bool lm_optim_keeps(void) { return kept != NULL; }
-int lm_optim_kept_at(void) { return kept_left; }
+bool lm_optim_in_graph(void) { return graph_numbers != NULL; }
+int lm_optim_graph_numbers_at(void) { return graph_left; }
 
-double *lm_optim_keep(const double *first, int n) {
-  if (n > kept_left) return NULL;
-  kept_left -= n;
-  memcpy(kept_first + kept_left, first, (size_t)n * sizeof *first);
-  return kept + kept_left;
+double *lm_optim_graph_numbers_take(const double *first, int n) {
+  if (n > graph_left) return NULL;
+  graph_left -= n;
+  memcpy(graph_first + graph_left, first, (size_t)n * sizeof *first);
+  return graph_numbers + graph_left;
 }
 
 const lm_optimizer *lm_optimizer_of(const char *name) {
@@ -108,20 +108,13 @@ static bool has_same_layout(const lm_tensor *a, const lm_tensor *b) {
   return true;
 }
 
-/* Sets *out to t if it is dense and, with `like`, in its layout; else to a copy in that layout. A new reference. */
-static lm_status lay_out(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *copy = NULL;
+lm_status lm_optim_layout(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
   if (t->numel == 0 || (like ? has_same_layout(t, like) : lm_is_dense(t))) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  TRY(lm_tensor_empty_like(like ? like : t, t->dtype, t->device, &copy));
-  TRY(lm_copy(t, copy));
-  *out = lm_retain(copy);
-done:
-  lm_release(copy);
-  return status;
+  NEED(lm_tensor_empty_like(like ? like : t, t->dtype, t->device, out));
+  return lm_copy(t, *out);
 }
 
 static void clear(bench *b) {
@@ -157,9 +150,9 @@ static lm_status prepare(const lm_optim_step *s, bench *b) {
     begin = end;
   }
   for (int i = 0; i < n; i++) {
-    NEED(lay_out(b->given[PARAM][i], NULL, &b->ready[PARAM][i]));
+    NEED(lm_optim_layout(b->given[PARAM][i], NULL, &b->ready[PARAM][i]));
     for (int role = GRAD; role < ROLES; role++)
-      if (b->used[role]) NEED(lay_out(b->given[role][i], b->ready[PARAM][i], &b->ready[role][i]));
+      if (b->used[role]) NEED(lm_optim_layout(b->given[role][i], b->ready[PARAM][i], &b->ready[role][i]));
   }
   return LM_OK;
 }

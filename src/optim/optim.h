@@ -50,12 +50,16 @@ typedef struct lm_optim_step {
 } lm_optim_step;
 
 /* While a graph is captured: n numbers in device memory that persist between replays (a step's number and carried
- * numbers). `keep` returns the next of them, with values `first` before the first replay, or NULL if too few are left.
+ * numbers). `take` returns the next of them, with values `first` before the first replay, or NULL if too few are left.
  * Per thread. */
-LM_API void lm_optim_set_kept(double *kept, double *first, int n);
-LM_API bool lm_optim_keeps(void);
-LM_API double *lm_optim_keep(const double *first, int n);
-LM_API int lm_optim_kept_at(void); /* index of the numbers that `keep` returned last */
+LM_API void lm_optim_graph_numbers_set(double *numbers, double *first, int n);
+LM_API bool lm_optim_in_graph(void);
+LM_API double *lm_optim_graph_numbers_take(const double *first, int n);
+LM_API int lm_optim_graph_numbers_at(void); /* index of the numbers that `take` returned last */
+
+/* Returns in *out a new reference to t if it is dense and, with `like`, in its layout; else a copy in that layout. The
+ * caller releases *out even if this fails. */
+lm_status lm_optim_layout(lm_tensor *t, const lm_tensor *like, lm_tensor **out);
 
 /* Checks the arguments, runs the kernel of each device's backend, and counts one in-place write per parameter. next:
  * the carried numbers after the step. */
@@ -67,3 +71,8 @@ LM_API lm_status lm_total_norm(int n, lm_tensor *const *list, bool of_grads, dou
 LM_API lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_tensor *total);
 /* Clamps each element of the gradients to [-most, most], in place. */
 LM_API lm_status lm_clip_value(int n, lm_tensor *const *grads, double most);
+/* Sets to[i] = from[i] * factor, rounded once. A pair shares sizes and device, dtypes are floating, to[i] may be
+ * from[i]. *found: 0-d float32 on the first device, 1 if any value was not finite, else 0; the host has not waited for
+ * it. Counts one in-place write per tensor. Messages begin with `name`. */
+LM_API lm_status lm_rescale(const char *name, int n, lm_tensor *const *from, lm_tensor *const *to, double factor,
+                            lm_tensor **found);

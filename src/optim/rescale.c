@@ -1,9 +1,10 @@
-#include "optim/rescale.h"
-
+/* Multiplies many tensors by one number, with a change of dtype, and reports whether any value was infinite or NaN: for
+ * loss scaling, and copies between float32 master weights and lower-precision weights. */
 #include "base/mem.h"
 #include "base/message.h"
 #include "op/check.h"
 #include "op/stream_order.h"
+#include "optim/optim.h"
 
 static lm_status check(const char *name, int i, const lm_tensor *from, const lm_tensor *to) {
   const lm_tensor *both[] = {from, to};
@@ -24,27 +25,10 @@ static lm_status check(const char *name, int i, const lm_tensor *from, const lm_
   return LM_OK;
 }
 
-static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
-  for (int d = 0; d < a->ndim; d++) {
-    if (a->size[d] > 1 && a->stride[d] != b->stride[d]) return false;
-  }
-  return true;
-}
-
 /* Sets `in` and `out` to from and to, or to copies if their elements differ in memory order. */
 static lm_status prepare(lm_tensor *from, lm_tensor *to, lm_tensor **in, lm_tensor **out) {
-  if (lm_is_dense(to)) {
-    *out = lm_retain(to);
-  } else {
-    NEED(lm_tensor_empty_like(to, to->dtype, to->device, out));
-  }
-  if (lm_is_dense(from) && same_layout(from, *out)) {
-    *in = lm_retain(from);
-  } else {
-    NEED(lm_tensor_empty_like(*out, from->dtype, from->device, in));
-    NEED(lm_copy(from, *in));
-  }
-  return LM_OK;
+  NEED(lm_optim_layout(to, NULL, out));
+  return lm_optim_layout(from, *out, in);
 }
 
 static lm_status new_flag(lm_device device, lm_tensor **out) {

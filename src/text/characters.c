@@ -7,7 +7,9 @@
 
 #define BITS_OF(category) (1u << UTF8PROC_CATEGORY_##category)
 
-int lm_char_read(const char *s, size_t n, uint32_t *c) {
+/* Reads the character at s[0 .. n), n > 0, into *c and returns its size in bytes. Returns 0 for invalid UTF-8,
+ * surrogates and characters beyond U+10FFFF included. */
+static int read_char(const char *s, size_t n, uint32_t *c) {
   const unsigned char *u = (const unsigned char *)s;
   if (u[0] < 0x80) return (void)(*c = u[0]), 1;
   int size = u[0] >= 0xc2 && u[0] < 0xe0 ? 2 : u[0] >= 0xe0 && u[0] < 0xf0 ? 3 : u[0] >= 0xf0 && u[0] < 0xf5 ? 4 : 0;
@@ -54,7 +56,7 @@ size_t lm_utf8_check(const char *s, size_t n) {
       i++;
       continue;
     }
-    int size = lm_char_read(s + i, n - i, &c);
+    int size = read_char(s + i, n - i, &c);
     if (size == 0) return i;
     i += (size_t)size;
   }

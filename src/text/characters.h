@@ -7,10 +7,7 @@
 
 #include "base/status.h"
 
-/* Reads the character at s[0 .. n), n > 0, into *c and returns its size in bytes. Returns 0 for invalid UTF-8,
- * surrogates and characters beyond U+10FFFF included. */
-int lm_char_read(const char *s, size_t n, uint32_t *c);
-/* Returns how many bytes (at least 1) one U+FFFD replaces where lm_char_read returned 0: the bytes that could begin a
+/* Returns how many bytes (at least 1) one U+FFFD replaces at the start of invalid UTF-8: the bytes that could begin a
  * character. */
 size_t lm_char_broken(const char *s, size_t n);
 typedef struct lm_string {

@@ -72,7 +72,6 @@ typedef struct lm_step {
   size_t nsingle, npair;
 } lm_step;
 
-void lm_step_free(lm_step *s);
 /* Reads a precompiled_charsmap from n bytes of base64 (normalize_charsmap.c); empty, it makes the step a no-op. */
 LM_API lm_status lm_step_set_charsmap(lm_step *s, const char *base64, size_t n);
 

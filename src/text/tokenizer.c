@@ -5,12 +5,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 
-static void free_steps(lm_steps *s) {
-  for (size_t i = 0; i < s->n; i++) lm_step_free(&s->item[i]);
-  lm_free(s->item);
-}
-
-void lm_step_free(lm_step *s) {
+static void free_step(lm_step *s) {
   lm_free(s->text.data);
   lm_free(s->word.data);
   lm_pattern_free(s->pattern);
@@ -18,6 +13,11 @@ void lm_step_free(lm_step *s) {
   lm_free(s->single);
   lm_free(s->pair);
   *s = (lm_step){0};
+}
+
+static void free_steps(lm_steps *s) {
+  for (size_t i = 0; i < s->n; i++) free_step(&s->item[i]);
+  lm_free(s->item);
 }
 
 void lm_tokenizer_free(lm_tokenizer *t) {

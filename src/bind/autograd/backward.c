@@ -52,7 +52,7 @@ LM_FUNCTION(backward) {
   lm_note_line(L, s); /* DistributedDataParallel waits for other ranks in it */
   pass p = {0};
   lm_status status;
-  TRY(lm_read_some(L, s, 1, fn, "x", false, &p.roots));
+  TRY(lm_read_tensor_or_list(L, s, 1, fn, "x", false, &p.roots));
   TRY(read_modes(L, s, 2, top - 1, fn, "gradient", 3, &p));
   TRY(lm_backward_in(L, s, &p.args, NULL));
   if (!p.args.retain_graph) lm_gc_step_hasten(s);
@@ -68,8 +68,8 @@ static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int count, int list,
   static const char fn[] = "grad";
   lm_tensor **out = NULL;
   lm_status status;
-  TRY(lm_read_some(L, s, 1, fn, "outputs", false, &p->roots));
-  TRY(lm_read_some(L, s, 2, fn, "inputs", false, &p->inputs));
+  TRY(lm_read_tensor_or_list(L, s, 1, fn, "outputs", false, &p->roots));
+  TRY(lm_read_tensor_or_list(L, s, 2, fn, "inputs", false, &p->inputs));
   if (p->inputs.n != handles)
     TRY(lm_fail_int(fn, "the length of inputs", lm_text("%d while they are read", handles), p->inputs.n));
   if (p->inputs.n == 0) TRY(lm_fail_value(fn, "inputs", "a non-empty list of tensors", "{}"));

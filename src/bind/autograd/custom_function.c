@@ -106,7 +106,8 @@ done:
   return status;
 }
 
-/* custom_record(name, backward, inputs, outputs, saved) */
+/* custom_record(name, backward, inputs, outputs, saved): ties outputs to inputs; backward(grads) returns a list of
+ * gradients for inputs, and in it custom_saved(i) is saved[i]. */
 LM_FUNCTION(custom_record) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 5);

@@ -89,11 +89,9 @@ LM_FUNCTION(checkpoint) {
   if (!c) return lm_raise(L, s->callbacks ? LM_E_OOM : LM_E_STATE);
   int top = lua_gettop(L);
   lm_callback_keep(L, c, 2);
-  lm_push_where(L);
+  lm_push_site(L);
   char where[96];
   snprintf(where, sizeof where, "%s", lua_tostring(L, -1));
-  size_t n = strlen(where);
-  if (n >= 2 && strcmp(where + n - 2, ": ") == 0) where[n - 2] = '\0';
   lua_settop(L, top);
   lua_remove(L, 2);
   lm_recompute *r;

@@ -88,14 +88,7 @@ LM_FUNCTION(autocast) {
   return failed ? lua_error(L) : lua_gettop(L) - f + 1;
 }
 
-static void close_cast_group(void *object) {
-  lm_cast_group **g = object;
-  lm_cast_group_free(*g);
-  *g = NULL;
-}
-
-static const lm_object_type cast_group_type = {"luminary.cast_group", sizeof(lm_cast_group *), close_cast_group,
-                                               "a cast group", NULL};
+LM_HELD_TYPE(cast_group_type, lm_cast_group, lm_cast_group_free, "luminary.cast_group", "a cast group", NULL);
 
 /* cast_group(list) -> an object; while it lives, autocast casts these parameters together */
 LM_FUNCTION(cast_group) {

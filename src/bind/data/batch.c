@@ -3,7 +3,8 @@
 
 #include "bind/bind.h"
 
-/* ---- gather_rows(x, index, {dtype, scale, bias}), gather_row(x, number, {…}) */
+/* ---- gather_rows(x, index, {dtype, scale, bias}): rows of x by a 1-d int64 index from 1, converted;
+ * gather_row(x, number, {…}) */
 
 typedef struct gathering {
   const char *fn;
@@ -36,7 +37,8 @@ static int gathering_of(lua_State *L, const char *fn, bool one) {
 LM_FUNCTION(gather_rows) { return gathering_of(L, "gather_rows", false); }
 LM_FUNCTION(gather_row) { return gathering_of(L, "gather_row", true); }
 
-/* ---- permutation(n, seed), draws(n, seed, count) */
+/* ---- permutation(n, seed): 1 to n in an order that depends on seed alone; draws(n, seed, count): `count` numbers from
+ * 1 to n, with replacement. int64 tensors */
 
 static lm_status permute(lua_State *L, lm_lua *s, void *arg) {
   int64_t n, seed;

@@ -12,13 +12,8 @@
  */
 #include "data/csv.h"
 
-#include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
-
-/* A buffer that the collector frees if Lua raises. */
-static void close_buffer(void *object) { lm_bytes_free(object); }
-static const lm_object_type buffer_type = {"luminary.buffer", sizeof(lm_bytes), close_buffer, NULL, NULL};
 
 /* Reads text, spans, i and k (or nil) at 1 to 4. *out: {first byte from 0, length}, borrowed; *meant: spans are 3-d. */
 static lm_status read_span(lua_State *L, const lm_lua *s, const char *fn, lm_tensor **text, bool *meant,
@@ -46,7 +41,7 @@ LM_FUNCTION(span_text) {
   const int64_t *span = NULL;
   bool meant;
   lua_settop(L, 4);
-  lm_bytes *made = lm_object_new(L, &buffer_type);
+  lm_bytes *made = lm_buffer_new(L);
   lm_need(L, read_span(L, LM_STATE(L), "span_text", &text, &meant, &span));
   if (!meant) {
     lua_pushlstring(L, span[1] ? (const char *)text->data + span[0] : "", (size_t)span[1]);
@@ -97,7 +92,7 @@ LM_FUNCTION(csv_fields) {
   lm_csv c;
   int count;
   lua_settop(L, 5);
-  lm_bytes *made = lm_object_new(L, &buffer_type);
+  lm_bytes *made = lm_buffer_new(L);
   int64_t from, to;
   LM_NEED_ARGS(L, 4, fn, {"from", LM_ARG_I, &from}, {"to", LM_ARG_I, &to});
   lm_need(L, read_csv(L, LM_STATE(L), fn, &c));
@@ -119,45 +114,22 @@ LM_FUNCTION(csv_fields) {
 
 enum { MAX_COLUMNS = 1 << 16 };
 
-typedef struct reading {
-  const char **name;
-  int *number, *text;
-} reading;
-
-/* Reads the columns' lists at 5, 6 and, unless it is empty, 7. The caller frees v's arrays, which the plan borrows. */
-static lm_status read_plan(lua_State *L, const lm_lua *s, reading *v, lm_csv_plan *plan) {
-  static const char fn[] = "csv_read";
-  size_t n = lua_objlen(L, 5);
-  if (n > MAX_COLUMNS) return lm_fail(LM_E_ARG, "csv_read: a table must have at most %d columns", MAX_COLUMNS);
-  if (lua_objlen(L, 6) != n) return lm_fail(LM_E_ARG, "csv_read: lists must have %zu entries, one for each column", n);
-  bool named = lua_objlen(L, 7) == n;
-  v->name = lm_malloc(n * sizeof *v->name);
-  v->number = lm_malloc(n * sizeof *v->number);
-  v->text = lm_malloc(n * sizeof *v->text);
-  if (!v->name || !v->number || !v->text) return LM_E_OOM;
-  for (int i = 0; i < (int)n; i++) {
-    for (int list = 5; list <= 6; list++) {
-      int64_t which;
-      lua_rawgeti(L, list, i + 1);
-      NEED(lm_read_int(L, s, lua_gettop(L), fn, "a column", &which));
-      lua_pop(L, 1);
-      if (which < 0 || which > (int64_t)n) return lm_fail_int("csv_read", "column", lm_text("from 0 to %zu", n), which);
-      int *most = list == 5 ? &plan->numbers : &plan->texts;
-      if (which > *most) *most = (int)which;
-      (list == 5 ? v->number : v->text)[i] = (int)which - 1;
-    }
-    lua_rawgeti(L, 7, i + 1);
-    v->name[i] = named ? lm_to_text(L, lua_gettop(L)) : NULL; /* kept alive by the list */
+/* Pushes a userdata with the columns' list at i, whose indices count from 1, and 0 is none; *most: the largest. */
+static const int *need_columns(lua_State *L, int i, int n, int *most) {
+  int *out = lua_newuserdata(L, (size_t)(n + 1) * sizeof *out);
+  for (int k = 0; k < n; k++) {
+    lua_rawgeti(L, i, k + 1);
+    int64_t which = lm_need_int(L, lua_gettop(L), "csv_read", "a column");
+    if (which < 0 || which > n) lm_raise(L, lm_fail_int("csv_read", "column", lm_text("from 0 to %d", n), which));
+    if (which > *most) *most = (int)which;
+    out[k] = (int)which - 1;
     lua_pop(L, 1);
   }
-  plan->columns = (int)n;
-  plan->number = v->number;
-  plan->text = v->text;
-  plan->name = v->name;
-  return LM_OK;
+  return out;
 }
 
 typedef struct csv_result {
+  lm_csv_plan plan;
   lm_csv_table table;
   lm_tensor *made[2];
 } csv_result;
@@ -165,34 +137,42 @@ typedef struct csv_result {
 static lm_status csv_read(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "csv_read";
   csv_result *out = arg;
-  reading v = {0};
-  lm_csv_plan plan = {0};
   lm_csv c;
   lm_tensor *starts;
-  lm_status status;
-  TRY(read_csv(L, s, fn, &c));
-  TRY(lm_read_plain(L, s, 4, fn, "starts", LM_I64, &starts));
-  TRY(LM_READ_ARGS(L, s, 8, fn, {"nan", LM_ARG_B, &plan.nan}, {"skip", LM_ARG_B, &plan.skip}));
-  TRY(read_plan(L, s, &v, &plan));
+  NEED(read_csv(L, s, fn, &c));
+  NEED(lm_read_plain(L, s, 4, fn, "starts", LM_I64, &starts));
+  NEED(LM_READ_ARGS(L, s, 8, fn, {"nan", LM_ARG_B, &out->plan.nan}, {"skip", LM_ARG_B, &out->plan.skip}));
   const int64_t *at = (const int64_t *)starts->data;
   bool rising = starts->ndim == 1 && starts->numel > 0;
   for (int64_t i = 0; i < starts->numel && rising; i++) rising = at[i] >= (i ? at[i - 1] : 0) && at[i] <= c.n;
-  if (!rising) TRY(lm_fail(LM_E_ARG, "csv_read: starts must increase"));
-  TRY(lm_csv_read(&c, starts, &plan, &out->table));
+  if (!rising) return lm_fail(LM_E_ARG, "csv_read: starts must increase");
+  NEED(lm_csv_read(&c, starts, &out->plan, &out->table));
   out->made[0] = out->table.numbers;
   out->made[1] = out->table.spans;
-done:
-  lm_free((void *)v.name);
-  lm_free(v.number);
-  lm_free(v.text);
-  return status;
+  return LM_OK;
 }
 
 LM_FUNCTION(csv_read) {
+  enum { COLUMNS = 12 }; /* stack index of the last userdata */
   csv_result result = {0};
   lua_settop(L, 9);
   for (int i = 5; i <= 7; i++) lm_need_table(L, i, "csv_read", "columns");
-  lm_return_tensors(L, 9, 2, csv_read, &result, result.made);
+  int n = (int)lua_objlen(L, 5);
+  if (n > MAX_COLUMNS) return lm_raise_text(L, "csv_read: a table must have at most %d columns", MAX_COLUMNS);
+  if ((int)lua_objlen(L, 6) != n)
+    return lm_raise_text(L, "csv_read: lists must have %d entries, one for each column", n);
+  const char **names = lua_newuserdata(L, (size_t)(n + 1) * sizeof *names);
+  for (int k = 0; k < n; k++) {
+    lua_rawgeti(L, 7, k + 1);
+    names[k] = lm_to_text(L, -1); /* kept alive by the list */
+    lua_pop(L, 1);
+  }
+  lm_csv_plan *plan = &result.plan;
+  plan->columns = n;
+  plan->name = names;
+  plan->number = need_columns(L, 5, n, &plan->numbers);
+  plan->text = need_columns(L, 6, n, &plan->texts);
+  lm_return_tensors(L, COLUMNS, 2, csv_read, &result, result.made);
   lua_pushnumber(L, (double)result.table.rows);
   return 3;
 }

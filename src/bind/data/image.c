@@ -85,28 +85,28 @@ LM_FUNCTION(decode_gif) { return lm_return_tensor(L, MODE, decode_gif); }
 
 /* ---- encode_jpeg(image, quality), encode_png(image, level), encode_webp(image, quality) -> bytes */
 
-static lm_status encode(lua_State *L, lm_lua *s, const char *fn, const char *option,
-                        lm_status (*f)(const lm_tensor *, int, lm_tensor **), lm_tensor **out) {
+typedef struct encoding {
+  const char *fn, *option;
+  lm_status (*encode)(const lm_tensor *pixels, int value, lm_tensor **out);
+  lm_tensor *bytes;
+} encoding;
+
+static lm_status encode(lua_State *L, lm_lua *s, void *arg) {
+  encoding *e = arg;
   lm_tensor *pixels;
   int64_t value;
-  NEED(LM_READ_ARGS(L, s, 1, fn, {"image", LM_ARG_T, &pixels}, {option, LM_ARG_I, &value}));
-  return f(pixels, value < 0 || value > 1000 ? -1 : (int)value, out);
+  NEED(LM_READ_ARGS(L, s, 1, e->fn, {"image", LM_ARG_T, &pixels}, {e->option, LM_ARG_I, &value}));
+  return e->encode(pixels, value < 0 || value > 1000 ? -1 : (int)value, &e->bytes);
 }
 
-static lm_status encode_jpeg(lua_State *L, lm_lua *s, void *arg) {
-  return encode(L, s, "encode_jpeg", "quality", lm_image_encode_jpeg, arg);
-}
-static lm_status encode_png(lua_State *L, lm_lua *s, void *arg) {
-  return encode(L, s, "encode_png", "compression_level", lm_image_encode_png, arg);
-}
+static int return_encoded(lua_State *L, encoding e) { return lm_return_tensors(L, 2, 1, encode, &e, &e.bytes); }
 
-static lm_status encode_webp(lua_State *L, lm_lua *s, void *arg) {
-  if (!lm_image_encode_webp) {
-    return lm_fail(LM_E_ARG, "encode_webp: this build was made without libwebp; install its headers and build again");
-  }
-  return encode(L, s, "encode_webp", "quality", lm_image_encode_webp, arg);
+LM_FUNCTION(encode_jpeg) { return return_encoded(L, (encoding){"encode_jpeg", "quality", lm_image_encode_jpeg, NULL}); }
+LM_FUNCTION(encode_png) {
+  return return_encoded(L, (encoding){"encode_png", "compression_level", lm_image_encode_png, NULL});
 }
-
-LM_FUNCTION(encode_jpeg) { return lm_return_tensor(L, 2, encode_jpeg); }
-LM_FUNCTION(encode_png) { return lm_return_tensor(L, 2, encode_png); }
-LM_FUNCTION(encode_webp) { return lm_return_tensor(L, 2, encode_webp); }
+LM_FUNCTION(encode_webp) {
+  if (!lm_image_encode_webp)
+    return lm_raise_text(L, "encode_webp: this build was made without libwebp; install its headers and build again");
+  return return_encoded(L, (encoding){"encode_webp", "quality", lm_image_encode_webp, NULL});
+}

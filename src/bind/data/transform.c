@@ -5,7 +5,7 @@
 #include "philox.h"
 #include "tensor/generator.h"
 
-/* ---- image_transform(name, x, numbers [, out]) */
+/* ---- image_transform(name, x, numbers [, out]): a transform of image/transform.h, into `out` if it is given */
 
 static const char fn[] = "image_transform";
 

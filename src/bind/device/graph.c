@@ -73,7 +73,7 @@ static lm_status begin_capture(graph *g, lm_stream *s) {
   lm_autocast_forget(); /* replays must cast weights again: copies cast before the capture go stale */
   NEED(lm_graph_begin(s, &g->recorded));
   lm_generator_set_extra((const uint64_t *)g->count->data);
-  lm_optim_set_kept((double *)g->kept->data, g->first, KEPT);
+  lm_optim_graph_numbers_set((double *)g->kept->data, g->first, KEPT);
   return LM_OK;
 }
 
@@ -94,7 +94,7 @@ done:
 static lm_status end_capture(graph *g, bool keep) {
   lm_status status = LM_OK;
   lm_generator_set_extra(NULL);
-  lm_optim_set_kept(NULL, NULL, 0);
+  lm_optim_graph_numbers_set(NULL, NULL, 0);
   lm_autocast_forget();
   if (keep) status = count_on(g);
   lm_status ended = lm_graph_end(&g->recorded, keep && status == LM_OK);
@@ -188,6 +188,6 @@ LM_FUNCTION(graph_keep) {
   return 0;
 }
 
-LM_FUNCTION(optim_kept_at) { return lm_return_int(L, lm_optim_kept_at()); }
+LM_FUNCTION(optim_kept_at) { return lm_return_int(L, lm_optim_graph_numbers_at()); }
 
 LM_FUNCTION(graph_is_capturing) { return lm_return_bool(L, lm_graph_capturing() != NULL); }

@@ -17,17 +17,7 @@
 #include "device/driver.h"
 #include "tensor/memory_history.h"
 
-typedef struct recording {
-  lm_recording *of;
-} recording;
-
 static const lm_object_type recording_type;
-
-static void close_recording(void *object) {
-  recording *r = object;
-  lm_recording_free(r->of);
-  r->of = NULL;
-}
 
 static const lm_recording *self(lua_State *L, const char *fn) { return lm_need_held(L, 1, &recording_type, fn); }
 
@@ -65,19 +55,15 @@ static int recording_span(lua_State *L) {
 
 static const luaL_Reg recording_methods[] = {
     {"count", recording_count}, {"dropped", recording_dropped}, {"span", recording_span}, {NULL, NULL}};
-static const lm_object_type recording_type = {"luminary.recording", sizeof(recording), close_recording, "a recording",
-                                              recording_methods};
+LM_HELD_TYPE(recording_type, lm_recording, lm_recording_free, "luminary.recording", "a recording", recording_methods);
 
 /* Stops a running recording when it is collected, since nobody else could once its profiler or Lua state is gone. */
-typedef struct running {
-  uint32_t number;
-} running;
-
 static void close_running(void *object) {
-  lm_recording_abandon(((running *)object)->number);
-  ((running *)object)->number = 0;
+  uint32_t *number = object;
+  lm_recording_abandon(*number);
+  *number = 0;
 }
-static const lm_object_type running_type = {"luminary.running_recording", sizeof(running), close_running,
+static const lm_object_type running_type = {"luminary.running_recording", sizeof(uint32_t), close_running,
                                             "a recording that runs", NULL};
 
 LM_FUNCTION(recording_start) {
@@ -86,18 +72,16 @@ LM_FUNCTION(recording_start) {
   lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 1, "profile", {"lines", LM_ARG_B, &lines}, {"shapes", LM_ARG_B, &shapes},
                              {"nvtx", LM_ARG_B, &nvtx}, {"max_spans", LM_ARG_I, &max_spans}));
   uint32_t flags = (lines ? LM_TRACE_LINES : 0) | (shapes ? LM_TRACE_SHAPES : 0) | (nvtx ? LM_TRACE_NVTX : 0);
-  lm_push_where(L);
-  const char *where = lua_tostring(L, -1), *end = strrchr(where, ':');
-  running *r = lm_object_new(L, &running_type);
-  lm_need(L, lm_recording_start(flags, (size_t)max_spans, end ? lm_text("%.*s", (int)(end - where), where) : NULL,
-                                &r->number));
+  lm_push_site(L);
+  const char *where = lua_tostring(L, -1);
+  uint32_t *number = lm_object_new(L, &running_type);
+  lm_need(L, lm_recording_start(flags, (size_t)max_spans, *where ? where : NULL, number));
   lm_lines_changed(LM_STATE(L));
   return 1;
 }
 
 LM_FUNCTION(recording_stop) {
-  recording *r = lm_object_new(L, &recording_type);
-  lm_need(L, lm_recording_stop(&r->of));
+  lm_need(L, lm_recording_stop(lm_object_new(L, &recording_type)));
   lm_lines_changed(LM_STATE(L));
   return 1;
 }
@@ -137,27 +121,22 @@ LM_FUNCTION(record_span) {
   return 0;
 }
 
-static const lm_driver *range_driver(void) {
-  const lm_driver *driver = lm_device_count(LM_CUDA) > 0 ? lm_driver_of(LM_DEVICE(LM_CUDA, 0)) : NULL;
-  return driver && driver->range_push ? driver : NULL;
-}
-
 LM_FUNCTION(range_push) {
   const char *name = lm_need_text(L, 1, "range_push", "name");
-  const lm_driver *driver = range_driver();
+  const lm_driver *driver = lm_range_driver();
   if (driver) driver->range_push(name);
   return lm_return_bool(L, driver != NULL);
 }
 
 LM_FUNCTION(range_pop) {
-  const lm_driver *driver = range_driver();
+  const lm_driver *driver = lm_range_driver();
   if (driver) driver->range_pop();
   return lm_return_bool(L, driver != NULL);
 }
 
 LM_FUNCTION(range_mark) {
   const char *name = lm_need_text(L, 1, "mark", "name");
-  const lm_driver *driver = range_driver();
+  const lm_driver *driver = lm_range_driver();
   if (driver) driver->range_mark(name);
   return lm_return_bool(L, driver != NULL);
 }
@@ -173,24 +152,16 @@ LM_FUNCTION(memory_history) {
 
 LM_FUNCTION(is_memory_history_on) { return lm_return_bool(L, lm_memory_history_on()); }
 
-typedef struct live {
-  lm_live_memory *list; /* first member, for lm_need_held */
-} live;
-
-static void close_live(void *object) {
-  lm_free(((live *)object)->list);
-  ((live *)object)->list = NULL;
-}
-static const lm_object_type live_type = {"luminary.live_memory", sizeof(live), close_live, "a list of memory", NULL};
+LM_HELD_TYPE(live_type, lm_live_memory, lm_free, "luminary.live_memory", "a list of memory", NULL);
 
 LM_FUNCTION(live_memory) {
   lm_need_function(L, 1, "live_memory", "");
   lua_settop(L, 1);
-  live *held = lm_object_new(L, &live_type); /* the collector frees it if f raises */
+  lm_live_memory **held = lm_object_new(L, &live_type); /* the collector frees it if f raises */
   size_t n, missed;
-  lm_need(L, lm_memory_history(&n, &held->list, &missed));
+  lm_need(L, lm_memory_history(&n, held, &missed));
   for (size_t i = 0; i < n; i++) {
-    const lm_live_memory *m = &held->list[i];
+    const lm_live_memory *m = &(*held)[i];
     lua_pushvalue(L, 1);
     lua_pushstring(L, m->line);
     lua_pushstring(L, m->op);
@@ -199,6 +170,6 @@ LM_FUNCTION(live_memory) {
     lua_pushnumber(L, m->seconds);
     lua_call(L, 5, 0);
   }
-  close_live(held);
+  live_type.close(held);
   return lm_return_number(L, (double)missed);
 }

@@ -4,6 +4,7 @@
 #include "bind/bind.h"
 #include "op/backend.h"
 
+/* setting(name [, value]): sets a boolean of backend/known/setting.h; returns its value before. */
 LM_FUNCTION(setting) {
   lm_setting setting = LM_SETTING_COUNT;
   const char *name = lm_need_text(L, 1, "setting", "name");
@@ -13,7 +14,8 @@ LM_FUNCTION(setting) {
   return 1;
 }
 
-/* cuda_version(library): loads the backend, since libraries have versions even without a device. */
+/* cuda_version(library): the version number of "cuda", "cudnn" or "cublaslt", or nil without it; loads the backend,
+ * since libraries have versions even without a device. */
 LM_FUNCTION(cuda_version) {
   const char *library = lm_need_text(L, 1, "cuda_version", "library");
   int64_t version = 0;

@@ -87,12 +87,7 @@ LM_FUNCTION(record_stream) {
 }
 
 /* ---- events */
-static void close_event(void *object) {
-  lm_event **e = object;
-  lm_event_free(*e);
-  *e = NULL;
-}
-static const lm_object_type event_type = {"luminary.event", sizeof(lm_event *), close_event, "an event", NULL};
+LM_HELD_TYPE(event_type, lm_event, lm_event_free, "luminary.event", "an event", NULL);
 
 static lm_event *event_at(lua_State *L, int i, const char *fn) { return lm_need_held(L, i, &event_type, fn); }
 

@@ -17,8 +17,8 @@
  *   stream_finish(stream)             reads to the end, closes it, and raises if the rest is damaged
  *   stream_close(stream)
  *   view_as(bytes, dtype, sizes, strides, at)  a view of the memory of a uint8 tensor from byte `at` on
- *   crc32(tensor, before)             checksum of a contiguous tensor; before: 0, or the preceding bytes' checksum
- *   crc32c(x, before)                 the same with Castagnoli's polynomial, of a tensor or a string
+ *   crc32(x, before)                  checksum of a contiguous tensor or a string; before: 0, or the preceding bytes'
+ *   crc32c(x, before)                 the same with Castagnoli's polynomial
  *   write_pieces(path, list [, who])  writes strings and tensors in order: a complete file or none
  *   growing_file_open(path, keep [, mode])  io/growing_file.h
  *   growing_file_write(file, text)
@@ -44,12 +44,7 @@
 #include "io/growing_file.h"
 #include "op/backend.h"
 
-static void close_file(void *object) {
-  lm_file **f = object;
-  lm_file_close(*f);
-  *f = NULL;
-}
-static const lm_object_type file_type = {"luminary.file", sizeof(lm_file *), close_file, "a file", NULL};
+LM_HELD_TYPE(file_type, lm_file, lm_file_close, "luminary.file", "a file", NULL);
 
 static lm_file *need_file(lua_State *L, const char *fn) { return lm_need_held(L, 1, &file_type, fn); }
 static lm_file *file_at_1(lua_State *L) { return *(lm_file **)lua_touserdata(L, 1); } /* checked by need_file */
@@ -76,34 +71,22 @@ LM_FUNCTION(file_kind) {
   return 2;
 }
 
-typedef struct opening {
-  const char *path;
-  bool mmap;
-  lm_file *file;
-} opening;
-
 static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
-  opening *v = arg;
-  const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0));
-  (void)L, (void)s;
-  return lm_file_open(v->path, v->mmap ? 0 : cpu ? cpu->get_threads() : 1, &v->file);
+  (void)s;
+  return lm_file_open(lua_tostring(L, 1), lua_toboolean(L, 2), arg);
 }
 
 LM_FUNCTION(file_open) {
   lua_settop(L, 3);
-  opening v = {lm_need_text(L, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "load", "path"), lua_toboolean(L, 2), NULL};
+  lm_need_text(L, 1, lua_isstring(L, 3) ? lua_tostring(L, 3) : "load", "path");
   lm_file **file = lm_object_new(L, &file_type);
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_file, &v));
-  *file = v.file;
-  lua_pushnumber(L, (double)lm_file_bytes(v.file));
-  lua_pushstring(L, lm_file_stamp(v.file));
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), open_file, file));
+  lua_pushnumber(L, (double)lm_file_bytes(*file));
+  lua_pushstring(L, lm_file_stamp(*file));
   return 3;
 }
 
-LM_FUNCTION(file_close) {
-  close_file(lm_need_object(L, 1, &file_type, "file_close"));
-  return 0;
-}
+LM_FUNCTION(file_close) { return lm_object_close(L, &file_type, "file_close"); }
 
 LM_FUNCTION(file_text) {
   lm_file *f = need_file(L, "file_text");
@@ -228,12 +211,7 @@ LM_FUNCTION(file_blocks) {
 
 /* ---- streams */
 
-static void close_stream(void *object) {
-  lm_file_stream **s = object;
-  lm_file_stream_close(*s);
-  *s = NULL;
-}
-static const lm_object_type stream_type = {"luminary.stream", sizeof(lm_file_stream *), close_stream, "a stream", NULL};
+LM_HELD_TYPE(stream_type, lm_file_stream, lm_file_stream_close, "luminary.stream", "a stream", NULL);
 
 static lm_status open_stream(lua_State *L, lm_lua *s, void *arg) {
   (void)s;
@@ -277,15 +255,12 @@ LM_FUNCTION(stream_skip) {
   return lm_return_bool(L, lm_file_stream_skip(stream, need_count(L, 2)));
 }
 
-LM_FUNCTION(stream_close) {
-  close_stream(lm_need_object(L, 1, &stream_type, "stream_close"));
-  return 0;
-}
+LM_FUNCTION(stream_close) { return lm_object_close(L, &stream_type, "stream_close"); }
 
 LM_FUNCTION(stream_finish) {
   lm_file_stream **stream = lm_need_object(L, 1, &stream_type, "stream_finish");
   lm_status status = *stream ? lm_file_stream_finish(*stream) : LM_OK;
-  close_stream(stream);
+  stream_type.close(stream);
   lm_need(L, status);
   return 0;
 }
@@ -308,33 +283,25 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
 
 LM_FUNCTION(view_as) { return lm_return_tensor(L, 5, view_bytes); }
 
-LM_FUNCTION(crc32) {
-  double before;
-  lm_tensor *t;
-  LM_NEED_ARGS(L, 1, "crc32", {"a tensor", LM_ARG_T, &t}, {"before", LM_ARG_F, &before});
-  if (LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
-    return lm_raise(L, lm_fail(LM_E_ARG, "crc32: x must be contiguous and on cpu"));
-  }
-  return lm_return_number(L, lm_crc32((uint32_t)before, t));
+/* Returns the bytes, and their number, of the string or the contiguous tensor on the CPU at 1, borrowed. */
+static const void *need_bytes(lua_State *L, const char *fn, size_t *n) {
+  if (lua_type(L, 1) == LUA_TSTRING) return lua_tolstring(L, 1, n);
+  const lm_tensor *t = lm_need_tensor(L, 1, fn, "a tensor");
+  if (LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t))
+    lm_raise(L, lm_fail(LM_E_ARG, "%s: x must be contiguous and on cpu", fn));
+  *n = lm_nbytes(t);
+  return t->data;
 }
 
-LM_FUNCTION(crc32c) {
-  double before;
-  lm_tensor *t = NULL;
-  size_t n = 0;
-  const void *data = NULL;
-  if (lua_type(L, 1) == LUA_TSTRING) {
-    data = lua_tolstring(L, 1, &n);
-    LM_NEED_ARGS(L, 2, "crc32c", {"before", LM_ARG_F, &before});
-  } else {
-    LM_NEED_ARGS(L, 1, "crc32c", {"a tensor", LM_ARG_T, &t}, {"before", LM_ARG_F, &before});
-    if (LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
-      return lm_raise(L, lm_fail(LM_E_ARG, "crc32c: x must be contiguous and on cpu"));
-    }
-    data = t->data, n = lm_nbytes(t);
-  }
-  return lm_return_number(L, n > 0 ? lm_crc32c((uint32_t)before, data, n) : before);
+static int return_sum(lua_State *L, const char *fn, uint32_t (*sum)(uint32_t before, const void *data, size_t n)) {
+  size_t n;
+  const uint32_t before = (uint32_t)lm_need_number(L, 2, fn, "before");
+  const void *data = need_bytes(L, fn, &n);
+  return lm_return_number(L, n > 0 ? sum(before, data, n) : before);
 }
+
+LM_FUNCTION(crc32) { return return_sum(L, "crc32", lm_crc32); }
+LM_FUNCTION(crc32c) { return return_sum(L, "crc32c", lm_crc32c); }
 
 /* ---- writing */
 
@@ -389,12 +356,7 @@ LM_FUNCTION(write_pieces) {
   return 0;
 }
 
-static void close_growing(void *object) {
-  lm_growing_file **f = object;
-  lm_growing_file_close(*f);
-  *f = NULL;
-}
-static const lm_object_type growing_type = {"luminary.growing_file", sizeof(void *), close_growing, "a file", NULL};
+LM_HELD_TYPE(growing_type, lm_growing_file, lm_growing_file_close, "luminary.growing_file", "a file", NULL);
 
 LM_FUNCTION(growing_file_open) {
   const char *path = lm_need_text(L, 1, "write", "path");
@@ -412,10 +374,7 @@ LM_FUNCTION(growing_file_write) {
   return 0;
 }
 
-LM_FUNCTION(growing_file_close) {
-  close_growing(lm_need_object(L, 1, &growing_type, "write"));
-  return 0;
-}
+LM_FUNCTION(growing_file_close) { return lm_object_close(L, &growing_type, "write"); }
 
 LM_FUNCTION(remove_abandoned) {
   int n;
@@ -439,12 +398,7 @@ LM_FUNCTION(remove_part) {
   return lm_return_bool(L, lm_remove_part(lm_need_text(L, 1, "save", "path"), lm_need_text(L, 2, "save", "suffix")));
 }
 
-static void close_write(void *object) {
-  lm_background_write **w = object;
-  lm_background_write_release(*w);
-  *w = NULL;
-}
-static const lm_object_type write_type = {"luminary.background_write", sizeof(void *), close_write, "a save", NULL};
+LM_HELD_TYPE(write_type, lm_background_write, lm_background_write_release, "luminary.background_write", "a save", NULL);
 
 typedef struct writing {
   lm_write_plan plan;
@@ -514,7 +468,4 @@ LM_FUNCTION(background_write_done) {
   return lm_return_bool(L, lm_background_write_wait(w, seconds));
 }
 
-LM_FUNCTION(background_write_close) {
-  close_write(lm_need_object(L, 1, &write_type, "save"));
-  return 0;
-}
+LM_FUNCTION(background_write_close) { return lm_object_close(L, &write_type, "save"); }

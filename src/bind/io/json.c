@@ -7,7 +7,6 @@
  *
  * No library reads such files: cJSON ends a string at NUL, Jansson rejects NUL in a key, which vocabularies have,
  * json-c does either; yajl has had no release since 2014. */
-#include "base/bytes.h"
 #include "base/c_stack.h"
 #include "base/message.h"
 #include "bind/bind.h"
@@ -15,9 +14,6 @@
 
 /* Limits. MAX_VALUES bounds the memory of a text's values: an empty table takes 64 bytes for two of text. */
 enum { MAX_VALUES = 1 << 22, MAX_DEPTH = 1000, STACK = 16 << 10 /* bytes that errors need */ };
-
-static void free_text(void *object) { lm_bytes_free(object); }
-static const lm_object_type text_type = {"luminary.json_text", sizeof(lm_bytes), free_text, NULL, NULL};
 
 static const char fn[] = "json_decode";
 
@@ -227,7 +223,7 @@ LM_FUNCTION(json_decode) {
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_arg(L, 1, fn, "text", "a string");
   size_t n;
   const char *text = lua_tolstring(L, 1, &n);
-  decoder d = {L, text, text, text + n, lm_object_new(L, &text_type), MAX_VALUES, 0, 0};
+  decoder d = {L, text, text, text + n, lm_buffer_new(L), MAX_VALUES, 0, 0};
   if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) d.at += 3; /* UTF-8's byte order mark */
   push_value(&d);
   peek(&d);

@@ -6,7 +6,7 @@
  *
  * from, to: lists of tensors; `to` may be `from`, or nil for it. found: a 0-d float32 tensor, 1 if a value was infinite
  * or NaN, else 0. Gradients get no Lua handle, which would keep their memory until it is collected. */
-#include "optim/rescale.h"
+#include "optim/optim.h"
 
 #include "base/mem.h"
 #include "base/message.h"

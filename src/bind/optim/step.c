@@ -1,4 +1,13 @@
-/* Runs an optimizer's step, one call for each parameter group; clips and zeroes gradients. */
+/* Runs an optimizer's step, one call for each parameter group; clips and zeroes gradients.
+ *
+ *   optim_step{kind = an optimizer's name, options = list of its numbers in its entry's order, params = list,
+ *              grads = list or nil (each param's .grad; params without one are skipped), states = lists by name
+ *              parallel to params, carried = list of the numbers that it keeps, nil at first, step = number, from 1,
+ *              first = true if the states were made for this step}
+ *              returns the number of parameters stepped, and the numbers to pass as carried to the next step
+ *   total_norm(list, p, of_grads)   p-norm of all tensors, or of their gradients: a tensor
+ *   clip_with_norm(params, max_norm, total)  clip_value(params, most)   change the gradients in place
+ *   zero_grad(params [, set_to_none = true])      for lists of tensors */
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
@@ -154,7 +163,6 @@ LM_FUNCTION(optim_step) {
   return 1 + carried;
 }
 
-/* total_norm(list, p, of_grads) -> a tensor; clip_with_norm(params, max_norm, total); clip_value(params, most) */
 typedef struct clipping {
   const char *fn;
   double most, p;
@@ -213,7 +221,6 @@ LM_FUNCTION(clip_value) {
   return 0;
 }
 
-/* zero_grad(params, set_to_none = true) */
 static lm_status zero_gradients(lua_State *L, lm_lua *s, void *arg) {
   const bool *to_none = arg;
   lm_tensor **params = NULL, *out[LM_MAX_OUTS];

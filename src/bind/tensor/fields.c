@@ -16,33 +16,9 @@ static int get_dtype(lua_State *L, lm_tensor *t) { return lm_return_text(L, lm_d
 
 static int get_device(lua_State *L, lm_tensor *t) { return lm_return_text(L, lm_device_name(t->device)); }
 
-typedef struct getting {
-  const char *name;
-  lm_status (*make)(lm_tensor *t, lm_tensor **out);
-  lm_tensor *out[LM_MAX_OUTS];
-} getting;
-
-static lm_status attempt_getting(lua_State *L, lm_lua *s, void *arg) {
-  getting *g = arg;
-  lm_tensor *t;
-  NEED(lm_read_tensor(L, s, 1, g->name, "x", &t));
-  return g->make(t, g->out);
-}
-
-/* Pushes a tensor made by `make`, which shares memory that exists already. */
-static int push_tensor(lua_State *L, const char *name, lm_status (*make)(lm_tensor *t, lm_tensor **out)) {
-  getting g = {.name = name, .make = make};
-  return lm_return_tensors(L, 1, 1, attempt_getting, &g, g.out);
-}
-
 static lm_status make_grad(lm_tensor *t, lm_tensor **out) {
   out[0] = lm_retain(lm_grad_of(t));
   return LM_OK;
-}
-
-static int get_grad(lua_State *L, lm_tensor *t) {
-  (void)t;
-  return push_tensor(L, "grad", make_grad);
 }
 
 static int get_requires_grad(lua_State *L, lm_tensor *t) { return lm_return_bool(L, lm_requires_grad(t)); }
@@ -59,20 +35,10 @@ static lm_status make_T(lm_tensor *t, lm_tensor **out) {
   return lm_call(LM_OP_permute, &a, out);
 }
 
-static int get_T(lua_State *L, lm_tensor *t) {
-  (void)t;
-  return push_tensor(L, "T", make_T);
-}
-
 /* Transposes the last two dims. */
 static lm_status make_mT(lm_tensor *t, lm_tensor **out) {
   if (t->ndim < 2) return lm_fail_value("mT", "x", "at least 2-d", lm_text("shape %s", lm_shape_of(t)));
   return lm_call(LM_OP_transpose, &(lm_transpose_args){.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1}, out);
-}
-
-static int get_mT(lua_State *L, lm_tensor *t) {
-  (void)t;
-  return push_tensor(L, "mT", make_mT);
 }
 
 static int get_grad_fn(lua_State *L, lm_tensor *t) {
@@ -86,11 +52,6 @@ static lm_status make_data(lm_tensor *t, lm_tensor **out) {
   return lm_call(LM_OP_detach, &(lm_detach_args){.x = t}, out);
 }
 
-static int get_data(lua_State *L, lm_tensor *t) {
-  (void)t;
-  return push_tensor(L, "data", make_data);
-}
-
 static int get_itemsize(lua_State *L, lm_tensor *t) { return lm_return_int(L, (lua_Integer)lm_dtype_size(t->dtype)); }
 
 static int get_nbytes(lua_State *L, lm_tensor *t) {
@@ -99,25 +60,27 @@ static int get_nbytes(lua_State *L, lm_tensor *t) {
 
 static int get_version(lua_State *L, lm_tensor *t) { return lm_return_number(L, lm_version(t)); }
 
+/* Each has `get`, or `make` for a tensor that shares memory with t. */
 static const struct getter {
   const char *name;
   int (*get)(lua_State *L, lm_tensor *t);
+  lm_status (*make)(lm_tensor *t, lm_tensor **out);
 } getters[] = {
-    {"shape", get_shape},
-    {"dtype", get_dtype},
-    {"device", get_device},
-    {"grad", get_grad},
-    {"requires_grad", get_requires_grad},
-    {"is_leaf", get_is_leaf},
-    {"is_cuda", get_is_cuda},
-    {"ndim", get_ndim},
-    {"T", get_T},
-    {"mT", get_mT},
-    {"grad_fn", get_grad_fn},
-    {"data", get_data},
-    {"itemsize", get_itemsize},
-    {"nbytes", get_nbytes},
-    {"_version", get_version},
+    {"shape", get_shape, NULL},
+    {"dtype", get_dtype, NULL},
+    {"device", get_device, NULL},
+    {"grad", NULL, make_grad},
+    {"requires_grad", get_requires_grad, NULL},
+    {"is_leaf", get_is_leaf, NULL},
+    {"is_cuda", get_is_cuda, NULL},
+    {"ndim", get_ndim, NULL},
+    {"T", NULL, make_T},
+    {"mT", NULL, make_mT},
+    {"grad_fn", get_grad_fn, NULL},
+    {"data", NULL, make_data},
+    {"itemsize", get_itemsize, NULL},
+    {"nbytes", get_nbytes, NULL},
+    {"_version", get_version, NULL},
 };
 enum { GETTERS = sizeof getters / sizeof *getters };
 
@@ -128,6 +91,18 @@ void lm_push_getters(lua_State *L) {
     lua_pushinteger(L, i);
     lua_setfield(L, -2, getters[i].name);
   }
+}
+
+typedef struct getting {
+  const struct getter *field;
+  lm_tensor *out[LM_MAX_OUTS];
+} getting;
+
+static lm_status attempt_getting(lua_State *L, lm_lua *s, void *arg) {
+  getting *g = arg;
+  lm_tensor *t;
+  NEED(lm_read_tensor(L, s, 1, g->field->name, "x", &t));
+  return g->field->make(t, g->out);
 }
 
 /* Raises for a name that is neither method nor field, by the metatable of the methods' table (methods.lua). Names that
@@ -147,9 +122,10 @@ int lm_bind_index(lua_State *L) {
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(4));
   if (lua_isnil(L, -1)) return no_field(L);
-  int i = (int)lua_tointeger(L, -1);
+  getting g = {.field = &getters[lua_tointeger(L, -1)]};
   const lm_tensor_handle *b = lm_peek_tensor_handle(L, LM_STATE(L), 1); /* getters of values use lm_read_tensor */
-  return getters[i].get(L, b && b->t ? b->t : lm_need_tensor(L, 1, getters[i].name, "x"));
+  lm_tensor *t = b && b->t ? b->t : lm_need_tensor(L, 1, g.field->name, "x");
+  return g.field->get ? g.field->get(L, t) : lm_return_tensors(L, 1, 1, attempt_getting, &g, g.out);
 }
 
 int lm_bind_newindex(lua_State *L) {
@@ -184,31 +160,31 @@ done:
 }
 
 /* ---- operators */
-int lm_bind_eq(lua_State *L) {
+LM_METAMETHOD(__eq) {
   lm_lua *s = LM_STATE(L);
   lm_tensor *a = lm_to_tensor(L, s, 1), *b = lm_to_tensor(L, s, 2);
   return lm_return_bool(L, a && a == b);
 }
 
-int lm_bind_lt(lua_State *L) {
+LM_METAMETHOD(__lt) {
   return lm_raise_text(L,
                        "cannot compare tensors by < and >, which in Lua return one boolean; a:lt(b) and a:gt(b) return "
                        "a tensor of booleans, a:item() < b:item() compares tensors of one element");
 }
 
-int lm_bind_concat(lua_State *L) {
+LM_METAMETHOD(__concat) {
   return lm_raise_text(L,
                        "cannot concatenate a tensor; x:item() is the number of one element, tostring(x) the text that "
                        "print shows");
 }
 
-int lm_bind_le(lua_State *L) {
+LM_METAMETHOD(__le) {
   return lm_raise_text(L,
                        "cannot compare tensors by <= and >=, which in Lua return one boolean; a:le(b) and a:ge(b) "
                        "return a tensor of booleans, a:item() <= b:item() compares tensors of one element");
 }
 
-int lm_bind_len(lua_State *L) {
+LM_METAMETHOD(__len) {
   lm_tensor *t = lm_need_tensor(L, 1, "#", "x");
   if (t->ndim == 0) return lm_raise(L, lm_fail_value("#", "x", "at least 1-d", "a 0-d tensor"));
   return lm_return_number(L, (double)t->size[0]);
@@ -242,7 +218,7 @@ static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
   return lm_tensor_print(t, suffix[0] ? suffix : NULL, text);
 }
 
-int lm_bind_tostring(lua_State *L) {
+LM_METAMETHOD(__tostring) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return lm_raise_arg(L, 1, "tostring", "x", "a tensor");

@@ -13,7 +13,7 @@ static const char unreturned[] =
     "was never computed: a function of lm.fuse put it off and did not return it; return it, or pass it to lm.keep";
 
 void lm_fusion_settle(const lm_lua *s) {
-  if (!s->fusion->reading || s->asking > 0) lm_chain_run(s->fusion->chain);
+  if (!s->fusion->reading || s->reader_depth > 0) lm_chain_run(s->fusion->chain);
 }
 
 /* Returns whether an op may be deferred: gradients, autocast and the checks of ported code need its values. */
@@ -81,7 +81,7 @@ static int call_fused(lua_State *L) {
   return lua_gettop(L);
 }
 
-int lm_bind_fuse(lua_State *L) {
+LM_FUNCTION(fuse) {
   if (lua_type(L, 1) != LUA_TFUNCTION && !lm_is_module(L, 1)) {
     lm_status status = lm_fail_arg(L, LM_STATE(L), 1, "fuse", "f", "a function or a module");
     lm_raise(L, lm_remedy(status, "write lm.fuse(function(x) … end) or lm.fuse(net)"));

@@ -18,24 +18,24 @@ void lm_tensor_handle_unlink(lm_tensor_handle *b) {
   b->next = NULL;
 }
 
-void lm_let_go(lm_lua *s, lm_tensor *t) {
-  if (s->asking == 0) {
+void lm_release_safely(lm_lua *s, lm_tensor *t) {
+  if (s->reader_depth == 0) {
     lm_release(t);
     return;
   }
-  if (!lm_list_grow(&s->kept, &s->kept_capacity, (size_t)s->nkept + 1, sizeof *s->kept)) {
+  if (!lm_list_grow(&s->deferred, &s->deferred_capacity, (size_t)s->ndeferred + 1, sizeof *s->deferred)) {
     return; /* leaked, rather than released too early */
   }
-  s->kept[s->nkept++] = t;
+  s->deferred[s->ndeferred++] = t;
   s->step_at = 0; /* the next call runs lm_gc_step, which releases it */
 }
 
-void lm_let_go_kept(lm_lua *s) {
-  while (s->nkept > 0 && s->asking == 0) lm_release(s->kept[--s->nkept]);
-  if (s->nkept > 0) return;
-  lm_free(s->kept);
-  s->kept = NULL;
-  s->kept_capacity = 0;
+void lm_release_deferred(lm_lua *s) {
+  while (s->ndeferred > 0 && s->reader_depth == 0) lm_release(s->deferred[--s->ndeferred]);
+  if (s->ndeferred > 0) return;
+  lm_free(s->deferred);
+  s->deferred = NULL;
+  s->deferred_capacity = 0;
 }
 
 void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why) {
@@ -43,7 +43,7 @@ void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why) {
   lm_tensor *t = b->t;
   b->t = NULL;
   b->why = why;
-  if (t) lm_let_go(s, t);
+  if (t) lm_release_safely(s, t);
 }
 
 void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b) {
@@ -54,7 +54,7 @@ void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b) {
 }
 
 /* Finalizes a handle (__gc). Raises only if Lua itself is out of memory; releasing pushes memory to free lists. */
-int lm_tensor_handle_gc(lua_State *L) {
+LM_METAMETHOD(__gc) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_peek_tensor_handle(L, s, 1);
   if (!b) return 0;

@@ -219,7 +219,7 @@ LM_METHOD(detach_) {
   lm_tensor *out[LM_MAX_OUTS];
   lm_need(L, lm_call(LM_OP_detach, &a, out));
   lm_tensor_handle *b = lm_to_tensor_handle(L, LM_STATE(L), 1);
-  lm_let_go(LM_STATE(L), b->t);
+  lm_release_safely(LM_STATE(L), b->t);
   b->t = out[0];
   lua_settop(L, 1);
   return 1;

@@ -65,26 +65,20 @@ static lm_status measure(lua_State *L, const lm_lua *s, int i, shape *out) {
   out->numel = 1;
   lua_pushvalue(L, i);
   while (lua_type(L, -1) == LUA_TTABLE) {
-    if (out->ndim == LM_MAX_DIMS) {
-      status = lm_fail_value("tensor", "nested lists", lm_text("at most %d deep", LM_MAX_DIMS), "more");
-      goto done;
-    }
+    if (out->ndim == LM_MAX_DIMS)
+      TRY(lm_fail_value("tensor", "nested lists", lm_text("at most %d deep", LM_MAX_DIMS), "more"));
     size_t n = lua_objlen(L, -1);
     if (n == 0) {
       lua_pushnil(L);
-      if (lua_next(L, -2)) {
-        status = lm_fail_value("tensor", "a nested table", "a list",
-                               lm_text("a table with key %s", lm_describe_arg(L, s, lua_gettop(L) - 1)));
-        goto done;
-      }
+      if (lua_next(L, -2))
+        TRY(lm_fail_value("tensor", "a nested table", "a list",
+                          lm_text("a table with key %s", lm_describe_arg(L, s, lua_gettop(L) - 1))));
       TRY(lm_check_empty(L, lua_gettop(L), "tensor", "x"));
     }
     out->size[out->ndim++] = (int64_t)n;
-    if (__builtin_mul_overflow(out->numel, (int64_t)n, &out->numel) || out->numel > MAX_ELEMENTS) {
-      status =
-          lm_fail_value("tensor", "nested lists", lm_text("of at most %lld elements", (long long)MAX_ELEMENTS), "more");
-      goto done;
-    }
+    if (__builtin_mul_overflow(out->numel, (int64_t)n, &out->numel) || out->numel > MAX_ELEMENTS)
+      TRY(lm_fail_value("tensor", "nested lists", lm_text("of at most %lld elements", (long long)MAX_ELEMENTS),
+                        "more"));
     if (n == 0) break;
     lua_rawgeti(L, -1, 1);
   }

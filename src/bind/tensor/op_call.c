@@ -159,23 +159,12 @@ static lm_status too_many(lua_State *L, const frame *f, int given) {
 }
 
 static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t bits) {
-  static const char *const bound[] = {
-      [LM_ARG_T] = "a tensor",
-      [LM_ARG_S] = "a tensor or a number",
-      [LM_ARG_TL] = "a list of tensors",
-      [LM_ARG_TL_HOLES] = "a list of tensors",
-      [LM_ARG_F_REQ] = "a number",
-      [LM_ARG_I_REQ] = "an integer",
-      [LM_ARG_DIM] = "a dim (an integer)",
-      [LM_ARG_SIZE] = "sizes (integers, or a list of them)",
-      [LM_ARG_PADS] = "a list of integers",
-  };
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];
-  const char *name = f->op->name;
+  const char *name = f->op->name, *bound = lm_arg_words[a->kind].required;
   const bool passed = i < f->top; /* as nil */
-  lm_status status = passed ? lm_fail_value(name, a->name, bound[a->kind], lm_describe_arg(L, s, i + 1))
-                            : lm_fail_absent(name, a->name, bound[a->kind]);
+  lm_status status =
+      passed ? lm_fail_value(name, a->name, bound, lm_describe_arg(L, s, i + 1)) : lm_fail_absent(name, a->name, bound);
   return lm_fail(status, "%s%s", lm_error(), lm_dot_hint(L, name, a->name, passed ? LUA_TNIL : LUA_TNONE));
 }
 

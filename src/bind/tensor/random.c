@@ -5,6 +5,8 @@
  *   seed_generator(where [, n]) -> n               n: by default from the system  initial_seed(where) -> n
  *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator continues as before
  */
+#include <stddef.h>
+
 #include "base/message.h"
 #include "bind/bind.h"
 #include "tensor/generator.h"
@@ -60,7 +62,8 @@ LM_FUNCTION(manual_seed) {
   return 0;
 }
 
-enum { STATE_BYTES = 16 }; /* seed and offset, little-endian */
+enum { STATE_BYTES = sizeof(lm_draw) }; /* seed and offset, little-endian */
+_Static_assert(STATE_BYTES == 16 && offsetof(lm_draw, offset) == 8, "the state in files");
 
 static lm_status attempt_state(lua_State *L, lm_lua *s, void *arg) {
   (void)L, (void)s;
@@ -73,10 +76,7 @@ LM_FUNCTION(get_rng_state) {
   lm_draw draw = lm_generator_get(g, device);
   lm_tensor *t;
   lm_return_tensors(L, 1, 1, attempt_state, &t, &t);
-  for (int i = 0; i < 8; i++) {
-    t->data[i] = (char)(draw.seed >> 8 * i);
-    t->data[8 + i] = (char)(draw.offset >> 8 * i);
-  }
+  memcpy(t->data, &draw, STATE_BYTES);
   return 1;
 }
 
@@ -88,11 +88,8 @@ LM_FUNCTION(set_rng_state) {
     return lm_raise(
         L, lm_fail_value("set_rng_state", "state", "a result of get_rng_state (uint8 [16] on the CPU)",
                          lm_text("%s %s on %s", lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device))));
-  lm_draw draw = {0, 0};
-  for (int i = 0; i < 8; i++) {
-    draw.seed |= (uint64_t)(uint8_t)t->data[i] << 8 * i;
-    draw.offset |= (uint64_t)(uint8_t)t->data[8 + i] << 8 * i;
-  }
+  lm_draw draw;
+  memcpy(&draw, t->data, STATE_BYTES);
   lm_generator_set(g, device, draw);
   return 0;
 }

@@ -69,11 +69,7 @@ int lm_bind_scope_body(lua_State *L) {
 
 /* Returns "was dropped at the end of the lm.scope at train.lua:12; …", kept alive in the table of sites. */
 static const char *scope_site(lua_State *L) {
-  lm_push_where(L);
-  const char *where = lua_tostring(L, -1);
-  size_t n = lua_objlen(L, -1);
-  lua_pushlstring(L, where, n >= 2 ? n - 2 : 0);
-  lua_remove(L, -2);
+  lm_push_site(L);
   lua_pushfstring(L, "was dropped at the end of the lm.scope at %s; return it from the scope or spare it with lm.keep",
                   lua_tostring(L, -1));
   lua_remove(L, -2);

@@ -15,16 +15,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 
-static void close_tokenizer(void *object) {
-  lm_tokenizer **t = object;
-  lm_tokenizer_free(*t);
-  *t = NULL;
-}
-static const lm_object_type tokenizer_type = {"luminary.tokenizer", sizeof(lm_tokenizer *), close_tokenizer,
-                                              "a tokenizer", NULL};
-
-static void close_buffer(void *object) { lm_bytes_free(object); }
-static const lm_object_type buffer_type = {"luminary.text_buffer", sizeof(lm_bytes), close_buffer, NULL, NULL};
+LM_HELD_TYPE(tokenizer_type, lm_tokenizer, lm_tokenizer_free, "luminary.tokenizer", "a tokenizer", NULL);
 
 static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need_held(L, 1, &tokenizer_type, fn); }
 
@@ -130,7 +121,7 @@ done:
 
 LM_FUNCTION(tokenizer_decode) {
   lua_settop(L, 4);
-  decoding d = {tokenizer_at(L, "decode"), lm_object_new(L, &buffer_type)};
+  decoding d = {tokenizer_at(L, "decode"), lm_buffer_new(L)};
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), decode, &d));
   lua_pushlstring(L, d.made->n ? d.made->data : "", d.made->n);
   lm_bytes_free(d.made);

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "backend/cpu/isa.h"
+#include "base/address_space.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/plugin.h"
-#include "base/room.h"
 
 lm_openblas_table lm_openblas;
 
@@ -81,7 +81,7 @@ lm_status lm_openblas_load(void) {
   if (atomic_load_explicit(&loaded, memory_order_acquire)) return LM_OK;
   pthread_mutex_lock(&loading);
   lm_status status = LM_OK;
-  if (!loaded) status = lm_has_room(2, buffer_bytes) ? load_with_variables() : no_room();
+  if (!loaded) status = lm_address_space_has(2, buffer_bytes) ? load_with_variables() : no_room();
   if (status == LM_OK) atomic_store_explicit(&loaded, true, memory_order_release);
   pthread_mutex_unlock(&loading);
   return status;
@@ -94,7 +94,7 @@ lm_status lm_openblas_enter(int parts) {
   NEED(lm_openblas_load());
   int wanted = atomic_fetch_add(&callers, parts) + parts, before = atomic_load(&buffers);
   if (wanted <= before) return LM_OK;
-  if (!lm_has_room(wanted - before, buffer_bytes)) {
+  if (!lm_address_space_has(wanted - before, buffer_bytes)) {
     lm_openblas_leave(parts);
     return no_room();
   }

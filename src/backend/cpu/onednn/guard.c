@@ -13,10 +13,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/address_space.h"
 #include "base/large_array.h"
 #include "base/mapping_guard.h"
 #include "base/message.h"
-#include "base/room.h"
 
 void lm_dnn_guard_begin(lm_dnn_guard *guard) {
   guard->threads = omp_get_max_threads();
@@ -45,5 +45,5 @@ void lm_dnn_guard_end(lm_dnn_guard *guard) {
 
 lm_status lm_dnn_guard_scratch(void) {
   const size_t bytes = 32 << 20;
-  return lm_has_room(1, bytes) ? LM_OK : lm_fail_memory("%zu bytes for oneDNN's machine code", bytes);
+  return lm_address_space_has(1, bytes) ? LM_OK : lm_fail_memory("%zu bytes for oneDNN's machine code", bytes);
 }
