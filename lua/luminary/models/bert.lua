@@ -6,7 +6,6 @@ local truncate_text = require "luminary.base.truncate_text"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
-local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 local check_shape = require "luminary.tensor.check_shape"
 
@@ -252,17 +251,14 @@ local spec = {
 }
 
 local function maker(name)
-  local own = common.with_defaults(spec, name, families[name])
-  return function(opts)
-    return build(name, opts, own, function(config)
-      config.head = config.head or "none"
-      common.fit_labels(name, config, "num_labels")
-      options.divisible(name, "hidden_size", config.hidden_size, "num_attention_heads", config.num_attention_heads)
-      return Bert(config)
-    end, "head", {kinds = families, also = also, only = {
-      position_embedding_type = "absolute", tie_word_embeddings = true, is_decoder = false, add_cross_attention = false,
-    }})
-  end
+  return common.maker(name, spec, name, families[name], function(config)
+    config.head = config.head or "none"
+    common.fit_labels(name, config, "num_labels")
+    options.divisible(name, "hidden_size", config.hidden_size, "num_attention_heads", config.num_attention_heads)
+    return Bert(config)
+  end, "head", {kinds = families, also = also, only = {
+    position_embedding_type = "absolute", tie_word_embeddings = true, is_decoder = false, add_cross_attention = false,
+  }})
 end
 
 --- lm.models.bert([{head = "none", vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads =

@@ -104,12 +104,13 @@ function common.rename(dict, rules)
   for key, value in pairs(new) do dict[key] = value end
 end
 
---- Returns the options of a family: those of spec with the family's defaults and model_type.
-function common.with_defaults(spec, model_type, defaults)
+--- Returns the maker of a family's models, with the options of spec, the family's defaults and model_type; for make,
+--- first and reads see build.lua.
+function common.maker(name, spec, model_type, defaults, make, first, reads)
   local own = {}
   for key, row in pairs(spec) do own[key] = defaults[key] ~= nil and {row[1], defaults[key]} or row end
   own.model_type = {spec.model_type[1], model_type}
-  return own
+  return function(opts) return build(name, opts, own, make, first, reads) end
 end
 
 --- Returns the ids [N, L] of a model's call, checked.

@@ -4,7 +4,6 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
-local build = require "luminary.models.build"
 local common = require "luminary.models.common"
 local generate = require "luminary.models.generate"
 
@@ -268,12 +267,9 @@ local function also(json, out)
 end
 
 local function maker(name)
-  local own = common.with_defaults(spec, name, families[name])
-  return function(opts)
-    return build(name, opts, own, make, "vocab_size", {
-      kinds = families, generates = true, also = also, only = {use_bidirectional_attention = false, resid_pdrop = 0},
-    })
-  end
+  return common.maker(name, spec, name, families[name], make, "vocab_size", {
+    kinds = families, generates = true, also = also, only = {use_bidirectional_attention = false, resid_pdrop = 0},
+  })
 end
 
 --- lm.models.llama([{vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,

@@ -4,6 +4,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local along_dim = require "luminary.tensor.along_dim"
 
 local ops, fail = core.ops, options.fail
 local schedulers = {}
@@ -136,17 +137,14 @@ local function factors(self, who, x, steps)
   if steps.ndim ~= 1 or x.ndim < 1 or steps.shape[1] ~= x.shape[1] then
     fail("%s: timesteps are %s; expected one for each sample of %s", who, options.describe(steps), options.describe(x))
   end
-  local shape = {steps.shape[1]}
-  for i = 2, x.ndim do shape[i] = 1 end
-  local products = self.alphas_cumprod:to(x.device):index_select(1, steps:long() + 1):view(shape):to(x.dtype)
+  local products = self.alphas_cumprod:to(x.device):index_select(1, steps:long() + 1):to(x.dtype)
+  products = along_dim(products, 1, x.ndim)
   return products:sqrt(), (1 - products):sqrt()
 end
 
 -- Fails unless t is a tensor of x's shape.
 local function same_size(who, name, t, x)
-  if table.concat(options.arg(who, name, t, "tensor").shape, " ") ~= table.concat(x.shape, " ") then
-    options.shapes_differ(who, name, t, "x", x)
-  end
+  if options.arg(who, name, t, "tensor").shape ~= x.shape then options.shapes_differ(who, name, t, "x", x) end
 end
 
 --- scheduler:add_noise(samples, noise, timesteps): Adds the noise of the given steps to samples [N, …]. timesteps:

@@ -5,7 +5,6 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
-local build = require "luminary.models.build"
 local blocks = require "luminary.models.blocks"
 local common = require "luminary.models.common"
 
@@ -204,12 +203,9 @@ local spec = {
 }
 
 local function maker(name, model_type, defaults)
-  local own = common.with_defaults(spec, model_type, defaults or families[model_type])
-  return function(opts)
-    return build(name, opts, own, make, "num_classes", {
-      kinds = families, also = also, only = {use_swiglu_ffn = false},
-    })
-  end
+  return common.maker(name, spec, model_type, defaults or families[model_type], make, "num_classes", {
+    kinds = families, also = also, only = {use_swiglu_ffn = false},
+  })
 end
 
 local function sizes(patch_size, layers, heads, width, mlp_dim)

@@ -14,11 +14,6 @@ local function rates_of(dim, base)
   return ops.arange(0, dim, 2, {dtype = "float64"}):mul(-math.log(base) / dim):exp()
 end
 
--- Returns position times rate, [n, dim / 2], from position `first`, which counts from 0.
-local function angles_of(first, n, rates)
-  return ops.arange(first, first + n, {dtype = "float64"}):unsqueeze(2) * rates
-end
-
 local AT_ONCE = 2 ^ 16 -- elements in one step
 
 -- Fills tables [positions, dim / 2] with the cosines and sines of all positions, in place and a few positions at a
@@ -183,7 +178,7 @@ local function longer(self, first, n)
     if not divisors then base = base * (factor * longest / self.max_seq_len - (factor - 1)) ^ (dim / (dim - 2)) end
     local rates = rates_of(dim, base)
     if divisors then rates = rates / core.tensor(divisors, {dtype = "float64"}) end
-    local angle = angles_of(first - 1, n, rates)
+    local angle = ops.arange(first - 1, first - 1 + n, {dtype = "float64"}):unsqueeze(2) * rates
     latest = {first = first, n = n, longest = longest}
     for name, values in pairs {cosines = angle:cos(), sines = angle:sin()} do
       values = values * (self.scaling.attention_factor or 1)

@@ -6,6 +6,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
+local along_dim = require "luminary.tensor.along_dim"
 
 local utils = {}
 
@@ -114,11 +115,9 @@ utils.fuse_conv_bn_weights = signature.of([[fuse_conv_bn_weights(conv_w: tensor,
   for name, t in pairs {conv_b = conv_b, bn_w = bn_w, bn_b = bn_b} do options.arg(who, name, t, "tensor") end
   local scale = core.ops.rsqrt(bn_rv + bn_eps)
   if bn_w then scale = scale * bn_w end
-  local shape = {scale:numel()}
-  for i = 2, conv_w.ndim do shape[i] = 1 end
   local shift = (conv_b and conv_b - bn_rm or -bn_rm) * scale
   if bn_b then shift = shift + bn_b end
-  local weight = conv_w * scale:view(shape)
+  local weight = conv_w * along_dim(scale, 1, conv_w.ndim)
   return parameter.new(weight:detach(), conv_w.requires_grad), parameter.new(shift:detach(), conv_w.requires_grad)
 end)
 

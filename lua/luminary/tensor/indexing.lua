@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local along_dim = require "luminary.tensor.along_dim"
 local broadcast = require "luminary.tensor.broadcast"
 local check_shape = require "luminary.tensor.check_shape"
 local dim_of = require "luminary.tensor.dim_of"
@@ -71,11 +72,10 @@ define("index_fill", "x: tensor, dim: dim, index: tensor, value: single", functi
   local wide = with_dim(x)
   local list = entries(who, x, dim, index)
   if type(value) == "number" or not value.requires_grad then return put(wide, list, value) end
-  local sizes = {} -- an index that occurs twice counts once in value's gradient
-  for d = 1, wide.ndim do sizes[d] = d == #list and wide.shape[d] or 1 end
   local mask = ops.zeros(wide.shape[#list], {dtype = "bool", device = x.device})
-  ops.index_put_(mask, {list[#list]}, 1)
-  return (put == ops.index_put and ops.masked_fill or ops.masked_fill_)(wide, ops.reshape(mask, sizes), value)
+  ops.index_put_(mask, {list[#list]}, 1) -- an index that occurs twice counts once in value's gradient
+  mask = along_dim(mask, #list, wide.ndim)
+  return (put == ops.index_put and ops.masked_fill or ops.masked_fill_)(wide, mask, value)
 end)
 
 local reduce_rows = [[x: tensor, dim: dim, index: tensor, source: tensor, reduce: "prod" | "mean" | "amax" | "amin",
@@ -83,9 +83,7 @@ local reduce_rows = [[x: tensor, dim: dim, index: tensor, source: tensor, reduce
 local function index_reduce(who, x, dim, index, source, reduce, include_self)
   if index.ndim > 1 then options.must_be(who, "index", "1-d", index) end
   source = check_source(who, x, dim, index, source)
-  local wide, at = {}, dim_of(who, x, dim)
-  for d = 1, source.ndim do wide[d] = d == at and index:numel() or 1 end
-  local indices = ops.expand(ops.reshape(index, wide), source.shape)
+  local indices = ops.expand(along_dim(index, dim_of(who, x, dim), source.ndim), source.shape)
   local y = ops.scatter_reduce(with_dim(x), dim, indices, source, reduce, {include_self = include_self})
   return ops.reshape(y, x.shape)
 end

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local along_dim = require "luminary.tensor.along_dim"
 local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
@@ -21,11 +22,7 @@ local function trapezoids(who, y, x, dx, dim)
   if dx ~= nil then options.exclusive(who, "x", "dx") end
   arg(who, "x", x, "tensor")
   local given = describe(x)
-  if x.ndim == 1 then
-    local shape = {}
-    for d = 1, y.ndim do shape[d] = d == dim and x.shape[1] or 1 end
-    x = ops.reshape(x, shape)
-  end
+  if x.ndim == 1 then x = along_dim(x, dim, y.ndim) end
   while x.ndim < y.ndim do x = ops.unsqueeze(x, 1) end
   if x.ndim ~= y.ndim or x.shape[dim] ~= n then
     fail("%s: x is %s, y is %s; expected one value of x for each sample along dim %d", who, given, describe(y), dim)

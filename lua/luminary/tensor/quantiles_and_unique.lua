@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local along_dim = require "luminary.tensor.along_dim"
 local dim_of = require "luminary.tensor.dim_of"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
@@ -70,9 +71,8 @@ ordering.mode = signature.of("mode(x: tensor, dim: dim = -1, keepdim = false)", 
   local values, from = ops.sort(y, dim, {stable = true})
   local later, before = adjacent(values, dim)
   local last = ops.ones(ops.narrow(values, dim, 1, 1).shape, {dtype = "bool", device = x.device})
-  local ends, shape = ops.cat({ops.ne(later, before), last}, dim), {}
-  for d = 1, y.ndim do shape[d] = d == dim and n or 1 end
-  local at = ops.reshape(indices_to(n, x), shape) * ends -- the end of each run of equals, 0 elsewhere
+  local ends = ops.cat({ops.ne(later, before), last}, dim)
+  local at = along_dim(indices_to(n, x), dim, y.ndim) * ends -- the end of each run of equals, 0 elsewhere
   local up_to = ops.cummax(at, dim)
   local zero = ops.zeros(last.shape, {dtype = "int64", device = x.device})
   local length = (at - ops.cat({zero, ops.narrow(up_to, dim, 1, n - 1)}, dim)) * ends

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local along_dim = require "luminary.tensor.along_dim"
 local broadcast = require "luminary.tensor.broadcast"
 local dim_of = require "luminary.tensor.dim_of"
 local index_ops = require "luminary.tensor.indexing"
@@ -48,11 +49,7 @@ function shape_ops.meshgrid(...)
     sizes[at] = x:numel()
   end
   local grids = {}
-  for i, v in ipairs(vectors) do
-    local shape = {}
-    for d = 1, #list do shape[d] = d == v.at and v.x:numel() or 1 end
-    grids[i] = ops.expand(ops.reshape(v.x, shape), sizes)
-  end
+  for i, v in ipairs(vectors) do grids[i] = ops.expand(along_dim(v.x, v.at, #list), sizes) end
   return tensor_list(grids)
 end
 

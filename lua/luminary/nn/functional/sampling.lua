@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local sizes = require "luminary.nn.functional.sizes"
 local window_indices = require "luminary.nn.functional.window_indices"
+local along_dim = require "luminary.tensor.along_dim"
 local check_shape = require "luminary.tensor.check_shape"
 
 local ops, fail = core.ops, options.fail
@@ -26,9 +27,7 @@ F.affine_grid = signature.of([[affine_grid(theta: tensor, size: count[],
     local count = size[#size + 1 - i]
     local line = count > 1 and ops.linspace(-1, 1, count, how) or ops.zeros({1}, how)
     if not align_corners then line = line * ((count - 1) / count) end
-    local view = {}
-    for d = 1, n do view[d] = d == n + 1 - i and count or 1 end
-    columns[i] = ops.expand(line:view(view), shape)
+    columns[i] = ops.expand(along_dim(line, n + 1 - i, n), shape)
   end
   columns[n + 1] = ops.expand(ops.ones({1}, how), shape)
   local points = ops.reshape(ops.stack(columns, -1), {1, -1, n + 1})

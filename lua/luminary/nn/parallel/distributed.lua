@@ -39,22 +39,16 @@ local function check_devices(opts, module)
   return opts.output_device ~= nil and core.device(opts.output_device) or nil
 end
 
-local function line(kind, i, name, t)
-  return ("%s %d is '%s', %s [%s]%s"):format(kind, i, name, t.dtype, table.concat(t.shape, ", "),
-    kind == "parameter" and not t.requires_grad and ", without gradient" or "")
-end
-
 -- Returns the properties that must be equal on all ranks, as text of one line each.
 local function describe(module)
-  local lines, i = {}, 0
-  for name, p in module:named_parameters() do
-    i = i + 1
-    lines[#lines + 1] = line("parameter", i, name, p)
-  end
-  i = 0
-  for name, t in module:named_buffers() do
-    i = i + 1
-    lines[#lines + 1] = line("buffer", i, name, t)
+  local lines = {}
+  for _, kind in ipairs {"parameter", "buffer"} do
+    local i = 0
+    for name, t in module["named_" .. kind .. "s"](module) do
+      i = i + 1
+      lines[#lines + 1] = ("%s %d is '%s', %s [%s]%s"):format(kind, i, name, t.dtype, table.concat(t.shape, ", "),
+        kind == "parameter" and not t.requires_grad and ", without gradient" or "")
+    end
   end
   return table.concat(lines, "\n") .. "\n"
 end
