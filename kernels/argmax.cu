@@ -51,17 +51,10 @@ struct lm_reduce_index {
   }
 };
 
-struct lm_reduce_indexed {
-  const lm_reduce_job *job;
-  void *partial, *stream;
-  template <class L>
-  int operator()(L loader) const {
-    lm_reduce_index<L> f = {loader, job->out, job->position, job->out_dtype, job->kind == LM_REDUCE_ARGMIN};
-    return lm_reduce_launch(job, f, partial, stream);
-  }
-};
-
 int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream) {
-  lm_reduce_indexed run = {job, partial, stream};
-  return job->x_dtype >= LM_F16 ? lm_for_float_loader(job->x_dtype, run) : lm_for_int_loader(job->x_dtype, run);
+  return lm_for_loader(job->x_dtype, [=](auto loader) {
+    lm_reduce_index<decltype(loader)> f = {loader, job->out, job->position, job->out_dtype,
+                                           job->kind == LM_REDUCE_ARGMIN};
+    return lm_reduce_launch(job, f, partial, stream);
+  });
 }

@@ -95,7 +95,7 @@ struct lm_mma_numbers {
           a[i] = lm_tf32(x.of[k][i % 2 * 2 + i / 2]);
         } else {
           const float *pair = x.of[k + i / 2] + i % 2 * 2;
-          a[i] = lm_two<T>(pair[0], pair[1]);
+          a[i] = lm_pack_two<T>(pair[0], pair[1]);
         }
       }
       LM_UNROLL

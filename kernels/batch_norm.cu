@@ -162,7 +162,7 @@ struct lm_masked_sums_source {
 typedef struct lm_plane_grid {
   int64_t c, run;
   lm_divider channels, plane; /* dividers by c, by the packs of a plane */
-  lm_wide_divider wide_plane;
+  lm_long_divider long_plane;
   lm_shares packs; /* shares of a channel's packs */
 } lm_plane_grid;
 
@@ -170,8 +170,8 @@ typedef struct lm_plane_grid {
 template <int V>
 LM_DEVICE int lm_plane_position(const lm_plane_grid &grid, uint32_t *channel, lm_plane_walk *walk) {
   uint32_t part = lm_divide_rest(blockIdx.x, grid.channels, channel);
-  int64_t from = lm_share_begin(grid.packs, part), to = lm_share_begin(grid.packs, (int64_t)part + 1), first;
-  int64_t image = lm_divide_wide(from, grid.wide_plane, &first);
+  int64_t from = lm_share_begin(grid.packs, part), to = lm_share_begin(grid.packs, (int64_t)part + 1);
+  int64_t image = lm_long_divide(from, grid.long_plane), first = from - image * grid.long_plane.divisor;
   *walk = lm_plane_walk{(image * grid.c + *channel) * grid.run,
                         grid.c * grid.run,
                         (uint32_t)first + threadIdx.x,
@@ -183,18 +183,18 @@ LM_DEVICE int lm_plane_position(const lm_plane_grid &grid, uint32_t *channel, lm
 }
 
 template <int V, class S>
-LM_KERNEL void lm_planes_two(S source, lm_plane_grid grid, double *partial) {
-  __shared__ lm_two shared[LM_WARP];
+LM_KERNEL void lm_planes_sums(S source, lm_plane_grid grid, double *partial) {
+  __shared__ lm_channel_sums shared[LM_WARP];
   uint32_t channel;
   lm_plane_walk walk;
   int packs = lm_plane_position<V>(grid, &channel, &walk);
   typename S::channel middle = source.center(channel), center[V];
-  lm_two total[V] = {};
+  lm_channel_sums total[V] = {};
   for (int v = 0; v < V; v++) center[v] = middle;
-  lm_take_two<V>(source, walk, packs, center, total);
+  lm_sum_packs<V>(source, walk, packs, center, total);
   LM_UNROLL
   for (int v = 1; v < V; v++) total[0] = typename S::join()(total[0], total[v]);
-  lm_two two = lm_block_reduce(total[0], typename S::join(), shared);
+  lm_channel_sums two = lm_block_reduce(total[0], typename S::join(), shared);
   if (threadIdx.x == 0) lm_put_part(partial, lm_divide(blockIdx.x, grid.channels), grid.c, channel, two);
 }
 
@@ -202,9 +202,9 @@ LM_KERNEL void lm_planes_two(S source, lm_plane_grid grid, double *partial) {
 
 template <class A>
 LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
-  __shared__ lm_two shared[LM_COLUMNS_BLOCK];
+  __shared__ lm_channel_sums shared[LM_COLUMNS_BLOCK];
   int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
-  lm_two two = {0, 0, 0};
+  lm_channel_sums two = {0, 0, 0};
   if (plan.training) two = lm_join_parts<lm_join_moments>(plan.partial, parts, c, channel, shared);
   if (plan.batches && lm_thread() == 0) ++*plan.batches;
   if (threadIdx.x >= LM_WARP || channel >= c) return;
@@ -240,9 +240,9 @@ LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int
  * - mean(g) - h * mean(g * h)) for a batch's statistics (Ioffe, Szegedy, 2015), else weight * invstd * g. */
 template <class A>
 LM_KERNEL void lm_plan_backward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
-  __shared__ lm_two shared[LM_COLUMNS_BLOCK];
+  __shared__ lm_channel_sums shared[LM_COLUMNS_BLOCK];
   int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
-  lm_two two = lm_join_parts<lm_join_sums>(plan.partial, parts, c, channel, shared);
+  lm_channel_sums two = lm_join_parts<lm_join_sums>(plan.partial, parts, c, channel, shared);
   if (threadIdx.x >= LM_WARP || channel >= c) return;
   double invstd = plan.invstd.data ? lm_value_at(plan.invstd, channel)
                                    : 1 / sqrt(lm_value_at(plan.running_var, channel) + plan.eps);
@@ -462,7 +462,7 @@ static lm_plane_grid plane_grid(const lm_norm_shape *s, int V, int parts) {
           s->run,
           lm_divider_make((uint32_t)s->c),
           lm_divider_make((uint32_t)plane),
-          lm_wide_divider_make(plane),
+          lm_long_divider_make(plane),
           lm_shares_make(s->count / V, parts)};
 }
 
@@ -493,12 +493,12 @@ int lm_norm_parts(const lm_norm_shape *s) {
 }
 
 template <class S>
-static int launch_two(const lm_norm_shape *s, const S &source, int width, double *partial, void *stream) {
+static int launch_sums(const lm_norm_shape *s, const S &source, int width, double *partial, void *stream) {
   return for_width<typename S::stored>(width, [&](auto pack) {
     constexpr int V = decltype(pack)::value;
     int parts = lm_norm_parts(s);
-    if (s->run == 1) return lm_launch_columns_two<V>(source, s->count, s->c, parts, partial, stream);
-    return lm_launch(lm_planes_two<V, S>, (unsigned)(s->c * parts), LM_PLANES_BLOCK, 0, stream, source,
+    if (s->run == 1) return lm_launch_columns_sums<V>(source, s->count, s->c, parts, partial, stream);
+    return lm_launch(lm_planes_sums<V, S>, (unsigned)(s->c * parts), LM_PLANES_BLOCK, 0, stream, source,
                      plane_grid(s, V, parts), partial);
   });
 }
@@ -506,14 +506,14 @@ static int launch_two(const lm_norm_shape *s, const S &source, int width, double
 int lm_batch_moments(const lm_norm_shape *s, const void *x, double *partial, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    return launch_two(s, lm_moments_source<T>{(const T *)x}, width_at(s, x, NULL), partial, stream);
+    return launch_sums(s, lm_moments_source<T>{(const T *)x}, width_at(s, x, NULL), partial, stream);
   });
 }
 
 int lm_batch_sums(const lm_norm_shape *s, const void *g, const void *x, lm_values mean, double *partial, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    return launch_two(s, lm_sums_source<T>{(const T *)g, (const T *)x, mean}, width_at(s, g, x), partial, stream);
+    return launch_sums(s, lm_sums_source<T>{(const T *)g, (const T *)x, mean}, width_at(s, g, x), partial, stream);
   });
 }
 
@@ -526,7 +526,7 @@ static int masked_sums(const lm_norm_shape *s, const void *g, const void *more, 
     int width = packed ? width_at(s, g, x) : 1;
     lm_masked_sums_source<T, NORM, MORE> source = {(const T *)g, (const T *)more, (const T *)x, (const T *)y,
                                                    mask,         (T *)masked,     *plan};
-    return launch_two(s, source, width, partial, stream);
+    return launch_sums(s, source, width, partial, stream);
   });
 }
 

@@ -60,8 +60,8 @@ int lm_k_roi_pool(const lm_roi_job *job, void *stream) {
   lm_roi_dividers by = {lm_split_divider(job->columns), lm_split_divider(job->rows), lm_split_divider(job->c)};
   return lm_for_float(job->dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(count < LM_NARROW ? lm_roi_kernel<T, false> : lm_roi_kernel<T, true>,
-                     lm_blocks(count, LM_ROI_BLOCK, INT32_MAX), LM_ROI_BLOCK, 0, stream, *job, by, count);
+    return lm_launch_each(count < LM_NARROW ? lm_roi_kernel<T, false> : lm_roi_kernel<T, true>, count, LM_ROI_BLOCK,
+                          stream, *job, by, count);
   });
 }
 
@@ -124,8 +124,8 @@ int lm_k_nms(int dtype, const void *boxes, int64_t n, double threshold, int64_t 
   for (int64_t first = 0; error == 0 && first < n; first += rows) {
     error = lm_for_float(dtype, [=](auto t) {
       typedef decltype(t) T;
-      return lm_launch(lm_nms_bits_kernel<T>, lm_blocks(rows * words, LM_NMS_BITS_BLOCK, INT32_MAX), LM_NMS_BITS_BLOCK,
-                       0, stream, (const T *)boxes, n, threshold, first, rows, bits);
+      return lm_launch_each(lm_nms_bits_kernel<T>, rows * words, LM_NMS_BITS_BLOCK, stream, (const T *)boxes, n,
+                            threshold, first, rows, bits);
     });
     if (error == 0) error = lm_launch(lm_nms_keep_kernel, 1, LM_NMS_BLOCK, 0, stream, n, first, rows, bits, gone, keep);
   }

@@ -1,24 +1,16 @@
 /* Joins many tensors in one launch (cat.h). A block copies one tile of one input, which it finds by its block index. */
 #include "merged_dims.cuh"
+#include "tensor_chunks.cuh"
 #include "types.cuh"
 
 #include "cat.h"
 
 enum { THREADS = 256, EACH = 4, TILE = THREADS * EACH };
 
-/* Returns the last of n entries whose first tile is not after this block's. */
-template <class E>
-LM_DEVICE int lm_cat_owner(const E *entries, int n) {
-  int low = 0, high = n - 1;
-  while (low < high) {
-    int middle = (low + high + 1) / 2;
-    if (entries[middle].first_tile <= blockIdx.x) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
+/* Returns the entry of the list that this block copies. */
+template <class List>
+LM_DEVICE const auto &lm_cat_entry(const List &list) {
+  return list.entry[lm_owner_of(list.n, blockIdx.x, [&](int i) { return list.entry[i].first_tile; })];
 }
 
 /* ---- inputs laid out like the result */
@@ -38,7 +30,7 @@ struct lm_cat_block_list {
 
 template <class U, bool WIDE>
 LM_KERNEL void lm_cat_join_blocks(lm_cat_block_list list, U *to) {
-  const lm_cat_block_entry &e = list.entry[lm_cat_owner(list.entry, list.n)];
+  const lm_cat_block_entry &e = lm_cat_entry(list);
   const U *from = (const U *)e.from;
   int64_t n = list.outer * e.run, first = (int64_t)(blockIdx.x - e.first_tile) * TILE + threadIdx.x;
   U value[EACH];
@@ -118,7 +110,7 @@ LM_DEVICE T lm_cat_load(int dtype, const void *from, int64_t at) {
 
 template <class T, bool WIDE>
 LM_KERNEL void lm_cat_join_parts(lm_cat_part_list list) {
-  const lm_cat_part_entry &e = list.entry[lm_cat_owner(list.entry, list.n)];
+  const lm_cat_part_entry &e = lm_cat_entry(list);
   int64_t n = list.rest * e.size, first = (int64_t)(blockIdx.x - e.first_tile) * TILE + threadIdx.x;
   for (int j = 0; j < EACH; j++) {
     int64_t u = first + j * THREADS, from = 0, to = 0;

@@ -12,18 +12,19 @@ LM_DEVICE int64_t lm_conv_position(const int64_t *stride, int64_t a, int64_t b, 
 template <class T>
 LM_KERNEL void lm_conv_forward_sums(lm_conv_sums j) {
   typedef lm_compute<T> C;
+  const lm_conv_shape &s = j.shape;
   const T *x = (const T *)j.x, *weight = (const T *)j.weight;
-  int64_t each = j.c / j.groups;
-  for (int64_t i = lm_thread(); i < j.n * j.oh * j.ow * j.k; i += lm_threads()) {
-    int64_t k = i % j.k, ow = i / j.k % j.ow, oh = i / j.k / j.ow % j.oh, n = i / j.k / j.ow / j.oh;
-    int64_t first = k / (j.k / j.groups) * each;
+  int64_t each = s.c / s.groups;
+  for (int64_t i = lm_thread(); i < s.n * s.oh * s.ow * s.k; i += lm_threads()) {
+    int64_t k = i % s.k, ow = i / s.k % s.ow, oh = i / s.k / s.ow % s.oh, n = i / s.k / s.ow / s.oh;
+    int64_t first = k / (s.k / s.groups) * each;
     C sum = 0;
-    for (int64_t a = 0; a < j.kh; a++) {
-      int64_t h = oh * j.stride[0] - j.padding[0] + a * j.dilation[0];
-      if (h < 0 || h >= j.h) continue;
-      for (int64_t b = 0; b < j.kw; b++) {
-        int64_t w = ow * j.stride[1] - j.padding[1] + b * j.dilation[1];
-        if (w < 0 || w >= j.w) continue;
+    for (int64_t a = 0; a < s.kh; a++) {
+      int64_t h = oh * s.stride[0] - s.padding[0] + a * s.dilation[0];
+      if (h < 0 || h >= s.h) continue;
+      for (int64_t b = 0; b < s.kw; b++) {
+        int64_t w = ow * s.stride[1] - s.padding[1] + b * s.dilation[1];
+        if (w < 0 || w >= s.w) continue;
         for (int64_t c = 0; c < each; c++) {
           sum += lm_get<C>(x[lm_conv_position(j.x_stride, n, first + c, h, w)]) *
                  lm_get<C>(weight[lm_conv_position(j.w_stride, k, c, a, b)]);
@@ -46,17 +47,18 @@ LM_DEVICE int64_t lm_conv_meets(int64_t at, int64_t tap, int64_t stride, int64_t
 template <class T>
 LM_KERNEL void lm_conv_input_sums(lm_conv_sums j) {
   typedef lm_compute<T> C;
+  const lm_conv_shape &s = j.shape;
   const T *y = (const T *)j.y, *weight = (const T *)j.weight;
-  int64_t each = j.c / j.groups, outs = j.k / j.groups;
-  for (int64_t i = lm_thread(); i < j.n * j.h * j.w * j.c; i += lm_threads()) {
-    int64_t c = i % j.c, w = i / j.c % j.w, h = i / j.c / j.w % j.h, n = i / j.c / j.w / j.h;
+  int64_t each = s.c / s.groups, outs = s.k / s.groups;
+  for (int64_t i = lm_thread(); i < s.n * s.h * s.w * s.c; i += lm_threads()) {
+    int64_t c = i % s.c, w = i / s.c % s.w, h = i / s.c / s.w % s.h, n = i / s.c / s.w / s.h;
     int64_t first = c / each * outs;
     C sum = 0;
-    for (int64_t a = 0; a < j.kh; a++) {
-      int64_t oh = lm_conv_meets(h, a, j.stride[0], j.padding[0], j.dilation[0], j.oh);
+    for (int64_t a = 0; a < s.kh; a++) {
+      int64_t oh = lm_conv_meets(h, a, s.stride[0], s.padding[0], s.dilation[0], s.oh);
       if (oh < 0) continue;
-      for (int64_t b = 0; b < j.kw; b++) {
-        int64_t ow = lm_conv_meets(w, b, j.stride[1], j.padding[1], j.dilation[1], j.ow);
+      for (int64_t b = 0; b < s.kw; b++) {
+        int64_t ow = lm_conv_meets(w, b, s.stride[1], s.padding[1], s.dilation[1], s.ow);
         if (ow < 0) continue;
         for (int64_t k = first; k < first + outs; k++) {
           sum += lm_get<C>(y[lm_conv_position(j.y_stride, n, k, oh, ow)]) *
@@ -73,17 +75,18 @@ template <class T>
 LM_KERNEL void lm_conv_weight_sums(lm_conv_sums j) {
   typedef lm_compute<T> C;
   __shared__ C partial[LM_WARP];
+  const lm_conv_shape &s = j.shape;
   const T *x = (const T *)j.x, *y = (const T *)j.y;
-  int64_t each = j.c / j.groups;
-  for (int64_t i = blockIdx.x; i < j.k * each * j.kh * j.kw; i += gridDim.x) {
-    int64_t b = i % j.kw, a = i / j.kw % j.kh, c = i / j.kw / j.kh % each, k = i / j.kw / j.kh / each;
-    int64_t channel = k / (j.k / j.groups) * each + c;
+  int64_t each = s.c / s.groups;
+  for (int64_t i = blockIdx.x; i < s.k * each * s.kh * s.kw; i += gridDim.x) {
+    int64_t b = i % s.kw, a = i / s.kw % s.kh, c = i / s.kw / s.kh % each, k = i / s.kw / s.kh / each;
+    int64_t channel = k / (s.k / s.groups) * each + c;
     C sum = 0;
-    for (int64_t p = threadIdx.x; p < j.n * j.oh * j.ow; p += blockDim.x) {
-      int64_t ow = p % j.ow, oh = p / j.ow % j.oh, n = p / j.ow / j.oh;
-      int64_t h = oh * j.stride[0] - j.padding[0] + a * j.dilation[0];
-      int64_t w = ow * j.stride[1] - j.padding[1] + b * j.dilation[1];
-      if (h < 0 || h >= j.h || w < 0 || w >= j.w) continue;
+    for (int64_t p = threadIdx.x; p < s.n * s.oh * s.ow; p += blockDim.x) {
+      int64_t ow = p % s.ow, oh = p / s.ow % s.oh, n = p / s.ow / s.oh;
+      int64_t h = oh * s.stride[0] - s.padding[0] + a * s.dilation[0];
+      int64_t w = ow * s.stride[1] - s.padding[1] + b * s.dilation[1];
+      if (h < 0 || h >= s.h || w < 0 || w >= s.w) continue;
       sum += lm_get<C>(x[lm_conv_position(j.x_stride, n, channel, h, w)]) *
              lm_get<C>(y[lm_conv_position(j.y_stride, n, k, oh, ow)]);
     }
@@ -92,24 +95,17 @@ LM_KERNEL void lm_conv_weight_sums(lm_conv_sums j) {
   }
 }
 
-int lm_k_conv_forward(const lm_conv_sums *j, void *stream) {
-  unsigned blocks = lm_blocks(j->n * j->oh * j->ow * j->k, BLOCK, MAX_BLOCKS);
+int lm_k_conv(lm_conv_pass pass, const lm_conv_sums *j, void *stream) {
+  const lm_conv_shape &s = j->shape;
+  int64_t weights = s.k * (s.c / s.groups) * s.kh * s.kw;
+  int64_t elements = pass == LM_CONV_FORWARD ? s.n * s.oh * s.ow * s.k : s.n * s.h * s.w * s.c;
+  unsigned blocks = pass == LM_CONV_WEIGHT ? lm_blocks(weights, 1, MAX_BLOCKS) : lm_blocks(elements, BLOCK, MAX_BLOCKS);
+  bool few = pass == LM_CONV_WEIGHT && s.n * s.oh * s.ow < 16 * BLOCK;
   return lm_for_float(j->dtype, [&](auto stored) {
-    return lm_launch(lm_conv_forward_sums<decltype(stored)>, blocks, BLOCK, 0, stream, *j);
-  });
-}
-
-int lm_k_conv_input(const lm_conv_sums *j, void *stream) {
-  unsigned blocks = lm_blocks(j->n * j->h * j->w * j->c, BLOCK, MAX_BLOCKS);
-  return lm_for_float(j->dtype, [&](auto stored) {
-    return lm_launch(lm_conv_input_sums<decltype(stored)>, blocks, BLOCK, 0, stream, *j);
-  });
-}
-
-int lm_k_conv_weight(const lm_conv_sums *j, void *stream) {
-  unsigned blocks = lm_blocks(j->k * (j->c / j->groups) * j->kh * j->kw, 1, MAX_BLOCKS);
-  unsigned threads = j->n * j->oh * j->ow < 16 * BLOCK ? (unsigned)LM_WARP : (unsigned)BLOCK;
-  return lm_for_float(j->dtype, [&](auto stored) {
-    return lm_launch(lm_conv_weight_sums<decltype(stored)>, blocks, threads, 0, stream, *j);
+    typedef decltype(stored) T;
+    auto kernel = pass == LM_CONV_FORWARD ? lm_conv_forward_sums<T>
+                  : pass == LM_CONV_INPUT ? lm_conv_input_sums<T>
+                                          : lm_conv_weight_sums<T>;
+    return lm_launch(kernel, blocks, few ? (unsigned)LM_WARP : (unsigned)BLOCK, 0, stream, *j);
   });
 }

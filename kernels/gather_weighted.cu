@@ -2,7 +2,7 @@
 #include "gather_weighted.h"
 
 #include "merged_dims.cuh"
-#include "types.cuh"
+#include "rounded_sums.cuh"
 
 enum { LM_GATHER_WEIGHTED_BLOCK = 256 };
 
@@ -59,11 +59,6 @@ LM_KERNEL void lm_gather_weighted_input_kernel(lm_gather_weighted_job s, lm_gath
   }
 }
 
-template <class T>
-LM_KERNEL void lm_gather_weighted_round_kernel(const lm_compute<T> *sums, T *x, int64_t count) {
-  for (int64_t e = lm_thread(); e < count; e += lm_threads()) x[e] = lm_put<T>(sums[e]);
-}
-
 /* Computes the gradient of weight [n, j, p]; a thread for each element. */
 template <class T, bool WIDE>
 LM_KERNEL void lm_gather_weighted_weight_kernel(lm_gather_weighted_job s, lm_gather_weighted_dividers by,
@@ -82,8 +77,6 @@ LM_KERNEL void lm_gather_weighted_weight_kernel(lm_gather_weighted_job s, lm_gat
   }
 }
 
-static unsigned blocks_for(int64_t count) { return lm_blocks(count, LM_GATHER_WEIGHTED_BLOCK, INT32_MAX); }
-
 /* Launches the narrow kernel for fewer elements than LM_NARROW, else the wide one. */
 template <class... P, class... A>
 static int launch(void (*narrow)(lm_gather_weighted_job, lm_gather_weighted_dividers, int64_t, P...),
@@ -91,8 +84,8 @@ static int launch(void (*narrow)(lm_gather_weighted_job, lm_gather_weighted_divi
                   const lm_gather_weighted_job *job, int64_t count, A... more) {
   lm_gather_weighted_dividers by = {lm_split_divider(job->i), lm_split_divider(job->p), lm_split_divider(job->c),
                                     lm_split_divider(job->j)};
-  return lm_launch(count < LM_NARROW ? narrow : wide, blocks_for(count), LM_GATHER_WEIGHTED_BLOCK, 0, stream, *job, by,
-                   count, more...);
+  return lm_launch_each(count < LM_NARROW ? narrow : wide, count, LM_GATHER_WEIGHTED_BLOCK, stream, *job, by, count,
+                        more...);
 }
 
 int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream) {
@@ -105,18 +98,13 @@ int lm_k_gather_weighted_forward(const lm_gather_weighted_job *job, void *stream
 }
 
 int lm_k_gather_weighted_input(const lm_gather_weighted_job *job, float *sums, void *stream) {
-  int64_t count = job->n * job->c * job->p * job->i, indices = job->n * job->c * job->m * job->i;
+  int64_t count = job->n * job->c * job->p * job->i, all = job->n * job->c * job->m * job->i;
   return lm_for_float(job->dtype, [=](auto t) {
     typedef decltype(t) T;
-    typedef lm_compute<T> A;
-    A *sum = sizeof(T) < sizeof(A) ? (A *)sums : (A *)job->x;
-    int error = (int)cudaMemsetAsync(sum, 0, (size_t)indices * sizeof(A), (cudaStream_t)stream);
-    if (error == 0)
-      error = launch(lm_gather_weighted_input_kernel<T, false>, lm_gather_weighted_input_kernel<T, true>, stream, job,
-                     count, sum);
-    if (error != 0 || sizeof(T) == sizeof(A)) return error;
-    return lm_launch(lm_gather_weighted_round_kernel<T>, blocks_for(indices), LM_GATHER_WEIGHTED_BLOCK, 0, stream, sum,
-                     (T *)job->x, indices);
+    return lm_sum_into<T>(job->x, sums, all, stream, [&](lm_compute<T> *sum) {
+      return launch(lm_gather_weighted_input_kernel<T, false>, lm_gather_weighted_input_kernel<T, true>, stream, job,
+                    count, sum);
+    });
   });
 }
 

@@ -1,7 +1,7 @@
 /* Computes grid_sample: a thread for each point and a few channels, neighbors along the points. */
 #include "grid_sample.h"
 
-#include "types.cuh"
+#include "rounded_sums.cuh"
 
 #define LM_TAPS_FN LM_DEVICE
 #define LM_TAPS_FLOOR floor
@@ -101,11 +101,6 @@ LM_KERNEL void lm_grid_input_kernel(lm_grid_call s, int64_t count, int64_t parts
   }
 }
 
-template <class T>
-LM_KERNEL void lm_grid_round_kernel(const lm_compute<T> *sums, T *x, int64_t count) {
-  for (int64_t e = lm_thread(); e < count; e += lm_threads()) x[e] = lm_put<T>(sums[e]);
-}
-
 /* Computes the gradient of the grid; a thread for each point. */
 template <class T, class S>
 LM_KERNEL void lm_grid_slopes_kernel(lm_grid_call s, int64_t count) {
@@ -147,14 +142,13 @@ static int lm_grid_for(const lm_grid_call *s, F f) {
   });
 }
 
-static unsigned blocks_for(int64_t count) { return lm_blocks(count, LM_GRID_BLOCK, INT32_MAX); }
 static int64_t parts_of(const lm_grid_call *s) { return (s->c + LM_GRID_CHANNELS - 1) / LM_GRID_CHANNELS; }
 
 int lm_k_grid_forward(const lm_grid_call *call, void *stream) {
   int64_t parts = parts_of(call), count = call->n * parts * call->p;
   return lm_grid_for(call, [=](auto t, auto shape) {
-    return lm_launch(lm_grid_forward_kernel<decltype(t), decltype(shape)>, blocks_for(count), LM_GRID_BLOCK, 0, stream,
-                     *call, count, parts);
+    return lm_launch_each(lm_grid_forward_kernel<decltype(t), decltype(shape)>, count, LM_GRID_BLOCK, stream, *call,
+                          count, parts);
   });
 }
 
@@ -162,21 +156,17 @@ int lm_k_grid_input(const lm_grid_call *call, float *sums, void *stream) {
   int64_t parts = parts_of(call), count = call->n * parts * call->p, all = call->n * call->c * call->m;
   return lm_grid_for(call, [=](auto t, auto shape) {
     typedef decltype(t) T;
-    typedef lm_compute<T> A;
-    A *sum = sizeof(T) < sizeof(A) ? (A *)sums : (A *)call->x;
-    int error = (int)cudaMemsetAsync(sum, 0, (size_t)all * sizeof(A), (cudaStream_t)stream);
-    if (error == 0)
-      error = lm_launch(lm_grid_input_kernel<T, decltype(shape)>, blocks_for(count), LM_GRID_BLOCK, 0, stream, *call,
-                        count, parts, sum);
-    if (error != 0 || sizeof(T) == sizeof(A)) return error;
-    return lm_launch(lm_grid_round_kernel<T>, blocks_for(all), LM_GRID_BLOCK, 0, stream, sum, (T *)call->x, all);
+    return lm_sum_into<T>(call->x, sums, all, stream, [&](lm_compute<T> *sum) {
+      return lm_launch_each(lm_grid_input_kernel<T, decltype(shape)>, count, LM_GRID_BLOCK, stream, *call, count, parts,
+                            sum);
+    });
   });
 }
 
 int lm_k_grid_slopes(const lm_grid_call *call, void *stream) {
   int64_t count = call->n * call->p;
   return lm_grid_for(call, [=](auto t, auto shape) {
-    return lm_launch(lm_grid_slopes_kernel<decltype(t), decltype(shape)>, blocks_for(count), LM_GRID_BLOCK, 0, stream,
-                     *call, count);
+    return lm_launch_each(lm_grid_slopes_kernel<decltype(t), decltype(shape)>, count, LM_GRID_BLOCK, stream, *call,
+                          count);
   });
 }

@@ -6,12 +6,6 @@
 
 enum { THREADS = 256, EACH = 4, TILE = THREADS * EACH };
 
-#define RUN(launch)                 \
-  do {                              \
-    int error_ = (launch);          \
-    if (error_ != 0) return error_; \
-  } while (0)
-
 /* Adds to *position the offset that the indices at i name; the first is `given`. Reports one out of range: false. */
 LM_DEVICE bool lm_index_position(const lm_index_list &p, int64_t i, int64_t given, lm_bad bad, int64_t *position) {
   bool fits = true;
@@ -53,15 +47,6 @@ LM_KERNEL void lm_pick_units(int64_t n, lm_dims_loops<2> dims, lm_index_list ind
   }
 }
 
-template <class U>
-static int lm_pick_of(void *stream, const lm_dims *dims, const lm_index_list *index_list, const void *x, void *out,
-                      lm_bad bad) {
-  int64_t n = lm_dims_count(dims);
-  unsigned blocks = lm_blocks(n, TILE, INT32_MAX);
-  return lm_launch(n < LM_NARROW ? lm_pick_units<U, false> : lm_pick_units<U, true>, blocks, THREADS, 0, stream, n,
-                   lm_dims_loops_of<2>(dims), *index_list, (const U *)x, (U *)out, bad);
-}
-
 /* Calls f with an unsigned value of 1 to 16 bytes. */
 template <class F>
 static int lm_for_unit(int bytes, F f) {
@@ -70,7 +55,12 @@ static int lm_for_unit(int bytes, F f) {
 
 int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_index_list *index_list, const void *x,
                   void *out, lm_bad bad) {
-  return lm_for_unit(unit, [=](auto u) { return lm_pick_of<decltype(u)>(stream, dims, index_list, x, out, bad); });
+  int64_t n = lm_dims_count(dims);
+  return lm_for_unit(unit, [=](auto u) {
+    typedef decltype(u) U;
+    return lm_launch(n < LM_NARROW ? lm_pick_units<U, false> : lm_pick_units<U, true>, lm_blocks(n, TILE, INT32_MAX),
+                     THREADS, 0, stream, n, lm_dims_loops_of<2>(dims), *index_list, (const U *)x, (U *)out, bad);
+  });
 }
 
 /* ---- scatter, scatter_add, scatter_reduce */
@@ -123,20 +113,15 @@ LM_KERNEL void lm_scatter_units(int64_t n, int how, lm_dims_loops<3> dims, lm_in
     lm_index_atomic(how, &sums[offset[0]], lm_get<S>(src[offset[2]]));
 }
 
-template <class T>
-static int lm_scatter_of(void *stream, int how, const lm_dims *dims, const lm_index_list *index_list, void *sums,
-                         const void *src, lm_bad bad) {
-  typedef lm_index_sum_type<T> S;
-  int64_t n = lm_dims_count(dims);
-  return lm_launch(n < LM_NARROW ? lm_scatter_units<T, S, false> : lm_scatter_units<T, S, true>,
-                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, how, lm_dims_loops_of<3>(dims), *index_list,
-                   (S *)sums, (const T *)src, bad);
-}
-
 int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_index_list *index_list, void *sums,
                      const void *src, lm_bad bad) {
-  return lm_for_dtype(
-      dtype, [=](auto t) { return lm_scatter_of<decltype(t)>(stream, how, dims, index_list, sums, src, bad); });
+  int64_t n = lm_dims_count(dims);
+  return lm_for_dtype(dtype, [=](auto t) {
+    typedef decltype(t) T;
+    typedef lm_index_sum_type<T> S;
+    return lm_launch_each(n < LM_NARROW ? lm_scatter_units<T, S, false> : lm_scatter_units<T, S, true>, n, THREADS,
+                          stream, n, how, lm_dims_loops_of<3>(dims), *index_list, (S *)sums, (const T *)src, bad);
+  });
 }
 
 template <class U, bool WIDE>
@@ -149,17 +134,14 @@ LM_KERNEL void lm_write_units(int64_t n, lm_dims_loops<3> dims, lm_index_list in
     x[offset[0]] = src[offset[2]];
 }
 
-template <class U>
-static int lm_write_of(void *stream, const lm_dims *dims, const lm_index_list *index_list, void *x, const void *src,
-                       lm_bad bad) {
-  int64_t n = lm_dims_count(dims);
-  return lm_launch(n < LM_NARROW ? lm_write_units<U, false> : lm_write_units<U, true>, lm_blocks(n, THREADS, INT32_MAX),
-                   THREADS, 0, stream, n, lm_dims_loops_of<3>(dims), *index_list, (U *)x, (const U *)src, bad);
-}
-
 int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_index_list *index_list, void *x,
                    const void *src, lm_bad bad) {
-  return lm_for_width(width, [=](auto u) { return lm_write_of<decltype(u)>(stream, dims, index_list, x, src, bad); });
+  int64_t n = lm_dims_count(dims);
+  return lm_for_width(width, [=](auto u) {
+    typedef decltype(u) U;
+    return lm_launch_each(n < LM_NARROW ? lm_write_units<U, false> : lm_write_units<U, true>, n, THREADS, stream, n,
+                          lm_dims_loops_of<3>(dims), *index_list, (U *)x, (const U *)src, bad);
+  });
 }
 
 template <class U>
@@ -172,17 +154,13 @@ LM_KERNEL void lm_triangle_units(int64_t n, int64_t rows, int64_t columns, int64
   out[u] = kept ? x[u] : U{};
 }
 
-template <class U>
-static int lm_triangle_of(void *stream, int64_t n, int64_t rows, int64_t columns, int64_t diagonal, bool upper,
-                          const void *x, void *out) {
-  return lm_launch(lm_triangle_units<U>, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, rows, columns,
-                   diagonal, upper, (const U *)x, (U *)out);
-}
-
 int lm_index_triangle(void *stream, int width, int64_t n, int64_t rows, int64_t columns, int64_t diagonal, bool upper,
                       const void *x, void *out) {
-  return lm_for_width(
-      width, [=](auto u) { return lm_triangle_of<decltype(u)>(stream, n, rows, columns, diagonal, upper, x, out); });
+  return lm_for_width(width, [=](auto u) {
+    typedef decltype(u) U;
+    return lm_launch_each(lm_triangle_units<U>, n, THREADS, stream, n, rows, columns, diagonal, upper, (const U *)x,
+                          (U *)out);
+  });
 }
 
 /* ---- entries sorted by their destinations */
@@ -204,8 +182,7 @@ LM_KERNEL void lm_entry_keys(int64_t n, lm_index_list index_list, int64_t skippe
 
 int lm_index_keys(void *stream, const lm_index_list *index_list, int64_t n, int64_t skipped, uint64_t none,
                   int key_bytes, void *keys, uint32_t *order, lm_bad bad) {
-  return lm_launch(lm_entry_keys, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, *index_list, skipped, none,
-                   key_bytes, keys, order, bad);
+  return lm_launch_each(lm_entry_keys, n, THREADS, stream, n, *index_list, skipped, none, key_bytes, keys, order, bad);
 }
 
 LM_DEVICE uint64_t lm_index_key(const lm_sorted &e, int64_t s) {
@@ -249,17 +226,14 @@ LM_KERNEL void lm_put_units(int64_t n, int64_t columns, lm_divider by_columns, l
   dst[lm_key_offset(dims, key) + offset[0]] = src[(int64_t)entries.order[s] * from + offset[1]];
 }
 
-template <class U>
-static int lm_put_of(void *stream, const lm_rows *rows, const lm_sorted *entries) {
-  int64_t columns = lm_dims_count(&rows->columns), n = entries->n * columns;
-  bool narrow = n < LM_NARROW;
-  return lm_launch(narrow ? lm_put_units<U, false> : lm_put_units<U, true>, lm_blocks(n, THREADS, INT32_MAX), THREADS,
-                   0, stream, n, columns, lm_split_divider(columns), lm_dims_loops_of<2>(&rows->columns),
-                   lm_key_dims_of(rows), *entries, rows->from, (U *)rows->dst, (const U *)rows->src);
-}
-
 int lm_index_put(void *stream, const lm_rows *rows, const lm_sorted *entries) {
-  return lm_for_unit(rows->unit, [=](auto u) { return lm_put_of<decltype(u)>(stream, rows, entries); });
+  int64_t columns = lm_dims_count(&rows->columns), n = entries->n * columns;
+  return lm_for_unit(rows->unit, [=](auto u) {
+    typedef decltype(u) U;
+    return lm_launch_each(n < LM_NARROW ? lm_put_units<U, false> : lm_put_units<U, true>, n, THREADS, stream, n,
+                          columns, lm_split_divider(columns), lm_dims_loops_of<2>(&rows->columns), lm_key_dims_of(rows),
+                          *entries, rows->from, (U *)rows->dst, (const U *)rows->src);
+  });
 }
 
 /* ---- sums by destination */
@@ -354,17 +328,15 @@ static int lm_index_sum_of(void *stream, const lm_rows *rows, const lm_sorted *e
   const C *sums = NULL;
   for (;;) {
     int64_t tiles = lm_tiles_of(level.n);
-    unsigned blocks = lm_blocks(tiles * columns, THREADS, INT32_MAX);
     uint64_t *keys = tiles > 1 ? (uint64_t *)free : NULL;
     C *partial = tiles > 1 ? (C *)(keys + 2 * tiles) : NULL;
-    if (sums) {
-      RUN(lm_launch(lm_index_sum_tiles<T, C, C>, blocks, THREADS, 0, stream, tiles, columns, loops, dims, level, from,
-                    dst, sums, partial, keys));
-    } else {
-      RUN(lm_launch(lm_index_sum_tiles<T, T, C>, blocks, THREADS, 0, stream, tiles, columns, loops, dims, level, from,
-                    dst, (const T *)rows->src, partial, keys));
-    }
-    if (!partial) return 0;
+    auto launch = [&](auto kernel, auto src) {
+      return lm_launch_each(kernel, tiles * columns, THREADS, stream, tiles, columns, loops, dims, level, from, dst,
+                            src, partial, keys);
+    };
+    int error =
+        sums ? launch(lm_index_sum_tiles<T, C, C>, sums) : launch(lm_index_sum_tiles<T, T, C>, (const T *)rows->src);
+    if (error || !partial) return error;
     free += lm_level_bytes(2 * tiles, columns);
     level.n = 2 * tiles;
     level.key_bytes = 8;
@@ -393,7 +365,7 @@ LM_KERNEL void lm_one_hot_rows(int64_t n, lm_index_list labels, int64_t *out, lm
 }
 
 int lm_index_one_hot(void *stream, const lm_index_list *labels, int64_t n, int64_t *out, lm_bad bad) {
-  return lm_launch(lm_one_hot_rows, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, *labels, out, bad);
+  return lm_launch_each(lm_one_hot_rows, n, THREADS, stream, n, *labels, out, bad);
 }
 
 template <bool WIDE>
@@ -412,6 +384,6 @@ int lm_index_unravel(void *stream, int64_t n, const int64_t *positions, int ndim
   lm_dims dims = {};
   dims.ndim = ndim;
   for (int d = 0; d < ndim; d++) dims.size[d] = size[d];
-  return lm_launch(lm_dims_count(&dims) < LM_NARROW ? lm_unravel_rows<false> : lm_unravel_rows<true>,
-                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, positions, lm_dims_loops_of<1>(&dims), out);
+  return lm_launch_each(lm_dims_count(&dims) < LM_NARROW ? lm_unravel_rows<false> : lm_unravel_rows<true>, n, THREADS,
+                        stream, n, positions, lm_dims_loops_of<1>(&dims), out);
 }

@@ -91,6 +91,13 @@ static inline unsigned lm_blocks(int64_t n, int64_t each, int64_t limit) {
   return (unsigned)(blocks < 1 ? 1 : blocks < limit ? blocks : limit);
 }
 
+/* Launches a kernel with a thread for each of n elements. */
+template <typename... P>
+static inline int lm_launch_each(void (*kernel)(P...), int64_t n, int threads, void *stream,
+                                 typename lm_same_type<P>::type... args) {
+  return lm_launch(kernel, lm_blocks(n, threads, INT32_MAX), threads, 0, stream, args...);
+}
+
 /* ---- indices ---- */
 
 /* Returns this thread's index in a one-dimensional grid; lm_threads: the number of its threads, for `for (int64_t i =
@@ -130,19 +137,23 @@ LM_HOST_DEVICE uint32_t lm_divide_rest(uint32_t n, lm_divider d, uint32_t *rest)
   return quotient;
 }
 
-/* A divider of n < 2^52 with quotients below 2^51, by way of double: the estimate is at most one off. */
-typedef struct lm_wide_divider {
+/* A divider of n < 2^63 by the method of lm_divider, for positions in tensors of any size, without a division. */
+typedef struct lm_long_divider {
+  uint64_t magic;
   int64_t divisor;
-  double inverse;
-} lm_wide_divider;
+  uint32_t shift;
+} lm_long_divider;
 
-static inline lm_wide_divider lm_wide_divider_make(int64_t divisor) { return {divisor, 1 / (double)divisor}; }
+static inline lm_long_divider lm_long_divider_make(int64_t divisor) {
+  lm_long_divider d = {0, divisor, 0};
+  while (d.shift < 63 && ((uint64_t)1 << d.shift) < (uint64_t)divisor) d.shift++;
+  unsigned __int128 above = (((uint64_t)1 << d.shift) - (uint64_t)divisor);
+  d.magic = (uint64_t)((above << 64) / (uint64_t)divisor + 1);
+  return d;
+}
 
-LM_HOST_DEVICE int64_t lm_divide_wide(int64_t n, lm_wide_divider d, int64_t *rest) {
-  int64_t quotient = (int64_t)((double)n * d.inverse), left = n - quotient * d.divisor;
-  int off = left < 0 ? -1 : left >= d.divisor;
-  *rest = left - off * d.divisor;
-  return quotient + off;
+LM_DEVICE int64_t lm_long_divide(int64_t n, lm_long_divider d) {
+  return (int64_t)((__umul64hi((uint64_t)n, d.magic) + (uint64_t)n) >> d.shift);
 }
 
 /* A division of n elements into parts whose sizes differ by one at most. */
@@ -213,7 +224,23 @@ LM_DEVICE T lm_block_reduce(T value, Op op, T *shared) {
   return shared[0];
 }
 
-/* Functors for the two reductions. */
+/* Reduces likewise over the threads of a block that share a column: thread t has column t % across, a power of two.
+ * shared: one value for each thread. */
+template <typename T, typename Op>
+LM_DEVICE T lm_columns_reduce(T value, Op op, int across, T *shared) {
+  int t = (int)threadIdx.x, threads = (int)blockDim.x;
+  if (threads == across) return value;
+  __syncthreads(); /* earlier readers of `shared` are done */
+  shared[t] = value;
+  __syncthreads();
+  for (int half = threads / 2; half >= across; half /= 2) {
+    if (t < half) shared[t] = op(shared[t], shared[t + half]);
+    __syncthreads();
+  }
+  return shared[t & (across - 1)];
+}
+
+/* Functors for the reductions. */
 struct lm_add_of {
   template <typename T>
   LM_DEVICE T operator()(T a, T b) const {

@@ -14,6 +14,8 @@ struct lm_row_part {
   int first, step;
   lm_pack<T, V> kept[K ? K : 1];
 
+  LM_DEVICE lm_row_part(int64_t d, bool warp)
+      : packs(d / V), first(warp ? lm_lane() : (int)threadIdx.x), step(warp ? LM_WARP : (int)blockDim.x) {}
   LM_DEVICE void load(const T *row) {
     x = row;
     LM_UNROLL
@@ -24,32 +26,18 @@ struct lm_row_part {
   }
 };
 
-/* Calls f(element's index, V values of a row) for each pack of this thread. */
-template <class T, int V, int K, class F>
-LM_DEVICE void lm_each_pack(const lm_row_part<T, V, K> &a, F f) {
+/* Calls f(element's index, V values of each row) for each pack of this thread; the rows lie side by side. */
+template <class F, class T, int V, int K, class... Others>
+LM_DEVICE void lm_each_pack(F f, const lm_row_part<T, V, K> &a, const Others &...others) {
   if constexpr (K > 0) {
     LM_UNROLL
     for (int k = 0; k < K; k++) {
       int at = a.first + k * a.step;
-      if (at < a.packs) f((int64_t)at * V, a.kept[k]);
-    }
-  } else {
-    for (int64_t at = a.first; at < a.packs; at += a.step) f(at * V, lm_load<V>(a.x + at * V));
-  }
-}
-
-/* Calls f likewise for two rows side by side. */
-template <class T, int V, int K, class F>
-LM_DEVICE void lm_each_two(const lm_row_part<T, V, K> &a, const lm_row_part<T, V, K> &b, F f) {
-  if constexpr (K > 0) {
-    LM_UNROLL
-    for (int k = 0; k < K; k++) {
-      int at = a.first + k * a.step;
-      if (at < a.packs) f((int64_t)at * V, a.kept[k], b.kept[k]);
+      if (at < a.packs) f((int64_t)at * V, a.kept[k], others.kept[k]...);
     }
   } else {
     for (int64_t at = a.first; at < a.packs; at += a.step)
-      f(at * V, lm_load<V>(a.x + at * V), lm_load<V>(b.x + at * V));
+      f(at * V, lm_load<V>(a.x + at * V), lm_load<V>(others.x + at * V)...);
   }
 }
 
@@ -91,33 +79,34 @@ LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows(lm_layer_job job) {
   typedef lm_compute<T> A;
   __shared__ lm_pair<A> shared[LM_WARP];
   int64_t rows_a_block = WARP ? LM_WARPS : 1;
-  lm_row_part<T, V, K> x;
-  x.packs = job.d / V;
-  x.first = WARP ? lm_lane() : (int)threadIdx.x;
-  x.step = WARP ? LM_WARP : (int)blockDim.x;
+  lm_row_part<T, V, K> x(job.d, WARP);
   A d = (A)job.d, eps = (A)job.eps;
   for (int64_t row = blockIdx.x * rows_a_block + (WARP ? threadIdx.x / LM_WARP : 0); row < job.rows;
        row += gridDim.x * rows_a_block) {
     x.load((const T *)job.x + row * job.d);
     lm_pair<A> sum = {0, 0};
-    lm_each_pack(x, [&](int64_t, const lm_pack<T, V> &in) {
-      A part = 0;
-      LM_UNROLL
-      for (int v = 0; v < V; v++) part += lm_get<A>(in.v[v]);
-      sum.a += part;
-    });
+    lm_each_pack(
+        [&](int64_t, const lm_pack<T, V> &in) {
+          A part = 0;
+          LM_UNROLL
+          for (int v = 0; v < V; v++) part += lm_get<A>(in.v[v]);
+          sum.a += part;
+        },
+        x);
     A pivot = lm_row_sum<WARP>(sum, shared).a / d;
     sum = {0, 0};
-    lm_each_pack(x, [&](int64_t, const lm_pack<T, V> &in) {
-      lm_pair<A> part = {0, 0};
-      LM_UNROLL
-      for (int v = 0; v < V; v++) {
-        A distance = lm_get<A>(in.v[v]) - pivot;
-        part.a += distance;
-        part.b += distance * distance;
-      }
-      sum = lm_add_pairs()(sum, part);
-    });
+    lm_each_pack(
+        [&](int64_t, const lm_pack<T, V> &in) {
+          lm_pair<A> part = {0, 0};
+          LM_UNROLL
+          for (int v = 0; v < V; v++) {
+            A distance = lm_get<A>(in.v[v]) - pivot;
+            part.a += distance;
+            part.b += distance * distance;
+          }
+          sum = lm_add_pairs()(sum, part);
+        },
+        x);
     sum = lm_row_sum<WARP>(sum, shared);
     /* The pivot's error corrects both moments; `lost` is the rounding error of the mean. */
     A off = sum.a / d, mean = pivot + off, lost = off - (mean - pivot), squares = sum.b - sum.a * off;
@@ -127,14 +116,16 @@ LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows(lm_layer_job job) {
       lm_put_value(job.rstd, row, (double)rstd);
     }
     T *y = (T *)job.y + row * job.d;
-    lm_each_pack(x, [&](int64_t at, const lm_pack<T, V> &in) {
-      lm_pack<A, V> weight = lm_weights<T, V>(job.weight, at, 1), bias = lm_weights<T, V>(job.bias, at, 0);
-      lm_pack<T, V> out;
-      LM_UNROLL
-      for (int v = 0; v < V; v++)
-        out.v[v] = lm_put<T>(((lm_get<A>(in.v[v]) - mean) - lost) * rstd * weight.v[v] + bias.v[v]);
-      lm_store(y + at, out);
-    });
+    lm_each_pack(
+        [&](int64_t at, const lm_pack<T, V> &in) {
+          lm_pack<A, V> weight = lm_weights<T, V>(job.weight, at, 1), bias = lm_weights<T, V>(job.bias, at, 0);
+          lm_pack<T, V> out;
+          LM_UNROLL
+          for (int v = 0; v < V; v++)
+            out.v[v] = lm_put<T>(((lm_get<A>(in.v[v]) - mean) - lost) * rstd * weight.v[v] + bias.v[v]);
+          lm_store(y + at, out);
+        },
+        x);
   }
 }
 
@@ -144,10 +135,7 @@ LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows_back(lm_layer_job job) {
   typedef lm_compute<T> A;
   __shared__ lm_pair<A> shared[LM_WARP];
   int64_t rows_a_block = WARP ? LM_WARPS : 1;
-  lm_row_part<T, V, K> g, x;
-  g.packs = x.packs = job.d / V;
-  g.first = x.first = WARP ? lm_lane() : (int)threadIdx.x;
-  g.step = x.step = WARP ? LM_WARP : (int)blockDim.x;
+  lm_row_part<T, V, K> g(job.d, WARP), x(job.d, WARP);
   A d = (A)job.d;
   for (int64_t row = blockIdx.x * rows_a_block + (WARP ? threadIdx.x / LM_WARP : 0); row < job.rows;
        row += gridDim.x * rows_a_block) {
@@ -155,30 +143,34 @@ LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows_back(lm_layer_job job) {
     x.load((const T *)job.x + row * job.d);
     A mean = (A)lm_value_at(job.mean, row), rstd = (A)lm_value_at(job.rstd, row);
     lm_pair<A> sum = {0, 0};
-    lm_each_two(g, x, [&](int64_t at, const lm_pack<T, V> &gs, const lm_pack<T, V> &xs) {
-      lm_pack<A, V> weight = lm_weights<T, V>(job.weight, at, 1);
-      lm_pair<A> part = {0, 0};
-      LM_UNROLL
-      for (int v = 0; v < V; v++) {
-        A u = lm_get<A>(gs.v[v]) * weight.v[v];
-        part.a += u;
-        part.b += u * (lm_get<A>(xs.v[v]) - mean);
-      }
-      sum = lm_add_pairs()(sum, part);
-    });
+    lm_each_pack(
+        [&](int64_t at, const lm_pack<T, V> &gs, const lm_pack<T, V> &xs) {
+          lm_pack<A, V> weight = lm_weights<T, V>(job.weight, at, 1);
+          lm_pair<A> part = {0, 0};
+          LM_UNROLL
+          for (int v = 0; v < V; v++) {
+            A u = lm_get<A>(gs.v[v]) * weight.v[v];
+            part.a += u;
+            part.b += u * (lm_get<A>(xs.v[v]) - mean);
+          }
+          sum = lm_add_pairs()(sum, part);
+        },
+        g, x);
     sum = lm_row_sum<WARP>(sum, shared);
     A mean_u = sum.a / d, mean_uh = sum.b * rstd / d;
     T *dx = (T *)job.y + row * job.d;
-    lm_each_two(g, x, [&](int64_t at, const lm_pack<T, V> &gs, const lm_pack<T, V> &xs) {
-      lm_pack<A, V> weight = lm_weights<T, V>(job.weight, at, 1);
-      lm_pack<T, V> out;
-      LM_UNROLL
-      for (int v = 0; v < V; v++) {
-        A h = (lm_get<A>(xs.v[v]) - mean) * rstd;
-        out.v[v] = lm_put<T>(rstd * (lm_get<A>(gs.v[v]) * weight.v[v] - mean_u - h * mean_uh));
-      }
-      lm_store(dx + at, out);
-    });
+    lm_each_pack(
+        [&](int64_t at, const lm_pack<T, V> &gs, const lm_pack<T, V> &xs) {
+          lm_pack<A, V> weight = lm_weights<T, V>(job.weight, at, 1);
+          lm_pack<T, V> out;
+          LM_UNROLL
+          for (int v = 0; v < V; v++) {
+            A h = (lm_get<A>(xs.v[v]) - mean) * rstd;
+            out.v[v] = lm_put<T>(rstd * (lm_get<A>(gs.v[v]) * weight.v[v] - mean_u - h * mean_uh));
+          }
+          lm_store(dx + at, out);
+        },
+        g, x);
   }
 }
 
@@ -212,9 +204,9 @@ struct lm_layer_source {
 };
 
 LM_KERNEL void lm_layer_finish(const double *partial, int parts, int64_t d, lm_values dweight, lm_values dbias) {
-  __shared__ lm_two shared[LM_COLUMNS_BLOCK];
+  __shared__ lm_channel_sums shared[LM_COLUMNS_BLOCK];
   int64_t column = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
-  lm_two two = lm_join_parts<lm_join_sums>(partial, parts, d, column, shared);
+  lm_channel_sums two = lm_join_parts<lm_join_sums>(partial, parts, d, column, shared);
   if (threadIdx.x >= LM_WARP || column >= d) return;
   lm_put_value(dweight, column, two.b);
   lm_put_value(dbias, column, two.a);
@@ -272,7 +264,7 @@ int lm_layer_param_sums(const lm_layer_job *job, double *partial, void *stream) 
     lm_layer_source<T> source = {(const T *)job->g, (const T *)job->x, job->mean, job->rstd};
     return lm_for_pack<T>(packed(job), [&](auto width) {
       constexpr int V = decltype(width)::value;
-      return lm_launch_columns_two<V>(source, job->rows, job->d, lm_layer_parts(job), partial, stream);
+      return lm_launch_columns_sums<V>(source, job->rows, job->d, lm_layer_parts(job), partial, stream);
     });
   });
 }

@@ -11,7 +11,6 @@ static int lm_for_real(int dtype, F f) {
   return dtype == LM_F64 ? f(double{}) : f(float{});
 }
 
-static unsigned lm_linalg_blocks(int64_t n) { return lm_blocks(n, LM_LINALG_BLOCK, INT32_MAX); }
 /* Returns a block for each of `count`, at most 65535: blocks then loop. */
 static unsigned lm_block_each(int64_t count) { return lm_blocks(count, 1, 65535); }
 
@@ -23,7 +22,7 @@ LM_KERNEL void lm_scale_kernel(T *x, int64_t n, T factor) {
 int lm_k_scale(int dtype, void *x, int64_t n, double factor, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_scale_kernel<T>, lm_linalg_blocks(n), LM_LINALG_BLOCK, 0, stream, (T *)x, n, (T)factor);
+    return lm_launch_each(lm_scale_kernel<T>, n, LM_LINALG_BLOCK, stream, (T *)x, n, (T)factor);
   });
 }
 
@@ -42,8 +41,8 @@ int lm_k_half_lines(int dtype, void *x, int64_t n, int64_t lines, double factor,
   int64_t total = lines * 2 * (n / 2 + 1);
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_half_lines_kernel<T>, lm_linalg_blocks(total), LM_LINALG_BLOCK, 0, stream, (T *)x, n, total,
-                     (T)factor, (T)(factor * inner), real_ends != 0);
+    return lm_launch_each(lm_half_lines_kernel<T>, total, LM_LINALG_BLOCK, stream, (T *)x, n, total, (T)factor,
+                          (T)(factor * inner), real_ends != 0);
   });
 }
 
@@ -59,8 +58,8 @@ LM_KERNEL void lm_frames_kernel(const T *x, const T *window, lm_frames f, T *to)
 int lm_k_frames(int dtype, const void *x, const void *window, lm_frames f, void *to, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_frames_kernel<T>, lm_linalg_blocks(f.batch * f.count * f.n), LM_LINALG_BLOCK, 0, stream,
-                     (const T *)x, (const T *)window, f, (T *)to);
+    return lm_launch_each(lm_frames_kernel<T>, f.batch * f.count * f.n, LM_LINALG_BLOCK, stream, (const T *)x,
+                          (const T *)window, f, (T *)to);
   });
 }
 
@@ -81,8 +80,8 @@ LM_KERNEL void lm_overlap_add_kernel(const T *frames, const T *window, lm_frames
 int lm_k_overlap_add(int dtype, const void *frames, const void *window, lm_frames f, void *to, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_overlap_add_kernel<T>, lm_linalg_blocks(f.batch * f.length), LM_LINALG_BLOCK, 0, stream,
-                     (const T *)frames, (const T *)window, f, (T *)to);
+    return lm_launch_each(lm_overlap_add_kernel<T>, f.batch * f.length, LM_LINALG_BLOCK, stream, (const T *)frames,
+                          (const T *)window, f, (T *)to);
   });
 }
 
@@ -91,8 +90,7 @@ LM_KERNEL void lm_addresses_kernel(void **to, const char *base, int64_t bytes, i
 }
 
 int lm_k_addresses(void **to, const void *base, int64_t bytes, int64_t count, void *stream) {
-  return lm_launch(lm_addresses_kernel, lm_linalg_blocks(count), LM_LINALG_BLOCK, 0, stream, to, (const char *)base,
-                   bytes, count);
+  return lm_launch_each(lm_addresses_kernel, count, LM_LINALG_BLOCK, stream, to, (const char *)base, bytes, count);
 }
 
 template <class T>
@@ -103,8 +101,7 @@ LM_KERNEL void lm_identity_kernel(T *to, int64_t n, int64_t total) {
 int lm_k_identity(int dtype, void *to, int64_t n, int64_t count, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_identity_kernel<T>, lm_linalg_blocks(n * n * count), LM_LINALG_BLOCK, 0, stream, (T *)to, n,
-                     n * n * count);
+    return lm_launch_each(lm_identity_kernel<T>, n * n * count, LM_LINALG_BLOCK, stream, (T *)to, n, n * n * count);
   });
 }
 
@@ -125,11 +122,10 @@ LM_KERNEL void lm_clear_kernel(T *a, int64_t size, int64_t total, const int *fla
 int lm_k_only_finite(int dtype, void *a, int64_t size, int64_t count, int *flag, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    unsigned blocks = lm_linalg_blocks(size * count);
-    int error =
-        lm_launch(lm_flag_kernel<T>, blocks, LM_LINALG_BLOCK, 0, stream, (const T *)a, size, size * count, flag);
+    int64_t total = size * count;
+    int error = lm_launch_each(lm_flag_kernel<T>, total, LM_LINALG_BLOCK, stream, (const T *)a, size, total, flag);
     if (error) return error;
-    return lm_launch(lm_clear_kernel<T>, blocks, LM_LINALG_BLOCK, 0, stream, (T *)a, size, size * count, flag);
+    return lm_launch_each(lm_clear_kernel<T>, total, LM_LINALG_BLOCK, stream, (T *)a, size, total, flag);
   });
 }
 
@@ -182,8 +178,8 @@ LM_KERNEL void lm_check_pivots_kernel(int *pivots, int64_t n, int64_t total, int
 }
 
 int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t rows, int bad_kind, lm_bad bad, void *stream) {
-  return lm_launch(lm_check_pivots_kernel, lm_linalg_blocks(n * count), LM_LINALG_BLOCK, 0, stream, pivots, n,
-                   n * count, rows, bad_kind, bad);
+  return lm_launch_each(lm_check_pivots_kernel, n * count, LM_LINALG_BLOCK, stream, pivots, n, n * count, rows,
+                        bad_kind, bad);
 }
 
 /* Computes order, the result of the exchanges of 0, 1, …; row r of P^T is row order[r] of the identity. */
@@ -209,13 +205,12 @@ LM_KERNEL void lm_permutations_kernel(const int *order, int64_t m, int64_t total
 
 int lm_k_permutations(int dtype, const int *pivots, int64_t k, int64_t m, int64_t count, int *scratch, void *p,
                       void *stream) {
-  int error =
-      lm_launch(lm_order_kernel, lm_linalg_blocks(count), LM_LINALG_BLOCK, 0, stream, pivots, k, m, count, scratch);
+  int error = lm_launch_each(lm_order_kernel, count, LM_LINALG_BLOCK, stream, pivots, k, m, count, scratch);
   if (error) return error;
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_permutations_kernel<T>, lm_linalg_blocks(count * m * m), LM_LINALG_BLOCK, 0, stream, scratch, m,
-                     count * m * m, (T *)p);
+    return lm_launch_each(lm_permutations_kernel<T>, count * m * m, LM_LINALG_BLOCK, stream, scratch, m, count * m * m,
+                          (T *)p);
   });
 }
 
@@ -230,8 +225,7 @@ LM_KERNEL void lm_mirror_kernel(T *a, int64_t n, int64_t total) {
 int lm_k_mirror(int dtype, void *a, int64_t n, int64_t count, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_mirror_kernel<T>, lm_linalg_blocks(n * n * count), LM_LINALG_BLOCK, 0, stream, (T *)a, n,
-                     n * n * count);
+    return lm_launch_each(lm_mirror_kernel<T>, n * n * count, LM_LINALG_BLOCK, stream, (T *)a, n, n * n * count);
   });
 }
 
@@ -246,8 +240,8 @@ LM_KERNEL void lm_zero_diagonals_kernel(const T *a, int64_t m, int64_t n, int64_
 int lm_k_zero_diagonals(int dtype, const void *a, int64_t m, int64_t n, int64_t count, int *info, void *stream) {
   return lm_for_real(dtype, [=](auto t) {
     typedef decltype(t) T;
-    return lm_launch(lm_zero_diagonals_kernel<T>, lm_linalg_blocks(n * count), LM_LINALG_BLOCK, 0, stream, (const T *)a,
-                     m, n, n * count, info);
+    return lm_launch_each(lm_zero_diagonals_kernel<T>, n * count, LM_LINALG_BLOCK, stream, (const T *)a, m, n,
+                          n * count, info);
   });
 }
 

@@ -124,11 +124,9 @@ LM_KERNEL void lm_nll_by_position(lm_nll_job job, lm_long_divider inner, int64_t
   }
 }
 
-struct lm_nll_writer {
-  const lm_nll_job *job;
-  void *stream;
-  template <class T>
-  int operator()(T) const {
+int lm_nll_backward(const lm_nll_job *job, void *stream) {
+  return lm_for_float(job->dtype, [=](auto element) {
+    typedef decltype(element) T;
     enum { LIMIT = 1 << 20, MAX_PARTS = 65535 };
     int64_t positions = job->images * job->inner, each = job->classes / MAX_PARTS + 1;
     if (job->inner == 1 || job->stride[1] == 1) {
@@ -141,11 +139,7 @@ struct lm_nll_writer {
     dim3 grid(lm_blocks(positions, LM_NLL_BLOCK, LIMIT), lm_blocks(job->classes, each, MAX_PARTS));
     return lm_launch(lm_nll_by_position<T>, grid, LM_NLL_BLOCK, 0, stream, *job, lm_long_divider_make(job->inner),
                      each);
-  }
-};
-
-int lm_nll_backward(const lm_nll_job *job, void *stream) {
-  return lm_for_float(job->dtype, lm_nll_writer{job, stream});
+  });
 }
 
 /* ---- cross entropy: a row's logits are read once forward, and read and written once backward */
@@ -256,24 +250,18 @@ LM_KERNEL void __launch_bounds__(LM_ENTROPY_BLOCK) lm_entropy_backward_kernel(lm
   }
 }
 
-struct lm_entropy_runner {
-  const lm_entropy_job *job;
-  bool forward;
-  void *stream;
-  template <class L>
-  int operator()(L loader) const {
-    dim3 grid((unsigned)job->nll.parts), block((unsigned)job->threads);
-    if (!forward) return lm_launch(lm_entropy_backward_kernel<L>, grid, block, 0, stream, *job, loader);
-    int status = lm_launch(lm_entropy_forward_kernel<L>, grid, block, 0, stream, *job, loader);
-    if (status != 0 || job->nll.parts == 1) return status;
-    return lm_launch(lm_nll_parts_kernel, 1, LM_NLL_BLOCK, 0, stream, job->nll);
-  }
-};
-
 int lm_entropy_forward(const lm_entropy_job *job, void *stream) {
-  return lm_for_float_loader(job->x_dtype, lm_entropy_runner{job, true, stream});
+  int status = lm_for_float_loader(job->x_dtype, [=](auto loader) {
+    return lm_launch(lm_entropy_forward_kernel<decltype(loader)>, (unsigned)job->nll.parts, (unsigned)job->threads, 0,
+                     stream, *job, loader);
+  });
+  if (status != 0 || job->nll.parts == 1) return status;
+  return lm_launch(lm_nll_parts_kernel, 1, LM_NLL_BLOCK, 0, stream, job->nll);
 }
 
 int lm_entropy_backward(const lm_entropy_job *job, void *stream) {
-  return lm_for_float_loader(job->x_dtype, lm_entropy_runner{job, false, stream});
+  return lm_for_float_loader(job->x_dtype, [=](auto loader) {
+    return lm_launch(lm_entropy_backward_kernel<decltype(loader)>, (unsigned)job->nll.parts, (unsigned)job->threads, 0,
+                     stream, *job, loader);
+  });
 }

@@ -6,6 +6,12 @@ enum { TILE = 16 };
 
 /* Multiplies in tiles: a block makes one tile of y at a time, an element for each of TILE x TILE threads, over strips
  * of a and b in shared memory. Padding by one puts columns of a strip in different banks. */
+/* Returns an element of a side's i-th matrix. */
+template <class T>
+LM_DEVICE T *lm_matmul_at(const lm_matmul_side &side, int64_t i, int64_t row, int64_t column) {
+  return (T *)side.data + i * side.step + row * side.row + column * side.column;
+}
+
 template <class T>
 LM_KERNEL void lm_matmul_tiles(lm_matmul_job j) {
   typedef lm_compute<T> C;
@@ -14,11 +20,10 @@ LM_KERNEL void lm_matmul_tiles(lm_matmul_job j) {
   int64_t across = (j.n + TILE - 1) / TILE;
   int64_t row = blockIdx.x / across * TILE + ty, column = blockIdx.x % across * TILE + tx;
   for (int64_t i = blockIdx.y; i < j.batch; i += gridDim.y) {
-    const T *a = (const T *)j.a + i * j.a_step, *b = (const T *)j.b + i * j.b_step;
     C sum = 0;
     for (int64_t k = 0; k < j.k; k += TILE) {
-      left[ty][tx] = row < j.m && k + tx < j.k ? lm_get<C>(a[row * j.a_row + (k + tx) * j.a_column]) : C(0);
-      right[ty][tx] = k + ty < j.k && column < j.n ? lm_get<C>(b[(k + ty) * j.b_row + column * j.b_column]) : C(0);
+      left[ty][tx] = row < j.m && k + tx < j.k ? lm_get<C>(*lm_matmul_at<T>(j.a, i, row, k + tx)) : C(0);
+      right[ty][tx] = k + ty < j.k && column < j.n ? lm_get<C>(*lm_matmul_at<T>(j.b, i, k + ty, column)) : C(0);
       __syncthreads();
       LM_UNROLL
       for (int t = 0; t < TILE; t++) sum += left[ty][t] * right[t][tx];
@@ -26,10 +31,8 @@ LM_KERNEL void lm_matmul_tiles(lm_matmul_job j) {
     }
     if (row < j.m && column < j.n) {
       C value = (C)j.alpha * sum;
-      if (j.beta != 0) {
-        value += (C)j.beta * lm_get<C>(((const T *)j.c)[i * j.c_step + row * j.c_row + column * j.c_column]);
-      }
-      ((T *)j.y)[i * j.y_step + row * j.y_row + column * j.y_column] = lm_put<T>(value);
+      if (j.beta != 0) value += (C)j.beta * lm_get<C>(*lm_matmul_at<T>(j.c, i, row, column));
+      *lm_matmul_at<T>(j.y, i, row, column) = lm_put<T>(value);
     }
   }
 }

@@ -7,15 +7,14 @@
 
 /* A batch of products y = alpha a b + beta c; y [m, n], a [m, k], b [k, n]. Strides in elements; those of c may be 0. c
  * is not read if beta is 0; alpha and beta are whole numbers for integer dtypes, which wrap. */
+typedef struct lm_matmul_side {
+  void *data;
+  int64_t step, row, column; /* step: from one matrix to the next */
+} lm_matmul_side;
 typedef struct lm_matmul_job {
   int dtype; /* dtype of all four; any but bool */
   int64_t batch, m, n, k;
-  const void *a, *b, *c;
-  void *y;
-  int64_t a_step, a_row, a_column;
-  int64_t b_step, b_row, b_column;
-  int64_t c_step, c_row, c_column;
-  int64_t y_step, y_row, y_column;
+  lm_matmul_side a, b, c, y;
   double alpha, beta;
 } lm_matmul_job;
 LM_C int lm_k_matmul(const lm_matmul_job *job, void *stream);

@@ -16,7 +16,7 @@
 
 /* Returns two numbers as a word of T, the first in its lower half. */
 template <class T>
-LM_DEVICE uint32_t lm_two(float low, float high) {
+LM_DEVICE uint32_t lm_pack_two(float low, float high) {
 #if !defined(LM_HOST_KERNELS)
   if constexpr (std::is_same_v<T, lm_f16>) {
     __half2 two = __floats2half2_rn(low, high);

@@ -19,28 +19,30 @@ LM_DEVICE void lm_put_value(const lm_values &n, int64_t i, double value) {
 }
 
 /* A result of n elements: two sums, or the mean a and the sum b of squared distances from it. */
-struct lm_two {
+struct lm_channel_sums {
   double n, a, b;
 };
 
 struct lm_join_sums {
-  LM_DEVICE lm_two operator()(lm_two x, lm_two y) const { return {x.n + y.n, x.a + y.a, x.b + y.b}; }
+  LM_DEVICE lm_channel_sums operator()(lm_channel_sums x, lm_channel_sums y) const {
+    return {x.n + y.n, x.a + y.a, x.b + y.b};
+  }
   /* Returns the sums of a chunk's n elements. */
   template <class C>
-  static LM_DEVICE lm_two chunk(double n, const C &, double a, double b) {
+  static LM_DEVICE lm_channel_sums chunk(double n, const C &, double a, double b) {
     return {n, a, b};
   }
 };
 
 /* Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. */
 struct lm_join_moments {
-  LM_DEVICE lm_two operator()(lm_two x, lm_two y) const {
+  LM_DEVICE lm_channel_sums operator()(lm_channel_sums x, lm_channel_sums y) const {
     if (y.n == 0) return x;
     double n = x.n + y.n, delta = y.a - x.a, portion = y.n / n;
     return {n, x.a + delta * portion, x.b + y.b + delta * delta * x.n * portion};
   }
   /* Returns a chunk's moments; a, b: sums of distances from center, of their squares. center's error corrects both. */
-  static LM_DEVICE lm_two chunk(double n, double center, double a, double b) {
+  static LM_DEVICE lm_channel_sums chunk(double n, double center, double a, double b) {
     double off = a / n, squares = b - a * off;
     return {n, center + off, squares < 0 ? 0 : squares};
   }
@@ -71,7 +73,8 @@ struct lm_plane_walk {
  * so that large means cancel. With STORES it writes each pack's masked gradient. WIDE_FLIGHT: the number of loads in
  * flight of packs of 8 that fit into registers; of single elements twice that. */
 template <int V, class S, class Walk>
-LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, typename S::channel *center, lm_two *total) {
+LM_DEVICE void lm_sum_packs(const S &source, const Walk &walk, int packs, typename S::channel *center,
+                            lm_channel_sums *total) {
   typedef lm_compute<typename S::stored> A;
   enum { FLIGHT = V == 1 ? 2 * S::WIDE_FLIGHT : V > 4 ? S::WIDE_FLIGHT : 4 }; /* loads in flight */
   if constexpr (S::PIVOTED) {
@@ -107,22 +110,7 @@ LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, typenam
   }
 }
 
-/* Joins the threads of a block that share a column: thread t has column t % across. All threads call, all get their
- * column's result; shared: one entry for each thread. */
-template <class Join>
-LM_DEVICE lm_two lm_join_rows(lm_two mine, int across, lm_two *shared) {
-  int t = (int)threadIdx.x;
-  __syncthreads(); /* earlier readers of `shared` are done */
-  shared[t] = mine;
-  __syncthreads();
-  for (int half = (int)blockDim.x / 2; half >= across; half /= 2) {
-    if (t < half) shared[t] = Join()(shared[t], shared[t + half]);
-    __syncthreads();
-  }
-  return shared[t & (across - 1)];
-}
-
-LM_DEVICE void lm_put_part(double *partial, int64_t part, int64_t c, int64_t channel, lm_two two) {
+LM_DEVICE void lm_put_part(double *partial, int64_t part, int64_t c, int64_t channel, lm_channel_sums two) {
   partial[part * 3 * c + channel] = two.n;
   partial[(part * 3 + 1) * c + channel] = two.a;
   partial[(part * 3 + 2) * c + channel] = two.b;
@@ -130,14 +118,15 @@ LM_DEVICE void lm_put_part(double *partial, int64_t part, int64_t c, int64_t cha
 
 /* Joins the parts of channel threadIdx.x % 32 of this block's 32; for blocks of LM_COLUMNS_BLOCK. */
 template <class Join>
-LM_DEVICE lm_two lm_join_parts(const double *partial, int parts, int64_t c, int64_t channel, lm_two *shared) {
-  lm_two total = {0, 0, 0};
+LM_DEVICE lm_channel_sums lm_join_parts(const double *partial, int parts, int64_t c, int64_t channel,
+                                        lm_channel_sums *shared) {
+  lm_channel_sums total = {0, 0, 0};
   if (channel < c) {
     for (int64_t p = threadIdx.x / LM_WARP; p < parts; p += blockDim.x / LM_WARP)
-      total = Join()(total, lm_two{partial[p * 3 * c + channel], partial[(p * 3 + 1) * c + channel],
-                                   partial[(p * 3 + 2) * c + channel]});
+      total = Join()(total, lm_channel_sums{partial[p * 3 * c + channel], partial[(p * 3 + 1) * c + channel],
+                                            partial[(p * 3 + 2) * c + channel]});
   }
-  return lm_join_rows<Join>(total, LM_WARP, shared);
+  return lm_columns_reduce(total, Join(), LM_WARP, shared);
 }
 
 /* A grid over rows of c columns: `across` threads side by side take a pack each, `down` threads take different rows,
@@ -159,21 +148,21 @@ LM_DEVICE int lm_column_position(const lm_column_grid &grid, int64_t *column, lm
 }
 
 template <int V, class S>
-LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK) lm_columns_two(S source, lm_column_grid grid, double *partial) {
-  __shared__ lm_two shared[LM_COLUMNS_BLOCK];
+LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK) lm_columns_sums(S source, lm_column_grid grid, double *partial) {
+  __shared__ lm_channel_sums shared[LM_COLUMNS_BLOCK];
   int64_t column;
   lm_column_walk walk;
   int packs = lm_column_position<V>(grid, &column, &walk);
   int across = 1 << grid.across_bits;
-  lm_two total[V] = {};
+  lm_channel_sums total[V] = {};
   typename S::channel center[V] = {};
   if (packs > 0) {
     for (int v = 0; v < V; v++) center[v] = source.center(column + v);
-    lm_take_two<V>(source, walk, packs, center, total);
+    lm_sum_packs<V>(source, walk, packs, center, total);
   }
   LM_UNROLL
   for (int v = 0; v < V; v++) {
-    lm_two two = lm_join_rows<typename S::join>(total[v], across, shared);
+    lm_channel_sums two = lm_columns_reduce(total[v], typename S::join(), across, shared);
     if ((int)threadIdx.x < across && column < grid.c) lm_put_part(partial, blockIdx.y, grid.c, column + v, two);
   }
 }
@@ -210,8 +199,8 @@ static inline int lm_column_parts(int64_t rows, int64_t c, int V, int threads, i
 }
 
 template <int V, class S>
-static int lm_launch_columns_two(const S &source, int64_t rows, int64_t c, int parts, double *partial, void *stream) {
+static int lm_launch_columns_sums(const S &source, int64_t rows, int64_t c, int parts, double *partial, void *stream) {
   lm_column_grid over = lm_column_grid_make(rows, c, V, LM_COLUMNS_BLOCK, parts);
   dim3 grid(lm_blocks(c, (int64_t)V << over.across_bits, INT32_MAX), (unsigned)parts);
-  return lm_launch(lm_columns_two<V, S>, grid, LM_COLUMNS_BLOCK, 0, stream, source, over, partial);
+  return lm_launch(lm_columns_sums<V, S>, grid, LM_COLUMNS_BLOCK, 0, stream, source, over, partial);
 }

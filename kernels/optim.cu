@@ -7,7 +7,7 @@
 enum { LM_OPTIM_BLOCK = 256 };
 
 static_assert(sizeof(lm_optim_table) + sizeof(lm_optim_call) <= 4096, "kernel arguments have room for 4 KB");
-static_assert(sizeof(lm_norm_table) + sizeof(double) * 2 <= 4096, "kernel arguments have room for 4 KB");
+static_assert(sizeof(lm_tensor_table) + sizeof(double) * 2 <= 4096, "kernel arguments have room for 4 KB");
 
 /* ---- steps. E: the update of an element, generated from the optimizer's entry */
 
@@ -54,7 +54,7 @@ LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_optim_kernel(const lm_optim_
   } else {
     E::prepare(call.coefficients, &c);
   }
-  int i = lm_tensor_with(table.first, table.n, blockIdx.x);
+  int i = lm_tensor_of(table);
   int64_t from = (int64_t)(blockIdx.x - table.first[i]) * LM_OPTIM_CHUNK, rest = table.numel[i] - from;
   int n = rest < LM_OPTIM_CHUNK ? (int)rest : LM_OPTIM_CHUNK;
   uintptr_t address = (uintptr_t)table.param[i] | (uintptr_t)table.grad[i];
@@ -124,12 +124,12 @@ LM_DEVICE double lm_norm_chunk(const T *x, int n, double p, double total) {
 }
 
 template <int HOW, class T>
-LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_norms_kernel(const lm_norm_table table, double p, double *part) {
+LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_norms_kernel(const lm_tensor_table table, double p, double *part) {
   __shared__ double shared[LM_WARP];
-  int i = lm_tensor_with(table.first, table.n, blockIdx.x);
-  int64_t from = (int64_t)(blockIdx.x - table.first[i]) * LM_NORMS_CHUNK, rest = table.numel[i] - from;
-  int n = rest < LM_NORMS_CHUNK ? (int)rest : LM_NORMS_CHUNK;
-  const T *x = (const T *)table.data[i] + from;
+  int i = lm_tensor_of(table);
+  int64_t from = (int64_t)(blockIdx.x - table.first[i]) * LM_TABLE_CHUNK, rest = table.numel[i] - from;
+  int n = rest < LM_TABLE_CHUNK ? (int)rest : LM_TABLE_CHUNK;
+  const T *x = (const T *)table.from[i] + from;
   constexpr int V = lm_full_pack<T>::V;
   int whole = (uintptr_t)x % 16 == 0 ? n / V * V : 0;
   double total = lm_norm_chunk<HOW, T, V>(x, whole, p, 0);
@@ -148,14 +148,14 @@ LM_KERNEL void lm_norms_join_kernel(const double *part, int64_t n, double *out) 
 }
 
 template <int HOW>
-static int launch_norms(int dtype, const lm_norm_table *table, double p, double *part, void *stream) {
+static int launch_norms(int dtype, const lm_tensor_table *table, double p, double *part, void *stream) {
   return lm_for_float(dtype, [&](auto element) {
     return lm_launch(lm_norms_kernel<HOW, decltype(element)>, table->first[table->n], LM_OPTIM_BLOCK, 0, stream, *table,
                      p, part);
   });
 }
 
-int lm_optim_norms(int dtype, const lm_norm_table *table, double p, double *part, void *stream) {
+int lm_optim_norms(int dtype, const lm_tensor_table *table, double p, double *part, void *stream) {
   if (p == (double)INFINITY) return launch_norms<LM_LARGEST_ABS>(dtype, table, p, part, stream);
   if (p == 2) return launch_norms<LM_SUM_SQUARES>(dtype, table, p, part, stream);
   if (p == 1) return launch_norms<LM_SUM_ABS>(dtype, table, p, part, stream);

@@ -7,15 +7,10 @@
 
 #include "c_linkage.h"
 #include "optim_entries.h"
+#include "tensor_table.h"
 
-/* Sizes of tables of tensors of one dtype, which are kernel arguments, at most 4 KB. Elements are divided into chunks,
- * one for each block: tensor i has chunks first[i] to first[i + 1] - 1. */
-enum {
-  LM_OPTIM_TENSORS = 64,
-  LM_OPTIM_CHUNK = 4096, /* elements of a block's chunk */
-  LM_NORM_TENSORS = 128,
-  LM_NORMS_CHUNK = 16384,
-};
+/* Parameters of one dtype, as lm_tensor_table, with their gradients and states. */
+enum { LM_OPTIM_TENSORS = 64, LM_OPTIM_CHUNK = 4096 };
 
 typedef struct lm_optim_table {
   int n;
@@ -39,14 +34,7 @@ LM_C int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_
 LM_C int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
                               void *stream);
 
-typedef struct lm_norm_table {
-  int n;
-  uint32_t first[LM_NORM_TENSORS + 1];
-  int64_t numel[LM_NORM_TENSORS];
-  const void *data[LM_NORM_TENSORS];
-} lm_norm_table;
-
-/* Sets part[k] to the sum of |x|^p (p infinity: the largest |x|) of the table's k-th chunk. */
-LM_C int lm_optim_norms(int dtype, const lm_norm_table *table, double p, double *part, void *stream);
+/* Sets part[k] to the sum of |x|^p (p infinity: the largest |x|) of the k-th chunk of the table's `from`. */
+LM_C int lm_optim_norms(int dtype, const lm_tensor_table *table, double p, double *part, void *stream);
 /* Sets *out to the n parts joined. */
 LM_C int lm_optim_norms_join(const double *part, int64_t n, double p, double *out, void *stream);

@@ -2,6 +2,7 @@
  * position sums the windows that contain it, so that every element is written once and always the same. */
 #include "pooling.h"
 
+#include "rounded_sums.cuh"
 #include "vectors.cuh"
 
 enum { LM_POOLING_BLOCK = 256, LM_POOLING_WIDE = 32 /* least positions of a window that many threads share */ };
@@ -253,11 +254,6 @@ LM_KERNEL void lm_pooling_max_scatter_kernel(lm_pooling p, int64_t channels, con
   }
 }
 
-template <class T>
-LM_KERNEL void lm_pooling_round(const lm_compute<T> *sums, T *dst, int64_t n) {
-  for (int64_t i = lm_thread(); i < n; i += lm_threads()) dst[i] = lm_put<T>(sums[i]);
-}
-
 /* ---- mean */
 
 template <class T, int V>
@@ -325,16 +321,7 @@ LM_KERNEL void lm_pooling_avg_block(lm_pooling p, lm_grid grid, int across, cons
   lm_pack<T, V> out;
   A count = (A)((int64_t)wy.count * wx.count);
   LM_UNROLL
-  for (int v = 0; v < V; v++) {
-    __syncthreads();
-    shared[t] = sum[v];
-    __syncthreads();
-    for (int half = LM_POOLING_BLOCK / 2; half >= across; half /= 2) {
-      if (t < half) shared[t] += shared[t + half];
-      __syncthreads();
-    }
-    out.v[v] = lm_put<T>(shared[t % across] / count);
-  }
+  for (int v = 0; v < V; v++) out.v[v] = lm_put<T>(lm_columns_reduce(sum[v], lm_add_of(), across, shared) / count);
   if (t < across && channel < p.c) lm_store(dst + p.out(s.plane, s.y, s.x) + channel, out);
 }
 
@@ -400,59 +387,53 @@ static int for_width(const lm_pooling_job *job, F f) {
   return f(lm_width<1>{});
 }
 
-template <class T>
-static int launch_max(const lm_pooling_job *job, void *stream) {
+/* Calls launch(width, grid, first plane, its offsets in elements on the input's and the windows' side) for all planes,
+ * with a thread for each pack of their rows and columns. */
+template <class T, class F>
+static int for_packs(const lm_pooling_job *job, int32_t rows, int32_t columns, F launch) {
   return for_width<T>(job, [&](auto width) {
-    constexpr int V = decltype(width)::value;
-    return for_planes(job, job->y.out, job->x.out, job->c / V, [&](lm_grid grid, int64_t plane) {
+    return for_planes(job, rows, columns, job->c / decltype(width)::value, [&](lm_grid grid, int64_t plane) {
       int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
-      return lm_launch(lm_pooling_max_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
-                       LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + in, (T *)job->dst + out,
-                       job->indices ? job->indices + out : NULL, job->taps ? job->taps + out : NULL);
+      return launch(width, grid, plane, in, out);
     });
   });
 }
 
+template <class T>
+static int launch_max(const lm_pooling_job *job, void *stream) {
+  auto launch = [&](auto width, lm_grid grid, int64_t, int64_t in, int64_t out) {
+    return lm_launch_each(lm_pooling_max_kernel<T, decltype(width)::value>, grid.packs, LM_POOLING_BLOCK, stream,
+                          pool_of(job), grid, (const T *)job->src + in, (T *)job->dst + out,
+                          job->indices ? job->indices + out : NULL, job->taps ? job->taps + out : NULL);
+  };
+  return for_packs<T>(job, job->y.out, job->x.out, launch);
+}
+
 int lm_pooling_max(const lm_pooling_job *job, void *stream) {
-  switch (job->dtype) {
-#define X(id, ...) \
-  case LM_##id: return launch_max<lm_stored_##id>(job, stream);
-    LM_INTEGER_DTYPES(X)
-#undef X
-    default: return lm_for_float(job->dtype, [&](auto e) { return launch_max<decltype(e)>(job, stream); });
-  }
+  return lm_for_number(job->dtype, [&](auto element) { return launch_max<decltype(element)>(job, stream); });
 }
 
 int lm_pooling_max_back(const lm_pooling_job *job, void *stream) {
   return lm_for_float(job->dtype, [&](auto element) {
     typedef decltype(element) T;
-    return for_width<T>(job, [&](auto width) {
-      constexpr int V = decltype(width)::value;
-      return for_planes(job, job->y.in, job->x.in, job->c / V, [&](lm_grid grid, int64_t plane) {
-        int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
-        return lm_launch(lm_pooling_max_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
-                         LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in,
-                         job->indices ? job->indices + out : NULL, job->taps ? job->taps + out : NULL, job->bad,
-                         job->bad_kind, plane);
-      });
-    });
+    auto launch = [&](auto width, lm_grid grid, int64_t plane, int64_t in, int64_t out) {
+      return lm_launch_each(lm_pooling_max_back_kernel<T, decltype(width)::value>, grid.packs, LM_POOLING_BLOCK, stream,
+                            pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in,
+                            job->indices ? job->indices + out : NULL, job->taps ? job->taps + out : NULL, job->bad,
+                            job->bad_kind, plane);
+    };
+    return for_packs<T>(job, job->y.in, job->x.in, launch);
   });
 }
 
 int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream) {
+  int64_t channels = job->planes * job->c;
   return lm_for_float(job->dtype, [&](auto element) {
     typedef decltype(element) T;
-    typedef lm_compute<T> A;
-    int64_t n = job->planes * job->y.in * job->x.in * job->c, channels = job->planes * job->c;
-    A *sum = sizeof(T) < sizeof(A) ? (A *)sums : (A *)job->dst;
-    if (n == 0) return 0;
-    int error = (int)cudaMemsetAsync(sum, 0, (size_t)n * sizeof(A), (cudaStream_t)stream);
-    if (error != 0) return error;
-    error = lm_launch(lm_pooling_max_scatter_kernel<T>, lm_blocks(channels, 64, INT32_MAX), 64, 0, stream, pool_of(job),
-                      channels, (const T *)job->src, sum, job->indices, job->bad, job->bad_kind);
-    if (error != 0 || sizeof(T) == sizeof(A)) return error;
-    return lm_launch(lm_pooling_round<T>, lm_blocks(n, LM_POOLING_BLOCK * 4, 1 << 20), LM_POOLING_BLOCK, 0, stream, sum,
-                     (T *)job->dst, n);
+    return lm_sum_into<T>(job->dst, sums, channels * job->y.in * job->x.in, stream, [&](lm_compute<T> *sum) {
+      return lm_launch_each(lm_pooling_max_scatter_kernel<T>, channels, 64, stream, pool_of(job), channels,
+                            (const T *)job->src, sum, job->indices, job->bad, job->bad_kind);
+    });
   });
 }
 
@@ -471,8 +452,8 @@ static int launch_avg(const lm_pooling_job *job, void *stream) {
       const T *src = (const T *)job->src + plane * job->y.in * job->x.in * job->c;
       T *dst = (T *)job->dst + plane * job->y.out * job->x.out * job->c;
       if (!wide)
-        return lm_launch(lm_pooling_avg_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
-                         LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, src, dst);
+        return lm_launch_each(lm_pooling_avg_kernel<T, V>, grid.packs, LM_POOLING_BLOCK, stream, pool_of(job), grid,
+                              src, dst);
       if (job->c == 1)
         return lm_launch(lm_pooling_avg_warp<T>, lm_blocks(grid.packs, LM_POOLING_BLOCK / LM_WARP, INT32_MAX),
                          LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, src, dst);
@@ -491,14 +472,10 @@ int lm_pooling_avg(const lm_pooling_job *job, void *stream) {
 int lm_pooling_avg_back(const lm_pooling_job *job, void *stream) {
   return lm_for_float(job->dtype, [&](auto element) {
     typedef decltype(element) T;
-    return for_width<T>(job, [&](auto width) {
-      constexpr int V = decltype(width)::value;
-      return for_planes(job, job->y.in, job->x.in, job->c / V, [&](lm_grid grid, int64_t plane) {
-        int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
-        return lm_launch(lm_pooling_avg_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
-                         LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + out,
-                         (T *)job->dst + in);
-      });
-    });
+    auto launch = [&](auto width, lm_grid grid, int64_t, int64_t in, int64_t out) {
+      return lm_launch_each(lm_pooling_avg_back_kernel<T, decltype(width)::value>, grid.packs, LM_POOLING_BLOCK, stream,
+                            pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in);
+    };
+    return for_packs<T>(job, job->y.in, job->x.in, launch);
   });
 }

@@ -41,7 +41,8 @@ struct lm_reduce_sum {
 static __device__ __attribute__((noinline)) float lm_power(float a, float b) { return powf(a, b); }
 static __device__ __attribute__((noinline)) double lm_power(double a, double b) { return pow(a, b); }
 
-/* The sum of a function of the elements; `kind` selects the function at launch. */
+/* The sum of a function of the elements; `kind` selects the function at launch. Of integers only nonzero ones are
+ * counted. */
 template <class L>
 struct lm_reduce_mapped : lm_reduce_sum<L> {
   typedef typename L::num num;
@@ -51,21 +52,22 @@ struct lm_reduce_mapped : lm_reduce_sum<L> {
   LM_DEVICE void chunk(state &s, num *v, int64_t, int64_t, int) const {
     LM_UNROLL
     for (int k = 0; k < K; k++) {
-      if (kind == LM_REDUCE_SQUARE) {
+      if (std::is_integral_v<num> || kind == LM_REDUCE_NONZERO) {
+        v[k] = v[k] != 0;
+      } else if (kind == LM_REDUCE_SQUARE) {
         v[k] = v[k] * v[k];
       } else if (kind == LM_REDUCE_ABS) {
         v[k] = v[k] < 0 ? -v[k] : v[k];
-      } else if (kind == LM_REDUCE_NUMBERS) {
-        v[k] = v[k] == v[k] ? v[k] : 0;
       } else {
-        v[k] = v[k] != 0;
+        v[k] = v[k] == v[k] ? v[k] : 0;
       }
     }
     s += (state)lm_reduce_tree<K>(v, lm_add_of());
   }
   LM_DEVICE void put(int64_t at, state s) const {
-    double v = lm_reduce_finished(this->to, s);
-    lm_put_number(this->to.out, this->to.dtype, at, this->to.finish == LM_FINISH_ROOT ? sqrt(v) : v);
+    state v = lm_reduce_finished(this->to, s);
+    if constexpr (std::is_floating_point_v<num>) v = this->to.finish == LM_FINISH_ROOT ? sqrt(v) : v;
+    lm_put_number(this->to.out, this->to.dtype, at, v);
   }
 };
 
@@ -82,19 +84,6 @@ struct lm_reduce_powers : lm_reduce_sum<L> {
   }
   LM_DEVICE void put(int64_t at, state s) const {
     lm_put_number(this->to.out, this->to.dtype, at, lm_power(s, 1 / this->to.p));
-  }
-};
-
-/* The number of nonzero elements, the only mapped sum of integers. */
-template <class L>
-struct lm_reduce_counted : lm_reduce_sum<L> {
-  typedef typename L::num num;
-  typedef typename L::total state;
-  template <int K, int V>
-  LM_DEVICE void chunk(state &s, num *v, int64_t, int64_t, int) const {
-    LM_UNROLL
-    for (int k = 0; k < K; k++) v[k] = v[k] != 0;
-    s += (state)lm_reduce_tree<K>(v, lm_add_of());
   }
 };
 
@@ -177,17 +166,12 @@ struct lm_reduce_deviation {
 
 /* The largest element m and the sum of e^(x - m). */
 template <class L>
-struct lm_reduce_logsumexp {
+struct lm_reduce_logsumexp : lm_softmax_join<typename L::num> {
   typedef L load;
   typedef typename L::num num;
-  struct state {
-    double sum;
-    num most;
-  };
+  typedef lm_softmax_total<num> state;
   L loader;
   lm_reduce_target to;
-  /* Returns e^(v - most), where equal infinities differ by 0. */
-  static LM_DEVICE num term(num v, num most) { return v == most ? 1 : lm_exp(v - most); }
   LM_DEVICE num pad() const { return -INFINITY; }
   LM_DEVICE state start() const { return {0, -INFINITY}; }
   template <int K, int V>
@@ -197,12 +181,8 @@ struct lm_reduce_logsumexp {
     for (int k = 0; k < K; k++) order[k] = v[k];
     num most = lm_reduce_tree<K>(order, lm_max_of());
     LM_UNROLL
-    for (int k = 0; k < K; k++) v[k] = term(v[k], most);
+    for (int k = 0; k < K; k++) v[k] = this->term(v[k], most);
     s = (*this)(s, {(double)lm_reduce_tree<K>(v, lm_add_of()), most});
-  }
-  LM_DEVICE state operator()(state a, state b) const {
-    num most = lm_max_of()(a.most, b.most);
-    return {a.sum * (double)term(a.most, most) + b.sum * (double)term(b.most, most), most};
   }
   LM_DEVICE void put(int64_t at, state s) const { lm_put_number(to.out, to.dtype, at, log(s.sum) + (double)s.most); }
 };
@@ -213,51 +193,33 @@ static lm_reduce_target lm_reduce_target_of(const lm_reduce_job *job) {
   return {job->out, job->out_dtype, job->finish, (double)job->count, job->p, job->correction};
 }
 
+/* Launches the job's folder for a loader. */
 template <class L>
-static lm_reduce_extreme<L> lm_reduce_extreme_of(const lm_reduce_job *job, L loader) {
-  return {loader, lm_reduce_target_of(job), job->kind == LM_REDUCE_MIN || job->kind == LM_REDUCE_ABS_MIN,
-          job->kind == LM_REDUCE_ABS_MAX || job->kind == LM_REDUCE_ABS_MIN};
+static int lm_reduce_with(const lm_reduce_job *job, L loader, void *partial, void *stream) {
+  lm_reduce_target to = lm_reduce_target_of(job);
+  bool least = job->kind == LM_REDUCE_MIN || job->kind == LM_REDUCE_ABS_MIN;
+  bool magnitude = job->kind == LM_REDUCE_ABS_MAX || job->kind == LM_REDUCE_ABS_MIN;
+  switch (job->kind) {
+    case LM_REDUCE_SUM: return lm_reduce_launch(job, lm_reduce_sum<L>{loader, to}, partial, stream);
+    case LM_REDUCE_PRODUCT: return lm_reduce_launch(job, lm_reduce_product<L>{{loader, to}}, partial, stream);
+    case LM_REDUCE_MAX:
+    case LM_REDUCE_MIN:
+    case LM_REDUCE_ABS_MAX:
+    case LM_REDUCE_ABS_MIN:
+      return lm_reduce_launch(job, lm_reduce_extreme<L>{loader, to, least, magnitude}, partial, stream);
+    default: break;
+  }
+  if constexpr (std::is_floating_point_v<typename L::num>) {
+    switch (job->kind) {
+      case LM_REDUCE_DEVIATION: return lm_reduce_launch(job, lm_reduce_deviation<L>{loader, to}, partial, stream);
+      case LM_REDUCE_LOGSUMEXP: return lm_reduce_launch(job, lm_reduce_logsumexp<L>{{}, loader, to}, partial, stream);
+      case LM_REDUCE_POWER: return lm_reduce_launch(job, lm_reduce_powers<L>{{loader, to}}, partial, stream);
+      default: break;
+    }
+  }
+  return lm_reduce_launch(job, lm_reduce_mapped<L>{{loader, to}, job->kind}, partial, stream);
 }
 
-struct lm_reduce_floats {
-  const lm_reduce_job *job;
-  void *partial, *stream;
-  template <class L>
-  int operator()(L loader) const {
-    lm_reduce_target to = lm_reduce_target_of(job);
-    switch (job->kind) {
-      case LM_REDUCE_SUM: return lm_reduce_launch(job, lm_reduce_sum<L>{loader, to}, partial, stream);
-      case LM_REDUCE_PRODUCT: return lm_reduce_launch(job, lm_reduce_product<L>{{loader, to}}, partial, stream);
-      case LM_REDUCE_MAX:
-      case LM_REDUCE_MIN:
-      case LM_REDUCE_ABS_MAX:
-      case LM_REDUCE_ABS_MIN: return lm_reduce_launch(job, lm_reduce_extreme_of(job, loader), partial, stream);
-      case LM_REDUCE_DEVIATION: return lm_reduce_launch(job, lm_reduce_deviation<L>{loader, to}, partial, stream);
-      case LM_REDUCE_LOGSUMEXP: return lm_reduce_launch(job, lm_reduce_logsumexp<L>{loader, to}, partial, stream);
-      case LM_REDUCE_POWER: return lm_reduce_launch(job, lm_reduce_powers<L>{{loader, to}}, partial, stream);
-      default: return lm_reduce_launch(job, lm_reduce_mapped<L>{{loader, to}, job->kind}, partial, stream);
-    }
-  }
-};
-
-struct lm_reduce_ints {
-  const lm_reduce_job *job;
-  void *partial, *stream;
-  template <class L>
-  int operator()(L loader) const {
-    lm_reduce_target to = lm_reduce_target_of(job);
-    switch (job->kind) {
-      case LM_REDUCE_SUM: return lm_reduce_launch(job, lm_reduce_sum<L>{loader, to}, partial, stream);
-      case LM_REDUCE_PRODUCT: return lm_reduce_launch(job, lm_reduce_product<L>{{loader, to}}, partial, stream);
-      case LM_REDUCE_NONZERO: return lm_reduce_launch(job, lm_reduce_counted<L>{{loader, to}}, partial, stream);
-      case LM_REDUCE_MAX:
-      case LM_REDUCE_MIN: return lm_reduce_launch(job, lm_reduce_extreme_of(job, loader), partial, stream);
-      default: return (int)cudaErrorInvalidValue;
-    }
-  }
-};
-
 int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream) {
-  if (job->x_dtype >= LM_F16) return lm_for_float_loader(job->x_dtype, lm_reduce_floats{job, partial, stream});
-  return lm_for_int_loader(job->x_dtype, lm_reduce_ints{job, partial, stream});
+  return lm_for_loader(job->x_dtype, [=](auto loader) { return lm_reduce_with(job, loader, partial, stream); });
 }

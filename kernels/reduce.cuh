@@ -17,57 +17,29 @@
 
 /* ---- loaders: one for each class of dtypes. num: type that chunks are folded in; total: type that adds them up */
 
-struct lm_load_f32 {
-  typedef float stored, num;
-  typedef double total;
-  enum { CHUNK = 16 };
+template <class Stored, class Num, class Total, int K>
+struct lm_loader {
+  typedef Stored stored;
+  typedef Num num;
+  typedef Total total;
+  enum { CHUNK = K };
   int dtype;
-  LM_DEVICE float operator()(float v) const { return v; }
+  LM_DEVICE num operator()(stored v) const { return v; }
 };
-struct lm_load_f64 {
-  typedef double stored, num, total;
-  enum { CHUNK = 8 };
-  int dtype;
-  LM_DEVICE double operator()(double v) const { return v; }
-};
-struct lm_load_half { /* float16 and bfloat16 */
-  typedef uint16_t stored;
-  typedef float num;
-  typedef double total;
-  enum { CHUNK = 32 };
-  int dtype;
+struct lm_load_f32 : lm_loader<float, float, double, 16> {};
+struct lm_load_f64 : lm_loader<double, double, double, 8> {};
+struct lm_load_i32 : lm_loader<int32_t, int64_t, int64_t, 16> {};
+struct lm_load_i64 : lm_loader<int64_t, int64_t, int64_t, 8> {};
+struct lm_load_half : lm_loader<uint16_t, float, double, 32> { /* float16 and bfloat16 */
   LM_DEVICE float operator()(uint16_t v) const {
     return dtype == LM_BF16 ? lm_get<float>(lm_bf16{v}) : lm_get<float>(lm_f16{v});
   }
 };
-struct lm_load_byte { /* bool, uint8 and int8 */
-  typedef uint8_t stored;
-  typedef int32_t num;
-  typedef int64_t total;
-  enum { CHUNK = 32 };
-  int dtype;
+struct lm_load_byte : lm_loader<uint8_t, int32_t, int64_t, 32> { /* bool, uint8 and int8 */
   LM_DEVICE int32_t operator()(uint8_t v) const { return dtype == LM_BOOL ? v != 0 : dtype == LM_I8 ? (int8_t)v : v; }
 };
-struct lm_load_short { /* int16 and uint16 */
-  typedef uint16_t stored;
-  typedef int32_t num;
-  typedef int64_t total;
-  enum { CHUNK = 32 };
-  int dtype;
+struct lm_load_short : lm_loader<uint16_t, int32_t, int64_t, 32> { /* int16 and uint16 */
   LM_DEVICE int32_t operator()(uint16_t v) const { return dtype == LM_I16 ? (int16_t)v : v; }
-};
-struct lm_load_i32 {
-  typedef int32_t stored;
-  typedef int64_t num, total;
-  enum { CHUNK = 16 };
-  int dtype;
-  LM_DEVICE int64_t operator()(int32_t v) const { return v; }
-};
-struct lm_load_i64 {
-  typedef int64_t stored, num, total;
-  enum { CHUNK = 8 };
-  int dtype;
-  LM_DEVICE int64_t operator()(int64_t v) const { return v; }
 };
 
 /* Returns a number in the form that a floating loader of dtype loads. */
@@ -83,24 +55,24 @@ LM_DEVICE S lm_put_loaded(N v, int dtype) {
 template <class F>
 int lm_for_float_loader(int dtype, F f) {
   switch (dtype) {
-    case LM_F32: return f(lm_load_f32{dtype});
-    case LM_F64: return f(lm_load_f64{dtype});
+    case LM_F32: return f(lm_load_f32{{dtype}});
+    case LM_F64: return f(lm_load_f64{{dtype}});
     case LM_F16:
-    case LM_BF16: return f(lm_load_half{dtype});
+    case LM_BF16: return f(lm_load_half{{dtype}});
     default: return (int)cudaErrorInvalidValue;
   }
 }
 template <class F>
-int lm_for_int_loader(int dtype, F f) {
+int lm_for_loader(int dtype, F f) { /* for all dtypes */
   switch (dtype) {
     case LM_BOOL:
     case LM_U8:
-    case LM_I8: return f(lm_load_byte{dtype});
+    case LM_I8: return f(lm_load_byte{{dtype}});
     case LM_I16:
-    case LM_U16: return f(lm_load_short{dtype});
-    case LM_I32: return f(lm_load_i32{dtype});
-    case LM_I64: return f(lm_load_i64{dtype});
-    default: return (int)cudaErrorInvalidValue;
+    case LM_U16: return f(lm_load_short{{dtype}});
+    case LM_I32: return f(lm_load_i32{{dtype}});
+    case LM_I64: return f(lm_load_i64{{dtype}});
+    default: return lm_for_float_loader(dtype, f);
   }
 }
 
@@ -121,6 +93,23 @@ LM_DEVICE T lm_reduce_tree(T *v, Op op) {
 LM_DEVICE float lm_exp(float a) { return expf(a); }
 LM_DEVICE double lm_exp(double a) { return exp(a); }
 
+/* The sum and the largest element of a line. */
+template <class N>
+struct lm_softmax_total {
+  double sum; /* sum of e^(x - most); of gradient times y, or of the gradient */
+  N most;
+};
+
+/* Joins sums of exponentials about different largest elements. Equal infinities differ by 0. */
+template <class N>
+struct lm_softmax_join {
+  LM_DEVICE N term(N v, N most) const { return v == most ? 1 : lm_exp(v - most); }
+  LM_DEVICE lm_softmax_total<N> operator()(lm_softmax_total<N> a, lm_softmax_total<N> b) const {
+    N most = lm_max_of()(a.most, b.most);
+    return {a.sum * (double)term(a.most, most) + b.sum * (double)term(b.most, most), most};
+  }
+};
+
 /* Reverses the order of values without overflow, so that the smallest becomes the largest. */
 template <class T>
 LM_DEVICE T lm_reversed(T v) {
@@ -139,25 +128,6 @@ LM_DEVICE T lm_lanes_reduce(T value, Op op, int lanes) {
 }
 
 /* ---- geometry on the device */
-
-/* A divider of n < 2^63 by the method of lm_divider, for positions in tensors of any size, without a division. */
-typedef struct lm_long_divider {
-  uint64_t magic;
-  int64_t divisor;
-  uint32_t shift;
-} lm_long_divider;
-
-static inline lm_long_divider lm_long_divider_make(int64_t divisor) {
-  lm_long_divider d = {0, divisor, 0};
-  while (d.shift < 63 && ((uint64_t)1 << d.shift) < (uint64_t)divisor) d.shift++;
-  unsigned __int128 above = (((uint64_t)1 << d.shift) - (uint64_t)divisor);
-  d.magic = (uint64_t)((above << 64) / (uint64_t)divisor + 1);
-  return d;
-}
-
-LM_DEVICE int64_t lm_long_divide(int64_t n, lm_long_divider d) {
-  return (int64_t)((__umul64hi((uint64_t)n, d.magic) + (uint64_t)n) >> d.shift);
-}
 
 template <int SIDES>
 struct lm_reduce_axes {

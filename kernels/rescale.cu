@@ -6,7 +6,7 @@
 
 enum { LM_RESCALE_BLOCK = 256 };
 
-static_assert(sizeof(lm_rescale_table) <= 4096, "kernel arguments have room for 4 KB");
+static_assert(sizeof(lm_tensor_table) + sizeof(double) * 2 <= 4096, "kernel arguments have room for 4 KB");
 
 /* The type that both are computed in: double if one of them is. */
 template <class X, class Y>
@@ -29,27 +29,29 @@ LM_DEVICE bool lm_rescale_pack(const X *from, Y *to, double factor) {
 }
 
 template <class X, class Y>
-LM_KERNEL void __launch_bounds__(LM_RESCALE_BLOCK) lm_rescale_kernel(const lm_rescale_table table) {
-  int i = lm_tensor_with(table.first, table.n, blockIdx.x);
-  int64_t begin = (int64_t)(blockIdx.x - table.first[i]) * LM_RESCALE_CHUNK, rest = table.numel[i] - begin;
-  int n = rest < LM_RESCALE_CHUNK ? (int)rest : LM_RESCALE_CHUNK;
+LM_KERNEL void __launch_bounds__(LM_RESCALE_BLOCK)
+    lm_rescale_kernel(const lm_tensor_table table, double factor, float *found) {
+  int i = lm_tensor_of(table);
+  int64_t begin = (int64_t)(blockIdx.x - table.first[i]) * LM_TABLE_CHUNK, rest = table.numel[i] - begin;
+  int n = rest < LM_TABLE_CHUNK ? (int)rest : LM_TABLE_CHUNK;
   const X *from = (const X *)table.from[i] + begin;
   Y *to = (Y *)table.to[i] + begin;
   constexpr int V = sizeof(X) > sizeof(Y) ? (int)lm_full_pack<X>::V : (int)lm_full_pack<Y>::V;
   int whole = ((uintptr_t)from | (uintptr_t)to) % 16 == 0 ? n / V * V : 0;
   bool bad = false;
   for (int at = (int)threadIdx.x * V; at < whole; at += LM_RESCALE_BLOCK * V)
-    bad = lm_rescale_pack<X, Y, V>(from + at, to + at, table.factor) || bad;
+    bad = lm_rescale_pack<X, Y, V>(from + at, to + at, factor) || bad;
   for (int at = whole + (int)threadIdx.x; at < n; at += LM_RESCALE_BLOCK)
-    bad = lm_rescale_pack<X, Y, 1>(from + at, to + at, table.factor) || bad;
-  if (bad && table.found) *table.found = 1; /* all threads write the same */
+    bad = lm_rescale_pack<X, Y, 1>(from + at, to + at, factor) || bad;
+  if (bad && found) *found = 1; /* all threads write the same */
 }
 
-int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, void *stream) {
+int lm_rescale_run(int from_dtype, int to_dtype, const lm_tensor_table *table, double factor, float *found,
+                   void *stream) {
   return lm_for_float(from_dtype, [&](auto x) {
     return lm_for_float(to_dtype, [&](auto y) {
       return lm_launch(lm_rescale_kernel<decltype(x), decltype(y)>, table->first[table->n], LM_RESCALE_BLOCK, 0, stream,
-                       *table);
+                       *table, factor, found);
     });
   });
 }

@@ -22,8 +22,8 @@ int lm_sample_counts(int dtype, const void *x, const void *p, void *out, int64_t
                      void *stream) {
   return lm_for_float(dtype, [&](auto element) {
     typedef decltype(element) T;
-    return lm_launch(lm_sample_kernel<T>, lm_blocks(n, LM_SAMPLE_BLOCK, INT32_MAX), LM_SAMPLE_BLOCK, 0, stream,
-                     (const T *)x, (const T *)p, (T *)out, n, draw);
+    return lm_launch_each(lm_sample_kernel<T>, n, LM_SAMPLE_BLOCK, stream, (const T *)x, (const T *)p, (T *)out, n,
+                          draw);
   });
 }
 
@@ -81,6 +81,6 @@ LM_KERNEL void __launch_bounds__(LM_SAMPLE_BLOCK)
 
 int lm_sample_indices(const double *sums, int64_t *indices, int64_t rows, int64_t n, int64_t k, lm_blocks_drawn draw,
                       void *stream) {
-  return lm_launch(lm_sample_indices_kernel, lm_blocks(rows * k, LM_SAMPLE_BLOCK, INT32_MAX), LM_SAMPLE_BLOCK, 0,
-                   stream, sums, indices, rows * k, n, k, draw);
+  return lm_launch_each(lm_sample_indices_kernel, rows * k, LM_SAMPLE_BLOCK, stream, sums, indices, rows * k, n, k,
+                        draw);
 }

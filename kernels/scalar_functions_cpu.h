@@ -10,48 +10,24 @@
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC_PREREQ)
 #if __GLIBC_PREREQ(2, 35)
 #define LM_VECTOR __attribute__((simd("notinbranch"), const))
-LM_VECTOR float expm1f(float);
-LM_VECTOR float logf(float);
-LM_VECTOR float log1pf(float);
-LM_VECTOR float sinf(float);
-LM_VECTOR float cosf(float);
-LM_VECTOR float tanhf(float);
-LM_VECTOR float erff(float);
-LM_VECTOR float exp2f(float);
-LM_VECTOR float log2f(float);
-LM_VECTOR float log10f(float);
-LM_VECTOR float tanf(float);
-LM_VECTOR float asinf(float);
-LM_VECTOR float acosf(float);
-LM_VECTOR float asinhf(float);
-LM_VECTOR float acoshf(float);
-LM_VECTOR float atanhf(float);
-LM_VECTOR float erfcf(float);
-LM_VECTOR float powf(float, float);
-LM_VECTOR float atan2f(float, float);
-LM_VECTOR float hypotf(float, float);
-LM_VECTOR double exp(double);
-LM_VECTOR double expm1(double);
-LM_VECTOR double log(double);
-LM_VECTOR double log1p(double);
-LM_VECTOR double sin(double);
-LM_VECTOR double cos(double);
-LM_VECTOR double tanh(double);
-LM_VECTOR double erf(double);
-LM_VECTOR double exp2(double);
-LM_VECTOR double log2(double);
-LM_VECTOR double log10(double);
-LM_VECTOR double tan(double);
-LM_VECTOR double asin(double);
-LM_VECTOR double acos(double);
+/* clang-format off */
+#define LM_OF_ONE(X)                                                                                                  \
+  X(expm1) X(log) X(log1p) X(sin) X(cos) X(tanh) X(erf) X(exp2) X(log2) X(log10) X(tan) X(asin) X(acos) X(asinh)      \
+  X(acosh) X(atanh) X(erfc)
+#define LM_OF_TWO(X) X(pow) X(atan2) X(hypot)
+/* clang-format on */
+#define X(name)                   \
+  LM_VECTOR float name##f(float); \
+  LM_VECTOR double name(double);
+LM_OF_ONE(X)
+#undef X
+#define X(name)                          \
+  LM_VECTOR float name##f(float, float); \
+  LM_VECTOR double name(double, double);
+LM_OF_TWO(X)
+#undef X
+LM_VECTOR double exp(double); /* float's exp and atan are written below */
 LM_VECTOR double atan(double);
-LM_VECTOR double asinh(double);
-LM_VECTOR double acosh(double);
-LM_VECTOR double atanh(double);
-LM_VECTOR double erfc(double);
-LM_VECTOR double pow(double, double);
-LM_VECTOR double atan2(double, double);
-LM_VECTOR double hypot(double, double);
 #endif
 #endif
 

@@ -12,47 +12,27 @@
 #define LM_SCALAR_FUNCTION(name, f32, f64)           \
   LM_DEVICE float lm_##name(float x) { return f32; } \
   LM_DEVICE double lm_##name(double x) { return f64; }
-LM_SCALAR_FUNCTION(exp, expf(x), exp(x))
-LM_SCALAR_FUNCTION(expm1, expm1f(x), expm1(x))
-LM_SCALAR_FUNCTION(log, logf(x), log(x))
-LM_SCALAR_FUNCTION(log1p, log1pf(x), log1p(x))
-LM_SCALAR_FUNCTION(sqrt, sqrtf(x), sqrt(x))
-LM_SCALAR_FUNCTION(sin, sinf(x), sin(x))
-LM_SCALAR_FUNCTION(cos, cosf(x), cos(x))
-LM_SCALAR_FUNCTION(tanh, tanhf(x), tanh(x))
-LM_SCALAR_FUNCTION(erf, erff(x), erf(x))
-LM_SCALAR_FUNCTION(exp2, exp2f(x), exp2(x))
-LM_SCALAR_FUNCTION(log2, log2f(x), log2(x))
-LM_SCALAR_FUNCTION(log10, log10f(x), log10(x))
-LM_SCALAR_FUNCTION(tan, tanf(x), tan(x))
-LM_SCALAR_FUNCTION(asin, asinf(x), asin(x))
-LM_SCALAR_FUNCTION(acos, acosf(x), acos(x))
-LM_SCALAR_FUNCTION(atan, atanf(x), atan(x))
-LM_SCALAR_FUNCTION(asinh, asinhf(x), asinh(x))
-LM_SCALAR_FUNCTION(acosh, acoshf(x), acosh(x))
-LM_SCALAR_FUNCTION(atanh, atanhf(x), atanh(x))
-LM_SCALAR_FUNCTION(erfc, erfcf(x), erfc(x))
-LM_SCALAR_FUNCTION(erfinv, lm_inverse_erff(x), lm_inverse_erf(x))
-LM_SCALAR_FUNCTION(abs, fabsf(x), fabs(x))
-LM_SCALAR_FUNCTION(floor, floorf(x), floor(x))
-LM_SCALAR_FUNCTION(ceil, ceilf(x), ceil(x))
-LM_SCALAR_FUNCTION(round, rintf(x), rint(x))
-LM_SCALAR_FUNCTION(trunc, truncf(x), trunc(x))
-LM_SCALAR_FUNCTION(signed_zero, copysignf(0, x), copysign(0.0, x)) /* a zero with x's sign */
+#define LM_OF_ONE(name) LM_SCALAR_FUNCTION(name, name##f(x), name(x))
+#define LM_OF_TWO(name)                                                 \
+  LM_DEVICE float lm_##name(float a, float b) { return name##f(a, b); } \
+  LM_DEVICE double lm_##name(double a, double b) { return name(a, b); }
+/* clang-format off */
+LM_OF_ONE(exp) LM_OF_ONE(expm1) LM_OF_ONE(exp2) LM_OF_ONE(log) LM_OF_ONE(log1p) LM_OF_ONE(log2) LM_OF_ONE(log10)
+LM_OF_ONE(sqrt) LM_OF_ONE(sin) LM_OF_ONE(cos) LM_OF_ONE(tan) LM_OF_ONE(tanh) LM_OF_ONE(asin) LM_OF_ONE(acos)
+LM_OF_ONE(atan) LM_OF_ONE(asinh) LM_OF_ONE(acosh) LM_OF_ONE(atanh) LM_OF_ONE(erf) LM_OF_ONE(erfc)
+LM_OF_ONE(floor) LM_OF_ONE(ceil) LM_OF_ONE(trunc)
+LM_OF_TWO(fmod) LM_OF_TWO(pow) LM_OF_TWO(atan2) LM_OF_TWO(hypot) LM_OF_TWO(copysign)
+    /* clang-format on */
+    LM_SCALAR_FUNCTION(abs, fabsf(x), fabs(x)) LM_SCALAR_FUNCTION(round, rintf(x), rint(x))
+        LM_SCALAR_FUNCTION(erfinv, lm_inverse_erff(x), lm_inverse_erf(x))
+            LM_SCALAR_FUNCTION(signed_zero, copysignf(0, x), copysign(0.0, x)) /* a zero with x's sign */
+#undef LM_OF_ONE
+#undef LM_OF_TWO
 #undef LM_SCALAR_FUNCTION
 
-LM_DEVICE float lm_fmod(float a, float b) { return fmodf(a, b); }
-LM_DEVICE double lm_fmod(double a, double b) { return fmod(a, b); }
-LM_DEVICE float lm_pow(float a, float b) { return powf(a, b); }
-LM_DEVICE double lm_pow(double a, double b) { return pow(a, b); }
-LM_DEVICE float lm_atan2(float a, float b) { return atan2f(a, b); }
-LM_DEVICE double lm_atan2(double a, double b) { return atan2(a, b); }
-LM_DEVICE float lm_hypot(float a, float b) { return hypotf(a, b); }
-LM_DEVICE double lm_hypot(double a, double b) { return hypot(a, b); }
-LM_DEVICE float lm_copysign(float a, float b) { return copysignf(a, b); }
-LM_DEVICE double lm_copysign(double a, double b) { return copysign(a, b); }
-
-LM_DEVICE bool lm_isnan(float x) { return x != x; }
+    LM_DEVICE bool lm_isnan(float x) {
+  return x != x;
+}
 LM_DEVICE bool lm_isnan(double x) { return x != x; }
 
 /* Returns the remainder of division rounded down, which has b's sign: as Python's, and exact where a / b is. */

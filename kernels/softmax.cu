@@ -4,19 +4,15 @@
 
 #include "softmax.cuh"
 
-typedef struct lm_softmax_grid {
-  void *out;
-  const void *x, *y;
-  lm_reduce_axes<LM_SOFTMAX_SIDES> lines;
-  int64_t count, length;
-  int64_t step[LM_SOFTMAX_SIDES];
-  int lanes;
-} lm_softmax_grid;
+/* A job as kernels take it. */
+struct lm_softmax_grid : lm_softmax_job {
+  lm_reduce_axes<LM_SOFTMAX_SIDES> axes; /* loops over the lines */
+};
 
 /* Convert a stored element to its compute type. */
 LM_DEVICE float lm_softmax_get(float v, int) { return v; }
 LM_DEVICE double lm_softmax_get(double v, int) { return v; }
-LM_DEVICE float lm_softmax_get(uint16_t v, int dtype) { return lm_load_half{dtype}(v); }
+LM_DEVICE float lm_softmax_get(uint16_t v, int dtype) { return lm_load_half{{dtype}}(v); }
 
 /* Arithmetic of one kind on one loader, for two ways of joining a line's threads: Team has
  *   T operator()(T value, Op op)   op over the line's threads; each gets the result */
@@ -117,7 +113,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_rows(lm_sof
   int64_t line = (int64_t)blockIdx.x * ((int)blockDim.x / g.lanes) + (int)threadIdx.x / g.lanes;
   bool active = line < g.count;
   int64_t at[LM_SOFTMAX_SIDES];
-  lm_reduce_at(g.lines, active ? line : 0, at);
+  lm_reduce_at(g.axes, active ? line : 0, at);
   stored *out = (stored *)g.out + at[LM_SOFTMAX_OUT];
   const stored *xs = (const stored *)g.x + at[LM_SOFTMAX_X], *ys = (const stored *)g.y + at[LM_SOFTMAX_Y];
   int64_t out_step = PACKED ? 1 : g.step[LM_SOFTMAX_OUT], x_step = PACKED ? 1 : g.step[LM_SOFTMAX_X];
@@ -194,17 +190,7 @@ struct lm_softmax_col_team {
   void *shared; /* room for a block of totals */
   template <class T, class Op>
   LM_DEVICE T operator()(T value, Op op) const {
-    T *all = (T *)shared;
-    int threads = (int)blockDim.x, column = (int)threadIdx.x & (lanes - 1);
-    if (threads == lanes) return value;
-    __syncthreads(); /* earlier readers are done */
-    all[threadIdx.x] = value;
-    __syncthreads();
-    for (int half = threads / 2; half >= lanes; half /= 2) {
-      if ((int)threadIdx.x < half) all[threadIdx.x] = op(all[threadIdx.x], all[threadIdx.x + half]);
-      __syncthreads();
-    }
-    return all[column];
+    return lm_columns_reduce(value, op, lanes, (T *)shared);
   }
 };
 
@@ -220,7 +206,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_cols(lm_sof
   int64_t line = (int64_t)blockIdx.x * g.lanes + (threadIdx.x & (g.lanes - 1));
   bool active = line < g.count;
   int64_t at[LM_SOFTMAX_SIDES], length = active ? g.length : 0;
-  lm_reduce_at(g.lines, active ? line : 0, at);
+  lm_reduce_at(g.axes, active ? line : 0, at);
   stored *out = (stored *)g.out + at[LM_SOFTMAX_OUT];
   const stored *xs = (const stored *)g.x + at[LM_SOFTMAX_X], *ys = (const stored *)g.y + at[LM_SOFTMAX_Y];
   int64_t out_step = g.step[LM_SOFTMAX_OUT], x_step = g.step[LM_SOFTMAX_X], y_step = g.step[LM_SOFTMAX_Y];
@@ -255,11 +241,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_cols(lm_sof
 
 template <class L, int KIND>
 static int lm_softmax_launch(const lm_softmax_job *job, L loader, void *stream) {
-  lm_softmax_grid g = {};
-  g.out = job->out, g.x = job->x, g.y = job->y;
-  g.lines = lm_reduce_axes_of<LM_SOFTMAX_SIDES>(&job->lines);
-  g.count = job->count, g.length = job->length, g.lanes = job->lanes;
-  for (int s = 0; s < LM_SOFTMAX_SIDES; s++) g.step[s] = job->step[s];
+  lm_softmax_grid g = {*job, lm_reduce_axes_of<LM_SOFTMAX_SIDES>(&job->lines)};
   int each = job->cols ? job->lanes : job->threads / job->lanes;
   dim3 grid(lm_blocks(job->count, each, INT32_MAX)), block((unsigned)job->threads);
   if (job->cols) return lm_launch(lm_softmax_cols<L, KIND>, grid, block, 0, stream, g, loader);
@@ -267,20 +249,14 @@ static int lm_softmax_launch(const lm_softmax_job *job, L loader, void *stream) 
   return lm_launch(lm_softmax_rows<L, KIND, false>, grid, block, 0, stream, g, loader);
 }
 
-struct lm_softmax_kinds {
-  const lm_softmax_job *job;
-  void *stream;
-  template <class L>
-  int operator()(L loader) const {
+int lm_softmax_run(const lm_softmax_job *job, void *stream) {
+  return lm_for_float_loader(job->dtype, [=](auto loader) {
+    typedef decltype(loader) L;
     switch (job->kind) {
       case LM_SOFTMAX: return lm_softmax_launch<L, LM_SOFTMAX>(job, loader, stream);
       case LM_LOG_SOFTMAX: return lm_softmax_launch<L, LM_LOG_SOFTMAX>(job, loader, stream);
       case LM_SOFTMAX_BACKWARD: return lm_softmax_launch<L, LM_SOFTMAX_BACKWARD>(job, loader, stream);
       default: return lm_softmax_launch<L, LM_LOG_SOFTMAX_BACKWARD>(job, loader, stream);
     }
-  }
-};
-
-int lm_softmax_run(const lm_softmax_job *job, void *stream) {
-  return lm_for_float_loader(job->dtype, lm_softmax_kinds{job, stream});
+  });
 }

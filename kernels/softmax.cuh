@@ -3,23 +3,6 @@
 
 #include "reduce.cuh"
 
-/* The sum and the largest element of a line. */
-template <class N>
-struct lm_softmax_total {
-  double sum; /* sum of e^(x - most); of gradient times y, or of the gradient */
-  N most;
-};
-
-/* Joins sums of exponentials about different largest elements. Equal infinities differ by 0. */
-template <class N>
-struct lm_softmax_join {
-  LM_DEVICE N term(N v, N most) const { return v == most ? 1 : lm_exp(v - most); }
-  LM_DEVICE lm_softmax_total<N> operator()(lm_softmax_total<N> a, lm_softmax_total<N> b) const {
-    N most = lm_max_of()(a.most, b.most);
-    return {a.sum * (double)term(a.most, most) + b.sum * (double)term(b.most, most), most};
-  }
-};
-
 /* The threads of a line: lanes of a warp, or the whole block. */
 struct lm_softmax_row_team {
   int lanes;

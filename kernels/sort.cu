@@ -29,28 +29,16 @@ LM_DEVICE lm_topk_key<T> lm_topk_key_of(T v) {
 
 int lm_topk_key_bytes(int dtype) { return lm_dtype_width(dtype) == 8 ? 8 : 4; }
 
-/* An lm_topk's parts that kernels need. */
+/* An lm_topk as kernels take it. */
 template <class T>
-struct lm_topk_job {
-  lm_dims_loops<2> lines;
-  int64_t n, k, x_stride, out_stride;
-  const T *x;
-  T *values;
-  int64_t *indices;
-  bool largest;
+struct lm_topk_job : lm_topk {
+  lm_dims_loops<2> loops; /* over the lines */
+  LM_DEVICE const T *line(int64_t at) const { return (const T *)x + at; }
 };
 
 template <class T>
 static lm_topk_job<T> lm_topk_job_of(const lm_topk *t) {
-  return {lm_dims_loops_of<2>(&t->lines),
-          t->n,
-          t->k,
-          t->x_stride,
-          t->out_stride,
-          (const T *)t->x,
-          (T *)t->values,
-          t->indices,
-          t->largest};
+  return {*t, lm_dims_loops_of<2>(&t->lines)};
 }
 
 /* Returns an element's rank key; smaller is better. */
@@ -62,7 +50,7 @@ LM_DEVICE lm_topk_key<T> lm_topk_rank(const lm_topk_job<T> &job, const T *line, 
 
 template <class T>
 LM_DEVICE void lm_topk_put(const lm_topk_job<T> &job, const T *line, int64_t to, int64_t j, int64_t position) {
-  job.values[to + j * job.out_stride] = line[position * job.x_stride];
+  ((T *)job.values)[to + j * job.out_stride] = line[position * job.x_stride];
   job.indices[to + j * job.out_stride] = position + 1;
 }
 
@@ -187,8 +175,8 @@ LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
   __shared__ int kept;
   uint32_t *indices = (uint32_t *)(keys + size);
   int64_t at[2] = {0, 0};
-  lm_dims_offset<true>(job.lines, blockIdx.x, at);
-  const T *line = job.x + at[0];
+  lm_dims_offset<true>(job.loops, blockIdx.x, at);
+  const T *line = job.line(at[0]);
   for (int i = (int)threadIdx.x; i < size; i += (int)blockDim.x) { /* worse than any element */
     keys[i] = (Key) ~(Key)0;
     indices[i] = UINT32_MAX;
@@ -247,8 +235,8 @@ LM_KERNEL void lm_kth_block(lm_topk_job<T> job) {
   __shared__ int bins[DIGITS];
   __shared__ int64_t sums[LM_WARP];
   int64_t at[2] = {0, 0}, k = job.k, odd = 0, found = -1; /* changing job would copy it to local memory */
-  lm_dims_offset<true>(job.lines, blockIdx.x, at);
-  const T *line = job.x + at[0];
+  lm_dims_offset<true>(job.loops, blockIdx.x, at);
+  const T *line = job.line(at[0]);
   if (k < 1) {
     for (int64_t i = threadIdx.x; !lm_is_any<lm_compute<T>, int64_t> && i < job.n; i += blockDim.x) {
       odd += lm_topk_rank(job, line, i) == (Key) ~(Key)0; /* NaN */
@@ -296,18 +284,12 @@ LM_KERNEL void lm_search_sorted_of(const T *rows, int64_t n, const T *values, in
 
 int lm_search_sorted(void *stream, int dtype, const void *rows, int64_t n, const void *values, int64_t count,
                      int64_t each, bool right, int64_t *out) {
-  unsigned blocks = lm_blocks(count, THREADS, INT32_MAX);
-  switch (dtype) {
-    case LM_F32:
-      return lm_launch(lm_search_sorted_of<float>, blocks, THREADS, 0, stream, (const float *)rows, n,
-                       (const float *)values, count, each, right, out);
-    case LM_F64:
-      return lm_launch(lm_search_sorted_of<double>, blocks, THREADS, 0, stream, (const double *)rows, n,
-                       (const double *)values, count, each, right, out);
-    default:
-      return lm_launch(lm_search_sorted_of<int64_t>, blocks, THREADS, 0, stream, (const int64_t *)rows, n,
-                       (const int64_t *)values, count, each, right, out);
-  }
+  auto search = [=](auto t) {
+    typedef decltype(t) T;
+    return lm_launch_each(lm_search_sorted_of<T>, count, THREADS, stream, (const T *)rows, n, (const T *)values, count,
+                          each, right, out);
+  };
+  return dtype == LM_F32 ? search(float{}) : dtype == LM_F64 ? search(double{}) : search(int64_t{});
 }
 
 /* ---- topk and kth by sorting */
@@ -318,8 +300,8 @@ LM_KERNEL void lm_topk_fill(lm_topk_job<T> job, int64_t first, int64_t elements,
   int64_t u = lm_thread(), at[2] = {0, 0};
   if (u >= elements) return;
   int64_t line = u / job.n;
-  lm_dims_offset<true>(job.lines, first + line, at);
-  keys[u] = lm_topk_rank(job, job.x + at[0], u - line * job.n);
+  lm_dims_offset<true>(job.loops, first + line, at);
+  keys[u] = lm_topk_rank(job, job.line(at[0]), u - line * job.n);
   order[u] = (uint32_t)u;
 }
 
@@ -327,8 +309,8 @@ int lm_topk_keys(void *stream, const lm_topk *t, int64_t first, int64_t count, v
   int64_t elements = count * t->n;
   return lm_for_dtype(t->dtype, [=](auto e) {
     typedef decltype(e) T;
-    return lm_launch(lm_topk_fill<T>, lm_blocks(elements, THREADS, INT32_MAX), THREADS, 0, stream, lm_topk_job_of<T>(t),
-                     first, elements, (lm_topk_key<T> *)keys, order);
+    return lm_launch_each(lm_topk_fill<T>, elements, THREADS, stream, lm_topk_job_of<T>(t), first, elements,
+                          (lm_topk_key<T> *)keys, order);
   });
 }
 
@@ -338,8 +320,7 @@ LM_KERNEL void lm_topk_lines_of_elements(int64_t n, int64_t elements, const uint
 }
 
 int lm_topk_owners(void *stream, int64_t n, int64_t elements, const uint32_t *order, uint32_t *owners) {
-  return lm_launch(lm_topk_lines_of_elements, lm_blocks(elements, THREADS, INT32_MAX), THREADS, 0, stream, n, elements,
-                   order, owners);
+  return lm_launch_each(lm_topk_lines_of_elements, elements, THREADS, stream, n, elements, order, owners);
 }
 
 template <class T>
@@ -347,16 +328,15 @@ LM_KERNEL void lm_topk_collect(lm_topk_job<T> job, int64_t first, int64_t result
   int64_t u = lm_thread(), at[2] = {0, 0};
   if (u >= results) return;
   int64_t line = u / job.k, j = u - line * job.k;
-  lm_dims_offset<true>(job.lines, first + line, at);
-  lm_topk_put(job, job.x + at[0], at[1], j, (int64_t)order[line * job.n + j] - line * job.n);
+  lm_dims_offset<true>(job.loops, first + line, at);
+  lm_topk_put(job, job.line(at[0]), at[1], j, (int64_t)order[line * job.n + j] - line * job.n);
 }
 
 int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64_t count, const uint32_t *order) {
   int64_t results = count * t->k;
   return lm_for_dtype(t->dtype, [=](auto e) {
     typedef decltype(e) T;
-    return lm_launch(lm_topk_collect<T>, lm_blocks(results, THREADS, INT32_MAX), THREADS, 0, stream,
-                     lm_topk_job_of<T>(t), first, results, order);
+    return lm_launch_each(lm_topk_collect<T>, results, THREADS, stream, lm_topk_job_of<T>(t), first, results, order);
   });
 }
 
@@ -365,7 +345,7 @@ template <class T>
 LM_KERNEL void lm_kth_sorted(lm_topk_job<T> job, int64_t line, const lm_topk_key<T> *keys, const uint32_t *order) {
   int64_t at[2] = {0, 0}, low = lm_is_any<lm_compute<T>, int64_t> ? job.n : 0, high = job.n;
   if (lm_thread() != 0) return;
-  lm_dims_offset<true>(job.lines, line, at);
+  lm_dims_offset<true>(job.loops, line, at);
   while (low < high) { /* the first NaN */
     int64_t middle = low + (high - low) / 2;
     if (keys[middle] == (lm_topk_key<T>)~(lm_topk_key<T>)0) {
@@ -374,7 +354,7 @@ LM_KERNEL void lm_kth_sorted(lm_topk_job<T> job, int64_t line, const lm_topk_key
       low = middle + 1;
     }
   }
-  lm_topk_put(job, job.x + at[0], at[1], 0, (int64_t)order[lm_kth_rank(job.k, job.n, job.n - low) - 1]);
+  lm_topk_put(job, job.line(at[0]), at[1], 0, (int64_t)order[lm_kth_rank(job.k, job.n, job.n - low) - 1]);
 }
 
 int lm_kth_take(void *stream, const lm_topk *t, int64_t line, const void *keys, const uint32_t *order) {
@@ -407,8 +387,7 @@ LM_KERNEL void lm_randperm_draw(int64_t n, uint64_t seed, uint64_t offset, const
 
 int lm_randperm_targets(void *stream, int64_t n, uint64_t seed, uint64_t offset, const uint64_t *extra,
                         uint32_t *target, uint32_t *step) {
-  return lm_launch(lm_randperm_draw, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, seed, offset, extra,
-                   target, step);
+  return lm_launch_each(lm_randperm_draw, n, THREADS, stream, n, seed, offset, extra, target, step);
 }
 
 /* Sets earlier[i]: the last step before i with i's target; and into[p]: the last step before p whose target is p. */
@@ -437,11 +416,10 @@ LM_KERNEL void lm_randperm_follow(int64_t n, const uint32_t *target, const uint3
 
 int lm_randperm_chase(void *stream, int64_t n, const uint32_t *target, const uint32_t *sorted_target,
                       const uint32_t *sorted_step, uint32_t *earlier, uint32_t *into, int64_t *out) {
-  unsigned blocks = lm_blocks(n, THREADS, INT32_MAX);
   int error = (int)cudaMemsetAsync(into, 0xff, (size_t)n * sizeof *into, (cudaStream_t)stream); /* NONE */
   if (error != 0) return error;
-  error = lm_launch(lm_randperm_link, blocks, THREADS, 0, stream, n, sorted_target, sorted_step, earlier, into);
+  error = lm_launch_each(lm_randperm_link, n, THREADS, stream, n, sorted_target, sorted_step, earlier, into);
   if (error != 0) return error;
-  return lm_launch(lm_randperm_follow, blocks, THREADS, 0, stream, n, target, (const uint32_t *)earlier,
-                   (const uint32_t *)into, out);
+  return lm_launch_each(lm_randperm_follow, n, THREADS, stream, n, target, (const uint32_t *)earlier,
+                        (const uint32_t *)into, out);
 }

@@ -167,6 +167,13 @@ int lm_for_float(int dtype, F f) {
   }
 }
 template <class F>
+int lm_for_number(int dtype, F f) { /* all but bool */
+  switch (dtype) {
+    LM_INTEGER_DTYPES(LM_CALL_FOR)
+    default: return lm_for_float(dtype, f);
+  }
+}
+template <class F>
 int lm_for_dtype(int dtype, F f) {
   switch (dtype) {
     LM_DTYPES(LM_CALL_FOR)

@@ -130,7 +130,7 @@ describe("a process with CUDA devices", function()
         x.grad:cpu()
       ]]):format(side, side, dtype))
       for _, sums in ipairs {"lm_moments", "lm_sums"} do
-        assert.matches(("lm_planes_two<%d, %s"):format(width, sums), text, 1, true)
+        assert.matches(("lm_planes_sums<%d, %s"):format(width, sums), text, 1, true)
       end
       for _, map in ipairs {"lm_apply", "lm_back"} do -- elements of odd planes go in packs from one plane into the next
         assert.matches(width == 1 and "lm_seams_map<4, " .. map or ("lm_planes_map<%d, %s"):format(width, map), text, 1,

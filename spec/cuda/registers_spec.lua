@@ -13,9 +13,9 @@ local bounds = {
   {"lm_attention_of_", 255, 8},          -- a tile of scores and two of gradients in registers
   {"lm_attention_forward", 254, 0},
   {"cub.*radix", 128, 0},
-  {"lm_columns_two", 128, 40},           -- eight columns' two sums in flight
+  {"lm_columns_sums", 128, 40},           -- eight columns' two sums in flight
   {"lm_columns_map", 128, 0},
-  {"lm_planes_two", 128, 0},
+  {"lm_planes_sums", 128, 0},
   {"lm_layer_rows", 120, 8},
   {"lm_entropy_backward", 119, 56},
   {"lm_entropy_forward", 89, 48},

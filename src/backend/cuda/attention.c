@@ -88,28 +88,24 @@ static bool is_for_cudnn(const lm_attention_args *a, const lm_attention_job *job
   return lm_attention_fuses(a->query, a->key, a->value, mask, a->is_causal, a->dropout_p, backward);
 }
 
-/* Sets a side's strides, for a dim of 1 those of a dense tensor. Returns false if another stride is 0. */
-static bool set_side(call *c, int which, const lm_attention_side *side, int64_t heads, int64_t rows, int64_t width) {
-  int64_t *stride = c->key.stride[which];
-  stride[2] = rows > 1 ? side->row : width;
-  stride[1] = heads > 1 ? side->head : rows * stride[2];
-  stride[0] = c->key.samples > 1 ? side->sample : heads * stride[1];
-  c->data[which] = side->data;
-  return stride[0] > 0 && stride[1] > 0 && stride[2] > 0;
-}
-
+/* Sets the sides and their strides, for a dim of 1 those of a dense tensor. Returns false if another stride is 0. */
 static bool set_sides(call *c, const lm_attention_job *job) {
-  const lm_cudnn_attention_key *key = &c->key;
-  int64_t heads = key->heads, of_keys = key->key_heads, queries = key->queries, keys = key->keys;
-  bool good = set_side(c, LM_CUDNN_QUERY, &job->query, heads, queries, key->width);
-  good = set_side(c, LM_CUDNN_KEY, &job->key, of_keys, keys, key->width) && good;
-  good = set_side(c, LM_CUDNN_VALUE, &job->value, of_keys, keys, key->value_width) && good;
-  good = set_side(c, LM_CUDNN_OUT, &job->out, heads, queries, key->value_width) && good;
-  if (!key->backward) return good;
-  good = set_side(c, LM_CUDNN_GRAD, &job->grad, heads, queries, key->value_width) && good;
-  good = set_side(c, LM_CUDNN_DQUERY, &job->dquery, heads, queries, key->width) && good;
-  good = set_side(c, LM_CUDNN_DKEY, &job->dkey, of_keys, keys, key->width) && good;
-  return set_side(c, LM_CUDNN_DVALUE, &job->dvalue, of_keys, keys, key->value_width) && good;
+  const lm_attention_side *const sides[] = {
+      [LM_CUDNN_QUERY] = &job->query, [LM_CUDNN_KEY] = &job->key,      [LM_CUDNN_VALUE] = &job->value,
+      [LM_CUDNN_OUT] = &job->out,     [LM_CUDNN_GRAD] = &job->grad,    [LM_CUDNN_DQUERY] = &job->dquery,
+      [LM_CUDNN_DKEY] = &job->dkey,   [LM_CUDNN_DVALUE] = &job->dvalue};
+  bool good = true;
+  for (int which = LM_CUDNN_QUERY; which < (c->key.backward ? LM_CUDNN_SIDES : LM_CUDNN_GRAD); which++) {
+    const lm_attention_side *side = sides[which];
+    lm_cudnn_attention_size of = lm_cudnn_attention_size_of(&c->key, which);
+    int64_t *stride = c->key.stride[which];
+    stride[2] = of.rows > 1 ? side->row : of.width;
+    stride[1] = of.heads > 1 ? side->head : of.rows * stride[2];
+    stride[0] = c->key.samples > 1 ? side->sample : of.heads * stride[1];
+    c->data[which] = side->data;
+    good = good && stride[0] > 0 && stride[1] > 0 && stride[2] > 0;
+  }
+  return good;
 }
 
 /* Returns true if a plan pays. One is compiled for each length, which takes longer than many passes of our own kernels,
@@ -255,20 +251,17 @@ static lm_status by_cudnn(lm_cuda_frame *f, const lm_attention_job *job, double 
 
 lm_status lm_cuda_attention(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_attention_args *a = args;
-  lm_status status = LM_OK;
   bool done_ = false;
   lm_attention_job job = job_of(a, out[0], out[1]);
-  if (is_for_cudnn(a, &job, false)) TRY(by_cudnn(f, &job, a->dropout_p, false, &done_));
-  if (!done_) TRY(LAUNCH("lm_attention_forward", lm_k_attention(&job, f->stream)));
-done:
-  return status;
+  if (is_for_cudnn(a, &job, false)) NEED(by_cudnn(f, &job, a->dropout_p, false, &done_));
+  if (!done_) NEED(LAUNCH("lm_attention_forward", lm_k_attention(&job, f->stream)));
+  return LM_OK;
 }
 
 lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_attention_backward_args *a = args;
   const lm_attention_args forward = {a->query, a->key,       a->value, a->attn_mask, a->is_causal,
                                      a->scale, a->dropout_p, a->draw,  a->fused};
-  lm_status status = LM_OK;
   bool done_ = false;
   lm_attention_job job = job_of(&forward, a->out, a->log_sum);
   job.packed = job.packed && all_packed(4, (const lm_tensor *[]){a->grad, out[0], out[1], out[2]});
@@ -276,11 +269,10 @@ lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out, lm
   job.dquery = side_of(out[0]);
   job.dkey = side_of(out[1]);
   job.dvalue = side_of(out[2]);
-  TRY(lm_cuda_take(f, lm_nbytes(a->log_sum), &job.dots));
-  if (is_for_cudnn(&forward, &job, true)) TRY(by_cudnn(f, &job, a->dropout_p, true, &done_));
-  if (!done_) TRY(LAUNCH("lm_attention_backward", lm_k_attention_backward(&job, f->stream)));
-done:
-  return status;
+  NEED(lm_cuda_take(f, lm_nbytes(a->log_sum), &job.dots));
+  if (is_for_cudnn(&forward, &job, true)) NEED(by_cudnn(f, &job, a->dropout_p, true, &done_));
+  if (!done_) NEED(LAUNCH("lm_attention_backward", lm_k_attention_backward(&job, f->stream)));
+  return LM_OK;
 }
 
 lm_status lm_cuda_attention_draw(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {

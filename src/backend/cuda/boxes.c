@@ -5,7 +5,6 @@
 
 lm_status lm_cuda_roi_pool(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_roi_pool_args *a = args;
-  lm_status status;
   lm_roi_job job = {.dtype = a->x->dtype,
                     .bad_kind = LM_BAD_INDEX,
                     .n = a->x->size[0],
@@ -20,22 +19,17 @@ lm_status lm_cuda_roi_pool(const void *args, lm_tensor *const *out, lm_cuda_fram
                     .boxes = a->boxes->data,
                     .y = out[0]->data,
                     .indices = (int64_t *)out[1]->data};
-  TRY(lm_cuda_bad(f->device, &job.bad));
-  TRY(LAUNCH("roi_pool", lm_k_roi_pool(&job, f->stream)));
-done:
-  return status;
+  NEED(lm_cuda_bad(f->device, &job.bad));
+  return LAUNCH("roi_pool", lm_k_roi_pool(&job, f->stream));
 }
 
 lm_status lm_cuda_nms_sorted(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   enum { WORD = 64, MOST = 1 << 20 }; /* MOST: words of bits at a time, 8 MB */
   const lm_nms_sorted_args *a = args;
-  lm_status status;
   int64_t n = a->boxes->size[0], words = lm_ceil_div(n, WORD), most = words > 0 ? MOST / words / WORD : 0;
   int64_t rows = WORD * (most < 1 ? 1 : most < words ? most : words);
   void *gone;
-  TRY(lm_cuda_take(f, (size_t)(words * (1 + rows)) * sizeof(uint64_t), &gone));
-  TRY(LAUNCH("nms", lm_k_nms(a->boxes->dtype, a->boxes->data, n, a->iou_threshold, rows, gone, (uint8_t *)out[0]->data,
-                             f->stream)));
-done:
-  return status;
+  NEED(lm_cuda_take(f, (size_t)(words * (1 + rows)) * sizeof(uint64_t), &gone));
+  return LAUNCH("nms", lm_k_nms(a->boxes->dtype, a->boxes->data, n, a->iou_threshold, rows, gone,
+                                (uint8_t *)out[0]->data, f->stream));
 }

@@ -13,7 +13,6 @@ static bool has_layout_of(const lm_tensor *t, bool channels_last) {
 
 /* Joins inputs laid out like their parts: rows of the result, [outer, total], take a run of each in turn. */
 static lm_status join_blocks(void *stream, const lm_list *list, int dim, lm_tensor *result) {
-  lm_status status = LM_OK;
   int64_t inner = result->stride[dim], total = result->size[dim] * inner, outer = result->numel / total, start = 0;
   int item = (int)lm_dtype_size(result->dtype), unit = LM_MAX_UNIT;
   unit = lm_unit_for(unit, (int64_t)(uintptr_t)result->data);
@@ -30,14 +29,12 @@ static lm_status join_blocks(void *stream, const lm_list *list, int dim, lm_tens
       blocks[i] = (lm_cat_block){list->v[done + i]->data, run, start};
       start += run;
     }
-    TRY(LAUNCH("join", lm_cat_blocks(stream, unit, outer, total / per_unit, n, blocks, result->data)));
+    NEED(LAUNCH("join", lm_cat_blocks(stream, unit, outer, total / per_unit, n, blocks, result->data)));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status join_parts(void *stream, const lm_list *list, int dim, lm_tensor *result) {
-  lm_status status = LM_OK;
   int order[LM_MAX_DIMS];
   size_t item = lm_dtype_size(result->dtype);
   lm_cat_shape shape = {.ndim = result->ndim, .dtype = result->dtype};
@@ -57,10 +54,9 @@ static lm_status join_parts(void *stream, const lm_list *list, int dim, lm_tenso
       for (int d = 0; d < t->ndim; d++) parts[i].stride[d] = t->stride[order[d]];
       to += (size_t)(t->size[dim] * result->stride[dim]) * item;
     }
-    TRY(LAUNCH("join", lm_cat_parts(stream, &shape, n, parts)));
+    NEED(LAUNCH("join", lm_cat_parts(stream, &shape, n, parts)));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_cuda_cat(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {

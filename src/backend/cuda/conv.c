@@ -16,38 +16,19 @@
 /* ---- our own kernels */
 
 static lm_status by_sums(const lm_conv_call *o, void *stream) {
-  const lm_conv_shape *s = &o->shape;
   lm_conv_sums job = {.dtype = o->t[0]->dtype,
-                      .n = s->n,
-                      .c = s->c,
-                      .h = s->h,
-                      .w = s->w,
-                      .k = s->k,
-                      .kh = s->kh,
-                      .kw = s->kw,
-                      .oh = s->oh,
-                      .ow = s->ow,
-                      .groups = s->groups,
+                      .shape = o->shape,
                       .x = o->t[0]->data,
                       .weight = o->t[1]->data,
                       .y = o->t[2]->data,
                       .bias = o->bias ? o->bias->data : NULL,
                       .bias_stride = o->bias ? o->bias->stride[0] : 0};
-  for (int i = 0; i < 2; i++) {
-    job.stride[i] = s->stride[i];
-    job.padding[i] = s->padding[i];
-    job.dilation[i] = s->dilation[i];
-  }
   for (int i = 0; i < 4; i++) {
     job.x_stride[i] = o->t[0]->stride[i];
     job.w_stride[i] = o->t[1]->stride[i];
     job.y_stride[i] = o->t[2]->stride[i];
   }
-  switch (o->pass) {
-    case LM_CONV_FORWARD: return LAUNCH("convolution kernel", lm_k_conv_forward(&job, stream));
-    case LM_CONV_INPUT: return LAUNCH("convolution kernel", lm_k_conv_input(&job, stream));
-    default: return LAUNCH("convolution kernel", lm_k_conv_weight(&job, stream));
-  }
+  return LAUNCH("convolution kernel", lm_k_conv(o->pass, &job, stream));
 }
 
 /* ---- cuDNN */

@@ -23,12 +23,9 @@ static lm_ctc_job job_of(const lm_ctc_nll_args *a, const lm_tensor *loss, const 
 }
 
 lm_status lm_cuda_ctc_nll(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  lm_status status;
   lm_ctc_job job = job_of(args, out[0], out[1]);
-  TRY(lm_cuda_bad(f->device, &job.bad));
-  TRY(LAUNCH("ctc_forward", lm_k_ctc_forward(&job, f->stream)));
-done:
-  return status;
+  NEED(lm_cuda_bad(f->device, &job.bad));
+  return LAUNCH("ctc_forward", lm_k_ctc_forward(&job, f->stream));
 }
 
 lm_status lm_cuda_ctc_nll_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
@@ -39,13 +36,10 @@ lm_status lm_cuda_ctc_nll_backward(const void *args, lm_tensor *const *out, lm_c
                                    .input_lengths = a->input_lengths,
                                    .target_lengths = a->target_lengths,
                                    .blank = a->blank};
-  lm_status status;
   lm_ctc_job job = job_of(&forward, a->loss, a->log_alpha);
-  TRY(lm_cuda_bad(f->device, &job.bad));
-  TRY(lm_cuda_take(f, (size_t)(job.samples * 2 * job.states) * sizeof(double), &job.beta));
+  NEED(lm_cuda_bad(f->device, &job.bad));
+  NEED(lm_cuda_take(f, (size_t)(job.samples * 2 * job.states) * sizeof(double), &job.beta));
   job.grad = a->grad->data;
   job.dx = out[0]->data;
-  TRY(LAUNCH("ctc_backward", lm_k_ctc_backward(&job, f->stream)));
-done:
-  return status;
+  return LAUNCH("ctc_backward", lm_k_ctc_backward(&job, f->stream));
 }

@@ -9,13 +9,10 @@ lm_status lm_cuda_gather_weighted(const void *args, lm_tensor *const *out, lm_cu
 }
 
 lm_status lm_cuda_gather_weighted_input(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  lm_status status;
   void *sums;
   lm_gather_weighted_job job = lm_gather_weighted_job_of(LM_OP_gather_weighted_input, args, out);
-  TRY(lm_cuda_take_sums(f, out[0], &sums));
-  TRY(LAUNCH("sample_input", lm_k_gather_weighted_input(&job, sums, f->stream)));
-done:
-  return status;
+  NEED(lm_cuda_take_sums(f, out[0], &sums));
+  return LAUNCH("sample_input", lm_k_gather_weighted_input(&job, sums, f->stream));
 }
 
 lm_status lm_cuda_gather_weighted_weight(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {

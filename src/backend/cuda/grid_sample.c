@@ -10,13 +10,10 @@ lm_status lm_cuda_grid_sample(const void *args, lm_tensor *const *out, lm_cuda_f
 }
 
 lm_status lm_cuda_grid_sample_input(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  lm_status status;
   void *sums;
   lm_grid_call s = lm_grid_call_of(LM_OP_grid_sample_input, args, out);
-  TRY(lm_cuda_take_sums(f, out[0], &sums));
-  TRY(LAUNCH("grid_input", lm_k_grid_input(&s, sums, f->stream)));
-done:
-  return status;
+  NEED(lm_cuda_take_sums(f, out[0], &sums));
+  return LAUNCH("grid_input", lm_k_grid_input(&s, sums, f->stream));
 }
 
 lm_status lm_cuda_grid_sample_grid(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {

@@ -40,11 +40,10 @@ static int in_units(size_t item, lengths *l, const void *a, const void *b) {
 /* ---- gather, index_select, embedding, index_get */
 
 static lm_status pick(lm_cuda_frame *f, lm_dims *dims, lm_index_list *index_list, const lm_tensor *x, lm_tensor *out) {
-  lm_status status = LM_OK;
   size_t item = lm_dtype_size(x->dtype);
   int unit = (int)item, last = dims->ndim - 1;
   lm_bad bad;
-  TRY(lm_cuda_bad(f->device, &bad));
+  NEED(lm_cuda_bad(f->device, &bad));
   if (last >= 0 && dims->stride[0][last] == 1 && dims->stride[1][last] == 0) { /* runs, each for one index */
     lengths l = {.n = 0};
     l.v[l.n++] = &dims->size[last];
@@ -52,9 +51,7 @@ static lm_status pick(lm_cuda_frame *f, lm_dims *dims, lm_index_list *index_list
     for (int k = 0; k < index_list->n; k++) l.v[l.n++] = &index_list->step[k];
     unit = in_units(item, &l, x->data, out->data);
   }
-  TRY(LAUNCH("pick", lm_index_pick(f->stream, unit, dims, index_list, x->data, out->data, bad)));
-done:
-  return status;
+  return LAUNCH("pick", lm_index_pick(f->stream, unit, dims, index_list, x->data, out->data, bad));
 }
 
 /* Sets out [i, j] = x[index[i, j], j], out of these sizes; i_stride: the index's strides, 0 where it is shared. */
@@ -115,7 +112,6 @@ static lm_dtype sum_dtype(lm_dtype dtype) {
 }
 
 lm_status lm_cuda_scatter_along(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  lm_status status = LM_OK;
   const lm_scatter_along_args *a = args;
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = out[0], *sums = x;
@@ -123,10 +119,10 @@ lm_status lm_cuda_scatter_along(const void *args, lm_tensor *const *out, lm_cuda
   lm_dtype dtype = replace ? x->dtype : sum_dtype(x->dtype);
   int64_t sum_stride[LM_MAX_DIMS];
   lm_bad bad;
-  TRY(lm_cuda_bad(f->device, &bad));
+  NEED(lm_cuda_bad(f->device, &bad));
   if (dtype != x->dtype) {
-    TRY(lm_cuda_take_like(f, x, dtype, &sums));
-    TRY(lm_cuda_copy(x, sums));
+    NEED(lm_cuda_take_like(f, x, dtype, &sums));
+    NEED(lm_cuda_copy(x, sums));
   }
   for (int d = 0; d < index->ndim; d++) sum_stride[d] = d == a->dim ? 0 : sums->stride[d];
   lm_dims dims =
@@ -134,14 +130,13 @@ lm_status lm_cuda_scatter_along(const void *args, lm_tensor *const *out, lm_cuda
   lm_index_list index_list = one_index(index, x->size[a->dim], sums->stride[a->dim]);
   if (replace) {
     int width = (int)lm_dtype_size(dtype);
-    TRY(LAUNCH("scatter", lm_index_write(f->stream, width, &dims, &index_list, x->data, src->data, bad)));
+    NEED(LAUNCH("scatter", lm_index_write(f->stream, width, &dims, &index_list, x->data, src->data, bad)));
   } else {
-    TRY(LAUNCH("scatter",
-               lm_index_scatter(f->stream, src->dtype, a->how, &dims, &index_list, sums->data, src->data, bad)));
+    NEED(LAUNCH("scatter",
+                lm_index_scatter(f->stream, src->dtype, a->how, &dims, &index_list, sums->data, src->data, bad)));
   }
-  if (sums != x) TRY(lm_cuda_copy(sums, x));
-done:
-  return status;
+  if (sums != x) NEED(lm_cuda_copy(sums, x));
+  return LM_OK;
 }
 
 /* ---- tril, triu */
@@ -159,29 +154,22 @@ lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out, lm_cuda_fram
  * destinations' numbers; the index `skipped` is dropped. */
 static lm_status position_rows(lm_cuda_frame *f, lm_rows *rows, const lm_index_list *index_list, int64_t n,
                                uint64_t count, int64_t skipped, bool add) {
-  lm_status status = LM_OK;
-  lm_pairs pairs = {.n = 0};
+  lm_pairs pairs;
   void *scratch = NULL;
   lm_bad bad;
-  TRY(lm_cuda_bad(f->device, &bad));
-  TRY(lm_pairs_open(f->device, n, count < UINT32_MAX ? 4 : 8, &pairs));
-  if (add) TRY(lm_cuda_take(f, lm_index_sum_scratch(rows, n), &scratch));
-  TRY(LAUNCH("keys",
-             lm_index_keys(f->stream, index_list, n, skipped, count, pairs.key_bytes, pairs.keys, pairs.order, bad)));
+  NEED(lm_cuda_bad(f->device, &bad));
+  NEED(lm_pairs_take(f, n, count < UINT32_MAX ? 4 : 8, &pairs));
+  if (add) NEED(lm_cuda_take(f, lm_index_sum_scratch(rows, n), &scratch));
+  NEED(LAUNCH("keys",
+              lm_index_keys(f->stream, index_list, n, skipped, count, pairs.key_bytes, pairs.keys, pairs.order, bad)));
   lm_sorted entries = {.n = n, .key_bytes = pairs.key_bytes, .keys = pairs.keys, .order = pairs.order, .none = count};
   if (n > 1) {
-    TRY(lm_pairs_sort(&pairs, f->stream, lm_bits_of(count)));
+    NEED(lm_pairs_sort(f, &pairs, lm_bits_of(count)));
     entries.keys = pairs.sorted_keys;
     entries.order = pairs.sorted;
   }
-  if (add) {
-    TRY(LAUNCH("sum", lm_index_sum(f->stream, rows, &entries, scratch)));
-  } else {
-    TRY(LAUNCH("put", lm_index_put(f->stream, rows, &entries)));
-  }
-done:
-  lm_pairs_close(&pairs);
-  return status;
+  return add ? LAUNCH("sum", lm_index_sum(f->stream, rows, &entries, scratch))
+             : LAUNCH("put", lm_index_put(f->stream, rows, &entries));
 }
 
 /* Adds src [outer, n, inner] to out [outer, count, inner] at index [n]. */
@@ -212,16 +200,14 @@ lm_status lm_cuda_index_add(const void *args, lm_tensor *const *out, lm_cuda_fra
 }
 
 lm_status lm_cuda_embedding_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  lm_status status = LM_OK;
   const lm_embedding_backward_args *a = args;
   lm_tensor *result = out[0];
   size_t bytes = lm_nbytes(result);
-  TRY(LAUNCH("clear", lm_index_clear(f->stream, result->data, bytes)));
+  NEED(LAUNCH("clear", lm_index_clear(f->stream, result->data, bytes)));
   if (a->index->numel > 0) {
-    TRY(add_entries(f, result, 1, a->num, result->size[1], a->index, a->padding_idx, a->grad));
+    NEED(add_entries(f, result, 1, a->num, result->size[1], a->index, a->padding_idx, a->grad));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
@@ -265,35 +251,30 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out, lm_cuda_fr
 
 /* Lists the nonzero elements of x, a contiguous bool mask. The op layer has waited for their count already. */
 lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  lm_status status = LM_OK;
   const lm_nonzero_args *a = args;
   const lm_tensor *x = a->x;
   int64_t n = out[0]->size[0], *result = (int64_t *)out[0]->data;
   bool line = x->ndim == 1; /* indices are positions then */
   size_t bytes = sizeof(int64_t) * (size_t)(line ? 1 : n + 1), temp_bytes = 0;
   void *block, *temp;
-  TRY(lm_cuda_take(f, bytes, &block));
+  NEED(lm_cuda_take(f, bytes, &block));
   int64_t *found = block, *index_list = line ? result : found + 1;
-  TRY(LAUNCH("indices",
-             lm_cub_indices(f->stream, NULL, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
-  TRY(lm_cuda_take(f, temp_bytes > 0 ? temp_bytes : 1, &temp));
-  TRY(LAUNCH("indices",
-             lm_cub_indices(f->stream, temp, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
-  if (!line) TRY(LAUNCH("unravel", lm_index_unravel(f->stream, n, index_list, x->ndim, x->size, result)));
-done:
-  return status;
+  NEED(LAUNCH("indices",
+              lm_cub_indices(f->stream, NULL, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
+  NEED(lm_cuda_take(f, temp_bytes > 0 ? temp_bytes : 1, &temp));
+  NEED(LAUNCH("indices",
+              lm_cub_indices(f->stream, temp, &temp_bytes, (const uint8_t *)x->data, x->numel, index_list, found)));
+  if (!line) NEED(LAUNCH("unravel", lm_index_unravel(f->stream, n, index_list, x->ndim, x->size, result)));
+  return LM_OK;
 }
 
 lm_status lm_cuda_one_hot(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  lm_status status = LM_OK;
   const lm_one_hot_args *a = args;
   lm_tensor *result = out[0];
   lm_index_list labels = one_index(a->x, a->num_classes, 1);
   lm_bad bad;
   labels.kind = LM_BAD_LABEL;
-  TRY(lm_cuda_bad(f->device, &bad));
-  TRY(LAUNCH("clear", lm_index_clear(f->stream, result->data, (size_t)result->numel * sizeof(int64_t))));
-  TRY(LAUNCH("ones", lm_index_one_hot(f->stream, &labels, a->x->numel, (int64_t *)result->data, bad)));
-done:
-  return status;
+  NEED(lm_cuda_bad(f->device, &bad));
+  NEED(LAUNCH("clear", lm_index_clear(f->stream, result->data, (size_t)result->numel * sizeof(int64_t))));
+  return LAUNCH("ones", lm_index_one_hot(f->stream, &labels, a->x->numel, (int64_t *)result->data, bad));
 }

@@ -7,7 +7,7 @@
 
 /* Multiplies what cuBLASLt has no kernel for. */
 static lm_status by_tiles(const lm_product_args *p, lm_tensor *y, void *stream) {
-  int r = y->ndim - 2, c = y->ndim - 1;
+  int r = y->ndim - 2, c = y->ndim - 1, b_row = p->transposed ? c : r;
   int64_t zero[LM_MAX_DIMS] = {0}, *input = zero;
   if (p->beta != 0) lm_product_spread(p, y, input);
   const int64_t *x = p->x->stride, *other = p->other->stride;
@@ -17,22 +17,10 @@ static lm_status by_tiles(const lm_product_args *p, lm_tensor *y, void *stream) 
                        .m = y->size[r],
                        .n = y->size[c],
                        .k = p->x->size[c],
-                       .a = p->x->data,
-                       .b = p->other->data,
-                       .c = p->beta != 0 ? p->input->data : NULL,
-                       .y = y->data,
-                       .a_step = batched ? x[0] : 0,
-                       .a_row = x[r],
-                       .a_column = x[c],
-                       .b_step = batched ? other[0] : 0,
-                       .b_row = p->transposed ? other[c] : other[r],
-                       .b_column = p->transposed ? other[r] : other[c],
-                       .c_step = batched ? input[0] : 0,
-                       .c_row = input[r],
-                       .c_column = input[c],
-                       .y_step = batched ? y->stride[0] : 0,
-                       .y_row = y->stride[r],
-                       .y_column = y->stride[c],
+                       .a = {p->x->data, batched ? x[0] : 0, x[r], x[c]},
+                       .b = {p->other->data, batched ? other[0] : 0, other[b_row], other[r + c - b_row]},
+                       .c = {p->beta != 0 ? p->input->data : NULL, batched ? input[0] : 0, input[r], input[c]},
+                       .y = {y->data, batched ? y->stride[0] : 0, y->stride[r], y->stride[c]},
                        .alpha = p->alpha,
                        .beta = p->beta};
   return LAUNCH("matmul kernel", lm_k_matmul(&job, stream));
@@ -49,24 +37,24 @@ static lm_status by_blas(lm_cuda_frame *f, const lm_product_args *p, lm_tensor *
   /* A fused bias is added as the product is written. */
   bool fused = input && p->beta == 1 && input->ndim == 1 && input->size[0] == y->size[c];
   if (fused) TRY(lm_cuda_lay_out(f, (lm_tensor *)input, LM_CONTIGUOUS, true, &bias));
-  lm_cuda_gemm_job job = {.dtype = y->dtype,
+  lm_cuda_gemm_job job = {.shape = {.batch = y->ndim == 3 ? y->size[0] : 1,
+                                    .m = y->size[r],
+                                    .n = y->size[c],
+                                    .k = a.columns,
+                                    .lda = a.ld,
+                                    .ldb = b.ld,
+                                    .ldy = y->size[c],
+                                    .step_a = a.step,
+                                    .step_b = b.step,
+                                    .step_y = y->size[r] * y->size[c],
+                                    .dtype = y->dtype,
+                                    .ta = a.transposed,
+                                    .tb = b.transposed != p->transposed},
                           .device = y->device,
-                          .batch = y->ndim == 3 ? y->size[0] : 1,
-                          .m = y->size[r],
-                          .n = y->size[c],
-                          .k = a.columns,
-                          .ta = a.transposed,
-                          .tb = b.transposed != p->transposed,
                           .a = a.t->data,
                           .b = b.t->data,
                           .bias = bias ? bias->data : NULL,
                           .y = y->data,
-                          .lda = a.ld,
-                          .ldb = b.ld,
-                          .ldy = y->size[c],
-                          .step_a = a.step,
-                          .step_b = b.step,
-                          .step_y = y->size[r] * y->size[c],
                           .alpha = p->alpha,
                           .beta = 0};
   *done_ = false;

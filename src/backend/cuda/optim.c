@@ -76,73 +76,56 @@ done:
   return status;
 }
 
-/* ---- norms */
+/* ---- norms and scaling */
 
-static lm_status norms_dtype(int n, lm_tensor *const *tensors, lm_dtype dtype, double p, double **part, void *stream) {
-  lm_norm_table table = {0};
-  for (int i = 0; i <= n; i++) {
-    const lm_tensor *t = i < n ? tensors[i] : NULL;
-    if (t && (t->dtype != dtype || t->numel == 0)) continue;
-    if (table.n > 0 &&
-        (!t || !has_capacity(table.n, LM_NORM_TENSORS, table.first[table.n], chunks_of(t, LM_NORMS_CHUNK)))) {
-      NEED(LAUNCH("norms", lm_optim_norms(dtype, &table, p, *part, stream)));
-      *part += table.first[table.n];
-      table.n = 0;
-    }
-    if (!t) break;
-    table.first[table.n + 1] = table.first[table.n] + chunks_of(t, LM_NORMS_CHUNK);
-    table.numel[table.n] = t->numel;
-    table.data[table.n++] = t->data;
+/* Fills the table with the next pairs of these dtypes from *at on; false if there are none. */
+static bool next_table(lm_tensor_table *table, int n, lm_tensor *const *from, lm_tensor *const *to, lm_dtype x,
+                       lm_dtype y, int *at) {
+  table->n = 0;
+  for (; *at < n; ++*at) {
+    const lm_tensor *t = to[*at];
+    if (from[*at]->dtype != x || t->dtype != y || t->numel == 0) continue;
+    uint32_t chunks = chunks_of(t, LM_TABLE_CHUNK);
+    if (!has_capacity(table->n, LM_TABLE_TENSORS, table->first[table->n], chunks)) break;
+    table->first[table->n + 1] = table->first[table->n] + chunks;
+    table->numel[table->n] = t->numel;
+    table->from[table->n] = from[*at]->data;
+    table->to[table->n++] = t->data;
   }
-  return LM_OK;
+  return table->n > 0;
 }
 
 lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out) {
   lm_status status = LM_OK;
   lm_device device = tensors[0]->device;
+  lm_tensor_table table = {0};
   void *stream, *scratch = NULL;
   int64_t chunks = 0;
-  for (int i = 0; i < n; i++) chunks += chunks_of(tensors[i], LM_NORMS_CHUNK);
+  for (int i = 0; i < n; i++) chunks += chunks_of(tensors[i], LM_TABLE_CHUNK);
   size_t bytes = (size_t)chunks * sizeof(double);
   TRY(lm_cuda_enter(device, &stream));
   TRY(lm_cuda_scratch(device, bytes, &scratch));
   double *part = scratch;
-  for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) TRY(norms_dtype(n, tensors, dtype, p, &part, stream));
+  for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) {
+    for (int at = 0; next_table(&table, n, tensors, tensors, dtype, dtype, &at); part += table.first[table.n])
+      TRY(LAUNCH("norms", lm_optim_norms(dtype, &table, p, part, stream)));
+  }
   TRY(LAUNCH("join", lm_optim_norms_join(scratch, chunks, p, (double *)out->data, stream)));
 done:
   if (scratch) lm_cuda_scratch_done(device, scratch, bytes);
   return status;
 }
 
-/* ---- scaling */
-
-/* Scales all pairs of these dtypes, in as few launches as their tables allow. */
-static lm_status rescale_dtypes(int n, lm_tensor *const *from, lm_tensor *const *to, lm_dtype x, lm_dtype y,
-                                lm_rescale_table *table, void *stream) {
-  table->n = 0;
-  for (int i = 0; i <= n; i++) {
-    const lm_tensor *t = i < n ? to[i] : NULL;
-    if (t && (from[i]->dtype != x || t->dtype != y || t->numel == 0)) continue;
-    if (table->n > 0 &&
-        (!t || !has_capacity(table->n, LM_RESCALE_TENSORS, table->first[table->n], chunks_of(t, LM_RESCALE_CHUNK)))) {
-      NEED(LAUNCH("rescale", lm_rescale_run(x, y, table, stream)));
-      table->n = 0;
-    }
-    if (!t) break;
-    table->first[table->n + 1] = table->first[table->n] + chunks_of(t, LM_RESCALE_CHUNK);
-    table->numel[table->n] = t->numel;
-    table->from[table->n] = from[i]->data;
-    table->to[table->n++] = t->data;
-  }
-  return LM_OK;
-}
-
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found) {
   void *stream;
-  lm_rescale_table table = {.factor = factor, .found = found ? (float *)found->data : NULL};
+  lm_tensor_table table = {0};
+  float *flag = found ? (float *)found->data : NULL;
   NEED(lm_cuda_enter(to[0]->device, &stream));
   for (lm_dtype x = LM_F16; x <= LM_F64; x++) {
-    for (lm_dtype y = LM_F16; y <= LM_F64; y++) NEED(rescale_dtypes(n, from, to, x, y, &table, stream));
+    for (lm_dtype y = LM_F16; y <= LM_F64; y++) {
+      for (int at = 0; next_table(&table, n, from, to, x, y, &at);)
+        NEED(LAUNCH("rescale", lm_rescale_run(x, y, &table, factor, flag, stream)));
+    }
   }
   return LM_OK;
 }

@@ -22,35 +22,23 @@ static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pooling_jo
   return LM_OK;
 }
 
-/* Sets a line of sliding windows; i: 0 vertical, 1 horizontal. in, out: the input's, the windows' side. */
-static lm_status slide_line(lm_pooling_line *line, int i, const lm_tensor *in, const lm_tensor *out,
-                            const int64_t *kernel, const int64_t *stride, const int64_t *padding,
-                            const int64_t *dilation) {
-  int64_t step = out->size[2 + i] > 1 ? stride[i] : 1, apart = dilation ? dilation[i] : 1;
-  if (in->size[2 + i] + 3 * padding[i] + step + kernel[i] * apart > INT32_MAX)
-    return lm_fail_value(lm_op_running(), "windows", "less than 2^31 elements on CUDA",
-                         lm_text("kernel_size %lld, dilation %lld, padding %lld", (long long)kernel[i],
-                                 (long long)apart, (long long)padding[i]));
-  *line = (lm_pooling_line){.in = (int32_t)in->size[2 + i],
-                            .out = (int32_t)out->size[2 + i],
-                            .kernel = (int32_t)kernel[i],
-                            .stride = (int32_t)step,
-                            .padding = (int32_t)padding[i],
-                            .dilation = (int32_t)apart};
-  return LM_OK;
-}
-
+/* Sets both axes to sliding windows. in, out: the input's, the windows' side. */
 static lm_status slide_lines(lm_pooling_job *job, const lm_tensor *in, const lm_tensor *out, const int64_t *kernel,
                              const int64_t *stride, const int64_t *padding, const int64_t *dilation) {
-  lm_status status = slide_line(&job->y, 0, in, out, kernel, stride, padding, dilation);
-  return status == LM_OK ? slide_line(&job->x, 1, in, out, kernel, stride, padding, dilation) : status;
-}
-
-/* Makes every window divide by the same number. */
-static void set_divisor(lm_pooling_job *job, int64_t divisor) {
-  if (divisor == LM_NO_INT) return;
-  job->y.divisor = (int32_t)divisor;
-  job->x.divisor = 1;
+  for (int i = 0; i < 2; i++) { /* vertical, horizontal */
+    int64_t step = out->size[2 + i] > 1 ? stride[i] : 1, apart = dilation ? dilation[i] : 1;
+    if (in->size[2 + i] + 3 * padding[i] + step + kernel[i] * apart > INT32_MAX)
+      return lm_fail_value(lm_op_running(), "windows", "less than 2^31 elements on CUDA",
+                           lm_text("kernel_size %lld, dilation %lld, padding %lld", (long long)kernel[i],
+                                   (long long)apart, (long long)padding[i]));
+    *(i ? &job->x : &job->y) = (lm_pooling_line){.in = (int32_t)in->size[2 + i],
+                                                 .out = (int32_t)out->size[2 + i],
+                                                 .kernel = (int32_t)kernel[i],
+                                                 .stride = (int32_t)step,
+                                                 .padding = (int32_t)padding[i],
+                                                 .dilation = (int32_t)apart};
+  }
+  return LM_OK;
 }
 
 /* Sets both axes to windows that share the input evenly. */
@@ -61,75 +49,62 @@ static void adapt_lines(lm_pooling_job *job, const lm_tensor *in, const lm_tenso
 
 lm_status lm_cuda_max_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_max_pool2d_args *a = args;
-  lm_status status = LM_OK;
   lm_pooling_job job;
-  TRY(job_of(a->x, out[0], &job));
-  TRY(slide_lines(&job, a->x, out[0], a->kernel_size, a->stride, a->padding, a->dilation));
+  NEED(job_of(a->x, out[0], &job));
+  NEED(slide_lines(&job, a->x, out[0], a->kernel_size, a->stride, a->padding, a->dilation));
   if (out[1]) job.indices = (int64_t *)out[1]->data;
   if (out[2]) job.taps = (uint8_t *)out[2]->data;
-  TRY(LAUNCH("max", lm_pooling_max(&job, f->stream)));
-done:
-  return status;
+  return LAUNCH("max", lm_pooling_max(&job, f->stream));
 }
 
 lm_status lm_cuda_adaptive_max_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_adaptive_max_pool2d_args *a = args;
-  lm_status status = LM_OK;
   lm_pooling_job job;
-  TRY(job_of(a->x, out[0], &job));
+  NEED(job_of(a->x, out[0], &job));
   adapt_lines(&job, a->x, out[0]);
   job.indices = (int64_t *)out[1]->data;
-  TRY(LAUNCH("max", lm_pooling_max(&job, f->stream)));
-done:
-  return status;
+  return LAUNCH("max", lm_pooling_max(&job, f->stream));
 }
 
 lm_status lm_cuda_max_pool2d_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_max_pool2d_backward_args *a = args;
-  lm_status status = LM_OK;
   lm_tensor *dx = out[0];
   lm_pooling_job job;
   void *sums;
-  TRY(job_of(a->grad, dx, &job));
+  NEED(job_of(a->grad, dx, &job));
   if (a->indices->dtype == LM_U8)
     job.taps = (uint8_t *)a->indices->data;
   else
     job.indices = (int64_t *)a->indices->data;
   job.bad_kind = LM_BAD_INDEX;
-  TRY(lm_cuda_bad(dx->device, &job.bad));
+  NEED(lm_cuda_bad(dx->device, &job.bad));
   if (a->kernel_size[0] > 0) {
-    TRY(slide_lines(&job, dx, a->grad, a->kernel_size, a->stride, a->padding, a->dilation));
-    TRY(LAUNCH("max_back", lm_pooling_max_back(&job, f->stream)));
+    NEED(slide_lines(&job, dx, a->grad, a->kernel_size, a->stride, a->padding, a->dilation));
+    NEED(LAUNCH("max_back", lm_pooling_max_back(&job, f->stream)));
   } else {
     adapt_lines(&job, dx, a->grad);
-    TRY(lm_cuda_take_sums(f, dx, &sums));
-    TRY(LAUNCH("max_scatter", lm_pooling_max_scatter(&job, sums, f->stream)));
+    NEED(lm_cuda_take_sums(f, dx, &sums));
+    NEED(LAUNCH("max_scatter", lm_pooling_max_scatter(&job, sums, f->stream)));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Averages sliding windows or, without a kernel, adaptive ones, or computes their gradients. */
 static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, bool backward, const int64_t *kernel,
                             const int64_t *stride, const int64_t *padding, bool count_padding, int64_t divisor,
                             lm_cuda_frame *f) {
-  lm_status status = LM_OK;
   lm_pooling_job job;
   const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
-  TRY(job_of(src, dst, &job));
+  NEED(job_of(src, dst, &job));
   if (kernel) {
-    TRY(slide_lines(&job, in, out, kernel, stride, padding, NULL));
+    NEED(slide_lines(&job, in, out, kernel, stride, padding, NULL));
     job.count_padding = count_padding;
-    set_divisor(&job, divisor);
+    if (divisor != LM_NO_INT) job.y.divisor = (int32_t)divisor, job.x.divisor = 1; /* for every window */
   } else {
     adapt_lines(&job, in, out);
   }
-  if (backward)
-    TRY(LAUNCH("avg_back", lm_pooling_avg_back(&job, f->stream)));
-  else
-    TRY(LAUNCH("avg", lm_pooling_avg(&job, f->stream)));
-done:
-  return status;
+  return backward ? LAUNCH("avg_back", lm_pooling_avg_back(&job, f->stream))
+                  : LAUNCH("avg", lm_pooling_avg(&job, f->stream));
 }
 
 lm_status lm_cuda_avg_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {

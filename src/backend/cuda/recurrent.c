@@ -177,7 +177,7 @@ lm_status lm_cuda_recurrent_network(const void *args, lm_tensor *const *out_, lm
   if (a->keep) TRY(lm_cudnn_rnn_reserve(&o, &o.reserve_bytes));
   TRY(new_result(LM_U8, f->device, (int64_t)o.reserve_bytes, &reserve));
   o.reserve = a->keep ? reserve->data : NULL;
-  TRY(lm_cudnn_rnn_forward(&o));
+  TRY(lm_cudnn_rnn_run(&o, false));
   out[3] = reserve;
   reserve = NULL;
 done:
@@ -224,7 +224,7 @@ lm_status lm_cuda_recurrent_network_backward(const void *args, lm_tensor *const 
   o.grad_weights = out[1]->data;
   o.grad_h0 = out[2]->data;
   o.grad_c0 = a->c0 ? out[3]->data : NULL;
-  TRY(lm_cudnn_rnn_backward(&o));
+  TRY(lm_cudnn_rnn_run(&o, true));
 done:
   lm_free(o.lengths);
   return status;

@@ -7,7 +7,6 @@
 lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_scan_args *a = args;
   const lm_tensor *x = a->x;
-  lm_status status;
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) others[d] = d != a->dim;
   lm_scan_job job = {.kind = (lm_scan_kind)a->kind,
@@ -33,8 +32,6 @@ lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f
   if (!job.columns && lines > INT32_MAX) /* a block each */
     return lm_fail_int(lm_op_running(), "the number of lines", "at most 2^31 - 1 on CUDA", lines);
   size_t bytes = job.parts > 1 ? (size_t)(lines * job.parts) * LM_SCAN_STATE : 0;
-  TRY(lm_cuda_take(f, bytes, &job.totals));
-  TRY(LAUNCH("lm_scan_run", lm_scan_run(&job, f->stream)));
-done:
-  return status;
+  NEED(lm_cuda_take(f, bytes, &job.totals));
+  return LAUNCH("lm_scan_run", lm_scan_run(&job, f->stream));
 }

@@ -13,35 +13,32 @@ static const int64_t SORT_AT_ONCE = INT64_C(1) << 26; /* elements; each takes 16
 
 /* Sorts some lines at a time by key and then, which keeps that order, by line, and takes the first k of each; with
  * `kth` sorts one line at a time, and takes its k-th alone. */
-static lm_status sort_lines(lm_device device, void *stream, const lm_topk *t, bool kth) {
-  lm_status status = LM_OK;
-  lm_pairs by_key = {.n = 0}, by_line = {.n = 0};
+static lm_status sort_lines(lm_cuda_frame *f, const lm_topk *t, bool kth) {
+  lm_pairs by_key, by_line;
+  void *stream = f->stream;
   int key_bytes = lm_topk_key_bytes(t->dtype);
   int64_t lines = lm_dims_count(&t->lines), most = t->n < SORT_AT_ONCE && !kth ? SORT_AT_ONCE / t->n : 1;
+  if (most > lines) most = lines;
+  NEED(lm_pairs_take(f, most * t->n, key_bytes, &by_key));
+  if (most > 1) NEED(lm_pairs_take(f, most * t->n, sizeof(uint32_t), &by_line));
   for (int64_t first = 0; first < lines; first += most) {
     int64_t count = lines - first < most ? lines - first : most, n = count * t->n;
-    TRY(lm_pairs_open(device, n, key_bytes, &by_key));
-    TRY(LAUNCH("keys", lm_topk_keys(stream, t, first, count, by_key.keys, by_key.order)));
-    TRY(lm_pairs_sort(&by_key, stream, 8 * key_bytes));
+    by_key.n = n;
+    NEED(LAUNCH("keys", lm_topk_keys(stream, t, first, count, by_key.keys, by_key.order)));
+    NEED(lm_pairs_sort(f, &by_key, 8 * key_bytes));
     if (kth) {
-      TRY(LAUNCH("take", lm_kth_take(stream, t, first, by_key.sorted_keys, by_key.sorted)));
+      NEED(LAUNCH("take", lm_kth_take(stream, t, first, by_key.sorted_keys, by_key.sorted)));
     } else if (count == 1) {
-      TRY(LAUNCH("take", lm_topk_take(stream, t, first, count, by_key.sorted)));
+      NEED(LAUNCH("take", lm_topk_take(stream, t, first, count, by_key.sorted)));
     } else {
-      TRY(lm_pairs_open(device, n, sizeof(uint32_t), &by_line));
-      TRY(LAUNCH("owners", lm_topk_owners(stream, t->n, n, by_key.sorted, by_line.keys)));
-      lm_pairs sorted = by_line; /* its keys, by_key's order */
-      sorted.order = by_key.sorted;
-      TRY(lm_pairs_sort(&sorted, stream, lm_bits_of((uint64_t)count - 1)));
-      TRY(LAUNCH("take", lm_topk_take(stream, t, first, count, sorted.sorted)));
-      lm_pairs_close(&by_line);
+      by_line.n = n;
+      NEED(LAUNCH("owners", lm_topk_owners(stream, t->n, n, by_key.sorted, by_line.keys)));
+      by_line.order = by_key.sorted;
+      NEED(lm_pairs_sort(f, &by_line, lm_bits_of((uint64_t)count - 1)));
+      NEED(LAUNCH("take", lm_topk_take(stream, t, first, count, by_line.sorted)));
     }
-    lm_pairs_close(&by_key);
   }
-done:
-  lm_pairs_close(&by_line);
-  lm_pairs_close(&by_key);
-  return status;
+  return LM_OK;
 }
 
 static lm_topk job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
@@ -67,7 +64,7 @@ lm_status lm_cuda_topk(const void *args, lm_tensor *const *out, lm_cuda_frame *f
   lm_topk t = job_of(a->x, a->dim, a->k, a->largest, out);
   bool fits = t.n <= INT32_MAX && lm_dims_count(&t.lines) <= INT32_MAX;
   if (t.k <= LM_TOPK_BLOCK && !has_few_long_lines(&t) && fits) return LAUNCH("select", lm_topk_lines(f->stream, &t));
-  return sort_lines(f->device, f->stream, &t, false);
+  return sort_lines(f, &t, false);
 }
 
 /* ---- the k-th of each line */
@@ -78,7 +75,7 @@ lm_status lm_cuda_kth_along(const void *args, lm_tensor *const *out, lm_cuda_fra
   int64_t lines = lm_dims_count(&t.lines);
   if (t.n > INT32_MAX) return lm_fail_int(lm_op_running(), "the size of dim", "at most 2^31 - 1 on CUDA", t.n);
   if (lines > INT32_MAX) return lm_fail_int(lm_op_running(), "the number of lines", "at most 2^31 - 1 on CUDA", lines);
-  if (has_few_long_lines(&t)) return sort_lines(f->device, f->stream, &t, true);
+  if (has_few_long_lines(&t)) return sort_lines(f, &t, true);
   return LAUNCH("select", lm_kth_lines(f->stream, &t));
 }
 
@@ -94,24 +91,20 @@ lm_status lm_cuda_searchsorted(const void *args, lm_tensor *const *out, lm_cuda_
 
 /* Draws the CPU's permutation for an equal draw (kernels/sort.cu explains how). */
 lm_status lm_cuda_randperm(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  lm_status status = LM_OK;
   const lm_randperm_args *a = args;
   lm_tensor *y = out[0], *order = y;
-  lm_pairs pairs = {.n = 0};
+  lm_pairs pairs;
   void *block;
   if (a->n == 0) return LM_OK;
-  TRY(lm_pairs_open(f->device, a->n, sizeof(uint32_t), &pairs));
-  TRY(lm_cuda_take(f, 2 * sizeof(uint32_t) * (size_t)a->n, &block));
+  NEED(lm_pairs_take(f, a->n, sizeof(uint32_t), &pairs));
+  NEED(lm_cuda_take(f, 2 * sizeof(uint32_t) * (size_t)a->n, &block));
   uint32_t *links = block;
-  if (y->dtype != LM_I64 || !lm_is_contiguous(y)) TRY(lm_cuda_take_tensor(f, LM_I64, 1, &a->n, &order));
+  if (y->dtype != LM_I64 || !lm_is_contiguous(y)) NEED(lm_cuda_take_tensor(f, LM_I64, 1, &a->n, &order));
   lm_draw draw = lm_generator_take(a->generator, y->device, ((uint64_t)a->n + 1) / 2);
-  TRY(LAUNCH("draw", lm_randperm_targets(f->stream, a->n, draw.seed, draw.offset, lm_generator_extra(), pairs.keys,
-                                         pairs.order)));
-  TRY(lm_pairs_sort(&pairs, f->stream, lm_bits_of((uint64_t)a->n - 1)));
-  TRY(LAUNCH("chase", lm_randperm_chase(f->stream, a->n, pairs.keys, pairs.sorted_keys, pairs.sorted, links,
-                                        links + a->n, (int64_t *)order->data)));
-  if (order != y) TRY(lm_cuda_copy(order, y));
-done:
-  lm_pairs_close(&pairs);
-  return status;
+  NEED(LAUNCH("draw", lm_randperm_targets(f->stream, a->n, draw.seed, draw.offset, lm_generator_extra(), pairs.keys,
+                                          pairs.order)));
+  NEED(lm_pairs_sort(f, &pairs, lm_bits_of((uint64_t)a->n - 1)));
+  NEED(LAUNCH("chase", lm_randperm_chase(f->stream, a->n, pairs.keys, pairs.sorted_keys, pairs.sorted, links,
+                                         links + a->n, (int64_t *)order->data)));
+  return order != y ? lm_cuda_copy(order, y) : LM_OK;
 }

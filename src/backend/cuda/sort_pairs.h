@@ -16,22 +16,18 @@ static inline int lm_unit_for(int unit, int64_t bytes) {
 /* ---- sorting */
 
 /* Pairs on the device, to be sorted by key: the caller fills `keys` and `order`, and finds them sorted in the other
- * two. All are in one block of scratch memory. */
+ * two. */
 typedef struct lm_pairs {
-  lm_device device;
-  int64_t n;
+  int64_t n;     /* may be lowered */
   int key_bytes; /* 4 or 8 */
   void *keys, *sorted_keys;
   uint32_t *order, *sorted;
-  void *block;
-  size_t bytes;
 } lm_pairs;
 
-/* Allocates n pairs. LM_E_ARG if there are more than 2^31 - 1. */
-lm_status lm_pairs_open(lm_device device, int64_t n, int key_bytes, lm_pairs *pairs);
+/* Allocates n pairs, in memory of the frame. LM_E_ARG if there are more than 2^31 - 1. */
+lm_status lm_pairs_take(lm_cuda_frame *f, int64_t n, int key_bytes, lm_pairs *pairs);
 /* Sorts stably by the keys' low `bits`. */
-lm_status lm_pairs_sort(lm_pairs *pairs, void *stream, int bits);
-void lm_pairs_close(lm_pairs *pairs); /* Releases the memory; a zeroed struct is allowed. */
+lm_status lm_pairs_sort(lm_cuda_frame *f, const lm_pairs *pairs, int bits);
 
 /* Returns the number of bits of numbers up to `last`. */
 static inline int lm_bits_of(uint64_t last) {

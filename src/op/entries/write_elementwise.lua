@@ -291,7 +291,8 @@ return function(context)
     local body = {context.made}
     for _, suffix in ipairs {"f32", "f64", "i64"} do
       for _, kernel in ipairs(in_order) do
-        if has(kernel, suffix) then body[#body + 1] = ("LM_C lm_pointwise_launcher %s;"):format(launcher(kernel, suffix)) end
+        local name = has(kernel, suffix) and launcher(kernel, suffix)
+        if name then body[#body + 1] = ("LM_C lm_pointwise_launcher %s;"):format(name) end
       end
     end
     return table.concat(body, "\n") .. "\n"

@@ -26,12 +26,12 @@ lm_status lm_cuda_check_blas(int code, const char *call) {
 /* A product that algorithms are chosen for; a key, in which every byte counts. cuBLASLt's matrices are column-major:
  * its y is ours transposed, [n, m], and so its first factor is our b. */
 typedef struct product {
-  int64_t batch, m, n, k, lda, ldb, ldy, step_a, step_b, step_y;
-  int32_t dtype, device, ta, tb, bias, tf32;
+  lm_cuda_gemm_shape shape;
+  int32_t device, bias, tf32;
   int32_t align_a, align_b, align_y; /* bytes; the library takes no alignment of a bias */
-  int32_t unused;
 } product;
-LM_KEY_WITHOUT_PADDING(product, unused);
+LM_KEY_WITHOUT_PADDING(product, align_y);
+LM_KEY_WITHOUT_PADDING(lm_cuda_gemm_shape, unused);
 
 typedef struct choice {
   lm_cached head;
@@ -53,22 +53,10 @@ static int32_t alignment(const void *p) {
 }
 
 static product product_of(const lm_cuda_gemm_job *job) {
-  return (product){.batch = job->batch,
-                   .m = job->m,
-                   .n = job->n,
-                   .k = job->k,
-                   .lda = job->lda,
-                   .ldb = job->ldb,
-                   .ldy = job->ldy,
-                   .step_a = job->step_a,
-                   .step_b = job->step_b,
-                   .step_y = job->step_y,
-                   .dtype = job->dtype,
+  return (product){.shape = job->shape,
                    .device = lm_device_physical(job->device),
-                   .ta = job->ta,
-                   .tb = job->tb,
                    .bias = job->bias != NULL,
-                   .tf32 = job->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32),
+                   .tf32 = job->shape.dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32),
                    .align_a = alignment(job->a),
                    .align_b = alignment(job->b),
                    .align_y = alignment(job->y)};
@@ -83,8 +71,8 @@ static cudaDataType_t data_type(int dtype) {
   }
 }
 
-static lm_status init_layout(const product *p, bool transposed, int64_t rows, int64_t columns, int64_t ld, int64_t step,
-                             cublasLtMatrixLayout_t out) {
+static lm_status init_layout(const lm_cuda_gemm_shape *p, bool transposed, int64_t rows, int64_t columns, int64_t ld,
+                             int64_t step, cublasLtMatrixLayout_t out) {
   int32_t batch = (int32_t)p->batch;
   NEED(BLAS(cublasLtMatrixLayoutInit(out, data_type(p->dtype), (uint64_t)(transposed ? columns : rows),
                                      (uint64_t)(transposed ? rows : columns), ld)));
@@ -96,9 +84,10 @@ static lm_status init_layout(const product *p, bool transposed, int64_t rows, in
 }
 
 static lm_status describe(const product *p, const void *bias, choice *c) {
-  bool wide = p->dtype == LM_F64;
+  const lm_cuda_gemm_shape *s = &p->shape;
+  bool wide = s->dtype == LM_F64;
   cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  cublasOperation_t first = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+  cublasOperation_t first = s->tb ? CUBLAS_OP_T : CUBLAS_OP_N, second = s->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
   NEED(BLAS(cublasLtMatmulDescInit(&c->how, compute, wide ? CUDA_R_64F : CUDA_R_32F)));
   NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first)));
@@ -107,9 +96,9 @@ static lm_status describe(const product *p, const void *bias, choice *c) {
     NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)));
     NEED(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)));
   }
-  NEED(init_layout(p, p->tb, p->n, p->k, p->ldb, p->step_b, &c->b));
-  NEED(init_layout(p, p->ta, p->k, p->m, p->lda, p->step_a, &c->a));
-  return init_layout(p, false, p->n, p->m, p->ldy, p->step_y, &c->y);
+  NEED(init_layout(s, s->tb, s->n, s->k, s->ldb, s->step_b, &c->b));
+  NEED(init_layout(s, s->ta, s->k, s->m, s->lda, s->step_a, &c->a));
+  return init_layout(s, false, s->n, s->m, s->ldy, s->step_y, &c->y);
 }
 
 static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choice *c) {
@@ -130,7 +119,7 @@ static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choic
   TRY(BLAS(cublasLtMatmulPreferenceInit(&preference)));
   TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                 sizeof workspace)));
-  if (p->dtype == LM_F16 || p->dtype == LM_BF16)
+  if (p->shape.dtype == LM_F16 || p->shape.dtype == LM_BF16)
     TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
                                                   sizeof reduction)));
   for (int i = 0; i < 4; i++)
@@ -193,7 +182,7 @@ lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done_) {
   const choice *c = NULL;
   void *workspace = NULL;
   *done_ = false;
-  if (job->batch > INT32_MAX) return LM_OK;
+  if (job->shape.batch > INT32_MAX) return LM_OK;
   product p = product_of(job);
   pthread_mutex_lock(&lock);
   c = lm_cache_find(&choices, &p, sizeof p); /* never evicted */
@@ -207,7 +196,7 @@ lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done_) {
     TRY(BLAS(cublasLtMatmulDescSetAttribute(&how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &job->bias, sizeof job->bias)));
   if (c->workspace > 0) TRY(lm_cuda_scratch(job->device, c->workspace, &workspace));
   float alpha = (float)job->alpha, beta = (float)job->beta;
-  bool wide = job->dtype == LM_F64;
+  bool wide = job->shape.dtype == LM_F64;
   int code = cublasLtMatmul(handle, &how, wide ? (const void *)&job->alpha : &alpha, job->b, (void *)&c->b, job->a,
                             (void *)&c->a, wide ? (const void *)&job->beta : &beta, job->y, (void *)&c->y, job->y,
                             (void *)&c->y, &c->algorithm, workspace, c->workspace, stream);

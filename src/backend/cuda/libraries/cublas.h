@@ -6,15 +6,15 @@
 /* A batch of row-major products y[i] = alpha a[i] b[i] + beta y[i] (+ bias to each row). a [m, k] has lda elements in a
  * row, or is stored transposed, [k, m], with `ta`; so has b [k, n]; y [m, n]. Matrices of a batch are `step` elements
  * apart (0: one for all). None of the sizes is 0; beta 0 never reads y. */
+typedef struct lm_cuda_gemm_shape {
+  int64_t batch, m, n, k, lda, ldb, ldy, step_a, step_b, step_y;
+  int32_t dtype, ta, tb, unused; /* dtype: floating-point */
+} lm_cuda_gemm_shape;
 typedef struct lm_cuda_gemm_job {
-  lm_dtype dtype; /* floating-point */
+  lm_cuda_gemm_shape shape;
   lm_device device;
-  int64_t batch, m, n, k;
-  bool ta, tb;
   const void *a, *b, *bias; /* bias: [n], aligned to LM_CUDA_ALIGN, or NULL */
   void *y;
-  int64_t lda, ldb, ldy;
-  int64_t step_a, step_b, step_y;
   double alpha, beta;
 } lm_cuda_gemm_job;
 

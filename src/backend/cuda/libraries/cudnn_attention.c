@@ -17,22 +17,20 @@ typedef struct builder {
 
 /* ---- tensors */
 
-static bool is_of_keys(int side) {
-  return side == LM_CUDNN_KEY || side == LM_CUDNN_VALUE || side == LM_CUDNN_DKEY || side == LM_CUDNN_DVALUE;
-}
-static int64_t heads_of(key_of_plan *key, int side) { return is_of_keys(side) ? key->key_heads : key->heads; }
-static int64_t rows_of(key_of_plan *key, int side) { return is_of_keys(side) ? key->keys : key->queries; }
-static int64_t width_of(key_of_plan *key, int side) {
+lm_cudnn_attention_size lm_cudnn_attention_size_of(key_of_plan *key, int side) {
+  bool keys = side == LM_CUDNN_KEY || side == LM_CUDNN_VALUE || side == LM_CUDNN_DKEY || side == LM_CUDNN_DVALUE;
   bool values = side == LM_CUDNN_VALUE || side == LM_CUDNN_OUT || side == LM_CUDNN_GRAD || side == LM_CUDNN_DVALUE;
-  return values ? key->value_width : key->width;
+  return (lm_cudnn_attention_size){keys ? key->key_heads : key->heads, keys ? key->keys : key->queries,
+                                   values ? key->value_width : key->width};
 }
 
 /* Returns the descriptor of a side in memory, or of a tensor of the graph with the same layout; transposed: [samples,
  * heads, width, rows]. */
 static descriptor side_as(builder *b, int side, lm_cudnn_kind kind, int64_t id, bool transposed) {
   key_of_plan *key = b->key;
-  int64_t rows = rows_of(key, side), width = width_of(key, side), row = key->stride[side][2];
-  int64_t size[4] = {key->samples, heads_of(key, side), transposed ? width : rows, transposed ? rows : width};
+  lm_cudnn_attention_size of = lm_cudnn_attention_size_of(key, side);
+  int64_t row = key->stride[side][2];
+  int64_t size[4] = {key->samples, of.heads, transposed ? of.width : of.rows, transposed ? of.rows : of.width};
   int64_t stride[4] = {key->stride[side][0], key->stride[side][1], transposed ? 1 : row, transposed ? row : 1};
   return lm_cudnn_tensor(b->graph, kind, id, lm_cudnn_type(key->dtype), size, stride);
 }
@@ -199,7 +197,8 @@ static void product_of_heads(builder *b, descriptor x, descriptor y, int which) 
   if (key->heads == key->key_heads) {
     product(b, x, y, result);
   } else {
-    descriptor each = inside(b, lm_cudnn_type(key->dtype), key->heads, key->keys, width_of(key, which));
+    descriptor each =
+        inside(b, lm_cudnn_type(key->dtype), key->heads, key->keys, lm_cudnn_attention_size_of(key, which).width);
     reduction(b, CUDNN_REDUCE_TENSOR_ADD, product(b, x, y, each), result);
   }
 }

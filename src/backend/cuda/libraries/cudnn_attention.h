@@ -37,6 +37,12 @@ typedef struct lm_cudnn_attention_key {
 } lm_cudnn_attention_key;
 LM_KEY_WITHOUT_PADDING(lm_cudnn_attention_key, unused);
 
+/* The sizes of a side [samples, heads, rows, width]. */
+typedef struct lm_cudnn_attention_size {
+  int64_t heads, rows, width;
+} lm_cudnn_attention_size;
+lm_cudnn_attention_size lm_cudnn_attention_size_of(const lm_cudnn_attention_key *key, int side);
+
 /* Begins a search for the key's plans; the caller must end it, after an error too. LM_E_MISSING if cuDNN knows no such
  * graph. */
 lm_status lm_cudnn_attention_search(const lm_cudnn_target *target, const lm_cudnn_attention_key *key,

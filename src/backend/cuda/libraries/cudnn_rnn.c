@@ -225,45 +225,36 @@ done:
   return status;
 }
 
-lm_status lm_cudnn_rnn_forward(const lm_cudnn_rnn_call *o) {
-  lm_status status;
-  described d;
-  size_t bytes = 0, unused = 0;
-  void *workspace = NULL;
-  int mode;
-  cudnnForwardMode_t how = o->reserve ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE;
-  TRY(describe(o, &d));
-  TRY(temporary(o, &d, how, &bytes, &unused));
-  if (bytes > 0) TRY(lm_cuda_scratch(o->device, bytes, &workspace));
-  TRY(lm_cuda_relax(&mode)); /* kernels may be loaded */
-  status =
-      RNN(cudnnRNNForward, o->cudnn->handle, o->rnn->network, how, NULL, d.x, o->x, d.y, o->y, d.state, o->h0, o->h,
-          d.state, o->c0, o->c, o->rnn->weight_bytes, o->weights, bytes, workspace, o->reserve_bytes, o->reserve);
-  lm_cuda_unrelax(mode);
-done:
-  if (workspace) lm_cuda_scratch_done(o->device, workspace, bytes);
-  forget(&d);
-  return status;
+static lm_status forward(const lm_cudnn_rnn_call *o, const described *d, cudnnForwardMode_t mode, size_t bytes,
+                         void *workspace) {
+  return RNN(cudnnRNNForward, o->cudnn->handle, o->rnn->network, mode, NULL, d->x, o->x, d->y, o->y, d->state, o->h0,
+             o->h, d->state, o->c0, o->c, o->rnn->weight_bytes, o->weights, bytes, workspace, o->reserve_bytes,
+             o->reserve);
 }
 
-lm_status lm_cudnn_rnn_backward(const lm_cudnn_rnn_call *o) {
+static lm_status backward(const lm_cudnn_rnn_call *o, const described *d, size_t bytes, void *workspace) {
+  NEED(RNN(cudnnRNNBackwardData_v8, o->cudnn->handle, o->rnn->network, NULL, d->y, o->y, o->grad_y, d->x, o->grad_x,
+           d->state, o->h0, o->grad_h, o->grad_h0, d->state, o->c0, o->grad_c, o->grad_c0, o->rnn->weight_bytes,
+           o->weights, bytes, workspace, o->reserve_bytes, o->reserve));
+  return RNN(cudnnRNNBackwardWeights_v8, o->cudnn->handle, o->rnn->network, CUDNN_WGRAD_MODE_ADD, NULL, d->x, o->x,
+             d->state, o->h0, d->y, o->y, o->rnn->weight_bytes, o->grad_weights, bytes, workspace, o->reserve_bytes,
+             o->reserve);
+}
+
+lm_status lm_cudnn_rnn_run(const lm_cudnn_rnn_call *o, bool is_backward) {
   lm_status status;
   described d;
   size_t bytes = 0, unused = 0;
   void *workspace = NULL;
-  int mode;
+  int relaxed;
+  bool trains = is_backward || o->reserve;
+  cudnnForwardMode_t mode = trains ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE;
   TRY(describe(o, &d));
-  TRY(temporary(o, &d, CUDNN_FWD_MODE_TRAINING, &bytes, &unused));
+  TRY(temporary(o, &d, mode, &bytes, &unused));
   if (bytes > 0) TRY(lm_cuda_scratch(o->device, bytes, &workspace));
-  TRY(lm_cuda_relax(&mode));
-  status = RNN(cudnnRNNBackwardData_v8, o->cudnn->handle, o->rnn->network, NULL, d.y, o->y, o->grad_y, d.x, o->grad_x,
-               d.state, o->h0, o->grad_h, o->grad_h0, d.state, o->c0, o->grad_c, o->grad_c0, o->rnn->weight_bytes,
-               o->weights, bytes, workspace, o->reserve_bytes, o->reserve);
-  if (status == LM_OK)
-    status = RNN(cudnnRNNBackwardWeights_v8, o->cudnn->handle, o->rnn->network, CUDNN_WGRAD_MODE_ADD, NULL, d.x, o->x,
-                 d.state, o->h0, d.y, o->y, o->rnn->weight_bytes, o->grad_weights, bytes, workspace, o->reserve_bytes,
-                 o->reserve);
-  lm_cuda_unrelax(mode);
+  TRY(lm_cuda_relax(&relaxed)); /* kernels may be loaded */
+  status = is_backward ? backward(o, &d, bytes, workspace) : forward(o, &d, mode, bytes, workspace);
+  lm_cuda_unrelax(relaxed);
 done:
   if (workspace) lm_cuda_scratch_done(o->device, workspace, bytes);
   forget(&d);

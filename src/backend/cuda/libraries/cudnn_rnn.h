@@ -43,7 +43,6 @@ typedef struct lm_cudnn_rnn_call {
 
 /* Returns the bytes that the gradient will need. */
 lm_status lm_cudnn_rnn_reserve(const lm_cudnn_rnn_call *call, size_t *bytes);
-/* Runs forward; reserve NULL: no gradient will follow. LM_E_MISSING, with nothing enqueued, if cuDNN declines. */
-lm_status lm_cudnn_rnn_forward(const lm_cudnn_rnn_call *call);
-/* Runs backward. Writes into reserve, which is useless afterwards; adds to grad_weights. */
-lm_status lm_cudnn_rnn_backward(const lm_cudnn_rnn_call *call);
+/* Runs a pass. Forward: without `reserve` no gradient will follow; LM_E_MISSING, with nothing enqueued, if cuDNN
+ * declines. Backward: writes into reserve, which is useless afterwards; adds to grad_weights. */
+lm_status lm_cudnn_rnn_run(const lm_cudnn_rnn_call *call, bool is_backward);

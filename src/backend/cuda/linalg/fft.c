@@ -54,23 +54,28 @@ lm_status lm_cuda_fft_c2c(const void *args, lm_tensor *const *out, lm_cuda_frame
   return scale(out[0], a->scale, f->stream);
 }
 
+/* Transforms dense lines x to y; one of them has lines of n real numbers. */
+static lm_status dense_lines(int kind, lm_tensor *x, int64_t n, int64_t lines, lm_tensor *y, void *stream) {
+  int64_t half = n / 2 + 1;
+  lm_cuda_fft_job job = {.dtype = x->dtype,
+                         .device = x->device,
+                         .kind = kind,
+                         .n = n,
+                         .lines = lines,
+                         .step = 1,
+                         .x_apart = kind == LM_FFT_R2C ? n : half,
+                         .y_apart = kind == LM_FFT_R2C ? half : n,
+                         .x = x->data,
+                         .y = y->data};
+  return lm_cuda_fft(&job, stream);
+}
+
 /* Transforms dense lines x of n real numbers into y. */
 static lm_status real_lines(lm_tensor *x, int64_t n, double factor, double inner, lm_tensor *y, void *stream) {
   int64_t lines = x->numel / n;
-  NEED(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = x->dtype,
-                                      .device = x->device,
-                                      .kind = LM_FFT_R2C,
-                                      .n = n,
-                                      .lines = lines,
-                                      .step = 1,
-                                      .x_apart = n,
-                                      .y_apart = n / 2 + 1,
-                                      .x = x->data,
-                                      .y = y->data},
-                   stream));
-  if (factor != 1 || inner != 1)
-    NEED(LAUNCH("half_lines", lm_k_half_lines(y->dtype, y->data, n, lines, factor, inner, false, stream)));
-  return LM_OK;
+  NEED(dense_lines(LM_FFT_R2C, x, n, lines, y, stream));
+  if (factor == 1 && inner == 1) return LM_OK;
+  return LAUNCH("half_lines", lm_k_half_lines(y->dtype, y->data, n, lines, factor, inner, false, stream));
 }
 
 lm_status lm_cuda_fft_r2c(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
@@ -101,20 +106,10 @@ lm_status lm_cuda_overlap_add(const void *args, lm_tensor *const *out, lm_cuda_f
 lm_status lm_cuda_fft_c2r(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_fft_c2r_args *a = args;
   lm_tensor *x;
-  int64_t n = a->n, half = n / 2 + 1, lines = out[0]->numel / n;
+  int64_t n = a->n, lines = out[0]->numel / n;
   NEED(lm_cuda_take_tensor(f, a->x->dtype, a->x->ndim, a->x->size, &x));
   NEED(lm_cuda_copy(a->x, x));
   NEED(LAUNCH("half_lines", lm_k_half_lines(x->dtype, x->data, n, lines, 1, a->inner, true, f->stream)));
-  NEED(lm_cuda_fft(&(lm_cuda_fft_job){.dtype = x->dtype,
-                                      .device = x->device,
-                                      .kind = LM_FFT_C2R,
-                                      .n = n,
-                                      .lines = lines,
-                                      .step = 1,
-                                      .x_apart = half,
-                                      .y_apart = n,
-                                      .x = x->data,
-                                      .y = out[0]->data},
-                   f->stream));
+  NEED(dense_lines(LM_FFT_C2R, x, n, lines, out[0], f->stream));
   return scale(out[0], a->scale, f->stream);
 }

@@ -39,14 +39,12 @@ static const char *why_none(void) { return why; }
 /* ---- memory */
 
 static lm_status cuda_alloc(int ordinal, size_t bytes, void **out) {
-  lm_status status;
   int mode;
   *out = NULL;
-  TRY(lm_cuda_select(ordinal));
-  TRY(lm_cuda_relax(&mode));
-  status = CUDA(cudaMalloc(out, bytes));
+  NEED(lm_cuda_select(ordinal));
+  NEED(lm_cuda_relax(&mode));
+  lm_status status = CUDA(cudaMalloc(out, bytes));
   lm_cuda_unrelax(mode);
-done:
   if (status != LM_OK) *out = NULL;
   return status;
 }
@@ -63,14 +61,12 @@ static lm_status memory(int ordinal, size_t *left, size_t *total) {
 }
 
 static lm_status host_alloc(size_t bytes, void **out) {
-  lm_status status;
   int mode;
   *out = NULL;
-  TRY(lm_cuda_select_any());
-  TRY(lm_cuda_relax(&mode));
-  status = CUDA(cudaHostAlloc(out, bytes, cudaHostAllocPortable));
+  NEED(lm_cuda_select_any());
+  NEED(lm_cuda_relax(&mode));
+  lm_status status = CUDA(cudaHostAlloc(out, bytes, cudaHostAllocPortable));
   lm_cuda_unrelax(mode);
-done:
   if (status != LM_OK) *out = NULL;
   return status;
 }
