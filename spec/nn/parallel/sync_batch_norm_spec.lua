@@ -77,6 +77,12 @@ compare("no parameters", { 4, 2, 2 }, { affine = false })
 compare("no bias", { 4, 2, 2 }, { bias = false })
 ]]
 
+it("SyncBatchNorm names the shape that it expects", function()
+  local ok, message = pcall(nn.SyncBatchNorm(3), lm.zeros {3})
+  assert.is_false(ok)
+  assert.matches("SyncBatchNorm: expected x to have shape [N, C, ...], got [3]", message, 1, true)
+end)
+
 describe("SyncBatchNorm on several ranks", function()
   for _, n in ipairs { 2, 4 } do
     it(("is BatchNorm of the whole batch, with %d"):format(n), function() succeeds(n, layer) end)

@@ -117,7 +117,7 @@ end
 -- ---- the layer
 
 local SyncBatchNorm = layer.define(who, BatchNorm)
-SyncBatchNorm.wanted, SyncBatchNorm.dims = "x [N, C, ...]", {}
+SyncBatchNorm.shape_of_x, SyncBatchNorm.dims = "[N, C, ...]", {}
 for ndim = 2, 8 do SyncBatchNorm.dims[ndim] = true end
 
 SyncBatchNorm.init = signature.of([[SyncBatchNorm(num_features: count, {eps: positive = 1e-5,
