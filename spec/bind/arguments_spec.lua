@@ -1068,7 +1068,7 @@ describe("a list that begins at 0", function()
       ModuleDict = function() return nn.ModuleDict { [0] = { "a", l() }, { "b", l() } } end,
       pad_sequence = function() return nn.utils.rnn.pad_sequence { [0] = a, b } end,
       parameters_to_vector = function() return nn.utils.parameters_to_vector { [0] = a, b } end,
-      clip_value = function() return nn.utils.clip_grad_value_({ [0] = a, b }, 1) end,
+      clip_grad_value_ = function() return nn.utils.clip_grad_value_({ [0] = a, b }, 1) end,
       MultiStepLR = function()
         return optim.lr_scheduler.MultiStepLR(optim.SGD({ a }, { lr = 0.1 }), { [0] = 1, 2 })
       end,

@@ -71,7 +71,7 @@ end
 
 --- Flattens a list of parameters into one vector.
 function utils.parameters_to_vector(parameters)
-  tensors("parameters_to_vector", "parameters", parameters)
+  parameters = tensors("parameters_to_vector", "parameters", parameters)
   local parts = {}
   for i, p in ipairs(parameters) do parts[i] = core.ops.reshape(p, {-1}) end
   if #parts == 0 then options.fail("parameters_to_vector: the list of parameters is empty") end
@@ -81,7 +81,7 @@ end
 --- Copies the elements of a vector into a list of parameters.
 utils.vector_to_parameters = signature.of("vector_to_parameters(vec: tensor, parameters)", function(vec, parameters)
   local who = "vector_to_parameters"
-  tensors(who, "parameters", parameters)
+  parameters = tensors(who, "parameters", parameters)
   local total, first = 0, 1
   for _, p in ipairs(parameters) do total = total + p:numel() end
   if vec.ndim ~= 1 or vec:numel() ~= total then
