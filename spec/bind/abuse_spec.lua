@@ -44,6 +44,8 @@ local function abuse(f, name, rounds)
   pcall(f, unpack({}, 1, 200))
 end
 
+teardown(function() os.remove "text" end) -- made by the functions that write a file of that name
+
 describe("wrong arguments", function()
   local rounds = os.getenv("LM_TEST_LONG") and 400 or 30
   local function sweep(what, holder)
