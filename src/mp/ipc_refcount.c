@@ -1,0 +1,150 @@
+/* Runs the thread that watches exported memory and closes imported memory that was released. */
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/message.h"
+#include "base/thread.h"
+#include "mp/ipc_core.h"
+
+enum { AT_EXIT = 3 /* seconds */ };
+
+struct lm_ipc_thread lm_ipc_thread = {.lock = PTHREAD_MUTEX_INITIALIZER, .wakeup_fd = -1};
+static bool runs, stops;
+static pthread_t thread;
+
+int lm_ipc_pending_count(void) {
+  pthread_mutex_lock(&lm_ipc_thread.lock);
+  int n = lm_ipc_thread.nexported + lm_ipc_thread.nreturned;
+  pthread_mutex_unlock(&lm_ipc_thread.lock);
+  return n;
+}
+
+static void collect_returned(void) {
+  pthread_mutex_lock(&lm_ipc_thread.lock);
+  lm_ipc_imported *list = lm_ipc_thread.returned;
+  lm_ipc_thread.returned = NULL;
+  pthread_mutex_unlock(&lm_ipc_thread.lock);
+  for (lm_ipc_imported *next; list; list = next) {
+    next = list->next;
+    bool gone = lm_ipc_imported_return(list);
+    pthread_mutex_lock(&lm_ipc_thread.lock);
+    if (gone) {
+      lm_ipc_thread.nreturned--;
+    } else {
+      list->next = lm_ipc_thread.returned;
+      lm_ipc_thread.returned = list;
+    }
+    pthread_mutex_unlock(&lm_ipc_thread.lock);
+  }
+}
+
+/* Moves exports whose pipes have no writing end left (`at` polled them) to `ending`, and frees the finished ones. */
+static void collect_exported(const struct pollfd *at, lm_ipc_exported *const *of, int n, lm_ipc_exported **ending) {
+  pthread_mutex_lock(&lm_ipc_thread.lock);
+  for (int i = 0; i < n; i++) {
+    if (!(at[i].revents & (POLLHUP | POLLERR | POLLNVAL))) continue;
+    LM_UNLINK(lm_ipc_thread.exported_list, of[i]);
+    of[i]->next = *ending;
+    *ending = of[i];
+  }
+  pthread_mutex_unlock(&lm_ipc_thread.lock);
+  for (lm_ipc_exported *l; (l = *ending);) {
+    if (!lm_ipc_exported_is_done(l)) {
+      ending = &l->next;
+      continue;
+    }
+    *ending = l->next;
+    lm_ipc_exported_free(l);
+    pthread_mutex_lock(&lm_ipc_thread.lock);
+    lm_ipc_thread.nexported--; /* threads that see the lower count can rely on its memory being free */
+    pthread_mutex_unlock(&lm_ipc_thread.lock);
+  }
+}
+
+static void *ipc_thread_run(void *unused) {
+  enum { BRIEFLY = 1, WITHOUT_MEMORY = 100 }; /* ms */
+  struct pollfd *at = NULL;
+  lm_ipc_exported **of = NULL, *ending = NULL;
+  int capacity = 0;
+  (void)unused;
+  for (;;) {
+    int n = 0;
+    pthread_mutex_lock(&lm_ipc_thread.lock);
+    bool over = stops, waits = lm_ipc_thread.returned || ending;
+    if (capacity < lm_ipc_thread.nexported + 1) {
+      struct pollfd *more = realloc(at, (size_t)(2 * lm_ipc_thread.nexported + 8) * sizeof *more);
+      if (more) at = more;
+      lm_ipc_exported **further =
+          more ? realloc(of, (size_t)(2 * lm_ipc_thread.nexported + 8) * sizeof *further) : NULL;
+      if (further) of = further;
+      if (further) capacity = 2 * lm_ipc_thread.nexported + 8;
+    }
+    for (lm_ipc_exported *l = lm_ipc_thread.exported_list; l && n + 1 < capacity; l = l->next) {
+      at[n + 1] = (struct pollfd){.fd = l->fd};
+      of[n++] = l;
+    }
+    pthread_mutex_unlock(&lm_ipc_thread.lock);
+    if (over) break;
+    if (capacity == 0) {
+      poll(NULL, 0, WITHOUT_MEMORY);
+      continue;
+    }
+    at[0] = (struct pollfd){.fd = lm_ipc_thread.wakeup_fd, .events = POLLIN};
+    if (poll(at, (nfds_t)(n + 1), waits ? BRIEFLY : -1) < 0) continue;
+    if (at[0].revents) lm_wakeup_fd_clear(lm_ipc_thread.wakeup_fd);
+    collect_exported(at + 1, of, n, &ending);
+    collect_returned();
+  }
+  free(at);
+  free(of);
+  return NULL;
+}
+
+/* Waits a few seconds at exit, since receivers lose exported memory when this process ends. */
+static void ipc_thread_leave(void) {
+  double deadline = lm_seconds() + AT_EXIT;
+  for (;;) {
+    pthread_mutex_lock(&lm_ipc_thread.lock);
+    int left = lm_ipc_thread.nexported;
+    pthread_mutex_unlock(&lm_ipc_thread.lock);
+    if (left == 0) break;
+    if (lm_seconds() > deadline) {
+      lm_print_stderr(
+          "mp: this process ends while other processes may still use its GPU tensors (messages not yet released: %d), "
+          "whose "
+          "memory is freed now; a sender must live until its receivers have released them",
+          left);
+      break;
+    }
+    usleep(1000);
+  }
+  pthread_mutex_lock(&lm_ipc_thread.lock);
+  stops = true;
+  pthread_mutex_unlock(&lm_ipc_thread.lock);
+  lm_wakeup_fd_signal(lm_ipc_thread.wakeup_fd);
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec++; /* a device may hang */
+  pthread_timedjoin_np(thread, NULL, &until);
+}
+
+lm_status lm_ipc_thread_start(void) {
+  lm_status status = LM_OK;
+  pthread_mutex_lock(&lm_ipc_thread.lock);
+  if (runs) goto done;
+  if (lm_ipc_thread.wakeup_fd < 0 && (lm_ipc_thread.wakeup_fd = lm_wakeup_fd_new()) < 0)
+    TRY(lm_fail_cannot(LM_E_OOM, "create an event descriptor", errno));
+  if (getrandom(lm_ipc_thread.self, sizeof lm_ipc_thread.self, 0) != (ssize_t)sizeof lm_ipc_thread.self)
+    TRY(lm_fail_cannot(LM_E_IO, "read random numbers", errno));
+  TRY(lm_thread_start(&thread, ipc_thread_run, NULL));
+  runs = true;
+  atexit(ipc_thread_leave);
+done:
+  pthread_mutex_unlock(&lm_ipc_thread.lock);
+  return status;
+}
