@@ -14,61 +14,16 @@
  * Hooks and functions that communicate with other ranks (lm_backward_keep_order) must not run in an order that depends
  * on the speed of queues. They run by the numbers of their nodes, the largest first, as on one thread, once all queues
  * are past any earlier node. A leaf's number is the smallest among the nodes that its gradients came from. */
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/backward_pass.h"
+#include "autograd/backward_queues.h"
 #include "base/mem.h"
 #include "base/thread_state.h"
 #include "device/graph.h"
 #include "device/stream.h"
 #include "op/backend.h"
-
-enum { MAX_DEVICE_QUEUES = 64 };
-
-typedef struct part { /* a gradient that another queue has left */
-  lm_edge to;         /* borrowed */
-  int device_queue;
-  lm_tensor *sum;
-  struct part *next;
-} part;
-
-typedef struct main_thread_request { /* a node or leaf that the calling thread must run */
-  lm_node *node;                     /* the node, whose queue waits with the request on its stack; or NULL */
-  lm_leaf_state *leaf;
-  uint64_t number;
-  int device_queue;
-  lm_status status;
-  enum { WAITS, RUNS, DONE } state;
-  struct main_thread_request *next;
-} main_thread_request;
-
-typedef struct device_queue {
-  lm_device device;
-  lm_node **node; /* the nodes, latest first */
-  int n, next;    /* next: index of the node that runs, or runs next */
-  lm_stream *stream;
-  struct worker *worker; /* NULL: run by the calling thread */
-  pthread_cond_t wake;   /* signaled if its next node may be ready, its request done, or the pass failed */
-} device_queue;
-
-typedef struct lm_parallel_pass {
-  lm_pass *run;
-  pthread_t caller;
-  lm_dtype default_dtype;
-  int threads;          /* limit for each queue's CPU kernels; 0: unchanged */
-  pthread_mutex_t lock; /* guards all fields below, and waits_for of the pass's nodes and leaves */
-  part *parts;
-  main_thread_request *main_thread_requests; /* sorted, next first */
-  bool ordered;
-  bool main_thread_waits; /* true while it waits for progress of other queues */
-  int busy;               /* number of worker queues still running */
-  lm_saved_error failed;
-  int ndevice_queues;
-  device_queue device_queue[MAX_DEVICE_QUEUES];
-} lm_parallel_pass;
 
 static _Atomic int order_kept;
 
@@ -80,141 +35,23 @@ static void fail_locked(lm_parallel_pass *t, lm_status status) {
   for (int i = 0; i < t->ndevice_queues; i++) pthread_cond_broadcast(&t->device_queue[i].wake);
 }
 
-/* ---- gradients between queues */
-
-static int queue_of(const lm_parallel_pass *t, lm_device device) {
-  for (int i = 0; i < t->ndevice_queues; i++) {
-    if (t->device_queue[i].device == device) return i;
-  }
-  return 0;
-}
-
-static int queue_of_target(const lm_parallel_pass *t, const lm_node *n) {
-  return n->kind == LM_NODE_LEAF ? queue_of(t, n->out[0].meta.device) : n->device_queue;
-}
-
-lm_status lm_parallel_pass_sum_slot(lm_pass *r, int from, lm_edge e, lm_tensor ***sum) {
-  lm_parallel_pass *t = r->parallel;
-  if (queue_of_target(t, e.node) == from) return LM_OK;
-  pthread_mutex_lock(&t->lock);
-  part *p = t->parts;
-  while (p && (p->to.node != e.node || p->to.slot != e.slot || p->device_queue != from)) p = p->next;
-  pthread_mutex_unlock(&t->lock);
-  if (!p) {
-    p = lm_calloc(1, sizeof *p);
-    if (!p) return LM_E_OOM;
-    p->to = e;
-    p->device_queue = from;
-    pthread_mutex_lock(&t->lock);
-    p->next = t->parts;
-    t->parts = p;
-    pthread_mutex_unlock(&t->lock);
-  }
-  *sum = &p->sum;
-  return LM_OK;
-}
-
-bool lm_parallel_pass_arrived(lm_pass *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf) {
-  lm_parallel_pass *t = r->parallel;
-  pthread_mutex_lock(&t->lock);
-  bool last = --*(leaf ? &leaf->waits_for : &target->waits_for) == 0;
-  if (leaf && (leaf->last == 0 || from->number < leaf->last)) leaf->last = from->number;
-  if (last && !leaf) {
-    device_queue *l = &t->device_queue[target->device_queue];
-    if (l->next < l->n && l->node[l->next] == target) pthread_cond_signal(&l->wake);
-  }
-  pthread_mutex_unlock(&t->lock);
-  return last;
-}
-
-static part *take_first_part(lm_parallel_pass *t, const lm_node *n, int slot) {
-  part **best = NULL;
-  pthread_mutex_lock(&t->lock);
-  for (part **p = &t->parts; *p; p = &(*p)->next) {
-    if ((*p)->to.node == n && (*p)->to.slot == slot && (!best || (*p)->device_queue < (*best)->device_queue)) best = p;
-  }
-  part *taken = best ? *best : NULL;
-  if (taken) *best = taken->next;
-  pthread_mutex_unlock(&t->lock);
-  return taken;
-}
-
-lm_status lm_parallel_pass_collect(lm_pass *r, const lm_node *n, int slot, lm_tensor **sum) {
-  lm_status status = LM_OK;
-  for (part *p; status == LM_OK && (p = take_first_part(r->parallel, n, slot));) {
-    if (p->sum) status = lm_sum_gradient(sum, p->sum, false);
-    lm_free(p);
-  }
-  return status;
-}
-
-bool lm_parallel_pass_leaf_is_free(lm_pass *r, const lm_leaf_state *l) {
-  lm_parallel_pass *t = r->parallel;
-  pthread_mutex_lock(&t->lock);
-  bool is_free = l->waits_for == 1 && !l->grad;
-  for (const part *p = t->parts; p && is_free; p = p->next) is_free = p->to.node != l->node;
-  pthread_mutex_unlock(&t->lock);
-  return is_free;
-}
-
-/* ---- requests to the main thread */
-
-/* Orders requests by descending node number; leaves of one node by creation, usually the order of its edges. */
-static bool comes_before(const main_thread_request *a, const main_thread_request *b) {
-  if (a->number != b->number) return a->number > b->number;
-  return a->leaf && b->leaf && a->leaf->node->number < b->leaf->node->number;
-}
-
-static void put_locked(lm_parallel_pass *t, main_thread_request *e) {
-  main_thread_request **at = &t->main_thread_requests;
-  while (*at && !comes_before(e, *at)) at = &(*at)->next;
-  e->next = *at;
-  *at = e;
-  pthread_cond_signal(&t->device_queue[0].wake);
-}
-
-/* Makes the calling thread run n, and waits until that is done. */
-static lm_status send(lm_parallel_pass *t, int device_queue, lm_node *n) {
-  main_thread_request e = {.node = n, .number = n->number, .device_queue = device_queue};
-  pthread_mutex_lock(&t->lock);
-  put_locked(t, &e);
-  while (e.state == RUNS || (e.state == WAITS && t->failed.status == LM_OK)) {
-    pthread_cond_wait(&t->device_queue[device_queue].wake, &t->lock);
-  }
-  if (e.state == WAITS) LM_UNLINK(t->main_thread_requests, &e);
-  lm_status status = e.state == DONE ? e.status : t->failed.status;
-  pthread_mutex_unlock(&t->lock);
-  return status;
-}
+/* ---- running nodes and leaves */
 
 static void run_request_locked(lm_parallel_pass *t) {
-  main_thread_request *e = t->main_thread_requests;
+  lm_main_thread_request *e = t->main_thread_requests;
   t->main_thread_requests = e->next;
-  e->state = RUNS;
+  e->state = LM_REQUEST_RUNS;
   pthread_mutex_unlock(&t->lock);
   lm_status status = e->node ? lm_pass_step(t->run, e->node) : lm_pass_finish_leaf(t->run, e->leaf);
   pthread_mutex_lock(&t->lock);
   if (status != LM_OK) fail_locked(t, status);
   e->status = status;
-  e->state = DONE;
+  e->state = LM_REQUEST_DONE;
   if (e->node) {
     pthread_cond_signal(&t->device_queue[e->device_queue].wake);
   } else {
     lm_free(e);
   }
-}
-
-lm_status lm_parallel_pass_finish_leaf(lm_pass *r, lm_leaf_state *l) {
-  lm_parallel_pass *t = r->parallel;
-  bool caller = pthread_equal(t->caller, pthread_self());
-  if ((caller && !t->ordered) || !lm_watch_has_hooks(l->node->out[0].watch)) return lm_pass_finish_leaf(r, l);
-  main_thread_request *e = lm_calloc(1, sizeof *e);
-  if (!e) return LM_E_OOM;
-  *e = (main_thread_request){.leaf = l, .number = l->last};
-  pthread_mutex_lock(&t->lock);
-  put_locked(t, e);
-  pthread_mutex_unlock(&t->lock);
-  return LM_OK;
 }
 
 /* Returns true if running the node calls user code. */
@@ -225,13 +62,13 @@ static bool runs_hooks(const lm_node *n) {
 }
 
 static lm_status step(lm_parallel_pass *t, int k, lm_node *n) {
-  return k > 0 && runs_hooks(n) ? send(t, k, n) : lm_pass_step(t->run, n);
+  return k > 0 && runs_hooks(n) ? lm_parallel_pass_send_node(t, k, n) : lm_pass_step(t->run, n);
 }
 
 /* Returns true if, when order is kept, no queue except `own` has a node left with this number or a larger one. */
 static bool is_next_locked(const lm_parallel_pass *t, uint64_t number, int own) {
   for (int k = 0; k < t->ndevice_queues && t->ordered; k++) {
-    const device_queue *l = &t->device_queue[k];
+    const lm_device_queue *l = &t->device_queue[k];
     if (k != own && l->next < l->n && l->node[l->next]->number >= number) return false;
   }
   return true;
@@ -240,7 +77,7 @@ static bool is_next_locked(const lm_parallel_pass *t, uint64_t number, int own) 
 /* ---- running a queue */
 
 /* Returns the queue's next node if its gradients are complete, else NULL. Requires the lock. */
-static lm_node *next_locked(device_queue *l) {
+static lm_node *next_locked(lm_device_queue *l) {
   lm_node *n = l->next < l->n ? l->node[l->next] : NULL;
   return n && n->waits_for == 0 ? n : NULL;
 }
@@ -255,7 +92,7 @@ static void step_locked(lm_parallel_pass *t, int k, lm_node *n) {
 }
 
 static void run_device_queue(lm_parallel_pass *t, int k) {
-  device_queue *l = &t->device_queue[k];
+  lm_device_queue *l = &t->device_queue[k];
   lm_modes before = lm_modes_swap((lm_modes){.no_grad = true});
   lm_set_default_dtype(t->default_dtype);
   lm_set_thread_limit(t->threads);
@@ -278,13 +115,13 @@ static void run_device_queue(lm_parallel_pass *t, int k) {
 }
 
 static void run_main_thread(lm_parallel_pass *t) {
-  device_queue *l = &t->device_queue[0];
+  lm_device_queue *l = &t->device_queue[0];
   int limit = lm_thread_limit();
   if (t->threads > 0) lm_set_thread_limit(t->threads);
   pthread_mutex_lock(&t->lock);
   while (t->failed.status == LM_OK && (l->next < l->n || t->busy > 0 || t->main_thread_requests)) {
     lm_node *n = next_locked(l);
-    const main_thread_request *e = t->main_thread_requests;
+    const lm_main_thread_request *e = t->main_thread_requests;
     if (e && is_next_locked(t, e->number, e->node ? e->device_queue : -1)) {
       run_request_locked(t);
     } else if (n && (!t->ordered || !runs_hooks(n) || is_next_locked(t, n->number, 0))) {
@@ -396,7 +233,7 @@ static void wait_for_workers(lm_parallel_pass *t) {
 
 /* ---- queues */
 
-/* Assigns a queue index to each node; nodes that are not needed get MAX_DEVICE_QUEUES. */
+/* Assigns a queue index to each node; nodes that are not needed get LM_MAX_DEVICE_QUEUES. */
 static void assign(lm_parallel_pass *t) {
   lm_pass *r = t->run;
   t->ndevice_queues = 1;
@@ -404,11 +241,11 @@ static void assign(lm_parallel_pass *t) {
   for (int i = 0; i < r->nnodes; i++) {
     lm_node *n = r->node[i];
     lm_device device = n->out[0].meta.device;
-    n->device_queue = MAX_DEVICE_QUEUES;
+    n->device_queue = LM_MAX_DEVICE_QUEUES;
     if (!n->needed) continue;
-    n->device_queue = n->kind == LM_NODE_CUSTOM ? 0 : (uint8_t)queue_of(t, device);
+    n->device_queue = n->kind == LM_NODE_CUSTOM ? 0 : (uint8_t)lm_parallel_pass_queue_of(t, device);
     if (n->device_queue > 0 || n->kind == LM_NODE_CUSTOM || t->device_queue[0].device == device ||
-        t->ndevice_queues == MAX_DEVICE_QUEUES)
+        t->ndevice_queues == LM_MAX_DEVICE_QUEUES)
       continue;
     n->device_queue = (uint8_t)t->ndevice_queues;
     t->device_queue[t->ndevice_queues++].device = device;
@@ -424,8 +261,8 @@ static int by_device_queue(const void *a, const void *b) {
 static void fill_device_queues(lm_parallel_pass *t) {
   lm_pass *r = t->run;
   qsort(r->node, (size_t)r->nnodes, sizeof *r->node, by_device_queue);
-  for (int i = 0; i < r->nnodes && r->node[i]->device_queue < MAX_DEVICE_QUEUES; i++) {
-    device_queue *l = &t->device_queue[r->node[i]->device_queue];
+  for (int i = 0; i < r->nnodes && r->node[i]->device_queue < LM_MAX_DEVICE_QUEUES; i++) {
+    lm_device_queue *l = &t->device_queue[r->node[i]->device_queue];
     if (l->n++ == 0) l->node = &r->node[i];
   }
 }
@@ -433,7 +270,7 @@ static void fill_device_queues(lm_parallel_pass *t) {
 static lm_status prepare(lm_parallel_pass *t) {
   int cpus = 0;
   for (int k = 0; k < t->ndevice_queues; k++) {
-    device_queue *l = &t->device_queue[k];
+    lm_device_queue *l = &t->device_queue[k];
     cpus += LM_DEVICE_KIND(l->device) == LM_CPU;
     if (!(l->stream = lm_stream_current(l->device))) NEED(LM_E_DEVICE);
   }
@@ -465,11 +302,12 @@ bool lm_backward_run_parallel(lm_pass *r, lm_status *status) {
   wait_for_workers(t);
   r->parallel = NULL;
 
-  for (main_thread_request *e = t->main_thread_requests, *next; e; e = next) { /* leaves not finished after an error */
+  for (lm_main_thread_request *e = t->main_thread_requests, *next; e;
+       e = next) { /* leaves not finished after an error */
     next = e->next;
     lm_free(e);
   }
-  for (part *p = t->parts, *next; p; p = next) {
+  for (lm_queue_part *p = t->parts, *next; p; p = next) {
     next = p->next;
     lm_release(p->sum);
     lm_free(p);

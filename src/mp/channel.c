@@ -3,79 +3,21 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/descriptor.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "mp/datagram.h"
-#include "mp/shared_tensors.h"
-
-/* ---- messages */
-
-void lm_mp_message_free(lm_mp_message *p) {
-  if (!p) return;
-  for (int i = 0; i < p->ntensors; i++) lm_release(p->tensors[i]);
-  for (int i = 0; i < p->nhandles; i++) lm_handle_free(p->handles[i]);
-  lm_free(p->tensors);
-  lm_free(p->handles);
-  lm_free(p->text);
-  lm_free(p);
-}
-
-lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int nhandles) {
-  lm_mp_message *p = lm_calloc(1, sizeof *p);
-  if (p) {
-    p->text = lm_malloc(n);
-    p->tensors = lm_calloc((size_t)ntensors, sizeof *p->tensors);
-    p->handles = lm_calloc((size_t)nhandles, sizeof *p->handles);
-  }
-  if (!p || !p->text || !p->tensors || !p->handles) {
-    lm_mp_message_free(p);
-    return NULL;
-  }
-  memcpy(p->text, text, n);
-  p->n = n;
-  p->ntensors = ntensors;
-  p->nhandles = nhandles;
-  return p;
-}
-
-lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **out) {
-  lm_status status = LM_OK;
-  *out = NULL;
-  lm_mp_message *p = lm_mp_message_empty(c->text, c->n, c->ntensors, c->nhandles);
-  if (!p) return LM_E_OOM;
-  TRY(lm_share_again(c->ntensors, c->tensors, p->tensors));
-  for (int i = 0; i < c->nhandles; i++) TRY(lm_handle_copy(c->handles[i], &p->handles[i]));
-  *out = p;
-  p = NULL;
-done:
-  lm_mp_message_free(p);
-  return status;
-}
 
 /* ---- sockets */
 
-enum {
-  BUFFER = 1 << 20, /* bytes of a socket's buffer, if the system's net.core.wmem_max grants it */
-  SEND_TIMEOUT = 10 /* seconds */
-};
-
-lm_status lm_channel_pair(int fd[2]) {
-  if (lm_fds_above_stdio(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd), fd) != 0) {
-    return lm_fail_cannot(LM_E_IO, "create a pair of sockets", errno);
-  }
-  for (int i = 0; i < 2; i++) setsockopt(fd[i], SOL_SOCKET, SO_SNDBUF, &(int){BUFFER}, sizeof(int));
-  return LM_OK;
-}
+enum { SEND_TIMEOUT = 10 /* seconds */ };
 
 lm_status lm_connection_pair(lm_handle *out[2]) {
   int fd[2];
-  lm_status status = lm_channel_pair(fd);
+  lm_status status = lm_datagram_pair(fd);
   if (status != LM_OK) return status;
   status = lm_handle_of(LM_CONNECTION, &fd[0], NULL, &out[0]);
   if (status != LM_OK) {

@@ -24,8 +24,13 @@ typedef struct lm_message_content {
   lm_handle *const *handles;
 } lm_message_content;
 
-LM_API lm_status lm_channel_pair(int fd[2]);
-LM_API lm_status lm_connection_pair(lm_handle *out[2]);
+/* ---- message.c */
+
+/* Creates a message with new tensors over the same memory (lm_share_again) and copied handles, for lm_channel_pass. */
+LM_API lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **out);
+/* Creates a message with that text and NULL for each tensor and handle; NULL when out of memory. */
+lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int nhandles);
+LM_API void lm_mp_message_free(lm_mp_message *p); /* NULL is fine */
 
 /* ---- packed_message.c */
 
@@ -47,6 +52,7 @@ LM_API bool lm_packed_message_peek(int fd, uint64_t *number);
 
 /* ---- channel.c */
 
+LM_API lm_status lm_connection_pair(lm_handle *out[2]);
 /* Waits until a socket has something to read (or its end), or room: at most `seconds` (< 0: no limit), or until a
  * signal arrives. */
 LM_API lm_status lm_channel_wait(int fd, short events, double seconds, bool *ready);
@@ -61,9 +67,3 @@ LM_API lm_status lm_channel_pass(int fd, lm_mp_message *message);
 LM_API lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_mp_message **out, bool *closed);
 /* Closes fd and frees messages that were passed and never received. */
 LM_API void lm_channel_close(int fd, bool passed);
-
-/* Creates a message with new tensors over the same memory (lm_share_again) and copied handles, for lm_channel_pass. */
-LM_API lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **out);
-/* Creates a message with that text and NULL for each tensor and handle; NULL when out of memory. */
-lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int nhandles);
-LM_API void lm_mp_message_free(lm_mp_message *p); /* NULL is fine */

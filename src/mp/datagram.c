@@ -9,11 +9,11 @@
 #include "base/descriptor.h"
 #include "base/mem.h"
 #include "base/message.h"
-#include "mp/channel.h"
 
 enum {
   MAGIC = 0x4c4d5033,
-  MAX_FDS = 250 /* per message; the kernel's limit is slightly higher */
+  SOCKET_BUFFER = 1 << 20, /* bytes, if the system's net.core.wmem_max grants them */
+  MAX_FDS = 250            /* per message; the kernel's limit is slightly higher */
 };
 
 lm_status lm_datagram_error(int error) {
@@ -25,6 +25,14 @@ lm_status lm_datagram_malformed(void) { return lm_fail(LM_E_IO, "received a malf
 
 lm_status lm_envelope_foreign(int fd) {
   return lm_fail(LM_E_IO, "received a message that is not from lm.mp; does something else write to descriptor %d?", fd);
+}
+
+lm_status lm_datagram_pair(int fd[2]) {
+  if (lm_fds_above_stdio(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd), fd) != 0) {
+    return lm_fail_cannot(LM_E_IO, "create a pair of sockets", errno);
+  }
+  for (int i = 0; i < 2; i++) setsockopt(fd[i], SOL_SOCKET, SO_SNDBUF, &(int){SOCKET_BUFFER}, sizeof(int));
+  return LM_OK;
 }
 
 /* ---- descriptors */
@@ -89,7 +97,7 @@ static lm_status fill_socket(const int *fds, uint32_t n, int *out, bool *fits) {
   lm_status status = LM_OK;
   int ends[2] = {-1, -1};
   *fits = true;
-  TRY(lm_channel_pair(ends));
+  TRY(lm_datagram_pair(ends));
   for (uint32_t at = 0; at < n && *fits; at += MAX_FDS) {
     lm_datagram_header h = {.magic = MAGIC, .nfds = n - at < MAX_FDS ? n - at : MAX_FDS};
     TRY(send_message(ends[0], &h, "", 0, fds + at, fits));

@@ -1,5 +1,5 @@
 /* Sends and receives single kernel messages, complete or not at all: a header, bytes and descriptors. More descriptors
- * than one message can carry are put into a socket, which is sent instead. Private to mp/. */
+ * than one message can carry are put into a socket, which is sent instead. Private to mp/, except lm_datagram_pair. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,6 +20,9 @@ typedef struct lm_received_fds { /* received descriptors; -1: taken */
   int *fd;
   uint32_t n, next;
 } lm_received_fds;
+
+/* Creates two connected sockets. */
+LM_API lm_status lm_datagram_pair(int fd[2]);
 
 int lm_received_fds_take(lm_received_fds *l); /* -1 if none is left */
 void lm_received_fds_close(lm_received_fds *l);

@@ -7,18 +7,10 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "mp/datagram.h"
-#include "mp/lock.h"
-#include "mp/queue.h"
-#include "mp/semaphore.h"
 
-int lm_handle_sockets(lm_handle_kind kind) { return kind == LM_QUEUE ? 2 : kind == LM_CONNECTION; }
+static bool is_kind(lm_handle_kind kind) { return kind >= LM_CONNECTION && kind < LM_HANDLE_KINDS; }
 
-static size_t words_size(lm_handle_kind kind) {
-  if (kind == LM_QUEUE) return sizeof(lm_queue_words);
-  if (kind == LM_LOCK) return sizeof(lm_lock_words);
-  if (kind == LM_SEMAPHORE) return sizeof(lm_semaphore_words);
-  return kind == LM_FLAG ? sizeof(lm_flag_words) : 0;
-}
+int lm_handle_sockets(lm_handle_kind kind) { return is_kind(kind) ? lm_handle_traits[kind].sockets : 0; }
 
 void lm_close_all(const int *fds, int n) {
   for (int i = 0; i < n; i++) {
@@ -30,7 +22,7 @@ lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, l
   lm_status status = LM_OK;
   lm_handle *h = NULL;
   *out = NULL;
-  if (kind < LM_CONNECTION || kind >= LM_HANDLE_KINDS || (words ? words->bytes : 0) < words_size(kind)) {
+  if (!is_kind(kind) || (words ? words->bytes : 0) < lm_handle_traits[kind].words) {
     status = lm_datagram_malformed();
   } else if (!(h = lm_calloc(1, sizeof *h))) {
     status = LM_E_OOM;
@@ -48,7 +40,7 @@ lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, l
 
 lm_status lm_handle_with_words(lm_handle_kind kind, const int *fds, lm_handle **out) {
   lm_segment *words = NULL;
-  lm_status status = lm_segment_new(words_size(kind), &words);
+  lm_status status = lm_segment_new(lm_handle_traits[kind].words, &words);
   if (status == LM_OK) return lm_handle_of(kind, fds, words, out);
   lm_close_all(fds, lm_handle_sockets(kind));
   return status;
@@ -69,9 +61,7 @@ lm_status lm_handle_copy(const lm_handle *h, lm_handle **out) {
 
 void lm_handle_free(lm_handle *h) {
   if (!h) return;
-  if (h->kind == LM_LOCK) lm_lock_abandon(h);
-  if (h->kind == LM_SEMAPHORE) lm_semaphore_abandon(h);
-  if (h->backlog) lm_backlog_leave(h->backlog);
+  if (lm_handle_traits[h->kind].abandon) lm_handle_traits[h->kind].abandon(h);
   lm_close_all(h->fd, LM_HANDLE_SOCKETS);
   lm_segment_release(h->words);
   lm_free(h);

@@ -24,6 +24,14 @@ typedef struct lm_handle {
   int depth;                  /* locks and semaphores: number of times it is held through this handle */
 } lm_handle;
 
+typedef struct lm_handle_trait {
+  int sockets;
+  size_t words;                  /* bytes of shared state; a semaphore has more, for its permits */
+  void (*abandon)(lm_handle *h); /* releases, before h is freed, what is held through it; NULL: nothing is */
+} lm_handle_trait;
+
+extern const lm_handle_trait lm_handle_traits[LM_HANDLE_KINDS]; /* handle_kinds.c */
+
 /* Creates a handle that owns the sockets and the segment's reference; on failure, closes and releases them. */
 LM_API lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, lm_handle **out);
 /* Creates a handle of a kind that has words, with zeroed ones. */

@@ -1,5 +1,5 @@
-/* Shares internals of ipc_export.c (memory this process exports), ipc_import.c (memory of other processes) and
- * ipc_refcount.c (the thread that watches both). */
+/* Shares internals of ipc_export.c and ipc_import.c (sending and receiving memory's locations), ipc_thread.c (the
+ * thread that watches the memory) and, below them, ipc_memory.c (the memory's state). */
 #pragma once
 
 #include <pthread.h>
@@ -43,10 +43,18 @@ typedef struct lm_ipc_tensor_header {
   char event[LM_IPC_BYTES]; /* to wait for before use */
 } lm_ipc_tensor_header;
 
+typedef struct lm_ipc_mapping { /* another process's memory, opened once */
+  int rc, ordinal;
+  lm_device device;
+  char handle[LM_IPC_BYTES];
+  char *base;
+  struct lm_ipc_mapping *next;
+} lm_ipc_mapping;
+
 /* Keeps imported memory open for its storage; for memory of this process, keeps the sender's event. */
 typedef struct lm_ipc_imported {
   lm_ipc_location at;
-  struct mapping *map;    /* NULL: memory of this process */
+  lm_ipc_mapping *map;    /* NULL: memory of this process */
   lm_ipc_refcount *of[2]; /* pipes of the owner and of the message */
   lm_device device;
   lm_storage *storage; /* valid while the storage's release runs */
@@ -65,24 +73,30 @@ extern struct lm_ipc_thread {
   char self[LM_IPC_PROCESS_ID];
 } lm_ipc_thread;
 
-/* ---- ipc_refcount.c */
+/* ---- ipc_memory.c */
 
-/* Starts the watching thread and assigns this process's id, once. */
-lm_status lm_ipc_thread_start(void);
+lm_ipc_refcount *lm_ipc_refcount_retain(lm_ipc_refcount *l);
+void lm_ipc_refcount_release(lm_ipc_refcount *l); /* NULL is fine */
+/* Returns true if the process that owns the memory has ended. */
+bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l);
+lm_status lm_ipc_owner_error(lm_device device); /* the error for that case */
 
-/* ---- ipc_export.c */
-
+/* Makes the current stream wait for the tensors' writers and records an event behind it. */
+lm_status lm_ipc_exported_record_event(lm_ipc_exported *l, lm_device device);
 void lm_ipc_exported_free(lm_ipc_exported *l); /* NULL is fine */
 /* Returns true if all events are reached; until then a stream of another process may wait for one. */
 bool lm_ipc_exported_is_done(const lm_ipc_exported *l);
 
-/* ---- ipc_import.c */
-
-lm_ipc_refcount *lm_ipc_refcount_retain(lm_ipc_refcount *l);
-void lm_ipc_refcount_release(lm_ipc_refcount *l);         /* NULL is fine */
+/* Opens another process's memory, or returns a further reference to it. */
+lm_status lm_ipc_mapping_open(lm_device device, const char *handle, lm_ipc_mapping **out);
 lm_ipc_imported *lm_ipc_imported_of(const lm_storage *s); /* NULL: this process's own memory */
-/* Returns true if the process that owns the memory has ended. */
-bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l);
-lm_status lm_ipc_owner_error(lm_device device); /* the error for that case */
+/* Releases a storage whose owner is an lm_ipc_imported: finalizers call it, so it calls no driver. */
+void lm_ipc_imported_release(void *owner);
+void lm_ipc_imported_queue_return(lm_ipc_imported *b); /* leaves b to the thread to close */
 /* Closes the memory and frees b if the device has finished with it; false: not yet. */
 bool lm_ipc_imported_return(lm_ipc_imported *b);
+
+/* ---- ipc_thread.c */
+
+/* Starts the watching thread and assigns this process's id, once. */
+lm_status lm_ipc_thread_start(void);

@@ -11,51 +11,6 @@
 #include "device/segments.h"
 #include "mp/ipc_core.h"
 
-/* ---- exports */
-
-/* Maximum number of open events: a driver has some 20,000 for other processes, and then fails. */
-enum { MAX_EVENTS = 512 };
-static _Atomic int nevents;
-
-static void destroy_events(const lm_ipc_exported *l) {
-  for (int i = 0; i < l->nevents; i++) {
-    lm_device device = l->events[i].device;
-    if (!l->events[i].event) continue;
-    lm_driver_of(device)->event_destroy(lm_device_physical(device), l->events[i].event);
-    atomic_fetch_sub(&nevents, 1);
-  }
-}
-
-void lm_ipc_exported_free(lm_ipc_exported *l) {
-  if (!l) return;
-  if (l->fd >= 0) close(l->fd);
-  destroy_events(l);
-  for (int i = 0; i < l->n; i++) lm_release(l->tensors[i]);
-  lm_free(l->tensors);
-  lm_free(l->events);
-  lm_free(l);
-}
-
-/* Returns true if all events are reached; until then a stream of another process may wait for one. On a failed device
- * they count as reached. */
-bool lm_ipc_exported_is_done(const lm_ipc_exported *l) {
-  for (int i = 0; i < l->nevents; i++) {
-    lm_device device = l->events[i].device;
-    bool done = true;
-    void *event = l->events[i].event;
-    if (event && lm_driver_of(device)->event_query(lm_device_physical(device), event, &done) != LM_OK) done = true;
-    if (!done) return false;
-  }
-  return true;
-}
-
-/* ---- exporting */
-
-bool lm_ipc_is_supported(lm_device device) {
-  const lm_driver *driver = lm_driver_of(device);
-  return driver && driver->ipc_export && lm_is_segmented(driver);
-}
-
 static lm_storage *root_of(const lm_tensor *t) { return t->storage->whole ? t->storage->whole : t->storage; }
 
 lm_status lm_ipc_check(const lm_tensor *t) {
@@ -109,30 +64,6 @@ static struct lm_ipc_exported_event *event_of(const lm_ipc_exported *l, lm_devic
   return i < l->nevents ? &l->events[i] : NULL;
 }
 
-/* Makes the current stream wait for the tensors' writers and records an event behind it. */
-static lm_status exported_record_event(lm_ipc_exported *l, lm_device device) {
-  const lm_driver *driver = lm_driver_of(device);
-  int ordinal = lm_device_physical(device);
-  lm_stream *s = lm_stream_current(device);
-  if (!s) return LM_E_STATE;
-  struct lm_ipc_exported_event *m = &l->events[l->nevents];
-  *m = (struct lm_ipc_exported_event){.device = device};
-  for (int i = 0; i < l->n; i++) {
-    const lm_tensor *t = l->tensors[i];
-    if (t && t->device == device) NEED(lm_use_read(lm_tensor_used(t), s));
-  }
-  if (atomic_load(&nevents) < MAX_EVENTS) NEED(driver->ipc_event_create(ordinal, &m->event));
-  l->nevents++;
-  if (m->event) {
-    atomic_fetch_add(&nevents, 1);
-    NEED(driver->event_record(ordinal, m->event, s->native));
-    NEED(driver->ipc_event_export(ordinal, m->event, m->handle));
-  } else {
-    NEED(lm_stream_synchronize(s));
-  }
-  return LM_OK;
-}
-
 static bool lies_on_device(const lm_tensor *t) { return LM_DEVICE_KIND(t->device) != LM_CPU && t->storage->bytes > 0; }
 
 lm_status lm_ipc_export_new(int n, lm_tensor *const *tensors, lm_ipc_export **out) {
@@ -161,7 +92,7 @@ lm_status lm_ipc_export_new(int n, lm_tensor *const *tensors, lm_ipc_export **ou
   }
   for (int i = 0; i < n; i++) {
     if (!lies_on_device(tensors[i])) continue;
-    if (!event_of(made, tensors[i]->device)) TRY(exported_record_event(made, tensors[i]->device));
+    if (!event_of(made, tensors[i]->device)) TRY(lm_ipc_exported_record_event(made, tensors[i]->device));
     lm_ipc_imported *b = lm_ipc_imported_of(root_of(tensors[i]));
     if (b && refcount_index(l, b->of[0]) > l->nrefcounts)
       l->refcounts[l->nrefcounts++] = lm_ipc_refcount_retain(b->of[0]);

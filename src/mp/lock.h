@@ -31,7 +31,7 @@ LM_API lm_status lm_lock_new(lm_handle **out);
 LM_API lm_status lm_lock_acquire(lm_handle *h, double seconds, lm_acquire_result *out);
 LM_API lm_status lm_lock_release(lm_handle *h);
 /* Releases the lock, if held, before its handle is freed; the next holder is notified, as after a death. */
-LM_API void lm_lock_abandon(lm_handle *h);
+void lm_lock_abandon(lm_handle *h);
 
 LM_API lm_status lm_flag_new(lm_handle **out);
 LM_API void lm_flag_set(lm_handle *h, bool on);

@@ -19,7 +19,7 @@ static lm_queue_words *words_of(const lm_handle *h) { return (lm_queue_words *)h
 
 lm_status lm_queue_new(uint64_t capacity, lm_handle **out) {
   int fd[2];
-  lm_status status = lm_channel_pair(fd);
+  lm_status status = lm_datagram_pair(fd);
   if (status != LM_OK) return status;
   TRY(lm_handle_with_words(LM_QUEUE, fd, out));
   words_of(*out)->capacity = capacity;
@@ -221,7 +221,9 @@ uint64_t lm_queue_backlog(const lm_handle *h, double seconds) {
   return n;
 }
 
-void lm_backlog_leave(lm_backlog *b) {
+void lm_queue_abandon(lm_handle *h) {
+  lm_backlog *b = h->backlog;
+  if (!b) return;
   pthread_mutex_lock(&b->lock);
   b->left = true;
   bool runs = b->runs;

@@ -42,6 +42,5 @@ LM_API lm_status lm_queue_wait_done(lm_handle *h, double seconds, bool *out);
 
 /* Returns the number of messages kept in this process; waits at most `seconds` for them to be sent. */
 LM_API uint64_t lm_queue_backlog(const lm_handle *h, double seconds);
-/* Detaches the backlog from its handle; it is freed once all is sent. */
-struct lm_backlog;
-LM_API void lm_backlog_leave(struct lm_backlog *b);
+/* Detaches the backlog before its handle is freed; it is freed once all is sent. */
+void lm_queue_abandon(lm_handle *h);

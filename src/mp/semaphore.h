@@ -23,4 +23,4 @@ LM_API uint32_t lm_semaphore_value(lm_handle *h);
 LM_API uint32_t lm_semaphore_changed(const lm_handle *h);
 LM_API bool lm_semaphore_wait(lm_handle *h, uint32_t changed, double seconds);
 /* Returns the permits held through the handle before it is freed. */
-LM_API void lm_semaphore_abandon(lm_handle *h);
+void lm_semaphore_abandon(lm_handle *h);

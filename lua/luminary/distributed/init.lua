@@ -24,6 +24,7 @@ dist.group = setmetatable({}, {__index = function(_, key)
   fail("dist.group has no '%s'; its only field is WORLD", tostring(key))
 end})
 
+-- The default of timeout is LM_DEFAULT_TIMEOUT of src/distributed/group/world.h.
 --- Initializes the process group of all ranks.
 dist.init_process_group = signature.of([[init_process_group({backend: string, init_method = "env://",
   timeout: seconds = 1800, world_size: count, rank: natural, store: lacks, group_name: lacks, *,

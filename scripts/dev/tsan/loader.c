@@ -9,6 +9,7 @@
 #include "base/thread_state.h"
 #include "data/gather_batch.h"
 #include "mp/channel.h"
+#include "mp/datagram.h"
 #include "op/op.h"
 #include "tensor/generator.h"
 
@@ -97,7 +98,7 @@ static void pass(loader *l, uint64_t seed, int leave_after) {
     int fd[2];
     lm_tensor *set[] = {l->images, l->labels};
     lm_mp_message *message = NULL;
-    EXPECT(lm_channel_pair(fd) == LM_OK);
+    EXPECT(lm_datagram_pair(fd) == LM_OK);
     EXPECT(pthread_create(&l->worker[w], NULL, work, (void *)(intptr_t)fd[1]) == 0);
     l->fd[w] = fd[0];
     EXPECT(message_of("", 1, 2, set, &message) == LM_OK);

@@ -35,6 +35,7 @@
 #include "base/mem.h"
 #include "bind/mp/handles.h"
 #include "mp/channel.h"
+#include "mp/datagram.h"
 #include "mp/ipc.h"
 #include "mp/process.h"
 #include "mp/shared_tensors.h"
@@ -92,7 +93,7 @@ LM_FUNCTION(mp_process) {
   argv[0] = path;
   worker *w = new_worker(L);
   TRY(lm_process_env(nchanges, changes, &env));
-  TRY(lm_channel_pair(ends));
+  TRY(lm_datagram_pair(ends));
   lm_process_plan plan = {
       .argv = argv, .env = env, .in = STDIN_FILENO, .out = STDOUT_FILENO, .err = STDERR_FILENO, .extra = ends[1]};
   TRY(lm_process_start(&plan, &w->process));
@@ -111,7 +112,7 @@ LM_FUNCTION(mp_thread) {
   const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
   worker *w = new_worker(L);
   w->passed = true;
-  TRY(lm_channel_pair(ends));
+  TRY(lm_datagram_pair(ends));
   TRY(lm_lua_thread_start(chunk, ends[1], &w->thread));
   w->fd = ends[0];
   return 1;
@@ -125,7 +126,7 @@ LM_FUNCTION(mp_pair) {
   int ends[2];
   bool thread = lua_toboolean(L, 1);
   worker *a = new_worker(L), *b = new_worker(L);
-  lm_need(L, lm_channel_pair(ends));
+  lm_need(L, lm_datagram_pair(ends));
   a->passed = b->passed = thread;
   a->fd = ends[0];
   b->fd = ends[1];

@@ -7,34 +7,7 @@
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
 
-lm_status lm_reducer_publish(const lm_reducer *r, lm_status status) {
-  if (r->g && r->g->core->world) lm_world_fail(r->g->core->world, lm_where(), lm_error());
-  return status;
-}
-
-lm_status lm_reducer_usable(const lm_reducer *r) {
-  if (!r->g) return lm_fail(LM_E_STATE, LM_DDP ": its process group was destroyed or the wrapper was freed");
-  lm_status status = r->g->core->world ? lm_world_check(r->g->core->world) : LM_OK;
-  return status == LM_OK ? status : lm_fail_in(status, LM_DDP);
-}
-
 /* ---- creating and closing */
-
-void lm_reducer_release(lm_reducer *r) {
-  if (atomic_fetch_sub(&r->rc, 1) > 1) return;
-  for (int i = 0; i < r->n && r->slot; i++) {
-    lm_release(r->slot[i].view);
-    lm_release(r->slot[i].param);
-  }
-  lm_buckets_free(r->nbuckets, r->bucket);
-  lm_facts_close(r);
-  lm_shared_release(r->shared);
-  lm_free(r->slot);
-  lm_free(r->names);
-  lm_free(r->arrived);
-  lm_free(r->order);
-  lm_free(r);
-}
 
 void lm_reducer_close(lm_reducer *r) {
   if (!r) return;

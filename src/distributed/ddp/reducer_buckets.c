@@ -139,15 +139,6 @@ done:
   return status;
 }
 
-void lm_buckets_free(int n, lm_bucket *bucket) {
-  for (int b = 0; b < n && bucket; b++) {
-    lm_work_release(bucket[b].work);
-    lm_release(bucket[b].wire);
-    lm_release(bucket[b].flat);
-  }
-  lm_free(bucket);
-}
-
 /* Returns true if the ranks may share the buckets' memory; lm_shared_open finds out if they can. A user's hook may
  * write to its bucket, so with one each rank has memory of its own. */
 static bool may_share(const lm_reducer *r) {

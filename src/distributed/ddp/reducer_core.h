@@ -1,6 +1,7 @@
-/* Declares the reducer's state for its files: reducer.c (creation, forward passes), reducer_pass.c (backward passes,
- * gradient hooks), reducer_buckets.c (layout of gradients in buckets), reducer_reduce.c (exchange of facts, sums) and
- * reducer_hook.c (communication hooks). */
+/* Declares the reducer's state for its files, of which each calls only those before it: reducer_state.c (checks,
+ * failures, names of collectives), reducer_buckets.c (layout of gradients in buckets), reducer_hook.c (communication
+ * hooks), reducer_reduce.c (exchange of facts, sums), reducer_pass.c (backward passes, gradient hooks) and reducer.c
+ * (creation, forward passes). */
 #pragma once
 
 #include "distributed/ddp/reducer.h"
@@ -93,30 +94,28 @@ struct lm_reducer {
   int narrived, *arrived; /* [n] parameters in the order in which their gradients came in this pass */
 };
 
-/* ---- reducer.c */
+/* ---- reducer_state.c */
 
 /* Checks that the reducer still has its group and that no rank has failed (LM_E_STATE otherwise). */
 lm_status lm_reducer_usable(const lm_reducer *r);
 /* Reports this thread's error to all ranks, unless a failure is known already. They would wait for this rank. */
 lm_status lm_reducer_publish(const lm_reducer *r, lm_status status);
 void lm_reducer_release(lm_reducer *r); /* drops one reference */
-
-/* ---- reducer_pass.c */
-
-lm_status lm_reducer_add_hooks(lm_reducer *r);
-/* Checks that t, the slot's parameter or its gradient, has the dtype, shape and device it had when it was wrapped. */
-lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t);
-/* Ends a pass whose gradients are averaged; after the first, rebuilds the buckets. Collective. */
-lm_status lm_pass_end(lm_reducer *r);
-/* Resets the state of the current pass, as if it had not begun. */
-void lm_pass_forget(lm_reducer *r);
+/* Returns the hash that identifies the current exchange of facts (part 0) or a bucket after it (part 1 + bucket). */
+uint64_t lm_reduce_hash(const lm_reducer *r, int part);
+/* Writes the name of bucket b into t, for messages. */
+void lm_reduce_name_bucket(const lm_reducer *r, int b, lm_ticket *t);
+/* Names this thread's next collective after bucket b, with a hash that no other call has. */
+void lm_reduce_name(const lm_reducer *r, int b);
+/* Orders later work after *w (on the CPU, waits for it), releases it and sets *w to NULL. */
+lm_status lm_reduce_wait(lm_work **w);
+void lm_buckets_free(int n, lm_bucket *bucket);
 
 /* ---- reducer_buckets.c */
 
 /* Lays out the n parameters in `order`, and makes the buckets' memory and views. Collective. An error keeps the former
  * buckets. Each .grad that was a view of a former bucket becomes a view of a new one with the same values. */
 lm_status lm_buckets_make(lm_reducer *r, const int *order);
-void lm_buckets_free(int n, lm_bucket *bucket);
 /* Rebuilds the buckets, once, after the first pass, in the order in which gradients came on rank 0. Collective. */
 lm_status lm_buckets_rebuild(lm_reducer *r);
 /* Returns true if t has the memory, shape and strides of `view`. */
@@ -129,10 +128,18 @@ static inline size_t lm_whole_lines(size_t bytes) { return lm_round_up(bytes, 64
 /* Returns the address of slot i's memory; CPU only. */
 char *lm_slot_data(const lm_reducer *r, int i);
 
+/* ---- reducer_hook.c */
+
+/* Returns true if the hook handles this bucket in place of the plain all_reduce. */
+bool lm_hook_takes(const lm_reducer *r, const lm_bucket *b);
+/* Calls the hook, or starts the 2-byte all_reduce, for a full bucket that is scaled by this rank's factor. */
+lm_status lm_hook_start(lm_reducer *r, int bucket);
+/* Waits at the end of backward for the bucket's result, and copies it into the bucket. */
+lm_status lm_hook_finish(lm_reducer *r, int bucket);
+
 /* ---- reducer_reduce.c */
 
 lm_status lm_facts_open(lm_reducer *r);
-void lm_facts_close(lm_reducer *r);
 /* Sends this rank's facts without waiting for the others'. */
 lm_status lm_facts_announce(lm_reducer *r, lm_arrival event);
 /* Waits for all ranks' facts and compares them; sets factor, event and root. */
@@ -148,16 +155,13 @@ lm_status lm_reduce_finish(lm_reducer *r);
 /* Copies grad into slot i's memory (grad NULL: zeros). On the CPU it is multiplied by this rank's factor (`scaled`) if
  * that is known already. */
 lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad);
-/* Names this thread's next collective after bucket b, with a hash that no other call has. */
-void lm_reduce_name(const lm_reducer *r, int b);
-/* Orders later work after *w (on the CPU, waits for it), releases it and sets *w to NULL. */
-lm_status lm_reduce_wait(lm_work **w);
 
-/* ---- reducer_hook.c */
+/* ---- reducer_pass.c */
 
-/* Returns true if the hook handles this bucket in place of the plain all_reduce. */
-bool lm_hook_takes(const lm_reducer *r, const lm_bucket *b);
-/* Calls the hook, or starts the 2-byte all_reduce, for a full bucket that is scaled by this rank's factor. */
-lm_status lm_hook_start(lm_reducer *r, int bucket);
-/* Waits at the end of backward for the bucket's result, and copies it into the bucket. */
-lm_status lm_hook_finish(lm_reducer *r, int bucket);
+lm_status lm_reducer_add_hooks(lm_reducer *r);
+/* Checks that t, the slot's parameter or its gradient, has the dtype, shape and device it had when it was wrapped. */
+lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t);
+/* Ends a pass whose gradients are averaged; after the first, rebuilds the buckets. Collective. */
+lm_status lm_pass_end(lm_reducer *r);
+/* Resets the state of the current pass, as if it had not begun. */
+void lm_pass_forget(lm_reducer *r);

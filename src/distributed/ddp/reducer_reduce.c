@@ -39,36 +39,13 @@ lm_status lm_facts_open(lm_reducer *r) {
   return lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 2, size, LM_CONTIGUOUS, &r->heard);
 }
 
-void lm_facts_close(lm_reducer *r) {
-  lm_work_release(r->announcing);
-  lm_release(r->sent);
-  lm_release(r->heard);
-  lm_free(r->factor);
-  lm_free(r->parts);
-}
-
-/* Returns the hash that identifies the current exchange of facts (part 0) or a bucket after it (part 1 + bucket). */
-static uint64_t reduce_hash_of(const lm_reducer *r, int part) {
-  return lm_hash_number(lm_hash_number(r->hash, r->exchanges), (uint64_t)part);
-}
-
 static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {
   static const char *const names[] = {"forward", "backward", "join"};
   t->kind = LM_SETUP;
   snprintf(t->what, sizeof t->what, "%s %s", r->title, names[event]);
   snprintf(t->where, sizeof t->where, "%s", lm_where());
   t->hash =
-      reduce_hash_of(r, 0); /* the same for all events: a rank without batches does not know the others' next one */
-}
-
-static void name_bucket(const lm_reducer *r, int b, lm_ticket *t) {
-  snprintf(t->what, sizeof t->what, "%s backward, bucket %d of %d", r->title, b + 1, r->nbuckets);
-}
-
-void lm_reduce_name(const lm_reducer *r, int b) {
-  lm_ticket t;
-  name_bucket(r, b, &t);
-  lm_collective_purpose(t.what, reduce_hash_of(r, b + 1));
+      lm_reduce_hash(r, 0); /* the same for all events: a rank without batches does not know the others' next one */
 }
 
 lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
@@ -148,13 +125,6 @@ static lm_status wait_for_all(lm_reducer *r, int flag, uint32_t value) {
   }
   if (traced) lm_span_end(&span);
   return status;
-}
-
-lm_status lm_reduce_wait(lm_work **w) {
-  lm_status status = lm_work_wait(*w, -1);
-  lm_work_release(*w);
-  *w = NULL;
-  return status == LM_OK ? status : lm_fail_in(status, LM_DDP);
 }
 
 lm_status lm_facts_wait(lm_reducer *r) {
@@ -367,7 +337,7 @@ static lm_status finish_shared(lm_reducer *r) {
   while (r->reduced < r->nbuckets) {
     uint32_t next = r->base + (uint32_t)r->reduced + 1;
     if (!everyone_at(r, FLAG_FULL, next)) {
-      name_bucket(r, r->reduced, &w.ticket); /* in messages; the hash stays, since all buckets are one call */
+      lm_reduce_name_bucket(r, r->reduced, &w.ticket); /* in messages; the hash stays, since all buckets are one call */
       TRY(wait_for_all(r, FLAG_FULL, next));
     }
     sum_next(r);

@@ -195,7 +195,7 @@ lm_status lm_group_solo(lm_group **out) {
   TRY(lm_backends_parse("solo", &backends));
   TRY(make_core(1, (int[]){0}, 0, &core));
   core->g.one_host = true;
-  core->timeout = 1800;
+  core->timeout = LM_DEFAULT_TIMEOUT;
   lm_parts_make(core, &backends);
   status = lm_parts_open(core);
   if (status == LM_OK) {

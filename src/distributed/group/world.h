@@ -9,6 +9,8 @@
 
 typedef struct lm_world lm_world;
 
+enum { LM_DEFAULT_TIMEOUT = 1800 /* seconds; init_process_group in lua/luminary/distributed/init.lua repeats it */ };
+
 typedef struct lm_world_config {
   /* "tcp://host:port": rank 0 binds the store to that address. Otherwise rank 0 takes a free port and publishes it:
    * "file:///path" in that file, "agent://host:port/key" under `key` in torchrun's store at host:port, "pmix://"

@@ -1,7 +1,6 @@
 /* Runs the thread that watches exported memory and closes imported memory that was released. */
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -13,7 +12,6 @@
 
 enum { AT_EXIT = 3 /* seconds */ };
 
-struct lm_ipc_thread lm_ipc_thread = {.lock = PTHREAD_MUTEX_INITIALIZER, .wakeup_fd = -1};
 static bool runs, stops;
 static pthread_t thread;
 
