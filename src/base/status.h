@@ -38,7 +38,7 @@ LM_API void lm_make_printable(char *text);
 LM_API void lm_write(char *out, size_t capacity, const char *format, ...) LM_PRINTF(3, 4);
 LM_API void lm_write_v(char *out, size_t capacity, const char *format, va_list args) LM_PRINTF(3, 0);
 
-/* Writes so the arguments after `format`, the last named parameter of a variadic function. */
+/* Does as lm_write_v for the arguments after `format`, the last named parameter of a variadic function. */
 #define LM_WRITE_ARGS(out, capacity, format)  \
   do {                                        \
     va_list args_;                            \
