@@ -54,7 +54,7 @@ describe("a bench beside PyTorch", function()
     assert.same({}, averages.undisturbed {})
   end)
 
-  it("says which runs it drops, and what limits each library", function()
+  it("says which runs it drops, and what limits each library #unsanitized", function()
     -- A peer whose every second answer is of two time slices.
     temp.write(folder .. "/python", [[#!/bin/sh
       [ "$1" != -c ] || exit 0
