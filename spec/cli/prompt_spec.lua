@@ -122,7 +122,7 @@ describe("Tab at the prompt", function()
 end)
 
 describe("the prompt's screen", function()
-  local socket
+  local socket, servers = nil, 0
   local function tmux(text)
     local ok, out = temp.run(folder, ("tmux -S %s -f /dev/null %s"):format(socket, text))
     assert(ok, out)
@@ -157,7 +157,8 @@ describe("the prompt's screen", function()
     if os.execute "command -v tmux >/dev/null && ldconfig -p | grep -q libedit.so.2" ~= 0 then
       return false
     end
-    socket = folder .. "/tmux"
+    servers = servers + 1 -- a socket each: the last server may not have ended yet
+    socket = folder .. "/tmux" .. servers
     tmux(([[new-session -d -s s -x %d -y %d "cd %s; exec env TERM=xterm LUA_PATH='./?.lua;$LUA_PATH' \
       LUMINARY_HISTORY=%s/history ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 %s/bin/luminary"]]):format(columns, rows,
       folder, folder, root))
