@@ -55,7 +55,7 @@ static int fails(void) { return errno = fault_error, -1; }
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-/* Found at load, since handlers of signals call write, and one may have come within dlsym, whose lock it would await. */
+/* Found at load: a signal's handler calls write, perhaps within dlsym, whose lock it would await forever. */
 static __typeof__(&write) next_write;
 __attribute__((constructor)) static void find_write(void) { next_write = NEXT(write); }
 
