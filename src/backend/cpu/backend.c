@@ -51,8 +51,6 @@ static const lm_backend backend = {
 
 /* Registration fails only for another ABI number; here both come from one build. */
 __attribute__((constructor)) static void register_cpu(void) {
-#ifdef LM_ONLY_LEVEL
-  if (lm_cpu_level() < LM_ONLY_LEVEL) return; /* luaopen_luminary_core says so */
-#endif
+  if (lm_cpu_level() < LM_NEEDED_LEVEL) return; /* luaopen_luminary_core says so */
   lm_backend_register(&backend);
 }

@@ -21,14 +21,14 @@ int lm_cpu_level(void);
 #ifndef LM_ONLY_ISA
 #define LM_ISA_DECLARE(type, name) extern const type name##_v2, name##_v3, name##_v4
 #define LM_ISA_PICK(name) (lm_cpu_level() == 2 ? &name##_v4 : lm_cpu_level() == 1 ? &name##_v3 : &name##_v2)
+#define LM_NEEDED_LEVEL 0 /* the least level of a CPU that this build runs on */
 #else
 #define LM_ISA_DECLARE(type, name) extern const type LM_ISA_JOIN(name, LM_ONLY_ISA)
 #define LM_ISA_PICK(name) (&LM_ISA_JOIN(name, LM_ONLY_ISA))
-/* The level that a build for one level needs. */
 #define LM_LEVEL_v2 0
 #define LM_LEVEL_v3 1
 #define LM_LEVEL_v4 2
-#define LM_ONLY_LEVEL LM_ISA_JOIN(LM_LEVEL, LM_ONLY_ISA)
+#define LM_NEEDED_LEVEL LM_ISA_JOIN(LM_LEVEL, LM_ONLY_ISA)
 #endif
 
 /* Declares tables for float32 and float64, and name_of, which returns the one for a dtype of these. */
