@@ -53,8 +53,8 @@ LM_TAPS_FN R RN(lm_grid_padded)(lm_grid_line l, R at, R *slope) {
   return at < last ? at : last;
 }
 
-/* Returns a pixel's index from 0, or -1 if the line has none there. Beyond 2^24 a reflected coordinate may lie between
- * pixels: it is cut off, as in PyTorch. */
+/* Returns a pixel's index from 0, or -1 if it lies outside the line. Beyond 2^24 a reflected coordinate may lie between
+ * pixels: its fraction is cut off, as in PyTorch. */
 LM_TAPS_FN int32_t RN(lm_grid_pixel)(lm_grid_line l, R at) {
   bool near = at >= 0 && at < (R)2147483520.0;
   int32_t pixel = near ? (int32_t)at : -1;

@@ -60,7 +60,7 @@ enum { CALLER_SLEEPS = 1 << 30 };
 typedef struct worker {
   _Alignas(LINE) _Atomic(loop *) offer; /* NULL: idle; &busy: running a loop */
   _Atomic int asleep;
-  int64_t spin, moved; /* nanoseconds; time of its last move off a caller's core */
+  int64_t spin, moved; /* nanoseconds: the limit of its next spin; the time of its last move off a caller's core */
   pthread_t id;
 } worker;
 
