@@ -24,8 +24,8 @@ typedef enum lm_cast_rule {
   LM_WIDEST,
   LM_ASIS
 } lm_cast_rule;
-/* Result dtype of an elementwise op, from its inputs' common dtype: the same; integers become floating; bool; bool
- * becomes int64; an argument's dtype. */
+/* Rules for an elementwise op's result dtype: the inputs' common dtype; that, or floating for integers; bool; that, or
+ * int64 for bool; an argument's dtype. */
 typedef enum lm_result_dtype_rule {
   LM_RESULT_DTYPE_SAME,
   LM_RESULT_DTYPE_FLOAT,
@@ -94,7 +94,7 @@ typedef struct lm_op {
   uint8_t nnumber;                        /* number of F and F_OPT arguments; for POINTWISE they follow the tensors */
   uint16_t tensor[LM_MAX_TENSOR_ARGS];    /* offsets of these arguments in the struct, bytes */
   int16_t list;                           /* offset of the TL argument, or -1 */
-  uint8_t result_dtype, result_dtype_arg; /* lm_result_dtype_rule; index of the tensor whose dtype it is */
+  uint8_t result_dtype, result_dtype_arg; /* a lm_result_dtype_rule; index of the tensor whose dtype is the result's */
   bool integers;                          /* true if x must be an integer or bool */
   int8_t integral_arg;                    /* index of the F argument that must be integral for integers, or -1 */
   uint8_t divisor_arg;                    /* tensor, from 1, that must not be 0 for integers; 0: none */

@@ -78,7 +78,7 @@ lm_status lm_check_heads(lm_op_id op, int64_t heads, int64_t key_heads);
 lm_status lm_check_scale(lm_op_id op, double *scale, int64_t width);
 /* Sets *draw to NULL if p is 0; else requires it. */
 lm_status lm_check_draw(lm_op_id op, double p, lm_tensor **draw);
-/* Refuses a library's dropout: only attention's own two passes know its masks. */
+/* Refuses dropout drawn by a library: only attention's own passes know those masks. */
 lm_status lm_check_own_draw(lm_op_id op, bool fused);
 lm_status lm_check_mask(lm_op_id op, const lm_tensor *mask, const lm_tensor *query);
 

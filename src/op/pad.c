@@ -40,7 +40,7 @@ static lm_status check_value(const lm_pad_args *a) {
   }
   TRY(lm_check_fits("pad", dtype, a->value));
   lm_dtype_integers(dtype, &low, &high);
-  if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* other ops wrap it around */
+  if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* other ops wrap the value around */
     return lm_fail_number("pad", "value", lm_text("from 0 to %lld for %s", (long long)high, lm_dtype_name(dtype)),
                           number);
   }

@@ -57,7 +57,7 @@ static void *scratch_in(output *o, int64_t n, int64_t *part) {
   return o->w.streams ? o->tile : o->w.to;
 }
 
-/* Moves on by the elements that were made. */
+/* Moves the output behind the `part` elements that were made. */
 static void advance_output(output *o, int64_t part) {
   if (o->w.streams) {
     lm_nontemporal_write(&o->w, o->tile, (size_t)part * o->width);

@@ -9,7 +9,7 @@
 
 enum { LM_SCAN_TILE = 2048, LM_SCAN_COLS = 512 };
 
-/* A call's operands. carry and last: state after the elements before, and then after these. */
+/* A call's operands. carry and last: the state before these elements, which becomes the state after them. */
 typedef struct lm_scan_part {
   void *x;
   const void *decay; /* LM_SCAN_RECURRENCE: laid out like x */

@@ -8,7 +8,7 @@
 #include "backend/cpu/matmul/gemm.h"
 #include "base/message.h"
 
-/* The matrices of a batch, column-major, which LAPACK overwrites, and the numbers and ints of its workspace. */
+/* A batch's matrices, column-major, which LAPACK overwrites; its workspace's number of elements and of ints. */
 typedef struct batch {
   lm_dtype dtype;
   size_t item; /* bytes of a number */
@@ -366,7 +366,7 @@ static int call_driver(const lstsq_job *j, void *a, const scratch *s, int *rank)
               &b->numbers, &info);
       break;
     default:
-      if (a) memset(s->ints, 0, sizeof(int) * (size_t)b->n); /* no column must come first */
+      if (a) memset(s->ints, 0, sizeof(int) * (size_t)b->n); /* 0: LAPACK may exchange every column */
       LM_CALL(b->dtype, gelsy, &b->m, &b->n, &j->columns, a, &ld, s->v, &ldb, s->ints, &rcond, rank, s->numbers,
               &b->numbers, &info);
   }

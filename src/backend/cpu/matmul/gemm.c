@@ -67,7 +67,7 @@ static lm_gemm_matrix transpose_of(lm_gemm_matrix m) {
   return m;
 }
 
-/* Returns the product without its first rows, columns and terms, and still with g's sizes. */
+/* Returns g without its first rows, columns and terms; sizes stay those of g. */
 static lm_cpu_gemm_job product_from(const lm_cpu_gemm_job *g, int64_t row, int64_t column, int64_t term) {
   const int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   lm_cpu_gemm_job s = *g;

@@ -526,8 +526,8 @@ static double conv_work(const lm_conv_shape *s) {
   return (double)(s->n * s->oh * s->ow) * (double)(s->k * (s->c / s->groups) * s->kh * s->kw) / 50;
 }
 
-/* Returns the parts of y's channels, or 0 if images are cut instead: sums of gradients of weights, in float32 and first
- * in oneDNN's order, take as long as reading x and y again if each has this fraction of their elements. */
+/* Returns the parts of y's channels, or 0 if images are cut instead: that needs a sum of weights' gradients for each
+ * part, which takes as long as reading x and y again if weights have more than 1 / FRACTION of their elements. */
 static int64_t channel_parts(const lm_conv_shape *s) {
   enum { FRACTION = 32, CHANNELS = 64, FEW_CHANNELS = 32, FEW_PARTS = 4 };
   const int64_t x = s->n * s->h * s->w * s->c, y = s->n * s->oh * s->ow * s->k;

@@ -39,7 +39,7 @@ op "scaled_dot_product_attention" {
       "heads of query and value must match, got {query} and {value}; use enable_gqa = true for grouped queries"},
   },
   forms = {
-    -- cuDNN adds the mask, and has no -inf in it: a query that attends to no key attends to all.
+    -- cuDNN adds the mask. It has no -inf in it: a query that may attend to no key attends to all of them.
     {
       when = "given(attn_mask) && attention_is_fused(query, key, value, attn_mask, is_causal, dropout_p) "
         .. "&& attention_is_supported(query, key, value, attn_mask, is_causal, dropout_p)",
@@ -178,7 +178,7 @@ op "attention_draw" {
   help = "random numbers reserved for the weights of query [..., L, E] and key [..., S, E], a number for each of "
     .. "[..., L, S]: the generator's seed and place, int64 [2]",
 }
--- Drops weights by block as attention does, each by its position in x.
+-- Drops elements of x as attention drops weights, each by its position.
 op "dropout_by_draw" {
   "x", "p: number", "draw", "fused = false",
   operands = {"x: float", "p: from 0 to 1", "draw: [2] int64", "own_draw(fused)"}, results = {"y: like x"}, host = true,

@@ -1,7 +1,7 @@
 --- Defines convolution and pooling: x [N, C, H, W], channels-last in memory.
 local op = ...
 
--- The gradients of convolutions are convolutions, those of poolings are poolings.
+-- Gradients of convolutions are computed by other convolutions, those of poolings by poolings.
 op "conv2d" {
   "x", "weight", "bias?", "stride: pair = 1", "padding: padding = 0", "dilation: pair = 1", "groups: int = 1",
   operands = {

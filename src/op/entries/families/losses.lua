@@ -83,7 +83,7 @@ op "cross_entropy" {
       "in_result_dtype_of(reduction == 'none' && ndim_of(x) != 2 ? reshape(loss, size_of(target)) : loss, x)",
     },
   },
-  -- A part that does not apply is nil, and so is all computed from it. A missing batch is a batch of one.
+  -- A part that does not apply is nil, and so is all computed from it. Inputs without a batch dim are batches of one.
   formula = {
     "wide = in_kept_dtype(x)",
     "xs = ndim_of(x) == 1 ? unsqueeze(wide, 0) : wide",

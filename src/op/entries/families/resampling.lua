@@ -1,7 +1,7 @@
 --- Defines the ops behind resizing, sampling by a grid, unfolding and folding.
 local op = ...
 
--- Its gradients are such ops too, as a convolution's are. lua/luminary/nn/functional/ makes the tables.
+-- Its gradients are such ops too, as a convolution's are. The tables are made in lua/luminary/nn/functional/.
 op "gather_weighted" {
   "x", "indices", "weight?",
   operands = {
@@ -43,8 +43,8 @@ op "gather_weighted_weight" {
   internal = true, help = "gradient of gather_weighted for its weight, [n, j, p]",
 }
 
--- Its gradients are such ops too: `order` has for each dim, columns first, a digit to base 4: which derivative of the
--- interpolation by the grid's coordinate to compute. over_dims writes sums over them.
+-- Its gradients are such ops too. `order` has for each dim, columns first, a digit to base 4: the order of the
+-- interpolation's derivative by the grid's coordinate. over_dims writes sums over the dims.
 local function over_dims(term)
   local function of(k) return (term:gsub("DIM", k + 1):gsub("ORDER", "order + " .. 4 ^ k)) end
   return ("ndim_of(grid) > 4 ? %s + %s + %s : %s + %s"):format(of(0), of(1), of(2), of(0), of(1))
