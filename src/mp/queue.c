@@ -200,7 +200,7 @@ static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {
   *end = i;
   b->end = &i->next;
   b->n++;
-  if (!b->runs && (status = start_thread(b)) != LM_OK) { /* then the list was empty */
+  if (!b->runs && (status = start_thread(b)) != LM_OK) { /* without a thread the list was empty */
     *end = NULL;
     b->end = end;
     b->n--;

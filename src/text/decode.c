@@ -134,7 +134,7 @@ static void clean_last(texts *to, size_t from) {
   }
 }
 
-/* Joins word pieces. on[0]: clean up spaces */
+/* Joins word pieces. on[0]: true to clean up spaces */
 static void decode_wordpiece(const lm_step *s, const char *text, size_t n, int position, texts *to) {
   bool later = !(position & FIRST), continues = later && begins(text, n, &s->text);
   size_t was = to->data.n, cut = continues ? s->text.n : 0;
@@ -214,7 +214,7 @@ static lm_status decode_replace(const lm_step *s, const texts *from, uint64_t *w
   return LM_OK;
 }
 
-/* Collapses repeated tokens, and drops CTC's blank. on[0]: clean up spaces */
+/* Collapses repeated tokens, and drops CTC's blank. on[0]: true to clean up spaces */
 static void decode_ctc(const lm_step *s, const texts *from, texts *to) {
   for (size_t i = 0, n, before_n; i < from->n; i++) {
     const char *text = text_at(from, i, &n), *before = i ? text_at(from, i - 1, &before_n) : NULL;

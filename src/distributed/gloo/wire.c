@@ -152,7 +152,7 @@ static bool take_head(lm_wire *w) {
   w->in_at += sizeof *h;
   if (h->magic != MAGIC || h->kind == 0 || h->kind >= LM_WIRE_KINDS) return false;
   if (h->kind == LM_WIRE_EAGER && h->bytes > LM_EAGER_MAX) return false;
-  if (h->consumed - w->repaid > w->spent - w->repaid) return false; /* more than was spent */
+  if (h->consumed - w->repaid > w->spent - w->repaid) return false; /* the peer repaid more than was spent */
   w->repaid = h->consumed;
   h->ticket.what[sizeof h->ticket.what - 1] = 0;
   h->ticket.where[sizeof h->ticket.where - 1] = 0;

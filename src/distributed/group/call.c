@@ -251,7 +251,7 @@ static void put_rank(text *t, const lm_exchange *c, const char *how, int rank) {
 void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   lm_ticket *ticket = &c->ticket;
   text what = {ticket->what, ticket->what + sizeof ticket->what - 1};
-  if (*what.at) what.end = what.at; /* lm_collective_purpose set it: keep */
+  if (*what.at) what.end = what.at; /* keeps the name that lm_collective_purpose set */
   bool p2p = c->kind == LM_SEND || c->kind == LM_RECV;
   uint64_t hash = lm_hash_number(LM_NO_HASH ^ ticket->hash, p2p ? LM_SEND : c->kind); /* a send meets a receive */
 

@@ -26,7 +26,7 @@ typedef struct opening {
   char why[512];          /* the last attempt's error; "": none */
   char missing[768];      /* the ranks that had not joined at the store's last answer; "": no answer yet */
   char foreign_nonce[40]; /* the nonce of a published store of another job */
-  double foreign_since;   /* when it was first seen */
+  double foreign_since;   /* lm_seconds() when that nonce was first seen */
 } opening;
 
 /* ---- waiting */

@@ -216,7 +216,7 @@ static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
   atomic_fetch_add(&w->rc, 1);
   pthread_mutex_lock(&q->lock);
   bool first = !q->posted;
-  w->busy = !alone; /* else the caller drives it */
+  w->busy = !alone; /* if not alone, the caller drives it */
   w->next = q->posted;
   q->posted = w;
   if (first && alone) pthread_cond_signal(&q->posting);

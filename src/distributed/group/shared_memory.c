@@ -206,7 +206,7 @@ static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
 lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out) {
   *out = NULL;
   if (g->size == 1 || !g->one_host) return LM_OK;
-  /* Inside a collective, perhaps on the queue's thread, it is part of that call. */
+  /* Within a collective, perhaps on the queue's thread, sharing is part of that call. */
   const lm_ticket *call = lm_group_ticket(g);
   lm_status status = call->seq > 0 ? shared_agree(g, call, bytes, out) : agree_alone(g, bytes, out);
   if (lm_log_on(LM_LOG_DIST))

@@ -281,8 +281,8 @@ done:
   return status;
 }
 
-/* Enqueues all posts. Without a communicator of all ranks, each pair has its own, with a unit for each peer in the
- * order of peers: so there is always a pair of which neither rank waits for another one. */
+/* Enqueues all posts. Without a communicator of all ranks, each pair of ranks has one, and the posts of each peer are a
+ * unit. Units are in the order of peers, so that always at least one pair of ranks can proceed. */
 static lm_status enqueue_all(lm_nccl *s, int n, const lm_nccl_post *posts) {
   lm_nccl_comm *comm;
   int there;
