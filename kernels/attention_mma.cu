@@ -226,7 +226,7 @@ LM_DEVICE uint32_t lm_mma_kept(const lm_attention_job &job, int64_t n, int64_t h
   return kept;
 }
 
-/* Returns the same for rows of keys, from j0 on for the warp: four lanes share these keys; each draws for another e. */
+/* Returns dropout's bits for rows of keys from j0 on for the warp: four lanes share keys; each draws for another e. */
 template <int PARTS>
 LM_DEVICE uint32_t lm_mma_kept_of_keys(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
   if (!job.draw) return ~0u;

@@ -474,7 +474,7 @@ static int width_of(const lm_norm_shape *s) {
   return together % full == 0 ? full : full == 8 && together % 4 == 0 ? 4 : 1;
 }
 
-/* Returns the same, or 1 if a or b is not aligned to 16 bytes. */
+/* Returns the pack's elements as width_of, or 1 if a or b is not aligned to 16 bytes. */
 static int width_at(const lm_norm_shape *s, const void *a, const void *b) {
   return lm_is_packed(a) && lm_is_packed(b) ? width_of(s) : 1;
 }

@@ -40,7 +40,7 @@ enum { LM_KTH_MEDIAN = 0, LM_KTH_NAN_MEDIAN = -1 }; /* for k */
 /* Computes the k-th smallest of each line, n < 2^31: k from 1, or the median (NaN if there is one), or that of elements
  * that are not NaN. values and indices have one element for each line. */
 LM_C int lm_kth_lines(void *stream, const lm_topk *t);
-/* Computes the same for one line whose keys are sorted; `order` has the elements' indices in that order. */
+/* Computes the k-th of one line whose keys are sorted; `order` has the elements' indices in that order. */
 LM_C int lm_kth_take(void *stream, const lm_topk *t, int64_t line, const void *keys, const uint32_t *order);
 
 /* Sets for each of `count` values 1 + the number of its row's n ascending numbers below it, or with `right` not above

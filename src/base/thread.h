@@ -26,7 +26,7 @@ static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *)
   return problem ? lm_fail_cannot(LM_E_IO, "create thread", problem) : LM_OK;
 }
 
-/* Does the same for a thread that nobody joins; the system's tools show it as `name`. */
+/* Starts such a thread that nobody joins; the system's tools show it as `name`. */
 static inline lm_status lm_thread_start_detached(const char *name, void *(*body)(void *), void *arg) {
   pthread_t thread;
   NEED(lm_thread_start(&thread, body, arg));

@@ -243,7 +243,7 @@ typedef lm_status (*lm_retried_call)(lua_State *L, lm_lua *s, void *arg);
 /* Runs f with the arguments at 1 to nargs, once more if memory runs out; returns the tensors in `made`, nil for NULL,
  * as the call's n results. arg may be `made`. */
 int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **made);
-/* Does the same for one tensor, with a lm_tensor ** as f's arg. */
+/* Runs f as lm_return_tensors does, for one result; f's arg is a lm_tensor **. */
 int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f);
 /* Runs f; if it ran out of memory, collects all garbage and runs it once more. f must not raise, and must own nothing
  * when it returns an error. The stack has the same height for each run. f reads its tensors itself, since finalizers
@@ -275,7 +275,7 @@ bool lm_field(lua_State *L, int i, const char *name);
 /* Raises the last message at the first line outside our own Lua files; never returns. Only where the
  * C frame owns nothing. */
 int lm_raise(lua_State *L, lm_status status);
-/* Raises so with a message made from format. */
+/* Raises, like lm_raise, a message made from format. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
 /* Pushes "train.lua:12: " of the first level outside our own Lua files, or "". */
 void lm_push_where(lua_State *L);

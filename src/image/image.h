@@ -51,7 +51,7 @@ LM_API __attribute__((weak)) lm_status lm_image_decode_gif(const lm_image *image
 /* Encodes pixels, uint8 [C, H, W] on the CPU with any strides, as a file: *out is uint8 [n]. C is 1 or 3; quality is
  * from 1 to 100; chroma is halved both ways, libjpeg's default. */
 LM_API lm_status lm_image_encode_jpeg(const lm_tensor *pixels, int quality, lm_tensor **out);
-/* Does the same for C of 1 (gray), 2 (with alpha), 3 (RGB) or 4; level is zlib's, from 0 to 9. */
+/* Encodes pixels as PNG, for C of 1 (gray), 2 (with alpha), 3 (RGB) or 4; level is zlib's, from 0 to 9. */
 LM_API lm_status lm_image_encode_png(const lm_tensor *pixels, int level, lm_tensor **out);
-/* Does the same for C of 3 or 4; quality from 0 to 100, or 101 for lossless. NULL in a build without libwebp. */
+/* Encodes pixels as WebP, C of 3 or 4; quality from 0 to 100, or 101 for lossless. NULL in a build without libwebp. */
 LM_API __attribute__((weak)) lm_status lm_image_encode_webp(const lm_tensor *pixels, int quality, lm_tensor **out);

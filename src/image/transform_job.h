@@ -73,7 +73,7 @@ KIND(blur);
 KIND(normalize);
 KIND(convert);
 PLAN(colors);  /* 1 or 3 channels */
-PLAN(factor);  /* the same, and a number of at least 0 */
+PLAN(factor);  /* 1 or 3 channels, and a number of at least 0 */
 PLAN(nothing); /* any image */
 #undef KIND
 #undef PLAN

@@ -129,14 +129,14 @@ LM_API int lm_op_find(const char *name);
 
 /* Runs an op without recording: checks, allocates, computes. Not for COMP. */
 LM_API lm_status lm_op_run(lm_op_id op, const void *args, lm_tensor **out);
-/* Runs the same, but returns no auxiliary results. */
+/* Runs an op as lm_op_run, but returns no auxiliary results. */
 LM_API lm_status lm_op_run_visible(lm_op_id op, const void *args, lm_tensor **out);
 /* Runs a POINTWISE op in place, into its first tensor, whose dtype, shape and memory stay. */
 LM_API lm_status lm_op_run_inplace(lm_op_id op, const void *args, lm_tensor **out);
 
 /* Copies src's values to dst (any dtypes, devices, strides; equal sizes). */
 LM_API lm_status lm_copy(const lm_tensor *src, lm_tensor *dst);
-/* Copies the same; with `later`, a copy between a device and pinned host memory may finish after the return. */
+/* Copies src to dst; with `later`, a copy between a device and pinned host memory may finish after the return. */
 LM_API lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later);
 
 /* Returns the dtype that an op on these tensors computes in, by PyTorch's rule: dimensioned tensors before 0-d ones

@@ -41,7 +41,7 @@ lm_status lm_check_grid(lm_op_id op, const lm_ints *from, const lm_tensor *grid,
 /* Checks window sizes; a stride left out becomes kernel_size. */
 lm_status lm_check_windows(lm_op_id op, const int64_t *kernel_size, int64_t *stride, const int64_t *padding,
                            const int64_t *dilation);
-/* Checks the same, if kernel_size is given. */
+/* Checks window sizes, if kernel_size is given. */
 lm_status lm_check_known_windows(lm_op_id op, const int64_t *kernel_size, int64_t *stride, const int64_t *padding,
                                  const int64_t *dilation);
 lm_status lm_check_pooled(lm_op_id op, const int64_t *kernel_size, const int64_t *stride, const int64_t *padding,

@@ -309,7 +309,7 @@ end
 --- Returns f with the signature `text`: arguments by position or by name are checked, and defaults filled in.
 function signature.of(text, f) return declared_as(reading(text, f), text) end
 
---- Returns the same for an f that takes one table of all arguments by name.
+--- Returns f with the signature `text`, for an f that takes one table of all arguments by name.
 function signature.by_name(text, f) return declared_as(reading(text, f, true), text) end
 
 --- Returns an `init` that sets an object's fields to the arguments, and then calls made(object), if `made` is given.

@@ -36,7 +36,7 @@ local function wait_here(pending)
   end
 end
 
--- Does the same, and returns the first error, or nil.
+-- Waits until this rank's part is written, and returns the first error, or nil.
 local function error_here(pending)
   wait_here(pending)
   local first = ""
@@ -125,8 +125,8 @@ function background.finish(who, pending)
   if pending then finish(who, pending) end
 end
 
---- Does the same for a call of one rank alone: for a save with shards it waits until this rank has written its part,
---- and leaves errors to the next call.
+--- Waits for the save in progress in a call of one rank alone: if it has shards, only until this rank has written its
+--- part, and leaves errors to the next call.
 function background.finish_here(who)
   if running and running.shards then wait_here(running) else background.finish(who) end
 end

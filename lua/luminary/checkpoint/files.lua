@@ -206,7 +206,7 @@ function files.read(who, path)
   return file
 end
 
---- Does the same on all ranks, which must read the same file, possibly from different folders. Returns nil and the
+--- Reads a file on all ranks, which must read the same file, possibly from different folders. Returns nil and the
 --- errors by rank, from 1, if any rank fails.
 function files.read_on_all(who, path)
   local file

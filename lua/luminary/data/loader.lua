@@ -166,7 +166,7 @@ local function seed_of_pass(self, epoch)
   return core.draws(MOST, base % 2 ^ 32 + epoch % 2 ^ 20 * 2 ^ 32, 1):item()
 end
 
--- Does the same as workers.walk, without workers.
+-- Iterates over a pass's batches as workers.walk does, but without workers.
 local function walk_alone(self, batch_plan, next_numbers, pass)
   local make, is_shared = batches.maker(batch_plan, 0, 1, batches.begin_random)
   local k = pass.batch

@@ -138,11 +138,11 @@ function Pool:close()
   for _, worker in pairs(self.list) do core.mp_close(worker.handle) end
 end
 
-local plain = function() end -- requests hold nothing to name
+local plain = function() end -- in place of names for errors: a request holds no data
 
 function Pool:send(i, text, tensors, handles)
   local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors, handles)
-  if not ok and not problem:find("closed$") then error(problem, 0) end -- a worker that ended is noticed by its end
+  if not ok and not problem:find("closed$") then error(problem, 0) end -- a worker that ended is handled later
 end
 
 function Pool:request(i, request)

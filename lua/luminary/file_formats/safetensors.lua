@@ -291,7 +291,7 @@ local function read_checksums(source, e, metadata, order)
     source:malformed(PART, "%d checksums for %d tensors and the metadata", #list, #e.names)
   end
   if list[1] ~= checksum_of_metadata(metadata) then damaged(source, "the metadata") end
-  if text ~= table.concat(digits, " ") then damaged(source, "the list of checksums") end -- other spaces or case
+  if text ~= table.concat(digits, " ") then damaged(source, "the list of checksums") end -- rejects other spaces or case
   for k, i in ipairs(order) do sums[i] = list[k + 1] end
   return sums
 end

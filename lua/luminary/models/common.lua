@@ -68,7 +68,7 @@ end
 
 local of_files = setmetatable({}, {__mode = "k"}) -- set of label lists from a config.json
 
---- Checks config.labels, a name for each of config[count]; removes the labels of a file that are of another number.
+--- Checks that config.labels names each of config[count] classes; drops a file's labels if their number differs.
 function common.fit_labels(who, config, count)
   local labels, n = config.labels, config[count]
   if labels == nil then return end

@@ -39,7 +39,7 @@ function shared.timeout(who, ...)
   return opts.timeout
 end
 
---- Returns the same for an argument that is a number of seconds, nil, or such a table.
+--- Returns the seconds to wait from one argument: a number, nil (no limit), or a table by name.
 function shared.seconds(who, timeout)
   if options.is_plain(timeout) then return shared.timeout(who, timeout) end
   return timeout ~= nil and options.arg(who, "timeout", timeout, "positive") or nil
@@ -62,7 +62,7 @@ function shared.wait(timeout, attempt, handle, ...)
   return false
 end
 
---- Does the same for a method with an argument `timeout`, a number of seconds.
+--- Waits for an attempt in a method with an argument `timeout`, a number of seconds.
 function shared.wait_in(method, self, timeout, attempt, ...)
   local handle, who = shared.handle(method, self), ("%s:%s"):format(self.__name:match "[^.]*$", method)
   return shared.wait(shared.seconds(who, timeout), attempt, handle, ...)

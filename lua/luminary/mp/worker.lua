@@ -94,7 +94,7 @@ function Worker.start(who, spec)
     core.mp_send(self.handle, (carrier.encode(who, boot, {processes = not thread})), {})
     core.mp_send(self.handle, spec.job.text, spec.job.tensors, spec.job.handles)
   end)
-  if not ok and not problem:find("closed$") then -- a worker that died before reading is noticed by its end
+  if not ok and not problem:find("closed$") then -- if it died before reading, its end is reported later
     Worker.stop({self}, 0)
     error(problem, 0)
   end

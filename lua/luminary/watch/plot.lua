@@ -226,8 +226,8 @@ local function text_layout(n, names, width, opts)
   }
 end
 
--- Returns the same for a file, and true if cells have room for numbers. Some of the names that would overlap are
--- omitted. All positions are in pixels: gnuplot's own would depend on its estimate of the names' widths.
+-- Returns the size and layout of a drawing in a file, and true if cells have room for numbers. Some names that would
+-- overlap are omitted. All positions are in pixels: gnuplot's own would depend on its estimate of the names' widths.
 local function pixel_layout(n, names, width, opts)
   local cell = math.floor(math.min(math.max(CHARACTER[1] * width + 16, CELL), MOST / n))
   local step, longest = math.ceil(CHARACTER[2] / cell), CHARACTER[1] * longest_of(names)

@@ -95,8 +95,8 @@ static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t 
                                            .one_row = m == 1});
 }
 
-/* Computes the same for few rows of float32 and an unpacked b, whose rows are `ldb` apart; `transposed`: b's columns
- * are rows in memory. Packing b would take longer. */
+/* Computes c = alpha a b + beta c for few rows of float32 and an unpacked b, whose rows are `ldb` apart; `transposed`:
+ * b's columns are rows in memory. Packing b would take longer. */
 static void multiply_few(int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
                          int64_t ldb, bool transposed, double beta, void *c, int64_t ldc) {
   LM_ISA_PICK(lm_skinny_gemm_loops)

@@ -153,7 +153,7 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->tile = p->num < 4 ? LM_TILE_BYTES / (int)p->num : LM_TILE;
   p->numbers = lm_tile_numbers_of(t->halves ? LM_F32 : t->compute, t->number);
   merge_dims(t);
-  if (t->tests && t->out.dtype == LM_BOOL && p->num == 1) t->out.dtype = t->compute; /* the same bytes */
+  if (t->tests && t->out.dtype == LM_BOOL && p->num == 1) t->out.dtype = t->compute; /* equal bytes in memory */
   p->numel = 1;
   for (int d = 0; d < t->ndim; d++) p->numel *= t->size[d];
   p->blocked = find_block(t);

@@ -45,7 +45,7 @@ static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {
   snprintf(t->what, sizeof t->what, "%s %s", r->title, names[event]);
   snprintf(t->where, sizeof t->where, "%s", lm_where());
   t->hash =
-      lm_reduce_hash(r, 0); /* the same for all events: a rank without batches does not know the others' next one */
+      lm_reduce_hash(r, 0); /* one hash for all events: a rank without batches does not know the others' next one */
 }
 
 lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {

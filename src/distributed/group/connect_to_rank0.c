@@ -105,7 +105,7 @@ static lm_status start_store(opening *o) {
   o->why[0] = 0;
   snprintf(o->w->at.address, sizeof o->w->at.address, "%s", lm_server_address(o->w->server));
   pause = first_pause;
-  until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* the same holds for the file */
+  until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* so may its file be locked */
   while ((status = lm_locator_publish(&o->w->locator, &o->w->at, &o->deadline)) == LM_E_STATE && lm_seconds() < until)
     TRY(rendezvous_pause_for(o, &pause));
 

@@ -25,7 +25,7 @@ typedef struct lm_group_core {
   lm_group more[LM_PARTS - 1];   /* the other parts' */
   char backend[LM_BACKEND_TEXT]; /* "gloo", "cpu:gloo,cuda:nccl" */
   lm_world *world;               /* NULL: solo */
-  uint32_t id;                   /* the same on all ranks; from 1 */
+  uint32_t id;                   /* number of the group, equal on all ranks; from 1 */
   double timeout;                /* seconds */
   _Atomic uint64_t seq;          /* seq of the last collective with a ticket */
   _Atomic int reducers;          /* number of reducers made so far */

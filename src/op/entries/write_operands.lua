@@ -67,7 +67,7 @@ return function(context)
     end)
   end
 
-  -- Returns the same, in parentheses, for `if (…)`.
+  -- Returns a condition as C, in parentheses, for `if (…)`.
   function Writer:condition(source)
     local c = self:number(source)
     return c:find "^%b()$" and c or "(" .. c .. ")"

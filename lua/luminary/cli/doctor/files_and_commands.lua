@@ -45,7 +45,7 @@ function outside.read(path)
   return text
 end
 
---- Returns the same without surrounding white space; nil if nothing else remains.
+--- Returns a file's text without surrounding white space; nil if nothing else remains.
 function outside.word(path)
   local text = outside.read(path)
   return text and text:match("^%s*(.-)%s*$"):match("^(..*)$")

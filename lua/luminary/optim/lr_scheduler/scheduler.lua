@@ -104,7 +104,7 @@ end
 --- Computes the learning rates of the epoch self.last_epoch, a list with one for each group.
 function Scheduler:get_lr() return each_rate(self, self.next_lr) end
 
---- Returns the same from the epoch alone; nil, or an empty list, for schedules that cannot.
+--- Returns the learning rates computed from the epoch alone; nil, or an empty list, for schedules that cannot.
 function Scheduler:_get_closed_form_lr()
   return each_rate(self, function(_, _, base) return self:closed_form(base) end)
 end

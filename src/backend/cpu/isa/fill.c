@@ -131,7 +131,7 @@ static void integers(const void *context, int64_t first, int n, void *tile) {
   bits(context, first, n, tile);
   if (range >> 32) {
     for (int i = 0; i < n; i++) out[i] = from + lm_uniform_below(out[i], range);
-  } else { /* the same by two products of 64 bits */
+  } else { /* computes bits * range >> 64 by two products */
     for (int i = 0; i < n; i++) {
       uint64_t low = (uint32_t)out[i] * range >> 32;
       out[i] = from + (((out[i] >> 32) * range + low) >> 32);

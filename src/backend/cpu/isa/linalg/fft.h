@@ -31,7 +31,7 @@ struct lm_fft_loops {
    * inner: a factor for all entries of x but the first and the last. */
   void (*part)(int64_t n, const void *twiddle, double inner, void *z);
   void (*join)(int64_t n, const void *twiddle, double inner, const void *x, void *z);
-  /* Do the same with a block of n / 2 + 1 rows, in place. */
+  /* Convert a block of n / 2 + 1 rows like a line by part and join, in place. */
   void (*part_block)(int64_t n, const void *twiddle, double inner, lm_fft_block z);
   void (*join_block)(int64_t n, const void *twiddle, double inner, lm_fft_block x);
   /* Multiplies row j of a block of n rows by window[2 j], its imaginary parts by window[2 j + 1]. */
