@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-typedef struct lm_bad_record { /* in pinned host memory */
-  int kind;                    /* one of op/backend.h's LM_BAD_…; written last */
+typedef struct lm_bad_record { /* a report, in pinned host memory */
+  int kind;                    /* kind of the value, op/backend.h's LM_BAD_…; written last */
   int op;
   int64_t position, value, limit; /* position from 1 */
 } lm_bad_record;

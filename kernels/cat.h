@@ -21,10 +21,10 @@ LM_C int lm_cat_blocks(void *stream, int unit, int64_t outer, int64_t total, int
 /* An input of any strides and dtype. */
 typedef struct lm_cat_part {
   const void *from;
-  void *to; /* its first element in the result */
+  void *to; /* address of the input's first element in the result */
   int dtype;
   int64_t size;                /* size of the dim along which inputs are joined */
-  int64_t stride[LM_DIMS_MAX]; /* in the order of lm_cat_shape's dims */
+  int64_t stride[LM_DIMS_MAX]; /* strides in the order of lm_cat_shape's dims */
 } lm_cat_part;
 
 typedef struct lm_cat_shape {

@@ -21,7 +21,7 @@ typedef struct lm_scan_job {
   int64_t n, step[LM_SCAN_SIDES];
   const void *x, *decay; /* decay: for LM_SCAN_RECURRENCE only */
   void *out;
-  int64_t *indices; /* for LM_SCAN_MAX and LM_SCAN_MIN, from 1 */
+  int64_t *indices; /* indices of LM_SCAN_MAX's and LM_SCAN_MIN's results, from 1 */
   int parts;        /* parts of each line */
   void *totals;     /* LM_SCAN_STATE bytes for each part of each line; needed if there are several */
 } lm_scan_job;

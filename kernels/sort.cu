@@ -195,7 +195,7 @@ LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
     int *slots = &kept;
     lm_topk_each(job, line, [=](int64_t i, Key rank) {
       if (rank > key || (rank == key && (uint32_t)i > last)) return;
-      int slot = atomicAdd(slots, 1); /* in any order, as they are sorted next */
+      int slot = atomicAdd(slots, 1); /* slots are taken in any order, as they are sorted next */
       keys[slot] = rank;
       indices[slot] = (uint32_t)i;
     });

@@ -426,7 +426,7 @@ LM_FUNCTION(error_at_caller) {
   }
   size_t n;
   const char *message = lua_tolstring(L, 1, &n);
-  char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* to escape: it may hold names from files */
+  char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* to be escaped: names from files may be in it */
   lm_make_printable(copy);
   return raise_message(L, copy);
 }

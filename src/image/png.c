@@ -130,7 +130,7 @@ lm_status lm_png_header(const lm_image *image, lm_image_header *out) {
 static void convert(reading *r, int channels) {
   kind k = kind_of(r);
   bool color = channels >= 3, alpha = channels % 2 == 0;
-  if (k.palette) png_set_palette_to_rgb(r->png); /* with alpha if it has transparency */
+  if (k.palette) png_set_palette_to_rgb(r->png); /* RGB, or RGBA if the palette has transparency */
   if (!k.color && png_get_bit_depth(r->png, r->info) < 8) png_set_expand_gray_1_2_4_to_8(r->png);
   if (k.transparent && alpha) png_set_tRNS_to_alpha(r->png);
   if (png_get_bit_depth(r->png, r->info) == 16) png_set_strip_16(r->png);

@@ -100,7 +100,7 @@ lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const l
   if (!pixels) return LM_E_OOM;
   memset(pixels, 0, (size_t)(region->height * region->width) * sizeof *pixels);
   TRY(open_bytes(&r, region->height * region->width));
-  if (image->channels % 2 == 0) { /* else libtiff premultiplies colors by alpha */
+  if (image->channels % 2 == 0) { /* libtiff premultiplies colors by alpha otherwise */
     TIFFSetField(r.tiff, TIFFTAG_EXTRASAMPLES, 1, &(uint16_t){EXTRASAMPLE_ASSOCALPHA});
   }
   TIFFGetFieldDefaulted(r.tiff, TIFFTAG_ORIENTATION, &orientation); /* keeps rows as stored */

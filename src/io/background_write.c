@@ -16,7 +16,7 @@
 struct lm_background_write {
   int rc; /* references of its thread or the list and of its owner; `lock` protects it and the next three fields */
   bool ended, reported;
-  struct lm_background_write *next; /* in the list of running writes and of unread failures */
+  struct lm_background_write *next; /* next in the list of running writes and of unread failures */
   lm_write_plan plan;               /* a copy, freed with this */
   int locked_fd;                    /* -1: none */
   _Atomic uint64_t progress;        /* progress of its lm_new_file */

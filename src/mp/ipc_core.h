@@ -40,7 +40,7 @@ typedef struct lm_ipc_tensor_header {
   lm_ipc_location at;
   uint32_t refcount; /* index of the owner's pipe among the message's */
   uint32_t has_event;
-  char event[LM_IPC_BYTES]; /* to wait for before use */
+  char event[LM_IPC_BYTES]; /* event to wait for before use */
 } lm_ipc_tensor_header;
 
 typedef struct lm_ipc_mapping { /* another process's memory, opened once */

@@ -34,7 +34,7 @@ lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_acquire_result *
   *out = LM_ACQUIRE_TIMEOUT;
   int problem = pthread_mutex_trylock(m);
   if (problem == EBUSY && seconds > 0) {
-#ifdef __SANITIZE_THREAD__ /* it does not know pthread_mutex_clocklock */
+#ifdef __SANITIZE_THREAD__ /* ThreadSanitizer does not know pthread_mutex_clocklock */
     struct timespec until = lock_deadline(CLOCK_REALTIME, seconds);
     problem = pthread_mutex_timedlock(m, &until);
 #else

@@ -77,7 +77,7 @@ static uint64_t in_socket(const lm_handle *h) {
   bool foreign;
   uint64_t first, sent = atomic_load(&words_of(h)->sent);
   if (!peek(h, &first, &foreign)) return 0;
-  return sent >= first ? sent - first + 1 : 1; /* its writer is about to count it */
+  return sent >= first ? sent - first + 1 : 1; /* the message's writer is about to count it */
 }
 
 /* Stores the count. Requires the lock `get`. */
@@ -86,7 +86,7 @@ static void set_taken(lm_queue_words *w, count c) { atomic_store(&w->taken, c.la
 /* Counts message n as taken; skipped numbers had no message. Requires the lock `get`. */
 static void note_taken(lm_queue_words *w, uint64_t n) {
   count c = queue_taken(w);
-  if (n > c.last) set_taken(w, (count){n, c.gaps + (n - c.last - 1)}); /* else its first reader counted it and died */
+  if (n > c.last) set_taken(w, (count){n, c.gaps + (n - c.last - 1)}); /* or its first reader counted it and died */
 }
 
 /* ---- messages that wait for room */
@@ -200,7 +200,7 @@ static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {
   *end = i;
   b->end = &i->next;
   b->n++;
-  if (!b->runs && (status = start_thread(b)) != LM_OK) { /* without a thread the list was empty */
+  if (!b->runs && (status = start_thread(b)) != LM_OK) { /* a thread that does not run has an empty list */
     *end = NULL;
     b->end = end;
     b->n--;

@@ -265,7 +265,7 @@ done:
 
 lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor **indices = lm_calloc((size_t)n, sizeof *indices); /* for segments' storages, at the first tensor of each */
+  lm_tensor **indices = lm_calloc((size_t)n, sizeof *indices); /* each segment's storage at its first tensor */
   if (!indices) return LM_E_OOM;
   for (int i = 0; i < n; i++) {
     lm_tensor *t = tensors[i];

@@ -7,7 +7,7 @@
 
 #include "op/input_layout.h"
 
-enum { LM_FRAME_TENSORS = 64 }; /* each tensor is replaced at most five times */
+enum { LM_FRAME_TENSORS = 64 }; /* capacity: each tensor is replaced at most five times */
 
 typedef struct lm_frame {
   lm_op_id op;

@@ -71,7 +71,7 @@ typedef enum lm_arg_kind {
 
 typedef struct lm_arg {
   lm_arg_kind kind;
-  uint16_t offset; /* in the op's argument struct, bytes */
+  uint16_t offset; /* bytes from the start of the op's argument struct */
   const char *name;
   double number;            /* default of F, I, B, I2, PAD2 and E arguments */
   const char *const *names; /* option names of E and PAD2, NULL-terminated */

@@ -20,7 +20,7 @@ enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_SET_DA
 typedef struct lm_storage {
   _Atomic int32_t rc;
   lm_device device;
-  _Atomic bool passed;      /* to another thread's Lua state, which may write to the memory */
+  _Atomic bool passed;      /* true once passed to another thread's Lua state, which may write to the memory */
   _Atomic uint32_t version; /* incremented by every in-place write */
   _Atomic int32_t writer; /* op id of the last in-place write, for messages; -1: none, or an optimizer; or LM_BY_… */
   size_t bytes;

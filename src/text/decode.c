@@ -172,7 +172,7 @@ static void decode_byte_fallback(const texts *from, texts *to) {
     const char *text = text_at(from, i, &n);
     bool is_byte = n == 6 && memcmp(text, "<0x", 3) == 0 && text[5] == '>';
     int high = is_byte ? hex(text[3]) : -1, low = is_byte ? hex(text[4]) : -1;
-    if (is_byte && text[3] == '+' && low >= 0) high = 0; /* as Rust parses numbers */
+    if (is_byte && text[3] == '+' && low >= 0) high = 0; /* accepts a plus sign, as Rust's parser of numbers does */
     if (high >= 0 && low >= 0) {
       lm_put_u8(&bytes, (uint8_t)(high << 4 | low));
       continue;

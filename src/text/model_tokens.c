@@ -29,7 +29,7 @@ lm_status lm_model_too_long(void) {
 
 enum { SLOTS = 1 << 14, MAX_BYTES = 4 << 20 };
 
-typedef struct cached { /* its text, then its tokens, are at data + at; n is 0 in an empty slot */
+typedef struct cached { /* a word: its text, then its tokens, are at data + at; n is 0 in an empty slot */
   uint64_t hash;
   uint32_t at, n, tokens;
 } cached;

@@ -197,8 +197,8 @@ local kinds = {
   list = {"a table", data, help = "list"},
   ["function"] = {"a function", only "function"},
   callable = {"a function, or an object that is called as one", callable},
-  dim = {"an integer", any_integer}, -- from 1; ops check the range
-  dims = {"a value", itself}, -- one or a list; the op checks it
+  dim = {"an integer", any_integer}, -- a dim from 1; ops check its range
+  dims = {"a value", itself}, -- one dim or a list, which the op checks
   integer = {"an integer", any_integer},
   count = {"an integer of at least 1", integer(1)},
   natural = {"an integer of at least 0", integer(0)},

@@ -74,11 +74,11 @@ end
 
 --- Removes the files of a save that failed on some rank; all ranks call it.
 function background.abandon(pending)
-  error_here(pending) -- its error is raised already
+  error_here(pending) -- the write's error is raised already
   local path, shards = pending.path, pending.shards
   if shards then
     local ok, is_free = pcall(ranks.of_first, "", function()
-      core.remove_part(path, shards.suffix) -- so that nobody can complete it
+      core.remove_part(path, shards.suffix) -- removed, so that nobody can complete it
       return not files.names_shards(path, shards.suffix:match "^(.*)main$")
     end)
     if ok and is_free then os.remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
@@ -97,7 +97,7 @@ local function finish(who, pending)
       error(problem, 0)
     end
     close(pending)
-  else -- without shards, or with another number of ranks
+  else -- a save without shards, or by another number of ranks
     local problem = error_here(pending)
     close(pending)
     raise(who, pending, problem)

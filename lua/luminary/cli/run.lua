@@ -55,7 +55,7 @@ code is that rank's (128 + N if signal N ended it). Signals are passed on; ranks
 seconds are killed; a second Ctrl-C kills at once.
 ]]
 
-local rows = { -- in addition to those of USAGE
+local rows = { -- rows in addition to those of USAGE
   nproc = {"text", "1"}, ["nproc-per-node"] = {same = "nproc"}, nnodes = {"text", "1"},
   ["rdzv-backend"] = {"text"}, ["rdzv-endpoint"] = {"text"}, ["rdzv-id"] = {"text"},
   ["rdzv-conf"] = {refuse = "there is nothing to set about how ranks meet; --rdzv says where"},

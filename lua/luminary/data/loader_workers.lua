@@ -289,7 +289,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
       end
     end
   end
-  local function finish() -- only once: the workers may be in another pass by then
+  local function finish() -- ends the pass only once: workers may be in another one by then
     over = true
     put_away(loader, pool)
   end

@@ -128,7 +128,7 @@ local function factors(self, who, x, steps)
     return math.sqrt(product), math.sqrt(1 - product)
   end
   local last = #self.products - 1
-  if not steps.is_cuda and steps:numel() > 0 then -- on CUDA, indexing finds wrong steps
+  if not steps.is_cuda and steps:numel() > 0 then -- on CUDA, indexing reports wrong steps
     local low, high = steps:min():item(), steps:max():item()
     if low < 0 or high > last or not steps:eq(steps:long()):all():item() then
       fail("%s: timesteps from %s to %s; they must be integers from 0 to %d", who, low, high, last)

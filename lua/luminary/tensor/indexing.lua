@@ -129,7 +129,7 @@ end)
 --- Computes put in place, and returns x.
 indexing.put_ = signature.of("put_(" .. put_rows .. ")", function(x, ...)
   if x:is_contiguous() then
-    put("put_", ops.index_put_, x, ...) -- then flatten is a view
+    put("put_", ops.index_put_, x, ...) -- x is contiguous, so flatten is a view
     return x
   end
   return ops.copy_(x, ops.reshape(put("put_", ops.index_put, x, ...), x.shape))

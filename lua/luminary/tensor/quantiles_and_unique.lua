@@ -317,7 +317,7 @@ ordering.histc = signature.of("histc(x: tensor, bins: count = 100, min = 0, max 
     fail("%s: bins from %g to %g are out of the range of %s", who, low, high, values.dtype)
   end
   local bin = (values - low):mul_(bins):div_(high - low):floor_():add_(1):clamp_(1, bins)
-  if min ~= max then -- one more bin counts values outside, and NaN
+  if min ~= max then -- an additional bin counts values outside, and NaN
     local within = ops.logical_and(ops.ge(values, low), ops.le(values, high))
     bin:masked_fill_(ops.logical_not(within), bins + 1)
   end

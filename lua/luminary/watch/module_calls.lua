@@ -94,7 +94,7 @@ function module_calls.trace(model, inputs, edges)
       if open[1] then open[#open].is_leaf = false end
       local call = {
         path = path, module = module, depth = #open, is_leaf = true, inputs = shapes_of(tensors),
-        outputs = shapes_of {}, -- for a call that fails in a pcall
+        outputs = shapes_of {}, -- shown for a call that fails in a pcall
         from = edges and origins_of(tensors) or nil,
       }
       calls[#calls + 1], open[#open + 1] = call, call

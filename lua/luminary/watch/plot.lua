@@ -16,7 +16,7 @@ local fail = options.fail
 local quoted = gnuplot.quoted
 
 local PIXELS = {800, 480} -- size of a chart of curves
-local MOST_POINTS = 12000 -- in a curve; gnuplot draws these in about a second, 10^6 in minutes
+local MOST_POINTS = 12000 -- points of a curve; gnuplot draws these in about a second, 10^6 in minutes
 local COLORS = {"#3f6fd8", "#e8710a", "#2a9d4a", "#c2362f", "#8a56c2", "#7a5a48", "#d863a8", "#666666"}
 
 local function check_path(who, path)

@@ -25,7 +25,7 @@ struct lm_lua_thread {
   pthread_t id;
   int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended, next and fd */
   bool ended;
-  struct lm_lua_thread *next; /* in the list of running threads */
+  struct lm_lua_thread *next; /* next in the list of running threads */
   int fd;
   _Alignas(16) char stack[HANDLER_STACK];
   char error[512]; /* the chunk's error, valid once it has ended; "" for none */

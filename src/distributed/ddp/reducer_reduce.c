@@ -337,7 +337,7 @@ static lm_status finish_shared(lm_reducer *r) {
   while (r->reduced < r->nbuckets) {
     uint32_t next = r->base + (uint32_t)r->reduced + 1;
     if (!everyone_at(r, FLAG_FULL, next)) {
-      lm_reduce_name_bucket(r, r->reduced, &w.ticket); /* in messages; the hash stays, since all buckets are one call */
+      lm_reduce_name_bucket(r, r->reduced, &w.ticket); /* a name for messages; the hash stays: all are one call */
       TRY(wait_for_all(r, FLAG_FULL, next));
     }
     sum_next(r);

@@ -90,5 +90,5 @@ done:
 }
 
 void lm_share_failure(lm_group *g, const char *message) {
-  if (g->core->world) lm_world_fail(g->core->world, lm_where(), message); /* without a world there are no others */
+  if (g->core->world) lm_world_fail(g->core->world, lm_where(), message); /* without a world there are no other ranks */
 }

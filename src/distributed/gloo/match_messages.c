@@ -175,7 +175,7 @@ void lm_transport_arrived(lm_transport *e, int peer) {
       if (!r && !h->id) match_keep(e, w, peer);
       if (r && agrees(e, r, h, peer)) deliver(e, r);
       return;
-    case LM_WIRE_BODY: /* without a receive (it was forgotten) the data is dropped */
+    case LM_WIRE_BODY: /* the data is dropped if its receive was forgotten */
       r = find_posted(e, h, peer);
       if (r && agrees(e, r, h, peer)) land_in(w, r, peer);
       return;

@@ -133,7 +133,7 @@ static void sleep_for_all(lm_transport *e, bool watch_cause) {
   e->polling = false;
   for (int p = 0; p < e->g->size; p++) e->wire[p].ready |= (fds[p + 2].revents & ~POLLOUT) != 0;
   if (fds[0].revents) lm_wakeup_fd_clear(e->kick);
-  if (e->waiting) pthread_cond_broadcast(&e->changed); /* one of them polls next */
+  if (e->waiting) pthread_cond_broadcast(&e->changed); /* one of the waiting threads polls next */
 }
 
 /* Sleeps, at most POLL_MS, while another thread polls. */
@@ -242,7 +242,7 @@ lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
       sleep_beside(e);
     } else {
       sleep_for_all(e, watch_cause);
-      watch_cause = !e->polled[1].revents; /* it stays readable: do not spin if the check passes */
+      watch_cause = !e->polled[1].revents; /* readable for good: must not spin if the check passes */
     }
   }
 done:

@@ -18,7 +18,7 @@ struct lm_request {
   bool asked;       /* true once a receive has queued its READY */
   bool listed;      /* true while in `posted` or `offered` */
   bool spoiled;     /* true if a send or receive was matched with a different ticket */
-  lm_ticket theirs; /* if spoiled, the ticket that came instead */
+  lm_ticket theirs; /* the ticket that came instead, if spoiled */
   struct lm_request *next;
 };
 

@@ -32,7 +32,7 @@ void lm_wire_break(lm_wire *w, const char *how) {
   if (w->state == LM_WIRE_LEFT || w->state == LM_WIRE_BROKEN) return;
   w->state = LM_WIRE_BROKEN;
   if (!w->how[0]) snprintf(w->how, sizeof w->how, "%s", how);
-  if (w->fd >= 0) shutdown(w->fd, SHUT_RDWR); /* so that the peer notices at once */
+  if (w->fd >= 0) shutdown(w->fd, SHUT_RDWR); /* lets the peer notice at once */
 }
 
 void lm_wire_close(lm_wire *w) {

@@ -216,7 +216,7 @@ lm_status lm_call_written(lm_exchange *c, lm_status status) {
   for (int i = 0; i < c->nwritten; i++) {
     lm_written *w = &c->written[i];
     if (w->user != w->dense && status == LM_OK) status = call_copy(w->dense, w->user);
-    lm_bump(w->user, LM_BY_COLLECTIVE); /* also after a failure, which may have written a part */
+    lm_bump(w->user, LM_BY_COLLECTIVE); /* versions grow also after a failure, which may have written a part */
   }
   return status;
 }
@@ -259,7 +259,7 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   if (reduces(c->kind)) {
     hash = lm_hash_number(hash, (uint64_t)c->op + 1);
     call_put_text(&what, " ");
-    call_put_text(&what, c->scaled ? "scaled" : op_names[c->op]); /* not the scale, which may differ between ranks */
+    call_put_text(&what, c->scaled ? "scaled" : op_names[c->op]); /* leaves out the scale, which ranks may choose */
     if (c->scaled) hash = lm_hash_number(hash, 1);
   }
   if (t) {

@@ -73,7 +73,7 @@ struct lm_work {
   lm_exchange call;
   lm_request *request; /* the backend's, for a send or receive */
   bool busy;           /* true while a thread drives the request; under the queue's lock */
-  lm_work *next;       /* in a list of the queue or issuer */
+  lm_work *next;       /* next in a list of the queue or issuer */
 
   /* Enqueued calls only. `enqueued` is under the issuer's lock; the watching thread alone uses sent and matched. */
   lm_event *event; /* recorded behind the call in its stream */

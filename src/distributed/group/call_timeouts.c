@@ -133,7 +133,7 @@ static lm_status publish(lm_world *w, const lm_waiting *call, const lm_failure *
 }
 
 const char *lm_group_peer_name(const lm_group *g, int peer) {
-  static _Thread_local char names[4][96]; /* one message may contain several */
+  static _Thread_local char names[4][96]; /* several names may be in one message */
   static _Thread_local unsigned turn;
   char *name = names[turn++ % 4];
   const lm_world *w = g->core->world;

@@ -105,7 +105,7 @@ static lm_status start_store(opening *o) {
   o->why[0] = 0;
   snprintf(o->w->at.address, sizeof o->w->at.address, "%s", lm_server_address(o->w->server));
   pause = first_pause;
-  until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* so may its file be locked */
+  until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* its file may still be locked */
   while ((status = lm_locator_publish(&o->w->locator, &o->w->at, &o->deadline)) == LM_E_STATE && lm_seconds() < until)
     TRY(rendezvous_pause_for(o, &pause));
 
@@ -217,7 +217,7 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config) {
       (lm_deadline){.deadline = o.since + config->timeout, .wake_fd = -1, .check = rendezvous_check, .ctx = &o};
   gethostname(o.host, sizeof o.host - 1);
   char chosen[LM_ADDRESS_MAX];
-  NEED(lm_net_chosen_host("", chosen)); /* so that an error in it is reported at once */
+  NEED(lm_net_chosen_host("", chosen)); /* reports an error in the variable at once */
   NEED(lm_locator_of(config->init_method, config->generation, &w->locator));
   if (w->rank == 0) NEED(start_store(&o));
   NEED(rendezvous_enter(&o));

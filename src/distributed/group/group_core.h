@@ -32,7 +32,7 @@ typedef struct lm_group_core {
   _Atomic uint64_t completed;    /* seq of the last collective that completed here */
   lm_queue *queue;               /* NULL until the first asynchronous call */
   pthread_mutex_t lock;          /* guards the creation of queue */
-  struct lm_group_core *next;    /* in the world's list */
+  struct lm_group_core *next;    /* next in the world's list */
 } lm_group_core;
 
 /* async_work.c: waits for queued calls (after a failure they fail at once) and ends the queue's threads. */

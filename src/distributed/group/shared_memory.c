@@ -33,7 +33,7 @@ enum { PAGE = 4096, NONCE = 32 };
 static const double busy = 50e-6;             /* seconds of busy waiting: a few times the cost of waking a thread */
 static const long sleep_time = 20 * 1000000l; /* nanoseconds between checks of the world's health */
 
-typedef struct flag { /* one cache line, so that one transfer moves all of it */
+typedef struct flag { /* a flag: one cache line, so that one transfer moves all of it */
   _Alignas(64) _Atomic uint32_t value;
   _Atomic uint32_t waiters; /* ranks in FUTEX_WAIT; a dead one stays counted: then each post is a system call */
 } flag;

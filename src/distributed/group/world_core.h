@@ -25,7 +25,7 @@ struct lm_world {
   lm_group_core *groups; /* the open groups */
   uint32_t groups_made;  /* number of groups so far */
   lm_bytes closed;       /* closed groups: pairs of u32 id and u64 seq completed */
-  struct lm_world *next; /* in the process's list, under world.c's all_lock */
+  struct lm_world *next; /* next in the process's list, under world.c's all_lock */
 };
 
 /* Returns the number of forks between the process that loaded the library and this one. A forked child must not touch

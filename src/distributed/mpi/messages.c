@@ -149,7 +149,7 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
   if (r->code == MPI_SUCCESS) LM_LINK_LAST(s->posted->first, r);
   pthread_mutex_unlock(&s->posted->lock);
   lm_status status = lm_mpi_did(g, r->code);
-  if (status == LM_OK) *out = r; /* else MPI may still use r: it leaks */
+  if (status == LM_OK) *out = r; /* after an error MPI may still use r, which leaks */
   return status;
 }
 

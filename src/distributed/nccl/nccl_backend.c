@@ -129,7 +129,7 @@ static lm_status nccl_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale)
   if (made) result = ncclAllReduce(t->data, t->data, (size_t)t->numel, type, how, lm_nccl_handle(c.comm), c.stream);
   TRY(lm_nccl_end(c.s, c.comm, result));
   if (!made) goto done;
-  TRY(lm_nccl_begin(c.s)); /* only now: a communicator in progress must not be used */
+  TRY(lm_nccl_begin(c.s)); /* begins only now: a communicator in progress must not be used */
   status = lm_nccl_end(c.s, c.comm, ncclRedOpDestroy(how, lm_nccl_handle(c.comm)));
 done:
   return status;

@@ -138,11 +138,11 @@ list.choices = {
       "LM_STATISTIC_ANY", "LM_STATISTIC_COUNT_NONZERO", "LM_STATISTICS",
     },
   },
-  scan_kind = {"sum", "product", "max", "min", "logsumexp", "recurrence"}, -- as kernels/scan_kinds.h counts them
-  softmax_kind = { -- as kernels/reduce_kinds.h counts them
+  scan_kind = {"sum", "product", "max", "min", "logsumexp", "recurrence"}, -- kinds in the order of kernels/scan_kinds.h
+  softmax_kind = { -- kinds in the order of kernels/reduce_kinds.h
     "softmax", "log_softmax", "softmax_backward", "log_softmax_backward",
   },
-  distribution = { -- in the order of kernels/fill.h
+  distribution = { -- distributions in the order of kernels/fill.h
     "uniform", "normal", "log_normal", "exponential", "cauchy", "geometric", "bernoulli", "integers",
     enum = {
       "LM_DRAW_UNIFORM", "LM_DRAW_NORMAL", "LM_DRAW_LOG_NORMAL", "LM_DRAW_EXPONENTIAL", "LM_DRAW_CAUCHY",
@@ -150,7 +150,7 @@ list.choices = {
     },
   },
   approximate = {"none", "tanh"},
-  grid_mode = {"bilinear", "nearest", "bicubic"}, -- as kernels/grid_taps.h counts them
+  grid_mode = {"bilinear", "nearest", "bicubic"}, -- modes in the order of kernels/grid_taps.h
   grid_padding = {"zeros", "border", "reflection"},
   scatter_writing = {"replace", "add", "multiply"},
   scatter_reduction = {"sum", "prod", "mean", "amax", "amin"},

@@ -304,7 +304,7 @@ return function(context)
       local values = {}
       for i = 1, #kernel.tensors do values[i] = ("in_[%d]"):format(i - 1) end
       for _, a in ipairs(kernel.numbers) do values[#values + 1] = ("p_.of[%d]"):format(a.number_position) end
-      local divides = not kernel.bits and kernel.entry.divisor_arg -- for integers, where 1 / 2 is 0
+      local divides = not kernel.bits and kernel.entry.divisor_arg -- integers alone: 1 / 2 is 0
       body[#body + 1] = fill([[
 
 template <class num>

@@ -109,7 +109,7 @@ local embedding_bag = signature.of([[embedding_bag(index: tensor, weight: tensor
     each = ops.flatten(each)
   end
   local at_once = index.device == "cpu" and o.mode ~= "max" and not o.scale_grad_by_freq
-    and core.is_floating_point(weight) -- one kernel, which validates offsets
+    and core.is_floating_point(weight) -- runs one kernel, which validates offsets
   local begins, n = bags_of(who, index, o, index.device == "cpu" and not at_once)
   local line, padding = ops.flatten(index):long(), padding_of(who, o.padding_idx, weight)
   if o.include_last_offset then

@@ -26,7 +26,7 @@ local function triangle(x) return ops.relu(1 - x) end
 local function from_one(index) return (index + 1):unsqueeze(1) end
 
 local function nearest(r)
-  local how = {device = r.device, dtype = "float32"} -- as in PyTorch: the rounding of .5 depends on it
+  local how = {device = r.device, dtype = "float32"} -- float32 as in PyTorch: the rounding of .5 depends on it
   if r.size == r.out then return from_one(ops.arange(r.size, {device = r.device, dtype = "int64"}):unsqueeze(1)) end
   local at = ops.arange(r.out, how)
   if r.mode == "nearest-exact" then at = at + 0.5 end

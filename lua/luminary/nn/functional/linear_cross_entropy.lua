@@ -35,7 +35,7 @@ local function gradient_by_ops(grad, logits, target, class_weight, o)
   local ignored, classes = target:eq(o.ignore_index), logits.shape[2]
   local at, counts = target:masked_fill(ignored, 1), ignored:logical_not():to(grad.dtype)
   local weights = class_weight and class_weight:to(grad.dtype)
-  grad = grad:expand(ignored.shape):masked_fill(ignored, 0) -- not finite as a mean if all rows are ignored
+  grad = grad:expand(ignored.shape):masked_fill(ignored, 0) -- a mean is not finite if all rows are ignored
   local own = weights and weights:index_select(1, at) * counts or counts
   local hit = (own * grad * (1 - o.label_smoothing)):unsqueeze(2)
   local even = (counts * grad * (o.label_smoothing / classes)):unsqueeze(2)

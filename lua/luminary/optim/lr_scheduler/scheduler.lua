@@ -205,7 +205,7 @@ local function class_of(entry, path)
     self:start(self.optimizer, self.last_epoch)
     if entry.started then entry.started(self) end
   end)
-  rawset(new, "next_lr", entry.next_lr) -- it may name fewer arguments than its callers pass
+  rawset(new, "next_lr", entry.next_lr) -- next_lr may name fewer arguments than its callers pass
   rawset(new, "closed_form", entry.closed_form)
   new.__help = signature.help(path .. who, entry.help)
   return new

@@ -79,7 +79,7 @@ static inline void next_position(const plan *p, position *at) {
 /* A row's taps: the address of the first one, which may be outside the image, and the range that is inside. */
 typedef struct window {
   uintptr_t at;
-  int64_t top, bottom, left, right; /* from the first tap inside to behind the last one */
+  int64_t top, bottom, left, right; /* range of taps inside: first, and one after the last */
   bool whole;                       /* true if all taps are inside */
 } window;
 

@@ -217,7 +217,7 @@ enum {
   FEW_PARTS = 4,
   FEW_TILES = 256,
   MANY_TILES = 1024,
-  MAX_PARTS = 16, /* for 64 x 64 channels */
+  MAX_PARTS = 16, /* parts for 64 x 64 channels */
   WIDE = 128,     /* channels of a block, halved if there are too few pieces */
   NARROW = 32,
 };

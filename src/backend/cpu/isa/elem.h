@@ -39,7 +39,7 @@ typedef double lm_acc_F64;
 #define LM_HIGHEST_BF16 INFINITY
 #define LM_HIGHEST_F32 INFINITY
 #define LM_HIGHEST_F64 INFINITY
-#define LM_NAN(v) ((v) != (v)) /* never true of integers, which the compiler knows */
+#define LM_NAN(v) ((v) != (v)) /* integers are never NaN, which the compiler knows */
 
 /* Define tables of a loop for each floating dtype, and for each integer one. */
 #define LM_DTYPE_AT(dtype) [dtype] =

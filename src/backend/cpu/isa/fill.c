@@ -237,7 +237,7 @@ static void blocks(void *dst, const void *src, size_t bytes) {
     vec block[VECTORS];
     LM_UNROLL
     for (size_t k = 0; k < VECTORS; k++) memcpy(&block[k], (const char *)src + i + k * sizeof(vec), sizeof(vec));
-    __asm__ volatile("" ::: "memory"); /* else the compiler mixes loads and stores */
+    __asm__ volatile("" ::: "memory"); /* without this the compiler mixes loads and stores */
     LM_UNROLL
     for (size_t k = 0; k < VECTORS; k++) memcpy((char *)dst + i + k * sizeof(vec), &block[k], sizeof(vec));
   }

@@ -15,7 +15,7 @@ typedef struct lm_gather_weighted_work {
 } lm_gather_weighted_work;
 
 /* Run units of a work. lm_scratch: for input of half types, a float for each of [c_width, m, width]. */
-struct lm_gather_weighted_loops { /* one for each dtype, or NULL */
+struct lm_gather_weighted_loops { /* loops by dtype; NULL: none */
   lm_parallel_fn *forward[LM_DTYPE_COUNT], *input[LM_DTYPE_COUNT], *weight[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_gather_weighted_loops, lm_gather_weighted_loops);

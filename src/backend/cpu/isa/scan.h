@@ -15,8 +15,8 @@ typedef struct lm_scan_part {
   const void *decay; /* LM_SCAN_RECURRENCE: laid out like x */
   int64_t *position; /* LM_SCAN_MAX and LM_SCAN_MIN: positions of the results */
   int64_t first;     /* position of x's first element, or of its row */
-  void *carry;       /* one number, or one for each column */
-  int64_t *last;     /* its position, if there are positions */
+  void *carry;       /* the state: one number, or one for each column */
+  int64_t *last;     /* position of the carried extreme, if there are positions */
 } lm_scan_part;
 
 /* Scans n elements of one line, at most LM_SCAN_TILE; or n columns, at most LM_SCAN_COLS, of one row. */

@@ -451,7 +451,7 @@ static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   panels_job j = panels_job_of(g);
   const int64_t n = j.g.n, width = j.loops->width, padded = round_terms(&j, j.g.k);
   int64_t most = lm_round_up(lm_max(CHUNK_COLUMNS, CHUNK_BYTES / (padded * j.bytes + 1)), width);
-  if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* each unit has its own */
+  if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* each unit has separate sums */
   const int64_t rounds = j.packs || has_sums(&j) ? lm_ceil_div(n, most) : 1;
   const int64_t step = lm_round_up(lm_ceil_div(n, rounds), width);
   LM_WORKSPACE(char, panels, j.packs ? step *padded *j.bytes : 0);

@@ -212,7 +212,7 @@ typedef struct report_slot {
 enum { MAX_REPORTS = LM_STREAM_MAX * 8 }; /* most streams of a card, which may be several devices */
 typedef struct gpu {
   int n;
-  report_slot at[MAX_REPORTS];             /* in the order of the streams' creation */
+  report_slot at[MAX_REPORTS];             /* slots in the order of the streams' creation */
   lm_bad_record *records, *device_records; /* [MAX_REPORTS] in pinned memory */
   unsigned *claims, *device_claims;
   _Atomic bool together;

@@ -363,7 +363,7 @@ op "polygamma" {
   forms = {{when = "n == 0", "digamma(x)"}, {when = "n == 1", "trigamma(x)"}},
   autocast = "keep_gpu", help = "Computes the n-th derivative of digamma.",
 }
-op "trigamma" { -- without branches, for vectors
+op "trigamma" { -- has no branches, so that it vectorizes
   "x", elementwise = "polygamma(x, 1)", result_dtype = "float", grad = {x = "g * polygamma(x, 2)"}, internal = true,
   autocast = "keep_gpu", help = "Computes the derivative of digamma.",
 }

@@ -75,7 +75,7 @@ op "cross_entropy" {
       "expected x to have shape [N, C, L] for target of {target}, got {x}; use x:transpose(2, 3), or x:flatten(1, 2) "
         .. "and target:flatten()"},
   },
-  forms = { -- with classes in rows: logits and their gradient are each read and written once
+  forms = { -- rows of classes: logits and their gradient are each read and written once
     {
       when = "has_class_rows(x, target)",
       "labels = ndim_of(x) == 2 ? target : reshape(target, [-1])",
