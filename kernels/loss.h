@@ -43,7 +43,7 @@ typedef struct lm_entropy_job {
 
 enum { LM_ENTROPY_BLOCK = 512 };
 
-/* Each returns a cudaError_t. */
+/* Compute negative log-likelihood and its gradient; return a cudaError_t. */
 LM_C int lm_nll_forward(const lm_nll_job *job, void *stream);
 LM_C int lm_nll_backward(const lm_nll_job *job, void *stream);
 LM_C int lm_entropy_forward(const lm_entropy_job *job, void *stream);

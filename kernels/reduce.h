@@ -52,5 +52,5 @@ static inline int lm_reduce_pack(size_t bytes) { return bytes == 8 ? 2 : 4; }
 
 /* Run a reduction and return a cudaError_t. partial: parts * results of LM_REDUCE_STATE bytes if parts > 1. */
 LM_C int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream);
-/* LM_REDUCE_ARGMAX and LM_REDUCE_ARGMIN: one reduced dim. */
+/* Find extremes' indices (LM_REDUCE_ARGMAX, LM_REDUCE_ARGMIN) along one reduced dim. */
 LM_C int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream);

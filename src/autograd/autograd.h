@@ -104,7 +104,7 @@ LM_API const struct lm_node *lm_graph_node_of(lm_tensor *t); /* the node that ma
 LM_API lm_graph_node lm_graph_describe(const struct lm_node *node);
 LM_API const struct lm_node *lm_graph_edge(const struct lm_node *node, int k); /* NULL: input k gets no gradient */
 
-/* Anomaly detection, per thread: while it is on, recorded nodes keep the script's line (base/interned.h), and a
+/* Returns true in anomaly detection, per thread: recorded nodes keep the script's line (base/interned.h), and a
  * backward pass fails at the first op that makes a NaN, naming it. Slow. */
 LM_API bool lm_anomaly(void);
 LM_API void lm_set_anomaly(bool on);

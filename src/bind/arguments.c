@@ -155,7 +155,7 @@ lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, c
   return status == LM_OK ? status : lm_fail_in(status, fn);
 }
 
-/* A metatable may make a table seem to have entries, which these readers would not see. */
+/* Fails for a metatable that may make a table seem to have entries, which these readers would not see. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg) {
   int top = lua_gettop(L);
   bool stands_in = lua_getmetatable(L, i) && !lm_field(L, top + 1, "__plain") &&

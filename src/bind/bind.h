@@ -111,10 +111,10 @@ static inline void lm_reg_set(lua_State *L, const char *key) {
   lua_insert(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
 }
-/* int64_cdata.c: loads helpers that need LuaJIT's FFI into the registry. */
+/* Loads helpers that need LuaJIT's FFI into the registry (int64_cdata.c). */
 void lm_load_int64_cdata(lua_State *L);
 
-/* These push a call's only result, and return 1. */
+/* Push a call's only result, and return 1. */
 static inline int lm_return_bool(lua_State *L, bool value) {
   lua_pushboolean(L, value);
   return 1;
@@ -132,7 +132,7 @@ static inline int lm_return_text(lua_State *L, const char *value) { /* NULL: nil
   return 1;
 }
 
-/* These set a field of the table on top. */
+/* Set a field of the table on top. */
 static inline void lm_set_flag(lua_State *L, const char *key, bool value) {
   lua_pushboolean(L, value);
   lua_setfield(L, -2, key);
@@ -147,7 +147,7 @@ static inline void lm_set_text(lua_State *L, const char *key, const char *value)
 }
 
 /* ---- tensor/handle.c */
-/* fuse.c: computes the deferred ops, unless an op is reading its arguments. */
+/* Computes the deferred ops (fuse.c), unless an op is reading its arguments. */
 void lm_fusion_settle(const lm_lua *s);
 /* Returns the handle at i without computing its tensor's values, which may be deferred; NULL for other values. */
 static inline lm_tensor_handle *lm_peek_tensor_handle(lua_State *L, const lm_lua *s, int i) {
@@ -394,7 +394,7 @@ lm_status lm_read_call(lua_State *L, const lm_lua *s, int first, int count, cons
 /* Fails for an unknown option, whose key is at i; suggests the nearest of n names. */
 lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *const *names);
 
-/* These readers raise, so the caller's C frame must own nothing. */
+/* Read arguments and raise errors, so the caller's C frame must own nothing. */
 static inline void lm_need(lua_State *L, lm_status status) {
   if (status != LM_OK) lm_raise(L, status);
 }
@@ -464,7 +464,7 @@ static inline void lm_fusion_end(const lm_lua *s, bool before) {
 }
 /* Notes the handle of the op's result, if the op was deferred. */
 void lm_fusion_note(const lm_lua *s, lm_tensor_handle *b);
-/* handle.c: removes a collected handle from the deferred ops' results. */
+/* Removes a collected handle (handle.c) from the deferred ops' results. */
 void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b);
 
 /* ---- tensor/index.c: x[key] and x[key] = value; key at 2, value at 3 */

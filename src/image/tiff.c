@@ -78,7 +78,7 @@ lm_status lm_tiff_header(const lm_image *image, lm_image_header *out) {
   return height - 1u < INT32_MAX && width - 1u < INT32_MAX ? LM_OK : problem(&r, "it has no size");
 }
 
-/* The error for an image that libtiff did not convert: unsupported samples, or what libtiff said of the file. */
+/* Returns the error for an image not converted: unsupported samples, or what libtiff said of the file. */
 static lm_status not_converted(const reading *r) {
   static const char *const kinds[] = {"samples", "unsigned integers", "signed integers", "floats"};
   uint16_t bits = 1, kind = SAMPLEFORMAT_UINT;

@@ -35,7 +35,7 @@ void lm_ipc_refcount_release(lm_ipc_refcount *l) {
   lm_free(l);
 }
 
-/* The pipe's reading end closes with its process: a poll of the writing end then reports POLLERR. */
+/* Polls the writing end: POLLERR if the process of the pipe's reading end has ended. */
 bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l) {
   struct pollfd p = {.fd = l->fd};
   return poll(&p, 1, 0) > 0 && (p.revents & POLLERR);

@@ -92,8 +92,8 @@ lm_status lm_check_statistics(lm_op_id op, const lm_tensor *x, int64_t channels,
 lm_status lm_check_known_statistics(lm_op_id op, bool training, const lm_tensor *save_mean,
                                     const lm_tensor *save_invstd, const lm_tensor *running_mean,
                                     const lm_tensor *running_var);
-/* A GPU's mask of relu has a byte for the elements that one thread writes, adjacent in memory. Return its number of
- * bytes, and true if x needs one. */
+/* Return the bytes of a GPU's mask of relu, and true if x needs one. A byte is for the elements that one thread writes,
+ * adjacent in memory. */
 int64_t lm_relu_mask_bytes(const lm_tensor *x, const lm_tensor *addend);
 bool lm_needs_relu_mask(const lm_tensor *x);
 lm_status lm_check_relu_mask(lm_op_id op, const lm_tensor *x, const lm_tensor *mask);

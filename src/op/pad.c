@@ -48,7 +48,7 @@ done:
   return status;
 }
 
-/* pad lists before and after the last dim, then the one before it, … */
+/* Checks pad, which lists before and after the last dim, then the one before it, … */
 lm_status lm_check_pad(const lm_pad_args *a) {
   const lm_tensor *t = a->x;
   const char *mode = lm_names_pad_mode[a->mode];

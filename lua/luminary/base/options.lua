@@ -170,7 +170,7 @@ local function integers(v, who, name)
   return options.entries(who, name, v, "integer")
 end
 
--- Each kind of argument has a name for messages, and a function that returns the value to use, or nil to reject it.
+-- Kinds of arguments: a name for messages, and a function that returns the value to use, or nil to reject it.
 local function itself(v) return v end
 local function only(kind) return function(v) if type(v) == kind then return v end end end
 local function integer(least)

@@ -328,7 +328,7 @@ function workers.walk(loader, batch_plan, next_numbers, pass)
     pool:collect(ready)
     return ready[given + 1] ~= nil or batch_plan.is_stream and done[whose(given + 1)]
   end
-  -- After any error, also of the sampler, end the workers, whose batches would be unused.
+  -- Ends the workers, whose batches would be unused, after any error, also of the sampler.
   local function checked(ok, ...)
     if ok then return ... end
     pool:close()

@@ -66,7 +66,7 @@ local function read_options(who, net, opts)
         o.on_text and "on_text" or "stop_strings", options.describe(o.tokenizer))
     end
   end
-  -- net.eos_token_id is not checked: it may be beyond the vocabulary.
+  -- Checks tokens against the vocabulary, except net.eos_token_id, which may be beyond it.
   function o.check_vocabulary(n)
     local from_file = {pad_token_id = o.pad_token_id or nil}
     for _, token in ipairs(list_of(who, "eos_token_id", o.eos_token_id, "count")) do

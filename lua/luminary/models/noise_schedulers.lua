@@ -35,7 +35,7 @@ local function betas_of(o)
   if o.trained_betas then return o.trained_betas end
   local n, betas, power = o.num_train_timesteps, {}, o.beta_schedule == "scaled_linear" and 2 or 1
   local first, last = o.beta_start ^ (1 / power), o.beta_end ^ (1 / power)
-  -- Nichol and Dhariwal, "Improved Denoising Diffusion Probabilistic Models", 2021
+  -- Returns Nichol and Dhariwal's alpha bar ("Improved Denoising Diffusion Probabilistic Models", 2021).
   local function alpha_bar(t) return math.cos((t + 0.008) / 1.008 * math.pi / 2) ^ 2 end
   for i = 0, n - 1 do
     if o.beta_schedule == "squaredcos_cap_v2" then

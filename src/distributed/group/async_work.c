@@ -130,7 +130,7 @@ void lm_work_release(lm_work *w) {
   lm_free(w);
 }
 
-/* An enqueued receive knows its peer before it is done, since NCCL cannot receive from any rank. */
+/* Returns the peer, which an enqueued receive knows before it is done, since NCCL cannot receive from any rank. */
 int lm_work_peer(const lm_work *w) { return w->issuer || lm_work_is_done(w) ? w->peer : -1; }
 bool lm_work_done(lm_work *w) { return lm_is_p2p(w) && !w->issuer ? lm_p2p_done(w) : lm_work_is_done(w); }
 

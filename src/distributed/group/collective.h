@@ -16,11 +16,11 @@ LM_API lm_status lm_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, lm_wo
 LM_API lm_status lm_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale, lm_work **work);
 LM_API lm_status lm_group_broadcast(lm_group *g, lm_tensor *t, int root, lm_work **work);
 LM_API lm_status lm_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op, lm_work **work);
-/* out: size (the number of ranks) tensors of t's sizes; or n = 1 tensor for all, whose first size is size times t's. */
+/* Gathers into size (the number of ranks) tensors of t's sizes, or n = 1 tensor with a first size of size times t's. */
 LM_API lm_status lm_all_gather(lm_group *g, lm_tensor *t, int n, lm_tensor *const *out, lm_work **work);
 LM_API lm_status lm_gather(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *out, lm_work **work);
 LM_API lm_status lm_scatter(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *in, lm_work **work);
-/* `in`: size tensors of t's sizes; or n = 1 tensor for all, whose first size is size times t's. */
+/* Reduces and scatters `in`: size tensors of t's sizes, or n = 1 tensor whose first size is size times t's. */
 LM_API lm_status lm_reduce_scatter(lm_group *g, lm_tensor *t, int n, lm_tensor *const *in, lm_reduce_op op,
                                    lm_work **work);
 LM_API lm_status lm_all_to_all(lm_group *g, int n, lm_tensor *const *in, lm_tensor *const *out, lm_work **work);

@@ -34,11 +34,11 @@ unsigned lm_world_forks(void);
 /* Fails in a forked child. */
 lm_status lm_world_is_ours(const lm_world *w);
 
-/* connect_to_rank0.c: runs the rendezvous; fills in key, locator, at, incoming, client and server. */
+/* Runs the rendezvous (connect_to_rank0.c); fills in key, locator, at, incoming, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 
-/* peer_link.c: closes links that arrived for a group and were never taken. */
+/* Closes links that arrived for a group and were never taken (peer_link.c). */
 void lm_link_forget(lm_world *w, uint32_t group);
 
-/* call_timeouts.c: returns LM_E_STATE with the message "call: rank 1 on b died …"; call may be NULL. */
+/* Returns LM_E_STATE with the message "call: rank 1 on b died …" (call_timeouts.c); call may be NULL. */
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause);

@@ -13,7 +13,7 @@ local linear = {"linear", "bilinear", "trilinear"}
 
 -- ---- one dim: the source positions and weights of each of `out` positions, both [1, j, out]
 
--- Cubic convolution kernel for x ≥ 0 (Keys, "Cubic convolution interpolation for digital image processing", 1981).
+-- Returns the kernel of Keys, "Cubic convolution interpolation for digital image processing", 1981, for x ≥ 0.
 local function cubic(x, a)
   local near = ((a + 2) * x - (a + 3)) * x * x + 1
   local far = (((x - 5) * x + 8) * x - 4) * a

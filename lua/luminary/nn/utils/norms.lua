@@ -110,7 +110,7 @@ end)
 
 local Orthogonal = class.define("_Orthogonal", Module)
 
--- The exponential and the Cayley transform without a base have no right_inverse: not every value has an original.
+-- Sets the map. The exponential and Cayley transforms without a base have no right_inverse, which not every value has.
 function Orthogonal:init(map, has_base)
   self.map = map
   self.right_inverse = has_base and self.based or map == "householder" and self.reflected or nil
