@@ -22,7 +22,7 @@ static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pooling_jo
   return LM_OK;
 }
 
-/* Sets both axes to sliding windows. in, out: the input's, the windows' side. */
+/* Sets both axes to sliding windows. in, out: tensors with the input's and with the windows' sizes. */
 static lm_status slide_lines(lm_pooling_job *job, const lm_tensor *in, const lm_tensor *out, const int64_t *kernel,
                              const int64_t *stride, const int64_t *padding, const int64_t *dilation) {
   for (int i = 0; i < 2; i++) { /* vertical, horizontal */

@@ -463,7 +463,7 @@ static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   return LM_OK;
 }
 
-/* Very many terms of a small C: in parts that are the same for any number of threads, whose sums are added in order. */
+/* Sums very many terms of a small C in parts that are the same for any number of threads, and adds those in order. */
 enum { DEEP = 4096, DEEP_PART = 1024, MAX_DEEP_PARTS = 16, MAX_DEEP_SUMS = 128 * 128 };
 
 static bool is_deep(const lm_cpu_gemm_job *g) {
@@ -794,7 +794,7 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     multiply_by_dots(g);
     return LM_OK;
   }
-  /* Matrices of a batch side by side, unless the threads take fewer rounds for one matrix after the other. */
+  /* Runs matrices of a batch side by side, unless threads take fewer rounds for one matrix after the other. */
   double work_ns = g->batch > 1 && !g->alone ? work(g) * (double)g->batch / rate(g->dtype) : 0;
   int64_t threads = lm_threads_for(work_ns), of_one = lm_threads_for(work(g) / rate(g->dtype));
   if (threads > 1 && lm_ceil_div(g->batch, threads) * of_one <= g->batch)

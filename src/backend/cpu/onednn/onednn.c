@@ -297,7 +297,7 @@ lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
 
 /* ---- convolution */
 
-/* Returns as much padding after the last row or column as the last window reaches. */
+/* Returns the padding after the last row or column, as far as the last window reaches. */
 static int64_t padding_end(const lm_conv_shape *s, int i) {
   const int64_t in[2] = {s->h, s->w}, out[2] = {s->oh, s->ow}, kernel[2] = {s->kh, s->kw};
   int64_t after = (out[i] - 1) * s->stride[i] - s->padding[i] + (kernel[i] - 1) * s->dilation[i] + 1 - in[i];
