@@ -1,4 +1,4 @@
---- Reads and writes the files of lm.checkpoint.
+--- Reads and writes the files of lm.checkpoint; manager.lua chooses the names of those in its folder.
 ---
 --- A file is one of lm.save with checksums, whose value is the table of parts with states instead of objects. State
 --- that differs by rank (random states, loaders, metrics) is under `ranks`, a list with a table for each rank, by path.

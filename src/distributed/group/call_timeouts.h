@@ -1,5 +1,5 @@
-/* Records the call that a thread waits in: its ticket, start, deadline, and the failures it has seen. Private to
- * distributed/. */
+/* Records the call that a thread waits in: its ticket, start, deadline (the default timeout is in world.h), and the
+ * failures it has seen. Private to distributed/. */
 #pragma once
 
 #include "distributed/group/group_core.h"
@@ -9,7 +9,7 @@ typedef struct lm_waiting {
   lm_group_core *core;
   lm_ticket ticket;
   double since, deadline, timeout; /* lm_seconds() of start and end; the time between in seconds */
-  double test;                     /* lm_seconds() at which lm_group_check next checks more than `news` */
+  double test;                     /* lm_seconds() of the next full check; before it only `news` is compared */
   unsigned news;                   /* number of failures and goodbyes that this call has seen */
   int peer;                        /* the rank of the group whose goodbye ends it, or one of the two below */
   bool reported, warned;           /* true once the store knows of the wait; once the warning is printed */
