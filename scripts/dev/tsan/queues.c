@@ -21,7 +21,7 @@ enum { WRITERS = 3, READERS = 3, EACH = 1500, CAPACITY = 40 };
 
 typedef struct common {
   lm_handle *queue, *results, *lock, *go;
-  int64_t guarded; /* by the lock */
+  int64_t guarded; /* guarded by the lock */
   _Atomic int64_t sum;
 } common;
 
