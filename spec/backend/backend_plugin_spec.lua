@@ -14,7 +14,7 @@ describe("a backend built elsewhere", function()
     path = folder
   end)
 
-  -- What the script printed, in a process of its own that finds the plug-in.
+  -- Returns what the script printed, in its own process that finds the plug-in.
   local function run(script, env)
     if not path then return pending("there is no plug-in") end
     env = env or {}
@@ -183,7 +183,7 @@ describe("the numbers of plug-ins", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  -- Those of driver, backend and group, from a copy of the sources in which a file's text was changed.
+  -- Returns the versions of driver, backend and group, from a copy of the sources in which a file's text was changed.
   local function numbers(file, from, to)
     temp.remove(folder)
     os.execute((([[unset LD_PRELOAD; mkdir -p OUT/src OUT/kernels OUT/lua/luminary OUT/out &&

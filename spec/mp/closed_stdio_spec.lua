@@ -15,7 +15,7 @@ local began = {[0] = is_open(0), is_open(1), is_open(2)}
 local function check(name)
   for fd = 0, 2 do
     local looks = 0
-    while is_open(fd) and not began[fd] do -- by a thread that loads a module's file, for a moment
+    while is_open(fd) and not began[fd] do -- a thread loads a module's file for a moment
       looks = looks + 1
       assert(looks < 5000, ("%s opened descriptor %d"):format(name, fd))
       ffi.C.usleep(1000)

@@ -11,7 +11,7 @@ local ffi = require "ffi"
 local within = require("spec.support.time").within
 ffi.cdef "int kill(int pid, int number); int usleep(unsigned microseconds); int getpid(void);"
 
--- What comes out of a channel, in this same state.
+-- Returns what comes out of a channel, in this same state.
 local function round_trip(value, options)
   options = options or {processes = false}
   local text, tensors = carrier.encode("send", value, options)

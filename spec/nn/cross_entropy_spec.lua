@@ -23,7 +23,7 @@ local cases = {
   weighted = { label_smoothing = 0.25, weighted = true },
   each = { label_smoothing = 0.25, weighted = true, reduction = "none" },
 }
-local tolerance = { -- of losses, which are rounded to the dtype, and of gradients
+local tolerance = { -- for losses, which are rounded to the dtype, and for gradients
   float64 = { 1e-12, 1e-13 }, float32 = { 2e-6, 5e-7 }, float16 = { 1e-3, 1e-3 }, bfloat16 = { 8e-3, 4e-3 },
 }
 

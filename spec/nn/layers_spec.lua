@@ -444,7 +444,7 @@ describe("batch norm", function()
     assert.same({ 1, 0, 0, 1, 0, 0 }, x.grad:totable())
     local norm = nn.BatchNorm2d(1):eval()
     nn.Sequential(norm, nn.ReLU6())(x:detach():view(1, 1, 2, 3)):sum():backward()
-    assert.equal(3, norm.bias.grad:item()) -- of NaN, 3 and just below 6
+    assert.equal(3, norm.bias.grad:item()) -- NaN, 3 and just below 6 pass it
   end)
 
   it("and a ReLU after it in a Sequential are one op, unless somebody looks between them", function()
@@ -1023,7 +1023,7 @@ describe("layers that ask the first input", function()
     } do
       local layer, wrong, right = unpack(case)
       assert.matches(expected, message(layer, lm.ones(wrong)))
-      assert.is_true(lm.is_tensor(layer(lm.ones(right)))) -- what failed has fixed no size
+      assert.is_true(lm.is_tensor(layer(lm.ones(right)))) -- the failed call has fixed no size
     end
   end)
 end)

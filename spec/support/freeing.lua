@@ -116,7 +116,7 @@ local function to_int64(v)
   return out
 end
 
--- Whether v is one of tensors itself: then it is as dead as they are, and may have died after the call.
+-- Returns whether v is one of the tensors itself: then it is as dead as they are, and may have died after the call.
 local function is_among(v, tensors)
   for _, t in ipairs(tensors) do
     if rawequal(v, t) then return true end
@@ -155,7 +155,7 @@ local function try(name, make, f, random)
     local freed = not armed
     armed = nil
     local comparable = done and freed and want and not random and not options.change and not is_among(result, tensors)
-      and not (type(result) == "string" and result:find "was freed by") -- what tostring says instead of an error
+      and not (type(result) == "string" and result:find "was freed by") -- tostring says that instead of an error
     if comparable and text_of(result) ~= want then
       error(("%s gave %s instead of %s while its arguments were freed"):format(name, text_of(result):sub(1, 300),
         want:sub(1, 300)))

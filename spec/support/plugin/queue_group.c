@@ -21,7 +21,7 @@
 enum { WAITING = 16 };
 
 typedef struct state {
-  uint64_t turn;      /* of collectives */
+  uint64_t turn;      /* number of collectives so far */
   uint64_t *messages; /* [2 * size] sent to and received from each rank */
   bool batch;
   int nwaiting; /* receives of the batch, which come last */
@@ -69,7 +69,7 @@ static lm_status leave(lm_group *g, uint64_t turn, int part, const void *data, s
   return lm_group_set(g, key, data, n);
 }
 
-/* As much of it as there is: that the sizes differ is not for this group to find out. */
+/* Fetches as much of the message as there is: it is not for this group to find out that sizes differ. */
 static lm_status fetch(lm_group *g, uint64_t turn, int from, int part, void *out, size_t n) {
   char key[64];
   void *data = NULL;

@@ -21,7 +21,7 @@ static void key_of(const lm_group *g, int rank, char key[64]) {
   strcat(key, d);
 }
 
-/* What this rank brings to the call; t may be NULL. */
+/* Stores this rank's bytes of the call; t may be NULL. */
 static lm_status leave(lm_group *g, const lm_tensor *t) {
   char key[64];
   size_t bytes = bytes_of(t);
@@ -35,7 +35,7 @@ static lm_status leave(lm_group *g, const lm_tensor *t) {
   return status;
 }
 
-/* What `rank` brought, of `bytes` bytes. The letter is yours. */
+/* Fetches the `bytes` bytes that `rank` stored. The letter is yours. */
 static lm_status fetch(lm_group *g, int rank, size_t bytes, letter **out) {
   char key[64];
   void *data = NULL;
