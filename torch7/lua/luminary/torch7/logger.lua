@@ -1,7 +1,7 @@
 --- optim.Logger(path): Logs rows of numbers into a file with a column for each name, which it can plot.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local fail = options.fail
 
@@ -27,7 +27,7 @@ function Logger:setNames(names)
   options.arg("Logger.setNames", "names", names, "table")
   for i, name in ipairs(names) do options.arg("Logger.setNames", "name " .. i, name, "string") end
   if self.names then fail("Logger.setNames: the columns already have names: %s", table.concat(self.names, ", ")) end
-  self.names = copy_list(names)
+  self.names = lists.slice(names)
   write(self, self.names)
   return self
 end

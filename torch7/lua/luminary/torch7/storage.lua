@@ -1,7 +1,7 @@
 --- Implements Torch7's storages: the memory of a tensor as a 1-d list of numbers, `s[i]`, #s. x:storage() ends at x's
 --- last element; x:set(storage, offset, sizes [, strides]) makes a view of it.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local tensor = require "luminary.torch7.tensor"
 local fail, ops = options.fail, core.ops
@@ -105,7 +105,7 @@ end
 --- Returns a view of a storage from an offset (1) on with these sizes, which may be numbers, lists or storages.
 function storage.view(object, offset, sizes, strides)
   local flat = flat_of[object]
-  local function list(v) return flat_of[v] and flat_of[v]:totable() or type(v) == "table" and copy_list(v) or v end
+  local function list(v) return flat_of[v] and flat_of[v]:totable() or type(v) == "table" and lists.slice(v) or v end
   offset, sizes, strides = offset or 1, list(sizes), list(strides)
   if type(sizes) == "number" then sizes = {sizes} end
   sizes = sizes or {flat:numel() - offset + 1}

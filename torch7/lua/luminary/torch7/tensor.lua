@@ -1,7 +1,7 @@
 --- Implements Torch7's tensors: objects over luminary's tensors, sharing their memory, outside of autograd. Ops that
 --- are in place in Torch7 are in place here; reductions keep their dim, and complete reductions return numbers.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local ffi = require "ffi"
 local fail, ops, ours = options.fail, core.ops, core.methods
@@ -77,7 +77,7 @@ function SizeMethods.copy(s, other)
   for i, n in ipairs(other) do s[i] = n end
   return s
 end
-function SizeMethods.totable(s) return copy_list(s) end
+function SizeMethods.totable(s) return lists.slice(s) end
 Sizes.__index = SizeMethods
 function Sizes.__tostring(s)
   local lines = {}
@@ -87,12 +87,12 @@ end
 function Sizes.__eq(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
 --- Returns a LongStorage of these numbers: the type of x:size() and #x, and of sizes in constructors.
-function tensor.sizes(list) return setmetatable(copy_list(list), Sizes) end
+function tensor.sizes(list) return setmetatable(lists.slice(list), Sizes) end
 
 -- Returns a list of sizes passed as numbers, a list or a LongStorage.
 local function sizes_from(...)
   local first = ...
-  return type(first) == "table" and copy_list(first) or {...}
+  return type(first) == "table" and lists.slice(first) or {...}
 end
 
 --- Returns the dtype of "torch.FloatTensor" or "FloatTensor".

@@ -1,6 +1,6 @@
 --- Defines Torch7's layers of one tensor or of a table, except those over windows.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
@@ -45,7 +45,7 @@ for _, name in ipairs {
   layer(name, function(first, ...)
     if type(first) == "boolean" then return ours[name]() end -- CAddTable(inplace)
     if first == nil then return ours[name]() end
-    if type(first) == "table" and getmetatable(first) then first = copy_list(first) end -- a LongStorage
+    if type(first) == "table" and getmetatable(first) then first = lists.slice(first) end -- a LongStorage
     return ours[name](first, ...)
   end)
 end
@@ -65,7 +65,7 @@ end
 
 local function sizes_of(...)
   local first = ...
-  local sizes, count = type(first) == "table" and copy_list(first) or {...}, 1
+  local sizes, count = type(first) == "table" and lists.slice(first) or {...}, 1
   for _, n in ipairs(sizes) do count = count * n end
   return sizes, count
 end
