@@ -4,7 +4,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local checks = require "luminary.vision.transforms.check_arguments"
-local native = require "luminary.vision.transforms.native"
+local images = require "luminary.vision.transforms.image_operations"
 local draw = require "luminary.vision.transforms.random"
 local base = require "luminary.vision.transforms.transform_and_compose"
 local fail, describe, ops = options.fail, options.describe, core.ops
@@ -98,7 +98,7 @@ local CutMix = define "CutMix"
 function CutMix:forward(x, labels)
   check_batch(self, x)
   labels = one_hot(self, labels, x.shape[1])
-  local h, w = native.size(x)
+  local h, w = images.size(x)
   local r = 0.5 * math.sqrt(1 - beta(self.alpha))
   local at_x, at_y = draw.below(w), draw.below(h)
   local half_w, half_h = math.floor(r * w), math.floor(r * h)

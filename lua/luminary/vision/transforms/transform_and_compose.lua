@@ -7,7 +7,7 @@ local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local checks = require "luminary.vision.transforms.check_arguments"
-local native = require "luminary.vision.transforms.native"
+local images = require "luminary.vision.transforms.image_operations"
 local draw = require "luminary.vision.transforms.random"
 local fail = options.fail
 
@@ -59,7 +59,7 @@ function Transform:forward(img, ...)
   if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
   checks.check(self.__name, img)
   if self.draws and img.ndim >= 4 then
-    return native.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
+    return images.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
   end
   return self:_apply(img), ...
 end
