@@ -2,6 +2,7 @@
 --- is computed. Sums, extremes and lists of samples reduce exactly, so that ranks may have seen any number of samples.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -33,11 +34,7 @@ local merge = {
   sum = function(a, b) return a + b end,
   max = function(a, b) return ops.maximum(a, b) end,
   min = function(a, b) return ops.minimum(a, b) end,
-  cat = function(a, b)
-    local all = {unpack(a)}
-    for _, t in ipairs(b) do all[#all + 1] = t end
-    return all
-  end,
+  cat = lists.joined,
 }
 
 local function states_of(self)
@@ -60,9 +57,7 @@ end
 
 local function moved(state, device)
   if type(state) ~= "table" then return state:to(device) end
-  local list = {}
-  for i, t in ipairs(state) do list[i] = t:to(device) end
-  return list
+  return lists.map(state, function(t) return t:to(device) end)
 end
 
 local function set_defaults(self)
@@ -278,23 +273,31 @@ end
 
 Metric.__inner = {"add_state"}
 
---- Makes a class of metrics, and the function that returns its value for one update, which is nil without `call`. how:
---- required, options: texts of the constructor's arguments; make(self), which checks them, now fields, and adds states;
---- update(self, …) and compute(self); takes: the text of update's arguments; call: the function's name;
---- from_inputs(options, …), which sets options of the function by its inputs.
+local classes, functions = {Metric = Metric}, {}
+
+--- Adds a class of metrics to `classes`, and with `call` to `functions` the function of that name that returns its
+--- value for one update. how: help: a sentence; required, options: texts of the constructor's arguments; make(self),
+--- which checks them, now fields, and adds states; states(self): sizes of sums in float64, by name; update(self, …) and
+--- compute(self); takes: the text of update's arguments; from_inputs(options, …), which sets options of the function by
+--- its inputs.
 local function define(name, how)
   local new = class.define(name, Metric)
   local required, rest = how.required and how.required .. ", " or "", how.options and how.options .. ", " or ""
   new.init = signature.fields(("%s(%s{%s%s})"):format(name, required, rest, common), function(self)
     prepare(self)
-    how.make(self)
+    if how.make then how.make(self) end
+    for state, sizes in pairs(how.states and how.states(self) or {}) do
+      self:add_state(state, ops.zeros(sizes, {dtype = "float64"}))
+    end
   end)
-  new.update = how.takes and signature.of(("%s:update(%s)"):format(name, how.takes), how.update) or how.update
-  new.compute = how.compute
-  if not how.call then return new end
-  local inputs = signature.parse(("update(%s)"):format(how.takes)).rows
-  local text = ("%s(%s, %s{%s})"):format(how.call, how.takes, required, rest:gsub(", $", ""))
-  return new, signature.by_name(text, function(given)
+  local takes = how.takes or "preds: tensor, target: tensor"
+  new.update, new.compute = signature.of(("%s:update(%s)"):format(name, takes), how.update), how.compute
+  new.__help = signature.help("lm.metrics." .. name, how.help)
+  classes[name] = new
+  if not how.call then return end
+  local inputs = signature.parse(("update(%s)"):format(takes)).rows
+  local text = ("%s(%s, %s{%s})"):format(how.call, takes, required, rest:gsub(", $", ""))
+  local f = signature.by_name(text, function(given)
     local values = {}
     for i, row in ipairs(inputs) do values[i], given[row[1]] = given[row[1]], nil end
     if how.from_inputs then how.from_inputs(given, unpack(values, 1, #inputs)) end
@@ -303,6 +306,7 @@ local function define(name, how)
     metric:update(unpack(values, 1, #inputs))
     return metric:compute()
   end)
+  functions[how.call], signature.texts[f] = f, signature.help("lm.metrics.functional." .. how.call, how.help)
 end
 
-return {Metric = Metric, define = define}
+return {Metric = Metric, define = define, classes = classes, functions = functions}

@@ -1,5 +1,4 @@
---- nn.parallel.comm: Copies, divides, adds and joins tensors over several devices: many tensors as one, and by NCCL if
---- it is available.
+--- nn.parallel.comm: Copies, divides, adds and joins tensors over several devices.
 local autograd = require "luminary.autograd"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
@@ -12,8 +11,8 @@ local comm = {}
 local BUFFER_SIZE = 10 * 2 ^ 20 -- default bytes in one copy
 local MAX_RESULTS = 255 -- limit of a recorded function
 
--- Returns a list of devices with full names.
-local function devices_of(who, list)
+--- Returns a list of devices with full names.
+function comm.devices(who, list)
   options.list(who, "devices", options.arg(who, "devices", list, "table"))
   if #list == 0 then fail("%s: devices must not be empty; pass at least one, such as 'cpu:0'", who) end
   return lists.map(list, function(device) return core.device(device) end)
@@ -218,7 +217,7 @@ end
 --- Broadcasts a tensor to devices.
 function comm.broadcast(x, devices)
   options.arg("broadcast", "x", x, "tensor")
-  devices = devices_of("broadcast", devices)
+  devices = comm.devices("broadcast", devices)
   local copies = spread_by_nccl(x, devices)
   if copies then return copies end
   return lists.map(devices, function(device) return x:to(device) end)
@@ -269,7 +268,7 @@ end
 --- Broadcasts a list of tensors to devices, several at once.
 function comm.broadcast_coalesced(list, devices, buffer_size)
   options.arg("broadcast_coalesced", "tensors", list, "tensor[]")
-  devices = devices_of("broadcast_coalesced", devices)
+  devices = comm.devices("broadcast_coalesced", devices)
   local bytes = bytes_of("broadcast_coalesced", buffer_size)
   local out, elsewhere = {}, {}
   for d, device in ipairs(devices) do
@@ -306,9 +305,9 @@ end
 
 -- ---- parts
 
--- Returns the sizes of the pieces of n samples for `count` devices, as PyTorch's chunk: all equal except the last, and
--- fewer than `count` if there are too few samples. With shares (relative numbers), sizes are proportional to them.
-local function chunk_sizes(n, count, shares)
+--- Returns the sizes of the pieces of n samples for `count` devices, as PyTorch's chunk: all equal except the last, and
+--- fewer than `count` if there are too few samples. With shares (relative numbers), sizes are proportional to them.
+function comm.chunk_sizes(n, count, shares)
   if n == 0 then return {0} end
   local sizes = {}
   if not shares then
@@ -330,11 +329,11 @@ end
 --- Scatters a tensor over devices.
 comm.scatter = signature.of([[scatter(x: tensor, devices, {chunk_sizes: table,
   dim: integer = 1})]], function(x, devices, opts)
-  devices = devices_of("scatter", devices)
+  devices = comm.devices("scatter", devices)
   if x.ndim == 0 then fail("scatter: x must have at least 1 dim; use broadcast to copy it") end
   local dim = opts.dim < 0 and opts.dim + x.ndim + 1 or opts.dim
   if dim < 1 or dim > x.ndim then fail("scatter: dim %d is out of range for a tensor of %d dims", opts.dim, x.ndim) end
-  local sizes = opts.chunk_sizes or chunk_sizes(x:size(dim), #devices)
+  local sizes = opts.chunk_sizes or comm.chunk_sizes(x:size(dim), #devices)
   if #sizes > #devices then fail("scatter: chunk_sizes has %d entries for %d devices", #sizes, #devices) end
   local pieces = methods.split(x, sizes, dim)
   for i, piece in ipairs(pieces) do pieces[i] = piece:to {device = devices[i], non_blocking = true} end
@@ -353,5 +352,4 @@ comm.gather = signature.of("gather(list, {dim: integer = 1, destination})", func
   return #there == 1 and there[1] or ops.cat(there, list[1].ndim == 0 and 1 or opts.dim)
 end)
 
-comm.devices, comm.chunk_sizes = devices_of, chunk_sizes
 return options.strict("nn.parallel.comm", comm)
