@@ -9,20 +9,6 @@ local signature = require "luminary.base.signature"
 
 local ops, fail = core.ops, options.fail
 
---- lm.metrics.Metric({process_group, sync_on_compute = true}): Base class for all metrics. A custom one adds states in
---- its init, and defines update and compute:
----
----   local Hits = lm.metrics.Metric:extend("Hits")
----   function Hits:init(opts)
----     Hits.super.init(self, opts)
----     self:add_state("hits", lm.zeros(1))
----   end
----   function Hits:update(preds, target)
----     self.hits = self.hits + preds:eq(target):sum()
----   end
----   function Hits:compute() return self.hits end
-local Metric
-
 -- ---- states: a tensor, or a list of tensors for the reduction "cat"
 
 local function fresh(default, device)
@@ -184,18 +170,21 @@ local function wrap(object)
   end
 end
 
-local function call(self, ...) return self:forward(...) end
-
-Metric = class.guard(class.new("Metric", nil, function(of, ...)
-  local object = class.object(of, {__call = call})
-  object:init(class.arguments(of, ...))
-  class.check_made(object)
-  wrap(object)
-  return object
-end))
-for key, method in pairs(class.methods) do Metric[key] = method end
+--- lm.metrics.Metric({process_group, sync_on_compute = true}): Base class for all metrics. A custom one adds states in
+--- its init, and defines update and compute:
+---
+---   local Hits = lm.metrics.Metric:extend("Hits")
+---   function Hits:init(opts)
+---     Hits.super.init(self, opts)
+---     self:add_state("hits", lm.zeros(1))
+---   end
+---   function Hits:update(preds, target)
+---     self.hits = self.hits + preds:eq(target):sum()
+---   end
+---   function Hits:compute() return self.hits end
+local Metric = class.root("Metric", wrap)
 Metric.differs_by_rank = true -- checkpoints hold the state of each rank
-Metric.is, Metric.strict, Metric.__makes = class.is, true, "reductions"
+Metric.__makes = "reductions"
 Metric.__hint = "metric:compute() returns its value"
 
 -- The options of all metrics, after their own.

@@ -18,21 +18,10 @@ local fail = options.fail
 ---   function Noise:forward(img, ...)
 ---     return img + lm.randn_like(img) * self.scale, ...
 ---   end
-local Transform
-
-local function call(self, ...) return self:forward(...) end
-
-Transform = class.guard(class.new("Transform", nil, function(of, ...)
-  local object = class.object(of, {__call = call})
-  object:init(class.arguments(of, ...))
-  return object
-end))
-for key, method in pairs(class.methods) do Transform[key] = method end
-Transform.is = class.is
+local Transform = class.root "Transform"
 Transform.__missing = {
   get_params = "T.functional has functions of given numbers: T.functional.crop(x, top, left, height, width)",
 }
-Transform.strict = true
 
 local function shown(v)
   if type(v) == "boolean" then return v and "True" or "False" end
