@@ -295,7 +295,7 @@ local function define(name, how)
     metric:update(unpack(values, 1, #inputs))
     return metric:compute()
   end)
-  functions[how.call], signature.texts[f] = f, signature.help("lm.metrics.functional." .. how.call, how.help)
+  functions[how.call] = signature.explained("lm.metrics.functional." .. how.call, how.help, f)
 end
 
 return {Metric = Metric, define = define, classes = classes, functions = functions}

@@ -8,9 +8,12 @@ local fail = options.fail
 
 local F = {}
 
--- Returns a function of an image whose further arguments, in order, are the numbers of a native operation.
-local function pixel_op(text, operation)
-  return signature.of(text, function(img, ...) return images.run(operation, img, {...}) end)
+-- Adds a function of an image whose further arguments, in order, are the numbers of a native operation.
+local function pixel_op(text, operation, about)
+  local name = text:match "^[%w_]+"
+  F[name] = signature.explained("transforms.functional." .. name, about, signature.of(text, function(img, ...)
+    return images.run(operation, img, {...})
+  end))
 end
 
 --- Resizes an image to a given size.
@@ -112,33 +115,19 @@ F.elastic = signature.of([[elastic(img: image, displacement: tensor,
   function(...) return images.elastic(...) end)
 F.elastic_transform = F.elastic
 
---- transforms.functional.adjust_brightness(img, factor): Adjusts the brightness of an image.
---- transforms.functional.adjust_contrast(img, factor): Adjusts the contrast of an image.
---- transforms.functional.adjust_saturation(img, factor): Adjusts the color saturation of an image.
---- transforms.functional.adjust_sharpness(img, factor): Adjusts the sharpness of an image.
---- transforms.functional.adjust_hue(img, factor): Shifts the hue of an image.
-
-for operation, range in pairs {
-  brightness = "0", contrast = "0", saturation = "0", sharpness = "0", hue = "-0.5, 0.5",
+for operation, about in pairs {
+  brightness = "Adjusts the brightness", contrast = "Adjusts the contrast", sharpness = "Adjusts the sharpness",
+  saturation = "Adjusts the color saturation", hue = "Shifts the hue",
 } do
-  local who = "adjust_" .. operation
-  F[who] = pixel_op(("%s(img: image, factor: finite(%s))"):format(who, range), operation)
+  local range = operation == "hue" and "-0.5, 0.5" or "0"
+  pixel_op(("adjust_%s(img: image, factor: finite(%s))"):format(operation, range), operation, about .. " of an image.")
 end
-
---- transforms.functional.adjust_gamma(img, gamma, gain): Performs gamma correction of an image, gain * img ^ gamma.
-F.adjust_gamma = pixel_op("adjust_gamma(img: image, gamma: finite(0), gain: finite() = 1)", "gamma")
-
---- transforms.functional.invert(img): Inverts the colors of an image.
-F.invert = pixel_op("invert(img: image)", "invert")
-
---- transforms.functional.posterize(img, bits): Keeps the upper bits of each value of an image.
-F.posterize = pixel_op("posterize(img: image, bits: whole(0, 8))", "posterize")
-
---- transforms.functional.solarize(img, threshold): Inverts all values of an image from a threshold on.
-F.solarize = pixel_op("solarize(img: image, threshold: finite())", "solarize")
-
---- transforms.functional.autocontrast(img): Maximizes the contrast of each channel of an image.
-F.autocontrast = pixel_op("autocontrast(img: image)", "autocontrast")
+pixel_op("adjust_gamma(img: image, gamma: finite(0), gain: finite() = 1)", "gamma",
+  "Performs gamma correction of an image, gain * img ^ gamma.")
+pixel_op("invert(img: image)", "invert", "Inverts the colors of an image.")
+pixel_op("posterize(img: image, bits: whole(0, 8))", "posterize", "Keeps the upper bits of each value of an image.")
+pixel_op("solarize(img: image, threshold: finite())", "solarize", "Inverts all values of an image from a threshold on.")
+pixel_op("autocontrast(img: image)", "autocontrast", "Maximizes the contrast of each channel of an image.")
 
 --- Equalizes the histogram of each channel of an image.
 F.equalize = signature.of("equalize(img: image)", function(img) return images.equalize("equalize", img) end)
