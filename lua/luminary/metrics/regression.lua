@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local labels = require "luminary.metrics.labels"
 local metric = require "luminary.metrics.metric"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops = core.ops
 local double, result = labels.double, labels.result
@@ -15,7 +15,7 @@ local function pair_of(self, preds, target, outputs)
   labels.check_same(self.__name, preds, target)
   preds, target = double(preds), double(target)
   if outputs == 1 then return preds:reshape(-1), target:reshape(-1) end
-  return check_shape(self.__name, "preds", preds, {"N", outputs}), target
+  return shapes.check(self.__name, "preds", preds, {"N", outputs}), target
 end
 
 -- Adds a mean over samples of error(preds - target), for each output.

@@ -4,7 +4,7 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local labels = require "luminary.metrics.labels"
 local metric = require "luminary.metrics.metric"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 
@@ -115,9 +115,9 @@ metric.define("Perplexity", {
   update = function(self, preds, target)
     local who = "Perplexity"
     labels.check_integers(who, "target", target)
-    local n, length = unpack(check_shape(who, "target", target, {"N", "L"}).shape)
-    local size = check_shape(who, "preds", preds, {"N", "L", "V"}).shape[3]
-    check_shape(who, "preds", preds, {n, length, size})
+    local n, length = unpack(shapes.check(who, "target", target, {"N", "L"}).shape)
+    local size = shapes.check(who, "preds", preds, {"N", "L", "V"}).shape[3]
+    shapes.check(who, "preds", preds, {n, length, size})
     target = labels.as_long(target):reshape(-1)
     labels.check_range(who, "target", target, 1, size, self.ignore_index)
     local loss = ops.cross_entropy(preds:reshape(-1, size):float(), target,

@@ -45,11 +45,7 @@ function Dict:len() return #records.of(self)[self.kind] end
 function Dict:keys() return lists.slice(records.of(self)[self.kind]) end
 
 --- Returns a list of the values, in order.
-function Dict:values()
-  local list = {}
-  for i, name in ipairs(self:keys()) do list[i] = self[name] end
-  return list
-end
+function Dict:values() return lists.pick(self, self:keys()) end
 
 --- Walks the entries: for name, value in dict:items() do.
 function Dict:items()

@@ -8,11 +8,11 @@ local fail = options.fail
 
 local F = {}
 
--- Adds a function of an image whose further arguments, in order, are the numbers of a native operation.
-local function pixel_op(text, operation, about)
+-- Adds a function of an image by a native operation, whose numbers are its further arguments in order, or `numbers`.
+local function pixel_op(text, operation, about, numbers)
   local name = text:match "^[%w_]+"
   F[name] = signature.explained("transforms.functional." .. name, about, signature.of(text, function(img, ...)
-    return images.run(operation, img, {...})
+    return images.run(operation, img, numbers or {...})
   end))
 end
 
@@ -60,17 +60,10 @@ F.pad = signature.of("pad(img: image, padding: border, {" .. checks.bordering ..
   return images.pad(img, padding, opts.padding_mode, opts.fill)
 end)
 
---- Flips an image horizontally.
-F.horizontal_flip = signature.of("horizontal_flip(img: image)", function(img)
-  return images.run("flip", img, {1, 0})
-end)
---- Flips an image horizontally; the same as horizontal_flip.
-F.hflip = signature.of("hflip(img: image)", function(img) return images.run("flip", img, {1, 0}) end)
-
---- Flips an image vertically.
-F.vertical_flip = signature.of("vertical_flip(img: image)", function(img) return images.run("flip", img, {0, 1}) end)
---- Flips an image vertically; the same as vertical_flip.
-F.vflip = signature.of("vflip(img: image)", function(img) return images.run("flip", img, {0, 1}) end)
+pixel_op("horizontal_flip(img: image)", "flip", "Flips an image horizontally.", {1, 0})
+pixel_op("hflip(img: image)", "flip", "Flips an image horizontally; the same as horizontal_flip.", {1, 0})
+pixel_op("vertical_flip(img: image)", "flip", "Flips an image vertically.", {0, 1})
+pixel_op("vflip(img: image)", "flip", "Flips an image vertically; the same as vertical_flip.", {0, 1})
 
 --- Rotates an image counterclockwise by an angle in degrees.
 F.rotate = signature.of([[rotate(img: image, angle: finite(), {interpolation = "nearest" | "bilinear", expand = false,

@@ -9,7 +9,6 @@ local draw = require "luminary.vision.transforms.random"
 local base = require "luminary.vision.transforms.transform_and_compose"
 local fail, describe, ops = options.fail, options.describe, core.ops
 
-
 local function normal()
   return math.sqrt(-2 * math.log(1 - draw.uniform(0, 1))) * math.cos(2 * math.pi * draw.uniform(0, 1))
 end
@@ -35,11 +34,7 @@ local function beta(alpha)
 end
 
 -- Returns each sample's predecessor; the first one's is the last.
-local function rolled(x)
-  local n = x.shape[1]
-  if n == 1 then return x end
-  return ops.cat({x:narrow(1, n, 1), x:narrow(1, 1, n - 1)}, 1)
-end
+local function rolled(x) return x:roll(1, 1) end
 
 local function mixed(x, lam) return x * lam + rolled(x) * (1 - lam) end
 

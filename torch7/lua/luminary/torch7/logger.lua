@@ -36,8 +36,7 @@ end
 local function in_order(self, values)
   if type(next(values)) ~= "string" then return values end
   if not self.names then self:setNames(options.sorted_keys(values)) end
-  local list = {}
-  for i, name in ipairs(self.names) do list[i] = values[name] end
+  local list = lists.pick(values, self.names)
   for name in pairs(values) do
     local known = false
     for _, column in ipairs(self.names) do known = known or column == name end
