@@ -77,6 +77,7 @@ for _, name in ipairs {
   lm[name] = core[name]
 end
 lm.autocast = require "luminary.amp.autocast"
+-- The default number of CPU threads is in src/base/parallel.c.
 for name, max_count in pairs { -- largest number of arguments
   live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
   is_autocast_enabled = 1, get_autocast_dtype = 1,

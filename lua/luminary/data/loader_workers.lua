@@ -168,7 +168,8 @@ function Pool:idlest()
   return best
 end
 
-local function gone(self, i)
+-- Fails with the error of worker i, which has ended.
+local function fail_for_ended(self, i)
   local worker = self.list[i]
   worker:join(1)
   local end_of = worker:failure() or {code = worker.code or 0}
@@ -181,12 +182,12 @@ function Pool:collect(ready, k)
   for i, worker in pairs(self.list) do
     while self.requested[i] > 0 do
       local text, tensors, handles = core.mp_receive(worker.handle, 0)
-      if text == nil then gone(self, i) end
+      if text == nil then fail_for_ended(self, i) end
       if not text then break end
       local reply = carrier.decode(text, tensors, handles)
       if reply.ok ~= nil then -- its final report
         worker.report = reply
-        gone(self, i)
+        fail_for_ended(self, i)
       end
       self.requested[i], self.waiting = self.requested[i] - 1, self.waiting - 1
       reply.worker = i

@@ -2,6 +2,7 @@
 --- t:log_abs_det_jacobian(x, y), the logarithm of |dy/dx|. domain and codomain are the constraints of x and y.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local formulas = require "luminary.distributions.formulas"
@@ -371,11 +372,7 @@ local function mapped(t, f, x, y)
 end
 
 -- Returns the list of the transforms' `domain` or `codomain`.
-local function of_each(list, name)
-  local all = {}
-  for i, t in ipairs(list) do all[i] = t[name] end
-  return all
-end
+local function of_each(list, name) return lists.map(list, function(t) return t[name] end) end
 
 -- Defines a transform that applies others to parts of a value; join: the op that joins results, and constraint: the
 -- function that joins constraints.
@@ -424,11 +421,7 @@ local function to_interval(c)
   if c.lower_bound == 0 and c.upper_bound == 1 then return D.SigmoidTransform() end
   return D.ComposeTransform {D.SigmoidTransform(), D.AffineTransform(c.lower_bound, c.upper_bound - c.lower_bound)}
 end
-local function each_by(registry, list)
-  local all = {}
-  for i, c in ipairs(list) do all[i] = registry(c) end
-  return all
-end
+local function each_by(registry, list) return lists.map(list, function(c) return registry(c) end) end
 local function plain(name) return function() return D[name]() end end
 
 -- Factories of both registries, by the constraint's kind: function(constraint, registry) that returns a transform.
