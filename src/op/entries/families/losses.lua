@@ -307,7 +307,7 @@ op "multi_margin_loss" {
     "powered = p == 2 ? square(lacking) : lacking",
     "summed = sum(scatter(powered, 1, labels, 0), [1]) / classes",
     "loss = given(weight) ? summed * index_select(weight, 0, squeeze(labels, [1])) : summed",
-    "reduced(ndim_of(x) < 2 ? squeeze(loss, [0]) : loss, reduction)",
+    "reduced(reshape(loss, size_of(target)), reduction)",
   },
   autocast = "keep",
   help = "Computes a multi-class hinge loss between scores and target classes.",
