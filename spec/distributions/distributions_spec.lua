@@ -317,6 +317,21 @@ describe("samples", function()
       assert.is_true((x:mean() - d.mean):abs():item() <= 4.5 * (d.variance:item() / 20000) ^ 0.5, tostring(d))
     end
   end)
+  it("of LKJCholesky have the marginals of its density", function()
+    lm.manual_seed(3)
+    for _, case in ipairs { { 3, 1 }, { 4, 1.7 }, { 5, 0.5 } } do
+      local n, concentration = unpack(case)
+      local factors = D.LKJCholesky(n, lm.tensor(concentration, { dtype = "float64" })):sample(20000)
+      local matrices = factors:matmul(factors:transpose(-1, -2))
+      -- (r + 1) / 2 of each correlation r has the distribution Beta(b, b), b = concentration + (n - 2) / 2
+      local variance = 1 / (2 * concentration + n - 1)
+      for i = 2, n do
+        for j = 1, i - 1 do
+          near(("r of %d, %d"):format(i, j), 1, matrices:select(2, i):select(2, j):var() / variance, 0.04)
+        end
+      end
+    end
+  end)
   it("that gradients pass through", function()
     for _, name in ipairs { "Normal", "LogNormal", "Laplace", "Cauchy", "Gumbel" } do
       local loc, scale = lm.tensor(0.5, { requires_grad = true }), lm.tensor(2, { requires_grad = true })
