@@ -89,8 +89,8 @@ F.instance_norm = signature.of([[instance_norm(x: tensor, running_mean: tensor?,
   local y = ops.batch_norm(flat, means, vars, repeated(weight), repeated(bias),
     {training = true, momentum = momentum, eps = eps})
   core.no_grad(function()
-    if mean then mean:copy_(means:view(n, c):mean(1)) end
-    if var then var:copy_(vars:view(n, c):mean(1)) end
+    if mean and n > 0 then mean:copy_(means:view(n, c):mean(1)) end
+    if var and n > 0 then var:copy_(vars:view(n, c):mean(1)) end
   end)
   return y:view(shape)
 end)

@@ -68,6 +68,8 @@ op "cross_entropy" {
       "expected weight to have shape [{size_of(x)[ndim_of(x) > 1 ? 2 : 1]}], one for each class, got {weight}"},
     {"!is_float(target) || same_size(x, target)",
       "target must be integer classes, or probabilities of x's shape {x}, got {dtype_of(target)} {target}"},
+    {"!is_float(target) || ignore_index < 1",
+      "ignore_index must be below 1 for a target of probabilities, got {ignore_index}"},
     {"is_float(target) || ndim_of(target) == ndim_of(x) - 1",
       "target must have x's shape {x} without the dim of classes, got {target}"},
     {"is_float(target) || ndim_of(x) != 3 || size_of(target)[2] == size_of(x)[3] "
@@ -307,7 +309,7 @@ op "multi_margin_loss" {
     "powered = p == 2 ? square(lacking) : lacking",
     "summed = sum(scatter(powered, 1, labels, 0), [1]) / classes",
     "loss = given(weight) ? summed * index_select(weight, 0, squeeze(labels, [1])) : summed",
-    "reduced(ndim_of(x) < 2 ? squeeze(loss, [0]) : loss, reduction)",
+    "reduced(reshape(loss, size_of(target)), reduction)",
   },
   autocast = "keep",
   help = "Computes a multi-class hinge loss between scores and target classes.",
