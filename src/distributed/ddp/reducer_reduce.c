@@ -76,7 +76,8 @@ lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
 
 static lm_status reduce_mismatch(lm_reducer *r, int peer) {
   lm_waiting w;
-  lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
+  lm_waiting_begin(&w, LM_WAITING_UNTIL_DONE, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket,
+                   r->g->core->timeout);
   lm_status status = lm_group_mismatch(r->g, peer, &facts_of(r, peer)->ticket);
   lm_waiting_end(&w, false);
   return status;
@@ -132,7 +133,8 @@ lm_status lm_facts_wait(lm_reducer *r) {
   if (r->known) return LM_OK;
   if (r->shared) {
     lm_waiting w;
-    lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
+    lm_waiting_begin(&w, LM_WAITING_UNTIL_DONE, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket,
+                     r->g->core->timeout);
     status = wait_for_all(r, FLAG_FACTS, r->exchanges);
     if (status == LM_OK) status = take_facts(r);
     lm_waiting_end(&w, status == LM_OK && r->event != LM_ARRIVAL_BACKWARD); /* backward ends in finish_shared */
@@ -330,7 +332,7 @@ static lm_status finish_shared(lm_reducer *r) {
   lm_status status = LM_OK;
   lm_waiting w;
   lm_ticket *t = &((lm_facts *)(void *)r->sent->data)->ticket;
-  lm_waiting_begin(&w, r->g->core, t, r->g->core->timeout);
+  lm_waiting_begin(&w, LM_WAITING_UNTIL_DONE, r->g->core, t, r->g->core->timeout);
   announce_full(r);
   TRY(wait_for_all(r, FLAG_FACTS, r->exchanges));
   if (!r->known) TRY(take_facts(r));

@@ -40,6 +40,13 @@ void lm_collective_purpose(const char *what, uint64_t hash) {
   strncpy(next_purpose.what, what, sizeof next_purpose.what - 1);
 }
 
+lm_part *lm_part_for(lm_group_core *core, lm_device device) {
+  if (device == LM_NO_DEVICE) return &core->part[0];
+  for (int i = 0; i < core->nparts; i++)
+    if (core->part[i].kinds >> LM_DEVICE_KIND(device) & 1) return &core->part[i];
+  return NULL;
+}
+
 static bool has_entry(const lm_group_table *t, lm_collective kind) {
   switch (kind) {
     case LM_ALL_REDUCE: return t->all_reduce;

@@ -60,8 +60,11 @@ lm_device lm_call_device(const lm_exchange *c, lm_device device);
 lm_status lm_call_written(lm_exchange *c, lm_status status);
 /* Returns the rank in the world of a rank of the group. */
 int lm_call_world_rank(const lm_exchange *c, int rank);
+/* Begins a trace span with the call's collective and this rank's bytes. device: the one whose current stream gets the
+ * call, or LM_NO_DEVICE. */
+void lm_call_trace(lm_span *span, const lm_exchange *c, lm_device device);
 
-/* ---- async_work.c */
+/* ---- work.c */
 
 struct lm_work {
   _Atomic int rc;
@@ -98,15 +101,11 @@ struct lm_queue {
 
 /* Returns in *out the group's queue, created on first use; the group owns it. */
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
-/* Assigns the call its seq and runs or queues it. Takes c's contents over, also on error. */
-lm_status lm_call_send(lm_exchange *c, lm_work **work);
+void lm_queue_release(lm_queue *q); /* q may be NULL */
 /* Starts a thread of the queue unless *started; it takes no signals. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
 /* Creates a work of a queue or of an issuer (the other is NULL). Takes c's contents over, also on error. */
 lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **out);
-/* Begins a trace span with the call's collective and this rank's bytes. device: the one whose current stream gets the
- * call, or LM_NO_DEVICE. */
-void lm_call_trace(lm_span *span, const lm_exchange *c, lm_device device);
 /* Calls the backend's function for c; sends and receives only if they enqueue. */
 lm_status lm_call_dispatch(const lm_exchange *c);
 /* Marks w as done with `status` and, for a failure, this thread's message. Releases the call's tensors. */
@@ -123,3 +122,8 @@ bool lm_p2p_done(lm_work *w);
 static inline bool lm_is_p2p(const lm_work *w) { return w->call.kind == LM_SEND || w->call.kind == LM_RECV; }
 /* Ends all sends and receives when the group closes: waits for sends, at most 5 s, and abandons receives. */
 void lm_p2p_close(lm_queue *q);
+
+/* ---- async_work.c */
+
+/* Assigns the call its seq and runs or queues it. Takes c's contents over, also on error. */
+lm_status lm_call_send(lm_exchange *c, lm_work **work);

@@ -70,7 +70,7 @@ static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
 static void stand_in_front_of(watch *x, lm_work *w, bool completed) {
   if (x->head == w) return;
   if (x->head) lm_waiting_end(&x->waiting, completed);
-  if (w) lm_waiting_watch(&x->waiting, x->is->core, &w->call.ticket, w->call.timeout);
+  if (w) lm_waiting_begin(&x->waiting, LM_WAITING_ENQUEUED, x->is->core, &w->call.ticket, w->call.timeout);
   if (w && w->call.peer >= 0 && lm_is_p2p(w)) x->waiting.peer = w->call.peer;
   x->head = w;
 }
@@ -79,7 +79,7 @@ static void stand_in_front_of(watch *x, lm_work *w, bool completed) {
 
 static lm_status disagree(watch *x, lm_work *w, const lm_ticket *theirs) {
   lm_waiting waiting;
-  lm_waiting_watch(&waiting, x->is->core, &w->call.ticket, w->call.timeout);
+  lm_waiting_begin(&waiting, LM_WAITING_ENQUEUED, x->is->core, &w->call.ticket, w->call.timeout);
   lm_status status = lm_group_mismatch(x->is->g, lm_tickets_prev(&x->is->ring), theirs);
   lm_waiting_end(&waiting, false);
   return status;

@@ -16,24 +16,17 @@ static const double tick = 2e-3;       /* seconds between the carrier's tests */
 
 /* ---- one test of or wait for a request */
 
-static lm_status p2p_ask_group(lm_work *w, bool wait, bool *done) {
+static lm_status p2p_finish_request(lm_work *w, bool wait, bool *done) {
   lm_group_core *core = w->call.core;
   lm_group *g = w->call.g;
   lm_waiting waiting;
   lm_status status = core->world ? lm_world_check(core->world) : LM_OK;
   if (status != LM_OK) return lm_fail_in(status, lm_collective_name(w->call.kind));
-  if (wait) {
-    lm_waiting_begin(&waiting, core, &w->call.ticket, w->call.timeout);
-  } else {
-    lm_waiting_look(&waiting, core, &w->call.ticket);
-  }
+  lm_waiting_begin(&waiting, wait ? LM_WAITING_UNTIL_DONE : LM_WAITING_FOR_A_TEST, core, &w->call.ticket,
+                   w->call.timeout);
   if (w->call.peer >= 0) waiting.peer = w->call.peer;
   status = g->table->finish(g, w->request, wait, done, &w->peer);
-  if (wait) {
-    lm_waiting_end(&waiting, status == LM_OK && *done);
-  } else {
-    lm_waiting_looked(&waiting);
-  }
+  lm_waiting_end(&waiting, status == LM_OK && *done);
   return status;
 }
 
@@ -46,7 +39,7 @@ static void p2p_forget(lm_work *w) {
 /* Tests or waits for w's request, and finishes w if it is done or failed. Only for the thread that claimed w. */
 static void p2p_step(lm_work *w, bool wait) {
   bool done = false;
-  lm_status status = p2p_ask_group(w, wait, &done);
+  lm_status status = p2p_finish_request(w, wait, &done);
   if (status == LM_OK && !done) return;
   status = lm_call_written(&w->call, status);
   p2p_forget(w);
@@ -186,9 +179,9 @@ static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_ten
   return LM_OK;
 }
 
-/* Begins a trace span if calls are traced; a part that enqueues traces its calls itself. */
+/* Begins a trace span if calls are traced. */
 static bool p2p_trace(lm_span *span, const lm_exchange *c) {
-  const bool traced = lm_traces(LM_TRACE_CALLS) && !c->part->issuer;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
   if (traced) lm_call_trace(span, c, LM_NO_DEVICE);
   return traced;
 }
@@ -200,12 +193,11 @@ static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
   lm_queue *q = NULL;
   lm_work *w = NULL;
   lm_group *g = c->g;
-  if (c->part->issuer) return lm_issue(c, out);
   TRY(lm_queue_of(c->core, &q));
   if (alone) TRY(lm_queue_thread(q, &q->carrying, &q->carrier, p2p_carry));
   TRY(lm_work_new(q, NULL, c, &w));
   if (lm_log_on(LM_LOG_DIST)) lm_log(LM_LOG_DIST, "group %u: %s", g->core->id, w->call.ticket.what);
-  lm_waiting_begin(&waiting, g->core, &w->call.ticket, w->call.timeout);
+  lm_waiting_begin(&waiting, LM_WAITING_UNTIL_DONE, g->core, &w->call.ticket, w->call.timeout);
   if (w->call.peer >= 0) waiting.peer = w->call.peer;
   status = g->table->post(g, w->call.kind == LM_SEND, w->call.t, w->call.peer, w->call.tag, &w->request);
   lm_waiting_end(&waiting, false);
@@ -290,14 +282,13 @@ static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int 
     lm_call_clear(&c);
     return status;
   }
+  if (c.part->issuer) return lm_issue(&c, work);
   lm_span span;
   const bool traced = p2p_trace(&span, &c);
   TRY(p2p_post(&c, work != NULL, &w));
   if (work) {
     *work = w;
     w = NULL;
-  } else if (w->issuer) {
-    status = lm_work_wait(w, -1);
   } else {
     p2p_step(w, true);
     give_back(w);

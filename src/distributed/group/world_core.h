@@ -37,6 +37,10 @@ lm_status lm_world_is_ours(const lm_world *w);
 /* connect_to_rank0.c: runs the rendezvous; fills in key, locator, at, incoming, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 
+/* default_backend.c: lists in *out the GPUs that this rank reports to the others: none without the nccl plug-in. Loads
+ * no plug-in if there is no driver. */
+void lm_world_gpu_ids(lm_gpu_ids *out);
+
 /* peer_link.c: closes links that arrived for a group and were never taken. */
 void lm_link_forget(lm_world *w, uint32_t group);
 
