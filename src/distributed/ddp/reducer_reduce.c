@@ -66,9 +66,10 @@ lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
     lm_shared_post(r->shared, FLAG_FACTS, r->exchanges);
     lm_call_passed(core, &own->ticket);
   } else {
-    own->ticket.seq = atomic_load(&core->seq) + 1; /* the number that lm_all_gather assigns */
+    own->ticket.seq = atomic_load(&core->seq) + 1; /* the number that lm_collective_start assigns */
     lm_collective_purpose(own->ticket.what, own->ticket.hash);
-    NEED(lm_all_gather(r->g, r->sent, 1, &r->heard, &r->announcing));
+    NEED(lm_collective_start(r->g, &(lm_group_call){.kind = LM_ALL_GATHER, .t = r->sent, .nout = 1, .out = &r->heard},
+                             &r->announcing));
   }
   r->announced = true;
   return LM_OK;
@@ -285,8 +286,8 @@ static lm_status reduce_send(lm_reducer *r, int k) {
   if (!cpu && hooked) NEED(factor > 0 ? reduce_scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
   if (hooked) return lm_hook_start(r, k);
   lm_reduce_name(r, k);
-  return cpu ? lm_all_reduce(r->g, b->flat, LM_REDUCE_SUM, &b->work)
-             : lm_all_reduce_scaled(r->g, b->flat, factor, &b->work);
+  return lm_collective_start(
+      r->g, &(lm_group_call){.kind = LM_ALL_REDUCE, .t = b->flat, .scaled = !cpu, .scale = factor}, &b->work);
 }
 
 static bool next_is_full(const lm_reducer *r) {

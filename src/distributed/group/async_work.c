@@ -42,13 +42,13 @@ static lm_status wait_for(lm_work *w, double seconds) {
   while (!lm_work_is_done(w) && lm_cond_wait_until(&q->finished, &q->lock, until)) continue;
   pthread_mutex_unlock(&q->lock);
   if (lm_work_is_done(w)) return lm_work_outcome(w);
-  return lm_fail_wait(w->call.ticket.what, seconds);
+  return lm_fail_wait(w->exchange.ticket.what, seconds);
 }
 
 lm_status lm_work_wait(lm_work *w, double seconds) {
   lm_span span;
   if (!lm_traces(LM_TRACE_CALLS)) return wait_for(w, seconds);
-  const char *name = lm_interned(lm_text("%s: wait", lm_collective_name(w->call.kind)));
+  const char *name = lm_interned(lm_text("%s: wait", lm_collective_name(w->exchange.call.kind)));
   lm_span_begin(&span, LM_SPAN_WAIT, name ? name : "wait", LM_NO_DEVICE);
   lm_status status = wait_for(w, seconds);
   lm_span_end(&span);
@@ -69,16 +69,16 @@ static void *work_serve(void *arg) {
     if (!q->first) q->last = NULL;
     pthread_mutex_unlock(&q->lock);
 
-    lm_world *world = w->call.core->world;
-    lm_set_where(w->call.ticket.where);
-    lm_set_script_line(w->call.line);
+    lm_world *world = w->exchange.core->world;
+    lm_set_where(w->exchange.ticket.where);
+    lm_set_script_line(w->exchange.line);
     lm_status status = world ? lm_world_check(world) : LM_OK;
     if (status == LM_OK) {
       lm_busy_threads(1);
-      status = work_run_call(&w->call);
+      status = work_run_call(&w->exchange);
       lm_busy_threads(-1);
     } else {
-      lm_fail_in(status, lm_collective_name(w->call.kind));
+      lm_fail_in(status, lm_collective_name(w->exchange.call.kind));
     }
 
     pthread_mutex_lock(&q->lock);
@@ -123,7 +123,7 @@ lm_status lm_call_send(lm_exchange *c, lm_work **work) {
   TRY(lm_work_new(q, NULL, c, &w));
   atomic_fetch_add(&w->rc, 1); /* the queue's and the caller's */
   pthread_mutex_lock(&q->lock);
-  w->call.ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;
+  w->exchange.ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;
   if (q->last) {
     q->last->next = w;
   } else {

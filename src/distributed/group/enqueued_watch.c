@@ -70,8 +70,8 @@ static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
 static void stand_in_front_of(watch *x, lm_work *w, bool completed) {
   if (x->head == w) return;
   if (x->head) lm_waiting_end(&x->waiting, completed);
-  if (w) lm_waiting_begin(&x->waiting, LM_WAITING_ENQUEUED, x->is->core, &w->call.ticket, w->call.timeout);
-  if (w && w->call.peer >= 0 && lm_is_p2p(w)) x->waiting.peer = w->call.peer;
+  if (w) lm_waiting_begin(&x->waiting, LM_WAITING_ENQUEUED, x->is->core, &w->exchange.ticket, w->exchange.timeout);
+  if (w && w->exchange.call.peer >= 0 && lm_is_p2p(w)) x->waiting.peer = w->exchange.call.peer;
   x->head = w;
 }
 
@@ -79,7 +79,7 @@ static void stand_in_front_of(watch *x, lm_work *w, bool completed) {
 
 static lm_status disagree(watch *x, lm_work *w, const lm_ticket *theirs) {
   lm_waiting waiting;
-  lm_waiting_begin(&waiting, LM_WAITING_ENQUEUED, x->is->core, &w->call.ticket, w->call.timeout);
+  lm_waiting_begin(&waiting, LM_WAITING_ENQUEUED, x->is->core, &w->exchange.ticket, w->exchange.timeout);
   lm_status status = lm_group_mismatch(x->is->g, lm_tickets_prev(&x->is->ring), theirs);
   lm_waiting_end(&waiting, false);
   return status;
@@ -92,7 +92,7 @@ static lm_status watch_exchange(watch *x) {
   lm_ticket theirs;
   for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
     if (w->sent) continue;
-    TRY(lm_tickets_put(&is->ring, &w->call.ticket));
+    TRY(lm_tickets_put(&is->ring, &w->exchange.ticket));
     w->sent = true;
     x->pause = first_pause;
   }
@@ -104,7 +104,7 @@ static lm_status watch_exchange(watch *x) {
   for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
     if (w->matched) continue;
     if (!w->sent || !lm_tickets_get(&is->ring, &theirs)) break; /* not sent: the call is newer than the first loop */
-    if (!lm_tickets_agree(&theirs, &w->call.ticket)) return disagree(x, w, &theirs);
+    if (!lm_tickets_agree(&theirs, &w->exchange.ticket)) return disagree(x, w, &theirs);
     w->matched = true;
     x->pause = first_pause;
   }
@@ -157,7 +157,8 @@ static lm_status copy_to_host(watch *x, lm_exchange *c) {
 
 static void complete(watch *x, lm_work *w) {
   lm_status status = lm_error_restore(&w->outcome);
-  if (w->call.host) status = status == LM_OK ? copy_to_host(x, &w->call) : lm_call_written(&w->call, status);
+  if (w->exchange.host)
+    status = status == LM_OK ? copy_to_host(x, &w->exchange) : lm_call_written(&w->exchange, status);
   stand_in_front_of(x, NULL, status == LM_OK);
   watch_end_work(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
 }

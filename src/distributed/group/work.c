@@ -28,36 +28,23 @@ done:
   return status;
 }
 
-static lm_status work_all_reduce_scaled(const lm_exchange *c) {
-  const lm_group_table *table = c->g->table;
-  if (table->all_reduce_scaled && c->scale != 0) return table->all_reduce_scaled(c->g, c->t, c->scale);
-  NEED(work_scale(c->t, c->scale));
-  /* A rank with zeros must call the same function as the other ranks. */
-  return table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
-                                  : table->all_reduce(c->g, c->t, LM_REDUCE_SUM);
-}
-
 lm_status lm_call_dispatch(const lm_exchange *c) {
-  lm_group *g = c->g;
-  const lm_group_table *table = g->table;
+  const lm_group_table *table = c->g->table;
+  lm_group_call call = c->call;
   lm_request *none = NULL;
-  if (c->empty && !table->barrier)
-    return lm_fail(LM_E_MISSING, "backend '%s' has no barrier, which calls on empty tensors need", table->name);
-  if (c->empty) return table->barrier(g);
-  switch (c->kind) {
-    case LM_ALL_REDUCE: return c->scaled ? work_all_reduce_scaled(c) : table->all_reduce(g, c->t, c->op);
-    case LM_BROADCAST: return table->broadcast(g, c->t, c->root);
-    case LM_REDUCE: return table->reduce(g, c->t, c->root, c->op);
-    case LM_ALL_GATHER: return table->all_gather(g, c->t, c->out);
-    case LM_GATHER: return table->gather(g, c->t, c->root, c->out);
-    case LM_SCATTER: return table->scatter(g, c->t, c->root, c->in);
-    case LM_REDUCE_SCATTER: return table->reduce_scatter(g, c->t, c->in, c->op);
-    case LM_ALL_TO_ALL: return table->all_to_all(g, c->in, c->out);
-    case LM_BARRIER: return table->all_reduce(g, c->t, LM_REDUCE_SUM); /* an enqueued one: see make_barrier */
-    case LM_SEND:
-    case LM_RECV: return table->post(g, c->kind == LM_SEND, c->t, c->peer, c->tag, &none);
-    default: return lm_fail(LM_E_ARG, "%s is not a collective", lm_collective_name(c->kind));
+  if (lm_kind_is_p2p(call.kind)) return table->post(c->g, call.kind == LM_SEND, call.t, call.peer, call.tag, &none);
+  if (c->empty) {
+    if (!(table->collectives >> LM_BARRIER & 1))
+      return lm_fail(LM_E_MISSING, "backend '%s' has no barrier, which calls on empty tensors need", table->name);
+    call = (lm_group_call){.kind = LM_BARRIER};
+  } else if (call.kind == LM_BARRIER) {
+    call.kind = LM_ALL_REDUCE; /* an enqueued one: see make_barrier */
+  } else if (call.scaled && (!table->scales || call.scale == 0)) {
+    NEED(work_scale(call.t, call.scale));
+    call.scale = 1; /* a rank with zeros must call the same function as the other ranks */
+    call.scaled = table->scales;
   }
+  return table->run(c->g, &call);
 }
 
 /* ---- works */
@@ -75,13 +62,13 @@ lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **
   w->queue = q;
   w->issuer = issuer;
   w->peer = -1;
-  w->call = *c;
+  w->exchange = *c;
   return LM_OK;
 }
 
 void lm_work_finish(lm_work *w, lm_status status) {
   lm_error_save(status, &w->outcome);
-  lm_call_clear(&w->call);
+  lm_call_clear(&w->exchange);
   atomic_store_explicit(&w->done, true, memory_order_release);
 }
 
@@ -100,7 +87,7 @@ void lm_queue_release(lm_queue *q) {
 
 void lm_work_release(lm_work *w) {
   if (!w || !drops_to_zero(&w->rc)) return;
-  lm_call_clear(&w->call);
+  lm_call_clear(&w->exchange);
   lm_event_free(w->event);
   lm_queue_release(w->queue);
   lm_issuer_release(w->issuer);
