@@ -71,10 +71,11 @@ struct lm_work {
   bool busy;           /* true while a thread drives the request; under the queue's lock */
   lm_work *next;       /* in a list of the queue or issuer */
 
-  /* Enqueued calls only. `enqueued` is under the issuer's lock; the watching thread alone uses sent and matched. */
+  /* Enqueued calls only. `enqueued` is under the issuer's lock; the watching thread alone uses the fields after it. */
   lm_event *event; /* recorded behind the call in its stream */
   bool enqueued;
-  bool sent, matched; /* true once the ticket was sent to the next rank; once the previous rank's agreed */
+  lm_request *heard;  /* the receive of the previous rank's ticket, in the issuer's ring */
+  bool sent, matched; /* true once the ticket is on its way to the next rank; once the previous rank's agreed */
 };
 
 struct lm_queue {

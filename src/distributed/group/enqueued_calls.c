@@ -85,7 +85,7 @@ static void announce(lm_issuer *is, lm_work *w) {
   bool p2p = lm_is_p2p(w);
   w->exchange.ticket.seq = p2p ? 0 : atomic_fetch_add(&is->core->seq, 1) + 1;
   if (!p2p) lm_call_name_refused(&w->exchange, is->refused);
-  w->matched = p2p || !lm_tickets_wanted(is->g);
+  w->matched = p2p || !is->ring;
   w->sent = w->matched;
   atomic_fetch_add(&w->rc, 1);
   pthread_mutex_lock(&is->lock);
@@ -276,7 +276,7 @@ void lm_issuer_close(lm_issuer *is) {
   if (started) {
     lm_wakeup_fd_signal(is->kick);
     pthread_join(is->thread, NULL);
-    lm_tickets_close(&is->ring);
+    lm_transport_close(is->ring);
     close(is->kick);
   }
   lm_issuer_release(is);

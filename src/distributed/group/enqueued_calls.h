@@ -2,12 +2,13 @@
  * Private to distributed/.
  *
  * issuer.c keeps the record of a part's calls, enqueued_calls.c makes them. enqueued_watch.c is the thread: it detects
- * when a call is done (an event behind it, and the previous rank's ticket, ticket_ring.h), and ends all calls when the
- * job or the group has failed. */
+ * when a call is done, and ends all calls when the job or the group has failed. A call is done when an event behind it
+ * is over, and the previous rank's ticket agrees: each rank sends its calls' tickets to the next one in empty messages
+ * (message_transport.h), while the device runs the calls. */
 #pragma once
 
 #include "distributed/group/call.h"
-#include "distributed/group/ticket_ring.h"
+#include "distributed/group/message_transport.h"
 
 /* ---- issuer.c */
 
@@ -59,9 +60,10 @@ struct lm_issuer {
   bool asleep;           /* true if the thread must be woken for a new call */
   lm_saved_error failed; /* the failure that made the group unusable; set once */
 
-  pthread_t thread; /* watches the calls */
-  int kick;         /* eventfd that wakes it */
-  lm_tickets ring;  /* used by it alone */
+  pthread_t thread;   /* watches the calls */
+  int kick;           /* eventfd that wakes it */
+  lm_group ring_g;    /* copy of the part's, with a listener id of its own */
+  lm_transport *ring; /* links to both neighbors, used by the thread; NULL without other ranks */
 };
 
 /* Starts the watching thread unless it runs. */

@@ -11,6 +11,8 @@ lm_status lm_issuer_new(lm_group_core *core, lm_part *part) {
   if (!is) return LM_E_OOM;
   is->core = core;
   is->g = part->g;
+  is->ring_g = *part->g;
+  is->ring_g.part += LM_PARTS;
   is->device = LM_NO_DEVICE;
   is->last = &is->first;
   is->kick = -1;
