@@ -1,10 +1,10 @@
 /* Implements the backend "gloo": collectives of CPU tensors between processes, on one or several hosts, over sockets
  * (message_transport.c); all_reduce within a host uses shared memory (shared_memory_all_reduce.c). */
 #include "base/mem.h"
-#include "distributed/group/message_transport.h"
 #include "distributed/gloo/shared_memory_all_reduce.h"
 #include "distributed/group/group_core.h"
 #include "distributed/group/host_collectives.h"
+#include "distributed/group/message_transport.h"
 
 typedef struct state {
   lm_transport *transport;

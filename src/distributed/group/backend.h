@@ -33,7 +33,7 @@ typedef struct lm_request lm_request; /* a send or receive in progress; defined 
  */
 typedef struct lm_group_call {
   lm_collective kind;
-  lm_reduce_op op; /* of reductions */
+  lm_reduce_op op; /* the reduction */
   int root;        /* broadcast, reduce, gather, scatter: the rank that has, or gets, the data of all */
   int peer, tag;   /* send, recv: the other rank (recv: -1 for any), and what must match beside it */
   bool scaled;  /* all_reduce, sum of floats: t is multiplied by this rank's `scale` on the way; 0 contributes zeros, */
@@ -50,7 +50,7 @@ typedef struct lm_group_table {
   int abi; /* LM_GROUP_ABI */
   const char *name;
   unsigned kinds;       /* device kinds it takes: 1 << LM_CPU | … */
-  unsigned collectives; /* those that `run` has, 1 << LM_ALL_REDUCE | …; calls of others fail with LM_E_MISSING.
+  unsigned collectives; /* mask of those that `run` has, 1 << LM_ALL_REDUCE | …; calls of others fail with LM_E_MISSING.
                            DistributedDataParallel needs all_reduce (sum), broadcast, all_gather and barrier */
   bool scales;          /* true if `run` scales an all_reduce; if not, the core does before the call */
   /* True if the core may sum CPU gradient buckets in memory shared by the ranks of one host instead of calling this
