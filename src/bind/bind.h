@@ -480,18 +480,7 @@ void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
 /* Returns in *out a new tensor on `device` (none: the CPU) from the nested lists, number or boolean at i. */
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
 
-/* ---- mp/lua_thread.c: a Lua state on its own thread */
-typedef struct lm_lua_thread lm_lua_thread;
-/* Runs a chunk of Lua on a new thread, with fd (mp/channel.h, passed) in the global LM_CHANNEL. The thread closes fd,
- * unless the call fails. The caller releases *out by lm_lua_thread_forget. */
-lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out);
-/* Raises an error in the thread at about its next line; compiled loops do not notice. */
-void lm_lua_thread_interrupt(lm_lua_thread *t);
-bool lm_lua_thread_wait(lm_lua_thread *t, double seconds); /* returns true if it has ended */
-const char *lm_lua_thread_error(const lm_lua_thread *t);   /* the chunk's error, or ""; valid once it has ended */
-void lm_lua_thread_forget(lm_lua_thread *t);               /* releases t; the thread runs on if it has not ended */
-/* Interrupts all threads and waits for their end, at most `seconds`. */
-void lm_lua_threads_end(double seconds);
+/* ---- mp/lua_thread.c */
 /* Makes exit() on this thread, if it is the process's first, end the threads before it destroys objects they use. */
 void lm_lua_threads_at_exit(void);
 

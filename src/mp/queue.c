@@ -91,26 +91,19 @@ static void note_taken(lm_queue_words *w, uint64_t n) {
 
 /* ---- messages that wait for room */
 
-typedef struct item {
-  lm_packed_message *packed;
-  struct item *next;
-} item;
-
 typedef struct lm_backlog {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   lm_handle *queue; /* a copy, with its own sockets */
-  item *first, **end;
+  lm_packed_message *first, **end;
   uint64_t n;
   bool runs, left; /* true while its thread runs; true if its handle was freed */
 } lm_backlog;
 
 static void free_backlog(lm_backlog *b) {
-  while (b->first) {
-    item *i = b->first;
-    b->first = i->next;
-    lm_packed_message_free(i->packed);
-    lm_free(i);
+  for (lm_packed_message *l; (l = b->first);) {
+    b->first = l->next;
+    lm_packed_message_free(l);
   }
   lm_handle_free(b->queue);
   pthread_mutex_destroy(&b->lock);
@@ -139,11 +132,10 @@ static void *queue_feed(void *arg) {
   lm_backlog *b = arg;
   bool was_writable = false;
   pthread_mutex_lock(&b->lock);
-  while (b->first) {
-    item *i = b->first;
+  for (lm_packed_message *l; (l = b->first);) {
     pthread_mutex_unlock(&b->lock);
     bool sent = false, ready = false;
-    lm_status status = queue_post(b->queue, i->packed, 0, &sent);
+    lm_status status = queue_post(b->queue, l, 0, &sent);
     if (status == LM_OK && !sent) {
       lm_channel_wait(b->queue->fd[WRITE], POLLOUT, 1, &ready);
       if (ready && was_writable) usleep(1000); /* too many descriptors in flight */
@@ -151,11 +143,10 @@ static void *queue_feed(void *arg) {
     }
     pthread_mutex_lock(&b->lock);
     if (status == LM_OK && !sent) continue;
-    b->first = i->next;
+    b->first = l->next;
     if (!b->first) b->end = &b->first;
     b->n--;
-    lm_packed_message_free(i->packed);
-    lm_free(i);
+    lm_packed_message_free(l);
     pthread_cond_broadcast(&b->changed);
   }
   b->runs = false;
@@ -181,30 +172,18 @@ static lm_status begin_backlog(lm_handle *h) {
   return LM_OK;
 }
 
-/* Starts the thread. Requires b->lock. */
-static lm_status start_thread(lm_backlog *b) {
-  lm_status status = lm_thread_start_detached("lm-queue", queue_feed, b);
-  b->runs = status == LM_OK;
-  return status;
-}
-
 static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {
   lm_status status = LM_OK;
   if (!h->backlog && (status = begin_backlog(h)) != LM_OK) return status;
-  item *i = lm_calloc(1, sizeof *i);
-  if (!i) return LM_E_OOM;
-  i->packed = l;
   lm_backlog *b = h->backlog;
   pthread_mutex_lock(&b->lock);
-  item **end = b->end;
-  *end = i;
-  b->end = &i->next;
-  b->n++;
-  if (!b->runs && (status = start_thread(b)) != LM_OK) { /* then the list was empty */
-    *end = NULL;
-    b->end = end;
-    b->n--;
-    lm_free(i);
+  if (!b->runs) status = lm_thread_start_detached("lm-queue", queue_feed, b); /* it waits for the lock */
+  if (status == LM_OK) {
+    b->runs = true;
+    l->next = NULL;
+    *b->end = l;
+    b->end = &l->next;
+    b->n++;
   }
   pthread_mutex_unlock(&b->lock);
   return status;
@@ -245,8 +224,7 @@ static lm_status try_put(lm_handle *h, lm_packed_message *l, bool direct, bool *
   if (lm_queue_backlog(h, 0) == 0) NEED(queue_post(h, l, words_of(h)->capacity, sent));
   if (*sent) {
     lm_packed_message_free(l);
-  } else if (!direct && !is_full(h) &&
-             (lm_packed_message_descriptors(l) == 0 || lm_queue_backlog(h, 0) < LM_QUEUE_KEPT)) {
+  } else if (!direct && !is_full(h) && (l->nfds == 1 || lm_queue_backlog(h, 0) < LM_QUEUE_MAX_BACKLOG)) {
     NEED(keep_for_later(h, l));
     *sent = true;
   }
