@@ -398,6 +398,11 @@ lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *co
 static inline void lm_need(lua_State *L, lm_status status) {
   if (status != LM_OK) lm_raise(L, status);
 }
+/* Returns n, the number of the calling function's results; `who` begins the message of an error. */
+static inline int lm_return(lua_State *L, lm_status status, int n) { return status == LM_OK ? n : lm_raise(L, status); }
+static inline int lm_return_as(lua_State *L, const char *who, lm_status status, int n) {
+  return status == LM_OK ? n : lm_raise(L, lm_fail_in(status, who));
+}
 static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, const char *arg) {
   lm_tensor *t = lm_to_tensor(L, LM_STATE(L), i);
   if (!t) lm_need(L, lm_read_tensor(L, LM_STATE(L), i, fn, arg, &t));
@@ -418,6 +423,8 @@ void lm_need_function(lua_State *L, int i, const char *fn, const char *before);
 /* Pushes a userdata with `before` free slots, the *n strings of the list at i, and NULL; returns its array. The list
  * keeps the strings alive. */
 const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *name, int before, int *n);
+/* Pushes a userdata with the *n numbers of the list at i; returns its array. */
+double *lm_need_numbers(lua_State *L, int i, const char *fn, const char *name, int *n);
 
 /* ---- defaults.c: returns the device at i, or the default device for nil; raises for other values */
 lm_device lm_device_or_default(lua_State *L, int i, const char *fn);

@@ -34,25 +34,13 @@ done:
 
 /* ---- counting */
 
-static lm_status queue_lock(pthread_mutex_t *m, lm_acquire_result *got) {
-  lm_status status = lm_robust_lock(m, HOLD, got);
+/* Locks m, `put` or `get`. A writer that died may have sent message sent + 1 or not: that number is not used again. */
+static lm_status lock_words(lm_queue_words *w, pthread_mutex_t *m, bool *locked) {
+  lm_acquire_result got;
+  lm_status status = lm_robust_lock(m, HOLD, &got);
+  *locked = got != LM_ACQUIRE_TIMEOUT;
+  if (m == &w->put && got == LM_ACQUIRE_ABANDONED) atomic_fetch_add(&w->sent, 1);
   return status == LM_OK ? LM_OK : lm_fail_in(status, "the lock of the queue");
-}
-
-static lm_status lock_get(lm_queue_words *w, bool *locked) {
-  lm_acquire_result got;
-  lm_status status = queue_lock(&w->get, &got);
-  *locked = got != LM_ACQUIRE_TIMEOUT;
-  return status;
-}
-
-/* Locks `put`. A writer that died may have sent message sent + 1 or not: that number is not used again. */
-static lm_status lock_put(lm_queue_words *w, bool *locked) {
-  lm_acquire_result got;
-  lm_status status = queue_lock(&w->put, &got);
-  *locked = got != LM_ACQUIRE_TIMEOUT;
-  if (got == LM_ACQUIRE_ABANDONED) atomic_fetch_add(&w->sent, 1);
-  return status;
 }
 
 typedef struct count {
@@ -116,7 +104,7 @@ static lm_status queue_post(const lm_handle *h, lm_packed_message *l, uint64_t m
   lm_queue_words *w = words_of(h);
   bool locked;
   *sent = false;
-  lm_status status = lock_put(w, &locked);
+  lm_status status = lock_words(w, &w->put, &locked);
   if (status != LM_OK || !locked) return status;
   if (most == 0 || in_socket(h) < most) {
     uint64_t number = atomic_load(&w->sent) + 1;
@@ -254,7 +242,7 @@ lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_
   for (;;) {
     bool locked, closed = false, ready, foreign;
     uint64_t number;
-    TRY(lock_get(w, &locked));
+    TRY(lock_words(w, &w->get, &locked));
     if (locked) {
       if (peek(h, &number, &foreign)) {
         if (claim && !foreign) atomic_store(claim, (int64_t)number);
@@ -279,13 +267,14 @@ done:
 }
 
 lm_status lm_queue_has(lm_handle *h, uint64_t number, bool *out) {
+  lm_queue_words *w = words_of(h);
   bool locked = false, foreign;
   uint64_t first;
   lm_status status = LM_OK;
-  while (status == LM_OK && !locked) status = lock_get(words_of(h), &locked);
+  while (status == LM_OK && !locked) status = lock_words(w, &w->get, &locked);
   if (status != LM_OK) return status;
   *out = peek(h, &first, &foreign) && first <= number;
-  pthread_mutex_unlock(&words_of(h)->get);
+  pthread_mutex_unlock(&w->get);
   return LM_OK;
 }
 
@@ -310,9 +299,9 @@ static lm_status queue_is_done(lm_handle *h, bool *out) {
   bool put = false, get = false, foreign;
   uint64_t first;
   *out = false;
-  TRY(lock_put(w, &put));
+  TRY(lock_words(w, &w->put, &put));
   if (!put) goto done;
-  TRY(lock_get(w, &get));
+  TRY(lock_words(w, &w->get, &get));
   if (!get || peek(h, &first, &foreign)) goto done;
   uint64_t sent = atomic_load(&w->sent);
   count c = queue_taken(w);

@@ -51,8 +51,7 @@ static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
 
 LM_FUNCTION(mp_queue) {
   double capacity = lm_need_number(L, 1, "mp_queue", "capacity");
-  lm_need(L, lm_queue_new((uint64_t)capacity, lm_handle_slot(L)));
-  return 1;
+  return lm_return(L, lm_queue_new((uint64_t)capacity, lm_handle_slot(L)), 1);
 }
 
 LM_FUNCTION(mp_pipe) {
@@ -64,10 +63,7 @@ LM_FUNCTION(mp_pipe) {
   return 2;
 }
 
-LM_FUNCTION(mp_lock) {
-  lm_need(L, lm_lock_new(lm_handle_slot(L)));
-  return 1;
-}
+LM_FUNCTION(mp_lock) { return lm_return(L, lm_lock_new(lm_handle_slot(L)), 1); }
 
 LM_FUNCTION(mp_close_handle) {
   void *h = lm_to_object(L, 1, &handle_type);
@@ -236,10 +232,7 @@ LM_FUNCTION(mp_queue_flush) {
   return lm_return_bool(L, lm_queue_backlog(h, lm_need_number(L, 2, "mp_queue_flush", "seconds")) == 0);
 }
 
-LM_FUNCTION(mp_queue_done) {
-  lm_status status = lm_queue_done(need_handle(L, 1, LM_QUEUE));
-  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Queue:task_done"));
-}
+LM_FUNCTION(mp_queue_done) { return lm_return_as(L, "Queue:task_done", lm_queue_done(need_handle(L, 1, LM_QUEUE)), 0); }
 
 LM_FUNCTION(mp_queue_join) {
   bool done;
@@ -249,18 +242,18 @@ LM_FUNCTION(mp_queue_join) {
 
 /* ---- locks */
 
-LM_FUNCTION(mp_acquire) {
+/* Acquires the lock or semaphore at 1, waiting for the seconds at 2. */
+static int acquire(lua_State *L, const char *who, lm_handle_kind kind,
+                   lm_status (*f)(lm_handle *h, double seconds, lm_acquire_result *out)) {
   lm_acquire_result got;
-  lm_status status = lm_lock_acquire(need_handle(L, 1, LM_LOCK), lm_need_number(L, 2, "mp_acquire", "seconds"), &got);
-  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Lock:acquire"));
-  if (got == LM_ACQUIRE_TIMEOUT) return 0;
-  return lm_return_int(L, got);
+  lm_handle *h = need_handle(L, 1, kind);
+  lm_return_as(L, who, f(h, lm_need_number(L, 2, who, "seconds"), &got), 0);
+  return got == LM_ACQUIRE_TIMEOUT ? 0 : lm_return_int(L, got);
 }
 
-LM_FUNCTION(mp_release) {
-  lm_status status = lm_lock_release(need_handle(L, 1, LM_LOCK));
-  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Lock:release"));
-}
+LM_FUNCTION(mp_acquire) { return acquire(L, "Lock:acquire", LM_LOCK, lm_lock_acquire); }
+
+LM_FUNCTION(mp_release) { return lm_return_as(L, "Lock:release", lm_lock_release(need_handle(L, 1, LM_LOCK)), 0); }
 
 LM_FUNCTION(mp_held) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth); }
 
@@ -269,22 +262,14 @@ LM_FUNCTION(mp_held) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth
 LM_FUNCTION(mp_semaphore) {
   double n = lm_need_number(L, 1, "mp_semaphore", "permits");
   uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-  lm_need(L, lm_semaphore_new(permits, lm_handle_slot(L)));
-  return 1;
+  return lm_return(L, lm_semaphore_new(permits, lm_handle_slot(L)), 1);
 }
 
-LM_FUNCTION(mp_permit) {
-  lm_acquire_result got;
-  lm_status status =
-      lm_semaphore_acquire(need_handle(L, 1, LM_SEMAPHORE), lm_need_number(L, 2, "mp_permit", "seconds"), &got);
-  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Semaphore:acquire"));
-  if (got == LM_ACQUIRE_TIMEOUT) return 0;
-  return lm_return_int(L, got);
-}
+LM_FUNCTION(mp_permit) { return acquire(L, "Semaphore:acquire", LM_SEMAPHORE, lm_semaphore_acquire); }
 
 LM_FUNCTION(mp_permit_back) {
-  lm_status status = lm_semaphore_release(need_handle(L, 1, LM_SEMAPHORE), lua_toboolean(L, 2));
-  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "BoundedSemaphore:release"));
+  lm_handle *h = need_handle(L, 1, LM_SEMAPHORE);
+  return lm_return_as(L, "BoundedSemaphore:release", lm_semaphore_release(h, lua_toboolean(L, 2)), 0);
 }
 
 LM_FUNCTION(mp_permits) { return lm_return_number(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE))); }

@@ -91,7 +91,7 @@ LM_FUNCTION(mp_process) {
 done:
   lm_free(env);
   lm_handle_free(ends[1]);
-  return status == LM_OK ? 2 : lm_raise(L, status);
+  return lm_return(L, status, 2);
 }
 
 LM_FUNCTION(mp_thread) {
@@ -100,8 +100,7 @@ LM_FUNCTION(mp_thread) {
   worker *w = new_worker(L, &connection);
   lm_need(L, lm_connection_pair(LM_THREAD_CONNECTION, ends));
   *connection = ends[0];
-  lm_need(L, lm_lua_thread_start(chunk, ends[1], &w->thread));
-  return 2;
+  return lm_return(L, lm_lua_thread_start(chunk, ends[1], &w->thread), 2);
 }
 
 LM_FUNCTION(mp_parent) {
@@ -111,8 +110,7 @@ LM_FUNCTION(mp_parent) {
     return lm_raise_text(L, "mp_parent: descriptor %d is not a channel; only lm.mp starts workers", fd);
   }
   fcntl(fd, F_SETFD, FD_CLOEXEC); /* child processes do not inherit it */
-  lm_need(L, lm_handle_of(LM_CONNECTION, &fd, NULL, lm_handle_slot(L)));
-  return 1;
+  return lm_return(L, lm_handle_of(LM_CONNECTION, &fd, NULL, lm_handle_slot(L)), 1);
 }
 
 /* ---- state of the workers */
