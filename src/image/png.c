@@ -151,20 +151,20 @@ static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane
   if (region->y1 > height || region->x1 > width || row_bytes != (size_t)width * (size_t)to->channels) {
     png_error(r->png, "changed since its header was read");
   }
-  int64_t kept = passes > 1 ? region->y1 - region->y0 : STRIP;
+  int64_t buffered = passes > 1 ? region->y1 - region->y0 : STRIP;
   size_t bytes;
-  if (__builtin_mul_overflow((size_t)(kept + 1), row_bytes, &bytes)) bytes = SIZE_MAX;
+  if (__builtin_mul_overflow((size_t)(buffered + 1), row_bytes, &bytes)) bytes = SIZE_MAX;
   r->rows = lm_malloc(bytes);
   if (!r->rows) return LM_E_OOM;
-  uint8_t *beside = r->rows + (size_t)kept * row_bytes;
+  uint8_t *beside = r->rows + (size_t)buffered * row_bytes;
   for (int pass = 0; pass < passes; pass++) {
     int64_t end = pass + 1 < passes ? height : region->y1;
     for (int64_t y = 0; y < end; y++) {
       int64_t wanted = y - region->y0;
       bool inside = wanted >= 0 && y < region->y1;
-      png_read_row(r->png, inside ? r->rows + (size_t)(wanted % kept) * row_bytes : beside, NULL);
-      if (!inside || pass + 1 < passes || (y + 1 < region->y1 && (wanted + 1) % kept != 0)) continue;
-      int64_t n = wanted % kept + 1;
+      png_read_row(r->png, inside ? r->rows + (size_t)(wanted % buffered) * row_bytes : beside, NULL);
+      if (!inside || pass + 1 < passes || (y + 1 < region->y1 && (wanted + 1) % buffered != 0)) continue;
+      int64_t n = wanted % buffered + 1;
       lm_planes_put(to, wanted + 1 - n, n, region->x1 - region->x0, r->rows + region->x0 * to->channels, row_bytes,
                     to->channels);
     }
