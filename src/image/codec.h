@@ -21,7 +21,7 @@ typedef struct lm_plane_target {
 /* Stores `rows` rows of `width` interleaved pixels as rows y and following. Each row starts row_bytes after the last; a
  * pixel has `pixel` bytes, of which the first to->channels are used. */
 LM_API void lm_planes_put(const lm_plane_target *to, int64_t y, int64_t rows, int64_t width, const uint8_t *from,
-                   size_t row_bytes, int pixel);
+                          size_t row_bytes, int pixel);
 /* Stores the region from the rows of a complete RGBA image. Gray is ITU-R 601's. */
 LM_API void lm_planes_put_rgba(const lm_plane_target *to, const lm_region *region, const uint8_t *pixels);
 /* Copies row y of pixels [C, H, W] to out as interleaved pixels. */
@@ -50,7 +50,7 @@ lm_status lm_bmp_decode(const lm_image *image, const lm_region *region, const lm
 
 /* Defines the function that makes a file the plug-in luminary_image_FORMAT.so. Each is linked to its format's library
  * and loaded with the first such image: libtiff alone takes as long to load as a third of the core. */
-#define LM_CODEC(...)                      \
+#define LM_CODEC(...)                       \
   LM_API void lm_codec_of(lm_codec *codec); \
   void lm_codec_of(lm_codec *codec) { *codec = (lm_codec){__VA_ARGS__}; }
 

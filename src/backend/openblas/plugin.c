@@ -20,7 +20,6 @@ static int set_omp_threads(int n) {
 __attribute__((visibility("default"))) void lm_openblas_plugin(lm_openblas_table *table) {
 #define X(name, parameters) .s##name = s##name##_, .d##name = d##name##_,
   *table = (lm_openblas_table){LM_OPENBLAS_ROUTINES(X).set_num_threads = openblas_set_num_threads,
-                               .get_config = openblas_get_config,
-                               .set_omp_threads = set_omp_threads};
+                               .get_config = openblas_get_config, .set_omp_threads = set_omp_threads};
 #undef X
 }
