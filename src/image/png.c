@@ -119,7 +119,7 @@ static lm_status read_header(reading *r, lm_image_header *out) {
   return LM_OK;
 }
 
-lm_status lm_png_header(const lm_image *image, lm_image_header *out) {
+static lm_status header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   lm_status status = read_header(&r, out);
   png_destroy_read_struct(&r.png, &r.info, NULL);
@@ -172,7 +172,7 @@ static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane
   return LM_OK;
 }
 
-lm_status lm_png_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status = read_pixels(&r, region, to);
   png_destroy_read_struct(&r.png, &r.info, NULL);
@@ -220,7 +220,7 @@ static lm_status write_pixels(writing *w, const lm_tensor *pixels, int level) {
   return LM_OK;
 }
 
-lm_status lm_image_encode_png(const lm_tensor *pixels, int level, lm_tensor **out) {
+static lm_status encode(const lm_tensor *pixels, int level, lm_tensor **out) {
   lm_status status = LM_OK;
   writing w = {.png = NULL};
   TRY(lm_pixels_check("encode_png", pixels, 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4, PNG_UINT_31_MAX));
@@ -235,3 +235,5 @@ done:
   lm_free(w.row);
   return status;
 }
+
+LM_CODEC(.header = header, .decode = decode, .encode = encode)
