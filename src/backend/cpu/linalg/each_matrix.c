@@ -84,12 +84,3 @@ lm_status lm_each_by_lapack(int64_t count, double flops, size_t scratch, lm_matr
   if (matrices.first < count) *bad = (lm_bad_matrix){matrices.info, matrices.first};
   return status;
 }
-
-lm_status lm_each_matrix(int64_t count, double flops, size_t scratch, lm_matrix_fn *one, const void *job,
-                         lm_bad_matrix *bad) {
-  *bad = (lm_bad_matrix){0, -1};
-  matrices_job matrices = {one, job, PTHREAD_MUTEX_INITIALIZER, count, 0};
-  lm_status status = lm_parallel(count, work_of(count, flops), scratch + 64, run_matrices, &matrices);
-  if (matrices.first < count) *bad = (lm_bad_matrix){matrices.info, matrices.first};
-  return status;
-}

@@ -28,8 +28,6 @@ static inline int lm_matrix_failed(lm_status status) {
   lm_parallel_note(status);
   return -1;
 }
-lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn *one, const void *job,
-                         lm_bad_matrix *bad);
 /* Runs `one`, in which `flops` are computed and LAPACK is called, on each of `count` matrices, with `work` bytes of
  * scratch memory; sets *bad if one failed. */
 lm_status lm_each_by_lapack(int64_t count, double flops, size_t work, lm_matrix_fn *one, const void *job,
