@@ -37,7 +37,7 @@ lm_status lm_parallel_by_lapack(int64_t count, double work, size_t scratch, lm_p
 
 /* Returns the numbers of workspace with which LAPACK's routines take n columns by blocks. */
 static inline int lm_blocked_workspace(int n) {
-  enum { COLUMNS = 64 }; /* of the widest block */
+  enum { COLUMNS = 64 }; /* columns of the widest block */
   return COLUMNS * (n < 1 ? 1 : n);
 }
 

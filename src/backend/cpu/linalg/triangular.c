@@ -42,7 +42,7 @@ lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
  * threads. */
 typedef struct triangle_job {
   int n, k;
-  int64_t chunks; /* of a matrix */
+  int64_t chunks; /* chunks of a matrix */
   const lm_tensor *a, *b;
   const char *uplo, *trans, *diag;
 } triangle_job;
