@@ -1,6 +1,7 @@
 /* Computes eigenvalues of symmetric matrices, singular values, pseudoinverses and least squares by LAPACK. */
 #include <limits.h>
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/linalg/lapack.h"
@@ -39,7 +40,7 @@ static lm_status set_workspace(batch *b, const lm_scalar *answer, int ints, cons
 
 /* Scratch memory for one matrix: LAPACK's workspace, and further parts that some algorithms need. */
 typedef struct scratch {
-  void *ints, *numbers, *u, *v, *s;
+  void *ints, *numbers, *u, *v, *s, *e, *tau;
 } scratch;
 
 /* Sets s's workspace; returns its bytes. */
@@ -49,18 +50,62 @@ static size_t lay_out(const batch *b, char *memory, scratch *s) {
       (lm_memory_part[]){{&s->ints, sizeof(int) * (size_t)b->ints}, {&s->numbers, b->item * (size_t)b->numbers}});
 }
 
-static bool is_finite(const batch *b, const void *a, int64_t n) {
-  for (int64_t i = 0; i < n; i++)
-    if (!isfinite(lm_real_at(b->dtype, a, i))) return false;
-  return true;
+/* Defines a function that returns the largest magnitude of n numbers, or NaN if one is not finite. */
+#define LARGEST(T)                                     \
+  static double largest_##T(const T *a, int64_t n) {   \
+    enum { LANES = 8 };                                \
+    T most[LANES] = {0}, check[LANES] = {0};           \
+    int64_t i = 0;                                     \
+    for (; i + LANES <= n; i += LANES) {               \
+      for (int l = 0; l < LANES; l++) {                \
+        const T x = a[i + l], size = x < 0 ? -x : x;   \
+        most[l] = size > most[l] ? size : most[l];     \
+        check[l] += x * 0;                             \
+      }                                                \
+    }                                                  \
+    for (; i < n; i++) {                               \
+      most[0] = fmax(most[0], fabs((double)a[i]));     \
+      check[0] += a[i] * 0;                            \
+    }                                                  \
+    for (int l = 1; l < LANES; l++) {                  \
+      most[0] = most[l] > most[0] ? most[l] : most[0]; \
+      check[0] += check[l];                            \
+    }                                                  \
+    return (double)most[0] + (double)check[0];         \
+  }
+LARGEST(float)
+LARGEST(double)
+
+static double largest_of(const batch *b, const void *a, int64_t n) {
+  return b->dtype == LM_F64 ? largest_double(a, n) : largest_float(a, n);
+}
+static bool is_finite(const batch *b, const void *a, int64_t n) { return isfinite(largest_of(b, a, n)); }
+
+typedef struct lapack_job {
+  lm_matrix_fn *one;
+  const void *job;
+} lapack_job;
+
+/* Runs one matrix without OpenMP threads: an OpenBLAS built with OpenMP would have its own ones for each of ours. */
+static int one_by_lapack(const void *job, int64_t i, char *work) {
+  const lapack_job *l = job;
+  int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  int info = l->one(l->job, i, work);
+  omp_set_num_threads(threads);
+  return info;
 }
 
 /* Runs `one` for each matrix of x; fails if one does not converge, in words that say which computation: `what`. */
 static lm_status each_by_lapack(const char *what, const lm_tensor *x, double flops, size_t bytes, lm_matrix_fn *one,
                                 const void *job) {
+  const int64_t count = lm_matrix_count(x);
+  int buffers = 2 * lm_matrix_threads(count, flops); /* some routines hold one buffer while they ask for another */
   lm_bad_matrix bad;
-  NEED(lm_each_by_lapack(lm_matrix_count(x), flops, bytes, one, job, &bad));
-  return lm_matrix_not_converged(what, "A", x, bad);
+  NEED(lm_openblas_enter(buffers));
+  lm_status status = lm_each_matrix(count, flops, bytes, one_by_lapack, &(lapack_job){one, job}, &bad);
+  lm_openblas_leave(buffers);
+  return status == LM_OK ? lm_matrix_not_converged(what, "A", x, bad) : status;
 }
 
 /* Sets `to` to the first columns of the identity, m numbers each. */
@@ -77,13 +122,52 @@ typedef struct eigh_job {
   const char *jobz, *uplo; /* "V": vectors, "N": values alone; "L" or "U": the triangle that is read */
 } eigh_job;
 
+/* Return the numbers of workspace that sytrd and stedc need, and the bytes of all that eigh_by_steps needs. */
+static int numbers_of_steps(int n) { return 1 + 4 * n + n * n; }
+static size_t lay_out_steps(const batch *b, char *memory, scratch *s) {
+  const size_t n = (size_t)b->n, column = b->item * n;
+  return lm_memory_divide(memory, 5,
+                          (lm_memory_part[]){{&s->ints, sizeof(int) * (size_t)b->ints},
+                                             {&s->e, column},
+                                             {&s->tau, column},
+                                             {&s->v, column * n},
+                                             {&s->numbers, b->item * (size_t)numbers_of_steps(b->n)}});
+}
+
+/* Runs the steps of LAPACK's syevd, except the last one, which takes the vectors of the tridiagonal matrix to those of
+ * a [n, n]: that is ours, on all threads. */
+static int eigh_by_steps(const eigh_job *j, char *a, void *values, char *work) {
+  const batch *b = &j->b;
+  const int n = b->n, after = n - 1, numbers = numbers_of_steps(n);
+  int info = 0;
+  scratch s;
+  lay_out_steps(b, work, &s);
+  LM_CALL(b->dtype, sytrd, "L", &n, a, &n, values, s.e, s.tau, s.numbers, &numbers, &info, 1);
+  if (info != 0) return info;
+  LM_CALL(b->dtype, stedc, "I", &n, values, s.e, s.v, &n, s.numbers, &numbers, s.ints, &b->ints, &info, 1);
+  if (info != 0) return info;
+  lm_status status = lm_reflect_rows(b->dtype, after, n, a + b->item, s.tau, n, (char *)s.v + b->item, s.numbers);
+  memcpy(a, s.v, b->item * (size_t)n * (size_t)n);
+  return status == LM_OK ? 0 : lm_matrix_failed(status);
+}
+
+/* Returns true if syevd would scale a matrix of such numbers first. */
+static bool is_scaled(const batch *b, double largest) {
+  const double limit = b->dtype == LM_F64 ? 1e140 : 1e15;
+  return largest > limit || (largest < 1 / limit && largest > 0);
+}
+
 static int eigh_one(const void *job, int64_t i, char *work) {
+  enum { BY_STEPS = 128 };
   const eigh_job *j = job;
   const batch *b = &j->b;
   int info = 0;
   scratch s;
   void *a = lm_matrix_at(b->a, i), *values = lm_vector_at(j->values, i);
-  if (!is_finite(b, a, (int64_t)b->n * b->n)) return LM_NOT_FINITE;
+  const double largest = largest_of(b, a, (int64_t)b->n * b->n);
+  if (!isfinite(largest)) return LM_NOT_FINITE;
+  if (b->n >= BY_STEPS && *j->jobz == 'V' && *j->uplo == 'L' && !is_scaled(b, largest))
+    return eigh_by_steps(j, a, values, work);
   lay_out(b, work, &s);
   LM_CALL(b->dtype, syevd, j->jobz, j->uplo, &b->n, a, &b->n, values, s.numbers, &b->numbers, s.ints, &b->ints, &info,
           1, 1);
@@ -96,13 +180,14 @@ static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char 
   eigh_job j = {.b = batch_of(x), .values = values, .jobz = jobz, .uplo = triangle == 0 ? "L" : "U"};
   batch *b = &j.b;
   lm_scalar answer;
+  scratch s;
   int info, ask = -1, ints = 5 * b->n + 3; /* LAPACK's documentation of syevd */
   NEED(lm_openblas_load());
   LM_CALL(b->dtype, syevd, jobz, j.uplo, &b->n, NULL, &b->n, NULL, &answer, &ask, &ints, &ask, &info, 1, 1);
   NEED(set_workspace(b, &answer, 5 * b->n + 3, x));
   b->a = matrices;
-  return each_by_lapack("the computation of eigenvalues", x, 9.0 * b->n * b->n * b->n, lay_out(b, NULL, &(scratch){0}),
-                        eigh_one, &j);
+  const size_t bytes = lm_max(lay_out(b, NULL, &s), *jobz == 'V' ? lay_out_steps(b, NULL, &s) : 0);
+  return each_by_lapack("the computation of eigenvalues", x, 9.0 * b->n * b->n * b->n, bytes, eigh_one, &j);
 }
 
 lm_status lm_cpu_linalg_eigh(const void *args, lm_tensor *const *out) {

@@ -1,5 +1,4 @@
 /* Runs a function for each matrix of a batch, on several threads, and copies matrices to LAPACK's layout. */
-#include <omp.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -53,34 +52,13 @@ static void run_matrices(void *ctx, int64_t begin, int64_t end) {
 
 static double work_of(int64_t count, double flops) { return (double)count * (1000 + flops / 4); }
 
-typedef struct lapack_loop {
-  lm_parallel_fn *fn;
-  void *ctx;
-} lapack_loop;
+int lm_matrix_threads(int64_t count, double flops) { return lm_threads_for(work_of(count, flops)); }
 
-/* Runs a part without OpenMP threads: an OpenBLAS built with OpenMP would have its own ones for each of ours. */
-static void run_part(void *ctx, int64_t begin, int64_t end) {
-  const lapack_loop *l = ctx;
-  int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
-  l->fn(l->ctx, begin, end);
-  omp_set_num_threads(threads);
-}
-
-lm_status lm_parallel_by_lapack(int64_t count, double work, size_t scratch, lm_parallel_fn *fn, void *ctx) {
-  return lm_parallel(count, work, scratch, run_part, &(lapack_loop){fn, ctx});
-}
-
-lm_status lm_each_by_lapack(int64_t count, double flops, size_t scratch, lm_matrix_fn *one, const void *job,
-                            lm_bad_matrix *bad) {
+lm_status lm_each_matrix(int64_t count, double flops, size_t scratch, lm_matrix_fn *one, const void *job,
+                         lm_bad_matrix *bad) {
   *bad = (lm_bad_matrix){0, -1};
   matrices_job matrices = {one, job, PTHREAD_MUTEX_INITIALIZER, count, 0};
-  const double work = work_of(count, flops);
-  const int buffers = 2 * lm_threads_for(work); /* some routines hold one buffer while they ask for another */
-  if (count == 0) return LM_OK;
-  NEED(lm_openblas_enter(buffers));
-  lm_status status = lm_parallel_by_lapack(count, work, scratch + 64, run_matrices, &matrices);
-  lm_openblas_leave(buffers);
+  lm_status status = lm_parallel(count, work_of(count, flops), scratch + 64, run_matrices, &matrices);
   if (matrices.first < count) *bad = (lm_bad_matrix){matrices.info, matrices.first};
   return status;
 }

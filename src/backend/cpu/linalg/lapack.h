@@ -28,18 +28,15 @@ static inline int lm_matrix_failed(lm_status status) {
   lm_parallel_note(status);
   return -1;
 }
-/* Runs `one`, in which `flops` are computed and LAPACK is called, on each of `count` matrices, with `work` bytes of
- * scratch memory; sets *bad if one failed. */
-lm_status lm_each_by_lapack(int64_t count, double flops, size_t work, lm_matrix_fn *one, const void *job,
-                            lm_bad_matrix *bad);
-/* Runs a loop that calls LAPACK on several threads, within one of these functions, like lm_parallel. */
-lm_status lm_parallel_by_lapack(int64_t count, double work, size_t scratch, lm_parallel_fn *fn, void *ctx);
+/* Return how many threads matrices of `flops` each are worth; run `one` on each matrix, and set *bad if one failed. */
+int lm_matrix_threads(int64_t count, double flops);
+lm_status lm_each_matrix(int64_t count, double flops, size_t work, lm_matrix_fn *one, const void *job,
+                         lm_bad_matrix *bad);
 
-/* Returns the numbers of workspace with which LAPACK's routines take n columns by blocks. */
-static inline int lm_blocked_workspace(int n) {
-  enum { COLUMNS = 64 }; /* columns of the widest block */
-  return COLUMNS * (n < 1 ? 1 : n);
-}
+/* Multiplies rows [count, ld] by H1 H2 ..., the n reflections of a matrix in memory as lm_householder_loops leaves it:
+ * v of reflection i begins at a[i * ld + i], n - i long. work: 32 (n + 2 count + 64) elements. */
+lm_status lm_reflect_rows(lm_dtype dtype, int n, int ld, const void *a, const void *tau, int count, void *rows,
+                          void *work);
 
 /* Set *out to a dense copy of x, column-major or row-major in its last two dims; lm_row_major may return x itself. The
  * caller releases *out, even after a failure. */

@@ -10,31 +10,23 @@
 #include "base/status.h"
 
 /* Routines that exist for float32 (s) and float64 (d). */
-#define LM_OPENBLAS_ROUTINES(X)                                                                                        \
-  X(syevd, (const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w, void *work,            \
-            const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t))                               \
-  X(gesdd, (const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s, void *u, const int *ldu,   \
-            void *vt, const int *ldvt, void *work, const int *lwork, int *iwork, int *info, size_t))                   \
-  X(gels, (const char *trans, const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b,           \
-           const int *ldb, void *work, const int *lwork, int *info, size_t))                                           \
-  X(gelsy, (const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb, int *jpvt,  \
-            const void *rcond, int *rank, void *work, const int *lwork, int *info))                                    \
-  X(gelss, (const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb, void *s,    \
-            const void *rcond, int *rank, void *work, const int *lwork, int *info))                                    \
-  X(gelsd, (const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb, void *s,    \
-            const void *rcond, int *rank, void *work, const int *lwork, int *iwork, int *info))                        \
-  X(getrf, (const int *m, const int *n, void *a, const int *lda, int *pivots, int *info))                              \
-  X(getri, (const int *n, void *a, const int *lda, const int *pivots, void *work, const int *lwork, int *info))        \
-  X(getrs, (const char *trans, const int *n, const int *nrhs, const void *a, const int *lda, const int *pivots,        \
-            void *b, const int *ldb, int *info, size_t))                                                               \
-  X(laswp,                                                                                                             \
-    (const int *n, void *a, const int *lda, const int *first, const int *last, const int *pivots, const int *step))    \
-  X(potrf, (const char *uplo, const int *n, void *a, const int *lda, int *info, size_t))                               \
-  X(trsm, (const char *side, const char *uplo, const char *trans, const char *diag, const int *m, const int *n,        \
-           const void *alpha, const void *a, const int *lda, void *b, const int *ldb, size_t, size_t, size_t, size_t)) \
-  X(geqrf, (const int *m, const int *n, void *a, const int *lda, void *tau, void *work, const int *lwork, int *info))  \
-  X(orgqr, (const int *m, const int *n, const int *k, void *a, const int *lda, const void *tau, void *work,            \
-            const int *lwork, int *info))
+#define LM_OPENBLAS_ROUTINES(X)                                                                                       \
+  X(syevd, (const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w, void *work,           \
+            const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t))                              \
+  X(sytrd, (const char *uplo, const int *n, void *a, const int *lda, void *d, void *e, void *tau, void *work,         \
+            const int *lwork, int *info, size_t))                                                                     \
+  X(stedc, (const char *compz, const int *n, void *d, void *e, void *z, const int *ldz, void *work, const int *lwork, \
+            int *iwork, const int *liwork, int *info, size_t))                                                        \
+  X(gesdd, (const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s, void *u, const int *ldu,  \
+            void *vt, const int *ldvt, void *work, const int *lwork, int *iwork, int *info, size_t))                  \
+  X(gels, (const char *trans, const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b,          \
+           const int *ldb, void *work, const int *lwork, int *info, size_t))                                          \
+  X(gelsy, (const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb, int *jpvt, \
+            const void *rcond, int *rank, void *work, const int *lwork, int *info))                                   \
+  X(gelss, (const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb, void *s,   \
+            const void *rcond, int *rank, void *work, const int *lwork, int *info))                                   \
+  X(gelsd, (const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb, void *s,   \
+            const void *rcond, int *rank, void *work, const int *lwork, int *iwork, int *info))
 
 typedef struct lm_openblas_table {
 #define X(name, parameters)  \

@@ -1,64 +1,57 @@
-/* Computes Cholesky factors, and solutions by triangular matrices, by LAPACK and BLAS. What these see in row-major
- * memory is the transpose. */
+/* Computes Cholesky factors, and solutions by triangular matrices. */
 #include <string.h>
 
-#include "backend/cpu/linalg/lapack.h"
+#include "backend/cpu/linalg/recursive.h"
+#include "backend/cpu/matmul/gemm.h"
 
-typedef struct cholesky_job {
-  int n;
-  const lm_tensor *a;
-  bool upper;
-} cholesky_job;
+typedef struct triangle_job {
+  int n, k;
+  const lm_tensor *a, *b;
+  lm_trsm_job triangle; /* the triangle that is computed (Cholesky) or read */
+} triangle_job;
 
 static int cholesky_one(const void *job, int64_t i, char *work) {
-  const cholesky_job *j = job;
-  lm_dtype dtype = j->a->dtype;
+  const triangle_job *j = job;
+  lm_dtype dtype = j->triangle.dtype;
   char *a = lm_matrix_at(j->a, i);
+  bool upper = j->triangle.upper;
   size_t item = lm_dtype_size(dtype), row = item * (size_t)j->n;
   int info = 0;
+  lm_status status = LM_OK;
   (void)work;
-  if (j->n > 0) LM_CALL(dtype, potrf, j->upper ? "L" : "U", &j->n, a, &j->n, &info, 1);
-  for (int r = 0; r < j->n; r++) { /* clears the other triangle; OpenBLAS lets NaN pass */
-    if (info == 0 && !(lm_real_at(dtype, a, (int64_t)r * (j->n + 1)) > 0)) info = r + 1;
-    if (j->upper)
+  if (j->n <= LM_LEAF)
+    info = lm_trsm_loops_of(dtype)->cholesky(j->n, a, upper ? j->n : 1, upper ? 1 : j->n);
+  else
+    status = lm_factor_cholesky(dtype, j->n, a, j->n, &info);
+  for (int r = 0; r < j->n; r++) { /* clears the other triangle */
+    if (upper)
       memset(a + row * (size_t)r, 0, item * (size_t)r);
     else
       memset(a + row * (size_t)r + item * (size_t)(r + 1), 0, row - item * (size_t)(r + 1));
   }
-  return info;
+  return status == LM_OK ? info : lm_matrix_failed(status);
 }
 
+/* Computes U of large matrices; L is its transpose, whose memory is column-major. */
 lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
   const lm_cholesky_args *a = args;
   lm_bad_matrix bad;
-  const double n = (double)a->x->size[a->x->ndim - 1];
-  const cholesky_job j = {(int)n, out[0], a->upper};
-  if (a->x->numel) NEED(lm_cpu_copy(a->x, out[0]));
-  NEED(lm_each_by_lapack(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
-  return lm_matrix_not_positive("x", a->x, bad);
+  LM_OWNED *transposed = NULL;
+  double n = (double)a->x->size[a->x->ndim - 1];
+  bool turn = !a->upper && n > LM_LEAF;
+  NEED(turn ? lm_column_major(a->x, &transposed) : lm_cpu_copy(a->x, out[0]));
+  triangle_job j = {
+      .n = (int)n, .a = turn ? transposed : out[0], .triangle = {.dtype = a->x->dtype, .upper = a->upper || turn}};
+  NEED(lm_each_matrix(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
+  NEED(lm_matrix_not_positive("x", a->x, bad));
+  return turn ? lm_cpu_copy(transposed, out[0]) : LM_OK;
 }
-
-/* Solves x op(a) = b in place of b [k, n], column-major, in chunks of rows that are the same for any number of
- * threads. */
-typedef struct triangle_job {
-  int n, k;
-  int64_t chunks; /* chunks of a matrix */
-  const lm_tensor *a, *b;
-  const char *uplo, *trans, *diag;
-} triangle_job;
-
-enum { CHUNK = 128 };
 
 static int triangular_one(const void *job, int64_t i, char *work) {
   const triangle_job *j = job;
-  const lm_scalar one = lm_scalar_of(j->a->dtype, 1);
-  const int first = (int)(i % j->chunks) * CHUNK, rows = lm_min(j->k - first, CHUNK);
-  char *b = lm_matrix_at(j->b, i / j->chunks);
   (void)work;
-  if (j->n > 0 && rows > 0)
-    LM_CALL(j->a->dtype, trsm, "R", j->uplo, j->trans, j->diag, &rows, &j->n, &one, lm_matrix_at(j->a, i / j->chunks),
-            &j->n, b + lm_dtype_size(j->a->dtype) * (size_t)first, &j->k, 1, 1, 1, 1);
-  return 0;
+  lm_status status = lm_trsm_solve(&j->triangle, j->n, j->k, lm_matrix_at(j->a, i), j->n, lm_matrix_at(j->b, i), j->k);
+  return status == LM_OK ? 0 : lm_matrix_failed(status);
 }
 
 /* Returns true if x's memory is that of its transpose, row-major. */
@@ -70,26 +63,21 @@ static bool is_column_major(const lm_tensor *x) {
   return lm_is_contiguous(&t);
 }
 
-/* Solves A X = B as X^T A^T = B^T, of a row-major X, and X A = B, of a column-major one. */
+/* Solves. Without `left` X is column-major, and X A = B in memory A^T X^T = B^T. */
 lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out) {
   const lm_linalg_solve_triangular_args *a = args;
   LM_OWNED *A = NULL;
   lm_tensor *X = out[0];
   lm_bad_matrix bad;
-  const bool columns = is_column_major(a->A);
-  if (columns)
+  double n = (double)a->A->size[a->A->ndim - 1];
+  bool other = is_column_major(a->A);
+  if (other)
     A = lm_retain((lm_tensor *)a->A);
   else
     NEED(lm_row_major(a->A, &A));
-  if (X->numel) NEED(lm_cpu_copy(a->B, X));
-  triangle_job j = {.n = (int)A->size[A->ndim - 1],
-                    .k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2],
-                    .a = A,
-                    .b = X,
-                    .uplo = a->upper == columns ? "U" : "L",
-                    .trans = a->left == columns ? "T" : "N",
-                    .diag = a->unitriangular ? "U" : "N"};
-  j.chunks = lm_ceil_div(j.k, CHUNK);
-  return lm_each_by_lapack(lm_matrix_count(X) * j.chunks, (double)j.n * j.n * lm_min(j.k, CHUNK), 0, triangular_one, &j,
-                           &bad);
+  NEED(lm_cpu_copy(a->B, X));
+  triangle_job j = {.n = (int)n, .a = A, .b = X};
+  j.triangle = (lm_trsm_job){A->dtype, a->upper != other, a->left == other, a->unitriangular};
+  j.k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2];
+  return lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad);
 }
