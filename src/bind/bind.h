@@ -488,8 +488,10 @@ lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out);
 /* Raises an error in the thread at about its next line; compiled loops do not notice. */
 void lm_lua_thread_interrupt(lm_lua_thread *t);
 bool lm_lua_thread_wait(lm_lua_thread *t, double seconds); /* returns true if it has ended */
-const char *lm_lua_thread_error(const lm_lua_thread *t);   /* the chunk's error, or ""; valid once it has ended */
-void lm_lua_thread_forget(lm_lua_thread *t);               /* releases t; the thread runs on if it has not ended */
+/* Returns true in a child of a fork for a thread that runs in its parent. NULL is fine. */
+bool lm_lua_thread_is_left(const lm_lua_thread *t);
+const char *lm_lua_thread_error(const lm_lua_thread *t); /* the chunk's error, or ""; valid once it has ended */
+void lm_lua_thread_forget(lm_lua_thread *t);             /* releases t; the thread runs on if it has not ended */
 /* Interrupts all threads and waits for their end, at most `seconds`. */
 void lm_lua_threads_end(double seconds);
 /* Makes exit() on this thread, if it is the process's first, end the threads before it destroys objects they use. */

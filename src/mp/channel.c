@@ -3,10 +3,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "mp/datagram.h"
@@ -25,6 +28,24 @@ lm_status lm_connection_pair(lm_handle *out[2]) {
   } else if ((status = lm_handle_of(LM_CONNECTION, &fd[1], NULL, &out[1])) != LM_OK) {
     lm_handle_free(out[0]);
   }
+  return status;
+}
+
+lm_status lm_listener_new(const char *path, lm_handle **out) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  lm_status status = LM_OK;
+  int fd = -1;
+  if (strlen(path) >= sizeof address.sun_path) {
+    return lm_fail(LM_E_ARG, "the path of a socket has at most %zu bytes, got '%s'", sizeof address.sun_path - 1, path);
+  }
+  strcpy(address.sun_path, path);
+  fd = lm_fd_above_stdio(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, SOMAXCONN) != 0) {
+    TRY(lm_fail_cannot(LM_E_IO, lm_text("listen at '%s'", path), errno));
+  }
+  return lm_handle_of(LM_CONNECTION, &fd, NULL, out);
+done:
+  if (fd >= 0) close(fd);
   return status;
 }
 

@@ -3,6 +3,8 @@
  *
  *   mp_queue(capacity)            0: none
  *   mp_pipe()                     the two ends
+ *   mp_listen(path)               an end that another program can connect to, until it is closed (lm_listener_new)
+ *   mp_fileno(h)                  the descriptor of a connection
  *   mp_lock()  mp_event()
  *   mp_is_handle(v)               mp_close_handle(h)            mp_is_open(h)
  *   mp_put(h, text, tensors, handles, seconds, direct)
@@ -30,6 +32,7 @@
 
 #include "base/mem.h"
 #include "base/message.h"
+#include "mp/channel.h"
 #include "mp/lock.h"
 #include "mp/queue.h"
 #include "mp/semaphore.h"
@@ -68,6 +71,14 @@ LM_FUNCTION(mp_pipe) {
   *b = ends[1];
   return 2;
 }
+
+LM_FUNCTION(mp_listen) {
+  const char *path = lm_need_text(L, 1, "mp_listen", "path");
+  lm_need(L, lm_listener_new(path, lm_object_new(L, &handle_type)));
+  return 1;
+}
+
+LM_FUNCTION(mp_fileno) { return lm_return_int(L, need_handle(L, 1, LM_CONNECTION)->fd[0]); }
 
 LM_FUNCTION(mp_lock) {
   lm_need(L, lm_lock_new(lm_object_new(L, &handle_type)));

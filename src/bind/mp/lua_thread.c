@@ -25,6 +25,7 @@ struct lm_lua_thread {
   pthread_t id;
   int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended, next and fd */
   bool ended;
+  bool is_left;               /* it runs in the process that forked this one, which has only its memory */
   struct lm_lua_thread *next; /* in the list of running threads */
   int fd;
   _Alignas(16) char stack[HANDLER_STACK];
@@ -34,6 +35,7 @@ struct lm_lua_thread {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ends;
+static pthread_condattr_t monotonic;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static lm_lua_thread *running;
 static bool ready;
@@ -89,14 +91,31 @@ void lm_lua_threads_at_exit(void) {
   if (__cxa_thread_atexit_impl) __cxa_thread_atexit_impl(finish_threads, NULL, &__dso_handle);
 }
 
+static void release_thread(lm_lua_thread *t) { /* called with the lock held */
+  if (--t->rc == 0) lm_free(t);
+}
+
+/* Marks all other threads as ended, in a child of a fork, which has none of them. */
+static void forget_threads(void) {
+  pthread_mutex_init(&lock, NULL); /* a thread of the parent may have held it */
+  pthread_cond_init(&ends, &monotonic);
+  for (lm_lua_thread *t = running, *next; t; t = next) {
+    next = t->next;
+    if (pthread_equal(t->id, pthread_self())) continue;
+    LM_UNLINK(running, t);
+    t->ended = t->is_left = true;
+    close(t->fd);
+    lm_busy_threads(-1);
+    release_thread(t);
+  }
+}
+
 static void prepare(void) {
-  pthread_condattr_t monotonic;
   struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_ONSTACK}, before;
   if (sigaction(INTERRUPT, NULL, &before) == 0 && before.sa_handler == SIG_DFL) sigaction(INTERRUPT, &action, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  ready = pthread_cond_init(&ends, &monotonic) == 0;
-  pthread_condattr_destroy(&monotonic);
+  ready = pthread_cond_init(&ends, &monotonic) == 0 && pthread_atfork(NULL, NULL, forget_threads) == 0;
 }
 
 static void allow_interrupts(bool allow) {
@@ -118,10 +137,6 @@ static int run_chunk(lua_State *L) {
   allow_interrupts(true);
   lua_call(L, 0, 0);
   return 0;
-}
-
-static void release_thread(lm_lua_thread *t) { /* called with the lock held */
-  if (--t->rc == 0) lm_free(t);
 }
 
 static void *thread_main(void *arg) {
@@ -225,6 +240,8 @@ bool lm_lua_thread_wait(lm_lua_thread *t, double seconds) {
   return ended;
 }
 
+bool lm_lua_thread_is_left(const lm_lua_thread *t) { return t && t->is_left; }
+
 const char *lm_lua_thread_error(const lm_lua_thread *t) { return t->error; }
 
 void lm_lua_thread_forget(lm_lua_thread *t) {
@@ -235,7 +252,7 @@ void lm_lua_thread_forget(lm_lua_thread *t) {
   pthread_mutex_unlock(&lock);
   if (!ended) {
     pthread_detach(id);
-  } else {
+  } else if (!t->is_left) {
     pthread_join(id, NULL); /* returns at once */
   }
   pthread_mutex_lock(&lock);

@@ -49,7 +49,8 @@ typedef struct worker {
 } worker;
 
 static void close_channel(worker *w) {
-  if (!w->import_only) lm_channel_close(w->fd, w->passed);
+  /* In a child of a fork the messages in the channel are the parent's. */
+  if (!w->import_only) lm_channel_close(w->fd, w->passed && !lm_lua_thread_is_left(w->thread));
   w->fd = -1;
 }
 
@@ -67,7 +68,11 @@ static void close_worker(worker *w, double timeout) {
 static void collect_worker(void *object) { close_worker(object, 2); }
 static const lm_object_type worker_type = {"luminary.worker", sizeof(worker), collect_worker, "a worker", NULL};
 
-static worker *need_worker(lua_State *L) { return lm_need_object(L, 1, &worker_type, "lm.mp"); }
+static worker *need_worker(lua_State *L) {
+  worker *w = lm_need_object(L, 1, &worker_type, "lm.mp");
+  if (lm_lua_thread_is_left(w->thread)) close_channel(w);
+  return w;
+}
 
 LM_FUNCTION(mp_close) {
   double seconds = 2;
