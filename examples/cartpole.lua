@@ -41,12 +41,12 @@ function CartPole.new(n)
   return self
 end
 
--- Where the carts are: float32 [n, 4].
+-- Returns the carts' states: float32 [n, 4].
 function CartPole:states() return lm.tensor(self.now, {dtype = "float32"}) end
 
--- A step of every cart; actions: int64 [n], of 1 and 2. Returns a table of float32 tensors: next [n, 4], the states
+-- Moves every cart; actions: int64 [n], of 1 and 2. Returns a table of float32 tensors: next [n, 4], the states
 -- that were reached; fell [n], 1 where the episode ended for a fall or at the edge, after which there is nothing to
--- gain; done [n], 1 where it fell or its 500 steps were over. The returns of what ended are appended to carts.returns.
+-- gain; done [n], 1 where it fell or its 500 steps were over. Appends the returns of ended episodes to carts.returns.
 function CartPole:step(actions)
   local reached, fell, done = {}, {}, {}
   for i, action in ipairs(actions:tolist()) do

@@ -105,7 +105,7 @@ end
 
 -- ---- a conversation
 
--- What to add to a folder's generation_config.json, which holds where an option is not given.
+-- Returns options to add to a folder's generation_config.json, whose own options win.
 local function defaults_beside(from_model)
   for _, name in ipairs {"do_sample", "temperature", "top_p", "top_k", "min_p"} do
     if from_model and from_model[name] ~= nil then return {} end
@@ -123,7 +123,7 @@ local function conversation(folder, o)
   if o.int8 then lm.quantize(net) end
   local ends, turns = {}, {}
   for _, token in ipairs(format.ends) do ends[#ends + 1] = tokenizer:token_to_id(token) end
-  if #ends == 0 then ends = nil end -- what config.json says
+  if #ends == 0 then ends = nil end -- generation then ends at the tokens of config.json
   local usual = defaults_beside(net.generation_config)
   if o.system then turns[1] = {role = "system", text = o.system} end
 

@@ -174,7 +174,7 @@ end
 
 -- ---- what it finds
 
--- Of one picture, the best first: boxes [k, 4], scores [k], classes [k].
+-- Returns the objects found in one picture, the best first: boxes [k, 4], scores [k], classes [k].
 local function found_in(logits, sides)
   local scores, classes = lm.sigmoid(logits):max(2)
   local boxes = lm.cat({centers - sides:narrow(2, 1, 2), centers + sides:narrow(2, 3, 2)}, 2)

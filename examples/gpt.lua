@@ -76,7 +76,7 @@ if options.width % options.heads ~= 0 then
   refuse("--heads: --width (%d) must be divisible by --heads (%d)", options.width, options.heads)
 end
 local bytes = lm.frombuffer(text, {dtype = "uint8"})
-local fingerprint = (bytes:long() * lm.arange(#text):remainder(65521)):sum():item() -- of the text
+local fingerprint = (bytes:long() * lm.arange(#text):remainder(65521)):sum():item() -- identifies the text
 if saved and (saved.fingerprint or fingerprint) ~= fingerprint and options.steps > saved.step then
   io.stderr:write "gpt.lua: warning: the text is not the one of the checkpoint\n"
 end
@@ -91,7 +91,7 @@ local function encode(option, s)
   for i = 1, #s do
     ids[i] = id_of[s:sub(i, i)]
     if not ids[i] then
-      local first = i -- of a character of UTF-8, whose bytes are learned one by one
+      local first = i -- byte of a character of UTF-8, whose bytes are learned one by one
       while first > 1 and s:find("^[\128-\191]", first) do first = first - 1 end
       refuse("--%s: the character '%s' is not in the vocabulary", option, s:match("^.[\128-\191]*", first))
     end

@@ -77,7 +77,7 @@ local function drive(agent, carts)
   return rows
 end
 
--- By how much each action was better than its state's value: sums of the later steps' surprises, to the episode's end.
+-- Returns how much better each action was than its state's value: sums of later steps' surprises, to the episode's end.
 local function advantages_of(rows)
   local surprise = 1 + options.gamma * (1 - rows.fell) * rows.following - rows.value
   local keep = options.gamma * options.lambda * (1 - rows.done)

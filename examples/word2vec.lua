@@ -100,7 +100,7 @@ end
 local words, index_of, sentences = write_text()
 if options.near and not index_of[options.near] then refuse("--near: the text has no word '%s'", options.near) end
 local centers, contexts = pairs_of(sentences)
-local noise = contexts:bincount {minlength = #words}:to("float32"):pow(0.75) -- what negatives are drawn by
+local noise = contexts:bincount {minlength = #words}:to("float32"):pow(0.75) -- weights by which negatives are drawn
 print(("%d words, %d pairs"):format(#words, #centers))
 
 local net = SkipGram(#words)
@@ -131,7 +131,7 @@ local _, nearest = vectors:matmul(vectors:t()):fill_diagonal_(-1):topk(4, 2)
 nearest = nearest:tolist()
 
 local function print_near(word)
-  if not index_of[word] then return end -- of a short text
+  if not index_of[word] then return end -- a short text may lack the word
   local near = {}
   for i, index in ipairs(nearest[index_of[word]]) do near[i] = words[index] end
   print(("%-8s lies near %s"):format(word, table.concat(near, ", ")))

@@ -12,7 +12,7 @@ struct lm_reduce_index {
   typedef L load;
   typedef typename L::num num;
   struct state {
-    int64_t position; /* from 0; INT64_MAX: none yet */
+    int64_t position; /* index of the element, from 0; INT64_MAX: no element yet */
     num value;
   };
   L loader;

@@ -12,7 +12,7 @@ struct lm_attention_tiles {
     TY = 8,
     THREADS = TX * TY,
     PACK = 16 / (int)sizeof(num),
-    I = sizeof(num) == 8 ? 4 : 8, /* rows of a thread; J: columns of a thread */
+    I = sizeof(num) == 8 ? 4 : 8, /* I: rows of a thread; J: columns of a thread */
     J = sizeof(num) == 8 ? 2 : 4,
     ROWS = TY * I,
     COLS = TX * J,
@@ -30,7 +30,7 @@ constexpr int lm_attention_stage = [] {
   return (both > rows ? both : rows) / S::PACK;
 }();
 
-/* Copies HEIGHT rows of COUNT numbers to shared memory, with `line` from one to the next; past `rows`, `count`: 0. */
+/* Copies HEIGHT rows of COUNT numbers, `line` apart, to shared memory; zeros beyond `rows` rows and `count` columns. */
 template <class num, int HEIGHT, int COUNT>
 LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, num *to, int line, const num *from, int64_t step,
                                   int64_t rows, int64_t count) {
@@ -102,7 +102,7 @@ LM_DEVICE void lm_attention_product(const lm_attention_job &job, num (*s)[lm_att
   }
 }
 
-/* Sums of a thread: in row ty + i TY, PACK columns from (g TX + tx) PACK on for each g. */
+/* A thread's sums. For its row ty + i TY and each g, they are of PACK columns from (g TX + tx) PACK on. */
 template <class num, int WIDE>
 struct lm_attention_sums {
   typedef lm_attention_tiles<num> S;

@@ -37,7 +37,7 @@ typedef struct lm_attention_job {
 
 LM_C int lm_k_attention(const lm_attention_job *job, void *stream);          /* writes out, log_sum */
 LM_C int lm_k_attention_backward(const lm_attention_job *job, void *stream); /* writes dquery, dkey, dvalue */
-/* Run the same on tensor cores, for float16, bfloat16 and TF32; the backward pass reads dots, which must be written. */
+/* Compute attention on tensor cores, for float16, bfloat16 and TF32; the backward pass reads dots, written before. */
 LM_C int lm_k_attention_mma(const lm_attention_job *job, void *stream);
 LM_C int lm_k_attention_mma_backward(const lm_attention_job *job, void *stream);
 

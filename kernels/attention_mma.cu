@@ -42,7 +42,7 @@ LM_DEVICE void lm_mma_fetch(const lm_attention_job &job, T *tile, const T *from,
   }
 }
 
-/* Waits until all threads' fetches are done, and their reads of earlier tiles. */
+/* Waits until all threads have fetched their elements and read the earlier tiles. */
 LM_DEVICE void lm_mma_meet() {
   lm_copies_wait();
   __syncthreads();
@@ -226,7 +226,7 @@ LM_DEVICE uint32_t lm_mma_kept(const lm_attention_job &job, int64_t n, int64_t h
   return kept;
 }
 
-/* Returns the same for rows of keys, from j0 on for the warp: four lanes share these keys; each draws for another e. */
+/* Returns dropout's bits for rows of keys from j0 on for the warp: four lanes share keys; each draws for another e. */
 template <int PARTS>
 LM_DEVICE uint32_t lm_mma_kept_of_keys(const lm_attention_job &job, int64_t n, int64_t h, int64_t i0, int64_t j0) {
   if (!job.draw) return ~0u;
@@ -386,7 +386,7 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 3) lm_attention_mma_of_queries(
       }
       sums.add_sums(slope, key);
     }
-    lm_copies_wait(); /* waits for fetches that no iteration has waited for */
+    lm_copies_wait(); /* waits for the fetches that the loop did not wait for */
     sums.template write<T>(job, job.dquery, n, h, i0 + warp, job.queries, first, job.width, (float)job.scale,
                            (float)job.scale);
   }
@@ -454,7 +454,7 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, 2) lm_attention_mma_of_keys(lm_
         of_key.add_sums(slope, query);
       }
     }
-    lm_copies_wait(); /* waits for fetches that no iteration has waited for */
+    lm_copies_wait(); /* waits for the fetches that the loop did not wait for */
     of_value.template write<T>(job, job.dvalue, n, kv, j0 + warp, job.keys, first, job.value_width, 1, 1);
     of_key.template write<T>(job, job.dkey, n, kv, j0 + warp, job.keys, first, job.width, (float)job.scale,
                              (float)job.scale);

@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-typedef struct lm_bad_record { /* in pinned host memory */
-  int kind;                    /* op/backend.h: LM_BAD_…; written last */
+typedef struct lm_bad_record { /* a report, in pinned host memory */
+  int kind;                    /* kind of the value, op/backend.h's LM_BAD_…; written last */
   int op;
   int64_t position, value, limit; /* position from 1 */
 } lm_bad_record;
@@ -14,7 +14,7 @@ typedef struct lm_bad_record { /* in pinned host memory */
 /* Destination of a kernel's reports, passed by value. */
 typedef struct lm_bad {
   unsigned *claim;       /* 0, or 1 once a thread is writing the record */
-  lm_bad_record *record; /* both are the device's addresses of pinned memory, which the host resets */
+  lm_bad_record *record; /* record and claim: the device's addresses of pinned memory, which the host resets */
   int op;                /* the op that runs */
 } lm_bad;
 

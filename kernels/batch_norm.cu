@@ -90,7 +90,7 @@ LM_DEVICE uint32_t lm_bits_of(const lm_pack<T, V> &y, lm_compute<T> max) {
   return bits;
 }
 
-/* Returns the mask bits of V elements, which are one byte, a byte each (shift 0) or, for V 1, one bit of a byte. */
+/* Returns the mask bits of V elements: one byte, a byte for each element (shift 0), or for V 1 a bit of a byte. */
 template <int V>
 LM_DEVICE uint32_t lm_mask_at(const lm_relu_mask &mask, int64_t at) {
   if (V == 1) return (uint32_t)mask.bits[at >> mask.shift] >> ((uint32_t)at & ((1u << mask.shift) - 1)) & 1;
@@ -114,8 +114,8 @@ LM_DEVICE void lm_put_mask(const lm_relu_mask &mask, int64_t at, uint32_t bits) 
   lm_store(mask.bits + at, each);
 }
 
-/* Sums g, or with MORE g + more, where relu's result is above 0 and below max, as the mask, y or, with NORM, x and the
- * statistics tell. masked: receives that g, 0 elsewhere; may be NULL with NORM. */
+/* Sums g, or g + more with MORE, where relu's result is above 0 and below max: by the mask, by y or, with NORM, by x
+ * and the statistics. masked: receives that g, 0 elsewhere; may be NULL with NORM. */
 template <class T, bool NORM, bool MORE>
 struct lm_masked_sums_source {
   typedef T stored;
@@ -166,7 +166,7 @@ typedef struct lm_plane_grid {
   lm_shares packs; /* shares of a channel's packs */
 } lm_plane_grid;
 
-/* Sets this thread's channel and walk. Returns the number of its packs. */
+/* Sets the channel and the walk of this thread; returns the number of its packs. */
 template <int V>
 LM_DEVICE int lm_plane_position(const lm_plane_grid &grid, uint32_t *channel, lm_plane_walk *walk) {
   uint32_t part = lm_divide_rest(blockIdx.x, grid.channels, channel);
@@ -310,7 +310,7 @@ struct lm_relu_map {
   }
 };
 
-/* RELU: g counts where relu of the normalized x is above 0 and below max. */
+/* The map of the gradient. RELU: g counts only where relu of the normalized x is above 0 and below max. */
 template <class T, bool RELU>
 struct lm_back_map {
   typedef T stored;
@@ -388,7 +388,7 @@ LM_KERNEL void lm_planes_map(M map, lm_plane_grid grid, const lm_compute<typenam
   lm_map_packs<V>(map, walk, packs, own, y);
 }
 
-/* A grid of packs over the whole tensor, for planes that packs do not divide: a pack may reach into the next plane. */
+/* A grid of packs over the whole tensor, for planes whose length packs do not divide: a pack may span two planes. */
 typedef struct lm_seam_grid {
   int64_t c;
   uint32_t n; /* elements, fewer than 2^31 */
@@ -428,7 +428,7 @@ LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
     lm_pack<typename M::stored, V> out;
     LM_UNROLL
     for (int v = 0; v < V; v++) {
-      lm_compute<typename M::stored> mine[M::COEFFICIENTS]; /* a copy, not a pointer to one: these are registers */
+      lm_compute<typename M::stored> mine[M::COEFFICIENTS]; /* a copy, not a pointer, so that it is in registers */
       LM_UNROLL
       for (int j = 0; j < M::COEFFICIENTS; j++) mine[j] = v < (int)left ? own[j] : next[j];
       out.v[v] = lm_put<typename M::stored>(map.value(items[u], v, mine));
@@ -474,7 +474,7 @@ static int width_of(const lm_norm_shape *s) {
   return together % full == 0 ? full : full == 8 && together % 4 == 0 ? 4 : 1;
 }
 
-/* Returns the same, or 1 if a or b is not aligned to 16 bytes. */
+/* Returns the pack's elements as width_of, or 1 if a or b is not aligned to 16 bytes. */
 static int width_at(const lm_norm_shape *s, const void *a, const void *b) {
   return lm_is_packed(a) && lm_is_packed(b) ? width_of(s) : 1;
 }
@@ -568,7 +568,7 @@ static int launch_map(const lm_norm_shape *s, const M &map, bool aligned, const 
   int width = aligned ? width_of(s) : 1;
   enum { BLOCK = LM_PLANES_BLOCK, EACH = 16 /* packs of a thread, in large tensors */ };
   if (s->count == 0) return 0;
-  /* Half packs that stay within a plane are faster: they do not load coefficients again. */
+  /* Packs of half the size that stay within a plane are faster, since they load no coefficients again. */
   if (aligned && width == 1 && s->run >= lm_full_pack<typename M::stored>::V && s->count < (1 << 30) / s->c)
     return launch_seams(s, map, coefficients, y, stream);
   return for_width<typename M::stored>(width, [&](auto pack) {

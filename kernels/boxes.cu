@@ -92,8 +92,8 @@ LM_KERNEL void lm_nms_bits_kernel(const T *boxes, int64_t n, double threshold, i
   }
 }
 
-/* Sets `keep` of boxes first to first + rows - 1, a word of them at a time; gone: a bit for each box that an earlier
- * kept box has suppressed. */
+/* Decides for boxes first to first + rows - 1 whether they are kept, one word of boxes at a time. gone: a bit for each
+ * box that an earlier kept box has suppressed. */
 LM_KERNEL void lm_nms_keep_kernel(int64_t n, int64_t first, int64_t rows, const uint64_t *bits, uint64_t *gone,
                                   uint8_t *keep) {
   __shared__ uint64_t own[LM_NMS_WORD];
@@ -106,7 +106,7 @@ LM_KERNEL void lm_nms_keep_kernel(int64_t n, int64_t first, int64_t rows, const 
     uint64_t kept = ~gone[word];
     for (int b = 0; b < size; b++) kept &= kept >> b & 1 ? ~own[b] : ~(uint64_t)0;
     if (t < size) keep[first + r + t] = (uint8_t)(kept >> t & 1);
-    for (int64_t w = word + 1 + t; w < words; w += LM_NMS_BLOCK) { /* a later word exists, so this one is full */
+    for (int64_t w = word + 1 + t; w < words; w += LM_NMS_BLOCK) { /* this word is full, as a later one exists */
       uint64_t struck = 0;
       LM_UNROLL_BY(8)
       for (int b = 0; b < LM_NMS_WORD; b++) struck |= kept >> b & 1 ? bits[w * rows + r + b] : 0;

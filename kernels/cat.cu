@@ -13,7 +13,7 @@ LM_DEVICE const auto &lm_cat_entry(const List &list) {
   return list.entry[lm_owner_of(list.n, blockIdx.x, [&](int i) { return list.entry[i].first_tile; })];
 }
 
-/* ---- inputs laid out like the result */
+/* ---- inputs with the result's layout */
 
 struct lm_cat_block_entry {
   const void *from;
@@ -86,7 +86,7 @@ struct lm_cat_part_entry {
 
 struct lm_cat_part_list {
   int n, ndim, dim;
-  int64_t rest; /* elements of an input for one entry of `dim` */
+  int64_t rest; /* elements of an input for one index of `dim` */
   int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX];
   lm_divider divider[LM_DIMS_MAX];
   lm_cat_part_entry entry[LM_CAT_PARTS];

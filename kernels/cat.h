@@ -9,7 +9,7 @@
 
 enum { LM_CAT_BLOCKS = 96, LM_CAT_PARTS = 32 }; /* the most inputs of a launch */
 
-/* An input laid out like its part of the result: [outer, run] beside [outer, total], in units of 1 to 16 bytes. */
+/* An input with the layout of its part of the result: [outer, run] beside [outer, total], in units of 1 to 16 bytes. */
 typedef struct lm_cat_block {
   const void *from;
   int64_t run, start; /* start: offset of its part in a row of the result */
@@ -21,14 +21,14 @@ LM_C int lm_cat_blocks(void *stream, int unit, int64_t outer, int64_t total, int
 /* An input of any strides and dtype. */
 typedef struct lm_cat_part {
   const void *from;
-  void *to; /* its first element in the result */
+  void *to; /* address of the input's first element in the result */
   int dtype;
-  int64_t size;                /* size of the dim that joins */
-  int64_t stride[LM_DIMS_MAX]; /* in the order of lm_cat_shape's dims */
+  int64_t size;                /* size of the dim along which inputs are joined */
+  int64_t stride[LM_DIMS_MAX]; /* strides in the order of lm_cat_shape's dims */
 } lm_cat_part;
 
 typedef struct lm_cat_shape {
-  int ndim, dim, dtype; /* dims in the order of the result's memory, slowest first; dim: the one that joins */
+  int ndim, dim, dtype; /* dims in the order of the result's memory, slowest first; dim: the joined one */
   int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX]; /* the result's; size[dim] is ignored */
 } lm_cat_shape;
 

@@ -36,7 +36,7 @@ LM_KERNEL void lm_conv_forward_sums(lm_conv_sums j) {
   }
 }
 
-/* Returns the output coordinate that reads input coordinate `at` by the kernel's tap, or -1. */
+/* Returns the output coordinate at which the kernel's tap reads input coordinate `at`, or -1 if there is none. */
 LM_DEVICE int64_t lm_conv_meets(int64_t at, int64_t tap, int64_t stride, int64_t padding, int64_t dilation,
                                 int64_t size) {
   int64_t from = at + padding - tap * dilation;

@@ -7,7 +7,7 @@
 #include "dtypes.h"
 #include "half_float.h"
 
-/* Casts only numbers that int64 holds: other casts are undefined in C. */
+/* Casts integers that int64 holds, and limits other numbers first, since casting them is undefined in C. */
 #define LM_WHOLE_OF(id, type, low, high, real, largest)                              \
   static inline __attribute__((always_inline)) type lm_whole_##real##_##id(real v) { \
     real near = v < (real)largest ? v : (real)largest;                               \

@@ -5,7 +5,7 @@
 
 enum { LM_CTC_BLOCK = 256 };
 
-/* A sample; lengths out of range are reported, and count as 0. */
+/* A sample. A length that is out of range is reported and taken as 0. */
 struct lm_ctc_sample {
   int64_t n, states, times, row;
   const int64_t *target;
@@ -19,7 +19,7 @@ LM_DEVICE lm_ctc_sample lm_ctc_sample_of(const lm_ctc_job &s) {
           s.target + (fits ? start : 0)};
 }
 
-/* Returns the class of a state, from 0; a label out of range is reported, and counts as the blank. */
+/* Returns the class of a state, from 0. A label out of range is reported and taken as the blank. */
 LM_DEVICE int64_t lm_ctc_class(const lm_ctc_job &s, const lm_ctc_sample &o, int64_t state) {
   if (state % 2 == 0) return s.blank;
   int64_t label = o.target[state / 2];

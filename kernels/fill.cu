@@ -3,8 +3,8 @@
 #include "philox.h"
 #include "strided.cuh"
 
-/* ---- sources: each computes four elements, from an index that is a multiple of 4. fma is explicit, as the CPU's
- * compiler makes it of the same sums, so that numbers agree to the bit. */
+/* ---- sources: each computes four elements, from an index that is a multiple of 4. fma is explicit where the CPU's
+ * compiler fuses the same sums, so that results agree to the bit. */
 
 LM_DEVICE lm_philox_block lm_block_of(const lm_blocks_drawn &d, int64_t block) {
   return lm_philox(d.seed, d.offset + (d.extra ? *d.extra : 0) + (uint64_t)block);
@@ -26,7 +26,7 @@ struct lm_arange_whole_source {
   }
 };
 
-/* The second half is counted from the end, so that stop is met exactly. */
+/* Counts the second half from the end, so that the last element is exactly `stop`. */
 struct lm_linspace_source {
   typedef double num;
   static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) {
@@ -103,7 +103,7 @@ struct lm_normal_f64_source {
   }
 };
 
-/* e to the power of another source's numbers. */
+/* The exponential of another source's numbers. */
 template <class Source>
 struct lm_exp_source {
   typedef typename Source::num num;
@@ -153,7 +153,7 @@ static int lm_fill_run(const lm_fill_source *s, const lm_strided_layout *at, int
                    stream, *s, walk, first);
 }
 
-/* Runs Wide for float64, which draws numbers of its own, else Narrow. */
+/* Runs Wide for float64, which draws its own numbers from 64 bits, and Narrow for other dtypes. */
 template <class Narrow, class Wide>
 static int lm_fill_floats(const lm_fill_source *s, const lm_strided_layout *at, int64_t first, void *stream) {
   return at->dtype[0] == LM_F64 ? lm_fill_run<Wide>(s, at, first, stream) : lm_fill_run<Narrow>(s, at, first, stream);

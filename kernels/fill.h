@@ -28,11 +28,11 @@ enum {
 typedef struct lm_fill_source {
   int kind;
   lm_blocks_drawn draw;
-  /* arange: start, step; linspace: start, step, stop; else the op's numbers: from, to; mean, deviation; probability;
-   * … */
+  /* arange: start, step; linspace: start, step, stop; other ops: their numbers, as from and to, or mean and
+   * deviation */
   double a, b, stop;
   int64_t from, to; /* arange of whole numbers: start, step; integers: from, to; linspace: unused, steps */
-  uint32_t keep;    /* for float: mask of each word's bits; for uniform numbers those that the dtype holds exactly */
+  uint32_t keep;    /* mask of each word's bits for float results; uniform numbers take those exact in the dtype */
 } lm_fill_source;
 
 /* Writes elements first, first + 1, … of the source to operand 0, whose dims are row-major; `first` is a multiple of 4;

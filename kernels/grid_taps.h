@@ -22,9 +22,9 @@ typedef struct lm_grid_line {
 typedef struct lm_grid_call {
   int dtype, dims, taps, last; /* dims: 2 or 3; taps: pixels that a point reads along each */
   int64_t n, c, m, p;
-  lm_grid_line line[3];        /* in the order of a point's coordinates: columns first */
+  lm_grid_line line[3];        /* dims in the order of a point's coordinates: columns first */
   int32_t step[3];             /* pixels of m from one pixel to the next along each line */
-  void *x, *y, *grid, *slopes; /* one of x, y and slopes, the gradient for the grid, is computed */
+  void *x, *y, *grid, *slopes; /* slopes: the grid's gradient. One of x, y and slopes is computed */
 } lm_grid_call;
 
 static inline int lm_grid_taps(int mode) { return mode == LM_GRID_NEAREST ? 1 : mode == LM_GRID_BICUBIC ? 4 : 2; }
@@ -53,8 +53,8 @@ LM_TAPS_FN R RN(lm_grid_padded)(lm_grid_line l, R at, R *slope) {
   return at < last ? at : last;
 }
 
-/* Returns a pixel's index from 0, or -1 if the line has none there. Beyond 2^24 a reflected coordinate may lie between
- * pixels: it is cut off, as in PyTorch. */
+/* Returns a pixel's index from 0, or -1 if it lies outside the line. Beyond 2^24 a reflected coordinate may lie between
+ * pixels: its fraction is cut off, as in PyTorch. */
 LM_TAPS_FN int32_t RN(lm_grid_pixel)(lm_grid_line l, R at) {
   bool near = at >= 0 && at < (R)2147483520.0;
   int32_t pixel = near ? (int32_t)at : -1;

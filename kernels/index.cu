@@ -6,7 +6,7 @@
 
 enum { THREADS = 256, EACH = 4, TILE = THREADS * EACH };
 
-/* Adds to *position the offset that the indices at i name; the first is `given`. Reports one out of range: false. */
+/* Adds to *position the offset of entry i's indices, the first being `given`; false, with a report, if one is bad. */
 LM_DEVICE bool lm_index_position(const lm_index_list &p, int64_t i, int64_t given, lm_bad bad, int64_t *position) {
   bool fits = true;
   for (int k = 0; k < p.n; k++) {
@@ -32,7 +32,7 @@ LM_KERNEL void lm_pick_units(int64_t n, lm_dims_loops<2> dims, lm_index_list ind
   for (int j = 0; j < EACH; j++) {
     int64_t u = first + j * THREADS;
     if (u < n) lm_dims_offset<WIDE>(dims, u, offset[j]);
-    given[j] = index_list.index[0][offset[j][1]]; /* past the end the first index: no load is conditional */
+    given[j] = index_list.index[0][offset[j][1]]; /* past the end index 0: no load is conditional */
   }
   LM_UNROLL
   for (int j = 0; j < EACH; j++) {
@@ -65,7 +65,7 @@ int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_index_li
 
 /* ---- scatter, scatter_add, scatter_reduce */
 
-/* The type that sums of T are kept in: for integers below int64 int32, for which atomics exist. */
+/* The type in which elements of T are summed; int32 for integers below int64, since atomics exist for it. */
 template <class T>
 using lm_index_sum_type =
     std::conditional_t<std::is_same_v<lm_compute<T>, int64_t> && sizeof(T) < 8, int32_t, lm_compute<T>>;
@@ -75,7 +75,7 @@ LM_DEVICE void lm_index_atomic_add(int64_t *p, int64_t v) { atomicAdd((unsigned 
 LM_DEVICE void lm_index_atomic_add(float *p, float v) { atomicAdd(p, v); }
 LM_DEVICE void lm_index_atomic_add(double *p, double v) { atomicAdd(p, v); }
 
-/* Combines was and v; NaN is the largest and the least. */
+/* Combines `was` with v by the operation; NaN counts as both the largest and the least number. */
 template <class S>
 LM_DEVICE S lm_index_into(int how, S was, S v) {
   if (how == LM_INTO_PROD) return was * v;
@@ -189,7 +189,7 @@ LM_DEVICE uint64_t lm_index_key(const lm_sorted &e, int64_t s) {
   return e.key_bytes == 8 ? ((const uint64_t *)e.keys)[s] : ((const uint32_t *)e.keys)[s];
 }
 
-/* The dims of dst that a key counts, row-major. */
+/* The dims of dst that an entry's key numbers, row-major. */
 typedef struct lm_key_dims {
   int n;
   int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX];
@@ -292,7 +292,7 @@ LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_dims_loops<
     if (key < entries.none) lm_index_grow(&dst[lm_key_offset(dims, key) + at[0]], sum);
     return;
   }
-  if (first) { /* the tile has one key: its second entry adds nothing */
+  if (first) { /* the tile has one key; the second entry becomes a sum of nothing */
     partial[2 * tile * columns + column] = sum;
     if (column == 0) partial_keys[2 * tile] = key;
     sum = nothing;
@@ -303,7 +303,7 @@ LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_dims_loops<
 
 static int64_t lm_tiles_of(int64_t n) { return n / RUN_TILE + (n % RUN_TILE != 0); }
 
-/* Returns the bytes of a level's keys and partial sums, which are at most 8 bytes each. */
+/* Returns the bytes that the keys and the partial sums of one level take, at most 8 bytes each. */
 static size_t lm_level_bytes(int64_t entries, int64_t columns) {
   return (size_t)entries * sizeof(uint64_t) * (size_t)(columns + 1);
 }

@@ -56,10 +56,10 @@ typedef struct lm_sorted {
   uint64_t none; /* entries with this key or above are dropped */
 } lm_sorted;
 
-/* Rows of `columns` elements: entry p reads src + p * from + side 1 and belongs to dst + (its key, a row-major number
- * of `size`, times `stride`) + side 0. */
+/* A source of entries: entry p is the row of `columns` elements at src + p * from + side 1. It belongs to dst + side 0
+ * + the offset of its key, a row-major number of `size`, by `stride`. */
 typedef struct lm_rows {
-  int dtype, unit; /* unit: bytes of an element of lm_index_put; sums go by dtype */
+  int dtype, unit; /* unit: bytes of an element, for lm_index_put; sums use dtype */
   lm_dims columns;
   int nkey;
   int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX];
@@ -68,11 +68,11 @@ typedef struct lm_rows {
   const void *src;
 } lm_rows;
 
-/* Writes to each row of dst that has entries the last of them. */
+/* Writes the last entry of each row of dst to that row; rows without entries stay. */
 LM_C int lm_index_put(void *stream, const lm_rows *rows, const lm_sorted *entries);
 
-/* Adds to each row of dst the sum of its entries, in order and the same bits every time: tiles of entries are summed
- * each by itself; a sum that may continue in a neighbor is an entry of the next level, until one tile is left. */
+/* Adds to each row of dst the sum of its entries, in their order, with the same bits every time. Tiles of entries are
+ * summed separately; a sum that may continue in a neighbor is an entry of the next level, until one tile is left. */
 LM_C int lm_index_sum(void *stream, const lm_rows *rows, const lm_sorted *entries, void *scratch);
 /* Returns the bytes of scratch for lm_index_sum. */
 LM_C size_t lm_index_sum_scratch(const lm_rows *rows, int64_t n);

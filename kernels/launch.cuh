@@ -29,7 +29,7 @@
 #define LM_UNROLL _Pragma("unroll")
 #define LM_PRAGMA(text) _Pragma(#text)
 #define LM_UNROLL_BY(n) LM_PRAGMA(unroll n)
-/* One untyped array: a second declaration of another type would clash with it. */
+/* Declares one untyped array, since a second declaration with another type would clash with it. */
 #define LM_DYNAMIC_SHARED(type, name)                                 \
   extern __shared__ __align__(16) unsigned char lm_dynamic_shared_[]; \
   type *name = (type *)lm_dynamic_shared_
@@ -65,7 +65,7 @@ struct lm_count_to<0, I...> {
 
 template <typename... P, int... I>
 static inline void lm_call_indexed(void (*body)(P...), void *const *args, lm_indices<I...>) {
-  (void)args; /* unused where there are no parameters */
+  (void)args; /* avoids a warning where there are no parameters */
   body(*(typename lm_same_type<P>::type *)args[I]...);
 }
 

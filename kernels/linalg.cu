@@ -63,7 +63,7 @@ int lm_k_frames(int dtype, const void *x, const void *window, lm_frames f, void 
   });
 }
 
-/* Sums for each sample the frames that contain it, from the first on. */
+/* Sums, for each sample, the frames that contain it, in their order. */
 template <class T>
 LM_KERNEL void lm_overlap_add_kernel(const T *frames, const T *window, lm_frames f, T *to) {
   for (int64_t i = lm_thread(); i < f.batch * f.length; i += lm_threads()) {
@@ -182,7 +182,7 @@ int lm_k_check_pivots(int *pivots, int64_t n, int64_t count, int64_t rows, int b
                         bad_kind, bad);
 }
 
-/* Computes order, the result of the exchanges of 0, 1, …; row r of P^T is row order[r] of the identity. */
+/* Computes order, the numbers 0, 1, … after the pivots' exchanges; row r of P^T is row order[r] of the identity. */
 LM_KERNEL void lm_order_kernel(const int *pivots, int64_t k, int64_t m, int64_t count, int *order) {
   for (int64_t i = lm_thread(); i < count; i += lm_threads()) {
     int *its = order + i * m;

@@ -113,7 +113,7 @@ LM_KERNEL void lm_nll_by_class(lm_nll_job job, lm_long_divider classes) {
   }
 }
 
-/* Writes dx [images, classes, inner] (order in memory); a thread writes a position's classes of part blockIdx.y. */
+/* Writes dx [images, classes, inner], in memory's order; a thread writes a position's classes in part blockIdx.y. */
 template <class T>
 LM_KERNEL void lm_nll_by_position(lm_nll_job job, lm_long_divider inner, int64_t each) {
   int64_t begin = (int64_t)blockIdx.y * each, end = begin + each < job.classes ? begin + each : job.classes;

@@ -34,7 +34,7 @@ enum { LM_NLL_BLOCK = 256 };
 
 /* Cross entropy of rows of logits, x [images, classes] of strides stride[0] and stride[1]; inner is 1. */
 typedef struct lm_entropy_job {
-  lm_nll_job nll; /* dtype, weight, total and stats have the dtype of x's statistics */
+  lm_nll_job nll; /* its dtype is that of x's statistics; so are weight, total and stats */
   int x_dtype;    /* dtype of x and dx */
   double smoothing;
   void *stats;        /* [images, 2]: the largest logit and the sum of e^(x - that); written forward */
@@ -43,7 +43,7 @@ typedef struct lm_entropy_job {
 
 enum { LM_ENTROPY_BLOCK = 512 };
 
-/* Each returns a cudaError_t. */
+/* Compute negative log-likelihood and its gradient; return a cudaError_t. */
 LM_C int lm_nll_forward(const lm_nll_job *job, void *stream);
 LM_C int lm_nll_backward(const lm_nll_job *job, void *stream);
 LM_C int lm_entropy_forward(const lm_entropy_job *job, void *stream);

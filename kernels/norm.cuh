@@ -18,7 +18,7 @@ LM_DEVICE void lm_put_value(const lm_values &n, int64_t i, double value) {
   lm_put_number(n.data, n.dtype, i * n.stride, value);
 }
 
-/* A result of n elements: two sums, or the mean a and the sum b of squared distances from it. */
+/* A result over n elements: two sums a and b; or the mean a and the sum b of squared distances from it. */
 struct lm_channel_sums {
   double n, a, b;
 };
@@ -41,7 +41,7 @@ struct lm_join_moments {
     double n = x.n + y.n, delta = y.a - x.a, portion = y.n / n;
     return {n, x.a + delta * portion, x.b + y.b + delta * delta * x.n * portion};
   }
-  /* Returns a chunk's moments; a, b: sums of distances from center, of their squares. center's error corrects both. */
+  /* Returns the moments of a chunk; a and b are sums of distances from `center` and of their squares. */
   static LM_DEVICE lm_channel_sums chunk(double n, double center, double a, double b) {
     double off = a / n, squares = b - a * off;
     return {n, center + off, squares < 0 ? 0 : squares};

@@ -49,7 +49,7 @@ LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, cons
 template <class E, class T, unsigned MASK>
 LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_optim_kernel(const lm_optim_table table, const lm_optim_call call) {
   lm_coefficients_of<E, lm_compute<T>> c;
-  if (call.planned) { /* no ?: between the two: an argument's address would have it copied to the stack */
+  if (call.planned) { /* an if, since ?: would take an argument's address and so copy it to the stack */
     E::prepare(*call.planned, &c);
   } else {
     E::prepare(call.coefficients, &c);
@@ -83,7 +83,7 @@ int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call 
 
 LM_KERNEL void lm_plan_kernel(int family, lm_optim_numbers numbers, double *kept, int n, lm_optim_f64 *out) {
   double next[LM_OPTIM_CARRIED] = {};
-  numbers.carries = numbers.carries || kept[0] > numbers.t; /* replays after the captured step carry */
+  numbers.carries = numbers.carries || kept[0] > numbers.t; /* later replays use the carried numbers */
   numbers.t = kept[0]++;
   for (int k = 0; k < n; k++) numbers.carried[k] = kept[1 + k];
   lm_optim_plan(family, &numbers, out, next);

@@ -29,8 +29,8 @@ typedef struct lm_optim_call {
 } lm_optim_call;
 
 LM_C int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call *call, void *stream);
-/* Sets *out to the coefficients of step kept[0], which carries the n numbers behind it; kept becomes the next step's.
- * Both are in device memory. */
+/* Sets *out to the coefficients of step kept[0], which uses the n carried numbers behind it; kept becomes the next
+ * step's. Both are in device memory. */
 LM_C int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
                               void *stream);
 

@@ -21,7 +21,7 @@ typedef struct lm_pointwise_launch {
   lm_pointwise_value number[LM_POINTWISE_NUMBERS]; /* the op's arguments that are numbers */
   lm_bad bad;                                      /* for integer division */
   int bad_kind;
-  int64_t first; /* elements before these, for bad values' positions */
+  int64_t first; /* number of elements before this launch's, added to the positions of bad values */
 } lm_pointwise_launch;
 
 /* Returns a cudaError_t. */

@@ -101,8 +101,8 @@ LM_DEVICE int32_t lm_first_tap(const lm_pooling &p, const lm_window &wy, const l
   return wy.before * p.x.a.kernel + wx.before;
 }
 
-/* Calls f(index in the plane or, with `taps`, in the window, V values) for each position of a window, row by row. A few
- * loads are in flight at once, even if fewer positions are left: then the first one is loaded again. */
+/* Calls f(index, V values) for each position of a window, row by row; the index is within the plane, or with `taps`
+ * within the window. Loads FLIGHT packs at a time; in place of missing ones it loads the first one again. */
 template <int V, class T, class F>
 LM_DEVICE void lm_each_index(const lm_pooling &p, const lm_spot &s, lm_window wy, lm_window wx, bool taps, const T *src,
                              F f) {

@@ -37,7 +37,7 @@ struct lm_reduce_sum {
   LM_DEVICE void put(int64_t at, state s) const { lm_put_number(to.out, to.dtype, at, lm_reduce_finished(to, s)); }
 };
 
-/* Not inlined, because the code is long. */
+/* Return a^b by a call: the code is too long to be inlined. */
 static __device__ __attribute__((noinline)) float lm_power(float a, float b) { return powf(a, b); }
 static __device__ __attribute__((noinline)) double lm_power(double a, double b) { return pow(a, b); }
 

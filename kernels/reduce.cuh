@@ -42,7 +42,7 @@ struct lm_load_short : lm_loader<uint16_t, int32_t, int64_t, 32> { /* int16 and 
   LM_DEVICE int32_t operator()(uint16_t v) const { return dtype == LM_I16 ? (int16_t)v : v; }
 };
 
-/* Returns a number in the form that a floating loader of dtype loads. */
+/* Converts a number to the form that a floating loader of `dtype` loads. */
 template <class S, class N>
 LM_DEVICE S lm_put_loaded(N v, int dtype) {
   if constexpr (sizeof(S) == 2) {

@@ -22,7 +22,7 @@ enum {
   LM_REDUCE_BLOCK = 256,        /* threads */
   LM_REDUCE_STATE = 24,         /* bytes of an unfinished fold, at most */
   LM_REDUCE_MAX_PARTS = 65535,  /* most parts of a result */
-  LM_REDUCE_MAX_PIECE = 1 << 30 /* most elements of a piece */
+  LM_REDUCE_MAX_PIECE = 1 << 30 /* most elements of a piece of a run */
 };
 
 typedef struct lm_reduce_job {
@@ -38,11 +38,10 @@ typedef struct lm_reduce_job {
   lm_dims kept;    /* sides: x, out; at least one element */
   lm_dims reduced; /* side: x; its last dim is the run */
 
-  /* Rows: `lanes` threads take the elements of a run, `groups` of them take runs in turn; together at most a warp, or a
-   * block. Runs are cut into pieces, all pieces of a result into parts of `each` pieces.
-   * Columns (cols): a block has `lanes` columns of threads, each for `pack` neighboring results, and `groups` rows of
-   * threads, which take the reduced elements in turn; a part has `each` of those.
-   * lanes and groups are powers of two. With parts > 1 a second launch joins the parts. */
+  /* Rows: `lanes` threads share a run, and `groups` of them take runs in turn; together they are at most a warp, or a
+   * block. Runs are cut into pieces; a part is `each` pieces of a result. Columns (cols): a block has `lanes` columns
+   * of threads, each for `pack` neighboring results, and `groups` rows of threads, which take reduced elements in turn;
+   * a part is `each` elements. lanes and groups are powers of two. If parts > 1, a second launch joins the parts. */
   bool cols;
   int lanes, groups, parts, pack; /* pack: columns of a thread */
   int64_t each, piece, cuts;      /* cuts: pieces in a run */
@@ -53,5 +52,5 @@ static inline int lm_reduce_pack(size_t bytes) { return bytes == 8 ? 2 : 4; }
 
 /* Run a reduction and return a cudaError_t. partial: parts * results of LM_REDUCE_STATE bytes if parts > 1. */
 LM_C int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream);
-/* LM_REDUCE_ARGMAX and LM_REDUCE_ARGMIN: one reduced dim. */
+/* Find extremes' indices (LM_REDUCE_ARGMAX, LM_REDUCE_ARGMIN) along one reduced dim. */
 LM_C int lm_reduce_indices(const lm_reduce_job *job, void *partial, void *stream);

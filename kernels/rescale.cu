@@ -8,7 +8,7 @@ enum { LM_RESCALE_BLOCK = 256 };
 
 static_assert(sizeof(lm_tensor_table) + sizeof(double) * 2 <= 4096, "kernel arguments have room for 4 KB");
 
-/* The type that both are computed in: double if one of them is. */
+/* The type of the computation: double if X or Y is double, else float. */
 template <class X, class Y>
 using lm_rescale_real = std::conditional_t<lm_is_any<double, X, Y>, double, float>;
 
@@ -43,7 +43,7 @@ LM_KERNEL void __launch_bounds__(LM_RESCALE_BLOCK)
     bad = lm_rescale_pack<X, Y, V>(from + at, to + at, factor) || bad;
   for (int at = whole + (int)threadIdx.x; at < n; at += LM_RESCALE_BLOCK)
     bad = lm_rescale_pack<X, Y, 1>(from + at, to + at, factor) || bad;
-  if (bad && found) *found = 1; /* all threads write the same */
+  if (bad && found) *found = 1; /* all threads write the same value */
 }
 
 int lm_rescale_run(int from_dtype, int to_dtype, const lm_tensor_table *table, double factor, float *found,

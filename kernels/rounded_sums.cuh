@@ -1,5 +1,4 @@
-/* Sums that atomics or threads in turn add to: they are kept in the compute type, and rounded once they are complete.
- */
+/* Accumulates sums, by atomics or by threads in turn, in the compute type, and rounds them once they are complete. */
 #pragma once
 
 #include "types.cuh"
@@ -9,8 +8,8 @@ LM_KERNEL void lm_round_sums(const lm_compute<T> *sums, T *out, int64_t n) {
   for (int64_t i = lm_thread(); i < n; i += lm_threads()) out[i] = lm_put<T>(sums[i]);
 }
 
-/* Sets out to n sums, to which the kernel that launch(sums) enqueues adds; they begin as 0. scratch: a float for each
- * of 16-bit dtypes, else NULL. */
+/* Zeroes n sums, calls launch(sums) to enqueue a kernel that adds to them, and rounds them to out. scratch: n floats
+ * for 16-bit dtypes, else NULL. */
 template <class T, class F>
 static int lm_sum_into(void *out, float *scratch, int64_t n, void *stream, F launch) {
   typedef lm_compute<T> A;

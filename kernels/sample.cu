@@ -27,7 +27,7 @@ int lm_sample_counts(int dtype, const void *x, const void *p, void *out, int64_t
   });
 }
 
-/* Sums prefixes, a block for each row: within warps, of earlier warps, and of elements before the block's. */
+/* Computes prefix sums of each row, a block for each: within warps, then over earlier warps and earlier elements. */
 template <class T>
 LM_KERNEL void __launch_bounds__(LM_SUM_BLOCK) lm_sample_sums_kernel(const T *x, double *sums, int64_t n) {
   __shared__ double of_warp[LM_WARP];
@@ -75,7 +75,7 @@ LM_KERNEL void __launch_bounds__(LM_SAMPLE_BLOCK)
       low = middle + 1;
     }
   }
-  while (low > 0 && sum[low] == sum[low - 1]) low--; /* x was rounded up to the whole sum: skip weights of 0 */
+  while (low > 0 && sum[low] == sum[low - 1]) low--; /* rounding moved x up to the total: skips weights of 0 */
   indices[i] = low + 1;
 }
 

@@ -185,7 +185,7 @@ LM_SCALAR int64_t lm_remainder_i64(int64_t a, int64_t b) {
 
 LM_SCALAR int64_t lm_fmod_i64(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
 
-/* Subtracts odd numbers and shifts (Stein's algorithm), which take less time than divisions. */
+/* Computes by subtractions and shifts (Stein's algorithm), which take less time than divisions. */
 LM_SCALAR int64_t lm_gcd_i64(int64_t a, int64_t b) {
   uint64_t u = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, v = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
   if (u == 0 || v == 0) return (int64_t)(u | v);

@@ -57,7 +57,7 @@ LM_DEVICE num lm_trunc_divide(num a, num b) {
   return lm_trunc(a / b);
 }
 
-/* int64: kernels report a divisor of 0 and continue with 0; -1 would overflow for the least number. */
+/* Compute with int64: kernels report a divisor of 0 and continue with 0; -1 would overflow for the least number. */
 LM_DEVICE int64_t lm_abs(int64_t x) { return x < 0 ? (int64_t)(0 - (uint64_t)x) : x; }
 LM_DEVICE int64_t lm_floor(int64_t x) { return x; }
 LM_DEVICE int64_t lm_ceil(int64_t x) { return x; }

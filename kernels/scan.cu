@@ -67,7 +67,7 @@ template <class C>
 struct lm_scan_extreme : lm_scan_sides<C> {
   struct state {
     C value;
-    int64_t position; /* from 1; 0 for no elements */
+    int64_t position; /* index of the extreme, from 1; 0 for no elements */
   };
   bool largest;
   LM_DEVICE state start() const { return {0, 0}; }

@@ -4,7 +4,7 @@
 
 #include "softmax.cuh"
 
-/* A job as kernels take it. */
+/* A job with its lines as loops, as the kernels take it. */
 struct lm_softmax_grid : lm_softmax_job {
   lm_reduce_axes<LM_SOFTMAX_SIDES> axes; /* loops over the lines */
 };
@@ -14,8 +14,8 @@ LM_DEVICE float lm_softmax_get(float v, int) { return v; }
 LM_DEVICE double lm_softmax_get(double v, int) { return v; }
 LM_DEVICE float lm_softmax_get(uint16_t v, int dtype) { return lm_load_half{{dtype}}(v); }
 
-/* Arithmetic of one kind on one loader, for two ways of joining a line's threads: Team has
- *   T operator()(T value, Op op)   op over the line's threads; each gets the result */
+/* Arithmetic of one softmax kind for one loader. Team's T operator()(T value, Op op) reduces a value over the threads
+ * of a line; each of them gets the result. */
 template <class L, int KIND>
 struct lm_softmax_math {
   typedef typename L::stored stored;
@@ -23,8 +23,8 @@ struct lm_softmax_math {
   typedef lm_softmax_total<num> total;
   enum { BACKWARD = KIND == LM_SOFTMAX_BACKWARD || KIND == LM_LOG_SOFTMAX_BACKWARD };
 
-  /* Returns the total of K elements held by this thread; those that do not count are -infinity, or 0 in gradients. For
-   * softmax the elements become e^(x - most). */
+  /* Returns the total over a line whose threads hold K elements each, padded with -infinity, or with 0 in gradients.
+   * For softmax the elements become e^(x - most). */
   template <int K, class Team>
   static LM_DEVICE total of_held(num *x, const num *y, Team team) {
     enum { LANES = 4 };
@@ -74,19 +74,19 @@ struct lm_softmax_math {
       t.sum = team(t.sum, lm_add_of());
     } else {
       t = team(t, lm_softmax_join<num>());
-      if (isinf(t.most)) t.sum = NAN; /* infinity - infinity, as in of_held */
+      if (isinf(t.most)) t.sum = NAN; /* infinity - infinity is NaN, as in of_held */
     }
     return t;
   }
 
-  /* Returns the constant that the results of a line share. */
+  /* Returns the number of a line by which each of its results is computed. */
   static LM_DEVICE num common(const total &t) {
     if constexpr (KIND == LM_SOFTMAX) return (num)(1 / t.sum);
     if constexpr (KIND == LM_LOG_SOFTMAX) return (num)log(t.sum);
     return (num)t.sum;
   }
 
-  /* Returns a result; power: x is e^(x - most) already. */
+  /* Returns the result for x (y: softmax's result, in gradients). power: true if x is e^(x - most) already. */
   static LM_DEVICE num result(num x, num y, num most, num c, bool power) {
     if constexpr (KIND == LM_SOFTMAX) return (power ? x : lm_exp(x - most)) * c;
     if constexpr (KIND == LM_LOG_SOFTMAX) return x - most - c;
@@ -156,7 +156,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_rows(lm_sof
     }
     return;
   }
-  /* A block takes a longer line alone, so all of its threads are here. */
+  /* Only whole blocks reach this, since a block takes a longer line alone. */
   lm_softmax_long<L, math::BACKWARD> whole(xs, ys, out, x_step, y_step, out_step, g.length);
   lm_softmax_total<num> t = {0, -INFINITY};
   whole.each(lane, g.lanes, [&](int64_t, const auto &px, const auto &py) {

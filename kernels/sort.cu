@@ -54,7 +54,7 @@ LM_DEVICE void lm_topk_put(const lm_topk_job<T> &job, const T *line, int64_t to,
   job.indices[to + j * job.out_stride] = position + 1;
 }
 
-/* ---- a block a line */
+/* ---- one block for each line */
 
 /* Returns the bin of a histogram that contains the `*need`th counted element; *need becomes its number in that bin,
  * *held the bin's count. All threads call and get the same. */
@@ -125,10 +125,10 @@ LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int64_t 
   }
   *key = prefix;
   *last = UINT32_MAX;
-  if (held == need) return; /* all elements of that key are requested */
+  if (held == need) return; /* every element with that key is among the best */
   uint32_t position = 0, position_mask = 0;
   for (int shift = 32 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
-    if (job.n >> shift == 0) { /* no index has such a digit */
+    if (job.n >> shift == 0) { /* this digit is 0 in all indices */
       position_mask |= (uint32_t)(DIGITS - 1) << shift;
       continue;
     }
@@ -177,7 +177,7 @@ LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
   int64_t at[2] = {0, 0};
   lm_dims_offset<true>(job.loops, blockIdx.x, at);
   const T *line = job.line(at[0]);
-  for (int i = (int)threadIdx.x; i < size; i += (int)blockDim.x) { /* worse than any element */
+  for (int i = (int)threadIdx.x; i < size; i += (int)blockDim.x) { /* pads with keys worse than any element's */
     keys[i] = (Key) ~(Key)0;
     indices[i] = UINT32_MAX;
   }
@@ -195,7 +195,7 @@ LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
     int *slots = &kept;
     lm_topk_each(job, line, [=](int64_t i, Key rank) {
       if (rank > key || (rank == key && (uint32_t)i > last)) return;
-      int slot = atomicAdd(slots, 1); /* in any order: sorted next */
+      int slot = atomicAdd(slots, 1); /* slots are taken in any order, as they are sorted next */
       keys[slot] = rank;
       indices[slot] = (uint32_t)i;
     });
@@ -220,7 +220,7 @@ int lm_topk_lines(void *stream, const lm_topk *t) {
   return lm_for_dtype(t->dtype, [=](auto e) { return lm_topk_lines_of<decltype(e)>(stream, t); });
 }
 
-/* ---- the k-th of a line, a block a line */
+/* ---- the k-th of each line, a block for each */
 
 /* Returns k itself, or which element, from 1, is the median of n with `odd` NaNs, all after the others. */
 LM_DEVICE int64_t lm_kth_rank(int64_t k, int64_t n, int64_t odd) {
@@ -234,7 +234,7 @@ LM_KERNEL void lm_kth_block(lm_topk_job<T> job) {
   typedef lm_topk_key<T> Key;
   __shared__ int bins[DIGITS];
   __shared__ int64_t sums[LM_WARP];
-  int64_t at[2] = {0, 0}, k = job.k, odd = 0, found = -1; /* changing job would copy it to local memory */
+  int64_t at[2] = {0, 0}, k = job.k, odd = 0, found = -1; /* copies, since changing job would move it to local memory */
   lm_dims_offset<true>(job.loops, blockIdx.x, at);
   const T *line = job.line(at[0]);
   if (k < 1) {
@@ -270,7 +270,7 @@ LM_KERNEL void lm_search_sorted_of(const T *rows, int64_t n, const T *values, in
   int64_t u = lm_thread();
   if (u >= count) return;
   const T *row = each < 0 ? rows : rows + u / each * n, v = values[u];
-  int64_t low = 0, high = n; /* the result - 1 is from low to high */
+  int64_t low = 0, high = n; /* the result, less 1, is from low to high */
   while (low < high) {
     int64_t middle = low + (high - low) / 2;
     if (row[middle] < v || (right && row[middle] == v) || v != v) {

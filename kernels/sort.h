@@ -23,16 +23,16 @@ typedef struct lm_topk {
 
 enum { LM_TOPK_BLOCK = 2048 }; /* the largest k of lm_topk_lines */
 
-/* Returns 4 or 8; keys are unsigned numbers that grow as elements get worse. */
+/* Returns 4 or 8, the bytes of a key. Keys are unsigned numbers, smaller for better elements. */
 LM_C int lm_topk_key_bytes(int dtype);
 /* Computes topk, a block for each line. n < 2^31. */
 LM_C int lm_topk_lines(void *stream, const lm_topk *t);
-/* Begins topk by sorting lines first .. first + count - 1, count * n < 2^32: sets their elements' keys, and order to 0,
- * 1, ... through all lines. */
+/* Begins topk by sorting, for lines first .. first + count - 1, count * n < 2^32: sets the keys of their elements, and
+ * order to 0, 1, ... over all of them. */
 LM_C int lm_topk_keys(void *stream, const lm_topk *t, int64_t first, int64_t count, void *keys, uint32_t *order);
-/* Sets each element's line: order[i] / n. */
+/* Sets owners[i] to order[i] / n, the line of that element. */
 LM_C int lm_topk_owners(void *stream, int64_t n, int64_t elements, const uint32_t *order, uint32_t *owners);
-/* Writes the results of these lines from the elements' order by line, then key. */
+/* Writes the results of lines first .. first + count - 1; `order` lists their elements by line, then by key. */
 LM_C int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64_t count, const uint32_t *order);
 
 enum { LM_KTH_MEDIAN = 0, LM_KTH_NAN_MEDIAN = -1 }; /* for k */
@@ -40,7 +40,7 @@ enum { LM_KTH_MEDIAN = 0, LM_KTH_NAN_MEDIAN = -1 }; /* for k */
 /* Computes the k-th smallest of each line, n < 2^31: k from 1, or the median (NaN if there is one), or that of elements
  * that are not NaN. values and indices have one element for each line. */
 LM_C int lm_kth_lines(void *stream, const lm_topk *t);
-/* Computes the same for one line whose keys are sorted, from the elements' order. */
+/* Computes the k-th of one line whose keys are sorted; `order` has the elements' indices in that order. */
 LM_C int lm_kth_take(void *stream, const lm_topk *t, int64_t line, const void *keys, const uint32_t *order);
 
 /* Sets for each of `count` values 1 + the number of its row's n ascending numbers below it, or with `right` not above

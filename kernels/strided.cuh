@@ -17,7 +17,7 @@ struct lm_strided {
   int64_t stride[LM_STRIDED_DIMS][N]; /* in elements */
   lm_divider size[LM_STRIDED_DIMS];
   uint32_t n;         /* < 2^31 */
-  uint8_t ndim, rows; /* rows: a group never crosses the end of dim 0 */
+  uint8_t ndim, rows; /* rows: true if a group of four never crosses the end of dim 0 */
   uint8_t dtype[N], width[N], vector[N];
 };
 
@@ -56,7 +56,7 @@ static inline lm_strided<N> lm_strided_of(const lm_strided_layout *l) {
   return w;
 }
 
-/* Sets the offsets of elements i to i + 3 of each operand, in elements; past the end an earlier element repeats. */
+/* Sets the offsets, in elements, of elements i to i + 3 in each operand; past the end, those of an earlier element. */
 template <int N>
 LM_DEVICE void lm_strided_indices(const lm_strided<N> &w, uint32_t i, int64_t (*at)[LM_GROUP]) {
   uint32_t rest[LM_GROUP], in_dim;

@@ -13,5 +13,5 @@ typedef struct lm_strided_layout {
   int64_t size[LM_STRIDED_DIMS];
   void *data[LM_STRIDED_OPERANDS]; /* NULL: a number known on the host */
   int dtype[LM_STRIDED_OPERANDS];
-  int64_t stride[LM_STRIDED_OPERANDS][LM_STRIDED_DIMS]; /* in elements; 0 where broadcast */
+  int64_t stride[LM_STRIDED_OPERANDS][LM_STRIDED_DIMS]; /* strides in elements; 0 where broadcast */
 } lm_strided_layout;

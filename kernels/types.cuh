@@ -49,8 +49,8 @@ static inline int lm_dtype_width(int dtype) {
   return width[dtype];
 }
 
-/* The type that arithmetic and sums of elements of T use. Specializations, as compilers agree on the names of kernels
- * that take pointers to it. */
+/* The compute type of T, for arithmetic and sums. A table of specializations, since compilers must agree on the names
+ * of kernels whose parameters point to it. */
 template <class T>
 struct lm_compute_of {
   typedef int64_t type;
@@ -125,7 +125,7 @@ LM_DEVICE T lm_put(C v) {
   }
 }
 
-/* Returns a number that is not above any number of type C. */
+/* Returns -infinity or, for integers, the least number of type C. */
 template <class C>
 LM_DEVICE C lm_lowest() {
   if constexpr (std::is_floating_point_v<C>) {

@@ -73,7 +73,7 @@ LM_DEVICE void lm_store(T *p, lm_pack<T, V> pack) {
   for (int i = 0; i < words.N; i++) __stcg((typename lm_words<T, V>::type *)p + i, words.of[i]);
 }
 
-/* A width that is known at compile time, as an argument. */
+/* A width known at compile time, passed as an argument. */
 template <int N>
 struct lm_width {
   enum { value = N };

@@ -1,4 +1,4 @@
--- What GPUs this process sees, as a table, and all that the driver reports of them:
+-- Prints the GPUs that this process sees, as a table, and all that the driver reports of them:
 --
 --   luajit scripts/device_info.lua                       all about every GPU
 --   luajit scripts/device_info.lua --devices cuda:0      about one

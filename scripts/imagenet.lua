@@ -195,7 +195,7 @@ end
 
 -- Returns the accuracy of the best guesses, over all ranks.
 local function validate()
-  for _, buffer in ipairs(net:buffers()) do dist.broadcast(buffer, 0) end -- those that a checkpoint has
+  for _, buffer in ipairs(net:buffers()) do dist.broadcast(buffer, 0) end -- as in a checkpoint
   model:eval()
   local sums = dist.all_reduce(lm.no_grad(pass, "Test: ", val_loader, 0, #val_loader):cpu())
   local mean = (sums / sums[4]):tolist()

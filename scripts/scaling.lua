@@ -47,7 +47,7 @@ end
 local NVLINK, PCI, NET = 3.4e-6, 5.7e-6, 9.6e-6
 local TREE_HOP, TREE_NET = 28e-6, 50e-6
 local RING_BASE = 8.4e-6
-local NETWORK = 0.9 -- of the line rate is left for data
+local NETWORK = 0.9 -- share of the line rate that is left for data
 
 local function gigabits(n) return n * 1e9 / 8 * NETWORK end
 
@@ -176,8 +176,8 @@ local defaults = {
   optimizer = 0.03,   -- share of a step
   first = MB,         -- and cap, that of all other buckets: as DistributedDataParallel chooses it
   algorithm = "best",
-  overlap = 1,        -- how much of a collective runs beside backward: 1 on GPUs, 0 where the same cores do both
-  launch = 130e-6,    -- what each bucket takes from backward: launches, and the multiprocessors that reduce it. The
+  overlap = 1,        -- share of a collective that runs beside backward: 1 on GPUs, 0 where the same cores do both
+  launch = 130e-6,    -- seconds a bucket takes from backward: launches, and the multiprocessors that reduce it. The
                       -- mean of what steps with buckets of 1 MB take longer than with 25 in PyTorch's measurements
                       -- (simulate_scale --check), for each bucket more
   cycle = 0,          -- buckets are looked for only so often (Horovod)

@@ -21,7 +21,7 @@ usage: luajit streams.lua [options]
 local options = require "luminary.cli.script_options"(USAGE)
 local sums, wrong = 0, 0
 
--- Whether a sum on the side stream is that of the matrix as it was filled on the current one.
+-- Returns whether a sum on the side stream is the sum of the matrix that the current stream filled.
 local function race(device, side, round)
   local a = lm.empty({ options["batch-size"], 1024 }, { device = device, dtype = options.dtype }):normal_(0, 1)
   local b = lm.cuda.stream(side, function() return a:sum() end) -- no wait_stream: that is the race

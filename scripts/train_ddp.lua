@@ -84,7 +84,7 @@ local parts = {
     schedule and "epochs", schedule and "lr", -- which a schedule depends on
   },
 }
-if checkpoint then -- where it has no average, one begins here
+if checkpoint then -- a checkpoint without an average begins one here
   lm.checkpoint.load(path, parts, {strict = not average or checkpoint.average ~= nil})
 end
 for _, group in ipairs(opt.param_groups) do -- named on the command line, these win

@@ -1,4 +1,4 @@
--- What ZeroRedundancyOptimizer saves: the bytes that Adam's state takes on each of 1, 2, 4, … ranks, as the allocator
+-- Measures what ZeroRedundancyOptimizer saves: the bytes of Adam's state on each of 1, 2, 4, … ranks, as the allocator
 -- counts them.
 --
 --   luminary run --nproc 4 scripts/zero_memory.lua [--model resnet18] [--device cpu]

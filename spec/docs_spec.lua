@@ -2,7 +2,7 @@
 local markdown = require "spec.support.markdown"
 local temp = require "spec.support.temp"
 
-local MAX_LINES = 299      -- of a page of docs/
+local MAX_LINES = 299      -- lines of a page of docs/
 local MAX_README = 200
 local MAX_NOT_RUN = 12     -- Lua blocks with `<!-- run: no, REASON -->`
 local SECONDS = 120        -- after which a page's programs or a command's --help are stopped
@@ -160,13 +160,13 @@ describe("links in Markdown #unsanitized", function()
   end)
 end)
 
--- In a block for a shell: `luajit FILE`, `luminary COMMAND` and `scripts/NAME`, with the options that follow. A file
+-- Commands in blocks for a shell: `luajit FILE`, `luminary COMMAND` and `scripts/NAME`, with their options. A file
 -- without a folder is the reader's own.
 describe("commands in README and docs #unsanitized", function()
   local SUBCOMMANDS = {run = true, doctor = true, inspect = true, help = true, ops = true}
   local help_texts = {}
 
-  -- What --help prints. Of a developer's tool, which may take no --help, the comment at its head.
+  -- Returns what --help prints; for a developer's tool, which may take no --help, the comment at its head.
   local function help(command)
     local tool = command:match "scripts/dev/%S+$"
     if not help_texts[command] then

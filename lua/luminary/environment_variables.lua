@@ -3,8 +3,8 @@
 local entries = require "luminary.base.entry_reader"
 
 local list, variable = entries.of("variable", {
-  help = "string",     -- its effect, one sentence without a period
-  one_of = "table?",   -- its values; others are reported and ignored
+  help = "string",     -- effect of the variable, one sentence without a period
+  one_of = "table?",   -- allowed values; others are reported and ignored
   default = "string?", -- the behavior if it is not set
   carried = "boolean?", -- true if `luminary run --backend mpi --hosts` exports it to other hosts
   doctor_warning = "table?", -- a finding of `luminary doctor` if it is set: {values (nil: any), severity, effect}

@@ -14,7 +14,7 @@ function averages.geometric_mean(ratios)
   return math.exp(sum / #ratios)
 end
 
---- What is printed of runs that undisturbed leaves out: the row's name, their count, and the count of all.
+--- Words the row about runs that undisturbed leaves out: the row's name, their count, and the count of all.
 averages.THROWN = "%s: %d of PyTorch's %d runs are thrown away: times of multiples of 4 ms, its threads lost cores"
 
 local TICK = 4e-3 -- seconds of a scheduler's time slice, at 250 Hz

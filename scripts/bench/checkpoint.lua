@@ -1,4 +1,4 @@
---- What lm.checkpoint costs a training, and saving 45 MB beside safetensors:
+--- Measures what lm.checkpoint costs a training, and times saving 45 MB beside safetensors:
 ---   luajit scripts/bench/checkpoint.lua [FOLDER [PYTHON]]
 --- A block of 50 steps with a save in the background at its beginning is compared with those before and after it;
 --- median of 20. The steps compute on one thread; the save has a core of its own if there is one. PYTHON has

@@ -8,7 +8,7 @@ local steps = { mlp1 = 400, mlp256 = 40, lenet256 = 8, resnet64 = 2, resnet256 =
   transformer256 = 2, transformer256_dropout = 2, attention4096 = 1, attention4096_causal = 1,
   attention4096_dropout = 1 }
 
--- Until the collector and the cache of blocks have settled: an MLP's first 150 steps touch 100 MB of new memory.
+-- Calls f until collector and cache of blocks have settled: an MLP's first 150 steps touch 100 MB of new memory.
 local function warm_up(f)
   local start = lm.time()
   for _ = 1, 3 do f() end

@@ -1,4 +1,4 @@
-/* What the machine allows at most, for scripts/bench/all: prints "copy GB/S" (bytes read and written, of arrays far
+/* Measures the machine's limits for scripts/bench/all: prints "copy GB/S" (bytes read and written, of arrays far
  * larger than caches), and "float32 GF/S" and "float64 GF/S" of fused multiply-adds in registers.
  *   cc -O2 -march=... -pthread limits.c -o limits; ./limits THREADS
  * Each is the best of several rounds in which all threads work at once. */

@@ -1,7 +1,7 @@
--- What a loader costs a training: LeNet on Fashion-MNIST in batches of 256, on batches that lie in memory and on those
--- of a loader with one worker, in turn.
--- The worker's thread is beside the training's: on two cores a training by one thread is what it can be free for.
--- Beside the clock's time stands that of the training's own thread on its core, which says as much on a busy machine.
+-- Measures what a loader costs a training: LeNet on Fashion-MNIST, batches of 256, on batches that lie in memory and on
+-- those of a loader with one worker, in turn. The worker's thread runs beside the training's, so with two cores the
+-- training uses one thread. Beside the clock's time stands the CPU time of the training's own thread, which is
+-- meaningful even on a busy machine.
 local ffi = require "ffi"
 local lm = require "luminary"
 local F, data, optim = lm.nn.functional, lm.data, lm.optim

@@ -695,7 +695,7 @@ function cases.has_rows(name)
   return #spec == 3 and spec[2] == 1000 and (spec[3] == 1000 or spec[3] == 1)
 end
 
---- What an input is made of, with `rows` instead of its own if it has_rows.
+--- Returns an input's kind and sizes, with `rows` rows in place of its own if it has_rows.
 function cases.spec(name, rows)
   local spec = {unpack(cases.inputs[name])}
   if not (rows and cases.has_rows(name)) then return spec end
@@ -705,7 +705,7 @@ function cases.spec(name, rows)
   return spec
 end
 
---- Whether one of an expression's inputs has_rows.
+--- Returns whether one of an expression's inputs has_rows.
 function cases.uses_rows(expression)
   for name in expression:gmatch "%f[%w_][%a_][%w_]*" do
     if cases.inputs[name] and cases.has_rows(name) then return true end

@@ -19,7 +19,7 @@ local function seconds_of(f)
   f()
   return lm.time() - start
 end
--- Of the quickest call, once some have fetched the memory that results will live in.
+-- Returns the seconds of f's quickest call, after calls that fetch the memory in which results will live.
 local function min_seconds(f)
   local best, spent, calls = math.huge, 0, 0
   while calls < warm_calls and spent < warm_time do calls, spent = calls + 1, spent + seconds_of(f) end

@@ -1,4 +1,4 @@
---- What lm.profile costs a training step, and lm.record_memory_history an op: luajit scripts/bench/profile_cost.lua.
+--- Measures what lm.profile costs a step, lm.record_memory_history an op: luajit scripts/bench/profile_cost.lua.
 --- Steps with and without the profile alternate; medians.
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
@@ -43,7 +43,7 @@ local transformer = nn.Sequential(nn.Embedding(1000, 128), nn.TransformerEncoder
   {dim_feedforward = 512, dropout = 0, batch_first = true}), 2), nn.Linear(128, 1000))
 cost("transformer", transformer, lm.randint(1, 1001, {8, 64}), lm.randint(1, 1001, {512}), 50)
 
--- Without a profile: an op that costs almost nothing, and the same with memory history.
+-- Measures an op that costs almost nothing, without a profile: with and without the memory history.
 local a, b = lm.ones(2), lm.ones(2)
 local function call_seconds()
   local n, best = 100000, math.huge

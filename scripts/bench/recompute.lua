@@ -1,4 +1,4 @@
--- What lm.autograd.checkpoint costs and spares: a training step of a 12-layer transformer with it and without,
+-- Measures what lm.autograd.checkpoint costs and saves: a training step of a 12-layer transformer with it and without,
 -- interleaved.
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim

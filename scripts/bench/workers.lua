@@ -1,4 +1,4 @@
--- What the benches share: the environment of both sides, and processes that answer lines.
+-- Sets the environment of both sides of a bench, and runs processes that answer lines.
 local workers = {}
 
 local LEVELS = { -- for PyTorch, oneDNN, MKL and OpenBLAS

@@ -23,7 +23,7 @@ local function pages_of(of)
   return of and dofile(("%s/../../%s/reference_pages.lua"):format(here, of)) or require "reference_pages"
 end
 
-local pages, known, known_classes = pages_of(extension), {}, {} -- by path and name: what the extension does not add
+local pages, known, known_classes = pages_of(extension), {}, {} -- known: names that the extension does not add
 if extension then
   for _, each in ipairs(index.entries()) do known[each.path] = true end
   known_classes = index.all().classes
@@ -38,16 +38,16 @@ local function fail(...) error("gen_reference: " .. string.format(...), 0) end
 
 local is_class_of = index.all().classes
 
--- Whether a name has an entry of its own: a public one, of no class, that stands for itself.
+-- Returns whether a name has its own entry: a public name, of no class, that stands for itself.
 local function has_entry(each)
   return not known[each.path] and not is_class_of[each.owner] and not index.is_hidden(each) and help.of(each)
     and entry.main(each) == each
 end
 
--- Whether it is a method that the extension adds to a class of the library.
+-- Returns whether it is a method that the extension adds to a class of the library.
 local function is_added_method(each) return not known[each.path] and known_classes[each.owner] ~= nil end
 
--- The entry of "Sequential:add", which may be that of a class that Sequential extends.
+-- Returns the entry of "Sequential:add", which may be that of a class that Sequential extends.
 local function method_of(class, name)
   local of = is_class_of[class]
   while of and not by_path[rawget(of, "__name") .. ":" .. name] do of = rawget(of, "super") end
@@ -60,8 +60,8 @@ for _, each in ipairs(index.entries()) do
   table.insert(of_owner[each.owner], each)
 end
 
-local page_of = {} -- by path
-local shown_class = {} -- by path of an added method, the class that it is shown with
+local page_of = {} -- page of each path
+local shown_class = {} -- class that an added method is shown with, by the method's path
 
 -- The entries of a section's words; `wildcards`: those of "lm.linalg.*" alone, or all but these.
 local function entries_of(words, file, wildcards)
@@ -153,7 +153,7 @@ local function add_code(out, lines, margin)
   out[#out + 1], out[#out + 2] = margin .. "```", ""
 end
 
-local WIDTH = 76 -- of lines of code, so that pages need no scrolling sideways
+local WIDTH = 76 -- maximum length of lines of code, so that pages need no scrolling sideways
 
 -- A call in lines that fit the page, broken after commas where there are any.
 local function wrapped_call(text)
@@ -228,7 +228,7 @@ end
 
 -- ---- entries
 
-local others = {} -- by main entry's path, the other paths of it
+local others = {} -- a main entry's other paths, by its path
 for _, each in ipairs(index.entries()) do
   if not is_class_of[each.owner] and help.of(each) then
     local main = entry.main(each)
@@ -286,7 +286,7 @@ end
 local function add_entry(out, each, level)
   local parts = entry.parts(each)
   local section = parts.section
-  local first = section and by_path[section.names[1]] -- where the section is shown; other names refer to it
+  local first = section and by_path[section.names[1]] -- shows the section; other names refer to it
   if section and first == each then out[#out + 1] = ('\n<a id="%s"></a>'):format(each.path) end
   out[#out + 1] = ("\n%s %s\n"):format(("#"):rep(level), (each.path:gsub("_", "\\_")))
   if parts.signature then

@@ -88,7 +88,7 @@ local function add_ops(lines)
     .. "ops; the entry of each op says which.", table.concat(missing, ", "))
 end
 
--- What `luminary doctor` looks at, by its own help.
+-- Adds what `luminary doctor` checks, from its own help.
 local function add_doctor(lines)
   add(lines, "\n## What `luminary doctor` checks\n")
   local help = read "lua/luminary/cli/doctor/init.lua"

@@ -1,4 +1,4 @@
--- What scripts/dev/gpu_check runs in processes of their own, so that a lost context takes nothing else along:
+-- Runs one case of scripts/dev/gpu_check, in its own process, so that a lost context takes nothing else along:
 --   luajit gpu_cases.lua CASE arguments...
 -- facts                             what the machine is; versions of libraries
 -- properties PROGRAM JSON           the card's properties beside those on file
@@ -24,7 +24,7 @@
 -- luminary run --nproc 2 gpu_cases.lua issue      what a call of NCCL costs the thread that makes it
 local root = arg[0]:match "^(.*)/scripts/dev/[^/]*$" or "."
 package.path = root .. "/?.lua;" .. package.path
-io.stdout:setvbuf "line" -- what was found is there when a case is ended
+io.stdout:setvbuf "line" -- keeps findings of a case that is killed
 local lm = require "luminary"
 lm.backends.cudnn.allow_tf32 = false -- the tolerances are float32's own
 

@@ -1,4 +1,4 @@
---- What PyTorch has and Luminary has not, with the reason for each name:
+--- Lists the names that PyTorch has and Luminary lacks, with the reason for each:
 ---
 ---   python scripts/dev/missing_names.py > names.txt       (with a Python that has torch)
 ---   luajit scripts/dev/missing_names.lua names.txt

@@ -46,7 +46,7 @@ describe("autocast's lists", function()
           }
           local f = compile(row[1], env)
           local ok, y = pcall(lm.autocast, { device = device, dtype = at.dtype }, f)
-          if want ~= "error" then -- what PyTorch cannot mix may work here
+          if want ~= "error" then -- dtypes that PyTorch cannot mix may work here
             assert(ok, y)
             assert.equal(want, y.dtype, ("%s of %s and %s"):format(row[1], first, second))
             if y.requires_grad then
@@ -110,7 +110,7 @@ describe("autocast's copies of weights", function()
     return lm.ones({ 2, 4 }, { device = device }), lm.full({ 4, 4 }, 0.5, { device = device }):requires_grad_()
   end
 
-  -- How many tensors f leaves, and its result.
+  -- Returns the number of tensors that f leaves, and its result.
   local function taken(f)
     collectgarbage()
     local before, y = lm.live_tensors(), f()

@@ -1,4 +1,4 @@
--- What reverse-mode differentiation promises beyond each op's gradient.
+-- Tests reverse-mode differentiation beyond each op's gradient.
 local lm = require "luminary"
 local core = require "luminary.core"
 
@@ -242,7 +242,7 @@ describe("lm.autograd.Function", function()
       assert.error_matches(function() Two(a, b, 2):sum():backward() end,
         ("Two.backward: returned %d gradients?, but argument 2 of forward is a tensor"):format(n))
     end
-    count = 2 -- what comes after the last tensor has none
+    count = 2 -- arguments after the last tensor have no gradient
     Two(a, b, 2):sum():backward()
     assert.same({ 1, 1 }, b.grad:totable())
     count = 4
@@ -295,7 +295,7 @@ describe("a .grad", function()
     local before = lm.memory_allocated()
     lm.reset_peak_memory_stats()
     y:sum():backward()
-    assert(lm.max_memory_allocated() - before < 6 * size) -- of 4 bytes an element
+    assert(lm.max_memory_allocated() - before < 6 * size) -- an element has 4 bytes
     assert.equal(1024, x.grad:sum():item())
     x.grad:view(1024, -1):add_(1)
     assert.same({ 2, 1 }, x.grad[{ { 1, 2 } }]:totable())

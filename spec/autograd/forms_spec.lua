@@ -1,4 +1,4 @@
--- What an option or an argument's kind makes of an op (`forms` in src/op/entries/ops.lua): beyond the values that
+-- Tests ops with other options or kinds of arguments (`forms` in src/op/entries/ops.lua): beyond the values that
 -- op_cases.lua has, gradients where they are a matter of choice, in-place forms, dtypes, names in messages.
 local lm = require "luminary"
 local nn = lm.nn

@@ -7,7 +7,7 @@ local file = debug.getinfo(1, "S").short_src
 local function pack(...) return { n = select("#", ...), ... } end
 local function here() return debug.getinfo(2, "l").currentline end
 
--- What every such function promises. `inside` reports whether the mode is on.
+-- Tests what every such function promises. `inside` reports whether the mode is on.
 local function promises(name, run, inside)
   it(name .. " passes arguments and returns what f returns", function()
     assert.same({ n = 4, 1, nil, "three", nil }, pack(run(function(...) return ... end, 1, nil, "three", nil)))
@@ -46,7 +46,7 @@ local function promises(name, run, inside)
     assert.error_matches(function() run(3) end, name .. ": f must be a function, got 3; write lm%.")
     local _, why = pcall(run)
     local absent = why:find("f is missing; expected a function; write lm.", 1, true)
-    assert(absent or why:find("f must be a function, got nil; write lm.", 1, true), why) -- where run passes nil
+    assert(absent or why:find("f must be a function, got nil; write lm.", 1, true), why) -- run may pass nil
   end)
 end
 

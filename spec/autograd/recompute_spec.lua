@@ -3,7 +3,7 @@ local lm = require "luminary"
 local nn, F, autograd = lm.nn, lm.nn.functional, lm.autograd
 local checkpoint = autograd.checkpoint
 
--- With the line of this file that raises it.
+-- Returns the error's message, with the line of this file that raises it.
 local function message(f, ...)
   local ok, err = pcall(f, ...)
   assert(not ok, "no error")
@@ -291,7 +291,7 @@ describe("a checkpoint", function()
   it("keeps its arguments alone, and one part at a time in backward", function()
     local one = 64 * 64 * 4
     local function part(v)
-      collectgarbage() -- of garbage there may be more or less
+      collectgarbage() -- the amount of garbage may differ
       for _ = 1, 10 do v = v:sin():exp():tanh() end
       return v
     end

@@ -14,7 +14,7 @@ describe("a backend built elsewhere", function()
     path = folder
   end)
 
-  -- What the script printed, in a process of its own that finds the plug-in.
+  -- Returns what the script printed, in its own process that finds the plug-in.
   local function run(script, env)
     if not path then return pending("there is no plug-in") end
     env = env or {}
@@ -183,7 +183,7 @@ describe("the numbers of plug-ins", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  -- Those of driver, backend and group, from a copy of the sources in which a file's text was changed.
+  -- Returns the versions of driver, backend and group, from a copy of the sources in which a file's text was changed.
   local function numbers(file, from, to)
     temp.remove(folder)
     os.execute((([[unset LD_PRELOAD; mkdir -p OUT/src OUT/kernels OUT/lua/luminary OUT/out &&
@@ -208,8 +208,8 @@ describe("the numbers of plug-ins", function()
     assert(before.DRIVER and before.BACKEND and before.GROUP)
     assert.same(before, numbers("src/op/backend.h", "int abi;", "int  abi; /* of what it was built with */"))
     assert.same(before, numbers("src/op/entries/families/elementwise.lua", "natural logarithm", "logarithm"))
-    local after = numbers("src/op/entries/families/elementwise.lua", [["negative_slope: number = 0.01"]],
-      [["negative_slope: number = 0.01", "offset: number = 0"]])
+    local after = numbers("src/op/entries/families/elementwise.lua", "negative_slope: number = 0.01",
+      "negative_slope: number = 0.01, offset: number = 0")
     assert.same({ before.DRIVER, before.GROUP }, { after.DRIVER, after.GROUP })
     assert.not_equal(before.BACKEND, after.BACKEND)
     after = numbers("src/device/driver.h", "int abi;", "int abi, more;")

@@ -130,7 +130,7 @@ describe("OpenBLAS", function()
     end
   end)
 
-  -- What the main thread does while another one loads it.
+  -- Runs a script in the main thread while another thread loads the library.
   local function during_the_load(script)
     local _, text = run([[
       local ffi = require "ffi"

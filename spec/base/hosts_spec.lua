@@ -106,7 +106,7 @@ describe("a thread's C stack #unsanitized", function() -- sanitizers make frames
         local ok, text = on_stack(64, NET:format(threads), name == "others" and step:format(folder) or step)
         assert(ok, name .. ": " .. text)
         local loading, using = text:match "^used (%d+)\nused (%d+)\n$"
-        -- What is left is for the frames of the host.
+        -- The rest of the stack is for the frames of the host.
         assert(tonumber(loading) < 32 * 1024 and tonumber(using) < 48 * 1024, name .. ": " .. text)
       end
     end)

@@ -48,7 +48,7 @@ describe("a message", function()
   it("of a file names it, the byte and the reason", function()
     local folder = temp.folder()
     local path = folder .. "/a\n\27[31m.bin"
-    local shown = folder .. "/a??[31m.bin" -- what a terminal would obey
+    local shown = folder .. "/a??[31m.bin" -- an escape sequence would reach the terminal
     local function says(expected, f, ...) assert.matches(expected .. "$", message(f, ...)) end
     local function written(text) temp.write(path, text) end
     says(form.pattern(form.file("open", shown, "No such file or directory")), lm.load, path)

@@ -24,7 +24,7 @@ local renamed = {
   ["lm.arange"] = {["end"] = "stop"}, ["lm.concatenate"] = {axis = "dim"},
 }
 
--- What of PyTorch's order does not hold here, and why.
+-- Names whose arguments do not stand in PyTorch's order, and why.
 local exceptions = {
   ["F.softmax"] = "_stacklevel, by which PyTorch's warnings find their line, does not exist here",
   ["F.log_softmax"] = "_stacklevel", ["F.softmin"] = "_stacklevel",
@@ -35,7 +35,7 @@ local exceptions = {
   ["optim.Optimizer"] = "a class of one's own has its options by name, in its spec",
 }
 
--- What no spec can look into: written in C, or read from `…` by itself. That their options stand in PyTorch's order is
+-- Names that no spec can look into: written in C, or read from `…` by themselves. Tests of their options' order are
 -- in the specs of each.
 local unseen = {}
 for name in ([[
@@ -89,8 +89,8 @@ local function declared(entry)
   return names, #names, by_name
 end
 
--- Where our order is not this one of PyTorch's; nil where it is. The first arguments that must be given are known by
--- their position alone.
+-- Returns where our order differs from this one of PyTorch's, or nil. The first arguments that must be given are known
+-- by their position alone.
 local function differs(path, expected, names, least, by_name)
   local i, ours = 0, {}
   for at, name in ipairs(names) do ours[name] = at end

@@ -205,7 +205,7 @@ describe("PyTorch's other spellings", function()
     assert.same({ { 1, 2 }, { 2, 2 } }, lm.clamp_max(x, 2):totable())
     assert.same({ 2, 5 }, lm.tensor({ 1, 5 }):clamp_min_(2):totable())
     assert.same({ 2, 4 }, lm.tensor({ 2, 5 }):clamp_max_(lm.tensor { 3, 4 }):totable())
-    assert.near(2 / 1.5, (lm.tensor { 1, 2, 3 }:var({ correction = 1.5 })):item(), 1e-6) -- of 3 observations
+    assert.near(2 / 1.5, (lm.tensor { 1, 2, 3 }:var({ correction = 1.5 })):item(), 1e-6) -- there are 3 observations
     local std, mean = lm.std_mean(x, 2, false)
     assert.same({ { 0.5, 1.5 }, { 1.5, 4.5 } }, { std:totable(), mean:totable() })
     local var = lm.var_mean(x, { 1, 2 }, { correction = 0, keepdim = true })
@@ -352,7 +352,7 @@ describe("names and help", function()
     local text = require("luminary.cli.ops").table()
     for name in pairs(listed) do assert(text:find("\n" .. name .. " ", 1, true), name) end
     local x = lm.ones({ 2, 2 }, { requires_grad = true })
-    for name in ("exp floor sum mm relu argmax logical_not"):gmatch "%S+" do -- what is said of gradients is so
+    for name in ("exp floor sum mm relu argmax logical_not"):gmatch "%S+" do -- op_info is right about gradients
       local y = lm[name](x, name == "mm" and x or nil)
       assert.equal(core.op_info(name).gradient ~= "", y.requires_grad, name)
     end
@@ -394,7 +394,7 @@ local function samples()
   return all
 end
 
--- Of "F.normalize(x [, {p = 2, dim = 2}])" the names before the options, and the options.
+-- Returns the names before the options of "F.normalize(x [, {p = 2, dim = 2}])", and the options' names.
 local function documented(call)
   local inner = call:match "%((.*)%)$"
   local options = inner:match "%b{}[%] ]*$"
@@ -510,12 +510,12 @@ describe("what errors advise", function()
     net = nn.Linear(2, 2), opt = optim.SGD(nn.Linear(2, 2):parameters(), 0.1),
   }
 
-  -- Of ZeroRedundancyOptimizer, DistributedDataParallel, NumPy and PyTorch.
+  -- Names of ZeroRedundancyOptimizer, DistributedDataParallel, NumPy and PyTorch.
   local of_others = {["opt:consolidate_state_dict"] = true, ["net:join"] = true, ["x.astype"] = true,
     ["x.to_dense"] = true,
     ["net.generation_config"] = true, ["net.generation_config.max_length"] = true}
 
-  -- Whether a path such as nn.utils.clip_grad_norm_ or x:float leads somewhere.
+  -- Returns whether a path such as nn.utils.clip_grad_norm_ or x:float leads somewhere.
   local function leads(path)
     local root, rest = path:match "^([%w_]+)[.:](.*)$"
     local value = roots[root]

@@ -393,7 +393,7 @@ describe("time", function()
 
   it("counts the processor's time in Timer:time, and resets it", function()
     local timer = lm.Timer()
-    local stop = os.clock() + 0.02 -- of the processor, which others may keep busy meanwhile
+    local stop = os.clock() + 0.02 -- CPU time, as others may keep the processor busy meanwhile
     repeat until os.clock() > stop
     timer:stop()
     local at = timer:time()
@@ -510,7 +510,7 @@ describe("JSON", function()
     local value = { text = table.concat(bytes), ["a\0key"] = { "ü\240\159\152\128", true, false, {} }, [""] = "" }
     for _, locale in ipairs { "C", "de_DE.UTF-8" } do
       local before = os.setlocale(nil)
-      os.setlocale(locale) -- where there is one
+      os.setlocale(locale) -- if this machine has the locale
       local numbers = {}
       for k = 1, 300 do numbers[k] = (math.random() - 0.5) * 10 ^ math.random(-300, 300) end
       local text, again = json_encode(value), core.json_decode(json_encode(numbers))

@@ -283,7 +283,7 @@ describe("a save of shards in the background", function()
           if rank == %d then ffi.C.lm_fault(folder, "write", 2, 28) end
           manager:save(2, parts)
           manager:best()
-          assert(lm.checkpoint.load(manager:path(1))) -- by one rank alone
+          assert(lm.checkpoint.load(manager:path(1))) -- one rank alone loads it
           fails("%s: .*the save of '[^']*' in the background failed: cannot write '[^']*': No space left on device", %s)
           barrier()
           assert(#manager:steps() == 1 and not names():find "2.safetensors", names())

@@ -188,7 +188,7 @@ describe("a SIGTERM", function()
     local output = run(nil, [[
       print(lm.checkpoint.is_preempted())
       ffi.C.raise(15)
-      ffi.C.raise(15) -- of the system, and of a launcher that passes its own on
+      ffi.C.raise(15) -- signals of the system, and of a launcher that forwards its own
       print(lm.checkpoint.is_preempted(), lm.checkpoint.is_preempted())
       io.stdout:flush()
       ffi.C.usleep(1100000)

@@ -15,7 +15,7 @@ end
 -- A script of that text, by its path.
 local function script(text, name) return temp.write(folder .. "/" .. (name or "script.lua"), text) end
 
--- What the prompt prints for lines of input, without its first two lines and the prompts.
+-- Returns what the prompt prints for lines of input, without its first two lines and the prompts.
 local function prompt(input)
   temp.write(folder .. "/input", input)
   local ok, text = temp.run(folder, ("%s <%s/input"):format(command, folder))
@@ -656,7 +656,7 @@ describe("every public name", function()
 
   it("that a comment speaks of is there", function()
     local count = 0
-    for _, file in ipairs { "init", "tensor" } do -- where what is written in C has its comments
+    for _, file in ipairs { "init", "tensor" } do -- files with the comments of functions in C
       local path = package.searchpath("luminary." .. file, package.path) or package.searchpath("luminary", package.path)
       for of, name in temp.read(path):gmatch "\n%-%-%- (%l+)[.:]([%w_]+)[%({:]" do
         local known = of == "lm" and (rawget(lm, name) or getmetatable(lm).lazy()[name])

@@ -1,4 +1,4 @@
--- What `luminary doctor` finds, a row each: id, severity, patterns that the reason and the remedy match, and what of
+-- Findings of `luminary doctor`, a row each: id, severity, patterns that the reason and the remedy match, and what of
 -- the clean machine (support/machine.lua) to change for it: files, links, bin, shell, env, args. problem: a problem
 -- comes with it.
 local machine = require "spec.support.machine"

@@ -316,7 +316,7 @@ describe("the endpoint of an elastic job", function()
   ]]
 
   it("is named with what failed there, where no head is found", function()
-    local out = job(TWO, "HOST=192.0.2.1; node a --nnodes 1:2 --join-timeout 2; ended a") -- of no machine (RFC 5737)
+    local out = job(TWO, "HOST=192.0.2.1; node a --nnodes 1:2 --join-timeout 2; ended a") -- no machine's (RFC 5737)
     assert.matches("no head of the job was found within 2 s at 192.0.2.1:%d+ %([^)\n]+%)\nexit 1\n$", out.a)
   end)
 

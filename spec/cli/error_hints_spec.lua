@@ -1,4 +1,4 @@
--- What `luminary FILE` and the prompt add to errors in LuaJIT's own words, and which frames their tracebacks show.
+-- Tests what `luminary FILE` and the prompt add to errors in LuaJIT's own words, and which frames tracebacks show.
 local temp = require "spec.support.temp"
 local command = "bin/luminary"
 
@@ -8,7 +8,7 @@ teardown(function() temp.remove(folder) end)
 
 local head = "local lm = require 'luminary' local nn, x = lm.nn, lm.ones(2, 2) local net = nn.Linear(2, 2)\n"
 
--- What `luminary FILE`, or another command, says of lines after `head`.
+-- Returns what `luminary FILE`, or another command, prints for lines after `head`.
 local function said(text, how, bare)
   local path = temp.write(folder .. "/script.lua", (bare and "" or head) .. text)
   local ok, out = temp.run(folder, (how or command) .. " " .. path)

@@ -9,7 +9,7 @@ local folder
 setup(function() folder = temp.folder() end)
 teardown(function() temp.remove(folder) end)
 
--- What the scripts of the ranks start with.
+-- First lines of the scripts of the ranks.
 local PROLOGUE = [[
 local ffi = require "ffi"
 ffi.cdef "int usleep(unsigned); int kill(int, int); int getpid(void); int raise(int); void *signal(int, void *);"
@@ -20,7 +20,7 @@ local function touch(name) io.open(os.getenv "FOLDER" .. "/" .. name, "w"):close
 
 local LIMIT = [[
 ffi.cdef "int prlimit(int, int, const long *, long *); int getppid(void);"
-local function limit(bytes) -- of the launcher's files
+local function limit(bytes) -- limits the size of the launcher's files
   assert(ffi.C.prlimit(ffi.C.getppid(), 1, ffi.new("long[2]", bytes, -1), nil) == 0)
 end
 ]]
@@ -46,7 +46,7 @@ local function run(options, text, arguments, shell, redirect)
   return code / 256, temp.read(folder .. "/out"), temp.read(folder .. "/err"), took
 end
 
--- In the shell: waits for files that the ranks touch.
+-- Returns lines of a shell that wait for files that the ranks touch.
 local function wait_for(...)
   local lines = {}
   for i, name in ipairs { ... } do

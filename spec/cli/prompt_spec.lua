@@ -12,7 +12,7 @@ teardown(function() temp.remove(folder) end)
 
 local function write(name, text) return temp.write(folder .. "/" .. name, text) end
 
--- What the prompt prints for lines of input, in the specs' folder, without its first two lines and the prompts.
+-- Returns what the prompt prints for lines of input, in the specs' folder, without its first two lines and the prompts.
 local function prompt(input, variables)
   write("input", input)
   local ok, text = temp.run(folder, ("cd %s; LUA_PATH='./?.lua;'\"$LUA_PATH\" %s %s/bin/luminary <input"):format(folder,

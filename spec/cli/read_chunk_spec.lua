@@ -1,4 +1,4 @@
--- How the prompt finds the end of a chunk.
+-- Tests how the prompt finds the end of a chunk.
 local lm = require "luminary"
 local incomplete_chunk = require "luminary.cli.incomplete_chunk"
 

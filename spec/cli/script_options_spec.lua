@@ -1,4 +1,4 @@
--- How scripts read their command lines: what the usage text says of the options, and what rows add.
+-- Tests how scripts read their command lines: what the usage text says of the options, and what rows add.
 local temp = require "spec.support.temp"
 
 local folder

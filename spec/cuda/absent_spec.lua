@@ -16,7 +16,7 @@ describe("a process that never names a GPU", function()
       local x = lm.ones({2}) + 1
       lm.nn.Linear(2, 2)(x)
       for line in io.lines("/proc/self/maps") do
-        local instead = line:find("/instead/") -- of the stand-in
+        local instead = line:find("/instead/") -- the stand-in is loaded instead
         if line:find("libcud") and not instead or line:find("backend_cuda") then io.write(line, "\n") end
       end]]
     assert.equal("", text)

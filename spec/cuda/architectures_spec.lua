@@ -1,4 +1,4 @@
--- Which cards a build compiles kernels for (src/backend/cuda/architectures.cmake), of those that nvidia-smi names.
+-- Tests for which cards a build compiles kernels (src/backend/cuda/architectures.cmake), as nvidia-smi names them.
 local temp = require "spec.support.temp"
 if os.getenv "LM_SPEC_DEVICE" then return end -- the same again
 

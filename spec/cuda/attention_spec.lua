@@ -5,14 +5,14 @@ local scripts = require "spec.support.cuda_scripts"
 local preamble = [[
 local F = lm.nn.functional
 local attend = F.scaled_dot_product_attention
--- What f() adds to the runs of cuDNN's engine for it, and to the launches of kernels, once its lengths are known.
+-- Returns what f() adds to the runs of cuDNN's engine for its sizes and to launches of kernels, once cuDNN knows them.
 local function made(f)
   f()
   local fused, launches = live "fused engine", calls "cudaLaunchKernel"
   f()
   return live "fused engine" - fused, calls "cudaLaunchKernel" - launches
 end
--- The result and the gradients of query, key and value, on a device in a dtype, of a sum that weights all of them.
+-- Returns result and gradients of query, key and value, on a device in a dtype, of a sum that weights all of them.
 local function values(list, device, dtype, options)
   local on = {}
   for i = 1, 3 do on[i] = list[i]:to({device = device, dtype = dtype}):detach():requires_grad_() end
@@ -130,7 +130,7 @@ describe("attention on a device", function()
   -- Which use tensor cores.
   script("is products where only these use tensor cores, as long as their scores are few", [[
     local function launches(dtype, options, sizes)
-      local list = inputs(sizes or {1, 2, 2, 40, 40, 12, 12}, dtype) -- of which cuDNN takes none
+      local list = inputs(sizes or {1, 2, 2, 40, 40, 12, 12}, dtype) -- cuDNN takes none of these
       for i = 1, 3 do list[i] = list[i]:cuda() end
       return select(2, made(function() lm.no_grad(attend, list[1], list[2], list[3], options) end))
     end
@@ -140,16 +140,16 @@ describe("attention on a device", function()
     assert(launches("float16", {attn_mask = mask}) == 1)
     assert(launches("bfloat16", {dropout_p = 0.5}) == 2) -- and what it drops
     assert(launches("float16", nil, {1, 2, 2, 40, 40, 136, 12}) > 1)
-    assert(launches("float16", nil, {1, 2, 2, 40, 260, 12, 12}) > 1) -- of few blocks
+    assert(launches("float16", nil, {1, 2, 2, 40, 260, 12, 12}) > 1) -- there are few blocks
     lm.backends.cuda.matmul.allow_tf32 = true
     assert(launches "float32" == 1)
     assert(launches("float32", {attn_mask = mask}) == 1)
     assert(launches("float32", nil, {1, 2, 2, 40, 40, 12, 72}) > 1)
-    assert(launches("float32", nil, {1, 2, 2, 40, 260, 12, 12}) > 1) -- of few blocks
+    assert(launches("float32", nil, {1, 2, 2, 40, 260, 12, 12}) > 1) -- there are few blocks
     assert(launches "float64" == 1)
   ]])
 
-  -- What its engines get wrong is not asked of them.
+  -- cuDNN is not used for calls that its engines compute wrong.
   script("is cuDNN's only where its kernels are right", [[
     local op = require "luminary.core".ops.attention
     local function fused(sizes, causal)
@@ -257,7 +257,7 @@ describe("attention on a device", function()
         assert(fused == 2, what .. ": " .. fused .. " runs")
         local got, again = run(), run()
         for i = 1, 4 do assert(lm.equal(got[i], again[i]), what .. ": another run differs") end
-        -- What it kept, and then the same by products in double.
+        -- Compares the weights that dropout kept with products in double.
         local kept = got[1]:ne(0):cpu():double()
         local function products(q, k, v)
           local weights = (q:matmul(k:repeat_interleave(h / kv, 2):transpose(3, 4)) / math.sqrt(q.shape[4]))
@@ -462,7 +462,7 @@ describe("attention on a device", function()
     end
   ]])
 
-  -- Of one key a weight is 1, so that result and gradient are the rounded value and slope.
+  -- With one key a weight is 1, so that result and gradient are the rounded value and slope.
   script("rounds float32 to the mantissa of TF32, where that is allowed, ties away from 0", [[
     local op = require "luminary.core".ops.attention
     local far, near = 1 + 2 ^ -11, 1 + 2 ^ -12

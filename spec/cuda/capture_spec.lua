@@ -1,5 +1,4 @@
--- What meets a capture: waits, events, other streams, what it reads and writes. Runs where there is a CUDA device, or a
--- fake one.
+-- Tests captures: waits, events, other streams, tensors that are read and written. Needs a CUDA device, or a fake one.
 local ffi = require "ffi"
 local lm = require "luminary"
 local core = require "luminary.core"

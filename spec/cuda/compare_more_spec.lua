@@ -11,7 +11,7 @@ local dtypes = {
   "bool", "uint8", "int8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
 }
 
--- As compare.same, of calls that have to succeed.
+-- Does what compare.same does, for calls that must succeed.
 local function same(what, tol, f, ...)
   assert(compare.same(what, tol, f, ...), what .. " fails on both sides")
 end
@@ -302,7 +302,7 @@ describe("cat", function()
   end)
 end)
 
--- What f returns and its gradients by x and the further leaves; what f changes in place goes with the results.
+-- Compares f's results and gradients by x and the further leaves; tensors changed in place count as results.
 local function differentiated(what, tol, f, leaves, others)
   local n = #leaves
   local given = { unpack(leaves) }

@@ -100,7 +100,7 @@ describe("elementwise", function()
   end)
 
   it("of two floating dtypes, and beside a mask, the same to the bit however the memory is aligned", function()
-    local function off(t) -- by one element
+    local function off(t) -- copies t to memory that is one element off
       local n = t:numel()
       return lm.empty({ n + 1 }, { dtype = t.dtype, device = t.device }):narrow(1, 2, n):copy_(t)
     end

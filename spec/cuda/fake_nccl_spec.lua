@@ -173,7 +173,7 @@ describe("the stand-in for NCCL", function()
       else
         ok((nccl.poll(out[0])))
         ok(C.ncclCommUserRank(out[0], count))
-        assert(count[0] == (me == 2 and 0 or 1)) -- by key
+        assert(count[0] == (me == 2 and 0 or 1)) -- ranks are in order of the keys
         local x = nccl.device("int32_t", 1, { me + 1 }, stream)
         nccl.done(out[0], C.ncclAllReduce(x, x, 1, t, 0, out[0], stream))
         same({ 4 }, nccl.values("int32_t", 1, x, stream))

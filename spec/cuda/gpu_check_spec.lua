@@ -6,12 +6,12 @@ if core.device_count("cuda") == 0 then return end
 ffi.cdef "long lm_fake_call_count(const char *name);"
 if not pcall(function() return ffi.C.lm_fake_call_count end) then return end
 
-describe("gpu_check #unsanitized", function() -- what it runs are specs, which sanitizers see by themselves
+describe("gpu_check #unsanitized", function() -- it runs specs, which sanitizers see by themselves
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  -- Whether it succeeded, what it printed, and what its first stage wrote.
+  -- Returns whether gpu_check succeeded, what it printed, and what its first stage wrote.
   local function run(arguments, environment)
     local ok, text = temp.run(folder, ("%s luajit scripts/dev/gpu_check %s --out %s"):format(environment or "",
       arguments, folder))

@@ -29,7 +29,7 @@ local function step_of(net, opt)
   end
 end
 
--- What an optimizer keeps of each parameter beside tensors.
+-- Returns the numbers that an optimizer keeps of each parameter beside tensors.
 local function numbers_of(opt, parameters)
   local list = {}
   for i, p in ipairs(parameters) do

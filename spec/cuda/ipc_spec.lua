@@ -49,7 +49,7 @@ describe("a tensor in a GPU's memory", function()
   local device = "cuda:0"
   local alive
   before_each(function() alive = lm.live_tensors() end)
-  after_each(function() -- by then; what a receiver still has comes back by another thread
+  after_each(function() -- a receiver's tensors come back by another thread
     nothing_exported()
     wait_until("the tensors have gone", function() return lm.live_tensors() <= alive end)
   end)

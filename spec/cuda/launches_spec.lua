@@ -1,4 +1,4 @@
--- What a step returns the device: that many launches, nothing that waits, no copies. Counted on the fake runtime, of
+-- Tests what a step enqueues: a fixed number of launches, no waits, no copies. The fake runtime counts, of
 -- whose libraries each product and each convolution is one launch.
 local lm = require "luminary"
 local core = require "luminary.core"
@@ -30,7 +30,7 @@ local kind_of = {
   cudaPointerGetAttributes = "state", cudnnSetStream = "state", cublasLtMatmulAlgoGetHeuristic = "state",
 }
 
--- What one call of f makes of these, once it has run: plans are searched for, and memory is taken, in the first calls.
+-- Returns what one call of f adds to these counts, after two calls that search for plans and take memory.
 local function made_by(f)
   for _ = 1, 2 do f() end
   lm.synchronize("cuda")
@@ -64,7 +64,7 @@ describe("on a CUDA device", function()
     check_launches(6, function() ((w + a) * b):sum():backward() end)
   end)
 
-  -- Of few queries and many keys passes over the scores are what attention costs: none asks them what the mask says.
+  -- With few queries and many keys attention costs passes over the scores: none of them may look at the mask.
   it("attention takes so many launches and nothing else", function()
     local function attend(keys, options)
       local list = {}
@@ -96,12 +96,12 @@ describe("on a CUDA device", function()
     local function forward() return lm.autocast({dtype = "bfloat16"}, function() return net(x) end) end
     local alone = made_by(forward).launches
     local opt = optim.SGD(net:parameters(), {lr = 0.1})
-    assert.equal(alone - 4, made_by(forward).launches) -- of five weights and biases
+    assert.equal(alone - 4, made_by(forward).launches) -- one launch casts five weights and biases
     local function first() return lm.autocast({dtype = "bfloat16"}, function() return net[1](x) end) end
     first() -- casts the others' for nothing, and then no longer
     local before = C.lm_fake_live "blocks"
     first()
-    assert.equal(before + 3, C.lm_fake_live "blocks") -- of x, its weight and its bias
+    assert.equal(before + 3, C.lm_fake_live "blocks") -- casts of x, its weight and its bias
     assert.is_table(opt.param_groups)
   end)
 

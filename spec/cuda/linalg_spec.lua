@@ -3,7 +3,7 @@
 local temp = require "spec.support.temp"
 local scripts = require "spec.support.cuda_scripts"
 
--- What every script begins with, after what cuda_scripts.lua returns.
+-- First lines of every script, after those that cuda_scripts.lua returns.
 local preamble = [[
 local function near(want, got, tolerance, what)
   assert(got.is_cuda and want.ndim == got.ndim and want.dtype == got.dtype, what)
@@ -115,7 +115,7 @@ describe("CUDA's transforms and linear algebra", function()
       end
     end
     local function turned(x) return x:transpose(-1, -2) end
-    -- Of each kind one that goes alone, and many of a size that goes at once.
+    -- Sizes of each kind: one matrix that goes alone, and many of a size that goes at once.
     local squares = {{1, 1}, {4, 4}, {70, 70}, {3, 4, 4}, {2, 1, 5, 5}, {2, 70, 70}}
   ]]
 
@@ -229,7 +229,7 @@ describe("CUDA's transforms and linear algebra", function()
           for i = 1, 4 do near(driver .. ", result " .. i, want[i], got[i]) end
         end
       end
-      local flat, b = random(4, 1):matmul(random(1, 3)), random(4, 2) -- of rank 1
+      local flat, b = random(4, 1):matmul(random(1, 3)), random(4, 2) -- flat has rank 1
       for _, driver in ipairs {"gelsy", "gelsd"} do
         local want, got = {la.lstsq(flat, b, {driver = driver})}, {la.lstsq(flat:cuda(), b:cuda(), {driver = driver})}
         near("X of rank 1", want[1], got[1])
@@ -329,7 +329,7 @@ describe("CUDA's transforms and linear algebra", function()
   ]])
 
   script("take a handle to another stream once its work on the last one is done", [[
-    local function waits_of(stream) -- of one op on tensors that no other stream has seen
+    local function waits_of(stream) -- waits of one op on tensors that no other stream has used
       return lm.cuda.stream(stream, function()
         local x = lm.eye(6, {device = "cuda"})
         lm.cuda.synchronize()

@@ -1,4 +1,4 @@
--- What goes wrong over NCCL, by way of its stand-in (support/nccl/), which hangs where NCCL does: ranks at different
+-- Tests failures over NCCL, by way of its stand-in (support/nccl/), which hangs where NCCL does: ranks at different
 -- calls, dead ones, errors of NCCL's. All others say so soon, are freed from what they wait in, and leave nothing.
 local nccl_ranks = require "spec.support.nccl_ranks"
 local ranks = require "spec.support.ranks"
@@ -6,7 +6,7 @@ local within = require("spec.support.time").within
 if not nccl_ranks.are_there then return end
 local run, start, succeeds = nccl_ranks.run, nccl_ranks.start, nccl_ranks.succeeds
 
--- In front of scripts whose group fails: what follows a first collective, and the end without one.
+-- First lines of scripts whose group fails: a first collective, then a barrier.
 local warm = "dist.all_reduce(full({ 1 }, 1))\ndist.barrier()\n"
 local function failed(f) -- as Lua source: f has to fail, within as many seconds; then the group goes
   return ([[
@@ -43,7 +43,7 @@ describe("registered memory of a group that failed", function()
       net = nil
       collectgarbage()
       collectgarbage()
-      assert(live "registration" == 0 and calls "ncclMemFree" >= 2) -- those of the first pass
+      assert(live "registration" == 0 and calls "ncclMemFree" >= 2) -- memory of the first pass is freed
     ]], { env = { LM_NCCL_REGISTER = "1" } })
   end)
 end)
@@ -71,7 +71,7 @@ describe("ranks that come to different calls over NCCL", function()
       local script = warm .. failed(([[
         if rank == 0 then %s else %s end
         lm.cuda.synchronize()
-        for _ = 1, 100 do -- what ranks call is compared beside what the device does, which some of this does not stop
+        for _ = 1, 100 do -- calls are compared by a thread, which the device does not always stop
           dist.barrier()
           C.usleep(10000)
         end

@@ -8,7 +8,7 @@ local run, succeeds = nccl_ranks.run, nccl_ranks.succeeds
 local warm = "dist.all_reduce(full({ 1 }, 1))\ndist.barrier()\n"
 
 describe("a failure of one rank over NCCL", function()
-  -- What rank 0 meets and catches; then it does nothing more that could tell of it.
+  -- Calls that fail on rank 0, which catches the error and then does nothing more that could tell of it.
   for name, call in pairs {
     ncclAllReduce = { 2, "dist.all_reduce(full({ 4 }, 1))" },
     ncclBroadcast = { 3, "dist.broadcast(full({ 4 }, 1), 0)" },

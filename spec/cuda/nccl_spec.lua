@@ -298,7 +298,7 @@ describe("a collective over NCCL", function()
       assert(list[1][1] == 0 and list[2][1] == 1)
       local only = dist.new_group({ 0, 1 }, { backend = "nccl" })
       assert(dist.get_backend(only) == "nccl")
-      dist.all_reduce(b, { group = only }) -- by way of the card
+      dist.all_reduce(b, { group = only }) -- sends by way of the card
       same({ 6, 6, 6 }, b)
       local by_host = dist.new_group({ 0, 1 }, { backend = "gloo" })
       dist.all_reduce(a, { group = by_host })
@@ -339,7 +339,7 @@ describe("a collective over NCCL", function()
     succeeds(2, [[
       dist.all_reduce(full({ 1 }, 1))
       ffi.cdef "int getrusage(int, long *);"
-      local function rests() -- of this thread so far: switches that it asked for
+      local function rests() -- voluntary switches of this thread so far
         local usage = ffi.new "long[18]"
         assert(C.getrusage(1, usage) == 0)
         return tonumber(usage[16])
@@ -519,7 +519,7 @@ describe("training over NCCL", function()
     local want = succeeds(2, plain)[0].output:match "sum (%S+)"
     local got = succeeds(2, script .. [[
       local grad
-      for model = 1, 4 do -- of which collectors of garbage may leave the last one or two
+      for model = 1, 4 do -- the collector may leave the last one or two
         local net
         net, grad = train()
         local buckets, shared = core.reducer_buckets(net.reducer)

@@ -1,4 +1,4 @@
--- Whether cuDNN has plans for the convolutions of the example networks and of the op table, and takes attention's
+-- Tests that cuDNN has plans for the convolutions of the example networks and of the op table, and takes attention's
 -- graphs, on an H200, known by its properties alone (support/cuda/h200.json): the real library, without a GPU.
 local temp = require "spec.support.temp"
 if os.getenv "LM_SPEC_DEVICE" then return end -- the same again
@@ -6,7 +6,7 @@ local rows = dofile "spec/op/op_cases.lua"
 
 local function pair(v) return type(v) == "table" and v or { v, v } end
 
--- What a line of the program's input says of a convolution, dtype aside.
+-- Returns a convolution's sizes as the program's input has them, without the dtype.
 local function sizes(x, weight, o)
   o = o or {}
   local list = {}
@@ -25,7 +25,7 @@ local function sizes(x, weight, o)
   return table.concat(list, " ")
 end
 
-local networks = { -- of scripts/models.lua, batch 64
+local networks = { -- networks of scripts/models.lua, batch 64
   lenet1 = { sizes({ 64, 1, 28, 28 }, { 20, 1, 3, 3 }), bias = true },
   lenet2 = { sizes({ 64, 20, 13, 13 }, { 50, 20, 5, 5 }), bias = true },
   resnet_stem = { sizes({ 64, 1, 28, 28 }, { 64, 1, 3, 3 }, { padding = 1 }), bias = true },
@@ -45,7 +45,7 @@ do
   end
 end
 
-local cases = {} -- of op_cases.lua, except empty ones
+local cases = {} -- cases of op_cases.lua, except empty ones
 for k, case in ipairs(rows.conv2d) do
   if case.x.shape[1] > 0 then
     cases["case_" .. k] = { sizes(case.x.shape, case.weight.shape, case), bias = case.bias ~= nil }
@@ -76,8 +76,8 @@ describe("cuDNN, without a GPU, #unsanitized", function() -- its program is not 
     program = folder .. "/plans"
   end)
 
-  -- How many plans were made of each pass and layout: count["lenet1 forward channels_last"]; and of the first one its
-  -- workspace and the heuristics' list it is from.
+  -- Returns the number of plans made of each pass and layout, count["lenet1 forward channels_last"]; and of the first
+  -- one its workspace and the heuristics' list that it is from.
   local function plans(list, dtype, tf32)
     local lines, count, total, first = {}, {}, 0, {}
     for name, conv in pairs(list) do
@@ -97,7 +97,7 @@ describe("cuDNN, without a GPU, #unsanitized", function() -- its program is not 
     return count, first
   end
 
-  -- By one of the two layouts, each pass has a plan, a bias added in the graph or apart.
+  -- Expects that each pass has a plan in one of the two layouts, a bias added in the graph or apart.
   local function covered(list, dtype, tf32)
     local count, first_plans = plans(list, dtype, tf32)
     for name in pairs(list) do
@@ -124,7 +124,7 @@ describe("cuDNN, without a GPU, #unsanitized", function() -- its program is not 
           local key = name .. " " .. pass .. (contiguous and " contiguous" or " channels_last")
           assert(count[key] > 0, key)
           assert(first[key].mode == 1, key .. ": an engine of the last resort")
-          -- What it needs is less than a copy of what it reads would be.
+          -- A plan needs less memory than a copy of what it reads.
           if contiguous and pass ~= "weight" then assert(first[key].workspace < 1e5, key .. " transposes inside") end
         end
       end

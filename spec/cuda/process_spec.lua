@@ -1,4 +1,4 @@
--- What is decided when a process first asks for its devices: virtual ones, visible ones, and LM_SYNC.
+-- Tests what a process's first look at its devices decides: virtual ones, visible ones, and LM_SYNC.
 local core = require "luminary.core"
 local temp = require "spec.support.temp"
 if core.device_count("cuda") == 0 then return end

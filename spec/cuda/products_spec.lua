@@ -2,7 +2,7 @@
 -- settings, and what happens when a call of cuBLASLt or cuDNN fails.
 local scripts = require "spec.support.cuda_scripts"
 
--- What every script begins with, after what cuda_scripts.lua returns.
+-- First lines of every script, after those that cuda_scripts.lua returns.
 local preamble = [[
 local function close(want, got, tolerance, what)
   local worst = (want:double() - got:cpu():double()):abs():max():item()
@@ -96,7 +96,7 @@ describe("CUDA's products and convolutions", function()
     assert(asked <= 1, asked)
   ]])
 
-  -- What lies anywhere in memory, as views do. Nothing promises cuBLASLt how a bias is aligned.
+  -- Operands lie anywhere in memory, as views do. Nothing promises cuBLASLt how a bias is aligned.
   script("take operands of products that are aligned to their elements only", [[
     for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
       local tolerance = ({float32 = 1e-4, float64 = 1e-12, float16 = 0.05, bfloat16 = 0.4})[dtype]
@@ -256,7 +256,7 @@ describe("CUDA's products and convolutions", function()
   script("say which call failed, and leak nothing", [[
     local function leaf(...) return lm.randn({...}, {device = "cuda"}):requires_grad_() end
     local seed = 0
-    local function step() -- of other sizes each time: plans are kept
+    local function step() -- has other sizes each time, so that plans accumulate
       seed = seed + 1
       local h, k = 4 + seed % 40, 1 + math.floor(seed / 40)
       local x, w, b = leaf(1, 4, h, 4), leaf(k, 4, 3, 3), leaf(k)

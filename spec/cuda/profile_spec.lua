@@ -37,7 +37,7 @@ describe("a profile on a device", function()
     assert(tostring(prof):find("Self device", 1, true) and tostring(prof):find("on devices", 1, true))
     prof = nil
     collectgarbage()
-    assert(live "event" - events <= 32, live "event" - events) -- those kept for later use
+    assert(live "event" - events <= 32, live "event" - events) -- some are kept for later use
     for _ = 1, 20 do lm.profile(function() for _ = 1, 10 do x:exp() end end) end
     assert(live "event" - events <= 32, live "event" - events)
   ]])
@@ -62,7 +62,7 @@ describe("a profile on a device", function()
       repeat small:exp() until lm.time() > began + 0.4 -- 400 s of the device
     end)
     local spans, late, lost = times_of(prof, "exp"), 0, 0
-    local ulp = 2 ^ -6 * 1e-3 -- of floats of milliseconds, from 131 s on
+    local ulp = 2 ^ -6 * 1e-3 -- unit of floats of milliseconds, from 131 s on
     for i = 2, #spans do
       if spans[i - 1].start > spans[1].start + 132 then
         local steps = (spans[i].start - spans[i - 1].start) / ulp

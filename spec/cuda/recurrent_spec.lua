@@ -2,11 +2,11 @@
 -- it is given, and what happens where it is left out, declines or fails.
 local scripts = require "spec.support.cuda_scripts"
 
--- What every script begins with, after what cuda_scripts.lua returns.
+-- First lines of every script, after those that cuda_scripts.lua returns.
 local preamble = [[
 local nn = lm.nn
 local passes = {"cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"}
--- What f() adds to the calls of the three passes, such as "1 1 1".
+-- Returns what f() adds to the calls of the three passes, such as "1 1 1".
 local function counted(f)
   local before, list = {}, {}
   for i, name in ipairs(passes) do before[i] = calls(name) end

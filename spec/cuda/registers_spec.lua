@@ -1,4 +1,4 @@
--- What each kernel needs by ptxas for sm_90, from the table of scripts/dev/kernel_registers, which scripts/test --long
+-- Needs of each kernel by ptxas for sm_90, from the table of scripts/dev/kernel_registers, which scripts/test --long
 -- makes: registers, of which 65,536 are shared by a multiprocessor's threads (at 64 each half of its 2,048 are
 -- resident), and bytes of local memory, which are spills and arrays that are indexed.
 local path = os.getenv "LM_FAKE_CUDA_REGISTERS"
@@ -36,7 +36,7 @@ local bounds = {
   {"lm_scan_", 88, 0},
   {"lm_softmax_", 124, 0},
   {"lm_grid_.*ILi2ELi3E", 68, 1280},     -- cubic samples of volumes
-  {"lm_grid_", 158, 0},                  -- of images their 16 weights
+  {"lm_grid_", 158, 0},                  -- cubic samples of images, with 16 weights
   {"lm_sample_kernel", 126, 40},         -- Poisson and binomial, by rejection
   {"lm_sample_indices", 22, 16},
   {"lm_pooling_", 72, 0},

@@ -1,4 +1,4 @@
--- What a training step of tiny sizes asks of a device: launches, products, plan searches, waits, and the bytes that its
+-- Counts what a step of tiny sizes asks of a device: launches, products, plan searches, waits, and the bytes that its
 -- products and kernels move, as scripts/dev/count_step --small --totals counts them. A change that lowers a number
 -- changes it here; one that raises it has a reason. Bytes of kernels are counted over checked kernels alone.
 local ffi = require "ffi"
@@ -8,7 +8,7 @@ ffi.cdef "long lm_fake_call_count(const char *name);"
 if not lm.cuda.is_available() or not pcall(function() return ffi.C.lm_fake_call_count end) then return end
 local checked = (os.getenv "LD_PRELOAD" or ""):find("/checked/fake_cuda", 1, true) ~= nil
 
--- By name: launches, pieces of work, products, their FLOPs, bytes read and written by products, the same by all work,
+-- Lists by name: launches, works, products, their FLOPs, bytes read and written by products, the same by all work,
 -- launches whose bytes are not known (a library's). ideal: bytes that an ideal step moves.
 local steps = {
   lenet = {

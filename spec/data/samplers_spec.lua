@@ -137,7 +137,7 @@ describe("a random sampler", function()
 end)
 
 describe("DistributedSampler", function()
-  -- What each rank gets: a list of lists.
+  -- Returns what each rank gets: a list of lists.
   local function shares(n, world, opts, epoch)
     local all = {}
     for rank = 0, world - 1 do

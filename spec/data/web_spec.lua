@@ -218,8 +218,8 @@ describe("a WebDataset", function()
       local lm, folder = require "luminary", arg[1]
       local web = lm.data.WebDataset(folder .. "/w/s-00.tar", {on_error = "skip"})
       local files = lm.data.ImageFolder(folder .. "/scarce", {on_error = "skip"})
-      local _ = web:iter()(), files:get(1) -- what that loads
-      collectgarbage() -- of which nothing is closed later
+      local _ = web:iter()(), files:get(1) -- loads modules first
+      collectgarbage() -- closes no file later
       local held = {}
       for i = 1, 100 do held[i] = io.open "/dev/null" end
       local _, one = pcall(web:iter())

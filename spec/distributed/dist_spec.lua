@@ -47,7 +47,7 @@ describe("a process group of one", function()
     dist.init_process_group { init_method = "tcp://127.0.0.1:29500?rank=0&world_size=1" }
     leave()
     with_environment({ WORLD_SIZE = "2", RANK = "1" }, function()
-      dist.init_process_group { world_size = 1, rank = 0 } -- what is given wins
+      dist.init_process_group { world_size = 1, rank = 0 } -- arguments win
     end)
   end)
 

@@ -468,7 +468,7 @@ describe("another call than the others'", function()
         end
       ]])
       for rank = 0, 2 do
-        local output = got[rank].output -- by a peer that compares, or by the store, whichever notices first
+        local output = got[rank].output -- a peer that compares, or the store, notices first
         assert(output:find "made a? ?different calls?[^:]*: .*rank 2 on %S+ called "
           or output:find "made a? ?different calls?[^:]*: .*rank 2 on %S+ waits in ", output)
         assert.matches("broadcast float32 %[1000%] from rank " .. 2 - odd, got[rank].output)

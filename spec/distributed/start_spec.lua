@@ -33,7 +33,7 @@ local function sorted(text)
   return table.concat(lines, "\n")
 end
 
--- What n ranks print that have met.
+-- Returns what n ranks print that have met.
 local function met(n)
   local lines = {}
   for i = 0, 2 * n - 1 do lines[i + 1] = ("%d\t%d"):format((i - i % 2) / 2, n) end
@@ -241,7 +241,7 @@ describe("luminary run --rdzv", function()
 
   it("on a file needs no addresses and no numbers of nodes", function()
     for _, left in ipairs { "", ("luminary 127.0.0.1:%d 0123456789abcdef\n"):format(ranks.free_port()) } do
-      temp.write(path, left) -- of an earlier job
+      temp.write(path, left) -- left by an earlier job
       local texts = together(node .. "{MEET} 20", node .. "{MEET} 20")
       local both = table.concat(texts)
       for rank = 0, 3 do assert.matches(("[rank %d] %d\t4\n[rank"):format(rank, rank):sub(1, -6), both, 1, true) end

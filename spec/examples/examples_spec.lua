@@ -168,7 +168,7 @@ describe("examples #unsanitized", function()
     temp.write(folder .. "/chat/config.json", require("luminary.base.json_encode")(config))
     temp.write(folder .. "/chat/tokenizer.json", ('{"pre_tokenizer": {"type": "Whitespace"}, "model": '
       .. '{"type": "WordLevel", "unk_token": "w0", "vocab": {%s}}}'):format(table.concat(words, ", ")))
-    local function answers(says, given) -- whether two seeds give the same
+    local function answers(says, given) -- returns whether two seeds answer the same
       if says then temp.write(folder .. "/chat/generation_config.json", says) end
       local list = {}
       for seed = 1, 2 do

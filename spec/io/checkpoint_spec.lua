@@ -469,7 +469,7 @@ describe("a dtype that tensors here do not have", function()
       .. "'q3' (F6_E2M3) and 2 more, left out", text, 1, true)
     assert.equal(1, select(2, text:gsub("warning", "")))
     local root = temp.folder()
-    local long = root .. ("/" .. ("é"):rep(100)):rep(9) -- of the warning nothing is cut off
+    local long = root .. ("/" .. ("é"):rep(100)):rep(9) -- the warning is not cut off
     assert(temp.execute("mkdir -p " .. long) == 0 and temp.execute(("cp %s %s/x"):format(path, long)) == 0)
     ok, text = temp.run(folder, ("luajit %s/child.lua %s/x 2>&1"):format(folder, long))
     temp.remove(root)
@@ -739,7 +739,7 @@ describe("a file name as long as names may be", function()
 end)
 
 describe("a writer killed at any moment", function()
-  -- Whether the file system has O_TMPFILE.
+  -- Returns whether the file system has O_TMPFILE.
   local function nameless()
     ffi.cdef "int open(const char *path, int flags, ...); int close(int fd);"
     local flags = jit.arch == "x64" and 0x410001 or 0x404001
@@ -790,7 +790,7 @@ describe("a writer killed at any moment", function()
   end)
 end)
 
--- With PYTHON naming an interpreter that has numpy and safetensors: each reads what the other wrote.
+-- PYTHON may name an interpreter that has numpy and safetensors: each reads what the other wrote.
 local python = os.getenv "PYTHON"
 if python then
   describe("Python's safetensors", function()

@@ -1,4 +1,4 @@
--- What lies over a file as memory, and a file that is truncated under it.
+-- Tests tensors that lie over a mapped file, and a file that is truncated under them.
 local temp = require "spec.support.temp"
 
 describe("a mapped file that was truncated", function()
@@ -114,7 +114,7 @@ describe("a mapped file that was truncated", function()
       reads(queue.put, queue, a.y)
       reads(lm.vision.encode_png, a.u:narrow(1, 300001, 300):view(3, 10, 10))
       reads(a.y.to, a.y, "int64")
-      reads(lm.nn.functional.embedding, a.u:narrow(1, 300001, 8), lm.ones(2, 2)) -- of which 0 is none
+      reads(lm.nn.functional.embedding, a.u:narrow(1, 300001, 8), lm.ones(2, 2)) -- no index is 0
     ]]
   end)
 

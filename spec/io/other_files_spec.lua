@@ -254,7 +254,7 @@ describe(".npz", function()
     refused("reaches beyond its end", { { "a.npy", one } }, function(t)
       return t:sub(1, -7) .. little_endian(2 ^ 31, 4) .. "\0\0"
     end)
-    assert.matches("does not match its", message(lm.load, file "bomb.npz")) -- of a head for three elements
+    assert.matches("does not match its", message(lm.load, file "bomb.npz")) -- its head states three elements
     -- Deflated: a stored block of one or two bytes.
     refused("unpacks to fewer bytes than the file states", { { "a/data.pkl", "\1\1\0\254\255x", { method = 8, size =
       2 } } })
@@ -417,7 +417,7 @@ describe("torch.save's file", function()
       assert.same({ { 0 }, { 1 } }, { v.param_groups[1].params, v.param_groups[2].params })
       local function is_dict() return temp.read(path):find("state}", 1, true) ~= nil end -- whatever is in it
       assert.is_true(is_dict())
-      lm.save(path, v) -- what was read is written as it was
+      lm.save(path, v) -- is written as it was read
       assert.is_true(is_dict())
       assert.same({ { 0 }, { 1 } }, { lm.load(path).param_groups[1].params, lm.load(path).param_groups[2].params })
       assert.equal(v.state[1].step, lm.load(path).state[1].step)
@@ -513,7 +513,7 @@ describe("torch.save's file", function()
     local twice = load_text("x.pt", pt("\128\2](" .. tensor(four, "K\0", "K\4\133", "K\1\133"):gsub("%.$", "")
       .. "q\9h\9e."), { dtype = "float16" })
     assert.is_true(#twice == 2 and rawequal(twice[1], twice[2]))
-    -- What stands once in the file, used again and again: quadratic in memory or time if nothing counts.
+    -- Builds a pickle that uses one value again and again: quadratic in memory or time if nothing counts.
     local function used(f, args) return f .. "\nq\0" .. args .. "q\2(" .. ("h\0h\2R"):rep(20000) .. "l." end
     local word, call = "X\80\195\0\0" .. ("\195\169"):rep(25000), tensor(four, "K\0", "K\4\133", "K\1\133")
     for _, text in ipairs {
@@ -769,7 +769,7 @@ describe("GGUF", function()
     assert.matches("beyond the end", message(load_text, "x.gguf", changed(at + 4 + 16 + 4, little_endian(2 ^ 40, 8))))
     assert.matches("over another", message(load_text, "x.gguf", changed(at + 4 + 16 + 4, little_endian(0, 8))))
     assert.matches("beyond the end", message(load_text, "x.gguf", changed(at + 4, little_endian(2 ^ 50, 8))))
-    cut_everywhere("cut.gguf", text:sub(1, -149), 61) -- what comes last is of a kind that is not read
+    cut_everywhere("cut.gguf", text:sub(1, -149), 61) -- the last tensor has a type that is not read
   end)
 end)
 

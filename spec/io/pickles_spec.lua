@@ -1,4 +1,4 @@
--- What torch.save can write, also beside weights (spec/golden/_pickles.safetensors, of gen_files.py: files, tensors in
+-- Reads files of torch.save, also without weights (spec/golden/_pickles.safetensors, of gen_files.py: files, tensors in
 -- them as torch.load has them, and the names that PyTorch's own restricted unpickler allows); hostile forms of these.
 local lm = require "luminary"
 local core = require "luminary.core"
@@ -21,7 +21,7 @@ end
 
 local function file(name) return temp.write(folder .. "/" .. name:gsub(" ", "_"), text_of(name)) end
 
--- What f returns, and the texts that it warns of, joined.
+-- Returns what f returns, and the texts that it warns of, joined.
 local function heard(f, ...)
   local list, warn = {}, core.warn
   core.warn = function(text) list[#list + 1] = text end
@@ -167,7 +167,7 @@ describe("of torch.save's files", function()
       if name:find "%.pt$" then all[#all + 1] = text_of(name) end
     end
     all = table.concat(all)
-    local never = { -- by torch.save: classes of tensors, small integers, the old name of a function, CUDA's storages
+    local never = { -- names torch.save never writes: tensor classes, small integers, an old function, CUDA's storages
       "^torch%.[%l.]*%u%w+Tensor$", "^torch%.cuda%.", "^torch%.u?int[1-7]$", "_rebuild_xla_tensor$", "TypedStorage$",
       "parameter%.Parameter$", "symmetric$", "QUInt2x4Storage$", "quint2x4$",
     }

@@ -3,7 +3,7 @@
 local lm = require "luminary"
 local needs, temp = require "spec.support.needs", require "spec.support.temp"
 
--- By the source file that writes: names of cases in CHILD, which use it.
+-- Names of the cases in CHILD that use it, by the source file that writes.
 local COVERED = {
   ["lua/luminary/cli/line_editing.lua"] = false, -- the prompt's history: spec/cli/cli_spec.lua
   ["lua/luminary/cli/prompt_commands.lua"] = false, -- :edit, in a folder for temporary files

@@ -23,7 +23,7 @@ local cases = {
   weighted = { label_smoothing = 0.25, weighted = true },
   each = { label_smoothing = 0.25, weighted = true, reduction = "none" },
 }
-local tolerance = { -- of losses, which are rounded to the dtype, and of gradients
+local tolerance = { -- for losses, which are rounded to the dtype, and for gradients
   float64 = { 1e-12, 1e-13 }, float32 = { 2e-6, 5e-7 }, float16 = { 1e-3, 1e-3 }, bfloat16 = { 8e-3, 4e-3 },
 }
 
@@ -91,6 +91,16 @@ describe("cross_entropy", function()
     assert.error_matches(function()
       F.cross_entropy(x:contiguous({ memory_format = "channels_last" }), target:transpose(2, 3))
     end, "target", 1, true)
+  end)
+
+  it("refuses ignore_index for a target of probabilities", function()
+    local x, target = lm.randn({ 2, 3 }, { device = device }), lm.rand({ 2, 3 }, { device = device })
+    assert.error_matches(function() F.cross_entropy(x, target, { ignore_index = 2 }) end,
+      "ignore_index must be below 1 for a target of probabilities, got 2", 1, true)
+    assert.error_matches(function()
+      F.linear_cross_entropy(x, lm.ones({ 3, 3 }, { device = device }), target, { ignore_index = 1 })
+    end, "ignore_index must be below 1 for a target of probabilities, got 1", 1, true)
+    assert.is_true(F.cross_entropy(x, target, { ignore_index = -100 }):isfinite():item())
   end)
 
   it("under autocast reads low logits as they are, and its loss is float32", function()

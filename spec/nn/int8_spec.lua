@@ -35,7 +35,7 @@ describe("nn.Int8Linear", function()
     for _, scale in ipairs { 1, 1e-30, 1e-38, 1e30, 0 } do
       for _, rows in ipairs { 1, 2, 3, 4, 5, 17 } do
         local x = lm.randn(rows, 150) * scale
-        x[{{}, {70}}] = x[{{}, {70}}] * 1000 -- what one is rounded by is no other block's matter
+        x[{{}, {70}}] = x[{{}, {70}}] * 1000 -- no other block is rounded by this
         local bound = lm.zeros(rows, 6, {dtype = "float64"})
         for first = 1, 150, 64 do
           local n = math.min(64, 151 - first)

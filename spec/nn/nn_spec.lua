@@ -18,7 +18,7 @@ end
 
 local function close(a, b) assert(a:allclose(b), tostring(a) .. "\n" .. tostring(b)) end
 
--- As scripts/dev/golden/gen_golden.py's.
+-- Builds the block of scripts/dev/golden/gen_golden.py.
 local Block = nn.Module:extend("Block")
 function Block:init(cin, cout, stride)
   stride = stride or 1

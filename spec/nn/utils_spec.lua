@@ -393,7 +393,7 @@ describe("a parametrization", function()
       parametrize.register_parametrization, fc, "weight", nn.Sequential(fc)))
     local own = nn.Linear(2, 2)
     assert.is_false(pcall(parametrize.register_parametrization, own, "weight", own))
-    assert.is_true(lm.is_tensor(own(lm.ones(2)))) -- what failed has taken nothing
+    assert.is_true(lm.is_tensor(own(lm.ones(2)))) -- the failed call has changed nothing
     assert.matches("Symmetric: it has no right_inverse, so the parameter cannot be assigned$",
       message(function() fc.weight = lm.ones(2, 2) end))
     parametrize.remove_parametrizations(fc, "weight", { leave_parametrized = false })

@@ -299,7 +299,7 @@ describe("functions over windows", function()
     assert.matches("_random_samples to have shape %[1, 1, 3%], got %[1, 1, 2%]", select(2, pcall(function()
       return F.fractional_max_pool3d(cube, 2, { output_size = 3, _random_samples = lm.ones(1, 1, 2) })
     end)))
-    y, at = F.max_pool2d(x, 2, 1, 0, 1, false, true) -- by place
+    y, at = F.max_pool2d(x, 2, 1, 0, 1, false, true) -- indices in x
     assert.is_true(x:view(-1)[at:view(-1)]:equal(y:view(-1)))
   end)
 

@@ -7,7 +7,7 @@ local function leaf(...) return lm.randn({...}, {dtype = "float64", device = dev
 local function largest(a, b) return (a - b):abs():max():item() end
 
 describe("scaled_dot_product_attention", function()
-  -- By its definition, from matrices of scores.
+  -- Computes attention by its definition, from matrices of scores.
   local function by_scores(q, k, v, mask)
     local scores = q:matmul(k:transpose(-1, -2)) / math.sqrt(q.shape[q.ndim])
     if mask then
@@ -297,7 +297,7 @@ describe("scaled_dot_product_attention with dropout_p", function()
     local n = y:numel()
     local spread = 5 * math.sqrt(p * (1 - p) / n)
     assert.near(1 - p, kept:double():mean():item(), spread)
-    for d = 1, 4 do -- of no place's own
+    for d = 1, 4 do -- every index of each dim keeps the same share
       local dims = {1, 2, 3, 4}
       table.remove(dims, d)
       local share = kept:double():mean(dims)
@@ -355,7 +355,7 @@ describe("scaled_dot_product_attention with dropout_p", function()
       assert.is_true(lm.autograd.gradcheck(f, {q, k, v}))
       assert.is_true(lm.autograd.gradgradcheck(f, {q, k, v}))
     end
-    local mask = leaf(3, 5) -- of which a gradient is asked for
+    local mask = leaf(3, 5) -- the mask requires a gradient
     assert.is_true(lm.autograd.gradcheck(function(m)
       lm.manual_seed(11)
       return attend(q, k, v, {attn_mask = m, dropout_p = 0.4, enable_gqa = true})

@@ -131,7 +131,7 @@ describe("convolutions", function()
       local text = run(CASES .. REFERENCE .. [[
         for _, case in ipairs(cases) do
           local expected = reference(case)
-          lm.full({300000}, 0 / 0) -- what is left in memory must not count
+          lm.full({300000}, 0 / 0) -- fills memory with NaN, which must not matter
           for dtype, bound in pairs {float32 = 2e-6, float64 = 4e-15} do
             for _, format in ipairs {"channels_last", "contiguous"} do
               for i, t in ipairs(passes(case, dtype, format)) do
@@ -231,7 +231,7 @@ describe("convolutions", function()
         for _, c in ipairs {3, 64} do lm.conv2d_input(g, lm.randn(40, c, 5, 5), {n, c, 14, 14}) end
       end
     ]], 2)
-    assert.equal(1, counts.scattered) -- of many images whose channels fill no vector
+    assert.equal(1, counts.scattered) -- used for many images whose channels fill no vector
     assert.equal(3, counts.direct)
   end)
 end)

@@ -409,7 +409,7 @@ describe("index tensors", function()
   it("come out of the library counting from 1", function()
     local x = lm.tensor { { 3, 0, 5 }, { 0, 7, 0 } }
     assert.same({ { 1, 1 }, { 1, 3 }, { 2, 2 } }, x:nonzero():totable())
-    assert.equal(5, x:argmax():item()) -- of the flattened tensor
+    assert.equal(5, x:argmax():item()) -- index in the flattened tensor
     assert.same({ 3, 2 }, x:argmax(2):totable())
     local _, places = x:topk(2)
     assert.same({ { 3, 1 }, { 2, 1 } }, places:totable())

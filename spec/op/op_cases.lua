@@ -224,7 +224,7 @@ op("bce_of_logits", "x target pos_weight", "F.binary_cross_entropy_with_logits(x
   { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), pos_weight = 1 },
   { x = v { -200, 200, 0 }, target = v { 1, 0, 1 }, pos_weight = 2 }, { x = t { 0, 3 }, target = t { 0, 3 }, pos_weight = 1 },
   bad = { { t { 3, 4 }, t { 3 }, 1, message = "bce_of_logits.*%[3, 4%].*%[3%]" } } })
-local rounded_between = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 2e-2 } } -- by PyTorch, of several ops, or products before sums
+local rounded_between = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 2e-2 } } -- PyTorch rounds between several ops
 op("poisson_nll", "x target", "F.poisson_nll_loss(x, target, reduction='none')", { tol = rounded_between,
   { x = t { 3, 4 }, target = pos { 3, 4 } }, { x = t { 3, 1 }, target = pos { 4 } }, { x = t { 0, 3 }, target = t { 3 } },
   bad = { { t { 3, 4 }, t { 5 }, message = "poisson_nll.*%[3, 4%].*%[5%]" } } })
@@ -978,7 +978,7 @@ op("recurrent_layer_backward", "weight_hh h0 y work grad_y", "(lambda d: (d, d.T
   bad = { { t { 12, 3 }, t { 2, 3 }, t { 2, 3 }, t { 2, 3 }, message = "recurrent_layer_backward: c0 must be given for lstm and for no other cell" },
     { t { 3, 3 }, t { 2, 3 }, t { 2, 4 }, message = "recurrent_layer_backward: .*work" } } })
 
--- With no steps, for which no library is called. spec/cuda/recurrent_spec.lua has the rest.
+-- Cases without steps, which call no library. spec/cuda/recurrent_spec.lua has the rest.
 op("recurrent_weights", "weights", "torch.zeros(0)", {
   grad = false, dtypes = false, { weights = { t { 0, 3 }, t { 0, 0 } }, cell = "rnn_tanh", bias = false },
   bad = { { { t { 4, 3 }, t { 4, 4 } }, { cell = "rnn_tanh" }, message = "recurrent_weights: the number of weights must be a multiple of 4 %(layers and directions%), got 2" },

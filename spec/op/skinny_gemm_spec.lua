@@ -1,7 +1,7 @@
 -- Products of a few rows with a matrix, as a model of language asks for with each token.
 local lm = require "luminary"
 
--- Whether a product in 16 bits is that of the same numbers in float32, rounded.
+-- Expects that a product in 16 bits is that of the same numbers in float32, rounded.
 local function near(want, got, what)
   local off = got:numel() > 0 and (got:float() - want):abs():max():item() or 0
   local largest = got:numel() > 0 and want:abs():max():item() or 0

@@ -14,7 +14,7 @@ describe("squeeze", function()
     assert.same({ 2, 1, 3, 1 }, lm.squeeze(x, {}).shape)
     assert.same({ 2, 3 }, x:squeeze().shape)
     assert.same({ 2, 3, 1 }, x:squeeze({ 2 }).shape)
-    assert.same({}, x:sum({}).shape) -- of reductions an empty list is all, as in PyTorch
+    assert.same({}, x:sum({}).shape) -- an empty list reduces all dims, as in PyTorch
     local y = lm.ones({ 1, 2 }, { requires_grad = true })
     y:squeeze({}):sum():backward()
     assert.same({ { 1, 1 } }, y.grad:totable())

@@ -9,7 +9,7 @@ local stored
 setup(function() stored = golden.load("_optim") end)
 teardown(function() stored = nil end)
 
--- As scripts/dev/golden/gen_golden.py's.
+-- Optimizers as in scripts/dev/golden/gen_golden.py.
 local optimizers = {
   sgd = { "SGD", { lr = 0.1 } },
   sgd_momentum = { "SGD", { lr = 0.1, momentum = 0.9 } },

@@ -14,7 +14,7 @@ teardown(function() stored, losses = nil, nil end)
 
 local STEPS = 200
 
--- As scripts/dev/golden/gen_golden_training.py's.
+-- Schedules as in scripts/dev/golden/gen_golden_training.py.
 local schedules = {
   step = function(o) return S.StepLR(o, 30) end,
   step_gamma = function(o) return S.StepLR(o, 7, { gamma = 0.9 }) end,
@@ -128,7 +128,7 @@ local resumed = {
   lambda = function(o) return S.LambdaLR(o, function(e) return 0.95 ^ e end, { last_epoch = 99 }) end,
 }
 
--- With the line of this file that raises it.
+-- Returns the error's message, with the line of this file that raises it.
 local function message(f, ...)
   local ok, problem = pcall(f, ...)
   assert(not ok, "no error")
@@ -250,7 +250,7 @@ describe("the state_dict of a schedule", function()
     assert.same({ 0.01, 0.01 }, schedule:get_last_lr())
   end)
 
-  -- What PyTorch's schedules have after three steps, as plain tables.
+  -- State dicts of PyTorch's schedules after three steps, as plain tables.
   it("may be PyTorch's", function()
     local function after(make, dict)
       local opt = optimizer()

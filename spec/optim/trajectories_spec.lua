@@ -12,7 +12,7 @@ local stored
 setup(function() stored = golden.load("_trajectories") end)
 teardown(function() stored = nil end)
 
--- As the generator's.
+-- Problems as in the generator.
 local START, STEPS = { -1.2, 0.8, 0.3, -0.4, 1.5, -0.7 }, 50
 local problems = {
   function(p) -- bowl
@@ -37,7 +37,7 @@ local function parameter(dtype, case)
   return p:reshape(case.shape or { 6 }):detach():requires_grad_()
 end
 
--- What the generator saved of the state, by PyTorch's names.
+-- Returns what the generator saved of the state, by PyTorch's names.
 local function state_of(name, n)
   local state = {}
   for key, value in pairs(stored) do

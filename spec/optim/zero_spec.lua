@@ -35,7 +35,7 @@ local function parameters(seed)
   end
   return list
 end
--- What Muon takes: the same as matrices.
+-- Returns the parameters as matrices, which Muon takes.
 local function matrices(list)
   for i, p in ipairs(list) do list[i] = nn.Parameter(p:detach():contiguous():reshape { p.shape[1], -1 }) end
   return list
@@ -313,7 +313,7 @@ describe("ZeroRedundancyOptimizer on several ranks", function()
       set_grads(1, params)
       zero:step()
       contains(message(zero.state_dict, zero), "the state is sharded over 2 ranks")
-      -- What another rank would hold is checked here as well.
+      -- State that another rank would hold is checked here as well.
       local plain = optim.Adam(params)
       plain:step()
       for n = 1, #params do

@@ -10,7 +10,7 @@ local programs, pipe = {"luajit scripts/bench/loader.lua", "luajit scripts/bench
 for path in pipe:lines() do programs[#programs + 1] = path end
 pipe:close()
 
-local kinds = {text = true, count = true, flag = true} -- of options
+local kinds = {text = true, count = true, flag = true} -- kinds of options
 
 describe("a program of scripts/bench", function()
   it("explains its options by --help #unsanitized", function()

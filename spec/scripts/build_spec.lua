@@ -1,4 +1,4 @@
--- What scripts/setup installs, and builds with parts left out: for machines that are not like this one.
+-- Tests what scripts/setup installs, and builds with parts left out: for machines that are not like this one.
 local temp = require "spec.support.temp"
 
 describe("--help #lua", function()

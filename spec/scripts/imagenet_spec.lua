@@ -49,7 +49,7 @@ describe("imagenet.lua", function()
     for top1 in read("plain.log"):gmatch '"top1":([%d.]+)' do best = math.max(best, tonumber(top1)) end
     assert.equal(best, saved.best)
     assert.equal(best > 0, temp.exists(folder .. "/plain/model_best.safetensors"))
-    -- What was reported of the last epoch is what the file holds.
+    -- The file holds what was reported of the last epoch.
     local told = text:match " %*   Acc@1 [%d.]+ Acc@5 [%d.]+\n$"
     local again = train("plain", ("%s --evaluate --resume %s/plain/checkpoint.safetensors --log %s/again.log"):format(
       dummy, folder, folder))
@@ -84,7 +84,7 @@ describe("imagenet.lua", function()
       assert.same({}, saved.scaler) -- bfloat16 needs none
     end
     assert.not_equal(losses[1], losses[2])
-    assert.near(losses[1], losses[2], 0.3) -- of 4 samples, normalized by their own statistics
+    assert.near(losses[1], losses[2], 0.3) -- 4 samples, normalized by their own statistics
   end)
 
   it("drops the learning rate to a tenth as often as it is told to, warm-up or not #unsanitized", function()

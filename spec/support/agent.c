@@ -1,5 +1,5 @@
-/* What torchrun's agent brings to a job, for specs: PyTorch's TCPStore with VALIDATE, SET, GET and WAIT.
- *   agent FILE     writes its port and process id there, and serves for a minute at most */
+/* Stands for torchrun's agent in specs: PyTorch's TCPStore with VALIDATE, SET, GET and WAIT.
+ *   agent FILE     writes its port and process id into FILE, and serves for a minute at most */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdint.h>

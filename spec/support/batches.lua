@@ -3,7 +3,7 @@ local lm = require "luminary"
 local assert = require "luassert"
 local batches = {}
 
---- What f(...) says when it fails.
+--- Returns the error of f(...), which must fail.
 function batches.message(f, ...)
   local ok, err = pcall(f, ...)
   assert(not ok, "no error")

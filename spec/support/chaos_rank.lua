@@ -38,7 +38,7 @@ dist.init_process_group {
   backend = env "CHAOS_BACKEND", init_method = env "CHAOS_INIT", timeout = tonumber(env "CHAOS_TIMEOUT"),
 }
 note "joined"
--- Over NCCL most tensors are on this rank's card, and some on the CPU.
+-- Most tensors are on this rank's card over NCCL, and some on the CPU.
 local nccl = env("CHAOS_BACKEND"):find("nccl", 1, true) ~= nil
 local card = nccl and dist.local_device() or "cpu"
 if nccl then lm.cuda.set_device(card) end

@@ -15,7 +15,7 @@ ffi.cdef "int kill(int, int); int getpid(void);"
 dist.init_process_group()
 local rank, world = dist.get_rank(), dist.get_world_size()
 lm.set_num_threads(1)
-lm.manual_seed(first == 0 and 7 or 99) -- what resumes begins with other weights
+lm.manual_seed(first == 0 and 7 or 99) -- a resumed run begins with other weights
 
 local images = lm.randn({200, 4, 4}, {generator = lm.Generator():manual_seed(1)})
 local set = {

@@ -19,7 +19,7 @@ local bytes_of = {
   bool = 1, uint8 = 1, int8 = 1, uint16 = 2, int32 = 4, int64 = 8,
   float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8,
 }
-local is_float = { float16 = 2 ^ -9, bfloat16 = 2 ^ -6, float32 = 1e-6, float64 = 1e-14 } -- what a mean may be off by
+local is_float = { float16 = 2 ^ -9, bfloat16 = 2 ^ -6, float32 = 1e-6, float64 = 1e-14 } -- tolerance of a mean
 local function words(text)
   local set = {}
   for word in (text or ""):gmatch("[^,]+") do set[word] = true end
@@ -29,13 +29,13 @@ local large_dtypes, large_calls = words(arg[1]), words(arg[2])
 local LARGE = (lm.getenv "LD_PRELOAD" or ""):find "asan" and 2 ^ 22 or 2 ^ 24
 
 local cases, wrong = 0, 0
-local about -- of the case under way
+local about -- the case that runs, in words
 
 -- ---- inputs, and expected results
 
 local PERIOD = 7
 
--- What rank r has at a place, by the place's remainder; `salt` distinguishes tensors.
+-- Returns rank r's element at an index with this remainder; `salt` distinguishes tensors.
 local function value(dtype, op, r, rest, salt)
   if dtype == "bool" then return (rest + r * 3 + salt) % 3 == 0 and 1 or 0 end
   if op == "product" then return (rest + r + salt) % 2 + 1 end
@@ -54,7 +54,7 @@ local function combine(dtype, op, a, b)
   return op == "band" and bit.band(a, b) or bit.bor(a, b)
 end
 
-local remainders = {} -- of the positions, by their number
+local remainders = {} -- the indices' remainders, by their number
 
 -- A tensor's contents from a function of the position's remainder.
 local function pattern(dtype, shape, f)
@@ -237,7 +237,7 @@ function moving.all_to_all(make, dtype, shape)
   for r = 0, n - 1 do check(outs[r + 1], of_rank(dtype, of[r], nil, r, me)) end
 end
 
--- To the next rank around the ring; rank 0 begins.
+-- Sends a tensor around the ring, each rank to the next; rank 0 begins.
 local function around(make, dtype, shape)
   local t, got = make(dtype, shape), make(dtype, shape)
   t:copy_(of_rank(dtype, shape, nil, me))
@@ -247,7 +247,7 @@ local function around(make, dtype, shape)
   check(got, of_rank(dtype, shape, nil, (me - 1) % n))
 end
 
--- To the next rank around the ring: with a tag behind another, and back from anyone.
+-- Sends two tensors to the next rank around the ring, one with a tag behind another, and back from any rank.
 function moving.send_recv(make, dtype, shape)
   if n == 1 then return end
   if over_nccl then return around(make, dtype, shape) end

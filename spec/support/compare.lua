@@ -51,7 +51,7 @@ local function results(f, side, ...)
   for i = 1, select("#", ...) do
     if getmetatable(args[i]) == twin then args[i] = args[i][side] end
   end
-  lm.manual_seed(11) -- what is drawn is the same
+  lm.manual_seed(11) -- both sides draw the same numbers
   return { pcall(f, unpack(args, 1, select("#", ...))) }
 end
 

@@ -3,7 +3,7 @@ local temp = require "spec.support.temp"
 
 local scripts = {}
 
--- What every script begins with.
+-- First lines of every script.
 local common = [[
 local lm = require "luminary"
 local ffi = require "ffi"
@@ -29,7 +29,7 @@ local library = assert(package.searchpath("luminary.core", package.cpath)):gsub(
 --- Its path.
 scripts.library = library
 
--- Whether this build has that runtime.
+-- Returns whether this build has that runtime.
 local function are_possible() return temp.exists(library) end
 
 -- Runs a script with an environment such as "LM_SYNC=1". Returns whether it succeeded, and its output.

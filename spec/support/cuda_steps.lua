@@ -5,7 +5,7 @@ local models = dofile "scripts/models.lua"
 
 local steps = {}
 
---- As ResNet-18, but small enough for the emulator.
+--- Returns a network like ResNet-18, but small enough for the emulator.
 function steps.narrow_resnet()
   local net = nn.Sequential(nn.Conv2d(1, 4, 3, {padding = 1}), nn.BatchNorm2d(4), nn.ReLU())
   local cin = 4

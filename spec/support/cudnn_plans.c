@@ -1,4 +1,4 @@
-/* Which convolutions cuDNN has plans for on a card known only by its properties: no GPU and no driver are needed. And
+/* Prints for which convolutions cuDNN has plans on a card known only by its properties: needs no GPU and no driver. And
  * for which attentions it proposes some, which takes a driver's library that may do nothing, as the toolkit's stub is.
  *
  *   cudnn_plans PROPERTIES.json < convolutions      one line each: name, dtype, tf32 (0 or 1), bias (0 or 1), then the
@@ -61,7 +61,7 @@ static void dump(void) {
   puts(json);
 }
 
-/* How many of the first plans are made; *workspace and *mode are the first one's. */
+/* Returns how many of the first plans are made; *workspace and *mode are the first one's. */
 static int count_plans(cudnnBackendDescriptor_t properties, const lm_cudnn_key *key, int64_t *workspace, int *mode) {
   lm_cudnn_target target = {.properties = properties};
   lm_cudnn_search search;

@@ -3,7 +3,7 @@
 ---   ddp.succeeds(n, script, env)  and fails unless every rank came to its end
 local several = require "spec.support.several"
 
--- What every script begins with, beside what several returns: a small convolution network in float64.
+-- First lines of every script, after those of several: a small convolution network in float64.
 local prelude = [[
 local core = require "luminary.core"
 local DDP = nn.parallel.DistributedDataParallel

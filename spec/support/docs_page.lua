@@ -40,7 +40,7 @@ end
 local printed = {} -- each {line, text}, in order
 
 local function record(text)
-  local level = 3 -- of the function that called print
+  local level = 3 -- level of the function that called print
   local info = debug.getinfo(level, "Sl")
   while info and info.source ~= "@" .. path do
     level = level + 1

@@ -99,7 +99,7 @@ function nccl.poll(comm)
   error "in progress for 5 s"
 end
 
---- What was asked of a non-blocking communicator is done, or an error.
+--- Waits until a non-blocking communicator has done what was requested, or fails.
 function nccl.done(comm, code)
   nccl.ok(code, 7)
   return nccl.ok((nccl.poll(comm)))

@@ -116,7 +116,7 @@ local function to_int64(v)
   return out
 end
 
--- Whether v is one of tensors itself: then it is as dead as they are, and may have died after the call.
+-- Returns whether v is one of the tensors itself: then it is as dead as they are, and may have died after the call.
 local function is_among(v, tensors)
   for _, t in ipairs(tensors) do
     if rawequal(v, t) then return true end
@@ -155,7 +155,7 @@ local function try(name, make, f, random)
     local freed = not armed
     armed = nil
     local comparable = done and freed and want and not random and not options.change and not is_among(result, tensors)
-      and not (type(result) == "string" and result:find "was freed by") -- what tostring says instead of an error
+      and not (type(result) == "string" and result:find "was freed by") -- tostring says that instead of an error
     if comparable and text_of(result) ~= want then
       error(("%s gave %s instead of %s while its arguments were freed"):format(name, text_of(result):sub(1, 300),
         want:sub(1, 300)))
@@ -345,10 +345,10 @@ try("record_stream", function() return { x23(), "cpu", 0 } end, core.record_stre
 try("is_floating_point", one(x23), core.is_floating_point)
 try("mp_is_shared", one(x23), core.mp_is_shared)
 try("mp_share", function() return { { x23(), x23() } } end, core.mp_share, true)
-try("mp_send", function() return { { x23() } } end, function(list)
-  local a, b = core.mp_pair(true)
-  core.mp_send(a, "text", list)
-  local text, back = core.mp_receive(b, 5)
+try("mp_put", function() return { { x23() } } end, function(list)
+  local a, b = core.mp_pipe(true)
+  core.mp_put(a, "text", list, nil, 5)
+  local text, back = core.mp_get(b, 5)
   return { text, back }
 end)
 try("json", function() return { { a = { 1, 2 }, b = "c" } } end,

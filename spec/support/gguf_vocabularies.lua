@@ -5,7 +5,7 @@ local temp = require "spec.support.temp"
 local golden = core.json_decode(temp.read "spec/golden/tokenizers.json", false)
 local NORMAL, UNKNOWN, CONTROL = 1, 2, 3
 
---- What llama.cpp's converter writes of golden[name]; a score is the place of the pair that makes a token.
+--- Returns what llama.cpp's converter writes of golden[name]; a score is the index of the pair that makes a token.
 return function(name, pre)
   local file = core.json_decode(golden[name].file, false)
   local tokens, kinds, scores, merges = {}, {}, {}, {}

@@ -49,7 +49,7 @@ function sections.wrong_names(list)
   return table.concat(wrong, "\n")
 end
 
--- What print writes, on one line.
+-- Returns what print writes, on one line.
 local function printed(...)
   local texts = {}
   for i = 1, select("#", ...) do

@@ -1,4 +1,4 @@
--- What busted loads before a spec file (its --helper).
+-- Prepares a process for busted, which loads this before a spec file (its --helper).
 -- Open MPI's hwloc would write on every run that a container has no /sys.
 local ffi = require "ffi"
 ffi.cdef "int setenv(const char *, const char *, int);"

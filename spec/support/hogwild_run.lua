@@ -11,7 +11,7 @@ local function descriptors()
   return open_files()
 end
 
-lm.mp.spawn(function() end, {nprocs = 1}) -- what stays open once anything was started
+lm.mp.spawn(function() end, {nprocs = 1}) -- opens what stays open once anything was started
 local before = descriptors()
 print "begun"
 io.stdout:flush()

@@ -1,4 +1,4 @@
---- Whether a process, by its id, has not ended: a zombie has, which waits for its parent alone. It may end between the
+--- Returns whether a process, by its id, has not ended; a zombie has, and waits for its parent. It may end between the
 --- opening of its state and the reading.
 return function(pid)
   local file = io.open("/proc/" .. pid .. "/stat")

@@ -1,4 +1,4 @@
--- After each spec the live tensors are back where they were, or the spec fails. Loaded before any
+-- Fails a spec after which the number of live tensors is not what it was. Loaded before any
 -- spec file, so that all of them share one luminary, whose parts are loaded now: busted forgets what a
 -- spec file has loaded, but `luminary` would continue with it.
 local busted = require "busted"
@@ -7,7 +7,7 @@ for _, part in ipairs { "nn", "optim", "data", "dist", "mp", "autograd", "checkp
   assert(lm[part], part)
 end
 local core = require "luminary.core"
-lm.set_warnings(false) -- of what specs do on purpose
+lm.set_warnings(false) -- specs cause them on purpose
 
 local function settle()
   jit.flush() -- compiled traces keep what they were specialised to
@@ -15,7 +15,7 @@ local function settle()
   return core.live_tensors()
 end
 
--- Whether this spec is the last before a block's setup or teardown, which make tensors and let them go.
+-- Returns whether this spec is the last before a block's setup or teardown, which make tensors and let them go.
 local function ends_a_row(element, parent)
   local siblings = busted.children(parent)
   for i, sibling in ipairs(siblings) do

@@ -97,7 +97,7 @@ function nccl_ranks.succeeds(n, text, opts)
   return got
 end
 
---- Whether a file of this build has symbols of NCCL's that the stand-in lacks: a list of them.
+--- Returns a list of NCCL's symbols that a file of this build needs and the stand-in lacks.
 function nccl_ranks.unknown_symbols(path)
   local pipe = io.popen(("LD_PRELOAD= nm -D --undefined-only '%s'"):format(path))
   local missing, seen = {}, 0

@@ -1,4 +1,4 @@
---- What specs need of a machine that not every one provides, a container least of all: nil where it is available, else
+--- Tests for what specs need of a machine and not every one has, a container least of all: nil where it is there, else
 --- the reason to be pending.
 ---
 ---   local why = needs.ipv6()

@@ -24,7 +24,7 @@ local function each(hosts, f)
   end
 end
 
--- Those of a run that was stopped are in the way.
+-- Removes the namespaces, also those of a run that was stopped.
 local function remove(self)
   for _, name in ipairs(self.names) do os.execute(ranks.others .. "ip netns del " .. name .. " 2>/dev/null") end
 end

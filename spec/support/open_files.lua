@@ -1,4 +1,4 @@
---- How many descriptors this process has open, and what they are, in words. Nothing is started for it: a pipe to
+--- Returns how many descriptors this process has open, and what they are, in words. Starts nothing for it: a pipe to
 --- another program would be counted with one end or, until it was closed here, with both.
 local ffi = require "ffi"
 ffi.cdef [[

@@ -125,7 +125,7 @@ static int noted(void) {
   return lm_parallel(UNITS, much, 0, note, &none) != LM_OK;
 }
 
-/* Without memory the caller gets all the work. */
+/* Tests that the caller gets all the work if there is no memory. */
 static int failing(void) {
   if (loop(UNITS, 1000)) return 1;
   lm_alloc_fail_from(1);

@@ -1,4 +1,4 @@
---- What a library could change in a process that is not its own: the addresses through which libraries call each other,
+--- Reads what a library could change in another's process: the addresses through which libraries call each other,
 --- what signals do, and the environment. For scripts that run with FFI alone, before they require luminary.
 local ffi = require "ffi"
 ffi.cdef [[

@@ -107,7 +107,7 @@ end
 
 function Job:kill(rank, signal) return temp.execute(("kill -%s %d"):format(signal or "KILL", self:pid(rank))) == 0 end
 
---- Until a rank has printed something with this in it; true, or false after `seconds` (20).
+--- Waits until a rank has printed something with this in it; returns true, or false after `seconds` (20).
 function Job:wait_for(rank, text, seconds)
   for _ = 1, (seconds or 20) * 100 do
     if self:output(rank):find(text, 1, true) then return true end
@@ -117,8 +117,8 @@ function Job:wait_for(rank, text, seconds)
   return false
 end
 
---- Until all have ended. By rank: code (124: out of time; 128 + n: signal n), output, seconds from the start; ok and
---- text for all of them.
+--- Waits until all have ended. Returns by rank: code (124: out of time; 128 + n: signal n), output, seconds from the
+--- start; for all of them ok and text.
 function Job:wait()
   local got, texts = { ok = true }, {}
   for rank = 0, self.n - 1 do

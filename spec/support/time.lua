@@ -2,7 +2,7 @@
 --- runs the specs one after the other on a quiet machine, does.
 local time = {}
 
---- Whether this run judges time.
+--- True if this run judges time.
 time.judged = os.getenv "LM_TEST_TIMES" == "1"
 
 --- Fails in a run that judges time if `seconds` is not below `bound`. `text` is shown with the failure.

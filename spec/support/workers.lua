@@ -48,7 +48,7 @@ local function start(arguments, env, out)
   C._exit(127)
 end
 
--- What a file's report says: counts by status, and the specs. A run that did not come to its end has a failure more.
+-- Returns what a file's report says: counts by status, and the specs. A run that did not end has a failure more.
 local function judge(job, code)
   local counts = { success = 0, failure = 0, error = 0, pending = 0 }
   local running, ended

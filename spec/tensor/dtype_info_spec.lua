@@ -87,7 +87,7 @@ describe("arithmetic of narrow integers", function()
   local ops = { "add", "sub", "mul", "maximum", "minimum", "eq", "lt", "bitwise_and", "bitwise_xor", "heaviside",
     "logical_xor", "bitwise_left_shift", "bitwise_right_shift", "floor_divide", "remainder", "fmod" }
 
-  -- Of op's result in the dtype and in int64, the second brought into the first's dtype.
+  -- Compares op's results in the dtype and in int64, the second converted to the first's dtype.
   local function compare(x, other, op, what)
     local wide = type(other) == "number" and other or other:long()
     local got, want = x[op](x, other), x:long()[op](x:long(), wide)
@@ -208,7 +208,7 @@ describe("floats that become integers", function()
     int32 = { -2 ^ 31, 2 ^ 31 - 1 },
   }
   local nan, inf = 0 / 0, 1 / 0
-  -- Of many lengths, and of strided elements: each has separate loops.
+  -- Checks many lengths, and strided elements: each has separate loops.
   local function each(dtype, to, value, check)
     for _, n in ipairs { 1, 7, 64, 1000 } do
       check(lm.full({ n }, value, { dtype = dtype }):to(to))

@@ -16,7 +16,7 @@ local function words(text)
   return set
 end
 
--- Where x's storage begins; nil for an empty tensor, which has no memory.
+-- Returns where x's storage begins; nil for an empty tensor, which has no memory.
 local function storage_of(x)
   if x:numel() == 0 then return nil end
   return tonumber(ffi.cast("intptr_t", x:data_ptr())) - x:storage_offset() * x:element_size()
@@ -84,7 +84,7 @@ end)
 
 -- ---- functions
 
--- What the calls below work on.
+-- Returns inputs of the calls below.
 local function inputs()
   local t = {
     one = lm.rand { 1 }, row = lm.rand { 1, 4 }, v = lm.rand { 6 }, m = lm.rand { 4, 4 } + lm.eye(4) * 4,
@@ -111,7 +111,7 @@ local function of(...)
   end
 end
 
--- By name, or by library and name, one call or several. Each gets the function and the inputs.
+-- Calls by name, or by library and name, one or several. Each gets the function and the inputs.
 local calls = {
   -- repeated and rearranged
   repeat_tensor = {
@@ -137,7 +137,7 @@ local calls = {
   diagonal_scatter = function(f, t) return f(t.m, t.i:float()) end,
   as_strided_scatter = function(f, t) return f(t.m, t.m, { 4, 4 }, { 4, 1 }) end,
   constant_pad_nd = function(f, t) return f(t.m, { 0, 0 }, 0) end, fill = of("m", 1),
-  -- by elements
+  -- elementwise
   clamp_max = of("m", 9), clamp_min = of("m", -9), float_power = of("m", 1), mvlgamma = of("m", 1),
   -- sorted, counted, averaged
   bincount = of "i", corrcoef = of "m", cov = of "m", diff = { of("v", 0), of("v", 1) }, histc = of("v"),

@@ -830,7 +830,7 @@ describe("rare methods", function()
     local later = getmetatable(lm).lazy()
     for _, file in ipairs(files) do
       for name in pairs(require("luminary.tensor." .. file)) do
-        local inner = file == "products" and name == "multi_dot" -- of lm.linalg
+        local inner = file == "products" and name == "multi_dot" -- lm.linalg has it
         assert.is_true(inner or later[name] ~= nil or rawget(lm.core.methods, name) ~= nil, file .. "." .. name)
       end
     end

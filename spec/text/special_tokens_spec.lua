@@ -1,4 +1,4 @@
--- What stands beside tokenizer.json, and the special tokens that scripts set. Ids and texts are those that transformers
+-- Tests the files beside tokenizer.json, and special tokens that scripts set. Ids and texts are those that transformers
 -- 5.23 returns for the same files, unless said.
 local core = require "luminary.core"
 local lm = require "luminary"
@@ -227,7 +227,7 @@ describe("lm.text.Tokenizer", function()
     fails("Tokenizer: add_bos_token must be true or false, got 1", function() t.add_bos_token = 1 end)
     made '{"eos_token": "</s>"}'
     fails("Tokenizer: add_bos_token requires a bos_token, and the tokenizer has none", ids_of, {true}, "a")
-    -- what the folder says counts as it does in transformers 5, with a word where it does not
+    -- the folder's settings count as in transformers 5, with a warning where they do not
     made(config:format "true")
     write("child.lua", ([[
       local ids = require("luminary").text.Tokenizer("%s", {base = 0})("a b").input_ids

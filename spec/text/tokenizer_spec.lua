@@ -135,7 +135,7 @@ describe("lm.text", function()
       assert.same({2, 5, 6, 1, 7}, ids:totable())
       assert.equal("a <x> yes ?", tokenizer:decode(ids))
       assert.equal("a <x> yes ? <end>", tokenizer:decode(ids, {skip_special_tokens = false}))
-      for _, order in ipairs {{"AB", "Ab", "aB"}, {"Ab", "aB", "AB"}} do -- of those that read the same the first
+      for _, order in ipairs {{"AB", "Ab", "aB"}, {"Ab", "aB", "AB"}} do -- the first of those that read the same wins
         local one = of(small ', "normalizer": {"type": "Lowercase"}')
         one:add_tokens(order)
         assert.equal(order[1], one:id_to_token(one:encode("ab").ids[1]))
@@ -170,7 +170,7 @@ describe("lm.text", function()
       for i = 1, #tokenizer:encode("x漢").ids:totable() - 1 do stream(tokenizer:encode("x漢").ids[i]) end
       assert.equal("x", table.concat(parts))
       stream()
-      assert.equal("x\239\191\189", table.concat(parts)) -- what waits, as it is
+      assert.equal("x\239\191\189", table.concat(parts)) -- writes the waiting bytes as they are
       stream = tokenizer:streamer(function() return false end)
       assert.equal(false, stream(tokenizer:token_to_id "th"))
       fails("2 ids at once", stream, 1, 2)
@@ -322,7 +322,7 @@ describe("lm.text", function()
       end
     end)
 
-    -- By Oniguruma, as tokenizers 0.23 has it.
+    -- Results of Oniguruma, as tokenizers 0.23 uses it.
     it("reads expressions as Oniguruma does", function()
       local function replaced(pattern, text)
         local one = of('{"model": {"type": "BPE", "unk_token": "u", "vocab": {"u": 0, "_": 1, "a": 2, "b": 3, " ": 4, '
@@ -467,7 +467,7 @@ describe("lm.text", function()
         .. '{"Regex": "(a+)+(a+)+$"}}'))
       local start = os.clock()
       fails("pattern '%(a%+%)%+%(a%+%)%+%$' takes too long on this text", slow.encode, slow, ("a"):rep(5000) .. "b")
-      -- Of which no single match takes long: each place where one might begin does.
+      -- No single match takes long here, but each position where one might begin does.
       local hostile = (("a"):rep(21) .. "!"):rep(8000) .. "b"
       for part, step in pairs {
         pre_tokenizer = '{"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "%s"}}',

@@ -14,7 +14,7 @@ local function image(shape, dtype)
   return v:to(dtype)
 end
 
--- By how much a result may differ from torchvision's, which rounds to halves after each step. Averages of integers that
+-- Returns how far a result may be from torchvision's, which rounds to halves after each step. Averages of integers that
 -- are near a half may round to either side.
 local function tolerance(dtype, name)
   if dtype:find "^int" and name:find "bilinear" then return 1 end
@@ -23,7 +23,7 @@ end
 
 local function farthest(a, b) return (a:double() - b:double()):abs():max():item() end
 
--- Whether f(batch) is what f returns for each image, one after the other, from the same seed.
+-- Returns whether f(batch) is what f returns for each image, one after the other, from the same seed.
 local function of_each(f, batch)
   lm.manual_seed(5)
   local all = f(batch)
@@ -59,7 +59,7 @@ describe("torchvision's results:", function()
       local wide = lm.zeros({ shape[1] + 1, shape[2] + 3, shape[3] + 5 }, { dtype = x.dtype })
       local view = wide:narrow(1, 2, shape[1]):narrow(2, 2, shape[2]):narrow(3, 4, shape[3])
       view:copy_(x)
-      -- Where a loop's last numbers are computed one by one, they may round otherwise.
+      -- The last numbers of a loop, computed one by one, may round otherwise.
       assert(farthest(y, f(F, view)) <= tolerance(y.dtype, name) / 10, name .. " of a view")
       local last = x:permute(2, 3, 1):contiguous():permute(3, 1, 2)
       assert(lm.equal(y, f(F, last)), name .. " of [H, W, C]")
@@ -363,7 +363,7 @@ Compose(
 end)
 
 describe("from_encoded", function()
-  -- What vision.open_image returns, and what was asked of it.
+  -- Returns what vision.open_image does, and records the calls of decode.
   local function encoded(x)
     local asked = {}
     return {
@@ -496,7 +496,7 @@ describe("MixUp and CutMix", function()
 
   it("go into RandomChoice, RandomApply and RandomOrder, which draw once for a batch", function()
     lm.manual_seed(3)
-    local function kind(t) -- of what it made: the first image is 0, the last one 3
+    local function kind(t) -- names how t mixed the images: the first is 0, the last one 3
       local y, to = t(x, labels)
       assert.same({ 4, 3 }, to.shape)
       local own = y[1]:eq(y[{ 1, 1, 1, 1 }]):all():item()

@@ -300,7 +300,7 @@ describe("lm.vision", function()
     assert.matches("': malformed WebP: truncated", wrong "RIFF\30\0\0\0WEBPVP8 ")
     assert.matches("': malformed BMP: truncated", wrong "BM")
     assert.matches("': malformed TIFF: ", wrong "II*\0")
-    for bits, kind in pairs {[32] = 3, [12] = 1} do -- of one pixel
+    for bits, kind in pairs {[32] = 3, [12] = 1} do -- files of one pixel
       local fields = {}
       for i, field in ipairs {
         {256, 1}, {257, 1}, {258, bits}, {259, 1}, {262, 1}, {273, 122}, {277, 1}, {279, 4}, {339, kind},
@@ -362,7 +362,7 @@ describe("lm.vision", function()
         end
       end
       assert(refused > 100 or refused > #whole / 3 - 25, name .. " " .. refused)
-      assert.is_true(vision.decode_image(whole .. "more"):equal(right)) -- what stands behind does not matter
+      assert.is_true(vision.decode_image(whole .. "more"):equal(right)) -- bytes behind the image do not matter
     end
     local jpeg = text_of(golden["restarts.jpg"])
     assert.matches("'image': malformed JPEG: truncated", message(vision.decode_image, jpeg:sub(1, #jpeg - 200)), 1,

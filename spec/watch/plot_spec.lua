@@ -12,7 +12,7 @@ describe("watch.plot", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  -- What a script prints where there is no terminal.
+  -- Returns what a script prints where there is no terminal.
   local function printed(script)
     local path = temp.write(folder .. "/script.lua", "local plot = require('luminary').watch.plot\n" .. script)
     local ok, text = temp.run(folder, "luajit " .. path)
@@ -85,7 +85,7 @@ describe("watch.plot", function()
 
     it("have gaps where values are not finite, or not positive on a logarithmic axis", function()
       if no_gnuplot then return pending(no_gnuplot) end
-      local function lengths(y, opts) -- of the pieces of the curve, in points
+      local function lengths(y, opts) -- returns the lengths of the curve's pieces, in points
         local list, path = {}, drawn(plot.curves, y, opts or {}, "svg")
           :match "<path stroke='rgb%( 63, 111, 216%)' +d='(.-)'"
         for piece in path:gmatch "M[^M]+" do list[#list + 1] = select(2, piece:gsub(",", "")) end
@@ -104,7 +104,7 @@ describe("watch.plot", function()
 
     it("of very many points keep their extremes and gaps", function()
       if no_gnuplot then return pending(no_gnuplot) end
-      local function pieces(y) -- of the curve, in a file of at most 500 kB
+      local function pieces(y) -- counts the curve's pieces, in a file of at most 500 kB
         local svg, total = drawn(plot.curves, y, {}, "svg"), 0
         assert(#svg < 500000)
         assert.matches(">%-10<.*> ?10<", svg) -- the axis shows all

@@ -82,7 +82,7 @@ Parameters and buffers:  580.8 kB]], squeezed(tostring(summary)))
     assert.equal(0, mult_adds(nn.Embedding(9, 4), lm.ones(2, 3, {dtype = "int64"})))
     local gpt = lm.models.gpt2 {n_layer = 2, n_embd = 32, n_head = 4, vocab_size = 100, n_positions = 64}
     local summary = lm.summary(gpt, lm.ones(1, 8, {dtype = "int64"}))
-    assert.equal(8 * 2 * 12 * 32 * 32, summary.total_mult_adds) -- of its modules, without the functions between them
+    assert.equal(8 * 2 * 12 * 32 * 32, summary.total_mult_adds) -- counts its modules, without functions between them
     assert.matches("\n  transformer: .*\n    h: .*\n      1: GPT2Block", tostring(summary))
     local shared = nn.Linear(4, 4)
     local twice = lm.summary(nn.Sequential(shared, shared), lm.rand(1, 4))

@@ -19,7 +19,7 @@ LM_API bool lm_grad_enabled(void);
 LM_API void lm_set_grad_enabled(bool on);
 typedef struct lm_autocast {
   uint8_t on;                      /* bit k: enabled for tensors of device kind k */
-  uint8_t keeps;                   /* the same bits, set within an op whose results are float32 (LM_KEEP_RESULT) */
+  uint8_t keeps;                   /* bit k: set within an op whose results are float32 (LM_KEEP_RESULT) */
   bool uncached;                   /* true if weights are cast at every use */
   lm_dtype dtype[LM_DEVICE_KINDS]; /* the low-precision dtype for each device kind */
 } lm_autocast;
@@ -104,7 +104,7 @@ LM_API const struct lm_node *lm_graph_node_of(lm_tensor *t); /* the node that ma
 LM_API lm_graph_node lm_graph_describe(const struct lm_node *node);
 LM_API const struct lm_node *lm_graph_edge(const struct lm_node *node, int k); /* NULL: input k gets no gradient */
 
-/* Anomaly detection, per thread: while it is on, recorded nodes keep the script's line (base/interned.h), and a
+/* Returns true in anomaly detection, per thread: recorded nodes keep the script's line (base/interned.h), and a
  * backward pass fails at the first op that makes a NaN, naming it. Slow. */
 LM_API bool lm_anomaly(void);
 LM_API void lm_set_anomaly(bool on);

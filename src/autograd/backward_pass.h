@@ -30,7 +30,7 @@ typedef struct lm_pass {
   struct lm_finally *finally, **last_finally;
   const lm_backward_args *a;
   lm_tensor **out;
-  const char *name;                  /* for messages: "backward" or "grad" */
+  const char *name;                  /* name in messages: "backward" or "grad" */
   bool anomaly;                      /* true if gradients are checked for NaN */
   bool several_devices;              /* true if the nodes are on several devices */
   struct lm_parallel_pass *parallel; /* the threads that share the pass; NULL: this thread only */

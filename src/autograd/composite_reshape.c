@@ -124,7 +124,7 @@ lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out
   lm_expr whole, *e = &whole;
   lm_expr_begin(e);
   if (!adds) return lm_expr_finish(e, lm_e_reshape(e, a->x, a->size), out);
-  bool keepdim = dims.n > more; /* else no reshape: a view would keep its base alive */
+  bool keepdim = dims.n > more; /* false: no reshape, whose view would keep its base alive */
   lm_tensor *summed = lm_e_sum(e, a->x, dims, keepdim, LM_NO_DTYPE);
   return lm_expr_finish(e, more > 0 && keepdim ? lm_e_reshape(e, summed, a->size) : summed, out);
 }

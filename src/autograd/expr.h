@@ -22,7 +22,7 @@ void lm_expr_begin(lm_expr *e);
 void lm_expr_end(lm_expr *e);
 /* Returns in *out a new reference to `result` and ends e. LM_E_STATE if it is undefined. */
 lm_status lm_expr_finish(lm_expr *e, lm_tensor *result, lm_tensor **out);
-/* Does the same for n results; bit i of nils: the i-th may be NULL. */
+/* Ends e and returns new references to n results; bit i of nils: the i-th may be NULL. */
 lm_status lm_expr_results(lm_expr *e, int n, unsigned nils, lm_tensor *const *result, lm_tensor **out);
 /* Takes over the caller's reference to t; the expression releases it. */
 lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t);
@@ -30,7 +30,7 @@ lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t);
 bool lm_e_ok(lm_expr *e, lm_status status);
 /* Runs the op on its argument struct; returns its first result. */
 lm_tensor *lm_e_run(lm_expr *e, lm_op_id op, const void *args);
-/* Does the same for the last op of a composition's form, in place if requested. */
+/* Runs the last op of a composition's form, in place if requested; returns its first result. */
 lm_tensor *lm_e_run_form(lm_expr *e, lm_op_id op, const void *args, bool in_place);
 /* Returns a number as a tensor. */
 lm_tensor *lm_e_number(lm_expr *e, double value);

@@ -24,7 +24,7 @@ lm_tensor *lm_f_class_rows(struct lm_expr *e, lm_tensor *x);
 bool lm_f_has_class_rows(struct lm_expr *e, const lm_tensor *x, const lm_tensor *target);
 /* Returns zeros of g's dtype and device. */
 lm_tensor *lm_f_zeros_of(struct lm_expr *e, lm_tensor *g, lm_ints size);
-/* Returns the same as one expanded zero, without memory, for ops that copy it. */
+/* Returns zeros of g's dtype and device as one expanded zero, without memory, for ops that copy it. */
 lm_tensor *lm_f_zero_for(struct lm_expr *e, lm_tensor *g, lm_ints size);
 /* Returns a reduction's result (or its gradient) broadcast back over `size`. */
 lm_tensor *lm_f_expand_to(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
@@ -149,7 +149,7 @@ lm_tensor *lm_f_reduced_q(struct lm_expr *e, lm_tensor *q, const lm_tensor *r, i
 
 /* ---- numbers, sizes and names; a NULL tensor has no dims and no dtype */
 bool lm_f_given(struct lm_expr *e, const lm_tensor *t);
-bool lm_f_defined(struct lm_expr *e, const lm_tensor *t); /* the same for any tensor of a formula */
+bool lm_f_defined(struct lm_expr *e, const lm_tensor *t); /* true if t, any tensor of a formula, is not NULL */
 /* Returns true if t is a Lua number, not a tensor; the second returns the value of a one-element tensor. */
 bool lm_f_is_number(struct lm_expr *e, const lm_tensor *t);
 double lm_f_value_of(struct lm_expr *e, lm_tensor *t);

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 
 typedef struct step {
-  int64_t first, n;   /* its rows among the rows of all steps */
+  int64_t first, n;   /* range of the step's rows among those of all steps */
   lm_tensor *h, *c;   /* the state before the step: [n, P]; LSTM: c [n, H] */
   lm_tensor *part[5]; /* LSTM: i, f, g, o, tanh of the new cells. GRU: r, z, n, r's factor. RNN: the result */
   lm_tensor *out;     /* LSTM: h before the projection */

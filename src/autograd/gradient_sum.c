@@ -138,7 +138,7 @@ static bool is_in_grad_buffer(const lm_tensor *g, const lm_tensor *grad_buffer) 
  * the leaf is not dense. */
 static lm_status copy_as_leaf(const lm_node *leaf, lm_tensor *g, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor like = *g, *result = NULL, *same = NULL; /* like: sizes and strides only */
+  lm_tensor like = *g, *result = NULL, *same = NULL; /* like: only its sizes and strides are used */
   lm_tensor *grad_buffer = leaf->out[0].watch->grad_buffer;
   memcpy(like.stride, leaf->payload, sizeof(int64_t) * g->ndim);
   if (grad_buffer && header_count(grad_buffer) == 0 && grad_buffer->dtype == g->dtype &&

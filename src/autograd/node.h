@@ -83,7 +83,7 @@ struct lm_recompute { /* a checkpoint: a part of the graph that saves no tensors
   _Atomic int rc;     /* references by its nodes, and by the recording */
   bool open;          /* true while recording: more nodes may be added */
   pthread_mutex_t lock;
-  lm_node_list list; /* not retained: a node removes itself; NULL: removed */
+  lm_node_list list; /* nodes, not retained: each removes itself; NULL: removed */
   lm_hook again;
   lm_autocast cast;
   char where[96];
@@ -187,7 +187,7 @@ typedef struct lm_modes {
   bool no_grad;
   lm_autocast cast;
   struct lm_recompute *recompute;   /* part to which recorded nodes belong; NULL: none */
-  struct lm_recompute_rerun *rerun; /* not NULL while a part is computed again */
+  struct lm_recompute_rerun *rerun; /* the run while a part is computed again, else NULL */
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* sets m; returns the earlier modes */
 extern _Thread_local lm_modes lm_modes_here;

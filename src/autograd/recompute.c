@@ -147,7 +147,7 @@ static lm_status nodes_of(lm_recompute *r, lm_node ***out, int *n) {
     lm_node *node = r->list.node[i];
     int32_t rc = node ? atomic_load(&node->rc) : 0;
     while (rc > 0 && !atomic_compare_exchange_weak(&node->rc, &rc, rc + 1)) continue;
-    if (rc > 0) (*out)[i] = node; /* else it is waiting for the lock, to remove itself */
+    if (rc > 0) (*out)[i] = node; /* rc 0: the node waits for the lock, to remove itself */
   }
   pthread_mutex_unlock(&r->lock);
   return *out ? LM_OK : LM_E_OOM;
@@ -217,7 +217,7 @@ static lm_status rerun(lm_recompute *r) {
   if (status != LM_OK) goto done;
   TRY(nodes_of(r, &was, &n));
   TRY(hand_over(r, n, was, &now.list));
-  if (!r->open) { /* not needed again, and may keep graphs alive */
+  if (!r->open) { /* nodes are not needed again, and may keep graphs alive */
     if (r->again.release) r->again.release(r->again.ctx);
     r->again.release = NULL;
   }

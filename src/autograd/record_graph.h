@@ -7,7 +7,7 @@ static inline const lm_list *lm_record_list(const lm_op *op, const void *args) {
   return (const lm_list *)((const char *)args + op->list);
 }
 
-/* Quick test: false means that no input can require grad. */
+/* Tests quickly: returns false if no input can require grad. */
 static inline bool lm_record_may(const lm_op *op, const lm_rules *rules, const void *args) {
   for (int k = 0; k < op->ntensor; k++) {
     const lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
@@ -31,7 +31,7 @@ static inline lm_status lm_history(lm_tensor *t, lm_edge *out) {
   return LM_OK;
 }
 
-/* view_and_inplace.c. Records that v is a view of x; takes over `spare`, an empty record, unless NULL. */
+/* Records that v is a view of x (view_and_inplace.c); takes over `spare`, an empty record, unless NULL. */
 lm_status lm_view_track(lm_tensor *v, lm_tensor *x, lm_grad *spare);
 /* Returns the view of x at `memory`, a position within x's memory; recorded as one at `geometry`, the same position
  * within x's gradient. LM_E_ARG if it reaches outside x's storage. */
@@ -42,14 +42,14 @@ void lm_view_geometry_of(const lm_tensor *view, const lm_tensor *base, lm_view_g
 lm_status lm_geometry_node(lm_node_kind kind, const lm_view_geometry *geometry, const lm_meta *meta, lm_edge first,
                            lm_edge second, lm_node **out);
 
-/* recompute.c. Reserves room for a node before it is recorded, so that lm_recompute_add_node cannot fail. */
+/* Reserves room for a node before it is recorded (recompute.c), so that lm_recompute_add_node cannot fail. */
 lm_status lm_recompute_reserve(void);
 /* Adds a completed node of an op or a user's function to the current part and to a running recomputation. */
 void lm_recompute_add_node(lm_node *n);
 /* Computes the saved tensors of a needs_recompute node again. Runs the user's code, on the backward pass's thread. */
 lm_status lm_recompute_run(lm_node *n);
 
-/* record_graph.c. Runs the op without recording; releases its hidden results. */
+/* Runs the op without recording (record_graph.c); releases its hidden results. */
 lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_tensor **out);
 /* Runs the op with a node, or as its recorded composite, if an input requires grad. Else only sets *recorded to
  * false. */

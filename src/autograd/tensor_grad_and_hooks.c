@@ -10,7 +10,7 @@ static _Atomic int64_t last_id;
 
 const char *lm_grad_fn_name(const lm_tensor *t) {
   if (lm_is_leaf(t)) return NULL;
-  return t->grad->node ? lm_node_name(t->grad->node) : "view"; /* its base joined a graph since */
+  return t->grad->node ? lm_node_name(t->grad->node) : "view"; /* the view's base joined a graph since */
 }
 
 lm_status lm_set_requires_grad(lm_tensor *t, bool on) {

@@ -13,7 +13,7 @@
 LM_API int lm_fd_copy(int fd, int lowest);
 /* Returns fd, just opened, if it is above 2; else a duplicate above 2, and closes fd. Passes a negative fd through. */
 LM_API int lm_fd_above_stdio(int fd);
-/* Does the same for the two descriptors of pipe2 or socketpair, whose result is `made`. On failure both are closed. */
+/* Moves the two descriptors of pipe2 or socketpair, whose result is `made`, above 2. On failure both are closed. */
 LM_API int lm_fds_above_stdio(int made, int fd[2]);
 /* Opens a folder as opendir does; returns NULL with errno on failure. */
 LM_API DIR *lm_opendir(const char *path);

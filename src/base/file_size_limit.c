@@ -18,7 +18,7 @@ void lm_file_limit_begin(lm_file_limit *l) {
   l->pending = sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
 }
 
-/* The kernel sends SIGXFSZ to the thread that wrote, so a pending one comes from our write and can be discarded. */
+/* Discards our pending SIGXFSZ: the kernel sends one to the thread that wrote, so it comes from our write. */
 void lm_file_limit_end(const lm_file_limit *l) {
   const sigset_t ours = its_signal();
   const struct timespec at_once = {0, 0};

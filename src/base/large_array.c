@@ -6,7 +6,7 @@
 
 enum { STACK = 512 << 10 /* bytes; untouched pages take no memory */, ALIGNED = 64 };
 
-static _Alignas(ALIGNED) char spare[STACK]; /* for threads that cannot map their own, one at a time */
+static _Alignas(ALIGNED) char spare[STACK]; /* stack for threads that cannot map their own, one at a time */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t key;
 static _Thread_local char *base;
@@ -49,7 +49,7 @@ static void release(void *memory) {
   base = NULL;
 }
 
-static void renew_lock(void) { /* in a forked child the other threads are gone */
+static void renew_lock(void) { /* a forked child lacks the threads that held it */
   if (base != spare) pthread_mutex_init(&spare_lock, NULL);
 }
 

@@ -11,7 +11,7 @@
 #include "base/descriptor.h"
 #include "base/mem.h"
 
-/* Never freed, since the signal handler walks the list without a lock, but reused if none of it was lost. */
+/* A guarded mapping; never freed, since the signal handler walks the list without a lock, but reused if not lost. */
 struct lm_mapping_guard {
   lm_mapping_guard *next;
   _Atomic(char *) data; /* start of the mapping; NULL: unused */
@@ -47,7 +47,7 @@ static bool put_zeros(lm_mapping_guard *w, char *position) {
   if (zeros == MAP_FAILED) return false;
   char *lost = atomic_load(&w->lost);
   while ((!lost || from < lost) && !atomic_compare_exchange_weak(&w->lost, &lost, from)) continue;
-  atomic_store(&w->last_read, atomic_load(&lm_truncations) + 1); /* never 0 once the next line's increment shows */
+  atomic_store(&w->last_read, atomic_load(&lm_truncations) + 1); /* not 0 (never) until the next line */
   atomic_store(&w->last_read, atomic_fetch_add(&lm_truncations, 1) + 1);
   return true;
 }

@@ -19,8 +19,12 @@ LM_API void lm_free(void *p);
 /* Grows *list, an array of *capacity items of `size` bytes, to at least n items, by half at least. Returns false and
  * leaves *list unchanged when out of memory. */
 LM_API bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size);
-/* Does the same for a list that starts in `first`, memory its owner keeps. */
+/* Grows a list whose first memory is `first`, which belongs to another owner and is not freed. */
 LM_API bool lm_list_grow_from(const void *first, void *list, size_t *capacity, size_t n, size_t size);
+
+/* Appends a value to the array `items` of n items; false when out of memory. */
+#define LM_APPEND(items, n, capacity, value) \
+  (lm_list_grow(&(items), &(capacity), (n) + 1, sizeof *(items)) && ((void)((items)[(n)++] = (value)), true))
 
 /* Edit lists linked by the field `next`: LM_LINK_LAST appends an item; LM_UNLINK removes one and is true if it was in
  * the list. */

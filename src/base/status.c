@@ -34,7 +34,7 @@ const char *lm_ellipsize(const char *text, size_t most) {
   bool cut = end > n;
   if (cut) {
     for (end = n; end > 0 && n - end < 3 && is_inside(text[end]);) end--;
-    if (is_inside(text[end])) end = n; /* it is not UTF-8 */
+    if (is_inside(text[end])) end = n; /* the text is not UTF-8 */
   }
   for (size_t i = 0; i < end; i++) out[i] = is_control(text[i]) ? '?' : text[i];
   strcpy(out + end, cut ? "..." : "");

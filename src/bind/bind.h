@@ -111,10 +111,10 @@ static inline void lm_reg_set(lua_State *L, const char *key) {
   lua_insert(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
 }
-/* int64_cdata.c: loads helpers that need LuaJIT's FFI into the registry. */
+/* Loads helpers that need LuaJIT's FFI into the registry (int64_cdata.c). */
 void lm_load_int64_cdata(lua_State *L);
 
-/* These push a call's only result, and return 1. */
+/* Push a call's only result, and return 1. */
 static inline int lm_return_bool(lua_State *L, bool value) {
   lua_pushboolean(L, value);
   return 1;
@@ -132,7 +132,7 @@ static inline int lm_return_text(lua_State *L, const char *value) { /* NULL: nil
   return 1;
 }
 
-/* These set a field of the table on top. */
+/* Set a field of the table on top. */
 static inline void lm_set_flag(lua_State *L, const char *key, bool value) {
   lua_pushboolean(L, value);
   lua_setfield(L, -2, key);
@@ -147,7 +147,7 @@ static inline void lm_set_text(lua_State *L, const char *key, const char *value)
 }
 
 /* ---- tensor/handle.c */
-/* fuse.c: computes the deferred ops, unless an op is reading its arguments. */
+/* Computes the deferred ops (fuse.c), unless an op is reading its arguments. */
 void lm_fusion_settle(const lm_lua *s);
 /* Returns the handle at i without computing its tensor's values, which may be deferred; NULL for other values. */
 static inline lm_tensor_handle *lm_peek_tensor_handle(lua_State *L, const lm_lua *s, int i) {
@@ -243,7 +243,7 @@ typedef lm_status (*lm_retried_call)(lua_State *L, lm_lua *s, void *arg);
 /* Runs f with the arguments at 1 to nargs, once more if memory runs out; returns the tensors in `made`, nil for NULL,
  * as the call's n results. arg may be `made`. */
 int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **made);
-/* Does the same for one tensor, with a lm_tensor ** as f's arg. */
+/* Runs f as lm_return_tensors does, for one result; f's arg is a lm_tensor **. */
 int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f);
 /* Runs f; if it ran out of memory, collects all garbage and runs it once more. f must not raise, and must own nothing
  * when it returns an error. The stack has the same height for each run. f reads its tensors itself, since finalizers
@@ -275,7 +275,7 @@ bool lm_field(lua_State *L, int i, const char *name);
 /* Raises the last message at the first line outside our own Lua files; never returns. Only where the
  * C frame owns nothing. */
 int lm_raise(lua_State *L, lm_status status);
-/* Raises so with a message made from format. */
+/* Raises, like lm_raise, a message made from format. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
 /* Pushes "train.lua:12: " of the first level outside our own Lua files, or "". */
 void lm_push_where(lua_State *L);
@@ -394,9 +394,14 @@ lm_status lm_read_call(lua_State *L, const lm_lua *s, int first, int count, cons
 /* Fails for an unknown option, whose key is at i; suggests the nearest of n names. */
 lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *const *names);
 
-/* These readers raise, so the caller's C frame must own nothing. */
+/* Read arguments and raise errors, so the caller's C frame must own nothing. */
 static inline void lm_need(lua_State *L, lm_status status) {
   if (status != LM_OK) lm_raise(L, status);
+}
+/* Returns n, the number of the calling function's results; `who` begins the message of an error. */
+static inline int lm_return(lua_State *L, lm_status status, int n) { return status == LM_OK ? n : lm_raise(L, status); }
+static inline int lm_return_as(lua_State *L, const char *who, lm_status status, int n) {
+  return status == LM_OK ? n : lm_raise(L, lm_fail_in(status, who));
 }
 static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, const char *arg) {
   lm_tensor *t = lm_to_tensor(L, LM_STATE(L), i);
@@ -418,6 +423,8 @@ void lm_need_function(lua_State *L, int i, const char *fn, const char *before);
 /* Pushes a userdata with `before` free slots, the *n strings of the list at i, and NULL; returns its array. The list
  * keeps the strings alive. */
 const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *name, int before, int *n);
+/* Pushes a userdata with the *n numbers of the list at i; returns its array. */
+double *lm_need_numbers(lua_State *L, int i, const char *fn, const char *name, int *n);
 
 /* ---- defaults.c: returns the device at i, or the default device for nil; raises for other values */
 lm_device lm_device_or_default(lua_State *L, int i, const char *fn);
@@ -464,7 +471,7 @@ static inline void lm_fusion_end(const lm_lua *s, bool before) {
 }
 /* Notes the handle of the op's result, if the op was deferred. */
 void lm_fusion_note(const lm_lua *s, lm_tensor_handle *b);
-/* handle.c: removes a collected handle from the deferred ops' results. */
+/* Removes a collected handle (handle.c) from the deferred ops' results. */
 void lm_fusion_forget(const lm_lua *s, const lm_tensor_handle *b);
 
 /* ---- tensor/index.c: x[key] and x[key] = value; key at 2, value at 3 */
@@ -480,20 +487,7 @@ void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
 /* Returns in *out a new tensor on `device` (none: the CPU) from the nested lists, number or boolean at i. */
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
 
-/* ---- mp/lua_thread.c: a Lua state on its own thread */
-typedef struct lm_lua_thread lm_lua_thread;
-/* Runs a chunk of Lua on a new thread, with fd (mp/channel.h, passed) in the global LM_CHANNEL. The thread closes fd,
- * unless the call fails. The caller releases *out by lm_lua_thread_forget. */
-lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out);
-/* Raises an error in the thread at about its next line; compiled loops do not notice. */
-void lm_lua_thread_interrupt(lm_lua_thread *t);
-bool lm_lua_thread_wait(lm_lua_thread *t, double seconds); /* returns true if it has ended */
-/* Returns true in a child of a fork for a thread that runs in its parent. NULL is fine. */
-bool lm_lua_thread_is_left(const lm_lua_thread *t);
-const char *lm_lua_thread_error(const lm_lua_thread *t); /* the chunk's error, or ""; valid once it has ended */
-void lm_lua_thread_forget(lm_lua_thread *t);             /* releases t; the thread runs on if it has not ended */
-/* Interrupts all threads and waits for their end, at most `seconds`. */
-void lm_lua_threads_end(double seconds);
+/* ---- mp/lua_thread.c */
 /* Makes exit() on this thread, if it is the process's first, end the threads before it destroys objects they use. */
 void lm_lua_threads_at_exit(void);
 

@@ -172,7 +172,7 @@ static standing whose_function(lua_State *L, const lookup *u) {
   return as;
 }
 
-/* Does the same for the field `name` of the value at the top, which it pops; PERHAPS if there is no such field. */
+/* Returns whose function the field `name` of the value at the top is, and pops the value; PERHAPS if absent. */
 static standing whose_field(lua_State *L, const char *name, const lookup *u) {
   standing as = PERHAPS;
   if (lua_type(L, -1) == LUA_TTABLE || lua_type(L, -1) == LUA_TUSERDATA) {
@@ -426,7 +426,7 @@ LM_FUNCTION(error_at_caller) {
   }
   size_t n;
   const char *message = lua_tolstring(L, 1, &n);
-  char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* to escape: it may hold names from files */
+  char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* to be escaped: names from files may be in it */
   lm_make_printable(copy);
   return raise_message(L, copy);
 }

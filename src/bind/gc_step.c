@@ -118,12 +118,12 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
   int heap = lua_gc(L, LUA_GCCOUNT, 0); /* KB */
   if (s->budget == 0) {
     s->budget = usual_budget;
-    s->cycle_start = before; /* as if results came fast */
+    s->cycle_start = before; /* treats this cycle as one of a script that makes results fast */
     adapt(s, before, (size_t)heap << 10, SIZE_MAX);
   }
   bool at_once = is_small((size_t)heap << 10);
   size_t steps = steps_of(s->budget, at_once), quanta = s->fresh / (s->budget / steps);
-  if (quanta > steps) quanta = steps;         /* one tensor may count as many */
+  if (quanta > steps) quanta = steps;         /* a single tensor may count as many quanta */
   if (at_once && !s->at_once) quanta = steps; /* the budget was set for a large heap, now gone */
   if (quanta > 0) {
     if (!s->hastened) s->made += s->fresh;
@@ -146,7 +146,7 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
 }
 
 void lm_collect_all(lua_State *L, const lm_lua *s) {
-  if (s->fusion) lm_chain_run(s->fusion->chain); /* it holds the deferred ops' tensors */
+  if (s->fusion) lm_chain_run(s->fusion->chain); /* the chain holds the deferred ops' tensors */
   lua_gc(L, LUA_GCCOLLECT, 0);
 }
 

@@ -130,7 +130,7 @@ const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
       return text;
     case LUA_TSTRING: return describe_string(L, i, text, sizeof text);
     case LUA_TUSERDATA:
-      b = lm_peek_tensor_handle(L, s, i); /* its values may stay deferred */
+      b = lm_peek_tensor_handle(L, s, i); /* peeks: the tensor's values may stay deferred */
       if (!b) return "a userdata";
       if (!b->t) return "a freed tensor";
       snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));

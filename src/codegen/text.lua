@@ -8,7 +8,7 @@ function text.words(c)
   return set
 end
 
---- Returns the same C with some words replaced: {sqrt = "sqrtf"}.
+--- Returns a piece of C with some words replaced: {sqrt = "sqrtf"}.
 function text.replace(c, words)
   return (c:gsub("[%a_][%w_]*", words))
 end

@@ -26,7 +26,7 @@ typedef struct lm_csv_plan {
   int columns;             /* fields of a row */
   const int *number;       /* each column's index among the numbers, or LM_CSV_NOT */
   const int *text;         /* each column's index among the texts, or LM_CSV_NOT */
-  const char *const *name; /* for messages; NULL: column numbers only */
+  const char *const *name; /* columns' names for messages; NULL: numbers only */
   int numbers, texts;
   bool nan;  /* reads missing numbers as NaN; else they are errors */
   bool skip; /* leaves out rows with errors */

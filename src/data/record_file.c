@@ -17,7 +17,7 @@ static uint64_t piece_at(const lm_file *f, uint64_t at) {
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-/* Scans alternately over white space and to the end of the line. */
+/* Skips white space, notes the offset of the next line and finds its end, in turn. */
 lm_status lm_file_lines(lm_file *f, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_bytes starts = {0};

@@ -12,7 +12,7 @@ struct lm_graph {
   lm_stream *stream; /* the stream on which the capture began */
   lm_arena *arena;
   void *native;
-  lm_graph *next; /* in the list of freed graphs */
+  lm_graph *next; /* next in the list of freed graphs */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -83,7 +83,7 @@ lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
   TRY(lm_arena_new(s->device, &g->arena));
   TRY(lm_device_synchronize(s->device));
   TRY(begin_on_stream(driver, g));
-  lm_stream_touch(s); /* so that the first stream that waits for it joins the capture */
+  lm_stream_touch(s); /* the first stream that waits for s then joins the capture */
   lm_arena_use(g->arena);
   *out = g;
   g = NULL;

@@ -25,7 +25,7 @@ typedef struct block {
   bool stuck; /* never reused: it has more users than `uses` holds, or a graph that may be replayed */
   int nuses;
   use uses[USES];
-  struct block *next; /* in the idle list of its size, or in `waiting` */
+  struct block *next; /* next in the idle list of its size, or in `waiting` */
 } block;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -34,7 +34,7 @@ struct lm_arena {
 };
 
 typedef struct heap {     /* the memory of one device */
-  lm_memory_count *count; /* its lock guards the heap */
+  lm_memory_count *count; /* counts, whose lock guards the heap */
   lm_device device;
   const lm_driver *driver;
   lm_segment_rules rules;

@@ -45,7 +45,7 @@ typedef struct oversize_block { /* a block in use for a request of a smaller cla
 typedef struct cache { /* guarded by the lock of the device's lm_memory_count */
   int noversize;
   oversize_block oversize[MAX_OVERSIZE];
-  size_t peak;   /* as stats.max_allocated, but never reset */
+  size_t peak;   /* most bytes in use so far: stats.max_allocated, but never reset */
   size_t cached; /* bytes of the blocks in bins */
   bin bins[CLASSES];
 } cache;

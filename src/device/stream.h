@@ -31,7 +31,7 @@ LM_API lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on);
 /* Blocks until the stream's work is done; returns an error found by its kernels. */
 LM_API lm_status lm_stream_synchronize(lm_stream *s);
 LM_API lm_status lm_stream_query(lm_stream *s, bool *done);
-/* Does the same for all of the device's streams. */
+/* Blocks until the work of all of the device's streams is done; returns an error found by its kernels. */
 LM_API lm_status lm_device_synchronize(lm_device device);
 /* Records that the stream was given work, so that earlier waits for it no longer suffice. */
 LM_API void lm_stream_touch(lm_stream *s);

@@ -9,8 +9,8 @@ static uint32_t at32(const uint8_t *p, bool big) {
   return big ? first << 16 | second : second << 16 | first;
 }
 
-/* TIFF 6.0, section 2: byte order, 42, offset of the first directory. That has a count and entries of 12 bytes: tag,
- * type, count, value. */
+/* Reads TIFF 6.0, section 2: byte order, 42, offset of the first directory. That has a count and entries of 12 bytes:
+ * tag, type, count, value. */
 int lm_exif_orientation(const uint8_t *tiff, size_t n) {
   if (n < 8 || tiff[0] != tiff[1] || (tiff[0] != 'I' && tiff[0] != 'M')) return 1;
   bool big = tiff[0] == 'M';

@@ -60,7 +60,7 @@ static lm_status open_bytes(reading *r, int64_t pixels) {
   return r->tiff ? LM_OK : problem(r, "it cannot be opened");
 }
 
-lm_status lm_tiff_header(const lm_image *image, lm_image_header *out) {
+static lm_status read_header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   uint32_t height = 0, width = 0;
   uint16_t orientation = 1, kind = PHOTOMETRIC_MINISBLACK, extras = 0, *extra = NULL;
@@ -78,7 +78,7 @@ lm_status lm_tiff_header(const lm_image *image, lm_image_header *out) {
   return height - 1u < INT32_MAX && width - 1u < INT32_MAX ? LM_OK : problem(&r, "it has no size");
 }
 
-/* The error for an image that libtiff did not convert: unsupported samples, or what libtiff said of the file. */
+/* Returns the error for an image not converted: unsupported samples, or what libtiff said of the file. */
 static lm_status not_converted(const reading *r) {
   static const char *const kinds[] = {"samples", "unsigned integers", "signed integers", "floats"};
   uint16_t bits = 1, kind = SAMPLEFORMAT_UINT;
@@ -92,7 +92,7 @@ static lm_status not_converted(const reading *r) {
                          kinds[kind <= SAMPLEFORMAT_IEEEFP ? kind : 0], bits);
 }
 
-lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status;
   uint16_t orientation = 1;
@@ -100,7 +100,7 @@ lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const l
   if (!pixels) return LM_E_OOM;
   memset(pixels, 0, (size_t)(region->height * region->width) * sizeof *pixels);
   TRY(open_bytes(&r, region->height * region->width));
-  if (image->channels % 2 == 0) { /* else libtiff premultiplies colors by alpha */
+  if (image->channels % 2 == 0) { /* libtiff premultiplies colors by alpha otherwise */
     TIFFSetField(r.tiff, TIFFTAG_EXTRASAMPLES, 1, &(uint16_t){EXTRASAMPLE_ASSOCALPHA});
   }
   TIFFGetFieldDefaulted(r.tiff, TIFFTAG_ORIENTATION, &orientation); /* keeps rows as stored */
@@ -113,3 +113,5 @@ done:
   lm_free(pixels);
   return status;
 }
+
+LM_CODEC(.header = read_header, .decode = decode)

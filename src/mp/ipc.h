@@ -17,7 +17,7 @@ typedef struct lm_ipc_export lm_ipc_export;
 /* Exports those of n tensors that are on devices; *out is NULL if none is. */
 LM_API lm_status lm_ipc_export_new(int n, lm_tensor *const *tensors, lm_ipc_export **out);
 LM_API void lm_ipc_export_free(lm_ipc_export *l); /* call it once the message is sent or dropped; NULL is fine */
-LM_API uint32_t lm_ipc_export_descriptors(const lm_ipc_export *l, int *fds); /* at most 1 more than tensors */
+LM_API uint32_t lm_ipc_export_descriptors(const lm_ipc_export *l, int *fds); /* writes at most one more than tensors */
 /* Writes a name of the device that other processes understand. */
 LM_API lm_status lm_ipc_put_device(lm_bytes *b, lm_device device);
 /* Writes the location of the memory of tensors[index]. */

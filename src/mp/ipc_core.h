@@ -40,7 +40,7 @@ typedef struct lm_ipc_tensor_header {
   lm_ipc_location at;
   uint32_t refcount; /* index of the owner's pipe among the message's */
   uint32_t has_event;
-  char event[LM_IPC_BYTES]; /* to wait for before use */
+  char event[LM_IPC_BYTES]; /* event to wait for before use */
 } lm_ipc_tensor_header;
 
 typedef struct lm_ipc_mapping { /* another process's memory, opened once */
@@ -54,7 +54,7 @@ typedef struct lm_ipc_mapping { /* another process's memory, opened once */
 /* Keeps imported memory open for its storage; for memory of this process, keeps the sender's event. */
 typedef struct lm_ipc_imported {
   lm_ipc_location at;
-  lm_ipc_mapping *map;    /* NULL: memory of this process */
+  lm_ipc_mapping *map;    /* mapping of the memory; NULL: it is this process's own */
   lm_ipc_refcount *of[2]; /* pipes of the owner and of the message */
   lm_device device;
   lm_storage *storage; /* valid while the storage's release runs */
@@ -69,6 +69,7 @@ extern struct lm_ipc_thread {
   lm_ipc_imported *returned; /* released; to be closed */
   int nexported, nreturned;
   int wakeup_fd;   /* wakes the thread */
+  int epoll_fd;    /* waits for wakeup_fd (data.ptr NULL) and for the pipes of exports (their data.ptr) */
   uint64_t latest; /* number of the latest export */
   char self[LM_IPC_PROCESS_ID];
 } lm_ipc_thread;

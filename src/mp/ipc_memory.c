@@ -9,7 +9,7 @@
 #include "device/segments.h"
 #include "mp/ipc_core.h"
 
-struct lm_ipc_thread lm_ipc_thread = {.lock = PTHREAD_MUTEX_INITIALIZER, .wakeup_fd = -1};
+struct lm_ipc_thread lm_ipc_thread = {.lock = PTHREAD_MUTEX_INITIALIZER, .wakeup_fd = -1, .epoll_fd = -1};
 
 bool lm_ipc_is_supported(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
@@ -35,7 +35,7 @@ void lm_ipc_refcount_release(lm_ipc_refcount *l) {
   lm_free(l);
 }
 
-/* The pipe's reading end closes with its process: a poll of the writing end then reports POLLERR. */
+/* Polls the writing end: POLLERR if the process of the pipe's reading end has ended. */
 bool lm_ipc_owner_has_ended(const lm_ipc_refcount *l) {
   struct pollfd p = {.fd = l->fd};
   return poll(&p, 1, 0) > 0 && (p.revents & POLLERR);

@@ -34,7 +34,7 @@ lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_acquire_result *
   *out = LM_ACQUIRE_TIMEOUT;
   int problem = pthread_mutex_trylock(m);
   if (problem == EBUSY && seconds > 0) {
-#ifdef __SANITIZE_THREAD__ /* it does not know pthread_mutex_clocklock */
+#ifdef __SANITIZE_THREAD__ /* ThreadSanitizer does not know pthread_mutex_clocklock */
     struct timespec until = lock_deadline(CLOCK_REALTIME, seconds);
     problem = pthread_mutex_timedlock(m, &until);
 #else
@@ -103,21 +103,4 @@ void lm_lock_abandon(lm_handle *h) {
   if (h->depth == 0) return;
   atomic_store(&lock_of(h)->abandoned, 1);
   if (pthread_mutex_unlock(&lock_of(h)->mutex) == 0) h->depth = 0;
-}
-
-/* ---- flags */
-
-static lm_flag_words *flag_of(const lm_handle *h) { return (lm_flag_words *)h->words->base; }
-
-lm_status lm_flag_new(lm_handle **out) { return lm_handle_with_words(LM_FLAG, NULL, out); }
-
-void lm_flag_set(lm_handle *h, bool on) {
-  lm_flag_words *w = flag_of(h);
-  if (atomic_exchange(&w->set, on) != on && on) lm_word_wake(&w->set);
-}
-
-bool lm_flag_wait(lm_handle *h, double seconds) {
-  lm_flag_words *w = flag_of(h);
-  if (!atomic_load(&w->set)) lm_word_wait(&w->set, 0, seconds);
-  return atomic_load(&w->set);
 }

@@ -17,15 +17,15 @@ typedef struct lm_process_plan {
   int extra;        /* the child's 3; the caller keeps it. -1: none */
   bool session;     /* starts a new session and process group: the terminal's Ctrl-C does not reach the child, and
                        lm_process_signal reaches its children too */
-  bool outlives;    /* not killed with its parent */
+  bool outlives;    /* true if not killed with its parent */
 } lm_process_plan;
 
 typedef struct lm_process {
   pid_t pid; /* 0: none */
-  int pidfd; /* for poll: readable once it has ended. -1 if the system has none */
+  int pidfd; /* descriptor to poll, readable once it has ended. -1 if the system has none */
   bool session;
   bool ended; /* ended and reaped; the fields below are valid then */
-  int code;   /* its exit code; 128 + signal if a signal ended it */
+  int code;   /* exit code; 128 + signal if a signal ended it */
   int signal; /* the signal that ended it; 0: it exited */
 } lm_process;
 

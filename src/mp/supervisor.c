@@ -380,7 +380,7 @@ static bool next_ended(lm_supervisor *s, lm_supervisor_event *out) {
   for (int i = 0; i < s->n; i++) {
     child *c = &s->children[i];
     if (c->reported || !c->process.ended) continue;
-    if (!crowded(s) && c->last_reads++ < STREAMS * LAST_READS) { /* its own children may write forever */
+    if (!crowded(s) && c->last_reads++ < STREAMS * LAST_READS) { /* the ended process's children may write forever */
       for (int k = 0; k < STREAMS; k++) {
         if (read_stream(s, i, k, out)) return true;
       }

@@ -48,7 +48,7 @@ void lm_frame_batch_sizes(lm_frame *f, lm_ints *size, int ndim) {
   f->unbatched = true;
 }
 
-/* A tensor already in the format needs no reference: the caller has one. */
+/* Converts *t unless it is in the format: then the frame needs no reference, as the caller has one. */
 lm_status lm_frame_layout(lm_frame *f, lm_tensor **t, lm_format format) {
   lm_tensor *own = NULL;
   if (!*t || (format != LM_CHANNELS_LAST && lm_is_contiguous(*t))) return LM_OK;

@@ -7,7 +7,7 @@
 
 #include "op/input_layout.h"
 
-enum { LM_FRAME_TENSORS = 64 }; /* each tensor is replaced at most five times */
+enum { LM_FRAME_TENSORS = 64 }; /* capacity: each tensor is replaced at most five times */
 
 typedef struct lm_frame {
   lm_op_id op;
@@ -78,7 +78,7 @@ lm_status lm_frame_result_near(lm_frame *f, int i, lm_dtype dtype, const lm_tens
 void lm_frame_columns(lm_frame *f, int i);
 /* Calls the kernel, unless every result is empty. */
 lm_status lm_frame_dispatch(lm_frame *f, lm_device device, const void *run);
-/* Calls the same; the CPU computes if the device has no kernel. */
+/* Calls the kernel, unless every result is empty; the CPU computes if the device has no kernel. */
 lm_status lm_frame_dispatch_or_host(lm_frame *f, lm_device device, const void *run);
 /* Sets all results to 0. */
 lm_status lm_frame_zero(lm_frame *f);

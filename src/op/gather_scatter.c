@@ -82,7 +82,7 @@ done:
   return status;
 }
 
-/* Runs the scatter kernel on x. was: the values before: x itself or, on the CPU, another tensor of its sizes. */
+/* Runs the scatter kernel on x. was: the values to start from: x itself or, on the CPU, another tensor of x's sizes. */
 static lm_status fold(lm_tensor *was, lm_tensor *x, int64_t dim, lm_tensor *index, lm_tensor *src, int how) {
   lm_scatter_along_args args = {.x = was, .dim = dim, .index = index, .src = src, .how = how};
   return lm_dispatch(LM_OP_scatter_along, x->device, &args, &x);
@@ -116,7 +116,7 @@ static lm_status scatter_into(lm_frame *f, const lm_scatter_along_args *a, lm_te
     lm_tensor *ones = lm_frame_hold(f, one);
     TRY(source_of(f, target, index, &ones));
     TRY(fold(was, x, dim, index, ones, LM_FOLD_REPLACE));
-  } else if (!a->include_self) { /* each written element starts as one of the candidates */
+  } else if (!a->include_self) { /* written elements must not start as their old values */
     TRY(fold(was, x, dim, index, src, LM_FOLD_REPLACE));
   }
   TRY(fold(a->include_self ? was : x, x, dim, index, src, a->how));

@@ -213,7 +213,7 @@ lm_status lm_op_nonzero(const lm_nonzero_args *a, lm_tensor **out) {
   int64_t size[2];
   lm_frame_begin(&f, LM_OP_nonzero);
   TRY(mask_of(&f, &run.x));
-  if (a->as_tuple) TRY(lm_frame_at_least_1d(&f, &run.x)); /* as in PyTorch: a list of one */
+  if (a->as_tuple) TRY(lm_frame_at_least_1d(&f, &run.x)); /* a 0-d x yields a list of one, as in PyTorch */
   size[1] = run.x->ndim;
   TRY(count_of(&f, run.x, &size[0]));
   TRY(lm_frame_result(&f, 0, LM_I64, a->x->device, 2, size, LM_CONTIGUOUS));

@@ -37,7 +37,7 @@ lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t
 /* ---- errors found on a device after the call returned */
 
 lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit) {
-  /* A later call reports it; its name precedes the message. */
+  /* The error is reported by a later call, so the name of this one precedes the message. */
   const char *name = lm_text(LM_EARLIER_CALL "%s", op >= 0 && op < LM_OP_COUNT ? lm_ops[op].name : "a kernel");
   if (kind == LM_BAD_DIVISION) return lm_fail_division(name);
   if (kind == LM_BAD_PIVOT)

@@ -54,7 +54,7 @@ int lm_op_find(const char *name) {
 
 /* ---- running */
 
-/* Releases results computed from zeros after a file was truncated, and returns that error in place of `status`. */
+/* Releases results computed from zeros that replace a truncated file, and returns that error in place of `status`. */
 static lm_status without_truncation(const lm_op *op, lm_status status, lm_tensor **out) {
   lm_status lost = lm_truncation_check();
   if (lost == LM_OK) return status;

@@ -24,8 +24,8 @@ typedef enum lm_cast_rule {
   LM_WIDEST,
   LM_ASIS
 } lm_cast_rule;
-/* Result dtype of an elementwise op, from its inputs' common dtype: the same; integers become floating; bool; bool
- * becomes int64; an argument's dtype. */
+/* Rules for an elementwise op's result dtype: the inputs' common dtype; that, or floating for integers; bool; that, or
+ * int64 for bool; an argument's dtype. */
 typedef enum lm_result_dtype_rule {
   LM_RESULT_DTYPE_SAME,
   LM_RESULT_DTYPE_FLOAT,
@@ -71,7 +71,7 @@ typedef enum lm_arg_kind {
 
 typedef struct lm_arg {
   lm_arg_kind kind;
-  uint16_t offset; /* in the op's argument struct, bytes */
+  uint16_t offset; /* bytes from the start of the op's argument struct */
   const char *name;
   double number;            /* default of F, I, B, I2, PAD2 and E arguments */
   const char *const *names; /* option names of E and PAD2, NULL-terminated */
@@ -94,7 +94,7 @@ typedef struct lm_op {
   uint8_t nnumber;                        /* number of F and F_OPT arguments; for POINTWISE they follow the tensors */
   uint16_t tensor[LM_MAX_TENSOR_ARGS];    /* offsets of these arguments in the struct, bytes */
   int16_t list;                           /* offset of the TL argument, or -1 */
-  uint8_t result_dtype, result_dtype_arg; /* lm_result_dtype_rule; index of the tensor whose dtype it is */
+  uint8_t result_dtype, result_dtype_arg; /* a lm_result_dtype_rule; index of the tensor whose dtype is the result's */
   bool integers;                          /* true if x must be an integer or bool */
   int8_t integral_arg;                    /* index of the F argument that must be integral for integers, or -1 */
   uint8_t divisor_arg;                    /* tensor, from 1, that must not be 0 for integers; 0: none */
@@ -129,14 +129,14 @@ LM_API int lm_op_find(const char *name);
 
 /* Runs an op without recording: checks, allocates, computes. Not for COMP. */
 LM_API lm_status lm_op_run(lm_op_id op, const void *args, lm_tensor **out);
-/* Runs the same, but returns no auxiliary results. */
+/* Runs an op as lm_op_run, but returns no auxiliary results. */
 LM_API lm_status lm_op_run_visible(lm_op_id op, const void *args, lm_tensor **out);
 /* Runs a POINTWISE op in place, into its first tensor, whose dtype, shape and memory stay. */
 LM_API lm_status lm_op_run_inplace(lm_op_id op, const void *args, lm_tensor **out);
 
 /* Copies src's values to dst (any dtypes, devices, strides; equal sizes). */
 LM_API lm_status lm_copy(const lm_tensor *src, lm_tensor *dst);
-/* Copies the same; with `later`, a copy between a device and pinned host memory may finish after the return. */
+/* Copies src to dst; with `later`, a copy between a device and pinned host memory may finish after the return. */
 LM_API lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later);
 
 /* Returns the dtype that an op on these tensors computes in, by PyTorch's rule: dimensioned tensors before 0-d ones

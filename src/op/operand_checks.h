@@ -41,7 +41,7 @@ lm_status lm_check_grid(lm_op_id op, const lm_ints *from, const lm_tensor *grid,
 /* Checks window sizes; a stride left out becomes kernel_size. */
 lm_status lm_check_windows(lm_op_id op, const int64_t *kernel_size, int64_t *stride, const int64_t *padding,
                            const int64_t *dilation);
-/* Checks the same, if kernel_size is given. */
+/* Checks window sizes, if kernel_size is given. */
 lm_status lm_check_known_windows(lm_op_id op, const int64_t *kernel_size, int64_t *stride, const int64_t *padding,
                                  const int64_t *dilation);
 lm_status lm_check_pooled(lm_op_id op, const int64_t *kernel_size, const int64_t *stride, const int64_t *padding,
@@ -78,7 +78,7 @@ lm_status lm_check_heads(lm_op_id op, int64_t heads, int64_t key_heads);
 lm_status lm_check_scale(lm_op_id op, double *scale, int64_t width);
 /* Sets *draw to NULL if p is 0; else requires it. */
 lm_status lm_check_draw(lm_op_id op, double p, lm_tensor **draw);
-/* Refuses a library's dropout: only attention's own two passes know its masks. */
+/* Refuses dropout drawn by a library: only attention's own passes know those masks. */
 lm_status lm_check_own_draw(lm_op_id op, bool fused);
 lm_status lm_check_mask(lm_op_id op, const lm_tensor *mask, const lm_tensor *query);
 
@@ -92,8 +92,8 @@ lm_status lm_check_statistics(lm_op_id op, const lm_tensor *x, int64_t channels,
 lm_status lm_check_known_statistics(lm_op_id op, bool training, const lm_tensor *save_mean,
                                     const lm_tensor *save_invstd, const lm_tensor *running_mean,
                                     const lm_tensor *running_var);
-/* A GPU's mask of relu has a byte for the elements that one thread writes, adjacent in memory. Return its number of
- * bytes, and true if x needs one. */
+/* Return the bytes of a GPU's mask of relu, and true if x needs one. A byte is for the elements that one thread writes,
+ * adjacent in memory. */
 int64_t lm_relu_mask_bytes(const lm_tensor *x, const lm_tensor *addend);
 bool lm_needs_relu_mask(const lm_tensor *x);
 lm_status lm_check_relu_mask(lm_op_id op, const lm_tensor *x, const lm_tensor *mask);

@@ -40,7 +40,7 @@ static lm_status check_value(const lm_pad_args *a) {
   }
   TRY(lm_check_fits("pad", dtype, a->value));
   lm_dtype_integers(dtype, &low, &high);
-  if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* other ops wrap it around */
+  if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* other ops wrap the value around */
     return lm_fail_number("pad", "value", lm_text("from 0 to %lld for %s", (long long)high, lm_dtype_name(dtype)),
                           number);
   }
@@ -48,7 +48,7 @@ done:
   return status;
 }
 
-/* pad lists before and after the last dim, then the one before it, … */
+/* Checks pad, which lists before and after the last dim, then the one before it, … */
 lm_status lm_check_pad(const lm_pad_args *a) {
   const lm_tensor *t = a->x;
   const char *mode = lm_names_pad_mode[a->mode];

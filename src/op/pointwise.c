@@ -62,7 +62,7 @@ static lm_status common_beside_masks(const lm_op *op, int nin, lm_tensor *const 
       values[n++] = in[i];
     }
   }
-  /* Lua numbers alone do not say whether they are integers or happen to be integral. */
+  /* Lua numbers alone do not tell an integer from a float that is integral. */
   *common = numbers ? lm_default_dtype() : lm_result_type(n, values);
   return LM_OK;
 }

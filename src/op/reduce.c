@@ -22,7 +22,7 @@ static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
                        out);
 }
 
-/* Rules for the dtype that x is converted to, and for the result's. */
+/* Rules for the dtype that x is converted to, and for the result's dtype. */
 typedef enum dtype_rule {
   OWN,      /* x's dtype, of any kind */
   FLOATING, /* x's dtype, or the one passed; must be floating */

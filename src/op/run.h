@@ -13,7 +13,7 @@ lm_status lm_run_write(lm_op_id id, const void *args, lm_op_fn fn, lm_tensor **o
 const char *lm_slot_name(lm_op_id op);
 /* Calls the device's kernel of an op or a family; LM_E_MISSING if it has none. */
 lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out);
-/* Calls the same, but computes on the CPU, on copies, if the device has no kernel or its kernel returned LM_E_MISSING
+/* Calls the kernel, but computes on the CPU, on copies, if the device has no kernel or its kernel returned LM_E_MISSING
  * before writing: for factorizations and signal transforms. The results have sizes and layout already. */
 lm_status lm_dispatch_or_host(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out);
 /* Runs an elementwise kernel (LM_OP_* or LM_GRAD_*): broadcasts, promotes and allocates, or writes to `into` if not

@@ -6,7 +6,7 @@
 #include "op/pointwise.h"
 #include "op/run.h"
 
-/* True if LM_SYNC=1: errors are raised at the line of the op that made them. */
+/* True if LM_SYNC=1, with which a kernel's error is raised at the line of its op. */
 static bool waits_for_each(void) {
   static _Atomic int wanted; /* 0: not read yet, 1: no, 2: yes */
   int w = atomic_load_explicit(&wanted, memory_order_relaxed);
@@ -68,7 +68,7 @@ lm_status lm_ordered_op(const lm_backend *backend, lm_op_id op, lm_device device
                         lm_tensor *const *out) {
   lm_status status;
   lm_stream *s;
-  /* Messages of a kernel shared by several ops name the op that runs. */
+  /* Errors of a kernel that several ops share name the op that runs. */
   bool shared = (op == LM_OP_scatter_along || op >= LM_OP_COUNT) && lm_now_running.op >= 0;
   lm_running before = shared ? lm_now_running : lm_run_begin(lm_ops[op].name, (int)op);
   TRY(lm_stream_order_begin(device, &s));

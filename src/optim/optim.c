@@ -49,8 +49,8 @@ bool lm_optimizer_has(const lm_optimizer *o, unsigned modes, int k) {
 
 enum { PARAM, GRAD, STATE, ROLES = STATE + LM_OPTIM_STATES };
 
-/* The tensors of a step for the kernel: sorted by device, a parameter's all in one layout. Others are replaced by
- * copies. */
+/* The tensors of a step as the kernel gets them: sorted by device, all of a parameter in one layout. Tensors in another
+ * layout are replaced by copies. */
 typedef struct bench {
   int n;
   bool used[ROLES];

@@ -49,7 +49,7 @@ typedef struct lm_optim_step {
   const lm_optim_f64 *coefficients;
 } lm_optim_step;
 
-/* While a graph is captured: n numbers in device memory that persist between replays (a step's number and carried
+/* Set, while a graph is captured, n numbers in device memory that persist between replays (a step's number and carried
  * numbers). `take` returns the next of them, with values `first` before the first replay, or NULL if too few are left.
  * Per thread. */
 LM_API void lm_optim_graph_numbers_set(double *numbers, double *first, int n);

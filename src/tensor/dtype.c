@@ -74,8 +74,8 @@ lm_status lm_dtype_parse(const char *name, lm_dtype *out) {
   return lm_fail(LM_E_DTYPE, "unknown dtype '%s'; dtypes are %s", lm_ellipsize(name, 60), all);
 }
 
-/* Floating dtypes are numbered in order of promotion, except that neither 16-bit one holds the other. So are integers,
- * except where one is signed and the other has the larger maximum. */
+/* Compares dtypes: floating ones are numbered in order of promotion, except that neither 16-bit one holds the other. So
+ * are integers, except where one is signed and the other has the larger maximum. */
 lm_dtype lm_dtype_promote(lm_dtype a, lm_dtype b) {
   if ((a == LM_F16 && b == LM_BF16) || (a == LM_BF16 && b == LM_F16)) return LM_F32;
   lm_dtype most = a > b ? a : b, least = a > b ? b : a;

@@ -40,7 +40,7 @@ static void drain_lists(void *unused) {
 
 static void make_key(void) { pthread_key_create(&at_exit, drain_lists); }
 
-/* A thread's destructors run only for keys with a value; the main thread's never do. */
+/* Sets a value for the key, without which the destructor does not run; the main thread's never does. */
 static void arm_destructor(void) {
   pthread_once(&once, make_key);
   lists.drained_at_exit = pthread_setspecific(at_exit, &at_exit) == 0;

@@ -9,12 +9,12 @@
 
 typedef struct generators {
   bool seeded;                                   /* true once `state` is set */
-  lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* one generator per device */
+  lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* states, one for each device */
 } generators;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static generators shared;
-static _Thread_local generators own; /* for a thread with a Lua state of its own */
+static _Thread_local generators own; /* generators of a thread with a Lua state of its own */
 
 static generators *generators_here(void) { return lm_is_script_thread() ? &own : &shared; }
 

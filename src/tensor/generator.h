@@ -27,7 +27,7 @@ LM_API void lm_generator_set(lm_generator *g, lm_device device, lm_draw state);
 LM_API void lm_generator_seed_all(uint64_t seed); /* seeds every device's default generator */
 LM_API uint64_t lm_generator_fresh_seed(void);    /* 53 random bits from the system, exact in a Lua number */
 
-/* While a graph is captured: device memory with a number that captured kernels add to their offsets, so that each
+/* Sets, while a graph is captured, device memory with a number that captured kernels add to their offsets, so that each
  * replay draws new numbers. NULL otherwise. Per thread. */
 LM_API void lm_generator_set_extra(const uint64_t *extra);
 LM_API const uint64_t *lm_generator_extra(void);

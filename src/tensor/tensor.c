@@ -115,7 +115,7 @@ static bool lay_out(lm_tensor *t, int ndim, const int64_t *size, const int8_t *o
     if (n < 0) return false;
     t->size[d] = n;
     t->stride[d] = span;
-    numel *= n; /* at most span, or 0 */
+    numel *= n; /* the product is at most span, or 0 */
     if (__builtin_mul_overflow(span, n > 0 ? n : 1, &span)) return false;
   }
   int64_t bytes;

@@ -20,7 +20,7 @@ enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_SET_DA
 typedef struct lm_storage {
   _Atomic int32_t rc;
   lm_device device;
-  _Atomic bool passed;      /* to another thread's Lua state, which may write to the memory */
+  _Atomic bool passed;      /* true once passed to another thread's Lua state, which may write to the memory */
   _Atomic uint32_t version; /* incremented by every in-place write */
   _Atomic int32_t writer; /* op id of the last in-place write, for messages; -1: none, or an optimizer; or LM_BY_… */
   size_t bytes;
@@ -96,8 +96,8 @@ typedef enum lm_format { LM_PRESERVE, LM_CONTIGUOUS, LM_CHANNELS_LAST } lm_forma
  * size or an overflow, LM_E_OOM. */
 LM_API lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, lm_format format,
                                  lm_tensor **out);
-/* Creates the same with `like`'s sizes, its dims in memory ordered by `like`'s strides (PyTorch's preserve_format;
- * dense even if `like` is not). */
+/* Creates a dense, uninitialized tensor with `like`'s sizes, its dims in memory ordered by `like`'s strides (PyTorch's
+ * preserve_format; dense even if `like` is not). */
 LM_API lm_status lm_tensor_empty_like(const lm_tensor *like, lm_dtype dtype, lm_device device, lm_tensor **out);
 /* Makes the next dense tensor of this thread with home's dtype, device, sizes and strides, dims of size 1 aside, use
  * home's storage. Applies once. `home` is borrowed: pass NULL before releasing it. */
@@ -105,7 +105,7 @@ LM_API void lm_tensor_set_next_out(lm_tensor *home);
 /* Creates a view of t's storage, `offset` elements after t's first; checks the storage's bounds. */
 LM_API lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int64_t *stride, int64_t offset,
                                 lm_tensor **out);
-/* Creates the same from byte `at` of t's memory, as elements of another dtype. LM_E_ARG if they are misaligned. */
+/* Creates a view of t's memory from byte `at`, as elements of another dtype. LM_E_ARG if they are misaligned. */
 LM_API lm_status lm_tensor_view_as(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride,
                                    size_t at, lm_tensor **out);
 /* Creates a contiguous tensor over foreign memory; calls release(owner) when the last reference is released, or before

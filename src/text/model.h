@@ -81,7 +81,7 @@ typedef struct lm_word_part {
 /* Adds a merge; a pair added twice gets the later, the lowest rank merges first. joined: scratch of the caller. */
 LM_API lm_status lm_bpe_add_pair(lm_model *m, lm_word_part left, lm_word_part right, int32_t rank, lm_bytes *joined);
 
-/* Shared by the files of the models. */
+/* Tokenize by each kind of model, append a token, and return the models' errors. */
 lm_status lm_bpe_tokenize(lm_model *m, const char *text, size_t n, lm_model_tokens *out);
 lm_status lm_wordpiece_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out);
 lm_status lm_unigram_tokenize(lm_model *m, const char *text, size_t n, uint64_t *work, lm_model_tokens *out);

@@ -92,7 +92,7 @@ lm_status lm_normalize_charsmap(const void *step, lm_rewrite *r) {
   return LM_OK;
 }
 
-/* The bytes are: the array's size in bytes (uint32), the array, the replacement texts. */
+/* Reads the map: the array's size in bytes (uint32), the array, the replacement texts. */
 lm_status lm_step_set_charsmap(lm_step *s, const char *base64, size_t n) {
   lm_status status = LM_OK;
   uint32_t size = 0;

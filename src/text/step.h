@@ -60,7 +60,7 @@ typedef enum lm_prepend { LM_PREPEND_ALWAYS, LM_PREPEND_FIRST, LM_PREPEND_NEVER 
 typedef struct lm_step {
   lm_step_kind kind;
   lm_string text, word; /* content, prefix, replacement, …; CTC's delimiter */
-  lm_pattern *pattern;  /* for Split, Replace and the steps that cut by a fixed pattern */
+  lm_pattern *pattern;  /* pattern of Split, Replace and the steps that cut by a fixed one */
   lm_behavior behavior;
   lm_prepend prepend;
   /* Two numbers and four switches; lua/luminary/text/tokenizer_json.lua says what they mean for each kind. */

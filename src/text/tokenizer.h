@@ -52,7 +52,7 @@ typedef struct lm_tokenizer {
   bool has_decoder;
   lm_model model;
   lm_added_tokens added;
-  lm_pieces pieces; /* this and the next are buffers of encoding */
+  lm_pieces pieces; /* buffer of encoding, as is the next field */
   lm_model_tokens found;
 } lm_tokenizer;
 

@@ -19,7 +19,7 @@ typedef struct lm_vocabulary {
   struct lm_word {
     size_t at, n;
     int32_t id;
-  } * word; /* in order of addition */
+  } * word; /* words in order of addition */
   size_t count, word_capacity;
   int32_t *slot; /* hash table of indices into word, or -1 */
   size_t slots;

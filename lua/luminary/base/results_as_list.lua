@@ -15,7 +15,7 @@ function results_as_list.of(...)
   return list
 end
 
---- Returns the same for values of a sample, where a nil among several results is an error. `who` names the function.
+--- Returns a sample's values, several as a list; a nil among several is an error. `who` names the function.
 function results_as_list.of_sample(who, ...)
   local value = results_as_list.of(...)
   if select("#", ...) > 1 and value.n then

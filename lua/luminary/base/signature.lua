@@ -309,7 +309,7 @@ end
 --- Returns f with the signature `text`: arguments by position or by name are checked, and defaults filled in.
 function signature.of(text, f) return declared_as(reading(text, f), text) end
 
---- Returns the same for an f that takes one table of all arguments by name.
+--- Returns f with the signature `text`, for an f that takes one table of all arguments by name.
 function signature.by_name(text, f) return declared_as(reading(text, f, true), text) end
 
 --- Returns an `init` that sets an object's fields to the arguments, and then calls made(object), if `made` is given.
@@ -381,7 +381,16 @@ function Signature:call(first)
   return text
 end
 
---- Returns a class's help text, PATH(): ABOUT; help puts the signature's arguments in (). `about` may have lines.
+--- The help texts of functions that are made of entries, PATH(): ABOUT, by function; classes have them in __help.
+signature.texts = setmetatable({}, {__mode = "k"})
+
+--- Sets the help text of a function that is made of an entry. Returns the function.
+function signature.explained(path, about, f)
+  signature.texts[f] = signature.help(path, about)
+  return f
+end
+
+--- Returns such a text, or a class's, PATH(): ABOUT; help puts the signature's arguments in (). `about` may have lines.
 function signature.help(path, about) return ("%s(): %s"):format(path, (about:gsub("%s*\n%s*", " "))) end
 
 return signature

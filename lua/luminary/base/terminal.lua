@@ -31,7 +31,7 @@ function terminal.known_size()
   return window[0].columns, window[0].rows
 end
 
---- Returns the same, but 80 and 24 where they are unknown.
+--- Returns the columns and rows of the terminal, 80 and 24 where they are unknown.
 function terminal.size()
   local columns, rows = terminal.known_size()
   return columns or 80, rows or 24

@@ -36,7 +36,7 @@ local function wait_here(pending)
   end
 end
 
--- Does the same, and returns the first error, or nil.
+-- Waits until this rank's part is written, and returns the first error, or nil.
 local function error_here(pending)
   wait_here(pending)
   local first = ""
@@ -74,11 +74,11 @@ end
 
 --- Removes the files of a save that failed on some rank; all ranks call it.
 function background.abandon(pending)
-  error_here(pending) -- its error is raised already
+  error_here(pending) -- the write's error is raised already
   local path, shards = pending.path, pending.shards
   if shards then
     local ok, is_free = pcall(ranks.of_first, "", function()
-      core.remove_part(path, shards.suffix) -- so that nobody can complete it
+      core.remove_part(path, shards.suffix) -- removed, so that nobody can complete it
       return not files.names_shards(path, shards.suffix:match "^(.*)main$")
     end)
     if ok and is_free then os.remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
@@ -97,7 +97,7 @@ local function finish(who, pending)
       error(problem, 0)
     end
     close(pending)
-  else -- without shards, or with another number of ranks
+  else -- a save without shards, or by another number of ranks
     local problem = error_here(pending)
     close(pending)
     raise(who, pending, problem)
@@ -125,8 +125,8 @@ function background.finish(who, pending)
   if pending then finish(who, pending) end
 end
 
---- Does the same for a call of one rank alone: for a save with shards it waits until this rank has written its part,
---- and leaves errors to the next call.
+--- Waits for the save in progress in a call of one rank alone: if it has shards, only until this rank has written its
+--- part, and leaves errors to the next call.
 function background.finish_here(who)
   if running and running.shards then wait_here(running) else background.finish(who) end
 end

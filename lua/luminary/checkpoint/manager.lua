@@ -205,7 +205,7 @@ function Manager:load(parts, opts)
     background.finish "Manager:load"
     return {steps = self:steps(), dir = self.dir}
   end)
-  local is_there = {} -- on any rank, since a list may be older than the files
+  local is_there = {} -- set of files on any rank: a list may be older than the files
   for _, list in ipairs(by_rank) do
     for _, step in ipairs(list.steps) do is_there[step] = true end
   end

@@ -115,7 +115,7 @@ function ranks.gather_from(who, f)
   return values
 end
 
---- Does the same, but returns this rank's result of f(), which is not sent.
+--- Calls f() and returns this rank's result, which is not sent. If it fails on any rank, all raise.
 function ranks.attempt(who, f)
   local value
   ranks.gather_from(who, function() value = f() end)

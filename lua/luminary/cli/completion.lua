@@ -172,7 +172,7 @@ local function beginning_with(text, candidates, word)
   return lists.map(fitting, function(name) return sub(name, #text - #word + 1) end)
 end
 
--- Returns the same for files at a path; folders end in a slash. Hidden files are listed once their dot is typed.
+-- Returns the files that a path begins; folders end in a slash. Hidden files are listed once their dot is typed.
 local function files(path, word)
   local folder, beginning = match(path, "^(.-)([^/]*)$")
   local candidates = {}

@@ -70,7 +70,7 @@ function Scan:line(text)
         self.last = word
         if word == "for" or word == "while" then self.headers = self.headers + 1 end
         if word == "do" and self.headers > 0 then
-          self.headers = self.headers - 1 -- its for or while counted already
+          self.headers = self.headers - 1 -- the `for` or `while` of this `do` is counted already
         else
           self.depth = self.depth + (deeper[word] or 0)
         end

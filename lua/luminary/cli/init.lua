@@ -76,7 +76,7 @@ local function traceback(message)
       or format("(error object is a %s value)", kind)
   end
   local core = package.loaded["luminary.core"]
-  local text = core and core.traceback_of(message) or stack("", 2) -- its origin, if it passed a scope of ours
+  local text = core and core.traceback_of(message) or stack("", 2) -- the error's origin, if it passed a scope of ours
   local head, title, passed = parts_of(truncate_text(message))
   local shown = concat(frames.shown(passed or before_command(text)), "\n")
   if passed and frames.all() then shown = shown .. "\nstack traceback:\n" .. before_command(text) end

@@ -1,5 +1,5 @@
 --- Runs the prompt. A line with a colon is a command of prompt_commands.lua. Other lines are first tried as an
---- expression, whose values are printed; an incomplete chunk continues on the next line. After errors, also those of
+--- expression, whose values are printed; read_chunk.lua prompts "> " and reads a chunk. After errors, also those of
 --- printing, after Ctrl-C, and after any change of the globals, the prompt continues.
 local lm = require "luminary"
 local cli = require "luminary.cli"

@@ -17,7 +17,7 @@ local function cut_line(text, columns)
   if #text <= columns then return text end
   if characters.columns(text) <= columns then return text end
   local n = characters.count(text)
-  local note = ("… (%d more)"):format(n) -- at least as long as the note of a smaller number
+  local note = ("… (%d more)"):format(n) -- the longest possible note: the final number is at most n
   local head = characters.first_columns(text, max(columns - characters.count(note), 0))
   return ("%s… (%d more)"):format(head, n - characters.count(head))
 end

@@ -14,8 +14,8 @@ function devices.gpu(who, device)
   return name
 end
 
---- Returns the same, or the name of a CPU device, whose streams work synchronously: programs with streams run anywhere
---- if they name their device.
+--- Returns the name of a CUDA device, or of a CPU device, whose streams work synchronously: programs with streams run
+--- anywhere if they name their device.
 function devices.any(who, device)
   local name = type(device) == "string" and device:find("^cpu") and core.device(device)
   return name or devices.gpu(who, device)

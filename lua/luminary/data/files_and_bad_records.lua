@@ -35,7 +35,7 @@ end
 
 -- ---- open files
 
-local sources = setmetatable({}, {__mode = "k"}) -- this Lua state's, by set
+local sources = setmetatable({}, {__mode = "k"}) -- this Lua state's open files, by set
 
 --- Returns the open file at set.path, and its size at the first call; fails if it changed. Each worker opens it again.
 function records.source(set)

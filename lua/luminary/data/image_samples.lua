@@ -10,7 +10,7 @@ local function vision() return load_module "luminary.vision" end -- loaded at th
 --- Opens an image file without decoding its pixels.
 function decoding.open(path) return vision().open_image(path) end
 
---- Does the same for a file's bytes; `name` is its name in messages.
+--- Opens an image from a file's bytes without decoding its pixels; `name` is its name in messages.
 function decoding.encoded(bytes, name) return vision().Encoded(bytes, {name = name}) end
 
 function decoding.is_encoded(v) return class.record(v) ~= nil and class.is(v, vision().Encoded) end

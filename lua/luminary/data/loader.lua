@@ -1,4 +1,5 @@
 --- data.DataLoader(…): Combines a dataset and a sampler, and yields the dataset in batches.
+-- Its workers, and the error of one that ended (fail_for_ended), are in loader_workers.lua.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -166,7 +167,7 @@ local function seed_of_pass(self, epoch)
   return core.draws(MOST, base % 2 ^ 32 + epoch % 2 ^ 20 * 2 ^ 32, 1):item()
 end
 
--- Does the same as workers.walk, without workers.
+-- Iterates over a pass's batches as workers.walk does, but without workers.
 local function walk_alone(self, batch_plan, next_numbers, pass)
   local make, is_shared = batches.maker(batch_plan, 0, 1, batches.begin_random)
   local k = pass.batch

@@ -85,7 +85,7 @@ function environment.place(given)
   return rank, size, found
 end
 
-local schemes = {"env", "tcp", "file"} -- for users; the core also knows agent:// and pmix://
+local schemes = {"env", "tcp", "file"} -- schemes for users; the core also knows agent:// and pmix://
 
 --- Parses an init_method to {scheme, rest} and, for tcp and file, an optional rank and size after it:
 --- "tcp://host:port?rank=0&world_size=2".

@@ -40,7 +40,7 @@ end
 
 -- ---- formulas by cross entropy
 
--- (high * log(high) - low * log(low)) / width - 1, without the difference of products that may be nearly equal.
+-- Returns (high * log(high) - low * log(low)) / width - 1, without subtracting products that may be nearly equal.
 function known.of_uniform(log_high, high, low, width)
   local part = width / high
   local rest = ops.where(part:gt(0.5), ops.xlogy(low, low) - low * log_high, low * (-part:clamp(0, 0.5)):log1p())
@@ -85,7 +85,7 @@ known.mean_log, known.mean_log_rest, known.log_mean_exp = mean_by(of_log), mean_
 -- Returns a Pareto's alpha, or nil for other classes.
 local function alpha_of(p) return class.record(p).values.alpha end
 
--- The moments of a Pareto leave out their bounds: gradients where they are infinite would be NaN.
+-- Returns the mean; a Pareto's by a formula without its bounds: gradients where they are infinite would be NaN.
 function known.mean_of(p) return alpha_of(p) and p.alpha * p.scale / (p.alpha - 1) or p.mean end
 function known.variance_of(p)
   return alpha_of(p) and p.alpha * (p.scale / (p.alpha - 1)) ^ 2 / (p.alpha - 2) or p.variance

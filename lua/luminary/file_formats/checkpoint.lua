@@ -216,7 +216,7 @@ local function bad(path, what) options.malformed_file(path, "description in the 
 
 local numbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
 
-local leaves = {tensor = true, number = true, bytes = true, integer = true} -- each the only field of its node
+local leaves = {tensor = true, number = true, bytes = true, integer = true} -- fields that are the only one of a node
 
 local restore
 

@@ -63,7 +63,7 @@ local function read_source(source)
   for _, other in ipairs(others) do
     if head:find(other[1]) then source:fail("not a file of weights: %s", other[2]) end
   end
-  if may_be_ours then return load_safetensors(source) end -- it raises the error
+  if may_be_ours then return load_safetensors(source) end -- load_safetensors raises the error
   source:fail("unknown format; supported are safetensors, torch.save's .pt, .npy, .npz, .gguf and .t7")
 end
 

@@ -12,7 +12,7 @@ local function define(names, call, takes_lost)
   for name in names:gmatch "%S+" do known[name] = pickle.callable(name, call, takes_lost) end
 end
 
--- Defines the same for f(arguments…).
+-- Defines the value of these names as f(arguments…).
 local function define_plain(names, f) define(names, function(args) return f(unpack(args)) end) end
 
 local function as_dict(args, machine)

@@ -98,8 +98,7 @@ local function copies_of(tensors)
     end
   end
   for _, list in pairs(here) do
-    local flat, at = {}, 1
-    for i, t in ipairs(list) do flat[i] = t:view(-1) end
+    local flat, at = lists.map(list, function(t) return t:view(-1) end), 1
     local all = core.ops.cat(flat, 1)
     for i, t in ipairs(list) do
       copies[t] = all:narrow(1, at, flat[i]:numel())
@@ -291,7 +290,7 @@ local function read_checksums(source, e, metadata, order)
     source:malformed(PART, "%d checksums for %d tensors and the metadata", #list, #e.names)
   end
   if list[1] ~= checksum_of_metadata(metadata) then damaged(source, "the metadata") end
-  if text ~= table.concat(digits, " ") then damaged(source, "the list of checksums") end -- other spaces or case
+  if text ~= table.concat(digits, " ") then damaged(source, "the list of checksums") end -- rejects other spaces or case
   for k, i in ipairs(order) do sums[i] = list[k + 1] end
   return sums
 end

@@ -26,7 +26,7 @@ end
 
 local function close(source, ok, ...)
   core.file_close(source.file)
-  if not ok then error(..., 0) end -- it names the position
+  if not ok then error(..., 0) end -- the error names the position already
   return ...
 end
 

@@ -54,7 +54,7 @@ local function number_of(field)
 end
 
 local function has_right_sum(block)
-  local sum = 8 * 32 -- its own field counts as spaces
+  local sum = 8 * 32 -- the checksum's own field counts as spaces
   for i = 1, BLOCK do
     if i <= 148 or i > 156 then sum = sum + block:byte(i) end
   end

@@ -490,7 +490,7 @@ end
 -- Returns an optimizer's state_dict in torch.optim's form, where parameters count from 0.
 local function optimizer_state(t, least, is_list)
   local out = {state = {}, param_groups = {}}
-  is_list[out.state] = false -- also if only the second parameter has a state
+  is_list[out.state] = false -- a list also if only the second parameter has a state
   for key, value in pairs(t) do out[key] = out[key] or value end
   for g, group in ipairs(t.param_groups) do
     local copy = {params = {}}

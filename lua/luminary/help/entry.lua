@@ -82,7 +82,7 @@ end
 local function of_call(call)
   local list, depth, seen = {}, 0, {}
   local whole = (call:match "%b()" or ""):sub(2, -2)
-  local text = whole:gsub("%b\"\"", function(s) return (s:gsub("[%[%]{}(),]", "_")) end) -- as long as `whole`
+  local text = whole:gsub("%b\"\"", function(s) return (s:gsub("[%[%]{}(),]", "_")) end) -- a text as long as `whole`
   for before, name, after in text:gmatch "([^%a_]*)([%a_][%w_%.]*)()" do
     depth = depth + select(2, before:gsub("[%[{]", "")) - select(2, before:gsub("[%]}]", ""))
     local starts = before == "" and #list == 0 or before:find "[,%[{]%s*$"

@@ -8,7 +8,7 @@ local generated_text = require "luminary.models.generated_text"
 local generation_config = require "luminary.models.generation_config"
 local next_token_logits = require "luminary.models.next_token_logits"
 local logits_processors = require "luminary.models.logits_processors"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 
@@ -66,7 +66,7 @@ local function read_options(who, net, opts)
         o.on_text and "on_text" or "stop_strings", options.describe(o.tokenizer))
     end
   end
-  -- net.eos_token_id is not checked: it may be beyond the vocabulary.
+  -- Checks tokens against the vocabulary, except net.eos_token_id, which may be beyond it.
   function o.check_vocabulary(n)
     local from_file = {pad_token_id = o.pad_token_id or nil}
     for _, token in ipairs(list_of(who, "eos_token_id", o.eos_token_id, "count")) do
@@ -129,7 +129,7 @@ end
 local function padding_of(who, ids, o)
   local mask, n, l = o.attention_mask, unpack(ids.shape)
   if mask then
-    check_shape(who, "attention_mask", mask, {n, l})
+    shapes.check(who, "attention_mask", mask, {n, l})
   elseif o.pad_token_id and not o.ends[o.pad_token_id] then
     mask = ids:ne(o.pad_token_id)
   end

@@ -50,10 +50,10 @@ function generated_text.text_callback(tokenizer, on_text, row)
     if token and text:find(CUT) then return end
     local piece = text:sub(emitted + 1)
     emitted = #text
-    if text:find "\n$" then tokens, emitted = {}, 0 end -- so that long texts are not decoded again and again
+    if text:find "\n$" then tokens, emitted = {}, 0 end -- a new start, so that long texts are not decoded again
     if piece == "" then return nil end
     if row then return on_text(piece, row) end
-    return on_text(piece) -- so that it may be io.write
+    return on_text(piece) -- the text alone, so that on_text may be io.write
   end
 end
 

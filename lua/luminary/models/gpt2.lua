@@ -20,7 +20,7 @@ function Conv1D:init(inputs, outputs)
   self.bias = nn.init.zeros_(layer.parameter({outputs}, {}))
 end
 
--- Not linear() of the transposed weight: autocast converts parameters in one launch, but a view of one by itself.
+-- Multiplies without transposing the weight: autocast casts parameters in one launch, but a view alone.
 function Conv1D:forward(x)
   local shape = x.shape
   shape[#shape] = self.bias:size(1)

@@ -140,7 +140,7 @@ end
 
 --- Draws a token of each row by its probability at temperature, among top_k, top_p and min_p: int64 [N, 1].
 function logits_processors.drawn(scores, o)
-  scores = scores - scores:amax(2, {keepdim = true}) -- so that the likeliest stays finite, however cold it is
+  scores = scores - scores:amax(2, {keepdim = true}) -- keeps the likeliest finite at any temperature
   return left(scores, o, 1e-30, 1):softmax(2):multinomial(1, true, {generator = o.generator})
 end
 

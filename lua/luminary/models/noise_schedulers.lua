@@ -4,7 +4,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local along_dim = require "luminary.tensor.along_dim"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 local schedulers = {}
@@ -35,7 +35,7 @@ local function betas_of(o)
   if o.trained_betas then return o.trained_betas end
   local n, betas, power = o.num_train_timesteps, {}, o.beta_schedule == "scaled_linear" and 2 or 1
   local first, last = o.beta_start ^ (1 / power), o.beta_end ^ (1 / power)
-  -- Nichol and Dhariwal, "Improved Denoising Diffusion Probabilistic Models", 2021
+  -- Returns Nichol and Dhariwal's alpha bar ("Improved Denoising Diffusion Probabilistic Models", 2021).
   local function alpha_bar(t) return math.cos((t + 0.008) / 1.008 * math.pi / 2) ^ 2 end
   for i = 0, n - 1 do
     if o.beta_schedule == "squaredcos_cap_v2" then
@@ -128,7 +128,7 @@ local function factors(self, who, x, steps)
     return math.sqrt(product), math.sqrt(1 - product)
   end
   local last = #self.products - 1
-  if not steps.is_cuda and steps:numel() > 0 then -- on CUDA, indexing finds wrong steps
+  if not steps.is_cuda and steps:numel() > 0 then -- on CUDA, indexing reports wrong steps
     local low, high = steps:min():item(), steps:max():item()
     if low < 0 or high > last or not steps:eq(steps:long()):all():item() then
       fail("%s: timesteps from %s to %s; they must be integers from 0 to %d", who, low, high, last)
@@ -138,7 +138,7 @@ local function factors(self, who, x, steps)
     fail("%s: timesteps are %s; expected one for each sample of %s", who, options.describe(steps), options.describe(x))
   end
   local products = self.alphas_cumprod:to(x.device):index_select(1, steps:long() + 1):to(x.dtype)
-  products = along_dim(products, 1, x.ndim)
+  products = shapes.along_dim(products, 1, x.ndim)
   return products:sqrt(), (1 - products):sqrt()
 end
 

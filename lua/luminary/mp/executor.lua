@@ -26,9 +26,10 @@ local how = {name_of = names.finder()}
 -- Sends the outcome of a call, and then closes the sockets that wait for it.
 local function answer(task, outcome)
   local why = outcome_of(function()
-    core.mp_send(here.channel, carrier.encode("async: the result", outcome, how))
+    shared.send(here.channel, carrier.encode("async: the result", outcome, how))
   end).problem
-  if why then core.mp_send(here.channel, carrier.encode("async", {problem = why}, how)) end
+  if why then shared.send(here.channel, carrier.encode("async", {problem = why}, how)) end
+  pcall(core.mp_put, task.handles[1], "", {}, {}, 0) -- readable though a fork's child has a copy; fails without a future
   for _, handle in ipairs(task.handles) do core.mp_close_handle(handle) end
   if task.path then os.remove(task.path) end
 end
@@ -39,7 +40,7 @@ local IDLE = 0.05 -- seconds without a call until memory is freed, which takes l
 -- within `seconds` (nil: no limit), nil if none will come.
 local function next_task(seconds)
   local text, tensors, handles
-  text, tensors, handles = core.mp_receive(here.channel, seconds or IDLE)
+  text, tensors, handles = core.mp_get(here.channel, seconds or IDLE)
   if text == false and not seconds then
     collectgarbage()
     collectgarbage() -- the second cycle frees memory that finalizers held
@@ -138,7 +139,7 @@ end
 function Future:cancel()
   local executor = executor_of(self, "cancel")
   if self:done() then return self:cancelled() end
-  core.mp_put(self.socket, "", {}, {}, 0)
+  pcall(core.mp_put, self.socket, "", {}, {}, 0) -- fails if the worker has just closed its end
   local never_runs = executor.begun[self.worker.index + 1]:item() < self.number
   if never_runs then executor:resolve(self, {}) end
   return never_runs
@@ -242,7 +243,7 @@ function Executor:submit(who, fn, args, n, without_grad)
     task[2] = core.mp_listen(task.path)
   end
   local ok, problem = pcall(function()
-    core.mp_send(worker.handle, carrier.encode(who, task, how))
+    shared.send(worker.channel, carrier.encode(who, task, how))
   end)
   for _, handle in ipairs(task) do core.mp_close_handle(handle) end
   if not ok then
@@ -268,20 +269,26 @@ local function take(self, worker, outcome)
   self:resolve(future, outcome)
 end
 
+-- Reads the answers of a worker; returns whether calls of it are open.
+local function read_answers(self, worker)
+  while worker.first <= worker.last do
+    local text, tensors, handles = core.mp_get(worker.channel, 0)
+    if not text then break end
+    local outcome = carrier.decode(text, tensors, handles)
+    if outcome.ok ~= nil then -- the report with which a worker ends
+      worker.report = outcome
+      break
+    end
+    take(self, worker, outcome)
+  end
+  return worker.first <= worker.last
+end
+
 --- Reads the answers that have come.
 function Executor:read()
   for i, worker in pairs(self.workers) do
-    while worker.first <= worker.last do
-      local text, tensors, handles = core.mp_receive(worker.handle, 0)
-      if not text then break end
-      local outcome = carrier.decode(text, tensors, handles)
-      if outcome.ok ~= nil then -- the report with which a worker ends
-        worker.report = outcome
-        break
-      end
-      take(self, worker, outcome)
-    end
-    if worker.first <= worker.last and worker:look() then
+    if read_answers(self, worker) and core.mp_ended(worker.handle) and read_answers(self, worker) then
+      worker:look()
       local problem = worker:failure()
       local text = problem and problem.message and "ended: " .. problem.message or Worker.how_it_ended(worker)
       while worker.first <= worker.last do

@@ -10,7 +10,7 @@ local shared = require "luminary.mp.shared_handle"
 local Queue = class.define "Queue"
 Queue.__inner = {"send", "take", "finish"}
 
-local needs_no_flush = setmetatable({}, {__mode = "k"}) -- at exit: queues that were made here, or canceled
+local needs_no_flush = setmetatable({}, {__mode = "k"}) -- queues that the exit need not flush: made here, or canceled
 
 local OFTEN = 0.01 -- seconds between two calls of meanwhile
 

@@ -39,7 +39,7 @@ function shared.timeout(who, ...)
   return opts.timeout
 end
 
---- Returns the same for an argument that is a number of seconds, nil, or such a table.
+--- Returns the seconds to wait from one argument: a number, nil (no limit), or a table by name.
 function shared.seconds(who, timeout)
   if options.is_plain(timeout) then return shared.timeout(who, timeout) end
   return timeout ~= nil and options.arg(who, "timeout", timeout, "positive") or nil
@@ -62,10 +62,22 @@ function shared.wait(timeout, attempt, handle, ...)
   return false
 end
 
---- Does the same for a method with an argument `timeout`, a number of seconds.
+--- Waits for an attempt in a method with an argument `timeout`, a number of seconds.
 function shared.wait_in(method, self, timeout, attempt, ...)
   local handle, who = shared.handle(method, self), ("%s:%s"):format(self.__name:match "[^.]*$", method)
   return shared.wait(shared.seconds(who, timeout), attempt, handle, ...)
+end
+
+--- Puts a message into a connection if there is room within `seconds`; for shared.wait.
+function shared.try_put(h, seconds, text, tensors, handles) return core.mp_put(h, text, tensors, handles, seconds) end
+
+local PATIENCE = 10 -- seconds
+
+--- Sends a message over the connection of a worker.
+function shared.send(connection, ...)
+  if not core.mp_is_open(connection) then error("connection closed", 0) end
+  local sent = shared.wait(PATIENCE, shared.try_put, connection, ...)
+  if not sent then error("the receiver does not read its messages", 0) end
 end
 
 --- Returns the options of serialization.lua for values sent through a handle.

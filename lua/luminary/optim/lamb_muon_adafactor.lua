@@ -188,7 +188,7 @@ function Adafactor:check_group(group)
   if eps1 then options.arg("Adafactor", "eps[1]", eps1, "positive") end
   options.arg("Adafactor", "eps[2]", eps2, "positive")
   group.eps = {eps1, eps2}
-  local decays, cuts = group.beta2_decay <= 0, group.d >= 1 -- both false for NaN
+  local decays, cuts = group.beta2_decay <= 0, group.d >= 1 -- both are false for NaN
   if not decays then options.must_be("Adafactor", "beta2_decay", "at most 0", group.beta2_decay) end
   if not cuts then options.must_be("Adafactor", "d", "at least 1", group.d) end
 end

@@ -67,7 +67,7 @@ function Zero:check_alike()
   local alike = load_module "luminary.distributed.same_on_all_ranks"
   alike(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines),
     "parameter")
-  load_module("luminary.distributed").barrier {group = group} -- if others fail here, it raises their message
+  load_module("luminary.distributed").barrier {group = group} -- the barrier raises other ranks' errors
 end
 
 --- Assigns a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.

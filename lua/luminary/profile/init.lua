@@ -79,7 +79,7 @@ local function begin_recording(self)
 end
 
 local function end_recording(self, keep)
-  if not self.is_recording then return end -- it failed to begin
+  if not self.is_recording then return end -- the recording failed to begin
   local wall = core.time() - self.recording_began
   self.is_recording = false
   forget()

@@ -16,7 +16,7 @@ local fail = options.fail
 local quoted = gnuplot.quoted
 
 local PIXELS = {800, 480} -- size of a chart of curves
-local MOST_POINTS = 12000 -- in a curve; gnuplot draws these in about a second, 10^6 in minutes
+local MOST_POINTS = 12000 -- points of a curve; gnuplot draws these in about a second, 10^6 in minutes
 local COLORS = {"#3f6fd8", "#e8710a", "#2a9d4a", "#c2362f", "#8a56c2", "#7a5a48", "#d863a8", "#666666"}
 
 local function check_path(who, path)
@@ -226,8 +226,8 @@ local function text_layout(n, names, width, opts)
   }
 end
 
--- Returns the same for a file, and true if cells have room for numbers. Some of the names that would overlap are
--- omitted. All positions are in pixels: gnuplot's own would depend on its estimate of the names' widths.
+-- Returns the size and layout of a drawing in a file, and true if cells have room for numbers. Some names that would
+-- overlap are omitted. All positions are in pixels: gnuplot's own would depend on its estimate of the names' widths.
 local function pixel_layout(n, names, width, opts)
   local cell = math.floor(math.min(math.max(CHARACTER[1] * width + 16, CELL), MOST / n))
   local step, longest = math.ceil(CHARACTER[2] / cell), CHARACTER[1] * longest_of(names)

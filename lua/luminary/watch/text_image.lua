@@ -5,7 +5,7 @@ local terminal = require "luminary.base.terminal"
 
 local text_image = {}
 
-local INK = " .:-=+*#%@" -- from dark to light, on a dark background
+local INK = " .:-=+*#%@" -- characters from dark to light, on a dark background
 local LUMINANCE = {0.299, 0.587, 0.114} -- ITU-R BT.601
 
 -- Resizes [C, H, W]. Enlarged pixels keep their edges.

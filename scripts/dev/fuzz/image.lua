@@ -1,4 +1,4 @@
--- What mutated images have in common: the files they are made from, and how they are decoded.
+-- Finds the files from which mutated images are made, and decodes those images.
 local bytes = require "scripts.dev.fuzz.bytes"
 local lm = require "luminary"
 local pick, random = bytes.pick, math.random

@@ -23,12 +23,12 @@ local function score(text)
   return replace_one(text, "\21....", function() return "\21" .. pick(values) end)
 end
 local function kind(text) return replace_one(text, "\24.", function() return "\24" .. string.char(random(0, 7)) end) end
-local function field(text) -- of the trainer or the normalizer, at the end
+local function field(text) -- changes a field of the trainer or the normalizer, at the end
   local last = #text
   local at = random(math.max(1, last - 80), last)
   return bytes.replace(text, at, at, string.char(pick {0, 1, 2, 8, 10, 18, 24, 26, 127, 128, 200, 255}))
 end
-local function piece(text) -- a second one of the same text
+local function piece(text) -- repeats a piece, so that two have one text
   return replace_one(text, "\10.\10.[%w\226\150\129]+\21....", function(each) return each .. each end)
 end
 local function line(text)

@@ -37,7 +37,7 @@ local function place_of(text, what, n)
   return at
 end
 
--- What a pickle's machine does not expect.
+-- Codes that a pickle's machine does not expect.
 local pickle_codes = {
   "0", "1", "2", "(", "N", "R", "b", "t", "l", "d", "}", "]", ")", "a", "e", "s", "u", "Q", ".", "\133", "\134", "\135",
   "\136", "\137", "\143", "\144", "\145", "h\0", "h\1", "q\0", "j\0\0\0\0", "r\1\0\0\0", "\148", "K\0", "K\255",
@@ -84,14 +84,14 @@ local function change_stored(text)
   return replace(replace(text, entry + 16, entry + 19, sum), at + 14, at + 17, sum)
 end
 
--- What an earlier change broke is damaged anyhow.
+-- Changes an entry of an archive; a text that an earlier change broke is damaged anywhere.
 local function change_entry(text, from)
   if not text:find "^PK" then return damage(text, from) end
   local ok, changed = pcall(change_stored, text)
   return ok and changed or damage(text)
 end
 
-core.warn = function() end -- of what is left out
+core.warn = function() end -- ignores warnings of parts that are left out
 
 -- Returns the tensors in a value, and looks at all others, which crashes if one is not what it seems. Nothing is read
 -- of a tensor that repeats its few elements without end.
@@ -118,7 +118,7 @@ local function load(path)
   return tensors_in(lm.load(path, { mmap = random(2) == 1 or nil, skip_unreadable = random(2) == 1 or nil }))
 end
 
--- What errors say of an archive's directory; behind it are its entries.
+-- Words of errors about an archive's directory; other errors are about its entries, which are behind it.
 local directory = {
   "directory", "overlaps what follows", "two entries", "encrypted", "compression method", "is stored in", "zip64",
   "several disks", "data.pkl' has a wrong checksum", "not a file of weights", "not a safetensors file", "TorchScript",

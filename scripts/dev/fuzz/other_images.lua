@@ -12,7 +12,7 @@ end
 
 local function overwrite(text, at, size) return replace(text, at, at + size - 1, number(size)) end
 
--- From byte `first` on a file is not its header.
+-- Changes a file, whose header ends before byte `first`; own(text) changes what only this format has.
 local function change(text, first, own)
   local kind = random(12)
   if kind == 1 then return damage(text) end

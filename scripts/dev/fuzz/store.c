@@ -103,7 +103,7 @@ static void put_any_goodbye(lm_bytes *b) {
   put_any_ticket(b, true);
 }
 
-/* From a member. peaceful: nothing that makes a cause. */
+/* Appends a message of a member. peaceful: none that makes a cause. */
 static void put_from_member(lm_bytes *b, uint32_t size, bool peaceful) {
   lm_message kind = LM_M_SET + below(LM_M_FAIL - LM_M_SET);
   if (!peaceful && one_in(60)) kind = LM_M_FAIL;
@@ -163,7 +163,7 @@ static void put_welcome(lm_bytes *b, uint32_t size) {
   lm_message_end(b, at);
 }
 
-/* From a store; *leavers: ranks that have left already. */
+/* Appends a message of a store; *leavers: ranks that have left already. */
 static void put_from_store(lm_bytes *b, uint32_t size, uint32_t *leavers) {
   static const lm_message kinds[] = {LM_M_REPLY, LM_M_PULSE, LM_M_REPLY, LM_M_FAILURE, LM_M_LEFT};
   lm_message kind = kinds[below(sizeof kinds / sizeof *kinds)];

@@ -15,7 +15,7 @@
 typedef struct member {
   int fd;
   lm_bytes in;
-  size_t used; /* of in, by the message received last */
+  size_t used; /* bytes of `in` that the message received last takes */
 } member;
 
 static inline lm_deadline patience_of(double seconds) {

@@ -58,7 +58,7 @@ local config = [[{"bos_token": "<s>", "eos_token": {"content": "the", "lstrip": 
   "5": {"content": " of", "special": false, "normalized": true}}}]]
 local patterns = {'"[%w_ <>%[%]]+"', "true", "false", "null", "%d+", "%b[]", '"[^"]*"'}
 
--- Before the model, where the steps are, or anywhere.
+-- Changes a word before the model, where the steps are, or anywhere.
 local function change_word(text)
   local at = text:find('"model"', 1, true) or #text
   if random(3) == 1 then return replace_one(text, pick(patterns), pick(words)) end
@@ -80,14 +80,14 @@ local function some_text()
   return pick(samples) .. (kind == 3 and pick(samples):rep(random(1, 20)) or "")
 end
 
--- What fails for a text alone must be an error in words.
+-- Calls f, whose failure must be an error in words: returns false, or its result.
 local function try(f, ...)
   local ok, result = pcall(f, ...)
   if not ok and type(result) ~= "string" then error {"no message"} end
   return ok and result
 end
 
--- Beside tokenizer.json; an error that names it is one of the case.
+-- Reads a tokenizer beside a changed tokenizer_config.json; an error that names that file counts as one of the case.
 local function beside(path)
   local name = path:gsub("tokenizer%.json$", "tokenizer_config.json")
   local text = config
@@ -107,7 +107,7 @@ local function read(path)
   return path:find "%.txt$" and lm.text.ByteLevelBPETokenizer(vocab, path) or lm.text.Tokenizer(path)
 end
 
--- What was written reads as what was read.
+-- Expects that a saved tokenizer, read again, encodes a text the same.
 local function read_again(tokenizer, path)
   local name, text = path .. ".again", some_text()
   tokenizer:save(name)

@@ -1,4 +1,4 @@
--- What the cases of scripts/dev/gpu_cases.lua share.
+-- Shares functions between the cases of scripts/dev/gpu_cases.lua.
 local lm = require "luminary"
 local bench = require "scripts.bench.cuda_networks"
 
@@ -60,8 +60,8 @@ end
 
 local ceilings = {}
 
---- What the card does at best: GB/s of "copy", read and written; TFLOP/s of products in "bfloat16", "tf32" and
---- "float32". Measured once in a process.
+--- Measures the card's best: GB/s of "copy", read and written; TFLOP/s of products in "bfloat16", "tf32" and
+--- "float32". Measures once in a process.
 function common.ceiling(what)
   if ceilings[what] then return ceilings[what] end
   local on, before = { device = "cuda" }, lm.backends.cuda.matmul.allow_tf32

@@ -4,7 +4,7 @@ local common = require "scripts.dev.gpu.common"
 local list = require "scripts.bench.ops_cases"
 local fail = common.fail
 
--- What that list leaves to scripts/bench/compute.
+-- Expressions that ops_cases.lua leaves to scripts/bench/compute.
 list.list = [[
 # usual
 grad u v: u + v
@@ -45,7 +45,7 @@ local function inputs_of(expression)
   return names
 end
 
--- Whether an expression is as large as its inputs' rows are many.
+-- Returns whether an expression's result is as large as the rows of its inputs are many.
 local function has_rows(expression)
   local grows = false
   for _, name in ipairs(inputs_of(expression)) do

@@ -7,8 +7,8 @@ local fail, expect = common.fail, common.expect
 
 local case = {}
 
--- What a reader of the other results wants to know of the machine: the properties that decide which way the backend
--- takes, versions of libraries, the data that trainings have.
+-- Prints what readers of the other results want to know of the machine: the properties that decide what the backend
+-- does, versions of libraries, the data that trainings have.
 function case.facts()
   local properties = lm.cuda.get_device_properties()
   for _, name in ipairs { "name", "major", "minor", "multiProcessorCount", "totalGlobalMem", "l2CacheSize", "clockRate",
@@ -19,7 +19,7 @@ function case.facts()
   for _, library in ipairs { "cuda", "cudnn", "cublaslt" } do
     print(("%-40s %s"):format("version of " .. library, tostring(lm.core.cuda_version(library))))
   end
-  -- Those that are loaded at need.
+  -- Versions of libraries that are loaded when needed.
   for library, call in pairs { ["libcufft.so.12"] = "cufftGetVersion", ["libcusolver.so.12"] = "cusolverGetVersion" } do
     local ok, version = pcall(function()
       ffi.cdef(("int %s(int *);"):format(call))
@@ -88,7 +88,7 @@ function case.nccl()
   dist.destroy_process_group()
 end
 
--- What backward pays for each bucket that it sends.
+-- Measures what backward pays for each bucket that it sends.
 function case.issue()
   local dist, taken = lm.dist, {}
   dist.init_process_group { timeout = 30 }

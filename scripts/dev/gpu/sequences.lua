@@ -90,7 +90,7 @@ function case.attention(length)
             return { y, on[1].grad, on[2].grad, on[3].grad }
           end
           local want = values("cpu", "float64", F.scaled_dot_product_attention)
-          -- Of dropout cuDNN has its own masks: case.attention_dropout.
+          -- case.attention_dropout compares dropout by cuDNN, which has its own masks.
           for _, enabled in ipairs(not half and { true } or how == "dropout" and { false } or { true, false }) do
             lm.backends.cudnn.enabled = enabled
             for turn = 1, enabled and 2 or 1 do -- from a length's second call on it is cuDNN's

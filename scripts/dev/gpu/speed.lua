@@ -89,7 +89,7 @@ function case.decoding()
   end
 end
 
--- What a size that was not there before costs, beside the next call of the same.
+-- Measures what the first call with a new size costs, beside the next call with that size.
 function case.first_calls()
   common.sweep()
   local on = { device = "cuda" }

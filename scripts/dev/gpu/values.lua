@@ -62,7 +62,7 @@ local function compare_offset(op, dtype, which, n)
   lm.synchronize("cuda")
 end
 
--- Whether the device still works: after a fault of a kernel nothing does, in this process.
+-- Returns whether the device still works: after a fault of a kernel nothing does, in this process.
 local function is_alive()
   return (pcall(function() assert(lm.ones({ 2 }, { device = "cuda" }):sum():item() == 2) end))
 end
@@ -176,7 +176,7 @@ function case.scaling()
   end
 end
 
--- What says the same as its result, whatever signs vectors come with; f gets the tensors, on either side.
+-- Lists calls whose results do not depend on the signs that vectors come with; f gets the tensors, on either device.
 local function transforms_and_solutions(n)
   local la, fft = lm.linalg, lm.fft
   local x = lm.randn { n, n }
@@ -219,7 +219,7 @@ local function transforms_and_solutions(n)
   }
 end
 
--- What is missing is computed otherwise, and as well; here it must be the libraries.
+-- Fails unless these libraries are loaded: without one the backend computes otherwise, and as well.
 local function expect_libraries(...)
   if common.stand_in or os.getenv "LM_CUDA_WITHOUT" then return end
   local file = assert(io.open "/proc/self/maps")

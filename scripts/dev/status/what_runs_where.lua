@@ -1,4 +1,4 @@
--- What runs where: the rows of docs/status/what_runs_where.md that no code knows. gen_status.lua writes the page.
+-- Rows of docs/status/what_runs_where.md that no code knows. gen_status.lua writes the page.
 --
 -- A row is {part, CPU, CUDA [, remark]}. A state is one of `states`, or "" where the part has nothing to do there.
 return {

@@ -86,7 +86,7 @@ typedef struct seen {
   bool within;
 } seen;
 
-/* On the thread that called backward; the first one runs a pass of its own. */
+/* Checks that a hook runs on the thread that called backward; the first call runs its own pass. */
 static lm_status look(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   seen *s = ctx;
   lm_status status = LM_OK;

@@ -344,7 +344,7 @@ static void put_back(block *b) {
   b->p = NULL;
 }
 
-/* Without memory the block is left out. */
+/* Allocates a block of n numbers; leaves it out if there is no memory. */
 static lm_status make(lm_stream *s, block *b, size_t n) {
   put_back(b);
   b->n = n;

@@ -147,7 +147,7 @@ describe("communication hooks", function()
         averages("times 3", net, alone, round, 3)
         assert(#seen > 1 and seen[1] == 1 and seen[#seen] == #seen, "buckets in their order")
       end
-      -- by batch size, as without a hook
+      -- weights by batch size, as without a hook
       local x = lm.ones({ rank + 1, 5 }, { dtype = "float64" })
       bare:zero_grad()
       net(x):sum():backward()

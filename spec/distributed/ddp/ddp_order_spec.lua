@@ -1,4 +1,4 @@
--- What backward sends goes out in an order that follows from the graph, on whichever rank and however late: buckets of
+-- Tests that backward sends in an order that follows from the graph, on whichever rank and however late: buckets of
 -- one and several DistributedDataParallels, sums of SyncBatchNorm, all_reduces in hooks (support/ddp_order.lua). The
 -- same over MPI is in mpi_spec, over NCCL's stand-in in cuda/nccl_spec.
 local several = require "spec.support.several"

@@ -391,12 +391,11 @@ describe("DistributedDataParallel on several ranks", function()
           near("round " .. round, grads(net), { dist.all_reduce(alone.a.grad:clone()) / size })
           old = net.a.grad
         end
-        -- what a hook is shown stays this rank's own
         local a, b, kept = nn.Linear(6, 6):double(), nn.Linear(6, 6):double(), nil
         ddp = DDP(a)
         b:load_state_dict(a:state_dict())
         local x = lm.full({ 6, 6 }, rank + 1, { dtype = "float64" })
-        -- what a hook is shown stays this rank's own
+        -- a hook gets this rank's own gradient, which stays as it is
         a.weight:register_hook(function(g) kept = g end)
         a.bias:register_hook(function(g) return g * 2 end)
         ddp(x):square():sum():backward()

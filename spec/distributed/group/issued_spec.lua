@@ -5,7 +5,7 @@ local ranks = require "spec.support.ranks"
 local plugin = require "spec.support.plugin"
 local within = require("spec.support.time").within
 
--- What each script below starts with.
+-- First lines of each script below.
 local prelude = [[
   local lm = require "luminary"
   local dist, ffi = lm.dist, require "ffi"
@@ -198,7 +198,7 @@ describe("a group that enqueues", function()
   end)
 
   it("finds out that ranks disagree, beside what it enqueued", function()
-    for n = 2, 3 do -- of three, the one whose neighbor agrees with it hears of it a call later
+    for n = 2, 3 do -- a third rank, whose neighbor agrees with it, hears of it a call later
       local got = run { n = n, script = [[
         local rank = start()
         dist.all_reduce(lm.zeros{2})

@@ -23,7 +23,7 @@ local function run(command, seconds)
   local of = setmetatable({}, {__index = function() return "" end})
   for rank, line in (out .. err):gmatch "%[1,(%d+)%]<std%l+>: ?([^\n]*)" do -- 5 puts a space
     rank = tonumber(rank)
-    -- What 5 says where there is no network but the loopback, of which it makes no use.
+    -- Open MPI 5 says this where there is no network but the loopback, which it does not use.
     if not line:find("btl_tcp_proc.c", 1, true) then of[rank] = of[rank] .. line .. "\n" end
   end
   return code / 256, out, err, of
@@ -54,7 +54,7 @@ local function all_well(n, text, options)
   return of
 end
 
--- What of MPI's lies about that no process uses, in shared memory and in folders, except what `before` has.
+-- Lists MPI's files that no process uses, in shared memory and in folders, except those in `before`.
 local function litter(before)
   local pipe = io.popen [[
     for f in /dev/shm/vader_segment*; do

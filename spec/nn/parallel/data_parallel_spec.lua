@@ -8,7 +8,7 @@ local DataParallel = nn.DataParallel
 
 local kind = (os.getenv "LM_SPEC_DEVICE" or "cpu"):match "^%a+"
 
--- With the line of this file that raises it.
+-- Returns the error's message, with the line of this file that raises it.
 local function message(f, ...)
   local ok, problem = pcall(f, ...)
   assert(not ok, "no error")

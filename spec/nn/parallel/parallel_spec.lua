@@ -79,7 +79,7 @@ describe("comm", function()
     local sum = comm.reduce_add(list, dev(1))
     assert.equal(dev(1), sum.device)
     assert.is_true(same(sum, lm.full({4}, 6)))
-    assert.is_true(same(list[1], lm.full({4}, 1))) -- what was given stays as it was
+    assert.is_true(same(list[1], lm.full({4}, 1))) -- inputs stay as they were
     assert.is_true(same(comm.reduce_add({list[1]}), list[1]))
   end)
 

@@ -1,4 +1,4 @@
-/* What a body of a kernel may not do on a device, and a host does not mind: accesses that are not aligned as their type
+/* Finds what a kernel's body may not do on a device but may on a host: accesses that are not aligned as their type
  * says, floats that their integer type does not hold, and races between the blocks of a launch. Bodies that are checked
  * are compiled with -fsanitize=thread,alignment,float-cast-overflow (CMakeLists.txt); the calls that this puts into
  * them end here, not in the sanitizers' libraries. */
@@ -7,7 +7,7 @@
 
 #include "counts.h"
 
-/* Who touched a byte of device memory in which launch. Blocks are counted from 1. */
+/* Records which block of which launch used a byte of device memory. Blocks are counted from 1. */
 typedef struct shadow {
   uint32_t launch;
   uint32_t writer : 31, by_atomic : 1; /* the last write */
@@ -71,7 +71,7 @@ static void access(const void *p, size_t bytes, bool write, bool atomic) {
 /* ---- what compilers call ---- */
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which have their own */
-#undef lm_fake_check_atomic                                         /* of bodies that are not checked */
+#undef lm_fake_check_atomic                                         /* for bodies without checks */
 #define HOOK extern "C" __attribute__((visibility("hidden"), used)) void
 
 HOOK lm_fake_check_atomic(const void *p, size_t bytes) { access(p, bytes, true, true); }
@@ -96,7 +96,7 @@ HOOK __tsan_read_range(const void *p, size_t bytes) { access(p, bytes, false, fa
 HOOK __tsan_write_range(const void *p, size_t bytes) { access(p, bytes, true, false); }
 
 namespace {
-struct place { /* of a check in the source */
+struct place { /* position of a check in the source */
   const char *file;
   uint32_t line, column;
 };

@@ -1,4 +1,4 @@
-/* What a step costs, counted without computing it (LM_FAKE_CUDA_COUNT): a line for each piece of work that was done. A
+/* Counts what a step costs, without computing it (LM_FAKE_CUDA_COUNT): a line for each piece of work that was done. A
  * kernel's bytes are those that its bodies touch, where they are compiled with checks (checks.cc); a product's are
  * those of its operands. */
 #include "counts.h"
@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-/* Who touched a byte of device memory in the launch that runs. */
+/* Records which block of the running launch used a byte of device memory. */
 typedef struct mark {
   uint16_t launch;
   uint16_t block : 14, was_read : 1, was_written : 1;
@@ -80,7 +80,7 @@ static void touch(mark *m, bool write) {
     own_written -= m->was_written, shared_written += m->was_written;
     m->block = SHARED;
   }
-  /* What the launch itself wrote is read from a cache. */
+  /* A byte that the launch itself wrote is read from a cache. */
   if (write ? m->was_written : m->was_read || m->was_written) return;
   (m->block == SHARED ? write ? shared_written : shared_read : write ? own_written : own_read)++;
   if (write) {

@@ -5,9 +5,9 @@
 #include "runtime.h"
 
 bool lm_fake_is_counting();
-long lm_fake_counted_blocks(); /* of each launch, at most; 0: nothing is counted */
+long lm_fake_counted_blocks(); /* most blocks of a launch that run; 0: counts nothing */
 
-/* Around a launch's blocks; `ran` of them ran. Need the turn. */
+/* Begin, count and end a launch's blocks, of which `ran` ran. Need the turn. */
 void lm_fake_count_launch();
 void lm_fake_count_block(unsigned number);
 void lm_fake_record_launch(const char *name, uint64_t blocks, uint64_t ran);

@@ -1,4 +1,4 @@
-/* What the fakes of cuSOLVER and cuBLAS compute, by plain loops in double: column-major, as LAPACK's of those names. */
+/* Computes for the fakes of cuSOLVER and cuBLAS, by plain loops in double: column-major, as LAPACK's of those names. */
 #ifndef LM_FAKE_DENSE_SOLVER_H
 #define LM_FAKE_DENSE_SOLVER_H
 

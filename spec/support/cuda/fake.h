@@ -47,15 +47,15 @@ extern "C" {
 /* The nth call of `name` from now on (1 is the next) returns `code` instead of working, once. NULL: of any call. nth 0
  * takes the rules for that name (NULL: all rules) away. Calls that release something do so all the same. */
 LM_FAKE_API void lm_fake_fail(const char *name, long nth, int code);
-/* How often it was called so far; NULL: all calls. */
+/* Returns the number of calls of a function so far; NULL: of all. */
 LM_FAKE_API long lm_fake_call_count(const char *name);
-/* The names of all calls made so far, a comma between them; the caller's until its next call from the same thread. */
+/* Returns the names of all calls so far, a comma between them; valid until the thread's next call of it. */
 LM_FAKE_API const char *lm_fake_call_names(void);
-/* How many are alive: "memory", "pinned", "stream", "event", "graph", "handle" (of libraries), "opened" (memory
+/* Returns how many are alive: "memory", "pinned", "stream", "event", "graph", "handle" (of libraries), "opened" (memory
  * of other processes); "bytes": of memory;
  * "context": devices that were worked on, for good; "blocks": of the kernels launched so far. */
 LM_FAKE_API long lm_fake_live(const char *what);
-/* Under LM_FAKE_CUDA_COUNT, a line for each piece of work that was done since the last call: kind ("kernel", "unseen
+/* Returns, under LM_FAKE_CUDA_COUNT, a line for each piece of work since the last call: kind ("kernel", "unseen
  * kernel", "product float32" and other dtypes, "fill", "copy", "upload", "download"), name, blocks, bytes read, bytes
  * written, FLOPs, operands ("r" or "w", address in hex, ".", the number of the work that wrote it, ":", bytes; a space
  * between them), a tab between them. Each byte counts once for a launch; those of one block alone count for the blocks
@@ -65,9 +65,9 @@ LM_FAKE_API const char *lm_fake_counts(void);
 /* The ranges and marks of NVTX so far, a comma between them: "push NAME", "pop", "mark NAME". They get here if
  * NVTX_INJECTION64_PATH is the path of this library. */
 LM_FAKE_API const char *lm_fake_ranges(void);
-/* What cuSOLVER next iterates on does not converge. */
+/* Makes cuSOLVER's next iteration not converge. */
 LM_FAKE_API void lm_fake_diverge(void);
-/* Operations that wait in queues. */
+/* Returns the number of operations that wait in queues. */
 LM_FAKE_API long lm_fake_pending(void);
 /* A fault of a kernel fails every later call, as a real one does; this forgets it. */
 LM_FAKE_API void lm_fake_reset(void);
@@ -86,10 +86,10 @@ LM_FAKE_API void lm_fake_count(const char *what, long by);
 /* The call waits for all of the device (-1: of every device), in whatever mode its thread is: that breaks the captures
  * that other threads have going there. */
 LM_FAKE_API void lm_fake_waits_for(int device);
-/* Of a call that a capture of this thread forbids unless it is relaxed: the cudaError_t, and the capture is broken; or
- * 0. */
+/* Returns, for a call that a capture of this thread forbids unless it is relaxed, its cudaError_t, after breaking the
+ * capture; else 0. */
 LM_FAKE_API int lm_fake_forbidden(void);
-/* The device that holds p, or -1. */
+/* Returns the device that holds p, or -1. */
 LM_FAKE_API int lm_fake_device_of(const void *p);
 
 #ifdef __cplusplus
@@ -100,7 +100,7 @@ struct lm_fake_operand {
   uint64_t bytes;
   bool written;
 };
-/* What lm_fake_counts says of it; `what` NULL: its bytes are not known, and it is done even so. */
+/* A line of lm_fake_counts. `what` NULL: its bytes are not known, and the work is done even when counting. */
 struct lm_fake_cost {
   const char *what;
   std::string name;

@@ -57,7 +57,7 @@ static int dtype_of(int type) {
   }
 }
 
-/* Of all its matrices, each once; a step of 0 is one for the whole batch. */
+/* Returns the bytes of all its matrices, each once; a step of 0 is one matrix for the whole batch. */
 static uint64_t bytes_of(const layout &m) {
   return m.rows * m.columns * (uint64_t)(m.step ? m.batch : 1) * lm_fake_bytes_of(dtype_of(m.type));
 }

@@ -46,7 +46,7 @@ struct attribute {
 struct descriptor {
   cudnnBackendDescriptorType_t type;
   bool final = false;
-  int engine = -1; /* of engines and their configs */
+  int engine = -1; /* number of an engine or its config; else -1 */
   std::map<int, attribute> attributes;
 
   bool has(int name) const { return attributes.count(name) > 0; }
@@ -60,20 +60,20 @@ struct descriptor {
   }
 };
 
-struct holder { /* what a caller's handle points to: what it refers to lives on in others */
+struct holder { /* target of a caller's handle: its descriptor lives on in others */
   reference of;
 };
 
 typedef lm_fake_cudnn library;
 
-/* What each type takes: name, type of the values, how many at least and at most; needed unless `may`. */
+/* An attribute of a type: name, type of the values, how many at least and at most; needed unless `may`. */
 struct row {
   cudnnBackendDescriptorType_t of;
   int name;
   cudnnBackendAttributeType_t type;
   int least, most;
   bool may;
-  int part; /* of BACKEND_DESCRIPTOR values: their type, or OPERATION: any of those */
+  int part; /* type of BACKEND_DESCRIPTOR values, or OPERATION: any of those */
 };
 }  // namespace
 
@@ -686,7 +686,7 @@ LM_FAKE_API cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t cons
   return refuse(CUDNN_STATUS_BAD_PARAM, "this attribute cannot be asked for so");
 }
 
-/* Where a tensor lies, as the pack says; NULL: it says nothing of it. */
+/* Returns a tensor's memory from the pack; NULL: the pack does not have it. */
 static void *place_in(const descriptor &pack, int64_t id) {
   size_t count = pack.attributes.at(A(VARIANT_PACK_UNIQUE_IDS)).bytes.size() / sizeof(int64_t);
   void *place = NULL;

@@ -1,4 +1,4 @@
-/* What the parts of the fake cuDNN share. */
+/* Declares what the parts of the fake cuDNN share. */
 #ifndef LM_FAKE_CUDNN_H
 #define LM_FAKE_CUDNN_H
 
@@ -9,7 +9,7 @@
 
 #include "fake_library.h"
 
-struct lm_fake_cudnn { /* what a cudnnHandle_t points to */
+struct lm_fake_cudnn { /* target of a cudnnHandle_t */
   int device;
   void *stream, *memory;
 };
@@ -34,14 +34,14 @@ struct lm_fake_operation {
   enum { POINT, PRODUCT, REDUCTION, RESHAPE, RANDOM } kind;
   int mode; /* cudnnPointwiseMode_t or cudnnReduceTensorOp_t */
   int64_t axis;
-  double probability; /* of RANDOM, which is 1 or 0 by a seed, x, and an offset, b */
+  double probability; /* for RANDOM, which is 1 or 0 by a seed, x, and an offset, b */
   lm_fake_tensor x, b, t, y;
-  int operands; /* how many of x, b and t there are */
+  int operands; /* number of x, b and t that there are */
 };
 
-/* Why the graph cannot be computed so, or NULL. */
+/* Returns why the graph cannot be computed, or NULL. */
 const char *lm_fake_fused_problem(const std::vector<lm_fake_operation> &nodes);
-/* Where tensors lie and what numbers are, by id; computed in double, and rounded wherever a tensor is of a floating
+/* Computes in double on tensors' memory and numbers by id, and rounds wherever a tensor is of a floating
  * type.
  */
 void lm_fake_fused_run(const std::vector<lm_fake_operation> &nodes, const std::map<int64_t, void *> &memory,

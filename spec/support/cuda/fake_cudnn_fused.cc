@@ -8,7 +8,7 @@ typedef lm_fake_operation node;
 
 static int64_t count(const tensor &t) { return t.size[0] * t.size[1] * t.size[2] * t.size[3]; }
 
-/* Where (a, b, c, d) of a larger tensor is read in t, row-major: dims of 1 are repeated, and each of fewer heads serves
+/* Returns t's index of (a, b, c, d) of a larger tensor, row-major: dims of 1 are repeated, each of fewer heads serves
  * several. */
 static size_t seen(const tensor &t, const tensor &from, const int64_t *at) {
   size_t place = 0;
@@ -132,7 +132,7 @@ const char *lm_fake_fused_problem(const std::vector<node> &nodes) {
   return NULL;
 }
 
-/* Whether the element is 1: a generator of its own (splitmix64), since nobody knows the library's. */
+/* Returns whether the element is 1, by its own generator (splitmix64), since nobody knows the library's. */
 static bool drawn(double seed, double offset, uint64_t i, double probability) {
   uint64_t bits = (uint64_t)seed * 0x9e3779b97f4a7c15u ^ ((uint64_t)offset << 32) ^ (i + 1) * 0xd1342543de82ef95u;
   bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9u;

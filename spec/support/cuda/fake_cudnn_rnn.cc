@@ -172,8 +172,8 @@ static void spoil(const work &w, void *p, int64_t count) {
   for (int64_t i = 0; p && i < count; i++) lm_fake_write(w.net.dtype, p, i, NAN);
 }
 
-/* In the slots of the reserve, afterwards: gradients of what the gates' functions are of, GRU's third as what comes in
- * has it and, in slot 3, as the state has it. */
+/* Leaves in the slots of the reserve gradients of the inputs of the gates' functions; GRU's third as the layer's input
+ * sees it and, in slot 3, as the state sees it. */
 static void backward_data(const work &w, const void *dy, const void *weight, const void *h0, const void *c0,
                           const void *dhn, const void *dcn, void *dx, void *dh0, void *dc0, double *kept) {
   const network &n = w.net;
@@ -302,7 +302,7 @@ struct tensor_description {
 };
 }  // namespace
 
-/* What every pass looks at first. */
+/* Checks what every pass requires. */
 static cudnnStatus_t check_pass(cudnnHandle_t handle, cudnnRNNDescriptor_t net, const int32_t *on_device,
                                 cudnnRNNDataDescriptor_t x, cudnnRNNDataDescriptor_t y, cudnnTensorDescriptor_t state,
                                 size_t weight_bytes, size_t work_bytes, void *workspace) {

@@ -71,7 +71,7 @@ static void transform_lines(const fft_plan &p, const T *x, T *y, double sign) {
   }
 }
 
-/* In place each line is done before it is written, but no line may write over another: through a copy. */
+/* Computes each line before it is written; in place no line may write over another, so the input is copied. */
 template <class T>
 static void run_lines(const fft_plan &p, const void *x, void *y, double sign) {
   int64_t count = (p.lines - 1) * p.in_apart + (to_real(p.type) ? p.n / 2 : p.n - 1) * p.in_step + 1;
@@ -92,7 +92,7 @@ static cufftResult execute(cufftHandle handle, int type, const void *x, void *y,
   int64_t align = is_wide(type) ? 16 : 8;
   if (lm_fake_device_of(x) != device || lm_fake_device_of(y) != device) return CUFFT_INVALID_VALUE;
   if (!lm_fake_aligned(x, align) || !lm_fake_aligned(y, align)) return CUFFT_EXEC_FAILED;
-  if (!p->has_area) return CUFFT_EXEC_FAILED; /* of 0 bytes too */
+  if (!p->has_area) return CUFFT_EXEC_FAILED; /* required even for 0 bytes */
   if (p->bytes > 0 &&
       (lm_fake_device_of(p->workspace) != device || lm_fake_device_of((char *)p->workspace + p->bytes - 1) != device))
     return CUFFT_EXEC_FAILED;
@@ -155,7 +155,7 @@ LM_FAKE_API cufftResult cufftMakePlanMany64(cufftHandle handle, int rank, long l
   if (!inembed || !onembed || istride < 1 || ostride < 1 || idist < 1 || odist < 1) return CUFFT_INVALID_VALUE;
   if (inembed[0] < (to_real(type) ? n[0] / 2 + 1 : n[0]) || onembed[0] < (from_real(type) ? n[0] / 2 + 1 : n[0]))
     return CUFFT_INVALID_VALUE;
-  if (p->automatic) return CUFFT_NOT_SUPPORTED; /* of the fake alone: workspaces are ours */
+  if (p->automatic) return CUFFT_NOT_SUPPORTED; /* the fake requires workspaces of ours */
   if (lm_fake_forbidden() != 0) return CUFFT_INTERNAL_ERROR;
   lm_fake_waits_for(p->device);
   if (cudaMalloc(&p->memory, 256) != cudaSuccess) return CUFFT_ALLOC_FAILED;

@@ -34,7 +34,7 @@ static bool make_handle(handle **out) {
   return true;
 }
 
-/* Whether all of it lies on the handle's device, which is the current one. */
+/* Returns whether all pointers lie on the handle's device, which must be the current one. */
 static bool on_device(const void *h, std::initializer_list<const void *> pointers) {
   int device = -1;
   cudaGetDevice(&device);

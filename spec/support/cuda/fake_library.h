@@ -1,4 +1,4 @@
-/* What the fakes of cuBLASLt and cuDNN share: elements of any floating dtype as doubles. */
+/* Reads and writes elements of any floating dtype as doubles, for the fakes of cuBLASLt and cuDNN. */
 #ifndef LM_FAKE_LIBRARY_H
 #define LM_FAKE_LIBRARY_H
 
@@ -26,7 +26,7 @@ static inline void lm_fake_write(int dtype, void *p, int64_t i, double v) {
   }
 }
 
-/* As TF32's inputs: 10 bits of mantissa. */
+/* Rounds as TF32's inputs are: to 10 bits of mantissa. */
 static inline double lm_fake_tf32(double v) {
   float f = (float)v;
   uint32_t bits;
@@ -40,7 +40,7 @@ static inline uint64_t lm_fake_bytes_of(int dtype) {
   return dtype == LM_F16 || dtype == LM_BF16 ? 2 : dtype == LM_F32 ? 4 : 8;
 }
 
-/* What lm_fake_counts calls a product. */
+/* Returns lm_fake_counts's name of a product. */
 static inline const char *lm_fake_product_of(int dtype, bool tf32) {
   return tf32               ? "product tf32"
          : dtype == LM_F16  ? "product float16"

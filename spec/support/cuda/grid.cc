@@ -75,7 +75,7 @@ static struct {
   const std::function<void()> *work; /* instead of a kernel */
   const char *name;
   bool reverse;
-  uint64_t seed; /* of a random order; 0: none */
+  uint64_t seed; /* seed of a random order; 0: none */
   size_t shared;
   /* The block. */
   int threads, next, exited, arrived, votes;
@@ -134,7 +134,7 @@ static void stack_main(void);
 /* A stack that begins with stack_main. */
 static context stack_fresh(char *low) {
   void **top = (void **)(low + STACK);
-  top[-2] = (void *)stack_main; /* where lm_fake_switch returns to; its caller's stack was 16-byte aligned */
+  top[-2] = (void *)stack_main; /* lm_fake_switch returns there; its caller's stack was 16-byte aligned */
   for (int i = 3; i <= 8; i++) top[-i] = NULL;
   context c = {top - 8, low};
   return c;
@@ -183,7 +183,7 @@ static uint64_t mixed(uint64_t x) { /* splitmix64 */
 
 static uint64_t common_divisor(uint64_t a, uint64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* Which of n comes as the i-th, in the order that is requested: a random one is a walk by steps that meet all. */
+/* Returns the i-th of n in the order that is requested: a random one is a walk by steps that meet all. */
 static uint64_t in_order(uint64_t i, uint64_t n) {
   if (g.reverse) return n - 1 - i;
   if (g.seed == 0 || n < 3) return g.seed == 0 ? i : n - 1 - i;
@@ -313,7 +313,7 @@ extern "C" unsigned long long lm_fake_meet(int operation, unsigned mask, unsigne
   for (int i = 0; i < lanes; i++) {
     lane *other = warp + i;
     if (!(mask >> i & 1)) continue;
-    /* Of a lane that takes no part: not a number, in any type. */
+    /* A lane that takes no part has all bits set: not a number, in any type. */
     bool there = other->source >= 0 && other->source < lanes && mask >> other->source & 1;
     other->answer = operation == LM_FAKE_BALLOT ? ballot : there ? warp[other->source].bits : ~0ull;
     for (int j = 0; operation == LM_FAKE_GATHER && j < LM_WARP; j++) {
@@ -328,7 +328,7 @@ typedef struct copy {
   char *to;
   const void *from;
 } copy;
-static std::vector<copy> copies[LM_MAX_BLOCK]; /* by thread */
+static std::vector<copy> copies[LM_MAX_BLOCK]; /* copies of each thread */
 
 extern "C" void lm_fake_copy_begin(void *to, const void *from) {
   memset(to, 0xff, 16);

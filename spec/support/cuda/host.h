@@ -1,4 +1,4 @@
-/* What the .cu files of kernels/ need to compile for the host: CUDA's keywords, built-in variables, intrinsics and
+/* Lets the .cu files of kernels/ compile for the host: CUDA's keywords, built-in variables, intrinsics and
  * vector types for a plain C++ compiler (kernels/launch.cuh includes this under LM_HOST_KERNELS). Threads of a block
  * take turns on one host thread (grid.cc), so atomics are plain arithmetic; only barriers and warp operations switch
  * between them. */
@@ -101,7 +101,7 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 static inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == mask; }
-/* Which lanes run together is up to the device; here each lane is alone, the answer that is always allowed. */
+/* A device decides which lanes run together; here each lane is alone, an answer that is always allowed. */
 static inline unsigned __activemask() { return 1u << lm_fake_lane(); }
 template <typename T>
 static inline unsigned __match_any_sync(unsigned mask, T value) {
@@ -137,7 +137,7 @@ LM_FAKE_REDUCE(__reduce_xor_sync, unsigned, a ^ b)
 
 /* ---- atomics; each returns the old value ---- */
 
-/* In bodies that are checked (checks.cc) every access is looked at: an atomic one is no plain one. */
+/* Checked bodies (checks.cc) report every access: an atomic one apart from plain ones. */
 #ifdef __SANITIZE_THREAD__
 #define LM_FAKE_ATOMIC_ACCESS static __attribute__((noinline, no_sanitize("thread")))
 extern "C" void lm_fake_check_atomic(const void *p, size_t bytes);
@@ -298,7 +298,7 @@ static inline void lm_fake_sincospi(T x, T *s, T *c) {
   *s = lm_fake_sinpi(x), *c = lm_fake_cospi(x);
 }
 
-/* As CUDA's: a number wins over NaN for floats; mixed types go to the wider, signed with unsigned to unsigned. */
+/* Return what CUDA's do: a number wins over NaN; mixed types go to the wider, signed with unsigned to unsigned. */
 static inline float min(float a, float b) { return fminf(a, b); }
 static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline double min(double a, double b) { return fmin(a, b); }

@@ -20,9 +20,9 @@ enum {
   PARAMETER_ALIGN = 16,
   THREADS_PER_SM = 2048,
   BLOCKS_PER_SM = 32,
-  REGISTERS = 65536,    /* of a multiprocessor, and the most of a block */
+  REGISTERS = 65536,    /* registers of a multiprocessor, and the most of a block */
   WARP_REGISTERS = 256, /* a warp gets a multiple of them */
-  USUAL_REGISTERS = 32  /* of a kernel that says nothing of them */
+  USUAL_REGISTERS = 32  /* assumed of a kernel that was not measured */
 };
 
 namespace {
@@ -31,14 +31,14 @@ struct variable {
   size_t bytes;
 };
 struct resources {
-  int registers, local, threads; /* of a thread; bytes of local memory; most of a block, or 0 */
+  int registers, local, threads; /* a thread's; a thread's bytes; most of a block, or 0 */
 };
 struct registry {
-  std::map<std::string, resources> measured;                     /* by mangled name: LM_FAKE_CUDA_REGISTERS */
+  std::map<std::string, resources> measured;                     /* LM_FAKE_CUDA_REGISTERS, by mangled name */
   std::map<std::string, const void *> bodies;                    /* functions by mangled name */
   std::map<const void *, std::string> names;                     /* and the other way round */
-  std::map<std::string, std::vector<variable>> statics;          /* by the mangled function they are in */
-  std::map<const void *, std::shared_ptr<lm_fake_kernel>> known; /* by stub, or body */
+  std::map<std::string, std::vector<variable>> statics;          /* statics of each function, by mangled name */
+  std::map<const void *, std::shared_ptr<lm_fake_kernel>> known; /* kernels by stub, or body */
 };
 }  // namespace
 
@@ -88,7 +88,7 @@ static void read_symbols(registry &r, const char *file, uintptr_t base) {
   munmap((void *)image, size);
 }
 
-/* What scripts/dev/kernel_registers wrote: "name registers local threads" in lines. */
+/* Reads the lines "name registers local threads" that scripts/dev/kernel_registers wrote. */
 static void read_measured(registry &r, const char *path) {
   char name[4096];
   resources of;
@@ -110,7 +110,7 @@ static registry &get() {
   return *r;
 }
 
-/* What a block of that many threads takes of the registers. */
+/* Returns the number of registers that a block of that many threads takes. */
 static int registers_of(const lm_fake_kernel &kernel, int threads) {
   int warps = (threads + LM_WARP - 1) / LM_WARP, each = kernel.registers * LM_WARP;
   return warps * ((each + WARP_REGISTERS - 1) / WARP_REGISTERS * WARP_REGISTERS);
@@ -146,7 +146,7 @@ static std::shared_ptr<lm_fake_kernel> make_kernel(const std::string &name, int 
   return kernel;
 }
 
-/* By the stub that nvcc made, or by a body of this library; NULL if it is neither. Needs the state lock. */
+/* Finds a kernel by nvcc's stub, or by a body of this library; NULL if there is none. Needs the state lock. */
 static std::shared_ptr<lm_fake_kernel> find_kernel(const void *function) {
   registry &r = get();
   auto known = r.known.find(function);

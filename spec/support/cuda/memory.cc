@@ -22,17 +22,17 @@ enum {
 
 namespace {
 struct allocation {
-  char *pages; /* those it lies in */
+  char *pages; /* first page that it lies in */
   size_t span, bytes;
-  int fd;      /* of the memory file, or -1 */
-  int opened;  /* how often, if it is another process's; else 0 */
-  ino_t inode; /* of the file */
+  int fd;      /* the memory file's, or -1 */
+  int opened;  /* number of openings, if it is another process's; else 0 */
+  ino_t inode; /* the file's */
 };
 struct arena {
   char *base = NULL;
   size_t size = 0, used = 0;
   char *cursor = NULL;
-  std::map<char *, allocation> live; /* by address */
+  std::map<char *, allocation> live; /* allocations by address */
 };
 struct pinned_range {
   size_t bytes;
@@ -126,12 +126,12 @@ void lm_fake_open(unsigned devices) {
   m.open = devices;
 }
 
-/* Where `span` bytes may begin, from `at` on: what has huge pages in it begins with one. */
+/* Returns where `span` bytes may begin, from `at` on: memory with huge pages begins with one. */
 static char *begin(char *at, size_t span) {
   return span < HUGE ? at : (char *)(((uintptr_t)at + HUGE - 1) / HUGE * HUGE);
 }
 
-/* Room for `span` bytes and a page: behind the latest allocation, or else in the first gap. */
+/* Finds room for `span` bytes and a page: behind the latest allocation, or else in the first gap. */
 static char *find_room(arena &a, size_t span) {
   char *at = begin(a.cursor, span);
   if (at + span + PAGE <= a.base + a.size) return at;

@@ -1,4 +1,4 @@
-/* What a tool for NVTX is to the program: with this library's path in NVTX_INJECTION64_PATH it gets the ranges. */
+/* Stands for a tool for NVTX: with this library's path in NVTX_INJECTION64_PATH it gets the program's ranges. */
 #include <nvtx3/nvToolsExt.h>
 
 #include <string>

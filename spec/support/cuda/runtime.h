@@ -1,4 +1,4 @@
-/* What the files of the fake runtime know of one another. Two locks: `state` guards all bookkeeping and is held
+/* Declares what the files of the fake runtime share. Two locks: `state` guards all bookkeeping and is held
  * briefly; `turn` belongs to the thread that runs queued work. A thread that holds `state` never waits for `turn`. */
 #ifndef LM_FAKE_RUNTIME_H
 #define LM_FAKE_RUNTIME_H
@@ -64,7 +64,7 @@ typedef struct lm_fake_place {
   enum { PAGEABLE, PINNED, DEVICE, FREED } kind; /* FREED: inside a device's range, in no allocation */
   int device;
   char *base;
-  size_t bytes; /* of the allocation */
+  size_t bytes; /* the allocation's */
 } lm_fake_place;
 lm_fake_place lm_fake_place_of(const void *p);
 /* Makes the memory of exactly these devices accessible. Needs the turn. */
@@ -83,22 +83,22 @@ struct lm_fake_kernel {
   const void *body;                              /* NULL: no host body */
   std::vector<std::pair<void *, size_t>> shared; /* its __shared__ variables */
   size_t static_shared, dynamic_limit;           /* bytes */
-  int most_threads, registers, local;            /* of a block; of a thread; bytes of a thread's local memory */
+  int most_threads, registers, local;            /* a block's; a thread's; bytes of a thread's local memory */
 };
 /* Runs the grid, or the work, on stacks of its own; a fault or a barrier not met by all ends it. Returns a cudaError_t.
  * Need the turn. */
 int lm_fake_run_grid(const lm_fake_kernel &kernel, void (*call)(const void *, void *const *), void *const *args,
                      dim3 grid, dim3 block, size_t shared);
 int lm_fake_run_work(const std::function<void()> &work, const char *name);
-/* From now on a bad access says what it was. */
+/* Makes every later bad access report what it was. */
 void lm_fake_catch_faults();
-/* Whether the calling thread runs a kernel's body; that it did what it may not do, which ends the grid. */
+/* Return whether the thread runs a kernel's body, and record that it did what it may not, which ends the grid. */
 bool lm_fake_is_in_kernel();
 void lm_fake_kernel_fault(int code, const char *text);
 
 /* ---- checks.cc: of bodies that are compiled with checks (CMakeLists.txt) ---- */
 
-void lm_fake_check_launch(); /* what other launches did does not matter to the accesses of this one */
+void lm_fake_check_launch(); /* forgets the accesses of other launches */
 void lm_fake_check_block(uint32_t block);
 
 /* ---- stream.cc ---- */
@@ -111,10 +111,10 @@ struct lm_fake_op {
   unsigned devices; /* whose memory it touches */
 };
 
-/* Where a stream waits for work that others do (the fake of NCCL). */
+/* A point at which a stream waits for work that others do (the fake of NCCL). */
 struct lm_fake_gate {
   lm_fake_stream stream;
-  uint64_t place; /* it is that many-th of the stream's operations */
+  uint64_t place; /* its index among the stream's operations */
   bool passed;
 };
 typedef std::shared_ptr<lm_fake_gate> lm_fake_gate_ref;

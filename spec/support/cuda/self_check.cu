@@ -83,7 +83,7 @@ LM_KERNEL void check_neighbor(int *x) {
   x[i] = i > 0 ? x[i - 1] + 1 : 0;
 }
 
-/* What may look like a race: bytes of one word, atomics, and blocks that read the same. */
+/* Accesses that may look like a race: bytes of one word, atomics, and blocks that read the same. */
 LM_KERNEL void check_no_race(uint8_t *bytes, int *sum, const int *in) {
   bytes[lm_thread()] = (uint8_t)in[threadIdx.x];
   atomicAdd(sum, in[threadIdx.x]);
@@ -243,7 +243,7 @@ static void shuffles() {
   OK(cudaFree(d));
 }
 
-/* Of integers, whose products and sums are exact. */
+/* Tests products of integers, whose sums are exact. */
 template <class T>
 static void matrices_of(uint16_t (*bits)(float)) {
   struct {
@@ -393,7 +393,7 @@ static void order() {
   OK(cudaFree(d));
 }
 
-/* Of bodies that are checked. */
+/* Tests bodies that are checked. */
 static void checked() {
   int *d = (int *)device_memory(256 * sizeof *d), one = 0;
   OK(cudaMemset(d, 0, 256 * sizeof *d));
@@ -423,7 +423,7 @@ static void checked() {
   OK(cudaFree(d));
 }
 
-/* With a table by which check_set has 255 registers, and check_add 40 bytes of local memory. */
+/* Tests a table by which check_set has 255 registers, and check_add 40 bytes of local memory. */
 static void limits() {
   float *d = (float *)device_memory(1024 * sizeof *d);
   struct cudaFuncAttributes is;
@@ -446,7 +446,7 @@ static void limits() {
   OK(cudaFree(d));
 }
 
-/* With LM_FAKE_CUDA_IMAGE=0. */
+/* Tests LM_FAKE_CUDA_IMAGE=0. */
 static void image() {
   float *d = (float *)device_memory(sizeof *d);
   struct cudaFuncAttributes is;
@@ -457,7 +457,7 @@ static void image() {
   OK(cudaFree(d));
 }
 
-/* With LM_FAKE_CUDA_PAGEABLE=1: what a copy reads of pageable memory is what is there at its turn. */
+/* Tests LM_FAKE_CUDA_PAGEABLE=1: a copy from pageable memory reads what is there at the copy's turn. */
 static void pageable() {
   cudaStream_t s = make_stream();
   float *d = (float *)device_memory(sizeof *d), here = 7, back = 0;
@@ -488,7 +488,7 @@ static void failing() {
   NEED(((count_function)fake("lm_fake_call_count"))("cudaMalloc") == 4);
 }
 
-/* With LM_FAKE_CUDA_DEVICES=3 and CUDA_VISIBLE_DEVICES=2,0. */
+/* Tests LM_FAKE_CUDA_DEVICES=3 with CUDA_VISIBLE_DEVICES=2,0. */
 static void devices() {
   int count, can, bus[2];
   OK(cudaGetDeviceCount(&count));

@@ -14,7 +14,7 @@
 
 #include "counts.h"
 
-/* Of an event between processes, in a memory file: how often it was recorded, which of those is reached, and which
+/* An event between processes, in a memory file: how often it was recorded, which of those is reached, and which
  * somebody waits for; and whose stream has yet to pass such a wait, a process and its descriptor of the file. */
 struct shared_words {
   std::atomic<uint64_t> recorded, reached, wanted, waiter;
@@ -30,7 +30,7 @@ typedef std::shared_ptr<shared_event> shared_event_ref;
 struct CUevent_st {
   unsigned flags;
   int device;
-  lm_fake_stream stream; /* of the latest record; NULL before it */
+  lm_fake_stream stream; /* the latest record's; NULL before it */
   uint64_t upto;
   std::shared_ptr<double> seconds; /* when that one was reached */
   lm_fake_capture_ref capture;     /* recorded in it, after these nodes */
@@ -44,7 +44,7 @@ enum { PATIENCE = 64 }; /* after that many queries of an event the device gets o
 
 namespace {
 struct streams {
-  std::map<CUstream_st *, lm_fake_stream> live;   /* by handle */
+  std::map<CUstream_st *, lm_fake_stream> live;   /* streams by handle */
   std::vector<lm_fake_stream> order;              /* oldest first; destroyed ones until their work is done */
   lm_fake_stream legacy[LM_FAKE_MAX_DEVICES];     /* NULL, cudaStreamLegacy */
   lm_fake_stream per_thread[LM_FAKE_MAX_DEVICES]; /* cudaStreamPerThread; one for all threads here */
@@ -63,7 +63,7 @@ static streams &get() {
 
 /* Held by the thread that does queued work, but while it waits for a gate or for work that another thread is at. */
 static std::recursive_mutex turn;
-static int turn_depth; /* how often its holder took it */
+static int turn_depth; /* number of times that its holder took it */
 /* A stream has, or a gate was passed; with the state lock. Never destroyed: threads may wait to the end. */
 static std::condition_variable_any &moved = *new std::condition_variable_any;
 
@@ -77,7 +77,7 @@ struct turn_guard {
 };
 }  // namespace
 
-/* Until something has moved, others have the turn. `lock` is the state's. */
+/* Lets others have the turn until something has moved. `lock` is the state's. */
 static void let_others(std::unique_lock<std::recursive_mutex> &lock) {
   int depth = turn_depth;
   lm_fake_open(0);
@@ -266,8 +266,8 @@ static shared_event_ref share(int fd, bool fresh, const char *file) {
   return shared_event_ref(new shared_event{fd, file, (shared_words *)p});
 }
 
-/* What another process waits for is done some time later, as a device does it by itself; and gates open to what others
- * have reached, or can reach no more. */
+/* Does, some time later, what another process waits for, as a device does it by itself; opens gates to what others have
+ * reached, or can reach no more. */
 static void serve() {
   for (;;) {
     usleep(500);
@@ -293,7 +293,7 @@ static void serve() {
   }
 }
 
-/* With the state lock. */
+/* Starts the thread that serves other processes. Needs the state lock. */
 static void begin_to_serve() {
   if (get().serves) return;
   get().serves = true;
@@ -323,7 +323,7 @@ static cudaError_t wait_for_foreign(const lm_fake_stream &stream, const CUevent_
   return lm_fake_result(lm_fake_push(stream, passed));
 }
 
-/* By a process that is there. */
+/* Returns whether a process that still exists waits for the event. */
 static bool is_waited_for(const shared_event &event) {
   uint64_t waiter = event.words->waiter;
   char path[64];
@@ -361,12 +361,12 @@ LM_FAKE_API cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   if (at == get().live.end()) return lm_fake_result(cudaErrorInvalidResourceHandle);
   int unsafe = lm_fake_unsafe_on(at->second);
   if (unsafe != 0) return lm_fake_result(unsafe);
-  get().live.erase(at); /* what is queued is still done: `order` keeps it */
+  get().live.erase(at); /* queued work is still done: `order` keeps it */
   lm_fake_count("stream", -1);
   return lm_fake_result(code);
 }
 
-/* The stream, and how far it is queued; what a wait may not do in a capture is refused. */
+/* Returns the stream, and how far it is queued; what a wait may not do in a capture is refused. */
 static cudaError_t wait_for(cudaStream_t handle, bool query) {
   lm_fake_stream stream;
   uint64_t upto;

@@ -127,8 +127,8 @@ static ncclResult_t wait_until(lm_nccl_guard &lock, ncclComm &comm, const std::f
   return comm.error;
 }
 
-/* What is to be done for a communicator: at once, when its group ends, or, if it does not block, when it is asked how
- * that is going. */
+/* Runs `end` for a communicator: at once, when its group ends, or, if it does not block, when its state is
+ * requested. */
 static ncclResult_t finish(const lm_nccl_comm &comm, lm_nccl_guard &lock,
                            std::function<ncclResult_t(lm_nccl_guard &)> end) {
   if (lm_nccl_current.depth > 0) {
@@ -280,7 +280,7 @@ static ncclResult_t await_start(lm_nccl_guard &lock, const lm_nccl_comm &comm) {
   return wait_until(lock, *comm, [&] { return !comm->busy; });
 }
 
-/* What blocks leaves the thread on the card that it was on before, which cudaSetDevice opens. */
+/* Sets the thread back to the card that it was on, after a call that blocks; cudaSetDevice opens the card's memory. */
 struct stay {
   int device = lm_fake_current();
   ~stay() { cudaSetDevice(device); }

@@ -1,10 +1,10 @@
-/* What NCCL's functions have in common. */
+/* Declares what NCCL's functions have in common. */
 #ifndef LM_FAKE_CALLS_H
 #define LM_FAKE_CALLS_H
 
 #include "communicator.h"
 
-/* What the thread has called since ncclGroupStart. */
+/* Calls of the thread since ncclGroupStart. */
 struct lm_nccl_group {
   int depth = 0;
   ncclResult_t error = ncclSuccess;

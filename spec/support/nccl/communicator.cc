@@ -23,7 +23,7 @@ struct work {
   ncclComm &comm;
   const lm_nccl_op &op;
   size_t part;   /* bytes of one rank's part */
-  bytes in, out; /* of this rank, on the host */
+  bytes in, out; /* this rank's, on the host */
   std::vector<bytes> kept;
   /* Goes before each part of a collective: ranks at different ones hang, whatever their bytes. */
   typedef std::array<uint64_t, 3> tag;
@@ -41,7 +41,7 @@ struct work {
   bool gives() const { return op.kind != lm_nccl_op::BROADCAST || comm.rank == op.root; }
   bool takes() const {
     if (op.kind == lm_nccl_op::REDUCE) return comm.rank == op.root;
-    /* What a root broadcasts in place stays as it is, and may be read meanwhile. */
+    /* A buffer that a root broadcasts in place stays as it is, and may be read meanwhile. */
     return op.kind != lm_nccl_op::BROADCAST || comm.rank != op.root || op.send != op.recv;
   }
   size_t parts_in() const { return op.kind == lm_nccl_op::REDUCE_SCATTER ? (size_t)comm.size : 1; }
@@ -63,7 +63,7 @@ struct work {
       }
       if (!in.empty()) memcpy(in.data(), op.send, in.size());
       if (op.scaled && op.scale_on_device) scale = lm_nccl_read(op.dtype, op.scale_on_device);
-      /* What stands there meanwhile is nobody's business. */
+      /* Results are not valid before the end: fills them with ones. */
       for (auto &s : op.sends) {
         if (!s.sending) memset(s.data, 0xff, s.bytes);
       }

@@ -36,7 +36,7 @@ lm_nccl_knobs &lm_nccl_settings();
 /* Counts a knob's number down: true when that comes to 0. */
 bool lm_nccl_countdown(std::atomic<long> &knob);
 
-/* What an enqueued call does on its rank. */
+/* An enqueued call of one rank. */
 struct lm_nccl_op {
   enum { ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, SENDS } kind;
   const void *send;
@@ -46,7 +46,7 @@ struct lm_nccl_op {
   ncclRedOp_t op;
   bool scaled;                 /* each input times... */
   double scale;                /* ... this, or */
-  const void *scale_on_device; /* what stands there then; NULL */
+  const void *scale_on_device; /* the number there at that time; or NULL */
   int root;
   struct p2p {
     bool sending;
@@ -54,7 +54,7 @@ struct lm_nccl_op {
     size_t bytes;
     int peer;
   };
-  std::vector<p2p> sends;              /* of SENDS */
+  std::vector<p2p> sends;              /* for SENDS */
   std::vector<lm_fake_stream> streams; /* it waits for them, and they for it */
   std::vector<lm_fake_gate_ref> gates;
   bool stuck;
@@ -64,7 +64,7 @@ struct ncclComm {
   std::string name;
   int rank, size, device;
   bool blocking;
-  int one_thread_ranks; /* how many of its ranks its creating thread has to serve in one group */
+  int one_thread_ranks; /* number of its ranks that its creating thread must serve in one group */
   unsigned long creator;
   lm_mesh mesh;
   std::set<int> to, from; /* ranks to and from which sends have a way: its thread's */
@@ -111,7 +111,7 @@ size_t lm_nccl_size_of(ncclDataType_t dtype); /* 0: no such dtype */
 /* x[i] *= scale, in the dtype's own arithmetic. */
 void lm_nccl_scale(ncclDataType_t dtype, void *x, size_t n, double scale);
 double lm_nccl_read(ncclDataType_t dtype, const void *x);
-/* into[i] = into[i] op from[i]; of ncclAvg the sum. */
+/* Does into[i] = into[i] op from[i]; the sum for ncclAvg. */
 void lm_nccl_combine(ncclDataType_t dtype, ncclRedOp_t op, void *into, const void *from, size_t n);
 void lm_nccl_divide(ncclDataType_t dtype, void *x, size_t n, int by);
 bool lm_nccl_is_float(ncclDataType_t dtype);

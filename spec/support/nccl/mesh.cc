@@ -135,7 +135,7 @@ static int step(flow &f, int fd, bool sending) {
   return errno == EAGAIN || errno == EINTR ? 0 : -1;
 }
 
-/* What a flow waits for next. */
+/* Returns the event that a flow waits for next. */
 static short events_of(const flow &f, bool sending) {
   bool data = !f.moved_all() && (sending || f.answers == f.at || !f.answered);
   return data == sending ? POLLOUT : POLLIN;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-/* What ranks tell each other when they meet. */
+/* Facts that ranks send each other when they meet. */
 struct lm_mesh_hello {
   int rank, size, color, key;
   char card[32]; /* its bus id */
@@ -16,7 +16,7 @@ struct lm_mesh_hello {
 
 struct lm_mesh {
   int rank = 0, size = 0;
-  std::vector<int> to, from; /* by rank; -1: none (itself) */
+  std::vector<int> to, from; /* descriptors by rank; -1: none (itself) */
   int wake = -1;             /* readable once the communicator is aborted */
 };
 
@@ -26,7 +26,7 @@ struct lm_mesh_part {
   char *data;
   size_t bytes;
 };
-/* What goes to and comes from one rank, in order. With `answered` each part is acknowledged by who has read it, and a
+/* Parts that go to and come from one rank, in order. With `answered` the reader acknowledges each part, and a
  * sender waits for that. */
 struct lm_mesh_traffic {
   std::vector<lm_mesh_part> out, in;

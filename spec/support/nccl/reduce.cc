@@ -23,7 +23,7 @@ size_t lm_nccl_size_of(ncclDataType_t dtype) {
 
 bool lm_nccl_is_float(ncclDataType_t dtype) { return dtype >= ncclFloat16; }
 
-/* What a dtype is added and compared in. */
+/* The type in which a dtype is added and compared. */
 template <typename T>
 struct arithmetic {
   typedef float type;

@@ -117,7 +117,7 @@ static lm_status tiny_pointwise(const lm_pointwise *job) {
       case LM_OP_add: result = v[0] + job->number[0] * v[1]; break;
       case LM_OP_sub: result = v[0] - job->number[0] * v[1]; break;
       case LM_OP_mul:
-      case LM_GRAD_mul_x: /* of g and other */
+      case LM_GRAD_mul_x: /* inputs: g and other */
       case LM_GRAD_mul_other: result = v[0] * v[1]; break;
       case LM_OP_relu: result = v[0] < 0 ? 0 : v[0]; break;
       case LM_OP_ne: result = v[0] != v[1]; break;

@@ -135,7 +135,7 @@ static void check_net(void) {
   setenv("LM_SOCKET_IFNAME", "=lo", 1);
   CHECK(lm_net_chosen_host("10.0.0.1", host) == LM_OK && strcmp(host, "127.0.0.1") == 0);
   CHECK(lm_net_chosen_host("fd00::1", host) == LM_OK && (!strcmp(host, "::1") || !strcmp(host, "127.0.0.1")));
-  setenv("LM_SOCKET_IFNAME", "^e,=lo", 1); /* what is not at the beginning is part of a name */
+  setenv("LM_SOCKET_IFNAME", "^e,=lo", 1); /* a sign that is not at the beginning is part of a name */
   CHECK(lm_net_chosen_host("", host) == LM_OK || strstr(lm_error(), "lo (127.0.0.1)"));
   unsetenv("LM_SOCKET_IFNAME");
 

@@ -1,4 +1,4 @@
-/* What the parts of the program share: a store, its made-up members, and what they say. */
+/* Shares between the parts of the program: a store, its made-up members, and what they say. */
 #ifndef LM_SPEC_STORE_CHECK_H
 #define LM_SPEC_STORE_CHECK_H
 

@@ -1,4 +1,4 @@
-/* What the store learns of its members and reports to them: failures, goodbyes, who is missing. */
+/* Tests what the store learns of its members and reports to them: failures, goodbyes, who is missing. */
 #include "check.h"
 #include "distributed/store/failure_text.h"
 

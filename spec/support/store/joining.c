@@ -1,4 +1,4 @@
-/* How members come to the store, and who does not: rendezvous, strangers, a lack of descriptors. */
+/* Tests how members come to the store, and who does not: rendezvous, strangers, a lack of descriptors. */
 #include "check.h"
 
 /* ---- rendezvous */
@@ -225,7 +225,7 @@ static double processor_seconds(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Without descriptors left the store drops strays, or waits; it never spins. */
+/* Tests that the store drops strays, or waits, but never spins, when there are no descriptors left. */
 void check_descriptors(void) {
   enum { STRAYS = 40 };
   int fds[STRAYS], fill[64], filled = 0;

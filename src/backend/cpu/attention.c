@@ -95,8 +95,8 @@ static void multiply(const attention *t, bool ta, int64_t m, int64_t n, int64_t 
                                            .one_row = m == 1});
 }
 
-/* Computes the same for few rows of float32 and an unpacked b, whose rows are `ldb` apart; `transposed`: b's columns
- * are rows in memory. Packing b would take longer. */
+/* Computes c = alpha a b + beta c for few rows of float32 and an unpacked b, whose rows are `ldb` apart; `transposed`:
+ * b's columns are rows in memory. Packing b would take longer. */
 static void multiply_few(int64_t m, int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
                          int64_t ldb, bool transposed, double beta, void *c, int64_t ldc) {
   LM_ISA_PICK(lm_skinny_gemm_loops)
@@ -178,7 +178,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
       pack(t, r.packed, value, step_of(t->value), there, vw, false);
     }
     for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
-      /* Independent of the span's length, which varies with the threads: a hidden key's weight 0 times inf is NaN. */
+      /* Depends not on the span's length, which varies with threads: a hidden key's weight of 0 times inf is NaN. */
       int64_t cols = t->causal ? lm_min(there, i + q + QUERIES - j) : there, rows = lm_min(QUERIES, end - i - q);
       bool few = t->dtype == LM_F32 && rows <= FEW;
       lm_score_block b = {.scores = r.scores, .rows = rows, .cols = cols};

@@ -73,7 +73,7 @@ lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
     const lm_tensor *t = a->tensors.v[i];
     blocks = blocks && t->dtype == result->dtype && has_pieces(t, dim, channels_last, inner, &pitch[i]);
   }
-  const int64_t few_bytes = 32, many = 256; /* for `many` pieces below few_bytes, a copy a tensor is quicker */
+  const int64_t few_bytes = 32, many = 256; /* for `many` pieces shorter than this, copies by tensor are quicker */
   bool tiny = outer >= many && result->size[dim] * inner * (int64_t)item < few_bytes * a->tensors.n;
   if (!blocks || tiny) {
     lm_tensor part = *result; /* header of each input's slice of the result, in turn */

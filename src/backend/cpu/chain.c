@@ -116,8 +116,8 @@ static bool reads(const lm_chain *c, const lm_pointwise *job) {
   return false;
 }
 
-/* Plans how the tensor's elements reach a tile. Returns false if the op alone reads them better: they lie across the
- * result's order, or most of the work is a conversion between layouts. */
+/* Plans how the tensor's elements reach a tile. Returns false if the op alone reads them better: if their order is not
+ * the result's, or most of the work is a conversion between layouts. */
 static bool plan_operand(const lm_chain *c, const lm_pointwise *job, int i, operand *o) {
   const lm_tensor *t = job->in[i], *out = job->out;
   const int64_t *stride[] = {out->stride, job->in_stride[i]};

@@ -11,8 +11,8 @@
 #define LM_ISA_JOIN(a, b) LM_ISA_JOIN_(a, b)
 #define LM_ISA_NAME(name) LM_ISA_JOIN(name, LM_ISA)
 
-/* Returns the instruction level. 0: the base level (x86-64-v2, or the machine's own elsewhere), 1: v3 (AVX2, FMA), 2:
- * v4 (AVX-512). LM_CPU_LEVEL=0..2 in the environment lowers it. */
+/* Returns the instruction level that backend.c found. 0: the base level (x86-64-v2, or the machine's own elsewhere), 1:
+ * v3 (AVX2, FMA), 2: v4 (AVX-512). LM_CPU_LEVEL=0..2 in the environment lowers it. */
 int lm_cpu_level(void);
 
 #if !defined(__x86_64__) && !defined(LM_ONLY_ISA)

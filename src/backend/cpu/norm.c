@@ -57,7 +57,7 @@ static void *scratch_in(output *o, int64_t n, int64_t *part) {
   return o->w.streams ? o->tile : o->w.to;
 }
 
-/* Moves on by the elements that were made. */
+/* Moves the output behind the `part` elements that were made. */
 static void advance_output(output *o, int64_t part) {
   if (o->w.streams) {
     lm_nontemporal_write(&o->w, o->tile, (size_t)part * o->width);
@@ -209,7 +209,7 @@ typedef struct batch_job {
   lm_dtype dtype;
   const shape *s;
   const affine *by;
-  const void *b, *k; /* in the compute type */
+  const void *b, *k; /* values of the compute type */
   bool relu;
   double max; /* upper bound; NaN: none */
 } batch_job;
@@ -450,7 +450,7 @@ typedef struct rows_job {
   const lm_norm_loops_of *loops;
   int64_t d, rows, parts, sums; /* sums: number of a part's sums, d of dweight and d of dbias if it exists */
   size_t width, acc_width;
-  const char *weight, *bias, *mean, *rstd; /* in the compute type */
+  const char *weight, *bias, *mean, *rstd; /* values of the compute type */
   double *part;                            /* each part's sums, followed by as much working memory */
 } rows_job;
 

@@ -81,7 +81,7 @@ static bool is_test(const lm_pointwise *job) {
   return job->kernel < LM_OP_COUNT && lm_ops[job->kernel].result_dtype == LM_RESULT_DTYPE_BOOL;
 }
 
-/* Returns true if the kernel compares its inputs with zero, so that bytes can replace bools. */
+/* Returns true if the kernel only tests whether its inputs are 0, so that it can read bools as bytes. */
 static bool is_logical(int kernel) {
   return kernel == LM_OP_logical_and || kernel == LM_OP_logical_or || kernel == LM_OP_logical_xor ||
          kernel == LM_OP_logical_not;
@@ -91,7 +91,7 @@ static bool is_logical(int kernel) {
  * any); NULL if not. */
 static const struct lm_half_loops *half_loops(const lm_pointwise *job) {
   lm_dtype half = job->out->dtype;
-  bool known = half != LM_BOOL || !is_test(job); /* a comparison has the half dtype of its inputs */
+  bool known = half != LM_BOOL || !is_test(job); /* a test's result is bool; its inputs have the half dtype */
   for (int i = 0; i < job->nin; i++) {
     if (job->in[i]->numel == 1) continue;
     if (!known) half = job->in[i]->dtype, known = true;

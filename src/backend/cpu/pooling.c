@@ -6,8 +6,8 @@
 #include "backend/cpu/memory.h"
 #include "base/message.h"
 
-/* Returns an axis with tables from *tables on, which it moves to their end; without `inverse` those of `in` are not
- * there. */
+/* Returns an axis whose tables begin at *tables, which moves to their end. Without `inverse` it has no tables of
+ * `in`. */
 static lm_pooling_axis axis_of(int64_t in, int64_t out, bool inverse, int32_t **tables) {
   int32_t *t = *tables;
   *tables += 3 * out + (inverse ? 2 * in : 0);
@@ -78,7 +78,7 @@ typedef struct windows {
   const lm_tensor *relu_of; /* the image, if its ReLU is pooled */
 } windows;
 
-/* Pools the image src into dst, an element a window; `backward`: src has an element a window, and dst is the image. */
+/* Pools the image src into dst, which has an element a window; with `backward` src has those and dst is the image. */
 static lm_status pool(lm_parallel_fn *loop, const lm_tensor *src, const lm_tensor *dst, int64_t *indices,
                       const windows *w, bool backward, double work) {
   lm_pooling_work job = {.src = src->data, .dst = dst->data, .indices = indices, .blocks = 1};

@@ -14,10 +14,10 @@ typedef struct sequence {
   lm_dtype dtype;
   int64_t steps, rows, batch; /* rows: number of rows in all steps */
   int64_t hidden, width;      /* H; P, the width of h */
-  int64_t gates, slots;       /* G * H; the width of work */
+  int64_t gates, slots;       /* gates: G * H; slots: the width of work */
   int64_t each;               /* bytes of an element */
   int cell;
-  bool reverse, packed; /* packed: the weights are; a single step reads them in place */
+  bool reverse, packed; /* packed: true if weights are; a single step reads them in place */
   bool by_units;        /* true if threads divide hidden units, not rows */
   int parts;            /* parts of the rows or units, at most one for each thread */
   double work;
@@ -152,7 +152,7 @@ static void multiply(const sequence *s, const packed_weights *w, int64_t first, 
                                                .a_row = a_row,
                                                .a_col = 1,
                                                .panels = panel_of(s, w, b, g),
-                                               .panel_step = w->depth * width, /* to the next gate's or block's */
+                                               .panel_step = w->depth * width, /* to the next gate's or block's panel */
                                                .panel_row = width,
                                                .c = c + (g * w->units + b * width) * s->each,
                                                .c_row = c_row,
@@ -173,8 +173,8 @@ static lm_status multiply_once(const sequence *s, const void *a, int64_t k, cons
 
 /* Rows of one step whose states before it all come from the step before, or all from the initial state. */
 typedef struct segment {
-  int64_t begin, end; /* range of the step's rows */
-  bool started;       /* true if they come from the step before, whose rows begin at `before` */
+  int64_t begin, end; /* the segment's rows within the step */
+  bool started;       /* true if their states come from the step before, from row `before` of it on */
   int64_t before;
 } segment;
 

@@ -9,10 +9,10 @@
 
 enum { TILE_ROWS = 8 };
 
-/* The folds and functions that compute a statistic. number: the count of elements reduced. */
+/* The folds and functions of a statistic. number: the count of reduced elements. */
 typedef struct method {
   lm_reduce_kind first, second;                   /* second: the second fold, if there is a `middle` */
-  void (*middle)(lm_total *total, double number); /* turns the first fold's total into the second one's c; or NULL */
+  void (*middle)(lm_total *total, double number); /* makes the second fold's c of the first one's total; or NULL */
   lm_total (*finish)(lm_total total, lm_total c, double number, double parameter); /* returns the result; or NULL */
 } method;
 
@@ -20,7 +20,7 @@ typedef struct reduction {
   lm_reduce_plan plan;
   lm_tensor *out;
   method by;
-  lm_total p; /* the op's parameter, and c of the first fold */
+  lm_total p; /* the op's parameter, which is the first fold's too */
 } reduction;
 
 /* ---- folding one part of one unit */
@@ -147,7 +147,7 @@ static void fold_tasks(void *ctx, int64_t first, int64_t last) {
   for (int64_t task = first; task < last; task++) {
     lm_reduce_unit u = lm_reduce_unit_at(j->p, task % j->p->units);
     int64_t part = task / j->p->units;
-    /* The total is in the L1 cache: another core may have the lines of `scratch`, which are written at once. */
+    /* A local total: other cores may have the cache lines of `scratch`, which are written once here. */
     lm_total total[LM_REDUCE_COLS];
     fold_part(j->p, j->fold, &u, part, j->c + u.index, total);
     memcpy(j->scratch + part * j->p->kept_count + u.index, total, (size_t)u.cols * sizeof *total);

@@ -29,7 +29,7 @@ typedef struct line_job {
   int64_t *indices;
   const char *x;
   int64_t count; /* number of lines */
-  lm_dims lines; /* offsets of the lines: side 0 in x, side 1 in the results */
+  lm_dims lines; /* lines' offsets: side 0 in x, side 1 in the results */
 } line_job;
 
 static line_job job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
@@ -162,7 +162,7 @@ typedef struct lines_job {
   way how;
   int shares; /* shares of a line that is sorted; 1 if threads have lines of their own */
   size_t bytes;
-  char *memory; /* for a single line: pages that are reused from call to call; else NULL */
+  char *memory; /* one line's scratch, whose pages are reused from call to call; else NULL */
 } lines_job;
 
 static void run_some_lines(void *ctx, int64_t first, int64_t last) {

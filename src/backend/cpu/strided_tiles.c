@@ -10,8 +10,8 @@
  * PILE blocks, one below the other, follow each other: they read the next lines of the same columns. */
 enum { MIN_BLOCK_ROWS = 16, PILE = 8 };
 
-/* Elements. Several rows shorter than MIN_ROW go through a tile together; if all broadcast inputs repeat, so do rows
- * shorter than LONG_ROW. A broadcast column's value fills a tile of COLUMN. */
+/* Elements. Rows shorter than MIN_ROW pass through a tile together, as do rows shorter than LONG_ROW if all broadcast
+ * inputs repeat. A tile of a broadcast column's value has COLUMN elements. */
 enum { MIN_ROW = 64, LONG_ROW = 512, COLUMN = 128 };
 
 /* Most elements of an input of which copies are made: copies of more would not stay in the L1 cache. */
@@ -107,7 +107,7 @@ static void find_repeats(lm_operand *o, const lm_tiles *t, int64_t numel) {
   o->repeated = pays && o->dtype == t->compute ? d : 0;
 }
 
-/* If some input has its closest elements along another dim than the result, moves that dim to second to last, so that
+/* If an input's closest elements lie along another dim than the result's, makes that dim the second to last, so that
  * blocks span it and the last dim, and returns true. */
 static bool find_block(lm_tiles *t) {
   int last = t->ndim - 1;
@@ -138,7 +138,7 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
   return n;
 }
 
-/* Returns true if the result should bypass the caches. One that is an input too is in them by then. */
+/* Returns true if the result should bypass the caches; not if it is an input, which the caches hold by then. */
 static bool is_streamed(const lm_tiles *t, size_t bytes) {
   for (int i = 0; i < t->nin; i++) {
     if (t->in[i].data == t->out.data) return false;
@@ -153,7 +153,7 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->tile = p->num < 4 ? LM_TILE_BYTES / (int)p->num : LM_TILE;
   p->numbers = lm_tile_numbers_of(t->halves ? LM_F32 : t->compute, t->number);
   merge_dims(t);
-  if (t->tests && t->out.dtype == LM_BOOL && p->num == 1) t->out.dtype = t->compute; /* the same bytes */
+  if (t->tests && t->out.dtype == LM_BOOL && p->num == 1) t->out.dtype = t->compute; /* equal bytes in memory */
   p->numel = 1;
   for (int d = 0; d < t->ndim; d++) p->numel *= t->size[d];
   p->blocked = find_block(t);
@@ -289,7 +289,7 @@ static void repeat_block(char *tile, const char *block, int64_t bytes, int64_t f
   }
 }
 
-/* A position in an input whose blocks repeat: `from` elements into a group, whose block is at `offset`, in elements. */
+/* A position in an input whose blocks repeat: `from` elements into a group; its block is at `offset`, in elements. */
 typedef struct repeated_walk {
   cursor group;
   int64_t from, offset;
@@ -336,7 +336,7 @@ static const char *next_repeated(const plan *p, const lm_operand *o, repeated_wa
   return result;
 }
 
-/* Copies a repeating input, `more` elements beyond its period. Leaves o->copies NULL if memory is short. */
+/* Copies a period of a repeating input and `more` elements after it. Leaves o->copies NULL if memory is short. */
 static void make_copies(const plan *p, lm_operand *o, int64_t more) {
   const int64_t bytes = o->period * (int64_t)p->num, all = bytes + more * (int64_t)p->num;
   o->copies = lm_malloc((size_t)all);
@@ -345,7 +345,7 @@ static void make_copies(const plan *p, lm_operand *o, int64_t more) {
   repeat_block(o->copies + bytes, o->copies, bytes, 0, all - bytes);
 }
 
-/* Returns the n elements from number i on, at c, if they are contiguous; else NULL. */
+/* Returns the address of n elements from number i on, at c, if they are contiguous; else NULL. */
 static const char *run_at(const lm_tiles *t, const lm_operand *o, const cursor *c, int64_t i, int n) {
   if (o->linear) return o->data + i * (int64_t)o->bytes;
   return o->block - i % o->block < n ? NULL : element_at(t, o, c);
@@ -371,13 +371,13 @@ static void compute_last(const plan *p, char *to, const char *const *inputs, con
   compute(p, to, in, LM_LANES);
 }
 
-/* Computes n elements, contiguous in the result and in inputs that step; other inputs are tiles of one value. */
+/* Computes n elements that are contiguous in the result and in inputs that step; other inputs are one value's tiles. */
 static void run_row(const plan *p, char *out, const char *const *inputs, const bool *steps, int64_t n,
                     int64_t max_chunk, char *tile) {
   const int nin = p->t->nin;
   const int64_t whole = n / LM_LANES * LM_LANES;
   for (int64_t done = 0, part; done < whole; done += part) {
-    const void *in[LM_POINTWISE_MAX_IN]; /* no memcpy: its wide loads would wait for all stores of the row before */
+    const void *in[LM_POINTWISE_MAX_IN]; /* no memcpy, whose wide loads would wait for the row's earlier stores */
     for (int k = 0; k < nin; k++) in[k] = inputs[k] + (steps[k] ? done * (int64_t)p->num : 0);
     part = whole - done < max_chunk ? whole - done : max_chunk;
     if (p->streams) {
@@ -442,8 +442,8 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
     for (int k = 0; k < t->nin; k++) {
       const lm_operand *o = &t->in[k];
       char *tile = t->kernel ? b->in[k] : out;
-      /* A kernel reads whole vectors. A conversion may read values in place, unless it writes the result in place, or a
-       * source makes them. */
+      /* A kernel reads whole vectors. A conversion reads values in place, unless it also writes in place, or a source
+       * makes the values. */
       const bool reads_there = o->dtype == t->compute && (t->kernel ? whole : !here && !t->source);
       const char *run;
       in[k] = tile;

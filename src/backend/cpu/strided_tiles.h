@@ -34,11 +34,11 @@ typedef struct lm_operand {
   /* Found by lm_tiles_run: */
   size_t bytes;        /* bytes of an element */
   bool linear, scalar; /* linear: its elements are contiguous in the order of the walk; scalar: it has only one */
-  /* Its innermost `period` elements repeat (0: they do not). `copies` has them in the compute type, one after another,
-   * so that a whole tile can begin at any of the first `period`; NULL: they have not been made. */
+  /* The input's innermost `period` elements repeat (0: they do not). `copies` has them in the compute type, one after
+   * another, so that a whole tile can begin at any of the first `period`; NULL: they have not been made. */
   int64_t period;
   char *copies;
-  /* From dim `repeated` on (0: none), its `block` contiguous elements repeat, `group` elements in all. */
+  /* The input's `block` contiguous elements repeat from dim `repeated` on (0: none), `group` elements in all. */
   int repeated;
   int64_t block, group;
 } lm_operand;

@@ -77,8 +77,8 @@ static lm_status execute(const lm_cudnn_run *run, const lm_cudnn_plan *plan, voi
   return lm_cudnn_attend(c->cudnn->handle, plan, &c->key, c->scale, c->data, workspace);
 }
 
-/* Returns true if cuDNN may compute this; with dropout or a mask the op's `fused` decides. Before OLDEST cuDNN's
- * backward pass needed a mask behind the last key, and the very first versions another number for hidden scores. */
+/* Returns true if cuDNN may compute this call; with dropout or a mask the op's `fused` decides. Before version OLDEST,
+ * cuDNN's backward pass needed a mask behind the last key, and the first versions another number for hidden scores. */
 static bool is_for_cudnn(const lm_attention_args *a, const lm_attention_job *job, bool backward) {
   enum { OLDEST = 91501 };
   const lm_tensor *mask = a->attn_mask;
@@ -88,7 +88,7 @@ static bool is_for_cudnn(const lm_attention_args *a, const lm_attention_job *job
   return lm_attention_fuses(a->query, a->key, a->value, mask, a->is_causal, a->dropout_p, backward);
 }
 
-/* Sets the sides and their strides, for a dim of 1 those of a dense tensor. Returns false if another stride is 0. */
+/* Sets the sides and their strides (for a dim of size 1, a dense tensor's). Returns false if another stride is 0. */
 static bool set_sides(call *c, const lm_attention_job *job) {
   const lm_attention_side *const sides[] = {
       [LM_CUDNN_QUERY] = &job->query, [LM_CUDNN_KEY] = &job->key,      [LM_CUDNN_VALUE] = &job->value,
@@ -108,9 +108,9 @@ static bool set_sides(call *c, const lm_attention_job *job) {
   return good;
 }
 
-/* Returns true if a plan pays. One is compiled for each length, which takes longer than many passes of our own kernels,
- * so it is made when a length comes for the second time. It is made at once with cudnn.benchmark, in a captured graph,
- * which runs again, and with cudnn.deterministic, since then no result may depend on earlier calls. */
+/* Returns true if a plan is worth making. A plan is compiled for each length, which takes longer than many passes of
+ * our own kernels; so it is made when a length comes a second time. It is made at once with cudnn.benchmark, in a
+ * captured graph, which is replayed, and with cudnn.deterministic, since then no result may depend on earlier calls. */
 static bool is_worth_a_plan(bool came_before) {
   return came_before || lm_graph_capturing() || lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC) ||
          lm_setting_get(LM_SETTING_CUDNN_BENCHMARK);
@@ -150,9 +150,9 @@ static lm_status make_plan(cudnnHandle_t handle, lm_cudnn_attention_found *found
   return status;
 }
 
-/* Decides, before the first pass runs, whether dropout's masks are cuDNN's or ours, which holds for both passes. Makes
- * both plans, since a proposed plan can still be refused; the backward one for a gradient laid out like the result.
- * Without gradients too, since a checkpoint's first pass must draw what its second one draws. */
+/* Decides before the first pass whether cuDNN or our kernels draw dropout's masks, for both passes. Makes both plans,
+ * since a proposed plan can still be refused; the backward plan is for a gradient with the result's layout. Does so
+ * without gradients too, since a checkpoint's first pass must draw what its second pass draws. */
 static lm_status decide(const call *forward, lm_cudnn_attention_found *found) {
   lm_status status = LM_OK;
   int mode;
@@ -171,7 +171,7 @@ static lm_status decide(const call *forward, lm_cudnn_attention_found *found) {
   return status;
 }
 
-/* Sets *out to true if cuDNN draws the dropout for this. */
+/* Sets *out to true if cuDNN draws the dropout masks for this call. */
 static lm_status draws(const call *c, bool *out) {
   call forward = *c;
   bool came_before;
@@ -190,7 +190,7 @@ static lm_status find_plan(call *c, lm_cudnn_attention_found *found) {
   int mode;
   lm_cudnn_search s;
   lm_cudnn_target target = {.handle = c->cudnn->handle};
-  TRY(lm_cuda_relax(&mode)); /* engines are compiled and loaded */
+  TRY(lm_cuda_relax(&mode)); /* engines are compiled and loaded by this call */
   status = lm_cudnn_choose(&s, lm_cudnn_attention_search(&target, &c->key, &s), &c->run, false, &found->plan);
   lm_cuda_unrelax(mode);
   if (status != LM_OK) goto done;

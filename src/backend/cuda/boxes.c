@@ -24,7 +24,7 @@ lm_status lm_cuda_roi_pool(const void *args, lm_tensor *const *out, lm_cuda_fram
 }
 
 lm_status lm_cuda_nms_sorted(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  enum { WORD = 64, MOST = 1 << 20 }; /* MOST: words of bits at a time, 8 MB */
+  enum { WORD = 64, MOST = 1 << 20 }; /* WORD: boxes in a word of bits; MOST: words at a time, 8 MB */
   const lm_nms_sorted_args *a = args;
   int64_t n = a->boxes->size[0], words = lm_ceil_div(n, WORD), most = words > 0 ? MOST / words / WORD : 0;
   int64_t rows = WORD * (most < 1 ? 1 : most < words ? most : words);

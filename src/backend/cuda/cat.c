@@ -6,12 +6,12 @@
 
 _Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
 
-/* Returns true if t fills its memory in the order of its part of the result. */
+/* Returns true if t is dense with the same order of dims in memory as its part of the result. */
 static bool has_layout_of(const lm_tensor *t, bool channels_last) {
   return channels_last ? lm_is_channels_last(t) : lm_is_contiguous(t);
 }
 
-/* Joins inputs laid out like their parts: rows of the result, [outer, total], take a run of each in turn. */
+/* Joins inputs with the layout of their parts: each row of the result, [outer, total], is a run of each input. */
 static lm_status join_blocks(void *stream, const lm_list *list, int dim, lm_tensor *result) {
   int64_t inner = result->stride[dim], total = result->size[dim] * inner, outer = result->numel / total, start = 0;
   int item = (int)lm_dtype_size(result->dtype), unit = LM_MAX_UNIT;
@@ -20,7 +20,7 @@ static lm_status join_blocks(void *stream, const lm_list *list, int dim, lm_tens
     unit = lm_unit_for(unit, list->v[i]->size[dim] * inner * item);
     unit = lm_unit_for(unit, (int64_t)(uintptr_t)list->v[i]->data);
   }
-  int64_t per_unit = unit / item; /* every run is a multiple of it, so the total and the starts are too */
+  int64_t per_unit = unit / item; /* each run is a multiple of it, and so are the total and the starts */
   for (int done = 0; done < list->n; done += LM_CAT_BLOCKS) {
     lm_cat_block blocks[LM_CAT_BLOCKS];
     int n = list->n - done < LM_CAT_BLOCKS ? list->n - done : LM_CAT_BLOCKS;

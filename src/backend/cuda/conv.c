@@ -1,7 +1,6 @@
-/* Computes conv2d and its two gradients. cuDNN computes them channels-last, as the results are laid out, except float32
- * without TF32; then in the other layout, if it has no engine for the first; and our own kernels do, if it has none at
- * all. Operands of another layout, or not aligned to LM_CUDA_ALIGN bytes, are copied: cuDNN has no good engines for
- * them. */
+/* Computes conv2d and its two gradients by cuDNN, channels-last, as the results are; float32 without TF32 is
+ * contiguous. If cuDNN has no engine in one layout, tries the other; if in none, runs our own kernels. Copies operands
+ * of another layout, or not aligned to LM_CUDA_ALIGN bytes, for which cuDNN has no good engines. */
 #include "conv.h"
 
 #include "backend/cuda/cuda.h"
@@ -112,7 +111,7 @@ static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call 
   lm_cudnn_key key = key_of(o, channels_last);
   const lm_cudnn_found *found = lm_cache_find(&cudnn->plans, &key, sizeof key);
   *done_ = false;
-  if (!found && key.benchmark && lm_graph_capturing()) { /* a capture runs nothing that could be timed */
+  if (!found && key.benchmark && lm_graph_capturing()) { /* timing runs plans, which a capture would only record */
     key.benchmark = 0;
     found = lm_cache_find(&cudnn->plans, &key, sizeof key);
   }
@@ -124,7 +123,7 @@ static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call 
     NEED(lm_cudnn_run_plan(&c.run, &found->plan));
   } else {
     int mode;
-    NEED(lm_cuda_relax(&mode)); /* engines may be compiled and loaded */
+    NEED(lm_cuda_relax(&mode)); /* engines may be compiled and loaded by this call */
     lm_status status = find_plan(&c, &key, &found);
     lm_cuda_unrelax(mode);
     if (status != LM_OK) return status;
@@ -136,8 +135,8 @@ static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call 
   return LM_OK;
 }
 
-/* Returns true if contiguous tensors are better. cuDNN's engines for float32 without TF32 are made for contiguous
- * tensors; those offered for other layouts convert operands and result. */
+/* Returns true if contiguous tensors are faster: cuDNN's engines for float32 without TF32 are made for them; those for
+ * other layouts convert operands and result. */
 bool lm_cuda_conv_contiguous(lm_dtype dtype) {
   return dtype == LM_F32 && lm_setting_get(LM_SETTING_CUDNN_ENABLED) && !lm_setting_get(LM_SETTING_CUDNN_TF32);
 }
@@ -145,7 +144,7 @@ bool lm_cuda_conv_contiguous(lm_dtype dtype) {
 static lm_status convolve_op(lm_cuda_frame *f, lm_op_id op, const void *args, lm_tensor *const *out) {
   lm_conv_call o = lm_conv_call_of(op, args, out);
   bool done_ = false;
-  /* An empty operand leaves nothing to add up: the result is 0, or the bias. */
+  /* With an empty operand there is nothing to sum: the result is 0, or the bias. */
   bool empty = o.t[0]->numel == 0 || o.t[1]->numel == 0 || o.t[2]->numel == 0;
   if (!empty && lm_setting_get(LM_SETTING_CUDNN_ENABLED)) {
     if (o.bias) NEED(lm_cuda_lay_out(f, o.bias, LM_CONTIGUOUS, true, &o.bias));

@@ -30,7 +30,7 @@ lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
   lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
   int across = same && launch.at.stride[0][0] == 1 ? lm_cuda_strided_across(&launch.at, 1) : 0;
   if (across) return lm_cuda_transpose(&launch.at, across, stream);
-  /* The compute type holds every source value; an equal dtype is unchanged (half NaNs may lose their payload). */
+  /* Computes in a type that holds every value of the source; a half NaN's payload may get lost. */
   lm_pointwise_launcher *launcher = src->dtype == LM_F64            ? lm_pointwise_f64_copy
                                     : lm_dtype_is_float(src->dtype) ? lm_pointwise_f32_copy
                                                                     : lm_pointwise_i64_copy;

@@ -77,7 +77,7 @@ lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *o
 lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
 
 /* clang-format off */
-/* Slots of libraries that a build may lack. */
+/* Slots that need a library which a build may lack. */
 #ifdef LM_HAS_CUFFT
 #define LM_CUDA_CUFFT(X) X(fft_c2c) X(fft_r2c) X(fft_c2r) X(stft_lines) X(overlap_add)
 #else

@@ -14,7 +14,7 @@
 /* Returns true if all bytes of every element are equal, and sets *byte to them. */
 static bool one_byte(const lm_tensor *value, lm_dtype dtype, int *byte) {
   lm_pointwise_value wide = lm_cuda_value(value, LM_F64);
-  if (wide.i64 == 0) { /* -0 has other bits */
+  if (wide.i64 == 0) { /* excludes -0, whose bits are not all 0 */
     *byte = 0;
     return true;
   }
@@ -54,7 +54,7 @@ static lm_status fill_from(lm_cuda_frame *f, lm_tensor *x, const lm_fill_source 
   enum { PIECE = 1 << 30 };
   lm_strided_layout at = lm_cuda_strided(x);
   lm_cuda_strided_order(&at, LM_ROW_MAJOR);
-  if (at.ndim > 1 && x->numel > PIECE) { /* kernels count in 31 bits: fill a contiguous tensor in pieces */
+  if (at.ndim > 1 && x->numel > PIECE) { /* kernels count in 31 bits: fills a contiguous tensor in pieces */
     lm_tensor *row_major;
     NEED(lm_cuda_take_tensor(f, x->dtype, x->ndim, x->size, &row_major));
     NEED(fill_from(f, row_major, source));
@@ -102,8 +102,8 @@ lm_status lm_cuda_fill_random(const void *args, lm_tensor *const *out, lm_cuda_f
   const lm_distribution drawn = (lm_distribution)a->distribution;
   bool wide =
       drawn == LM_DRAW_GEOMETRIC || drawn == LM_DRAW_INTEGERS || (x->dtype == LM_F64 && drawn != LM_DRAW_BERNOULLI);
-  /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. Ends other than 1 are such
-   * that it does not (op/random.c). */
+  /* Rounding 24 bits to a shorter significand could reach 1, so half takes 11 bits and bfloat16 8. For other ranges
+   * op/random.c chooses ends that rounding does not reach. */
   bool unit = drawn == LM_DRAW_UNIFORM && a->a == 0 && a->b == 1;
   uint32_t keep = unit && x->dtype == LM_F16 ? 0xffe00000u : unit && x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
   lm_fill_source source = {.kind = LM_UNIFORM + (int)drawn,
@@ -116,7 +116,7 @@ lm_status lm_cuda_fill_random(const void *args, lm_tensor *const *out, lm_cuda_f
   return fill_from(f, x, &source);
 }
 
-/* ---- dropout: x is dense, y and the mask are laid out like it */
+/* ---- dropout: x is dense; y and the mask have its layout */
 
 lm_status lm_cuda_dropout(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_dropout_args *a = args;

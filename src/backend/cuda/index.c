@@ -24,7 +24,7 @@ static lm_index_list tuple_index(const lm_list *indices, const lm_tensor *x) {
   return index_list;
 }
 
-/* Lengths and distances in elements, which in_units converts to units. */
+/* Lengths and strides of a job in elements, which in_units converts to units. */
 typedef struct lengths {
   int n;
   int64_t *v[4 * LM_MAX_DIMS];
@@ -44,7 +44,7 @@ static lm_status pick(lm_cuda_frame *f, lm_dims *dims, lm_index_list *index_list
   int unit = (int)item, last = dims->ndim - 1;
   lm_bad bad;
   NEED(lm_cuda_bad(f->device, &bad));
-  if (last >= 0 && dims->stride[0][last] == 1 && dims->stride[1][last] == 0) { /* runs, each for one index */
+  if (last >= 0 && dims->stride[0][last] == 1 && dims->stride[1][last] == 0) { /* each index moves a run of elements */
     lengths l = {.n = 0};
     l.v[l.n++] = &dims->size[last];
     for (int d = 0; d < last; d++) l.v[l.n++] = &dims->stride[0][d];
@@ -54,7 +54,7 @@ static lm_status pick(lm_cuda_frame *f, lm_dims *dims, lm_index_list *index_list
   return LAUNCH("pick", lm_index_pick(f->stream, unit, dims, index_list, x->data, out->data, bad));
 }
 
-/* Sets out [i, j] = x[index[i, j], j], out of these sizes; i_stride: the index's strides, 0 where it is shared. */
+/* Sets out[i, j] = x[index[i, j], j], shown for `dim` 0. i_stride: the index's strides, 0 where it is expanded. */
 static lm_status gather(lm_cuda_frame *f, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *size,
                         const int64_t *i_stride, lm_tensor *out) {
   lm_index_list index_list = one_index(index, x->size[dim], x->stride[dim]);
@@ -150,8 +150,8 @@ lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out, lm_cuda_fram
 
 /* ---- index_add, embedding_backward, index_put_ */
 
-/* Sorts the entries of `rows` by destination, one of `count`, and writes or adds them there. `index_list` has steps for
- * destinations' numbers; the index `skipped` is dropped. */
+/* Sorts the entries of `rows` by their destinations, `count` in all, and writes or adds them there. `index_list` has
+ * steps that number the destinations; drops entries whose index is `skipped`. */
 static lm_status position_rows(lm_cuda_frame *f, lm_rows *rows, const lm_index_list *index_list, int64_t n,
                                uint64_t count, int64_t skipped, bool add) {
   lm_pairs pairs;

@@ -28,7 +28,7 @@ static double bound_of(double max) { return max < INFINITY ? max : NAN; }
 
 static size_t partial_bytes(int parts, int64_t c) { return (size_t)parts * 3 * (size_t)c * sizeof(double); }
 
-/* Returns x's mask, with its shift from the mask's bytes. */
+/* Returns the mask of x, whose shift follows from the mask's bytes. */
 static lm_relu_mask mask_of(const lm_tensor *mask, const lm_tensor *x) {
   lm_relu_mask m = {mask ? (uint8_t *)mask->data : NULL, 0};
   while (mask && mask->numel << m.shift < x->numel) m.shift++;
@@ -75,7 +75,7 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
   NEED(shape_of(a->x, &s));
   size_t parts = partial_bytes(lm_norm_parts(&s), s.c);
   NEED(lm_cuda_take(f, parts + 5 * (size_t)s.c * sizeof(double), &scratch));
-  /* The masked gradient is stored if it is a result, or if dx is computed from it alone. */
+  /* Stores the masked gradient if it is a result, or if dx is computed from it alone. */
   void *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training && !a->more ? NULL : out[0]->data;
   lm_batch_plan plan = {.training = a->training,
                         .relu = a->relu && !masked,
@@ -101,14 +101,14 @@ lm_status lm_cuda_batch_normalize_backward(const void *args, lm_tensor *const *o
   }
   NEED(LAUNCH("plan", lm_batch_plan_backward(&s, &plan, f->stream)));
   if (a->training) return LAUNCH("back", lm_batch_back(&s, g, x, out[0]->data, &plan, f->stream));
-  /* Statistics do not depend on x: dx = g * scale. */
+  /* In evaluation the statistics do not depend on x, so dx = g * scale. */
   return LAUNCH("back", lm_batch_apply(&s, g, out[0]->data, plan.coefficients, f->stream));
 }
 
 /* Returns statistics or parameters of any number of dims, contiguous. */
 static lm_values dense_values(const lm_tensor *t) { return t ? (lm_values){t->data, t->dtype, 1} : (lm_values){0}; }
 
-/* Rejects rows without a mean, which have no kernel here. */
+/* Returns LM_E_MISSING for RMS norm, whose rows have no mean: there is no kernel here. */
 static lm_status check_centered(bool centered) { return centered ? LM_OK : lm_fail_missing(lm_op_running(), "cuda"); }
 
 lm_status lm_cuda_row_norm(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {

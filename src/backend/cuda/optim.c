@@ -61,7 +61,7 @@ lm_status lm_cuda_optim(const lm_optim_step *step) {
   for (int k = 0; k < LM_OPTIM_STATES; k++)
     if (step->state[k]) j.call.states |= 1u << k;
   TRY(lm_cuda_enter(device, &j.stream));
-  if (lm_optim_in_graph() && step->optimizer->counts) { /* the step's number grows with each replay */
+  if (lm_optim_in_graph() && step->optimizer->counts) { /* a graph's replays increment the step's number */
     double first[1 + LM_OPTIM_CARRIED] = {step->numbers.t}, *kept;
     memcpy(first + 1, step->numbers.carried, (size_t)n_carried * sizeof *first);
     if (!(kept = lm_optim_graph_numbers_take(first, 1 + n_carried)))

@@ -4,8 +4,8 @@
 #include "backend/cuda/cuda.h"
 #include "base/message.h"
 
-/* Describes images; contiguous ones are planes of one channel each. Sizes of one can make a tensor fit both layouts (C
- * = 1, or H = W = 1): the larger of the two decides, and the smaller fits any layout then, or has the other's. */
+/* Describes images; contiguous ones are planes of one channel each. A tensor with C = 1, or H = W = 1, fits both
+ * layouts: then the layout of the larger tensor decides, and the smaller one fits it too. */
 static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pooling_job *job) {
   const lm_tensor *image = lm_is_contiguous(in) ? out : in;
   bool interleaved = lm_is_channels_last(image) && !lm_is_contiguous(image);
@@ -22,7 +22,7 @@ static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pooling_jo
   return LM_OK;
 }
 
-/* Sets both axes to sliding windows. in, out: the input's, the windows' side. */
+/* Sets both axes to sliding windows. in, out: tensors with the input's and with the windows' sizes. */
 static lm_status slide_lines(lm_pooling_job *job, const lm_tensor *in, const lm_tensor *out, const int64_t *kernel,
                              const int64_t *stride, const int64_t *padding, const int64_t *dilation) {
   for (int i = 0; i < 2; i++) { /* vertical, horizontal */

@@ -12,8 +12,8 @@
 #include "cat.h"
 #include "copy.h"
 
-/* Checks settings. Products of several streams may find buffers of either of two sizes in cuBLAS and sum in another
- * order, unless it is set to one size (cuBLAS's "Results Reproducibility"). */
+/* Checks the settings. cuBLAS may use a buffer of another size for another stream, and so sum in another order, unless
+ * it is set to one size (cuBLAS's "Results Reproducibility"). */
 static lm_status check_wanted(void) {
   if (!lm_setting_get(LM_SETTING_CUDNN_ENABLED)) return lm_fail(LM_E_MISSING, "cudnn.enabled is false");
   if (lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC) && !getenv("CUBLAS_WORKSPACE_CONFIG"))
@@ -73,7 +73,7 @@ static lm_status pack(lm_tensor *const *weights, const lm_cudnn_rnn *r, lm_tenso
 static lm_status pack_weights(const void *args, lm_tensor *const *out_, lm_cuda_frame *f) {
   lm_status status;
   const lm_recurrent_weights_args *a = args;
-  lm_tensor **out = (lm_tensor **)out_; /* cuDNN decides how large they are */
+  lm_tensor **out = (lm_tensor **)out_; /* results are allocated here: cuDNN decides their sizes */
   const lm_tensor *first = a->weights.v[0];
   const int n = a->weights.n, directions = a->bidirectional ? 2 : 1;
   lm_tensor **dense = lm_calloc((size_t)n, sizeof *dense), *packed = NULL, *indices = NULL;

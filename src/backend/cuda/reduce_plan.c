@@ -1,15 +1,15 @@
 #include "backend/cuda/reduce_plan.h"
 
 enum {
-  WAVES = 32,      /* blocks for each processor if there is enough work: some waves, so that the last one is cheap */
-  FEW_PACKS = 4,   /* least packs of a thread (steps of a row of threads) before a result is cut into parts */
-  SHORT_RUN = 1024 /* packs from which on a block takes a run; for fewer, a warp or part of one */
+  WAVES = 32,      /* blocks a processor in large reductions: some waves, so that an unfilled last one is cheap */
+  FEW_PACKS = 4,   /* least packs of a thread (or of a row of threads) before a result is cut into parts */
+  SHORT_RUN = 1024 /* packs of a run from which a whole block takes it; shorter ones take a warp or a part of it */
 };
 
 /* Returns the stride of the last dim of side 0; 1, as if contiguous, without dims. */
 static int64_t last_stride(const lm_dims *dims) { return dims->ndim > 0 ? dims->stride[0][dims->ndim - 1] : 1; }
 
-/* Returns the parts of a result that make `blocks` enough for the device, at most `limit`. */
+/* Returns the parts of a result that make enough blocks for the device out of `blocks`, at most `limit`. */
 static int64_t wanted_parts(int64_t blocks, int64_t limit, int processors) {
   int64_t parts = lm_ceil_div((int64_t)processors * WAVES, blocks);
   return lm_max(lm_min(lm_min(parts, limit), LM_REDUCE_MAX_PARTS), 1);
@@ -29,7 +29,7 @@ static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
     job->lanes = lm_cuda_power(lm_ceil_div(packs, 4), 32);
     int team = runs * packs >= 512 ? LM_REDUCE_BLOCK : 32;
     job->groups = lm_cuda_power(runs, team / job->lanes);
-    /* A team is a block, or part of a warp. */
+    /* A team of threads is a block, or a part of a warp. */
     if (job->lanes * job->groups > 32) job->groups = LM_REDUCE_BLOCK / job->lanes;
   }
   int team = job->lanes * job->groups;
@@ -68,7 +68,7 @@ static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
   int64_t results = lm_dims_count(&job->kept), reduced = lm_dims_count(&job->reduced);
   int pack = lm_reduce_pack(bytes);
   job->pack = packs_columns(job, bytes, pack) ? pack : 1;
-  /* Rows of threads get four elements each; a warp of columns at least is side by side. */
+  /* Each row of threads gets four elements; at least a warp of columns is side by side. */
   int64_t columns = results / job->pack;
   int lanes = lm_cuda_power(columns, LM_REDUCE_BLOCK), rows = lm_cuda_power(lm_ceil_div(reduced, 4), LM_REDUCE_BLOCK);
   while (lanes > 32 && lanes * rows > LM_REDUCE_BLOCK) lanes /= 2;
@@ -81,7 +81,7 @@ static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
   job->cuts = 1;
 }
 
-/* Returns true for columns: the last kept dim's elements are closer together than the reduced ones. */
+/* Returns true if the last kept dim's elements are closer together in memory than the reduced ones: use columns. */
 static bool wants_cols(const lm_reduce_job *job) {
   if (lm_dims_count(&job->kept) == 1) return false;
   if (lm_dims_count(&job->reduced) == 1) return true;

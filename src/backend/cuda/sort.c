@@ -8,11 +8,11 @@
 
 /* ---- topk */
 
-enum { LONG_LINE = 1 << 18, FEW_LINES = 32 };         /* a block for each line would leave most of the device idle */
+enum { LONG_LINE = 1 << 18, FEW_LINES = 32 };         /* a block for each would leave most of the device idle */
 static const int64_t SORT_AT_ONCE = INT64_C(1) << 26; /* elements; each takes 16 or 24 bytes of scratch, and CUB's */
 
-/* Sorts some lines at a time by key and then, which keeps that order, by line, and takes the first k of each; with
- * `kth` sorts one line at a time, and takes its k-th alone. */
+/* Sorts some lines at a time by key, then stably by line, and takes the first k elements of each; with `kth` sorts one
+ * line at a time, and takes its k-th element alone. */
 static lm_status sort_lines(lm_cuda_frame *f, const lm_topk *t, bool kth) {
   lm_pairs by_key, by_line;
   void *stream = f->stream;
@@ -89,7 +89,7 @@ lm_status lm_cuda_searchsorted(const void *args, lm_tensor *const *out, lm_cuda_
 
 /* ---- randperm */
 
-/* Draws the CPU's permutation for an equal draw (kernels/sort.cu explains how). */
+/* Draws the same permutation as the CPU from the same seed and offset (kernels/sort.cu explains how). */
 lm_status lm_cuda_randperm(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_randperm_args *a = args;
   lm_tensor *y = out[0], *order = y;

@@ -45,7 +45,7 @@ static void reverse_dims(lm_strided_layout *l) {
   for (int k = 0; k < l->operands; k++) reverse(l->ndim, l->stride[k]);
 }
 
-/* Reverses dims: they are innermost last, as in tensors and lm_dims, and become innermost first. */
+/* Reverses the dims: in tensors and lm_dims the last one is the innermost, in launches the first. */
 void lm_cuda_strided_order(lm_strided_layout *l, int order) {
   const int64_t *stride[LM_STRIDED_OPERANDS];
   for (int k = 0; k < l->operands; k++) stride[k] = l->stride[k];
@@ -60,7 +60,7 @@ void lm_cuda_strided_order(lm_strided_layout *l, int order) {
   reverse_dims(l);
 }
 
-/* Merges dims that can be merged by now. */
+/* Merges neighboring dims that are evenly spaced in all operands. */
 static void merge(lm_strided_layout *l) {
   reverse_dims(l);
   lm_cuda_strided_order(l, LM_ROW_MAJOR);
@@ -72,7 +72,7 @@ int lm_cuda_strided_across(const lm_strided_layout *l, int k) {
   enum {
     MIN_BYTES = 16,
     WORTH = 1 << 15
-  }; /* for shorter dims tiles stay empty; for fewer than WORTH elements strided reads are fast enough */
+  }; /* for shorter dims, tiles stay mostly empty; for fewer than WORTH elements, strided reads are fast enough */
   if (!l->data[k] || l->stride[k][0] < 2 || l->size[0] < MIN_BYTES || lm_cuda_strided_numel(l) < WORTH) return 0;
   for (int d = 1; d < l->ndim; d++) {
     if (l->stride[k][d] == 1 && l->size[d] >= MIN_BYTES) return d;
@@ -131,7 +131,7 @@ static lm_status launch_pieces(const char *name, lm_pointwise_launcher *launcher
   if (n <= PIECE) return LAUNCH(name, launcher(launch, stream));
   int outer = l->ndim - 1;
   int64_t first = l->size[outer] / 2;
-  if (first >= 64) first -= first % 64; /* the rest stays aligned */
+  if (first >= 64) first -= first % 64; /* a multiple of 64, so that the rest stays aligned */
   lm_pointwise_launch half[2] = {*launch, *launch};
   half[0].at.size[outer] = first;
   half[1].at.size[outer] -= first;

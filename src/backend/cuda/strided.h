@@ -10,7 +10,7 @@
 lm_strided_layout lm_cuda_strided(const lm_tensor *result);
 /* Adds an operand, with strides along the result's dims; returns its number. */
 int lm_cuda_strided_add(lm_strided_layout *l, const lm_tensor *t, const int64_t *stride);
-/* Makes dim 0 the innermost: in the order of the result's memory, or row-major. Merges dims where all operands
+/* Orders dims so that dim 0 is the innermost: by the result's memory, or row-major. Merges dims where all operands
  * allow. */
 enum { LM_BY_MEMORY, LM_ROW_MAJOR };
 void lm_cuda_strided_order(lm_strided_layout *l, int order);

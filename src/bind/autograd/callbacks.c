@@ -160,7 +160,7 @@ void lm_hooks_orphan(lua_State *L, lm_lua *s) {
   while (lua_next(L, 4)) { /* 5: address, 6: function */
     lua_pushvalue(L, 5);
     lua_rawget(L, 2);
-    bool alive = lua_rawequal(L, -1, 6); /* else the core has released it */
+    bool alive = lua_rawequal(L, -1, 6); /* false: the core has released the callback */
     lua_pop(L, 1);
     if (alive) {
       lua_pushvalue(L, 5);

@@ -11,7 +11,7 @@ typedef struct hook_call {
 static int run_hook(lua_State *L, lm_lua *s, void *arg) {
   const hook_call *p = arg;
   s->in_backward = NULL;
-  if (!lm_callback_push(L, p->c)) return 0;                            /* it has been removed */
+  if (!lm_callback_push(L, p->c)) return 0;                            /* the hook has been removed */
   lm_tensor_handle *handle = p->grad ? lm_tensor_handle_new(L) : NULL; /* may raise */
   if (handle) lm_tensor_handle_fill(s, handle, lm_retain(p->grad));
   lua_call(L, p->grad ? 1 : 0, 1);
@@ -22,7 +22,7 @@ static int run_hook(lua_State *L, lm_lua *s, void *arg) {
 
 static lm_status call_hook(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   lm_callback *c = ctx;
-  lm_retain(grad); /* it may be .grad itself, which a finalizer may set to nil */
+  lm_retain(grad); /* grad may be .grad itself, which a finalizer may set to nil */
   lm_status status = lm_call_lua(c->owner, run_hook, &(hook_call){c, grad, replacement});
   lm_release(grad);
   return status;

@@ -125,7 +125,7 @@ LM_FUNCTION(reducer_shadow) {
   lm_shadow what;
   int root = 0;
   luaL_checkstack(L, LM_HOOK_SLOTS, ddp);
-  lua_State *before = lm_running_begin(L, handle->s); /* it may call a communication hook */
+  lua_State *before = lm_running_begin(L, handle->s); /* the call may run a communication hook */
   lm_status status = lm_reducer_shadow(handle->r, &what, &root);
   handle->s->running = before;
   lm_need(L, status);

@@ -90,7 +90,7 @@ LM_FUNCTION(dist_open) {
     return lm_raise(L, lm_fail_rank(fn, rank, size));
   c.rank = (int)rank;
   c.size = (int)size;
-  s->worlds++; /* so that lm_note_line passes the script's line on to the ranks that wait for this one */
+  s->worlds++; /* lm_note_line then passes the script's line on to the ranks that wait for this one */
   lm_note_line(L, s);
   lm_status status = lm_world_open(&c, &handle->world);
   if (status != LM_OK) s->worlds--;

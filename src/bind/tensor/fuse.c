@@ -38,7 +38,7 @@ void lm_fusion_note(const lm_lua *s, lm_tensor_handle *b) {
   if (s->fusion->waits) s->fusion->handle[lm_chain_length(s->fusion->chain) - 1] = b;
 }
 
-/* Returns whether no value on the stack can hold a tensor without being one. */
+/* Returns whether each value on the stack is a tensor or cannot contain one. */
 static bool are_plain(lua_State *L, const lm_lua *s) {
   for (int i = lua_gettop(L); i > 0; i--) {
     int type = lua_type(L, i);

@@ -161,7 +161,7 @@ LM_FUNCTION(tokenizer_size) {
 LM_FUNCTION(tokenizer_added) {
   const lm_tokenizer *t = tokenizer_at(L, "Tokenizer:save");
   lua_newtable(L);
-  for (int32_t id = 0, n = 0; id < t->added.ids; id++) { /* in the order of ids, as in tokenizer.json */
+  for (int32_t id = 0, n = 0; id < t->added.ids; id++) { /* walks ids in order, as in tokenizer.json */
     const lm_added_token *a = lm_tokenizer_added(t, id);
     if (!a) continue;
     lua_createtable(L, 0, 8);

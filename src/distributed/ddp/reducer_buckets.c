@@ -48,7 +48,7 @@ static void layout_free(layout *l) {
 typedef struct filling { /* a bucket being filled */
   lm_bucket b;
   bool first;
-  int number; /* from 1, once it is closed; 0: open */
+  int number; /* bucket's number from 1, once it is closed; 0: open */
 } filling;
 
 /* Computes the layout for `order`. One bucket for each dtype and device is open at a time; buckets are numbered when

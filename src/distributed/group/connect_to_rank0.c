@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "distributed/group/backends.h"
 #include "distributed/group/world_core.h"
 #include "distributed/net/interface.h"
 #include "distributed/store/failure_text.h"
@@ -26,7 +25,7 @@ typedef struct opening {
   char why[512];          /* the last attempt's error; "": none */
   char missing[768];      /* the ranks that had not joined at the store's last answer; "": no answer yet */
   char foreign_nonce[40]; /* the nonce of a published store of another job */
-  double foreign_since;   /* when it was first seen */
+  double foreign_since;   /* lm_seconds() when that nonce was first seen */
 } opening;
 
 /* ---- waiting */
@@ -105,7 +104,7 @@ static lm_status start_store(opening *o) {
   o->why[0] = 0;
   snprintf(o->w->at.address, sizeof o->w->at.address, "%s", lm_server_address(o->w->server));
   pause = first_pause;
-  until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* the same holds for the file */
+  until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* its file may still be locked */
   while ((status = lm_locator_publish(&o->w->locator, &o->w->at, &o->deadline)) == LM_E_STATE && lm_seconds() < until)
     TRY(rendezvous_pause_for(o, &pause));
 
@@ -217,7 +216,7 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config) {
       (lm_deadline){.deadline = o.since + config->timeout, .wake_fd = -1, .check = rendezvous_check, .ctx = &o};
   gethostname(o.host, sizeof o.host - 1);
   char chosen[LM_ADDRESS_MAX];
-  NEED(lm_net_chosen_host("", chosen)); /* so that an error in it is reported at once */
+  NEED(lm_net_chosen_host("", chosen)); /* reports an error in the variable at once */
   NEED(lm_locator_of(config->init_method, config->generation, &w->locator));
   if (w->rank == 0) NEED(start_store(&o));
   NEED(rendezvous_enter(&o));

@@ -25,24 +25,24 @@ typedef struct lm_group_core {
   lm_group more[LM_PARTS - 1];   /* the other parts' */
   char backend[LM_BACKEND_TEXT]; /* "gloo", "cpu:gloo,cuda:nccl" */
   lm_world *world;               /* NULL: solo */
-  uint32_t id;                   /* the same on all ranks; from 1 */
+  uint32_t id;                   /* number of the group, equal on all ranks; from 1 */
   double timeout;                /* seconds */
   _Atomic uint64_t seq;          /* seq of the last collective with a ticket */
   _Atomic int reducers;          /* number of reducers made so far */
   _Atomic uint64_t completed;    /* seq of the last collective that completed here */
   lm_queue *queue;               /* NULL until the first asynchronous call */
   pthread_mutex_t lock;          /* guards the creation of queue */
-  struct lm_group_core *next;    /* in the world's list */
+  struct lm_group_core *next;    /* next in the world's list */
 } lm_group_core;
 
-/* async_work.c: waits for queued calls (after a failure they fail at once) and ends the queue's threads. */
+/* Waits for queued calls (after a failure they fail at once) and ends the queue's threads (async_work.c). */
 void lm_queue_close(lm_group_core *core);
 
-/* backends.c: returns the part that serves tensors of the device (LM_NO_DEVICE: the first); NULL if there is none. */
+/* call.c: returns the part that serves tensors of the device (LM_NO_DEVICE: the first); NULL if there is none. */
 lm_part *lm_part_for(lm_group_core *core, lm_device device);
 
 /* distributed/solo */
 extern const lm_group_table lm_group_solo_table, lm_group_gloo_table;
 
 /* group_keys.c: runs lm_group_check and the backend's `test` (backend.h), for waits outside of the backend. */
-lm_status lm_group_look(lm_group *g);
+lm_status lm_group_check_and_test(lm_group *g);

@@ -33,7 +33,7 @@ enum { PAGE = 4096, NONCE = 32 };
 static const double busy = 50e-6;             /* seconds of busy waiting: a few times the cost of waking a thread */
 static const long sleep_time = 20 * 1000000l; /* nanoseconds between checks of the world's health */
 
-typedef struct flag { /* one cache line, so that one transfer moves all of it */
+typedef struct flag { /* a flag: one cache line, so that one transfer moves all of it */
   _Alignas(64) _Atomic uint32_t value;
   _Atomic uint32_t waiters; /* ranks in FUTEX_WAIT; a dead one stays counted: then each post is a system call */
 } flag;
@@ -197,7 +197,7 @@ static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
       .seq = atomic_fetch_add(&g->core->seq, 1) + 1, .kind = LM_SETUP, .hash = lm_hash_number(LM_NO_HASH, bytes)};
   snprintf(ticket.what, sizeof ticket.what, "sharing %zu bytes of memory", bytes);
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
-  lm_waiting_begin(&waiting, g->core, &ticket, g->core->timeout);
+  lm_waiting_begin(&waiting, LM_WAITING_UNTIL_DONE, g->core, &ticket, g->core->timeout);
   lm_status status = shared_agree(g, &ticket, bytes, out);
   lm_waiting_end(&waiting, status == LM_OK);
   return status;
@@ -206,7 +206,7 @@ static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
 lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out) {
   *out = NULL;
   if (g->size == 1 || !g->one_host) return LM_OK;
-  /* Inside a collective, perhaps on the queue's thread, it is part of that call. */
+  /* Within a collective, perhaps on the queue's thread, sharing is part of that call. */
   const lm_ticket *call = lm_group_ticket(g);
   lm_status status = call->seq > 0 ? shared_agree(g, call, bytes, out) : agree_alone(g, bytes, out);
   if (lm_log_on(LM_LOG_DIST))
@@ -263,7 +263,7 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
     } while (lm_seconds() < until);
   }
   for (;;) {
-    lm_status status = lm_group_look(s->g);
+    lm_status status = lm_group_check_and_test(s->g);
     if (status != LM_OK) /* a value that came before the failure counts */
       return reached(atomic_load_explicit(&f->value, memory_order_acquire), value) ? LM_OK : status;
     atomic_fetch_add(&f->waiters, 1);

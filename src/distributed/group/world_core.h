@@ -25,7 +25,7 @@ struct lm_world {
   lm_group_core *groups; /* the open groups */
   uint32_t groups_made;  /* number of groups so far */
   lm_bytes closed;       /* closed groups: pairs of u32 id and u64 seq completed */
-  struct lm_world *next; /* in the process's list, under world.c's all_lock */
+  struct lm_world *next; /* next in the process's list, under world.c's all_lock */
 };
 
 /* Returns the number of forks between the process that loaded the library and this one. A forked child must not touch
@@ -34,11 +34,15 @@ unsigned lm_world_forks(void);
 /* Fails in a forked child. */
 lm_status lm_world_is_ours(const lm_world *w);
 
-/* connect_to_rank0.c: runs the rendezvous; fills in key, locator, at, incoming, client and server. */
+/* Runs the rendezvous (connect_to_rank0.c); fills in key, locator, at, incoming, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
+
+/* default_backend.c: lists in *out the GPUs that this rank reports to the others: none without the nccl plug-in. Loads
+ * no plug-in if there is no driver. */
+void lm_world_gpu_ids(lm_gpu_ids *out);
 
 /* peer_link.c: closes links that arrived for a group and were never taken. */
 void lm_link_forget(lm_world *w, uint32_t group);
 
-/* call_timeouts.c: returns LM_E_STATE with the message "call: rank 1 on b died …"; call may be NULL. */
+/* Returns LM_E_STATE with the message "call: rank 1 on b died …" (call_timeouts.c); call may be NULL. */
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause);

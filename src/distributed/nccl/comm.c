@@ -389,7 +389,7 @@ lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {
               ncclCommSplit(from->handle, member ? 0 : NCCL_SPLIT_NOCOLOR, g->rank, &from->child, &config)));
   if (!member) return LM_OK;
   pthread_mutex_lock(&parent->lock);
-  if (!parent->aborted) { /* else the child ends with its parent */
+  if (!parent->aborted) { /* a child of an aborted parent ends with it */
     c->handle = from->child;
     from->child = NULL;
   }

@@ -20,7 +20,7 @@ lm_status lm_nccl_type(const char *who, lm_dtype dtype, ncclDataType_t *out) {
   }
 }
 
-/* A bool is a byte of 0 or 1, so "or" is its maximum and "and" its minimum. */
+/* Converts a reduction. A bool is a byte of 0 or 1, so "or" is its maximum and "and" its minimum. */
 lm_status lm_nccl_op(const char *who, lm_reduce_op op, lm_dtype dtype, ncclRedOp_t *out) {
   bool truth = dtype == LM_BOOL;
   switch (op) {

@@ -76,7 +76,7 @@ static bool wait_until_idle(lm_device device) {
   int ordinal = lm_device_physical(device);
   struct timespec rest = lm_timespec(1e-3);
   void *any = NULL;
-  while (!lm_graph_block()) nanosleep(&rest, NULL); /* not allowed during a graph capture */
+  while (!lm_graph_block()) nanosleep(&rest, NULL); /* memory must not be freed during a graph capture */
   lm_status status = driver->alloc(ordinal, 1, &any);
   if (status == LM_OK) driver->free(ordinal, any, 1);
   lm_graph_unblock();

@@ -51,7 +51,7 @@ typedef struct lm_incoming {
 
 /* Listens on a unix socket, and by TCP on `host`. key is borrowed. */
 lm_status lm_incoming_open(lm_incoming *incoming, const char *host, const lm_key *key, int size, double dead_after);
-void lm_incoming_close(lm_incoming *incoming); /* only after its thread has ended; {0} is allowed */
+void lm_incoming_close(lm_incoming *incoming); /* to be called after its thread has ended; {0} is allowed */
 /* Fills in entries for poll and returns their number, at most LM_INCOMING_POLLS; serve handles them after the poll. */
 int lm_incoming_polls(lm_incoming *incoming, struct pollfd *polls);
 void lm_incoming_serve(lm_incoming *incoming, const struct pollfd *polls, int n);

@@ -46,7 +46,7 @@ static lm_status answer(lm_client *c, lm_question *q, const lm_deadline *p) {
     } else if (lm_seconds() > p->deadline) {
       status = lm_fail(LM_E_STATE, "the store of rank 0 did not answer");
     }
-    if (p->check) { /* its error explains more */
+    if (p->check) { /* the check's error explains more */
       pthread_mutex_unlock(&c->lock);
       lm_status checked = p->check(p->ctx);
       pthread_mutex_lock(&c->lock);

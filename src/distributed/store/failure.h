@@ -19,7 +19,7 @@ typedef enum lm_failure_kind {
 
 /* A rank's state relative to lm_party.call. */
 typedef enum lm_standing {
-  LM_NOT_KNOWN, /* there is no call */
+  LM_NOT_KNOWN, /* the party has no call */
   LM_NOT_JOINED,
   LM_NO_CALL, /* has not called any collective yet */
   LM_WAITS,   /* waits in the call */
@@ -31,7 +31,7 @@ typedef enum lm_standing {
 } lm_standing;
 
 typedef struct lm_party { /* a rank and its current or last call */
-  int rank;               /* in the world; -1: none */
+  int rank;               /* rank in the world; -1: none */
   lm_standing standing;
   double seconds; /* seconds since the call's first report, or waited for an absent rank; 0: unknown */
   char host[64];

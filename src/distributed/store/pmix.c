@@ -108,7 +108,7 @@ static lm_status pmix_begin(void) {
   if (pmix.ready) return LM_OK;
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* for the thread that it starts */
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are blocked for the thread that PMIx starts */
   pmix_status_t code = pmix.init(&pmix.self, NULL, 0);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (code != PMIX_SUCCESS)

@@ -129,7 +129,7 @@ bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
 bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_server_member *member = &s->member_table[c->rank];
   uint32_t group = lm_get_u32(r);
-  uint64_t seq = lm_get_u64(r); /* only that call: a collective may outlast a send beside it */
+  uint64_t seq = lm_get_u64(r); /* removes only that call: a collective may outlast a send beside it */
   if (!lm_reader_done(r)) return false;
   for (int i = 0; i < member->n_open; i++)
     if (member->open[i].group == group && member->open[i].ticket.seq == seq) {

@@ -58,11 +58,11 @@ static void conn_reap_gone(lm_server *s) {
     bool lives = c->rank >= 0 && c->as != LM_FAILURE_DIED && !c->out.failed;
     if (c->rank >= 0) lm_server_lost(s, c);
     next = c->next;
-    if (lives) { /* it can still read the cause before it is closed */
+    if (lives) { /* a living member can still read the cause */
       c->gone = false;
       if (c->waits > 0) lm_server_cancel_waits(s, c);
       lm_conn_close_gently(s, c);
-    } else if (!c->dirty) { /* else freed once it is off the dirty list */
+    } else if (!c->dirty) { /* a dirty one is freed once it is off that list */
       lm_conn_free(s, c);
     }
   }
@@ -218,7 +218,7 @@ void lm_server_accept(lm_server *s) {
       return;
     } else {
       if (s->pending.n >= s->max_pending) conn_drop_oldest(s);
-      conn_admit(s, fd); /* on error it is closed, and the rank connects again */
+      conn_admit(s, fd); /* on error fd is closed, and the rank connects again */
     }
   }
 }

@@ -84,7 +84,7 @@ struct lm_server {
   _Atomic bool released, stopped;
   int wake;
   char address[LM_ADDRESS_MAX];
-  struct lm_server *next; /* in the list of all of the process */
+  struct lm_server *next; /* next in the process's list of servers */
 
   /* used by the thread alone */
   int epoll, listener; /* listener: -1 once closed */

@@ -93,7 +93,7 @@ local op_kinds = {view = "VIEW", write = "WRITE", new = "NEW", composite = "COMP
 local casts = {lower = true, keep = true, keep_result = true, keep_gpu = true, banned_gpu = true, widest = true}
 local classes = {float = "FLOAT", bool = "BOOL", number = "NUMBER"}
 
--- Ops, then families, which also have ids, argument structs and descriptors.
+-- Ops, then families of ops, which have ids, argument structs and descriptors too.
 local slots = {unpack(list)}
 for _, entry in ipairs(list.families) do
   if list[entry.name] then fail(entry, "is an op, too") end
@@ -284,7 +284,7 @@ local function bits(entry, names)
   return sum
 end
 
--- Returns the tensors that have a gradient, in order, as a C string; NULL for those of the ops it is composed of.
+-- Returns the tensors that have a gradient, in order, as a C string; NULL if the ops of the entry's formula have them.
 local function grads(entry)
   if (entry.c_kind == "COMP" or entry.formula) and type(entry.grad) ~= "table" or entry.grad == "formula" then
     return "NULL"

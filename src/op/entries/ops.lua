@@ -2,8 +2,9 @@
 --- descriptors, scalar functions and loops for the CPU, rows for CUDA, gradients and calls for formulas;
 --- op/entries/generate.lua lists the files.
 ---
---- An entry begins with its arguments in order: first those that may be passed by position, then in `options` those
---- passed by name only. The forms are "name", "name: kind" and "name: kind = default"; a ? makes an argument optional:
+--- An entry's name is followed by its arguments in order: first those that may be passed by position, then in braces
+--- those passed by name only: op "gelu(x, {approximate: approximate = none})". The forms are name, name: kind and
+--- name: kind = default; a ? makes an argument optional:
 ---
 ---   x               a tensor; weight? or nothing        lm_tensor *, NULL if left out
 ---   m: mask         a tensor of bool                    lm_tensor *
@@ -108,17 +109,17 @@
 local entries = require "luminary.base.entry_reader"
 
 local list, op = entries.of("op", {
-  list = "string", options = "table?", kind = "string?", kernel = "string?", results = "number|table?",
+  kind = "string?", kernel = "string?", results = "number|table?",
   hidden = "number?", operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
   elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", result_dtype = "string?",
   takes = "string?", divisor_arg = "string?", integral_arg = "string?", bool = "string?", writes = "table?",
   grad = "table|string?", autocast = "string?", flops = "string?", internal = "boolean?", help = "string",
-})
+}, true)
 
 local families, family = entries.of("family", {
-  list = "string", results = "number|table?", writes = "table?", operands = "table?", zeros = "string?",
-  host = "boolean?", help = "string",
-})
+  results = "number|table?", writes = "table?", operands = "table?", zeros = "string?", host = "boolean?",
+  help = "string",
+}, true)
 list.families = families
 
 --- Names of the numbers 0, 1, …, and C's names for those.
@@ -138,11 +139,11 @@ list.choices = {
       "LM_STATISTIC_ANY", "LM_STATISTIC_COUNT_NONZERO", "LM_STATISTICS",
     },
   },
-  scan_kind = {"sum", "product", "max", "min", "logsumexp", "recurrence"}, -- as kernels/scan_kinds.h counts them
-  softmax_kind = { -- as kernels/reduce_kinds.h counts them
+  scan_kind = {"sum", "product", "max", "min", "logsumexp", "recurrence"}, -- kinds in the order of kernels/scan_kinds.h
+  softmax_kind = { -- kinds in the order of kernels/reduce_kinds.h
     "softmax", "log_softmax", "softmax_backward", "log_softmax_backward",
   },
-  distribution = { -- in the order of kernels/fill.h
+  distribution = { -- distributions in the order of kernels/fill.h
     "uniform", "normal", "log_normal", "exponential", "cauchy", "geometric", "bernoulli", "integers",
     enum = {
       "LM_DRAW_UNIFORM", "LM_DRAW_NORMAL", "LM_DRAW_LOG_NORMAL", "LM_DRAW_EXPONENTIAL", "LM_DRAW_CAUCHY",
@@ -150,7 +151,7 @@ list.choices = {
     },
   },
   approximate = {"none", "tanh"},
-  grid_mode = {"bilinear", "nearest", "bicubic"}, -- as kernels/grid_taps.h counts them
+  grid_mode = {"bilinear", "nearest", "bicubic"}, -- modes in the order of kernels/grid_taps.h
   grid_padding = {"zeros", "border", "reflection"},
   scatter_writing = {"replace", "add", "multiply"},
   scatter_reduction = {"sum", "prod", "mean", "amax", "amin"},
@@ -181,7 +182,6 @@ for _, name in ipairs {
 end
 
 --- Names for several ops: the first, or that for a `number` or a `tensor` as second argument; or with a true `option`.
---- place; or with an `option` that is true.
 list.overloads = {
   max = {"amax", number = "max_dim", tensor = "maximum"},
   max_pool2d = {"max_pool2d", option = "return_indices", with = "max_pool2d_with_indices"},

@@ -209,7 +209,7 @@ return function(context)
       local parameters = {}
       for i, name in ipairs(kernel.tensors) do parameters[i] = "num " .. name end
       for _, a in ipairs(kernel.numbers) do parameters[#parameters + 1] = "num " .. a.name end
-      return { -- a comment, not #line: moving an entry must not recompile kernels
+      return { -- a comment, not #line, so that moving an entry recompiles no kernels
         "", ("/* op %s, %s: %s */"):format(kernel.entry.name, kernel.label, kernel.text),
         ("LM_ELEMENT num %s(%s) {"):format(of(kernel), table.concat(parameters, ", ")),
         ("  return (num)(%s);"):format(kernel.c), "}",
@@ -245,7 +245,7 @@ return function(context)
       end
       lines[#lines + 1] = "  num *result_ = out_;"
       lines[#lines + 1] = "  n_ &= -(int64_t)LM_LANES;"
-      -- A factor of 1, its default: narrow integers have no vector product.
+      -- A factor of 1 is left out, since narrow integers have no vector product.
       local factor = kernel.narrow and #kernel.numbers == 1 and tonumber(kernel.numbers[1].number) == 1
       if factor then
         local with_one = map(values, function(value) return value == kernel.numbers[1].name and "1" or value end)
@@ -304,7 +304,7 @@ return function(context)
       local values = {}
       for i = 1, #kernel.tensors do values[i] = ("in_[%d]"):format(i - 1) end
       for _, a in ipairs(kernel.numbers) do values[#values + 1] = ("p_.of[%d]"):format(a.number_position) end
-      local divides = not kernel.bits and kernel.entry.divisor_arg -- for integers, where 1 / 2 is 0
+      local divides = not kernel.bits and kernel.entry.divisor_arg -- integers alone: 1 / 2 is 0
       body[#body + 1] = fill([[
 
 template <class num>

@@ -56,7 +56,7 @@ return function(context)
     self:wrong("'%s' is none of %s's names", name, a.is.choice)
   end
 
-  -- Returns an argument of an op's call from a tree, or its default.
+  -- Returns the C of an argument of an op that a tree calls, or its default.
   function Emitter:passed(a, tree, name)
     local is = a.is
     if not tree then
@@ -267,7 +267,7 @@ return function(context)
         touched[what] = touched[what] + bit
       end
     end
-    local was_given = {} -- given(x) does not save x, only whether it was there
+    local was_given = {} -- given(x) saves only whether x was given, not x
     local body, values = compiled(entry, row.label, row.text, {
       given = function(trees, wrong)
         local a = trees[1] and entry.args[trees[1][2]]
@@ -311,7 +311,7 @@ return function(context)
     return body, touched, used, sometimes
   end
 
-  -- ---- what is written
+  -- ---- output
 
   local rules = {}
 

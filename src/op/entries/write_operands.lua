@@ -13,8 +13,8 @@ return function(context)
     return name == "others" and select(2, source:gsub("[%[ ]%.%.%.", "")) or uses(source, name)
   end
 
-  -- Writes one entry's function. `letter[name]` is a size's C, `bound_by[name]` the operand that bound it first,
-  -- `rest[name]` the C of a list of sizes.
+  -- Writes one entry's function. letter[name]: the C of a size; bound_by[name]: the first operand with that size;
+  -- rest[name]: the C of a list of sizes.
   local Writer = {}
   Writer.__index = Writer
 
@@ -67,7 +67,7 @@ return function(context)
     end)
   end
 
-  -- Returns the same, in parentheses, for `if (…)`.
+  -- Returns a condition as C, in parentheses, for `if (…)`.
   function Writer:condition(source)
     local c = self:number(source)
     return c:find "^%b()$" and c or "(" .. c .. ")"
@@ -225,7 +225,7 @@ return function(context)
     end
   end
 
-  -- ---- words after a shape
+  -- ---- words that follow a shape
 
   local dtypes = {
     bool = "LM_BOOL", uint8 = "LM_U8", int8 = "LM_I8", int32 = "LM_I32", int64 = "LM_I64", float32 = "LM_F32",

@@ -8,7 +8,7 @@ typedef struct lm_bad_matrix {
   int info;   /* LAPACK's info, or LM_NOT_FINITE */
   int64_t at; /* index of the matrix in the batch; -1: no failure */
 } lm_bad_matrix;
-enum { LM_NOT_FINITE = -1000 }; /* in `info`: entries are infinite or NaN */
+enum { LM_NOT_FINITE = -1000 }; /* value of `info` for entries that are infinite or NaN */
 
 /* Returns "x", or for a batch "matrix [2, 1] of x" (from 1). */
 LM_API const char *lm_matrix_words(const char *arg, const lm_tensor *x, int64_t at);

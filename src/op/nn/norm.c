@@ -27,7 +27,7 @@ lm_status lm_check_known_statistics(lm_op_id op, bool training, const lm_tensor 
                        "tensors", "nil");
 }
 
-/* A byte covers the elements of 16 bytes if kernels load such packs, else one element. */
+/* Returns the mask's bytes: one for the elements of 16 bytes if kernels load such packs, else one for each element. */
 int64_t lm_relu_mask_bytes(const lm_tensor *x, const lm_tensor *addend) {
   const int64_t pack = 16 / (int64_t)lm_dtype_size(x->dtype),
                 plane = x->numel ? x->numel / (x->size[0] * x->size[1]) : 1;

@@ -93,7 +93,7 @@ static bool has_taps(const lm_tensor *t, const int64_t *kernel_size) {
   return lm_is_ordered(t->device) && kernel_size[0] <= 256 && kernel_size[1] <= 256 / kernel_size[0];
 }
 
-/* Besides kernels with taps, only those for contiguous images on the CPU need no indices. */
+/* Returns true if indices are requested, or neither taps nor, on the CPU, a contiguous image's result suffice. */
 bool lm_pool_needs_indices(const lm_tensor *x, const int64_t *kernel_size, bool return_indices) {
   bool images = !lm_is_ordered(x->device) && lm_is_contiguous(x) && lm_dtype_is_float(x->dtype);
   return return_indices || !(has_taps(x, kernel_size) || (images && lm_now_running.only_visible));

@@ -47,7 +47,7 @@ function addresses.of_libc()
   return list
 end
 
---- Returns the same by `ip -o addr show`; nil if there is no such command.
+--- Returns the addresses that `ip -o addr show` lists; nil if there is no such command.
 function addresses.of_ip()
   local result = outside.command("ip", {"-o", "addr", "show"})
   if result.missing or result.code ~= 0 then return nil end

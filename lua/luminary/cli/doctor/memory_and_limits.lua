@@ -61,7 +61,7 @@ end
 
 local function limits(found)
   local locked, files = facts.limit "Max locked memory", facts.limit "Max open files"
-  if locked and locked < GIB and #facts.rdma() == 0 then -- with RDMA, probes of the network report it
+  if locked and locked < GIB and #facts.rdma() == 0 then -- with RDMA, probes of the network report the limit
     found.note("host.memlock", "little memory may be locked",
       ("%s (ulimit -l); CUDA's pinned memory does not count, RDMA's does"):format(size(locked)),
       "nothing to do without RDMA; with it: ulimit -l unlimited (docker run --ulimit memlock=-1)")

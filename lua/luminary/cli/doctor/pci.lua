@@ -36,7 +36,7 @@ local function by_configuration(address)
   end
 end
 
--- Returns the same by lspci, which finds more than sysfs shows on some machines.
+-- Returns the set bits of the ACS control register by lspci, which finds more than sysfs shows on some machines.
 local listing
 local function by_lspci(address)
   listing = listing or outside.command("lspci", {"-D", "-vvv"}, 10).out

@@ -13,7 +13,7 @@ local linear = {"linear", "bilinear", "trilinear"}
 
 -- ---- one dim: the source positions and weights of each of `out` positions, both [1, j, out]
 
--- Cubic convolution kernel for x ≥ 0 (Keys, "Cubic convolution interpolation for digital image processing", 1981).
+-- Returns the kernel of Keys, "Cubic convolution interpolation for digital image processing", 1981, for x ≥ 0.
 local function cubic(x, a)
   local near = ((a + 2) * x - (a + 3)) * x * x + 1
   local far = (((x - 5) * x + 8) * x - 4) * a
@@ -26,7 +26,7 @@ local function triangle(x) return ops.relu(1 - x) end
 local function from_one(index) return (index + 1):unsqueeze(1) end
 
 local function nearest(r)
-  local how = {device = r.device, dtype = "float32"} -- as in PyTorch: the rounding of .5 depends on it
+  local how = {device = r.device, dtype = "float32"} -- float32 as in PyTorch: the rounding of .5 depends on it
   if r.size == r.out then return from_one(ops.arange(r.size, {device = r.device, dtype = "int64"}):unsqueeze(1)) end
   local at = ops.arange(r.out, how)
   if r.mode == "nearest-exact" then at = at + 0.5 end

@@ -1,6 +1,6 @@
 --- Computes the cross entropy of a linear layer's results, with the logits of only some rows in memory at a time.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Function = require("luminary.autograd.function").Function
@@ -35,7 +35,7 @@ local function gradient_by_ops(grad, logits, target, class_weight, o)
   local ignored, classes = target:eq(o.ignore_index), logits.shape[2]
   local at, counts = target:masked_fill(ignored, 1), ignored:logical_not():to(grad.dtype)
   local weights = class_weight and class_weight:to(grad.dtype)
-  grad = grad:expand(ignored.shape):masked_fill(ignored, 0) -- not finite as a mean if all rows are ignored
+  grad = grad:expand(ignored.shape):masked_fill(ignored, 0) -- a mean is not finite if all rows are ignored
   local own = weights and weights:index_select(1, at) * counts or counts
   local hit = (own * grad * (1 - o.label_smoothing)):unsqueeze(2)
   local even = (counts * grad * (o.label_smoothing / classes)):unsqueeze(2)
@@ -93,7 +93,7 @@ end
 local function check(who, x, weight, target, o)
   local function wrong(name, t, shape) options.wrong_shape(who, name, t, shape) end
   if weight.ndim < 2 then wrong("linear_weight", weight, "[C, …, D]") end
-  local shape = copy_list(weight.shape)
+  local shape = lists.slice(weight.shape)
   local width = table.remove(shape)
   if x.ndim < 1 or x.shape[x.ndim] ~= width or #shape > 1 and x.ndim ~= 2 then
     wrong("input", x, ("[%s, %d] for linear_weight [%s, %d]"):format(#shape > 1 and "N" or "*", width,

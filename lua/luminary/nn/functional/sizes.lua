@@ -33,7 +33,7 @@ options.kinds("sizes", function(n, min)
   return text_of(n), function(...) return read(n, min, false, ...) end
 end)
 
--- The same kind, but the value stays as passed, for print.
+-- The kind of n integers whose value stays as passed, for print.
 options.kinds("sizes_as_given", function(n, min)
   return text_of(n), function(who, name, v) return read(n, min, false, who, name, v) and v end
 end)

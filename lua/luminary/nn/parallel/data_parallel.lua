@@ -58,7 +58,7 @@ local rows = "device_ids: table, output_device, dim: integer = 1, *, criterion, 
 DataParallel.init = signature.of("DataParallel(module: module, {" .. rows .. "})", function(self, module, opts)
   local devices = check_devices(opts.device_ids)
   self.module, self.device_ids = module, devices or {}
-  self.plan = { -- in a plain table, since the criterion is not part of the model
+  self.plan = { -- a plain table, since the criterion is not part of the model
     devices = devices, dim = opts.dim,
     output_device = opts.output_device ~= nil and core.device(opts.output_device) or devices and devices[1],
     shares = check_shares(opts.shares, devices),

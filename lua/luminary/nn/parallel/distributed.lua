@@ -192,7 +192,7 @@ end
 --- first backward pass. hook: "allreduce", "bf16_compress", "fp16_compress", "bf16_compress_fp32_sum", one of
 --- nn.parallel.comm_hooks, or a function hook(state, bucket).
 function DDP:register_comm_hook(state, hook)
-  if not self.reducer then make_reducer(self) end -- one rank alone has none otherwise
+  if not self.reducer then make_reducer(self) end -- a rank that is alone has no reducer otherwise
   comm_hooks.register(self, state, hook)
 end
 

@@ -34,9 +34,9 @@ local function moments(x, count)
   return mean:to(WIRE), var:to(WIRE) * math.max(count - 1, 0)
 end
 
--- Returns the same over all ranks, and the number of values of a channel, [1]. For parts of n_i values,
---   mean = sum(n_i mean_i) / n,  m2 = sum(m2_i) + sum(n_i (mean_i - mean)^2)
--- (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+-- Returns the moments over all ranks, and the number of values of a channel, [1]. For parts of n_i values,   mean =
+-- sum(n_i mean_i) / n,  m2 = sum(m2_i) + sum(n_i (mean_i - mean)^2) (Chan, Golub, LeVeque, "Updating formulae and a
+-- pairwise algorithm for computing sample variances", 1979).
 local function combined(x, count, group)
   local channels, mean, m2 = x:size(2), moments(x, count)
   local mine = ops.cat {mean, m2, ops.full({1}, count, {device = mean.device, dtype = WIRE})}

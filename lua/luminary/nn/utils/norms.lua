@@ -101,16 +101,15 @@ function SpectralNorm:right_inverse(w) return w end -- luacheck: ignore self
 --- Applies spectral normalization to a parameter of a module.
 norms.spectral_norm = signature.of([[spectral_norm(module: module, {name = "weight", n_power_iterations: count = 1,
   eps: positive = 1e-12, dim: integer})]], function(module, opts)
-  local who = "spectral_norm"
   local transposed = module.__name:find "^ConvTranspose"
-  local dim, w = dim_of(who, module, opts.name, opts.dim, transposed and 2 or 1)
+  local dim, w = dim_of("spectral_norm", module, opts.name, opts.dim, transposed and 2 or 1)
   return parametrize.register_parametrization(module, opts.name,
     SpectralNorm(w, dim, opts.n_power_iterations, opts.eps))
 end)
 
 local Orthogonal = class.define("_Orthogonal", Module)
 
--- The exponential and the Cayley transform without a base have no right_inverse: not every value has an original.
+-- Sets the map. The exponential and Cayley transforms without a base have no right_inverse, which not every value has.
 function Orthogonal:init(map, has_base)
   self.map = map
   self.right_inverse = has_base and self.based or map == "householder" and self.reflected or nil

@@ -6,6 +6,7 @@
 --- signature. A user's class has get_lr, as in PyTorch, and its state_dict holds all its fields of plain values.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local one_based_list = require "luminary.base.one_based_list"
 local entries = require "luminary.base.entry_reader"
 local options = require "luminary.base.options"
@@ -90,9 +91,7 @@ function Scheduler:closed_form(_base) return nil end -- luacheck: no self
 
 -- Returns a list of rate(group, base rate, i) of each group.
 local function each_rate(self, rate)
-  local rates = {}
-  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = rate(self, group, self.base_lrs[i], i) end
-  return rates
+  return lists.map(self.optimizer.param_groups, function(group, i) return rate(self, group, self.base_lrs[i], i) end)
 end
 
 --- Records the optimizer's current rates as the last ones.
@@ -104,7 +103,7 @@ end
 --- Computes the learning rates of the epoch self.last_epoch, a list with one for each group.
 function Scheduler:get_lr() return each_rate(self, self.next_lr) end
 
---- Returns the same from the epoch alone; nil, or an empty list, for schedules that cannot.
+--- Returns the learning rates computed from the epoch alone; nil, or an empty list, for schedules that cannot.
 function Scheduler:_get_closed_form_lr()
   return each_rate(self, function(_, _, base) return self:closed_form(base) end)
 end
@@ -205,7 +204,7 @@ local function class_of(entry, path)
     self:start(self.optimizer, self.last_epoch)
     if entry.started then entry.started(self) end
   end)
-  rawset(new, "next_lr", entry.next_lr) -- it may name fewer arguments than its callers pass
+  rawset(new, "next_lr", entry.next_lr) -- next_lr may name fewer arguments than its callers pass
   rawset(new, "closed_form", entry.closed_form)
   new.__help = signature.help(path .. who, entry.help)
   return new

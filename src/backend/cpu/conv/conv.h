@@ -19,19 +19,19 @@ bool lm_wino_is_supported(const lm_conv_job *job);
 bool lm_wino_is_faster(const lm_conv_job *job);
 lm_status lm_wino_conv(const lm_conv_job *job);
 
-/* product_1x1.c takes float32 and float64: 1 x 1 kernels without a stride, and kernels as large as planar images, which
- * lm_product_takes_window finds. */
+/* Convolve by product_1x1.c, float32 and float64: 1 x 1 kernels without a stride, and kernels as large as planar
+ * images, which lm_product_takes_window finds. */
 bool lm_product_takes_window(const lm_conv_job *job);
 bool lm_product_takes(const lm_conv_job *job);
 lm_status lm_product_conv(const lm_conv_job *job);
 
-/* depthwise.c takes float32, with as many groups as channels in and out. */
+/* Convolve by depthwise.c, float32 with as many groups as channels in and out. */
 bool lm_depthwise_takes(const lm_conv_job *job);
 lm_status lm_depthwise_conv(const lm_conv_job *job);
 
-/* scattered.c takes float32 and float64: the gradient of x whose channels fill vectors badly. */
+/* Convolve by scattered.c, float32 and float64: the gradient of x whose channels fill vectors badly. */
 bool lm_scattered_takes(const lm_conv_job *job);
 lm_status lm_scattered_conv(const lm_conv_job *job);
 
-/* direct.c takes float32 and float64 of any sizes. */
+/* Convolves by direct.c, float32 and float64 of any sizes. */
 lm_status lm_direct_conv(const lm_conv_job *job);

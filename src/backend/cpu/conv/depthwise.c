@@ -187,7 +187,7 @@ static lm_status compute(plan *p) {
 lm_status lm_depthwise_conv(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   plan p = {.job = job, .s = s, .from = lm_conv_source(job), .to = lm_conv_target(job), .parts = 1, .band = 1};
-  if (job->x_planar) { /* as many lines as the L2 cache holds; whole images at most */
+  if (job->x_planar) { /* bands have as many lines as the L2 cache holds */
     const int64_t span = (s->kh - 1) * s->dilation[0] + 1,
                   row = s->w * lm_round_up(BLOCK, LM_ISA_PICK(lm_panel_loops_F32)->width) * (int64_t)sizeof(float);
     p.band = lm_max(1, lm_min(s->oh, (BAND_BYTES / lm_max(1, row) - span) / s->stride[0] + 1));

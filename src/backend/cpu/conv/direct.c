@@ -31,7 +31,7 @@ typedef struct plan {
   int64_t size; /* bytes of an element */
   lm_conv_images from, to;
   lm_conv_grid grid;
-  int64_t whole[2][2];         /* lines and columns of the grid, from .. to, whose taps are all inside */
+  int64_t whole[2][2];         /* lines and columns of the grid, from .. to, whose taps are all in the image */
   int64_t first_tap;           /* index among the taps of all grids, which orders the rows of panels */
   int64_t together;            /* images whose positions are computed side by side, with the same taps inside */
   int64_t depth;               /* elements of a tap */
@@ -79,7 +79,7 @@ static inline void next_position(const plan *p, position *at) {
 /* A row's taps: the address of the first one, which may be outside the image, and the range that is inside. */
 typedef struct window {
   uintptr_t at;
-  int64_t top, bottom, left, right; /* from the first tap inside to behind the last one */
+  int64_t top, bottom, left, right; /* range of taps inside: first, and one after the last */
   bool whole;                       /* true if all taps are inside */
 } window;
 
@@ -131,7 +131,7 @@ static inline const void *elements_of(const plan *p, const window *w, int64_t y,
   return memcpy(copy + (first - begin) * p->size, from, (size_t)((last - first) * p->size)), copy;
 }
 
-/* A tile's runs in rows low .. high - 1 of panels, the chunk, in the order of these rows. */
+/* The runs of a tile in the chunk, rows low .. high - 1 of panels, in the order of these rows. */
 typedef struct run_list {
   const plan *p;
   const window *window; /* windows of the tile's rows */
@@ -406,8 +406,8 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Adds the sums of all parts to the first one's. finish_weights then stores the weights in their own order, `width`
- * channels at a time, by way of squares of these by a panel's columns. */
+/* Adds the sums of all parts to the first one's. finish_weights then stores the weights in their own order, a square of
+ * `width` channels by a panel's columns at a time. */
 static void add_parts(const plan *p, int64_t at, int64_t n) {
   for (int64_t part = 1; part < p->parts; part++) {
     const int64_t from = at + part * sums_of(p);

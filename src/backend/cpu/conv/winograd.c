@@ -212,12 +212,12 @@ typedef struct weight_product {
 } weight_product;
 
 enum {
-  /* Sums of 4 parts of 256 tiles cost less than blocks so narrow that there are as many pieces; more parts are for many
-   * threads, and cost a few percent from 1024 tiles each. */
+  /* FEW_PARTS: summing 4 parts of 256 tiles costs less than blocks so narrow that there are as many pieces. More parts
+   * are for many threads; they cost a few percent from 1024 tiles each on. */
   FEW_PARTS = 4,
   FEW_TILES = 256,
   MANY_TILES = 1024,
-  MAX_PARTS = 16, /* for 64 x 64 channels */
+  MAX_PARTS = 16, /* parts for 64 x 64 channels */
   WIDE = 128,     /* channels of a block, halved if there are too few pieces */
   NARROW = 32,
 };

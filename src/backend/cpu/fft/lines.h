@@ -4,11 +4,11 @@
 #include "backend/cpu/fft/plan.h"
 
 /* A walk over lines of one kind. Steps are in pairs, except the input's from line to line and from one batch of lines
- * to the next, in numbers. The inverse swaps real and imaginary parts, twice. Half of a real line's transform has an
- * entry more than the pairs that the line is read as. */
+ * to the next, in numbers. The inverse transform swaps real and imaginary parts of the input and of the result. Half a
+ * real line's transform has one entry more than the line has pairs. */
 enum { LM_FFT_COMPLEX, LM_FFT_REAL_TO_HALF, LM_FFT_HALF_TO_REAL };
 typedef struct lm_fft_side {
-  char *data;                 /* only read if it is the input */
+  char *data;                 /* written only if it is the output's */
   int64_t entry, line, batch; /* steps from one to the next */
 } lm_fft_side;
 typedef struct lm_fft_walk {
@@ -18,10 +18,10 @@ typedef struct lm_fft_walk {
   lm_fft_side in, out;
   int kind;
   bool swap_in, swap_out, transposed;
-  bool streams; /* true for dense lines that bypass the caches, since nobody reads them at once */
+  bool streams; /* true if dense lines bypass the caches, since they are not read soon */
   double scale;
-  double inner;       /* half transforms: a factor for the entries that stand for two */
-  const void *window; /* factors of real lines; NULL: none */
+  double inner;       /* half transforms: a factor for entries that represent two */
+  const void *window; /* factors of real lines, or NULL */
 } lm_fft_walk;
 
 lm_status lm_fft_run(const lm_fft_walk *walk);

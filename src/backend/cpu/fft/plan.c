@@ -19,7 +19,7 @@ static void put_root(lm_dtype dtype, void *table, int64_t at, int64_t a, int64_t
 static int radices_of(int64_t n, int8_t *radix) {
   int count = 0, eights = 0;
   for (; n % 8 == 0; n /= 8) eights++;
-  if (n % 2 == 0 && n % 4 != 0 && eights > 0) { /* 4 * 4 instead of 2 * 8 */
+  if (n % 2 == 0 && n % 4 != 0 && eights > 0) { /* radices 4 * 4 instead of 2 * 8 */
     n *= 8;
     eights--;
   }

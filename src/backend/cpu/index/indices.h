@@ -16,7 +16,7 @@ lm_status lm_cpu_check_index(const char *op, const lm_tensor *index, int64_t hig
 typedef struct lm_index_tuples {
   const int64_t *position;
   int64_t n, step, entries;
-  int64_t apart;    /* elements between neighbors among the entries */
+  int64_t apart;    /* elements from one of the entries to the next */
   lm_workspace own; /* memory of `position`, unless that is an index tensor's */
 } lm_index_tuples;
 

@@ -50,8 +50,8 @@ static lm_status find_true(masking *m, lm_parallel_fn *fn) {
 }
 
 #define EIGHT_TRUE UINT64_C(0x0101010101010101)
-/* Runs `take` for each index from i on until there were `count` true ones, k of them before it, without branches: the
- * result for a false one is overwritten. Eight true ones are taken at once, by `take_eight`. */
+/* Runs `take` for indices from i on until `count` of them were true; k is the number of true ones before. Has no
+ * branches: the result for a false one is overwritten. Runs `take_eight` for eight true ones at once. */
 #define EACH_KEPT(mask, i, end, count, take, take_eight)          \
   for (int64_t k = 0; k < (count);) {                             \
     uint64_t eight = 2;                                           \
@@ -129,7 +129,7 @@ static void write_values(void *ctx, int64_t first, int64_t last) {
   LM_LARGE(char, tile, TILE);
   lm_nontemporal_writer w;
   lm_nontemporal_open(&w, m->out->data + m->before[first] * (int64_t)item, m->streams);
-  while (left > 0) { /* a tile's worth, or all */
+  while (left > 0) { /* a tile at a time, or all at once */
     int64_t count = m->streams && left > max_chunk ? max_chunk : left;
     char *at = m->streams ? tile : w.to;
 #define CASE(type)                                                                              \

@@ -31,18 +31,18 @@ enum { S_X, S_INDEX, S_SRC }; /* sides */
 
 /* A scatter job. Elements with one destination are along `dim`, and are combined in their order. */
 typedef struct scattering {
-  lm_dims rows;                         /* the dims but `dim` and the fastest other one */
-  int64_t width, across[LM_DIMS_SIDES]; /* size and strides of that other one */
+  lm_dims rows;                         /* all dims except `dim` and the fastest other one */
+  int64_t width, across[LM_DIMS_SIDES]; /* size and strides of the fastest other dim */
   int64_t length, to, i_step, s_step;   /* size and strides of `dim` */
-  int64_t entries, apart;               /* x's indices are 1 .. entries; elements between neighbors among them */
+  int64_t entries, apart;               /* x's indices are 1 .. entries; elements from one entry to the next */
   int64_t skipped;                      /* index that is ignored, or 0 */
   char *x;
   const int64_t *index;
   const char *src;
   size_t x_item, item;
   lm_scatter_loop loop;
-  bool whole, own;     /* true for scatter_entries; for scatter_own, whose ranges each read all indices */
-  int64_t all, ranges; /* destinations; ranges that they are cut into */
+  bool whole, own;     /* true if scatter_entries runs; if scatter_own does, whose ranges read all indices */
+  int64_t all, ranges; /* number of destinations; number of ranges that they are cut into */
 } scattering;
 
 /* Scatters elements low .. high - 1 of the fastest other dim, for all of `dim`. */

@@ -20,16 +20,16 @@ typedef struct lm_score_block {
 #define LM_SEES_ALL (INT64_MAX / 2)
 
 struct lm_attention_loops {
-  /* Updates the softmax along rows whose columns come in blocks. Scores become exp(score - row_max), row_max the
-   * largest so far, sum the sum so far; values [rows, width], weighted so far, are rescaled. Then dropped weights
-   * become 0. */
+  /* Updates the softmax along rows for a block of columns. row_max becomes the largest score so far, scores exp(score -
+   * row_max), sum the sum of those so far; values [rows, width], sums weighted so far, are rescaled. Then dropped
+   * weights become 0. */
   void (*online_softmax)(const lm_score_block *b, void *row_max, void *sum, void *values, int64_t width);
   /* Replaces scores by exp(score - norm of the row). */
   void (*weights)(const lm_score_block *b, const void *norm);
   /* Computes out[r] = row r of x times row r of y. */
   void (*row_dots)(void *out, const void *x, int64_t x_row, const void *y, int64_t y_row, int64_t rows, int64_t n);
-  /* Computes slope = weight * (slope - dot of the row) * scale; weights are b's, slopes are laid out alike. With
-   * dropout, a slope counts as 0 where the weight is dropped, else times drop->scale; then such weights become 0. */
+  /* Computes slope = weight * (slope - dot of the row) * scale, for b's weights and slopes in their layout. With
+   * dropout, a slope is first multiplied by drop->scale, or by 0 where the weight is dropped; that weight becomes 0. */
   void (*slopes)(const lm_score_block *b, void *slopes, const void *dots, double scale);
   /* Computes out = values * scale / sum, norm = row_max + log(sum); rows without keys are 0, and their norm inf. */
   void (*finish)(void *out, int64_t out_row, void *norm, const void *values, const void *row_max, const void *sum,

@@ -28,7 +28,7 @@ static inline lm_draw lm_draw_in(const lm_tensor *t) {
   return (lm_draw){.seed = numbers[0], .offset = numbers[1]};
 }
 
-/* Blocks that are drawn together; capacity for the words of n elements, wherever the first one is in its block. */
+/* Number of blocks drawn together; capacity for the words of n elements, whichever word of a block is the first. */
 enum { LM_DRAWN_TOGETHER = 8 };
 #define LM_DRAWN_CAPACITY(n) (4 * (((n) + 6) / 4 + LM_DRAWN_TOGETHER))
 

@@ -39,7 +39,7 @@ typedef double lm_acc_F64;
 #define LM_HIGHEST_BF16 INFINITY
 #define LM_HIGHEST_F32 INFINITY
 #define LM_HIGHEST_F64 INFINITY
-#define LM_NAN(v) ((v) != (v)) /* never true of integers, which the compiler knows */
+#define LM_NAN(v) ((v) != (v)) /* integers are never NaN, which the compiler knows */
 
 /* Define tables of a loop for each floating dtype, and for each integer one. */
 #define LM_DTYPE_AT(dtype) [dtype] =
@@ -59,19 +59,19 @@ typedef double lm_acc_F64;
 #define LM_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-/* Precedes a loop that takes one vector after the other. */
+/* Precedes a loop whose iterations the compiler may run as vectors. */
 #define LM_SIMD _Pragma("omp simd")
 
 /* Rounds a product before it is added to anything; else it would be fused with the sum in some loops only. */
 #define LM_ROUNDED(product) __asm__("" : "+m"(product))
 
-/* Joins lanes with those `length` further on. Lanes stay in registers only with constant lengths. */
+/* Joins lanes 0 to length - 1 with those `length` after them. Lanes stay in registers only with a constant length. */
 #define LM_HALVE(lane, length, JOIN) \
   for (int k_ = 0; k_ < (length); k_++) (lane)[k_] = JOIN((lane)[k_ + (length)], (lane)[k_])
 #define LM_ADDED(a, b) ((a) + (b))
 
-/* Sets the last lanes to `value` of the n % length last elements of n, and the others to `start`. Of a row that is long
- * enough, loops of constant lengths read elements before those, too. `value` is an expression of the index i_. */
+/* Sets the last n % length lanes to `value`, an expression of index i_, of as many last elements of n, and the other
+ * lanes to `start`. If n is at least `length`, loops have that length and read earlier elements too. */
 #define LM_LAST_LANES(lane, length, n, start, value)                          \
   do {                                                                        \
     const int64_t n_ = (n), left_ = n_ % (length), from_ = n_ - (length);     \

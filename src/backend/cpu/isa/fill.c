@@ -131,7 +131,7 @@ static void integers(const void *context, int64_t first, int n, void *tile) {
   bits(context, first, n, tile);
   if (range >> 32) {
     for (int i = 0; i < n; i++) out[i] = from + lm_uniform_below(out[i], range);
-  } else { /* the same in two products */
+  } else { /* computes bits * range >> 64 by two products */
     for (int i = 0; i < n; i++) {
       uint64_t low = (uint32_t)out[i] * range >> 32;
       out[i] = from + (((out[i] >> 32) * range + low) >> 32);
@@ -213,7 +213,7 @@ const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.f32 = {[LM_DRAW_UNIFOR
                                                          .linspace = linspace,
                                                          .dropout = {LM_FLOATS(dropout)}};
 
-/* ---- lines past the caches */
+/* ---- copies of whole lines past the caches */
 
 static void lines(void *dst, const void *src, size_t bytes) {
 #if defined(__AVX512F__)
@@ -237,7 +237,7 @@ static void blocks(void *dst, const void *src, size_t bytes) {
     vec block[VECTORS];
     LM_UNROLL
     for (size_t k = 0; k < VECTORS; k++) memcpy(&block[k], (const char *)src + i + k * sizeof(vec), sizeof(vec));
-    __asm__ volatile("" ::: "memory"); /* else the compiler mixes loads and stores */
+    __asm__ volatile("" ::: "memory"); /* without this the compiler mixes loads and stores */
     LM_UNROLL
     for (size_t k = 0; k < VECTORS; k++) memcpy((char *)dst + i + k * sizeof(vec), &block[k], sizeof(vec));
   }

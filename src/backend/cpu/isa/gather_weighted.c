@@ -8,7 +8,7 @@ enum {
   TILE = 256,        /* sums that stay in the L1 cache */
   TABLE = 4096,      /* positions that stay in the L1 cache */
   SHORT_ROW = 64,    /* elements; rows of fewer are summed for several positions in registers */
-  SHORT_HALVES = 16, /* the same for halves, whose conversion takes whole vectors */
+  SHORT_HALVES = 16, /* elements of a short row of halves, whose conversion takes whole vectors */
   GROUP = LM_GATHER_WEIGHTED_GROUP
 };
 

@@ -16,7 +16,7 @@ enum { LEAST = 1 };
 enum { LEAST = 2 };
 #define EACH_WIDTH(X, ...) X(2, __VA_ARGS__) X(6, __VA_ARGS__)
 #endif
-/* Rows of three vectors that registers hold; rows whose runs are placed together, a multiple of either. */
+/* Rows of a tile of three vectors; rows whose runs are placed together, a multiple of both tiles' rows. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 enum { WIDE_ROWS = TILE, TOGETHER = TILE };
 #else

@@ -5,7 +5,7 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* A run: contiguous elements of each row of a tile, from `at` on, for `depth` rows of a panel from panel_row on. */
+/* A run: `depth` contiguous elements at[r] of each row r of a tile, for a panel's rows from panel_row on. */
 enum {
   LM_GATHERED_ROWS = 12,   /* rows of a tile, at most */
   LM_GATHERED_BYTES = 2048 /* bytes of a chunk of a row, short enough for a panel to stay in the L1 cache */
@@ -15,8 +15,8 @@ typedef struct lm_gathered_run {
   const void *at[LM_GATHERED_ROWS];
 } lm_gathered_run;
 
-/* Rows in tiles, each with its own runs: elements that are zero for all rows of a tile need none. In the last tile,
- * addresses beyond `rows` are valid too. */
+/* Rows in tiles, each with its own runs; elements that are zero for all rows of a tile belong to none. In the last
+ * tile, addresses beyond `rows` are valid too. */
 typedef struct lm_gathered {
   int64_t rows;
   const lm_gathered_run *runs; /* tile by tile */
@@ -26,15 +26,15 @@ typedef struct lm_gathered {
   int64_t columns;
   void *const *to;   /* address of the result's columns for each row */
   const void *bias;  /* bias of each column, or NULL */
-  bool add;          /* true: adds to the results so far instead of the bias */
+  bool add;          /* true: adds to the results so far, not the bias */
   const char *next;  /* memory to prefetch meanwhile */
-  int64_t next_step; /* bytes of it for each row of a panel that a tile passes */
-  /* Rows of the panels if runs fill a vector, else 0: then a few columns beyond whole vectors are summed along runs. */
+  int64_t next_step; /* bytes of `next` for each row of a panel that a tile multiplies */
+  /* Rows of the panels if runs fill a vector: a few columns beyond whole vectors are then summed along runs; else 0. */
   int64_t along;
 } lm_gathered;
 
 /* Computes sums [panel][count * depth][width] = the gathered matrix [rows, count * depth], transposed, times panels,
- * whose row i belongs to row i. Here runs are [run][i]; rows of sums are in panels of `width` columns, too, panel_step
+ * whose row i belongs to row i. Here runs are [run][row]; the sums are in panels of `width` columns too, panel_step
  * apart. */
 typedef struct lm_gathered_transposed {
   int64_t rows, count, depth; /* rows; runs of a row; elements of a run */

@@ -15,7 +15,7 @@ typedef struct lm_grid_work {
 } lm_grid_work;
 
 /* Run units of a work. lm_scratch: for input of half types, a float for each of [channels, m]. */
-struct lm_grid_loops { /* one for each dtype, or NULL */
+struct lm_grid_loops { /* loops by dtype; NULL: none */
   lm_parallel_fn *forward[LM_DTYPE_COUNT], *input[LM_DTYPE_COUNT], *grid[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_grid_loops, lm_grid_loops);

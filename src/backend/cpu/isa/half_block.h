@@ -55,7 +55,7 @@ LM_INLINE void lm_block_put_BF16(uint16_t *dst, const float *block) {
 #elif defined(__AVX2__)
   const __m256i low = _mm256_srli_epi32(lm_upper_bf16(block), 16),
                 high = _mm256_srli_epi32(lm_upper_bf16(block + 8), 16);
-  const __m256i packed = _mm256_packus_epi32(low, high); /* in each 128-bit lane */
+  const __m256i packed = _mm256_packus_epi32(low, high); /* packs within each 128-bit lane */
   _mm256_storeu_si256((__m256i *)dst, _mm256_permute4x64_epi64(packed, 0xd8));
 #else
 #pragma omp simd

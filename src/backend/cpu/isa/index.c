@@ -4,7 +4,7 @@
 
 #include "backend/cpu/isa/elem.h"
 
-/* Defines a loop over a line, all for one entry if its index is shared; `becomes` combines *d with v. */
+/* Defines a loop over a line; `becomes` combines *d with v. With step 0 all elements share an index, so one entry. */
 #define SCATTER(name, DST, SRC, load, becomes)                                                   \
   static void name(const lm_scatter_line *l, void *dst, const int64_t *index, const void *src) { \
     int64_t n = l->n, to = l->to, along = l->along, step = l->step, from = l->from;              \

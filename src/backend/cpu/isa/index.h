@@ -5,7 +5,7 @@
 #include "base/parallel.h"
 #include "op/backend.h"
 
-/* A line: n elements of src, `from` apart. Element i goes to (index i (`step` apart) - 1) * to + i * along of dst. */
+/* A line of n elements of src, `from` apart. Element i is combined with dst[(index[i * step] - 1) * to + i * along]. */
 typedef struct lm_scatter_line {
   int64_t n, to, along, step, from;
 } lm_scatter_line;

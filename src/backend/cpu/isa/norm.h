@@ -21,8 +21,8 @@ typedef struct lm_norm_back {
 typedef struct lm_norm_loops_of {
   /* Computes each column's mean and sum of squared distances from it. work: ACC [3 * c]. */
   void (*rows_moments)(const void *x, int64_t rows, int64_t c, double *mean, double *m2, void *work);
-  /* Computes y = (x - mean) * scale + shift; all ACC [c]. relu: clamps that, plus `addend` unless it is NULL, to at
-   * least 0, and at most max unless that is NaN. y may be x. */
+  /* Computes y = (x - mean) * scale + shift; all ACC [c]. relu: adds `addend` unless it is NULL, then clamps to at
+   * least 0, and to at most max unless that is NaN. y may be x. */
   void (*rows_apply)(const void *x, const void *addend, void *y, int64_t rows, int64_t c, const void *mean,
                      const void *scale, const void *shift, bool relu, double max);
   /* Sums g and g * (x - mean) for each column. mean, scale, shift: ACC [c]; work: ACC [2 * c]. */

@@ -28,7 +28,7 @@ typedef struct lm_pooling_work {
 /* Run units of a work: rows of the destination, counted over all planes (max, avg, avg_back), or plane * blocks + block
  * (max_back). lm_scratch: for max_back of half types, a float for each position of a plane's block of channels; for
  * others 16 bytes for each position of a row of the image, or window, whichever are more. */
-struct lm_pooling_loops { /* one for each dtype, or NULL */
+struct lm_pooling_loops { /* loops by dtype; NULL: none */
   lm_parallel_fn *max[LM_DTYPE_COUNT], *max_back[LM_DTYPE_COUNT], *avg[LM_DTYPE_COUNT], *avg_back[LM_DTYPE_COUNT];
 };
 LM_ISA_DECLARE(struct lm_pooling_loops, lm_pooling_loops);

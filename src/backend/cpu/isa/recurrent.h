@@ -4,7 +4,7 @@
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
-/* Some rows of one step, and units first .. last - 1 of each. Rows of every tensor are `_row` elements apart. */
+/* Units first .. last - 1 of some rows of one step. NAME_row is the number of elements between rows of tensor NAME. */
 typedef struct lm_cell_rows {
   int64_t rows, first, last, hidden;
   const void *gates; /* [rows, G * hidden]: the inputs' part */
@@ -17,10 +17,10 @@ typedef struct lm_cell_rows {
 
 typedef struct lm_cell_back {
   int64_t rows, first, last, hidden;
-  const void *work, *state; /* as the step left them */
+  const void *work, *state; /* as the forward step left them */
   const void *grad;         /* [rows, hidden] gradient of h, or NULL */
-  void *carry;     /* [rows, hidden] of h, from later steps; GRU: replaced by the part that bypasses the product */
-  void *cells;     /* LSTM: gradient of cells after the step, replaced by that before it */
+  void *carry;     /* [rows, hidden] gradient of h from later steps; GRU: becomes the part that bypasses the product */
+  void *cells;     /* LSTM: gradient of the cells after the step, which becomes that of the cells before it */
   void *dgates;    /* [rows, G * hidden]: gradient of gates */
   void *dproducts; /* GRU: [rows, G * hidden]: gradient of the products */
   void *out;       /* LSTM: h again, before its projection, or NULL */

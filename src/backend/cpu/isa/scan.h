@@ -9,14 +9,14 @@
 
 enum { LM_SCAN_TILE = 2048, LM_SCAN_COLS = 512 };
 
-/* A call's operands. carry and last: state after the elements before, and then after these. */
+/* A call's operands. carry and last: the state before these elements, which becomes the state after them. */
 typedef struct lm_scan_part {
   void *x;
   const void *decay; /* LM_SCAN_RECURRENCE: laid out like x */
   int64_t *position; /* LM_SCAN_MAX and LM_SCAN_MIN: positions of the results */
   int64_t first;     /* position of x's first element, or of its row */
-  void *carry;       /* one number, or one for each column */
-  int64_t *last;     /* its position, if there are positions */
+  void *carry;       /* the state: one number, or one for each column */
+  int64_t *last;     /* position of the carried extreme, if there are positions */
 } lm_scan_part;
 
 /* Scans n elements of one line, at most LM_SCAN_TILE; or n columns, at most LM_SCAN_COLS, of one row. */

@@ -13,12 +13,12 @@ struct lm_sort_loops {
   void (*keys[LM_DTYPE_COUNT])(const void *x, int64_t n, int64_t stride, uint64_t flip, void *keys);
   /* Writes the elements that have these keys, contiguous; for floats any zero and any NaN. */
   void (*values[LM_DTYPE_COUNT])(const void *keys, int64_t n, uint64_t flip, void *values);
-  /* Returns the bits in which one of n keys differs from `first`. [wide] */
+  /* Returns the bits in which one of n keys differs from `first`. This and the next two: [1] is for keys of 8 bytes. */
   uint64_t (*differing[2])(const void *keys, int64_t n, uint64_t first);
-  /* Returns the index of LM_SORT_CHUNK keys of which one is below the limit, from `at` on, a multiple of that; or n.
-   * [wide] */
+  /* Returns the index of a chunk of LM_SORT_CHUNK keys of which one is below the limit, from `at` on, or n; `at` is a
+   * multiple of that. */
   int64_t (*below[2])(const void *keys, int64_t at, int64_t n, uint64_t limit);
-  /* Counts the keys below each of n, at most LM_SORT_FEW; returns false if some are equal. [wide] */
+  /* Sets rank[i] to the number of keys below keys[i], for n <= LM_SORT_FEW; returns false if two are equal. */
   bool (*ranks[2])(const void *keys, int n, uint8_t *rank);
 };
 enum { LM_SORT_CHUNK = 32, LM_SORT_FEW = 64 };

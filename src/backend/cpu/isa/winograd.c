@@ -313,7 +313,7 @@ typedef struct operands {
   float *m;
   int64_t row, col, ldb, ldm, depth;
   const char *next; /* memory to prefetch */
-  int64_t step;     /* bytes of it for each element of depth */
+  int64_t step;     /* bytes of `next` for each element of depth */
   bool add;         /* true: adds to m */
 } operands;
 

@@ -37,8 +37,8 @@ struct lm_wino_loops {
   /* Computes 16 rows, from `row` on, of a panel u[36][c][width] = G w G' for output channels k0 .. k0 + width - 1 of w
    * [k, c, 3, 3]. */
   void (*weight)(const float *w, int64_t c, int64_t k0, int width, int64_t row, float *u, int64_t stride);
-  /* Does the same for the gradient of the input, which convolves with w rotated by 180 degrees and its channels
-   * exchanged: u[36][k][width] for input channels c0 .. c0 + width - 1. */
+  /* Computes a panel's rows for the gradient of the input, which convolves with w rotated by 180 degrees and its
+   * channels exchanged: u[36][k][width] for input channels c0 .. c0 + width - 1. */
   void (*weight_rotated)(const float *w, int64_t c, int64_t c0, int width, int64_t row, float *u, int64_t stride);
   /* Computes dw [k, c, 3, 3] = G' u G, for input channels c0 .. c0 + 15 and output channels k0 .. k0 + width - 1.
    * u[36][16][width] is the sum of `parts` buffers part_stride floats apart. */

@@ -1,14 +1,13 @@
 /* Computes eigenvalues of symmetric matrices, singular values, pseudoinverses and least squares by LAPACK. */
 #include <limits.h>
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "base/message.h"
 
-/* The matrices of a batch, column-major, which LAPACK overwrites, and the numbers and ints of its workspace. */
+/* A batch's matrices, column-major, which LAPACK overwrites; its workspace's number of elements and of ints. */
 typedef struct batch {
   lm_dtype dtype;
   size_t item; /* bytes of a number */
@@ -89,10 +88,9 @@ typedef struct lapack_job {
 /* Runs one matrix without OpenMP threads: an OpenBLAS built with OpenMP would have its own ones for each of ours. */
 static int one_by_lapack(const void *job, int64_t i, char *work) {
   const lapack_job *l = job;
-  int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
+  int threads = lm_openblas.set_omp_threads(1);
   int info = l->one(l->job, i, work);
-  omp_set_num_threads(threads);
+  lm_openblas.set_omp_threads(threads);
   return info;
 }
 
@@ -366,7 +364,7 @@ static int call_driver(const lstsq_job *j, void *a, const scratch *s, int *rank)
               &b->numbers, &info);
       break;
     default:
-      if (a) memset(s->ints, 0, sizeof(int) * (size_t)b->n); /* no column must come first */
+      if (a) memset(s->ints, 0, sizeof(int) * (size_t)b->n); /* 0: LAPACK may exchange every column */
       LM_CALL(b->dtype, gelsy, &b->m, &b->n, &j->columns, a, &ld, s->v, &ldb, s->ints, &rcond, rank, s->numbers,
               &b->numbers, &info);
   }

@@ -67,7 +67,7 @@ static lm_gemm_matrix transpose_of(lm_gemm_matrix m) {
   return m;
 }
 
-/* Returns the product without its first rows, columns and terms, and still with g's sizes. */
+/* Returns g without its first rows, columns and terms; sizes stay those of g. */
 static lm_cpu_gemm_job product_from(const lm_cpu_gemm_job *g, int64_t row, int64_t column, int64_t term) {
   const int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   lm_cpu_gemm_job s = *g;
@@ -451,7 +451,7 @@ static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   panels_job j = panels_job_of(g);
   const int64_t n = j.g.n, width = j.loops->width, padded = round_terms(&j, j.g.k);
   int64_t most = lm_round_up(lm_max(CHUNK_COLUMNS, CHUNK_BYTES / (padded * j.bytes + 1)), width);
-  if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* each unit has its own */
+  if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* each unit has separate sums */
   const int64_t rounds = j.packs || has_sums(&j) ? lm_ceil_div(n, most) : 1;
   const int64_t step = lm_round_up(lm_ceil_div(n, rounds), width);
   LM_WORKSPACE(char, panels, j.packs ? step *padded *j.bytes : 0);
@@ -463,7 +463,7 @@ static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   return LM_OK;
 }
 
-/* Very many terms of a small C: in parts that are the same for any number of threads, whose sums are added in order. */
+/* Sums very many terms of a small C in parts that are the same for any number of threads, and adds those in order. */
 enum { DEEP = 4096, DEEP_PART = 1024, MAX_DEEP_PARTS = 16, MAX_DEEP_SUMS = 128 * 128 };
 
 static bool is_deep(const lm_cpu_gemm_job *g) {
@@ -794,7 +794,7 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
     multiply_by_dots(g);
     return LM_OK;
   }
-  /* Matrices of a batch side by side, unless the threads take fewer rounds for one matrix after the other. */
+  /* Runs matrices of a batch side by side, unless threads take fewer rounds for one matrix after the other. */
   double work_ns = g->batch > 1 && !g->alone ? work(g) * (double)g->batch / rate(g->dtype) : 0;
   int64_t threads = lm_threads_for(work_ns), of_one = lm_threads_for(work(g) / rate(g->dtype));
   if (threads > 1 && lm_ceil_div(g->batch, threads) * of_one <= g->batch)

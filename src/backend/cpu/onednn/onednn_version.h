@@ -15,7 +15,7 @@ static inline lm_status lm_dnn_failed(dnnl_status_t status, const char *what) {
 }
 #define DNN(call) NEED(lm_dnn_failed(call, #call))
 
-/* Declare a primitive's description, and operations after it, NULL or what the block destroys at its end. */
+/* Declare a primitive's description, or other operations; each is NULL, or destroyed at the end of its block. */
 static inline void lm_dnn_desc_drop(dnnl_primitive_desc_t *pd) {
   if (*pd) dnnl_primitive_desc_destroy(*pd);
 }

@@ -43,7 +43,7 @@ typedef struct choice {
   size_t workspace;
 } choice;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `choices` and `handles` */
 static lm_cache choices;
 static cublasLtHandle_t handles[LM_DEVICE_MAX]; /* indexed by physical ordinal; any thread may use one */
 
@@ -126,7 +126,7 @@ static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choic
     TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&preference, align[i].name, &align[i].bytes, sizeof align[i].bytes)));
   int code =
       cublasLtMatmulAlgoGetHeuristic(handle, &c->how, &c->b, &c->a, &c->y, &c->y, &preference, CHOICES, result, &found);
-  /* A bias that the library cannot add may yield either code; without one the second is a bug of ours. */
+  /* cuBLASLt reports a bias that it does not support by either code; without a bias the second is a bug of ours. */
   if (code == CUBLAS_STATUS_NOT_SUPPORTED || (p->bias && code == CUBLAS_STATUS_INVALID_VALUE)) goto done;
   TRY(lm_cuda_check_blas(code, "cublasLtMatmulAlgoGetHeuristic"));
   for (int i = 0; i < found && !c->found; i++) {
@@ -158,7 +158,7 @@ done:
   return status;
 }
 
-/* Chooses in relaxed mode. A capture may still forbid runtime calls by which the library chooses or begins. */
+/* Chooses in relaxed mode. A capture may still forbid runtime calls that the library makes to choose or start. */
 static lm_status choose_relaxed(const product *p, const void *bias, const choice **out) {
   int mode;
   lm_status status = lm_cuda_relax(&mode);

@@ -5,7 +5,7 @@
 typedef cudnnBackendDescriptor_t descriptor;
 typedef const lm_cudnn_attention_key key_of_plan;
 
-/* Names of numbers in a graph and its variant pack; names of tensors within the graph follow. */
+/* Names of a graph's numbers in its variant pack; ID_INSIDE and above name tensors within the graph. */
 enum { ID_SCALE = LM_CUDNN_ALL, ID_HIDDEN, ID_LEFT, ID_KEPT, ID_INSIDE };
 static const cudnnDataType_t REAL = CUDNN_DATA_FLOAT;
 
@@ -78,7 +78,7 @@ static descriptor product(builder *b, descriptor x, descriptor y, descriptor res
   return result;
 }
 
-/* Reduces x along the dims of which the result has size 1, or fewer heads. */
+/* Reduces x along the dims in which the result has size 1, or fewer heads. */
 static descriptor reduction(builder *b, cudnnReduceTensorOp_t mode, descriptor x, descriptor result) {
   descriptor how = lm_cudnn_new(b->graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
   lm_cudnn_set(b->graph, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);

@@ -4,12 +4,12 @@
 #include "backend/cuda/libraries/cudnn_graph.h"
 #include "backend/cuda/libraries/plan_cache.h"
 
-/* Operands, and their names in a graph. [samples, heads, rows, numbers] up to OUT, and from GRAD to DVALUE, backward
- * only; LOG_SUM and DOTS [samples, heads, queries] and SUMS, which dquery is summed in, of query's sizes: float and
- * contiguous; BIAS is added to scores, in query's dtype and without -inf; SEED and OFFSET of dropout are an int64
- * each. */
+/* Operands, and their names in a graph: up to OUT [samples, heads, rows, numbers], and from GRAD to DVALUE for the
+ * backward pass. LOG_SUM and DOTS [samples, heads, queries] and SUMS, in which dquery is summed, of query's sizes, are
+ * float and contiguous. BIAS is added to scores, in query's dtype and without -inf. SEED and OFFSET of dropout are an
+ * int64 each. */
 enum {
-  LM_CUDNN_QUERY = 1, /* 0 is no unique id */
+  LM_CUDNN_QUERY = 1, /* 1, since 0 is no unique id */
   LM_CUDNN_KEY,
   LM_CUDNN_VALUE,
   LM_CUDNN_OUT,
@@ -31,7 +31,7 @@ enum {
 typedef struct lm_cudnn_attention_key {
   int64_t samples, heads, key_heads, queries, keys, width, value_width;
   int64_t stride[LM_CUDNN_SIDES][3]; /* strides of sample, head and row; the numbers are dense */
-  int64_t bias[4];                   /* strides of BIAS, 0 where broadcast; that of a key 0: no bias */
+  int64_t bias[4];                   /* strides of BIAS, 0 where broadcast; the last one is 0 without a bias */
   double dropout_p;                  /* below 1 */
   int32_t dtype, causal, backward, unused;
 } lm_cudnn_attention_key;

@@ -59,7 +59,7 @@ lm_status lm_cudnn_choose(lm_cudnn_search *s, lm_status begun, const lm_cudnn_ru
   if (status == LM_OK && best->plan && timed) TRY(lm_cudnn_run_plan(run, best));
 done:
   lm_cudnn_search_end(s);
-  if (status == LM_E_MISSING || best->plan) status = LM_OK; /* an error after the best one does not matter */
+  if (status == LM_E_MISSING || best->plan) status = LM_OK; /* later plans' errors do not matter */
   if (status == LM_OK && !best->plan && last != LM_E_MISSING) status = last;
   if (status != LM_OK) lm_cudnn_plan_free(best);
   return status;

@@ -4,7 +4,7 @@
 #include "backend/cuda/libraries/cudnn_graph.h"
 #include "device/device.h"
 
-/* Head of a struct that a plan is run for. */
+/* The first member of structs that describe a run of a plan. */
 typedef struct lm_cudnn_run {
   lm_device device;
   lm_status (*execute)(const struct lm_cudnn_run *run, const lm_cudnn_plan *plan, void *workspace);

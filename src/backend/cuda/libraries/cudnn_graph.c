@@ -180,7 +180,7 @@ static lm_status is_allowed(const lm_cudnn_search *s, descriptor config, bool *o
       case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
         if (s->allow.deterministic) *out = false;
         break;
-      case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: /* to float16, of a smaller range; TF32 is not one */
+      case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: /* to float16, whose range is smaller; not to TF32 */
       case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13: /* loses several digits */ *out = false; break;
       default: break;

@@ -34,7 +34,7 @@ void lm_cudnn_finish_op(lm_cudnn_graph *g, cudnnBackendDescriptor_t op); /* also
 
 typedef enum lm_cudnn_kind {
   LM_CUDNN_MEMORY, /* on the device, at a pointer that each run passes */
-  LM_CUDNN_WORD,   /* the same, aligned to its one int64 */
+  LM_CUDNN_WORD,   /* on the device, at a pointer aligned to its one int64 */
   LM_CUDNN_INSIDE, /* only within the graph */
   LM_CUDNN_NUMBER  /* one number in host memory, read at each run */
 } lm_cudnn_kind;

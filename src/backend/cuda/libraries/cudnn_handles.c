@@ -8,7 +8,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t came_back = PTHREAD_COND_INITIALIZER;
-static lm_cudnn *idle[LM_DEVICE_MAX]; /* indexed by physical ordinal, last used first: its plans are the likeliest */
+static lm_cudnn *idle[LM_DEVICE_MAX]; /* indexed by physical ordinal, last used first, as its plans are likeliest */
 static int made[LM_DEVICE_MAX];
 
 static void put_idle(int ordinal, lm_cudnn *c) {

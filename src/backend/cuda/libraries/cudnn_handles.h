@@ -17,7 +17,7 @@ typedef struct lm_cudnn_found {
 typedef struct lm_cudnn_attention_found {
   lm_cached head;
   lm_cudnn_attention_key key;
-  bool searched;      /* false if the key came once, and has no plan yet */
+  bool searched;      /* false if the key was used only once, so far without a search for a plan */
   lm_cudnn_plan plan; /* plan.plan is NULL if cuDNN has none */
 } lm_cudnn_attention_found;
 

@@ -97,7 +97,7 @@ lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn
     found->key = *key;
     lm_plan_search_count();
     found->weights = key->layers * (key->bidirectional ? 2 : 1) * (key->bias ? 4 : 2);
-    TRY(lm_cuda_relax(&mode)); /* a library may be loaded */
+    TRY(lm_cuda_relax(&mode)); /* this call may load a library */
     status = describe_network(c, key, found);
     lm_cuda_unrelax(mode);
     if (status != LM_OK && status != LM_E_MISSING) goto done;
@@ -252,7 +252,7 @@ lm_status lm_cudnn_rnn_run(const lm_cudnn_rnn_call *o, bool is_backward) {
   TRY(describe(o, &d));
   TRY(temporary(o, &d, mode, &bytes, &unused));
   if (bytes > 0) TRY(lm_cuda_scratch(o->device, bytes, &workspace));
-  TRY(lm_cuda_relax(&relaxed)); /* kernels may be loaded */
+  TRY(lm_cuda_relax(&relaxed)); /* this call may load kernels */
   status = is_backward ? backward(o, &d, bytes, workspace) : forward(o, &d, mode, bytes, workspace);
   lm_cuda_unrelax(relaxed);
 done:

@@ -43,6 +43,6 @@ typedef struct lm_cudnn_rnn_call {
 
 /* Returns the bytes that the gradient will need. */
 lm_status lm_cudnn_rnn_reserve(const lm_cudnn_rnn_call *call, size_t *bytes);
-/* Runs a pass. Forward: without `reserve` no gradient will follow; LM_E_MISSING, with nothing enqueued, if cuDNN
- * declines. Backward: writes into reserve, which is useless afterwards; adds to grad_weights. */
+/* Runs a pass. Forward: without `reserve` there is no gradient later; LM_E_MISSING, with nothing enqueued, if cuDNN
+ * declines. Backward: overwrites reserve, which cannot be used again; adds to grad_weights. */
 lm_status lm_cudnn_rnn_run(const lm_cudnn_rnn_call *call, bool is_backward);

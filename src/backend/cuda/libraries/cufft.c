@@ -188,7 +188,7 @@ lm_status lm_cuda_fft(const lm_cuda_fft_job *job, void *stream) {
   if (!p) TRY(new_plan(c, &key, &p));
   if (lm_graph_capturing()) p->in_graph = true;
   if (p->workspace > 0) TRY(lm_cuda_scratch(job->device, p->workspace, &workspace));
-  TRY(FFT(cufftSetWorkArea, p->handle, workspace)); /* needed for 0 bytes too: the plan has no other */
+  TRY(FFT(cufftSetWorkArea, p->handle, workspace)); /* required even for 0 bytes: the plan owns no other workspace */
   TRY(FFT(cufftSetStream, p->handle, stream));
   status = execute(p, job);
 done:

@@ -70,19 +70,19 @@ static lm_status check_solver(int code, const char *call) {
 
 struct lm_solver {
   lm_solver *next;
-  bool alone; /* true while it keeps captures out */
+  bool alone; /* true while it prevents captures */
   cusolverDnHandle_t dense;
   cublasHandle_t blas;
   syevjInfo_t syevj;
   gesvdjInfo_t gesvdj;
   void *stream;     /* stream that used it last; streams are never freed */
-  cudaEvent_t done; /* for one stream to wait for another */
+  cudaEvent_t done; /* recorded for another stream to wait for */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static lm_solver *idle[LM_DEVICE_MAX]; /* indexed by physical ordinal */
 
-/* Makes the parts that are missing: a failure leaves the rest to the next call. */
+/* Creates the handles that are missing; after a failure the next call creates the rest. */
 static lm_status complete(lm_solver *s) {
   if (!s->dense) NEED(check_solver(dense.cusolverDnCreate(&s->dense), "cusolverDnCreate"));
   if (!s->blas) NEED(lm_cuda_check_blas(blas.cublasCreate_v2(&s->blas), "cublasCreate_v2"));
@@ -184,7 +184,7 @@ static void *at(const lm_solver_call *c, const void *base, int64_t i, int64_t el
   return (char *)base + (size_t)(i * elements) * c->item;
 }
 
-/* Matrices up to these sizes share one launch; larger ones fill the card each. PyTorch has the same limits. */
+/* Matrices up to these sizes share one launch; larger ones fill the card one at a time. PyTorch has the same limits. */
 enum { SMALL = 512, TINY = 32 };
 
 /* ---- LU */

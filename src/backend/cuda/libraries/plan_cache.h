@@ -1,5 +1,5 @@
-/* Maps keys of fixed size to plans and heuristics. Nothing is ever removed: kernels in flight and captured graphs may
- * still need it. Not locked. */
+/* Maps keys of fixed size to plans and heuristics. Entries are never removed, since kernels in flight and captured
+ * graphs may need them. The caller locks. */
 #pragma once
 
 #include <stddef.h>
@@ -10,8 +10,8 @@
 
 enum { LM_CACHE_BUCKETS = 256 };
 
-/* Checks that a key has no padding: every byte of it counts, and an initializer leaves padding as it was. Its fields of
- * 8 bytes come first, and `last` is its last one; `unused` of 4 bytes makes an odd number of them even. */
+/* Fails to compile if a key, which is compared byte by byte, has padding: initializers leave that undefined. Fields of
+ * 8 bytes come first, `last` last; `unused`, of 4 bytes, makes an odd number of those even. */
 #define LM_KEY_WITHOUT_PADDING(type, last)                                            \
   _Static_assert(sizeof(type) == offsetof(type, last) + sizeof(((type *)NULL)->last), \
                  #type " ends with padding, which is hashed")

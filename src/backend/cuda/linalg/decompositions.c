@@ -17,7 +17,7 @@ lm_status lm_solver_open_for(lm_cuda_frame *f, const lm_tensor *x, int64_t count
 
 /* ---- QR */
 
-/* R is the upper triangle of geqrf's first rows; in its column-major memory, read by rows, that is the lower one. */
+/* Computes QR. R is the upper triangle of geqrf's first rows: in its column-major memory, by rows, the lower one. */
 lm_status lm_cuda_linalg_qr(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_qr_args *a = args;
   lm_tensor *work, *tau, *q = out[0], *r = out[1];

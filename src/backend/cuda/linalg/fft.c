@@ -1,4 +1,4 @@
-/* Computes Fourier transforms: of lines as stored or, if they are neither contiguous nor side by side, of copies. */
+/* Computes Fourier transforms of lines, by way of copies if they are neither contiguous nor side by side. */
 #include "backend/cuda/libraries/cufft.h"
 #include "linalg.h"
 
@@ -7,7 +7,7 @@ static lm_status scale(lm_tensor *y, double factor, void *stream) {
   return LAUNCH("scale", lm_k_scale(y->dtype, y->data, y->numel, factor, stream));
 }
 
-/* Transposes complex numbers [batches, n, inner] to [batches, inner, n]. One of float32 moves as one float64. */
+/* Transposes complex numbers [batches, n, inner] to [batches, inner, n]; moves two float32 as one float64. */
 static lm_status transpose_lines(lm_tensor *x, lm_tensor *y, int64_t batches, int64_t n, int64_t inner) {
   lm_status status;
   lm_tensor *from = NULL, *to = NULL;
@@ -101,8 +101,8 @@ lm_status lm_cuda_overlap_add(const void *args, lm_tensor *const *out, lm_cuda_f
                 lm_k_overlap_add(out[0]->dtype, a->frames->data, a->window->data, s, out[0]->data, f->stream));
 }
 
-/* Transforms a copy, which cuFFT destroys, to real numbers; imaginary parts of entries that are real in a real line's
- * transform do not count. */
+/* Transforms a copy, which cuFFT destroys, to real numbers. Ignores imaginary parts of entries that are real in the
+ * transform of a real line. */
 lm_status lm_cuda_fft_c2r(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_fft_c2r_args *a = args;
   lm_tensor *x;

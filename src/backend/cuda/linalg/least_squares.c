@@ -1,5 +1,5 @@
-/* Solves least squares: matrices of full rank (gels, not wide) by QR, all others by singular values, whatever the
- * driver; like the CPU's they return the shortest X. Waits for the device, as eigenvalues do. */
+/* Solves least squares: by QR if matrices have full rank (gels) and are not wide, else by singular values, whatever the
+ * driver. The shortest X is returned, as on the CPU. Waits for the device, as eigenvalues do. */
 #include "backend/cuda/linalg/decompositions.h"
 #include "copy.h"
 #include "linalg.h"

@@ -41,7 +41,7 @@ static lm_status solve(const char *arg, const lm_tensor *A, lm_solver_call *c, l
   return lm_matrix_singular(arg, A, bad);
 }
 
-/* Read by rows, the library's equation is the transposed one, and so is its solution. */
+/* Inverts: the library's matrix is the transpose of ours, and so is its solution. */
 lm_status lm_cuda_inverse(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *x = ((const lm_inverse_args *)args)->x;
   lm_solver_call c;
@@ -54,7 +54,7 @@ lm_status lm_cuda_inverse(const void *args, lm_tensor *const *out, lm_cuda_frame
   return solve("x", x, &c, lu, (int *)pivots->data, false, n, out[0]->data);
 }
 
-/* Copies B as the library takes it: X A = B is A^T X^T = B^T. */
+/* Copies B to the library's layout: X A = B is A^T X^T = B^T. */
 static lm_status right_sides(lm_cuda_frame *f, const lm_tensor *B, bool left, lm_tensor **out) {
   return lm_matrices_copy(f, B, left ? LM_BY_COLUMNS : LM_BY_ROWS, out);
 }
@@ -85,7 +85,7 @@ lm_status lm_cuda_linalg_lu_factor(const void *args, lm_tensor *const *out, lm_c
   return lm_matrix_singular("A", a->A, bad);
 }
 
-/* Copies pivots to int32; one that names no row is reported, and becomes no exchange. */
+/* Copies pivots to int32; one that is out of range is reported, and then exchanges nothing. */
 static lm_status checked_pivots(lm_cuda_frame *f, const lm_tensor *pivots, int64_t rows, lm_tensor **out) {
   lm_bad bad;
   int64_t n = pivots->size[pivots->ndim - 1];

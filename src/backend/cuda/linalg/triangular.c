@@ -2,7 +2,7 @@
 #include "backend/cuda/linalg/matrices.h"
 #include "index.h"
 
-/* The library is column-major, so its upper triangle is our lower one. */
+/* Computes Cholesky factors. The library is column-major, so its upper triangle is our lower one. */
 lm_status lm_cuda_cholesky(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_cholesky_args *a = args;
   lm_solver_call c;
@@ -17,8 +17,8 @@ lm_status lm_cuda_cholesky(const void *args, lm_tensor *const *out, lm_cuda_fram
   return lm_matrix_not_positive("x", a->x, bad);
 }
 
-/* A is row-major, so the library sees A^T and is passed the opposite `transposed`. Without `left` X is row-major too: X
- * A = B is A^T X^T = B^T. */
+/* Solves. A is row-major, so the library sees A^T and is passed the opposite `transposed`. Without `left` X is
+ * row-major too: X A = B is A^T X^T = B^T. */
 lm_status lm_cuda_linalg_solve_triangular(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_solve_triangular_args *a = args;
   lm_solver_call c;

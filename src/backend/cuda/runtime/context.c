@@ -16,7 +16,7 @@
 static _Atomic int lost; /* error that ended the context; every later call returns it */
 
 static bool is_fatal(int error) {
-  enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, EXTERNAL_DEVICE = 911 }; /* older toolkits lack the names */
+  enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, EXTERNAL_DEVICE = 911 }; /* older toolkits lack these names */
   switch (error) {
     case cudaErrorECCUncorrectable:
     case cudaErrorIllegalAddress:
@@ -184,7 +184,7 @@ lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out) {
   return lm_device_alloc(device, bytes ? bytes : 1, out);
 }
 
-/* Marks the current stream as used, so that a thread that reuses the memory on another stream sees it. */
+/* Records that the current stream was given work, so that threads which reuse its memory on another stream wait. */
 static void note_given(lm_device device) {
   lm_stream *s = lm_stream_current(device);
   if (s) lm_stream_touch(s);
@@ -212,8 +212,8 @@ typedef struct report_slot {
 enum { MAX_REPORTS = LM_STREAM_MAX * 8 }; /* most streams of a card, which may be several devices */
 typedef struct gpu {
   int n;
-  report_slot at[MAX_REPORTS];             /* in the order of the streams' creation */
-  lm_bad_record *records, *device_records; /* [MAX_REPORTS] in pinned memory, as the next two */
+  report_slot at[MAX_REPORTS];             /* slots in the order of the streams' creation */
+  lm_bad_record *records, *device_records; /* [MAX_REPORTS] in pinned memory */
   unsigned *claims, *device_claims;
   _Atomic bool together;
 } gpu;
@@ -221,7 +221,7 @@ typedef struct gpu {
 static gpu gpus[LM_DEVICE_MAX]; /* never freed */
 static _Atomic(report_slot *) by_stream[LM_DEVICE_MAX][LM_STREAM_MAX];
 
-/* Allocates the records; called locked. The host resets a slot by itself: streams may be waiting or under capture. */
+/* Allocates the records; requires the lock. The host resets each slot by itself: streams may wait or be captured. */
 static lm_status prepare(gpu *c) {
   lm_status status = LM_OK;
   lm_bad_record *records = NULL;
@@ -283,7 +283,7 @@ lm_status lm_cuda_resolve(int ordinal, void *stream) {
     if (__atomic_load_n(&p->record->kind, __ATOMIC_ACQUIRE) == LM_BAD_NONE) continue; /* written last, by a kernel */
     if (found.kind == LM_BAD_NONE) found = *p->record;
     __atomic_store_n(&p->record->kind, LM_BAD_NONE, __ATOMIC_RELAXED);
-    __atomic_store_n(p->claim, 0, __ATOMIC_RELEASE); /* from here on kernels may write it again */
+    __atomic_store_n(p->claim, 0, __ATOMIC_RELEASE); /* from here on kernels may claim the record again */
   }
   pthread_mutex_unlock(&lock);
   if (found.kind == LM_BAD_NONE) return LM_OK;

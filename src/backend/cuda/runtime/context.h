@@ -14,8 +14,8 @@ lm_status lm_cuda_select_again(int ordinal);
 lm_status lm_cuda_select_any(void);
 /* Clears the error that the runtime remembers, of a call whose failure is handled otherwise. */
 void lm_cuda_forget_error(void);
-/* Allows this thread calls that a capture forbids because they are not for its streams: around those that take memory
- * or load code. *mode is passed to lm_cuda_unrelax. */
+/* Allows this thread calls that a capture forbids though they do not touch its streams: those that take memory or load
+ * code. *mode is passed to lm_cuda_unrelax. */
 lm_status lm_cuda_relax(int *mode);
 void lm_cuda_unrelax(int mode);
 /* Makes a slot for the bad values of a new stream. */

@@ -20,7 +20,7 @@ struct lm_fft_loops {
    * times scale, to lines `line` pairs apart. */
   void (*load)(const void *in, int64_t entry, int64_t line, int64_t n, int lanes, lm_fft_block to);
   void (*store)(lm_fft_block from, int64_t entry, int64_t line, int64_t n, int lanes, double scale, void *out);
-  /* Copies dense lines that store made to the result in one go: lines that are written side by side each wait for
+  /* Copies dense lines, made by `store`, to the result at once, since writes of several lines in turn each wait for
    * memory. streams: past the caches. */
   void (*copy)(bool streams, void *dst, const void *src, size_t bytes);
   /* Multiplies row k of the block by pairs[k], and its lane l by the lane's factor: `lane` has LM_FFT_LANES real parts
@@ -31,7 +31,7 @@ struct lm_fft_loops {
    * inner: a factor for all entries of x but the first and the last. */
   void (*part)(int64_t n, const void *twiddle, double inner, void *z);
   void (*join)(int64_t n, const void *twiddle, double inner, const void *x, void *z);
-  /* Do the same with a block of n / 2 + 1 rows, in place. */
+  /* Convert a block of n / 2 + 1 rows like a line by part and join, in place. */
   void (*part_block)(int64_t n, const void *twiddle, double inner, lm_fft_block z);
   void (*join_block)(int64_t n, const void *twiddle, double inner, lm_fft_block x);
   /* Multiplies row j of a block of n rows by window[2 j], its imaginary parts by window[2 j + 1]. */

@@ -20,7 +20,7 @@ typedef struct lm_skinny_gemm_job {
 
 struct lm_skinny_gemm_loops { /* float32 and the 16-bit floats; others NULL */
   void (*product[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job);
-  /* Do the same in two steps, if B is not transposed: sums [m, n], rows `row` apart; and C from such sums of `parts`
+  /* Compute C in two steps, if B is not transposed: sums [m, n], rows `row` apart; and C from such sums of `parts`
    * parts of k, `step` apart, which are added in order. */
   void (*sum[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job, float *sums, int64_t row);
   void (*finish[LM_DTYPE_COUNT])(const lm_skinny_gemm_job *job, const float *sums, int64_t row, int parts,

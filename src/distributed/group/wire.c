@@ -1,4 +1,4 @@
-#include "distributed/gloo/wire.h"
+#include "distributed/group/wire.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ void lm_wire_break(lm_wire *w, const char *how) {
   if (w->state == LM_WIRE_LEFT || w->state == LM_WIRE_BROKEN) return;
   w->state = LM_WIRE_BROKEN;
   if (!w->how[0]) snprintf(w->how, sizeof w->how, "%s", how);
-  if (w->fd >= 0) shutdown(w->fd, SHUT_RDWR); /* so that the peer notices at once */
+  if (w->fd >= 0) shutdown(w->fd, SHUT_RDWR); /* lets the peer notice at once */
 }
 
 void lm_wire_close(lm_wire *w) {
@@ -152,7 +152,7 @@ static bool take_head(lm_wire *w) {
   w->in_at += sizeof *h;
   if (h->magic != MAGIC || h->kind == 0 || h->kind >= LM_WIRE_KINDS) return false;
   if (h->kind == LM_WIRE_EAGER && h->bytes > LM_EAGER_MAX) return false;
-  if (h->consumed - w->repaid > w->spent - w->repaid) return false; /* more than was spent */
+  if (h->consumed - w->repaid > w->spent - w->repaid) return false; /* the peer repaid more than was spent */
   w->repaid = h->consumed;
   h->ticket.what[sizeof h->ticket.what - 1] = 0;
   h->ticket.where[sizeof h->ticket.where - 1] = 0;

@@ -4,8 +4,8 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "distributed/gloo/message_transport.h"
-#include "distributed/gloo/wire.h"
+#include "distributed/group/message_transport.h"
+#include "distributed/group/wire.h"
 
 struct lm_request {
   lm_out out; /* the message this request writes: a send's OFFER, EAGER or BODY; a receive's READY. First member */
@@ -18,7 +18,7 @@ struct lm_request {
   bool asked;       /* true once a receive has queued its READY */
   bool listed;      /* true while in `posted` or `offered` */
   bool spoiled;     /* true if a send or receive was matched with a different ticket */
-  lm_ticket theirs; /* if spoiled, the ticket that came instead */
+  lm_ticket theirs; /* the ticket that came instead, if spoiled */
   struct lm_request *next;
 };
 

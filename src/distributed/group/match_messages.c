@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/gloo/message_transport_core.h"
+#include "distributed/group/message_transport_core.h"
 
 void lm_transport_enlist(lm_request **list, lm_request *r) {
   LM_LINK_LAST(*list, r);
@@ -175,7 +175,7 @@ void lm_transport_arrived(lm_transport *e, int peer) {
       if (!r && !h->id) match_keep(e, w, peer);
       if (r && agrees(e, r, h, peer)) deliver(e, r);
       return;
-    case LM_WIRE_BODY: /* without a receive (it was forgotten) the data is dropped */
+    case LM_WIRE_BODY: /* the data is dropped if its receive was forgotten */
       r = find_posted(e, h, peer);
       if (r && agrees(e, r, h, peer)) land_in(w, r, peer);
       return;
