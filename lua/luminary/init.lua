@@ -152,10 +152,12 @@ local later = {
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
   GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"}, summary = {"watch.summary"},
   profile = {"profile"}, memory_snapshot = {"profile.memory_snapshot"}, graph = {"profile.graph"},
-  compile = {"cuda.compile", "compile"},
+  compile = {"cuda.compile", "compile"}, async = {"async", "async"},
+  set_async = {"async", "set_async"}, poll = {"async", "poll"},
 }
 for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics
+  serve
 ]]):gmatch "%S+" do later[name] = {name} end
 options.at_first_use({
   ["tensor.indexing"] = "diagonal_scatter index_copy index_fill index_reduce masked_scatter masked_select put "

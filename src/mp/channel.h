@@ -69,6 +69,9 @@ LM_API bool lm_packed_message_peek(int fd, uint64_t *number);
 
 /* Creates both ends of a connection, LM_CONNECTION or LM_THREAD_CONNECTION; NULLs on failure. */
 LM_API lm_status lm_connection_pair(lm_handle_kind kind, lm_handle *out[2]);
+/* Creates a Unix socket at `path`, a new file, that listens. Nobody accepts: a client's connection ends when the handle
+ * and all its copies are closed, which is what it waits for. The file stays. */
+LM_API lm_status lm_listener_new(const char *path, lm_handle **out);
 /* Waits until a socket has something to read (or its end), or room: at most `seconds`, or until a signal arrives. */
 LM_API lm_status lm_channel_wait(int fd, short events, double seconds, bool *ready);
 

@@ -32,7 +32,7 @@ lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, l
     lm_segment_release(words);
     return status;
   }
-  *h = (lm_handle){.kind = kind, .fd = {-1, -1}, .words = words};
+  *h = (lm_handle){.kind = kind, .process = getpid(), .fd = {-1, -1}, .words = words};
   for (int i = 0; i < lm_handle_sockets(kind); i++) h->fd[i] = fds[i];
   *out = h;
   return LM_OK;

@@ -3,6 +3,8 @@
  * (channel.h). */
 #pragma once
 
+#include <sys/types.h>
+
 #include "mp/shared_tensors.h"
 
 typedef enum lm_handle_kind {
@@ -18,6 +20,7 @@ enum { LM_HANDLE_SOCKETS = 2 };
 
 typedef struct lm_handle {
   lm_handle_kind kind;
+  pid_t process;              /* the one that created this handle; a fork's child has a copy of its memory */
   int fd[LM_HANDLE_SOCKETS];  /* for reading and for writing; a connection has one for both. -1: none, or closed */
   lm_segment *words;          /* shared state of a queue, lock or semaphore */
   struct lm_backlog *backlog; /* queues only: messages that wait for room in the socket (queue.h) */

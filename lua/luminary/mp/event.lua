@@ -31,7 +31,7 @@ local function try(h, seconds)
 end
 
 --- Waits until the flag is set, `timeout` seconds at most (nil: no limit). Returns whether it is set.
-function Event:wait(timeout) return shared.wait_in("wait", self, timeout, try) end
+function Event:wait(timeout) return (shared.wait_in("wait", self, timeout, try)) end
 
 function Event:repr() return self:is_set() and "Event(set)" or "Event(not set)" end
 

@@ -3,6 +3,8 @@
  *
  *   mp_queue(capacity)            0: none
  *   mp_pipe([threads])            the two ends. threads: messages pass by reference, within this process
+ *   mp_listen(path)               an end that another program can connect to, until it is closed (lm_listener_new)
+ *   mp_fileno(h)                  the descriptor of a connection
  *   mp_lock()
  *   mp_is_handle(v)               mp_close_handle(h)            mp_is_open(h)
  *   mp_put(h, text, tensors, handles, seconds, direct)
@@ -62,6 +64,13 @@ LM_FUNCTION(mp_pipe) {
   *b = ends[1];
   return 2;
 }
+
+LM_FUNCTION(mp_listen) {
+  const char *path = lm_need_text(L, 1, "mp_listen", "path");
+  return lm_return(L, lm_listener_new(path, lm_handle_slot(L)), 1);
+}
+
+LM_FUNCTION(mp_fileno) { return lm_return_int(L, need_handle(L, 1, LM_CONNECTION)->fd[0]); }
 
 LM_FUNCTION(mp_lock) { return lm_return(L, lm_lock_new(lm_handle_slot(L)), 1); }
 

@@ -20,6 +20,7 @@ struct lm_lua_thread {
   pthread_t id;
   int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended and next */
   bool ended;
+  bool is_left; /* it runs in the process that forked this one, which has only its memory */
   struct lm_lua_thread *next; /* in the list of running threads */
   lm_handle *connection;      /* NULL once its state owns it */
   _Alignas(16) char stack[HANDLER_STACK];
@@ -104,10 +105,29 @@ void lm_lua_threads_at_exit(void) {
   if (__cxa_thread_atexit_impl) __cxa_thread_atexit_impl(finish_threads, NULL, &__dso_handle);
 }
 
+static void release_thread(lm_lua_thread *t) { /* called with the lock held */
+  if (--t->rc == 0) lm_free(t);
+}
+
+/* Marks all other threads as ended, in a child of a fork, which has none of them. */
+static void forget_threads(void) {
+  pthread_mutex_init(&lock, NULL); /* a thread of the parent may have held it */
+  lm_cond_init(&ends);
+  for (lm_lua_thread *t = running, *next; t; t = next) {
+    next = t->next;
+    if (pthread_equal(t->id, pthread_self())) continue;
+    LM_UNLINK(running, t);
+    t->ended = t->is_left = true;
+    lm_busy_threads(-1);
+    release_thread(t);
+  }
+}
+
 static void prepare(void) {
   struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_ONSTACK}, before;
   if (sigaction(INTERRUPT, NULL, &before) == 0 && before.sa_handler == SIG_DFL) sigaction(INTERRUPT, &action, NULL);
   lm_cond_init(&ends);
+  pthread_atfork(NULL, NULL, forget_threads);
 }
 
 static void allow_interrupts(bool allow) {
@@ -130,10 +150,6 @@ static int run_chunk(lua_State *L) {
   allow_interrupts(true);
   lua_call(L, 0, 0);
   return 0;
-}
-
-static void release_thread(lm_lua_thread *t) { /* called with the lock held */
-  if (--t->rc == 0) lm_free(t);
 }
 
 static void *thread_main(void *arg) {
@@ -226,7 +242,7 @@ void lm_lua_thread_forget(lm_lua_thread *t) {
   pthread_mutex_unlock(&lock);
   if (!ended) {
     pthread_detach(id);
-  } else {
+  } else if (!t->is_left) {
     pthread_join(id, NULL); /* returns at once */
   }
   pthread_mutex_lock(&lock);

@@ -12,6 +12,7 @@
  *     :signal(id, number)    :print(stream, text)    :printed()    :sweep(seconds) -> the number still running
  *     :file() -> path        :port() -> number       :close()
  *   process_self()           path of this process's executable
+ *   process_id()             this process's id
  *   process_cores()          the number of cores this process may use
  *   signal_name(number)      "SIGKILL"
  */
@@ -132,6 +133,8 @@ LM_FUNCTION(process_self) {
   lm_need(L, lm_process_self(path, sizeof path));
   return lm_return_text(L, path);
 }
+
+LM_FUNCTION(process_id) { return lm_return_int(L, getpid()); }
 
 LM_FUNCTION(process_cores) { return lm_return_int(L, lm_cores()); }
 

@@ -1,0 +1,55 @@
+--- async: Runs a function, or a module's forward, on a worker thread, while this thread goes on.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
+local Executor = require "luminary.mp.executor"
+local Worker = require "luminary.mp.worker"
+
+local async = {}
+
+local MOST_WORKERS, MOST_CALLS = 256, 128 -- calls of a worker fit into its channel's buffer
+
+local executor -- of this process; nil until the first call
+
+-- Returns an executor for settings of set_async.
+local function new_executor(opts)
+  if opts.workers > MOST_WORKERS then
+    options.must_be("set_async", "workers", "at most " .. MOST_WORKERS, opts.workers)
+  end
+  local most = MOST_CALLS * opts.workers
+  local max_queue = opts.max_queue or most
+  if max_queue > most then
+    options.must_be("set_async", "max_queue", ("at most %d for %d workers"):format(most, opts.workers), max_queue)
+  end
+  return Executor {
+    who = "async", workers = opts.workers, threads = opts.threads or Worker.share_of_threads(opts.workers),
+    max_queue = max_queue, socket_paths = opts.socket_paths,
+  }
+end
+
+--- lm.set_async(…): Sets how lm.async runs calls from here on: on how many threads, with how many compute threads each
+--- (default: the cores, shared equally), and how many calls may be open at a time (default: 128 for each worker).
+--- socket_paths: futures have Future:socket_path(). Waits for the calls that are open.
+async.set_async = signature.of(
+  [[set_async({workers: count = 1, threads: count, max_queue: count, socket_paths = false})]], function(opts)
+    local new = new_executor(opts)
+    if executor then executor:close() end
+    executor = new
+  end)
+
+--- lm.async(f, ...): Calls f(...), a function or a module, on a worker thread with a Lua state of its own; returns a
+--- future at once. Arguments and results are sent as those of lm.mp are; tensors, also a module's weights, are shared
+--- and not copied. A module computes without gradients.
+async.async = class.returned(Executor.Future, function(f, ...)
+  local is_module = class.record(f) ~= nil
+  if not is_module and type(f) ~= "function" then options.must_be("async", "f", "a function or a module", f) end
+  if not executor or executor.process ~= core.process_id() then
+    executor = new_executor {workers = 1, socket_paths = executor and executor.spec.socket_paths}
+  end
+  return executor:submit("async", f, {...}, select("#", ...), is_module)
+end)
+
+async.poll = Executor.poll
+
+return async

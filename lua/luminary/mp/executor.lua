@@ -1,0 +1,382 @@
+--- Runs calls on worker threads with Lua states of their own, for lm.async and lm.serve: an executor has the workers, a
+--- future stands for one call. Tensors pass to workers and back without copies.
+---
+--- Each worker runs its calls in their order and answers in it, so messages need no numbers. With each call it gets one
+--- end of a pair of sockets, which it closes after the answer, as its own end would: then the future's end is readable.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
+local at_exit = require "luminary.mp.at_exit"
+local carrier = require "luminary.mp.serialization"
+local failure = require "luminary.mp.worker_failure"
+local here = require "luminary.mp.parent_channel"
+local names = require "luminary.mp.module_references"
+local options = require "luminary.base.options"
+local shared = require "luminary.mp.shared_handle"
+local Worker = require "luminary.mp.worker"
+local fail = options.fail
+
+local executors = {} -- those of this process that are open
+
+-- ---- in the worker
+
+local outcome_of = failure.outcome
+local how = {name_of = names.finder()}
+
+-- Sends the outcome of a call, and then closes the sockets that wait for it.
+local function answer(task, outcome)
+  local why = outcome_of(function()
+    shared.send(here.channel, carrier.encode("async: the result", outcome, how))
+  end).problem
+  if why then shared.send(here.channel, carrier.encode("async", {problem = why}, how)) end
+  pcall(core.mp_put, task.handles[1], "", {}, {}, 0) -- readable though a fork's child has a copy; fails without a future
+  for _, handle in ipairs(task.handles) do core.mp_close_handle(handle) end
+  if task.path then os.remove(task.path) end
+end
+
+local IDLE = 0.05 -- seconds without a call until memory is freed, which takes longer than a short call
+
+-- Returns the next call: {fn, args, n, handles}; {problem} for one that this state cannot decode; false if none came
+-- within `seconds` (nil: no limit), nil if none will come.
+local function next_task(seconds)
+  local text, tensors, handles
+  text, tensors, handles = core.mp_get(here.channel, seconds or IDLE)
+  if text == false and not seconds then
+    collectgarbage()
+    collectgarbage() -- the second cycle frees memory that finalizers held
+    text, tensors, handles = here.receive()
+  end
+  if not text then return text end
+  local outcome = outcome_of(carrier.decode, text, tensors, handles)
+  local task = outcome.values and outcome.values[1] or {problem = outcome.problem}
+  task.handles = handles
+  return task
+end
+
+-- Counts a call as begun, in `begun`; returns whether it is to run.
+local function begin(task, begun)
+  begun:add_(1)
+  return not core.mp_get(task.handles[1], 0) -- the message of Future:cancel
+end
+
+local function forward(module, ...) return module(...) end
+
+-- Runs calls one by one.
+local function serve(index, setup)
+  local task, begun = next_task(), setup.begun[index + 1]
+  while task do
+    if not begin(task, begun) then
+      answer(task, {})
+    elseif task.problem then
+      answer(task, {problem = task.problem})
+    elseif task.without_grad then
+      answer(task, outcome_of(core.no_grad, forward, task.fn, unpack(task.args, 1, task.n)))
+    else
+      answer(task, outcome_of(task.fn, unpack(task.args, 1, task.n)))
+    end
+    task = next_task()
+  end
+end
+
+-- ---- futures
+
+local Future = class.define "Future"
+
+-- number: of its worker's calls, from 1. socket: its end of the pair whose other end the worker closes.
+function Future:init(executor, worker, number, socket, path)
+  self.executor, self.worker, self.number, self.socket, self.path = executor, worker, number, socket, path
+end
+
+local function executor_of(self, method)
+  local executor = self.executor
+  if executor.process ~= core.process_id() then
+    fail("Future:%s: the call was made in process %d, which forked this one; only that process has its result",
+      method, executor.process)
+  end
+  return executor
+end
+
+--- Returns whether the call has ended: with a result, with an error, or canceled.
+function Future:done()
+  executor_of(self, "done"):read()
+  return self.outcome ~= nil
+end
+
+local function wait(self, method, timeout)
+  local executor = executor_of(self, method)
+  local deadline = timeout and core.time() + timeout or math.huge
+  while not self:done() do
+    local left = deadline - core.time()
+    if left <= 0 then return false end
+    executor:wait(math.min(left, 0.5))
+  end
+  return true
+end
+
+--- Waits for the call's end, `timeout` seconds at most (nil: no limit); returns whether it has ended.
+function Future:wait(timeout) return wait(self, "wait", shared.seconds("Future:wait", timeout)) end
+
+--- Waits for the call and returns its results. An error of the function is raised, with its traceback; so is a timeout,
+--- in seconds, by position or as {timeout = s}.
+function Future:get(timeout)
+  timeout = shared.seconds("Future:get", timeout)
+  if not wait(self, "get", timeout) then fail("Future:get: timeout: no result within %g s", timeout) end
+  local outcome = self.outcome
+  if outcome.problem then core.error_at_caller("Future:get: " .. failure.text(outcome.problem, "the worker")) end
+  if not outcome.values then fail "Future:get: the call was canceled" end
+  return unpack(outcome.values, 1, outcome.values.n)
+end
+
+--- Returns the message of the error that ended the call, or nil; fails before the end.
+function Future:exception()
+  if not self:done() then fail "Future:exception: the call has not ended; call future:wait() first" end
+  local outcome = self.outcome
+  if outcome.problem then return failure.text(outcome.problem, "the worker") end
+  return not outcome.values and "the call was canceled" or nil
+end
+
+--- Cancels the call unless it has begun. Returns whether it will not run.
+function Future:cancel()
+  local executor = executor_of(self, "cancel")
+  if self:done() then return self:cancelled() end
+  pcall(core.mp_put, self.socket, "", {}, {}, 0) -- fails if the worker has just closed its end
+  local never_runs = executor.begun[self.worker.index + 1]:item() < self.number
+  if never_runs then executor:resolve(self, {}) end
+  return never_runs
+end
+
+--- Returns whether the call was canceled before it began.
+function Future:cancelled() return self:done() and not (self.outcome.values or self.outcome.problem) end
+
+--- Calls fn(future) after the call's end, in the next lm.poll() of this thread. Returns the future.
+function Future:on_done(fn)
+  options.arg("Future:on_done", "fn", fn, "function")
+  local executor = executor_of(self, "on_done")
+  self.callbacks = self.callbacks or {}
+  table.insert(self.callbacks, fn)
+  if self.outcome and #self.callbacks == 1 then table.insert(executor.resolved, self) end
+  return self
+end
+
+--- Returns a descriptor that is readable from the call's end on, for a host's own poll. It belongs to the future: do
+--- not close it, and stop watching it before the future is garbage.
+function Future:fileno() return core.mp_fileno(self.socket) end
+
+--- Returns the path of a Unix socket. A connection to it stays open until the call's end, which closes it; after that a
+--- connection is refused. Needs {socket_paths = true} in lm.set_async or lm.serve.Batcher.
+function Future:socket_path()
+  if not self.path then
+    fail "Future:socket_path: the call has none; before it, call lm.set_async {socket_paths = true}"
+  end
+  return self.path
+end
+
+function Future:repr()
+  local outcome = self.outcome
+  local state = not outcome and "pending" or outcome.problem and "failed" or outcome.values and "done" or "canceled"
+  return ("Future(%s)"):format(state)
+end
+
+-- ---- the executor
+
+local Executor = class.define "Executor"
+Executor.__inner = {"submit", "read", "wait", "resolve", "run_callbacks", "close", "finish"}
+
+--- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
+--- each), max_queue (calls that are open at a time), socket_paths, serve and setup (the workers' function and its
+--- argument).
+function Executor:init(spec)
+  self.spec, self.workers, self.open, self.resolved, self.paths = spec, {}, 0, {}, 0
+  self.process = core.process_id()
+  executors[#executors + 1] = self
+end
+
+-- Returns the workers' job. Its tensor counts the calls that each of them has begun.
+local function new_job(self)
+  local setup = lists.copy(self.spec.setup or {})
+  self.begun = core.ops.zeros({self.spec.workers, 1}, {dtype = "int64"})
+  setup.begun = self.begun
+  return Worker.job(self.spec.who, self.spec.serve or serve, {setup}, "thread")
+end
+
+-- Returns the worker with the fewest open calls, which is started first if it does not run.
+local function next_worker(self)
+  self.job = self.job or new_job(self)
+  local best
+  for i = 1, self.spec.workers do
+    local worker = self.workers[i]
+    if not worker then
+      worker = Worker.start(self.spec.who, {
+        method = "thread", job = self.job, index = i - 1, threads = self.spec.threads,
+      })
+      worker.waiting, worker.first, worker.last = {}, 1, 0
+      self.begun[i]:fill_(0)
+      self.workers[i] = worker
+      at_exit.remember(self)
+    end
+    local n = worker.last - worker.first
+    if not best or n < best.last - best.first then best = worker end
+    if n < 0 then break end
+  end
+  return best
+end
+
+-- Returns a new path for a socket, in the folder for temporary files.
+local function new_path(self)
+  self.paths = self.paths + 1
+  return ("%s/luminary-%d-%x-%d.sock"):format(core.getenv "TMPDIR" or "/tmp", self.process,
+    core.time() * 1e6 % 2 ^ 32, self.paths)
+end
+
+--- Gives a call to a worker; returns its future. without_grad: the call computes as in lm.no_grad.
+function Executor:submit(who, fn, args, n, without_grad)
+  if self.open >= self.spec.max_queue then self:read() end
+  if self.open >= self.spec.max_queue then
+    fail("%s: %d calls are open, which is the limit; wait for one (future:get(), lm.poll()), or allow more (max_queue)",
+      who, self.open)
+  end
+  local worker = next_worker(self)
+  local socket, its = core.mp_pipe()
+  local task = {fn = fn, args = args, n = n, without_grad = without_grad or nil, its}
+  if self.spec.socket_paths then
+    task.path = new_path(self)
+    task[2] = core.mp_listen(task.path)
+  end
+  local ok, problem = pcall(function()
+    shared.send(worker.channel, carrier.encode(who, task, how))
+  end)
+  for _, handle in ipairs(task) do core.mp_close_handle(handle) end
+  if not ok then
+    if task.path then os.remove(task.path) end
+    error(problem, 0)
+  end
+  worker.last, self.open = worker.last + 1, self.open + 1
+  local future = Future(self, worker, worker.last, socket, task.path)
+  worker.waiting[worker.last] = future
+  return future
+end
+
+--- Sets the outcome of a future, and notes it for its callbacks.
+function Executor:resolve(future, outcome)
+  if future.outcome then return end
+  future.outcome = outcome
+  if future.callbacks then table.insert(self.resolved, future) end
+end
+
+local function take(self, worker, outcome)
+  local future = worker.waiting[worker.first]
+  worker.waiting[worker.first], worker.first, self.open = nil, worker.first + 1, self.open - 1
+  self:resolve(future, outcome)
+end
+
+-- Reads the answers of a worker; returns whether calls of it are open.
+local function read_answers(self, worker)
+  while worker.first <= worker.last do
+    local text, tensors, handles = core.mp_get(worker.channel, 0)
+    if not text then break end
+    local outcome = carrier.decode(text, tensors, handles)
+    if outcome.ok ~= nil then -- the report with which a worker ends
+      worker.report = outcome
+      break
+    end
+    take(self, worker, outcome)
+  end
+  return worker.first <= worker.last
+end
+
+--- Reads the answers that have come.
+function Executor:read()
+  for i, worker in pairs(self.workers) do
+    if read_answers(self, worker) and core.mp_ended(worker.handle) and read_answers(self, worker) then
+      worker:look()
+      local problem = worker:failure()
+      local text = problem and problem.message and "ended: " .. problem.message or Worker.how_it_ended(worker)
+      while worker.first <= worker.last do
+        take(self, worker, {problem = {message = "the worker " .. text, traceback = ""}})
+      end
+      self.workers[i] = nil
+    end
+  end
+end
+
+--- Waits until an answer comes, `seconds` at most.
+function Executor:wait(seconds)
+  local busy = {}
+  for _, worker in pairs(self.workers) do
+    if worker.first <= worker.last then busy[#busy + 1] = worker end
+  end
+  if #busy > 0 then Worker.wait(busy, seconds) end
+end
+
+--- Runs the callbacks of calls that have ended; returns their number. After all of them, raises the first error.
+function Executor:run_callbacks()
+  self:read()
+  local count, ok, problem = 0, true, nil
+  while #self.resolved > 0 do
+    local future = table.remove(self.resolved, 1)
+    local callbacks = future.callbacks
+    future.callbacks = nil
+    for _, fn in ipairs(callbacks) do
+      local ran, why = pcall(fn, future)
+      if ok and not ran then ok, problem = false, why end
+      count = count + 1
+    end
+  end
+  if not ok then error(problem, 0) end
+  return count
+end
+
+local LAST = 2 -- seconds for open calls at the end of the program
+
+--- Waits for the open calls, `seconds` at most (nil: no limit), and ends the workers.
+function Executor:close(seconds)
+  local deadline = core.time() + (seconds or math.huge)
+  if self.process == core.process_id() then
+    self:read()
+    while self.open > 0 and core.time() < deadline do
+      self:wait(math.min(0.5, deadline - core.time()))
+      self:read()
+    end
+    local workers = {}
+    for _, worker in pairs(self.workers) do workers[#workers + 1] = worker end
+    Worker.stop(workers, 1)
+  end
+  self.workers = {}
+  at_exit.forget(self)
+  for i, executor in ipairs(executors) do
+    if executor == self then table.remove(executors, i) end
+  end
+end
+
+-- Runs when the Lua state closes.
+function Executor:finish() self:close(LAST) end
+
+--- Runs the functions that Future:on_done registered on this thread, of the calls that have ended; before, waits up to
+--- `seconds` (default 0) for an end. Returns the number of functions that ran. An error of one is raised after all have
+--- run.
+function Executor.poll(seconds)
+  seconds = shared.seconds("poll", seconds) or 0
+  local deadline = core.time() + seconds
+  while true do
+    local count, busy = 0, {}
+    for i = #executors, 1, -1 do
+      local executor = executors[i]
+      if executor.process ~= core.process_id() then
+        table.remove(executors, i)
+      else
+        count = count + executor:run_callbacks()
+        for _, worker in pairs(executor.workers) do
+          if worker.first <= worker.last then busy[#busy + 1] = worker end
+        end
+      end
+    end
+    local left = deadline - core.time()
+    if count > 0 or #busy == 0 or left <= 0 then return count end
+    Worker.wait(busy, math.min(left, 0.5))
+  end
+end
+
+Executor.Future = Future
+Executor.next_task, Executor.begin, Executor.answer, Executor.forward = next_task, begin, answer, forward
+
+return Executor

@@ -1,0 +1,116 @@
+--- serve: Joins the calls of many connections to a model into batches.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
+local map_tensors = require "luminary.base.map_tensors"
+local failure = require "luminary.mp.worker_failure"
+local Executor = require "luminary.mp.executor"
+
+-- ---- in the worker
+
+local function rows_of(task) return task.args[1].shape[1] end
+
+-- Returns a text that is equal for inputs that can be joined: dtype, device and all sizes but the first.
+local function kind_of(task)
+  local x = task.args[1]
+  return ("%s %s %s"):format(x.dtype, x.device, table.concat(x.shape, " ", 2))
+end
+
+-- Adds calls of the same kind to list, {first}, until they have max_batch rows or max_wait seconds are over. Returns
+-- the next call, if one came that does not fit; nil if none did, false at the end of all calls.
+local function gather(list, batch, may_run)
+  local rows, kind, deadline = rows_of(list[1]), kind_of(list[1]), core.time() + batch.max_wait
+  while rows < batch.max_batch do
+    local task = Executor.next_task(math.max(0, deadline - core.time()))
+    if task == false then return nil end
+    if task == nil then return false end
+    if may_run(task) then
+      rows = rows + rows_of(task)
+      if rows > batch.max_batch or kind_of(task) ~= kind then return task end
+      list[#list + 1] = task
+    end
+  end
+end
+
+-- Runs the module once for the calls of a list. If that fails, runs it for each of them alone, so that one connection's
+-- input does not fail the others.
+local function run(module, list)
+  local inputs = {}
+  for i, task in ipairs(list) do inputs[i] = task.args[1] end
+  local x = #inputs == 1 and inputs[1] or core.ops.cat(inputs, 1)
+  local outcome = failure.outcome(core.no_grad, Executor.forward, module, x)
+  if outcome.problem and #list > 1 then
+    for _, task in ipairs(list) do run(module, {task}) end
+    return
+  end
+  local first = 1
+  for _, task in ipairs(list) do
+    local rows, own = rows_of(task), outcome
+    if outcome.values and #list > 1 then
+      local from = first
+      own = failure.outcome(function()
+        return unpack(map_tensors(outcome.values, function(t) return t:narrow(1, from, rows) end), 1, outcome.values.n)
+      end)
+    end
+    Executor.answer(task, own)
+    first = first + rows
+  end
+end
+
+local function serve(index, setup)
+  local begun = setup.begun[index + 1]
+  local function may_run(task)
+    local runs = Executor.begin(task, begun)
+    if runs and not task.problem then return true end
+    Executor.answer(task, {problem = runs and task.problem or nil})
+    return false
+  end
+  local task, is_new
+  while task ~= false do
+    if not task then task, is_new = Executor.next_task() or false, true end
+    if task and (not is_new or may_run(task)) then
+      local list = {task}
+      task, is_new = gather(list, setup, may_run), false
+      run(setup.module, list)
+    elseif task then
+      task = nil
+    end
+  end
+end
+
+-- ---- in the script
+
+--- Joins calls of a module into batches, which it computes on a worker thread.
+local Batcher = class.define "Batcher"
+
+--- lm.serve.Batcher(…): Makes a batcher. batcher:submit(x) takes a tensor whose first dim counts rows. The module gets
+--- the rows of calls with equal sizes and dtype together, up to max_batch, or those that came within max_wait_ms
+--- milliseconds after the first; each future's result is the part of the module's results (tensors, also in tables)
+--- with its rows. The module's weights are shared and not copied; it computes without gradients.
+Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: number = 2, max_queue: count = 128,
+  threads: count, socket_paths = false})]], function(self, module, opts)
+  if not class.record(module) and type(module) ~= "function" then
+    options.must_be("Batcher", "module", "a module or a function", module)
+  end
+  if opts.max_wait_ms < 0 then options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms) end
+  if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
+  self.executor = Executor {
+    who = "Batcher", workers = 1, threads = opts.threads, max_queue = opts.max_queue,
+    socket_paths = opts.socket_paths, serve = serve, setup = {module = module, max_batch = opts.max_batch, max_wait = opts.max_wait_ms / 1000},
+  }
+end)
+
+--- Gives rows to the module; returns a future of its results for them. An error names what is wrong with x.
+function Batcher:submit(x)
+  if not core.is_tensor(x) then options.must_be("Batcher", "x", "a tensor", x) end
+  if x:dim() == 0 or x.shape[1] == 0 then
+    options.wrong_shape("Batcher", "x", x, "[rows, ...] with at least one row")
+  end
+  return self.executor:submit("Batcher", nil, {x}, 1)
+end
+
+--- Waits for the calls that are open, and ends the worker.
+function Batcher:close() self.executor:close() end
+
+return options.strict("serve", {Batcher = Batcher})

@@ -1,0 +1,298 @@
+-- lm.async and lm.serve: results of worker threads without waiting for them.
+local lm = require "luminary"
+local ffi = require "ffi"
+local near = require "spec.support.near"
+local temp = require "spec.support.temp"
+
+ffi.cdef [[
+  struct async_pollfd { int fd; short events, revents; };
+  int poll(struct async_pollfd *, unsigned long, int);
+]]
+local POLLIN = 1
+
+local function is_readable(fd, seconds)
+  local p = ffi.new("struct async_pollfd[1]", {{fd = fd, events = POLLIN}})
+  return ffi.C.poll(p, 1, seconds * 1000) > 0
+end
+
+local function problem_of(f, ...)
+  local ok, problem = pcall(f, ...)
+  assert.is_false(ok)
+  return problem
+end
+
+-- Runs until `gate` is set.
+local function wait_for(gate) return gate:wait(30) end
+
+-- Returns a future whose call has begun and runs until the returned gate is set.
+local function running()
+  local begun, gate = lm.mp.Event(), lm.mp.Event()
+  local future = lm.async(function()
+    begun:set()
+    return gate:wait(30)
+  end)
+  assert.is_true(begun:wait(30))
+  return future, gate
+end
+
+describe("lm.async", function()
+  setup(function() lm.async(math.abs, 1):get() end) -- its tensors are counted with the spec's
+  teardown(function() lm.set_async {} end)
+
+  it("returns the results of a function, nil among them", function()
+    local n, a, b, c = lm.async(function(...) return select("#", ...), ... end, nil, 2, nil):get()
+    assert.same({3, nil, 2, nil}, {n, a, b, c})
+    assert.is_nil(lm.async(function() end):get())
+  end)
+
+  it("computes a module without gradients, over the same weights", function()
+    local net, x = lm.nn.Linear(3, 2), lm.randn(4, 3)
+    local y = lm.async(net, x):get()
+    near(net(x), y)
+    assert.is_false(y.requires_grad)
+    lm.no_grad(function() net.weight:fill_(1) end)
+    near(net(x), lm.async(net, x):get())
+    lm.async(function(w) w:fill_(7) end, x):get()
+    assert.equal(7, x[1][1])
+  end)
+
+  it("raises the function's error, with its traceback, in get alone", function()
+    local future = lm.async(function() error "no such luck" end)
+    assert.is_true(future:wait(30))
+    local problem = problem_of(future.get, future)
+    assert.matches("Future:get: .-async_spec.lua:%d+: no such luck\nstack traceback of the worker:\n", problem)
+    assert.matches("no such luck", future:exception())
+    assert.equal(4, lm.async(function() return 4 end):get())
+  end)
+
+  it("names a result that cannot be sent", function()
+    local future = lm.async(function() return coroutine.create(print) end)
+    assert.matches("the result", problem_of(future.get, future))
+    assert.matches("async: f must be a function or a module, got 3", problem_of(lm.async, 3))
+    assert.matches("thread", problem_of(lm.async, print, coroutine.create(print)))
+    assert.equal(1, lm.async(function() return 1 end):get())
+  end)
+
+  it("survives a worker that exits", function()
+    local future = lm.async(function() os.exit(3) end)
+    assert.matches("the worker ended with exit code 3", problem_of(future.get, future))
+    assert.equal(5, lm.async(function() return 5 end):get())
+  end)
+
+  it("runs calls and callbacks in their order, and poll raises a callback's error after all", function()
+    local seen = {}
+    for i = 1, 20 do
+      lm.async(function(v) return v end, i):on_done(function(future)
+        seen[#seen + 1] = future:get()
+        if i == 7 then error "seven" end
+      end)
+    end
+    local problems = 0
+    while #seen < 20 do
+      local ok, problem = pcall(lm.poll, 30)
+      if not ok then problems = problems + 1; assert.matches("seven", problem) end
+    end
+    for i = 1, 20 do assert.equal(i, seen[i]) end
+    assert.equal(1, problems)
+    local late = lm.async(function() return 1 end)
+    late:get()
+    local called
+    assert.equal(late, late:on_done(function(f) called = f end))
+    assert.is_nil(called)
+    assert.equal(1, lm.poll())
+    assert.equal(late, called)
+    assert.equal(0, lm.poll())
+  end)
+
+  it("bounds get, and cancels what has not begun", function()
+    local future, gate = running()
+    assert.is_false(future:done())
+    assert.matches("timeout: no result within 0.01 s", problem_of(future.get, future, {timeout = 0.01}))
+    assert.matches("has not ended", problem_of(future.exception, future))
+    local second = lm.async(error, "it ran")
+    assert.is_true(second:cancel())
+    assert.is_true(second:done() and second:cancelled())
+    assert.matches("canceled", problem_of(second.get, second))
+    assert.is_false(future:cancel())
+    gate:set()
+    assert.is_true(future:get(30))
+    assert.is_false(future:cancelled())
+    assert.equal("canceled", second:exception():match "canceled")
+    assert.equal(2, lm.async(function() return 2 end):get(30))
+  end)
+
+  it("has a descriptor that is readable from the end on", function()
+    local future, gate = running()
+    assert.is_false(is_readable(future:fileno(), 0))
+    gate:set()
+    assert.is_true(is_readable(future:fileno(), 30))
+    assert.is_true(future:done())
+    assert.is_true(is_readable(future:fileno(), 0))
+  end)
+
+  it("has a socket whose connections end with the call", function()
+    local future, gate = running()
+    assert.matches("lm.set_async {socket_paths = true}", problem_of(future.socket_path, future), 1, true)
+    gate:set()
+    lm.set_async {socket_paths = true}
+    future, gate = running()
+    local path = future:socket_path()
+    local waits = lm.async(wait_for, gate)
+    assert.not_equal(path, waits:socket_path())
+    local client = io.popen(("timeout 30 curl -s --unix-socket %s http://x/; echo ended with $?"):format(path))
+    local stat = io.popen("ls -l " .. path)
+    assert.matches("^s", stat:read "*a")
+    stat:close()
+    gate:set()
+    assert.matches("ended with [1-9]", client:read "*a")
+    client:close()
+    assert.is_true(future:get(30) and waits:get(30))
+    assert.is_nil((io.open(path)))
+    lm.set_async {}
+  end)
+
+  it("limits the calls that are open", function()
+    lm.set_async {max_queue = 3}
+    local future, gate = running()
+    local more = {lm.async(math.abs, -1), lm.async(math.abs, -2)}
+    assert.matches("async: 3 calls are open, which is the limit", problem_of(lm.async, math.abs, 1))
+    gate:set()
+    assert.is_true(future:get(30))
+    assert.same({1, 2}, {more[1]:get(30), more[2]:get(30)})
+    assert.equal(3, lm.async(math.abs, -3):get(30))
+    assert.matches("max_queue must be at most 256 for 2 workers, got 257",
+      problem_of(lm.set_async, {workers = 2, max_queue = 257}))
+    lm.set_async {}
+  end)
+
+  it("runs calls at the same time on several workers", function()
+    lm.set_async {workers = 2, threads = 1}
+    local one, gate = running()
+    assert.equal(1, lm.async(lm.get_num_threads):get(30))
+    local others = {}
+    for i = 1, 10 do others[i] = lm.async(math.abs, -i) end -- half of them wait behind the first
+    assert.is_false(one:done())
+    gate:set()
+    for i = 1, 10 do assert.equal(i, others[i]:get(30)) end
+    lm.set_async {}
+  end)
+
+  it("works in a child of a fork, where its parent's calls fail", function()
+    local program = [[
+      local lm, ffi = require "luminary", require "ffi"
+      ffi.cdef "int fork(void); int waitpid(int, int *, int);"
+      local gate = lm.mp.Event()
+      local future = lm.async(function() return gate:wait(30) end)
+      local loader = lm.data.DataLoader(lm.data.TensorDataset(lm.ones(8, 2)), {batch_size = 2, num_workers = 1})
+      for _ in loader:iter() do end
+      if ffi.C.fork() == 0 then
+        print(pcall(future.get, future))
+        print(lm.async(function() return 2 end):get(30))
+        os.exit(0)
+      end
+      local status = ffi.new "int[1]"
+      ffi.C.waitpid(-1, status, 0)
+      gate:set()
+      print(status[0], future:get(30))
+      local n = 0
+      for _ in loader:iter() do n = n + 1 end
+      print(n)
+    ]]
+    local path = os.tmpname()
+    temp.write(path, program)
+    local pipe = io.popen("timeout 60 luajit " .. path .. " 2>&1")
+    local text = pipe:read "*a"
+    pipe:close()
+    os.remove(path)
+    local want = "^false\t.-Future:get: the call was made in process %d+, which forked this one; .-\n2\n0\ttrue\n4\n$"
+    assert.matches(want, text)
+  end)
+
+  it("gives open calls time at the end of the program", function()
+    local path = os.tmpname()
+    temp.write(path, [[
+      local lm = require "luminary"
+      lm.async(function(path)
+        local core = require "luminary.core"
+        local begun = core.time()
+        while core.time() < begun + 0.2 do end
+        local file = io.open(path, "a")
+        file:write "written"
+        file:close()
+      end, arg[1])
+    ]])
+    local out = os.tmpname()
+    assert.equal(0, os.execute(("timeout 60 luajit %s %s"):format(path, out)))
+    assert.equal("written", temp.read(out))
+    os.remove(path)
+    os.remove(out)
+  end)
+
+  it("holds nothing of ended calls", function()
+    lm.async(math.abs, 1):get()
+    collectgarbage()
+    collectgarbage()
+    local before, files = lm.live_tensors(), require("spec.support.open_files")()
+    for _ = 1, 200 do lm.async(function(x) return x + 1 end, lm.ones(10)):get() end
+    lm.async(collectgarbage):get()
+    collectgarbage()
+    collectgarbage()
+    assert.is_true(lm.live_tensors() <= before + 2)
+    assert.is_true(require("spec.support.open_files")() <= files + 4)
+  end)
+end)
+
+describe("lm.serve.Batcher", function()
+  it("joins rows, and hands each call its own", function()
+    local sizes = lm.zeros({100}, {dtype = "int64"})
+    local count = lm.zeros({1}, {dtype = "int64"})
+    local net = lm.nn.Linear(3, 2)
+    local batcher = lm.serve.Batcher(function(x)
+      count:add_(1)
+      sizes[count:item()] = x.shape[1]
+      return {y = net(x), x * 2}
+    end, {max_batch = 8, max_wait_ms = 200})
+    local inputs, futures = {}, {}
+    for i = 1, 9 do
+      inputs[i] = lm.randn(1 + i % 2, 3)
+      futures[i] = batcher:submit(inputs[i])
+    end
+    for i = 1, 9 do
+      local result = futures[i]:get(30)
+      near(net(inputs[i]), result.y, 1e-5)
+      near(inputs[i] * 2, result[1])
+    end
+    batcher:close()
+    assert.equal(14, sizes:sum():item()) -- all rows once
+    assert.is_true(count:item() <= 3)
+    assert.is_true(sizes:max():item() <= 8)
+  end)
+
+  it("computes calls of other sizes and dtypes in their order", function()
+    local batcher = lm.serve.Batcher(function(x) return x:sum(2) end, {max_wait_ms = 50})
+    local list = {lm.ones(1, 3), lm.ones(1, 4), lm.ones({1, 4}, {dtype = "float64"}), lm.ones(2, 4), lm.ones(40, 4)}
+    local futures = {}
+    for i, x in ipairs(list) do futures[i] = batcher:submit(x) end
+    for i, x in ipairs(list) do
+      local y = futures[i]:get(30)
+      near(x:sum(2), y)
+      assert.equal(x.dtype, y.dtype)
+    end
+    batcher:close()
+  end)
+
+  it("keeps one call's error from the others", function()
+    local batcher = lm.serve.Batcher(function(x)
+      if x:max():item() > 1 then error "too large" end
+      return x
+    end, {max_wait_ms = 100})
+    local good, bad, other = batcher:submit(lm.ones(1)), batcher:submit(lm.ones(1) * 2), batcher:submit(lm.zeros(2))
+    assert.equal(1, good:get(30):item())
+    assert.matches("too large", problem_of(bad.get, bad))
+    assert.equal(0, other:get(30):sum():item())
+    assert.matches("Batcher: x must be a tensor, got 3", problem_of(batcher.submit, batcher, 3))
+    assert.matches("Batcher: expected x to have shape %[rows, ...%] with at least one row, got %[0, 3%]",
+      problem_of(batcher.submit, batcher, lm.ones(0, 3)))
+    batcher:close()
+  end)
+end)
