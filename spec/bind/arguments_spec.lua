@@ -395,6 +395,14 @@ describe("wrong arguments to", function()
         return x:max(2).values
       end,
       ["nn has no 'RNNBase' in this version"] = function() nn.RNNBase(1, 1) end,
+      ["nn has no 'NLLLoss2d'; it is named 'NLLLoss' here"] = function() nn.NLLLoss2d() end,
+      ["nn has no 'LinearCrossEntropyOptions'; nn.LinearCrossEntropyLoss takes {chunk_size = n}"] =
+        function() nn.LinearCrossEntropyOptions() end,
+      ["LinearCrossEntropyLoss: unknown option 'options'; batch_chunk_size is chunk_size here"] =
+        function() nn.LinearCrossEntropyLoss(3, 4, { options = {} }) end,
+      ["nn.functional has no 'max_pool2d_with_indices'; max_pool2d has {return_indices = true}"] = function()
+        nn.functional.max_pool2d_with_indices(lm.ones(1, 2, 2), 2)
+      end,
       ["optim has no 'adamw'; it is named 'AdamW' here"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
       ["luminary has no 'jit'; nothing is compiled, but lm%.fuse%(f%) computes"] = function() lm.jit.script() end,

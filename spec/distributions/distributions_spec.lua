@@ -598,6 +598,13 @@ describe("values of a distribution", function()
     near("Binomial", -inf, D.Binomial(3, 0.5, no):log_prob(5))
     near("Weibull", nan, D.Weibull(1, 1.5, no):log_prob(-1))
     near("Beta", nan, D.Beta(2, 3, no):log_prob(1.5))
+    local x = lm.tensor { -1, 0, 0.3, 1, 2 }
+    near("RelaxedBernoulli", { -inf, -inf, 0.6931471806, -36.1978040689, -36.1978040689 },
+      D.RelaxedBernoulli(2, 0.3, no):log_prob(x))
+    near("RelaxedBernoulli at 0.5", { 354.352359946, 354.352359946, -0.5633318115, 16.4813816408, 16.4813816408 },
+      D.RelaxedBernoulli(0.5, 0.3, no):log_prob(x), 1e-8)
+    near("RelaxedBernoulli of two", { { -inf, -inf }, { 0.6931471806, 0.2219537832 } },
+      D.RelaxedBernoulli(2, { 0.3, 0.5 }, no):log_prob(lm.tensor { { 0, -2 }, { 0.3, 0.3 } }))
   end)
   it("are checked unless set_default_validate_args says otherwise", function()
     D.Distribution.set_default_validate_args(false)

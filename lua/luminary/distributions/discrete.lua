@@ -7,6 +7,7 @@ local distribution = require "luminary.distributions.distribution"
 local transforms = require "luminary.distributions.transforms"
 local known = require("luminary.distributions.formulas").known
 local ops, fail = core.ops, require("luminary.base.options").fail
+local finfo = require("luminary.tensor.dtype_info").finfo
 local define, joined, Family = distribution.define, known.joined, combined.ExponentialFamily
 
 local list = {}
@@ -200,6 +201,12 @@ end
 
 on_scale("RelaxedBernoulli", "LogitRelaxedBernoulli", "SigmoidTransform", {
   takes = two, support = "unit_interval",
+  -- At 0 and below, the density is that of the least logit; PyTorch's is 0 there where its formula overflows.
+  log_prob = function(d, x)
+    local odds = d.logits - math.log(finfo(x.dtype).tiny) * d.temperature
+    local far = x:le(0):logical_and(odds:exp():isinf())
+    return combined.TransformedDistribution._formula.log_prob(d, x):masked_fill(far, -math.huge)
+  end,
   help = "Creates a relaxed Bernoulli distribution, of real numbers from 0 to 1",
 })
 on_scale("RelaxedOneHotCategorical", "ExpRelaxedCategorical", "ExpTransform", {

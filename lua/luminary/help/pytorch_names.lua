@@ -168,8 +168,9 @@ end
 
 other.nn = with(pairs_of([[
   DistributedDataParallel=parallel.DistributedDataParallel clip_grad_norm_=utils.clip_grad_norm_
-  clip_grad_value_=utils.clip_grad_value_]],
-  "RNNBase quantized qat"), {
+  clip_grad_value_=utils.clip_grad_value_ NLLLoss2d=NLLLoss Container=Sequential]],
+  "RNNBase RNNCellBase quantized qat"), {
+  LinearCrossEntropyOptions = "nn.LinearCrossEntropyLoss takes {chunk_size = n}",
   Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
   parameter = "nn.Parameter makes one",
   Lambda = "any Module's forward is a function: nn.Module:extend(\"Name\")",
@@ -179,6 +180,10 @@ other["nn.functional"] = pairs_of([[
   erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
   multi_head_attention_forward]])
+for pool in ([[max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
+  fractional_max_pool2d fractional_max_pool3d]]):gmatch "%S+" do
+  other["nn.functional"][pool .. "_with_indices"] = pool .. " has {return_indices = true}"
+end
 
 other["nn.init"] = pairs_of("", [[orthogonal]])
 
@@ -232,7 +237,7 @@ other.options = {
   out = "results are new tensors: y:copy_(result) copies one into y",
   size_average = 'reduction = "mean" or "sum" says it', reduce = 'reduction = "none" says it',
   pretrained = weights, download = "nothing is downloaded: the files must exist",
-  hop_size = "here it is hop_length",
+  hop_size = "here it is hop_length", options = "batch_chunk_size is chunk_size here",
   return_tensors = "results are tensors", text_pair = "the second text is the second argument",
   return_attention_mask = "attention_mask is always there", return_token_type_ids = "token_type_ids is always there",
   return_offsets_mapping = "tokenizer:encode(text).offsets is that",
