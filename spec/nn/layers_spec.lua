@@ -15,7 +15,7 @@ local function same(what, got, want, tolerance)
   if difference then error(what .. ": " .. difference, 2) end
 end
 
--- All stored tensors below a prefix, by the rest of their names.
+-- Returns all stored tensors below a prefix, by the rest of their names.
 local function below(prefix)
   local found = {}
   for name, t in pairs(stored) do
@@ -292,7 +292,7 @@ describe("a layer and its function agree:", function()
 end)
 
 describe("a convolution", function()
-  -- Against float64, whose sums another path makes.
+  -- Compares a convolution with float64's, whose sums another path makes.
   local function check(x_shape, cout, stride, size, how)
     size, how = size or 1, how or {}
     local x, w = lm.randn(x_shape), lm.randn {cout, x_shape[2], size, size} / size ^ 2
@@ -692,7 +692,7 @@ describe("nn.init", function()
   local function moments(t)
     return t:mean():item(), t:std():item(), t:min():item(), t:max():item()
   end
-  -- A distribution of that mean and standard deviation, within what 60000 draws allow; bounded if uniform.
+  -- Expects a distribution of that mean and deviation, within what 60000 draws allow; bounded if uniform.
   local function drawn(t, mean, std, bound)
     local m, s, low, high = moments(t)
     assert(math.abs(m - mean) < 0.03 * std, ("mean %g, not %g"):format(m, mean))
