@@ -1,7 +1,7 @@
 local core = require "luminary.core"
 local temp = require "spec.support.temp"
 
---- Builds a library FOLDER/NAME.so of these lines of C, which come first where a process looks up a host's name; returns
+--- Builds a library FOLDER/NAME.so of these lines of C, which come first where one looks up a host's name; returns
 --- its LD_PRELOAD.
 return function(folder, name, lines)
   local source = temp.write(("%s/%s.c"):format(folder, name), ([[
