@@ -15,7 +15,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local dim_of = require "luminary.tensor.dim_of"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local fft = {}
@@ -65,7 +65,7 @@ end
 local function line_of(who, x, n, dim, is_complex)
   local dims
   x, dims = signal(who, x, is_complex)
-  dim = dim_of(who, x, dim or -1, dims)
+  dim = shapes.dim_of(who, x, dim or -1, dims)
   return x, dim, dims, n and arg(who, "n", n, "integer") or x.shape[dim]
 end
 
@@ -136,7 +136,7 @@ local function lines_of(who, x, s, dim, is_complex, default)
   if s and #s ~= #dim then options.wrong_length(who, "s", #dim, "dim", #s) end
   local list, sizes, seen = {}, {}, {}
   for i, d in ipairs(dim) do
-    list[i] = dim_of(who, x, d, dims)
+    list[i] = shapes.dim_of(who, x, d, dims)
     if seen[list[i]] then fail("%s: dim must not list dim %d twice", who, list[i]) end
     seen[list[i]], sizes[i] = true, s and s[i] ~= -1 and s[i] or nil
   end
@@ -240,7 +240,7 @@ local function moved(who, x, dim, by)
   end
   local y = x
   for _, d in ipairs(dim) do
-    d = dim_of(who, x, d, x.ndim)
+    d = shapes.dim_of(who, x, d, x.ndim)
     local n = x.shape[d]
     local k = n > 0 and by(n) % n or 0
     if k > 0 then y = ops.cat({ops.narrow(y, d, n - k + 1, k), ops.narrow(y, d, 1, n - k)}, d) end

@@ -1,5 +1,7 @@
 --- lm.func: Transforms functions: gradients, Jacobians, maps over a batch, and calls of modules with other parameters.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
+local map_tensors = require "luminary.base.map_tensors"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local check_callable = require("luminary.autograd.function").check_callable
@@ -10,7 +12,7 @@ local ops, fail = core.ops, options.fail
 local func = {}
 
 -- Replaces each floating tensor t of v, a tensor or a nested table of tensors, by make(t). Keys are visited in order.
-local function map_tensors(who, v, make)
+local function map_floating(who, v, make)
   if core.is_tensor(v) then
     if not core.is_floating_point(v) then fail("%s: expected a floating tensor, got %s", who, v.dtype) end
     return make(v)
@@ -19,7 +21,7 @@ local function map_tensors(who, v, make)
   local keys, out = {}, {}
   for key in pairs(v) do keys[#keys + 1] = key end
   table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-  for _, key in ipairs(keys) do out[key] = map_tensors(who, v[key], make) end
+  for _, key in ipairs(keys) do out[key] = map_floating(who, v[key], make) end
   return out
 end
 
@@ -28,7 +30,7 @@ local depth = 0 -- number of transforms in progress: inner ones record a graph f
 -- Copies v with tensors that require gradients, and appends these to list. They are leaves, or views if the graph has
 -- recorded the tensor already, as within another transform.
 local function inputs_of(who, v, list)
-  return map_tensors(who, v, function(t)
+  return map_floating(who, v, function(t)
     local x = (t.requires_grad and core.is_grad_enabled()) and ops.view(t, t.shape) or t:detach():requires_grad_(true)
     list[#list + 1] = x
     return x
@@ -51,13 +53,7 @@ local function deeper(f, ...)
   end, ...)
 end
 
-local function without_graph(v)
-  if core.is_tensor(v) then return v:detach() end
-  if not options.is_plain(v) then return v end
-  local out = {}
-  for key, each in pairs(v) do out[key] = without_graph(each) end
-  return out
-end
+local function without_graph(v) return map_tensors(v, core.methods.detach) end
 
 -- Returns the gradients of y; zeros for inputs on which it does not depend.
 local function gradients(y, inputs, how)
@@ -71,7 +67,7 @@ end
 local function like_arguments(who, args, numbers, grads)
   local out, used = {}, 0
   for i, n in ipairs(numbers) do
-    out[i] = map_tensors(who, args[n], function()
+    out[i] = map_floating(who, args[n], function()
       used = used + 1
       return grads[used]
     end)
@@ -158,7 +154,7 @@ local function jvp(who, f, primals, tangents, keep)
     for i, p in ipairs(primals) do given[i] = inputs_of(who, p, inputs) end
     local directions = {}
     for i = 1, #primals do
-      map_tensors(who, tangents[i], function(t)
+      map_floating(who, tangents[i], function(t)
         directions[#directions + 1] = t
         return t
       end)
@@ -203,10 +199,7 @@ local function jacobians(y, inputs, keep)
     for k, g in ipairs(grads) do rows[k][i] = g end
   end
   for k, x in ipairs(inputs) do
-    local shape = {}
-    for _, sizes in ipairs {y.shape, x.shape} do
-      for _, size in ipairs(sizes) do shape[#shape + 1] = size end
-    end
+    local shape = lists.joined(y.shape, x.shape)
     rows[k] = #rows[k] > 0 and ops.stack(rows[k]):reshape(shape)
       or ops.zeros(shape, {dtype = x.dtype, device = x.device})
   end
@@ -269,23 +262,21 @@ func.vmap = signature.of("vmap(f, {in_dims: any = 1, out_dims: integer = 1})", f
         dims[i] = options.arg("vmap", "in_dims", opts.in_dims, "table")[i]
       end
     end
-    local lists, count = {}, 0
+    local outputs, count = {}, 0
     local size = mapped_size(args, dims)
-    if size == 0 then
-      fail("vmap: the mapped dim must not be empty")
-    end
+    if size == 0 then fail("vmap: the mapped dim must not be empty") end
     for k = 1, size do
       local slices = {}
       for i = 1, args.n do slices[i] = dims[i] and args[i]:select(dims[i], k) or args[i] end
       local results = pack(f(unpack(slices, 1, args.n)))
       count = results.n
       for i = 1, results.n do
-        lists[i] = lists[i] or {}
-        lists[i][k] = options.arg("vmap", "result " .. i, results[i], "tensor")
+        outputs[i] = outputs[i] or {}
+        outputs[i][k] = options.arg("vmap", "result " .. i, results[i], "tensor")
       end
     end
-    for i = 1, count do lists[i] = ops.stack(lists[i], opts.out_dims) end
-    return unpack(lists, 1, count)
+    for i = 1, count do outputs[i] = ops.stack(outputs[i], opts.out_dims) end
+    return unpack(outputs, 1, count)
   end
 end)
 

@@ -5,6 +5,8 @@ if (_VERSION or "Lua 5.1") ~= "Lua 5.1" or "\x41" ~= "A" then
   error("luminary: expected LuaJIT, got " .. _VERSION .. "; run it with luajit, or in a host linked to LuaJIT", 3)
 end
 local core = require "luminary.core"
+local jit = package.loaded.jit
+if jit then jit.off(true) end -- this file's loops run once: compiling them takes longer
 
 local methods = require "luminary.tensor.methods"
 local options = require "luminary.base.options"
@@ -77,6 +79,7 @@ for _, name in ipairs {
   lm[name] = core[name]
 end
 lm.autocast = require "luminary.amp.autocast"
+-- The default number of CPU threads is in src/base/parallel.c.
 for name, max_count in pairs { -- largest number of arguments
   live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
   is_autocast_enabled = 1, get_autocast_dtype = 1,

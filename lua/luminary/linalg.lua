@@ -6,10 +6,10 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local products = require "luminary.tensor.products"
+local matrix = require("luminary.tensor.shapes").check_matrix
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local matrices = require "luminary.tensor.matrices"
-local matrix = require "luminary.tensor.check_matrix"
 local linalg = {multi_dot = products.multi_dot}
 
 local function in_dtype(x, dtype) return dtype and x:to(dtype) or x end

@@ -1,4 +1,5 @@
 --- lm.repr(value [, max_entries [, width]]): Returns a readable text of any value.
+-- src/tensor/print.c prints a tensor's digits; lm.set_printoptions (tensor/derived_functions.lua) sets how many.
 local core = require "luminary.core"
 local help = require "luminary.help"
 local options = require "luminary.base.options"

@@ -208,8 +208,8 @@ describe("the numbers of plug-ins", function()
     assert(before.DRIVER and before.BACKEND and before.GROUP)
     assert.same(before, numbers("src/op/backend.h", "int abi;", "int  abi; /* of what it was built with */"))
     assert.same(before, numbers("src/op/entries/families/elementwise.lua", "natural logarithm", "logarithm"))
-    local after = numbers("src/op/entries/families/elementwise.lua", [["negative_slope: number = 0.01"]],
-      [["negative_slope: number = 0.01", "offset: number = 0"]])
+    local after = numbers("src/op/entries/families/elementwise.lua", "negative_slope: number = 0.01",
+      "negative_slope: number = 0.01, offset: number = 0")
     assert.same({ before.DRIVER, before.GROUP }, { after.DRIVER, after.GROUP })
     assert.not_equal(before.BACKEND, after.BACKEND)
     after = numbers("src/device/driver.h", "int abi;", "int abi, more;")

@@ -16,12 +16,22 @@ describe("entries", function()
     assert.same({ { "x", 1 }, { "y", 2 } }, list.A.options)
   end)
 
-  it("have what stands in them without a name in its order, and know their file and line", function()
-    local list, word = entries.of("word", { list = "string", grad = "table|string?" })
-    word "A" { "x", "y", grad = "none" }
+  it("list the arguments after their name, and know their file and line", function()
+    local list, word = entries.of("word", { grad = "table|string?" }, true)
+    word "A(x, k: int = 1, {flag = true, p: number?})" { grad = "none" }
     local here = debug.getinfo(1, "Sl")
     local where = { file = here.source:sub(2), line = here.currentline - 1 }
-    assert.same({ "x", "y", name = "A", grad = "none", file = where.file, line = where.line }, list.A)
+    assert.same({
+      "x", "k: int = 1", options = { "flag = true", "p: number?" }, name = "A", grad = "none", file = where.file,
+      line = where.line,
+    }, list.A)
+    local function define(head)
+      return function(entry) word(head, 1)(entry) end
+    end
+    define "B({flag = true})" {}
+    assert.same({ options = { "flag = true" }, name = "B", file = where.file, line = where.line + 10 }, list.B)
+    word "C()" {}
+    assert.same({ name = "C", file = where.file, line = where.line + 12 }, list.C)
   end)
 
   it("are checked where they stand", function()
@@ -35,8 +45,8 @@ describe("entries", function()
     } do
       assert.matches(text, message(function() thing "C" (entry) end))
     end
-    local _, word = entries.of("word", { list = "string", grad = "table|string?" })
-    assert.matches("word A: 1 must be a string", message(function() word "A" { {} } end))
+    local _, word = entries.of("word", { grad = "table|string?" }, true)
+    assert.matches("word A: unknown field '1'; fields are grad", message(function() word "A(x)" { {} } end))
     assert.matches("word A: grad must be a table or a string", message(function() word "A" { grad = 1 } end))
     thing "C" { options = {}, update = "" }
     assert.matches("thing C: is defined twice", message(function() thing "C" { options = {}, update = "" } end))
@@ -130,8 +140,7 @@ describe("the generator of ops #lua", function()
   teardown(function() temp.remove(folder) end)
 
   it("writes plain C that says where its text stands", function()
-    assert.equal("", generate [[op "halved" {
-      "x", "by: number = 0.5", options = {"mode: reduction = sum", "flag = true"},
+    assert.equal("", generate [[op "halved(x, by: number = 0.5, {mode: reduction = sum, flag = true})" {
       elementwise = "x * by", result_dtype = "float",
       grad = {x = "g * by + 0 * (x > 1 && y > 2 ? g : 0.5)"}, help = "h",
     }]])
@@ -153,16 +162,16 @@ typedef struct lm_halved_args {
   end)
 
   it("saves what a gradient's choice needs", function()
-    assert.equal("", generate [[op "either" {
-      "x", "weight?", "flag = true", grad = {x = "mul(g, flag ? x : weight)"}, help = "h",
+    assert.equal("", generate [[op "either(x, weight?, flag = true)" {
+      grad = {x = "mul(g, flag ? x : weight)"}, help = "h",
     }]])
     assert.matches("lm_touched t = {0};\n  if (a->flag) t.args |= 1;\n  if (!a->flag) t.args |= 2;",
       written "op_rules.c", 1, true)
   end)
 
   it("writes ops that are formulas of others, what they need and their other forms", function()
-    assert.equal("", generate [[op "extra" {
-      "x", "weight?", options = {"reduction: reduction = mean", "stride: pair = 1"}, results = 2,
+    assert.equal("", generate [[op "extra(x, weight?, {reduction: reduction = mean, stride: pair = 1})" {
+      results = 2,
       needs = {{"ndim_of(x) == 2", "x is {x}, 100% {dtype_of(x)}, stride {{stride[1]}}"},
         {"!is_bool(x)", "x is bool", warn = true}},
       forms = {{when = "reduction == 'none' && !given(weight)", "sigmoid(x)", "relu(x)"}},
@@ -184,9 +193,9 @@ typedef struct lm_halved_args {
 
   it("writes ops of integers alone, and for dtypes of their own", function()
     assert.equal("", generate [[
-      op "extra" {
-        "x: scalar", "n: scalar", elementwise = "(x & ~n) << 1 | !x", takes = "integers", grad = "none", help = "h"}
-      op "like" {"x", "n: scalar", elementwise = "x + n", result_dtype = "x", grad = "none", help = "h"}]])
+      op "extra(x: scalar, n: scalar)" {
+        elementwise = "(x & ~n) << 1 | !x", takes = "integers", grad = "none", help = "h"}
+      op "like(x, n: scalar)" {elementwise = "x + n", result_dtype = "x", grad = "none", help = "h"}]])
     assert.matches("return (num)((x & ~n) << 1 | x == 0);", written "pointwise_scalars.h", 1, true)
     assert.matches("#if defined LM_WHOLE && !defined LM_NARROW\n"
       .. "[^#]*%[LM_OP_extra%] = LM_KERNEL%(extra, point_extra%),\n#endif", written "pointwise_loops_of.inc")
@@ -197,7 +206,7 @@ typedef struct lm_halved_args {
   end)
 
   it("writes an op of a family as the family's call under its own name", function()
-    assert.equal("", generate [[op "extra" {"x", "d: dims?", help = "h", kernel = "reduce(x, d, true, 'mean')"}]])
+    assert.equal("", generate [[op "extra(x, d: dims?)" {help = "h", kernel = "reduce(x, d, true, 'mean')"}]])
     local c, h = written "op_entries.c":gsub("%s+", " "), written "op_entries.h"
     assert.matches("return lm_op_reduce(LM_OP_extra, &(lm_reduce_args){.x = a->x, .dim = a->d, .keepdim = 1, "
       .. ".statistic = LM_STATISTIC_MEAN,", c, 1, true)
@@ -207,8 +216,7 @@ typedef struct lm_halved_args {
   end)
 
   it("writes ops that declare their operands: checks, layouts, results, and one place that releases", function()
-    assert.equal("", generate [[op "extra" {
-      "x", "weight", "index?", "p: number = 0", "hop: int = 1",
+    assert.equal("", generate [[op "extra(x, weight, index?, p: number = 0, hop: int = 1)" {
       operands = {"x: [N, at..., D] float preserve", "weight: [K, D] of x strided", "index: [1|N, K] index",
         "p: from 0 to 1", "hop: from 1 to D", "order(x, OH)"},
       results = {"y: [N, at..., K] of x as x", "sums: [OH, K / 2] stat of x if p > 0"},
@@ -241,60 +249,60 @@ typedef struct lm_halved_args {
 
   it("refuses entries that make no sense, by file, line, op and argument", function()
     local function entry(arguments, rest)
-      return ([[op "extra" {%s, help = "h", %s}]]):format(arguments, rest or "")
+      return ([[op "extra(%s)" {help = "h", %s}]]):format(arguments, rest or "")
     end
     for text, given in pairs {
-      ["op extra: argument x: there is no kind 'tensr'"] = entry '"x: tensr"',
-      ["op extra: argument x is there twice"] = entry '"x", "x"',
-      ["op extra: argument s: a pair needs a default"] = entry '"s: pair"',
-      ["op extra: argument m: 'most' is none of reduction's names"] = entry '"m: reduction = most"',
-      ["op extra: argument p: the default 'none' is no number"] = entry '"p: number = none"',
-      ["op extra: there is no autocast 'low'"] = entry('"x"', 'autocast = "low"'),
-      ["op extra: elementwise: there is no tensor or number 'z'"] = entry('"x"', 'elementwise = "x + z"'),
-      ["op extra: elementwise: 'mm' is no function of one element"] = entry('"x"', 'elementwise = "mm(x, x)"'),
-      ["op extra: elementwise: a value expected, got ')' in 'x * )'"] = entry('"x"', 'elementwise = "x * )"'),
-      ["op extra: argument x: tensors come first here"] = entry('"p: number", "x"', 'elementwise = "x * p"'),
-      ["op extra: grad of z: 'z' is no tensor of it"] = entry('"x"', 'grad = {z = "g"}'),
-      ["op extra: grad of x: there is no 'w'"] = entry('"x"', 'grad = {x = "g * w"}'),
-      ["op extra: grad of x: 'nosuch' is no op and no function"] = entry('"x"', 'grad = {x = "nosuch(g)"}'),
-      ["op extra: grad of x: mm lacks its argument other"] = entry('"x"', 'grad = {x = "mm(g)"}'),
-      ["op extra: grad of x: transpose: argument dim0 is a dim, got a tensor"] = entry('"x"',
+      ["op extra: argument x: there is no kind 'tensr'"] = entry 'x: tensr',
+      ["op extra: argument x is there twice"] = entry 'x, x',
+      ["op extra: argument s: a pair needs a default"] = entry 's: pair',
+      ["op extra: argument m: 'most' is none of reduction's names"] = entry 'm: reduction = most',
+      ["op extra: argument p: the default 'none' is no number"] = entry 'p: number = none',
+      ["op extra: there is no autocast 'low'"] = entry('x', 'autocast = "low"'),
+      ["op extra: elementwise: there is no tensor or number 'z'"] = entry('x', 'elementwise = "x + z"'),
+      ["op extra: elementwise: 'mm' is no function of one element"] = entry('x', 'elementwise = "mm(x, x)"'),
+      ["op extra: elementwise: a value expected, got ')' in 'x * )'"] = entry('x', 'elementwise = "x * )"'),
+      ["op extra: argument x: tensors come first here"] = entry('p: number, x', 'elementwise = "x * p"'),
+      ["op extra: grad of z: 'z' is no tensor of it"] = entry('x', 'grad = {z = "g"}'),
+      ["op extra: grad of x: there is no 'w'"] = entry('x', 'grad = {x = "g * w"}'),
+      ["op extra: grad of x: 'nosuch' is no op and no function"] = entry('x', 'grad = {x = "nosuch(g)"}'),
+      ["op extra: grad of x: mm lacks its argument other"] = entry('x', 'grad = {x = "mm(g)"}'),
+      ["op extra: grad of x: transpose: argument dim0 is a dim, got a tensor"] = entry('x',
         'grad = {x = "transpose(g, x, 1)"}'),
-      ["op extra: grad of x: size_of() is of the argument"] = entry('"x", "z"',
+      ["op extra: grad of x: size_of() is of the argument"] = entry('x, z',
         'grad = {x = "reshape(g, size_of(z))"}'),
-      ["op extra: writes: z is no tensor of it"] = entry('"x"', 'writes = {"z"}'),
-      ["op extra: elementwise: '&' is for ops with takes"] = entry('"x"', 'elementwise = "x & 1"'),
-      ["op extra: result_dtype 'z'"] = entry('"x"', 'elementwise = "x", result_dtype = "z"'),
-      ["op extra: integral_arg: x is no number of it"] = entry('"x"', 'elementwise = "x", integral_arg = "x"'),
-      ["op extra: flops: expected a tensor argument or y, got 'z'"] = entry('"x"', 'flops = "2 * numel_of(z)"'),
-      ["op extra: flops: expected numbers, * / +, numel_of(x) and size_of(x)[k], got 'name'"] = entry('"x"',
+      ["op extra: writes: z is no tensor of it"] = entry('x', 'writes = {"z"}'),
+      ["op extra: elementwise: '&' is for ops with takes"] = entry('x', 'elementwise = "x & 1"'),
+      ["op extra: result_dtype 'z'"] = entry('x', 'elementwise = "x", result_dtype = "z"'),
+      ["op extra: integral_arg: x is no number of it"] = entry('x', 'elementwise = "x", integral_arg = "x"'),
+      ["op extra: flops: expected a tensor argument or y, got 'z'"] = entry('x', 'flops = "2 * numel_of(z)"'),
+      ["op extra: flops: expected numbers, * / +, numel_of(x) and size_of(x)[k], got 'name'"] = entry('x',
         'flops = "2 * x"'),
-      ["op extra: flops: expected a formula, got none"] = entry('"x", "other"', 'kernel = "product(x, other)"'),
-      ["op extra: formula: there is no 'z'"] = entry('"x"', 'formula = "x + z"'),
-      ["op extra: formula: 2 values expected, got 1"] = entry('"x"', 'results = 2, formula = "x + 1"'),
-      ["op extra: formula: expected a tensor, got a number"] = entry('"x"', 'formula = "ndim_of(x)"'),
-      ["op extra: formula: ndim_of has 1 arguments, got 0"] = entry('"x"', 'formula = "x + ndim_of()"'),
-      ["op extra: formula: along: argument 2 is a number, got a tensor"] = entry('"x"', 'formula = "along(x, x, 1)"'),
-      ["op extra: formula: 'x' is something else already"] = entry('"x"', 'formula = {"x = x + 1", "x"}'),
-      ["op extra: formula: 'most' is none of reduction's names"] = entry('"x", "r: reduction = sum"',
+      ["op extra: flops: expected a formula, got none"] = entry('x, other', 'kernel = "product(x, other)"'),
+      ["op extra: formula: there is no 'z'"] = entry('x', 'formula = "x + z"'),
+      ["op extra: formula: 2 values expected, got 1"] = entry('x', 'results = 2, formula = "x + 1"'),
+      ["op extra: formula: expected a tensor, got a number"] = entry('x', 'formula = "ndim_of(x)"'),
+      ["op extra: formula: ndim_of has 1 arguments, got 0"] = entry('x', 'formula = "x + ndim_of()"'),
+      ["op extra: formula: along: argument 2 is a number, got a tensor"] = entry('x', 'formula = "along(x, x, 1)"'),
+      ["op extra: formula: 'x' is something else already"] = entry('x', 'formula = {"x = x + 1", "x"}'),
+      ["op extra: formula: 'most' is none of reduction's names"] = entry('x, r: reduction = sum',
         [[formula = "r == 'most' ? x : -x"]]),
-      ["op extra: formula: tensors have no operator &"] = entry('"x"', 'formula = "x & x"'),
-      ["op extra: needs: exp is an op, and here are only numbers"] = entry('"x"', 'needs = {{"exp(x)", "m"}}'),
-      ["op extra: needs: {condition, message} expected"] = entry('"x"', 'needs = {{"true"}}'),
-      ["op extra: forms: {when = condition, formula} expected"] = entry('"x"', 'forms = {{"x"}}'),
-      ["op extra: kernel: a call of a family expected, got 'mm(x, x)'"] = entry('"x"', 'kernel = "mm(x, x)"'),
-      ["op extra: kernel: reduce lacks its argument x"] = entry('"x"', 'kernel = "reduce()"'),
-      ["op extra: kernel: an elementwise op has none"] = entry('"x"', 'elementwise = "x", kernel = "reduce(x)"'),
-      ["op extra: grad is a table"] = entry('"x"', 'grad = "formula"'),
-      ["op extra: operands and a list of results go together"] = entry('"x"', 'operands = {"x: float"}'),
-      ["op extra: operand 'z: float'"] = entry('"x"', 'operands = {"z: float"}, results = {"y: like x"}'),
-      ["op extra: x: 'loose' is not understood"] = entry('"x"', 'operands = {"x: loose"}, results = {"y: like x"}'),
-      ["op extra: 'K' is no argument, and no operand binds it"] = entry('"x"',
+      ["op extra: formula: tensors have no operator &"] = entry('x', 'formula = "x & x"'),
+      ["op extra: needs: exp is an op, and here are only numbers"] = entry('x', 'needs = {{"exp(x)", "m"}}'),
+      ["op extra: needs: {condition, message} expected"] = entry('x', 'needs = {{"true"}}'),
+      ["op extra: forms: {when = condition, formula} expected"] = entry('x', 'forms = {{"x"}}'),
+      ["op extra: kernel: a call of a family expected, got 'mm(x, x)'"] = entry('x', 'kernel = "mm(x, x)"'),
+      ["op extra: kernel: reduce lacks its argument x"] = entry('x', 'kernel = "reduce()"'),
+      ["op extra: kernel: an elementwise op has none"] = entry('x', 'elementwise = "x", kernel = "reduce(x)"'),
+      ["op extra: grad is a table"] = entry('x', 'grad = "formula"'),
+      ["op extra: operands and a list of results go together"] = entry('x', 'operands = {"x: float"}'),
+      ["op extra: operand 'z: float'"] = entry('x', 'operands = {"z: float"}, results = {"y: like x"}'),
+      ["op extra: x: 'loose' is not understood"] = entry('x', 'operands = {"x: loose"}, results = {"y: like x"}'),
+      ["op extra: 'K' is no argument, and no operand binds it"] = entry('x',
         'operands = {"x: [N] float"}, results = {"y: [K] of x"}'),
-      ["op extra: operand p: 'small' is no bound"] = entry('"x", "p: number"',
+      ["op extra: operand p: 'small' is no bound"] = entry('x, p: number',
         'operands = {"x: float", "p: small"}, results = {"y: like x"}'),
-      ["op extra: result y: which dtype?"] = entry('"x"', 'operands = {"x: [N] float"}, results = {"y: [N]"}'),
-      ["op extra: divisor_arg: z is no tensor of it"] = entry('"x"', 'elementwise = "x", divisor_arg = "z"'),
+      ["op extra: result y: which dtype?"] = entry('x', 'operands = {"x: [N] float"}, results = {"y: [N]"}'),
+      ["op extra: divisor_arg: z is no tensor of it"] = entry('x', 'elementwise = "x", divisor_arg = "z"'),
     } do
       local said = generate(given)
       assert.matches("src/op/entries/ops.lua:%d+: ", said)

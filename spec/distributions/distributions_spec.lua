@@ -317,6 +317,21 @@ describe("samples", function()
       assert.is_true((x:mean() - d.mean):abs():item() <= 4.5 * (d.variance:item() / 20000) ^ 0.5, tostring(d))
     end
   end)
+  it("of LKJCholesky have the marginals of its density", function()
+    lm.manual_seed(3)
+    for _, case in ipairs { { 3, 1 }, { 4, 1.7 }, { 5, 0.5 } } do
+      local n, concentration = unpack(case)
+      local factors = D.LKJCholesky(n, lm.tensor(concentration, { dtype = "float64" })):sample(20000)
+      local matrices = factors:matmul(factors:transpose(-1, -2))
+      -- (r + 1) / 2 of each correlation r has the distribution Beta(b, b), b = concentration + (n - 2) / 2
+      local variance = 1 / (2 * concentration + n - 1)
+      for i = 2, n do
+        for j = 1, i - 1 do
+          near(("r of %d, %d"):format(i, j), 1, matrices:select(2, i):select(2, j):var() / variance, 0.04)
+        end
+      end
+    end
+  end)
   it("that gradients pass through", function()
     for _, name in ipairs { "Normal", "LogNormal", "Laplace", "Cauchy", "Gumbel" } do
       local loc, scale = lm.tensor(0.5, { requires_grad = true }), lm.tensor(2, { requires_grad = true })
@@ -482,6 +497,7 @@ describe("distributions", function()
     assert.same({ 3 }, d.batch_shape)
     assert.same({ 2 }, d.event_shape)
     assert.same({ 5, 3, 2 }, d:sample(5).shape)
+    assert.same({ 5, 3, 2 }, d:sample_n(5).shape)
     near("log_prob", { -1.837877066, -1.837877066, -1.837877066 }, d:log_prob(lm.zeros(3, 2)))
     near("entropy", { 2.837877066, 2.837877066, 2.837877066 }, d:entropy())
     assert.same({ 4, 3 }, d:expand({ 4, 3 }).batch_shape)
@@ -669,11 +685,95 @@ describe("constraints and transforms into them", function()
   end)
 end)
 
+describe("a transform with a cache", function()
+  local function elementwise()
+    return { D.ExpTransform { cache_size = 1 }, D.TanhTransform(1), D.AffineTransform(1, 2, { cache_size = 1 }),
+      D.AffineTransform(1, 2, 0, 1), D.PowerTransform(2, 1), D.SigmoidTransform { cache_size = 1 },
+      D.SoftplusTransform { cache_size = 1 }, D.AbsTransform { cache_size = 1 }, D.ExpTransform():with_cache(),
+      D.ComposeTransform({ D.TanhTransform(), D.ExpTransform() }, { cache_size = 1 }),
+      D.CumulativeDistributionTransform(D.Normal(0, 1), 1), D.ExpTransform { cache_size = 1 }:inv(),
+      D.IndependentTransform(D.TanhTransform(), 1, { cache_size = 1 }),
+      D.CatTransform({ D.ExpTransform(), D.TanhTransform() }, { cache_size = 1 }),
+      D.StackTransform({ D.ExpTransform(), D.TanhTransform() }, { cache_size = 1 }) }
+  end
+  it("returns the last x for its y, and the last y for its x", function()
+    for i, t in ipairs(elementwise()) do
+      local x = lm.tensor { 0.4, 0.7 }
+      local y = t(x)
+      assert(rawequal(x, t:inv(y)) and rawequal(y, t(x)) and rawequal(x, t:inv()(y)), i .. ": " .. tostring(t))
+      local other = t:inv(y:clone())
+      assert(not rawequal(x, other) and not rawequal(y, t(x:clone())), i)
+      near(tostring(t), x:totable(), other, 1e-5)
+    end
+    for _, name in ipairs { "SoftmaxTransform", "StickBreakingTransform", "CorrCholeskyTransform" } do
+      local t, x = D[name] { cache_size = 1 }, lm.tensor { 0.1, 0.2, 0.3 }
+      assert(rawequal(x, t:inv(t(x))), name)
+    end
+    for _, name in ipairs { "LowerCholeskyTransform", "PositiveDefiniteTransform" } do
+      local t, x = D[name] { cache_size = 1 }, lm.eye(2)
+      assert(rawequal(x, t:inv(t(x))), name)
+    end
+    local t, x = D.ReshapeTransform({ 2 }, { 2, 1 }, { cache_size = 1 }), lm.ones(2)
+    assert(rawequal(x, t:inv(t(x))))
+    t = D.ExpTransform()
+    assert(not rawequal(x, t:inv(t(x))))
+  end)
+  it("makes the density of a rounded value finite", function()
+    local function squashed(cache_size)
+      return D.TransformedDistribution(D.Normal(0, 10), D.TanhTransform { cache_size = cache_size })
+    end
+    local d = D.TransformedDistribution(D.Normal(0, 1), D.TanhTransform { cache_size = 1 })
+    -- log N(20) - log(1 - tanh(20)^2) of torch.distributions in float32
+    near("of 20", -162.3052, d:log_prob(d.transforms[1](lm.tensor(20))), 1e-4)
+    lm.manual_seed(1)
+    for _, cached in ipairs { true, false } do
+      local one = squashed(cached and 1 or 0)
+      assert.equal(cached, one:log_prob(one:sample(100)):isfinite():all():item())
+      assert.equal(cached, one:log_prob(one:rsample(100)):isfinite():all():item())
+    end
+  end)
+  it("sees in-place changes, and loses no gradient", function()
+    local t, x = D.ExpTransform { cache_size = 1 }, lm.tensor(1)
+    local y = t(x)
+    x:add_(1)
+    near("a new x", math.exp(2), t(x), 1e-5)
+    near("the y before", math.exp(1), y, 1e-5)
+    y = t(x)
+    y:mul_(2)
+    near("a new y", 2 + math.log(2), t:inv(y), 1e-5)
+    local scale = lm.tensor(2):requires_grad_()
+    local learned = D.ComposeTransform({ D.AffineTransform(0, scale) }, { cache_size = 1 })
+    y = lm.no_grad(function() return learned(x) end)
+    assert.is_true(learned:inv(y).requires_grad)
+    x = lm.tensor(1):requires_grad_()
+    lm.no_grad(function() return t(x) end)
+    assert.is_true(t(x).requires_grad)
+    local kept
+    lm.scope(function() kept = lm.keep(t(lm.tensor(3))) end)
+    near("after the scope of x", 3, t:inv(kept))
+  end)
+  it("passes its cache_size to its parts, and takes no other", function()
+    local t = D.ComposeTransform({ D.TanhTransform(), D.ExpTransform():inv() }, { cache_size = 1 })
+    assert.same({ 1, 1, 1 }, { t.cache_size, t.parts[1].cache_size, t.parts[2].cache_size })
+    local without = t:with_cache(0)
+    assert.same({ 0, 0, 1 }, { without.cache_size, without.parts[2].cache_size, t.parts[2].cache_size })
+    assert(rawequal(t, t:with_cache()) and rawequal(t, t:with_cache { cache_size = 1 }))
+    assert.matches("TanhTransform: cache_size must be 0 or 1, got 2$", message(D.TanhTransform, 2))
+    assert.matches("with_cache: cache_size must be 0 or 1, got", message(t.with_cache, t, "x"))
+    local own = D.Transform:extend "Own"()
+    assert(rawequal(own, D.ComposeTransform({ own }, { cache_size = 1 }).parts[1]))
+  end)
+end)
+
 describe("what a distribution lacks", function()
   it("is an error that names the distribution, and the nearest field or a way around", function()
     for _, case in ipairs {
       { function() return D.Normal(0, 1).varaince end, "Normal has no 'varaince'; did you mean 'variance'?" },
       { function() return D.Normal(0, 1):logprob(1) end, "Normal has no 'logprob'; did you mean 'log_prob'?" },
+      { function() return D.transforms.ExpTransform end,
+        "distributions has no 'transforms'; its functions are in lm.distributions itself" },
+      { function() return D.constraints.dependent end,
+        "distributions.constraints has no 'dependent'; a support that depends on parameters is self.support" },
       { function() return D.Gamma(1, 1).concentrtion end, "Gamma has no 'concentrtion'; did you mean" },
       { function() return D.RelaxedBernoulli(0.5, 0.3).mean end,
         "RelaxedBernoulli: mean is not supported; estimate it by d:sample({1000}):mean(1)" },

@@ -144,7 +144,7 @@ ffi.cdef "long write(int fd, const void *data, size_t n); int fcntl(int fd, int 
 require "luminary"
 local first = {}
 for fd = 3, 60 do first[fd] = ffi.C.fcntl(fd, 1) >= 0 end
-local here, there = core.mp_pair(true)
+local here, there = core.mp_pipe(true)
 local ends = {}
 for fd = 3, 60 do
   if not first[fd] and ffi.C.fcntl(fd, 1) >= 0 then ends[#ends + 1] = fd end
@@ -152,15 +152,15 @@ end
 assert(#ends == 2)
 for _, text in ipairs {"loader\t1", "short", "longer than a pointer is"} do
   assert(ffi.C.write(ends[1], text, #text) == #text)
-  local ok, problem = pcall(core.mp_receive, there, 1)
+  local ok, problem = pcall(core.mp_get, there, 1)
   print(ok, problem)
 end
-core.mp_send(here, "text", {}, nil)
-print(core.mp_receive(there, 1))
-core.mp_send(here, "left", {}, nil)
+core.mp_put(here, "text", {}, nil, 1)
+print(core.mp_get(there, 1))
+core.mp_put(here, "left", {}, nil, 1)
 ffi.C.write(ends[1], "loader\t1", 8)
-core.mp_close(there)
-core.mp_close(here)
+core.mp_close_handle(there)
+core.mp_close_handle(here)
 ]])
     local ok, text = temp.run(folder, "luajit " .. script)
     assert(ok, text)

@@ -15,9 +15,9 @@ ffi.cdef "int kill(int pid, int number); int usleep(unsigned microseconds); int 
 local function round_trip(value, options)
   options = options or {processes = false}
   local text, tensors = carrier.encode("send", value, options)
-  local here, there = core.mp_pair(not options.processes)
-  core.mp_send(here, text, tensors)
-  return carrier.decode(core.mp_receive(there, 0))
+  local here, there = core.mp_pipe(not options.processes)
+  core.mp_put(here, text, tensors, nil, 0)
+  return carrier.decode(core.mp_get(there, 0))
 end
 
 local function refusal(value, options)
@@ -371,15 +371,15 @@ describe("shared memory", function()
       assert.equal(ok, y:is_shared())
       assert.equal(40, x:sum():item())
     end
-    local x, here, there = lm.ones(40):share_memory_(), core.mp_pair(true)
+    local x, here, there = lm.ones(40):share_memory_(), core.mp_pipe(true)
     local list, sent = {x, x[{{1, 20}}], lm.ones(3)}, 0
     for n = 1, 30 do
       core._fail_alloc_from(n)
-      local ok = pcall(core.mp_send, here, "text", list)
+      local ok = pcall(core.mp_put, here, "text", list, nil, 0)
       core._fail_alloc_from(0)
       if ok then
         sent = sent + 1
-        local _, got = core.mp_receive(there, 0)
+        local _, got = core.mp_get(there, 0)
         assert.equal(20, got[2]:sum():item())
       end
     end

@@ -93,6 +93,16 @@ describe("cross_entropy", function()
     end, "target", 1, true)
   end)
 
+  it("refuses ignore_index for a target of probabilities", function()
+    local x, target = lm.randn({ 2, 3 }, { device = device }), lm.rand({ 2, 3 }, { device = device })
+    assert.error_matches(function() F.cross_entropy(x, target, { ignore_index = 2 }) end,
+      "ignore_index must be below 1 for a target of probabilities, got 2", 1, true)
+    assert.error_matches(function()
+      F.linear_cross_entropy(x, lm.ones({ 3, 3 }, { device = device }), target, { ignore_index = 1 })
+    end, "ignore_index must be below 1 for a target of probabilities, got 1", 1, true)
+    assert.is_true(F.cross_entropy(x, target, { ignore_index = -100 }):isfinite():item())
+  end)
+
   it("under autocast reads low logits as they are, and its loss is float32", function()
     for _, dtype in ipairs { "bfloat16", "float16" } do
       local x = lm.randn({ 6, 11 }, { device = device }):to(dtype):requires_grad_()

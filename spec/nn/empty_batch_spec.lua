@@ -34,6 +34,7 @@ for d, x in ipairs(images) do
   layer("LPPool" .. d .. "d", { 2, 2 }, x)
   layer("BatchNorm" .. d .. "d", { 4 }, x)
   layer("InstanceNorm" .. d .. "d", { 4, { affine = true } }, x)
+  layer("InstanceNorm" .. d .. "d", { 4, { track_running_stats = true } }, x)
   layer("LazyBatchNorm" .. d .. "d", {}, x)
   layer("LazyInstanceNorm" .. d .. "d", { { affine = true } }, x)
   layer("Conv" .. d .. "d", { 4, 2, 3 }, x)

@@ -541,6 +541,12 @@ describe("a loss gives PyTorch's value and gradient:", function()
     local how = { margin = 2, swap = true, distance_function = function(x, y) return (x - y + 1e-6):norm(1, -1) end }
     same("distance", nn.TripletMarginWithDistanceLoss(how)(a, b, c), triplet)
     local squared = F.multi_margin_loss(a, one_each, { p = 2, margin = 0.5 })
+    for _, shape in ipairs { {}, { 1 } } do -- of a target, and so of the losses, as PyTorch's
+      local target = lm.ones(shape, { dtype = "int64" })
+      assert.same(shape, F.multi_margin_loss(lm.ones(3), target, { reduction = "none" }).shape)
+      assert.same(shape, F.multi_margin_loss(lm.ones(1, 3), target, { reduction = "none" }).shape)
+      assert.same({}, F.multi_margin_loss(lm.ones(3), target).shape)
+    end
     same("classes", nn.MultiMarginLoss(2, 0.5, lm.ones(4))(a, one_each), squared)
     same("labels", nn.MultiLabelSoftMarginLoss()(a, c), F.multilabel_soft_margin_loss(a, c))
     same("cosine", nn.CosineSimilarity(1)(a, b), F.cosine_similarity(a, b, { dim = 1 }))
@@ -997,7 +1003,7 @@ describe("layers that ask the first input", function()
     assert.equal("float64", nn.LazyLinear(3):to("float64"):clone()(lm.ones({ 2, 7 }, { dtype = "float64" })).dtype)
     assert.same({ 2, 2, 6 }, nn.LazyConvTranspose1d(2, 3)(lm.ones(2, 3, 4)).shape)
     assert.same({ 3 }, (function()
-      local norm = nn.LazyInstanceNorm1d { affine = true }
+      local norm = nn.LazyInstanceNorm1d()
       norm(lm.ones(2, 3, 4))
       return norm.weight.shape
     end)())

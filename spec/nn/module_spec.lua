@@ -203,7 +203,8 @@ describe("states", function()
       LazyConv3d = { { 6, 1, { bias = false } }, nn.Conv3d(2, 6, 1, { bias = false }) },
       LazyConvTranspose2d = { { 6, 3, { groups = 2 } }, nn.ConvTranspose2d(4, 6, 3, { groups = 2 }) },
       LazyBatchNorm2d = { {}, nn.BatchNorm2d(4) },
-      LazyInstanceNorm1d = { { affine = true }, nn.InstanceNorm1d(4, { affine = true }) },
+      LazyInstanceNorm1d = { { track_running_stats = false }, nn.InstanceNorm1d(4, { affine = true }) },
+      LazyInstanceNorm2d = { {}, nn.InstanceNorm2d(4, { affine = true, track_running_stats = true }) },
       LazyBatchNorm1d = { { affine = false }, nn.BatchNorm1d(4, { affine = false }) },
     } do
       local made = name:find "Norm" and nn[name](case[1]) or nn[name](unpack(case[1]))

@@ -82,9 +82,9 @@ describe("an index in memory of this thread alone", function()
       return lm.max_memory_allocated() - before
     end
     assert.is_true(peak(index) < 8e6)
-    local here, there = core.mp_pair(true)
-    core.mp_send(here, "", {index}) -- to another thread, which has the same memory
-    local _, passed = core.mp_receive(there, 0)
+    local here, there = core.mp_pipe(true)
+    core.mp_put(here, "", {index}, nil, 1) -- to another thread, which has the same memory
+    local _, passed = core.mp_get(there, 0)
     assert.is_true(peak(index) >= 8e6)
     assert.is_true(peak(passed[1]) >= 8e6)
     assert.is_true(peak(index:clone():share_memory_()) >= 8e6)

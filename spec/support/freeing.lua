@@ -345,10 +345,10 @@ try("record_stream", function() return { x23(), "cpu", 0 } end, core.record_stre
 try("is_floating_point", one(x23), core.is_floating_point)
 try("mp_is_shared", one(x23), core.mp_is_shared)
 try("mp_share", function() return { { x23(), x23() } } end, core.mp_share, true)
-try("mp_send", function() return { { x23() } } end, function(list)
-  local a, b = core.mp_pair(true)
-  core.mp_send(a, "text", list)
-  local text, back = core.mp_receive(b, 5)
+try("mp_put", function() return { { x23() } } end, function(list)
+  local a, b = core.mp_pipe(true)
+  core.mp_put(a, "text", list, nil, 5)
+  local text, back = core.mp_get(b, 5)
   return { text, back }
 end)
 try("json", function() return { { a = { 1, 2 }, b = "c" } } end,

@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/status.h"
+
 /* Returns true if the system can map that many blocks of `bytes` at once now. The probe maps them writable, as they
  * will be, since a system that does not overcommit counts such blocks. */
-bool lm_address_space_has(int blocks, size_t bytes);
+LM_API bool lm_address_space_has(int blocks, size_t bytes);

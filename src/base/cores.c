@@ -13,9 +13,10 @@ static int of_affinity(void) {
   enum { MOST_CPUS = 1 << 16 };
   for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) { /* a kernel built for more CPUs refuses a smaller set */
     cpu_set_t *set = CPU_ALLOC(cpus);
-    int mine = set && sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), set) == 0 ? CPU_COUNT_S(CPU_ALLOC_SIZE(cpus), set) : 0;
+    int allowed =
+        set && sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), set) == 0 ? CPU_COUNT_S(CPU_ALLOC_SIZE(cpus), set) : 0;
     CPU_FREE(set);
-    if (mine > 0) return mine;
+    if (allowed > 0) return allowed;
   }
   return 1;
 }

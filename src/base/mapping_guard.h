@@ -12,7 +12,7 @@ typedef struct lm_mapping_guard lm_mapping_guard;
  * LM_E_OOM. */
 lm_status lm_mapping_guard_new(const char *path, char *data, size_t bytes, lm_mapping_guard **out);
 void lm_mapping_guard_free(lm_mapping_guard *w); /* NULL is fine */
-int lm_mapping_guards(void);                     /* the number of guards in use */
+LM_API int lm_mapping_guards(void);              /* the number of guards in use */
 
 /* Makes this thread, which begins to run a script, see only the losses from now on. */
 void lm_truncation_begin(void);

@@ -22,6 +22,10 @@ LM_API bool lm_list_grow(void *list, size_t *capacity, size_t n, size_t size);
 /* Grows a list whose first memory is `first`, which belongs to another owner and is not freed. */
 LM_API bool lm_list_grow_from(const void *first, void *list, size_t *capacity, size_t n, size_t size);
 
+/* Appends a value to the array `items` of n items; false when out of memory. */
+#define LM_APPEND(items, n, capacity, value) \
+  (lm_list_grow(&(items), &(capacity), (n) + 1, sizeof *(items)) && ((void)((items)[(n)++] = (value)), true))
+
 /* Edit lists linked by the field `next`: LM_LINK_LAST appends an item; LM_UNLINK removes one and is true if it was in
  * the list. */
 #define LM_LINK_LAST(list, item)       \

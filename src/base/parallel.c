@@ -22,7 +22,7 @@
 #include "base/thread_state.h"
 #include "integers.h"
 
-enum { LINE = 64, MIN_PIECES = 4, MAX_PIECES = 16 /* per thread */, KEPT_SCRATCH = 16 << 20 };
+enum { LINE = 64, MIN_PIECES = 4, MAX_PIECES = 16 /* per thread */, MAX_HELD_SCRATCH = 16 << 20 };
 
 enum { /* nanoseconds */
        MIN_WORK = 30000,
@@ -97,7 +97,7 @@ typedef struct block {
   bool in_use;
 } block;
 
-static pthread_key_t kept_key;
+static pthread_key_t block_key;
 static _Thread_local void *scratch_here;
 
 void *lm_scratch(void) { return scratch_here; }
@@ -116,12 +116,12 @@ static block *block_new(size_t bytes) {
 }
 
 static block *scratch_take(size_t bytes) {
-  block *kept = pthread_getspecific(kept_key);
+  block *kept = pthread_getspecific(block_key);
   if (kept && kept->in_use) return block_new(bytes);
   if (!kept || kept->bytes < bytes) {
     block_free(kept);
     kept = block_new(bytes);
-    if (pthread_setspecific(kept_key, kept) != 0) return kept;
+    if (pthread_setspecific(block_key, kept) != 0) return kept;
   }
   if (kept) kept->in_use = true;
   return kept;
@@ -130,9 +130,9 @@ static block *scratch_take(size_t bytes) {
 static void scratch_release(block *b) {
   if (!b) return;
   b->in_use = false;
-  bool kept = b == pthread_getspecific(kept_key);
-  if (kept && b->bytes <= KEPT_SCRATCH) return;
-  if (kept) pthread_setspecific(kept_key, NULL);
+  bool kept = b == pthread_getspecific(block_key);
+  if (kept && b->bytes <= MAX_HELD_SCRATCH) return;
+  if (kept) pthread_setspecific(block_key, NULL);
   block_free(b);
 }
 
@@ -372,6 +372,6 @@ static int threads_at_start(void) {
 
 __attribute__((constructor)) static void start(void) {
   at_start = threads_at_start();
-  pthread_key_create(&kept_key, block_free);
+  pthread_key_create(&block_key, block_free);
   pthread_atfork(NULL, NULL, be_alone);
 }

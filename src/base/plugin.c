@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -63,6 +64,32 @@ lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void 
     if (access(path, F_OK) == 0) return load(family, name, path, function);
   }
   return LM_OK;
+}
+
+lm_status lm_plugin_need(const lm_plugin_family *family, const char *name, void **function) {
+  char path[LM_PLUGIN_PATH];
+  NEED(lm_plugin_load(family, name, function, path));
+  if (*function) return LM_OK;
+  return lm_fail(LM_E_MISSING, "luminary_%s_%s.so is missing beside the library; install luminary again",
+                 family->family, name);
+}
+
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+
+/* Make a fork wait for the load: in the child nobody would finish it. */
+static void lock_loading(void) { pthread_mutex_lock(&loading); }
+static void unlock_loading(void) { pthread_mutex_unlock(&loading); }
+__attribute__((constructor)) static void watch_forks(void) {
+  pthread_atfork(lock_loading, unlock_loading, unlock_loading);
+}
+
+lm_status lm_load_once(_Atomic bool *loaded, lm_status (*load)(void *arg), void *arg) {
+  if (atomic_load_explicit(loaded, memory_order_acquire)) return LM_OK;
+  pthread_mutex_lock(&loading);
+  lm_status status = *loaded ? LM_OK : load(arg);
+  if (status == LM_OK) atomic_store_explicit(loaded, true, memory_order_release);
+  pthread_mutex_unlock(&loading);
+  return status;
 }
 
 void lm_plugin_add_name(lm_plugin_names *all, const char *name, size_t length) {

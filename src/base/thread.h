@@ -14,19 +14,25 @@
 #include "base/message.h"
 
 /* Starts a thread that blocks all signals, which are for the threads of scripts, except its own faults: the kernel
- * would end the process at a blocked one, before base/mapping_guard.h can handle it. LM_E_IO. */
-static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
+ * would end the process at a blocked one, before base/mapping_guard.h can handle it. LM_E_IO. attributes: NULL for the
+ * system's. */
+static inline lm_status lm_thread_start_with(const pthread_attr_t *attributes, pthread_t *thread, void *(*body)(void *),
+                                             void *arg) {
   static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
   sigset_t blocked, before;
   sigfillset(&blocked);
   for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&blocked, faults[i]);
   pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  int problem = pthread_create(thread, NULL, body, arg);
+  int problem = pthread_create(thread, attributes, body, arg);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return problem ? lm_fail_cannot(LM_E_IO, "create thread", problem) : LM_OK;
 }
 
-/* Starts such a thread that nobody joins; the system's tools show it as `name`. */
+static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
+  return lm_thread_start_with(NULL, thread, body, arg);
+}
+
+/* Does the same for a thread that nobody joins; the system's tools show it as `name`. */
 static inline lm_status lm_thread_start_detached(const char *name, void *(*body)(void *), void *arg) {
   pthread_t thread;
   NEED(lm_thread_start(&thread, body, arg));

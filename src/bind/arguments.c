@@ -542,12 +542,23 @@ const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *na
   return out;
 }
 
+double *lm_need_numbers(lua_State *L, int i, const char *fn, const char *name, int *n) {
+  lm_need_table(L, i, fn, name);
+  *n = (int)lua_objlen(L, i);
+  double *out = lua_newuserdata(L, ((size_t)*n + 1) * sizeof *out);
+  for (int k = 0; k < *n; k++) {
+    lua_rawgeti(L, i, k + 1);
+    out[k] = lm_need_number(L, lua_gettop(L), fn, name);
+    lua_pop(L, 1);
+  }
+  return out;
+}
+
 /* check_start(fn, arg, list): raises if a list that is read in Lua has an entry at 0 */
 LM_FUNCTION(check_start) {
   const char *fn = lm_need_text(L, 1, "check_start", "fn"), *arg = lm_need_text(L, 2, fn, "arg");
   lm_need_table(L, 3, fn, arg);
-  lm_need(L, lm_check_start(L, 3, fn, arg));
-  return 0;
+  return lm_return(L, lm_check_start(L, 3, fn, arg), 0);
 }
 
 /* describe(v): v as error messages show it */
@@ -567,6 +578,5 @@ LM_FUNCTION(nearest) {
     names[n++] = lua_tostring(L, -1);
     lua_pop(L, 1);
   }
-  const char *near = lm_nearest(word, n, names);
-  return lm_return_text(L, near);
+  return lm_return_text(L, lm_nearest(word, n, names));
 }

@@ -398,6 +398,11 @@ lm_status lm_fail_key(lua_State *L, int i, const char *fn, int n, const char *co
 static inline void lm_need(lua_State *L, lm_status status) {
   if (status != LM_OK) lm_raise(L, status);
 }
+/* Returns n, the number of the calling function's results; `who` begins the message of an error. */
+static inline int lm_return(lua_State *L, lm_status status, int n) { return status == LM_OK ? n : lm_raise(L, status); }
+static inline int lm_return_as(lua_State *L, const char *who, lm_status status, int n) {
+  return status == LM_OK ? n : lm_raise(L, lm_fail_in(status, who));
+}
 static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, const char *arg) {
   lm_tensor *t = lm_to_tensor(L, LM_STATE(L), i);
   if (!t) lm_need(L, lm_read_tensor(L, LM_STATE(L), i, fn, arg, &t));
@@ -418,6 +423,8 @@ void lm_need_function(lua_State *L, int i, const char *fn, const char *before);
 /* Pushes a userdata with `before` free slots, the *n strings of the list at i, and NULL; returns its array. The list
  * keeps the strings alive. */
 const char **lm_need_strings(lua_State *L, int i, const char *fn, const char *name, int before, int *n);
+/* Pushes a userdata with the *n numbers of the list at i; returns its array. */
+double *lm_need_numbers(lua_State *L, int i, const char *fn, const char *name, int *n);
 
 /* ---- defaults.c: returns the device at i, or the default device for nil; raises for other values */
 lm_device lm_device_or_default(lua_State *L, int i, const char *fn);
@@ -480,18 +487,7 @@ void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
 /* Returns in *out a new tensor on `device` (none: the CPU) from the nested lists, number or boolean at i. */
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
 
-/* ---- mp/lua_thread.c: a Lua state on its own thread */
-typedef struct lm_lua_thread lm_lua_thread;
-/* Runs a chunk of Lua on a new thread, with fd (mp/channel.h, passed) in the global LM_CHANNEL. The thread closes fd,
- * unless the call fails. The caller releases *out by lm_lua_thread_forget. */
-lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out);
-/* Raises an error in the thread at about its next line; compiled loops do not notice. */
-void lm_lua_thread_interrupt(lm_lua_thread *t);
-bool lm_lua_thread_wait(lm_lua_thread *t, double seconds); /* returns true if it has ended */
-const char *lm_lua_thread_error(const lm_lua_thread *t);   /* the chunk's error, or ""; valid once it has ended */
-void lm_lua_thread_forget(lm_lua_thread *t);               /* releases t; the thread runs on if it has not ended */
-/* Interrupts all threads and waits for their end, at most `seconds`. */
-void lm_lua_threads_end(double seconds);
+/* ---- mp/lua_thread.c */
 /* Makes exit() on this thread, if it is the process's first, end the threads before it destroys objects they use. */
 void lm_lua_threads_at_exit(void);
 

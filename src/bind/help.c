@@ -25,6 +25,21 @@ static const char *default_of(const lm_arg *a, char text[static 64]) {
   return text;
 }
 
+/* lua_functions(t) -> the keys of t's functions that are written in Lua. A loop in Lua with debug.getinfo would take a
+ * fifth of the time of require. */
+LM_FUNCTION(lua_functions) {
+  int n = 0;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  lua_newtable(L);
+  for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
+    if (!lua_isfunction(L, 4) || lua_iscfunction(L, 4)) continue;
+    lua_pushvalue(L, 3);
+    lua_rawseti(L, 2, ++n);
+  }
+  return 1;
+}
+
 LM_FUNCTION(op_list) {
   lua_createtable(L, LM_OP_COUNT, 0);
   for (int i = 0; i < LM_OP_COUNT; i++) {

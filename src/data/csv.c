@@ -280,7 +280,7 @@ lm_status lm_csv_read(const lm_csv *c, const lm_tensor *starts, const lm_csv_pla
   float *numbers = (float *)out->numbers->data;
   int64_t *spans = (int64_t *)out->spans->data, wide = plan->numbers, long_ = 2 * (int64_t)plan->texts;
   uint8_t *is_bad = (uint8_t *)bad->data;
-  lm_parallel(rows, NS_A_BYTE * (double)c->n, 0, read_rows, &(rows_job){c, plan, at, numbers, spans, is_bad});
+  TRY(lm_parallel(rows, NS_A_BYTE * (double)c->n, 0, read_rows, &(rows_job){c, plan, at, numbers, spans, is_bad}));
   for (int64_t i = 0; i < rows; i++) {
     if (is_bad[i]) {
       if (!plan->skip) TRY(read_row(c, plan, at[i], at[i + 1], numbers + i * wide, spans + i * long_, true));

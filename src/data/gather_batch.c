@@ -62,8 +62,9 @@ static void convert_some(void *ctx, int64_t first, int64_t last) {
 }
 
 /* Converts rows of x, which is uint8 and contiguous. */
-static void convert_rows(const lm_tensor *x, const int64_t *at, double scale, double bias, lm_tensor *out) {
-  lm_parallel(out->size[0], (double)out->numel * 0.5, 0, convert_some, &(rows_job){x, out, at, values_of(scale, bias)});
+static lm_status convert_rows(const lm_tensor *x, const int64_t *at, double scale, double bias, lm_tensor *out) {
+  rows_job job = {x, out, at, values_of(scale, bias)};
+  return lm_parallel(out->size[0], (double)out->numel * 0.5, 0, convert_some, &job);
 }
 
 /* Computes t = t * scale + bias in place. */
@@ -94,7 +95,7 @@ lm_status lm_rows_gather(lm_tensor *x, lm_tensor *given, lm_dtype dtype, double 
     memcpy(size, x->size, sizeof size);
     size[0] = index->numel;
     TRY(lm_tensor_empty(LM_F32, x->device, x->ndim, size, LM_CONTIGUOUS, &rows));
-    convert_rows(x, (const int64_t *)index->data, scale, bias, rows);
+    TRY(convert_rows(x, (const int64_t *)index->data, scale, bias, rows));
   } else {
     TRY(lm_op_run(LM_OP_index_select, &(lm_index_select_args){.x = x, .dim = 0, .index = index}, &rows));
     if (dtype != rows->dtype) {

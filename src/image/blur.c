@@ -94,13 +94,6 @@ lm_status lm_run_blur(const lm_image_job *job) {
   return status;
 }
 
-lm_status lm_plan_sharpness(lm_image_job *job) {
-  if (job->v[0] < 0) return lm_fail_number("sharpness", "factor", "at least 0", job->v[0]);
-  if (job->x.c == 1 || job->x.c == 3) return LM_OK;
-  lm_fail_int("sharpness", "channels", "1 or 3", job->x.c);
-  return LM_E_SHAPE;
-}
-
 /* Sharpens rows; border pixels are only clamped to black and white. */
 static void sharpen_rows(void *ctx, int64_t first, int64_t last) {
   const lm_image_job *job = ctx;

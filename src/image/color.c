@@ -19,11 +19,6 @@ lm_status lm_plan_colors(lm_image_job *job) {
   return LM_E_SHAPE;
 }
 
-lm_status lm_plan_factor(lm_image_job *job) {
-  if (job->v[0] < 0) return lm_fail_number(job->name, "factor", "at least 0", job->v[0]);
-  return lm_plan_colors(job);
-}
-
 /* Copies channels one by one; any number of them. */
 static lm_status copy(const lm_image_job *job) {
   const double none[2] = {1, 0};
@@ -59,14 +54,16 @@ lm_status lm_run_contrast(const lm_image_job *job) {
   int64_t rows = x->n * x->h;
   double *v = lm_malloc((size_t)(2 * x->n + rows) * sizeof *v), *sums = v + 2 * x->n;
   if (!v) return LM_E_OOM;
-  lm_parallel(rows, (double)rows * (double)x->w * (double)x->c * 0.1, 0, sum_rows, &(counting){job, *x, sums});
+  lm_status status;
+  TRY(lm_parallel(rows, (double)rows * (double)x->w * (double)x->c * 0.1, 0, sum_rows, &(counting){job, *x, sums}));
   for (int64_t image = 0; image < x->n; image++) {
     double sum = 0;
     for (int64_t h = 0; h < x->h; h++) sum += sums[image * x->h + h];
     v[2 * image] = job->v[0];
     v[2 * image + 1] = (1 - job->v[0]) * sum / ((double)x->h * (double)x->w);
   }
-  lm_status status = lm_image_spans(job, LOOPS->blend, true, v, 2, 0.2);
+  TRY(lm_image_spans(job, LOOPS->blend, true, v, 2, 0.2));
+done:
   lm_free(v);
   return status;
 }
@@ -76,19 +73,9 @@ lm_status lm_run_saturation(const lm_image_job *job) {
   return lm_image_spans(job, LOOPS->saturate, true, job->v, 0, 0.3);
 }
 
-lm_status lm_plan_hue(lm_image_job *job) {
-  if (fabs(job->v[0]) > 0.5) return lm_fail_number("hue", "factor", "from -0.5 to 0.5", job->v[0]);
-  return lm_plan_colors(job);
-}
-
 lm_status lm_run_hue(const lm_image_job *job) {
   if (job->x.c == 1) return copy(job);
   return lm_image_spans(job, LOOPS->hue, true, job->v, 0, 1);
-}
-
-lm_status lm_plan_gamma(lm_image_job *job) {
-  if (job->v[0] < 0) return lm_fail_number("gamma", "gamma", "at least 0", job->v[0]);
-  return LM_OK;
 }
 
 lm_status lm_run_gamma(const lm_image_job *job) {
@@ -175,8 +162,8 @@ lm_status lm_run_autocontrast(const lm_image_job *job) {
   double *v = lm_malloc((size_t)planes * 2 * sizeof *v), values = (double)planes * (double)x.h * (double)x.w;
   if (!v) return LM_E_OOM;
   flat(&x);
-  lm_parallel(planes, values * 0.2, 0, find_extremes, &(counting){job, x, v});
-  lm_status status = lm_image_spans(job, LOOPS->stretch, false, v, 2, 0.3);
+  lm_status status = lm_parallel(planes, values * 0.2, 0, find_extremes, &(counting){job, x, v});
+  if (status == LM_OK) status = lm_image_spans(job, LOOPS->stretch, false, v, 2, 0.3);
   lm_free(v);
   return status;
 }
@@ -233,8 +220,8 @@ lm_status lm_run_equalize(const lm_image_job *job) {
   double *tables = lm_malloc((size_t)planes * 256 * sizeof *tables);
   if (!tables) return LM_E_OOM;
   double work = (double)planes * (double)job->x.h * (double)job->x.w;
-  lm_parallel(planes, work, 0, make_tables, &(counting){job, job->x, tables});
-  lm_status status = lm_image_spans(job, LOOPS->look_up, false, tables, 256, 0.7);
+  lm_status status = lm_parallel(planes, work, 0, make_tables, &(counting){job, job->x, tables});
+  if (status == LM_OK) status = lm_image_spans(job, LOOPS->look_up, false, tables, 256, 0.7);
   lm_free(tables);
   return status;
 }
@@ -248,9 +235,6 @@ lm_status lm_plan_normalize(lm_image_job *job) {
   if (numbers != 2 && numbers != 2 * job->x.c) {
     return lm_fail_int("normalize", "mean and std",
                        lm_text("1 or %lld numbers, one for each channel", (long long)job->x.c), numbers / 2);
-  }
-  for (int i = 0; i < numbers / 2; i++) {
-    if (job->v[1 + numbers / 2 + i] == 0) return lm_fail_int("normalize", lm_text("std[%d]", i + 1), "nonzero", 0);
   }
   if (job->x.dtype == LM_U8) {
     if (!scale) {

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/plugin.h"
 #include "image/codec.h"
 
 /* ---- orientations: the upright picture results from the stored one by mirroring it first, then swapping rows and
@@ -22,37 +23,55 @@ static orientation_change orientation_change_of(int orientation) {
 
 /* ---- headers */
 
-static const struct lm_image_format {
+typedef struct format {
   const char *name, *title, *start;
-  size_t at, n; /* offset and length of `start` in a file */
-  lm_status (*header)(const lm_image *image, lm_image_header *out);
-  lm_status (*decode)(const lm_image *image, const lm_region *region, const lm_plane_target *to); /* NULL for JPEG */
-  const char *library; /* needed to build the format; NULL for one that is not read at all */
-} formats[] = {
-    {"jpeg", "JPEG", "\xff\xd8\xff", 0, 3, lm_jpeg_header, NULL, "libjpeg"},
-    {"png", "PNG", "\x89PNG\r\n\x1a\n", 0, 8, lm_png_header, lm_png_decode, "libpng"},
-    {"webp", "WebP", "WEBP", 8, 4, lm_webp_header, lm_webp_decode, "libwebp"},
-    {"gif", "GIF", "GIF8", 0, 4, lm_gif_header, lm_gif_decode, "giflib"},
-    {"bmp", "BMP", "BM", 0, 2, lm_bmp_header, lm_bmp_decode, "BMP"},
-    {"tiff", "TIFF", "II*\0", 0, 4, lm_tiff_header, lm_tiff_decode, "libtiff"},
-    {"tiff", "TIFF", "MM\0*", 0, 4, lm_tiff_header, lm_tiff_decode, "libtiff"},
-    {NULL, "HEIF, AVIF or MP4", "ftyp", 4, 4, NULL, NULL, NULL},
-    {NULL, "SVG", "<svg", 0, 4, NULL, NULL, NULL},
-    {NULL, "ICO", "\0\0\1\0", 0, 4, NULL, NULL, NULL},
+  size_t at, n;        /* offset and length of `start` in a file */
+  const char *library; /* library of the format's plug-in; NULL for one that is not read at all */
+  _Atomic bool loaded;
+  lm_codec codec;
+} format;
+
+static format formats[] = {
+    {"jpeg", "JPEG", "\xff\xd8\xff", 0, 3, "libjpeg", false, {0}},
+    {"png", "PNG", "\x89PNG\r\n\x1a\n", 0, 8, "libpng", false, {0}},
+    {"webp", "WebP", "WEBP", 8, 4, "libwebp", false, {0}},
+    {"gif", "GIF", "GIF8", 0, 4, "giflib", false, {0}},
+    {"bmp", "BMP", "BM", 0, 2, "", true, {lm_bmp_header, lm_bmp_decode, NULL, NULL, NULL}},
+    {"tiff", "TIFF", "II*\0", 0, 4, "libtiff", false, {0}},
+    {"tiff", "TIFF", "MM\0*", 0, 4, "libtiff", false, {0}},
+    {NULL, "HEIF, AVIF or MP4", "ftyp", 4, 4, NULL, false, {0}},
+    {NULL, "SVG", "<svg", 0, 4, NULL, false, {0}},
+    {NULL, "ICO", "\0\0\1\0", 0, 4, NULL, false, {0}},
 };
+
+static lm_status load(void *arg) {
+  static const lm_plugin_family family = {"image", LM_VAR_BACKEND_PATH, "lm_codec_of", "image format"};
+  format *f = arg;
+  void (*codec_of)(lm_codec *) = NULL;
+  char path[LM_PLUGIN_PATH];
+  NEED(lm_plugin_load(&family, f->name, (void **)&codec_of, path));
+  if (!codec_of)
+    return lm_fail(LM_E_IO, "this build was made without %s; install its headers and build again", f->library);
+  codec_of(&f->codec);
+  return LM_OK;
+}
+
+/* Loads the format's plug-in at its first use. A failure says what cannot be done in the words of `cannot`. */
+static lm_status need_codec(format *f, const char *file, const char *cannot) {
+  lm_status status = lm_load_once(&f->loaded, load, f);
+  return status == LM_OK ? status : lm_fail_in_file(LM_E_IO, file, "cannot %s %s: %s", cannot, f->title, lm_error());
+}
 
 #define SUPPORTED "supported are JPEG, PNG, WebP, GIF, BMP and TIFF"
 
 static lm_status find_format(lm_image *im) {
   for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-    const struct lm_image_format *f = im->format = &formats[i];
+    format *f = &formats[i];
+    im->codec = &f->codec;
     im->format_name = f->name;
     if (im->nbytes < f->at + f->n || memcmp(im->bytes + f->at, f->start, f->n) != 0) continue;
-    if (f->header) return LM_OK;
-    if (!f->library) return lm_fail_in_file(LM_E_IO, im->name, "unsupported image format: %s; " SUPPORTED, f->title);
-    return lm_fail_in_file(LM_E_IO, im->name,
-                           "cannot decode %s: this build was made without %s; install its headers and build again",
-                           f->title, f->library);
+    if (f->library) return need_codec(f, im->name, "decode");
+    return lm_fail_in_file(LM_E_IO, im->name, "unsupported image format: %s; " SUPPORTED, f->title);
   }
   if (im->nbytes == 0) return lm_fail_in_file(LM_E_IO, im->name, "the image is empty; " SUPPORTED);
   char start[40] = "";
@@ -65,7 +84,7 @@ static lm_status find_format(lm_image *im) {
 lm_status lm_image_read_header(lm_image *im) {
   lm_image_header h = {0};
   NEED(find_format(im));
-  NEED(im->format->header(im, &h));
+  NEED(im->codec->header(im, &h));
   if (h.height > im->max_pixels / h.width) {
     return lm_fail_in_file(LM_E_IO, im->name, "the header states %lld x %lld pixels, more than max_pixels (%lld)",
                            (long long)h.width, (long long)h.height, (long long)im->max_pixels);
@@ -117,7 +136,7 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
   if (orientation_change.flip_x) reverse(&x, columns, width);
   lm_region r = {y, y + rows, x, x + columns, height, width};
   int scale = 1;
-  if (at_least && !im->format->decode) {
+  if (at_least && im->codec->decode_scaled) {
     for (int s = 8; s > 1 && scale == 1; s /= 2) {
       lm_region smaller = r;
       shrink(y, rows, height, s, &smaller.y0, &smaller.y1);
@@ -147,16 +166,28 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
     to.first += (columns - 1) * to.column;
     to.column = -to.column;
   }
-  if (im->format->decode) {
-    TRY(im->format->decode(im, &r, &to));
+  if (!im->codec->decode_scaled) {
+    TRY(im->codec->decode(im, &r, &to));
   } else {
     bool alpha = to.channels % 2 == 0;
     if (alpha) memset(t->data + --to.channels * to.plane, 255, (size_t)to.plane);
-    TRY(lm_jpeg_decode(im, scale, &r, &to));
+    TRY(im->codec->decode_scaled(im, scale, &r, &to));
   }
   *out = t;
   t = NULL;
 done:
   lm_release(t);
   return status;
+}
+
+lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **out) {
+  if (image->codec->decode_frames) return image->codec->decode_frames(image, channels, out);
+  return lm_fail_value("decode_gif", "bytes", "a GIF", image->format_name);
+}
+
+lm_status lm_image_encode(const char *name, const lm_tensor *pixels, int value, lm_tensor **out) {
+  format *f = formats;
+  while (strcmp(f->name, name) != 0) f++;
+  lm_status status = lm_load_once(&f->loaded, load, f);
+  return status == LM_OK ? f->codec.encode(pixels, value, out) : status;
 }

@@ -80,7 +80,7 @@ static lm_status close_bytes(reading *r, lm_status status) {
   return status;
 }
 
-lm_status lm_gif_header(const lm_image *image, lm_image_header *out) {
+static lm_status read_header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   lm_status status = open_bytes(&r);
   if (status == LM_OK) {
@@ -127,7 +127,7 @@ static lm_status draw_frame(reading *r) {
   return LM_OK;
 }
 
-lm_status lm_gif_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status;
   TRY(open_bytes(&r));
@@ -138,7 +138,7 @@ done:
   return close_bytes(&r, status);
 }
 
-lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **out) {
+static lm_status decode_frames(const lm_image *image, int channels, lm_tensor **out) {
   reading r = {.image = image};
   lm_status status;
   lm_bytes frames = {0};
@@ -171,3 +171,5 @@ done:
   lm_free(frame);
   return close_bytes(&r, status);
 }
+
+LM_CODEC(.header = read_header, .decode = decode, .decode_frames = decode_frames)

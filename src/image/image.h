@@ -23,7 +23,7 @@ typedef struct lm_image {
   int64_t max_pixels; /* limit on height * width; more is an error */
   bool upright;       /* applies EXIF's orientation; else pixels as stored */
   bool allow_corrupt; /* decodes damaged JPEG data as libjpeg can; else they are LM_E_IO */
-  const struct lm_image_format *format;
+  const struct lm_codec *codec;
   const char *format_name; /* "jpeg", ... */
   int64_t height, width;   /* after EXIF's orientation, if upright */
   int channels;            /* number for LM_IMAGE_UNCHANGED: 1 to 4 */
@@ -44,14 +44,11 @@ LM_API lm_status lm_image_read_header(lm_image *image);
 LM_API lm_status lm_image_decode(const lm_image *image, lm_image_mode mode, const lm_image_crop *crop,
                                  const int64_t *at_least, lm_tensor **out);
 
-/* Decodes all frames of a GIF, at most max_pixels pixels, one after the other, each with 1 to 4 channels. NULL in a
- * build without giflib. */
-LM_API __attribute__((weak)) lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **out);
+/* Decodes all frames of a GIF, at most max_pixels pixels, one after the other, each with 1 to 4 channels. */
+LM_API lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **out);
 
-/* Encodes pixels, uint8 [C, H, W] on the CPU with any strides, as a file: *out is uint8 [n]. C is 1 or 3; quality is
- * from 1 to 100; chroma is halved both ways, libjpeg's default. */
-LM_API lm_status lm_image_encode_jpeg(const lm_tensor *pixels, int quality, lm_tensor **out);
-/* Encodes pixels as PNG, for C of 1 (gray), 2 (with alpha), 3 (RGB) or 4; level is zlib's, from 0 to 9. */
-LM_API lm_status lm_image_encode_png(const lm_tensor *pixels, int level, lm_tensor **out);
-/* Encodes pixels as WebP, C of 3 or 4; quality from 0 to 100, or 101 for lossless. NULL in a build without libwebp. */
-LM_API __attribute__((weak)) lm_status lm_image_encode_webp(const lm_tensor *pixels, int quality, lm_tensor **out);
+/* Encodes pixels, uint8 [C, H, W] on the CPU with any strides, as a file: *out is uint8 [n]. "jpeg": C is 1 or 3, value
+ * the quality from 1 to 100, and chroma is halved both ways, libjpeg's default. "png": C is 1 (gray), 2 (with alpha), 3
+ * (RGB) or 4, value zlib's level from 0 to 9. "webp": C is 3 or 4, value the quality from 0 to 100, or 101 for
+ * lossless. */
+LM_API lm_status lm_image_encode(const char *format, const lm_tensor *pixels, int value, lm_tensor **out);

@@ -122,7 +122,7 @@ static lm_status read_header(reading *r, lm_image_header *out) {
   return LM_OK;
 }
 
-lm_status lm_jpeg_header(const lm_image *image, lm_image_header *out) {
+static lm_status header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   catch_errors(&r.caught, (j_common_ptr)&r.jpeg, image->allow_corrupt);
   lm_status status = read_header(&r, out);
@@ -198,7 +198,7 @@ static lm_status read_pixels(reading *r, int scale, const lm_region *region, con
   return LM_OK;
 }
 
-lm_status lm_jpeg_decode(const lm_image *image, int scale, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode(const lm_image *image, int scale, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   catch_errors(&r.caught, (j_common_ptr)&r.jpeg, image->allow_corrupt);
   lm_status status = read_pixels(&r, scale, region, to);
@@ -259,7 +259,7 @@ static lm_status write_pixels(writing *w, const lm_tensor *pixels, int quality) 
   return LM_OK;
 }
 
-lm_status lm_image_encode_jpeg(const lm_tensor *pixels, int quality, lm_tensor **out) {
+static lm_status encode(const lm_tensor *pixels, int quality, lm_tensor **out) {
   lm_status status = LM_OK;
   writing w = {0};
   int64_t most = JPEG_MAX_DIMENSION;
@@ -276,3 +276,5 @@ done:
   lm_free(w.row);
   return status;
 }
+
+LM_CODEC(.header = header, .decode_scaled = decode, .encode = encode)

@@ -119,7 +119,7 @@ static lm_status read_header(reading *r, lm_image_header *out) {
   return LM_OK;
 }
 
-lm_status lm_png_header(const lm_image *image, lm_image_header *out) {
+static lm_status header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   lm_status status = read_header(&r, out);
   png_destroy_read_struct(&r.png, &r.info, NULL);
@@ -151,20 +151,20 @@ static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane
   if (region->y1 > height || region->x1 > width || row_bytes != (size_t)width * (size_t)to->channels) {
     png_error(r->png, "changed since its header was read");
   }
-  int64_t kept = passes > 1 ? region->y1 - region->y0 : STRIP;
+  int64_t buffered = passes > 1 ? region->y1 - region->y0 : STRIP;
   size_t bytes;
-  if (__builtin_mul_overflow((size_t)(kept + 1), row_bytes, &bytes)) bytes = SIZE_MAX;
+  if (__builtin_mul_overflow((size_t)(buffered + 1), row_bytes, &bytes)) bytes = SIZE_MAX;
   r->rows = lm_malloc(bytes);
   if (!r->rows) return LM_E_OOM;
-  uint8_t *beside = r->rows + (size_t)kept * row_bytes;
+  uint8_t *beside = r->rows + (size_t)buffered * row_bytes;
   for (int pass = 0; pass < passes; pass++) {
     int64_t end = pass + 1 < passes ? height : region->y1;
     for (int64_t y = 0; y < end; y++) {
       int64_t wanted = y - region->y0;
       bool inside = wanted >= 0 && y < region->y1;
-      png_read_row(r->png, inside ? r->rows + (size_t)(wanted % kept) * row_bytes : beside, NULL);
-      if (!inside || pass + 1 < passes || (y + 1 < region->y1 && (wanted + 1) % kept != 0)) continue;
-      int64_t n = wanted % kept + 1;
+      png_read_row(r->png, inside ? r->rows + (size_t)(wanted % buffered) * row_bytes : beside, NULL);
+      if (!inside || pass + 1 < passes || (y + 1 < region->y1 && (wanted + 1) % buffered != 0)) continue;
+      int64_t n = wanted % buffered + 1;
       lm_planes_put(to, wanted + 1 - n, n, region->x1 - region->x0, r->rows + region->x0 * to->channels, row_bytes,
                     to->channels);
     }
@@ -172,7 +172,7 @@ static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane
   return LM_OK;
 }
 
-lm_status lm_png_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status = read_pixels(&r, region, to);
   png_destroy_read_struct(&r.png, &r.info, NULL);
@@ -220,7 +220,7 @@ static lm_status write_pixels(writing *w, const lm_tensor *pixels, int level) {
   return LM_OK;
 }
 
-lm_status lm_image_encode_png(const lm_tensor *pixels, int level, lm_tensor **out) {
+static lm_status encode(const lm_tensor *pixels, int level, lm_tensor **out) {
   lm_status status = LM_OK;
   writing w = {.png = NULL};
   TRY(lm_pixels_check("encode_png", pixels, 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4, PNG_UINT_31_MAX));
@@ -235,3 +235,5 @@ done:
   lm_free(w.row);
   return status;
 }
+
+LM_CODEC(.header = header, .decode = decode, .encode = encode)

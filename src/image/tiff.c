@@ -60,7 +60,7 @@ static lm_status open_bytes(reading *r, int64_t pixels) {
   return r->tiff ? LM_OK : problem(r, "it cannot be opened");
 }
 
-lm_status lm_tiff_header(const lm_image *image, lm_image_header *out) {
+static lm_status read_header(const lm_image *image, lm_image_header *out) {
   reading r = {.image = image};
   uint32_t height = 0, width = 0;
   uint16_t orientation = 1, kind = PHOTOMETRIC_MINISBLACK, extras = 0, *extra = NULL;
@@ -92,7 +92,7 @@ static lm_status not_converted(const reading *r) {
                          kinds[kind <= SAMPLEFORMAT_IEEEFP ? kind : 0], bits);
 }
 
-lm_status lm_tiff_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   reading r = {.image = image};
   lm_status status;
   uint16_t orientation = 1;
@@ -113,3 +113,5 @@ done:
   lm_free(pixels);
   return status;
 }
+
+LM_CODEC(.header = read_header, .decode = decode)

@@ -17,6 +17,8 @@
  *   normalize   scale first (uint8 only: 0 to 255 as 0 to 1); means; standard deviations (1, or one for each channel)
  *   convert     uint8 to float32, or floats to uint8: 0 to 255 as 0 to 1
  *
+ * Callers check factors, as lua/luminary/vision does; here only sizes and what the memory depends on are checked.
+ *
  * Formulas are torchvision's (transforms.v2, tensors). Results equal its uint8 resize, which rounds between its two
  * passes, bit for bit. */
 #pragma once

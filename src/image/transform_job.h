@@ -60,9 +60,9 @@ KIND(rotate90);
 RUN(brightness);
 RUN(contrast);
 RUN(saturation);
-KIND(hue);
-KIND(gamma);
-KIND(sharpness);
+RUN(hue);
+RUN(gamma);
+RUN(sharpness);
 KIND(grayscale);
 RUN(invert);
 KIND(posterize);
@@ -73,7 +73,6 @@ KIND(blur);
 KIND(normalize);
 KIND(convert);
 PLAN(colors);  /* 1 or 3 channels */
-PLAN(factor);  /* 1 or 3 channels, and a number of at least 0 */
 PLAN(nothing); /* any image */
 #undef KIND
 #undef PLAN

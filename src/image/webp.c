@@ -12,7 +12,7 @@ static lm_status problem(const lm_image *image, VP8StatusCode code) {
   return lm_fail_malformed(image->name, "WebP", LM_NO_OFFSET, "%s", text);
 }
 
-lm_status lm_webp_header(const lm_image *image, lm_image_header *out) {
+static lm_status read_header(const lm_image *image, lm_image_header *out) {
   WebPBitstreamFeatures f;
   VP8StatusCode code = WebPGetFeatures(image->bytes, image->nbytes, &f);
   if (code != VP8_STATUS_OK) return problem(image, code);
@@ -21,7 +21,7 @@ lm_status lm_webp_header(const lm_image *image, lm_image_header *out) {
   return lm_fail_in_file(LM_E_IO, image->name, "an animated WebP cannot be decoded; save its frames as images");
 }
 
-lm_status lm_webp_decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
+static lm_status decode(const lm_image *image, const lm_region *region, const lm_plane_target *to) {
   size_t row = (size_t)region->width * 4, bytes = (size_t)region->height * row;
   uint8_t *pixels = lm_malloc(bytes);
   WebPDecoderConfig config;
@@ -44,7 +44,7 @@ static int put(const uint8_t *data, size_t n, const WebPPicture *picture) {
   return !bytes->failed;
 }
 
-lm_status lm_image_encode_webp(const lm_tensor *pixels, int quality, lm_tensor **out) {
+static lm_status encode(const lm_tensor *pixels, int quality, lm_tensor **out) {
   NEED(lm_pixels_check("encode_webp", pixels, 1 << 3 | 1 << 4, WEBP_MAX_DIMENSION));
   if (quality < 0) return lm_fail_int("encode_webp", "quality", "from 0 to 100", quality);
   int channels = (int)pixels->size[0], height = (int)pixels->size[1], width = (int)pixels->size[2];
@@ -74,3 +74,5 @@ lm_status lm_image_encode_webp(const lm_tensor *pixels, int quality, lm_tensor *
   return no_memory ? lm_fail_memory("memory for a WebP file")
                    : lm_fail_call(LM_E_ARG, "encode_webp", "WebPEncode", code, NULL, NULL);
 }
+
+LM_CODEC(.header = read_header, .decode = decode, .encode = encode)

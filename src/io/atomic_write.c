@@ -39,7 +39,7 @@ static size_t folder_bytes(const char *path) { /* including the slash */
 
 /* Returns the length of the path's part in the names of its temporary files. File names have at most 255 bytes, so a
  * long one is cut, between UTF-8 characters. */
-static int kept_bytes(const char *path) {
+static int name_bytes(const char *path) {
   enum { KEPT = 100 };
   size_t folder = folder_bytes(path), name = strnlen(path + folder, KEPT);
   while (name > KEPT - 4 && (path[folder + name] & 0xC0) == 0x80) name--;
@@ -48,7 +48,7 @@ static int kept_bytes(const char *path) {
 
 static void next_name(lm_new_file *f) {
   static _Atomic unsigned counter;
-  snprintf(f->temporary, f->capacity, "%.*s" TEMPORARY "%ld-%u", kept_bytes(f->path), f->path, (long)getpid(),
+  snprintf(f->temporary, f->capacity, "%.*s" TEMPORARY "%ld-%u", name_bytes(f->path), f->path, (long)getpid(),
            atomic_fetch_add(&counter, 1));
 }
 
@@ -253,9 +253,9 @@ lm_status lm_new_file_commit(lm_new_file *f) {
   return status;
 }
 
-static bool is_kept(const char *name, int nkept, const char *const *kept) {
-  for (int i = 0; i < nkept; i++) {
-    if (strcmp(name, kept[i]) == 0) return true;
+static bool is_shard_of(const char *name, int nshards, const char *const *shards) {
+  for (int i = 0; i < nshards; i++) {
+    if (strcmp(name, shards[i]) == 0) return true;
   }
   return false;
 }
@@ -270,21 +270,21 @@ static bool is_abandoned(int fd, DIR *dir) {
          fstat(dirfd(dir), &folder) == 0 && folder.st_mtime - info.st_mtime > DAY;
 }
 
-void lm_remove_abandoned(const char *path, int nkept, const char *const *kept) {
+void lm_remove_abandoned(const char *path, int nshards, const char *const *shards) {
   enum { HOW = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC };
   LM_LARGE(char, folder, PATH_MAX);
   LM_LARGE(char, temporary, PATH_MAX);
   LM_LARGE(char, shard, PATH_MAX);
   size_t skipped = folder_bytes(path);
   if (!folder_of(path, folder)) return;
-  int length = snprintf(temporary, PATH_MAX, "%.*s" TEMPORARY, kept_bytes(path) - (int)skipped, path + skipped);
+  int length = snprintf(temporary, PATH_MAX, "%.*s" TEMPORARY, name_bytes(path) - (int)skipped, path + skipped);
   int shard_length = snprintf(shard, PATH_MAX, "%s.shard-", path + skipped);
   DIR *dir = lm_opendir(folder);
   if (!dir) return;
   for (struct dirent *e; (e = readdir(dir));) {
     bool is_temporary = strncmp(e->d_name, temporary, (size_t)length) == 0;
-    bool is_shard = kept && strncmp(e->d_name, shard, (size_t)shard_length) == 0;
-    if (!is_temporary && (!is_shard || is_kept(e->d_name, nkept, kept))) continue;
+    bool is_shard = shards && strncmp(e->d_name, shard, (size_t)shard_length) == 0;
+    if (!is_temporary && (!is_shard || is_shard_of(e->d_name, nshards, shards))) continue;
     int fd = lm_fd_above_stdio(openat(dirfd(dir), e->d_name, O_RDWR | HOW)); /* NFS locks no other descriptor */
     if (fd < 0 && errno == EACCES) fd = lm_fd_above_stdio(openat(dirfd(dir), e->d_name, O_RDONLY | HOW));
     if (fd < 0) continue;
@@ -299,17 +299,17 @@ static bool find_part(const char *path, const char *suffix, char part[PATH_MAX])
   return resolve(path, stat(path, &info) == 0, suffix, part);
 }
 
-lm_status lm_complete_parts(const char *path, const char *suffix, int nkept, const char *const *kept) {
+lm_status lm_complete_parts(const char *path, const char *suffix, int nshards, const char *const *shards) {
   LM_LARGE(char, part, PATH_MAX);
   LM_LARGE(char, target, PATH_MAX);
-  for (int i = 0; i < nkept; i++) {
-    int n = snprintf(part, PATH_MAX, "%.*s%s", (int)folder_bytes(path), path, kept[i]);
+  for (int i = 0; i < nshards; i++) {
+    int n = snprintf(part, PATH_MAX, "%.*s%s", (int)folder_bytes(path), path, shards[i]);
     if (n >= PATH_MAX || access(part, F_OK) != 0) return LM_OK;
   }
   if (!find_part(path, "", target) || !find_part(path, suffix, part)) return refused("replace", path);
   if (rename(part, target) != 0) return errno == ENOENT ? LM_OK : refused("replace", path);
   if (!sync_directory(target)) return refused("sync the folder of", path);
-  lm_remove_abandoned(path, nkept, kept);
+  lm_remove_abandoned(path, nshards, shards);
   return LM_OK;
 }
 

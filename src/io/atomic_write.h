@@ -28,13 +28,13 @@ LM_API int lm_new_file_lock(const lm_new_file *f);
 /* Syncs, renames and syncs the folder; always closes. After "cannot sync the folder of" the new file remains. */
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
 /* Completes a file of several parts, after each written part: renames `path` plus `suffix` to `path` and calls
- * lm_remove_abandoned. Does nothing if that file or one of `kept` beside it is missing, or another process was
+ * lm_remove_abandoned. Does nothing if that file or one of `shards` beside it is missing, or another process was
  * first. */
-LM_API lm_status lm_complete_parts(const char *path, const char *suffix, int nkept, const char *const *kept);
+LM_API lm_status lm_complete_parts(const char *path, const char *suffix, int nshards, const char *const *shards);
 /* Removes `path` plus `suffix`, after which nobody can complete it; true if it existed. */
 LM_API bool lm_remove_part(const char *path, const char *suffix);
-/* Removes the path's temporary files whose writers were killed and, if `kept` is not NULL, its shards (PATH.shard-…)
- * not named in `kept`. Both only if nobody holds their lock; on file systems without locks, if they are old. */
-LM_API void lm_remove_abandoned(const char *path, int nkept, const char *const *kept);
+/* Removes the path's temporary files whose writers were killed and, if `shards` is not NULL, its shards (PATH.shard-…)
+ * not named in `shards`. Both only if nobody holds their lock; on file systems without locks, if they are old. */
+LM_API void lm_remove_abandoned(const char *path, int nshards, const char *const *shards);
 /* Closes and removes the temporary file. Does nothing after commit, or on a zeroed struct with fd -1. */
 LM_API void lm_new_file_abandon(lm_new_file *f);

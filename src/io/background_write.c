@@ -32,8 +32,8 @@ static void prepare(void) { lm_cond_init(&ends); }
 
 static void free_plan(lm_write_plan *p) {
   for (int i = 0; p->tensors && i < p->n; i++) lm_release(p->tensors[i]);
-  for (int i = 0; p->kept && i < p->nkept; i++) lm_free((void *)p->kept[i]);
-  const void *owned[] = {p->path, p->head, p->tensors, p->sums_before, p->kept, p->whole, p->suffix};
+  for (int i = 0; p->shards && i < p->nshards; i++) lm_free((void *)p->shards[i]);
+  const void *owned[] = {p->path, p->head, p->tensors, p->sums_before, p->shards, p->whole, p->suffix};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) lm_free((void *)owned[i]);
   *p = (lm_write_plan){0};
 }
@@ -45,7 +45,7 @@ static void *copy(const void *from, size_t bytes) {
 
 static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
   *out = *p;
-  out->tensors = NULL, out->kept = NULL;
+  out->tensors = NULL, out->shards = NULL;
   out->path = lm_copy_text(p->path);
   out->head = copy(p->head, p->head_bytes);
   out->sums_before = copy(p->sums_before, (size_t)p->n * sizeof *p->sums_before);
@@ -54,11 +54,11 @@ static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
   for (int i = 0; tensors && i < p->n; i++) lm_retain(tensors[i]);
   out->whole = lm_copy_text(p->whole), out->suffix = lm_copy_text(p->suffix);
   if (p->whole && (!out->whole || !out->suffix)) return false;
-  if (!p->kept) return out->path && out->head && out->sums_before && tensors;
-  const char **kept = lm_calloc((size_t)p->nkept + 1, sizeof *kept);
-  bool made = kept != NULL;
-  out->kept = kept;
-  for (int i = 0; kept && i < p->nkept; i++) made = (kept[i] = lm_copy_text(p->kept[i])) && made;
+  if (!p->shards) return out->path && out->head && out->sums_before && tensors;
+  const char **shards = lm_calloc((size_t)p->nshards + 1, sizeof *shards);
+  bool made = shards != NULL;
+  out->shards = shards;
+  for (int i = 0; shards && i < p->nshards; i++) made = (shards[i] = lm_copy_text(p->shards[i])) && made;
   return out->path && out->head && out->sums_before && tensors && made;
 }
 
@@ -97,9 +97,9 @@ static lm_status write_file(lm_background_write *w) {
   if (p->locked) w->locked_fd = lm_new_file_lock(&f);
   TRY(lm_new_file_commit(&f));
   if (p->whole) {
-    TRY(lm_complete_parts(p->whole, p->suffix, p->nkept, p->kept));
+    TRY(lm_complete_parts(p->whole, p->suffix, p->nshards, p->shards));
   } else {
-    lm_remove_abandoned(p->path, p->nkept, p->kept);
+    lm_remove_abandoned(p->path, p->nshards, p->shards);
   }
 done:
   lm_release(t);

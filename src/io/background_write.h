@@ -18,11 +18,11 @@ typedef struct lm_write_plan {
    * on the writing thread; tensors for a background write must be dense already. */
   lm_status (*dense)(lm_tensor *t, lm_tensor **out);
   const double *sums_before; /* initial value of each tensor's checksum */
-  /* Names of the shards to keep; others are removed once the file is written. kept NULL: all stay. */
-  int nkept;
-  const char *const *kept;
-  /* The path of the file that lists the shards, if this is it or a shard, and its suffix until all of `kept` exist; the
-   * writer of the last one renames it. NULL: there are no shards. */
+  /* Names of the shards to keep; others are removed once the file is written. shards NULL: all stay. */
+  int nshards;
+  const char *const *shards;
+  /* The path of the file that lists the shards, if this is it or a shard, and its suffix until all of `shards` exist;
+   * the writer of the last one renames it. NULL: there are no shards. */
   const char *whole, *suffix;
   bool background;
   bool locked; /* keeps the file locked until the release, so that lm_remove_abandoned skips it */

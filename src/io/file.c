@@ -101,24 +101,29 @@ static lm_status check_range(const lm_file *f, uint64_t at, uint64_t n) {
 
 /* ---- bytes */
 
+/* Reads n bytes at `at`; *ended is true if the file ends before. Returns false on an error, with errno. */
+static bool read_at(int fd, void *to, size_t n, uint64_t at, bool *ended) {
+  for (size_t done = 0; done < n && !*ended;) {
+    ssize_t k = pread(fd, (char *)to + done, n - done, (off_t)(at + done));
+    if (k < 0 && errno != EINTR) return false;
+    *ended = k == 0;
+    done += k > 0 ? (size_t)k : 0;
+  }
+  return true;
+}
+
+/* Returns LM_E_IO if the file was written to since it was opened, or ended before a read. */
+static lm_status check_end(const lm_file *f, bool ended) {
+  NEED(lm_file_check(f));
+  return ended ? lm_fail_in_file(LM_E_IO, f->path, "truncated while it was read") : LM_OK;
+}
+
 static lm_status fill_buffer(lm_file *f, uint64_t at, size_t n) {
+  bool ended = false;
   f->from = f->to = UINT64_MAX;
-  if (n > f->capacity) {
-    char *more = lm_realloc(f->buffer, n);
-    if (!more) return LM_E_OOM;
-    f->buffer = more;
-    f->capacity = n;
-  }
-  for (size_t done = 0; done < n;) {
-    ssize_t k = pread(f->fd, f->buffer + done, n - done, (off_t)(at + done));
-    if (k < 0 && errno == EINTR) continue;
-    if (k < 0) return lm_fail_file("read", f->path, strerror(errno));
-    if (k == 0) {
-      lm_status status = lm_file_check(f);
-      return status != LM_OK ? status : lm_fail_in_file(LM_E_IO, f->path, "truncated while it was read");
-    }
-    done += (size_t)k;
-  }
+  if (!lm_list_grow(&f->buffer, &f->capacity, n, 1)) return LM_E_OOM;
+  if (!read_at(f->fd, f->buffer, n, at, &ended)) return lm_fail_file("read", f->path, strerror(errno));
+  if (ended) return check_end(f, ended);
   f->from = at;
   f->to = at + n;
   return LM_OK;
@@ -172,26 +177,17 @@ typedef struct reading {
 
 static int64_t parts_of(const piece *p) { return (int64_t)((p->bytes + PART - 1) / PART); }
 
-/* Reads a piece's PART bytes from byte `from` on; false if that fails. */
-static bool read_part(reading *r, const piece *p, size_t from) {
-  size_t end = p->bytes - from < PART ? p->bytes : from + PART;
-  while (from < end) {
-    ssize_t n = pread(r->fd, (char *)p->to + from, end - from, (off_t)(p->at + from));
-    if (n < 0 && errno == EINTR) continue;
-    if (n == 0) r->ended = true;
-    if (n < 0) r->problem = errno;
-    if (n <= 0) return false;
-    from += (size_t)n;
-  }
-  return true;
-}
-
 static void read_parts(void *ctx, int64_t first, int64_t last) {
   reading *r = ctx;
   int64_t begin = 0; /* index of the piece's first part */
   for (const piece *p = r->pieces; begin < last; begin += parts_of(p++)) {
-    for (int64_t i = first > begin ? first - begin : 0; i < parts_of(p) && begin + i < last; i++)
-      if (!read_part(r, p, (size_t)i * PART)) return;
+    for (int64_t i = first > begin ? first - begin : 0; i < parts_of(p) && begin + i < last; i++) {
+      size_t from = (size_t)i * PART, n = p->bytes - from < PART ? p->bytes - from : PART;
+      bool ended = false;
+      if (!read_at(r->fd, (char *)p->to + from, n, p->at + from, &ended)) r->problem = errno;
+      if (ended) r->ended = true;
+      if (ended || r->problem) return;
+    }
   }
 }
 
@@ -207,8 +203,7 @@ static lm_status read_pieces(const lm_file *f, int n, const piece *pieces) {
   }
   NEED(lm_parallel(parts, bytes * ns_a_byte, 0, read_parts, &r));
   if (r.problem != 0) return lm_fail_file("read", f->path, strerror(r.problem));
-  NEED(lm_file_check(f));
-  return r.ended ? lm_fail_in_file(LM_E_IO, f->path, "truncated while it was read") : LM_OK;
+  return check_end(f, r.ended);
 }
 
 lm_status lm_file_read(lm_file *f, int n, lm_file_part *parts) {

@@ -1,5 +1,5 @@
 /* Sends and receives single kernel messages, complete or not at all: a header, bytes and descriptors. More descriptors
- * than one message can carry are put into a socket, which is sent instead. Private to mp/, except lm_datagram_pair. */
+ * than one message can carry are put into a socket, which is sent instead. Private to mp/. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,8 +8,9 @@
 
 #include "base/status.h"
 
-/* Flags: the first descriptor is a memory file that holds the body; the other descriptors are inside one socket. */
-enum { LM_BODY_IN_FILE = 1, LM_FDS_IN_SOCKET = 2 };
+/* Flags: the first descriptor is a memory file that holds the body; the other descriptors are inside one socket; the
+ * number is the address of an lm_mp_message. */
+enum { LM_BODY_IN_FILE = 1, LM_FDS_IN_SOCKET = 2, LM_BODY_PASSED = 4 };
 
 typedef struct lm_datagram_header {
   uint32_t magic, nfds, flags, reserved;
@@ -22,7 +23,7 @@ typedef struct lm_received_fds { /* received descriptors; -1: taken */
 } lm_received_fds;
 
 /* Creates two connected sockets. */
-LM_API lm_status lm_datagram_pair(int fd[2]);
+lm_status lm_datagram_pair(int fd[2]);
 
 int lm_received_fds_take(lm_received_fds *l); /* -1 if none is left */
 void lm_received_fds_close(lm_received_fds *l);

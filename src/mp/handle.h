@@ -7,9 +7,9 @@
 
 typedef enum lm_handle_kind {
   LM_CONNECTION = 1,
+  LM_THREAD_CONNECTION, /* between threads of one process: messages pass by reference */
   LM_QUEUE,
   LM_LOCK,
-  LM_FLAG,
   LM_SEMAPHORE,
   LM_HANDLE_KINDS
 } lm_handle_kind;
@@ -18,8 +18,8 @@ enum { LM_HANDLE_SOCKETS = 2 };
 
 typedef struct lm_handle {
   lm_handle_kind kind;
-  int fd[LM_HANDLE_SOCKETS];  /* for reading, for writing; one for both in a connection. -1: none, or closed */
-  lm_segment *words;          /* shared state of a queue, lock, flag or semaphore */
+  int fd[LM_HANDLE_SOCKETS];  /* for reading and for writing; a connection has one for both. -1: none, or closed */
+  lm_segment *words;          /* shared state of a queue, lock or semaphore */
   struct lm_backlog *backlog; /* queues only: messages that wait for room in the socket (queue.h) */
   int depth;                  /* locks and semaphores: number of times it is held through this handle */
 } lm_handle;

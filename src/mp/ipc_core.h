@@ -69,6 +69,7 @@ extern struct lm_ipc_thread {
   lm_ipc_imported *returned; /* released; to be closed */
   int nexported, nreturned;
   int wakeup_fd;   /* wakes the thread */
+  int epoll_fd;    /* waits for wakeup_fd (data.ptr NULL) and for the pipes of exports (their data.ptr) */
   uint64_t latest; /* number of the latest export */
   char self[LM_IPC_PROCESS_ID];
 } lm_ipc_thread;

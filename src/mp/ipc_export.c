@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "base/descriptor.h"
@@ -99,12 +100,15 @@ lm_status lm_ipc_export_new(int n, lm_tensor *const *tensors, lm_ipc_export **ou
   }
   l->what = made;
   pthread_mutex_lock(&lm_ipc_thread.lock);
-  made->number = ++lm_ipc_thread.latest;
-  made->next = lm_ipc_thread.exported_list;
-  lm_ipc_thread.exported_list = made;
-  lm_ipc_thread.nexported++;
+  int failed = epoll_ctl(lm_ipc_thread.epoll_fd, EPOLL_CTL_ADD, made->fd, &(struct epoll_event){.data.ptr = made});
+  if (!failed) {
+    made->number = ++lm_ipc_thread.latest;
+    made->next = lm_ipc_thread.exported_list;
+    lm_ipc_thread.exported_list = made;
+    lm_ipc_thread.nexported++;
+  }
   pthread_mutex_unlock(&lm_ipc_thread.lock);
-  lm_wakeup_fd_signal(lm_ipc_thread.wakeup_fd);
+  if (failed) TRY(lm_fail_cannot(LM_E_OOM, "watch a pipe", errno));
   *out = l;
   made = NULL;
   l = NULL;

@@ -9,7 +9,7 @@
 #include "device/segments.h"
 #include "mp/ipc_core.h"
 
-struct lm_ipc_thread lm_ipc_thread = {.lock = PTHREAD_MUTEX_INITIALIZER, .wakeup_fd = -1};
+struct lm_ipc_thread lm_ipc_thread = {.lock = PTHREAD_MUTEX_INITIALIZER, .wakeup_fd = -1, .epoll_fd = -1};
 
 bool lm_ipc_is_supported(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);

@@ -1,6 +1,6 @@
 /* Runs the thread that watches exported memory and closes imported memory that was released. */
-#include <poll.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -41,16 +41,17 @@ static void collect_returned(void) {
   }
 }
 
-/* Moves exports whose pipes have no writing end left (`at` polled them) to `ending`, and frees the finished ones. */
-static void collect_exported(const struct pollfd *at, lm_ipc_exported *const *of, int n, lm_ipc_exported **ending) {
+/* Moves an export, whose pipe has no writing end left, to `ending`. */
+static void end_export(lm_ipc_exported *l, lm_ipc_exported **ending) {
   pthread_mutex_lock(&lm_ipc_thread.lock);
-  for (int i = 0; i < n; i++) {
-    if (!(at[i].revents & (POLLHUP | POLLERR | POLLNVAL))) continue;
-    LM_UNLINK(lm_ipc_thread.exported_list, of[i]);
-    of[i]->next = *ending;
-    *ending = of[i];
-  }
+  LM_UNLINK(lm_ipc_thread.exported_list, l);
   pthread_mutex_unlock(&lm_ipc_thread.lock);
+  epoll_ctl(lm_ipc_thread.epoll_fd, EPOLL_CTL_DEL, l->fd, NULL);
+  l->next = *ending;
+  *ending = l;
+}
+
+static void free_finished(lm_ipc_exported **ending) {
   for (lm_ipc_exported *l; (l = *ending);) {
     if (!lm_ipc_exported_is_done(l)) {
       ending = &l->next;
@@ -65,42 +66,26 @@ static void collect_exported(const struct pollfd *at, lm_ipc_exported *const *of
 }
 
 static void *ipc_thread_run(void *unused) {
-  enum { BRIEFLY = 1, WITHOUT_MEMORY = 100 }; /* ms */
-  struct pollfd *at = NULL;
-  lm_ipc_exported **of = NULL, *ending = NULL;
-  int capacity = 0;
+  enum { BRIEFLY = 1 /* ms */, AT_ONCE = 64 };
+  struct epoll_event events[AT_ONCE];
+  lm_ipc_exported *ending = NULL;
   (void)unused;
   for (;;) {
-    int n = 0;
     pthread_mutex_lock(&lm_ipc_thread.lock);
     bool over = stops, waits = lm_ipc_thread.returned || ending;
-    if (capacity < lm_ipc_thread.nexported + 1) {
-      struct pollfd *more = realloc(at, (size_t)(2 * lm_ipc_thread.nexported + 8) * sizeof *more);
-      if (more) at = more;
-      lm_ipc_exported **further =
-          more ? realloc(of, (size_t)(2 * lm_ipc_thread.nexported + 8) * sizeof *further) : NULL;
-      if (further) of = further;
-      if (further) capacity = 2 * lm_ipc_thread.nexported + 8;
-    }
-    for (lm_ipc_exported *l = lm_ipc_thread.exported_list; l && n + 1 < capacity; l = l->next) {
-      at[n + 1] = (struct pollfd){.fd = l->fd};
-      of[n++] = l;
-    }
     pthread_mutex_unlock(&lm_ipc_thread.lock);
-    if (over) break;
-    if (capacity == 0) {
-      poll(NULL, 0, WITHOUT_MEMORY);
-      continue;
+    if (over) return NULL;
+    int n = epoll_wait(lm_ipc_thread.epoll_fd, events, AT_ONCE, waits ? BRIEFLY : -1);
+    for (int i = 0; i < n; i++) {
+      if (events[i].data.ptr) {
+        end_export(events[i].data.ptr, &ending);
+      } else {
+        lm_wakeup_fd_clear(lm_ipc_thread.wakeup_fd);
+      }
     }
-    at[0] = (struct pollfd){.fd = lm_ipc_thread.wakeup_fd, .events = POLLIN};
-    if (poll(at, (nfds_t)(n + 1), waits ? BRIEFLY : -1) < 0) continue;
-    if (at[0].revents) lm_wakeup_fd_clear(lm_ipc_thread.wakeup_fd);
-    collect_exported(at + 1, of, n, &ending);
+    free_finished(&ending);
     collect_returned();
   }
-  free(at);
-  free(of);
-  return NULL;
 }
 
 /* Waits a few seconds at exit, since receivers lose exported memory when this process ends. */
@@ -135,7 +120,10 @@ lm_status lm_ipc_thread_start(void) {
   lm_status status = LM_OK;
   pthread_mutex_lock(&lm_ipc_thread.lock);
   if (runs) goto done;
-  if (lm_ipc_thread.wakeup_fd < 0 && (lm_ipc_thread.wakeup_fd = lm_wakeup_fd_new()) < 0)
+  if ((lm_ipc_thread.wakeup_fd < 0 && (lm_ipc_thread.wakeup_fd = lm_wakeup_fd_new()) < 0) ||
+      (lm_ipc_thread.epoll_fd < 0 && ((lm_ipc_thread.epoll_fd = lm_fd_above_stdio(epoll_create1(EPOLL_CLOEXEC))) < 0 ||
+                                      epoll_ctl(lm_ipc_thread.epoll_fd, EPOLL_CTL_ADD, lm_ipc_thread.wakeup_fd,
+                                                &(struct epoll_event){.events = EPOLLIN}) != 0)))
     TRY(lm_fail_cannot(LM_E_OOM, "create an event descriptor", errno));
   if (getrandom(lm_ipc_thread.self, sizeof lm_ipc_thread.self, 0) != (ssize_t)sizeof lm_ipc_thread.self)
     TRY(lm_fail_cannot(LM_E_IO, "read random numbers", errno));

@@ -104,20 +104,3 @@ void lm_lock_abandon(lm_handle *h) {
   atomic_store(&lock_of(h)->abandoned, 1);
   if (pthread_mutex_unlock(&lock_of(h)->mutex) == 0) h->depth = 0;
 }
-
-/* ---- flags */
-
-static lm_flag_words *flag_of(const lm_handle *h) { return (lm_flag_words *)h->words->base; }
-
-lm_status lm_flag_new(lm_handle **out) { return lm_handle_with_words(LM_FLAG, NULL, out); }
-
-void lm_flag_set(lm_handle *h, bool on) {
-  lm_flag_words *w = flag_of(h);
-  if (atomic_exchange(&w->set, on) != on && on) lm_word_wake(&w->set);
-}
-
-bool lm_flag_wait(lm_handle *h, double seconds) {
-  lm_flag_words *w = flag_of(h);
-  if (!atomic_load(&w->set)) lm_word_wait(&w->set, 0, seconds);
-  return atomic_load(&w->set);
-}

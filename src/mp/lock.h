@@ -1,4 +1,4 @@
-/* Implements locks and flags (lm.mp's events) in shared memory. A lock whose holder ends passes to the next one, who is
+/* Implements locks in shared memory, and waits for words in it. A lock whose holder ends passes to the next one, who is
  * notified. */
 #pragma once
 
@@ -11,10 +11,6 @@ typedef struct lm_lock_words {
   pthread_mutex_t mutex;      /* robust: the kernel passes it on when its holder's thread ends */
   _Atomic uint32_t abandoned; /* 1 if its holder's state was closed or its handle collected */
 } lm_lock_words;
-
-typedef struct lm_flag_words {
-  _Atomic uint32_t set;
-} lm_flag_words;
 
 typedef enum lm_acquire_result { LM_ACQUIRE_TIMEOUT, LM_ACQUIRE_OK, LM_ACQUIRE_ABANDONED } lm_acquire_result;
 
@@ -32,8 +28,3 @@ LM_API lm_status lm_lock_acquire(lm_handle *h, double seconds, lm_acquire_result
 LM_API lm_status lm_lock_release(lm_handle *h);
 /* Releases the lock, if held, before its handle is freed; the next holder is notified, as after a death. */
 void lm_lock_abandon(lm_handle *h);
-
-LM_API lm_status lm_flag_new(lm_handle **out);
-LM_API void lm_flag_set(lm_handle *h, bool on);
-/* Returns true if it is set; waits at most `seconds`, or until a signal arrives. */
-LM_API bool lm_flag_wait(lm_handle *h, double seconds);

@@ -1,4 +1,5 @@
 /* Creates and frees messages between threads, which packed_message.c also unpacks to. */
+#include <pthread.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -44,4 +45,23 @@ lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **out) {
 done:
   lm_mp_message_free(p);
   return status;
+}
+
+/* ---- messages in transit to other threads, the newest first */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static lm_mp_message *departed;
+
+void lm_mp_message_depart(lm_mp_message *p) {
+  pthread_mutex_lock(&lock);
+  p->next = departed;
+  departed = p;
+  pthread_mutex_unlock(&lock);
+}
+
+bool lm_mp_message_arrive(const lm_mp_message *p) {
+  pthread_mutex_lock(&lock);
+  bool found = LM_UNLINK(departed, p);
+  pthread_mutex_unlock(&lock);
+  return found;
 }

@@ -10,7 +10,10 @@
 #include "mp/ipc.h"
 #include "mp/shared_tensors.h"
 
-enum { INLINE = 32 << 10 /* bytes; a body up to that is in the message itself */ };
+enum {
+  INLINE = 32 << 10 /* bytes; a body up to that is in the message itself */,
+  FIRST = 1 /* fds[0] is the body's */
+};
 
 /* ---- tensors as bytes: file, position in it, layout */
 
@@ -92,35 +95,26 @@ static lm_status get_handle(lm_reader *r, const arrival *a, lm_received_fds *l, 
 
 /* ---- sending */
 
-struct lm_packed_message {
-  lm_mp_message *kept; /* keeps the descriptors open */
-  lm_ipc_export *ipc_export;
-  lm_segment *file; /* holds the body if it is long */
-  lm_bytes body;    /* u32 numbers of tensors, files, refcounts, handles; then tensors, handles, text */
-  int *fds;
-  uint32_t nfds;
-};
-
 void lm_packed_message_free(lm_packed_message *l) {
   if (!l) return;
   lm_ipc_export_free(l->ipc_export);
-  lm_mp_message_free(l->kept);
+  lm_mp_message_free(l->contents);
   lm_segment_release(l->file);
   lm_bytes_free(&l->body);
   lm_free(l->fds);
   lm_free(l);
 }
 
-/* Returns the number of s among the files from fds[first] on; appends it if new. */
-static uint32_t file_number(lm_packed_message *l, uint32_t first, const lm_segment *s) {
-  uint32_t i = first;
+/* Returns the number of s among the files; appends it if new. */
+static uint32_t file_number(lm_packed_message *l, const lm_segment *s) {
+  uint32_t i = FIRST;
   while (i < l->nfds && l->fds[i] != s->fd) i++;
   if (i == l->nfds) l->fds[l->nfds++] = s->fd;
-  return i - first;
+  return i - FIRST;
 }
 
-static lm_status put_things(lm_packed_message *l, uint32_t first) {
-  const lm_mp_message *p = l->kept;
+static lm_status put_things(lm_packed_message *l) {
+  const lm_mp_message *p = l->contents;
   lm_status status = LM_OK;
   lm_storage **storages = lm_calloc((size_t)p->ntensors, sizeof *storages);
   if (!storages) return LM_E_OOM;
@@ -134,7 +128,7 @@ static lm_status put_things(lm_packed_message *l, uint32_t first) {
     while (storage < nstorages && storages[storage] != t->storage) storage++;
     bool is_new = storage == nstorages;
     if (is_new) storages[nstorages++] = t->storage;
-    put_tensor(&l->body, t, s ? file_number(l, first, s) : 0, (uint32_t)storage);
+    put_tensor(&l->body, t, s ? file_number(l, s) : 0, (uint32_t)storage);
     if (on_cpu) continue;
     TRY(lm_ipc_put_device(&l->body, t->device));
     if (is_new && t->storage->bytes > 0) TRY(lm_ipc_export_put(l->ipc_export, i, &l->body));
@@ -142,7 +136,7 @@ static lm_status put_things(lm_packed_message *l, uint32_t first) {
   for (int i = 0; i < p->nhandles; i++) {
     const lm_handle *h = p->handles[i];
     lm_put_u8(&l->body, (uint8_t)h->kind);
-    lm_put_u32(&l->body, h->words ? file_number(l, first, h->words) : NO_FILE);
+    lm_put_u32(&l->body, h->words ? file_number(l, h->words) : NO_FILE);
   }
 done:
   lm_free(storages);
@@ -150,9 +144,9 @@ done:
 }
 
 /* Completes the body with the text; moves a long body to a memory file. */
-static lm_status finish_body(lm_packed_message *l, const lm_message_content *c, uint32_t first) {
+static lm_status finish_body(lm_packed_message *l, const lm_message_content *c) {
   size_t n = l->body.n + c->n;
-  uint32_t files = l->nfds - first;
+  uint32_t files = l->nfds - FIRST;
   if (!l->body.failed) memcpy(l->body.data + sizeof(uint32_t), &files, sizeof files);
   if (n <= INLINE) {
     lm_put(&l->body, c->text, c->n);
@@ -167,31 +161,35 @@ static lm_status finish_body(lm_packed_message *l, const lm_message_content *c, 
   return LM_OK;
 }
 
-lm_status lm_packed_message_new(const lm_message_content *c, lm_packed_message **out) {
+lm_status lm_packed_message_new(lm_handle_kind kind, const lm_message_content *c, lm_packed_message **out) {
   lm_status status = LM_OK;
-  const uint32_t first = 1; /* fds[0] is reserved for the body's file */
+  lm_message_content things = *c;
   *out = NULL;
   lm_packed_message *l = lm_calloc(1, sizeof *l);
-  if (!l ||
-      !(l->fds = lm_calloc((size_t)(2 * c->ntensors + 1 + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + first, sizeof(int))))
-    TRY(LM_E_OOM);
-  l->nfds = first;
-  lm_message_content things = *c;
-  things.n = 0;
-  TRY(lm_mp_message_new(&things, &l->kept));
-  TRY(lm_ipc_export_new(l->kept->ntensors, l->kept->tensors, &l->ipc_export));
-  int *refcounts = l->fds + c->ntensors + c->nhandles + first; /* behind the largest possible number of files */
+  if (!l) return LM_E_OOM;
+  l->nfds = FIRST;
+  l->is_passed = kind == LM_THREAD_CONNECTION;
+  if (!l->is_passed) things.n = 0;
+  TRY(lm_mp_message_new(&things, &l->contents));
+  if (l->is_passed) {
+    *out = l;
+    return LM_OK;
+  }
+  l->fds = lm_calloc((size_t)(2 * c->ntensors + 1 + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + FIRST, sizeof *l->fds);
+  if (!l->fds) TRY(LM_E_OOM);
+  TRY(lm_ipc_export_new(l->contents->ntensors, l->contents->tensors, &l->ipc_export));
+  int *refcounts = l->fds + c->ntensors + c->nhandles + FIRST; /* behind the largest possible number of files */
   uint32_t nrefcounts = lm_ipc_export_descriptors(l->ipc_export, refcounts);
   lm_put_u32(&l->body, (uint32_t)c->ntensors);
   lm_put_u32(&l->body, 0);
   lm_put_u32(&l->body, nrefcounts);
   lm_put_u32(&l->body, (uint32_t)c->nhandles);
-  TRY(put_things(l, first));
-  TRY(finish_body(l, c, first));
+  TRY(put_things(l));
+  TRY(finish_body(l, c));
   memmove(l->fds + l->nfds, refcounts, nrefcounts * sizeof *refcounts);
   l->nfds += nrefcounts;
   for (int i = 0; i < c->nhandles; i++) {
-    for (int k = 0; k < lm_handle_sockets(c->handles[i]->kind); k++) l->fds[l->nfds++] = l->kept->handles[i]->fd[k];
+    for (int k = 0; k < lm_handle_sockets(c->handles[i]->kind); k++) l->fds[l->nfds++] = l->contents->handles[i]->fd[k];
   }
   *out = l;
   l = NULL;
@@ -200,12 +198,23 @@ done:
   return status;
 }
 
-uint32_t lm_packed_message_descriptors(const lm_packed_message *l) { return l->nfds - 1; }
+/* Sends the address of the contents, which the receiver then owns. */
+static lm_status pass_contents(int fd, lm_packed_message *l, bool *sent) {
+  lm_datagram_header h = {.flags = LM_BODY_PASSED, .number = (uintptr_t)l->contents};
+  lm_mp_message_depart(l->contents);
+  lm_status status = lm_datagram_send(fd, &h, "", 0, NULL, sent);
+  if (*sent)
+    l->contents = NULL;
+  else
+    lm_mp_message_arrive(l->contents);
+  return status;
+}
 
 lm_status lm_packed_message_send(int fd, lm_packed_message *l, uint64_t number, bool *sent) {
+  if (l->is_passed) return pass_contents(fd, l, sent);
   lm_datagram_header h = {
-      .nfds = l->file ? l->nfds : l->nfds - 1, .flags = l->file ? LM_BODY_IN_FILE : 0, .number = number};
-  return lm_datagram_send(fd, &h, l->body.data, l->body.n, l->file ? l->fds : l->fds + 1, sent);
+      .nfds = l->file ? l->nfds : l->nfds - FIRST, .flags = l->file ? LM_BODY_IN_FILE : 0, .number = number};
+  return lm_datagram_send(fd, &h, l->body.data, l->body.n, l->file ? l->fds : l->fds + FIRST, sent);
 }
 
 /* ---- receiving */
@@ -265,6 +274,12 @@ lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed) {
   *out = NULL;
   TRY(lm_datagram_receive(fd, &h, body, &n, &l, &got, closed));
   if (!got) goto done;
+  if (h.flags & LM_BODY_PASSED) {
+    lm_mp_message *passed = (lm_mp_message *)(uintptr_t)h.number;
+    if (!lm_mp_message_arrive(passed)) TRY(lm_envelope_foreign(fd));
+    *out = passed;
+    goto done;
+  }
   if (h.flags & LM_BODY_IN_FILE) TRY(lm_segment_open(lm_received_fds_take(&l), &file));
   TRY(file ? unpack(file->base, file->bytes, &l, out) : unpack(body, n, &l, out));
 done:

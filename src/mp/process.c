@@ -190,7 +190,7 @@ lm_status lm_process_env(int n, const char *const *changes, char ***out) {
   char **list = lm_malloc(pointers + bytes);
   if (!list) return LM_E_OOM;
   char *text = (char *)list + pointers;
-  int kept = 0;
+  int used = 0;
   for (int i = 0; i < count + n; i++) {
     const char *entry = i < count ? environ[i] : changes[i - count];
     size_t name = name_length(entry);
@@ -199,10 +199,10 @@ lm_status lm_process_env(int n, const char *const *changes, char ***out) {
       dropped = name_length(changes[k]) == name && strncmp(changes[k], entry, name) == 0;
     }
     if (dropped) continue;
-    list[kept++] = strcpy(text, entry);
+    list[used++] = strcpy(text, entry);
     text += strlen(entry) + 1;
   }
-  list[kept] = NULL;
+  list[used] = NULL;
   *out = list;
   return LM_OK;
 }

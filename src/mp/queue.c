@@ -34,25 +34,13 @@ done:
 
 /* ---- counting */
 
-static lm_status queue_lock(pthread_mutex_t *m, lm_acquire_result *got) {
-  lm_status status = lm_robust_lock(m, HOLD, got);
+/* Locks m, `put` or `get`. A writer that died may have sent message sent + 1 or not: that number is not used again. */
+static lm_status lock_words(lm_queue_words *w, pthread_mutex_t *m, bool *locked) {
+  lm_acquire_result got;
+  lm_status status = lm_robust_lock(m, HOLD, &got);
+  *locked = got != LM_ACQUIRE_TIMEOUT;
+  if (m == &w->put && got == LM_ACQUIRE_ABANDONED) atomic_fetch_add(&w->sent, 1);
   return status == LM_OK ? LM_OK : lm_fail_in(status, "the lock of the queue");
-}
-
-static lm_status lock_get(lm_queue_words *w, bool *locked) {
-  lm_acquire_result got;
-  lm_status status = queue_lock(&w->get, &got);
-  *locked = got != LM_ACQUIRE_TIMEOUT;
-  return status;
-}
-
-/* Locks `put`. A writer that died may have sent message sent + 1 or not: that number is not used again. */
-static lm_status lock_put(lm_queue_words *w, bool *locked) {
-  lm_acquire_result got;
-  lm_status status = queue_lock(&w->put, &got);
-  *locked = got != LM_ACQUIRE_TIMEOUT;
-  if (got == LM_ACQUIRE_ABANDONED) atomic_fetch_add(&w->sent, 1);
-  return status;
 }
 
 typedef struct count {
@@ -91,26 +79,19 @@ static void note_taken(lm_queue_words *w, uint64_t n) {
 
 /* ---- messages that wait for room */
 
-typedef struct item {
-  lm_packed_message *packed;
-  struct item *next;
-} item;
-
 typedef struct lm_backlog {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   lm_handle *queue; /* a copy, with its own sockets */
-  item *first, **end;
+  lm_packed_message *first, **end;
   uint64_t n;
   bool runs, left; /* true while its thread runs; true if its handle was freed */
 } lm_backlog;
 
 static void free_backlog(lm_backlog *b) {
-  while (b->first) {
-    item *i = b->first;
-    b->first = i->next;
-    lm_packed_message_free(i->packed);
-    lm_free(i);
+  for (lm_packed_message *l; (l = b->first);) {
+    b->first = l->next;
+    lm_packed_message_free(l);
   }
   lm_handle_free(b->queue);
   pthread_mutex_destroy(&b->lock);
@@ -123,7 +104,7 @@ static lm_status queue_post(const lm_handle *h, lm_packed_message *l, uint64_t m
   lm_queue_words *w = words_of(h);
   bool locked;
   *sent = false;
-  lm_status status = lock_put(w, &locked);
+  lm_status status = lock_words(w, &w->put, &locked);
   if (status != LM_OK || !locked) return status;
   if (most == 0 || in_socket(h) < most) {
     uint64_t number = atomic_load(&w->sent) + 1;
@@ -139,11 +120,10 @@ static void *queue_feed(void *arg) {
   lm_backlog *b = arg;
   bool was_writable = false;
   pthread_mutex_lock(&b->lock);
-  while (b->first) {
-    item *i = b->first;
+  for (lm_packed_message *l; (l = b->first);) {
     pthread_mutex_unlock(&b->lock);
     bool sent = false, ready = false;
-    lm_status status = queue_post(b->queue, i->packed, 0, &sent);
+    lm_status status = queue_post(b->queue, l, 0, &sent);
     if (status == LM_OK && !sent) {
       lm_channel_wait(b->queue->fd[WRITE], POLLOUT, 1, &ready);
       if (ready && was_writable) usleep(1000); /* too many descriptors in flight */
@@ -151,11 +131,10 @@ static void *queue_feed(void *arg) {
     }
     pthread_mutex_lock(&b->lock);
     if (status == LM_OK && !sent) continue;
-    b->first = i->next;
+    b->first = l->next;
     if (!b->first) b->end = &b->first;
     b->n--;
-    lm_packed_message_free(i->packed);
-    lm_free(i);
+    lm_packed_message_free(l);
     pthread_cond_broadcast(&b->changed);
   }
   b->runs = false;
@@ -181,30 +160,18 @@ static lm_status begin_backlog(lm_handle *h) {
   return LM_OK;
 }
 
-/* Starts the thread. Requires b->lock. */
-static lm_status start_thread(lm_backlog *b) {
-  lm_status status = lm_thread_start_detached("lm-queue", queue_feed, b);
-  b->runs = status == LM_OK;
-  return status;
-}
-
 static lm_status keep_for_later(lm_handle *h, lm_packed_message *l) {
   lm_status status = LM_OK;
   if (!h->backlog && (status = begin_backlog(h)) != LM_OK) return status;
-  item *i = lm_calloc(1, sizeof *i);
-  if (!i) return LM_E_OOM;
-  i->packed = l;
   lm_backlog *b = h->backlog;
   pthread_mutex_lock(&b->lock);
-  item **end = b->end;
-  *end = i;
-  b->end = &i->next;
-  b->n++;
-  if (!b->runs && (status = start_thread(b)) != LM_OK) { /* a thread that does not run has an empty list */
-    *end = NULL;
-    b->end = end;
-    b->n--;
-    lm_free(i);
+  if (!b->runs) status = lm_thread_start_detached("lm-queue", queue_feed, b); /* it waits for the lock */
+  if (status == LM_OK) {
+    b->runs = true;
+    l->next = NULL;
+    *b->end = l;
+    b->end = &l->next;
+    b->n++;
   }
   pthread_mutex_unlock(&b->lock);
   return status;
@@ -245,8 +212,7 @@ static lm_status try_put(lm_handle *h, lm_packed_message *l, bool direct, bool *
   if (lm_queue_backlog(h, 0) == 0) NEED(queue_post(h, l, words_of(h)->capacity, sent));
   if (*sent) {
     lm_packed_message_free(l);
-  } else if (!direct && !is_full(h) &&
-             (lm_packed_message_descriptors(l) == 0 || lm_queue_backlog(h, 0) < LM_QUEUE_KEPT)) {
+  } else if (!direct && !is_full(h) && (l->nfds == 1 || lm_queue_backlog(h, 0) < LM_QUEUE_MAX_BACKLOG)) {
     NEED(keep_for_later(h, l));
     *sent = true;
   }
@@ -276,7 +242,7 @@ lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_
   for (;;) {
     bool locked, closed = false, ready, foreign;
     uint64_t number;
-    TRY(lock_get(w, &locked));
+    TRY(lock_words(w, &w->get, &locked));
     if (locked) {
       if (peek(h, &number, &foreign)) {
         if (claim && !foreign) atomic_store(claim, (int64_t)number);
@@ -301,13 +267,14 @@ done:
 }
 
 lm_status lm_queue_has(lm_handle *h, uint64_t number, bool *out) {
+  lm_queue_words *w = words_of(h);
   bool locked = false, foreign;
   uint64_t first;
   lm_status status = LM_OK;
-  while (status == LM_OK && !locked) status = lock_get(words_of(h), &locked);
+  while (status == LM_OK && !locked) status = lock_words(w, &w->get, &locked);
   if (status != LM_OK) return status;
   *out = peek(h, &first, &foreign) && first <= number;
-  pthread_mutex_unlock(&words_of(h)->get);
+  pthread_mutex_unlock(&w->get);
   return LM_OK;
 }
 
@@ -332,9 +299,9 @@ static lm_status queue_is_done(lm_handle *h, bool *out) {
   bool put = false, get = false, foreign;
   uint64_t first;
   *out = false;
-  TRY(lock_put(w, &put));
+  TRY(lock_words(w, &w->put, &put));
   if (!put) goto done;
-  TRY(lock_get(w, &get));
+  TRY(lock_words(w, &w->get, &get));
   if (!get || peek(h, &first, &foreign)) goto done;
   uint64_t sent = atomic_load(&w->sent);
   count c = queue_taken(w);

@@ -23,8 +23,8 @@ LM_API lm_status lm_queue_new(uint64_t capacity, lm_handle **out);
 
 /* Appends l and then owns it. *sent is false if there was no room within `seconds`, or a signal arrived; the caller
  * then keeps l. This process keeps a message that does not fit the socket, and a thread sends it later. With `direct`,
- * or if it has descriptors, which are scarce, and LM_QUEUE_KEPT are kept already, the call waits instead. */
-enum { LM_QUEUE_KEPT = 64 };
+ * or if it has descriptors, which are scarce, and LM_QUEUE_MAX_BACKLOG wait already, the call waits instead. */
+enum { LM_QUEUE_MAX_BACKLOG = 64 };
 LM_API lm_status lm_queue_put(lm_handle *h, lm_packed_message *l, bool direct, double seconds, bool *sent);
 /* Receives the first message; *out is NULL if none arrived within `seconds`, or before a signal. Its number is stored
  * in *claim, if not NULL, before it leaves the queue: in shared memory, it shows others what a dead process held. */

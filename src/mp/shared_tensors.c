@@ -155,12 +155,12 @@ static int by_storage(const void *a, const void *b) {
 }
 
 static int sorted(mover *list, int n) {
-  int kept = 0;
+  int distinct = 0;
   qsort(list, (size_t)n, sizeof *list, by_storage);
   for (int i = 0; i < n; i++) {
-    if (kept == 0 || list[i].t != list[kept - 1].t) list[kept++] = list[i];
+    if (distinct == 0 || list[i].t != list[distinct - 1].t) list[distinct++] = list[i];
   }
-  return kept;
+  return distinct;
 }
 
 static int views_of(const lm_tensor *base, const mover *list, int n) {

@@ -112,27 +112,6 @@ static bool stands_alone(const char *text, size_t n, size_t from, size_t to) {
   return to == n || (lm_char_at(text + to, &c), !lm_char_is_word(c));
 }
 
-/* Returns the start of the spaces that end at `end`, at least `least`. */
-static size_t spaces_before(const char *text, size_t least, size_t end) {
-  uint32_t c;
-  while (end > least) {
-    size_t at = lm_char_before(text, end, &c);
-    if (!lm_char_is_space(c)) break;
-    end = at;
-  }
-  return end;
-}
-
-static size_t spaces_after(const char *text, size_t n, size_t at) {
-  uint32_t c;
-  while (at < n) {
-    int size = lm_char_at(text + at, &c);
-    if (!lm_char_is_space(c)) break;
-    at += (size_t)size;
-  }
-  return at;
-}
-
 /* Returns the index of the longest token that text begins with and its bytes in *length, or -1. */
 static int32_t longest(const lm_trie *trie, const char *text, size_t n, size_t *length, uint64_t *work) {
   int32_t node = 0, found = -1;
@@ -164,8 +143,8 @@ static lm_status cut_added(const void *with, lm_pieces *p, const char *text, siz
     const lm_added_token *a = &s->added->item[found];
     size_t from = i, to = i + length;
     if (a->single_word && !stands_alone(text, n, from, to)) continue;
-    if (a->lstrip) from = from > end ? spaces_before(text, end, from) : end;
-    if (a->rstrip && to >= spaces) spaces = spaces_after(text, n, to);
+    if (a->lstrip) from = from > end ? lm_spaces_before(text, end, from) : end;
+    if (a->rstrip && to >= spaces) spaces = lm_spaces_after(text, n, to);
     if (a->rstrip && to < spaces) to = spaces;
     if (end < from) lm_cut_put(p, end, from, -1);
     lm_cut_put(p, from, to, a->id);

@@ -69,6 +69,24 @@ bool lm_char_is_space(uint32_t c) {
          c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
+size_t lm_spaces_before(const char *text, size_t least, size_t end) {
+  uint32_t c;
+  for (size_t at = end; at > least; end = at) {
+    at = lm_char_before(text, at, &c);
+    if (!lm_char_is_space(c)) break;
+  }
+  return end;
+}
+
+size_t lm_spaces_after(const char *text, size_t n, size_t at) {
+  uint32_t c;
+  for (int size; at < n; at += (size_t)size) {
+    size = lm_char_at(text + at, &c);
+    if (!lm_char_is_space(c)) break;
+  }
+  return at;
+}
+
 static bool is_of(uint32_t c, unsigned categories) { return categories >> utf8proc_category((utf8proc_int32_t)c) & 1; }
 
 bool lm_char_is_punctuation(uint32_t c) {

@@ -64,6 +64,11 @@ bool lm_char_is_cjk(uint32_t c);         /* an ideograph to Hugging Face's BertN
 /* Writes the lower case of c, one or two characters, to out; returns their number. */
 int lm_char_lower(uint32_t c, uint32_t out[2]);
 
+/* Returns the start of the spaces (lm_char_is_space) that end at `end`, at least `least`. */
+size_t lm_spaces_before(const char *text, size_t least, size_t end);
+/* Returns the end of the spaces that start at `at`. */
+size_t lm_spaces_after(const char *text, size_t n, size_t at);
+
 /* Returns GPT-2's character for a byte: printable bytes represent themselves, others map to U+0100 and up. */
 uint32_t lm_char_of_byte(uint8_t byte);
 int lm_byte_of_char(uint32_t c); /* the inverse; -1 if no byte maps to c */

@@ -23,11 +23,7 @@ static void put(texts *t, const char *text, size_t n) {
 }
 
 static void end_text(texts *t) {
-  if (lm_list_grow(&t->end, &t->capacity, t->n + 1, sizeof *t->end)) {
-    t->end[t->n++] = t->data.n;
-  } else {
-    t->failed = true;
-  }
+  if (!LM_APPEND(t->end, t->n, t->capacity, t->data.n)) t->failed = true;
 }
 
 static const char *text_at(const texts *t, size_t i, size_t *n) {
@@ -106,32 +102,26 @@ static void decode_byte_level(const texts *from, texts *to) {
   lm_bytes_free(&bytes);
 }
 
-/* Removes the spaces that BERT's tokens leave around punctuation and contractions; returns the new length. */
-static size_t clean(char *text, size_t n) {
+/* Replaces `old` by `made` in the current text, which starts at byte `from`. */
+static void replace_in_last(texts *to, size_t from, const char *old, size_t old_n, const char *made) {
+  texts replaced = {.most = to->most};
+  const char *text = to->data.data + from;
+  size_t n = to->data.n - from;
+  if (n == 0 || to->failed || !memmem(text, n, old, old_n)) return;
+  put_replaced(&replaced, text, n, &(lm_string){(char *)old, old_n}, made);
+  to->data.n = from;
+  put(to, replaced.data.data, replaced.data.n);
+  to->failed = to->failed || replaced.failed || replaced.data.failed;
+  texts_free(&replaced);
+}
+
+/* Removes the spaces that BERT's tokens leave around punctuation and contractions from the current text. */
+static void clean_last(texts *to, size_t from) {
   static const char *const pairs[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
                                          {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
                                          {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (size_t k = 0; k < sizeof pairs / sizeof *pairs && n > 0; k++) { /* no replacement is longer */
-    size_t old = strlen(pairs[k][0]), made = strlen(pairs[k][1]), to = 0;
-    char *at = text, *end = text + n, *hit;
-    while ((hit = memmem(at, (size_t)(end - at), pairs[k][0], old)) != NULL) {
-      memmove(text + to, at, (size_t)(hit - at));
-      to += (size_t)(hit - at);
-      memcpy(text + to, pairs[k][1], made);
-      to += made;
-      at = hit + old;
-    }
-    memmove(text + to, at, (size_t)(end - at));
-    n = to + (size_t)(end - at);
-  }
-  return n;
-}
-
-/* Removes such spaces from the current text, which starts at byte `from`. */
-static void clean_last(texts *to, size_t from) {
-  if (!to->failed && !to->data.failed && to->data.n > from) {
-    to->data.n = from + clean(to->data.data + from, to->data.n - from);
-  }
+  for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++)
+    replace_in_last(to, from, pairs[k][0], strlen(pairs[k][0]), pairs[k][1]);
 }
 
 /* Joins word pieces. on[0]: true to clean up spaces */
@@ -223,12 +213,7 @@ static void decode_ctc(const lm_step *s, const texts *from, texts *to) {
     put_replaced(to, text, n, &s->text, "");
     if (s->on[0]) {
       clean_last(to, was);
-      texts spaced = {.most = to->most};
-      if (to->data.n > was) put_replaced(&spaced, to->data.data + was, to->data.n - was, &s->word, " ");
-      to->data.n = was;
-      put(to, spaced.data.data, spaced.data.n);
-      to->failed = to->failed || spaced.failed || spaced.data.failed;
-      texts_free(&spaced);
+      if (s->word.n > 0) replace_in_last(to, was, s->word.data, s->word.n, " ");
     }
     if (to->data.n > was) end_text(to);
   }

@@ -5,9 +5,8 @@
 #include "text/model.h"
 
 lm_status lm_model_put(lm_model_tokens *out, int32_t id, size_t from, size_t to) {
-  if (!lm_list_grow(&out->item, &out->capacity, out->n + 1, sizeof *out->item)) return LM_E_OOM;
-  out->item[out->n++] = (lm_model_token){id, (uint32_t)from, (uint32_t)to};
-  return LM_OK;
+  lm_model_token token = {id, (uint32_t)from, (uint32_t)to};
+  return LM_APPEND(out->item, out->n, out->capacity, token) ? LM_OK : LM_E_OOM;
 }
 
 lm_status lm_model_no_unknown(const lm_model *m, const char *text, size_t n) {

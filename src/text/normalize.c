@@ -93,18 +93,8 @@ lm_status lm_bytes_as_characters(const void *step, lm_rewrite *r) {
 /* Strips whitespace. on: at the beginning, at the end */
 static lm_status strip(const void *step, lm_rewrite *r) {
   const lm_step *s = step;
-  size_t from = 0, to = r->n;
-  uint32_t c;
-  while (s->on[0] && from < to) {
-    int size = lm_char_at(r->text + from, &c);
-    if (!lm_char_is_space(c)) break;
-    from += (size_t)size;
-  }
-  while (s->on[1] && from < to) {
-    size_t last = lm_char_before(r->text, to, &c);
-    if (!lm_char_is_space(c)) break;
-    to = last;
-  }
+  size_t from = s->on[0] ? lm_spaces_after(r->text, r->n, 0) : 0;
+  size_t to = s->on[1] ? lm_spaces_before(r->text, from, r->n) : r->n;
   r->at = from;
   lm_rewrite_keep(r, to - from);
   return LM_OK;

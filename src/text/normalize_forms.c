@@ -60,11 +60,7 @@ static void flush(forms *f) {
 
 static bool add(forms *f, uint32_t c, int change) {
   change_char made = {c, change, (int32_t)f->n, (uint8_t)utf8proc_get_property((utf8proc_int32_t)c)->combining_class};
-  if (made.class != 0) {
-    if (!lm_list_grow(&f->mark, &f->capacity, f->n + 1, sizeof *f->mark)) return false;
-    f->mark[f->n++] = made;
-    return true;
-  }
+  if (made.class != 0) return LM_APPEND(f->mark, f->n, f->capacity, made);
   uint32_t both = f->composes && f->has_starter && f->n == 0 ? composed(f->starter.c, c) : 0;
   if (both) {
     f->starter.c = both;

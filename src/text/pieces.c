@@ -125,11 +125,8 @@ lm_status lm_pieces_rewrite(lm_pieces *p, lm_rewriter f, const void *with) {
 
 /* ---- cutting */
 void lm_cut_put(lm_pieces *p, size_t from, size_t to, int32_t id) {
-  if (!lm_list_grow(&p->cut, &p->cut_capacity, p->cuts + 1, sizeof *p->cut)) {
-    p->failed = true;
-    return;
-  }
-  p->cut[p->cuts++] = (lm_cut){(uint32_t)from, (uint32_t)to, id};
+  lm_cut made = {(uint32_t)from, (uint32_t)to, id};
+  if (!LM_APPEND(p->cut, p->cuts, p->cut_capacity, made)) p->failed = true;
 }
 
 /* Joins or removes the n cuts in place as `behavior` says; returns how many remain. */
@@ -169,18 +166,12 @@ static size_t join_cuts(lm_cut *cut, size_t n, lm_behavior behavior) {
   return kept;
 }
 
-static bool add_piece(lm_pieces *p, lm_piece piece) {
-  if (!lm_list_grow(&p->made, &p->made_capacity, p->nmade + 1, sizeof *p->made)) return false;
-  p->made[p->nmade++] = piece;
-  return true;
-}
-
 lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior behavior, bool invert) {
   p->nmade = 0;
   for (size_t i = 0; i < p->count && !p->failed; i++) {
     lm_piece piece = p->piece[i];
     if (piece.id >= 0) {
-      p->failed = !add_piece(p, piece);
+      p->failed = !LM_APPEND(p->made, p->nmade, p->made_capacity, piece);
       continue;
     }
     p->cuts = 0;
@@ -193,7 +184,7 @@ lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior
       if (c.from >= c.to) continue;
       uint32_t at = piece.at + c.from;
       lm_piece part = {at, c.to - c.from, p->now.span[at].from, behavior == LM_CUT_IDS ? c.id : -1};
-      p->failed = !add_piece(p, part);
+      p->failed = !LM_APPEND(p->made, p->nmade, p->made_capacity, part);
     }
   }
   NEED(status_of(p));

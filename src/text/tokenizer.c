@@ -34,12 +34,6 @@ void lm_tokenizer_free(lm_tokenizer *t) {
 }
 
 /* ---- encoding */
-static bool put(lm_tokens *out, lm_token token) {
-  if (!lm_list_grow(&out->item, &out->capacity, out->n + 1, sizeof *out->item)) return false;
-  out->item[out->n++] = token;
-  return true;
-}
-
 /* True if a post-processor excludes leading and trailing spaces from the tokens' offsets. */
 static bool trims(const lm_tokenizer *t) {
   for (size_t i = 0; i < t->post_processors.n; i++) {
@@ -62,7 +56,7 @@ static lm_status put_added(lm_tokenizer *t, const lm_piece *piece, int32_t word,
     lm_count_spaces(p->now.text + piece->at, piece->n, token.to - token.from + 2, &token.before, &token.after);
     if (!lm_work_take(&p->work, (uint64_t)token.before + token.after)) return lm_model_too_long();
   }
-  return put(out, token) ? LM_OK : LM_E_OOM;
+  return LM_APPEND(out->item, out->n, out->capacity, token) ? LM_OK : LM_E_OOM;
 }
 
 static lm_status tokenize_piece(lm_tokenizer *t, const lm_piece *piece, int32_t word, int32_t type_id, lm_tokens *out) {

@@ -1,4 +1,5 @@
 --- lm.autocast: Runs the core's autocast; for "cuda" on a machine without a GPU, warns and calls f without autocast.
+-- The ops it casts: field `autocast` of the entries in src/op/entries/families; `luminary ops` lists them.
 local core = require "luminary.core"
 
 local find = string.find

@@ -33,8 +33,7 @@ end
 
 GradScaler.init = signature.of([[GradScaler({device, init_scale: scale = 65536, growth_factor = 2,
   backoff_factor = 0.5, growth_interval: count = 2000, enabled = true})]], function(self, opts)
-  local who = "GradScaler"
-  check(who, opts)
+  check("GradScaler", opts)
   if type(opts.device) == "string" and opts.device:find "^cuda" and core.device_count "cuda" == 0 then
     if opts.enabled then core.warn "GradScaler: no CUDA device is available; the scaler of \"cuda\" is disabled" end
     opts.enabled = false

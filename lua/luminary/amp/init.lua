@@ -1,11 +1,11 @@
 --- lm.amp: Provides mixed precision with the functions of NVIDIA's apex, besides lm.autocast and lm.GradScaler.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local map_tensors = require "luminary.base.map_tensors"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local levels = require "luminary.amp.opt_levels"
 local process = require "luminary.amp.master_weights"
-local LossScaler = require "luminary.amp.loss_scaler"
 local nn = require "luminary.nn"
 local Optimizer = require "luminary.optim.optimizer"
 local Zero = require "luminary.optim.zero"
@@ -25,21 +25,12 @@ local is_list = options.is_plain
 -- ---- casts of values in nested tables
 
 local FLOATS = {float16 = true, bfloat16 = true, float32 = true, float64 = true}
-local DEEP = 8
-
-local function converted(v, dtype, depth)
-  if core.is_tensor(v) then return FLOATS[v.dtype] and v.dtype ~= dtype and v:to(dtype) or v end
-  if not is_list(v) or depth == DEEP then return v end
-  local out = {}
-  for key, each in pairs(v) do out[key] = converted(each, dtype, depth + 1) end
-  return out
-end
 
 local function convert_all(dtype, ...)
   if not dtype then return ... end
-  local values, n = {...}, select("#", ...)
-  for i = 1, n do values[i] = converted(values[i], dtype, 0) end
-  return unpack(values, 1, n)
+  return unpack(map_tensors({...}, function(t)
+    return FLOATS[t.dtype] and t.dtype ~= dtype and t:to(dtype) or t
+  end), 1, select("#", ...))
 end
 
 -- ---- models
@@ -104,6 +95,40 @@ local function patch_forward(model, on)
     if mode then return convert_all(out, core.autocast(mode, forward, self, ...)) end
     return convert_all(out, forward(self, convert_all(on.cast and on.dtype, ...)))
   end
+end
+
+-- ---- scales
+
+-- The scale of one loss, as in apex's LossScaler: a fixed number, or "dynamic": initially 2^16 (clamped to [min, max]),
+-- halved at an overflow, doubled after 2000 steps without one.
+local LossScaler = class.define "LossScaler"
+
+local START, FACTOR, WINDOW = 2 ^ 16, 2, 2000
+
+function LossScaler:init(loss_scale, least, most)
+  self.dynamic = loss_scale == "dynamic"
+  self.least, self.most, self.unskipped = least or 2 ^ -126, most, 0
+  self.scale = self.dynamic and math.max(self.least, math.min(most, START)) or loss_scale
+end
+
+--- Updates the scale after a backward pass; returns true if the step must be skipped.
+function LossScaler:update(overflow)
+  if not self.dynamic then return false end
+  if overflow then
+    self.scale, self.unskipped = math.max(self.least, self.scale / FACTOR), 0
+  else
+    self.unskipped = self.unskipped + 1
+    if self.unskipped == WINDOW then self.scale, self.unskipped = math.min(self.most, self.scale * FACTOR), 0 end
+  end
+  return overflow
+end
+
+function LossScaler:state_dict() return {loss_scale = self.scale, unskipped = self.unskipped} end
+
+function LossScaler:load_state_dict(who, dict)
+  local known = options.check(who, dict, {loss_scale = {"scale"}, unskipped = {"natural"}})
+  if not known.loss_scale or not known.unskipped then fail("%s: the state must have loss_scale and unskipped", who) end
+  self.scale, self.unskipped = known.loss_scale, known.unskipped
 end
 
 -- ---- initialize

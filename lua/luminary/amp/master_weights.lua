@@ -5,8 +5,8 @@
 --- pass, a master takes the value of a parameter written elsewhere since (load_state_dict, the start of
 --- DistributedDataParallel).
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
 local gradients = require "luminary.autograd.zero_gradients"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local fail = options.fail
 
@@ -115,7 +115,7 @@ end
 local function state_dict(self)
   local stash = stashes[self]
   local dict = stash.state_dict(self)
-  if #stash.lows > 0 then dict.master_weights = copy_list(stash.low_masters) end
+  if #stash.lows > 0 then dict.master_weights = lists.slice(stash.low_masters) end
   return dict
 end
 
@@ -195,7 +195,7 @@ function process.skip(opt) stashes[opt].skip = true end
 
 --- Returns a list of the tensors that opt steps.
 function process.masters(opt)
-  return stashes[opt] and copy_list(stashes[opt].masters) or opt:all_parameters()
+  return stashes[opt] and lists.slice(stashes[opt].masters) or opt:all_parameters()
 end
 
 return process

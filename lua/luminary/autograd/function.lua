@@ -2,6 +2,7 @@
 local debug = require "debug"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local index_of = require("luminary.base.lists").index_of
 local options = require "luminary.base.options"
 
 local ops = core.ops
@@ -46,13 +47,6 @@ local context_mt = {
     return list
   end,
 }
-
-local function contains(list, x)
-  for _, item in ipairs(list) do
-    if item == x then return true end
-  end
-  return false
-end
 
 -- Returns the gradients of the outputs, in the order of forward's results; undefined ones are zeros or nil.
 local function spread(ctx, grads, metas, nout)
@@ -113,8 +107,8 @@ local function prepare(name, outputs, inputs, constant)
     end
     if core.is_tensor(y) then
       metas[i] = {shape = y.shape, dtype = y.dtype, device = y.device}
-      if core.is_floating_point(y) and not contains(constant, y) then
-        if contains(inputs, y) or contains(tied, y) then
+      if core.is_floating_point(y) and not index_of(constant, y) then
+        if index_of(inputs, y) or index_of(tied, y) then
           y = ops.detach(y)
           outputs[i] = y
         end

@@ -30,7 +30,11 @@ local function refuse(object)
   fail("%s: pairs and ipairs take tables, and this is an object%s", object.__name, hint(object))
 end
 
-local function not_called(object) fail("%s: this object cannot be called%s", object.__name, hint(object)) end
+-- Calls `forward` of a class that defines it.
+local function call(object, ...)
+  if object.forward then return object:forward(...) end
+  fail("%s: this object cannot be called%s", object.__name, hint(object))
+end
 
 -- Completes the record of an object of class `of`; the object's constructor may have set fields in it.
 local function complete(of, record)
@@ -43,7 +47,7 @@ end
 --- Returns an instance of `of` without fields, before `init`. `record` has additional metamethods and fields.
 function class.object(of, record)
   record = complete(of, record or {})
-  record.__len, record.__pairs, record.__ipairs, record.__call = length, refuse, refuse, record.__call or not_called
+  record.__len, record.__pairs, record.__ipairs, record.__call = length, refuse, refuse, record.__call or call
   local object = newproxy()
   debug_setmetatable(object, record)
   return object
@@ -84,6 +88,7 @@ local function construct(self, ...)
   local object = class.object(self)
   object:init(class.arguments(self, ...))
   class.check_made(object)
+  if object.__finish then object.__finish(object) end
   return object
 end
 
@@ -267,11 +272,11 @@ function class.has(v, ...)
   return true
 end
 
---- Makes a root class with `extend`, `init`, `repr`, and `is`.
-function class.root(name)
+--- Makes a root class with `extend`, `init`, `repr`, and `is`; finish(object), if given, runs after `init`.
+function class.root(name, finish)
   local root = class.define(name)
   for key, method in pairs(class.methods) do root[key] = method end
-  root.is = class.is
+  root.is, root.__finish = class.is, finish
   return root
 end
 

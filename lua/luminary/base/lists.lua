@@ -48,6 +48,34 @@ function lists.append(list, more)
   return list
 end
 
+--- Returns a new list of the entries of two or three lists, one list after the other.
+function lists.joined(a, b, c)
+  local out = lists.append(lists.append({}, a), b)
+  return c and lists.append(out, c) or out
+end
+
+--- Returns the list of the values of a table at the keys of a list.
+function lists.pick(t, keys)
+  local out = {}
+  for i, key in ipairs(keys) do out[i] = t[key] end
+  return out
+end
+
+--- Returns a new list of the entries of a list from `first` (1) to `last` (the end). {unpack(list)} fails for more than
+--- about 7990 entries.
+function lists.slice(list, first, last)
+  local out = {}
+  for i = first or 1, last or #list do out[#out + 1] = list[i] end
+  return out
+end
+
+--- Returns the product of a list of numbers; 1 for an empty one.
+function lists.product(list)
+  local product = 1
+  for _, n in ipairs(list) do product = product * n end
+  return product
+end
+
 --- Returns a copy of a table, whose values are the same.
 function lists.copy(t)
   local out = {}

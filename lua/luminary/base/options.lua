@@ -348,11 +348,15 @@ function options.check(who, given, spec, first)
   return out
 end
 
+-- Maps a function that options.exact returned to the one that it wraps.
+local wrapped = setmetatable({}, {__mode = "k"})
+
 -- Names of f's parameters; `more` is true if f takes others after them.
 local parameters = setmetatable({}, {__mode = "k", __index = function(t, f)
-  local info = debug.getinfo(f, "u")
-  local names = {more = info.isvararg}
-  for i = 1, info.nparams do names[i] = debug.getlocal(f, i) end
+  local inner = wrapped[f]
+  local info = inner and {} or debug.getinfo(f, "u")
+  local names = inner and t[inner] or {more = info.isvararg}
+  for i = 1, info.nparams or 0 do names[i] = debug.getlocal(f, i) end
   t[f] = names
   return names
 end})
@@ -410,25 +414,24 @@ end
 --- Returns f, wrapped so that more arguments than it names are an error; Lua would drop them silently.
 --- `max_count` is that number for a function written in C.
 function options.exact(who, f, max_count)
-  local info = debug.getinfo(f, "u")
-  if info.isvararg and not max_count then return f end
-  max_count = max_count or info.nparams
+  if not max_count then
+    local info = debug.getinfo(f, "u")
+    if info.isvararg then return f end
+    max_count = info.nparams
+  end
   local function exact(...)
     if select("#", ...) > max_count and count(...) > max_count then
       options.too_many(who, max_count, parameters[f], count(...))
     end
     return f(...)
   end
-  parameters[exact] = parameters[f]
+  wrapped[exact] = f
   return exact
 end
 
 --- Wraps each function of a table that is written in Lua and names all its arguments by options.exact. Returns it.
 function options.exact_all(t)
-  for name, f in pairs(t) do
-    local info = type(f) == "function" and debug.getinfo(f, "S")
-    if info and info.what ~= "C" then t[name] = options.exact(name, f) end
-  end
+  for _, name in ipairs(core.lua_functions(t)) do t[name] = options.exact(name, t[name]) end
   return t
 end
 
@@ -496,6 +499,13 @@ function options.at_first_use(modules, later)
     for name in names:gmatch "%S+" do later[name] = {module, name} end
   end
   return later
+end
+
+local jit = package.loaded.jit
+if jit then -- these run while modules load, once for each: compiling their loops takes longer
+  jit.off(options.exact)
+  jit.off(options.exact_all)
+  jit.off(options.at_first_use)
 end
 
 --- Loads everything that a library loads at first use, so that pairs lists it. Returns the library.

@@ -381,7 +381,16 @@ function Signature:call(first)
   return text
 end
 
---- Returns a class's help text, PATH(): ABOUT; help puts the signature's arguments in (). `about` may have lines.
+--- The help texts of functions that are made of entries, PATH(): ABOUT, by function; classes have them in __help.
+signature.texts = setmetatable({}, {__mode = "k"})
+
+--- Sets the help text of a function that is made of an entry. Returns the function.
+function signature.explained(path, about, f)
+  signature.texts[f] = signature.help(path, about)
+  return f
+end
+
+--- Returns such a text, or a class's, PATH(): ABOUT; help puts the signature's arguments in (). `about` may have lines.
 function signature.help(path, about) return ("%s(): %s"):format(path, (about:gsub("%s*\n%s*", " "))) end
 
 return signature

@@ -15,7 +15,6 @@ local printable_name = require "luminary.base.printable_name"
 local file_format = require "luminary.file_formats.checkpoint"
 local formats = require "luminary.file_formats"
 local safetensors = require "luminary.file_formats.safetensors"
-local random_states = require "luminary.checkpoint.random_states"
 local ranks = require "luminary.checkpoint.ranks"
 local fail = options.fail
 
@@ -25,6 +24,37 @@ local SHARD = "luminary_shard" -- the metadata key of the name under which a sha
 
 --- The version that is written, and the latest that can be read.
 files.VERSION = 1
+
+-- Calls each(name, device) for each device.
+local function each_device(each)
+  each("cpu", "cpu")
+  local count = core.device_count "cuda"
+  if count == 0 then return end
+  local current = tostring(core.device "cuda")
+  each("cuda", current)
+  for i = 0, count - 1 do
+    local device = "cuda:" .. i
+    if device ~= current and core.memory_reserved(device) > 0 then each(device, device) end
+  end
+end
+
+-- Returns the states of the default generators of all devices that this process uses, by name: "cpu", "cuda" for the
+-- current CUDA device, "cuda:3" for others.
+local function get_random_states()
+  local states = {}
+  each_device(function(name, device) states[name] = core.get_rng_state(device) end)
+  return states
+end
+
+-- Sets the states of a table by device; ignores devices that this process does not use.
+local function set_random_states(states)
+  if not options.is_plain(states) or states.cpu == nil then
+    options.must_be("set_rng_state", "states", "a table by device, with 'cpu'", states)
+  end
+  each_device(function(name, device)
+    if states[name] ~= nil then core.set_rng_state(states[name], device) end
+  end)
+end
 
 local function has_state(v) return core.is_generator(v) or class.has(v, "state_dict", "load_state_dict") end
 
@@ -97,7 +127,7 @@ function files.states_of(who, parts, rank)
       end
     end
   end)
-  if parts[RANDOM] then own[RANDOM], tree[RANDOM] = random_states.get(), nil end
+  if parts[RANDOM] then own[RANDOM], tree[RANDOM] = get_random_states(), nil end
   return {tree = tree, own = own, shards = is_sharded and shards or nil}
 end
 
@@ -297,8 +327,7 @@ local function find_states(who, file, objects, positions, own, lacks)
           table.concat(state.shape, ", "))
       end
       if file.about.world_size ~= size and class.has(object, "check_rank_states") then
-        local of_ranks = {}
-        for r, each in ipairs(file.value.ranks or {}) do of_ranks[r] = each[part] end
+        local of_ranks = lists.map(file.value.ranks or {}, function(each) return each[part] end)
         if of_ranks[1] then object:check_rank_states(of_ranks) end
       end
       states[part] = {state = state}
@@ -350,7 +379,7 @@ function files.apply(who, file, parts, strict)
   end
   if parts[RANDOM] and own[RANDOM] then
     if by_rank[rank + 1] then
-      local ok, problem = pcall(random_states.set, own[RANDOM])
+      local ok, problem = pcall(set_random_states, own[RANDOM])
       if not ok then fail("%s: '%s': %s: %s", who, path, RANDOM, options.without_position(problem)) end
     else
       core.warn(("%s: rank %d keeps its generators: '%s' has those of %d rank%s, of %d now"):format(who, rank, path,

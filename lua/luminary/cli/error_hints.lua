@@ -6,11 +6,11 @@
 --- which returns the owner of that field and the owner's value, and value(path), a path's value.
 local debug = require "debug"
 local lists = require "luminary.base.lists"
+local read_file = require "luminary.base.read_file"
 local frames = require "luminary.base.script_frames"
 
 local find, gmatch, gsub, match, sub = string.find, string.gmatch, string.gsub, string.match, string.sub
-local open, pcall, tonumber, type, rawget, next, ipairs, getfenv = io.open, pcall, tonumber, type, rawget, next, ipairs,
-  getfenv
+local pcall, tonumber, type, rawget, next, ipairs, getfenv = pcall, tonumber, type, rawget, next, ipairs, getfenv
 local getinfo, getlocal, getupvalue, getmetatable_of = debug.getinfo, debug.getlocal, debug.getupvalue,
   debug.getmetatable
 
@@ -318,10 +318,7 @@ local LONGEST = 500 -- bytes of a line to search: patterns may be quadratic in i
 
 local function text_of(path)
   if hints.texts[path] then return hints.texts[path] end
-  local file = require("luminary.core").file_kind(path) == "a regular file" and open(path, "rb")
-  local text = file and file:read(1e6)
-  if file then file:close() end
-  return text
+  return require("luminary.core").file_kind(path) == "a regular file" and read_file(path, 1e6)
 end
 
 -- Returns the position of the function that failed there, or of the script's innermost one, and its variables.

@@ -1,5 +1,6 @@
 --- Runs `luminary run`: starts a script as several ranks.
 local core = require "luminary.core"
+local read_file = require "luminary.base.read_file"
 local cause = require "luminary.cli.failure_cause"
 local flags = require "luminary.cli.command_options"
 local lists = require "luminary.base.lists"
@@ -123,10 +124,7 @@ end
 -- ---- one rank's environment and command
 
 local function random_hex()
-  local file = assert(io.open("/dev/urandom", "rb"))
-  local bytes = file:read(16)
-  file:close()
-  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+  return (read_file("/dev/urandom", 16):gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 
 -- Returns the token, which other users do not know, and the job's id; both are made once for all rounds.

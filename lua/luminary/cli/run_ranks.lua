@@ -1,6 +1,7 @@
 --- Runs one round of a job under `luminary run`: its ranks from start to end.
 local core = require "luminary.core"
 local PREEMPTED = require "luminary.base.preempted_exit_code"
+local read_file = require "luminary.base.read_file"
 
 local job = {}
 
@@ -32,10 +33,7 @@ local function stop_in(self, seconds)
 end
 
 local function is_stopped(rank)
-  local file = io.open(("/proc/%d/stat"):format(rank.pid))
-  local text = file and file:read("*a") or ""
-  if file then file:close() end
-  return text:match("^.*%) (%a)") == "T"
+  return (read_file(("/proc/%d/stat"):format(rank.pid)) or ""):match("^.*%) (%a)") == "T"
 end
 
 -- Kills stopped ranks (SIGSTOP) once all others have ended, since nobody else would notice them.
@@ -184,9 +182,7 @@ function job.run(supervisor, out, ranks, grace, nodes)
   drain(self)
   if left > 0 then out:say(("%d processes cannot be killed"):format(left)) end
   for _, rank in ipairs(ranks) do
-    local file = assert(io.open(rank.error_file, "rb"))
-    local known, record = pcall(core.json_decode, file:read("*a"))
-    file:close()
+    local known, record = pcall(core.json_decode, assert(read_file(rank.error_file), rank.error_file))
     rank.record = known and type(record) == "table" and record or nil
   end
   return self.stopped_by, self.stop ~= nil

@@ -13,8 +13,7 @@ for _, name in ipairs {"get_worker_info", "default_collate"} do
 end
 
 return options.strict("data", data, options.at_first_use {
-  ["data.mnist"] = "MNIST FashionMNIST", ["data.cifar"] = "CIFAR10 CIFAR100",
+  ["data.image_sets"] = "MNIST FashionMNIST CIFAR10 CIFAR100 FakeData",
   ["data.image_folder"] = "ImageFolder DatasetFolder", ["data.webdataset"] = "WebDataset",
   ["data.tokens"] = "TokenDataset", ["data.csv"] = "CSVDataset", ["data.jsonl"] = "JSONLinesDataset",
-  ["data.fake_data"] = "FakeData",
 })

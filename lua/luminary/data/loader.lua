@@ -1,4 +1,5 @@
 --- data.DataLoader(…): Combines a dataset and a sampler, and yields the dataset in batches.
+-- Its workers, and the error of one that ended (fail_for_ended), are in loader_workers.lua.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"

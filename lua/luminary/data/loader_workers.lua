@@ -12,6 +12,7 @@ local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.parent_channel"
 local names = require "luminary.mp.module_references"
+local connections = require "luminary.mp.shared_handle"
 local Worker = require "luminary.mp.worker"
 local fail = options.fail
 
@@ -69,7 +70,7 @@ local IDLE = 0.05 -- seconds after a pass until memory is freed, which takes lon
 -- Returns the loader's next message; nil if the loader has ended.
 local function listen(maker)
   local text, tensors, handles
-  if not maker then text, tensors, handles = core.mp_receive(here.channel, IDLE) end
+  if not maker then text, tensors, handles = core.mp_get(here.channel, IDLE) end
   if text == false then
     collectgarbage()
     collectgarbage() -- the second cycle frees memory that finalizers held
@@ -79,7 +80,7 @@ local function listen(maker)
 end
 
 local function send(reply, how)
-  core.mp_send(here.channel, carrier.encode("DataLoader: a batch", reply, how))
+  connections.send(here.channel, carrier.encode("DataLoader: a batch", reply, how))
 end
 
 --- Serves a loader until it is gone: it sends each pass's setup, and then requests batches.
@@ -93,7 +94,7 @@ function workers.serve(index, count, processes)
       local reply = answer(maker, request, processes)
       local why = failure.outcome(send, reply, how).problem
       if why then
-        core.mp_send(here.channel, carrier.encode("DataLoader", {batch = request.batch, problem = why}, how))
+        connections.send(here.channel, carrier.encode("DataLoader", {batch = request.batch, problem = why}, how))
       end
     else
       maker = begin(index, count, request)
@@ -135,14 +136,14 @@ function Pool:close()
   for i, worker in pairs(self.list) do
     if self.requested[i] > 0 then core.mp_signal(worker.handle, Worker.SIGKILL) end
   end
-  for _, worker in pairs(self.list) do core.mp_close(worker.handle) end
+  for _, worker in pairs(self.list) do worker:close() end
 end
 
 local plain = function() end -- in place of names for errors: a request holds no data
 
 function Pool:send(i, text, tensors, handles)
-  local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors, handles)
-  if not ok and not problem:find("closed$") then error(problem, 0) end -- a worker that ended is handled later
+  local ok, problem = pcall(connections.send, self.list[i].channel, text, tensors, handles)
+  if not ok and not problem:find("closed$") then error(problem, 0) end -- a worker that ended is noticed by its end
 end
 
 function Pool:request(i, request)
@@ -168,7 +169,8 @@ function Pool:idlest()
   return best
 end
 
-local function gone(self, i)
+-- Fails with the error of worker i, which has ended.
+local function fail_for_ended(self, i)
   local worker = self.list[i]
   worker:join(1)
   local end_of = worker:failure() or {code = worker.code or 0}
@@ -180,13 +182,13 @@ end
 function Pool:collect(ready, k)
   for i, worker in pairs(self.list) do
     while self.requested[i] > 0 do
-      local text, tensors, handles = core.mp_receive(worker.handle, 0)
+      local text, tensors, handles = core.mp_get(worker.channel, 0)
       if text == nil then gone(self, i) end
       if not text then break end
       local reply = carrier.decode(text, tensors, handles)
       if reply.ok ~= nil then -- its final report
         worker.report = reply
-        gone(self, i)
+        fail_for_ended(self, i)
       end
       self.requested[i], self.waiting = self.requested[i] - 1, self.waiting - 1
       reply.worker = i

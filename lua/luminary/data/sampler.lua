@@ -2,6 +2,7 @@
 --- sample numbers for one epoch. A custom one may have :iter(), a Lua iterator, instead.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local dataset = require "luminary.data.dataset"
@@ -150,16 +151,6 @@ end)
 function Weighted:len() return self.num_samples end
 Weighted.set_epoch = Random.set_epoch
 
--- Returns the index of the first of ascending sums that is above x.
-local function place(sums, x)
-  local low, high = 1, #sums
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if sums[middle] > x then high = middle else low = middle + 1 end
-  end
-  return low
-end
-
 local MOST = 2 ^ 52 -- the number of different random numbers between 0 and 1
 
 --- Returns the indices of an epoch, a 1-d int64 tensor.
@@ -167,25 +158,24 @@ function Weighted:indices()
   local seed = self.seed and self.seed + self.epoch
     or core.ops.randint(0, MOST, {1}, {device = "cpu", generator = self.generator}):item()
   self.epoch = self.epoch + 1
-  local weights, found = self.weights, {}
-  local draws = core.draws(MOST, seed, self.replacement and self.num_samples or #weights):totable()
+  local weights, double = self.weights, {dtype = "float64"}
+  local draws = core.draws(MOST, seed, self.replacement and self.num_samples or #weights):to "float64" - 0.5
   if self.replacement then
     local sums, total = {}, 0
     for i, w in ipairs(weights) do
       total = total + w
       sums[i] = total
     end
-    for i, draw in ipairs(draws) do found[i] = place(sums, (draw - 0.5) / MOST * total) end
-  else -- exponential arrival times with rate w: take the first ones
-    local times, order = {}, {}
-    for i, w in ipairs(weights) do
-      times[i] = w > 0 and -math.log((draws[i] - 0.5) / MOST) / w or 1 / 0
-      order[i] = i
-    end
-    table.sort(order, function(a, b) return times[a] < times[b] or times[a] == times[b] and a < b end)
-    for i = 1, self.num_samples do found[i] = order[i] end
+    local place = core.ops.searchsorted(core.tensor(sums, double), draws / MOST * total, {right = true})
+    return place:clamp(1, #weights)
   end
-  return core.tensor(found, {dtype = "int64"})
+  local times, order = draws:totable(), {} -- exponential arrival times with rate w: take the first ones
+  for i, w in ipairs(weights) do
+    times[i] = w > 0 and -math.log(times[i] / MOST) / w or 1 / 0
+    order[i] = i
+  end
+  table.sort(order, function(a, b) return times[a] < times[b] or times[a] == times[b] and a < b end)
+  return core.tensor(lists.slice(order, 1, self.num_samples), {dtype = "int64"})
 end
 
 --- data.BatchSampler(…): Wraps another sampler to yield lists of batch_size indices.

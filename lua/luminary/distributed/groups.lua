@@ -1,6 +1,5 @@
 --- Manages the process groups of this Lua state, and their ranks.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -148,7 +147,7 @@ function groups.get_backend(group) return groups.resolve("get_backend", group).b
 
 --- Returns the ranks in the world of all ranks of a group, in the group's order.
 function groups.get_process_group_ranks(group)
-  return copy_list(groups.resolve("get_process_group_ranks", group).ranks)
+  return lists.slice(groups.resolve("get_process_group_ranks", group).ranks)
 end
 
 --- Translates a rank in a group into the rank in the world.

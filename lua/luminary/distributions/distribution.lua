@@ -192,8 +192,14 @@ end
 --- d:sample {2, 3}.
 function Distribution:sample(shape)
   shape = shape_of(self.__name .. ":sample", shape)
-  return core.no_grad(function() return self:_draw(shape):detach() end)
+  return core.no_grad(function()
+    local x = self:_draw(shape)
+    return x.requires_grad and x:detach() or x -- the tensor that a transform's cache has
+  end)
 end
+
+--- Returns n samples, as d:sample(n) does.
+function Distribution:sample_n(n) return self:sample(options.arg("sample_n", "n", n, "natural")) end
 
 --- Returns reparameterized samples, through which gradients pass to the parameters. Fails if has_rsample is false.
 function Distribution:rsample(shape)

@@ -158,7 +158,9 @@ list.LKJCholesky = define "LKJCholesky" {
   sample = function(d, shape)
     local Beta, n, c = require("luminary.distributions.gamma").Beta, d.dim, d.concentration
     local tiny, offset = finfo(c.dtype).tiny, ops.arange(-1, n - 1, {dtype = c.dtype, device = c.device}):clamp(0)
-    local y = Beta(offset + 0.5, (c + 0.5 * (n - 2)):unsqueeze(-1) - 0.5 * offset):_draw(shape):unsqueeze(-1)
+    -- Row i has the squared length y of Beta((i - 1) / 2, c + (n - i) / 2) left of its diagonal, by the onion method of
+    -- Lewandowski et al. (2009). PyTorch 2.15's first parameter is i - 3 / 2, by which its marginals are too broad.
+    local y = Beta(0.5 * offset + 0.5, (c + 0.5 * (n - 2)):unsqueeze(-1) - 0.5 * offset):_draw(shape):unsqueeze(-1)
     local z = d:noise("randn", shape):tril(-1)
     local w = y:sqrt() * z / known.keep_sum(z:square()):sqrt():clamp(tiny)
     return w + (1 - w:square():sum(-1)):clamp(tiny):sqrt():diag_embed()

@@ -2,6 +2,7 @@
 --- t:log_abs_det_jacobian(x, y), the logarithm of |dy/dx|. domain and codomain are the constraints of x and y.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local formulas = require "luminary.distributions.formulas"
@@ -25,14 +26,39 @@ Transform.extend, Transform.init, Transform.is = class.methods.extend, class.met
 Transform.repr, Transform.__inner = class.methods.repr, {"inverse"}
 Transform.domain, Transform.codomain, Transform.bijective = C.real, C.real, false
 
+-- True if a tensor that the transform computes with requires grad.
+local function learns(self)
+  for _, v in pairs(class.record(self).values) do
+    for _, part in ipairs(options.is_plain(v) and v or {v}) do
+      if core.is_tensor(part) and part.requires_grad or class.is(part, Transform) and learns(part) then return true end
+    end
+  end
+  return self.distribution ~= nil and self.distribution:first_parameter().requires_grad
+end
+
+-- Returns f(v), or the tensor beside v in the last pair {x = , y = }, v being its field `from`, if the transform has a
+-- cache. The pair is not used once one of its tensors was written to, or where a new result would have a gradient.
+local function cached(self, f, v, from, to)
+  if self.cache_size ~= 1 then return f(v, self) end
+  local pair = self._pair
+  if pair and rawequal(pair[from], v) and pair.x._version == pair.x_version and pair.y._version == pair.y_version
+    and (pair.grad or not core.is_grad_enabled() or not v.requires_grad and not learns(self)) then
+    return pair[to]
+  end
+  pair = {[from] = v, [to] = f(v, self), grad = core.is_grad_enabled()}
+  pair.x_version, pair.y_version = pair.x._version, pair.y._version
+  self._pair = core.keep(pair)
+  return pair[to]
+end
+
 --- Returns the transform of x, as t(x) does.
 function Transform:forward(x)
-  return (self._forward or formulas.undefined(self, "forward", "function %s:forward(x)"))(x, self)
+  return cached(self, self._forward or formulas.undefined(self, "forward", "function %s:forward(x)"), x, "x", "y")
 end
 --- Returns x for y, the inverse of the transform; without y the inverse as a transform.
 function Transform:inv(y)
   if y == nil then return self:inverse() end
-  return (self._inv or formulas.undefined(self, "inv", "function %s:inv(y)"))(y, self)
+  return cached(self, self._inv or formulas.undefined(self, "inv", "function %s:inv(y)"), y, "y", "x")
 end
 --- Returns log |dy/dx| of each value, where y is the transform of x.
 function Transform:log_abs_det_jacobian(x, y)
@@ -56,12 +82,47 @@ function Transform:_shape_of(shape, way)
   return self._shapes and self._shapes(shape, self, way) or shape
 end
 
+-- Replaces the transforms that a transform consists of by those with a cache_size.
+local function cache_parts(self, cache_size)
+  for _, name in ipairs {"parts", "transforms", "base_transform", "base"} do
+    local v, all = rawget(class.record(self).values, name), {}
+    for i, part in ipairs(options.is_plain(v) and v or {v}) do all[i] = part:with_cache(cache_size) end
+    if v then self[name] = options.is_plain(v) and all or all[1] end
+  end
+end
+
+options.kind("cache_size", "0 or 1", function(who, name, v)
+  return (v == 0 or v == 1) and v or options.must_be(who, name, "0 or 1", v)
+end)
+
+--- Returns the transform with another cache_size. Custom transforms, which have none, are returned as they are.
+Transform.with_cache = signature.of("with_cache({cache_size: cache_size = 1})", function(self, opts)
+  local record = class.record(self)
+  if self.cache_size == nil or self.cache_size == opts.cache_size then return self end
+  local twin = class.object(record.class, {__call = record.__call})
+  for name, v in pairs(record.values) do twin[name] = v end
+  twin.cache_size, twin._pair = opts.cache_size, nil
+  cache_parts(twin, opts.cache_size)
+  return twin
+end)
+
 local arguments = {forward = "x, t", inv = "y, t", log_det = "x, y, t", shapes = "shape, t, way", parts = "x, t"}
 
 -- Defines an entry's class: forward, inv and log_det are formulas of x, y and the transform t, shapes is a function of
--- a shape, t and the method's name; all others are fields.
+-- a shape, t and the method's name. takes and options declare the arguments of init, to which cache_size is added; all
+-- others are fields.
 local function define(name, entry)
-  local new = class.define(name, Transform)
+  local new, init = class.define(name, Transform), entry.init
+  if not (init and options.signature(init)) then
+    local text = ("%s(%s{%scache_size: cache_size = 0})"):format(name, entry.takes and entry.takes .. ", " or "",
+      entry.options and entry.options .. ", " or "")
+    entry.init = signature.of(text, function(self, ...)
+      if init then init(self, ...) end
+      self.cache_size = select(select("#", ...), ...).cache_size
+      if self.cache_size == 1 then cache_parts(self, 1) end
+    end)
+  end
+  entry.takes, entry.options = nil, nil
   for key, v in pairs(entry) do
     if arguments[key] then new["_" .. key] = formulas.compile(v, arguments[key]) else new[key] = v end
   end
@@ -91,6 +152,7 @@ transforms._list = transform_list
 local Inverse = define("InverseTransform", {
   init = signature.of("InverseTransform(base_transform: transform)", function(self, t)
     self.base, self.domain, self.codomain, self.bijective = t, t.codomain, t.domain, t.bijective
+    self.cache_size = t.cache_size
   end),
   sign = function(self) return self.base:sign() end, inverse = function(self) return self.base end,
   forward = "t.base:inv(x)", inv = "t.base(y)", log_det = "-t.base:log_abs_det_jacobian(y, x)",
@@ -107,7 +169,8 @@ end
 
 --- lm.distributions.ComposeTransform {a, b, …}: Composes several transforms: y = b(a(x)).
 local Compose = define("ComposeTransform", {
-  init = signature.of("ComposeTransform(parts: list, {cache_size: lacks = 0})", function(self, parts)
+  takes = "parts: list",
+  init = function(self, parts)
     self.parts, self.bijective = transform_list("ComposeTransform", "parts", parts), true
     local n = #parts
     if n == 0 then return end
@@ -119,7 +182,7 @@ local Compose = define("ComposeTransform", {
       first = math.max(first + at.codomain.event_dim - at.domain.event_dim, at.codomain.event_dim)
     end
     self.domain, self.codomain = widened(parts[1].domain, last), widened(parts[n].codomain, first)
-  end),
+  end,
   forward = function(x, t)
     for _, part in ipairs(t.parts) do x = part(x) end
     return x
@@ -156,11 +219,11 @@ transforms.identity_transform = Compose({})
 
 --- lm.distributions.IndependentTransform(): Wraps a transform, so that its last dims of values make one value.
 define("IndependentTransform", {
-  init = signature.of([[IndependentTransform(base_transform: transform, reinterpreted_batch_ndims: natural,
-    {cache_size: lacks = 0})]], function(self, base, n)
+  takes = "base_transform: transform, reinterpreted_batch_ndims: natural",
+  init = function(self, base, n)
     self.base_transform, self.reinterpreted_batch_ndims, self.bijective = base, n, base.bijective
     self.domain, self.codomain = C.independent(base.domain, n), C.independent(base.codomain, n)
-  end),
+  end,
   sign = function(self) return self.base_transform:sign() end,
   forward = function(x, t) return t:_shape_of(x.shape, "forward_shape") and t.base_transform(x) end,
   inv = function(y, t) return t:_shape_of(y.shape, "inverse_shape") and t.base_transform:inv(y) end,
@@ -204,12 +267,11 @@ end
 
 --- lm.distributions.AffineTransform(loc, scale): Transforms by the mapping y = loc + scale * x.
 define("AffineTransform", {
-  bijective = true,
-  init = signature.of("AffineTransform(loc: bound, scale: bound, {event_dim: natural = 0, cache_size: lacks = 0})",
-    function(self, loc, scale, opts)
-      self.loc, self.scale, self.domain = loc, scale, widened(C.real, opts.event_dim)
-      self.codomain = self.domain
-    end),
+  bijective = true, takes = "loc: bound, scale: bound", options = "event_dim: natural = 0",
+  init = function(self, loc, scale, opts)
+    self.loc, self.scale, self.domain = loc, scale, widened(C.real, opts.event_dim)
+    self.codomain = self.domain
+  end,
   sign = function(self) return sign_of(self.scale) end, forward = "t.loc + t.scale * x", inv = "(y - t.loc) / t.scale",
   log_det = function(x, _, t)
     local each = type(t.scale) == "number" and ops.full_like(x, math.log(math.abs(t.scale)))
@@ -220,20 +282,19 @@ define("AffineTransform", {
 })
 --- lm.distributions.PowerTransform(exponent): Transforms by the mapping y = x ^ exponent, for x above 0.
 define("PowerTransform", {
-  domain = C.positive, codomain = C.positive, bijective = true,
-  init = signature.of("PowerTransform(exponent: bound, {cache_size: lacks = 0})", function(self, exponent)
+  domain = C.positive, codomain = C.positive, bijective = true, takes = "exponent: bound",
+  init = function(self, exponent)
     self.exponent = exponent
     if exponent == 0 then fail("PowerTransform: exponent must not be 0") end
-  end),
+  end,
   sign = function(self) return sign_of(self.exponent) end, forward = "x ^ t.exponent", inv = "y ^ (1 / t.exponent)",
   log_det = "log(abs(t.exponent * y / x))",
   shapes = function(shape, t) return with_shapes_of(t.__name, shape, t.exponent) end,
 })
 --- lm.distributions.CumulativeDistributionTransform(): Transforms by a distribution's cumulative distribution function.
 define("CumulativeDistributionTransform", {
-  codomain = C.unit_interval, bijective = true,
-  init = signature.of("CumulativeDistributionTransform(distribution: distribution, {cache_size: lacks = 0})",
-    function(self, d) self.distribution, self.domain = d, d.support end),
+  codomain = C.unit_interval, bijective = true, takes = "distribution: distribution",
+  init = function(self, d) self.distribution, self.domain = d, d.support end,
   forward = "t.distribution:cdf(x)", inv = "t.distribution:icdf(y)", log_det = "t.distribution:log_prob(x)",
 })
 
@@ -253,16 +314,15 @@ end
 
 --- lm.distributions.ReshapeTransform(): Reshapes the last dims of values.
 define("ReshapeTransform", {
-  bijective = true,
-  init = signature.of("ReshapeTransform(in_shape: list, out_shape: list, {cache_size: lacks = 0})",
-    function(self, in_shape, out_shape)
-      if count("in_shape", in_shape) ~= count("out_shape", out_shape) then
-        fail("ReshapeTransform: in_shape and out_shape must have the same number of elements, got [%s] and [%s]",
-          table.concat(in_shape, ", "), table.concat(out_shape, ", "))
-      end
-      self.in_shape, self.out_shape = in_shape, out_shape
-      self.domain, self.codomain = C.independent(C.real, #in_shape), C.independent(C.real, #out_shape)
-    end),
+  bijective = true, takes = "in_shape: list, out_shape: list",
+  init = function(self, in_shape, out_shape)
+    if count("in_shape", in_shape) ~= count("out_shape", out_shape) then
+      fail("ReshapeTransform: in_shape and out_shape must have the same number of elements, got [%s] and [%s]",
+        table.concat(in_shape, ", "), table.concat(out_shape, ", "))
+    end
+    self.in_shape, self.out_shape = in_shape, out_shape
+    self.domain, self.codomain = C.independent(C.real, #in_shape), C.independent(C.real, #out_shape)
+  end,
   forward = function(x, t) return x:reshape(replaced(x.shape, #t.in_shape, unpack(t.out_shape))) end,
   inv = function(y, t) return y:reshape(replaced(y.shape, #t.out_shape, unpack(t.in_shape))) end,
   log_det = function(x, _, t) return x:new_zeros(replaced(x.shape, #t.in_shape)) end,
@@ -371,22 +431,19 @@ local function mapped(t, f, x, y)
 end
 
 -- Returns the list of the transforms' `domain` or `codomain`.
-local function of_each(list, name)
-  local all = {}
-  for i, t in ipairs(list) do all[i] = t[name] end
-  return all
-end
+local function of_each(list, name) return lists.map(list, function(t) return t[name] end) end
 
 -- Defines a transform that applies others to parts of a value; join: the op that joins results, and constraint: the
 -- function that joins constraints.
-local function along_dim(name, text, entry, join, constraint)
-  entry.init = signature.of(text, function(self, tseq, opts)
+local function along_dim(name, entry, join, constraint)
+  entry.takes = "tseq: list"
+  entry.init = function(self, tseq, opts)
     self.transforms, self.dim, self.bijective = transform_list(name, "tseq", tseq), opts.dim, true
     self.lengths = C._lengths(name, tseq, opts.lengths)
     for _, t in ipairs(tseq) do self.bijective = self.bijective and t.bijective end
     self.domain = constraint(of_each(tseq, "domain"), opts.dim, opts.lengths)
     self.codomain = constraint(of_each(tseq, "codomain"), opts.dim, opts.lengths)
-  end)
+  end
   entry.forward = function(x, t) return join(mapped(t, function(part, v) return part(v) end, x), t.dim) end
   entry.inv = function(y, t) return join(mapped(t, function(part, v) return part:inv(v) end, y), t.dim) end
   entry.log_det = entry.log_det or function(x, y, t)
@@ -396,8 +453,8 @@ local function along_dim(name, text, entry, join, constraint)
 end
 
 --- lm.distributions.CatTransform(): Applies transforms to slices of a value along a dim, as lm.cat joins them.
-along_dim("CatTransform", "CatTransform(tseq: list, {dim: dim = 1, lengths: list?, cache_size: lacks = 0})", {
-  parts = C._slices,
+along_dim("CatTransform", {
+  options = "dim: dim = 1, lengths: list?", parts = C._slices,
   log_det = function(x, y, t)
     local event_dim = t.domain.event_dim
     local all = mapped(t, function(part, xs, ys)
@@ -410,9 +467,7 @@ along_dim("CatTransform", "CatTransform(tseq: list, {dim: dim = 1, lengths: list
   end,
 }, ops.cat, C.cat)
 --- lm.distributions.StackTransform(): Applies transforms to the parts of a value along a dim, as lm.stack joins them.
-along_dim("StackTransform", "StackTransform(tseq: list, {dim: dim = 1, cache_size: lacks = 0})", {
-  parts = C._selections,
-}, ops.stack, C.stack)
+along_dim("StackTransform", {options = "dim: dim = 1", parts = C._selections}, ops.stack, C.stack)
 
 -- ---- from a constraint to a transform into it
 
@@ -424,11 +479,7 @@ local function to_interval(c)
   if c.lower_bound == 0 and c.upper_bound == 1 then return D.SigmoidTransform() end
   return D.ComposeTransform {D.SigmoidTransform(), D.AffineTransform(c.lower_bound, c.upper_bound - c.lower_bound)}
 end
-local function each_by(registry, list)
-  local all = {}
-  for i, c in ipairs(list) do all[i] = registry(c) end
-  return all
-end
+local function each_by(registry, list) return lists.map(list, function(c) return registry(c) end) end
 local function plain(name) return function() return D[name]() end end
 
 -- Factories of both registries, by the constraint's kind: function(constraint, registry) that returns a transform.

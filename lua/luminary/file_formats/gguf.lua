@@ -3,11 +3,15 @@
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local printable_name = require "luminary.base.printable_name"
+local read_file = require "luminary.base.read_file"
 local blocks = require "luminary.file_formats.gguf_blocks"
 local Source = require "luminary.file_formats.source"
 
 local gguf = {}
 local empty = core.ops.empty
+
+--- Returns true if path is a GGUF file.
+function gguf.is(path) return core.file_kind(path) == "a regular file" and read_file(path, 4) == "GGUF" end
 
 local plain = {
   [0] = "float32", [1] = "float16", [24] = "int8", [25] = "int16", [26] = "int32", [27] = "int64", [28] = "float64",

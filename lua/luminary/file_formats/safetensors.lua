@@ -98,8 +98,7 @@ local function copies_of(tensors)
     end
   end
   for _, list in pairs(here) do
-    local flat, at = {}, 1
-    for i, t in ipairs(list) do flat[i] = t:view(-1) end
+    local flat, at = lists.map(list, function(t) return t:view(-1) end), 1
     local all = core.ops.cat(flat, 1)
     for i, t in ipairs(list) do
       copies[t] = all:narrow(1, at, flat[i]:numel())

@@ -2,7 +2,8 @@
 ---
 --- A comment of `---` lines belongs to the function on the line below it. A comment about a class, a field or a
 --- function in C begins with its name: `nn.Linear(in, out): …`, `x.shape: …`. A comment with nothing below it may have
---- several such texts, each on a new line. A class that is made of an entry has its text in `__help`.
+--- several such texts, each on a new line. A class that is made of an entry has its text in `__help`, a function in
+--- signature.texts.
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"

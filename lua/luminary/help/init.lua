@@ -113,7 +113,7 @@ local function find_text(entry)
     if text then return text end
   end
   if lines then return worded(entry.path, entry.name, lines, nil, entry.value) end
-  local own = is_class(entry.value) and rawget(entry.value, "__help")
+  local own = is_class(entry.value) and rawget(entry.value, "__help") or signature.texts[entry.value]
   if own then return worded(entry.path, entry.name, {own}, nil, entry.value) end
   lines = type(entry.value) == "table" and all().first[entry.value]
   if lines then return joined(lines) end

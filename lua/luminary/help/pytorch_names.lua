@@ -437,6 +437,18 @@ other.vision = with(pairs_of([[
 other.backends = pairs_of("", [[
   cpu mps mkl mkldnn openmp opt_einsum quantized xeon nnpack miopen mha cusparselt kleidiai]])
 
+local in_itself = "its functions are in lm.distributions itself"
+other.distributions = {
+  transforms = in_itself, kl = in_itself,
+  utils = "lm.broadcast_tensors, x:sigmoid() and x:softmax(-1) are its functions",
+  constraint_registry = in_itself .. ": biject_to, transform_to and their register",
+}
+local of_object = "a support that depends on parameters is self.support, set in init, or T.properties = "
+  .. "{support = function(d) … end}"
+other["distributions.constraints"] = {
+  dependent = of_object, dependent_property = of_object, is_dependent = of_object,
+}
+
 other.linalg = {eig = complex.eig, eigvals = complex.eigvals}
 for _, names in ipairs {complex, of_ops} do
   with(other.tensors, names)

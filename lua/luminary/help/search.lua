@@ -1,4 +1,5 @@
 --- Searches all public names and their first sentences, and the pages of docs/.
+local read_file = require "luminary.base.read_file"
 local entry = require "luminary.help.entry"
 local help = require "luminary.help"
 local index = require "luminary.help.index"
@@ -194,10 +195,7 @@ end
 function search.page(path)
   local folder, name = docs_folder(), path:match "^docs/([%w_/]+%.md)$"
   if not folder or not name or not paths.filep(folder .. "/" .. name) then return nil end
-  local file = io.open(folder .. "/" .. name)
-  local text = file:read "*a"
-  file:close()
-  return text
+  return read_file(folder .. "/" .. name)
 end
 
 local sections -- sections of all pages: {page, title, heading, text} in lower case, and `shown`

@@ -5,7 +5,6 @@ local labels = require "luminary.metrics.labels"
 local metric = require "luminary.metrics.metric"
 
 local ops = core.ops
-local metrics = {}
 
 local STRATEGIES = {"warn", "ignore", "error", "disable"}
 
@@ -39,9 +38,9 @@ end
 local function number(x) return core.tensor(x, {dtype = "float64"}) end
 
 -- Adds a metric of all values: its state's initial value and reduction, and reduce(values, weights).
-local function add(name, start, reduction, reduce)
-  metrics[name] = metric.define(name, {
-    takes = "value", options = nan_option,
+local function add(name, help, start, reduction, reduce)
+  metric.define(name, {
+    help = "Aggregates a stream of values into " .. help, takes = "value", options = nan_option,
     make = function(self) self:add_state("value", number(start), reduction) end,
     update = function(self, value)
       value = clean(self, value)
@@ -51,22 +50,18 @@ local function add(name, start, reduction, reduce)
   })
 end
 
---- lm.metrics.SumMetric(): Aggregates a stream of values into their sum.
-add("SumMetric", 0, "sum", function(sum, value) return sum + value:sum() end)
+add("SumMetric", "their sum.", 0, "sum", function(sum, value) return sum + value:sum() end)
+add("MaxMetric", "their maximum.", -math.huge, "max", function(largest, value)
+  return ops.maximum(largest, value:amax())
+end)
+add("MinMetric", "their minimum.", math.huge, "min", function(smallest, value)
+  return ops.minimum(smallest, value:amin())
+end)
 
---- lm.metrics.MaxMetric(): Aggregates a stream of values into their maximum.
-add("MaxMetric", -math.huge, "max", function(largest, value) return ops.maximum(largest, value:amax()) end)
-
---- lm.metrics.MinMetric(): Aggregates a stream of values into their minimum.
-add("MinMetric", math.huge, "min", function(smallest, value) return ops.minimum(smallest, value:amin()) end)
-
---- lm.metrics.MeanMetric(): Aggregates a stream of values into their mean, which may be weighted.
-metrics.MeanMetric = metric.define("MeanMetric", {
+metric.define("MeanMetric", {
+  help = "Aggregates a stream of values into their mean, which may be weighted.",
   takes = "value, weight: any?", options = nan_option,
-  make = function(self)
-    self:add_state("sum", number(0))
-    self:add_state("weight", number(0))
-  end,
+  states = function() return {sum = {}, weight = {}} end,
   update = function(self, value, weight)
     value, weight = clean(self, value, weight)
     self.sum, self.weight = self.sum + (value * weight):sum(), self.weight + weight:sum()
@@ -75,14 +70,10 @@ metrics.MeanMetric = metric.define("MeanMetric", {
 })
 
 -- Adds a metric of the last `window` updates, whose sums and weights it stores cyclically.
-local function add_running(name, finish)
-  metrics[name] = metric.define(name, {
-    takes = "value", options = "window: count = 5, " .. nan_option,
-    make = function(self)
-      self.at = 0
-      self:add_state("sums", ops.zeros({self.window}, {dtype = "float64"}))
-      self:add_state("weights", ops.zeros({self.window}, {dtype = "float64"}))
-    end,
+local function add_running(name, help, finish)
+  metric.define(name, {
+    help = help, takes = "value", options = "window: count = 5, " .. nan_option,
+    states = function(self) return {sums = {self.window}, weights = {self.window}} end,
     update = function(self, value)
       local weight
       value, weight = clean(self, value)
@@ -94,10 +85,7 @@ local function add_running(name, finish)
   })
 end
 
---- lm.metrics.RunningMean(): Aggregates a stream of values into the mean of the last `window` updates.
-add_running("RunningMean", function(sum, weight) return sum / weight end)
-
---- lm.metrics.RunningSum(): Aggregates a stream of values into the sum of the last `window` updates.
-add_running("RunningSum", function(sum) return sum end)
-
-return {metrics, {}}
+add_running("RunningMean", "Aggregates a stream of values into the mean of the last `window` updates.",
+  function(sum, weight) return sum / weight end)
+add_running("RunningSum", "Aggregates a stream of values into the sum of the last `window` updates.",
+  function(sum) return sum end)

@@ -43,11 +43,6 @@ local function count_above(thresholds, scores, positive)
   return counts:flip(2):cumsum(2):flip(2):narrow(2, 2, n), counts:sum(2)
 end
 
--- Returns the rates of false and true positives, and the number of positives. The rate without samples of a kind is 0.
-local function rates(fps, tps, negatives, positives)
-  return divide(fps, negatives), divide(tps, positives)
-end
-
 local function area(x, y) return trapezoid(y, x) end
 
 -- Returns the area up to max_fpr, standardized as by McClish, "Analyzing a portion of the ROC curve", 1989.
@@ -144,8 +139,8 @@ local function of_label(self, preds, target, i)
     fps, tps = exact_curve(scores, truth:eq(1))
     negatives, positives = fps:select(1, -1), tps:select(1, -1)
   end
-  local fpr, tpr = rates(fps, tps, negatives, positives)
-  return partial_area(fpr, tpr, self.max_fpr), double(positives)
+  -- A rate without samples of a kind is 0.
+  return partial_area(divide(fps, negatives), divide(tps, positives), self.max_fpr), double(positives)
 end
 
 local function compute(self)
@@ -166,14 +161,10 @@ local function compute(self)
   return labels.result(areas)
 end
 
---- lm.metrics.AUROC(): Computes the area under the ROC curve, the receiver operating characteristic.
---- lm.metrics.functional.auroc(): Computes the area under the ROC curve, the receiver operating characteristic.
-
-local AUROC, auroc = metric.define("AUROC", {
-  call = "auroc", takes = "preds: tensor, target: tensor", required = labels.task,
+metric.define("AUROC", {
+  help = "Computes the area under the ROC curve, the receiver operating characteristic.",
+  call = "auroc", required = labels.task,
   options = "thresholds: thresholds?, num_classes: count, num_labels: count, " .. labels.averaged:format "macro"
     .. "max_fpr: probability, ignore_index: integer, validate_args: lacks = true",
   make = make, update = update, compute = compute,
 })
-
-return {{AUROC = AUROC}, {auroc = auroc}}

@@ -5,7 +5,6 @@ local metric = require "luminary.metrics.metric"
 
 local ops = core.ops
 local count, double, result, divide, task = labels.count, labels.double, labels.result, labels.divide, labels.task
-local metrics, functional = {}, {}
 
 local counted = labels.classes .. labels.averaged:format "micro"
   .. [[multidim_average: lacks = "global", top_k: count = 1, ignore_index: integer, validate_args: lacks = true]]
@@ -48,21 +47,18 @@ end
 
 -- Adds a metric whose score is a ratio of counts: parts(self, tp, fp, tn, fn) returns numerator and denominator.
 -- absent_by_top_k: if top_k > 1, classes without targets are absent even if predicted.
-local function add(name, call, how)
-  metrics[name], functional[call] = metric.define(name, {
-    call = call, takes = "preds: tensor, target: tensor", required = how.required or task,
+local function add(name, call, help, how)
+  metric.define(name, {
+    help = help, call = call, required = how.required or task,
     options = counted .. (how.more or ""),
     make = add_counts, update = update_counts,
     compute = function(self)
       local tp, fp, tn, fn = self.tp, self.fp, self.tn, self.fn
-      if self.task == "binary" then
-        tp, fp, tn, fn = tp:sum(), fp:sum(), tn:sum(), fn:sum()
-      elseif self.average == "micro" then
-        tp, fp, tn, fn = tp:sum(), fp:sum(), tn:sum(), fn:sum()
-      end
+      local together = self.task == "binary" or self.average == "micro"
+      if together then tp, fp, tn, fn = tp:sum(), fp:sum(), tn:sum(), fn:sum() end
       local a, b = how.parts(self, tp, fp, tn, fn)
       local scores = divide(a, b, self.zero_division)
-      if self.task == "binary" or self.average == "micro" then return result(scores) end
+      if together then return result(scores) end
       local seen = tp + fn
       local absent = (how.absent_by_top_k and self.top_k > 1 and seen or seen + fp):eq(0)
       return result(average_of(self, scores, absent, seen))
@@ -70,29 +66,21 @@ local function add(name, call, how)
   })
 end
 
---- lm.metrics.Accuracy(): Computes the accuracy: the part of predictions that are right.
---- lm.metrics.functional.accuracy(): Computes the accuracy: the part of predictions that are right.
-
-add("Accuracy", "accuracy", {absent_by_top_k = true, parts = function(self, tp, fp, tn, fn)
-  if self.task == "multiclass" then return tp, tp + fn end
-  return tp + tn, tp + fp + tn + fn
-end})
+add("Accuracy", "accuracy", "Computes the accuracy: the part of predictions that are right.", {
+  absent_by_top_k = true, parts = function(self, tp, fp, tn, fn)
+    if self.task == "multiclass" then return tp, tp + fn end
+    return tp + tn, tp + fp + tn + fn
+  end,
+})
 
 local zero_division = ", zero_division: number = 0"
 
---- lm.metrics.Precision(): Computes the precision: the part of predicted positives that are positive.
---- lm.metrics.functional.precision(): Computes the precision: the part of predicted positives that are positive.
-
-add("Precision", "precision", {absent_by_top_k = true, more = zero_division, parts = function(_, tp, fp)
-  return tp, tp + fp
-end})
-
---- lm.metrics.Recall(): Computes the recall: the part of positives that are predicted.
---- lm.metrics.functional.recall(): Computes the recall: the part of positives that are predicted.
-
-add("Recall", "recall", {absent_by_top_k = true, more = zero_division, parts = function(_, tp, _, _, fn)
-  return tp, tp + fn
-end})
+add("Precision", "precision", "Computes the precision: the part of predicted positives that are positive.", {
+  absent_by_top_k = true, more = zero_division, parts = function(_, tp, fp) return tp, tp + fp end,
+})
+add("Recall", "recall", "Computes the recall: the part of positives that are predicted.", {
+  absent_by_top_k = true, more = zero_division, parts = function(_, tp, _, _, fn) return tp, tp + fn end,
+})
 
 -- Computes (1 + beta²) precision recall / (beta² precision + recall), van Rijsbergen, "Information Retrieval", 1979.
 local function f_score(beta, tp, fp, fn)
@@ -100,16 +88,11 @@ local function f_score(beta, tp, fp, fn)
   return double(tp) * (1 + squared), double(tp) * (1 + squared) + double(fn) * squared + double(fp)
 end
 
---- lm.metrics.F1Score(): Computes the F1 score: the harmonic mean of precision and recall.
---- lm.metrics.functional.f1_score(): Computes the F1 score: the harmonic mean of precision and recall.
-
-add("F1Score", "f1_score", {more = zero_division, parts = function(_, tp, fp, _, fn) return f_score(1, tp, fp, fn) end})
-
---- lm.metrics.FBetaScore(): Computes the F-beta score: a mean of precision and recall, where recall counts beta times.
---- lm.metrics.functional.fbeta_score(): Computes the F-beta score: a mean of precision and recall, where recall counts
---- beta times.
-
-add("FBetaScore", "fbeta_score", {
+add("F1Score", "f1_score", "Computes the F1 score: the harmonic mean of precision and recall.", {
+  more = zero_division, parts = function(_, tp, fp, _, fn) return f_score(1, tp, fp, fn) end,
+})
+add("FBetaScore", "fbeta_score",
+  "Computes the F-beta score: a mean of precision and recall, where recall counts beta times.", {
   required = task .. ", beta: positive = 1", more = zero_division,
   parts = function(self, tp, fp, _, fn) return f_score(self.beta, tp, fp, fn) end,
 })
@@ -135,12 +118,9 @@ local function update_matrix(self, preds, target)
   self.confmat = self.confmat + counts
 end
 
---- lm.metrics.ConfusionMatrix(): Computes the confusion matrix: how often each class was predicted for each class.
---- lm.metrics.functional.confusion_matrix(): Computes the confusion matrix: how often each class was predicted for each
---- class.
-
-metrics.ConfusionMatrix, functional.confusion_matrix = metric.define("ConfusionMatrix", {
-  call = "confusion_matrix", takes = "preds: tensor, target: tensor", required = task,
+metric.define("ConfusionMatrix", {
+  help = "Computes the confusion matrix: how often each class was predicted for each class.",
+  call = "confusion_matrix", required = task,
   options = labels.classes .. [[normalize: "none" | "true" | "pred" | "all"|false = "none", ignore_index: integer,
     validate_args: lacks = true]],
   make = add_matrix, update = update_matrix,
@@ -152,13 +132,10 @@ metrics.ConfusionMatrix, functional.confusion_matrix = metric.define("ConfusionM
   end,
 })
 
---- lm.metrics.JaccardIndex(): Computes the Jaccard index, the intersection over union of each class; its mean over
---- classes is the mean IoU of segmentation.
---- lm.metrics.functional.jaccard_index(): Computes the Jaccard index, the intersection over union of each class; its
---- mean over classes is the mean IoU of segmentation.
-
-metrics.JaccardIndex, functional.jaccard_index = metric.define("JaccardIndex", {
-  call = "jaccard_index", takes = "preds: tensor, target: tensor", required = task,
+metric.define("JaccardIndex", {
+  help = [[Computes the Jaccard index, the intersection over union of each class; its mean over classes is the mean IoU
+    of segmentation.]],
+  call = "jaccard_index", required = task,
   options = labels.classes .. labels.averaged:format "macro" .. "ignore_index: integer, validate_args: lacks = true"
     .. zero_division,
   make = add_matrix, update = update_matrix,
@@ -169,10 +146,10 @@ metrics.JaccardIndex, functional.jaccard_index = metric.define("JaccardIndex", {
       local function at(i, j) return counts:select(2, i):select(2, j) end
       local hits, others = at(2, 2), at(1, 2) + at(2, 1)
       if self.task == "binary" then return result(divide(hits, hits + others, self.zero_division):sum()) end
-      if self.average == "micro" then hits, others = hits:sum(), others:sum() end
+      local micro = self.average == "micro"
+      if micro then hits, others = hits:sum(), others:sum() end
       local scores = divide(hits, hits + others, self.zero_division)
-      if self.average == "micro" then return result(scores) end
-      return result(average_of(self, scores, nil, at(2, 2) + at(2, 1)))
+      return result(micro and scores or average_of(self, scores, nil, at(2, 2) + at(2, 1)))
     end
     local hits, seen, predicted = counts:diagonal(), counts:sum(2), counts:sum(1)
     local union, ignored = seen + predicted - hits, nil
@@ -188,5 +165,3 @@ metrics.JaccardIndex, functional.jaccard_index = metric.define("JaccardIndex", {
     return result(average_of(self, divide(hits, union, self.zero_division), absent, seen))
   end,
 })
-
-return {metrics, functional}

@@ -4,16 +4,8 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Metric = require("luminary.metrics.metric").Metric
 
-local Collection
-
-Collection = class.guard(class.new("MetricCollection", nil, function(of, ...)
-  local object = class.object(of, {__call = function(self, ...) return self:forward(...) end})
-  object:init(class.arguments(of, ...))
-  return object
-end))
-for key, method in pairs(class.methods) do Collection[key] = method end
+local Collection = class.root "MetricCollection"
 Collection.differs_by_rank = true -- checkpoints hold the state of each rank
-Collection.is, Collection.strict = class.is, true
 Collection.__hint = "its metrics are in the table collection.metrics"
 
 Collection.init = signature.of([[MetricCollection(metrics: list, {prefix = "", postfix = ""})]],

@@ -1,18 +1,15 @@
 --- lm.metrics: Computes metrics of models: accuracy, F1, AUROC, mean IoU, BLEU and others, as torchmetrics does.
+local metric = require "luminary.metrics.metric"
 local options = require "luminary.base.options"
 
-local metrics = {
-  Metric = require("luminary.metrics.metric").Metric,
-  MetricCollection = require "luminary.metrics.collection",
-  evaluate = require "luminary.metrics.evaluate",
-}
---- lm.metrics.functional: Computes metrics as functions of all predictions and targets at once.
-local functional = {}
+-- These files add their metrics to the lists of metric.lua.
 for _, part in ipairs {"classification", "auroc", "regression", "text", "aggregation"} do
-  local classes, functions = unpack(require("luminary.metrics." .. part))
-  for name, class in pairs(classes) do metrics[name] = class end
-  for name, f in pairs(functions) do functional[name] = f end
+  require("luminary.metrics." .. part)
 end
-metrics.functional = options.strict("metrics.functional", functional)
+local metrics = metric.classes
+metrics.MetricCollection = require "luminary.metrics.collection"
+metrics.evaluate = require "luminary.metrics.evaluate"
+--- lm.metrics.functional: Computes metrics as functions of all predictions and targets at once.
+metrics.functional = options.strict("metrics.functional", metric.functions)
 
 return options.strict("metrics", metrics)

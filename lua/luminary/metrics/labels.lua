@@ -2,7 +2,7 @@
 --- from 1; the labels of binary and multilabel tasks are 0 and 1, or false and true.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 
@@ -12,7 +12,7 @@ local function flat(x) return x:reshape(-1) end
 
 -- ---- inputs as flat labels
 
-local function check_same(who, preds, target) check_shape(who, "preds", preds, target.shape) end
+local function check_same(who, preds, target) shapes.check(who, "preds", preds, target.shape) end
 
 local function check_integers(who, name, x)
   if INTEGERS[x.dtype] then return end
@@ -72,7 +72,7 @@ local function check_scores(who, preds, target, classes)
   if not preds:is_floating_point() then
     options.wrong_dtype(who, "preds", "floating, as scores of classes [N, C, ...]", preds)
   end
-  check_shape(who, "preds", preds, {target.shape[1], classes, unpack(target.shape, 2)})
+  shapes.check(who, "preds", preds, {target.shape[1], classes, unpack(target.shape, 2)})
 end
 
 local function class_labels(self, preds, target)

@@ -2,25 +2,12 @@
 --- is computed. Sums, extremes and lists of samples reduce exactly, so that ranks may have seen any number of samples.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 
 local ops, fail = core.ops, options.fail
-
---- lm.metrics.Metric({process_group, sync_on_compute = true}): Base class for all metrics. A custom one adds states in
---- its init, and defines update and compute:
----
----   local Hits = lm.metrics.Metric:extend("Hits")
----   function Hits:init(opts)
----     Hits.super.init(self, opts)
----     self:add_state("hits", lm.zeros(1))
----   end
----   function Hits:update(preds, target)
----     self.hits = self.hits + preds:eq(target):sum()
----   end
----   function Hits:compute() return self.hits end
-local Metric
 
 -- ---- states: a tensor, or a list of tensors for the reduction "cat"
 
@@ -33,11 +20,7 @@ local merge = {
   sum = function(a, b) return a + b end,
   max = function(a, b) return ops.maximum(a, b) end,
   min = function(a, b) return ops.minimum(a, b) end,
-  cat = function(a, b)
-    local all = {unpack(a)}
-    for _, t in ipairs(b) do all[#all + 1] = t end
-    return all
-  end,
+  cat = lists.joined,
 }
 
 local function states_of(self)
@@ -60,9 +43,7 @@ end
 
 local function moved(state, device)
   if type(state) ~= "table" then return state:to(device) end
-  local list = {}
-  for i, t in ipairs(state) do list[i] = t:to(device) end
-  return list
+  return lists.map(state, function(t) return t:to(device) end)
 end
 
 local function set_defaults(self)
@@ -189,18 +170,21 @@ local function wrap(object)
   end
 end
 
-local function call(self, ...) return self:forward(...) end
-
-Metric = class.guard(class.new("Metric", nil, function(of, ...)
-  local object = class.object(of, {__call = call})
-  object:init(class.arguments(of, ...))
-  class.check_made(object)
-  wrap(object)
-  return object
-end))
-for key, method in pairs(class.methods) do Metric[key] = method end
+--- lm.metrics.Metric({process_group, sync_on_compute = true}): Base class for all metrics. A custom one adds states in
+--- its init, and defines update and compute:
+---
+---   local Hits = lm.metrics.Metric:extend("Hits")
+---   function Hits:init(opts)
+---     Hits.super.init(self, opts)
+---     self:add_state("hits", lm.zeros(1))
+---   end
+---   function Hits:update(preds, target)
+---     self.hits = self.hits + preds:eq(target):sum()
+---   end
+---   function Hits:compute() return self.hits end
+local Metric = class.root("Metric", wrap)
 Metric.differs_by_rank = true -- checkpoints hold the state of each rank
-Metric.is, Metric.strict, Metric.__makes = class.is, true, "reductions"
+Metric.__makes = "reductions"
 Metric.__hint = "metric:compute() returns its value"
 
 -- The options of all metrics, after their own.
@@ -278,23 +262,31 @@ end
 
 Metric.__inner = {"add_state"}
 
---- Makes a class of metrics, and the function that returns its value for one update, which is nil without `call`. how:
---- required, options: texts of the constructor's arguments; make(self), which checks them, now fields, and adds states;
---- update(self, …) and compute(self); takes: the text of update's arguments; call: the function's name;
---- from_inputs(options, …), which sets options of the function by its inputs.
+local classes, functions = {Metric = Metric}, {}
+
+--- Adds a class of metrics to `classes`, and with `call` to `functions` the function of that name that returns its
+--- value for one update. how: help: a sentence; required, options: texts of the constructor's arguments; make(self),
+--- which checks them, now fields, and adds states; states(self): sizes of sums in float64, by name; update(self, …) and
+--- compute(self); takes: the text of update's arguments; from_inputs(options, …), which sets options of the function by
+--- its inputs.
 local function define(name, how)
   local new = class.define(name, Metric)
   local required, rest = how.required and how.required .. ", " or "", how.options and how.options .. ", " or ""
   new.init = signature.fields(("%s(%s{%s%s})"):format(name, required, rest, common), function(self)
     prepare(self)
-    how.make(self)
+    if how.make then how.make(self) end
+    for state, sizes in pairs(how.states and how.states(self) or {}) do
+      self:add_state(state, ops.zeros(sizes, {dtype = "float64"}))
+    end
   end)
-  new.update = how.takes and signature.of(("%s:update(%s)"):format(name, how.takes), how.update) or how.update
-  new.compute = how.compute
-  if not how.call then return new end
-  local inputs = signature.parse(("update(%s)"):format(how.takes)).rows
-  local text = ("%s(%s, %s{%s})"):format(how.call, how.takes, required, rest:gsub(", $", ""))
-  return new, signature.by_name(text, function(given)
+  local takes = how.takes or "preds: tensor, target: tensor"
+  new.update, new.compute = signature.of(("%s:update(%s)"):format(name, takes), how.update), how.compute
+  new.__help = signature.help("lm.metrics." .. name, how.help)
+  classes[name] = new
+  if not how.call then return end
+  local inputs = signature.parse(("update(%s)"):format(takes)).rows
+  local text = ("%s(%s, %s{%s})"):format(how.call, takes, required, rest:gsub(", $", ""))
+  local f = signature.by_name(text, function(given)
     local values = {}
     for i, row in ipairs(inputs) do values[i], given[row[1]] = given[row[1]], nil end
     if how.from_inputs then how.from_inputs(given, unpack(values, 1, #inputs)) end
@@ -303,6 +295,7 @@ local function define(name, how)
     metric:update(unpack(values, 1, #inputs))
     return metric:compute()
   end)
+  functions[how.call] = signature.explained("lm.metrics.functional." .. how.call, how.help, f)
 end
 
-return {Metric = Metric, define = define}
+return {Metric = Metric, define = define, classes = classes, functions = functions}

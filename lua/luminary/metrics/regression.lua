@@ -3,30 +3,26 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local labels = require "luminary.metrics.labels"
 local metric = require "luminary.metrics.metric"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops = core.ops
 local double, result = labels.double, labels.result
-local metrics, functional = {}, {}
 
-local function zeros(...) return ops.zeros({...}, {dtype = "float64"}) end
+local function sizes_of(self) return self.num_outputs == 1 and {} or {self.num_outputs} end
 
 -- Returns preds and target in float64; [N] for one output, else [N, outputs].
 local function pair_of(self, preds, target, outputs)
   labels.check_same(self.__name, preds, target)
   preds, target = double(preds), double(target)
   if outputs == 1 then return preds:reshape(-1), target:reshape(-1) end
-  return check_shape(self.__name, "preds", preds, {"N", outputs}), target
+  return shapes.check(self.__name, "preds", preds, {"N", outputs}), target
 end
 
 -- Adds a mean over samples of error(preds - target), for each output.
-local function add_mean(name, call, option, error_of, finish)
-  metrics[name], functional[call] = metric.define(name, {
-    call = call, takes = "preds: tensor, target: tensor", options = option .. "num_outputs: count = 1",
-    make = function(self)
-      self:add_state("sum", self.num_outputs == 1 and zeros() or zeros(self.num_outputs))
-      self:add_state("total", zeros())
-    end,
+local function add_mean(name, call, help, option, error_of, finish)
+  metric.define(name, {
+    help = help, call = call, options = option .. "num_outputs: count = 1",
+    states = function(self) return {sum = sizes_of(self), total = {}} end,
     update = function(self, preds, target)
       preds, target = pair_of(self, preds, target, self.num_outputs)
       self.sum, self.total = self.sum + error_of(preds - target):sum(1), self.total + target.shape[1]
@@ -35,16 +31,11 @@ local function add_mean(name, call, option, error_of, finish)
   })
 end
 
---- lm.metrics.MeanSquaredError(): Computes the mean squared error, MSE, or its square root, RMSE.
---- lm.metrics.functional.mean_squared_error(): Computes the mean squared error, MSE, or its square root, RMSE.
-
-add_mean("MeanSquaredError", "mean_squared_error", "squared = true, ", function(x) return x * x end,
+add_mean("MeanSquaredError", "mean_squared_error",
+  "Computes the mean squared error, MSE, or its square root, RMSE.", "squared = true, ", function(x) return x * x end,
   function(self, mean) return self.squared and mean or ops.sqrt(mean) end)
-
---- lm.metrics.MeanAbsoluteError(): Computes the mean absolute error, MAE.
---- lm.metrics.functional.mean_absolute_error(): Computes the mean absolute error, MAE.
-
-add_mean("MeanAbsoluteError", "mean_absolute_error", "", ops.abs, function(_, mean) return mean end)
+add_mean("MeanAbsoluteError", "mean_absolute_error", "Computes the mean absolute error, MAE.", "", ops.abs,
+  function(_, mean) return mean end)
 
 -- ---- R2
 
@@ -58,21 +49,15 @@ local function scores_of(self)
   return ops.where(has_residual, ops.where(has_variance, ratio, 0), 1), tss
 end
 
---- lm.metrics.R2Score(): Computes the coefficient of determination R²: 1 - residual sum of squares / total sum of
---- squares.
---- lm.metrics.functional.r2_score(): Computes the coefficient of determination R²: 1 - residual sum of squares / total
---- sum of squares.
-
-metrics.R2Score, functional.r2_score = metric.define("R2Score", {
-  call = "r2_score", takes = "preds: tensor, target: tensor",
+metric.define("R2Score", {
+  help = "Computes the coefficient of determination R²: 1 - residual sum of squares / total sum of squares.",
+  call = "r2_score",
   options = [[adjusted: natural = 0, multioutput = "uniform_average" | "raw_values" | "variance_weighted",
     num_outputs: count = 1]],
   from_inputs = function(given, preds) given.num_outputs = preds.ndim == 2 and preds.shape[2] or 1 end,
-  make = function(self)
-    for _, name in ipairs {"sum_of_squares", "sum_of_targets", "residual"} do
-      self:add_state(name, self.num_outputs == 1 and zeros() or zeros(self.num_outputs))
-    end
-    self:add_state("total", zeros())
+  states = function(self)
+    local sizes = sizes_of(self)
+    return {sum_of_squares = sizes, sum_of_targets = sizes, residual = sizes, total = {}}
   end,
   update = function(self, preds, target)
     preds, target = pair_of(self, preds, target, self.num_outputs)
@@ -97,5 +82,3 @@ metrics.R2Score, functional.r2_score = metric.define("R2Score", {
     return result(r2)
   end,
 })
-
-return {metrics, functional}

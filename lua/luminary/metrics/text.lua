@@ -1,12 +1,12 @@
 --- Defines metrics of text: BLEU and perplexity, with torchmetrics' values.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local labels = require "luminary.metrics.labels"
 local metric = require "luminary.metrics.metric"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
-local metrics, functional = {}, {}
 
 -- ---- BLEU
 
@@ -19,9 +19,7 @@ local function words_of(line)
   if line:find "[\194\225-\227]" then
     for _, space in ipairs(SPACES) do line = line:gsub(space, " ") end
   end
-  local words = {}
-  for word in line:gmatch "[^%s\28-\31]+" do words[#words + 1] = word end
-  return words
+  return lists.parts(line, "[^%s\28-\31]+")
 end
 
 -- Counts each n-gram among the words, by n and its text.
@@ -62,8 +60,6 @@ local function compare(line, references, longest, hits, all)
   return #pred, target_length
 end
 
-local function zeros(...) return ops.zeros({...}, {dtype = "float64"}) end
-
 local function update_bleu(self, preds, target)
   local who = "BLEUScore"
   preds = strings(who, "preds", preds)
@@ -98,50 +94,36 @@ local function compute_bleu(self)
   return labels.result(core.tensor(score, {dtype = "float64"}))
 end
 
---- lm.metrics.BLEUScore(): Computes the BLEU score of a corpus. Papineni et al., "BLEU: a method for automatic
---- evaluation of machine translation", 2002; smoothed as by Lin and Och, 2004.
---- lm.metrics.functional.bleu_score(): Computes the BLEU score of a corpus. Papineni et al., "BLEU: a method for
---- automatic evaluation of machine translation", 2002; smoothed as by Lin and Och, 2004.
-
-metrics.BLEUScore, functional.bleu_score = metric.define("BLEUScore", {
+metric.define("BLEUScore", {
+  help = [[Computes the BLEU score of a corpus. Papineni et al., "BLEU: a method for automatic evaluation of machine
+    translation", 2002; smoothed as by Lin and Och, 2004.]],
   call = "bleu_score", takes = "preds: any, target: any", options = "n_gram: count = 4, smooth = false, weights: list",
   make = function(self)
     if self.weights and #self.weights ~= self.n_gram then
       options.wrong_length("BLEUScore", "weights", self.n_gram, "length of n-grams", #self.weights)
     end
-    self:add_state("numerator", zeros(self.n_gram))
-    self:add_state("denominator", zeros(self.n_gram))
-    self:add_state("lengths", zeros(2))
   end,
+  states = function(self) return {numerator = {self.n_gram}, denominator = {self.n_gram}, lengths = {2}} end,
   update = update_bleu, compute = compute_bleu,
 })
 
 -- ---- perplexity
 
---- lm.metrics.Perplexity(): Computes the perplexity of a language model: exp of the mean cross entropy of its tokens.
---- lm.metrics.functional.perplexity(): Computes the perplexity of a language model: exp of the mean cross entropy of
---- its tokens.
-
-metrics.Perplexity, functional.perplexity = metric.define("Perplexity", {
-  call = "perplexity", takes = "preds: tensor, target: tensor", options = "ignore_index: integer",
-  make = function(self)
-    self:add_state("loss", zeros())
-    self:add_state("count", zeros())
-  end,
+metric.define("Perplexity", {
+  help = "Computes the perplexity of a language model: exp of the mean cross entropy of its tokens.",
+  call = "perplexity", options = "ignore_index: integer", states = function() return {loss = {}, count = {}} end,
   update = function(self, preds, target)
     local who = "Perplexity"
     labels.check_integers(who, "target", target)
-    local n, length = unpack(check_shape(who, "target", target, {"N", "L"}).shape)
-    local size = check_shape(who, "preds", preds, {"N", "L", "V"}).shape[3]
-    check_shape(who, "preds", preds, {n, length, size})
+    local n, length = unpack(shapes.check(who, "target", target, {"N", "L"}).shape)
+    local size = shapes.check(who, "preds", preds, {"N", "L", "V"}).shape[3]
+    shapes.check(who, "preds", preds, {n, length, size})
     target = labels.as_long(target):reshape(-1)
     labels.check_range(who, "target", target, 1, size, self.ignore_index)
-    local loss = core.ops.cross_entropy(preds:reshape(-1, size):float(), target,
+    local loss = ops.cross_entropy(preds:reshape(-1, size):float(), target,
       {ignore_index = self.ignore_index, reduction = "none"})
     self.loss = self.loss + labels.double(loss):sum()
     self.count = self.count + (self.ignore_index and target:ne(self.ignore_index):sum() or target:numel())
   end,
   compute = function(self) return labels.result(ops.exp(self.loss / self.count)) end,
 })
-
-return {metrics, functional}

@@ -1,17 +1,13 @@
 --- Finds the likeliest continuations of one sequence by beam search, or draws them with do_sample, as transformers do.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local logits_processors = require "luminary.models.logits_processors"
 
 local ops = core.ops
 
 -- Returns the tokens of a candidate's beam, then its own.
-local function tokens_of(each, rows)
-  local tokens = {}
-  for i, token in ipairs(rows[each.beam]) do tokens[i] = token end
-  tokens[#tokens + 1] = each.token
-  return tokens
-end
+local function tokens_of(each, rows) return lists.joined(rows[each.beam], {each.token}) end
 
 -- Returns the candidates {score, beam, token, ends = true if it ends} of a step, best first or in the order drawn,
 -- except those with a score of -inf.
@@ -78,14 +74,15 @@ return function(ids, o, logits, mask)
     local length = o.early_stopping == "never" and o.length_penalty > 0 and o.max_new_tokens or step
     local hopeless = full and kept[1] and kept[1].score / length ^ o.length_penalty <= finished[beams].worth
     if #kept == 0 or hopeless or full and o.early_stopping == true then break end
-    local from, tokens, worths, lists = {}, {}, {}, {}
+    local from, tokens, worths, continued_rows = {}, {}, {}, {}
     for j, each in ipairs(kept) do
-      from[j], tokens[j], worths[j], lists[j] = each.beam, each.token, {each.score}, tokens_of(each, rows)
+      from[j], tokens[j], worths[j] = each.beam, each.token, {each.score}
+      continued_rows[j] = tokens_of(each, rows)
     end
     local order = core.tensor(from, {dtype = "int64", device = device})
     tokens = core.tensor(tokens, {dtype = "int64", device = device}):view(#kept, 1)
     ids = ops.cat({ids:index_select(1, order), tokens}, 2)
-    sums, rows = core.tensor(worths, {device = device}), lists
+    sums, rows = core.tensor(worths, {device = device}), continued_rows
     logits:reorder(order)
   end
   if #finished < o.num_return_sequences then

@@ -7,7 +7,7 @@ local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
 local common = require "luminary.models.common"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 local models = {}
@@ -164,7 +164,7 @@ local function embedded(self, ids, o)
     options.must_be("Bert", "the number of tokens", ("at most %s, %d"):format(counts
       and "max_position_embeddings - pad_token_id" or "max_position_embeddings", most), l)
   end
-  if types then check_shape("Bert", "token_type_ids", types, {ids.shape[1], l}) end
+  if types then shapes.check("Bert", "token_type_ids", types, {ids.shape[1], l}) end
   local embeddings = (self.bert or self).embeddings
   local x, kinds = embeddings.word_embeddings(ids), embeddings.token_type_embeddings
   if types and kinds then

@@ -1,5 +1,6 @@
 --- Makes every network of lm.models: checks options, reads a config.json beside the weights, and loads the weights.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local changes = require "luminary.base.weight_changes"
 local truncate_text = require "luminary.base.truncate_text"
 local load_module = require "luminary.base.load_module"
@@ -186,12 +187,6 @@ local function dtype_of_weights(config, weights)
   return first and weights[first].dtype
 end
 
-local function copied(t)
-  local copy = {}
-  for name, value in pairs(t) do copy[name] = value end
-  return copy
-end
-
 --- Returns make(options) for the options of `who`, checked by spec. reads, for families in Hugging Face's folders:
 --- {kinds = {[model_type or _class_name of config.json] = defaults of options}, only = {name = the supported value},
 --- also(config, options, the caller's, path) for options with other names there, generates = true if it has generate}.
@@ -206,7 +201,7 @@ end
 --- generation_config.json or config.json, with a warning about ends beyond the vocabulary. Nothing is drawn if weights
 --- have all parameters, and nothing is allocated before they are known to fit.
 return function(who, opts, spec, make, first, reads)
-  local rows = copied(spec)
+  local rows = lists.copy(spec)
   for name, row in pairs(all) do rows[name] = row end
   if type(opts) == "string" then
     fail("%s: options must be in a table: {weights = %q} reads a local file or folder; nothing is downloaded", who,
@@ -252,7 +247,7 @@ return function(who, opts, spec, make, first, reads)
   local plain, n_tensors, bytes = config and options.is_plain(weights), nil, nil
   if plain then n_tensors, bytes = held_by(weights) end
   if plain and how.strict ~= false then check_layers(who, spec, from_file, n_tensors) end
-  local net, largest = meta.of(make, copied(own)), largest_size(spec, own)
+  local net, largest = meta.of(make, lists.copy(own)), largest_size(spec, own)
   local complete = false
   if weights then
     how.dry_run = true

@@ -5,7 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local build = require "luminary.models.build"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops = core.ops
 local common = {}
@@ -118,7 +118,7 @@ function common.ids(who, ids)
   if type(ids) == "table" and ids.input_ids then
     options.fail("%s: pass ids first, then options: net(batch.input_ids, {attention_mask = batch.attention_mask})", who)
   end
-  return check_shape(who, "ids", options.arg(who, "ids", ids, "tensor"), {"N", "L"})
+  return shapes.check(who, "ids", options.arg(who, "ids", ids, "tensor"), {"N", "L"})
 end
 
 local forward_options = {cache = {"table"}, attention_mask = {"tensor"}, position_ids = {"tensor"}}
@@ -146,8 +146,8 @@ function common.forward_options(who, ids, opts, layers, window)
       layers)
   end
   o.first = cache and options.arg(who, "cache[1].length", cache[1].length or 0, "natural") or 0
-  if mask then check_shape(who, "attention_mask", mask, {n, o.first + l}) end
-  if o.position_ids then check_shape(who, "position_ids", o.position_ids, {n, l}) end
+  if mask then shapes.check(who, "attention_mask", mask, {n, o.first + l}) end
+  if o.position_ids then shapes.check(who, "position_ids", o.position_ids, {n, l}) end
   mask = mask and (mask.dtype == "bool" and mask or mask:ne(0)):view(n, 1, 1, o.first + l)
   local function attention(near)
     local causal = not near and (not mask and o.first == 0 or l == 1)

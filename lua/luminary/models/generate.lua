@@ -8,7 +8,7 @@ local generated_text = require "luminary.models.generated_text"
 local generation_config = require "luminary.models.generation_config"
 local next_token_logits = require "luminary.models.next_token_logits"
 local logits_processors = require "luminary.models.logits_processors"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 
@@ -129,7 +129,7 @@ end
 local function padding_of(who, ids, o)
   local mask, n, l = o.attention_mask, unpack(ids.shape)
   if mask then
-    check_shape(who, "attention_mask", mask, {n, l})
+    shapes.check(who, "attention_mask", mask, {n, l})
   elseif o.pad_token_id and not o.ends[o.pad_token_id] then
     mask = ids:ne(o.pad_token_id)
   end

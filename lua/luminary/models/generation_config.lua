@@ -1,6 +1,7 @@
 --- Reads the options of net:generate in a folder's generation_config.json, as transformers do.
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 
@@ -53,9 +54,7 @@ end
 local function from_1(id)
   if type(id) == "number" then return id >= 0 and id + 1 or nil end
   if type(id) ~= "table" then return nil end
-  local list = {}
-  for _, each in ipairs(id) do list[#list + 1] = from_1(each) end
-  return list
+  return lists.map(id, function(each) return from_1(each) end)
 end
 
 --- Returns the text of a JSON file's value for messages.

@@ -1,5 +1,5 @@
 --- Converts a GGUF file's metadata and names of weights to those of a Hugging Face folder.
-local core = require "luminary.core"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
 local fail = options.fail
@@ -73,11 +73,7 @@ function gguf.is(weights)
     return options.is_plain(weights.metadata) and options.is_plain(weights.tensors)
       and type(weights.metadata["general.architecture"]) == "string"
   end
-  if type(weights) ~= "string" or core.file_kind(weights) ~= "a regular file" then return false end
-  local file = io.open(weights, "rb")
-  local head = file and file:read(4)
-  if file then file:close() end
-  return head == "GGUF"
+  return type(weights) == "string" and load_module("luminary.file_formats.gguf").is(weights)
 end
 
 -- Returns weights by Hugging Face's names; weights without one keep their own.

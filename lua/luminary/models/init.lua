@@ -15,14 +15,9 @@ local function maker(name, load)
 end
 
 local models = {}
-for _, family in ipairs {"mnist_networks"} do
-  for name, make in pairs(require("luminary.models." .. family)) do
-    models[name] = maker(name, function() return make end)
-  end
-end
 for file, names in pairs {
   gpt2 = "gpt2", llama = "llama mistral qwen2 qwen3 gemma phi3", bert = "bert roberta distilbert",
-  unet2d = "unet2d",
+  unet2d = "unet2d", mnist_networks = "mlp lenet",
   vit = "vit deit dinov2 vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14", inception = "googlenet inception_v3",
   image_networks = [[alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161
     densenet169 densenet201 efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3 efficientnet_b4

@@ -4,7 +4,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local along_dim = require "luminary.tensor.along_dim"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 local schedulers = {}
@@ -138,7 +138,7 @@ local function factors(self, who, x, steps)
     fail("%s: timesteps are %s; expected one for each sample of %s", who, options.describe(steps), options.describe(x))
   end
   local products = self.alphas_cumprod:to(x.device):index_select(1, steps:long() + 1):to(x.dtype)
-  products = along_dim(products, 1, x.ndim)
+  products = shapes.along_dim(products, 1, x.ndim)
   return products:sqrt(), (1 - products):sqrt()
 end
 

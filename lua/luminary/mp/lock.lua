@@ -26,11 +26,7 @@ function Lock:acquire(timeout)
 end
 
 --- Releases the lock.
-function Lock:release()
-  local h = shared.handle("release", self)
-  if core.mp_held(h) == 0 then fail "Lock:release: the lock is not held by this object" end
-  core.mp_release(h)
-end
+function Lock:release() core.mp_release(shared.handle("release", self)) end
 
 --- Acquires the lock, calls f(abandoned) and releases it, also after an error. Returns f's results. abandoned: true if
 --- the last holder ended without releasing it.

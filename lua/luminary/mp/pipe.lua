@@ -12,8 +12,6 @@ function Connection:init(handle, way) self.handle, self.way = handle, way end
 
 local GONE = "the other end was closed, or its process has ended"
 
-local function try_put(h, seconds, text, tensors, handles) return core.mp_put(h, text, tensors, handles, seconds) end
-
 --- Sends a value. {timeout = seconds} bounds the wait for room in the connection, after which it is an error.
 function Connection:send(value, ...)
   local h, timeout = shared.handle("send", self), shared.timeout("Connection:send", ...)
@@ -21,7 +19,7 @@ function Connection:send(value, ...)
     options.fail "Connection:send: this end only receives: Pipe {duplex = false} made it"
   end
   local text, tensors, handles = carrier.encode("Connection:send", value, shared.how())
-  local ok, sent = pcall(shared.wait, timeout, try_put, h, text, tensors, handles)
+  local ok, sent = pcall(shared.wait, timeout, shared.try_put, h, text, tensors, handles)
   if not ok and type(sent) == "string" and sent:find("closed$") then options.fail("Connection:send: %s", GONE) end
   if not ok then error(sent, 0) end
   if not sent then

@@ -173,10 +173,10 @@ end
 local function pump(self, seconds)
   if self.stopped then return end
   local count = read(self)
-  local ended, handles = {}, {self.results.handle}
+  local ended, running = {}, {}
   for i, worker in ipairs(self.workers) do
     if not worker.reaped then
-      if worker:look() then ended[#ended + 1] = i else handles[#handles + 1] = worker.handle end
+      if worker:look() then ended[#ended + 1] = i else running[#running + 1] = worker end
     end
   end
   if #ended > 0 then
@@ -185,7 +185,7 @@ local function pump(self, seconds)
       if not self.broken then reap(self, i) end
     end
   elseif count == 0 and seconds > 0 then
-    core.mp_wait(handles, seconds)
+    Worker.wait(running, seconds, self.results.handle)
     read(self)
   end
 end

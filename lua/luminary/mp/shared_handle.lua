@@ -68,6 +68,18 @@ function shared.wait_in(method, self, timeout, attempt, ...)
   return shared.wait(shared.seconds(who, timeout), attempt, handle, ...)
 end
 
+--- Puts a message into a connection if there is room within `seconds`; for shared.wait.
+function shared.try_put(h, seconds, text, tensors, handles) return core.mp_put(h, text, tensors, handles, seconds) end
+
+local PATIENCE = 10 -- seconds
+
+--- Sends a message over the connection of a worker.
+function shared.send(connection, ...)
+  if not core.mp_is_open(connection) then error("connection closed", 0) end
+  local sent = shared.wait(PATIENCE, shared.try_put, connection, ...)
+  if not sent then error("the receiver does not read its messages", 0) end
+end
+
 --- Returns the options of serialization.lua for values sent through a handle.
 function shared.how() return {processes = true, name_of = names.cached_finder()} end
 

@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
+local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 local Worker = {}
@@ -62,9 +63,10 @@ function Worker.job(who, fn, args, method)
   return {text = text, tensors = tensors, handles = handles}
 end
 
-local function chunk(fd, thread)
-  return ("package.path, package.cpath = %q, %q; local fd = %s; LM_CHANNEL = nil; "
-    .. "local code = require('luminary.mp.worker_main')(fd, %s)"):format(package.path, package.cpath, fd, thread)
+local function chunk(channel, thread)
+  return ("package.path, package.cpath = %q, %q; local channel = %s; LM_CHANNEL = nil; "
+    .. "local code = require('luminary.mp.worker_main')(channel, %s)"):format(
+    package.path, package.cpath, channel, thread)
 end
 
 --- Starts a worker. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table;
@@ -76,12 +78,13 @@ function Worker.start(who, spec)
   local self = setmetatable({index = spec.index}, Worker)
   local thread = spec.method == "thread"
   if thread then
-    self.handle = core.mp_thread(chunk("LM_CHANNEL", true))
+    self.handle, self.channel = core.mp_thread(chunk("LM_CHANNEL", true))
   else
     local changes = {}
     for name, value in pairs(environment) do changes[#changes + 1] = value and name .. "=" .. value or name end
     if spec.threads then changes[#changes + 1] = "OMP_NUM_THREADS=" .. spec.threads end
-    self.handle = core.mp_process(interpreter(who), {"-e", chunk("3", false) .. "; os.exit(code, true)"}, changes)
+    local arguments = {"-e", chunk("3", false) .. "; os.exit(code, true)"}
+    self.handle, self.channel = core.mp_process(interpreter(who), arguments, changes)
     self.pid = core.mp_pid(self.handle)
   end
   self.thread = thread
@@ -91,8 +94,8 @@ function Worker.start(who, spec)
     name = spec.name, index = spec.index,
   }
   local ok, problem = pcall(function()
-    core.mp_send(self.handle, (carrier.encode(who, boot, {processes = not thread})), {})
-    core.mp_send(self.handle, spec.job.text, spec.job.tensors, spec.job.handles)
+    shared.send(self.channel, (carrier.encode(who, boot, {processes = not thread})), {})
+    shared.send(self.channel, spec.job.text, spec.job.tensors, spec.job.handles)
   end)
   if not ok and not problem:find("closed$") then -- if it died before reading, its end is reported later
     Worker.stop({self}, 0)
@@ -105,11 +108,18 @@ end
 
 -- Reads its messages.
 local function read(self)
-  while true do
-    local text, tensors, handles = core.mp_receive(self.handle, 0)
+  while core.mp_is_open(self.channel) do
+    local text, tensors, handles = core.mp_get(self.channel, 0)
+    if text == nil then core.mp_close_handle(self.channel) end
     if not text then return end
     self.report = carrier.decode(text, tensors, handles)
   end
+end
+
+--- Closes its channel; kills a process; asks a thread to end, and waits up to `seconds` for that.
+function Worker:close(seconds)
+  core.mp_close_handle(self.channel)
+  core.mp_close(self.handle, seconds)
 end
 
 --- Returns true if it has ended; then `code` and `signal`, or `report` (its own report), are set.
@@ -122,7 +132,7 @@ function Worker:look()
   if self.thread and self.report and self.report.code then self.code = self.report.code end
   if self.thread and self.report and not self.report.ok then self.code = self.report.code or 1 end
   if problem ~= "" then self.problem = problem end
-  core.mp_close(self.handle)
+  self:close()
   return true
 end
 
@@ -137,9 +147,16 @@ function Worker.pids(workers)
   return lists.map(workers, function(worker) return worker.pid end)
 end
 
---- Waits until one of these workers has a message or ends, `seconds` at most.
-function Worker.wait(workers, seconds)
-  core.mp_wait(lists.map(workers, function(worker) return worker.handle end), seconds)
+--- Waits until one of these workers has a message or ends, or a handle of a queue has one, `seconds` at most. A thread
+--- ends after it has closed its channel.
+function Worker.wait(workers, seconds, queue)
+  local list = {queue}
+  for _, worker in ipairs(workers) do
+    local is_open = core.mp_is_open(worker.channel)
+    if is_open then list[#list + 1] = worker.channel end
+    if not (is_open and worker.thread) then list[#list + 1] = worker.handle end
+  end
+  core.mp_wait(list, seconds)
 end
 
 --- Waits for its end; returns true if it came within `seconds` (nil: no limit).
@@ -163,7 +180,7 @@ end
 function Worker:abandon()
   self.ended, self.code, self.abandoned = true, 1, true
   self.problem = "its thread did not end when it was asked to, and still runs"
-  core.mp_close(self.handle, 0)
+  self:close(0)
 end
 
 --- Ends workers: asks all of them, and after `seconds` kills processes. Threads that do not respond are left alone.

@@ -4,6 +4,7 @@ local load_module = require "luminary.base.load_module"
 local carrier = require "luminary.mp.serialization"
 local failure = require "luminary.mp.worker_failure"
 local here = require "luminary.mp.parent_channel"
+local shared = require "luminary.mp.shared_handle"
 require "luminary.tensor.methods" -- defines tensors' methods, if the function does not load the library
 
 local Exit = failure.Exit
@@ -34,9 +35,10 @@ local function prepare_thread(boot)
   end
 end
 
---- Runs the job received at file descriptor fd, and reports its outcome. Returns the exit code.
-return function(fd, thread)
-  local channel = core.mp_parent(fd, thread)
+--- Runs the job received through a thread's connection, or a process's file descriptor, and reports its outcome.
+--- Returns the exit code.
+return function(channel, thread)
+  if not thread then channel = core.mp_parent(channel) end
   here.channel = channel
   local function receive()
     local text, tensors, handles = here.receive()
@@ -66,6 +68,6 @@ return function(fd, thread)
       io.stderr:write(("%s: %s\nstack traceback:\n\t%s\n"):format(name, problem.message, problem.traceback))
     end
   end
-  pcall(core.mp_send, channel, (carrier.encode("mp", report, {processes = not thread})), {})
+  pcall(shared.send, channel, (carrier.encode("mp", report, {processes = not thread})), {})
   return code
 end

@@ -59,10 +59,9 @@ MultiheadAttention.keeps_float = true -- forward reads its layers' weights, whic
 MultiheadAttention.init = signature.of([[MultiheadAttention(embed_dim: count, num_heads: count,
   {dropout: probability = 0, bias = true, add_bias_kv = false, add_zero_attn = false, kdim: count = embed_dim,
   vdim: count = embed_dim, batch_first = false, device, dtype: string})]], function(self, embed_dim, num_heads, o)
-  local who = "MultiheadAttention"
   self.embed_dim = embed_dim
   self.num_heads = num_heads
-  options.divisible(who, "embed_dim", embed_dim, "num_heads", num_heads)
+  options.divisible("MultiheadAttention", "embed_dim", embed_dim, "num_heads", num_heads)
   self.dropout, self.batch_first, self.add_zero_attn = o.dropout, o.batch_first, o.add_zero_attn
   self.kdim, self.vdim, self.head_dim = o.kdim, o.vdim, embed_dim / num_heads
   if o.kdim == embed_dim and o.vdim == embed_dim then

@@ -8,7 +8,7 @@ local init = require "luminary.nn.initializers"
 local parameter = require "luminary.nn.parameter"
 local printed = require "luminary.nn.print_values"
 local padding_row = require "luminary.nn.functional.padding_row"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, arg = core.ops, options.arg
 local layers = {}
@@ -16,7 +16,7 @@ local layers = {}
 -- Makes a layer of the class with the given weight; opts holds the class's options, and freeze.
 local function from_pretrained(class, weight, opts)
   local who = class.__name .. ".from_pretrained"
-  check_shape(who, "weight", options.arg(who, "weight", weight, "tensor"), {"num_embeddings", "embedding_dim"})
+  shapes.check(who, "weight", options.arg(who, "weight", weight, "tensor"), {"num_embeddings", "embedding_dim"})
   local own = {}
   for name, value in pairs(opts or {}) do own[name] = value end
   local freeze = own.freeze == nil or options.arg(who, "freeze", own.freeze, "boolean")

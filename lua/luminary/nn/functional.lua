@@ -19,8 +19,7 @@ end
 --- Applies local response normalization across channels.
 F.local_response_norm = signature.of([[local_response_norm(x: tensor, size: count, {alpha = 1e-4, beta = 0.75,
   k = 1})]], function(x, size, opts)
-  local who = "local_response_norm"
-  if x.ndim < 2 then options.expected(who, "x [N, C, …] of 2 or more dims", x) end
+  if x.ndim < 2 then options.expected("local_response_norm", "x [N, C, …] of 2 or more dims", x) end
   if x:numel() == 0 then return x * 1 end -- reshape cannot divide 0 elements
   local before = math.floor(size / 2)
   local squares = ops.reshape(ops.square(x), {x.shape[1], 1, x.shape[2], -1})
@@ -54,11 +53,10 @@ end)
 --- Computes a multi-label hinge loss between scores and lists of target classes.
 F.multilabel_margin_loss = signature.of([[multilabel_margin_loss(x: tensor, target: tensor, {size_average: lacks,
   reduce: lacks, reduction = "mean" | "sum" | "none"})]], function(x, target, o)
-  local who = "multilabel_margin_loss"
   if x.ndim == 0 then x, target = x:view(1), target:view(-1) end
   local n = x.shape[x.ndim]
   if x.ndim > 2 or target.ndim ~= x.ndim or target.shape[1] ~= x.shape[1] or target.shape[x.ndim] ~= n then
-    options.fail("%s: x and target must both be [N, C] or [C], got %s and %s", who, options.describe(x),
+    options.fail("multilabel_margin_loss: x and target must both be [N, C] or [C], got %s and %s", options.describe(x),
       options.describe(target))
   end
   local rows, labels = x:view(-1, n), target:detach():view(-1, n)
@@ -78,8 +76,7 @@ end)
 F.instance_norm = signature.of([[instance_norm(x: tensor, running_mean: tensor?, running_var: tensor?,
   weight: tensor?, bias: tensor?, use_input_stats = true, momentum = 0.1,
   eps = 1e-5)]], function(x, mean, var, weight, bias, use_input_stats, momentum, eps)
-  local who = "instance_norm"
-  if x.ndim < 3 then options.expected(who, "x [N, C, …] of 3 or more dims", x) end
+  if x.ndim < 3 then options.expected("instance_norm", "x [N, C, …] of 3 or more dims", x) end
   if not use_input_stats then
     return ops.batch_norm(x, mean, var, weight, bias, {training = false, eps = eps})
   end
@@ -92,8 +89,8 @@ F.instance_norm = signature.of([[instance_norm(x: tensor, running_mean: tensor?,
   local y = ops.batch_norm(flat, means, vars, repeated(weight), repeated(bias),
     {training = true, momentum = momentum, eps = eps})
   core.no_grad(function()
-    if mean then mean:copy_(means:view(n, c):mean(1)) end
-    if var then var:copy_(vars:view(n, c):mean(1)) end
+    if mean and n > 0 then mean:copy_(means:view(n, c):mean(1)) end
+    if var and n > 0 then var:copy_(vars:view(n, c):mean(1)) end
   end)
   return y:view(shape)
 end)
@@ -134,8 +131,7 @@ end
 --- Draws from the Gumbel-softmax distribution of logits along dim.
 F.gumbel_softmax = signature.of([[gumbel_softmax(logits: tensor, {tau = 1, hard = false, eps: lacks = 1e-10,
   dim: dim = -1})]], function(logits, opts)
-  local who = "gumbel_softmax"
-  if opts.tau <= 0 then options.must_be(who, "tau", "above 0", opts.tau) end
+  if opts.tau <= 0 then options.must_be("gumbel_softmax", "tau", "above 0", opts.tau) end
   local noise = -ops.log(ops.exponential_(ops.empty_like(logits)))
   local soft = ops.softmax((logits + noise) / opts.tau, opts.dim)
   if not opts.hard then return soft end

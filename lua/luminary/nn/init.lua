@@ -29,12 +29,10 @@ local later = options.at_first_use({
     .. "MultiLabelSoftMarginLoss MultiMarginLoss NLLLoss PairwiseDistance PoissonNLLLoss SmoothL1Loss SoftMarginLoss "
     .. "TripletMarginLoss TripletMarginWithDistanceLoss",
   ["nn.linear_losses"] = "AdaptiveLogSoftmaxWithLoss LinearCrossEntropyLoss",
-  ["nn.padding"] = "CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d ConstantPad3d "
-    .. "ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d ZeroPad1d "
-    .. "ZeroPad2d ZeroPad3d",
-  ["nn.shuffle_flatten_dropout"] = "AlphaDropout Bilinear ChannelShuffle Dropout1d Dropout2d Dropout3d "
-    .. "FeatureAlphaDropout PixelShuffle PixelUnshuffle Unflatten",
-  ["nn.upsample_fold"] = "Fold Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d",
+  ["nn.rearrange"] = "AlphaDropout Bilinear ChannelShuffle CircularPad1d CircularPad2d CircularPad3d ConstantPad1d "
+    .. "ConstantPad2d ConstantPad3d Dropout1d Dropout2d Dropout3d FeatureAlphaDropout Fold PixelShuffle PixelUnshuffle "
+    .. "ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d Unflatten "
+    .. "Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d ZeroPad3d",
   ["nn.attention"] = "MultiheadAttention TransformerEncoderLayer TransformerDecoderLayer TransformerEncoder "
     .. "TransformerDecoder Transformer",
   ["nn.recurrent"] = "RNN LSTM GRU RNNCell LSTMCell GRUCell",

@@ -1,5 +1,6 @@
 --- nn.init: Initializes parameters in place, with PyTorch's formulas.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local meta = require "luminary.nn.meta"
@@ -20,8 +21,7 @@ local function fans(who, t)
   if #shape < 2 then
     options.must_be(who, "t", "a tensor of at least 2 dims", t)
   end
-  local field = 1
-  for i = 3, #shape do field = field * shape[i] end
+  local field = lists.product(lists.slice(shape, 3))
   return shape[2] * field, shape[1] * field
 end
 init._fans = fans
@@ -53,18 +53,13 @@ function init.ones_(t) return fill("ones_", t, "fill_", 1) end
 local gains = {
   linear = 1, conv1d = 1, conv2d = 1, conv3d = 1, sigmoid = 1,
   conv_transpose1d = 1, conv_transpose2d = 1, conv_transpose3d = 1,
-  tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4,
+  tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4, leaky_relu = math.sqrt(2 / (1 + 0.01 ^ 2)),
 }
 
 --- Returns the recommended gain of a nonlinearity: the factor that keeps the variance.
 function init.calculate_gain(nonlinearity, param)
-  if nonlinearity == "leaky_relu" then
-    return math.sqrt(2 / (1 + (param or 0.01) ^ 2))
-  end
-  local names = {"leaky_relu"}
-  for name in pairs(gains) do names[#names + 1] = name end
-  table.sort(names)
-  return gains[options.choice("calculate_gain", "nonlinearity", nonlinearity, names)]
+  if nonlinearity == "leaky_relu" and param then return math.sqrt(2 / (1 + param ^ 2)) end
+  return gains[options.choice("calculate_gain", "nonlinearity", nonlinearity, options.sorted_keys(gains))]
 end
 
 local rules = {
@@ -225,8 +220,7 @@ end)
 --- Fills the 2-d tensor as a sparse matrix, with normal values.
 init.sparse_ = signature.of([[sparse_(t, sparsity: probability, {std = 0.01,
   generator: generator})]], function(t, sparsity, opts)
-  local who = "sparse_"
-  local rows, columns = matrix(who, t, 2)
+  local rows, columns = matrix("sparse_", t, 2)
   local zeros = math.ceil(sparsity * rows)
   return core.no_grad(function()
     t:normal_(0, opts.std, {generator = opts.generator})

@@ -6,7 +6,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Module = require "luminary.nn.module"
 local records = require "luminary.nn.module_fields"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops = core.ops
 local int8 = {}
@@ -30,7 +30,7 @@ Int8Linear.init = signature.of("Int8Linear(weight: tensor, bias: tensor?)", func
   if weight.ndim ~= 2 or not weight:is_floating_point() then
     options.must_be("Int8Linear", "weight", "a floating tensor [out, in]", weight)
   end
-  if bias then check_shape("Int8Linear", "bias", bias, {weight:size(1)}) end
+  if bias then shapes.check("Int8Linear", "bias", bias, {weight:size(1)}) end
   local bytes, scale = rounded(weight:contiguous()) -- GPT-2's weights are transposed
   self.in_features, self.out_features = weight:size(2), weight:size(1)
   self:register_buffer("weight", bytes)

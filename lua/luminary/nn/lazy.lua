@@ -40,7 +40,7 @@ local function add(name, base, channels_of, help, least, most)
   new.base, new.__help = base, help
   lazy[name] = new
 
-  function new:init(...)
+  local function init(self, ...)
     local n = select("#", ...)
     -- Take the fields of a layer with 1 input channel; if groups exclude that, with its number of output channels.
     local ok, like = pcall(base, 1, ...)
@@ -52,7 +52,10 @@ local function add(name, base, channels_of, help, least, most)
     local growing = like.weight or like.running_mean
     self.given, self.per_channel = {n = n, ...}, growing and growing:numel() / (ok and 1 or (...)) -- elements
   end
-  signature.note((options.signature(base.init):gsub("%([^,]*, ", "(", 1)), new.init) -- without the first argument
+  local text = options.signature(base.init):gsub("%([^,]*, ", "(", 1) -- without the first argument
+  -- Unlike InstanceNorm1d, LazyInstanceNorm1d is affine and has running statistics by default.
+  new.init = name:find "^LazyInstance" and signature.of((text:gsub("= false", "= true")), init)
+    or signature.note(text, init)
 
   function new:forward(x, ...)
     if self.given then

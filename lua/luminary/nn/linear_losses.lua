@@ -1,6 +1,6 @@
 --- Defines losses that contain linear layers: LinearCrossEntropyLoss, AdaptiveLogSoftmaxWithLoss.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local containers = require "luminary.nn.containers"
@@ -8,7 +8,7 @@ local layer = require "luminary.nn.define_layer"
 local F = require "luminary.nn.functional"
 local Linear = require("luminary.nn.linear").Linear
 local printed = require "luminary.nn.print_values"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 local losses = {}
@@ -20,12 +20,11 @@ LinearCrossEntropyLoss.init = signature.of([[(in_features: count, num_classes: c
   bias = false, device, dtype: string, reduction = "mean" | "sum" | "none", weight: tensor?,
   ignore_index: integer = -100, label_smoothing: probability = 0, options: lacks,
   chunk_size: count?})]], function(self, in_features, num_classes, o)
-  local width = num_classes
-  for _, size in ipairs(o.out_features or {}) do width = width * size end
-  self.num_classes, self.out_features = num_classes, copy_list(o.out_features or {})
+  local width = num_classes * lists.product(o.out_features or {})
+  self.num_classes, self.out_features = num_classes, lists.slice(o.out_features or {})
   for _, name in ipairs {"reduction", "ignore_index", "label_smoothing", "chunk_size"} do self[name] = o[name] end
   if o.weight then
-    self:register_buffer("weight", check_shape(self.__name, "weight", o.weight, {num_classes}))
+    self:register_buffer("weight", shapes.check(self.__name, "weight", o.weight, {num_classes}))
   end
   self.linear = Linear(in_features, width, {bias = o.bias, device = o.device, dtype = o.dtype})
 end)
@@ -50,7 +49,7 @@ local Adaptive = layer.define("AdaptiveLogSoftmaxWithLoss", nil, losses)
 
 Adaptive.init = signature.of([[(in_features: count, n_classes: count, cutoffs: count[], {div_value = 4,
   head_bias = false, device, dtype: string})]], function(self, in_features, n_classes, cutoffs, o)
-  self.cutoffs, self.in_features, self.n_classes = copy_list(cutoffs), in_features, n_classes
+  self.cutoffs, self.in_features, self.n_classes = lists.slice(cutoffs), in_features, n_classes
   self.div_value, self.head_bias = o.div_value, o.head_bias
   table.insert(self.cutoffs, n_classes)
   if #cutoffs == 0 then fail("%s: cutoffs must have at least one integer, got an empty list", self.__name) end

@@ -1,6 +1,7 @@
 --- Makes nets whose parameters have shapes but no memory and no values. lm.models compares the weights of a file with
 --- such a net before it allocates memory.
 local core = require "luminary.core"
+local options = require "luminary.base.options"
 
 local ops = core.ops
 local meta = {}
@@ -10,10 +11,7 @@ local planning = false
 function meta.of(f, ...)
   local before = planning
   planning = true
-  local ok, result = pcall(f, ...)
-  planning = before
-  if not ok then error(result, 0) end
-  return result
+  return options.restoring(function() planning = before end, f, ...)
 end
 
 --- Returns true during a call of meta.of; parameters are then not initialized.

@@ -1,7 +1,7 @@
 --- Defines modules that hold modules or parameters by name or number.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local parameter = require "luminary.nn.parameter"
@@ -42,14 +42,10 @@ end
 function Dict:len() return #records.of(self)[self.kind] end
 
 --- Returns a list of the names, in order.
-function Dict:keys() return copy_list(records.of(self)[self.kind]) end
+function Dict:keys() return lists.slice(records.of(self)[self.kind]) end
 
 --- Returns a list of the values, in order.
-function Dict:values()
-  local list = {}
-  for i, name in ipairs(self:keys()) do list[i] = self[name] end
-  return list
-end
+function Dict:values() return lists.pick(self, self:keys()) end
 
 --- Walks the entries: for name, value in dict:items() do.
 function Dict:items()

@@ -158,16 +158,18 @@ options.kind("shape", "integer or list of integers", function(who, name, v)
   return shape
 end)
 
---- nn.LayerNorm(…): Applies layer normalization over the last dims of the input.
-local LayerNorm = layer.define("LayerNorm", Affine, norm)
-
-LayerNorm.init = signature.of([[LayerNorm(normalized_shape: shape, {eps: positive = 1e-5, elementwise_affine = true,
-  bias = true, device, dtype: string})]], function(self, shape, opts)
+local function set_shape(self, shape, opts)
   self.normalized_shape = shape
   self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
   add_parameters(self, shape, opts.elementwise_affine, opts)
   self:reset_parameters()
-end)
+end
+
+--- nn.LayerNorm(…): Applies layer normalization over the last dims of the input.
+local LayerNorm = layer.define("LayerNorm", Affine, norm)
+
+LayerNorm.init = signature.of([[LayerNorm(normalized_shape: shape, {eps: positive = 1e-5, elementwise_affine = true,
+  bias = true, device, dtype: string})]], set_shape)
 
 function LayerNorm:forward(x)
   return ops.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.how)
@@ -179,12 +181,7 @@ layer.prints(LayerNorm, "{normalized_shape}, eps={eps}, elementwise_affine={elem
 local RMSNorm = layer.define("RMSNorm", Affine, norm)
 
 RMSNorm.init = signature.of([[RMSNorm(normalized_shape: shape, {eps: positive, elementwise_affine = true, device,
-  dtype: string})]], function(self, shape, opts)
-  self.normalized_shape = shape
-  self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
-  add_parameters(self, shape, opts.elementwise_affine, opts)
-  self:reset_parameters()
-end)
+  dtype: string})]], set_shape)
 
 function RMSNorm:forward(x) return ops.rms_norm(x, self.normalized_shape, self.weight, self.how) end
 

@@ -4,7 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local meta = require "luminary.nn.meta"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, arg, fail = core.ops, options.arg, options.fail
 local positions = {}
@@ -40,9 +40,8 @@ local SinusoidalPositions = layer.define("SinusoidalPositions", nil, positions)
 
 SinusoidalPositions.init = signature.of([[SinusoidalPositions(dim: count, {max_seq_len: count = 5000,
   base: positive = 10000, batch_first = false, device, dtype: string})]], function(self, dim, o)
-  local who = "SinusoidalPositions"
   self.dim = dim
-  if dim % 2 ~= 0 then options.must_be(who, "dim", "even", dim) end
+  if dim % 2 ~= 0 then options.must_be("SinusoidalPositions", "dim", "even", dim) end
   self.max_seq_len, self.batch_first = o.max_seq_len, o.batch_first
   local in_pairs = ops.empty({o.max_seq_len, dim / 2, 2}, {dtype = o.dtype or "float32", device = o.device})
   fill(in_pairs:select(3, 2), in_pairs:select(3, 1), rates_of(dim, o.base))
@@ -51,7 +50,7 @@ end)
 
 function SinusoidalPositions:forward(x)
   local who = "SinusoidalPositions"
-  check_shape(who, "x", arg(who, "x", x, "tensor"), {"N", "L", self.dim})
+  shapes.check(who, "x", arg(who, "x", x, "tensor"), {"N", "L", self.dim})
   local n = x.shape[self.batch_first and 2 or 1]
   if n > self.max_seq_len then
     options.must_be(who, "the length of x", ("at most max_seq_len, %d"):format(self.max_seq_len), n)
@@ -220,7 +219,7 @@ end
 RotaryPositionalEmbeddings.forward = signature.of([[RotaryPositionalEmbeddings(x: tensor, first: count = 1,
   input_pos: tensor?)]], function(self, x, first, input_pos)
   local who = "RotaryPositionalEmbeddings"
-  check_shape(who, "x", x, {"N", "H", "L", self.dim})
+  shapes.check(who, "x", x, {"N", "H", "L", self.dim})
   if not input_pos and first - 1 + x.shape[3] > self.max_seq_len and not by_length_of(self) then
     fail("%s: positions %d to %d must be at most max_seq_len, %d", who, first, first - 1 + x.shape[3], self.max_seq_len)
   end

@@ -10,8 +10,8 @@ local signature = require "luminary.base.signature"
 local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
 local printed = require "luminary.nn.print_values"
+local shapes = require "luminary.tensor.shapes"
 local PackedSequence = require("luminary.nn.utils.rnn").PackedSequence
-local check_shape = require "luminary.tensor.check_shape"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
 local recurrent = {}
@@ -100,11 +100,6 @@ local function equal_sizes(steps, n)
   end}
 end
 
-local function uniform(self, hidden)
-  local bound = 1 / math.sqrt(hidden)
-  for _, p in ipairs(self:parameters()) do init.uniform_(p, -bound, bound) end
-end
-
 local function check_dtype(who, name, t, weight)
   if not t:is_floating_point() then
     fail("%s: %s must be floating, got %s; use %s:to('%s')%s", who, name, t.dtype, name, weight.dtype,
@@ -115,16 +110,29 @@ local function check_dtype(who, name, t, weight)
   end
 end
 
-local function check_state(who, name, t, weight, ...)
-  check_dtype(who, name, check_shape(who, name, t, {...}), weight)
-  return t
+-- Returns an initial state of these sizes, by default zeros in the dtype of `weight`; single: t lacks the dim `batch`.
+local function initial_state(who, name, t, weight, device, sizes, batch, single)
+  if t == nil then return ops.zeros(sizes, {dtype = weight.dtype, device = device}) end
+  if single then table.remove(sizes, batch) end
+  check_dtype(who, name, shapes.check(who, name, t, sizes), weight)
+  return single and t:unsqueeze(batch) or t
 end
 
 -- Returns a parameter; fails unless it has those sizes, since a user may have assigned it.
-local function parameter_of(self, name, ...) return check_shape(self.__name, name, self[name], {...}) end
+local function parameter_of(self, name, ...) return shapes.check(self.__name, name, self[name], {...}) end
 
--- Returns the parameters of one direction of a layer, whose names end with `suffix`. `width` is the size of h;
--- `projected` is true if proj_size is set.
+-- Makes the parameters of one direction of a layer, whose names end with `suffix`. `width` is the size of h.
+local function make_direction(self, suffix, inputs, width, o)
+  local gates = gates_of[self.mode] * self.hidden_size
+  self["weight_ih" .. suffix] = layer.parameter({gates, inputs}, o)
+  self["weight_hh" .. suffix] = layer.parameter({gates, width}, o)
+  if o.bias then
+    self["bias_ih" .. suffix] = layer.parameter({gates}, o)
+    self["bias_hh" .. suffix] = layer.parameter({gates}, o)
+  end
+end
+
+-- Returns these parameters; `projected` is true if proj_size is set.
 local function parameters_of(self, suffix, inputs, width, projected)
   local gates = gates_of[self.mode] * self.hidden_size
   return {
@@ -175,16 +183,11 @@ local function make_layers(self, cell, input_size, hidden_size, o)
   if o.dropout > 0 and o.num_layers == 1 then
     core.warn(("%s: dropout is between layers, and num_layers is 1: with %g nothing is dropped"):format(who, o.dropout))
   end
-  local width, gates = width_of(self), gates_of[cell] * hidden_size
+  local width = width_of(self)
   for l = 1, o.num_layers do
     for direction = 1, directions_of(self) do
       local suffix, inputs = direction_of(self, l, direction)
-      self["weight_ih" .. suffix] = layer.parameter({gates, inputs}, o)
-      self["weight_hh" .. suffix] = layer.parameter({gates, width}, o)
-      if o.bias then
-        self["bias_ih" .. suffix] = layer.parameter({gates}, o)
-        self["bias_hh" .. suffix] = layer.parameter({gates}, o)
-      end
+      make_direction(self, suffix, inputs, width, o)
       if self.proj_size > 0 then self["weight_hr" .. suffix] = layer.parameter({width, hidden_size}, o) end
     end
   end
@@ -192,7 +195,10 @@ local function make_layers(self, cell, input_size, hidden_size, o)
 end
 
 --- Draws the parameters again, from uniform(-k, k) with k = 1 / sqrt(hidden_size).
-function Recurrent:reset_parameters() uniform(self, self.hidden_size) end
+function Recurrent:reset_parameters()
+  local bound = 1 / math.sqrt(self.hidden_size)
+  for _, p in ipairs(self:parameters()) do init.uniform_(p, -bound, bound) end
+end
 
 --- Does nothing and returns the layer: parameters need no packing, and cuDNN's are packed at each call.
 function Recurrent:flatten_parameters() return self end
@@ -266,9 +272,7 @@ local function first_states(self, x, h, c, n, single)
   local who, count = self.__name, self.num_layers * directions_of(self)
   local weight = first_weight(self)
   local function state(name, t, size)
-    if t == nil then return ops.zeros({count, n, size}, {dtype = weight.dtype, device = x.device}) end
-    if single then return check_state(who, name, t, weight, count, size):unsqueeze(2) end
-    return check_state(who, name, t, weight, count, n, size)
+    return initial_state(who, name, t, weight, x.device, {count, n, size}, 2, single)
   end
   return state("h0", h, width_of(self)), self.mode == "lstm" and state("c0", c, self.hidden_size) or nil
 end
@@ -337,18 +341,11 @@ local Cell = layer.define("RNNCellBase")
 
 local function make_cell(self, cell, input_size, hidden_size, o)
   self.mode, self.input_size, self.hidden_size, self.bias = cell, input_size, hidden_size, o.bias
-  local gates = gates_of[cell] * hidden_size
-  self.weight_ih = layer.parameter({gates, input_size}, o)
-  self.weight_hh = layer.parameter({gates, hidden_size}, o)
-  if o.bias then
-    self.bias_ih = layer.parameter({gates}, o)
-    self.bias_hh = layer.parameter({gates}, o)
-  end
+  make_direction(self, "", input_size, hidden_size, o)
   self:reset_parameters()
 end
 
---- Draws the parameters again, from uniform(-k, k) with k = 1 / sqrt(hidden_size).
-function Cell:reset_parameters() uniform(self, self.hidden_size) end
+Cell.reset_parameters = Recurrent.reset_parameters
 
 function Cell:forward(x, hx)
   local who, size = self.__name, self.hidden_size
@@ -361,11 +358,7 @@ function Cell:forward(x, hx)
   local single = x.ndim == 1
   if single then x = x:unsqueeze(1) end
   local n = x.shape[1]
-  local function state(name, t)
-    if t == nil then return ops.zeros({n, size}, {dtype = w.hh.dtype, device = x.device}) end
-    if single then return check_state(who, name, t, w.hh, size):unsqueeze(1) end
-    return check_state(who, name, t, w.hh, n, size)
-  end
+  local function state(name, t) return initial_state(who, name, t, w.hh, x.device, {n, size}, 1, single) end
   local h, c = states_of(who, self.mode, hx)
   h, c = state("h", h), self.mode == "lstm" and state("c", c) or nil
   local _

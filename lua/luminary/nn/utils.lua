@@ -6,7 +6,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
-local along_dim = require "luminary.tensor.along_dim"
+local shapes = require "luminary.tensor.shapes"
 
 local utils = {}
 
@@ -117,7 +117,7 @@ utils.fuse_conv_bn_weights = signature.of([[fuse_conv_bn_weights(conv_w: tensor,
   if bn_w then scale = scale * bn_w end
   local shift = (conv_b and conv_b - bn_rm or -bn_rm) * scale
   if bn_b then shift = shift + bn_b end
-  local weight = conv_w * along_dim(scale, 1, conv_w.ndim)
+  local weight = conv_w * shapes.along_dim(scale, 1, conv_w.ndim)
   return parameter.new(weight:detach(), conv_w.requires_grad), parameter.new(shift:detach(), conv_w.requires_grad)
 end)
 

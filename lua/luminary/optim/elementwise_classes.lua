@@ -180,7 +180,7 @@ end
 -- Advances the step number and the carried numbers at each replay of a captured step, as the device does. The device is
 -- notified of steps between replays before the next replay.
 local function follow_replays(self, states, call)
-  local entry, at, who = self.entry, core.optim_kept_at(), self.__name
+  local entry, at, who = self.entry, core.optim_numbers_at(), self.__name
   local replay = {kind = call.kind, options = call.options, params = {}, step = call.step, carried = call.carried}
   load_module("luminary.cuda.graph").on_replay(function()
     local carried = {select(2, core.optim_step(replay))}
@@ -201,7 +201,7 @@ local function follow_replays(self, states, call)
     local unchanged = step == replay.step
     for k, number in ipairs(carried or {}) do unchanged = unchanged and number == replay.carried[k] end
     if unchanged then return end
-    core.graph_keep(graph, at, {step, unpack(carried or {})})
+    core.graph_set_numbers(graph, at, {step, unpack(carried or {})})
     replay.step, replay.carried = step, carried
   end)
 end

@@ -1,4 +1,5 @@
 --- optim: Provides optimization algorithms and learning rate schedulers.
+-- The arithmetic of Adam, SGD and others is in sgd_adam_rules.lua; that of a few in lamb_muon_adafactor.lua, lbfgs.lua.
 local options = require "luminary.base.options"
 
 local optim = {Optimizer = require "luminary.optim.optimizer"}

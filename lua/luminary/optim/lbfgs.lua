@@ -2,6 +2,7 @@
 --- 2nd ed., algorithm 7.4.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
 local fail, ops = options.fail, core.ops
@@ -43,20 +44,17 @@ local function spread(params, vector, visit)
 end
 
 local function flat(tensors)
-  local parts = {}
-  for i, t in ipairs(tensors) do parts[i] = t:reshape(-1) end
+  local parts = lists.map(tensors, function(t) return t:reshape(-1) end)
   return ops.cat(parts)
 end
 
 local function values_of(params)
-  local values = {}
-  for i, p in ipairs(params) do values[i] = p:detach() end
+  local values = lists.map(params, function(p) return p:detach() end)
   return flat(values)
 end
 
 local function gradient_of(params, sign)
-  local grads = {}
-  for i, p in ipairs(params) do grads[i] = p.grad or ops.zeros_like(p:detach()) end
+  local grads = lists.map(params, function(p) return p.grad or ops.zeros_like(p:detach()) end)
   return flat(grads):mul_(sign)
 end
 
@@ -227,25 +225,21 @@ end
 
 -- The fields of a state, by kind. PyTorch also has al, scratch memory whose contents no step reuses.
 local counts, vectors, numbers = {"func_evals", "n_iter"}, {"d", "prev_flat_grad"}, {"t", "H_diag", "prev_loss"}
-local lists = {"old_dirs", "old_stps", "ro"}
+local histories = {"old_dirs", "old_stps", "ro"}
 
 --- Converts a state of PyTorch's or ours: vectors become this optimizer's own, tensors of one element become numbers.
 function LBFGS:adopt_state(p, state, _mine, refuse)
   local total = 0
   for _, each in ipairs(self.param_groups[1].params) do total = total + each:numel() end
   local function adopt(key, value)
-    if options.is_plain(value) then
-      local list = {}
-      for i, v in ipairs(value) do list[i] = adopt(key, v) end
-      return list
-    end
+    if options.is_plain(value) then return lists.map(value, function(v) return adopt(key, v) end) end
     if not core.is_tensor(value) then return value end
     if value.ndim == 0 then return value:item() end
     if value.ndim ~= 1 or value:numel() ~= total then refuse(key, value) end
     return core.keep(ops.clone(value:detach():to(p.device, p.dtype)))
   end
   local own = {}
-  for _, keys in ipairs {counts, vectors, numbers, lists} do
+  for _, keys in ipairs {counts, vectors, numbers, histories} do
     for _, key in ipairs(keys) do own[key] = adopt(key, state[key]) end
   end
   return own

@@ -14,6 +14,7 @@
 ---   local opt = Signum(net:parameters(), {lr = 0.001})
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local one_based_list = require "luminary.base.one_based_list"
 local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
@@ -100,9 +101,7 @@ end
 --- Returns a list of the parameters of all groups, in order.
 function Optimizer:all_parameters()
   local all = {}
-  for _, group in ipairs(self.param_groups) do
-    for _, p in ipairs(group.params) do all[#all + 1] = p end
-  end
+  for _, group in ipairs(self.param_groups) do lists.append(all, group.params) end
   return all
 end
 
@@ -172,8 +171,7 @@ end
 -- Returns an option's value as text; a list is in parentheses.
 local function text_of(value)
   if type(value) ~= "table" then return tostring(value) end
-  local parts = {}
-  for i, part in ipairs(value) do parts[i] = tostring(part) end
+  local parts = lists.map(value, tostring)
   return "(" .. table.concat(parts, ", ") .. ")"
 end
 
@@ -252,8 +250,7 @@ end
 function Optimizer:state_dict()
   local dict, n = {state = {}, param_groups = {}}, 0
   for g, group in ipairs(self.param_groups) do
-    local copy = {}
-    for key, value in pairs(group) do copy[key] = value end
+    local copy = lists.copy(group)
     copy.params = {}
     for i, p in ipairs(group.params) do
       n = n + 1

@@ -5,6 +5,7 @@
 ---   ema:eval()(x)                          -- the averaged model
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local in_mode = require "luminary.nn.in_mode"
@@ -26,11 +27,10 @@ local AveragedModel = class.define("AveragedModel", Module)
 
 AveragedModel.init = signature.of([[AveragedModel(model: module, {device, avg_fn: function, multi_avg_fn: function,
   use_buffers = false, decay: probability})]], function(self, model, opts)
-  local who = "AveragedModel"
   model = bare(model)
   signature.assign(self, opts)
   if (self.decay and 1 or 0) + (self.avg_fn and 1 or 0) + (self.multi_avg_fn and 1 or 0) > 1 then
-    fail("%s: decay, avg_fn and multi_avg_fn are mutually exclusive", who)
+    fail("AveragedModel: decay, avg_fn and multi_avg_fn are mutually exclusive")
   end
   self.module = model:clone()
   if self.device then self.module:to(core.device(self.device)) end
@@ -38,11 +38,6 @@ AveragedModel.init = signature.of([[AveragedModel(model: module, {device, avg_fn
 end)
 
 function AveragedModel:forward(...) return self.module(...) end
-
-local function extend(list, more)
-  for _, t in ipairs(more) do list[#list + 1] = t end
-  return list
-end
 
 -- Sets average to average + weight * (value - average), in place.
 local function approach(average, value, weight)
@@ -78,19 +73,19 @@ AveragedModel.update = signature.of("AveragedModel:update(model: module)", funct
       #averages, #buffers)
   end
   core.no_grad(function()
-    for _, lists in ipairs {{averages, values}, {buffers, model_buffers}} do
-      for i, t in ipairs(lists[1]) do
-        local value = lists[2][i]:detach()
+    for _, pair in ipairs {{averages, values}, {buffers, model_buffers}} do
+      for i, t in ipairs(pair[1]) do
+        local value = pair[2][i]:detach()
         if t.shape ~= value.shape then
           fail("%s: the model has %s where the averaged model has %s", who, options.describe(value),
             options.describe(t))
         end
-        lists[1][i], lists[2][i] = t:detach(), value:to(t.device)
+        pair[1][i], pair[2][i] = t:detach(), value:to(t.device)
       end
     end
     if self.use_buffers then
-      extend(averages, buffers)
-      extend(values, model_buffers)
+      lists.append(averages, buffers)
+      lists.append(values, model_buffers)
     end
     local n = self.n_averaged:item()
     if n == 0 then

@@ -275,8 +275,7 @@ local PROFILES = {
 derived.set_printoptions = signature.of([[set_printoptions(precision: natural?, threshold: natural?,
   edgeitems: count?, linewidth: count?, profile: "default" | "short" | "full"?,
   sci_mode: boolean?)]], function(precision, threshold, edgeitems, linewidth, profile, sci_mode)
-  local who = "set_printoptions"
-  if precision and precision > 40 then options.must_be(who, "precision", "at most 40", precision) end
+  if precision and precision > 40 then options.must_be("set_printoptions", "precision", "at most 40", precision) end
   local now = {core.print_options()}
   if profile then
     for i, v in ipairs(PROFILES[profile]) do now[i] = v end

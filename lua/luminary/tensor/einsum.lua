@@ -3,16 +3,11 @@
 --- A term is {x = tensor, labels = {"b", "i", …}}, one label for each of its dims; dims of an ellipsis are labeled
 --- "...1" (the last), "...2" and so on.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 
-local ops, describe = core.ops, options.describe
-local function fail(...) return options.fail("einsum: " .. select(1, ...), select(2, ...)) end
-
-local function place_of(list, label)
-  for i, each in ipairs(list) do
-    if each == label then return i end
-  end
-end
+local ops, describe, joined, pick, set_of = core.ops, options.describe, lists.joined, lists.pick, lists.set
+local function fail(format, ...) return options.fail("einsum: " .. format, ...) end
 
 local function shown(label) return tostring(label):sub(1, 3) == "..." and "..." or label end
 
@@ -55,7 +50,7 @@ local function term_of(number, text, x)
   end
   local i = 1
   while i <= #labels do
-    local first = place_of(labels, labels[i])
+    local first = lists.index_of(labels, labels[i])
     if first < i then
       if x.shape[first] ~= x.shape[i] then
         fail("subscript '%s' of operand %d, '%s', has sizes %d and %d", labels[i], number, text, x.shape[first],
@@ -105,25 +100,15 @@ local function summed(term, wanted)
   return {x = ops.sum(term.x, dims, {dtype = term.x.dtype}), labels = labels}
 end
 
+local function order_of(term, labels)
+  local dim_of = {}
+  for d, label in ipairs(term.labels) do dim_of[label] = d end
+  return pick(dim_of, labels)
+end
+
 -- Returns the term's tensor with its dims in the order of the labels, reshaped to `shape`.
 local function arranged(term, labels, shape)
-  local order = {}
-  for i, label in ipairs(labels) do order[i] = place_of(term.labels, label) end
-  return ops.reshape(ops.permute(term.x, order), shape)
-end
-
-local function joined(...)
-  local all = {}
-  for _, list in ipairs {...} do
-    for _, v in ipairs(list) do all[#all + 1] = v end
-  end
-  return all
-end
-
-local function set_of(list)
-  local set = {}
-  for _, label in ipairs(list) do set[label] = true end
-  return set
+  return ops.reshape(ops.permute(term.x, order_of(term, labels)), shape)
 end
 
 -- Contracts two terms to one with the labels in the set `wanted`.
@@ -131,7 +116,7 @@ local function contracted(a, b, wanted, sizes)
   local in_a, in_b = set_of(a.labels), set_of(b.labels)
   a = summed(a, setmetatable({}, {__index = function(_, label) return wanted[label] or in_b[label] end}))
   b = summed(b, setmetatable({}, {__index = function(_, label) return wanted[label] or in_a[label] end}))
-  local batch, inner, left, right = {}, {}, {}, {}
+  local batch, inner, left, right, count = {}, {}, {}, {}, {}
   for _, label in ipairs(a.labels) do
     local list = not in_b[label] and left or wanted[label] and batch or inner
     list[#list + 1] = label
@@ -140,18 +125,13 @@ local function contracted(a, b, wanted, sizes)
     if not in_a[label] then right[#right + 1] = label end
   end
   local labels = joined(batch, left, right)
-  local shape, count = {}, {}
-  for i, label in ipairs(labels) do shape[i] = sizes[label] end
-  for _, each in ipairs {batch, inner, left, right} do
-    local n = 1
-    for _, label in ipairs(each) do n = n * sizes[label] end
-    count[each] = n
-  end
+  local shape = pick(sizes, labels)
+  for _, each in ipairs {batch, inner, left, right} do count[each] = lists.product(pick(sizes, each)) end
   if #inner == 0 then -- no sum: an outer product
-    local shape_a, shape_b = {unpack(shape, 1, #batch + #left)}, {unpack(shape, 1, #batch)}
+    local shape_a, shape_b = pick(sizes, joined(batch, left)), pick(sizes, batch)
     for _ = 1, #right do shape_a[#shape_a + 1] = 1 end
     for _ = 1, #left do shape_b[#shape_b + 1] = 1 end
-    for _, label in ipairs(right) do shape_b[#shape_b + 1] = sizes[label] end
+    lists.append(shape_b, pick(sizes, right))
     return {x = arranged(a, joined(batch, left), shape_a) * arranged(b, joined(batch, right), shape_b), labels = labels}
   end
   local product
@@ -208,10 +188,8 @@ local function best_pair(terms, output, sizes)
       if #terms == 2 then
         cost = cost + size
       elseif not best or cost < best then
-        local rest, set, labels = {}, needed(terms[i], terms[j], counts, output), {}
-        for k, term in ipairs(terms) do
-          if k ~= i and k ~= j then rest[#rest + 1] = term end
-        end
+        local set, labels = needed(terms[i], terms[j], counts, output), {}
+        local rest = lists.filter(terms, function(term) return term ~= terms[i] and term ~= terms[j] end)
         for label in pairs(set) do labels[#labels + 1] = label end
         rest[#rest + 1] = {labels = labels, set = set}
         cost = cost + best_pair(rest, output, sizes)
@@ -222,54 +200,13 @@ local function best_pair(terms, output, sizes)
   return best, first, second
 end
 
--- A heap of pairs of terms' numbers, i < j, ordered by cost and then by numbers.
-local Heap = {}
-Heap.__index = Heap
-local CODE = 2 ^ 26 -- above any number of terms
-
-function Heap:before(p, q)
-  local a, b = self.costs[p], self.costs[q]
-  return a < b or a == b and self.pairs[p] < self.pairs[q]
-end
-
-function Heap:swap(p, q)
-  local costs, pairs_of = self.costs, self.pairs
-  costs[p], costs[q], pairs_of[p], pairs_of[q] = costs[q], costs[p], pairs_of[q], pairs_of[p]
-end
-
-function Heap:push(cost, i, j)
-  local p = self.n + 1
-  self.n, self.costs[p], self.pairs[p] = p, cost, i * CODE + j
-  while p > 1 and self:before(p, math.floor(p / 2)) do
-    self:swap(p, math.floor(p / 2))
-    p = math.floor(p / 2)
-  end
-end
-
-function Heap:pop()
-  local code, n, p = self.pairs[1], self.n, 1
-  self:swap(1, n)
-  self.n, self.costs[n], self.pairs[n] = n - 1, nil, nil
-  while 2 * p < n do
-    local child = 2 * p
-    if child + 1 < n and self:before(child + 1, child) then child = child + 1 end
-    if not self:before(child, p) then break end
-    self:swap(p, child)
-    p = child
-  end
-  return math.floor(code / CODE), code % CODE
-end
-
 local EXHAUSTIVE = 6 -- largest number of terms for which all orders are tried
 
 -- Multiplies terms with the same labels elementwise, which grows nothing. Returns the list of remaining terms.
 local function merged(terms, merge)
   local by_labels, left = {}, {}
   for _, term in ipairs(terms) do
-    local names = {}
-    for i, label in ipairs(term.labels) do names[i] = tostring(label) end
-    table.sort(names)
-    local key = table.concat(names, ",")
+    local key = table.concat(lists.sorted_keys(set_of(term.labels)), ",")
     local first = by_labels[key]
     if first then
       left[first] = merge(left[first], term)
@@ -280,32 +217,33 @@ local function merged(terms, merge)
   return left
 end
 
--- Contracts the cheapest pairs until few terms are left. Other contractions do not change a pair's cost: a label that
--- other terms share with the pair remains in the terms made of them.
+-- Contracts the cheapest pairs, of equal costs the first, until few terms are left. Other contractions do not change a
+-- pair's cost: a label that other terms share with the pair remains in the terms made of them.
 local function greedy(terms, counts, output, sizes, merge)
-  local heap, live = setmetatable({n = 0, costs = {}, pairs = {}}, Heap), #terms
-  local last = live
-  local function push(i, j)
+  local live, partner, lowest = #terms, {}, {} -- of each term: the cheapest later one, and their cost
+  local function compare(i, j)
+    if not (terms[i] and terms[j]) then return end
     local work, size = cost_of(terms[i], terms[j], counts, output, sizes)
-    heap:push(work + size, i, j)
+    if not partner[i] or work + size < lowest[i] then partner[i], lowest[i] = j, work + size end
   end
-  for i = 1, last do
-    for j = i + 1, last do push(i, j) end
+  for i = 1, #terms do
+    for j = i + 1, #terms do compare(i, j) end
   end
   while live > EXHAUSTIVE do
-    local i, j = heap:pop()
-    if terms[i] and terms[j] then
-      last, live = last + 1, live - 1
-      terms[last] = merge(terms[i], terms[j])
-      terms[i], terms[j] = false, false
-      for k = 1, last - 1 do
-        if terms[k] then push(k, last) end
-      end
+    local i
+    for k = 1, #terms do
+      if terms[k] and partner[k] and not (i and lowest[i] <= lowest[k]) then i = k end
+    end
+    local j, new = partner[i], #terms + 1
+    terms[new] = merge(terms[i], terms[j])
+    terms[i], terms[j], live = false, false, live - 1
+    for k = 1, new - 1 do
+      local lost = terms[k] and partner[k] and not terms[partner[k]]
+      if lost then partner[k] = nil end
+      for other = lost and k + 1 or new, new do compare(k, other) end
     end
   end
-  local left = {}
-  for k = 1, last do left[#left + 1] = terms[k] or nil end
-  return left
+  return lists.filter(terms, function(term) return term end)
 end
 
 -- Returns the subscripts of an implicit output: labels that occur once, in alphabetical order, after the ellipsis.
@@ -357,9 +295,8 @@ local function product(terms, kept)
     local b, a = table.remove(terms, j), table.remove(terms, i)
     terms[#terms + 1] = merge(a, b)
   end
-  local last, order = summed(terms[1], output), {}
-  for i, label in ipairs(kept) do order[i] = place_of(last.labels, label) end
-  return ops.permute(last.x, order)
+  local last = summed(terms[1], output)
+  return ops.permute(last.x, order_of(last, kept))
 end
 
 local einsum = {product = product}

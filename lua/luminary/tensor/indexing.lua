@@ -2,10 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local along_dim = require "luminary.tensor.along_dim"
-local broadcast = require "luminary.tensor.broadcast"
-local check_shape = require "luminary.tensor.check_shape"
-local dim_of = require "luminary.tensor.dim_of"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local indexing = {}
@@ -16,7 +13,7 @@ local function with_dim(x) return x.ndim == 0 and ops.unsqueeze(x, 1) or x end
 local function entries(who, x, dim, index)
   if index.ndim > 1 then options.must_be(who, "index", "1-d", index) end
   local list = {}
-  for d = 1, dim_of(who, x, dim) - 1 do list[d] = false end
+  for d = 1, shapes.dim_of(who, x, dim) - 1 do list[d] = false end
   list[#list + 1] = with_dim(index)
   return list
 end
@@ -28,10 +25,10 @@ end
 
 local function check_source(who, x, dim, index, source)
   local wanted = with_dim(x).shape
-  wanted[dim_of(who, x, dim)] = index:numel()
+  wanted[shapes.dim_of(who, x, dim)] = index:numel()
   if with_dim(source).shape ~= wanted then
     fail("%s: source is %s; expected the shape of x, %s, with size %d in dim %d", who, describe(source), describe(x),
-      index:numel(), dim_of(who, x, dim))
+      index:numel(), shapes.dim_of(who, x, dim))
   end
   check_dtype(who, source, x)
   return with_dim(source)
@@ -74,7 +71,7 @@ define("index_fill", "x: tensor, dim: dim, index: tensor, value: single", functi
   if type(value) == "number" or not value.requires_grad then return put(wide, list, value) end
   local mask = ops.zeros(wide.shape[#list], {dtype = "bool", device = x.device})
   ops.index_put_(mask, {list[#list]}, 1) -- an index that occurs twice counts once in value's gradient
-  mask = along_dim(mask, #list, wide.ndim)
+  mask = shapes.along_dim(mask, #list, wide.ndim)
   return (put == ops.index_put and ops.masked_fill or ops.masked_fill_)(wide, mask, value)
 end)
 
@@ -83,7 +80,7 @@ local reduce_rows = [[x: tensor, dim: dim, index: tensor, source: tensor, reduce
 local function index_reduce(who, x, dim, index, source, reduce, include_self)
   if index.ndim > 1 then options.must_be(who, "index", "1-d", index) end
   source = check_source(who, x, dim, index, source)
-  local indices = ops.expand(along_dim(index, dim_of(who, x, dim), source.ndim), source.shape)
+  local indices = ops.expand(shapes.along_dim(index, shapes.dim_of(who, x, dim), source.ndim), source.shape)
   local y = ops.scatter_reduce(with_dim(x), dim, indices, source, reduce, {include_self = include_self})
   return ops.reshape(y, x.shape)
 end
@@ -146,7 +143,7 @@ indexing.take_along_dim = signature.of([[take_along_dim(x: tensor, indices: tens
   if indices.dtype == "bool" or core.is_floating_point(indices) then
     options.wrong_dtype(who, "indices", "int64 or another integer dtype", indices, "convert it with :long()")
   end
-  dim = dim_of(who, x, dim)
+  dim = shapes.dim_of(who, x, dim)
   local from, to = x.shape, indices.shape
   for d = 1, x.ndim do
     if d ~= dim then
@@ -173,7 +170,7 @@ local function indices_of(mask) return ops.select(ops.nonzero(ops.flatten(mask))
 
 --- Returns the elements of x for which mask is true, as a 1-d tensor.
 indexing.masked_select = signature.of("masked_select(x: tensor, mask: mask)", function(x, mask)
-  local both = broadcast("masked_select", {x, mask})
+  local both = shapes.broadcast("masked_select", {x, mask})
   return ops.masked_values(both[1], both[2])
 end)
 
@@ -191,7 +188,7 @@ local scatter_rows = "x: tensor, mask: mask, source: tensor"
 --- Returns a copy of x with elements of source where mask is true.
 indexing.masked_scatter = signature.of("masked_scatter(" .. scatter_rows .. ")", function(x, mask, source)
   local who = "masked_scatter"
-  local both = broadcast(who, {x, mask})
+  local both = shapes.broadcast(who, {x, mask})
   local indices = indices_of(both[2])
   local y = ops.scatter(ops.flatten(both[1]), 1, indices, first_elements(who, x, source, indices:numel()))
   return ops.reshape(y, both[1].shape)
@@ -211,7 +208,7 @@ end)
 local function replaced(who, x, src, view_of)
   local y = ops.clone(x)
   local part = view_of(y)
-  ops.copy_(part, check_shape(who, "src", src, part.shape))
+  ops.copy_(part, shapes.check(who, "src", src, part.shape))
   return y
 end
 

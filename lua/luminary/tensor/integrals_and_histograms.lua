@@ -2,8 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local along_dim = require "luminary.tensor.along_dim"
-local dim_of = require "luminary.tensor.dim_of"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local lib = {}
@@ -13,7 +12,7 @@ local function trapezoids(who, y, x, dx, dim)
   arg(who, "y", y, "tensor")
   if type(x) == "number" then x, dx = nil, x end
   if y.ndim == 0 then options.must_be(who, "y", "a tensor of at least 1 dim", y) end
-  dim = dim_of(who, y, dim or -1)
+  dim = shapes.dim_of(who, y, dim or -1)
   local n = y.shape[dim]
   if not core.is_floating_point(y) then y = y:to(core.get_default_dtype()) end
   local sums = ops.narrow(y, dim, 1, math.max(n - 1, 0))
@@ -22,7 +21,7 @@ local function trapezoids(who, y, x, dx, dim)
   if dx ~= nil then options.exclusive(who, "x", "dx") end
   arg(who, "x", x, "tensor")
   local given = describe(x)
-  if x.ndim == 1 then x = along_dim(x, dim, y.ndim) end
+  if x.ndim == 1 then x = shapes.along_dim(x, dim, y.ndim) end
   while x.ndim < y.ndim do x = ops.unsqueeze(x, 1) end
   if x.ndim ~= y.ndim or x.shape[dim] ~= n then
     fail("%s: x is %s, y is %s; expected one value of x for each sample along dim %d", who, given, describe(y), dim)
@@ -59,7 +58,7 @@ lib.renorm = signature.of("renorm(x: tensor, p, dim, maxnorm)", function(x, p, d
   if x.ndim < 2 then options.must_be(who, "x", "a tensor of at least 2 dims", x) end
   if not core.is_floating_point(x) then options.wrong_dtype(who, "x", "floating", x, "convert it with :float()") end
   local others = {}
-  dim = dim_of(who, x, dim)
+  dim = shapes.dim_of(who, x, dim)
   for d = 1, x.ndim do
     if d ~= dim then others[#others + 1] = d end
   end

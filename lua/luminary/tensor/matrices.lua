@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local full_precision = require "luminary.base.full_precision"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local matrix = require "luminary.tensor.check_matrix"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, arg, fail = core.ops, options.arg, options.fail
 local matrices = {}
@@ -14,7 +14,7 @@ end
 
 --- Computes the singular value decomposition of matrices, x = U diag(S) V^T.
 matrices.svd = signature.of("svd(x, some: any? = (true), compute_uv: any? = (true))", function(x, some, compute_uv)
-  matrix("svd", "x", x)
+  shapes.check_matrix("svd", "x", x)
   if compute_uv == false then
     local s = ops.linalg_svdvals(x)
     local function zeros(k)
@@ -30,13 +30,13 @@ end)
 
 --- Computes the QR decomposition of matrices, x = Q R.
 matrices.qr = signature.of("qr(x, some: any? = (true))", function(x, some)
-  return ops.linalg_qr(matrix("qr", "x", x), {mode = some == false and "complete" or "reduced"})
+  return ops.linalg_qr(shapes.check_matrix("qr", "x", x), {mode = some == false and "complete" or "reduced"})
 end)
 
 --- Computes the LU factorization of matrices, with its pivots.
 matrices.lu = signature.of("lu(x, pivot: any? = (true), get_infos: any? = (false))", function(x, pivot, get_infos)
   if pivot == false then fail("lu: pivot = false is not supported") end
-  local lu, pivots = ops.linalg_lu_factor(matrix("lu", "x", x), {check = not get_infos})
+  local lu, pivots = ops.linalg_lu_factor(shapes.check_matrix("lu", "x", x), {check = not get_infos})
   if not get_infos then return lu, pivots end
   local shape = pivots.shape
   local diagonal = ops.full({}, 1, {dtype = x.dtype, device = x.device})
@@ -53,17 +53,18 @@ end)
 
 --- Solves A X = b with the result of lm.lu(A).
 matrices.lu_solve = signature.of("lu_solve(b, LU_data, LU_pivots)", function(b, LU_data, LU_pivots)
-  return ops.linalg_lu_solve(matrix("lu_solve", "LU_data", LU_data, true), LU_pivots, matrix("lu_solve", "b", b))
+  shapes.check_matrix("lu_solve", "LU_data", LU_data, true)
+  return ops.linalg_lu_solve(LU_data, LU_pivots, shapes.check_matrix("lu_solve", "b", b))
 end)
 
 --- Computes the pseudoinverse of matrices.
 matrices.pinverse = signature.of("pinverse(x, rcond: any? = (1e-15))", function(x, rcond)
-  return ops.linalg_pinv(matrix("pinverse", "x", x), {rtol = rcond or 1e-15})
+  return ops.linalg_pinv(shapes.check_matrix("pinverse", "x", x), {rtol = rcond or 1e-15})
 end)
 
 --- Computes the n-th power of square matrices.
 matrices.matrix_power = signature.of("matrix_power(x, n: integer)", function(x, n)
-  matrix("matrix_power", "x", x, true, true)
+  shapes.check_matrix("matrix_power", "x", x, true, true)
   if n == 0 then return ops.masked_fill(x, ops.ones_like(x, {dtype = "bool"}), 0) + identities(x) end
   if n == 1 then return ops.clone(x) end
   if n < 0 then x, n = ops.inverse(x), -n end
@@ -99,7 +100,7 @@ end
 
 --- Computes the matrix exponential of square matrices.
 matrices.matrix_exp = signature.of("matrix_exp(x)", function(x)
-  matrix("matrix_exp", "x", x, true)
+  shapes.check_matrix("matrix_exp", "x", x, true)
   if core.is_autocast_enabled() then return full_precision(matrices.matrix_exp, x) end
   if x:numel() == 0 then return ops.clone(x) end
   local halvings = core.no_grad(function()

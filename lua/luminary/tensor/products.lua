@@ -2,11 +2,10 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local check_shape = require "luminary.tensor.check_shape"
-local dim_of = require "luminary.tensor.dim_of"
 local einsum = require "luminary.tensor.einsum"
 local full_precision = require "luminary.base.full_precision"
 local indexing = require "luminary.tensor.indexing"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local products = {einsum = einsum.of}
@@ -35,8 +34,8 @@ products.tensordot = signature.of("tensordot(a: tensor, b: tensor, dims: any = 2
     for i = 1, dims do of_a[i], of_b[i] = a.ndim - dims + i, i end
   elseif options.is_plain(dims) and options.is_plain(dims[1]) and options.is_plain(dims[2])
     and #dims[1] == #dims[2] then
-    for i, dim in ipairs(dims[1]) do of_a[i] = dim_of(who, a, dim, a.ndim) end
-    for i, dim in ipairs(dims[2]) do of_b[i] = dim_of(who, b, dim, b.ndim) end
+    for i, dim in ipairs(dims[1]) do of_a[i] = shapes.dim_of(who, a, dim, a.ndim) end
+    for i, dim in ipairs(dims[2]) do of_b[i] = shapes.dim_of(who, b, dim, b.ndim) end
   else
     options.must_be(who, "dims", "a number, or two lists of as many dims each", dims)
   end
@@ -118,7 +117,7 @@ end)
 --- Computes the p-norm distance of every pair of rows.
 products.pdist = signature.of("pdist(x: tensor, p: positive = 2)", function(x, p)
   floating("pdist", "x", x)
-  check_shape("pdist", "x", x, {"n", "m"})
+  shapes.check("pdist", "x", x, {"n", "m"})
   if x.device == "cpu" and (x.dtype == "float32" or x.dtype == "float64") then return ops.pair_distances(x, p) end
   local indices = ops.arange(x.shape[1], {device = x.device})
   return indexing.masked_select(distances(x, x, p), ops.gt(indices, ops.unsqueeze(indices, 2)))

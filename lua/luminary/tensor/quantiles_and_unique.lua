@@ -2,8 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local along_dim = require "luminary.tensor.along_dim"
-local dim_of = require "luminary.tensor.dim_of"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
 local ordering = {}
@@ -33,7 +32,7 @@ ordering.diff = signature.of([[diff(x: tensor, n: natural = 1, dim: dim = -1, pr
   append: tensor?)]], function(x, n, along, prepend, append)
   local who = "diff"
   if x.ndim == 0 then options.must_be(who, "x", "a tensor of at least 1 dim", x) end
-  local dim, parts = dim_of(who, x, along), {x}
+  local dim, parts = shapes.dim_of(who, x, along), {x}
   if prepend then table.insert(parts, 1, prepend) end
   if append then parts[#parts + 1] = append end
   for i, part in ipairs(parts) do
@@ -65,14 +64,14 @@ ordering.nanmedian = core.nanmedian
 --- Returns the most frequent elements along dim and their indices.
 ordering.mode = signature.of("mode(x: tensor, dim: dim = -1, keepdim = false)", function(x, along, keepdim)
   local who = "mode"
-  local dim, y = dim_of(who, x, along), lines(x)
+  local dim, y = shapes.dim_of(who, x, along), lines(x)
   local n = y.shape[dim]
   if n == 0 then fail("%s: dim %d of %s is empty", who, dim, describe(x)) end
   local values, from = ops.sort(y, dim, {stable = true})
   local later, before = adjacent(values, dim)
   local last = ops.ones(ops.narrow(values, dim, 1, 1).shape, {dtype = "bool", device = x.device})
   local ends = ops.cat({ops.ne(later, before), last}, dim)
-  local at = along_dim(indices_to(n, x), dim, y.ndim) * ends -- the end of each run of equals, 0 elsewhere
+  local at = shapes.along_dim(indices_to(n, x), dim, y.ndim) * ends -- the end of each run of equals, 0 elsewhere
   local up_to = ops.cummax(at, dim)
   local zero = ops.zeros(last.shape, {dtype = "int64", device = x.device})
   local length = (at - ops.cat({zero, ops.narrow(up_to, dim, 1, n - 1)}, dim)) * ends
@@ -138,7 +137,7 @@ local function quantile(who, without_nan, x, q, along, keepdim, interpolation)
   if x:numel() == 0 then options.must_be(who, "x", "a tensor with elements", x) end
   local kept = {}
   if along then
-    local dim = dim_of(who, x, along)
+    local dim = shapes.dim_of(who, x, along)
     for d, n in ipairs(x.shape) do
       if d ~= dim then kept[#kept + 1] = n elseif keepdim then kept[#kept + 1] = 1 end
     end
@@ -203,7 +202,7 @@ end
 local function distinct(who, x, by_value, return_inverse, return_counts, along)
   local shape, entries, order = x.shape
   if along then
-    local dim = dim_of(who, x, along)
+    local dim = shapes.dim_of(who, x, along)
     entries = ops.contiguous(moved(lines(x), dim, 1))
     shape = {entries.shape[1]}
     if entries:numel() == 0 and entries.shape[1] > 0 then
@@ -226,7 +225,7 @@ local function distinct(who, x, by_value, return_inverse, return_counts, along)
     entries = ops.index_select(entries, 1, order)
   end
   local results = runs_of(entries, order, return_inverse, return_counts)
-  if along then results[1] = moved(results[1], 1, dim_of(who, x, along)) end
+  if along then results[1] = moved(results[1], 1, shapes.dim_of(who, x, along)) end
   if return_inverse then results[2] = ops.reshape(results[2], shape) end
   return unpack(results)
 end
@@ -246,9 +245,8 @@ end)
 --- Returns whether each element is among test_elements.
 ordering.isin = signature.of([[isin(elements: any, test_elements: any, assume_unique = false,
   invert = false)]], function(x, among, _, invert)
-  local who = "isin"
   local other = core.is_tensor(x) and x or among
-  a_tensor(who, other, "elements")
+  a_tensor("isin", other, "elements")
   if not core.is_tensor(x) then x = core.tensor(x, {device = other.device}) end
   if not core.is_tensor(among) then among = core.tensor(among, {device = other.device}) end
   local found

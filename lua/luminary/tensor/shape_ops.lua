@@ -1,12 +1,10 @@
 --- Permutes, joins and splits tensors, by other ops. Dims count from 1.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local along_dim = require "luminary.tensor.along_dim"
-local broadcast = require "luminary.tensor.broadcast"
-local dim_of = require "luminary.tensor.dim_of"
 local index_ops = require "luminary.tensor.indexing"
-local reshape_copy = require "luminary.tensor.reshape_copy"
+local shapes = require "luminary.tensor.shapes"
 local tensor_list = require "luminary.tensor.tensor_list"
 
 local ops, methods, arg, describe, fail = core.ops, core.methods, options.arg, options.describe, options.fail
@@ -35,7 +33,7 @@ end
 
 --- lm.broadcast_tensors(a, b, …): Broadcasts tensors to one shape.
 function shape_ops.broadcast_tensors(...)
-  return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors()", ...))))
+  return tensor_list(shapes.broadcast("broadcast_tensors", (list_of("broadcast_tensors()", ...))))
 end
 
 --- lm.meshgrid({x, y, …} [, {indexing = "ij"}]): Returns grids of the coordinates in 1-d tensors.
@@ -48,8 +46,7 @@ function shape_ops.meshgrid(...)
     vectors[i] = {x = x, at = at}
     sizes[at] = x:numel()
   end
-  local grids = {}
-  for i, v in ipairs(vectors) do grids[i] = ops.expand(along_dim(v.x, v.at, #list), sizes) end
+  local grids = lists.map(vectors, function(v) return ops.expand(shapes.along_dim(v.x, v.at, #list), sizes) end)
   return tensor_list(grids)
 end
 
@@ -68,19 +65,16 @@ shape_ops.combinations = signature.of([[combinations(x: tensor, r: natural = 2,
   if x.ndim ~= 1 then options.must_be("combinations", "x", "1-d", x) end
   if r == 0 then return ops.empty(0, {dtype = x.dtype, device = x.device}) end
   local indices = ops.arange(x:numel(), {device = x.device, dtype = "int64"})
-  local lists = {}
-  for i = 1, r do lists[i] = indices end
-  local grids, kept = shape_ops.meshgrid(lists), nil
+  local copies = {}
+  for i = 1, r do copies[i] = indices end
+  local grids, kept = shape_ops.meshgrid(copies), nil
   for i = 2, r do
     local fits = (again and ops.le or ops.lt)(grids[i - 1], grids[i])
     kept = kept and ops.logical_and(kept, fits) or fits
   end
-  local columns = {}
-  for i, grid in ipairs(grids) do
-    local chosen = ops.add(kept and index_ops.masked_select(grid, kept) or grid, 1)
-    columns[i] = ops.index_select(x, 1, chosen)
-  end
-  return ops.stack(columns, 2)
+  return ops.stack(lists.map(grids, function(grid)
+    return ops.index_select(x, 1, ops.add(kept and index_ops.masked_select(grid, kept) or grid, 1))
+  end), 2)
 end)
 
 -- ---- dims
@@ -94,7 +88,7 @@ shape_ops.movedim = signature.of([[movedim(x: tensor, source: integers,
   end
   local order, taken, n = {}, {}, x.ndim
   for i in ipairs(source) do
-    local from, to = dim_of(who, x, source[i], n), dim_of(who, x, destination[i], n)
+    local from, to = shapes.dim_of(who, x, source[i], n), shapes.dim_of(who, x, destination[i], n)
     if taken[from] or order[to] then fail("%s: source and destination must not repeat a dim", who) end
     taken[from], order[to] = true, from
   end
@@ -109,7 +103,7 @@ end)
 --- Replaces a dim of x by several dims of the given sizes.
 shape_ops.unflatten = signature.of("unflatten(x: tensor, dim: dim, sizes: integers)", function(x, dim, sizes)
   local who = "unflatten"
-  dim = dim_of(who, x, dim, x.ndim)
+  dim = shapes.dim_of(who, x, dim, x.ndim)
   local shape, all, known, open = x.shape, {}, 1, 0
   if #sizes == 0 then fail("%s: sizes must not be empty", who) end
   for d = 1, dim - 1 do all[#all + 1] = shape[d] end
@@ -132,8 +126,7 @@ end)
 -- Applies f to one tensor, or to each of a list.
 local function each_of(who, f, ...)
   if select("#", ...) == 1 and core.is_tensor((...)) then return f((...)) end
-  local made = {}
-  for i, x in ipairs((list_of(who .. "()", ...))) do made[i] = f(x) end
+  local made = lists.map((list_of(who .. "()", ...)), function(x) return f(x) end)
   return tensor_list(made)
 end
 
@@ -153,8 +146,7 @@ function shape_ops.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) end
 -- ---- joining
 
 local function joined(who, form, dim, ...)
-  local list = {}
-  for i, x in ipairs((list_of(who .. "()", ...))) do list[i] = form(x) end
+  local list = lists.map((list_of(who .. "()", ...)), function(x) return form(x) end)
   return ops.cat(list, list[1].ndim == 1 and 1 or dim)
 end
 
@@ -195,7 +187,7 @@ end
 
 -- Splits dim into views: a number of nearly equal ones, or views that end before each index of a list.
 local function tensor_split(who, x, parts, dim)
-  dim = dim_of(who, x, dim, at_least(who, x, 1).ndim)
+  dim = shapes.dim_of(who, x, dim, at_least(who, x, 1).ndim)
   if core.is_tensor(parts) then parts = parts:totable() end
   local n, sizes = x.shape[dim], {}
   if type(parts) == "number" then
@@ -259,7 +251,7 @@ function shape_ops.flipud(x) return ops.flip(at_least("flipud", x, 1), 1) end
 shape_ops.rot90 = signature.of("rot90(x: tensor, k: integer = 1, dims: integers = {1, 2})", function(x, k, dims)
   local who = "rot90"
   if #dims ~= 2 then options.must_be(who, "dims", "two dims", #dims) end
-  local a, b = dim_of(who, x, dims[1], at_least(who, x, 2).ndim), dim_of(who, x, dims[2], x.ndim)
+  local a, b = shapes.dim_of(who, x, dims[1], at_least(who, x, 2).ndim), shapes.dim_of(who, x, dims[2], x.ndim)
   if a == b then fail("%s: dims must be two different dims, got dim %d twice", who, a) end
   k = k % 4
   if k == 0 then return ops.clone(x) end
@@ -299,7 +291,7 @@ shape_ops.repeat_interleave = signature.of([[repeat_interleave(x: tensor, repeat
   local who = "repeat_interleave"
   if dim == nil then x, dim = ops.flatten(x), 1 end
   if x.ndim == 0 then x = ops.reshape(x, {1}) end
-  dim = dim_of(who, x, dim, x.ndim)
+  dim = shapes.dim_of(who, x, dim, x.ndim)
   local y
   if core.is_tensor(repeats) then
     y = ops.index_select(x, dim, repeated_indices(who, repeats:to(x.device), x.shape[dim]))
@@ -307,7 +299,7 @@ shape_ops.repeat_interleave = signature.of([[repeat_interleave(x: tensor, repeat
     local shape, wide = x.shape, {}
     for d = 1, x.ndim + 1 do wide[d] = d == dim + 1 and repeats or shape[d > dim and d - 1 or d] end
     shape[dim] = shape[dim] * repeats
-    y = reshape_copy(ops.expand(ops.unsqueeze(x, dim + 1), wide), shape)
+    y = shapes.reshape_copy(ops.expand(ops.unsqueeze(x, dim + 1), wide), shape)
   end
   if size and size ~= y.shape[dim] then
     fail("%s: output_size must be the sum of repeats, got %d for %d", who, size, y.shape[dim])
@@ -322,7 +314,7 @@ shape_ops.diag_embed = signature.of([[diag_embed(x: tensor, offset: integer = 0,
   dim2: integer = -1)]], function(x, offset, dim1, dim2)
   local who = "diag_embed"
   local n = at_least(who, x, 1).ndim + 1
-  dim1, dim2 = dim_of(who, x, dim1, n), dim_of(who, x, dim2, n)
+  dim1, dim2 = shapes.dim_of(who, x, dim1, n), shapes.dim_of(who, x, dim2, n)
   if dim1 == dim2 then fail("%s: dim1 and dim2 must differ, got dim %d twice", who, dim1) end
   local shape, sizes, from = x.shape, {}, 1
   local side = shape[#shape] + math.abs(offset)

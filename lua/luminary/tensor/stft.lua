@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 local result_type = require("luminary.tensor.dtype_info").result_type
 
 local ops, arg, fail = core.ops, options.arg, options.fail
@@ -17,7 +17,7 @@ local function frame_of(who, x, n_fft, hop_length, win_length, window)
   if hop < 1 then options.must_be(who, "n_fft", "at least 4", n_fft, "or pass hop_length") end
   if win_length > n_fft then options.must_be(who, "win_length", "at most n_fft, " .. n_fft, win_length) end
   if window then
-    check_shape(who, "window", arg(who, "window", window, "tensor"), {win_length})
+    shapes.check(who, "window", arg(who, "window", window, "tensor"), {win_length})
   else
     window = ops.ones({win_length}, {dtype = x.dtype, device = x.device})
   end

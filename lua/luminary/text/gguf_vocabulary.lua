@@ -10,13 +10,7 @@ local fail = options.fail
 
 local vocabulary = {}
 
---- Returns true if path is a GGUF file.
-function vocabulary.is(path)
-  local file = core.file_kind(path) == "a regular file" and io.open(path, "rb")
-  local head = file and file:read(4)
-  if file then file:close() end
-  return head == "GGUF"
-end
+vocabulary.is = formats.is
 
 --- Returns a tokenizer.json's text, in which an empty list of merges is a list, as others expect.
 function vocabulary.encoded(root) return (json_encode(root):gsub('"merges":{}', '"merges":[]')) end

@@ -1,6 +1,6 @@
 --- Decodes ids that arrive one by one: decodes the last few ids with and without the new one, since a token's text
 --- depends on the tokens before it.
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 
 local BROKEN = "\239\191\189$" -- U+FFFD at the end: bytes that are not, or not yet, a character
@@ -12,7 +12,7 @@ return function(decode, write)
   -- Writes the text after the prefix; the new ids become the prefix of the next ones.
   local function emit(text)
     local fresh = text:sub(#prefix + 1)
-    ids = copy_list(ids, prefix_ids + 1)
+    ids = lists.slice(ids, prefix_ids + 1)
     prefix_ids = #ids
     prefix = decode(ids)
     return write(fresh)

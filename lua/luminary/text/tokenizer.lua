@@ -426,15 +426,13 @@ end)
 local ByteLevelBPETokenizer = signature.of([[ByteLevelBPETokenizer(vocab: string, merges: string,
   {add_prefix_space = false, lowercase = false, trim_offsets = false, special_tokens: string[],
   base: natural = 1})]], function(vocab, merges, o)
-  local who = "ByteLevelBPETokenizer"
   local path = ("%s with %s"):format(vocab, merges)
-  return prepare(new(Tokenizer), who, path, files.byte_level_json(vocab, merges, o), o.base)
+  return prepare(new(Tokenizer), "ByteLevelBPETokenizer", path, files.byte_level_json(vocab, merges, o), o.base)
 end)
 
 --- Loads the WordPiece tokenizer of BERT from its vocabulary.
 local BertWordPieceTokenizer = signature.of(files.bert_arguments, function(vocab, o)
-  local who = "BertWordPieceTokenizer"
-  local self = prepare(new(Tokenizer), who, vocab, files.bert_json(vocab, o), o.base)
+  local self = prepare(new(Tokenizer), "BertWordPieceTokenizer", vocab, files.bert_json(vocab, o), o.base)
   for _, role in ipairs {"unk_token", "sep_token", "cls_token", "pad_token", "mask_token"} do
     if self:token_to_id(o[role]) then self[role] = o[role] end
   end

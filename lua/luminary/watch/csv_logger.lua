@@ -3,6 +3,7 @@
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
+local read_file = require "luminary.base.read_file"
 local paths = require "luminary.paths"
 local signature = require "luminary.base.signature"
 local log_file = require "luminary.watch.log_file"
@@ -35,12 +36,7 @@ local function columns_of(line)
   return columns
 end
 
-local function read_all(path)
-  local file = paths.filep(path) and io.open(path, "r") -- a device may be endless
-  local text = file and file:read "*a" or ""
-  if file then file:close() end
-  return text
-end
+local function read_all(path) return paths.filep(path) and read_file(path) or "" end -- a device may be endless
 
 CSVLogger.init = signature.of("CSVLogger(path: string, {append = false, all_ranks = false})",
   function(self, path, opts)

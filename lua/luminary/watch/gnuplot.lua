@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local characters = require "luminary.base.characters"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
+local read_file = require "luminary.base.read_file"
 local run_command = require "luminary.base.run_command"
 local terminal = require "luminary.base.terminal"
 
@@ -61,9 +62,7 @@ local function run(who, program, script, path, out)
   -- a sanitizer of this process, must not affect gnuplot.
   local result = run_command.run(program, {"gnuplot", "-d", path}, LIMIT, nil, "LD_PRELOAD")
   if result.timed_out then options.fail("%s: gnuplot did not finish within %d s", who, result.timed_out) end
-  local file = io.open(out, "rb")
-  local picture = file and file:read "*a" or ""
-  if file then file:close() end
+  local picture = read_file(out) or ""
   if result.code ~= 0 or picture == "" then
     local reason = result.out:match "^.*line %d+: ([^\n]+)" or "exit code " .. result.code -- the last, after warnings
     options.fail("%s: gnuplot failed: %s", who, printable_name(reason, 300))

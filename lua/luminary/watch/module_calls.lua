@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local map_tensors = require "luminary.base.map_tensors"
 local options = require "luminary.base.options"
+local in_mode = require "luminary.nn.in_mode"
 
 local module_calls = {}
 
@@ -27,17 +28,6 @@ local function shapes_of(tensors)
     shapes[i], shapes.bytes = {unpack(t.shape)}, shapes.bytes + t:numel() * t:element_size()
   end
   return shapes
-end
-
--- Runs f with the model in eval mode, and restores each module's mode, also after an error.
-local function in_eval_mode(model, f)
-  local modes = {}
-  for _, module in model:named_modules() do modes[module] = module.training end
-  model:eval()
-  local results = options.pack(pcall(f))
-  for module, training in pairs(modes) do module.training = training end
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, results.n)
 end
 
 --- Returns a list of calls in the order in which they begin: {path, module, depth, inputs, outputs: lists of shapes,
@@ -114,17 +104,15 @@ function module_calls.trace(model, inputs, edges)
 
   local function run()
     for path, module in model:named_modules() do hook(path, module) end
-    if not edges then return core.no_grad(function() model(unpack(inputs)) end) end
-    local traced = {}
-    for i, v in ipairs(inputs) do traced[i] = map_tensors(v, function(t) return cut(t, "input") end) end
+    if not edges then return model(unpack(inputs)) end
     return core.enable_grad(function()
-      local results = options.pack(model(unpack(traced)))
+      local results = options.pack(model(unpack(map_tensors(inputs, function(t) return cut(t, "input") end))))
       local tensors = tensors_in {unpack(results, 1, results.n)}
       calls[#calls + 1] = {path = "output", depth = 0, is_leaf = true, inputs = shapes_of(tensors), outputs = {},
         from = origins_of(tensors)}
     end)
   end
-  local ok, problem = pcall(in_eval_mode, model, run)
+  local ok, problem = pcall(in_mode, model, false, run)
   for _, handle in ipairs(handles) do handle.remove() end
   if not ok then error(problem, 0) end
   return calls

@@ -9,7 +9,6 @@
 #include "base/thread_state.h"
 #include "data/gather_batch.h"
 #include "mp/channel.h"
-#include "mp/datagram.h"
 #include "op/op.h"
 #include "tensor/generator.h"
 
@@ -29,32 +28,39 @@ static lm_device cpu(void) { return LM_DEVICE(LM_CPU, 0); }
 
 /* ---- a worker: its first message is the set, two tensors; then each is the sample numbers of a batch */
 
-static lm_status message_of(const char *text, size_t n, int ntensors, lm_tensor *const *tensors, lm_mp_message **out) {
-  return lm_mp_message_new(&(lm_message_content){.text = text, .n = n, .ntensors = ntensors, .tensors = tensors}, out);
+static void send(const lm_handle *h, const char *text, size_t n, int ntensors, lm_tensor *const *tensors, bool *sent) {
+  lm_packed_message *l;
+  lm_message_content c = {.text = text, .n = n, .ntensors = ntensors, .tensors = tensors};
+  EXPECT(lm_packed_message_new(LM_THREAD_CONNECTION, &c, &l) == LM_OK);
+  *sent = false;
+  lm_connection_put(h, l, 1, sent); /* fails if nobody is there any more */
+  lm_packed_message_free(l);
+}
+
+static lm_mp_message *receive(const lm_handle *h) {
+  lm_mp_message *message = NULL;
+  bool closed = false;
+  while (!message && !closed) EXPECT(lm_connection_get(h, 1, &message, &closed) == LM_OK);
+  return message;
 }
 
 static void *work(void *arg) {
-  int fd = (int)(intptr_t)arg;
-  bool closed = false;
-  lm_mp_message *set = NULL, *request = NULL;
+  lm_handle *h = arg;
+  bool sent;
   lm_script_thread_begin();
-  EXPECT(lm_channel_receive(fd, true, -1, &set, &closed) == LM_OK);
-  while (set && !closed && lm_channel_receive(fd, true, -1, &request, &closed) == LM_OK) {
+  lm_mp_message *set = receive(h), *request;
+  while (set && (request = receive(h))) {
     lm_tensor *made[2] = {NULL, NULL};
-    lm_mp_message *reply = NULL;
-    if (!request) continue;
     lm_generator_set(NULL, cpu(), (lm_draw){strtoull(request->text, NULL, 10), 0});
     EXPECT(lm_rows_gather(set->tensors[0], request->tensors[0], LM_F32, 1, 0, &made[0]) == LM_OK);
     EXPECT(lm_rows_gather(set->tensors[1], request->tensors[0], LM_NO_DTYPE, 1, 0, &made[1]) == LM_OK);
-    EXPECT(message_of(request->text, request->n, 2, made, &reply) == LM_OK);
-    if (reply && lm_channel_pass(fd, reply) != LM_OK) lm_mp_message_free(reply); /* nobody is there any more */
+    send(h, request->text, request->n, 2, made, &sent);
     lm_release(made[0]);
     lm_release(made[1]);
     lm_mp_message_free(request);
-    request = NULL;
   }
   lm_mp_message_free(set);
-  lm_channel_close(fd, true);
+  lm_handle_free(h);
   return NULL;
 }
 
@@ -63,18 +69,17 @@ static void *work(void *arg) {
 typedef struct loader {
   lm_tensor *images, *labels;
   pthread_t worker[WORKERS];
-  int fd[WORKERS];
+  lm_handle *connection[WORKERS];
 } loader;
 
 static void ask(loader *l, const lm_tensor *order, int k) {
   char text[24];
   lm_tensor *numbers = NULL;
-  lm_mp_message *request = NULL;
+  bool sent;
   int64_t size = BATCH, stride = 1;
   EXPECT(lm_tensor_view((lm_tensor *)order, 1, &size, &stride, (int64_t)k * BATCH % (ROWS - BATCH), &numbers) == LM_OK);
   snprintf(text, sizeof text, "%d", k);
-  EXPECT(message_of(text, strlen(text) + 1, 1, &numbers, &request) == LM_OK);
-  if (lm_channel_pass(l->fd[k % WORKERS], request) != LM_OK) lm_mp_message_free(request);
+  send(l->connection[k % WORKERS], text, strlen(text) + 1, 1, &numbers, &sent);
   lm_release(numbers);
 }
 
@@ -95,24 +100,22 @@ static void pass(loader *l, uint64_t seed, int leave_after) {
   int sent = 0;
   EXPECT(lm_permutation(ROWS, seed, &order) == LM_OK);
   for (int w = 0; w < WORKERS; w++) {
-    int fd[2];
+    lm_handle *ends[2];
     lm_tensor *set[] = {l->images, l->labels};
-    lm_mp_message *message = NULL;
-    EXPECT(lm_datagram_pair(fd) == LM_OK);
-    EXPECT(pthread_create(&l->worker[w], NULL, work, (void *)(intptr_t)fd[1]) == 0);
-    l->fd[w] = fd[0];
-    EXPECT(message_of("", 1, 2, set, &message) == LM_OK);
-    EXPECT(lm_channel_pass(fd[0], message) == LM_OK);
+    bool set_sent;
+    EXPECT(lm_connection_pair(LM_THREAD_CONNECTION, ends) == LM_OK);
+    EXPECT(pthread_create(&l->worker[w], NULL, work, ends[1]) == 0);
+    l->connection[w] = ends[0];
+    send(ends[0], "", 1, 2, set, &set_sent);
+    EXPECT(set_sent);
   }
   for (int k = 0; k < leave_after; k++) {
     for (; sent < BATCHES && sent < k + WORKERS * AHEAD; sent++) ask(l, order, sent);
-    lm_mp_message *reply = NULL;
-    bool closed = false;
-    EXPECT(lm_channel_receive(l->fd[k % WORKERS], true, -1, &reply, &closed) == LM_OK);
+    lm_mp_message *reply = receive(l->connection[k % WORKERS]);
     if (reply) use(order, k, reply);
     lm_mp_message_free(reply);
   }
-  for (int w = 0; w < WORKERS; w++) lm_channel_close(l->fd[w], true); /* with what nobody has received */
+  for (int w = 0; w < WORKERS; w++) lm_handle_free(l->connection[w]); /* with what nobody has received */
   lm_release(order);
   for (int w = 0; w < WORKERS; w++) pthread_join(l->worker[w], NULL);
 }

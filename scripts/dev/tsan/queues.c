@@ -8,6 +8,7 @@
 #include "autograd/autograd.h"
 #include "mp/lock.h"
 #include "mp/queue.h"
+#include "mp/semaphore.h"
 
 enum { WRITERS = 3, READERS = 3, EACH = 1500, CAPACITY = 40 };
 
@@ -42,7 +43,7 @@ static void put(lm_handle *h, int64_t v) {
     EXPECT(lm_share(1, &t, &which) == LM_OK);
   }
   lm_message_content c = {.text = text, .n = (size_t)n, .ntensors = t != NULL, .tensors = &t};
-  EXPECT(lm_packed_message_new(&c, &l) == LM_OK);
+  EXPECT(lm_packed_message_new(LM_QUEUE, &c, &l) == LM_OK);
   bool sent = false;
   while (!sent) EXPECT(lm_queue_put(h, l, v % 2, 1, &sent) == LM_OK);
   lm_release(t);
@@ -70,7 +71,7 @@ static void count(lm_handle *lock, common *all) {
 static void *write_all(void *arg) {
   common *all = arg;
   lm_handle *q = copy(all->queue), *go = copy(all->go), *lock = copy(all->lock);
-  while (!lm_flag_wait(go, 1)) {}
+  while (lm_semaphore_value(go) == 0) lm_semaphore_wait(go, 0, 1);
   for (int i = 1; i <= EACH; i++) {
     put(q, i);
     count(lock, all);
@@ -103,10 +104,10 @@ int main(void) {
   EXPECT(lm_queue_new(CAPACITY, &all.queue) == LM_OK);
   EXPECT(lm_queue_new(0, &all.results) == LM_OK);
   EXPECT(lm_lock_new(&all.lock) == LM_OK);
-  EXPECT(lm_flag_new(&all.go) == LM_OK);
+  EXPECT(lm_semaphore_new(0, &all.go) == LM_OK);
   for (int i = 0; i < WRITERS; i++) EXPECT(pthread_create(&id[i], NULL, write_all, &all) == 0);
   for (int i = 0; i < READERS; i++) EXPECT(pthread_create(&id[WRITERS + i], NULL, read_all, &all) == 0);
-  lm_flag_set(all.go, true);
+  EXPECT(lm_semaphore_release(all.go, false) == LM_OK);
   int64_t sum = 0;
   for (int i = 0; i < WRITERS * EACH; i++) sum += get(all.results);
   for (int i = 0; i < WRITERS; i++) pthread_join(id[i], NULL);

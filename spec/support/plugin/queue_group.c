@@ -6,7 +6,7 @@
  *   hang           each call takes until `abort`; it asks nobody
  *   sick           health reports an error once a call has been made
  *   refuse         every call fails
- *   plain          without gather, all_reduce_scaled, batch, health and split
+ *   plain          without gather, scaling of an all_reduce, batch, health and split
  * It counts its calls, for the spec to look at by LuaJIT's ffi: queue_count("abort"). */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -107,15 +107,10 @@ done:
   return status;
 }
 
-static lm_status queue_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) { return reduce_all(g, t, op, -1); }
-static lm_status queue_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
-  return reduce_all(g, t, op, root);
-}
-
-static lm_status queue_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale) {
-  counts[SCALED]++;
-  lm_reduce_scale(t->dtype, t->data, (size_t)t->numel, scale);
-  return reduce_all(g, t, LM_REDUCE_SUM, -1);
+static lm_status queue_all_reduce(lm_group *g, const lm_group_call *c) {
+  counts[SCALED] += c->scaled;
+  if (c->scaled) lm_reduce_scale(c->t->dtype, c->t->data, (size_t)c->t->numel, c->scale);
+  return reduce_all(g, c->t, c->op, -1);
 }
 
 static lm_status queue_broadcast(lm_group *g, lm_tensor *t, int root) {
@@ -189,6 +184,19 @@ static lm_status queue_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *
   for (int r = 0; r < g->size; r++) TRY(fetch(g, s->turn, r, g->rank, out[r]->data, bytes_of(out[r])));
 done:
   return status;
+}
+
+static lm_status queue_run(lm_group *g, const lm_group_call *c) {
+  switch (c->kind) {
+    case LM_ALL_REDUCE: return queue_all_reduce(g, c);
+    case LM_BROADCAST: return queue_broadcast(g, c->t, c->root);
+    case LM_REDUCE: return reduce_all(g, c->t, c->op, c->root);
+    case LM_ALL_GATHER: return queue_all_gather(g, c->t, c->out);
+    case LM_GATHER: return queue_gather(g, c->t, c->root, c->out);
+    case LM_SCATTER: return queue_scatter(g, c->t, c->root, c->in);
+    case LM_REDUCE_SCATTER: return queue_reduce_scatter(g, c->t, c->in, c->op);
+    default: return queue_all_to_all(g, c->in, c->out);
+  }
 }
 
 /* ---- from one to another: in the order of the calls, whatever the tag */
@@ -265,22 +273,17 @@ LM_API const lm_group_table *lm_group_plugin(void) {
       .enqueues = true,
       .open = queue_open,
       .close = queue_close,
-      .all_reduce = queue_all_reduce,
-      .broadcast = queue_broadcast,
-      .reduce = queue_reduce,
-      .all_gather = queue_all_gather,
-      .scatter = queue_scatter,
-      .reduce_scatter = queue_reduce_scatter,
-      .all_to_all = queue_all_to_all,
+      .collectives = LM_EVERY_COLLECTIVE & ~(1u << LM_BARRIER | 1u << LM_GATHER),
+      .run = queue_run,
       .post = queue_post,
       .abort = queue_abort,
   };
   if (!mode("plain")) {
-    table.all_reduce_scaled = queue_all_reduce_scaled;
+    table.scales = true;
     table.batch = queue_batch;
     table.health = queue_health;
     table.split = queue_split;
-    table.gather = queue_gather;
+    table.collectives |= 1u << LM_GATHER;
   }
   const char *kinds = getenv("QUEUE_KINDS"); /* a mask; the CPU without */
   table.kinds = kinds ? (unsigned)atoi(kinds) : 1u << LM_CPU;

@@ -110,6 +110,15 @@ done:
   return status;
 }
 
+static lm_status relay_run(lm_group *g, const lm_group_call *c) {
+  switch (c->kind) {
+    case LM_ALL_REDUCE: return relay_all_reduce(g, c->t, c->op);
+    case LM_BROADCAST: return relay_broadcast(g, c->t, c->root);
+    case LM_ALL_GATHER: return relay_all_gather(g, c->t, c->out);
+    default: return relay_barrier(g);
+  }
+}
+
 static lm_status relay_open(lm_group *g) {
   (void)g;
   return LM_OK;
@@ -122,12 +131,10 @@ LM_API const lm_group_table *lm_group_plugin(void) {
       .abi = LM_GROUP_ABI,
       .name = "relay",
       .kinds = 1u << LM_CPU,
+      .collectives = 1u << LM_ALL_REDUCE | 1u << LM_BROADCAST | 1u << LM_ALL_GATHER | 1u << LM_BARRIER,
       .open = relay_open,
       .close = relay_close,
-      .all_reduce = relay_all_reduce,
-      .broadcast = relay_broadcast,
-      .all_gather = relay_all_gather,
-      .barrier = relay_barrier,
+      .run = relay_run,
   };
   return &table;
 }

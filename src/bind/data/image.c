@@ -86,8 +86,7 @@ LM_FUNCTION(decode_gif) { return lm_return_tensor(L, MODE, decode_gif); }
 /* ---- encode_jpeg(image, quality), encode_png(image, level), encode_webp(image, quality) -> bytes */
 
 typedef struct encoding {
-  const char *fn, *option;
-  lm_status (*encode)(const lm_tensor *pixels, int value, lm_tensor **out);
+  const char *fn, *option, *format;
   lm_tensor *bytes;
 } encoding;
 
@@ -96,17 +95,11 @@ static lm_status encode(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor *pixels;
   int64_t value;
   NEED(LM_READ_ARGS(L, s, 1, e->fn, {"image", LM_ARG_T, &pixels}, {e->option, LM_ARG_I, &value}));
-  return e->encode(pixels, value < 0 || value > 1000 ? -1 : (int)value, &e->bytes);
+  return lm_image_encode(e->format, pixels, value < 0 || value > 1000 ? -1 : (int)value, &e->bytes);
 }
 
 static int return_encoded(lua_State *L, encoding e) { return lm_return_tensors(L, 2, 1, encode, &e, &e.bytes); }
 
-LM_FUNCTION(encode_jpeg) { return return_encoded(L, (encoding){"encode_jpeg", "quality", lm_image_encode_jpeg, NULL}); }
-LM_FUNCTION(encode_png) {
-  return return_encoded(L, (encoding){"encode_png", "compression_level", lm_image_encode_png, NULL});
-}
-LM_FUNCTION(encode_webp) {
-  if (!lm_image_encode_webp)
-    return lm_raise_text(L, "encode_webp: this build was made without libwebp; install its headers and build again");
-  return return_encoded(L, (encoding){"encode_webp", "quality", lm_image_encode_webp, NULL});
-}
+LM_FUNCTION(encode_jpeg) { return return_encoded(L, (encoding){"encode_jpeg", "quality", "jpeg", NULL}); }
+LM_FUNCTION(encode_png) { return return_encoded(L, (encoding){"encode_png", "compression_level", "png", NULL}); }
+LM_FUNCTION(encode_webp) { return return_encoded(L, (encoding){"encode_webp", "quality", "webp", NULL}); }

@@ -27,14 +27,7 @@ static lm_status run_transform(lua_State *L, lm_lua *s, void *arg) {
 LM_FUNCTION(image_transform) {
   transforming t = {0};
   lua_settop(L, 4);
-  lm_need_table(L, 3, fn, "numbers");
-  t.n = (int)lua_objlen(L, 3);
-  t.v = lua_newuserdata(L, ((size_t)t.n + 1) * sizeof *t.v); /* 5 */
-  for (int i = 0; i < t.n; i++) {
-    lua_rawgeti(L, 3, i + 1);
-    t.v[i] = lm_need_number(L, 6, fn, "numbers");
-    lua_pop(L, 1);
-  }
+  t.v = lm_need_numbers(L, 3, fn, "numbers", &t.n); /* 5 */
   return lm_return_tensors(L, 5, 1, run_transform, &t, &t.out);
 }
 

@@ -75,7 +75,4 @@ LM_FUNCTION(device_peers) {
       L, same && a != b && (from == to || (driver && driver->can_access_peer && driver->can_access_peer(from, to))));
 }
 
-LM_FUNCTION(synchronize) {
-  lm_need(L, lm_device_synchronize(lm_device_or_default(L, 1, "synchronize")));
-  return 0;
-}
+LM_FUNCTION(synchronize) { return lm_return(L, lm_device_synchronize(lm_device_or_default(L, 1, "synchronize")), 0); }

@@ -3,8 +3,9 @@
  *   graph_capture(device, stream, f, ...) -> graph, f's results          f runs once; its kernels are recorded, not run
  *   graph_replay(graph)                                                  on the current stream of its device
  *   graph_is_capturing() -> boolean                                      on this thread
- *   graph_keep(graph, at, list)                                          sets optimizers' numbers from index `at` on
- *   optim_kept_at() -> integer                                           index of the last captured step's first number
+ *   graph_set_numbers(graph, at, list)                                          sets optimizers' numbers from index
+ * `at` on optim_numbers_at() -> integer                                           index of the last captured step's
+ * first number
  *
  * Numbers that change from one replay to the next are in device memory, which captured kernels read: the offset of the
  * random sequence since the capture (tensor/generator.h), to which the graph's last node adds; and the numbers that
@@ -21,7 +22,7 @@
 #include "optim/optim.h"
 #include "tensor/generator.h"
 
-enum { KEPT = 512 }; /* numbers */
+enum { NUMBERS = 512 }; /* numbers */
 
 typedef struct graph {
   lm_graph *recorded;
@@ -29,17 +30,17 @@ typedef struct graph {
   lm_draw start;           /* the generator's state at the capture */
   uint64_t blocks, next;   /* random blocks drawn by one replay; the offset that `count` stands for */
   lm_tensor *count, *step; /* int64 [1]: blocks drawn since the capture, and a replay's increment */
-  lm_tensor *kept;         /* float64 [KEPT]: numbers that optimizers keep from replay to replay */
-  double first[KEPT];      /* their values before the first replay */
+  lm_tensor *numbers;      /* float64 [NUMBERS]: numbers that optimizers keep from replay to replay */
+  double first[NUMBERS];   /* their values before the first replay */
 } graph;
 
 static void release_graph(graph *g) {
   if (g->recorded) lm_graph_free(g->recorded);
   lm_release(g->count);
   lm_release(g->step);
-  lm_release(g->kept);
+  lm_release(g->numbers);
   g->recorded = NULL;
-  g->count = g->step = g->kept = NULL;
+  g->count = g->step = g->numbers = NULL;
 }
 
 static void close_graph(void *object) { release_graph(object); }
@@ -66,25 +67,25 @@ static lm_status begin_capture(graph *g, lm_stream *s) {
   if (!driver->capture_begin) NEED(lm_fail_missing("graph", lm_device_name(g->device)));
   NEED(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->count));
   NEED(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->step));
-  NEED(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
+  NEED(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){NUMBERS}, LM_CONTIGUOUS, &g->numbers));
   NEED(put_numbers(g->count, 0, 1, &(int64_t){0}));
   g->start = lm_generator_get(NULL, g->device);
   g->next = g->start.offset;
   lm_autocast_forget(); /* replays must cast weights again: copies cast before the capture go stale */
   NEED(lm_graph_begin(s, &g->recorded));
   lm_generator_set_extra((const uint64_t *)g->count->data);
-  lm_optim_graph_numbers_set((double *)g->kept->data, g->first, KEPT);
+  lm_optim_graph_numbers_set((double *)g->numbers->data, g->first, NUMBERS);
   return LM_OK;
 }
 
 /* Adds the graph's last node, which advances `count` after all kernels that read it, on whichever stream. Notes that
- * replays use `kept`, which kernels know by its address alone. */
+ * replays use `numbers`, which kernels know by its address alone. */
 static lm_status count_on(graph *g) {
   lm_status status;
   lm_tensor *same = NULL;
   TRY(lm_graph_gather(g->recorded));
   TRY(lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = g->count, .other = g->step, .alpha = 1}, &same));
-  TRY(lm_use_write(lm_tensor_used(g->kept), lm_stream_current(g->device)));
+  TRY(lm_use_write(lm_tensor_used(g->numbers), lm_stream_current(g->device)));
 done:
   lm_release(same);
   return status;
@@ -102,7 +103,7 @@ static lm_status end_capture(graph *g, bool keep) {
   lm_generator_set(NULL, g->device, g->start);
   if (status == LM_OK) status = ended;
   if (status == LM_OK && keep) status = put_numbers(g->step, 0, 1, &(int64_t){(int64_t)g->blocks});
-  if (status == LM_OK && keep) status = put_numbers(g->kept, 0, KEPT, g->first);
+  if (status == LM_OK && keep) status = put_numbers(g->numbers, 0, NUMBERS, g->first);
   return status;
 }
 
@@ -134,10 +135,15 @@ LM_FUNCTION(graph_capture) {
   return failed ? lua_error(L) : lm_raise(L, status);
 }
 
-LM_FUNCTION(graph_replay) {
+static graph *need_graph(lua_State *L, const char *fn) {
   graph *g = lm_to_object(L, 1, &graph_type);
+  if (!g || !g->recorded) lm_raise_arg(L, 1, fn, "argument 1", "a captured graph");
+  return g;
+}
+
+LM_FUNCTION(graph_replay) {
+  graph *g = need_graph(L, "replay");
   lm_status status;
-  if (!g || !g->recorded) return lm_raise_arg(L, 1, "replay", "argument 1", "a captured graph");
   lm_stream *s = lm_stream_current(g->device);
   if (!s) return lm_raise(L, LM_E_DEVICE);
   if (g->blocks > 0) {
@@ -166,28 +172,20 @@ LM_FUNCTION(graph_replay) {
   TRY(status);
   lm_autocast_forget(); /* a replay does not count as a write of its weights */
 done:
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  return lm_return(L, status, 0);
 }
 
-LM_FUNCTION(graph_keep) {
-  graph *g = lm_to_object(L, 1, &graph_type);
-  double numbers[KEPT];
-  lua_Integer at = lua_tointeger(L, 2);
-  if (!g || !g->recorded || lua_type(L, 3) != LUA_TTABLE)
-    return lm_raise_arg(L, g && g->recorded ? 3 : 1, "graph_keep", g && g->recorded ? "numbers" : "graph",
-                        g && g->recorded ? "a list" : "a captured graph");
-  int n = (int)lua_objlen(L, 3);
-  if (at < 0 || n < 1 || at + n > KEPT)
-    return lm_raise(L, lm_fail_int("graph_keep", "at and numbers", lm_text("within %d numbers", KEPT), at + n));
-  for (int i = 0; i < n; i++) {
-    lua_rawgeti(L, 3, i + 1);
-    numbers[i] = lua_tonumber(L, -1);
-    lua_pop(L, 1);
-  }
-  lm_need(L, put_numbers(g->kept, at, n, numbers));
-  return 0;
+LM_FUNCTION(graph_set_numbers) {
+  graph *g = need_graph(L, "graph_set_numbers");
+  int64_t at = lm_need_int(L, 2, "graph_set_numbers", "at");
+  int n;
+  const double *numbers = lm_need_numbers(L, 3, "graph_set_numbers", "numbers", &n);
+  if (at < 0 || n < 1 || at + n > NUMBERS)
+    return lm_raise(L,
+                    lm_fail_int("graph_set_numbers", "at and numbers", lm_text("within %d numbers", NUMBERS), at + n));
+  return lm_return(L, put_numbers(g->numbers, at, n, numbers), 0);
 }
 
-LM_FUNCTION(optim_kept_at) { return lm_return_int(L, lm_optim_graph_numbers_at()); }
+LM_FUNCTION(optim_numbers_at) { return lm_return_int(L, lm_optim_graph_numbers_at()); }
 
 LM_FUNCTION(graph_is_capturing) { return lm_return_bool(L, lm_graph_capturing() != NULL); }

@@ -48,8 +48,7 @@ LM_FUNCTION(device_memory) {
 
 LM_FUNCTION(device_set_fraction) {
   double share = lm_need_number(L, 2, "set_per_process_memory_fraction", "fraction");
-  lm_need(L, lm_memory_set_fraction(lm_need_device(L, 1, "set_per_process_memory_fraction"), share));
-  return 0;
+  return lm_return(L, lm_memory_set_fraction(lm_need_device(L, 1, "set_per_process_memory_fraction"), share), 0);
 }
 
 /* ---- pinned host memory */

@@ -61,14 +61,10 @@ LM_FUNCTION(with_stream) {
 
 LM_FUNCTION(stream_wait) {
   lm_stream *waiter = lm_need_stream(L, 1, "wait_stream");
-  lm_need(L, lm_stream_wait(waiter, lm_need_stream(L, 3, "wait_stream")));
-  return 0;
+  return lm_return(L, lm_stream_wait(waiter, lm_need_stream(L, 3, "wait_stream")), 0);
 }
 
-LM_FUNCTION(stream_synchronize) {
-  lm_need(L, lm_stream_synchronize(lm_need_stream(L, 1, "synchronize")));
-  return 0;
-}
+LM_FUNCTION(stream_synchronize) { return lm_return(L, lm_stream_synchronize(lm_need_stream(L, 1, "synchronize")), 0); }
 
 LM_FUNCTION(stream_query) {
   bool done = true;
@@ -94,20 +90,17 @@ static lm_event *event_at(lua_State *L, int i, const char *fn) { return lm_need_
 LM_FUNCTION(event_new) {
   lm_device device = lm_need_device(L, 1, "Event");
   lm_event **e = lm_object_new(L, &event_type);
-  lm_need(L, lm_event_new(device, lua_toboolean(L, 2), e));
-  return 1;
+  return lm_return(L, lm_event_new(device, lua_toboolean(L, 2), e), 1);
 }
 
 LM_FUNCTION(event_record) {
   lm_event *e = event_at(L, 1, "record");
-  lm_need(L, lm_event_record(e, lm_need_stream(L, 2, "record")));
-  return 0;
+  return lm_return(L, lm_event_record(e, lm_need_stream(L, 2, "record")), 0);
 }
 
 LM_FUNCTION(event_wait) {
   lm_event *e = event_at(L, 1, "wait");
-  lm_need(L, lm_event_wait(e, lm_need_stream(L, 2, "wait")));
-  return 0;
+  return lm_return(L, lm_event_wait(e, lm_need_stream(L, 2, "wait")), 0);
 }
 
 LM_FUNCTION(event_query) {
@@ -116,10 +109,7 @@ LM_FUNCTION(event_query) {
   return lm_return_bool(L, done);
 }
 
-LM_FUNCTION(event_synchronize) {
-  lm_need(L, lm_event_synchronize(event_at(L, 1, "synchronize")));
-  return 0;
-}
+LM_FUNCTION(event_synchronize) { return lm_return(L, lm_event_synchronize(event_at(L, 1, "synchronize")), 0); }
 
 LM_FUNCTION(event_elapsed) {
   double milliseconds = 0;

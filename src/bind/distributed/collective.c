@@ -84,14 +84,9 @@ static work_handle *new_work(lua_State *L, int group) {
 /* ---- the call */
 
 typedef struct collective_call {
-  lm_collective kind;
   lm_group *g;
-  lm_reduce_op op;
-  int peer, tag; /* peer: rank in the group */
-  bool scaled;
-  double scale;
-  lm_tensor *t;
-  lm_list first, second;
+  lm_group_call call;
+  lm_list first, second; /* own the lists of `call` */
 } collective_call;
 
 enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SCALE };
@@ -134,24 +129,36 @@ static lm_status read_tag(lua_State *L, const lm_lua *s, int i, const char *fn, 
 }
 
 static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
-  int number;
+  int number, peer;
   double timeout;
+  lm_group_call *c = &r->call;
   NEED(read_name(L, KIND, "dist", LM_COLLECTIVES, kind_name, &number));
-  r->kind = (lm_collective)number;
-  const char *fn = lm_collective_name(r->kind);
+  c->kind = (lm_collective)number;
+  const char *fn = lm_collective_name(c->kind);
+  if (c->kind == LM_SETUP) return lm_fail(LM_E_ARG, "dist: %s is not a call", fn);
   NEED(lm_read_group(L, s, GROUP, fn, &r->g));
   if (!lua_isnil(L, OP)) {
     NEED(read_name(L, OP, fn, LM_REDUCE_OPS, op_name, &number));
-    r->op = (lm_reduce_op)number;
+    c->op = (lm_reduce_op)number;
   }
-  NEED(read_peer(L, s, PEER, fn, r->g, &r->peer));
-  NEED(read_tag(L, s, TAG, fn, &r->tag));
-  r->scaled = !lua_isnil(L, SCALE);
-  bool with_tensor = r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL;
-  NEED(LM_READ_ARGS(L, s, TENSOR, fn, {"tensor", with_tensor ? LM_ARG_T : LM_ARG_OTHER, &r->t},
+  NEED(read_peer(L, s, PEER, fn, r->g, &peer));
+  if (c->kind == LM_SEND || c->kind == LM_RECV)
+    c->peer = peer;
+  else if (!lua_isnil(L, PEER))
+    c->root = peer;
+  NEED(read_tag(L, s, TAG, fn, &c->tag));
+  c->scaled = !lua_isnil(L, SCALE);
+  bool with_tensor = c->kind != LM_BARRIER && c->kind != LM_ALL_TO_ALL;
+  NEED(LM_READ_ARGS(L, s, TENSOR, fn, {"tensor", with_tensor ? LM_ARG_T : LM_ARG_OTHER, &c->t},
                     {"the list of tensors", LM_ARG_TL | LM_OR_NIL, &r->first},
                     {"the list of inputs", LM_ARG_TL | LM_OR_NIL, &r->second},
-                    {"scale", LM_ARG_F | LM_OR_NIL, &r->scale}));
+                    {"scale", LM_ARG_F | LM_OR_NIL, &c->scale}));
+  bool reads = c->kind == LM_SCATTER || c->kind == LM_REDUCE_SCATTER;
+  const lm_list *in = reads ? &r->first : &r->second, *out = reads ? &r->second : &r->first;
+  c->nin = in->n;
+  c->in = in->v;
+  c->nout = out->n;
+  c->out = out->v;
   if (!lua_isnil(L, TIMEOUT)) {
     NEED(lm_read_number(L, s, TIMEOUT, fn, "timeout", &timeout));
     lm_collective_timeout(timeout);
@@ -159,37 +166,13 @@ static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
   return LM_OK;
 }
 
-static lm_status start_call(collective_call *r, lm_work **work) {
-  switch (r->kind) {
-    case LM_ALL_REDUCE:
-      if (r->scaled) return lm_all_reduce_scaled(r->g, r->t, r->scale, work);
-      return lm_all_reduce(r->g, r->t, r->op, work);
-    case LM_BROADCAST: return lm_group_broadcast(r->g, r->t, r->peer, work);
-    case LM_REDUCE: return lm_reduce(r->g, r->t, r->peer, r->op, work);
-    case LM_ALL_GATHER: return lm_all_gather(r->g, r->t, r->first.n, r->first.v, work);
-    case LM_GATHER: return lm_gather(r->g, r->t, r->peer, r->first.n, r->first.v, work);
-    case LM_SCATTER: return lm_scatter(r->g, r->t, r->peer, r->first.n, r->first.v, work);
-    case LM_REDUCE_SCATTER: return lm_reduce_scatter(r->g, r->t, r->first.n, r->first.v, r->op, work);
-    case LM_ALL_TO_ALL:
-      if (r->first.n != r->second.n) {
-        return lm_fail(LM_E_ARG, "all_to_all: the numbers of outputs and inputs must match, got %d and %d", r->first.n,
-                       r->second.n);
-      }
-      return lm_all_to_all(r->g, r->first.n, r->second.v, r->first.v, work);
-    case LM_BARRIER: return lm_barrier(r->g, work);
-    case LM_SEND: return lm_send(r->g, r->t, r->peer, r->tag, work);
-    case LM_RECV: return lm_recv(r->g, r->t, r->peer, r->tag, work);
-    default: return lm_fail(LM_E_ARG, "dist: %s is not a call", lm_collective_name(r->kind));
-  }
-}
-
-/* Runs a recv and sets r->peer to the sender, which only the call's work knows. */
-static lm_status receive(collective_call *r) {
+/* Runs a recv and returns in *peer the sender, which only the call's work knows. */
+static lm_status receive(const collective_call *r, int *peer) {
   lm_work *work = NULL;
   lm_status status;
-  TRY(start_call(r, &work));
+  TRY(lm_collective_start(r->g, &r->call, &work));
   TRY(lm_work_wait(work, -1));
-  r->peer = lm_work_peer(work);
+  *peer = lm_work_peer(work);
 done:
   lm_work_release(work);
   return status;
@@ -201,27 +184,28 @@ LM_FUNCTION(dist_run) {
   lm_lua *s = LM_STATE(L);
   collective_call r = {0};
   lm_status status;
+  int sender = -1;
   lua_settop(L, SCALE);
   work_handle *handle = lua_toboolean(L, ASYNC) ? new_work(L, GROUP) : NULL;
   lm_note_line(L, s);
   TRY(read_call(L, s, &r));
   if (handle) {
-    TRY(start_call(&r, &handle->work));
+    TRY(lm_collective_start(r.g, &r.call, &handle->work));
     handle->group = r.g;
-    handle->kind = r.kind;
+    handle->kind = r.call.kind;
     lm_group_carries(L, GROUP, &handle->of_group);
-  } else if (r.kind == LM_RECV) {
-    TRY(receive(&r));
+  } else if (r.call.kind == LM_RECV) {
+    TRY(receive(&r, &sender));
   } else {
-    TRY(start_call(&r, NULL));
+    TRY(lm_collective_start(r.g, &r.call, NULL));
   }
   if (!handle) TRY(lm_truncation_check());
 done:
   lm_free(r.first.v);
   lm_free(r.second.v);
-  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, lm_collective_name(r.kind)));
-  if (!handle && r.kind == LM_RECV) lua_pushinteger(L, in_world(r.g, r.peer));
-  return handle || r.kind == LM_RECV;
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, lm_collective_name(r.call.kind)));
+  if (!handle && r.call.kind == LM_RECV) lua_pushinteger(L, in_world(r.g, sender));
+  return handle || r.call.kind == LM_RECV;
 }
 
 /* ---- several at once */
@@ -230,7 +214,7 @@ enum { BATCH_GROUP = 1, BATCH_TIMEOUT, BATCH_LIST, BATCH_WORKS };
 static const char batch_name[] = "batch_isend_irecv";
 
 /* Reads the entry on top of the stack: {op, tensor, peer, tag}. */
-static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p2p *out) {
+static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_group_call *out) {
   lm_status status;
   static const char *const fields[] = {"op", "tensor", "peer", "tag"};
   int at = lua_gettop(L);
@@ -238,7 +222,8 @@ static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p
     return lm_fail_value(batch_name, "each entry", "a table", lm_describe_arg(L, s, at));
   for (int k = 0; k < 4; k++)
     if (!lm_field(L, at, fields[k])) lua_pushnil(L);
-  out->sending = lm_to_text(L, at + 1) && strcmp(lua_tostring(L, at + 1), "isend") == 0;
+  bool sending = lm_to_text(L, at + 1) && strcmp(lua_tostring(L, at + 1), "isend") == 0;
+  out->kind = sending ? LM_SEND : LM_RECV;
   TRY(lm_read_tensor(L, s, at + 2, batch_name, "tensor", &out->t));
   TRY(read_peer(L, s, at + 3, batch_name, g, &out->peer));
   TRY(read_tag(L, s, at + 4, batch_name, &out->tag));
@@ -252,7 +237,7 @@ LM_FUNCTION(dist_batch) {
   lm_lua *s = LM_STATE(L);
   lm_group *g;
   double timeout;
-  lm_p2p *list = NULL;
+  lm_group_call *list = NULL;
   lm_work **works = NULL;
   lm_status status;
   lua_settop(L, BATCH_LIST);
@@ -283,7 +268,7 @@ LM_FUNCTION(dist_batch) {
     work_handle *handle = lm_to_object(L, -1, &work_type);
     handle->work = works[i];
     handle->group = g;
-    handle->kind = list[i].sending ? LM_SEND : LM_RECV;
+    handle->kind = list[i].kind;
     lm_group_carries(L, BATCH_GROUP, &handle->of_group);
     lua_pop(L, 1);
   }

@@ -23,11 +23,11 @@
  *   growing_file_open(path, keep [, mode])  io/growing_file.h
  *   growing_file_write(file, text)
  *   growing_file_close(file)
- *   remove_abandoned(path, kept)      removes killed writers' temporary files, and shards not named in the list
- *   complete_parts(path, suffix, kept)  renames path .. suffix to path if all shards exist
+ *   remove_abandoned(path, shards)      removes killed writers' temporary files, and shards not named in the list
+ *   complete_parts(path, suffix, shards)  renames path .. suffix to path if all shards exist
  *   remove_part(path, suffix)         removes path .. suffix, so that nobody renames it
- *   background_write(path, head, sums_at, tensors, sums_before, kept, background, locked, who, whole, suffix)
- *                                     io/background_write.h; kept: a list of names, or nil; who begins error messages
+ *   background_write(path, head, sums_at, tensors, sums_before, shards, background, locked, who, whole, suffix)
+ *                                     io/background_write.h; shards: a list of names, or nil; who begins error messages
  *   background_write_done(write [, seconds])  true if it has ended, or ends within that time
  *   background_write_ended(write)     nil while it runs; then its error, which is now reported, or ""
  *   background_write_close(write)     drops the handle; the write continues
@@ -261,8 +261,7 @@ LM_FUNCTION(stream_finish) {
   lm_file_stream **stream = lm_need_object(L, 1, &stream_type, "stream_finish");
   lm_status status = *stream ? lm_file_stream_finish(*stream) : LM_OK;
   stream_type.close(stream);
-  lm_need(L, status);
-  return 0;
+  return lm_return(L, status, 0);
 }
 
 /* ---- bytes in memory */
@@ -352,8 +351,7 @@ done:
 LM_FUNCTION(write_pieces) {
   lua_settop(L, 3);
   lm_need_table(L, 2, "write_pieces", "pieces");
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL));
-  return 0;
+  return lm_return(L, lm_retry_after_gc(L, LM_STATE(L), write_pieces, NULL), 0);
 }
 
 LM_HELD_TYPE(growing_type, lm_growing_file, lm_growing_file_close, "luminary.growing_file", "a file", NULL);
@@ -362,16 +360,14 @@ LM_FUNCTION(growing_file_open) {
   const char *path = lm_need_text(L, 1, "write", "path");
   double mode = lua_isnumber(L, 3) ? lua_tonumber(L, 3) : 0666;
   lm_growing_file **file = lm_object_new(L, &growing_type);
-  lm_need(L, lm_growing_file_open(path, lua_toboolean(L, 2), (mode_t)mode, file));
-  return 1;
+  return lm_return(L, lm_growing_file_open(path, lua_toboolean(L, 2), (mode_t)mode, file), 1);
 }
 
 LM_FUNCTION(growing_file_write) {
   size_t bytes;
   lm_growing_file *f = lm_need_held(L, 1, &growing_type, "write");
   const char *text = lm_need_string(L, 2, "write", "text", &bytes);
-  lm_need(L, lm_growing_file_write(f, text, bytes));
-  return 0;
+  return lm_return(L, lm_growing_file_write(f, text, bytes), 0);
 }
 
 LM_FUNCTION(growing_file_close) { return lm_object_close(L, &growing_type, "write"); }
@@ -380,8 +376,8 @@ LM_FUNCTION(remove_abandoned) {
   int n;
   const char *path = lm_need_text(L, 1, "save", "path");
   lua_settop(L, 2);
-  const char **kept = lm_need_strings(L, 2, "save", "kept", 0, &n);
-  lm_remove_abandoned(path, n, kept);
+  const char **shards = lm_need_strings(L, 2, "save", "shards", 0, &n);
+  lm_remove_abandoned(path, n, shards);
   return 0;
 }
 
@@ -389,9 +385,8 @@ LM_FUNCTION(complete_parts) {
   int n;
   const char *path = lm_need_text(L, 1, "save", "path"), *suffix = lm_need_text(L, 2, "save", "suffix");
   lua_settop(L, 3);
-  const char **kept = lm_need_strings(L, 3, "save", "kept", 0, &n);
-  lm_need(L, lm_complete_parts(path, suffix, n, kept));
-  return 0;
+  const char **shards = lm_need_strings(L, 3, "save", "shards", 0, &n);
+  return lm_return(L, lm_complete_parts(path, suffix, n, shards), 0);
 }
 
 LM_FUNCTION(remove_part) {
@@ -435,24 +430,15 @@ LM_FUNCTION(background_write) {
   p->head = lm_need_string(L, 2, "save", "head", &p->head_bytes);
   int64_t at = lm_need_int(L, 3, "save", "sums_at");
   p->sums_at = at < 0 ? p->head_bytes : (size_t)at;
-  lm_need_table(L, 5, "save", "sums_before");
   if (!lua_isnil(L, 10)) {
     p->whole = lm_need_text(L, 10, "save", "whole");
     p->suffix = lm_need_text(L, 11, "save", "suffix");
   }
-  if (!lua_isnil(L, 6)) p->kept = lm_need_strings(L, 6, "save", "kept", 0, &p->nkept);
+  if (!lua_isnil(L, 6)) p->shards = lm_need_strings(L, 6, "save", "shards", 0, &p->nshards);
   p->background = lua_toboolean(L, 7), p->locked = lua_toboolean(L, 8);
-  v.sums = (int)lua_objlen(L, 5);
-  double *before = lua_newuserdata(L, (size_t)(v.sums + 1) * sizeof *before);
-  for (int i = 0; i < v.sums; i++) {
-    lua_rawgeti(L, 5, i + 1);
-    before[i] = lua_tonumber(L, -1);
-    lua_pop(L, 1);
-  }
-  p->sums_before = before;
+  p->sums_before = lm_need_numbers(L, 5, "save", "sums_before", &v.sums);
   v.out = lm_object_new(L, &write_type);
-  lm_status status = lm_retry_after_gc(L, LM_STATE(L), start_write, &v);
-  return status == LM_OK ? 1 : lm_raise(L, lm_fail_in(status, who));
+  return lm_return_as(L, who, lm_retry_after_gc(L, LM_STATE(L), start_write, &v), 1);
 }
 
 LM_FUNCTION(background_write_ended) {

@@ -1,9 +1,9 @@
-/* Binds queues, connections, locks, events and semaphores for lua/luminary/mp. A signal ends a wait early, so that its
- * Lua handler can run; the caller then calls again.
+/* Binds queues, connections, locks and semaphores for lua/luminary/mp. A signal ends a wait early, so that its Lua
+ * handler can run; the caller then calls again.
  *
  *   mp_queue(capacity)            0: none
- *   mp_pipe()                     the two ends
- *   mp_lock()  mp_event()
+ *   mp_pipe([threads])            the two ends. threads: messages pass by reference, within this process
+ *   mp_lock()
  *   mp_is_handle(v)               mp_close_handle(h)            mp_is_open(h)
  *   mp_put(h, text, tensors, handles, seconds, direct)
  *       puts a message into a queue or a connection; returns whether there was room within `seconds`, and whether any
@@ -18,7 +18,6 @@
  *   mp_queue_done(h)              mp_queue_join(h, seconds)   true if all messages are done (Queue:task_done)
  *   mp_acquire(h, seconds)        nil at a timeout, else 1; 2 if the last holder ended without release. Ignores signals
  *   mp_release(h)                 mp_held(h)   the number of times it is held through this handle
- *   mp_event_set(h, on)           mp_event_wait(h, seconds)
  *   mp_semaphore(permits)         mp_permit(h, seconds)         as mp_acquire, but signals end it, and it may end early
  *   mp_permit_back(h, bounded)    mp_permits(h)                 the number of free permits
  *   mp_changed(h)                 mp_wait_changed(h, changed, seconds)   true if a permit was released since
@@ -26,7 +25,6 @@
 #include "bind/mp/handles.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/message.h"
@@ -36,17 +34,14 @@
 
 /* ---- handles */
 
-static void close_handle(void *object) {
-  lm_handle **h = object;
-  lm_handle_free(*h);
-  *h = NULL;
-}
-static const lm_object_type handle_type = {"luminary.mp.handle", sizeof(lm_handle *), close_handle, NULL, NULL};
+LM_HELD_TYPE(handle_type, lm_handle, lm_handle_free, "luminary.mp.handle", NULL, NULL);
 
 lm_handle *lm_to_handle(lua_State *L, int i) {
   lm_handle **h = lm_to_object(L, i, &handle_type);
   return h ? *h : NULL;
 }
+
+lm_handle **lm_handle_slot(lua_State *L) { return lm_object_new(L, &handle_type); }
 
 static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
   lm_handle *h = lm_to_handle(L, i);
@@ -56,32 +51,23 @@ static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
 
 LM_FUNCTION(mp_queue) {
   double capacity = lm_need_number(L, 1, "mp_queue", "capacity");
-  lm_need(L, lm_queue_new((uint64_t)capacity, lm_object_new(L, &handle_type)));
-  return 1;
+  return lm_return(L, lm_queue_new((uint64_t)capacity, lm_handle_slot(L)), 1);
 }
 
 LM_FUNCTION(mp_pipe) {
-  lm_handle *ends[2] = {NULL, NULL};
-  lm_handle **a = lm_object_new(L, &handle_type), **b = lm_object_new(L, &handle_type);
-  lm_need(L, lm_connection_pair(ends));
+  lm_handle_kind kind = lua_toboolean(L, 1) ? LM_THREAD_CONNECTION : LM_CONNECTION;
+  lm_handle *ends[2], **a = lm_handle_slot(L), **b = lm_handle_slot(L);
+  lm_need(L, lm_connection_pair(kind, ends));
   *a = ends[0];
   *b = ends[1];
   return 2;
 }
 
-LM_FUNCTION(mp_lock) {
-  lm_need(L, lm_lock_new(lm_object_new(L, &handle_type)));
-  return 1;
-}
-
-LM_FUNCTION(mp_event) {
-  lm_need(L, lm_flag_new(lm_object_new(L, &handle_type)));
-  return 1;
-}
+LM_FUNCTION(mp_lock) { return lm_return(L, lm_lock_new(lm_handle_slot(L)), 1); }
 
 LM_FUNCTION(mp_close_handle) {
   void *h = lm_to_object(L, 1, &handle_type);
-  if (h) close_handle(h);
+  if (h) handle_type.close(h);
   return 0;
 }
 
@@ -91,7 +77,8 @@ LM_FUNCTION(mp_is_open) { return lm_return_bool(L, lm_to_handle(L, 1) != NULL); 
 
 /* ---- messages */
 
-lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, lm_message_content *out) {
+/* Reads text, list of tensors and list of handles (nil: none) at i to i + 2, borrowed. Free *out, after errors too. */
+static lm_status read_content(lua_State *L, const lm_lua *s, int i, const char *fn, lm_message_content *out) {
   lm_tensor **tensors = NULL;
   *out = (lm_message_content){0};
   size_t n = 0;
@@ -114,25 +101,8 @@ lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const ch
   return LM_OK;
 }
 
-void lm_message_content_free(lm_message_content *c) {
-  lm_free((void *)c->tensors);
-  lm_free((void *)c->handles);
-  *c = (lm_message_content){0};
-}
-
-static void close_message(void *object) {
-  lm_mp_message **held = object;
-  lm_mp_message_free(*held);
-  *held = NULL;
-}
-
-lm_mp_message **lm_mp_message_held(lua_State *L, lm_lua *s) {
-  static const lm_object_type message_type = {"luminary.message", sizeof(lm_mp_message *), close_message, NULL, NULL};
-  lm_gc_step_if_due(L, s);
-  return lm_object_new(L, &message_type);
-}
-
-int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held) {
+/* Pushes the message's text, list of tensors and list of handles, and frees the message; returns 3. */
+static int push_message(lua_State *L, lm_lua *s, lm_mp_message **held) {
   lm_mp_message *p = *held;
   const lm_segment *last = NULL;
   lua_pushlstring(L, p->text, p->n);
@@ -149,8 +119,7 @@ int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held) {
   }
   lua_createtable(L, p->nhandles, 0);
   for (int i = 0; i < p->nhandles; i++) {
-    lm_handle **h = lm_object_new(L, &handle_type);
-    *h = p->handles[i];
+    *lm_handle_slot(L) = p->handles[i];
     p->handles[i] = NULL;
     lua_rawseti(L, -2, i + 1);
   }
@@ -161,25 +130,18 @@ int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held) {
 
 /* ---- queues and connections */
 
-static lm_status send_within(int fd, lm_packed_message *l, double seconds, bool *sent) {
-  double deadline = lm_seconds() + seconds;
-  for (;;) {
-    bool ready;
-    NEED(lm_packed_message_send(fd, l, 0, sent));
-    double left = deadline - lm_seconds();
-    if (*sent || left <= 0) break;
-    NEED(lm_channel_wait(fd, POLLOUT, left, &ready));
-    if (!ready) break;
-    usleep(1000); /* too many descriptors are in flight */
-  }
-  return LM_OK;
-}
+typedef struct packing {
+  lm_handle_kind kind;
+  lm_packed_message *packed;
+} packing;
 
-static lm_status pack_message(lua_State *L, lm_lua *s, void *out) {
+static lm_status pack_message(lua_State *L, lm_lua *s, void *arg) {
+  packing *p = arg;
   lm_message_content content;
-  lm_status status = lm_message_content_read(L, s, 2, "mp_put", &content);
-  if (status == LM_OK) status = lm_packed_message_new(&content, out);
-  lm_message_content_free(&content);
+  lm_status status = read_content(L, s, 2, "mp_put", &content);
+  if (status == LM_OK) status = lm_packed_message_new(p->kind, &content, &p->packed);
+  lm_free((void *)content.tensors);
+  lm_free((void *)content.handles);
   return status;
 }
 
@@ -188,23 +150,25 @@ LM_FUNCTION(mp_put) {
   lm_handle *h = need_handle(L, 1, 0);
   double seconds = lm_need_number(L, 5, "mp_put", "seconds");
   bool direct = lua_toboolean(L, 6), sent = false;
-  lm_packed_message *packed = NULL;
+  packing p = {.kind = h->kind};
   lm_status status;
   lua_settop(L, 6);
-  TRY(lm_retry_after_gc(L, s, pack_message, &packed));
+  TRY(lm_retry_after_gc(L, s, pack_message, &p));
   if (h->kind == LM_QUEUE) {
-    TRY(lm_queue_put(h, packed, direct, seconds, &sent));
-    if (sent) packed = NULL;
+    TRY(lm_queue_put(h, p.packed, direct, seconds, &sent));
+    if (sent) p.packed = NULL;
   } else {
-    TRY(send_within(h->fd[0], packed, seconds, &sent));
+    TRY(lm_connection_put(h, p.packed, seconds, &sent));
   }
 done:
-  lm_packed_message_free(packed);
+  lm_packed_message_free(p.packed);
   if (status != LM_OK) return lm_raise(L, status);
   lua_pushboolean(L, sent);
   lua_pushboolean(L, h->backlog && lm_queue_backlog(h, 0) > 0);
   return 2;
 }
+
+LM_HELD_TYPE(message_type, lm_mp_message, lm_mp_message_free, "luminary.message", NULL, NULL);
 
 typedef struct getting {
   lm_handle *h;
@@ -216,22 +180,15 @@ typedef struct getting {
 
 static lm_status take_message(lua_State *L, lm_lua *s, void *arg) {
   getting *g = arg;
-  lm_status status = LM_OK;
   lm_tensor *claims = NULL;
   _Atomic int64_t *claim = NULL;
-  bool ready;
+  if (g->h->kind != LM_QUEUE) return lm_connection_get(g->h, g->seconds, g->held, &g->closed);
   if (g->i > 0) {
-    TRY(lm_read_plain(L, s, 3, "mp_get", "claims", LM_I64, &claims));
+    NEED(lm_read_plain(L, s, 3, "mp_get", "claims", LM_I64, &claims));
     if (g->i > claims->numel) return lm_fail_int("mp_get", "i", "an index of claims", g->i);
     claim = (_Atomic int64_t *)claims->data + (g->i - 1);
   }
-  if (g->h->kind == LM_QUEUE) return lm_queue_get(g->h, g->seconds, claim, g->held);
-  TRY(lm_packed_message_receive(g->h->fd[0], g->held, &g->closed));
-  if (*g->held || g->closed || g->seconds <= 0) goto done;
-  TRY(lm_channel_wait(g->h->fd[0], POLLIN, g->seconds, &ready));
-  if (ready) TRY(lm_packed_message_receive(g->h->fd[0], g->held, &g->closed));
-done:
-  return status;
+  return lm_queue_get(g->h, g->seconds, claim, g->held);
 }
 
 LM_FUNCTION(mp_get) {
@@ -240,9 +197,10 @@ LM_FUNCTION(mp_get) {
   getting g = {.h = need_handle(L, 1, 0)};
   LM_NEED_ARGS(L, 2, "mp_get", {"seconds", LM_ARG_F, &g.seconds}, {"claims", LM_ARG_OTHER, NULL},
                {"i", LM_ARG_I | LM_OR_NIL, &g.i});
-  g.held = lm_mp_message_held(L, s);
+  lm_gc_step_if_due(L, s);
+  g.held = lm_object_new(L, &message_type);
   lm_need(L, lm_retry_after_gc(L, s, take_message, &g));
-  if (*g.held) return lm_mp_message_push(L, s, g.held);
+  if (*g.held) return push_message(L, s, g.held);
   if (g.closed) return 0;
   return lm_return_bool(L, 0);
 }
@@ -274,10 +232,7 @@ LM_FUNCTION(mp_queue_flush) {
   return lm_return_bool(L, lm_queue_backlog(h, lm_need_number(L, 2, "mp_queue_flush", "seconds")) == 0);
 }
 
-LM_FUNCTION(mp_queue_done) {
-  lm_status status = lm_queue_done(need_handle(L, 1, LM_QUEUE));
-  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Queue:task_done"));
-}
+LM_FUNCTION(mp_queue_done) { return lm_return_as(L, "Queue:task_done", lm_queue_done(need_handle(L, 1, LM_QUEUE)), 0); }
 
 LM_FUNCTION(mp_queue_join) {
   bool done;
@@ -285,54 +240,36 @@ LM_FUNCTION(mp_queue_join) {
   return lm_return_bool(L, done);
 }
 
-/* ---- locks and events */
+/* ---- locks */
 
-LM_FUNCTION(mp_acquire) {
+/* Acquires the lock or semaphore at 1, waiting for the seconds at 2. */
+static int acquire(lua_State *L, const char *who, lm_handle_kind kind,
+                   lm_status (*f)(lm_handle *h, double seconds, lm_acquire_result *out)) {
   lm_acquire_result got;
-  lm_status status = lm_lock_acquire(need_handle(L, 1, LM_LOCK), lm_need_number(L, 2, "mp_acquire", "seconds"), &got);
-  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Lock:acquire"));
-  if (got == LM_ACQUIRE_TIMEOUT) return 0;
-  return lm_return_int(L, got);
+  lm_handle *h = need_handle(L, 1, kind);
+  lm_return_as(L, who, f(h, lm_need_number(L, 2, who, "seconds"), &got), 0);
+  return got == LM_ACQUIRE_TIMEOUT ? 0 : lm_return_int(L, got);
 }
 
-LM_FUNCTION(mp_release) {
-  lm_status status = lm_lock_release(need_handle(L, 1, LM_LOCK));
-  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Lock:release"));
-}
+LM_FUNCTION(mp_acquire) { return acquire(L, "Lock:acquire", LM_LOCK, lm_lock_acquire); }
+
+LM_FUNCTION(mp_release) { return lm_return_as(L, "Lock:release", lm_lock_release(need_handle(L, 1, LM_LOCK)), 0); }
 
 LM_FUNCTION(mp_held) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth); }
-
-LM_FUNCTION(mp_event_set) {
-  lm_flag_set(need_handle(L, 1, LM_FLAG), lua_toboolean(L, 2));
-  return 0;
-}
-
-LM_FUNCTION(mp_event_wait) {
-  return lm_return_bool(L, lm_flag_wait(need_handle(L, 1, LM_FLAG), lm_need_number(L, 2, "mp_event_wait", "seconds")));
-}
 
 /* ---- semaphores */
 
 LM_FUNCTION(mp_semaphore) {
   double n = lm_need_number(L, 1, "mp_semaphore", "permits");
   uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-  lm_handle **h = lm_object_new(L, &handle_type);
-  lm_status status = lm_semaphore_new(permits, h);
-  return status == LM_OK ? 1 : lm_raise(L, status);
+  return lm_return(L, lm_semaphore_new(permits, lm_handle_slot(L)), 1);
 }
 
-LM_FUNCTION(mp_permit) {
-  lm_acquire_result got;
-  lm_status status =
-      lm_semaphore_acquire(need_handle(L, 1, LM_SEMAPHORE), lm_need_number(L, 2, "mp_permit", "seconds"), &got);
-  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Semaphore:acquire"));
-  if (got == LM_ACQUIRE_TIMEOUT) return 0;
-  return lm_return_int(L, got);
-}
+LM_FUNCTION(mp_permit) { return acquire(L, "Semaphore:acquire", LM_SEMAPHORE, lm_semaphore_acquire); }
 
 LM_FUNCTION(mp_permit_back) {
-  lm_status status = lm_semaphore_release(need_handle(L, 1, LM_SEMAPHORE), lua_toboolean(L, 2));
-  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "BoundedSemaphore:release"));
+  lm_handle *h = need_handle(L, 1, LM_SEMAPHORE);
+  return lm_return_as(L, "BoundedSemaphore:release", lm_semaphore_release(h, lua_toboolean(L, 2)), 0);
 }
 
 LM_FUNCTION(mp_permits) { return lm_return_number(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE))); }

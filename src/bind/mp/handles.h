@@ -1,4 +1,4 @@
-/* Converts messages and handles of lm.mp between C and Lua, for worker_handle.c and handles.c. */
+/* Shares between the files of this folder: handles of lm.mp as userdata, and Lua states on threads of their own. */
 #pragma once
 
 #include "bind/bind.h"
@@ -6,12 +6,16 @@
 
 /* Returns the open handle at i; NULL for other values. */
 lm_handle *lm_to_handle(lua_State *L, int i);
+/* Pushes a userdata that owns the handle put into it, and returns its slot. */
+lm_handle **lm_handle_slot(lua_State *L);
 
-/* Reads text, list of tensors and list of handles (nil: none) at i to i + 2, borrowed. Free *out, after errors too. */
-lm_status lm_message_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, lm_message_content *out);
-void lm_message_content_free(lm_message_content *c);
-
-/* Pushes a userdata that owns the message put into it, and returns its slot. */
-lm_mp_message **lm_mp_message_held(lua_State *L, lm_lua *s);
-/* Pushes the message's text, list of tensors and list of handles, and frees the message; returns 3. */
-int lm_mp_message_push(lua_State *L, lm_lua *s, lm_mp_message **held);
+/* ---- lua_thread.c: a Lua state on its own thread */
+typedef struct lm_lua_thread lm_lua_thread;
+/* Runs a chunk of Lua on a new thread, with a connection in the global LM_CHANNEL, which the thread frees, as does a
+ * failed call. The caller releases *out by lm_lua_thread_forget. */
+lm_status lm_lua_thread_start(const char *chunk, lm_handle *connection, lm_lua_thread **out);
+/* Raises an error in the thread at about its next line; compiled loops do not notice. */
+void lm_lua_thread_interrupt(lm_lua_thread *t);
+bool lm_lua_thread_wait(lm_lua_thread *t, double seconds); /* returns true if it has ended */
+const char *lm_lua_thread_error(const lm_lua_thread *t);   /* the chunk's error, or ""; valid once it has ended */
+void lm_lua_thread_forget(lm_lua_thread *t);               /* releases t; the thread runs on if it has not ended */

@@ -1,20 +1,15 @@
 /* Runs a Lua state on its own thread, for lm.mp. The thread runs a chunk with signals blocked, and reports through the
- * channel it was given, whose end it closes last. */
+ * connection it was given, which its state closes last. */
 #include <lualib.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/mem.h"
-#include "base/message.h"
+#include "base/thread.h"
 #include "base/thread_state.h"
-#include "bind/bind.h"
+#include "bind/mp/handles.h"
 #include "distributed/group/backend.h"
 #include "io/background_write.h"
-#include "mp/channel.h"
 
 /* ---- interrupting: as luajit does for Ctrl-C, a signal sets a hook that raises. SIGURG is ignored by default, so a
  * stray one does no harm. The handler has its own stack: oneDNN's products use the stack pointer for other data, so a
@@ -23,10 +18,10 @@ enum { INTERRUPT = SIGURG, HANDLER_STACK = 64 << 10 };
 
 struct lm_lua_thread {
   pthread_t id;
-  int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended, next and fd */
+  int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended and next */
   bool ended;
-  struct lm_lua_thread *next; /* next in the list of running threads */
-  int fd;
+  struct lm_lua_thread *next; /* in the list of running threads */
+  lm_handle *connection;      /* NULL once its state owns it */
   _Alignas(16) char stack[HANDLER_STACK];
   char error[512]; /* the chunk's error, valid once it has ended; "" for none */
   char chunk[];
@@ -36,7 +31,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ends;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static lm_lua_thread *running;
-static bool ready;
 
 static _Thread_local lua_State *_Atomic interruptible;
 
@@ -50,6 +44,27 @@ static void on_interrupt(int signal) {
   (void)signal;
   lua_State *L = interruptible;
   if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+/* Interrupts t unless it is this thread. The lock must be held: then a thread that has not ended has a valid id. */
+static void interrupt(const lm_lua_thread *t) {
+  if (!t->ended && !pthread_equal(t->id, pthread_self())) pthread_kill(t->id, INTERRUPT);
+}
+
+/* Interrupts all threads and waits for their end, at most `seconds`. */
+static void end_threads(double seconds) {
+  double deadline = lm_seconds() + seconds;
+  pthread_mutex_lock(&lock);
+  while (running && lm_seconds() < deadline) {
+    bool others = false;
+    for (const lm_lua_thread *t = running; t; t = t->next) {
+      interrupt(t);
+      others = others || !pthread_equal(t->id, pthread_self());
+    }
+    if (!others) break;
+    lm_cond_wait_until(&ends, &lock, lm_seconds() + 0.05);
+  }
+  pthread_mutex_unlock(&lock);
 }
 
 /* ---- the end of the process. exit() begins with the destructors of the main thread's thread_local variables. An
@@ -77,7 +92,7 @@ static void leave_process(int code, void *failed) {
  * backward pass whose hook exits), leave_process, which on_exit runs first, skips all destructors. */
 static void finish_threads(void *unused) {
   (void)unused;
-  lm_lua_threads_end(2);
+  end_threads(2);
   bool saved = lm_background_writes_finish();
   if (!saved || lm_busy_threads(0) > 0) on_exit(leave_process, saved ? NULL : &running);
 }
@@ -90,13 +105,9 @@ void lm_lua_threads_at_exit(void) {
 }
 
 static void prepare(void) {
-  pthread_condattr_t monotonic;
   struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_ONSTACK}, before;
   if (sigaction(INTERRUPT, NULL, &before) == 0 && before.sa_handler == SIG_DFL) sigaction(INTERRUPT, &action, NULL);
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  ready = pthread_cond_init(&ends, &monotonic) == 0;
-  pthread_condattr_destroy(&monotonic);
+  lm_cond_init(&ends);
 }
 
 static void allow_interrupts(bool allow) {
@@ -109,9 +120,10 @@ static void allow_interrupts(bool allow) {
 /* ---- the thread */
 
 static int run_chunk(lua_State *L) {
-  const lm_lua_thread *t = lua_touserdata(L, 1);
+  lm_lua_thread *t = lua_touserdata(L, 1);
+  *lm_handle_slot(L) = t->connection; /* the state's first userdata, so the last to be finalized */
+  t->connection = NULL;
   luaL_openlibs(L);
-  lua_pushinteger(L, t->fd);
   lua_setglobal(L, "LM_CHANNEL"); /* the chunk removes it */
   if (luaL_loadbuffer(L, t->chunk, strlen(t->chunk), "=luminary.mp") != 0) return lua_error(L);
   interruptible = L; /* allocated before a handler reads it */
@@ -145,11 +157,7 @@ static void *thread_main(void *arg) {
   }
   stack = (stack_t){.ss_flags = SS_DISABLE};
   sigaltstack(&stack, NULL);
-  pthread_mutex_lock(&lock);
-  int fd = t->fd;
-  t->fd = -1;
-  pthread_mutex_unlock(&lock);
-  lm_channel_close(fd, true);
+  lm_handle_free(t->connection);
   pthread_mutex_lock(&lock);
   t->ended = true;
   lm_busy_threads(-1);
@@ -162,46 +170,35 @@ static void *thread_main(void *arg) {
 
 /* ---- calls of the thread's owner */
 
-lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out) {
+lm_status lm_lua_thread_start(const char *chunk, lm_handle *connection, lm_lua_thread **out) {
   enum { STACK = 16 << 20 }; /* bytes of address space */
   pthread_once(&once, prepare);
-  *out = NULL;
-  if (!ready) return lm_fail(LM_E_OOM, "cannot create thread: out of resources");
   lm_lua_thread *t = lm_calloc(1, sizeof *t + strlen(chunk) + 1);
-  if (!t) return LM_E_OOM;
+  if (!t) {
+    lm_handle_free(connection);
+    return LM_E_OOM;
+  }
   strcpy(t->chunk, chunk);
-  t->fd = fd;
+  t->connection = connection;
   t->rc = 2;
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, STACK);
-  sigset_t blocked, before;
-  sigfillset(&blocked);
-  for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, 0}; *s; s++) {
-    sigdelset(&blocked, *s);
-  }
-  pthread_sigmask(SIG_BLOCK, &blocked, &before);
   pthread_mutex_lock(&lock);
-  int problem = pthread_create(&t->id, &attributes, thread_main, t);
-  if (problem == 0) {
+  lm_status status = lm_thread_start_with(&attributes, &t->id, thread_main, t);
+  if (status == LM_OK) {
     t->next = running;
     running = t;
     lm_busy_threads(1);
+    *out = t;
   }
   pthread_mutex_unlock(&lock);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attributes);
-  if (problem != 0) {
+  if (status != LM_OK) {
+    lm_handle_free(connection);
     lm_free(t);
-    return lm_fail_cannot(LM_E_IO, "create thread", problem);
   }
-  *out = t;
-  return LM_OK;
-}
-
-/* Interrupts t unless it is this thread. The lock must be held: then a thread that has not ended has a valid id. */
-static void interrupt(const lm_lua_thread *t) {
-  if (!t->ended && !pthread_equal(t->id, pthread_self())) pthread_kill(t->id, INTERRUPT);
+  return status;
 }
 
 void lm_lua_thread_interrupt(lm_lua_thread *t) {
@@ -210,16 +207,10 @@ void lm_lua_thread_interrupt(lm_lua_thread *t) {
   pthread_mutex_unlock(&lock);
 }
 
-static void wait_briefly(double seconds) { /* waits, with the lock held, until a thread ends */
-  double until = lm_seconds() + seconds;
-  struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - (double)(time_t)until) * 1e9)};
-  pthread_cond_timedwait(&ends, &lock, &at);
-}
-
 bool lm_lua_thread_wait(lm_lua_thread *t, double seconds) {
   double deadline = lm_seconds() + seconds;
   pthread_mutex_lock(&lock);
-  for (double left; !t->ended && (left = deadline - lm_seconds()) > 0;) wait_briefly(left < 1 ? left : 1);
+  while (!t->ended && lm_cond_wait_until(&ends, &lock, deadline)) continue;
   bool ended = t->ended;
   pthread_mutex_unlock(&lock);
   return ended;
@@ -240,20 +231,5 @@ void lm_lua_thread_forget(lm_lua_thread *t) {
   }
   pthread_mutex_lock(&lock);
   release_thread(t);
-  pthread_mutex_unlock(&lock);
-}
-
-void lm_lua_threads_end(double seconds) {
-  double deadline = lm_seconds() + seconds;
-  pthread_mutex_lock(&lock);
-  while (running && lm_seconds() < deadline) {
-    bool others = false;
-    for (const lm_lua_thread *t = running; t; t = t->next) {
-      interrupt(t);
-      others = others || !pthread_equal(t->id, pthread_self());
-    }
-    if (!others) break;
-    wait_briefly(0.05);
-  }
   pthread_mutex_unlock(&lock);
 }

@@ -23,12 +23,6 @@
 #include "bind/bind.h"
 #include "mp/supervisor.h"
 
-static void free_supervisor(void *object) {
-  lm_supervisor **s = object;
-  lm_supervisor_free(*s);
-  *s = NULL;
-}
-
 static const lm_object_type supervisor_type;
 
 static lm_supervisor *self(lua_State *L) { return lm_need_held(L, 1, &supervisor_type, "process"); }
@@ -58,36 +52,19 @@ done:
 }
 
 static int bind_next(lua_State *L) {
+  static const char *const names[] = {NULL, "output", "ended", "signal", "closed", "ready"}; /* names of kinds */
   lm_supervisor *s = self(L);
-  double seconds = lm_need_number(L, 2, "process: next", "seconds");
   lm_supervisor_event event;
-  lm_need(L, lm_supervisor_next(s, seconds, &event));
-  switch (event.kind) {
-    case LM_SUPERVISOR_NONE: return 0;
-    case LM_SUPERVISOR_OUTPUT:
-      lua_pushliteral(L, "output");
-      lua_pushinteger(L, event.id);
-      lua_pushinteger(L, event.stream);
-      lua_pushlstring(L, event.n ? event.text : "", event.n);
-      return 4;
-    case LM_SUPERVISOR_ENDED:
-      lua_pushliteral(L, "ended");
-      lua_pushinteger(L, event.id);
-      lua_pushinteger(L, event.code);
-      if (!event.signal) return 3;
-      lua_pushinteger(L, event.signal);
-      return 4;
-    case LM_SUPERVISOR_SIGNAL:
-      lua_pushliteral(L, "signal");
-      lua_pushinteger(L, event.signal);
-      return 2;
-    case LM_SUPERVISOR_CLOSED:
-      lua_pushliteral(L, "closed");
-      lua_pushinteger(L, event.stream);
-      return 2;
-    case LM_SUPERVISOR_READY: lua_pushliteral(L, "ready"); return 1;
-  }
-  return 0;
+  lua_settop(L, 2);
+  lm_need(L, lm_supervisor_next(s, lm_need_number(L, 2, "process: next", "seconds"), &event));
+  if (event.kind == LM_SUPERVISOR_NONE) return 0;
+  lua_pushstring(L, names[event.kind]);
+  if (event.id) lua_pushinteger(L, event.id);
+  if (event.stream) lua_pushinteger(L, event.stream);
+  if (event.kind == LM_SUPERVISOR_OUTPUT) lua_pushlstring(L, event.n ? event.text : "", event.n);
+  if (event.kind == LM_SUPERVISOR_ENDED) lua_pushinteger(L, event.code);
+  if (event.signal) lua_pushinteger(L, event.signal);
+  return lua_gettop(L) - 2;
 }
 
 static int bind_signal(lua_State *L) {
@@ -109,8 +86,7 @@ static int bind_print(lua_State *L) {
   size_t n;
   const char *text = lm_need_string(L, 3, "process: print", "text", &n);
   if (stream != 1 && stream != 2) return lm_raise_arg(L, 2, "process: print", "stream", "1 or 2");
-  lm_need(L, lm_supervisor_print(s, stream, text, n));
-  return 0;
+  return lm_return(L, lm_supervisor_print(s, stream, text, n), 0);
 }
 
 static int bind_printed(lua_State *L) { return lm_return_bool(L, lm_supervisor_printed(self(L))); }
@@ -134,10 +110,7 @@ static int bind_port(lua_State *L) {
   return lm_return_int(L, port);
 }
 
-static int bind_close(lua_State *L) {
-  free_supervisor(lm_need_object(L, 1, &supervisor_type, "process"));
-  return 0;
-}
+static int bind_close(lua_State *L) { return lm_object_close(L, &supervisor_type, "process"); }
 
 static const luaL_Reg methods[] = {{"start", bind_start},
                                    {"next", bind_next},
@@ -150,13 +123,9 @@ static const luaL_Reg methods[] = {{"start", bind_start},
                                    {"close", bind_close},
                                    {"watch", bind_watch},
                                    {NULL, NULL}};
-static const lm_object_type supervisor_type = {"luminary.supervisor", sizeof(lm_supervisor *), free_supervisor,
-                                               "a supervisor", methods};
+LM_HELD_TYPE(supervisor_type, lm_supervisor, lm_supervisor_free, "luminary.supervisor", "a supervisor", methods);
 
-LM_FUNCTION(process_supervisor) {
-  lm_need(L, lm_supervisor_new(lm_object_new(L, &supervisor_type)));
-  return 1;
-}
+LM_FUNCTION(process_supervisor) { return lm_return(L, lm_supervisor_new(lm_object_new(L, &supervisor_type)), 1); }
 
 LM_FUNCTION(process_self) {
   char path[PATH_MAX];

@@ -1,18 +1,12 @@
-/* Starts lm.mp's workers, which run a function in another Lua state, and exchanges messages with them.
+/* Starts lm.mp's workers, which run a function in another Lua state, with a connection (handles.c) to each.
  *
- *   mp_process(path, arguments, changes)
- *       a process by exec; its end of the channel is its descriptor 3. changes: list of "NAME=value", or "NAME" to
+ *   mp_process(path, arguments, changes)   worker, connection
+ *       a process by exec; its end of the connection is its descriptor 3. changes: list of "NAME=value", or "NAME" to
  *       leave it out of the environment
- *   mp_thread(chunk)              a thread whose state runs a chunk of Lua (lua_thread.c)
- *   mp_pair(thread)               the two ends of a channel in one state
- *   mp_parent(fd, thread)         a worker's end of its channel: descriptor 3, or its chunk's LM_CHANNEL
- *   mp_send(worker, text, tensors, handles)
- *       for processes the tensors must be shared (mp_share); handles: of handles.c, nil for none
- *   mp_receive(worker, seconds)
- *       text, tensors, handles; false if no message came in time, nil if none will come; -1 s: waits for a message or
- *       a signal
- *   mp_wait(workers, seconds)
- *       waits until one of them, workers or handles of queues and connections, is readable or has ended, or a signal
+ *   mp_thread(chunk)              worker, connection: a thread whose state runs a chunk of Lua (lua_thread.c)
+ *   mp_parent(fd)                 a worker process's end of its connection
+ *   mp_wait(list, seconds)
+ *       waits until a handle of a queue or connection in the list is readable, a worker in it has ended, or a signal
  *       came
  *   mp_ended(worker)
  *       nil while it runs; then its exit code, the signal that ended it or nil, and a thread's error message, if raised
@@ -34,28 +28,17 @@
 
 #include "base/mem.h"
 #include "bind/mp/handles.h"
-#include "mp/channel.h"
-#include "mp/datagram.h"
 #include "mp/ipc.h"
 #include "mp/process.h"
 #include "mp/shared_tensors.h"
 
 typedef struct worker {
-  int fd;                /* -1 once closed */
-  bool passed;           /* the channel leads to another thread, and passes messages by reference */
-  bool import_only;      /* fd is closed by its thread */
   lm_process process;    /* pid 0: none */
   lm_lua_thread *thread; /* NULL: none */
 } worker;
 
-static void close_channel(worker *w) {
-  if (!w->import_only) lm_channel_close(w->fd, w->passed);
-  w->fd = -1;
-}
-
 static void close_worker(worker *w, double timeout) {
-  close_channel(w);
-  if (w->process.pid > 0) lm_process_close(&w->process);
+  lm_process_close(&w->process);
   if (w->thread) {
     double deadline = lm_seconds() + timeout;
     while (!lm_lua_thread_wait(w->thread, 0.05) && lm_seconds() < deadline) lm_lua_thread_interrupt(w->thread);
@@ -76,116 +59,58 @@ LM_FUNCTION(mp_close) {
   return 0;
 }
 
-static worker *new_worker(lua_State *L) {
+/* Pushes a worker and the slot of a connection to it, which is collected first. */
+static worker *new_worker(lua_State *L, lm_handle ***connection) {
   worker *w = lm_object_new(L, &worker_type);
-  w->fd = w->process.pidfd = -1;
+  w->process.pidfd = -1;
+  *connection = lm_handle_slot(L);
   return w;
 }
 
 LM_FUNCTION(mp_process) {
-  int nargs, nchanges, ends[2] = {-1, -1};
+  int nargs, nchanges;
   char **env = NULL;
+  lm_handle **connection, *ends[2] = {NULL, NULL};
   lm_status status;
   const char *path = lm_need_text(L, 1, "mp_process", "path");
   lua_settop(L, 3);
   const char **argv = lm_need_strings(L, 2, "mp_process", "argv", 1, &nargs),
              **changes = lm_need_strings(L, 3, "mp_process", "env", 0, &nchanges);
   argv[0] = path;
-  worker *w = new_worker(L);
+  worker *w = new_worker(L, &connection);
   TRY(lm_process_env(nchanges, changes, &env));
-  TRY(lm_datagram_pair(ends));
-  lm_process_plan plan = {
-      .argv = argv, .env = env, .in = STDIN_FILENO, .out = STDOUT_FILENO, .err = STDERR_FILENO, .extra = ends[1]};
+  TRY(lm_connection_pair(LM_CONNECTION, ends));
+  *connection = ends[0];
+  lm_process_plan plan = {.argv = argv,
+                          .env = env,
+                          .in = STDIN_FILENO,
+                          .out = STDOUT_FILENO,
+                          .err = STDERR_FILENO,
+                          .extra = ends[1]->fd[0]};
   TRY(lm_process_start(&plan, &w->process));
-  w->fd = ends[0];
-  ends[0] = -1;
 done:
   lm_free(env);
-  lm_channel_close(ends[0], false);
-  lm_channel_close(ends[1], false);
-  return status == LM_OK ? 1 : lm_raise(L, status);
+  lm_handle_free(ends[1]);
+  return lm_return(L, status, 2);
 }
 
 LM_FUNCTION(mp_thread) {
-  int ends[2] = {-1, -1};
-  lm_status status;
+  lm_handle **connection, *ends[2];
   const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
-  worker *w = new_worker(L);
-  w->passed = true;
-  TRY(lm_datagram_pair(ends));
-  TRY(lm_lua_thread_start(chunk, ends[1], &w->thread));
-  w->fd = ends[0];
-  return 1;
-done:
-  lm_channel_close(ends[0], true);
-  lm_channel_close(ends[1], true);
-  return lm_raise(L, status);
-}
-
-LM_FUNCTION(mp_pair) {
-  int ends[2];
-  bool thread = lua_toboolean(L, 1);
-  worker *a = new_worker(L), *b = new_worker(L);
-  lm_need(L, lm_datagram_pair(ends));
-  a->passed = b->passed = thread;
-  a->fd = ends[0];
-  b->fd = ends[1];
-  return 2;
+  worker *w = new_worker(L, &connection);
+  lm_need(L, lm_connection_pair(LM_THREAD_CONNECTION, ends));
+  *connection = ends[0];
+  return lm_return(L, lm_lua_thread_start(chunk, ends[1], &w->thread), 2);
 }
 
 LM_FUNCTION(mp_parent) {
   int fd = (int)lm_need_int(L, 1, "mp_parent", "fd"), kind = 0;
-  bool thread = lua_toboolean(L, 2);
   socklen_t n = sizeof kind;
   if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &n) != 0 || kind != SOCK_SEQPACKET) {
     return lm_raise_text(L, "mp_parent: descriptor %d is not a channel; only lm.mp starts workers", fd);
   }
-  worker *w = new_worker(L);
-  w->fd = fd;
-  w->passed = w->import_only = thread;
-  if (!thread) fcntl(fd, F_SETFD, FD_CLOEXEC); /* child processes do not inherit it */
-  return 1;
-}
-
-/* ---- messages */
-
-LM_FUNCTION(mp_send) {
-  lm_lua *s = LM_STATE(L);
-  worker *w = need_worker(L);
-  lm_message_content content;
-  lm_mp_message *message = NULL;
-  lm_status status;
-  lua_settop(L, 4);
-  TRY(lm_message_content_read(L, s, 2, "mp_send", &content));
-  if (w->fd < 0) {
-    status = lm_fail(LM_E_IO, "connection closed");
-  } else if (w->passed) {
-    TRY(lm_mp_message_new(&content, &message));
-    TRY(lm_channel_pass(w->fd, message));
-    message = NULL;
-  } else {
-    TRY(lm_channel_send(w->fd, &content));
-  }
-done:
-  lm_mp_message_free(message);
-  lm_message_content_free(&content);
-  return status == LM_OK ? 0 : lm_raise(L, status);
-}
-
-LM_FUNCTION(mp_receive) {
-  lm_lua *s = LM_STATE(L);
-  worker *w = need_worker(L);
-  double seconds = lm_need_number(L, 2, "mp_receive", "seconds");
-  bool closed = false;
-  lm_mp_message **held = lm_mp_message_held(L, s);
-  if (w->fd < 0) return 0;
-  lm_need(L, lm_channel_receive(w->fd, w->passed, seconds, held, &closed));
-  if (*held) return lm_mp_message_push(L, s, held);
-  if (closed) { /* from now on mp_wait waits only for the worker's end */
-    close_channel(w);
-    return 0;
-  }
-  return lm_return_bool(L, 0);
+  fcntl(fd, F_SETFD, FD_CLOEXEC); /* child processes do not inherit it */
+  return lm_return(L, lm_handle_of(LM_CONNECTION, &fd, NULL, lm_handle_slot(L)), 1);
 }
 
 /* ---- state of the workers */
@@ -194,26 +119,21 @@ static bool has_ended(const worker *w) {
   return w->process.pid > 0 ? w->process.ended : !w->thread || lm_lua_thread_wait(w->thread, 0);
 }
 
-/* Returns true if w has ended; else adds its descriptors to polls, and lowers *most (s) if its end cannot be polled. */
-static bool has_news(worker *w, struct pollfd *polls, int *n, double *most) {
-  if (w->process.pid > 0 && w->process.pidfd < 0) {
-    if (lm_process_wait(&w->process, 0) != LM_OK || w->process.ended) return true;
-    *most = 0.01; /* s; without a pidfd its end cannot be polled */
-  }
-  if (w->fd < 0 && has_ended(w)) return true;
-  if (w->fd >= 0) polls[(*n)++] = (struct pollfd){.fd = w->fd, .events = POLLIN};
+/* Returns true if w has ended; else adds its descriptor to polls, or lowers *most (s) if its end cannot be polled. */
+static bool poll_worker(worker *w, struct pollfd *polls, int *n, double *most) {
   if (w->process.pid > 0 && w->process.pidfd >= 0) {
     polls[(*n)++] = (struct pollfd){.fd = w->process.pidfd, .events = POLLIN};
+    return false;
   }
-  if (w->thread && w->fd < 0) *most = 0.01; /* s; it has closed the channel, so it ends soon */
-  return false;
+  *most = 0.01;
+  return (w->process.pid > 0 && lm_process_wait(&w->process, 0) != LM_OK) || has_ended(w);
 }
 
 LM_FUNCTION(mp_wait) {
-  lm_need_table(L, 1, "mp_wait", "workers");
+  lm_need_table(L, 1, "mp_wait", "list");
   double deadline = lm_seconds() + lm_need_number(L, 2, "mp_wait", "seconds");
   int count = (int)lua_objlen(L, 1);
-  struct pollfd *polls = lua_newuserdata(L, (size_t)(2 * count + 1) * sizeof *polls);
+  struct pollfd *polls = lua_newuserdata(L, (size_t)(count + 1) * sizeof *polls);
   for (;;) {
     int n = 0;
     double most = 1, left = deadline - lm_seconds();
@@ -222,8 +142,8 @@ LM_FUNCTION(mp_wait) {
       lm_handle *h = lm_to_handle(L, -1);
       worker *w = h ? NULL : lm_need_object(L, lua_gettop(L), &worker_type, "lm.mp");
       lua_pop(L, 1);
-      if (h && h->fd[0] >= 0) polls[n++] = (struct pollfd){.fd = h->fd[0], .events = POLLIN};
-      if (w && has_news(w, polls, &n, &most)) return 0;
+      if (h) polls[n++] = (struct pollfd){.fd = h->fd[0], .events = POLLIN};
+      if (w && poll_worker(w, polls, &n, &most)) return 0;
     }
     if (left < 0) left = 0;
     int found = poll(polls, (nfds_t)n, (int)((left < most ? left : most) * 1000 + 0.999));

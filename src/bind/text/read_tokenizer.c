@@ -142,8 +142,7 @@ static lm_status read_steps(lua_State *L, int i, const char *part, lm_steps *out
     lua_rawgeti(L, i, k);
     bool end = lua_isnil(L, -1);
     if (!end) {
-      if (!lm_list_grow(&out->item, &out->capacity, out->n + 1, sizeof *out->item)) return LM_E_OOM;
-      out->item[out->n++] = (lm_step){0};
+      if (!LM_APPEND(out->item, out->n, out->capacity, (lm_step){0})) return LM_E_OOM;
       status = read_step(L, lua_gettop(L), part, &out->item[out->n - 1]);
     }
     lua_pop(L, 1);

@@ -127,7 +127,7 @@ lm_status lm_hook_start(lm_reducer *r, int bucket) {
   }
   NEED(lm_op_run(LM_OP_to_copy, &(lm_to_copy_args){b->flat, r->hook.wire, b->device, LM_PRESERVE, false}, &b->wire));
   lm_reduce_name(r, bucket);
-  return lm_all_reduce(r->g, b->wire, LM_REDUCE_SUM, &b->work);
+  return lm_collective_start(r->g, &(lm_group_call){.kind = LM_ALL_REDUCE, .t = b->wire}, &b->work);
 }
 
 lm_status lm_hook_finish(lm_reducer *r, int bucket) {

@@ -66,9 +66,10 @@ lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
     lm_shared_post(r->shared, FLAG_FACTS, r->exchanges);
     lm_call_passed(core, &own->ticket);
   } else {
-    own->ticket.seq = atomic_load(&core->seq) + 1; /* the number that lm_all_gather assigns */
+    own->ticket.seq = atomic_load(&core->seq) + 1; /* the number that lm_collective_start assigns */
     lm_collective_purpose(own->ticket.what, own->ticket.hash);
-    NEED(lm_all_gather(r->g, r->sent, 1, &r->heard, &r->announcing));
+    NEED(lm_collective_start(r->g, &(lm_group_call){.kind = LM_ALL_GATHER, .t = r->sent, .nout = 1, .out = &r->heard},
+                             &r->announcing));
   }
   r->announced = true;
   return LM_OK;
@@ -76,7 +77,8 @@ lm_status lm_facts_announce(lm_reducer *r, lm_arrival event) {
 
 static lm_status reduce_mismatch(lm_reducer *r, int peer) {
   lm_waiting w;
-  lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
+  lm_waiting_begin(&w, LM_WAITING_UNTIL_DONE, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket,
+                   r->g->core->timeout);
   lm_status status = lm_group_mismatch(r->g, peer, &facts_of(r, peer)->ticket);
   lm_waiting_end(&w, false);
   return status;
@@ -132,7 +134,8 @@ lm_status lm_facts_wait(lm_reducer *r) {
   if (r->known) return LM_OK;
   if (r->shared) {
     lm_waiting w;
-    lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
+    lm_waiting_begin(&w, LM_WAITING_UNTIL_DONE, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket,
+                     r->g->core->timeout);
     status = wait_for_all(r, FLAG_FACTS, r->exchanges);
     if (status == LM_OK) status = take_facts(r);
     lm_waiting_end(&w, status == LM_OK && r->event != LM_ARRIVAL_BACKWARD); /* backward ends in finish_shared */
@@ -283,8 +286,8 @@ static lm_status reduce_send(lm_reducer *r, int k) {
   if (!cpu && hooked) NEED(factor > 0 ? reduce_scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
   if (hooked) return lm_hook_start(r, k);
   lm_reduce_name(r, k);
-  return cpu ? lm_all_reduce(r->g, b->flat, LM_REDUCE_SUM, &b->work)
-             : lm_all_reduce_scaled(r->g, b->flat, factor, &b->work);
+  return lm_collective_start(
+      r->g, &(lm_group_call){.kind = LM_ALL_REDUCE, .t = b->flat, .scaled = !cpu, .scale = factor}, &b->work);
 }
 
 static bool next_is_full(const lm_reducer *r) {
@@ -330,7 +333,7 @@ static lm_status finish_shared(lm_reducer *r) {
   lm_status status = LM_OK;
   lm_waiting w;
   lm_ticket *t = &((lm_facts *)(void *)r->sent->data)->ticket;
-  lm_waiting_begin(&w, r->g->core, t, r->g->core->timeout);
+  lm_waiting_begin(&w, LM_WAITING_UNTIL_DONE, r->g->core, t, r->g->core->timeout);
   announce_full(r);
   TRY(wait_for_all(r, FLAG_FACTS, r->exchanges));
   if (!r->known) TRY(take_facts(r));

@@ -9,8 +9,12 @@
 static const size_t most_bytes = (size_t)32 << 20; /* bytes in one message, unless one tensor is larger */
 
 /* Returns in *out a contiguous view, of t's dtype and shape, at byte offset `at` of the message. */
-static lm_status packed(lm_tensor *message, size_t at, const lm_tensor *t, lm_tensor **out) {
+static lm_status message_part(lm_tensor *message, size_t at, const lm_tensor *t, lm_tensor **out) {
   return lm_tensor_part(message, t->dtype, t->ndim, t->size, at, out);
+}
+
+static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
+  return lm_collective_start(g, &(lm_group_call){.kind = LM_BROADCAST, .t = t, .root = root}, NULL);
 }
 
 static lm_status copy_all(int n, lm_tensor *const *t, lm_tensor *message, bool in) {
@@ -19,7 +23,7 @@ static lm_status copy_all(int n, lm_tensor *const *t, lm_tensor *message, bool i
   for (int i = 0; i < n; i++) {
     lm_tensor *p = NULL;
     if (t[i]->numel == 0) continue;
-    TRY(packed(message, at, t[i], &p));
+    TRY(message_part(message, at, t[i], &p));
     status = in ? lm_copy(t[i], p) : lm_copy(p, t[i]);
     lm_release(p);
     if (status != LM_OK) goto done;
@@ -30,7 +34,7 @@ done:
   return status;
 }
 
-static lm_status share_share(lm_group *g, int n, lm_tensor *const *t, size_t bytes, int root) {
+static lm_status share_message(lm_group *g, int n, lm_tensor *const *t, size_t bytes, int root) {
   lm_status status = LM_OK;
   lm_tensor *message = NULL;
   int64_t size = (int64_t)bytes;
@@ -39,7 +43,7 @@ static lm_status share_share(lm_group *g, int n, lm_tensor *const *t, size_t byt
     if (LM_DEVICE_KIND(message->device) == LM_CPU) memset(message->data, 0, bytes); /* zeroes the padding */
     TRY(copy_all(n, t, message, true));
   }
-  TRY(lm_group_broadcast(g, message, root, NULL));
+  TRY(broadcast(g, message, root));
   if (g->rank != root) TRY(copy_all(n, t, message, false));
 done:
   lm_release(message);
@@ -55,7 +59,7 @@ lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
       if (bytes > 0 && bytes + more > most_bytes) break;
       bytes += more;
     }
-    if (bytes > 0) NEED(share_share(g, end - first, t + first, bytes, root));
+    if (bytes > 0) NEED(share_message(g, end - first, t + first, bytes, root));
     first = end;
   }
   return LM_OK;
@@ -69,14 +73,14 @@ lm_status lm_share_bytes(lm_group *g, int root, const void *data, size_t n, char
   *out = NULL;
   TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &length));
   memcpy(length->data, &size, sizeof size);
-  TRY(lm_group_broadcast(g, length, root, NULL));
+  TRY(broadcast(g, length, root));
   memcpy(&size, length->data, sizeof size);
   copy = lm_calloc((size_t)size + 1, 1);
   if (!copy) TRY(LM_E_OOM);
   if (size > 0) {
     TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, &body));
     if (g->rank == root) memcpy(body->data, data, n);
-    TRY(lm_group_broadcast(g, body, root, NULL));
+    TRY(broadcast(g, body, root));
     memcpy(copy, body->data, (size_t)size);
   }
   *out = copy;

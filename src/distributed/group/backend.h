@@ -29,18 +29,38 @@ LM_API const char *lm_reduce_op_name(lm_reduce_op op);  /* "sum" */
 typedef struct lm_group lm_group;
 typedef struct lm_request lm_request; /* a send or receive in progress; defined by the backend */
 
+/* A call of a group, as scripts, the core and backends pass it on. Fields that the collective does not have are zero.
+ */
+typedef struct lm_group_call {
+  lm_collective kind;
+  lm_reduce_op op; /* the reduction */
+  int root;        /* broadcast, reduce, gather, scatter: the rank that has, or gets, the data of all */
+  int peer, tag;   /* send, recv: the other rank (recv: -1 for any), and what must match beside it */
+  bool scaled;  /* all_reduce, sum of floats: t is multiplied by this rank's `scale` on the way; 0 contributes zeros, */
+  double scale; /* also for inf and NaN */
+  lm_tensor *t; /* NULL for all_to_all and barrier. reduce writes it at the root only */
+  int nin, nout;         /* lengths of the lists; 0: none */
+  lm_tensor *const *in;  /* scatter (at the root), reduce_scatter, all_to_all */
+  lm_tensor *const *out; /* gather (at the root), all_gather, all_to_all */
+} lm_group_call;
+
+enum { LM_EVERY_COLLECTIVE = (1 << (LM_BARRIER + 1)) - 1 }; /* all_reduce to barrier */
+
 typedef struct lm_group_table {
   int abi; /* LM_GROUP_ABI */
   const char *name;
-  unsigned kinds; /* device kinds it takes: 1 << LM_CPU | … */
+  unsigned kinds;       /* device kinds it takes: 1 << LM_CPU | … */
+  unsigned collectives; /* mask of those that `run` has, 1 << LM_ALL_REDUCE | …; calls of others fail with LM_E_MISSING.
+                           DistributedDataParallel needs all_reduce (sum), broadcast, all_gather and barrier */
+  bool scales;          /* true if `run` scales an all_reduce; if not, the core does before the call */
   /* True if the core may sum CPU gradient buckets in memory shared by the ranks of one host instead of calling this
    * backend. */
   bool may_share;
   /* True if calls do not block but enqueue on the thread's current stream of the tensors' device (lm_stream_current).
    * The core chooses that stream, orders it after earlier uses of the tensors, detects the call's end by an event,
    * compares the ranks' tickets meanwhile, and calls `abort` after a failure or timeout. Calls come one at a time, from
-   * any thread. `post` enqueues too and leaves *out NULL; `finish`, `forget` and `barrier` (the core runs an all_reduce
-   * and waits for it) are not called. A call may refuse its arguments before it enqueues anything (LM_E_ARG,
+   * any thread. `post` enqueues too and leaves *out NULL; `finish`, `forget` and `run` of a barrier (the core runs an
+   * all_reduce and waits for it) are not called. A call may refuse its arguments before it enqueues anything (LM_E_ARG,
    * LM_E_MISSING, …); the group stays usable if all ranks' calls do so. LM_E_STATE and LM_E_OOM are failures of this
    * rank, which end the group on all ranks. */
   bool enqueues;
@@ -51,21 +71,13 @@ typedef struct lm_group_table {
   /* Frees everything. No call is in progress. After a failure (lm_group_failed) peers may be gone. */
   void (*close)(lm_group *g);
 
-  /* All tensors are contiguous, of one dtype and one device kind of `kinds`, and have at least one element. Lists have
-   * g->size entries, entry r belongs to rank r, and no two overlap. An entry of the table may be NULL: calls of it fail
-   * with LM_E_MISSING. DistributedDataParallel needs all_reduce (sum), broadcast, all_gather and barrier. */
-  lm_status (*all_reduce)(lm_group *g, lm_tensor *t, lm_reduce_op op);
-  lm_status (*broadcast)(lm_group *g, lm_tensor *t, int root);
-  lm_status (*reduce)(lm_group *g, lm_tensor *t, int root, lm_reduce_op op); /* writes t at root only */
-  lm_status (*all_gather)(lm_group *g, const lm_tensor *t, lm_tensor *const *out);
-  lm_status (*gather)(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out); /* out: NULL except at root */
-  lm_status (*scatter)(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in);       /* in: NULL except at root */
-  lm_status (*reduce_scatter)(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op);
-  /* Entries may differ in their number of elements, and may have none. */
-  lm_status (*all_to_all)(lm_group *g, lm_tensor *const *in, lm_tensor *const *out);
-  lm_status (*barrier)(lm_group *g);
+  /* Runs a collective of `collectives`. All tensors are contiguous, of one dtype and one device kind of `kinds`, and
+   * have at least one element; only those of all_to_all may have none and differ in number. Lists have g->size entries,
+   * entry r belongs to rank r, and no two overlap. */
+  lm_status (*run)(lm_group *g, const lm_group_call *call);
 
-  /* Starts to send t to, or to receive it from, `peer` (-1 for a receive: from any rank) without waiting; t stays alive
+  /* Starts to send t to, or to receive it from, `peer` (-1 for a receive: from any rank) without waiting; NULL: sends
+   * and receives fail with LM_E_MISSING. t stays alive
    * until `forget`. Calls for the same peer and tag match in the order in which they were posted. May run at the same
    * time as a collective of the same group on another thread. */
   lm_status (*post)(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out);
@@ -74,9 +86,6 @@ typedef struct lm_group_table {
   void (*forget)(lm_group *g, lm_request *request); /* frees it, done or not */
 
   /* ---- optional entries, which may be NULL */
-
-  /* Sums floats over the ranks (all_reduce), each rank's tensor multiplied by its own `scale` on the way. */
-  lm_status (*all_reduce_scaled)(lm_group *g, lm_tensor *t, double scale);
 
   /* Fails with lm_group_mismatch if a peer has entered another call with the seq of this one (lm_group_ticket). Called
    * now and then while this rank waits for shared memory or the store; the peer may have left that call since. */

@@ -2,13 +2,8 @@
 #include "distributed/group/call_timeouts.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/bytes.h"
-#include "base/mem.h"
-#include "device/driver.h"
-#include "device/known.h"
 #include "distributed/group/enqueued_calls.h"
 #include "distributed/group/world_core.h"
 
@@ -86,67 +81,6 @@ done:
   return status;
 }
 
-/* ---- the default */
-
-static void note_uuid(void *ctx, const lm_property *p) {
-  uint64_t *id = ctx;
-  if (strcmp(p->name, "uuid") != 0 || p->kind != LM_PROPERTY_TEXT) return;
-  *id = lm_hash(LM_NO_HASH, p->text, strlen(p->text));
-}
-
-/* Returns a hash of the GPU's UUID; 0: unknown. */
-static uint64_t gpu_id(lm_device device) {
-  const lm_driver *driver = lm_driver_of(device);
-  uint64_t id = 0;
-  if (!driver->properties || driver->properties(lm_device_physical(device), note_uuid, &id) != LM_OK) return 0;
-  return id;
-}
-
-/* Takes the first device kind that has devices and an available backend. */
-void lm_world_gpu_ids(lm_gpu_ids *out) {
-  const lm_group_table *table;
-  out->n = 0;
-  for (int kind = LM_CPU + 1; kind < lm_known_count && out->n == 0; kind++) {
-    int devices = lm_device_likely(kind) ? lm_device_count(kind) : 0;
-    if (devices == 0 || lm_group_table_find(lm_known_kinds[kind].group, &table) != LM_OK) continue;
-    int chosen = LM_DEVICE_ORDINAL(lm_device_current(kind)), first = chosen > 0 ? chosen : 0;
-    for (int i = first; i < (chosen > 0 ? chosen + 1 : devices); i++) out->id[out->n++] = gpu_id(LM_DEVICE(kind, i));
-  }
-}
-
-/* Orders members by host, then by rank, since lm_client keeps members in rank order in memory. */
-static int by_host(const void *a, const void *b) {
-  const lm_member *const *x = a, *const *y = b;
-  int order = strcmp((*x)->host_id, (*y)->host_id);
-  return order != 0 ? order : (*x > *y) - (*x < *y);
-}
-
-static uint64_t backends_gpu_of(const lm_member *m, int position) {
-  return m->gpu_ids.n > 0 ? m->gpu_ids.id[(uint32_t)position % m->gpu_ids.n] : 0;
-}
-
-/* Returns true if each rank has a GPU of its own; NCCL usually refuses two ranks on one GPU. Sorts `member`. */
-static bool all_have_gpus(int n, const lm_member **member) {
-  qsort(member, (size_t)n, sizeof *member, by_host);
-  for (int first = 0, i = 0; i < n; i++) {
-    if (strcmp(member[first]->host_id, member[i]->host_id) != 0) first = i;
-    uint64_t gpu = backends_gpu_of(member[i], i - first);
-    if (gpu == 0) return false;
-    for (int k = first; k < i; k++)
-      if (backends_gpu_of(member[k], k - first) == gpu) return false;
-  }
-  return true;
-}
-
-lm_status lm_world_backend(const lm_world *w, const char **out) {
-  const lm_member **member = lm_malloc((size_t)w->size * sizeof *member);
-  if (!member) return LM_E_OOM;
-  for (int r = 0; r < w->size; r++) member[r] = lm_client_member(w->client, r);
-  *out = all_have_gpus(w->size, member) ? "cpu:gloo,cuda:nccl" : "gloo";
-  lm_free(member);
-  return LM_OK;
-}
-
 /* ---- parts */
 
 void lm_parts_make(lm_group_core *core, const lm_backends *backends) {
@@ -159,13 +93,6 @@ void lm_parts_make(lm_group_core *core, const lm_backends *backends) {
     g->part = i;
     core->part[i] = (lm_part){.g = g, .kinds = backends->part[i].kinds};
   }
-}
-
-lm_part *lm_part_for(lm_group_core *core, lm_device device) {
-  if (device == LM_NO_DEVICE) return &core->part[0];
-  for (int i = 0; i < core->nparts; i++)
-    if (core->part[i].kinds >> LM_DEVICE_KIND(device) & 1) return &core->part[i];
-  return NULL;
 }
 
 /* Returns the part of that backend in the world's first group, if that has all ranks and is open; else NULL. */

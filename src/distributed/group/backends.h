@@ -2,7 +2,6 @@
 #pragma once
 
 #include "distributed/group/group_core.h"
-#include "distributed/store/protocol.h"
 
 typedef struct lm_backends {
   int n;
@@ -13,9 +12,6 @@ typedef struct lm_backends {
   char text[LM_BACKEND_TEXT]; /* normalized text, with devices in the order of their kinds */
 } lm_backends;
 
-/* Lists in *out the GPUs that this rank reports to the others: none without the nccl plug-in. Loads no plug-in if there
- * is no driver. */
-void lm_world_gpu_ids(lm_gpu_ids *out);
 /* Parses `text` and loads the plug-ins it names. */
 lm_status lm_backends_parse(const char *text, lm_backends *out);
 /* Initializes the core's parts without opening them; core->g must be filled in except its table. */

@@ -40,62 +40,60 @@ void lm_collective_purpose(const char *what, uint64_t hash) {
   strncpy(next_purpose.what, what, sizeof next_purpose.what - 1);
 }
 
-static bool has_entry(const lm_group_table *t, lm_collective kind) {
-  switch (kind) {
-    case LM_ALL_REDUCE: return t->all_reduce;
-    case LM_BROADCAST: return t->broadcast;
-    case LM_REDUCE: return t->reduce;
-    case LM_ALL_GATHER: return t->all_gather;
-    case LM_GATHER: return t->gather;
-    case LM_SCATTER: return t->scatter;
-    case LM_REDUCE_SCATTER: return t->reduce_scatter;
-    case LM_ALL_TO_ALL: return t->all_to_all;
-    case LM_BARRIER:
-      return t->enqueues ? t->all_reduce != NULL : t->barrier != NULL; /* make_barrier calls all_reduce */
-    case LM_SEND:
-    case LM_RECV: return t->post && (t->enqueues || (t->finish && t->forget));
-    default: return false;
-  }
+lm_part *lm_part_for(lm_group_core *core, lm_device device) {
+  if (device == LM_NO_DEVICE) return &core->part[0];
+  for (int i = 0; i < core->nparts; i++)
+    if (core->part[i].kinds >> LM_DEVICE_KIND(device) & 1) return &core->part[i];
+  return NULL;
 }
 
-lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const lm_tensor *t) {
+static bool table_has(const lm_group_table *t, lm_collective kind) {
+  if (lm_kind_is_p2p(kind)) return t->post && (t->enqueues || (t->finish && t->forget));
+  if (kind == LM_BARRIER && t->enqueues) kind = LM_ALL_REDUCE; /* make_barrier */
+  return t->collectives >> kind & 1;
+}
+
+lm_status lm_call_begin(lm_exchange *c, lm_group *g, const lm_group_call *call) {
+  const lm_tensor *t = call->t ? call->t : call->nin > 0 ? call->in[0] : NULL;
+  const char *name = lm_collective_name(call->kind);
   *c = (lm_exchange){.core = g->core,
-                     .kind = kind,
+                     .call = *call,
                      .timeout = next_timeout > 0 ? next_timeout : g->core->timeout,
                      .line = lm_script_line(),
                      .ticket = next_purpose};
+  c->call.t = NULL;
+  c->call.in = c->call.out = NULL;
+  c->call.nin = c->call.nout = 0;
   next_timeout = 0;
   next_purpose = (lm_ticket){0};
   lm_status status = c->core->world ? lm_world_check(c->core->world) : LM_OK;
   for (int i = 0; i < c->core->nparts && status == LM_OK; i++) /* a failed part fails the group */
     if (c->core->part[i].issuer) status = lm_issuer_check(c->core->part[i].issuer);
-  if (status != LM_OK) return lm_fail_in(status, names[kind]);
+  if (status != LM_OK) return lm_fail_in(status, name);
   c->part = lm_part_for(c->core, t ? t->device : LM_NO_DEVICE);
   if (!c->part)
-    return lm_fail_device(names[kind], "tensor", lm_text("on a device of the group's backend '%s'", c->core->backend),
+    return lm_fail_device(name, "tensor", lm_text("on a device of the group's backend '%s'", c->core->backend),
                           lm_device_name(t->device));
   c->g = c->part->g;
-  if (has_entry(c->g->table, kind)) return LM_OK;
-  return lm_fail_missing(names[kind], lm_text("backend '%s'", c->g->table->name));
+  if (table_has(c->g->table, call->kind)) return LM_OK;
+  return lm_fail_missing(name, lm_text("backend '%s'", c->g->table->name));
 }
 
 void lm_call_clear(lm_exchange *c) {
-  lm_release(c->t);
-  for (int i = 0; i < c->n; i++) {
-    if (c->in) lm_release(c->in[i]);
-    if (c->out) lm_release(c->out[i]);
-  }
+  lm_release(c->call.t);
+  for (int i = 0; i < c->call.nin; i++) lm_release(c->call.in[i]);
+  for (int i = 0; i < c->call.nout; i++) lm_release(c->call.out[i]);
   for (int i = 0; i < c->nwritten; i++) {
     lm_release(c->written[i].user);
     lm_release(c->written[i].dense);
   }
-  lm_free(c->in);
-  lm_free(c->out);
+  lm_free((void *)c->call.in);
+  lm_free((void *)c->call.out);
   lm_free(c->written);
-  c->t = NULL;
-  c->in = c->out = NULL;
+  c->call.t = NULL;
+  c->call.in = c->call.out = NULL;
   c->written = NULL;
-  c->n = c->nwritten = 0;
+  c->call.nin = c->call.nout = c->nwritten = 0;
 }
 
 /* ---- checks */
@@ -105,7 +103,7 @@ int lm_call_world_rank(const lm_exchange *c, int rank) { return c->core->g.ranks
 lm_status lm_call_check_rank(const lm_exchange *c, int rank) {
   int size = c->core->g.size;
   if (rank >= 0 && rank < size) return LM_OK;
-  return lm_fail_rank(names[c->kind], rank, size);
+  return lm_fail_rank(names[c->call.kind], rank, size);
 }
 
 static bool reduces(lm_collective kind) {
@@ -123,7 +121,7 @@ lm_device lm_call_device(const lm_exchange *c, lm_device device) {
 }
 
 lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
-  const char *name = names[c->kind];
+  const char *name = names[c->call.kind];
   lm_dtype dtype = t->dtype;
   if (lm_call_device(c, t->device) == LM_NO_DEVICE)
     return lm_fail_device(name, "tensor", lm_text("on a device of backend '%s'", c->g->table->name),
@@ -132,16 +130,17 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
     return lm_remedy(
         lm_fail_value(name, "tensor", "without elements that share memory", lm_text("shape %s", lm_shape_of(t))),
         "pass x:clone()");
-  if (!reduces(c->kind)) return LM_OK;
-  if ((unsigned)c->op >= LM_REDUCE_OPS) return lm_fail(LM_E_ARG, "%s: unknown reduction %d", name, (int)c->op);
-  if (c->op == LM_REDUCE_MEAN && !lm_dtype_is_float(dtype))
+  if (!reduces(c->call.kind)) return LM_OK;
+  if ((unsigned)c->call.op >= LM_REDUCE_OPS)
+    return lm_fail(LM_E_ARG, "%s: unknown reduction %d", name, (int)c->call.op);
+  if (c->call.op == LM_REDUCE_MEAN && !lm_dtype_is_float(dtype))
     return lm_remedy(lm_fail_dtype(name, "tensor", "float for op = 'mean'", lm_dtype_name(dtype)),
                      "convert it with :float()");
-  if ((c->op == LM_REDUCE_BAND || c->op == LM_REDUCE_BOR) && lm_dtype_is_float(dtype))
-    return lm_remedy(
-        lm_fail_dtype(name, "tensor", lm_text("integer or bool for op = '%s'", op_names[c->op]), lm_dtype_name(dtype)),
-        "convert it with :long()");
-  if (c->scaled && !lm_dtype_is_float(dtype))
+  if ((c->call.op == LM_REDUCE_BAND || c->call.op == LM_REDUCE_BOR) && lm_dtype_is_float(dtype))
+    return lm_remedy(lm_fail_dtype(name, "tensor", lm_text("integer or bool for op = '%s'", op_names[c->call.op]),
+                                   lm_dtype_name(dtype)),
+                     "convert it with :long()");
+  if (c->call.scaled && !lm_dtype_is_float(dtype))
     return lm_remedy(lm_fail_dtype(name, "tensor", "float for scale", lm_dtype_name(dtype)),
                      "convert it with :float()");
   return LM_OK;
@@ -193,7 +192,7 @@ lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **den
   lm_status status = LM_OK;
   lm_tensor *user = NULL, *stand_in = NULL;
   if (!c->written) { /* allocated for the most that a call can write */
-    int most = c->n > 0 ? c->n : 1;
+    int most = c->call.nout > 0 ? c->call.nout : 1;
     c->written = lm_malloc((size_t)most * sizeof *c->written);
     if (!c->written) return LM_E_OOM;
   }
@@ -251,23 +250,24 @@ static void put_rank(text *t, const lm_exchange *c, const char *how, int rank) {
 void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   lm_ticket *ticket = &c->ticket;
   text what = {ticket->what, ticket->what + sizeof ticket->what - 1};
-  if (*what.at) what.end = what.at; /* keeps the name that lm_collective_purpose set */
-  bool p2p = c->kind == LM_SEND || c->kind == LM_RECV;
-  uint64_t hash = lm_hash_number(LM_NO_HASH ^ ticket->hash, p2p ? LM_SEND : c->kind); /* a send meets a receive */
+  if (*what.at) what.end = what.at; /* lm_collective_purpose set it: keep */
+  bool p2p = lm_kind_is_p2p(c->call.kind);
+  uint64_t hash = lm_hash_number(LM_NO_HASH ^ ticket->hash, p2p ? LM_SEND : c->call.kind); /* a send meets a receive */
 
-  call_put_text(&what, names[c->kind]);
-  if (reduces(c->kind)) {
-    hash = lm_hash_number(hash, (uint64_t)c->op + 1);
+  call_put_text(&what, names[c->call.kind]);
+  if (reduces(c->call.kind)) {
+    hash = lm_hash_number(hash, (uint64_t)c->call.op + 1);
     call_put_text(&what, " ");
-    call_put_text(&what, c->scaled ? "scaled" : op_names[c->op]); /* leaves out the scale, which ranks may choose */
-    if (c->scaled) hash = lm_hash_number(hash, 1);
+    call_put_text(&what,
+                  c->call.scaled ? "scaled" : op_names[c->call.op]); /* not the scale, which may differ between ranks */
+    if (c->call.scaled) hash = lm_hash_number(hash, 1);
   }
   if (t) {
     hash = lm_hash_number(hash, (uint64_t)t->dtype);
     call_put_text(&what, " ");
     call_put_text(&what, lm_dtype_name(t->dtype));
   }
-  if (t && c->kind != LM_ALL_TO_ALL) { /* all_to_all's sizes may differ between ranks */
+  if (t && c->call.kind != LM_ALL_TO_ALL) { /* all_to_all's sizes may differ between ranks */
     hash = lm_hash_number(hash, t->ndim);
     call_put_text(&what, " [");
     for (int d = 0; d < t->ndim; d++) {
@@ -277,24 +277,24 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
     }
     call_put_text(&what, "]");
   }
-  switch (c->kind) {
+  switch (c->call.kind) {
     case LM_BROADCAST:
-    case LM_SCATTER: put_rank(&what, c, " from rank ", c->root); break;
+    case LM_SCATTER: put_rank(&what, c, " from rank ", c->call.root); break;
     case LM_REDUCE:
-    case LM_GATHER: put_rank(&what, c, " to rank ", c->root); break;
-    case LM_SEND: put_rank(&what, c, " to rank ", c->peer); break;
+    case LM_GATHER: put_rank(&what, c, " to rank ", c->call.root); break;
+    case LM_SEND: put_rank(&what, c, " to rank ", c->call.peer); break;
     case LM_RECV:
-      if (c->peer < 0) {
+      if (c->call.peer < 0) {
         call_put_text(&what, " from any rank");
       } else {
-        put_rank(&what, c, " from rank ", c->peer);
+        put_rank(&what, c, " from rank ", c->call.peer);
       }
       break;
     default: break;
   }
-  if (p2p && c->tag != 0) {
+  if (p2p && c->call.tag != 0) {
     call_put_text(&what, " tag ");
-    put_number(&what, c->tag);
+    put_number(&what, c->call.tag);
   }
   if (t && c->core->nparts > 1) { /* each device kind has its own part */
     hash = lm_hash_number(hash, LM_DEVICE_KIND(t->device));
@@ -304,8 +304,8 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
       for (; *device && *device != ':' && what.at < what.end; device++) *what.at++ = *device;
     }
   }
-  ticket->kind = c->kind;
-  ticket->hash = lm_hash_number(hash, (uint64_t)c->root);
+  ticket->kind = c->call.kind;
+  ticket->hash = lm_hash_number(hash, (uint64_t)c->call.root);
 
   const char *where = lm_where();
   size_t n = strlen(where), most = sizeof ticket->where - 1;
@@ -313,9 +313,9 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
 }
 
 void lm_call_trace(lm_span *span, const lm_exchange *c, lm_device device) {
-  lm_span_begin(span, LM_SPAN_COLLECTIVE, names[c->kind], device);
-  if (c->t) span->bytes = (int64_t)lm_nbytes(c->t);
-  for (int i = 0; !c->t && c->in && i < c->n; i++) span->bytes += (int64_t)lm_nbytes(c->in[i]);
+  lm_span_begin(span, LM_SPAN_COLLECTIVE, names[c->call.kind], device);
+  if (c->call.t) span->bytes = (int64_t)lm_nbytes(c->call.t);
+  for (int i = 0; !c->call.t && i < c->call.nin; i++) span->bytes += (int64_t)lm_nbytes(c->call.in[i]);
 }
 
 void lm_call_name_refused(lm_exchange *c, uint64_t refused) {

@@ -18,17 +18,9 @@ typedef struct lm_exchange {
   lm_group_core *core;
   const lm_part *part; /* the backend that runs the call */
   lm_group *g;         /* the part's group */
-  lm_collective kind;
-  lm_reduce_op op;
-  int root;
-  int peer, tag; /* a send's or receive's */
-  bool scaled;   /* all_reduce: true if t is multiplied by `scale` on the way */
-  double scale;
-  bool empty;            /* true if there is no data, so that the call is a barrier */
-  bool host;             /* enqueued calls: true if the host waits for the end (a barrier, results for other devices) */
-  lm_tensor *t;          /* dense; NULL for all_to_all and barrier */
-  int n;                 /* number of entries of in and out if they exist: the group's size */
-  lm_tensor **in, **out; /* [n] dense */
+  lm_group_call call;  /* with dense tensors, a reference each, in lists as long as the group */
+  bool empty;          /* true if there is no data, so that the call is a barrier */
+  bool host;           /* enqueued calls: true if the host waits for the end (a barrier, results for other devices) */
   int nwritten;
   lm_written *written; /* [nwritten] */
   double timeout;
@@ -38,9 +30,10 @@ typedef struct lm_exchange {
 
 /* ---- call.c */
 
-/* Initializes c: finds the part that serves t's device (t NULL: the first) and takes the timeout set for this call.
- * Fails if the world or a part has failed, or the backend lacks the collective. The caller always clears c. */
-lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const lm_tensor *t);
+/* Initializes c with `call` but its tensors: finds the part that serves their device (without: the first) and takes the
+ * timeout set for this call. Fails if the world or a part has failed, or the backend lacks the collective. The caller
+ * always clears c. */
+lm_status lm_call_begin(lm_exchange *c, lm_group *g, const lm_group_call *call);
 void lm_call_clear(lm_exchange *c); /* releases the tensors; keeps core, kind and ticket */
 /* Fails if the backend or the call does not take t's device, dtype or layout. */
 lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write);
@@ -60,8 +53,11 @@ lm_device lm_call_device(const lm_exchange *c, lm_device device);
 lm_status lm_call_written(lm_exchange *c, lm_status status);
 /* Returns the rank in the world of a rank of the group. */
 int lm_call_world_rank(const lm_exchange *c, int rank);
+/* Begins a trace span with the call's collective and this rank's bytes. device: the one whose current stream gets the
+ * call, or LM_NO_DEVICE. */
+void lm_call_trace(lm_span *span, const lm_exchange *c, lm_device device);
 
-/* ---- async_work.c */
+/* ---- work.c */
 
 struct lm_work {
   _Atomic int rc;
@@ -70,15 +66,16 @@ struct lm_work {
   int peer;               /* the peer of a finished receive; -1: unknown */
   lm_queue *queue;        /* NULL for an enqueued call */
   lm_issuer *issuer;      /* NULL for other calls */
-  lm_exchange call;
+  lm_exchange exchange;
   lm_request *request; /* the backend's, for a send or receive */
   bool busy;           /* true while a thread drives the request; under the queue's lock */
   lm_work *next;       /* next in a list of the queue or issuer */
 
-  /* Enqueued calls only. `enqueued` is under the issuer's lock; the watching thread alone uses sent and matched. */
+  /* Enqueued calls only. `enqueued` is under the issuer's lock; the watching thread alone uses the fields after it. */
   lm_event *event; /* recorded behind the call in its stream */
   bool enqueued;
-  bool sent, matched; /* true once the ticket was sent to the next rank; once the previous rank's agreed */
+  lm_request *heard;  /* the receive of the previous rank's ticket, in the issuer's ring */
+  bool sent, matched; /* true once the ticket is on its way to the next rank; once the previous rank's agreed */
 };
 
 struct lm_queue {
@@ -98,15 +95,11 @@ struct lm_queue {
 
 /* Returns in *out the group's queue, created on first use; the group owns it. */
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
-/* Assigns the call its seq and runs or queues it. Takes c's contents over, also on error. */
-lm_status lm_call_send(lm_exchange *c, lm_work **work);
+void lm_queue_release(lm_queue *q); /* q may be NULL */
 /* Starts a thread of the queue unless *started; it takes no signals. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
 /* Creates a work of a queue or of an issuer (the other is NULL). Takes c's contents over, also on error. */
 lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **out);
-/* Begins a trace span with the call's collective and this rank's bytes. device: the one whose current stream gets the
- * call, or LM_NO_DEVICE. */
-void lm_call_trace(lm_span *span, const lm_exchange *c, lm_device device);
 /* Calls the backend's function for c; sends and receives only if they enqueue. */
 lm_status lm_call_dispatch(const lm_exchange *c);
 /* Marks w as done with `status` and, for a failure, this thread's message. Releases the call's tensors. */
@@ -117,9 +110,18 @@ lm_status lm_work_outcome(const lm_work *w);
 
 /* ---- send_recv.c */
 
+/* Implements lm_collective_start for a send or receive. */
+lm_status lm_p2p_start(lm_group *g, const lm_group_call *call, lm_work **work);
+
 /* Implement lm_work_wait and lm_work_done for sends and receives that are not enqueued. */
 lm_status lm_p2p_wait(lm_work *w, double seconds);
 bool lm_p2p_done(lm_work *w);
-static inline bool lm_is_p2p(const lm_work *w) { return w->call.kind == LM_SEND || w->call.kind == LM_RECV; }
+static inline bool lm_kind_is_p2p(lm_collective kind) { return kind == LM_SEND || kind == LM_RECV; }
+static inline bool lm_is_p2p(const lm_work *w) { return lm_kind_is_p2p(w->exchange.call.kind); }
 /* Ends all sends and receives when the group closes: waits for sends, at most 5 s, and abandons receives. */
 void lm_p2p_close(lm_queue *q);
+
+/* ---- async_work.c */
+
+/* Assigns the call its seq and runs or queues it. Takes c's contents over, also on error. */
+lm_status lm_call_send(lm_exchange *c, lm_work **work);

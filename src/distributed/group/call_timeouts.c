@@ -39,28 +39,29 @@ const char *lm_where(void) { return script_line; }
 
 static bool is_p2p(const lm_ticket *t) { return t->seq == 0 && (t->kind == LM_SEND || t->kind == LM_RECV); }
 
-static void waiting_set(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double now, double timeout) {
-  *w = (lm_waiting){.core = core,
+void lm_waiting_begin(lm_waiting *w, lm_waiting_kind kind, lm_group_core *core, const lm_ticket *ticket,
+                      double timeout) {
+  bool test = kind == LM_WAITING_FOR_A_TEST;
+  double now = test ? INFINITY : lm_seconds(); /* a test comes to no deadline */
+  *w = (lm_waiting){.kind = kind,
+                    .core = core,
                     .ticket = *ticket,
                     .since = now,
                     .timeout = timeout,
                     .deadline = now + timeout,
                     .test = fmin(now + report_after, now + timeout / 2),
-                    .peer = is_p2p(ticket) ? LM_PEER_ANY : LM_PEER_ALL,
+                    .peer = test || is_p2p(ticket) ? LM_PEER_ANY : LM_PEER_ALL,
                     .outer = current};
   current = w;
-}
-
-void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
-  waiting_set(w, core, ticket, lm_seconds(), timeout);
-  if (!core->world) return;
-  lm_client_entered(core->world->client, core->id, ticket);
+  if (test || !core->world) return;
+  if (kind == LM_WAITING_UNTIL_DONE) lm_client_entered(core->world->client, core->id, ticket);
   lm_sigterm_wait_begins();
 }
 
 void lm_waiting_end(lm_waiting *w, bool completed) {
   lm_group_core *core = w->core;
   current = w->outer;
+  if (w->kind == LM_WAITING_FOR_A_TEST) return;
   if (completed && w->ticket.seq > atomic_load(&core->completed)) atomic_store(&core->completed, w->ticket.seq);
   if (!core->world) return;
   if (w->reported) lm_client_resumed(core->world->client, core->id, w->ticket.seq);
@@ -69,19 +70,6 @@ void lm_waiting_end(lm_waiting *w, bool completed) {
 
 void lm_call_passed(lm_group_core *core, const lm_ticket *ticket) {
   if (core->world) lm_client_passed(core->world->client, core->id, ticket);
-}
-
-void lm_waiting_look(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket) {
-  waiting_set(w, core, ticket, INFINITY, INFINITY);
-  w->peer = LM_PEER_ANY;
-}
-
-void lm_waiting_looked(lm_waiting *w) { current = w->outer; }
-
-void lm_waiting_watch(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
-  waiting_set(w, core, ticket, lm_seconds(), timeout);
-  w->issued = true;
-  lm_sigterm_wait_begins();
 }
 
 static lm_waiting *call_of(const lm_group_core *core) {
@@ -236,7 +224,7 @@ static void who_is_missing(const lm_waiting *call, lm_missing *out) {
 
 /* Returns the hint for an enqueued call, which may be stuck on the device, where we cannot see the reason. */
 static const char *waiting_hint(const lm_waiting *call) {
-  return call->issued ? "; if it is stuck on the device, run `luminary doctor` on each host" : "";
+  return call->kind == LM_WAITING_ENQUEUED ? "; if it is stuck on the device, run `luminary doctor` on each host" : "";
 }
 
 static void waiting_warn(lm_waiting *call) {

@@ -34,8 +34,9 @@ static lm_status differs_in(const lm_tensor *a, const lm_tensor *b) {
 
 static lm_status differs(const lm_exchange *c, const lm_tensor *t, const lm_tensor *entry, int i) {
   return lm_fail(differs_in(entry, t), "%s: tensor %d of the list must be %s %s on %s, got %s %s on %s",
-                 lm_collective_name(c->kind), i + 1, lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device),
-                 lm_dtype_name(entry->dtype), lm_shape_of(entry), lm_device_name(entry->device));
+                 lm_collective_name(c->call.kind), i + 1, lm_dtype_name(t->dtype), lm_shape_of(t),
+                 lm_device_name(t->device), lm_dtype_name(entry->dtype), lm_shape_of(entry),
+                 lm_device_name(entry->device));
 }
 
 /* Returns true if a list is one tensor for all ranks. t: a tensor of one rank's sizes, or NULL. */
@@ -45,7 +46,7 @@ static bool is_whole(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor 
 
 static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_tensor *w) {
   int size = c->core->g.size;
-  const char *name = lm_collective_name(c->kind);
+  const char *name = lm_collective_name(c->call.kind);
   if (t && (w->dtype != t->dtype || w->device != t->device || !collective_holds(w, size, t)))
     return lm_fail(differs_in(w, t), "%s: one tensor for all ranks must be %d times %s %s on %s, got %s %s on %s", name,
                    size, lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device), lm_dtype_name(w->dtype),
@@ -60,7 +61,8 @@ static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_
 static lm_status check_list(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write) {
   for (int i = 0; i < n; i++) NEED(lm_call_check(c, from[i], write));
   if (is_whole(c, t, n, from)) return check_whole(c, t, from[0]);
-  if (n != c->core->g.size) return lm_fail_length(lm_collective_name(c->kind), "the list", c->core->g.size, "rank", n);
+  if (n != c->core->g.size)
+    return lm_fail_length(lm_collective_name(c->call.kind), "the list", c->core->g.size, "rank", n);
   const lm_tensor *like = t ? t : from[0];
   for (int i = 0; i < n; i++)
     if (from[i]->dtype != like->dtype || from[i]->device != like->device || (t && !lm_same_shape(from[i], t)))
@@ -75,8 +77,8 @@ static lm_status check_apart(const lm_exchange *c, int n, lm_tensor *const *out)
     for (int j = 0; j < i; j++) { /* strided ones are skipped: they may interleave */
       if (!lm_is_contiguous(out[j]) || out[j]->numel == 0 || out[j]->data >= end) continue;
       if (begin < out[j]->data + out[j]->numel * (int64_t)lm_dtype_size(out[j]->dtype))
-        return lm_fail(LM_E_ARG, "%s: tensors %d and %d of the list must not share memory", lm_collective_name(c->kind),
-                       j + 1, i + 1);
+        return lm_fail(LM_E_ARG, "%s: tensors %d and %d of the list must not share memory",
+                       lm_collective_name(c->call.kind), j + 1, i + 1);
     }
   }
   return LM_OK;
@@ -88,21 +90,24 @@ static lm_status take_tensor(lm_exchange *c, lm_tensor *t, use as, lm_tensor **i
   return as == READ ? lm_call_read(c, t, into) : lm_call_write(c, t, as == UPDATE, into);
 }
 
-/* Makes from a checked list the g->size tensors that the backend gets, in *into. */
-static lm_status take_list(lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, use as,
-                           lm_tensor ***into) {
+/* Checks a list of a call, and makes from it the g->size tensors that the backend gets: to read, else to write. */
+static lm_status take_list(lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool read) {
   lm_status status = LM_OK;
   int size = c->core->g.size;
   lm_tensor *whole = NULL;
-  c->n = size;
-  *into = lm_calloc((size_t)size, sizeof **into);
-  if (!*into) return LM_E_OOM;
+  NEED(check_list(c, t, n, from, !read));
+  if (!read) NEED(check_apart(c, n, from));
+  lm_tensor **list = lm_calloc((size_t)size, sizeof *list);
+  if (!list) return LM_E_OOM;
+  *(read ? &c->call.in : &c->call.out) = list;
+  *(read ? &c->call.nin : &c->call.nout) = size;
+  use as = read ? READ : WRITE;
   if (!is_whole(c, t, n, from)) {
-    for (int i = 0; i < n; i++) TRY(take_tensor(c, from[i], as, &(*into)[i]));
+    for (int i = 0; i < n; i++) TRY(take_tensor(c, from[i], as, &list[i]));
     return LM_OK;
   }
   TRY(take_tensor(c, from[0], as, &whole));
-  for (int i = 0; i < size; i++) TRY(collective_part_of(whole, size, i, t, &(*into)[i]));
+  for (int i = 0; i < size; i++) TRY(collective_part_of(whole, size, i, t, &list[i]));
 done:
   lm_release(whole);
   return status;
@@ -125,120 +130,63 @@ static const struct rule {
     [LM_REDUCE_SCATTER] = {.has_list = true, .at_root = WRITE, .list = READ},
 };
 
-typedef struct arguments {
-  lm_tensor *t;
-  int root, n;
-  lm_tensor *const *list; /* [n] */
-  lm_reduce_op op;
-  const double *scale;
-} arguments;
-
 /* Checks the root, and that only the root passes a list. */
 static lm_status check_root(const lm_exchange *c, int n) {
-  lm_status status = lm_call_check_rank(c, c->root);
-  if (status != LM_OK || n == 0 || c->root == c->core->g.rank) return status;
+  lm_status status = lm_call_check_rank(c, c->call.root);
+  if (status != LM_OK || n == 0 || c->call.root == c->core->g.rank) return status;
   return lm_fail(LM_E_ARG, "%s: only the root, rank %d, may pass a list, got one on rank %d",
-                 lm_collective_name(c->kind), lm_call_world_rank(c, c->root), lm_call_world_rank(c, c->core->g.rank));
+                 lm_collective_name(c->call.kind), lm_call_world_rank(c, c->call.root),
+                 lm_call_world_rank(c, c->core->g.rank));
 }
 
-static lm_status collective(lm_group *g, lm_collective kind, const arguments *a, lm_work **work) {
-  lm_status status;
-  lm_exchange c;
-  const struct rule *rule = &rules[kind];
-  bool at_root = !rule->has_root || a->root == g->rank, listed = rule->has_list && at_root;
+/* Takes the tensors of a call with t. Written ones come first: see lm_call_read. */
+static lm_status take_by_rule(lm_exchange *c, const lm_group_call *a) {
+  const struct rule *rule = &rules[a->kind];
+  bool at_root = !rule->has_root || a->root == c->core->g.rank, listed = rule->has_list && at_root;
   use as = at_root ? rule->at_root : rule->elsewhere;
-  TRY(lm_call_begin(&c, g, kind, a->t));
-  c.op = a->op;
-  c.root = a->root;
-  c.scaled = a->scale != NULL;
-  c.scale = a->scale ? *a->scale : 1;
-  c.empty = a->t->numel == 0;
-  if (rule->has_root) TRY(check_root(&c, a->n));
-  TRY(lm_call_check(&c, a->t, as != READ));
-  if (listed) TRY(check_list(&c, a->t, a->n, a->list, rule->list == WRITE));
-  if (listed && rule->list == WRITE) { /* written tensors come first: see lm_call_read */
-    TRY(check_apart(&c, a->n, a->list));
-    TRY(take_list(&c, a->t, a->n, a->list, WRITE, &c.out));
-  }
-  TRY(take_tensor(&c, a->t, as, &c.t));
-  if (listed && rule->list == READ) TRY(take_list(&c, a->t, a->n, a->list, READ, &c.in));
-  lm_call_name(&c, a->t);
-  return lm_call_send(&c, work);
-done:
-  lm_call_clear(&c);
-  return status;
+  c->empty = a->t->numel == 0;
+  if (rule->has_root) NEED(check_root(c, a->nin + a->nout));
+  NEED(lm_call_check(c, a->t, as != READ));
+  if (listed && rule->list == WRITE) NEED(take_list(c, a->t, a->nout, a->out, false));
+  NEED(take_tensor(c, a->t, as, &c->call.t));
+  return listed && rule->list == READ ? take_list(c, a->t, a->nin, a->in, true) : LM_OK;
 }
 
-lm_status lm_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, lm_work **work) {
-  return collective(g, LM_ALL_REDUCE, &(arguments){.t = t, .op = op}, work);
+static lm_status take_all_to_all(lm_exchange *c, const lm_group_call *a) {
+  int rank = c->core->g.rank;
+  if (a->nin != a->nout)
+    return lm_fail(LM_E_ARG, "all_to_all: the numbers of outputs and inputs must match, got %d and %d", a->nout,
+                   a->nin);
+  if (a->nin < 1) return lm_fail_length("all_to_all", "inputs", c->core->g.size, "rank", 0);
+  NEED(take_list(c, NULL, a->nout, a->out, false));
+  NEED(take_list(c, NULL, a->nin, a->in, true));
+  if (a->in[0]->dtype != a->out[0]->dtype || a->in[0]->device != a->out[0]->device)
+    return differs(c, a->in[0], a->out[0], 0);
+  if (c->call.in[rank]->numel == c->call.out[rank]->numel) return LM_OK;
+  return lm_fail_shapes("all_to_all", lm_text("inputs[%d]", rank + 1), lm_shape_of(c->call.in[rank]),
+                        lm_text("outputs[%d]", rank + 1), lm_shape_of(c->call.out[rank]));
 }
 
-lm_status lm_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale, lm_work **work) {
-  return collective(g, LM_ALL_REDUCE, &(arguments){.t = t, .scale = &scale}, work);
-}
-
-lm_status lm_group_broadcast(lm_group *g, lm_tensor *t, int root, lm_work **work) {
-  return collective(g, LM_BROADCAST, &(arguments){.t = t, .root = root}, work);
-}
-
-lm_status lm_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op, lm_work **work) {
-  return collective(g, LM_REDUCE, &(arguments){.t = t, .root = root, .op = op}, work);
-}
-
-lm_status lm_all_gather(lm_group *g, lm_tensor *t, int n, lm_tensor *const *out, lm_work **work) {
-  return collective(g, LM_ALL_GATHER, &(arguments){.t = t, .n = n, .list = out}, work);
-}
-
-lm_status lm_gather(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *out, lm_work **work) {
-  return collective(g, LM_GATHER, &(arguments){.t = t, .root = root, .n = n, .list = out}, work);
-}
-
-lm_status lm_scatter(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *in, lm_work **work) {
-  return collective(g, LM_SCATTER, &(arguments){.t = t, .root = root, .n = n, .list = in}, work);
-}
-
-lm_status lm_reduce_scatter(lm_group *g, lm_tensor *t, int n, lm_tensor *const *in, lm_reduce_op op, lm_work **work) {
-  return collective(g, LM_REDUCE_SCATTER, &(arguments){.t = t, .n = n, .list = in, .op = op}, work);
-}
-
-lm_status lm_all_to_all(lm_group *g, int n, lm_tensor *const *in, lm_tensor *const *out, lm_work **work) {
-  lm_status status;
-  lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_ALL_TO_ALL, n > 0 ? in[0] : NULL));
-  if (n < 1) TRY(lm_fail_length("all_to_all", "inputs", g->size, "rank", 0));
-  TRY(check_list(&c, NULL, n, out, true));
-  TRY(check_list(&c, NULL, n, in, false));
-  TRY(check_apart(&c, n, out));
-  if (in[0]->dtype != out[0]->dtype || in[0]->device != out[0]->device) TRY(differs(&c, in[0], out[0], 0));
-  TRY(take_list(&c, NULL, n, out, WRITE, &c.out));
-  TRY(take_list(&c, NULL, n, in, READ, &c.in));
-  if (c.in[g->rank]->numel != c.out[g->rank]->numel)
-    TRY(lm_fail_shapes("all_to_all", lm_text("inputs[%d]", g->rank + 1), lm_shape_of(c.in[g->rank]),
-                       lm_text("outputs[%d]", g->rank + 1), lm_shape_of(c.out[g->rank])));
-  lm_call_name(&c, in[0]);
-  return lm_call_send(&c, work);
-done:
-  lm_call_clear(&c);
-  return status;
-}
-
-/* Waits for the enqueued calls of a barrier's other parts, since the barrier itself runs on one part only. */
-static lm_status finish_others(const lm_exchange *c) {
+/* Prepares a barrier, which runs on one part only. One that blocks waits for the enqueued calls of the other parts. */
+static lm_status take_barrier(lm_exchange *c, bool blocks) {
   lm_status status = LM_OK;
-  for (int i = 0; i < c->core->nparts && status == LM_OK; i++) {
+  c->empty = true;
+  for (int i = 0; i < c->core->nparts && status == LM_OK && blocks; i++) {
     const lm_part *part = &c->core->part[i];
     if (part != c->part && part->issuer) status = lm_issuer_wait(part->issuer, false);
   }
   return status == LM_OK ? LM_OK : lm_fail_in(status, "barrier");
 }
 
-lm_status lm_barrier(lm_group *g, lm_work **work) {
+lm_status lm_collective_start(lm_group *g, const lm_group_call *call, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_BARRIER, NULL));
-  if (!work) TRY(finish_others(&c));
-  c.empty = true;
-  lm_call_name(&c, NULL);
+  if (lm_kind_is_p2p(call->kind)) return lm_p2p_start(g, call, work);
+  TRY(lm_call_begin(&c, g, call));
+  TRY(call->kind == LM_BARRIER      ? take_barrier(&c, work == NULL)
+      : call->kind == LM_ALL_TO_ALL ? take_all_to_all(&c, call)
+                                    : take_by_rule(&c, call));
+  lm_call_name(&c, call->t ? call->t : call->nin > 0 ? call->in[0] : NULL);
   return lm_call_send(&c, work);
 done:
   lm_call_clear(&c);

@@ -10,33 +10,13 @@
 
 typedef struct lm_work lm_work;
 
-LM_API lm_status lm_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, lm_work **work);
-/* Sums t * scale over the ranks, each with its own scale (the backend scales, if it can). Scale 0 contributes zeros,
- * also for inf and NaN. Floats only. */
-LM_API lm_status lm_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale, lm_work **work);
-LM_API lm_status lm_group_broadcast(lm_group *g, lm_tensor *t, int root, lm_work **work);
-LM_API lm_status lm_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op, lm_work **work);
-/* Gathers into size (the number of ranks) tensors of t's sizes, or n = 1 tensor with a first size of size times t's. */
-LM_API lm_status lm_all_gather(lm_group *g, lm_tensor *t, int n, lm_tensor *const *out, lm_work **work);
-LM_API lm_status lm_gather(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *out, lm_work **work);
-LM_API lm_status lm_scatter(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *in, lm_work **work);
-/* Reduces and scatters `in`: size tensors of t's sizes, or n = 1 tensor whose first size is size times t's. */
-LM_API lm_status lm_reduce_scatter(lm_group *g, lm_tensor *t, int n, lm_tensor *const *in, lm_reduce_op op,
-                                   lm_work **work);
-LM_API lm_status lm_all_to_all(lm_group *g, int n, lm_tensor *const *in, lm_tensor *const *out, lm_work **work);
-LM_API lm_status lm_barrier(lm_group *g, lm_work **work);
-/* Send t to, or receive it from, `peer`, matched by tag (>= 0). lm_recv takes peer -1 for any rank. */
-LM_API lm_status lm_send(lm_group *g, lm_tensor *t, int peer, int tag, lm_work **work);
-LM_API lm_status lm_recv(lm_group *g, lm_tensor *t, int peer, int tag, lm_work **work);
+/* Starts the call. Lists have a tensor of t's sizes for each rank; or one tensor for all, whose first size is the
+ * number of ranks times t's. Only the root may pass the list of a gather or scatter. */
+LM_API lm_status lm_collective_start(lm_group *g, const lm_group_call *call, lm_work **work);
 
-typedef struct lm_p2p {
-  bool sending;
-  lm_tensor *t;
-  int peer, tag;
-} lm_p2p;
 /* Starts n sends and receives, none of which waits for another; the caller releases works[n]. If an argument is wrong,
  * none is started. */
-LM_API lm_status lm_batch_p2p(lm_group *g, int n, const lm_p2p *list, lm_work **works);
+LM_API lm_status lm_batch_p2p(lm_group *g, int n, const lm_group_call *list, lm_work **works);
 
 /* Reduces into t[root] (`reduce`) or broadcasts from it n tensors of this process, without a group: each on its own
  * device, contiguous, of one dtype and size. Enqueues on the devices' current streams. *taken is false, and nothing was

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "distributed/group/backends.h"
 #include "distributed/group/world_core.h"
 #include "distributed/net/interface.h"
 #include "distributed/store/failure_text.h"

@@ -9,83 +9,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
 
-/* ---- creating and closing */
-
-lm_status lm_issuer_new(lm_group_core *core, lm_part *part) {
-  lm_issuer *is = lm_calloc(1, sizeof *is);
-  if (!is) return LM_E_OOM;
-  is->core = core;
-  is->g = part->g;
-  is->device = LM_NO_DEVICE;
-  is->last = &is->first;
-  is->kick = -1;
-  atomic_init(&is->rc, 1);
-  pthread_mutex_init(&is->calling, NULL);
-  pthread_mutex_init(&is->lock, NULL);
-  lm_cond_init(&is->changed);
-  part->issuer = is;
-  return LM_OK;
-}
-
-void lm_issuer_retain(lm_issuer *is) { atomic_fetch_add_explicit(&is->rc, 1, memory_order_relaxed); }
-
-void lm_issuer_release(lm_issuer *is) {
-  if (!is || atomic_fetch_sub_explicit(&is->rc, 1, memory_order_acq_rel) != 1) return;
-  pthread_cond_destroy(&is->changed);
-  pthread_mutex_destroy(&is->lock);
-  pthread_mutex_destroy(&is->calling);
-  lm_free(is);
-}
-
-void lm_issuer_close(lm_issuer *is) {
-  pthread_mutex_lock(&is->lock);
-  is->closing = true;
-  bool started = is->started;
-  pthread_mutex_unlock(&is->lock);
-  if (started) {
-    lm_wakeup_fd_signal(is->kick);
-    pthread_join(is->thread, NULL);
-    lm_tickets_close(&is->ring);
-    close(is->kick);
-  }
-  lm_issuer_release(is);
-}
-
-lm_status lm_issuer_check(lm_issuer *is) {
-  pthread_mutex_lock(&is->lock);
-  lm_status status = lm_error_restore(&is->failed);
-  pthread_mutex_unlock(&is->lock);
-  return status;
-}
-
-void lm_issuer_hold(lm_issuer *is, bool hold) {
-  hold ? pthread_mutex_lock(&is->calling) : pthread_mutex_unlock(&is->calling);
-}
-
-/* ---- devices and streams */
-
-/* Returns this rank's device of a kind: the thread's current one if not the first, else the one at its local rank. */
-static lm_device own_device(const lm_issuer *is, int kind) {
-  const lm_world *w = is->core->world;
-  int count = lm_device_count(kind), chosen = LM_DEVICE_ORDINAL(lm_device_current(kind));
-  if (count == 0) return LM_NO_DEVICE;
-  return LM_DEVICE(kind, chosen > 0 || !w || kind == LM_CPU ? chosen : w->local_rank % count);
-}
-
-lm_device lm_issuer_device(lm_issuer *is) {
-  pthread_mutex_lock(&is->lock);
-  lm_device device = is->device;
-  pthread_mutex_unlock(&is->lock);
-  for (int kind = 0; kind < LM_DEVICE_KINDS && device == LM_NO_DEVICE; kind++)
-    if (is->g->table->kinds >> kind & 1) device = own_device(is, kind);
-  return device;
-}
+/* ---- streams */
 
 static lm_status issue_stream_of(lm_issuer *is, lm_device device, lm_stream **out) {
   lm_stream **at = &is->stream[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
@@ -96,11 +25,9 @@ static lm_status issue_stream_of(lm_issuer *is, lm_device device, lm_stream **ou
 
 /* Orders stream s after the last writes of the tensors that c reads, and after all uses of those that it writes. */
 static lm_status issue_order(const lm_exchange *c, lm_stream *s) {
-  if (c->t) NEED(lm_use_read(lm_tensor_used(c->t), s));
-  for (int i = 0; i < c->n; i++) {
-    if (c->in) NEED(lm_use_read(lm_tensor_used(c->in[i]), s));
-    if (c->out) NEED(lm_use_read(lm_tensor_used(c->out[i]), s));
-  }
+  if (c->call.t) NEED(lm_use_read(lm_tensor_used(c->call.t), s));
+  for (int i = 0; i < c->call.nin; i++) NEED(lm_use_read(lm_tensor_used(c->call.in[i]), s));
+  for (int i = 0; i < c->call.nout; i++) NEED(lm_use_read(lm_tensor_used(c->call.out[i]), s));
   for (int i = 0; i < c->nwritten; i++) NEED(lm_use_write(lm_tensor_used(c->written[i].dense), s));
   return LM_OK;
 }
@@ -108,7 +35,7 @@ static lm_status issue_order(const lm_exchange *c, lm_stream *s) {
 /* ---- one call */
 
 static lm_device device_of(const lm_exchange *c) {
-  const lm_tensor *t = c->t ? c->t : c->in ? c->in[0] : c->out ? c->out[0] : NULL;
+  const lm_tensor *t = c->call.t ? c->call.t : c->call.in ? c->call.in[0] : c->call.out ? c->call.out[0] : NULL;
   return t ? t->device : LM_NO_DEVICE;
 }
 
@@ -119,11 +46,11 @@ static lm_status make_barrier(lm_exchange *c) {
     return lm_fail(LM_E_DEVICE, "barrier: group '%s' has no device on this rank", c->g->table->name);
   c->empty = false;
   c->host = true;
-  return lm_tensor_empty(LM_F32, device, 1, (int64_t[]){1}, LM_CONTIGUOUS, &c->t);
+  return lm_tensor_empty(LM_F32, device, 1, (int64_t[]){1}, LM_CONTIGUOUS, &c->call.t);
 }
 
 static lm_status issue_check(const lm_exchange *c) {
-  const char *name = lm_collective_name(c->kind);
+  const char *name = lm_collective_name(c->call.kind);
   if (lm_graph_capturing())
     return lm_fail(LM_E_STATE,
                    "%s: cannot capture collectives of group '%s' in a graph; call it before or after the capture", name,
@@ -138,11 +65,11 @@ static lm_status work_of(lm_exchange *c, lm_work **out) {
   lm_work *w = NULL;
   *out = NULL;
   TRY(issue_check(c));
-  if (c->kind == LM_BARRIER) TRY(make_barrier(c));
+  if (c->call.kind == LM_BARRIER) TRY(make_barrier(c));
   TRY(lm_issuer_start(is));
   TRY(lm_work_new(NULL, is, c, &w)); /* clears c if it fails */
-  if (w->call.kind == LM_RECV) w->peer = w->call.peer;
-  if (!w->call.empty) TRY(lm_event_new(device_of(&w->call), false, &w->event));
+  if (w->exchange.call.kind == LM_RECV) w->peer = w->exchange.call.peer;
+  if (!w->exchange.empty) TRY(lm_event_new(device_of(&w->exchange), false, &w->event));
   *out = w;
   return LM_OK;
 done:
@@ -156,13 +83,13 @@ done:
 /* Numbers the call and adds it to the watching thread's list. Called with is->calling locked. */
 static void announce(lm_issuer *is, lm_work *w) {
   bool p2p = lm_is_p2p(w);
-  w->call.ticket.seq = p2p ? 0 : atomic_fetch_add(&is->core->seq, 1) + 1;
-  if (!p2p) lm_call_name_refused(&w->call, is->refused);
-  w->matched = p2p || !lm_tickets_wanted(is->g);
+  w->exchange.ticket.seq = p2p ? 0 : atomic_fetch_add(&is->core->seq, 1) + 1;
+  if (!p2p) lm_call_name_refused(&w->exchange, is->refused);
+  w->matched = p2p || !is->ring;
   w->sent = w->matched;
   atomic_fetch_add(&w->rc, 1);
   pthread_mutex_lock(&is->lock);
-  if (w->event) is->device = device_of(&w->call);
+  if (w->event) is->device = device_of(&w->exchange);
   *is->last = w;
   is->last = &w->next;
   bool asleep = is->asleep;
@@ -170,38 +97,38 @@ static void announce(lm_issuer *is, lm_work *w) {
   pthread_mutex_unlock(&is->lock);
   if (asleep) lm_wakeup_fd_signal(is->kick);
   if (lm_log_on(LM_LOG_DIST))
-    lm_log(LM_LOG_DIST, "group %u call %llu: %s", is->core->id, (unsigned long long)w->call.ticket.seq,
-           w->call.ticket.what);
+    lm_log(LM_LOG_DIST, "group %u call %llu: %s", is->core->id, (unsigned long long)w->exchange.ticket.seq,
+           w->exchange.ticket.what);
 }
 
 /* Prepares for a backend function on this thread, whose waiting loops call lm_group_check. The call has no deadline
  * here: the watching thread, which also sees the end, applies the timeout. */
 static void issue_enter_group(lm_issuer *is, const lm_ticket *ticket, lm_waiting *waiting) {
-  lm_waiting_look(waiting, is->core, ticket);
+  lm_waiting_begin(waiting, LM_WAITING_FOR_A_TEST, is->core, ticket, INFINITY);
   waiting->issuer = is;
   lm_sigterm_wait_begins();
 }
 
 static lm_status issue_leave_group(lm_issuer *is, lm_waiting *waiting, lm_status status) {
   lm_sigterm_wait_ends();
-  lm_waiting_looked(waiting);
+  lm_waiting_end(waiting, false);
   return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* aborted: that error says why */
 }
 
 static lm_status call_group(lm_issuer *is, lm_work *w) {
   lm_waiting waiting;
   lm_world *world = is->core->world;
-  issue_enter_group(is, &w->call.ticket, &waiting);
-  if (world) lm_client_entered(world->client, is->core->id, &w->call.ticket);
-  lm_status status = lm_device_enter(device_of(&w->call));
-  if (status == LM_OK) status = lm_call_dispatch(&w->call);
+  issue_enter_group(is, &w->exchange.ticket, &waiting);
+  if (world) lm_client_entered(world->client, is->core->id, &w->exchange.ticket);
+  lm_status status = lm_device_enter(device_of(&w->exchange));
+  if (status == LM_OK) status = lm_call_dispatch(&w->exchange);
   return issue_leave_group(is, &waiting, status);
 }
 
 /* Runs the backend's function and enqueues the copies of its results; with `mark` records the event behind both. */
 static lm_status issue_enqueue(lm_issuer *is, lm_work *w, bool mark) {
   lm_status status;
-  lm_exchange *c = &w->call;
+  lm_exchange *c = &w->exchange;
   lm_stream *s, *before = NULL;
   if (c->empty) {
     lm_call_written(c, LM_OK);
@@ -228,7 +155,8 @@ done:
 
 /* Hands the call, with the backend's status, to the watching thread, which may end it from here on. */
 static void issue_let_go(lm_issuer *is, lm_work *w, lm_status status) {
-  if (status == LM_OK && !w->call.host) lm_call_clear(&w->call); /* freed memory waits for its streams by itself */
+  if (status == LM_OK && !w->exchange.host)
+    lm_call_clear(&w->exchange); /* freed memory waits for its streams by itself */
   pthread_mutex_lock(&is->lock);
   lm_error_save(status, &w->outcome);
   w->enqueued = true;
@@ -263,7 +191,7 @@ static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_
   lm_saved_error saved; /* the error so far, if any */
   lm_waiting waiting;
   lm_ticket ticket = {.kind = LM_SETUP, .what = "batch_isend_irecv"};
-  memcpy(ticket.where, w[0]->call.ticket.where, sizeof ticket.where);
+  memcpy(ticket.where, w[0]->exchange.ticket.where, sizeof ticket.where);
   lm_error_save(status, &saved);
   lm_stream_set_current(s);
   issue_enter_group(is, &ticket, &waiting);
@@ -271,7 +199,7 @@ static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_
   if (lm_error_restore(&saved) == LM_OK) status = closed;
   lm_stream_touch(s);
   for (int i = 0; i < n; i++) {
-    if (!w[i]->call.host) status = lm_call_written(&w[i]->call, status);
+    if (!w[i]->exchange.host) status = lm_call_written(&w[i]->exchange, status);
     if (status == LM_OK) status = lm_event_record(w[i]->event, s);
   }
   return status;
@@ -280,7 +208,7 @@ static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_
 static lm_status issue_unit(lm_issuer *is, int n, lm_work **w) {
   lm_status status = LM_OK;
   const lm_group_table *table = is->g->table;
-  lm_stream *before = lm_stream_current(device_of(&w[0]->call)), *s = NULL;
+  lm_stream *before = lm_stream_current(device_of(&w[0]->exchange)), *s = NULL;
   if (!before) TRY(LM_E_STATE);
   TRY(issue_stream_of(is, before->device, &s));
   TRY(lm_device_enter(before->device));
@@ -298,10 +226,10 @@ lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works) {
   int made = 0;
   while (made < n && status == LM_OK) {
     status = work_of(&c[made], &works[made]);
-    if (status == LM_OK && device_of(&works[made]->call) != device_of(&works[0]->call))
+    if (status == LM_OK && device_of(&works[made]->exchange) != device_of(&works[0]->exchange))
       status = lm_fail_device("batch_isend_irecv", "all tensors",
-                              lm_text("on %s like the first", lm_device_name(device_of(&works[0]->call))),
-                              lm_device_name(device_of(&works[made]->call)));
+                              lm_text("on %s like the first", lm_device_name(device_of(&works[0]->exchange))),
+                              lm_device_name(device_of(&works[made]->exchange)));
     made++;
   }
   for (int i = made; i < n; i++) lm_call_clear(&c[i]);
@@ -320,28 +248,11 @@ lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works) {
   return status;
 }
 
-/* ---- waiting */
-
-/* Returns true if a call has not ended yet. Called with is->lock locked. */
-static bool has_work(const lm_issuer *is, bool p2p_too) {
-  for (const lm_work *w = is->first; w; w = w->next)
-    if (p2p_too || !lm_is_p2p(w)) return true;
-  return false;
-}
-
-lm_status lm_issuer_wait(lm_issuer *is, bool p2p_too) {
-  pthread_mutex_lock(&is->lock);
-  is->hosts++;
-  if (is->started && is->first) lm_wakeup_fd_signal(is->kick);
-  while (is->failed.status == LM_OK && has_work(is, p2p_too)) pthread_cond_wait(&is->changed, &is->lock);
-  is->hosts--;
-  pthread_mutex_unlock(&is->lock);
-  return lm_issuer_check(is);
-}
+/* ---- waiting and closing */
 
 lm_status lm_issued_wait(lm_work *w, double seconds) {
   lm_issuer *is = w->issuer;
-  bool waits = seconds >= 0 || w->call.host;
+  bool waits = seconds >= 0 || w->exchange.host;
   double until = seconds < 0 ? INFINITY : lm_seconds() + seconds;
   pthread_mutex_lock(&is->lock);
   is->hosts += waits;
@@ -353,6 +264,20 @@ lm_status lm_issued_wait(lm_work *w, double seconds) {
   pthread_mutex_unlock(&is->lock);
   if (done) return lm_work_outcome(w);
   if (failed) return status;
-  if (waits) return lm_fail_wait(w->call.ticket.what, seconds);
+  if (waits) return lm_fail_wait(w->exchange.ticket.what, seconds);
   return LM_OK;
+}
+
+void lm_issuer_close(lm_issuer *is) {
+  pthread_mutex_lock(&is->lock);
+  is->closing = true;
+  bool started = is->started;
+  pthread_mutex_unlock(&is->lock);
+  if (started) {
+    lm_wakeup_fd_signal(is->kick);
+    pthread_join(is->thread, NULL);
+    lm_transport_close(is->ring);
+    close(is->kick);
+  }
+  lm_issuer_release(is);
 }

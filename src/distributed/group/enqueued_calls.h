@@ -1,17 +1,19 @@
 /* Enqueues calls of backends that only enqueue (backend.h) on a stream of the part, and watches them on a thread.
  * Private to distributed/.
  *
- * enqueued_calls.c makes the calls. enqueued_watch.c is the thread: it detects when a call is done (an event behind it,
- * and the previous rank's ticket, ticket_ring.h), and ends all calls when the job or the group has failed. */
+ * issuer.c keeps the record of a part's calls, enqueued_calls.c makes them. enqueued_watch.c is the thread: it detects
+ * when a call is done, and ends all calls when the job or the group has failed. A call is done when an event behind it
+ * is over, and the previous rank's ticket agrees: each rank sends its calls' tickets to the next one in empty messages
+ * (message_transport.h), while the device runs the calls. */
 #pragma once
 
 #include "distributed/group/call.h"
-#include "distributed/group/ticket_ring.h"
+#include "distributed/group/message_transport.h"
+
+/* ---- issuer.c */
 
 /* Creates part->issuer, for a part whose table enqueues. */
 lm_status lm_issuer_new(lm_group_core *core, lm_part *part);
-/* Waits for calls in progress, unless the group has failed, ends the thread and drops the part's reference. */
-void lm_issuer_close(lm_issuer *is);
 void lm_issuer_retain(lm_issuer *is);
 void lm_issuer_release(lm_issuer *is); /* is may be NULL */
 
@@ -26,6 +28,10 @@ lm_status lm_issuer_wait(lm_issuer *is, bool p2p_too);
 /* Blocks (`hold`) or allows calls of other threads, while the backend's group is used directly (split). */
 void lm_issuer_hold(lm_issuer *is, bool hold);
 
+/* ---- enqueued_calls.c */
+
+/* Waits for calls in progress, unless the group has failed, ends the thread and drops the part's reference. */
+void lm_issuer_close(lm_issuer *is);
 /* Enqueues a call. With work NULL and c->host set, also waits until it is done. Takes c's contents over, also on
  * error. */
 lm_status lm_issue(lm_exchange *c, lm_work **work);
@@ -34,7 +40,7 @@ lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works);
 /* Implements lm_work_wait. With seconds < 0 it waits only if c->host: later ops on the tensors wait by themselves. */
 lm_status lm_issued_wait(lm_work *w, double seconds);
 
-/* ---- private to enqueued_calls.c and enqueued_watch.c */
+/* ---- enqueued_watch.c, issuer.c */
 
 struct lm_issuer {
   _Atomic int rc; /* references: the part's, and one for each work */
@@ -54,9 +60,10 @@ struct lm_issuer {
   bool asleep;           /* true if the thread must be woken for a new call */
   lm_saved_error failed; /* the failure that made the group unusable; set once */
 
-  pthread_t thread; /* watches the calls */
-  int kick;         /* eventfd that wakes it */
-  lm_tickets ring;  /* used by it alone */
+  pthread_t thread;   /* watches the calls */
+  int kick;           /* eventfd that wakes it */
+  lm_group ring_g;    /* copy of the part's, with a listener id of its own */
+  lm_transport *ring; /* links to both neighbors, used by the thread; NULL without other ranks */
 };
 
 /* Starts the watching thread unless it runs. */

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
 #include "base/thread_state.h"
@@ -22,7 +23,9 @@ typedef struct watch {
   lm_issuer *is;
   lm_work *head; /* the oldest work, which `waiting` records; or NULL */
   lm_waiting waiting;
-  bool connected;
+  lm_request **sends; /* [nsends] tickets on their way to the next rank, the oldest first */
+  size_t nsends, capacity;
+  bool expects;                                    /* true while a call lacks the previous rank's ticket */
   bool over;                                       /* true after a failure: works are only ended */
   double pause, asked;                             /* seconds to the next poll; lm_seconds() of the last `health` */
   double until;                                    /* lm_seconds() at which closing stops to wait; 0 before */
@@ -56,6 +59,8 @@ static bool is_enqueued(lm_issuer *is, const lm_work *w, lm_status *early) {
 
 /* Removes the oldest work w and marks it done. */
 static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
+  lm_transport_forget(is->ring, w->heard);
+  w->heard = NULL;
   pthread_mutex_lock(&is->lock);
   is->first = w->next;
   if (!is->first) is->last = &is->first;
@@ -70,18 +75,36 @@ static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
 static void stand_in_front_of(watch *x, lm_work *w, bool completed) {
   if (x->head == w) return;
   if (x->head) lm_waiting_end(&x->waiting, completed);
-  if (w) lm_waiting_watch(&x->waiting, x->is->core, &w->call.ticket, w->call.timeout);
-  if (w && w->call.peer >= 0 && lm_is_p2p(w)) x->waiting.peer = w->call.peer;
+  if (w) lm_waiting_begin(&x->waiting, LM_WAITING_ENQUEUED, x->is->core, &w->exchange.ticket, w->exchange.timeout);
+  if (w && w->exchange.call.peer >= 0 && lm_is_p2p(w)) x->waiting.peer = w->exchange.call.peer;
   x->head = w;
 }
 
 /* ---- tickets */
 
-static lm_status disagree(watch *x, lm_work *w, const lm_ticket *theirs) {
-  lm_waiting waiting;
-  lm_waiting_watch(&waiting, x->is->core, &w->call.ticket, w->call.timeout);
-  lm_status status = lm_group_mismatch(x->is->g, lm_tickets_prev(&x->is->ring), theirs);
-  lm_waiting_end(&waiting, false);
+/* Starts to send w's ticket to the next rank, and to receive the previous one's. */
+static lm_status send_ticket(watch *x, lm_work *w) {
+  lm_status status = LM_OK;
+  const lm_group *g = x->is->g;
+  if (!lm_list_grow(&x->sends, &x->capacity, x->nsends + 1, sizeof *x->sends)) return LM_E_OOM;
+  TRY(lm_transport_post(x->is->ring, false, (g->rank + g->size - 1) % g->size, 0, NULL, 0, &w->heard));
+  TRY(lm_transport_post(x->is->ring, true, (g->rank + 1) % g->size, 0, NULL, 0, &x->sends[x->nsends]));
+  x->nsends++;
+  w->sent = true;
+done:
+  return status;
+}
+
+static lm_status watch_sends(watch *x) {
+  bool done = true;
+  size_t n = 0;
+  lm_status status = LM_OK;
+  while (n < x->nsends && done && status == LM_OK) {
+    status = lm_transport_test(x->is->ring, x->sends[n], &done);
+    if (done) lm_transport_forget(x->is->ring, x->sends[n++]);
+  }
+  x->nsends -= n;
+  if (n > 0) memmove(x->sends, x->sends + n, x->nsends * sizeof *x->sends);
   return status;
 }
 
@@ -89,30 +112,19 @@ static lm_status disagree(watch *x, lm_work *w, const lm_ticket *theirs) {
 static lm_status watch_exchange(watch *x) {
   lm_status status = LM_OK;
   lm_issuer *is = x->is;
-  lm_ticket theirs;
-  for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
-    if (w->sent) continue;
-    TRY(lm_tickets_put(&is->ring, &w->call.ticket));
-    w->sent = true;
-    x->pause = first_pause;
+  x->expects = false;
+  for (lm_work *w = oldest(is); w && status == LM_OK; w = watch_next_work(is, w)) {
+    lm_waiting waiting;
+    bool sends = !w->sent, hears = !w->matched && !x->expects;
+    if (!sends && !hears) continue;
+    lm_waiting_begin(&waiting, LM_WAITING_ENQUEUED, is->core, &w->exchange.ticket, w->exchange.timeout);
+    if (sends) status = send_ticket(x, w);
+    if (status == LM_OK && hears) status = lm_transport_test(is->ring, w->heard, &w->matched);
+    lm_waiting_end(&waiting, false);
+    if (hears) x->expects = !w->matched;
+    if (sends || (hears && w->matched)) x->pause = first_pause;
   }
-  if (!x->connected && x->head) {
-    TRY(lm_tickets_connect(&is->ring));
-    x->connected = true;
-  }
-  TRY(lm_tickets_move(&is->ring));
-  for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
-    if (w->matched) continue;
-    if (!w->sent || !lm_tickets_get(&is->ring, &theirs)) break; /* not sent: the call is newer than the first loop */
-    if (!lm_tickets_agree(&theirs, &w->call.ticket)) return disagree(x, w, &theirs);
-    w->matched = true;
-    x->pause = first_pause;
-  }
-  /* If the previous rank has left the world, lm_group_lost finds that as the cause. */
-  if (x->head && !x->head->matched && is->ring.gone)
-    status = lm_group_lost(is->g, lm_tickets_prev(&is->ring), is->ring.how);
-done:
-  return status;
+  return status == LM_OK ? watch_sends(x) : status;
 }
 
 /* ---- completion */
@@ -157,7 +169,8 @@ static lm_status copy_to_host(watch *x, lm_exchange *c) {
 
 static void complete(watch *x, lm_work *w) {
   lm_status status = lm_error_restore(&w->outcome);
-  if (w->call.host) status = status == LM_OK ? copy_to_host(x, &w->call) : lm_call_written(&w->call, status);
+  if (w->exchange.host)
+    status = status == LM_OK ? copy_to_host(x, &w->exchange) : lm_call_written(&w->exchange, status);
   stand_in_front_of(x, NULL, status == LM_OK);
   watch_end_work(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
 }
@@ -206,7 +219,7 @@ static lm_status watch_look(watch *x) {
   lm_status status;
   lm_issuer *is = x->is;
   stand_in_front_of(x, oldest(is), false);
-  if (lm_tickets_wanted(is->g)) TRY(watch_exchange(x));
+  if (is->ring) TRY(watch_exchange(x));
   TRY(harvest(x));
   TRY(ask_health(x, false));
   status = lm_group_check(is->g);
@@ -216,7 +229,8 @@ done:
 
 static void watch_sleep(watch *x, bool idle) {
   lm_issuer *is = x->is;
-  struct pollfd polls[2 + LM_RING_LINKS] = {{.fd = is->kick, .events = POLLIN}};
+  enum { NEIGHBORS = 2 };
+  struct pollfd polls[2 + NEIGHBORS] = {{.fd = is->kick, .events = POLLIN}};
   int n = 1;
   pthread_mutex_lock(&is->lock);
   double most = is->hosts > 0 ? awaited_pause : longest_pause;
@@ -226,7 +240,7 @@ static void watch_sleep(watch *x, bool idle) {
   if (!x->over) {
     int wake = lm_group_wake_fd(is->g);
     if (wake >= 0) polls[n++] = (struct pollfd){.fd = wake, .events = POLLIN};
-    if (lm_tickets_wanted(is->g)) n += lm_tickets_polls(&is->ring, polls + n);
+    if (x->expects) n += lm_transport_polls(is->ring, polls + n, NEIGHBORS);
   }
   ppoll(polls, (nfds_t)n, idle ? NULL : &time, NULL);
   if (polls[0].revents) lm_wakeup_fd_clear(is->kick);
@@ -236,7 +250,7 @@ static void watch_sleep(watch *x, bool idle) {
 /* Returns true while closing must wait, at most shutdown_time, for unsent tickets: the next rank may need them. */
 static bool must_report_first(watch *x) {
   double now = lm_seconds();
-  if (x->over || !lm_tickets_wanted(x->is->g) || x->is->ring.out.n == 0) return false;
+  if (x->over || x->nsends == 0) return false;
   if (x->until == 0) x->until = now + shutdown_time;
   return now < x->until;
 }
@@ -255,9 +269,11 @@ static void *watch_calls(void *arg) {
     lm_status status = x.over ? LM_OK : watch_look(&x);
     if (status != LM_OK) watch_fail(&x, status);
     if (x.over) watch_end_all(&x);
-    watch_sleep(&x, idle && !must_report);
+    watch_sleep(&x, idle && !must_report && x.nsends == 0);
   }
   stand_in_front_of(&x, NULL, false);
+  for (size_t i = 0; i < x.nsends; i++) lm_transport_forget(is->ring, x.sends[i]);
+  lm_free(x.sends);
   return NULL;
 }
 
@@ -267,12 +283,13 @@ lm_status lm_issuer_start(lm_issuer *is) {
   if (is->started) goto done;
   is->kick = lm_wakeup_fd_new();
   if (is->kick < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
-  if (lm_tickets_wanted(is->g)) TRY(lm_tickets_open(&is->ring, is->g, is->kick));
+  if (is->g->size > 1 && is->core->world) TRY(lm_transport_open(&is->ring_g, &is->ring));
   TRY(lm_thread_start(&is->thread, watch_calls, is));
   is->started = true;
 done:
   if (status != LM_OK) {
-    lm_tickets_close(&is->ring);
+    lm_transport_close(is->ring);
+    is->ring = NULL;
     if (is->kick >= 0) close(is->kick);
     is->kick = -1;
   }

@@ -38,11 +38,11 @@ typedef struct lm_group_core {
 /* Waits for queued calls (after a failure they fail at once) and ends the queue's threads (async_work.c). */
 void lm_queue_close(lm_group_core *core);
 
-/* Returns the part that serves tensors of the device (LM_NO_DEVICE: the first); NULL if there is none (backends.c). */
+/* call.c: returns the part that serves tensors of the device (LM_NO_DEVICE: the first); NULL if there is none. */
 lm_part *lm_part_for(lm_group_core *core, lm_device device);
 
 /* distributed/solo */
 extern const lm_group_table lm_group_solo_table, lm_group_gloo_table;
 
-/* Runs lm_group_check and the backend's `test` (backend.h), for waits outside of the backend (group_keys.c). */
-lm_status lm_group_look(lm_group *g);
+/* group_keys.c: runs lm_group_check and the backend's `test` (backend.h), for waits outside of the backend. */
+lm_status lm_group_check_and_test(lm_group *g);

@@ -13,13 +13,13 @@ static lm_status group_key(const lm_group *g, const char *key, char *out, size_t
              : lm_fail(LM_E_ARG, "the key of a group must have at most %zu bytes, got %d", capacity - 1, n);
 }
 
-lm_status lm_group_look(lm_group *g) {
+lm_status lm_group_check_and_test(lm_group *g) {
   lm_status status = lm_group_check(g);
   bool numbered = lm_group_ticket(g)->seq > 0; /* false while the group is being opened */
   return status == LM_OK && numbered && g->table->test ? g->table->test(g) : status;
 }
 
-static lm_status check_group(void *ctx) { return lm_group_look(ctx); }
+static lm_status check_group(void *ctx) { return lm_group_check_and_test(ctx); }
 
 lm_status lm_group_set(lm_group *g, const char *key, const void *data, size_t n) {
   char whole[256];

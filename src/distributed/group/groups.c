@@ -171,7 +171,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   lm_ticket ticket = {.kind = LM_SETUP};
   snprintf(ticket.what, sizeof ticket.what, "new_group %.32s of %d rank%s", core->backend, n, n > 1 ? "s" : "");
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
-  lm_waiting_begin(&waiting, core, &ticket, core->timeout);
+  lm_waiting_begin(&waiting, LM_WAITING_UNTIL_DONE, core, &ticket, core->timeout);
   status = group_agree(w, core, core->backend, n, ranks);
   if (status == LM_OK) status = lm_parts_open(core);
   lm_waiting_end(&waiting, status == LM_OK);

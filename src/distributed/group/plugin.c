@@ -63,8 +63,8 @@ static lm_status check_table(const char *name, const char *path, const lm_group_
                    "backend '%s': %s was built for version %d of distributed/group/backend.h, this library has version "
                    "%d; rebuild it",
                    name, path, t->abi, LM_GROUP_ABI);
-  if (!t->name || !t->open || !t->close)
-    return lm_fail(LM_E_MISSING, "backend '%s': the table of %s lacks name, open or close", name, path);
+  if (!t->name || !t->open || !t->close || !t->run)
+    return lm_fail(LM_E_MISSING, "backend '%s': the table of %s lacks name, open, close or run", name, path);
   return LM_OK;
 }
 

@@ -16,29 +16,22 @@ static const double tick = 2e-3;       /* seconds between the carrier's tests */
 
 /* ---- one test of or wait for a request */
 
-static lm_status p2p_ask_group(lm_work *w, bool wait, bool *done) {
-  lm_group_core *core = w->call.core;
-  lm_group *g = w->call.g;
+static lm_status p2p_finish_request(lm_work *w, bool wait, bool *done) {
+  lm_group_core *core = w->exchange.core;
+  lm_group *g = w->exchange.g;
   lm_waiting waiting;
   lm_status status = core->world ? lm_world_check(core->world) : LM_OK;
-  if (status != LM_OK) return lm_fail_in(status, lm_collective_name(w->call.kind));
-  if (wait) {
-    lm_waiting_begin(&waiting, core, &w->call.ticket, w->call.timeout);
-  } else {
-    lm_waiting_look(&waiting, core, &w->call.ticket);
-  }
-  if (w->call.peer >= 0) waiting.peer = w->call.peer;
+  if (status != LM_OK) return lm_fail_in(status, lm_collective_name(w->exchange.call.kind));
+  lm_waiting_begin(&waiting, wait ? LM_WAITING_UNTIL_DONE : LM_WAITING_FOR_A_TEST, core, &w->exchange.ticket,
+                   w->exchange.timeout);
+  if (w->exchange.call.peer >= 0) waiting.peer = w->exchange.call.peer;
   status = g->table->finish(g, w->request, wait, done, &w->peer);
-  if (wait) {
-    lm_waiting_end(&waiting, status == LM_OK && *done);
-  } else {
-    lm_waiting_looked(&waiting);
-  }
+  lm_waiting_end(&waiting, status == LM_OK && *done);
   return status;
 }
 
 static void p2p_forget(lm_work *w) {
-  lm_group *g = w->call.g;
+  lm_group *g = w->exchange.g;
   g->table->forget(g, w->request);
   w->request = NULL;
 }
@@ -46,9 +39,9 @@ static void p2p_forget(lm_work *w) {
 /* Tests or waits for w's request, and finishes w if it is done or failed. Only for the thread that claimed w. */
 static void p2p_step(lm_work *w, bool wait) {
   bool done = false;
-  lm_status status = p2p_ask_group(w, wait, &done);
+  lm_status status = p2p_finish_request(w, wait, &done);
   if (status == LM_OK && !done) return;
-  status = lm_call_written(&w->call, status);
+  status = lm_call_written(&w->exchange, status);
   p2p_forget(w);
   lm_work_finish(w, status == LM_E_OOM ? LM_E_STATE : status); /* no retry: the message is lost */
 }
@@ -88,7 +81,7 @@ bool lm_p2p_done(lm_work *w) {
 
 lm_status lm_p2p_wait(lm_work *w, double seconds) {
   if (lm_work_is_done(w)) return lm_work_outcome(w);
-  if (seconds < 0 || seconds >= w->call.timeout) {
+  if (seconds < 0 || seconds >= w->exchange.timeout) {
     if (p2p_claim(w)) {
       p2p_step(w, true);
       give_back(w);
@@ -98,8 +91,8 @@ lm_status lm_p2p_wait(lm_work *w, double seconds) {
   /* Tests in a loop rather than waiting in the backend, since running out of `seconds` must not fail the job. */
   double until = lm_seconds() + seconds, rest = 20e-6;
   while (!lm_p2p_done(w)) {
-    if (lm_seconds() >= until) return lm_fail_wait(w->call.ticket.what, seconds);
-    lm_group_pause(&w->call.core->g, rest);
+    if (lm_seconds() >= until) return lm_fail_wait(w->exchange.ticket.what, seconds);
+    lm_group_pause(&w->exchange.core->g, rest);
     if (rest < 1e-3) rest *= 2;
   }
   return lm_work_outcome(w);
@@ -143,8 +136,8 @@ void lm_p2p_close(lm_queue *q) {
     sending = false;
     for (lm_work *w = q->posted, *next; w; w = next) {
       next = w->next;
-      g = &w->call.core->g;
-      if (w->call.kind != LM_SEND) continue;
+      g = &w->exchange.core->g;
+      if (w->exchange.call.kind != LM_SEND) continue;
       atomic_fetch_add(&w->rc, 1); /* the queue's may be the last reference */
       sending |= !lm_p2p_done(w);
       lm_work_release(w);
@@ -155,7 +148,7 @@ void lm_p2p_close(lm_queue *q) {
   while (q->posted) {
     lm_work *w = q->posted;
     p2p_forget(w);
-    lm_work_finish(w, lm_fail(LM_E_STATE, "%s: the group was closed before it was done", w->call.ticket.what));
+    lm_work_finish(w, lm_fail(LM_E_STATE, "%s: the group was closed before it was done", w->exchange.ticket.what));
     give_back(w);
   }
 }
@@ -167,28 +160,30 @@ static lm_status one_byte(const lm_exchange *c, const lm_tensor *t, lm_tensor **
   return lm_tensor_empty(LM_U8, lm_call_device(c, t->device), 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
 }
 
-static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag) {
-  bool sending = kind == LM_SEND;
-  NEED(lm_call_begin(c, g, kind, t));
-  c->peer = peer;
-  c->tag = tag;
+static lm_status prepare(lm_exchange *c, lm_group *g, const lm_group_call *call) {
+  bool sending = call->kind == LM_SEND;
+  int peer = call->peer, tag = call->tag;
+  lm_tensor *t = call->t;
+  const char *name = lm_collective_name(call->kind);
+  NEED(lm_call_begin(c, g, call));
   if (sending || peer != -1) NEED(lm_call_check_rank(c, peer));
   if (c->part->issuer && peer < 0)
-    NEED(lm_fail(LM_E_ARG, "%s: src is required; backend '%s' cannot receive from any rank", lm_collective_name(kind),
-                 c->g->table->name));
+    NEED(lm_fail(LM_E_ARG, "%s: src is required; backend '%s' cannot receive from any rank", name, c->g->table->name));
   if (peer == g->rank)
-    NEED(lm_fail_value(lm_collective_name(kind), kind == LM_SEND ? "dst" : "src", "another rank",
+    NEED(lm_fail_value(name, sending ? "dst" : "src", "another rank",
                        lm_text("%d, this rank", lm_call_world_rank(c, peer))));
-  if (tag < 0) NEED(lm_fail_int(lm_collective_name(kind), "tag", "at least 0", tag));
+  if (tag < 0) NEED(lm_fail_int(name, "tag", "at least 0", tag));
   NEED(lm_call_check(c, t, !sending));
-  NEED(t->numel == 0 ? one_byte(c, t, &c->t) : sending ? lm_call_read(c, t, &c->t) : lm_call_write(c, t, false, &c->t));
+  NEED(t->numel == 0 ? one_byte(c, t, &c->call.t)
+       : sending     ? lm_call_read(c, t, &c->call.t)
+                     : lm_call_write(c, t, false, &c->call.t));
   lm_call_name(c, t);
   return LM_OK;
 }
 
-/* Begins a trace span if calls are traced; a part that enqueues traces its calls itself. */
+/* Begins a trace span if calls are traced. */
 static bool p2p_trace(lm_span *span, const lm_exchange *c) {
-  const bool traced = lm_traces(LM_TRACE_CALLS) && !c->part->issuer;
+  const bool traced = lm_traces(LM_TRACE_CALLS);
   if (traced) lm_call_trace(span, c, LM_NO_DEVICE);
   return traced;
 }
@@ -200,14 +195,14 @@ static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
   lm_queue *q = NULL;
   lm_work *w = NULL;
   lm_group *g = c->g;
-  if (c->part->issuer) return lm_issue(c, out);
   TRY(lm_queue_of(c->core, &q));
   if (alone) TRY(lm_queue_thread(q, &q->carrying, &q->carrier, p2p_carry));
   TRY(lm_work_new(q, NULL, c, &w));
-  if (lm_log_on(LM_LOG_DIST)) lm_log(LM_LOG_DIST, "group %u: %s", g->core->id, w->call.ticket.what);
-  lm_waiting_begin(&waiting, g->core, &w->call.ticket, w->call.timeout);
-  if (w->call.peer >= 0) waiting.peer = w->call.peer;
-  status = g->table->post(g, w->call.kind == LM_SEND, w->call.t, w->call.peer, w->call.tag, &w->request);
+  if (lm_log_on(LM_LOG_DIST)) lm_log(LM_LOG_DIST, "group %u: %s", g->core->id, w->exchange.ticket.what);
+  lm_waiting_begin(&waiting, LM_WAITING_UNTIL_DONE, g->core, &w->exchange.ticket, w->exchange.timeout);
+  if (w->exchange.call.peer >= 0) waiting.peer = w->exchange.call.peer;
+  status = g->table->post(g, w->exchange.call.kind == LM_SEND, w->exchange.call.t, w->exchange.call.peer,
+                          w->exchange.call.tag, &w->request);
   lm_waiting_end(&waiting, false);
   if (status != LM_OK) {
     lm_work_release(w);
@@ -250,15 +245,12 @@ done:
   return status;
 }
 
-lm_status lm_batch_p2p(lm_group *g, int n, const lm_p2p *list, lm_work **works) {
+lm_status lm_batch_p2p(lm_group *g, int n, const lm_group_call *list, lm_work **works) {
   lm_status status = LM_OK;
   lm_exchange *c = lm_calloc((size_t)n, sizeof *c);
   if (!c) return LM_E_OOM;
   for (int i = 0; i < n; i++) works[i] = NULL;
-  for (int i = 0; i < n; i++) {
-    lm_collective kind = list[i].sending ? LM_SEND : LM_RECV;
-    TRY(prepare(&c[i], g, kind, list[i].t, list[i].peer, list[i].tag));
-  }
+  for (int i = 0; i < n; i++) { TRY(prepare(&c[i], g, &list[i])); }
   for (int i = 0; i < n; i++) /* first, since enqueueing the others may wait for their peers */
     if (!c[i].part->issuer) {
       lm_exchange one = c[i];
@@ -282,22 +274,21 @@ done:
   return status;
 }
 
-static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, lm_work **work) {
+lm_status lm_p2p_start(lm_group *g, const lm_group_call *call, lm_work **work) {
   lm_work *w = NULL;
   lm_exchange c;
-  lm_status status = prepare(&c, g, kind, t, peer, tag);
+  lm_status status = prepare(&c, g, call);
   if (status != LM_OK) {
     lm_call_clear(&c);
     return status;
   }
+  if (c.part->issuer) return lm_issue(&c, work);
   lm_span span;
   const bool traced = p2p_trace(&span, &c);
   TRY(p2p_post(&c, work != NULL, &w));
   if (work) {
     *work = w;
     w = NULL;
-  } else if (w->issuer) {
-    status = lm_work_wait(w, -1);
   } else {
     p2p_step(w, true);
     give_back(w);
@@ -307,12 +298,4 @@ done:
   if (traced) lm_span_end(&span);
   lm_work_release(w);
   return status;
-}
-
-lm_status lm_send(lm_group *g, lm_tensor *t, int peer, int tag, lm_work **work) {
-  return start_or_do(g, LM_SEND, t, peer, tag, work);
-}
-
-lm_status lm_recv(lm_group *g, lm_tensor *t, int peer, int tag, lm_work **work) {
-  return start_or_do(g, LM_RECV, t, peer, tag, work);
 }

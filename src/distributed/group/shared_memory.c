@@ -197,7 +197,7 @@ static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
       .seq = atomic_fetch_add(&g->core->seq, 1) + 1, .kind = LM_SETUP, .hash = lm_hash_number(LM_NO_HASH, bytes)};
   snprintf(ticket.what, sizeof ticket.what, "sharing %zu bytes of memory", bytes);
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
-  lm_waiting_begin(&waiting, g->core, &ticket, g->core->timeout);
+  lm_waiting_begin(&waiting, LM_WAITING_UNTIL_DONE, g->core, &ticket, g->core->timeout);
   lm_status status = shared_agree(g, &ticket, bytes, out);
   lm_waiting_end(&waiting, status == LM_OK);
   return status;
@@ -263,7 +263,7 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
     } while (lm_seconds() < until);
   }
   for (;;) {
-    lm_status status = lm_group_look(s->g);
+    lm_status status = lm_group_check_and_test(s->g);
     if (status != LM_OK) /* a value that came before the failure counts */
       return reached(atomic_load_explicit(&f->value, memory_order_acquire), value) ? LM_OK : status;
     atomic_fetch_add(&f->waiters, 1);

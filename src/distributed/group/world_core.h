@@ -37,7 +37,11 @@ lm_status lm_world_is_ours(const lm_world *w);
 /* Runs the rendezvous (connect_to_rank0.c); fills in key, locator, at, incoming, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 
-/* Closes links that arrived for a group and were never taken (peer_link.c). */
+/* default_backend.c: lists in *out the GPUs that this rank reports to the others: none without the nccl plug-in. Loads
+ * no plug-in if there is no driver. */
+void lm_world_gpu_ids(lm_gpu_ids *out);
+
+/* peer_link.c: closes links that arrived for a group and were never taken. */
 void lm_link_forget(lm_world *w, uint32_t group);
 
 /* Returns LM_E_STATE with the message "call: rank 1 on b died …" (call_timeouts.c); call may be NULL. */

@@ -1,8 +1,8 @@
-/* Runs sends and receives. A send announces its ticket under the script's tag; its data follows under another tag,
- * which the announcement contains. So a receiver can compare tickets before data arrives, and messages of one tag match
- * their receives in order, however late these are tested. */
+/* Runs sends and receives. A script's send announces its ticket under the script's tag; its data follows under another
+ * tag, which the announcement contains. So a receiver can compare tickets before data arrives, and messages of one tag
+ * match their receives in order, however late these are tested. A collective's messages need none, since the ranks have
+ * compared tickets; their lanes are the lowest tags. */
 #include <pthread.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -14,7 +14,7 @@ static const double SPIN = 100e-6; /* seconds of busy waiting for the announceme
 typedef struct announcement {
   lm_ticket ticket;
   uint64_t bytes;
-  int32_t tag; /* tag of the data, from 1 */
+  int32_t tag; /* tag of the data, from LM_HOST_LANES */
   int32_t zero;
 } announcement;
 
@@ -24,7 +24,8 @@ struct lm_request {
   bool differs; /* true if another ticket or size was announced */
   int code;     /* MPI's code of the first call that failed */
   int peer;     /* -1 until known */
-  lm_tensor *t;
+  lm_tensor *t; /* kept alive; NULL for a collective's message */
+  char *data;
   size_t bytes;
   lm_ticket mine;
   announcement head;
@@ -59,7 +60,7 @@ static int messages_carry(lm_mpi_state *s, lm_request *r) {
   for (int i = 0; i < r->pieces && code == MPI_SUCCESS; i++) {
     size_t at = (size_t)i * LM_MPI_PIECE, left = r->bytes - at;
     int n = left < LM_MPI_PIECE ? (int)left : LM_MPI_PIECE;
-    char *data = r->t->data + at;
+    char *data = r->data + at;
     code = r->sending ? MPI_Isend(data, n, MPI_BYTE, r->peer, r->head.tag, s->calls, &r->carrying[i])
                       : MPI_Irecv(data, n, MPI_BYTE, r->peer, r->head.tag, s->calls, &r->carrying[i]);
   }
@@ -71,7 +72,7 @@ static int messages_start(lm_mpi_state *s, lm_request *r, int tag) {
     return MPI_Irecv(&r->head, sizeof r->head, MPI_BYTE, r->peer < 0 ? MPI_ANY_SOURCE : r->peer, tag, s->messages,
                      &r->announcing);
   int32_t *last = &s->posted->sent[r->peer];
-  *last = *last % lm_mpi_max_tag() + 1;
+  *last = *last < LM_HOST_LANES || *last >= lm_mpi_max_tag() ? LM_HOST_LANES : *last + 1;
   r->head.ticket = r->mine;
   r->head.bytes = r->bytes;
   r->head.tag = *last;
@@ -119,26 +120,65 @@ static bool take_back(lm_request *r) {
          MPI_Test(&r->announcing, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && flag;
 }
 
+static lm_request *new_request(bool sending, int peer, char *data, size_t bytes) {
+  int pieces = (int)lm_ceil_div(bytes, LM_MPI_PIECE);
+  lm_request *r = lm_calloc(1, sizeof *r + (size_t)pieces * sizeof *r->carrying);
+  if (!r) return NULL;
+  r->sending = sending;
+  r->peer = peer;
+  r->data = data;
+  r->bytes = bytes;
+  r->pieces = pieces;
+  r->announcing = MPI_REQUEST_NULL;
+  for (int i = 0; i < pieces; i++) r->carrying[i] = MPI_REQUEST_NULL;
+  return r;
+}
+
+/* ---- messages of collectives */
+
+/* Returns the seconds of busy waiting for `bytes` in transit: MPI moves data only while it is called. */
+static double mpi_spin(size_t bytes) { return 5e-3 + (double)bytes / 200e6; }
+
+static lm_status post_bytes(lm_group *g, bool sending, int peer, int lane, char *data, size_t bytes, lm_request **out) {
+  lm_mpi_state *s = g->state;
+  lm_request *r = new_request(sending, peer, data, bytes);
+  *out = NULL;
+  if (!r) return LM_E_OOM;
+  r->head.tag = lane;
+  lm_status status = LM_MPI(g, messages_carry(s, r));
+  if (status == LM_OK) *out = r; /* else MPI may still use r: it leaks */
+  return status;
+}
+
+static lm_status wait_for_bytes(lm_group *g, lm_request *r) {
+  lm_status status = lm_mpi_wait(g, r->pieces, r->carrying, mpi_spin(r->bytes));
+  r->done = status == LM_OK;
+  return status;
+}
+
+/* Frees r if it is done; otherwise MPI may still access it, and is lost. */
+static void forget_bytes(lm_group *g, lm_request *r) {
+  (void)g;
+  if (r->done)
+    lm_free(r);
+  else
+    lm_mpi_give_up();
+}
+
+const lm_host_messages lm_mpi_host_messages = {.post = post_bytes, .wait = wait_for_bytes, .forget = forget_bytes};
+
 /* ---- functions of the table */
 
 lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
   lm_mpi_state *s = g->state;
-  size_t bytes = lm_nbytes(t);
-  int pieces = (int)lm_ceil_div(bytes, LM_MPI_PIECE);
   *out = NULL;
   if (tag > lm_mpi_max_tag())
     return lm_fail_int(sending ? "send" : "recv", "tag",
                        lm_text("at most %d, the maximum of this MPI", lm_mpi_max_tag()), tag);
-  lm_request *r = lm_calloc(1, sizeof *r + (size_t)pieces * sizeof *r->carrying);
+  lm_request *r = new_request(sending, peer, t->data, lm_nbytes(t));
   if (!r) return LM_E_OOM;
-  r->sending = sending;
-  r->peer = peer;
   r->t = lm_retain(t);
-  r->bytes = bytes;
-  r->pieces = pieces;
   r->mine = *lm_group_ticket(g);
-  r->announcing = MPI_REQUEST_NULL;
-  for (int i = 0; i < pieces; i++) r->carrying[i] = MPI_REQUEST_NULL;
   if (!lm_mpi_enter()) {
     lm_release(t);
     lm_free(r);
@@ -159,7 +199,7 @@ lm_status lm_mpi_finish(lm_group *g, lm_request *r, bool wait, bool *done, int *
   bool announced, differs;
   int code;
   *done = false;
-  for (double since = lm_seconds();; lm_mpi_rest(g, since, announced ? lm_mpi_spin(r->bytes) : SPIN)) {
+  for (double since = lm_seconds();; lm_mpi_rest(g, since, announced ? mpi_spin(r->bytes) : SPIN)) {
     if (!lm_mpi_enter()) return lm_mpi_refused(g);
     pthread_mutex_lock(&s->posted->lock);
     messages_drive(s);

@@ -23,8 +23,6 @@ static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static lm_mpi_job *first, **last = &first;
 static lm_mpi_open *groups;
 static bool serving;
-static MPI_Datatype types[LM_DTYPE_COUNT];
-static MPI_Op ops[LM_REDUCE_OPS];
 static int most_tag = 32767; /* the least maximum that the standard allows */
 
 static pid_t owner; /* the process that initialized MPI; a forked child differs */
@@ -162,41 +160,6 @@ static lm_status start_serving(void) {
   return status;
 }
 
-/* ---- dtypes and reductions */
-
-/* Returns the dtype of an MPI type; each dtype has its own, so that a reduction's function can identify it. */
-static lm_dtype dtype_of(MPI_Datatype type) {
-  int d = 0;
-  while (d < LM_DTYPE_COUNT - 1 && types[d] != type) d++;
-  return (lm_dtype)d;
-}
-
-#define REDUCTION(name, op)                                             \
-  static void name(void *in, void *inout, int *n, MPI_Datatype *type) { \
-    lm_reduce_into(dtype_of(*type), op, inout, in, inout, (size_t)*n);  \
-  }
-REDUCTION(add, LM_REDUCE_SUM)
-REDUCTION(multiply, LM_REDUCE_PRODUCT)
-REDUCTION(take_min, LM_REDUCE_MIN)
-REDUCTION(take_max, LM_REDUCE_MAX)
-REDUCTION(take_and, LM_REDUCE_BAND)
-REDUCTION(take_or, LM_REDUCE_BOR)
-
-static int make_types(void) {
-  static MPI_User_function *const functions[LM_REDUCE_OPS] = {add,      add,      multiply, take_min,
-                                                              take_max, take_and, take_or};
-  int code = MPI_SUCCESS;
-  for (int d = 0; d < LM_DTYPE_COUNT && code == MPI_SUCCESS; d++) {
-    code = MPI_Type_contiguous((int)lm_dtype_size((lm_dtype)d), MPI_BYTE, &types[d]);
-    if (code == MPI_SUCCESS) code = MPI_Type_commit(&types[d]);
-  }
-  for (int o = 0; o < LM_REDUCE_OPS && code == MPI_SUCCESS; o++) code = MPI_Op_create(functions[o], 1, &ops[o]);
-  return code;
-}
-
-MPI_Datatype lm_mpi_type(lm_dtype dtype) { return types[dtype]; }
-MPI_Op lm_mpi_op(lm_reduce_op op) { return ops[op]; }
-
 static int ask_for_tags(void) {
   int *most, found = 0, code = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found);
   if (code == MPI_SUCCESS && found) most_tag = *most;
@@ -255,7 +218,6 @@ static int mpi_begin(lm_mpi_job *job) {
   if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (code == MPI_SUCCESS) code = MPI_Comm_rank(MPI_COMM_WORLD, &b->rank);
   if (code == MPI_SUCCESS) code = MPI_Comm_size(MPI_COMM_WORLD, &b->size);
-  if (code == MPI_SUCCESS) code = make_types();
   if (code == MPI_SUCCESS) code = ask_for_tags();
   return code;
 }

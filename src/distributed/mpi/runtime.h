@@ -54,7 +54,4 @@ typedef struct lm_mpi_open {
 void lm_mpi_opened(lm_mpi_open *open);
 void lm_mpi_closed(lm_mpi_open *open);
 
-/* Return the MPI types and reductions that run lm_reduce_into; they are made when MPI is initialized. */
-MPI_Datatype lm_mpi_type(lm_dtype dtype);
-MPI_Op lm_mpi_op(lm_reduce_op op);
-int lm_mpi_max_tag(void);
+int lm_mpi_max_tag(void); /* the largest tag that this MPI allows */

@@ -26,7 +26,6 @@ typedef struct lm_nccl_post { /* a send or receive of a batch */
   void *data;
   size_t bytes;
   int peer;
-  cudaStream_t stream;
 } lm_nccl_post;
 
 typedef struct lm_nccl {

@@ -1,5 +1,5 @@
 /* Implements the backend "nccl": collectives of GPU tensors by NVIDIA's library, enqueued on the thread's current
- * stream. Calls that only copy use ncclUint8 for any dtype. */
+ * stream. */
 #include "distributed/nccl/nccl.h"
 
 #include <string.h>
@@ -9,13 +9,7 @@
 #include "device/driver.h"
 #include "device/stream.h"
 
-/* The state of one NCCL call. */
-typedef struct call {
-  lm_nccl *s;
-  lm_nccl_comm *comm;
-  cudaStream_t stream;
-} call;
-
+/* Returns the current stream, which a call enqueues on. */
 static lm_status nccl_stream_of(lm_device device, cudaStream_t *out) {
   lm_stream *stream = lm_stream_current(device);
   if (!stream) return LM_E_DEVICE;
@@ -24,34 +18,29 @@ static lm_status nccl_stream_of(lm_device device, cudaStream_t *out) {
   return LM_OK;
 }
 
-static lm_status nccl_begin(lm_group *g, const lm_tensor *t, call *c) {
-  c->s = g->state;
-  NEED(nccl_stream_of(t->device, &c->stream));
-  NEED(lm_nccl_whole(c->s, t->device, &c->comm));
-  lm_nccl_register_new(c->s, lm_nccl_handle(c->comm));
-  return lm_nccl_begin(c->s);
-}
-
 /* Sends and receives between ncclGroupStart and ncclGroupEnd, none of which waits for another. */
 typedef struct unit {
   ncclComm_t comm;
+  cudaStream_t stream;
   bool open;
   ncclResult_t result; /* the first error, after which nothing is added */
 } unit;
 
-static unit begin_unit(const lm_nccl_comm *comm) {
+static unit begin_unit(ncclComm_t comm, cudaStream_t stream) {
   ncclResult_t result = ncclGroupStart();
-  return (unit){.comm = lm_nccl_handle(comm), .open = result == ncclSuccess, .result = result};
+  return (unit){.comm = comm, .stream = stream, .open = result == ncclSuccess, .result = result};
 }
 
 static bool is_well(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-static void add_send(unit *u, const void *data, size_t bytes, int peer, cudaStream_t stream) {
-  if (is_well(u->result)) u->result = ncclSend(data, bytes, ncclUint8, peer, u->comm, stream);
+static void unit_add(unit *u, bool sending, void *data, size_t bytes, int peer) {
+  if (!is_well(u->result)) return;
+  u->result = sending ? ncclSend(data, bytes, ncclUint8, peer, u->comm, u->stream)
+                      : ncclRecv(data, bytes, ncclUint8, peer, u->comm, u->stream);
 }
 
-static void add_recv(unit *u, void *data, size_t bytes, int peer, cudaStream_t stream) {
-  if (is_well(u->result)) u->result = ncclRecv(data, bytes, ncclUint8, peer, u->comm, stream);
+static void unit_add_tensor(unit *u, bool sending, const lm_tensor *t, int peer) {
+  if (t->numel > 0) unit_add(u, sending, t->data, lm_nbytes(t), peer);
 }
 
 /* Ends the unit, also after an error, and returns its first error. */
@@ -77,26 +66,7 @@ static lm_status nccl_copy(lm_device device, void *to, const void *from, size_t 
   return lm_driver_of(device)->copy(lm_stream_current(device)->native, device, to, device, from, bytes, true);
 }
 
-/* ---- reductions */
-
-static lm_status type_and_op(lm_group *g, const lm_tensor *t, lm_reduce_op op, ncclDataType_t *type, ncclRedOp_t *how) {
-  const char *who = lm_nccl_caller(g);
-  NEED(lm_nccl_type(who, t->dtype, type));
-  return lm_nccl_op(who, op, t->dtype, how);
-}
-
-static lm_status nccl_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
-  lm_status status;
-  call c;
-  ncclDataType_t type;
-  ncclRedOp_t how;
-  TRY(type_and_op(g, t, op, &type, &how));
-  TRY(nccl_begin(g, t, &c));
-  status = lm_nccl_end(c.s, c.comm,
-                       ncclAllReduce(t->data, t->data, (size_t)t->numel, type, how, lm_nccl_handle(c.comm), c.stream));
-done:
-  return status;
-}
+/* ---- collectives */
 
 typedef union scalar {
   uint16_t half;
@@ -114,131 +84,72 @@ static lm_status scalar_of(const char *who, lm_dtype dtype, double value, scalar
   }
 }
 
-static lm_status nccl_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale) {
-  lm_status status;
-  call c;
-  ncclDataType_t type;
-  ncclRedOp_t how;
-  scalar factor;
-  const char *who = lm_nccl_caller(g);
-  TRY(lm_nccl_type(who, t->dtype, &type));
-  TRY(scalar_of(who, t->dtype, scale, &factor));
-  TRY(nccl_begin(g, t, &c));
-  ncclResult_t result = ncclRedOpCreatePreMulSum(&how, &factor, type, ncclScalarHostImmediate, lm_nccl_handle(c.comm));
-  bool made = result == ncclSuccess;
-  if (made) result = ncclAllReduce(t->data, t->data, (size_t)t->numel, type, how, lm_nccl_handle(c.comm), c.stream);
-  TRY(lm_nccl_end(c.s, c.comm, result));
-  if (!made) goto done;
-  TRY(lm_nccl_begin(c.s)); /* begins only now: a communicator in progress must not be used */
-  status = lm_nccl_end(c.s, c.comm, ncclRedOpDestroy(how, lm_nccl_handle(c.comm)));
-done:
-  return status;
-}
-
-static lm_status nccl_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
-  lm_status status;
-  call c;
-  ncclDataType_t type;
-  ncclRedOp_t how;
-  TRY(type_and_op(g, t, op, &type, &how));
-  TRY(nccl_begin(g, t, &c));
-  status = lm_nccl_end(
-      c.s, c.comm, ncclReduce(t->data, t->data, (size_t)t->numel, type, how, root, lm_nccl_handle(c.comm), c.stream));
-done:
-  return status;
-}
-
-static lm_status nccl_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
-  lm_status status;
-  call c;
-  ncclDataType_t type;
-  ncclRedOp_t how;
-  lm_tensor *row = NULL;
-  size_t bytes = lm_nbytes(t);
-  TRY(type_and_op(g, t, op, &type, &how));
-  TRY(row_for(g, in, &row));
-  for (int r = 0; row && r < g->size; r++) TRY(nccl_copy(t->device, row->data + (size_t)r * bytes, in[r]->data, bytes));
-  TRY(nccl_begin(g, t, &c));
-  status = lm_nccl_end(c.s, c.comm,
-                       ncclReduceScatter(row ? row->data : in[0]->data, t->data, (size_t)t->numel, type, how,
-                                         lm_nccl_handle(c.comm), c.stream));
-done:
-  lm_release(row);
-  return status;
-}
-
-/* ---- copies */
-
-static lm_status nccl_broadcast(lm_group *g, lm_tensor *t, int root) {
-  lm_status status;
-  call c;
-  TRY(nccl_begin(g, t, &c));
-  status = lm_nccl_end(
-      c.s, c.comm, ncclBroadcast(t->data, t->data, lm_nbytes(t), ncclUint8, root, lm_nccl_handle(c.comm), c.stream));
-done:
-  return status;
-}
-
-static lm_status nccl_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
-  lm_status status;
-  call c;
-  lm_tensor *row = NULL;
-  size_t bytes = lm_nbytes(t);
-  TRY(row_for(g, out, &row));
-  TRY(nccl_begin(g, t, &c));
-  TRY(lm_nccl_end(
-      c.s, c.comm,
-      ncclAllGather(t->data, row ? row->data : out[0]->data, bytes, ncclUint8, lm_nccl_handle(c.comm), c.stream)));
-  for (int r = 0; row && r < g->size; r++)
-    TRY(nccl_copy(t->device, out[r]->data, row->data + (size_t)r * bytes, bytes));
-done:
-  lm_release(row);
-  return status;
-}
-
-static void send_to(unit *u, const call *c, const lm_tensor *t, int peer) {
-  add_send(u, t->data, lm_nbytes(t), peer, c->stream);
-}
-
-static void receive_from(unit *u, const call *c, lm_tensor *t, int peer) {
-  add_recv(u, t->data, lm_nbytes(t), peer, c->stream);
-}
-
-static lm_status nccl_gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
-  lm_status status;
-  call c;
-  TRY(nccl_begin(g, t, &c));
-  unit u = begin_unit(c.comm);
-  send_to(&u, &c, t, root);
-  for (int r = 0; out && r < g->size; r++) receive_from(&u, &c, out[r], r);
-  status = lm_nccl_end(c.s, c.comm, end_unit(&u));
-done:
-  return status;
-}
-
-static lm_status nccl_scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
-  lm_status status;
-  call c;
-  TRY(nccl_begin(g, t, &c));
-  unit u = begin_unit(c.comm);
-  for (int r = 0; in && r < g->size; r++) send_to(&u, &c, in[r], r);
-  receive_from(&u, &c, t, root);
-  status = lm_nccl_end(c.s, c.comm, end_unit(&u));
-done:
-  return status;
-}
-
-static lm_status nccl_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
-  lm_status status;
-  call c;
-  TRY(nccl_begin(g, in[0], &c));
-  unit u = begin_unit(c.comm);
+/* Runs gather, scatter or all_to_all as sends and receives. */
+static ncclResult_t run_unit(const lm_group *g, const lm_group_call *c, ncclComm_t comm, cudaStream_t stream) {
+  unit u = begin_unit(comm, stream);
+  if (c->kind == LM_GATHER) unit_add_tensor(&u, true, c->t, c->root);
   for (int r = 0; r < g->size; r++) {
-    if (in[r]->numel > 0) send_to(&u, &c, in[r], r);
-    if (out[r]->numel > 0) receive_from(&u, &c, out[r], r);
+    if (c->in) unit_add_tensor(&u, true, c->in[r], r);
+    if (c->out) unit_add_tensor(&u, false, c->out[r], r);
   }
-  status = lm_nccl_end(c.s, c.comm, end_unit(&u));
+  if (c->kind == LM_SCATTER) unit_add_tensor(&u, false, c->t, c->root);
+  return end_unit(&u);
+}
+
+static bool reduces(lm_collective kind) {
+  return kind == LM_ALL_REDUCE || kind == LM_REDUCE || kind == LM_REDUCE_SCATTER;
+}
+
+/* Enqueues a call. Ones that only copy pass bytes, since NCCL has no type for some dtypes. */
+static lm_status nccl_run(lm_group *g, const lm_group_call *c) {
+  lm_status status = LM_OK;
+  lm_nccl *s = g->state;
+  lm_nccl_comm *comm;
+  cudaStream_t stream;
+  ncclDataType_t type = ncclUint8;
+  ncclRedOp_t op = ncclSum;
+  scalar factor;
+  ncclResult_t result = ncclSuccess;
+  bool made_op = false, gathers = c->kind == LM_ALL_GATHER;
+  const char *who = lm_nccl_caller(g);
+  lm_tensor *t = c->t ? c->t : c->in[0], *row = NULL;
+  lm_tensor *const *list = gathers ? c->out : c->in;
+  size_t bytes = lm_nbytes(t), n = bytes;
+  if (reduces(c->kind)) {
+    n = (size_t)t->numel;
+    TRY(lm_nccl_type(who, t->dtype, &type));
+    TRY(c->scaled ? scalar_of(who, t->dtype, c->scale, &factor) : lm_nccl_op(who, c->op, t->dtype, &op));
+  }
+  if (gathers || c->kind == LM_REDUCE_SCATTER) TRY(row_for(g, list, &row));
+  for (int r = 0; row && !gathers && r < g->size; r++)
+    TRY(nccl_copy(t->device, row->data + (size_t)r * bytes, list[r]->data, bytes));
+  TRY(nccl_stream_of(t->device, &stream));
+  TRY(lm_nccl_whole(s, t->device, &comm));
+  ncclComm_t handle = lm_nccl_handle(comm);
+  lm_nccl_register_new(s, handle);
+  TRY(lm_nccl_begin(s));
+  if (c->scaled) result = ncclRedOpCreatePreMulSum(&op, &factor, type, ncclScalarHostImmediate, handle);
+  made_op = c->scaled && result == ncclSuccess;
+  if (result == ncclSuccess) {
+    char *all = row ? row->data : list ? list[0]->data : NULL;
+    switch (c->kind) {
+      case LM_ALL_REDUCE: result = ncclAllReduce(t->data, t->data, n, type, op, handle, stream); break;
+      case LM_BROADCAST: result = ncclBroadcast(t->data, t->data, n, type, c->root, handle, stream); break;
+      case LM_REDUCE: result = ncclReduce(t->data, t->data, n, type, op, c->root, handle, stream); break;
+      case LM_ALL_GATHER: result = ncclAllGather(t->data, all, n, type, handle, stream); break;
+      case LM_REDUCE_SCATTER: result = ncclReduceScatter(all, t->data, n, type, op, handle, stream); break;
+      default: result = run_unit(g, c, handle, stream); break;
+    }
+  }
+  TRY(lm_nccl_end(s, comm, result));
+  if (made_op) {
+    TRY(lm_nccl_begin(s)); /* only now: a communicator in progress must not be used */
+    TRY(lm_nccl_end(s, comm, ncclRedOpDestroy(op, handle)));
+  }
+  for (int r = 0; row && gathers && r < g->size; r++)
+    TRY(nccl_copy(t->device, list[r]->data, row->data + (size_t)r * bytes, bytes));
 done:
+  lm_release(row);
   return status;
 }
 
@@ -247,33 +158,33 @@ done:
 /* Adds to a first exchange with a peer one byte each way in the same unit. NCCL sets up only the connections that a
  * unit needs and assumes that the peer sets up the same: if both begin by sending, each writes into the other's send
  * buffer. */
-static void nccl_greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *bytes, cudaStream_t stream) {
+static void nccl_greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *bytes) {
   if (lm_nccl_has_met(comm, peer)) return;
-  add_send(u, bytes->data, 1, peer, stream);
-  add_recv(u, bytes->data + 1, 1, peer, stream);
+  unit_add(u, true, bytes->data, 1, peer);
+  unit_add(u, false, bytes->data + 1, 1, peer);
   lm_nccl_meet(comm, peer);
 }
 
-/* Enqueues the posts to and from `peer`, of rank `there` in comm, as one unit; peer -1: all, comm has all ranks. */
+/* Enqueues the posts to and from `peer`, of rank `there` in comm, as one unit on the current stream; peer -1: all, comm
+ * has all ranks. The greeting's bytes come from that stream's memory too, so later work may have them at once. */
 static lm_status nccl_enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_nccl_post *posts, int peer, int there) {
   lm_status status;
+  cudaStream_t stream;
   lm_tensor *bytes = NULL;
+  TRY(nccl_stream_of(posts[0].device, &stream));
   for (int i = 0; i < n && !bytes; i++) {
     const lm_nccl_post *p = &posts[i];
     if (peer < 0 ? !lm_nccl_has_met(comm, p->peer) : p->peer == peer && !lm_nccl_has_met(comm, there))
       TRY(lm_tensor_empty(LM_U8, p->device, 1, (int64_t[]){2}, LM_CONTIGUOUS, &bytes));
   }
   TRY(lm_nccl_begin(s));
-  unit u = begin_unit(comm);
+  unit u = begin_unit(lm_nccl_handle(comm), stream);
   for (int i = 0; i < n; i++) {
     const lm_nccl_post *p = &posts[i];
     if (peer >= 0 && p->peer != peer) continue;
     int to = peer < 0 ? p->peer : there;
-    nccl_greet(&u, comm, to, bytes, p->stream);
-    if (p->sending)
-      add_send(&u, p->data, p->bytes, to, p->stream);
-    else
-      add_recv(&u, p->data, p->bytes, to, p->stream);
+    nccl_greet(&u, comm, to, bytes);
+    unit_add(&u, p->sending, p->data, p->bytes, to);
   }
   status = lm_nccl_end(s, comm, end_unit(&u));
 done:
@@ -307,7 +218,6 @@ static lm_status nccl_keep(lm_nccl *s, const lm_nccl_post *p) {
 }
 
 static lm_status nccl_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
-  lm_status status;
   lm_nccl *s = g->state;
   lm_nccl_post p = {.device = t->device, .sending = sending, .data = t->data, .bytes = lm_nbytes(t), .peer = peer};
   *out = NULL;
@@ -318,10 +228,7 @@ static lm_status nccl_post(lm_group *g, bool sending, lm_tensor *t, int peer, in
     return lm_remedy(
         lm_fail_int(sending ? "send" : "recv", "tag", "0 with NCCL, which matches calls by their order", tag),
         "leave out the tag on both ranks, or use backend 'gloo'");
-  TRY(nccl_stream_of(t->device, &p.stream));
-  status = s->batching ? nccl_keep(s, &p) : enqueue_all(s, 1, &p);
-done:
-  return status;
+  return s->batching ? nccl_keep(s, &p) : enqueue_all(s, 1, &p);
 }
 
 /* Collects posts here, not in an NCCL group, since NCCL keeps its open group for each thread. */
@@ -361,19 +268,13 @@ static const lm_group_table table = {
     .abi = LM_GROUP_ABI,
     .name = "nccl",
     .kinds = 1u << LM_CUDA,
+    .collectives = LM_EVERY_COLLECTIVE & ~(1u << LM_BARRIER),
+    .scales = true,
     .enqueues = true,
     .open = nccl_open_group,
     .close = nccl_close_group,
-    .all_reduce = nccl_all_reduce,
-    .broadcast = nccl_broadcast,
-    .reduce = nccl_reduce,
-    .all_gather = nccl_all_gather,
-    .gather = nccl_gather,
-    .scatter = nccl_scatter,
-    .reduce_scatter = nccl_reduce_scatter,
-    .all_to_all = nccl_all_to_all,
+    .run = nccl_run,
     .post = nccl_post,
-    .all_reduce_scaled = nccl_all_reduce_scaled,
     .batch = nccl_batch,
     .health = health,
     .abort = abort_group,

@@ -215,46 +215,32 @@ WEIGH(F64, double, 2)
 
 /* ---- transposing */
 
-#if defined(__SSE2__)
-/* Transposes 16 x 16 bytes: each step interleaves rows i and i + 8; after four of them rows have become columns. */
-static inline void square_U8(uint8_t *to, int64_t dstep, const uint8_t *from, int64_t sstep) {
-  __m128i a[16], b[16];
-  for (int i = 0; i < 16; i++) a[i] = _mm_loadu_si128((const void *)(from + i * sstep));
-#define INTERLEAVE(x, y)                                    \
-  for (int i = 0; i < 8; i++) {                             \
-    (y)[2 * i] = _mm_unpacklo_epi8((x)[i], (x)[i + 8]);     \
-    (y)[2 * i + 1] = _mm_unpackhi_epi8((x)[i], (x)[i + 8]); \
+/* Interleaves rows i and i + half of x as rows 2 i and 2 i + 1 of y. Such steps, log2(side) of them, transpose a
+ * square: rows have become columns. LOW and HIGH are a vector's elements of both rows in that order. */
+#define LOW_U8 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH_U8 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define LOW_F32 0, 4, 1, 5
+#define HIGH_F32 2, 6, 3, 7
+#define INTERLEAVE(E, x, y, half)                                        \
+  _Pragma("GCC unroll 8") for (int i = 0; i < half; i++) {               \
+    y[2 * i] = __builtin_shufflevector(x[i], x[i + half], LOW_##E);      \
+    y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + half], HIGH_##E); \
   }
-#pragma GCC unroll 8
-  INTERLEAVE(a, b)
-#pragma GCC unroll 8
-  INTERLEAVE(b, a)
-#pragma GCC unroll 8
-  INTERLEAVE(a, b)
-#pragma GCC unroll 8
-  INTERLEAVE(b, a)
-#undef INTERLEAVE
-  for (int i = 0; i < 16; i++) _mm_storeu_si128((void *)(to + i * dstep), a[i]);
-}
-static inline void square_F32(float *to, int64_t dstep, const float *from, int64_t sstep) {
-  __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + sstep), c = _mm_loadu_ps(from + 2 * sstep),
-         d = _mm_loadu_ps(from + 3 * sstep);
-  _MM_TRANSPOSE4_PS(a, b, c, d);
-  _mm_storeu_ps(to, a);
-  _mm_storeu_ps(to + dstep, b);
-  _mm_storeu_ps(to + 2 * dstep, c);
-  _mm_storeu_ps(to + 3 * dstep, d);
-}
-#else
-static inline void square_U8(uint8_t *to, int64_t dstep, const uint8_t *from, int64_t sstep) {
-  for (int i = 0; i < 16; i++)
-    for (int j = 0; j < 16; j++) to[j * dstep + i] = from[i * sstep + j];
-}
-static inline void square_F32(float *to, int64_t dstep, const float *from, int64_t sstep) {
-  for (int i = 0; i < 4; i++)
-    for (int j = 0; j < 4; j++) to[j * dstep + i] = from[i * sstep + j];
-}
-#endif
+#define SQUARE(E, type, side)                                                                             \
+  static inline void square_##E(type *to, int64_t dstep, const type *from, int64_t sstep) {               \
+    typedef type row __attribute__((vector_size(side * sizeof(type)), aligned(sizeof(type)), may_alias)); \
+    row x[side], y[side];                                                                                 \
+    for (int i = 0; i < side; i++) x[i] = *(const row *)(from + i * sstep);                               \
+    INTERLEAVE(E, x, y, side / 2)                                                                         \
+    INTERLEAVE(E, y, x, side / 2)                                                                         \
+    if (side > 4) {                                                                                       \
+      INTERLEAVE(E, x, y, side / 2)                                                                       \
+      INTERLEAVE(E, y, x, side / 2)                                                                       \
+    }                                                                                                     \
+    for (int i = 0; i < side; i++) *(row *)(to + i * dstep) = x[i];                                       \
+  }
+SQUARE(U8, uint8_t, 16)
+SQUARE(F32, float, 4)
 static inline void square_F64(double *to, int64_t dstep, const double *from, int64_t sstep) {
   to[0] = from[0], to[1] = from[sstep], to[dstep] = from[1], to[dstep + 1] = from[sstep + 1];
 }

@@ -2,8 +2,9 @@
 --- descriptors, scalar functions and loops for the CPU, rows for CUDA, gradients and calls for formulas;
 --- op/entries/generate.lua lists the files.
 ---
---- An entry begins with its arguments in order: first those that may be passed by position, then in `options` those
---- passed by name only. The forms are "name", "name: kind" and "name: kind = default"; a ? makes an argument optional:
+--- An entry's name is followed by its arguments in order: first those that may be passed by position, then in braces
+--- those passed by name only: op "gelu(x, {approximate: approximate = none})". The forms are name, name: kind and
+--- name: kind = default; a ? makes an argument optional:
 ---
 ---   x               a tensor; weight? or nothing        lm_tensor *, NULL if left out
 ---   m: mask         a tensor of bool                    lm_tensor *
@@ -108,17 +109,17 @@
 local entries = require "luminary.base.entry_reader"
 
 local list, op = entries.of("op", {
-  list = "string", options = "table?", kind = "string?", kernel = "string?", results = "number|table?",
+  kind = "string?", kernel = "string?", results = "number|table?",
   hidden = "number?", operands = "table?", zeros = "string?", host = "boolean?", compute = "string?",
   elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", result_dtype = "string?",
   takes = "string?", divisor_arg = "string?", integral_arg = "string?", bool = "string?", writes = "table?",
   grad = "table|string?", autocast = "string?", flops = "string?", internal = "boolean?", help = "string",
-})
+}, true)
 
 local families, family = entries.of("family", {
-  list = "string", results = "number|table?", writes = "table?", operands = "table?", zeros = "string?",
-  host = "boolean?", help = "string",
-})
+  results = "number|table?", writes = "table?", operands = "table?", zeros = "string?", host = "boolean?",
+  help = "string",
+}, true)
 list.families = families
 
 --- Names of the numbers 0, 1, …, and C's names for those.
@@ -181,7 +182,6 @@ for _, name in ipairs {
 end
 
 --- Names for several ops: the first, or that for a `number` or a `tensor` as second argument; or with a true `option`.
---- place; or with an `option` that is true.
 list.overloads = {
   max = {"amax", number = "max_dim", tensor = "maximum"},
   max_pool2d = {"max_pool2d", option = "return_indices", with = "max_pool2d_with_indices"},

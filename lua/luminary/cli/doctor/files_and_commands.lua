@@ -1,6 +1,7 @@
 --- Reads the machine for the doctor. All probes use these functions, so that specs can replace the machine
 --- (outside.look_at). None waits without a limit: commands have a time limit, and a command reads files that may hang
 --- in the kernel.
+local read_file = require "luminary.base.read_file"
 local run_command = require "luminary.base.run_command"
 local ffi = require "ffi"
 
@@ -37,13 +38,7 @@ outside.now = run_command.now
 function outside.at(path) return (ROOT or "") .. path end
 
 --- Returns a file's text; nil if it cannot be read.
-function outside.read(path)
-  local file = io.open(outside.at(path), "rb")
-  if not file then return nil end
-  local text = file:read "*a" -- kernel files fail for large reads of a stated size
-  file:close()
-  return text
-end
+function outside.read(path) return read_file(outside.at(path)) end
 
 --- Returns a file's text without surrounding white space; nil if nothing else remains.
 function outside.word(path)

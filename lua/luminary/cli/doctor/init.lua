@@ -17,12 +17,12 @@ local doctor = {}
 local SUBJECTS = {"gpu", "libraries", "pci", "peers", "host", "cores", "network", "reach", "environment"}
 local CONTENTS = {
   gpu = {"GPUs and their driver", "nvidia_driver", "gpu_state"},
-  libraries = {"libraries", "core_and_cuda_load", "library_versions"},
+  libraries = {"libraries", "libraries"},
   pci = {"PCI: IOMMU and ACS", "pci"},
   peers = {"copies, measured", "copy_speed"},
   host = {"memory and limits", "memory_and_limits"},
-  cores = {"cores and threads", "cores_and_threads", "numa"},
-  network = {"network", "network", "rdma", "firewall"},
+  cores = {"cores and threads", "cores_and_threads"},
+  network = {"network", "network"},
   reach = {"other machines (--with)"},
   environment = {"environment", "environment_variables"},
 }

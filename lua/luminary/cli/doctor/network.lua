@@ -1,4 +1,4 @@
---- Checks interfaces, names and ports, by which ranks on several machines meet.
+--- Checks interfaces, names, ports, RDMA and firewalls, by which ranks on several machines meet.
 local lists = require "luminary.base.lists"
 local outside = require "luminary.cli.doctor.files_and_commands"
 local addresses = require "luminary.cli.doctor.ip_addresses"
@@ -194,7 +194,95 @@ local function ports(found)
       .. "MASTER_PORT to another"):format(port))
 end
 
+-- ---- RDMA: device files, locked memory, ports, and access to GPU memory
+
+local function rdma(found)
+  local devices = facts.rdma()
+  if #devices == 0 then return found.ok("network.no_rdma", "no RDMA devices", "NCCL uses TCP between machines") end
+  local nodes, locked = outside.list "/dev/infiniband", facts.limit "Max locked memory"
+  local verbs = lists.find(nodes, function(name) return name:match("^uverbs%d") end)
+  if not verbs then
+    found.problem("network.rdma_nodes", "RDMA devices without their device files", table.concat(devices, ", ")
+      .. " in /sys/class/infiniband, but no /dev/infiniband/uverbs*: NCCL falls back to TCP without a word",
+      facts.container() and "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 --network host"
+        or "sudo modprobe -a ib_uverbs rdma_ucm; install rdma-core")
+  end
+  if locked and locked < math.huge then
+    found.problem("network.rdma_memlock", "RDMA with a limit on locked memory",
+      ("%s may be locked (ulimit -l): registering memory fails ('ibv_reg_mr … Cannot "
+        .. "allocate memory')"):format(facts.size(locked)), "'* - memlock unlimited' in /etc/security/limits.conf and "
+        .. "log in again; docker run --ulimit memlock=-1; LimitMEMLOCK=infinity for slurmd")
+  end
+  local active, states = false, {}
+  for _, device in ipairs(devices) do
+    local folder = "/sys/class/infiniband/" .. device .. "/ports"
+    for _, port in ipairs(outside.list(folder)) do
+      local state = outside.word(folder .. "/" .. port .. "/state") or "?"
+      states[#states + 1] = ("%s/%s: %s"):format(device, port, state)
+      active = active or state:find("ACTIVE", 1, true) ~= nil
+    end
+  end
+  if #states > 0 and not active then
+    found.warning("network.rdma_down", "no port of the RDMA devices is active", table.concat(states, ", "),
+      "see the cables, ip link, and for InfiniBand a subnet manager (opensm); or NCCL_IB_DISABLE=1 to do without")
+  end
+  local registers = outside.exists "/sys/module/nvidia_peermem" or outside.exists "/sys/module/nv_peer_mem"
+  if #facts.gpus() > 0 and not registers then
+    found.note("network.peermem", "RDMA straight from GPU memory may be off",
+      "the module nvidia_peermem is not loaded; with the open kernel modules and Linux 5.12 or later "
+        .. "dma-buf does the same", "sudo modprobe nvidia_peermem; NCCL_DEBUG=INFO says 'GPU Direct RDMA "
+        .. "Enabled' if it works")
+  end
+  if verbs then found.ok("network.rdma", "RDMA devices", table.concat(states, ", ")) end
+end
+
+-- ---- firewalls on this machine that block other ranks
+
+-- Returns the first rule that blocks other machines, of `iptables -S` or `nft list ruleset`. Rules for packets without
+-- a connection (INVALID) do not count, since they exist everywhere.
+local function iptables_rule(text)
+  for line in text:gmatch("[^\n]+") do
+    local entry = line:match("^%-[PA] INPUT ")
+    local verdict = line:match("^%-P INPUT (%u+)") or line:match("%-j (%u+)")
+    if entry and (verdict == "DROP" or verdict == "REJECT") and not line:find("INVALID", 1, true) then return line end
+  end
+end
+
+local function nft_rule(text)
+  local inside = false
+  for line in text:gmatch("[^\n]+") do
+    if line:match("^%s*chain ") then inside = false end
+    inside = inside or line:find("hook input", 1, true) ~= nil
+    local drops = line:match("%f[%w]drop%f[%W]") or line:match("%f[%w]reject%f[%W]")
+    if inside and drops and not line:find("ct state invalid", 1, true) then return line:match("^%s*(.-)%s*$") end
+  end
+end
+
+local function firewall(found)
+  local looked, failed
+  for _, row in ipairs {{"nft", {"list", "ruleset"}, nft_rule}, {"iptables", {"-S"}, iptables_rule}} do
+    local result = outside.command(row[1], row[2])
+    if not result.missing and result.code == 0 then
+      looked = true
+      local rule = row[3](result.out)
+      if rule then
+        return found.warning("network.firewall", "a firewall keeps connections out", ("%s: %s"):format(row[1], rule),
+          "ranks connect to each other on ports that the system chooses: let the nodes' network in as a whole (sudo "
+            .. "ufw allow from NETWORK; sudo firewall-cmd --zone=trusted --add-source=NETWORK), and test with "
+            .. "luminary doctor --listen 29500 there and --with HOST:29500 here")
+      end
+    elseif not result.missing then
+      failed = ("%s: %s"):format(row[1], result.out:match("%S[^\n]*") or "no answer")
+    end
+  end
+  if looked then return found.ok("network.no_firewall", "no firewall rule keeps connections out",
+    "of this machine's own") end
+  found.note("network.firewall_unknown", "not known whether a firewall keeps connections out", failed
+    or "there is neither nft nor iptables to ask", "luminary doctor --listen 29500 on one machine and --with "
+      .. "HOST:29500 on another tests the way itself")
+end
+
 return {
   {"interfaces", interfaces}, {"named", named}, {"alike", alike}, {"host_name", host_name}, {"master", master},
-  {"ports", ports},
+  {"ports", ports}, {"rdma", rdma}, {"firewall", firewall},
 }

@@ -212,13 +212,9 @@ local function transposed(who, n)
   end)
 end
 
---- F.conv_transpose1d(…): Applies a 1-d transposed convolution.
---- F.conv_transpose2d(…): Applies a 2-d transposed convolution.
---- F.conv_transpose3d(…): Applies a 3-d transposed convolution.
-
 for n = 1, 3 do
   local name = ("conv_transpose%dd"):format(n)
-  F[name] = transposed(name, n)
+  F[name] = signature.explained("F." .. name, ("Applies a %d-d transposed convolution."):format(n), transposed(name, n))
 end
 
 return options.exact_all(F)

@@ -4,7 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Function = require("luminary.autograd.function").Function
 local padding_row = require "luminary.nn.functional.padding_row"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops = core.ops
 
@@ -95,7 +95,7 @@ local embedding_bag = signature.of([[embedding_bag(index: tensor, weight: tensor
   padding_idx: integer = 0})]], function(index, weight, o)
   local who = "embedding_bag"
   check_integers(who, "index", index)
-  check_shape(who, "weight", weight, {"num_embeddings", "embedding_dim"})
+  shapes.check(who, "weight", weight, {"num_embeddings", "embedding_dim"})
   if o.mode == "max" and o.scale_grad_by_freq then
     options.fail("%s: scale_grad_by_freq requires mode 'sum' or 'mean'", who)
   end

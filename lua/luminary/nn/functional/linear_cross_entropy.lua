@@ -1,6 +1,6 @@
 --- Computes the cross entropy of a linear layer's results, with the logits of only some rows in memory at a time.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Function = require("luminary.autograd.function").Function
@@ -93,7 +93,7 @@ end
 local function check(who, x, weight, target, o)
   local function wrong(name, t, shape) options.wrong_shape(who, name, t, shape) end
   if weight.ndim < 2 then wrong("linear_weight", weight, "[C, …, D]") end
-  local shape = copy_list(weight.shape)
+  local shape = lists.slice(weight.shape)
   local width = table.remove(shape)
   if x.ndim < 1 or x.shape[x.ndim] ~= width or #shape > 1 and x.ndim ~= 2 then
     wrong("input", x, ("[%s, %d] for linear_weight [%s, %d]"):format(#shape > 1 and "N" or "*", width,

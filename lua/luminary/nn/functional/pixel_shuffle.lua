@@ -1,9 +1,9 @@
 --- Implements pixel_shuffle, pixel_unshuffle, channel_shuffle, and bilinear.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local check_shape = require "luminary.tensor.check_shape"
-local reshape_copy = require "luminary.tensor.reshape_copy"
+local shapes = require "luminary.tensor.shapes"
 
 local ops = core.ops
 local F = {}
@@ -13,22 +13,15 @@ local function split_shape(who, x, n)
   if x.ndim < n then
     options.must_be(who, "x", ("a tensor of at least %d dims, [..., C, H, W]"):format(n), x)
   end
-  local before, last = {}, {}
-  for i, size in ipairs(x.shape) do table.insert(i <= x.ndim - n and before or last, size) end
-  return before, last
+  return lists.slice(x.shape, 1, x.ndim - n), lists.slice(x.shape, x.ndim - n + 1)
 end
 
 -- Views x as [batch…, sizes…], permutes the dims after the batch, and reshapes to [batch…, shape…].
 local function rearranged(x, batch, sizes, order, shape)
-  local function after_batch(list)
-    local all = {unpack(batch)}
-    for _, v in ipairs(list) do all[#all + 1] = v end
-    return all
-  end
   local dims = {}
   for i = 1, #batch do dims[i] = i end
   for _, dim in ipairs(order) do dims[#dims + 1] = #batch + dim end
-  return reshape_copy(ops.permute(ops.reshape(x, after_batch(sizes)), dims), after_batch(shape))
+  return shapes.reshape_copy(ops.permute(ops.reshape(x, lists.joined(batch, sizes)), dims), lists.joined(batch, shape))
 end
 
 --- Rearranges [..., C * r^2, H, W] to [..., C, H * r, W * r].
@@ -60,13 +53,13 @@ F.channel_shuffle = signature.of("channel_shuffle(x: tensor, groups: count)", fu
   local shape = x.shape
   options.divisible(who, "the number of channels", shape[2], "groups", groups)
   local apart = {shape[1], groups, shape[2] / groups, unpack(shape, 3)}
-  return reshape_copy(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
+  return shapes.reshape_copy(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
 end)
 
 --- Applies a bilinear transformation to two inputs.
 F.bilinear = signature.of("bilinear(x1: tensor, x2: tensor, weight: tensor, bias: any?)", function(x1, x2, weight, bias)
   local who = "bilinear"
-  check_shape(who, "weight", weight, {"out", "in1", "in2"})
+  shapes.check(who, "weight", weight, {"out", "in1", "in2"})
   local out, in1, in2 = unpack(weight.shape)
   if x1.ndim < 1 or x2.ndim ~= x1.ndim or x1.shape[x1.ndim] ~= in1 or x2.shape[x2.ndim] ~= in2 then
     options.fail("%s: expected x1 [..., %d] and x2 [..., %d], got %s and %s", who, in1, in2, options.describe(x1),
@@ -80,8 +73,7 @@ F.bilinear = signature.of("bilinear(x1: tensor, x2: tensor, weight: tensor, bias
         options.describe(x1), options.describe(x2))
     end
   end
-  local rows = 1
-  for _, size in ipairs(batch) do rows = rows * size end
+  local rows = lists.product(batch)
   local flat = ops.reshape(ops.permute(weight, {2, 1, 3}), {in1, out * in2})
   local y = ops.reshape(ops.matmul(ops.reshape(x1, {rows, in1}), flat), {rows, out, in2})
   y = ops.sum(y * ops.reshape(x2, {rows, 1, in2}), 3)

@@ -1,6 +1,7 @@
 --- Pools over one and three dims by 2-d pooling. A 1-d input is an image of one row. In 3-d inputs, planes are pooled
 --- first and then their columns, since windows are boxes.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 require "luminary.nn.functional.sizes" -- defines the kinds of its arguments
@@ -162,20 +163,13 @@ local function adaptive(who, n, pool, more)
   end)
 end
 
---- F.adaptive_avg_pool1d(…): Applies a 1-d adaptive average pooling.
-F.adaptive_avg_pool1d = adaptive("adaptive_avg_pool1d", 1, ops.adaptive_avg_pool2d)
---- F.adaptive_avg_pool2d(…): Applies a 2-d adaptive average pooling.
-F.adaptive_avg_pool2d = adaptive("adaptive_avg_pool2d", 2, ops.adaptive_avg_pool2d)
---- F.adaptive_avg_pool3d(…): Applies a 3-d adaptive average pooling.
-F.adaptive_avg_pool3d = adaptive("adaptive_avg_pool3d", 3, ops.adaptive_avg_pool2d)
-
-local with_indices = ", return_indices = false"
---- F.adaptive_max_pool1d(…): Applies a 1-d adaptive max pooling.
-F.adaptive_max_pool1d = adaptive("adaptive_max_pool1d", 1, ops.adaptive_max_pool2d, with_indices)
---- F.adaptive_max_pool2d(…): Applies a 2-d adaptive max pooling.
-F.adaptive_max_pool2d = adaptive("adaptive_max_pool2d", 2, ops.adaptive_max_pool2d, with_indices)
---- F.adaptive_max_pool3d(…): Applies a 3-d adaptive max pooling.
-F.adaptive_max_pool3d = adaptive("adaptive_max_pool3d", 3, ops.adaptive_max_pool2d, with_indices)
+for n = 1, 3 do
+  for kind, of_kind in pairs {avg = {"average", ""}, max = {"max", ", return_indices = false"}} do
+    local who = ("adaptive_%s_pool%dd"):format(kind, n)
+    F[who] = signature.explained("F." .. who, ("Applies a %d-d adaptive %s pooling."):format(n, of_kind[1]),
+      adaptive(who, n, ops["adaptive_" .. kind .. "_pool2d"], of_kind[2]))
+  end
+end
 
 -- ---- unpooling
 
@@ -240,8 +234,7 @@ local function lp_pool(who, n, mean)
     .. "stride = kernel_size, ceil_mode = false)"):format(who, n, n), function(a)
     if a.norm_type == 0 then fail("%s: norm_type must not be 0", who) end
     check_windows(who, a)
-    local window = 1 -- elements
-    for i = 1, n do window = window * a.kernel_size[i] end
+    local window = lists.product(a.kernel_size) -- elements
     local square = a.norm_type == 2 -- faster than a power
     local y = mean(square and ops.square(a.x) or ops.pow(a.x, a.norm_type), a.kernel_size, a.stride, 0, a.ceil_mode)
     y = ops.sign(y) * ops.relu(ops.abs(y)) * window
@@ -249,12 +242,11 @@ local function lp_pool(who, n, mean)
   end)
 end
 
---- F.lp_pool1d(…): Applies a 1-d power-average pooling: (the sum of x^p in each window)^(1 / p).
-F.lp_pool1d = lp_pool("lp_pool1d", 1, F.avg_pool1d)
---- F.lp_pool2d(…): Applies a 2-d power-average pooling: (the sum of x^p in each window)^(1 / p).
-F.lp_pool2d = lp_pool("lp_pool2d", 2, ops.avg_pool2d)
---- F.lp_pool3d(…): Applies a 3-d power-average pooling: (the sum of x^p in each window)^(1 / p).
-F.lp_pool3d = lp_pool("lp_pool3d", 3, F.avg_pool3d)
+for n, mean in ipairs {F.avg_pool1d, ops.avg_pool2d, F.avg_pool3d} do
+  local who = ("lp_pool%dd"):format(n)
+  F[who] = signature.explained("F." .. who,
+    ("Applies a %d-d power-average pooling: (the sum of x^p in each window)^(1 / p)."):format(n), lp_pool(who, n, mean))
+end
 
 -- ---- random windows
 

@@ -4,8 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local sizes = require "luminary.nn.functional.sizes"
 local window_indices = require "luminary.nn.functional.window_indices"
-local along_dim = require "luminary.tensor.along_dim"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 local F = {}
@@ -18,7 +17,7 @@ F.affine_grid = signature.of([[affine_grid(theta: tensor, size: count[],
   local who, n = "affine_grid", #size - 2
   sizes.check_list(who, "size", size)
   if n ~= 2 and n ~= 3 then fail("%s: size must be {N, C, H, W} or {N, C, D, H, W}", who) end
-  check_shape(who, "theta", theta, {size[1], n, n + 1})
+  shapes.check(who, "theta", theta, {size[1], n, n + 1})
   if not theta:is_floating_point() then
     options.wrong_dtype(who, "theta", "floating", theta, "convert it with :float()")
   end
@@ -27,7 +26,7 @@ F.affine_grid = signature.of([[affine_grid(theta: tensor, size: count[],
     local count = size[#size + 1 - i]
     local line = count > 1 and ops.linspace(-1, 1, count, how) or ops.zeros({1}, how)
     if not align_corners then line = line * ((count - 1) / count) end
-    columns[i] = ops.expand(along_dim(line, n + 1 - i, n), shape)
+    columns[i] = ops.expand(shapes.along_dim(line, n + 1 - i, n), shape)
   end
   columns[n + 1] = ops.expand(ops.ones({1}, how), shape)
   local points = ops.reshape(ops.stack(columns, -1), {1, -1, n + 1})

@@ -1,4 +1,5 @@
 --- nn.parallel: Runs modules on several devices or ranks.
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local sharing = require "luminary.nn.parallel.scatter_gather"
 local data_parallel = require "luminary.nn.parallel.data_parallel"
@@ -9,7 +10,9 @@ local function scatter(inputs, devices, dim) return (sharing.scatter(inputs, dev
 --- gather(outputs, device [, dim = 1]): Joins the outputs of several devices on one.
 local function gather(outputs, device, dim) return sharing.gather(outputs, device, dim) end
 local replicate = require "luminary.nn.parallel.replicate"
-local comm = require "luminary.nn.parallel.comm"
+
+local public_comm = lists.copy(require "luminary.nn.parallel.comm")
+public_comm.devices, public_comm.chunk_sizes = nil, nil
 
 return options.strict("nn.parallel", {
   DistributedDataParallel = require "luminary.nn.parallel.distributed",
@@ -21,9 +24,5 @@ return options.strict("nn.parallel", {
   scatter = scatter,
   scatter_kwargs = sharing.scatter_kwargs,
   gather = gather,
-  comm = {
-    broadcast = comm.broadcast, broadcast_coalesced = comm.broadcast_coalesced,
-    reduce_add = comm.reduce_add, reduce_add_coalesced = comm.reduce_add_coalesced,
-    scatter = comm.scatter, gather = comm.gather,
-  },
+  comm = public_comm,
 })

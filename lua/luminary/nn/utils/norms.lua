@@ -101,9 +101,8 @@ function SpectralNorm:right_inverse(w) return w end -- luacheck: ignore self
 --- Applies spectral normalization to a parameter of a module.
 norms.spectral_norm = signature.of([[spectral_norm(module: module, {name = "weight", n_power_iterations: count = 1,
   eps: positive = 1e-12, dim: integer})]], function(module, opts)
-  local who = "spectral_norm"
   local transposed = module.__name:find "^ConvTranspose"
-  local dim, w = dim_of(who, module, opts.name, opts.dim, transposed and 2 or 1)
+  local dim, w = dim_of("spectral_norm", module, opts.name, opts.dim, transposed and 2 or 1)
   return parametrize.register_parametrization(module, opts.name,
     SpectralNorm(w, dim, opts.n_power_iterations, opts.eps))
 end)

@@ -1,9 +1,10 @@
 --- nn.utils.rnn: Batches sequences of different lengths, padded or packed.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local check_shape = require "luminary.tensor.check_shape"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 local rnn = {}
@@ -76,10 +77,9 @@ rnn.unpad_sequence = signature.of([[unpad_sequence(padded: tensor, lengths,
     options.wrong_shape(who, "padded", padded, "[T, B, …]")
   end
   if opts.batch_first then padded = padded:transpose(1, 2) end
-  local list = {}
-  lengths = lengths_of(who, lengths, padded, 0, opts.batch_first)
-  for i, n in ipairs(lengths) do list[i] = padded:select(2, i):narrow(1, 1, n) end
-  return list
+  return lists.map(lengths_of(who, lengths, padded, 0, opts.batch_first), function(n, i)
+    return padded:select(2, i):narrow(1, 1, n)
+  end)
 end)
 
 --- nn.utils.rnn.PackedSequence(data, batch_sizes): Holds sequences of different lengths as one batch without padding.
@@ -124,7 +124,7 @@ function PackedSequence:_checked(who)
   end
   for _, name in ipairs {"sorted_indices", "unsorted_indices"} do
     local index = self[name]
-    if index ~= nil then check_shape(who, name .. " of the PackedSequence", index, {list[1]}) end
+    if index ~= nil then shapes.check(who, name .. " of the PackedSequence", index, {list[1]}) end
   end
   return list
 end
@@ -220,8 +220,7 @@ end)
 rnn.pack_sequence = signature.of("pack_sequence(sequences, {enforce_sorted = true})", function(sequences, opts)
   local who = "pack_sequence"
   check_sequences(who, sequences)
-  local lengths = {}
-  for i, t in ipairs(sequences) do lengths[i] = t.shape[1] end
+  local lengths = lists.map(sequences, function(t) return t.shape[1] end)
   return pack(who, rnn.pad_sequence(sequences), lengths, opts)
 end)
 

@@ -1,6 +1,6 @@
 --- Combines several schedules of the same optimizer into one.
 local class = require "luminary.base.class"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
@@ -123,7 +123,7 @@ Sequential.init = signature.of([[SequentialLR(optimizer: optimizer, schedulers: 
   local who = "SequentialLR"
   self.optimizer = optimizer
   self.schedulers = check_schedules(who, schedulers, optimizer)
-  self.milestones = copy_list(milestones)
+  self.milestones = lists.slice(milestones)
   if #self.milestones ~= #self.schedulers - 1 then
     options.wrong_length(who, "milestones", #self.schedulers - 1, "scheduler after the first", #self.milestones)
   end

@@ -5,7 +5,7 @@ local schedules = {
   LRScheduler = require "luminary.optim.lr_scheduler.scheduler",
   ReduceLROnPlateau = require "luminary.optim.lr_scheduler.plateau",
 }
-for _, file in ipairs {"factors", "cosine", "cyclic", "chained_sequential", "get_scheduler"} do
+for _, file in ipairs {"schedules", "chained_sequential", "get_scheduler"} do
   for name, value in pairs(require("luminary.optim.lr_scheduler." .. file)) do schedules[name] = value end
 end
 

@@ -6,6 +6,7 @@
 --- signature. A user's class has get_lr, as in PyTorch, and its state_dict holds all its fields of plain values.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local one_based_list = require "luminary.base.one_based_list"
 local entries = require "luminary.base.entry_reader"
 local options = require "luminary.base.options"
@@ -90,9 +91,7 @@ function Scheduler:closed_form(_base) return nil end -- luacheck: no self
 
 -- Returns a list of rate(group, base rate, i) of each group.
 local function each_rate(self, rate)
-  local rates = {}
-  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = rate(self, group, self.base_lrs[i], i) end
-  return rates
+  return lists.map(self.optimizer.param_groups, function(group, i) return rate(self, group, self.base_lrs[i], i) end)
 end
 
 --- Records the optimizer's current rates as the last ones.

@@ -2,29 +2,28 @@
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
-local native = require "luminary.vision.transforms.native"
-local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
+local images = require "luminary.vision.transforms.image_operations"
 local draw = require "luminary.vision.transforms.random"
 local transform = require("luminary.vision.transforms.transform_and_compose").define
-local run = native.run
+local run = images.run
 
 -- ---- dtypes and scales
 
 transform "ToDtype(dtype: dtype, {scale = false})" {
   made = function(self) self.scales_to = self.scale and self.dtype or nil end,
-  apply = function(self, x, out) return pixels.to_dtype("ToDtype", x, self.dtype, self.scale, out) end,
+  apply = function(self, x, out) return images.to_dtype("ToDtype", x, self.dtype, self.scale, out) end,
   help = "Converts an image to a dtype, optionally scaling its values.",
 }
 
 transform [[ConvertImageDtype({dtype: dtype = "float32"})]] {
   made = function(self) self.scales_to = self.dtype end,
-  apply = function(self, x, out) return pixels.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end,
+  apply = function(self, x, out) return images.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end,
   help = "Converts an image to a dtype and scales its values.",
 }
 
 local ToTensor = transform "ToTensor()" {
   apply = function(_, x, out)
-    return x.dtype == "uint8" and pixels.to_dtype("ToTensor", x, "float32", true, out) or x
+    return x.dtype == "uint8" and images.to_dtype("ToTensor", x, "float32", true, out) or x
   end,
   help = "Converts a uint8 image to float32, scaling its values from [0, 255] to [0, 1].",
 }
@@ -32,10 +31,10 @@ ToTensor.scales_to = "float32"
 
 local Normalize = transform "Normalize(mean, std)" {
   made = function(self) self.statistics = checks.statistics("Normalize", self.mean, self.std) end,
-  apply = function(self, x, out) return pixels.normalize(x, self.statistics, false, out) end,
+  apply = function(self, x, out) return images.normalize(x, self.statistics, false, out) end,
   help = "Normalizes a float image with mean and standard deviation.",
 }
-function Normalize:_apply_scaled(x, out) return pixels.normalize(x, self.statistics, true, out) end
+function Normalize:_apply_scaled(x, out) return images.normalize(x, self.statistics, true, out) end
 
 -- ---- gray
 
@@ -52,7 +51,7 @@ transform "Grayscale({num_output_channels: count = 1})" {
 transform "RandomGrayscale({p: probability = 0.1})" {
   chance = true,
   apply = function(_, x, out)
-    local _, _, channels = native.size(x)
+    local _, _, channels = images.size(x)
     return run("grayscale", x, {channels}, out)
   end,
   help = "Converts an image to grayscale with a given probability.",
@@ -105,7 +104,7 @@ transform "GaussianBlur(kernel_size: odd_sizes, {sigma: any = {0.1, 2}})" {
   end,
   apply = function(self, x, out)
     local sigma = draw.uniform(self.sigma[1], self.sigma[2])
-    return pixels.blur(x, self.kernel_size, {sigma, sigma}, out)
+    return images.blur(x, self.kernel_size, {sigma, sigma}, out)
   end,
   help = "Blurs an image with a Gaussian kernel.",
 }
@@ -127,7 +126,7 @@ random("RandomSolarize(threshold: finite(), {p: probability = 0.5})", "solarize"
 random("RandomAutocontrast({p: probability = 0.5})", "autocontrast",
   "Maximizes the contrast of each channel of an image with a given probability.")
 transform "RandomEqualize({p: probability = 0.5})" {
-  chance = true, apply = function(self, x, out) return pixels.equalize(self.__name, x, out) end,
+  chance = true, apply = function(self, x, out) return images.equalize(self.__name, x, out) end,
   help = "Equalizes the histogram of each channel of an image with a given probability.",
 }
 random("RandomAdjustSharpness(sharpness_factor: finite(0), {p: probability = 0.5})", "sharpness",

@@ -3,14 +3,10 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
-local native = require "luminary.vision.transforms.native"
-local cropping = require "luminary.vision.transforms.crop_and_pad"
+local images = require "luminary.vision.transforms.image_operations"
 local draw = require "luminary.vision.transforms.random"
-local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
-local sizing = require "luminary.vision.transforms.resize"
-local warping = require "luminary.vision.transforms.rotate_affine_perspective"
 local transform = require("luminary.vision.transforms.transform_and_compose").define
-local fail, run = options.fail, native.run
+local fail, run = options.fail, images.run
 
 -- Decodes a part {top, left, height, width} of an encoded image, or all of it. With `scaled`, it decodes at 1/2, 1/4 or
 -- 1/8 of the size if that is at least height x width, the size of the result.
@@ -27,24 +23,24 @@ local Resize = transform("Resize(size: any?, {" .. checks.interpolation
   .. ", max_size, antialias = true, scaled = true})") {
   made = function(self)
     self.size, self.max_size = checks.resize_size("Resize", self.size, self.max_size)
-    self.mode = sizing.resize_mode(self)
+    self.mode = images.resize_mode(self)
   end,
   apply = function(self, x, out)
-    local h, w = native.size(x)
-    local height, width = sizing.resized("Resize", h, w, self.size, self.max_size)
-    return sizing.resize(x, height, width, self.mode, nil, out)
+    local h, w = images.size(x)
+    local height, width = images.resized("Resize", h, w, self.size, self.max_size)
+    return images.resize(x, height, width, self.mode, nil, out)
   end,
   help = "Resizes an image to a given size.",
 }
 
 --- resize:from_encoded(encoded [, {mode}]): Decodes a vision.Encoded and resizes it.
 function Resize:from_encoded(encoded, opts)
-  local height, width = sizing.resized("Resize", encoded.height, encoded.width, self.size, self.max_size)
+  local height, width = images.resized("Resize", encoded.height, encoded.width, self.size, self.max_size)
   local x = decode(encoded, opts, nil, height, width, self.scaled)
-  local h, w = native.size(x)
-  local factor = cropping.round(encoded.height / h) -- the last pixels of a scaled image cover fewer
+  local h, w = images.size(x)
+  local factor = images.round(encoded.height / h) -- the last pixels of a scaled image cover fewer
   local part = {0, 0, math.min(encoded.height / factor, h), math.min(encoded.width / factor, w)}
-  return sizing.resize(x, height, width, self.mode, factor > 1 and part or nil)
+  return images.resize(x, height, width, self.mode, factor > 1 and part or nil)
 end
 
 -- Sets height and width from the argument `size`.
@@ -53,9 +49,9 @@ local function take_sides(self) self.height, self.width = unpack(self.size) end
 local CenterCrop = transform "CenterCrop(size: sides)" {
   made = take_sides,
   apply = function(self, x)
-    local h, w = native.size(x)
-    local top, left = cropping.center(h, w, self.height, self.width)
-    return cropping.crop(x, top, left, self.height, self.width)
+    local h, w = images.size(x)
+    local top, left = images.center(h, w, self.height, self.width)
+    return images.crop(x, top, left, self.height, self.width)
   end,
   help = "Crops an image at the center.",
 }
@@ -64,7 +60,7 @@ local CenterCrop = transform "CenterCrop(size: sides)" {
 function CenterCrop:from_encoded(encoded, opts)
   local h, w = encoded.height, encoded.width
   if self.height > h or self.width > w then return self:_apply(encoded:decode(opts)) end
-  local top, left = cropping.center(h, w, self.height, self.width)
+  local top, left = images.center(h, w, self.height, self.width)
   return decode(encoded, opts, {top, left, self.height, self.width})
 end
 
@@ -73,7 +69,7 @@ local function crops(text, flip, help)
   transform(text) {
     made = take_sides, help = help,
     apply = function(self, x)
-      return cropping.corners(self.__name, x, self.height, self.width, flip and (self.vertical_flip and "vertically"
+      return images.corners(self.__name, x, self.height, self.width, flip and (self.vertical_flip and "vertically"
         or "horizontally"))
     end,
   }
@@ -84,7 +80,7 @@ crops("TenCrop(size: sides, {vertical_flip = false})", true,
 
 transform("Pad(padding: border, {" .. checks.bordering .. "})") {
   made = function(self) checks.check_border("Pad", self) end,
-  apply = function(self, x, out) return cropping.pad(x, self.padding, self.padding_mode, self.fill, out) end,
+  apply = function(self, x, out) return images.pad(x, self.padding, self.padding_mode, self.fill, out) end,
   help = "Pads an image on all sides.",
 }
 
@@ -96,7 +92,7 @@ transform("RandomCrop(size: sides, {padding: border, pad_if_needed = false, " ..
     checks.check_border("RandomCrop", self)
   end,
   apply = function(self, x, out)
-    local h, w = native.size(x)
+    local h, w = images.size(x)
     local left, top, right, bottom = unpack(self.padding)
     h, w = h + top + bottom, w + left + right
     if self.pad_if_needed then
@@ -111,10 +107,10 @@ transform("RandomCrop(size: sides, {padding: border, pad_if_needed = false, " ..
     end
     local first, second = draw.below(h - self.height + 1), draw.below(w - self.width + 1)
     if self.padding_mode == "constant" then
-      return cropping.crop(x, first - top, second - left, self.height, self.width, self.fill, out)
+      return images.crop(x, first - top, second - left, self.height, self.width, self.fill, out)
     end
-    local padded = cropping.pad(x, {left, top, right, bottom}, self.padding_mode, self.fill)
-    return cropping.crop(padded, first, second, self.height, self.width)
+    local padded = images.pad(x, {left, top, right, bottom}, self.padding_mode, self.fill)
+    return images.crop(padded, first, second, self.height, self.width)
   end,
   help = "Crops an image at a random location.",
 }
@@ -124,11 +120,11 @@ local RandomResizedCrop = transform([[RandomResizedCrop(size: sides, {scale: ran
   draws = true,
   made = function(self)
     take_sides(self)
-    self.mode = sizing.resize_mode(self)
+    self.mode = images.resize_mode(self)
   end,
   apply = function(self, x, out)
-    local h, w = native.size(x)
-    return sizing.resize(x, self.height, self.width, self.mode, {self:get_params(h, w)}, out)
+    local h, w = images.size(x)
+    return images.resize(x, self.height, self.width, self.mode, {self:get_params(h, w)}, out)
   end,
   help = "Crops a random part of an image and resizes it to a given size.",
 }
@@ -140,16 +136,16 @@ function RandomResizedCrop:get_params(height, width)
   for _ = 1, 10 do
     local area = height * width * draw.uniform(self.scale[1], self.scale[2])
     local aspect = math.exp(draw.uniform(math.log(ratio[1]), math.log(ratio[2])))
-    local w, h = cropping.round(math.sqrt(area * aspect)), cropping.round(math.sqrt(area / aspect))
+    local w, h = images.round(math.sqrt(area * aspect)), images.round(math.sqrt(area / aspect))
     if w > 0 and w <= width and h > 0 and h <= height then
       return draw.below(height - h + 1), draw.below(width - w + 1), h, w
     end
   end
   local w, h = width, height
   if width / height < ratio[1] then
-    h = cropping.round(w / ratio[1])
+    h = images.round(w / ratio[1])
   elseif width / height > ratio[2] then
-    w = cropping.round(h * ratio[2])
+    w = images.round(h * ratio[2])
   end
   h, w = math.max(math.min(h, height), 1), math.max(math.min(w, width), 1)
   return math.floor((height - h) / 2), math.floor((width - w) / 2), h, w
@@ -159,7 +155,7 @@ end
 function RandomResizedCrop:from_encoded(encoded, opts)
   local part = {self:get_params(encoded.height, encoded.width)}
   local x = decode(encoded, opts, part, self.height, self.width, self.scaled)
-  return sizing.resize(x, self.height, self.width, self.mode)
+  return images.resize(x, self.height, self.width, self.mode)
 end
 
 local function flip(name, numbers, help)
@@ -176,7 +172,7 @@ transform [[RandomRotation(degrees: angles(2), {interpolation = "nearest" | "bil
   draws = true,
   apply = function(self, x, out)
     local angle = draw.uniform(self.degrees[1], self.degrees[2])
-    return warping.rotate(x, angle, self, not self.expand and out or nil)
+    return images.rotate(x, angle, self, not self.expand and out or nil)
   end,
   help = "Rotates an image by a random angle.",
 }
@@ -185,20 +181,20 @@ transform("RandomAffine(degrees: angles(2), {translate: numbers(2, 0, 1), scale:
   .. "shear: angles(2, 4), " .. checks.mapping .. ", center: point})") {
   draws = true,
   apply = function(self, x, out)
-    local h, w = native.size(x)
+    local h, w = images.size(x)
     local angle = draw.uniform(self.degrees[1], self.degrees[2])
     local translate, scale, shear = {0, 0}, 1, {0, 0}
     if self.translate then
       local most_x, most_y = self.translate[1] * w, self.translate[2] * h
-      translate = {cropping.round(draw.uniform(-most_x, most_x)), cropping.round(draw.uniform(-most_y, most_y))}
+      translate = {images.round(draw.uniform(-most_x, most_x)), images.round(draw.uniform(-most_y, most_y))}
     end
     if self.scale then scale = draw.uniform(self.scale[1], self.scale[2]) end
     if self.shear then
       shear[1] = draw.uniform(self.shear[1], self.shear[2])
       if self.shear[4] then shear[2] = draw.uniform(self.shear[3], self.shear[4]) end
     end
-    local m = warping.affine_matrix(angle, translate, scale, shear, warping.from_middle(x, self.center))
-    return warping.affine(x, m, self, nil, nil, out)
+    local m = images.affine_matrix(angle, translate, scale, shear, images.from_middle(x, self.center))
+    return images.affine(x, m, self, nil, nil, out)
   end,
   help = "Applies a random affine transformation to an image, keeping its center.",
 }
@@ -207,7 +203,7 @@ transform [[RandomPerspective({distortion_scale: probability = 0.5, p: probabili
   interpolation: "nearest" | "bilinear" = "bilinear", fill: channels = 0})]] {
   chance = true,
   apply = function(self, x, out)
-    local h, w = native.size(x)
+    local h, w = images.size(x)
     local bound_y = math.floor(self.distortion_scale * math.floor(h / 2)) + 1
     local bound_x = math.floor(self.distortion_scale * math.floor(w / 2)) + 1
     local function near(bound) return draw.below(bound) end
@@ -216,8 +212,8 @@ transform [[RandomPerspective({distortion_scale: probability = 0.5, p: probabili
       {far(bound_x, w), far(bound_y, h)}, {near(bound_x), far(bound_y, h)}}
     if w == 1 or h == 1 then return x end -- the four corners are on one line
     local starts = {{0, 0}, {w - 1, 0}, {w - 1, h - 1}, {0, h - 1}}
-    local numbers = warping.perspective_numbers("RandomPerspective", starts, ends)
-    return warping.perspective(x, numbers, self, out)
+    local numbers = images.perspective_numbers("RandomPerspective", starts, ends)
+    return images.perspective(x, numbers, self, out)
   end,
   help = "Performs a random perspective transformation of an image with a given probability.",
 }
@@ -226,16 +222,16 @@ transform [[ElasticTransform({alpha: channels = 50, sigma: channels = 5,
   interpolation: "nearest" | "bilinear" = "bilinear", fill: channels = 0})]] {
   draws = true,
   apply = function(self, x)
-    local h, w = native.size(x)
+    local h, w = images.size(x)
     local shifts = {}
     for i, side in ipairs {h, w} do -- torchvision divides x shifts by the height, y shifts by the width
       local shift, sigma = core.ops.rand {1, 1, h, w} * 2 - 1, self.sigma[i] or self.sigma[1]
       local size = math.floor(8 * sigma + 1)
       size = size + 1 - size % 2
-      if sigma > 0 then shift = pixels.blur(shift, {size, size}, {sigma, sigma}) end
+      if sigma > 0 then shift = images.blur(shift, {size, size}, {sigma, sigma}) end
       shifts[i] = shift:select(2, 1) * ((self.alpha[i] or self.alpha[1]) / side)
     end
-    return warping.elastic(x, core.ops.stack(shifts, 4), self)
+    return images.elastic(x, core.ops.stack(shifts, 4), self)
   end,
   help = "Moves the pixels of an image by smooth random displacements.",
 }
@@ -252,7 +248,7 @@ transform [[RandomErasing({p: probability = 0.5, scale: range(0, 1) = {0.02, 0.3
     self.value = checks.channels("RandomErasing", "value", value)
   end,
   apply = function(self, x, out)
-    local height, width, channels = native.size(x)
+    local height, width, channels = images.size(x)
     if self.value == "random" and not core.is_floating_point(x) then
       fail("RandomErasing: value = 'random' requires a floating image, got %s; apply ToTensor() first", x.dtype)
     elseif self.value ~= "random" and #self.value ~= 1 and #self.value ~= channels then
@@ -261,7 +257,7 @@ transform [[RandomErasing({p: probability = 0.5, scale: range(0, 1) = {0.02, 0.3
     for _ = 1, 10 do
       local area = height * width * draw.uniform(self.scale[1], self.scale[2])
       local aspect = math.exp(draw.uniform(math.log(self.ratio[1]), math.log(self.ratio[2])))
-      local h, w = cropping.round(math.sqrt(area * aspect)), cropping.round(math.sqrt(area / aspect))
+      local h, w = images.round(math.sqrt(area * aspect)), images.round(math.sqrt(area / aspect))
       if h < height and w < width then
         local y
         if out then y = out:copy_(x) else y = x:clone() end

@@ -4,11 +4,10 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local checks = require "luminary.vision.transforms.check_arguments"
-local native = require "luminary.vision.transforms.native"
+local images = require "luminary.vision.transforms.image_operations"
 local draw = require "luminary.vision.transforms.random"
 local base = require "luminary.vision.transforms.transform_and_compose"
 local fail, describe, ops = options.fail, options.describe, core.ops
-
 
 local function normal()
   return math.sqrt(-2 * math.log(1 - draw.uniform(0, 1))) * math.cos(2 * math.pi * draw.uniform(0, 1))
@@ -35,11 +34,7 @@ local function beta(alpha)
 end
 
 -- Returns each sample's predecessor; the first one's is the last.
-local function rolled(x)
-  local n = x.shape[1]
-  if n == 1 then return x end
-  return ops.cat({x:narrow(1, n, 1), x:narrow(1, 1, n - 1)}, 1)
-end
+local function rolled(x) return x:roll(1, 1) end
 
 local function mixed(x, lam) return x * lam + rolled(x) * (1 - lam) end
 
@@ -98,7 +93,7 @@ local CutMix = define "CutMix"
 function CutMix:forward(x, labels)
   check_batch(self, x)
   labels = one_hot(self, labels, x.shape[1])
-  local h, w = native.size(x)
+  local h, w = images.size(x)
   local r = 0.5 * math.sqrt(1 - beta(self.alpha))
   local at_x, at_y = draw.below(w), draw.below(h)
   local half_w, half_h = math.floor(r * w), math.floor(r * h)

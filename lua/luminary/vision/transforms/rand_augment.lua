@@ -1,22 +1,19 @@
 --- Defines RandAugment and TrivialAugment: random choices of transforms and of their strength.
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.check_arguments"
-local native = require "luminary.vision.transforms.native"
-local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
-local cropping = require "luminary.vision.transforms.crop_and_pad"
+local images = require "luminary.vision.transforms.image_operations"
 local draw = require "luminary.vision.transforms.random"
-local warping = require "luminary.vision.transforms.rotate_affine_perspective"
 local transform = require("luminary.vision.transforms.transform_and_compose").define
-local run = native.run
+local run = images.run
 
 local function sheared(x, shear, how, out)
-  local h, w = native.size(x)
-  local m = warping.affine_matrix(0, {0, 0}, 1, shear, {-w / 2, -h / 2}) -- shears about the corner
-  return warping.affine(x, m, how, nil, nil, out)
+  local h, w = images.size(x)
+  local m = images.affine_matrix(0, {0, 0}, 1, shear, {-w / 2, -h / 2}) -- shears about the corner
+  return images.affine(x, m, how, nil, nil, out)
 end
 
 local function moved(x, translate, how, out)
-  return warping.affine(x, warping.affine_matrix(0, translate, 1, {0, 0}, {0, 0}), how, nil, nil, out)
+  return images.affine(x, images.affine_matrix(0, translate, 1, {0, 0}, {0, 0}), how, nil, nil, out)
 end
 
 local function toward_zero(v) return v < 0 and math.ceil(v) or math.floor(v) end
@@ -31,7 +28,7 @@ local ops = {
   {"ShearY", true, function(x, v, how, out) return sheared(x, {0, math.deg(math.atan(v))}, how, out) end},
   {"TranslateX", true, function(x, v, how, out) return moved(x, {toward_zero(v), 0}, how, out) end},
   {"TranslateY", true, function(x, v, how, out) return moved(x, {0, toward_zero(v)}, how, out) end},
-  {"Rotate", true, function(x, v, how, out) return warping.rotate(x, v, how, out) end},
+  {"Rotate", true, function(x, v, how, out) return images.rotate(x, v, how, out) end},
   {"Brightness", true, adjusted "brightness"},
   {"Color", true, adjusted "saturation"},
   {"Contrast", true, adjusted "contrast"},
@@ -41,12 +38,12 @@ local ops = {
     return run("solarize", x, {v * (x.dtype == "uint8" and 255 or 1)}, out)
   end},
   {"AutoContrast", false, plain "autocontrast"},
-  {"Equalize", false, function(x, _, _, out) return pixels.equalize("equalize", x, out) end},
+  {"Equalize", false, function(x, _, _, out) return images.equalize("equalize", x, out) end},
 }
 
 -- Returns the strength at the fraction `part`, 0 to 1, of the largest, `most` by the op's name.
 local function strength(name, part, most, bits)
-  if name == "Posterize" then return 8 - cropping.round(part * bits) end
+  if name == "Posterize" then return 8 - images.round(part * bits) end
   if name == "Solarize" then return 1 - part end
   return part * (most[name] or 0)
 end
@@ -70,7 +67,7 @@ transform("RandAugment({num_ops: natural = 2, magnitude: natural = 9, " .. commo
     end
   end,
   apply = function(self, x, out)
-    local h, w = native.size(x)
+    local h, w = images.size(x)
     local most = {
       ShearX = 0.3, ShearY = 0.3, TranslateX = 150 / 331 * w, TranslateY = 150 / 331 * h, Rotate = 30,
       Brightness = 0.9, Color = 0.9, Contrast = 0.9, Sharpness = 0.9,

@@ -7,7 +7,7 @@ local results_as_list = require "luminary.base.results_as_list"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local checks = require "luminary.vision.transforms.check_arguments"
-local native = require "luminary.vision.transforms.native"
+local images = require "luminary.vision.transforms.image_operations"
 local draw = require "luminary.vision.transforms.random"
 local fail = options.fail
 
@@ -18,21 +18,10 @@ local fail = options.fail
 ---   function Noise:forward(img, ...)
 ---     return img + lm.randn_like(img) * self.scale, ...
 ---   end
-local Transform
-
-local function call(self, ...) return self:forward(...) end
-
-Transform = class.guard(class.new("Transform", nil, function(of, ...)
-  local object = class.object(of, {__call = call})
-  object:init(class.arguments(of, ...))
-  return object
-end))
-for key, method in pairs(class.methods) do Transform[key] = method end
-Transform.is = class.is
+local Transform = class.root "Transform"
 Transform.__missing = {
   get_params = "T.functional has functions of given numbers: T.functional.crop(x, top, left, height, width)",
 }
-Transform.strict = true
 
 local function shown(v)
   if type(v) == "boolean" then return v and "True" or "False" end
@@ -59,7 +48,7 @@ function Transform:forward(img, ...)
   if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
   checks.check(self.__name, img)
   if self.draws and img.ndim >= 4 then
-    return native.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
+    return images.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
   end
   return self:_apply(img), ...
 end

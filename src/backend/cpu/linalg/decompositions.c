@@ -1,7 +1,6 @@
 /* Computes eigenvalues of symmetric matrices, singular values, pseudoinverses and least squares by LAPACK. */
 #include <limits.h>
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "backend/cpu/linalg/lapack.h"
@@ -89,10 +88,9 @@ typedef struct lapack_job {
 /* Runs one matrix without OpenMP threads: an OpenBLAS built with OpenMP would have its own ones for each of ours. */
 static int one_by_lapack(const void *job, int64_t i, char *work) {
   const lapack_job *l = job;
-  int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
+  int threads = lm_openblas.set_omp_threads(1);
   int info = l->one(l->job, i, work);
-  omp_set_num_threads(threads);
+  lm_openblas.set_omp_threads(threads);
   return info;
 }
 

@@ -1,6 +1,5 @@
 #include "backend/cpu/linalg/openblas.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,10 +30,7 @@ static int variables(const char *added[2]) {
 static lm_status load(void) {
   static const lm_plugin_family family = {"cpu", LM_VAR_BACKEND_PATH, "lm_openblas_plugin", "library"};
   void (*plugin)(lm_openblas_table *) = NULL;
-  char path[LM_PLUGIN_PATH];
-  NEED(lm_plugin_load(&family, "openblas", (void **)&plugin, path));
-  if (!plugin)
-    return lm_fail(LM_E_MISSING, "luminary_cpu_openblas.so is missing beside the library; install luminary again");
+  NEED(lm_plugin_need(&family, "openblas", (void **)&plugin));
   plugin(&lm_openblas);
   if (strstr(lm_openblas.get_config(), "USE64BITINT")) {
     return lm_fail(LM_E_MISSING, "OpenBLAS here has 64-bit integers (INTERFACE64); install one with 32-bit integers");
@@ -51,7 +47,9 @@ static void drop_variable(const char *entry) {
 
 /* Loads OpenBLAS with these variables. setenv would race with another thread's getenv: this replaces the environment as
  * a whole, by one that is never freed, and then removes its variables; changes by others in between stay. */
-static lm_status load_with_variables(void) {
+static lm_status load_with_variables(void *nothing) {
+  (void)nothing;
+  if (!lm_address_space_has(2, buffer_bytes)) return no_room();
   static char **volatile with; /* kept, for leak checkers: once somebody calls setenv, nothing else points to it */
   const char *added[2];
   char **before = environ;
@@ -67,24 +65,9 @@ static lm_status load_with_variables(void) {
   return status;
 }
 
-static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
-
-/* Make a fork wait for the load: in the child nobody would finish it. */
-static void lock_loading(void) { pthread_mutex_lock(&loading); }
-static void unlock_loading(void) { pthread_mutex_unlock(&loading); }
-__attribute__((constructor)) static void watch_forks(void) {
-  pthread_atfork(lock_loading, unlock_loading, unlock_loading);
-}
-
 lm_status lm_openblas_load(void) {
   static _Atomic bool loaded;
-  if (atomic_load_explicit(&loaded, memory_order_acquire)) return LM_OK;
-  pthread_mutex_lock(&loading);
-  lm_status status = LM_OK;
-  if (!loaded) status = lm_address_space_has(2, buffer_bytes) ? load_with_variables() : no_room();
-  if (status == LM_OK) atomic_store_explicit(&loaded, true, memory_order_release);
-  pthread_mutex_unlock(&loading);
-  return status;
+  return lm_load_once(&loaded, load_with_variables, NULL);
 }
 
 static _Atomic int callers; /* buffers that threads now in OpenBLAS may take */

@@ -36,6 +36,7 @@ typedef struct lm_openblas_table {
 #undef X
   void (*set_num_threads)(int n);
   char *(*get_config)(void);
+  int (*set_omp_threads)(int n); /* returns OpenMP's number of threads before */
 } lm_openblas_table;
 
 extern lm_openblas_table lm_openblas; /* valid once loaded */

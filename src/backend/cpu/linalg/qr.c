@@ -48,7 +48,7 @@ static void set_panel(panel *p, int index, int n, int rows) {
   p->length = rows - p->first;
 }
 
-/* Computes C = beta C + alpha A B, with A [m, k] and B [k, n], or [n, k] if transposed. */
+/* Computes C = beta C + alpha A B, A [m, k], B [k, n] or, transposed, [n, k]. */
 static lm_status product(const qr_job *j, int m, int n, int k, double alpha, const void *a, int lda, const void *b,
                          int ldb, bool transposed, double beta, void *c, int ldc) {
   lm_cpu_gemm_job g = lm_cpu_gemm_job_of(j->dtype, m, n, k, alpha, lm_gemm_matrix_of(a, lda, false),

@@ -27,7 +27,7 @@ static lm_status solve_columns(const lm_trsm_job *t, int n, int k, const void *a
   int half = half_of(n), rest = n - half;
   void *lower_right = at(t->dtype, a, lda, half, half), *b2 = at(t->dtype, b, ldb, half, 0);
   const void *beside = t->upper ? at(t->dtype, a, lda, 0, half) : at(t->dtype, a, lda, half, 0);
-  if (t->upper == t->transposed) { /* solves from the top: op(a) is lower triangular */
+  if (t->upper == t->transposed) { /* from above: op(a) is lower triangular */
     NEED(solve_columns(t, half, k, a, lda, b, ldb));
     NEED(subtract_product(t->dtype, rest, k, half, t->transposed, beside, lda, b, ldb, 1, b2, ldb));
     NEED(solve_columns(t, rest, k, lower_right, lda, b2, ldb));

@@ -17,6 +17,7 @@ static dnnl_engine_t engine;
 static dnnl_stream_t stream; /* has no state on a CPU: threads share it */
 static dnnl_primitive_attr_t plain_attr;
 static dnnl_status_t start_status;
+static const struct lm_pointwise_loops *loops; /* the core's, of float32 */
 
 static dnnl_status_t make_attr(dnnl_primitive_attr_t *out) {
   dnnl_status_t status = dnnl_primitive_attr_create(out);
@@ -40,11 +41,10 @@ static lm_status begin(void) {
   return lm_dnn_failed(start_status, "start");
 }
 
-/* Returns true where bfloat16 wins. Intel's vdpbf16ps does half the arithmetic of the float32 instructions in the same
- * time (88 against 178 GF/s a core on an Emerald Rapids): only tiles (AMX) win there; AMD's does twice as much. */
-bool lm_dnn_has_bf16(void) {
+/* Returns true where bfloat16 wins, on a CPU that has avx512bf16: on AMD's, which multiply it twice as fast as float32,
+ * and on Intel's with tiles (AMX). */
+static bool has_bf16(void) {
 #if defined(__x86_64__)
-  if (!__builtin_cpu_supports("avx512bf16")) return false;
   bool intel = __builtin_cpu_is("intel");
   return dnnl_get_effective_cpu_isa() >= (intel ? dnnl_cpu_isa_avx512_core_amx : dnnl_cpu_isa_avx512_core_bf16);
 #else
@@ -278,7 +278,7 @@ static lm_status make_gemm(const lm_cpu_gemm_job *job, const int64_t *key, kerne
   return LM_OK;
 }
 
-lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
+static lm_status gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
   *done_ = false;
   if (job->batch > 1 && !job->a.step && !job->b.step) return LM_OK; /* oneDNN broadcasts one side only */
   LM_DNN_GUARD(guard);
@@ -518,7 +518,7 @@ static void add_weight_parts(void *ctx, int64_t first, int64_t last) {
   char *to = (char *)c->job->w + first * (int64_t)lm_dtype_size(c->job->dtype);
   for (int64_t p = 1; p < c->parts; p++)
     for (int64_t i = first; i < last; i++) sum[i] += sum[p * n + i];
-  lm_pointwise_loops_of(LM_F32)->store[c->job->dtype](to, 1, sum + first, (int)(last - first));
+  loops->store[c->job->dtype](to, 1, sum + first, (int)(last - first));
 }
 
 /* Estimates one thread's nanoseconds. */
@@ -574,7 +574,7 @@ static lm_status pack_weights(const kernel *by, void *weights, void *packed) {
   return kernel_convert(by, weights, packed, work);
 }
 
-lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
+static lm_status conv(const lm_conv_job *job, bool *done_) {
   const lm_conv_shape *s = &job->shape;
   const int64_t weights = s->k * filter_size(s);
   conv_parts c = {.job = job, .result = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32};
@@ -599,4 +599,12 @@ lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
   *done_ = !c.declined;
   if (sums && *done_) lm_parallel(weights, (double)(weights * c.parts), 0, add_weight_parts, &c);
   return LM_OK;
+}
+
+LM_API void lm_onednn_plugin(lm_onednn_table *table);
+void lm_onednn_plugin(lm_onednn_table *table) {
+  loops = table->f32;
+  table->has_bf16 = has_bf16;
+  table->gemm_bf16 = gemm_bf16;
+  table->conv = conv;
 }

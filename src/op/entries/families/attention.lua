@@ -4,9 +4,8 @@ local op = ...
 local shapes = "expected query, key and value to have shapes [..., L, E], [..., S, E] and [..., S, Ev], "
   .. "got {query}, {key} and {value}"
 
-op "scaled_dot_product_attention" {
-  "query", "key", "value", "attn_mask?", "dropout_p: number = 0", "is_causal = false",
-  options = {"scale: number?", "enable_gqa = false"},
+op("scaled_dot_product_attention(query, key, value, attn_mask?, dropout_p: number = 0, is_causal = false, "
+  .. "{scale: number?, enable_gqa = false})") {
   needs = {
     {"ndim_of(query) >= 2 && ndim_of(key) >= 2 && ndim_of(value) >= 2", shapes},
     {"size_of(query)[-1] == size_of(key)[-1] && size_of(key)[-2] == size_of(value)[-2]", shapes},
@@ -83,8 +82,7 @@ op "scaled_dot_product_attention" {
 }
 -- Each pass over [..., L, S] costs more on a GPU than the products. Without a mask every query sees a key; with one the
 -- mask alone decides: scores are not examined.
-op "attention_weights" {
-  "query", "key", "attn_mask?", "is_causal = false", "scale: number?",
+op "attention_weights(query, key, attn_mask?, is_causal = false, scale: number?)" {
   forms = {
     {when = "!given(attn_mask) && size_of(key)[-2] > 0",
       "scores = matmul(query * scale_of(scale, query), transpose(key, -2, -1))",
@@ -113,9 +111,8 @@ op "attention_weights" {
 }
 -- y1 is the logarithm of softmax's sums of exponentials: log sum exp(scores). `fused`: the mask has no -inf; if cuDNN
 -- computes this, it draws dropout's masks in both passes from `draw`.
-op "attention" {
-  "query", "key", "value", "attn_mask?", "is_causal = false", "scale: number?", "dropout_p: number = 0",
-  "draw?", "fused = false",
+op("attention(query, key, value, attn_mask?, is_causal = false, scale: number?, dropout_p: number = 0, draw?, "
+  .. "fused = false)") {
   operands = {
     "query: [N, H, L, E] float in attention(query) layout(rows)",
     "key: [N, G, S, E] of query in attention(query) layout(rows)",
@@ -134,9 +131,8 @@ op "attention" {
   help = "scaled_dot_product_attention in blocks, of [N, H, L, E] and [N, heads that divide H, S, E]; with dropout_p "
     .. "of a draw, attention_draw's",
 }
-op "attention_backward" {
-  "grad", "query", "key", "value", "out", "log_sum", "attn_mask?", "is_causal = false", "scale: number?",
-  "dropout_p: number = 0", "draw?", "fused = false",
+op("attention_backward(grad, query, key, value, out, log_sum, attn_mask?, is_causal = false, scale: number?, "
+  .. "dropout_p: number = 0, draw?, fused = false)") {
   operands = {
     "query: [N, H, L, E] float in attention(query) layout(rows)",
     "key: [N, G, S, E] of query in attention(query) layout(rows)",
@@ -171,16 +167,14 @@ op "attention_backward" {
   flops = "(6 * numel_of(query) + 4 * numel_of(grad)) * size_of(key)[-2]",
   internal = true, help = "gradients of attention: query, key, value",
 }
-op "attention_draw" {
-  "query", "key",
+op "attention_draw(query, key)" {
   operands = {"query: [from..., L, E] strided", "key: [to..., S, D] strided"}, results = {"draw: [2] int64"},
   grad = "none", internal = true,
   help = "random numbers reserved for the weights of query [..., L, E] and key [..., S, E], a number for each of "
     .. "[..., L, S]: the generator's seed and place, int64 [2]",
 }
--- Drops elements of x as attention drops weights, each by its position.
-op "dropout_by_draw" {
-  "x", "p: number", "draw", "fused = false",
+-- Drops weights by block as attention does, each by its position in x.
+op "dropout_by_draw(x, p: number, draw, fused = false)" {
   operands = {"x: float", "p: from 0 to 1", "draw: [2] int64", "own_draw(fused)"}, results = {"y: like x"}, host = true,
   grad = {x = "dropout_by_draw(g, p, draw)"}, internal = true,
   help = "dropout by reserved random numbers (attention_draw): the same elements at every call",

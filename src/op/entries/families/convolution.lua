@@ -1,9 +1,8 @@
 --- Defines convolution and pooling: x [N, C, H, W], channels-last in memory.
 local op = ...
 
--- Gradients of convolutions are computed by other convolutions, those of poolings by poolings.
-op "conv2d" {
-  "x", "weight", "bias?", "stride: pair = 1", "padding: padding = 0", "dilation: pair = 1", "groups: int = 1",
+-- The gradients of convolutions are convolutions, those of poolings are poolings.
+op "conv2d(x, weight, bias?, stride: pair = 1, padding: padding = 0, dilation: pair = 1, groups: int = 1)" {
   operands = {
     "x: [N?, C, H, W] float_or_int strided", "weight: [K, Cg, kH, kW] of x strided", "bias: [K] of x strided",
     "conv(sizes_of(x), sizes_of(weight), stride, padding, dilation, groups, OH, OW)",
@@ -29,8 +28,7 @@ op "conv2d" {
   flops = "2 * numel_of(y) * size_of(weight)[2] * size_of(weight)[3] * size_of(weight)[4]",
   help = "Applies a 2-d convolution.",
 }
-op "conv2d_input" {
-  "grad", "weight", "size: size", "stride: pair = 1", "padding: pair = 0", "dilation: pair = 1", "groups: int = 1",
+op "conv2d_input(grad, weight, size: size, stride: pair = 1, padding: pair = 0, dilation: pair = 1, groups: int = 1)" {
   operands = {
     "size: [N?, C, H, W]", "weight: [K, Cg, kH, kW] float_or_int strided",
     "conv(sizes_of(size), sizes_of(weight), stride, padding, dilation, groups, OH, OW)",
@@ -45,8 +43,7 @@ op "conv2d_input" {
   flops = "2 * numel_of(grad) * size_of(weight)[2] * size_of(weight)[3] * size_of(weight)[4]",
   internal = true, help = "gradient of conv2d for an input of that size",
 }
-op "conv2d_weight" {
-  "grad", "x", "size: size", "stride: pair = 1", "padding: pair = 0", "dilation: pair = 1", "groups: int = 1",
+op "conv2d_weight(grad, x, size: size, stride: pair = 1, padding: pair = 0, dilation: pair = 1, groups: int = 1)" {
   operands = {
     "size: [K, Cg, kH, kW]", "x: [N?, C, H, W] float strided",
     "conv(sizes_of(x), sizes_of(size), stride, padding, dilation, groups, OH, OW)",
@@ -62,9 +59,8 @@ op "conv2d_weight" {
 }
 local windows = "x, kernel_size, stride, padding, dilation, ceil_mode"
 local padded = ("pad(x, window_padding(%s), 'constant', lowest(x))"):format(windows)
-op "max_pool2d" {
-  "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
-  "return_indices = false",
+op("max_pool2d(x, kernel_size: pair?, stride: pair?, padding: pair = 0, dilation: pair = 1, ceil_mode = false, "
+  .. "return_indices = false)") {
   operands = {
     "x: [N?, C+, H+, W+] not_bool preserve", "windows(kernel_size, stride, padding, dilation)",
     "pooled(kernel_size, stride, padding, dilation, ceil_mode, H, W, OH, OW)", "plane(H, W)",
@@ -86,9 +82,8 @@ op "max_pool2d" {
   },
   help = "Applies a 2-d max pooling.",
 }
-op "max_pool2d_with_indices" {
-  "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
-  "return_indices = true",
+op("max_pool2d_with_indices(x, kernel_size: pair?, stride: pair?, padding: pair = 0, dilation: pair = 1, "
+  .. "ceil_mode = false, return_indices = true)") {
   results = 2,
   grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
   forms = {
@@ -102,9 +97,8 @@ op "max_pool2d_with_indices" {
   },
   help = "Returns the maxima of the windows of x and their indices.",
 }
-op "max_pool2d_backward" {
-  "grad", "indices", "size: size",
-  options = {"kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1"},
+op("max_pool2d_backward(grad, indices, size: size, {kernel_size: pair?, stride: pair?, padding: pair = 0, "
+  .. "dilation: pair = 1})") {
   operands = {
     "size: [N?, C+, H+, W+]", "indices: [N?, C, OH, OW] preserve", "pool_indices(indices, kernel_size)",
     "grad: [N?, C, OH, OW] float as pooled(indices)", "known_windows(kernel_size, stride, padding, dilation)",
@@ -114,14 +108,12 @@ op "max_pool2d_backward" {
   help = "gradient of max_pool2d; indices holds each maximum's place in H * W, from 1; to know its windows "
     .. "can be faster; of uint8, on a GPU, its place in its window, row by row from 0",
 }
-op "max_unpool2d" {
-  "x", "indices", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "output_size: size?",
+op "max_unpool2d(x, indices, kernel_size: pair?, stride: pair?, padding: pair = 0, output_size: size?)" {
   kind = "composite",
   help = "Computes a partial inverse of F.max_pool2d: zeros, with x at indices.",
 }
-op "avg_pool2d" {
-  "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false", "count_include_pad = true",
-  "divisor_override: int?",
+op("avg_pool2d(x, kernel_size: pair?, stride: pair?, padding: pair = 0, ceil_mode = false, "
+  .. "count_include_pad = true, divisor_override: int?)") {
   operands = {
     "x: [N?, C+, H+, W+] float_or_int64 preserve", "windows(kernel_size, stride, padding, nil)",
     "divisor(divisor_override)", "pooled(kernel_size, stride, padding, nil, ceil_mode, H, W, OH, OW)",
@@ -133,9 +125,8 @@ op "avg_pool2d" {
   },
   help = "Applies a 2-d average pooling.",
 }
-op "avg_pool2d_backward" {
-  "grad", "size: size", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false",
-  "count_include_pad = true", "divisor_override: int?",
+op("avg_pool2d_backward(grad, size: size, kernel_size: pair?, stride: pair?, padding: pair = 0, ceil_mode = false, "
+  .. "count_include_pad = true, divisor_override: int?)") {
   operands = {
     "size: [N?, C+, H+, W+]", "windows(kernel_size, stride, padding, nil)", "divisor(divisor_override)",
     "pooled(kernel_size, stride, padding, nil, ceil_mode, H, W, OH, OW)",
@@ -145,9 +136,8 @@ op "avg_pool2d_backward" {
   grad = {grad = "avg_pool2d(g, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)"},
   internal = true, help = "gradient of avg_pool2d for an input of that size",
 }
-op "relu_avg_pool2d" {
-  "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false", "count_include_pad = true",
-  "divisor_override: int?",
+op("relu_avg_pool2d(x, kernel_size: pair?, stride: pair?, padding: pair = 0, ceil_mode = false, "
+  .. "count_include_pad = true, divisor_override: int?)") {
   operands = {
     "x: [N?, C+, H+, W+] float preserve", "windows(kernel_size, stride, padding, nil)", "divisor(divisor_override)",
     "pooled(kernel_size, stride, padding, nil, ceil_mode, H, W, OH, OW)",
@@ -164,9 +154,8 @@ op "relu_avg_pool2d" {
   },
   internal = true, help = "avg_pool2d of relu(x)",
 }
-op "relu_avg_pool2d_backward" {
-  "grad", "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false",
-  "count_include_pad = true", "divisor_override: int?",
+op("relu_avg_pool2d_backward(grad, x, kernel_size: pair?, stride: pair?, padding: pair = 0, ceil_mode = false, "
+  .. "count_include_pad = true, divisor_override: int?)") {
   operands = {
     "x: [N?, C+, H+, W+] float preserve", "windows(kernel_size, stride, padding, nil)", "divisor(divisor_override)",
     "pooled(kernel_size, stride, padding, nil, ceil_mode, H, W, OH, OW)", "grad: [N?, C, OH, OW] of x as x",
@@ -186,15 +175,13 @@ op "relu_avg_pool2d_backward" {
   },
   internal = true, help = "gradient of relu_avg_pool2d",
 }
-op "adaptive_avg_pool2d" {
-  "x", "output_size: pair?",
+op "adaptive_avg_pool2d(x, output_size: pair?)" {
   operands = {"x: [N?, C+, H+, W+] float preserve", "adapted(output_size, H, W)"},
   results = {"y: [N?, C, output_size[1], output_size[2]] of x as x"},
   grad = {x = "adaptive_avg_pool2d_backward(g, size_of(x))"},
   help = "Computes the means over a number of windows of x.",
 }
-op "adaptive_max_pool2d" {
-  "x", "output_size: pair?",
+op "adaptive_max_pool2d(x, output_size: pair?)" {
   operands = {"x: [N?, C+, H+, W+] float preserve", "adapted(output_size, H, W)", "plane(H, W)"},
   results = {
     "y: [N?, C, output_size[1], output_size[2]] of x as x",
@@ -203,8 +190,7 @@ op "adaptive_max_pool2d" {
   grad = {x = "max_pool2d_backward(g, y1, size_of(x))"},
   help = "Returns the maxima of a number of windows of x and their indices.",
 }
-op "adaptive_avg_pool2d_backward" {
-  "grad", "size: size",
+op "adaptive_avg_pool2d_backward(grad, size: size)" {
   operands = {"size: [N?, C+, H+, W+]", "grad: [N?, C, OH, OW] float as gradient(size)"},
   results = {"dx: [N?, C, H, W] of grad as gradient(size)"},
   grad = {grad = "adaptive_avg_pool2d(g, [size_of(grad)[-2], size_of(grad)[-1]])"},

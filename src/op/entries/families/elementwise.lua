@@ -1,74 +1,74 @@
 --- Defines elementwise ops: arithmetic, functions, activations, comparisons, bits.
 local op = ...
 
-op "add" {
-  "x: scalar", "other: scalar", options = {"alpha: number = 1"},
-  elementwise = "x + alpha * other", integral_arg = "alpha",
-  grad = {x = "g", other = "scaled(g, alpha)"},
-  help = "Adds alpha * other to x.",
+-- Returns a function for ops that have the fields `shared` in common. Their entries begin with the value of one
+-- element (`elementwise`), the gradient, unless `shared` has it, and the help. A gradient that is one formula is for
+-- the first tensor.
+local function elementwise(shared)
+  return function(head)
+    local define, first = op(head, 1), head:match "%(([%w_]+)"
+    return function(row)
+      local entry, grad = {elementwise = row[1], help = row[#row]}, shared.grad or row[2]
+      entry.grad = type(grad) == "string" and grad ~= "none" and {[first] = grad} or grad
+      for _, fields in ipairs {row, shared} do
+        for field, value in pairs(fields) do
+          if type(field) == "string" then entry[field] = entry[field] or value end
+        end
+      end
+      define(entry)
+    end
+  end
+end
+local common = elementwise {} -- results have the common dtype of the tensors
+local floating = elementwise {result_dtype = "float"}
+local wide = elementwise {result_dtype = "float", autocast = "keep_gpu"} -- autocast to float32 on GPUs
+local test = elementwise {result_dtype = "bool", grad = "none"}
+local integer = elementwise {takes = "integers", grad = "none"}
+
+common "add(x: scalar, other: scalar, {alpha: number = 1})" {
+  "x + alpha * other", {x = "g", other = "scaled(g, alpha)"}, "Adds alpha * other to x.", integral_arg = "alpha",
 }
-op "sub" {
-  "x: scalar", "other: scalar", options = {"alpha: number = 1"},
-  elementwise = "x - alpha * other", integral_arg = "alpha",
+common "sub(x: scalar, other: scalar, {alpha: number = 1})" {
+  "x - alpha * other", {x = "g", other = "scaled(g, -alpha)"}, "Subtracts alpha * other from x.",
+  integral_arg = "alpha",
   needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
-  grad = {x = "g", other = "scaled(g, -alpha)"},
-  help = "Subtracts alpha * other from x.",
 }
-op "rsub" {
-  "x: scalar", "other: scalar", options = {"alpha: number = 1"},
-  elementwise = "other - alpha * x", integral_arg = "alpha",
+common "rsub(x: scalar, other: scalar, {alpha: number = 1})" {
+  "other - alpha * x", {x = "scaled(g, -alpha)", other = "g"}, "Subtracts alpha * x from other.",
+  integral_arg = "alpha",
   needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
-  grad = {x = "scaled(g, -alpha)", other = "g"},
-  help = "Subtracts alpha * x from other.",
 }
-op "mul" {
-  "x: scalar", "other: scalar",
-  elementwise = "x * other",
-  grad = {x = "g * other", other = "g * x"},
-  help = "Multiplies x by other.",
-}
-op "div" {
-  "x: scalar", "other: scalar", options = {"rounding_mode: rounding_mode = none"},
-  elementwise = "x / other", result_dtype = "float",
-  grad = {x = "g / other", other = "-(g * y / other)"},
+common "mul(x: scalar, other: scalar)" {"x * other", {x = "g * other", other = "g * x"}, "Multiplies x by other."}
+floating "div(x: scalar, other: scalar, {rounding_mode: rounding_mode = none})" {
+  "x / other", {x = "g / other", other = "-(g * y / other)"}, "Divides x by other.",
   forms = {
     {when = "rounding_mode == 'floor'", "floor_divide(x, other)"},
     {when = "rounding_mode == 'trunc'", "trunc_divide(x, other)"},
   },
-  help = "Divides x by other.",
 }
-op "floor_divide" {
-  "x: scalar", "other: scalar",
-  elementwise = "floor_divide(x, other)", divisor_arg = "other",
-  grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
-  help = "Divides x by other and rounds down.",
+common "floor_divide(x: scalar, other: scalar)" {
+  "floor_divide(x, other)", {x = "zeros_like(g)", other = "zeros_like(g)"}, "Divides x by other and rounds down.",
+  divisor_arg = "other",
 }
-op "trunc_divide" {
-  "x: scalar", "other: scalar",
-  elementwise = "trunc_divide(x, other)", divisor_arg = "other",
-  grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
-  internal = true, help = "x / other rounded towards 0; dtype kept",
+common "trunc_divide(x: scalar, other: scalar)" {
+  "trunc_divide(x, other)", {x = "zeros_like(g)", other = "zeros_like(g)"}, "x / other rounded towards 0; dtype kept",
+  divisor_arg = "other", internal = true,
 }
-op "remainder" {
-  "x: scalar", "other: scalar",
-  elementwise = "remainder(x, other)", divisor_arg = "other",
-  grad = {x = "g", other = "-(g * floor_divide(x, other))"},
-  help = "Computes the remainder of x divided by other, with the sign of other.",
+common "remainder(x: scalar, other: scalar)" {
+  "remainder(x, other)", {x = "g", other = "-(g * floor_divide(x, other))"},
+  "Computes the remainder of x divided by other, with the sign of other.", divisor_arg = "other",
 }
-op "fmod" {
-  "x: scalar", "other: scalar",
-  elementwise = "fmod(x, other)", divisor_arg = "other",
-  grad = {x = "g", other = "-(g * trunc_divide(x, other))"},
-  help = "Computes the remainder of x divided by other, with the sign of x.",
+common "fmod(x: scalar, other: scalar)" {
+  "fmod(x, other)", {x = "g", other = "-(g * trunc_divide(x, other))"},
+  "Computes the remainder of x divided by other, with the sign of x.", divisor_arg = "other",
 }
-op "pow" {
-  "x: scalar", "exponent: scalar",
-  elementwise = "pow(x, exponent)",
-  grad = {
+common "pow(x: scalar, exponent: scalar)" {
+  "pow(x, exponent)",
+  {
     x = "exponent == 0 ? 0 : g * (exponent * pow(x, exponent == 0 ? 1 : exponent - 1))",
     exponent = "x == 0 && exponent >= 0 ? 0 : g * (y * log(x))",
   },
-  bool = "use :int() first",
+  "Raises x to the power of exponent.", bool = "use :int() first",
   needs = {
     {"is_float(x) || is_float(exponent) || !is_number(exponent) || value_of(exponent) >= 0",
       "exponent must be at least 0 for integer tensors, got {value_of(exponent)}; use x:float()"},
@@ -79,328 +79,166 @@ op "pow" {
     {when = "is_number(exponent) && value_of(exponent) == 0.5 && is_float(x)", "sqrt(x)"},
     {when = "is_number(exponent) && value_of(exponent) == -1 && is_float(x)", "reciprocal(x)"},
   },
-  autocast = "keep_gpu", help = "Raises x to the power of exponent.",
+  autocast = "keep_gpu",
 }
-op "cube" {
-  "x", elementwise = "x * x * x", grad = {x = "g * (3 * (x * x))"}, bool = "use :int() first", internal = true,
-  autocast = "keep_gpu", help = "x to the power of 3.",
+common "cube(x)" {
+  "x * x * x", "g * (3 * (x * x))", "x to the power of 3.", bool = "use :int() first", internal = true,
+  autocast = "keep_gpu",
 }
-op "xlogy" {
-  "x: scalar", "other: scalar",
-  elementwise = "isnan(other) ? other : x == 0 ? 0 : x * log(other)", result_dtype = "float",
-  grad = {x = "x == 0 && other <= 0 ? 0 : xlogy(g, other)", other = "g * x / other"},
-  help = "Computes x * log(other), which is 0 where x is 0.",
+floating "xlogy(x: scalar, other: scalar)" {
+  "isnan(other) ? other : x == 0 ? 0 : x * log(other)",
+  {x = "x == 0 && other <= 0 ? 0 : xlogy(g, other)", other = "g * x / other"},
+  "Computes x * log(other), which is 0 where x is 0.",
 }
-op "hypot" {
-  "x: scalar", "other: scalar",
-  elementwise = "hypot(x, other)", result_dtype = "float",
-  grad = {x = "g * (x / y)", other = "g * (other / y)"},
-  help = "Computes sqrt(x^2 + other^2), without overflow.",
+floating "hypot(x: scalar, other: scalar)" {
+  "hypot(x, other)", {x = "g * (x / y)", other = "g * (other / y)"}, "Computes sqrt(x^2 + other^2), without overflow.",
 }
-op "atan2" {
-  "x: scalar", "other: scalar",
-  elementwise = "atan2(x, other)", result_dtype = "float",
-  grad = {
+floating "atan2(x: scalar, other: scalar)" {
+  "atan2(x, other)",
+  {
     x = "x == 0 && other == 0 ? 0 : g * (other / (x * x + other * other))",
     other = "x == 0 && other == 0 ? 0 : -(g * (x / (x * x + other * other)))",
   },
-  autocast = "widest", help = "Computes the angle of the point (other, x) in radians, from -pi to pi.",
+  "Computes the angle of the point (other, x) in radians, from -pi to pi.", autocast = "widest",
 }
-op "copysign" {
-  "x: scalar", "other: scalar",
-  elementwise = "copysign(x, other)", result_dtype = "float",
-  grad = {x = "x == 0 ? 0 : g * (y / x)", other = "zeros_like(g)"},
-  help = "Returns the magnitude of x with the sign of other.",
+floating "copysign(x: scalar, other: scalar)" {
+  "copysign(x, other)", {x = "x == 0 ? 0 : g * (y / x)", other = "zeros_like(g)"},
+  "Returns the magnitude of x with the sign of other.",
 }
-op "logaddexp" {
-  "x: scalar", "other: scalar",
-  elementwise = "x == other ? x + 0.69314718055994531 : maximum(x, other) + log1p(exp(-abs(x - other)))",
-  result_dtype = "float",
-  grad = {x = "g / (1 + exp(other - x))", other = "g / (1 + exp(x - other))"},
-  help = "Computes log(e^x + e^other), without overflow.",
+floating "logaddexp(x: scalar, other: scalar)" {
+  "x == other ? x + 0.69314718055994531 : maximum(x, other) + log1p(exp(-abs(x - other)))",
+  {x = "g / (1 + exp(other - x))", other = "g / (1 + exp(x - other))"},
+  "Computes log(e^x + e^other), without overflow.",
 }
-op "logaddexp2" {
-  "x: scalar", "other: scalar",
-  elementwise = "x == other ? x + 1 : maximum(x, other) + 1.4426950408889634 * log1p(exp2(-abs(x - other)))",
-  result_dtype = "float",
-  grad = {x = "g / (1 + exp2(other - x))", other = "g / (1 + exp2(x - other))"},
-  help = "Computes log2(2^x + 2^other), without overflow.",
+floating "logaddexp2(x: scalar, other: scalar)" {
+  "x == other ? x + 1 : maximum(x, other) + 1.4426950408889634 * log1p(exp2(-abs(x - other)))",
+  {x = "g / (1 + exp2(other - x))", other = "g / (1 + exp2(x - other))"},
+  "Computes log2(2^x + 2^other), without overflow.",
 }
-op "ldexp" {
-  "x: scalar", "other: scalar",
-  elementwise = "x * exp2(other)", result_dtype = "float",
-  grad = {x = "g * exp2(other)", other = "g * (y * 0.69314718055994531)"},
-  help = "Computes x * 2^other.",
+floating "ldexp(x: scalar, other: scalar)" {
+  "x * exp2(other)", {x = "g * exp2(other)", other = "g * (y * 0.69314718055994531)"}, "Computes x * 2^other.",
 }
-op "heaviside" {
-  "x: scalar", "values: scalar",
-  elementwise = "x == 0 ? values : x > 0", grad = "none",
-  help = "Computes the step function: 0 for x < 0, 1 for x > 0, and values at 0.",
+common "heaviside(x: scalar, values: scalar)" {
+  "x == 0 ? values : x > 0", "none", "Computes the step function: 0 for x < 0, 1 for x > 0, and values at 0.",
 }
-op "maximum" {
-  "x: scalar", "other: scalar",
-  elementwise = "x > other || isnan(x) ? x : other",
-  grad = {x = "x == other ? g * 0.5 : x < other ? 0 : g", other = "x == other ? g * 0.5 : x > other ? 0 : g"},
-  help = "Returns the larger of each pair of elements.",
+common "maximum(x: scalar, other: scalar)" {
+  "x > other || isnan(x) ? x : other",
+  {x = "x == other ? g * 0.5 : x < other ? 0 : g", other = "x == other ? g * 0.5 : x > other ? 0 : g"},
+  "Returns the larger of each pair of elements.",
 }
-op "minimum" {
-  "x: scalar", "other: scalar",
-  elementwise = "x < other || isnan(x) ? x : other",
-  grad = {x = "x == other ? g * 0.5 : x > other ? 0 : g", other = "x == other ? g * 0.5 : x < other ? 0 : g"},
-  help = "Returns the smaller of each pair of elements.",
+common "minimum(x: scalar, other: scalar)" {
+  "x < other || isnan(x) ? x : other",
+  {x = "x == other ? g * 0.5 : x > other ? 0 : g", other = "x == other ? g * 0.5 : x < other ? 0 : g"},
+  "Returns the smaller of each pair of elements.",
 }
-op "fmax" {
-  "x: scalar", "other: scalar",
-  elementwise = "x >= other || isnan(other) ? x : other",
-  grad = {
+common "fmax(x: scalar, other: scalar)" {
+  "x >= other || isnan(other) ? x : other",
+  {
     x = "x == other ? g * 0.5 : x > other || isnan(other) ? g : 0",
     other = "x == other ? g * 0.5 : x > other || isnan(other) ? 0 : g",
   },
-  help = "Returns the larger of each pair of elements, and ignores NaN.",
+  "Returns the larger of each pair of elements, and ignores NaN.",
 }
-op "fmin" {
-  "x: scalar", "other: scalar",
-  elementwise = "x <= other || isnan(other) ? x : other",
-  grad = {
+common "fmin(x: scalar, other: scalar)" {
+  "x <= other || isnan(other) ? x : other",
+  {
     x = "x == other ? g * 0.5 : x < other || isnan(other) ? g : 0",
     other = "x == other ? g * 0.5 : x < other || isnan(other) ? 0 : g",
   },
-  help = "Returns the smaller of each pair of elements, and ignores NaN.",
+  "Returns the smaller of each pair of elements, and ignores NaN.",
 }
-op "neg" {
-  "x", elementwise = "-x", bool = "use :int() or :logical_not()", grad = {x = "-g"},
-  help = "Negates the elements.",
+common "neg(x)" {"-x", "-g", "Negates the elements.", bool = "use :int() or :logical_not()"}
+common "abs(x)" {
+  "abs(x)", "g * sign(x)", "Computes the absolute value of each element.", bool = "use :int() or :logical_not()",
 }
-op "abs" {
-  "x", elementwise = "abs(x)", bool = "use :int() or :logical_not()",
-  grad = {x = "g * sign(x)"},
-  help = "Computes the absolute value of each element.",
-}
-op "sign" {
-  "x", elementwise = "(x > 0) - (x < 0)", grad = {x = "zeros_like(g)"},
-  help = "Returns the sign of each element: -1, 0 or 1.",
-}
-op "exp" {
-  "x", elementwise = "exp(x)", result_dtype = "float", grad = {x = "g * y"}, autocast = "keep_gpu",
-  help = "Computes e^x.",
-}
-op "exp2" {
-  "x", elementwise = "exp2(x)", result_dtype = "float", grad = {x = "g * y * 0.69314718055994531"},
-  help = "Computes 2^x.",
-}
-op "expm1" {
-  "x",
-  elementwise = "expm1(x)", result_dtype = "float",
-  grad = {x = "g * (y + 1)"},
-  autocast = "keep_gpu", help = "Computes e^x - 1, accurately for small x.",
-}
-op "log" {
-  "x",
-  elementwise = "log(x)", result_dtype = "float",
-  grad = {x = "g / x"},
-  autocast = "keep_gpu", help = "Computes the natural logarithm of each element.",
-}
-op "log2" {
-  "x",
-  elementwise = "log2(x)", result_dtype = "float",
-  grad = {x = "g / (x * 0.69314718055994531)"},
-  autocast = "keep_gpu", help = "Computes the logarithm to base 2 of each element.",
-}
-op "log10" {
-  "x",
-  elementwise = "log10(x)", result_dtype = "float",
-  grad = {x = "g / (x * 2.3025850929940457)"},
-  autocast = "keep_gpu", help = "Computes the logarithm to base 10 of each element.",
-}
+common "sign(x)" {"(x > 0) - (x < 0)", "zeros_like(g)", "Returns the sign of each element: -1, 0 or 1."}
+wide "exp(x)" {"exp(x)", "g * y", "Computes e^x."}
+floating "exp2(x)" {"exp2(x)", "g * y * 0.69314718055994531", "Computes 2^x."}
+wide "expm1(x)" {"expm1(x)", "g * (y + 1)", "Computes e^x - 1, accurately for small x."}
+wide "log(x)" {"log(x)", "g / x", "Computes the natural logarithm of each element."}
+wide "log2(x)" {"log2(x)", "g / (x * 0.69314718055994531)", "Computes the logarithm to base 2 of each element."}
+wide "log10(x)" {"log10(x)", "g / (x * 2.3025850929940457)", "Computes the logarithm to base 10 of each element."}
 -- eps is NaN if left out: comparisons with it are false.
-op "logit" {
-  "x", "eps: number?",
-  elementwise = "log((x < eps ? eps : x > 1 - eps ? 1 - eps : x) / (1 - (x < eps ? eps : x > 1 - eps ? 1 - eps : x)))",
-  result_dtype = "float",
-  grad = {x = "x < eps || x > 1 - eps ? 0 : g / (x * (1 - x)) + 0 * sqrt(x * (1 - x))"},
-  help = "Computes log(x / (1 - x)), the inverse of sigmoid.",
+floating "logit(x, eps: number?)" {
+  "log((x < eps ? eps : x > 1 - eps ? 1 - eps : x) / (1 - (x < eps ? eps : x > 1 - eps ? 1 - eps : x)))",
+  "x < eps || x > 1 - eps ? 0 : g / (x * (1 - x)) + 0 * sqrt(x * (1 - x))",
+  "Computes log(x / (1 - x)), the inverse of sigmoid.",
 }
-op "log1p" {
-  "x",
-  elementwise = "log1p(x)", result_dtype = "float",
-  grad = {x = "g / (x + 1)"},
-  autocast = "keep_gpu", help = "Computes log(1 + x), accurately for small x.",
+wide "log1p(x)" {"log1p(x)", "g / (x + 1)", "Computes log(1 + x), accurately for small x."}
+floating "sqrt(x)" {"sqrt(x)", "g / (y * 2)", "Computes the square root of each element."}
+wide "rsqrt(x)" {"1 / sqrt(x)", "g * -0.5 * (y * (y * y))", "Computes 1 / sqrt(x)."}
+wide "reciprocal(x)" {"1 / x", "-(g * (y * y))", "Computes 1 / x."}
+common "square(x)" {
+  "x * x", "g * (x * 2)", "Computes the square of each element.", result_dtype = "number", autocast = "keep_gpu",
 }
-op "sqrt" {
-  "x", elementwise = "sqrt(x)", result_dtype = "float", grad = {x = "g / (y * 2)"},
-  help = "Computes the square root of each element.",
-}
-op "rsqrt" {
-  "x",
-  elementwise = "1 / sqrt(x)", result_dtype = "float",
-  grad = {x = "g * -0.5 * (y * (y * y))"},
-  autocast = "keep_gpu", help = "Computes 1 / sqrt(x).",
-}
-op "reciprocal" {
-  "x",
-  elementwise = "1 / x", result_dtype = "float",
-  grad = {x = "-(g * (y * y))"},
-  autocast = "keep_gpu", help = "Computes 1 / x.",
-}
-op "square" {
-  "x",
-  elementwise = "x * x", result_dtype = "number",
-  grad = {x = "g * (x * 2)"},
-  autocast = "keep_gpu", help = "Computes the square of each element.",
-}
-op "sin" {
-  "x", elementwise = "sin(x)", result_dtype = "float", grad = {x = "g * cos(x)"},
-  help = "Computes the sine of each element, in radians.",
-}
-op "cos" {
-  "x", elementwise = "cos(x)", result_dtype = "float", grad = {x = "-(g * sin(x))"},
-  help = "Computes the cosine of each element, in radians.",
-}
-op "tan" {
-  "x",
-  elementwise = "tan(x)", result_dtype = "float",
-  grad = {x = "g * (1 + y * y)"},
-  autocast = "keep_gpu", help = "Computes the tangent of each element, in radians.",
-}
-op "asin" {
-  "x",
-  elementwise = "asin(x)", result_dtype = "float",
-  grad = {x = "g * rsqrt(1 - x * x)"},
-  autocast = "keep_gpu", help = "Computes the arcsine of each element, in radians.",
-}
-op "acos" {
-  "x",
-  elementwise = "acos(x)", result_dtype = "float",
-  grad = {x = "-(g * rsqrt(1 - x * x))"},
-  autocast = "keep_gpu", help = "Computes the arccosine of each element, in radians.",
-}
-op "atan" {
-  "x",
-  elementwise = "atan(x)", result_dtype = "float",
-  grad = {x = "g / (x * x + 1)"},
-  help = "Computes the arctangent of each element, in radians.",
-}
-op "sinc" {
-  "x",
-  elementwise = "x == 0 ? 1 : sin(3.14159265358979324 * x) / (3.14159265358979324 * x)", result_dtype = "float",
-  grad = {
-    x = "3.14159265358979324 * x * x == 0 ? 0 : g * ((3.14159265358979324 * x * cos(3.14159265358979324 * x) "
+floating "sin(x)" {"sin(x)", "g * cos(x)", "Computes the sine of each element, in radians."}
+floating "cos(x)" {"cos(x)", "-(g * sin(x))", "Computes the cosine of each element, in radians."}
+wide "tan(x)" {"tan(x)", "g * (1 + y * y)", "Computes the tangent of each element, in radians."}
+wide "asin(x)" {"asin(x)", "g * rsqrt(1 - x * x)", "Computes the arcsine of each element, in radians."}
+wide "acos(x)" {"acos(x)", "-(g * rsqrt(1 - x * x))", "Computes the arccosine of each element, in radians."}
+floating "atan(x)" {"atan(x)", "g / (x * x + 1)", "Computes the arctangent of each element, in radians."}
+floating "sinc(x)" {
+  "x == 0 ? 1 : sin(3.14159265358979324 * x) / (3.14159265358979324 * x)",
+  "3.14159265358979324 * x * x == 0 ? 0 : g * ((3.14159265358979324 * x * cos(3.14159265358979324 * x) "
       .. "- sin(3.14159265358979324 * x)) / (3.14159265358979324 * x * x))",
-  },
-  help = "Computes sin(pi x) / (pi x), which is 1 at 0.",
+  "Computes sin(pi x) / (pi x), which is 1 at 0.",
 }
-op "deg2rad" {
-  "x",
-  elementwise = "x * 0.017453292519943296", result_dtype = "float",
-  grad = {x = "g * 0.017453292519943296"},
-  help = "Converts degrees to radians.",
-}
-op "rad2deg" {
-  "x",
-  elementwise = "x * 57.295779513082321", result_dtype = "float",
-  grad = {x = "g * 57.295779513082321"},
-  help = "Converts radians to degrees.",
-}
+floating "deg2rad(x)" {"x * 0.017453292519943296", "g * 0.017453292519943296", "Converts degrees to radians."}
+floating "rad2deg(x)" {"x * 57.295779513082321", "g * 57.295779513082321", "Converts radians to degrees."}
 -- Subtracts e^x - 1, which unlike e^x is exact near 0.
-op "sinh" {
-  "x",
-  elementwise = "0.5 * (expm1(x) - expm1(-x))", result_dtype = "float",
-  grad = {x = "g * (0.5 * (exp(x) + exp(-x)))"},
-  autocast = "keep_gpu", help = "Computes the hyperbolic sine of each element.",
+wide "sinh(x)" {
+  "0.5 * (expm1(x) - expm1(-x))", "g * (0.5 * (exp(x) + exp(-x)))", "Computes the hyperbolic sine of each element.",
 }
-op "cosh" {
-  "x",
-  elementwise = "0.5 * (exp(x) + exp(-x))", result_dtype = "float",
-  grad = {x = "g * sinh(x)"},
-  autocast = "keep_gpu", help = "Computes the hyperbolic cosine of each element.",
-}
-op "asinh" {
-  "x", elementwise = "asinh(x)", result_dtype = "float", grad = {x = "g * rsqrt(x * x + 1)"},
-  help = "Computes the inverse hyperbolic sine of each element.",
-}
-op "acosh" {
-  "x", elementwise = "acosh(x)", result_dtype = "float", grad = {x = "g * rsqrt(x * x - 1)"},
-  help = "Computes the inverse hyperbolic cosine of each element.",
-}
-op "atanh" {
-  "x", elementwise = "atanh(x)", result_dtype = "float", grad = {x = "g / (1 - x * x)"},
-  help = "Computes the inverse hyperbolic tangent of each element.",
-}
-op "tanh" {
-  "x", elementwise = "tanh(x)", result_dtype = "float", grad = {x = "g * (1 - y * y)"},
-  help = "Computes the hyperbolic tangent of each element.",
-}
+wide "cosh(x)" {"0.5 * (exp(x) + exp(-x))", "g * sinh(x)", "Computes the hyperbolic cosine of each element."}
+floating "asinh(x)" {"asinh(x)", "g * rsqrt(x * x + 1)", "Computes the inverse hyperbolic sine of each element."}
+floating "acosh(x)" {"acosh(x)", "g * rsqrt(x * x - 1)", "Computes the inverse hyperbolic cosine of each element."}
+floating "atanh(x)" {"atanh(x)", "g / (1 - x * x)", "Computes the inverse hyperbolic tangent of each element."}
+floating "tanh(x)" {"tanh(x)", "g * (1 - y * y)", "Computes the hyperbolic tangent of each element."}
 -- The gradient's factor is 2 / sqrt(pi).
-op "erf" {
-  "x",
-  elementwise = "erf(x)", result_dtype = "float",
-  grad = {x = "g * (1.1283791670955126 * exp(-(x * x)))"},
-  help = "Computes the error function of each element.",
+floating "erf(x)" {"erf(x)", "g * (1.1283791670955126 * exp(-(x * x)))", "Computes the error function of each element."}
+floating "erfc(x)" {
+  "erfc(x)", "-(g * (1.1283791670955126 * exp(-(x * x))))", "Computes 1 - erf(x), accurately for large x.",
 }
-op "erfc" {
-  "x",
-  elementwise = "erfc(x)", result_dtype = "float",
-  grad = {x = "-(g * (1.1283791670955126 * exp(-(x * x))))"},
-  help = "Computes 1 - erf(x), accurately for large x.",
-}
-op "erfinv" {
-  "x",
-  elementwise = "erfinv(x)", result_dtype = "float",
-  grad = {x = "g * (0.88622692545275801 * exp(y * y))"},
-  autocast = "keep_gpu", help = "Computes the inverse of the error function.",
-}
-op "lgamma" {
-  "x", elementwise = "lgamma(x)", result_dtype = "float", grad = {x = "g * digamma(x)"}, autocast = "keep_gpu",
-  help = "Computes the logarithm of the absolute value of the gamma function.",
-}
-op "digamma" {
-  "x", elementwise = "digamma(x)", result_dtype = "float", grad = {x = "g * polygamma(x, 1)"}, autocast = "keep_gpu",
-  help = "Computes the derivative of lgamma.",
-}
-op "polygamma" {
-  "x", "n: number", elementwise = "polygamma(x, n)", result_dtype = "float", grad = {x = "g * polygamma(x, n + 1)"},
+wide "erfinv(x)" {"erfinv(x)", "g * (0.88622692545275801 * exp(y * y))", "Computes the inverse of the error function."}
+wide "lgamma(x)" {"lgamma(x)", "g * digamma(x)", "Computes the logarithm of the absolute value of the gamma function."}
+wide "digamma(x)" {"digamma(x)", "g * polygamma(x, 1)", "Computes the derivative of lgamma."}
+wide "polygamma(x, n: number)" {
+  "polygamma(x, n)", "g * polygamma(x, n + 1)", "Computes the n-th derivative of digamma.",
   needs = {{"n >= 0 && n <= 10000 && is_integral(n)", "n must be an integer from 0 to 10000, got {n}"}},
   forms = {{when = "n == 0", "digamma(x)"}, {when = "n == 1", "trigamma(x)"}},
-  autocast = "keep_gpu", help = "Computes the n-th derivative of digamma.",
 }
-op "trigamma" { -- has no branches, so that it vectorizes
-  "x", elementwise = "polygamma(x, 1)", result_dtype = "float", grad = {x = "g * polygamma(x, 2)"}, internal = true,
-  autocast = "keep_gpu", help = "Computes the derivative of digamma.",
+wide "trigamma(x)" { -- without branches, for vectors
+  "polygamma(x, 1)", "g * polygamma(x, 2)", "Computes the derivative of digamma.", internal = true,
 }
-op "igamma" {
-  "x: scalar", "other: scalar", elementwise = "igamma(x, other)", result_dtype = "float",
-  grad = {
+wide "igamma(x: scalar, other: scalar)" {
+  "igamma(x, other)",
+  {
     x = "other <= 0 ? 0 : -g * exp(x * log(other) - other - lgamma(x)) * gamma_slope(x, log(other))",
     other = "g * exp((x - 1) * log(other) - other - lgamma(x))",
   },
-  autocast = "keep_gpu", help = "Computes the regularized lower incomplete gamma function P(x, other).",
+  "Computes the regularized lower incomplete gamma function P(x, other).",
 }
-op "igammac" {
-  "x: scalar", "other: scalar", elementwise = "igammac(x, other)", result_dtype = "float",
-  grad = {
+wide "igammac(x: scalar, other: scalar)" {
+  "igammac(x, other)",
+  {
     x = "other <= 0 ? 0 : g * exp(x * log(other) - other - lgamma(x)) * gamma_slope(x, log(other))",
     other = "-g * exp((x - 1) * log(other) - other - lgamma(x))",
   },
-  autocast = "keep_gpu", help = "Computes the regularized upper incomplete gamma function 1 - P(x, other).",
+  "Computes the regularized upper incomplete gamma function 1 - P(x, other).",
 }
-op "gamma_slope" {
-  "x", "other", elementwise = "gamma_slope(x, other)", result_dtype = "float", grad = "none", internal = true,
-  help = "the derivative by x of the logarithm other of a quantile of the gamma distribution of shape x and rate 1",
+floating "gamma_slope(x, other)" {
+  "gamma_slope(x, other)", "none",
+  "the derivative by x of the logarithm other of a quantile of the gamma distribution of shape x and rate 1",
+  internal = true,
 }
-op "sigmoid" {
-  "x",
-  elementwise = "1 / (1 + exp(-x))", result_dtype = "float",
-  grad = {x = "g * (y * (1 - y))"},
-  help = "Computes the logistic sigmoid of each element: 1 / (1 + e^-x).",
+floating "sigmoid(x)" {
+  "1 / (1 + exp(-x))", "g * (y * (1 - y))", "Computes the logistic sigmoid of each element: 1 / (1 + e^-x).",
 }
-op "mul_sigmoid" {
-  "x", "gate",
-  elementwise = "x / (1 + exp(-gate))", result_dtype = "float",
-  grad = {x = "g * sigmoid(gate)", gate = "g * x * (sigmoid(gate) * sigmoid(-gate))"},
-  internal = true, help = "x * sigmoid(gate)",
+floating "mul_sigmoid(x, gate)" {
+  "x / (1 + exp(-gate))", {x = "g * sigmoid(gate)", gate = "g * x * (sigmoid(gate) * sigmoid(-gate))"},
+  "x * sigmoid(gate)", internal = true,
 }
-op "gated_halves" {
-  "x", "dim: dim", "n: int",
+op "gated_halves(x, dim: dim, n: int)" {
   formula = "mul_sigmoid(narrow(x, dim, 1, n), narrow(x, dim, n + 1, n))",
   grad = {
     x = {
@@ -411,33 +249,24 @@ op "gated_halves" {
   },
   internal = true, help = "the first n entries of x along dim times the sigmoid of the next n: glu",
 }
-op "log_sigmoid" {
-  "x",
-  elementwise = "(x > 0 ? 0 : x) - log1p(exp(-abs(x)))", result_dtype = "float",
-  grad = {x = "g * sigmoid(-x)"},
-  help = "Computes log(sigmoid(x)), without overflow.",
+floating "log_sigmoid(x)" {
+  "(x > 0 ? 0 : x) - log1p(exp(-abs(x)))", "g * sigmoid(-x)", "Computes log(sigmoid(x)), without overflow.",
 }
-op "relu" {
-  "x", elementwise = "x < 0 ? 0 : x", bool = "use :int() or :logical_not()",
-  grad = {x = "y <= 0 ? 0 : g"},
-  help = "Applies the rectified linear unit to each element: max(x, 0).",
+common "relu(x)" {
+  "x < 0 ? 0 : x", "y <= 0 ? 0 : g", "Applies the rectified linear unit to each element: max(x, 0).",
+  bool = "use :int() or :logical_not()",
 }
-op "relu6" {
-  "x",
-  elementwise = "x < 0 ? 0 : x > 6 ? 6 : x",
-  grad = {x = "x <= 0 || x >= 6 ? 0 : g"},
-  help = "Applies the rectified linear unit limited at 6 to each element: min(max(x, 0), 6).",
+common "relu6(x)" {
+  "x < 0 ? 0 : x > 6 ? 6 : x", "x <= 0 || x >= 6 ? 0 : g",
+  "Applies the rectified linear unit limited at 6 to each element: min(max(x, 0), 6).",
 }
-op "leaky_relu" {
-  "x", "negative_slope: number = 0.01",
-  elementwise = "x > 0 ? x : x * negative_slope", result_dtype = "float",
-  grad = {x = "x > 0 ? g : g * negative_slope"},
-  help = "Applies the leaky rectified linear unit to each element: x, or negative_slope * x below 0.",
+floating "leaky_relu(x, negative_slope: number = 0.01)" {
+  "x > 0 ? x : x * negative_slope", "x > 0 ? g : g * negative_slope",
+  "Applies the leaky rectified linear unit to each element: x, or negative_slope * x below 0.",
 }
-op "prelu" {
-  "x", "weight",
-  elementwise = "x > 0 ? x : weight * x", result_dtype = "float",
-  grad = {x = "x > 0 ? g : weight * g", weight = "x >= 0 ? 0 : x * g"},
+floating "prelu(x, weight)" {
+  "x > 0 ? x : weight * x", {x = "x > 0 ? g : weight * g", weight = "x >= 0 ? 0 : x * g"},
+  "Applies the parametric rectified linear unit to each element: x, or weight * x below 0.",
   needs = {
     {"ndim_of(weight) != 1 || numel_of(weight) == 1 || ndim_of(x) > 1 && size_of(x)[2] == numel_of(weight)",
       "expected weight to have shape [1] or one number for each channel (dim 2) of x {x}, got {weight}"},
@@ -447,18 +276,14 @@ op "prelu" {
     {when = "ndim_of(weight) == 1 && numel_of(weight) > 1 && ndim_of(x) > 2",
       "prelu(x, along(weight, 1, ndim_of(x)))"},
   },
-  help = "Applies the parametric rectified linear unit to each element: x, or weight * x below 0.",
 }
-op "threshold" {
-  "x", "threshold: number", "value: number",
-  elementwise = "x <= threshold ? value : x", bool = "use :int() first",
-  grad = {x = "x <= threshold ? 0 : g"},
-  help = "Replaces each element that is not above threshold by value.",
+common "threshold(x, threshold: number, value: number)" {
+  "x <= threshold ? value : x", "x <= threshold ? 0 : g", "Replaces each element that is not above threshold by value.",
+  bool = "use :int() first",
 }
-op "hardtanh" {
-  "x", "min_val: number = -1", "max_val: number = 1",
-  elementwise = "x < min_val ? min_val : x > max_val ? max_val : x", result_dtype = "float",
-  grad = {x = "x <= min_val || x >= max_val ? 0 : g"},
+floating "hardtanh(x, min_val: number = -1, max_val: number = 1)" {
+  "x < min_val ? min_val : x > max_val ? max_val : x", "x <= min_val || x >= max_val ? 0 : g",
+  "Limits each element to the range from min_val to max_val.",
   needs = {{"min_val <= max_val", "min_val must be at most max_val ({max_val}), got {min_val}"}},
   forms = {
     {
@@ -471,214 +296,151 @@ op "hardtanh" {
       "clamp(x, cut_for(x, min_val), cut_for(x, max_val))",
     },
   },
-  help = "Limits each element to the range from min_val to max_val.",
 }
-op "hardsigmoid" {
-  "x",
-  elementwise = "(x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", result_dtype = "float",
-  grad = {x = "x > -3 && x < 3 ? g / 6 : 0"},
-  help = "Applies the hard sigmoid function to each element: x / 6 + 0.5, limited to [0, 1].",
+floating "hardsigmoid(x)" {
+  "(x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", "x > -3 && x < 3 ? g / 6 : 0",
+  "Applies the hard sigmoid function to each element: x / 6 + 0.5, limited to [0, 1].",
 }
-op "hardswish" {
-  "x",
-  elementwise = "x * (x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", result_dtype = "float",
-  grad = {x = "x <= -3 ? 0 : x < 3 ? g * (x / 3 + 0.5) : g"},
-  help = "Applies the hard swish function to each element: x * hardsigmoid(x).",
+floating "hardswish(x)" {
+  "x * (x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", "x <= -3 ? 0 : x < 3 ? g * (x / 3 + 0.5) : g",
+  "Applies the hard swish function to each element: x * hardsigmoid(x).",
 }
-op "elu" {
-  "x", "alpha: number = 1",
-  elementwise = "x > 0 ? x : alpha * expm1(x)", result_dtype = "float",
-  grad = {x = "x < 0 ? g * (alpha * exp(x)) : x == 0 ? g * alpha : g"},
-  help = "Applies the exponential linear unit to each element: x, or alpha * (e^x - 1) below 0.",
+floating "elu(x, alpha: number = 1)" {
+  "x > 0 ? x : alpha * expm1(x)", "x < 0 ? g * (alpha * exp(x)) : x == 0 ? g * alpha : g",
+  "Applies the exponential linear unit to each element: x, or alpha * (e^x - 1) below 0.",
 }
 -- Klambauer et al., "Self-Normalizing Neural Networks", 2017
-op "selu" {
-  "x",
-  elementwise = "1.0507009873554805 * (x > 0 ? x : 1.6732632423543773 * expm1(x))", result_dtype = "float",
-  grad = {
-    x = "x < 0 ? g * (1.7580993408473769 * exp(x)) : x == 0 ? g * 1.7580993408473769 : g * 1.0507009873554805",
-  },
-  help = "Applies the scaled exponential linear unit to each element: 1.0507 * elu(x, 1.67326).",
+floating "selu(x)" {
+  "1.0507009873554805 * (x > 0 ? x : 1.6732632423543773 * expm1(x))",
+  "x < 0 ? g * (1.7580993408473769 * exp(x)) : x == 0 ? g * 1.7580993408473769 : g * 1.0507009873554805",
+  "Applies the scaled exponential linear unit to each element: 1.0507 * elu(x, 1.67326).",
 }
-op "celu" {
-  "x", "alpha: number = 1",
-  elementwise = "x > 0 ? x : alpha * expm1(x / alpha)", result_dtype = "float",
-  needs = {{"alpha != 0", "alpha must be non-zero, got 0"}},
-  grad = {x = "x < 0 ? g * exp(x / alpha) : g"},
-  help = "Applies the continuously differentiable exponential linear unit to each element: x, or alpha * "
+floating "celu(x, alpha: number = 1)" {
+  "x > 0 ? x : alpha * expm1(x / alpha)", "x < 0 ? g * exp(x / alpha) : g",
+  "Applies the continuously differentiable exponential linear unit to each element: x, or alpha * "
     .. "(e^(x / alpha) - 1) below 0.",
+  needs = {{"alpha != 0", "alpha must be non-zero, got 0"}},
 }
-op "softsign" {
-  "x",
-  elementwise = "x / (1 + abs(x))", result_dtype = "float",
-  grad = {x = "g / ((1 + abs(x)) * (1 + abs(x)))"},
-  help = "Applies the softsign function to each element: x / (1 + |x|).",
+floating "softsign(x)" {
+  "x / (1 + abs(x))", "g / ((1 + abs(x)) * (1 + abs(x)))",
+  "Applies the softsign function to each element: x / (1 + |x|).",
 }
-op "hardshrink" {
-  "x", "lambd: number = 0.5",
-  elementwise = "x >= -lambd && x <= lambd ? 0 : x", result_dtype = "float",
-  grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
-  help = "Sets each element from -lambd to lambd to 0.",
+floating "hardshrink(x, lambd: number = 0.5)" {
+  "x >= -lambd && x <= lambd ? 0 : x", "x >= -lambd && x <= lambd ? 0 : g",
+  "Sets each element from -lambd to lambd to 0.",
 }
-op "softshrink" {
-  "x", "lambd: number = 0.5",
-  elementwise = "x > lambd ? x - lambd : x < -lambd ? x + lambd : x * 0", result_dtype = "float",
+floating "softshrink(x, lambd: number = 0.5)" {
+  "x > lambd ? x - lambd : x < -lambd ? x + lambd : x * 0", "x >= -lambd && x <= lambd ? 0 : g",
+  "Moves each element towards 0 by lambd; elements from -lambd to lambd become 0.",
   needs = {{"lambd >= 0", "lambd must be at least 0, got {lambd}"}},
-  grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
-  help = "Moves each element towards 0 by lambd; elements from -lambd to lambd become 0.",
 }
-op "tanhshrink" {
-  "x",
-  elementwise = "x - tanh(x)", result_dtype = "float",
-  grad = {x = "g * (tanh(x) * tanh(x))"},
-  help = "Computes x - tanh(x) for each element.",
-}
+floating "tanhshrink(x)" {"x - tanh(x)", "g * (tanh(x) * tanh(x))", "Computes x - tanh(x) for each element."}
 -- The gradient is Phi(x) + x phi(x), with 1 / sqrt(2) and 1 / sqrt(2 pi).
-op "gelu" {
-  "x", options = {"approximate: approximate = none"},
-  elementwise = "0.5 * x * (1 + erf(x * 0.70710678118654752440))", result_dtype = "float",
-  grad = {x = "g * (0.5 * (1 + erf(x * 0.70710678118654752)) + x * 0.39894228040143268 * exp(-0.5 * (x * x)))"},
+floating "gelu(x, {approximate: approximate = none})" {
+  "0.5 * x * (1 + erf(x * 0.70710678118654752440))",
+  "g * (0.5 * (1 + erf(x * 0.70710678118654752)) + x * 0.39894228040143268 * exp(-0.5 * (x * x)))",
+  "Applies the Gaussian error linear unit to each element: x * Phi(x).",
   forms = {{when = "approximate == 'tanh'", "gelu_tanh(x)"}},
-  help = "Applies the Gaussian error linear unit to each element: x * Phi(x).",
 }
 -- The approximation is x s(u), s the sigmoid, u = 2 sqrt(2 / pi) (x + 0.044715 x^3); its gradient is s(u) (1 + x (1 -
 -- s(u)) u'), where 1 - s(u) = s(-u).
 local u = "x * (1.5957691216057308 + 0.071354816272600252 * (x * x))"
-op "gelu_tanh" {
-  "x",
-  elementwise = "0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)))", result_dtype = "float",
-  grad = {
-    x = "g * (sigmoid(" .. u .. ") * (1 + sigmoid(-(" .. u .. "))"
+floating "gelu_tanh(x)" {
+  "0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)))",
+  "g * (sigmoid(" .. u .. ") * (1 + sigmoid(-(" .. u .. "))"
       .. " * (x * (1.5957691216057308 + 0.21406444881780076 * (x * x)))))",
-  },
-  internal = true, help = "gelu by its tanh approximation",
+  "gelu by its tanh approximation", internal = true,
 }
-op "silu" {
-  "x",
-  elementwise = "x / (1 + exp(-x))", result_dtype = "float",
-  grad = {x = "g * (sigmoid(x) * (1 + x * sigmoid(-x)))"},
-  help = "Applies the sigmoid linear unit to each element: x * sigmoid(x).",
+floating "silu(x)" {
+  "x / (1 + exp(-x))", "g * (sigmoid(x) * (1 + x * sigmoid(-x)))",
+  "Applies the sigmoid linear unit to each element: x * sigmoid(x).",
 }
 -- x tanh(softplus(x)): with e = e^x and n = e (e + 2), the tanh is n / (n + 2), and exactly 1 from 20 on.
 local e = "exp(x > 20 ? 20 : x)"
 local n = ("%s * (%s + 2)"):format(e, e)
 local tanh = ("%s / (%s + 2)"):format(n, n)
-op "mish" {
-  "x",
-  elementwise = ("x * (%s)"):format(tanh), result_dtype = "float",
-  grad = {x = ("g * (%s + x * sigmoid(x) * (1 - %s * (%s)))"):format(tanh, tanh, tanh)},
-  help = "Applies the Mish function to each element: x * tanh(softplus(x)).",
+floating "mish(x)" {
+  ("x * (%s)"):format(tanh), ("g * (%s + x * sigmoid(x) * (1 - %s * (%s)))"):format(tanh, tanh, tanh),
+  "Applies the Mish function to each element: x * tanh(softplus(x)).",
 }
-op "softplus" {
-  "x", "beta: number = 1", "threshold: number = 20",
-  elementwise = "x * beta > threshold ? x : ((x * beta < 0 ? 0 : x * beta) + log1p(exp(-abs(x * beta)))) / beta",
-  result_dtype = "float",
-  grad = {x = "x * beta > threshold ? g : g * sigmoid(x * beta)"},
-  autocast = "keep_gpu", help = "Applies the softplus function to each element: log(1 + e^(beta * x)) / beta.",
+wide "softplus(x, beta: number = 1, threshold: number = 20)" {
+  "x * beta > threshold ? x : ((x * beta < 0 ? 0 : x * beta) + log1p(exp(-abs(x * beta)))) / beta",
+  "x * beta > threshold ? g : g * sigmoid(x * beta)",
+  "Applies the softplus function to each element: log(1 + e^(beta * x)) / beta.",
 }
-op "bce" {
-  "x", "target",
-  elementwise = "(target - 1) * (log1p(-x) < -100 ? -100 : log1p(-x)) - target * (log(x) < -100 ? -100 : log(x))",
-  result_dtype = "float",
-  grad = {x = "g * (x - target) / maximum((1 - x) * x, 1e-12)", target = "g * (log(1 - x) - log(x))"},
-  internal = true, help = "binary cross-entropy of each probability x; logarithms stop at -100",
+floating "bce(x, target)" {
+  "(target - 1) * (log1p(-x) < -100 ? -100 : log1p(-x)) - target * (log(x) < -100 ? -100 : log(x))",
+  {x = "g * (x - target) / maximum((1 - x) * x, 1e-12)", target = "g * (log(1 - x) - log(x))"},
+  "binary cross-entropy of each probability x; logarithms stop at -100", internal = true,
 }
-op "huber" {
-  "x", "target", options = {"delta: number = 1"},
-  elementwise = "abs(x - target) < delta ? 0.5 * ((x - target) * (x - target)) "
+floating "huber(x, target, {delta: number = 1})" {
+  "abs(x - target) < delta ? 0.5 * ((x - target) * (x - target)) "
     .. ": delta * (abs(x - target) - 0.5 * delta)",
-  result_dtype = "float",
-  grad = {
+  {
     x = "g * maximum(-delta, minimum(delta, x - target))",
     target = "-(g * maximum(-delta, minimum(delta, x - target)))",
   },
-  internal = true, help = "half of (x - target)^2, and from delta on a straight line of that slope",
+  "half of (x - target)^2, and from delta on a straight line of that slope", internal = true,
 }
-op "relative_entropy" {
-  "x", "target",
-  elementwise = "(target == 0 ? 0 : target * log(target)) - target * x", result_dtype = "float",
+floating "relative_entropy(x, target)" {
+  "(target == 0 ? 0 : target * log(target)) - target * x",
   -- no limit at 0, as in PyTorch
-  grad = {x = "-(g * target)", target = "g * ((target == 0 ? 0 : log(target)) + target / target - x)"},
-  internal = true, help = "target (log target - x), of log-probabilities x",
+  {x = "-(g * target)", target = "g * ((target == 0 ? 0 : log(target)) + target / target - x)"},
+  "target (log target - x), of log-probabilities x", internal = true,
 }
 -- Gradients are PyTorch's; without a pos_weight sigmoid(x) - target, exact where that is small.
-op "bce_of_logits" {
-  "x", "target", "pos_weight: scalar",
-  elementwise = "(1 - target) * x - ((pos_weight - 1) * target + 1) * log_sigmoid(x)", result_dtype = "float",
-  grad = {
+floating "bce_of_logits(x, target, pos_weight: scalar)" {
+  "(1 - target) * x - ((pos_weight - 1) * target + 1) * log_sigmoid(x)",
+  {
     x = "g * ((pos_weight * target + 1 - target) * sigmoid(x) - pos_weight * target)",
     target = "g * ((1 - pos_weight) * log_sigmoid(x) - x)",
     pos_weight = "-(g * target * log_sigmoid(x))",
   },
-  internal = true, help = "binary cross-entropy of each sigmoid(x), that of target 1 times pos_weight",
+  "binary cross-entropy of each sigmoid(x), that of target 1 times pos_weight", internal = true,
 }
-op "poisson_nll" {
-  "x", "target",
-  elementwise = "exp(x) - target * x", result_dtype = "float",
-  grad = {x = "g * (exp(x) - target)", target = "-(g * x)"}, internal = true,
-  help = "minus the logarithm of the probability of each count target where e^x is the mean, without log(target!)",
+floating "poisson_nll(x, target)" {
+  "exp(x) - target * x", {x = "g * (exp(x) - target)", target = "-(g * x)"},
+  "minus the logarithm of the probability of each count target where e^x is the mean, without log(target!)",
+  internal = true,
 }
-op "raised" {
-  "x", "least: number",
-  elementwise = "x < least ? least : x", result_dtype = "float",
-  grad = {x = "g"},
-  internal = true, help = "x, or least where it is below; the gradient does not see that",
+floating "raised(x, least: number)" {
+  "x < least ? least : x", "g", "x, or least where it is below; the gradient does not see that", internal = true,
 }
-op "gaussian_nll" {
-  "x", "target", "var: scalar", "eps: number = 1e-6",
-  elementwise = "0.5 * (log(raised(var, eps)) + (x - target) * (x - target) / raised(var, eps))",
-  result_dtype = "float",
-  grad = {
+floating "gaussian_nll(x, target, var: scalar, eps: number = 1e-6)" {
+  "0.5 * (log(raised(var, eps)) + (x - target) * (x - target) / raised(var, eps))",
+  {
     x = "g * ((x - target) / raised(var, eps))",
     target = "g * ((target - x) / raised(var, eps))",
     var = "g * (0.5 * (1 - (x - target) * (x - target) / raised(var, eps)) / raised(var, eps))",
-  }, internal = true,
-  help = "minus the logarithm of a normal distribution's density with mean x and variance var, at least eps, at each "
+  },
+  "minus the logarithm of a normal distribution's density with mean x and variance var, at least eps, at each "
     .. "target, without log(2 pi) / 2",
+  internal = true,
 }
-op "shifted_difference" {
-  "x", "other", "shift: number",
-  elementwise = "x - other + shift", result_dtype = "float", bool = "use :float() first",
-  grad = {x = "g", other = "-g"},
-  internal = true, help = "x - other + shift",
+floating "shifted_difference(x, other, shift: number)" {
+  "x - other + shift", {x = "g", other = "-g"}, "x - other + shift", bool = "use :float() first", internal = true,
 }
-op "absolute_difference" {
-  "x", "other",
-  elementwise = "abs(x - other)", bool = "use :float() first",
-  grad = {x = "g * sign(x - other)", other = "g * sign(other - x)"},
-  internal = true, help = "|x - other|",
+common "absolute_difference(x, other)" {
+  "abs(x - other)", {x = "g * sign(x - other)", other = "g * sign(other - x)"}, "|x - other|",
+  bool = "use :float() first", internal = true,
 }
-op "squared_difference" {
-  "x", "other",
-  elementwise = "(x - other) * (x - other)", bool = "use :float() first",
-  grad = {x = "g * ((x - other) * 2)", other = "g * ((other - x) * 2)"},
-  internal = true, help = "(x - other)^2",
+common "squared_difference(x, other)" {
+  "(x - other) * (x - other)", {x = "g * ((x - other) * 2)", other = "g * ((other - x) * 2)"}, "(x - other)^2",
+  bool = "use :float() first", internal = true,
 }
-op "ranking_margin" {
-  "x1", "x2", "target", "margin: number = 0",
-  elementwise = "margin - target * (x1 - x2) <= 0 ? 0 : margin - target * (x1 - x2)", result_dtype = "float",
-  bool = "use :float() first",
-  grad = {
+floating "ranking_margin(x1, x2, target, margin: number = 0)" {
+  "margin - target * (x1 - x2) <= 0 ? 0 : margin - target * (x1 - x2)",
+  {
     x1 = "margin - target * (x1 - x2) <= 0 ? 0 : -(g * target)",
     x2 = "margin - target * (x1 - x2) <= 0 ? 0 : g * target",
     target = "margin - target * (x1 - x2) <= 0 ? 0 : g * (x2 - x1)",
   },
-  internal = true, help = "what target * (x1 - x2) lacks to margin",
+  "what target * (x1 - x2) lacks to margin", bool = "use :float() first", internal = true,
 }
-op "floor" {
-  "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
-  grad = {x = "zeros_like(g)"},
-  help = "Rounds the elements down.",
-}
-op "ceil" {
-  "x", elementwise = "ceil(x)", bool = "use :int() or :logical_not()",
-  grad = {x = "zeros_like(g)"},
-  help = "Rounds the elements up.",
-}
-op "round" {
-  "x", options = {"decimals: int = 0"},
-  elementwise = "round(x)",
-  grad = {x = "zeros_like(g)"},
+common "floor(x)" {"floor(x)", "zeros_like(g)", "Rounds the elements down.", bool = "use :int() or :logical_not()"}
+common "ceil(x)" {"ceil(x)", "zeros_like(g)", "Rounds the elements up.", bool = "use :int() or :logical_not()"}
+common "round(x, {decimals: int = 0})" {
+  "round(x)", "zeros_like(g)", "Rounds the elements to the nearest integer, halves to even.",
   bool = "use :int() or :logical_not()",
   needs = {
     {"decimals == 0 || is_float(x)",
@@ -687,38 +449,28 @@ op "round" {
       .. "-{largest_power(x)} to {largest_power(x)} for {largest_power(x) > 38 ? 'float64' : 'float32'}, got "
       .. "{decimals}"},
   },
-  -- These powers are exact up to 10^22.
-  forms = {
+  forms = { -- these powers are exact up to 10^22
     {when = "decimals > 0", "round_scaled(x, power_of_ten(decimals), 1)"},
     {when = "decimals < 0", "round_scaled(x, 1, power_of_ten(-decimals))"},
   },
-  help = "Rounds the elements to the nearest integer, halves to even.",
 }
-op "round_scaled" {
-  "x", "factor: number", "divisor: number",
-  elementwise = "round(x * factor / divisor) * divisor / factor", result_dtype = "float",
-  grad = {x = "zeros_like(g)"},
-  internal = true, help = "round(x * factor / divisor) * divisor / factor, which round makes of decimals",
+floating "round_scaled(x, factor: number, divisor: number)" {
+  "round(x * factor / divisor) * divisor / factor", "zeros_like(g)",
+  "round(x * factor / divisor) * divisor / factor, which round makes of decimals", internal = true,
 }
-op "trunc" {
-  "x", elementwise = "trunc(x)", bool = "use :int() or :logical_not()",
-  grad = {x = "zeros_like(g)"},
-  help = "Rounds the elements toward 0.",
-}
-op "frac" {
-  "x", elementwise = "x - trunc(x)", bool = "use :int() first", grad = {x = "g"},
-  help = "Returns the fractional part of each element, x - trunc(x).",
+common "trunc(x)" {"trunc(x)", "zeros_like(g)", "Rounds the elements toward 0.", bool = "use :int() or :logical_not()"}
+common "frac(x)" {
+  "x - trunc(x)", "g", "Returns the fractional part of each element, x - trunc(x).", bool = "use :int() first",
 }
 -- Tensor bounds share the gradient at ties unless min == max; number bounds leave x 0. max < min: all is max's.
-op "clamp" {
-  "x", "min: scalar?", "max: scalar?",
-  elementwise = "minimum(max, maximum(min, x))",
-  grad = {
+common "clamp(x, min: scalar?, max: scalar?)" {
+  "minimum(max, maximum(min, x))",
+  {
     x = "x < min || x > max ? 0 : min < max && (x == min || x == max) ? g * 0.5 : g",
     min = "x < min && min <= max ? g : x == min && min < max ? g * 0.5 : 0",
     max = "max < min || x > max && min <= max ? g : x == max && min < max ? g * 0.5 : 0",
   },
-  bool = "use :int() or :logical_not()",
+  "Limits the elements of x to the range from min to max.", bool = "use :int() or :logical_not()",
   needs = {{"given(min) || given(max)", "min or max must be given, got neither"}},
   forms = { -- bounds that are numbers: at ties the gradient differs from that of tensor bounds
     {when = "is_float(x) && (!given(min) || is_number(min)) && (!given(max) || is_number(max))",
@@ -726,119 +478,58 @@ op "clamp" {
     {when = "!given(max)", "maximum(x, min)"},
     {when = "!given(min)", "minimum(x, max)"},
   },
-  help = "Limits the elements of x to the range from min to max.",
 }
-op "clamp_range" {
-  "x", "min: number = -inf", "max: number = inf",
-  elementwise = "minimum(max, maximum(min, x))", result_dtype = "float",
-  grad = {x = "x > min && x < max ? g : 0"},
-  internal = true, help = "clamp of floating x to numbers",
+floating "clamp_range(x, min: number = -inf, max: number = inf)" {
+  "minimum(max, maximum(min, x))", "x > min && x < max ? g : 0", "clamp of floating x to numbers", internal = true,
 }
-op "where" {
-  "condition: mask", "x: scalar", "other: scalar",
-  elementwise = "condition != 0 ? x : other",
-  grad = {x = "condition ? g : 0", other = "condition ? 0 : g"},
-  help = "Selects the elements of x where condition is true, else those of other.",
+common "where(condition: mask, x: scalar, other: scalar)" {
+  "condition != 0 ? x : other", {x = "condition ? g : 0", other = "condition ? 0 : g"},
+  "Selects the elements of x where condition is true, else those of other.",
 }
 -- This form is exact at both ends.
-op "lerp" {
-  "x", "end", "weight: scalar",
-  elementwise = "abs(weight) < 0.5 ? x + weight * (end - x) : end - (end - x) * (1 - weight)", result_dtype = "float",
-  grad = {x = "g * (1 - weight)", ["end"] = "g * weight", weight = "g * (end - x)"},
-  help = "Interpolates linearly between x and end: x + weight * (end - x).",
+floating "lerp(x, end, weight: scalar)" {
+  "abs(weight) < 0.5 ? x + weight * (end - x) : end - (end - x) * (1 - weight)",
+  {x = "g * (1 - weight)", ["end"] = "g * weight", weight = "g * (end - x)"},
+  "Interpolates linearly between x and end: x + weight * (end - x).",
 }
-op "addcmul" {
-  "x", "tensor1", "tensor2", options = {"value: number = 1"},
-  elementwise = "x + value * tensor1 * tensor2", integral_arg = "value",
-  grad = {x = "g", tensor1 = "g * (tensor2 * value)", tensor2 = "g * (tensor1 * value)"},
-  autocast = "widest", help = "Computes x + value * tensor1 * tensor2.",
+common "addcmul(x, tensor1, tensor2, {value: number = 1})" {
+  "x + value * tensor1 * tensor2", {x = "g", tensor1 = "g * (tensor2 * value)", tensor2 = "g * (tensor1 * value)"},
+  "Computes x + value * tensor1 * tensor2.", integral_arg = "value", autocast = "widest",
 }
-op "addcdiv" {
-  "x", "tensor1", "tensor2", options = {"value: number = 1"},
-  elementwise = "x + value * (tensor1 / tensor2)", result_dtype = "float",
-  grad = {
+floating "addcdiv(x, tensor1, tensor2, {value: number = 1})" {
+  "x + value * (tensor1 / tensor2)",
+  {
     x = "g", tensor1 = "g * (value / tensor2)",
     tensor2 = "-(g * (value * tensor1 / (tensor2 * tensor2)))",
   },
-  autocast = "widest", help = "Computes x + value * tensor1 / tensor2.",
+  "Computes x + value * tensor1 / tensor2.", autocast = "widest",
 }
-op "masked_fill" {
-  "x", "mask: mask", "value: scalar",
-  elementwise = "mask != 0 ? value : x", result_dtype = "x",
+common "masked_fill(x, mask: mask, value: scalar)" {
+  "mask != 0 ? value : x", {x = "mask ? 0 : g", value = "mask ? g : 0"},
+  "Returns a copy of x with value where mask is true.", result_dtype = "x",
   needs = {{"ndim_of(value) == 0", "value must be a number or a 0-d tensor, got shape {value}"}},
-  grad = {x = "mask ? 0 : g", value = "mask ? g : 0"},
-  help = "Returns a copy of x with value where mask is true.",
 }
 
 -- ---- comparisons and logic: results are bool
-op "eq" {
-  "x: scalar", "other: scalar", elementwise = "x == other", result_dtype = "bool", grad = "none",
-  help = "Returns whether x == other holds for each element.",
+test "eq(x: scalar, other: scalar)" {"x == other", "Returns whether x == other holds for each element."}
+test "ne(x: scalar, other: scalar)" {"x != other", "Returns whether x ~= other holds for each element."}
+test "lt(x: scalar, other: scalar)" {"x < other", "Returns whether x < other holds for each element."}
+test "le(x: scalar, other: scalar)" {"x <= other", "Returns whether x <= other holds for each element."}
+test "gt(x: scalar, other: scalar)" {"x > other", "Returns whether x > other holds for each element."}
+test "ge(x: scalar, other: scalar)" {"x >= other", "Returns whether x >= other holds for each element."}
+test "logical_and(x: scalar, other: scalar)" {"x != 0 && other != 0", "Returns whether both elements are true."}
+test "logical_or(x: scalar, other: scalar)" {"x != 0 || other != 0", "Returns whether either element is true."}
+test "logical_not(x)" {"x == 0", "Returns whether each element is false."}
+test "logical_xor(x: scalar, other: scalar)" {
+  "x == 0 ? other != 0 : other == 0", "Returns whether exactly one of the elements is true.",
 }
-op "ne" {
-  "x: scalar", "other: scalar", elementwise = "x != other", result_dtype = "bool", grad = "none",
-  help = "Returns whether x ~= other holds for each element.",
-}
-op "lt" {
-  "x: scalar", "other: scalar", elementwise = "x < other", result_dtype = "bool", grad = "none",
-  help = "Returns whether x < other holds for each element.",
-}
-op "le" {
-  "x: scalar", "other: scalar", elementwise = "x <= other", result_dtype = "bool", grad = "none",
-  help = "Returns whether x <= other holds for each element.",
-}
-op "gt" {
-  "x: scalar", "other: scalar", elementwise = "x > other", result_dtype = "bool", grad = "none",
-  help = "Returns whether x > other holds for each element.",
-}
-op "ge" {
-  "x: scalar", "other: scalar", elementwise = "x >= other", result_dtype = "bool", grad = "none",
-  help = "Returns whether x >= other holds for each element.",
-}
-op "logical_and" {
-  "x: scalar", "other: scalar",
-  elementwise = "x != 0 && other != 0", result_dtype = "bool",
-  grad = "none",
-  help = "Returns whether both elements are true.",
-}
-op "logical_or" {
-  "x: scalar", "other: scalar",
-  elementwise = "x != 0 || other != 0", result_dtype = "bool",
-  grad = "none",
-  help = "Returns whether either element is true.",
-}
-op "logical_not" {
-  "x", elementwise = "x == 0", result_dtype = "bool", grad = "none",
-  help = "Returns whether each element is false.",
-}
-op "logical_xor" {
-  "x: scalar", "other: scalar",
-  elementwise = "x == 0 ? other != 0 : other == 0", result_dtype = "bool",
-  grad = "none",
-  help = "Returns whether exactly one of the elements is true.",
-}
-op "isnan" {
-  "x", elementwise = "isnan(x)", result_dtype = "bool", grad = "none", help = "Returns whether each element is NaN.",
-}
-op "isfinite" {
-  "x", elementwise = "x - x == 0", result_dtype = "bool", grad = "none",
-  help = "Returns whether each element is finite.",
-}
+test "isnan(x)" {"isnan(x)", "Returns whether each element is NaN."}
+test "isfinite(x)" {"x - x == 0", "Returns whether each element is finite."}
 
-op "isinf" {
-  "x", elementwise = "isnan(x - x) && !isnan(x)", result_dtype = "bool", grad = "none",
-  help = "Returns whether each element is infinite.",
-}
-op "isposinf" {
-  "x", elementwise = "x > 0 && x - x != 0", result_dtype = "bool", grad = "none",
-  help = "Returns whether each element is infinity.",
-}
-op "isneginf" {
-  "x", elementwise = "x < 0 && x - x != 0", result_dtype = "bool", grad = "none",
-  help = "Returns whether each element is -infinity.",
-}
-op "isclose" {
-  "x", "other", "rtol: number = 1e-5", "atol: number = 1e-8", "equal_nan = false",
+test "isinf(x)" {"isnan(x - x) && !isnan(x)", "Returns whether each element is infinite."}
+test "isposinf(x)" {"x > 0 && x - x != 0", "Returns whether each element is infinity."}
+test "isneginf(x)" {"x < 0 && x - x != 0", "Returns whether each element is -infinity."}
+op "isclose(x, other, rtol: number = 1e-5, atol: number = 1e-8, equal_nan = false)" {
   formula = {
     "left = is_float(x) ? x : x / 1",
     "right = is_float(other) ? other : other / 1",
@@ -848,55 +539,34 @@ op "isclose" {
   grad = "none",
   help = "Returns whether |x - other| <= atol + rtol * |other| holds for each element.",
 }
-op "nan_to_num" {
-  "x", "nan: number = 0", "posinf: number?", "neginf: number?",
-  elementwise = "isnan(x) ? nan : x - x == 0 ? x : x > 0 ? posinf : neginf",
-  grad = {x = "x - x == 0 ? g : 0"},
+common "nan_to_num(x, nan: number = 0, posinf: number?, neginf: number?)" {
+  "isnan(x) ? nan : x - x == 0 ? x : x > 0 ? posinf : neginf", "x - x == 0 ? g : 0",
+  "Replaces NaN, infinity and -infinity by numbers.",
   forms = {
     {when = "!given(posinf) && is_float(x)", "nan_to_num(x, nan, largest(x), neginf)"},
     {when = "!given(neginf) && is_float(x)", "nan_to_num(x, nan, posinf, -largest(x))"},
   },
-  help = "Replaces NaN, infinity and -infinity by numbers.",
 }
-op "signbit" {
-  "x", elementwise = "copysign(1, x) < 0", result_dtype = "bool", grad = "none",
-  help = "Returns whether the sign bit of each element is set.",
-}
+test "signbit(x)" {"copysign(1, x) < 0", "Returns whether the sign bit of each element is set."}
 
 -- ---- bits of integers; of bool too, except shifts
-op "bitwise_and" {
-  "x: scalar", "other: scalar", elementwise = "x & other", takes = "integers", grad = "none",
-  help = "Computes the bitwise AND of two integers.",
-}
-op "bitwise_or" {
-  "x: scalar", "other: scalar", elementwise = "x | other", takes = "integers", grad = "none",
-  help = "Computes the bitwise OR of two integers.",
-}
-op "bitwise_xor" {
-  "x: scalar", "other: scalar", elementwise = "x ^ other", takes = "integers", grad = "none",
-  help = "Computes the bitwise XOR of two integers.",
-}
-op "bitwise_not" {
-  "x", elementwise = "~x", takes = "integers", grad = "none",
+integer "bitwise_and(x: scalar, other: scalar)" {"x & other", "Computes the bitwise AND of two integers."}
+integer "bitwise_or(x: scalar, other: scalar)" {"x | other", "Computes the bitwise OR of two integers."}
+integer "bitwise_xor(x: scalar, other: scalar)" {"x ^ other", "Computes the bitwise XOR of two integers."}
+integer "bitwise_not(x)" {
+  "~x", "Computes the bitwise NOT of integers, or the logical NOT of bool.",
   forms = {{when = "is_bool(x)", "logical_not(x)"}},
-  help = "Computes the bitwise NOT of integers, or the logical NOT of bool.",
 }
-op "bitwise_left_shift" {
-  "x: scalar", "other: scalar", elementwise = "shift_left(x, other)", takes = "integers",
-  bool = "use :int() first", grad = "none",
-  help = "Shifts the bits of x to the left by other.",
+integer "bitwise_left_shift(x: scalar, other: scalar)" {
+  "shift_left(x, other)", "Shifts the bits of x to the left by other.", bool = "use :int() first",
 }
-op "bitwise_right_shift" {
-  "x: scalar", "other: scalar", elementwise = "shift_right(x, other)", takes = "integers",
-  bool = "use :int() first", grad = "none",
-  help = "Shifts the bits of x to the right by other.",
+integer "bitwise_right_shift(x: scalar, other: scalar)" {
+  "shift_right(x, other)", "Shifts the bits of x to the right by other.", bool = "use :int() first",
 }
-op "gcd" {
-  "x: scalar", "other: scalar", elementwise = "gcd(x, other)", takes = "integers", bool = "use :int() first",
-  grad = "none", help = "Computes the greatest common divisor of each pair of elements.",
+integer "gcd(x: scalar, other: scalar)" {
+  "gcd(x, other)", "Computes the greatest common divisor of each pair of elements.", bool = "use :int() first",
 }
-op "lcm" {
-  "x: scalar", "other: scalar", elementwise = "abs(trunc_divide(x, gcd(x, other)) * other)", takes = "integers",
-  bool = "use :int() first", grad = "none",
-  help = "Computes the least common multiple of each pair of elements.",
+integer "lcm(x: scalar, other: scalar)" {
+  "abs(trunc_divide(x, gcd(x, other)) * other)", "Computes the least common multiple of each pair of elements.",
+  bool = "use :int() first",
 }

@@ -2,32 +2,30 @@
 --- Gradients are PyTorch's (torch/csrc/autograd/FunctionsManual.cpp).
 local op = ...
 
-op "inverse" {
-  "x", operands = {"x: [*, n, n] matrix strided"}, results = {"y: [*, n, n] of x"}, host = true,
+op "inverse(x)" {
+  operands = {"x: [*, n, n] matrix strided"}, results = {"y: [*, n, n] of x"}, host = true,
   grad = {x = "-(y.T @ g @ y.T)"},
   autocast = "keep", help = "Computes the inverse of square matrices.",
 }
-op "det" {
-  "x", operands = {"x: [*, n, n] matrix strided"},
+op "det(x)" {
+  operands = {"x: [*, n, n] matrix strided"},
   results = {"y: [*] of x", "LU: [*, n, n] of x", "pivots: [*, n] int32"}, hidden = 2, host = true,
   grad = {x = "det_grad(g, y, x, y1, y2)"},
   autocast = "keep",
   help = "Computes the determinant of square matrices.",
 }
-op "slogdet" {
-  "x", operands = {"x: [*, n, n] matrix strided"},
+op "slogdet(x)" {
+  operands = {"x: [*, n, n] matrix strided"},
   results = {"sign: [*] of x", "logarithm: [*] of x", "LU: [*, n, n] of x", "pivots: [*, n] int32"}, hidden = 2,
   host = true,
   grad = {x = "slogdet_grad(g1, x, y2, y3)"},
   autocast = "keep", help = "Computes the sign and the logarithm of the absolute value of the determinant.",
 }
-op "logdet" {
-  "x",
+op "logdet(x)" {
   formula = {"sign = slogdet(x)", "log_of = result(sign, 2)", "masked_fill(log_of, sign < 0, nan)"},
   autocast = "keep", help = "Computes the logarithm of the determinant of square matrices.",
 }
-op "cholesky" {
-  "x", "upper = false",
+op "cholesky(x, upper = false)" {
   operands = {"x: [*, n, n] matrix strided"}, results = {"y: [*, n, n] of x"}, host = true,
   -- (M + M^T) / 4, M = L^-T (P + tril(P, -1)) L^-1, P = tril(L^T g): entries below the diagonal count twice
   grad = {
@@ -42,8 +40,7 @@ op "cholesky" {
   autocast = "keep",
   help = "Computes the Cholesky factor L of positive definite matrices, x = L L^T.",
 }
-op "linalg_solve" {
-  "A", "B", options = {"left = true"},
+op "linalg_solve(A, B, {left = true})" {
   operands = {"A: [*, n, n] matrix strided", "B: [*, r, c] matrix of A strided", "solves(A, B, left)"},
   results = {"X: [*, r, c] of B columns(!left)", "LU: [*, n, n] of A", "pivots: [*, n] int32"}, hidden = 2, host = true,
   grad = {
@@ -56,8 +53,7 @@ op "linalg_solve" {
   autocast = "keep", internal = true,
   help = "X with A X = B, or X A = B without left; A [..., n, n], B [..., n, k]; batches broadcast",
 }
-op "linalg_solve_triangular" {
-  "A", "B", options = {"upper = false", "left = true", "unitriangular = false"},
+op "linalg_solve_triangular(A, B, {upper = false, left = true, unitriangular = false})" {
   operands = {"A: [*, n, n] matrix strided", "B: [*, r, c] matrix of A strided", "solves(A, B, left)"},
   results = {"X: [*, r, c] of B columns(!left)"}, host = true,
   grad = {
@@ -71,8 +67,7 @@ op "linalg_solve_triangular" {
   autocast = "keep", internal = true,
   help = "X with A X = B (X A = B without left) by one triangle of A; unitriangular: with ones on its diagonal",
 }
-op "linalg_lu_factor" {
-  "A", options = {"check = true"},
+op "linalg_lu_factor(A, {check = true})" {
   operands = {"A: [*, m, n] matrix strided"}, results = {"LU: [*, m, n] of A", "pivots: [*, min(m, n)] int32"},
   host = true,
   -- With A = P L U, L1 and U1 the square parts, L2 the rows below, U2 the columns beside: A1 gets
@@ -102,8 +97,7 @@ op "linalg_lu_factor" {
   help = "L below the diagonal and U on and above it in one matrix, and int32 pivots: row i was exchanged with row "
     .. "pivots[i]; check: an error where U has a zero on its diagonal",
 }
-op "linalg_lu_solve" {
-  "LU", "pivots", "B", options = {"left = true", "adjoint = false"},
+op "linalg_lu_solve(LU, pivots, B, {left = true, adjoint = false})" {
   operands = {
     "LU: [*, n, n] matrix strided", "B: [*, r, c] matrix of LU strided", "solves(LU, B, left)", "pivots(pivots, LU)",
     "pivots: [*, n] strided",
@@ -122,14 +116,13 @@ op "linalg_lu_solve" {
   autocast = "keep", internal = true,
   help = "X with A X = B from linalg_lu_factor(A); adjoint: A^T X = B; without left X A = B",
 }
-op "lu_pivots_to_matrix" {
-  "pivots", "like",
+op "lu_pivots_to_matrix(pivots, like)" {
   operands = {"like: [*, m, n] matrix strided", "pivots(pivots, like)", "pivots: [*, k] strided"},
   results = {"P: [*, m, m] of like"}, host = true, grad = "none", internal = true,
   help = "P of A = P L U from the pivots of linalg_lu_factor, of like's dtype, with as many rows as like [..., m, n]",
 }
-op "lu_unpack" {
-  "LU_data", "LU_pivots", results = 3,
+op "lu_unpack(LU_data, LU_pivots)" {
+  results = 3,
   needs = {
     {"ndim_of(LU_data) > 1", "expected LU_data to have shape [*, m, n], got {LU_data}"},
     {"is_float(LU_data)", "LU_data must be float32 or float64, got {dtype_of(LU_data)}; linalg.lu_factor returns it"},
@@ -143,8 +136,7 @@ op "lu_unpack" {
   },
   help = "Returns the factors P, L and U of matrices from the result of lm.lu or lm.linalg.lu_factor.",
 }
-op "linalg_qr" {
-  "A", "mode: qr_mode = reduced",
+op "linalg_qr(A, mode: qr_mode = reduced)" {
   operands = {"A: [*, m, n] matrix strided"},
   results = {
     "Q: [*, m, mode == 'complete' ? m : min(m, n)] of A columns if mode != 'r' else [0]",
@@ -172,8 +164,7 @@ op "linalg_qr" {
   autocast = "keep", internal = true,
   help = "Q with orthonormal columns and upper triangular R, A = Q R; mode: reduced, complete (Q square), r (no Q)",
 }
-op "orgqr" {
-  "x", "tau",
+op "orgqr(x, tau)" {
   needs = {
     {"ndim_of(x) > 1 && size_of(x)[-2] >= size_of(x)[-1]",
       "expected x to have shape [*, m, n] with m at least n, got {x}"},
@@ -183,8 +174,7 @@ op "orgqr" {
   operands = {"x: [*, m, n] matrix", "tau: [*, k] of x"}, results = {"Q: [*, m, n] of x"}, host = true, grad = "none",
   autocast = "keep", help = "Computes the first columns of a product of Householder matrices.",
 }
-op "linalg_eigh" {
-  "A", "UPLO: triangle = L",
+op "linalg_eigh(A, UPLO: triangle = L)" {
   operands = {"A: [*, n, n] matrix strided"}, results = {"values: [*, n] of A", "vectors: [*, n, n] of A columns"},
   host = true,
   -- V (diag(gl) + V^T gV / E) V^T, E[i][j] = l[j] - l[i] off the diagonal; halved, as the matrix is symmetric
@@ -200,14 +190,12 @@ op "linalg_eigh" {
   help = "eigenvalues, ascending, and in the columns of a matrix the eigenvectors, of symmetric matrices, of which "
     .. "one triangle is read",
 }
-op "linalg_eigvalsh" {
-  "A", "UPLO: triangle = L",
+op "linalg_eigvalsh(A, UPLO: triangle = L)" {
   operands = {"A: [*, n, n] matrix strided"}, results = {"values: [*, n] of A"}, host = true,
   grad = {A = {"l = linalg_eigh(A, UPLO)", "v = result(l, 2)", "v * unsqueeze(g, -2) @ v.T"}},
   autocast = "keep", internal = true, help = "the eigenvalues of symmetric matrices, ascending",
 }
-op "linalg_svd" {
-  "A", "full_matrices = true",
+op "linalg_svd(A, full_matrices = true)" {
   operands = {"A: [*, m, n] matrix strided"},
   results = {
     "U: [*, m, full_matrices ? m : min(m, n)] of A columns", "S: [*, min(m, n)] of A",
@@ -241,13 +229,12 @@ op "linalg_svd" {
   help = "U, singular values S in descending order, and V transposed: A = U diag(S) Vh; without full_matrices U "
     .. "[..., m, k] and Vh [..., k, n], k the smaller of m and n",
 }
-op "linalg_svdvals" {
-  "A", operands = {"A: [*, m, n] matrix strided"}, results = {"S: [*, min(m, n)] of A"}, host = true,
+op "linalg_svdvals(A)" {
+  operands = {"A: [*, m, n] matrix strided"}, results = {"S: [*, min(m, n)] of A"}, host = true,
   grad = {A = {"u = linalg_svd(A, false)", "vh = result(u, 3)", "u * unsqueeze(g, -2) @ vh"}},
   autocast = "keep", internal = true, help = "the singular values of matrices, in descending order",
 }
-op "linalg_pinv" {
-  "A", options = {"atol: scalar?", "rtol: scalar?", "hermitian = false"},
+op "linalg_pinv(A, {atol: scalar?, rtol: scalar?, hermitian = false})" {
   grad = {
     A = {
       "wide = size_of(A)[-2] <= size_of(A)[-1]",
@@ -262,8 +249,7 @@ op "linalg_pinv" {
   help = "the pseudoinverse [..., n, m]; singular values up to the larger of atol and rtol times the largest count as "
     .. "0; rtol is by default the larger of m and n times the dtype's precision where atol is 0",
 }
-op "linalg_lstsq" {
-  "A", "B", options = {"rcond: number?", "driver: lstsq_driver = gelsy"},
+op "linalg_lstsq(A, B, {rcond: number?, driver: lstsq_driver = gelsy})" {
   operands = {"A: [*, m, n] matrix strided", "B: [*, m, k] matrix of A strided"},
   results = {
     "X: [*, n, k] of A columns", "residuals: [*, k] of A if m > n && driver != 'gelsy' else [0]",
@@ -293,8 +279,7 @@ op "linalg_lstsq" {
   help = "X that makes |A X - B| least, its residuals (of gels, gelsd and gelss), the ranks of A (not of gels), its "
     .. "singular values (of gelsd and gelss)",
 }
-op "cholesky_solve" {
-  "B", "L", "upper = false",
+op "cholesky_solve(B, L, upper = false)" {
   grad = {
     B = "cholesky_solve(g, L, upper)",
     L = { -- as in PyTorch, non-zero in the triangle of L that is not read
@@ -304,14 +289,13 @@ op "cholesky_solve" {
   },
   autocast = "keep", help = "Solves A X = B with the Cholesky factor L of A.",
 }
-op "cholesky_inverse" {
-  "L", "upper = false",
+op "cholesky_inverse(L, upper = false)" {
   needs = {{"ndim_of(L) > 1 && size_of(L)[-1] == size_of(L)[-2]", "expected L to have shape [*, n, n], got {L}"}},
   formula = "cholesky_solve(identity_like(L), L, upper)",
   autocast = "keep", help = "Computes the inverse of matrices from their Cholesky factor L.",
 }
-op "triangular_solve" {
-  "b", "A", "upper = true", "transpose = false", "unitriangular = false", results = 2,
+op "triangular_solve(b, A, upper = true, transpose = false, unitriangular = false)" {
+  results = 2,
   formula = {
     "transpose ? linalg_solve_triangular(A.T, b, !upper, true, unitriangular) : "
       .. "linalg_solve_triangular(A, b, upper, true, unitriangular)",

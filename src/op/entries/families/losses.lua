@@ -2,8 +2,7 @@
 local op = ...
 
 -- y1 is the total weight of the targets.
-op "nll_loss" {
-  "x", "target", "weight?", options = {"ignore_index: int = -100", "reduction: reduction = mean"},
+op "nll_loss(x, target, weight?, {ignore_index: int = -100, reduction: reduction = mean})" {
   operands = {
     "x: float layout(classes)", "classes(ndim_of(x), sizes_of(x), C, at...)", "target: [at...] index",
     "weight: [C] of x or stat of x", "reduced(reduction, at, shape...)",
@@ -12,8 +11,8 @@ op "nll_loss" {
   grad = {x = "nll_loss_backward(g, target, weight, ignore_index, reduction, y1, size_of(x))"},
   autocast = "keep", help = "Computes the negative log likelihood of target classes under log-probabilities.",
 }
-op "nll_loss_backward" {
-  "grad", "target", "weight?", "ignore_index: int = -100", "reduction: reduction = mean", "total", "size: size",
+op("nll_loss_backward(grad, target, weight?, ignore_index: int = -100, reduction: reduction = mean, total, "
+  .. "size: size)") {
   operands = {
     "grad: float", "classes(ndim_of(size), sizes_of(size), C, at...)", "reduced(reduction, at, shape...)",
     "grad: [shape...] strided", "target: [at...] index", "weight: [C] of grad or stat of grad", "total: [] float",
@@ -23,8 +22,8 @@ op "nll_loss_backward" {
   internal = true, help = "gradient of nll_loss for an x of that size",
 }
 -- y1 holds each row's maximum and the sum of e^(x - maximum), y2 is the total weight of the targets.
-op "cross_entropy_rows" {
-  "x", "target", "weight?", "ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean",
+op("cross_entropy_rows(x, target, weight?, ignore_index: int = -100, label_smoothing: number = 0, "
+  .. "reduction: reduction = mean)") {
   operands = {
     "x: [N, C] float strided", "classes(ndim_of(x), sizes_of(x), K, at...)", "target: [N] index",
     "weight: [C] float in stat of x", "reduced(reduction, at, shape...)",
@@ -34,9 +33,8 @@ op "cross_entropy_rows" {
   internal = true,
   help = "the cross entropy between rows of logits x [N, C] and classes [N], in the dtype of x's statistics",
 }
-op "cross_entropy_rows_backward" {
-  "grad", "x", "target", "weight?", "stats", "total",
-  "ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean",
+op("cross_entropy_rows_backward(grad, x, target, weight?, stats, total, ignore_index: int = -100, "
+  .. "label_smoothing: number = 0, reduction: reduction = mean)") {
   operands = {
     "x: [N, C] float strided", "classes(ndim_of(x), sizes_of(x), K, at...)", "target: [N] index",
     "weight: [C] float in stat of x", "reduced(reduction, at, shape...)", "grad: [shape...] float in stat of x",
@@ -58,9 +56,8 @@ op "cross_entropy_rows_backward" {
   },
   internal = true, help = "gradient of cross_entropy_rows",
 }
-op "cross_entropy" {
-  "x", "target",
-  "weight?", options = {"ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean"},
+op("cross_entropy(x, target, weight?, {ignore_index: int = -100, label_smoothing: number = 0, "
+  .. "reduction: reduction = mean})") {
   needs = {
     {"ndim_of(x) > 0", "expected x to have shape [C], [N, C] or [N, C, ...], got {x}"},
     {"label_smoothing >= 0 && label_smoothing <= 1", "label_smoothing must be from 0 to 1, got {label_smoothing}"},
@@ -68,6 +65,8 @@ op "cross_entropy" {
       "expected weight to have shape [{size_of(x)[ndim_of(x) > 1 ? 2 : 1]}], one for each class, got {weight}"},
     {"!is_float(target) || same_size(x, target)",
       "target must be integer classes, or probabilities of x's shape {x}, got {dtype_of(target)} {target}"},
+    {"!is_float(target) || ignore_index < 1",
+      "ignore_index must be below 1 for a target of probabilities, got {ignore_index}"},
     {"is_float(target) || ndim_of(target) == ndim_of(x) - 1",
       "target must have x's shape {x} without the dim of classes, got {target}"},
     {"is_float(target) || ndim_of(x) != 3 || size_of(target)[2] == size_of(x)[3] "
@@ -117,15 +116,13 @@ local same_or_warned = {
   "same_size(x, target)", "shapes of x and target should match, got {x} and {target}; they are broadcast, which "
     .. "is probably a mistake", warn = true,
 }
-op "mse_loss" {
-  "x", "target", options = {"reduction: reduction = mean"},
+op "mse_loss(x, target, {reduction: reduction = mean})" {
   needs = {same_or_warned},
   formula = "reduced(squared_difference(x, target), reduction)",
   autocast = "keep", help = "Computes the squared error between predictions and targets: (x - target)^2.",
 }
 local same_size = {"same_size(x, target)", "shapes of x and target must match, got {x} and {target}"}
-op "binary_cross_entropy" {
-  "x", "target", "weight?", options = {"reduction: reduction = mean"},
+op "binary_cross_entropy(x, target, weight?, {reduction: reduction = mean})" {
   needs = {
     same_size,
     {"!(least_of(x) < 0 || largest_of(x) > 1)", "x must be from 0 to 1, got "
@@ -135,8 +132,7 @@ op "binary_cross_entropy" {
   autocast = "banned_gpu",
   help = "Computes the binary cross entropy between probabilities and targets.",
 }
-op "bce_with_logits" {
-  "x", "target", "weight?", options = {"pos_weight?", "reduction: reduction = mean"},
+op "bce_with_logits(x, target, weight?, {pos_weight?, reduction: reduction = mean})" {
   needs = {same_size},
   formula = {
     "loss = bce_of_logits(x, target, given(pos_weight) ? pos_weight : 1)",
@@ -148,26 +144,23 @@ op "bce_with_logits" {
 -- Differences of integers wrap around, as in PyTorch.
 local absolute = "reduced(is_float(x) || is_float(target) ? absolute_difference(x, target) : abs(x - target), "
   .. "reduction)"
-op "l1_loss" {
-  "x", "target", options = {"reduction: reduction = mean"}, needs = {same_or_warned},
+op "l1_loss(x, target, {reduction: reduction = mean})" {
+  needs = {same_or_warned},
   formula = absolute,
   autocast = "keep", help = "Computes the absolute error between predictions and targets: |x - target|.",
 }
-op "huber_loss" {
-  "x", "target", options = {"delta: number = 1", "reduction: reduction = mean"},
+op "huber_loss(x, target, {delta: number = 1, reduction: reduction = mean})" {
   needs = {same_or_warned, {"delta > 0", "delta must be above 0, got {delta}"}},
   formula = "reduced(huber(x, target, delta), reduction)",
   autocast = "keep",
   help = "Computes the Huber loss: a squared error where it is below delta, and a scaled absolute error elsewhere.",
 }
-op "smooth_l1_loss" {
-  "x", "target", options = {"beta: number = 1", "reduction: reduction = mean"},
+op "smooth_l1_loss(x, target, {beta: number = 1, reduction: reduction = mean})" {
   needs = {same_or_warned, {"beta >= 0", "beta must be at least 0, got {beta}"}},
   formula = ("beta == 0 ? %s : reduced(huber(x, target, beta), reduction) / beta"):format(absolute),
   autocast = "keep", help = "Computes a squared error where it is below beta, and an absolute error elsewhere.",
 }
-op "kl_div" {
-  "x", "target", options = {"log_target = false", "reduction: divergence_reduction = mean"},
+op "kl_div(x, target, {log_target = false, reduction: divergence_reduction = mean})" {
   formula = {
     "loss = log_target ? exp(target) * (target - x) : relative_entropy(x, target)",
     "reduction == 'batchmean' ? sum(loss) / (ndim_of(x) > 0 ? size_of(x)[1] : 1) : reduced(loss, reduction)",
@@ -175,8 +168,7 @@ op "kl_div" {
   autocast = "keep",
   help = "Computes the Kullback-Leibler divergence loss of log-probabilities and target probabilities.",
 }
-op "poisson_nll_loss" {
-  "x", "target", "log_input = true", "full = false", options = {"eps: number = 1e-8", "reduction: reduction = mean"},
+op "poisson_nll_loss(x, target, log_input = true, full = false, {eps: number = 1e-8, reduction: reduction = mean})" {
   formula = {
     "loss = log_input ? poisson_nll(x, target) : x - target * log(x + eps)",
     "stirling = full ? target * log(target) - target + log(target * 6.283185307179586) * 0.5 : nil",
@@ -185,8 +177,7 @@ op "poisson_nll_loss" {
   autocast = "keep",
   help = "Computes the negative log likelihood of target counts under a Poisson distribution.",
 }
-op "gaussian_nll_loss" {
-  "x", "target", "var: scalar", "full = false", "eps: number = 1e-6", "reduction: reduction = mean",
+op "gaussian_nll_loss(x, target, var: scalar, full = false, eps: number = 1e-6, reduction: reduction = mean)" {
   needs = {
     {"eps > 0", "eps must be above 0, got {eps}"},
     {"ndim_of(var) <= ndim_of(x)", "expected var to have x's shape {x} or one number for each row, got {var}"},
@@ -200,13 +191,11 @@ op "gaussian_nll_loss" {
   autocast = "keep",
   help = "Computes the negative log likelihood of targets under a normal distribution.",
 }
-op "soft_margin_loss" {
-  "x", "target", options = {"reduction: reduction = mean"},
+op "soft_margin_loss(x, target, {reduction: reduction = mean})" {
   formula = "-reduced(log_sigmoid(target * x), reduction)",
   autocast = "keep", help = "Computes the logistic loss of two classes: log(1 + e^(-target * x)).",
 }
-op "hinge_embedding_loss" {
-  "x", "target", "margin: number = 1", "reduction: reduction = mean",
+op "hinge_embedding_loss(x, target, margin: number = 1, reduction: reduction = mean)" {
   formula = {
     "lacking = margin - x",
     "apart = lacking <= 0 ? 0 : lacking",
@@ -214,8 +203,7 @@ op "hinge_embedding_loss" {
   },
   autocast = "keep", help = "Computes a loss of distances: x where target is 1, max(0, margin - x) where it is -1.",
 }
-op "margin_ranking_loss" {
-  "x1", "x2", "target", "margin: number = 0", "reduction: reduction = mean",
+op "margin_ranking_loss(x1, x2, target, margin: number = 0, reduction: reduction = mean)" {
   needs = {
     {"ndim_of(x1) == ndim_of(x2) && ndim_of(x2) == ndim_of(target)",
       "x1, x2 and target must have the same number of dims, got {x1}, {x2} and {target}"},
@@ -227,8 +215,7 @@ op "margin_ranking_loss" {
   },
   autocast = "keep", help = "Computes a ranking loss of pairs of scores: max(0, -target * (x1 - x2) + margin).",
 }
-op "cosine_similarity" {
-  "x1", "x2", "dim: dim? = 1", "eps: number = 1e-8",
+op "cosine_similarity(x1, x2, dim: dim? = 1, eps: number = 1e-8)" {
   needs = {{"is_float(x1) || is_float(x2)", "x1 must be floating point, got {dtype_of(x1)}; convert it with :float()"}},
   formula = { -- the gradient ignores that eps replaces small lengths
     "first = same_size(x1, x2) ? x1 : x1 + zeros_like(x2)",
@@ -242,8 +229,7 @@ op "cosine_similarity" {
   autocast = "keep",
   help = "Returns the cosine similarity of x1 and x2 along a dim.",
 }
-op "cosine_embedding_loss" {
-  "x1", "x2", "target", "margin: number = 0", "reduction: reduction = mean",
+op "cosine_embedding_loss(x1, x2, target, margin: number = 0, reduction: reduction = mean)" {
   needs = {
     {"ndim_of(target) <= 1", "expected target to have shape [N], or [] for vectors, got {target}"},
     {"ndim_of(x1) == ndim_of(target) + 1 && ndim_of(x2) == ndim_of(target) + 1",
@@ -260,17 +246,15 @@ op "cosine_embedding_loss" {
   },
   autocast = "keep", help = "Computes a loss of pairs of vectors from their cosine similarity.",
 }
-op "pairwise_distance" {
-  "x1", "x2", "p: number = 2", "eps: number = 1e-6", "keepdim = false",
+op "pairwise_distance(x1, x2, p: number = 2, eps: number = 1e-6, keepdim = false)" {
   formula = {
     "apart = is_float(x1) || is_float(x2) ? shifted_difference(x1, x2, eps) : (x1 - x2) / 1 + eps",
     "norm(apart, p, [-1], keepdim)",
   },
   help = "Computes the pairwise distance of vectors: the p-norm of x1 - x2 + eps.",
 }
-op "triplet_margin_loss" {
-  "anchor", "positive", "negative",
-  "margin: number = 1", "p: number = 2", "eps: number = 1e-6", "swap = false", "reduction: reduction = mean",
+op("triplet_margin_loss(anchor, positive, negative, margin: number = 1, p: number = 2, eps: number = 1e-6, "
+  .. "swap = false, reduction: reduction = mean)") {
   needs = {
     {"ndim_of(anchor) == ndim_of(positive) && ndim_of(positive) == ndim_of(negative)",
       "anchor, positive and negative must have the same number of dims, got {anchor}, {positive} and {negative}"},
@@ -286,8 +270,7 @@ op "triplet_margin_loss" {
   autocast = "keep",
   help = "Computes a triplet loss: max(0, d(anchor, positive) - d(anchor, negative) + margin).",
 }
-op "multi_margin_loss" {
-  "x", "target", "p: int = 1", "margin: number = 1", "weight?", options = {"reduction: reduction = mean"},
+op "multi_margin_loss(x, target, p: int = 1, margin: number = 1, weight?, {reduction: reduction = mean})" {
   needs = {
     {"p == 1 || p == 2", "p must be 1 or 2, got {p}"},
     {"ndim_of(x) <= 2", "expected x to have shape [N, C] or [C], got {x}"},
@@ -307,13 +290,12 @@ op "multi_margin_loss" {
     "powered = p == 2 ? square(lacking) : lacking",
     "summed = sum(scatter(powered, 1, labels, 0), [1]) / classes",
     "loss = given(weight) ? summed * index_select(weight, 0, squeeze(labels, [1])) : summed",
-    "reduced(ndim_of(x) < 2 ? squeeze(loss, [0]) : loss, reduction)",
+    "reduced(reshape(loss, size_of(target)), reduction)",
   },
   autocast = "keep",
   help = "Computes a multi-class hinge loss between scores and target classes.",
 }
-op "multilabel_soft_margin_loss" {
-  "x", "target", "weight?", options = {"reduction: reduction = mean"},
+op "multilabel_soft_margin_loss(x, target, weight?, {reduction: reduction = mean})" {
   needs = {{"ndim_of(x) > 0", "expected x to have shape [N, C] or [C], got {x}"}},
   formula = {
     "each = -(target * log_sigmoid(x) + (1 - target) * log_sigmoid(-x))",
@@ -324,8 +306,8 @@ op "multilabel_soft_margin_loss" {
   help = "Computes a multi-label loss: the binary cross entropy of logits, averaged over the classes.",
 }
 -- y1 holds the logarithms of alpha, [N, T, 2 * longest + 1].
-op "ctc_nll" {
-  "x", "target", "starts", "input_lengths", "target_lengths", "longest: int", "blank: int = 1", hidden = 1,
+op "ctc_nll(x, target, starts, input_lengths, target_lengths, longest: int, blank: int = 1)" {
+  hidden = 1,
   operands = {
     "x: [T+, N+, C+] real", "target: [L] int64 private", "starts: [N] int64 private",
     "input_lengths: [N] int64 private", "target_lengths: [N] int64 private", "blank: from 1 to C",
@@ -340,8 +322,7 @@ op "ctc_nll" {
     .. "log-probabilities [T, N, C], target the classes, from 1, one after the other, of which sample n has "
     .. "target_lengths[n], at most `longest`, from place starts[n] on, counted from 0; inf where there is no alignment",
 }
-op "ctc_nll_backward" {
-  "grad", "x", "target", "starts", "input_lengths", "target_lengths", "loss", "log_alpha", "blank: int = 1",
+op "ctc_nll_backward(grad, x, target, starts, input_lengths, target_lengths, loss, log_alpha, blank: int = 1)" {
   operands = {
     "x: [T+, N+, C+] real", "target: [L] int64 private", "starts: [N] int64 private",
     "input_lengths: [N] int64 private", "target_lengths: [N] int64 private", "blank: from 1 to C",

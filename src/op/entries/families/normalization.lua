@@ -1,9 +1,8 @@
 --- Defines normalization and dropout.
 local op, family = ...
 
-family "batch_normalize" {
-  "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?", "training = false", "momentum: number = 0.1",
-  "eps: number = 1e-5", "relu = false", "max: number = inf", "num_batches_tracked?",
+family("batch_normalize(x, running_mean?, running_var?, weight?, bias?, addend?, training = false, "
+  .. "momentum: number = 0.1, eps: number = 1e-5, relu = false, max: number = inf, num_batches_tracked?)") {
   operands = {
     "x: float preserve", "channels(x, C)", "running_mean: [C] of x or stat of x strided",
     "running_var: [C] of x or stat of x strided", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
@@ -17,9 +16,8 @@ family "batch_normalize" {
   help = "batch norm; relu: of that, and of addend more, and at most max; mask: on a GPU, where its result is above 0 "
     .. "and below max",
 }
-family "batch_normalize_backward" {
-  "grad", "x", "y?", "weight?", "bias?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "more?",
-  "mask?", "training = false", "eps: number = 1e-5", "relu = false", "max: number = inf",
+family("batch_normalize_backward(grad, x, y?, weight?, bias?, save_mean?, save_invstd?, running_mean?, "
+  .. "running_var?, more?, mask?, training = false, eps: number = 1e-5, relu = false, max: number = inf)") {
   operands = {
     "x: float preserve", "channels(x, C)", "grad: like x", "more: like x", "y: like x", "relu_mask(x, mask)",
     "mask: [...] uint8", "weight: [C] of x or stat of x",
@@ -35,8 +33,7 @@ family "batch_normalize_backward" {
   help = "gradients by saved statistics in training and of relu, else by the running ones; more: to be added to grad; "
     .. "mask: of batch_normalize, read for y",
 }
-family "row_norm" {
-  "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5", "centered = true",
+family "row_norm(x, normalized_shape: size, weight?, bias?, eps: number = 1e-5, centered = true)" {
   operands = {
     "x: float", "normalized(x, normalized_shape, rows...)", "weight: [normalized_shape...] of x or stat of x",
     "bias: [normalized_shape...] of x or stat of x",
@@ -44,8 +41,7 @@ family "row_norm" {
   results = {"y: like x", "mean: [rows...] stat of x if centered", "rstd: [rows...] stat of x"}, host = true,
   help = "rows over the last dims, without their mean if centered, divided by their deviation or root mean square",
 }
-family "row_norm_backward" {
-  "grad", "x", "normalized_shape: size", "save_mean?", "save_rstd", "weight?", "eps: number = 1e-5",
+family "row_norm_backward(grad, x, normalized_shape: size, save_mean?, save_rstd, weight?, eps: number = 1e-5)" {
   operands = {
     "x: float", "normalized(x, normalized_shape, rows...)", "grad: like x",
     "weight: [normalized_shape...] of x or stat of x", "save_mean: [rows...] of x or stat of x",
@@ -62,9 +58,8 @@ family "row_norm_backward" {
 -- over n elements that share statistics:
 -- dx = invstd (w g - mean(w g) - xhat mean(w g xhat)),  dw = sum(g xhat),  db = sum(g)
 -- Double backward recomputes the statistics from x, since it needs their gradients too.
-op "batch_norm" {
-  "x", "running_mean?", "running_var?", "weight?", "bias?",
-  "training = false", "momentum: number = 0.1", "eps: number = 1e-5", options = {"num_batches_tracked?"},
+op("batch_norm(x, running_mean?, running_var?, weight?, bias?, training = false, momentum: number = 0.1, "
+  .. "eps: number = 1e-5, {num_batches_tracked?})") {
   kernel = "batch_normalize(x, running_mean, running_var, weight, bias, nil, training, momentum, eps, false, inf, "
     .. "num_batches_tracked)", hidden = 2,
   writes = {"running_mean", "running_var", "num_batches_tracked", when = "training"},
@@ -74,9 +69,8 @@ op "batch_norm" {
   },
   help = "Applies batch normalization to each channel.",
 }
-op "batch_norm_backward" {
-  "grad", "x", "weight?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "training = false",
-  "eps: number = 1e-5",
+op("batch_norm_backward(grad, x, weight?, save_mean?, save_invstd?, running_mean?, running_var?, training = false, "
+  .. "eps: number = 1e-5)") {
   results = 3,
   kernel = "batch_normalize_backward(grad, x, nil, weight, nil, save_mean, save_invstd, running_mean, running_var, "
     .. "nil, nil, training, eps)",
@@ -93,11 +87,8 @@ op "batch_norm_backward" {
   },
   internal = true, help = "gradients of batch_norm: x, weight, bias",
 }
-op "batch_norm_relu" {
-  "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?",
-  options = {
-    "training = false", "momentum: number = 0.1", "eps: number = 1e-5", "max: number = inf", "num_batches_tracked?",
-  },
+op("batch_norm_relu(x, running_mean?, running_var?, weight?, bias?, addend?, {training = false, "
+  .. "momentum: number = 0.1, eps: number = 1e-5, max: number = inf, num_batches_tracked?})") {
   kernel = "batch_normalize(x, running_mean, running_var, weight, bias, addend, training, momentum, eps, true, max, "
     .. "num_batches_tracked)",
   needs = {{"max > 0", "max must be above 0, got {max}"}},
@@ -109,9 +100,8 @@ op "batch_norm_relu" {
   },
   help = "Applies batch normalization, adds addend, and limits the sum to [0, max].",
 }
-op "batch_norm_relu_backward" {
-  "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "more?", "mask?",
-  "training = false", "eps: number = 1e-5", "max: number = inf",
+op("batch_norm_relu_backward(grad, x, y?, weight?, bias?, save_mean, save_invstd, more?, mask?, training = false, "
+  .. "eps: number = 1e-5, max: number = inf)") {
   results = 4,
   kernel = "batch_normalize_backward(grad, x, y, weight, bias, save_mean, save_invstd, nil, nil, more, mask, "
     .. "training, eps, true, max)",
@@ -135,14 +125,12 @@ op "batch_norm_relu_backward" {
   help = "gradients of batch_norm_relu: x, weight, bias, addend; y is its result, nil if there was no addend; then "
     .. "the fourth is nil too; more: to be added to grad, on a GPU; mask: what a GPU reads for y",
 }
-op "layer_norm" {
-  "x", "normalized_shape: size", "weight?", "bias?", "eps: number = 1e-5",
+op "layer_norm(x, normalized_shape: size, weight?, bias?, eps: number = 1e-5)" {
   kernel = "row_norm(x, normalized_shape, weight, bias, eps)", hidden = 2,
   grad = {["x, weight, bias"] = "layer_norm_backward(g, x, normalized_shape, y1, y2, weight, eps)"},
   autocast = "keep_gpu", help = "Applies layer normalization over the last dims.",
 }
-op "layer_norm_backward" {
-  "grad", "x", "normalized_shape: size", "save_mean", "save_rstd", "weight?", "eps: number = 1e-5",
+op "layer_norm_backward(grad, x, normalized_shape: size, save_mean, save_rstd, weight?, eps: number = 1e-5)" {
   results = 3, kernel = "row_norm_backward(grad, x, normalized_shape, save_mean, save_rstd, weight, eps)",
   grad = "formula",
   formula = { -- statistics over the last dims
@@ -158,14 +146,12 @@ op "layer_norm_backward" {
   },
   internal = true, help = "gradients of layer_norm: x, weight, bias",
 }
-op "rms_norm_rows" {
-  "x", "normalized_shape: size", "weight?", "eps: number = 1e-5",
+op "rms_norm_rows(x, normalized_shape: size, weight?, eps: number = 1e-5)" {
   kernel = "row_norm(x, normalized_shape, weight, nil, eps, false)", hidden = 2,
   grad = {["x, weight"] = "rms_norm_rows_backward(g, x, normalized_shape, y2, weight, eps)"},
   internal = true, help = "rms_norm by a kernel of its own, the CPU's; weight of x's dtype, or float32 beside halves",
 }
-op "rms_norm_rows_backward" {
-  "grad", "x", "normalized_shape: size", "save_rstd", "weight?", "eps: number = 1e-5",
+op "rms_norm_rows_backward(grad, x, normalized_shape: size, save_rstd, weight?, eps: number = 1e-5)" {
   results = 2, kernel = "row_norm_backward(grad, x, normalized_shape, nil, save_rstd, weight, eps)",
   grad = "formula",
   formula = {
@@ -179,8 +165,7 @@ op "rms_norm_rows_backward" {
   },
   internal = true, help = "gradients of rms_norm_rows: x, weight",
 }
-op "rms_norm" {
-  "x", "normalized_shape: size", "weight?", "eps: number?",
+op "rms_norm(x, normalized_shape: size, weight?, eps: number?)" {
   needs = {
     {"ends_with(size_of(x), normalized_shape)",
       "normalized_shape must be the last sizes of x {x}, got {text_of(normalized_shape)}"},
@@ -203,8 +188,7 @@ op "rms_norm" {
 }
 -- y1, y2 are mean and inverse standard deviation of each sample's groups. The gradient for x is layer_norm's, with
 -- statistics over a group; those for weight and bias are batch_norm's.
-op "grouped_norm" {
-  "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5",
+op "grouped_norm(x, num_groups: int, weight?, bias?, eps: number = 1e-5)" {
   operands = {
     "x: [N, C, ...] float", "groups(x, num_groups)", "weight: [C] of x or stat of x", "bias: [C] of x or stat of x",
   },
@@ -214,8 +198,7 @@ op "grouped_norm" {
   internal = true,
   help = "group_norm by a kernel of its own, the CPU's; weight and bias of x's dtype, or float32 beside halves",
 }
-op "grouped_norm_backward" {
-  "grad", "x", "num_groups: int", "save_mean", "save_invstd", "weight?", "eps: number = 1e-5",
+op "grouped_norm_backward(grad, x, num_groups: int, save_mean, save_invstd, weight?, eps: number = 1e-5)" {
   operands = {
     "x: [N, C, ...] float", "groups(x, num_groups)", "grad: like x", "weight: [C] of x or stat of x",
     "save_mean: [N * num_groups] of x or stat of x", "save_invstd: [N * num_groups] of x or stat of x",
@@ -236,8 +219,7 @@ op "grouped_norm_backward" {
   },
   internal = true, help = "gradients of grouped_norm: x, weight, bias",
 }
-op "group_norm" {
-  "x", "num_groups: int", "weight?", "bias?", "eps: number = 1e-5",
+op "group_norm(x, num_groups: int, weight?, bias?, eps: number = 1e-5)" {
   needs = {
     {"ndim_of(x) >= 2", "expected x to have shape [N, C, ...], got {x}"},
     {"divides(num_groups, size_of(x)[2])",
@@ -262,13 +244,13 @@ op "group_norm" {
   help = "Applies group normalization over groups of channels.",
 }
 -- y1 is the mask.
-op "dropout" {
-  "x", "p: number = 0.5", "training = true", hidden = 1,
+op "dropout(x, p: number = 0.5, training = true)" {
+  hidden = 1,
   grad = {x = "training && p > 0 ? dropout_backward(g, y1, p < 1 ? 1 / (1 - p) : 0) : g"},
   help = "Sets random elements to 0 with probability p and divides the others by 1 - p.",
 }
-op "dropout_backward" {
-  "x", "mask: mask", "scale: number", elementwise = "x * mask * scale",
+op "dropout_backward(x, mask: mask, scale: number)" {
+  elementwise = "x * mask * scale",
   grad = {x = "dropout_backward(g, mask, scale)"}, internal = true,
   help = "gradient of dropout: scale times x where mask is true, else 0",
 }

@@ -1,25 +1,23 @@
 --- Defines matrix products and distances.
 local op, family = ...
 
-family "product" {
-  "x", "other", "input?", "transposed = false", "beta: number = 0", "alpha: number = 1",
+family "product(x, other, input?, transposed = false, beta: number = 0, alpha: number = 1)" {
   help = "y [(batch), n, m] = alpha x other + beta input; other is [m, k] with transposed, as is linear's weight; "
     .. "input broadcasts to y and is not read if beta is 0",
 }
-op "mm" {
-  "x", "other", kernel = "product(x, other)",
+op "mm(x, other)" {
+  kernel = "product(x, other)",
   grad = {x = "mm_in_layout(is_transposed(x), g, t(other))", other = "mm_in_layout(is_transposed(other), t(x), g)"},
   flops = "2 * numel_of(y) * size_of(x)[-1]",
   autocast = "lower", help = "Computes the product of two matrices.",
 }
-op "bmm" {
-  "x", "other", kernel = "product(x, other)",
+op "bmm(x, other)" {
+  kernel = "product(x, other)",
   grad = {x = "bmm(g, transpose(other, 1, 2))", other = "bmm(transpose(x, 1, 2), g)"},
   flops = "2 * numel_of(y) * size_of(x)[-1]",
   autocast = "lower", help = "Computes the products of two batches of matrices.",
 }
-op "addmm" {
-  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+op "addmm(input, x, other, {beta: number = 1, alpha: number = 1})" {
   kernel = "product(x, other, input, false, beta, alpha)",
   grad = {
     input = "scaled(g, beta)", x = "scaled(mm_in_layout(is_transposed(x), g, t(other)), alpha)",
@@ -29,8 +27,8 @@ op "addmm" {
   flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Computes beta * input + alpha * x times other, for matrices.",
 }
-op "linear" {
-  "x", "weight", "bias: scalar?", kernel = "product(x, weight, bias, true)",
+op "linear(x, weight, bias: scalar?)" {
+  kernel = "product(x, weight, bias, true)",
   grad = {x = "linear(g, t(weight))", weight = "mm_in_layout(is_transposed(weight), t(rows(g)), rows(x))", bias = "g"},
   autocast = "lower",
   -- A weight vector is a matrix of one row, whose dim is removed from the result; a bias of one number is added last.
@@ -50,8 +48,7 @@ op "linear" {
   flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Applies a linear transformation: x times weight transposed, plus bias.",
 }
-op "int8_linear" {
-  "x", "weight", "scale", "bias?",
+op "int8_linear(x, weight, scale, bias?)" {
   operands = {
     "weight: [K, D] int8", "x: [at..., D] float in float32 rows", "scale: [K] float in float32",
     "bias: [K] float in float32",
@@ -65,15 +62,14 @@ op "int8_linear" {
   flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Applies a linear layer with an int8 weight, whose rows have a scale each.",
 }
-op "matmul" {
-  "x", "other", kind = "composite",
+op "matmul(x, other)" {
+  kind = "composite",
   autocast = "lower", help = "Computes the matrix product of two tensors.",
 }
 
 -- ---- products and distances
 local is_matrix = {"ndim_of(x) == 2", "expected x to have shape [m, n], got {x}"}
-op "mv" {
-  "x", "vec",
+op "mv(x, vec)" {
   needs = {
     {"ndim_of(x) == 2 && ndim_of(vec) == 1 && size_of(x)[2] == size_of(vec)[1]",
       "expected x and vec to have shapes [n, m] and [m], got {x} and {vec}"},
@@ -85,25 +81,24 @@ local two_vectors = {
   "ndim_of(x) == 1 && ndim_of(other) == 1 && size_of(x)[1] == size_of(other)[1]",
   "x and other must be 1-d of equal size, got {x} and {other}",
 }
-op "dot" {
-  "x", "other", needs = {two_vectors},
+op "dot(x, other)" {
+  needs = {two_vectors},
   formula = "reshape(mm(unsqueeze(x, 0), unsqueeze(other, 1)), [])", grad = {x = "g * other", other = "g * x"},
   help = "Computes the dot product of two vectors.",
 }
-op "vdot" {
-  "x", "other", needs = {two_vectors}, formula = "dot(x, other)",
+op "vdot(x, other)" {
+  needs = {two_vectors}, formula = "dot(x, other)",
   help = "Computes the dot product of two vectors, as dot.",
 }
 local two_vectors_of_any_length = {
   "ndim_of(x) == 1 && ndim_of(other) == 1", "x and other must be 1-d, got {x} and {other}",
 }
-op "outer" {
-  "x", "other", needs = {two_vectors_of_any_length},
+op "outer(x, other)" {
+  needs = {two_vectors_of_any_length},
   formula = "unsqueeze(x, 1) * unsqueeze(other, 0)",
   help = "Computes the outer product of two vectors.",
 }
-op "addmv" {
-  "input", "x", "vec", options = {"beta: number = 1", "alpha: number = 1"},
+op "addmv(input, x, vec, {beta: number = 1, alpha: number = 1})" {
   formula = {
     "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
     "product = times_product == 1 ? mv(x, vec) : mv(x, vec) * times_product",
@@ -112,8 +107,7 @@ op "addmv" {
   autocast = "lower",
   help = "Computes beta * input + alpha * x times vec, for a matrix and a vector.",
 }
-op "addr" {
-  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+op "addr(input, x, other, {beta: number = 1, alpha: number = 1})" {
   needs = {
     two_vectors_of_any_length,
     {"is_float(input) || cut_for(input, beta) == beta", "beta must be an integer for integer tensors, got {beta}"},
@@ -127,8 +121,8 @@ local batches = {
   "ndim_of(x) == 3 && ndim_of(other) == 3",
     "expected x and other to have shapes [b, n, k] and [b, k, m], got {x} and {other}",
 }
-op "baddbmm" {
-  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"}, needs = {batches},
+op "baddbmm(input, x, other, {beta: number = 1, alpha: number = 1})" {
+  needs = {batches},
   formula = {
     "times_product = cut_for(x, alpha)", "times_input = cut_for(x, beta)",
     "product = bmm(times_product == 1 ? x : x * times_product, other)",
@@ -137,8 +131,7 @@ op "baddbmm" {
   autocast = "lower",
   help = "Computes beta * input + alpha * bmm(x, other), for batches of matrices.",
 }
-op "addbmm" {
-  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+op "addbmm(input, x, other, {beta: number = 1, alpha: number = 1})" {
   needs = {
     batches,
     {"size_of(x)[1] == size_of(other)[1] && size_of(x)[3] == size_of(other)[2]",
@@ -154,8 +147,8 @@ op "addbmm" {
   autocast = "lower",
   help = "Computes beta * input + alpha * the sum of the products of a batch of matrices.",
 }
-op "trace" {
-  "x", needs = {is_matrix},
+op "trace(x)" {
+  needs = {is_matrix},
   -- every (m + 1)-th element, m the width, of the rows with a diagonal entry
   formula = {
     "n = size_of(x)[1] < size_of(x)[2] ? size_of(x)[1] : size_of(x)[2]",
@@ -164,8 +157,7 @@ op "trace" {
   },
   help = "Computes the sum of the diagonal of a matrix.",
 }
-op "cross" {
-  "x", "other", "dim: dim? = -1",
+op "cross(x, other, dim: dim? = -1)" {
   needs = {
     {"ndim_of(x) == ndim_of(other) && ndim_of(x) > 0",
       "x and other must have the same number of dims, got {x} and {other}"},
@@ -198,8 +190,7 @@ local function distances_grad(x, other, g, y)
       .. "* unsqueeze(masked_fill(g1 / pow(masked_fill(y1, none, 1), p - 1), none, 0), -1), -2)",
   }
 end
-op "row_distances" {
-  "x1", "x2", "p: number = 2", options = {"by_products = false"},
+op "row_distances(x1, x2, p: number = 2, {by_products = false})" {
   operands = {"x1: [*, n, m] matrix strided", "x2: [*, r, m] matrix of x1 strided"},
   results = {"y: [*, n, r] of x1"}, host = true,
   grad = {
@@ -220,27 +211,24 @@ local function pairs_grad()
   lines[#lines] = ("p == 2 ? x * sum(shares, -1, true) - matmul(shares, x) : (%s)"):format(lines[#lines])
   return lines
 end
-op "pair_distances" {
-  "x", "p: number = 2",
+op "pair_distances(x, p: number = 2)" {
   operands = {"x: [n, m] matrix strided"}, results = {"y: [pairs(n)] of x"}, host = true,
   grad = {x = pairs_grad()},
   autocast = "keep", internal = true,
   help = "[n (n - 1) / 2] of the p-norms of the differences of all pairs of rows of x [n, m]: 1 and 2, 1 and 3, …, 2 "
     .. "and 3, …; lm.pdist has all checks",
 }
-op "pairs_to_matrix" {
-  "x", "n: int",
+op "pairs_to_matrix(x, n: int)" {
   operands = {"n: from 0 to 32768", "x: [pairs(n)] real strided"}, results = {"y: [n, n] of x"}, host = true,
   grad = {x = "matrix_to_pairs(g + transpose(g, 0, 1))"}, internal = true,
   help = "the symmetric matrix [n, n] whose entries above the diagonal are x [n (n - 1) / 2], row by row, and 0 on it",
 }
-op "matrix_to_pairs" {
-  "x", operands = {"x: [n, n] matrix strided"}, results = {"y: [pairs(n)] of x"}, host = true,
+op "matrix_to_pairs(x)" {
+  operands = {"x: [n, n] matrix strided"}, results = {"y: [pairs(n)] of x"}, host = true,
   grad = {x = "triu(pairs_to_matrix(g, size_of(x)[1]), 1)"},
   internal = true, help = "the entries above the diagonal of x [n, n], row by row: [n (n - 1) / 2]",
 }
-op "row_distances_backward" {
-  "grad", "x1", "x2",
+op "row_distances_backward(grad, x1, x2)" {
   operands = {
     "grad: [*, n, r] matrix strided", "x1: [*, n, m] matrix of grad strided", "x2: [*, r, m] matrix of grad strided",
   },

@@ -2,11 +2,8 @@
 local op = ...
 
 -- y3 holds the values of every step that the gradient needs: gates, cells.
-op "recurrent_layer" {
-  "gates", "weight_hh", "h0", "c0?", "bias_hh?", "weight_hr?",
-  options = {
-    "cell: recurrent_cell = lstm", "reverse = false", "batch_sizes?", "x?", "weight_ih?", "bias_ih?",
-  },
+op("recurrent_layer(gates, weight_hh, h0, c0?, bias_hh?, weight_hr?, {cell: recurrent_cell = lstm, "
+  .. "reverse = false, batch_sizes?, x?, weight_ih?, bias_ih?})") {
   operands = {
     "weight_hh: [G, P] float in stat of weight_hh", "cell(cell, weight_hh, given(c0), given(weight_hr), H)",
     "h0: [N, P] of weight_hh in stat of weight_hh", "c0: [N, H] of weight_hh in stat of weight_hh",
@@ -36,18 +33,15 @@ op "recurrent_layer" {
     .. "to make them again, so that they are not kept. Returns y [steps * N, P], the last h [N, P] and the last cells "
     .. "[N, H], [0] where there are none. Computed by the CPU; nn.RNN, nn.GRU and nn.LSTM work on every device",
 }
-op "recurrent_layer_backward" {
-  "weight_hh", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "bias_hh?", "weight_hr?", "batch_sizes?",
-  "cell: recurrent_cell = lstm", "reverse = false",
+op("recurrent_layer_backward(weight_hh, h0, y, work, grad_y?, grad_h?, grad_c?, c0?, bias_hh?, weight_hr?, "
+  .. "batch_sizes?, cell: recurrent_cell = lstm, reverse = false)") {
   results = 6, internal = true,
   help = "gradients of recurrent_layer: gates, weight_hh, h0, c0, bias_hh, weight_hr; [0] for what was not there",
 }
 
 -- Recurrent layers of a device's library (cuDNN), all in one call. y1 of recurrent_weights is the position of each
 -- weight, y3 of recurrent_network the library's data for the gradient.
-op "recurrent_weights" {
-  "weights: tensors",
-  options = {"cell: recurrent_cell = lstm", "bidirectional = false", "bias = true"},
+op "recurrent_weights(weights: tensors, {cell: recurrent_cell = lstm, bidirectional = false, bias = true})" {
   hidden = 1,
   grad = {weights = "packed_weight(g, y1, sizes, at)"},
   autocast = "lower", internal = true,
@@ -55,11 +49,8 @@ op "recurrent_weights" {
     .. "has no such layers: nn.RNN, nn.GRU and nn.LSTM then do without. weights: weight_ih [G * H, I] and weight_hh "
     .. "[G * H, H] and, with bias, bias_ih and bias_hh [G * H] of each layer, in turn those of each direction",
 }
-op "recurrent_network" {
-  "x", "weights", "h0", "c0?",
-  options = {
-    "cell: recurrent_cell = lstm", "bidirectional = false", "bias = true", "keep = true", "batch_sizes?",
-  },
+op("recurrent_network(x, weights, h0, c0?, {cell: recurrent_cell = lstm, bidirectional = false, bias = true, "
+  .. "keep = true, batch_sizes?})") {
   results = 3, hidden = 1,
   grad = {
     ["x, weights, h0, c0"] =
@@ -72,9 +63,8 @@ op "recurrent_network" {
     .. "gradient. Returns y [steps * N, D * H], the last h and the last cells, [0] where there are none; and [0] for "
     .. "all three where the library does not support them",
 }
-op "recurrent_network_backward" {
-  "x", "weights", "h0", "y", "work", "grad_y?", "grad_h?", "grad_c?", "c0?", "batch_sizes?",
-  "cell: recurrent_cell = lstm", "bidirectional = false", "bias = true",
+op("recurrent_network_backward(x, weights, h0, y, work, grad_y?, grad_h?, grad_c?, c0?, batch_sizes?, "
+  .. "cell: recurrent_cell = lstm, bidirectional = false, bias = true)") {
   results = 4,
   internal = true, help = "gradients of recurrent_network: x, weights, h0, c0, [0] where that was not there",
 }

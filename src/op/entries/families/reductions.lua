@@ -1,27 +1,23 @@
 --- Defines reductions over dims or all elements, and softmax.
 local op, family = ...
 
-family "reduce" {
-  "x", "dim: dims?", "keepdim = false", "statistic: statistic = sum", "parameter: number = 0", "dtype: dtype?",
+family "reduce(x, dim: dims?, keepdim = false, statistic: statistic = sum, parameter: number = 0, dtype: dtype?)" {
   help = "one number of the elements over dim; parameter: p of norm, or var's correction; dtype: what x becomes before",
 }
-family "extreme_along" {
-  "x", "dim: dim?", "keepdim = false", "largest = false", results = 2,
+family "extreme_along(x, dim: dim?, keepdim = false, largest = false)" {
+  results = 2,
   help = "indices and values of the extremes along dim, or of all elements",
 }
-family "softmax_along" {
-  "x", "y?", "dim: dim", "kind: softmax_kind = softmax", "dtype: dtype?",
+family "softmax_along(x, y?, dim: dim, kind: softmax_kind = softmax, dtype: dtype?)" {
   help = "softmax of x, or from its gradient x and its result y the gradient before it",
 }
 
-op "sum" {
-  "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
+op "sum(x, dim: dims?, keepdim = false, {dtype: dtype?})" {
   kernel = "reduce(x, dim, keepdim, 'sum', 0, dtype)",
   grad = {x = "expand_to(g, dim, keepdim, size_of(x))"},
   autocast = "keep_gpu", help = "Computes the sum of the elements over dim, or of all.",
 }
-op "mean" {
-  "x", "dim: dims?", "keepdim = false", options = {"dtype: dtype?"},
+op "mean(x, dim: dims?, keepdim = false, {dtype: dtype?})" {
   kernel = "reduce(x, dim, keepdim, 'mean', 0, dtype)",
   grad = {x = "expand_to(g / count(dim, size_of(x)), dim, keepdim, size_of(x))"},
   help = "Computes the mean of the elements over dim, or of all.",
@@ -30,8 +26,7 @@ local unbiased_or_correction = {
   "unbiased || correction == 0 || correction == 1",
   "correction must be left out with unbiased = false, got {correction}",
 }
-op "var" {
-  "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: number = 1"},
+op "var(x, dim: dims?, unbiased = true, keepdim = false, {correction: number = 1})" {
   kernel = "reduce(x, dim, keepdim, 'var', correction)",
   grad = {
     x = {
@@ -43,8 +38,7 @@ op "var" {
   forms = {{when = "!unbiased", "var(x, dim, true, keepdim, 0)"}},
   help = "Computes the variance over dim, or of all elements.",
 }
-op "std" {
-  "x", "dim: dims?", "unbiased = true", "keepdim = false", options = {"correction: number = 1"},
+op "std(x, dim: dims?, unbiased = true, keepdim = false, {correction: number = 1})" {
   needs = {unbiased_or_correction},
   formula = "sqrt(var(x, dim, true, keepdim, unbiased ? correction : 0))",
   grad = {
@@ -56,8 +50,7 @@ op "std" {
   },
   help = "Computes the standard deviation over dim, or of all elements.",
 }
-op "norm" {
-  "x", "p: number = 2", "dim: dims?", "keepdim = false",
+op "norm(x, p: number = 2, dim: dims?, keepdim = false)" {
   kernel = "reduce(x, dim, keepdim, 'norm', p)",
   -- infinite p: the extremes share g; else g sign(x) (|x| / y)^(p - 1), 0 where that is undefined
   grad = {
@@ -75,8 +68,8 @@ op "norm" {
   autocast = "keep_gpu",
   help = "Computes the p-norm over dim, or of all elements.",
 }
-op "logsumexp" {
-  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'logsumexp')",
+op "logsumexp(x, dim: dims?, keepdim = false)" {
+  kernel = "reduce(x, dim, keepdim, 'logsumexp')",
   grad = { -- 0 if all are -inf
     x = "expand_to(g, dim, keepdim, size_of(x)) "
       .. "* exp(x - expand_to(masked_fill(y, y == -inf, 0), dim, keepdim, size_of(x)))",
@@ -89,73 +82,67 @@ local extreme_grad = {
     "hit ? kept(g, dim, keepdim, size_of(x)) / sum(hit, dim, true) : 0",
   },
 }
-op "amax" {
-  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'amax')",
+op "amax(x, dim: dims?, keepdim = false)" {
+  kernel = "reduce(x, dim, keepdim, 'amax')",
   grad = extreme_grad,
   help = "Returns the largest elements over dim, or of all.",
 }
-op "amin" {
-  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'amin')",
+op "amin(x, dim: dims?, keepdim = false)" {
+  kernel = "reduce(x, dim, keepdim, 'amin')",
   grad = extreme_grad,
   help = "Returns the smallest elements over dim, or of all.",
 }
-op "max_dim" {
-  "x", "dim: dim", "keepdim = false", results = 2,
+op "max_dim(x, dim: dim, keepdim = false)" {
+  results = 2,
   kernel = "extreme_along(x, dim, keepdim, true)",
   grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
   internal = true, help = "largest along dim, and where: values, indices from 1",
 }
-op "min_dim" {
-  "x", "dim: dim", "keepdim = false", results = 2,
+op "min_dim(x, dim: dim, keepdim = false)" {
+  results = 2,
   kernel = "extreme_along(x, dim, keepdim, false)",
   grad = {x = "position_grad(g, y1, dim, keepdim, size_of(x))"},
   internal = true, help = "smallest along dim, and where: values, indices from 1",
 }
-op "argmax" {
-  "x", "dim: dim?", "keepdim = false",
+op "argmax(x, dim: dim?, keepdim = false)" {
   kernel = "extreme_along(x, dim, keepdim, true)",
   grad = "none",
   help = "Returns the indices of the largest elements along dim, or of all.",
 }
-op "argmin" {
-  "x", "dim: dim?", "keepdim = false",
+op "argmin(x, dim: dim?, keepdim = false)" {
   kernel = "extreme_along(x, dim, keepdim, false)",
   grad = "none",
   help = "Returns the indices of the smallest elements along dim, or of all.",
 }
-op "all" {
-  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'all')", grad = "none",
+op "all(x, dim: dims?, keepdim = false)" {
+  kernel = "reduce(x, dim, keepdim, 'all')", grad = "none",
   help = "Returns whether all elements over dim, or of x, are true.",
 }
-op "any" {
-  "x", "dim: dims?", "keepdim = false", kernel = "reduce(x, dim, keepdim, 'any')", grad = "none",
+op "any(x, dim: dims?, keepdim = false)" {
+  kernel = "reduce(x, dim, keepdim, 'any')", grad = "none",
   help = "Returns whether any element over dim, or of x, is true.",
 }
-op "sum_to_size" {
-  "x", "size: size", kind = "composite",
+op "sum_to_size(x, size: size)" {
+  kind = "composite",
   help = "Sums x over the dims that broadcasting size to its shape would expand.",
 }
 
 -- ---- softmax
-op "softmax" {
-  "x", "dim: dim", "dtype: dtype?",
+op "softmax(x, dim: dim, dtype: dtype?)" {
   kernel = "softmax_along(x, nil, dim, 'softmax', dtype)",
   grad = {x = "softmax_backward(g, y, dim)"},
   autocast = "keep_gpu", help = "Computes the softmax along dim: e^x divided by the sum of e^x.",
 }
-op "softmin" {
-  "x", "dim: dim", "dtype: dtype?",
+op "softmin(x, dim: dim, dtype: dtype?)" {
   formula = "softmax(-x, dim, dtype)", autocast = "keep_gpu", help = "Computes the softmax of -x along dim.",
 }
-op "log_softmax" {
-  "x", "dim: dim", "dtype: dtype?",
+op "log_softmax(x, dim: dim, dtype: dtype?)" {
   kernel = "softmax_along(x, nil, dim, 'log_softmax', dtype)",
   grad = {x = "log_softmax_backward(g, y, dim)"},
   autocast = "keep_gpu", help = "Computes the logarithm of the softmax along dim.",
 }
 -- The result is r = y (grad - s), s the sum of grad y: dr/dgrad is symmetric.
-op "softmax_backward" {
-  "grad", "y", "dim: dim",
+op "softmax_backward(grad, y, dim: dim)" {
   kernel = "softmax_along(grad, y, dim, 'softmax_backward')",
   grad = {
     grad = "softmax_backward(g, y, dim)",
@@ -163,8 +150,7 @@ op "softmax_backward" {
   },
   internal = true, help = "gradient of softmax from its result y",
 }
-op "log_softmax_backward" {
-  "grad", "y", "dim: dim",
+op "log_softmax_backward(grad, y, dim: dim)" {
   kernel = "softmax_along(grad, y, dim, 'log_softmax_backward')",
   grad = {grad = "g - sum(g * exp(y), dim, true)", y = "-(g * exp(y) * sum(grad, dim, true))"},
   internal = true, help = "gradient of log_softmax from its result y",

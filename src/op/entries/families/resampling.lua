@@ -1,9 +1,8 @@
 --- Defines the ops behind resizing, sampling by a grid, unfolding and folding.
 local op = ...
 
--- Its gradients are such ops too, as a convolution's are. The tables are made in lua/luminary/nn/functional/.
-op "gather_weighted" {
-  "x", "indices", "weight?",
+-- Its gradients are such ops too, as a convolution's are. lua/luminary/nn/functional/ makes the tables.
+op "gather_weighted(x, indices, weight?)" {
   operands = {
     "x: [n, c, points, i] float", "points(points)", "indices: [1|n, j, p] int64 private",
     "weight: [1|n, j, p] stat of x",
@@ -16,8 +15,7 @@ op "gather_weighted" {
   help = "sums of weight[n, j, p] * x[n, c, indices[n, j, p], i] over j, [n, c, p, i]; a place counts from 1, any "
     .. "other is nothing; indices and weight [n or 1, j, p]; weight, of float32 or x's float64, is 1 by default",
 }
-op "gather_weighted_input" {
-  "grad", "indices", "weight?", "size: size",
+op "gather_weighted_input(grad, indices, weight?, size: size)" {
   operands = {
     "size: [n, c, points, i]", "points(points)", "indices: [1|n, j, p] int64 private",
     "weight: [1|n, j, p] stat of grad", "grad: [n, c, p, i] float",
@@ -30,8 +28,7 @@ op "gather_weighted_input" {
   internal = true,
   help = "gradient of gather_weighted for an x of that size: grad, weighted, added up where indices says",
 }
-op "gather_weighted_weight" {
-  "grad", "x", "indices",
+op "gather_weighted_weight(grad, x, indices)" {
   operands = {
     "x: [n, c, points, i] float", "points(points)", "indices: [1|n, j, p] int64 private", "grad: [n, c, p, i] of x",
   },
@@ -51,9 +48,8 @@ local function over_dims(term)
 end
 local along = "unsqueeze(select(g, ndim_of(grid) - 1, DIM), 1)"
 
-op "grid_sample" {
-  "x", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
-  options = {"order: int = 0"},
+op("grid_sample(x, grid, mode: grid_mode = bilinear, padding_mode: grid_padding = zeros, align_corners = false, "
+  .. "{order: int = 0})") {
   operands = {"x: [N, C, from...] float preserve", "grid: [N, to..., K] of x", "grid(from, grid, order, 3)"},
   results = {"y: [N, C, to...] of x as x"},
   grad = {
@@ -63,9 +59,8 @@ op "grid_sample" {
   autocast = "keep",
   help = "Computes the output from values of the input at the points of a grid.",
 }
-op "grid_sample_input" {
-  "grad", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
-  "order: int = 0", "size: size",
+op("grid_sample_input(grad, grid, mode: grid_mode = bilinear, padding_mode: grid_padding = zeros, "
+  .. "align_corners = false, order: int = 0, size: size)") {
   operands = {
     "size: [N, C, from...]", "grid: [N, to..., K] of grad", "grid(from, grid, order, 3)",
     "grad: [N, C, to...] float as dx",
@@ -77,9 +72,8 @@ op "grid_sample_input" {
   },
   internal = true, help = "gradient of grid_sample for an x of that size",
 }
-op "grid_sample_grid" {
-  "grad", "x", "grid", "mode: grid_mode = bilinear", "padding_mode: grid_padding = zeros", "align_corners = false",
-  "order: int = 0",
+op("grid_sample_grid(grad, x, grid, mode: grid_mode = bilinear, padding_mode: grid_padding = zeros, "
+  .. "align_corners = false, order: int = 0)") {
   operands = {
     "x: [N, C, from...] float preserve", "grid: [N, to..., K] of x", "grid(from, grid, order, 2)",
     "grad: [N, C, to...] of x as x",
@@ -95,8 +89,8 @@ op "grid_sample_grid" {
 }
 
 -- y1 holds the position, from 1, of each maximum in all of x; 0 for an empty bin.
-op "roi_pool" {
-  "x", "boxes", "output_size: pair = 1", "spatial_scale: number = 1", hidden = 1,
+op "roi_pool(x, boxes, output_size: pair = 1, spatial_scale: number = 1)" {
+  hidden = 1,
   operands = {"x: [N, C, H+, W+] float", "elements(x)", "boxes: [K, 5] of x", "output_size: from 1 to 2147483647"},
   results = {
     "y: [K, C, output_size[1], output_size[2]] of x", "indices: [K, C, output_size[1], output_size[2]] int64",
@@ -107,8 +101,8 @@ op "roi_pool" {
   },
   help = "Pools the maximum of each bin of boxes in feature maps.",
 }
-op "nms_sorted" {
-  "boxes", "iou_threshold: number", grad = "none", internal = true,
+op "nms_sorted(boxes, iou_threshold: number)" {
+  grad = "none", internal = true,
   operands = {"boxes: [N, 4] float", "elements(boxes)", "iou_threshold: a number"}, results = {"keep: [N] bool"},
   help = "of boxes [n, 4] (x1, y1, x2, y2), the best first, bool [n]: those that share no more than iou_threshold of "
     .. "their union with one kept before",

@@ -1,25 +1,23 @@
 --- Defines ops that write and add at indices along a dim; indices count from 1.
 local op, family = ...
 
-family "scatter_along" {
-  "x", "dim: dim", "index", "src", "how: fold = sum", "include_self = true", "here = false",
+family "scatter_along(x, dim: dim, index, src, how: fold = sum, include_self = true, here = false)" {
   help = "src, or a number, folded at indices along dim: here, into x's memory, or into a copy's",
 }
 
 local src_grad = "scattered_grad(g, dim, index, size_of(src))"
 
-op "scatter_add" {
-  "x", "dim: dim", "index", "src", kernel = "scatter_along(x, dim, index, src)",
+op "scatter_add(x, dim: dim, index, src)" {
+  kernel = "scatter_along(x, dim, index, src)",
   grad = {x = "g", src = src_grad},
   autocast = "widest", help = "Returns a copy of x with src added at indices along dim.",
 }
-op "scatter_add_" {
-  "x", "dim: dim", "index", "src", kind = "write", kernel = "scatter_along(x, dim, index, src, 'sum', true, true)",
+op "scatter_add_(x, dim: dim, index, src)" {
+  kind = "write", kernel = "scatter_along(x, dim, index, src, 'sum', true, true)",
   grad = {x = "g", src = src_grad},
   help = "Adds src at indices along dim, in place.",
 }
-op "scatter" {
-  "x", "dim: dim", "index", "src: scalar", options = {"reduce: scatter_writing = replace"},
+op "scatter(x, dim: dim, index, src: scalar, {reduce: scatter_writing = replace})" {
   kernel = "scatter_along(x, dim, index, src, 'replace')",
   grad = {x = "scatter(g, dim, index, 0)", src = src_grad},
   forms = {
@@ -28,8 +26,8 @@ op "scatter" {
   },
   help = "Returns a copy of x with src, a tensor or a number, at indices along dim.",
 }
-op "scatter_" {
-  "x", "dim: dim", "index", "src: scalar", options = {"reduce: scatter_writing = replace"}, kind = "write",
+op "scatter_(x, dim: dim, index, src: scalar, {reduce: scatter_writing = replace})" {
+  kind = "write",
   kernel = "scatter_along(x, dim, index, src, 'replace', true, true)",
   grad = {x = "scatter(g, dim, index, 0)", src = src_grad},
   forms = {
@@ -38,8 +36,7 @@ op "scatter_" {
   },
   help = "Writes src, a tensor or a number, at indices along dim, in place.",
 }
-op "scatter_reduce" {
-  "x", "dim: dim", "index", "src", "reduce: scatter_reduction = sum", options = {"include_self = true"},
+op "scatter_reduce(x, dim: dim, index, src, reduce: scatter_reduction = sum, {include_self = true})" {
   forms = {
     {when = "reduce == 'sum'", "scatter_add(include_self ? x : scatter(x, dim, index, 0), dim, index, src)"},
     {
@@ -55,8 +52,7 @@ op "scatter_reduce" {
   help = "Returns a copy of x whose elements at indices along dim are reduced with src.",
 }
 -- The gradient is PyTorch's scatter_reduce_backward. src has index's sizes. Zeros get the product of the others.
-op "scatter_fold" {
-  "x", "dim: dim", "index", "src: scalar", "how: fold = sum", "include_self = true",
+op "scatter_fold(x, dim: dim, index, src: scalar, how: fold = sum, include_self = true)" {
   kernel = "scatter_along(x, dim, index, src, how, include_self)",
   grad = {
     x = {
@@ -90,14 +86,13 @@ op "scatter_fold" {
 }
 
 -- ---- entries of a dim
-op "index_add" {
-  "x", "dim: dim", "index", "src", options = {"alpha: number = 1"},
+op "index_add(x, dim: dim, index, src, {alpha: number = 1})" {
   grad = {x = "g", src = "index_select(g, dim, index)"},
   forms = {{when = "alpha != 1", "index_add(x, dim, index, src * alpha)"}},
   help = "Returns a copy of x with alpha times the slices of src added at the indices of dim.",
 }
-op "index_add_" {
-  "x", "dim: dim", "index", "src", options = {"alpha: number = 1"}, kind = "write",
+op "index_add_(x, dim: dim, index, src, {alpha: number = 1})" {
+  kind = "write",
   grad = {x = "g", src = "index_select(g, dim, index)"},
   forms = {{when = "alpha != 1", "index_add_(x, dim, index, src * alpha)"}},
   help = "Adds alpha times the slices of src at the indices of dim, in place.",

@@ -85,12 +85,9 @@ local function find(self, given)
   name = name or given:match "^%-+(.+)$"
   local row = self.options[name]
   if row and row.shown:sub(1, 1) == "-" then return row, value end
-  local names = {}
-  for each, other in pairs(self.options) do
-    if other.shown:sub(1, 1) == "-" then names[#names + 1] = each end
-  end
-  table.sort(names)
-  local near = core.nearest(name, names)
+  local near = core.nearest(name, options.sorted_keys(self.options, function(_, other)
+    return other.shown:sub(1, 1) == "-"
+  end))
   self:error(("unrecognized argument '%s'%s"):format(given, near and "; did you mean '-" .. near .. "'?" or ""))
 end
 

@@ -82,20 +82,12 @@ end
 --- Computes from the counts: totalValid, the accuracy; valids, that of each class (NaN without samples), and
 --- averageValid, its mean; unionvalids, the intersection over union of each class, and averageUnionValid.
 function ConfusionMatrix:updateValids()
-  local mat, n, all, right = self.mat:totable(), self.nclasses, 0, 0
-  local rows, columns = {}, {}
-  for i = 1, n do
-    rows[i], columns[i] = rows[i] or 0, columns[i] or 0
-    for k = 1, n do
-      rows[i], columns[k] = rows[i] + mat[i][k], (columns[k] or 0) + mat[i][k]
-    end
-    all, right = all + rows[i], right + mat[i][i]
+  local rows, columns, right = self.mat:sum(2):totable(), self.mat:sum(1):totable(), self.mat:diag():totable()
+  for i = 1, self.nclasses do
+    self.valids[i] = right[i] / rows[i]
+    self.unionvalids[i] = right[i] / (rows[i] + columns[i] - right[i])
   end
-  for i = 1, n do
-    self.valids[i] = mat[i][i] / rows[i]
-    self.unionvalids[i] = mat[i][i] / (rows[i] + columns[i] - mat[i][i])
-  end
-  self.totalValid = right / all
+  self.totalValid = self.mat:trace():item() / self.mat:sum():item()
   self.averageValid, self.averageUnionValid = mean(self.valids), mean(self.unionvalids)
 end
 

@@ -15,7 +15,9 @@
 --- config itself, keeps values between steps. The second result is a list of losses: the loss before the step, for
 --- lbfgs that of each evaluation. Formulas are those of the Torch7 package optim.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
 local LBFGS = require "luminary.optim.lbfgs"
 local fail, ops = options.fail, core.ops
 
@@ -43,9 +45,14 @@ local classes = {
   nag = "SGD", rprop = "Rprop", asgd = "ASGD", lbfgs = "LBFGS",
 }
 
--- Defines an optimizer function: update(x, gradient, options, state) changes x.
-local function define(who, spec, update)
-  for key, row in pairs(kept) do spec[key] = spec[key] or row end
+-- Defines an optimizer function, which minimizes by `method`. items: the options of its config as in a signature.
+-- update(x, options, state, evaluate) changes x and returns the losses and any further result; evaluate() returns the
+-- loss and the gradient, with weightDecay's.
+local function define(who, method, items, update)
+  local text, spec = ("optim.%s(feval, x, {%s})"):format(who, items), lists.copy(kept)
+  for i, row in ipairs(signature.parse(text).rows) do
+    if i > 2 then spec[row[1]] = {row[2], row[3]} end
+  end
   spec.learningRateDecay = spec.learningRateDecay or {"positive", 0}
   torch7[who] = function(feval, x, config, state)
     if type(feval) ~= "function" then
@@ -67,6 +74,16 @@ local function define(who, spec, update)
       end)
     end)
   end
+  signature.texts[torch7[who]] = ("optim.%s(feval, x [, {%s} [, state]]): %s, as Torch7's function."):format(who,
+    signature.parse(text):call(3):match "^%[{(.*)}%]$", method)
+end
+
+-- Defines an optimizer whose step needs one gradient: step(x, gradient, options, state).
+local function define_step(who, method, items, step)
+  define(who, "Updates x by a step of " .. method, items, function(x, o, state, feval)
+    local loss, grad = feval()
+    return {loss}, step(x, grad, o, state)
+  end)
 end
 
 local function decayed(o, count) return o.learningRate / (1 + count * o.learningRateDecay) end
@@ -78,19 +95,15 @@ local function counted_rate(o, state)
   return decayed(o, count)
 end
 
--- Returns a tensor of the state, made on first use.
-local function held(state, name, make)
-  if state[name] == nil then state[name] = core.keep(make()) end
+-- Returns a tensor of the state, filled with `value` on first use.
+local function held(state, name, x, value)
+  if state[name] == nil then state[name] = core.keep(ops.full_like(x, value or 0)) end
   return state[name]
 end
 
---- optim.sgd(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0, momentum = 0, dampening =
---- momentum, nesterov = false} [, state]]): Updates x by a step of stochastic gradient descent, as Torch7's function.
-define("sgd", {
-  learningRate = {"number", 1e-3}, weightDecay = {"positive", 0}, momentum = {"positive", 0}, dampening = {"number"},
-  nesterov = {"boolean", false},
-}, function(x, o, state, feval)
-  local loss, grad = feval()
+define_step("sgd", "stochastic gradient descent", [[learningRate = 1e-3, learningRateDecay: positive = 0,
+  weightDecay: positive = 0, momentum: positive = 0, dampening: number = (momentum),
+  nesterov = false]], function(x, grad, o, state)
   if o.nesterov and (o.momentum == 0 or (o.dampening or o.momentum) ~= 0) then
     fail("sgd: nesterov requires momentum above 0 and dampening = 0")
   end
@@ -103,105 +116,67 @@ define("sgd", {
     grad = o.nesterov and ops.add(grad, state.dfdx, {alpha = o.momentum}) or state.dfdx
   end
   x:add_(grad, {alpha = -counted_rate(o, state)})
-  return {loss}
 end)
 
---- optim.adam(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8,
---- weightDecay = 0} [, state]]): Updates x by a step of Adam, as Torch7's function.
-define("adam", {
-  learningRate = {"number", 1e-3}, beta1 = {"number", 0.9}, beta2 = {"number", 0.999}, epsilon = {"number", 1e-8},
-  weightDecay = {"positive", 0},
-}, function(x, o, state, feval)
-  local loss, grad = feval()
-  local m = held(state, "m", function() return ops.zeros_like(x) end)
-  local v = held(state, "v", function() return ops.zeros_like(x) end)
+define_step("adam", "Adam", [[learningRate = 1e-3, learningRateDecay: positive = 0, beta1 = 0.9, beta2 = 0.999,
+  epsilon = 1e-8, weightDecay: positive = 0]], function(x, grad, o, state)
+  local m, v = held(state, "m", x), held(state, "v", x)
   local rate = decayed(o, state.t or 0)
   state.t = (state.t or 0) + 1
   m:mul_(o.beta1):add_(grad, {alpha = 1 - o.beta1})
   v:mul_(o.beta2):add_(ops.square(grad), {alpha = 1 - o.beta2})
   local size = rate * math.sqrt(1 - o.beta2 ^ state.t) / (1 - o.beta1 ^ state.t)
   x:add_(ops.div(m, ops.sqrt(v):add_(o.epsilon)), {alpha = -size})
-  return {loss}
 end)
 
---- optim.adagrad(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0} [, state]]): Updates x by a
---- step of Adagrad, as Torch7's function.
-define("adagrad", {learningRate = {"number", 1e-3}, weightDecay = {"positive", 0}}, function(x, o, state, feval)
-  local loss, grad = feval()
-  local sum = held(state, "paramVariance", function() return ops.zeros_like(x) end)
+define_step("adagrad", "Adagrad", [[learningRate = 1e-3, learningRateDecay: positive = 0,
+  weightDecay: positive = 0]], function(x, grad, o, state)
+  local sum = held(state, "paramVariance", x)
   sum:add_(ops.square(grad))
   x:add_(ops.div(grad, ops.sqrt(sum):add_(1e-10)), {alpha = -counted_rate(o, state)})
-  return {loss}
 end)
 
---- optim.rmsprop(feval, x [, {learningRate = 1e-2, alpha = 0.99, epsilon = 1e-8, initialMean = 0, weightDecay = 0} [,
---- state]]): Updates x by a step of RMSprop, as Torch7's function.
-define("rmsprop", {
-  learningRate = {"number", 1e-2}, alpha = {"number", 0.99}, epsilon = {"number", 1e-8}, initialMean = {"number", 0},
-  weightDecay = {"positive", 0},
-}, function(x, o, state, feval)
-  local loss, grad = feval()
-  local mean = held(state, "m", function() return ops.full_like(x, o.initialMean) end)
+define_step("rmsprop", "RMSprop", [[learningRate = 1e-2, alpha = 0.99, epsilon = 1e-8, initialMean = 0,
+  weightDecay: positive = 0]], function(x, grad, o, state)
+  local mean = held(state, "m", x, o.initialMean)
   mean:mul_(o.alpha):add_(ops.square(grad), {alpha = 1 - o.alpha})
   x:add_(ops.div(grad, ops.sqrt(mean):add_(o.epsilon)), {alpha = -o.learningRate})
-  return {loss}
 end)
 
---- optim.adamax(feval, x [, {learningRate = 2e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-38, weightDecay = 0} [,
---- state]]): Updates x by a step of Adamax, as Torch7's function.
-define("adamax", {
-  learningRate = {"number", 2e-3}, beta1 = {"number", 0.9}, beta2 = {"number", 0.999}, epsilon = {"number", 1e-38},
-  weightDecay = {"positive", 0},
-}, function(x, o, state, feval)
-  local loss, grad = feval()
-  local m = held(state, "m", function() return ops.zeros_like(x) end)
-  local u = held(state, "u", function() return ops.zeros_like(x) end)
+define_step("adamax", "Adamax", [[learningRate = 2e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-38,
+  weightDecay: positive = 0]], function(x, grad, o, state)
+  local m, u = held(state, "m", x), held(state, "u", x)
   state.t = (state.t or 0) + 1
   m:mul_(o.beta1):add_(grad, {alpha = 1 - o.beta1})
   u:copy_(ops.maximum(ops.mul(u, o.beta2), ops.add(ops.abs(grad), o.epsilon)))
   x:add_(ops.div(m, u), {alpha = -o.learningRate / (1 - o.beta1 ^ state.t)})
+end)
+
+define_step("adadelta", "Adadelta", "rho = 0.9, eps = 1e-6, weightDecay: positive = 0", function(x, grad, o, state)
+  local mean, steps = held(state, "paramVariance", x), held(state, "accDelta", x)
+  mean:mul_(o.rho):add_(ops.square(grad), {alpha = 1 - o.rho})
+  local step = ops.mul(ops.sqrt(ops.div(ops.add(steps, o.eps), ops.add(mean, o.eps))), grad)
+  x:sub_(step)
+  steps:mul_(o.rho):add_(ops.square(step), {alpha = 1 - o.rho})
+  state.evalCounter = (state.evalCounter or 0) + 1
+end)
+
+define("nag", "Updates x by a step of Nesterov's accelerated gradient", [[learningRate = 1e-3,
+  learningRateDecay: positive = 0, momentum: positive = 0.9, weightDecay: positive = 0]], function(x, o, state, feval)
+  if o.momentum == 0 then options.must_be("nag", "momentum", "above 0", o.momentum) end
+  local velocity = held(state, "dfdx", x)
+  velocity:mul_(o.momentum)
+  x:add_(velocity)
+  local loss, grad = feval()
+  local rate = counted_rate(o, state)
+  x:add_(grad, {alpha = -rate})
+  velocity:add_(grad, {alpha = -rate})
   return {loss}
 end)
 
---- optim.adadelta(feval, x [, {rho = 0.9, eps = 1e-6, weightDecay = 0} [, state]]): Updates x by a step of Adadelta, as
---- Torch7's function.
-define("adadelta", {rho = {"number", 0.9}, eps = {"number", 1e-6}, weightDecay = {"positive", 0}},
-  function(x, o, state, feval)
-    local loss, grad = feval()
-    local mean = held(state, "paramVariance", function() return ops.zeros_like(x) end)
-    local steps = held(state, "accDelta", function() return ops.zeros_like(x) end)
-    mean:mul_(o.rho):add_(ops.square(grad), {alpha = 1 - o.rho})
-    local step = ops.mul(ops.sqrt(ops.div(ops.add(steps, o.eps), ops.add(mean, o.eps))), grad)
-    x:sub_(step)
-    steps:mul_(o.rho):add_(ops.square(step), {alpha = 1 - o.rho})
-    state.evalCounter = (state.evalCounter or 0) + 1
-    return {loss}
-  end)
-
---- optim.nag(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, momentum = 0.9, weightDecay = 0} [, state]]):
---- Updates x by a step of Nesterov's accelerated gradient, as Torch7's function.
-define("nag", {learningRate = {"number", 1e-3}, momentum = {"positive", 0.9}, weightDecay = {"positive", 0}},
-  function(x, o, state, feval)
-    if o.momentum == 0 then options.must_be("nag", "momentum", "above 0", o.momentum) end
-    local velocity = held(state, "dfdx", function() return ops.zeros_like(x) end)
-    velocity:mul_(o.momentum)
-    x:add_(velocity)
-    local loss, grad = feval()
-    local rate = counted_rate(o, state)
-    x:add_(grad, {alpha = -rate})
-    velocity:add_(grad, {alpha = -rate})
-    return {loss}
-  end)
-
---- optim.rprop(feval, x [, {stepsize = 0.1, etaplus = 1.2, etaminus = 0.5, stepsizemax = 50, stepsizemin = 1e-6, niter
---- = 1} [, state]]): Updates x by a step of resilient backpropagation, as Torch7's function.
-define("rprop", {
-  stepsize = {"number", 0.1}, etaplus = {"number", 1.2}, etaminus = {"number", 0.5}, stepsizemax = {"number", 50},
-  stepsizemin = {"number", 1e-6}, niter = {"count", 1},
-}, function(x, o, state, feval)
-  local losses = {}
-  local before = held(state, "delta", function() return ops.zeros_like(x) end)
-  local step = held(state, "step", function() return ops.full_like(x, o.stepsize) end)
+define("rprop", "Updates x by a step of resilient backpropagation", [[stepsize = 0.1, etaplus = 1.2, etaminus = 0.5,
+  stepsizemax = 50, stepsizemin = 1e-6, niter: count = 1]], function(x, o, state, feval)
+  local losses, before, step = {}, held(state, "delta", x), held(state, "step", x, o.stepsize)
   for i = 1, o.niter do
     local loss, grad = feval()
     local sign = ops.mul(grad, before)
@@ -216,20 +191,17 @@ define("rprop", {
   return losses
 end)
 
---- optim.asgd(feval, x [, {eta0 = 1e-4, lambda = 1e-4, alpha = 0.75, t0 = 1e6} [, state]]): Updates x by a step of
---- averaged stochastic gradient descent, as Torch7's function.
-define("asgd", {eta0 = {"number", 1e-4}, lambda = {"number", 1e-4}, alpha = {"number", 0.75}, t0 = {"number", 1e6}},
-  function(x, o, state, feval)
-    local eta = state.eta_t or o.eta0
-    local loss, grad = feval()
-    x:mul_(1 - o.lambda * eta):add_(grad, {alpha = -eta})
-    local average = held(state, "ax", function() return ops.clone(x) end)
-    average:add_(ops.sub(x, average), {alpha = state.mu_t or 1})
-    state.t = (state.t or 0) + 1
-    state.eta_t = o.eta0 / (1 + o.lambda * o.eta0 * state.t) ^ o.alpha
-    state.mu_t = 1 / math.max(1, state.t - o.t0)
-    return {loss}, average
-  end)
+define_step("asgd", "averaged stochastic gradient descent", [[eta0 = 1e-4, lambda = 1e-4, alpha = 0.75,
+  t0 = 1e6]], function(x, grad, o, state)
+  local eta = state.eta_t or o.eta0
+  x:mul_(1 - o.lambda * eta):add_(grad, {alpha = -eta})
+  state.ax = state.ax or core.keep(ops.clone(x))
+  state.ax:add_(ops.sub(x, state.ax), {alpha = state.mu_t or 1})
+  state.t = (state.t or 0) + 1
+  state.eta_t = o.eta0 / (1 + o.lambda * o.eta0 * state.t) ^ o.alpha
+  state.mu_t = 1 / math.max(1, state.t - o.t0)
+  return state.ax
+end)
 
 --- optim.checkgrad(feval, x [, eps = 1e-7]): Compares a gradient with central differences.
 function torch7.checkgrad(feval, x, eps)
@@ -250,12 +222,9 @@ function torch7.checkgrad(feval, x, eps)
   return ops.norm(ops.sub(grad, estimate)):item() / ops.norm(ops.add(grad, estimate)):item(), grad, estimate
 end
 
---- optim.lbfgs(feval, x [, {maxIter = 20, maxEval = 1.25 * maxIter, tolFun = 1e-5, tolX = 1e-9, nCorrection = 100,
---- learningRate = 1, lineSearch = optim.lswolfe} [, state]]): Minimizes by limited-memory BFGS, as Torch7's function.
-define("lbfgs", {
-  learningRate = {"number", 1}, maxIter = {"count", 20}, maxEval = {"number"}, tolFun = {"positive", 1e-5},
-  tolX = {"positive", 1e-9}, nCorrection = {"count", 100}, lineSearch = {"function"},
-}, function(x, o, state, feval)
+define("lbfgs", "Minimizes by limited-memory BFGS", [[maxIter: count = 20, maxEval: number = (1.25 * maxIter),
+  tolFun: positive = 1e-5, tolX: positive = 1e-9, nCorrection: count = 100, learningRate = 1,
+  lineSearch: function = (optim.lswolfe)]], function(x, o, state, feval)
   if o.lineSearch and o.lineSearch ~= torch7.lswolfe then
     options.must_be("lbfgs", "lineSearch", "optim.lswolfe or nil", o.lineSearch)
   end

@@ -5,6 +5,7 @@
 require "luminary" -- first, since it fails in unsupported interpreters
 require("luminary.base.script_frames").add_own(require("debug").getinfo(1, "S").source:match "^@(.*)init%.lua$")
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
@@ -159,10 +160,7 @@ end
 
 return setmetatable(torch, {__library = "torch7", __index = function(_, key)
   if type(key) == "string" and key:sub(1, 2) ~= "__" then
-    local names = {}
-    for name in pairs(torch) do names[#names + 1] = name end
-    table.sort(names)
-    local near = core.nearest(key, names)
+    local near = core.nearest(key, lists.sorted_keys(torch))
     fail("torch has no '%s' in luminary.torch7%s", key, near and "; did you mean '" .. near .. "'?" or "")
   end
 end})

@@ -1,7 +1,7 @@
 --- optim.Logger(path): Logs rows of numbers into a file with a column for each name, which it can plot.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local fail = options.fail
 
@@ -27,7 +27,7 @@ function Logger:setNames(names)
   options.arg("Logger.setNames", "names", names, "table")
   for i, name in ipairs(names) do options.arg("Logger.setNames", "name " .. i, name, "string") end
   if self.names then fail("Logger.setNames: the columns already have names: %s", table.concat(self.names, ", ")) end
-  self.names = copy_list(names)
+  self.names = lists.slice(names)
   write(self, self.names)
   return self
 end
@@ -36,8 +36,7 @@ end
 local function in_order(self, values)
   if type(next(values)) ~= "string" then return values end
   if not self.names then self:setNames(options.sorted_keys(values)) end
-  local list = {}
-  for i, name in ipairs(self.names) do list[i] = values[name] end
+  local list = lists.pick(values, self.names)
   for name in pairs(values) do
     local known = false
     for _, column in ipairs(self.names) do known = known or column == name end

@@ -1,8 +1,9 @@
 --- Implements Torch7's storages: the memory of a tensor as a 1-d list of numbers, `s[i]`, #s. x:storage() ends at x's
 --- last element; x:set(storage, offset, sizes [, strides]) makes a view of it.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
+local dense_strides = require("luminary.file_formats.source").dense_strides
 local tensor = require "luminary.torch7.tensor"
 local fail, ops = options.fail, core.ops
 
@@ -31,9 +32,7 @@ function storage.new(dtype, first, offset, size)
     local flat = flat_of[first]
     return made(ops.narrow(flat, 1, offset or 1, size or flat:numel() - (offset or 1) + 1))
   elseif type(first) == "table" then
-    local values = {}
-    for i, v in ipairs(first) do values[i] = v end -- may be a LongStorage, or longer than unpack's limit
-    return made(core.tensor(values, {dtype = dtype}))
+    return made(core.tensor(lists.slice(first), {dtype = dtype})) -- it may be a LongStorage
   end
   return made(ops.empty({options.arg("torch.Storage", "size", first or 0, "natural")}, {dtype = dtype}))
 end
@@ -50,8 +49,7 @@ function meta.__newindex(object, key, value)
   ops.select(flat_of[object], 1, options.arg("torch.Storage", "index", key, "count")):fill_(value)
 end
 function meta.__tostring(object)
-  local lines = {}
-  for i, v in ipairs(flat_of[object]:totable()) do lines[i] = (" %.4g\n"):format(tonumber(v)) end
+  local lines = lists.map(flat_of[object]:totable(), function(v) return (" %.4g\n"):format(tonumber(v)) end)
   return table.concat(lines) .. ("[%s of size %d]\n"):format(meta.__torch_type(object), #object)
 end
 
@@ -83,13 +81,10 @@ function methods.string(object, text)
   local flat = flat_of[object]
   if flat.dtype ~= "uint8" and flat.dtype ~= "int8" then fail("string: expected a CharStorage or a ByteStorage") end
   if text then
-    local bytes = {}
-    for i = 1, #text do bytes[i] = text:byte(i) end
-    flat_of[object] = core.keep(core.tensor(bytes, {dtype = "uint8"}):to(flat.dtype))
+    flat_of[object] = core.keep(core.bytes_tensor(text):to(flat.dtype))
     return object
   end
-  local out = {}
-  for i, v in ipairs(flat:to("uint8"):totable()) do out[i] = string.char(v) end
+  local out = lists.map(flat:to("uint8"):totable(), function(v) return string.char(v) end)
   return table.concat(out)
 end
 function methods.raw(object) return flat_of[object] end
@@ -105,15 +100,11 @@ end
 --- Returns a view of a storage from an offset (1) on with these sizes, which may be numbers, lists or storages.
 function storage.view(object, offset, sizes, strides)
   local flat = flat_of[object]
-  local function list(v) return flat_of[v] and flat_of[v]:totable() or type(v) == "table" and copy_list(v) or v end
+  local function list(v) return flat_of[v] and flat_of[v]:totable() or type(v) == "table" and lists.slice(v) or v end
   offset, sizes, strides = offset or 1, list(sizes), list(strides)
   if type(sizes) == "number" then sizes = {sizes} end
   sizes = sizes or {flat:numel() - offset + 1}
-  if not strides then
-    strides = {}
-    local n = 1
-    for d = #sizes, 1, -1 do strides[d], n = n, n * sizes[d] end
-  end
+  strides = strides or dense_strides(sizes)
   return ops.as_strided(flat, sizes, type(strides) == "number" and {strides} or strides,
     {storage_offset = flat:storage_offset() + offset - 1})
 end

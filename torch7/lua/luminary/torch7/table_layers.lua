@@ -1,7 +1,7 @@
 --- Defines Torch7's layers that take or return tables of tensors. Dims count from 1, or from -1 at the end. With
 --- nInputDims an input with one more dim is a batch, and dim counts in its samples.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local containers = require "luminary.nn.containers"
 local layer = require "luminary.nn.define_layer"
@@ -99,7 +99,7 @@ entry "JoinTable(dim: integer, nInputDims: count?)" {
 entry "SplitTable(dim: integer, nInputDims: count?)" {
   prints = "dim", help = "Returns a table of the input's entries along dim.",
   forward = function(self, x)
-    return copy_list(core.methods.unbind(sample.input_of(self, x), sample.dim_in(self, x)))
+    return lists.slice(core.methods.unbind(sample.input_of(self, x), sample.dim_in(self, x)))
   end,
 }
 entry "SelectTable(index: integer)" {
@@ -120,7 +120,7 @@ entry "NarrowTable(offset: count, length: count = 1)" {
     if last > #table_of(self, t) then
       fail("NarrowTable: entries %d to %d are out of range for a table of %d", self.offset, last, #t)
     end
-    return copy_list(t, self.offset, last)
+    return lists.slice(t, self.offset, last)
   end,
 }
 

@@ -1,7 +1,7 @@
 --- Implements Torch7's tensors: objects over luminary's tensors, sharing their memory, outside of autograd. Ops that
 --- are in place in Torch7 are in place here; reductions keep their dim, and complete reductions return numbers.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local ffi = require "ffi"
 local fail, ops, ours = options.fail, core.ops, core.methods
@@ -77,22 +77,21 @@ function SizeMethods.copy(s, other)
   for i, n in ipairs(other) do s[i] = n end
   return s
 end
-function SizeMethods.totable(s) return copy_list(s) end
+function SizeMethods.totable(s) return lists.slice(s) end
 Sizes.__index = SizeMethods
 function Sizes.__tostring(s)
-  local lines = {}
-  for i, n in ipairs(s) do lines[i] = (" %d\n"):format(n) end
+  local lines = lists.map(s, function(n) return (" %d\n"):format(n) end)
   return table.concat(lines) .. ("[torch.LongStorage of size %d]\n"):format(#s)
 end
 function Sizes.__eq(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
 --- Returns a LongStorage of these numbers: the type of x:size() and #x, and of sizes in constructors.
-function tensor.sizes(list) return setmetatable(copy_list(list), Sizes) end
+function tensor.sizes(list) return setmetatable(lists.slice(list), Sizes) end
 
 -- Returns a list of sizes passed as numbers, a list or a LongStorage.
 local function sizes_from(...)
   local first = ...
-  return type(first) == "table" and copy_list(first) or {...}
+  return type(first) == "table" and lists.slice(first) or {...}
 end
 
 --- Returns the dtype of "torch.FloatTensor" or "FloatTensor".
@@ -157,9 +156,8 @@ end
 function meta.__len(object) return tensor.sizes(raw_of[object].shape) end
 
 function meta.__tostring(object)
-  local x, shape = raw_of[object], {}
-  for i, n in ipairs(x.shape) do shape[i] = tostring(n) end
-  return ("%s\n[%s of size %s]\n"):format(tostring(x), meta.__torch_type(object), table.concat(shape, "x"))
+  local x = raw_of[object]
+  return ("%s\n[%s of size %s]\n"):format(tostring(x), meta.__torch_type(object), table.concat(x.shape, "x"))
 end
 
 local function operand(v) return is(v) and raw_of[v] or v end
@@ -366,9 +364,8 @@ end
 
 --- x:resize(…): Changes x's sizes, over the same memory if that is large enough.
 function methods.resize(object, ...)
-  local x, list, n = raw(object), sizes_from(...), 1
-  for _, size in ipairs(list) do n = n * size end
-  local flat = ours.contiguous(x):view {-1}
+  local x, list = raw(object), sizes_from(...)
+  local n, flat = lists.product(list), ours.contiguous(x):view {-1}
   if n > flat:numel() then
     local longer = ops.empty({n}, {dtype = x.dtype, device = x.device})
     if flat:numel() > 0 then longer:narrow(1, 1, flat:numel()):copy_(flat) end
@@ -470,9 +467,7 @@ for _, name in ipairs {"lt", "le", "gt", "ge", "eq", "ne"} do
 end
 for _, name in ipairs {"split", "chunk"} do
   methods[name] = function(object, n, dim)
-    local list = {}
-    for i, x in ipairs(ours[name](raw(object), n, dim)) do list[i] = wrap(x) end
-    return list
+    return lists.map(ours[name](raw(object), n, dim), function(x) return wrap(x) end)
   end
 end
 
@@ -551,9 +546,9 @@ function methods.multinomial(object, n, replacement)
   return wrap(raw(object, "multinomial"):multinomial(n, {replacement = replacement or false}))
 end
 function methods.bhistc(object, bins, low, high)
-  local rows = {}
-  for i, x in ipairs(raw(object, "bhistc"):unbind(1)) do rows[i] = x:histc(bins or 100, low or 0, high or 0) end
-  return wrap(ops.stack(rows, 1))
+  return wrap(ops.stack(lists.map(raw(object, "bhistc"):unbind(1), function(x)
+    return x:histc(bins or 100, low or 0, high or 0)
+  end), 1))
 end
 --- x:cat(a, b [, dim]) or x:cat({a, b, …} [, dim]): Concatenates tensors into x.
 function methods.cat(object, a, b, dim)
@@ -570,9 +565,7 @@ tensor.methods, tensor.put, tensor.sizes_from, tensor.define = methods, put, siz
 function tensor.added(a, b)
   if a == nil then return b end
   if is(a) then return a + b end
-  local out = {}
-  for i, v in ipairs(a) do out[i] = tensor.added(v, b[i]) end
-  return out
+  return lists.map(a, function(v, i) return tensor.added(v, b[i]) end)
 end
 
 -- Methods for whose names torch has other functions.
@@ -591,10 +584,7 @@ end
 
 setmetatable(methods, {__index = function(_, key)
   if type(key) == "string" and key:sub(1, 2) ~= "__" then
-    local near = {}
-    for name in pairs(methods) do near[#near + 1] = name end
-    table.sort(near)
-    local found = core.nearest(key, near)
+    local found = core.nearest(key, lists.sorted_keys(methods))
     fail("torch: tensors have no '%s'%s; x:raw() is luminary's tensor", key, found and "; did you mean '" .. found
       .. "'?" or "")
   end

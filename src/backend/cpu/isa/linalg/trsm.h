@@ -6,7 +6,7 @@
 #include "tensor/dtype.h"
 
 enum { LM_LEAF = 32 }; /* columns of a panel and rows of a triangle, at most */
-enum { LM_TINY = 8 };  /* most rows for which packing, or filling vectors, costs more than the work */
+enum { LM_TINY = 8 };  /* most rows for which preparations cost more than the work, those for whole vectors too */
 
 typedef struct lm_trsm_job {
   lm_dtype dtype;

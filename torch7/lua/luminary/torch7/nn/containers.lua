@@ -1,5 +1,6 @@
 --- Defines Torch7's containers, which call their modules' updateOutput, updateGradInput and accGradParameters.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
@@ -33,8 +34,9 @@ function Container:parameters()
   return params, grads
 end
 Container.__tostring = function(self)
-  local lines = {}
-  for i, m in ipairs(self.modules) do lines[i] = ("  (%d): %s\n"):format(i, (tostring(m):gsub("\n", "\n  "))) end
+  local lines = lists.map(self.modules, function(m, i)
+    return ("  (%d): %s\n"):format(i, (tostring(m):gsub("\n", "\n  ")))
+  end)
   return ("%s {\n%s}"):format(class.typename(self), table.concat(lines))
 end
 
@@ -74,11 +76,7 @@ end, function(self, input, grad, go)
 end)
 
 -- Returns a list of f(i, module) for each module.
-local function of_each(self, f)
-  local out = {}
-  for i, module in ipairs(self.modules) do out[i] = f(i, module) end
-  return out
-end
+local function of_each(self, f) return lists.map(self.modules, function(module, i) return f(i, module) end) end
 local function to_each(self, input) return of_each(self, function(_, module) return module:forward(input) end) end
 
 container("ConcatTable", to_each, function(self, input, grads, go)
@@ -170,13 +168,9 @@ local Map = container("MapTable", function(self, input)
   for i = #self.modules + 1, #input do
     self.modules[i] = self.modules[1]:clone("weight", "bias", "gradWeight", "gradBias")
   end
-  local out = {}
-  for i in ipairs(input) do out[i] = self.modules[i]:forward(input[i]) end
-  return out
+  return lists.map(input, function(x, i) return self.modules[i]:forward(x) end)
 end, function(self, input, grads, go)
-  local out = {}
-  for i in ipairs(input) do out[i] = go(self.modules[i], input[i], grads[i]) end
-  return out
+  return lists.map(input, function(x, i) return go(self.modules[i], x, grads[i]) end)
 end)
 function Map:__init(module)
   Container.__init(self)

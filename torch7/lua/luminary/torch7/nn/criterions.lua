@@ -1,5 +1,6 @@
 --- Defines Torch7's criterions: a loss as a number, and its gradient.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
@@ -60,9 +61,7 @@ end
 -- Multiplies a gradient, which may be a table, by a number.
 local function scaled(g, by)
   if tensor.is(g) then return g * by end
-  local out = {}
-  for i, v in ipairs(g) do out[i] = scaled(v, by) end
-  return out
+  return lists.map(g, function(v) return scaled(v, by) end)
 end
 
 local function weighted(op)

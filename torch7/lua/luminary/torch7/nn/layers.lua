@@ -1,13 +1,13 @@
 --- Defines Torch7's layers of one tensor or of a table, except those over windows.
 local core = require "luminary.core"
-local copy_list = require "luminary.base.copy_list"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local Leaf = require "luminary.torch7.nn.leaf"
 local ours = require "luminary.nn"
 local ops, F = core.ops, ours.functional
-local layer, around, with, nn = Leaf.layer, Leaf.around, Leaf.with, class.packages.nn
+local layer, computed, around, with, nn = Leaf.layer, Leaf.computed, Leaf.around, Leaf.with, class.packages.nn
 
 layer("Linear", function(i, o, bias) return ours.Linear(i, o, {bias = bias ~= false}), 2 end)
 layer("LookupTable", function(n, size) return ours.Embedding(n, size) end)
@@ -16,26 +16,20 @@ layer("Dropout", function(p) return ours.Dropout(p or 0.5) end)
 for name, f in pairs {Tanh = ops.tanh, Sigmoid = ops.sigmoid, ReLU = ops.relu, ReLU6 = ops.relu6, Abs = ops.abs,
   Exp = ops.exp, Log = ops.log, Sqrt = ops.sqrt, Square = ops.square, LogSigmoid = ops.log_sigmoid,
   SoftPlus = ops.softplus} do
-  layer(name, function() return around(function(x) return f(x) end) end)
+  computed(name, function(x) return f(x) end)
 end
 layer("LeakyReLU", function(slope) return ours.LeakyReLU(slope or 0.01) end)
-layer("Power", function(p) return around(function(x) return ops.pow(x, p) end) end)
-layer("Clamp", function(low, high) return around(function(x) return ops.clamp_range(x, low, high) end) end)
-layer("HardTanh", function(low, high)
-  return around(function(x) return ops.clamp_range(x, low or -1, high or 1) end)
-end)
-layer("Threshold", function(at, value)
-  return around(function(x)
-    return ops.where(ops.gt(x, at or 1e-6), x, ops.full_like(x, value or 0))
-  end)
+computed("Power", function(x, p) return ops.pow(x, p) end)
+computed("Clamp", function(x, low, high) return ops.clamp_range(x, low, high) end)
+computed("HardTanh", function(x, low, high) return ops.clamp_range(x, low or -1, high or 1) end)
+computed("Threshold", function(x, at, value)
+  return ops.where(ops.gt(x, at or 1e-6), x, ops.full_like(x, value or 0))
 end)
 for name, f in pairs {SoftMax = ops.softmax, LogSoftMax = ops.log_softmax} do
-  layer(name, function()
-    return around(function(x) return ops.contiguous(f(x, (x.ndim == 1 or x.ndim == 3) and 1 or 2)) end)
-  end)
+  computed(name, function(x) return ops.contiguous(f(x, (x.ndim == 1 or x.ndim == 3) and 1 or 2)) end)
 end
-layer("MM", function() return around(function(t) return ops.matmul(t[1], t[2]) end) end)
-layer("DotProduct", function() return around(function(t) return ops.sum(ops.mul(t[1], t[2]), -1) end) end)
+computed("MM", function(t) return ops.matmul(t[1], t[2]) end)
+computed("DotProduct", function(t) return ops.sum(ops.mul(t[1], t[2]), -1) end)
 
 for _, name in ipairs {
   "CAddTable", "CMulTable", "CSubTable", "CDivTable", "CMaxTable", "CMinTable", "JoinTable", "SplitTable",
@@ -45,7 +39,7 @@ for _, name in ipairs {
   layer(name, function(first, ...)
     if type(first) == "boolean" then return ours[name]() end -- CAddTable(inplace)
     if first == nil then return ours[name]() end
-    if type(first) == "table" and getmetatable(first) then first = copy_list(first) end -- a LongStorage
+    if type(first) == "table" and getmetatable(first) then first = lists.slice(first) end -- a LongStorage
     return ours[name](first, ...)
   end)
 end
@@ -65,9 +59,8 @@ end
 
 local function sizes_of(...)
   local first = ...
-  local sizes, count = type(first) == "table" and copy_list(first) or {...}, 1
-  for _, n in ipairs(sizes) do count = count * n end
-  return sizes, count
+  local sizes = type(first) == "table" and lists.slice(first) or {...}
+  return sizes, lists.product(sizes)
 end
 
 layer("Add", function(n, scalar)
@@ -102,24 +95,19 @@ end)
 
 -- ---- functions of one element, or along a dim
 
-for name, f in pairs {SoftSign = F.softsign, TanhShrink = F.tanhshrink} do
-  layer(name, function() return around(function(x) return f(x) end) end)
-end
+computed("SoftSign", function(x) return F.softsign(x) end)
+computed("TanhShrink", function(x) return F.tanhshrink(x) end)
 layer("ELU", function(alpha) return ours.ELU(alpha or 1) end)
 layer("RReLU", function(low, high) return ours.RReLU(low or 1 / 8, high or 1 / 3) end)
 layer("SoftShrink", function(at) return ours.Softshrink(at or 0.5) end)
 layer("HardShrink", function(at) return ours.Hardshrink(at or 0.5) end)
 layer("GatedLinearUnit", function(dim) return ours.GLU(dim or -1) end)
-layer("CReLU", function(dims)
-  return around(function(x)
-    return ops.cat({ops.relu(x), ops.relu(ops.neg(x))}, x.ndim > (dims or x.ndim) and 2 or 1)
-  end)
+computed("CReLU", function(x, dims)
+  return ops.cat({ops.relu(x), ops.relu(ops.neg(x))}, x.ndim > (dims or x.ndim) and 2 or 1)
 end)
-layer("SoftMin", function()
-  return around(function(x) return ops.softmax(ops.neg(x), (x.ndim == 1 or x.ndim == 3) and 1 or 2) end)
-end)
+computed("SoftMin", function(x) return ops.softmax(ops.neg(x), (x.ndim == 1 or x.ndim == 3) and 1 or 2) end)
 for name, f in pairs {SpatialSoftMax = ops.softmax, SpatialLogSoftMax = ops.log_softmax} do
-  layer(name, function() return around(function(x) return ops.contiguous(f(x, x.ndim == 3 and 1 or 2)) end) end)
+  computed(name, function(x) return ops.contiguous(f(x, x.ndim == 3 and 1 or 2)) end)
 end
 layer("Normalize", function(p, eps)
   if type(p) ~= "number" or p <= 0 then options.must_be("nn.Normalize", "p", "a number above 0", p) end
@@ -144,36 +132,28 @@ layer("WhiteNoise", function(mean, std)
     return ops.add(x, ops.add(ops.mul(ops.randn_like(x), std or 0.1), mean or 0))
   end)
 end)
-layer("OneHot", function(n)
-  return around(function(x) return F.one_hot(x:to "int64", n):to(tensor.default) end)
-end)
+computed("OneHot", function(x, n) return F.one_hot(x:to "int64", n):to(tensor.default) end)
 
 -- ---- shapes and positions
 
 -- Returns the dim of x for a sample's dim: one more if x has more than `dims` dims.
 local function dim_in(x, dim, dims) return dims and x.ndim > dims and dim + 1 or dim end
 
-layer("Replicate", function(n, dim, dims)
-  return around(function(x)
-    local y = ops.unsqueeze(x, dim_in(x, dim or 1, dims))
-    local shape = {unpack(y.shape)}
-    shape[dim_in(x, dim or 1, dims)] = n
-    return ops.expand(y, shape)
-  end)
+computed("Replicate", function(x, n, dim, dims)
+  local y = ops.unsqueeze(x, dim_in(x, dim or 1, dims))
+  local shape = {unpack(y.shape)}
+  shape[dim_in(x, dim or 1, dims)] = n
+  return ops.expand(y, shape)
 end)
-layer("Padding", function(dim, pad, dims, value, index)
-  return around(function(x)
-    local d = dim_in(x, dim, dims)
-    local shape, n = {unpack(x.shape)}, x:size(d)
-    shape[d] = math.abs(pad)
-    local fill = ops.full(shape, value or 0, {dtype = x.dtype, device = x.device})
-    local before = pad > 0 and n - (index or 1) + 1 or (index or 1) - 1 -- entries before the padding
-    return ops.cat({ops.narrow(x, d, 1, before), fill, ops.narrow(x, d, before + 1, n - before)}, d)
-  end)
+computed("Padding", function(x, dim, pad, dims, value, index)
+  local d = dim_in(x, dim, dims)
+  local shape, n = {unpack(x.shape)}, x:size(d)
+  shape[d] = math.abs(pad)
+  local fill = ops.full(shape, value or 0, {dtype = x.dtype, device = x.device})
+  local before = pad > 0 and n - (index or 1) + 1 or (index or 1) - 1 -- entries before the padding
+  return ops.cat({ops.narrow(x, d, 1, before), fill, ops.narrow(x, d, before + 1, n - before)}, d)
 end)
-layer("Collapse", function(dims)
-  return around(function(x) return ops.reshape(x, x.ndim > dims and {x:size(1), -1} or {-1}) end)
-end)
+computed("Collapse", function(x, dims) return ops.reshape(x, x.ndim > dims and {x:size(1), -1} or {-1}) end)
 layer("Constant", function(value, dims)
   value = type(value) == "number" and core.tensor({value}, {dtype = tensor.default}) or tensor.raw(value, "nn.Constant")
   return around(function(x)
@@ -182,67 +162,46 @@ layer("Constant", function(value, dims)
     return ops.clone(y):to(x.dtype)
   end)
 end)
-layer("Index", function(dim) return around(function(t) return ops.index_select(t[1], dim, t[2]:to "int64") end) end)
-layer("MaskedSelect", function() return around(function(t) return t[1]:masked_select(t[2]:to "bool") end) end)
+computed("Index", function(t, dim) return ops.index_select(t[1], dim, t[2]:to "int64") end)
+computed("MaskedSelect", function(t) return t[1]:masked_select(t[2]:to "bool") end)
 layer("PixelShuffle", function(scale) return ours.PixelShuffle(scale), 4 end)
 
 -- ---- layers of tables
 
-layer("MV", function(transposed)
-  return around(function(t) return ops.squeeze(ops.matmul(transposed and ops.transpose(t[1], -1, -2) or t[1],
-    ops.unsqueeze(t[2], -1)), -1) end)
+computed("MV", function(t, transposed)
+  return ops.squeeze(ops.matmul(transposed and ops.transpose(t[1], -1, -2) or t[1], ops.unsqueeze(t[2], -1)), -1)
 end)
-layer("CosineDistance", function()
-  return around(function(t)
-    local function sum(a, b) return ops.sum(ops.mul(a, b), -1) end
-    local squares = ops.mul(ops.add(sum(t[1], t[1]), 1e-12), ops.add(sum(t[2], t[2]), 1e-12))
-    local y = ops.div(sum(t[1], t[2]), ops.sqrt(squares))
-    return y.ndim == 0 and ops.unsqueeze(y, 1) or y
-  end)
+computed("CosineDistance", function(t)
+  local function sum(a, b) return ops.sum(ops.mul(a, b), -1) end
+  local squares = ops.mul(ops.add(sum(t[1], t[1]), 1e-12), ops.add(sum(t[2], t[2]), 1e-12))
+  local y = ops.div(sum(t[1], t[2]), ops.sqrt(squares))
+  return y.ndim == 0 and ops.unsqueeze(y, 1) or y
 end)
-layer("PairwiseDistance", function(p)
-  p = p or 2
-  return around(function(t)
-    local y = ops.norm(ops.sub(t[1], t[2]), p, {dim = -1})
-    return y.ndim == 0 and ops.unsqueeze(y, 1) or y
-  end)
+computed("PairwiseDistance", function(t, p)
+  local y = ops.norm(ops.sub(t[1], t[2]), p or 2, {dim = -1})
+  return y.ndim == 0 and ops.unsqueeze(y, 1) or y
 end)
 -- Takes {gates, experts}: sums the experts, a table or a tensor with them along dim, weighted by their gates.
-layer("MixtureTable", function(dim)
-  return around(function(t)
-    local gates, experts = t[1], t[2]
-    local at = dim or gates.ndim
-    if type(experts) == "table" then experts = ops.stack(experts, at) end
-    local shape = {}
-    for d = 1, experts.ndim do shape[d] = 1 end
-    if gates.ndim > 1 then shape[1] = gates:size(1) end
-    shape[at] = gates:size(gates.ndim)
-    return ops.sum(ops.mul(experts, ops.reshape(gates, shape)), at)
+computed("MixtureTable", function(t, dim)
+  local gates, experts = t[1], t[2]
+  local at = dim or gates.ndim
+  if type(experts) == "table" then experts = ops.stack(experts, at) end
+  local shape = {}
+  for d = 1, experts.ndim do shape[d] = 1 end
+  if gates.ndim > 1 then shape[1] = gates:size(1) end
+  shape[at] = gates:size(gates.ndim)
+  return ops.sum(ops.mul(experts, ops.reshape(gates, shape)), at)
+end)
+computed("CAddTensorTable", function(t)
+  return lists.map(t[2], function(v) return ops.add(v, t[1]) end)
+end)
+computed("ZipTable", function(t)
+  return lists.map(t[1], function(_, i)
+    return lists.map(t, function(list) return list[i] end)
   end)
 end)
-layer("CAddTensorTable", function()
-  return around(function(t)
-    local out = {}
-    for i, v in ipairs(t[2]) do out[i] = ops.add(v, t[1]) end
-    return out
-  end)
-end)
-layer("ZipTable", function()
-  return around(function(t)
-    local out = {}
-    for i = 1, #t[1] do
-      out[i] = {}
-      for k, list in ipairs(t) do out[i][k] = list[i] end
-    end
-    return out
-  end)
-end)
-layer("ZipTableOneToMany", function()
-  return around(function(t)
-    local out = {}
-    for i, v in ipairs(t[2]) do out[i] = {t[1], v} end
-    return out
-  end)
+computed("ZipTableOneToMany", function(t)
+  return lists.map(t[2], function(v) return {t[1], v} end)
 end)
 
 -- ---- layers that change only the gradient

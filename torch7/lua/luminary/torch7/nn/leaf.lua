@@ -1,6 +1,7 @@
 --- Implements Torch7's layers over luminary's: a layer runs luminary's layer under autograd, and its backward runs
 --- through the recorded graph.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local files = require "luminary.torch7.files"
@@ -65,15 +66,9 @@ local layers_by_fields = {
   ["nOutputPlane"] = "PReLU", ["pow"] = "Power", ["constant_scalar"] = "MulConstant AddConstant",
 }
 for fields, layers in pairs(layers_by_fields) do
+  local names = lists.parts(fields)
   for name in layers:gmatch "%S+" do
-    from_fields["nn." .. name] = function(f)
-      local values, n = {}, 0
-      for field in fields:gmatch "%S+" do
-        n = n + 1
-        values[n] = f[field]
-      end
-      return unpack(values, 1, n)
-    end
+    from_fields["nn." .. name] = function(f) return unpack(lists.pick(f, names), 1, #names) end
   end
 end
 for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization"} do
@@ -83,9 +78,7 @@ end
 -- Returns the input as leaves of a new graph, and collects these in `list`.
 local function leaves(input, list)
   if type(input) == "table" then
-    local out = {}
-    for i, v in ipairs(input) do out[i] = leaves(v, list) end
-    return out
+    return lists.map(input, function(v) return leaves(v, list) end)
   end
   local x = raw(input, "forward"):detach()
   if core.is_floating_point(x) then
@@ -122,10 +115,8 @@ end
 -- Returns the gradients of the last forward's inputs and parameters.
 local function gradients(self, gradOutput)
   local taped = self.taped or fail("%s: call forward before backward", class.typename(self))
-  local outputs, weights, wanted = {}, {}, {}
+  local outputs, weights, wanted = {}, {}, lists.joined(taped.inputs, taped.params)
   flatten(taped.output, gradOutput, outputs, weights)
-  for _, x in ipairs(taped.inputs) do wanted[#wanted + 1] = x end
-  for _, p in ipairs(taped.params) do wanted[#wanted + 1] = p end
   if #wanted == 0 or #outputs == 0 then return {} end
   return core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
 end
@@ -133,9 +124,7 @@ end
 -- Returns the gradients in the form of the input.
 local function as_input(input, grads, taped, at)
   if type(input) == "table" then
-    local out = {}
-    for i, v in ipairs(input) do out[i] = as_input(v, grads, taped, at) end
-    return out
+    return lists.map(input, function(v) return as_input(v, grads, taped, at) end)
   end
   if not core.is_floating_point(raw(input)) then return wrap(ops.zeros_like(raw(input))) end
   at.i = at.i + 1
@@ -246,6 +235,14 @@ function Leaf.around(f)
   local Around = ours.Module:extend "Around"
   function Around:forward(x) return f(x, self) end -- luacheck: ignore self
   return Around()
+end
+
+-- Defines nn.name(…), which computes f(x, …) with the constructor's arguments; dims as in Leaf.layer.
+function Leaf.computed(name, f, dims)
+  return Leaf.layer(name, function(...)
+    local given, n = {...}, select("#", ...)
+    return Leaf.around(function(x) return f(x, unpack(given, 1, n)) end), dims
+  end)
 end
 
 -- Returns a luminary module around f(x, self) with parameters of these sizes, uniform in ±1/√fan as in Torch7.

@@ -1,4 +1,5 @@
 --- Implements Torch7's nn.Module, the methods of all layers and containers.
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
@@ -79,8 +80,7 @@ end
 --- Subtracts rate times this backward's gradients from the parameters; the accumulated gradients stay.
 function Module:accUpdateGradParameters(input, gradOutput, rate)
   local params, grads = self:parameters()
-  local before = {}
-  for i, g in ipairs(grads) do before[i] = g:clone() end
+  local before = lists.map(grads, function(g) return g:clone() end)
   self:zeroGradParameters()
   self:accGradParameters(input, gradOutput, 1)
   self:updateParameters(rate)
@@ -160,18 +160,12 @@ end
 
 function Module:listModules()
   local list = {self}
-  for _, child in ipairs(self:children()) do
-    for _, m in ipairs(child:listModules()) do list[#list + 1] = m end
-  end
+  for _, child in ipairs(self:children()) do lists.append(list, child:listModules()) end
   return list
 end
 
 function Module:findModules(name)
-  local found = {}
-  for _, m in ipairs(self:listModules()) do
-    if class.typename(m) == name then found[#found + 1] = m end
-  end
-  return found
+  return lists.filter(self:listModules(), function(m) return class.typename(m) == name end)
 end
 
 function Module:clearState()

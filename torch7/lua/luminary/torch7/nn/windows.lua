@@ -1,11 +1,11 @@
 --- Defines Torch7's layers over windows: convolution, pooling, padding, resizing. Sizes have the width first.
 local core = require "luminary.core"
+local shapes = require "luminary.tensor.shapes"
 local Leaf = require "luminary.torch7.nn.leaf"
 local ours = require "luminary.nn"
 local meta = require "luminary.nn.meta"
-local reshape_copy = require "luminary.tensor.reshape_copy"
 local ops, F = core.ops, ours.functional
-local layer, around = Leaf.layer, Leaf.around
+local layer, computed = Leaf.layer, Leaf.computed
 
 local function pair_of(w, h) return {h or w, w} end
 
@@ -35,16 +35,14 @@ end
 layer("SpatialFullConvolution", function(i, o, kW, kH, dW, dH, padW, padH, adjW, adjH)
   return Full(i, o, pair_of(kW, kH), pair_of(dW or 1, dH or 1), {padH or 0, padW or 0}, {adjH or 0, adjW or 0}), 4
 end)
-layer("SpatialZeroPadding", function(left, right, top, bottom)
-  return around(function(x) return ops.pad(x, {left, right or left, top or left, bottom or left}) end)
+computed("SpatialZeroPadding", function(x, left, right, top, bottom)
+  return ops.pad(x, {left, right or left, top or left, bottom or left})
 end)
-layer("SpatialUpSamplingNearest", function(scale)
-  return around(function(x)
-    local n, c, h, w = unpack(x.shape)
-    return reshape_copy(ops.expand(ops.reshape(x, {n, c, h, 1, w, 1}), {n, c, h, scale, w, scale}),
-      {n, c, h * scale, w * scale})
-  end), 4
-end)
+computed("SpatialUpSamplingNearest", function(x, scale)
+  local n, c, h, w = unpack(x.shape)
+  return shapes.reshape_copy(ops.expand(ops.reshape(x, {n, c, h, 1, w, 1}), {n, c, h, scale, w, scale}),
+    {n, c, h * scale, w * scale})
+end, 4)
 
 local function pooling(name, make)
   local new = layer(name, make)
@@ -99,12 +97,10 @@ layer("SpatialUpSamplingBilinear", function(scale)
   end
   return ours.UpsamplingBilinear2d {scale_factor = scale}, 4
 end)
-layer("UpSampling", function(scale, mode)
-  return around(function(x)
-    if mode ~= "linear" then return F.interpolate(x, {scale_factor = scale, mode = "nearest"}) end
-    local kind = x.ndim == 3 and "linear" or x.ndim == 4 and "bilinear" or "trilinear"
-    return F.interpolate(x, {scale_factor = scale, mode = kind, align_corners = true})
-  end)
+computed("UpSampling", function(x, scale, mode)
+  if mode ~= "linear" then return F.interpolate(x, {scale_factor = scale, mode = "nearest"}) end
+  local kind = x.ndim == 3 and "linear" or x.ndim == 4 and "bilinear" or "trilinear"
+  return F.interpolate(x, {scale_factor = scale, mode = kind, align_corners = true})
 end)
 
 -- ---- over time, height and width; arguments are in this order, but with width before height
@@ -141,8 +137,8 @@ pooling("VolumetricAveragePooling", three_pooled "AvgPool3d")
 -- Defines a layer that computes f(windows, self) of windows of kW frames, [n, windows, features, kW].
 local function temporal(name, sizes, f)
   layer(name, function(...)
-    local shapes, fan, kW, dW = sizes(...)
-    return Leaf.with(shapes, fan, function(x, self) return f(ops.unfold(x, 2, kW, dW), self) end), 3
+    local parameters, fan, kW, dW = sizes(...)
+    return Leaf.with(parameters, fan, function(x, self) return f(ops.unfold(x, 2, kW, dW), self) end), 3
   end)
 end
 temporal("TemporalConvolution", function(i, o, kW, dW)

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
-#include "distributed/gloo/message_transport_core.h"
+#include "distributed/group/message_transport_core.h"
 #include "distributed/group/peer_link.h"
 
 static const double SPIN = 50e-6;     /* seconds of busy waiting before sleeping */
@@ -115,17 +115,27 @@ static lm_status transport_open_link(lm_transport *e, int peer) {
   return status;
 }
 
+static struct pollfd transport_poll_entry(const lm_wire *w) {
+  short events = (short)(POLLIN | (lm_wire_has_more(w) ? POLLOUT : 0));
+  return (struct pollfd){.fd = w->state == LM_WIRE_OPEN ? w->fd : -1, .events = events};
+}
+
+int lm_transport_polls(lm_transport *e, struct pollfd *polls, int most) {
+  int n = 0;
+  pthread_mutex_lock(&e->lock);
+  for (int p = 0; p < e->g->size && n < most; p++)
+    if (e->wire[p].state == LM_WIRE_OPEN) polls[n++] = transport_poll_entry(&e->wire[p]);
+  pthread_mutex_unlock(&e->lock);
+  return n;
+}
+
 /* Polls all links, at most POLL_MS, on behalf of all waiting threads. */
 static void sleep_for_all(lm_transport *e, bool watch_cause) {
   struct pollfd *fds = e->polled;
   int n = 0;
   fds[n++] = (struct pollfd){.fd = e->kick, .events = POLLIN};
   fds[n++] = (struct pollfd){.fd = watch_cause ? lm_group_wake_fd(e->g) : -1, .events = POLLIN};
-  for (int p = 0; p < e->g->size; p++) {
-    const lm_wire *w = &e->wire[p];
-    short events = (short)(POLLIN | (lm_wire_has_more(w) ? POLLOUT : 0));
-    fds[n++] = (struct pollfd){.fd = w->state == LM_WIRE_OPEN ? w->fd : -1, .events = events};
-  }
+  for (int p = 0; p < e->g->size; p++) fds[n++] = transport_poll_entry(&e->wire[p]);
   e->polling = true;
   pthread_mutex_unlock(&e->lock);
   poll(fds, (nfds_t)n, POLL_MS);

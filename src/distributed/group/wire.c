@@ -1,4 +1,4 @@
-#include "distributed/gloo/wire.h"
+#include "distributed/group/wire.h"
 
 #include <errno.h>
 #include <stdio.h>

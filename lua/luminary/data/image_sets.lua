@@ -1,17 +1,96 @@
---- Reads Krizhevsky's sets of small images (https://www.cs.toronto.edu/~kriz/cifar.html): the binary version, records
---- of one or two labels and 3 x 32 x 32 bytes, and Python's, pickles with lists of labels and an array of such bytes.
+--- Defines sets of small images in memory: those of IDX files, Krizhevsky's, and random pixels.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
+local results_as_list = require "luminary.base.results_as_list"
 local signature = require "luminary.base.signature"
-local Images = require "luminary.data.images_in_memory"
+local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.files_and_bad_records"
-local pickle = require "luminary.file_formats.pickle"
-local python_values = require "luminary.file_formats.python_values"
+local idx = require "luminary.file_formats.idx"
 local Source = require "luminary.file_formats.source"
 local Tar = require "luminary.file_formats.tar"
 local fail = options.fail
+
+-- The base class of sets of images in memory, as bytes with a label each. images: uint8 [N, C, H, W]. A sample is a
+-- float32 image in [0, 1] and its label. If there is no transform, or one that takes batches (transforms.Transform),
+-- :get_batch(index) gathers samples.
+local Images = class.define("Images", dataset.Dataset)
+Images.__makes = "images"
+
+local CONVERTED = {dtype = "float32", scale = 1 / 255}
+
+-- The options of such sets.
+local common = [[root: string, train = true, transform: callable, target_transform: callable, download: lacks,
+  base: integer = 1]]
+
+--- Takes ownership of images and labels, int64 [N] from 0.
+function Images:hold(images, labels, opts)
+  self.images, self.labels = core.keep(images), core.keep(labels:add_(opts.base))
+  self.targets = self.labels -- torchvision's name
+  self.train, self.transform, self.target_transform = opts.train, opts.transform, opts.target_transform
+end
+
+--- Returns true if a transform takes single samples.
+function Images:one_by_one()
+  local transform = self.transform
+  if self.target_transform then return true end
+  return transform ~= nil and not (class.has(transform, "takes_batches") and transform:takes_batches())
+end
+
+--- Returns true if the transform draws random numbers.
+function Images:draws() return self.transform ~= nil and self.transform.draws ~= false end
+
+function Images:len() return self.labels.shape[1] end
+
+function Images:get(i)
+  i = self:index(i)
+  local image = results_as_list.by(self, "transform", core.gather_row(self.images, i, CONVERTED))
+  return image, results_as_list.by(self, "target_transform", self.labels[i])
+end
+
+-- Returns images [N, C, H, W], transformed, and labels [N].
+dataset.define_get_batch(Images, function(self, index)
+  local images = results_as_list.by(self, "transform", core.gather_rows(self.images, index, CONVERTED))
+  return images, core.gather_rows(self.labels, index)
+end)
+
+-- ---- sets of IDX files
+
+--- data.MNIST(…): Loads the MNIST dataset of handwritten digits. LeCun et al., "Gradient-based learning applied to
+--- document recognition", 1998.
+local MNIST = class.define("MNIST", Images)
+MNIST.folders = {"", "/mnist", "/MNIST/raw", "/MNIST"}
+MNIST.remedy = "put the four IDX files (train-images-idx3-ubyte.gz, …) in one of them, or name their folder by root"
+MNIST.classes = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
+
+--- data.FashionMNIST(…): Loads the Fashion-MNIST dataset of clothes. Xiao et al., "Fashion-MNIST: a Novel Image
+--- Dataset for Benchmarking Machine Learning Algorithms", 2017.
+local FashionMNIST = class.define("FashionMNIST", MNIST)
+FashionMNIST.folders = {"", "/fashion-mnist", "/FashionMNIST/raw", "/FashionMNIST"}
+FashionMNIST.remedy = "install Debian's dataset-fashion-mnist, or name the folder of the four IDX files by root"
+FashionMNIST.classes = {
+  "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+}
+
+MNIST.init = signature.of("({" .. common .. "})", function(self, opts)
+  local which = opts.train and "train" or "t10k"
+  local function find(name) return records.find(self, opts.root, {which .. name, which .. name .. ".gz"}) end
+  local images_path, labels_path = find "-images-idx3-ubyte", find "-labels-idx1-ubyte"
+  local images, labels = idx.load(images_path), idx.load(labels_path)
+  if images.ndim ~= 3 then
+    fail("%s: '%s' has %s; expected images [N, H, W]", self.__name, images_path, options.describe(images))
+  end
+  if labels.ndim ~= 1 or labels.shape[1] ~= images.shape[1] then
+    fail("%s: '%s' has labels %s for images %s", self.__name, labels_path, options.describe(labels),
+      options.describe(images))
+  end
+  self:hold(images:unsqueeze(2), labels:to("int64"), opts)
+end)
+
+-- ---- Krizhevsky's sets (https://www.cs.toronto.edu/~kriz/cifar.html): the binary version, records of one or two
+-- labels and 3 x 32 x 32 bytes, and Python's, pickles with lists of labels and an array of such bytes
 
 local PIXELS = 3 * 32 * 32
 
@@ -67,6 +146,8 @@ end
 
 -- Returns the records of a pickle as the binary version has them.
 local function unpickled(set, path, bytes)
+  local pickle = load_module "luminary.file_formats.pickle"
+  local python_values = load_module "luminary.file_formats.python_values"
   local source = Source.over(bytes, path, {})
   local dict, lost = pickle.load(source:cursor(0), function(name) return python_values[name] end,
     function(_, machine) machine:fail "a persistent id" end)
@@ -109,7 +190,7 @@ local function rows_of(set, path, bytes)
   return rows
 end
 
-local function set_up(self, opts)
+local function set_up_cifar(self, opts)
   records.begin(self, opts.on_error)
   local plain, binary = self.files[opts.train and "train" or "test"], self.archives[1]
   local path = records.find(self, opts.root, {plain[1] .. ".bin", binary, plain[1], self.archives[2]})
@@ -128,7 +209,36 @@ local function set_up(self, opts)
   self:hold(core.ops.cat(images):view(-1, 3, 32, 32), core.ops.cat(labels), opts)
 end
 
-CIFAR10.init = signature.of("({" .. Images.options .. [[, on_error = "raise" | "skip"})]], set_up)
-CIFAR100.init = signature.of("({" .. Images.options .. [[, coarse = false, on_error = "raise" | "skip"})]], set_up)
+CIFAR10.init = signature.of("({" .. common .. [[, on_error = "raise" | "skip"})]], set_up_cifar)
+CIFAR100.init = signature.of("({" .. common .. [[, coarse = false, on_error = "raise" | "skip"})]], set_up_cifar)
 
-return {CIFAR10 = CIFAR10, CIFAR100 = CIFAR100}
+-- ---- random pixels
+
+--- data.FakeData(…): Generates images of random pixels with random labels.
+local FakeData = class.define("FakeData", dataset.Dataset)
+
+FakeData.init = signature.of([[FakeData({size: natural = 1000, image_size: table = {3, 224, 224},
+  num_classes: count = 10, transform: callable, target_transform: callable, random_offset: natural = 0,
+  base: integer = 1})]], function(self, opts)
+  signature.assign(self, opts)
+  local bytes = #self.image_size == 3 and 1 or 0
+  for _, n in ipairs(self.image_size) do
+    bytes = type(n) == "number" and n >= 1 and n % 1 == 0 and bytes * n or 0
+  end
+  if bytes == 0 or bytes > 2 ^ 31 then
+    options.must_be("FakeData", "image_size", "{channels, height, width}", self.image_size)
+  end
+  self.bytes = bytes
+end)
+
+function FakeData:len() return self.size end
+
+function FakeData:get(i)
+  local seed = self:index(i) + self.random_offset
+  local image = core.draws(256, seed, self.bytes):sub_(1):to("uint8"):view(unpack(self.image_size))
+  local label = core.draws(self.num_classes, seed + 2 ^ 40, 1):item() - 1 + self.base
+  if not self.transform then image = image:to("float32"):div_(255) end
+  return results_as_list.by(self, "transform", image), results_as_list.by(self, "target_transform", label)
+end
+
+return {MNIST = MNIST, FashionMNIST = FashionMNIST, CIFAR10 = CIFAR10, CIFAR100 = CIFAR100, FakeData = FakeData}

@@ -4,8 +4,8 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "distributed/gloo/message_transport.h"
-#include "distributed/gloo/wire.h"
+#include "distributed/group/message_transport.h"
+#include "distributed/group/wire.h"
 
 struct lm_request {
   lm_out out; /* the message this request writes: a send's OFFER, EAGER or BODY; a receive's READY. First member */

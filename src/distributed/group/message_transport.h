@@ -36,5 +36,8 @@ lm_status lm_transport_post(lm_transport *e, bool sending, int peer, uint64_t sl
 lm_status lm_transport_wait(lm_transport *e, lm_request *r);
 lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done);
 int lm_transport_peer(const lm_request *r); /* the peer of a request that is done, in the group */
+/* Fills in entries for poll, which wake when messages can be read or written; returns their number, at most `most`. */
+struct pollfd;
+int lm_transport_polls(lm_transport *e, struct pollfd *polls, int most);
 /* Frees r, done or not; its data is not accessed any more. r may be NULL. */
 void lm_transport_forget(lm_transport *e, lm_request *r);

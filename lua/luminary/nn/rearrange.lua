@@ -1,11 +1,98 @@
---- Defines layers that rearrange elements or drop channels, and Bilinear.
+--- Defines layers that pad, resize or rearrange inputs, convert windows to columns, or drop channels; and Bilinear.
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local core = require "luminary.core"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
+local printed = require "luminary.nn.print_values"
 
 local list, rearranging = layer.entries()
+
+-- ---- padding of the last dims
+
+-- The kind of n dims' padding: a number for all sides, or before and after the last dim, then the dim before it, ….
+options.kinds("paddings", function(n)
+  return "integer or list of " .. 2 * n, function(who, name, v)
+    if type(v) == "number" then
+      local all = {}
+      for i = 1, 2 * n do all[i] = v end
+      v = all
+    end
+    local fits = type(v) == "table" and #v == 2 * n
+    for i = 1, fits and #v or 0 do fits = fits and options.is("integer", v[i]) end
+    if not fits then
+      options.must_be(who, name, ("an integer or a list of %d (before and after the last dim, …)"):format(2 * n), v)
+    end
+    return v
+  end
+end)
+
+local modes = {
+  Zero = {mode = "constant", help = "Pads the last %s with zeros."},
+  Constant = {mode = "constant", help = "Pads the last %s with a constant value."},
+  Reflection = {mode = "reflect", help = "Pads the last %s with a reflection of the input at its edges."},
+  Replication = {mode = "replicate", help = "Pads the last %s with copies of the input's edges."},
+  Circular = {mode = "circular", help = "Pads the last %s with the input's other side."},
+}
+local dims = {"dim", "2 dims", "3 dims"}
+
+for name, kind in pairs(modes) do
+  for n = 1, 3 do
+    local constant = name == "Constant"
+    rearranging(("%sPad%dd(padding: paddings(%d)%s)"):format(name, n, n, constant and ", value: number" or "")) {
+      prints = constant and "padding value" or "{padding}", help = kind.help:format(dims[n]),
+      forward = function(self, x)
+        options.arg(self.__name, "x", x, "tensor")
+        return core.ops.pad(x, self.padding, {mode = kind.mode, value = self.value})
+      end,
+    }
+  end
+end
+
+-- ---- other sizes, and windows as columns
+
+local function floats(v)
+  if type(v) ~= "table" then return printed.float(v) end
+  return printed.tuple(lists.map(v, printed.float))
+end
+
+local function print_upsample(self)
+  local text = self.size ~= nil and "size=" .. printed.number_or_tuple(self.size)
+    or "scale_factor=" .. floats(self.scale_factor)
+  return ("%s, mode='%s'"):format(text, self.mode)
+end
+
+rearranging [[Upsample(size: any?, scale_factor: any?, mode = "nearest", align_corners: boolean?,
+  recompute_scale_factor: boolean?)]] {
+  forward = function(self, x)
+    return F.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor)
+  end,
+  help = "Upsamples an input [N, C, L], [N, C, H, W] or [N, C, D, H, W] to a size or by a factor.",
+}
+for name, mode in pairs {UpsamplingNearest2d = "nearest", UpsamplingBilinear2d = "bilinear"} do
+  local method = mode == "nearest" and "by nearest neighbors" or "by bilinear interpolation with align_corners"
+  rearranging(name .. "(size: any?, scale_factor: any?)") {
+    made = function(self) self.mode, self.align_corners = mode, mode == "bilinear" or nil end,
+    forward = function(self, x)
+      return F.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners)
+    end,
+    help = ("Upsamples an input [N, C, H, W] %s."):format(method),
+  }
+end
+
+local columns = "kernel_size: size, dilation: size = 1, padding: size = 0, stride: size = 1)"
+rearranging("Unfold(" .. columns) {
+  call = F.unfold, prints = "kernel_size dilation padding stride",
+  help = "Extracts the sliding windows of an input [N, C, H, W] as columns.",
+}
+rearranging("Fold(output_size: size, " .. columns) {
+  call = F.fold, prints = "output_size kernel_size dilation padding stride",
+  help = "Combines columns, as of nn.Unfold, into a tensor of sliding windows added up.",
+}
+
+-- ---- other orders and dims, dropout of channels
 
 rearranging "PixelShuffle(upscale_factor: count)" {
   call = F.pixel_shuffle, prints = "upscale_factor",
@@ -78,6 +165,9 @@ rearranging "Unflatten(dim: dim, unflattened_size: size_list)" {
 }
 
 local classes = layer.classes(list)
+for _, name in ipairs {"Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"} do
+  classes[name].extra_repr = print_upsample
+end
 
 --- nn.Bilinear(…): Applies a bilinear transformation to two inputs: x1^T weight x2 + bias.
 local Bilinear = layer.define("Bilinear", nil, classes)

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/gloo/message_transport_core.h"
+#include "distributed/group/message_transport_core.h"
 
 void lm_transport_enlist(lm_request **list, lm_request *r) {
   LM_LINK_LAST(*list, r);
