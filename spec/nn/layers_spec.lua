@@ -541,7 +541,7 @@ describe("a loss gives PyTorch's value and gradient:", function()
     local how = { margin = 2, swap = true, distance_function = function(x, y) return (x - y + 1e-6):norm(1, -1) end }
     same("distance", nn.TripletMarginWithDistanceLoss(how)(a, b, c), triplet)
     local squared = F.multi_margin_loss(a, one_each, { p = 2, margin = 0.5 })
-    for _, shape in ipairs { {}, { 1 } } do -- of a target, and so of the losses, as PyTorch's
+    for _, shape in ipairs { {}, { 1 } } do -- shapes of a target and of its losses, as PyTorch's
       local target = lm.ones(shape, { dtype = "int64" })
       assert.same(shape, F.multi_margin_loss(lm.ones(3), target, { reduction = "none" }).shape)
       assert.same(shape, F.multi_margin_loss(lm.ones(1, 3), target, { reduction = "none" }).shape)
