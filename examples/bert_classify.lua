@@ -172,7 +172,7 @@ function Sentences:init(first, last) self.first, self.last = first, last end
 function Sentences:len() return self.last - self.first + 1 end
 function Sentences:get(i) return texts[self.first + i - 1], labels[self.first + i - 1] end
 
--- Texts of a batch are padded to the longest.
+-- Collates samples, whose texts are padded to the longest.
 local function collated(samples)
   local batch, targets = {}, {}
   for i, sample in ipairs(samples) do batch[i], targets[i] = unpack(sample) end
@@ -239,7 +239,7 @@ end
 
 -- ---- what is kept, and what it says
 
--- A folder as Hugging Face's, which Python reads, too.
+-- Saves the net as a folder of Hugging Face's form, which Python reads, too.
 local function save(folder)
   local names, c = {}, net.config
   for i, name in ipairs(classes) do names[i] = ('"%d": %s'):format(i - 1, json_encode(name)) end

@@ -17,14 +17,14 @@ local limit_x, limit_angle, limit_steps = 2.4, 12 * math.pi / 180, 500
 local CartPole = {}
 CartPole.__index = CartPole
 
--- A state: position, velocity, angle (0 is upright) and angular velocity of one cart.
+-- Returns a state: position, velocity, angle (0 is upright) and angular velocity of one cart.
 local function start()
   local state = {}
   for i = 1, 4 do state[i] = math.random() * 0.1 - 0.05 end
   return state
 end
 
--- The state 0.02 s later, by Euler's method.
+-- Returns the state 0.02 s later, by Euler's method.
 local function push(state, action)
   local x, v, angle, spin = unpack(state)
   local sin, cos, mass = math.sin(angle), math.cos(angle), cart_mass + pole_mass
@@ -34,7 +34,7 @@ local function push(state, action)
   return {x + tau * v, v + tau * speed_up, angle + tau * spin, spin + tau * spin_up}
 end
 
--- n carts at their start.
+-- Returns n carts at their start.
 function CartPole.new(n)
   local self = setmetatable({now = {}, steps = {}, returns = {}}, CartPole)
   for i = 1, n do self.now[i], self.steps[i] = start(), 0 end
@@ -64,14 +64,14 @@ function CartPole:step(actions)
   return {next = lm.tensor(reached, options), fell = lm.tensor(fell, options), done = lm.tensor(done, options)}
 end
 
--- The mean of the last n returns (of fewer, where there are no more; 0 at first).
+-- Returns the mean of the last n returns (of fewer, where there are no more; 0 at first).
 function CartPole:mean_return(n)
   local sum, first = 0, math.max(1, #self.returns - n + 1)
   for i = first, #self.returns do sum = sum + self.returns[i] end
   return sum / math.max(1, #self.returns - first + 1)
 end
 
--- The mean return of the first episode of each of n new carts, whose actions are policy(states).
+-- Returns the mean return of the first episode of each of n new carts, whose actions are policy(states).
 function CartPole.evaluate(policy, n)
   local carts, first, left = CartPole.new(n), {}, n
   while left > 0 do

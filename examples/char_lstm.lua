@@ -39,7 +39,7 @@ local bytes, ids = lm.frombuffer(text, {dtype = "uint8"}):unique {return_inverse
 local chars = bytes:totable()
 for i, byte in ipairs(chars) do chars[i] = string.char(byte) end
 
--- A stretch of the text cut into rows, which are read side by side: inputs and what comes next, [rows, columns].
+-- Cuts a stretch of the text into rows, which are read side by side: inputs and what comes next, [rows, columns].
 local function in_rows(stretch, rows)
   local columns = math.floor((#stretch - 1) / rows)
   if columns < options.length then

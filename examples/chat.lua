@@ -82,7 +82,7 @@ local function written(format, turns)
   return table.concat(parts) .. format.answer
 end
 
--- write(text), except `stop` and what follows it; what may be its beginning waits.
+-- Returns a function that calls write(text), except for `stop` and what follows it; text that may begin it waits.
 local function until_stop(stop, write)
   local waiting, over = "", false
   return function(text)

@@ -71,8 +71,8 @@ local function draw(n) return generator(lm.randn({n, options.noise, 1, 1}, {devi
 
 -- ---- how near drawn pictures are to real ones
 
--- The sliced Wasserstein distance (Bonneel et al., "Sliced and Radon Wasserstein Barycenters of Measures", 2015): the
--- mean distance of sorted shadows, on 128 random directions, of as many pictures of each kind.
+-- Returns the sliced Wasserstein distance (Bonneel et al., "Sliced and Radon Wasserstein Barycenters of Measures",
+-- 2015): the mean distance of sorted shadows, on 128 random directions, of as many pictures of each kind.
 local function distance(a, b)
   local directions = F.normalize(lm.randn({28 * 28, 128}, {device = device}), {dim = 1})
   local function shadows(x) return (x:flatten(2):matmul(directions):sort(1)) end
@@ -92,7 +92,7 @@ local betas = {0.5, 0.999}
 local opt_d = optim.Adam(discriminator:parameters(), {lr = options.lr, betas = betas})
 local opt_g = optim.Adam(generator:parameters(), {lr = options.lr, betas = betas})
 
--- The loss of pictures that are to be taken for real ones (1) or drawn ones (0).
+-- Returns the loss of pictures that are to be taken for real ones (1) or drawn ones (0).
 local function loss_of(pictures, taken_for)
   local logits = discriminator(pictures)
   return F.binary_cross_entropy_with_logits(logits, lm.full_like(logits, taken_for))

@@ -58,8 +58,7 @@ local function random_boxes(random)
   return list
 end
 
--- n pictures [n, 3, SIZE, SIZE] from 0 to 1, their boxes [n, MAX_SHAPES, 4] and classes [n, MAX_SHAPES], 0 for
--- none.
+-- Draws n pictures [n, 3, SIZE, SIZE] from 0 to 1, their boxes [n, MAX_SHAPES, 4], classes [n, MAX_SHAPES], 0 for none.
 local function draw(n, generator)
   local numbers, at = lm.rand({n * 200}, {generator = generator}):totable(), 0
   local function random()
@@ -139,7 +138,7 @@ local function targets(boxes, classes)
   return class, lm.cat({centers - box:narrow(3, 1, 2), box:narrow(3, 3, 2) - centers}, 3), found
 end
 
--- Focal loss of the classes (Lin et al. 2017), -log IoU of the boxes (Yu et al. 2016), by the objects' positions.
+-- Sums focal loss of classes (Lin et al. 2017) and -log IoU of boxes (Yu et al. 2016), by the objects' positions.
 local function loss_of(logits, sides, boxes, classes)
   local class, wanted, found = targets(boxes, classes)
   local count = found:sum():clamp(1)
@@ -184,7 +183,7 @@ local function found_in(logits, sides)
   return boxes:index_select(1, stay):cpu(), scores:index_select(1, stay):cpu(), classes:index_select(1, stay):cpu()
 end
 
--- The area below precision over recall, precision being the best at that recall or a higher one. hits: {score, right}.
+-- Returns the area below precision over recall, the best at that recall or a higher one. hits: {score, right}.
 local function average_precision(hits, objects)
   table.sort(hits, function(a, b) return a[1] > b[1] end)
   local right, precision = 0, {}
@@ -200,7 +199,7 @@ local function average_precision(hits, objects)
   return area
 end
 
--- Everything found in pictures, against what is there: an object counts once, for the best that covers it by IoU 0.5.
+-- Compares what is found in pictures with what is there: an object counts once, for the best that covers it by IoU 0.5.
 local function mean_average_precision(n)
   local hits, objects = {}, {}
   for class = 1, #CLASSES do hits[class], objects[class] = {}, 0 end

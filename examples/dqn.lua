@@ -68,8 +68,8 @@ local function act(states, epsilon)
   return lm.where(lm.rand(n):lt(epsilon), lm.randint(1, 3, {n}), greedy(states))
 end
 
--- The reward of a step is 1; after a fall nothing follows. The policy chooses the next action and the target says what
--- it is worth (van Hasselt et al., "Deep Reinforcement Learning with Double Q-learning", 2016).
+-- Learns from steps: the reward of each is 1, and nothing follows a fall. The policy chooses the next action and the
+-- target values it (van Hasselt et al., "Deep Reinforcement Learning with Double Q-learning", 2016).
 local function learn(state, action, reached, fell)
   local wanted = lm.no_grad(function()
     local best = policy(reached):argmax(2, true)

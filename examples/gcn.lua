@@ -56,7 +56,7 @@ function GraphConv:init(inputs, outputs)
   self.bias = nn.Parameter(lm.zeros(outputs))
 end
 
--- x: [nodes, inputs], edges: [2, E], from and to; weights: [E, 1].
+-- Takes x [nodes, inputs], edges [2, E], from and to, and weights [E, 1].
 function GraphConv:forward(x, edges, weights)
   local messages = self.linear(x)[edges[1]] * weights
   return lm.zeros(#x, #self.bias):index_add(1, edges[2], messages) + self.bias
@@ -75,7 +75,7 @@ function GCN:forward(x, edges, weights)
   return self.second(self.dropout(hidden), edges, weights)
 end
 
--- The edges with one from each node to itself, and what a message along each counts.
+-- Returns the edges with one from each node to itself, and what a message along each counts.
 local function normalized(edges)
   local loops = lm.arange(nodes):add(1):expand(2, nodes)
   edges = lm.cat({edges, loops}, 2)

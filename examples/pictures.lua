@@ -11,7 +11,7 @@ local function shapes(count, generator)
   return ((1 - from_center) * 6):clamp(0, 1) * between(0.4, 1)
 end
 
---- pictures.set(train [, root]): a data set whose first value is a picture, [1, 28, 28] from 0 to 1. root: the folder
+--- pictures.set(train [, root]): Loads a set whose first value is a picture, [1, 28, 28] from 0 to 1. root: the folder
 --- of Fashion-MNIST's files, or "shapes"; without it, shapes where Fashion-MNIST is not installed.
 function pictures.set(train, root)
   if root ~= "shapes" then

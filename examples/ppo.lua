@@ -53,7 +53,7 @@ function Agent:init()
   self.critic = network(1, 1)
 end
 
--- states: [N, 4]; returns the distribution of the actions and the values [N].
+-- Takes states [N, 4]; returns the distribution of the actions and the values [N].
 function Agent:forward(states)
   return Categorical {logits = self.actor(states)}, self.critic(states):squeeze(2)
 end

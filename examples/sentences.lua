@@ -18,7 +18,7 @@ local words = {
 --- Its words, those that have a number as {singular, plural}.
 sentences.words = words
 
---- sentences.make(count [, seed = 1]): that many sentences in a string, a space between two, and what they hold in nats
+--- sentences.make(count [, seed = 1]): Returns sentences in a string, a space between two, and what they hold in nats
 --- for each character. The same on every machine.
 function sentences.make(count, seed)
   local state, nats, text = seed or 1, 0, {}
@@ -73,7 +73,7 @@ function sentences.make(count, seed)
   return whole, nats / #whole
 end
 
---- sentences.text(path, count, refuse): the text of a file, or without one what make(count) returns; refuse(words, …)
+--- sentences.text(path, count, refuse): Reads a file, or without one returns make(count); refuse(words, …)
 --- ends a program whose --text cannot be read.
 function sentences.text(path, count, refuse)
   if not path then return sentences.make(count) end

@@ -55,7 +55,7 @@ function VAE:forward(x)
   return self.decoder(z), mean, log_variance
 end
 
--- The bound on -log p(x), in nats a picture: what it takes to say the pixels, and the numbers between.
+-- Returns the bound on -log p(x), in nats a picture: what it takes to say the pixels, and the numbers between.
 local function loss_of(x, logits, mean, log_variance)
   local pixels = F.binary_cross_entropy_with_logits(logits, x:flatten(2), {reduction = "sum"})
   local between = -0.5 * (1 + log_variance - mean ^ 2 - log_variance:exp()):sum()

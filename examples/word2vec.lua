@@ -46,7 +46,7 @@ local grammar = { -- a word in capitals is one of its class, others stand for th
 
 local function any(list) return list[math.random(#list)] end
 
--- The vocabulary (words, and positions of words) and the sentences, as lists of positions in it.
+-- Returns the vocabulary (words, and positions of words) and the sentences, as lists of positions in it.
 local function write_text()
   local words, index_of, sentences = {}, {}, {}
   for i = 1, options.sentences do
@@ -65,7 +65,7 @@ local function write_text()
   return words, index_of, sentences
 end
 
--- Each word with each of those around it: two int64 tensors [N].
+-- Pairs each word with each of those around it: two int64 tensors [N].
 local function pairs_of(sentences)
   local centers, contexts = {}, {}
   for _, sentence in ipairs(sentences) do
@@ -92,7 +92,7 @@ function SkipGram:init(vocabulary)
   nn.init.zeros_(self.context.weight)
 end
 
--- centers [N], contexts [N, K]: how well each context fits, as logits [N, K].
+-- Takes centers [N], contexts [N, K]; returns how well each context fits, as logits [N, K].
 function SkipGram:forward(centers, contexts)
   return self.context(contexts):matmul(self.center(centers):unsqueeze(3)):squeeze(3)
 end

@@ -34,7 +34,7 @@ struct lm_join_sums {
   }
 };
 
-/* Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. */
+/* Joins moments by Chan, Golub, LeVeque, "Updating formulae … for computing sample variances", 1979. */
 struct lm_join_moments {
   LM_DEVICE lm_channel_sums operator()(lm_channel_sums x, lm_channel_sums y) const {
     if (y.n == 0) return x;

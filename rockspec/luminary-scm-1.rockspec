@@ -5,7 +5,7 @@ source = { url = "." }
 description = {
   summary = "Deep learning for LuaJIT: tensors, autograd, layers, optimizers, data loading",
   detailed = [[
-Luminary gives a LuaJIT script what PyTorch gives Python: tensors, autograd, layers, optimizers,
+Luminary is for LuaJIT scripts what PyTorch is for Python: tensors, autograd, layers, optimizers,
 checkpoints and data loading, in a C core on oneDNN.]],
   license = "MIT",
 }

@@ -14,7 +14,7 @@ usage: luajit device_info.lua [options]
 local devices = require "luminary.cli.script_options"(USAGE).devices
 local GIB = 2 ^ 30
 
--- A line for each property, sorted by name.
+-- Prints a line for each property, sorted by name.
 local function print_properties(device)
   local facts, names = lm.cuda.get_device_properties(device), {}
   for name in pairs(facts) do names[#names + 1] = name end

@@ -146,7 +146,7 @@ end
 local COLUMNS = "\tTime %6.3f (%6.3f)\tData %6.3f (%6.3f)\tLoss %.4e (%.4e)\tAcc@1 %6.2f (%6.2f)\tAcc@5 %6.2f (%6.2f)"
 local log = files.log("log", options.log, checkpoint)
 
--- Sums over a batch, on its device: losses, hits in percent of the best and of the five best guesses, samples.
+-- Returns sums over a batch, on its device: losses, hits in percent of the best and the five best guesses, samples.
 local function sums_of(output, loss, y)
   local _, guesses = output:float():topk(math.min(5, classes), 2)
   local hits = guesses:eq(y:unsqueeze(2)):double() * 100

@@ -38,7 +38,7 @@ local W3, b3 = lm.randn { 800, 128 } * scale, lm.zeros { 128 }
 local W4, b4 = lm.randn { 128, 10 } * scale, lm.zeros { 10 }
 local params = { W1, b1, W2, b2, W3, b3, W4, b4 }
 
--- X: [N, 1, 28, 28]; returns logits [N, 10].
+-- Takes X [N, 1, 28, 28]; returns logits [N, 10].
 local function lenet(X, p)
   local h1 = F.avg_pool2d(F.conv2d(X, p[1], p[2]):relu(), 2)  -- [N, 20, 13, 13]
   local h2 = F.avg_pool2d(F.conv2d(h1, p[3], p[4]):relu(), 2) -- [N, 50, 4, 4]
@@ -46,7 +46,7 @@ local function lenet(X, p)
   return h3:matmul(p[7]) + p[8]
 end
 
--- One loss a sample.
+-- Returns one loss for each sample.
 local function loss(y_hat, y) return F.cross_entropy(y_hat, y, { reduction = "none" }) end
 
 -- ---- between devices
@@ -67,7 +67,7 @@ local function allreduce(data)
   for i = 2, #data do data[i][{}] = data[1]:to(data[i].device) end
 end
 
--- X and y, split evenly over the devices: two lists.
+-- Splits X and y evenly over the devices: two lists.
 local function split_batch(X, y)
   return lm.nn.parallel.scatter(X, devices), lm.nn.parallel.scatter(y, devices)
 end
@@ -81,7 +81,7 @@ local function sgd(list, samples)
   end
 end
 
--- A step on every device; returns the sum of the losses on the first.
+-- Makes a step on every device; returns the sum of the losses on the first.
 local function train_batch(X, y, device_params)
   local X_shards, y_shards = split_batch(X, y)
   local losses, total = {}, nil
@@ -107,7 +107,7 @@ local function loader_of(train)
   return lm.data.DataLoader(set, { batch_size = train and batch_size or 256, shuffle = train })
 end
 
--- The share of the test set's images that are classified rightly, by the first device's parameters.
+-- Returns the share of the test set's images that are classified rightly, by the first device's parameters.
 local function test_accuracy(loader, list)
   local right, n = lm.zeros({}, { device = devices[1], dtype = "int64" }), 0
   lm.no_grad(function()

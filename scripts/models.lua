@@ -34,7 +34,7 @@ function Residual:forward(x)
   return F.relu(y + (self.skip and self.skip(x) or x))
 end
 
--- ResNet-18 with a 3x3 stem for small images.
+-- Returns ResNet-18 with a 3x3 stem for small images.
 function models.resnet18()
   local net = nn.Sequential(nn.Conv2d(1, 64, 3, { padding = 1 }), nn.BatchNorm2d(64), nn.ReLU())
   local cin = 64

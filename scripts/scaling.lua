@@ -36,7 +36,7 @@ scaling.models = {
     {5.55e6, 330, 2}, {2.049e6, 2}}},
 }
 
---- A model of one kind of layer: for questions of which only the number of parameters is known.
+--- Returns a model of one kind of layer: for questions of which only the number of parameters is known.
 function scaling.even(parameters, layers)
   return {layers = {{parameters / layers, 1, layers}}}
 end
@@ -76,7 +76,7 @@ local function narrowest(machine, gpus)
   return nodes_of(machine, gpus) > 1 and math.min(machine.inside, machine.outside) or machine.inside
 end
 
--- n ranks in a ring, each part of the bytes passed on n - 1 times, once (gathering or reducing) or twice (all_reduce).
+-- Returns a ring's time: each part of the bytes passes n - 1 ranks once (gather, reduce) or twice (all_reduce).
 local function ring(machine, gpus, bytes, times)
   local nodes = nodes_of(machine, gpus)
   local hops, far = times * (gpus - 1), nodes > 1 and times * (nodes - 1) or 0
@@ -86,13 +86,13 @@ end
 
 local all_reduces = {
   ring = function(machine, gpus, bytes) return ring(machine, gpus, bytes, 2) end,
-  -- Two trees, each with half of the bytes, up and down (Sanders, Speck, Traeff, 2009; NCCL's discount of a tenth)
+  -- Sends half of the bytes up and down each of two trees (Sanders, Speck, Traeff, 2009; NCCL's discount of a tenth).
   tree = function(machine, gpus, bytes)
     local nodes = nodes_of(machine, gpus)
     local within = math.min(machine.node, gpus) - 1
     return 2 * (within * TREE_HOP + log2_up(nodes) * TREE_NET) + 2 * bytes / (0.9 * narrowest(machine, gpus))
   end,
-  -- Within each node first, so that every GPU has a part; then each part between the nodes; then back
+  -- Reduces within each node first, so that every GPU has a part; then each part between the nodes; then back.
   hierarchical = function(machine, gpus, bytes)
     local nodes, within = nodes_of(machine, gpus), math.min(machine.node, gpus)
     local inside = {node = within, inside = machine.inside, hop = machine.hop}
@@ -130,9 +130,9 @@ end
 
 -- ---- buckets
 
---- {bytes, ready} of each bucket in the order in which backward fills them; ready: the share of backward that is over
---- by then. As the reducer lays them out: from the last layer to the first, closed when `cap` is reached, the first
---- one at `first`.
+--- Returns {bytes, ready} of each bucket in the order in which backward fills them; ready: the share of backward that
+--- is over by then. Buckets are as the reducer's: from the last layer to the first, closed when `cap` is reached, the
+--- first one at `first`.
 function scaling.buckets(model, cap, first)
   local pieces, work = {}, 0
   for _, layer in ipairs(model.layers) do
@@ -160,7 +160,7 @@ end
 
 -- ---- the simulation
 
--- Park and Miller's generator, and Box and Muller's normals: the same on every machine.
+-- Returns a function that draws normals by Park and Miller's generator and Box and Muller: the same on every machine.
 local function normals(seed)
   local state = seed % 2147483646 + 1
   local function uniform()

@@ -33,7 +33,7 @@ local function allocated()
   return lm.memory_allocated(device)
 end
 
--- The bytes of the state on this rank after a step, and the seconds of one.
+-- Returns the bytes of the state on this rank after a step, and the seconds of one.
 local function measure(group)
   lm.manual_seed(1)
   local net = models[options.model]():to(device)

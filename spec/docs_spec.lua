@@ -117,7 +117,7 @@ describe("links in Markdown #unsanitized", function()
     return anchors_of[path]
   end
 
-  -- FOLDER/../x.md as one path of the tree.
+  -- Returns FOLDER/../x.md as one path of the tree.
   local function resolved(from, target)
     local parts = {}
     for part in ((from:match "^(.*/)" or "") .. target):gmatch "[^/]+" do
@@ -177,8 +177,8 @@ describe("commands in README and docs #unsanitized", function()
     return help_texts[command]
   end
 
-  -- A program of the tree as a command that explains itself; nil and what is wrong for one that is not there. Python's
-  -- may need packages that are not there even for --help.
+  -- Returns the command of a program of the tree that explains itself; nil and what is wrong if it is not there.
+  -- Python's may need packages that are not there even for --help.
   local function program(path, interpreter)
     if not exists(path) then return nil, path .. " does not exist" end
     local first = temp.read(path):match "^[^\n]*"

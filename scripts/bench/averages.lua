@@ -1,7 +1,7 @@
 -- Averages of measurements, which the benches share.
 local averages = {}
 
---- The middle of a list, or the mean of its two middles.
+--- Returns the middle of a list, or the mean of its two middles.
 function averages.median(list)
   local sorted, n = {unpack(list)}, #list
   table.sort(sorted)
@@ -24,8 +24,8 @@ local function is_ticks(seconds)
   return n > 0 and math.abs(seconds - n * TICK) < 0.03e-3
 end
 
---- The times of a list, in seconds, without those of runs whose threads lost their cores to others for whole time
---- slices: multiples of 4 ms that are well above the least time, or all where that is a few slices itself.
+--- Returns the times of a list, in seconds, without those of runs whose threads lost their cores to others for whole
+--- time slices: multiples of 4 ms that are well above the least time, or all where that is a few slices itself.
 function averages.undisturbed(list)
   local kept, least = {}, math.min(math.huge, unpack(list))
   local all = is_ticks(least) and least < 5.5 * TICK

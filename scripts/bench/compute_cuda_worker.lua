@@ -38,7 +38,7 @@ local function both(name, batch)
   return { eager = eager, captured = function() graphed(x, y) end }
 end
 
--- 234 batches of 256: an epoch of Fashion-MNIST, of drawn images.
+-- Returns a case: an epoch as of Fashion-MNIST, 234 batches of 256 drawn images.
 local function epoch()
   local batches = {}
   for i = 1, sized(234, 2) do
@@ -86,7 +86,7 @@ local function product(dtype)
   end
 end
 
--- Forward and backward of f over x; its parameters' gradients too.
+-- Returns a case: forward and backward of f over x, its parameters' gradients too.
 local function both_ways(size, f)
   return function()
     local x = lm.rand(size, { device = device, requires_grad = true })
@@ -96,7 +96,7 @@ local function both_ways(size, f)
   end
 end
 
--- Two layers of 512 over 128 steps of 64 sequences, forward and backward.
+-- Returns a case: two layers of 512 over 128 steps of 64 sequences, forward and backward.
 local function recurrent(kind, dtype)
   return function()
     local width, size = sized(512, 8), sized({ 128, 64, 512 }, { 5, 2, 8 })
@@ -107,7 +107,7 @@ local function recurrent(kind, dtype)
   end
 end
 
--- 16 heads of 64 over 2,048 positions that see those before them, 8 times, forward and backward.
+-- Returns a case: 16 heads of 64 over 2,048 positions that see earlier ones, 8 times, forward and backward.
 local function attention(dtype)
   return function()
     local list, size = {}, sized({ 8, 16, 2048, 64 }, { 1, 2, 40, 64 })

@@ -21,7 +21,7 @@ local function timed(f, n)
   return (lm.time() - start) / n
 end
 
--- autocast: to bfloat16.
+-- Returns a training step of a network; autocast: in bfloat16.
 local function training(name, batch, autocast)
   local mode = { device = "cpu", dtype = "bfloat16", enabled = autocast == true }
   local large = lm.models[name] ~= nil and models[name] == nil
@@ -53,8 +53,8 @@ local function product(dtype)
   return function() return p:mm(q) end
 end
 
--- A pass of a convolution of 8 images: "fwd_256_64_1_1_56" with 256 channels in, 64 out, a kernel of 1 x 1, stride 1
--- and images of 56 x 56; "in_..." and "wt_..." are the gradients of its images and of its weights.
+-- Returns a pass of a convolution of 8 images: "fwd_256_64_1_1_56" with 256 channels in, 64 out, a kernel of 1 x 1,
+-- stride 1 and images of 56 x 56; "in_..." and "wt_..." are the gradients of its images and of its weights.
 local function convolution(name)
   local pass, c, k, size, stride, side = name:match("^(%a+)_(%d+)_(%d+)_(%d+)_(%d+)_(%d+)$")
   local opt = { stride = tonumber(stride), padding = (size - 1) / 2 }
@@ -69,7 +69,7 @@ local function convolution(name)
   return run[pass]
 end
 
--- A step of a layer over sequences [N, L, 256]; its result's first value, if there are several, is what counts.
+-- Returns a step of a layer over sequences [N, L, 256], with the loss of its first result.
 local function sequences(net, batch, length)
   local x, opt = lm.randn(batch, length, 256), optim.SGD(net:parameters(), { lr = 0.01 })
   return function()
@@ -85,7 +85,7 @@ local function transformer(dropout)
   return sequences(nn.TransformerEncoder(layer, 6), 16, 128)
 end
 
--- Attention [1, 8, 4096, 64] and its gradients.
+-- Returns attention over [1, 8, 4096, 64] with its gradients.
 local function attention(options)
   local list = {}
   for i = 1, 3 do list[i] = lm.randn({ 1, 8, 4096, 64 }, { requires_grad = true }) end

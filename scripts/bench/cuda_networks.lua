@@ -45,7 +45,7 @@ end
 function bench.models(device, given_batch)
   local on, made = { device = device }, {}
 
-  -- make(dropout) returns a network whose scores of tokens 1 to `vocabulary` are [batch, length, vocabulary].
+  -- Returns a language model's case; make(dropout) makes its network, whose scores are [batch, length, vocabulary].
   local function language(make, vocabulary, batch, length)
     return function(dtype, dropout)
       return function()

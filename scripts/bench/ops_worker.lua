@@ -31,8 +31,8 @@ local function min_seconds(f)
   return best
 end
 
--- Half of the bytes of the inputs that the expression names and of its results are read, the other half written; as the
--- call's results do, the copy's come to lie in new memory.
+-- Returns a copy that reads half of the bytes of the inputs that the expression names and of its results, and writes
+-- the other half; as the call's results do, the copy's come to lie in new memory.
 local function copy_of(expression)
   local bytes, results = 0, {compiled(expression, inputs)()}
   for name in expression:gmatch "[%a_][%w_]*" do

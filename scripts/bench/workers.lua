@@ -8,13 +8,13 @@ local LEVELS = { -- for PyTorch, oneDNN, MKL and OpenBLAS
 
 local LIMITS = "ATEN_CPU_CAPABILITY=%s ONEDNN_MAX_CPU_ISA=%s MKL_ENABLE_INSTRUCTIONS=%s OPENBLAS_CORETYPE=%s "
 
---- The variables before a command: its threads, and the instructions that $LM_CPU_LEVEL allows to it.
+--- Returns the variables before a command: its threads, and the instructions that $LM_CPU_LEVEL allows to it.
 function workers.env(threads)
   local env, level = ("OMP_NUM_THREADS=%d "):format(threads), LEVELS[os.getenv "LM_CPU_LEVEL"]
   return level and env .. LIMITS:format(unpack(level)) or env
 end
 
---- A sentence that names what limits the instructions of each library of the peer; nil without a limit.
+--- Returns a sentence that names what limits the instructions of each library of the peer; nil without a limit.
 function workers.limits()
   local name = os.getenv "LM_CPU_LEVEL"
   local level = LEVELS[name]
@@ -54,9 +54,8 @@ function workers.start(command)
   return worker
 end
 
---- PyTorch's worker, and the same with tcmalloc (not its slow debugging variant) where the machine has
--- it: a list of {tag, worker}. A tag goes behind
---- the names of a worker's variants. plain: without tcmalloc.
+--- Starts PyTorch's worker, and one with tcmalloc (not its slow debugging variant) if the machine has it; returns a
+--- list of {tag, worker}. A tag goes behind the names of a worker's variants. plain: without tcmalloc.
 function workers.peers(env, command, plain)
   local peers = {{tag = "", worker = workers.start(env .. command)}}
   if plain then return peers end
@@ -71,7 +70,7 @@ function workers.peers(env, command, plain)
   return peers
 end
 
---- A function that appends a row, a table, to a file of JSON lines; without a path it does nothing.
+--- Returns a function that appends a row, a table, to a file of JSON lines; without a path it does nothing.
 function workers.report(path)
   if not path then return function() end end
   local encode = require "luminary.base.json_encode"

@@ -50,7 +50,7 @@ local shapes = {
 
 -- ---- colors and grounds
 
--- Red, green and blue from 0 to 1, of a hue, which is cyclic from 0 to 1 (Smith, "Color Gamut Transform Pairs", 1978).
+-- Returns red, green and blue from 0 to 1 of a hue, cyclic from 0 to 1 (Smith, "Color Gamut Transform Pairs", 1978).
 local function color(hue, saturation, value)
   local rgb = {}
   for i, offset in ipairs {5, 3, 1} do
@@ -60,7 +60,7 @@ local function color(hue, saturation, value)
   return lm.tensor(rgb):view(3, 1, 1)
 end
 
--- The matrix [n, m] that draws m values out to n by linear interpolation.
+-- Returns the matrix [n, m] that draws m values out to n by linear interpolation.
 local function stretch(n, m)
   local at = lm.arange(n):float():view(n, 1) * ((m - 1) / (n - 1))
   return (1 - (at - lm.arange(m):float():view(1, m)):abs()):clamp(0, 1)

@@ -18,7 +18,7 @@ local index = require "luminary.help.index"
 local help_pages = require "luminary.help.pages"
 
 
--- The pages of the library, or of an extension.
+-- Returns the pages of the library, or of an extension.
 local function pages_of(of)
   return of and dofile(("%s/../../%s/reference_pages.lua"):format(here, of)) or require "reference_pages"
 end
@@ -63,7 +63,7 @@ end
 local page_of = {} -- page of each path
 local shown_class = {} -- class that an added method is shown with, by the method's path
 
--- The entries of a section's words; `wildcards`: those of "lm.linalg.*" alone, or all but these.
+-- Returns the entries of a section's words; `wildcards`: those of "lm.linalg.*" alone, or all but these.
 local function entries_of(words, file, wildcards)
   local list, prefix = {}, ""
   for word in words:gmatch "%S+" do
@@ -155,7 +155,7 @@ end
 
 local WIDTH = 76 -- maximum length of lines of code, so that pages need no scrolling sideways
 
--- A call in lines that fit the page, broken after commas where there are any.
+-- Returns a call in lines that fit the page, broken after commas where there are any.
 local function wrapped_call(text)
   local out = {}
   for line in (text .. "\n"):gmatch "(.-)\n" do
@@ -170,7 +170,7 @@ local function wrapped_call(text)
   return table.concat(out, "\n")
 end
 
--- A comment's lines: those with a margin are an example.
+-- Appends a comment's lines: those with a margin are an example.
 local function add_text(out, text, margin)
   local code
   for line in (text .. "\n"):gmatch "(.-)\n" do
@@ -186,7 +186,7 @@ local function add_text(out, text, margin)
   if code then add_code(out, code, margin) end
 end
 
--- The same without empty lines at its ends, and one at most within.
+-- Appends what add(block) adds, without empty lines at its ends, and one at most within.
 local function add_block(out, add)
   local block = {}
   add(block)
@@ -267,7 +267,7 @@ local function add_table(out, list, section)
   for _, line in ipairs(rows) do out[#out + 1] = line end
 end
 
--- A link from one entry's page to another entry. Its anchor is the path: those of headings ignore case, and
+-- Returns a link from one entry's page to another entry. Its anchor is the path: those of headings ignore case, and
 -- lm.cuda.graph and lm.cuda.Graph would have the same.
 local function link(from, to)
   local here_too = page_of[from.path] == page_of[to.path]
@@ -334,7 +334,7 @@ for _, each in ipairs(index.entries()) do
   if of then public[of] = true end
 end
 
--- A method without a section: one item of a list. A class without a public name has that of the one that extends it.
+-- Appends a method without a section: one item of a list. A class without a public name takes its subclass's.
 local function add_item(out, each, class)
   local parts = entry.parts(each)
   local call = parts.signature or each.path
@@ -350,7 +350,7 @@ local function add_item(out, each, class)
   end)
 end
 
--- The methods and fields that a class adds to those of the public one it extends.
+-- Appends the methods and fields that a class adds to those of the public one it extends.
 function add_methods(out, each, class_of, level)
   local of, list, seen = class_of, {}, {}
   repeat

@@ -39,7 +39,7 @@ end
 
 -- ---- what runs where
 
--- The names in the X(name) lists of a header.
+-- Returns the names in the X(name) lists of a header.
 local function kernels_in(path)
   local names = {}
   for list in read(path):gmatch "#define LM_%u+_%u+%(X%)(.-[^\\])\n" do

@@ -2,7 +2,7 @@
 local lm = require "luminary"
 local nn, F = lm.nn, lm.nn.functional
 
--- The k-th of the numbers that both sides have: multiples of 1/64 from -50/64 to 50/64.
+-- Returns the k-th of the numbers that both sides have: multiples of 1/64 from -50/64 to 50/64.
 local function numbers(n, ...) return (lm.arange(n):mul(37):remainder(101) - 50):div(64):reshape(...) end
 
 local writer = lm.watch.SummaryWriter(arg[1])

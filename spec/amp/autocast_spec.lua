@@ -299,7 +299,7 @@ describe("autocast", function()
 end)
 
 describe("autocast of an optimizer's parameters", function()
-  -- The copies of list's rows, [1, n], and then the gradients, in one scope.
+  -- Returns copies of list's rows, [1, n], and then the gradients, in one scope.
   local function seen(dtype, list)
     local one, all = lm.ones({ 1, 1 }, { device = device }), {}
     lm.autocast({ device = device, dtype = dtype }, function()

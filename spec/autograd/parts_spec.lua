@@ -15,7 +15,7 @@ local parts = {
 
 local function by_parts(x, take) return take(x) end
 
--- The same by a product with a matrix of 0 and 1.
+-- Computes take(x) by a product with a matrix of 0 and 1.
 local function by_product(x, take)
   local places = take(lm.arange(1, x:numel() + 1):view(4, 3, 6))
   return lm.one_hot(places:reshape(-1):long(), x:numel()):double():matmul(x:reshape(-1)):view(places.shape)

@@ -23,7 +23,7 @@ local function numbers_of(tensors)
   return list
 end
 
--- run(), or its error once the nth allocation fails; how many allocations it asked for.
+-- Calls run(), whose nth allocation and later ones fail; returns pcall's results and the number of allocations.
 local function run_failing(run, n)
   core._fail_alloc_from(n)
   local ok, err = pcall(run)
@@ -47,7 +47,7 @@ local function check_one(prepare, n, want)
   return ok, asked
 end
 
--- `prepare` returns run(), which may be run again where it failed half-way, and result(): a list of tensors.
+-- Fails each allocation in turn. `prepare` returns run(), which can repeat where it failed, and a list of tensors.
 local function sweep(prepare)
   local run, result = prepare()
   run()

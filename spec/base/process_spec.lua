@@ -7,8 +7,8 @@ local folder
 setup(function() folder = temp.folder() end)
 teardown(function() temp.remove(folder) end)
 
--- A script run for at most that many seconds: what it said, and its exit code. how.before: what the shell does before;
--- how.under: a command that runs it; how.arguments: the script's.
+-- Runs a script for at most that many seconds; returns what it said, and its exit code. how.before: what the shell does
+-- before; how.under: a command that runs it; how.arguments: the script's.
 local function run(script, seconds, how)
   how = how or {}
   temp.write(folder .. "/script.lua", script)
@@ -149,7 +149,7 @@ print("done on " .. lm.get_num_threads())
 
 local refusals = {"out of memory", "not enough memory", "failed to map", "annot allocate", "no room"}
 
--- It works, or says that it cannot, and ends in time.
+-- Returns whether a script worked, or said that it cannot, and ended in time.
 local function is_orderly(text, code)
   if code == 0 then return text:find "done on [12]\n$" ~= nil end
   if code ~= 1 then return false end

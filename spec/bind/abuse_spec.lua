@@ -25,7 +25,7 @@ local function values()
   }
 end
 
--- Deterministic, so that a failure can be found again.
+-- Returns the k-th of a list, the same in each run, so that a failure can be found again.
 local function pick(list, k) return list[k % #list + 1][1] end
 
 local function abuse(f, name, rounds)

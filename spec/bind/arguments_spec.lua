@@ -31,7 +31,7 @@ local function check(name, f, ...)
   end
 end
 
--- f called with every value, and with pairs and triples of them.
+-- Calls f with every value, and with pairs and triples of them.
 local function abuse(name, f, first)
   local list = values()
   local n = #list

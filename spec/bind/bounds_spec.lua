@@ -17,7 +17,7 @@ local function child(script, seconds, before)
   return text
 end
 
--- The script ends in an error that matches.
+-- Expects that the script ends in an error that matches.
 local function refuses(pattern, script, seconds)
   local text = child(("print(pcall(function() %s end))"):format(script), seconds)
   assert.matches("false\t.*" .. pattern, text) -- a sanitizer may have said something before

@@ -16,7 +16,7 @@ local function lines_of(text, without)
   return lines, out
 end
 
--- Each line of `text` is warned of, or none is.
+-- Expects a warning for each line of `text`; returns the output.
 local function all_of(text)
   local _, n = text:gsub("[^\n]+", "")
   local expected = {}

@@ -48,7 +48,7 @@ for name in ([[
   lm.vsplit lm.vstack F.logsigmoid
 ]]):gmatch "%S+" do unseen[name] = true end
 
--- The names that an op's help shows: those that stand by position, how many of them must be given, and the others.
+-- Returns the names that an op's help shows: those by position, how many of them must be given, and the others.
 local function of_op(name)
   local call = op_text(name):match "^[^\n]-(%b())"
   local positional, rest = call:sub(2, -2):match "^([^{]*){?(.*)$"
@@ -61,7 +61,7 @@ local function of_op(name)
   return names, least, by_name
 end
 
--- The same of any public value; nil and a reason where it is not known.
+-- Returns the same as of_op for any public value; nil and a reason where it is not known.
 local function declared(entry)
   local takes = signature.declared(entry.value)
   local names, by_name = {}, {}

@@ -369,7 +369,7 @@ describe("names and help", function()
   end)
 end)
 
--- Something to give for an argument of that name, so that a call comes as far as its options.
+-- Returns a value for an argument of each name, so that a call comes as far as its options.
 local function samples()
   local x = lm.rand(2, 3)
   local net = nn.Linear(2, 2)
@@ -495,7 +495,7 @@ describe("the first word of an error", function()
   end)
 end)
 
--- The code in a text: "x:float()", "lm.stack(…)", "nn.utils.clip_grad_norm_".
+-- Returns the code in a text: "x:float()", "lm.stack(…)", "nn.utils.clip_grad_norm_".
 local function code_in(text)
   local list = {}
   for root, rest, after in text:gmatch "%f[%w_.](%a[%w_]*)([.:][%a_][%w_.:]*)()" do

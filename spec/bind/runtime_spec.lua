@@ -127,7 +127,7 @@ module 'luminary.nothing' not found:
   end)
 end)
 
--- The line of the call below it that raises, and the message of what f raises.
+-- raised returns the message of what f raises; next_line, the number of the line below its call.
 local function raised(f)
   local ok, err = pcall(f)
   assert(not ok, "no error")
@@ -427,7 +427,7 @@ describe("lm.setenv", function()
 end)
 
 describe("the memory of results", function()
-  -- Whatever cache the machine reports, at most 32 MB count; half of it holds results. LM_CACHE_BYTES may say more.
+  -- Counts blocks of results: half of the machine's cache, of at most 32 MB unless LM_CACHE_BYTES says more.
   local function count_blocks(environment)
     return tonumber(run([[
       local lm = require "luminary"

@@ -12,7 +12,7 @@ local function luminary(arguments)
   return temp.run(folder, command .. " " .. arguments)
 end
 
--- A script of that text, by its path.
+-- Writes a script of that text; returns its path.
 local function script(text, name) return temp.write(folder .. "/" .. (name or "script.lua"), text) end
 
 -- Returns what the prompt prints for lines of input, without its first two lines and the prompts.
@@ -466,7 +466,7 @@ describe("the prompt", function()
     third:finish()
   end)
 
-  -- Ctrl-C. A line that is about to be read may miss one, which people do not type within microseconds of the prompt.
+  -- Sends Ctrl-C. A line about to be read may miss one, which people do not type within microseconds of the prompt.
   local function interrupt(t, answer)
     for _ = 1, 10 do
       t:send "\3"
@@ -585,7 +585,7 @@ describe("the prompt", function()
   end)
 end)
 
--- The contents of a library or class, by the names that people write.
+-- Visits the contents of a library or class, by the names that people write.
 local function walk(path, value, visit, seen)
   if seen[value] then return end
   seen[value] = true

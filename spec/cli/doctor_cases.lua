@@ -24,7 +24,7 @@ local function memory(from, to)
   return {["/proc/meminfo"] = (machine.clean.files["/proc/meminfo"]:gsub(from, to))}
 end
 
--- `ip -o addr` with more lines.
+-- Returns `ip -o addr` with more lines.
 local function addresses(...)
   local lines = {"1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever"}
   for i, text in ipairs {...} do lines[i + 1] = ("%d: %s scope global"):format(i + 1, text) end

@@ -335,7 +335,7 @@ describe("the endpoint of an elastic job", function()
     end)
     lazy_teardown(function() if hosts then hosts:remove() end end)
 
-    -- Two nodes that know the head by these lines of /etc/hosts.
+    -- Starts two nodes that know the head by these lines of /etc/hosts.
     local function meet(of_a, of_b)
       local shell = "export HOST=anna\n"
       for name, line in pairs {a = of_a, b = of_b} do

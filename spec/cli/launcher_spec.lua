@@ -336,7 +336,7 @@ describe("the options of luminary run", function()
 end)
 
 describe("a rank's failure", function()
-  -- The other rank continues for a moment, and ends well.
+  -- Runs rank 1's failure; the other rank continues for a moment, and ends well.
   local function fail(how, options)
     return run(options or "--nproc 2", ("if rank == 1 then %s end sleep(0.3)"):format(how))
   end

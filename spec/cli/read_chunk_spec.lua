@@ -2,7 +2,7 @@
 local lm = require "luminary"
 local incomplete_chunk = require "luminary.cli.incomplete_chunk"
 
--- read_chunk of such lines: what it returns, how many lines it read, and how many bytes it compiled.
+-- Calls read_chunk with lines; returns its results, the number of lines that it read, and of bytes that it compiled.
 local function read(lines)
   local bytes, plain, n, path = 0, load, 0, "luminary.cli.read_chunk"
   local known = package.loaded[path]

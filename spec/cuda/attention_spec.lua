@@ -28,7 +28,7 @@ local function close(want, got, tolerance, what)
     assert(worst <= tolerance, ("%s, %s: differs by %g"):format(what, name, worst))
   end
 end
--- [n, h, l, e]; of `sizes` {n, heads, heads of keys, queries, keys, numbers, numbers of a value}
+-- Returns query, key and value [n, h, l, e] by {n, heads, heads of keys, queries, keys, numbers, numbers of a value}.
 local function inputs(sizes, dtype)
   local n, h, kv, l, s, e, ev = unpack(sizes)
   local list = {lm.randn {n, h, l, e}, lm.randn {n, kv, s, e}, lm.randn {n, kv, s, ev}}

@@ -12,7 +12,7 @@ describe("bundle #unsanitized", function() -- it packs what is not sanitized
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  -- A folder that looks like a build with such CUDA settings.
+  -- Returns a folder that looks like a build with such CUDA settings.
   local function build_with(archs, cuda_flags)
     local path = folder .. "/build"
     temp.execute(("mkdir -p %s/lib/luminary; touch %s/lib/luminary/core.so %s/lib/luminary/luminary_backend_cuda.so")

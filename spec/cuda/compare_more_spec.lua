@@ -16,12 +16,12 @@ local function same(what, tol, f, ...)
   assert(compare.same(what, tol, f, ...), what .. " fails on both sides")
 end
 
--- compare.tolerance times `units`; 0 for other dtypes.
+-- Returns compare.tolerance times `units`; 0 for other dtypes.
 local function tolerance(dtype, units) return (compare.tolerance[dtype] or 0) * (units or 1) end
 
 local function dtype_of(seed) return dtypes[seed % #dtypes + 1] end
 
--- n random sizes of at most `most`.
+-- Returns n random sizes of at most `most`.
 local function sizes(n, most)
   local list = {}
   for d = 1, n do list[d] = random(most) end
@@ -320,7 +320,7 @@ local function differentiated(what, tol, f, leaves, others)
   end, unpack(given))
 end
 
--- An image or rows, around 3.
+-- Returns an image or rows, around 3.
 local function some(dtype, size, last)
   local x = lm.randn(size):to(dtype) * 2 + 3
   return last and x:contiguous { memory_format = "channels_last" } or x

@@ -15,7 +15,7 @@ local function describe_tensor(x, view) return ("%s [%s] %s"):format(x.dtype, ta
 
 local function tolerance(dtype, units) return (compare.tolerance[dtype] or 0) * (units or 1) end
 
--- A random view of random numbers, and what it is.
+-- Returns a random view of random numbers, and what it is.
 local function some(dtype, size)
   local view = one_of(compare.views)
   local x = twin(compare.numbers(dtype, size)):map(function(t) return compare.view(t, view) end)
@@ -144,7 +144,7 @@ describe("elementwise", function()
 end)
 
 describe("copies and fills", function()
-  -- Large enough that transposed copies go through tiles.
+  -- Compares copies large enough that transposed ones go through tiles.
   local function copies(dtype)
     local x = twin(compare.numbers(dtype, { 300, 257 }))
     local y = twin(compare.numbers(dtype, { 2, 3, 20, 35, 17 }))

@@ -6,7 +6,7 @@ local temp = require "spec.support.temp"
 local nn, F = lm.nn, lm.nn.functional
 local f64 = { dtype = "float64" }
 
--- The losses of five steps and a sum of the weights at the end, into a row of `out`.
+-- Writes the losses of five steps and the final sum of the weights into a row of `out`.
 local function train_rank(i, out, kind, store)
   local l = require "luminary"
   local dist, n = l.dist, l.nn

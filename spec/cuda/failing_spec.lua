@@ -15,8 +15,8 @@ local C = ffi.C
 if not pcall(function() return C.lm_fake_call_count end) then return end
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
 
--- A LeNet's step: convolution, pooling, products, loss, backward, optimizer, and the value on the host; a factorization
--- and a transform.
+-- Runs a LeNet's step (convolution, pooling, products, loss, backward, optimizer, the value on the host), a
+-- factorization and a transform.
 local function program()
   lm.manual_seed(1)
   local net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(),

@@ -11,7 +11,7 @@ describe("the stand-in for NCCL", function()
   teardown(function() temp.remove(folder) end)
 
   local turn = 0
-  -- Each rank has a card of its own, a communicator `comm` and a stream, unless `bare`.
+  -- Runs n ranks, each with its own card, a communicator `comm` and a stream, unless `bare`.
   local function run(n, script, env, bare)
     turn = turn + 1
     local before = ([[

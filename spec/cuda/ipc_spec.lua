@@ -24,7 +24,7 @@ local function wait_until(what, f)
   end
 end
 
--- A process that runs f(…).
+-- Starts a process that runs f(…).
 local function begin(f, ...)
   return mp.spawn(function(_, g, ...) g(...) end, {join = false, args = {f, ...}})
 end
@@ -39,7 +39,7 @@ local function problem_of(f, ...)
   return problem
 end
 
--- A process that answers: serve(…) with a queue to it, one from it.
+-- Starts a process that runs f with a queue to it and one from it; returns it and them.
 local function server(f)
   local to, from = mp.Queue(), mp.Queue()
   return begin(f, to, from), to, from

@@ -44,7 +44,7 @@ local function made_by(f)
   return made
 end
 
--- Nothing but launches, at most that many.
+-- Expects nothing but launches, at most that many.
 local function check_launches(most, f)
   local made = made_by(f)
   assert.is_true(made.launches <= most, ("%d launches; %d were enough once"):format(made.launches, most))

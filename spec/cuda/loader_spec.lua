@@ -26,7 +26,7 @@ local function plain(v)
   return list
 end
 
--- transfer.measure with these milliseconds.
+-- Lets transfer.measure return these milliseconds.
 local function measuring(pageable, stage, pinned)
   local before = transfer.measure
   finally(function() transfer.measure = before end)

@@ -7,7 +7,7 @@ if core.device_count("cuda") == 0 then return end
 local devices = {"cuda:0"}
 if core.device_count("cuda") > 1 then devices[2] = "cuda:1" end
 
--- A random program, run on streams of several devices and on the CPU; integers in float64, so the order shows exactly.
+-- Runs a random program on streams of several devices and on the CPU; integers in float64 show the order exactly.
 local function play(seed, steps)
   math.randomseed(seed)
   local streams = {}

@@ -12,7 +12,7 @@ local cases = {
   {"GPT-2", steps.gpt2},
 }
 
--- Local variables of C functions lie where others lay before: padding that is hashed differs with what ran last.
+-- Overwrites the C stack, so that padding in local variables, if hashed, would differ with what ran last.
 local function dirty_stack() lm.rand({3, 3}, {device = "cuda"}):mm(lm.eye(3, {device = "cuda"})):sum():item() end
 
 describe("plans", function()

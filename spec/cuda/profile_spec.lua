@@ -6,7 +6,7 @@ local test = scripts.tests(it, pending, [[
   local function row_of(prof, name, opts)
     for _, row in ipairs(prof:rows(opts)) do if row.name == name then return row end end
   end
-  -- Device, stream, and seconds there, of the spans of a name.
+  -- Returns device, stream, and seconds there, of the spans of a name.
   local function times_of(prof, name)
     local list = {}
     for i = 1, prof.recording:count() do

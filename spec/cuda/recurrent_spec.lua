@@ -42,7 +42,7 @@ local function values(net, inputs, call)
   for _, p in ipairs(net:parameters()) do list[#list + 1] = p.grad end
   return list
 end
--- The same network and inputs on both devices have equal results; the calls of the passes are as expected.
+-- Expects equal results of one network and inputs on both devices, and these calls of the passes.
 local function compared(what, net, twin, inputs, expected, tolerance, call)
   call = call or function(layer, x, h, c) return layer(x, c and {h, c} or h) end
   twin:load_state_dict(net:state_dict())

@@ -38,7 +38,7 @@ local steps = {
   },
 }
 
--- LeNet's bytes from the shapes: one image of 28 x 28, float32.
+-- Returns LeNet's bytes by the shapes: one image of 28 x 28, float32.
 local function lenet()
   local x, c1, p1, c2, p2, h, y = 784, 20 * 26 * 26, 20 * 13 * 13, 50 * 9 * 9, 50 * 4 * 4, 128, 10
   local w1, w2, w3, w4 = 20 * 9, 50 * 20 * 25, h * p2, y * h

@@ -10,7 +10,7 @@ local write, says, plain, same_with_workers, folder =
 teardown(sets.remove)
 
 describe("CIFAR", function()
-  -- n records, the first label of which is `first`.
+  -- Returns n records, the first label of which is `first`.
   local function records(first, n, labels)
     local out = {}
     for i = 1, n do
@@ -160,7 +160,7 @@ describe("CIFAR", function()
     says("CIFAR10:get_batch: this dataset returns single samples", set.get_batch, set, lm.tensor {1})
   end)
 
-  -- A file of the version for Python: a pickle by Python 2, whose texts are bytes, or by Python 3.
+  -- Returns a file of the version for Python: a pickle by Python 2, whose texts are bytes, or by Python 3.
   local function pickled(python, lists, pixels)
     local function int(v, n) return (little_endian(v % 2 ^ (8 * n), n)) end
     local function text(s)

@@ -15,7 +15,7 @@ local function plain(...)
   return batch
 end
 
--- The batches that an iterator returns, `most` of them.
+-- Returns the batches that an iterator returns, `most` of them.
 local function take(next_batch, most)
   local list = {}
   while #list < (most or math.huge) do
@@ -30,7 +30,7 @@ local folder, count
 setup(function() folder, count = temp.folder(), 0 end)
 teardown(function() temp.remove(folder) end)
 
--- A state as it comes back from a file.
+-- Returns a state as it comes back from a file.
 local function through_file(state)
   count = count + 1
   local path = folder .. "/" .. count .. ".safetensors"
@@ -48,8 +48,8 @@ local function with(how, more)
   return opts
 end
 
--- Two passes in one go, and the same with a stop after k batches of the first. make(how) returns a loader; made by the
--- first of `ways` to make batches, it continues with the next.
+-- Compares two passes in one go with those after a stop behind k batches of the first. make(how) returns a loader; made
+-- by the first of `ways` to make batches, it continues with the next.
 local function check(make, begin, ways, k)
   begin = begin or function(loader) return loader:iter() end
   ways = ways or workers

@@ -27,7 +27,7 @@ function Stream:iter()
   end
 end
 
--- Everything that a loader returns in some epochs, as plain values.
+-- Returns everything that a loader returns in some epochs, as plain values.
 local function all(loader, epochs, first)
   local list = {}
   for epoch = 1, epochs or 1 do

@@ -23,7 +23,7 @@ describe("MNIST's files", function()
     for i = 0, n * 28 * 28 - 1 do bytes[i + 1] = string.char(i * 7 % 256) end
     return idx({ n, 28, 28 }, table.concat(bytes))
   end
-  -- Two images to train, one to test; labels as given.
+  -- Writes two images to train, one to test, with these labels.
   local function write(where, labels)
     assert(os.execute("mkdir -p " .. where) == 0)
     temp.write(where .. "/train-images-idx3-ubyte", images(2))

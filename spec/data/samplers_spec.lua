@@ -151,7 +151,7 @@ describe("DistributedSampler", function()
     return all
   end
 
-  -- PyTorch's rule (torch/utils/data/distributed.py) for an order that is given.
+  -- Applies PyTorch's rule (torch/utils/data/distributed.py) to this order.
   local function rule(order, world, drop_last)
     local n = #order
     local share = drop_last and math.floor(n / world) or math.ceil(n / world)

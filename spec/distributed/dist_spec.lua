@@ -3,7 +3,7 @@ local lm = require "luminary"
 local message = require "spec.support.error_of"
 local dist, nn, optim = lm.dist, lm.nn, lm.optim
 
--- f with these environment variables, whose former values come back.
+-- Calls f with these environment variables, then restores their former values.
 local function with_environment(values, f)
   local before = {}
   for name, value in pairs(values) do

@@ -16,7 +16,7 @@ local small = temp.folder() -- a small one, whose test takes no time, unless it 
 local common = ("--model lenet --dtype float64 --epochs 1 --max-steps %d --seed 3%s"):format(steps,
   long and "" or " --batch-size 64 --data " .. small)
 
--- The losses in a log, and its last test accuracy.
+-- Returns the losses in a log, and its last test accuracy.
 local function read_log(path)
   local losses, accuracy = {}, nil
   for line in temp.read(path):gmatch("[^\n]+") do
@@ -90,7 +90,7 @@ describe("training by several ranks #unsanitized", function()
     end)
   end
 
-  -- Several commands at once. All have to end well; the last one's log counts.
+  -- Runs several commands at once. All have to end well; the last one's log counts.
   local function together(...)
     local lines, waits = {}, {}
     for i, command in ipairs { ... } do

@@ -40,8 +40,7 @@ local function met(n)
   return table.concat(lines, "\n")
 end
 
--- Runs a command beside a file with a script for at most 120 s; {FOLDER} and {MEET} in it are the spec's folder and
-  -- script.
+-- Runs a command for at most 120 s; {FOLDER} and {MEET} in it are the spec's folder and a script.
 local function run(command)
   temp.write(folder .. "/meet.lua", MEET)
   local before = lm.time()
@@ -69,7 +68,7 @@ describe("mpirun", function()
   if not have "mpirun" or select(2, core.dist_pmix()):find "this build has no" then
     return pending("needs Open MPI, and a build with PMIx")
   end
-  -- Rank `who` never comes.
+  -- Returns a command under which rank `who` never comes.
   local function without(who)
     return ("sh -c 'test $OMPI_COMM_WORLD_RANK = %d && exec sleep 25; exec \"$@\"' - {LUAJIT} {MEET} 1"):format(who)
   end
@@ -138,7 +137,7 @@ describe("Slurm #unsanitized", function()
     end
   end)
 
-  -- A step as srun describes it to its tasks.
+  -- Returns the variables of a step as srun describes it to its tasks.
   local function step(more)
     local env = { SLURM_STEP_NUM_TASKS = 2, SLURM_STEP_NODELIST = "localhost", SLURMD_NODENAME = "localhost",
       SLURM_JOB_ID = 4000 + ranks.free_port(), SLURM_STEP_ID = 0 }
@@ -221,7 +220,7 @@ describe("luminary run --rdzv", function()
   before_each(function() path = folder .. "/meeting" end)
   local luminary = "luajit " .. ranks.luminary .. " run "
 
-  -- Several commands at once; their output together, and whether each went well.
+  -- Runs several commands at once; returns their output together, and whether each went well.
   local function together(...)
     local lines = {}
     for i, command in ipairs { ... } do

@@ -84,7 +84,7 @@ describe("the logarithm's tail in erfinv", function()
 end)
 
 describe("a gradient through samples", function()
-  -- The mean of dx/da over samples is the derivative of the mean; its error is bounded by the samples' own deviation.
+  -- Expects that the mean of dx/da over samples is the mean's derivative; the samples' own deviation bounds its error.
   local function agrees(name, make, x)
     lm.manual_seed(3)
     local sample = make(x):rsample {20000}

@@ -1,7 +1,7 @@
 -- docs/maintain/: the tables of fields have the fields of the structs, and the files that the pages name exist.
 local temp = require "spec.support.temp"
 
--- The fields of a C struct, in order. An anonymous union's count as the struct's.
+-- Returns the fields of a C struct, in order. An anonymous union's count as the struct's.
 local function fields_of(header, name)
   local body = assert(header:match("\n%s*typedef struct " .. name .. " (%b{})")
     or header:match("\n%s*struct " .. name .. " (%b{})"), "no struct " .. name)

@@ -7,14 +7,14 @@ local repl = require "luminary.cli.repl"
 local search = require "luminary.help.search"
 local temp = require "spec.support.temp"
 
--- The paths that a search finds, in order, on one line.
+-- Returns the paths that a search finds, in order, on one line.
 local function found(query)
   local paths = {}
   for i, each in ipairs(search.find(query)) do paths[i] = each.path end
   return " " .. table.concat(paths, " ") .. " "
 end
 
--- The position of a path in it.
+-- Returns the position of a path in it.
 local function at(paths, path) return assert(paths:find(" " .. path .. " ", 1, true), path .. " is not in" .. paths) end
 
 describe("a search of help", function()

@@ -21,10 +21,10 @@ local function little_endian(n)
   return table.concat(bytes)
 end
 
--- A safetensors file of that header and data.
+-- Returns a safetensors file of that header and data.
 local function file_of(header, bytes) return little_endian(#header) .. header .. (bytes or "") end
 
--- Header and data of a file.
+-- Returns header and data of a file.
 local function taken_apart(text)
   local length = 0
   for i = 8, 1, -1 do length = length * 256 + text:byte(i) end
@@ -187,7 +187,7 @@ describe("what is loaded", function()
     assert.matches("mmap", message(lm.load, path, { mmap = 3 }))
   end)
 
-  -- The collector runs while tensors are made, and a finalizer of the spec's does what another process might.
+  -- Loads a file while the collector runs, and a finalizer does what another process might.
   local function load_while(meanwhile)
     local header, at = {}, 0
     local function add(name, n)
@@ -785,7 +785,7 @@ describe("a writer killed at any moment", function()
       os.execute("rm -f " .. path .. ".tmp-*")
     end
     assert(hits > 0, "no writer was killed while it wrote")
-    -- Between the name and the renaming are some microseconds.
+    -- A writer has some microseconds between the name and the renaming.
     if nameless() then assert(left <= 1, ("%d of %d left a file behind"):format(left, hits)) end
   end)
 end)

@@ -22,7 +22,7 @@ end
 
 local function write(name, text) return temp.write(folder .. "/" .. name, text) end
 
--- The golden file of that name, on disk.
+-- Writes the golden file of that name; returns its path.
 local function file(name) return write((name:gsub("[ /<>]", "_")), text_of(name)) end
 
 local function load_text(name, text, opts) return lm.load(write(name, text), opts) end
@@ -34,7 +34,7 @@ local function same(expected, t, what)
   assert(expected:equal(t), what)
 end
 
--- The texts that f warns of.
+-- Returns the texts that f warns of.
 local function warnings(f)
   local list, warn = {}, core.warn
   core.warn = function(text) list[#list + 1] = text end
@@ -44,7 +44,7 @@ local function warnings(f)
   return list
 end
 
--- Every prefix of some lengths is an error that names the file.
+-- Expects that every prefix of some lengths is an error that names the file.
 local function cut_everywhere(name, text, step)
   for n = 0, #text - 1, step or 1 do
     local path = write(name, text:sub(1, n))
@@ -142,7 +142,7 @@ describe(".npy", function()
   end)
 end)
 
--- A zip archive of {name, data [, {method, packed, size, crc, at, flags}]}, as it says it is.
+-- Returns a zip archive of {name, data [, {method, packed, size, crc, at, flags}]}, as it says it is.
 local function zip_of(entries, change)
   local out, directory, at = {}, {}, 0
   for i, entry in ipairs(entries) do
@@ -542,7 +542,7 @@ describe("torch.save's file", function()
     assert.matches("it calls os.system", message(load_text, "x.pt", "\128\2cos\nsystem\n(X\1\0\0\0atR."))
   end)
 
-  -- A dict of n tensors of 1024 x 1024 elements over a storage of 4, or one of 2^16 x 2^16.
+  -- Returns a dict of n tensors of 1024 x 1024 elements over a storage of 4, or one of 2^16 x 2^16.
   local function repeating(n, side)
     local function int(v) return "J" .. little_endian(v, 4) end
     local parts = {}
@@ -842,7 +842,7 @@ describe("a .t7 file", function()
   end)
 end)
 
--- A file of little text and many zero bytes, which takes no room: pieces are strings and numbers of zero bytes.
+-- Writes a file of little text and many zero bytes, which takes no room: pieces are strings and numbers of zero bytes.
 local function sparse(name, pieces)
   local path = folder .. "/" .. name
   local out = assert(io.open(path, "wb"))

@@ -258,7 +258,7 @@ local function array(code, shape, raw)
     .. tuple(int(1), ints(shape), call("numpy.dtype", short(code), "\137", "\136"), "\137", raw) .. "b"
 end
 
--- A stored zip archive of the pickle and the data.
+-- Returns a stored zip archive of the pickle and the data.
 local function pt(pickle)
   local entries, out, directory, at = {{"a/data.pkl", "\128\2" .. pickle .. "."}}, {}, {}, 0
   for key, text in pairs(data) do entries[#entries + 1] = {"a/data/" .. key, text} end

@@ -11,7 +11,7 @@ local function wave(shape, phase)
   return (lm.arange(n, {dtype = "float64"}) * 0.7 + phase):sin():view(shape)
 end
 
--- The weights of a file: the formula of gen_families.py.
+-- Returns the weights of a file: the formula of gen_families.py.
 local function weights_of(name, text)
   local state, i = {}, 0
   for key, sizes in text:gmatch "(%S+):([%dx]+)" do

@@ -436,7 +436,7 @@ end)
 describe("models.generate", function()
   local function tokens(rows) return lm.tensor(rows, {dtype = "int64"}) end
 
-  -- A net that continues with the sum of all tokens, so that it matters which it is given; at[1]: those of its calls.
+  -- Returns a net that continues with the sum of all tokens, which shows the tokens that it gets; at[1]: its calls'.
   local function summing(more)
     local Net = lm.nn.Module:extend "Summing"
     function Net:init() self.shapes = {} end

@@ -4,8 +4,8 @@ local golden = require "spec.golden.models"
 local meta = require "luminary.nn.meta"
 local models = lm.models
 
--- The formula of scripts/dev/golden/gen_models.py: sin(0.7 n + phase), by rows and columns, since a sine takes long:
--- sin(a + b) = sin a cos b + cos a sin b.
+-- Computes the formula of scripts/dev/golden/gen_models.py: sin(0.7 n + phase), by rows and columns, since a sine takes
+-- long: sin(a + b) = sin a cos b + cos a sin b.
 local function wave(shape, phase)
   local columns = 1
   for i = 2, #shape do columns = columns * shape[i] end

@@ -5,7 +5,7 @@ local golden = require "spec.support.golden"
 local near = require "spec.support.near"
 local models = lm.models
 
--- The file, and the tensors in it under a prefix.
+-- Returns the file, and the tensors in it under a prefix.
 local function read(name, prefix)
   local file, state = golden.load("network_" .. name), {}
   for key, t in pairs(file) do
@@ -22,7 +22,7 @@ describe("models.bert", function()
     max_position_embeddings = 16, num_labels = 3,
   }
 
-  -- With a head, from the file's weights; those of other heads and the pooler are left out where it has none.
+  -- Builds BERT with a head, from the file's weights without those of other heads and of the pooler if it has none.
   local function bert(head, state)
     local own = {head = head}
     for key, value in pairs(config) do own[key] = value end

@@ -8,7 +8,7 @@ local models = lm.models
 
 local folder
 
--- A folder as transformers' save_pretrained leaves it.
+-- Writes a folder as transformers' save_pretrained leaves it; returns its path.
 local function saved(name, config, state, file)
   local here = folder .. "/" .. name
   assert(os.execute("mkdir -p " .. here) == 0)

@@ -21,7 +21,7 @@ local function problem_of(f, ...)
   return problem
 end
 
--- One of these runs f(…): a process or a thread. join() waits for it.
+-- Starts a process or a thread that runs f(…); its join() waits for it.
 local function begin(method, f, ...)
   return mp.spawn(function(_, g, ...) g(...) end, {method = method, join = false, args = {f, ...}})
 end

@@ -31,7 +31,7 @@ local function settle()
   for _ = 1, 3 do collectgarbage() end
 end
 
--- A handle that a stale stack slot still shows to the collector may keep one: count what repeated runs leave.
+-- Counts descriptors; a handle that a stale stack slot still shows to the collector may keep one.
 local function count_descriptors()
   settle()
   return open_files()

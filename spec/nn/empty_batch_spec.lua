@@ -5,7 +5,7 @@ local nn = lm.nn
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
 
--- Inputs of n samples, by their shape; b stands for n.
+-- Returns a function that makes an input of n samples of this shape, in which b stands for n.
 local function float(...)
   local shape = { ... }
   return function(n)

@@ -15,7 +15,7 @@ local function same(what, got, want, tolerance)
   if difference then error(what .. ": " .. difference, 2) end
 end
 
--- All stored tensors below a prefix, by the rest of their names.
+-- Returns all stored tensors below a prefix, by the rest of their names.
 local function below(prefix)
   local found = {}
   for name, t in pairs(stored) do
@@ -292,7 +292,7 @@ describe("a layer and its function agree:", function()
 end)
 
 describe("a convolution", function()
-  -- Against float64, whose sums another path makes.
+  -- Compares a convolution with float64's, whose sums another path makes.
   local function check(x_shape, cout, stride, size, how)
     size, how = size or 1, how or {}
     local x, w = lm.randn(x_shape), lm.randn {cout, x_shape[2], size, size} / size ^ 2
@@ -541,7 +541,7 @@ describe("a loss gives PyTorch's value and gradient:", function()
     local how = { margin = 2, swap = true, distance_function = function(x, y) return (x - y + 1e-6):norm(1, -1) end }
     same("distance", nn.TripletMarginWithDistanceLoss(how)(a, b, c), triplet)
     local squared = F.multi_margin_loss(a, one_each, { p = 2, margin = 0.5 })
-    for _, shape in ipairs { {}, { 1 } } do -- of a target, and so of the losses, as PyTorch's
+    for _, shape in ipairs { {}, { 1 } } do -- shapes of a target and of its losses, as PyTorch's
       local target = lm.ones(shape, { dtype = "int64" })
       assert.same(shape, F.multi_margin_loss(lm.ones(3), target, { reduction = "none" }).shape)
       assert.same(shape, F.multi_margin_loss(lm.ones(1, 3), target, { reduction = "none" }).shape)
@@ -698,7 +698,7 @@ describe("nn.init", function()
   local function moments(t)
     return t:mean():item(), t:std():item(), t:min():item(), t:max():item()
   end
-  -- A distribution of that mean and standard deviation, within what 60000 draws allow; bounded if uniform.
+  -- Expects a distribution of that mean and deviation, within what 60000 draws allow; bounded if uniform.
   local function drawn(t, mean, std, bound)
     local m, s, low, high = moments(t)
     assert(math.abs(m - mean) < 0.03 * std, ("mean %g, not %g"):format(m, mean))

@@ -16,7 +16,7 @@ describe("a class that nobody has used yet", function()
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
-  -- In a separate process, since another spec may have used the class.
+  -- Runs code in a separate process, since another spec may have used the class.
   local function of_new_process(code)
     local _, said = temp.run(folder, ("luajit -e 'local nn = require([[luminary]]).nn; %s' 2>&1"):format(code))
     return said
@@ -246,7 +246,7 @@ describe("the order of parameters is PyTorch's", function()
     return table.concat(list, " ")
   end
   local feed_forward = "linear1.weight linear1.bias linear2.weight linear2.bias"
-  -- The names under prefix.
+  -- Returns the names under prefix.
   local function below(prefix, list) return (list:gsub("%S+", prefix .. ".%0")) end
   local encoded = attended("self_attn") .. " " .. feed_forward .. " " .. normed(2)
   local decoded = attended("self_attn") .. " " .. attended("multihead_attn") .. " " .. feed_forward .. " " .. normed(3)

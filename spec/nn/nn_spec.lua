@@ -532,7 +532,7 @@ describe("classes", function()
   end)
 end)
 
--- Standard error of a script's lines, which are numbered from 1.
+-- Returns the standard error of a script's lines, which are numbered from 1.
 local function warnings(text)
   local folder = temp.folder()
   finally(function() temp.remove(folder) end)

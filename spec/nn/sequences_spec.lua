@@ -30,8 +30,8 @@ local function flat(into, ...)
   return into
 end
 
--- A layer with its stored state returns the stored results, and gradients of the sum of their squares. `call`: what is
--- done with the layer and its inputs, if they are not its arguments.
+-- Expects that a layer with its stored state returns the stored results, and gradients of the sum of their squares.
+-- `call`: what is done with the layer and its inputs, if they are not its arguments.
 local function check(name, net, options, same, call)
   net = net:double():to(device)
   net:load_state_dict(below(name .. ".state."))
@@ -134,7 +134,7 @@ describe("attention", function()
 end)
 
 describe("recurrent layers", function()
-  -- In one op and step by step.
+  -- Tests a layer in one op and step by step.
   local function both(name, make, lengths)
     for _, by_steps in ipairs {false, true} do
       local net = make()
@@ -175,7 +175,7 @@ describe("recurrent layers", function()
     both("lstm_cell_single", function() return nn.LSTMCell(3, 4, {bias = false}) end)
   end)
 
-  -- The same in one op, or by the device's library, and step by step, on this thread and on several; forward, backward.
+  -- Expects equal results and gradients in one op, or by the library, and step by step, on one thread and several.
   local function same(net, x, hx)
     local function values(by_steps)
       net.by_steps = by_steps
@@ -264,7 +264,7 @@ describe("recurrent layers", function()
     assert.is_true(lm.autograd.gradgradcheck(f, {x}))
   end)
 
-  -- The gradients of sum((d loss / d x)^2), of x and of all parameters.
+  -- Returns the gradients of sum((d loss / d x)^2), of x and of all parameters.
   local function penalty(net, x, call)
     net:zero_grad()
     local loss = 0

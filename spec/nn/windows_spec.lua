@@ -632,8 +632,8 @@ end)
 
 describe("pooling row by row", function()
   local nan, inf = 0 / 0, math.huge
-  -- For each of the windows of x [planes, H, W], from row and column lists {first, last}, what `of` makes of its values
-  -- and positions.
+  -- Returns what `of` makes of the values and positions of each of the windows of x [planes, H, W], which row and
+  -- column lists {first, last} delimit.
   local function by_hand(x, rows, columns, of)
     local y, list = {}, x:totable()
     for p = 1, x.shape[1] do
@@ -744,7 +744,7 @@ describe("ReLU and a pooling after it in a Sequential", function()
   local options = { { 2 }, { { 3, 2 }, { stride = 2, padding = 1 } }, { 2, { ceil_mode = true } } }
   local averages = { { 3, { stride = 1, padding = 1, count_include_pad = false } }, { 2, { divisor_override = 3 } } }
 
-  -- Result and gradient of the two for x; seen: apart, for a hook of the first.
+  -- Returns result and gradient of the two for x; seen: run apart, for a hook of the first.
   local function run(pool, x, seen)
     local net = nn.Sequential(nn.Identity(), nn.ReLU(), pool)
     if seen then net[2]:register_forward_hook(function() end) end
@@ -755,7 +755,7 @@ describe("ReLU and a pooling after it in a Sequential", function()
     return y, x.grad
   end
 
-  -- tol: nil for the same bits.
+  -- Expects that a and b are near each other; tol: nil for the same bits.
   local function equal(what, a, b, tol)
     assert.is_true(a:isnan():equal(b:isnan()), what)
     a, b = a:nan_to_num(7), b:nan_to_num(7)

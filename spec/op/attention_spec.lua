@@ -240,7 +240,7 @@ describe("scaled_dot_product_attention", function()
 end)
 
 describe("scaled_dot_product_attention with dropout_p", function()
-  -- The weights by their definition, dropped by dropout, which draws the same numbers for them.
+  -- Returns the weights by their definition, dropped by dropout, which draws the same numbers for them.
   local function by_dropout(q, k, v, o, seen)
     local groups = q.shape[2] / k.shape[2]
     k, v = k:repeat_interleave(groups, 2), v:repeat_interleave(groups, 2)

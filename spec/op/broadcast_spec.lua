@@ -12,7 +12,7 @@ local function filled(size, dtype)
   return (x:remainder(11) + 1):to(dtype):reshape(size)
 end
 
--- The same elements elsewhere: from an odd address on, or with steps between them.
+-- Returns the same elements elsewhere: from an odd address on, or with steps between them.
 local function moved(x, way)
   if way == "plain" then return x end
   local size = x.shape

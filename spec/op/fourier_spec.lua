@@ -6,7 +6,7 @@ local fft = lm.fft
 
 local double = { dtype = "float64" }
 local function random(...) return lm.randn({ ... }, double) end
--- The transform of pairs x [lines, n, 2] by its definition.
+-- Returns the transform of pairs x [lines, n, 2] by its definition.
 local function by_sums(x)
   local n = x.shape[2]
   local k = lm.arange(0, n, 1, double)

@@ -2,7 +2,7 @@
 -- number of threads.
 local lm = require "luminary"
 
--- A matrix [m, n], and stored otherwise: transposed, as a part of a larger one, with steps between elements.
+-- Returns a matrix [m, n], and stored otherwise: transposed, as a part of a larger one, with steps between elements.
 local function layouts(m, n, dtype)
   local plain = lm.randn({m, n}, {dtype = dtype})
   local wide = lm.full({m + 2, n + 3}, 0 / 0, {dtype = dtype})
@@ -13,7 +13,7 @@ local function layouts(m, n, dtype)
   return {plain = plain, transposed = plain:t():contiguous():t(), part = part, steps = steps}
 end
 
--- The product by sums of products, in float64.
+-- Returns the product by sums of products, in float64.
 local function slow(a, b)
   return (a:double():unsqueeze(3) * b:double():unsqueeze(1)):sum(2)
 end
@@ -121,7 +121,7 @@ describe("products of matrices", function()
         local off = want:numel() > 0 and ((want - got:double()):abs() / (want:abs() + 4)):max():item() or 0
         assert.is_true(off <= bound, ("%s: off by %g"):format(what, off))
       end
-      -- A batch of matrices: dense, transposed, with gaps after rows and members, and one for all.
+      -- Returns a batch of matrices: dense, transposed, with gaps after rows and members, and one for all.
       local function lying(b, m, n)
         local plain = lm.randn({b, m, n}):to(dtype)
         local wide = lm.full({b, m + 1, n + 2}, 0 / 0, {dtype = dtype}):narrow(2, 2, m):narrow(3, 2, n)

@@ -22,7 +22,7 @@
 --   random     true: values are not compared, only shape and dtype
 local inf, nan = math.huge, 0 / 0
 
--- Float tensor, values in [lo, hi); `sep` spaces all values apart (unique maxima, smooth gradients).
+-- Returns a float tensor, values in [lo, hi); `sep` spaces all values apart (unique maxima, smooth gradients).
 local function t(shape, o)
   o = o or {}
   return { tensor = "float", shape = shape, lo = o.lo or -2, hi = o.hi or 2, sep = o.sep, dtype = o.dtype }
@@ -1062,7 +1062,7 @@ op("huber", "x target", "F.huber_loss(x, target, reduction='none', delta=delta)"
 op("relative_entropy", "x target", "F.kl_div(x, target, reduction='none')", { { x = t { 3, 4 }, target = pos { 3, 4 } },
   { x = t { 3, 1 }, target = pos { 4 } }, { x = t { 3 }, target = v { 0, 1, 0.5 } },
   bad = { { t { 3, 4 }, t { 5 }, message = "relative_entropy.*%[3, 4%].*%[5%]" } } })
--- A loss of x and target: each reduction, an empty one, and sizes that do not fit.
+-- Adds a loss of x and target: each reduction, an empty one, and sizes that do not fit.
 local function pair_loss(name, extra, o)
   local x, target = o.x or t { 3, 4 }, o.target or t { 3, 4 }
   local row = { { x = x, target = target }, { x = x, target = target, reduction = "sum" }, { x = x, target = target, reduction = "none" },

@@ -11,7 +11,7 @@ local function placed(x) return x:to(device) end
 
 local function is_spec(v) return type(v) == "table" and v.tensor ~= nil end
 
--- The arguments of case k by name, tensors from the golden file; `map` may replace each tensor.
+-- Returns the arguments of case k by name, tensors from the golden file; `map` may replace each tensor.
 local function arguments(row, file, k, dtype, map)
   map = map or function(x) return x end
   local args = {}
@@ -64,8 +64,8 @@ local function has_tensor(row)
   end
 end
 
--- A golden file whose int32 tensors are of a smaller dtype, which holds what goes in: what comes out is the same, but
--- that it wraps sooner. nil if it does not.
+-- Returns a golden file whose int32 tensors have a smaller dtype, which holds the inputs: results are the same, but
+-- wrap sooner. nil if it does not hold them.
 local function narrowed(file, dtype)
   for key, x in pairs(file) do
     if key:find "^1%.int32%.in" and not lm.equal(x:to(dtype):long(), x:long()) then return nil end
@@ -107,7 +107,7 @@ describe("the table of cases", function()
   end)
 end)
 
--- Differentiable inputs of a case: names (or name.j for lists) of float tensors.
+-- Returns the names (or name.j for lists) of a case's float tensors, which have gradients.
 local function grad_names(row, k)
   if row.grad == false then return {} end
   local list = {}
@@ -132,7 +132,7 @@ local function is_smooth(result)
   return result:numel() > 0 and wide and result:isfinite():all():item()
 end
 
--- f as one number of two: its inputs moved along random directions, its results weighed at random. What is wrong with
+-- Returns f as one number of two: its inputs moved along random directions, its results weighed at random. An error in
 -- any element of a gradient, or of a gradient's gradient, shows in it, and takes a few calls to find.
 local function projected(f, inputs)
   local function random(x) return core.ops.randn(x.shape, { dtype = "float64", device = device }) end
@@ -157,7 +157,7 @@ local function projected(f, inputs)
   end
 end
 
--- The whole Jacobian where there is little of it.
+-- Checks a gradient, by the whole Jacobian where that is small.
 local function gradient_check(row, file, k, check, most)
   if not is_smooth(file[k .. ".float32.out.1"]) then return end
   local names = grad_names(row, k)

@@ -22,7 +22,7 @@ local function philox(key_low, key_high, low, high)
   return { c0, c1, c2, c3 }
 end
 
--- A generator's state as get_rng_state returns it: seed and offset, 8 bytes each, the lowest first.
+-- Returns a generator's state as get_rng_state returns it: seed and offset, 8 bytes each, the lowest first.
 local function state(seed_low, seed_high, offset_low, offset_high)
   local bytes = {}
   for _, word in ipairs { seed_low, seed_high, offset_low, offset_high } do
@@ -290,7 +290,7 @@ describe("the same seed", function()
   end)
 end)
 
--- Mean and variance of x, computed in float64.
+-- Returns mean and variance of x, computed in float64.
 local function moments(x)
   x = x:double()
   local mean = x:mean():item()
@@ -400,8 +400,8 @@ describe("distributions", function()
     near(3, (moments(lm.normal(3, 0.1, { 1000 }))), 0.02, "of numbers")
   end)
 
-  -- Chi squared of integers drawn: `probability` of k = from, from + 1, …, of which those that would come less than
-  -- five times, and all others, are one. Returns it over its degrees of freedom, which is above 2 once in 10000.
+  -- Computes chi squared of integers drawn: `probability` of k = from, from + 1, …, of which those that would come less
+  -- than five times, and all others, are one. Returns it over its degrees of freedom, which is above 2 once in 10000.
   local function misfit(x, from, probability)
     local count, chi, cells, rest, left = x:numel(), 0, -1, 1, x:numel()
     for k = from, from + #probability - 1 do

@@ -5,7 +5,7 @@ local F = require "luminary.nn.functional"
 
 local lengths = {1, 2, 15, 17, 33, 63, 65, 100, 257, 2049}
 
--- x, and the same elsewhere: from an odd address on, as columns, with steps between elements.
+-- Returns x, and its copies elsewhere: from an odd address on, as columns, with steps between elements.
 local function layouts(x)
   local m, n = x.shape[1], x.shape[2]
   local part = lm.zeros({m, n + 3}, {dtype = x.dtype}):narrow(2, 2, n)
@@ -159,7 +159,7 @@ describe("rows", function()
     end
   end)
 
-  -- Ascending or not: values in order, equal ones in the order they had, NaN above all.
+  -- Expects sorted values, ascending or not: equal ones in the order they had, NaN above all.
   local function check_sorted(x, descending, what)
     local values, places = x:sort(-1, descending)
     local row, order, sorted = x:double():totable(), places:totable(), values:double():totable()

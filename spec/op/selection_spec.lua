@@ -12,7 +12,7 @@ local function same(got, expected, what)
   end
   assert.equal(#expected, #got)
 end
--- Few different values, so that many are equal; some NaN with `odd`.
+-- Returns few different values, so that many are equal; some NaN with `odd`.
 local function values(n, odd, few)
   local x = {}
   for k = 1, n do x[k] = odd and math.random(20) == 1 and nan or math.random(few or 9) - 5 end

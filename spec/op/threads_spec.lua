@@ -3,7 +3,7 @@ local lm = require "luminary"
 local core = require "luminary.core"
 local cases = require "scripts.bench.ops_cases"
 
--- False of what differs from call to call: draws, memory as it was, inputs written in place.
+-- Returns false for what differs from call to call: draws, memory as it was, inputs written in place.
 local function repeats(group, expression)
   if group == "draws" or expression:find "_%(" then return false end
   for _, word in ipairs {"dropout", "rrelu", "fractional", "multinomial", "bernoulli", "empty", "rand"} do
@@ -18,7 +18,7 @@ local function are_same(a, b)
   return equal:all():item()
 end
 
--- The tensors among an expression's results, and the gradients of `grads`.
+-- Returns the tensors among an expression's results, and the gradients of `grads`.
 local function results(grads, expression, inputs)
   local env, leaves, list = setmetatable({}, {__index = inputs}), {}, {}
   for name in grads:gmatch "%S+" do

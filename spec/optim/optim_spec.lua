@@ -37,7 +37,7 @@ for _, case in ipairs(dofile("spec/golden/trajectories.lua")) do
   every[case[1] .. " " .. case[2]] = { case[1], case[3] }
 end
 
--- Sizes that an optimizer takes: Muon steps matrices alone.
+-- Returns sizes that an optimizer takes: Muon steps matrices alone.
 local function sizes_for(name, sizes) return name == "Muon" and #sizes ~= 2 and { #sizes, -1 } or sizes end
 
 local function parameters(dtype, name)
@@ -398,7 +398,7 @@ describe("an optimizer of whole parameters in a captured graph", function()
 end)
 
 describe("a custom optimizer", function()
-  -- The example of its documentation.
+  -- Returns the example of the documentation.
   local function example()
     local file = assert(io.open("lua/luminary/optim/optimizer.lua"))
     local text = file:read("*a")

@@ -325,7 +325,7 @@ describe("the state_dict of a schedule", function()
 end)
 
 describe("a step before the optimizer's first", function()
-  -- Standard error of a script's lines.
+  -- Returns the standard error of a script's lines.
   local function warnings(text)
     local folder = temp.folder()
     finally(function() temp.remove(folder) end)
@@ -606,7 +606,7 @@ describe("a schedule", function()
 end)
 
 describe("get_scheduler", function()
-  -- The rates of an optimizer with an lr of 1 in its first steps.
+  -- Returns the rates of an optimizer with an lr of 1 in its first steps.
   local function rates(name, opts, n)
     local opt = optim.SGD({ lm.ones({ 1 }, { requires_grad = true }) }, { lr = 1 })
     local schedule, list = S.get_scheduler(name, opt, opts), {}

@@ -59,15 +59,15 @@ local function go(opt, p, options, problem, first, last, check)
   end
 end
 
--- Muon's steps are of matrices that are rounded to bfloat16, where a last bit may fall to the other side.
+-- Returns bounds; Muon rounds matrices to bfloat16, where a last bit may fall to the other side.
 local function tolerance_of(name)
   if name ~= "Muon" then return { float32 = { 1e-6, 1e-6 }, float64 = { 1e-12, 1e-12 } } end
   if device ~= "cpu" then return { float32 = { 1e-3, 1e-3 }, float64 = { 1e-3, 1e-3 } } end
   return { float32 = { 1e-5, 1e-5 }, float64 = { 1e-12, 1e-12 } }
 end
 
--- Some steps lead away from one another (the second problem of an optimizer that maximizes): there nobody's float32
--- is nearer to PyTorch's float32 than that is to its float64.
+-- Widens a bound to the distance of PyTorch's float32 from its float64: some steps lead away from one another (the
+-- second problem of an optimizer that maximizes).
 local function within(bound, want, exact)
   return { bound[1], math.max(bound[2], (want:double() - exact):abs():max():item()) }
 end
@@ -105,7 +105,7 @@ describe("fifty steps give PyTorch's parameters:", function()
 end)
 
 describe("a state_dict of PyTorch's", function()
-  -- As it comes from Python: parameters from 0, numbers as 0-d tensors, its own options too.
+  -- Returns a dict as it comes from Python: parameters from 0, numbers as 0-d tensors, its own options too.
   local function dict_of(name, n, group)
     local state = state_of(name, n)
     local own = { params = { 0 } }

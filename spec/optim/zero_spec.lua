@@ -13,7 +13,7 @@ local function same(what, a, b, tolerance)
   local off = (a:detach():double() - b:detach():double()):abs():max():item()
   if not (off <= (tolerance or 0)) then error(what .. " differs by " .. off, 2) end
 end
--- The same values, keys and tensors, to the bit.
+-- Expects the same values, keys and tensors, to the bit.
 local function alike(path, a, b)
   if lm.is_tensor(a) then
     assert(lm.is_tensor(b), path)

@@ -26,7 +26,7 @@ describe("scripts/setup #lua", function()
   before_each(function() folder = temp.folder() end)
   after_each(function() temp.remove(folder) end)
 
-  -- The packages it asks for on a machine that has `installed` of Debian's, as a list and " a b c ".
+  -- Returns the packages it asks for on a machine that has `installed` of Debian's, as a list and " a b c ".
   local function packages(installed, options)
     temp.write(folder .. "/dpkg-query", ([[#!/bin/sh
       for name in "$@"; do :; done

@@ -7,11 +7,11 @@ describe("luarocks make #install #full #unsanitized", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  -- A command as in a shell that knows nothing of the checkout.
+  -- Runs a command in a shell that knows nothing of the checkout.
   local function run(command)
     return temp.run(folder, ("unset LUA_PATH LUA_CPATH LUA_INIT; cd %s; %s"):format(folder, command))
   end
-  -- With luarocks' paths of the tree, without those of the machine: scripts/demo installs the rocks there.
+  -- Runs a command with luarocks' paths of the tree, without the machine's: scripts/demo installs the rocks there.
   local function with_rocks(command)
     return run(([[eval "$(luarocks --lua-version 5.1 path --tree %s)"
       of_tree() { echo "$1" | tr ';' '\n' | grep '^%s/' | paste -sd ';'; }

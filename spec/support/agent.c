@@ -24,7 +24,7 @@ static int read_text(int fd, char *out) {
   return 1;
 }
 
-/* The place of a key: its own, or a new one. */
+/* Returns the index of a key: its own, or a new one. */
 static int slot(const char *key) {
   int i = 0;
   while (i < KEYS - 1 && keys[i][0] && strcmp(keys[i], key) != 0) i++;

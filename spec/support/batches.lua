@@ -17,14 +17,14 @@ function Numbers:len() return self.n end
 function Numbers:get(i) return self:index(i) end
 batches.Numbers = Numbers
 
---- All samples of one pass over a loader, batch by batch: {{1, 2}, {3}}.
+--- Returns all samples of one pass over a loader, batch by batch: {{1, 2}, {3}}.
 function batches.of(iterator)
   local list = {}
   for x in iterator do list[#list + 1] = lm.is_tensor(x) and x:totable() or x end
   return list
 end
 
---- A list of lists as one list.
+--- Returns a list of lists as one list.
 function batches.flat(lists)
   local all = {}
   for _, list in ipairs(lists) do
@@ -39,7 +39,7 @@ function batches.sorted(list)
   return copy
 end
 
---- 1 to n.
+--- Returns 1 to n.
 function batches.count_to(n)
   local list = {}
   for i = 1, n do list[i] = i end

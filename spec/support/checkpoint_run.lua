@@ -67,7 +67,7 @@ local function finish()
   os.exit(0, true)
 end
 
--- The rank's part of each batch of an epoch, as the loader's, but without a state.
+-- Returns the rank's part of each batch of an epoch, as the loader's, but without a state.
 local function plain_batches(epoch)
   local batch = epoch == 1 and position.step or 0
   return function()

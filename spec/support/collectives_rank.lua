@@ -56,7 +56,7 @@ end
 
 local remainders = {} -- the indices' remainders, by their number
 
--- A tensor's contents from a function of the position's remainder.
+-- Returns a tensor's contents from a function of the position's remainder.
 local function pattern(dtype, shape, f)
   local count = 1
   for _, s in ipairs(shape) do count = count * s end
@@ -220,7 +220,7 @@ function moving.scatter(make, dtype, shape)
   check(t, of_rank(dtype, shape, nil, root, me + 1))
 end
 
--- Each pair of ranks exchanges another number of rows, some none.
+-- Exchanges another number of rows, some none, between each pair of ranks.
 function moving.all_to_all(make, dtype, shape)
   local ins, outs, of, to = {}, {}, {}, {}
   for r = 0, n - 1 do
@@ -278,7 +278,7 @@ local function ops_of(dtype)
   return { "sum", "product", "min", "max", "band", "bor" }
 end
 
--- Names in the same order on every rank.
+-- Returns names in the same order on every rank.
 local function sorted(set)
   local names = {}
   for name in pairs(set) do names[#names + 1] = name end

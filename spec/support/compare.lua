@@ -12,7 +12,7 @@ local random = math.random
 
 function compare.is_float(dtype) return compare.tolerance[dtype] ~= nil end
 
--- `short` rounds, or `long` ones, of body(seed); a failure names its seed.
+-- Runs `short` rounds, or `long` ones, of body(seed); a failure names its seed.
 function compare.rounds(short, long, body)
   for seed = 1, compare.long and long or short do
     math.randomseed(seed)
@@ -55,8 +55,8 @@ local function results(f, side, ...)
   return { pcall(f, unpack(args, 1, select("#", ...))) }
 end
 
--- f of the arguments, where twins stand for their tensors, returns the same on both sides, or fails on both. f may
--- return several tensors. tol: for results in floats; nil: by their dtype. True if there were results.
+-- Expects that f of the arguments, where twins stand for their tensors, returns the same on both sides, or fails on
+-- both. f may return several tensors. tol: for results in floats; nil: by their dtype. True if there were results.
 function compare.same(what, tol, f, ...)
   local here, there = results(f, "here", ...), results(f, "there", ...)
   if here[1] ~= there[1] then
@@ -72,7 +72,7 @@ function compare.same(what, tol, f, ...)
   return true
 end
 
--- The gradients of `f(inputs...)`, weighted by w, by each of the inputs.
+-- Returns the gradients of `f(inputs...)`, weighted by w, by each of the inputs.
 function compare.gradients(f, w, ...)
   local leaves = { ... }
   for i, x in ipairs(leaves) do leaves[i] = x:detach():clone():requires_grad_() end
@@ -83,7 +83,7 @@ end
 
 function compare.one_of(list) return list[random(#list)] end
 
--- Some numbers around `middle` of a dtype.
+-- Returns some numbers around `middle` of a dtype.
 function compare.numbers(dtype, size, middle)
   local x = lm.randn(size, { dtype = "float64" }) * 3 + (middle or 0)
   if dtype == "bool" then return x:gt(0) end
@@ -91,7 +91,7 @@ function compare.numbers(dtype, size, middle)
   return x:to_copy({ dtype = dtype })
 end
 
--- Sizes of all kinds, of at most some 100,000 elements.
+-- Returns sizes of all kinds, of at most some 100,000 elements.
 function compare.shape()
   local kinds = {
     function() return { random(70000) } end,

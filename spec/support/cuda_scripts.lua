@@ -17,7 +17,7 @@ local function refused(words, f, ...)
   assert(not ok, "no error")
   assert(tostring(why):find(words, 1, true), tostring(why))
 end
--- t on the device, `by` elements behind a boundary of 256 bytes.
+-- Returns t on the device, `by` elements behind a boundary of 256 bytes.
 local function off(t, by)
   local room = lm.zeros({t:numel() + by}, {dtype = t.dtype, device = "cuda"})
   return room:narrow(1, 1 + by, t:numel()):copy_(t:reshape{-1}):view(t.shape)
@@ -42,8 +42,8 @@ local function run(text, environment)
   return ok, output
 end
 
---- A function (name, text [, environment]) that makes a test of a script, which begins with `preamble`; `it` and
---- `pending` are the spec's.
+--- Returns a function (name, text [, environment]) that makes a test of a script, which begins with `preamble`; `it`
+--- and `pending` are the spec's.
 function scripts.tests(it, pending, preamble)
   return function(name, text, environment)
     it(name, function()

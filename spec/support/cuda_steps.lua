@@ -18,7 +18,7 @@ function steps.narrow_resnet()
   return net
 end
 
---- A training step of a classifier of images [2, 1, side, side], and a batch. make(parameters) is the optimizer.
+--- Returns a step of a classifier of images [2, 1, side, side], and a batch. make(parameters) makes the optimizer.
 function steps.classifier(net, side, make)
   net:to("cuda"):to {memory_format = "channels_last"}
   local opt = make and make(net:parameters()) or optim.SGD(net:parameters(), {lr = 0.01, momentum = 0.9})
@@ -33,7 +33,7 @@ function steps.classifier(net, side, make)
   end, x, y
 end
 
---- A training step of a GPT-2 of two layers in bfloat16, whose attention cuDNN's fused kernels take, and a batch.
+--- Returns a step of a GPT-2 of two layers in bfloat16, whose attention cuDNN's fused kernels take, and a batch.
 function steps.gpt2()
   local net = lm.models.gpt2 {
     n_layer = 2, n_head = 2, n_embd = 32, vocab_size = 48, n_positions = 64, attn_pdrop = 0, device = "cuda",

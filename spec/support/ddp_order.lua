@@ -9,7 +9,7 @@ local script = [[
   pcall(ffi.cdef, "int usleep(unsigned);")
   local DDP, device = nn.parallel.DistributedDataParallel, "$device"
   local f64 = { dtype = "float64" }
-  -- Two sequences of numbers: what all ranks do, and when this one does it.
+  -- Returns a sequence of numbers: `all` says what all ranks do, `own` when this one does it.
   local function sequence(state)
     return function(n)
       state = (state * 1103515245 + 12345) % 2 ^ 31
@@ -23,7 +23,7 @@ local script = [[
     if own(2) == 0 then ffi.C.usleep(own($late * 1e6)) end
   end
   local summed = 0
-  -- A net's pieces; between them ranks are late, and some add things up.
+  -- Returns a net's pieces; between them ranks are late, and some add things up.
   local function model(norm)
     local list = {}
     for i = 1, 3 do

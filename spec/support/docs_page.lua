@@ -62,7 +62,7 @@ local function quiet_write(...)
   return io.stdout
 end
 
--- The output of lines `first` to `last`, without the lines in `except`.
+-- Returns the output of lines `first` to `last`, without the lines in `except`.
 local function output(first, last, except)
   local texts = {}
   for _, entry in ipairs(printed) do

@@ -49,7 +49,7 @@ nccl.types = {
 }
 nccl.ops = { sum = 0, product = 1, max = 2, min = 3, mean = 4 }
 
---- An error with NCCL's words unless the call's code is 0, or one of those allowed.
+--- Raises an error with NCCL's words unless the call's code is 0, or one of those allowed.
 function nccl.ok(code, ...)
   local text = ("code %d: %s"):format(code, ffi.string(ffi.C.ncclGetLastError(nil)))
   for _, allowed in ipairs { 0, ... } do
@@ -64,7 +64,7 @@ function nccl.config(blocking)
     none, unset, unset, none, unset, unset, unset, unset, unset, unset)
 end
 
---- The same id on all ranks, by way of a file: the first one writes it.
+--- Returns the same id on all ranks, by way of a file: the first one writes it.
 function nccl.id(path, rank)
   local id = ffi.new "spec_nccl_id"
   if rank == 0 then
@@ -124,7 +124,7 @@ function nccl.event()
   return out[0]
 end
 
---- Device memory for n elements of a C type; filled by a copy on the stream if there are values.
+--- Returns device memory for n elements of a C type; a copy on the stream fills it if there are values.
 function nccl.device(ctype, n, values, stream)
   local out = ffi.new "void *[1]"
   nccl.ok(ffi.C.cudaMalloc(out, n * ffi.sizeof(ctype)))

@@ -56,7 +56,7 @@ function ways.finalizer(run)
   end
 end
 
--- The finalizer returns the tensors other memory instead.
+-- Lets the finalizer move the tensors to other memory instead.
 function ways.changing(run)
   for at = 1, 9 do
     if not run(at, function() collect_always(true) end, function() collect_always(false) end, { change = true }) then
@@ -124,7 +124,7 @@ local function is_among(v, tensors)
   return false
 end
 
--- f(unpack(make())) by the way that was asked for. random: what it returns is not compared.
+-- Calls f(unpack(make())) by the way that was requested. random: what it returns is not compared.
 local function try(name, make, f, random)
   if not name:find(pattern) then return end
   core._fail_alloc_from(0)

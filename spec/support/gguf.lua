@@ -18,8 +18,8 @@ local kinds = { -- number, how one is written
   f32 = {6, function(v) return ffi.string(ffi.new("float[1]", v), 4) end},
 }
 
---- The bytes of a file with that metadata: strings, booleans, numbers (whole ones of 32 bits) and lists of one kind;
---- lists in `floating`, by name, are of floats.
+--- Returns the bytes of a file with that metadata: strings, booleans, numbers (whole ones of 32 bits) and lists of one
+--- kind; lists in `floating`, by name, are of floats.
 return function(metadata, floating)
   local parts, count = {}, 0
   for name, value in pairs(metadata) do

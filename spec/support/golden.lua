@@ -43,7 +43,7 @@ function golden.same(got, want, tolerance, what)
   if difference then error(what and what .. ": " .. difference or difference, 2) end
 end
 
--- The file of one op: a table of tensors by key.
+-- Returns the file of one op: a table of tensors by key.
 function golden.load(name)
   return (Source.with("spec/golden/" .. name .. ".safetensors", {}, safetensors.read))
 end

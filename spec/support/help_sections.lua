@@ -6,7 +6,7 @@ local pages = require "luminary.help.pages"
 
 local sections = {}
 
---- The sections of the pages of these names, and what breaks their form: files that are none of the pages, too.
+--- Returns the sections of the pages of these names, and what breaks their form: files that are none of the pages, too.
 function sections.read(folder, names)
   local list, problems, known = {}, {}, {}
   for _, name in ipairs(names) do
@@ -23,7 +23,7 @@ function sections.read(folder, names)
   return list, table.concat(problems, "\n")
 end
 
---- The sections that are not about public names, once each, and about arguments that they declare.
+--- Returns the sections that are not about public names, once each, and about arguments that they declare.
 function sections.wrong_names(list)
   local seen, wrong = {}, {}
   for _, section in ipairs(list) do
@@ -82,7 +82,7 @@ function sections.differences(code)
   return wrong
 end
 
---- The examples that fail, print something else than their comments say, or are too wide.
+--- Returns the examples that fail, print something else than their comments say, or are too wide.
 function sections.wrong_examples(list)
   local wrong = {}
   for _, section in ipairs(list) do

@@ -23,7 +23,7 @@ local function number(n, bytes)
   return text
 end
 
---- The configuration space of a bridge: two extended capabilities, the second ACS with this in its control register.
+--- Returns a bridge's configuration space: two extended capabilities, the second ACS with this in its control register.
 function machine.configuration(control)
   local errors = number(0x0001 + 0x140 * 0x100000, 4) .. ("\0"):rep(60)
   local acs = number(0x000D + 0x10000, 4) .. number(0x5f, 2) .. number(control, 2)
@@ -71,13 +71,13 @@ local function replaced(text, from, to)
   return text:sub(1, assert(a, from) - 1) .. to .. text:sub(b + 1)
 end
 
---- The doctor's child with a line of what it learns of the libraries replaced (before: commands).
+--- Returns the doctor's child with a line of what it learns of the libraries replaced (before: commands).
 function machine.versions(from, to, before)
   return 'case "$2" in *versions*) ' .. (before or "") .. "\n" .. say(replaced(VERSIONS, from, to)) .. ";; *)\n"
     .. say(MEASURED) .. ";; esac\n"
 end
 
---- The same with a line of what it measures replaced, and other commands after it.
+--- Returns the child with a line of what it measures replaced, and other commands after it.
 function machine.measured(from, to, after)
   return 'case "$2" in *versions*)\n' .. say(VERSIONS) .. ";; *)\n" .. say(replaced(MEASURED, from, to))
     .. (after or "")
@@ -152,7 +152,7 @@ end
 device("0000:01:00.0", "0000:00:01.0", "0x030200", 0)
 device("0000:02:00.0", "0000:00:02.0", "0x030200", 0)
 
---- The files of an interface: flags (1 up, 8 loopback), number, MTU.
+--- Returns the files of an interface: flags (1 up, 8 loopback), number, MTU.
 function machine.interface(name, flags, index, mtu)
   local at = "/sys/class/net/" .. name
   local files = {
@@ -166,7 +166,7 @@ for _, files in ipairs {machine.interface("lo", 9, 1, 65536), machine.interface(
   for path, text in pairs(files) do machine.clean.files[path] = text end
 end
 
---- The paths of the clean machine's device of that address and of its bridge.
+--- Returns the paths of the clean machine's device of that address and of its bridge.
 function machine.gpu(i, file) return ("%s0000:00:0%d.0/0000:0%d:00.0/%s"):format(PCI, i + 1, i + 1, file) end
 function machine.bridge(i, file) return ("%s0000:00:0%d.0/%s"):format(PCI, i + 1, file) end
 
@@ -226,7 +226,7 @@ function machine.ask(folder, change)
   return text, code
 end
 
---- The same with --json: the object, the exit code, and findings by id.
+--- Asks with --json: returns the object, the exit code, and findings by id.
 function machine.run(folder, change)
   local copy = {}
   for key, value in pairs(change) do copy[key] = value end

@@ -1,7 +1,7 @@
 --- Reads Markdown pages: fenced blocks with the directive before them, headings' anchors, and links.
 local markdown = {}
 
---- The anchor of a heading, as GitHub and the site make it.
+--- Returns the anchor of a heading, as GitHub and the site make it.
 function markdown.anchor(title)
   local text = title:gsub("%[([^%]]*)%]%b()", "%1"):gsub("[`*]", ""):lower()
   return (text:gsub("[^%w%s_-]", ""):gsub("%s", "-"))

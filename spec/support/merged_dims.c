@@ -7,7 +7,7 @@
 
 static int64_t below(int64_t n) { return rand() % n; }
 
-/* Two sides of up to four dims: dense, with gaps or broadcast, in any order. */
+/* Checks two sides of up to four dims: dense, with gaps or broadcast, in any order. */
 static void check(bool sorted) {
   int ndim = (int)below(5), order[LM_DIMS_MAX];
   int64_t size[LM_DIMS_MAX], a[LM_DIMS_MAX], b[LM_DIMS_MAX], next = 1;

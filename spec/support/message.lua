@@ -10,7 +10,7 @@ local function text(value)
   return ("%.14g"):format(value)
 end
 
---- A text as a Lua pattern that matches just it.
+--- Returns a text as a Lua pattern that matches just it.
 function message.pattern(plain) return (plain:gsub("%p", "%%%0")) end
 
 function message.must_be(op, name, bound, got)
@@ -64,10 +64,10 @@ function message.freed(op)
   return ("%s: saved tensors were freed by an earlier backward(); pass {retain_graph = true} to the first"):format(op)
 end
 
---- `verb` is "open", "read", "write".
+--- Returns the message of a file that fails; `verb` is "open", "read", "write".
 function message.file(verb, path, reason) return ("cannot %s '%s': %s"):format(verb, path, reason) end
 
---- `at`: the byte, nil for none.
+--- Returns the message of a malformed file; `at`: the byte, nil for none.
 function message.malformed(path, part, at, reason)
   return ("'%s': malformed %s%s: %s"):format(path, part, at and (" at byte %d"):format(at) or "", reason)
 end

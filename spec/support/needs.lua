@@ -48,7 +48,7 @@ function needs.images(ending)
   return lacking[ending or next(lacking) or ""]
 end
 
---- Network namespaces with interfaces in them (spec/support/netns.lua).
+--- Tests for network namespaces with interfaces in them (spec/support/netns.lua).
 function needs.namespaces()
   local why = needs.program("ip", "unshare") or capable("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
   if why then return why .. ", for network namespaces" end
@@ -84,7 +84,7 @@ function needs.ipv6()
   if not succeeds "grep -q 00000000000000000000000000000001 /proc/net/if_inet6" then return "needs IPv6 (::1)" end
 end
 
---- A name for the loopback, and one for this machine, as mpirun and Slurm look them up.
+--- Tests for names of the loopback and of this machine, as mpirun and Slurm look them up.
 function needs.names()
   local pipe = io.popen "uname -n"
   local host = pipe:read "*l"

@@ -29,7 +29,7 @@ local function remove(self)
   for _, name in ipairs(self.names) do os.execute(ranks.others .. "ip netns del " .. name .. " 2>/dev/null") end
 end
 
---- prefix: of the namespaces' names, a spec's own.
+--- Makes namespaces; prefix: of their names, a spec's own.
 function netns.make(prefix, hosts)
   local why = needs.namespaces()
   if why then return nil, why end

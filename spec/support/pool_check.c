@@ -113,7 +113,7 @@ static void note_within(void *ctx, int64_t first, int64_t last) {
   if (status != LM_E_SHAPE) abort();
 }
 
-/* A failure in any unit is the loop's, with its message; one of a loop within is not. */
+/* Tests that a failure in any unit is the loop's, with its message; one of a loop within is not. */
 static int noted(void) {
   for (int64_t bad = 0; bad < UNITS; bad += 999) {
     char expected[32];
@@ -169,7 +169,7 @@ static void meet(void *ctx, int64_t first, int64_t last) {
   sched_setaffinity(0, sizeof m->both, &m->both);
 }
 
-/* A worker that is on its caller's core, where it would stay for long, leaves it. */
+/* Tests that a worker on its caller's core, where it would stay for long, leaves it. */
 static int cores(void) {
   enum { TRIES = 40 };
   static meeting m;
@@ -220,7 +220,7 @@ static void *fill_often(void *bad) {
   return NULL;
 }
 
-/* Large arrays of threads to which the system refuses stacks for them. */
+/* Tests large arrays of threads to which the system refuses stacks for them. */
 static int spare(void) {
   static int bad[CALLERS];
   pthread_t id[CALLERS];

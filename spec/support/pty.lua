@@ -19,7 +19,7 @@ local Terminal = {}
 Terminal.__index = Terminal
 local pty = {}
 
---- Why there is none; nil where there is.
+--- Returns why there is no terminal; nil if there is.
 function pty.lacking()
   if os.execute "command -v setsid timeout >/dev/null" ~= 0 then return "no setsid or no timeout" end
   local fd = ffi.C.posix_openpt(O_RDWR + O_NOCTTY)
@@ -39,7 +39,7 @@ function pty.open(command, seconds)
   return setmetatable({fd = fd, text = "", all = "", status = status}, Terminal)
 end
 
--- More output; false when there is none for `milliseconds`, or will be none.
+-- Reads more output; returns false when there is none for `milliseconds`, or will be none.
 local function more(self, milliseconds)
   local buffer = ffi.new("char[4096]")
   local list = ffi.new("pty_poll[1]", {{self.fd, POLLIN, 0}})

@@ -30,7 +30,7 @@ ranks.luminary = "bin/luminary"
 
 function ranks.sleep(seconds) ffi.C.usleep(seconds * 1e6) end
 
---- A TCP port of 127.0.0.1 that was free a moment ago.
+--- Returns a TCP port of 127.0.0.1 that was free a moment ago.
 function ranks.free_port()
   local address, size = ffi.new("struct lm_spec_address", { 2, 0, { 127, 0, 0, 1 } }), ffi.new("unsigned[1]", 16)
   local fd = ffi.C.socket(2, 1, 0)
@@ -51,7 +51,7 @@ local function wall() -- seconds since 1970
   return tonumber(now.s) + tonumber(now.ns) / 1e9
 end
 
--- The shell's lines that set a table of variables.
+-- Returns the shell's lines that set a table of variables.
 local function exports(env)
   local lines = {}
   for name, value in pairs(env or {}) do
@@ -94,7 +94,7 @@ function Job:output(rank)
   return temp.exists(path) and temp.read(path) or ""
 end
 
---- The rank's process.
+--- Returns the rank's process.
 function Job:pid(rank)
   for _ = 1, 1000 do
     local path = self.folder .. "/" .. rank .. ".pid"

@@ -68,7 +68,7 @@ local function spec_named(name)
   end
 end
 
--- The specs of one path, a set; nil if no row matches.
+-- Returns the specs of one path, a set; nil if no row matches.
 local function specs_of(path)
   for _, room in ipairs(ROOMS) do
     local captured = path:match(room[1])
@@ -83,7 +83,7 @@ local function specs_of(path)
   end
 end
 
--- The specs of what differs from a commit, a list of paths without those that a folder of the list has.
+-- Returns the specs of what differs from a commit, a list of paths without those that a folder of the list has.
 local function specs_of_changes(commit)
   local seen, list = {}, {}
   for _, path in ipairs(lines_of(("git diff --name-only %s; git ls-files -o --exclude-standard"):format(commit))) do

@@ -27,7 +27,7 @@ local function plain(v)
   return copy
 end
 
--- All batches of an epoch, as plain values.
+-- Returns all batches of an epoch, as plain values.
 local function all(set, opts)
   local list = {}
   for x, y, z in data.DataLoader(set, opts):epoch(1) do list[#list + 1] = {plain(x), plain(y), plain(z)} end
@@ -45,7 +45,7 @@ end
 local numbers = {{num_workers = 1}, {num_workers = 2}, {num_workers = 8},
   {num_workers = 1, worker_type = "process"}}
 
--- The same bytes whoever makes the batches.
+-- Expects the same bytes whoever makes the batches.
 local function same_with_workers(set)
   local opts = {batch_size = 2, shuffle = true, seed = 3}
   local expected = all(set, opts)

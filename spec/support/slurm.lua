@@ -48,7 +48,7 @@ end
 local Cluster = {}
 Cluster.__index = Cluster
 
---- A cluster that runs jobs, for five minutes at most; nil and a reason where it cannot start one.
+--- Starts a cluster that runs jobs, for five minutes at most; nil and a reason where it cannot start one.
 function slurm.start()
   local why = needs.slurm()
   if why then return nil, why end

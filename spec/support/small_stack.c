@@ -19,7 +19,7 @@ typedef struct work {
   int failed;
 } work;
 
-/* The stack below this frame, but what this function itself uses. */
+/* Paints the stack below this frame, except what this function itself uses. */
 static void __attribute__((noinline)) paint(const work *w) {
   unsigned char *here = __builtin_frame_address(0);
   volatile unsigned char *p = w->stack;

@@ -6,7 +6,7 @@ local BLOCK = 512
 local function field(text, n) return text .. ("\0"):rep(n - #text) end
 local function octal(v, n) return ("%0" .. n - 1 .. "o\0"):format(v) end
 
---- The header of a member; more: kind ("0"), prefix, magic, size_field (12 bytes instead of octal digits).
+--- Returns the header of a member; more: kind ("0"), prefix, magic, size_field (12 bytes instead of octal digits).
 function tar.header(name, size, more)
   more = more or {}
   local head = field(name, 100) .. octal(420, 8) .. octal(0, 8) .. octal(0, 8)
@@ -23,7 +23,7 @@ function tar.padded(text) return text .. ("\0"):rep(-#text % BLOCK) end
 
 function tar.member(name, text, more) return tar.header(name, #text, more) .. tar.padded(text) end
 
---- Names of any length, as GNU's tar and as pax have them.
+--- Returns a member with a name of any length, as GNU's tar and as pax have them.
 function tar.gnu_member(name, text)
   return tar.member("././@LongLink", name .. "\0", {kind = "L", magic = "ustar  \0"})
     .. tar.member(name:sub(1, 100), text, {magic = "ustar  \0"})
@@ -38,7 +38,7 @@ end
 
 tar.ending = ("\0"):rep(2 * BLOCK)
 
---- {{name, text}, …}
+--- Returns an archive of {{name, text}, …}.
 function tar.archive(files)
   local out = {}
   for i, file in ipairs(files) do out[i] = tar.member(file[1], file[2]) end

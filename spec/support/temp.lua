@@ -4,7 +4,7 @@ local temp = {}
 
 ffi.cdef "int setenv(const char *, const char *, int); int unsetenv(const char *);"
 
---- os.execute for tools: without what is preloaded, which starts in more time than most tools take.
+--- Calls os.execute for tools without preloaded libraries, which take longer to start than most tools run.
 function temp.execute(command)
   local preload = os.getenv "LD_PRELOAD"
   ffi.C.unsetenv "LD_PRELOAD"
@@ -13,7 +13,7 @@ function temp.execute(command)
   return code
 end
 
---- A new empty folder, in `root` where one is given. The spec removes it.
+--- Makes a new empty folder, in `root` if passed; returns its path. The spec removes it.
 function temp.folder(root)
   local path = os.tmpname()
   os.remove(path)

@@ -1,8 +1,8 @@
 local core = require "luminary.core"
 local temp = require "spec.support.temp"
 
---- with_lookup(folder, name, lines): the LD_PRELOAD of a process in which these lines of C come first where the name of
---- a host is looked up. The library is FOLDER/NAME.so.
+--- Builds a library FOLDER/NAME.so of these lines of C, which come first where one looks up a host's name; returns
+--- its LD_PRELOAD.
 return function(folder, name, lines)
   local source = temp.write(("%s/%s.c"):format(folder, name), ([[
     #define _GNU_SOURCE

@@ -30,7 +30,7 @@ local function now()
   return tonumber(t.s) + tonumber(t.ns) / 1e9
 end
 
--- A process that runs these arguments in a session of its own, with variables, and its output in a file. It ends when
+-- Starts a process that runs these arguments in its own session, with variables, and its output in a file. It ends when
 -- this one does.
 local function start(arguments, env, out)
   local argv = ffi.new("const char *[?]", #arguments + 1, arguments)

@@ -127,7 +127,7 @@ describe("of integers", function()
   local F = lm.nn.functional
   local function whole(values, dtype) return lm.tensor(values, { dtype = dtype or "int64" }) end
   local a, b = whole { { 1, 2, 3 }, { 4, 5, 6 } }, whole { { 3, 0, 5 }, { 1, 1, 1 } }
-  -- 0 to n - 1, as -1, 0, 1, 2, -1, …
+  -- Returns 0 to n - 1, as -1, 0, 1, 2, -1, …
   local function steps(dtype, ...)
     local n = 1
     for _, size in ipairs { ... } do n = n * size end

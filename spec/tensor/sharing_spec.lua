@@ -274,7 +274,7 @@ local others = {
 local libraries = { lm = lm, tensors = core.methods, ["nn.functional"] = F, linalg = lm.linalg, fft = lm.fft,
 vision = lm.vision }
 
--- The names of a library's functions that are no ops, those loaded at need among them.
+-- Returns the names of a library's functions that are no ops, those loaded at need among them.
 local function functions_of(room)
   local library, of_op, names = libraries[room], {}, {}
   for name, f in pairs(core.ops) do of_op[f], of_op[name], of_op[name:gsub("^linalg_", "")] = true, true, true end

@@ -108,7 +108,7 @@ describe("a GGUF file's tokenizer", function()
     return said
   end
 
-  -- The error of a file, which names it.
+  -- Returns the error of a file, which names it.
   local function problem_of(said, ...)
     local ok, problem = pcall(of, said, ...)
     assert.is_false(ok, "no error")

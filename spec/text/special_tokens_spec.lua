@@ -14,7 +14,7 @@ local function fails(pattern, f, ...)
   assert.is_truthy(tostring(message):find(pattern, 1, true), message)
 end
 
--- Words a, b and c, with what `more` adds to the file and `config` says beside it.
+-- Makes a tokenizer of words a, b and c, with what `more` adds to the file and `config` says beside it.
 local function made(config, more, map)
   write("tokenizer.json", '{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1, "b": 2, "c": 3, '
     .. '"<s>": 4}}, "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [{"id": 5, "content": "</s>", '

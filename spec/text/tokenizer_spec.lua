@@ -11,7 +11,7 @@ local function write(name, text) return temp.write(folder .. "/" .. name, text) 
 
 local function load(name, opts) return lm.text.Tokenizer(write(name .. ".json", golden[name].file), opts) end
 
--- A tokenizer.json of a few words: `more` is put into it, `model` into the model.
+-- Returns a tokenizer.json of a few words: `more` is put into it, `model` into the model.
 local function small(more, model)
   return ('{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1, "b": 2, "c": 3}%s}%s}'):format(
     model or "", more or ', "pre_tokenizer": {"type": "Whitespace"}')

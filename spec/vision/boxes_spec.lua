@@ -10,7 +10,7 @@ local function same(name, got)
   assert.is_true(got:allclose(want, { rtol = 1e-4, atol = 1e-5 }), name)
 end
 
--- f's value of golden.x, and the gradient of its weighted sum.
+-- Returns f's value of golden.x, and the gradient of its weighted sum.
 local function differentiated(name, f)
   local x = golden.x:clone():requires_grad_()
   local y = f(x)

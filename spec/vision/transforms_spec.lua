@@ -5,7 +5,7 @@ local message = require "spec.support.error_of"
 local T = lm.vision.transforms
 local F = T.functional
 
--- The formula of scripts/dev/golden/gen_transforms.py.
+-- Returns an image by the formula of scripts/dev/golden/gen_transforms.py.
 local function image(shape, dtype)
   local n = 1
   for _, size in ipairs(shape) do n = n * size end

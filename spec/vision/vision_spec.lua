@@ -13,7 +13,7 @@ local function text_of(bytes)
   return table.concat(list)
 end
 
--- The greatest difference of two images of the same sizes.
+-- Returns the greatest difference of two images of the same sizes.
 local function difference(a, b)
   assert.same({unpack(a.shape)}, {unpack(b.shape)})
   return a:to("int32"):sub(b:to("int32")):abs():max():item()

@@ -21,7 +21,7 @@ local function varint(text, at)
   return tonumber(ffi.cast("int64_t", value)), at
 end
 
--- The fields of a message: lists of values by number.
+-- Returns the fields of a message: lists of values by number.
 local function fields_of(text)
   local fields, at = {}, 1
   while at <= #text do
@@ -45,7 +45,7 @@ local function fields_of(text)
   return fields
 end
 
--- The checksum bit by bit.
+-- Returns the checksum bit by bit.
 local function masked_crc(bytes)
   local crc = 0xffffffffULL
   for i = 1, #bytes do
@@ -63,7 +63,7 @@ local function little_endian(text)
   return a + b * 2 ^ 8 + c * 2 ^ 16 + d * 2 ^ 24
 end
 
--- The events of a folder's files: fields of the event, tag, and fields of the summary's value.
+-- Returns the events of a folder's files: fields of the event, tag, and fields of the summary's value.
 local function events_in(folder)
   local events = {}
   for name in lm.paths.files(folder, "tfevents") do

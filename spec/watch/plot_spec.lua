@@ -30,7 +30,7 @@ describe("watch.plot", function()
 
   local function pixels(...) return lm.vision.decode_image(lm.frombuffer(drawn(...), {dtype = "uint8"})) end
 
-  -- The number of pixels of about that color: edges of lines are mixed with white.
+  -- Returns the number of pixels of about that color: edges of lines are mixed with white.
   local function count(image, r, g, b, tolerance)
     local off = image:narrow(1, 1, 3):double() - lm.tensor({r, g, b}):view(3, 1, 1)
     return off:abs():amax(1):le(tolerance or 40):sum():item()

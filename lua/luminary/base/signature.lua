@@ -381,7 +381,7 @@ function Signature:call(first)
   return text
 end
 
---- The help texts of functions that are made of entries, PATH(): ABOUT, by function; classes have them in __help.
+--- Maps functions that are made of entries to their help texts, PATH(): ABOUT; classes have them in __help.
 signature.texts = setmetatable({}, {__mode = "k"})
 
 --- Sets the help text of a function that is made of an entry. Returns the function.

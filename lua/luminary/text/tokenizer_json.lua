@@ -163,7 +163,7 @@ local function template(at, of, name, sequences)
   return out
 end
 
--- Rows or functions for the steps of each part, by type; other types have no fields.
+-- Readers of each part's steps by type, rows of fields or functions; steps of other types have no fields.
 local parts = {
   normalizer = {
     list = "normalizers",

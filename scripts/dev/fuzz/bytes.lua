@@ -4,7 +4,7 @@ local random = math.random
 
 local bytes = {}
 
---- One of a list.
+--- Returns one of a list.
 function bytes.pick(list) return list[random(#list)] end
 local pick = bytes.pick
 
@@ -29,7 +29,7 @@ function bytes.crc32(text)
   return bit.bnot(c) % 2 ^ 32
 end
 
--- A gzip file (RFC 1952) with one stored block: at most 65535 bytes.
+-- Returns a gzip file (RFC 1952) with one stored block: at most 65535 bytes.
 function bytes.gzip_stored(text)
   local n = #text
   return "\31\139\8\0\0\0\0\0\0\3\1" .. bytes.little_endian(n, 2) .. bytes.little_endian(65535 - n, 2) .. text

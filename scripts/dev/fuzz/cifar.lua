@@ -5,7 +5,7 @@ local tar = require "spec.support.tar"
 local replace, damage, cut, gzip_stored, pick, random =
   bytes.replace, bytes.damage, bytes.cut, bytes.gzip_stored, bytes.pick, math.random
 
--- A file of the version for Python 2 with n images.
+-- Returns a file of the version for Python 2 with n images.
 local function pickled(n)
   local labels = {}
   for i = 1, n do labels[i] = "K" .. string.char(random(0, 9)) end

@@ -11,7 +11,7 @@ local function idx(dims, data, kind)
   return table.concat(out) .. data
 end
 
--- A file of its own: dims, then as many bytes as they say, or not.
+-- Makes a new file: dims, then as many bytes as they say, or not.
 local function change_idx()
   local dims, count = {}, 1
   for i = 1, random(4) do

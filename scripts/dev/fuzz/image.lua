@@ -5,7 +5,7 @@ local pick, random = bytes.pick, math.random
 
 local image = {}
 
---- The specs' golden files of an ending, each its bytes.
+--- Returns the specs' golden files of an ending, each its bytes.
 function image.files(ending)
   local names, list, golden = {}, {}, lm.load "spec/golden/_images.safetensors"
   for name in pairs(golden) do
@@ -48,7 +48,7 @@ local function decode_image(path, text)
   error("beyond: " .. tostring(result), 0)
 end
 
---- The format's row.
+--- Returns the format's row.
 function image.format(name, change)
   return {
     name = name, share = 3, change = change, load = decode_image,

@@ -3,7 +3,7 @@ local bytes = require "scripts.dev.fuzz.bytes"
 local image = require "scripts.dev.fuzz.image"
 local replace, damage, cut, pick, random = bytes.replace, bytes.damage, bytes.cut, bytes.pick, math.random
 
--- The segments of a JPEG up to its first scan, each its bytes, and the rest.
+-- Returns the segments of a JPEG up to its first scan, each its bytes, and the rest.
 local function segments_of(text)
   local list, at = {}, 3
   while true do

@@ -15,8 +15,8 @@ for name, t in pairs(require("spec.support.golden").load "_sentencepiece") do
 end
 table.sort(names)
 
--- A piece is "\10", its size, "\10", the text's size, the text, "\21" and four bytes of its score, and perhaps "\24"
--- and its kind.
+-- Changes a score. A piece is "\10", its size, "\10", the text's size, the text, "\21" and four bytes of its score, and
+-- perhaps "\24" and its kind.
 local function forge_score(text) return replace_one(text, "\21....", function() return "\21" .. bytes.forged(4) end) end
 local function score(text)
   local values = {"\0\0\128\127", "\0\0\128\255", "\0\0\192\127", "\255\255\127\127", "\1\0\0\0", "\0\0\0\128"}

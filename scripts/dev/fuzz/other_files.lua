@@ -30,7 +30,7 @@ local function number(text, at, n)
   return value
 end
 
--- The n-th place of a text in another, from 1.
+-- Returns the position of the n-th `what` in a text, from 1.
 local function place_of(text, what, n)
   local at = 0
   for _ = 1, n do at = assert(text:find(what, at + 1, true)) end
@@ -130,8 +130,8 @@ local function behind_directory(message)
   return true
 end
 
--- A format of golden files, those of a pattern or a list of texts. header(text): where what follows its header begins,
--- of which an error is behind the header wherever that is whole; without it, it is a zip archive.
+-- Returns the row of a format of golden files, given by a pattern or a list of texts. header(text): where its header
+-- ends; an error behind a header that is whole counts as past it; without it, a file is a zip archive.
 local function format(name, suffix, pattern, changes, header)
   local all, headers = type(pattern) == "table" and pattern or texts(pattern), {}
   for i, text in ipairs(all) do headers[i] = header and header(text) and text:sub(1, header(text) - 1) or false end
@@ -198,7 +198,7 @@ local function load_torch7(path)
   local ok, value = pcall(torch7.load, path, temp.read(path):find "^%d%s" and "ascii" or "binary")
   return ok and tensors_in(value) or error(type(value) == "string" and value .. " in " .. path or value, 0)
 end
--- Torch7's numbers, of type 1.
+-- Changes one of Torch7's numbers, of type 1.
 local function forge_number(text)
   return bytes.replace_one(text, "\1%z%z%z........", function() return "\1\0\0\0" .. bytes.forged(8) end)
 end

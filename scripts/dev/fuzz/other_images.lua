@@ -26,7 +26,7 @@ local function change(text, first, own)
   return text
 end
 
--- An entry of a TIFF's directory with another type, count or value.
+-- Changes type, count or value of an entry of a TIFF's directory.
 local function change_tiff(text)
   local at = text:byte(5) + 256 * text:byte(6) + 65536 * text:byte(7)
   local count = (text:byte(at + 1) or 0) + 256 * (text:byte(at + 2) or 0)
@@ -36,7 +36,7 @@ local function change_tiff(text)
   return overwrite(text, entry + part[1], part[2])
 end
 
--- A frame's rectangle, its flags, or what is before it.
+-- Changes a frame's rectangle, its flags, or what is before it.
 local function change_gif(text)
   local at = text:find(",", 14, true)
   if not at or at + 12 > #text then return damage(text, 14) end
@@ -52,7 +52,7 @@ local function change_bmp(text)
   return overwrite(text, at, 4)
 end
 
--- A chunk's length, or one chunk more.
+-- Changes a chunk's length, or adds a chunk.
 local function change_webp(text)
   if random(3) == 1 then return overwrite(text, 17, 4) end
   local at = pick { 13, #text + 1 }

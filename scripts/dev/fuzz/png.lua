@@ -40,7 +40,7 @@ local function adler32(text)
   return b * 65536 + a
 end
 
--- A zlib stream (RFC 1950) with one stored block: at most 65535 bytes.
+-- Returns a zlib stream (RFC 1950) with one stored block: at most 65535 bytes.
 local function zlib_stored(text)
   return "\120\1\1" .. bytes.little_endian(#text, 2) .. bytes.little_endian(65535 - #text, 2) .. text
     .. big_endian(adler32(text))

@@ -5,7 +5,7 @@ local temp = require "spec.support.temp"
 local little_endian, damage, cut, replace_one, pick, random =
   bytes.little_endian, bytes.damage, bytes.cut, bytes.replace_one, bytes.pick, math.random
 
--- A file as its header's text and its data.
+-- Returns a file as its header's text and its data.
 local function take_apart(text)
   local length = 0
   for i = 8, 1, -1 do length = length * 256 + text:byte(i) end

@@ -251,7 +251,7 @@ static void join(member *m, const char *address, int rank, int size) {
   if (member_send(m, &b) != LM_OK) die("a member cannot join");
 }
 
-/* The handshake's three parts, damaged; or no handshake at all. */
+/* Sends the handshake's three parts, damaged; or no handshake at all. */
 static void be_strange(const char *address) {
   unsigned char bytes[640];
   lm_deadline p = patience_of(10);
@@ -343,7 +343,7 @@ typedef struct bad_store {
   int n;
 } bad_store;
 
-/* Called while the client waits for an answer: all that the store says, with the answer among it. */
+/* Sends all that the store says, with the answer among it, while the client waits for that answer. */
 static lm_status say_it_all(void *ctx) {
   bad_store *s = ctx;
   lm_bytes b = {0};

@@ -62,7 +62,7 @@ static inline void put_join(lm_bytes *b, int rank, int size, int generation) {
   lm_message_end(b, at);
 }
 
-/* The next message that is no PULSE; fields stay good until the next call. False: none in that time, or the end. */
+/* Receives the next message that is no PULSE; fields are valid until the next call. False: none in time, or the end. */
 static inline bool member_receive(member *m, lm_message *kind, lm_reader *fields, double seconds) {
   lm_deadline p = patience_of(seconds);
   for (;;) {

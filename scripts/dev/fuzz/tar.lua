@@ -5,7 +5,7 @@ local tar = require "spec.support.tar"
 local replace, damage, cut, gzip_stored, pick, random =
   bytes.replace, bytes.damage, bytes.cut, bytes.gzip_stored, bytes.pick, math.random
 
--- A header's sum made to hold again.
+-- Returns a header with its correct sum.
 local function with_sum(block)
   local sum = 8 * 32
   block = (block .. ("\0"):rep(512)):sub(1, 512)

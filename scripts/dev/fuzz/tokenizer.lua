@@ -118,7 +118,7 @@ local function read_again(tokenizer, path)
   if one and not (two and one.ids:equal(two.ids)) then error {"what was written reads otherwise"} end
 end
 
--- reader: a function that reads a file of another format, whose tokenizer.json is not the same as the file.
+-- Loads and uses a tokenizer. reader: reads a file of another format, whose tokenizer.json is not the same as the file.
 local function load(path, _, reader)
   local tokenizer = (reader or read)(path)
   if random(20) == 1 and not reader then read_again(tokenizer, path) end

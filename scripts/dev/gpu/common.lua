@@ -8,7 +8,7 @@ function common.fail(...) error(string.format(...), 0) end
 
 common.stand_in, common.sized, common.networks = bench.stand_in, bench.sized, bench.networks
 
--- The largest difference relative to the largest value.
+-- Returns the largest difference relative to the largest value.
 local function apart(here, there)
   here, there = here:double(), there:to("cpu"):double()
   local scale = here:abs():max():item()
@@ -22,7 +22,7 @@ end
 
 function common.expect(what, here, there, limit) judge(what, apart(here, there), limit) end
 
---- The same for lists, as one line.
+--- Expects the values of one list beside another's, as one line.
 function common.expect_all(what, here, there, limit)
   local worst = 0
   for i, t in ipairs(here) do

@@ -33,7 +33,7 @@ grad img k16: F.batch_norm(img, nil, nil, {weight = k16, bias = k16, training = 
 grad batch: F.scaled_dot_product_attention(batch:unsqueeze(2), batch2:unsqueeze(2), batch:unsqueeze(2))
 ]] .. list.list
 
--- The inputs that an expression names.
+-- Returns the inputs that an expression names.
 local function inputs_of(expression)
   local names, seen = {}, {}
   local bare = expression:gsub('"[^"]*"', ""):gsub("[.:][%a_][%w_]*", "")
@@ -57,7 +57,7 @@ end
 
 local floats = { uniform = true, normal = true, sign = true, zeroone = true }
 
--- An environment for expressions, which makes inputs when they are first named.
+-- Returns an environment for expressions, which makes inputs when they are first named.
 local function environment(device, rows, dtype)
   return setmetatable({ lm = lm, F = lm.nn.functional, select = select }, { __index = function(env, name)
     if list.derived[name] then
@@ -70,7 +70,7 @@ local function environment(device, rows, dtype)
   end })
 end
 
--- The result of an expression, then the gradients of the inputs that grads names.
+-- Returns the result of an expression, then the gradients of the inputs that grads names.
 local function evaluate(grads, expression, env)
   local own, leaves = setmetatable({}, { __index = env }), {}
   for name in grads:gmatch "%S+" do
@@ -88,8 +88,8 @@ local function evaluate(grads, expression, env)
   return results
 end
 
--- f(grads, expression) for each expression, with those that fail reported and counted. What the CPU refuses too, such
--- as a dtype, is left out.
+-- Calls f(grads, expression) for each expression; reports and counts those that fail. Leaves out what the CPU refuses
+-- too, such as a dtype.
 local function walk(wanted, dtype, f)
   local failed, refused = {}, {}
   local on_cpu = environment("cpu", 4, dtype)
@@ -134,7 +134,7 @@ function case.bandwidth(mib, dtype)
   for i = 1, math.min(30, #all) do print(("  %6.3f %s"):format(all[i][2], all[i][1])) end
 end
 
--- Bit for bit, NaN being itself.
+-- Returns whether both are equal bit for bit, NaN being itself.
 local function is_same(a, b)
   if not a.dtype:find "float" then return lm.equal(a, b) end
   return a:eq(b):logical_or(a:ne(a):logical_and(b:ne(b))):all():item()

@@ -105,7 +105,7 @@ function case.issue()
   dist.destroy_process_group()
 end
 
--- One launch each of kernels worth a profiler's look: nothing is called twice, so that ncu's time is small.
+-- Launches kernels worth a profiler's look once each: calls nothing twice, so that ncu's time is small.
 function case.kernels()
   local device = { device = "cuda" }
   local rows = common.sized(2 ^ 14, 8)

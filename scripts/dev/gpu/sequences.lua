@@ -6,8 +6,8 @@ local fail, expect_all = common.fail, common.expect_all
 
 local case = {}
 
--- Recurrent layers by cuDNN beside the CPU's in float64: results and gradients. With a size: milliseconds of forward
--- and backward of two layers of that size over 100 steps of 32 sequences, beside the same step by step.
+-- Compares recurrent layers by cuDNN with the CPU's in float64: results and gradients. With a size: milliseconds of
+-- forward and backward of two layers of that size over 100 steps of 32 sequences, beside the same step by step.
 function case.recurrent(size)
   local packed = { 7, 7, 5, 4, 1, 1, 1, 1 }
   local function values(net, x)
@@ -51,13 +51,13 @@ function case.recurrent(size)
   end
 end
 
--- Attention beside the CPU's in float64, with and without masks, of heads that are shared: results and gradients, by
--- cuDNN and by our kernels, of float32 also by TF32. 37 queries are part of a block, 300 several; rows of 33 numbers
--- are no whole packs. With a length, how long these and products take, and how near our forward pass comes to the
--- tensor cores' speed.
+-- Compares attention with the CPU's in float64, with and without masks, of heads that are shared: results and
+-- gradients, by cuDNN and by our kernels, of float32 also by TF32. 37 queries are part of a block, 300 several; rows of
+-- 33 numbers are no whole packs. With a length, how long these and products take, and how near our forward pass comes
+-- to the tensor cores' speed.
 function case.attention(length)
   local ops = require "luminary.core".ops
-  -- As F.scaled_dot_product_attention, where that might choose products.
+  -- Does what F.scaled_dot_product_attention does, where that might choose products.
   local function by_kernels(q, k, v, o)
     local draw = o.dropout_p and o.dropout_p > 0 and ops.attention_draw(q, k) or nil
     return (ops.attention(q, k, v, o.attn_mask, o.is_causal or false, nil, o.dropout_p or 0, draw))
@@ -152,9 +152,9 @@ function case.attention(length)
   lm.backends.cuda.matmul.allow_tf32 = false
 end
 
--- Attention with cuDNN's dropout. Values are an identity, so that the result shows which weights were kept; then result
--- and gradients are those of products in float64 with that mask. The same seed drops the same, another call and a
--- replayed graph another part, no two heads alike, and 1 - p of all stay.
+-- Checks attention with cuDNN's dropout. Values are an identity, so that the result shows which weights were kept; then
+-- result and gradients are those of products in float64 with that mask. The same seed drops the same, another call and
+-- a replayed graph another part, no two heads alike, and 1 - p of all stay.
 function case.attention_dropout()
   lm.backends.cudnn.benchmark = true -- plans at once
   local p = 0.3
@@ -219,8 +219,8 @@ function case.attention_dropout()
   end
 end
 
--- cuDNN's attention in half precision beside the CPU's in float64: heads of many widths, lengths that fill no block,
--- causal or not, heads of keys that several heads of queries share. Each must have a plan, which the log says.
+-- Compares cuDNN's attention in half precision with the CPU's in float64: heads of many widths, lengths that fill no
+-- block, causal or not, heads of keys that several heads of queries share. Each must have a plan, which the log says.
 local function plans_tried()
   lm.backends.cudnn.benchmark = true -- as above
   local all_lengths = common.sized({ { 100, 100 }, { 129, 257 }, { 500, 500 } }, { { 33, 70 } })

@@ -35,8 +35,8 @@ function case.ceilings()
   end)))
 end
 
--- The first step, with the searches for plans and the loading of kernels; four more, which may search for none; then
--- what a step takes, graphed and not.
+-- Times the first step, with the searches for plans and the loading of kernels; four more, which may search for none;
+-- then a step, graphed and not.
 local function network(name)
   tf32(name:find "tf32" ~= nil)
   common.sweep()
@@ -132,7 +132,7 @@ function case.first_calls()
   end
 end
 
--- A graphed step computes what the same step does without a graph. Dropout would draw other numbers.
+-- Checks that a graphed step computes what the step does without a graph. Dropout would draw other numbers.
 function case.graphed()
   local steps, warmup = 5, 3
   lm.use_deterministic_algorithms(true)

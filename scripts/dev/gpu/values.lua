@@ -36,7 +36,7 @@ function case.smoke()
   end
 end
 
--- linear or conv2d with an operand n elements behind a boundary of 256 bytes.
+-- Checks linear or conv2d with an operand n elements behind a boundary of 256 bytes.
 local function compare_offset(op, dtype, which, n)
   lm.manual_seed(1)
   local shapes = op == "linear" and { x = { 64, 128 }, weight = { 96, 128 }, bias = { 96 } }
@@ -67,8 +67,8 @@ local function is_alive()
   return (pcall(function() assert(lm.ones({ 2 }, { device = "cuda" }):sum():item() == 2) end))
 end
 
--- All of these in one process, which takes seconds to start; those left after a fault in a process each. With an op's
--- name and the rest, that one alone.
+-- Checks all operands in one process, which takes seconds to start; those left after a fault in a process each. With an
+-- op's name and the rest, that one alone.
 function case.alignment(op, dtype, which, n)
   if op then return compare_offset(op, dtype, which, assert(tonumber(n), "how many elements off?")) end
   local alive, failed = true, {}

@@ -14,13 +14,13 @@ static lm_status device_of(lm_tensor *x, int d, lm_tensor **out) {
   return lm_call(LM_OP_to_copy, &(lm_to_copy_args){.x = x, .dtype = LM_F64, .device = LM_DEVICE(LM_CPU, d)}, out);
 }
 
-/* *x becomes y, whose reference goes over. */
+/* Replaces *x by y, whose reference it takes. */
 static void become(lm_tensor **x, lm_tensor *y) {
   lm_release(*x);
   *x = y;
 }
 
-/* The sum over all devices of the mean of a chain that begins and continues with w. */
+/* Computes the sum over all devices of the mean of a chain that begins and continues with w. */
 static lm_status loss_of(lm_tensor *w, lm_hook hook, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *there = NULL, *y = NULL, *next = NULL, *total = NULL;

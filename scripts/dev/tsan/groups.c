@@ -47,7 +47,7 @@ static void fill(lm_tensor *t, int rank) {
   for (int64_t i = 0; i < t->numel; i++) ((float *)t->data)[i] = value(rank, i);
 }
 
-/* Sum over the n members from the `first` rank of the world on. */
+/* Returns the sum over the n members from the `first` rank of the world on. */
 static float sum(int first, int n, int64_t i) {
   float total = 0;
   for (int r = first; r < first + n; r++) total += value(r, i);
@@ -66,7 +66,7 @@ static float of_one(int rank, int n, int64_t i) {
   return value(rank, i);
 }
 
-/* One of each, in a group whose first member has the world's rank `first`. */
+/* Runs each collective once, in a group whose first member has the world's rank `first`. */
 static int collectives(const member *m, lm_group *g, int first, int64_t length) {
   int n = g->size, bad = 0, root = n - 1;
   lm_tensor *t = numbers(length), *in[RANKS], *out[RANKS];

@@ -91,7 +91,7 @@ static void *be_stream(void *arg) {
   return NULL;
 }
 
-/* Locked. */
+/* Appends work; the queue must be locked. */
 static lm_status append(queue *q, const work *w) {
   uint64_t at = atomic_load_explicit(&q->given, memory_order_relaxed);
   if (at == ROOM) return lm_fail(LM_E_STATE, "a stream was given too much");
@@ -259,7 +259,7 @@ static lm_status capture_end(int card, void *stream, void **graph) {
   return LM_OK;
 }
 
-/* All of it at once: another's launch does not come between. */
+/* Enqueues all of a graph at once: another's launch does not come between. */
 static lm_status graph_launch(int card, void *graph, void *stream) {
   (void)card;
   lm_status status = LM_OK;
@@ -448,7 +448,7 @@ static void *be_worker(void *arg) {
 
 /* ---- threads that capture */
 
-/* LM_E_OOM if the card is full: a capture frees nothing of others to make room. */
+/* Records a graph; LM_E_OOM if the card is full, as a capture frees nothing of others to make room. */
 static lm_status record(lm_stream *s, lm_stream *beside, block *in, block *out, lm_graph **g) {
   lm_status status;
   block between = {0};

@@ -167,7 +167,7 @@ describe("what is under way", function()
       end
       collectgarbage()
     end
-    -- The other rank is behind: all is under way when tensors change.
+    -- Delays the other rank, so that all calls are under way when tensors change.
     local function late() if me == 1 then os.execute "sleep 0.2" end end
     local function done()
       for _, work in ipairs(works) do work:wait() end

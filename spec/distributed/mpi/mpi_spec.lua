@@ -40,7 +40,7 @@ dist.init_process_group {timeout = 20}
 local me, n = dist.get_rank(), dist.get_world_size()
 ]]
 
--- n ranks of a script whose group is up, under `luminary run --backend mpi`.
+-- Starts n ranks of a script whose group is up, under `luminary run --backend mpi`.
 local function start(n, text, options)
   options = options or {}
   local path = write((options.prologue or PROLOGUE):gsub("\n", " ") .. text)

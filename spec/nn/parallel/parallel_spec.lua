@@ -306,7 +306,7 @@ describe("a model over two devices", function()
 end)
 
 describe("a backward pass over several devices", function()
-  -- A loss of w through a chain on each device, one after the other where `linked`.
+  -- Returns a loss of w through a chain on each device, one after the other where `linked`.
   local function graph(w, devices, steps, linked)
     local total, last
     for _, device in ipairs(devices) do

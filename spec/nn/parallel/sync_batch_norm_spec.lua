@@ -15,7 +15,7 @@ local function all_near(what, a, b, tolerance)
   assert(#a == #b)
   for i, p in ipairs(a) do near(what .. " " .. i, p, b[i], tolerance) end
 end
--- This rank's rows of x, when rank r has counts[r + 1] of them.
+-- Returns this rank's rows of x, when rank r has counts[r + 1] of them.
 local function rows(x, counts)
   local first = 1
   for r = 1, rank do first = first + counts[r] end

@@ -40,7 +40,7 @@ static void parse_rules(control &c, const char *text) {
   }
 }
 
-/* Never destroyed: libraries make calls until the process is gone. */
+/* Returns the state, never destroyed: libraries make calls until the process is gone. */
 static control &get() {
   static control *c = [] {
     control *made = new control;

@@ -18,8 +18,8 @@ typedef struct mark {
 enum : unsigned { SHARED = (1u << 14) - 1, LAST_LAUNCH = UINT16_MAX, ZAP = 256u << 20, APART = 256 };
 
 static mark *marks;
-/* The piece of work that wrote last in each APART bytes. A tensor is known by its address and the latest of these in
- * its range: what lay there before has another. */
+/* Works that wrote last in each APART bytes. A tensor is known by its address and the latest of these in its range:
+ * what lay there before has another. */
 static uint32_t *writers;
 static uint32_t work;
 static char *base;

@@ -11,7 +11,7 @@ long lm_fake_counted_blocks(); /* most blocks of a launch that run; 0: counts no
 void lm_fake_count_launch();
 void lm_fake_count_block(unsigned number);
 void lm_fake_record_launch(const char *name, uint64_t blocks, uint64_t ran);
-/* An access of the body that runs. */
+/* Counts an access of the body that runs. */
 void lm_fake_count_access(const void *p, size_t bytes, bool reads, bool writes);
 
 void lm_fake_record(const lm_fake_cost &cost);

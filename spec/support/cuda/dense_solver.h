@@ -46,7 +46,7 @@ static inline int lm_dense_getrf(lm_dense &a, int *pivots) {
   return info;
 }
 
-/* b becomes x of op(triangle of a) x = b. */
+/* Replaces b by x of op(triangle of a) x = b. */
 static inline void lm_dense_trsm(lm_dense &a, bool upper, bool transposed, bool ones, lm_dense &b) {
   int n = a.columns;
   bool down = upper == transposed;
@@ -77,7 +77,7 @@ static inline void lm_dense_getrs(lm_dense &lu, const int *pivots, bool transpos
   if (transposed) lm_dense_swap_rows(b, pivots, lu.columns, true);
 }
 
-/* One triangle is read and written; the other stays. */
+/* Factors a; reads and writes one triangle, and leaves the other. */
 static inline int lm_dense_potrf(lm_dense &a, bool upper) {
   auto at = [&](int r, int c) -> double & { return upper ? a.at(c, r) : a.at(r, c); };
   for (int d = 0; d < a.columns; d++) {
@@ -94,7 +94,7 @@ static inline int lm_dense_potrf(lm_dense &a, bool upper) {
   return 0;
 }
 
-/* (I - tau v v^T) on b, with v = (1, rest of column d of a). */
+/* Applies (I - tau v v^T) to b, with v = (1, rest of column d of a). */
 static inline void lm_dense_reflect(lm_dense &a, int d, double tau, lm_dense &b, int from) {
   for (int c = from; c < b.columns; c++) {
     double sum = b.at(d, c);
@@ -125,7 +125,7 @@ static inline void lm_dense_orgqr(lm_dense &a, const double *tau, int k) {
   a = q;
 }
 
-/* Ascending; the vectors in the columns of a, symmetric. By Jacobi's rotations. */
+/* Computes eigenvalues, ascending, and the vectors in the columns of a, symmetric, by Jacobi's rotations. */
 static inline void lm_dense_syev(lm_dense &a, double *w) {
   int n = a.columns;
   lm_dense v(n, n), sorted(n, n);
@@ -164,7 +164,7 @@ static inline void lm_dense_syev(lm_dense &a, double *w) {
   a = sorted;
 }
 
-/* Column d of u becomes orthonormal to those before it; one that lies among them becomes any other. */
+/* Makes column d of u orthonormal to those before it; one that lies among them becomes any other. */
 static inline void lm_dense_orthonormal(lm_dense &u, int d) {
   for (int unit = -1; unit < u.rows; unit++) {
     for (int r = 0; r < u.rows && unit >= 0; r++) u.at(r, d) = r == unit;
@@ -184,7 +184,7 @@ static inline void lm_dense_orthonormal(lm_dense &u, int d) {
   }
 }
 
-/* U (of as many columns as u has), s descending and V of a, by one-sided rotations of its columns. */
+/* Computes U (of as many columns as u has), s descending and V of a, by one-sided rotations of its columns. */
 static inline void lm_dense_gesvd(lm_dense a, double *s, lm_dense &u, lm_dense &v) {
   if (a.rows < a.columns) {
     lm_dense transposed(a.columns, a.rows);

@@ -22,7 +22,7 @@ static cudaUUID_t uuid_of(int physical) {
   return uuid;
 }
 
-/* Up to the first entry that names no device, or one that was named before. */
+/* Returns the devices up to the first entry that names none, or one that was named before. */
 static device_list visible() {
   long present = lm_fake_setting("LM_FAKE_CUDA_DEVICES", 1);
   if (present > LM_FAKE_MAX_DEVICES) present = LM_FAKE_MAX_DEVICES;

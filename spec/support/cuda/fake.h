@@ -44,7 +44,7 @@ extern "C" {
 
 /* ---- for specs, by way of ffi.C ---- */
 
-/* The nth call of `name` from now on (1 is the next) returns `code` instead of working, once. NULL: of any call. nth 0
+/* Makes the nth call of `name` (1 is the next) return `code` instead of working, once. NULL: of any call. nth 0
  * takes the rules for that name (NULL: all rules) away. Calls that release something do so all the same. */
 LM_FAKE_API void lm_fake_fail(const char *name, long nth, int code);
 /* Returns the number of calls of a function so far; NULL: of all. */
@@ -62,14 +62,14 @@ LM_FAKE_API long lm_fake_live(const char *what);
  * that did not run. The bytes of an unseen kernel are not known: its body is compiled without checks, or it is a
  * library's. Valid until the next call. */
 LM_FAKE_API const char *lm_fake_counts(void);
-/* The ranges and marks of NVTX so far, a comma between them: "push NAME", "pop", "mark NAME". They get here if
+/* Returns the ranges and marks of NVTX so far, a comma between them: "push NAME", "pop", "mark NAME". They come if
  * NVTX_INJECTION64_PATH is the path of this library. */
 LM_FAKE_API const char *lm_fake_ranges(void);
 /* Makes cuSOLVER's next iteration not converge. */
 LM_FAKE_API void lm_fake_diverge(void);
 /* Returns the number of operations that wait in queues. */
 LM_FAKE_API long lm_fake_pending(void);
-/* A fault of a kernel fails every later call, as a real one does; this forgets it. */
+/* Forgets a kernel's fault, which fails every later call, as a real one does. */
 LM_FAKE_API void lm_fake_reset(void);
 
 /* ---- for the libraries that are faked beside the runtime ---- */
@@ -81,10 +81,10 @@ LM_FAKE_API int lm_fake_enter(const char *name);
     int lm_fake_code_ = lm_fake_enter(__func__);        \
     if (lm_fake_code_ != 0) return (type)lm_fake_code_; \
   } while (0)
-/* One more (1) or less (-1) of what lm_fake_live counts. */
+/* Counts one more (1) or less (-1) of what lm_fake_live counts. */
 LM_FAKE_API void lm_fake_count(const char *what, long by);
-/* The call waits for all of the device (-1: of every device), in whatever mode its thread is: that breaks the captures
- * that other threads have going there. */
+/* Records that a call waits for all of the device (-1: of every device), in whatever mode its thread is: breaks the
+ * captures that other threads have going there. */
 LM_FAKE_API void lm_fake_waits_for(int device);
 /* Returns, for a call that a capture of this thread forbids unless it is relaxed, its cudaError_t, after breaking the
  * capture; else 0. */

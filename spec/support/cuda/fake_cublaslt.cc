@@ -97,7 +97,7 @@ static bool fits(const product &how, const layout &a, const layout &b, const lay
   return k == l && d.rows == m && d.columns == n && c.rows == m && c.columns == n;
 }
 
-/* The work itself. Column-major. */
+/* Computes the product. Column-major. */
 static void multiply(product how, layout A, layout B, layout C, layout D, double alpha, double beta, const void *a,
                      const void *b, const void *c, void *d) {
   int type = dtype_of(D.type);
@@ -257,8 +257,8 @@ LM_FAKE_API cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPr
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/* One algorithm; large sums split their inner dimension and need a workspace. No bias is added to a product of one
- * column: whoever asks for that has to add it in another way. */
+/* Finds one algorithm; large sums split their inner dimension and need a workspace. No bias is added to a product of
+ * one column: whoever asks for that has to add it in another way. */
 LM_FAKE_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t how,
                                                           cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                                           cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,

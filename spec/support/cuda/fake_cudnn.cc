@@ -214,7 +214,7 @@ static tensor tensor_of(const descriptor &d) {
 
 static bool channels_last(const tensor &t) { return t.stride[1] == 1 && t.size[1] > 1; }
 
-/* The one convolution of the graph, and the bias added to it. */
+/* Returns the one convolution of the graph, and the bias added to it. */
 static work work_of(const descriptor &graph) {
   const descriptor &op = graph.part(A(OPERATIONGRAPH_OPS), 0);
   work j;
@@ -296,7 +296,7 @@ static std::vector<lm_fake_operation> nodes_of(const descriptor &graph) {
   return nodes;
 }
 
-/* All that a graph's nodes read and write, once each. */
+/* Returns all tensors that a graph's nodes read and write, once each. */
 static std::map<int64_t, tensor> tensors_of(const std::vector<lm_fake_operation> &nodes) {
   std::map<int64_t, tensor> all;
   for (const lm_fake_operation &n : nodes) {
@@ -421,7 +421,7 @@ static cudnnStatus_t check_convolution(const descriptor &op, int pass) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-/* One convolution, whose result may go through one addition of a bias; every tensor has its own number. */
+/* Accepts one convolution, whose result may go through one addition of a bias; every tensor has its own number. */
 static cudnnStatus_t check_graph(const descriptor &graph) {
   size_t ops = graph.parts(A(OPERATIONGRAPH_OPS));
   const descriptor &first = graph.part(A(OPERATIONGRAPH_OPS), 0);
@@ -458,7 +458,7 @@ static cudnnStatus_t check_graph(const descriptor &graph) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-/* An engine config stands for an engine and, through A(ENGINEHEUR_OPERATION_GRAPH), the graph it was proposed for. */
+/* Checks a plan. An engine config stands for an engine and, through A(ENGINEHEUR_OPERATION_GRAPH), for its graph. */
 static cudnnStatus_t check_plan(const descriptor &plan) {
   const descriptor &config = plan.part(A(EXECUTION_PLAN_ENGINE_CONFIG));
   const descriptor &graph = config.part(A(ENGINEHEUR_OPERATION_GRAPH));
@@ -621,7 +621,7 @@ LM_FAKE_API cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t which) {
   return status;
 }
 
-/* The engines proposed for a graph go into descriptors that the caller has made. */
+/* Puts the engines proposed for a graph into descriptors that the caller has made. */
 static cudnnStatus_t proposals(const descriptor &heuristics, int64_t most, int64_t *found, void *into) {
   bool fallback = heuristics.get<cudnnBackendHeurMode_t>(A(ENGINEHEUR_MODE)) == CUDNN_HEUR_MODE_FALLBACK;
   const attribute &graph = heuristics.attributes.at(A(ENGINEHEUR_OPERATION_GRAPH));
@@ -703,7 +703,7 @@ static cudnnStatus_t check_place(const tensor &t, const void *place) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-/* Each tensor in memory once, and the products of tensors of all sizes: what a mask hides is not taken off. */
+/* Counts each tensor in memory once, and the products of tensors of all sizes: what a mask hides is not taken off. */
 static lm_fake_cost cost_of_fused(const std::vector<lm_fake_operation> &nodes,
                                   const std::map<int64_t, void *> &memory) {
   lm_fake_cost cost = {NULL, "cudnnBackendExecute: attention", 0, {}};

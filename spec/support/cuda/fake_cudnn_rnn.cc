@@ -100,7 +100,7 @@ static std::vector<double> all_of(const work &w, const void *p, int64_t count, b
   return v;
 }
 
-/* x [width] by W [hidden, width] and its bias: one number of each unit. */
+/* Multiplies x [width] by W [hidden, width] and adds its bias: one number of each unit. */
 static double product(const work &w, const std::vector<double> &weights, int layer, int gate, int64_t unit,
                       const double *x, int64_t width) {
   double sum = w.net.bias ? weights[(size_t)(w.net.bias_at(layer, gate) + unit)] : 0;

@@ -131,7 +131,7 @@ static void switch_to(context *save, context to) {
 
 static void stack_main(void);
 
-/* A stack that begins with stack_main. */
+/* Returns a stack that begins with stack_main. */
 static context stack_fresh(char *low) {
   void **top = (void **)(low + STACK);
   top[-2] = (void *)stack_main; /* lm_fake_switch returns there; its caller's stack was 16-byte aligned */
@@ -154,7 +154,7 @@ static context stack_take(void) {
 
 /* ---- the end of a run that went wrong ---- */
 
-/* Not marked noreturn: the sanitizer would take the whole stack for done with. */
+/* Fails the grid. Not marked noreturn: the sanitizer would take the whole stack for done with. */
 static void __attribute__((format(printf, 2, 3))) fail(int code, const char *format, ...) {
   char text[512];
   va_list list;
@@ -192,7 +192,7 @@ static uint64_t in_order(uint64_t i, uint64_t n) {
   return (uint64_t)(((unsigned __int128)step * i + mixed(g.seed + 1)) % n);
 }
 
-/* Some wait and nobody is left to run. */
+/* Fails as some threads wait and none is left to run. */
 static void fail_stuck(void) {
   int first[6] = {-1, -1, -1, -1, -1, -1}, count[6] = {0};
   for (int i = 0; i < g.threads; i++) {

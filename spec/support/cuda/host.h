@@ -35,14 +35,14 @@ extern uint3 lm_fake_block, lm_fake_thread;
 void *lm_fake_dynamic_shared(void);
 
 enum { LM_FAKE_SYNC, LM_FAKE_SHUFFLE, LM_FAKE_BALLOT, LM_FAKE_GATHER };
-/* All threads of the block meet; returns how many gave a `predicate` other than 0. */
+/* Waits until all threads of the block meet; returns how many passed a `predicate` other than 0. */
 int lm_fake_barrier(int predicate);
 /* The lanes of `mask` meet in the same operation. Each brings `bits`. SHUFFLE returns those of lane `source`, BALLOT
  * the lanes whose bits are not 0, GATHER fills `all` (32 values, 0 for lanes outside the mask). */
 unsigned long long lm_fake_meet(int operation, unsigned mask, unsigned long long bits, int source,
                                 unsigned long long *all);
 int lm_fake_lane(void);
-/* A copy of 16 bytes, zeros for NULL, that is made when the thread waits for its copies: before, NaN is there. */
+/* Copies 16 bytes, zeros for NULL, when the thread waits for its copies: before, NaN is there. */
 void lm_fake_copy_begin(void *to, const void *from);
 void lm_fake_copies_wait(void);
 }

@@ -42,8 +42,8 @@ struct registry {
 };
 }  // namespace
 
-/* "_ZZ" <function> "E" <name>: a static of that function. Its mangled name is "_Z" <function>. The name's length is a
- * number after the last E before which a function is known; kernels being few, all splits are tried. */
+/* Finds the function of "_ZZ" <function> "E" <name>, a static in it. Its mangled name is "_Z" <function>. The name's
+ * length is a number after the last E before which a function is known; kernels being few, all splits are tried. */
 static std::string function_of(const registry &r, const char *symbol) {
   std::string text(symbol + 3);
   for (size_t e = text.rfind('E'); e != std::string::npos && e > 0; e = text.rfind('E', e - 1)) {
@@ -116,7 +116,7 @@ static int registers_of(const lm_fake_kernel &kernel, int threads) {
   return warps * ((each + WARP_REGISTERS - 1) / WARP_REGISTERS * WARP_REGISTERS);
 }
 
-/* nvcc reports few bounds to the runtime: the table has all. */
+/* Sets a kernel's limits from the table: nvcc reports few of them to the runtime. */
 static void set_limits(lm_fake_kernel &kernel, const std::string &name, int bound) {
   const registry &r = get();
   auto measured = r.measured.find(name);
@@ -166,7 +166,7 @@ typedef struct launch {
   size_t shared;
 } launch;
 
-/* LM_FAKE_CUDA_IMAGE=0: the program has no code for the device. */
+/* Returns false with LM_FAKE_CUDA_IMAGE=0: the program has no code for the device. */
 static bool has_image() { return lm_fake_setting("LM_FAKE_CUDA_IMAGE", 1) != 0; }
 
 static int check_launch(const lm_fake_kernel *kernel, dim3 grid, dim3 block, size_t shared) {
@@ -293,14 +293,14 @@ LM_FAKE_API void __cudaUnregisterFatBinary(void **) {}
 LM_FAKE_API char __cudaInitModule(void **) { return 1; }
 LM_FAKE_API void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int) {}
 
-/* bound: of __launch_bounds__, or -1. */
+/* Registers a kernel; bound: of __launch_bounds__, or -1. */
 LM_FAKE_API void __cudaRegisterFunction(void **, const char *stub, char *, const char *name, int bound, uint3 *,
                                         uint3 *, dim3 *, dim3 *, int *) {
   lm_fake_guard lock(lm_fake_state);
   get().known[stub] = make_kernel(name, bound);
 }
 
-/* <<<>>> says nothing of its parameters' sizes: only lm_launch does. */
+/* Refuse <<<>>>, which knows no sizes of its parameters: only lm_launch does. */
 LM_FAKE_API unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, struct CUstream_st *) { return 1; }
 LM_FAKE_API cudaError_t __cudaPopCallConfiguration(dim3 *, dim3 *, size_t *, void *) {
   return lm_fake_result(cudaErrorNotSupported);

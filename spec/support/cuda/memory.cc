@@ -169,7 +169,7 @@ static int device_alloc(int device, size_t bytes, void **out) {
   return 0;
 }
 
-/* Its pages are the process's own again. */
+/* Makes an allocation's pages the process's own again. */
 static void unmap(const allocation &one) {
   mmap(one.pages, one.span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   close(one.fd);
@@ -211,7 +211,7 @@ enum { MEMORY_MAGIC = 0x6c6d6d68 };
 
 bool lm_fake_has_ipc() { return lm_fake_setting("LM_FAKE_CUDA_IPC", 1) != 0; }
 
-/* The pages move to a file; nobody may be at work with them meanwhile. */
+/* Moves the pages to a file; nobody may be at work with them meanwhile. */
 static int make_file(allocation &a, bool open) {
   struct stat file;
   int fd = memfd_create("fake_cuda", MFD_CLOEXEC);

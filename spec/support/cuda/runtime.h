@@ -26,7 +26,7 @@ typedef std::lock_guard<std::recursive_mutex> lm_fake_guard;
 
 /* Keeps `code` as the thread's last error and returns it. */
 cudaError_t lm_fake_result(int code);
-/* A fault that every later call reports; 0 if none. */
+/* The fault that every later call reports; 0 if none. */
 extern int lm_fake_sticky;
 /* The first line of a runtime call that may fail, and that of one which releases something whatever it returns. */
 #define LM_FAKE_CALL()                                            \
@@ -49,7 +49,7 @@ long lm_fake_setting(const char *name, long otherwise);
 int lm_fake_devices(); /* visible ones */
 int lm_fake_current(); /* this thread's */
 int lm_fake_physical(int device);
-/* A call that works on the device opens its context: lm_fake_live("context"). */
+/* Opens a device's context, as a call that works on the device does: lm_fake_live("context"). */
 void lm_fake_open_context(int device);
 /* Bits of the devices whose memory work on `device` may touch: its own and its enabled peers'. */
 unsigned lm_fake_reach(int device);
@@ -71,9 +71,9 @@ lm_fake_place lm_fake_place_of(const void *p);
 void lm_fake_open(unsigned devices);
 size_t lm_fake_memory_total();
 bool lm_fake_has_ipc(); /* memory and events can be shared with other processes: LM_FAKE_CUDA_IPC */
-/* The device whose address range holds p, allocated or not; -1. Safe in a signal handler. */
+/* Returns the device whose address range holds p, allocated or not; -1. Safe in a signal handler. */
 int lm_fake_range_of(const void *p);
-/* All devices' address ranges; *bytes is 0 before the first allocation. */
+/* Returns all devices' address ranges; *bytes is 0 before the first allocation. */
 char *lm_fake_ranges(size_t *bytes);
 
 /* ---- grid.cc ---- */
@@ -138,7 +138,7 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   std::vector<int> tail; /* the captured nodes that the next one follows */
 };
 
-/* NULL if there is none. Needs the state lock. */
+/* Finds a stream; NULL if there is none. Needs the state lock. */
 lm_fake_stream lm_fake_find_stream(cudaStream_t handle);
 /* Queues or captures. Needs the state lock; the caller ends with lm_fake_settle once it has let go of it. */
 int lm_fake_push(const lm_fake_stream &stream, lm_fake_queued work);
@@ -171,11 +171,11 @@ struct lm_fake_capture {
   std::vector<lm_fake_node> nodes;
   bool invalid, ended;
 };
-/* cudaErrorStreamCaptureUnsupported, and the capture is lost, if one now forbids this thread unsafe calls; else 0. */
+/* Ends the capture and returns its error, if one now forbids this thread unsafe calls; else returns 0. */
 int lm_fake_unsafe();
-/* The same for a call that concerns this very stream, if it is being captured. */
+/* Returns the same for a call that concerns this very stream, if it is being captured. */
 int lm_fake_unsafe_on(const lm_fake_stream &stream);
-/* Work for a legacy stream while a stream that synchronizes with it is captured. */
+/* Returns the error of work for a legacy stream while a stream that synchronizes with it is captured; else 0. */
 int lm_fake_legacy_conflict(int device);
 int lm_fake_capture_node(const lm_fake_stream &stream, lm_fake_op op);
 

@@ -53,7 +53,7 @@ LM_KERNEL void check_set(float *x, float value, int64_t n) {
 
 LM_KERNEL void check_add(float *x, const float *y) { *x += *y; }
 
-/* Some threads leave before what the others wait in. */
+/* Lets some threads leave before what the others wait in. */
 LM_KERNEL void check_divergent(int *out) {
   if (threadIdx.x >= 40) return;
   __syncthreads();
@@ -76,7 +76,7 @@ LM_KERNEL void check_behind_shared() {
   capacity[threadIdx.x] = 1;
 }
 
-/* Every block writes the first element; or reads what the block before it writes. */
+/* Writes the first elements in every block; or reads what the block before it writes. */
 LM_KERNEL void check_same_place(int *out) { out[threadIdx.x] = (int)blockIdx.x; }
 LM_KERNEL void check_neighbor(int *x) {
   int64_t i = lm_thread();
@@ -99,7 +99,7 @@ LM_KERNEL void check_misaligned(uint4 *out, const char *in) { *out = *(const uin
 
 LM_KERNEL void check_cast(int64_t *out, const float *in) { out[threadIdx.x] = (int64_t)in[threadIdx.x]; }
 
-/* 1 where a * b + c is rounded once. */
+/* Writes 1 where a * b + c is rounded once. */
 LM_KERNEL void check_contraction(int *out, float a, float b, float c) { *out = a * b + c != 0; }
 
 /* c = a b by a warp, of [16, 16] and [16, 8], counting what is not where PTX's manual has it, by formulas of its own:
@@ -274,7 +274,7 @@ static void matrices() {
   matrices_of<lm_bf16>([](float v) { return __bfloat16_as_ushort(__float2bfloat16_rn(v)); });
 }
 
-/* Nothing happens before somebody waits, in an order that shows a missing wait. */
+/* Tests that nothing happens before somebody waits, in an order that shows a missing wait. */
 static void lazy() {
   cudaStream_t a = make_stream(), b = make_stream();
   cudaEvent_t set;
@@ -353,7 +353,7 @@ static void capture() {
   OK(cudaFree(d));
 }
 
-/* The launch itself is fine; the fault shows at the wait, stays, and is forgotten on demand. */
+/* Expects a fault that shows at the wait, not at the launch, stays, and is forgotten on demand. */
 static void need_fault(int code) {
   NEED(cudaDeviceSynchronize() == code);
   NEED(cudaDeviceSynchronize() == code && cudaGetLastError() == code);
@@ -517,8 +517,8 @@ static void devices() {
   OK(cudaFree(one));
 }
 
-/* cuDNN's ids begin at 1, and parts are finished before what they are parts of. cuFFT's work area is set, though it be
- * of 0 bytes. */
+/* Tests ids of cuDNN, which begin at 1, parts that are finished before their wholes, and cuFFT's work area, set even
+ * for 0 bytes. */
 static void libraries() {
 #if __has_include(<cudnn.h>) && __has_include(<cufft.h>)
 #define CALL(name) ((decltype(&name))fake(#name))

@@ -300,7 +300,7 @@ static void begin_to_serve() {
   std::thread(serve).detach();
 }
 
-/* A gate stands in the stream until the other process has come so far. */
+/* Puts a gate into the stream until the other process has come so far. */
 static cudaError_t wait_for_foreign(const lm_fake_stream &stream, const CUevent_st *event) {
   shared_event_ref shared = event->shared;
   uint64_t times = shared->words->recorded, wanted = shared->words->wanted;

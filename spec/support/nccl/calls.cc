@@ -258,7 +258,7 @@ static ncclResult_t started(const lm_nccl_comm &comm) {
   return ncclSuccess;
 }
 
-/* The environment is read once, and stands above what a program has configured. */
+/* Applies the environment, which is read once and stands above what a program has configured. */
 static void override_blocking(bool *blocking) {
   static const long wanted = lm_fake_setting("NCCL_COMM_BLOCKING", NCCL_CONFIG_UNDEF_INT);
   if (wanted == 0 || wanted == 1) *blocking = wanted == 1;

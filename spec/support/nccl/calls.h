@@ -27,7 +27,7 @@ unsigned long lm_nccl_thread();
 
 /* ---- under the lock */
 
-/* NULL after the communicator's end, which is worth a line: NCCL would crash. */
+/* Finds a communicator; NULL after its end, with a line on stderr: NCCL would crash. */
 lm_nccl_comm lm_nccl_find(ncclComm_t handle, const char *name);
 /* May it be called? */
 ncclResult_t lm_nccl_ready(const ncclComm &comm);

@@ -43,7 +43,7 @@ LM_FAKE_API ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
 
 /* ---- collectives ---- */
 
-/* n elements there, in this communicator's reach? */
+/* Returns whether n elements lie there, in this communicator's reach. */
 static bool memory_fits(const ncclComm &comm, const void *p, size_t n, size_t unit) {
   lm_fake_place place = lm_fake_place_of(p);
   bool ours =

@@ -72,7 +72,7 @@ struct work {
     if (op.scaled) lm_nccl_scale(op.dtype, in.data(), in.size() / lm_nccl_size_of(op.dtype), scale);
   }
 
-  /* The part of `in` that is for that rank. */
+  /* Returns the part of `in` that is for that rank. */
   char *for_rank(int r) { return in.data() + (op.kind == lm_nccl_op::REDUCE_SCATTER ? (size_t)r * part : 0); }
 
   void plan() {
@@ -194,7 +194,7 @@ static void run(ncclComm &comm, const lm_nccl_op &op) {
 
 /* ---- the thread ---- */
 
-/* Two ranks on one card are refused, as NCCL before 2.30 does. */
+/* Refuses two ranks on one card, as NCCL before 2.30 does. */
 static ncclResult_t check_cards(const std::vector<lm_mesh_hello> &all) {
   for (auto &a : all) {
     for (auto &b : all) {

@@ -94,7 +94,7 @@ typedef std::unique_lock<std::mutex> lm_nccl_guard;
 /* Keeps the text for ncclGetLastError and returns the code. */
 ncclResult_t lm_nccl_error(ncclResult_t code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* NCCL starts a thread here. */
+/* Starts a thread, where NCCL does. */
 void lm_nccl_threads();
 
 /* Makes a rank and starts its thread, which first finds the others by `name`. Under the lock. `color` and `key` are of
@@ -108,7 +108,7 @@ void lm_nccl_abort(const lm_nccl_comm &comm);
 /* ---- reduce.cc */
 
 size_t lm_nccl_size_of(ncclDataType_t dtype); /* 0: no such dtype */
-/* x[i] *= scale, in the dtype's own arithmetic. */
+/* Does x[i] *= scale, in the dtype's own arithmetic. */
 void lm_nccl_scale(ncclDataType_t dtype, void *x, size_t n, double scale);
 double lm_nccl_read(ncclDataType_t dtype, const void *x);
 /* Does into[i] = into[i] op from[i]; the sum for ncclAvg. */

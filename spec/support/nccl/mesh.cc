@@ -111,7 +111,7 @@ struct flow {
 };
 }  // namespace
 
-/* One step of a flow over a socket: > 0 if something moved, 0 if it would block, < 0 if the other side is gone. */
+/* Moves a flow one step over a socket: > 0 if something moved, 0 if it would block, < 0 if the other side is gone. */
 static int step(flow &f, int fd, bool sending) {
   char byte = 0;
   bool data = !f.moved_all() && (sending || f.answers == f.at || !f.answered);

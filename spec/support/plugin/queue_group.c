@@ -51,7 +51,7 @@ static bool mode(const char *name) {
 
 static size_t bytes_of(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size(t->dtype); }
 
-/* The start of each call. */
+/* Begins each call. */
 static lm_status enter(lm_group *g) {
   state *s = g->state;
   s->called = true;

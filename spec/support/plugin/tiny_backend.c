@@ -11,7 +11,7 @@
 enum { CARDS = 2, CARD_BYTES = 1 << 20 };
 static long bytes_held[CARDS], segments_held[CARDS];
 
-/* For the spec, which looks on by LuaJIT's ffi. */
+/* Return counts for the spec, which reads them by LuaJIT's ffi. */
 LM_API long tiny_bytes(int card) { return bytes_held[card]; }
 LM_API long tiny_segments(int card) { return segments_held[card]; }
 
@@ -94,7 +94,7 @@ static lm_status check(const lm_tensor *t) {
   return lm_fail(LM_E_DTYPE, "%s: tiny has no %s", lm_op_running() ? lm_op_running() : "copy", lm_dtype_name(t->dtype));
 }
 
-/* Element k of a tensor of these sizes, in row-major order. */
+/* Returns the offset of element k of a tensor of these sizes, in row-major order. */
 static int64_t place(int64_t k, int ndim, const int64_t *size, const int64_t *stride) {
   int64_t at = 0;
   for (int d = ndim - 1; d >= 0; d--) {
@@ -146,7 +146,7 @@ static lm_status tiny_fill_(const void *args, lm_tensor *const *out) {
   return status;
 }
 
-/* Sums over all dims alone. */
+/* Computes sums over all dims alone. */
 static lm_status tiny_reduce(const void *args, lm_tensor *const *out) {
   const lm_reduce_args *a = args;
   lm_status status = check(a->x);
@@ -158,7 +158,7 @@ static lm_status tiny_reduce(const void *args, lm_tensor *const *out) {
   return status;
 }
 
-/* mm alone. */
+/* Computes mm alone. */
 static lm_status tiny_product(const void *args, lm_tensor *const *out) {
   const lm_product_args *a = args;
   const lm_tensor *x = a->x, *w = a->other;

@@ -33,7 +33,7 @@ extern char address[LM_ADDRESS_MAX];
 void nap(double seconds);
 bool start_generation(int size, double heartbeat_timeout, int generation);
 bool start(int size, double heartbeat_timeout);
-/* All members leave, by closing; the server has to end by itself. */
+/* Closes all members' connections; the server must end by itself. */
 void finish(void);
 bool join(int i, int rank, int size);
 bool join_all(int size);
@@ -42,7 +42,7 @@ lm_ticket ticket(uint64_t seq, uint64_t hash, const char *what, const char *wher
 void tell_place(int i, lm_message kind, uint32_t group, lm_ticket t);
 void tell_failure(int i, lm_failure_kind kind, int rank, const char *where, const char *message);
 void put_goodbye(lm_bytes *b);
-/* The cause that member i hears of, printed with how long it took. */
+/* Returns the cause that member i hears of; prints it with how long it took. */
 lm_failure heard(int i, double seconds, double *took);
 
 /* joining.c */
@@ -51,7 +51,7 @@ void check_refused(void);
 void check_crowd(void);
 void check_strays(void);
 void check_descriptors(void);
-/* n strays come to the store at `to`; what a process of its own does, at own_path. */
+/* Sends n strays to the store at `to`; runs in another process, the program at own_path. */
 extern const char *own_path;
 int strays(const char *to, int n);
 
@@ -65,7 +65,7 @@ void check_goodbye(void);
 void check_missing(void);
 
 /* keys.c */
-/* SET of a key. */
+/* Appends a SET of a key. */
 void put_set(lm_bytes *b, const char *name, const void *value, size_t n);
 void check_forgetting(void);
 void check_keys(void);

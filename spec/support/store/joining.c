@@ -136,7 +136,7 @@ static void be_stray(int fd, int kind) {
   }
 }
 
-/* The other process: strays of all kinds, all held open until its standard input closes. */
+/* Holds strays of all kinds open, in the other process, until its standard input closes. */
 int strays(const char *to, int n) {
   struct rlimit files;
   getrlimit(RLIMIT_NOFILE, &files);

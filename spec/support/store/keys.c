@@ -40,8 +40,8 @@ static void forget(int i, uint32_t group) {
   say(i, &b);
 }
 
-/* A group's keys go when all three are done with it, and only its own: more of them than the store can hold may come
- * and go. */
+/* Tests that a group's keys go when all three are done with it, and only its own: more of them than the store can hold
+ * may come and go. */
 void check_forgetting(void) {
   enum { MEGABYTE = 1 << 20 };
   lm_bytes b = {0};
@@ -143,7 +143,7 @@ void check_nonsense(void) {
   finish();
 }
 
-/* A process that was forked has the store's descriptors too, which keeps them open. */
+/* Tests that a forked process, which has the store's descriptors too, keeps them open. */
 void check_forked(void) {
   double took;
   CHECK(start(2, 10) && join_all(2));

@@ -67,8 +67,8 @@ lm_status lm_cpu_fft_c2c(const void *args, lm_tensor *const *out) {
   return plan->whole.n ? columns(plan, inner, batches, a, out[0]) : copied_lines(plan, n, batches, inner, a, out[0]);
 }
 
-/* Completes w, which has the input and the factors, for real lines of even n in blocks: n / 2 pairs on one side, and n
- * / 2 + 1 entries on the other. The output is dense. */
+/* Completes a walk w that has input and factors, for real lines of even n in blocks: n / 2 pairs on one side, and n / 2
+ * + 1 entries on the other. The output is dense. */
 static lm_fft_walk real_walk(const lm_fft_plan *plan, int kind, lm_fft_walk w) {
   int64_t h = plan->n;
   w.plan = plan;

@@ -15,7 +15,7 @@ struct lm_softmax_loops { /* y: NULL except for gradients. out may be x. */
   double (*stats)(const void *x, int64_t n, const void *weight, bool spread, void *work, double *stats);
   /* Computes e^(x - largest) scale - weight[i] spread. */
   void (*shares)(void *out, const void *x, int64_t n, double largest, double scale, const void *weight, double spread);
-  /* Run down every column of [rows, cols], cols at most LM_SOFTMAX_STRIP. */
+  /* Compute each column of [rows, cols] as a row; cols is at most LM_SOFTMAX_STRIP. */
   void (*cols[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t rows, int cols);
 };
 

@@ -15,8 +15,8 @@ struct lm_sort_loops {
   void (*values[LM_DTYPE_COUNT])(const void *keys, int64_t n, uint64_t flip, void *values);
   /* Returns the bits in which one of n keys differs from `first`. This and the next two: [1] is for keys of 8 bytes. */
   uint64_t (*differing[2])(const void *keys, int64_t n, uint64_t first);
-  /* Returns the index of a chunk of LM_SORT_CHUNK keys of which one is below the limit, from `at` on, or n; `at` is a
-   * multiple of that. */
+  /* Returns the index, from `at` on, of a chunk of LM_SORT_CHUNK keys with one below the limit, or n; `at` is a
+   * multiple of LM_SORT_CHUNK. */
   int64_t (*below[2])(const void *keys, int64_t at, int64_t n, uint64_t limit);
   /* Sets rank[i] to the number of keys below keys[i], for n <= LM_SORT_FEW; returns false if two are equal. */
   bool (*ranks[2])(const void *keys, int n, uint8_t *rank);

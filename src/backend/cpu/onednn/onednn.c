@@ -29,8 +29,8 @@ static void start_onednn(void) {
   start_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
   if (!start_status) start_status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
   if (!start_status) start_status = make_attr(&plain_attr);
-  /* We keep primitives ourselves; and version 2.6's cache hands an iterator over implementations the one it holds,
-   * whichever was requested. */
+  /* Turns off oneDNN's cache, as this file keeps primitives; and version 2.6's returns a cached implementation even
+   * where an iterator asks for another. */
   if (!start_status) start_status = dnnl_set_primitive_cache_capacity(0);
 }
 
