@@ -230,7 +230,7 @@ fft.rfftfreq = signature.of([[rfftfreq(n: count, d = 1, dtype: any?,
   return ops.arange(0, math.floor(n / 2) + 1, 1, like) * (1 / (n * d))
 end)
 
--- Rolls x along dims by by(n) entries, where n is the size of the dim.
+-- Rolls x along dims, by default all, by by(n) entries, where n is the size of the dim.
 local function moved(who, x, dim, by)
   arg(who, "x", x, "tensor")
   dim = dim and arg(who, "dim", dim, "integers")
@@ -238,14 +238,9 @@ local function moved(who, x, dim, by)
     dim = {}
     for d = 1, x.ndim do dim[d] = d end
   end
-  local y = x
-  for _, d in ipairs(dim) do
-    d = shapes.dim_of(who, x, d, x.ndim)
-    local n = x.shape[d]
-    local k = n > 0 and by(n) % n or 0
-    if k > 0 then y = ops.cat({ops.narrow(y, d, n - k + 1, k), ops.narrow(y, d, 1, n - k)}, d) end
-  end
-  return y == x and ops.clone(x) or y
+  local shifts = {}
+  for i, d in ipairs(dim) do shifts[i] = by(x.shape[shapes.dim_of(who, x, d, x.ndim)]) end
+  return #dim > 0 and ops.roll(x, shifts, dim) or ops.clone(x)
 end
 
 --- fft.fftshift(x [, dim]): Moves the element of frequency 0 to the middle of dim, or of all dims.

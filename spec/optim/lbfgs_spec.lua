@@ -97,5 +97,12 @@ describe("optim.LBFGS", function()
       "LBFGS:load_state_dict: d of parameter 1 is a tensor %[3%]")
     dict.state[1].d = lm.ones(4)
     assert.error_matches(function() opt:load_state_dict(dict) end, "the state of parameter 1: prev_flat_grad must be")
+    dict = optim.LBFGS({ x }):state_dict()
+    local one = lm.ones(4)
+    dict.state[1] = { func_evals = 1, n_iter = 1, d = one, prev_flat_grad = one, t = 1, H_diag = 1, prev_loss = 1,
+      old_dirs = { one }, old_stps = {}, ro = { 1 } }
+    assert.error_matches(function() opt:load_state_dict(dict) end, "old_stps must be a list like the others")
+    dict.state[1].old_stps[1] = 1
+    assert.error_matches(function() opt:load_state_dict(dict) end, "old_stps holds 1")
   end)
 end)

@@ -155,24 +155,17 @@ local rows = {
     end
   end},
   {"attempt to perform arithmetic on a boolean value", "[=~]=", equality},
-  {"attempt to compare %a+ with boolean", "[=~]=", equality},
-  {"attempt to compare boolean with %a+", "[=~]=", equality},
+  {"attempt to compare [%a ]*boolean", "[=~]=", equality},
   {"attempt to [%a ]+ '([%w_]+)' %(a boolean value%)", nil, function(problem)
     return assigned(problem, problem.captures[1], "[=~]=") and equality
   end},
-  {"tensor[^\n]*, got true$", nil, equality},
-  {"tensor[^\n]*, got false$", nil, equality},
-  {"got nil", "%f[%w_]True%f[^%w_]", constants},
-  {"is missing or nil", "%f[%w_]True%f[^%w_]", constants},
-  {"got nil", "%f[%w_]False%f[^%w_]", constants},
-  {"is missing or nil", "%f[%w_]False%f[^%w_]", constants},
-  {"got nil", "%f[%w_]None%f[^%w_]", constants},
-  {"is missing or nil", "%f[%w_]None%f[^%w_]", constants},
+  {"tensor[^\n]*, got [tf][ra][ul]s?e$", nil, equality}, -- true or false
+  {"got nil", "%f[%w_][TFN][rao][uln]s?e%f[^%w_]", constants}, -- True, False or None
+  {"is missing or nil", "%f[%w_][TFN][rao][uln]s?e%f[^%w_]", constants},
   {"attempt to call %a+ 'f' %(a nil value%)", "%f[%w_]f[\"']", 'f"…" is ("%d: %s"):format(i, name)'},
   {"attempt to perform arithmetic on a string value", "[\"']%s*%%", '"%d" % n is ("%d"):format(n)'},
   {"attempt to perform arithmetic on a string value", "%+", '.. joins texts: "a" .. "b"'},
-  {"attempt to compare %a+ with userdata", nil, comparison},
-  {"attempt to compare userdata with %a+", nil, comparison},
+  {"attempt to compare [%a ]*userdata", nil, comparison},
   {"attempt to call a userdata value", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", rows_of_tensor},
   {"attempt to call %a+ '[^']*' %(a userdata value%)", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", rows_of_tensor},
   {"attempt to call a table value", "%f[%w]for%f[%W].*%f[%w]in%f[%W]", "for i, v in ipairs(list) do … end; "

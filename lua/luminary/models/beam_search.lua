@@ -89,7 +89,5 @@ return function(ids, o, logits, mask)
     options.must_be("generate", "num_return_sequences",
       ("at most %d, the number of distinct continuations"):format(#finished), o.num_return_sequences)
   end
-  local result = {}
-  for j = 1, o.num_return_sequences do result[j] = finished[j].tokens end
-  return result
+  return lists.map(lists.slice(finished, 1, o.num_return_sequences), function(each) return each.tokens end)
 end

@@ -1,16 +1,45 @@
 --- Generates tokens with a language model: reads options, and runs greedy search, sampling or beam search.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local in_mode = require "luminary.nn.in_mode"
 local Module = require "luminary.nn.module"
 local beam_search = require "luminary.models.beam_search"
-local generated_text = require "luminary.models.generated_text"
 local generation_config = require "luminary.models.generation_config"
 local next_token_logits = require "luminary.models.next_token_logits"
 local logits_processors = require "luminary.models.logits_processors"
 local shapes = require "luminary.tensor.shapes"
+local streamer = require "luminary.text.streamer"
 
 local ops, fail = core.ops, options.fail
+
+-- ---- texts of tokens, by tokenizer:decode(list of ids)
+
+local function text_of(tokenizer, tokens)
+  local text = tokenizer:decode(tokens)
+  if type(text) ~= "string" then
+    options.must_be("generate", "the result of tokenizer:decode(ids)", "a string", text)
+  end
+  return text
+end
+
+-- Returns true if the last token of a list completes one of `strings` or extends beyond its end, as transformers'
+-- stop_strings.
+local function stops(tokenizer, strings, tokens)
+  local longest = 0
+  for _, each in ipairs(strings) do longest = math.max(longest, #each) end
+  local first = math.max(1, #tokens - longest) -- a token has at least one byte
+  local text = text_of(tokenizer, lists.slice(tokens, first))
+  local before = text_of(tokenizer, lists.slice(tokens, first, #tokens - 1))
+  local same = 0 -- bytes of `text` that `before` has; the bytes of a character cut in two may change
+  while same < #before and before:byte(same + 1) == text:byte(same + 1) do same = same + 1 end
+  for _, each in ipairs(strings) do
+    if text:find(each, math.max(1, same + 2 - #each), true) then return true end
+  end
+  return false
+end
+
+-- ---- options
 
 local spec = {
   tokenizer = {"any"}, attention_mask = {"tensor"}, streamer = {"callable"}, on_text = {"callable"},
@@ -82,7 +111,7 @@ local function read_options(who, net, opts)
     end
   end
   function o.is_end(tokens)
-    return o.ends[tokens[#tokens]] or #strings > 0 and generated_text.stops(o.tokenizer, strings, tokens) or false
+    return o.ends[tokens[#tokens]] or #strings > 0 and stops(o.tokenizer, strings, tokens) or false
   end
   return o
 end
@@ -161,7 +190,10 @@ local function one_by_one(who, net, ids, mask, o)
   local logits = next_token_logits(who, net, n, l + o.max_new_tokens, mask, o.use_cache)
   local rows, done, callbacks, open = ids:totable(), {}, {}, n
   for i = 1, o.on_text and n or 0 do
-    callbacks[i] = generated_text.text_callback(o.tokenizer, o.on_text, n > 1 and i or nil)
+    callbacks[i] = streamer(function(tokens) return text_of(o.tokenizer, tokens) end, function(piece)
+      if n > 1 then return o.on_text(piece, i) end
+      return o.on_text(piece) -- so that it may be io.write
+    end)
   end
   for made = 0, o.max_new_tokens - 1 do
     local scores = logits_processors.allowed(logits:after(ids), ids, rows, made, o, mask)
@@ -185,19 +217,19 @@ end
 
 -- Returns the best continuations of each sequence by beam search, as int64 [N, L]; shorter ones are filled.
 local function by_beams(who, net, ids, mask, o)
-  local lists, longest, length = {}, 0, ids.shape[2] + o.max_new_tokens
+  local all, longest, length = {}, 0, ids.shape[2] + o.max_new_tokens
   for i = 1, ids.shape[1] do
     local row = mask and mask:narrow(1, i, 1)
     local logits = next_token_logits(who, net, 1, length, row, o.use_cache)
     for _, tokens in ipairs(beam_search(ids:narrow(1, i, 1), o, logits, row)) do
-      lists[#lists + 1] = tokens
+      all[#all + 1] = tokens
       longest = math.max(longest, #tokens)
     end
   end
-  for _, tokens in ipairs(lists) do
+  for _, tokens in ipairs(all) do
     for k = #tokens + 1, longest do tokens[k] = o.fill or tokens[#tokens] end
   end
-  return core.tensor(lists, {dtype = "int64", device = ids.device})
+  return core.tensor(all, {dtype = "int64", device = ids.device})
 end
 
 local generate

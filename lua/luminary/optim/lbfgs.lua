@@ -258,9 +258,9 @@ function LBFGS:check_state(state) -- luacheck: no self
   local problem = problem_of(counts, "an integer of at least 0", function(v) return options.is("natural", v) end)
   if problem or state.n_iter == 0 then return problem end
   problem = problem_of(vectors, "a tensor", core.is_tensor) or problem_of(numbers, "a number", is_number)
-    or problem_of(lists, "a list like the others", is_like_others)
+    or problem_of(histories, "a list like the others", is_like_others)
   if problem then return problem end
-  for _, key in ipairs(lists) do
+  for _, key in ipairs(histories) do
     local fits = key == "ro" and is_number or core.is_tensor
     for _, v in ipairs(state[key]) do
       if not fits(v) then return ("%s holds %s"):format(key, options.describe(v)) end

@@ -116,13 +116,14 @@ derived.frombuffer = signature.of([[frombuffer(buffer: any, dtype: string, count
     options.must_be(who, "buffer", "a string or an FFI array", buffer,
       "ffi.string(p, bytes) makes a string of a pointer")
   end
-  local x, bytes = ops.empty(0, {dtype = dtype}), kind == "string" and #buffer or ffi.sizeof(buffer)
+  local like = {dtype = dtype, device = "cpu"}
+  local x, bytes = ops.empty(0, like), kind == "string" and #buffer or ffi.sizeof(buffer)
   if count < 0 then count = (bytes - offset) / x:element_size() end
   if count < 0 or count % 1 ~= 0 or offset + count * x:element_size() > bytes then
     fail("%s: %d bytes from offset %d on do not hold %s elements of %s", who, bytes, offset,
       count % 1 == 0 and tostring(count) or "a whole number of", dtype)
   end
-  x = ops.empty(count, {dtype = dtype})
+  x = ops.empty(count, like)
   ffi.copy(x:data_ptr(), ffi.cast("const char *", buffer) + offset, count * x:element_size())
   return x
 end)

@@ -220,7 +220,7 @@ end
 -- Contracts the cheapest pairs, of equal costs the first, until few terms are left. Other contractions do not change a
 -- pair's cost: a label that other terms share with the pair remains in the terms made of them.
 local function greedy(terms, counts, output, sizes, merge)
-  local live, partner, lowest = #terms, {}, {} -- each term's cheapest later one, and their cost
+  local live, partner, lowest = #terms, {}, {} -- maps a term to the cheapest later one, and to their cost
   local function compare(i, j)
     if not (terms[i] and terms[j]) then return end
     local work, size = cost_of(terms[i], terms[j], counts, output, sizes)

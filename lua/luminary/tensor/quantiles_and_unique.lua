@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local movedim = require("luminary.tensor.shape_ops").movedim
 local shapes = require "luminary.tensor.shapes"
 
 local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
@@ -12,14 +13,6 @@ local function a_tensor(who, x, name) return arg(who, name or "x", x, "tensor") 
 local function lines(x) return x.ndim == 0 and ops.reshape(x, {1}) or x end
 local function flat(x) return ops.reshape(x, {-1}) end
 local function indices_to(n, x) return ops.arange(1, n + 1, {dtype = "int64", device = x.device}) end
-
--- Moves dim `from` of x to dim `to`.
-local function moved(x, from, to)
-  local order = {}
-  for d = 1, x.ndim do order[d] = d end
-  table.insert(order, to, table.remove(order, from))
-  return ops.permute(x, order)
-end
 
 -- Returns entries 2 to n along dim, and entries 1 to n - 1.
 local function adjacent(x, dim)
@@ -141,8 +134,8 @@ local function quantile(who, without_nan, x, q, along, keepdim, interpolation)
     for d, n in ipairs(x.shape) do
       if d ~= dim then kept[#kept + 1] = n elseif keepdim then kept[#kept + 1] = 1 end
     end
-    local y = quantiles_of(moved(lines(x), dim, lines(x).ndim), flat(q), interpolation, without_nan)
-    return ops.reshape(moved(y, y.ndim, 1), q.ndim == 1 and {q.shape[1], unpack(kept)} or kept)
+    local y = quantiles_of(movedim(lines(x), dim, lines(x).ndim), flat(q), interpolation, without_nan)
+    return ops.reshape(movedim(y, y.ndim, 1), q.ndim == 1 and {q.shape[1], unpack(kept)} or kept)
   end
   for d = 1, keepdim and x.ndim or 0 do kept[d] = 1 end
   return ops.reshape(quantiles_of(flat(x), flat(q), interpolation, without_nan),
@@ -203,7 +196,7 @@ local function distinct(who, x, by_value, return_inverse, return_counts, along)
   local shape, entries, order = x.shape
   if along then
     local dim = shapes.dim_of(who, x, along)
-    entries = ops.contiguous(moved(lines(x), dim, 1))
+    entries = ops.contiguous(movedim(lines(x), dim, 1))
     shape = {entries.shape[1]}
     if entries:numel() == 0 and entries.shape[1] > 0 then
       fail("%s: cannot compare slices along dim %d of %s, which is empty", who, dim, describe(x))
@@ -225,7 +218,7 @@ local function distinct(who, x, by_value, return_inverse, return_counts, along)
     entries = ops.index_select(entries, 1, order)
   end
   local results = runs_of(entries, order, return_inverse, return_counts)
-  if along then results[1] = moved(results[1], 1, shapes.dim_of(who, x, along)) end
+  if along then results[1] = movedim(results[1], 1, shapes.dim_of(who, x, along)) end
   if return_inverse then results[2] = ops.reshape(results[2], shape) end
   return unpack(results)
 end

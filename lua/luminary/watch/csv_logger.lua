@@ -1,5 +1,6 @@
 --- watch.CSVLogger(path, {append = false, all_ranks = false}): Writes a table with a row for each step, and a column
 --- for each tag.
+local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
@@ -8,6 +9,7 @@ local paths = require "luminary.paths"
 local signature = require "luminary.base.signature"
 local log_file = require "luminary.watch.log_file"
 local Logger = require "luminary.watch.logger"
+local frombuffer = require("luminary.tensor.derived_functions").frombuffer
 
 local CSVLogger = class.define("CSVLogger", Logger)
 
@@ -18,23 +20,8 @@ local function number(v)
   return tonumber(short) == v and short or ("%.17g"):format(v)
 end
 
--- Returns the columns of a header line.
-local function columns_of(line)
-  local columns, from = {}, 1
-  while from <= #line + 1 do
-    local cell, next_one
-    if line:sub(from, from) == '"' then
-      local to = from
-      repeat to = (line:find('"', to + 1, true) or #line) + 1 until line:sub(to, to) ~= '"'
-      cell, next_one = line:sub(from + 1, to - 2):gsub('""', '"'), to + 1
-    else
-      local to = line:find(",", from, true) or #line + 1
-      cell, next_one = line:sub(from, to - 1), to + 1
-    end
-    columns[#columns + 1], from = cell, next_one
-  end
-  return columns
-end
+-- Returns the columns of a file's header line.
+local function columns_of(path, line) return core.csv_fields(path, frombuffer(line, "uint8"), ",", 0, #line) end
 
 local function read_all(path) return paths.filep(path) and read_file(path) or "" end -- a device may be endless
 
@@ -44,7 +31,7 @@ CSVLogger.init = signature.of("CSVLogger(path: string, {append = false, all_rank
   self.path, self.columns, self.index, self.row = path, {}, {}, nil
   local header = opts.append and read_all(path):match "^([^\r\n]+)"
   self.file = log_file.open("CSVLogger", path, header ~= nil, 0)
-  for i, name in ipairs(header and columns_of(header) or {"step", "wall_time"}) do
+  for i, name in ipairs(header and columns_of(path, header) or {"step", "wall_time"}) do
     self.columns[i], self.index[name] = name, i
   end
   self.has_header = header ~= nil
@@ -58,7 +45,7 @@ local function widen(self)
   local header, rows = read_all(self.path):match "^([^\n]*)\n(.*)$"
   self.has_header = rows ~= nil
   if not rows then return true end
-  local lacking = (","):rep(#self.columns - #columns_of(header))
+  local lacking = (","):rep(#self.columns - #columns_of(self.path, header))
   return self.file:replace {header_of(self), (rows:gsub("\n", lacking .. "\n"))}
 end
 

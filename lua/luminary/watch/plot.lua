@@ -123,15 +123,19 @@ local function add_points(lines, x, y, opts)
   return count, lonely
 end
 
+-- Widens a range to that of the values that can be drawn.
+local function range_of(values, log, low, high)
+  for _, value in ipairs(values) do
+    if is_drawn(value, log) then low, high = math.min(low, value), math.max(high, value) end
+  end
+  return low, high
+end
+
 -- Returns the line that lets an axis distinguish tics of close numbers, such as 1e9 and 1e9 + 1; nil if gnuplot's own
 -- six digits suffice.
 local function tics_format(axis, curves, log)
   local low, high = math.huge, -math.huge
-  for _, curve in ipairs(curves) do
-    for _, value in ipairs(curve) do
-      if is_drawn(value, log) then low, high = math.min(low, value), math.max(high, value) end
-    end
-  end
+  for _, curve in ipairs(curves) do low, high = range_of(curve, log, low, high) end
   local most, range = math.max(math.abs(low), math.abs(high)), high - low
   if log or range <= 0 or most <= range * 1e4 then return nil end
   return ("set format %s '%%.%dg'"):format(axis, math.min(math.ceil(math.log10(most / range)) + 3, 16))
@@ -200,15 +204,10 @@ end
 
 -- Returns the texts of the cells, row by row: integers, or two decimals; none for NaN.
 local function cell_texts(values)
-  local integral, texts = true, {}
-  for i, value in ipairs(values) do
-    if is_drawn(value) and value ~= math.floor(value) then integral = false end
-    texts[i] = ""
-  end
-  for i, value in ipairs(values) do
-    if is_drawn(value) then texts[i] = (integral and "%.0f" or "%.2f"):format(value) end
-  end
-  return texts
+  local integral = lists.every(values, function(value) return not is_drawn(value) or value == math.floor(value) end)
+  return lists.map(values, function(value)
+    return is_drawn(value) and (integral and "%.0f" or "%.2f"):format(value) or ""
+  end)
 end
 
 -- Returns the size of the drawing on the terminal, and its lines of tics and margins; nil if the numbers do not fit.
@@ -272,10 +271,7 @@ plot.confusion_matrix = signature.of([[plot.confusion_matrix(matrix: tensor, {na
   for i = 1, opts.names and 0 or n do names[i] = tostring(i) end
   matrix = matrix:detach():cpu():double()
   local values = matrix:reshape(-1):totable()
-  local texts, low, high = cell_texts(values), 0, 0
-  for _, value in ipairs(values) do
-    if is_drawn(value) then low, high = math.min(low, value), math.max(high, value) end
-  end
+  local texts, low, high = cell_texts(values), range_of(values, false, 0, 0)
   if high == low then high = low + 1 end
   if not opts.all_ranks and rank_and_size() ~= 0 then return end
 

@@ -9,11 +9,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local module_calls = require "luminary.watch.module_calls"
 
-local function product(shape)
-  local n = 1
-  for _, size in ipairs(shape) do n = n * size end
-  return n
-end
+local product = lists.product
 
 -- Returns the sum of f over tensors.
 local function sum(tensors, f)

@@ -335,41 +335,20 @@ function images.rotate(x, angle, o, out)
   return images.affine(x, m, o, height, width, out)
 end
 
--- Solves linear equations by Gaussian elimination with pivots. A row has its factors and then the right-hand side.
-local function solve(who, rows)
-  local n = #rows
-  for k = 1, n do
-    local best = k
-    for i = k + 1, n do
-      if math.abs(rows[i][k]) > math.abs(rows[best][k]) then best = i end
-    end
-    rows[k], rows[best] = rows[best], rows[k]
-    if math.abs(rows[k][k]) < 1e-12 then
-      fail("%s: no three of the four points may be on one line", who)
-    end
-    for i = k + 1, n do
-      local factor = rows[i][k] / rows[k][k]
-      for j = k, n + 1 do rows[i][j] = rows[i][j] - factor * rows[k][j] end
-    end
-  end
-  local x = {}
-  for k = n, 1, -1 do
-    local sum = rows[k][n + 1]
-    for j = k + 1, n do sum = sum - rows[k][j] * x[j] end
-    x[k] = sum / rows[k][k]
-  end
-  return x
-end
-
 --- Returns the eight numbers of the perspective that maps endpoints to startpoints, both four of {x, y}.
 function images.perspective_numbers(who, startpoints, endpoints)
-  local rows = {}
+  local factors, sides, like = {}, {}, {dtype = "float64", device = "cpu"}
   for i = 1, 4 do
     local p, q = endpoints[i], startpoints[i]
-    rows[2 * i - 1] = {p[1], p[2], 1, 0, 0, 0, -q[1] * p[1], -q[1] * p[2], q[1]}
-    rows[2 * i] = {0, 0, 0, p[1], p[2], 1, -q[2] * p[1], -q[2] * p[2], q[2]}
+    factors[2 * i - 1] = {p[1], p[2], 1, 0, 0, 0, -q[1] * p[1], -q[1] * p[2]}
+    factors[2 * i] = {0, 0, 0, p[1], p[2], 1, -q[2] * p[1], -q[2] * p[2]}
+    lists.append(sides, q)
   end
-  return solve(who, rows)
+  local lu, pivots = ops.linalg_lu_factor(core.tensor(factors, like), {check = false})
+  if ops.diagonal(lu):abs():min():item() < 1e-12 then
+    fail("%s: no three of the four points may be on one line", who)
+  end
+  return ops.linalg_lu_solve(lu, pivots, core.tensor(sides, like):unsqueeze(2)):view(-1):totable()
 end
 
 function images.perspective(x, coefficients, o, out)

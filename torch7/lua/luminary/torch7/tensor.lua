@@ -254,13 +254,7 @@ function methods.lerp(object, a, b, weight)
   if weight == nil then a, b, weight = object, a, b end
   return put(object, ops.lerp(raw(a, "lerp"), raw(b, "lerp"), weight))
 end
--- Scales x's parts along dim with a p-norm above `most` to that norm.
-define("renorm", 1, function(x, p, dim, most)
-  local others = {}
-  for d = 1, x.ndim do if d ~= dim then others[#others + 1] = d end end
-  local size = ops.norm(x, p, {dim = others, keepdim = true})
-  return ops.where(ops.gt(size, most), ops.mul(x, ops.div(most, ops.add(size, 1e-7))), x)
-end)
+define("renorm", 1, ours.renorm)
 for name, op in pairs {addcmul = ops.mul, addcdiv = ops.div} do
   define(name, 3, function(x, v, a, b)
     if b == nil then return ops.add(x, op(v, a)) end
@@ -333,24 +327,12 @@ in_place("map2", function(x, other, third, f)
 end)
 in_place("maskedFill", function(x, mask, v) x:masked_fill_(raw(mask):to "bool", v) end)
 in_place("maskedCopy", function(x, mask, from)
-  local at = ops.nonzero(raw(mask):reshape {-1}):reshape {-1}
-  local flat = ops.clone(x):view {-1}
-  flat:index_put_({at}, raw(from):reshape({-1}):narrow(1, 1, at:numel()):to(x.dtype))
-  x:copy_(flat:view(x.shape))
+  ours.masked_scatter_(x, raw(mask):to("bool"):view(x.shape), raw(from):to(x.dtype))
 end)
 in_place("indexAdd", function(x, dim, index, from) x:copy_(ops.index_add(x, dim, raw(index), raw(from))) end)
-in_place("indexCopy", function(x, dim, index, from)
-  for i, at in ipairs(raw(index):totable()) do ops.select(x, dim, at):copy_(ops.select(raw(from), dim, i)) end
-end)
-in_place("indexFill", function(x, dim, index, v)
-  for _, at in ipairs(raw(index):totable()) do ops.select(x, dim, at):fill_(v) end
-end)
-in_place("scatter", function(x, dim, index, v)
-  index = raw(index)
-  local from = is(v) and raw(v) or ops.full(index.shape, v, {dtype = x.dtype})
-  local keep = ops.scatter_add(ops.zeros_like(x), dim, index, ops.ones(index.shape, {dtype = x.dtype}))
-  x:copy_(ops.where(ops.gt(keep, 0), ops.scatter_add(ops.zeros_like(x), dim, index, from), x))
-end)
+in_place("indexCopy", function(x, dim, index, from) ours.index_copy_(x, dim, raw(index), raw(from):to(x.dtype)) end)
+in_place("indexFill", function(x, dim, index, v) ours.index_fill_(x, dim, raw(index), v) end)
+in_place("scatter", function(x, dim, index, v) ops.scatter_(x, dim, raw(index), operand(v)) end)
 
 --- x:copy(y): Copies y's values; only the numbers of elements must match.
 function methods.copy(object, other)
@@ -454,9 +436,7 @@ wrapped("repeatTensor", function(x, ...) return ours.repeat_tensor(x, sizes_from
 wrapped("index", function(x, dim, index) return ops.index_select(x, dim, raw(index)) end)
 wrapped("gather", function(x, dim, index) return ops.gather(x, dim, raw(index)) end)
 wrapped("nonzero", function(x) return ops.nonzero(x) end)
-wrapped("maskedSelect", function(x, mask)
-  return ops.index_select(x:reshape {-1}, 1, ops.nonzero(raw(mask):reshape {-1}):reshape {-1})
-end)
+wrapped("maskedSelect", function(x, mask) return ours.masked_select(x, raw(mask):to("bool"):view(x.shape)) end)
 wrapped("sub", function(x, ...)
   local index, given = {}, {...}
   for i = 1, #given, 2 do index[#index + 1] = {given[i], given[i + 1]} end

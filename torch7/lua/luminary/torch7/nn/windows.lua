@@ -1,9 +1,7 @@
 --- Defines Torch7's layers over windows: convolution, pooling, padding, resizing. Sizes have the width first.
 local core = require "luminary.core"
-local shapes = require "luminary.tensor.shapes"
 local Leaf = require "luminary.torch7.nn.leaf"
 local ours = require "luminary.nn"
-local meta = require "luminary.nn.meta"
 local ops, F = core.ops, ours.functional
 local layer, computed = Leaf.layer, Leaf.computed
 
@@ -16,32 +14,19 @@ for _, name in ipairs {"SpatialConvolution", "SpatialConvolutionMM", "SpatialDil
   end)
 end
 
--- Computes the transposed convolution; weight [in, out, kH, kW], as in luminary's ConvTranspose2d.
-local Full = ours.Module:extend "FullConvolution"
-function Full:init(i, o, kernel, stride, padding, more)
-  local bound = 1 / math.sqrt(i * kernel[1] * kernel[2])
-  self.weight = ours.Parameter(meta.empty {i, o, unpack(kernel)})
-  self.bias = ours.Parameter(meta.empty {o})
-  for _, p in ipairs(self:parameters()) do ours.init.uniform_(p, -bound, bound) end
-  self.kernel, self.more, self.how = kernel, more, {stride = stride, padding = padding}
-end
-function Full:forward(x)
-  local shape = {x:size(1), self.weight:size(2)}
-  for k = 1, 2 do
-    shape[k + 2] = (x:size(k + 2) - 1) * self.how.stride[k] - 2 * self.how.padding[k] + self.kernel[k] + self.more[k]
-  end
-  return ops.add(ops.conv2d_input(x, self.weight, shape, self.how), self.bias:view {-1, 1, 1})
-end
 layer("SpatialFullConvolution", function(i, o, kW, kH, dW, dH, padW, padH, adjW, adjH)
-  return Full(i, o, pair_of(kW, kH), pair_of(dW or 1, dH or 1), {padH or 0, padW or 0}, {adjH or 0, adjW or 0}), 4
+  local how = {stride = pair_of(dW or 1, dH or 1), padding = {padH or 0, padW or 0},
+    output_padding = {adjH or 0, adjW or 0}}
+  local inner = ours.utils.skip_init(ours.ConvTranspose2d, i, o, pair_of(kW, kH), how)
+  local bound = 1 / math.sqrt(i * kW * (kH or kW)) -- Torch7's
+  for _, p in ipairs(inner:parameters()) do ours.init.uniform_(p, -bound, bound) end
+  return inner, 4
 end)
 computed("SpatialZeroPadding", function(x, left, right, top, bottom)
   return ops.pad(x, {left, right or left, top or left, bottom or left})
 end)
 computed("SpatialUpSamplingNearest", function(x, scale)
-  local n, c, h, w = unpack(x.shape)
-  return shapes.reshape_copy(ops.expand(ops.reshape(x, {n, c, h, 1, w, 1}), {n, c, h, scale, w, scale}),
-    {n, c, h * scale, w * scale})
+  return F.interpolate(x, {scale_factor = scale, mode = "nearest"})
 end, 4)
 
 local function pooling(name, make)
