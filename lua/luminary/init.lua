@@ -124,9 +124,7 @@ function lm.set_grad_enabled(on, f, ...)
   if f == nil or type(on) ~= "boolean" then return core.set_grad_enabled(on) end
   return (on and core.enable_grad or core.no_grad)(f, ...)
 end
-for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "tile", "equal", "allclose", "numel", "norm"} do
-  lm[name] = methods[name]
-end
+lm.equal, lm.numel, lm.norm = methods.equal, methods.numel, methods.norm
 
 --- Returns the device "cuda:i" if there is one, else "cpu:i"; i counts from 0.
 function lm.try_gpu(i)
@@ -165,6 +163,7 @@ options.at_first_use({
   ["tensor.shape_ops"] = "atleast_1d atleast_2d atleast_3d block_diag broadcast_tensors cartesian_prod column_stack "
     .. "combinations diag diag_embed diagflat dsplit dstack fliplr flipud hsplit hstack meshgrid moveaxis movedim "
     .. "repeat_interleave rot90 row_stack tensor_split tril_indices triu_indices unflatten vsplit vstack",
+  ["tensor.parts_norms_hooks"] = "allclose chunk repeat_tensor split tile unbind",
   ["tensor.products"] = "einsum tensordot inner kron cdist pdist chain_matmul",
   ["tensor.quantiles_and_unique"] = "bincount corrcoef cov diff histc isin median mode nanmedian nanquantile quantile "
     .. "unique unique_consecutive",

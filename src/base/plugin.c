@@ -70,7 +70,7 @@ lm_status lm_plugin_need(const lm_plugin_family *family, const char *name, void 
   char path[LM_PLUGIN_PATH];
   NEED(lm_plugin_load(family, name, function, path));
   if (*function) return LM_OK;
-  return lm_fail(LM_E_MISSING, "luminary_%s_%s.so is missing beside the library; install luminary again",
+  return lm_fail(LM_E_MISSING, "luminary_%s_%s.so is missing beside the library; install all of luminary",
                  family->family, name);
 }
 

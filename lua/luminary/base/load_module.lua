@@ -36,7 +36,7 @@ return function(name)
     if not before[failed] then package.loaded[failed] = nil end
   end
   local missing = type(value) == "string" and value:match "module '(luminary%.[%w_.]+)' not found:"
-  local why = missing and reason(missing)
+  local why = missing and (reason(missing) or "it is not installed; luminary-inference has only what runs models")
   if why then core.error_at_caller(("cannot load module '%s': %s"):format(missing, why)) end
   error(value, 0)
 end

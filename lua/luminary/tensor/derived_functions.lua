@@ -147,7 +147,7 @@ derived.nelement = methods.numel
 --- x:ndimension(): Returns the number of dims of x.
 derived.ndimension = methods.dim
 -- Lua's keyword `repeat` cannot be called with a colon: x["repeat"](x, 2, 3).
-derived["repeat"] = methods.repeat_tensor
+derived["repeat"] = load_module("luminary.tensor.parts_norms_hooks").repeat_tensor
 
 local type_names = {
   float32 = "Float", float64 = "Double", float16 = "Half", bfloat16 = "BFloat16", int64 = "Long", int32 = "Int",

@@ -24,7 +24,7 @@ static lm_status need_onednn(void) {
  * the same time (88 against 178 GF/s a core on an Emerald Rapids): only tiles (AMX) win there, as oneDNN knows. */
 bool lm_dnn_has_bf16(void) {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bf16") && need_onednn() == LM_OK && onednn.has_bf16();
+  return __builtin_cpu_supports("avx512bf16") && need_onednn() == LM_OK && onednn.has_bf16;
 #else
   return false;
 #endif

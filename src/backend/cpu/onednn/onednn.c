@@ -41,17 +41,6 @@ static lm_status begin(void) {
   return lm_dnn_failed(start_status, "start");
 }
 
-/* Returns true where bfloat16 wins, on a CPU that has avx512bf16: on AMD's, which multiply it twice as fast as float32,
- * and on Intel's with tiles (AMX). */
-static bool has_bf16(void) {
-#if defined(__x86_64__)
-  bool intel = __builtin_cpu_is("intel");
-  return dnnl_get_effective_cpu_isa() >= (intel ? dnnl_cpu_isa_avx512_core_amx : dnnl_cpu_isa_avx512_core_bf16);
-#else
-  return false;
-#endif
-}
-
 /* ---- primitives that are ready to run, cached by what they compute */
 
 enum { KEY = 20, ARGS = 4, CACHED = 256 };
@@ -604,7 +593,10 @@ static lm_status conv(const lm_conv_job *job, bool *done_) {
 LM_API void lm_onednn_plugin(lm_onednn_table *table);
 void lm_onednn_plugin(lm_onednn_table *table) {
   loops = table->f32;
-  table->has_bf16 = has_bf16;
+#if defined(__x86_64__)
+  table->has_bf16 = dnnl_get_effective_cpu_isa() >=
+                    (__builtin_cpu_is("intel") ? dnnl_cpu_isa_avx512_core_amx : dnnl_cpu_isa_avx512_core_bf16);
+#endif
   table->gemm_bf16 = gemm_bf16;
   table->conv = conv;
 }

@@ -9,7 +9,7 @@
 
 /* Functions of the plug-in, which onednn_load.c calls, and what it uses of the core. */
 typedef struct lm_onednn_table {
-  bool (*has_bf16)(void);
+  bool has_bf16; /* true where bfloat16 wins, on a CPU that has avx512bf16 */
   lm_status (*gemm_bf16)(const lm_cpu_gemm_job *job, bool *done);
   lm_status (*conv)(const lm_conv_job *job, bool *done);
   const struct lm_pointwise_loops *f32; /* the core's loops, set before the plug-in's function is called */

@@ -1,0 +1,132 @@
+-- scripts/package: the control fields and contents of what it makes of this build, and that it runs where it is unpacked.
+local temp = require "spec.support.temp"
+local version = require("luminary").version
+
+local build = assert(package.searchpath("luminary.core", package.cpath)):match "^(.*)/lib/luminary/core%.so$"
+local is_there = function(command) return temp.execute("command -v " .. command .. " >/dev/null") == 0 end
+
+describe("scripts/package #lua", function()
+  local folder
+  before_each(function() folder = temp.folder() end)
+  after_each(function() temp.remove(folder) end)
+
+  it("refuses what it does not know, and a build for one kind of CPU", function()
+    local function refused(words, arguments, code)
+      local ok, text, status = temp.run(folder, "scripts/package --out " .. folder .. "/out " .. arguments)
+      assert(not ok)
+      assert.matches(words, text, 1, true)
+      assert.equal(code, status)
+    end
+    refused("unknown option rpm (known: deb tar source --parts --build --out)", "rpm", 2)
+    refused("--parts takes all or inference, not 'some'", "--parts some", 2)
+    refused("has no built module; run scripts/setup first", "--build " .. folder, 1)
+    temp.execute(("mkdir -p %s/lib/luminary && touch %s/lib/luminary/core.so"):format(folder, folder))
+    temp.write(folder .. "/CMakeCache.txt", "LM_ISA:STRING=native\n")
+    refused("has kernels of one kind of CPU alone (native); build with scripts/setup --release", "--build " .. folder, 1)
+  end)
+
+  it("--help lists its options", function()
+    local ok, text = temp.run(folder, "here=$PWD; cd / && $here/scripts/package --help")
+    assert(ok, text)
+    for _, word in ipairs {"deb", "tar", "source", "--parts inference", "--build FOLDER", "--out FOLDER"} do
+      assert.matches(word, text, 1, true)
+    end
+  end)
+end)
+
+describe("packages #full #unsanitized", function()
+  local folder, out
+  setup(function()
+    folder = temp.folder()
+    out = folder .. "/out"
+  end)
+  teardown(function() temp.remove(folder) end)
+
+  -- Runs a command that knows nothing of the checkout.
+  local function run(command)
+    local ok, text = temp.run(folder, "unset LUA_PATH LUA_CPATH LUA_INIT LD_LIBRARY_PATH; cd " .. folder .. "; " .. command)
+    assert(ok, text)
+    return text
+  end
+
+  local function package(arguments)
+    if temp.read(build .. "/CMakeCache.txt"):match "\nLM_ISA:STRING=(%w*)" ~= "" then
+      pending "this build has kernels of one kind of CPU alone"
+    end
+    local ok, text = temp.run(folder, ("ZSTD_CLEVEL=1 scripts/package --build %s --out %s %s"):format(build, out, arguments))
+    assert(ok, text)
+  end
+
+  local try = [[luajit -e 'local lm = require "luminary"; local net = lm.nn.Conv2d(1, 2, 3)
+    local image = lm.vision.encode_png(lm.ones(1, 4, 4, {dtype = "uint8"}))
+    print(lm.version, net(lm.ones(1, 1, 4, 4)).shape[2], lm.vision.decode_image(image):sum():item())
+    lm.save("x.safetensors", net:state_dict()); print(lm.load("x.safetensors", {mmap = true}).bias.shape[1])']]
+  local answer = version .. "\t2\t16\n2\n"
+
+  it("for Debian: control fields, contents, checksums", function()
+    if not is_there "dpkg-shlibdeps" then pending "there is no dpkg-shlibdeps" end
+    package "deb"
+    local file = ("%s/%%s_%s_$(dpkg --print-architecture).deb"):format(out, version)
+    local deb, dev = file:format "luminary", file:format "luminary-dev"
+    assert.equal(version .. "\n", run("dpkg-deb -f " .. deb .. " Version"))
+    local depends = run("dpkg-deb -f " .. deb .. " Depends")
+    for _, library in ipairs {"libluajit%-5%.1%-2 | libluajit2%-5%.1%-2", "libc6 %(>= ", "libdnnl%d", "libopenblas0"} do
+      assert.matches(library, depends)
+    end
+    assert.not_matches("mpi", depends)
+    assert.equal(("luminary (= %s)\n"):format(version), run("dpkg-deb -f " .. dev .. " Depends"))
+    run(("dpkg-deb -x %s tree; dpkg-deb -x %s dev; dpkg-deb -e %s tree/DEBIAN"):format(deb, dev, deb))
+    run "cd tree && md5sum --quiet -c DEBIAN/md5sums"
+    run [[test -x tree/usr/bin/luminary; test -e tree/usr/share/luminary/scripts/train_ddp.lua
+      test -e tree/usr/share/lua/5.1/luminary/help/pages/lm.md; test -e dev/usr/include/luminary/op/backend.h
+      ! find tree -name '*.h' | grep . ; ! find dev tree -perm /022 ! -type l | grep .]]
+    assert.equal(answer, run([[cd tree/usr; export LUA_PATH="$PWD/share/lua/5.1/?.lua;$PWD/share/lua/5.1/?/init.lua"
+      export LUA_CPATH="$(echo "$PWD"/lib/*/lua/5.1)/?.so"; ]] .. try))
+    if is_there "lintian" then
+      assert.equal("", run("lintian --allow-root --fail-on none " .. out .. "/*.deb 2>/dev/null | grep ^E: || true"))
+    end
+  end)
+
+  it("as a tree that runs where it is unpacked, and is moved", function()
+    if not is_there "zstd" then pending "there is no zstd" end
+    package "tar"
+    local name = ("luminary-%s-linux-$(uname -m)"):format(version)
+    run(("zstd -dc %s/%s.tar.zst | tar -xf - && mv %s 'a place'"):format(out, name, name))
+    local with = "cd 'a place'; . ./env; cd ..; "
+    assert.equal(answer, run(with .. try))
+    assert.matches("^luminary " .. version:gsub("%.", "%%."), run "'a place/bin/luminary' --version")
+    -- Every library beneath is the tree's own, but glibc's.
+    local text = run(with .. [[luajit -e 'local lm = require "luminary"; lm.linalg.svd(lm.ones(2, 2))
+      lm.nn.Conv2d(1, 2, 3)(lm.ones(1, 1, 4, 4)); for line in io.lines "/proc/self/maps" do print(line) end']])
+    assert.matches("a place/lib/lua/5.1/luminary/libdnnl", text, 1, true)
+    assert.matches("a place/lib/lua/5.1/luminary/libopenblas", text, 1, true)
+    for path in text:gmatch " (/[^\n]*%.so[^\n]*)" do
+      local file = path:match "[^/]*$"
+      assert(path:find("a place/", 1, true) or file:find "^ld%-" or file:find "^lib[cm]%.so" or file:find "^libmvec"
+        or file:find "^libluajit" or file:find "^libgcc_s" or file:find "^libdl", path)
+    end
+  end)
+
+  it("as the part that runs models", function()
+    if not is_there "zstd" then pending "there is no zstd" end
+    package "--parts inference tar"
+    local name = ("luminary-inference-%s-linux-$(uname -m)"):format(version)
+    run(("zstd -dc %s/%s.tar.zst | tar -xf - && mv %s part"):format(out, name, name))
+    local with = "cd part; . ./env; cd ..; "
+    assert.equal(answer, run(with .. try))
+    assert.matches("^table\t.*cannot load module 'luminary%.optim': it is not installed", run(with .. [[luajit -e '
+      local lm = require "luminary"; print(type(lm.text), pcall(function() return lm.optim end))']]))
+    run "! find part -name '*openblas*' -o -name optim -o -name cli | grep ."
+  end)
+
+  it("of the sources, as a rock too", function()
+    if temp.execute "git rev-parse -q --verify HEAD >/dev/null 2>&1" ~= 0 then pending "this is no git checkout" end
+    if not is_there "luarocks" then pending "there is no luarocks" end
+    package "source"
+    run(("tar -xf %s/luminary-%s.tar.gz && test -x luminary-%s/scripts/setup"):format(out, version, version))
+    local rockspec = temp.read(("%s/luminary-%s-1.rockspec"):format(out, version))
+    assert.matches(('version = "%s-1"'):format(version), rockspec, 1, true)
+    run(("luarocks --lua-version 5.1 unpack %s/luminary-%s-1.src.rock; test -e luminary-%s-1/luminary-%s/bin/luminary")
+      :format(out, version, version, version))
+  end)
+end)
