@@ -183,7 +183,7 @@ function Pool:collect(ready, k)
   for i, worker in pairs(self.list) do
     while self.requested[i] > 0 do
       local text, tensors, handles = core.mp_get(worker.channel, 0)
-      if text == nil then gone(self, i) end
+      if text == nil then fail_for_ended(self, i) end
       if not text then break end
       local reply = carrier.decode(text, tensors, handles)
       if reply.ok ~= nil then -- its final report

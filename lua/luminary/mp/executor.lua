@@ -29,7 +29,8 @@ local function answer(task, outcome)
     shared.send(here.channel, carrier.encode("async: the result", outcome, how))
   end).problem
   if why then shared.send(here.channel, carrier.encode("async", {problem = why}, how)) end
-  pcall(core.mp_put, task.handles[1], "", {}, {}, 0) -- readable though a fork's child has a copy; fails without a future
+  -- The future's end is readable even if a fork's child has a copy of this one. Fails if there is no future any more.
+  pcall(core.mp_put, task.handles[1], "", {}, {}, 0)
   for _, handle in ipairs(task.handles) do core.mp_close_handle(handle) end
   if task.path then os.remove(task.path) end
 end

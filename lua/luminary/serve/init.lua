@@ -97,7 +97,8 @@ Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_m
   if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
   self.executor = Executor {
     who = "Batcher", workers = 1, threads = opts.threads, max_queue = opts.max_queue,
-    socket_paths = opts.socket_paths, serve = serve, setup = {module = module, max_batch = opts.max_batch, max_wait = opts.max_wait_ms / 1000},
+    socket_paths = opts.socket_paths, serve = serve,
+    setup = {module = module, max_batch = opts.max_batch, max_wait = opts.max_wait_ms / 1000},
   }
 end)
 
