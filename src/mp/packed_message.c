@@ -276,7 +276,7 @@ lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed) {
   if (!got) goto done;
   if (h.flags & LM_BODY_PASSED) {
     lm_mp_message *passed = (lm_mp_message *)(uintptr_t)h.number;
-    if (!lm_mp_message_arrive(passed)) TRY(lm_envelope_foreign(fd));
+    if (!lm_mp_message_arrive(passed)) TRY(lm_datagram_foreign(fd));
     *out = passed;
     goto done;
   }

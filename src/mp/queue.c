@@ -248,7 +248,7 @@ lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_
         if (claim && !foreign) atomic_store(claim, (int64_t)number);
         if (!foreign) note_taken(w, number);
         status = lm_packed_message_receive(h->fd[READ], out, &closed);
-        if (closed) status = lm_envelope_foreign(h->fd[READ]); /* 0 bytes; both ends are open in this handle */
+        if (closed) status = lm_datagram_foreign(h->fd[READ]); /* 0 bytes; both ends are open in this handle */
         atomic_fetch_add(&w->gets, 1);
       }
       pthread_mutex_unlock(&w->get);
