@@ -55,9 +55,10 @@ static count queue_taken(const lm_queue_words *w) {
 /* Returns true if there is a message; *first is the number of our next one. A foreign message, which has no number, may
  * come before it. */
 static bool peek(const lm_handle *h, uint64_t *first, bool *foreign) {
-  if (!lm_packed_message_peek(h->fd[READ], first)) return false;
-  *foreign = *first == 0;
-  if (*foreign) *first = queue_taken(words_of(h)).last + 1;
+  lm_datagram_header next;
+  if (!lm_datagram_peek(h->fd[READ], &next)) return false;
+  *foreign = next.number == 0;
+  *first = *foreign ? queue_taken(words_of(h)).last + 1 : next.number;
   return true;
 }
 
