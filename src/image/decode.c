@@ -82,15 +82,14 @@ lm_status lm_image_read_header(lm_image *im) {
 
 static int channels_of(lm_image_mode mode, int unchanged) { return mode == LM_IMAGE_UNCHANGED ? unchanged : (int)mode; }
 
-/* A part of a side of the stored image: n pixels from `from` on. */
-typedef struct interval {
-  int64_t whole, from, n;
-} interval;
+/* Mirrors the interval of n from *from within a side of `whole`. */
+static void reverse(int64_t *from, int64_t n, int64_t whole) { *from = whole - *from - n; }
 
-/* Scales a side by 1/scale: *first pixel of the part, and the one after its last. */
-static void shrink(interval side, int scale, int64_t *first, int64_t *end) {
-  *first = (side.from + scale / 2) / scale;
-  *end = side.from + side.n == side.whole ? lm_ceil_div(side.whole, scale) : (side.from + side.n + scale / 2) / scale;
+/* Scales the interval of n pixels at `from` of a side of `whole` by 1/scale: the first pixel and the one after the
+ * last. */
+static void shrink(int64_t from, int64_t n, int64_t whole, int scale, int64_t *first, int64_t *end) {
+  *first = (from + scale / 2) / scale;
+  *end = from + n == whole ? lm_ceil_div(whole, scale) : (from + n + scale / 2) / scale;
 }
 
 lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image_crop *crop, const int64_t *at_least,
@@ -107,37 +106,44 @@ lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image
         (long long)part.top, (long long)part.left, (long long)part.height, (long long)part.width, (long long)im->height,
         (long long)im->width);
   }
-  const orientation_change turn = orientation_change_of(im->orientation);
-  const int down = turn.swap,
-            across = !turn.swap; /* indices of height and width for the stored image's rows, columns */
-  const interval sides[2] = {{im->height, part.top, part.height}, {im->width, part.left, part.width}};
-  interval y = sides[down], x = sides[across];
-  if (turn.flip_y) y.from = y.whole - y.from - y.n;
-  if (turn.flip_x) x.from = x.whole - x.from - x.n;
-  lm_region r = {y.from, y.from + y.n, x.from, x.from + x.n, y.whole, x.whole};
+  orientation_change orientation_change = orientation_change_of(im->orientation);
+  /* The crop in coordinates of the stored image. */
+  int64_t height = orientation_change.swap ? im->width : im->height,
+          width = orientation_change.swap ? im->height : im->width;
+  int64_t y = orientation_change.swap ? part.left : part.top, rows = orientation_change.swap ? part.width : part.height;
+  int64_t x = orientation_change.swap ? part.top : part.left,
+          columns = orientation_change.swap ? part.height : part.width;
+  if (orientation_change.flip_y) reverse(&y, rows, height);
+  if (orientation_change.flip_x) reverse(&x, columns, width);
+  lm_region r = {y, y + rows, x, x + columns, height, width};
   int scale = 1;
-  for (int s = 8; at_least && !im->format->decode && s > 1 && scale == 1; s /= 2) {
-    lm_region smaller = r;
-    shrink(y, s, &smaller.y0, &smaller.y1);
-    shrink(x, s, &smaller.x0, &smaller.x1);
-    if (smaller.y1 - smaller.y0 >= at_least[down] && smaller.x1 - smaller.x0 >= at_least[across]) {
-      scale = s;
-      r = smaller;
+  if (at_least && !im->format->decode) {
+    for (int s = 8; s > 1 && scale == 1; s /= 2) {
+      lm_region smaller = r;
+      shrink(y, rows, height, s, &smaller.y0, &smaller.y1);
+      shrink(x, columns, width, s, &smaller.x0, &smaller.x1);
+      int64_t h = smaller.y1 - smaller.y0, w = smaller.x1 - smaller.x0;
+      if ((orientation_change.swap ? w : h) >= at_least[0] && (orientation_change.swap ? h : w) >= at_least[1]) {
+        scale = s;
+        r = smaller;
+      }
     }
   }
-  int64_t rows = r.y1 - r.y0, columns = r.x1 - r.x0, size[3] = {channels_of(mode, im->channels)};
-  size[1 + down] = rows, size[1 + across] = columns;
+  rows = r.y1 - r.y0;
+  columns = r.x1 - r.x0;
+  int64_t size[3] = {channels_of(mode, im->channels), orientation_change.swap ? columns : rows,
+                     orientation_change.swap ? rows : columns};
   TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 3, size, LM_CONTIGUOUS, &t));
   lm_plane_target to = {.first = (uint8_t *)t->data,
                         .plane = size[1] * size[2],
-                        .row = turn.swap ? 1 : size[2],
-                        .column = turn.swap ? size[2] : 1,
+                        .row = orientation_change.swap ? 1 : size[2],
+                        .column = orientation_change.swap ? size[2] : 1,
                         .channels = (int)size[0]};
-  if (turn.flip_y) {
+  if (orientation_change.flip_y) {
     to.first += (rows - 1) * to.row;
     to.row = -to.row;
   }
-  if (turn.flip_x) {
+  if (orientation_change.flip_x) {
     to.first += (columns - 1) * to.column;
     to.column = -to.column;
   }
