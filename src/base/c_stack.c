@@ -6,7 +6,7 @@
 
 static _Thread_local uintptr_t low, high; /* bounds of this thread's stack; 0: not read yet */
 
-static void ask(void) {
+static void read_bounds(void) {
   pthread_attr_t a;
   void *base;
   size_t bytes;
@@ -20,7 +20,7 @@ static void ask(void) {
 }
 
 static size_t below(uintptr_t here, bool all) {
-  if (high == 0) ask();
+  if (high == 0) read_bounds();
   return here < low || here >= high ? SIZE_MAX : all ? high - low : here - low;
 }
 

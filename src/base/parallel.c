@@ -357,7 +357,7 @@ int lm_threads_for(double work_ns) {
 }
 
 /* Limits a forked child, which has this thread alone but a copy of the workers' slots, to one thread. */
-static void be_alone(void) {
+static void limit_child(void) {
   atomic_store(&max_granted, 1);
   atomic_store(&started, 0);
 }
@@ -373,5 +373,5 @@ static int threads_at_start(void) {
 __attribute__((constructor)) static void start(void) {
   at_start = threads_at_start();
   pthread_key_create(&block_key, block_free);
-  pthread_atfork(NULL, NULL, be_alone);
+  pthread_atfork(NULL, NULL, limit_child);
 }

@@ -35,9 +35,8 @@ static int set_own(lua_State *L) { /* name at 1, value at 2 */
   lm_reg_get(L, &own_environment);
   if (!lua_istable(L, -1)) {
     lua_newtable(L);
-    lua_pushlightuserdata(L, (void *)&own_environment);
-    lua_pushvalue(L, -2);
-    lua_rawset(L, LUA_REGISTRYINDEX);
+    lua_pushvalue(L, -1);
+    lm_reg_set(L, &own_environment);
   }
   lua_pushvalue(L, 1);
   if (lua_isnoneornil(L, 2)) {

@@ -410,11 +410,8 @@ int lm_raise_text(lua_State *L, const char *format, ...) {
 /* own_files(prefix): treats chunks whose names begin so as the library's; errors are raised at their callers */
 LM_FUNCTION(own_files) {
   if (!lm_to_text(L, 1)) return lm_raise_arg(L, 1, "own_files", "prefix", "a string");
-  lua_pushlightuserdata(L, (void *)&lm_reg_own_files);
-  const char *before = push_own_files(L);
-  lua_pushfstring(L, "%s%s\n", before, lua_tostring(L, 1));
-  lua_remove(L, -2);
-  lua_rawset(L, LUA_REGISTRYINDEX);
+  lua_pushfstring(L, "%s%s\n", push_own_files(L), lua_tostring(L, 1));
+  lm_reg_set(L, &lm_reg_own_files);
   return 0;
 }
 

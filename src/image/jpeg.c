@@ -44,18 +44,18 @@ static void note(j_common_ptr jpeg, int level) {
   if (is_loss(jpeg->err->msg_code) && !((errors *)jpeg->err)->allow_corrupt) jump(jpeg);
 }
 
-static void say_nothing(j_common_ptr jpeg) { (void)jpeg; }
+static void ignore_message(j_common_ptr jpeg) { (void)jpeg; }
 
 static void catch_errors(errors *e, j_common_ptr jpeg, bool allow_corrupt) {
   jpeg->err = jpeg_std_error(&e->manager);
   e->manager.error_exit = jump;
   e->manager.emit_message = note;
-  e->manager.output_message = say_nothing;
+  e->manager.output_message = ignore_message;
   e->allow_corrupt = allow_corrupt;
 }
 
 /* Jumps; `why` is a string literal for problem. */
-static void give_up(j_common_ptr jpeg, const char *why) {
+static void fail_with(j_common_ptr jpeg, const char *why) {
   ((errors *)jpeg->err)->own = why;
   jump(jpeg);
 }
@@ -134,7 +134,7 @@ static lm_status header(const lm_image *image, lm_image_header *out) {
 /* ---- pixels */
 
 static void watch(j_common_ptr jpeg) {
-  if (((j_decompress_ptr)jpeg)->input_scan_number > MAX_SCANS) give_up(jpeg, "a JPEG must have at most 500 scans");
+  if (((j_decompress_ptr)jpeg)->input_scan_number > MAX_SCANS) fail_with(jpeg, "a JPEG must have at most 500 scans");
 }
 
 /* Returns c * k / 255, rounded: Adobe's CMYK is stored inverted. */
@@ -171,7 +171,7 @@ static lm_status read_pixels(reading *r, int scale, const lm_region *region, con
   jpeg_start_decompress(jpeg);
   int64_t first = 0;
   if (region->y1 > jpeg->output_height || region->x1 > jpeg->output_width) {
-    give_up((j_common_ptr)jpeg, "changed since its header was read");
+    fail_with((j_common_ptr)jpeg, "changed since its header was read");
   }
   if (region->x1 - region->x0 < jpeg->output_width) {
     int margin = margin_of(jpeg);

@@ -17,19 +17,10 @@ typedef struct lm_mp_message {
   struct lm_mp_message *next; /* used while the message passes to another thread */
 } lm_mp_message;
 
-/* The contents of a message to send; owned by the caller. */
-typedef struct lm_message_content {
-  const char *text;
-  size_t n;
-  int ntensors, nhandles;
-  lm_tensor *const *tensors;
-  lm_handle *const *handles;
-} lm_message_content;
-
 /* ---- message.c */
 
-/* Creates a message with new tensors over the same memory (lm_share_again) and copied handles. */
-LM_API lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **out);
+/* Creates a message with c's text, new tensors over the same memory (lm_share_again) and copied handles. */
+LM_API lm_status lm_mp_message_new(const lm_mp_message *c, lm_mp_message **out);
 /* Creates a message with that text and NULL for each tensor and handle; NULL when out of memory. */
 lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int nhandles);
 LM_API void lm_mp_message_free(lm_mp_message *p); /* NULL is fine */
@@ -52,9 +43,9 @@ typedef struct lm_packed_message {
   uint32_t nfds;
 } lm_packed_message;
 
-/* Packs a message for a handle of that kind. For other processes its tensors must be shared (shared_tensors.h). Their
- * requires_grad flags are included; their gradients and history are not. */
-LM_API lm_status lm_packed_message_new(lm_handle_kind kind, const lm_message_content *c, lm_packed_message **out);
+/* Packs a message, which the caller keeps, for a handle of that kind. For other processes its tensors must be shared
+ * (shared_tensors.h). Their requires_grad flags are included; their gradients and history are not. */
+LM_API lm_status lm_packed_message_new(lm_handle_kind kind, const lm_mp_message *c, lm_packed_message **out);
 LM_API void lm_packed_message_free(lm_packed_message *l); /* NULL is fine */
 /* Sends the message and its `number` if there is room; *sent is false otherwise. LM_E_IO "connection closed" if the
  * receiver is gone. */
@@ -62,8 +53,6 @@ LM_API lm_status lm_packed_message_send(int fd, lm_packed_message *l, uint64_t n
 /* Receives the next message; *out is NULL if there is none, and *closed is true if none will follow. LM_E_OOM if this
  * process has too many open descriptors; the message then stays in the socket. */
 LM_API lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed);
-/* Reads the next message's number without receiving it; 0 for a foreign message. Returns false if there is none. */
-LM_API bool lm_packed_message_peek(int fd, uint64_t *number);
 
 /* ---- channel.c */
 

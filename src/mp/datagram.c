@@ -23,7 +23,7 @@ lm_status lm_datagram_error(int error) {
 
 lm_status lm_datagram_malformed(void) { return lm_fail(LM_E_IO, "received a malformed message"); }
 
-lm_status lm_envelope_foreign(int fd) {
+lm_status lm_datagram_foreign(int fd) {
   return lm_fail(LM_E_IO, "received a message that is not from lm.mp; does something else write to descriptor %d?", fd);
 }
 
@@ -161,7 +161,7 @@ static lm_status receive_message(int fd, lm_datagram_header *h, void *body, size
   if (m.msg_flags & MSG_CTRUNC)
     return lm_fail(LM_E_IO, "too many open files: descriptors of a received message are lost");
   if ((size_t)k < sizeof *h || (m.msg_flags & MSG_TRUNC) || h->magic != MAGIC || h->nfds != l->n - before) {
-    return lm_envelope_foreign(fd);
+    return lm_datagram_foreign(fd);
   }
   *n = (size_t)k - sizeof *h;
   *got = true;

@@ -38,5 +38,5 @@ lm_status lm_datagram_receive(int fd, lm_datagram_header *h, void *body, size_t 
  * false if there is none. */
 bool lm_datagram_peek(int fd, lm_datagram_header *h);
 lm_status lm_datagram_error(int error); /* the error for a socket's errno; 0: its other end is closed */
-lm_status lm_envelope_foreign(int fd);  /* the error for a message of another sender */
+lm_status lm_datagram_foreign(int fd);  /* the error for a message of another sender */
 lm_status lm_datagram_malformed(void);  /* the error for a message with invalid fields */

@@ -33,7 +33,7 @@ lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int
   return p;
 }
 
-lm_status lm_mp_message_new(const lm_message_content *c, lm_mp_message **out) {
+lm_status lm_mp_message_new(const lm_mp_message *c, lm_mp_message **out) {
   lm_status status = LM_OK;
   *out = NULL;
   lm_mp_message *p = lm_mp_message_empty(c->text, c->n, c->ntensors, c->nhandles);

@@ -144,7 +144,7 @@ done:
 }
 
 /* Completes the body with the text; moves a long body to a memory file. */
-static lm_status finish_body(lm_packed_message *l, const lm_message_content *c) {
+static lm_status finish_body(lm_packed_message *l, const lm_mp_message *c) {
   size_t n = l->body.n + c->n;
   uint32_t files = l->nfds - FIRST;
   if (!l->body.failed) memcpy(l->body.data + sizeof(uint32_t), &files, sizeof files);
@@ -161,9 +161,9 @@ static lm_status finish_body(lm_packed_message *l, const lm_message_content *c) 
   return LM_OK;
 }
 
-lm_status lm_packed_message_new(lm_handle_kind kind, const lm_message_content *c, lm_packed_message **out) {
+lm_status lm_packed_message_new(lm_handle_kind kind, const lm_mp_message *c, lm_packed_message **out) {
   lm_status status = LM_OK;
-  lm_message_content things = *c;
+  lm_mp_message things = *c;
   *out = NULL;
   lm_packed_message *l = lm_calloc(1, sizeof *l);
   if (!l) return LM_E_OOM;
@@ -256,13 +256,6 @@ done:
   return status;
 }
 
-bool lm_packed_message_peek(int fd, uint64_t *number) {
-  lm_datagram_header h;
-  bool there = lm_datagram_peek(fd, &h);
-  *number = there ? h.number : 0;
-  return there;
-}
-
 lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed) {
   lm_status status = LM_OK;
   LM_LARGE(char, body, INLINE);
@@ -276,7 +269,7 @@ lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed) {
   if (!got) goto done;
   if (h.flags & LM_BODY_PASSED) {
     lm_mp_message *passed = (lm_mp_message *)(uintptr_t)h.number;
-    if (!lm_mp_message_arrive(passed)) TRY(lm_envelope_foreign(fd));
+    if (!lm_mp_message_arrive(passed)) TRY(lm_datagram_foreign(fd));
     *out = passed;
     goto done;
   }

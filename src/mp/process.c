@@ -22,22 +22,22 @@
 
 enum { STANDARD = 3, POSITIONS = 4, ASIDE = 10 };
 
-typedef struct birth { /* the data the child needs, prepared before vfork */
+typedef struct child_data { /* the data the child needs, prepared before vfork */
   const lm_process_plan *plan;
   char *const *env;
   pid_t parent;
   int report;  /* pipe for the child's errno; closed by exec */
   int highest; /* no descriptor above it is open */
-} birth;
+} child_data;
 
-static _Noreturn void give_up(int report) {
+static _Noreturn void report_error(int report) {
   int error = errno;
   while (write(report, &error, sizeof error) < 0 && errno == EINTR) {}
   _exit(127);
 }
 
 /* Duplicates fd above the child's descriptors; opens /dev/null instead for a stream that is closed here too. */
-static int move_aside(int fd, int number) {
+static int copy_aside(int fd, int number) {
   int copy = fd < 0 ? -1 : lm_fd_copy(fd, ASIDE);
   bool closed = fd < 0 || (copy < 0 && fd == number && errno == EBADF);
   if (!closed) return copy;
@@ -47,11 +47,11 @@ static int move_aside(int fd, int number) {
 
 /* Installs descriptors 0 to 3 as planned and closes all others on exec. Moves them away first, so that none is
  * overwritten before use. */
-static bool arrange(const lm_process_plan *plan, int highest) {
+static bool install_descriptors(const lm_process_plan *plan, int highest) {
   int from[POSITIONS] = {plan->in, plan->out < 0 ? 1 : plan->out, plan->err < 0 ? 2 : plan->err, plan->extra};
   int n = plan->extra >= 0 ? POSITIONS : STANDARD;
   for (int i = 0; i < n; i++) {
-    if ((from[i] = move_aside(from[i], i)) < 0) return false;
+    if ((from[i] = copy_aside(from[i], i)) < 0) return false;
   }
   for (int i = 0; i < n; i++) {
     if (dup2(from[i], i) < 0) return false;
@@ -65,16 +65,16 @@ static bool arrange(const lm_process_plan *plan, int highest) {
 
 /* Runs in the child, which shares the parent's memory until exec: makes only system calls and writes nothing. Resets
  * all handlers before it unblocks signals, since the parent's must not run here. */
-static _Noreturn void be_child(const birth *b) {
+static _Noreturn void run_child(const child_data *b) {
   const lm_process_plan *plan = b->plan;
   int report = lm_fd_copy(b->report, ASIDE);
   if (report < 0) _exit(127);
   if (!plan->outlives) {
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(report);
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) report_error(report);
     if (getppid() != b->parent) _exit(127); /* the parent died before prctl */
   }
   if (plan->session) setsid();
-  if (!arrange(plan, b->highest)) give_up(report);
+  if (!install_descriptors(plan, b->highest)) report_error(report);
   for (int s = 1; s < NSIG; s++) {
     struct sigaction action = {0};
     bool keep = s == SIGHUP && sigaction(s, NULL, &action) == 0 && action.sa_handler == SIG_IGN; /* set by nohup */
@@ -85,13 +85,13 @@ static _Noreturn void be_child(const birth *b) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
   execve(plan->argv[0], (char *const *)plan->argv, b->env);
-  give_up(report);
+  report_error(report);
 }
 
 /* Uses vfork, since fork copies page tables, gigabytes of them in a trainer, and runs other libraries' handlers. */
-__attribute__((noinline)) static pid_t born(const birth *b) {
+__attribute__((noinline)) static pid_t fork_child(const child_data *b) {
   pid_t pid = vfork();
-  if (pid == 0) be_child(b);
+  if (pid == 0) run_child(b);
   return pid;
 }
 
@@ -107,11 +107,11 @@ lm_status lm_process_start(const lm_process_plan *plan, lm_process *out) {
   int report[2], error = 0;
   *out = (lm_process){.pidfd = -1};
   if (lm_fds_above_stdio(pipe2(report, O_CLOEXEC), report) != 0) return lm_fail_cannot(LM_E_IO, "create a pipe", errno);
-  birth b = {plan, plan->env ? plan->env : environ, getpid(), report[1], highest_descriptor()};
+  child_data b = {plan, plan->env ? plan->env : environ, getpid(), report[1], highest_descriptor()};
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  pid_t pid = born(&b);
+  pid_t pid = fork_child(&b);
   if (pid < 0) error = errno;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   close(report[1]);

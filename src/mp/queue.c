@@ -55,9 +55,10 @@ static count queue_taken(const lm_queue_words *w) {
 /* Returns true if there is a message; *first is the number of our next one. A foreign message, which has no number, may
  * come before it. */
 static bool peek(const lm_handle *h, uint64_t *first, bool *foreign) {
-  if (!lm_packed_message_peek(h->fd[READ], first)) return false;
-  *foreign = *first == 0;
-  if (*foreign) *first = queue_taken(words_of(h)).last + 1;
+  lm_datagram_header next;
+  if (!lm_datagram_peek(h->fd[READ], &next)) return false;
+  *foreign = next.number == 0;
+  *first = *foreign ? queue_taken(words_of(h)).last + 1 : next.number;
   return true;
 }
 
@@ -248,7 +249,7 @@ lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_
         if (claim && !foreign) atomic_store(claim, (int64_t)number);
         if (!foreign) note_taken(w, number);
         status = lm_packed_message_receive(h->fd[READ], out, &closed);
-        if (closed) status = lm_envelope_foreign(h->fd[READ]); /* 0 bytes; both ends are open in this handle */
+        if (closed) status = lm_datagram_foreign(h->fd[READ]); /* 0 bytes; both ends are open in this handle */
         atomic_fetch_add(&w->gets, 1);
       }
       pthread_mutex_unlock(&w->get);

@@ -32,7 +32,7 @@ done:
   return status;
 }
 
-static void tell(lm_semaphore_words *w) {
+static void notify_waiters(lm_semaphore_words *w) {
   atomic_fetch_add(&w->changed, 1);
   lm_word_wake(&w->changed);
 }
@@ -45,7 +45,7 @@ static lm_status try_permit(pthread_mutex_t *m, lm_acquire_result *out) {
   return lm_fail(LM_E_IO, "the semaphore is broken: %s", strerror(problem));
 }
 
-static lm_status try_all(lm_handle *h, lm_acquire_result *out) {
+static lm_status try_permits(lm_handle *h, lm_acquire_result *out) {
   lm_semaphore_words *w = words_of(h);
   *out = LM_ACQUIRE_TIMEOUT;
   for (uint32_t i = 0, n = permits_of(h); i < n; i++) {
@@ -62,14 +62,14 @@ static lm_status try_all(lm_handle *h, lm_acquire_result *out) {
 lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_acquire_result *out) {
   static const double LOOK = 0.05; /* the kernel wakes nobody for a permit it took back */
   uint32_t seen = lm_semaphore_changed(h);
-  lm_status status = try_all(h, out);
+  lm_status status = try_permits(h, out);
   if (status != LM_OK || *out != LM_ACQUIRE_TIMEOUT || seconds <= 0) return status;
   lm_semaphore_wait(h, seen, seconds < LOOK ? seconds : LOOK);
-  return try_all(h, out);
+  return try_permits(h, out);
 }
 
 /* Unlocks one permit that this thread holds; false if it holds none. */
-static bool give_one(lm_handle *h) {
+static bool unlock_permit(lm_handle *h) {
   for (uint32_t i = 0, n = permits_of(h); i < n; i++) {
     if (pthread_mutex_unlock(&words_of(h)->permit[i]) == 0) return true;
   }
@@ -77,14 +77,14 @@ static bool give_one(lm_handle *h) {
 }
 
 lm_status lm_semaphore_release(lm_handle *h, bool bounded) {
-  if (give_one(h)) {
+  if (unlock_permit(h)) {
     h->depth -= h->depth > 0;
   } else if (bounded && lm_semaphore_value(h) >= permits_of(h)) {
     return lm_fail(LM_E_STATE, "called more often than acquire()");
   } else {
     atomic_fetch_add(&words_of(h)->extra, 1);
   }
-  tell(words_of(h));
+  notify_waiters(words_of(h));
   return LM_OK;
 }
 
@@ -106,6 +106,6 @@ bool lm_semaphore_wait(lm_handle *h, uint32_t changed, double seconds) {
 }
 
 void lm_semaphore_abandon(lm_handle *h) {
-  for (; h->depth > 0; h->depth--) give_one(h);
-  tell(words_of(h));
+  for (; h->depth > 0; h->depth--) unlock_permit(h);
+  notify_waiters(words_of(h));
 }

@@ -131,13 +131,8 @@ local function break_down(self, why)
   end
 end
 
--- Words how a worker ended; `how` precedes its own message, if it left one.
-local function how_it_ended(worker, how)
-  local problem = worker:failure()
-  if problem and problem.message then
-    return ("failed%s: %s"):format(how or "", words_of(problem))
-  end
-  return Worker.how_it_ended(worker) .. (how or "")
+local function how_it_ended(worker, when)
+  return Worker.how_it_ended(worker:failure() or worker, "the worker", when)
 end
 
 -- Handles a worker that has ended, after all its messages were read.

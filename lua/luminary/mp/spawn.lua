@@ -5,12 +5,11 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
-local problems = require "luminary.mp.worker_failure"
 local shared = require "luminary.mp.shared_handle"
 
--- Seconds from the first failure until the others are asked to end, are killed, and (threads, which cannot be killed)
--- are abandoned. Before, they may end by themselves: the process group notifies them of the failure.
-local ASK, KILL, GIVE_UP = 1.5, 3.5, 6
+-- Seconds from the first failure until the others are asked to end (before, they may end by themselves: the process
+-- group notifies them of the failure), then until processes are killed, and until threads are abandoned.
+local ASK, KILL, GIVE_UP = 1.5, 2, 4.5
 
 local Context = {}
 Context.__index = Context
@@ -18,8 +17,7 @@ Context.__index = Context
 local function describe(rank, failure)
   local who = ("rank %d"):format(rank)
   if failure.pid then who = ("%s (process %d)"):format(who, failure.pid) end
-  if failure.message then return ("%s failed: %s"):format(who, problems.text(failure, "rank " .. rank)) end
-  return who .. " " .. Worker.how_it_ended(failure)
+  return who .. " " .. Worker.how_it_ended(failure, "rank " .. rank)
 end
 
 -- Returns the workers that still run; records failures in the order in which they are seen.
@@ -40,21 +38,6 @@ local function look(self)
   return running
 end
 
--- Ends the remaining workers after one has failed.
-local function urge(self, running)
-  local since = core.time() - self.failed_at
-  for _, worker in ipairs(running) do
-    if worker.thread then
-      if since >= ASK then worker:send_signal(Worker.SIGTERM) end -- repeated, since it may catch the error
-      if since >= GIVE_UP then worker:abandon() end
-    elseif since >= KILL then
-      worker:send_signal(Worker.SIGKILL)
-    elseif since >= ASK and not worker.asked_to_stop then
-      worker:send_signal(Worker.SIGTERM)
-    end
-  end
-end
-
 -- Returns the first failure that neither followed from another nor from our request to end.
 local function first_cause(self)
   local own = lists.filter(self.failures, function(failure) return not failure.asked_to_stop end)
@@ -70,7 +53,9 @@ function Context:join(timeout)
   while true do
     local running = look(self)
     if #running == 0 then break end
-    if self.failed_at then urge(self, running) end
+    if self.failed_at and core.time() - self.failed_at >= ASK then
+      Worker.stop(running, running[1].thread and GIVE_UP or KILL)
+    end
     local left = deadline - core.time()
     if left <= 0 and not self.failed_at then return false end
     Worker.wait(running, self.failed_at and 0.1 or math.min(left, 1))

@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
+local problems = require "luminary.mp.worker_failure"
 local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
@@ -200,10 +201,13 @@ function Worker.stop(workers, seconds)
   end
 end
 
---- Words how a worker without a message ended: "was ended by SIGKILL". ended: the worker, or its failure.
-function Worker.how_it_ended(ended)
-  if ended.signal then return "was ended by " .. core.signal_name(ended.signal) end
-  return ("ended with exit code %d"):format(ended.code)
+--- Words the end of a worker, or its failure: "failed: MESSAGE", with the traceback of `who`, or "was ended by
+--- SIGKILL". `when` follows these words: " before it took any task".
+function Worker.how_it_ended(ended, who, when)
+  when = when or ""
+  if ended.message then return ("failed%s: %s"):format(when, problems.text(ended, who)) end
+  if ended.signal then return "was ended by " .. core.signal_name(ended.signal) .. when end
+  return ("ended with exit code %d%s"):format(ended.code, when)
 end
 
 --- Returns a worker's failure, {message, traceback, cause_rank, given}, once it has ended; nil if there was none.

@@ -30,7 +30,7 @@ static lm_device cpu(void) { return LM_DEVICE(LM_CPU, 0); }
 
 static void send(const lm_handle *h, const char *text, size_t n, int ntensors, lm_tensor *const *tensors, bool *sent) {
   lm_packed_message *l;
-  lm_message_content c = {.text = text, .n = n, .ntensors = ntensors, .tensors = tensors};
+  lm_mp_message c = {.text = (char *)text, .n = n, .ntensors = ntensors, .tensors = (lm_tensor **)tensors};
   EXPECT(lm_packed_message_new(LM_THREAD_CONNECTION, &c, &l) == LM_OK);
   *sent = false;
   lm_connection_put(h, l, 1, sent); /* fails if nobody is there any more */

@@ -42,7 +42,7 @@ static void put(lm_handle *h, int64_t v) {
     for (int i = 0; i < 3; i++) ((int64_t *)(void *)t->data)[i] = v;
     EXPECT(lm_share(1, &t, &which) == LM_OK);
   }
-  lm_message_content c = {.text = text, .n = (size_t)n, .ntensors = t != NULL, .tensors = &t};
+  lm_mp_message c = {.text = (char *)text, .n = (size_t)n, .ntensors = t != NULL, .tensors = &t};
   EXPECT(lm_packed_message_new(LM_QUEUE, &c, &l) == LM_OK);
   bool sent = false;
   while (!sent) EXPECT(lm_queue_put(h, l, v % 2, 1, &sent) == LM_OK);

@@ -86,26 +86,24 @@ LM_FUNCTION(mp_is_open) { return lm_return_bool(L, lm_to_handle(L, 1) != NULL); 
 
 /* ---- messages */
 
-/* Reads text, list of tensors and list of handles (nil: none) at i to i + 2, borrowed. Free *out, after errors too. */
-static lm_status read_content(lua_State *L, const lm_lua *s, int i, const char *fn, lm_message_content *out) {
-  lm_tensor **tensors = NULL;
-  *out = (lm_message_content){0};
-  size_t n = 0;
-  NEED(lm_read_string(L, s, i, fn, "text", &out->text, &n));
-  out->n = n;
-  NEED(lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &tensors));
-  out->tensors = tensors;
+/* Reads text, list of tensors and list of handles (nil: none) at i to i + 2, borrowed. Free both lists, after errors
+ * too. */
+static lm_status read_content(lua_State *L, const lm_lua *s, int i, const char *fn, lm_mp_message *out) {
+  const char *text;
+  *out = (lm_mp_message){0};
+  NEED(lm_read_string(L, s, i, fn, "text", &text, &out->n));
+  out->text = (char *)text;
+  NEED(lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &out->tensors));
   if (lua_isnil(L, i + 2)) return LM_OK;
   if (!lua_istable(L, i + 2)) return lm_fail_value(fn, "handles", "a list", lm_describe_arg(L, s, i + 2));
   out->nhandles = (int)lua_objlen(L, i + 2);
-  lm_handle **handles = lm_calloc((size_t)out->nhandles, sizeof *handles);
-  if (!handles) return LM_E_OOM;
-  out->handles = handles;
+  out->handles = lm_calloc((size_t)out->nhandles, sizeof *out->handles);
+  if (!out->handles) return LM_E_OOM;
   for (int k = 0; k < out->nhandles; k++) {
     lua_rawgeti(L, i + 2, k + 1);
-    handles[k] = lm_to_handle(L, -1);
+    out->handles[k] = lm_to_handle(L, -1);
     lua_pop(L, 1);
-    if (!handles[k]) return lm_fail(LM_E_STATE, "%s: handle %d was closed", fn, k + 1);
+    if (!out->handles[k]) return lm_fail(LM_E_STATE, "%s: handle %d was closed", fn, k + 1);
   }
   return LM_OK;
 }
@@ -146,11 +144,11 @@ typedef struct packing {
 
 static lm_status pack_message(lua_State *L, lm_lua *s, void *arg) {
   packing *p = arg;
-  lm_message_content content;
+  lm_mp_message content;
   lm_status status = read_content(L, s, 2, "mp_put", &content);
   if (status == LM_OK) status = lm_packed_message_new(p->kind, &content, &p->packed);
-  lm_free((void *)content.tensors);
-  lm_free((void *)content.handles);
+  lm_free(content.tensors);
+  lm_free(content.handles);
   return status;
 }
 
