@@ -265,10 +265,22 @@ local random_split = signature.of([[random_split(set, lengths, {generator: gener
   return parts
 end)
 
+-- Returns a function that returns lists of the next `size` values of an iterator, then nil.
+local function grouped(next_one, size, drop_last)
+  return function()
+    local group = {}
+    while next_one and #group < size do
+      local one = next_one()
+      if one == nil then next_one = nil else group[#group + 1] = one end
+    end
+    if #group == size or #group > 0 and not drop_last then return group end
+  end
+end
+
 return {
   Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset, ConcatDataset = ConcatDataset,
   IterableDataset = IterableDataset,
   random_split = random_split, check = check, gathers = gathers,
   define_get_batch = define_get_batch,
-  length = length_of, numbers = numbers,
+  length = length_of, numbers = numbers, grouped = grouped,
 }

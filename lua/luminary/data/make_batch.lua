@@ -125,18 +125,10 @@ local function in_batches(batch_plan)
   if type(next_sample) ~= "function" then
     options.must_be("DataLoader", "the result of the dataset's :iter()", "a function", next_sample)
   end
-  return function()
-    local samples = {}
-    while next_sample and #samples < batch_plan.batch_size do
-      local sample = sample_of(batch_plan, "iter", nil, next_sample())
-      if sample[1] == nil then
-        next_sample = nil
-      else
-        samples[#samples + 1] = sample
-      end
-    end
-    if #samples == batch_plan.batch_size or #samples > 0 and not batch_plan.drop_last then return samples end
-  end
+  return dataset.grouped(function()
+    local sample = sample_of(batch_plan, "iter", nil, next_sample())
+    return sample[1] ~= nil and sample or nil
+  end, batch_plan.batch_size, batch_plan.drop_last)
 end
 
 -- ---- random numbers

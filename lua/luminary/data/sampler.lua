@@ -2,7 +2,6 @@
 --- sample numbers for one epoch. A custom one may have :iter(), a Lua iterator, instead.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local dataset = require "luminary.data.dataset"
@@ -158,24 +157,14 @@ function Weighted:indices()
   local seed = self.seed and self.seed + self.epoch
     or core.ops.randint(0, MOST, {1}, {device = "cpu", generator = self.generator}):item()
   self.epoch = self.epoch + 1
-  local weights, double = self.weights, {dtype = "float64"}
-  local draws = core.draws(MOST, seed, self.replacement and self.num_samples or #weights):to "float64" - 0.5
+  local weights, n = core.tensor(self.weights, {dtype = "float64", device = "cpu"}), #self.weights
+  local draws = (core.draws(MOST, seed, self.replacement and self.num_samples or n):to "float64" - 0.5) / MOST
   if self.replacement then
-    local sums, total = {}, 0
-    for i, w in ipairs(weights) do
-      total = total + w
-      sums[i] = total
-    end
-    local place = core.ops.searchsorted(core.tensor(sums, double), draws / MOST * total, {right = true})
-    return place:clamp(1, #weights)
+    local sums = weights:cumsum(1)
+    return core.ops.searchsorted(sums, draws * sums:select(1, n), {right = true}):clamp(1, n)
   end
-  local times, order = draws:totable(), {} -- exponential arrival times with rate w: take the first ones
-  for i, w in ipairs(weights) do
-    times[i] = w > 0 and -math.log(times[i] / MOST) / w or 1 / 0
-    order[i] = i
-  end
-  table.sort(order, function(a, b) return times[a] < times[b] or times[a] == times[b] and a < b end)
-  return core.tensor(lists.slice(order, 1, self.num_samples), {dtype = "int64"})
+  local times = -draws:log() / weights -- exponential arrival times: take the first ones
+  return core.ops.argsort(times, {stable = true}):narrow(1, 1, self.num_samples)
 end
 
 --- data.BatchSampler(…): Wraps another sampler to yield lists of batch_size indices.
@@ -221,18 +210,7 @@ function Batch:state_after(state, count)
   return inner and {sampler = inner} or nil
 end
 
-function Batch:iter()
-  local next_number = self.sampler:iter()
-  return function()
-    local numbers = {}
-    while #numbers < self.batch_size do
-      local number = next_number()
-      if number == nil then break end
-      numbers[#numbers + 1] = number
-    end
-    if #numbers == self.batch_size or #numbers > 0 and not self.drop_last then return numbers end
-  end
-end
+function Batch:iter() return dataset.grouped(self.sampler:iter(), self.batch_size, self.drop_last) end
 
 --- data.DistributedSampler(…): Restricts data loading to a subset of the dataset that is exclusive to the rank.
 local Distributed = class.define("DistributedSampler", Sampler)

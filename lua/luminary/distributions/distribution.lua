@@ -114,21 +114,7 @@ for _, name in ipairs {"mean", "variance", "mode"} do
 end
 
 --- Returns the shape that a list of shapes broadcasts to. Fails in the name of `who` if they do not broadcast.
-function Distribution.broadcast(who, shapes)
-  local out = {}
-  for _, shape in ipairs(shapes) do
-    for _ = #out + 1, #shape do table.insert(out, 1, 1) end
-    for i = 0, #shape - 1 do
-      local at, size = #out - i, shape[#shape - i]
-      if size ~= 1 and out[at] ~= 1 and size ~= out[at] then
-        fail("%s: shapes of the parameters must broadcast, got [%s] and [%s]", who, table.concat(out, ", "),
-          table.concat(shape, ", "))
-      end
-      if size ~= 1 then out[at] = size end
-    end
-  end
-  return out
-end
+Distribution.broadcast = require("luminary.tensor.shapes").common
 
 -- Returns the values of these names as tensors; numbers take the dtype and device of the first floating-point tensor.
 local function tensors(who, names, values)

@@ -46,14 +46,19 @@ local function average_of(self, scores, absent, weights)
 end
 
 -- Adds a metric whose score is a ratio of counts: parts(self, tp, fp, tn, fn) returns numerator and denominator.
--- absent_by_top_k: if top_k > 1, classes without targets are absent even if predicted.
+-- absent_by_top_k: if top_k > 1, classes without targets are absent even if predicted. skips_ignored: micro and macro
+-- averages do not count predictions of the class ignore_index.
 local function add(name, call, help, how)
   metric.define(name, {
     help = help, call = call, required = how.required or task,
-    options = counted .. (how.more or ""),
+    options = (how.options or counted) .. (how.more or ""),
     make = add_counts, update = update_counts,
     compute = function(self)
       local tp, fp, tn, fn = self.tp, self.fp, self.tn, self.fn
+      local ignored = how.skips_ignored and self.task == "multiclass" and self.ignore_index or 0
+      if ignored >= 1 and ignored <= self.num_classes and (self.average == "micro" or self.average == "macro") then
+        fp = fp:index_fill(1, core.tensor({ignored}, {dtype = "int64", device = fp.device}), 0)
+      end
       local together = self.task == "binary" or self.average == "micro"
       if together then tp, fp, tn, fn = tp:sum(), fp:sum(), tn:sum(), fn:sum() end
       local a, b = how.parts(self, tp, fp, tn, fn)
@@ -97,71 +102,38 @@ add("FBetaScore", "fbeta_score",
   parts = function(self, tp, fp, _, fn) return f_score(self.beta, tp, fp, fn) end,
 })
 
--- ---- confusion matrices
-
-local function add_matrix(self)
-  local n = labels.check_task(self)
-  local shapes = {binary = {2, 2}, multiclass = {n, n}, multilabel = {n, 2, 2}}
-  self:add_state("confmat", zeros(unpack(shapes[self.task])))
-end
-
-local function update_matrix(self, preds, target)
-  local counts
-  if self.task == "multiclass" then
-    local n = self.num_classes
-    preds, target = labels.class_labels(self, preds, target)
-    counts = count((target - 1) * n + preds, n * n):reshape(n, n)
-  else
-    counts = labels.count_of_task(self, preds, target)
-    if self.task == "binary" then counts = counts:select(1, 1) end
-  end
-  self.confmat = self.confmat + counts
-end
+add("JaccardIndex", "jaccard_index", [[Computes the Jaccard index, the intersection over union of each class; its mean
+    over classes is the mean IoU of segmentation.]], {
+  options = labels.classes .. labels.averaged:format "macro" .. "ignore_index: integer, validate_args: lacks = true",
+  more = zero_division, skips_ignored = true, parts = function(_, tp, fp, _, fn) return tp, tp + fp + fn end,
+})
 
 metric.define("ConfusionMatrix", {
   help = "Computes the confusion matrix: how often each class was predicted for each class.",
   call = "confusion_matrix", required = task,
   options = labels.classes .. [[normalize: "none" | "true" | "pred" | "all"|false = "none", ignore_index: integer,
     validate_args: lacks = true]],
-  make = add_matrix, update = update_matrix,
+  make = function(self)
+    local n = labels.check_task(self)
+    local shapes = {binary = {2, 2}, multiclass = {n, n}, multilabel = {n, 2, 2}}
+    self:add_state("confmat", zeros(unpack(shapes[self.task])))
+  end,
+  update = function(self, preds, target)
+    local counts
+    if self.task == "multiclass" then
+      local n = self.num_classes
+      preds, target = labels.class_labels(self, preds, target)
+      counts = count((target - 1) * n + preds, n * n):reshape(n, n)
+    else
+      counts = labels.count_of_task(self, preds, target)
+      if self.task == "binary" then counts = counts:select(1, 1) end
+    end
+    self.confmat = self.confmat + counts
+  end,
   compute = function(self)
     local counts = self.confmat
     if self.normalize == "none" or not self.normalize then return counts:clone() end
     local dims = ({["true"] = -1, pred = -2, all = {-2, -1}})[self.normalize]
     return result(divide(counts, counts:sum(dims, {keepdim = true})))
-  end,
-})
-
-metric.define("JaccardIndex", {
-  help = [[Computes the Jaccard index, the intersection over union of each class; its mean over classes is the mean IoU
-    of segmentation.]],
-  call = "jaccard_index", required = task,
-  options = labels.classes .. labels.averaged:format "macro" .. "ignore_index: integer, validate_args: lacks = true"
-    .. zero_division,
-  make = add_matrix, update = update_matrix,
-  compute = function(self)
-    local counts = double(self.confmat)
-    if self.task ~= "multiclass" then
-      if self.task == "binary" then counts = counts:unsqueeze(1) end
-      local function at(i, j) return counts:select(2, i):select(2, j) end
-      local hits, others = at(2, 2), at(1, 2) + at(2, 1)
-      if self.task == "binary" then return result(divide(hits, hits + others, self.zero_division):sum()) end
-      local micro = self.average == "micro"
-      if micro then hits, others = hits:sum(), others:sum() end
-      local scores = divide(hits, hits + others, self.zero_division)
-      return result(micro and scores or average_of(self, scores, nil, at(2, 2) + at(2, 1)))
-    end
-    local hits, seen, predicted = counts:diagonal(), counts:sum(2), counts:sum(1)
-    local union, ignored = seen + predicted - hits, nil
-    if self.ignore_index and self.ignore_index >= 1 and self.ignore_index <= self.num_classes then
-      ignored = ops.arange(1, self.num_classes + 1, {device = counts.device}):eq(self.ignore_index)
-    end
-    if self.average == "micro" then
-      if ignored then union = ops.where(ignored, 0, union) end
-      return result(divide(hits:sum(), union:sum(), self.zero_division))
-    end
-    local absent = (seen + predicted):eq(0)
-    if ignored then absent = ops.logical_or(absent, ignored) end
-    return result(average_of(self, divide(hits, union, self.zero_division), absent, seen))
   end,
 })

@@ -157,34 +157,15 @@ local function matrix(who, t, max_dims)
   return t.shape[1], t:numel() / math.max(t.shape[1], 1)
 end
 
-local BLOCK = 32 -- rows that each matrix product makes orthogonal to all earlier ones
-
--- Makes the rows of a [n, m], n <= m, orthonormal, in place, by Gram-Schmidt, repeated once for float64's precision.
-local function orthonormalize(a)
-  local function remove(rows, before)
-    for _ = 1, 2 do rows:sub_(rows:matmul(before:t()):matmul(before)) end
-  end
-  local n = a.shape[1]
-  for first = 1, n, BLOCK do
-    local size = math.min(BLOCK, n - first + 1)
-    if first > 1 then remove(a:narrow(1, first, size), a:narrow(1, 1, first - 1)) end
-    for i = first, first + size - 1 do
-      local row = a:narrow(1, i, 1)
-      if i > first then remove(row, a:narrow(1, first, i - first)) end
-      row:div_(row:norm())
-    end
-  end
-  return a
-end
-
 --- Fills the tensor with a random (semi-)orthogonal matrix.
 init.orthogonal_ = signature.of("orthogonal_(t, {gain = 1, generator: generator})", function(t, opts)
   local who = "orthogonal_"
   local rows, columns = matrix(who, t)
   if t:numel() == 0 then return t end
   return fill_with(who, t, function(how)
-    local a = orthonormalize(ops.randn({math.min(rows, columns), math.max(rows, columns)}, how))
-    return (rows <= columns and a or a:t()):reshape(t.shape) * opts.gain
+    local q, r = ops.linalg_qr(ops.randn({math.min(rows, columns), math.max(rows, columns)}, how):t())
+    q = q * r:diagonal():sign() -- as Gram-Schmidt's, uniformly distributed
+    return (rows <= columns and q:t() or q):reshape(t.shape) * opts.gain
   end, opts.generator)
 end)
 

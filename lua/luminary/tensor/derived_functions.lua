@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local load_module = require "luminary.base.load_module"
 local methods = require "luminary.tensor.methods"
+local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
 local derived = {}
@@ -202,19 +203,9 @@ end)
 
 --- lm.broadcast_shapes(a, b, …): Returns the sizes to which lists of sizes broadcast.
 function derived.broadcast_shapes(...)
-  local shape = {}
-  for k, sizes in ipairs {...} do
-    sizes = options.arg("broadcast_shapes", "shape " .. k, sizes, "integers")
-    for _ = #shape + 1, #sizes do table.insert(shape, 1, 1) end
-    for i = 1, #sizes do
-      local at, n = #shape - i + 1, sizes[#sizes - i + 1]
-      if n ~= 1 and shape[at] ~= 1 and shape[at] ~= n then
-        fail("broadcast_shapes: shapes must broadcast; shape %d has size %d where others have %d", k, n, shape[at])
-      end
-      if n ~= 1 then shape[at] = n end
-    end
-  end
-  return shape
+  local all = {...}
+  for k, sizes in ipairs(all) do all[k] = options.arg("broadcast_shapes", "shape " .. k, sizes, "integers") end
+  return shapes.common("broadcast_shapes", all)
 end
 
 --- Converts flat indices to indices in each dim of a shape.

@@ -29,17 +29,6 @@ local function labels_of(text, dims)
   return labels, dotted
 end
 
--- Replaces dims p and q of x, of the same size, by their diagonal as the last dim.
-local function diagonal(x, p, q)
-  local order, n = {}, x.shape[p]
-  for d = 1, x.ndim do
-    if d ~= p and d ~= q then order[#order + 1] = d end
-  end
-  order[#order + 1], order[#order + 2] = p, q
-  local flat = ops.flatten(ops.permute(x, order), -2, -1)
-  return n == 0 and flat or ops.slice(flat, -1, 1, -1, n + 1)
-end
-
 local function term_of(number, text, x)
   options.arg("einsum", "operand " .. number, x, "tensor")
   local letters = #text:gsub("%.%.%.", "")
@@ -56,7 +45,7 @@ local function term_of(number, text, x)
         fail("subscript '%s' of operand %d, '%s', has sizes %d and %d", labels[i], number, text, x.shape[first],
           x.shape[i])
       end
-      x = diagonal(x, first, i)
+      x = ops.diagonal(x, 0, first, i) -- its last dim
       table.remove(labels, i)
       table.insert(labels, table.remove(labels, first))
     else

@@ -39,14 +39,8 @@ matrices.lu = signature.of("lu(x, pivot: any? = (true), get_infos: any? = (false
   local lu, pivots = ops.linalg_lu_factor(shapes.check_matrix("lu", "x", x), {check = not get_infos})
   if not get_infos then return lu, pivots end
   local shape = pivots.shape
-  local diagonal = ops.full({}, 1, {dtype = x.dtype, device = x.device})
-  local k = table.remove(shape)
-  if k == 0 then return lu, pivots, ops.zeros(shape, {dtype = "int32", device = x.device}) end
-  core.no_grad(function()
-    local part = ops.narrow(ops.narrow(lu, -1, 1, k), -2, 1, k)
-    diagonal = ops.sum(ops.masked_fill(part, ops.eq(ops.eye(k, {device = x.device}), 0), 0), -1)
-  end)
-  local zero = ops.eq(diagonal, 0)
+  if table.remove(shape) == 0 then return lu, pivots, ops.zeros(shape, {dtype = "int32", device = x.device}) end
+  local zero = ops.eq(ops.diagonal(lu, 0, -2, -1), 0)
   local infos = ops.where(ops.any(zero, -1), ops.argmax(zero:long(), -1), 0)
   return lu, pivots, infos:to "int32"
 end)

@@ -1,5 +1,6 @@
 --- Implements products and distances by other ops.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local einsum = require "luminary.tensor.einsum"
@@ -13,12 +14,6 @@ local products = {einsum = einsum.of}
 local function floating(who, name, x)
   arg(who, name, x, "tensor")
   if not core.is_floating_point(x) then options.wrong_dtype(who, name, "floating", x, "convert it with :float()") end
-end
-
-local function letters(first, n)
-  local list = {}
-  for i = 1, n do list[i] = string.char(first:byte() + i - 1) end
-  return list
 end
 
 --- Sums the products of a and b over several dims.
@@ -39,17 +34,19 @@ products.tensordot = signature.of("tensordot(a: tensor, b: tensor, dims: any = 2
   else
     options.must_be(who, "dims", "a number, or two lists of as many dims each", dims)
   end
-  local names_a, names_b, gone = letters("a", a.ndim), letters("A", b.ndim), {}
+  local labels_a, labels_b, gone = {}, {}, {}
+  for d = 1, a.ndim do labels_a[d] = d end
+  for d = 1, b.ndim do labels_b[d] = -d end
   for i, dim in ipairs(of_a) do
     if a.shape[dim] ~= b.shape[of_b[i]] and a.shape[dim] ~= 1 and b.shape[of_b[i]] ~= 1 then
       fail("%s: dim %d of a, %s, and dim %d of b, %s, must have the same size", who, dim, describe(a), of_b[i],
         describe(b))
     end
-    if gone[names_a[dim]] then fail("%s: dims lists dim %d of a twice", who, dim) end
-    names_b[of_b[i]], gone[names_a[dim]] = names_a[dim], true
+    if gone[dim] then fail("%s: dims lists dim %d of a twice", who, dim) end
+    labels_b[of_b[i]], gone[dim] = dim, true
   end
-  local left = (table.concat(names_a) .. table.concat(names_b)):gsub("%a", function(c) return gone[c] and "" or c end)
-  return einsum.of(table.concat(names_a) .. "," .. table.concat(names_b) .. "->" .. left, a, b)
+  local kept = lists.filter(lists.joined(labels_a, labels_b), function(label) return not gone[label] end)
+  return einsum.product({{x = a, labels = labels_a}, {x = b, labels = labels_b}}, kept)
 end)
 
 --- Computes the inner products over the last dims of two tensors.

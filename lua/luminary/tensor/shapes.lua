@@ -53,25 +53,30 @@ end
 --- expanded.
 function shapes.reshape_copy(x, shape) return ops.view(ops.clone(x, {memory_format = "contiguous"}), shape) end
 
---- Returns the tensors of a list as views of their common shape, by broadcasting.
-function shapes.broadcast(who, list)
+--- Returns the sizes to which lists of sizes broadcast. tensors: what messages list in place of the sizes, or nil.
+function shapes.common(who, all, tensors)
   local n, sizes = 0, {}
-  for _, x in ipairs(list) do n = math.max(n, x.ndim) end
+  for _, shape in ipairs(all) do n = math.max(n, #shape) end
   for d = 1, n do sizes[d] = 1 end
-  for _, x in ipairs(list) do
-    local shape = x.shape
+  for _, shape in ipairs(all) do
     for d, size in ipairs(shape) do
       local at = n - #shape + d
-      if size ~= 1 then
-        if sizes[at] ~= 1 and sizes[at] ~= size then
-          local all = lists.map(list, function(each) return describe(each) end)
-          options.fail("%s: %s do not broadcast: dim %d is %d and %d", who, table.concat(all, ", "), at, sizes[at],
-            size)
-        end
-        sizes[at] = size
+      if size ~= 1 and sizes[at] ~= 1 and sizes[at] ~= size then
+        local texts = lists.map(tensors or all, function(each)
+          return tensors and describe(each) or "[" .. table.concat(each, ", ") .. "]"
+        end)
+        options.fail("%s: %s%s do not broadcast: dim %d is %d and %d", who, tensors and "" or "shapes ",
+          table.concat(texts, ", "), at, sizes[at], size)
       end
+      if size ~= 1 then sizes[at] = size end
     end
   end
+  return sizes
+end
+
+--- Returns the tensors of a list as views of their common shape, by broadcasting.
+function shapes.broadcast(who, list)
+  local sizes = shapes.common(who, lists.map(list, function(x) return x.shape end), list)
   return lists.map(list, function(x) return ops.expand(x, sizes) end)
 end
 

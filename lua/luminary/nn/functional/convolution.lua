@@ -75,6 +75,9 @@ local function of_planes(a)
   return {s[2], s[3]}, {p[2], p[3]}, {d[2], d[3]}, a.groups
 end
 
+-- Gathers for integers, which gather_weighted does not support; all positions must be valid.
+local function gather_integers(x, positions) return ops.index_select(x, 3, positions:view(-1)) end
+
 -- Largest number of channels of a group for which slices are gathered by planes rather than pixel by pixel.
 local FEW = 4
 
@@ -87,46 +90,14 @@ local function convolved_volume(who, a, x)
   if kernel > 1 or a.stride[1] > 1 or a.padding[1] > 0 then
     local points = planar and 1 or plane
     local positions = slice_positions(a, depth, slices, points, x.device)
-    images = ops.gather_weighted(images:view(1, n, depth * points * a.groups, channels * plane / (points * a.groups)),
-      positions)
+    images = (x:is_floating_point() and ops.gather_weighted or gather_integers)(
+      images:view(1, n, depth * points * a.groups, channels * plane / (points * a.groups)), positions)
   end
   images = planar and images:view(n * slices, kernel * channels, height, width)
     or sizes.channels_second(images:view(n * slices, height, width, kernel * channels))
   local y = ops.conv2d(images, slices_of_weight(a.weight), a.bias, of_planes(a))
   local _, out, rows, columns = unpack(y.shape)
   return sizes.channels_second(ops.reshape(sizes.channels_last(y), {n, slices, rows, columns, out}))
-end
-
--- Computes convolved_volume for integers, which gather_weighted does not support, as a sum of 2-d convolutions, one for
--- each slice of the kernel.
-local function convolved_slices(who, a, x)
-  local n, channels, depth, height, width = unpack(x.shape)
-  local kernel, stride, dilation, y = a.weight.shape[3], a.stride[1], a.dilation[1], nil
-  local slices = window_indices.count(who, depth, kernel, stride, a.padding[1], dilation)
-  local padded = ops.pad(x, {0, 0, 0, 0, a.padding[1], a.padding[1]})
-  for k = 1, kernel do
-    local first = 1 + (k - 1) * dilation
-    local part = ops.slice(padded, 3, first, first + (slices - 1) * stride, stride)
-    part = ops.reshape(ops.transpose(part, 2, 3), {n * slices, channels, height, width})
-    part = ops.conv2d(part, ops.select(a.weight, 3, k), k == 1 and a.bias or nil, of_planes(a))
-    y = y and y:add_(part) or part
-  end
-  local _, out, rows, columns = unpack(y.shape)
-  return ops.transpose(ops.reshape(y, {n, slices, out, rows, columns}), 2, 3)
-end
-
-local function transposed_slices(a, x, size)
-  local n, channels, depth, height, width = unpack(x.shape)
-  local out, stride, padding = a.weight.shape[2] * a.groups, a.stride[1], a.padding[1]
-  local images = ops.reshape(ops.transpose(x, 2, 3), {n * depth, channels, height, width})
-  local y = ops.zeros({n, out, size[1] + 2 * padding, size[2], size[3]}, {dtype = x.dtype, device = x.device})
-  for k = 1, a.weight.shape[3] do
-    local first = 1 + (k - 1) * a.dilation[1]
-    local part = ops.conv2d_input(images, ops.select(a.weight, 3, k), {n * depth, out, size[2], size[3]}, of_planes(a))
-    part = ops.transpose(ops.reshape(part, {n, depth, out, size[2], size[3]}), 2, 3)
-    ops.slice(y, 3, first, first + (depth - 1) * stride, stride):add_(part)
-  end
-  return ops.narrow(y, 3, padding + 1, size[1])
 end
 
 local function transposed_volume(a, x, size)
@@ -136,9 +107,17 @@ local function transposed_volume(a, x, size)
   local y = ops.conv2d_input(images, slices_of_weight(a.weight), {n * depth, kernel * out, size[2], size[3]},
     of_planes(a))
   y = ops.reshape(sizes.channels_last(y), {n, 1, depth * plane * a.groups * kernel, out / a.groups})
-  local positions = slice_positions(a, size[1], depth, plane, x.device)
-  y = ops.gather_weighted_input(y, positions, nil, {n, 1, size[1] * plane * a.groups, out / a.groups})
-  return sizes.channels_second(y:view(n, size[1], size[2], size[3], out))
+  if x:is_floating_point() then
+    local positions = slice_positions(a, size[1], depth, plane, x.device)
+    y = ops.gather_weighted_input(y, positions, nil, {n, 1, size[1] * plane * a.groups, out / a.groups})
+    return sizes.channels_second(y:view(n, size[1], size[2], size[3], out))
+  end
+  local padding = a.padding[1]
+  local whole = size[1] + 2 * padding
+  a.padding = {0, a.padding[2], a.padding[3]}
+  local all = ops.zeros({n, 1, whole * plane * a.groups, out / a.groups}, {dtype = y.dtype, device = y.device})
+  y = ops.index_add(all, 3, slice_positions(a, whole, depth, plane, x.device):view(-1), y)
+  return sizes.channels_second(y:view(n, whole, size[2], size[3], out)):narrow(3, padding + 1, size[1])
 end
 
 -- ---- convolutions
@@ -166,9 +145,12 @@ end)
 F.conv3d = convolution("conv3d", 3, plain, function(a)
   check_operands("conv3d", a, 3, 2)
   if type(a.padding) == "string" then a.padding, a.x = numbers_of_padding("conv3d", a, 3) end
-  local convolved = a.x:is_floating_point() and convolved_volume or convolved_slices
-  if a.x.ndim == 5 then return convolved("conv3d", a, a.x) end
-  return convolved("conv3d", a, a.x:unsqueeze(1)):squeeze(1)
+  if not a.x:is_floating_point() then
+    local padding = a.padding
+    a.x, a.padding = ops.pad(a.x, {0, 0, 0, 0, padding[1], padding[1]}), {0, padding[2], padding[3]}
+  end
+  if a.x.ndim == 5 then return convolved_volume("conv3d", a, a.x) end
+  return convolved_volume("conv3d", a, a.x:unsqueeze(1)):squeeze(1)
 end)
 
 -- Returns the sizes of the result, and x with zeros for an output_padding of a stride or more.
@@ -205,7 +187,7 @@ local function transposed(who, n)
     elseif n == 2 then
       y = ops.conv2d_input(x, a.weight, {x.shape[1], out, size[1], size[2]}, a.stride, a.padding, a.dilation, a.groups)
     else
-      y = (x:is_floating_point() and transposed_volume or transposed_slices)(a, x, size)
+      y = transposed_volume(a, x, size)
     end
     if a.bias then y = y + a.bias:to(y.dtype):view(out, unpack({1, 1, 1}, 1, n)) end
     return alone and y:squeeze(1) or y

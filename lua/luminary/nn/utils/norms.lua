@@ -118,11 +118,7 @@ end
 -- Returns an orthogonal matrix of a square X by matrix_exp or cayley, or its first k columns for X [..., n, k].
 local function of_skew(map, X, n, k)
   X = X:tril()
-  if n > k then
-    local shape = {unpack(X.shape)}
-    shape[#shape] = n - k
-    X = ops.cat({X, ops.zeros(shape, {dtype = X.dtype, device = X.device})}, -1)
-  end
+  if n > k then X = ops.pad(X, {0, n - k}) end
   local A = X - X:transpose(-2, -1)
   if map == "matrix_exp" then return linalg.matrix_exp(A):narrow(-1, 1, k) end
   local id = ops.eye(n, {dtype = A.dtype, device = A.device})

@@ -152,34 +152,28 @@ for _, name in ipairs {
   end
 end
 
-local function int64(list, device) return core.tensor(list, {dtype = "int64", device = device}) end
+local function int64(list) return core.tensor(list, {dtype = "int64", device = "cpu"}) end
 
 local function pack(who, x, lengths, opts)
   local enough = options.arg(who, "x", x, "tensor").ndim > 1 and x.shape[opts.batch_first and 1 or 2] > 0
   if not enough then options.wrong_shape(who, "x", x, "[T, B, …] with a B of at least 1") end
   if opts.batch_first then x = x:transpose(1, 2) end
   lengths = lengths_of(who, lengths, x, 1, opts.batch_first)
-  local order = {}
-  for i, n in ipairs(lengths) do
-    if opts.enforce_sorted and i > 1 and n > lengths[i - 1] then
+  local sorted, unsorted
+  for i = 2, opts.enforce_sorted and #lengths or 0 do
+    if lengths[i] > lengths[i - 1] then
       fail("%s: sequence %d is longer than the previous one; pass {enforce_sorted = false} to sort them", who, i)
     end
-    order[i] = i
   end
-  local sorted, unsorted
   if not opts.enforce_sorted then
-    table.sort(order, function(a, b)
-      if lengths[a] ~= lengths[b] then return lengths[a] > lengths[b] end
-      return a < b
-    end)
-    local back = {}
-    for i, k in ipairs(order) do back[k] = i end
-    sorted, unsorted = int64(order, x.device), int64(back, x.device)
+    local order = ops.argsort(int64(lengths), {descending = true, stable = true})
+    lengths = lists.pick(lengths, order:totable())
+    sorted, unsorted = order:to(x.device), ops.argsort(order):to(x.device)
     x = ops.index_select(x, 2, sorted)
   end
   local parts, sizes, size = {}, {}, #lengths
-  for step = 1, lengths[order[1]] do
-    while lengths[order[size]] < step do size = size - 1 end
+  for step = 1, lengths[1] do
+    while lengths[size] < step do size = size - 1 end
     sizes[step], parts[step] = size, x:select(1, step):narrow(1, 1, size)
   end
   return PackedSequence(ops.cat(parts), int64(sizes), sorted, unsorted)
