@@ -71,7 +71,7 @@ end
 local function written(format, turns)
   local parts, before = {format.first or ""}, ""
   for _, turn in ipairs(turns) do
-    if turn.role == "system" and format.system then -- it stands within what the user says first
+    if turn.role == "system" and format.system then -- the system's text stands within the user's first one
       before = format.system:format(turn.text)
     elseif format.turn then
       parts[#parts + 1] = format.turn:format(turn.role, turn.text)
@@ -181,7 +181,7 @@ local function teach(folder)
     "num_key_value_heads": 2, "max_position_embeddings": 256, "eos_token_id": 257}]])
 
   local tokenizer, texts, turns = lm.text.Tokenizer(folder), {}, {}
-  for i, lesson in ipairs(lessons) do -- each by itself, and all of them in a row
+  for i, lesson in ipairs(lessons) do -- lessons one by one, and all in a row
     texts[i] = written(formats.chatml, {{role = "user", text = lesson[1]}}) .. lesson[2] .. "<|im_end|>"
     turns[2 * i - 1], turns[2 * i] = {role = "user", text = lesson[1]}, {role = "assistant", text = lesson[2]}
   end

@@ -62,7 +62,7 @@ local function train(i, opt)
   })
   local sgd = optim.SGD(net:parameters(), {lr = opt.lr, momentum = opt.momentum})
 
-  local log = opt.log and lm.watch.JSONLogger(opt.log) -- which writes on rank 0
+  local log = opt.log and lm.watch.JSONLogger(opt.log) -- the logger writes on rank 0
 
   local step, last_step = 0, math.min(opt.epochs * train_loader:len(), opt["max-steps"])
   for epoch = 1, opt.epochs do

@@ -45,7 +45,7 @@ usage: luajit imagenet.lua [options]
 
 local archs = {}
 for name, make in pairs(lm.models) do archs[name] = make end
-for name in ("mlp lenet gpt2 llama bert unet2d"):gmatch "%S+" do archs[name] = nil end -- not of photos' classes
+for name in ("mlp lenet gpt2 llama bert unet2d"):gmatch "%S+" do archs[name] = nil end -- these do not classify photos
 
 local options, given, refuse, files = require "luminary.cli.script_options"(USAGE, {
   arch = {"choice", of = archs}, schedule = {"choice", of = {"constant", "cosine", "step"}}, workers = {"natural"},
@@ -56,7 +56,7 @@ local options, given, refuse, files = require "luminary.cli.script_options"(USAG
 })
 local latest, best_path = options.output .. "/checkpoint.safetensors", options.output .. "/model_best.safetensors"
 local checkpoint, path = files.resume(options.resume, options["auto-resume"] and latest, function(name, run)
-  return name == "epochs" and run.schedule ~= "cosine" -- which is as long as all epochs
+  return name == "epochs" and run.schedule ~= "cosine" -- a cosine schedule is as long as all epochs
 end)
 if options["label-smoothing"] > 1 then refuse("--label-smoothing %g: 1 at most", options["label-smoothing"]) end
 if options.warmup > options.epochs then refuse("--warmup %g: there are %d epochs", options.warmup, options.epochs) end
@@ -210,7 +210,7 @@ while not options.evaluate and position.epoch < options.epochs and position.step
   model:train()
   pass(("Epoch: [%d]"):format(position.epoch), train_loader, position.batch, last, learn)
   local best = parts.best
-  if last == epoch_steps then -- not where --max-steps ends it
+  if last == epoch_steps then -- --max-steps has not ended the epoch
     parts.best = math.max(best, validate())
     position.epoch, position.batch = position.epoch + 1, 0
   end

@@ -24,9 +24,9 @@ local sums, wrong = 0, 0
 -- Returns whether a sum on the side stream is the sum of the matrix that the current stream filled.
 local function race(device, side, round)
   local a = lm.empty({ options["batch-size"], 1024 }, { device = device, dtype = options.dtype }):normal_(0, 1)
-  local b = lm.cuda.stream(side, function() return a:sum() end) -- no wait_stream: that is the race
+  local b = lm.cuda.stream(side, function() return a:sum() end) -- the missing wait_stream is the race
   local again = a:sum()
-  a:fill_(round) -- nor does this overtake the sum on the other stream
+  a:fill_(round) -- this does not overtake the sum on the other stream
   return b:item() == again:item()
 end
 

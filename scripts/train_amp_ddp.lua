@@ -58,7 +58,7 @@ local function train(i, opt)
     sampler = data.DistributedSampler(set, {num_replicas = opt.nproc, rank = i}),
   })
 
-  local log = opt.log and lm.watch.JSONLogger(opt.log) -- which writes on rank 0
+  local log = opt.log and lm.watch.JSONLogger(opt.log) -- the logger writes on rank 0
   local began, step, last_step = lm.time(), 0, math.min(opt.epochs * loader:len(), opt["max-steps"])
   for epoch = 1, opt.epochs do
     for images, labels in loader:epoch(epoch) do

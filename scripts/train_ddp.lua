@@ -81,7 +81,7 @@ local parts = {
   model = net, optimizer = opt, schedule = schedule, average = average, rng = true,
   scales = is_apex and apex_scales or scaler, position = position, run = files.run_of {
     "model", "dataset", "dtype", "seed", "batch-size", "amp", "clip", "optimizer", "schedule", "ema",
-    schedule and "epochs", schedule and "lr", -- which a schedule depends on
+    schedule and "epochs", schedule and "lr", -- a schedule depends on them
   },
 }
 if checkpoint then -- a checkpoint without an average begins one here

@@ -22,7 +22,7 @@ typedef float floats __attribute__((vector_size(WIDTH)));
 typedef double doubles __attribute__((vector_size(WIDTH)));
 
 static pthread_barrier_t begin, end;
-static volatile double kept; /* so that no result is left out */
+static volatile double kept; /* takes results, so that none is left out */
 
 /* CHAINS sums of their own hide the latency of an addition; `a` and `b` are read where no compiler sees them. */
 #define CHAIN(name, vector)                                                              \

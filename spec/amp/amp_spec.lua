@@ -126,7 +126,7 @@ describe("GradScaler", function()
       local before, scale = all(), scaler:get_scale()
       make()
       for i, t in ipairs(all()) do
-        local first = i == 1 or i == 3 or i == 4 -- whose loss overflows
+        local first = i == 1 or i == 3 or i == 4 -- the loss of these steps overflows
         assert.equal(planted[step] == true and first, lm.equal(t, before[i]), ("step %d, %d"):format(step, i))
       end
       if planted[step] then assert.equal(scale / 2, scaler:get_scale()) end
@@ -320,7 +320,7 @@ describe("amp", function()
 
   local want
   setup(function()
-    lm.backends.cudnn.deterministic = true -- some of these are compared to the bit
+    lm.backends.cudnn.deterministic = true -- some results are compared to the bit
     want = losses()
   end)
   teardown(function() lm.backends.cudnn.deterministic = false end)
@@ -360,7 +360,7 @@ describe("amp", function()
     opt:zero_grad()
     assert.is_nil(net[1].weight.grad)
     assert.is_nil(masters[1].grad)
-    net(x):float():sum():backward() -- which the masters do not hear of
+    net(x):float():sum():backward() -- the master weights get no gradient of this
     assert.matches("step: the master weights have no gradients",
       message(opt.step, opt))
   end)

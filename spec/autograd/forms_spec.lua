@@ -69,7 +69,7 @@ describe("clamp", function()
     x:clamp(0, 1):sum():backward()
     assert.same({ 0, 1, 0, 0, 0 }, list(x.grad))
     x.grad = nil
-    x:clamp(lm.tensor(0 / 0), 1):sum():backward() -- not between numbers: NaN ties with nothing
+    x:clamp(lm.tensor(0 / 0), 1):sum():backward() -- only numbers are tied: NaN is not
     assert.same({ 1, 1, 1, 0, 1 }, list(x.grad))
   end)
 

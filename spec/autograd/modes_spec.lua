@@ -357,7 +357,7 @@ io.stderr:write(select(2, pcall(evaluate)), "\n====\n")
 lm.scope(function() evaluate() end)
 ]]
     temp.write(folder .. "/script.lua", script)
-    for command, between in pairs { luajit = "in function 'no_grad'.-", luminary = "" } do -- which shows the script's
+    for command, between in pairs { luajit = "in function 'no_grad'.-", luminary = "" } do -- luminary hides its frames
       local ok, text = temp.run(folder, ("cd %s && %s script.lua"):format(folder, command))
       assert.is_false(ok)
       local caught, uncaught = text:match("^(.-)\n====\n(.*)$")

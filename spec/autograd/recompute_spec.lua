@@ -205,7 +205,7 @@ describe("a checkpoint has the same gradients to the bit", function()
     end
     local plain = run(function(f, ...) return f(...) end)
     same(plain, run(checkpoint))
-    same(plain, run(function(f, ...) -- one within another
+    same(plain, run(function(f, ...) -- a checkpoint within another
       return checkpoint(function(...) return checkpoint(f, ...) end, ...)
     end))
   end)
@@ -236,7 +236,7 @@ describe("a checkpoint", function()
     local x = lm.tensor({ 1 }, { requires_grad = true })
     local y, n = lm.no_grad(function() return checkpoint(f, x) end)
     assert.same({ 2, 1, false }, { y:item(), n, y.requires_grad })
-    assert.equal(2, select(2, checkpoint(f, lm.ones { 1 }))) -- no graph at all
+    assert.equal(2, select(2, checkpoint(f, lm.ones { 1 }))) -- nothing here has a graph
     assert.equal(2, count)
     checkpoint(f, x)
   end)
@@ -338,7 +338,7 @@ describe("a checkpoint that cannot be computed again says so:", function()
     assert.matches("the first time", message(checkpoint, function(v) error("the first time" .. (v * 2):item()) end,
       lm.tensor({ 1 }, { requires_grad = true })))
     local x = leaf()
-    local y = x:exp():sum() -- which belongs to no checkpoint
+    local y = x:exp():sum() -- y belongs to no checkpoint
     y:backward()
     assert.is_true(x.grad:equal(x:detach():exp()))
   end)

@@ -173,7 +173,7 @@ describe("too little", function()
 
   it("threads are fewer threads #unsanitized", function()
     local as_other = ""
-    if os.execute "test $(id -u) = 0" == 0 then -- whom no number of processes limits
+    if os.execute "test $(id -u) = 0" == 0 then -- no number of processes limits root
       as_other = "setpriv --reuid 61234 --regid 61234 --clear-groups"
       temp.run(folder, "chmod 755 " .. folder)
       local see = as_other .. [[ luajit -e 'require "luminary"']]

@@ -53,7 +53,7 @@ describe("wrong arguments", function()
       for name, f in pairs(holder) do
         if type(f) == "function" and not left_out[name] then abuse(f, name, rounds) end
       end
-      assert.equal(6, (lm.ones { 2, 3 }):sum():item()) -- and the library still works
+      assert.equal(6, (lm.ones { 2, 3 }):sum():item()) -- the library still works
     end)
   end
   sweep("ops", core.ops)

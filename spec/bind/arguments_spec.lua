@@ -417,7 +417,7 @@ describe("wrong arguments to", function()
       ["tensors have no field or method 'repeat_'; it is x:repeat_tensor%(2, 3%)"] = function() x:repeat_(2) end,
       ["luminary has no 'vmap'; lm%.func%.vmap%(f%) is"] = function() lm.vmap(print) end,
       ["luminary has no 'sparse_mask' in this version$"] = function() return lm.sparse_mask end, -- as of tensors
-      ["luminary has no 'erfcx' in this version$"] = function() return lm.erfcx end, -- which erfc is not
+      ["luminary has no 'erfcx' in this version$"] = function() return lm.erfcx end, -- erfc is no substitute
       ["luminary has no 'gammainc'; it is named 'igamma' here"] = function() return lm.gammainc end,
       ["luminary has no 'special'; those of its functions that this"] = function() lm.special.erfinv(x) end,
       ["luminary has no 'nextafter'; lm%.finfo"] = function() lm.nextafter(x, x) end,
@@ -1046,7 +1046,7 @@ describe("a boolean where a tensor is expected", function()
       assert.is_false(ok)
       assert.matches(name .. ".*got false; == of tensors .* x:eq%(y%) compares their elements", tostring(problem))
     end
-    local _, problem = pcall(lm.sum, x, { keepdim = x }) -- no boolean was given, and none is asked for elsewhere
+    local _, problem = pcall(lm.sum, x, { keepdim = x }) -- a tensor in place of a boolean gets no such hint
     assert.is_nil(tostring(problem):find("x:eq(y)", 1, true))
   end)
 end)

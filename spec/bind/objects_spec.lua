@@ -66,7 +66,7 @@ describe("Sequential and ModuleList are lists", function()
       assert.equal("ReLU Linear Tanh Linear", names(net))
       assert.is_true(net["1"]:is(nn.Linear))
       net[2] = nil
-      assert.equal("0 1 2", keys(net)) -- which looks at the list, and closes its gap
+      assert.equal("0 1 2", keys(net)) -- keys closes the gap in the list
       assert.equal("ReLU Tanh Linear", names(net))
       assert.is_true(net[-1]:is(nn.Linear))
       net[2] = nn.Identity()
@@ -122,7 +122,7 @@ describe("Sequential and ModuleList are lists", function()
     for _ = 1, 2 do assert.matches("child 1 must be a module, got 3", message(b.children, b)) end
     b[1] = nil
     assert.equal(2, #a:children())
-    inner.up = { net } -- which nobody walks
+    inner.up = { net } -- nobody walks this cycle
     assert.equal(2, #net)
   end)
 

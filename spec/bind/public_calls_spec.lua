@@ -465,7 +465,7 @@ describe("the first word of an error", function()
     "", "{}", "''", "1", "x", "x, ''", "x, {}", "x, 9, 9", "x, x, ''", "x, x, x, x, x, x, x, x, x, x, x, x",
     "x, {zzz = 1}", "{zzz = 1}", "1, 2, {zzz = 1}",
   }
-  local settings = {} -- which would take some of these, for all specs that follow
+  local settings = {} -- names whose calls would change all later specs
   for name in ([[
     seed setenv getenv synchronize empty_cache set_warnings manual_seed set_default_dtype set_default_device
     set_num_threads set_printoptions set_detect_anomaly
@@ -499,7 +499,7 @@ end)
 local function code_in(text)
   local list = {}
   for root, rest, after in text:gmatch "%f[%w_.](%a[%w_]*)([.:][%a_][%w_.:]*)()" do
-    if text:sub(after, after) ~= "%" then list[#list + 1] = root .. rest end -- else the beginning of a name
+    if text:sub(after, after) ~= "%" then list[#list + 1] = root .. rest end -- "%" follows part of a name
   end
   return list
 end

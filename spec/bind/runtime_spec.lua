@@ -232,7 +232,7 @@ describe("errors", function()
       local err = raised(f)
       local want = ("%s:%d: "):format(file, line)
       assert(err:sub(1, #want) == want, ("%s: %q does not start with %q"):format(name, err, want))
-      assert(not err:find("luminary/", 1, true), name .. ": " .. err) -- and nowhere else
+      assert(not err:find("luminary/", 1, true), name .. ": " .. err) -- no other file is named
     end
   end)
 

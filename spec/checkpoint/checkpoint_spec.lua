@@ -43,7 +43,7 @@ describe("checkpoint.save and load", function()
     assert.same({text = "a", list = {1, 2}}, saved.notes)
     assert.is_true(rawequal(saved.model, other) and rawequal(saved.schedules[2], others[2]))
     assert.is_nil(saved.ranks)
-    assert.is_true(saved.rng) -- so that what is returned can be saved again
+    assert.is_true(saved.rng) -- the result can be saved again
     assert.is_true(other.weight:equal(net.weight))
     assert.is_true(other_opt.state[other.weight].exp_avg:equal(opt.state[net.weight].exp_avg))
     assert.equal(3, others[1]:state_dict().last_epoch)
@@ -305,7 +305,7 @@ describe("checkpoint.Manager", function()
     assert.matches("no checkpoint in .* is whole", message(manager.load, manager, {model = net}))
     assert.matches("has no 'other'", message(function()
       manager:save(4, {model = net})
-      manager:load {other = net} -- which is no damage
+      manager:load {other = net} -- the missing part is no damage
     end))
   end)
 

@@ -183,7 +183,7 @@ describe("a file system", function()
         end
         if rank == 0 then ffi.C.lm_fault(manager.dir, "fsync folder", size, 5) end
         fails("cannot sync the folder of '[^']*': Input/output error", manager.save, manager, 4, parts)
-        local step = manager:load(parts).step -- the other rank may have completed it, or not
+        local step = manager:load(parts).step -- the other rank may have completed the save, or not
         assert(step == 4 or size == 2 and step == 3)
         ffi.C.lm_fault("", "", 0, 0)
         manager:save(5, parts)
@@ -283,7 +283,7 @@ describe("a save of shards in the background", function()
           if rank == %d then ffi.C.lm_fault(folder, "write", 2, 28) end
           manager:save(2, parts)
           manager:best()
-          assert(lm.checkpoint.load(manager:path(1))) -- one rank alone loads it
+          assert(lm.checkpoint.load(manager:path(1))) -- one rank alone loads the checkpoint
           fails("%s: .*the save of '[^']*' in the background failed: cannot write '[^']*': No space left on device", %s)
           barrier()
           assert(#manager:steps() == 1 and not names():find "2.safetensors", names())

@@ -374,7 +374,7 @@ describe("checkpoint.Manager", function()
       assert(rank == 0 or why:find("Manager:load: rank 0: no list", 1, true), why)
       assert(of_first("x", function() return nil end) == nil)
       assert(of_first("x", function() return false end) == false)
-      if rank == 0 then manager.dir = 3 end -- so that steps() fails there alone
+      if rank == 0 then manager.dir = 3 end -- steps() then fails on rank 0 alone
       ok, why = pcall(manager.load, manager)
       assert(not ok, "no error")
       assert(lm.time() - began < 10)

@@ -43,7 +43,7 @@ describe("a killed training", function()
     end
     local net = lm.nn.Sequential(lm.nn.Linear(16, 32), lm.nn.Tanh(), lm.nn.Linear(32, 4))
     local opt = lm.optim.Adam(net:parameters())
-    lm.checkpoint.load(folder .. "/checkpoint.safetensors", {model = net, optimizer = opt}) -- not sharded
+    lm.checkpoint.load(folder .. "/checkpoint.safetensors", {model = net, optimizer = opt}) -- the file is not sharded
     assert.same({32, 16}, {unpack(opt.state[net[1].weight].exp_avg.shape)})
   end)
 end)
@@ -65,7 +65,7 @@ describe("a killed writer", function()
       while true do
         step = step + 1
         manager:save(step, {w = lm.full({arg[2] + 0}, step)})
-        noted:write(step .. "\n") -- it is saved; in one write, of which no kill leaves a half
+        noted:write(step .. "\n") -- the step is saved; no kill leaves half of one write
         if step == 1 then ready() end -- whatever the disk's speed, one is saved
       end]])
     temp.write(folder .. "/kill.sh", [[
@@ -86,7 +86,7 @@ describe("a killed writer", function()
     local code = os.execute(("timeout %d sh %s/kill.sh %d %s 300000 >/dev/null 2>&1"):format(20 + kills, folder, kills,
       folder))
     assert(code == 0, temp.read(folder .. "/errors"))
-    assert.equal("", temp.read(folder .. "/errors")) -- no warning of a damaged one
+    assert.equal("", temp.read(folder .. "/errors")) -- nothing warns of a damaged file
     local manager = lm.checkpoint.Manager {dir = folder .. "/run", keep_last = 2}
     local noted = 0
     for line in io.lines(folder .. "/run/noted") do noted = math.max(noted, tonumber(line)) end

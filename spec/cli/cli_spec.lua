@@ -301,7 +301,7 @@ describe("the prompt", function()
     assert(lines < 500, lines)
     assert.matches("%(10 more%)\n}$", text)
     assert.matches("{… (50 more)}", text, 1, true)
-    assert.not_matches("%(5[1-9] more%)", text) -- no more than there are
+    assert.not_matches("%(5[1-9] more%)", text) -- the count is not more than there are
     assert.equal("{1, 2, 3}", prompt "{1, 2, 3}\n")
     text = prompt '("x"):rep(1e6)\n'
     assert(#text < 2000)
@@ -549,7 +549,7 @@ describe("the prompt", function()
     t:send "x:su\t\t" -- lists what there is
     t:expect "sum_to_size"
     interrupt(t)
-    t:send "x:soft\t\t" -- but not what ops are made of
+    t:send "x:soft\t\t" -- the parts of ops are left out
     t:expect "softplus"
     assert.not_matches("_backward", t.all)
     interrupt(t)
@@ -616,7 +616,7 @@ describe("every public name", function()
       "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "parallel", "watch", "cuda", "backends", "models",
       "vision", "text", "distributions", "func", "Timer", "repr", "help", "save", "load", "FloatTensor",
     } do
-      assert(lm[name] ~= nil, name) -- which loads it
+      assert(lm[name] ~= nil, name) -- the index loads the part
     end
     local inner = {["lm.core"] = true, ["lm.ops"] = true}
     walk("lm", lm, function(path)

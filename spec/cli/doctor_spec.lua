@@ -61,7 +61,7 @@ describe("luminary doctor #lua", function()
     local rows = {["reach.timed_out"] = true, ["reach.unreachable"] = true, ["reach.stranger"] = true,
       ["reach.slow"] = true, ["reach.breaks"] = true, ["libraries.no_kernels"] = true,
       ["reach.forbidden"] = true, ["reach.fails"] = true} -- below, or
-      -- not testable on one machine: a slow network, and a firewall that forbids
+      -- Two rows cannot be tested on one machine: a slow network, and a firewall that forbids.
     for _, row in ipairs(ROWS) do rows[row[1]] = true end
     local pipe = io.popen("cat " .. "lua/luminary/cli/doctor/*.lua")
     local source = pipe:read "*a"
@@ -354,7 +354,7 @@ describe("this machine #lua", function()
     assert.equal(4, rows)
     assert.not_matches("%?", found["peers.matrix"].reason)
     assert.matches("cuda:3: pinned [%d.]+ up, [%d.]+ down; pageable [%d.]+ up", found["peers.pinned"].reason)
-    local batches = "" -- each card is in one of the two, by what was measured
+    local batches = "" -- measured values put each card into one of the two
     for _, id in ipairs {"peers.batches", "peers.pinning"} do
       batches = batches .. (found[id] or {reason = ""}).reason
     end

@@ -371,7 +371,7 @@ describe("a rank's failure", function()
   end)
 
   it("gives its exit code, or 128 and the signal", function()
-    local watched = (core.getenv "LD_PRELOAD" or ""):find "asan" -- which makes an exit code of a SIGSEGV
+    local watched = (core.getenv "LD_PRELOAD" or ""):find "asan" -- AddressSanitizer makes an exit code of a SIGSEGV
     for how, want in pairs {
       ["os.exit(3)"] = { 3, "failed with exit code 3" },
       [watched and "os.exit(4)" or "ffi.C.raise(11)"] = watched and { 4, "failed with exit code 4" }
@@ -514,7 +514,7 @@ describe("signals", function()
       local dist = require("luminary").dist
       dist.init_process_group()
       touch(rank)
-      if rank == 0 then -- it fails only after rank 1 has had its signal, too
+      if rank == 0 then -- rank 0 fails only after rank 1 has had its signal, too
         local _, why = pcall(function() for _ = 1, 60 do sleep(1) end end)
         sleep(1)
         error(why, 0)

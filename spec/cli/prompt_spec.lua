@@ -189,7 +189,7 @@ describe("the prompt's screen", function()
     assert.matches("\n… %(%d+ more lines%)\n.*\n%)$", net)
     assert.matches("^tensor%(%[%[.*%.%.%..*%]%]%)$", fits("lm.zeros(30, 30)", "]])\n>"))
     assert.equal(30, lm.zeros(30, 30):size(1))
-    assert.is_nil(fits("lm.zeros(2, 40)", "]])\n>"):find("more", 1, true)) -- no row is cut within
+    assert.is_nil(fits("lm.zeros(2, 40)", "]])\n>"):find("more", 1, true)) -- rows are whole
     assert.matches('^{\n  a = "[é]+… %(161 more%)\n}$', fits('{a = ("é"):rep(200)}', "}\n>"))
     assert.equal("{a = 1}", fits("{a = 1}", "}\n>"))
   end)

@@ -1,6 +1,6 @@
 -- Tests for which cards a build compiles kernels (src/backend/cuda/architectures.cmake), as nvidia-smi names them.
 local temp = require "spec.support.temp"
-if os.getenv "LM_SPEC_DEVICE" then return end -- the same again
+if os.getenv "LM_SPEC_DEVICE" then return end -- another device changes nothing here
 
 describe("architectures of a build #unsanitized", function() -- nothing of ours runs
   local folder

@@ -99,7 +99,7 @@ describe("attention on a device", function()
   ]])
 
   script("is a kernel of ours where cuDNN does not take it", [[
-    local op = require "luminary.core".ops.attention -- which products do not stand in for
+    local op = require "luminary.core".ops.attention -- products do not stand in for this op
     local list = inputs({2, 2, 2, 40, 40, 8, 8}, "float16")
     local mask = lm.ones(40, 40):tril():bool()
     local narrow = inputs({2, 2, 2, 40, 40, 12, 12}, "float16")
@@ -121,7 +121,7 @@ describe("attention on a device", function()
     local function fused(f) return (made(f)) end
     local function run() values(list, "cuda", "float16", {by = op}) end
     assert(fused(run) == 2)
-    lm.backends.cudnn.deterministic = true -- its backward pass is not
+    lm.backends.cudnn.deterministic = true -- cuDNN's backward pass is not deterministic
     assert(fused(run) == 1)
     lm.backends.cudnn.enabled = false
     assert(fused(run) == 0)
@@ -138,7 +138,7 @@ describe("attention on a device", function()
     assert(launches("float32", {attn_mask = mask}) == 1)
     assert(launches "float16" == 1)
     assert(launches("float16", {attn_mask = mask}) == 1)
-    assert(launches("bfloat16", {dropout_p = 0.5}) == 2) -- and what it drops
+    assert(launches("bfloat16", {dropout_p = 0.5}) == 2) -- the second launch sets what dropout drops
     assert(launches("float16", nil, {1, 2, 2, 40, 40, 136, 12}) > 1)
     assert(launches("float16", nil, {1, 2, 2, 40, 260, 12, 12}) > 1) -- there are few blocks
     lm.backends.cuda.matmul.allow_tf32 = true
@@ -191,7 +191,7 @@ describe("attention on a device", function()
     local list = inputs({1, 2, 2, 40, 40, 8, 8}, "bfloat16")
     local function run() return attend(list[1]:cuda(), list[2]:cuda(), list[3]:cuda()) end
     run()
-    for _, known in ipairs {false, true} do -- its plan
+    for _, known in ipairs {false, true} do -- the first call searches for a plan
       fake.lm_fake_fail("cudnnBackendExecute", 1, 5000)
       refused("attention: cudnnBackendExecute: error 5000", run)
       fake.lm_fake_fail(nil, 0, 0)
@@ -283,7 +283,7 @@ describe("attention on a device", function()
   script("drops other weights at each call and replay, nothing for p = 0 and everything for p = 1", [[
     local list = inputs({1, 2, 2, 40, 40, 8, 40}, "float16")
     for i = 1, 3 do list[i] = list[i]:cuda() end
-    list[1] = list[1] / 8 -- no weight is near 0
+    list[1] = list[1] / 8 -- keeps weights away from 0
     list[3] = lm.eye(40, {device = "cuda", dtype = "float16"}):expand(1, 2, 40, 40)
     local function run(p) return attend(list[1], list[2], list[3], {dropout_p = p}) end
     local fused = made(function() run(0.5) end)
@@ -301,7 +301,7 @@ describe("attention on a device", function()
   ]])
 
   script("drops by one generator in both passes where cuDNN knows only one of them", [[
-    local list = inputs({1, 2, 2, 32, 64, 8, 64}, "float16") -- its backward pass would be wrong
+    local list = inputs({1, 2, 2, 32, 64, 8, 64}, "float16") -- cuDNN's backward pass would be wrong
     list[3] = lm.eye(64):expand(1, 2, 64, 64):contiguous():half()
     local fused = made(function() values(list, "cuda", "float16", {dropout_p = 0.5}) end)
     assert(fused == 0)

@@ -1,13 +1,13 @@
 -- scripts/dev/bundle: what it refuses, and a bundle of this build that runs beside the checkout.
 local lm = require "luminary"
 local temp = require "spec.support.temp"
-if os.getenv "LM_SPEC_DEVICE" then return end -- the same again
+if os.getenv "LM_SPEC_DEVICE" then return end -- another device changes nothing here
 
 local built = assert(package.searchpath("luminary.core", package.cpath)):match("^(.*)/core%.so$")
 local build = built:match "^(.*)/lib/luminary$"
 local fake = built .. "/fake_cuda.so"
 
-describe("bundle #unsanitized", function() -- it packs what is not sanitized
+describe("bundle #unsanitized", function() -- bundle packs builds that are not sanitized
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)

@@ -47,7 +47,7 @@ describe("a capture", function()
       assert.equal(256 * (2 * k + 1), graph.results[1]:sum():item())
       assert.equal(256 * 5, graph.results[2]:sum():item())
     end
-    lm.cuda.stream(side, function() x:fill_(7) end) -- no longer part of it
+    lm.cuda.stream(side, function() x:fill_(7) end) -- this fill is no longer part of the graph
     assert.equal(256 * 7, x:sum():item())
   end)
 

@@ -396,7 +396,7 @@ describe("norms", function()
               for _, leaf in ipairs(leaves) do leaf:requires_grad_() end
               local y = F.batch_norm_relu(x, cuda(mean), cuda(var), w, b, addends == 1 and addend or nil,
                 { training = training })
-              if hooked then y:register_hook(function() end) end -- which is shown the sum
+              if hooked then y:register_hook(function() end) end -- a hook gets the sum
               local all = 0
               for i = 1, n do all = all + (y * given[i]):sum() end
               all:backward()
@@ -797,7 +797,7 @@ describe("copies between float32 and 16 bits", function()
           local on_gpu = from:cuda()
           local what = ("%d from %s to %s"):format(n, pair[1], pair[2])
           assert.is_true(on_gpu:to(pair[2]):cpu():equal(from:to(pair[2])), what)
-          if n > 1 then -- not at 16 bytes
+          if n > 1 then -- begins off a boundary of 16 bytes
             local later, expected = on_gpu:narrow(1, 2, n - 1), from:narrow(1, 2, n - 1):to(pair[2])
             assert.is_true(later:to(pair[2]):cpu():equal(expected), what)
           end

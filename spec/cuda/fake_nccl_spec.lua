@@ -107,7 +107,7 @@ describe("the stand-in for NCCL", function()
       assert(live "reduction" == 1)
       local x = nccl.device("double", 2, { 2, 3 }, stream)
       nccl.done(comm, C.ncclAllReduce(x, x, 2, t, op[0], comm, stream))
-      assert(C.ncclAllReduce(x, x, 2, nccl.types.float, op[0], comm, stream) == 4) -- not its dtype
+      assert(C.ncclAllReduce(x, x, 2, nccl.types.float, op[0], comm, stream) == 4) -- float is not the dtype of op
       ok(C.ncclRedOpDestroy(op[0], comm))
       same({ 4, 6 }, nccl.values("double", 2, x, stream))
       assert(live "reduction" == 0 and C.ncclRedOpDestroy(op[0], comm) == 4)

@@ -1,7 +1,7 @@
 -- The fake CUDA runtime that the CUDA specs run on: a program built by nvcc checks it (support/cuda/self_check.cu).
 local temp = require "spec.support.temp"
 
-if os.getenv "LM_SPEC_DEVICE" then return end -- the same again
+if os.getenv "LM_SPEC_DEVICE" then return end -- another device changes nothing here
 
 describe("the fake CUDA runtime", function()
   local folder, program, library

@@ -6,7 +6,7 @@ if core.device_count("cuda") == 0 then return end
 ffi.cdef "long lm_fake_call_count(const char *name);"
 if not pcall(function() return ffi.C.lm_fake_call_count end) then return end
 
-describe("gpu_check #unsanitized", function() -- it runs specs, which sanitizers see by themselves
+describe("gpu_check #unsanitized", function() -- gpu_check runs specs, which sanitizers see by themselves
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
@@ -84,7 +84,7 @@ describe("gpu_check #unsanitized", function() -- it runs specs, which sanitizers
   end)
 
   it("calls a check partial that ran out of time, unless what it had found is wrong", function()
-    local ok, text, report = run "2 --only 'op table' --seconds 1" -- which takes minutes
+    local ok, text, report = run "2 --only 'op table' --seconds 1" -- the op table takes minutes
     assert(ok, report)
     assert.matches("partial   2 op table, %d+ s: it ran into its limit\n", text)
     assert.matches("0 passed, 0 failed, 1 partial, 0 left out\n$", text)

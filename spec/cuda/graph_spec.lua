@@ -67,7 +67,7 @@ describe("a captured step", function()
       end
       local a, b = eager:parameters(), other:parameters()
       assert.same(numbers_of(one, a), numbers_of(two, b))
-      for k = 1, 4 do -- and continues so without the graph, and with it again
+      for k = 1, 4 do -- training continues without the graph, then with it again
         local again = k % 2 == 0 and graphed or captured
         assert.near(plain(unpack(list[k])):item(), again(unpack(list[k])):item(), 1e-5)
       end
@@ -119,7 +119,7 @@ describe("a captured step", function()
       assert.matches("first step.* once before the capture", err)
       assert.is_nil(opt.state[x])
     end
-    local sgd = optim.SGD({x}, {lr = 0.25}) -- which has none
+    local sgd = optim.SGD({x}, {lr = 0.25}) -- plain SGD has no state
     local g = lm.cuda.graph(function() sgd:step() end, {warmup = 0})
     g:replay()
     assert.same({0.75, 0.75}, x:tolist())
@@ -142,7 +142,7 @@ describe("a captured step", function()
     replay()
     collectgarbage()
     collectgarbage()
-    local taken = {} -- one where it was
+    local taken = {} -- one of these gets the freed memory
     for i = 1, 8 do taken[i] = lm.full({256}, 7, {dtype = "float64", device = "cuda"}) end
     lm.cuda.current_stream():synchronize()
     side:synchronize()

@@ -84,7 +84,7 @@ describe("a tensor in a GPU's memory", function()
         before[i] = {t.dtype, t.device, t:size(), t:cpu():double():flatten():totable(), t.is_cuda}
         assert.is_true(not t.is_cuda or t:is_shared())
       end
-      if list[1]:dim() == 3 then -- each of them adds to memory that they have in common
+      if list[1]:dim() == 3 then -- each process adds to memory that both have
         local copy = base:clone()
         local views = {copy, copy:transpose(1, 3), copy:narrow(3, 2, 2), copy:select(1, 2)}
         for i, v in ipairs(views) do
@@ -521,7 +521,7 @@ describe("a tensor in a GPU's memory", function()
     assert.matches("CUDA: .*; send x:cpu()", run(three, 2, "LM_FAKE_CUDA_DEVICES=0"))
     assert.equal("cuda:5 16\t16\n", run("LM_CUDA_VIRTUAL=2 LM_FAKE_CUDA_DEVICES=3", 5, ""))
     assert.equal("cuda:2 16\t16\n", run("LM_CUDA_VIRTUAL=2 LM_FAKE_CUDA_DEVICES=3", 5, "LM_CUDA_VIRTUAL=1"))
-    assert.equal("cuda:0 16\t16\n", run(three .. " LM_FAKE_CUDA_IPC=2", 0, "")) -- then the host waits
+    assert.equal("cuda:0 16\t16\n", run(three .. " LM_FAKE_CUDA_IPC=2", 0, "")) -- without events the host waits
     assert.matches("CUDA does not let other processes share", select(2, temp.run(folder,
       three .. " LM_FAKE_CUDA_IPC=0 luajit " .. path .. " 0 ''")), 1, true)
   end)

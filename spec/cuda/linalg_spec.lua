@@ -203,7 +203,7 @@ describe("CUDA's transforms and linear algebra", function()
         local x = random(unpack(shape))
         x = x + turned(x)
         for _, part in ipairs {"L", "U"} do
-          local half = part == "L" and x:tril() or x:triu() -- the other one is not read
+          local half = part == "L" and x:tril() or x:triu() -- the other triangle is not read
           local w, v = la.eigh(half:cuda(), part)
           near("w", la.eigvalsh(x), w)
           near("w alone", la.eigvalsh(x), la.eigvalsh(half:cuda(), part))
@@ -235,7 +235,7 @@ describe("CUDA's transforms and linear algebra", function()
         near("X of rank 1", want[1], got[1])
         assert(got[3]:item() == 1 and want[3]:item() == 1)
       end
-      local zero = flat * 0 -- which R cannot be divided by: the CPU says what that is
+      local zero = flat * 0 -- R cannot divide by 0: the CPU's result counts
       near("X of zeros", la.lstsq(zero, b, {driver = "gels"}), (la.lstsq(zero:cuda(), b:cuda(), {driver = "gels"})))
     end)
     assert(calls("cusolverDnSormqr") > 0 and calls("cusolverDnDormqr") > 0)

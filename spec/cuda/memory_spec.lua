@@ -86,7 +86,7 @@ describe("blocks on a CUDA device", function()
 end)
 
 describe("guarded blocks on a CUDA device", function()
-  it("are as large as their tensor, and the driver's own #unsanitized", function() -- there blocks are poisoned instead
+  it("are as large as their tensor, and the driver's own #unsanitized", function() -- sanitizers poison blocks instead
     local folder = temp.folder()
     finally(function() temp.remove(folder) end)
     local script = temp.write(folder .. "/script.lua", [[
@@ -121,7 +121,7 @@ describe("pinned memory", function()
     assert.is_true(p:equal(x))
     local where = tostring(p:data_ptr())
     p:free()
-    local q = lm.rand({900}):pin_memory() -- the same power of two
+    local q = lm.rand({900}):pin_memory() -- p's size rounds to the same power of two
     assert.equal(where, tostring(q:data_ptr()))
     local there = q:cuda(0, {non_blocking = true})
     q:free()

@@ -32,7 +32,7 @@ describe("registered memory of a group that failed", function()
     ]] .. failed [[
         other = nil
         if rank == 0 then dist.all_reduce(full({ 4 }, 1)) else dist.broadcast(full({ 4 }, 1), 0) end
-        collectgarbage() -- while the device is stuck
+        collectgarbage() -- the device is stuck meanwhile
         collectgarbage()
         lm.cuda.synchronize()
         for _ = 1, 100 do
@@ -90,7 +90,7 @@ describe("ranks that come to different calls over NCCL", function()
 
   it("hear of it behind a result that goes to the host, which does not wait for the call that never ends", function()
     local got = succeeds(2, warm .. failed [[
-      if rank == 0 then C.usleep(200000) end -- the other one has enqueued both by then
+      if rank == 0 then C.usleep(200000) end -- rank 1 has enqueued both calls by then
       local begun = now()
       local first = dist.all_reduce(lm.ones { 8 }, { async_op = true })
       if rank == 0 then
@@ -102,7 +102,7 @@ describe("ranks that come to different calls over NCCL", function()
       first:wait(10)
       print(now() - begun < 1.2 and "at once" or "late")
       second:wait(10)
-    ]], { init = "backend = 'nccl', timeout = 20" }) -- which has copies of the CPU's tensors on the card
+    ]], { init = "backend = 'nccl', timeout = 20" }) -- nccl copies the CPU's tensors to the card
     assert(got[1].output:find("at once", 1, true), got.text)
     for rank = 0, 1 do assert(got[rank].output:find "made a? ?different calls?", got.text) end
   end)

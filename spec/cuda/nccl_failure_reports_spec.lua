@@ -39,7 +39,7 @@ describe("a failure of one rank over NCCL", function()
       for rank = 0, size - 1 do
         assert.equal(0, got[rank].code, got.text)
         assert(got[rank].output:find(name .. " was made to fail", 1, true), got.text)
-        assert(rank == 0 or got[rank].output:find "rank 0 on [^\n]* failed", got.text) -- and not: left
+        assert(rank == 0 or got[rank].output:find "rank 0 on [^\n]* failed", got.text) -- it has not "left"
       end
       assert.is_nil(got[0].output:find ": nccl: ", got.text)
     end)
@@ -74,7 +74,7 @@ describe("a failure of one rank over NCCL", function()
         if rank == 0 then
           C.lm_fake_fail("ncclAllReduce", 1, 3)
           contains(message(dist.all_reduce, full({ 4 }, 1)), "made to fail")
-          lm.cuda.synchronize() -- its events are over now, but not because it was done
+          lm.cuda.synchronize() -- the call's events are over, though it was not done
         end
         print(message(work.wait, work, 15))
         pcall(dist.destroy_process_group)

@@ -84,7 +84,7 @@ describe("a collective over NCCL", function()
       local net = nn.parallel.DistributedDataParallel(all, { bucket_cap_mb = 0.015 })
       local x = full({ 8, 64 }, rank + 1)
       local function step() net(x):sum():backward() end
-      step() -- which finds the order of the gradients
+      step() -- the first step finds the order of the gradients
       step()
       local prof = lm.profile(step)
       -- g: gradients of a layer, r: a bucket is enqueued on the group's stream, w: the script's waits for one
@@ -183,7 +183,7 @@ describe("a collective over NCCL", function()
 
   it("is completed when the device has done it and the ticket of the rank before agrees", function()
     succeeds(2, [[
-      dist.all_reduce(full({ 1 }, 1)) -- so that there is a communicator
+      dist.all_reduce(full({ 1 }, 1)) -- makes the communicator
       if rank == 1 then C.usleep(300000) end
       local t = full({ 4 }, rank + 1)
       local work = dist.all_reduce(t, { async_op = true })

@@ -25,7 +25,7 @@ local function play(seed, steps)
     if math.random() < 0.5 then
       local pinned = host:pin_memory()
       local moved = pinned:to(device, {non_blocking = true})
-      pinned:free() -- its memory must not be used again before it was read
+      pinned:free() -- the copy must have read its memory before that is used again
       return moved, host
     end
     return host:to(device), host
@@ -92,7 +92,7 @@ describe("streams", function()
     local before = waits()
     lm.cuda.stream(side, function() for _ = 1, 5 do local _ = x + 1 end end)
     assert.equal(1, waits() - before)
-    local _ = x + 1 -- no stream but its own has written it
+    local _ = x + 1 -- only x's own stream has written x
     assert.equal(1, waits() - before)
     x:add_(1) -- a write waits for the readers
     assert.equal(2, waits() - before)

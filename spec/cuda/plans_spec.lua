@@ -1,7 +1,7 @@
 -- Tests that cuDNN has plans for the convolutions of the example networks and of the op table, and takes attention's
 -- graphs, on an H200, known by its properties alone (support/cuda/h200.json): the real library, without a GPU.
 local temp = require "spec.support.temp"
-if os.getenv "LM_SPEC_DEVICE" then return end -- the same again
+if os.getenv "LM_SPEC_DEVICE" then return end -- another device changes nothing here
 local rows = dofile "spec/op/op_cases.lua"
 
 local function pair(v) return type(v) == "table" and v or { v, v } end
@@ -59,7 +59,7 @@ for _, name in ipairs { "conv2d_input", "conv2d_weight" } do
   end
 end
 
-describe("cuDNN, without a GPU, #unsanitized", function() -- its program is not built with the sanitizers
+describe("cuDNN, without a GPU, #unsanitized", function() -- cudnn_plans is not built with the sanitizers
   local folder, program
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)

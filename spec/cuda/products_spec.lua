@@ -26,7 +26,7 @@ describe("CUDA's products and convolutions", function()
   local script = scripts.tests(it, pending, preamble)
 
   script("take matrices of any strides", [[
-    local function forms(rows, columns, batch, dtype) -- the same values in several layouts
+    local function forms(rows, columns, batch, dtype) -- returns the same values in several layouts
       local x = (lm.rand(batch and {batch, rows, columns} or {rows, columns}) * 10 - 5):floor():to(dtype)
       local wide = lm.zeros(batch and {batch, rows, 2 * columns + 1} or {rows, 2 * columns + 1}, {dtype = dtype})
       local every, part = wide:slice(-1, 2, -1, 2), wide:slice(-1, 2, columns + 1)
@@ -146,7 +146,7 @@ describe("CUDA's products and convolutions", function()
       assert(layout(lm.conv2d(x:bfloat16(), w:bfloat16())) == "channels-last")
     end
     lm.backends.cudnn.allow_tf32 = false
-    lm.conv2d(x, w) -- its plan is known
+    lm.conv2d(x, w) -- the plan of conv2d is known
     local before = tonumber(fake.lm_fake_call_count "cudaLaunchKernel")
     lm.conv2d(x, w)
     local made = tonumber(fake.lm_fake_call_count "cudaLaunchKernel") - before
@@ -179,7 +179,7 @@ describe("CUDA's products and convolutions", function()
     end
     local function run() return lm.conv2d(x, w) end
     local function is(want) local got = engines(run); assert(got == want, got) end
-    is "0 1 0 0" -- not by tensor cores
+    is "0 1 0 0" -- tensor cores are not used
     lm.backends.cudnn.deterministic = true
     is "0 0 1 0"
     lm.backends.cudnn.allow_tf32 = true
@@ -191,7 +191,7 @@ describe("CUDA's products and convolutions", function()
     lm.backends.cudnn.allow_tf32 = false
     lm.backends.cudnn.benchmark = true
     local all = engines(run)
-    local counts = {all:match "^0 ([45]) ([45]) ([45])$"} -- each measured, and the best once more
+    local counts = {all:match "^0 ([45]) ([45]) ([45])$"} -- each algorithm is measured, and the best runs once more
     assert(counts[1] + counts[2] + counts[3] == 13, all)
     local again = engines(run)
     assert(again:gsub("[ 0]", "") == "1", again)

@@ -46,7 +46,7 @@ describe("a profile on a device", function()
     x:exp()
     lm.cuda.synchronize()
     local prof, queued = lm.profile(function()
-      for _ = 1, 10 do x:exp() end -- which the stand-in begins when it is waited for
+      for _ = 1, 10 do x:exp() end -- the stand-in begins work when somebody waits for it
       os.execute "sleep 0.2"
       return lm.time()
     end)
@@ -163,7 +163,7 @@ describe("a profile on a device", function()
     local text = function() return ffi.string(fake.lm_fake_ranges()) end
     assert(text() == "")
     lm.profile(function() lm.record_function("mine", function() x:exp() end) end)
-    assert(text() == "", text()) -- not without the option
+    assert(text() == "", text()) -- without the option there are no ranges
     lm.profile(function()
       lm.record_function("mine", function() x:exp() end)
       pcall(lm.record_function, "failing", function() x:mm(lm.ones({3, 3}, {device = "cuda"})) end)

@@ -130,7 +130,7 @@ describe("CUDA's recurrent layers", function()
     compared("declined before", net, twin, {x}, "0 0 0")
     assert(calls "cudnnSetRNNDescriptor_v8" == asked, "asked again")
     net, twin = pair("GRU", 3, 7)
-    fake.lm_fake_fail("cudnnCreateRNNDescriptor", 1, 1008) -- there is no libcudnn_adv
+    fake.lm_fake_fail("cudnnCreateRNNDescriptor", 1, 1008) -- libcudnn_adv is missing
     compared("without its part of the library", net, twin, {x}, "0 0 0")
     net, twin = pair("GRU", 3, 5)
     fake.lm_fake_fail("cudnnRNNForward", 1, 3000)
@@ -152,7 +152,7 @@ describe("CUDA's recurrent layers", function()
       "cudnnCreateRNNDescriptor", "cudnnGetRNNWeightSpaceSize", "cudnnGetRNNWeightParams", "cudnnSetDropoutDescriptor",
     } do
       fake.lm_fake_fail(name, 1, 5000)
-      local one, two = pair("GRU", 3, 6 + #name) -- which no handle knows yet
+      local one, two = pair("GRU", 3, 6 + #name) -- no handle knows this network yet
       refused(name .. ": error 5000", function() two(device) end)
       compared("after " .. name, one, two, {x}, "1 1 1")
     end

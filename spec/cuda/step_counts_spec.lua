@@ -62,7 +62,7 @@ local function lenet()
   return of_products, sum(kernels, of_products)
 end
 
-describe("a training step #unsanitized", function() -- which preloads a library of its own
+describe("a training step #unsanitized", function() -- count_step preloads a library
   for _, captured in ipairs {false, true} do
     for model, both in pairs(steps) do
       local how = captured and "captured" or "eager"

@@ -120,11 +120,11 @@ describe("CIFAR", function()
       T.RandomApply {Twice()}, lm.nn.Identity(),
     }
     for _, transform in ipairs(alone) do assert.is_false(gathers(set_of(transform).sets[1]), tostring(transform)) end
-    assert(gathers(set_of(T.Normalize({0.5}, {0.25})))) -- not where the order of what is drawn would be another
+    assert(gathers(set_of(T.Normalize({0.5}, {0.25})))) -- no gathering if numbers would be drawn in another order
     assert.is_false(gathers(set_of(T.RandomHorizontalFlip())))
     local function same(y) return y end
     assert.is_false(gathers(data.CIFAR10 {root = folder .. "/random", target_transform = same}))
-    local Other = data.CIFAR10:extend "Other" -- whose samples are its own
+    local Other = data.CIFAR10:extend "Other" -- a class with custom samples
     function Other.get(_, i) return i end
     assert.is_false(gathers(Other {root = folder .. "/random"}))
   end)

@@ -79,7 +79,7 @@ describe("a Dataset", function()
     assert.equal(0, data.Subset(set, {}):len())
     local tensors = data.Subset(data.TensorDataset(lm.arange(4)), lm.tensor({ 4, 2 }, { dtype = "int64" }))
     assert.same({ 1, 3 }, tensors:get_batch(lm.tensor({ 2, 1 }, { dtype = "int64" })):totable())
-    local Own = data.TensorDataset:extend "Own" -- whose get counts
+    local Own = data.TensorDataset:extend "Own" -- a class whose get counts
     function Own.get(_, i) return i * 10 end
     assert.same({ 10, 20 }, data.DataLoader(Own(lm.zeros(2)), { batch_size = 2 }):iter()():totable())
   end)

@@ -25,7 +25,7 @@ describe("a JSONLinesDataset", function()
     assert.same({a = false}, data.JSONLinesDataset(nulls, {null = false}):get(1))
     local beside = data.JSONLinesDataset(write("n.jsonl", '{"a": 1, "b": null, "c": [{"d": null}]}\n'),
       {fields = {"a"}})
-    assert.equal(1, beside:get(1)) -- one that no sample has is none of ours
+    assert.equal(1, beside:get(1)) -- a key that no sample has is not reserved
     beside.fields = {"a", "c"}
     says("line 1: null in field 'c' has no value in Lua; pass {null = false} to read it as false", beside.get, beside,
       1)

@@ -413,7 +413,7 @@ describe("how many workers there are", function()
     assert.is_true(threads() <= before + 3)
   end)
 
-  it("does not take fresh memory for each batch #unsanitized", function() -- which costs more than what is put there
+  it("does not take fresh memory for each batch #unsanitized", function() -- fresh memory costs more than its numbers
     local function faults()
       local file = io.open "/proc/self/stat"
       local text = file:read "*a"
@@ -449,7 +449,7 @@ describe("how many workers there are", function()
       end
       return n
     end
-    assert.equal(1, names { num_workers = 1 }) -- one Lua state
+    assert.equal(1, names { num_workers = 1 }) -- one worker is one Lua state
     assert.equal(3, names { num_workers = 1, worker_type = "process" })
     assert.equal(1, names { num_workers = 1, worker_type = "process", persistent_workers = true })
   end)
@@ -634,7 +634,7 @@ describe("functions in workers", function()
 end)
 
 describe("what is left of workers", function()
-  it("does not keep the program from leaving #lua", function() -- whose state, not closed, would count as leaked
+  it("does not keep the program from leaving #lua", function() -- an unclosed state would count as leaked
     local folder = temp.folder()
     temp.write(folder .. "/main.lua", [[
       local lm = require "luminary"

@@ -208,7 +208,7 @@ describe("a loader", function()
     assert.matches("DataLoader: :get(2) of the dataset returned nil", message(batches, data.DataLoader(Gaps(),
       { batch_size = 3 }):iter()), 1, true)
     assert.same({ { 2 } }, batches(data.DataLoader(Gaps(), { batch_size = 3, collate_fn = function(samples)
-      local n = 0 -- which may leave out what is not there
+      local n = 0 -- a loader may leave out what is not there
       for _, sample in ipairs(samples) do n = n + #sample end
       return { n }
     end }):iter()))

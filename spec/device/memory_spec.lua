@@ -114,7 +114,7 @@ describe("running out of memory", function()
     assert.matches("allocated", err)
     assert.matches("reserved", err)
     assert.error_matches(function() lm.zeros(2 ^ 40, 2 ^ 40) end,
-      "%[1099511627776, 1099511627776%]") -- no integer holds it
+      "%[1099511627776, 1099511627776%]") -- no integer holds this size
     assert.equal(6, lm.ones(2, 3):sum():item())
   end)
 

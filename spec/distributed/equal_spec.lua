@@ -102,7 +102,7 @@ describe("training by several ranks #unsanitized", function()
   end
 
   local has_mpirun = os.execute("command -v mpirun >/dev/null 2>&1") == 0
-  local has_mpi = has_mpirun and ranks.ours == "" and pcall(core.dist_has, "mpi", "") -- which leaks
+  local has_mpi = has_mpirun and ranks.ours == "" and pcall(core.dist_has, "mpi", "") -- MPI leaks
   local mpirun = ranks.others .. "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 "
     .. "mpirun --oversubscribe -np 2 " .. ranks.ours .. luajit
   for name, case in pairs {

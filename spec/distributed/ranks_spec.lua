@@ -92,7 +92,7 @@ describe("ranks meet", function()
         temp.write(folder .. "/text", "words")
         os.execute(("ln -s %s/text %s"):format(folder, path))
       end,
-      ["a device"] = function() -- not /dev/null itself, which a failure of this would cost
+      ["a device"] = function() -- a copy of /dev/null, which a failure of this would replace
         return os.execute(("mknod %s c 1 3 2>/dev/null"):format(path)) == 0
       end,
     } do
@@ -303,7 +303,7 @@ describe("a failure", function()
     local ok, err = pcall(dist.all_reduce, lm.ones(1))
     assert(not ok)
     print(err)
-    print(message(dist.barrier)) -- and so does every later call
+    print(message(dist.barrier)) -- every later call fails, too
   ]]
 
   it("of a script is known to all with its text and line", function()

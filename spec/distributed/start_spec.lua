@@ -77,7 +77,7 @@ describe("mpirun", function()
     it(("needs nothing else to start %d ranks"):format(n), function()
       local ok, text = run(mpirun .. "-np " .. n .. " {LUAJIT} {MEET} 20")
       assert(ok, text)
-      assert.equal(met(n), sorted(text)) -- and nothing from mpirun, nor about a token
+      assert.equal(met(n), sorted(text)) -- mpirun adds nothing, and nothing is about a token
     end)
   end
 
@@ -485,7 +485,7 @@ describe("hosts with several interfaces", function()
     assert_met(meet("v6", "w6", "10 tcp://vera:4005", { names = names }), 2)
     assert_met(meet("v6", "w6", "10 file://" .. folder .. "/v6"), 2)
     assert_met(meet("v6", "w6", "10 file://" .. folder .. "/v6", { env = { LM_SOCKET_IFNAME = "eth" } }), 2)
-    names = { "10.97.9.9 vera\nfd97::1 vera\n", "10.97.9.9 vera\nfd97::1 vera\n" } -- and an address from elsewhere
+    names = { "10.97.9.9 vera\nfd97::1 vera\n", "10.97.9.9 vera\nfd97::1 vera\n" } -- one address is from elsewhere
     assert_met(meet("v6", "w6", "10 tcp://vera:4006", { names = names }), 2)
   end)
 

@@ -24,7 +24,7 @@ describe("a search of help", function()
     assert(at(paths, "nn.LSTM") < at(paths, "nn.LSTMCell"))
     assert.equal(paths, found "LSTM")
     paths = found "convolution"
-    assert(at(paths, "F.conv2d"), paths) -- its sentence has the word
+    assert(at(paths, "F.conv2d"), paths) -- conv2d's sentence has the word
     paths = found "sgd"
     assert(at(paths, "optim.SGD") < at(paths, "optim.ASGD")) -- a name that is longer
   end)

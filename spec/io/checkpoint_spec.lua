@@ -119,7 +119,7 @@ describe("a flat table of tensors", function()
     local loaded = lm.load(path, { device = "cpu:1" })
     assert.equal("cpu:1 cpu:1", loaded[1].device .. " " .. loaded.deep.t.device)
     assert.matches("{device = \"cpu:1\"}", message(lm.load, path, "cpu:1"), 1, true)
-    lm.save(path, { t = loaded[1] }) -- and saves from one
+    lm.save(path, { t = loaded[1] }) -- saves from a mapped file
     assert.equal("cpu", lm.load(path).t.device)
   end)
 end)
@@ -481,7 +481,7 @@ describe("a dtype that tensors here do not have", function()
       message(lm.load, path), 1, true)
     temp.write(path, file_of("{" .. entry("a", "F6_E3M2", "[2]", 0, 2) .. "," .. list[1]:gsub("0,8", "3,11") .. "}",
       ("x"):rep(11)))
-    assert.matches("a gap or an overlap", message(lm.load, path)) -- its place is looked at all the same
+    assert.matches("a gap or an overlap", message(lm.load, path)) -- its offsets are checked all the same
   end)
 end)
 

@@ -254,7 +254,7 @@ describe(".npz", function()
     refused("reaches beyond its end", { { "a.npy", one } }, function(t)
       return t:sub(1, -7) .. little_endian(2 ^ 31, 4) .. "\0\0"
     end)
-    assert.matches("does not match its", message(lm.load, file "bomb.npz")) -- its head states three elements
+    assert.matches("does not match its", message(lm.load, file "bomb.npz")) -- the file's head states three elements
     -- Deflated: a stored block of one or two bytes.
     refused("unpacks to fewer bytes than the file states", { { "a/data.pkl", "\1\1\0\254\255x", { method = 8, size =
       2 } } })
@@ -301,7 +301,7 @@ describe("torch.save's file", function()
         assert.same({ 1, 8 }, v.state_dict.transposed:stride())
         assert.same({ 8, 3 }, v.state_dict.columns:stride())
         assert.same({ 0, 1 }, v.state_dict.expanded:stride())
-        v.state_dict.w:fill_(7) -- which the others share, and the file does not
+        v.state_dict.w:fill_(7) -- the others share w, and the file's copy does not
         assert.same({ 7, 7, 7 }, { v.state_dict.row:max():item(), v.state_dict.transposed:min():item(),
           v.state_dict.parameter:min():item() })
         assert.equal(text_of(name), temp.read(folder .. "/" .. name))
@@ -333,7 +333,7 @@ describe("torch.save's file", function()
     local list = loaded "K\1K\2\133K\2\133"
     same(lm.tensor({ 2 ^ 31, 7 }, { dtype = "int64" }), list[1])
     same(lm.tensor({ 1, 2 ^ 31, 2 ^ 32 - 1, 7 }, { dtype = "int64" }), list[2])
-    assert.equal(list[1]:data_ptr(), list[2]:narrow(1, 2, 1):data_ptr()) -- one storage, widened once
+    assert.equal(list[1]:data_ptr(), list[2]:narrow(1, 2, 1):data_ptr()) -- the storage is widened once
     assert.matches(
       "the tensor over storage '0': size and strides must be within a storage of %d+ bytes, got %[2%] and "
         .. "%[2%]", message(loaded, "K\2K\2\133K\2\133"))
@@ -648,7 +648,7 @@ describe("sharded safetensors", function()
       local path = long .. "/" .. name
       local out = assert(io.open(path, "wb"))
       out:write "{"
-      assert(out:seek("set", 1e11)) -- no room is taken
+      assert(out:seek("set", 1e11)) -- zero bytes take no room
       out:write "}"
       out:close()
       assert.matches(path:gsub("%p", "%%%0")

@@ -38,7 +38,7 @@ local nn = lm.nn
 io.stdout:setvbuf "no"
 
 local warned
-lm.core.warn = function(text) warned = warned or text end -- which the Lua files look up at each call
+lm.core.warn = function(text) warned = warned or text end -- Lua files look this field up at each call
 
 local function tensors(n) return {w = lm.rand(math.ceil(n / 4))} end
 local function image(n) return lm.randint(0, 255, {1, 64, math.ceil(n / 64)}, {dtype = "uint8"}) end
@@ -51,7 +51,7 @@ for _, n in ipairs {100, 20000} do
   paths.write(path, tokens:format(table.concat(vocab)))
   tokenizers[n] = lm.text.Tokenizer(path)
 end
-local function log_of(class) -- one logger, which stays open
+local function log_of(class) -- returns one logger, which stays open
   return function(path, n, state)
     state.log = state.log or class(path, {append = true})
     state.step = (state.step or 0) + 1
@@ -231,7 +231,7 @@ local function check(found, reason)
       local got = found[name]
       if got or not name:find "^torch7" then
         need(got, name, "did not run")
-        local recreated = reason:find "^No such" and name == "checkpoint.Manager" -- which makes its folder
+        local recreated = reason:find "^No such" and name == "checkpoint.Manager" -- Manager makes its folder
         if got and name ~= "LM_ERROR_FILE" and not recreated then
           need(got[1]:find("cannot write '[^']+': " .. reason), name, got[1])
         end

@@ -131,13 +131,13 @@ describe("metrics", function()
     net:train()
     frozen:eval()
     local accuracy = M.Accuracy("multiclass", {num_classes = 2})
-    accuracy:update(labels {1}, labels {2}) -- which is forgotten
+    accuracy:update(labels {1}, labels {2}) -- evaluate forgets this batch
     local right = M.evaluate(net, loader, accuracy)
     assert.is_false(right.requires_grad)
     assert.same({true, false, true}, {net.training, frozen.training, net[2].training})
     net:eval()
     assert.near(net(x):argmax(2):eq(y):float():mean():item(), right:item(), 1e-6)
-    net:to "float64" -- which inputs become
+    net:to "float64" -- inputs become float64
     local both = M.MetricCollection {accuracy = accuracy}
     assert.near(right:item(), M.evaluate(net, loader, both).accuracy:item(), 1e-6)
     assert.near(right:item(), M.evaluate(lm.nn.Sequential(net), loader, both).accuracy:item(), 1e-6)
@@ -268,7 +268,7 @@ describe("metrics", function()
       local shared, shared_numbers = make {}
       for i, metric in ipairs(alone) do
         metric:update(scores, target)
-        for k = first, math.min(last, 10) do -- one update a sample: ranks have different numbers of them
+        for k = first, math.min(last, 10) do -- each sample is an update: ranks have different numbers
           shared[i]:update(scores:narrow(1, k, 1), target:narrow(1, k, 1))
         end
       end

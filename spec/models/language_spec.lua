@@ -104,7 +104,7 @@ describe("models.", function()
         o.num_beams, o.num_return_sequences = 3, 2
         assert.same(file["padded.beams"]:totable(), net:generate(ids, o):totable())
         o.num_beams, o.attention_mask, o.num_return_sequences = nil, nil, nil
-        for i, length in ipairs {4, 7, 6} do -- each row as it continues alone
+        for i, length in ipairs {4, 7, 6} do -- expects each row as it continues alone
           local alone = net:generate(ids:narrow(1, i, 1):narrow(2, 8 - length, length), o)
           assert.same(alone[1]:totable(), y[i]:narrow(1, 8 - length, length + 20):totable())
         end
@@ -528,7 +528,7 @@ describe("models.generate", function()
 
   it("computes distinct beams alone: at most vocabulary times as many as in the step before", function()
     local vocabulary, steps = 5, 4
-    lm.manual_seed(1) -- no ties among the first ten, which float32 and float64 may order otherwise
+    lm.manual_seed(1) -- the first ten have no ties, which float32 may order otherwise
     local logits = lm.randn({8, vocabulary}, {dtype = "float64"}):log_softmax(2)
     local counts = {}
     local net = function(ids)

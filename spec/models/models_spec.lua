@@ -93,7 +93,7 @@ describe("models.", function()
 
   it("drop whole residuals of samples, and keep their mean", function()
     local net = models.convnext_tiny {num_classes = 2, stochastic_depth_prob = 1, layer_scale = 1}
-    local block = net.features[-1][-1] -- its probability is the option's
+    local block = net.features[-1][-1] -- the last block's probability is the option's
     local x = lm.randn(4, 768, 2, 2)
     assert.is_true(block(x):equal(x))
     assert.is_false(block:eval()(x):equal(x))
@@ -202,7 +202,7 @@ describe("local_response_norm", function()
 
   it("takes any dims and strides", function()
     local norm = lm.nn.LocalResponseNorm(3)
-    local of_4 = norm(lm.arange(1, 13, {dtype = "float32"}):view(2, 3, 2, 1)) -- whose values the spec above has
+    local of_4 = norm(lm.arange(1, 13, {dtype = "float32"}):view(2, 3, 2, 1)) -- the spec above has its values
     assert.is_true(lm.allclose(of_4, norm(lm.arange(1, 13, {dtype = "float32"}):view(2, 3, 2))
       :view(2, 3, 2, 1)))
     local of_3 = lm.arange(1, 13, {dtype = "float32"}):view(2, 3, 2)

@@ -340,7 +340,7 @@ describe("weights =", function()
     local net = models.gpt2 {weights = saved("untied", config:format "false", state)}
     assert.is_true(net.lm_head.weight:equal(state["lm_head.weight"]))
     local ids = lm.tensor({{1, 2}}, {dtype = "int64"})
-    assert.is_true(net(ids):eq(0):all():item()) -- so that the likeliest is the first token
+    assert.is_true(net(ids):eq(0):all():item()) -- the likeliest token is then the first
     assert.equal(5, net.eos_token_id)
     assert.same({1, 6}, net:generate(ids, {max_new_tokens = 4}).shape)
     assert.same({1, 3}, net:generate(ids, {max_new_tokens = 4, eos_token_id = 1}).shape)

@@ -69,7 +69,7 @@ for _, method in ipairs {"process", "thread"} do
       assert.same({1, n = 2}, pool:map(function() return 1, nil end, {1})[1])
       local none = pool:map(function(x) if x == 2 then return "two" end end, {1, 2, 3})
       assert.same({nil, "two", nil}, none)
-      assert.same({4, nil, 5}, {pool:apply(function() return 4, nil, 5 end)}) -- one call: its results as they are
+      assert.same({4, nil, 5}, {pool:apply(function() return 4, nil, 5 end)}) -- apply returns a call's results
       assert.same({4, 5}, {pool:apply_async(function() return 4, 5 end):get()})
     end)
 
@@ -206,7 +206,7 @@ describe("a Pool", function()
     end
     assert.same({1, 2, 4, 5, 7, 8}, seen)
     assert.same({3, 6}, failed)
-    for _, pid in ipairs(pool:pids()) do ffi.C.kill(pid, 9) end -- while they have nothing to do
+    for _, pid in ipairs(pool:pids()) do ffi.C.kill(pid, 9) end -- the workers have nothing to do
     assert.same(numbers(4), pool:map(function(x) return x end, numbers(4)))
     pool:close()
     assert.is_true(pool:join(20))
@@ -232,7 +232,7 @@ describe("a Pool", function()
     assert.matches("the pool is closed and takes no more tasks", problem_of(pool.map, pool, print, {}))
     assert.is_true(pool:join(20))
     assert.same(numbers(100), result:get())
-    local uneven, nobody = mp.Pool(2), mp.Event() -- one ends while the other still works
+    local uneven, nobody = mp.Pool(2), mp.Event() -- one worker ends while the other still works
     local slow = uneven:map_async(function(event) return event:wait(0.3) end, {nobody})
     uneven:close()
     assert.is_true(uneven:join(10))

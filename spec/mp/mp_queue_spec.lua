@@ -280,7 +280,7 @@ describe("a Queue", function()
       core._fail_alloc_from(0)
       if put then
         core._fail_alloc_from(n)
-        pcall(function() q:get() end) -- it may be lost
+        pcall(function() q:get() end) -- the value may be lost
         core._fail_alloc_from(0)
       end
       while q:try_get() do end
@@ -318,7 +318,7 @@ describe("a Queue", function()
       local written
       for _, fd in ipairs(ends) do -- the end that the queue reads is one of them, its shared memory another
         if not written and ffi.C.send(fd, text, #text, 0x4000) == #text then
-          written = q:qsize() == 1 -- else it went the other way
+          written = q:qsize() == 1 -- otherwise the bytes went the other way
         end
       end
       assert.is_true(written)

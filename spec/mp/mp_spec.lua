@@ -115,7 +115,7 @@ describe("the carrier", function()
     assert.equal(6, got.both())
     got.count()
     assert.equal(2, got.count())
-    assert.equal(2, getfenv(got.times).count) -- one for both, and not this one
+    assert.equal(2, getfenv(got.times).count) -- both share one environment, not this one
     assert.equal(0, env.count)
     assert.equal(_G, getmetatable(getfenv(got.count)).__index)
     assert.equal(5, round_trip(with("return function() return factor end", {factor = 5}))()())
@@ -347,7 +347,7 @@ describe("shared memory", function()
     assert.same({4, 4, 4}, w.grad:tolist())
     assert.is_nil(there[1].grad)
     loss = (there[1] * there[1]):sum()
-    there[2]:mul_(2) -- the same memory in the same place
+    there[2]:mul_(2) -- there[2] has the same memory
     assert.matches("changed it in place", select(2, pcall(loss.backward, loss)), 1, true)
     local plain = lm.ones(3):requires_grad_()
     there, loss = round_trip(plain), (plain * plain):sum()
@@ -679,7 +679,7 @@ describe("the end of a program #unsanitized", function()
         for _ = 1, 50 do b = b:mm(y):tanh() end
         local function leave() ]] .. leave .. [[ end
         a:register_hook(leave)
-        y:register_hook(leave) -- this thread's work: until it is done, the other waits
+        y:register_hook(leave) -- the other thread waits until this one's work is done
         local loss = a:sum() + b:sum():to("cpu")
         loss:backward()]])
     end)

@@ -88,12 +88,12 @@ describe("lm.quantize", function()
     local shared = nn.Linear(8, 8)
     local net = nn.Sequential(shared, nn.ReLU(), nn.ModuleDict { a = nn.Sequential(shared) },
       nn.MultiheadAttention(8, 2))
-    assert.is_true(nn.Int8Linear(lm.randn(3, 4):t()).weight:is_contiguous()) -- each call would copy it
+    assert.is_true(nn.Int8Linear(lm.randn(3, 4):t()).weight:is_contiguous()) -- each call would copy another layout
     assert.equal(net, lm.quantize(net))
     assert.equal(net, lm.quantize(net, net:load_state_dict(net:state_dict()))) -- as in lm.quantize(lm.models.gpt2 {…})
     assert.is_true(net[1]:is(nn.Int8Linear))
     assert.equal(net[1], net[3].a[1])
-    assert.is_true(net[4].out_proj:is(nn.Linear)) -- whose weight attention itself multiplies by
+    assert.is_true(net[4].out_proj:is(nn.Linear)) -- attention itself multiplies by its weight
     assert.is_true(lm.quantize(nn.Linear(2, 3)):is(nn.Int8Linear))
     assert.equal(net[1], lm.quantize(net)[1])
     assert.matches("quantize: net must be a module, got 3$", message(lm.quantize, 3))
@@ -135,7 +135,7 @@ describe("lm.quantize", function()
       message(lm.quantize, nn.Sequential(nn.Linear(2, 3), Own())))
     function Own.to_int8() error { "mine" } end
     assert.same({ "mine" }, select(2, pcall(lm.quantize, Own())))
-    function Own:to_int8() -- which makes of itself what it is made of
+    function Own:to_int8() -- changes its parts, and returns itself
       self.fc, self.more = nn.Linear(2, 2), nn.Linear(2, 2)
       return self
     end

@@ -734,7 +734,7 @@ describe("nn.init", function()
     drawn(w, 0, 1)
     nn.init.normal_(w, 3, 0.5)
     drawn(w, 3, 0.5)
-    assert.is_true(w.is_leaf and w.requires_grad) -- no graph was recorded
+    assert.is_true(w.is_leaf and w.requires_grad) -- fills record no graph
   end)
 
   it("takes options by name as well", function()
@@ -877,7 +877,7 @@ describe("gradients of a list of parameters", function()
     end
     same("gradients", values(list), values(parameters()))
     assert.equal(5, utils.get_total_norm(lm.tensor { 3, 4 }):item())
-    assert.equal(2, utils.get_total_norm(lm.ones({ 1 }):expand(4)):item()) -- whose elements share memory
+    assert.equal(2, utils.get_total_norm(lm.ones({ 1 }):expand(4)):item()) -- the tensor's elements share memory
     assert.equal(0, utils.get_total_norm({}):item())
   end)
 

@@ -390,7 +390,7 @@ describe("scaled_dot_product_attention with dropout_p", function()
         end)
       end,
     } do
-      lm.backends.cudnn.enabled = false -- it would have other masks
+      lm.backends.cudnn.enabled = false -- cuDNN would have other masks
       local y, got = run(f)
       lm.backends.cudnn.enabled = true
       assert.equal("bfloat16", y.dtype)

@@ -26,7 +26,7 @@ local CASES = [[
   local cases = {
     {2, 5, 7, 9, 8, 3, 3, 1, 1, 1, 1},          -- few channels, padded: rows of the kernel are runs
     {1, 3, 16, 13, 11, 7, 7, 2, 3, 1, 1},
-    {2, 3, 20, 12, 12, 5, 5, 1, 0, 1, 1},       -- not padded
+    {2, 3, 20, 12, 12, 5, 5, 1, 0, 1, 1},       -- without padding
     {2, 3, 9, 12, 13, 3, 3, 1, 2, 2, 1},        -- dilated: no runs
     {2, 32, 48, 10, 9, 3, 3, 2, 1, 1, 1},       -- strides: grids of x
     {2, 8, 12, 11, 12, 3, 2, {2, 3}, {1, 0}, {2, 1}, 1},

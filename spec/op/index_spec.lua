@@ -562,7 +562,7 @@ describe("masked_select", function()
   it("keeps the order, however long and dense", function()
     for _, dtype in ipairs { "bool", "float16", "int32", "float64" } do
       for _, share in ipairs { 0, 0.01, 0.5, 0.99, 1 } do
-        for _, size in ipairs { 7, 200003 } do -- which threads share
+        for _, size in ipairs { 7, 200003 } do -- threads share the larger
           local x, mask = lm.arange(size):remainder(211):to(dtype), lm.rand(size):lt(share)
           local places = mask:nonzero():select(2, 1)
           assert.is_true(x:masked_select(mask):equal(x:index_select(1, places)))

@@ -344,7 +344,7 @@ describe("linear algebra", function()
       near(x:float(), q:matmul(r), 1e-5)
     end
     local x = random(20, 3)
-    for _, factor in ipairs { 1e-170, 1e170, 0 } do -- whose squares no number holds
+    for _, factor in ipairs { 1e-170, 1e170, 0 } do -- no number holds the squares
       local q, r = la.qr(x * factor)
       near(x * factor, q:matmul(r), 1e-14 * factor)
       near(eye(3), turned(q):matmul(q), 1e-13)

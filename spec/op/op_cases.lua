@@ -671,7 +671,7 @@ op("max_pool2d", "x kernel_size", "F.max_pool2d(x, kernel_size, stride, padding,
       message = "max_pool2d: padding must be at most half of kernel_size {2, 2}, got {2, 2}; pad x before: F.pad%(x, {2, 2, 2, 2}, {value = %-math.huge}%)" } } })
 op("max_unpool2d", "x indices kernel_size", "F.max_unpool2d(x, indices, kernel_size, stride, padding, output_size)", {
   defaults = { stride = { py = "None" }, padding = 0, output_size = { py = "None" } },
-  { x = t { 1, 2, 2 }, indices = i({ 1, 2, 2 }, 64), kernel_size = 4 }, -- no place twice, or any of the two might stay
+  { x = t { 1, 2, 2 }, indices = i({ 1, 2, 2 }, 64), kernel_size = 4 }, -- no index twice, or either might stay
   { x = t { 2, 1, 2, 3 }, indices = i({ 2, 1, 2, 3 }, 195), kernel_size = { 7, 5 }, stride = { 7, 5 }, padding = { 1, 0 }, output_size = { 13, 15 } },
   { x = t { 1, 1, 2, 3 }, indices = i({ 1, 1, 2, 3 }, 20), kernel_size = 3, stride = 1, output_size = { 1, 1, 4, 5 } },
   bad = { { t { 1, 2, 2 }, n({ 1, 2, 2 }, 17, 18), 2, message = "17.*16" }, { t { 1, 2, 2 }, n({ 1, 2, 1 }, 1, 4), 2, message = "max_unpool2d: indices.*%[1, 2, 2%]" },

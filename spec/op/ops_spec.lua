@@ -32,7 +32,7 @@ end
 -- Calls with the first argument by position and the others by name.
 local function call(row, args)
   local first = row.positional:match("%S+")
-  if row.name:sub(-1) == "_" then args[first] = args[first]:clone() end -- it writes there
+  if row.name:sub(-1) == "_" then args[first] = args[first]:clone() end -- the op writes to it
   local options = {}
   for name, value in pairs(args) do
     if name ~= first then options[name] = value end

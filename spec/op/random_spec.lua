@@ -40,7 +40,7 @@ local function same_bits(a, b) return lm.equal(a, b) end
 
 describe("the generator", function()
   it("is Philox4x32-10: the test vector of its authors", function()
-    assert.same({ 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }, philox(0, 0, 0, 0)) -- this file's own
+    assert.same({ 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }, philox(0, 0, 0, 0)) -- values of philox in this file
     lm.manual_seed(0)
     local x = lm.rand(4)
     for k, word in ipairs { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } do
@@ -170,7 +170,7 @@ describe("lm.Generator", function()
     local a = lm.rand(4)
     lm.default_generator:manual_seed(8)
     assert.is_true(same_bits(a, lm.rand({ 4 }, { generator = lm.default_generator })))
-    assert.is_false(same_bits(a, lm.rand(4))) -- it had continued
+    assert.is_false(same_bits(a, lm.rand(4))) -- the generator had continued
   end)
 
   it("is asked for where something else is given, and for the tensor's device", function()
@@ -484,10 +484,10 @@ describe("distributions", function()
     assert.same({ 20000, 1 }, x.shape)
     assert(misfit(x, 1, { 0, 1 / 8, 2 / 8, 0, 5 / 8, 0 }) < 4)
     x = lm.multinomial(weights:expand(20000, 6), 3)
-    assert.is_true(x:sum(2):eq(2 + 3 + 5):all():item()) -- each once, none of weight 0
+    assert.is_true(x:sum(2):eq(2 + 3 + 5):all():item()) -- each is drawn once, none of weight 0
     assert(misfit(x:select(2, 1), 1, { 0, 1 / 8, 2 / 8, 0, 5 / 8, 0 }) < 4) -- the first by weight
     near(20000 * 2 / 7, x:select(2, 2):eq(3):logical_and(x:select(2, 1):eq(2)):sum():item() * 8, 900, "second after 2")
-    local many = lm.zeros(2, 20000) -- one row of few weights far apart, one of many
+    local many = lm.zeros(2, 20000) -- a row of few weights far apart, and a row of many
     many[{ 1, 1 }], many[{ 1, 4097 }], many[{ 1, 12288 }] = 1, 2, 1
     many[{ 2, { 5001, 20000 } }] = lm.rand(15000)
     x = lm.multinomial(many, 30000, true)

@@ -181,7 +181,7 @@ describe("positions", function()
       local n, classes = unpack(size)
       local labels = n > 0 and lm.randint(1, classes + 1, {n}) or lm.zeros(0, {dtype = "int64"})
       local want = labels:unsqueeze(-1):eq(lm.arange(1, classes + 1)):long()
-      lm.randint(1, 100, {n, classes}) -- whose memory the next result may have
+      lm.randint(1, 100, {n, classes}) -- the next result may have this memory
       assert.is_true(lm.equal(want, lm.one_hot(labels, classes)), n .. " labels of " .. classes)
     end
     assert.error_matches(function() lm.one_hot(lm.tensor({1, 2, 4}, {dtype = "int64"}), 3) end,

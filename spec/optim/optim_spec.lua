@@ -128,7 +128,7 @@ describe("an optimizer", function()
         both.param_groups[1].momentum = 0.9
         first.param_groups[1].momentum, first.param_groups[1].dampening = 0.9, 0.5
       end
-      if k == 3 then both.state[a[2]].step = 2 end -- the same number of steps, but no buffer
+      if k == 3 then both.state[a[2]].step = 2 end -- a[2] has the same number of steps, but no buffer
       if k == 3 then second = optim.SGD({ b[2] }, { lr = 0.1, dampening = 0.5, momentum = 0.9 }) end
       both:step()
       first:step()
@@ -382,7 +382,7 @@ describe("an optimizer of whole parameters in a captured graph", function()
       assert.matches(name .. ": the first step%(%) cannot be captured; call step%(%) once before the capture",
         capturing(f))
       f()
-      local problem = capturing(f) -- there is no graph here to count its replays; nothing else may be wrong
+      local problem = capturing(f) -- without a graph to count replays, nothing else may fail
       assert(not problem or not problem:find(name, 1, true), problem)
     end
   end)
@@ -679,7 +679,7 @@ describe("an optimizer's state_dict", function()
     opt:load_state_dict { param_groups = { { params = { 0 }, lr = 1, momentum = 0.5, dampening = 0.5 } },
       state = { [0] = { momentum_buffer = lm.ones { 2 } } } }
     p.grad = lm.ones { 2 }
-    opt:step() -- not the first one: the buffer becomes 0.5 + 0.5 * 1
+    opt:step() -- a later step: the buffer becomes 0.5 + 0.5 * 1
     golden.same(p:detach(), lm.tensor { -1, -1 })
     assert.equal(2, opt.state[p].step)
   end)

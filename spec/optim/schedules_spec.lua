@@ -224,7 +224,7 @@ describe("the state_dict of a schedule", function()
       lm.save(folder .. "/state", { opt = opt:state_dict(), schedule = schedule:state_dict() })
       local other = optimizer()
       local again = make(other)
-      for k = 0, 4 do advance(other, again, k) end -- which is forgotten
+      for k = 0, 4 do advance(other, again, k) end -- these steps are forgotten
       local saved = lm.load(folder .. "/state")
       other:load_state_dict(saved.opt)
       again:load_state_dict(saved.schedule)
@@ -452,7 +452,7 @@ describe("a schedule", function()
     assert.same({ 1, 0.5, 0.25, 0.5, 1 }, (rates_of(function(o)
       return S.SequentialLR(o, { S.ExponentialLR(o, 0.5), Warm(o, 2) }, { 3 })
     end, 5)))
-    assert.same({ 0.5, 1, 0.5 }, (rates_of(function(o) -- each sets the rate that the one before left
+    assert.same({ 0.5, 1, 0.5 }, (rates_of(function(o) -- each schedule starts from the rate that the last one left
       return S.ChainedScheduler { Warm(o, 2), S.MultiStepLR(o, { 2 }, { gamma = 0.5 }) }
     end, 3)))
     assert.same({ 0.1, 0.03 }, S.StepLR(optimizer(), 2):get_lr())

@@ -80,7 +80,7 @@ for _, case in ipairs {
     plain:zero_grad()
     assert(mine[1].grad == nil)
     set_grads(step, mine, its)
-    if step < 3 then mine[2].grad, its[2].grad = nil, nil end -- one that starts later
+    if step < 3 then mine[2].grad, its[2].grad = nil, nil end -- parameter 2 starts later
     if step == 4 then
       zero:add_param_group { params = { mine[7] }, lr = 0.3 }
       plain:add_param_group { params = { its[7] }, lr = 0.3 }

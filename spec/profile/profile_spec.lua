@@ -269,7 +269,7 @@ describe("profile", function()
           lines[span[1] ] = span[3]
         end
       end
-      assert(bytes.all_reduce >= 4000 + 50 * 51 * 4, bytes.all_reduce) -- and that of the gradients
+      assert(bytes.all_reduce >= 4000 + 50 * 51 * 4, bytes.all_reduce) -- gradients' bytes, too
       assert(bytes.all_reduce <= 4000 + 50 * 51 * 4 + 256)
       assert(bytes[rank == 0 and "send" or "recv"] == 4000)
       assert(bytes.broadcast and bytes.barrier == 0 and bytes.all_gather)
@@ -317,7 +317,7 @@ describe("profile", function()
     end
     local recording = running and core.recording_stop()
     assert.equal(0, recording:count())
-    assert.equal(4000, recording:dropped()) -- each call is tried again after a collection
+    assert.equal(4000, recording:dropped()) -- each call repeats after a collection
   end)
 
   it("records the ops of other threads", function()
@@ -385,7 +385,7 @@ describe("profile", function()
     local range = names['a "range"']
     for i, a in ipairs(events) do
       assert.is_true(a.dur >= 0 and a.ts >= range.ts - 0.01 and a.ts + a.dur <= range.ts + range.dur + 0.01)
-      for j = i + 1, #events do -- one after the other, or one in the other
+      for j = i + 1, #events do -- events follow or enclose one another
         local b = events[j]
         local apart = a.ts + a.dur <= b.ts + 0.01 or b.ts + b.dur <= a.ts + 0.01
         local nested = a.ts >= b.ts - 0.01 and a.ts + a.dur <= b.ts + b.dur + 0.01

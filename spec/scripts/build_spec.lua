@@ -13,7 +13,7 @@ describe("--help #lua", function()
         assert(ok, text)
         for name in known:gmatch "%-%-[%w-]+" do assert.matches(name, text, 1, true) end
         assert.matches(("\n  scripts/%s --"):format(script), text, 1, true)
-        assert.not_matches("\n *#", text) -- no line of the program itself
+        assert.not_matches("\n *#", text) -- the text has no line of the program itself
         assert.not_matches("set %-e?u", text)
       end
       temp.remove(folder)

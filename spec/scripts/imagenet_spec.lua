@@ -25,7 +25,7 @@ end
 local function run(command, ...) return temp.run(folder, (command:format(...))) end
 
 local function train(output, options)
-  local ok, text = run("luajit %s --output %s/%s %s", script, folder, output, options) -- which makes the folder
+  local ok, text = run("luajit %s --output %s/%s %s", script, folder, output, options) -- the script makes the folder
   assert(ok, text)
   return text
 end

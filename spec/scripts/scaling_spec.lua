@@ -64,7 +64,7 @@ describe("the simulation of scaling #lua", function()
     local buckets = scaling.buckets(model, 16e6, 1e6)
     local bytes = {}
     for i, b in ipairs(buckets) do bytes[i] = b.bytes end
-    assert.same({1.2e6, 16000040, 20e6, 4000}, bytes) -- each is closed when it has come to its size
+    assert.same({1.2e6, 16000040, 20e6, 4000}, bytes) -- a bucket is closed when it has reached its size
     assert.near(1 / 7, buckets[1].ready, 1e-12)
     assert.near(4 / 7, buckets[2].ready, 1e-12)
     assert.equal(1, buckets[4].ready)

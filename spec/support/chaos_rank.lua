@@ -101,7 +101,7 @@ local courses = {
   end,
   function(wrong) -- a ring of messages
     local behind, before = (me + 1) % world, (me - 1) % world
-    if nccl then -- which does not compare messages, and wants a ring to be one call
+    if nccl then -- nccl does not compare messages, and needs a ring in one call
       for _, work in ipairs(dist.batch_isend_irecv {
         dist.P2POp(dist.isend, ones { 16 }, behind), dist.P2POp(dist.irecv, zeros { 16 }, before),
       }) do work:wait() end

@@ -14,7 +14,7 @@ if over_nccl then lm.cuda.set_device(me) end
 local dtypes = {
   "bool", "uint8", "int8", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
 }
-if over_nccl then table.remove(dtypes, 4) end -- it has no integers of 16 bits
+if over_nccl then table.remove(dtypes, 4) end -- NCCL has no integers of 16 bits
 local bytes_of = {
   bool = 1, uint8 = 1, int8 = 1, uint16 = 2, int32 = 4, int64 = 8,
   float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8,

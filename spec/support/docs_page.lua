@@ -37,7 +37,7 @@ end
 
 -- ---- what the blocks print
 
-local printed = {} -- each {line, text}, in order
+local printed = {} -- list of {line, text}, in order
 
 local function record(text)
   local level = 3 -- level of the function that called print

@@ -25,7 +25,7 @@ return function(metadata, floating)
   for name, value in pairs(metadata) do
     local is_list = type(value) == "table"
     local one = value
-    if is_list then one = value[1] end -- which may be false
+    if is_list then one = value[1] end -- a list's first value may be false
     local kind = type(one) == "number" and (floating and floating[name] and kinds.f32 or kinds.u32) or kinds[type(one)]
     local list = {}
     for i, v in ipairs(is_list and value or {value}) do list[i] = kind[2](v) end

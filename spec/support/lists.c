@@ -23,7 +23,7 @@ static void check_growth(void) {
   size_t before = capacity;
   assert(!lm_list_grow(&list, &capacity, capacity + 1, sizeof *list) && capacity == before);
   assert(strstr(lm_error(), "out of memory"));
-  assert(lm_list_grow(&list, &capacity, capacity, sizeof *list)); /* which it has */
+  assert(lm_list_grow(&list, &capacity, capacity, sizeof *list)); /* the list already has this capacity */
   lm_alloc_fail_from(0);
   assert(!lm_list_grow(&list, &capacity, SIZE_MAX / 2, sizeof *list) && capacity == before);
   for (int i = 0; i < 1000; i++) assert(list[i] == i);

@@ -161,7 +161,7 @@ static void meet(void *ctx, int64_t first, int64_t last) {
   if (calls) return;
   m->apart += sched_getcpu() != m->caller_core;
   if (!m->brings) return;
-  for (double begin = seconds(); seconds() < begin + 0.002;) continue; /* it may have moved just now */
+  for (double begin = seconds(); seconds() < begin + 0.002;) continue; /* a worker may have moved just now */
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(m->caller_core, &one);

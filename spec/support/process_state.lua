@@ -62,7 +62,7 @@ function state.redirected()
         local key = there .. " " .. symbol
         if exports[key] == nil then
           local handle = C.dlopen(there, RTLD_LAZY + RTLD_NOLOAD)
-          local own = C.dlsym(handle, symbol) -- or a dependency's
+          local own = C.dlsym(handle, symbol) -- the symbol may be a dependency's
           exports[key] = own ~= nil and library_of(ffi.cast("uintptr_t", own)) == there
           if handle ~= nil then C.dlclose(handle) end
         end

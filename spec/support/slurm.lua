@@ -64,7 +64,7 @@ function slurm.start()
     os.execute((ranks.others .. "timeout 300 %s -D -f %s >%s/%s.out 2>&1 </dev/null & echo $! >>%s/pids"):format(daemon,
       conf, folder, name, folder))
   end
-  repeat -- until a daemon has ended
+  repeat -- repeats until a daemon has ended
     if output(("timeout 5 %s sinfo -h -o %%T"):format(self.env)):match("idle") then return self end
     ranks.sleep(0.1)
   until os.execute(("for p in $(cat %s/pids); do kill -0 $p || exit 1; done 2>/dev/null"):format(folder)) ~= 0

@@ -226,7 +226,7 @@ describe("lm.fuse", function()
     lm.no_grad(function() check_same("a module", net(x, y), lm.fuse(net)(x, y)) end)
     lm.no_grad(function() lm.fuse(net)(x, y) end)
     local ok, why = pcall(function() return waited + 1 end)
-    assert(not ok and why:find("was never computed", 1, true), why) -- it ran under fusion
+    assert(not ok and why:find("was never computed", 1, true), why) -- the call ran under fusion
     lm.fuse(net)(x, y):sum():backward()
     local grad = net.scale.grad:clone()
     net:zero_grad()

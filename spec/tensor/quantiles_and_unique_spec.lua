@@ -153,7 +153,7 @@ describe("bincount and histc", function()
     gives(lm.tensor { 0.5, 0, 3, 0, 4 }, x:bincount { weights = lm.tensor { 0.5, 1, 2, 4 } })
     gives(lm.tensor({ 1, 0, 5, 0, 4 }, { dtype = "float64" }), x:bincount { weights = int { 1, 2, 3, 4 } })
     gives(int { 0, 0 }, int({}):bincount { minlength = 2 })
-    local many = lm.randint(1, 31, { 300000 }) -- which threads share
+    local many = lm.randint(1, 31, { 300000 }) -- threads share this sort
     local by_value = lm.sort(many)
     local ends = lm.searchsorted(by_value, lm.arange(1, 31, { dtype = "int64" }), { right = true })
     gives(many:bincount():cumsum(1) + 1, ends)

@@ -172,7 +172,7 @@ describe("tensors", function()
       "{{{2 4} {1 3}} {{4 3} {2 1}} {{3 1} {4 2}} {{1 2} {3 4}}}")
     gives("tile", x:tile(1, 1, 2), "{{{1 2 1 2} {3 4 3 4}}}")
     gives("repeat_interleave", x:repeat_interleave(2), "{1 1 2 2 3 3 4 4}")
-    for _, dtype in ipairs { "bool", "uint8", "bfloat16", "float32", "int64" } do -- each width of elements
+    for _, dtype in ipairs { "bool", "uint8", "bfloat16", "float32", "int64" } do -- dtypes of each width of elements
       local line = lm.randint(0, 2, { 3, 1000 }):to(dtype)
       for _, n in ipairs { 2, 3, 4, 7, 40 } do
         local at = lm.arange(1000 * n, { dtype = "int64" }):floor_divide(n) + 1

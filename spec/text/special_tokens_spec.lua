@@ -72,7 +72,7 @@ describe("lm.text.Tokenizer", function()
     assert.same({"c", "<cls>"}, {t.pad_token, t.cls_token})
     assert.is_nil(t.sep_token)
     assert.same({1, 6}, t:encode("a  <cls>").ids:totable())
-    assert.same({2, 8}, t:encode("a  <cls>").offsets[2]:totable()) -- not in transformers: lstrip as in the file
+    assert.same({2, 8}, t:encode("a  <cls>").offsets[2]:totable()) -- transformers differs: lstrip as in the file
   end)
 
   it("says what is wrong with those files", function()

@@ -95,7 +95,7 @@ describe("lm.text", function()
       assert.same({{1, 1, 1}, {1, 0, 0}}, batch.attention_mask:totable())
       fails("Tokenizer: text must be a string or a list of strings, got 5", tokenizer, 5)
       fails("Tokenizer: pair must be a string or a list of strings, got a tensor %[2%]", tokenizer, "a", lm.ones(2))
-      assert.same({{1, 1, 1}, {1, 1, 1}}, batch.token_type_ids:totable()) -- which embeddings count from 1
+      assert.same({{1, 1, 1}, {1, 1, 1}}, batch.token_type_ids:totable()) -- embeddings count them from 1
       batch = tokenizer({"a b c", "b"},
         {padding = true, padding_side = "left", pad_token_id = 1, pad_to_multiple_of = 4})
       assert.same({{1, 2, 3, 4}, {1, 1, 1, 3}}, batch.input_ids:totable())
@@ -174,7 +174,7 @@ describe("lm.text", function()
       stream = tokenizer:streamer(function() return false end)
       assert.equal(false, stream(tokenizer:token_to_id "th"))
       fails("2 ids at once", stream, 1, 2)
-      local pieces = load "llama2" -- whose decoder drops the first space of all
+      local pieces = load "llama2" -- llama2's decoder drops the first space of all
       parts = {}
       stream = pieces:streamer(function(part) parts[#parts + 1] = part end)
       for _, id in ipairs(pieces:encode("the of 👍 and").ids:totable()) do stream(id) end
@@ -254,7 +254,7 @@ describe("lm.text", function()
           temp.write(here .. "/" .. companion, text)
         end
         local out = assert(io.open(here .. "/" .. name, "wb"))
-        assert(out:seek("set", 1e11)) -- no room is taken
+        assert(out:seek("set", 1e11)) -- zero bytes take no room
         out:write "}"
         out:close()
         fails(name:gsub("%p", "%%%0") .. "': JSON and vocabularies must have at most 268435456 bytes, got 100000000001",

@@ -87,7 +87,7 @@ describe("torchvision's results:", function()
         local v = each:double():flatten()
         sums[i] = ("%%d %%.0f"):format(v:sum():item(), (v * lm.arange(v:numel(), {dtype = "float64"})):sum():item())
       end
-      local blurred = table.remove(sums) -- which FMA rounds otherwise
+      local blurred = table.remove(sums) -- FMA rounds blurs otherwise
       print(table.concat(sums, ", "))
       print(blurred)
     ]]

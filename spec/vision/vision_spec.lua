@@ -119,9 +119,9 @@ describe("lm.vision", function()
     assert.equal(upright, width(2, "\43"))
     assert.equal(upright, width(4, "\255\255\255\255")) -- a directory behind the end
     assert.equal(upright, width(4, "\64\0\0\0"))
-    assert.equal(upright, width(8, "\1\0")) -- one entry, and that another
+    assert.equal(upright, width(8, "\1\0")) -- the only entry is another one
     assert.not_equal(upright, width(8, "\255\255"))
-    assert.equal(upright, width(24, "\4\0")) -- no short number
+    assert.equal(upright, width(24, "\4\0")) -- the number is not short
     assert.equal(upright, width(30, "\0\0"))
     assert.equal(upright, width(30, "\9\0"))
   end)

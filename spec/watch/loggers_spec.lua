@@ -235,7 +235,7 @@ describe("watch.SummaryWriter", function()
     assert.is_true(net.block.norm.running_mean:equal(mean))
     assert.equal(mode, net.training)
     assert.is_nil(net.block.conv.weight.grad)
-    net(lm.rand(1, 2, 4, 4), lm.ones(3, 1, {dtype = "int64"})) -- no hook is left
+    net(lm.rand(1, 2, 4, 4), lm.ones(3, 1, {dtype = "int64"})) -- leaves no hook
   end)
 
   it("begins again at a step, and has a folder by default", function()
@@ -359,7 +359,7 @@ describe("watch.JSONLogger", function()
       log:close()
       local csv = lm.watch.CSVLogger "/dev/null"
       for step = 1, 3 do csv:add_text("x", "text", step) end
-      local endless = lm.watch.CSVLogger "/dev/zero" -- which is never read
+      local endless = lm.watch.CSVLogger "/dev/zero" -- /dev/zero is never read
       for step = 1, 3 do endless:add_scalar("x" .. step, 1, step) end
       endless:close()
       print "the end"' 2>&1]])
@@ -471,7 +471,7 @@ describe("A log that cannot be written for a while", function()
     assert.matches('"text":"last"', list[#list])
   end)
 
-  it("has what was added where a script ends without closing it #lua", function() -- not closed, its state leaks
+  it("has what was added where a script ends without closing it #lua", function() -- the unclosed state leaks
     for _, ending in ipairs {"", "os.exit(0)", "os.exit(0, true)", "error 'no more'"} do
       run("local log = watch.SummaryWriter(folder .. '/run') log:add_text('text', ('x'):rep(100), 1) " .. ending,
         ending:find "error" and 1)

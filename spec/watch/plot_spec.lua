@@ -52,7 +52,7 @@ describe("watch.plot", function()
       assert.matches("^ +down %*+ +up #+$", lines[1])
       assert.matches("^ +Loss$", lines[2])
       assert.matches("^ +nats$", lines[3])
-      assert.matches("^ +3 [^*]*%*.*#+$", lines[4])      -- one begins at the top left, one ends at the top right
+      assert.matches("^ +3 [^*]*%*.*#+$", lines[4])      -- one curve begins at the top left, one ends at the top right
       assert.matches("^ +10 .* 20 .* 30$", lines[#lines - 1])
       assert.matches("^ +step$", lines[#lines])
     end)
@@ -318,7 +318,7 @@ describe("watch.plot", function()
       temp.write(folder .. "/text", svg:match "base64,([^\"]+)")
       assert(temp.execute(("base64 -d %s/text >%s/decoded.png"):format(folder, folder)) == 0)
       assert.is_true(bytes:equal(lm.vision.read_image(folder .. "/decoded.png")))
-      for n = 1, 3 do -- each number of bytes at the end
+      for n = 1, 3 do -- tests each number of bytes at the end
         assert.matches("^<svg", drawn(plot.images, lm.rand(3, n, 7), {}, "svg"))
       end
       assert.same({4, 5, 5}, pixels(plot.images, lm.rand(4, 5, 5), {}, "png").shape)

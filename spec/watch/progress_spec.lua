@@ -117,7 +117,7 @@ describe("watch.progress", function()
       for step = 1, 3 do
         bar:update(step, "some text that is long")
         io.read()
-        os.execute "sleep 0.2" -- it is drawn ten times a second
+        os.execute "sleep 0.2" -- a bar is drawn ten times a second
       end]])
     local tmux = ("tmux -S %s -f /dev/null "):format(socket)
     local function screen(until_shown)

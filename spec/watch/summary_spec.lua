@@ -119,7 +119,7 @@ Parameters and buffers:  580.8 kB]], squeezed(tostring(summary)))
     local net = nn.Sequential(nn.Linear(2, 3), nn.Dropout())
     assert.matches("2", message(lm.summary, net, lm.rand(1, 5)))
     assert.is_true(net[2].training)
-    net(lm.rand(1, 2)) -- no hook is left
+    net(lm.rand(1, 2)) -- leaves no hook
     assert.matches("input must be a tensor, a size, or a list of arguments and sizes", message(lm.summary, net, 3))
     assert.matches("model must be a module", message(lm.summary, 3))
   end)

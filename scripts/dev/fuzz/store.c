@@ -199,7 +199,7 @@ static bool damage(lm_bytes *b, size_t at) {
       return false;
     }
     case 1:
-      b->data[at + 4] = (char)(LM_M_LAST + 1 + below(200)); /* no such message */
+      b->data[at + 4] = (char)(LM_M_LAST + 1 + below(200)); /* the kind of no message */
       return false;
     case 2: /* cut short, or another kind's fields */
       if (n > 0 && one_in(2)) b->n = body + below((uint32_t)n);
@@ -351,7 +351,7 @@ static lm_status say_it_all(void *ctx) {
   s->done = true;
   for (s->n = 0; s->n < 8 * BATCH; s->n++) put_from_store(&b, s->size, &s->leavers);
   size_t at = lm_message_begin(&b, LM_M_REPLY);
-  lm_put_u32(&b, 1); /* its first question */
+  lm_put_u32(&b, 1); /* the client's first request */
   lm_put_u8(&b, 1);
   lm_put_text(&b, "here");
   lm_message_end(&b, at);

@@ -97,7 +97,7 @@ local function walk(wanted, dtype, f)
     if not wanted(expression) then return end
     local ok, why = pcall(function()
       f(grads, expression)
-      lm.synchronize "cuda" -- which reports bad indices
+      lm.synchronize "cuda" -- this reports bad indices
     end)
     if ok then return end
     local here = has_rows(expression) and not pcall(evaluate, "", expression, on_cpu)

@@ -38,7 +38,7 @@ function case.facts()
   end
 end
 
-local of_a_machine = {totalGlobalMem = true, driverVer = true} -- and not of the kind of card
+local of_a_machine = {totalGlobalMem = true, driverVer = true} -- these differ between cards of one kind
 
 function case.properties(program, path)
   local function facts(text)

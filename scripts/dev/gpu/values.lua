@@ -85,7 +85,7 @@ function case.alignment(op, dtype, which, n)
       print "the device is lost; this case again and the rest in processes of their own"
     end
     local passes = os.execute(("luajit %s alignment %s"):format(arg[0], name)) == 0
-    if why then -- which an earlier case may have caused
+    if why then -- an earlier case may have caused it
       failed[#failed + 1] = name .. (passes and ", which passes alone" or ", alone too")
     elseif not passes then
       failed[#failed + 1] = name

@@ -163,7 +163,7 @@ static void *rank(void *arg) {
 int main(int argc, char **argv) {
   if (argc > 1) {
     backend = argv[1];
-    rounds = 1; /* it may keep all it moves in the store */
+    rounds = 1; /* the store may keep everything that it moves */
   }
   char folder[] = "/tmp/tsan_groups.XXXXXX";
   if (!mkdtemp(folder)) {

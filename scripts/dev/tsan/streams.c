@@ -161,7 +161,7 @@ static lm_status stream_create(int card, int priority, void **out) {
   queue *q = calloc(1, sizeof *q);
   if (!q || !(q->item = calloc(ROOM, sizeof *q->item)) || nqueues == STREAMS_MOST) abort();
   pthread_mutex_init(&q->giving, NULL);
-  queues[nqueues] = q; /* one at a time: the core's lock */
+  queues[nqueues] = q; /* the core's lock lets in one thread at a time */
   nqueues++;
   if (pthread_create(&id, NULL, be_stream, q) != 0) abort();
   pthread_detach(id);

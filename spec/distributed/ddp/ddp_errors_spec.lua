@@ -6,7 +6,7 @@ describe("DistributedDataParallel", function()
   it("names the parameters that should not have been left out, on every rank", function()
     local got = run(2, ddp.branches .. [[
       local x = lm.ones({ 2, 3 }, { dtype = "float64" })
-      print(message(function() DDP(net)(x, "left"):sum():backward() end)) -- its own, or what the other rank reported
+      print(message(function() DDP(net)(x, "left"):sum():backward() end)) -- this rank's error, or the other rank's
       os.exit(0, true)
     ]])
     assert(got.ok, got.text)
@@ -43,7 +43,7 @@ describe("DistributedDataParallel", function()
     for _, shared in ipairs { "1", "0" } do
       local got = run(2, [[
         local net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-        local ddp = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(net)) -- whose backward waits before the gradients do
+        local ddp = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(net)) -- its backward waits before the gradients do
         local loss = ddp(lm.randn { 8, 4 }):sum()
         print(message(function()
           if rank == 0 then loss:backward() else dist.all_reduce(lm.ones { 3 }) end
@@ -112,7 +112,7 @@ describe("DistributedDataParallel", function()
           near("buffer " .. i, { t:double() }, { dist.broadcast(t:clone(), 0):double() })
         end
       end
-      -- and what the last one computed alone is as if it had been alone
+      -- the rank that is left computes as if it had always been alone
       local alone = copy_of(net, make)
       if rank == 0 then
         ddp:zero_grad()

@@ -5,7 +5,7 @@ local succeeds = ddp.succeeds
 -- Training on `size` ranks, of which rank r takes the samples from first(r) on, against one process.
 local training = [[
 local function train(name, first, opts)
-  lm.manual_seed(100 + rank) -- each starts somewhere else: rank 0's parameters count
+  lm.manual_seed(100 + rank) -- ranks start with different parameters: rank 0's count
   local net = lenet()
   local ddp = DDP(net, opts)
   local alone = copy_of(net)
@@ -166,7 +166,7 @@ describe("DistributedDataParallel on several ranks", function()
       for round = 1, 3 do
         ddp:zero_grad()
         ddp(x, rank == 0 and "left" or "right"):sum():backward()
-        -- each side was used by one of the ranks: half its gradient; bias gradients are 2 samples
+        -- One rank used each side, so gradients are half; bias gradients are 2 samples.
         near("left", { net.left.bias.grad }, { lm.tensor({ 1 }, { dtype = "float64" }) })
         near("right", { net.right.bias.grad }, { lm.tensor({ 1 }, { dtype = "float64" }) })
         assert(net.never.bias.grad == nil and net.never.weight.grad == nil, "a gradient for what nobody used")
@@ -178,7 +178,7 @@ describe("DistributedDataParallel on several ranks", function()
       ddp(x, "right"):sum():backward()
       assert(net.never.bias.grad:item() == 7 + rank)
       assert(net.left.bias.grad:item() == 3 + rank, "an unused parameter's gradient changed")
-      -- and goes into the average with the next pass that uses it
+      -- an unused gradient goes into the average of the next pass that uses it
       ddp(x, "left"):sum():backward()
       near("left again", net.left.bias.grad:item(), 3.5 + 2)
     ]]

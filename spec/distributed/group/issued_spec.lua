@@ -107,7 +107,7 @@ describe("a group that enqueues", function()
       local t = lm.tensor{rank + 1}
       local works = {}
       works[1] = dist.all_reduce(lm.zeros{0}, {async_op = true})
-      if rank == 0 then                                        -- the other one has not come
+      if rank == 0 then                                        -- rank 1 has not come
         assert(not works[1]:is_completed())
         assert(works[1]:wait())                                -- later ops wait, the host does not
         assert(not works[1]:is_completed())
@@ -133,7 +133,7 @@ describe("a group that enqueues", function()
       local got = run { n = 2, env = { QUEUE_MODE = mode }, script = [[
         local rank = start()
         local t = lm.tensor{1, 10}
-        dist.all_reduce(t, {scale = rank + 0.5})               -- each rank's own
+        dist.all_reduce(t, {scale = rank + 0.5})               -- each rank has its own scale
         local half = lm.tensor({3}, {dtype = "bfloat16"})
         dist.all_reduce(half, {scale = 1 / 3, async_op = true}):wait()
         local bad = lm.full({2}, rank == 0 and 0 / 0 or 2)
@@ -322,7 +322,7 @@ describe("a group that enqueues", function()
     for rank = 0, 2 do assert.equal(("5\tgloo\t1\t%d\n"):format(rank == 1 and 1 or 2), got[rank].output) end
   end)
 
-  it("leaves nothing in the store", function() -- which takes 256 MiB; these are 320
+  it("leaves nothing in the store", function() -- the store takes 256 MiB; these are 320
     local got = run { n = 2, script = [[
       start("gloo", {timeout = 30})
       for _ = 1, 20 do

@@ -49,7 +49,7 @@ describe("the store is found", function()
       local got = start(3, meet, { args = "file://" .. path }):wait()
       assert(got.ok, got.text)
       assert.equal("3\t1\n3\t1\n", got[1].output)
-      assert.is_nil(io.open(path)) -- and nothing is left
+      assert.is_nil(io.open(path)) -- no file is left
     end
   end)
 
@@ -72,7 +72,7 @@ describe("the store is found", function()
       .. "with its store at [^\n]*; choose another path for this job",
       got[0].output)
     assert.matches("timed out after 6 s", got[1].output)
-    first:kill(0) -- and its file stays, which nobody holds
+    first:kill(0) -- the world's file stays, and nobody holds it
     assert.matches("rank 0 on [^\n]* died", first:wait()[1].output)
     assert(io.open(path)):close()
     got = start(2, meet, { args = "file://" .. path, env = env }):wait()
@@ -119,7 +119,7 @@ describe("the store is found", function()
     assert.matches(path .. ": other users may write to the file (mode 0602)" .. remedy, rank1()("chmod 602"), 1, true)
     assert.matches("timed out after 1 s", rank1()("chmod 600"))
     assert.matches("timed out after 1 s", rank1(true)("chmod 666"))
-    if os.execute(("chown 1 %s 2>/dev/null"):format(path)) ~= 0 then return end -- this user may not
+    if os.execute(("chown 1 %s 2>/dev/null"):format(path)) ~= 0 then return end -- chown is not allowed
     assert.matches(path .. ": the file belongs to user 1, but this rank runs as user 0" .. remedy,
       rank1()("chown 1"), 1,
       true)

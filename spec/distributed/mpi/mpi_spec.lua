@@ -154,7 +154,7 @@ describe("the group mpi", function()
 
   it("takes pieces of large tensors in the right order", function()
     all_well(3, [[
-      local count = 1500007 -- no whole number of blocks, nor of pieces
+      local count = 1500007 -- neither a whole number of blocks nor of pieces
       local t = lm.arange(count, { dtype = "float64" }) * (me + 1)
       dist.all_reduce(t)
       assert(t:eq(lm.arange(count, { dtype = "float64" }) * 6):all():item())

@@ -70,7 +70,7 @@ static void access(const void *p, size_t bytes, bool write, bool atomic) {
 
 /* ---- what compilers call ---- */
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which have their own */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* sanitizers have their own hooks */
 #undef lm_fake_check_atomic                                         /* for bodies without checks */
 #define HOOK extern "C" __attribute__((visibility("hidden"), used)) void
 

@@ -25,7 +25,7 @@ static uint32_t work;
 static char *base;
 static size_t bytes_covered, touched;
 static unsigned launch, block;
-static bool counts_bytes; /* this launch's accesses arrive here */
+static bool counts_bytes; /* true while a launch's accesses arrive here */
 
 /* Bytes of one launch, each counted once: touched by one block, and by several. */
 static uint64_t own_read, own_written, shared_read, shared_written;

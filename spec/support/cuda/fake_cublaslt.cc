@@ -132,7 +132,7 @@ LM_FAKE_API cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
   if (cudaGetDevice(&device) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
   lm_fake_waits_for(device);
   handle *made = new handle{device, NULL};
-  if (cudaMalloc(&made->memory, 256) != cudaSuccess) { /* which a capture forbids */
+  if (cudaMalloc(&made->memory, 256) != cudaSuccess) { /* a capture forbids cudaMalloc */
     delete made;
     return CUBLAS_STATUS_ALLOC_FAILED;
   }

@@ -526,7 +526,7 @@ LM_FAKE_API cudnnStatus_t cudnnCreate(cudnnHandle_t *out) {
   if (cudaGetDevice(&device) != cudaSuccess) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no device");
   lm_fake_waits_for(device);
   library *made = new library{device, NULL, NULL};
-  if (cudaMalloc(&made->memory, 256) != cudaSuccess) { /* which a capture forbids */
+  if (cudaMalloc(&made->memory, 256) != cudaSuccess) { /* a capture forbids cudaMalloc */
     delete made;
     return refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no memory for the handle");
   }
@@ -749,7 +749,7 @@ static cudnnStatus_t execute_fused(library *own, const descriptor &graph, const 
     outside++;
     if (t.number) {
       if (!place || lm_fake_device_of(place) >= 0) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a number");
-      numbers[t.id] = lm_fake_read(t.dtype, place, 0); /* now: it may be on the caller's stack */
+      numbers[t.id] = lm_fake_read(t.dtype, place, 0); /* read now: it may be on the caller's stack */
       continue;
     }
     cudnnStatus_t status = check_place(t, place);

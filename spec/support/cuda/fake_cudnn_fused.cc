@@ -117,7 +117,7 @@ static const char *problem_of(const node &n) {
 }
 
 const char *lm_fake_fused_problem(const std::vector<node> &nodes) {
-  values known; /* which there are */
+  values known; /* values computed so far */
   for (const node &n : nodes) {
     const char *problem = problem_of(n);
     if (problem) return problem;
@@ -169,7 +169,7 @@ void lm_fake_fused_run(const std::vector<node> &nodes, const std::map<int64_t, v
       });
     } else if (n.kind == node::RANDOM) {
       for (size_t i = 0; i < y.size(); i++) y[i] = drawn(x[0], b[0], i, n.probability);
-    } else { /* the same memory with other sizes and strides */
+    } else { /* y is the same memory with other sizes and strides */
       std::map<int64_t, double> lying;
       each(n.x, [&](const int64_t *at, size_t i) { lying[n.x.at(at[0], at[1], at[2], at[3])] = x[i]; });
       each(n.y, [&](const int64_t *at, size_t i) { y[i] = lying.at(n.y.at(at[0], at[1], at[2], at[3])); });

@@ -204,7 +204,7 @@ LM_FAKE_API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *no
   LM_FAKE_CALL();
   lm_fake_guard lock(lm_fake_state);
   if (!get().live.count(graph)) return lm_fake_result(cudaErrorInvalidValue);
-  if (nodes) return lm_fake_result(cudaErrorNotSupported); /* they are only counted */
+  if (nodes) return lm_fake_result(cudaErrorNotSupported); /* nodes are only counted */
   *count = graph->nodes.size();
   return cudaSuccess;
 }

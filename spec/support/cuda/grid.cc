@@ -90,7 +90,7 @@ static struct {
   volatile bool active;
   pthread_t owner;
   int code;
-  bool left_main; /* and not yet landed */
+  bool left_main; /* true until the main stack has been entered again */
 } g;
 
 alignas(16) static unsigned char dynamic_shared[SHARED_MAX + SHARED_GUARD];
@@ -371,7 +371,7 @@ static void on_fault(int number, siginfo_t *info, void *ucontext) {
   } else if (next->sa_handler != SIG_DFL && next->sa_handler != SIG_IGN) {
     next->sa_handler(number);
   } else {
-    signal(number, SIG_DFL); /* it happens again on return, and ends the process */
+    signal(number, SIG_DFL); /* the fault repeats on return, and ends the process */
   }
 }
 
@@ -395,7 +395,7 @@ static void enter(void) {
   g.idle_count = 0;
   for (int i = 0; i < g.stacks; i++) {
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(g.stack[i], STACK); /* its frames never returned */
+    __asan_unpoison_memory_region(g.stack[i], STACK); /* frames on this stack never returned */
 #endif
     g.idle[g.idle_count++] = stack_fresh(g.stack[i]);
   }

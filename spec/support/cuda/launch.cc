@@ -36,7 +36,7 @@ struct resources {
 struct registry {
   std::map<std::string, resources> measured;                     /* LM_FAKE_CUDA_REGISTERS, by mangled name */
   std::map<std::string, const void *> bodies;                    /* functions by mangled name */
-  std::map<const void *, std::string> names;                     /* and the other way round */
+  std::map<const void *, std::string> names;                     /* mangled names of functions */
   std::map<std::string, std::vector<variable>> statics;          /* statics of each function, by mangled name */
   std::map<const void *, std::shared_ptr<lm_fake_kernel>> known; /* kernels by stub, or body */
 };

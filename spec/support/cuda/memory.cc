@@ -62,7 +62,7 @@ static memory &get() {
     void *p = mmap(NULL, each * devices + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (devices == 0 || p == MAP_FAILED) return made;
     p = (void *)(((uintptr_t)p + HUGE - 1) / HUGE * HUGE);
-    if (!lm_fake_is_counting()) madvise(p, each * devices, MADV_HUGEPAGE); /* they open and close faster */
+    if (!lm_fake_is_counting()) madvise(p, each * devices, MADV_HUGEPAGE); /* huge pages open and close faster */
     for (size_t d = 0; d < devices; d++) {
       arena &a = made->device[d];
       a.base = a.cursor = (char *)p + d * each;
@@ -184,7 +184,7 @@ static int device_free(void *pointer) {
   if (at == live.end() || at->second.opened) return cudaErrorInvalidValue;
   allocation one = at->second;
   live.erase(at);
-  if (one.fd >= 0) { /* who has it open still sees that it is gone */
+  if (one.fd >= 0) { /* a process that has it open sees that it is gone */
     mprotect(one.pages, one.span, PROT_READ | PROT_WRITE);
     memset(one.pages, 0xff, one.span);
     unmap(one);

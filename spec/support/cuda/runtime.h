@@ -47,7 +47,7 @@ long lm_fake_setting(const char *name, long otherwise);
 /* ---- device.cc ---- */
 
 int lm_fake_devices(); /* visible ones */
-int lm_fake_current(); /* this thread's */
+int lm_fake_current(); /* this thread's device */
 int lm_fake_physical(int device);
 /* Opens a device's context, as a call that works on the device does: lm_fake_live("context"). */
 void lm_fake_open_context(int device);
@@ -81,7 +81,7 @@ char *lm_fake_ranges(size_t *bytes);
 struct lm_fake_kernel {
   std::string name;                              /* for people */
   const void *body;                              /* NULL: no host body */
-  std::vector<std::pair<void *, size_t>> shared; /* its __shared__ variables */
+  std::vector<std::pair<void *, size_t>> shared; /* the kernel's __shared__ variables */
   size_t static_shared, dynamic_limit;           /* bytes */
   int most_threads, registers, local;            /* a block's; a thread's; bytes of a thread's local memory */
 };
@@ -108,13 +108,13 @@ typedef std::shared_ptr<struct lm_fake_capture> lm_fake_capture_ref;
 
 struct lm_fake_op {
   std::function<int()> run;
-  unsigned devices; /* whose memory it touches */
+  unsigned devices; /* devices whose memory it touches */
 };
 
 /* A point at which a stream waits for work that others do (the fake of NCCL). */
 struct lm_fake_gate {
   lm_fake_stream stream;
-  uint64_t place; /* its index among the stream's operations */
+  uint64_t place; /* index of the wait among the stream's operations */
   bool passed;
 };
 typedef std::shared_ptr<lm_fake_gate> lm_fake_gate_ref;
@@ -123,7 +123,7 @@ struct lm_fake_queued {
   lm_fake_op op;
   lm_fake_gate_ref gate;                                  /* instead of op: nothing later is done until it was passed */
   std::shared_ptr<const std::vector<lm_fake_op>> graph;   /* instead of op: a graph's, in order */
-  std::vector<std::pair<lm_fake_stream, uint64_t>> waits; /* each until that many operations of the stream are done */
+  std::vector<std::pair<lm_fake_stream, uint64_t>> waits; /* waits until that many operations of each stream are done */
 };
 
 struct CUstream_st : std::enable_shared_from_this<CUstream_st> {

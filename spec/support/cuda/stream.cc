@@ -21,7 +21,7 @@ struct shared_words {
 };
 struct shared_event {
   int fd;
-  std::string file; /* it is there while the owner lives */
+  std::string file; /* the file is there while the owner lives */
   shared_words *words;
   ~shared_event() { munmap(words, sizeof *words), close(fd); }
 };

@@ -23,7 +23,7 @@ struct work {
   ncclComm &comm;
   const lm_nccl_op &op;
   size_t part;   /* bytes of one rank's part */
-  bytes in, out; /* this rank's, on the host */
+  bytes in, out; /* this rank's input and output, on the host */
   std::vector<bytes> kept;
   /* Goes before each part of a collective: ranks at different ones hang, whatever their bytes. */
   typedef std::array<uint64_t, 3> tag;

@@ -44,7 +44,7 @@ struct lm_nccl_op {
   size_t count; /* elements; of one rank, where each has a part */
   ncclDataType_t dtype;
   ncclRedOp_t op;
-  bool scaled;                 /* each input times... */
+  bool scaled;                 /* inputs are multiplied by... */
   double scale;                /* ... this, or */
   const void *scale_on_device; /* the number there at that time; or NULL */
   int root;
@@ -55,7 +55,7 @@ struct lm_nccl_op {
     int peer;
   };
   std::vector<p2p> sends;              /* for SENDS */
-  std::vector<lm_fake_stream> streams; /* it waits for them, and they for it */
+  std::vector<lm_fake_stream> streams; /* the call waits for them, and they for it */
   std::vector<lm_fake_gate_ref> gates;
   bool stuck;
 };
@@ -72,9 +72,9 @@ struct ncclComm {
 
   /* Under lm_nccl_lock. */
   bool dead;    /* destroyed or aborted: the handle is invalid */
-  bool busy;    /* its thread, or that of a communicator split from it, is at what was asked for */
-  bool closing; /* no more calls will come */
-  bool ended;   /* its thread has */
+  bool busy;    /* a thread of it, or of a child, is at work */
+  bool closing; /* true once no more calls will come */
+  bool ended;   /* true once its thread has ended */
   long polls;   /* before what was asked for is done */
   std::function<ncclResult_t()> asked;
   ncclResult_t error;

@@ -52,7 +52,7 @@ lm_mesh_end lm_mesh_meet(lm_mesh &mesh, const std::string &name, const lm_mesh_h
     close_one(door);
     return LM_MESH_FAILED;
   }
-  std::vector<int> guests; /* who have not said who they are */
+  std::vector<int> guests; /* descriptors whose ranks are unknown yet */
   lm_mesh_end end = LM_MESH_DONE;
   while (missing > 0) {
     for (int peer = 0; peer < size; peer++) {

@@ -10,7 +10,7 @@
 /* Facts that ranks send each other when they meet. */
 struct lm_mesh_hello {
   int rank, size, color, key;
-  char card[32]; /* its bus id */
+  char card[32]; /* the card's bus id */
   char host[64];
 };
 
