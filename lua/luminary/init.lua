@@ -5,8 +5,6 @@ if (_VERSION or "Lua 5.1") ~= "Lua 5.1" or "\x41" ~= "A" then
   error("luminary: expected LuaJIT, got " .. _VERSION .. "; run it with luajit, or in a host linked to LuaJIT", 3)
 end
 local core = require "luminary.core"
-local jit = package.loaded.jit
-if jit then jit.off(true) end -- this file's loops run once: compiling them takes longer
 
 local methods = require "luminary.tensor.methods"
 local options = require "luminary.base.options"

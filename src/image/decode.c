@@ -56,12 +56,6 @@ static lm_status load(void *arg) {
   return LM_OK;
 }
 
-/* Loads the format's plug-in at its first use. A failure says what cannot be done in the words of `cannot`. */
-static lm_status need_codec(format *f, const char *file, const char *cannot) {
-  lm_status status = lm_load_once(&f->loaded, load, f);
-  return status == LM_OK ? status : lm_fail_in_file(LM_E_IO, file, "cannot %s %s: %s", cannot, f->title, lm_error());
-}
-
 #define SUPPORTED "supported are JPEG, PNG, WebP, GIF, BMP and TIFF"
 
 static lm_status find_format(lm_image *im) {
@@ -70,7 +64,10 @@ static lm_status find_format(lm_image *im) {
     im->codec = &f->codec;
     im->format_name = f->name;
     if (im->nbytes < f->at + f->n || memcmp(im->bytes + f->at, f->start, f->n) != 0) continue;
-    if (f->library) return need_codec(f, im->name, "decode");
+    if (f->library) {
+      if (lm_load_once(&f->loaded, load, f) == LM_OK) return LM_OK;
+      return lm_fail_in_file(LM_E_IO, im->name, "cannot decode %s: %s", f->title, lm_error());
+    }
     return lm_fail_in_file(LM_E_IO, im->name, "unsupported image format: %s; " SUPPORTED, f->title);
   }
   if (im->nbytes == 0) return lm_fail_in_file(LM_E_IO, im->name, "the image is empty; " SUPPORTED);
@@ -188,6 +185,6 @@ lm_status lm_image_decode_gif(const lm_image *image, int channels, lm_tensor **o
 lm_status lm_image_encode(const char *name, const lm_tensor *pixels, int value, lm_tensor **out) {
   format *f = formats;
   while (strcmp(f->name, name) != 0) f++;
-  lm_status status = lm_load_once(&f->loaded, load, f);
-  return status == LM_OK ? f->codec.encode(pixels, value, out) : status;
+  if (lm_load_once(&f->loaded, load, f) == LM_OK) return f->codec.encode(pixels, value, out);
+  return lm_fail(LM_E_IO, "encode_%s: %s", name, lm_error());
 }

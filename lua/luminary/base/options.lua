@@ -501,13 +501,6 @@ function options.at_first_use(modules, later)
   return later
 end
 
-local jit = package.loaded.jit
-if jit then -- these run while modules load, once for each: compiling their loops takes longer
-  jit.off(options.exact)
-  jit.off(options.exact_all)
-  jit.off(options.at_first_use)
-end
-
 --- Loads everything that a library loads at first use, so that pairs lists it. Returns the library.
 function options.load_all(library)
   for name in pairs(getmetatable(library).lazy()) do local _ = library[name] end
