@@ -1,4 +1,4 @@
---- async: Runs a function, or a module's forward, on a worker thread, while this thread goes on.
+--- async: Runs a function, or a module's forward, on a worker thread.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -10,7 +10,7 @@ local async = {}
 
 local MOST_WORKERS, MOST_CALLS = 256, 128 -- calls of a worker fit into its channel's buffer
 
-local executor -- of this process; nil until the first call
+local executor -- nil until this process's first call
 
 -- Returns an executor for settings of set_async.
 local function new_executor(opts)

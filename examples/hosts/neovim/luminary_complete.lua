@@ -1,5 +1,5 @@
--- Completes text in Neovim by a small network over bytes, which learns from the open file. Everything that computes runs
--- on a worker thread: keystrokes do not wait.
+-- Completes text in Neovim by a small network over bytes, which learns from the open file. All that computes runs on
+-- a worker thread: keystrokes do not wait.
 --
 --   :lua require("luminary_complete").setup()
 --   :LuminaryTrain [STEPS]      learns from the buffer; the completions improve meanwhile

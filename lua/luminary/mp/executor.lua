@@ -16,7 +16,7 @@ local shared = require "luminary.mp.shared_handle"
 local Worker = require "luminary.mp.worker"
 local fail = options.fail
 
-local executors = {} -- those of this process that are open
+local executors = {} -- open executors of this process
 
 -- ---- in the worker
 
@@ -229,7 +229,7 @@ local function new_path(self)
     core.time() * 1e6 % 2 ^ 32, self.paths)
 end
 
---- Gives a call to a worker; returns its future. without_grad: the call computes as in lm.no_grad.
+--- Sends a call to a worker; returns its future. without_grad: the call computes as in lm.no_grad.
 function Executor:submit(who, fn, args, n, without_grad)
   if self.open >= self.spec.max_queue then self:read() end
   if self.open >= self.spec.max_queue then

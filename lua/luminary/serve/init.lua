@@ -102,7 +102,7 @@ Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_m
   }
 end)
 
---- Gives rows to the module; returns a future of its results for them. An error names what is wrong with x.
+--- Sends rows to the module; returns a future of its results for them. An error names what is wrong with x.
 function Batcher:submit(x)
   if not core.is_tensor(x) then options.must_be("Batcher", "x", "a tensor", x) end
   if x:dim() == 0 or x.shape[1] == 0 then

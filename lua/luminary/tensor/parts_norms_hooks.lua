@@ -3,8 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local load_module = require "luminary.base.load_module"
-local dim_of = require "luminary.tensor.dim_of"
-local reshape_copy = require "luminary.tensor.reshape_copy"
+local shapes = require "luminary.tensor.shapes"
 local tensor_list = require "luminary.tensor.tensor_list"
 
 local ops, fail, to = core.ops, options.fail, core.methods.to
@@ -38,7 +37,7 @@ end)
 
 --- Splits x along dim into views of the given size, or of a list of sizes.
 methods.split = signature.of("split(x: tensor, size: size_or_sizes, dim: dim = 1)", function(x, sizes, dim)
-  dim = dim_of("split", x, dim, x.ndim)
+  dim = shapes.dim_of("split", x, dim, x.ndim)
   local total = x.shape[dim]
   if type(sizes) == "number" then
     local size = sizes
@@ -59,13 +58,13 @@ end)
 
 --- Splits x along dim into at most the given number of views of equal size; the last may be smaller.
 methods.chunk = signature.of("chunk(x: tensor, chunks: count, dim: dim = 1)", function(x, chunks, dim)
-  dim = dim_of("chunk", x, dim, x.ndim)
+  dim = shapes.dim_of("chunk", x, dim, x.ndim)
   return methods.split(x, math.max(1, math.ceil(x.shape[dim] / chunks)), dim)
 end)
 
 --- Returns the list of the slices of x along dim, without that dim.
 methods.unbind = signature.of("unbind(x: tensor, dim: dim = 1)", function(x, dim)
-  dim = dim_of("unbind", x, dim, x.ndim)
+  dim = shapes.dim_of("unbind", x, dim, x.ndim)
   local total, parts = x.shape[dim], {}
   check_parts("unbind", total)
   for i = 1, total do parts[i] = ops.select(x, dim, i) end
@@ -88,7 +87,7 @@ local function repeated_once(y, counts)
       narrow[#narrow], wide[#wide] = narrow[#narrow] * size, wide[#wide] * size
     end
   end
-  return reshape_copy(ops.expand(ops.reshape(y, narrow), wide), shape)
+  return shapes.reshape_copy(ops.expand(ops.reshape(y, narrow), wide), shape)
 end
 
 -- Returns counts that were passed as numbers or as one list.

@@ -20,7 +20,7 @@ struct lm_lua_thread {
   pthread_t id;
   int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended and next */
   bool ended;
-  bool is_left; /* it runs in the process that forked this one, which has only its memory */
+  bool is_left;               /* it runs in the process that forked this one, which has only its memory */
   struct lm_lua_thread *next; /* in the list of running threads */
   lm_handle *connection;      /* NULL once its state owns it */
   _Alignas(16) char stack[HANDLER_STACK];
