@@ -10,7 +10,7 @@ local async = {}
 
 local MOST_WORKERS, MOST_CALLS = 256, 128 -- calls of a worker fit into its channel's buffer
 
-local executor -- nil until this process's first call
+local executor -- made at the first call, again in a child of a fork
 
 -- Returns an executor for settings of set_async.
 local function new_executor(opts)

@@ -12,7 +12,7 @@
 
 enum { RANKS = 8, ROUNDS = 3, GROUPS = 7 };
 
-/* Of a send's three ways: kept by a receiver that is late, asked for, and asked for in several pieces. */
+/* Lengths for the three ways of a send: kept by a receiver that is late, requested, and requested in several pieces. */
 static const int64_t lengths[] = {1, 1001, 70001};
 
 static char method[300];
