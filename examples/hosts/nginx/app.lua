@@ -94,7 +94,7 @@ function app.metrics()
   ngx.say(("luminary_memory_bytes{worker=\"%d\"} %d"):format(ngx.worker.id(), lm.memory_allocated()))
 end
 
---- Whether the models answer.
+--- Answers "ok" if the classifier does.
 function app.health()
   await(batcher:submit(lm.zeros(1, 3, 32, 32)), 1)
   ngx.say "ok"
