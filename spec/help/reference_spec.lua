@@ -42,6 +42,7 @@ describe("a section of lua/luminary/help/pages", function()
   it("has an example that runs, and prints what its comments say", function()
     same({ "2: expected 3, got 2" }, table.concat(help_sections.differences "print(1) -- 1\nprint(1 + 1) -- 3", "\n"))
     assert.equal("", help_sections.wrong_examples(sections))
+    lm.set_async {} -- ends the worker of lm.async's example
   end)
 
   it("lacks for no more names than spec/help/without_section.txt says of each page", function()

@@ -41,6 +41,7 @@ local ROOMS = {
   {"^lua/luminary/file_formats", "io text checkpoint/hostile"},
   {"^lua/luminary/distributed", "distributed/dist distributed/ranks distributed/ddp/ddp"},
   {"^lua/luminary/func", "autograd/func"}, {"^lua/luminary/linalg", "op/linalg"}, {"^lua/luminary/fft", "op/fourier"},
+  {"^lua/luminary/async", "mp/async"}, {"^lua/luminary/serve", "mp/async examples/hosts"},
   {"^lua/luminary/(%w+)/", "%1"}, {"^lua/luminary/([%w_]+)%.", "%1 bind/public_calls base/guest tensor"},
   {"^scripts/dev/([%w_]+)", "scripts/dev/%1"}, {"^scripts/setup", "scripts/build"},
   {"^scripts/test", "scripts/build run"},
