@@ -21,8 +21,7 @@ typedef struct lm_panel_product {
   bool one_row; /* true if the whole product has one row, whatever part this is: its terms are summed in two halves */
 } lm_panel_product;
 
-/* Computes c [m, n] = sums + beta c, or beta times a row `bias` [n] in place of c, which beta 0 never reads;
- * `transposed`: c is [n, m]. */
+/* Computes c [m, n] = sums + beta c, or + beta `bias` [n] if that is set; beta 0 reads no c. transposed: c [n, m]. */
 typedef struct lm_panel_sums {
   int64_t m, n;
   const void *sums, *bias;
