@@ -32,7 +32,7 @@ static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *)
   return lm_thread_start_with(NULL, thread, body, arg);
 }
 
-/* Does the same for a thread that nobody joins; the system's tools show it as `name`. */
+/* Starts a thread that nobody joins, as lm_thread_start_with does; the system's tools show it as `name`. */
 static inline lm_status lm_thread_start_detached(const char *name, void *(*body)(void *), void *arg) {
   pthread_t thread;
   NEED(lm_thread_start(&thread, body, arg));

@@ -8,7 +8,7 @@ local text_image = {}
 local INK = " .:-=+*#%@" -- characters from dark to light, on a dark background
 local LUMINANCE = {0.299, 0.587, 0.114} -- ITU-R BT.601
 
--- Resizes [C, H, W]. Enlarged pixels keep their edges.
+-- Resizes [C, H, W]: enlarges by the nearest pixel, without blur, and shrinks with antialiasing.
 local function resized(image, height, width)
   local is_smaller = height < image.shape[2] or width < image.shape[3]
   local opts = {size = {height, width}, mode = is_smaller and "bilinear" or "nearest", antialias = is_smaller}

@@ -18,7 +18,7 @@
 #include "distributed/store/failure_text.h"
 
 enum { CHUNK = 64 << 10, PAIR = 12, PAIRS_MAX = 65536 };
-static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* seconds */
+static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* seconds: limit; intervals */
 
 /* ---- the store's messages; on the client's thread, with the lock held */
 

@@ -11,7 +11,7 @@
 #include "base/message.h"
 #include "base/thread.h"
 
-static const double grace = 1.0, last_words = 0.05; /* seconds */
+static const double grace = 1.0, last_words = 0.05; /* seconds for failing calls; at least, for stores */
 static const double repeats = 1.0;                  /* seconds in which copies count as one: launchers forward them */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards users, thread, mine */

@@ -17,7 +17,7 @@ static dnnl_engine_t engine;
 static dnnl_stream_t stream; /* has no state on a CPU: threads share it */
 static dnnl_primitive_attr_t plain_attr;
 static dnnl_status_t start_status;
-static const struct lm_pointwise_loops *loops; /* the core's, of float32 */
+static const struct lm_pointwise_loops *loops; /* the core's loops for float32 */
 
 static dnnl_status_t make_attr(dnnl_primitive_attr_t *out) {
   dnnl_status_t status = dnnl_primitive_attr_create(out);
@@ -48,13 +48,13 @@ enum { KEY = 20, ARGS = 4, CACHED = 256 };
 typedef struct kernel {
   int64_t key[KEY];
   _Atomic int refs; /* the cache holds one */
-  uint64_t used;    /* time of the last use, under the cache's lock */
+  uint64_t used;    /* the cache's clock at the last use, under its lock */
   dnnl_primitive_t run;
   int nargs, arg[ARGS]; /* DNNL_ARG_* */
-  lm_md desc[ARGS];     /* descriptions; they belong to `run` and `pack`, as the others do */
+  lm_md desc[ARGS];     /* their layouts; owned by `run` and `pack`, as are the lm_md below */
   /* One argument may need a layout of oneDNN's own: `pack` converts it from `plain` before the run, or to it afterwards
    * if it is the result. */
-  int packed; /* index of that argument, or -1 */
+  int packed; /* index of the argument that `pack` converts, or -1 */
   bool unpack;
   dnnl_primitive_t pack;
   lm_md plain;

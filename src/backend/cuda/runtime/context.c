@@ -96,8 +96,8 @@ static lm_status check_alive(void) {
 
 /* ---- the current card */
 
-static _Thread_local int selected; /* ordinal + 1 */
-static _Atomic int latest;         /* last card selected by any thread; 0: none yet */
+static _Thread_local int selected; /* this thread's card: ordinal + 1; 0: none yet */
+static _Atomic int latest;         /* latest `selected` of any thread; 0: none yet */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the facts and the report slots */
 static lm_cuda_facts facts[LM_DEVICE_MAX];
@@ -109,7 +109,7 @@ static lm_status read_facts(int ordinal) {
   char op[64];
   int l2 = 0;
   lm_cuda_facts f = {0};
-  static struct cudaDeviceProp properties; /* locked */
+  static struct cudaDeviceProp properties; /* guarded by `lock` */
   NEED(CUDA(cudaDeviceGetAttribute(&f.processors, cudaDevAttrMultiProcessorCount, ordinal)));
   NEED(CUDA(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, ordinal)));
   NEED(CUDA(cudaDeviceGetAttribute(&f.minor, cudaDevAttrComputeCapabilityMinor, ordinal)));

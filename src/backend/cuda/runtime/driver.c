@@ -1,4 +1,4 @@
-/* Implements the core's driver by the CUDA runtime: memory, copies, streams, events, capture. */
+/* Implements the core's driver by the CUDA runtime: memory, copies, streams, events, capture. Cards: context.c. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdatomic.h>
