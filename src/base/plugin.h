@@ -26,7 +26,7 @@ lm_status lm_plugin_need(const lm_plugin_family *family, const char *name, void 
 /* Calls load(arg) unless it succeeded before with this `loaded`, in one thread at a time. */
 lm_status lm_load_once(_Atomic bool *loaded, lm_status (*load)(void *arg), void *arg);
 /* Writes the folder of this library; false if unknown or too long. */
-bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]);
+LM_API bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]);
 
 /* ---- for messages: a list of distinct names */
 typedef struct lm_plugin_names {

@@ -1,6 +1,7 @@
 /* Opens the module luminary.core: makes the state, the tensors' metatable, and every function by name. */
 #include "base/c_stack.h"
 #include "bind/bind.h"
+#include "bind/host_call.h"
 #include "op/backend.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
@@ -218,6 +219,13 @@ int luaopen_luminary_core(lua_State *L) {
   lm_load_int64_cdata(L);
   push_closure(L, lm_bind_protected, 0);
   lm_reg_set(L, &lm_reg_protected);
+  push_closure(L, lm_bind_host_call, 0);
+  lm_reg_get(L, &lm_reg_catchers);
+  lua_pushvalue(L, -2);
+  lua_pushboolean(L, 1);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+  lua_setfield(L, LUA_REGISTRYINDEX, LM_HOST_CALL);
   set_ops(L);
   set_functions(L, METHODS, __start_lm_methods, __stop_lm_methods);
   set_metamethods(L);
