@@ -126,3 +126,59 @@ describe("examples/hosts/nginx", function()
     assert(ok, tostring(problem) .. "\n" .. output_of("tail -5 " .. server .. "/run/error.log"))
   end)
 end)
+
+describe("examples/hosts/kresd", function()
+  local port = 20000 + require("luminary.core").process_id() % 10000
+
+  -- Runs kresd in a copy of the example, with its configuration changed by `change`, and a shell script beside it:
+  -- `ask NAME` prints a status and addresses. Returns what the script printed, then kresd's log.
+  local function serve(change, script)
+    local server = folder .. "/kresd"
+    run(("sh -c 'rm -rf %s && cp -r %skresd %s && mkdir %s/run'"):format(server, HOSTS, server, server))
+    run(("luajit %s/names.lua --make %s/run/names.safetensors"):format(server, server))
+    temp.write(server .. "/kresd.conf", change((temp.read(server .. "/kresd.conf"):gsub("5353", port))))
+    temp.write(server .. "/script", ([[
+      cd %s
+      ask() {
+        kdig @127.0.0.1 -p %d +timeout=${2:-20} +retry=0 "$1" 2>&1 | sed -n 's/.*status: \([A-Z]*\).*/\1/p;s/.*IN.A.\([0-9]\)/\1/p'
+      }
+      kresd -n -c "$PWD/kresd.conf" run >log 2>&1 &
+      trap 'kill $!; wait $!; cat log' EXIT
+      until [ "$(ask debian.example 1)" ] || ! kill -0 $!; do sleep 0.1; done
+      kill -0 $! || exit 1
+    ]]):format(server, port) .. script)
+    return run("sh " .. server .. "/script")
+  end
+
+  local function is_missing()
+    return not (has "kresd" and has "kdig") and "no kresd (on Debian: knot-resolver knot-dnsutils)"
+  end
+
+  it("refuses names made by programs #lua", function()
+    if is_missing() then return pending(is_missing()) end
+    local text = serve(function(conf) return conf:gsub("start {", "start {longest = 20, ") end, [[
+      ask knowledgebase.example
+      ask xq7k2vjw9zt4hb.example
+      ask www.xq7k2vjw9zt4hb.example
+    ]])
+    assert.matches("^NOERROR\n192.0.2.2\nREFUSED\nREFUSED\n", text)
+    assert.matches("suspicious: www.xq7k2vjw9zt4hb.example., score 1.000", text, 1, true)
+  end)
+
+  it("answers other names while one is scored #lua", function()
+    if is_missing() then return pending(is_missing()) end
+    local text = serve(function(conf)
+      return conf:gsub("{network = .-}", [[{longest = 0, threshold = 0.4, network = function(bytes)
+        while bytes[1][1] == ("x"):byte() and not io.open "go" do os.execute "sleep 0.05" end
+        return require("luminary").zeros(#bytes)
+      end}]])
+    end, [[
+      ask xq7k2vjw9zt4hb.example
+      ask debian.example
+      ask knowledgebase.example
+      touch run/go
+      until [ "$(ask xq7k2vjw9zt4hb.example)" = REFUSED ] && [ "$(ask knowledgebase.example)" = REFUSED ]; do :; done
+    ]])
+    assert.matches("^NOERROR\n192.0.2.3\nNOERROR\n192.0.2.1\nNOERROR\n192.0.2.2\n", text)
+  end)
+end)
