@@ -140,7 +140,8 @@ describe("examples/hosts/kresd", function()
     temp.write(server .. "/script", ([[
       cd %s
       ask() {
-        kdig @127.0.0.1 -p %d +timeout=${2:-20} +retry=0 "$1" 2>&1 | sed -n 's/.*status: \([A-Z]*\).*/\1/p;s/.*IN.A.\([0-9]\)/\1/p'
+        kdig @127.0.0.1 -p %d +timeout=${2:-20} +retry=0 "$1" 2>&1 |
+          sed -n 's/.*status: \([A-Z]*\).*/\1/p;s/.*IN.A.\([0-9]\)/\1/p'
       }
       kresd -n -c "$PWD/kresd.conf" run >log 2>&1 &
       trap 'kill $!; wait $!; cat log' EXIT

@@ -65,7 +65,8 @@ for word in ([[the and for you not are with that this from have was one all new 
   cdn static images assets update account login secure]]):gmatch "%a+" do
   WORDS[#WORDS + 1] = word
 end
-for sound in ("b br c ch cl d dr f fl g gl gr h j k kl l m n p pl pr qu r s sh sk sl sp st t th tr v w y z"):gmatch "%a+" do
+for sound in ([[b br c ch cl d dr f fl g gl gr h j k kl l m n p pl pr qu r s sh sk sl sp st t th tr v w y
+  z]]):gmatch "%a+" do
   FIRST[#FIRST + 1] = sound
 end
 for sound in ("a e i o u a e i o ai ea ee ia io oo ou y"):gmatch "%a+" do SECOND[#SECOND + 1] = sound end
@@ -128,8 +129,8 @@ function names.trained(steps)
   end
   net:eval()
   labels, answers = names.sample(1000)
-  local right = lm.no_grad(function() return net(names.encode(labels)):gt(0):float():eq(answers):double():mean():item() end)
-  return net, right
+  local scores = lm.no_grad(function() return net(names.encode(labels)) end)
+  return net, scores:gt(0):float():eq(answers):float():mean():item()
 end
 
 if arg and arg[1] == "--make" then
