@@ -183,3 +183,73 @@ describe("examples/hosts/kresd", function()
     assert.matches("^NOERROR\n192.0.2.3\nNOERROR\n192.0.2.1\nNOERROR\n192.0.2.2\n", text)
   end)
 end)
+
+describe("examples/hosts/wrk", function()
+  local SERVER = [[
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        sys.stdout.write(self.path + "\n")
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+open(sys.argv[1], "w").write(str(server.server_port))
+server.serve_forever()
+]]
+
+  it("sends queries that a network has drawn for each thread #lua", function()
+    if not (has "wrk" and has "python3") then return pending "no wrk (on Debian: wrk), or no python3" end
+    local weights = folder .. "/queries.safetensors"
+    run(("luajit %swrk/queries.lua --make %s"):format(HOSTS, weights))
+    temp.write(folder .. "/server.py", SERVER)
+    temp.write(folder .. "/script", ([[
+      cd %s
+      python3 -u server.py port >paths 2>errors &
+      trap 'kill $!; wait $!; cat paths' EXIT
+      until [ -s port ] || ! kill -0 $!; do sleep 0.1; done
+      wrk -t2 -c4 -d1s -s "$OLDPWD/%swrk/load.lua" http://127.0.0.1:$(cat port)/find -- %s 20 3 >&2
+    ]]):format(folder, HOSTS, weights))
+    local text = run("sh " .. folder .. "/script")
+    assert.matches("requests in", text)
+    local queries = dofile(HOSTS .. "wrk/queries.lua")
+    local net, expected, first = queries.network(weights), {}, {}
+    for thread = 1, 2 do
+      local generator = lm.Generator "cpu"
+      generator:manual_seed(3000 + thread)
+      local drawn = queries.draw(net, 20, generator)
+      for _, query in ipairs(drawn) do expected[query] = true end
+      first[thread] = drawn[1]
+    end
+    local seen = {}
+    for query in text:gmatch "/find%?q=(%S*)\n" do
+      query = query:gsub("%+", " "):gsub("%%(%x%x)", function(code) return string.char(tonumber(code, 16)) end)
+      assert(expected[query], query)
+      seen[query] = true
+    end
+    assert.is_true(seen[first[1]])
+    assert.is_true(seen[first[2]])
+  end)
+end)
+
+describe("examples/hosts/sysbench", function()
+  it("computes in sysbench's threads #lua", function()
+    if not has "sysbench" then return pending "no sysbench (on Debian: sysbench)" end
+    for _, options in ipairs {"", "--train=on"} do
+      local text = run(("sysbench %ssysbench/forward.lua --threads=2 --events=20 --time=0 --batch=4 %s run")
+        :format(HOSTS, options))
+      assert.matches("total number of events: +20\n", text)
+    end
+    local ok, text = temp.run(folder, ("timeout 60 sysbench %ssysbench/forward.lua --events=1 --batch=-1 run")
+      :format(HOSTS))
+    assert.is_false(ok)
+    assert.matches("forward.lua:%d+: rand: .-%-1", text)
+  end)
+end)
