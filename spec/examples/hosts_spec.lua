@@ -143,7 +143,7 @@ describe("examples/hosts/kresd", function()
         kdig @127.0.0.1 -p %d +timeout=${2:-20} +retry=0 "$1" 2>&1 |
           sed -n 's/.*status: \([A-Z]*\).*/\1/p;s/.*IN.A.\([0-9]\)/\1/p'
       }
-      kresd -n -c "$PWD/kresd.conf" run >log 2>&1 &
+      /usr/sbin/kresd -n -c "$PWD/kresd.conf" run >log 2>&1 &
       trap 'kill $!; wait $!; cat log' EXIT
       until [ "$(ask debian.example 1)" ] || ! kill -0 $!; do sleep 0.1; done
       kill -0 $! || exit 1
@@ -152,7 +152,7 @@ describe("examples/hosts/kresd", function()
   end
 
   local function is_missing()
-    return not (has "kresd" and has "kdig") and "no kresd (on Debian: knot-resolver knot-dnsutils)"
+    return not (has "/usr/sbin/kresd" and has "kdig") and "no kresd (on Debian: knot-resolver knot-dnsutils)"
   end
 
   it("refuses names made by programs #lua", function()
