@@ -170,8 +170,8 @@ describe("a host that has LuaJIT for a plugin alone", function()
     local ok, text = temp.run(folder, ([[unset LD_PRELOAD; cd %s && gcc -shared -fPIC plugin.c -o plugin.so \
       $(pkg-config --cflags --libs luajit) && gcc host.c -o host -ldl]]):format(folder))
     assert(ok, text)
-    local code = [['local lm = require "luminary" assert(lm.ones(3):sum():item() == 3) print(lm.async(lm.nn.Linear(2, 2),
-      lm.ones(1, 2)):get().shape[2])']]
+    local code = [['local lm = require "luminary"
+      print(lm.async(lm.nn.Linear(2, 2), lm.ones(1, 2)):get().shape[2])']]
     ok, text = temp.run(folder, ("timeout 60 %s/host %s/plugin.so %s %s"):format(folder, folder, code, code))
     assert(ok, text)
     assert.equal("2\n2\n", text)

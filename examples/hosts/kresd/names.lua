@@ -1,4 +1,4 @@
--- A network that tells names made by a program (as malware makes them, to find its master) from names made by people.
+-- A network that separates names made by a program (as malware makes them, to find its master) from those of people.
 -- Run by luajit with `--make FILE`, it learns from names that it makes itself and writes its weights.
 local lm = require "luminary"
 local nn, F = lm.nn, lm.nn.functional
@@ -113,7 +113,7 @@ function names.sample(n)
   return labels, lm.tensor(answers)
 end
 
---- Returns a trained network, and the share of 1,000 new labels that it tells right.
+--- Returns a trained network, and the share of 1,000 new labels that it scores right.
 function names.trained(steps)
   lm.manual_seed(1)
   local net = Names()

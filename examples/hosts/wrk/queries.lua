@@ -54,11 +54,11 @@ end
 -- Returns queries that ask for a few things in a few ways, as text.
 local function made(n)
   local things = {"weather", "train times", "cheap flights", "hotels", "a used bike", "jobs", "restaurants", "concerts"}
-  local places = {"berlin", "paris", "madrid", "oslo", "vienna", "lisbon", "dublin", "prague"}
+  local cities = {"berlin", "paris", "madrid", "oslo", "vienna", "lisbon", "dublin", "prague"}
   local forms = {"%s %s", "%s in %s", "%s near %s", "best %s in %s", "where to find %s in %s", "%s %s tomorrow"}
   local lines, draws = {}, lm.randint(1, 9, {n, 2}):totable()
   local form = lm.randint(1, #forms + 1, {n}):totable()
-  for i, draw in ipairs(draws) do lines[i] = forms[form[i]]:format(things[draw[1]], places[draw[2]]) end
+  for i, draw in ipairs(draws) do lines[i] = forms[form[i]]:format(things[draw[1]], cities[draw[2]]) end
   return table.concat(lines, "\n")
 end
 
