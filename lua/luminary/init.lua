@@ -4,7 +4,16 @@
 if (_VERSION or "Lua 5.1") ~= "Lua 5.1" or "\x41" ~= "A" then
   error("luminary: expected LuaJIT, got " .. _VERSION .. "; run it with luajit, or in a host linked to LuaJIT", 3)
 end
-local core = require "luminary.core"
+-- A host that has LuaJIT for a plugin alone (Traffic Server) hides its symbols; loading its file again shows them.
+local has_core, core = pcall(require, "luminary.core")
+if not has_core and tostring(core):find("undefined symbol: lua", 1, true) then
+  for line in require("io").lines "/proc/self/maps" do
+    local path = line:match "/.*/libluajit[^/]*$"
+    if path then require("ffi").load(path, true) end
+  end
+  has_core, core = pcall(require, "luminary.core")
+end
+if not has_core then error(core, 0) end
 
 local methods = require "luminary.tensor.methods"
 local options = require "luminary.base.options"

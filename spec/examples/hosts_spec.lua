@@ -126,3 +126,130 @@ describe("examples/hosts/nginx", function()
     assert(ok, tostring(problem) .. "\n" .. output_of("tail -5 " .. server .. "/run/error.log"))
   end)
 end)
+
+describe("examples/hosts/kresd", function()
+  local port = 20000 + require("luminary.core").process_id() % 10000
+
+  -- Runs kresd in a copy of the example, with its configuration changed by `change`, and a shell script beside it:
+  -- `ask NAME` prints a status and addresses. Returns what the script printed, then kresd's log.
+  local function serve(change, script)
+    local server = folder .. "/kresd"
+    run(("sh -c 'rm -rf %s && cp -r %skresd %s && mkdir %s/run'"):format(server, HOSTS, server, server))
+    run(("luajit %s/names.lua --make %s/run/names.safetensors"):format(server, server))
+    temp.write(server .. "/kresd.conf", change((temp.read(server .. "/kresd.conf"):gsub("5353", port))))
+    temp.write(server .. "/script", ([[
+      cd %s
+      ask() {
+        kdig @127.0.0.1 -p %d +timeout=${2:-20} +retry=0 "$1" 2>&1 |
+          sed -n 's/.*status: \([A-Z]*\).*/\1/p;s/.*IN.A.\([0-9]\)/\1/p'
+      }
+      /usr/sbin/kresd -n -c "$PWD/kresd.conf" run >log 2>&1 &
+      trap 'kill $!; wait $!; cat log' EXIT
+      until [ "$(ask debian.example 1)" ] || ! kill -0 $!; do sleep 0.1; done
+      kill -0 $! || exit 1
+    ]]):format(server, port) .. script)
+    return run("sh " .. server .. "/script")
+  end
+
+  local function is_missing()
+    return not (has "/usr/sbin/kresd" and has "kdig") and "no kresd (on Debian: knot-resolver knot-dnsutils)"
+  end
+
+  it("refuses names made by programs #lua", function()
+    if is_missing() then return pending(is_missing()) end
+    local text = serve(function(conf) return conf:gsub("start {", "start {longest = 20, ") end, [[
+      ask knowledgebase.example
+      ask xq7k2vjw9zt4hb.example
+      ask www.xq7k2vjw9zt4hb.example
+    ]])
+    assert.matches("^NOERROR\n192.0.2.2\nREFUSED\nREFUSED\n", text)
+    assert.matches("suspicious: www.xq7k2vjw9zt4hb.example., score 1.000", text, 1, true)
+  end)
+
+  it("answers other names while one is scored #lua", function()
+    if is_missing() then return pending(is_missing()) end
+    local text = serve(function(conf)
+      return conf:gsub("{network = .-}", [[{longest = 0, threshold = 0.4, network = function(bytes)
+        while bytes[1][1] == ("x"):byte() and not io.open "go" do os.execute "sleep 0.05" end
+        return require("luminary").zeros(#bytes)
+      end}]])
+    end, [[
+      ask xq7k2vjw9zt4hb.example
+      ask debian.example
+      ask knowledgebase.example
+      touch run/go
+      until [ "$(ask xq7k2vjw9zt4hb.example)" = REFUSED ] && [ "$(ask knowledgebase.example)" = REFUSED ]; do :; done
+    ]])
+    assert.matches("^NOERROR\n192.0.2.3\nNOERROR\n192.0.2.1\nNOERROR\n192.0.2.2\n", text)
+  end)
+end)
+
+describe("examples/hosts/wrk", function()
+  local SERVER = [[
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        sys.stdout.write(self.path + "\n")
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+open(sys.argv[1], "w").write(str(server.server_port))
+server.serve_forever()
+]]
+
+  it("sends queries that a network has drawn for each thread #lua", function()
+    if not (has "wrk" and has "python3") then return pending "no wrk (on Debian: wrk), or no python3" end
+    local weights = folder .. "/queries.safetensors"
+    run(("luajit %swrk/queries.lua --make %s"):format(HOSTS, weights))
+    temp.write(folder .. "/server.py", SERVER)
+    temp.write(folder .. "/script", ([[
+      cd %s
+      python3 -u server.py port >paths 2>errors &
+      trap 'kill $!; wait $!; cat paths' EXIT
+      until [ -s port ] || ! kill -0 $!; do sleep 0.1; done
+      wrk -t2 -c4 -d1s -s "$OLDPWD/%swrk/load.lua" http://127.0.0.1:$(cat port)/find -- %s 20 3 >&2
+    ]]):format(folder, HOSTS, weights))
+    local text = run("sh " .. folder .. "/script")
+    assert.matches("requests in", text)
+    local queries = dofile(HOSTS .. "wrk/queries.lua")
+    local net, expected, first = queries.network(weights), {}, {}
+    for thread = 1, 2 do
+      local generator = lm.Generator "cpu"
+      generator:manual_seed(3000 + thread)
+      local drawn = queries.draw(net, 20, generator)
+      for _, query in ipairs(drawn) do expected[query] = true end
+      first[thread] = drawn[1]
+    end
+    local seen = {}
+    for query in text:gmatch "/find%?q=(%S*)\n" do
+      query = query:gsub("%+", " "):gsub("%%(%x%x)", function(code) return string.char(tonumber(code, 16)) end)
+      assert(expected[query], query)
+      seen[query] = true
+    end
+    assert.is_true(seen[first[1]])
+    assert.is_true(seen[first[2]])
+  end)
+end)
+
+describe("examples/hosts/sysbench", function()
+  it("computes in sysbench's threads #lua", function()
+    if not has "sysbench" then return pending "no sysbench (on Debian: sysbench)" end
+    for _, options in ipairs {"", "--train=on"} do
+      local text = run(("sysbench %ssysbench/forward.lua --threads=2 --events=20 --time=0 --batch=4 %s run")
+        :format(HOSTS, options))
+      assert.matches("total number of events: +20\n", text)
+    end
+    local ok, text = temp.run(folder, ("timeout 60 sysbench %ssysbench/forward.lua --events=1 --batch=-1 run")
+      :format(HOSTS))
+    assert.is_false(ok)
+    assert.matches("forward.lua:%d+: rand: .-%-1", text)
+  end)
+end)

@@ -26,11 +26,20 @@ local function unfinished()
   return names
 end
 
+-- Calls require with the globals that this file has; a host such as Minetest restricts those of its thread.
+local function require_here(name)
+  local globals = getfenv(0)
+  setfenv(0, getfenv(1))
+  local ok, value = pcall(require, name)
+  setfenv(0, globals)
+  return ok, value
+end
+
 return function(name)
   local known = package.loaded[name]
   if type(known) == "table" or type(known) == "function" then return known end
   local before = unfinished()
-  local ok, value = pcall(require, name)
+  local ok, value = require_here(name)
   if ok then return value end
   for failed in pairs(unfinished()) do
     if not before[failed] then package.loaded[failed] = nil end
