@@ -1,6 +1,7 @@
 --- load_module(name): Requires a module of luminary at first use. If its file cannot be opened, as without free file
 --- descriptors, Lua would report it as not found; load_module reports the cause. After an error, such as a host's time
 --- limit, a later call loads the module again.
+local io = require "io"
 local core = require "luminary.core"
 
 local ENOENT, ENOTDIR = 2, 20
@@ -45,7 +46,9 @@ return function(name)
     if not before[failed] then package.loaded[failed] = nil end
   end
   local missing = type(value) == "string" and value:match "module '(luminary%.[%w_.]+)' not found:"
-  local why = missing and (reason(missing) or "it is not installed; luminary-inference has only what runs models")
+  local why = missing and (reason(missing) or package.searchpath("luminary.version", package.path)
+    and "it is not installed; luminary-inference has only what runs models"
+    or "no file of luminary is found now; package.path or the root folder has changed")
   if why then core.error_at_caller(("cannot load module '%s': %s"):format(missing, why)) end
   error(value, 0)
 end

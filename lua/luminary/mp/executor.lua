@@ -3,6 +3,7 @@
 ---
 --- Each worker runs its calls in their order and answers in it, so messages need no numbers. With each call it gets one
 --- end of a pair of sockets, which it closes after the answer, as its own end would: then the future's end is readable.
+local os = require "os"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -229,6 +230,23 @@ local function new_path(self)
     core.time() * 1e6 % 2 ^ 32, self.paths)
 end
 
+local function take(self, worker, outcome)
+  local future = worker.waiting[worker.first]
+  worker.waiting[worker.first], worker.first, self.open = nil, worker.first + 1, self.open - 1
+  self:resolve(future, outcome)
+end
+
+-- Drops a worker that has ended, with an error for each of its open calls. Returns how it ended; nil if it runs.
+local function drop_dead(self, worker)
+  if not worker:join(1) then return nil end -- a thread closes its channel before it ends
+  local problem = worker:failure()
+  local text = "the worker "
+    .. (problem and problem.message and "ended: " .. problem.message or Worker.how_it_ended(worker))
+  while worker.first <= worker.last do take(self, worker, {problem = {message = text, traceback = ""}}) end
+  self.workers[worker.index + 1] = nil
+  return text
+end
+
 --- Sends a call to a worker; returns its future. without_grad: the call computes as in lm.no_grad.
 function Executor:submit(who, fn, args, n, without_grad)
   if self.open >= self.spec.max_queue then self:read() end
@@ -249,6 +267,9 @@ function Executor:submit(who, fn, args, n, without_grad)
   for _, handle in ipairs(task) do core.mp_close_handle(handle) end
   if not ok then
     if task.path then os.remove(task.path) end
+    self:read()
+    local why = drop_dead(self, worker)
+    if why then fail("%s: %s; the next call starts another one", who, why) end
     error(problem, 0)
   end
   worker.last, self.open = worker.last + 1, self.open + 1
@@ -262,12 +283,6 @@ function Executor:resolve(future, outcome)
   if future.outcome then return end
   future.outcome = outcome
   if future.callbacks then table.insert(self.resolved, future) end
-end
-
-local function take(self, worker, outcome)
-  local future = worker.waiting[worker.first]
-  worker.waiting[worker.first], worker.first, self.open = nil, worker.first + 1, self.open - 1
-  self:resolve(future, outcome)
 end
 
 -- Reads the answers of a worker; returns whether calls of it are open.
@@ -287,15 +302,9 @@ end
 
 --- Reads the answers that have come.
 function Executor:read()
-  for i, worker in pairs(self.workers) do
+  for _, worker in pairs(self.workers) do
     if read_answers(self, worker) and core.mp_ended(worker.handle) and read_answers(self, worker) then
-      worker:look()
-      local problem = worker:failure()
-      local text = problem and problem.message and "ended: " .. problem.message or Worker.how_it_ended(worker)
-      while worker.first <= worker.last do
-        take(self, worker, {problem = {message = "the worker " .. text, traceback = ""}})
-      end
-      self.workers[i] = nil
+      drop_dead(self, worker)
     end
   end
 end

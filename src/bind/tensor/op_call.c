@@ -112,7 +112,7 @@ done:
 
 static void show_value(lua_State *L, int i, const char *name, char *out, size_t bytes) {
   switch (lua_type(L, i)) {
-    case LUA_TNUMBER: snprintf(out, bytes, "%.14g", lua_tonumber(L, i)); break;
+    case LUA_TNUMBER: lm_write(out, bytes, "%.14g", lua_tonumber(L, i)); break;
     case LUA_TBOOLEAN: snprintf(out, bytes, "%s", lua_toboolean(L, i) ? "true" : "false"); break;
     case LUA_TSTRING: snprintf(out, bytes, "\"%s\"", lm_ellipsize(lua_tostring(L, i), 40)); break;
     default: snprintf(out, bytes, "%s", name);
