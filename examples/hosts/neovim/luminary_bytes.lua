@@ -5,80 +5,76 @@ local nn = lm.nn
 
 local bytes = {}
 
-local Network = nn.Module:extend "Network"
-
-function Network:init(width)
-  self.embedding = nn.Embedding(256, 64)
-  self.gru = nn.GRU(64, width, {batch_first = true})
-  self.scores = nn.Linear(width, 256)
-end
-
---- Returns the scores of the next byte after each, [N, length, 256], and the state.
-function Network:forward(ids, state)
-  local y, new_state = self.gru(self.embedding(ids), state)
-  return self.scores(y), new_state
-end
+local POSITIONS = 96 -- the most bytes that the network reads: those before the cursor, and a completion
 
 local function ids_of(text) return lm.frombuffer(text, {dtype = "uint8"}):long() + 1 end
 
--- Returns this thread's network over a model's weights.
-local net
+-- Returns an untrained network; each layer has about 12 * width ^ 2 parameters.
+local function new_network(size)
+  local width = size.width
+  return lm.models.llama {
+    vocab_size = 256, hidden_size = width, intermediate_size = math.floor(8 / 3 * width), tie_word_embeddings = true,
+    num_hidden_layers = size.layers, num_attention_heads = math.max(1, math.floor(width / 64)),
+    max_position_embeddings = POSITIONS,
+  }
+end
+
+-- This thread's network over a model's weights, and what it has read: a keystroke costs the step of one byte.
+local net, cache, seen, trained
+
 local function network(model)
   if not net then
-    net = nn.utils.skip_init(Network, model.width)
-    net:load_state_dict(model.weights, {assign = true})
+    net = new_network(model.size)
+    for name, weight in pairs(model.weights) do
+      local path, field = name:match "^(.*)%.(.-)$"
+      net:get_submodule(path)[field] = nn.Parameter(weight)
+    end
   end
   return net
 end
 
---- Makes a model: {width, weights, trained}. path: a file of its weights, if it was saved before.
-function bytes.make(width, path)
+--- Makes a model of a size, {width, layers}: {size, weights, trained}. path: a file of its weights, if it was saved
+--- before.
+function bytes.make(size, path)
   lm.manual_seed(0)
-  net = Network(width)
+  net = new_network(size)
   local file = path and io.open(path)
   if file then
     file:close()
     net:load_state_dict(lm.load(path))
   end
-  return {width = width, weights = net:state_dict(), trained = 0}
+  return {size = size, weights = net:state_dict(), trained = 0}
 end
 
--- The state after each text, and the likeliest byte that follows: a keystroke costs one step of the network.
-local known, count, trained = {}, 0, 0
-local MOST, PIECE = 2000, 8
-
-local function longest_known(text)
-  for n = #text, 1, -1 do
-    local after = known[text:sub(1, n)]
-    if after then return after, n end
+-- Returns the number of bytes that two texts begin with in common.
+local function common(a, b)
+  local n = math.min(#a, #b)
+  for i = 1, n do
+    if a:byte(i) ~= b:byte(i) then return i - 1 end
   end
-  return {}, 0
+  return n
 end
 
--- Reads text until `deadline`; returns the byte that follows it, or nil if there was not enough time.
-local function following(model, text, deadline)
-  local after, n = longest_known(text)
-  while n < #text do
-    local last = math.min(n + PIECE, #text)
-    local scores, state = network(model)(ids_of(text:sub(n + 1, last)):unsqueeze(1), after.state)
-    after, n = {state = state, byte = string.char(scores[1][-1]:argmax():item() - 1)}, last
-    known[text:sub(1, n)], count = after, count + 1
-    if n < #text and lm.time() >= deadline then return nil end
-  end
-  return after.byte
+-- Returns the likeliest byte after text. The cache keeps what this text and the one before begin with.
+local function following(model, text)
+  cache = cache or network(model):new_cache(1, POSITIONS)
+  local kept = model.trained == trained and math.min(common(text, seen), #text - 1) or 0
+  for _, layer in ipairs(cache) do layer:reset(kept) end
+  seen, trained = text, model.trained
+  local scores = network(model)(ids_of(text:sub(kept + 1)):unsqueeze(1), {cache = cache})
+  return string.char(scores[1][-1]:argmax():item() - 1)
 end
 
---- Appends bytes to `shown`, which continues text, to the end of the line or up to `most` bytes, for `seconds`. Returns
---- the result, and whether another call would continue.
+--- Appends bytes to `shown`, which continues text, to the end of the line or up to `most` bytes, for `seconds` or a
+--- little longer. Returns the result, and whether another call would continue.
 function bytes.continued(model, text, shown, most, seconds)
-  if count > MOST or model.trained ~= trained then known, count, trained = {}, 0, model.trained end
   local deadline = lm.time() + seconds
   return lm.no_grad(function()
     repeat
       if #shown == most then return shown, false end
-      local byte = following(model, text .. shown, deadline)
+      local byte = following(model, text .. shown)
       if byte == "\n" then return shown, false end
-      shown = shown .. (byte or "")
+      shown = shown .. byte
     until lm.time() >= deadline
     return shown, true
   end)
@@ -87,8 +83,8 @@ end
 --- Trains on rows cut from text. control: a tensor of the steps done, the loss, and 1 to stop, which the editor reads
 --- and sets meanwhile. Saves the weights to `path`, if given.
 function bytes.train(model, text, steps, control, path)
-  local ids, length, rows = ids_of(text), 64, 8
-  local optimizer = lm.optim.Adam(network(model):parameters(), {lr = 3e-3})
+  local ids, length, rows = ids_of(text), POSITIONS, 8
+  local optimizer = lm.optim.Adam(network(model):parameters(), {lr = 0.2 / model.size.width})
   for step = 1, steps do
     if control[3] == 1 then break end
     local starts, parts = lm.randint(1, math.max(2, #ids - length), {rows}):totable(), {}

@@ -1,5 +1,5 @@
--- Completes text in Neovim by a small network over bytes (luminary_bytes.lua), which learns from the open file. All that
--- takes long runs on worker threads: the network is made, computes, trains and is saved there.
+-- Completes text in Neovim by a small network over bytes (luminary_bytes.lua), which learns from the open file. It is
+-- made, computes, trains and is saved on worker threads.
 --
 --   :lua require("luminary_complete").setup()
 --   :LuminaryTrain [STEPS]      learns from the buffer; the completions improve meanwhile
@@ -11,7 +11,8 @@ local loop = vim and (vim.uv or vim.loop)
 local folder = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 if not package.path:find(folder .. "?.lua", 1, true) then package.path = folder .. "?.lua;" .. package.path end
 
-local BYTES, SECONDS = 20, 0.05 -- of a completion; of one call, after which newer keystrokes are looked at
+local BYTES = 20 -- the most that a completion has
+local SECONDS = 0.05 -- the length of one call, after which newer keystrokes are looked at
 local PROGRESS = 250 -- milliseconds between two messages
 
 local lm, on_done, settings, model, training
@@ -43,7 +44,7 @@ local function show(text)
   local row, column = unpack(vim.api.nvim_win_get_cursor(0))
   shown = text
   vim.api.nvim_buf_set_extmark(0, namespace, row - 1, column, {
-    virt_text = {{text, "Comment"}}, virt_text_pos = "overlay",
+    virt_text = {{vim.fn.strtrans(text), "Comment"}}, virt_text_pos = "overlay",
   })
 end
 
@@ -66,14 +67,16 @@ local function request()
   end, "continued", model, query.text, query.shown, BYTES, SECONDS)
 end
 
--- Asks for a completion of the text before the cursor. Its beginning moves rarely, so that the network can continue.
+-- Asks for a completion of the last 32 to 63 bytes before the cursor. Their beginning moves rarely, so that the network
+-- can continue.
 local function ask()
   local row, column = unpack(vim.api.nvim_win_get_cursor(0))
-  local lines = vim.api.nvim_buf_get_lines(0, math.floor((row - 1) / 8) * 8, row, false)
+  local lines = vim.api.nvim_buf_get_lines(0, math.max(0, row - 8), row, false)
   if #lines == 0 then return end
   lines[#lines] = lines[#lines]:sub(1, column)
+  local offset = vim.api.nvim_buf_get_offset(0, math.max(0, row - 8))
   local text = table.concat(lines, "\n")
-  text = text:sub(math.max(0, math.floor(#text / 256) * 256 - 256) + 1)
+  text = text:sub(math.max(0, math.floor((offset + #text) / 32) * 32 - 32 - offset) + 1)
   if asked and asked.text == text then return end
   clear()
   asked = #text > 0 and {text = text, shown = ""} or nil
@@ -92,6 +95,13 @@ function complete.shown() return shown end
 
 local function say(text) vim.api.nvim_echo({{"luminary: " .. text}}, false, {}) end
 
+-- Asks again after the weights changed; workers drop what they computed with the weights before.
+local function refresh()
+  model.trained = model.trained + 1
+  if asked then asked = {text = asked.text, shown = ""} end
+  request()
+end
+
 --- Learns from the buffer; calls `after`, if given, with the steps done and the last loss.
 function complete.train(steps, after)
   local text = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\n")
@@ -99,18 +109,19 @@ function complete.train(steps, after)
   if training then return say "a training runs already; :LuminaryCancel ends it" end
   if #text < 8 then return say "the buffer is too short to learn from" end
   steps = steps or 200
-  local control, timer = lm.zeros({3}, {dtype = "float64"}), loop.new_timer()
+  local control, timer, reported = lm.zeros({3}, {dtype = "float64"}), loop.new_timer(), 0
   training = control
   timer:start(PROGRESS, PROGRESS, vim.schedule_wrap(function()
-    if training == control then say(("step %d of %d, loss %.3f"):format(control[1], steps, control[2])) end
+    if training ~= control or control[1] == reported then return end
+    reported = control[1]
+    say(("step %d of %d, loss %.3f"):format(reported, steps, control[2]))
+    refresh()
   end))
   in_background(function()
     timer:close()
     training = nil
-    model.trained = model.trained + 1 -- what was computed with the weights before is not used any more
     say(("learned for %d steps, loss %.3f"):format(control[1], control[2]))
-    if asked then asked = {text = asked.text, shown = ""} end
-    request()
+    refresh()
     if after then after(control[1], control[2]) end
   end, "train", model, text, steps, control, settings.path)
 end
@@ -142,8 +153,8 @@ local function run_in_turns(steps)
   end, package.path, package.cpath, loaded)
 end
 
---- Starts it. opts: width, the numbers in the network's state (256); path, a file of weights, which trainings write;
---- ready, a function to call when the network is there.
+--- Starts it. opts: width (256) and layers (6) of the network; path, a file of weights, which trainings write; ready, a
+--- function to call when the network is there.
 function complete.setup(opts)
   settings = opts or {}
   vim.api.nvim_create_autocmd({"TextChangedI", "CursorMovedI"}, {callback = ask})
@@ -167,7 +178,7 @@ function complete.setup(opts)
         model = ok and future:get()
         request()
         if ok and settings.ready then settings.ready() end
-      end, "make", settings.width or 256, settings.path)
+      end, "make", {width = settings.width or 256, layers = settings.layers or 6}, settings.path)
     end,
   }
 end

@@ -223,8 +223,8 @@ function Encoder:head()
 end
 
 --- Returns the text, the list of tensors and the list of handles. `who` begins errors. opts: plain, the value's name in
---- errors; envelope (true: the value is a table of this message alone, which has no name); processes (true: tensors move
---- to shared memory; else they are passed within this process); name_of (a finder of module_references.lua, which
+--- errors; envelope (true: the value is a table of this message alone, which has no name); processes (true: tensors
+--- move to shared memory; else they are passed within this process); name_of (a finder of module_references.lua, which
 --- frequent callers cache; by default modules are scanned again).
 function carrier.encode(who, value, opts)
   local scalar = scalar_text(value)

@@ -73,8 +73,8 @@ local function chunk(channel, thread)
 end
 
 --- Starts a worker. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table;
---- false removes a variable), threads (compute threads; nil: the default), nice (a thread's niceness, above 0), name (its
---- errors go to standard error under that name; nil: the caller handles them).
+--- false removes a variable), threads (compute threads; nil: the default), nice (a thread's niceness, above 0), name
+--- (its errors go to standard error under that name; nil: the caller handles them).
 function Worker.start(who, spec)
   local environment = spec.environment or {}
   if not spec.name then environment.LM_ERROR_FILE, environment.TORCHELASTIC_ERROR_FILE = false, false end

@@ -157,7 +157,7 @@ static int run_chunk(lua_State *L) {
 static void *thread_main(void *arg) {
   lm_lua_thread *t = arg;
   lm_script_thread_begin();
-  nice(t->nice); /* of this thread alone, in Linux; to yield more is never refused */
+  nice(t->nice); /* Linux changes this thread alone, and never refuses to lower a priority */
   lua_State *L = luaL_newstate();
   stack_t stack = {.ss_sp = t->stack, .ss_size = HANDLER_STACK};
   sigaltstack(&stack, NULL);
