@@ -49,38 +49,73 @@ describe("examples/hosts/c", function()
 end)
 
 describe("examples/hosts/neovim", function()
-  it("learns from a buffer and completes while it is typed into #lua", function()
-    if not has "nvim" then return pending "no Neovim (on Debian: neovim)" end
+  -- Runs a program in Neovim with an editor's buffer and the example as `complete`; returns what it passed to finish().
+  local function in_neovim(program)
     temp.write(folder .. "/try.lua", ([[
       package.path, package.cpath = os.getenv "LUA_PATH", os.getenv "LUA_CPATH"
-      package.path = %q .. package.path
-      local complete = require "luminary_complete"
-      complete.setup(64)
-      local line = "the cat sat on the mat"
-      vim.api.nvim_buf_set_lines(0, 0, -1, false, {line, line, line, line, ""})
-      local trained
-      complete.train(150, function(future) trained = future:get() end)
-      local file = io.open(%q, "w")
-      local function finish(...)
-        file:write(...)
+      local seen = %q
+      function finish(...)
+        local file, values = io.open(seen, "w"), {...}
+        for i = 1, select("#", ...) do file:write(i == 1 and "" or ":", tostring(values[i])) end
         file:close()
         vim.cmd "qa!"
       end
-      vim.defer_fn(function() finish "too late" end, 50000)
-      local function type_text()
-        if not trained then return vim.defer_fn(type_text, 10) end
-        vim.api.nvim_win_set_cursor(0, {5, 0})
-        vim.api.nvim_feedkeys("ithe cat", "n", false)
-        local function look()
-          if not complete.shown() then return vim.defer_fn(look, 10) end
-          finish(trained < 1 and "learned" or "loss " .. trained, ":", complete.shown())
-        end
-        vim.defer_fn(look, 10)
+      vim.defer_fn(function() finish("too late", complete.shown()) end, 50000)
+      function when(test, fn)
+        if test() then return fn() end
+        vim.defer_fn(function() when(test, fn) end, 5)
       end
-      type_text()
-    ]]):format(HOSTS .. "neovim/?.lua;", folder .. "/seen"))
-    run(("nvim --headless -u NONE -c 'luafile %s/try.lua'"):format(folder))
-    assert.equal("learned: sat on the mat", temp.read(folder .. "/seen"))
+      local line = "the cat sat on the mat"
+      vim.api.nvim_buf_set_lines(0, 0, -1, false, {line, line, line, line, ""})
+      vim.api.nvim_win_set_cursor(0, {5, 0})
+      complete = dofile(%q)
+    ]]):format(folder .. "/seen", HOSTS .. "neovim/luminary_complete.lua") .. program)
+    run(("nvim --headless -u NONE -i NONE -n -c 'luafile %s/try.lua'"):format(folder))
+    return temp.read(folder .. "/seen")
+  end
+
+  it("learns from a buffer, completes what is typed, and leaves the network to its threads #lua", function()
+    if not has "nvim" then return pending "no Neovim (on Debian: neovim)" end
+    assert.equal("learned: sat on the mat:nil:nil:the cat sat on the mat", in_neovim [[
+      complete.setup {width = 64, layers = 2, ready = function()
+        complete.train(150, function(steps, loss)
+          vim.api.nvim_input "ithe cat"
+          when(function() return complete.shown() == " sat on the mat" end, function()
+            local shown = complete.shown()
+            vim.api.nvim_input "<C-l>"
+            when(function() return #vim.api.nvim_get_current_line() > 7 end, function()
+              finish(steps == 150 and loss < 1 and "learned" or steps .. " steps, loss " .. loss, shown,
+                package.loaded["luminary.nn"], package.loaded.luminary_bytes, vim.api.nvim_get_current_line())
+            end)
+          end)
+        end)
+      end}
+    ]])
+  end)
+
+  it("takes keys and completes while it trains, cancels, saves, and quits while it trains #lua", function()
+    if not has "nvim" then return pending "no Neovim (on Debian: neovim)" end
+    local file = folder .. "/learned.safetensors"
+    local program = ([[
+      local MOST = 1e9
+      complete.setup {width = 64, layers = 2, path = %q, ready = function()
+        complete.train(MOST, function(steps)
+          local saved = io.open(%q) ~= nil
+          complete.train(MOST) -- runs at the end
+          finish(steps > 0 and steps < MOST and "canceled", saved and "saved", vim.api.nvim_get_current_line())
+        end)
+        complete.train(MOST, function() finish "a second training" end)
+        vim.api.nvim_input "ithe cat"
+        when(complete.shown, function()
+          vim.api.nvim_input "x"
+          when(function() return vim.api.nvim_get_current_line() == "the catx" end, function()
+            vim.cmd "LuminaryCancel"
+          end)
+        end)
+      end}
+    ]]):format(file, file)
+    assert.equal("canceled:saved:the catx", in_neovim(program))
+    assert.equal(64, lm.load(file)["model.embed_tokens.weight"].shape[2])
   end)
 end)
 

@@ -177,6 +177,61 @@ describe("lm.async", function()
     lm.set_async {}
   end)
 
+  it("runs workers with the niceness of set_async, and this thread with its own", function()
+    local function niceness() -- the 19th field
+      return tonumber(io.open("/proc/thread-self/stat"):read("*a"):match("%) " .. ("%S+ "):rep(16) .. "(%-?%d+)"))
+    end
+    local own = niceness()
+    lm.set_async {nice = 7}
+    assert.equal(math.min(own + 7, 19), lm.async(niceness):get(30))
+    assert.equal(own, niceness())
+    lm.set_async {}
+    assert.equal(own, lm.async(niceness):get(30))
+    assert.matches("set_async: nice must be from 0 to 19, got 20", problem_of(lm.set_async, {nice = 20}))
+    assert.matches("set_async: nice must be", problem_of(lm.set_async, {nice = -1}))
+  end)
+
+  it("names a module's function without a scan of all modules", function()
+    local names = require "luminary.mp.module_references"
+    local function scans(finder)
+      for i = 1, 9 do
+        local name, value = debug.getupvalue(finder, i)
+        if name == "found" then return value ~= nil end
+      end
+      error "no upvalue 'found'"
+    end
+    local finder, temp_module = names.finder(), require "spec.support.temp"
+    assert.same({"spec.support.temp", "field", "read"}, finder(temp_module.read))
+    assert.same({"luminary.mp.module_references", "field", "resolve"}, finder(names.resolve))
+    assert.equal(names.resolve, names.resolve(finder(names.resolve)))
+    assert.is_nil(finder(loadstring "return 1"))
+    assert.is_nil(finder {1, {"data"}})
+    assert.is_false(scans(finder))
+    assert.same({"math", "field", "abs"}, finder(math.abs))
+    assert.is_true(scans(finder))
+    assert.same({"spec.support.temp", "field", "read"}, finder(temp_module.read)) -- as a scan names it
+  end)
+
+  it("starts its workers without a scan of all modules", function()
+    local path = os.tmpname()
+    temp.write(path, [[
+      local lm = require "luminary"
+      local search, calls = package.searchpath, 0
+      package.searchpath = function(...)
+        calls = calls + 1
+        return search(...)
+      end
+      local temp = require "spec.support.temp"
+      print(lm.async(temp.exists, arg[0]):get(30), calls)
+    ]])
+    local pipe = io.popen("timeout 60 luajit " .. path)
+    local result, calls = pipe:read("*a"):match "^(%S+)\t(%d+)\n$"
+    pipe:close()
+    os.remove(path)
+    assert.equal("true", result)
+    assert.is_true(tonumber(calls) < 10, calls) -- a scan searches for each of the modules that are loaded
+  end)
+
   it("works in a child of a fork, where its parent's calls fail", function()
     local program = [[
       local lm, ffi = require "luminary", require "ffi"

@@ -22,7 +22,7 @@ local executors = {} -- open executors of this process
 -- ---- in the worker
 
 local outcome_of = failure.outcome
-local how = {name_of = names.finder()}
+local how = {envelope = true, name_of = names.finder()}
 
 -- Sends the outcome of a call, and then closes the sockets that wait for it.
 local function answer(task, outcome)
@@ -185,8 +185,8 @@ local Executor = class.define "Executor"
 Executor.__inner = {"submit", "read", "wait", "resolve", "run_callbacks", "close", "finish"}
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
---- each), max_queue (calls that are open at a time), socket_paths, serve and setup (the workers' function and its
---- argument).
+--- each), nice (the workers' niceness), max_queue (calls that are open at a time), socket_paths, serve and setup (the
+--- workers' function and its argument).
 function Executor:init(spec)
   self.spec, self.workers, self.open, self.resolved, self.paths = spec, {}, 0, {}, 0
   self.process = core.process_id()
@@ -209,7 +209,7 @@ local function next_worker(self)
     local worker = self.workers[i]
     if not worker then
       worker = Worker.start(self.spec.who, {
-        method = "thread", job = self.job, index = i - 1, threads = self.spec.threads,
+        method = "thread", job = self.job, index = i - 1, threads = self.spec.threads, nice = self.spec.nice,
       })
       worker.waiting, worker.first, worker.last = {}, 1, 0
       self.begun[i]:fill_(0)
@@ -388,5 +388,6 @@ end
 
 Executor.Future = Future
 Executor.next_task, Executor.begin, Executor.answer, Executor.forward = next_task, begin, answer, forward
+Executor.serve = serve -- a field, so that its name is found without a scan of all modules
 
 return Executor

@@ -3,6 +3,7 @@
 #include <lualib.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/fork.h"
 #include "base/mem.h"
@@ -19,6 +20,7 @@ enum { INTERRUPT = SIGURG, HANDLER_STACK = 64 << 10 };
 
 struct lm_lua_thread {
   pthread_t id;
+  int nice;
   int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended and next */
   bool ended;
   bool is_left;               /* it runs in the process that forked this one, which has only its memory */
@@ -165,6 +167,7 @@ static int run_chunk(lua_State *L) {
 static void *thread_main(void *arg) {
   lm_lua_thread *t = arg;
   lm_script_thread_begin();
+  nice(t->nice); /* Linux changes this thread alone, and never refuses to lower a priority */
   lua_State *L = luaL_newstate();
   stack_t stack = {.ss_sp = t->stack, .ss_size = HANDLER_STACK};
   sigaltstack(&stack, NULL);
@@ -196,7 +199,7 @@ static void *thread_main(void *arg) {
 
 /* ---- calls of the thread's owner */
 
-lm_status lm_lua_thread_start(const char *chunk, lm_handle *connection, lm_lua_thread **out) {
+lm_status lm_lua_thread_start(const char *chunk, int nice, lm_handle *connection, lm_lua_thread **out) {
   enum { STACK = 16 << 20 }; /* bytes of address space */
   pthread_once(&once, prepare);
   lm_lua_thread *t = lm_calloc(1, sizeof *t + strlen(chunk) + 1);
@@ -206,6 +209,7 @@ lm_status lm_lua_thread_start(const char *chunk, lm_handle *connection, lm_lua_t
   }
   strcpy(t->chunk, chunk);
   t->connection = connection;
+  t->nice = nice;
   t->rc = 2;
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
