@@ -124,41 +124,96 @@ describe("examples/hosts/nginx", function()
   local function get(path, options)
     return output_of(("curl -s -m 30 %s 'http://127.0.0.1:%d%s'"):format(options or "", PORT, path))
   end
+  local function status_of(path, options)
+    return get(path, "-o /dev/null -w '%{http_code}' " .. (options or ""))
+  end
 
-  it("classifies images, writes text as events, counts, and reloads #lua", function()
+  -- Runs f(nginx, photo) while a copy of the example runs: the command that controls it, and the option of curl
+  -- that posts an image. changes: texts of the example's files and what replaces them. Returns the error log.
+  local function with_server(changes, f)
     local modules = output_of "ls /usr/lib/nginx/modules/ngx_http_lua_module.so"
     if not has "nginx" or modules == "" then
       return pending "no nginx with its Lua module (on Debian: nginx-light libnginx-mod-http-lua)"
     end
-    run(("sh -c 'cp -r %snginx %s/server && mkdir %s/server/run'"):format(HOSTS, folder, folder))
     local server = folder .. "/server"
-    local conf = temp.read(server .. "/nginx.conf"):gsub("8080", PORT)
-    temp.write(server .. "/nginx.conf", (output_of "id -u" == "0" and "user root;\n" or "") .. conf)
+    run(("sh -c 'rm -rf %s && cp -r %snginx %s && mkdir %s/run'"):format(server, HOSTS, server, server))
+    changes["8080"] = PORT
+    for _, name in ipairs {"nginx.conf", "app.lua"} do
+      local text = temp.read(server .. "/" .. name)
+      for from, to in pairs(changes) do text = text:gsub(from, to) end
+      if name == "nginx.conf" and output_of "id -u" == "0" then text = "user root;\n" .. text end
+      temp.write(server .. "/" .. name, text)
+    end
     run(("luajit %s/models.lua --make %s/run"):format(server, server))
+    lm.vision.write_jpeg(lm.randint(0, 256, {3, 40, 50}, {dtype = "uint8"}), folder .. "/photo.jpg")
     local nginx = ("nginx -p %s -c nginx.conf"):format(server)
     run(nginx)
     local ok, problem = pcall(function()
-      run(("curl -s --retry 50 --retry-connrefused --retry-delay 0 http://127.0.0.1:%d/health"):format(PORT))
+      run(("curl -s --retry 9 --retry-connrefused --retry-delay 1 http://127.0.0.1:%d/health"):format(PORT))
       assert.equal("ok", get "/health")
-      lm.vision.write_jpeg(lm.randint(0, 256, {3, 40, 50}, {dtype = "uint8"}), folder .. "/photo.jpg")
-      local post = ("--data-binary @%s/photo.jpg"):format(folder)
-      local answer = get("/classify", post)
-      assert.matches("^%d+ 0%.%d+$", answer)
-      local together = output_of(("for i in 1 2 3 4 5 6 7 8; do curl -s %s http://127.0.0.1:%d/classify & done; wait")
-        :format(post, PORT))
-      assert.equal((answer .. "\n"):rep(8), together .. "\n")
-      assert.matches("image", get("/classify", "-d nonsense"))
-      local events = get "/generate?text=once+upon"
-      assert.matches("^data: .-\n\ndata: .*\n\ndata: %[DONE%]$", events)
-      run(nginx .. " -s reload")
-      for _ = 1, 20 do assert.equal(answer, get("/classify", post)) end
-      local metrics = get "/metrics"
-      assert.matches("luminary_classify_requests_total 30\n", metrics)
-      assert.matches("luminary_classify_errors_total 1\n", metrics)
-      assert.matches("luminary_generate_requests_total 1\n", metrics)
+      f(nginx, ("--data-binary @%s/photo.jpg"):format(folder))
     end)
     run(nginx .. " -s quit")
+    local pid = server .. "/run/nginx.pid"
+    run(("sh -c 'while [ -e %s ]; do sleep 0.1; done'"):format(pid))
     assert(ok, tostring(problem) .. "\n" .. output_of("tail -5 " .. server .. "/run/error.log"))
+    return temp.read(server .. "/run/error.log")
+  end
+
+  it("classifies images, writes text as events, counts, and reloads #lua", function()
+    local log = with_server({}, function(nginx, photo)
+      local answer = get("/classify", photo)
+      assert.matches("^%d+ 0%.%d+$", answer)
+      local together = output_of(("for i in 1 2 3 4 5 6 7 8; do curl -s %s http://127.0.0.1:%d/classify & done; wait")
+        :format(photo, PORT))
+      assert.equal((answer .. "\n"):rep(8), together .. "\n")
+      assert.matches("^data: .-\n\ndata: .*\n\ndata: %[DONE%]$", get "/generate?text=once+upon")
+      run(nginx .. " -s reload")
+      for _ = 1, 20 do assert.equal(answer, get("/classify", photo)) end
+      local metrics = get "/metrics"
+      for _, line in ipairs {
+        '_requests_total{path="classify",status="200"} 29', '_requests_total{path="generate",status="200"} 1',
+        '_seconds_bucket{path="classify",le="+Inf"} 29', '_seconds_count{path="classify"} 29',
+      } do
+        assert.matches("\nluminary" .. line .. "\n", metrics, 1, true)
+      end
+      assert.matches('\nluminary_memory_bytes{worker="[01]"} %d+$', metrics)
+    end)
+    if log then assert.no.matches("%[[ec]r[ri][ot]r?%]", log) end
+  end)
+
+  it("refuses what is no image, too large, too slow or too much, and survives clients that leave #lua", function()
+    local log = with_server({["timeout 10s"] = "timeout 1s"}, function(nginx, photo)
+      local answer = get("/classify", photo)
+      assert.equal("400", status_of("/classify", "-d nonsense"))
+      assert.matches("image", get("/classify", "-d nonsense"))
+      assert.no.matches("%.lua", get("/classify", "-d nonsense"))
+      assert.equal("400", status_of("/classify", "-X POST"))
+      assert.equal("403", status_of "/classify")
+      local photo_bytes = temp.read(folder .. "/photo.jpg")
+      temp.write(folder .. "/cut.jpg", photo_bytes:sub(1, #photo_bytes / 2))
+      assert.equal("400", status_of("/classify", ("--data-binary @%s/cut.jpg"):format(folder)))
+      local at = photo_bytes:find("\255\192", 1, true) -- the frame's header: its sides follow after 5 bytes
+      temp.write(folder .. "/large.jpg", photo_bytes:sub(1, at + 4) .. "\127\0\127\0" .. photo_bytes:sub(at + 9))
+      assert.equal("400", status_of("/classify", ("--data-binary @%s/large.jpg"):format(folder)))
+      assert.matches("max_pixels", get("/classify", ("--data-binary @%s/large.jpg"):format(folder)))
+      temp.write(folder .. "/huge", ("x"):rep(5 * 2 ^ 20))
+      assert.equal("413", status_of("/classify", ("--data-binary @%s/huge"):format(folder)))
+      assert.equal("400", status_of("/generate?text=" .. ("x"):rep(1001)))
+      assert.equal("400", status_of "/generate?text=")
+      -- A client that sends a part of its body and waits is answered with 408 or closed; one that leaves is no error.
+      local head = [[POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc]]
+      local slow = output_of(("{ printf '%s'; sleep 3; } | timeout 20 curl -s -m 15 telnet://127.0.0.1:%d"):format(
+        head, PORT))
+      assert.is_true(slow == "" or slow:find("408", 1, true) ~= nil, slow)
+      output_of(("curl -s -m 0.02 'http://127.0.0.1:%d/generate?text=once'"):format(PORT))
+      output_of(("for i in 1 2 3 4 5 6 7 8; do curl -s -m 0.00$i %s http://127.0.0.1:%d/classify & done; wait")
+        :format(photo, PORT))
+      run(nginx .. " -s reload")
+      assert.equal(answer, get("/classify", photo))
+      assert.equal("ok", get "/health")
+    end)
+    if log then assert.no.matches("%.lua:%d+:", log) end
   end)
 end)
 
