@@ -64,8 +64,8 @@ local function before(req, query)
   req:vars().label = label
 end
 
--- Runs before kresd sends the answer: the score has come, as asking other servers takes longer. It waits for the score
--- of a name that is answered without asking anybody, for `longest` seconds at most.
+-- Runs before kresd sends the answer: the score has come, as asking other servers takes longer. For a name that is
+-- answered without asking anybody, it waits up to `longest` seconds.
 local function after(req, query)
   local label = req.vars_ref > 0 and req:vars().label
   if not label then return nil end
@@ -79,10 +79,10 @@ local function after(req, query)
   return score and judged(kres.dname2str(query:name()), score)
 end
 
---- filter.start{network =, threshold = 0.95, action = policy.REFUSE, longest = 0.005}: Adds the rules. network: a
---- module or function of bytes as names.encode returns them. action: false only logs.
+--- filter.start{network =, threshold = 0.95, action = policy.REFUSE, longest = 0}: Adds the rules. network: a module or
+--- function of bytes as names.encode returns them. action: false only logs.
 function filter.start(opts)
-  options = {threshold = opts.threshold or 0.95, longest = opts.longest or 0.005, action = policy.REFUSE}
+  options = {threshold = opts.threshold or 0.95, longest = opts.longest or 0, action = policy.REFUSE}
   if opts.action ~= nil then options.action = opts.action or nil end
   lm.set_num_threads(1) -- one process of kresd a core computes enough
   batcher = lm.serve.Batcher(opts.network, {max_batch = 1, threads = 1})

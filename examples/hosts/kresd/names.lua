@@ -10,9 +10,9 @@ local Names = nn.Module:extend "Names"
 
 function Names:init()
   self.embedding = nn.Embedding(256, 16)
-  self.pairs = nn.Conv1d(16, 64, 3, {padding = 1})
-  self.groups = nn.Conv1d(64, 64, 3, {padding = 1})
-  self.score = nn.Linear(64, 1)
+  self.pairs = nn.Conv1d(16, 32, 3, {padding = 1})
+  self.groups = nn.Conv1d(32, 32, 3, {padding = 1})
+  self.score = nn.Linear(32, 1)
 end
 
 --- Returns the log odds that each label was made by a program, [N], for bytes [N, LENGTH].
