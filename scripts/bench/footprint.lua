@@ -1,8 +1,8 @@
 -- Prints what Luminary costs a worker of another program: the time of require, its memory, and the memory of four
 -- processes that map the same file of weights.
 --   luajit scripts/bench/footprint.lua [RUNS]      30 runs of require
---   luajit scripts/bench/footprint.lua dist        a table of the packages there, which `scripts/package deb tar` and the
---                                                  same with `--parts inference` made: sizes, and costs of their trees
+--   luajit scripts/bench/footprint.lua dist        a table of the packages there, which `scripts/package deb tar`
+--                                                  made, also with --parts inference: their sizes, and what trees cost
 -- Memory is Linux's, from /proc/self/smaps_rollup: RSS counts shared pages in each process, PSS divides them.
 local lm -- required by the processes that measure
 local RUNS, WORKERS, SIZE = tonumber(arg[1]) or 30, 4, 2048
@@ -74,8 +74,8 @@ elseif arg[1] and not tonumber(arg[1]) and arg[1] ~= "numbers" then
     local wall, cpu, resident, pss = output(("cd %s && . ./env && luajit %s numbers"):format(tree, here))
       :match "^(%S+)%s+(%S+)%s+(%S+)%s+(%S+)$"
     local installed = output(("dpkg-deb -f %s Installed-Size"):format(deb)) / 1024
-    for i, value in ipairs {size(deb), ("%.1f MiB"):format(installed), size(tar), size(tree), ("%.1f ms"):format(wall), ("%.1f ms"):format(cpu),
-      ("%.1f MiB"):format(resident), ("%.1f MiB"):format(pss)} do
+    for i, value in ipairs {size(deb), ("%.1f MiB"):format(installed), size(tar), size(tree), ("%.1f ms"):format(wall),
+      ("%.1f ms"):format(cpu), ("%.1f MiB"):format(resident), ("%.1f MiB"):format(pss)} do
       rows[i + 2] = rows[i + 2] .. " " .. value .. " |"
     end
   end
