@@ -2,7 +2,6 @@
 ---   local timer = lm.Timer()      -- starts it
 ---   local seconds = timer:stop()  -- the lap; timer:start() begins the next
 ---   print(timer:time().real)      -- seconds so far; also .user and .sys
-local os = require "os"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -18,7 +17,7 @@ end
 
 -- Returns user and system CPU seconds of all threads of this process.
 local function processor_seconds()
-  if not there then return os.clock(), 0 end
+  if not there then return require("os").clock(), 0 end
   local usage = ffi.new "struct lm_timer_usage"
   ffi.C.lm_timer_usage(0, usage)
   return tonumber(usage.user_s) + tonumber(usage.user_us) * 1e-6, tonumber(usage.sys_s) + tonumber(usage.sys_us) * 1e-6

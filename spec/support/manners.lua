@@ -155,8 +155,9 @@ local held = {} -- keeps functions and tables alive, so that no new one has an o
 local function look_at_lua(seen)
   look_at_table(seen, _G, "_G", {[held] = true, [manners] = true, [path_of] = true})
   if debug and debug.getmetatable then
+    local ok, thread = pcall(coroutine.create, function() end) -- nginx allows none at its start
     for name, value in pairs {["nil"] = false, boolean = true, number = 1, string = "", ["function"] = print,
-      thread = coroutine.create(print), file = io.stdout} do
+      thread = ok and thread, file = io.stdout} do
       if name == "nil" then value = nil end
       local mt = debug.getmetatable(value)
       seen["metatable of a " .. name] = mt

@@ -1,5 +1,4 @@
 --- lm.amp: Provides mixed precision with the functions of NVIDIA's apex, besides lm.autocast and lm.GradScaler.
-local io = require "io"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local map_tensors = require "luminary.base.map_tensors"

@@ -1,7 +1,6 @@
 --- load_module(name): Requires a module of luminary at first use. If its file cannot be opened, as without free file
 --- descriptors, Lua would report it as not found; load_module reports the cause. After an error, such as a host's time
 --- limit, a later call loads the module again.
-local io = require "io"
 local core = require "luminary.core"
 
 local ENOENT, ENOTDIR = 2, 20
@@ -10,7 +9,7 @@ local ENOENT, ENOTDIR = 2, 20
 local function reason(name)
   local file = name:gsub("%.", "/")
   for template in (package.path .. ";" .. package.cpath):gmatch "[^;]+" do
-    local opened, why, code = io.open((template:gsub("%?", (file:gsub("%%", "%%%%")))), "r")
+    local opened, why, code = require("io").open((template:gsub("%?", (file:gsub("%%", "%%%%")))), "r")
     if opened then opened:close() end
     if not opened and code ~= ENOENT and code ~= ENOTDIR then return why:match "([^:]*)$":match "^%s*(.*)$" end
   end

@@ -3,7 +3,6 @@
 ---
 --- A save with shards consists of parts: each rank's shard, and rank 0's file with a suffix. The writer of the last
 --- part removes the suffix. All parts stay locked until the save is finished, so that other savers leave them.
-local os = require "os"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -82,7 +81,7 @@ function background.abandon(pending)
       core.remove_part(path, shards.suffix) -- removed, so that nobody can complete it
       return not files.names_shards(path, shards.suffix:match "^(.*)main$")
     end)
-    if ok and is_free then os.remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
+    if ok and is_free then require("os").remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
   end
   close(pending)
 end

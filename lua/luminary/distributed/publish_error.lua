@@ -3,7 +3,6 @@
 --- LM_ERROR_FILE gets one JSON object: rank, kind ("error", or the kind of another rank's failure: "died", "frozen",
 --- "absent", "left", "unreachable"; or "mismatch": ranks made different calls), cause_rank, message, traceback, time.
 --- TORCHELASTIC_ERROR_FILE gets the text that torchrun's agent prints.
-local os = require "os"
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 
@@ -22,10 +21,10 @@ return function(message, traceback)
   local known = elsewhere or cause and cause.kind == "mismatch" -- a mismatch is a failure of several ranks
   write(core.getenv "LM_ERROR_FILE", {
     rank = rank, kind = known and cause.kind or "error", cause_rank = elsewhere and cause.rank or rank,
-    message = message, traceback = traceback, time = os.time(),
+    message = message, traceback = traceback, time = require("os").time(),
   })
   write(core.getenv "TORCHELASTIC_ERROR_FILE", {
-    message = {message = message, extraInfo = {py_callstack = traceback, timestamp = tostring(os.time())}},
+    message = {message = message, extraInfo = {py_callstack = traceback, timestamp = tostring(require("os").time())}},
   })
   if world then -- last: once the others know, a launcher may end this process at once
     local where, text = message:match("^([^\n]-:%d+): (.*)$")

@@ -4,7 +4,6 @@
 --- function in C begins with its name: `nn.Linear(in, out): …`, `x.shape: …`. A comment with nothing below it may have
 --- several such texts, each on a new line. A class that is made of an entry has its text in `__help`, a function in
 --- signature.texts.
-local io = require "io"
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
@@ -25,7 +24,7 @@ end
 
 -- Reads the comments of a file: by the number of the line below, by heading, and the first one.
 local function read_comments(path, by_heading)
-  local by_line, file, first = {}, io.open(path, "r"), nil
+  local by_line, file, first = {}, require("io").open(path, "r"), nil
   if not file then return by_line end
   local block, declared, number = nil, nil, 0
   local function keep(lines)

@@ -1,6 +1,5 @@
 --- Reads the sections of lua/luminary/help/pages/*.md and of packages' pages: the full text about public names, in the
 --- form of CONTRIBUTING.md ("How to write a section"). A file has the sections of the reference page of its name.
-local io = require "io"
 local lists = require "luminary.base.lists"
 
 local pages = {}
@@ -66,7 +65,7 @@ end
 --- example_line, remarks, shape, dtypes, devices, returns, errors, pytorch = paragraphs}. Parts that a section lacks
 --- are nil. The second value lists violations of the form, each as "FILE:LINE: problem".
 function pages.read(path)
-  local list, problems, file = {}, {}, io.open(path, "r")
+  local list, problems, file = {}, {}, require("io").open(path, "r")
   if not file then return list, problems end
   local section, lines, number
   local function problem(text, at) problems[#problems + 1] = ("%s:%d: %s"):format(path, at, text) end

@@ -1,5 +1,4 @@
 --- watch.SummaryWriter(…): Writes entries to event files in a folder, which TensorBoard shows.
-local os = require "os"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"

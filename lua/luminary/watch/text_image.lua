@@ -1,6 +1,5 @@
 --- text_image: Draws images on the terminal: by half blocks with 24-bit colors if supported, two pixels in each
 --- character; otherwise by characters of more and less ink.
-local io = require "io"
 local core = require "luminary.core"
 local terminal = require "luminary.base.terminal"
 
