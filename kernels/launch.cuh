@@ -201,8 +201,8 @@ LM_DEVICE T lm_warp_reduce(T value, Op op) {
   return value;
 }
 
-/* Reduces likewise over a one-dimensional block of any multiple of 32 threads. `shared` has room for LM_WARP values;
- * all threads call, all get the result, and `shared` may be used again at once. */
+/* Reduces by op(a, b), as lm_warp_reduce does, over a one-dimensional block of any multiple of 32 threads. `shared` has
+ * room for LM_WARP values; all threads call, all get the result, and `shared` may be used again at once. */
 template <typename T, typename Op>
 LM_DEVICE T lm_block_reduce(T value, Op op, T *shared) {
   int lane = lm_lane(), warp = (int)(threadIdx.x / LM_WARP), warps = (int)(blockDim.x / LM_WARP);
@@ -224,8 +224,8 @@ LM_DEVICE T lm_block_reduce(T value, Op op, T *shared) {
   return shared[0];
 }
 
-/* Reduces likewise over the threads of a block that share a column: thread t has column t % across, a power of two.
- * shared: one value for each thread. */
+/* Reduces by op(a, b) over the threads of a block that share a column: thread t has column t % across, a power of two.
+ * All get their column's result. shared: one value for each thread. */
 template <typename T, typename Op>
 LM_DEVICE T lm_columns_reduce(T value, Op op, int across, T *shared) {
   int t = (int)threadIdx.x, threads = (int)blockDim.x;

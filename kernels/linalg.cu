@@ -141,7 +141,7 @@ LM_KERNEL void lm_determinants_kernel(T *lu, const int *pivots, const int *info,
     double product = 1, signs = 1, log_of = 0;
     for (int64_t d = threadIdx.x; d < n; d += blockDim.x) {
       double u = (double)lu[(m * n + d) * n + d];
-      if (u == 0) lu[(m * n + d) * n + d] = sizeof(T) == 8 ? (T)0x1p-52 : (T)0x1p-23; /* for the gradient */
+      if (u == 0) lu[(m * n + d) * n + d] = sizeof(T) == 8 ? (T)0x1p-52 : (T)0x1p-23; /* epsilon, for gradients */
       if (pivots[m * n + d] != d + 1) signs = -signs;
       product *= u;
       signs *= sign ? (u > 0 ? 1 : u < 0 ? -1 : u) : 1;

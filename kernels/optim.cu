@@ -95,7 +95,7 @@ int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *ke
   return lm_launch(lm_plan_kernel, 1, 1, 0, stream, family, *numbers, kept, n, out);
 }
 
-/* ---- norms: in double, as the CPU's */
+/* ---- norms, summed in double as on the CPU */
 
 enum { LM_SUM_ABS, LM_SUM_SQUARES, LM_SUM_POWERS, LM_LARGEST_ABS };
 

@@ -219,7 +219,7 @@ LM_DEVICE void lm_reduce_packs(const F &f, S &state, const typename F::load::sto
   }
 }
 
-/* Folds likewise elements that are `step` apart. */
+/* Folds every `lanes`th of n elements that are `step` apart; the first has index `first`. */
 template <class F, class S>
 LM_DEVICE void lm_reduce_steps(const F &f, S &state, const typename F::load::stored *x, int64_t step, int n,
                                int64_t first, int lane, int lanes) {

@@ -346,7 +346,7 @@ LM_KERNEL void lm_kth_sorted(lm_topk_job<T> job, int64_t line, const lm_topk_key
   int64_t at[2] = {0, 0}, low = lm_is_any<lm_compute<T>, int64_t> ? job.n : 0, high = job.n;
   if (lm_thread() != 0) return;
   lm_dims_offset<true>(job.loops, line, at);
-  while (low < high) { /* the first NaN */
+  while (low < high) { /* searches for the first NaN */
     int64_t middle = low + (high - low) / 2;
     if (keys[middle] == (lm_topk_key<T>)~(lm_topk_key<T>)0) {
       high = middle;

@@ -180,7 +180,7 @@ int lm_for_dtype(int dtype, F f) {
     default: return 1;
   }
 }
-/* Calls f likewise by size alone, for kernels that only move elements. */
+/* Calls f with an unsigned value of `bytes` bytes, for kernels that only move elements; else returns 1. */
 template <class F>
 int lm_for_width(int bytes, F f) {
   switch (bytes) {

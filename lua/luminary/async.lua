@@ -1,5 +1,4 @@
 --- async: Runs a function, or a module's forward, on a worker thread.
-local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -10,7 +9,7 @@ local async = {}
 
 local MOST_WORKERS, MOST_CALLS = 256, 128 -- calls of a worker fit into its channel's buffer
 
-local executor -- made at the first call, again in a child of a fork
+local executor -- made at the first call
 
 -- Returns an executor for settings of set_async.
 local function new_executor(opts)
@@ -47,10 +46,7 @@ async.set_async = signature.of(
 async.async = class.returned(Executor.Future, function(f, ...)
   local is_module = class.record(f) ~= nil
   if not is_module and type(f) ~= "function" then options.must_be("async", "f", "a function or a module", f) end
-  if not executor or executor.process ~= core.process_id() then
-    local before = executor and executor.spec or {}
-    executor = new_executor {workers = 1, nice = before.nice or 0, socket_paths = before.socket_paths}
-  end
+  executor = executor or new_executor {workers = 1, nice = 0}
   return executor:submit("async", f, {...}, select("#", ...), is_module)
 end)
 

@@ -2,6 +2,7 @@
 ---   local timer = lm.Timer()      -- starts it
 ---   local seconds = timer:stop()  -- the lap; timer:start() begins the next
 ---   print(timer:time().real)      -- seconds so far; also .user and .sys
+local os = require "os"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"

@@ -73,6 +73,21 @@ describe("lm.async", function()
     assert.equal(1, lm.async(function() return 1 end):get())
   end)
 
+  it("sends values of modules that are loaded after the first call", function()
+    local path = os.tmpname()
+    temp.write(path, [[
+      local lm = require "luminary"
+      lm.set_async {workers = 1}
+      local first = lm.async(function(net) return net.weight.shape[1] end, lm.nn.Linear(1, 2)):get()
+      local queue = lm.mp.Queue()
+      print(first, lm.async(function(q) q:put "one" end, queue):get(), queue:get())
+    ]])
+    local pipe = io.popen("timeout 60 luajit " .. path .. " 2>&1")
+    assert.equal("2\tnil\tone\n", pipe:read "*a")
+    pipe:close()
+    os.remove(path)
+  end)
+
   it("survives a worker that exits", function()
     local future = lm.async(function() os.exit(3) end)
     assert.matches("the worker ended with exit code 3", problem_of(future.get, future))
@@ -350,5 +365,67 @@ describe("lm.serve.Batcher", function()
     assert.matches("Batcher: expected x to have shape %[rows, ...%] with at least one row, got %[0, 3%]",
       problem_of(batcher.submit, batcher, lm.ones(0, 3)))
     batcher:close()
+  end)
+
+  it("computes on the caller's thread without workers, when a result is needed", function()
+    local sizes = {}
+    local batcher
+    batcher = lm.serve.Batcher(function(x)
+      if x:max():item() > 8 then error "too large" end
+      if x:max():item() > 7 then return batcher:submit(x - 1):get() end
+      sizes[#sizes + 1] = x.shape[1]
+      return x * 2
+    end, {num_workers = 0, max_batch = 4})
+    local futures = {}
+    for i, x in ipairs {lm.ones(1, 2), lm.ones(2, 2), lm.ones(1, 3), lm.ones(2, 2), lm.ones(1, 2) * 3} do
+      futures[i] = batcher:submit(x)
+    end
+    assert.same({}, sizes)
+    assert.is_false(futures[1]:done())
+    assert.same({2, 2}, futures[2]:get().shape)
+    assert.same({4}, sizes) -- 1, 2 and 1 rows of the same size
+    assert.is_true(futures[1]:done() and futures[5]:done())
+    assert.equal(12, futures[5]:get():sum():item())
+    assert.is_true(futures[4]:cancel())
+    assert.is_false(futures[1]:cancel())
+    local seen
+    futures[3]:on_done(function(f) seen = f:get().shape end)
+    assert.equal(1, lm.poll())
+    assert.same({1, 3}, seen)
+    assert.matches("runs on this thread", problem_of(futures[3].fileno, futures[3]))
+    local bad, good = batcher:submit(lm.ones(1, 2) * 9), batcher:submit(lm.ones(5, 2))
+    assert.same({5, 2}, good:get().shape)
+    assert.matches("too large", problem_of(bad.get, bad))
+    assert.is_false(batcher:submit(lm.ones(1, 2, {requires_grad = true})):get().requires_grad)
+    assert.equal(14, batcher:submit(lm.full({1, 1}, 8)):get():item()) -- a call within a call
+    local last = batcher:submit(lm.ones(1, 2))
+    batcher:close()
+    assert.equal(4, last:get():sum():item())
+  end)
+
+  it("joins rows on several workers, and works in a child of a fork", function()
+    local batcher = lm.serve.Batcher(function(x) return x + 1 end, {num_workers = 2, threads = 1, max_wait_ms = 0})
+    local futures = {}
+    for i = 1, 40 do futures[i] = batcher:submit(lm.full({1}, i)) end
+    for i = 1, 40 do assert.equal(i + 1, futures[i]:get(30):item()) end
+    batcher:close()
+    local path = os.tmpname()
+    temp.write(path, [[
+      local lm, ffi = require "luminary", require "ffi"
+      ffi.cdef "int fork(void); int waitpid(int, int *, int);"
+      local workers, inline = lm.serve.Batcher(lm.nn.ReLU()), lm.serve.Batcher(lm.nn.ReLU(), {num_workers = 0})
+      local first, second = workers:submit(lm.ones(1)), inline:submit(lm.ones(1))
+      if ffi.C.fork() == 0 then
+        print(pcall(first.get, first), (pcall(second.get, second)))
+        print(workers:submit(-lm.ones(1)):get(30):item(), inline:submit(-lm.ones(1)):get():item())
+        os.exit(0)
+      end
+      ffi.C.waitpid(-1, ffi.new "int[1]", 0)
+      print(first:get(30):item(), second:get():item())
+    ]])
+    local pipe = io.popen('ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" timeout 60 luajit ' .. path .. " 2>&1")
+    assert.equal("false\tfalse\n0\t0\n1\t1\n", pipe:read "*a")
+    pipe:close()
+    os.remove(path)
   end)
 end)

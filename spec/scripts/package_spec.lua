@@ -17,7 +17,7 @@ describe("scripts/package #lua", function()
       assert.matches(words, text, 1, true)
       assert.equal(code, status)
     end
-    refused("unknown option rpm (known: deb tar source --parts --build --out)", "rpm", 2)
+    refused("unknown option rpm (known: deb tar source --parts --suite --build --out)", "rpm", 2)
     refused("--parts takes all or inference, not 'some'", "--parts some", 2)
     refused("has no built module; run scripts/setup first", "--build " .. folder, 1)
     temp.execute(("mkdir -p %s/lib/luminary && touch %s/lib/luminary/core.so"):format(folder, folder))

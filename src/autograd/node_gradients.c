@@ -138,7 +138,7 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_req
     const lm_row *row = k < op->ntensor ? &rules->arg[k] : &rules->list;
     lm_tensor *result = NULL;
     if (!grad_request[k].wanted) continue;
-    lm_tensor_set_next_out(row->kind == LM_RULE_JOINT ? NULL : grad_request[k].grad_buffer); /* not for several ops */
+    lm_tensor_set_next_out(row->kind == LM_RULE_JOINT ? NULL : grad_request[k].grad_buffer); /* JOINT: several ops */
     if (row->kind == LM_RULE_POINTWISE && !create_graph) {
       TRY(fused(n, row, g[0], &gin[k]));
       continue;

@@ -10,7 +10,7 @@ lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_ten
   return in_place ? lm_op_run_inplace(id, args, out) : lm_op_run_visible(id, args, out);
 }
 
-/* ---- inputs of a call */
+/* ---- finding which inputs of a call require grad, and which tensors must be saved */
 
 typedef struct input_scan {
   lm_edge edge[LM_MAX_TENSOR_ARGS]; /* borrowed */

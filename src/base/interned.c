@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/fork.h"
 #include "base/mem.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static char **table; /* open addressing; at most half of the slots are taken */
 static size_t taken, capacity;
 

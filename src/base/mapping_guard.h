@@ -17,7 +17,7 @@ LM_API int lm_mapping_guards(void);              /* the number of guards in use 
 /* Makes this thread, which begins to run a script, see only the losses from now on. */
 void lm_truncation_begin(void);
 
-/* Returns LM_E_IO, as below, if a system call failed with EFAULT at `position` because that memory is lost. */
+/* Returns lm_truncation_check's error if a system call failed with EFAULT at `position` because that memory is lost. */
 lm_status lm_truncation_check_read(const void *position);
 
 extern LM_API _Atomic unsigned lm_truncations;

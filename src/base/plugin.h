@@ -21,7 +21,7 @@ typedef struct lm_plugin_family {
 /* Loads the plug-in `name` and returns its function and the file's path. *function is NULL if there is no such file;
  * LM_E_MISSING if the file does not load or lacks the function. */
 lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void **function, char path[LM_PLUGIN_PATH]);
-/* Does the same for a plug-in that every build has: LM_E_MISSING without its file. */
+/* Loads a plug-in that every build has, as lm_plugin_load does; LM_E_MISSING without its file. */
 lm_status lm_plugin_need(const lm_plugin_family *family, const char *name, void **function);
 /* Calls load(arg) unless it succeeded before with this `loaded`, in one thread at a time. */
 lm_status lm_load_once(_Atomic bool *loaded, lm_status (*load)(void *arg), void *arg);

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-/* Marks this thread as one. */
+/* Marks this thread as one that runs its own script; the second returns true on such a thread. */
 LM_API void lm_script_thread_begin(void);
 LM_API bool lm_is_script_thread(void);
 

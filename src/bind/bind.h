@@ -307,7 +307,7 @@ static inline void lm_lines_changed(lm_lua *s) {
 int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound);
 /* Prints the pending message of lm_warn, once for each line of the caller. */
 void lm_show_warning(lua_State *L);
-/* Prints it once for each line and name, such as a function's. */
+/* Prints the pending message of lm_warn, once for each line of the caller and name, such as a function's. */
 void lm_show_warning_of(lua_State *L, const char *name);
 /* Returns whether warnings of silent mistakes in code ported from PyTorch are requested (ported_code.c). */
 bool lm_is_porting(void);

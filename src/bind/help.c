@@ -21,7 +21,7 @@ static const char *default_of(const lm_arg *a, char text[static 64]) {
       break;
     default: return lm_arg_words[a->kind].required ? NULL : "nil";
   }
-  snprintf(text, 64, "%.6g", a->number);
+  lm_write(text, 64, "%.6g", a->number);
   return text;
 }
 

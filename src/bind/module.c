@@ -1,4 +1,7 @@
 /* Opens the module luminary.core: makes the state, the tensors' metatable, and every function by name. */
+#include <dlfcn.h>
+#include <link.h>
+
 #include "base/c_stack.h"
 #include "bind/bind.h"
 #include "op/backend.h"
@@ -187,12 +190,59 @@ static void make_state(lua_State *L) {
   describe_ops(L, s);
 }
 
+/* ---- copies: all Lua states of a process use one, since threads, memory and tensors are the process's */
+
+/* Describes this copy to others, which look its symbol up. */
+typedef struct copy {
+  const char *version;
+  _Atomic bool in_use;
+} copy;
+LM_API copy luminary_core_copy;
+copy luminary_core_copy = {.version = LM_VERSION};
+
+typedef struct copy_search {
+  const char *own; /* path of this copy */
+  int skip;        /* number of files of its name to pass over */
+  char path[1024];
+} copy_search;
+
+static int look_at_file(struct dl_phdr_info *info, size_t bytes, void *arg) {
+  copy_search *s = arg;
+  const char *slash = strrchr(info->dlpi_name, '/'), *own = strrchr(s->own, '/');
+  (void)bytes;
+  if (!slash || !own || strcmp(slash, own) != 0 || strcmp(info->dlpi_name, s->own) == 0 || s->skip-- > 0) return 0;
+  snprintf(s->path, sizeof s->path, "%s", info->dlpi_name);
+  return 1;
+}
+
+/* Raises an error if the process uses another copy, else notes that it uses this one. */
+static void claim_process(lua_State *L) {
+  Dl_info own;
+  if (atomic_exchange(&luminary_core_copy.in_use, true)) return;
+  if (!dladdr(&luminary_core_copy, &own) || !own.dli_fname) return;
+  for (int i = 0;; i++) {
+    copy_search s = {.own = own.dli_fname, .skip = i};
+    if (!dl_iterate_phdr(look_at_file, &s)) return;
+    void *file = dlopen(s.path, RTLD_LAZY | RTLD_NOLOAD);
+    const copy *other = file ? dlsym(file, "luminary_core_copy") : NULL;
+    bool taken = other && atomic_load(&other->in_use);
+    if (file) dlclose(file);
+    if (!taken) continue;
+    atomic_store(&luminary_core_copy.in_use, false);
+    luaL_error(L,
+               "luminary: version %s, '%s', is in use in this process, which cannot load a second copy, version %s, "
+               "'%s'; set the same package.cpath in all Lua states",
+               other->version, s.path, LM_VERSION, own.dli_fname);
+  }
+}
+
 LM_API int luaopen_luminary_core(lua_State *L);
 int luaopen_luminary_core(lua_State *L) {
   lm_reg_get(L, &lm_reg_module);
   if (!lua_isnil(L, -1)) return 1; /* required again: one state, one metatable */
   lua_settop(L, 0);
   luaL_checkstack(L, 24, "luminary");
+  claim_process(L); /* first: this copy may have been linked to the other's library */
   enum { NEEDED = 64 /* KB */, ROUNDED = 8 /* KB; some C libraries subtract the guard pages */ };
   const size_t stack = lm_stack_size() >> 10;
   if (stack + ROUNDED < NEEDED) {
@@ -238,6 +288,8 @@ int luaopen_luminary_core(lua_State *L) {
   lua_pushvalue(L, -1);
   lua_setfield(L, MODULE, "sizes");
   lua_rawseti(L, METATABLE, LM_SIZES);
+  lua_pushliteral(L, LM_VERSION);
+  lua_setfield(L, MODULE, "version");
   lua_pushvalue(L, MODULE);
   lm_reg_set(L, &lm_reg_module);
   return 1;

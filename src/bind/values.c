@@ -126,7 +126,7 @@ const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
     case LUA_TBOOLEAN: return lua_toboolean(L, i) ? "true" : "false";
     case LUA_TNUMBER:
       if (lua_tonumber(L, i) != lua_tonumber(L, i)) return "nan"; /* printf may write -nan */
-      snprintf(text, sizeof text, "%.14g", lua_tonumber(L, i));
+      lm_write(text, sizeof text, "%.14g", lua_tonumber(L, i));
       return text;
     case LUA_TSTRING: return describe_string(L, i, text, sizeof text);
     case LUA_TUSERDATA:
@@ -136,7 +136,7 @@ const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
       snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));
       return text;
     case LUA_TTABLE:
-      if (!luaL_getmetafield(L, i, "__library")) return describe_table(L, i, text, sizeof text); /* options.strict */
+      if (!luaL_getmetafield(L, i, "__library")) return describe_table(L, i, text, sizeof text); /* options.strict's */
       snprintf(text, sizeof text, "the library %s itself (its functions are called with a dot, not a colon)",
                lua_tostring(L, -1));
       lua_pop(L, 1);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "base/interned.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -31,7 +32,7 @@ struct lm_recording {
 };
 
 /* Guards `running`, last_number and the running recording. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static lm_recording *running;
 static uint32_t last_number;
 static _Atomic int last_thread;

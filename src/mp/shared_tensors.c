@@ -12,6 +12,7 @@
 #include "autograd/autograd.h"
 #include "base/descriptor.h"
 #include "base/file_size_limit.h"
+#include "base/fork.h"
 #include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -19,7 +20,7 @@
 
 /* ---- segments */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list and all counts */
+LM_MUTEX(lock); /* protects the list and all counts */
 static lm_segment *segments;
 
 static void share_unmap(lm_segment *s) {

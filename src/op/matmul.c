@@ -1,4 +1,4 @@
-/* Checks operands of matrix products and sizes results. The kernel gets linear's x as [rows, in], y as [rows, out]. */
+/* Checks matrix products (matmul: autograd/composite_matmul.c). Kernels get linear's x as [rows, in], y [rows, out]. */
 #include "base/message.h"
 #include "op/check.h"
 

@@ -6,7 +6,7 @@
 
 static inline bool lm_is_ordered(lm_device device) { return LM_DEVICE_KIND(device) != LM_CPU; }
 
-/* Sets *s to the stream that the kernel will use; NULL on the CPU, where the next three do nothing. */
+/* Sets *s to the stream that the kernel will use; NULL on the CPU, where lm_stream_order_* do nothing. */
 lm_status lm_stream_order_begin(lm_device device, lm_stream **s);
 /* Orders a read of t, which may be NULL or on another device: kernels read numbers on the host. */
 lm_status lm_stream_order_read(lm_stream *s, const lm_tensor *t);

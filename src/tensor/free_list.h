@@ -9,6 +9,6 @@
 lm_tensor *lm_header_take(void);
 void lm_header_put(lm_tensor *t);
 
-/* Returns a private storage with one reference, version 0 and no data; NULL when out of memory, likewise. */
+/* Returns a private storage with one reference, version 0 and no data; NULL, with a message, when out of memory. */
 lm_storage *lm_storage_take(void);
 void lm_storage_put(lm_storage *s);

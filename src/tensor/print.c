@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "base/plain_numbers.h"
 #include "device/driver.h"
 
 enum { ELEMENT_BYTES = 400 /* enough for 1e308 in full */ };
@@ -219,6 +220,7 @@ lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out) {
   static const char prefix[] = "tensor(";
   int indent = (int)sizeof prefix - 1;
   printer p = {.t = t, .summarize = t->numel > options.threshold, .is_float = lm_dtype_is_float(t->dtype)};
+  LM_PLAIN_NUMBERS(locale);
   *out = NULL;
   TRY(on_host(t, &p.data, &copy));
   put_string(&p.out, prefix);

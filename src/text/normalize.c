@@ -4,7 +4,7 @@
 
 /* ---- deletions: rewriters of characters for which the lm_char_test at `with` is true */
 
-/* Drops them; a remaining character also covers the dropped ones after it. */
+/* Drops these characters; the offsets of a remaining one also cover the dropped ones after it. */
 static lm_status drop(const void *with, lm_rewrite *r) {
   lm_char_test drops = *(const lm_char_test *)with;
   uint32_t last = 0, c;

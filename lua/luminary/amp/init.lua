@@ -1,4 +1,5 @@
 --- lm.amp: Provides mixed precision with the functions of NVIDIA's apex, besides lm.autocast and lm.GradScaler.
+local io = require "io"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local map_tensors = require "luminary.base.map_tensors"
@@ -17,8 +18,8 @@ local amp = {
   custom_fwd = custom.custom_fwd, custom_bwd = custom.custom_bwd,
 }
 
-local state -- the latest initialize's: {properties = …, scalers = list, enabled, verbosity}
-local processed = setmetatable({}, {__mode = "k"}) -- models
+local state -- set by the latest initialize: {properties = …, scalers = list, enabled, verbosity}
+local processed = setmetatable({}, {__mode = "k"}) -- set of models that initialize has changed
 
 local is_list = options.is_plain
 
@@ -152,7 +153,7 @@ end
 --- Prepares models and optimizers for mixed precision, and returns them.
 function amp.initialize(models, optimizers, opts)
   local who = "amp.initialize"
-  if opts == nil and is_list(optimizers) and type(next(optimizers)) == "string" then -- without optimizers
+  if opts == nil and is_list(optimizers) and type(next(optimizers)) == "string" then -- options in their place
     optimizers, opts = nil, optimizers
   end
   opts = options.check(who, opts, levels.options, "opt_level")

@@ -454,9 +454,9 @@ function options.no_name(what, key, ...)
   local theirs = load_module "luminary.help.pytorch_names"
   local others = theirs[what] or {}
   local there = others[key]
-  if there == nil and what == "luminary" and theirs.tensors[key] == false then there = false end -- an op's two names
+  if there == nil and what == "luminary" and theirs.tensors[key] == false then there = false end -- x:op and lm.op
   if there == nil then there = as_ours(key, known) or nil end
-  if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum
+  if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_ like cumsum
   if there == false then fail("%s '%s' in this version", has, shown) end
   if there then fail("%s '%s'; %s", has, shown, there:find(" ") and there or "it is named '" .. there .. "' here") end
   local near = core.nearest(key, lists.sorted_keys(known, function(name) return type(name) == "string" end))

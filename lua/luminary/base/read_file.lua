@@ -1,4 +1,6 @@
 --- read_file(path [, bytes]): Returns the text of a file, or its first bytes; nil if it cannot be opened.
+local io = require "io"
+
 return function(path, bytes)
   local file = io.open(path, "rb")
   if not file then return nil end

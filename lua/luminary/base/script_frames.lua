@@ -1,5 +1,6 @@
 --- Selects the frames of a traceback that belong to the script, without those of the library, of C or of LuaJIT itself.
 --- With LM_LOG=trace it selects all frames.
+local os = require "os"
 local lists = require "luminary.base.lists"
 local getenv, find, gmatch, match, sub = os.getenv, string.find, string.gmatch, string.match, string.sub
 

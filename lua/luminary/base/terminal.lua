@@ -1,4 +1,5 @@
 --- terminal: Reports the terminal's size and colors.
+local os = require "os"
 local ffi = require "ffi"
 
 pcall(ffi.cdef, "int isatty(int fd);") -- a script may have declared it before

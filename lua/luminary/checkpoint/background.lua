@@ -3,6 +3,7 @@
 ---
 --- A save with shards consists of parts: each rank's shard, and rank 0's file with a suffix. The writer of the last
 --- part removes the suffix. All parts stay locked until the save is finished, so that other savers leave them.
+local os = require "os"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"

@@ -1,6 +1,7 @@
 --- Returns the function save(who, path, parts, async), for checkpoint.save and Manager:save. Errors begin with `who`.
 ---
 --- Each step that can fail on one rank alone runs in ranks.attempt, so that all ranks raise.
+local os = require "os"
 local core = require "luminary.core"
 local rank_and_size = require "luminary.base.rank_and_size"
 local file_format = require "luminary.file_formats.checkpoint"

@@ -139,8 +139,8 @@ function flags.parse(args, first, rows, words)
   return values, i, seen
 end
 
---- Does the same for `luminary COMMAND`, with the options of its usage text. Prints this for --help, and errors, also
---- the one that check(values, position, args) may return. Returns nil and the exit status then.
+--- Parses the options of `luminary COMMAND`, which its usage text lists, as flags.parse does. Prints that text for
+--- --help, and errors, also one from check(values, position, args); then returns nil and the exit status.
 function flags.read(command, usage, args, first, rows, check)
   flags.complete(rows, usage)
   rows.h = {same = "help"}

@@ -198,7 +198,7 @@ function complete.words(before, globals, typed)
   local open, in_string = open_at_end(before)
   if in_string then return files(in_string, typed) end
   local rest = sub(before, 1, #before - #word)
-  if word == "" and not find(rest, "%S") then return {"  "} end -- indents
+  if word == "" and not find(rest, "%S") then return {"  "} end -- at the start of a line Tab indents
   local asks, path, separator = find(before, "^%s*%?") ~= nil, match(rest, "^(.*[^%.:])([%.:])$")
   local found, list = {}, {}
   local function offer(name)
@@ -211,7 +211,7 @@ function complete.words(before, globals, typed)
   local call, inside
   if open then call, inside = options_call(before, open) end
   if call then offer_options(call, inside, globals, offer) end
-  if list[1] then -- options come alone
+  if list[1] then -- options exclude other names
     sort(list)
     return list
   end

@@ -86,7 +86,7 @@ local function describe(number, rank, witness)
   end
   if rank and rank.record and not blamed(rank) then
     lines[2] = indented(own_words(rank.record))
-  elseif witness and not (rank and rank.signal and witness.record.kind == "died") then -- already said
+  elseif witness and not (rank and rank.signal and witness.record.kind == "died") then -- "died" is in the first line
     lines[2] = ("  rank %d reported:\n%s"):format(witness.rank, indented(tostring(witness.record.message)))
   end
   return table.concat(lines, "\n")

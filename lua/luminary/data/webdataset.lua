@@ -14,11 +14,11 @@ local fail = options.fail
 --- data.WebDataset(…): Streams samples from tar archives (shards), plain or gzipped, in the format of WebDataset.
 local WebDataset = class.define("WebDataset", IterableDataset)
 WebDataset.__makes = "shards"
-WebDataset.shard_ranks = true -- the loader reads it
+WebDataset.shard_ranks = true -- the loader's default of this option for the set
 
 -- ---- patterns
 
-local MOST = 1e6 -- shards
+local MOST = 1e6 -- most shards of a dataset
 
 local function numbers(from, to)
   local list, first, last = {}, tonumber(from), tonumber(to)

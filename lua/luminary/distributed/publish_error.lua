@@ -3,6 +3,7 @@
 --- LM_ERROR_FILE gets one JSON object: rank, kind ("error", or the kind of another rank's failure: "died", "frozen",
 --- "absent", "left", "unreachable"; or "mismatch": ranks made different calls), cause_rank, message, traceback, time.
 --- TORCHELASTIC_ERROR_FILE gets the text that torchrun's agent prints.
+local os = require "os"
 local core = require "luminary.core"
 local json_encode = require "luminary.base.json_encode"
 

@@ -121,8 +121,8 @@ local function everywhere(p, q, value)
     {dtype = like.dtype, device = like.device})
 end
 
--- Returns function(p, q) for q's formula in `cross`; the divergence is infinite where p has values outside of q's
--- support, or an infinite moment that q requires.
+-- Returns function(p, q) that computes the divergence: the cross entropy by q's formula in `cross`, less p's entropy.
+-- It is infinite where p has values outside of q's support, or an infinite moment that q requires.
 local function cross_entropy(q_name)
   return function(p, q)
     local of_p, of_q = p.support, q.support

@@ -213,7 +213,7 @@ local function in_order(source, names, first, past, at)
   local order, begins = {}, at
   for i = 1, #names do order[i] = i end
   for i = 2, #names do
-    if first[i] < past[i - 1] then -- rare
+    if first[i] < past[i - 1] then -- the header's order differs: sorts
       table.sort(order, function(a, b)
         if first[a] ~= first[b] then return first[a] < first[b] end
         return past[a] < past[b]

@@ -4,6 +4,7 @@
 --- function in C begins with its name: `nn.Linear(in, out): …`, `x.shape: …`. A comment with nothing below it may have
 --- several such texts, each on a new line. A class that is made of an entry has its text in `__help`, a function in
 --- signature.texts.
+local io = require "io"
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"

@@ -123,7 +123,7 @@ local function find_text(entry)
     if text then return worded(entry.path, entry.name, {(text:gsub("^[%w_]+", entry.path))}, nil, entry.value) end
   end
   local kind = type(entry.value)
-  if kind == "string" or kind == "number" then return explain(entry.owner) end -- a constant among others
+  if kind == "string" or kind == "number" then return explain(entry.owner) end -- a constant: its library's text
   return of_alias(entry) or of_super(entry)
 end
 

@@ -1,5 +1,6 @@
 --- Reads the sections of lua/luminary/help/pages/*.md and of packages' pages: the full text about public names, in the
 --- form of CONTRIBUTING.md ("How to write a section"). A file has the sections of the reference page of its name.
+local io = require "io"
 local lists = require "luminary.base.lists"
 
 local pages = {}

@@ -1,4 +1,5 @@
 --- Makes every network of lm.models: checks options, reads a config.json beside the weights, and loads the weights.
+local io = require "io"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local changes = require "luminary.base.weight_changes"

@@ -76,7 +76,7 @@ function gguf.is(weights)
   return type(weights) == "string" and load_module("luminary.file_formats.gguf").is(weights)
 end
 
--- Returns weights by Hugging Face's names; weights without one keep their own.
+-- Returns the weights under Hugging Face's names and in its layout, by the architecture `of`; other names stay.
 local function renamed(tensors, of, config)
   local out = {}
   for name, t in pairs(tensors) do

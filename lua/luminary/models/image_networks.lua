@@ -448,7 +448,7 @@ function WindowAttention:init(dim, heads, size, shift, o)
   local by = at:unsqueeze(2) - at + (size - 1) -- [from, to], from 0
   self:register_buffer("relative_position_index",
     (by:view(size, 1, size, 1) * across + by:view(1, size, 1, size)):flatten())
-  if size == 8 then -- the second version
+  if size == 8 then -- Swin's second version
     self.logit_scale = init.constant_(layer.parameter({heads, 1, 1}, {}), math.log(10))
     self.cpb_mlp = nn.Sequential(nn.Linear(2, 512), nn.ReLU(), nn.Linear(512, heads, {bias = false}))
     local far = ops.arange(1 - size, size, {dtype = "float32"}) / (size - 1) * 8

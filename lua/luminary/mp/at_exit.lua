@@ -1,5 +1,6 @@
 --- Ends workers that still run when the program ends: waits for them, or ends daemons. (If the program is killed, its
 --- processes die with it.)
+local io = require "io"
 local at_exit = {}
 
 local unfinished = {} -- maps an object to its sentinel

@@ -104,7 +104,7 @@ Barrier.init = signature.of([[(parties: count, {action: function,
   self.parties, self.action, self.timeout = parties, opts.action, opts.timeout
   self.slots = semaphore.BoundedSemaphore(parties)
   self.condition = new_condition()
-  self.state = core.ops.zeros({2}, {dtype = "int64"}):share_memory_() -- phase, round
+  self.state = core.ops.zeros({2}, {dtype = "int64"}):share_memory_() -- {phase, number of the round}
 end)
 
 return Barrier

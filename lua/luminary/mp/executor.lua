@@ -3,6 +3,7 @@
 ---
 --- Each worker runs its calls in their order and answers in it, so messages need no numbers. With each call it gets one
 --- end of a pair of sockets, which it closes after the answer, as its own end would: then the future's end is readable.
+local os = require "os"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -18,17 +19,19 @@ local fail = options.fail
 
 local executors = {} -- open executors of this process
 
+-- Sends a value over the connection of a worker.
+local function send(channel, who, value)
+  shared.send(channel, carrier.encode(who, value, {envelope = true, name_of = names.cached_finder()}))
+end
+
 -- ---- in the worker
 
 local outcome_of = failure.outcome
-local how = {envelope = true, name_of = names.finder()}
 
 -- Sends the outcome of a call, and then closes the sockets that wait for it.
 local function answer(task, outcome)
-  local why = outcome_of(function()
-    shared.send(here.channel, carrier.encode("async: the result", outcome, how))
-  end).problem
-  if why then shared.send(here.channel, carrier.encode("async", {problem = why}, how)) end
+  local why = outcome_of(send, here.channel, "async: the result", outcome).problem
+  if why then send(here.channel, "async", {problem = why}) end
   -- The future's end is readable even if a fork's child has a copy of this one. Fails if there is no future any more.
   pcall(core.mp_put, task.handles[1], "", {}, {}, 0)
   for _, handle in ipairs(task.handles) do core.mp_close_handle(handle) end
@@ -86,15 +89,15 @@ local Future = class.define "Future"
 -- number: of its worker's calls, from 1. socket: its end of the pair whose other end the worker closes.
 function Future:init(executor, worker, number, socket, path)
   self.executor, self.worker, self.number, self.socket, self.path = executor, worker, number, socket, path
+  self.process = executor.process
 end
 
 local function executor_of(self, method)
-  local executor = self.executor
-  if executor.process ~= core.process_id() then
+  if self.process ~= core.process_id() then
     fail("Future:%s: the call was made in process %d, which forked this one; only that process has its result",
-      method, executor.process)
+      method, self.process)
   end
-  return executor
+  return self.executor
 end
 
 --- Returns whether the call has ended: with a result, with an error, or canceled.
@@ -140,8 +143,7 @@ end
 function Future:cancel()
   local executor = executor_of(self, "cancel")
   if self:done() then return self:cancelled() end
-  pcall(core.mp_put, self.socket, "", {}, {}, 0) -- fails if the worker has just closed its end
-  local never_runs = executor.begun[self.worker.index + 1]:item() < self.number
+  local never_runs = executor:withdraw(self)
   if never_runs then executor:resolve(self, {}) end
   return never_runs
 end
@@ -161,7 +163,10 @@ end
 
 --- Returns a descriptor that is readable from the call's end on, for a host's own poll. It belongs to the future: do
 --- not close it, and stop watching it before the future is garbage.
-function Future:fileno() return core.mp_fileno(self.socket) end
+function Future:fileno()
+  if not self.socket then fail "Future:fileno: the call runs on this thread; call future:get() or lm.poll()" end
+  return core.mp_fileno(self.socket)
+end
 
 --- Returns the path of a Unix socket. A connection to it stays open until the call's end, which closes it; after that a
 --- connection is refused. Needs {socket_paths = true} in lm.set_async or lm.serve.Batcher.
@@ -181,14 +186,20 @@ end
 -- ---- the executor
 
 local Executor = class.define "Executor"
-Executor.__inner = {"submit", "read", "wait", "resolve", "run_callbacks", "close", "finish"}
+Executor.__inner = {"submit", "read", "wait", "resolve", "withdraw", "run_callbacks", "close", "finish"}
+
+--- Sets the state without workers and calls; also in a child of a fork, whose parent keeps its own.
+function Executor.renew(self)
+  if self.process == core.process_id() then return end
+  self.workers, self.open, self.resolved, self.process = {}, 0, {}, core.process_id()
+end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
 --- each), nice (the workers' niceness), max_queue (calls that are open at a time), socket_paths, serve and setup (the
 --- workers' function and its argument).
 function Executor:init(spec)
-  self.spec, self.workers, self.open, self.resolved, self.paths = spec, {}, 0, {}, 0
-  self.process = core.process_id()
+  self.spec, self.paths = spec, 0
+  Executor.renew(self)
   executors[#executors + 1] = self
 end
 
@@ -229,8 +240,26 @@ local function new_path(self)
     core.time() * 1e6 % 2 ^ 32, self.paths)
 end
 
+local function take(self, worker, outcome)
+  local future = worker.waiting[worker.first]
+  worker.waiting[worker.first], worker.first, self.open = nil, worker.first + 1, self.open - 1
+  self:resolve(future, outcome)
+end
+
+-- Drops a worker that has ended, with an error for each of its open calls. Returns how it ended; nil if it runs.
+local function drop_dead(self, worker)
+  if not worker:join(1) then return nil end -- a thread closes its channel before it ends
+  local problem = worker:failure()
+  local text = "the worker "
+    .. (problem and problem.message and "ended: " .. problem.message or Worker.how_it_ended(worker))
+  while worker.first <= worker.last do take(self, worker, {problem = {message = text, traceback = ""}}) end
+  self.workers[worker.index + 1] = nil
+  return text
+end
+
 --- Sends a call to a worker; returns its future. without_grad: the call computes as in lm.no_grad.
 function Executor:submit(who, fn, args, n, without_grad)
+  Executor.renew(self)
   if self.open >= self.spec.max_queue then self:read() end
   if self.open >= self.spec.max_queue then
     fail("%s: %d calls are open, which is the limit; wait for one (future:get(), lm.poll()), or allow more (max_queue)",
@@ -243,12 +272,13 @@ function Executor:submit(who, fn, args, n, without_grad)
     task.path = new_path(self)
     task[2] = core.mp_listen(task.path)
   end
-  local ok, problem = pcall(function()
-    shared.send(worker.channel, carrier.encode(who, task, how))
-  end)
+  local ok, problem = pcall(send, worker.channel, who, task)
   for _, handle in ipairs(task) do core.mp_close_handle(handle) end
   if not ok then
     if task.path then os.remove(task.path) end
+    self:read()
+    local why = drop_dead(self, worker)
+    if why then fail("%s: %s; the next call starts another one", who, why) end
     error(problem, 0)
   end
   worker.last, self.open = worker.last + 1, self.open + 1
@@ -264,10 +294,10 @@ function Executor:resolve(future, outcome)
   if future.callbacks then table.insert(self.resolved, future) end
 end
 
-local function take(self, worker, outcome)
-  local future = worker.waiting[worker.first]
-  worker.waiting[worker.first], worker.first, self.open = nil, worker.first + 1, self.open - 1
-  self:resolve(future, outcome)
+--- Prevents a call unless it has begun; returns whether it will not run.
+function Executor:withdraw(future)
+  pcall(core.mp_put, future.socket, "", {}, {}, 0) -- fails if the worker has just closed its end
+  return self.begun[future.worker.index + 1]:item() < future.number
 end
 
 -- Reads the answers of a worker; returns whether calls of it are open.
@@ -287,15 +317,9 @@ end
 
 --- Reads the answers that have come.
 function Executor:read()
-  for i, worker in pairs(self.workers) do
+  for _, worker in pairs(self.workers) do
     if read_answers(self, worker) and core.mp_ended(worker.handle) and read_answers(self, worker) then
-      worker:look()
-      local problem = worker:failure()
-      local text = problem and problem.message and "ended: " .. problem.message or Worker.how_it_ended(worker)
-      while worker.first <= worker.last do
-        take(self, worker, {problem = {message = "the worker " .. text, traceback = ""}})
-      end
-      self.workers[i] = nil
+      drop_dead(self, worker)
     end
   end
 end
@@ -362,9 +386,7 @@ function Executor.poll(seconds)
     local count, busy = 0, {}
     for i = #executors, 1, -1 do
       local executor = executors[i]
-      if executor.process ~= core.process_id() then
-        table.remove(executors, i)
-      else
+      if executor.process == core.process_id() then
         count = count + executor:run_callbacks()
         for _, worker in pairs(executor.workers) do
           if worker.first <= worker.last then busy[#busy + 1] = worker end

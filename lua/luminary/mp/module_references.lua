@@ -126,7 +126,7 @@ local function scan_modules()
       while true do
         local name, upvalue = debug.getupvalue(value, i)
         if not name then break end
-        consider(upvalue, value, name, "upvalue")
+        if name ~= "call" then consider(upvalue, value, name, "upvalue") end -- signature.lua compiles it when needed
         i = i + 1
       end
     end

@@ -71,7 +71,7 @@ end
 --- Puts a message into a connection if there is room within `seconds`; for shared.wait.
 function shared.try_put(h, seconds, text, tensors, handles) return core.mp_put(h, text, tensors, handles, seconds) end
 
-local PATIENCE = 10 -- seconds
+local PATIENCE = 10 -- seconds for the receiver to make room
 
 --- Sends a message over the connection of a worker.
 function shared.send(connection, ...)

@@ -68,6 +68,7 @@ end
 
 local function chunk(channel, thread)
   return ("package.path, package.cpath = %q, %q; local channel = %s; LM_CHANNEL = nil; "
+    .. "local file, why = io.open '/'; if not file then error('cannot load modules: ' .. why, 0) end; file:close(); "
     .. "local code = require('luminary.mp.worker_main')(channel, %s)"):format(
     package.path, package.cpath, channel, thread)
 end

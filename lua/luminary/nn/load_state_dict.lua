@@ -63,7 +63,7 @@ local function compare(entries, dict, old)
   for _, entry in ipairs(entries) do
     local name, t = entry[1], old.made[entry[1]] or entry[2]
     local value = dict[name]
-    if core.is_tensor(value) and t.ndim == 0 and value.ndim == 1 and value.shape[1] == 1 then -- PyTorch 0.3's
+    if core.is_tensor(value) and t.ndim == 0 and value.ndim == 1 and value.shape[1] == 1 then -- PyTorch 0.3 saved these
       value = value:reshape {}
       dict[name] = value
     end

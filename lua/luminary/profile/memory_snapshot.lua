@@ -23,7 +23,7 @@ local function rows_of(self, opts)
       if by == "op" then row.line = nil end
       by_key[key], rows[#rows + 1] = row, row
     end
-    if by == "line" and row.op ~= block.op then row.op = nil end -- several ops
+    if by == "line" and row.op ~= block.op then row.op = nil end -- the line has several ops
     row.bytes, row.count = row.bytes + block.bytes, row.count + 1
     row.seconds = math.max(row.seconds, block.seconds)
   end

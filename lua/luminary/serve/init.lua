@@ -9,7 +9,7 @@ local Executor = require "luminary.mp.executor"
 
 -- ---- in the worker
 
-local function rows_of(task) return task.args[1].shape[1] end
+local function rows_of(task) return task.args[1]:size(1) end
 
 -- Returns a text that is equal for inputs that can be joined: dtype, device and all sizes but the first.
 local function kind_of(task)
@@ -33,15 +33,15 @@ local function gather(list, batch, may_run)
   end
 end
 
--- Runs the module once for the calls of a list. If that fails, runs it for each of them alone, so that one connection's
--- input does not fail the others.
-local function run(module, list)
+-- Runs the module once for the calls of a list, and calls answer(task, outcome) for each. If that fails, runs it for
+-- each of them alone, so that one connection's input does not fail the others.
+local function run(module, list, answer)
   local inputs = {}
   for i, task in ipairs(list) do inputs[i] = task.args[1] end
   local x = #inputs == 1 and inputs[1] or core.ops.cat(inputs, 1)
   local outcome = failure.outcome(core.no_grad, Executor.forward, module, x)
   if outcome.problem and #list > 1 then
-    for _, task in ipairs(list) do run(module, {task}) end
+    for _, task in ipairs(list) do run(module, {task}, answer) end
     return
   end
   local first = 1
@@ -53,7 +53,7 @@ local function run(module, list)
         return unpack(map_tensors(outcome.values, function(t) return t:narrow(1, from, rows) end), 1, outcome.values.n)
       end)
     end
-    Executor.answer(task, own)
+    answer(task, own)
     first = first + rows
   end
 end
@@ -72,31 +72,83 @@ local function serve(index, setup)
     if task and (not is_new or may_run(task)) then
       local list = {task}
       task, is_new = gather(list, setup, may_run), false
-      run(setup.module, list)
+      run(setup.module, list, Executor.answer)
     elseif task then
       task = nil
     end
   end
 end
 
+-- ---- on the caller's thread
+
+--- Computes calls when the result of one is needed first.
+local Inline = class.define("Inline", Executor)
+
+function Inline:submit(_, _, args, _)
+  if self.process ~= core.process_id() then
+    self.pending = nil
+    Executor.renew(self)
+  end
+  local task = {args = args, future = Executor.Future(self)}
+  self.pending = self.pending or {}
+  table.insert(self.pending, task)
+  self.open = #self.pending
+  return task.future
+end
+
+function Inline.read() end
+
+local function resolve(task, outcome) task.future.executor:resolve(task.future, outcome) end
+
+--- Computes the first call, and others with it.
+function Inline:wait(_)
+  local first, list, rest, rows = self.pending[1], {}, {}, 0
+  if not first then options.fail "Batcher: the module waits for a result of its own" end
+  local kind, most = kind_of(first), math.max(self.spec.setup.max_batch, rows_of(first))
+  for _, task in ipairs(self.pending) do
+    local fits = kind_of(task) == kind and rows + rows_of(task) <= most
+    table.insert(fits and list or rest, task)
+    rows = rows + (fits and rows_of(task) or 0)
+  end
+  self.pending, self.open = rest, #rest
+  run(self.spec.setup.module, list, resolve)
+end
+
+function Inline:withdraw(future)
+  for i, task in ipairs(self.pending) do
+    if task.future == future then
+      table.remove(self.pending, i)
+      self.open = #self.pending
+      return true
+    end
+  end
+  return false
+end
+
+function Inline:run_callbacks()
+  while self.open > 0 do self:wait() end
+  return Executor.run_callbacks(self)
+end
+
 -- ---- in the script
 
---- Joins calls of a module into batches, which it computes on a worker thread.
+--- Joins calls of a module into batches, which it computes on worker threads.
 local Batcher = class.define "Batcher"
 
 --- lm.serve.Batcher(…): Makes a batcher. batcher:submit(x) takes a tensor whose first dim counts rows. The module gets
 --- the rows of calls with equal sizes and dtype together, up to max_batch, or those that came within max_wait_ms
 --- milliseconds after the first; each future's result is the part of the module's results (tensors, also in tables)
---- with its rows. The module's weights are shared and not copied; it computes without gradients.
+--- with its rows. The module's weights are shared and not copied; it computes without gradients. num_workers = 0:
+--- there is no worker thread; the first future whose result is needed, or lm.poll(), computes what was submitted.
 Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: number = 2, max_queue: count = 128,
-  threads: count, socket_paths = false})]], function(self, module, opts)
+  threads: count, socket_paths = false, num_workers: natural = 1})]], function(self, module, opts)
   if not class.record(module) and type(module) ~= "function" then
     options.must_be("Batcher", "module", "a module or a function", module)
   end
   if opts.max_wait_ms < 0 then options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms) end
   if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
-  self.executor = Executor {
-    who = "Batcher", workers = 1, threads = opts.threads, max_queue = opts.max_queue,
+  self.executor = (opts.num_workers == 0 and Inline or Executor) {
+    who = "Batcher", workers = opts.num_workers, threads = opts.threads, max_queue = opts.max_queue,
     socket_paths = opts.socket_paths, serve = serve,
     setup = {module = module, max_batch = opts.max_batch, max_wait = opts.max_wait_ms / 1000},
   }
@@ -105,7 +157,7 @@ end)
 --- Sends rows to the module; returns a future of its results for them. An error names what is wrong with x.
 function Batcher:submit(x)
   if not core.is_tensor(x) then options.must_be("Batcher", "x", "a tensor", x) end
-  if x:dim() == 0 or x.shape[1] == 0 then
+  if x:dim() == 0 or x:size(1) == 0 then
     options.wrong_shape("Batcher", "x", x, "[rows, ...] with at least one row")
   end
   return self.executor:submit("Batcher", nil, {x}, 1)

@@ -45,7 +45,7 @@ local function term_of(number, text, x)
         fail("subscript '%s' of operand %d, '%s', has sizes %d and %d", labels[i], number, text, x.shape[first],
           x.shape[i])
       end
-      x = ops.diagonal(x, 0, first, i) -- its last dim
+      x = ops.diagonal(x, 0, first, i) -- moves the diagonal to the last dim
       table.remove(labels, i)
       table.insert(labels, table.remove(labels, first))
     else

@@ -49,7 +49,7 @@ for names, cut in pairs {
 end
 local takes_whole_words = {llama3 = true, ["llama-v3"] = true, ["llama-bpe"] = true, falcon3 = true}
 
--- ---- the two kinds of tokenizers
+-- ---- GPT-2's byte pairs, and SentencePiece's
 
 -- Returns the root of a tokenizer.json for GPT-2's byte pairs.
 local function byte_pairs(path, file, vocab)

@@ -220,7 +220,7 @@ local patterns = {
     .. "|[^\\r\\n\\p{L}\\p{N}]?" .. upper .. "+" .. lower .. "*" .. contractions
     .. "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
 }
-local ends = {[50256] = 50256, [50280] = 50256, [100256] = 100257, [199998] = 199999} -- ids of <|endoftext|>
+local ends = {[50256] = 50256, [50280] = 50256, [100256] = 100257, [199998] = 199999} -- <|endoftext|> by ranks
 
 local function tiktoken(path, text, pattern)
   local tokens, vocab, scores = {}, {}, {}

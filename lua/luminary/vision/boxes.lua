@@ -63,7 +63,7 @@ vision.generalized_box_iou = signature.of("generalized_box_iou(boxes1: boxes, bo
   return inter / union - (hull - union) / hull
 end)
 
--- ---- other forms
+-- ---- conversion of box formats
 
 --- Converts boxes from one format to another.
 vision.box_convert = signature.of([[box_convert(boxes: boxes_of_dims, in_fmt: "xyxy" | "xywh" | "cxcywh",

@@ -1,4 +1,6 @@
 --- gnuplot: Runs scripts of the program gnuplot, and draws to the terminal or into a PNG or SVG file.
+local io = require "io"
+local os = require "os"
 local core = require "luminary.core"
 local characters = require "luminary.base.characters"
 local options = require "luminary.base.options"

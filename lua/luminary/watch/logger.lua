@@ -137,7 +137,7 @@ local function join_buckets(edges, counts, max_bins)
 end
 
 -- Returns the histogram of a tensor's finite elements: {min, max, num, sum, sum_squares, bucket_limit, bucket}, where
--- bucket[i] counts elements up to bucket_limit[i]. Of empty buckets at each end, one remains.
+-- bucket[i] counts those from bucket_limit[i - 1] to bucket_limit[i]; bucket[1] is 0. Outer empty buckets are left out.
 local function histogram_of(values, bins, max_bins)
   if type(values) == "table" then values = core.tensor(values) end
   local x = options.arg("add_histogram", "values", values, "tensor"):detach():double():reshape(-1)

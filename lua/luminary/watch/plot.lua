@@ -1,4 +1,5 @@
 --- watch.plot: Draws curves, images and confusion matrices on the terminal, or into PNG and SVG files.
+local io = require "io"
 local core = require "luminary.core"
 local base64 = require "luminary.base.base64"
 local characters = require "luminary.base.characters"

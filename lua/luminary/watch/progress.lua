@@ -1,4 +1,5 @@
 --- watch.progress: Draws progress bars: one line that is redrawn on a terminal, plain lines elsewhere.
+local io = require "io"
 local core = require "luminary.core"
 local characters = require "luminary.base.characters"
 local class = require "luminary.base.class"

@@ -1,4 +1,5 @@
 --- watch.SummaryWriter(…): Writes entries to event files in a folder, which TensorBoard shows.
+local os = require "os"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
@@ -126,7 +127,7 @@ function SummaryWriter:write_hparams(hparams, metrics, step, time, run_name, dom
   local file = file_of_run(self, "add_hparams", "run_name", run_name or ("%.6f"):format(time))
   add_session(file, "experiment", {experiment = {hparam_infos = infos, metric_infos = metric_infos}}, step)
   add_session(file, "session_start_info", {session_start_info = {hparams = entries}}, step)
-  add_session(file, "session_end_info", {session_end_info = {status = 1}}, step) -- a success
+  add_session(file, "session_end_info", {session_end_info = {status = 1}}, step) -- 1: STATUS_SUCCESS
   for _, name in ipairs(names) do add(self, {tag = name, simple_value = metrics[name]}, step, time, file) end
   file:close()
 end

@@ -1,5 +1,6 @@
 --- text_image: Draws images on the terminal: by half blocks with 24-bit colors if supported, two pixels in each
 --- character; otherwise by characters of more and less ink.
+local io = require "io"
 local core = require "luminary.core"
 local terminal = require "luminary.base.terminal"
 
@@ -8,7 +9,7 @@ local text_image = {}
 local INK = " .:-=+*#%@" -- characters from dark to light, on a dark background
 local LUMINANCE = {0.299, 0.587, 0.114} -- ITU-R BT.601
 
--- Resizes [C, H, W]. Enlarged pixels keep their edges.
+-- Resizes [C, H, W]: enlarges by the nearest pixel, without blur, and shrinks with antialiasing.
 local function resized(image, height, width)
   local is_smaller = height < image.shape[2] or width < image.shape[3]
   local opts = {size = {height, width}, mode = is_smaller and "bilinear" or "nearest", antialias = is_smaller}

@@ -178,7 +178,7 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
       pack(t, r.packed, value, step_of(t->value), there, vw, false);
     }
     for (int64_t q = t->causal && j > i ? (j - i) / QUERIES * QUERIES : 0; q < end - i; q += QUERIES) {
-      /* Depends not on the span's length, which varies with threads: a hidden key's weight of 0 times inf is NaN. */
+      /* Cut by the block of queries, not by the span, which threads set: a hidden key's weight 0 times inf is NaN. */
       int64_t cols = t->causal ? lm_min(there, i + q + QUERIES - j) : there, rows = lm_min(QUERIES, end - i - q);
       bool few = t->dtype == LM_F32 && rows <= FEW;
       lm_score_block b = {.scores = r.scores, .rows = rows, .cols = cols};

@@ -51,6 +51,6 @@ static const lm_backend backend = {
 
 /* Registration fails only for another ABI number; here both come from one build. */
 __attribute__((constructor)) static void register_cpu(void) {
-  if (lm_cpu_level() < LM_NEEDED_LEVEL) return; /* luaopen_luminary_core says so */
+  if (lm_cpu_level() < LM_NEEDED_LEVEL) return; /* luaopen_luminary_core raises the error */
   lm_backend_register(&backend);
 }

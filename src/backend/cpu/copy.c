@@ -12,7 +12,7 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
   return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
 }
 
-enum { TO, FROM }; /* sides */
+enum { TO, FROM }; /* indices of the sides of lm_dims (merged_dims.h): dst, src */
 
 enum {
   MIN_RUN = 64,          /* bytes; tiles copy shorter runs as fast */

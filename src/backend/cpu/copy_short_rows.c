@@ -3,7 +3,7 @@
 #include "backend/cpu/memory.h"
 #include "merged_dims.h"
 
-enum { TO, FROM }; /* sides */
+enum { TO, FROM }; /* indices of the sides of lm_dims (merged_dims.h) and of `pitch`: dst, src */
 
 /* Most elements of a row: LONGEST for one repeated element, else LONGEST_OF_MANY. Other copies are as fast for more. */
 enum { LONGEST = 32, LONGEST_OF_MANY = 8 };

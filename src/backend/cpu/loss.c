@@ -126,11 +126,11 @@ typedef struct rows_job {
   lm_dtype compute;
   bool direct;         /* true if rows of x are read, and those of dx written, in place */
   _Atomic int64_t bad; /* smallest row with an invalid class */
-  /* forward */
+  /* Forward pass only: */
   lm_tensor *const *out;
   int64_t parts;
   double sums[MAX_ROWS_PARTS], totals[MAX_ROWS_PARTS];
-  /* backward */
+  /* Backward pass only: */
   const lm_tensor *grad, *stats, *total;
   lm_tensor *dx;
 } rows_job;

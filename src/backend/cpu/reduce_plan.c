@@ -2,7 +2,7 @@
 
 #include "backend/cpu/cpu.h"
 
-enum { OF_X, OF_OUT }; /* sides */
+enum { OF_X, OF_OUT }; /* indices of the sides of lm_dims (merged_dims.h) */
 
 /* Sets dims to those of x that `take` selects, and returns their number of elements. */
 static int64_t set_dims(lm_dims *dims, const lm_tensor *x, const int64_t *out_stride, const bool *take) {

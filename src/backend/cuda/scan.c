@@ -29,7 +29,7 @@ lm_status lm_cuda_scan(const void *args, lm_tensor *const *out, lm_cuda_frame *f
   int64_t parts = lines == 0 ? 1 : (job.columns ? THREADS : 2) * lm_cuda_facts_of(x->device)->processors / lines;
   job.parts = (int)(parts < most ? parts : most);
   if (job.parts < 1) job.parts = 1;
-  if (!job.columns && lines > INT32_MAX) /* a block each */
+  if (!job.columns && lines > INT32_MAX) /* a line takes a block, and a grid has fewer than 2^31 */
     return lm_fail_int(lm_op_running(), "the number of lines", "at most 2^31 - 1 on CUDA", lines);
   size_t bytes = job.parts > 1 ? (size_t)(lines * job.parts) * LM_SCAN_STATE : 0;
   NEED(lm_cuda_take(f, bytes, &job.totals));

@@ -19,10 +19,10 @@ static int64_t held_in(const lm_softmax_job *job, int bytes) { return bytes / (j
 static void plan_rows(lm_softmax_job *job) {
   int64_t pack = job->packed ? 16 / (int64_t)lm_dtype_size(job->dtype) : 1;
   int64_t held = held_in(job, job->packed ? LM_SOFTMAX_ROW : LM_SOFTMAX_LOOSE_ROW);
-  if (job->length <= 32 * held) { /* lanes of a warp, with four packs each in long lines */
+  if (job->length <= 32 * held) { /* a line takes lanes of a warp, of which each has four packs in long lines */
     job->lanes = lm_cuda_power((job->length + 4 * pack - 1) / (4 * pack), 32);
     job->threads = LM_REDUCE_BLOCK;
-  } else { /* a block */
+  } else { /* a line takes a block */
     job->lanes = 2 * lm_cuda_power((job->length + 2 * held - 1) / (2 * held), LM_SOFTMAX_MAX_BLOCK / 2);
     job->threads = job->lanes;
   }

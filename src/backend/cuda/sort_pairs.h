@@ -18,8 +18,8 @@ static inline int lm_unit_for(int unit, int64_t bytes) {
 /* Pairs on the device, to be sorted by key: the caller fills `keys` and `order`, and finds them sorted in the other
  * two. */
 typedef struct lm_pairs {
-  int64_t n;     /* may be lowered */
-  int key_bytes; /* 4 or 8 */
+  int64_t n;     /* number of pairs; callers may lower it after lm_pairs_take, to sort the first n */
+  int key_bytes; /* bytes of a key: 4 or 8 */
   void *keys, *sorted_keys;
   uint32_t *order, *sorted;
 } lm_pairs;

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-/* Returns this process's searches, by any thread, since it began. */
+/* Returns the number of searches of all threads since the process began. */
 LM_API int64_t lm_plan_searches(void);
-/* Adds one. */
+/* Counts a search; for backends. */
 LM_API void lm_plan_search_count(void);

@@ -86,7 +86,7 @@ static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int count, int list,
     if (out[i]) {
       lm_tensor_handle_fill(s, handle, out[i]);
       lm_gc_step_count(s, out[i]);
-    } else { /* unused */
+    } else { /* no root depends on it */
       lua_pushnil(L);
       lua_rawseti(L, list, i + 1);
     }

@@ -22,7 +22,7 @@
 #include "optim/optim.h"
 #include "tensor/generator.h"
 
-enum { NUMBERS = 512 }; /* numbers */
+enum { NUMBERS = 512 }; /* most numbers that optimizers keep in a graph */
 
 typedef struct graph {
   lm_graph *recorded;
@@ -116,7 +116,7 @@ LM_FUNCTION(graph_capture) {
   lua_gc(L, LUA_GCCOLLECT, 0);
   graph *g = lm_object_new(L, &graph_type);
   g->device = device;
-  lua_insert(L, 3); /* before f */
+  lua_insert(L, 3); /* moves the graph below f and its arguments */
   lm_need(L, begin_capture(g, side));
 
   /* The collector is off during the capture: memory that a finalizer frees would go to the graph's memory. */

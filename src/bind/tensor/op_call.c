@@ -112,7 +112,7 @@ done:
 
 static void show_value(lua_State *L, int i, const char *name, char *out, size_t bytes) {
   switch (lua_type(L, i)) {
-    case LUA_TNUMBER: snprintf(out, bytes, "%.14g", lua_tonumber(L, i)); break;
+    case LUA_TNUMBER: lm_write(out, bytes, "%.14g", lua_tonumber(L, i)); break;
     case LUA_TBOOLEAN: snprintf(out, bytes, "%s", lua_toboolean(L, i) ? "true" : "false"); break;
     case LUA_TSTRING: snprintf(out, bytes, "\"%s\"", lm_ellipsize(lua_tostring(L, i), 40)); break;
     default: snprintf(out, bytes, "%s", name);
@@ -162,7 +162,7 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];
   const char *name = f->op->name, *bound = lm_arg_words[a->kind].required;
-  const bool passed = i < f->top; /* as nil */
+  const bool passed = i < f->top; /* nil was passed, rather than no value */
   lm_status status =
       passed ? lm_fail_value(name, a->name, bound, lm_describe_arg(L, s, i + 1)) : lm_fail_absent(name, a->name, bound);
   return lm_fail(status, "%s%s", lm_error(), lm_dot_hint(L, name, a->name, passed ? LUA_TNIL : LUA_TNONE));

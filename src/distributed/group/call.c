@@ -28,9 +28,9 @@ static const char *const op_names[LM_REDUCE_OPS] = {"sum", "mean", "product", "m
 const char *lm_collective_name(lm_collective c) { return (unsigned)c < LM_COLLECTIVES ? names[c] : "?"; }
 const char *lm_reduce_op_name(lm_reduce_op op) { return (unsigned)op < LM_REDUCE_OPS ? op_names[op] : "?"; }
 
-/* ---- the start */
+/* ---- the start of a call: its part, timeout and purpose */
 
-static _Thread_local double next_timeout;    /* 0: the group's */
+static _Thread_local double next_timeout;    /* seconds; 0: the group's timeout */
 static _Thread_local lm_ticket next_purpose; /* all zeros: none */
 
 void lm_collective_timeout(double seconds) { next_timeout = seconds > 0 ? seconds : 0; }
@@ -49,7 +49,7 @@ lm_part *lm_part_for(lm_group_core *core, lm_device device) {
 
 static bool table_has(const lm_group_table *t, lm_collective kind) {
   if (lm_kind_is_p2p(kind)) return t->post && (t->enqueues || (t->finish && t->forget));
-  if (kind == LM_BARRIER && t->enqueues) kind = LM_ALL_REDUCE; /* make_barrier */
+  if (kind == LM_BARRIER && t->enqueues) kind = LM_ALL_REDUCE; /* make_barrier turns it into one */
   return t->collectives >> kind & 1;
 }
 

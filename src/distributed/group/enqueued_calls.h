@@ -45,14 +45,14 @@ lm_status lm_issued_wait(lm_work *w, double seconds);
 struct lm_issuer {
   _Atomic int rc; /* references: the part's, and one for each work */
   lm_group_core *core;
-  lm_group *g;             /* the part's */
+  lm_group *g;             /* the part's group */
   pthread_mutex_t calling; /* serializes calls of the backend's functions; held during one, taken before `lock` */
   lm_stream *stream[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* under `calling`; NULL before the first call on the device */
   uint64_t refused; /* under `calling`: number of collectives that failed to enqueue, which must agree on all ranks */
 
   pthread_mutex_t lock; /* guards the fields up to `failed` */
   pthread_cond_t changed;
-  lm_device device; /* the last call's */
+  lm_device device; /* device of the last call */
   lm_work *first;   /* calls in progress, each with a reference, the oldest first */
   lm_work **last;   /* link for the next one */
   int hosts;        /* number of threads that wait for a work */
@@ -62,7 +62,7 @@ struct lm_issuer {
 
   pthread_t thread;   /* watches the calls */
   int kick;           /* eventfd that wakes it */
-  lm_group ring_g;    /* copy of the part's, with a listener id of its own */
+  lm_group ring_g;    /* copy of *g with a listener id of its own */
   lm_transport *ring; /* links to both neighbors, used by the thread; NULL without other ranks */
 };
 

@@ -19,10 +19,10 @@ typedef struct lm_part {
 enum { LM_PARTS = LM_DEVICE_KINDS, LM_BACKEND_TEXT = LM_GROUP_TEXT };
 
 typedef struct lm_group_core {
-  lm_group g; /* the first part's; its address is the group's handle */
+  lm_group g; /* group of the first part; its address is the handle of the complete group */
   int nparts;
   lm_part part[LM_PARTS];
-  lm_group more[LM_PARTS - 1];   /* the other parts' */
+  lm_group more[LM_PARTS - 1];   /* groups of the other parts */
   char backend[LM_BACKEND_TEXT]; /* "gloo", "cpu:gloo,cuda:nccl" */
   lm_world *world;               /* NULL: solo */
   uint32_t id;                   /* number of the group, equal on all ranks; from 1 */
@@ -41,7 +41,7 @@ void lm_queue_close(lm_group_core *core);
 /* call.c: returns the part that serves tensors of the device (LM_NO_DEVICE: the first); NULL if there is none. */
 lm_part *lm_part_for(lm_group_core *core, lm_device device);
 
-/* distributed/solo */
+/* Tables of the backends that the core contains: distributed/solo, distributed/gloo. */
 extern const lm_group_table lm_group_solo_table, lm_group_gloo_table;
 
 /* group_keys.c: runs lm_group_check and the backend's `test` (backend.h), for waits outside of the backend. */

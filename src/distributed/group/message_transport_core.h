@@ -55,7 +55,7 @@ struct lm_transport {
 
 /* ---- match_messages.c */
 
-void lm_transport_enlist(lm_request **list, lm_request *r); /* `posted` or `offered` */
+void lm_transport_enlist(lm_request **list, lm_request *r); /* list: `posted` or `offered` */
 void lm_transport_delist(lm_transport *e, lm_request *r);
 void lm_transport_finish(lm_transport *e, lm_request *r);
 void lm_transport_drop_kept(lm_transport *e);

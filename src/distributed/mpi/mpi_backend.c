@@ -17,7 +17,7 @@ static lm_status name_the_other(lm_group *g, const lm_ticket *mine) {
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  lm_ticket *all = lm_malloc((size_t)(g->size + 1) * sizeof *all); /* leaks if the call is abandoned */
+  lm_ticket *all = lm_malloc((size_t)(g->size + 1) * sizeof *all); /* leaks if MPI is lost, which may still write it */
   if (!all) return LM_E_OOM;
   all[g->size] = *mine;
   TRY(LM_MPI(g, MPI_Iallgather(&all[g->size], sizeof *all, MPI_BYTE, all, sizeof *all, MPI_BYTE, s->calls, &request)));

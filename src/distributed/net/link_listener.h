@@ -38,8 +38,8 @@ typedef struct lm_incoming {
   int unix_listener, tcp_listener; /* -1: none */
   char unix_address[LM_ADDRESS_MAX], tcp_address[LM_ADDRESS_MAX];
   const lm_key *key;
-  int size;              /* the world's, and most pending links of a listener */
-  double dead_after;     /* seconds, as lm_net_tune's */
+  int size;              /* number of ranks of the world, and the most pending links of a listener */
+  double dead_after;     /* seconds without an answer after which a TCP link is closed (lm_net_tune) */
   _Atomic bool one_host; /* true if all ranks are on one host, so that TCP is not needed */
   double full_until;     /* lm_seconds() until which no connection is accepted, for lack of descriptors; thread only */
   int nhandshakes;       /* thread only, as handshakes */

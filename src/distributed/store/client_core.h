@@ -18,8 +18,8 @@ typedef struct lm_departure {
   bool gone;          /* true once the rank has said goodbye */
   double at;          /* lm_seconds() of that */
   lm_bytes completed; /* pairs of u32 group and u64 seq completed last */
-  uint32_t group;     /* the last call's */
-  lm_ticket last;     /* the last call */
+  uint32_t group;     /* id of the group of its last call */
+  lm_ticket last;     /* ticket of its last call */
 } lm_departure;
 
 typedef enum lm_phase { LM_JOINING, LM_JOINED, LM_REFUSED, LM_AHEAD, LM_CUT } lm_phase;
@@ -28,7 +28,7 @@ struct lm_client {
   int rank, size;
   double heartbeat_timeout;
   struct lm_incoming *incoming;
-  int wakeup_fd; /* wakes the thread */
+  int wakeup_fd; /* eventfd that wakes the thread */
   int wake;      /* readable forever once there is a cause */
   pthread_t thread;
   bool running;

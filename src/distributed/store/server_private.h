@@ -14,15 +14,15 @@
 enum {
   LM_KEY_MAX = 64 << 10,
   LM_VALUE_MAX = 32 << 20,
-  LM_VALUES_MAX = 256 << 20, /* all keys and values together */
-  LM_UNSENT_MAX = 256 << 20, /* a connection's */
+  LM_VALUES_MAX = 256 << 20, /* bytes of all keys and values together */
+  LM_UNSENT_MAX = 256 << 20, /* bytes queued for one connection; beyond that it is closed */
   LM_KEY_SLOTS = 1024
 };
 
 typedef enum lm_conn_state { LM_CONN_PROVING, LM_CONN_JOINING, LM_CONN_MEMBER, LM_CONN_CLOSING } lm_conn_state;
 
 typedef struct lm_conn {
-  struct lm_conn *prev, *next; /* in list */
+  struct lm_conn *prev, *next; /* neighbors in `list` */
   struct lm_conn_list *list;
   int fd, rank; /* -1: none */
   lm_conn_state state;

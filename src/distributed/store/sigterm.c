@@ -11,7 +11,7 @@
 #include "base/message.h"
 #include "base/thread.h"
 
-static const double grace = 1.0, last_words = 0.05; /* seconds */
+static const double grace = 1.0, last_words = 0.05; /* seconds for failing calls; at least, for stores */
 static const double repeats = 1.0;                  /* seconds in which copies count as one: launchers forward them */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards users, thread, mine */
@@ -135,8 +135,7 @@ static lm_status install(void) {
     atomic_store(&wakeup_fd, fd);
   }
   atomic_store(&quit, false);
-  NEED(lm_thread_start(&thread, sigterm_serve, NULL));
-  pthread_setname_np(thread, "lm-sigterm");
+  NEED(lm_thread_start("lm-sigterm", &thread, sigterm_serve, NULL));
   take_signal();
   mine = true;
   return LM_OK;

@@ -355,7 +355,7 @@ return function(context)
     if a.is.of == "tensor" then self.tensor = self.tensor or name end
   end
 
-  -- Returns the format of a named operand or result, or the one that lm_<name>_format returns for it.
+  -- Returns C for the memory format after `as`: that of a named operand or result, or a call lm_<name>_format(…).
   function Writer:format(o)
     if not o.as then return "LM_CONTIGUOUS" end
     local name, of = o.as:match "^([%w_]+)%(([%w_]+)%)$"
@@ -364,7 +364,7 @@ return function(context)
     return ("lm_format_of(%s)"):format(self.made[o.as] or "run." .. o.as)
   end
 
-  -- Returns the dtype after `in`.
+  -- Returns C for the dtype after `in`: a name, or a call lm_<name>_dtype(…).
   local function converted(o)
     local name, of = o.into:match "^([%w_]+)%(([%w_]+)%)$"
     return name and ("lm_%s_dtype(run.%s)"):format(name, of) or dtypes[o.into]

@@ -15,7 +15,7 @@ lm_status lm_op_dropout(const lm_dropout_args *a, lm_tensor **out) {
   TRY(lm_frame_dense(&f, &run.x));
   TRY(lm_frame_result_like(&f, 0, run.x->dtype, run.x));
   TRY(lm_frame_result_like(&f, 1, LM_BOOL, run.x));
-  TRY(lm_frame_dispatch(&f, run.x->device, &run));
+  TRY(lm_frame_dispatch(&f, run.x->device, &run)); /* kernels draw from the default generator (tensor/generator.c) */
 done:
   return lm_frame_end(&f, status, out);
 }

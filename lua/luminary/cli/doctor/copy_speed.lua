@@ -114,7 +114,7 @@ local function of_batches(found, m)
 end
 
 local function measure(found)
-  local preloaded = (outside.env "LD_PRELOAD" or "") ~= "" -- possibly a driver
+  local preloaded = (outside.env "LD_PRELOAD" or "") ~= "" -- it may contain a stand-in driver
   if facts.card_count() == 0 and not preloaded and not facts.driver() then
     return found.note("peers.none", "no GPU: not measured", "neither the copies between GPUs nor those "
       .. "from pinned memory",

@@ -78,7 +78,7 @@ local function smi(found)
       "sudo systemctl enable --now nvidia-persistenced")
   end
   local held = #lists.filter(facts.gpus(), function(one) return one.driver == "nvidia" end)
-  if n < held and not facts.container() and not outside.env "SLURM_JOB_ID" then -- these show fewer
+  if n < held and not facts.container() and not outside.env "SLURM_JOB_ID" then -- there nvidia-smi may show fewer
     found.problem("gpu.lost", "a GPU is on the bus, but the driver does not show it",
       ("%d on the PCI bus (%s), %d in nvidia-smi"):format(held, facts.gpu_addresses(), n),
       "dmesg | grep -i nvrm says why: power, a BAR without room ('Resizable BAR'/'Above 4G decoding' in the BIOS), or "

@@ -10,7 +10,7 @@ local reach = {}
 
 local GREETING, STORE = "luminary doctor 1\n", "LM" -- the start of a store's challenge
 local REQUEST = 16
-local CONNECT, GREET, STEP = 5, 3, 10 -- seconds
+local CONNECT, GREET, STEP = 5, 3, 10 -- seconds to connect, for the greeting, for a request
 local PINGS, FIRST, MOST = 50, 2 ^ 20, 2 ^ 28 -- round trips; initial and largest number of bytes
 local AIM = 0.3 -- seconds of sending
 local GIGABIT = 0.15 -- GB/s; gigabit Ethernet does 0.118

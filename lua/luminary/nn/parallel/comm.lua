@@ -65,7 +65,7 @@ end
 -- Returns a tensor's dtype and sizes as text.
 local function describe(t) return ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) end
 
--- Returns the sum of the tensors on the destination; nil as above. `fresh`: true if the tensors may be overwritten.
+-- Returns the tensors' sum on the destination; nil if NCCL cannot make it. `fresh`: the tensors may be overwritten.
 local function sum_by_nccl(list, destination, fresh)
   local devices, own, root = {}, {}, nil
   for i, t in ipairs(list) do

@@ -15,7 +15,7 @@ local who = "DataParallel"
 local DataParallel = layer.define(who)
 DataParallel.transparent = true -- state_dict has the bare model's keys
 
--- ---- the start
+-- ---- constructing: devices and options
 
 local function all_devices()
   local list = {}
@@ -66,7 +66,7 @@ DataParallel.init = signature.of("DataParallel(module: module, {" .. rows .. "})
   }
 end)
 
--- ---- each batch
+-- ---- running a batch on the replicas
 
 local function reduction_of(criterion) return Module.is_module(criterion) and criterion.reduction or "mean" end
 

@@ -16,7 +16,7 @@ local DDP = layer.define(who)
 DDP.__inner = {"share"}
 DDP.transparent = true -- state_dict has the bare model's keys
 
--- ---- the start
+-- ---- constructing: checks that ranks agree, and the reducer
 
 local function check_devices(opts, module)
   local devices, given = {}, opts.device_ids or {}
@@ -105,7 +105,7 @@ function DDP:share(root)
   core.reducer_share(self.process_group.handle, all, root)
 end
 
--- ---- each batch
+-- ---- running a batch, whose backward averages gradients
 
 -- Largest depth of nested tables to search, since a table may contain itself; lists are walked in order.
 local DEEP = 8

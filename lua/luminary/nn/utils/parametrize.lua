@@ -51,7 +51,7 @@ function List:_adapt_state(dict, prefix, old)
     local at = before .. name .. suffix
     dict[prefix .. key], dict[at], old.names[prefix .. key] = dict[at], nil, at
   end
-  dict[before .. name] = nil -- PyTorch 0.4's result
+  dict[before .. name] = nil -- the computed tensor, which PyTorch 0.4 saved too
 end
 
 -- Returns the original, or original0, ….

@@ -230,7 +230,7 @@ local anneal = {
   linear = function(from, to, part) return (to - from) * part + from end,
 }
 
--- The values between which a phase, which ends at a step, moves.
+-- Names of the values from and to which a phase changes the rate and the momentum.
 local ends = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"}
 
 options.kind("phases", "list of phases", function(who, name, phases)

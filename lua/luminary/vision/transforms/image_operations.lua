@@ -226,7 +226,7 @@ function images.blur(x, kernel_size, sigma, out)
   return run("blur", x, numbers, out)
 end
 
--- ---- numbers
+-- ---- values of pixels: normalize and convert dtypes
 
 --- Normalizes an image. statistics: from checks.statistics. scale: true to scale uint8's 0 to 255 to 0 to 1 first.
 function images.normalize(x, statistics, scale, out)

@@ -219,7 +219,7 @@ lm_status lm_cpu_stft_lines(const void *args, lm_tensor *const *out) {
 typedef struct overlap {
   const lm_overlap_add_args *a;
   lm_tensor *out;
-  int64_t each; /* stretches of a line */
+  int64_t each; /* number of stretches in a line */
 } overlap;
 
 static void add_stretches(void *ctx, int64_t first, int64_t end) {

@@ -8,7 +8,7 @@
 
 /* A length without a prime factor above LM_FFT_MAX_RADIX, as passes of small radices. */
 typedef struct lm_fft_passes {
-  int64_t n; /* 0: none */
+  int64_t n; /* numbers of a line; 0: the plan has no such passes */
   int count;
   int8_t radix[64];
   void *twiddle; /* factors of all passes, one after the other */
@@ -22,7 +22,7 @@ typedef struct lm_fft_plan {
   lm_dtype dtype;
   bool real;     /* true if it has `halves` */
   int users;     /* reference count, under the cache's lock */
-  uint64_t used; /* time of the last use, for the cache */
+  uint64_t used; /* number of the last use; the cache drops the plan with the lowest */
   lm_fft_passes whole, first, second;
   void *lane;         /* first.n rows for lm_fft_loops.turn */
   int64_t fine_count; /* exp(-2 pi i a / n) is coarse[a / fine_count] times fine[a % fine_count] */

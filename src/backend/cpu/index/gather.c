@@ -8,7 +8,7 @@
 #include "base/message.h"
 #include "merged_dims.h"
 
-enum { OF_OUT, OF_X, OF_INDEX }; /* sides */
+enum { OF_OUT, OF_X, OF_INDEX }; /* indices of the sides of `rows` (merged_dims.h) */
 
 enum { TILE = 2048 }; /* bytes of a large result that are gathered in the L1 cache before they bypass the caches */
 

@@ -11,7 +11,7 @@ static void check_some(void *ctx, int64_t first, int64_t last) {
   index_check *c = ctx;
   const int64_t *index = c->index;
   const uint64_t high = (uint64_t)c->high;
-  uint64_t beyond = 0, below = 0; /* their top bits, of v - 1 or of high - v, are the answer: such loops vectorize */
+  uint64_t beyond = 0, below = 0; /* nonzero top bits if some v is 0 or above high; if some is < 0 */
   if (c->may_be_negative) {
 #pragma omp simd reduction(| : beyond, below)
     for (int64_t i = first; i < last; i++) {

@@ -27,7 +27,7 @@ static lm_status close_sums(const lm_tensor *sums, lm_tensor *out) {
   return sums == out ? LM_OK : lm_cpu_copy(sums, out);
 }
 
-enum { S_X, S_INDEX, S_SRC }; /* sides */
+enum { S_X, S_INDEX, S_SRC }; /* indices of the sides of `rows` (merged_dims.h) */
 
 /* A scatter job. Elements with one destination are along `dim`, and are combined in their order. */
 typedef struct scattering {

@@ -31,7 +31,7 @@ static inline int64_t block_rows(int64_t c) {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* No relu; relu masked by x; by its result y, storing the masked gradient; by x, storing the masked gradient. */
+/* Kinds of relu in a gradient: none; masked by x; by relu's result y, or by x, each storing the masked gradient. */
 typedef enum relu_kind { NO_RELU, RELU, RELU_OF_Y, RELU_KEPT } relu_kind;
 
 static inline relu_kind relu_kind_of(const lm_norm_back *in) {

@@ -37,7 +37,7 @@ typedef struct lm_norm_loops_of {
                     bool relu, double max);
   void (*run_sums)(const lm_norm_back *in, int64_t n, double mean, double scale, double shift, double *sum_g,
                    double *sum_gx);
-  /* shift: NULL, or one number. */
+  /* run_*: as rows_* above, for n contiguous elements of one channel. shift: NULL, or the channel's one number. */
   void (*run_back)(const void *g, const void *x, void *dx, int64_t n, double mean, double a, double b, double k,
                    const double *shift, double max);
   /* Computes layer norm of rows of d: y = (x - mean) * rstd * weight + bias; mean, rstd: ACC [rows], written; weight,

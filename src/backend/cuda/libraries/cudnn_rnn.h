@@ -15,7 +15,7 @@ typedef struct lm_cudnn_rnn {
   lm_cached head;
   lm_cudnn_rnn_key key;
   cudnnRNNDescriptor_t network;     /* NULL if cuDNN does not support it */
-  cudnnDropoutDescriptor_t dropout; /* the network's */
+  cudnnDropoutDescriptor_t dropout; /* rate 0; `network` refers to it */
   size_t weight_bytes;
   int weights;       /* tensors: weight_ih, weight_hh and, with bias, bias_ih, bias_hh of each layer and direction */
   int64_t *position; /* index of each one's first number in the packed space, or NULL until lm_cudnn_rnn_weight_slots */

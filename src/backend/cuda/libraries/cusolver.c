@@ -209,7 +209,7 @@ lm_status lm_solver_getrs(const lm_solver_call *c, bool transposed, int n, int k
                           void *b) {
   void *factors, *sides, *spare;
   cublasOperation_t how = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  int wrong = 0; /* reports bad arguments only, which are ours */
+  int wrong = 0; /* would report bad arguments, a bug of ours */
   if (c->count > 1 && n < SMALL) {
     NEED(addresses(c, lu, (int64_t)n * n, &factors));
     NEED(addresses(c, b, (int64_t)n * k, &sides));

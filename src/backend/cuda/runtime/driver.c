@@ -1,4 +1,4 @@
-/* Implements the core's driver by the CUDA runtime: memory, copies, streams, events, capture. */
+/* Implements the core's driver by the CUDA runtime: memory, copies, streams, events, capture. Cards: context.c. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,7 +21,10 @@ static char why[512];
 static int count(void) {
   int n = 0;
   cudaError_t error = cudaGetDeviceCount(&n);
-  if (error == cudaSuccess && n > 0) return n;
+  if (error == cudaSuccess && n > 0) {
+    lm_cuda_watch_forks();
+    return n;
+  }
   const char *visible = getenv("CUDA_VISIBLE_DEVICES");
   lm_cuda_forget_error();
   snprintf(why, sizeof why, "CUDA: %s (cudaGetDeviceCount: error %d (%s): %s)%s%.64s%s",

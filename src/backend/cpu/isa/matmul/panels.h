@@ -21,7 +21,7 @@ typedef struct lm_panel_product {
   bool one_row; /* true if the whole product has one row, whatever part this is: its terms are summed in two halves */
 } lm_panel_product;
 
-/* Computes c [m, n] = sums + beta c; with beta 0, c is not read; `transposed`: c is [n, m]. `bias` as above. */
+/* Computes c [m, n] = sums + beta c, or + beta `bias` [n] if that is set; beta 0 reads no c. transposed: c [n, m]. */
 typedef struct lm_panel_sums {
   int64_t m, n;
   const void *sums, *bias;
