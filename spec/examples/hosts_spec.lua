@@ -119,6 +119,40 @@ describe("examples/hosts/neovim", function()
   end)
 end)
 
+describe("examples/hosts/love", function()
+  -- Returns how to run LÖVE without a screen, or nil.
+  local function love_command()
+    for _, way in ipairs {"SDL_VIDEODRIVER=offscreen love", "xvfb-run -a love"} do
+      local ok = temp.run(folder, ("%s %s/empty"):format(way, folder))
+      if ok then return way end
+    end
+  end
+
+  it("plays and learns meanwhile, and ends while it learns #unsanitized", function()
+    if not has "love" then return pending "no LÖVE (on Debian: love)" end
+    temp.execute(("mkdir %s/empty"):format(folder))
+    temp.write(folder .. "/empty/main.lua", "function love.draw() love.event.quit() end")
+    local love = love_command()
+    if not love then return pending "no OpenGL without a screen (on Debian: libegl1 libgl1-mesa-dri, or xvfb)" end
+    local agent = folder .. "/agent.safetensors"
+    local function play(rounds)
+      local text = run(("env %s %slove --rounds %d %s"):format(love, HOSTS, rounds, agent))
+      local counts = {}
+      for number in text:match("%d+ frames.*"):gmatch "%d+%.?%d*" do counts[#counts + 1] = tonumber(number) end
+      local frames, _, done, first, last, _, pixels = unpack(counts)
+      assert.equal(rounds, done, text)
+      assert.is_true(frames > rounds and pixels > 2000 and pixels <= 3200, text) -- the pole covers part of the cart
+      return first, last, lm.load(agent)
+    end
+    local first, last, weights = play(6)
+    assert.is_true(last > 1.3 * first, ("%g, then %g"):format(first, last))
+    assert.same({64, 4}, weights["actor.0.weight"].shape)
+    local next_first, _, next_weights = play(1) -- continues from the file
+    assert.is_true(next_first == 0 or next_first > first, ("%g, then %g"):format(first, next_first))
+    assert.is_false(weights["actor.0.weight"]:equal(next_weights["actor.0.weight"]))
+  end)
+end)
+
 describe("examples/hosts/nginx", function()
   local PORT = 8917
   local function get(path, options)
