@@ -14,9 +14,13 @@ function app.networks()
   }
 end
 
---- Returns the function of a network that a server computes: pixels [N, 784], uint8, to probabilities.
+--- Returns the function of a network that a server computes: pixels [N, 784], uint8, to [N, 2], the class with the
+--- largest probability and that.
 function app.classifier(net)
-  return function(x) return net(x:float() / 255):softmax(2) end
+  return function(x)
+    local p, class = net(x:float() / 255):softmax(2):max(2)
+    return lm.stack({class:float(), p}, 2)
+  end
 end
 
 local batchers, await = {}, nil
@@ -36,10 +40,9 @@ function app.answer(name)
   local ngx = _G.ngx
   ngx.req.read_body()
   local x = lm.frombuffer(ngx.req.get_body_data(), "uint8"):view(1, 784)
-  local p, class = await(batchers[name]:submit(x), 30):max(2)
-  local text = ('{"class":%d,"p":%.4f}'):format(class:item(), p:item())
-  local header = ngx.header
-  header.content_type, header.content_length, header.x_worker = "application/json", #text, ngx.worker.pid()
+  local result = await(batchers[name]:submit(x), 30):totable()[1]
+  local text = ('{"class":%d,"p":%.4f}'):format(result[1], result[2])
+  ngx.header.content_length = #text
   ngx.print(text)
 end
 

@@ -96,7 +96,7 @@ return function(spec)
     else
       count.ok = count.ok + 1
     end
-    if spec.latencies then spec.latencies[ended] = spec.time() - c.began end
+    table.insert(spec.latencies, spec.time() - c.began)
     if not c.keeps or c.closes then shut(c) end
     start(c)
   end

@@ -45,7 +45,7 @@ local function counted(name, f)
       ngx.print("event: error\ndata: ", text, "\n\n")
     else
       ngx.status, ngx.header.content_type = status, "text/plain"
-      if status == 503 then ngx.header.retry_after = 1 end
+      if status == 503 then ngx.header["Retry-After"] = 1 end
       ngx.say(text)
     end
   end

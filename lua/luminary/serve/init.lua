@@ -11,49 +11,58 @@ local Executor = require "luminary.mp.executor"
 
 local function rows_of(task) return task.args[1]:size(1) end
 
--- Returns a text that is equal for inputs that can be joined: dtype, device and all sizes but the first.
-local function kind_of(task)
-  local x = task.args[1]
-  return ("%s %s %s"):format(x.dtype, x.device, table.concat(x.shape, " ", 2))
+-- Returns true if the inputs of two calls can be joined: dtype, device and all sizes but the first are equal.
+local function fits(a, b)
+  local x, y = a.args[1], b.args[1]
+  local n = x:dim()
+  if x.dtype ~= y.dtype or x.device ~= y.device or n ~= y:dim() then return false end
+  for dim = 2, n do
+    if x:size(dim) ~= y:size(dim) then return false end
+  end
+  return true
 end
 
 -- Adds calls of the same kind to list, {first}, until they have max_batch rows or max_wait seconds are over. Returns
 -- the next call, if one came that does not fit; nil if none did, false at the end of all calls.
 local function gather(list, batch, may_run)
-  local rows, kind, deadline = rows_of(list[1]), kind_of(list[1]), core.time() + batch.max_wait
+  local rows, deadline = rows_of(list[1]), core.time() + batch.max_wait
   while rows < batch.max_batch do
     local task = Executor.next_task(math.max(0, deadline - core.time()))
     if task == false then return nil end
     if task == nil then return false end
     if may_run(task) then
       rows = rows + rows_of(task)
-      if rows > batch.max_batch or kind_of(task) ~= kind then return task end
+      if rows > batch.max_batch or not fits(task, list[1]) then return task end
       list[#list + 1] = task
     end
   end
 end
 
+-- Returns the values of a module's results that belong to some rows.
+local function part_of(values, first, rows)
+  return unpack(map_tensors(values, function(t) return t:narrow(1, first, rows) end), 1, values.n)
+end
+
 -- Runs the module once for the calls of a list, and calls answer(task, outcome) for each. If that fails, runs it for
 -- each of them alone, so that one connection's input does not fail the others.
 local function run(module, list, answer)
-  local inputs = {}
+  local inputs, first = {}, 1
   for i, task in ipairs(list) do inputs[i] = task.args[1] end
   local x = #inputs == 1 and inputs[1] or core.ops.cat(inputs, 1)
   local outcome = failure.outcome(core.no_grad, Executor.forward, module, x)
-  if outcome.problem and #list > 1 then
-    for _, task in ipairs(list) do run(module, {task}, answer) end
-    return
-  end
-  local first = 1
+  if #list == 1 then return answer(list[1], outcome) end
+  local values = outcome.values
+  local y = values and values.n == 1 and values[1]
+  local is_rows = core.is_tensor(y) and y:dim() > 0 and y:size(1) == x:size(1)
   for _, task in ipairs(list) do
-    local rows, own = rows_of(task), outcome
-    if outcome.values and #list > 1 then
-      local from = first
-      own = failure.outcome(function()
-        return unpack(map_tensors(outcome.values, function(t) return t:narrow(1, from, rows) end), 1, outcome.values.n)
-      end)
+    local rows = rows_of(task)
+    if not values then
+      run(module, {task}, answer)
+    elseif is_rows then
+      answer(task, {values = {y:narrow(1, first, rows), n = 1}})
+    else
+      answer(task, failure.outcome(part_of, values, first, rows))
     end
-    answer(task, own)
     first = first + rows
   end
 end
@@ -104,11 +113,14 @@ local function resolve(task, outcome) task.future.executor:resolve(task.future, 
 function Inline:wait(_)
   local first, list, rest, rows = self.pending[1], {}, {}, 0
   if not first then options.fail "Batcher: the module waits for a result of its own" end
-  local kind, most = kind_of(first), math.max(self.spec.setup.max_batch, rows_of(first))
+  local most = math.max(self.spec.setup.max_batch, rows_of(first))
   for _, task in ipairs(self.pending) do
-    local fits = kind_of(task) == kind and rows + rows_of(task) <= most
-    table.insert(fits and list or rest, task)
-    rows = rows + (fits and rows_of(task) or 0)
+    local n = rows_of(task)
+    if rows + n <= most and fits(task, first) then
+      list[#list + 1], rows = task, rows + n
+    else
+      rest[#rest + 1] = task
+    end
   end
   self.pending, self.open = rest, #rest
   run(self.spec.setup.module, list, resolve)
