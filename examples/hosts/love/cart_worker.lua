@@ -1,6 +1,4 @@
 -- Learns to balance the pole on a worker thread of main.lua: an agent of this thread drives 16 carts.
-local lm = require "luminary"
-
 local worker = {}
 
 local agent, carts, update
