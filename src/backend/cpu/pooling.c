@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "base/message.h"
+#include "op_args_convolution.h"
 
 /* Returns an axis with tables from *tables on, which it moves to their end; without `inverse` those of `in` are not
  * there. */

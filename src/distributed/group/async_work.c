@@ -13,6 +13,7 @@
 #include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
 #include "op/op.h"
+#include "op_entries.h"
 
 /* Multiplies t by factor, if the backend cannot; 0 yields zeros, also for inf and NaN. */
 static lm_status work_scale(lm_tensor *t, double factor) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/isa/elem.h"
+#include "op_choices.h"
 
 /* Defines a loop over a line, all for one entry if its index is shared; `becomes` combines *d with v. */
 #define SCATTER(name, DST, SRC, load, becomes)                                                   \

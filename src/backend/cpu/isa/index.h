@@ -3,7 +3,8 @@
 
 #include "backend/cpu/isa.h"
 #include "base/parallel.h"
-#include "op/backend.h"
+#include "op_choices.h"
+#include "tensor/dtype.h"
 
 /* A line: n elements of src, `from` apart. Element i goes to (index i (`step` apart) - 1) * to + i * along of dst. */
 typedef struct lm_scatter_line {

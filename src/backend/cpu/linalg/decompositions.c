@@ -7,6 +7,7 @@
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "base/message.h"
+#include "op_args_linalg.h"
 
 /* The matrices of a batch, column-major, which LAPACK overwrites, and the numbers and ints of its workspace. */
 typedef struct batch {
