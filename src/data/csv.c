@@ -11,7 +11,7 @@
 #include "base/message.h"
 #include "base/parallel.h"
 #include "io/file.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 
 enum { NS_A_BYTE = 5 };
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "abi.h"
+#include "abi_driver.h"
 #include "device/device.h"
 
 enum { LM_IPC_BYTES = 64 };

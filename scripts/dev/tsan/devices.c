@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
+#include "op_entries.h"
 
 enum { CALLERS = 3, DEVICES = 4, STEPS = 12, ROUNDS = 40, N = 8 };
 

@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "base/message.h"
+#include "op_args_convolution.h"
 
 /* Returns an axis whose tables begin at *tables, which moves to their end. Without `inverse` it has no tables of
  * `in`. */

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
   if (t == view) return true;

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 static const char who[] = "register_comm_hook";
 

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
+#include "op_entries.h"
 
 /* Returns the number of slots for which `pick` is true, and writes up to 5 names: "'a', 'b', 'c' and 4 more". */
 static int name_slots(const lm_reducer *r, bool (*pick)(const lm_slot *s), char *out, size_t capacity) {

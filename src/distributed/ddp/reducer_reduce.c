@@ -17,6 +17,7 @@
 #include "distributed/ddp/reducer_core.h"
 #include "distributed/group/call_timeouts.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 enum { FLAG_FACTS, FLAG_FULL, FLAG_SUMMED };
 

@@ -5,6 +5,7 @@
 #include "distributed/ddp/reducer_core.h"
 #include "distributed/group/collective.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 static const size_t most_bytes = (size_t)32 << 20; /* bytes in one message, unless one tensor is larger */
 

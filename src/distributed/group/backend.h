@@ -8,7 +8,7 @@
  * Ranks count from 0. A "rank" is the rank within the group unless a comment says "in the world". */
 #pragma once
 
-#include "abi.h"
+#include "abi_group.h"
 #include "distributed/store/ticket.h"
 #include "tensor/tensor.h"
 

@@ -8,6 +8,7 @@
 #include "base/message.h"
 #include "distributed/group/enqueued_calls.h"
 #include "op/op.h"
+#include "op_entries.h"
 
 static const char *const names[LM_COLLECTIVES] = {
     [LM_ALL_REDUCE] = "all_reduce",

@@ -3,7 +3,7 @@
 #include "base/thread.h"
 #include "distributed/group/call.h"
 #include "distributed/group/enqueued_calls.h"
-#include "op/op.h"
+#include "op_entries.h"
 
 /* ---- calling the backend */
 
