@@ -35,6 +35,9 @@ static int complain(const member *m, const char *what, const char *why) {
 #define TRY_OR(m, call) \
   if ((call) != LM_OK) return complain(m, #call, lm_error())
 
+/* RUN(m, g, work, LM_REDUCE, .t = t, .root = root): starts a call; the fields are lm_group_call's. */
+#define RUN(m, g, work, ...) TRY_OR(m, lm_collective_start(g, &(lm_group_call){.kind = __VA_ARGS__}, work))
+
 static lm_tensor *numbers(int64_t n) {
   lm_tensor *t = NULL;
   if (lm_tensor_empty(LM_F32, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, &t) != LM_OK) abort();
@@ -76,26 +79,26 @@ static int collectives(const member *m, lm_group *g, int first, int64_t length) 
     fill(in[r], m->rank);
   }
   fill(t, m->rank);
-  TRY_OR(m, lm_all_reduce(g, t, LM_REDUCE_SUM, NULL));
+  RUN(m, g, NULL, LM_ALL_REDUCE, .t = t);
   bad += expect(m, "all_reduce", t, sum, first, n);
   fill(t, m->rank);
-  TRY_OR(m, lm_group_broadcast(g, t, root, NULL));
+  RUN(m, g, NULL, LM_BROADCAST, .t = t, .root = root);
   bad += expect(m, "broadcast", t, of_one, first + root, 1);
   fill(t, m->rank);
-  TRY_OR(m, lm_reduce(g, t, root, LM_REDUCE_SUM, NULL));
+  RUN(m, g, NULL, LM_REDUCE, .t = t, .root = root);
   if (g->rank == root) bad += expect(m, "reduce", t, sum, first, n);
   fill(t, m->rank);
-  TRY_OR(m, lm_all_gather(g, t, n, out, NULL));
+  RUN(m, g, NULL, LM_ALL_GATHER, .t = t, .nout = n, .out = out);
   for (int r = 0; r < n; r++) bad += expect(m, "all_gather", out[r], of_one, first + r, 1);
-  TRY_OR(m, lm_gather(g, t, root, g->rank == root ? n : 0, out, NULL));
+  RUN(m, g, NULL, LM_GATHER, .t = t, .root = root, .nout = g->rank == root ? n : 0, .out = out);
   for (int r = 0; r < n && g->rank == root; r++) bad += expect(m, "gather", out[r], of_one, first + r, 1);
-  TRY_OR(m, lm_scatter(g, t, root, g->rank == root ? n : 0, in, NULL));
+  RUN(m, g, NULL, LM_SCATTER, .t = t, .root = root, .nin = g->rank == root ? n : 0, .in = in);
   bad += expect(m, "scatter", t, of_one, first + root, 1);
-  TRY_OR(m, lm_reduce_scatter(g, t, n, in, LM_REDUCE_SUM, NULL));
+  RUN(m, g, NULL, LM_REDUCE_SCATTER, .t = t, .nin = n, .in = in);
   bad += expect(m, "reduce_scatter", t, sum, first, n);
-  TRY_OR(m, lm_all_to_all(g, n, in, out, NULL));
+  RUN(m, g, NULL, LM_ALL_TO_ALL, .nin = n, .in = in, .nout = n, .out = out);
   for (int r = 0; r < n; r++) bad += expect(m, "all_to_all", out[r], of_one, first + r, 1);
-  TRY_OR(m, lm_barrier(g, NULL));
+  RUN(m, g, NULL, LM_BARRIER);
   lm_release(t);
   for (int r = 0; r < n; r++) {
     lm_release(in[r]);
@@ -112,10 +115,10 @@ static int beside(const member *m, lm_group *g, int first, int64_t length) {
   fill(t, m->rank);
   fill(all, m->rank);
   for (int r = 0; r < n; r++) part[r] = numbers(length);
-  TRY_OR(m, lm_all_reduce(g, all, LM_REDUCE_SUM, &work[0]));
-  TRY_OR(m, lm_send(g, t, next, 1, &work[1]));
-  TRY_OR(m, lm_recv(g, come, before, 1, &work[2]));
-  TRY_OR(m, lm_all_gather(g, t, n, part, &work[3]));
+  RUN(m, g, &work[0], LM_ALL_REDUCE, .t = all);
+  RUN(m, g, &work[1], LM_SEND, .t = t, .peer = next, .tag = 1);
+  RUN(m, g, &work[2], LM_RECV, .t = come, .peer = before, .tag = 1);
+  RUN(m, g, &work[3], LM_ALL_GATHER, .t = t, .nout = n, .out = part);
   for (int i = 2; i >= 1; i--) TRY_OR(m, lm_work_wait(work[i], -1));
   bad += expect(m, "recv", come, of_one, first + before, 1);
   TRY_OR(m, lm_work_wait(work[3], -1));

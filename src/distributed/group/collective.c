@@ -18,16 +18,6 @@ static lm_status collective_part_of(lm_tensor *whole, int n, int rank, const lm_
   return lm_tensor_view(whole, ndim, size, stride, offset, out);
 }
 
-/* Returns true if `whole` has t's sizes, n times concatenated along the first dim, or stacked along a new one. */
-static bool collective_holds(const lm_tensor *whole, int n, const lm_tensor *t) {
-  int stacked = whole->ndim == t->ndim + 1;
-  if (!stacked && (t->ndim == 0 || whole->ndim != t->ndim)) return false;
-  if (whole->size[0] != (stacked ? n : n * t->size[0])) return false;
-  for (int d = 1; d < whole->ndim; d++)
-    if (whole->size[d] != t->size[d - stacked]) return false;
-  return true;
-}
-
 static lm_status differs_in(const lm_tensor *a, const lm_tensor *b) {
   return a->dtype != b->dtype ? LM_E_DTYPE : a->device != b->device ? LM_E_DEVICE : LM_E_SHAPE;
 }
@@ -47,7 +37,7 @@ static bool is_whole(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor 
 static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_tensor *w) {
   int size = c->core->g.size;
   const char *name = lm_collective_name(c->call.kind);
-  if (t && (w->dtype != t->dtype || w->device != t->device || !collective_holds(w, size, t)))
+  if (t && (w->dtype != t->dtype || w->device != t->device || w->numel != size * t->numel))
     return lm_fail(differs_in(w, t), "%s: one tensor for all ranks must be %d times %s %s on %s, got %s %s on %s", name,
                    size, lm_dtype_name(t->dtype), lm_shape_of(t), lm_device_name(t->device), lm_dtype_name(w->dtype),
                    lm_shape_of(w), lm_device_name(w->device));
