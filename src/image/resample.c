@@ -256,9 +256,9 @@ static lm_status resize_nearest(resizing *r, bool exact) {
   if (!column) return LM_E_OOM;
   for (int64_t i = 0; i < y->w; i++) column[i] = nearest_to(i, r->from.w, y->w, exact);
   r->column = column, r->exact = exact;
-  lm_parallel(rows, (double)rows * (double)y->w * 0.5, 0, take_rows, r);
+  lm_status status = lm_parallel(rows, (double)rows * (double)y->w * 0.5, 0, take_rows, r);
   lm_free(column);
-  return LM_OK;
+  return status;
 }
 
 lm_status lm_run_resize(const lm_image_job *job) {

@@ -141,42 +141,25 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
 
 static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, const windows *w, bool backward) {
   const struct lm_pooling_loops *loops = LM_ISA_PICK(lm_pooling_loops);
-  return pool((backward ? loops->avg_back : loops->avg)[dst->dtype], src, dst, NULL, w, backward,
-              work_of(dst->numel * (backward ? 2 : w->kernel[0] * w->kernel[1])));
+  const int64_t elements = !w->kernel ? (backward ? 2 : 1) * (src->numel + dst->numel)
+                                      : dst->numel * (backward ? 2 : w->kernel[0] * w->kernel[1]);
+  return pool((backward ? loops->avg_back : loops->avg)[dst->dtype], src, dst, NULL, w, backward, work_of(elements));
 }
 
-lm_status lm_cpu_avg_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_avg_pool2d_args *a = args;
-  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, NULL};
-  return pool_means(a->x, out[0], &w, false);
-}
-
-lm_status lm_cpu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
-  const lm_avg_pool2d_backward_args *a = args;
-  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, NULL};
-  return pool_means(a->grad, out[0], &w, true);
-}
-
-lm_status lm_cpu_relu_avg_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_relu_avg_pool2d_args *a = args;
-  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, a->x};
-  return pool_means(a->x, out[0], &w, false);
-}
-
-lm_status lm_cpu_relu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
-  const lm_relu_avg_pool2d_backward_args *a = args;
-  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, a->x};
-  return pool_means(a->grad, out[0], &w, true);
-}
-
-lm_status lm_cpu_adaptive_avg_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_adaptive_avg_pool2d_args *a = args;
-  return pool(LM_ISA_PICK(lm_pooling_loops)->avg[a->x->dtype], a->x, out[0], NULL, &(windows){0}, false,
-              work_of(a->x->numel + out[0]->numel));
-}
-
-lm_status lm_cpu_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
-  const lm_adaptive_avg_pool2d_backward_args *a = args;
-  return pool(LM_ISA_PICK(lm_pooling_loops)->avg_back[out[0]->dtype], a->grad, out[0], NULL, &(windows){0}, true,
-              work_of(2 * (out[0]->numel + a->grad->numel)));
-}
+/* Defines an op over sliding windows of `from`, and one over windows that share the image evenly. */
+#define MEANS(name, from, backward, image)                                                                             \
+  lm_status lm_cpu_##name(const void *args, lm_tensor *const *out) {                                                   \
+    const lm_##name##_args *a = args;                                                                                  \
+    const windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override, image}; \
+    return pool_means(a->from, out[0], &w, backward);                                                                  \
+  }
+#define SHARED_MEANS(name, from, backward)                                                      \
+  lm_status lm_cpu_##name(const void *args, lm_tensor *const *out) {                            \
+    return pool_means(((const lm_##name##_args *)args)->from, out[0], &(windows){0}, backward); \
+  }
+MEANS(avg_pool2d, x, false, NULL)
+MEANS(avg_pool2d_backward, grad, true, NULL)
+MEANS(relu_avg_pool2d, x, false, a->x)
+MEANS(relu_avg_pool2d_backward, grad, true, a->x)
+SHARED_MEANS(adaptive_avg_pool2d, x, false)
+SHARED_MEANS(adaptive_avg_pool2d_backward, grad, true)

@@ -67,7 +67,7 @@ typedef struct lm_cuda_facts {
 const lm_cuda_facts *lm_cuda_facts_of(lm_device device);
 extern const lm_driver lm_cuda_driver; /* runtime/driver.c */
 
-int64_t lm_cuda_version(const char *library); /* runtime/version.c */
+int64_t lm_cuda_version(const char *library); /* runtime/driver.c */
 
 lm_status lm_cuda_pointwise(const lm_pointwise *job);
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);

@@ -107,24 +107,19 @@ static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, bool bac
                   : LAUNCH("avg", lm_pooling_avg(&job, f->stream));
 }
 
-lm_status lm_cuda_avg_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_avg_pool2d_args *a = args;
-  return pool_means(a->x, out[0], false, a->kernel_size, a->stride, a->padding, a->count_include_pad,
-                    a->divisor_override, f);
-}
-
-lm_status lm_cuda_avg_pool2d_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_avg_pool2d_backward_args *a = args;
-  return pool_means(a->grad, out[0], true, a->kernel_size, a->stride, a->padding, a->count_include_pad,
-                    a->divisor_override, f);
-}
-
-lm_status lm_cuda_adaptive_avg_pool2d(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_adaptive_avg_pool2d_args *a = args;
-  return pool_means(a->x, out[0], false, NULL, NULL, NULL, false, LM_NO_INT, f);
-}
-
-lm_status lm_cuda_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
-  const lm_adaptive_avg_pool2d_backward_args *a = args;
-  return pool_means(a->grad, out[0], true, NULL, NULL, NULL, false, LM_NO_INT, f);
-}
+/* Defines an op over sliding windows of `from`, and one over windows that share the image evenly. */
+#define MEANS(name, from, backward)                                                                           \
+  lm_status lm_cuda_##name(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {                       \
+    const lm_##name##_args *a = args;                                                                         \
+    return pool_means(a->from, out[0], backward, a->kernel_size, a->stride, a->padding, a->count_include_pad, \
+                      a->divisor_override, f);                                                                \
+  }
+#define SHARED_MEANS(name, from, backward)                                                                          \
+  lm_status lm_cuda_##name(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {                             \
+    return pool_means(((const lm_##name##_args *)args)->from, out[0], backward, NULL, NULL, NULL, false, LM_NO_INT, \
+                      f);                                                                                           \
+  }
+MEANS(avg_pool2d, x, false)
+MEANS(avg_pool2d_backward, grad, true)
+SHARED_MEANS(adaptive_avg_pool2d, x, false)
+SHARED_MEANS(adaptive_avg_pool2d_backward, grad, true)

@@ -90,12 +90,7 @@ static lm_status real_blocks(const lm_fft_plan *plan, int kind, lm_fft_walk w) {
 /* Copies the first n / 2 + 1 entries of a line of odd n; all but the first are multiplied by `inner`. */
 static void half_line(lm_dtype dtype, int64_t n, double inner, const void *z, void *x) {
   memcpy(x, z, 2 * lm_dtype_size(dtype) * (size_t)(n / 2 + 1));
-  for (int64_t i = 2; i < n + 1; i++) {
-    if (dtype == LM_F64)
-      ((double *)x)[i] *= inner;
-    else
-      ((float *)x)[i] *= (float)inner;
-  }
+  for (int64_t i = 2; i < n + 1; i++) lm_scalar_put(dtype, x, i, lm_real_at(dtype, x, i) * inner);
 }
 
 /* Lines of reals and of the first half of their transforms. */
@@ -251,17 +246,9 @@ lm_status lm_cpu_overlap_add(const void *args, lm_tensor *const *out) {
 /* Writes the complete line of odd n from its first n / 2 + 1 entries: the rest are the conjugates. */
 static void whole_line(lm_dtype dtype, int64_t n, double inner, const void *x, void *z) {
   for (int64_t k = 0; k < n; k++) {
-    int64_t at = k <= n / 2 ? k : n - k;
-    if (dtype == LM_F64) {
-      const double *a = (const double *)x + 2 * at;
-      ((double *)z)[2 * k] = k == 0 ? a[0] : a[0] * inner;
-      ((double *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] * inner : -a[1] * inner;
-    } else {
-      const float *a = (const float *)x + 2 * at;
-      float factor = (float)inner;
-      ((float *)z)[2 * k] = k == 0 ? a[0] : a[0] * factor;
-      ((float *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] * factor : -a[1] * factor;
-    }
+    const int64_t at = k <= n / 2 ? k : n - k;
+    lm_scalar_put(dtype, z, 2 * k, lm_real_at(dtype, x, 2 * at) * (k == 0 ? 1 : inner));
+    lm_scalar_put(dtype, z, 2 * k + 1, k == 0 ? 0 : lm_real_at(dtype, x, 2 * at + 1) * (k == at ? inner : -inner));
   }
 }
 

@@ -101,7 +101,7 @@ static lm_status determinants(const lm_tensor *x, const lm_tensor *sign, const l
   NEED(lm_column_major(x, &lu));
   lu_job j = {.dtype = x->dtype, .m = n, .n = n, .lu = lu, .pivots = factors[1], .det = det, .sign = sign};
   NEED(lm_each_by_lapack(lm_matrix_count(x), 0.67 * n * n * n, 0, det_one, &j, &bad));
-  return x->numel ? lm_cpu_copy(lu, factors[0]) : LM_OK;
+  return lm_cpu_copy(lu, factors[0]);
 }
 
 lm_status lm_cpu_det(const void *args, lm_tensor *const *out) {
@@ -133,7 +133,7 @@ lm_status lm_cpu_linalg_lu_factor(const void *args, lm_tensor *const *out) {
               .check = a->check};
   NEED(lm_each_by_lapack(lm_matrix_count(x), 0.67 * j.m * j.n * j.n, 0, factor_one, &j, &bad));
   NEED(lm_matrix_singular("A", x, bad));
-  return x->numel ? lm_cpu_copy(lu, out[0]) : LM_OK;
+  return lm_cpu_copy(lu, out[0]);
 }
 
 static int solve_one(const void *job, int64_t i, char *work) {
@@ -162,7 +162,7 @@ static lm_status solve(const char *arg, const lm_tensor *A, lu_job j, const lm_t
   j.b = x;
   NEED(lm_each_by_lapack(lm_matrix_count(out), (double)j.n * j.n * (j.n + 2.0 * j.k), 0, solve_one, &j, &bad));
   NEED(lm_matrix_singular(arg, A, bad));
-  return out->numel ? lm_cpu_copy(x, out) : LM_OK;
+  return lm_cpu_copy(x, out);
 }
 
 lm_status lm_cpu_linalg_solve(const void *args, lm_tensor *const *out) {
@@ -170,7 +170,7 @@ lm_status lm_cpu_linalg_solve(const void *args, lm_tensor *const *out) {
   LM_OWNED *lu = NULL;
   NEED(lm_column_major(a->A, &lu));
   NEED(solve("A", a->A, (lu_job){.lu = lu, .pivots = out[2], .check = true}, a->B, a->left, false, out[0]));
-  return lu->numel ? lm_cpu_copy(lu, out[1]) : LM_OK;
+  return lm_cpu_copy(lu, out[1]);
 }
 
 /* Inverts the transpose: that is what LAPACK sees in row-major memory. */
@@ -188,7 +188,7 @@ lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = ((const lm_inverse_args *)args)->x;
   int n = (int)x->size[x->ndim - 1];
   lm_bad_matrix bad;
-  if (x->numel) NEED(lm_cpu_copy(x, out[0]));
+  NEED(lm_cpu_copy(x, out[0]));
   lu_job j = {.dtype = x->dtype, .m = n, .n = n, .b = out[0]};
   const size_t bytes = lm_dtype_size(x->dtype) * (size_t)lm_blocked_workspace(n) + sizeof(int) * (size_t)n;
   NEED(lm_each_by_lapack(lm_matrix_count(x), 2.0 * n * n * n, bytes, inverse_one, &j, &bad));
@@ -199,7 +199,7 @@ lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
  * row. */
 static lm_status read_pivots(const lm_tensor *pivots, int64_t rows, lm_tensor **out) {
   NEED(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, out));
-  if (pivots->numel) NEED(lm_cpu_copy(pivots, *out));
+  NEED(lm_cpu_copy(pivots, *out));
   const int32_t *p = (const int32_t *)(*out)->data;
   int64_t n = pivots->size[pivots->ndim - 1];
   for (int64_t i = 0; i < pivots->numel; i++)

@@ -33,7 +33,7 @@ lm_status lm_cpu_cholesky(const void *args, lm_tensor *const *out) {
   lm_bad_matrix bad;
   const double n = (double)a->x->size[a->x->ndim - 1];
   const cholesky_job j = {(int)n, out[0], a->upper};
-  if (a->x->numel) NEED(lm_cpu_copy(a->x, out[0]));
+  NEED(lm_cpu_copy(a->x, out[0]));
   NEED(lm_each_by_lapack(lm_matrix_count(a->x), 0.33 * n * n * n, 0, cholesky_one, &j, &bad));
   return lm_matrix_not_positive("x", a->x, bad);
 }
@@ -81,7 +81,7 @@ lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out
     A = lm_retain((lm_tensor *)a->A);
   else
     NEED(lm_row_major(a->A, &A));
-  if (X->numel) NEED(lm_cpu_copy(a->B, X));
+  NEED(lm_cpu_copy(a->B, X));
   triangle_job j = {.n = (int)A->size[A->ndim - 1],
                     .k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2],
                     .a = A,

@@ -1,5 +1,7 @@
 /* Implements the core's driver by the CUDA runtime: memory, copies, streams, events, capture. */
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <cudnn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,7 +12,6 @@
 #include "backend/cuda/libraries/cublas.h"
 #include "backend/cuda/libraries/cudnn_handles.h"
 #include "backend/cuda/runtime/context.h"
-#include "backend/cuda/runtime/nvtx.h"
 #include "backend/cuda/runtime/properties.h"
 #include "device/alloc.h"
 
@@ -335,6 +336,38 @@ static lm_status ipc_event_open(int ordinal, const char handle[LM_IPC_BYTES], vo
   return status == LM_OK ? CUDA(cudaIpcOpenEventHandle((cudaEvent_t *)event, made)) : status;
 }
 
+/* ---- ranges of this thread, and moments, for NVIDIA's tools: NVTX 3's headers load the tool, if there is one */
+
+#if defined(__has_include)
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define NVTX(call) call
+#endif
+#endif
+#ifndef NVTX
+#define NVTX(call) (void)0
+#endif
+
+static void range_push(const char *name) {
+  (void)name;
+  NVTX(nvtxRangePushA(name));
+}
+static void range_pop(void) { NVTX(nvtxRangePop()); }
+static void range_mark(const char *name) {
+  (void)name;
+  NVTX(nvtxMarkA(name));
+}
+
+/* ---- versions of libraries */
+
+int64_t lm_cuda_version(const char *library) {
+  int runtime = 0;
+  if (strcmp(library, "cudnn") == 0) return (int64_t)cudnnGetVersion();
+  if (strcmp(library, "cublaslt") == 0) return (int64_t)cublasLtGetVersion();
+  if (strcmp(library, "cuda") == 0 && cudaRuntimeGetVersion(&runtime) == cudaSuccess) return runtime;
+  return 0;
+}
+
 /* The segment sizes are those PyTorch documents for its CUDA allocator. */
 const lm_driver lm_cuda_driver = {
     .abi = LM_DRIVER_ABI,
@@ -368,9 +401,9 @@ const lm_driver lm_cuda_driver = {
     .host_free = host_free,
     .properties = lm_cuda_properties,
     .can_access_peer = can_access_peer,
-    .range_push = lm_nvtx_push,
-    .range_pop = lm_nvtx_pop,
-    .range_mark = lm_nvtx_mark,
+    .range_push = range_push,
+    .range_pop = range_pop,
+    .range_mark = range_mark,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .graph_launch = graph_launch,
