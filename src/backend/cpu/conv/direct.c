@@ -406,8 +406,8 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Adds the sums of all parts to the first one's, and stores the weights in their own order, a square of `width` channels
- * by a panel's columns at a time. */
+/* Adds the sums of all parts to the first one's, and stores the weights in their own order, a square of `width`
+ * channels by a panel's columns at a time. */
 static void finish_weights(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
   const lm_conv_shape *s = &p->job->shape;
