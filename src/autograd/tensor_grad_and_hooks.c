@@ -97,18 +97,18 @@ lm_status lm_watch_need(lm_tensor *t, lm_watch **out) {
   lm_edge e;
   NEED(lm_history(t, &e));
   if (!e.node) return lm_fail_value("register_hook", "x", "a tensor that requires grad", "one that does not");
-  lm_watch **seen = &e.node->out[e.slot].watch;
+  lm_watch *_Atomic *seen = &e.node->out[e.slot].watch;
   if (!t->grad->watch) {
     if (*seen) {
       t->grad->watch = *seen;
-      atomic_fetch_add(&(*seen)->rc, 1);
+      atomic_fetch_add(&t->grad->watch->rc, 1);
     } else {
       NEED(lm_watch_new(&t->grad->watch));
     }
   }
   if (!*seen) {
+    atomic_fetch_add(&t->grad->watch->rc, 1);
     *seen = t->grad->watch;
-    atomic_fetch_add(&(*seen)->rc, 1);
   }
   *out = *seen;
   return LM_OK;
