@@ -122,7 +122,8 @@ static void set_limits(lm_fake_kernel &kernel, const std::string &name, int boun
   const registry &r = get();
   auto measured = r.measured.find(name);
   resources is = measured == r.measured.end() ? resources{USUAL_REGISTERS, 0, 0} : measured->second;
-  if (bound <= 0) bound = is.threads > 0 ? is.threads : measured == r.measured.end() ? LM_MAX_BLOCK : UNBOUND_THREADS;
+  int unbound = measured == r.measured.end() ? (int)LM_MAX_BLOCK : (int)UNBOUND_THREADS;
+  if (bound <= 0) bound = is.threads > 0 ? is.threads : unbound;
   kernel.most_threads = bound;
   kernel.registers = is.registers;
   kernel.local = is.local;
