@@ -21,7 +21,7 @@ local function prompt(input, variables)
   return (text:gsub("^[^\n]*\n[^\n]*\n", ""):gsub(">+ ", ""):gsub("\n+$", ""))
 end
 
-describe("a command of the prompt", function()
+describe("a command of the prompt #lua", function()
   it(":help lists all, and one that is none names the nearest", function()
     local text = prompt ":help\n"
     assert.matches("\n" .. commands.HELP, "\n" .. prompt "help\n", 1, true)
@@ -90,7 +90,7 @@ describe("a command of the prompt", function()
   end)
 end)
 
-describe("Tab at the prompt", function()
+describe("Tab at the prompt #lua", function()
   local globals = {nn = lm.nn, io = io, optim = lm.optim}
   local function words(before, typed) return completion.words(before, globals, typed) end
 

@@ -23,7 +23,7 @@
 #include "base/thread_state.h"
 #include "device/graph.h"
 #include "device/stream.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 
 static _Atomic int order_kept;
 

@@ -3,7 +3,8 @@
 #include <stdio.h>
 
 #include "bind/bind.h"
-#include "op/backend.h"
+#include "op/kernels.h"
+#include "op_entries.h"
 
 /* Returns an argument's default as Lua writes it: "nil" if it is optional without a default, NULL if it is required.
  * The result may lie in `text`. */

@@ -4,7 +4,8 @@
 
 #include "base/c_stack.h"
 #include "bind/bind.h"
-#include "op/backend.h"
+#include "op/kernels.h"
+#include "op_entries.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
     lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback, lm_reg_catchers,
@@ -25,27 +26,29 @@ static const char *intern(lua_State *L, const char *name) {
 }
 
 static void describe_ops(lua_State *L, lm_lua *s) {
-  size_t bytes = 0;
-  for (int id = 0; id < LM_OP_COUNT; id++) {
-    s->default_at[id] = (uint16_t)bytes;
-    bytes += lm_round_up((size_t)lm_ops[id].size, 8);
-  }
+  size_t head = LM_OP_COUNT * sizeof *s->ops, bytes = head;
+  for (int id = 0; id < LM_OP_COUNT; id++) bytes += lm_round_up((size_t)lm_ops[id].size, 8);
   lm_reg_get(L, &lm_reg_anchor); /* Lua's memory, which outlives every finalizer */
   lua_pushliteral(L, "defaults");
-  s->defaults = lua_newuserdata(L, bytes);
+  s->ops = lua_newuserdata(L, bytes);
+  memset(s->ops, 0, bytes);
+  char *defaults = (char *)s->ops + head;
   lua_rawset(L, -3);
   lua_pop(L, 1);
   for (int id = 0; id < LM_OP_COUNT; id++) {
     const lm_op *op = &lm_ops[id];
-    lm_op_defaults((lm_op_id)id, s->defaults + s->default_at[id]);
+    lm_op_reading *r = &s->ops[id];
+    lm_op_defaults(id, defaults);
+    r->defaults = defaults;
+    defaults += lm_round_up((size_t)op->size, 8);
     for (int i = 0; i < op->nargs; i++) {
-      s->key[id][i] = intern(L, op->arg[i].name);
-      if (lm_arg_words[op->arg[i].kind].required) s->required[id] |= 1u << i;
+      r->key[i] = intern(L, op->arg[i].name);
+      if (lm_arg_words[op->arg[i].kind].required) r->required |= 1u << i;
     }
     if (op->npositional == 0) continue;
     const lm_arg *last = &op->arg[op->npositional - 1];
-    s->variadic[id] = last->kind == LM_ARG_SIZE || last->kind == LM_ARG_SIZE_OPT ||
-                      (last->kind == LM_ARG_DIMS_OPT && strcmp(last->name, "dims") == 0);
+    r->variadic = last->kind == LM_ARG_SIZE || last->kind == LM_ARG_SIZE_OPT ||
+                  (last->kind == LM_ARG_DIMS_OPT && strcmp(last->name, "dims") == 0);
   }
   s->key_requires_grad = intern(L, "requires_grad");
   s->device_cpu = intern(L, "cpu");

@@ -10,7 +10,7 @@
 #include "base/parallel.h"
 #include "base/plain_numbers.h"
 #include "io/file.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 
 enum { NS_A_BYTE = 5 };
 

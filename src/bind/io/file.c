@@ -42,7 +42,8 @@
 #include "io/background_write.h"
 #include "io/file_stream.h"
 #include "io/growing_file.h"
-#include "op/backend.h"
+#include "op/kernels.h"
+#include "op_entries.h"
 
 LM_HELD_TYPE(file_type, lm_file, lm_file_close, "luminary.file", "a file", NULL);
 

@@ -242,6 +242,7 @@ static lm_status event_synchronize(int ordinal, void *event) {
 
 static lm_status event_elapsed(void *from, void *to, double *milliseconds) {
   float elapsed = 0;
+  NEED(lm_cuda_select_any());
   lm_status status = CUDA(cudaEventElapsedTime(&elapsed, from, to));
   *milliseconds = (double)elapsed;
   return status;
@@ -274,8 +275,8 @@ static lm_status graph_launch(int ordinal, void *graph, void *stream) {
   return status == LM_OK ? CUDA(cudaGraphLaunch(graph, stream)) : status;
 }
 
-static void graph_destroy(void *graph) {
-  if (cudaGraphExecDestroy(graph) != cudaSuccess) lm_cuda_forget_error();
+static void graph_destroy(int ordinal, void *graph) {
+  if (lm_cuda_select(ordinal) == LM_OK && cudaGraphExecDestroy(graph) != cudaSuccess) lm_cuda_forget_error();
 }
 
 /* ---- other processes */
