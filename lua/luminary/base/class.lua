@@ -46,7 +46,8 @@ end
 
 --- Returns an instance of `of` without fields, before `init`. `record` has additional metamethods and fields.
 function class.object(of, record)
-  record = complete(of, record or {})
+  record = complete(of, record or {class = false, values = false, __tostring = false, __index = false,
+    __newindex = false, __len = false, __pairs = false, __ipairs = false, __call = false}) -- allocated once
   record.__len, record.__pairs, record.__ipairs, record.__call = length, refuse, refuse, record.__call or call
   local object = newproxy()
   debug_setmetatable(object, record)
