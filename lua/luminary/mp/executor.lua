@@ -91,14 +91,10 @@ local of_future = debug.getmetatable(Future).instance
 -- Returns a future, faster than a call of its class. number: of its worker's calls, from 1. socket: its end of the pair
 -- whose other end the worker closes; false if there is no worker.
 local function new_future(executor, worker, number, socket, path)
-  local values = {
+  return class.object(Future, nil, setmetatable({
     executor = executor, worker = worker, number = number, socket = socket or false, path = path or false,
     process = executor.process, outcome = false, callbacks = false,
-  }
-  return class.object(Future, {
-    class = false, __tostring = false, __index = false, __newindex = false, __len = false, __pairs = false,
-    __ipairs = false, __call = false, values = setmetatable(values, of_future),
-  })
+  }, of_future))
 end
 
 local function executor_of(self, method)
@@ -203,7 +199,7 @@ Executor.__inner = {"submit", "read", "wait", "resolve", "withdraw", "run_callba
 --- Sets the state without workers and calls; also in a child of a fork, whose parent keeps its own.
 function Executor.renew(self)
   if self.process == core.process_id() then return end
-  self.workers, self.open, self.resolved, self.process = {}, 0, {}, core.process_id()
+  self.workers, self.pending, self.open, self.resolved, self.process = {}, {}, 0, {}, core.process_id()
 end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of

@@ -16,9 +16,8 @@ local function rows_of(task, batch) return batch.collate_fn and 1 or task.args[1
 local function fits(a, b, batch)
   if batch.collate_fn then return true end
   local x, y = a.args[1], b.args[1]
-  local n = x:dim()
-  if x.dtype ~= y.dtype or x.device ~= y.device or n ~= y:dim() then return false end
-  for dim = 2, n do
+  if x.dtype ~= y.dtype or x.device ~= y.device or x:dim() ~= y:dim() then return false end
+  for dim = 2, x:dim() do
     if x:size(dim) ~= y:size(dim) then return false end
   end
   return true
@@ -46,9 +45,8 @@ local function part_of(values, first, rows)
 end
 
 local function compute(batch, inputs)
-  local collate = batch.collate_fn
-  if collate then return batch.module(collate(inputs)) end
-  return batch.module(#inputs == 1 and inputs[1] or core.ops.cat(inputs, 1))
+  local is_one = #inputs == 1 and not batch.collate_fn
+  return batch.module(is_one and inputs[1] or (batch.collate_fn or core.ops.cat)(inputs))
 end
 
 -- Runs the module once for the calls of a list, and calls answer(task, outcome) for each. If that fails, runs it for
@@ -69,10 +67,8 @@ local function run(batch, list, answer)
     local rows, own = rows_of(task, batch), outcome
     if is_list then
       own = {values = {y[i], n = 1}}
-    elseif is_rows and #list > 1 then
-      own = {values = {y:narrow(1, first, rows), n = 1}}
     elseif values and #list > 1 then
-      own = failure.outcome(part_of, values, first, rows)
+      own = is_rows and {values = {y:narrow(1, first, rows), n = 1}} or failure.outcome(part_of, values, first, rows)
     end
     answer(task, own)
     first = first + rows
@@ -106,12 +102,8 @@ end
 local Inline = class.define("Inline", Executor)
 
 function Inline:submit(_, _, args, _)
-  if self.process ~= core.process_id() then
-    self.pending = nil
-    Executor.renew(self)
-  end
+  Executor.renew(self)
   local task = {args = args, future = Executor.new_future(self)}
-  self.pending = self.pending or {}
   table.insert(self.pending, task)
   self.open = #self.pending
   return task.future
@@ -119,11 +111,7 @@ end
 
 function Inline.read() end
 
-local function resolve(task, outcome)
-  local future = task.future
-  if future.callbacks then return future.executor:resolve(future, outcome) end
-  future.outcome = outcome
-end
+local function resolve(task, outcome) task.future.executor:resolve(task.future, outcome) end
 
 --- Computes the first call, and others with it.
 function Inline:wait(_)
@@ -143,14 +131,12 @@ function Inline:wait(_)
 end
 
 function Inline:withdraw(future)
-  for i, task in ipairs(self.pending) do
-    if task.future == future then
-      table.remove(self.pending, i)
-      self.open = #self.pending
-      return true
-    end
+  local n = self.open
+  for i = n, 1, -1 do
+    if self.pending[i].future == future then table.remove(self.pending, i) end
   end
-  return false
+  self.open = #self.pending
+  return self.open < n
 end
 
 function Inline:run_callbacks()
@@ -177,12 +163,10 @@ Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_m
   end
   if opts.max_wait_ms < 0 then options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms) end
   if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
+  opts.module, opts.max_wait = module, opts.max_wait_ms / 1000
   self.executor = (opts.num_workers == 0 and Inline or Executor) {
     who = "Batcher", workers = opts.num_workers, threads = opts.threads, max_queue = opts.max_queue,
-    socket_paths = opts.socket_paths, serve = serve,
-    setup = {
-      module = module, max_batch = opts.max_batch, max_wait = opts.max_wait_ms / 1000, collate_fn = opts.collate_fn,
-    },
+    socket_paths = opts.socket_paths, serve = serve, setup = opts,
   }
 end)
 
