@@ -14,12 +14,14 @@ function app.networks()
   }
 end
 
---- Returns the function of a network that a server computes: pixels [N, 784], uint8, to [N, 2], the class with the
---- largest probability and that.
+--- Returns pixels [N, 784] of N texts of 784 bytes.
+function app.pixels(bodies) return lm.frombuffer(table.concat(bodies), "uint8"):view(#bodies, 784) end
+
+--- Returns the function of a network that a server computes: pixels to a list of {class, probability}.
 function app.classifier(net)
   return function(x)
     local p, class = net(x:float() / 255):softmax(2):max(2)
-    return lm.stack({class:float(), p}, 2)
+    return lm.stack({class:float(), p}, 2):totable()
   end
 end
 
@@ -27,6 +29,7 @@ local batchers, await = {}, nil
 
 --- Loads the weights of a folder. opts: options of lm.serve.Batcher.
 function app.start(folder, opts)
+  opts.collate_fn = app.pixels
   await = require("luminary.serve.nginx").await
   lm.set_num_threads(1)
   for name, net in pairs(app.networks()) do
@@ -39,8 +42,7 @@ end
 function app.answer(name)
   local ngx = _G.ngx
   ngx.req.read_body()
-  local x = lm.frombuffer(ngx.req.get_body_data(), "uint8"):view(1, 784)
-  local result = await(batchers[name]:submit(x), 30):totable()[1]
+  local result = await(batchers[name]:submit(ngx.req.get_body_data()), 30)
   local text = ('{"class":%d,"p":%.4f}'):format(result[1], result[2])
   ngx.header.content_length = #text
   ngx.print(text)

@@ -39,6 +39,10 @@ for name, net in networks.items():
     net.eval()
 
 
+def pixels(bodies):
+    return torch.frombuffer(bytearray(b"".join(bodies)), dtype=torch.uint8).view(len(bodies), 784)
+
+
 @torch.inference_mode()
 def classify(net, x):
     """Returns a list of probabilities and one of classes."""
@@ -53,16 +57,16 @@ class Batcher:
     def run(self):
         while self.waiting:
             now, self.waiting = self.waiting[:32], self.waiting[32:]
-            for (_, future), p, c in zip(now, *classify(self.net, torch.cat([x for x, _ in now]))):
+            for (_, future), p, c in zip(now, *classify(self.net, pixels([body for body, _ in now]))):
                 if not future.done():
                     future.set_result((p, c))
 
-    async def submit(self, x):
+    async def submit(self, body):
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         if not self.waiting:
             loop.call_soon(self.run)
-        self.waiting.append((x, future))
+        self.waiting.append((body, future))
         return await future
 
 
@@ -72,11 +76,11 @@ app = FastAPI()
 
 def add_route(name, net):
     async def answer(request: Request):
-        x = torch.frombuffer(bytearray(await request.body()), dtype=torch.uint8).view(1, 784)
+        body = await request.body()
         if batched:
-            p, c = await batchers[name].submit(x)
+            p, c = await batchers[name].submit(body)
         else:
-            (p,), (c,) = classify(net, x)
+            (p,), (c,) = classify(net, pixels([body]))
         return Response(f'{{"class":{c + 1},"p":{p:.4f}}}', media_type="application/json")
 
     app.add_api_route(f"/{name}", answer, methods=["POST"])

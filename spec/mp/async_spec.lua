@@ -403,6 +403,31 @@ describe("lm.serve.Batcher", function()
     assert.equal(4, last:get():sum():item())
   end)
 
+  it("makes the module's input of any values with collate_fn", function()
+    for workers = 0, 1 do
+      local function collate(texts)
+        return lm.frombuffer(table.concat(texts), "uint8"):view(#texts, 2)
+      end
+      local opts = {num_workers = workers, max_batch = 3, max_wait_ms = 50, collate_fn = collate}
+      local lists = lm.serve.Batcher(function(x) return x:totable() end, opts)
+      local rows = lm.serve.Batcher(function(x) return x * 2 end, opts)
+      local futures = {}
+      for i, text in ipairs {"ab", "cd", "e", "fg", "hi"} do
+        futures[i] = {lists:submit(text), rows:submit(text), text:byte(1, -1)}
+      end
+      for i, each in ipairs(futures) do
+        if i == 3 then
+          assert.matches("view", problem_of(each[1].get, each[1]))
+        else
+          assert.same({each[3], each[4]}, each[1]:get(30))
+          assert.same({{each[3] * 2 % 256, each[4] * 2 % 256}}, each[2]:get(30):totable())
+        end
+      end
+      lists:close()
+      rows:close()
+    end
+  end)
+
   it("joins rows on several workers, and works in a child of a fork", function()
     local batcher = lm.serve.Batcher(function(x) return x + 1 end, {num_workers = 2, threads = 1, max_wait_ms = 0})
     local futures = {}

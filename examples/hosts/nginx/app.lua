@@ -12,7 +12,7 @@ local classifier, writer, tokenizer
 
 --- Loads the models of a folder, in each of nginx's workers.
 function app.start(folder)
-  lm.set_num_threads(1) -- of each worker
+  lm.set_num_threads(1) -- nginx has a worker for each core
   lm.set_async {workers = 2, threads = 1}
   local net = models.loaded(models.classifier(), folder .. "/classifier.safetensors")
   -- A forward of more than a few milliseconds belongs on a worker thread: num_workers = 1.

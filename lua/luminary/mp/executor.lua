@@ -3,6 +3,7 @@
 ---
 --- Each worker runs its calls in their order and answers in it, so messages need no numbers. With each call it gets one
 --- end of a pair of sockets, which it closes after the answer, as its own end would: then the future's end is readable.
+local debug = require "debug"
 local os = require "os"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
@@ -86,10 +87,15 @@ end
 
 local Future = class.define "Future"
 
--- number: of its worker's calls, from 1. socket: its end of the pair whose other end the worker closes.
-function Future:init(executor, worker, number, socket, path)
-  self.executor, self.worker, self.number, self.socket, self.path = executor, worker, number, socket, path
-  self.process = executor.process
+local of_future = debug.getmetatable(Future).instance
+
+-- Returns a future, faster than a call of its class. number: of its worker's calls, from 1. socket: its end of the pair
+-- whose other end the worker closes; false if there is no worker.
+local function new_future(executor, worker, number, socket, path)
+  return class.object(Future, nil, setmetatable({
+    executor = executor, worker = worker, number = number, socket = socket or false, path = path or false,
+    process = executor.process, outcome = false, callbacks = false,
+  }, of_future))
 end
 
 local function executor_of(self, method)
@@ -103,7 +109,7 @@ end
 --- Returns whether the call has ended: with a result, with an error, or canceled.
 function Future:done()
   executor_of(self, "done"):read()
-  return self.outcome ~= nil
+  return self.outcome ~= false
 end
 
 local function wait(self, method, timeout)
@@ -123,9 +129,12 @@ function Future:wait(timeout) return wait(self, "wait", shared.seconds("Future:w
 --- Waits for the call and returns its results. An error of the function is raised, with its traceback; so is a timeout,
 --- in seconds, by position or as {timeout = s}.
 function Future:get(timeout)
-  timeout = shared.seconds("Future:get", timeout)
-  if not wait(self, "get", timeout) then fail("Future:get: timeout: no result within %g s", timeout) end
   local outcome = self.outcome
+  if not outcome then
+    timeout = shared.seconds("Future:get", timeout)
+    if not wait(self, "get", timeout) then fail("Future:get: timeout: no result within %g s", timeout) end
+    outcome = self.outcome
+  end
   if outcome.problem then core.error_at_caller("Future:get: " .. failure.text(outcome.problem, "the worker")) end
   if not outcome.values then fail "Future:get: the call was canceled" end
   return unpack(outcome.values, 1, outcome.values.n)
@@ -191,7 +200,7 @@ Executor.__inner = {"submit", "read", "wait", "resolve", "withdraw", "run_callba
 --- Sets the state without workers and calls; also in a child of a fork, whose parent keeps its own.
 function Executor.renew(self)
   if self.process == core.process_id() then return end
-  self.workers, self.open, self.resolved, self.process = {}, 0, {}, core.process_id()
+  self.workers, self.pending, self.open, self.resolved, self.process = {}, {}, 0, {}, core.process_id()
 end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
@@ -282,7 +291,7 @@ function Executor:submit(who, fn, args, n, without_grad)
     error(problem, 0)
   end
   worker.last, self.open = worker.last + 1, self.open + 1
-  local future = Future(self, worker, worker.last, socket, task.path)
+  local future = new_future(self, worker, worker.last, socket, task.path)
   worker.waiting[worker.last] = future
   return future
 end
@@ -340,7 +349,7 @@ function Executor:run_callbacks()
   while #self.resolved > 0 do
     local future = table.remove(self.resolved, 1)
     local callbacks = future.callbacks
-    future.callbacks = nil
+    future.callbacks = false
     for _, fn in ipairs(callbacks) do
       local ran, why = pcall(fn, future)
       if ok and not ran then ok, problem = false, why end
@@ -399,7 +408,7 @@ function Executor.poll(seconds)
   end
 end
 
-Executor.Future = Future
+Executor.Future, Executor.new_future = Future, new_future
 Executor.next_task, Executor.begin, Executor.answer, Executor.forward = next_task, begin, answer, forward
 Executor.serve = serve -- a field, so that its name is found without a scan of all modules
 
