@@ -13,7 +13,7 @@ local SCALE, GROUND, TAU = 150, 300, 0.02 -- pixels in a meter; pixels from abov
 local CART, POLE = {0.2, 0.45, 0.7}, {0.8, 0.5, 0.25}
 
 local agent, cart = ppo.Agent(), CartPole.new(1)
-local path, most_rounds -- of the command line
+local path, most_rounds -- arguments
 local rounds, first_return, last_return, frames, longest, behind, cart_pixels = 0, nil, nil, 0, 0, 0, nil
 local problem
 

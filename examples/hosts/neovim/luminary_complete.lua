@@ -141,16 +141,18 @@ local function run_in_turns(steps)
     steps[i]()
     if steps[i + 1] then vim.defer_fn(function() run(i + 1) end, 1) end
   end
-  local loaded
-  loaded = loop.new_async(vim.schedule_wrap(function()
+  local ends, loaded = loop.pipe({nonblock = true}, {nonblock = true}), loop.new_pipe(false)
+  loaded:open(ends.read)
+  loaded:read_start(vim.schedule_wrap(function()
+    if loaded:is_closing() then return end
     loaded:close()
     run(1)
   end))
-  loop.new_thread(function(path, cpath, handle)
+  loop.new_thread(function(path, cpath, fd)
     package.path, package.cpath = path, cpath
     pcall(require, "luminary.core")
-    handle:send()
-  end, package.path, package.cpath, loaded)
+    vim.loop.fs_close(fd) -- the other end reads that it is closed; a signal by new_async could make the loop spin
+  end, package.path, package.cpath, ends.write)
 end
 
 --- Starts it. opts: width (256) and layers (6) of the network; path, a file of weights, which trainings write; ready, a
