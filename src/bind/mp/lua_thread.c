@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/fork.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "base/thread_state.h"
@@ -211,7 +210,7 @@ lm_status lm_lua_thread_start(const char *chunk, lm_handle *connection, lm_lua_t
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, STACK);
   pthread_mutex_lock(&lock);
-  lm_status status = lm_thread_start_with(&attributes, "lm-lua", &t->id, thread_main, t);
+  lm_status status = lm_thread_start(&attributes, "lm-lua", &t->id, thread_main, t);
   if (status == LM_OK) {
     t->next = running;
     running = t;
