@@ -507,7 +507,8 @@ describe("in a host", function()
 
   it("that grants few descriptors, parts are refused #unsanitized", function()
     for n = 4, 24, long and 1 or 4 do
-      local text, code = run("sh -c 'exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&-; ulimit -n %d; exec luajit %s'", n, everything())
+      local text, code = run("sh -c 'exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&-; ulimit -n %d; exec luajit %s'", n,
+        everything())
       assert_orderly(text, code, "ulimit -n " .. n)
     end
   end)
