@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "base/fork.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 LM_MUTEX(lock);
 static char **table; /* open addressing; at most half of the slots are taken */

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/descriptor.h"
-#include "base/fork.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 /* A guarded mapping; never freed, since the signal handler walks the list without a lock, but reused if not lost. */
 struct lm_mapping_guard {

@@ -17,7 +17,6 @@
 
 #include "base/clock.h"
 #include "base/cores.h"
-#include "base/fork.h"
 #include "base/large_array.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -313,7 +312,7 @@ lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_pa
 
 static bool start_worker(worker *w) {
   w->spin = MAX_SPIN;
-  return lm_thread_start("lm-compute", &w->id, work, w) == LM_OK;
+  return lm_thread_start(NULL, "lm-compute", &w->id, work, w) == LM_OK;
 }
 
 static void grow(int n) {
@@ -329,7 +328,7 @@ static void grow(int n) {
   pthread_mutex_unlock(&starting);
 }
 
-static int wanted_threads(void) {
+int lm_num_threads(void) {
   int n = own_threads > 0 ? own_threads : atomic_load_explicit(&threads_set, memory_order_relaxed);
   if (n == 0) n = at_start;
   int granted = atomic_load_explicit(&max_granted, memory_order_relaxed), limit = lm_thread_limit();
@@ -337,8 +336,6 @@ static int wanted_threads(void) {
   if (limit > 0 && limit < n) n = limit;
   return n < LM_MAX_THREADS ? n : LM_MAX_THREADS;
 }
-
-int lm_num_threads(void) { return wanted_threads(); }
 
 void lm_set_num_threads(int n) {
   if (lm_is_script_thread()) {
@@ -351,10 +348,10 @@ void lm_set_num_threads(int n) {
 
 int lm_threads_for(double work_ns) {
   if (work_ns < MIN_WORK || inside) return 1;
-  int all = wanted_threads();
+  int all = lm_num_threads();
   if (all > 1 + atomic_load_explicit(&started, memory_order_acquire)) {
     grow(all);
-    all = wanted_threads();
+    all = lm_num_threads();
   }
   return work_ns / MIN_EACH < all ? (int)(work_ns / MIN_EACH) : all;
 }

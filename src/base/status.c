@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/file_size_limit.h"
-#include "base/plain_numbers.h"
+#include "base/message.h"
 
 enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, ELLIPSIZE_BYTES = 200, LINE_BYTES = 4096 };
 static _Thread_local char message[MESSAGE_BYTES];

@@ -1,8 +1,8 @@
 /* Opens the module luminary.core: makes the state, the tensors' metatable, and every function by name. */
 #include <dlfcn.h>
-#include <link.h>
 
 #include "base/c_stack.h"
+#include "base/plugin.h"
 #include "bind/bind.h"
 #include "op/kernels.h"
 #include "op_entries.h"
@@ -193,50 +193,19 @@ static void make_state(lua_State *L) {
   describe_ops(L, s);
 }
 
-/* ---- copies: all Lua states of a process use one, since threads, memory and tensors are the process's */
-
-/* Describes this copy to others, which look its symbol up. */
-typedef struct copy {
-  const char *version;
-  _Atomic bool in_use;
-} copy;
-LM_API copy luminary_core_copy;
-copy luminary_core_copy = {.version = LM_VERSION};
-
-typedef struct copy_search {
-  const char *own; /* path of this copy */
-  int skip;        /* number of files of its name to pass over */
-  char path[1024];
-} copy_search;
-
-static int look_at_file(struct dl_phdr_info *info, size_t bytes, void *arg) {
-  copy_search *s = arg;
-  const char *slash = strrchr(info->dlpi_name, '/'), *own = strrchr(s->own, '/');
-  (void)bytes;
-  if (!slash || !own || strcmp(slash, own) != 0 || strcmp(info->dlpi_name, s->own) == 0 || s->skip-- > 0) return 0;
-  snprintf(s->path, sizeof s->path, "%s", info->dlpi_name);
-  return 1;
-}
-
-/* Raises an error if the process uses another copy, else notes that it uses this one. */
+/* Raises an error if another copy of this module is in use in the process. */
 static void claim_process(lua_State *L) {
-  Dl_info own;
-  if (atomic_exchange(&luminary_core_copy.in_use, true)) return;
-  if (!dladdr(&luminary_core_copy, &own) || !own.dli_fname) return;
-  for (int i = 0;; i++) {
-    copy_search s = {.own = own.dli_fname, .skip = i};
-    if (!dl_iterate_phdr(look_at_file, &s)) return;
-    void *file = dlopen(s.path, RTLD_LAZY | RTLD_NOLOAD);
-    const copy *other = file ? dlsym(file, "luminary_core_copy") : NULL;
-    bool taken = other && atomic_load(&other->in_use);
-    if (file) dlclose(file);
-    if (!taken) continue;
-    atomic_store(&luminary_core_copy.in_use, false);
-    luaL_error(L,
-               "luminary: version %s, '%s', is in use in this process, which cannot load a second copy, version %s, "
-               "'%s'; set the same package.cpath in all Lua states",
-               other->version, s.path, LM_VERSION, own.dli_fname);
-  }
+  static lm_module_copy own = {.version = LM_VERSION};
+  Dl_info file;
+  if (!dladdr(&own, &file)) return;
+  own.path = file.dli_fname;
+  const lm_module_copy *first = lm_claim_process(&own);
+  if (first == &own) return;
+  luaL_error(
+      L,
+      "luminary: version %s, '%s', is in use in this process, which cannot load a second copy, version %s, '%s'; "
+      "set the same package.cpath in all Lua states",
+      first->version, first->path, own.version, own.path);
 }
 
 LM_API int luaopen_luminary_core(lua_State *L);

@@ -8,7 +8,6 @@
 
 #include "base/message.h"
 #include "base/parallel.h"
-#include "base/plain_numbers.h"
 #include "io/file.h"
 #include "op/kernels.h"
 

@@ -2,8 +2,8 @@
 
 #include <stdio.h>
 
-#include "base/fork.h"
 #include "base/message.h"
+#include "base/thread.h"
 
 static lm_memory_count counts[LM_DEVICE_KINDS][LM_DEVICE_MAX] = {
     [0 ... LM_DEVICE_KINDS - 1][0 ... LM_DEVICE_MAX - 1].lock = PTHREAD_MUTEX_INITIALIZER};

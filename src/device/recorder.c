@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/fork.h"
 #include "base/interned.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "device/graph.h"
 #include "device/stream_core.h"
 

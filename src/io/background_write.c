@@ -9,9 +9,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/environment_variable.h"
-#include "base/fork.h"
 #include "base/mem.h"
-#include "base/plain_numbers.h"
 #include "base/thread.h"
 #include "io/atomic_write.h"
 
@@ -35,7 +33,7 @@ static void forget_writes(void) {
   lm_cond_init(&ends);
   for (lm_background_write *w = unfinished; w; w = w->next) {
     if (!w->ended) lm_write(w->error, sizeof w->error, "process %d, which forked this one, writes the file", getppid());
-    w->ended = w->reported = true; /* its thread's reference remains */
+    w->ended = w->reported = true;
   }
   unfinished = NULL;
 }

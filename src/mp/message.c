@@ -2,8 +2,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "base/fork.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "mp/channel.h"
 
 void lm_mp_message_free(lm_mp_message *p) {

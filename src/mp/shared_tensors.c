@@ -12,10 +12,10 @@
 #include "autograd/autograd.h"
 #include "base/descriptor.h"
 #include "base/file_size_limit.h"
-#include "base/fork.h"
 #include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "mp/ipc.h"
 
 /* ---- segments */

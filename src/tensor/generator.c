@@ -5,7 +5,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "base/fork.h"
+#include "base/thread.h"
 #include "base/thread_state.h"
 
 typedef struct generators {

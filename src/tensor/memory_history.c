@@ -5,9 +5,9 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/fork.h"
 #include "base/interned.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "device/recorder.h"
 
 typedef struct noted {

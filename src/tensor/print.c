@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "base/plain_numbers.h"
+#include "base/message.h"
 #include "device/driver.h"
 
 enum { ELEMENT_BYTES = 400 /* enough for 1e308 in full */ };

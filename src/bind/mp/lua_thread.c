@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/fork.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "base/thread_state.h"
@@ -215,7 +214,7 @@ lm_status lm_lua_thread_start(const char *chunk, int nice, lm_handle *connection
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, STACK);
   pthread_mutex_lock(&lock);
-  lm_status status = lm_thread_start_with(&attributes, "lm-lua", &t->id, thread_main, t);
+  lm_status status = lm_thread_start(&attributes, "lm-lua", &t->id, thread_main, t);
   if (status == LM_OK) {
     t->next = running;
     running = t;

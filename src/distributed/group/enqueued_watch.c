@@ -284,7 +284,7 @@ lm_status lm_issuer_start(lm_issuer *is) {
   is->kick = lm_wakeup_fd_new();
   if (is->kick < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
   if (is->g->size > 1 && is->core->world) TRY(lm_transport_open(&is->ring_g, &is->ring));
-  TRY(lm_thread_start("lm-watch", &is->thread, watch_calls, is));
+  TRY(lm_thread_start(NULL, "lm-watch", &is->thread, watch_calls, is));
   is->started = true;
 done:
   if (status != LM_OK) {

@@ -96,7 +96,7 @@ void lm_work_release(lm_work *w) {
 /* ---- queues */
 
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue)) {
-  lm_status status = *started ? LM_OK : lm_thread_start("lm-queue", thread, run, q);
+  lm_status status = *started ? LM_OK : lm_thread_start(NULL, "lm-queue", thread, run, q);
   *started = status == LM_OK;
   return status;
 }

@@ -212,7 +212,7 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   lm_put_u32(&c->out, (uint32_t)config->generation);
   lm_put_member(&c->out, &config->self);
   TRY(lm_client_end(c, at));
-  status = lm_thread_start("lm-client", &c->thread, client_serve, c);
+  status = lm_thread_start(NULL, "lm-client", &c->thread, client_serve, c);
   c->running = status == LM_OK;
 
 done:

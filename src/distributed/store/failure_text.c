@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/plain_numbers.h"
+#include "base/message.h"
 
 typedef struct text {
   char *at;

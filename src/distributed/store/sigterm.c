@@ -134,7 +134,7 @@ static lm_status install(void) {
     atomic_store(&wakeup_fd, fd);
   }
   atomic_store(&quit, false);
-  NEED(lm_thread_start("lm-sigterm", &thread, sigterm_serve, NULL));
+  NEED(lm_thread_start(NULL, "lm-sigterm", &thread, sigterm_serve, NULL));
   take_signal();
   mine = true;
   return LM_OK;

@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "base/fork.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 enum { LONGEST_BLOCK = 4096, SHORTEST_SPLIT = 256, CACHED = 16 };
 

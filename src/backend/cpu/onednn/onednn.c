@@ -9,10 +9,10 @@
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn/guard.h"
 #include "backend/cpu/onednn/onednn_version.h"
-#include "base/fork.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream; /* has no state on a CPU: threads share it */
