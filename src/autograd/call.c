@@ -38,7 +38,7 @@ static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   TRY(lm_run_unrecorded(id, args, false, out));
   if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float(out[0]->dtype)) {
     status = lm_view_track(out[0], LM_ARG_TENSOR(args, op->tensor[0]), NULL);
-    if (status != LM_OK) lm_release(out[0]);
+    if (status != LM_OK) lm_release(lm_tensor_take(&out[0]));
   }
 done:
   return status;

@@ -130,7 +130,7 @@ static inline lm_tensor *lm_retain(lm_tensor *t) {
 }
 LM_API void lm_release(lm_tensor *t); /* t may be NULL; callable from any thread; never calls Lua */
 /* Declares a tensor, NULL or a reference that the block owns and releases at its end: LM_OWNED *copy = NULL. No goto
- * may jump over the declaration. */
+ * may jump over the declaration. A function that fails must not leave a released tensor in its `out`. */
 #define LM_OWNED __attribute__((cleanup(lm_tensor_drop))) lm_tensor
 /* Declares the same for an array of tensors, all NULL. */
 #define LM_OWNED_ARRAY(name, count) \

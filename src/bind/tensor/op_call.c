@@ -204,7 +204,7 @@ static lm_status attempt_op(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) 
   TRY(f->in_place ? lm_call_inplace(f->id, f->args.bytes, out) : lm_call(f->id, f->args.bytes, out));
   if (f->requires_grad) {
     status = lm_set_requires_grad(out[0], true);
-    if (status != LM_OK) lm_release(out[0]);
+    if (status != LM_OK) lm_release(lm_tensor_take(&out[0]));
   }
   const lm_tensor *x = f->op->ntensor ? LM_ARG_TENSOR(f->args.bytes, f->op->tensor[0]) : NULL;
   f->shares = status == LM_OK && x && x->storage == out[0]->storage;
