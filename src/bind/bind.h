@@ -87,7 +87,7 @@ typedef struct lm_lua {
   uint8_t scale[LM_DEVICE_KINDS]; /* a byte on such a device counts as 2^(1 - scale); 0: not known yet */
   /* Names as this state interned them: equal names have equal pointers. */
   const char *key_requires_grad, *dtype_name[LM_DTYPE_COUNT], *device_cpu;
-  struct lm_op_reading *ops; /* by op, with the argument structs behind it */
+  struct lm_op_reading *ops; /* one for each op, then their default argument structs */
 } lm_lua;
 
 /* Facts about an op for reading a call. */

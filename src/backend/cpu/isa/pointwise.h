@@ -40,7 +40,7 @@ struct lm_pointwise_loops {
   void (*transpose)(void *dst, const void *src, int64_t step, int rows, int cols);
   /* Copies n elements of the compute type backwards: src, the one before it, and so on. */
   void (*reverse)(void *dst, const void *src, int64_t n);
-  /* By lm_pointwise_row; NULL where the compute type has no such op. */
+  /* The loop of each lm_pointwise_row; NULL where the compute type has no such op. */
   lm_pointwise_loop *const *kernel;
 };
 
