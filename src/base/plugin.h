@@ -22,9 +22,9 @@ typedef struct lm_plugin_family {
  * LM_E_MISSING if the file does not load or lacks the function. */
 lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void **function, char path[LM_PLUGIN_PATH]);
 /* Does the same for a plug-in that every build has: LM_E_MISSING without its file. */
-lm_status lm_plugin_need(const lm_plugin_family *family, const char *name, void **function);
+LM_API lm_status lm_plugin_need(const lm_plugin_family *family, const char *name, void **function);
 /* Calls load(arg) unless it succeeded before with this `loaded`, in one thread at a time. */
-lm_status lm_load_once(_Atomic bool *loaded, lm_status (*load)(void *arg), void *arg);
+LM_API lm_status lm_load_once(_Atomic bool *loaded, lm_status (*load)(void *arg), void *arg);
 /* Writes the folder of this library; false if unknown or too long. */
 bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]);
 
