@@ -1,16 +1,10 @@
 --- ONNX's ops with indices, which count from 0 in its tensors, and those that select and sort.
 local core = require "luminary.core"
-local shape = require "luminary.onnx.ops.shape"
+local helpers = require "luminary.onnx.ops.sizes"
 
 local ops, is_float, to = core.ops, core.is_floating_point, core.methods.to
+local dim_of, dim_in, product = helpers.dim_of, helpers.dim_in, helpers.product
 local indexing = {}
-
-local function dim_of(axis) return axis >= 0 and axis + 1 or axis end
-local function product(list, first, last)
-  local n = 1
-  for d = first, last do n = n * list[d] end
-  return n
-end
 
 -- Returns indices from 0, negative ones from the end, as indices from 1. `known`: whether none is negative.
 local function from_1(indices, size, known)
@@ -106,7 +100,7 @@ end
 function indexing.TensorScatter(n)
   local axis, circular = n.a.axis or -2, n.a.mode == "circular"
   return function(cache, update, indices)
-    local d = axis < 0 and cache.ndim + axis + 1 or axis + 1
+    local d = dim_in(cache, axis)
     local size, length, rows = cache.shape[d], update.shape[d], {}
     local first = indices and indices:totable() or {}
     for b = 1, cache.shape[1] do
@@ -116,7 +110,7 @@ function indexing.TensorScatter(n)
         at[i] = (circular and at[i] % size or at[i]) + 1
       end
       local row = ops.narrow(cache, 1, b, 1)
-      local order = shape.numbers(at, cache)
+      local order = helpers.integers(at, cache)
       local sizes = {}
       for k = 1, cache.ndim do sizes[k] = k == d and length or 1 end
       rows[b] = ops.scatter(row, d, ops.expand(order:reshape(sizes), ops.narrow(update, 1, b, 1).shape),
@@ -153,7 +147,7 @@ function indexing.Compress(n)
   local axis = n.a.axis
   return function(x, condition)
     local y = axis and x or x:reshape(-1)
-    local d = axis and (axis < 0 and x.ndim + axis + 1 or axis + 1) or 1
+    local d = axis and dim_in(x, axis) or 1
     return ops.index_select(y, d, ops.nonzero(ops.narrow(condition, 1, 1, math.min(condition.shape[1], y.shape[d])))
       :reshape(-1))
   end
@@ -183,7 +177,7 @@ local function number(v) return type(v) == "boolean" and (v and 1 or 0) or v end
 function indexing.Unique(n)
   local axis, sorted = n.a.axis, n.a.sorted ~= 0
   return function(x)
-    local d = axis and (axis < 0 and x.ndim + axis + 1 or axis + 1)
+    local d = axis and dim_in(x, axis)
     local rows = d and ops.transpose(x, 1, d) or x:reshape(-1, 1)
     local texts, lists = texts_of(rows:reshape(rows.shape[1], -1))
     local first, count, order = {}, {}, {}
@@ -207,9 +201,9 @@ function indexing.Unique(n)
     local firsts, counts, position, inverse = {}, {}, {}, {}
     for i, text in ipairs(order) do firsts[i], counts[i], position[text] = first[text], count[text], i - 1 end
     for i, text in ipairs(texts) do inverse[i] = position[text] end
-    local at = shape.numbers(firsts, x)
-    return ops.index_select(d and x or x:reshape(-1), d or 1, at), at - 1, shape.numbers(inverse, x),
-      shape.numbers(counts, x)
+    local at = helpers.integers(firsts, x)
+    return ops.index_select(d and x or x:reshape(-1), d or 1, at), at - 1, helpers.integers(inverse, x),
+      helpers.integers(counts, x)
   end
 end
 
@@ -244,5 +238,4 @@ function indexing.NonMaxSuppression(n)
   end
 end
 
-indexing.from_1 = from_1
 return indexing

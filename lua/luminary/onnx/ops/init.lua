@@ -4,7 +4,7 @@
 local load_module = require "luminary.base.load_module"
 
 local files = {
-  [""] = {"elementwise", "reduction", "shape", "indexing"},
+  [""] = {"elementwise", "reduction", "shape", "indexing", "convolution", "normalization"},
 
   ["ai.onnx.ml"] = {"ml"}, ["ai.onnx.preview.training"] = {"training"}, ["com.microsoft"] = {"microsoft"},
   ["ai.onnx.preview"] = {"preview"},

@@ -1,15 +1,10 @@
 --- ONNX's reductions, running sums, softmax, and products of matrices.
 local core = require "luminary.core"
+local helpers = require "luminary.onnx.ops.sizes"
 
 local ops, is_float, to = core.ops, core.is_floating_point, core.methods.to
+local dim_of, dims_of = helpers.dim_of, helpers.dims_of
 local reduction = {}
-
-local function dim_of(axis) return axis >= 0 and axis + 1 or axis end
-local function dims_of(axes)
-  local dims = {}
-  for i, axis in ipairs(axes) do dims[i] = dim_of(axis) end
-  return dims
-end
 
 -- Returns the dims of x reduced over dims, or over all if that is nil.
 local function reduced_sizes(x, dims, keep)

@@ -1,21 +1,10 @@
 --- ONNX's ops on shapes: views, parts, joins and padding.
 local core = require "luminary.core"
-
+local helpers = require "luminary.onnx.ops.sizes"
+local dim_of, product, numbers = helpers.dim_of, helpers.product, helpers.integers
+local padded, parts_of = helpers.padded, helpers.parts_of
 local ops, to = core.ops, core.methods.to
 local shape = {}
-
-local function dim_of(axis) return axis >= 0 and axis + 1 or axis end
-local function product(list, first, last)
-  local n = 1
-  for d = first, last do n = n * list[d] end
-  return n
-end
-local INT64 = {dtype = "int64"}
-
-local function numbers(list, x)
-  if x.device ~= "cpu" then return core.tensor(list, {dtype = "int64", device = x.device}) end
-  return core.tensor(list, INT64)
-end
 
 function shape.Identity() return function(x) return x end, "holds" end
 
@@ -105,7 +94,8 @@ end
 local function broadcast(sizes, wanted)
   local out, ndim = {}, math.max(#sizes, #wanted)
   for d = 1, ndim do
-    local a, b = sizes[d - ndim + #sizes] or 1, wanted[d - ndim + #wanted] or 1
+    local i, k = d - ndim + #sizes, d - ndim + #wanted
+    local a, b = i > 0 and sizes[i] or 1, k > 0 and wanted[k] or 1
     out[d] = a == 1 and b or a
   end
   return out
@@ -138,13 +128,6 @@ function shape.Concat(n)
     if count == 1 then return list[1] end
     return ops.cat(list, dim)
   end, "list"
-end
-
--- Returns the parts of x along a dim, of the sizes in a list.
-local function parts_of(x, dim, sizes)
-  local parts, at = {}, 1
-  for i, size in ipairs(sizes) do parts[i], at = ops.narrow(x, dim, at, size), at + size end
-  return parts
 end
 
 function shape.Split(n)
@@ -194,36 +177,6 @@ end
 
 -- ---- padding
 
--- Returns the index in 0 … size - 1 that position i, which may be outside, reads in a mode.
-local function inside(i, size, mode)
-  if mode == "edge" then return math.max(math.min(i, size - 1), 0) end
-  if mode == "wrap" then return i % size end
-  if size == 1 then return 0 end
-  local period = 2 * (size - 1) -- reflect
-  i = i % period
-  return i < size and i or period - i
-end
-
---- Returns x padded by before[d] and after[d] elements in dim d, negative ones removed.
-function shape.padded(x, before, after, mode, value)
-  if mode == "constant" then
-    local pads, any = {}, false
-    for d = x.ndim, 1, -1 do
-      pads[#pads + 1], pads[#pads + 2] = before[d], after[d]
-      any = any or before[d] ~= 0 or after[d] ~= 0
-    end
-    return any and ops.pad(x, pads, "constant", value or 0) or x
-  end
-  for d = 1, x.ndim do
-    if before[d] ~= 0 or after[d] ~= 0 then
-      local list, size = {}, x.shape[d]
-      for i = -before[d], size + after[d] - 1 do list[#list + 1] = inside(i, size, mode) + 1 end
-      x = ops.index_select(x, d, numbers(list, x))
-    end
-  end
-  return x
-end
-
 function shape.Pad(n)
   local name = n.version < 2 and "paddings" or "pads"
   local pads_of, axes_of, mode, value = n:list_or(name, 2, 11), n:list(4), n.a.mode or "constant", n.a.value or 0
@@ -236,7 +189,7 @@ function shape.Pad(n)
       if axis < 0 then axis = axis + x.ndim end
       before[axis + 1], after[axis + 1] = pads[i], pads[i + count]
     end
-    return shape.padded(x, before, after, mode, fill and fill:item() or value)
+    return padded(x, before, after, mode, fill and fill:item() or value)
   end
 end
 
@@ -252,7 +205,7 @@ function shape.CenterCropPad(n)
       before[d] = change > 0 and math.floor(change / 2) or -math.floor(-change / 2)
       after[d] = change - before[d]
     end
-    return shape.padded(x, before, after, "constant")
+    return padded(x, before, after, "constant")
   end
 end
 
@@ -302,5 +255,4 @@ function shape.ReverseSequence(n)
   end
 end
 
-shape.parts_of, shape.broadcast, shape.slice, shape.numbers = parts_of, broadcast, slice, numbers
 return shape
