@@ -284,6 +284,8 @@ function convolution.DeformConv(n)
   local group, parts = n.a.group or 1, n.a.offset_group or 1
   local strides, dilations, pads_of = windows_of(n, 2)
   return function(x, w, offset, bias, mask)
+    local dtype = x.dtype
+    x, offset = to(x, "float64"), to(offset, "float64") -- so that points on pixels are just these
     local N, C, H, W = unpack(x.shape)
     local kh, kw = w.shape[3], w.shape[4]
     local before, after = pads_of(x, {kh, kw})
@@ -302,7 +304,7 @@ function convolution.DeformConv(n)
     local y = ops.select(offset, 3, 1) + ops.stack(ys, 1)
     local z = ops.select(offset, 3, 2) + ops.stack(xs, 1)
     local grid = ops.stack({(z * 2 + 1) / W - 1, (y * 2 + 1) / H - 1}, 5):reshape(N * parts, K * oh, ow, 2)
-    local taps = ops.grid_sample(x:reshape(N * parts, C / parts, H, W), grid, "bilinear", "zeros", false)
+    local taps = to(ops.grid_sample(x:reshape(N * parts, C / parts, H, W), grid, "bilinear", "zeros", false), dtype)
       :reshape(N, parts, C / parts, K, oh * ow)
     if mask then taps = taps * mask:reshape(N, parts, 1, K, oh * ow) end
     taps = taps:reshape(N, group, C / group * K, oh * ow)

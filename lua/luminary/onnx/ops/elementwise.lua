@@ -1,5 +1,6 @@
 --- ONNX's ops on each element, casts, constants and random numbers.
 local core = require "luminary.core"
+local helpers = require "luminary.onnx.ops.sizes"
 local tensors = require "luminary.onnx.tensors"
 
 local ops, is_float, to = core.ops, core.is_floating_point, core.methods.to
@@ -58,8 +59,12 @@ function elementwise.BitShift(n)
   return n.a.direction == "LEFT" and ops.bitwise_left_shift or ops.bitwise_right_shift
 end
 
-function elementwise.PRelu()
+function elementwise.PRelu(n)
+  local of_channels = n.version < 7
   return function(x, slope)
+    if of_channels and slope.ndim == 1 and slope:numel() > 1 then
+      slope = slope:reshape({-1, unpack(helpers.filled(x.ndim - 2, 1))})
+    end
     if is_float(x) then return ops.where(ops.lt(x, 0), x * slope, x) end
     return ops.where(ops.lt(x, 0), to(x * slope, x.dtype), x)
   end

@@ -4,7 +4,8 @@
 local load_module = require "luminary.base.load_module"
 
 local files = {
-  [""] = {"elementwise", "reduction", "shape", "indexing", "convolution", "normalization"},
+  [""] = {"elementwise", "reduction", "shape", "indexing", "convolution", "normalization", "recurrent", "signal",
+    "quantized", "control", "image"},
 
   ["ai.onnx.ml"] = {"ml"}, ["ai.onnx.preview.training"] = {"training"}, ["com.microsoft"] = {"microsoft"},
   ["ai.onnx.preview"] = {"preview"},
