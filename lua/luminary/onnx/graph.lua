@@ -29,11 +29,12 @@ local function alias(x) return is_tensor(x) and ops.view(x, x.shape) or x end
 local function runner(f, slots, how)
   local a, b, c, d = slots[1], slots[2], slots[3], slots[4]
   local n, list = #slots, {}
-  if how == "list" or n > 4 or how == "frame" and n > 2 then
+  local as_list = how == "list" or how == "list results"
+  if as_list or n > 4 or how == "frame" and n > 2 then
     return function(frame)
       for i = 1, n do list[i] = frame[slots[i]] end
       local r1, r2, r3, r4
-      if how == "list" then
+      if as_list then
         r1, r2, r3, r4 = f(list, n)
       elseif how == "frame" then
         r1, r2, r3, r4 = f(frame, unpack(list, 1, n))
@@ -101,6 +102,21 @@ end
 
 -- ---- nodes
 
+-- Returns the slot of a name in a scope or one around it; 0 for "".
+local function find(scope, name)
+  if name == "" then return 0 end
+  local inner = scope
+  while scope do
+    local slot = scope.names[name]
+    if slot then
+      -- A value from outside of a graph that runs conditionally or repeatedly is read at an unknown time.
+      if scope ~= inner then scope.graph.kept[slot] = true end
+      return slot
+    end
+    scope = scope.parent
+  end
+end
+
 --- Node: what a function of the table of ops gets. Fields: op, domain, version (of the domain's set of ops), a
 --- (attributes by name), inputs and outputs (slots), graph.
 local Node = {}
@@ -162,6 +178,27 @@ function Node:subgraph(name)
   return self.graph:prepare(g, self.scope)
 end
 
+--- Returns the steps before this node that compute the value of a name from those of other names, with the slot of that
+--- value and the slots of the others. Their values stay in the frame.
+function Node:steps_from(name, others)
+  local wanted, slots, chosen = {}, {}, {}
+  local target = find(self.scope, name) or self:fail("unknown value '%s'", name)
+  for i, other in ipairs(others) do slots[i] = find(self.scope, other) or self:fail("unknown value '%s'", other) end
+  wanted[target] = true
+  for k = #self.steps, 1, -1 do
+    local step, needed = self.steps[k], false
+    for _, slot in ipairs(step.outputs) do needed = needed or wanted[slot] end
+    for _, slot in ipairs(slots) do
+      for _, made in ipairs(step.outputs) do needed = needed and made ~= slot end
+    end
+    if needed then
+      table.insert(chosen, 1, setmetatable({drop = false}, {__index = step}))
+      for _, slot in ipairs(step.inputs) do wanted[slot], self.graph.kept[slot] = true, true end
+    end
+  end
+  return chosen, target, slots
+end
+
 -- Fields of an attribute by the number of its type.
 local fields = {"f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors", "graphs", "sparse_tensor", nil, "tp"}
 local is_list = {floats = true, ints = true, strings = true, tensors = true, graphs = true}
@@ -197,21 +234,6 @@ local function key_of(domain, name, overload) return domain .. "\0" .. name .. "
 function Graph:new_slot()
   self.slots = self.slots + 1
   return self.slots
-end
-
--- Returns the slot of a name in a scope or one around it; 0 for "".
-local function find(scope, name)
-  if name == "" then return 0 end
-  local inner = scope
-  while scope do
-    local slot = scope.names[name]
-    if slot then
-      -- A value from outside of a graph that runs conditionally or repeatedly is read at an unknown time.
-      if scope ~= inner then scope.graph.kept[slot] = true end
-      return slot
-    end
-    scope = scope.parent
-  end
 end
 
 -- Adds a tensor of the model, a parameter or a buffer, or a constant.
@@ -293,7 +315,7 @@ function Graph:fold(node, run, how)
   if numel > MOST_FOLDED then return nil end
   local results = {pcall(core.no_grad, run, frame)}
   if not table.remove(results, 1) then return nil end -- the error comes when the model runs
-  return how == "results" and results[1] or results
+  return (how == "results" or how == "list results") and results[1] or results
 end
 
 -- Adds the steps of a node.
@@ -303,7 +325,7 @@ function Graph:add_node(message, scope, steps, versions, references)
   if self.count > MOST_STEPS then self.fail("it has more than %d nodes", MOST_STEPS) end
   local node = setmetatable({
     op = op, domain = domain, version = versions[domain] or 1, a = {}, inputs = {}, outputs = {}, graph = self,
-    scope = scope, versions = versions,
+    scope = scope, versions = versions, steps = steps,
   }, Node)
   node.text = ("'%s' (%s)"):format(printable_name(message.name or "", 100), printable_name(op, 60))
   for _, attribute in ipairs(message.attribute or {}) do
@@ -355,12 +377,12 @@ function Graph:add_node(message, scope, steps, versions, references)
   for i, name in ipairs(names) do
     if name ~= "" then scope.names[name] = node.outputs[i] end
   end
-  local o = node.outputs
+  local o, gives_list = node.outputs, how == "results" or how == "list results"
   local step = {
-    run = run, n = how == "results" and math.max(#o, 5) or #o, o1 = o[1] or -1, o2 = o[2] or -1, o3 = o[3] or -1,
+    run = run, n = gives_list and math.max(#o, 5) or #o, o1 = o[1] or -1, o2 = o[2] or -1, o3 = o[3] or -1,
     o4 = o[4] or -1, outputs = o, inputs = node.inputs, node = node.text,
   }
-  if how == "results" then
+  if gives_list then
     for i = #o + 1, 5 do o[i] = -1 end
   elseif #o > 4 and how ~= "frame" then
     self.fail("node %s: %d results are more than it has", node.text, #o)

@@ -14,7 +14,7 @@ local coordinates = {
     return center * (1 - out / (scale * size)) + (i + 0.5) / scale - 0.5
   end,
   pytorch_half_pixel = function(i, scale, _, out) return out == 1 and -0.5 or (i + 0.5) / scale - 0.5 end,
-  align_corners = function(i, _, size, out) return out == 1 and 0 or i * (size - 1) / (out - 1) end,
+  align_corners = function(i, scale, size, out) return out == 1 and 0 or i * (size - 1) / (scale * size - 1) end,
   asymmetric = function(i, scale) return i / scale end,
   tf_half_pixel_for_nn = function(i, scale) return (i + 0.5) / scale end,
   tf_crop_and_resize = function(i, _, size, out, first, last)

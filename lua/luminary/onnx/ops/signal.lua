@@ -22,7 +22,7 @@ function signal.DFT(n)
     local at = number(axis) or n.a.axis or (n.version < 20 and 1 or -2)
     local dtype, d = x.dtype, dim_in(x, at)
     local size = number(length)
-    local y = dtype == "float64" and x or to(x, "float32")
+    local y = to(x, "float64")
     if inverse and onesided then
       size = size or 2 * (x.shape[d] - 1)
       return to(ops.unsqueeze(fft.irfft(y, size, d), -1), dtype)
@@ -39,7 +39,7 @@ function signal.STFT(n)
   local onesided = n.a.onesided ~= 0
   return function(x, step, window, length)
     local dtype, size = x.dtype, number(length) or window and window.shape[1] or x.shape[2]
-    local y = dtype == "float64" and x or to(x, "float32")
+    local y = to(x, "float64")
     if y.ndim == 2 then y = ops.unsqueeze(y, 3) end
     y = ops.permute(y:unfold(2, size, number(step)), {1, 2, 4, 3}) -- [batch, frames, size, 1 or 2]
     if window then y = y * to(window, y.dtype):reshape(size, 1) end
@@ -78,7 +78,7 @@ function signal.MelWeightMatrix(n)
       local row = {}
       for k = 1, bins do
         local a, b, c = edges[k - 1], edges[k], edges[k + 1]
-        local up = b == a and i == b and 1 or i >= a and i < b and (i - a) / (b - a) or 0
+        local up = b == a and i == b and 1 or b > a and i >= a and i <= b and (i - a) / (b - a) or 0
         row[k] = i >= b and i < c and (c - i) / (c - b) or up
       end
       rows[i + 1] = row
