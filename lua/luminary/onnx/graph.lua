@@ -16,7 +16,8 @@ local graph = {}
 --- The newest versions of sets of operators whose operators are known.
 graph.newest = {[""] = 28, ["ai.onnx.ml"] = 6, ["ai.onnx.training"] = 1, ["ai.onnx.preview.training"] = 1}
 
-local MOST_STEPS = 2 ^ 20 -- since functions that call functions can be expanded without end
+-- Number of nodes, and that for each one in the file: functions that call functions can be expanded without end.
+local MOST_NODES, MOST_REPEATED = 2 ^ 14, 64
 local MOST_FOLDED = 4096 -- elements of the inputs of a node that is computed while it is loaded
 
 -- ---- running
@@ -322,7 +323,7 @@ end
 function Graph:add_node(message, scope, steps, versions, references)
   local domain, op = domain_of(message.domain), message.op_type or ""
   self.count = self.count + 1
-  if self.count > MOST_STEPS then self.fail("it has more than %d nodes", MOST_STEPS) end
+  if self.count > self.most then self.fail("its functions expand to more than %d nodes", self.most) end
   local node = setmetatable({
     op = op, domain = domain, version = versions[domain] or 1, a = {}, inputs = {}, outputs = {}, graph = self,
     scope = scope, versions = versions, steps = steps,
@@ -359,7 +360,9 @@ function Graph:add_node(message, scope, steps, versions, references)
     self:lacks(domain, op, f[4])
     f, how = function() end, "frame"
   elseif not ok then
-    error(f, 0)
+    local why = options.without_position(f)
+    if why:find("^'") then error(f, 0) end -- an error of self.fail
+    self.fail("node %s: an attribute is missing or of the wrong kind: %s", node.text, why)
   end
   local run, folded = nil, nil
   if type(f) ~= "function" then -- a constant
@@ -477,7 +480,7 @@ end
 --- read_tensor(message, fail): see tensors.lua. fail(format, ...) raises an error.
 function graph.prepare(model, read_tensor, fail)
   local self = setmetatable({
-    slots = 0, count = 0, depth = 0, constants = {}, kept = {}, tensors = {}, functions = {}, lacking = {}, plans = {},
+    slots = 0, count = 0, most = MOST_NODES, depth = 0, constants = {}, kept = {}, tensors = {}, functions = {}, lacking = {}, plans = {},
     overridable = {}, versions = versions_of(model.opset_import), ir_version = model.ir_version or 3,
     read_tensor = read_tensor, fail = fail, ops = load_module("luminary.onnx.ops").find,
   }, Graph)
@@ -488,7 +491,15 @@ function graph.prepare(model, read_tensor, fail)
         domain == "" and "of ONNX" or "'" .. domain .. "'", version, newest)
     end
   end
+  local function count(nodes)
+    for _, node in ipairs(nodes or {}) do
+      self.most = self.most + MOST_REPEATED
+      for _, attribute in ipairs(node.attribute or {}) do count(attribute.g and attribute.g.node) end
+    end
+  end
+  count(model.graph and model.graph.node)
   for _, f in ipairs(model.functions or {}) do
+    count(f.node)
     self.functions[key_of(domain_of(f.domain), f.name or "", f.overload)] = f
   end
   if not model.graph then fail "it has no graph" end

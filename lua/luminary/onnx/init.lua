@@ -57,38 +57,11 @@ local function register(self, list)
   return holders, names, slots, others
 end
 
--- Describes the type of an input or output of the graph: {name, kind = "tensor", "sequence" or "optional", dtype, dims =
--- list of numbers and names, or nil}.
-local function described(value)
-  local info, of = {name = value.name or "", kind = "tensor"}, value.type or {}
-  while of.optional_type or of.sequence_type do
-    info.kind = of.optional_type and "optional" or "sequence"
-    of = (of.optional_type or of.sequence_type).elem_type or {}
-    if info.kind == "optional" then break end
-  end
-  local tensor = of.tensor_type
-  if not tensor then
-    if info.kind == "tensor" and value.type then info.kind = "map" end
-    return info
-  end
-  info.dtype = tensors.dtypes[tensor.elem_type or 0]
-  if not tensor.shape then return info end
-  info.dims = {}
-  for i, dim in ipairs(tensor.shape.dim or {}) do info.dims[i] = dim.dim_value or dim.dim_param or "?" end
-  return info
-end
-
---- Returns "float32 [N, 3, 224, 224]" for a described input or output.
-local function type_text(info)
-  local dims = info.dims and (" [%s]"):format(table.concat(info.dims, ", ")) or ""
-  return (info.kind == "tensor" and "" or info.kind .. " of ") .. (info.dtype or "any dtype") .. dims
-end
-
 -- Raises unless x, the input that `info` describes, is a tensor of its dtype and sizes.
 local function check_input(info, x)
   if not is_tensor(x) then
     if info.kind ~= "tensor" or info.dtype == "string" and type(x) == "table" then return end
-    options.must_be("onnx", "input '" .. info.name .. "'", "a tensor of " .. type_text(info), x)
+    options.must_be("onnx", "input '" .. info.name .. "'", "a tensor of " .. tensors.type_text(info), x)
   end
   local wanted, dims = info.dtype, info.dims
   if wanted and x.dtype ~= wanted and not (core.is_floating_point(x) and wanted:find "float") then
@@ -97,7 +70,7 @@ local function check_input(info, x)
   if not dims then return end
   local fits = #dims == x.ndim
   for d = 1, fits and #dims or 0 do fits = fits and (type(dims[d]) ~= "number" or dims[d] == x.shape[d]) end
-  if not fits then options.wrong_shape("onnx", "input '" .. info.name .. "'", x, table.concat(dims, ", ")) end
+  if not fits then options.wrong_shape("onnx", "input '" .. info.name .. "'", x, "[" .. table.concat(dims, ", ") .. "]") end
 end
 
 -- Returns true if a call's only argument has inputs by name.
@@ -117,7 +90,7 @@ end
 -- The module is made by onnx.load alone. `source`: the file's path; plan: see graph.lua.
 function Model:init(source, plan, inputs)
   self.inputs, self.outputs, self.source = inputs, {}, source
-  for i, output in ipairs(plan.message.output or {}) do self.outputs[i] = described(output) end
+  for i, output in ipairs(plan.message.output or {}) do self.outputs[i] = tensors.described(output) end
   local holders, names, slots, others = register(self, plan.tensors)
   self.holders = holders
   local who = "onnx"
@@ -150,7 +123,7 @@ function Model:forward(...)
     for name in pairs(named) do
       local known = self.overridable[name]
       for _, info in ipairs(inputs) do known = known or info.name == name end
-      if not known then options.no_name("input", name, self:names "inputs") end
+      if not known then options.unknown("onnx", name, self:names "inputs") end
     end
   elseif n > #inputs then
     options.too_many("onnx", #inputs, self:names "inputs", n)
@@ -159,7 +132,7 @@ function Model:forward(...)
     local x
     if named then x = named[info.name] else x = (select(i, ...)) end
     if x == nil and info.kind ~= "optional" then
-      options.absent("onnx", "input '" .. info.name .. "'", type_text(info))
+      options.absent("onnx", "input '" .. info.name .. "'", tensors.type_text(info))
     end
     if x ~= nil then check_input(info, x) end
     frame[self.input_slots[i]] = x
@@ -176,7 +149,7 @@ end
 
 function Model:extra_repr()
   local parts = {}
-  for _, info in ipairs(self.inputs) do parts[#parts + 1] = ("%s: %s"):format(info.name, type_text(info)) end
+  for _, info in ipairs(self.inputs) do parts[#parts + 1] = ("%s: %s"):format(info.name, tensors.type_text(info)) end
   return ("'%s', %s"):format(printable_name(self.source, 100), table.concat(parts, ", "))
 end
 
@@ -185,7 +158,7 @@ local function inputs_of(model)
   local known, inputs = {}, {}
   for _, message in ipairs(model.graph and model.graph.initializer or {}) do known[message.name or ""] = true end
   for _, input in ipairs(model.graph and model.graph.input or {}) do
-    if not known[input.name or ""] then inputs[#inputs + 1] = described(input) end
+    if not known[input.name or ""] then inputs[#inputs + 1] = tensors.described(input) end
   end
   return inputs
 end

@@ -121,4 +121,74 @@ function tensors.reader(path)
   end
 end
 
+--- Describes the type of an input or output of the graph: {name, kind = "tensor", "sequence" or "optional", dtype, dims =
+--- list of numbers and names, or nil}.
+function tensors.described(value)
+  local info, of = {name = value.name or "", kind = "tensor"}, value.type or {}
+  while of.optional_type or of.sequence_type do
+    info.kind = of.optional_type and "optional" or "sequence"
+    of = (of.optional_type or of.sequence_type).elem_type or {}
+    if info.kind == "optional" then break end
+  end
+  local tensor = of.tensor_type
+  if not tensor then
+    if info.kind == "tensor" and value.type then info.kind = "map" end
+    return info
+  end
+  info.dtype = tensors.dtypes[tensor.elem_type or 0]
+  if not tensor.shape then return info end
+  info.dims = {}
+  for i, dim in ipairs(tensor.shape.dim or {}) do info.dims[i] = dim.dim_value or dim.dim_param or "?" end
+  return info
+end
+
+--- Returns "float32 [N, 3, 224, 224]" for a described input or output.
+function tensors.type_text(info)
+  local dims = info.dims and (" [%s]"):format(table.concat(info.dims, ", ")) or ""
+  return (info.kind == "tensor" and "" or info.kind .. " of ") .. (info.dtype or "any dtype") .. dims
+end
+
+--- Returns what a file has for lm.load: its initializers by name, a list of those of unsupported dtypes, and metadata:
+--- inputs and outputs with their types, numbers of nodes by op, versions.
+function tensors.load(path)
+  local model = tensors.read(path)
+  local read, close = tensors.reader(path)
+  local graph, values, lacking = model.graph or {}, {}, {}
+  local known, nodes, sides = {}, {}, {}
+  local ok, problem = pcall(function()
+    for i, message in ipairs(graph.initializer or {}) do
+      local name = message.name or "#" .. i
+      known[name] = true
+      local dtype = tensors.dtypes[message.data_type or 0]
+      if dtype and (dtype == "string" or tensors.absent[dtype] and not Source.becomes[dtype] and not dtype:find "int[24]") then
+        lacking[#lacking + 1] = ("'%s' (%s)"):format(printable_name(name, 200), dtype)
+      else
+        values[name] = read(message, function(...) options.fail_in_file(path, ...) end)
+      end
+    end
+  end)
+  close()
+  if not ok then error(problem, 0) end
+  for _, node in ipairs(graph.node or {}) do
+    local domain = node.domain or ""
+    local name = (domain == "" and "" or domain .. ".") .. (node.op_type or "?")
+    nodes[name] = (nodes[name] or 0) + 1
+  end
+  for _, side in ipairs {"input", "output"} do
+    sides[side] = {}
+    for _, value in ipairs(graph[side] or {}) do
+      local info = tensors.described(value)
+      if not known[info.name] then sides[side][info.name] = tensors.type_text(info) end
+    end
+  end
+  local versions = {}
+  for _, set in ipairs(model.opset_import or {}) do
+    versions[(set.domain or "") == "" and "ai.onnx" or set.domain] = set.version
+  end
+  return values, lacking, {
+    inputs = sides.input, outputs = sides.output, nodes = nodes, operators = versions, ir_version = model.ir_version,
+    producer = model.producer_name and model.producer_name .. " " .. (model.producer_version or ""),
+  }
+end
+
 return tensors

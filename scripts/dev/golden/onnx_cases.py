@@ -135,4 +135,5 @@ def main():
     write_light(folder, pattern)
 
 
-main()
+if __name__ == "__main__":
+    main()

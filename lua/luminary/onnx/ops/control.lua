@@ -145,7 +145,8 @@ function control.SequenceAt() return function(list, at) return list[index_of(at,
 function control.SequenceInsert()
   return function(list, x, at)
     local new = copy(list)
-    table.insert(new, at and index_of(at, #list + 1) or #list + 1, x)
+    local last = at and at:item() < 0 and #list or #list + 1
+    table.insert(new, at and index_of(at, last) or last, x)
     return new
   end, "holds"
 end
