@@ -1,7 +1,7 @@
--- Runs the cases that scripts/dev/golden/onnx_cases.py wrote, and compares values, shapes and dtypes:
+-- Runs the cases that scripts/dev/golden/onnx_cases.py wrote, for scripts/dev/onnx_nodes, and compares values, shapes and dtypes:
 --   luajit scripts/dev/onnx_cases.lua FOLDER [PATTERN] [--failed]
 -- Prints for each kind how many cases pass, and the failed ones by their reason; with --failed all of them. Exit code: 1 if
--- a case of plain dtypes fails.
+-- a case of plain dtypes fails for no known reason.
 local here = arg[0]:match "^(.*)/" or "."
 package.path = here .. "/../../?.lua;" .. package.path
 local cases = require "spec.support.onnx_cases"
@@ -13,6 +13,13 @@ if not folder then
   os.exit(2)
 end
 
+-- Cases that cannot pass, by a part of their name, and why.
+local known = {
+  {"bernoulli", "random numbers"}, {"training_dropout", "random numbers"}, {"image_decoder", "decodes images"},
+  {"test_dft_inverse", "expects the rounding of NumPy's float32"},
+  {"attention_4d_causal_fp16_expanded", "expects the rounding of NumPy's float16 in 2 of 192 elements"},
+}
+
 local kinds, order, reasons, failed = {}, {}, {}, false
 local list = io.popen("ls '" .. folder .. "'")
 for file in list:lines() do
@@ -23,12 +30,15 @@ for file in list:lines() do
       kinds[kind], order[#order + 1] = {passed = 0, failed = 0}, kind
     end
     kinds[kind][why and "failed" or "passed"] = kinds[kind][why and "failed" or "passed"] + 1
+    local expected
+    for _, row in ipairs(known) do expected = expected or why and name:find(row[1], 1, true) and row[2] end
+    if expected then why = expected end
     if why then
       local short = why:gsub("'[^']*'", "'…'"):gsub("%d+", "n"):sub(1, 110)
       reasons[short] = reasons[short] or {}
       table.insert(reasons[short], name)
       if show then print(name .. ": " .. why:sub(1, 300)) end
-      failed = failed or kind == "node plain" or not kind:find "^node"
+      failed = failed or not expected and (kind == "node plain" or not kind:find "^node")
     end
   end
 end
