@@ -2,30 +2,12 @@
 local core = require "luminary.core"
 local F = require "luminary.nn.functional"
 local helpers = require "luminary.onnx.ops.sizes"
-
 local ops, is_float, to = core.ops, core.is_floating_point, core.methods.to
-local filled, product = helpers.filled, helpers.product
-local convolution = {}
+local filled, product, joined = helpers.filled, helpers.product, helpers.joined
+local op = {}
 
--- Returns {strides, dilations, pads(x, kernel)}, the attributes of windows over `dims` dims. pads returns the elements
--- before and after each dim.
-local function windows_of(n, dims)
-  local strides, dilations = n.a.strides or filled(dims, 1), n.a.dilations or filled(dims, 1)
-  local auto, given = n.a.auto_pad or "NOTSET", n.a.pads or filled(2 * dims, 0)
-  local before, after = {unpack(given, 1, dims)}, {unpack(given, dims + 1, 2 * dims)}
-  if auto == "VALID" then before, after = filled(dims, 0), filled(dims, 0) end
-  return strides, dilations, function(x, kernel)
-    if auto == "NOTSET" or auto == "VALID" or auto == "" then return before, after end
-    local first, last = {}, {}
-    for d = 1, dims do
-      local size, span = x.shape[d + 2], (kernel[d] - 1) * dilations[d] + 1
-      local total = math.max((math.ceil(size / strides[d]) - 1) * strides[d] + span - size, 0)
-      first[d] = auto == "SAME_UPPER" and math.floor(total / 2) or math.ceil(total / 2)
-      last[d] = total - first[d]
-    end
-    return first, last
-  end
-end
+local by_dims = {F.conv1d, ops.conv2d, F.conv3d}
+local transposed = {F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d}
 
 local function are_equal(a, b)
   for i = 1, #a do
@@ -34,283 +16,205 @@ local function are_equal(a, b)
   return true
 end
 
+-- Returns strides, dilations, and the elements before and after each dim from 3 on, by a node's attributes.
+local function windows_of(n, x, kernel)
+  local dims, auto = #kernel, n.auto_pad or "NOTSET"
+  local strides, dilations, pads = n.strides or filled(dims, 1), n.dilations or filled(dims, 1), n.pads
+  if not auto:find "^SAME" then
+    if not pads or auto == "VALID" then return strides, dilations, filled(dims, 0), filled(dims, 0) end
+    return strides, dilations, {unpack(pads, 1, dims)}, {unpack(pads, dims + 1, 2 * dims)}
+  end
+  local before, after = {}, {}
+  for d = 1, dims do
+    local size, span = x.shape[d + 2], (kernel[d] - 1) * dilations[d] + 1
+    local total = math.max((math.ceil(size / strides[d]) - 1) * strides[d] + span - size, 0)
+    before[d] = auto == "SAME_UPPER" and math.floor(total / 2) or math.ceil(total / 2)
+    after[d] = total - before[d]
+  end
+  return strides, dilations, before, after
+end
+
 -- Returns x [N, C, ...] padded in the dims from 3 on.
 local function padded(x, before, after, value)
-  local first, last = {0, 0}, {0, 0}
-  for d = 1, #before do first[d + 2], last[d + 2] = before[d], after[d] end
-  return helpers.padded(x, first, last, "constant", value)
+  return helpers.padded(x, joined({0, 0}, before), joined({0, 0}, after), "constant", value)
 end
 
-local by_dims = {F.conv1d, ops.conv2d, F.conv3d}
-local transposed = {F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d}
+local function convolve(n, x, w, bias)
+  local dims = w.ndim - 2
+  local f = by_dims[dims] or n:fail("a convolution over %d dims is not supported", dims)
+  local strides, dilations, before, after = windows_of(n, x, n.kernel_shape or {unpack(w.shape, 3)})
+  if not are_equal(before, after) then x, before = padded(x, before, after), filled(dims, 0) end
+  return f(x, w, bias, strides, before, dilations, n.group)
+end
+op.Conv = {group = 1, convolve}
 
--- Returns f(x, w, bias) that convolves.
-local function convolve(n)
-  local group, dims, strides, dilations, pads_of = n.a.group or 1, nil, nil, nil, nil
-  local zeros
-  return function(x, w, bias)
-    if not dims then
-      dims = w.ndim - 2
-      if not by_dims[dims] then n:fail("a convolution over %d dims is not supported", dims) end
-      strides, dilations, pads_of = windows_of(n, dims)
-      zeros = filled(dims, 0)
+--- Returns a convolution of integers less their zero points, int32; w_zero is one number, or one for each result channel.
+function op.of_integers(n, x, w, x_zero, w_zero, bias)
+  x, w = to(x, "int32"), to(w, "int32")
+  if x_zero then x = x - to(x_zero, "int32") end
+  if w_zero then w = w - to(w_zero, "int32"):reshape(joined({-1}, filled(w.ndim - 1, 1))) end
+  return convolve(n, x, w, bias)
+end
+op.ConvInteger = {group = 1, op.of_integers}
+
+op.ConvTranspose = {group = 1, auto_pad = "NOTSET", function(n, x, w, bias)
+  local dims, before, after = w.ndim - 2, {}, {}
+  local f = transposed[dims] or n:fail("a convolution over %d dims is not supported", dims)
+  local strides, dilations = n.strides or filled(dims, 1), n.dilations or filled(dims, 1)
+  local extra, none, shape = n.output_padding or filled(dims, 0), filled(dims, 0), n.output_shape
+  for d = 1, dims do
+    local size = x.shape[d + 2]
+    local wanted = shape and shape[#shape - dims + d] or n.auto_pad:find "^SAME" and size * strides[d]
+    before[d], after[d] = n.pads and n.pads[d] or 0, n.pads and n.pads[d + dims] or 0
+    if wanted then
+      local total = strides[d] * (size - 1) + extra[d] + (w.shape[d + 2] - 1) * dilations[d] + 1 - wanted
+      before[d] = n.auto_pad == "SAME_UPPER" and math.floor(total / 2) or math.ceil(total / 2)
+      after[d] = total - before[d]
     end
-    local before, after = pads_of(x, n.a.kernel_shape or {unpack(w.shape, 3)})
-    if not are_equal(before, after) then x, before = padded(x, before, after), zeros end
-    return by_dims[dims](x, w, bias, strides, before, dilations, group)
   end
-end
-
-convolution.Conv = convolve
-
-function convolution.ConvInteger(n)
-  local f = convolve(n)
-  return function(x, w, x_zero, w_zero)
-    x, w = to(x, "int32"), to(w, "int32")
-    if x_zero then x = x - to(x_zero, "int32") end
-    if w_zero then
-      w_zero = to(w_zero, "int32")
-      w = w - (w_zero.ndim == 1 and w_zero:numel() > 1 and w_zero:reshape({-1, unpack(filled(w.ndim - 1, 1))}) or w_zero)
-    end
-    return f(x, w)
+  if are_equal(before, after) and math.min(unpack(before)) >= 0 and are_equal(extra, none) then
+    return f(x, w, bias, strides, before, none, n.group, dilations)
   end
-end
+  for d = 1, dims do before[d], after[d] = -before[d], extra[d] - after[d] end
+  local y = padded(f(x, w, nil, strides, none, none, n.group, dilations), before, after)
+  return bias and y + bias:reshape(joined({1, -1}, filled(dims, 1))) or y
+end}
 
-function convolution.ConvTranspose(n)
-  local a = n.a
-  local group = a.group or 1
-  return function(x, w, bias)
-    local dims = w.ndim - 2
-    local f = transposed[dims] or n:fail("a convolution over %d dims is not supported", dims)
-    local strides, dilations = a.strides or filled(dims, 1), a.dilations or filled(dims, 1)
-    local extra, given, auto = a.output_padding or filled(dims, 0), a.pads or filled(2 * dims, 0), a.auto_pad or "NOTSET"
-    local before, after = {}, {}
-    for d = 1, dims do
-      before[d], after[d] = given[d], given[d + dims]
-      local size, wanted = x.shape[d + 2], a.output_shape and a.output_shape[#a.output_shape - dims + d]
-      if not wanted and auto:find "^SAME" then wanted = size * strides[d] end
-      if wanted then
-        local total = strides[d] * (size - 1) + extra[d] + (w.shape[d + 2] - 1) * dilations[d] + 1 - wanted
-        local half = math.floor(total / 2)
-        before[d] = auto == "SAME_UPPER" and half or total - half
-        after[d] = total - before[d]
-      end
-    end
-    if are_equal(before, after) and math.min(unpack(before)) >= 0
-      and are_equal(extra, filled(dims, 0)) then
-      return f(x, w, bias, strides, before, filled(dims, 0), group, dilations)
-    end
-    local y = f(x, w, nil, strides, filled(dims, 0), filled(dims, 0), group, dilations)
-    for d = 1, dims do before[d], after[d] = -before[d], extra[d] - after[d] end
-    y = padded(y, before, after)
-    return bias and y + bias:reshape({1, -1, unpack(filled(dims, 1))}) or y
-  end
-end
-
-function convolution.CausalConvWithState(n)
-  local silu = n.a.activation == "silu" or n.a.activation == "swish"
-  return function(x, w, bias, past)
-    local N, C, k = x.shape[1], x.shape[2], w.shape[3]
-    past = past or ops.zeros({N, C, k - 1}, {dtype = x.dtype, device = x.device})
-    local all = ops.cat({past, x}, 3)
-    local y = F.conv1d(all, w, bias, {1}, {0}, {1}, C)
-    return silu and ops.silu(y) or y, ops.narrow(all, 3, all.shape[3] - k + 2, k - 1)
-  end
-end
+op.CausalConvWithState = {function(n, x, w, bias, past)
+  local N, C, k = x.shape[1], x.shape[2], w.shape[3]
+  local all = ops.cat({past or ops.zeros({N, C, k - 1}, {dtype = x.dtype, device = x.device}), x}, 3)
+  local y = F.conv1d(all, w, bias, {1}, {0}, {1}, C)
+  local activated = n.activation == "silu" or n.activation == "swish"
+  return activated and ops.silu(y) or y, ops.narrow(all, 3, all.shape[3] - k + 2, k - 1)
+end}
 
 -- ---- windows: pooling and patches
 
 -- Returns the number of windows along each dim.
-local function counts_of(x, kernel, strides, dilations, before, after, ceil)
+local function counts_of(n, x, kernel, strides, dilations, before, after)
   local counts = {}
   for d = 1, #kernel do
     local size = x.shape[d + 2]
     local left = size + before[d] + after[d] - (kernel[d] - 1) * dilations[d] - 1
-    counts[d] = (ceil and math.ceil or math.floor)(left / strides[d]) + 1
-    if ceil and (counts[d] - 1) * strides[d] >= size + before[d] then counts[d] = counts[d] - 1 end
+    counts[d] = (n.ceil_mode == 1 and math.ceil or math.floor)(left / strides[d]) + 1
+    if n.ceil_mode == 1 and (counts[d] - 1) * strides[d] >= size + before[d] then counts[d] = counts[d] - 1 end
   end
   return counts
 end
 
 -- Returns a view [N, C, counts..., kernel...] of x padded with a value.
 local function view_windows(x, kernel, strides, dilations, before, counts, value)
-  local dims, last = #kernel, {}
+  local dims, last, steps, step = #kernel, {}, {}, 1
   for d = 1, dims do
     last[d] = (counts[d] - 1) * strides[d] + (kernel[d] - 1) * dilations[d] + 1 - before[d] - x.shape[d + 2]
   end
   x = padded(x, before, last, value):contiguous()
-  local sizes, steps, step = {x.shape[1], x.shape[2]}, {}, 1
   for d = dims, 1, -1 do
     steps[d + 2], steps[d + 2 + dims], step = step * strides[d], step * dilations[d], step * x.shape[d + 2]
   end
-  steps[2], steps[1] = step, step * x.shape[2]
-  for d = 1, dims do sizes[d + 2], sizes[d + 2 + dims] = counts[d], kernel[d] end
-  return ops.as_strided(x, sizes, steps)
+  steps[1], steps[2] = step * x.shape[2], step
+  return ops.as_strided(x, joined({x.shape[1], x.shape[2]}, counts, kernel), steps)
 end
 
-local function last_dims(count)
-  local dims = {}
-  for d = 1, count do dims[d] = -d end
-  return dims
+-- Returns the entry of a pooling: f(n, x, view, counts, before, after), where view(x, value, before) returns windows [N, C,
+-- counts..., product of the kernel]; quick(n, x, kernel, strides, padding, dilations) if the padding is plain, or nil.
+local function pool(f, quick)
+  return {ceil_mode = 0, count_include_pad = 0, p = 2, function(n, x)
+    local kernel = n.kernel_shape
+    local strides, dilations, before, after = windows_of(n, x, kernel)
+    local plain = quick and #kernel == 2 and n.ceil_mode == 0 and n.results == 1
+    for d = 1, #kernel do plain = plain and before[d] == after[d] and before[d] * 2 <= kernel[d] end
+    local y = plain and quick(n, x, kernel, strides, before, dilations)
+    if y then return y end
+    local counts = counts_of(n, x, kernel, strides, dilations, before, after)
+    return f(n, x, function(of, value, first)
+      local shape = joined({of.shape[1], of.shape[2]}, counts, {product(kernel)})
+      return view_windows(of, kernel, strides, dilations, first or before, counts, value):reshape(shape)
+    end, counts, before, after)
+  end}
 end
 
-local function lowest(x)
-  return is_float(x) and -math.huge or require("luminary.tensor.dtype_info").iinfo(x.dtype).min
-end
-
--- Makes a pooling of f(x, window attributes, counts).
-local function pool(n, f)
-  local kernel, ceil = n.a.kernel_shape, n.a.ceil_mode == 1
-  local dims = #kernel
-  local strides, dilations, pads_of = windows_of(n, dims)
-  return function(x)
-    local before, after = pads_of(x, kernel)
-    local counts = counts_of(x, kernel, strides, dilations, before, after, ceil)
-    return f(x, kernel, strides, dilations, before, counts, after, ceil)
+op.MaxPool = pool(function(n, x, view, counts)
+  local values = view(x, is_float(x) and -math.huge or require("luminary.tensor.dtype_info").iinfo(x.dtype).min)
+  if n.results < 2 then return ops.amax(values, -1) end
+  local spatial, dims, N, C = {unpack(x.shape, 3)}, #counts, x.shape[1], x.shape[2]
+  local numel, at = product(spatial), nil
+  at = ops.arange(numel, {dtype = "int64"})
+  if n.storage_order == 1 then
+    local backward, order = {1, 1}, {1, 2}
+    for d = 1, dims do backward[d + 2], order[d + 2] = spatial[dims + 1 - d], dims + 3 - d end
+    at = ops.permute(at:reshape(backward), order)
   end
-end
-
-local function is_small(before, after, kernel)
-  for d = 1, #before do
-    if before[d] ~= after[d] or before[d] * 2 > kernel[d] then return false end
-  end
-  return true
-end
-
-function convolution.MaxPool(n)
-  local wants_indices, column_major = n:wants(2), n.a.storage_order == 1
-  return pool(n, function(x, kernel, strides, dilations, before, counts, after, ceil)
-    local dims = #kernel
-    if dims == 2 and not wants_indices and not ceil and is_small(before, after, kernel) then
-      return ops.max_pool2d(x, kernel, strides, before, dilations)
-    end
-    local values = view_windows(x, kernel, strides, dilations, before, counts, lowest(x))
-    if not wants_indices then return ops.amax(values, last_dims(dims)) end
-    local spatial = {unpack(x.shape, 3)}
-    local numel = product(spatial)
-    local at
-    if column_major then
-      local reversed, order = {}, {1, 2}
-      for d = 1, dims do reversed[d], order[d + 2] = spatial[dims + 1 - d], dims + 3 - d end
-      at = ops.permute(ops.arange(numel, {dtype = "int64"}):reshape({1, 1, unpack(reversed)}), order)
-    else
-      at = ops.arange(numel, {dtype = "int64"}):reshape({1, 1, unpack(spatial)})
-    end
-    local N, C = x.shape[1], x.shape[2]
-    local all = {N, C, unpack(counts)}
-    all[#all + 1] = product(kernel)
-    local flat = values:reshape(all)
-    local best = ops.argmax(flat, -1, true)
-    all[1], all[2] = 1, 1
-    local of_window = view_windows(at, kernel, strides, dilations, before, counts, 0):reshape(all)
-    all[1], all[2] = N, C
-    local index = ops.squeeze(ops.gather(ops.expand(of_window, all), -1, best), -1)
-    local base = (ops.arange(N * C, {dtype = "int64"}) * numel):reshape({N, C, unpack(filled(dims, 1))})
-    return ops.squeeze(ops.gather(flat, -1, best), -1), index + base
-  end)
-end
-
-function convolution.AveragePool(n)
-  local all = n.a.count_include_pad == 1
-  return pool(n, function(x, kernel, strides, dilations, before, counts, after, ceil)
-    local dims = #kernel
-    if dims == 2 and not ceil and is_small(before, after, kernel) and product(dilations) == 1 then
-      return ops.avg_pool2d(x, kernel, strides, before, false, all)
-    end
-    local ones = ops.ones({1, 1, unpack(x.shape, 3)}, {dtype = x.dtype, device = x.device})
-    local first, over = before, last_dims(dims)
-    if all then
-      ones, first = padded(ones, before, after, 1), filled(dims, 0)
-    end
-    local number = ops.sum(view_windows(ones, kernel, strides, dilations, first, counts, 0), over)
-    return ops.sum(view_windows(x, kernel, strides, dilations, before, counts, 0), over) / number
-  end)
-end
-
-function convolution.LpPool(n)
-  local p = n.a.p or 2
-  return pool(n, function(x, kernel, strides, dilations, before, counts)
-    return ops.norm(view_windows(x, kernel, strides, dilations, before, counts, 0):flatten(3 + #kernel), p, {-1})
-  end)
-end
+  local best = ops.argmax(values, -1, true)
+  local index = ops.gather(ops.expand(view(at:reshape(joined({1, 1}, spatial)), 0), values.shape), -1, best)
+  local base = (ops.arange(N * C, {dtype = "int64"}) * numel):reshape(joined({N, C}, filled(dims, 1)))
+  return ops.squeeze(ops.gather(values, -1, best), -1), ops.squeeze(index, -1) + base
+end, function(_, x, ...) return ops.max_pool2d(x, ...) end)
+op.AveragePool = pool(function(n, x, view, _, before, after)
+  local ones, first = ops.ones({1, 1, unpack(x.shape, 3)}, {dtype = x.dtype, device = x.device}), before
+  if n.count_include_pad == 1 then ones, first = padded(ones, before, after, 1), filled(#before, 0) end
+  return ops.sum(view(x, 0), -1) / ops.sum(view(ones, 0, first), -1)
+end, function(n, x, kernel, strides, padding, dilations)
+  if product(dilations) > 1 then return nil end
+  return ops.avg_pool2d(x, kernel, strides, padding, false, n.count_include_pad == 1)
+end)
+op.LpPool = pool(function(n, x, view) return ops.norm(view(x, 0), n.p, -1) end)
 
 local function global(f)
-  return function(n)
-    return function(x)
-      local dims = {}
-      for d = 3, x.ndim do dims[d - 2] = d end
-      return f(x, dims, n.a.p or 2)
-    end
-  end
+  return {p = 2, function(n, x)
+    local dims = {}
+    for d = 3, x.ndim do dims[d - 2] = d end
+    return f(x, dims, n.p)
+  end}
 end
-convolution.GlobalAveragePool = global(function(x, dims) return ops.mean(x, dims, true) end)
-convolution.GlobalMaxPool = global(function(x, dims) return ops.amax(x, dims, true) end)
-convolution.GlobalLpPool = global(function(x, dims, p) return ops.norm(x, p, dims, true) end)
+op.GlobalAveragePool = global(function(x, dims) return ops.mean(x, dims, true) end)
+op.GlobalMaxPool = global(function(x, dims) return ops.amax(x, dims, true) end)
+op.GlobalLpPool = global(function(x, dims, p) return ops.norm(x, p, dims, true) end)
 
-function convolution.MaxUnpool(n)
-  local kernel = n.a.kernel_shape
-  local strides, pads, sizes_of = n.a.strides or filled(#kernel, 1), n.a.pads or filled(2 * #kernel, 0), n:list(3)
-  return function(x, indices, given)
-    local sizes, before, after, wanted = {x.shape[1], x.shape[2]}, filled(x.ndim, 0), {}, sizes_of(given)
-    for d = 1, #kernel do
-      sizes[d + 2] = (x.shape[d + 2] - 1) * strides[d] + kernel[d] - pads[d] - pads[d + #kernel]
-    end
-    local y = ops.scatter(ops.zeros({product(sizes)}, {dtype = x.dtype}), 1, indices:reshape(-1) + 1, x:reshape(-1))
-    for d = 1, x.ndim do after[d] = wanted and wanted[d] - sizes[d] or 0 end
-    return helpers.padded(y:reshape(sizes), before, after, "constant")
+op.MaxUnpool = {function(n, x, indices, given)
+  local kernel, sizes, after, wanted = n.kernel_shape, {x.shape[1], x.shape[2]}, {}, n:ints(3, given)
+  local strides, pads = n.strides or filled(#kernel, 1), n.pads or filled(2 * #kernel, 0)
+  for d = 1, #kernel do
+    sizes[d + 2] = (x.shape[d + 2] - 1) * strides[d] + kernel[d] - pads[d] - pads[d + #kernel]
   end
-end
+  for d = 1, x.ndim do after[d] = wanted and wanted[d] - sizes[d] or 0 end
+  local y = ops.scatter(ops.zeros({product(sizes)}, {dtype = x.dtype}), 1, indices:reshape(-1) + 1, x:reshape(-1))
+  return helpers.padded(y:reshape(sizes), {}, after)
+end}
 
-function convolution.Col2Im(n)
-  local image_of, block_of = n:list(2), n:list(3)
-  return function(x, image_shape, block_shape)
-    local image, block = image_of(image_shape), block_of(block_shape)
-    local dims = #image
-    local strides, dilations, pads_of = windows_of(n, dims)
-    local before, after = pads_of(x, block)
-    local at = ops.arange(product(image), {dtype = "int64"}):reshape({1, 1, unpack(image)}) + 1
-    local counts = counts_of(at, block, strides, dilations, before, after, false)
-    local order = {1, 2}
-    for d = 1, dims do order[d + 2], order[d + 2 + dims] = d + 2 + dims, d + 2 end
-    at = ops.permute(view_windows(at, block, strides, dilations, before, counts, 0), order):reshape(1, 1, -1) + 1
-    local N, C = x.shape[1], x.shape[2] / product(block)
-    x = x:reshape(N, C, -1)
-    local y = ops.scatter_add(ops.zeros({N, C, product(image) + 1}, {dtype = x.dtype}), 3, ops.expand(at, x.shape), x)
-    return ops.narrow(y, 3, 2, product(image)):reshape({N, C, unpack(image)})
+op.Col2Im = {function(n, x, image_shape, block_shape)
+  local image, block, order = n:ints(2, image_shape), n:ints(3, block_shape), {1, 2}
+  local at = ops.arange(product(image), {dtype = "int64"}):reshape(joined({1, 1}, image)) + 1
+  local strides, dilations, before, after = windows_of(n, at, block)
+  local counts, dims = counts_of(n, at, block, strides, dilations, before, after), #image
+  for d = 1, dims do order[d + 2], order[d + 2 + dims] = d + 2 + dims, d + 2 end
+  at = ops.permute(view_windows(at, block, strides, dilations, before, counts, 0), order):reshape(1, 1, -1) + 1
+  local N, C = x.shape[1], x.shape[2] / product(block)
+  x = x:reshape(N, C, -1)
+  local y = ops.scatter_add(ops.zeros({N, C, product(image) + 1}, {dtype = x.dtype}), 3, ops.expand(at, x.shape), x)
+  return ops.narrow(y, 3, 2, product(image)):reshape(joined({N, C}, image))
+end}
+
+op.DeformConv = {group = 1, offset_group = 1, function(n, x, w, offset, bias, mask)
+  local N, C, H, W = unpack(x.shape)
+  local G, M, dtype, kh, kw = n.offset_group, w.shape[1], x.dtype, w.shape[3], w.shape[4]
+  x, offset = to(x, "float64"), to(offset, "float64") -- so that points on pixels are just these
+  local strides, dilations, before, after = windows_of(n, x, {kh, kw})
+  local counts, K, ys, xs = counts_of(n, x, {kh, kw}, strides, dilations, before, after), kh * kw, {}, {}
+  local function positions(d, k)
+    local at = ops.arange(counts[d], {dtype = "float64"}) * strides[d] - before[d] + k * dilations[d]
+    return ops.expand(at:reshape(d == 1 and {-1, 1} or {1, -1}), counts)
   end
-end
+  for k = 0, K - 1 do ys[k + 1], xs[k + 1] = positions(1, math.floor(k / kw)), positions(2, k % kw) end
+  offset = offset:reshape(N * G, K, 2, counts[1], counts[2])
+  local y, z = ops.select(offset, 3, 1) + ops.stack(ys, 1), ops.select(offset, 3, 2) + ops.stack(xs, 1)
+  local grid = ops.stack({(z * 2 + 1) / W - 1, (y * 2 + 1) / H - 1}, 5):reshape(N * G, K * counts[1], counts[2], 2)
+  local taps = ops.grid_sample(x:reshape(N * G, C / G, H, W), grid, "bilinear", "zeros", false)
+  taps = to(taps, dtype):reshape(N, G, C / G, K, -1)
+  if mask then taps = taps * mask:reshape(N, G, 1, K, -1) end
+  taps = taps:reshape(N, n.group, C / n.group * K, -1)
+  local out = ops.matmul(w:reshape(1, n.group, M / n.group, -1), taps):reshape(N, M, counts[1], counts[2])
+  return bias and out + bias:reshape(1, -1, 1, 1) or out
+end}
 
-function convolution.DeformConv(n)
-  local group, parts = n.a.group or 1, n.a.offset_group or 1
-  local strides, dilations, pads_of = windows_of(n, 2)
-  return function(x, w, offset, bias, mask)
-    local dtype = x.dtype
-    x, offset = to(x, "float64"), to(offset, "float64") -- so that points on pixels are just these
-    local N, C, H, W = unpack(x.shape)
-    local kh, kw = w.shape[3], w.shape[4]
-    local before, after = pads_of(x, {kh, kw})
-    local counts = counts_of(x, {kh, kw}, strides, dilations, before, after, false)
-    local oh, ow, K, opts = counts[1], counts[2], kh * kw, {dtype = x.dtype, device = x.device}
-    -- Positions [K, oh, ow] of the taps, to which the offsets are added.
-    local function positions(d, size, k, shape)
-      local base = ops.arange(size, opts) * strides[d] - before[d]
-      return ops.expand(base:reshape(shape), {oh, ow}) + k * dilations[d]
-    end
-    local ys, xs = {}, {}
-    for k = 0, K - 1 do
-      ys[k + 1], xs[k + 1] = positions(1, oh, math.floor(k / kw), {oh, 1}), positions(2, ow, k % kw, {1, ow})
-    end
-    offset = offset:reshape(N * parts, K, 2, oh, ow)
-    local y = ops.select(offset, 3, 1) + ops.stack(ys, 1)
-    local z = ops.select(offset, 3, 2) + ops.stack(xs, 1)
-    local grid = ops.stack({(z * 2 + 1) / W - 1, (y * 2 + 1) / H - 1}, 5):reshape(N * parts, K * oh, ow, 2)
-    local taps = to(ops.grid_sample(x:reshape(N * parts, C / parts, H, W), grid, "bilinear", "zeros", false), dtype)
-      :reshape(N, parts, C / parts, K, oh * ow)
-    if mask then taps = taps * mask:reshape(N, parts, 1, K, oh * ow) end
-    taps = taps:reshape(N, group, C / group * K, oh * ow)
-    local out = ops.matmul(w:reshape(1, group, w.shape[1] / group, -1), taps):reshape(N, w.shape[1], oh, ow)
-    return bias and out + bias:reshape(1, -1, 1, 1) or out
-  end
-end
-
-return convolution
+return op

@@ -1,461 +1,342 @@
 --- Ops of ai.onnx.ml: models of scikit-learn and the like.
 local core = require "luminary.core"
 local helpers = require "luminary.onnx.ops.sizes"
-
+local lists = require "luminary.base.lists"
 local ops, is_tensor, to = core.ops, core.is_tensor, core.methods.to
-local ml = {}
+local op = {}
 
 -- ---- scores of classes
 
--- Returns scores [n, classes] after the transform that an attribute names.
+-- Returns scores [n, classes] after a transform.
 local function transformed(scores, name)
   if name == "SOFTMAX" then return ops.softmax(scores, 2) end
   if name == "LOGISTIC" then return ops.sigmoid(scores) end
-  if name == "SOFTMAX_ZERO" then
-    local zero = ops.eq(scores, 0)
-    local y = ops.softmax(ops.masked_fill(scores, zero, -math.huge), 2)
-    return ops.masked_fill(y, zero, 0)
-  end
   if name == "PROBIT" then return ops.erfinv(scores * 2 - 1) * math.sqrt(2) end
-  return scores
-end
-local transforms = {[0] = "NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"}
-
--- Returns scores [n, 1] of the second of two classes as scores of both, and whether it is chosen, [n]. positive: they
--- are probabilities.
-local function of_both(scores, name, positive)
-  local chosen = ops.gt(ops.select(scores, 2, 1), positive and 0.5 or 0)
-  if positive and name ~= "LOGISTIC" then return ops.cat({1 - scores, scores}, 2), chosen end
-  return transformed(ops.cat({-scores, scores}, 2), name), chosen
+  if name ~= "SOFTMAX_ZERO" then return scores end
+  local zero = ops.eq(scores, 0)
+  return ops.masked_fill(ops.softmax(ops.masked_fill(scores, zero, -math.huge), 2), zero, 0)
 end
 
--- Returns labels, a tensor or a list of texts, at indices [n] from 1.
-local function labels_at(a, index)
-  local texts = a.classlabels_strings
+-- Returns a node's labels, a tensor or a list of texts, at indices [n] from 1.
+local function labels_at(n, index)
+  local texts = n.classlabels_strings
   if not texts or #texts == 0 then
-    local numbers = a.classlabels_int64s or a.classlabels_ints
-    return ops.index_select(core.tensor(numbers, {dtype = "int64"}), 1, index)
+    return ops.index_select(core.tensor(n.classlabels_int64s or n.classlabels_ints, {dtype = "int64"}), 1, index)
   end
-  local out = {shape = {index:numel()}}
-  for i, k in ipairs(index:totable()) do out[i] = texts[k] end
+  local out = lists.pick(texts, index:totable())
+  out.shape = {index:numel()}
   return out
 end
 
--- Returns labels and scores of a classifier.
-local function classified(scores, a, positive)
-  local labels = math.max(#(a.classlabels_strings or {}), #(a.classlabels_int64s or a.classlabels_ints or {}))
-  if scores.shape[2] == 1 and labels == 2 then
-    local both, chosen = of_both(scores, a.post_transform, positive)
-    return labels_at(a, to(chosen, "int64") + 1), both
-  end
-  return labels_at(a, ops.argmax(scores, 2)), transformed(scores, a.post_transform)
+local function count_of(n)
+  return math.max(#(n.classlabels_strings or {}), #(n.classlabels_int64s or n.classlabels_ints or {}))
 end
 
-local function rows_of(x)
-  x = x.ndim == 1 and x:reshape(1, -1) or x
-  return x.dtype == "float64" and x or to(x, "float32")
+-- Returns labels and scores. Of two classes scores may be [n, 1], of the second; positive: they are probabilities.
+local function classified(n, scores, positive)
+  if scores.shape[2] > 1 or count_of(n) ~= 2 then
+    return labels_at(n, ops.argmax(scores, 2)), transformed(scores, n.post_transform)
+  end
+  local plain = positive and n.post_transform ~= "LOGISTIC"
+  local labels = labels_at(n, to(ops.gt(ops.select(scores, 2, 1), positive and 0.5 or 0), "int64") + 1)
+  local both = ops.cat({plain and 1 - scores or -scores, scores}, 2)
+  return labels, plain and both or transformed(both, n.post_transform)
 end
+
+local function rows_of(x) return x.ndim == 1 and x:reshape(1, -1) or x end
+local function float(x) return to(rows_of(x), "float32") end
+local function float_tensor(list) return core.tensor(list, {dtype = "float32"}) end
 
 -- ---- linear models
-
-local function matrix(list, rows) return core.tensor(list, {dtype = "float32"}):reshape(rows, -1) end
-
-function ml.LinearRegressor(n)
-  local a = n.a
-  local w = matrix(a.coefficients, a.targets or 1)
-  local bias = a.intercepts and #a.intercepts > 0 and core.tensor(a.intercepts, {dtype = "float32"})
-  return function(x)
-    local y = ops.matmul(to(rows_of(x), "float32"), ops.t(w))
-    return transformed(bias and y + bias or y, a.post_transform)
-  end
+local function linear(n, x, rows, bias)
+  local y = ops.matmul(float(x), ops.t(float_tensor(n.coefficients):reshape(rows, -1)))
+  return bias and #bias > 0 and y + float_tensor(bias) or y
 end
+op.LinearRegressor = {targets = 1, function(n, x)
+  return transformed(linear(n, x, n.targets, n.intercepts), n.post_transform)
+end}
+op.LinearClassifier = {function(n, x)
+  return classified(n, linear(n, x, n.intercepts and #n.intercepts or count_of(n), n.intercepts), false)
+end}
 
-function ml.LinearClassifier(n)
-  local a = n.a
-  local bias = core.tensor(a.intercepts and #a.intercepts > 0 and a.intercepts or {0}, {dtype = "float32"})
-  local classes = math.max(#(a.intercepts or {}), 1)
-  if not a.intercepts then classes = #(a.classlabels_strings or a.classlabels_ints or {0}) end
-  local w = matrix(a.coefficients, classes)
-  return function(x) return classified(ops.matmul(to(rows_of(x), "float32"), ops.t(w)) + bias, a, false) end
-end
-
--- ---- trees
-
-local compares = {
+-- ---- trees: nodes are {feature, value, test, yes, no, missing}, and leaves lists of {target from 0, weight}
+local tests = {
   BRANCH_LEQ = function(x, v) return x <= v end, BRANCH_LT = function(x, v) return x < v end,
   BRANCH_GTE = function(x, v) return x >= v end, BRANCH_GT = function(x, v) return x > v end,
   BRANCH_EQ = function(x, v) return x == v end, BRANCH_NEQ = function(x, v) return x ~= v end,
   BRANCH_MEMBER = function(x, set) return set[x] == true end,
 }
 local modes = {[0] = "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER"}
+local folds = {MIN = math.min, MAX = math.max}
 
--- Returns scores [n, targets] of trees: lists of nodes {feature, value, test, yes, no, missing}, or leaves, lists of
--- {target, weight}.
-local function evaluate(x, roots, targets, how, base)
-  local scores, counts, rows = {}, #roots, rows_of(x):totable()
-  for i, row in ipairs(rows) do
-    local out, seen = {}, {}
-    for _, root in ipairs(roots) do
-      local node, steps = root, 0
-      while node.test do
-        local v = row[node.feature + 1]
-        if v == nil then error(("a tree reads feature %d of %d"):format(node.feature, #row), 0) end
-        node, steps = (node.test(v, node.value) or node.missing and v ~= v) and node.yes or node.no, steps + 1
-        if steps > 1e6 then error("the nodes of a tree form a circle", 0) end
-      end
-      for _, leaf in ipairs(node) do
-        local target, weight = leaf[1] + 1, leaf[2]
-        local before = out[target]
-        if how == "MIN" and seen[target] then
-          weight = math.min(before, weight)
-        elseif how == "MAX" and seen[target] then
-          weight = math.max(before, weight)
-        elseif how ~= "MIN" and how ~= "MAX" then
-          weight = weight + (before or 0)
-        end
-        out[target], seen[target] = weight, true
+local function leaf_of(node, row)
+  local steps = 0
+  while node.test do
+    local v = row[node.feature + 1] or error(("a tree reads feature %d of %d"):format(node.feature, #row), 0)
+    node, steps = (node.test(v, node.value) or node.missing and v ~= v) and node.yes or node.no, steps + 1
+    if steps > 1e5 then error("the nodes of a tree form a circle", 0) end
+  end
+  return node
+end
+
+-- Returns the scores [n, targets] of the trees n.roots.
+local function evaluate(n, x, targets, how, base)
+  local scores, fold = {}, folds[how] or function(a, b) return a + b end
+  x = rows_of(x)
+  for i, row in ipairs(x:totable()) do
+    local out = {}
+    for _, root in ipairs(n.roots) do
+      for _, leaf in ipairs(leaf_of(root, row)) do
+        local k = leaf[1] + 1
+        out[k] = out[k] and fold(out[k], leaf[2]) or leaf[2]
       end
     end
     for k = 1, targets do
-      local v = (out[k] or 0)
-      if how == "AVERAGE" then v = v / counts end
-      out[k] = v + (base and (base[k] or 0) or 0)
+      out[k] = (out[k] or 0) / (how == "AVERAGE" and #n.roots or 1) + (base and base[k] or 0)
     end
     scores[i] = {unpack(out, 1, targets)}
   end
-  if #rows == 0 then return ops.zeros({0, targets}, {dtype = rows_of(x).dtype}) end
-  return core.tensor(scores, {dtype = rows_of(x).dtype})
+  return #scores > 0 and float_tensor(scores) or ops.zeros({0, targets})
 end
 
+-- Returns the list of an attribute, or of the tensor that may replace it.
 local function list_of(n, name)
-  local a = n.a
-  if a[name .. "_as_tensor"] then return n:tensor(name .. "_as_tensor"):totable() end
-  return a[name] or {}
+  return n[name .. "_as_tensor"] and n:tensor(name .. "_as_tensor"):totable() or n[name] or {}
 end
 
--- Returns the roots of the trees in the attributes of a classifier or regressor. kind: "class" or "target".
-local function trees_of(n, kind)
-  local a, nodes, roots, values = n.a, {}, {}, list_of(n, "nodes_values")
-  local missing = a.nodes_missing_value_tracks_true or {}
+-- Sets n.roots by the attributes of a classifier or regressor; kind: "class" or "target". n.one is the only id of all leaves
+-- or false; n.positive: no weight is negative.
+local function prepare_trees(n, kind)
+  local nodes, values, missing, seen = {}, list_of(n, "nodes_values"), n.nodes_missing_value_tracks_true or {}, {}
   local function key(tree, node) return tree .. " " .. node end
-  for i, tree in ipairs(a.nodes_treeids or {}) do
-    local node = {}
-    if a.nodes_modes[i] ~= "LEAF" then
-      node.feature, node.value, node.test = a.nodes_featureids[i], values[i], compares[a.nodes_modes[i]]
-      node.missing = missing[i] == 1
-      if not node.test then n:unsupported("with nodes of the mode " .. tostring(a.nodes_modes[i])) end
+  n.roots, n.positive, n.base = {}, true, list_of(n, "base_values")
+  for i, tree in ipairs(n.nodes_treeids or {}) do
+    local node, mode = {}, n.nodes_modes[i]
+    if mode ~= "LEAF" then
+      node = {feature = n.nodes_featureids[i], value = values[i], missing = missing[i] == 1,
+        test = tests[mode] or n:unsupported("with nodes of the mode " .. tostring(mode))}
     end
-    local name = key(tree, a.nodes_nodeids[i])
-    if not nodes["first " .. tree] then nodes["first " .. tree], roots[#roots + 1] = true, node end
-    nodes[name] = node
+    nodes[key(tree, n.nodes_nodeids[i])] = node
+    if not seen[tree] then seen[tree], n.roots[#n.roots + 1] = true, node end
   end
-  for i, tree in ipairs(a.nodes_treeids or {}) do
-    local node = nodes[key(tree, a.nodes_nodeids[i])]
+  for i, tree in ipairs(n.nodes_treeids or {}) do
+    local node = nodes[key(tree, n.nodes_nodeids[i])]
     if node.test then
-      node.yes, node.no = nodes[key(tree, a.nodes_truenodeids[i])], nodes[key(tree, a.nodes_falsenodeids[i])]
-      if not (node.yes and node.no) then n:fail "a node of a tree lacks a child" end
+      node.yes = nodes[key(tree, n.nodes_truenodeids[i])] or n:fail "a node of a tree lacks a child"
+      node.no = nodes[key(tree, n.nodes_falsenodeids[i])] or n:fail "a node of a tree lacks a child"
     end
   end
-  local ids, weights, one, positive = a[kind .. "_ids"], list_of(n, kind .. "_weights"), nil, true
-  for i, tree in ipairs(a[kind .. "_treeids"] or {}) do
-    local node = nodes[key(tree, a[kind .. "_nodeids"][i])] or n:fail "a leaf is of no tree"
-    node[#node + 1] = {ids[i], weights[i]}
-    if one == nil then one = ids[i] elseif one ~= ids[i] then one = false end
-    positive = positive and weights[i] >= 0
-  end
-  return roots, one, positive
-end
-
-function ml.TreeEnsembleRegressor(n)
-  local roots, a = trees_of(n, "target"), n.a
-  local base = list_of(n, "base_values")
-  return function(x)
-    return transformed(to(evaluate(x, roots, a.n_targets or 1, a.aggregate_function, base), "float32"), a.post_transform)
+  local ids, weights = n[kind .. "_ids"] or {}, list_of(n, kind .. "_weights")
+  n.one = ids[1]
+  for i, tree in ipairs(n[kind .. "_treeids"] or {}) do
+    local node = nodes[key(tree, n[kind .. "_nodeids"][i])] or n:fail "a leaf is of no tree"
+    node[#node + 1], n.one, n.positive = {ids[i], weights[i]}, n.one == ids[i] and n.one, n.positive and weights[i] >= 0
   end
 end
-
-function ml.TreeEnsembleClassifier(n)
-  local roots, one, positive = trees_of(n, "class")
-  local a, base = n.a, list_of(n, "base_values")
-  local classes = #(a.classlabels_strings or a.classlabels_int64s or {})
-  local single = classes == 2 and one
-  return function(x)
-    local scores = evaluate(x, roots, classes, "SUM", base)
-    if single then scores = ops.narrow(scores, 2, one + 1, 1) end
-    return classified(to(scores, "float32"), a, positive)
-  end
-end
-
-function ml.TreeEnsemble(n)
-  local a = n.a
-  local splits, kinds, weights = n:tensor("nodes_splits"):totable(), n:tensor("nodes_modes"):totable(),
-    n:tensor("leaf_weights"):totable()
-  local members = a.membership_values and n:tensor("membership_values"):totable() or {}
-  local nodes, leaves, missing, at = {}, {}, a.nodes_missing_value_tracks_true or {}, 1
-  for i, kind in ipairs(kinds) do
-    nodes[i] = {feature = a.nodes_featureids[i], value = splits[i], missing = missing[i] == 1,
-      test = compares[modes[kind] or ""] or n:unsupported("with nodes of the mode " .. tostring(kind))}
+op.TreeEnsembleRegressor = {n_targets = 1, prepare = function(n) prepare_trees(n, "target") end, function(n, x)
+  return transformed(evaluate(n, x, n.n_targets, n.aggregate_function, n.base), n.post_transform)
+end}
+op.TreeEnsembleClassifier = {prepare = function(n) prepare_trees(n, "class") end, function(n, x)
+  local scores = evaluate(n, x, count_of(n), "SUM", n.base)
+  if count_of(n) == 2 and n.one then scores = ops.narrow(scores, 2, n.one + 1, 1) end
+  return classified(n, scores, n.positive)
+end}
+op.TreeEnsemble = {aggregate_function = 1, post_transform = 0, n_targets = 1, prepare = function(n)
+  local splits, weights = n:tensor("nodes_splits"):totable(), n:tensor("leaf_weights"):totable()
+  local members, at = n.membership_values and n:tensor("membership_values"):totable() or {}, 1
+  local missing, nodes, leaves = n.nodes_missing_value_tracks_true or {}, {}, {}
+  for i, kind in ipairs(n:tensor("nodes_modes"):totable()) do
+    nodes[i] = {feature = n.nodes_featureids[i], value = splits[i], missing = missing[i] == 1,
+      test = tests[modes[kind]] or n:unsupported("with nodes of the mode " .. tostring(kind))}
     if modes[kind] == "BRANCH_MEMBER" then
       nodes[i].value = {}
       while members[at] and members[at] == members[at] do nodes[i].value[members[at]], at = true, at + 1 end
       at = at + 1
     end
   end
-  for i, weight in ipairs(weights) do leaves[i] = {{a.leaf_targetids[i], weight}} end
+  for i, weight in ipairs(weights) do leaves[i] = {{n.leaf_targetids[i], weight}} end
   local function child(is_leaf, id) return (is_leaf == 1 and leaves or nodes)[id + 1] or n:fail "a node lacks a child" end
   for i, node in ipairs(nodes) do
-    node.yes = child(a.nodes_trueleafs[i], a.nodes_truenodeids[i])
-    node.no = child(a.nodes_falseleafs[i], a.nodes_falsenodeids[i])
+    node.yes = child(n.nodes_trueleafs[i], n.nodes_truenodeids[i])
+    node.no = child(n.nodes_falseleafs[i], n.nodes_falsenodeids[i])
   end
-  local roots = {}
-  for i, root in ipairs(a.tree_roots) do roots[i] = nodes[root + 1] or n:fail "a root is no node" end
-  local how = ({[0] = "AVERAGE", "SUM", "MIN", "MAX"})[a.aggregate_function or 1]
-  local post = transforms[a.post_transform or 0]
-  return function(x)
-    return transformed(to(evaluate(x, roots, a.n_targets or 1, how), x.dtype), post)
-  end
-end
+  n.roots = lists.map(n.tree_roots, function(root) return child(0, root) end)
+end, function(n, x)
+  local how = ({[0] = "AVERAGE", "SUM", "MIN", "MAX"})[n.aggregate_function]
+  local post = ({"SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"})[n.post_transform]
+  return to(transformed(evaluate(n, x, n.n_targets, how), post), x.dtype)
+end}
 
 -- ---- support vectors
 
--- Returns f(x) of the kernel's values [n, vectors].
-local function kernel_of(a, vectors)
-  local gamma, coef, degree = unpack(a.kernel_params or {})
-  local kind = a.kernel_type or "LINEAR"
-  return function(x)
-    if kind == "RBF" then
-      local difference = ops.unsqueeze(x, 2) - ops.unsqueeze(vectors, 1)
-      return ops.exp(ops.sum(ops.square(difference), {3}) * -(gamma or 0))
+-- Returns the kernel's values [n, vectors] of x and `count` vectors.
+local function kernel(n, x, count)
+  local vectors, gamma, coef, degree = float_tensor(n.support_vectors):reshape(count, -1), unpack(n.kernel_params or {})
+  if n.kernel_type == "RBF" then
+    return ops.exp(ops.sum(ops.square(ops.unsqueeze(x, 2) - ops.unsqueeze(vectors, 1)), {3}) * -gamma)
+  end
+  local y = ops.matmul(x, ops.t(vectors))
+  if n.kernel_type == "POLY" then return ops.pow(y * gamma + coef, degree) end
+  return n.kernel_type == "SIGMOID" and ops.tanh(y * gamma + coef) or y
+end
+op.SVMRegressor = {n_supports = 0, rho = {0}, function(n, x)
+  local w = float_tensor(n.coefficients)
+  local y = ops.matmul(n.n_supports > 0 and kernel(n, float(x), n.n_supports) or float(x), w) + n.rho[1]
+  if n.one_class == 1 then y = to(ops.gt(y, 0), "float32") * 2 - 1 end
+  return transformed(ops.unsqueeze(y, 2), n.post_transform)
+end}
+
+-- Returns the probabilities of classes by those of pairs, r[i][j] of i rather than j: Wu, Lin and Weng, "Probability
+-- Estimates for Multi-class Classification by Pairwise Coupling", 2004, algorithm 2.
+local function coupled(r, classes)
+  local q, p = {}, helpers.filled(classes, 1 / classes)
+  for i = 1, classes do
+    q[i] = helpers.filled(classes, 0)
+    for j = 1, classes do
+      if i ~= j then q[i][i], q[i][j] = q[i][i] + r[j][i] ^ 2, -r[j][i] * r[i][j] end
     end
-    local y = ops.matmul(x, ops.t(vectors))
-    if kind == "POLY" then return ops.pow(y * gamma + coef, degree) end
-    return kind == "SIGMOID" and ops.tanh(y * gamma + coef) or y
   end
-end
-
-function ml.SVMRegressor(n)
-  local a = n.a
-  local count = a.n_supports or 0
-  local w = core.tensor(a.coefficients, {dtype = "float32"})
-  local kernel = count > 0 and kernel_of(a, matrix(a.support_vectors, count))
-  return function(x)
-    x = to(rows_of(x), "float32")
-    local y = (kernel and ops.matmul(kernel(x), w) or ops.matmul(x, w)) + (a.rho or {0})[1]
-    if a.one_class == 1 then y = ops.where(ops.gt(y, 0), ops.ones_like(y), -ops.ones_like(y)) end
-    return transformed(ops.unsqueeze(y, 2), a.post_transform)
-  end
-end
-
-function ml.SVMClassifier(n)
-  local a = n.a
-  local per_class = a.vectors_per_class or {}
-  local classes, total = #per_class, 0
-  for _, count in ipairs(per_class) do total = total + count end
-  if total == 0 then -- linear
-    classes = #(a.classlabels_strings or a.classlabels_ints or {})
-    local w, bias = matrix(a.coefficients, classes), core.tensor(a.rho or {0}, {dtype = "float32"})
-    return function(x) return classified(ops.matmul(to(rows_of(x), "float32"), ops.t(w)) + bias, a, false) end
-  end
-  local kernel, coefficients = kernel_of(a, matrix(a.support_vectors, total)), matrix(a.coefficients, classes - 1)
-  local first = {}
-  for i = 1, classes do first[i] = (first[i - 1] or 1) + (per_class[i - 1] or 0) end
-  local has_proba = a.prob_a and #a.prob_a > 0
-  return function(x)
-    local k = kernel(to(rows_of(x), "float32"))
-    local decisions, votes = {}, {}
-    for i = 1, classes do votes[i] = 0 end
+  for _ = 1, math.max(100, classes) do
+    local qp, pqp, worst = {}, 0, 0
     for i = 1, classes do
-      for j = i + 1, classes do
-        local function part(of, row)
-          local from, length = first[of], per_class[of]
-          return ops.matmul(ops.narrow(k, 2, from, length), ops.select(coefficients, 1, row):narrow(1, from, length))
-        end
-        local d = part(i, j - 1) + part(j, i) + a.rho[#decisions + 1]
-        local wins = to(ops.gt(d, 0), "float32")
-        votes[i], votes[j] = wins + votes[i], (1 - wins) + votes[j]
-        decisions[#decisions + 1] = d
-      end
+      qp[i] = 0
+      for j = 1, classes do qp[i] = qp[i] + q[i][j] * p[j] end
+      pqp = pqp + p[i] * qp[i]
     end
-    local index = ops.argmax(ops.stack(votes, 2), 2)
-    if has_proba then return ml.svm_probabilities(decisions, a, classes) end
-    if classes == 2 then
-      local d = ops.unsqueeze(decisions[1], 2)
-      return labels_at(a, index), transformed(ops.cat({d, -d}, 2), a.post_transform)
+    for i = 1, classes do worst = math.max(worst, math.abs(qp[i] - pqp)) end
+    if worst < 0.005 / classes then break end
+    for i = 1, classes do
+      local d = (pqp - qp[i]) / q[i][i]
+      p[i] = p[i] + d
+      pqp = (pqp + d * (d * q[i][i] + 2 * qp[i])) / (1 + d) ^ 2
+      for j = 1, classes do qp[j], p[j] = (qp[j] + d * q[i][j]) / (1 + d), p[j] / (1 + d) end
     end
-    return labels_at(a, index), transformed(ops.stack(decisions, 2), a.post_transform)
   end
+  return p
 end
 
--- Returns labels and probabilities of classes from pairwise decisions, coupled as libsvm does (Wu, Lin and Weng,
--- "Probability Estimates for Multi-class Classification by Pairwise Coupling", 2004, algorithm 2).
-function ml.svm_probabilities(decisions, a, classes)
-  local pairs_, rows = {}, {}
-  for k, d in ipairs(decisions) do
-    pairs_[k] = ops.clamp(ops.sigmoid(-(d * a.prob_a[k] + a.prob_b[k])), 1e-7, 1 - 1e-7):totable()
+op.SVMClassifier = {vectors_per_class = {}, rho = {0}, prob_a = {}, function(n, x)
+  local per_class, total = n.vectors_per_class, 0
+  local classes, first, votes, decisions = #per_class, {}, {}, {}
+  for i, count in ipairs(per_class) do first[i], total, votes[i] = total + 1, total + count, 0 end
+  if total == 0 then return classified(n, linear(n, x, count_of(n), n.rho), false) end
+  local values, weights = kernel(n, float(x), total), float_tensor(n.coefficients):reshape(classes - 1, total)
+  for i = 1, classes do
+    for j = i + 1, classes do
+      local function part(of, row)
+        local from, count = first[of], per_class[of]
+        return ops.matmul(ops.narrow(values, 2, from, count), ops.narrow(ops.select(weights, 1, row), 1, from, count))
+      end
+      local d = part(i, j - 1) + part(j, i) + n.rho[#decisions + 1]
+      local wins = to(ops.gt(d, 0), "float32")
+      decisions[#decisions + 1], votes[i], votes[j] = d, wins + votes[i], 1 - wins + votes[j]
+    end
   end
-  for row = 1, #pairs_[1] do
-    local r, q, p, k = {}, {}, {}, 0
-    for i = 1, classes do r[i], q[i], p[i] = {}, {}, 1 / classes end
+  local index = ops.argmax(ops.stack(votes, 2), 2)
+  if #n.prob_a == 0 then
+    if classes == 2 then decisions[2] = -decisions[1] end
+    return labels_at(n, index), transformed(ops.stack(decisions, 2), n.post_transform)
+  end
+  local pairs_of, rows = {}, {}
+  for k, d in ipairs(decisions) do
+    pairs_of[k] = ops.clamp(ops.sigmoid(-(d * n.prob_a[k] + n.prob_b[k])), 1e-7, 1 - 1e-7):totable()
+  end
+  for row = 1, #pairs_of[1] do
+    local r, k = {}, 0
+    for i = 1, classes do r[i] = {} end
     for i = 1, classes do
       for j = i + 1, classes do
         k = k + 1
-        r[i][j], r[j][i] = pairs_[k][row], 1 - pairs_[k][row]
+        r[i][j], r[j][i] = pairs_of[k][row], 1 - pairs_of[k][row]
       end
     end
-    for i = 1, classes do
-      q[i][i] = 0
-      for j = 1, classes do
-        if i ~= j then q[i][i], q[i][j] = q[i][i] + r[j][i] ^ 2, -r[j][i] * r[i][j] end
-      end
-    end
-    for _ = 1, math.max(100, classes) do
-      local qp, pqp, worst = {}, 0, 0
-      for i = 1, classes do
-        qp[i] = 0
-        for j = 1, classes do qp[i] = qp[i] + q[i][j] * p[j] end
-        pqp = pqp + p[i] * qp[i]
-      end
-      for i = 1, classes do worst = math.max(worst, math.abs(qp[i] - pqp)) end
-      if worst < 0.005 / classes then break end
-      for i = 1, classes do
-        local difference = (pqp - qp[i]) / q[i][i]
-        p[i] = p[i] + difference
-        pqp = (pqp + difference * (difference * q[i][i] + 2 * qp[i])) / (1 + difference) ^ 2
-        for j = 1, classes do
-          qp[j] = (qp[j] + difference * q[i][j]) / (1 + difference)
-          p[j] = p[j] / (1 + difference)
-        end
-      end
-    end
-    rows[row] = p
+    rows[row] = coupled(r, classes)
   end
-  local scores = core.tensor(rows, {dtype = "float32"})
-  return labels_at(a, ops.argmax(scores, 2)), scores
-end
+  local scores = float_tensor(rows)
+  return labels_at(n, ops.argmax(scores, 2)), scores
+end}
 
 -- ---- features
-
-function ml.Scaler(n)
-  local offset, scale = core.tensor(n.a.offset or {0}), core.tensor(n.a.scale or {1})
-  return function(x) return (to(x, "float32") - offset) * scale end
-end
-
-function ml.Normalizer(n)
-  local kind = n.a.norm or "MAX"
-  return function(x)
-    x = to(x, "float32")
-    local size = kind == "MAX" and ops.amax(ops.abs(x), {-1}, true) or ops.norm(x, kind == "L1" and 1 or 2, {-1}, true)
-    return x / ops.where(ops.eq(size, 0), ops.ones_like(size), size)
+op.Scaler = {offset = {0}, scale = {1}, function(n, x)
+  return (to(x, "float32") - float_tensor(n.offset)) * float_tensor(n.scale)
+end}
+op.Normalizer = {norm = "MAX", function(n, x)
+  x = to(x, "float32")
+  local size = n.norm == "MAX" and ops.amax(ops.abs(x), {-1}, true) or ops.norm(x, n.norm == "L1" and 1 or 2, {-1}, true)
+  return x / ops.masked_fill(size, ops.eq(size, 0), 1)
+end}
+op.Binarizer = {threshold = 0, function(n, x) return to(ops.gt(x, n.threshold), x.dtype) end}
+op.Imputer = {function(n, x)
+  local floats = n.imputed_value_floats and #n.imputed_value_floats > 0
+  local gone = floats and n.replaced_value_float or not floats and n.replaced_value_int64 or 0 / 0
+  local values = core.tensor(floats and n.imputed_value_floats or n.imputed_value_int64s, {dtype = x.dtype})
+  return ops.where(gone ~= gone and ops.isnan(x) or ops.eq(x, gone), values, x)
+end}
+op.FeatureVectorizer = {how = "list", inputdimensions = {}, function(n, list, count)
+  local parts = {}
+  for i = 1, count do
+    local x = float(list[i])
+    parts[i] = ops.narrow(x, 2, 1, math.min(n.inputdimensions[i] or x.shape[2], x.shape[2]))
   end
-end
+  return ops.cat(parts, 2)
+end}
+op.ArrayFeatureExtractor = function(x, index) return ops.index_select(x, -1, index:reshape(-1) + 1) end
 
-function ml.Binarizer(n)
-  local threshold = n.a.threshold or 0
-  return function(x) return to(ops.gt(x, threshold), x.dtype) end
-end
-
-function ml.Imputer(n)
-  local a = n.a
-  local floats = a.imputed_value_floats and #a.imputed_value_floats > 0
-  local values, replaced = floats and a.imputed_value_floats or a.imputed_value_int64s,
-    floats and a.replaced_value_float or a.replaced_value_int64
-  return function(x)
-    local gone = (replaced == nil or replaced ~= replaced) and ops.isnan(x) or ops.eq(x, replaced)
-    return ops.where(gone, core.tensor(values, {dtype = x.dtype}), x)
-  end
-end
-
-function ml.FeatureVectorizer(n)
-  local widths = n.a.inputdimensions or {}
-  return function(list, count)
-    local parts = {}
-    for i = 1, count do
-      local x = rows_of(list[i])
-      parts[i] = to(ops.narrow(x, 2, 1, math.min(widths[i] or x.shape[2], x.shape[2])), "float32")
-    end
-    return ops.cat(parts, 2)
-  end, "list"
-end
-
-function ml.ArrayFeatureExtractor()
-  return function(x, index) return ops.index_select(x, -1, index:reshape(-1) + 1) end
-end
-
-function ml.OneHotEncoder(n)
-  local texts, numbers, position = n.a.cats_strings, n.a.cats_int64s or {}, {}
-  local lenient = n.a.zeros ~= 0
-  local list = texts and #texts > 0 and texts or numbers
+local function values_of(x) return is_tensor(x) and x:reshape(-1):totable() or x end
+op.OneHotEncoder = {how = "holds", zeros = 1, function(n, x)
+  local list, position, rows = n.cats_strings and #n.cats_strings > 0 and n.cats_strings or n.cats_int64s, {}, {}
   for i, value in ipairs(list) do position[value] = i end
-  return function(x)
-    local values, sizes = is_tensor(x) and x:reshape(-1):totable() or x, {unpack(x.shape)}
-    local rows = {}
-    for i, value in ipairs(values) do
-      rows[i] = helpers.filled(#list, 0)
-      if position[value] then rows[i][position[value]] = 1 end
-      if not position[value] and not lenient then error("a category is unknown", 0) end
-    end
-    sizes[#sizes + 1] = #list
-    return core.tensor(rows, {dtype = "float32"}):reshape(sizes)
-  end, "holds"
-end
+  for i, value in ipairs(values_of(x)) do
+    if not position[value] and n.zeros == 0 then error("a category is unknown", 0) end
+    rows[i] = helpers.filled(#list, 0, position[value], 1)
+  end
+  return float_tensor(rows):reshape(helpers.joined(x.shape, {#list}))
+end}
 
--- Returns the list of an attribute, {values, dtype}, of several possible names.
+-- Returns the values of an attribute that has several possible names, and their dtype.
 local function typed(n, name)
   for suffix, dtype in pairs {int64s = "int64", floats = "float32", strings = "string"} do
-    local list = n.a[name .. "_" .. suffix]
+    local list = n[name .. "_" .. suffix]
     if list and #list > 0 then return list, dtype end
   end
-  if n.a[name .. "_tensor"] then
-    local t = n:tensor(name .. "_tensor")
-    if is_tensor(t) then return t:reshape(-1):totable(), t.dtype end
-    return t, "string"
-  end
-  n:fail("it has no %s", name)
+  local t = n:tensor(name .. "_tensor") or n:fail("it has no %s", name)
+  return values_of(t), is_tensor(t) and t.dtype or "string"
 end
-
-function ml.LabelEncoder(n)
-  local a, keys, values, dtype = n.a, nil, nil, nil
-  if n.version < 2 then
-    keys, values, dtype = a.classes_strings, {}, "int64"
-    for i = 1, #keys do values[i] = i - 1 end
-  else
-    keys = typed(n, "keys")
-    values, dtype = typed(n, "values")
-  end
-  local default = a.default_tensor and n:tensor "default_tensor"
-  if is_tensor(default) then default = default:reshape(-1):select(1, 1):item() end
-  if default == nil then
-    default = dtype == "string" and (a.default_string or "_Unused") or dtype:find "float" and (a.default_float or -0)
-      or a.default_int64 or -1
-  elseif type(default) == "table" then
-    default = default[1]
-  end
-  local map, of_nan = {}, nil
-  for i, key in ipairs(keys) do
-    if key ~= key then of_nan = values[i] else map[key] = values[i] end
-  end
-  return function(x)
-    local out = {}
-    for i, key in ipairs(is_tensor(x) and x:reshape(-1):totable() or x) do
-      out[i] = key == key and map[key] or key ~= key and of_nan or nil
-      if out[i] == nil then out[i] = default end
+op.LabelEncoder = {
+  how = "holds", default_string = "_Unused", default_int64 = -1, default_float = -0,
+  prepare = function(n)
+    local keys, values
+    if n.version < 2 then
+      keys, values, n.dtype = n.classes_strings, {}, "int64"
+      for i = 1, #keys do values[i] = i - 1 end
+    else
+      keys = typed(n, "keys")
+      values, n.dtype = typed(n, "values")
     end
-    if dtype ~= "string" then return core.tensor(out, {dtype = dtype}):reshape(x.shape) end
+    n.map, n.default = {}, n[n.dtype == "string" and "default_string" or n.dtype:find "int" and "default_int64"
+      or "default_float"]
+    if n.default_tensor then n.default = values_of(n:tensor "default_tensor")[1] end
+    for i, key in ipairs(keys) do
+      if key ~= key then n.of_nan = values[i] else n.map[key] = values[i] end
+    end
+  end,
+  function(n, x)
+    local out = {}
+    for i, key in ipairs(values_of(x)) do
+      out[i] = key == key and n.map[key] or key ~= key and n.of_nan or nil
+      if out[i] == nil then out[i] = n.default end
+    end
+    if n.dtype ~= "string" then return core.tensor(out, {dtype = n.dtype}):reshape(x.shape) end
     out.shape = {unpack(x.shape)}
     return out
-  end, "holds"
-end
+  end,
+}
+op.ZipMap = {how = "holds", function(n, x)
+  return lists.map(rows_of(x):totable(), function(row)
+    local map = {}
+    for k, label in ipairs(n.classlabels_strings or n.classlabels_int64s) do map[label] = row[k] end
+    return map
+  end)
+end}
 
-function ml.ZipMap(n)
-  local labels = n.a.classlabels_strings or n.a.classlabels_int64s
-  return function(x)
-    local list = {}
-    for i, row in ipairs(rows_of(x):totable()) do
-      list[i] = {}
-      for k, label in ipairs(labels) do list[i][label] = row[k] end
-    end
-    return list
-  end, "holds"
-end
-
-return ml
+return op

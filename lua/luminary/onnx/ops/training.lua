@@ -1,72 +1,84 @@
---- ONNX's ops of training: gradients, and steps of optimizers.
+--- ONNX's ops of training, gradients and steps of optimizers, and those that are not final yet.
 local core = require "luminary.core"
 local graph = require "luminary.onnx.graph"
+local ops, to = core.ops, core.methods.to
+local op = {}
 
-local ops = core.ops
-local training = {}
-
--- Makes an optimizer of step(rate, t, x, g, states..., a): it returns the new x and states. count: number of states.
+-- Returns the entry of an optimizer of step(n, rate, t, x, g, states...), which returns the new x and states. count: of
+-- states.
 local function optimizer(count, step)
-  return function(n)
-    local a = n.a
-    return function(list, total)
-      local rate, t = list[1], tonumber(list[2]:item())
+  return {
+    how = "list", norm_coefficient = 0, norm_coefficient_post = 0, decay_factor = 0, epsilon = 1e-6,
+    function(n, list, total)
       local each, out = (total - 2) / (2 + count), {}
       for i = 1, each do
-        local function value(k) return list[2 + (k - 1) * each + i] end
-        local results = {step(rate, t, a, value(1), value(2) + value(1) * (a.norm_coefficient or 0), value(3), value(4))}
+        local x, g, v, h = list[2 + i], list[2 + each + i], list[2 + 2 * each + i], list[2 + 3 * each + i]
+        local results = {step(n, list[1], tonumber(list[2]:item()), x, g + x * n.norm_coefficient, v, h)}
         for k, result in ipairs(results) do out[(k - 1) * each + i] = result end
       end
-      if #out <= 4 then return out[1], out[2], out[3], out[4] end
-      return out
-    end, #n.outputs > 4 and "list results" or "list"
-  end
+      if n.results > 4 then return out end
+      return out[1], out[2], out[3], out[4]
+    end,
+  }
 end
-
-training.Adagrad = optimizer(1, function(rate, t, a, x, g, h)
+op.Adagrad = optimizer(1, function(n, rate, t, x, g, h)
   h = h + g * g
-  return x - rate / (1 + t * (a.decay_factor or 0)) * g / (ops.sqrt(h) + (a.epsilon or 1e-6)), h
+  return x - rate / (1 + t * n.decay_factor) * g / (ops.sqrt(h) + n.epsilon), h
 end)
-
-training.Momentum = optimizer(1, function(rate, t, a, x, g, v)
-  v = v * a.alpha + g * (t > 0 and a.beta or 1)
-  return x - rate * (a.mode == "nesterov" and g + v * a.alpha or v), v
+op.Momentum = optimizer(1, function(n, rate, t, x, g, v)
+  v = v * n.alpha + g * (t > 0 and n.beta or 1)
+  return x - rate * (n.mode == "nesterov" and g + v * n.alpha or v), v
 end)
-
-training.Adam = optimizer(2, function(rate, t, a, x, g, v, h)
-  local alpha, beta = a.alpha or 0.9, a.beta or 0.999
+op.Adam = optimizer(2, function(n, rate, t, x, g, v, h)
+  local alpha, beta = n.alpha or 0.9, n.beta or 0.999
   v, h = v * alpha + g * (1 - alpha), h * beta + g * g * (1 - beta)
   if t > 0 then rate = rate * (math.sqrt(1 - beta ^ t) / (1 - alpha ^ t)) end
-  x = x - rate * v / (ops.sqrt(h) + (a.epsilon or 1e-6))
-  return x * (1 - (a.norm_coefficient_post or 0)), v, h
+  return (x - rate * v / (ops.sqrt(h) + n.epsilon)) * (1 - n.norm_coefficient_post), v, h
 end)
 
-function training.Gradient(n)
-  local names, count = {}, #n.a.xs
-  for _, list in ipairs {n.a.xs, n.a.zs or {}} do
-    for _, name in ipairs(list) do names[#names + 1] = name end
-  end
-  local steps, target, slots = n:steps_from(n.a.y, names)
-  return function(frame, ...)
+op.Gradient = {
+  how = "frame", prepare = function(n)
+    local names = require("luminary.base.lists").joined(n.xs, n.zs or {})
+    n.before, n.target, n.slots = n:steps_from(n.y, names)
+  end,
+  function(n, frame, ...)
     local inner, given, leaves = setmetatable({}, {__index = frame}), {...}, {}
     return core.enable_grad(function()
-      for i, slot in ipairs(slots) do
+      for i, slot in ipairs(n.slots) do
         local x = given[i]
-        if i <= count then
+        if i <= #n.xs then
           if not x.requires_grad then x = x:detach():requires_grad_(true) end
           leaves[i] = x
         end
         inner[slot] = x
       end
-      graph.run(steps, inner)
-      local grads = core.grad(inner[target], leaves, {
-        grad_outputs = ops.ones_like(inner[target]), create_graph = true, allow_unused = true,
-      })
+      graph.run(n.before, inner)
+      local y = inner[n.target]
+      local grads = core.grad(y, leaves, {grad_outputs = ops.ones_like(y), create_graph = true, allow_unused = true})
       for i, x in ipairs(leaves) do grads[i] = grads[i] or ops.zeros_like(x) end
-      if count <= 4 then return grads[1], grads[2], grads[3], grads[4] end
-      return grads
+      if n.results > 4 then return grads end
+      return grads[1], grads[2], grads[3], grads[4]
     end)
-  end, "frame"
-end
+  end,
+}
 
-return training
+op.FlexAttention = {
+  how = "frame", dtype_in = "softmax_precision", prepare = function(n)
+    n.on_scores, n.on_weights = n.score_mod and n:subgraph "score_mod", n.prob_mod and n:subgraph "prob_mod"
+  end,
+  function(n, frame, q, k, v)
+    local function changed(plan, x)
+      if not plan then return x end
+      frame[plan.inputs[1]] = x
+      graph.run(plan.steps, frame)
+      return frame[plan.outputs[1]]
+    end
+    local groups, wide = q.shape[2] / k.shape[2], n.dtype or (q.dtype == "float64" and "float64" or "float32")
+    if groups > 1 then k, v = k:repeat_interleave(groups, 2), v:repeat_interleave(groups, 2) end
+    local scores = ops.matmul(to(q, wide), ops.transpose(to(k, wide), 3, 4)) * (n.scale or 1 / math.sqrt(q.shape[4]))
+    local weights = changed(n.on_weights, ops.softmax(changed(n.on_scores, scores), -1))
+    return to(ops.matmul(weights, to(v, wide)), q.dtype)
+  end,
+}
+
+return op
