@@ -234,7 +234,7 @@ op.SVMClassifier = {vectors_per_class = {}, rho = {0}, prob_a = {}, function(n, 
   end
   local index = ops.argmax(ops.stack(votes, 2), 2)
   if #n.prob_a == 0 then
-    if classes == 2 then decisions[2] = -decisions[1] end
+    if classes == 2 then decisions = {-decisions[1], decisions[1]} end
     return labels_at(n, index), transformed(ops.stack(decisions, 2), n.post_transform)
   end
   local pairs_of, rows = {}, {}
@@ -252,8 +252,7 @@ op.SVMClassifier = {vectors_per_class = {}, rho = {0}, prob_a = {}, function(n, 
     end
     rows[row] = coupled(r, classes)
   end
-  local scores = float_tensor(rows)
-  return labels_at(n, ops.argmax(scores, 2)), scores
+  return labels_at(n, index), float_tensor(rows)
 end}
 
 -- ---- features
