@@ -6,8 +6,8 @@
 #include "base/mem.h"
 #include "onnx.pb-c.h"
 
-/* Bounds of an unpacked message. A message in a message takes 1.5 KB of C stack in protobuf-c, an empty one of two bytes
- * takes up to 150 of memory: hence a multiple of the file's size and an allowance for small files. */
+/* Bounds of an unpacked message. In protobuf-c a message in a message takes 1.5 KB of C stack, and an empty one of two
+ * bytes up to 150 of memory: hence a multiple of the file's size and an allowance for small files. */
 enum { MAX_STACK = 128 << 10, SPARE_STACK = 32 << 10, MAX_RATIO = 4 };
 static const size_t ALLOWANCE = 16 << 20;
 

@@ -1,6 +1,7 @@
 --- lm.onnx: Runs and trains models of ONNX files.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local signature = require "luminary.base.signature"
@@ -9,49 +10,44 @@ local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
 local graph = require "luminary.onnx.graph"
 local tensors = require "luminary.onnx.tensors"
-
 local is_tensor = core.is_tensor
 local onnx = {}
 
 local Model = class.define("OnnxModel", nn.Module)
 
--- Returns the module that has a tensor of a dotted name, and the tensor's name there. Names that a module cannot have are
--- changed.
+-- Returns the module that has a tensor of a dotted name, and the tensor's name there. Names that a module cannot have
+-- are changed.
 local function holder_of(self, name)
-  local holder, last = self, name
-  for part, dot in name:gmatch "([^.]*)(%.?)" do
-    if part == "" then part = "_" end
-    if dot == "" then
-      last = part
-      break
+  local holder, parts = self, lists.parts(name == "" and "_" or name, "[^.]+")
+  for i, part in ipairs(parts) do
+    local record, kind = records.of(holder), i == #parts and "buffer" or "child"
+    while record.kind[part] and (kind == "buffer" or record.kind[part] ~= "child")
+      or not record.kind[part] and not pcall(records.check_name, record, kind, part) do
+      part = part .. "_"
     end
-    local record = records.of(holder)
-    if record.kind[part] ~= "child" then
-      while record.kind[part] or not pcall(records.check_name, record, "child", part) do part = part .. "_" end
-      holder:add_module(part, nn.Module())
-    end
+    if kind == "buffer" then return holder, part end
+    if not record.kind[part] then holder:add_module(part, nn.Module()) end
     holder = record.values[part]
   end
-  local record = records.of(holder)
-  while record.kind[last] or not pcall(records.check_name, record, "buffer", last) do last = last .. "_" end
-  return holder, last
+  return holder_of(self, "_")
 end
 
--- Adds the model's tensors as parameters and buffers; the frame of each call has them.
+-- Adds the model's tensors as parameters and buffers. Returns lists of their modules, of their names there and of their
+-- slots, and other values by slot.
 local function register(self, list)
   local holders, names, slots, others = {}, {}, {}, {}
   for i, each in ipairs(list) do
-    if not is_tensor(each.value) then
-      others[each.slot] = each.value
-    else
+    if is_tensor(each.value) then
       local is_constant = each.kind == "constant"
-      local holder, name = holder_of(self, is_constant and ("constants.%d"):format(i) or each.name)
+      local holder, name = holder_of(self, is_constant and "constants." .. i or each.name)
       if each.kind == "parameter" then
         holder:register_parameter(name, parameter.new(each.value, true))
       else
         holder:register_buffer(name, each.value, {persistent = not is_constant})
       end
       holders[#holders + 1], names[#names + 1], slots[#slots + 1] = holder, name, each.slot
+    else
+      others[each.slot] = each.value
     end
   end
   return holders, names, slots, others
@@ -59,120 +55,75 @@ end
 
 -- Raises unless x, the input that `info` describes, is a tensor of its dtype and sizes.
 local function check_input(info, x)
+  local wanted, dims, what = info.dtype, info.dims, "input '" .. info.name .. "'"
+  if x == nil and info.kind ~= "optional" then options.absent("onnx", what, tensors.type_text(info)) end
   if not is_tensor(x) then
-    if info.kind ~= "tensor" or info.dtype == "string" and type(x) == "table" then return end
-    options.must_be("onnx", "input '" .. info.name .. "'", "a tensor of " .. tensors.type_text(info), x)
+    if info.kind ~= "tensor" or wanted == "string" and type(x) == "table" then return end
+    options.must_be("onnx", what, "a tensor of " .. tensors.type_text(info), x)
   end
-  local wanted, dims = info.dtype, info.dims
   if wanted and x.dtype ~= wanted and not (core.is_floating_point(x) and wanted:find "float") then
-    options.fail("onnx: input '%s' must be %s, got %s; convert it with :to(\"%s\")", info.name, wanted, x.dtype, wanted)
+    options.fail("onnx: %s must be %s, got %s; convert it with :to(\"%s\")", what, wanted, x.dtype, wanted)
   end
-  if not dims then return end
-  local fits = #dims == x.ndim
-  for d = 1, fits and #dims or 0 do fits = fits and (type(dims[d]) ~= "number" or dims[d] == x.shape[d]) end
-  if not fits then options.wrong_shape("onnx", "input '" .. info.name .. "'", x, "[" .. table.concat(dims, ", ") .. "]") end
+  local fits = not dims or #dims == x.ndim
+  for d = 1, fits and dims and #dims or 0 do fits = fits and (type(dims[d]) ~= "number" or dims[d] == x.shape[d]) end
+  if not fits then options.wrong_shape("onnx", what, x, "[" .. table.concat(dims, ", ") .. "]") end
 end
 
--- Returns true if a call's only argument has inputs by name.
-local function are_named(self, x)
-  if not options.is_plain(x) or x.shape then return false end
-  local key = next(x)
-  return type(key) == "string" or key == nil and #self.inputs ~= 1
-end
-
-local function run(plan, frame)
-  graph.run(plan.steps, frame)
-  local results = {}
-  for i, slot in ipairs(plan.outputs) do results[i] = frame[slot] end
-  return results
-end
-
--- The module is made by onnx.load alone. `source`: the file's path; plan: see graph.lua.
+-- The module is made by onnx.load alone. source: the file's path; plan: see graph.lua.
 function Model:init(source, plan, inputs)
-  self.inputs, self.outputs, self.source = inputs, {}, source
-  for i, output in ipairs(plan.message.output or {}) do self.outputs[i] = tensors.described(output) end
   local holders, names, slots, others = register(self, plan.tensors)
-  self.holders = holders
-  local who = "onnx"
+  self.source, self.holders, self.inputs = source, holders, inputs
+  self.outputs = lists.map(plan.message.output or {}, tensors.described)
 
-  -- Returns a frame with the model's tensors.
-  function self.new_frame(now)
+  -- Runs the plan with the tensors of `now`, the modules that have them, and inputs, a function of their numbers.
+  function self.run_plan(now, input, named)
     local frame = {}
     for i = 1, #slots do frame[slots[i]] = records.of(now[i]).values[names[i]] end
     for slot, value in pairs(others) do frame[slot] = value end
-    return frame
-  end
-  function self.run_plan(frame, named)
-    for name in pairs(named or {}) do
-      local slot = plan.overridable[name]
-      if slot then frame[slot] = named[name] end
-    end
-    local ok, results = pcall(run, plan, frame)
-    if not ok then graph.fail_in(who, frame, results) end
+    for i, slot in ipairs(plan.inputs) do frame[slot] = input(i) end
+    for name, slot in pairs(named and plan.overridable or {}) do frame[slot] = named[name] or frame[slot] end
+    local ok, problem = pcall(graph.run, plan.steps, frame)
+    if not ok then graph.fail_in("onnx", frame, problem) end
+    local results = {}
+    for i, slot in ipairs(plan.outputs) do results[i] = frame[slot] end
     return unpack(results, 1, #plan.outputs)
   end
-  self.input_slots, self.overridable = plan.inputs, plan.overridable
+  function self.has_input(name) return plan.overridable[name] or lists.index_of(self:names "inputs", name) end
 end
 
 function Model:forward(...)
-  local n, first = select("#", ...), (...)
-  local inputs, named = self.inputs, nil
-  local frame = self.new_frame(self.holders)
-  if n == 1 and are_named(self, first) then
-    named = first
-    for name in pairs(named) do
-      local known = self.overridable[name]
-      for _, info in ipairs(inputs) do known = known or info.name == name end
-      if not known then options.unknown("onnx", name, self:names "inputs") end
-    end
-  elseif n > #inputs then
-    options.too_many("onnx", #inputs, self:names "inputs", n)
+  local inputs, given = self.inputs, {...}
+  local n, first = select("#", ...), given[1]
+  local key = n == 1 and options.is_plain(first) and not first.shape and next(first)
+  local named = (type(key) == "string" or key == nil and #inputs ~= 1) and first or nil
+  for name in pairs(named or {}) do
+    if not self.has_input(name) then options.unknown("onnx", name, self:names "inputs") end
   end
-  for i, info in ipairs(inputs) do
-    local x
-    if named then x = named[info.name] else x = (select(i, ...)) end
-    if x == nil and info.kind ~= "optional" then
-      options.absent("onnx", "input '" .. info.name .. "'", tensors.type_text(info))
-    end
-    if x ~= nil then check_input(info, x) end
-    frame[self.input_slots[i]] = x
-  end
-  return self.run_plan(frame, named)
+  if not named and n > #inputs then options.too_many("onnx", #inputs, self:names "inputs", n) end
+  return self.run_plan(self.holders, function(i)
+    local x = given[i]
+    if named then x = named[inputs[i].name] end
+    check_input(inputs[i], x)
+    return x
+  end, named)
 end
 
 --- Returns the names of the "inputs" or "outputs", in order.
-function Model:names(side)
-  local names = {}
-  for i, info in ipairs(self[side]) do names[i] = info.name end
-  return names
-end
+function Model:names(side) return lists.map(self[side], function(info) return info.name end) end
 
 function Model:extra_repr()
-  local parts = {}
-  for _, info in ipairs(self.inputs) do parts[#parts + 1] = ("%s: %s"):format(info.name, tensors.type_text(info)) end
+  local parts = lists.map(self.inputs, function(info) return info.name .. ": " .. tensors.type_text(info) end)
   return ("'%s', %s"):format(printable_name(self.source, 100), table.concat(parts, ", "))
 end
-
--- Returns the graph's inputs that are no initializers, described.
-local function inputs_of(model)
-  local known, inputs = {}, {}
-  for _, message in ipairs(model.graph and model.graph.initializer or {}) do known[message.name or ""] = true end
-  for _, input in ipairs(model.graph and model.graph.input or {}) do
-    if not known[input.name or ""] then inputs[#inputs + 1] = tensors.described(input) end
-  end
-  return inputs
-end
-
-local function failing_in(path) return function(...) options.fail_in_file(path, ...) end end
 
 --- Reads the model of an ONNX file: returns a module, whose parameters and buffers have the names of the graph's
 --- initializers. A call takes the graph's inputs in order, or in a table by name, and returns its outputs.
 onnx.load = signature.of("load(path: string, {device: any?})", function(path, opts)
-  local fail = failing_in(path)
+  local function fail(...) options.fail_in_file(path, ...) end
   local model = tensors.read(path)
   local read_tensor, close = tensors.reader(path)
   local ok, net = pcall(function()
-    local inputs = inputs_of(model)
+    local inputs = tensors.inputs_of(model.graph or {})
     for _, info in ipairs(inputs) do
       if info.kind == "map" or info.dtype and tensors.absent[info.dtype] then
         fail("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)

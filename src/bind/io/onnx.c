@@ -10,7 +10,7 @@
 #ifdef LM_ONNX
 #include <protobuf-c/protobuf-c.h>
 
-enum { MAX_DEPTH = 100 }; /* of messages in messages; each takes a few slots of Lua's stack for C */
+enum { MAX_DEPTH = 100 }; /* messages in one another; each takes slots of Lua's stack */
 
 static lm_onnx_messages messages;
 
@@ -33,8 +33,8 @@ static void push_block(lua_State *L, void **data, size_t n, lm_dtype dtype) {
   void *block = *data;
   lm_tensor *t;
   *data = NULL;
-  lm_need(L, lm_tensor_foreign(dtype, LM_DEVICE(LM_CPU, 0), 1, &size, block, n * lm_dtype_size(dtype), lm_free, block,
-                               &t));
+  lm_need(
+      L, lm_tensor_foreign(dtype, LM_DEVICE(LM_CPU, 0), 1, &size, block, n * lm_dtype_size(dtype), lm_free, block, &t));
   lm_tensor_handle_fill(LM_STATE(L), handle, t);
 }
 
@@ -60,21 +60,16 @@ static void push_value(lua_State *L, const ProtobufCFieldDescriptor *f, void *p,
 
 /* Pushes a repeated field of n values at *list. */
 static void push_values(lua_State *L, const ProtobufCFieldDescriptor *f, void **list, size_t n, int depth) {
-  static const struct {
-    lm_dtype dtype;
-    size_t bytes;
-  } kinds[] = {[PROTOBUF_C_TYPE_FLOAT] = {LM_F32, 4},   [PROTOBUF_C_TYPE_INT32] = {LM_I32, 4},
-               [PROTOBUF_C_TYPE_INT64] = {LM_I64, 8},   [PROTOBUF_C_TYPE_DOUBLE] = {LM_F64, 8},
-               [PROTOBUF_C_TYPE_UINT64] = {LM_I64, 8},  [PROTOBUF_C_TYPE_BYTES] = {LM_U8, sizeof(ProtobufCBinaryData)},
-               [PROTOBUF_C_TYPE_STRING] = {LM_U8, sizeof(char *)},
-               [PROTOBUF_C_TYPE_MESSAGE] = {LM_U8, sizeof(void *)}};
+  bool is_float = f->type == PROTOBUF_C_TYPE_FLOAT, is_int32 = f->type == PROTOBUF_C_TYPE_INT32;
+  size_t bytes = is_float || is_int32 ? 4 : f->type == PROTOBUF_C_TYPE_BYTES ? sizeof(ProtobufCBinaryData) : 8;
   if (f->flags & PROTOBUF_C_FIELD_FLAG_PACKED) {
-    push_block(L, list, n, kinds[f->type].dtype);
+    lm_dtype wide = f->type == PROTOBUF_C_TYPE_DOUBLE ? LM_F64 : LM_I64;
+    push_block(L, list, n, is_float ? LM_F32 : is_int32 ? LM_I32 : wide);
     return;
   }
   lua_createtable(L, (int)n, 0);
   for (size_t i = 0; i < n; i++) {
-    push_value(L, f, (char *)*list + i * kinds[f->type].bytes, depth);
+    push_value(L, f, (char *)*list + i * bytes, depth);
     lua_rawseti(L, -2, (int)i + 1);
   }
 }
@@ -114,6 +109,6 @@ LM_FUNCTION(onnx_read) {
 }
 #else
 LM_FUNCTION(onnx_read) {
-  return lm_raise(L, lm_fail(LM_E_MISSING, "this build was made without protobuf-c; install its headers and build again"));
+  return lm_raise(L, lm_fail(LM_E_MISSING, "this build lacks protobuf-c; install its headers and build again"));
 }
 #endif
