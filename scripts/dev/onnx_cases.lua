@@ -1,7 +1,8 @@
--- Runs the cases that scripts/dev/golden/onnx_cases.py wrote, for scripts/dev/onnx_nodes, and compares values, shapes and dtypes:
+-- Runs the cases that scripts/dev/golden/onnx_cases.py wrote, for scripts/dev/onnx_nodes, and compares values, shapes
+-- and dtypes:
 --   luajit scripts/dev/onnx_cases.lua FOLDER [PATTERN] [--failed]
--- Prints for each kind how many cases pass, and the failed ones by their reason; with --failed all of them. Exit code: 1 if
--- a case of plain dtypes fails for no known reason.
+-- Prints for each kind how many cases pass, and the failed ones by their reason; with --failed all of them. Exit code:
+-- 1 if a case of plain dtypes fails for no known reason.
 local here = arg[0]:match "^(.*)/" or "."
 package.path = here .. "/../../?.lua;" .. package.path
 local cases = require "spec.support.onnx_cases"
@@ -54,5 +55,7 @@ for _, reason in ipairs(texts) do
   print(("%4d  %s: %s"):format(#reasons[reason], reason, table.concat(reasons[reason], " "):sub(1, 200)))
 end
 table.sort(order)
-for _, kind in ipairs(order) do print(("%s: %d passed, %d failed"):format(kind, kinds[kind].passed, kinds[kind].failed)) end
+for _, kind in ipairs(order) do
+  print(("%s: %d passed, %d failed"):format(kind, kinds[kind].passed, kinds[kind].failed))
+end
 os.exit(failed and 1 or 0)

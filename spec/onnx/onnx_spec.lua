@@ -7,7 +7,9 @@ local temp = require "spec.support.temp"
 
 local folder
 
-local function bytes_of(name) return ffi.string(ffi.cast("const char *", golden[name]:data_ptr()), golden[name]:numel()) end
+local function bytes_of(name)
+  return ffi.string(ffi.cast("const char *", golden[name]:data_ptr()), golden[name]:numel())
+end
 
 -- Writes the golden files NAME.onnx and NAME.data.onnx; returns the path of the model.
 local function write(name)
@@ -127,7 +129,8 @@ describe("lm.onnx", function()
     }
     assert.error_matches(function() load_text(text) end,
       "'.*made.onnx': cannot run 2 kinds of nodes: 2 × com.foo.Bar, 1 × ImageDecoder")
-    assert.error_matches(function() load_text(model_of {{"Relu", "z", "y"}}) end, "no node before it makes its input 'z'")
+    assert.error_matches(function() load_text(model_of {{"Relu", "z", "y"}}) end,
+      "no node before it makes its input 'z'")
     assert.error_matches(function() load_text(model_of {{"Relu", "x", "z"}}) end, "no node makes the output 'y'")
     assert.error_matches(function() load_text(integer(1, 8)) end, "it has no graph")
     local late = integer(1, 8) .. field(7, "") .. field(8, integer(2, 99))
@@ -202,11 +205,13 @@ describe("lm.onnx", function()
       for _ = 1, 2 do
         calls = calls .. field(7, field(1, "v") .. field(2, "w") .. field(4, "f" .. i + 1) .. field(7, "d"))
       end
-      functions = functions .. field(25, field(1, "f" .. i) .. field(4, "v") .. field(5, "w") .. calls .. field(10, "d"))
+      functions = functions
+        .. field(25, field(1, "f" .. i) .. field(4, "v") .. field(5, "w") .. calls .. field(10, "d"))
     end
     local loop = field(25, field(1, "g") .. field(4, "v") .. field(5, "w") .. field(10, "d")
       .. field(7, field(1, "v") .. field(2, "w") .. field(4, "g") .. field(7, "d")))
-    assert.error_matches(function() load_text(model_of({{"f1", "x", "y", "d"}}) .. functions) end, "expand to more than %d+ nodes")
+    assert.error_matches(function() load_text(model_of({{"f1", "x", "y", "d"}}) .. functions) end,
+      "expand to more than %d+ nodes")
     assert.error_matches(function() load_text(model_of({{"g", "x", "y", "d"}}) .. loop) end, "calls itself")
   end)
 

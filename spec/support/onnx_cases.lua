@@ -29,7 +29,9 @@ local function difference(got, expected, rtol, atol)
     if type(got) ~= "table" or #got ~= #expected then return "expected a list of " .. #expected end
     for i = 1, #expected do
       if type(expected[i]) == "string" then
-        if got[i] ~= expected[i] then return ("values: got '%s', expected '%s'"):format(tostring(got[i]), expected[i]) end
+        if got[i] ~= expected[i] then
+          return ("values: got '%s', expected '%s'"):format(tostring(got[i]), expected[i])
+        end
       else
         local why = difference(got[i], expected[i], rtol, atol)
         if why then return why end

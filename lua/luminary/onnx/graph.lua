@@ -1,9 +1,9 @@
 --- Prepares the graph of an ONNX file to be run: a list of steps, each a function over slots of a frame, a table of
 --- values. Names are resolved, functions of the model expanded, nodes of constants computed and attributes read once.
 ---
---- A step is {run = function(frame) that returns the node's results, or a list of them if it has `list`, outputs = their
---- slots, o1, …, o4 the first of them, drop = slots that no later step reads, or nil, node = the node's text for errors}.
---- Slot 0 is nil: an input left out. Slot -1 takes results that nobody reads.
+--- A step is {run = function(frame) that returns the node's results, or a list of them if it has `list`, outputs =
+--- their slots, o1, …, o4 the first of them, drop = slots that no later step reads, or nil, node = its text for
+--- errors}. Slot 0 is nil: an input left out. Slot -1 takes results that nobody reads.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
@@ -112,15 +112,15 @@ end
 
 -- ---- nodes
 
---- Node: what the functions of entries get. Its fields are the attributes and op, domain, version (of the domain's set of
---- operators), inputs and outputs (slots), results (number of outputs), scope, graph.
+--- Node: what the functions of entries get. Its fields are the attributes and op, domain, version (of the domain's set
+--- of operators), inputs and outputs (slots), results (number of outputs), scope, graph.
 local Node = {}
 Node.__index = Node
 
 local unsupported = {} -- marks the errors of Node:unsupported
 
 --- Fails, as for a node that cannot be run; `what` completes its name in the list of such nodes.
-function Node:unsupported(what) error({unsupported, what}, 0) end
+function Node.unsupported(_, what) error({unsupported, what}, 0) end
 function Node:fail(format, ...) self.graph.fail("node %s: " .. format, self.text, ...) end
 
 --- Returns input k if it is a known tensor, else nil.
@@ -295,7 +295,7 @@ local foldable = lists.set [[
 ]]
 
 -- Returns the results of a node whose inputs are known; nil if it is run each time.
-function Graph:fold(node, run, how)
+local function fold(node, run, how)
   if not foldable[node.op] or #node.inputs == 0 then return nil end
   local frame, numel = {}, 0
   for k, slot in ipairs(node.inputs) do
@@ -375,7 +375,7 @@ function Graph:add_node(message, scope, steps, versions, references)
     self.fail("node %s: an attribute is missing or of the wrong kind: %s", node.text, why)
   end
   local run = not is_constant and runner(f, node.inputs, how)
-  local values = is_constant and {f} or self:fold(node, run, how)
+  local values = is_constant and {f} or fold(node, run, how)
   for i, name in ipairs(values and names or {}) do
     if name ~= "" and values[i] ~= nil then self:add_tensor(scope, name, values[i], "constant", true) end
   end
@@ -457,8 +457,9 @@ function Graph:allow(nodes)
   end
 end
 
---- Prepares a model: {inputs, outputs, steps, tensors = list of {name, slot, value, kind}, overridable = slots by name}.
---- read_tensor(message, fail): see tensors.lua. fail(format, ...) raises an error that begins with the file's name.
+--- Prepares a model: {inputs, outputs, steps, tensors = list of {name, slot, value, kind}, overridable = slots by
+--- name}. read_tensor(message, fail): see tensors.lua. fail(format, ...) raises an error that begins with the file's
+--- name.
 function graph.prepare(model, read_tensor, fail)
   local self = setmetatable({
     slots = 0, count = 0, most = MOST_NODES, depth = 0, constants = {}, kept = {}, tensors = {}, functions = {},

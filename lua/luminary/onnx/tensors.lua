@@ -65,8 +65,9 @@ local function read_elements(message, dtype, sizes, numel, what, fail)
   return ops.view(becomes and becomes[2](data) or data, sizes)
 end
 
---- Returns read(message, fail), which returns the tensor of a message: of strings a list with a field shape; and close(),
---- for afterwards. Tensors in files beside the model, at `path`, are mapped. fail(format, ...) raises an error.
+--- Returns read(message, fail), which returns the tensor of a message: of strings a list with a field shape; and
+--- close(), for afterwards. Tensors in files beside the model, at `path`, are mapped. fail(format, ...) raises an
+--- error.
 function tensors.reader(path)
   local folder, opened = path:match "^(.*/)" or "", {}
 

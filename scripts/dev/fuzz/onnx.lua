@@ -1,5 +1,5 @@
--- Mutated ONNX files: small models of spec/golden/_onnx.safetensors, with fields changed, moved, repeated or left out, or bytes. A model that
--- loads is called with zeros, which may be an error too.
+-- Mutated ONNX files: small models of spec/golden/_onnx.safetensors, with fields changed, moved, repeated or left out,
+-- or bytes. A model that loads is called with zeros, which may be an error too.
 local bytes = require "scripts.dev.fuzz.bytes"
 local ffi = require "ffi"
 local lm = require "luminary"
@@ -12,7 +12,9 @@ for name in pairs(golden) do
 end
 table.sort(names)
 
-local function text_of(name) return ffi.string(ffi.cast("const char *", golden[name]:data_ptr()), golden[name]:numel()) end
+local function text_of(name)
+  return ffi.string(ffi.cast("const char *", golden[name]:data_ptr()), golden[name]:numel())
+end
 
 -- Returns the varint at position `at` and the position after it; nil if there is none.
 local function varint(text, at)
@@ -79,7 +81,9 @@ local function change_field(fields)
   elseif kind == 3 then
     field[1] = random(30) * 8 + field[1] % 8
   elseif field[1] % 8 == 0 then
-    field[2] = bytes.pick {"\0", "\1", "\2", "\16", "\255\255\255\255\255\255\255\255\255\1", "\255\255\255\255\7", "\128\128\4"}
+    field[2] = bytes.pick {
+      "\0", "\1", "\2", "\16", ("\255"):rep(9) .. "\1", "\255\255\255\255\7", "\128\128\4",
+    }
   elseif type(field[2]) == "string" and field[1] % 8 == 2 then
     field[2] = random(3) == 1 and bytes.pick(words) or #field[2] > 0 and bytes.damage(field[2]) or "a"
   elseif type(field[2]) == "string" then

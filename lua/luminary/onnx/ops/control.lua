@@ -54,10 +54,12 @@ op.Loop = {how = "frame", prepare = body, function(n, frame, most, condition, ..
   return results(n, state)
 end}
 
--- Runs a scan over inputs, tensors whose axis is that of the steps; state: a list of initial values. Returns the results.
+-- Runs a scan over inputs, tensors whose axis is that of the steps; state: a list of initial values. Returns the
+-- results.
 local function scan(n, frame, state, inputs, directions)
   local plan, carried, scans, length = n.plan, #state, {}, 0
-  local axes, out_axes, out_directions = n.scan_input_axes or {}, n.scan_output_axes or {}, n.scan_output_directions or {}
+  local axes, out_axes = n.scan_input_axes or {}, n.scan_output_axes or {}
+  local out_directions = n.scan_output_directions or {}
   for k = carried + 1, #plan.outputs do scans[k] = {} end
   for k, x in ipairs(inputs) do length = x.shape[dim_in(x, axes[k] or 0)] end
   for t = 1, length do

@@ -48,7 +48,8 @@ local function convolve(n, x, w, bias)
 end
 op.Conv = {group = 1, convolve}
 
---- Returns a convolution of integers less their zero points, int32; w_zero is one number, or one for each result channel.
+--- Returns a convolution of integers less their zero points, int32; w_zero is one number, or one for each result
+--- channel.
 function op.of_integers(n, x, w, x_zero, w_zero, bias)
   x, w = to(x, "int32"), to(w, "int32")
   if x_zero then x = x - to(x_zero, "int32") end
@@ -116,8 +117,9 @@ local function view_windows(x, kernel, strides, dilations, before, counts, value
   return ops.as_strided(x, joined({x.shape[1], x.shape[2]}, counts, kernel), steps)
 end
 
--- Returns the entry of a pooling: f(n, x, view, counts, before, after), where view(x, value, before) returns windows [N, C,
--- counts..., product of the kernel]; quick(n, x, kernel, strides, padding, dilations) if the padding is plain, or nil.
+-- Returns the entry of a pooling: f(n, x, view, counts, before, after), where view(x, value, before) returns windows
+-- [N, C, counts..., product of the kernel]; quick(n, x, kernel, strides, padding, dilations) if the padding is plain,
+-- or nil.
 local function pool(f, quick)
   return {ceil_mode = 0, count_include_pad = 0, p = 2, function(n, x)
     local kernel = n.kernel_shape
@@ -138,8 +140,8 @@ op.MaxPool = pool(function(n, x, view, counts)
   local values = view(x, is_float(x) and -math.huge or require("luminary.tensor.dtype_info").iinfo(x.dtype).min)
   if n.results < 2 then return ops.amax(values, -1) end
   local spatial, dims, N, C = {unpack(x.shape, 3)}, #counts, x.shape[1], x.shape[2]
-  local numel, at = product(spatial), nil
-  at = ops.arange(numel, {dtype = "int64"})
+  local numel = product(spatial)
+  local at = ops.arange(numel, {dtype = "int64"})
   if n.storage_order == 1 then
     local backward, order = {1, 1}, {1, 2}
     for d = 1, dims do backward[d + 2], order[d + 2] = spatial[dims + 1 - d], dims + 3 - d end

@@ -81,7 +81,7 @@ local words = {inf = math.huge, ["+inf"] = math.huge, ["-inf"] = -math.huge, nan
 
 local function cast(x, dtype)
   if type(x) ~= "table" then return to(x, dtype) end
-  local numbers = {} -- of texts
+  local numbers = {}
   for i, text in ipairs(x) do
     numbers[i] = words[text:lower()] or tonumber(text) or error(("'%s' is no number"):format(text), 0)
   end
@@ -131,7 +131,8 @@ local function random(draw)
   return {
     mean = 0, scale = 1, low = 0, high = 1, dtype_in = "dtype",
     prepare = function(n)
-      if n.seed then n.generator = require("luminary.generator").Generator():manual_seed(math.floor(n.seed) % 2 ^ 53) end
+      local Generator = require("luminary.generator").Generator
+      n.generator = n.seed and Generator():manual_seed(math.floor(n.seed) % 2 ^ 53)
     end,
     function(n, x)
       local own = n.dtype or x and x.dtype or "float32"

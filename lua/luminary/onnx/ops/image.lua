@@ -106,8 +106,8 @@ op.GridSample = {mode = "bilinear", padding_mode = "zeros", function(n, x, grid)
 end}
 op.AffineGrid = {function(n, theta, size) return F.affine_grid(theta, n:ints(2, size), n.align_corners == 1) end}
 
--- Returns the greatest product, by channel, of the pixels of a plane [C, H, W] that bilinear samples of a bin read, with
--- their weights.
+-- Returns the greatest product, by channel, of the pixels of a plane [C, H, W] that bilinear samples of a bin read,
+-- with their weights.
 local function greatest(plane, v0, dv, rows, u0, du, columns)
   local C, H, W = unpack(plane.shape)
   local at, weights = {}, {}

@@ -67,7 +67,8 @@ op.TensorScatter = {axis = -2, function(n, cache, update, indices)
   local d, first, rows = dim_in(cache, n.axis), n:ints(3, indices) or {}, {}
   local size, length = cache.shape[d], update.shape[d]
   for b = 1, cache.shape[1] do
-    local at = (ops.arange(length, {dtype = "int64"}) + (first[b] or 0)):reshape(helpers.filled(cache.ndim, 1, d, length))
+    local at = ops.arange(length, {dtype = "int64"}) + (first[b] or 0)
+    at = at:reshape(helpers.filled(cache.ndim, 1, d, length))
     if n.mode == "circular" then at = ops.remainder(at, size) end
     local row = ops.narrow(update, 1, b, 1)
     rows[b] = ops.scatter(ops.narrow(cache, 1, b, 1), d, ops.expand(at + 1, row.shape), row)

@@ -104,8 +104,8 @@ local function list_of(n, name)
   return n[name .. "_as_tensor"] and n:tensor(name .. "_as_tensor"):totable() or n[name] or {}
 end
 
--- Sets n.roots by the attributes of a classifier or regressor; kind: "class" or "target". n.one is the only id of all leaves
--- or false; n.positive: no weight is negative.
+-- Sets n.roots by the attributes of a classifier or regressor; kind: "class" or "target". n.one is the only id of all
+-- leaves or false; n.positive: no weight is negative.
 local function prepare_trees(n, kind)
   local nodes, values, missing, seen = {}, list_of(n, "nodes_values"), n.nodes_missing_value_tracks_true or {}, {}
   local function key(tree, node) return tree .. " " .. node end
@@ -155,7 +155,9 @@ op.TreeEnsemble = {aggregate_function = 1, post_transform = 0, n_targets = 1, pr
     end
   end
   for i, weight in ipairs(weights) do leaves[i] = {{n.leaf_targetids[i], weight}} end
-  local function child(is_leaf, id) return (is_leaf == 1 and leaves or nodes)[id + 1] or n:fail "a node lacks a child" end
+  local function child(is_leaf, id)
+    return (is_leaf == 1 and leaves or nodes)[id + 1] or n:fail "a node of a tree lacks a child"
+  end
   for i, node in ipairs(nodes) do
     node.yes = child(n.nodes_trueleafs[i], n.nodes_truenodeids[i])
     node.no = child(n.nodes_falseleafs[i], n.nodes_falsenodeids[i])
@@ -261,7 +263,8 @@ op.Scaler = {offset = {0}, scale = {1}, function(n, x)
 end}
 op.Normalizer = {norm = "MAX", function(n, x)
   x = to(x, "float32")
-  local size = n.norm == "MAX" and ops.amax(ops.abs(x), {-1}, true) or ops.norm(x, n.norm == "L1" and 1 or 2, {-1}, true)
+  local p = n.norm == "MAX" and math.huge or n.norm == "L1" and 1 or 2
+  local size = ops.norm(x, p, {-1}, true)
   return x / ops.masked_fill(size, ops.eq(size, 0), 1)
 end}
 op.Binarizer = {threshold = 0, function(n, x) return to(ops.gt(x, n.threshold), x.dtype) end}

@@ -11,7 +11,8 @@ op.BatchNormalization = {epsilon = 1e-5, momentum = 0.9, function(n, x, scale, b
   local dims = {1}
   for d = 3, x.ndim do dims[#dims + 1] = d end
   local now, spread, m = ops.mean(x, dims), ops.var(x, dims, false), n.momentum
-  return ops.batch_norm(x, now, spread, scale, bias, false, 0, n.epsilon), mean * m + now * (1 - m), var * m + spread * (1 - m)
+  local y = ops.batch_norm(x, now, spread, scale, bias, false, 0, n.epsilon)
+  return y, mean * m + now * (1 - m), var * m + spread * (1 - m)
 end}
 op.InstanceNormalization = {epsilon = 1e-5, function(n, x, scale, bias)
   return ops.group_norm(x, x.shape[2], scale, bias, n.epsilon)
@@ -92,8 +93,8 @@ local function heads_of(x, heads)
 end
 local function repeated(x, groups) return groups == 1 and x or x:repeat_interleave(groups, 2) end
 
--- Returns which keys a query may see, bool, by its position and the number of valid keys; nil: all. offset: the number of
--- keys before the queries, or such numbers [B, 1, 1, 1].
+-- Returns which keys a query may see, bool, by its position and the number of valid keys; nil: all. offset: the number
+-- of keys before the queries, or such numbers [B, 1, 1, 1].
 local function visible(n, L, S, offset, valid, device)
   local keys = ops.arange(S, {dtype = "int64", device = device}):reshape(1, 1, 1, S)
   local at, mask = ops.arange(L, {dtype = "int64", device = device}):reshape(1, 1, L, 1) + offset, nil
@@ -111,7 +112,8 @@ op.Attention = {
     local packed, offset = q.ndim == 3, past_k and past_k.shape[3] or 0
     q, k, v = heads_of(q, n.q_num_heads), heads_of(k, n.kv_num_heads), heads_of(v, n.kv_num_heads)
     if past_k then k, v = ops.cat({past_k, k}, 3), ops.cat({past_v, v}, 3) end
-    local L, S, groups, y, scores = q.shape[3], k.shape[3], q.shape[2] / k.shape[2], nil, nil
+    local L, S, groups = q.shape[3], k.shape[3], q.shape[2] / k.shape[2]
+    local y, scores
     local valid = lengths and lengths:reshape(-1, 1, 1, 1)
     local seen = visible(n, L, S, valid and valid - L or offset, valid, q.device)
     if mask and mask.shape[-1] < S then
@@ -150,7 +152,7 @@ op.RotaryEmbedding = {function(n, x, cos, sin, positions)
   local B, L, H, E = unpack(y.shape)
   local width = (n.rotary_embedding_dim or 0) > 0 and n.rotary_embedding_dim or E
   local part, rest = unpack(helpers.parts_of(y, 4, {width, E - width}))
-  local dim = n.interleaved == 1 and 5 or 4 -- of the pairs to rotate
+  local dim = n.interleaved == 1 and 5 or 4 -- each pair is along it
   part = part:reshape(dim == 5 and {B, L, H, width / 2, 2} or {B, L, H, 2, width / 2})
   local p, q = ops.select(part, dim, 1), ops.select(part, dim, 2)
   y = ops.cat({ops.stack({p * cos - q * sin, p * sin + q * cos}, dim):reshape(B, L, H, width), rest}, 4)

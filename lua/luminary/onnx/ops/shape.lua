@@ -57,8 +57,9 @@ op.Expand = {function(n, x, given)
   return ops.expand(x, sizes)
 end}
 op.Tile = {function(n, x, counts, axis)
-  if n.version < 6 then return x:repeat_tensor(helpers.filled(x.ndim, 1, n:number(3, axis) + 1, n:number(2, counts))) end
-  return x.ndim == 0 and x or x:repeat_tensor(n:ints(2, counts))
+  local list = n:ints(2, counts)
+  if n.version < 6 then list = helpers.filled(x.ndim, 1, n:number(3, axis) + 1, list[1]) end
+  return x.ndim == 0 and x or x:repeat_tensor(list)
 end}
 op.Concat = {axis = 1, how = "list", function(n, list, count)
   return count == 1 and list[1] or ops.cat(list, dim_of(n.axis))

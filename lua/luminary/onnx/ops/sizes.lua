@@ -1,7 +1,8 @@
 --- Helpers of ONNX's ops: axes from 0 as dims from 1, lists of sizes, and padding.
 local core = require "luminary.core"
 local ops = core.ops
-local sizes = {joined = require("luminary.base.lists").joined, strides = require("luminary.file_formats.source").dense_strides}
+local sizes = {joined = require("luminary.base.lists").joined}
+sizes.strides = require("luminary.file_formats.source").dense_strides
 
 --- Returns an axis, from 0 or negative from the end, as a dim.
 function sizes.dim_of(axis) return axis >= 0 and axis + 1 or axis end
@@ -56,8 +57,8 @@ local function inside(i, size, mode)
   return i < size and i or 2 * (size - 1) - i
 end
 
---- Returns x padded by before[d] and after[d] elements, 0 where there is none, in dim d; negative numbers remove elements.
---- mode: "constant", "edge", "wrap" or "reflect".
+--- Returns x padded by before[d] and after[d] elements, 0 where there is none, in dim d; negative numbers remove
+--- elements. mode: "constant", "edge", "wrap" or "reflect".
 function sizes.padded(x, before, after, mode, value)
   local pads = {}
   for d = x.ndim, 1, -1 do
@@ -79,7 +80,8 @@ end
 --- Returns x resized at the end of dim d to n elements.
 function sizes.resized(x, d, n, value) return sizes.padded(x, {}, {[d] = n - x.shape[d]}, "constant", value) end
 
---- Returns x with its first lengths[b] elements along dim `time` reversed, for each index b of dim `batch`; lengths nil: all.
+--- Returns x with its first lengths[b] elements along dim `time` reversed, for each index b of dim `batch`; lengths
+--- nil: all.
 function sizes.reversed(x, lengths, time, batch)
   if not lengths then return ops.flip(x, {time}) end
   local rows = {}
