@@ -152,7 +152,7 @@ function tensors.load(path)
   local model = tensors.read(path)
   local read, close = tensors.reader(path)
   local graph, values, lacking, about = model.graph or {}, {}, {}, {
-    inputs = {}, outputs = {}, nodes = {}, operators = {}, ir_version = model.ir_version,
+    inputs = {}, outputs = {}, nodes = {}, operators = {}, properties = {}, ir_version = model.ir_version,
     producer = model.producer_name and model.producer_name .. " " .. (model.producer_version or ""),
   }
   local ok, problem = pcall(function()
@@ -178,6 +178,7 @@ function tensors.load(path)
   for _, set in ipairs(model.opset_import or {}) do
     about.operators[(set.domain or "") == "" and "ai.onnx" or set.domain] = set.version
   end
+  for _, entry in ipairs(model.metadata_props or {}) do about.properties[entry.key or ""] = entry.value end
   return values, lacking, about
 end
 
