@@ -6,6 +6,14 @@ local lm = require "luminary"
 local golden = require("spec.support.golden").load "_onnx"
 local random = math.random
 
+-- A model that is run may make large tensors of little.
+ffi.cdef "struct onnx_limit { unsigned long now, most; }; int setrlimit(int, const struct onnx_limit *);"
+local RLIMIT_AS, MOST = 9, 6e9
+local sanitized = (os.getenv "LD_PRELOAD" or ""):find "[at]san" -- which reserves more addresses
+local function limit()
+  if not sanitized then ffi.C.setrlimit(RLIMIT_AS, ffi.new("struct onnx_limit", {MOST, MOST})) end
+end
+
 local names = {}
 for name in pairs(golden) do
   if not name:find "%.data%.onnx$" then names[#names + 1] = name end
@@ -102,6 +110,7 @@ local function change()
 end
 
 local function load(path)
+  limit()
   local net = lm.onnx.load(path)
   local inputs, small = {}, true
   for i, info in ipairs(net.inputs) do
