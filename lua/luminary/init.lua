@@ -170,7 +170,7 @@ local later = {
 }
 for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics
-  serve
+  serve onnx
 ]]):gmatch "%S+" do later[name] = {name} end
 options.at_first_use({
   ["tensor.indexing"] = "diagonal_scatter index_copy index_fill index_reduce masked_scatter masked_select put "

@@ -12,6 +12,7 @@ local ROOMS = {
   {"^src/backend/cuda/.-([%w_]+)%.",
     "cuda/%1 cuda/absent cuda/fake cuda/launches cuda/process cuda/copies cuda/products"},
   {"^kernels/([%w_]+)%.", "op/%1 op/ops cuda/launches"},
+  {"onnx", "onnx"},
   {"^src/backend/.-conv", "op/conv op/winograd"}, {"winograd", "op/conv op/winograd"},
   {"^src/backend/.-attention", "op/attention"}, {"^src/backend/.-gemm", "op/gemm op/skinny_gemm tensor/products"},
   {"^src/backend/cpu/linalg", "op/linalg"}, {"^src/backend/cpu/fft", "op/fourier"},

@@ -11,7 +11,7 @@ pages.names = {
   "nn-activation", "nn-normalization", "nn-recurrent", "nn-transformer", "nn-linear", "nn-loss", "nn-module",
   "nn-containers", "nn-parallel", "nn-utilities", "functional", "functional-activation", "functional-loss", "autograd",
   "amp", "optim", "schedulers", "data", "datasets", "text", "vision", "transforms", "transforms-functional", "models",
-  "distributions", "metrics", "checkpoint", "watch", "distributed", "multiprocessing", "async", "cuda", "lm",
+  "distributions", "onnx", "metrics", "checkpoint", "watch", "distributed", "multiprocessing", "async", "cuda", "lm",
   "utilities",
 }
 
