@@ -94,8 +94,8 @@ LM_KERNEL void lm_nms_bits_kernel(const T *boxes, int64_t n, double threshold, i
 
 /* Decides for boxes first to first + rows - 1 whether they are kept, one word of boxes at a time. gone: a bit for each
  * box that an earlier kept box has suppressed. */
-LM_KERNEL void lm_nms_keep_kernel(int64_t n, int64_t first, int64_t rows, const uint64_t *bits, uint64_t *gone,
-                                  uint8_t *keep) {
+LM_KERNEL void __launch_bounds__(LM_NMS_BLOCK)
+    lm_nms_keep_kernel(int64_t n, int64_t first, int64_t rows, const uint64_t *bits, uint64_t *gone, uint8_t *keep) {
   __shared__ uint64_t own[LM_NMS_WORD];
   int64_t words = (n + LM_NMS_WORD - 1) / LM_NMS_WORD;
   for (int64_t r = 0; r < rows && first + r < n; r += LM_NMS_WORD) {

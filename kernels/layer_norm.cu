@@ -203,7 +203,8 @@ struct lm_layer_source {
   LM_DEVICE A center(int64_t) const { return 0; }
 };
 
-LM_KERNEL void lm_layer_finish(const double *partial, int parts, int64_t d, lm_values dweight, lm_values dbias) {
+LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK)
+    lm_layer_finish(const double *partial, int parts, int64_t d, lm_values dweight, lm_values dbias) {
   __shared__ lm_channel_sums shared[LM_COLUMNS_BLOCK];
   int64_t column = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
   lm_channel_sums two = lm_join_parts<lm_join_sums>(partial, parts, d, column, shared);

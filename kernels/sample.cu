@@ -4,7 +4,7 @@
 #include "rejection.h"
 #include "types.cuh"
 
-enum { LM_SAMPLE_BLOCK = 256, LM_SUM_BLOCK = 1024 };
+enum { LM_SAMPLE_BLOCK = 256, LM_SUM_BLOCK = 1024, LM_SUM_BLOCKS = 4096 /* the most of a launch */ };
 
 LM_DEVICE uint64_t lm_sample_offset(const lm_blocks_drawn &d) { return d.offset + (d.extra ? *d.extra : 0); }
 
@@ -27,12 +27,10 @@ int lm_sample_counts(int dtype, const void *x, const void *p, void *out, int64_t
   });
 }
 
-/* Computes prefix sums of each row, a block for each: within warps, then over earlier warps and earlier elements. */
+/* Computes prefix sums of a row by a block: within warps, then over earlier warps and earlier elements. */
 template <class T>
-LM_KERNEL void __launch_bounds__(LM_SUM_BLOCK) lm_sample_sums_kernel(const T *x, double *sums, int64_t n) {
-  __shared__ double of_warp[LM_WARP];
-  const T *row = x + blockIdx.x * n;
-  double *sum = sums + blockIdx.x * n, before = 0;
+LM_DEVICE void lm_sample_row_sums(const T *row, double *sum, int64_t n, double *of_warp) {
+  double before = 0;
   int lane = lm_lane(), warp = (int)(threadIdx.x / LM_WARP);
   for (int64_t first = 0; first < n; first += LM_SUM_BLOCK) {
     int64_t j = first + threadIdx.x;
@@ -51,10 +49,20 @@ LM_KERNEL void __launch_bounds__(LM_SUM_BLOCK) lm_sample_sums_kernel(const T *x,
   }
 }
 
+template <class T>
+LM_KERNEL void __launch_bounds__(LM_SUM_BLOCK)
+    lm_sample_sums_kernel(const T *x, double *sums, int64_t rows, int64_t n) {
+  __shared__ double of_warp[LM_WARP];
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    lm_sample_row_sums(x + row * n, sums + row * n, n, of_warp);
+  }
+}
+
 int lm_sample_sums(int dtype, const void *x, double *sums, int64_t rows, int64_t n, void *stream) {
   return lm_for_float(dtype, [&](auto element) {
     typedef decltype(element) T;
-    return lm_launch(lm_sample_sums_kernel<T>, (unsigned)rows, LM_SUM_BLOCK, 0, stream, (const T *)x, sums, n);
+    return lm_launch(lm_sample_sums_kernel<T>, lm_blocks(rows, 1, LM_SUM_BLOCKS), LM_SUM_BLOCK, 0, stream, (const T *)x,
+                     sums, rows, n);
   });
 }
 

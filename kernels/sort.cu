@@ -5,7 +5,7 @@
 
 #include "sort.h"
 
-enum { THREADS = 256, DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
+enum { THREADS = 256, LINE_THREADS = 512 /* the most for a line */, DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
 
 /* ---- keys: unsigned numbers in the order of the values, NaN the largest, -0 as 0 */
 
@@ -168,7 +168,7 @@ LM_DEVICE void lm_topk_sort(Key *keys, uint32_t *indices, int size) {
 /* Sorts whole lines of up to LM_TOPK_BLOCK elements, and the best k of longer ones. size: a power of two, at least
  * their number. */
 template <class T>
-LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
+LM_KERNEL void __launch_bounds__(LINE_THREADS) lm_topk_block(lm_topk_job<T> job, int size) {
   typedef lm_topk_key<T> Key;
   LM_DYNAMIC_SHARED(Key, keys); /* [size], then indices [size] */
   __shared__ int bins[DIGITS];
@@ -210,7 +210,7 @@ static int lm_topk_lines_of(void *stream, const lm_topk *t) {
   int64_t held = t->n <= LM_TOPK_BLOCK ? t->n : t->k;
   int size = 2, threads = LM_WARP;
   while (size < held) size *= 2;
-  while (threads < 512 && threads < (t->n <= LM_TOPK_BLOCK ? size / 2 : t->n)) threads *= 2;
+  while (threads < LINE_THREADS && threads < (t->n <= LM_TOPK_BLOCK ? size / 2 : t->n)) threads *= 2;
   size_t shared = (size_t)size * (sizeof(lm_topk_key<T>) + sizeof(uint32_t));
   return lm_launch(lm_topk_block<T>, (unsigned)lm_dims_count(&t->lines), threads, shared, stream, lm_topk_job_of<T>(t),
                    size);
@@ -230,7 +230,7 @@ LM_DEVICE int64_t lm_kth_rank(int64_t k, int64_t n, int64_t odd) {
 }
 
 template <class T>
-LM_KERNEL void lm_kth_block(lm_topk_job<T> job) {
+LM_KERNEL void __launch_bounds__(LINE_THREADS) lm_kth_block(lm_topk_job<T> job) {
   typedef lm_topk_key<T> Key;
   __shared__ int bins[DIGITS];
   __shared__ int64_t sums[LM_WARP];
@@ -257,7 +257,7 @@ int lm_kth_lines(void *stream, const lm_topk *t) {
   return lm_for_dtype(t->dtype, [=](auto e) {
     typedef decltype(e) T;
     int threads = LM_WARP;
-    while (threads < 512 && threads < t->n) threads *= 2;
+    while (threads < LINE_THREADS && threads < t->n) threads *= 2;
     return lm_launch(lm_kth_block<T>, (unsigned)lm_dims_count(&t->lines), threads, 0, stream, lm_topk_job_of<T>(t));
   });
 }

@@ -4,12 +4,14 @@
 -- process of its own, two for each CPU at once, since many wait (spec/support/workers.lua).
 --   --jobs=N       that many at once, in processes of their own even if there is one file
 --   --slowest[=N]  at the end the N (20) slowest specs and files
---   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours)
+--   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours, or
+--                  none that other specs do not call); sets LM_SPEC_SANITIZED=1, with which random cases are fewer
+--   --except=NAMES files to leave out, named as above, with commas between
 --   --times        only the files with bounds on time (spec/support/time.lua), one after the other, and judges them;
 --                  without it no bound on time is judged, and specs that are nothing else, tagged #time, are left out
 -- Other options are busted's.
 local ffi = require "ffi"
-ffi.cdef "int chdir(const char *); char *getcwd(char *, size_t);"
+ffi.cdef "int chdir(const char *); char *getcwd(char *, size_t); int setenv(const char *, const char *, int);"
 
 -- Specs run in the tree's folder; `given` turns paths that were meant from where this began.
 local before = ffi.string(ffi.C.getcwd(ffi.new "char[4096]", 4096))
@@ -17,17 +19,20 @@ ffi.C.chdir((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/..")
 local moved = before ~= ffi.string(ffi.C.getcwd(ffi.new "char[4096]", 4096))
 local function given(path) return moved and path:sub(1, 1) ~= "/" and before .. "/" .. path or path end
 
-local options, passed, files, excluded = {}, {}, {}, {}
+local options, passed, files, excluded, except = {}, {}, {}, {}, {}
 for _, a in ipairs(arg) do
   local name, value = a:match("^%-%-([%w-]+)=?(.*)$")
   if name == "jobs" or name == "slowest" then
     options[name] = tonumber(value) or 20
   elseif name == "sanitized" then
     excluded[#excluded + 1] = "unsanitized,lua"
+    ffi.C.setenv("LM_SPEC_SANITIZED", "1", 1)
   elseif name == "times" then
     options.times = true
   elseif name == "exclude-tags" then
     excluded[#excluded + 1] = value
+  elseif name == "except" then
+    for file in value:gmatch "[^,]+" do except[#except + 1] = file end
   elseif a:match("^%-") then
     passed[#passed + 1] = a
   else
@@ -46,8 +51,7 @@ end
 
 -- A path is the file, or what the folder holds; anything else is how the paths of specs end.
 local list, all = {}, specs_under("spec", "torch7/spec")
-if #files == 0 then list = all end
-for _, name in ipairs(files) do
+local function files_of(name)
   local file, found = io.open(given(name)), specs_under(given(name))
   if file and not found[1] and name:match "%.lua$" then found = { given(name) } end
   if file then file:close() end
@@ -62,7 +66,16 @@ for _, name in ipairs(files) do
     io.stderr:write(("run.lua: there is no spec file, folder or name '%s'\n"):format(name))
     os.exit(1)
   end
-  for _, path in ipairs(found) do list[#list + 1] = path end
+  return found
+end
+local left_out = {}
+for _, name in ipairs(except) do
+  for _, path in ipairs(files_of(name)) do left_out[path] = true end
+end
+for _, name in ipairs(#files > 0 and files or {"spec", "torch7/spec"}) do
+  for _, path in ipairs(files_of(name)) do
+    if not left_out[path] then list[#list + 1] = path end
+  end
 end
 
 local function read(path)
@@ -79,7 +92,6 @@ if options.times then
     if text:find("spec.support.time", 1, true) or text:find('#time[%s"]') then judging[#judging + 1] = path end
   end
   list = judging
-  ffi.cdef "int setenv(const char *, const char *, int);"
   ffi.C.setenv("LM_TEST_TIMES", "1", 1)
   options.jobs = 1
 elseif os.getenv "LM_TEST_TIMES" ~= "1" then

@@ -1,5 +1,4 @@
 --- async: Runs a function, or a module's forward, on a worker thread.
-local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -10,7 +9,7 @@ local async = {}
 
 local MOST_WORKERS, MOST_CALLS = 256, 128 -- calls of a worker fit into its channel's buffer
 
-local executor -- made at the first call, again in a child of a fork
+local executor -- made at the first call
 
 -- Returns an executor for settings of set_async.
 local function new_executor(opts)
@@ -22,17 +21,20 @@ local function new_executor(opts)
   if max_queue > most then
     options.must_be("set_async", "max_queue", ("at most %d for %d workers"):format(most, opts.workers), max_queue)
   end
+  if opts.nice > 19 then options.must_be("set_async", "nice", "from 0 to 19", opts.nice) end
   return Executor {
     who = "async", workers = opts.workers, threads = opts.threads or Worker.share_of_threads(opts.workers),
-    max_queue = max_queue, socket_paths = opts.socket_paths,
+    nice = opts.nice, max_queue = max_queue, socket_paths = opts.socket_paths,
   }
 end
 
 --- lm.set_async(…): Sets how lm.async runs calls from here on: on how many threads, with how many compute threads each
---- (default: the cores, shared equally), and how many calls may be open at a time (default: 128 for each worker).
---- socket_paths: futures have Future:socket_path(). Waits for the calls that are open.
+--- (default: the cores, shared equally), and how many calls may be open at a time (default: 128 for each worker). nice:
+--- how far the threads yield to the host's when the cores are busy, 0 to 19. socket_paths: futures have
+--- Future:socket_path(). Waits for the calls that are open.
 async.set_async = signature.of(
-  [[set_async({workers: count = 1, threads: count, max_queue: count, socket_paths = false})]], function(opts)
+  [[set_async({workers: count = 1, threads: count, max_queue: count, nice: natural = 0,
+  socket_paths = false})]], function(opts)
     local new = new_executor(opts)
     if executor then executor:close() end
     executor = new
@@ -44,9 +46,7 @@ async.set_async = signature.of(
 async.async = class.returned(Executor.Future, function(f, ...)
   local is_module = class.record(f) ~= nil
   if not is_module and type(f) ~= "function" then options.must_be("async", "f", "a function or a module", f) end
-  if not executor or executor.process ~= core.process_id() then
-    executor = new_executor {workers = 1, socket_paths = executor and executor.spec.socket_paths}
-  end
+  executor = executor or new_executor {workers = 1, nice = 0}
   return executor:submit("async", f, {...}, select("#", ...), is_module)
 end)
 

@@ -4,12 +4,29 @@
 if (_VERSION or "Lua 5.1") ~= "Lua 5.1" or "\x41" ~= "A" then
   error("luminary: expected LuaJIT, got " .. _VERSION .. "; run it with luajit, or in a host linked to LuaJIT", 3)
 end
-local core = require "luminary.core"
+local version = require "luminary.version"
+-- A host that has LuaJIT for a plugin alone (Traffic Server) hides its symbols; loading its file again shows them.
+local has_core, core = pcall(require, "luminary.core")
+if not has_core and tostring(core):find("undefined symbol: lua", 1, true) then
+  for line in require("io").lines "/proc/self/maps" do
+    local path = line:match "/.*/libluajit[^/]*$"
+    if path then require("ffi").load(path, true) end
+  end
+  has_core, core = pcall(require, "luminary.core")
+end
+if not has_core then
+  local symbol = tostring(core):match "undefined symbol: lm_[%w_]*"
+  error(symbol and ("luminary: cannot load the core of version %s beside another one that this process uses (%s); set "
+    .. "the same package.path and package.cpath in all Lua states"):format(version, symbol) or core, 0)
+end
+if (core.version or version) ~= version then
+  error(("luminary: the Lua files are of version %s, but the core is of version %s; set package.path and package.cpath "
+    .. "to one installation, the same in all Lua states"):format(version, core.version), 0)
+end
 
 local methods = require "luminary.tensor.methods"
 local options = require "luminary.base.options"
 
-local version = require "luminary.version"
 local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops, core = core, newaxis = "newaxis"}
 
 -- ---- functions that are written in C
@@ -153,7 +170,7 @@ local later = {
 }
 for name in ([[
   nn optim data mp autograd watch cuda backends amp models vision text linalg distributions func paths fft metrics
-  serve
+  serve onnx
 ]]):gmatch "%S+" do later[name] = {name} end
 options.at_first_use({
   ["tensor.indexing"] = "diagonal_scatter index_copy index_fill index_reduce masked_scatter masked_select put "

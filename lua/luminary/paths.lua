@@ -1,4 +1,5 @@
 --- lm.paths: Handles files, folders and their paths.
+local os = require "os"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local ffi = require "ffi"

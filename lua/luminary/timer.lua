@@ -17,7 +17,7 @@ end
 
 -- Returns user and system CPU seconds of all threads of this process.
 local function processor_seconds()
-  if not there then return os.clock(), 0 end
+  if not there then return require("os").clock(), 0 end
   local usage = ffi.new "struct lm_timer_usage"
   ffi.C.lm_timer_usage(0, usage)
   return tonumber(usage.user_s) + tonumber(usage.user_us) * 1e-6, tonumber(usage.sys_s) + tonumber(usage.sys_us) * 1e-6

@@ -216,6 +216,7 @@ page("models", "lm.models", {"Vision", [[
   {"Text", "lm.models. gpt2 llama mistral qwen2 qwen3 gemma phi3 bert roberta distilbert generate net.*"},
   {"Diffusion", "lm.models. unet2d DDPMScheduler DDIMScheduler"})
 page("distributions", "lm.distributions", {"", "lm.distributions lm.distributions.* lm.distributions.constraints.*"})
+page("onnx", "lm.onnx: models of other frameworks", {"", "lm.onnx lm.onnx.*"})
 page("metrics", "lm.metrics", {"Objects", [[
     lm.metrics lm.metrics. Metric MetricCollection Accuracy Precision Recall F1Score FBetaScore ConfusionMatrix
     JaccardIndex AUROC MeanSquaredError MeanAbsoluteError R2Score BLEUScore Perplexity MeanMetric SumMetric MaxMetric

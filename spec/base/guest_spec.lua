@@ -46,6 +46,31 @@ describe("a process of others", function()
     assert.equal(0, code)
   end)
 
+  it("may restrict the globals of its thread once luminary is required, as Minetest does", function()
+    temp.write(folder .. "/script.lua", ([[
+      local lm = require "luminary"
+      local sandbox = setmetatable({}, {__index = function(_, name) error("the sandbox has no " .. name, 0) end})
+      setfenv(0, sandbox)
+      local nn = lm.nn
+      local net = nn.Sequential(nn.Linear(4, 3), nn.GRU(3, 2))
+      local opt = lm.optim.Adam(net:parameters())
+      net(lm.ones(5, 1, 4)):sum():backward()
+      opt:step()
+      for _, part in ipairs {"amp", "autograd", "data", "distributions", "fft", "func", "linalg", "metrics", "models",
+        "mp", "paths", "serve", "text", "vision", "watch"} do
+        assert(type(lm[part]) == "table", part)
+      end
+      lm.vision.transforms.Compose {lm.vision.transforms.Resize(4)}(lm.ones(3, 8, 8))
+      lm.save("%s/net.safetensors", net:state_dict())
+      assert(lm.async(nn.Linear(2, 2), lm.ones(1, 2)):get().shape[2] == 2 and tostring(lm.ones(2)))
+      assert(getfenv(0) == sandbox) -- print would need its tostring
+      io.write(select(2, pcall(function() return lm.nothing end)))
+    ]]):format(folder))
+    local ok, text = temp.run(folder, "timeout -k 2 60 luajit " .. folder .. "/script.lua")
+    assert(ok, text)
+    assert.matches("luminary has no 'nothing'", text)
+  end)
+
   it("has a handler of SIGBUS while a mapped file is in use, and not longer", function()
     temp.write(folder .. "/script.lua", [[
       local state = require "spec.support.process_state"

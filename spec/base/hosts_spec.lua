@@ -142,3 +142,38 @@ describe("a thread's C stack #unsanitized", function() -- sanitizers make frames
     assert.matches("luminary: the stack of this thread, of 40 KB, is too small; it needs 64 KB", text, 1, true)
   end)
 end)
+
+describe("a host that has LuaJIT for a plugin alone", function()
+  it("shows its symbols to luminary", function()
+    if not (has "gcc" and has "pkg-config") then return pending "there is no compiler" end
+    temp.write(folder .. "/plugin.c", [[
+      #include <lauxlib.h>
+      #include <lualib.h>
+      #include <stdio.h>
+      int run(const char *code) {
+        lua_State *L = luaL_newstate();
+        luaL_openlibs(L);
+        int failed = luaL_dostring(L, code);
+        if (failed) puts(lua_tostring(L, -1));
+        lua_close(L);
+        return failed;
+      }]])
+    temp.write(folder .. "/host.c", [[
+      #include <dlfcn.h>
+      int main(int argc, char **argv) {
+        void *plugin = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+        int (*run)(const char *) = (int (*)(const char *))dlsym(plugin, "run");
+        for (int i = 2; i < argc; i++)
+          if (run(argv[i])) return 1;
+        return 0;
+      }]])
+    local ok, text = temp.run(folder, ([[unset LD_PRELOAD; cd %s && gcc -shared -fPIC plugin.c -o plugin.so \
+      $(pkg-config --cflags --libs luajit) && gcc host.c -o host -ldl]]):format(folder))
+    assert(ok, text)
+    local code = [['local lm = require "luminary"
+      print(lm.async(lm.nn.Linear(2, 2), lm.ones(1, 2)):get().shape[2])']]
+    ok, text = temp.run(folder, ("timeout 60 %s/host %s/plugin.so %s %s"):format(folder, folder, code, code))
+    assert(ok, text)
+    assert.equal("2\n2\n", text)
+  end)
+end)

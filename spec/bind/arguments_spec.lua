@@ -56,7 +56,7 @@ describe("wrong arguments to", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  it("constructors of layers and losses", function()
+  it("constructors of layers and losses #lua", function()
     for name in pairs(getmetatable(nn).lazy()) do assert(nn[name]) end
     for name, class in pairs(nn) do
       if type(class) == "table" and rawget(class, "__name") then abuse(name, class) end

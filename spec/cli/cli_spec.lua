@@ -24,7 +24,7 @@ local function prompt(input)
   return (text:gsub("^[^\n]*\n[^\n]*\n", ""):gsub(">+ ", ""):gsub("\n+$", ""))
 end
 
-describe("luminary FILE", function()
+describe("luminary FILE #lua", function()
   it("runs a script with its arguments", function()
     script [[
       print(#arg, arg[0], arg[1], arg[2], ...)
@@ -84,7 +84,7 @@ describe("luminary FILE", function()
   end)
 end)
 
-describe("luminary's options", function()
+describe("luminary's options #lua", function()
   it("-e runs a chunk, with luminary as lm", function()
     local ok, text = luminary "-e 'print(lm.arange(4):sum():item(), ...)' x y"
     assert(ok, text)
@@ -601,7 +601,7 @@ local function walk(path, value, visit, seen)
   end
 end
 
-describe("every public name", function()
+describe("every public name #lua", function()
   it("has help", function()
     local count, missing = 0, {}
     local function check(path)

@@ -150,7 +150,7 @@ typedef struct lm_halved_args {
   double by;
   int mode;
   bool flag;
-} lm_halved_args;]], written "op_entries.h", 1, true)
+} lm_halved_args;]], written "op_args_ops.h", 1, true)
     assert.matches("lm_halved_args defaults_halved = {.x = NULL, .by = 0.5, .mode = 2, .flag = 1}",
       written "op_entries.c", 1, true)
     assert.matches("/* op halved, elementwise: x * by */\nLM_ELEMENT num lm_of_halved(num x, num by) {\n"
@@ -180,12 +180,12 @@ typedef struct lm_halved_args {
       help = "h",
     }]])
     local c = written("op_calls.c"):gsub("%s+", " ")
-    assert.matches('if (!((lm_f_ndim_of(e, a->x)) == 2)) return lm_fail(LM_E_SHAPE, '
+    assert.matches('if (!((lm_f_ndim_of(a->x)) == 2)) return lm_fail(LM_E_SHAPE, '
       .. '"extra: x is %s, 100%% %s, stride {%.15g}"', c, 1, true)
     assert.matches('lm_warn("extra: x is bool")', c, 1, true)
-    assert.matches("if ((a->reduction == LM_NONE) && (!(lm_f_given(e, a->weight)))) {", c, 1, true)
+    assert.matches("if ((a->reduction == LM_NONE) && (!(lm_f_given(a->weight)))) {", c, 1, true)
     assert.matches("lm_e_run_form(e, LM_OP_sigmoid, &(lm_sigmoid_args){.x = a->x}, in_place)", c, 1, true)
-    assert.matches("const double n = lm_e_entry(lm_f_size_of(e, a->x), -1);", c, 1, true)
+    assert.matches("const double n = lm_e_entry(lm_f_size_of(a->x), -1);", c, 1, true)
     assert.matches("lm_e_reshape(e, a->x, ((lm_ints){2, {n, -1}}));", c, 1, true)
     assert.matches("(lm_list){2, (lm_tensor *[]){a->x, rows}}", c, 1, true)
     assert.matches("[LM_OP_extra] = {.needs = needs_extra, .form = form_extra, .made_of = made_of_extra}", c, 1, true)
@@ -198,7 +198,7 @@ typedef struct lm_halved_args {
       op "like(x, n: scalar)" {elementwise = "x + n", result_dtype = "x", grad = "none", help = "h"}]])
     assert.matches("return (num)((x & ~n) << 1 | x == 0);", written "pointwise_scalars.h", 1, true)
     assert.matches("#if defined LM_WHOLE && !defined LM_NARROW\n"
-      .. "[^#]*%[LM_OP_extra%] = LM_KERNEL%(extra, point_extra%),\n#endif", written "pointwise_loops_of.inc")
+      .. "[^#]*%[%d+%] = LM_KERNEL%(extra, point_extra%),\n#endif", written "pointwise_loops_of.inc")
     assert.matches("lm_pointwise_i64_extra;", written "pointwise_launchers.h", 1, true)
     assert.not_matches("lm_pointwise_f32_extra", written "pointwise_launchers.h", 1, true)
     assert.matches(".integers = true", written "op_entries.c", 1, true)
@@ -207,7 +207,7 @@ typedef struct lm_halved_args {
 
   it("writes an op of a family as the family's call under its own name", function()
     assert.equal("", generate [[op "extra(x, d: dims?)" {help = "h", kernel = "reduce(x, d, true, 'mean')"}]])
-    local c, h = written "op_entries.c":gsub("%s+", " "), written "op_entries.h"
+    local c, h = written "op_entries.c":gsub("%s+", " "), written "op_args_ops.h" .. written "op_args_reductions.h"
     assert.matches("return lm_op_reduce(LM_OP_extra, &(lm_reduce_args){.x = a->x, .dim = a->d, .keepdim = 1, "
       .. ".statistic = LM_STATISTIC_MEAN,", c, 1, true)
     assert.matches('.name = "extra",.-%.slot = LM_OP_reduce', c)
@@ -223,25 +223,25 @@ typedef struct lm_halved_args {
       zeros = "numel_of(x) == 0", help = "h"}]])
     local c = written("op_operands.c"):gsub("%s+", " "):match "lm_op_extra.*"
     for _, part in ipairs {
-      "TRY(lm_check_same_device(f.op, 3, (lm_tensor *[]){a->x, a->weight, a->index}));",
-      'TRY(lm_check_float(f.op, "x", a->x)); if (run.x->ndim < 2) '
-        .. 'TRY(lm_fail_shape(lm_ops[f.op].name, "x", "[N, ..., D]", lm_shape_of(a->x)));',
+      "NEED(lm_check_same_device(f.op, 3, (lm_tensor *[]){a->x, a->weight, a->index}));",
+      'NEED(lm_check_float(f.op, "x", a->x)); if (run.x->ndim < 2) '
+        .. 'return lm_fail_shape(lm_ops[f.op].name, "x", "[N, ..., D]", lm_shape_of(a->x));',
       'const int64_t N = run.x->size[0];',
-      'TRY(lm_check_dtypes(f.op, "x", a->x, "weight", a->weight)); '
-        .. 'if (run.weight->ndim != 2 || run.weight->size[1] != D) TRY(lm_fail_shape(lm_ops[f.op].name, "weight", '
-        .. 'lm_text("[K, %lld] for x of %s", (long long)D, lm_shape_of(a->x)), lm_shape_of(a->weight)));',
-      'if (run.index) { TRY(lm_frame_index(&f, "index", &run.index)); if (run.index->ndim != 2 || '
+      'NEED(lm_check_dtypes(f.op, "x", a->x, "weight", a->weight)); '
+        .. 'if (run.weight->ndim != 2 || run.weight->size[1] != D) return lm_fail_shape(lm_ops[f.op].name, "weight", '
+        .. 'lm_text("[K, %lld] for x of %s", (long long)D, lm_shape_of(a->x)), lm_shape_of(a->weight));',
+      'if (run.index) { NEED(lm_frame_index(&f, "index", &run.index)); if (run.index->ndim != 2 || '
         .. '(run.index->size[0] != 1 && run.index->size[0] != N) || run.index->size[1] != K)',
-      'if (!(run.p <= 1) || !(run.p >= 0)) TRY(lm_fail_number(lm_ops[f.op].name, "p", "from 0 to 1", run.p));',
-      'if (run.hop < 1 || run.hop > D) TRY(lm_fail_int(lm_ops[f.op].name, "hop", '
-        .. 'lm_text("from 1 to %lld", (long long)D), run.hop));',
-      "TRY(lm_check_order(f.op, run.x, &OH)); TRY(lm_frame_layout(&f, &run.x, LM_PRESERVE));",
-      "TRY(lm_sizes_join(&f, 1, (int64_t[]){N}, &at, 1, (int64_t[]){K}, &size)); "
-        .. "TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, lm_format_of(run.x)));",
-      "if (run.p > 0) { TRY(lm_frame_result(&f, 1, lm_stat_dtype(run.x), run.x->device, 2, "
+      'if (!(run.p <= 1) || !(run.p >= 0)) return lm_fail_number(lm_ops[f.op].name, "p", "from 0 to 1", run.p);',
+      'if (run.hop < 1 || run.hop > D) return lm_fail_int(lm_ops[f.op].name, "hop", '
+        .. 'lm_text("from 1 to %lld", (long long)D), run.hop);',
+      "NEED(lm_check_order(f.op, run.x, &OH)); NEED(lm_frame_layout(&f, &run.x, LM_PRESERVE));",
+      "NEED(lm_sizes_join(&f, 1, (int64_t[]){N}, &at, 1, (int64_t[]){K}, &size)); "
+        .. "NEED(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, lm_format_of(run.x)));",
+      "if (run.p > 0) { NEED(lm_frame_result(&f, 1, lm_stat_dtype(run.x), run.x->device, 2, "
         .. "(int64_t[]){OH, K / 2}, LM_CONTIGUOUS)); }",
-      "TRY(run.x->numel == 0 ? lm_frame_zero(&f) : lm_frame_dispatch(&f, run.x->device, &run)); "
-        .. "done: return lm_frame_end(&f, status, out); }",
+      "NEED(run.x->numel == 0 ? lm_frame_zero(&f) : lm_frame_dispatch(&f, run.x->device, &run)); "
+        .. "return lm_frame_end(&f, out); }",
     } do
       assert.matches(part, c, 1, true)
     end

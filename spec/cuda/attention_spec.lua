@@ -28,6 +28,13 @@ local function close(want, got, tolerance, what)
     assert(worst <= tolerance, ("%s, %s: differs by %g"):format(what, name, worst))
   end
 end
+-- Returns the first and every third entry of a list under sanitizers, which only look at memory, else all.
+local function some(list)
+  if os.getenv "LM_SPEC_SANITIZED" ~= "1" then return list end
+  local few = {}
+  for i = 1, #list, 3 do few[#few + 1] = list[i] end
+  return few
+end
 -- Returns query, key and value [n, h, l, e] by {n, heads, heads of keys, queries, keys, numbers, numbers of a value}.
 local function inputs(sizes, dtype)
   local n, h, kv, l, s, e, ev = unpack(sizes)
@@ -37,12 +44,12 @@ local function inputs(sizes, dtype)
 end
 ]]
 
-describe("attention on a device", function()
+describe("attention on a device #fake", function()
   local script = scripts.tests(it, pending, preamble)
 
   script("is cuDNN's in half precision, with its gradients", [[
     for _, dtype in ipairs {"float16", "bfloat16"} do
-      for _, sizes in ipairs {{2, 3, 3, 33, 33, 8, 8}, {1, 4, 2, 40, 70, 16, 24}, {1, 2, 1, 33, 20, 8, 8}} do
+      for _, sizes in ipairs(some {{2, 3, 3, 33, 33, 8, 8}, {1, 4, 2, 40, 70, 16, 24}, {1, 2, 1, 33, 20, 8, 8}}) do
         for _, causal in ipairs {false, true} do
           local list = inputs(sizes, dtype)
           local o = {is_causal = causal, enable_gqa = true, scale = causal and 0.4 or nil}
@@ -234,10 +241,10 @@ describe("attention on a device", function()
     local checkpoint = require "luminary.autograd.checkpoint"
     local p = 0.5
     for _, dtype in ipairs {"float16", "bfloat16"} do
-      for _, row in ipairs {
+      for _, row in ipairs(some {
         {{2, 2, 2, 40, 40, 8, 40}, true}, {{1, 4, 2, 33, 48, 16, 48}, false}, {{1, 2, 1, 64, 64, 64, 64}, true},
         {{1, 2, 2, 40, 40, 8, 40}, false, true},
-      } do
+      }) do
         local sizes, causal, masked = unpack(row)
         local n, h, kv, l, s = unpack(sizes)
         local what = dtype .. " " .. table.concat(sizes, " ")
@@ -392,7 +399,7 @@ describe("attention on a device", function()
     for _, how in ipairs {"float64", "float32", "tf32", "float16", "bfloat16"} do
       local dtype = how == "tf32" and "float32" or how
       lm.backends.cuda.matmul.allow_tf32 = how == "tf32"
-      for _, sizes in ipairs {{2, 2, 2, 40, 40, 8, 8}, {1, 4, 2, 33, 70, 12, 5}, {1, 1, 1, 66, 71, 8, 71}} do
+      for _, sizes in ipairs(some {{2, 2, 2, 40, 40, 8, 8}, {1, 4, 2, 33, 70, 12, 5}, {1, 1, 1, 66, 71, 8, 71}}) do
         for _, p in ipairs {0.1, 1} do
           local list, all = inputs(sizes, dtype), {}
           if sizes[5] == sizes[7] then list[3] = lm.eye(71, {dtype = dtype}):view(1, 1, 71, 71) end -- shows each weight
@@ -422,11 +429,11 @@ describe("attention on a device", function()
       function(t) return t:cuda():transpose(2, 3):contiguous():transpose(2, 3) end,
     }
     local hows = {"plain", "causal", "bool", "added", "dropout", "all"}
-    for k, sizes in ipairs {
+    for k, sizes in ipairs(some {
       {1, 2, 2, 1, 70, 64, 64}, {2, 2, 1, 17, 9, 40, 40}, {1, 1, 1, 63, 65, 72, 24}, {1, 2, 1, 65, 130, 24, 128},
       {1, 2, 2, 130, 77, 8, 8}, {1, 1, 1, 66, 33, 12, 5}, {1, 1, 1, 40, 66, 136, 20}, {1, 1, 1, 35, 34, 16, 200},
       {1, 2, 1, 19, 37, 9, 67},
-    } do
+    }) do
       local n, h, _, l, s = unpack(sizes)
       for d, dtype in ipairs {"float16", "bfloat16", "float32"} do
         for i = 1, 2 do
@@ -505,7 +512,7 @@ describe("attention on a device", function()
     for _, how in ipairs {"float32", "tf32", "float64", "float16"} do
       local dtype = how == "tf32" and "float32" or how
       lm.backends.cuda.matmul.allow_tf32 = how == "tf32"
-      for _, sizes in ipairs {{1, 2, 1, 40, 70, 130, 20}, {1, 1, 1, 70, 33, 20, 200}, {1, 2, 2, 5, 9, 1, 65}} do
+      for _, sizes in ipairs(some {{1, 2, 1, 40, 70, 130, 20}, {1, 1, 1, 70, 33, 20, 200}, {1, 2, 2, 5, 9, 1, 65}}) do
         local list = inputs(sizes, dtype)
         local o = {by = function(q, k, v) return (op(q, k, v, nil, true)) end}
         close(values(list, "cpu", "float64", o), values(list, "cuda", dtype, o),

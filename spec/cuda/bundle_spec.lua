@@ -65,7 +65,9 @@ describe("bundle #unsanitized", function() -- bundle packs builds that are not s
     assert.is_true(temp.exists(folder .. "/mine/file"))
   end)
 
+  -- Packing takes minutes.
   it("runs gpu_check with the libraries and data that it brings #full", function()
+    if os.getenv "LM_TEST_LONG" ~= "1" then return pending "scripts/test --long runs it" end
     if not temp.exists(fake) then return pending "this build has no CUDA" end
     local out = folder .. "/out"
     assert(temp.run(folder, ("XZ_OPT=-0 scripts/dev/bundle --any-build %s %s"):format(out, build)))

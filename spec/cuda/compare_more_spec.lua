@@ -275,6 +275,12 @@ describe("sorting, scans and counts", function()
   end)
 end)
 
+it("multinomial draws from more rows than a launch has blocks, by each row's weights", function()
+  local last = (lm.arange(4099) - 1):remainder(3):add(1):long()
+  local x = lm.one_hot(last, 3):float():cuda()
+  assert(x:multinomial(2, true):cpu():equal(lm.stack({ last, last }, 2)))
+end)
+
 it("randperm gives the CPU's permutation", function()
   for _, n in ipairs { 0, 1, 2, 3, 7, 100, 3001 } do
     for _, dtype in ipairs { "int64", "float32" } do

@@ -16,7 +16,7 @@ local function upload(bytes, options)
 end
 ]]
 
-describe("copies from pageable memory", function()
+describe("copies from pageable memory #fake", function()
   local script = scripts.tests(it, pending, preamble)
 
   script("are read at once by the driver where a card cannot read them, and nothing waits", [[

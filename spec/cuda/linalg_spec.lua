@@ -16,7 +16,7 @@ local tolerance = {float32 = 2e-4, float64 = 1e-10}
 lm.manual_seed(3)
 ]]
 
-describe("CUDA's transforms and linear algebra", function()
+describe("CUDA's transforms and linear algebra #fake", function()
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)

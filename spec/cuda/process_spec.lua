@@ -60,6 +60,36 @@ describe("a process with CUDA devices", function()
     assert.matches(": cuda devices are cuda:0 to cuda:", text, 1, true)
   end)
 
+  it("refuses CUDA in a child of a fork, in a sentence, and computes on the CPU there", function()
+    local text = run("", [[
+      local ffi = require "ffi"
+      ffi.cdef "int fork(void); int waitpid(int, int *, int); void _exit(int); unsigned alarm(unsigned);"
+      local x, status = lm.ones({4}, {device = "cuda"}), ffi.new "int[1]"
+      for _, f in ipairs {
+        function() return x + 1 end, function() return x:cpu() end, function() return tostring(x) end,
+        function() return lm.ones(3):cuda() end, lm.cuda.synchronize,
+      } do
+        local pid = ffi.C.fork()
+        if pid == 0 then
+          ffi.C.alarm(20)
+          local ok, problem = pcall(f)
+          local words = "this process was forked after it used CUDA, and CUDA works only in its parent; fork before "
+            .. "the first use, or start processes by lm.mp"
+          local good = not ok and problem:find(words, 1, true) and lm.ones(300, 300):sum():item() == 90000
+          x, f = nil
+          collectgarbage()
+          collectgarbage()
+          if not good then io.stderr:write(tostring(problem), "\n") end
+          ffi.C._exit(good and 7 or 1)
+        end
+        ffi.C.waitpid(pid, status, 0)
+        print(status[0] / 256)
+      end
+      print((x + 1):sum():item())
+    ]])
+    assert.equal("7\n7\n7\n7\n7\n8\n", text)
+  end)
+
   it("works with cards that do not reach each other's memory", function()
     if not is_fake then pending("the stand-in alone has such cards at will") end
     local text = run("LM_CUDA_VIRTUAL= LM_FAKE_CUDA_DEVICES=3 LM_FAKE_CUDA_PEERS=0", [[

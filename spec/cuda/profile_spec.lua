@@ -18,7 +18,7 @@ local test = scripts.tests(it, pending, [[
   local x = lm.ones({256, 256}, {device = "cuda"})
 ]])
 
-describe("a profile on a device", function()
+describe("a profile on a device #fake", function()
   test("measures its time by events, without a wait, and leaves no event behind", [[
     x:exp() -- the first use of what ops need
     local events = live "event"
@@ -191,7 +191,7 @@ describe("a profile on a device", function()
   ]])
 end)
 
-describe("a memory snapshot", function()
+describe("a memory snapshot #fake", function()
   test("has the memory of a device", [[
     lm.record_memory_history()
     local kept = lm.zeros({1000}, {device = "cuda"})

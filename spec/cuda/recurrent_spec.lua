@@ -62,7 +62,7 @@ end
 lm.manual_seed(3)
 ]]
 
-describe("CUDA's recurrent layers", function()
+describe("CUDA's recurrent layers #fake", function()
   local script = scripts.tests(it, pending, preamble)
 
   local kinds = [[

@@ -16,7 +16,9 @@ describe("examples #unsanitized", function()
   end
 
   it("are there", function()
-    assert.same({"examples/cartpole.lua", "examples/pictures.lua", "examples/sentences.lua"}, libraries)
+    assert.same({
+      "examples/cartpole.lua", "examples/pictures.lua", "examples/ppo_learner.lua", "examples/sentences.lua",
+    }, libraries)
     assert.is_true(#programs >= 9)
   end)
 

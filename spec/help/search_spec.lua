@@ -17,7 +17,7 @@ end
 -- Returns the position of a path in it.
 local function at(paths, path) return assert(paths:find(" " .. path .. " ", 1, true), path .. " is not in" .. paths) end
 
-describe("a search of help", function()
+describe("a search of help #lua", function()
   it("has exact names first, case ignored, then names with the word, then first sentences", function()
     local paths = found "lstm"
     assert.equal(1, at(paths, "nn.LSTM"))
@@ -148,7 +148,7 @@ describe("a search of help", function()
   end)
 end)
 
-describe("help of a word", function()
+describe("help of a word #lua", function()
   it("that is a name shows its text, then the other matches", function()
     local text = lm.help "LSTM"
     assert.matches("^nn%.LSTM%(input_size", text)
@@ -201,7 +201,7 @@ describe("help of a word", function()
   end)
 end)
 
-describe("help of a class", function()
+describe("help of a class #lua", function()
   it("names a public base class, whose methods it has", function()
     for name, methods in pairs {
       SummaryWriter = "Its methods: close, flush, get_logdir, and those of lm.watch.Logger.",
@@ -228,7 +228,7 @@ describe("help of a class", function()
   end)
 end)
 
-describe("at the prompt", function()
+describe("at the prompt #lua", function()
   local folder
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)

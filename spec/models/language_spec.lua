@@ -282,7 +282,7 @@ describe("models.", function()
     end
   end)
 
-  it("generate draws beams as often as transformers does", function()
+  it("generate draws beams as often as transformers does #unsanitized", function()
     local net, file = loaded "gpt2", golden.load "language_beam_sampling"
     local prompt, n = lm.arange(1, 8):long():view(1, 7), 700
     for name, o in pairs {

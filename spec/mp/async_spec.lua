@@ -73,6 +73,21 @@ describe("lm.async", function()
     assert.equal(1, lm.async(function() return 1 end):get())
   end)
 
+  it("sends values of modules that are loaded after the first call", function()
+    local path = os.tmpname()
+    temp.write(path, [[
+      local lm = require "luminary"
+      lm.set_async {workers = 1}
+      local first = lm.async(function(net) return net.weight.shape[1] end, lm.nn.Linear(1, 2)):get()
+      local queue = lm.mp.Queue()
+      print(first, lm.async(function(q) q:put "one" end, queue):get(), queue:get())
+    ]])
+    local pipe = io.popen("timeout 60 luajit " .. path .. " 2>&1")
+    assert.equal("2\tnil\tone\n", pipe:read "*a")
+    pipe:close()
+    os.remove(path)
+  end)
+
   it("survives a worker that exits", function()
     local future = lm.async(function() os.exit(3) end)
     assert.matches("the worker ended with exit code 3", problem_of(future.get, future))
@@ -175,6 +190,61 @@ describe("lm.async", function()
     gate:set()
     for i = 1, 10 do assert.equal(i, others[i]:get(30)) end
     lm.set_async {}
+  end)
+
+  it("runs workers with the niceness of set_async, and this thread with its own", function()
+    local function niceness() -- the 19th field
+      return tonumber(io.open("/proc/thread-self/stat"):read("*a"):match("%) " .. ("%S+ "):rep(16) .. "(%-?%d+)"))
+    end
+    local own = niceness()
+    lm.set_async {nice = 7}
+    assert.equal(math.min(own + 7, 19), lm.async(niceness):get(30))
+    assert.equal(own, niceness())
+    lm.set_async {}
+    assert.equal(own, lm.async(niceness):get(30))
+    assert.matches("set_async: nice must be from 0 to 19, got 20", problem_of(lm.set_async, {nice = 20}))
+    assert.matches("set_async: nice must be", problem_of(lm.set_async, {nice = -1}))
+  end)
+
+  it("names a module's function without a scan of all modules", function()
+    local names = require "luminary.mp.module_references"
+    local function scans(finder)
+      for i = 1, 9 do
+        local name, value = debug.getupvalue(finder, i)
+        if name == "found" then return value ~= nil end
+      end
+      error "no upvalue 'found'"
+    end
+    local finder, temp_module = names.finder(), require "spec.support.temp"
+    assert.same({"spec.support.temp", "field", "read"}, finder(temp_module.read))
+    assert.same({"luminary.mp.module_references", "field", "resolve"}, finder(names.resolve))
+    assert.equal(names.resolve, names.resolve(finder(names.resolve)))
+    assert.is_nil(finder(loadstring "return 1"))
+    assert.is_nil(finder {1, {"data"}})
+    assert.is_false(scans(finder))
+    assert.same({"math", "field", "abs"}, finder(math.abs))
+    assert.is_true(scans(finder))
+    assert.same({"spec.support.temp", "field", "read"}, finder(temp_module.read)) -- as a scan names it
+  end)
+
+  it("starts its workers without a scan of all modules", function()
+    local path = os.tmpname()
+    temp.write(path, [[
+      local lm = require "luminary"
+      local search, calls = package.searchpath, 0
+      package.searchpath = function(...)
+        calls = calls + 1
+        return search(...)
+      end
+      local temp = require "spec.support.temp"
+      print(lm.async(temp.exists, arg[0]):get(30), calls)
+    ]])
+    local pipe = io.popen("timeout 60 luajit " .. path)
+    local result, calls = pipe:read("*a"):match "^(%S+)\t(%d+)\n$"
+    pipe:close()
+    os.remove(path)
+    assert.equal("true", result)
+    assert.is_true(tonumber(calls) < 10, calls) -- a scan searches for each of the modules that are loaded
   end)
 
   it("works in a child of a fork, where its parent's calls fail", function()
@@ -295,5 +365,92 @@ describe("lm.serve.Batcher", function()
     assert.matches("Batcher: expected x to have shape %[rows, ...%] with at least one row, got %[0, 3%]",
       problem_of(batcher.submit, batcher, lm.ones(0, 3)))
     batcher:close()
+  end)
+
+  it("computes on the caller's thread without workers, when a result is needed", function()
+    local sizes = {}
+    local batcher
+    batcher = lm.serve.Batcher(function(x)
+      if x:max():item() > 8 then error "too large" end
+      if x:max():item() > 7 then return batcher:submit(x - 1):get() end
+      sizes[#sizes + 1] = x.shape[1]
+      return x * 2
+    end, {num_workers = 0, max_batch = 4})
+    local futures = {}
+    for i, x in ipairs {lm.ones(1, 2), lm.ones(2, 2), lm.ones(1, 3), lm.ones(2, 2), lm.ones(1, 2) * 3} do
+      futures[i] = batcher:submit(x)
+    end
+    assert.same({}, sizes)
+    assert.is_false(futures[1]:done())
+    assert.same({2, 2}, futures[2]:get().shape)
+    assert.same({4}, sizes) -- 1, 2 and 1 rows of the same size
+    assert.is_true(futures[1]:done() and futures[5]:done())
+    assert.equal(12, futures[5]:get():sum():item())
+    assert.is_true(futures[4]:cancel())
+    assert.is_false(futures[1]:cancel())
+    local seen
+    futures[3]:on_done(function(f) seen = f:get().shape end)
+    assert.equal(1, lm.poll())
+    assert.same({1, 3}, seen)
+    assert.matches("runs on this thread", problem_of(futures[3].fileno, futures[3]))
+    local bad, good = batcher:submit(lm.ones(1, 2) * 9), batcher:submit(lm.ones(5, 2))
+    assert.same({5, 2}, good:get().shape)
+    assert.matches("too large", problem_of(bad.get, bad))
+    assert.is_false(batcher:submit(lm.ones(1, 2, {requires_grad = true})):get().requires_grad)
+    assert.equal(14, batcher:submit(lm.full({1, 1}, 8)):get():item()) -- a call within a call
+    local last = batcher:submit(lm.ones(1, 2))
+    batcher:close()
+    assert.equal(4, last:get():sum():item())
+  end)
+
+  it("makes the module's input of any values with collate_fn", function()
+    for workers = 0, 1 do
+      local function collate(texts)
+        return lm.frombuffer(table.concat(texts), "uint8"):view(#texts, 2)
+      end
+      local opts = {num_workers = workers, max_batch = 3, max_wait_ms = 50, collate_fn = collate}
+      local lists = lm.serve.Batcher(function(x) return x:totable() end, opts)
+      local rows = lm.serve.Batcher(function(x) return x * 2 end, opts)
+      local futures = {}
+      for i, text in ipairs {"ab", "cd", "e", "fg", "hi"} do
+        futures[i] = {lists:submit(text), rows:submit(text), text:byte(1, -1)}
+      end
+      for i, each in ipairs(futures) do
+        if i == 3 then
+          assert.matches("view", problem_of(each[1].get, each[1]))
+        else
+          assert.same({each[3], each[4]}, each[1]:get(30))
+          assert.same({{each[3] * 2 % 256, each[4] * 2 % 256}}, each[2]:get(30):totable())
+        end
+      end
+      lists:close()
+      rows:close()
+    end
+  end)
+
+  it("joins rows on several workers, and works in a child of a fork", function()
+    local batcher = lm.serve.Batcher(function(x) return x + 1 end, {num_workers = 2, threads = 1, max_wait_ms = 0})
+    local futures = {}
+    for i = 1, 40 do futures[i] = batcher:submit(lm.full({1}, i)) end
+    for i = 1, 40 do assert.equal(i + 1, futures[i]:get(30):item()) end
+    batcher:close()
+    local path = os.tmpname()
+    temp.write(path, [[
+      local lm, ffi = require "luminary", require "ffi"
+      ffi.cdef "int fork(void); int waitpid(int, int *, int);"
+      local workers, inline = lm.serve.Batcher(lm.nn.ReLU()), lm.serve.Batcher(lm.nn.ReLU(), {num_workers = 0})
+      local first, second = workers:submit(lm.ones(1)), inline:submit(lm.ones(1))
+      if ffi.C.fork() == 0 then
+        print(pcall(first.get, first), (pcall(second.get, second)))
+        print(workers:submit(-lm.ones(1)):get(30):item(), inline:submit(-lm.ones(1)):get():item())
+        os.exit(0)
+      end
+      ffi.C.waitpid(-1, ffi.new "int[1]", 0)
+      print(first:get(30):item(), second:get():item())
+    ]])
+    local pipe = io.popen('ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" timeout 60 luajit ' .. path .. " 2>&1")
+    assert.equal("false\tfalse\n0\t0\n1\t1\n", pipe:read "*a")
+    pipe:close()
+    os.remove(path)
   end)
 end)

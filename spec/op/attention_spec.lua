@@ -221,7 +221,7 @@ describe("scaled_dot_product_attention", function()
       lm.set_num_threads(threads)
     end)
 
-    it("trains in memory that grows with the length, not with its square", function()
+    it("trains in memory that grows with the length, not with its square #unsanitized", function()
       local function peak(length, dropout_p)
         local x = lm.randn({1, 2, length, 16}, {requires_grad = true})
         collectgarbage()
@@ -400,7 +400,7 @@ describe("scaled_dot_product_attention with dropout_p", function()
   end)
 
   if device == "cpu" then
-    it("drops the same weights with any number of threads and at each level of instructions", function()
+    it("drops the same weights with any number of threads and at each level of instructions #unsanitized", function()
       local script = [[
         local lm = require "luminary"
         lm.set_num_threads(%d)

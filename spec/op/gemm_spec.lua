@@ -186,7 +186,7 @@ describe("products of matrices", function()
   end)
 
   for _, dtype in ipairs {"float32", "float64", "bfloat16"} do
-    it("are the same bits with any number of threads: " .. dtype, function()
+    it("are the same bits with any number of threads #unsanitized: " .. dtype, function()
       local before = lm.get_num_threads()
       finally(function() lm.set_num_threads(before) end)
       for _, s in ipairs {

@@ -373,6 +373,24 @@ describe("linear algebra", function()
     lm.set_num_threads(before)
     for i = 1, #one do near(one[i], four[i], 0) end
   end)
+
+  it("factors a large matrix in panels, and solves for many right sides in chunks, on several threads as on one",
+    function()
+      local before = lm.get_num_threads()
+      for _, size in ipairs { { 300, 300 }, { 260, 400 }, { 400, 260 }, { 192, 70 } } do
+        local a = random(size[1], size[2])
+        local square, right = positive(random(size[1], size[1])), random(size[1], 300)
+        lm.set_num_threads(1)
+        local one = { (la.lu_factor(a)), la.det(square / 100), la.solve_triangular(square, right, { upper = true }) }
+        local p, l, u = la.lu(a)
+        lm.set_num_threads(4)
+        local four = { (la.lu_factor(a)), la.det(square / 100), la.solve_triangular(square, right, { upper = true }) }
+        lm.set_num_threads(before)
+        for i = 1, #one do near(one[i], four[i], 0) end
+        near(a, p:matmul(l):matmul(u), 1e-11)
+        near(right, square:triu():matmul(one[3]), 1e-7)
+      end
+    end)
 end)
 
 describe("a product with a transposed matrix", function()

@@ -110,7 +110,7 @@ describe("scripts/setup #lua", function()
     local ok, text, code = temp.run(folder, "scripts/setup --packages --without gloop")
     assert.is_false(ok)
     assert.equal(2, code)
-    assert.matches("%-%-without takes mpi pmix edit webp gif tiff cuda nccl or all, not 'gloop'", text)
+    assert.matches("%-%-without takes mpi pmix edit webp gif tiff onnx cuda nccl or all, not 'gloop'", text)
   end)
 end)
 

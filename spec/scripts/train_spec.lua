@@ -32,7 +32,7 @@ local function losses(path)
   return list
 end
 
-describe("train_ddp.lua", function()
+describe("train_ddp.lua #lua", function()
   for _, model in ipairs { "mlp", "lenet" } do
     it("trains " .. model .. ": the loss falls" .. (model == "lenet" and " #unsanitized" or ""), function()
       local log = folder .. "/" .. model .. ".log"
@@ -195,7 +195,7 @@ describe("train_ddp.lua", function()
   end)
 end)
 
-describe("train_amp_ddp.lua", function()
+describe("train_amp_ddp.lua #lua", function()
   it("trains on two processes, in O2 and O1, with a scale that stays or is found #unsanitized", function()
     local all = {}
     for _, how in ipairs { "O0", "O2", "O1", "O1 --loss-scale dynamic" } do

@@ -36,7 +36,7 @@ local function are_possible() return temp.exists(library) end
 local function run(text, environment)
   local folder = temp.folder()
   local path = temp.write(folder .. "/script.lua", common .. text)
-  local ok, output = temp.run(folder, ('%s LD_PRELOAD="$LD_PRELOAD %s" timeout 300 luajit %s'):format(
+  local ok, output = temp.run(folder, ('%s LD_PRELOAD="$LD_PRELOAD %s" timeout 1200 luajit %s'):format(
     environment or "", library, path))
   temp.remove(folder)
   return ok, output

@@ -336,8 +336,7 @@ for kind, states in pairs { SGD = { "momentum_buffer" }, NAdam = { "exp_avg", "e
 end
 try("get_rng_state", function() return {} end, core.get_rng_state, true)
 try("set_rng_state", function() return { core.get_rng_state("cpu"), "cpu" } end, core.set_rng_state)
-try("dist_bytes", function() return { "text", 6 } end, core.dist_bytes)
-try("dist_text", function() return { core.dist_bytes("text", 6), 4 } end, core.dist_text)
+try("bytes_tensor", function() return { "text" } end, core.bytes_tensor)
 try("device_collective", function() return { { x23(), x23():to("cpu:1") }, 1, true } end, core.device_collective)
 try("is_pinned", one(x23), core.is_pinned)
 try("pin_memory", one(x23), core.pin_memory)

@@ -84,7 +84,11 @@ static int forked(void) {
   int status;
   if (loop(UNITS, 1000)) return 1;
   pid_t child = fork();
-  if (child == 0) _exit(loop(UNITS, 1000) || lm_num_threads() != 1 ? 1 : 5);
+  if (child == 0) {
+    int wrong = loop(UNITS, 1000) || lm_num_threads() != 1 || lm_threads_for(much) != 1;
+    lm_set_num_threads(THREADS);
+    _exit(wrong || loop(UNITS, 1000) || lm_threads_for(much) != THREADS ? 1 : 5);
+  }
   return waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 5 || loop(UNITS, 0);
 }
 

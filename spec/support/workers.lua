@@ -18,10 +18,11 @@ local LIMIT = 900 -- seconds for one file
 
 -- The files that take longest, to begin first.
 local LONGEST = {
-  "install_spec", "imagenet_spec", "train_spec", "mpi_spec", "models_spec", "equal_spec", "doctor_spec",
-  "store_spec", "ops_spec", "data_parallel_spec", "nccl_failing_spec", "nccl_spec", "nccl_told_spec", "launcher_spec",
-  "chaos_spec", "memory_spec", "ranks_spec", "start_spec", "collectives_spec", "plans_spec", "zero_spec",
-  "world_spec", "elastic_spec",
+  "models_spec", "package_spec", "examples_spec", "elastic_spec", "threads_spec", "attention_spec", "compare_more_spec",
+  "gpu_check_spec", "cli_spec", "doctor_spec", "faults_spec", "conv_spec", "gemm_spec", "ops_spec", "mpi_spec",
+  "store_spec", "chaos_spec", "docs_spec", "compare_spec", "train_spec", "freeing_spec", "world_spec", "arguments_spec",
+  "loader_state_spec", "collectives_spec", "nccl_failing_spec", "imagenet_spec", "nccl_spec", "data_parallel_spec",
+  "loader_workers_spec", "rows_spec", "launcher_spec", "ranks_spec", "install_spec",
 }
 
 local function now()

@@ -3,20 +3,16 @@
 
 #include "autograd/gradients.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 static lm_status has_nan(lm_tensor *t, bool *out) {
-  lm_status status = LM_OK;
-  lm_tensor *each = NULL, *any = NULL, *here = NULL;
-  TRY(lm_op_run(LM_OP_isnan, &(lm_isnan_args){.x = t}, &each));
-  TRY(lm_op_run(LM_OP_any, &(lm_any_args){.x = each, .dim = {.n = -1}}, &any));
-  TRY(lm_tensor_empty(LM_BOOL, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &here));
-  TRY(lm_copy(any, here));
+  LM_OWNED *each = NULL, *any = NULL, *here = NULL;
+  NEED(lm_op_run(LM_OP_isnan, &(lm_isnan_args){.x = t}, &each));
+  NEED(lm_op_run(LM_OP_any, &(lm_any_args){.x = each, .dim = {.n = -1}}, &any));
+  NEED(lm_tensor_empty(LM_BOOL, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &here));
+  NEED(lm_copy(any, here));
   *out = *(const bool *)here->data;
-done:
-  lm_release(each);
-  lm_release(any);
-  lm_release(here);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *const *gin) {

@@ -11,37 +11,38 @@
 #include "base/mem.h"
 #include "op/run.h"
 #include "op/stream_order.h"
+#include "op_entries.h"
 
 struct lm_cast_group {
   int n;
   lm_tensor *leaf[];
 };
 
-typedef struct kept { /* the low-precision copy of one leaf */
+typedef struct weight_copy { /* the low-precision copy of one leaf */
   lm_tensor *leaf, *low;
   uint32_t version; /* the leaf's version that `low` was cast from */
   bool used;        /* false: cast with its group, and not recorded yet */
-} kept;
+} weight_copy;
 
 /* A hash table by open addressing; capacity: a power of two, at most half full. */
-typedef struct cache {
+typedef struct copy_table {
   int depth; /* number of nested scopes */
   uint32_t n, capacity;
-  kept *position;
-} cache;
+  weight_copy *position;
+} copy_table;
 
-static _Thread_local cache mine;
+static _Thread_local copy_table weight_copies;
 
-static kept *find(kept *position, uint32_t capacity, const lm_tensor *leaf) {
+static weight_copy *find(weight_copy *position, uint32_t capacity, const lm_tensor *leaf) {
   uint32_t at = (uint32_t)(((uintptr_t)leaf >> 4) * 2654435761u);
   while (position[at & (capacity - 1)].leaf && position[at & (capacity - 1)].leaf != leaf) at++;
   return &position[at & (capacity - 1)];
 }
 
-static lm_status reserve(cache *c) {
+static lm_status reserve(copy_table *c) {
   if (c->capacity > 0 && 2 * (c->n + 1) <= c->capacity) return LM_OK;
   uint32_t capacity = c->capacity > 0 ? 2 * c->capacity : 64;
-  kept *position = lm_calloc(capacity, sizeof *position);
+  weight_copy *position = lm_calloc(capacity, sizeof *position);
   if (!position) return LM_E_OOM;
   for (uint32_t i = 0; i < c->capacity; i++) {
     if (c->position[i].leaf) *find(position, capacity, c->position[i].leaf) = c->position[i];
@@ -52,30 +53,30 @@ static lm_status reserve(cache *c) {
   return LM_OK;
 }
 
-static void clear(cache *c) {
+static void clear(copy_table *c) {
   for (uint32_t i = 0; i < c->capacity; i++) {
-    const kept *k = &c->position[i];
+    const weight_copy *k = &c->position[i];
     if (k->leaf && k->leaf->grad) k->leaf->grad->is_cast = k->used;
     lm_release(c->position[i].low);
     lm_release(c->position[i].leaf);
   }
   lm_free(c->position);
-  *c = (cache){.depth = c->depth};
+  *c = (copy_table){.depth = c->depth};
 }
 
 lm_autocast lm_autocast_enter(lm_autocast mode) {
   lm_autocast before = lm_autocast_get();
-  mine.depth++;
+  weight_copies.depth++;
   lm_autocast_set(mode);
   return before;
 }
 
 void lm_autocast_leave(lm_autocast before) {
-  if (--mine.depth == 0) clear(&mine);
+  if (--weight_copies.depth == 0) clear(&weight_copies);
   lm_autocast_set(before);
 }
 
-void lm_autocast_forget(void) { clear(&mine); }
+void lm_autocast_forget(void) { clear(&weight_copies); }
 
 static lm_status convert(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   lm_to_copy_args args = {.x = t, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
@@ -89,19 +90,19 @@ static bool is_weight(const lm_tensor *t) {
 }
 
 /* Returns t's copy in dtype, or NULL. A copy made within no_grad is used only within no_grad. */
-static kept *find_copy(const lm_tensor *t, lm_dtype dtype) {
-  if (mine.capacity == 0) return NULL;
-  kept *k = find(mine.position, mine.capacity, t);
+static weight_copy *find_copy(const lm_tensor *t, lm_dtype dtype) {
+  if (weight_copies.capacity == 0) return NULL;
+  weight_copy *k = find(weight_copies.position, weight_copies.capacity, t);
   bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == dtype &&
               (!k->used || lm_requires_grad(k->low) || !lm_grad_enabled());
   return fits ? k : NULL;
 }
 
 static lm_status keep_copy(lm_tensor *t, lm_tensor *low, bool used) {
-  NEED(reserve(&mine));
-  kept *k = find(mine.position, mine.capacity, t);
+  NEED(reserve(&weight_copies));
+  weight_copy *k = find(weight_copies.position, weight_copies.capacity, t);
   lm_release(k->low);
-  if (!k->leaf) mine.n++;
+  if (!k->leaf) weight_copies.n++;
   if (!k->leaf) k->leaf = lm_retain(t);
   k->low = lm_retain(low);
   k->version = lm_version(t);
@@ -148,30 +149,26 @@ static lm_status cast_together(lm_device device, int n, lm_tensor *const *from, 
 }
 
 static lm_status convert_group(const lm_cast_group *g, lm_dtype dtype, lm_device device) {
-  lm_status status = LM_OK;
-  lm_running before = lm_run_begin("autocast", -1);
-  lm_tensor **from = lm_calloc(2 * (size_t)g->n, sizeof *from), **low = from ? from + g->n : NULL;
+  LM_RUNNING before = lm_run_begin("autocast", -1);
+  LM_FREED lm_tensor **from = lm_calloc((size_t)g->n, sizeof *from);
+  LM_OWNED_LIST low = {g->n, lm_calloc((size_t)g->n, sizeof *from)};
   int n = 0;
-  if (!from) TRY(LM_E_OOM);
+  if (!from || !low.v) return LM_E_OOM;
   for (int i = 0; i < g->n; i++) {
     lm_tensor *t = g->leaf[i];
     bool fits = is_weight(t) && t->device == device && t->grad->cast_group == g && t->grad->is_cast && lm_is_dense(t);
     if (!fits || find_copy(t, dtype)) continue;
-    TRY(lm_tensor_empty_like(t, dtype, device, &low[n]));
+    NEED(lm_tensor_empty_like(t, dtype, device, &low.v[n]));
     from[n++] = t;
   }
-  if (n > 0) TRY(cast_together(device, n, from, low));
-  for (int i = 0; i < n; i++) TRY(keep_copy(from[i], low[i], false));
-done:
-  for (int i = 0; i < n; i++) lm_release(low[i]);
-  lm_free(from);
-  lm_run_end(before);
-  return status;
+  if (n > 0) NEED(cast_together(device, n, from, low.v));
+  for (int i = 0; i < n; i++) NEED(keep_copy(from[i], low.v[i], false));
+  return LM_OK;
 }
 
 static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
-  if (mine.depth == 0) return convert(t, dtype, out);
-  kept *k = find_copy(t, dtype);
+  if (weight_copies.depth == 0) return convert(t, dtype, out);
+  weight_copy *k = find_copy(t, dtype);
   if (!k && t->grad->is_cast && t->grad->cast_group && lm_is_ordered(t->device) && lm_backend_of(t->device)->rescale) {
     NEED(convert_group(t->grad->cast_group, dtype, t->device));
     k = find_copy(t, dtype);

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "device/recorder.h"
+#include "op_entries.h"
 
 typedef struct lm_finally {
   lm_hook hook;
@@ -192,37 +193,34 @@ static lm_status take_edges(lm_pass *r) {
 static lm_status go(lm_pass *r) {
   lm_status status = LM_OK;
   const lm_backward_args *a = r->a;
-  lm_tensor *g = NULL;
-  TRY(take_edges(r));
-  TRY(find_nodes(r));
-  if (a->ninputs > 0) TRY(mark_needed(r));
+  NEED(take_edges(r));
+  NEED(find_nodes(r));
+  if (a->ninputs > 0) NEED(mark_needed(r));
   for (int i = 0; i < a->nroots; i++) {
-    TRY(root_gradient(r, i, &g));
-    status = lm_pass_deliver(r, NULL, r->edge[i], g);
-    g = NULL;
-    if (status != LM_OK) goto done;
+    lm_tensor *g = NULL;
+    NEED(root_gradient(r, i, &g));
+    NEED(lm_pass_deliver(r, NULL, r->edge[i], g));
   }
   for (int i = 0; i < a->nroots; i++) {
     lm_node *n = r->edge[i].node;
     if (n->kind == LM_NODE_LEAF) {
       lm_leaf_state *l = lm_pass_leaf(r, n);
-      if (l->waits_for == 0) TRY(lm_pass_finish_leaf(r, l));
+      if (l->waits_for == 0) NEED(lm_pass_finish_leaf(r, l));
     } else if (n->waits_for == 0 && n->needed && !n->queued) {
       lm_pass_push_ready(r, n);
     }
   }
   if (!r->several_devices || !lm_backward_run_parallel(r, &status)) {
-    while (r->nready > 0) TRY(lm_pass_step_ready(r));
+    while (r->nready > 0) NEED(lm_pass_step_ready(r));
   }
-  if (status != LM_OK) goto done;
+  NEED(status);
   for (int i = 0; i < a->ninputs && !a->allow_unused; i++) {
     if (r->out[i]) continue;
     return lm_fail(LM_E_STATE,
                    "%s: inputs[%d] was not used to make the outputs; pass {allow_unused = true} for a gradient of nil",
                    r->name, i + 1);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- calls by hooks of the running pass */

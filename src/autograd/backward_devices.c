@@ -14,16 +14,16 @@
  * Hooks and functions that communicate with other ranks (lm_backward_keep_order) must not run in an order that depends
  * on the speed of queues. They run by the numbers of their nodes, the largest first, as on one thread, once all queues
  * are past any earlier node. A leaf's number is the smallest among the nodes that its gradients came from. */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "autograd/backward_queues.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/thread_state.h"
 #include "device/graph.h"
 #include "device/stream.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 
 static _Atomic int order_kept;
 
@@ -167,20 +167,11 @@ static void *worker_main(void *arg) {
 }
 
 static worker *worker_new(void) {
-  pthread_t id;
-  sigset_t all, before;
   worker *h = lm_calloc(1, sizeof *h);
   if (!h) return NULL;
   pthread_cond_init(&h->wake, NULL);
   pthread_cond_init(&h->done, NULL);
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of scripts */
-  bool made = pthread_create(&id, NULL, worker_main, h) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (made) {
-    pthread_detach(id);
-    return h;
-  }
+  if (lm_thread_start_detached("lm-backward", worker_main, h) == LM_OK) return h;
   pthread_cond_destroy(&h->wake);
   pthread_cond_destroy(&h->done);
   lm_free(h);

@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "device/recorder.h"
 #include "op/stream_order.h"
+#include "op_entries.h"
 
 /* ---- inputs of lm.grad */
 
@@ -233,9 +234,9 @@ lm_status lm_pass_step(lm_pass *r, lm_node *n) {
   }
   for (int k = 0; k < n->nedge; k++) {
     if (!grad_request[k].wanted) continue;
-    lm_tensor *mine = gin[k];
+    lm_tensor *g_in = gin[k];
     gin[k] = NULL;
-    status = lm_pass_deliver(r, n, n->edge[k], mine);
+    status = lm_pass_deliver(r, n, n->edge[k], g_in);
     if (status == LM_OK) continue;
     if (status != LM_E_LUA && status != LM_E_OOM && n->kind == LM_NODE_CUSTOM) lm_fail_in(status, lm_node_name(n));
     goto done;
@@ -302,10 +303,10 @@ static lm_status step_parts(lm_pass *r, lm_node *node, bool *done) {
                                  : lm_call(LM_OP_cat, &(lm_cat_args){list, dim}, &sum));
   }
   for (int k = 0; k < n; k++) {
-    lm_tensor *mine = sum;
+    lm_tensor *whole = sum;
     sum = NULL;
     if (!r->a->retain_graph) lm_node_free_saved(part[k]);
-    TRY(lm_pass_deliver(r, part[k], node->edge[0], mine));
+    TRY(lm_pass_deliver(r, part[k], node->edge[0], whole));
   }
 done:
   lm_release(sum);

@@ -5,7 +5,7 @@
 #include "op/trace.h"
 
 /* Prefixes an error of an inner op with the name of the op that the user called. */
-static lm_status under_name(lm_op_id id, lm_status status) {
+static lm_status with_op_name(lm_op_id id, lm_status status) {
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, lm_ops[id].name);
 }
 
@@ -15,7 +15,7 @@ static lm_status precheck(lm_op_id id, const void *args, bool in_place, bool *ta
   lm_status status = c->needs ? c->needs(args) : LM_OK;
   if (status != LM_OK || !c->form) return status;
   *taken = true;
-  return under_name(id, c->form(args, in_place, taken, out));
+  return with_op_name(id, c->form(args, in_place, taken, out));
 }
 
 static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
@@ -27,9 +27,9 @@ static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   if (is_done) return LM_OK;
   if (op->kind == LM_COMP) {
     if (rules->record_as_one && lm_record_may(op, rules, args) && !lm_modes_here.no_grad) {
-      TRY(under_name(id, lm_record_call(id, args, &is_done, out)));
+      TRY(with_op_name(id, lm_record_call(id, args, &is_done, out)));
     }
-    return is_done ? LM_OK : under_name(id, lm_compositions[id].made_of(args, out));
+    return is_done ? LM_OK : with_op_name(id, lm_compositions[id].made_of(args, out));
   }
   if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
   if (!rules->none && lm_record_may(op, rules, args) && !lm_modes_here.no_grad)
@@ -38,7 +38,7 @@ static lm_status run_or_record(lm_op_id id, const void *args, lm_tensor **out) {
   TRY(lm_run_unrecorded(id, args, false, out));
   if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float(out[0]->dtype)) {
     status = lm_view_track(out[0], LM_ARG_TENSOR(args, op->tensor[0]), NULL);
-    if (status != LM_OK) lm_release(out[0]);
+    if (status != LM_OK) lm_release(lm_tensor_take(&out[0]));
   }
 done:
   return status;

@@ -14,4 +14,4 @@ typedef struct lm_composition {
 } lm_composition;
 
 /* Members that an op lacks are NULL. */
-extern const lm_composition lm_compositions[LM_OP_COUNT];
+extern const lm_composition lm_compositions[];

@@ -6,6 +6,7 @@
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
 #include "base/message.h"
+#include "op_entries.h"
 
 static lm_status bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t n, int64_t m) {
   return lm_fail(LM_E_SHAPE, "matmul: inner sizes of x and other must match, got %lld and %lld in %s and %s",
@@ -14,7 +15,7 @@ static lm_status bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t 
 
 /* Multiplies x [..., n, k] by other [k, m] in one product over all rows of x. */
 static lm_tensor *folded(lm_expr *e, lm_tensor *x, lm_tensor *other) {
-  lm_ints size = lm_f_size_of(NULL, x), rows = {2, {1, x->size[x->ndim - 1]}};
+  lm_ints size = lm_f_size_of(x), rows = {2, {1, x->size[x->ndim - 1]}};
   for (int d = 0; d < x->ndim - 1; d++) rows.v[0] *= x->size[d];
   size.v[size.n - 1] = other->size[1];
   return lm_e_reshape(e, lm_e_mm(e, x->ndim == 2 ? x : lm_e_reshape(e, x, rows), other), size);

@@ -4,6 +4,7 @@
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
 #include "base/message.h"
+#include "op_entries.h"
 
 /* Returns H and W of the result: output_size if given, else the smallest image that is pooled to x's size. */
 static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
@@ -54,7 +55,7 @@ lm_status lm_composite_max_unpool2d(const lm_max_unpool2d_args *a, lm_tensor **o
   lm_expr whole, *e = &whole;
   int64_t hw[2];
   NEED(unpooled_size(a, hw));
-  lm_ints size = lm_f_size_of(NULL, a->x), rows = {2, {1, 1}}, flat = {2, {1, 1}};
+  lm_ints size = lm_f_size_of(a->x), rows = {2, {1, 1}}, flat = {2, {1, 1}};
   for (int d = 0; d < size.n - 2; d++) rows.v[0] *= size.v[d];
   rows.v[1] = size.v[size.n - 2] * size.v[size.n - 1];
   flat.v[0] = rows.v[0];

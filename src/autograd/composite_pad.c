@@ -4,6 +4,7 @@
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 enum { MIN_LARGE = 1 << 18, MIN_LONG = 1536 }; /* smallest number of elements of a large tensor, and of a long row */
 
@@ -37,7 +38,7 @@ static void fill_sides(lm_expr *e, lm_tensor *y, const lm_pad_args *a) {
 /* Pads x with the value; negative padding crops x. */
 static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   lm_tensor *t = a->x;
-  lm_ints size = lm_f_size_of(NULL, t);
+  lm_ints size = lm_f_size_of(t);
   bool more = false;
   for (int i = 0; i < a->pad.n; i++) {
     int d = t->ndim - 1 - i / 2;
@@ -91,7 +92,7 @@ static lm_ints as_planes(lm_ints size, int dims) {
 
 /* Gathers once over the flattened padded dims, for tensors of several such planes. */
 static lm_tensor *pad_planes(lm_expr *e, const lm_pad_args *a) {
-  lm_ints size = lm_f_size_of(NULL, a->x), flat = as_planes(size, a->pad.n / 2), pad = lm_ints_of(&a->pad);
+  lm_ints size = lm_f_size_of(a->x), flat = as_planes(size, a->pad.n / 2), pad = lm_ints_of(&a->pad);
   lm_tensor *indices = plane_indices(e, &size, &pad, a->mode, a->x->device);
   for (int i = 0; i < a->pad.n; i++) size.v[size.n - 1 - i / 2] += a->pad.v[i];
   return lm_e_reshape(e, lm_e_index_select(e, lm_e_reshape(e, a->x, flat), flat.n - 1, indices), size);
@@ -100,7 +101,7 @@ static lm_tensor *pad_planes(lm_expr *e, const lm_pad_args *a) {
 lm_tensor *lm_f_padded_grad(lm_expr *e, lm_tensor *g, lm_ints size, lm_ints pad, int mode) {
   if (!g) return NULL;
   if (g->numel == 0) return lm_f_zeros_of(e, g, size);
-  lm_ints flat = as_planes(size, pad.n / 2), padded = as_planes(lm_f_size_of(NULL, g), pad.n / 2);
+  lm_ints flat = as_planes(size, pad.n / 2), padded = as_planes(lm_f_size_of(g), pad.n / 2);
   lm_tensor *indices = plane_indices(e, &size, &pad, mode, g->device);
   g = lm_e_index_add(e, lm_f_zero_for(e, g, flat), flat.n - 1, indices, lm_e_reshape(e, g, padded), 1);
   return lm_e_reshape(e, g, size);

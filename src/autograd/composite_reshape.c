@@ -4,6 +4,7 @@
 #include "autograd/expr.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "op_entries.h"
 
 /* Returns the requested sizes with -1 replaced by the size that matches x's number of elements. */
 static lm_status resolve(const lm_tensor *x, const lm_ints *asked, lm_ints *out) {
@@ -28,17 +29,13 @@ static lm_status resolve(const lm_tensor *x, const lm_ints *asked, lm_ints *out)
 }
 
 lm_status lm_composite_reshape(const lm_reshape_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_view_args view_args = {.x = a->x};
-  TRY(resolve(a->x, &a->size, &view_args.size));
-  status = lm_call(LM_OP_view, &view_args, out);
-  if (status == LM_E_SHAPE) { /* no view is possible with x's strides */
-    lm_expr whole, *e = &whole;
-    lm_expr_begin(e);
-    return lm_expr_finish(e, lm_e_view(e, lm_e_clone(e, a->x, LM_CONTIGUOUS), view_args.size), out);
-  }
-done:
-  return status;
+  NEED(resolve(a->x, &a->size, &view_args.size));
+  lm_status status = lm_call(LM_OP_view, &view_args, out);
+  if (status != LM_E_SHAPE) return status;
+  lm_expr whole, *e = &whole; /* no view is possible with x's strides */
+  lm_expr_begin(e);
+  return lm_expr_finish(e, lm_e_view(e, lm_e_clone(e, a->x, LM_CONTIGUOUS), view_args.size), out);
 }
 
 lm_status lm_composite_flatten(const lm_flatten_args *a, lm_tensor **out) {
@@ -74,28 +71,20 @@ lm_status lm_composite_contiguous(const lm_contiguous_args *a, lm_tensor **out) 
 }
 
 lm_status lm_composite_stack(const lm_stack_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_list list = {0, NULL};
   int dim;
   if (a->tensors.n == 0) return lm_fail_value("stack", "tensors", "a non-empty list", "{}");
   const lm_tensor *first = a->tensors.v[0];
-  TRY(lm_dim("stack", a->dim == LM_NO_DIM ? 0 : a->dim, first->ndim + 1, &dim));
-  list.v = lm_malloc(sizeof *list.v * (size_t)a->tensors.n);
+  NEED(lm_dim("stack", a->dim == LM_NO_DIM ? 0 : a->dim, first->ndim + 1, &dim));
+  LM_OWNED_LIST list = {a->tensors.n, lm_calloc((size_t)a->tensors.n, sizeof *list.v)};
   if (!list.v) return LM_E_OOM;
-  for (; list.n < a->tensors.n; list.n++) {
-    lm_tensor *t = a->tensors.v[list.n];
+  for (int i = 0; i < list.n; i++) {
+    lm_tensor *t = a->tensors.v[i];
     if (!lm_same_shape(t, first)) {
-      status =
-          lm_fail_shapes("stack", "tensors[1]", lm_shape_of(first), lm_text("tensors[%d]", list.n + 1), lm_shape_of(t));
-      goto done;
+      return lm_fail_shapes("stack", "tensors[1]", lm_shape_of(first), lm_text("tensors[%d]", i + 1), lm_shape_of(t));
     }
-    TRY(lm_call(LM_OP_unsqueeze, &(lm_unsqueeze_args){t, dim}, &list.v[list.n]));
+    NEED(lm_call(LM_OP_unsqueeze, &(lm_unsqueeze_args){t, dim}, &list.v[i]));
   }
-  TRY(lm_call(LM_OP_cat, &(lm_cat_args){list, dim}, out));
-done:
-  for (int i = 0; i < list.n; i++) lm_release(list.v[i]);
-  lm_free(list.v);
-  return status;
+  return lm_call(LM_OP_cat, &(lm_cat_args){list, dim}, out);
 }
 
 lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out) {

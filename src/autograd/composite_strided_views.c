@@ -6,6 +6,7 @@
 #include "autograd/record_graph.h"
 #include "base/message.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 /* Computes a view's sizes, strides and offset; *geometry has x's sizes and strides as its base. */
 typedef lm_status (*geometry_fn)(const void *args, lm_view_geometry *geometry);

@@ -25,28 +25,25 @@ static lm_status check_output(const lm_custom *c, int i) {
 }
 
 static lm_status new_node(const lm_custom *c, lm_node **out) {
-  lm_status status = LM_OK;
-  lm_node *n = NULL;
+  LM_OWNED_NODE *n = NULL;
   size_t name = strlen(c->name) + 1, arrays = (size_t)c->nsaved * (sizeof(lm_tensor *) + sizeof(uint32_t));
-  TRY(lm_node_new(LM_NODE_CUSTOM, c->nout, c->nin, sizeof(lm_custom_state) + lm_round_up(name, 8) + arrays, &n));
+  NEED(lm_node_new(LM_NODE_CUSTOM, c->nout, c->nin, sizeof(lm_custom_state) + lm_round_up(name, 8) + arrays, &n));
   lm_custom_state *s = n->payload;
   memcpy(s->name, c->name, name);
   s->saved = (lm_tensor **)(s->name + lm_round_up(name, 8));
   s->version = (uint32_t *)(s->saved + c->nsaved);
   n->saves = c->nsaved > 0;
   for (; s->nsaved < c->nsaved; s->nsaved++) {
-    TRY(lm_alias(c->saved[s->nsaved], &s->saved[s->nsaved]));
+    NEED(lm_alias(c->saved[s->nsaved], &s->saved[s->nsaved]));
     s->version[s->nsaved] = lm_version(c->saved[s->nsaved]);
   }
   for (int k = 0; k < c->nin; k++) {
-    TRY(lm_history(c->in[k], &n->edge[k]));
+    NEED(lm_history(c->in[k], &n->edge[k]));
     lm_node_retain(n->edge[k].node);
   }
   *out = n;
   n = NULL;
-done:
-  lm_node_release(n);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_custom_record(const lm_custom *c) {

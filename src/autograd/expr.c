@@ -64,10 +64,10 @@ lm_tensor *lm_e_run_form(lm_expr *e, lm_op_id id, const void *args, bool in_plac
 lm_tensor *lm_e_run(lm_expr *e, lm_op_id id, const void *args) {
   lm_tensor *out[LM_MAX_OUTS] = {NULL};
   if (e->status != LM_OK || !lm_e_ok(e, lm_call(id, args, out))) return NULL;
-  bool kept = true;
+  bool owned_all = true;
   for (int i = 0; i < lm_ops[id].outs; i++) {
     e->last[i] = out[i];
-    kept = (lm_e_own(e, out[i]) || !out[i]) && kept;
+    owned_all = (lm_e_own(e, out[i]) || !out[i]) && owned_all;
   }
-  return kept ? out[0] : NULL;
+  return owned_all ? out[0] : NULL;
 }

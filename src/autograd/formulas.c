@@ -7,22 +7,23 @@
 #include "backend/known/setting.h"
 #include "op/nn/attention.h"
 #include "op/operand_checks.h"
+#include "op_entries.h"
 
-static lm_ints size_of(const lm_tensor *t) { return lm_f_size_of(NULL, t); }
+static lm_ints size_of(const lm_tensor *t) { return lm_f_size_of(t); }
 
 static int normal_dim(int64_t dim, int ndim) { return (int)(dim < 0 ? dim + ndim : dim); }
 
 /* Returns size with 1 at the reduced dims; at all dims if `dims` is empty. */
-static lm_ints kept_size(lm_ints dims, lm_ints size) {
-  lm_ints kept = size;
-  for (int d = 0; d < size.n && dims.n <= 0; d++) kept.v[d] = 1;
-  for (int i = 0; i < dims.n && size.n > 0; i++) kept.v[normal_dim(dims.v[i], size.n)] = 1;
-  return kept;
+static lm_ints keepdim_size(lm_ints dims, lm_ints size) {
+  lm_ints with_ones = size;
+  for (int d = 0; d < size.n && dims.n <= 0; d++) with_ones.v[d] = 1;
+  for (int i = 0; i < dims.n && size.n > 0; i++) with_ones.v[normal_dim(dims.v[i], size.n)] = 1;
+  return with_ones;
 }
 
 lm_tensor *lm_f_kept(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
   if (!g || keepdim || g->ndim == size.n) return g;
-  return lm_e_reshape(e, g, kept_size(dims, size));
+  return lm_e_reshape(e, g, keepdim_size(dims, size));
 }
 
 lm_tensor *lm_f_scaled(lm_expr *e, lm_tensor *g, double factor) {
@@ -45,7 +46,7 @@ static bool is_kept(const lm_tensor *t) {
 }
 
 lm_tensor *lm_f_widened(lm_expr *e, lm_tensor *t) {
-  return lm_f_is_half(e, t) ? lm_e_to_copy(e, t, LM_F32, LM_NO_DEVICE, LM_PRESERVE, false) : t;
+  return lm_f_is_half(t) ? lm_e_to_copy(e, t, LM_F32, LM_NO_DEVICE, LM_PRESERVE, false) : t;
 }
 
 lm_tensor *lm_f_in_kept_dtype(lm_expr *e, lm_tensor *t) { return t && is_kept(t) ? lm_f_widened(e, t) : t; }
@@ -56,13 +57,12 @@ lm_tensor *lm_f_in_result_dtype_of(lm_expr *e, lm_tensor *t, const lm_tensor *x)
 
 lm_tensor *lm_f_class_rows(lm_expr *e, lm_tensor *x) {
   if (!x || x->ndim < 2) return lm_e_unsqueeze(e, x, 0);
-  lm_ints order = lm_f_all_but(e, 1, x->ndim);
+  lm_ints order = lm_f_all_but(1, x->ndim);
   order.v[order.n++] = 1;
   return x->ndim == 2 ? x : lm_f_rows(e, lm_e_permute(e, x, order));
 }
 
-bool lm_f_has_class_rows(lm_expr *e, const lm_tensor *x, const lm_tensor *target) {
-  (void)e;
+bool lm_f_has_class_rows(const lm_tensor *x, const lm_tensor *target) {
   bool rows = lm_dtype_is_float(x->dtype) && lm_dtype_is_int(target->dtype) && target->ndim == x->ndim - 1;
   if (!rows || x->ndim <= 2) return rows;
   for (int d = 0; d < target->ndim; d++) {
@@ -83,12 +83,11 @@ lm_tensor *lm_f_expand_to(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, 
   return lm_e_expand(e, g, size);
 }
 
-double lm_f_count(lm_expr *e, lm_ints dims, lm_ints size) {
-  (void)e;
+double lm_f_count(lm_ints dims, lm_ints size) {
   double n = 1;
-  lm_ints kept = kept_size(dims, size);
+  lm_ints with_ones = keepdim_size(dims, size);
   for (int d = 0; d < size.n; d++) {
-    if (kept.v[d] != size.v[d]) n *= (double)size.v[d];
+    if (with_ones.v[d] != size.v[d]) n *= (double)size.v[d];
   }
   return n;
 }
@@ -109,8 +108,7 @@ lm_tensor *lm_f_embedding_bag_of(lm_expr *e, lm_tensor *offsets, lm_tensor *inde
   return lm_e_sub(e, lm_e_searchsorted(e, offsets, positions, true, false, LM_SIDE_NONE, NULL), lm_e_number(e, 1), 1);
 }
 
-bool lm_f_has_masks(lm_expr *e, lm_list indices) {
-  (void)e;
+bool lm_f_has_masks(lm_list indices) {
   for (int i = 0; i < indices.n; i++) {
     if (indices.v[i] && indices.v[i]->dtype == LM_BOOL) return true;
   }
@@ -194,9 +192,9 @@ lm_tensor *lm_f_product_of_others(lm_expr *e, lm_tensor *t) {
 /* Divides the product by each element if none is 0; else multiplies the products of elements before and after it. */
 lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim) {
   if (!g) return NULL;
-  lm_ints size = size_of(x), lines = {0}, permuted = {0}, kept = kept_size(dims, size);
+  lm_ints size = size_of(x), lines = {0}, permuted = {0}, with_ones = keepdim_size(dims, size);
   lm_tensor *all = lm_f_kept(e, g, dims, keepdim, size);
-  if (lm_f_least_of(e, lm_e_abs(e, x)) > 0) {
+  if (lm_f_least_of(lm_e_abs(e, x)) > 0) {
     return lm_e_div(e, lm_e_mul(e, all, lm_f_kept(e, y, dims, keepdim, size)), x, LM_EXACT);
   }
   lm_ints order = {0};
@@ -208,7 +206,7 @@ lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
       if ((dims.n <= 0 || reduced[d]) != (pass == 1)) continue;
       order.v[order.n++] = d;
       permuted.v[permuted.n++] = size.v[d];
-      if (pass == 0) lines.v[lines.n++] = kept.v[d];
+      if (pass == 0) lines.v[lines.n++] = with_ones.v[d];
       if (pass == 1) n *= size.v[d];
     }
   }
@@ -285,9 +283,8 @@ static bool count_windows(const lm_tensor *x, const int64_t *kernel_size, const 
          lm_check_pooled(op, kernel_size, step, padding, dilation, ceil_mode, in[0], in[1], &out[0], &out[1]) == LM_OK;
 }
 
-bool lm_f_has_empty_window(lm_expr *e, const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
+bool lm_f_has_empty_window(const lm_tensor *x, const int64_t *kernel_size, const int64_t *stride,
                            const int64_t *padding, const int64_t *dilation, bool ceil_mode) {
-  (void)e;
   int64_t out[2], step[2];
   if (lm_max(dilation[0], dilation[1]) < 2 || lm_max(padding[0], padding[1]) < 1) return false;
   if (x->ndim < 3 || x->ndim > 4 || x->numel == 0) return false;
@@ -337,13 +334,9 @@ lm_tensor *lm_f_cut_to(lm_expr *e, lm_tensor *t, lm_ints size) {
   return t;
 }
 
-int64_t lm_f_heads_of(lm_expr *e, const lm_tensor *t) {
-  (void)e;
-  return t->ndim > 2 ? t->size[t->ndim - 3] : 1;
-}
+int64_t lm_f_heads_of(const lm_tensor *t) { return t->ndim > 2 ? t->size[t->ndim - 3] : 1; }
 
-double lm_f_scale_of(lm_expr *e, double scale, const lm_tensor *query) {
-  (void)e;
+double lm_f_scale_of(double scale, const lm_tensor *query) {
   int64_t width = query->size[query->ndim - 1];
   return scale == scale ? scale : 1 / sqrt(width > 0 ? (double)width : 1);
 }
@@ -373,9 +366,8 @@ lm_tensor *lm_f_summed_heads(lm_expr *e, lm_tensor *t, int64_t groups) {
   return lm_e_sum(e, each, (lm_ints){.n = 1, .v = {at + 1}}, false, LM_NO_DTYPE);
 }
 
-bool lm_f_attention_is_fused(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+bool lm_f_attention_is_fused(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                              const lm_tensor *mask, bool causal, double dropout_p) {
-  (void)e;
   bool trained = lm_requires_grad(query) || lm_requires_grad(key) || lm_requires_grad(value);
   if (LM_DEVICE_KIND(query->device) == LM_CPU || (mask && query->ndim != 4)) return false;
   return lm_attention_fuses(query, key, value, mask, causal, dropout_p, false) &&
@@ -386,44 +378,42 @@ bool lm_f_attention_is_fused(lm_expr *e, const lm_tensor *query, const lm_tensor
  * the other, so few blocks of many keys would take longer. Products use tensor cores better, so they are preferred
  * while the memory for all scores does not matter. Our kernel, with TF32, or in half precision where cuDNN declines,
  * computes the scores once for each `widest` features, and leaves processors idle if there are few blocks. */
-static bool suits_gpu(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
-                      const lm_tensor *mask, bool causal, double dropout_p) {
+static bool suits_gpu(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value, const lm_tensor *mask,
+                      bool causal, double dropout_p) {
   enum { QUERIES = 64, FEW_KEYS = 256, FEW_BLOCKS = 32, PROCESSORS = 128, FEW_SCORES = 1 << 28 };
   int64_t queries = query->size[query->ndim - 2], keys = key->size[key->ndim - 2], rows = 1;
   for (int d = 0; d < query->ndim - 2; d++) rows *= query->size[d];
   int64_t blocks = rows * lm_ceil_div(queries, QUERIES), width = query->size[query->ndim - 1];
   bool tf32 = query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32);
-  bool ours =
-      tf32 || (lm_f_is_half(e, query) && !lm_f_attention_is_fused(e, query, key, value, mask, causal, dropout_p));
+  bool ours = tf32 || (lm_f_is_half(query) && !lm_f_attention_is_fused(query, key, value, mask, causal, dropout_p));
   int64_t widest = tf32 ? 64 : 128;
   bool wide = width > widest || value->size[value->ndim - 1] > widest;
   if (ours && (wide || (keys > FEW_KEYS && blocks < PROCESSORS)) && rows * queries * keys <= FEW_SCORES) return false;
   return keys <= FEW_KEYS || (queries >= QUERIES / 2 && blocks >= FEW_BLOCKS);
 }
 
-bool lm_f_attention_is_possible(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+bool lm_f_attention_is_possible(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                                 const lm_tensor *mask) {
   const lm_tensor *all[] = {query, key, value};
   const int ndim = query->ndim;
   for (int k = 0; k < 3; k++) {
     if (all[k]->ndim != ndim || all[k]->dtype != query->dtype || all[k]->device != query->device) return false;
   }
-  int64_t heads = lm_f_heads_of(e, key);
+  int64_t heads = lm_f_heads_of(key);
   bool alike = (ndim == 3 || (ndim == 4 && query->size[0] == key->size[0] && key->size[0] == value->size[0])) &&
-               heads == lm_f_heads_of(e, value) && heads > 0 && lm_f_heads_of(e, query) % heads == 0;
+               heads == lm_f_heads_of(value) && heads > 0 && lm_f_heads_of(query) % heads == 0;
   bool masked = !mask || (mask->ndim <= ndim && !lm_requires_grad(mask) && mask->device == query->device &&
                           (mask->dtype == LM_BOOL || mask->dtype == query->dtype));
   return alike && masked;
 }
 
-bool lm_f_attention_is_supported(lm_expr *e, const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
+bool lm_f_attention_is_supported(const lm_tensor *query, const lm_tensor *key, const lm_tensor *value,
                                  const lm_tensor *mask, bool causal, double dropout_p) {
-  return lm_f_attention_is_possible(e, query, key, value, mask) &&
-         (LM_DEVICE_KIND(query->device) == LM_CPU || suits_gpu(e, query, key, value, mask, causal, dropout_p));
+  return lm_f_attention_is_possible(query, key, value, mask) &&
+         (LM_DEVICE_KIND(query->device) == LM_CPU || suits_gpu(query, key, value, mask, causal, dropout_p));
 }
 
-bool lm_f_grouped_norm_is_supported(lm_expr *e, const lm_tensor *x, const lm_tensor *weight, const lm_tensor *bias) {
-  (void)e;
+bool lm_f_grouped_norm_is_supported(const lm_tensor *x, const lm_tensor *weight, const lm_tensor *bias) {
   const lm_tensor *params[] = {weight, bias};
   lm_dtype wide = x->dtype == LM_F64 ? LM_F64 : LM_F32;
   for (int k = 0; k < 2; k++) {
@@ -433,8 +423,7 @@ bool lm_f_grouped_norm_is_supported(lm_expr *e, const lm_tensor *x, const lm_ten
   return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float(x->dtype) && x->numel > 0;
 }
 
-bool lm_f_rms_norm_rows_is_supported(lm_expr *e, const lm_tensor *x, const lm_tensor *weight) {
-  (void)e;
+bool lm_f_rms_norm_rows_is_supported(const lm_tensor *x, const lm_tensor *weight) {
   return LM_DEVICE_KIND(x->device) == LM_CPU && lm_dtype_is_float(x->dtype) && x->numel > 0 &&
          (!weight || (weight->device == x->device && weight->dtype == x->dtype));
 }
@@ -491,8 +480,7 @@ static int64_t same_indices(const lm_tensor *weight, const int64_t *dilation, in
   return sound ? step * (kernel - 1) : 0;
 }
 
-int64_t lm_f_same_padding(lm_expr *e, const lm_tensor *weight, const int64_t *dilation, int64_t i) {
-  (void)e;
+int64_t lm_f_same_padding(const lm_tensor *weight, const int64_t *dilation, int64_t i) {
   return same_indices(weight, dilation, i) / 2;
 }
 
@@ -503,123 +491,85 @@ lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, cons
 
 /* ---- numbers, sizes and names */
 
-#define FACT(type, name, value)                      \
-  type lm_f_##name(lm_expr *e, const lm_tensor *t) { \
-    (void)e;                                         \
-    return value;                                    \
-  }
-FACT(bool, given, t != NULL)
-FACT(bool, defined, t != NULL)
-FACT(bool, is_number, t && t->number)
-FACT(bool, is_float, t &&lm_dtype_is_float(t->dtype))
-FACT(bool, is_half, t && (t->dtype == LM_F16 || t->dtype == LM_BF16))
-FACT(bool, on_cpu, t &&LM_DEVICE_KIND(t->device) == LM_CPU)
-FACT(bool, is_bool, t && t->dtype == LM_BOOL)
-FACT(const char *, dtype_of, t ? lm_dtype_name(t->dtype) : "nothing")
-FACT(int64_t, largest_power, t && t->dtype == LM_F64 ? 308 : 38)
+bool lm_f_given(const lm_tensor *t) { return t != NULL; }
+bool lm_f_defined(const lm_tensor *t) { return t != NULL; }
+bool lm_f_is_number(const lm_tensor *t) { return t && t->number; }
+bool lm_f_is_float(const lm_tensor *t) { return t && lm_dtype_is_float(t->dtype); }
+bool lm_f_is_half(const lm_tensor *t) { return t && (t->dtype == LM_F16 || t->dtype == LM_BF16); }
+bool lm_f_on_cpu(const lm_tensor *t) { return t && LM_DEVICE_KIND(t->device) == LM_CPU; }
+bool lm_f_is_bool(const lm_tensor *t) { return t && t->dtype == LM_BOOL; }
+const char *lm_f_dtype_of(const lm_tensor *t) { return t ? lm_dtype_name(t->dtype) : "nothing"; }
+int64_t lm_f_largest_power(const lm_tensor *t) { return t && t->dtype == LM_F64 ? 308 : 38; }
 /* Returns the epsilon of the dtype that a dtype's ops compute in; 0 for integers. */
 static double epsilon_of(lm_dtype dtype) {
   static const double of[] = {[LM_F16] = 0x1p-23, [LM_BF16] = 0x1p-23, [LM_F32] = 0x1p-23, [LM_F64] = 0x1p-52};
   return lm_dtype_is_float(dtype) ? of[dtype] : 0;
 }
-FACT(double, epsilon_of, t ? epsilon_of(t->dtype) : 0)
-FACT(int64_t, ndim_of, t ? t->ndim : 0)
-FACT(int64_t, numel_of, t ? t->numel : 0)
+double lm_f_epsilon_of(const lm_tensor *t) { return t ? epsilon_of(t->dtype) : 0; }
+int64_t lm_f_ndim_of(const lm_tensor *t) { return t ? t->ndim : 0; }
+int64_t lm_f_numel_of(const lm_tensor *t) { return t ? t->numel : 0; }
 
-double lm_f_lowest(lm_expr *e, const lm_tensor *x) {
-  (void)e;
+double lm_f_lowest(const lm_tensor *x) {
   int64_t low = 0, high;
   if (lm_dtype_is_float(x->dtype)) return -INFINITY;
   lm_dtype_integers(x->dtype, &low, &high);
   return (double)low;
 }
 
-double lm_f_largest(lm_expr *e, const lm_tensor *t) {
-  (void)e;
-  return t ? lm_dtype_largest(t->dtype) : 0;
-}
+double lm_f_largest(const lm_tensor *t) { return t ? lm_dtype_largest(t->dtype) : 0; }
 
-double lm_f_value_of(lm_expr *e, lm_tensor *t) {
-  (void)e;
+double lm_f_value_of(lm_tensor *t) {
   double value;
   return t && lm_tensor_item_f64(t, &value) == LM_OK ? value : NAN;
 }
 
-double lm_f_power_of_ten(lm_expr *e, double exponent) {
-  (void)e;
-  return pow(10, exponent);
-}
+double lm_f_power_of_ten(double exponent) { return pow(10, exponent); }
 
-bool lm_f_is_integral(lm_expr *e, double x) {
-  (void)e;
-  return x == floor(x);
-}
+bool lm_f_is_integral(double x) { return x == floor(x); }
 
-double lm_f_cut_for(lm_expr *e, const lm_tensor *t, double x) {
-  (void)e;
-  return t && !lm_dtype_is_float(t->dtype) ? trunc(x) : x;
-}
+double lm_f_cut_for(const lm_tensor *t, double x) { return t && !lm_dtype_is_float(t->dtype) ? trunc(x) : x; }
 
-bool lm_f_same_dtype(lm_expr *e, const lm_tensor *a, const lm_tensor *b) {
-  (void)e;
-  return a && b && a->dtype == b->dtype;
-}
+bool lm_f_same_dtype(const lm_tensor *a, const lm_tensor *b) { return a && b && a->dtype == b->dtype; }
 
-bool lm_f_same_size(lm_expr *e, const lm_tensor *a, const lm_tensor *b) {
-  (void)e;
-  return a && b && lm_same_shape(a, b);
-}
+bool lm_f_same_size(const lm_tensor *a, const lm_tensor *b) { return a && b && lm_same_shape(a, b); }
 
-lm_ints lm_f_size_of(lm_expr *e, const lm_tensor *t) {
-  (void)e;
+lm_ints lm_f_size_of(const lm_tensor *t) {
   lm_ints s = {.n = t ? t->ndim : 0};
   if (t) memcpy(s.v, t->size, sizeof s.v);
   return s;
 }
 
-lm_ints lm_f_negated(lm_expr *e, lm_ints v) {
-  (void)e;
+lm_ints lm_f_negated(lm_ints v) {
   for (int i = 0; i < v.n; i++) v.v[i] = -v.v[i];
   return v;
 }
 
-int64_t lm_f_size_along(lm_expr *e, const lm_tensor *t, int64_t dim) {
-  (void)e;
+int64_t lm_f_size_along(const lm_tensor *t, int64_t dim) {
   if (dim == LM_NO_DIM) dim = -1;
   if (dim < 0) dim += t->ndim;
   return dim >= 0 && dim < t->ndim ? t->size[dim] : 0;
 }
-int64_t lm_f_length_of(lm_expr *e, lm_ints v) {
-  (void)e;
-  return v.n < 0 ? 0 : v.n;
-}
+int64_t lm_f_length_of(lm_ints v) { return v.n < 0 ? 0 : v.n; }
 
-bool lm_f_ends_with(lm_expr *e, lm_ints v, lm_ints last) {
-  int64_t n = lm_f_length_of(e, v), k = lm_f_length_of(e, last);
+bool lm_f_ends_with(lm_ints v, lm_ints last) {
+  int64_t n = lm_f_length_of(v), k = lm_f_length_of(last);
   return k <= n && memcmp(v.v + n - k, last.v, (size_t)k * sizeof *v.v) == 0;
 }
 
-bool lm_f_divides(lm_expr *e, int64_t divisor, int64_t n) {
-  (void)e;
-  return divisor > 0 && n % divisor == 0;
-}
+bool lm_f_divides(int64_t divisor, int64_t n) { return divisor > 0 && n % divisor == 0; }
 
-double lm_f_shown(lm_expr *e, double x) {
-  (void)e;
-  return isnan(x) ? NAN : x;
-}
+double lm_f_shown(double x) { return isnan(x) ? NAN : x; }
 
-const char *lm_f_text_of(lm_expr *e, lm_ints v) { return lm_shape_text((int)lm_f_length_of(e, v), v.v); }
+const char *lm_f_text_of(lm_ints v) { return lm_shape_text((int)lm_f_length_of(v), v.v); }
 
-lm_ints lm_f_range(lm_expr *e, int64_t first, int64_t last) {
-  (void)e;
+lm_ints lm_f_range(int64_t first, int64_t last) {
   lm_ints r = {.n = 0};
   for (int64_t d = first < 0 ? 0 : first; d < last && r.n < LM_MAX_DIMS; d++) r.v[r.n++] = d;
   return r;
 }
 
-lm_ints lm_f_all_but(lm_expr *e, int64_t one, int64_t n) {
-  lm_ints all = lm_f_range(e, 0, n), r = {.n = 0};
+lm_ints lm_f_all_but(int64_t one, int64_t n) {
+  lm_ints all = lm_f_range(0, n), r = {.n = 0};
   for (int i = 0; i < all.n; i++) {
     if (all.v[i] != one) r.v[r.n++] = all.v[i];
   }
@@ -636,12 +586,6 @@ static double extreme(lm_op_id op, lm_tensor *t) {
   return value;
 }
 
-double lm_f_least_of(lm_expr *e, lm_tensor *t) {
-  (void)e;
-  return extreme(LM_OP_amin, t);
-}
+double lm_f_least_of(lm_tensor *t) { return extreme(LM_OP_amin, t); }
 
-double lm_f_largest_of(lm_expr *e, lm_tensor *t) {
-  (void)e;
-  return extreme(LM_OP_amax, t);
-}
+double lm_f_largest_of(lm_tensor *t) { return extreme(LM_OP_amax, t); }

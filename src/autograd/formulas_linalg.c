@@ -1,16 +1,14 @@
 /* Computes linear algebra's helpers for gradient formulas, after PyTorch's torch/csrc/autograd/FunctionsManual.cpp. */
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
+#include "op_entries.h"
 
 static lm_tensor *row(lm_expr *e, lm_tensor *v) { return lm_e_unsqueeze(e, v, -2); }
 static lm_tensor *column(lm_expr *e, lm_tensor *v) { return lm_e_unsqueeze(e, v, -1); }
 static int64_t rows_of(const lm_tensor *a) { return a->size[a->ndim - 2]; }
 static int64_t columns_of(const lm_tensor *a) { return a->size[a->ndim - 1]; }
 
-bool lm_f_recorded(lm_expr *e) {
-  (void)e;
-  return lm_grad_enabled();
-}
+bool lm_f_recorded(void) { return lm_grad_enabled(); }
 
 lm_tensor *lm_f_is_diagonal(lm_expr *e, lm_tensor *a) {
   if (!a) return NULL;
@@ -25,7 +23,7 @@ static lm_tensor *diagonal_alone(lm_expr *e, lm_tensor *a) {
 
 lm_tensor *lm_f_diagonal_matrix(lm_expr *e, lm_tensor *v) {
   if (!v) return NULL;
-  lm_ints size = lm_f_size_of(NULL, v);
+  lm_ints size = lm_f_size_of(v);
   size.v[size.n] = size.v[size.n - 1];
   size.n++;
   return diagonal_alone(e, lm_e_expand(e, column(e, v), size));
@@ -46,7 +44,7 @@ lm_tensor *lm_f_slogdet_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *
     pivots = e->last[1];
     if (!lu) return NULL;
     lm_tensor *zero = lm_e_logical_and(e, lm_e_eq(e, lu, lm_e_number(e, 0)), lm_f_is_diagonal(e, lu));
-    lu = lm_e_masked_fill(e, lu, zero, lm_e_number(e, lm_f_epsilon_of(NULL, x)));
+    lu = lm_e_masked_fill(e, lu, zero, lm_e_number(e, lm_f_epsilon_of(x)));
   }
   lm_tensor *identity = lm_e_eye(e, rows_of(x), LM_NO_INT, x->dtype, x->device);
   return lm_e_linalg_lu_solve(e, lu, pivots, lm_e_mul(e, column(e, column(e, g)), identity), true, true);
@@ -87,7 +85,7 @@ static lm_tensor *without_inverse(lm_expr *e, const beyond_range *b, lm_tensor *
   lm_tensor *bad = b->which;
   if (lm_grad_enabled() || b->sign) {
     lm_tensor *u = lm_e_abs(e, lm_e_diagonal(e, lu, 0, -2, -1));
-    lm_tensor *least = lm_e_mul(e, lm_e_amax(e, u, line, false), lm_e_number(e, 100 * lm_f_epsilon_of(NULL, x)));
+    lm_tensor *least = lm_e_mul(e, lm_e_amax(e, u, line, false), lm_e_number(e, 100 * lm_f_epsilon_of(x)));
     lm_tensor *small = lm_e_lt(e, lm_e_amin(e, u, line, false), least);
     if (b->sign) small = lm_e_logical_or(e, small, lm_e_eq(e, b->sign, lm_e_number(e, 0)));
     bad = b->sign ? lm_e_logical_and(e, bad, small) : lm_e_logical_or(e, bad, small);
@@ -110,7 +108,7 @@ lm_tensor *lm_f_det_grad(lm_expr *e, lm_tensor *g, lm_tensor *det, lm_tensor *x,
   if (lm_grad_enabled()) sound = lm_e_where(e, each, lm_f_identity_like(e, x), x);
   lm_tensor *grad = lm_f_slogdet_grad(e, lm_e_masked_fill(e, weight, bad, lm_e_number(e, 0)), sound, lu, pivots);
   if (root) grad = lm_e_mul(e, grad, root);
-  const lm_ints size = lm_f_size_of(NULL, x), matrices = {3, {det->numel, rows_of(x), rows_of(x)}}, line = {1, {-1}};
+  const lm_ints size = lm_f_size_of(x), matrices = {3, {det->numel, rows_of(x), rows_of(x)}}, line = {1, {-1}};
   lm_tensor *indices = lm_e_reshape(e, lm_e_nonzero(e, lm_e_reshape(e, bad, line), false), line);
   lm_tensor *own = cofactors(e, lm_e_index_select(e, lm_e_reshape(e, g, line), 0, indices),
                              lm_e_index_select(e, lm_e_reshape(e, x, matrices), 0, indices));

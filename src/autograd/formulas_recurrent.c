@@ -4,6 +4,7 @@
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
 #include "base/mem.h"
+#include "op_entries.h"
 
 typedef struct step {
   int64_t first, n;   /* range of the step's rows among those of all steps */
@@ -136,7 +137,7 @@ lm_tensor *lm_f_recurrent_gradients(lm_expr *e, lm_tensor *gates, lm_tensor *wei
   const layer l = {e, cell, hidden, weight_hh, bias_hh, weight_hr};
   gy = or_zeros(e, gy, h0, (lm_ints){2, {total, h0->size[1]}});
   gh = or_zeros(e, gh, h0, (lm_ints){2, {batch, h0->size[1]}});
-  gc = c0 ? or_zeros(e, gc, c0, lm_f_size_of(NULL, c0)) : NULL;
+  gc = c0 ? or_zeros(e, gc, c0, lm_f_size_of(c0)) : NULL;
   step *s = lm_calloc((size_t)steps + 1, sizeof *s);
   lm_tensor **list = lm_malloc(((size_t)steps + 2) * sizeof *list), *result[6] = {NULL}, *ended_h = NULL,
             *ended_c = NULL;
@@ -171,7 +172,7 @@ lm_tensor *lm_f_recurrent_gradients(lm_expr *e, lm_tensor *gates, lm_tensor *wei
   result[2] = ended_h ? join(e, 2, (lm_tensor *[]){dh, ended_h}, 0) : dh;
   result[3] = ended_c ? join(e, 2, (lm_tensor *[]){dc, ended_c}, 0) : dc;
   if (steps == 0) {
-    result[0] = lm_f_zeros_of(e, gates, lm_f_size_of(NULL, gates));
+    result[0] = lm_f_zeros_of(e, gates, lm_f_size_of(gates));
   } else {
     lm_tensor *products = all_of(e, s, steps, offsetof(step, dproducts), list);
     result[0] = all_of(e, s, steps, offsetof(step, dgates), list);

@@ -62,7 +62,7 @@ typedef struct lm_rules {
   lm_row arg[LM_MAX_TENSOR_ARGS], list;
 } lm_rules;
 
-extern const lm_rules lm_rule_table[LM_OP_COUNT];
+extern const lm_rules lm_rule_table[];
 
 /* Returns the sizes of the op's k-th tensor argument. */
 lm_ints lm_rule_size(lm_rule *r, int k);

@@ -4,6 +4,7 @@
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "op/op.h"
+#include "op_entries.h"
 
 /* Returns true if t is a view of all elements of a base that only t holds: the result of a reshape in the graph. */
 static bool has_own_base(const lm_tensor *t) {
@@ -26,57 +27,44 @@ static void leave_own_base(lm_tensor *t) {
   t->grad = NULL;
 }
 
+static void replace(lm_tensor **g, lm_tensor *with) {
+  lm_release(*g);
+  *g = with;
+}
+
 /* Computes sum += g without recording. */
 static lm_status add_into(lm_tensor *sum, lm_tensor *g) {
-  lm_tensor *same;
-  lm_status status = lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = sum, .other = g, .alpha = 1}, &same);
-  if (status == LM_OK) lm_release(same);
-  return status;
+  LM_OWNED *same = NULL;
+  return lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = sum, .other = g, .alpha = 1}, &same);
 }
 
 lm_status lm_sum_gradient(lm_tensor **sum, lm_tensor *g, bool create_graph) {
-  lm_status status = LM_OK;
-  lm_tensor *total = NULL;
+  LM_OWNED *added = g, *total = NULL;
   if (!*sum) {
-    *sum = g;
+    *sum = lm_tensor_take(&added);
     return LM_OK;
   }
-  if (!create_graph && is_ours(*sum)) {
-    TRY(add_into(*sum, g));
-  } else if (!create_graph && is_ours(g)) {
-    TRY(add_into(g, *sum));
-    total = *sum;
-    *sum = g;
-    g = total;
+  if (!create_graph && is_ours(*sum)) return add_into(*sum, g);
+  if (!create_graph && is_ours(g)) {
+    NEED(add_into(g, *sum));
+    total = lm_tensor_take(&added);
   } else {
-    TRY(lm_call(LM_OP_add, &(lm_add_args){.x = *sum, .other = g, .alpha = 1}, &total));
-    lm_release(*sum);
-    *sum = total;
+    NEED(lm_call(LM_OP_add, &(lm_add_args){.x = *sum, .other = g, .alpha = 1}, &total));
   }
-done:
-  lm_release(g);
-  return status;
+  replace(sum, lm_tensor_take(&total));
+  return LM_OK;
 }
 
 lm_status lm_sum_part_gradient(const lm_node *n, lm_tensor *sum, lm_tensor *g, bool *added) {
-  lm_status status = LM_OK;
   const lm_op *op = &lm_ops[n->op];
-  lm_tensor *part = NULL;
+  LM_OWNED *part = NULL;
   lm_args_union args;
   *added = sum && is_ours(sum) && sum->dtype == g->dtype && sum->device == g->device;
   if (!*added) return LM_OK;
   memcpy(&args, n->payload, op->size);
   LM_ARG_TENSOR(&args, op->tensor[0]) = sum;
-  TRY(lm_op_run((lm_op_id)n->op, &args, &part));
-  TRY(add_into(part, g));
-done:
-  lm_release(part);
-  return status;
-}
-
-static void replace(lm_tensor **g, lm_tensor *with) {
-  lm_release(*g);
-  *g = with;
+  NEED(lm_op_run((lm_op_id)n->op, &args, &part));
+  return add_into(part, g);
 }
 
 lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g) {
@@ -137,25 +125,21 @@ static bool is_in_grad_buffer(const lm_tensor *g, const lm_tensor *grad_buffer) 
 /* Copies g into the leaf's gradient buffer if that is free; else into memory with the leaf's strides, or contiguous if
  * the leaf is not dense. */
 static lm_status copy_as_leaf(const lm_node *leaf, lm_tensor *g, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor like = *g, *result = NULL, *same = NULL; /* like: only its sizes and strides are used */
+  lm_tensor like = *g; /* only its sizes and strides are used */
+  LM_OWNED *result = NULL, *same = NULL;
   lm_tensor *grad_buffer = leaf->out[0].watch->grad_buffer;
   memcpy(like.stride, leaf->payload, sizeof(int64_t) * g->ndim);
   if (grad_buffer && header_count(grad_buffer) == 0 && grad_buffer->dtype == g->dtype &&
       grad_buffer->device == g->device && lm_same_shape(grad_buffer, g)) {
-    TRY(lm_alias(grad_buffer, &result));
+    NEED(lm_alias(grad_buffer, &result));
   } else if (!lm_is_dense(&like)) {
-    TRY(lm_tensor_empty(g->dtype, g->device, g->ndim, g->size, LM_CONTIGUOUS, &result));
+    NEED(lm_tensor_empty(g->dtype, g->device, g->ndim, g->size, LM_CONTIGUOUS, &result));
   } else {
-    TRY(lm_tensor_empty_like(&like, g->dtype, g->device, &result));
+    NEED(lm_tensor_empty_like(&like, g->dtype, g->device, &result));
   }
-  TRY(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = result, .src = g}, &same));
-  lm_release(same);
-  *out = result;
-  result = NULL;
-done:
-  lm_release(result);
-  return status;
+  NEED(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = result, .src = g}, &same));
+  *out = lm_tensor_take(&result);
+  return LM_OK;
 }
 
 lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph) {
@@ -191,16 +175,10 @@ done:
 }
 
 lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph) {
-  lm_status status = LM_OK;
-  lm_tensor *copy = NULL;
-  TRY(lm_call(LM_OP_clone, &(lm_clone_args){g, LM_PRESERVE}, &copy));
+  LM_OWNED *copy = NULL;
+  NEED(lm_call(LM_OP_clone, &(lm_clone_args){g, LM_PRESERVE}, &copy));
   pthread_mutex_lock(&w->lock);
-  if (w->orphaned) {
-    lm_release(copy);
-  } else {
-    status = lm_sum_gradient(&w->grad, copy, create_graph);
-  }
+  lm_status status = w->orphaned ? LM_OK : lm_sum_gradient(&w->grad, lm_tensor_take(&copy), create_graph);
   pthread_mutex_unlock(&w->lock);
-done:
   return status;
 }

@@ -38,11 +38,12 @@ typedef struct lm_hook_entry {
   struct lm_hook_entry *next;
 } lm_hook_entry;
 
-/* The hooks and the .grad of one result. `lock` guards all fields. */
+/* The hooks and the .grad of one result. `lock` guards the fields that are not atomic: a worker of a backward pass
+ * reads them while a hook on another thread may register hooks. */
 typedef struct lm_watch {
   _Atomic int32_t rc;
-  bool retain;   /* true if the .grad of a non-leaf is kept (retain_grad) */
-  bool orphaned; /* true once the tensor is freed: hooks run, .grad is not kept */
+  _Atomic bool retain; /* true if the .grad of a non-leaf is kept (retain_grad) */
+  bool orphaned;       /* true once the tensor is freed: hooks run, .grad is not kept */
   pthread_mutex_t lock;
   lm_tensor *grad;
   lm_tensor *_Atomic grad_buffer; /* memory for a leaf's gradients; needs the lock, except to test for NULL */
@@ -51,9 +52,9 @@ typedef struct lm_watch {
 
 typedef struct lm_node_out {
   lm_meta meta;
-  lm_watch *watch;
-  lm_tensor *grad; /* summed up by the backward pass that has claimed the node */
-  lm_tensor *more; /* a second gradient, which the node's formula adds to `grad` */
+  lm_watch *_Atomic watch; /* a hook may set it while another thread computes gradients of this node */
+  lm_tensor *grad;         /* summed up by the backward pass that has claimed the node */
+  lm_tensor *more;         /* a second gradient, which the node's formula adds to `grad` */
 } lm_node_out;
 
 typedef enum lm_node_kind {
@@ -147,11 +148,17 @@ struct lm_grad {
 /* Returns a node with rc 1. Its outs, its edges and `payload` bytes follow it in one block; all zeroed. */
 lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm_node **out);
 void lm_node_release(lm_node *n);
+void lm_watch_release(lm_watch *w);
 void lm_recompute_release(lm_recompute *r);
 static inline lm_node *lm_node_retain(lm_node *n) {
   if (n) atomic_fetch_add_explicit(&n->rc, 1, memory_order_relaxed);
   return n;
 }
+/* Declare a node or a watch, NULL or a reference that the block owns, as LM_OWNED does a tensor. */
+#define LM_OWNED_NODE __attribute__((cleanup(lm_node_drop))) lm_node
+#define LM_OWNED_WATCH __attribute__((cleanup(lm_watch_drop))) lm_watch
+static inline void lm_node_drop(lm_node **n) { lm_node_release(*n); }
+static inline void lm_watch_drop(lm_watch **w) { lm_watch_release(*w); }
 /* Frees the node's saved tensors; the node stays in the graph. */
 void lm_node_free_saved(lm_node *n);
 /* Returns the name that messages use ("mul"). */
@@ -167,7 +174,6 @@ lm_status lm_grad_new(lm_grad **out);
 void lm_grad_free(lm_grad *m); /* also registered with tensors as the release function of `grad` */
 
 lm_status lm_watch_new(lm_watch **out);
-void lm_watch_release(lm_watch *w);
 void lm_hook_release(lm_hook_entry *h);
 /* Returns in *out the watch of a tensor whose history is replaced: hooks stay with the old result, a retain_grad
  * request carries over. *out is NULL if there is no such request. */

@@ -5,6 +5,7 @@
 #include "autograd/record_graph.h"
 #include "base/message.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 /* ---- checks of saved tensors: not freed, and unchanged */
 

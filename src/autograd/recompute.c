@@ -52,15 +52,12 @@ bool lm_recompute_is_active(void) { return lm_modes_here.recompute || lm_modes_h
 /* ---- recording */
 
 lm_status lm_recompute_reserve(void) {
-  lm_status status = LM_OK;
   lm_modes *modes = &lm_modes_here;
-  if (modes->rerun) TRY(reserve(&modes->rerun->list));
-  if (modes->recompute) {
-    pthread_mutex_lock(&modes->recompute->lock);
-    status = reserve(&modes->recompute->list);
-    pthread_mutex_unlock(&modes->recompute->lock);
-  }
-done:
+  if (modes->rerun) NEED(reserve(&modes->rerun->list));
+  if (!modes->recompute) return LM_OK;
+  pthread_mutex_lock(&modes->recompute->lock);
+  lm_status status = reserve(&modes->recompute->list);
+  pthread_mutex_unlock(&modes->recompute->lock);
   return status;
 }
 
@@ -230,14 +227,12 @@ done:
 }
 
 lm_status lm_recompute_run(lm_node *n) {
-  lm_status status = LM_OK;
   while (n->needs_recompute) { /* the node may move into an inner part, to be recomputed in turn */
     lm_recompute *r = n->recompute;
     atomic_fetch_add_explicit(&r->rc, 1, memory_order_relaxed);
-    status = rerun(r);
+    lm_status status = rerun(r);
     lm_recompute_release(r);
-    TRY(status);
+    NEED(status);
   }
-done:
-  return status;
+  return LM_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/composite.h"
+#include "op_entries.h"
 
 lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
   return in_place ? lm_op_run_inplace(id, args, out) : lm_op_run_visible(id, args, out);
@@ -66,22 +67,21 @@ static lm_status saved_form(lm_tensor *t, const lm_tensor *written, lm_tensor **
 
 /* Creates a node that has saved everything except the results. */
 static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, const lm_tensor *written, lm_node **out) {
-  lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   const lm_list *list = op->list >= 0 && (rules->each || s->touched.list) ? lm_record_list(op, args) : NULL;
   size_t n = list ? (size_t)list->n : 0, head = lm_round_up(op->size, 16);
   size_t bytes = head + n * (sizeof(lm_tensor *) + (rules->each ? sizeof(lm_ints) : 0) + sizeof(uint32_t));
-  lm_node *node = NULL;
-  TRY(lm_node_new(LM_NODE_OP, op->outs, op->ntensor + (rules->each ? (int)n : 0), bytes, &node));
+  LM_OWNED_NODE *node = NULL;
+  NEED(lm_node_new(LM_NODE_OP, op->outs, op->ntensor + (rules->each ? (int)n : 0), bytes, &node));
   node->op = (int16_t)id;
   memcpy(node->payload, args, op->size);
   for (int k = 0; k < op->ntensor; k++) LM_ARG_TENSOR(node->payload, op->tensor[k]) = NULL;
-  lm_list *kept = op->list >= 0 ? (lm_list *)((char *)node->payload + op->list) : NULL;
-  if (kept) kept->v = NULL;
+  lm_list *saved_list = op->list >= 0 ? (lm_list *)((char *)node->payload + op->list) : NULL;
+  if (saved_list) saved_list->v = NULL;
   if (list) {
     char *p = (char *)node->payload + head;
-    kept->v = (lm_tensor **)p;
+    saved_list->v = (lm_tensor **)p;
     p += n * sizeof(lm_tensor *);
     if (rules->each) {
       node->list_size = (lm_ints *)p;
@@ -96,7 +96,7 @@ static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, co
     node->given |= (uint16_t)((t != NULL) << k);
     if (!(s->touched.args >> k & 1) || !t) continue;
     node->saves = node->saves || !t->number;
-    TRY(saved_form(t, written, geometry));
+    NEED(saved_form(t, written, geometry));
     node->version[k] = lm_version(*geometry);
   }
   for (size_t i = 0; i < n; i++) {
@@ -104,21 +104,19 @@ static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, co
     if (!t) continue;
     if (rules->each) {
       lm_edge *e = &node->edge[op->ntensor + (int)i];
-      TRY(lm_history(t, e));
+      NEED(lm_history(t, e));
       lm_node_retain(e->node);
       node->list_size[i].n = t->ndim;
       memcpy(node->list_size[i].v, t->size, sizeof t->size);
     }
     if (!s->touched.list) continue;
     node->saves = true;
-    TRY(saved_form(t, written, &kept->v[i]));
+    NEED(saved_form(t, written, &saved_list->v[i]));
     node->list_version[i] = lm_version(t);
   }
   *out = node;
   node = NULL;
-done:
-  lm_node_release(node);
-  return status;
+  return LM_OK;
 }
 
 /* Runs the op without recording a composite's ops; results that are views get new headers without a base. */
@@ -208,13 +206,12 @@ static lm_status check_write(lm_op_id id, const char *suffix, const lm_tensor *x
 /* Runs and records a write to x. If an input requires grad, x's history, or its base's for a view, begins again with
  * this op. */
 lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
-  lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   const char *suffix = in_place ? "_" : "";
   lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]), *base = NULL;
-  lm_node *node = NULL, *over = NULL;
-  lm_watch *watch = NULL;
+  LM_OWNED_NODE *node = NULL, *over = NULL;
+  LM_OWNED_WATCH *watch = NULL;
   lm_grad *m;
   lm_edge base_edge = {NULL, 0};
   input_scan s = {0};
@@ -223,34 +220,34 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
     return lm_run_unrecorded(id, args, in_place, out);
   }
   if (rules->none) {
-    TRY(lm_history(x, &s.edge[0]));
+    NEED(lm_history(x, &s.edge[0]));
     if (!s.edge[0].node) return lm_run_unrecorded(id, args, in_place, out);
     return lm_fail(LM_E_STATE, "%s%s: has no gradient, but x is part of a graph; detach() it or use no_grad", op->name,
                    suffix);
   }
-  TRY(scan_inputs(id, args, &s));
+  NEED(scan_inputs(id, args, &s));
   base = x->grad ? x->grad->base : NULL;
-  if (base) TRY(lm_history(base, &base_edge));
+  if (base) NEED(lm_history(base, &base_edge));
   if (!s.any && !base_edge.node) return lm_run_unrecorded(id, args, in_place, out);
-  TRY(check_write(id, suffix, x, &s, base_edge));
+  NEED(check_write(id, suffix, x, &s, base_edge));
 
-  TRY(new_node(id, args, &s, x, &node));
+  NEED(new_node(id, args, &s, x, &node));
   lm_meta_of(x, &node->out[0].meta);
   if (s.touched.results & 1) {
     node->saves = true;
-    TRY(lm_alias(x, &node->result[0]));
+    NEED(lm_alias(x, &node->result[0]));
   }
-  TRY(lm_grad_need(base ? base : x, &m));
+  NEED(lm_grad_need(base ? base : x, &m));
   if (base) {
     lm_view_geometry geometry;
     lm_meta meta;
     lm_view_geometry_of(x, base, &geometry);
     lm_meta_of(base, &meta);
-    TRY(lm_geometry_node(LM_NODE_OVERWRITE, &geometry, &meta, base_edge, (lm_edge){node, 0}, &over));
+    NEED(lm_geometry_node(LM_NODE_OVERWRITE, &geometry, &meta, base_edge, (lm_edge){node, 0}, &over));
   }
-  TRY(lm_watch_successor(m, &watch));
-  if (lm_recompute_is_active()) TRY(lm_recompute_reserve());
-  TRY(lm_run_unrecorded(id, args, in_place, out));
+  NEED(lm_watch_successor(m, &watch));
+  if (lm_recompute_is_active()) NEED(lm_recompute_reserve());
+  NEED(lm_run_unrecorded(id, args, in_place, out));
   node->result_version[0] = lm_version(x);
   if (lm_recompute_is_active()) lm_recompute_add_node(node);
   lm_grad_rebase(m, base ? over : node, watch);
@@ -260,11 +257,7 @@ lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tenso
   } else {
     node = NULL;
   }
-done:
-  lm_watch_release(watch);
-  lm_node_release(over);
-  lm_node_release(node);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_record_call(lm_op_id id, const void *args, bool *recorded, lm_tensor **out) {
@@ -276,16 +269,12 @@ lm_status lm_record_call(lm_op_id id, const void *args, bool *recorded, lm_tenso
 }
 
 lm_status lm_record_made(lm_op_id id, const void *args, lm_tensor *result) {
-  lm_status status = LM_OK;
   input_scan s = {0};
-  lm_node *node = NULL;
+  LM_OWNED_NODE *node = NULL;
   if (!lm_grad_enabled()) return LM_OK;
-  TRY(scan_inputs(id, args, &s));
+  NEED(scan_inputs(id, args, &s));
   if (!s.any) return LM_OK;
-  TRY(new_node(id, args, &s, NULL, &node));
+  NEED(new_node(id, args, &s, NULL, &node));
   lm_meta_of(result, &node->out[0].meta);
-  TRY(lm_attach(result, (lm_edge){node, 0}));
-done:
-  lm_node_release(node);
-  return status;
+  return lm_attach(result, (lm_edge){node, 0});
 }

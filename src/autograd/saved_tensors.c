@@ -9,20 +9,16 @@ lm_node *lm_custom_node(const lm_tensor *out) {
 
 lm_status lm_custom_saved(lm_node *node, int i, int in, int out, lm_tensor **result) {
   lm_custom_state *c = node->payload;
-  lm_status status;
-  lm_tensor *t = NULL;
+  LM_OWNED *t = NULL;
   if (i < 0 || i >= c->nsaved)
     return lm_fail_int(c->name, "the index of a saved tensor", lm_text("from 1 to %d", c->nsaved), i + 1);
   if (!c->saved[i]) return lm_fail_freed(c->name);
-  TRY(lm_alias(c->saved[i], &t)); /* a history on the node's own tensor would form a cycle */
+  NEED(lm_alias(c->saved[i], &t)); /* a history on the node's own tensor would form a cycle */
   if (in >= 0) {
-    TRY(lm_attach(t, node->edge[in]));
+    NEED(lm_attach(t, node->edge[in]));
   } else if (out >= 0) {
-    TRY(lm_attach(t, (lm_edge){node, out}));
+    NEED(lm_attach(t, (lm_edge){node, out}));
   }
-  *result = t;
-  t = NULL;
-done:
-  lm_release(t);
-  return status;
+  *result = lm_tensor_take(&t);
+  return LM_OK;
 }

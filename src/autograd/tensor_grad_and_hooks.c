@@ -41,7 +41,14 @@ lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
 
 /* ---- .grad */
 
-lm_tensor *lm_grad_of(const lm_tensor *t) { return t->grad && t->grad->watch ? t->grad->watch->grad : NULL; }
+lm_tensor *lm_grad_of(const lm_tensor *t) {
+  lm_watch *w = t->grad ? t->grad->watch : NULL;
+  if (!w) return NULL;
+  pthread_mutex_lock(&w->lock);
+  lm_tensor *grad = w->grad;
+  pthread_mutex_unlock(&w->lock);
+  return grad;
+}
 
 lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad) {
   lm_grad *m;
@@ -90,18 +97,18 @@ lm_status lm_watch_need(lm_tensor *t, lm_watch **out) {
   lm_edge e;
   NEED(lm_history(t, &e));
   if (!e.node) return lm_fail_value("register_hook", "x", "a tensor that requires grad", "one that does not");
-  lm_watch **seen = &e.node->out[e.slot].watch;
+  lm_watch *_Atomic *seen = &e.node->out[e.slot].watch;
   if (!t->grad->watch) {
     if (*seen) {
       t->grad->watch = *seen;
-      atomic_fetch_add(&(*seen)->rc, 1);
+      atomic_fetch_add(&t->grad->watch->rc, 1);
     } else {
       NEED(lm_watch_new(&t->grad->watch));
     }
   }
   if (!*seen) {
+    atomic_fetch_add(&t->grad->watch->rc, 1);
     *seen = t->grad->watch;
-    atomic_fetch_add(&(*seen)->rc, 1);
   }
   *out = *seen;
   return LM_OK;
@@ -167,72 +174,64 @@ bool lm_watch_has_hooks(lm_watch *w) {
   return has;
 }
 
-/* Returns the present hooks, retained, since a hook may add or remove hooks. */
-static lm_status snapshot(lm_watch *w, bool after, lm_hook_entry ***out, int *n) {
-  lm_status status = LM_OK;
-  *n = 0;
+/* Hooks, retained, since a hook may add or remove hooks. */
+typedef struct hook_list {
+  int n;
+  lm_hook_entry **v;
+} hook_list;
+#define OWNED_HOOKS __attribute__((cleanup(release_hooks))) hook_list
+
+static lm_status present_hooks(lm_watch *w, bool after, hook_list *out) {
+  int n = 0;
   pthread_mutex_lock(&w->lock);
-  for (lm_hook_entry *h = w->hooks; h; h = h->next) *n += h->after == after;
-  if (*n > 0 && !(*out = lm_malloc(sizeof **out * (size_t)*n))) {
-    *n = 0;
-    status = LM_E_OOM;
-  }
-  int i = 0;
-  for (lm_hook_entry *h = w->hooks; h && *n > 0; h = h->next) {
+  for (lm_hook_entry *h = w->hooks; h; h = h->next) n += h->after == after;
+  out->v = n > 0 ? lm_malloc(sizeof *out->v * (size_t)n) : NULL;
+  for (lm_hook_entry *h = w->hooks; h && out->v; h = h->next) {
     if (h->after != after) continue;
     atomic_fetch_add(&h->rc, 1);
-    (*out)[i++] = h;
+    out->v[out->n++] = h;
   }
   pthread_mutex_unlock(&w->lock);
-  return status;
+  return out->n == n ? LM_OK : LM_E_OOM;
 }
 
-static void release_snapshot(lm_hook_entry **hooks, int n) {
-  for (int i = 0; i < n; i++) lm_hook_release(hooks[i]);
-  lm_free(hooks);
+static void release_hooks(hook_list *hooks) {
+  for (int i = 0; i < hooks->n; i++) lm_hook_release(hooks->v[i]);
+  lm_free(hooks->v);
 }
 
 lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g) {
-  lm_status status = LM_OK;
-  lm_hook_entry **hooks = NULL;
-  int n;
-  if (!w->hooks) return LM_OK;
-  TRY(snapshot(w, false, &hooks, &n));
-  for (int i = 0; i < n; i++) {
-    lm_tensor *replacement = NULL;
-    TRY(hooks[i]->hook.fn(hooks[i]->hook.ctx, *g, &replacement));
+  OWNED_HOOKS hooks = {0};
+  NEED(present_hooks(w, false, &hooks));
+  for (int i = 0; i < hooks.n; i++) {
+    LM_OWNED *replacement = NULL;
+    NEED(hooks.v[i]->hook.fn(hooks.v[i]->hook.ctx, *g, &replacement));
     if (!replacement) continue;
     bool fits =
         replacement->ndim == meta->ndim && memcmp(replacement->size, meta->size, sizeof(int64_t) * meta->ndim) == 0;
     if (!fits) {
-      status = lm_fail_shape("register_hook", "the hook's result", lm_shape_text(meta->ndim, meta->size),
-                             lm_shape_of(replacement));
-      lm_release(replacement);
-      goto done;
+      return lm_fail_shape("register_hook", "the hook's result", lm_shape_text(meta->ndim, meta->size),
+                           lm_shape_of(replacement));
     }
     lm_release(*g);
-    *g = replacement;
-    TRY(lm_fit_gradient(meta, g));
+    *g = lm_tensor_take(&replacement);
+    NEED(lm_fit_gradient(meta, g));
   }
-done:
-  release_snapshot(hooks, hooks ? n : 0);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_watch_after(lm_watch *w) {
-  lm_status status = LM_OK;
-  lm_hook_entry **hooks = NULL;
-  int n;
-  if (!w->hooks) return LM_OK;
-  TRY(snapshot(w, true, &hooks, &n));
-  for (int i = 0; i < n && w->grad; i++) {
-    lm_tensor *unused = NULL;
-    TRY(hooks[i]->hook.fn(hooks[i]->hook.ctx, w->grad, &unused));
-    lm_release(unused);
+  OWNED_HOOKS hooks = {0};
+  NEED(present_hooks(w, true, &hooks));
+  for (int i = 0; i < hooks.n; i++) {
+    LM_OWNED *grad = NULL, *unused = NULL;
+    pthread_mutex_lock(&w->lock);
+    grad = lm_retain(w->grad); /* the tensor may be freed on another thread meanwhile, and .grad with it */
+    pthread_mutex_unlock(&w->lock);
+    if (!grad) break;
+    NEED(hooks.v[i]->hook.fn(hooks.v[i]->hook.ctx, grad, &unused));
   }
-done:
-  release_snapshot(hooks, hooks ? n : 0);
-  return status;
+  return LM_OK;
 }
 
 /* ---- printing the graph */

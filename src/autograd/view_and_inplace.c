@@ -37,52 +37,42 @@ lm_status lm_geometry_node(lm_node_kind kind, const lm_view_geometry *p, const l
 }
 
 lm_status lm_view_at(lm_tensor *x, const lm_view_geometry *memory, const lm_view_geometry *geometry, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *v = NULL;
-  lm_node *node = NULL;
+  LM_OWNED *v = NULL;
+  LM_OWNED_NODE *node = NULL;
   lm_edge history = {NULL, 0};
   lm_meta meta;
-  TRY(lm_tensor_view(x, memory->ndim, memory->size, memory->stride, memory->offset, &v));
+  NEED(lm_tensor_view(x, memory->ndim, memory->size, memory->stride, memory->offset, &v));
   if (lm_dtype_is_float(x->dtype)) {
-    if (lm_grad_enabled()) TRY(lm_history(x, &history));
+    if (lm_grad_enabled()) NEED(lm_history(x, &history));
     if (history.node) {
       lm_meta_of(v, &meta);
-      TRY(lm_geometry_node(LM_NODE_EXTRACT, geometry, &meta, history, (lm_edge){NULL, 0}, &node));
+      NEED(lm_geometry_node(LM_NODE_EXTRACT, geometry, &meta, history, (lm_edge){NULL, 0}, &node));
     }
-    TRY(lm_view_track(v, x, NULL));
+    NEED(lm_view_track(v, x, NULL));
     v->grad->node = node;
     node = NULL;
   }
-  *out = v;
-  v = NULL;
-done:
-  lm_node_release(node);
-  lm_release(v);
-  return status;
+  *out = lm_tensor_take(&v);
+  return LM_OK;
 }
 
 static lm_status refresh(lm_tensor *v, lm_grad *m) {
-  lm_status status = LM_OK;
   lm_edge base;
   lm_node *node = NULL;
-  lm_watch *watch = NULL;
-  TRY(lm_history(m->base, &base));
+  LM_OWNED_WATCH *watch = NULL;
+  NEED(lm_history(m->base, &base));
   if (base.node) {
     lm_view_geometry geometry;
     lm_meta meta;
     lm_view_geometry_of(v, m->base, &geometry);
     lm_meta_of(v, &meta);
-    TRY(lm_watch_successor(m, &watch));
-    status = lm_geometry_node(LM_NODE_EXTRACT, &geometry, &meta, base, (lm_edge){NULL, 0}, &node);
-    if (status != LM_OK) {
-      lm_watch_release(watch);
-      goto done;
-    }
+    NEED(lm_watch_successor(m, &watch));
+    NEED(lm_geometry_node(LM_NODE_EXTRACT, &geometry, &meta, base, (lm_edge){NULL, 0}, &node));
   }
   lm_grad_rebase(m, node, watch);
+  watch = NULL;
   m->version = lm_version(v);
-done:
-  return status;
+  return LM_OK;
 }
 
 static bool has_meta(const lm_tensor *t, const lm_meta *meta) {

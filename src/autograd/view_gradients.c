@@ -3,6 +3,7 @@
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 /* The range of elements that covers base and view: a view may begin before its base, and end after it. */
 typedef struct span {
@@ -51,128 +52,93 @@ static lm_status flat_zeros(lm_dtype dtype, lm_device device, const lm_view_geom
 
 /* Reads the view p [view's sizes] out of g [base's sizes]. */
 static lm_status extract(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *flat = NULL, *whole = NULL;
+  LM_OWNED *flat = NULL, *whole = NULL;
   span s = span_of(p);
   bool within = s.base == 0 && s.n == reach_of(p->base_ndim, p->base_size, p->base_stride);
   if (within && to_layout_of_base(g, p)) {
-    TRY(as_view(g, p, false, out));
+    NEED(as_view(g, p, false, out));
   } else {
-    TRY(flat_zeros(g->dtype, g->device, p, &flat));
-    TRY(as_base(flat, p, &whole));
-    TRY(lm_copy(g, whole));
-    TRY(as_view(flat, p, false, out));
+    NEED(flat_zeros(g->dtype, g->device, p, &flat));
+    NEED(as_base(flat, p, &whole));
+    NEED(lm_copy(g, whole));
+    NEED(as_view(flat, p, false, out));
   }
-done:
-  lm_release(whole);
-  lm_release(flat);
-  return status;
+  return LM_OK;
 }
 
 /* Returns flat + g at p for a view whose elements share memory: each is added at its position. */
 static lm_status add_up(lm_tensor *flat, lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *numbers = NULL, *seen = NULL, *indices = NULL, *list = NULL;
+  LM_OWNED *numbers = NULL, *seen = NULL, *indices = NULL, *list = NULL;
   lm_arange_args count = {1, (double)flat->numel + 1, 1, LM_I64, flat->device};
   lm_reshape_args line = {.size = {1, {g->numel}}};
-  TRY(lm_op_run(LM_OP_arange, &count, &numbers));
-  TRY(as_view(numbers, p, true, &seen));
+  NEED(lm_op_run(LM_OP_arange, &count, &numbers));
+  NEED(as_view(numbers, p, true, &seen));
   line.x = seen;
-  TRY(lm_call(LM_OP_reshape, &line, &indices));
+  NEED(lm_call(LM_OP_reshape, &line, &indices));
   line.x = g;
-  TRY(lm_call(LM_OP_reshape, &line, &list));
-  TRY(lm_op_run(LM_OP_index_add, &(lm_index_add_args){flat, 0, indices, list, 1}, out));
-done:
-  lm_release(numbers);
-  lm_release(seen);
-  lm_release(indices);
-  lm_release(list);
-  return status;
+  NEED(lm_call(LM_OP_reshape, &line, &list));
+  return lm_op_run(LM_OP_index_add, &(lm_index_add_args){flat, 0, indices, list, 1}, out);
 }
 
 /* Returns zeros [base's sizes] with g [view's sizes] added at p. */
 static lm_status embed(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *flat = NULL, *part = NULL, *summed = NULL, *all = NULL;
+  LM_OWNED *flat = NULL, *part = NULL, *summed = NULL, *all = NULL;
   lm_sum_args sum = {.x = g, .dim = {.n = 0}, .keepdim = true, .dtype = LM_NO_DTYPE};
   for (int d = 0; d < p->ndim; d++) {
     if (p->stride[d] == 0 && p->size[d] > 1) sum.dim.v[sum.dim.n++] = d;
   }
-  if (sum.dim.n > 0) TRY(lm_op_run(LM_OP_sum, &sum, &summed));
-  TRY(flat_zeros(g->dtype, g->device, p, &flat));
-  TRY(as_view(flat, p, true, &part));
+  if (sum.dim.n > 0) NEED(lm_op_run(LM_OP_sum, &sum, &summed));
+  NEED(flat_zeros(g->dtype, g->device, p, &flat));
+  NEED(as_view(flat, p, true, &part));
   if (lm_overlaps_itself(part)) {
-    TRY(add_up(flat, summed ? summed : g, p, &all));
-    TRY(as_base(all, p, out));
+    NEED(add_up(flat, summed ? summed : g, p, &all));
+    NEED(as_base(all, p, out));
   } else {
-    TRY(lm_copy(summed ? summed : g, part));
-    TRY(as_base(flat, p, out));
+    NEED(lm_copy(summed ? summed : g, part));
+    NEED(as_base(flat, p, out));
   }
-done:
-  lm_release(summed);
-  lm_release(part);
-  lm_release(flat);
-  lm_release(all);
-  return status;
+  return LM_OK;
 }
 
 /* Runs extract or embed, recorded if grad mode is on: each is the other's gradient. */
 static lm_status apply(lm_node_kind kind, lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *result = NULL;
-  lm_node *node = NULL;
+  LM_OWNED *result = NULL;
+  LM_OWNED_NODE *node = NULL;
   lm_edge history = {NULL, 0};
   lm_meta meta;
-  if (lm_grad_enabled()) TRY(lm_history(g, &history));
-  TRY(kind == LM_NODE_EXTRACT ? extract(g, p, &result) : embed(g, p, &result));
+  if (lm_grad_enabled()) NEED(lm_history(g, &history));
+  NEED(kind == LM_NODE_EXTRACT ? extract(g, p, &result) : embed(g, p, &result));
   if (history.node) {
     lm_meta_of(result, &meta);
-    TRY(lm_geometry_node(kind, p, &meta, history, (lm_edge){NULL, 0}, &node));
-    TRY(lm_attach(result, (lm_edge){node, 0}));
+    NEED(lm_geometry_node(kind, p, &meta, history, (lm_edge){NULL, 0}, &node));
+    NEED(lm_attach(result, (lm_edge){node, 0}));
   }
-  *out = result;
-  result = NULL;
-done:
-  lm_node_release(node);
-  lm_release(result);
-  return status;
+  *out = lm_tensor_take(&result);
+  return LM_OK;
 }
 
 /* Returns g with zeros at p. */
 static lm_status outside(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *flat = NULL, *part = NULL, *filled = NULL, *mask = NULL, *one = NULL, *zero = NULL;
-  TRY(lm_tensor_number(1, &one));
-  TRY(lm_tensor_number(0, &zero));
-  TRY(flat_zeros(LM_BOOL, g->device, p, &flat));
-  TRY(as_view(flat, p, true, &part));
-  TRY(lm_op_run(LM_OP_fill_, &(lm_fill__args){part, one}, &filled));
-  TRY(as_base(flat, p, &mask));
-  TRY(lm_call(LM_OP_masked_fill, &(lm_masked_fill_args){g, mask, zero}, out));
-done:
-  lm_release(zero);
-  lm_release(one);
-  lm_release(mask);
-  lm_release(filled);
-  lm_release(part);
-  lm_release(flat);
-  return status;
+  LM_OWNED *flat = NULL, *part = NULL, *filled = NULL, *mask = NULL, *one = NULL, *zero = NULL;
+  NEED(lm_tensor_number(1, &one));
+  NEED(lm_tensor_number(0, &zero));
+  NEED(flat_zeros(LM_BOOL, g->device, p, &flat));
+  NEED(as_view(flat, p, true, &part));
+  NEED(lm_op_run(LM_OP_fill_, &(lm_fill__args){part, one}, &filled));
+  NEED(as_base(flat, p, &mask));
+  return lm_call(LM_OP_masked_fill, &(lm_masked_fill_args){g, mask, zero}, out);
 }
 
 lm_status lm_view_geometry_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin) {
-  lm_status status = LM_OK;
   const lm_view_geometry *p = n->payload;
   switch ((lm_node_kind)n->kind) {
     case LM_NODE_EXTRACT: return apply(LM_NODE_EMBED, g, p, &gin[0]);
     case LM_NODE_EMBED: return apply(LM_NODE_EXTRACT, g, p, &gin[0]);
     default: break;
   }
-  if (n->edge[0].node) TRY(outside(g, p, &gin[0]));
-  if (n->edge[1].node) TRY(apply(LM_NODE_EXTRACT, g, p, &gin[1]));
-done:
-  if (status != LM_OK) {
-    lm_release(gin[0]);
-    gin[0] = NULL;
-  }
-  return status;
+  LM_OWNED *of_base = NULL;
+  if (n->edge[0].node) NEED(outside(g, p, &of_base));
+  if (n->edge[1].node) NEED(apply(LM_NODE_EXTRACT, g, p, &gin[1]));
+  gin[0] = lm_tensor_take(&of_base);
+  return LM_OK;
 }

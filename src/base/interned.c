@@ -7,8 +7,9 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static char **table; /* open addressing; at most half of the slots are taken */
 static size_t taken, capacity;
 

@@ -10,6 +10,7 @@
 
 #include "base/descriptor.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 /* A guarded mapping; never freed, since the signal handler walks the list without a lock, but reused if not lost. */
 struct lm_mapping_guard {
@@ -24,7 +25,7 @@ struct lm_mapping_guard {
 _Atomic unsigned lm_truncations;
 static _Thread_local unsigned reported; /* value of lm_truncations at this thread's last report */
 static _Atomic(lm_mapping_guard *) all;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list and reports */
+LM_MUTEX(lock); /* protects the list and reports */
 static struct sigaction before;
 static _Atomic int watched; /* number of files mapped now */
 static bool installed;      /* true if our handler is installed, perhaps behind another */

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "base/status.h"
 
@@ -15,6 +16,14 @@ LM_API void *lm_realloc(void *p, size_t bytes);
 /* Copies a text; NULL for NULL. */
 LM_API char *lm_copy_text(const char *text);
 LM_API void lm_free(void *p);
+/* Declares a pointer, NULL or memory of these functions that is freed when the block ends: LM_FREED char *text = NULL.
+ * No goto may jump over the declaration. */
+#define LM_FREED __attribute__((cleanup(lm_free_at)))
+static inline void lm_free_at(const void *at) {
+  void *p;
+  memcpy(&p, at, sizeof p);
+  lm_free(p);
+}
 
 /* Grows *list, an array of *capacity items of `size` bytes, to at least n items, by half at least. Returns false and
  * leaves *list unchanged when out of memory. */

@@ -5,9 +5,17 @@
  * are text; shapes come from lm_shape_of, dtypes from lm_dtype_name, other values from lm_text. */
 #pragma once
 
+#include <locale.h>
 #include <stdint.h>
 
 #include "base/status.h"
+
+/* Makes printf, strtod and their kin use a decimal point on this thread for the rest of a block, whatever the host's
+ * locale has. */
+LM_API locale_t lm_plain_numbers_begin(void);
+LM_API void lm_plain_numbers_end(locale_t *before);
+#define LM_PLAIN_NUMBERS(name) \
+  __attribute__((cleanup(lm_plain_numbers_end), unused)) locale_t name = lm_plain_numbers_begin()
 
 /* Formats as snprintf into one of eight 256-byte buffers of this thread, used in turn. */
 LM_API const char *lm_text(const char *format, ...) LM_PRINTF(1, 2);

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -67,7 +68,7 @@ typedef struct worker {
 static loop busy; /* a marker: only its address is used */
 static worker workers[LM_MAX_THREADS];
 static _Atomic int started; /* number of workers; 0 again in a forked child */
-static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(starting);
 static _Atomic int64_t latest_end; /* end of the latest loop of any thread, nanoseconds */
 
 static _Atomic int threads_set;       /* the process's number; 0: not set */
@@ -311,7 +312,7 @@ lm_status lm_parallel(int64_t units, double work_ns, size_t scratch_bytes, lm_pa
 
 static bool start_worker(worker *w) {
   w->spin = MAX_SPIN;
-  return lm_thread_start(&w->id, work, w) == LM_OK;
+  return lm_thread_start(NULL, "lm-compute", &w->id, work, w) == LM_OK;
 }
 
 static void grow(int n) {
@@ -327,7 +328,7 @@ static void grow(int n) {
   pthread_mutex_unlock(&starting);
 }
 
-static int wanted_threads(void) {
+int lm_num_threads(void) {
   int n = own_threads > 0 ? own_threads : atomic_load_explicit(&threads_set, memory_order_relaxed);
   if (n == 0) n = at_start;
   int granted = atomic_load_explicit(&max_granted, memory_order_relaxed), limit = lm_thread_limit();
@@ -336,30 +337,31 @@ static int wanted_threads(void) {
   return n < LM_MAX_THREADS ? n : LM_MAX_THREADS;
 }
 
-int lm_num_threads(void) {
-  int n = wanted_threads();
-  if (n <= 1 + atomic_load_explicit(&started, memory_order_acquire)) return n;
-  grow(n);
-  return wanted_threads();
-}
-
 void lm_set_num_threads(int n) {
-  if (lm_is_script_thread())
+  if (lm_is_script_thread()) {
     own_threads = n > 0 ? n : 0;
-  else
+  } else {
     atomic_store_explicit(&threads_set, n > 0 ? n : 0, memory_order_relaxed);
+    atomic_store_explicit(&max_granted, 0, memory_order_relaxed);
+  }
 }
 
 int lm_threads_for(double work_ns) {
   if (work_ns < MIN_WORK || inside) return 1;
   int all = lm_num_threads();
+  if (all > 1 + atomic_load_explicit(&started, memory_order_acquire)) {
+    grow(all);
+    all = lm_num_threads();
+  }
   return work_ns / MIN_EACH < all ? (int)(work_ns / MIN_EACH) : all;
 }
 
-/* Limits a forked child, which has this thread alone but a copy of the workers' slots, to one thread. */
+/* Empties the workers' slots of a forked child, which has this thread alone. It computes on one thread until it calls
+ * lm_set_num_threads: a server with a child for each core has no core left for more. */
 static void limit_child(void) {
-  atomic_store(&max_granted, 1);
+  memset(workers, 0, sizeof workers);
   atomic_store(&started, 0);
+  atomic_store(&max_granted, 1);
 }
 
 static int threads_at_start(void) {

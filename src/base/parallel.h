@@ -27,8 +27,9 @@ LM_API void *lm_scratch(void);
 LM_API int lm_threads_for(double work);
 
 enum { LM_MAX_THREADS = 256 };
-/* Returns the maximum number of threads for a loop of this thread, and starts them: the number set, at first
- * OMP_NUM_THREADS or lm_cores. If the system refuses to start that many, returns fewer and prints one line. */
+/* Returns the maximum number of threads for a loop of this thread: the number set, at first OMP_NUM_THREADS or
+ * lm_cores; 1 in a forked child until it sets one. The first loop with enough work starts them; if the system refuses
+ * to start that many, it prints one line, and the number is lower from then on. */
 LM_API int lm_num_threads(void);
 /* Sets that number for this thread if it runs its own script, else for the process; 0 restores the first one. */
 LM_API void lm_set_num_threads(int n);

@@ -3,12 +3,13 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <dlfcn.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/descriptor.h"
+#include "base/thread.h"
 
 bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]) {
   Dl_info self;
@@ -19,6 +20,12 @@ bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]) {
   memcpy(folder, self.dli_fname, n);
   folder[n] = 0;
   return true;
+}
+
+const lm_module_copy *lm_claim_process(const lm_module_copy *own) {
+  static const lm_module_copy *_Atomic first;
+  const lm_module_copy *none = NULL;
+  return atomic_compare_exchange_strong(&first, &none, own) ? own : none;
 }
 
 /* Writes search folder i, from 0: "" for one to be skipped. Returns false after the last. */
@@ -74,14 +81,7 @@ lm_status lm_plugin_need(const lm_plugin_family *family, const char *name, void 
                  family->family, name);
 }
 
-static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
-
-/* Make a fork wait for the load: in the child nobody would finish it. */
-static void lock_loading(void) { pthread_mutex_lock(&loading); }
-static void unlock_loading(void) { pthread_mutex_unlock(&loading); }
-__attribute__((constructor)) static void watch_forks(void) {
-  pthread_atfork(lock_loading, unlock_loading, unlock_loading);
-}
+LM_MUTEX(loading);
 
 lm_status lm_load_once(_Atomic bool *loaded, lm_status (*load)(void *arg), void *arg) {
   if (atomic_load_explicit(loaded, memory_order_acquire)) return LM_OK;

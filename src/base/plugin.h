@@ -22,9 +22,15 @@ typedef struct lm_plugin_family {
  * LM_E_MISSING if the file does not load or lacks the function. */
 lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void **function, char path[LM_PLUGIN_PATH]);
 /* Loads a plug-in that every build has, as lm_plugin_load does; LM_E_MISSING without its file. */
-lm_status lm_plugin_need(const lm_plugin_family *family, const char *name, void **function);
+LM_API lm_status lm_plugin_need(const lm_plugin_family *family, const char *name, void **function);
 /* Calls load(arg) unless it succeeded before with this `loaded`, in one thread at a time. */
-lm_status lm_load_once(_Atomic bool *loaded, lm_status (*load)(void *arg), void *arg);
+LM_API lm_status lm_load_once(_Atomic bool *loaded, lm_status (*load)(void *arg), void *arg);
+/* A copy of the module that binds this library, which the dynamic linker loads once: version, and path of the file. */
+typedef struct lm_module_copy {
+  const char *version, *path;
+} lm_module_copy;
+/* Returns the first copy for which this was called in the process. */
+LM_API const lm_module_copy *lm_claim_process(const lm_module_copy *own);
 /* Writes the folder of this library; false if unknown or too long. */
 LM_API bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]);
 

@@ -10,6 +10,7 @@
 
 #include "base/file_size_limit.h"
 #include "base/log.h"
+#include "base/message.h"
 
 enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, ELLIPSIZE_BYTES = 200, LINE_BYTES = 4096 };
 static _Thread_local char message[MESSAGE_BYTES];
@@ -56,9 +57,17 @@ static void write_ends(char *out, size_t capacity, const char *whole, size_t byt
   memcpy(out + head + (size_t)n, whole + bytes - tail, tail + 1);
 }
 
+static locale_t plain;
+
+__attribute__((constructor)) static void make_plain(void) { plain = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
+
+locale_t lm_plain_numbers_begin(void) { return plain ? uselocale(plain) : (locale_t)0; }
+void lm_plain_numbers_end(locale_t *before) { uselocale(*before); /* 0 changes nothing */ }
+
 void lm_write_v(char *out, size_t capacity, const char *format, va_list args) {
   va_list again;
   va_copy(again, args);
+  LM_PLAIN_NUMBERS(locale);
   int n = vsnprintf(out, capacity, format, args);
   if (n >= (int)capacity && capacity > 2 * SIGN_BYTES) {
     char *whole = malloc((size_t)n + 1); /* outside the counted heap: the message may be about lack of memory */

@@ -1,4 +1,5 @@
-/* Starts threads, and makes conditions and wakeup descriptors for them to wait on. Times are lm_seconds()'s. */
+/* Starts threads, and makes mutexes, conditions and wakeup descriptors for them to wait on. Times are lm_seconds()'s.
+ */
 #pragma once
 
 #include <errno.h>
@@ -13,11 +14,21 @@
 #include "base/descriptor.h"
 #include "base/message.h"
 
+/* Makes fork() take a mutex for its duration: the child finds the data complete and the mutex free, though it lacks the
+ * thread that may have held it. For mutexes that guard short work which never forks. */
+LM_API void lm_fork_takes(pthread_mutex_t *mutex);
+
+/* Defines a static mutex that fork() takes. */
+#define LM_MUTEX(name)                                                                    \
+  static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER;                                \
+  __attribute__((constructor)) static void name##_at_fork(void) { lm_fork_takes(&name); } \
+  _Static_assert(1, "")
+
 /* Starts a thread that blocks all signals, which are for the threads of scripts, except its own faults: the kernel
- * would end the process at a blocked one, before base/mapping_guard.h can handle it. LM_E_IO. attributes: NULL for the
- * system's. */
-static inline lm_status lm_thread_start_with(const pthread_attr_t *attributes, pthread_t *thread, void *(*body)(void *),
-                                             void *arg) {
+ * would end the process at a blocked one, before base/mapping_guard.h can handle it. LM_E_IO. The system's tools show
+ * it as `name`, of 15 bytes at most. attributes: NULL for the system's. */
+static inline lm_status lm_thread_start(const pthread_attr_t *attributes, const char *name, pthread_t *thread,
+                                        void *(*body)(void *), void *arg) {
   static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
   sigset_t blocked, before;
   sigfillset(&blocked);
@@ -25,18 +36,15 @@ static inline lm_status lm_thread_start_with(const pthread_attr_t *attributes, p
   pthread_sigmask(SIG_SETMASK, &blocked, &before);
   int problem = pthread_create(thread, attributes, body, arg);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return problem ? lm_fail_cannot(LM_E_IO, "create thread", problem) : LM_OK;
+  if (problem) return lm_fail_cannot(LM_E_IO, "create thread", problem);
+  pthread_setname_np(*thread, name);
+  return LM_OK;
 }
 
-static inline lm_status lm_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
-  return lm_thread_start_with(NULL, thread, body, arg);
-}
-
-/* Starts a thread that nobody joins, as lm_thread_start_with does; the system's tools show it as `name`. */
+/* Starts a thread that nobody joins, with default attributes. */
 static inline lm_status lm_thread_start_detached(const char *name, void *(*body)(void *), void *arg) {
   pthread_t thread;
-  NEED(lm_thread_start(&thread, body, arg));
-  pthread_setname_np(thread, name);
+  NEED(lm_thread_start(NULL, name, &thread, body, arg));
   pthread_detach(thread);
   return LM_OK;
 }

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
+#include "op_entries.h"
 
 static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
 

@@ -86,13 +86,17 @@ typedef struct lm_lua {
   bool hastened;                  /* true if the next collection comes before the budget is used */
   uint8_t scale[LM_DEVICE_KINDS]; /* a byte on such a device counts as 2^(1 - scale); 0: not known yet */
   /* Names as this state interned them: equal names have equal pointers. */
-  const char *key[LM_OP_COUNT][LM_MAX_ARGS];
   const char *key_requires_grad, *dtype_name[LM_DTYPE_COUNT], *device_cpu;
-  uint32_t required[LM_OP_COUNT]; /* bit i: argument i has no default */
-  uint16_t default_at[LM_OP_COUNT];
-  char *defaults;             /* every op's argument struct as lm_op_defaults leaves it, at default_at */
-  bool variadic[LM_OP_COUNT]; /* true if the last positional argument takes all numbers that follow: x:view(2, 3) */
+  struct lm_op_reading *ops; /* one for each op, then their default argument structs */
 } lm_lua;
+
+/* Facts about an op for reading a call. */
+typedef struct lm_op_reading {
+  const char *key[LM_MAX_ARGS]; /* names of arguments, interned */
+  uint32_t required;            /* bit i: argument i has no default */
+  bool variadic;                /* true if the last positional argument takes all numbers that follow: x:view(2, 3) */
+  const void *defaults;         /* the argument struct as lm_op_defaults leaves it */
+} lm_op_reading;
 
 /* Registry keys (light userdata of their addresses); each holds a table or a function. */
 extern const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64,

@@ -9,7 +9,7 @@
 #include "base/parallel.h"
 #include "base/thread_state.h"
 #include "bind/bind.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 
 static const lm_backend *need_cpu(lua_State *L) {
   const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0));

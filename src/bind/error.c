@@ -6,7 +6,7 @@
 #include "bind/bind.h"
 #include "bind/host_call.h"
 #include "distributed/group/world.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 
 /* Returns whether the function's chunk is of the library or a package: its name begins with a line of `prefixes`. */
 static bool is_own(const lua_Debug *ar, const char *prefixes) {

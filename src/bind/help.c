@@ -3,7 +3,8 @@
 #include <stdio.h>
 
 #include "bind/bind.h"
-#include "op/backend.h"
+#include "op/kernels.h"
+#include "op_entries.h"
 
 /* Returns an argument's default as Lua writes it: "nil" if it is optional without a default, NULL if it is required.
  * The result may lie in `text`. */
@@ -21,7 +22,7 @@ static const char *default_of(const lm_arg *a, char text[static 64]) {
       break;
     default: return lm_arg_words[a->kind].required ? NULL : "nil";
   }
-  snprintf(text, 64, "%.6g", a->number);
+  lm_write(text, 64, "%.6g", a->number);
   return text;
 }
 

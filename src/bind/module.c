@@ -1,8 +1,12 @@
 /* Opens the module luminary.core: makes the state, the tensors' metatable, and every function by name. */
+#include <dlfcn.h>
+
 #include "base/c_stack.h"
+#include "base/plugin.h"
 #include "bind/bind.h"
 #include "bind/host_call.h"
-#include "op/backend.h"
+#include "op/kernels.h"
+#include "op_entries.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
     lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback, lm_reg_catchers,
@@ -23,27 +27,29 @@ static const char *intern(lua_State *L, const char *name) {
 }
 
 static void describe_ops(lua_State *L, lm_lua *s) {
-  size_t bytes = 0;
-  for (int id = 0; id < LM_OP_COUNT; id++) {
-    s->default_at[id] = (uint16_t)bytes;
-    bytes += lm_round_up((size_t)lm_ops[id].size, 8);
-  }
+  size_t head = LM_OP_COUNT * sizeof *s->ops, bytes = head;
+  for (int id = 0; id < LM_OP_COUNT; id++) bytes += lm_round_up((size_t)lm_ops[id].size, 8);
   lm_reg_get(L, &lm_reg_anchor); /* Lua's memory, which outlives every finalizer */
   lua_pushliteral(L, "defaults");
-  s->defaults = lua_newuserdata(L, bytes);
+  s->ops = lua_newuserdata(L, bytes);
+  memset(s->ops, 0, bytes);
+  char *defaults = (char *)s->ops + head;
   lua_rawset(L, -3);
   lua_pop(L, 1);
   for (int id = 0; id < LM_OP_COUNT; id++) {
     const lm_op *op = &lm_ops[id];
-    lm_op_defaults((lm_op_id)id, s->defaults + s->default_at[id]);
+    lm_op_reading *r = &s->ops[id];
+    lm_op_defaults(id, defaults);
+    r->defaults = defaults;
+    defaults += lm_round_up((size_t)op->size, 8);
     for (int i = 0; i < op->nargs; i++) {
-      s->key[id][i] = intern(L, op->arg[i].name);
-      if (lm_arg_words[op->arg[i].kind].required) s->required[id] |= 1u << i;
+      r->key[i] = intern(L, op->arg[i].name);
+      if (lm_arg_words[op->arg[i].kind].required) r->required |= 1u << i;
     }
     if (op->npositional == 0) continue;
     const lm_arg *last = &op->arg[op->npositional - 1];
-    s->variadic[id] = last->kind == LM_ARG_SIZE || last->kind == LM_ARG_SIZE_OPT ||
-                      (last->kind == LM_ARG_DIMS_OPT && strcmp(last->name, "dims") == 0);
+    r->variadic = last->kind == LM_ARG_SIZE || last->kind == LM_ARG_SIZE_OPT ||
+                  (last->kind == LM_ARG_DIMS_OPT && strcmp(last->name, "dims") == 0);
   }
   s->key_requires_grad = intern(L, "requires_grad");
   s->device_cpu = intern(L, "cpu");
@@ -188,12 +194,28 @@ static void make_state(lua_State *L) {
   describe_ops(L, s);
 }
 
+/* Raises an error if another copy of this module is in use in the process. */
+static void claim_process(lua_State *L) {
+  static lm_module_copy own = {.version = LM_VERSION};
+  Dl_info file;
+  if (!dladdr(&own, &file)) return;
+  own.path = file.dli_fname;
+  const lm_module_copy *first = lm_claim_process(&own);
+  if (first == &own) return;
+  luaL_error(
+      L,
+      "luminary: version %s, '%s', is in use in this process, which cannot load a second copy, version %s, '%s'; "
+      "set the same package.cpath in all Lua states",
+      first->version, first->path, own.version, own.path);
+}
+
 LM_API int luaopen_luminary_core(lua_State *L);
 int luaopen_luminary_core(lua_State *L) {
   lm_reg_get(L, &lm_reg_module);
   if (!lua_isnil(L, -1)) return 1; /* required again: one state, one metatable */
   lua_settop(L, 0);
   luaL_checkstack(L, 24, "luminary");
+  claim_process(L); /* first: this copy may have been linked to the other's library */
   enum { NEEDED = 64 /* KB */, ROUNDED = 8 /* KB; some C libraries subtract the guard pages */ };
   const size_t stack = lm_stack_size() >> 10;
   if (stack + ROUNDED < NEEDED) {
@@ -246,6 +268,8 @@ int luaopen_luminary_core(lua_State *L) {
   lua_pushvalue(L, -1);
   lua_setfield(L, MODULE, "sizes");
   lua_rawseti(L, METATABLE, LM_SIZES);
+  lua_pushliteral(L, LM_VERSION);
+  lua_setfield(L, MODULE, "version");
   lua_pushvalue(L, MODULE);
   lm_reg_set(L, &lm_reg_module);
   return 1;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "bind/bind.h"
 #include "device/graph.h"
+#include "op_entries.h"
 
 /* The name that a layer and its function share: "logsoftmax" for LogSoftmax and log_softmax. */
 typedef struct common_name {

@@ -126,7 +126,7 @@ const char *lm_describe_arg(lua_State *L, const lm_lua *s, int i) {
     case LUA_TBOOLEAN: return lua_toboolean(L, i) ? "true" : "false";
     case LUA_TNUMBER:
       if (lua_tonumber(L, i) != lua_tonumber(L, i)) return "nan"; /* printf may write -nan */
-      snprintf(text, sizeof text, "%.14g", lua_tonumber(L, i));
+      lm_write(text, sizeof text, "%.14g", lua_tonumber(L, i));
       return text;
     case LUA_TSTRING: return describe_string(L, i, text, sizeof text);
     case LUA_TUSERDATA:

@@ -1,5 +1,5 @@
---- Writes abi.h: numbers by which the core checks that a plug-in was built with the same headers. Each is a hash of a
---- table's header and all headers that it includes, without comments and spaces:
+--- Writes abi_<table>.h: numbers by which the core checks that a plug-in was built with the same headers. Each is a
+--- hash of a table's header and all headers that it includes, without comments and spaces:
 ---
 ---   luajit src/codegen/abi.lua SOURCE OUT     OUT: folder of generated headers
 local source, out = arg[1], arg[2]
@@ -19,7 +19,7 @@ end
 
 -- Appends a header's text to parts, after the headers that it includes, each once.
 local function gather(name, seen, parts)
-  if seen[name] or name == "abi.h" then return parts end
+  if seen[name] or name:find "^abi_" then return parts end
   seen[name] = true
   local whole = text.read(find(name)):gsub("/%*.-%*/", " "):gsub("//[^\n]*", " ")
   for included in whole:gmatch('#include "([^"]+)"') do gather(included, seen, parts) end
@@ -33,10 +33,9 @@ local function hash(parts)
   return sum
 end
 
-local lines = {"/* Written by src/codegen/abi.lua. */", "#pragma once", ""}
 local tables = {{"DRIVER", "device/driver.h"}, {"BACKEND", "op/backend.h"}, {"GROUP", "distributed/group/backend.h"}}
 for _, row in ipairs(tables) do
-  lines[#lines + 1] = ("enum { LM_%s_ABI = %d }; /* %s */"):format(row[1], hash(gather(row[2], {}, {})), row[2])
+  local number = ("enum { LM_%s_ABI = %d }; /* %s */\n"):format(row[1], hash(gather(row[2], {}, {})), row[2])
+  text.write(("%s/abi_%s.h"):format(out, row[1]:lower()),
+    "/* Written by src/codegen/abi.lua. */\n#pragma once\n\n" .. number)
 end
-lines[#lines + 1] = ""
-text.write(out .. "/abi.h", table.concat(lines, "\n"))

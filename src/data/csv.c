@@ -1,9 +1,7 @@
 #include "data/csv.h"
 
 #include <float.h>
-#include <locale.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +9,7 @@
 #include "base/message.h"
 #include "base/parallel.h"
 #include "io/file.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 
 enum { NS_A_BYTE = 5 };
 
@@ -127,17 +125,13 @@ lm_status lm_csv_fields(const lm_csv *c, int64_t from, int64_t to, lm_bytes *out
 
 /* ---- numbers */
 
-static locale_t plain; /* the script's locale may have a decimal comma */
-static void make_plain(void) { plain = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
-
 static bool by_library(const char *p, const char *end, double *out) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  LM_PLAIN_NUMBERS(locale);
   char text[128], *stop;
   if (end - p >= (ptrdiff_t)sizeof text) return false;
   memcpy(text, p, (size_t)(end - p));
   text[end - p] = 0;
-  pthread_once(&once, make_plain);
-  *out = plain ? strtod_l(text, &stop, plain) : strtod(text, &stop);
+  *out = strtod(text, &stop);
   return *stop == 0;
 }
 

@@ -4,9 +4,10 @@
 
 #include "base/message.h"
 #include "base/parallel.h"
-#include "op/backend.h"
 #include "op/input_layout.h"
+#include "op/kernels.h"
 #include "op/op.h"
+#include "op_entries.h"
 #include "philox.h"
 
 static lm_status check_index(const lm_tensor *x, const lm_tensor *index) {

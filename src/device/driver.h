@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "abi.h"
+#include "abi_driver.h"
 #include "device/device.h"
 
 enum { LM_IPC_BYTES = 64 };
@@ -80,7 +80,7 @@ typedef struct lm_driver {
   lm_status (*capture_begin)(int ordinal, void *stream);
   lm_status (*capture_end)(int ordinal, void *stream, void **graph); /* NULL graph: discards the work */
   lm_status (*graph_launch)(int ordinal, void *graph, void *stream);
-  void (*graph_destroy)(void *graph);
+  void (*graph_destroy)(int ordinal, void *graph);
   /* Share memory with other processes. A handle covers one complete allocation and is valid only in other processes;
    * the process that opened it closes it after its last use, while the owner still keeps the memory. */
   lm_status (*ipc_export)(int ordinal, void *p, char handle[LM_IPC_BYTES]);

@@ -35,7 +35,7 @@ void lm_graph_drain(void) {
   pthread_mutex_unlock(&lock);
   for (lm_graph *next; g; g = next) {
     next = g->next;
-    lm_driver_of(g->device)->graph_destroy(g->native);
+    lm_driver_of(g->device)->graph_destroy(lm_device_physical(g->device), g->native);
     lm_free(g);
   }
 }

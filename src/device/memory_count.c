@@ -3,9 +3,12 @@
 #include <stdio.h>
 
 #include "base/message.h"
+#include "base/thread.h"
 
 static lm_memory_count counts[LM_DEVICE_KINDS][LM_DEVICE_MAX] = {
     [0 ... LM_DEVICE_KINDS - 1][0 ... LM_DEVICE_MAX - 1].lock = PTHREAD_MUTEX_INITIALIZER};
+
+__attribute__((constructor)) static void watch_forks(void) { lm_fork_takes(&counts[LM_CPU][0].lock); }
 
 lm_memory_count *lm_memory_count_of(lm_device device) {
   return &counts[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
@@ -32,7 +35,7 @@ static const char *size_text(size_t bytes, char text[32]) {
   double n = (double)bytes;
   int u = 0;
   for (; n >= 1024 && u < 5; u++) n /= 1024;
-  snprintf(text, 32, u == 0 ? "%.0f %s" : "%.1f %s", n, unit[u]);
+  lm_write(text, 32, u == 0 ? "%.0f %s" : "%.1f %s", n, unit[u]);
   return text;
 }
 

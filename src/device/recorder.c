@@ -8,6 +8,7 @@
 #include "base/interned.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "device/graph.h"
 #include "device/stream_core.h"
 
@@ -31,7 +32,7 @@ struct lm_recording {
 };
 
 /* Guards `running`, last_number and the running recording. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static lm_recording *running;
 static uint32_t last_number;
 static _Atomic int last_thread;

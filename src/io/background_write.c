@@ -23,12 +23,25 @@ struct lm_background_write {
   char error[1024];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static pthread_cond_t ends;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static lm_background_write *unfinished;
 
-static void prepare(void) { lm_cond_init(&ends); }
+/* Fails all writes in a forked child, which has none of their threads. The parent finishes them. */
+static void forget_writes(void) {
+  lm_cond_init(&ends);
+  for (lm_background_write *w = unfinished; w; w = w->next) {
+    if (!w->ended) lm_write(w->error, sizeof w->error, "process %d, which forked this one, writes the file", getppid());
+    w->ended = w->reported = true;
+  }
+  unfinished = NULL;
+}
+
+static void prepare(void) {
+  lm_cond_init(&ends);
+  pthread_atfork(NULL, NULL, forget_writes);
+}
 
 static void free_plan(lm_write_plan *p) {
   for (int i = 0; p->tensors && i < p->n; i++) lm_release(p->tensors[i]);
@@ -146,7 +159,7 @@ lm_status lm_background_write_start(const lm_write_plan *plan, lm_background_wri
     w->rc = 2;
     w->next = unfinished;
     unfinished = w;
-    status = lm_thread_start_detached("luminary save", write_on_thread, w);
+    status = lm_thread_start_detached("lm-save", write_on_thread, w);
     if (status != LM_OK) {
       LM_UNLINK(unfinished, w);
       w->rc = 1;
@@ -190,6 +203,7 @@ void lm_background_write_release(lm_background_write *w) {
 
 static double seconds_of_patience(void) {
   const char *text = lm_variable_get(LM_VAR_SAVE_TIMEOUT);
+  LM_PLAIN_NUMBERS(locale);
   double seconds = text ? strtod(text, NULL) : 0;
   return seconds > 0 ? seconds : 60;
 }

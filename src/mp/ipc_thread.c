@@ -127,7 +127,7 @@ lm_status lm_ipc_thread_start(void) {
     TRY(lm_fail_cannot(LM_E_OOM, "create an event descriptor", errno));
   if (getrandom(lm_ipc_thread.self, sizeof lm_ipc_thread.self, 0) != (ssize_t)sizeof lm_ipc_thread.self)
     TRY(lm_fail_cannot(LM_E_IO, "read random numbers", errno));
-  TRY(lm_thread_start(&thread, ipc_thread_run, NULL));
+  TRY(lm_thread_start(NULL, "lm-ipc", &thread, ipc_thread_run, NULL));
   runs = true;
   atexit(ipc_thread_leave);
 done:

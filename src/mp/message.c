@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 #include "mp/channel.h"
 
 void lm_mp_message_free(lm_mp_message *p) {
@@ -49,7 +50,7 @@ done:
 
 /* ---- messages in transit to other threads, the newest first */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static lm_mp_message *departed;
 
 void lm_mp_message_depart(lm_mp_message *p) {

@@ -15,11 +15,12 @@
 #include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 #include "mp/ipc.h"
 
 /* ---- segments */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the list and all counts */
+LM_MUTEX(lock); /* protects the list and all counts */
 static lm_segment *segments;
 
 static void share_unmap(lm_segment *s) {

@@ -3,6 +3,8 @@
 
 #include <stdatomic.h>
 
+#include "base/message.h"
+
 static _Atomic(const lm_backend *) backends[LM_DEVICE_KINDS];
 
 lm_status lm_backend_register(const lm_backend *backend) {
@@ -13,6 +15,7 @@ lm_status lm_backend_register(const lm_backend *backend) {
         "backend '%s': built for version %d of the kernel table, this library has version %d; rebuild the backend",
         backend->driver->name, backend->abi, LM_BACKEND_ABI);
   }
+  if (!backend->op) return lm_fail_absent("lm_backend_register", "op", "a table of kernels");
   NEED(lm_driver_register(backend->driver, &kind));
   atomic_store_explicit(&backends[kind], backend, memory_order_release);
   return LM_OK;

@@ -37,34 +37,27 @@ static lm_status cat_size(const lm_cat_args *a, const lm_tensor **first, int *di
 }
 
 lm_status lm_op_cat(const lm_cat_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor **list = NULL, *result = NULL;
+  LM_FREED lm_tensor **list = NULL;
+  LM_OWNED *result = NULL;
   const lm_tensor *first;
   int dim = 0;
   int64_t size[LM_MAX_DIMS] = {0};
   bool channels_last;
   if (a->tensors.n == 0) return lm_fail_value("cat", "tensors", "a non-empty list", "{}");
-  TRY(cat_size(a, &first, &dim, size, &channels_last));
-  TRY(lm_check_same_device(LM_OP_cat, a->tensors.n, a->tensors.v));
-  TRY(lm_tensor_empty(lm_result_type(a->tensors.n, a->tensors.v), a->tensors.v[0]->device, first ? first->ndim : 1,
-                      size, first && channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS, &result));
+  NEED(cat_size(a, &first, &dim, size, &channels_last));
+  NEED(lm_check_same_device(LM_OP_cat, a->tensors.n, a->tensors.v));
+  NEED(lm_tensor_empty(lm_result_type(a->tensors.n, a->tensors.v), a->tensors.v[0]->device, first ? first->ndim : 1,
+                       size, first && channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS, &result));
   if (result->numel > 0) {
     lm_cat_args args = {.tensors = {0, NULL}, .dim = dim};
     list = lm_malloc(sizeof *list * (size_t)a->tensors.n);
-    if (!list) {
-      status = LM_E_OOM;
-      goto done;
-    }
+    if (!list) return LM_E_OOM;
     args.tensors.v = list;
     for (int i = 0; i < a->tensors.n; i++) {
       if (a->tensors.v[i]->numel > 0) list[args.tensors.n++] = a->tensors.v[i];
     }
-    TRY(lm_dispatch(LM_OP_cat, result->device, &args, &result));
+    NEED(lm_dispatch(LM_OP_cat, result->device, &args, &result));
   }
-  *out = result;
-  result = NULL;
-done:
-  lm_free(list);
-  lm_release(result);
-  return status;
+  *out = lm_tensor_take(&result);
+  return LM_OK;
 }

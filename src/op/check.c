@@ -108,8 +108,7 @@ lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
   bool wanted[LM_MAX_DIMS] = {false};
   for (int i = 0; i < dims->n; i++) {
     int d;
-    lm_status status = lm_dim(lm_ops[op].name, dims->v[i], ndim, &d);
-    if (status != LM_OK) return status;
+    NEED(lm_dim(lm_ops[op].name, dims->v[i], ndim, &d));
     if (wanted[d]) return lm_fail_repeated_dim(lm_ops[op].name, d + 1);
     wanted[d] = true;
   }

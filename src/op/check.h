@@ -2,6 +2,7 @@
 #pragma once
 
 #include "op/run.h"
+#include "op_entries.h"
 
 /* Checks that all are on one device (0-d CPU numbers excepted): LM_E_DEVICE names both devices and :to(). */
 lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t);

@@ -14,15 +14,11 @@ static lm_status new_like(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_de
 
 static lm_status copied(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_device device, int format, bool later,
                         lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *result = NULL;
-  TRY(new_like(op, x, dtype, device, format, &result));
-  TRY(lm_copy_later(x, result, later));
-  *out = result;
-  result = NULL;
-done:
-  lm_release(result);
-  return status;
+  LM_OWNED *result = NULL;
+  NEED(new_like(op, x, dtype, device, format, &result));
+  NEED(lm_copy_later(x, result, later));
+  *out = lm_tensor_take(&result);
+  return LM_OK;
 }
 
 lm_status lm_op_clone(const lm_clone_args *a, lm_tensor **out) {
@@ -35,8 +31,8 @@ lm_status lm_op_to_copy(const lm_to_copy_args *a, lm_tensor **out) {
 }
 
 lm_status lm_op_copy_(const lm_copy__args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = a->x, *src = NULL, *wide = NULL;
+  lm_tensor *x = a->x;
+  LM_OWNED *src = NULL, *wide = NULL;
   lm_ints size = {.n = x->ndim};
   memcpy(size.v, x->size, sizeof x->size);
   if (x->storage == a->src->storage && x->data == a->src->data && x->dtype == a->src->dtype &&
@@ -45,17 +41,14 @@ lm_status lm_op_copy_(const lm_copy__args *a, lm_tensor **out) {
     return LM_OK;
   }
   if (x->storage == a->src->storage) { /* x:copy_(x:t()): elements must be read before they are written */
-    TRY(lm_op_clone(&(lm_clone_args){.x = a->src, .memory_format = LM_PRESERVE}, &src));
+    NEED(lm_op_clone(&(lm_clone_args){.x = a->src, .memory_format = LM_PRESERVE}, &src));
   } else {
     src = lm_retain(a->src);
   }
-  status = lm_op_expand(&(lm_expand_args){.x = src, .size = size}, &wide);
-  if (status == LM_E_SHAPE) { status = lm_fail_broadcast("copy_", "src", lm_shape_of(src), lm_shape_of(x)); }
-  if (status != LM_OK) goto done;
-  TRY(lm_copy_later(wide, x, a->non_blocking));
+  lm_status status = lm_op_expand(&(lm_expand_args){.x = src, .size = size}, &wide);
+  if (status == LM_E_SHAPE) return lm_fail_broadcast("copy_", "src", lm_shape_of(src), lm_shape_of(x));
+  NEED(status);
+  NEED(lm_copy_later(wide, x, a->non_blocking));
   *out = lm_retain(x);
-done:
-  lm_release(wide);
-  lm_release(src);
-  return status;
+  return LM_OK;
 }

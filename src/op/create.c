@@ -17,39 +17,21 @@ lm_status lm_new_tensor(lm_op_id op, const lm_ints *size, const lm_tensor *like,
 
 /* Sets every element of x to a one-element tensor's value; the kernel reads it on the CPU or on x's device. */
 static lm_status fill(lm_op_id op, lm_tensor *x, lm_tensor *value) {
-  lm_status status = LM_OK;
-  lm_tensor *here = NULL;
-  TRY(lm_check_fits(lm_ops[op].name, x->dtype, value));
+  LM_OWNED *here = NULL;
+  NEED(lm_check_fits(lm_ops[op].name, x->dtype, value));
   if (x->numel == 0) return LM_OK;
   if (LM_DEVICE_KIND(value->device) != LM_CPU && value->device != x->device) {
-    TRY(lm_tensor_empty(value->dtype, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &here));
-    TRY(lm_copy(value, here));
+    NEED(lm_tensor_empty(value->dtype, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &here));
+    NEED(lm_copy(value, here));
   }
   lm_fill__args args = {.x = x, .value = here ? here : value};
-  TRY(lm_dispatch(LM_OP_fill_, x->device, &args, &x));
-done:
-  lm_release(here);
-  return status;
+  return lm_dispatch(LM_OP_fill_, x->device, &args, &x);
 }
 
 lm_status lm_fill_number(lm_tensor *x, double number) {
-  lm_status status = LM_OK;
-  lm_tensor *value = NULL;
-  TRY(lm_tensor_number(number, &value));
-  TRY(fill(LM_OP_fill_, x, value));
-done:
-  lm_release(value);
-  return status;
-}
-
-/* Sets *out to x, or releases x if status is an error; returns status. */
-static lm_status filled(lm_status status, lm_tensor *x, lm_tensor **out) {
-  if (status == LM_OK) {
-    *out = x;
-  } else {
-    lm_release(x);
-  }
-  return status;
+  LM_OWNED *value = NULL;
+  NEED(lm_tensor_number(number, &value));
+  return fill(LM_OP_fill_, x, value);
 }
 
 static lm_status check_value(lm_op_id op, const lm_tensor *value) {
@@ -60,20 +42,16 @@ static lm_status check_value(lm_op_id op, const lm_tensor *value) {
 /* ---- filling in place */
 
 lm_status lm_op_fill_(const lm_fill__args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  TRY(check_value(LM_OP_fill_, a->value));
-  TRY(fill(LM_OP_fill_, a->x, a->value));
+  NEED(check_value(LM_OP_fill_, a->value));
+  NEED(fill(LM_OP_fill_, a->x, a->value));
   *out = lm_retain(a->x);
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_op_zero_(const lm_zero__args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  TRY(lm_fill_number(a->x, 0));
+  NEED(lm_fill_number(a->x, 0));
   *out = lm_retain(a->x);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* ---- tensors of a size */
@@ -97,15 +75,14 @@ lm_status lm_op_empty_like(const lm_empty_like_args *a, lm_tensor **out) {
 
 /* Creates a filled tensor. Without a dtype, a Lua number gets the default dtype (as in lm.tensor), a tensor its own. */
 lm_status lm_op_new_filled(lm_op_id op, const lm_new_filled_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL;
+  LM_OWNED *x = NULL;
   lm_dtype dtype = a->dtype;
-  if (a->value) TRY(check_value(op, a->value));
+  if (a->value) NEED(check_value(op, a->value));
   if (a->value && !a->value->number && !a->like) dtype = dtype_or(dtype, a->value->dtype);
-  TRY(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &x));
-  TRY(filled(a->value ? fill(op, x, a->value) : lm_fill_number(x, a->number), x, out));
-done:
-  return status;
+  NEED(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &x));
+  NEED(a->value ? fill(op, x, a->value) : lm_fill_number(x, a->number));
+  *out = lm_tensor_take(&x);
+  return LM_OK;
 }
 
 /* ---- sequences */
@@ -114,8 +91,7 @@ static bool integral(double v) { return v == floor(v) && fabs(v) <= 900719925474
 
 /* Runs arange(stop) and arange(start, stop, step); int64 if all three are integral, as in PyTorch. */
 lm_status lm_op_arange(const lm_arange_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL;
+  LM_OWNED *x = NULL;
   lm_arange_args args = *a;
   if (isnan(a->stop)) {
     args.start = 0;
@@ -142,15 +118,14 @@ lm_status lm_op_arange(const lm_arange_args *a, lm_tensor **out) {
   args.device = device_or(a->device, lm_default_device());
   if (args.dtype == LM_BOOL) return lm_fail_dtype("arange", "dtype", "an integer or floating dtype", "bool");
   int64_t n = (int64_t)length;
-  TRY(lm_tensor_empty(args.dtype, args.device, 1, &n, LM_CONTIGUOUS, &x));
-  TRY(filled(n ? lm_dispatch(LM_OP_arange, args.device, &args, &x) : LM_OK, x, out));
-done:
-  return status;
+  NEED(lm_tensor_empty(args.dtype, args.device, 1, &n, LM_CONTIGUOUS, &x));
+  NEED(n ? lm_dispatch(LM_OP_arange, args.device, &args, &x) : LM_OK);
+  *out = lm_tensor_take(&x);
+  return LM_OK;
 }
 
 lm_status lm_op_linspace(const lm_linspace_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL;
+  LM_OWNED *x = NULL;
   lm_linspace_args args = *a;
   if (a->steps < 0) return lm_fail_int("linspace", "steps", "at least 0", a->steps);
   args.dtype = dtype_or(a->dtype, lm_default_dtype());
@@ -162,15 +137,14 @@ lm_status lm_op_linspace(const lm_linspace_args *a, lm_tensor **out) {
     return lm_fail_number("linspace", i ? "stop" : "start",
                           lm_text("within the range of %s", lm_dtype_name(args.dtype)), end);
   }
-  TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->steps, LM_CONTIGUOUS, &x));
-  TRY(filled(a->steps ? lm_dispatch(LM_OP_linspace, args.device, &args, &x) : LM_OK, x, out));
-done:
-  return status;
+  NEED(lm_tensor_empty(args.dtype, args.device, 1, &a->steps, LM_CONTIGUOUS, &x));
+  NEED(a->steps ? lm_dispatch(LM_OP_linspace, args.device, &args, &x) : LM_OK);
+  *out = lm_tensor_take(&x);
+  return LM_OK;
 }
 
 lm_status lm_op_cosine_window(const lm_cosine_window_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL;
+  LM_OWNED *x = NULL;
   lm_cosine_window_args args = *a;
   if (a->n < 0) return lm_fail_int("cosine_window", "n", "at least 0", a->n);
   args.dtype = dtype_or(a->dtype, lm_default_dtype());
@@ -178,28 +152,23 @@ lm_status lm_op_cosine_window(const lm_cosine_window_args *a, lm_tensor **out) {
   if (!lm_dtype_is_float(args.dtype)) {
     return lm_fail_dtype("cosine_window", "dtype", "floating point", lm_dtype_name(args.dtype));
   }
-  TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS, &x));
-  TRY(filled(a->n ? lm_dispatch_or_host(LM_OP_cosine_window, args.device, &args, &x) : LM_OK, x, out));
-done:
-  return status;
+  NEED(lm_tensor_empty(args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS, &x));
+  NEED(a->n ? lm_dispatch_or_host(LM_OP_cosine_window, args.device, &args, &x) : LM_OK);
+  *out = lm_tensor_take(&x);
+  return LM_OK;
 }
 
 lm_status lm_op_eye(const lm_eye_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL, *diagonal = NULL;
+  LM_OWNED *x = NULL, *diagonal = NULL;
   lm_ints size = {2, {a->n, a->m == LM_NO_INT ? a->n : a->m}};
   if (a->n < 0 || size.v[1] < 0) {
     return lm_fail_int("eye", a->n < 0 ? "n" : "m", "at least 0", a->n < 0 ? a->n : size.v[1]);
   }
-  TRY(lm_new_tensor(LM_OP_eye, &size, NULL, a->dtype, a->device, &x));
+  NEED(lm_new_tensor(LM_OP_eye, &size, NULL, a->dtype, a->device, &x));
   int64_t length = size.v[0] < size.v[1] ? size.v[0] : size.v[1], stride = size.v[1] + 1;
-  TRY(lm_tensor_view(x, 1, &length, &stride, 0, &diagonal));
-  TRY(lm_fill_number(x, 0));
-  TRY(lm_fill_number(diagonal, 1));
-  *out = x;
-  x = NULL;
-done:
-  lm_release(diagonal);
-  lm_release(x);
-  return status;
+  NEED(lm_tensor_view(x, 1, &length, &stride, 0, &diagonal));
+  NEED(lm_fill_number(x, 0));
+  NEED(lm_fill_number(diagonal, 1));
+  *out = lm_tensor_take(&x);
+  return LM_OK;
 }

@@ -27,7 +27,6 @@ static bool has_same_layout(const lm_tensor *a, const lm_tensor *b) {
 
 /* Copies between devices on stream s. With `later`, pinned host memory may still be read or written on return. */
 static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *dst, bool later) {
-  lm_status status;
   const void *host = on_host(src) ? src->data : on_host(dst) ? dst->data : NULL;
   later = later && host && lm_is_pinned(host);
   if (host && !later && lm_graph_capturing())
@@ -35,16 +34,14 @@ static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *ds
                    "graph: cannot copy between %s and %s during capture, except pinned memory with {non_blocking = "
                    "true}; move the copy out of the graph",
                    lm_device_name(src->device), lm_device_name(dst->device));
-  TRY(lm_stream_order_read(s, src));
-  TRY(lm_stream_order_write(s, dst));
+  NEED(lm_stream_order_read(s, src));
+  NEED(lm_stream_order_write(s, dst));
   uint64_t given = lm_stream_given(s);
-  status =
+  lm_status status =
       lm_driver_of(s->device)->copy(s->native, dst->device, dst->data, src->device, src->data, lm_nbytes(dst), later);
   if (later) lm_pinned_use(host, s);
   if (on_host(dst) && !later && status == LM_OK) lm_stream_done(s, given);
-  status = lm_stream_order_end(s, status);
-done:
-  return status;
+  return lm_stream_order_end(s, status);
 }
 
 /* Copies src's bytes to dst, of the same layout on another device, ordered on both devices' streams. */
@@ -67,8 +64,8 @@ static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
 }
 
 /* Sets *out to t, or to a dense copy of it (*copy) in another dtype or in the layout of `like`, on t's device. */
-static lm_status packed(const lm_tensor *t, const lm_tensor *like, lm_dtype dtype, lm_tensor **copy,
-                        const lm_tensor **out) {
+static lm_status dense_on_own_device(const lm_tensor *t, const lm_tensor *like, lm_dtype dtype, lm_tensor **copy,
+                                     const lm_tensor **out) {
   *out = t;
   if (t->dtype == dtype && has_same_layout(t, like)) return LM_OK;
   NEED(lm_tensor_empty_like(like, dtype, t->device, copy));
@@ -79,48 +76,32 @@ static lm_status packed(const lm_tensor *t, const lm_tensor *like, lm_dtype dtyp
 
 /* Copies from the host. The device converts, which is faster and reads pinned memory without a host copy. */
 static lm_status to_device(const lm_tensor *src, lm_tensor *dst, bool later) {
-  lm_status status;
-  lm_tensor *copy = NULL, *landing = NULL;
+  LM_OWNED *copy = NULL, *landing = NULL;
   const lm_tensor *from = src;
-  if (!lm_is_dense(src)) TRY(packed(src, dst, src->dtype, &copy, &from));
-  if (from->dtype == dst->dtype && has_same_layout(from, dst)) {
-    status = send(from, dst, later && from == src);
-    goto done;
-  }
-  TRY(lm_tensor_empty_like(from, from->dtype, dst->device, &landing));
-  TRY(send(from, landing, later && from == src));
-  TRY(copy_here(landing, dst));
-done:
-  lm_release(copy);
-  lm_release(landing);
-  return status;
+  if (!lm_is_dense(src)) NEED(dense_on_own_device(src, dst, src->dtype, &copy, &from));
+  if (from->dtype == dst->dtype && has_same_layout(from, dst)) return send(from, dst, later && from == src);
+  NEED(lm_tensor_empty_like(from, from->dtype, dst->device, &landing));
+  NEED(send(from, landing, later && from == src));
+  return copy_here(landing, dst);
 }
 
 static lm_status from_device(const lm_tensor *src, lm_tensor *dst, bool later) {
-  lm_status status = LM_OK;
-  lm_tensor *copy = NULL, *landing = NULL;
+  LM_OWNED *copy = NULL, *landing = NULL;
   const lm_tensor *from;
-  if (!lm_is_dense(dst)) TRY(lm_tensor_empty_like(dst, dst->dtype, dst->device, &landing));
+  if (!lm_is_dense(dst)) NEED(lm_tensor_empty_like(dst, dst->dtype, dst->device, &landing));
   lm_tensor *to = landing ? landing : dst;
-  TRY(packed(src, to, dst->dtype, &copy, &from));
-  TRY(send(from, to, later && !landing));
-  if (landing) TRY(copy_here(landing, dst));
-done:
-  lm_release(copy);
-  lm_release(landing);
-  return status;
+  NEED(dense_on_own_device(src, to, dst->dtype, &copy, &from));
+  NEED(send(from, to, later && !landing));
+  if (landing) NEED(copy_here(landing, dst));
+  return LM_OK;
 }
 
 /* Copies through the host between two kinds of devices, whose drivers cannot reach each other. */
 static lm_status through_host(const lm_tensor *src, lm_tensor *dst) {
-  lm_status status;
-  lm_tensor *copy = NULL;
-  TRY(lm_tensor_empty_like(src, dst->dtype, LM_DEVICE(LM_CPU, 0), &copy));
-  TRY(from_device(src, copy, false));
-  TRY(to_device(copy, dst, false));
-done:
-  lm_release(copy);
-  return status;
+  LM_OWNED *copy = NULL;
+  NEED(lm_tensor_empty_like(src, dst->dtype, LM_DEVICE(LM_CPU, 0), &copy));
+  NEED(from_device(src, copy, false));
+  return to_device(copy, dst, false);
 }
 
 lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later) {

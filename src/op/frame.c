@@ -6,17 +6,15 @@
 #include "base/message.h"
 #include "op/index_checks.h"
 
-lm_status lm_frame_end(lm_frame *f, lm_status status, lm_tensor **out) {
-  const int results = lm_ops[f->op].outs + lm_ops[f->op].aux;
+void lm_frame_drop(lm_frame *f) {
   for (int i = 0; i < f->n; i++) lm_release(f->held[i]);
-  for (int i = 0; i < results; i++) {
-    if (status == LM_OK) {
-      out[i] = f->result[i];
-    } else {
-      lm_release(f->result[i]);
-    }
-  }
-  return status;
+  for (int i = 0; i < LM_MAX_OUTS; i++) lm_tensor_drop(&f->result[i]);
+}
+
+lm_status lm_frame_end(lm_frame *f, lm_tensor **out) {
+  const int results = lm_ops[f->op].outs + lm_ops[f->op].aux;
+  for (int i = 0; i < results; i++) out[i] = lm_tensor_take(&f->result[i]);
+  return LM_OK;
 }
 
 lm_tensor *lm_frame_hold(lm_frame *f, lm_tensor *t) {
@@ -81,24 +79,17 @@ lm_status lm_frame_index(lm_frame *f, const char *name, lm_tensor **t) {
   return replaced(f, lm_index_int64(f->op, name, *t, &own), &own, t);
 }
 
-static lm_status converted(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
-  return lm_op_to_copy(&(lm_to_copy_args){.x = t, .dtype = dtype, .device = t->device, .memory_format = LM_PRESERVE},
-                       out);
-}
-
 lm_status lm_frame_convert(lm_frame *f, lm_tensor **t, lm_dtype dtype) {
   lm_tensor *own = NULL;
   if (!*t || (*t)->dtype == dtype) return LM_OK;
-  return replaced(f, converted(*t, dtype, &own), &own, t);
+  return replaced(f, lm_to_dtype(*t, dtype, &own), &own, t);
 }
 
 lm_status lm_frame_contiguous_in(lm_frame *f, lm_tensor **t, lm_dtype dtype, lm_device device) {
   lm_tensor *own = NULL;
   if ((*t)->dtype == dtype && (*t)->device == device && lm_is_contiguous(*t)) return LM_OK;
-  lm_status status = lm_op_to_copy(
-      &(lm_to_copy_args){.x = *t, .dtype = dtype, .device = device, .memory_format = LM_CONTIGUOUS}, &own);
-  if (status == LM_OK) *t = lm_frame_hold(f, own);
-  return status;
+  lm_to_copy_args args = {.x = *t, .dtype = dtype, .device = device, .memory_format = LM_CONTIGUOUS};
+  return replaced(f, lm_op_to_copy(&args, &own), &own, t);
 }
 
 lm_status lm_frame_at_least_1d(lm_frame *f, lm_tensor **t) {
@@ -109,8 +100,7 @@ lm_status lm_frame_at_least_1d(lm_frame *f, lm_tensor **t) {
 
 lm_status lm_frame_line(lm_frame *f, lm_tensor **x, int64_t *dim) {
   int from_0;
-  lm_status status = lm_dim(lm_ops[f->op].name, *dim, (*x)->ndim, &from_0);
-  if (status != LM_OK) return status;
+  NEED(lm_dim(lm_ops[f->op].name, *dim, (*x)->ndim, &from_0));
   *dim = from_0;
   return lm_frame_at_least_1d(f, x);
 }
@@ -228,7 +218,7 @@ lm_status lm_frame_zero(lm_frame *f) {
 lm_status lm_frame_convert_result(lm_frame *f, int i, lm_dtype dtype) {
   lm_tensor *t = f->result[i];
   if (!t || t->dtype == dtype) return LM_OK;
-  return converted(lm_frame_hold(f, t), dtype, &f->result[i]);
+  return lm_to_dtype(lm_frame_hold(f, t), dtype, &f->result[i]);
 }
 
 void lm_frame_unbatch(lm_frame *f, int i) {

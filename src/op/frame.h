@@ -24,8 +24,13 @@ static inline void lm_frame_begin(lm_frame *f, lm_op_id op) {
   f->unbatched = false;
   for (int i = 0; i < LM_MAX_OUTS; i++) f->result[i] = f->slot[i] = NULL;
 }
-/* Releases the temporaries; moves the results to out or, on an error, releases them. Returns status. */
-lm_status lm_frame_end(lm_frame *f, lm_status status, lm_tensor **out);
+/* Declares and begins a frame, whose tensors are released when the block ends. */
+#define LM_FRAME(f, op)                               \
+  lm_frame f __attribute__((cleanup(lm_frame_drop))); \
+  lm_frame_begin(&f, op)
+void lm_frame_drop(lm_frame *f);
+/* Moves the results to out; returns LM_OK. */
+lm_status lm_frame_end(lm_frame *f, lm_tensor **out);
 /* Moves t's reference to the frame; returns t. */
 lm_tensor *lm_frame_hold(lm_frame *f, lm_tensor *t);
 

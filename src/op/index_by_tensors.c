@@ -20,23 +20,19 @@ typedef struct picked {
 
 /* Replaces *index by 1-d contiguous int64 on x's device, broadcast to size. */
 static lm_status flat_index(lm_frame *f, lm_tensor **index, const lm_tensor *x, const lm_ints *size, int64_t count) {
-  lm_status status = LM_OK;
   lm_tensor *here = NULL;
   if ((*index)->device != x->device) {
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = *index, .dtype = LM_NO_DTYPE, .device = x->device}, &here));
+    NEED(lm_op_to_copy(&(lm_to_copy_args){.x = *index, .dtype = LM_NO_DTYPE, .device = x->device}, &here));
     *index = lm_frame_hold(f, here);
   }
-  TRY(lm_frame_index(f, "an index", index));
-  TRY(lm_frame_expand(f, index, size, 0));
-  TRY(lm_frame_layout(f, index, LM_CONTIGUOUS));
-  TRY(lm_frame_reshape(f, index, 1, &count));
-done:
-  return status;
+  NEED(lm_frame_index(f, "an index", index));
+  NEED(lm_frame_expand(f, index, size, 0));
+  NEED(lm_frame_layout(f, index, LM_CONTIGUOUS));
+  return lm_frame_reshape(f, index, 1, &count);
 }
 
 static lm_status pick(lm_frame *f, lm_tensor *x, const lm_list *indices, picked *p) {
   const lm_op_id op = f->op;
-  lm_status status = LM_OK;
   const char *name = lm_ops[op].name;
   lm_ints wide = {.n = 0};
   lm_permute_args order = {.x = x, .dims = {.n = x->ndim}};
@@ -49,10 +45,10 @@ static lm_status pick(lm_frame *f, lm_tensor *x, const lm_list *indices, picked 
   for (int d = 0; d < indices->n; d++) {
     const lm_tensor *index = indices->v[d];
     if (!index) continue;
-    TRY(lm_check_index(op, "an index", index));
-    TRY(lm_check_same_device(op, 2, (lm_tensor *[]){x, indices->v[d]}));
+    NEED(lm_check_index(op, "an index", index));
+    NEED(lm_check_same_device(op, 2, (lm_tensor *[]){x, indices->v[d]}));
     lm_ints both;
-    TRY(lm_broadcast(name, wide.n, wide.v, index->ndim, index->size, &both.n, both.v));
+    NEED(lm_broadcast(name, wide.n, wide.v, index->ndim, index->size, &both.n, both.v));
     wide = both;
     if (first < 0) first = d;
     last = d;
@@ -78,15 +74,14 @@ static lm_status pick(lm_frame *f, lm_tensor *x, const lm_list *indices, picked 
     p->size[rest < p->at ? rest : rest + p->width] = x->size[d];
     rest++;
   }
-  TRY(lm_op_permute(&order, &p->x));
+  NEED(lm_op_permute(&order, &p->x));
   lm_frame_hold(f, p->x);
   for (int d = 0; d < indices->n; d++) {
     if (!indices->v[d]) continue;
     p->index[p->n] = indices->v[d];
-    TRY(flat_index(f, &p->index[p->n++], x, &wide, p->count));
+    NEED(flat_index(f, &p->index[p->n++], x, &wide, p->count));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Replaces *t, of the result's sizes, contiguous or one repeated element, by a view [count, x's other dims...]. */
@@ -109,93 +104,78 @@ static lm_status by_tuple(lm_frame *f, const picked *p, lm_tensor **t, bool one)
 }
 
 lm_status lm_op_index_get(const lm_index_get_args *a, lm_tensor **out) {
-  lm_status status;
-  lm_frame f;
   picked p;
-  lm_frame_begin(&f, LM_OP_index_get);
-  TRY(pick(&f, a->x, &a->indices, &p));
-  TRY(lm_frame_result(&f, 0, a->x->dtype, a->x->device, p.ndim, p.size, LM_CONTIGUOUS));
-  TRY(by_tuple(&f, &p, &f.slot[0], false));
-  TRY(lm_frame_dispatch(&f, a->x->device, &(lm_index_get_args){.x = p.x, .indices = {p.n, p.index}}));
-done:
-  return lm_frame_end(&f, status, out);
+  LM_FRAME(f, LM_OP_index_get);
+  NEED(pick(&f, a->x, &a->indices, &p));
+  NEED(lm_frame_result(&f, 0, a->x->dtype, a->x->device, p.ndim, p.size, LM_CONTIGUOUS));
+  NEED(by_tuple(&f, &p, &f.slot[0], false));
+  NEED(lm_frame_dispatch(&f, a->x->device, &(lm_index_get_args){.x = p.x, .indices = {p.n, p.index}}));
+  return lm_frame_end(&f, out);
 }
 
 /* Replaces *values by values in x's dtype and device, broadcast to the result's sizes, not in x's memory, as [count,
  * x's other dims...]. */
 static lm_status prepare_values(lm_frame *f, const picked *p, const lm_tensor *x, lm_tensor **values) {
-  lm_status status = LM_OK;
   lm_tensor *own = NULL;
   const lm_tensor *given = *values;
   lm_ints size = {.n = p->ndim};
   memcpy(size.v, p->size, sizeof p->size);
-  TRY(lm_check_same_device(f->op, 2, (lm_tensor *[]){(lm_tensor *)x, *values}));
+  NEED(lm_check_same_device(f->op, 2, (lm_tensor *[]){(lm_tensor *)x, *values}));
   if (given->dtype != x->dtype || given->device != x->device || given->storage == x->storage) {
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = *values, .dtype = x->dtype, .device = x->device}, &own));
+    NEED(lm_op_to_copy(&(lm_to_copy_args){.x = *values, .dtype = x->dtype, .device = x->device}, &own));
     *values = lm_frame_hold(f, own);
   }
-  status = lm_frame_expand(f, values, &size, 0);
+  lm_status status = lm_frame_expand(f, values, &size, 0);
   if (status == LM_E_SHAPE)
     status = lm_fail_broadcast(lm_ops[f->op].name, "values", lm_shape_of(given), lm_shape_text(p->ndim, p->size));
-  TRY(status);
+  NEED(status);
   const bool one = given->numel == 1;
-  if (!one) TRY(lm_frame_layout(f, values, LM_CONTIGUOUS));
-  TRY(by_tuple(f, p, values, one));
-done:
-  return status;
+  if (!one) NEED(lm_frame_layout(f, values, LM_CONTIGUOUS));
+  return by_tuple(f, p, values, one);
 }
 
 static lm_status put_into(lm_frame *f, lm_tensor *x, const lm_list *indices, lm_tensor *values, bool accumulate) {
-  lm_status status = LM_OK;
   picked p;
-  TRY(lm_check_fits(lm_ops[f->op].name, x->dtype, values));
-  TRY(pick(f, x, indices, &p));
+  NEED(lm_check_fits(lm_ops[f->op].name, x->dtype, values));
+  NEED(pick(f, x, indices, &p));
   for (int i = 0; i < p.n; i++) {
     lm_tensor *own = NULL;
     if (p.index[i]->storage != x->storage) continue;
-    TRY(lm_op_clone(&(lm_clone_args){.x = p.index[i]}, &own));
+    NEED(lm_op_clone(&(lm_clone_args){.x = p.index[i]}, &own));
     p.index[i] = lm_frame_hold(f, own);
   }
-  TRY(prepare_values(f, &p, x, &values));
+  NEED(prepare_values(f, &p, x, &values));
   if (values->numel > 0) {
     lm_index_put__args args = {.x = p.x, .indices = {p.n, p.index}, .values = values, .accumulate = accumulate};
-    TRY(lm_dispatch(LM_OP_index_put_, x->device, &args, &p.x));
+    NEED(lm_dispatch(LM_OP_index_put_, x->device, &args, &p.x));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_op_index_put_(const lm_index_put__args *a, lm_tensor **out) {
-  lm_frame f;
-  lm_frame_begin(&f, LM_OP_index_put_);
-  lm_status status = put_into(&f, a->x, &a->indices, a->values, a->accumulate);
+  LM_FRAME(f, LM_OP_index_put_);
+  NEED(put_into(&f, a->x, &a->indices, a->values, a->accumulate));
   f.result[0] = lm_retain(a->x);
-  return lm_frame_end(&f, status, out);
+  return lm_frame_end(&f, out);
 }
 
 lm_status lm_op_index_put(const lm_index_put_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_frame f;
-  lm_frame_begin(&f, LM_OP_index_put);
-  TRY(lm_op_clone(&(lm_clone_args){.x = a->x}, &f.result[0]));
-  TRY(put_into(&f, f.result[0], &a->indices, a->values, a->accumulate));
-done:
-  return lm_frame_end(&f, status, out);
+  LM_FRAME(f, LM_OP_index_put);
+  NEED(lm_op_clone(&(lm_clone_args){.x = a->x}, &f.result[0]));
+  NEED(put_into(&f, f.result[0], &a->indices, a->values, a->accumulate));
+  return lm_frame_end(&f, out);
 }
 
 /* ---- nonzero: the kernel gets a contiguous bool mask and an out of the right length */
 
 static lm_status mask_of(lm_frame *f, lm_tensor **x) {
-  lm_status status = LM_OK;
-  lm_tensor *zero = NULL, *mask = NULL;
+  lm_tensor *mask = NULL;
+  LM_OWNED *zero = NULL;
   if ((*x)->dtype == LM_BOOL) return lm_frame_private(f, x);
-  TRY(lm_tensor_number(0, &zero));
-  TRY(lm_pointwise_run(LM_OP_ne, 2, (lm_tensor *[]){*x, zero}, NULL, NULL, &mask));
+  NEED(lm_tensor_number(0, &zero));
+  NEED(lm_pointwise_run(LM_OP_ne, 2, (lm_tensor *[]){*x, zero}, NULL, NULL, &mask));
   *x = lm_frame_hold(f, mask);
-  TRY(lm_frame_layout(f, x, LM_CONTIGUOUS));
-done:
-  lm_release(zero);
-  return status;
+  return lm_frame_layout(f, x, LM_CONTIGUOUS);
 }
 
 /* Counts the true elements of the mask. */
@@ -207,48 +187,42 @@ static lm_status count_of(lm_frame *f, lm_tensor *mask, int64_t *count) {
 }
 
 lm_status lm_op_nonzero(const lm_nonzero_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_nonzero_args run = *a;
-  lm_frame f;
   int64_t size[2];
-  lm_frame_begin(&f, LM_OP_nonzero);
-  TRY(mask_of(&f, &run.x));
-  if (a->as_tuple) TRY(lm_frame_at_least_1d(&f, &run.x)); /* a 0-d x yields a list of one, as in PyTorch */
+  LM_FRAME(f, LM_OP_nonzero);
+  NEED(mask_of(&f, &run.x));
+  if (a->as_tuple) NEED(lm_frame_at_least_1d(&f, &run.x)); /* a 0-d x yields a list of one, as in PyTorch */
   size[1] = run.x->ndim;
-  TRY(count_of(&f, run.x, &size[0]));
-  TRY(lm_frame_result(&f, 0, LM_I64, a->x->device, 2, size, LM_CONTIGUOUS));
-  TRY(lm_frame_dispatch(&f, a->x->device, &run));
-done:
-  return lm_frame_end(&f, status, out);
+  NEED(count_of(&f, run.x, &size[0]));
+  NEED(lm_frame_result(&f, 0, LM_I64, a->x->device, 2, size, LM_CONTIGUOUS));
+  NEED(lm_frame_dispatch(&f, a->x->device, &run));
+  return lm_frame_end(&f, out);
 }
 
 /* Runs masked_values; the kernel gets contiguous x and mask, and an out of the right length. */
 lm_status lm_op_masked_values(const lm_masked_values_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_masked_values_args run = *a;
-  lm_frame f;
   lm_tensor *list = NULL;
   int64_t count;
-  lm_frame_begin(&f, LM_OP_masked_values);
+  LM_FRAME(f, LM_OP_masked_values);
   if (a->mask->dtype != LM_BOOL || !lm_same_shape(a->mask, a->x)) {
-    TRY(lm_fail_value("masked_values", "mask", lm_text("a bool tensor of shape %s as x", lm_shape_of(a->x)),
-                      lm_text("%s %s", lm_dtype_name(a->mask->dtype), lm_shape_of(a->mask))));
+    return lm_fail_value("masked_values", "mask", lm_text("a bool tensor of shape %s as x", lm_shape_of(a->x)),
+                         lm_text("%s %s", lm_dtype_name(a->mask->dtype), lm_shape_of(a->mask)));
   }
-  TRY(lm_check_same_device(f.op, 2, (lm_tensor *[]){a->x, a->mask}));
-  TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
-  TRY(lm_frame_private(&f, &run.mask));
+  NEED(lm_check_same_device(f.op, 2, (lm_tensor *[]){a->x, a->mask}));
+  NEED(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
+  NEED(lm_frame_private(&f, &run.mask));
   if (LM_DEVICE_KIND(a->x->device) != LM_CPU) { /* GPUs have no kernel for it */
-    TRY(lm_frame_reshape(&f, &run.x, 1, &run.x->numel));
-    TRY(lm_frame_reshape(&f, &run.mask, 1, &run.mask->numel));
-    TRY(lm_op_nonzero(&(lm_nonzero_args){.x = run.mask}, &list));
+    NEED(lm_frame_reshape(&f, &run.x, 1, &run.x->numel));
+    NEED(lm_frame_reshape(&f, &run.mask, 1, &run.mask->numel));
+    NEED(lm_op_nonzero(&(lm_nonzero_args){.x = run.mask}, &list));
     lm_frame_hold(&f, list);
-    TRY(lm_frame_reshape(&f, &list, 1, &list->numel));
-    TRY(lm_op_index_select(&(lm_index_select_args){.x = run.x, .dim = 0, .index = list}, &f.result[0]));
-    goto done;
+    NEED(lm_frame_reshape(&f, &list, 1, &list->numel));
+    NEED(lm_op_index_select(&(lm_index_select_args){.x = run.x, .dim = 0, .index = list}, &f.result[0]));
+    return lm_frame_end(&f, out);
   }
-  TRY(count_of(&f, run.mask, &count));
-  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, 1, &count, LM_CONTIGUOUS));
-  TRY(lm_frame_dispatch(&f, run.x->device, &run));
-done:
-  return lm_frame_end(&f, status, out);
+  NEED(count_of(&f, run.mask, &count));
+  NEED(lm_frame_result(&f, 0, run.x->dtype, run.x->device, 1, &count, LM_CONTIGUOUS));
+  NEED(lm_frame_dispatch(&f, run.x->device, &run));
+  return lm_frame_end(&f, out);
 }

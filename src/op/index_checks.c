@@ -11,15 +11,11 @@ lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor *
     return lm_remedy(lm_fail_dtype(lm_ops[op].name, arg, "int64 or another integer dtype", lm_dtype_name(t->dtype)),
                      "convert it with :long()");
   if (t->dtype == LM_I64) return lm_to_private_copy(t, out);
-  lm_tensor *fresh = NULL;
-  lm_status status = lm_tensor_empty(LM_I64, t->device, t->ndim, t->size, LM_CONTIGUOUS, &fresh);
-  if (status == LM_OK) status = lm_copy(t, fresh);
-  if (status == LM_OK) {
-    *out = fresh;
-  } else {
-    lm_release(fresh);
-  }
-  return status;
+  LM_OWNED *fresh = NULL;
+  NEED(lm_tensor_empty(LM_I64, t->device, t->ndim, t->size, LM_CONTIGUOUS, &fresh));
+  NEED(lm_copy(t, fresh));
+  *out = lm_tensor_take(&fresh);
+  return LM_OK;
 }
 
 lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t position, int64_t label,

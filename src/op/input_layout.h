@@ -16,5 +16,9 @@ lm_status lm_to_layout(lm_tensor *t, lm_format format, lm_tensor **out);
 lm_status lm_to_private_copy(lm_tensor *t, lm_tensor **out);
 /* Does as lm_to_layout for the strides of `like`, which is dense and has t's sizes. */
 lm_status lm_to_layout_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out);
+/* Sets *out to x's elements in order, contiguous and 1-d; a new reference. */
+lm_status lm_to_line(lm_tensor *x, lm_tensor **out);
+/* Sets *out to x or to a copy in that dtype; a new reference. */
+lm_status lm_to_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out);
 /* Returns x, at least 1-d and in dtype unless LM_NO_DTYPE; a new reference. */
 lm_status lm_at_least_1d(lm_tensor *x, lm_dtype dtype, lm_tensor **out);

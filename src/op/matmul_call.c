@@ -11,7 +11,6 @@ void lm_product_spread(const lm_product_args *p, const lm_tensor *y, int64_t *st
 }
 
 lm_status lm_matrix_of(const lm_tensor *t, lm_dtype dtype, lm_matrix *m) {
-  lm_status status = LM_OK;
   int r = t->ndim - 2, c = t->ndim - 1;
   int64_t rows = t->size[r], columns = t->size[c], row_step = t->stride[r], column_step = t->stride[c];
   *m = (lm_matrix){.t = t, .rows = rows, .columns = columns, .step = t->ndim == 3 ? t->stride[0] : 0};
@@ -22,12 +21,11 @@ lm_status lm_matrix_of(const lm_tensor *t, lm_dtype dtype, lm_matrix *m) {
     m->ld = columns <= 1 ? least_column : column_step;
     m->transposed = true;
   } else {
-    TRY(lm_tensor_empty(dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, &m->copy));
-    TRY(lm_copy(t, m->copy));
+    NEED(lm_tensor_empty(dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, &m->copy));
+    NEED(lm_copy(t, m->copy));
     m->t = m->copy;
     m->ld = least_row;
     m->step = t->ndim == 3 ? rows * columns : 0;
   }
-done:
-  return status;
+  return LM_OK;
 }

@@ -1,7 +1,7 @@
 /* Prepares operands of the four matrix products for backends. */
 #pragma once
 
-#include "op/op.h"
+#include "op_args_products.h"
 
 /* Sets `stride` to input's strides along y's dims, 0 where input broadcasts. */
 LM_API void lm_product_spread(const lm_product_args *p, const lm_tensor *y, int64_t *stride);

@@ -1,4 +1,5 @@
-/* Declares every op's argument struct, id, descriptor and run function, from entries/ops.lua by op_entries.h. */
+/* Declares ops' descriptors, and runs ops. Ids and argument structs are in op_entries.h, written from entries/ops.lua,
+ * which only files that name an op include: others need no compiling after a new op. */
 #pragma once
 
 #include <math.h>
@@ -12,7 +13,15 @@
 #define LM_NO_INT INT64_MIN
 #define LM_PAD_SAME INT64_MIN
 enum { LM_NO_DIM = INT32_MAX, LM_MAX_OUTS = 6, LM_MAX_ARGS = 16, LM_MAX_TENSOR_ARGS = 12 };
-#include "op_entries.h"
+typedef int lm_op_id; /* LM_OP_…, of op_ids.h */
+
+/* Room for every op's argument struct. */
+typedef union lm_args_union {
+  char bytes[512];
+  int64_t whole;
+  double number;
+  void *pointer;
+} lm_args_union;
 
 typedef enum lm_op_kind { LM_POINTWISE, LM_VIEW, LM_PRIM, LM_WRITE, LM_NEW, LM_COMP } lm_op_kind;
 typedef enum lm_cast_rule {
@@ -111,7 +120,7 @@ typedef struct lm_op {
   double (*flops)(const void *args, lm_tensor *const *out);
 } lm_op;
 
-LM_API extern const lm_op lm_ops[LM_SLOT_COUNT]; /* ops, then families, which have no run */
+LM_API extern const lm_op lm_ops[]; /* LM_SLOT_COUNT: ops, then families, which have no run */
 
 /* A name for several ops, chosen by the kind of the second argument (or {dim = number}), or by an option. */
 typedef struct lm_overload {

@@ -26,7 +26,6 @@ static int64_t reach(int mode, int64_t n, int64_t left) {
 
 /* Checks the value: a number or 0-d tensor that x's dtype can represent. */
 static lm_status check_value(const lm_pad_args *a) {
-  lm_status status = LM_OK;
   lm_dtype dtype = a->x->dtype;
   double number = 0;
   int64_t low, high;
@@ -34,18 +33,17 @@ static lm_status check_value(const lm_pad_args *a) {
   if (a->value->ndim > 0)
     return lm_fail_value("pad", "value", "a number or a 0-d tensor", lm_text("shape %s", lm_shape_of(a->value)));
   if (a->mode == LM_PAD_CONSTANT && !a->value->number) return LM_OK;
-  TRY(lm_tensor_item_f64(a->value, &number));
+  NEED(lm_tensor_item_f64(a->value, &number));
   if (a->mode != LM_PAD_CONSTANT && number != 0) {
     return lm_fail_number("pad", "value", lm_text("left out for mode \"%s\"", lm_names_pad_mode[a->mode]), number);
   }
-  TRY(lm_check_fits("pad", dtype, a->value));
+  NEED(lm_check_fits("pad", dtype, a->value));
   lm_dtype_integers(dtype, &low, &high);
   if (number < 0 && low == 0 && !lm_dtype_is_float(dtype) && dtype != LM_BOOL) { /* other ops wrap the value around */
     return lm_fail_number("pad", "value", lm_text("from 0 to %lld for %s", (long long)high, lm_dtype_name(dtype)),
                           number);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Checks pad, which lists before and after the last dim, then the one before it, … */
@@ -60,8 +58,7 @@ lm_status lm_check_pad(const lm_pad_args *a) {
     return lm_fail_int("pad", "the number of entries of pad", lm_text("at most %d for mode \"%s\"", LM_MAX_DIMS, mode),
                        a->pad.n);
   }
-  lm_status status = check_value(a);
-  if (status != LM_OK) return status;
+  NEED(check_value(a));
   for (int i = 0; i < a->pad.n; i += 2) {
     int d = t->ndim - 1 - i / 2;
     int64_t n = t->size[d], before = a->pad.v[i], after = a->pad.v[i + 1], size;
@@ -82,22 +79,19 @@ lm_status lm_check_pad(const lm_pad_args *a) {
 }
 
 lm_status lm_op_pad_around(const lm_pad_around_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_pad_around_args run = *a;
-  lm_frame f;
   lm_ints size = lm_sizes_between(a->x->ndim, a->x->size, 0, 0);
-  lm_frame_begin(&f, LM_OP_pad_around);
+  LM_FRAME(f, LM_OP_pad_around);
   if (a->mode == LM_PAD_CONSTANT)
-    TRY(lm_fail_value("pad_around", "mode", "\"reflect\", \"replicate\" or \"circular\"", "\"constant\""));
-  TRY(lm_check_pad(&(lm_pad_args){.x = a->x, .pad = lm_pads_of(&a->pad), .mode = a->mode}));
+    return lm_fail_value("pad_around", "mode", "\"reflect\", \"replicate\" or \"circular\"", "\"constant\"");
+  NEED(lm_check_pad(&(lm_pad_args){.x = a->x, .pad = lm_pads_of(&a->pad), .mode = a->mode}));
   if (a->pad.n == 0) {
-    TRY(lm_op_clone(&(lm_clone_args){.x = a->x}, &f.result[0]));
-    goto done;
+    NEED(lm_op_clone(&(lm_clone_args){.x = a->x}, &f.result[0]));
+    return lm_frame_end(&f, out);
   }
   for (int i = 0; i < a->pad.n; i++) size.v[size.n - 1 - i / 2] += a->pad.v[i];
-  TRY(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
-  TRY(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
-  TRY(lm_frame_dispatch_or_host(&f, run.x->device, &run));
-done:
-  return lm_frame_end(&f, status, out);
+  NEED(lm_frame_layout(&f, &run.x, LM_CONTIGUOUS));
+  NEED(lm_frame_result(&f, 0, run.x->dtype, run.x->device, size.n, size.v, LM_CONTIGUOUS));
+  NEED(lm_frame_dispatch_or_host(&f, run.x->device, &run));
+  return lm_frame_end(&f, out);
 }

@@ -218,8 +218,8 @@ static void set_strides(lm_pointwise *job, int i) {
 
 lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const double *numbers, lm_tensor *into,
                            lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *result = NULL, *own[LM_POINTWISE_MAX_IN] = {NULL};
+  LM_OWNED *result = NULL;
+  LM_OWNED_ARRAY(own, LM_POINTWISE_MAX_IN);
   lm_pointwise job;
   lm_dtype dtype = LM_NO_DTYPE;
   lm_device device = LM_NO_DEVICE;
@@ -230,27 +230,27 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
 
   memset(job.number, 0, sizeof job.number);
   if (numbers) { memcpy(job.number, numbers, sizeof(double) * lm_ops[lm_pointwise_op(kernel)].nnumber); }
-  TRY(plan(kernel, nin, in, job.number, &job.compute, &dtype));
+  NEED(plan(kernel, nin, in, job.number, &job.compute, &dtype));
   if (alike) {
     device = in[0]->device;
   } else {
-    TRY(common_device(kernel, nin, in, &device));
-    TRY(common_shape(kernel, nin, in, &ndim, wide));
+    NEED(common_device(kernel, nin, in, &device));
+    NEED(common_shape(kernel, nin, in, &ndim, wide));
     size = wide;
   }
   const lm_backend *backend = lm_backend_of(device);
   if (!backend) return LM_E_MISSING;
   if (into) {
-    TRY(check_into(kernel, into, dtype, ndim, size));
+    NEED(check_into(kernel, into, dtype, ndim, size));
     if (into->device != device) {
       return lm_fail_devices(lm_text("%s_", name_of(kernel)), "x", lm_device_name(into->device), "the other tensor",
                              lm_device_name(device));
     }
     result = lm_retain(into);
   } else if (alike) {
-    TRY(lm_tensor_empty(dtype, device, ndim, size, LM_CONTIGUOUS, &result));
+    NEED(lm_tensor_empty(dtype, device, ndim, size, LM_CONTIGUOUS, &result));
   } else {
-    TRY(new_output(nin, in, dtype, device, ndim, size, &result));
+    NEED(new_output(nin, in, dtype, device, ndim, size, &result));
   }
 
   if (result->numel > 0) {
@@ -260,8 +260,8 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
     for (int i = 0; i < nin; i++) {
       job.in[i] = in[i];
       if (into && is_clobbered(into, in[i])) {
-        TRY(lm_tensor_empty_like(in[i], in[i]->dtype, in[i]->device, &own[i]));
-        TRY(lm_copy(in[i], own[i]));
+        NEED(lm_tensor_empty_like(in[i], in[i]->dtype, in[i]->device, &own[i]));
+        NEED(lm_copy(in[i], own[i]));
         job.in[i] = own[i];
       }
       if (alike && job.in[i] == in[i]) {
@@ -270,14 +270,8 @@ lm_status lm_pointwise_run(int kernel, int nin, lm_tensor *const *in, const doub
         set_strides(&job, i);
       }
     }
-    TRY(lm_is_ordered(device) ? lm_ordered_pointwise(backend, &job) : backend->pointwise(&job));
+    NEED(lm_is_ordered(device) ? lm_ordered_pointwise(backend, &job) : backend->pointwise(&job));
   }
-  *out = result;
-  result = NULL;
-done:
-  if (into) {
-    for (int i = 0; i < nin; i++) lm_release(own[i]);
-  }
-  lm_release(result);
-  return status;
+  *out = lm_tensor_take(&result);
+  return LM_OK;
 }

@@ -6,4 +6,6 @@
 /* Returns the op that a kernel belongs to. */
 LM_API int lm_pointwise_op(int kernel);
 /* Returns the input, from 1, that must not be 0 for integers; 0: none. */
-static inline int lm_pointwise_divisor(int kernel) { return kernel < LM_OP_COUNT ? lm_ops[kernel].divisor_arg : 0; }
+LM_API int lm_pointwise_divisor(int kernel);
+/* Returns the index of a kernel in the CPU's tables of loops, which do not change with ops of other kinds. */
+LM_API int lm_pointwise_row(int kernel);

@@ -87,12 +87,11 @@ static void complete_range(lm_fill_random_args *a) {
 }
 
 lm_status lm_op_fill_random(lm_op_id op, const lm_fill_random_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   const char *name = lm_ops[op].name;
   lm_fill_random_args args = *a;
   switch (a->distribution) {
     case LM_DRAW_UNIFORM:
-      TRY(check_ends(a));
+      NEED(check_ends(a));
       if (a->a != 0 || a->b != 1) end_below(a->x->dtype, &args.a, &args.b); /* draws from [0, 1) are exact */
       break;
     case LM_DRAW_NORMAL:
@@ -112,13 +111,12 @@ lm_status lm_op_fill_random(lm_op_id op, const lm_fill_random_args *a, lm_tensor
       if (a->x->dtype == LM_BOOL)
         return lm_fail(LM_E_DTYPE, "geometric_: x must not be bool; the result is a number of trials");
       break;
-    default: complete_range(&args); TRY(check_range(op, "from", "to", args.from, args.to, a->x->dtype));
+    default: complete_range(&args); NEED(check_range(op, "from", "to", args.from, args.to, a->x->dtype));
   }
-  if (a->distribution < LM_DRAW_GEOMETRIC) TRY(lm_check_float(op, "x", a->x));
-  TRY(draw_from(op, args));
+  if (a->distribution < LM_DRAW_GEOMETRIC) NEED(lm_check_float(op, "x", a->x));
+  NEED(draw_from(op, args));
   *out = lm_retain(a->x);
-done:
-  return status;
+  return LM_OK;
 }
 
 static lm_status check_probability(lm_op_id op, double p) {
@@ -156,28 +154,25 @@ static lm_status draw_below(lm_frame *f, lm_tensor *like, lm_tensor *p, lm_gener
 }
 
 lm_status lm_op_bernoulli_of(lm_op_id op, const lm_bernoulli_of_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_tensor *p = a->p;
-  lm_frame f;
   double number = 0.5;
-  lm_frame_begin(&f, op);
+  LM_FRAME(f, op);
   if (a->into) {
     f.result[0] = lm_retain(a->into);
   } else {
-    TRY(lm_frame_result_like(&f, 0, a->like->dtype, a->like));
+    NEED(lm_frame_result_like(&f, 0, a->like->dtype, a->like));
     if (!p) p = a->like;
   }
-  if (p && p->number) TRY(lm_tensor_item_f64(p, &number));
+  if (p && p->number) NEED(lm_tensor_item_f64(p, &number));
   if (!p || p->number) {
-    TRY(check_probability(op, number));
-    TRY(draw_from(op,
-                  (lm_fill_random_args){
-                      .x = f.result[0], .distribution = LM_DRAW_BERNOULLI, .a = number, .generator = a->generator}));
+    NEED(check_probability(op, number));
+    NEED(draw_from(op,
+                   (lm_fill_random_args){
+                       .x = f.result[0], .distribution = LM_DRAW_BERNOULLI, .a = number, .generator = a->generator}));
   } else {
-    TRY(draw_below(&f, a->like, p, a->generator, f.result[0]));
+    NEED(draw_below(&f, a->like, p, a->generator, f.result[0]));
   }
-done:
-  return lm_frame_end(&f, status, out);
+  return lm_frame_end(&f, out);
 }
 
 /* ---- new tensors */
@@ -189,45 +184,37 @@ static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
 }
 
 lm_status lm_op_new_random(lm_op_id op, const lm_new_random_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   const bool integers = a->distribution == LM_DRAW_INTEGERS;
-  lm_frame f;
   lm_dtype dtype = a->dtype;
   if (dtype == LM_NO_DTYPE) dtype = a->like ? a->like->dtype : integers ? LM_I64 : lm_default_dtype();
   lm_fill_random_args args = {
       .distribution = a->distribution, .b = 1, .from = a->from, .to = a->to, .generator = a->generator};
   if (a->to == LM_NO_INT) args.from = 0, args.to = a->from; /* randint_like passes high second */
   NEED(integers ? check_range(op, "low", "high", args.from, args.to, dtype) : check_drawn(op, dtype));
-  lm_frame_begin(&f, op);
-  TRY(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &f.result[0]));
+  LM_FRAME(f, op);
+  NEED(lm_new_tensor(op, &a->size, a->like, dtype, a->device, &f.result[0]));
   args.x = f.result[0];
-  TRY(draw_from(op, args));
-done:
-  return lm_frame_end(&f, status, out);
+  NEED(draw_from(op, args));
+  return lm_frame_end(&f, out);
 }
 
 lm_status lm_op_randperm(const lm_randperm_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_frame f;
   lm_randperm_args args = *a;
   if (args.dtype == LM_NO_DTYPE) args.dtype = LM_I64;
   if (args.device == LM_NO_DEVICE) args.device = lm_default_device();
   if (a->n < 0) return lm_fail_int("randperm", "n", "at least 0", a->n);
   if (a->n > 0) NEED(check_range(LM_OP_randperm, "1", "n + 1", 1, a->n + 1, args.dtype));
-  lm_frame_begin(&f, LM_OP_randperm);
-  TRY(lm_frame_result(&f, 0, args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS));
-  TRY(draw(f.op, f.op, f.result[0], &args, a->generator));
-done:
-  return lm_frame_end(&f, status, out);
+  LM_FRAME(f, LM_OP_randperm);
+  NEED(lm_frame_result(&f, 0, args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS));
+  NEED(draw(f.op, f.op, f.result[0], &args, a->generator));
+  return lm_frame_end(&f, out);
 }
 
 /* ---- distributions with tensors as parameters */
 
 /* Draws normal numbers. `size` is required for numbers alone; tensors broadcast. */
 lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_tensor *const given[] = {a->mean, a->std}, *x, *same;
-  lm_frame f;
   bool numbers = a->mean->number && (!a->std || a->std->number);
   double smallest = 0;
   lm_dtype dtype = a->dtype;
@@ -239,78 +226,71 @@ lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
                    : lm_remedy(lm_fail_value("normal", "size", "nil for tensors", lm_shape_text(a->size.n, a->size.v)),
                                "the result has their shape");
   }
-  lm_frame_begin(&f, LM_OP_normal);
+  LM_FRAME(f, LM_OP_normal);
   if (!numbers) {
-    TRY(lm_check_same_device(LM_OP_normal, a->std ? 2 : 1, given));
-    TRY(lm_broadcast("normal", a->mean->ndim, a->mean->size, a->std ? a->std->ndim : 0, a->std ? a->std->size : NULL,
-                     &size.n, size.v));
+    NEED(lm_check_same_device(LM_OP_normal, a->std ? 2 : 1, given));
+    NEED(lm_broadcast("normal", a->mean->ndim, a->mean->size, a->std ? a->std->ndim : 0, a->std ? a->std->size : NULL,
+                      &size.n, size.v));
     if (dtype == LM_NO_DTYPE) dtype = lm_result_type(2, given);
     if (device == LM_NO_DEVICE) device = a->std && a->mean->ndim == 0 ? a->std->device : a->mean->device;
   }
   if (dtype == LM_NO_DTYPE) dtype = lm_default_dtype();
-  TRY(check_drawn(LM_OP_normal, dtype));
-  if (a->std) TRY(extreme(a->std, LM_STATISTIC_AMIN, &smallest));
-  if (a->std && !(smallest >= 0)) { TRY(lm_fail_number("normal", "std", "at least 0", smallest)); }
-  TRY(lm_new_tensor(LM_OP_normal, &size, NULL, dtype, device, &f.result[0]));
+  NEED(check_drawn(LM_OP_normal, dtype));
+  if (a->std) NEED(extreme(a->std, LM_STATISTIC_AMIN, &smallest));
+  if (a->std && !(smallest >= 0)) return lm_fail_number("normal", "std", "at least 0", smallest);
+  NEED(lm_new_tensor(LM_OP_normal, &size, NULL, dtype, device, &f.result[0]));
   x = f.result[0];
-  TRY(draw_from(LM_OP_normal,
-                (lm_fill_random_args){.x = x, .distribution = LM_DRAW_NORMAL, .b = 1, .generator = a->generator}));
+  NEED(draw_from(LM_OP_normal,
+                 (lm_fill_random_args){.x = x, .distribution = LM_DRAW_NORMAL, .b = 1, .generator = a->generator}));
   if (a->std) {
-    TRY(lm_pointwise_run(LM_OP_mul, 2, (lm_tensor *[]){x, a->std}, NULL, x, &same));
+    NEED(lm_pointwise_run(LM_OP_mul, 2, (lm_tensor *[]){x, a->std}, NULL, x, &same));
     lm_frame_hold(&f, same);
   }
-  TRY(lm_pointwise_run(LM_OP_add, 2, (lm_tensor *[]){x, a->mean}, (double[]){1}, x, &same));
+  NEED(lm_pointwise_run(LM_OP_add, 2, (lm_tensor *[]){x, a->mean}, (double[]){1}, x, &same));
   lm_frame_hold(&f, same);
-done:
-  return lm_frame_end(&f, status, out);
+  return lm_frame_end(&f, out);
 }
 
 lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_frame f;
   lm_poisson_args args = *a;
   double smallest;
-  lm_frame_begin(&f, LM_OP_poisson);
-  TRY(lm_check_float(f.op, "x", a->x));
-  TRY(extreme(a->x, LM_STATISTIC_AMIN, &smallest));
-  if (!(smallest >= 0)) TRY(lm_fail_number("poisson", "x", "at least 0", smallest));
-  TRY(lm_frame_layout(&f, &args.x, LM_CONTIGUOUS));
-  TRY(lm_frame_result(&f, 0, a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS));
-  TRY(draw(f.op, f.op, f.result[0], &args, a->generator));
-done:
-  return lm_frame_end(&f, status, out);
+  LM_FRAME(f, LM_OP_poisson);
+  NEED(lm_check_float(f.op, "x", a->x));
+  NEED(extreme(a->x, LM_STATISTIC_AMIN, &smallest));
+  if (!(smallest >= 0)) return lm_fail_number("poisson", "x", "at least 0", smallest);
+  NEED(lm_frame_layout(&f, &args.x, LM_CONTIGUOUS));
+  NEED(lm_frame_result(&f, 0, a->x->dtype, a->x->device, a->x->ndim, a->x->size, LM_CONTIGUOUS));
+  NEED(draw(f.op, f.op, f.result[0], &args, a->generator));
+  return lm_frame_end(&f, out);
 }
 
 lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_tensor *const given[] = {a->count, a->prob};
-  lm_frame f;
   lm_binomial_args args = *a;
   lm_ints size;
   double smallest, largest;
-  lm_frame_begin(&f, LM_OP_binomial);
-  TRY(lm_check_same_device(f.op, 2, given));
-  TRY(lm_check_float(f.op, "count", a->count));
-  TRY(lm_check_float(f.op, "prob", a->prob));
-  TRY(extreme(a->count, LM_STATISTIC_AMIN, &smallest));
-  if (smallest < 0) TRY(lm_fail_number("binomial", "count", "at least 0", smallest));
-  TRY(extreme(a->prob, LM_STATISTIC_AMIN, &smallest));
-  TRY(extreme(a->prob, LM_STATISTIC_AMAX, &largest));
+  LM_FRAME(f, LM_OP_binomial);
+  NEED(lm_check_same_device(f.op, 2, given));
+  NEED(lm_check_float(f.op, "count", a->count));
+  NEED(lm_check_float(f.op, "prob", a->prob));
+  NEED(extreme(a->count, LM_STATISTIC_AMIN, &smallest));
+  if (smallest < 0) return lm_fail_number("binomial", "count", "at least 0", smallest);
+  NEED(extreme(a->prob, LM_STATISTIC_AMIN, &smallest));
+  NEED(extreme(a->prob, LM_STATISTIC_AMAX, &largest));
   if (smallest < 0 || largest > 1) {
-    TRY(lm_fail_number("binomial", "prob", "from 0 to 1", smallest < 0 ? smallest : largest));
+    return lm_fail_number("binomial", "prob", "from 0 to 1", smallest < 0 ? smallest : largest);
   }
-  TRY(lm_broadcast("binomial", a->count->ndim, a->count->size, a->prob->ndim, a->prob->size, &size.n, size.v));
+  NEED(lm_broadcast("binomial", a->count->ndim, a->count->size, a->prob->ndim, a->prob->size, &size.n, size.v));
   const lm_dtype dtype = lm_result_type(2, given);
   lm_tensor **const both[] = {&args.count, &args.prob};
   for (int i = 0; i < 2; i++) {
-    TRY(lm_frame_convert(&f, both[i], dtype));
-    TRY(lm_frame_expand(&f, both[i], &size, 0));
-    TRY(lm_frame_layout(&f, both[i], LM_CONTIGUOUS));
+    NEED(lm_frame_convert(&f, both[i], dtype));
+    NEED(lm_frame_expand(&f, both[i], &size, 0));
+    NEED(lm_frame_layout(&f, both[i], LM_CONTIGUOUS));
   }
-  TRY(lm_frame_result(&f, 0, dtype, a->count->device, size.n, size.v, LM_CONTIGUOUS));
-  TRY(draw(f.op, f.op, f.result[0], &args, a->generator));
-done:
-  return lm_frame_end(&f, status, out);
+  NEED(lm_frame_result(&f, 0, dtype, a->count->device, size.n, size.v, LM_CONTIGUOUS));
+  NEED(draw(f.op, f.op, f.result[0], &args, a->generator));
+  return lm_frame_end(&f, out);
 }
 
 /* ---- multinomial */
@@ -318,24 +298,21 @@ done:
 /* Checks that elements are finite and at least 0, and each row's maximum is above 0; skipped during capture of a graph.
  * */
 static lm_status check_weights(lm_tensor *x) {
-  lm_status status;
-  lm_tensor *row = NULL;
+  LM_OWNED *row = NULL;
   double smallest, smallest_row, largest;
   if (x->numel == 0 || lm_generator_extra()) return LM_OK;
-  TRY(extreme(x, LM_STATISTIC_AMIN, &smallest));
-  TRY(lm_op_reduce(
+  NEED(extreme(x, LM_STATISTIC_AMIN, &smallest));
+  NEED(lm_op_reduce(
       LM_OP_amax,
       &(lm_reduce_args){.x = x, .dim = {.n = 1, .v = {1}}, .statistic = LM_STATISTIC_AMAX, .dtype = LM_NO_DTYPE},
       &row));
-  TRY(extreme(row, LM_STATISTIC_AMIN, &smallest_row));
-  TRY(extreme(row, LM_STATISTIC_AMAX, &largest));
+  NEED(extreme(row, LM_STATISTIC_AMIN, &smallest_row));
+  NEED(extreme(row, LM_STATISTIC_AMAX, &largest));
   if (!(smallest >= 0) || !isfinite(largest)) {
-    TRY(lm_fail_number("multinomial", "x", "at least 0 and finite", smallest >= 0 ? largest : smallest));
+    return lm_fail_number("multinomial", "x", "at least 0 and finite", smallest >= 0 ? largest : smallest);
   }
-  if (!(smallest_row > 0)) TRY(lm_fail_value("multinomial", "the sum of each row of x", "above 0", "0"));
-done:
-  lm_release(row);
-  return status;
+  if (!(smallest_row > 0)) return lm_fail_value("multinomial", "the sum of each row of x", "above 0", "0");
+  return LM_OK;
 }
 
 /* Draws k distinct indices per row of x [rows, n]: those of the largest x / e, with e exponentially distributed. They
@@ -365,9 +342,7 @@ static lm_status pick_again(lm_frame *f, lm_tensor *x, const lm_multinomial_args
 }
 
 lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_tensor *x = a->x;
-  lm_frame f;
   int ndim = a->x->ndim;
   if (ndim != 1 && ndim != 2) { return lm_fail_shape("multinomial", "x", "[n] or [rows, n]", lm_shape_of(a->x)); }
   int64_t n = a->x->size[ndim - 1], k = a->num_samples;
@@ -380,11 +355,10 @@ lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {
         "multinomial: cannot draw %lld samples without replacement from %lld categories; pass {replacement = true}",
         (long long)k, (long long)n);
   }
-  lm_frame_begin(&f, LM_OP_multinomial);
-  TRY(lm_frame_batch(&f, &x, 2));
-  TRY(check_weights(x));
-  TRY(x->size[0] > 0 && (k == 1 || !a->replacement) ? pick_distinct(&f, x, k, a->generator) : pick_again(&f, x, a));
+  LM_FRAME(f, LM_OP_multinomial);
+  NEED(lm_frame_batch(&f, &x, 2));
+  NEED(check_weights(x));
+  NEED(x->size[0] > 0 && (k == 1 || !a->replacement) ? pick_distinct(&f, x, k, a->generator) : pick_again(&f, x, a));
   lm_frame_unbatch(&f, 0);
-done:
-  return lm_frame_end(&f, status, out);
+  return lm_frame_end(&f, out);
 }

@@ -12,16 +12,6 @@ static lm_status new_reduced(const lm_tensor *x, const lm_ints *dims, lm_dtype d
   return lm_tensor_empty(dtype, x->device, x->ndim, size, LM_CONTIGUOUS, out);
 }
 
-/* Sets *out to x, converted if needed to the dtype of the computation. */
-static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
-  if (dtype == x->dtype) {
-    *out = lm_retain(x);
-    return LM_OK;
-  }
-  return lm_op_to_copy(&(lm_to_copy_args){.x = x, .dtype = dtype, .device = x->device, .memory_format = LM_PRESERVE},
-                       out);
-}
-
 /* Rules for the dtype that x is converted to, and for the result's dtype. */
 typedef enum dtype_rule {
   OWN,      /* x's dtype, of any kind */
@@ -93,57 +83,52 @@ static lm_status check_not_empty(lm_op_id op, const lm_tensor *x, const lm_ints 
 /* Runs a reduction. norm's p: 2 Euclidean, 1 sum of |x|, 0 count of nonzeros, math.huge largest |x|, -math.huge
  * smallest. */
 lm_status lm_op_reduce(lm_op_id op, const lm_reduce_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *result = NULL;
+  LM_OWNED *x = NULL, *result = NULL;
   lm_reduce_args args = *a;
   lm_dtype from, to;
   double empty = statistics[a->statistic].empty;
-  args.x = NULL;
-  TRY(dtypes_of(op, a, &from, &to));
+  NEED(dtypes_of(op, a, &from, &to));
   if (a->statistic == LM_STATISTIC_NORM) {
     if (isnan(a->parameter)) return lm_fail_number("norm", "p", "a number", a->parameter);
     if (a->parameter < 0 || isinf(a->parameter)) empty = REFUSED;
   }
-  TRY(lm_dims(op, &a->dim, a->x->ndim, &args.dim));
-  if (empty == REFUSED) TRY(check_not_empty(op, a->x, &args.dim, a->statistic));
-  TRY(in_dtype(a->x, from, &args.x));
-  TRY(new_reduced(args.x, &args.dim, to, &result));
-  if (args.x->numel > 0) {
-    TRY(lm_dispatch(LM_OP_reduce, args.x->device, &args, &result));
+  NEED(lm_dims(op, &a->dim, a->x->ndim, &args.dim));
+  if (empty == REFUSED) NEED(check_not_empty(op, a->x, &args.dim, a->statistic));
+  NEED(lm_to_dtype(a->x, from, &x));
+  args.x = x;
+  NEED(new_reduced(x, &args.dim, to, &result));
+  if (x->numel > 0) {
+    NEED(lm_dispatch(LM_OP_reduce, x->device, &args, &result));
   } else if (result->numel > 0) {
-    TRY(lm_fill_number(result, empty));
+    NEED(lm_fill_number(result, empty));
   }
   if (!a->keepdim) lm_drop_dims(result, &args.dim);
-  *out = result;
-  result = NULL;
-done:
-  lm_release(args.x);
-  lm_release(result);
-  return status;
+  *out = lm_tensor_take(&result);
+  return LM_OK;
 }
 
 /* Finds indices, from 1, of the extremes along a dim or of the flattened x, which the kernel sees contiguous and 1-d.
  * The kernel's results are the indices and, if the op returns them first, the values. */
 lm_status lm_op_extreme_along(lm_op_id op, const lm_extreme_along_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = a->x, *packed = NULL, *lines = NULL, *result[2] = {NULL, NULL};
+  lm_tensor *x = a->x;
+  LM_OWNED *lines = NULL;
+  LM_OWNED_ARRAY(result, 2);
   const bool flat = a->dim == LM_NO_DIM;
   const int outs = lm_ops[op].outs;
   int dim = 0;
   if (flat) {
-    TRY(lm_to_layout(x, LM_CONTIGUOUS, &packed));
-    TRY(lm_op_view(&(lm_view_args){.x = packed, .size = {1, {x->numel}}}, &lines));
+    NEED(lm_to_line(x, &lines));
   } else {
-    TRY(lm_dim(lm_ops[op].name, a->dim, x->ndim, &dim));
-    TRY(lm_at_least_1d(x, LM_NO_DTYPE, &lines));
+    NEED(lm_dim(lm_ops[op].name, a->dim, x->ndim, &dim));
+    NEED(lm_at_least_1d(x, LM_NO_DTYPE, &lines));
   }
   lm_ints dims = {1, {dim}};
-  TRY(check_not_empty(op, lines, &dims, LM_STATISTICS));
-  TRY(new_reduced(lines, &dims, LM_I64, &result[0]));
-  if (outs == 2) TRY(new_reduced(lines, &dims, x->dtype, &result[1]));
+  NEED(check_not_empty(op, lines, &dims, LM_STATISTICS));
+  NEED(new_reduced(lines, &dims, LM_I64, &result[0]));
+  if (outs == 2) NEED(new_reduced(lines, &dims, x->dtype, &result[1]));
   if (result[0]->numel > 0) {
     lm_extreme_along_args args = {.x = lines, .dim = dim, .keepdim = true, .largest = a->largest};
-    TRY(lm_dispatch(LM_OP_extreme_along, x->device, &args, result));
+    NEED(lm_dispatch(LM_OP_extreme_along, x->device, &args, result));
   }
   for (int i = 0; i < outs; i++) {
     lm_tensor *r = result[outs - 1 - i];
@@ -155,10 +140,5 @@ lm_status lm_op_extreme_along(lm_op_id op, const lm_extreme_along_args *a, lm_te
     }
     out[i] = lm_retain(r);
   }
-done:
-  lm_release(packed);
-  lm_release(lines);
-  lm_release(result[0]);
-  lm_release(result[1]);
-  return status;
+  return LM_OK;
 }

@@ -205,8 +205,7 @@ lm_status lm_op_narrow(const lm_narrow_args *a, lm_tensor **out) {
 
 /* Runs slice's gradient: zeros of x's size with grad at the positions that slice read. */
 lm_status lm_op_slice_backward(const lm_slice_backward_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *x = NULL, *part = NULL, *zeroed = NULL;
+  LM_OWNED *x = NULL, *part = NULL, *zeroed = NULL;
   int dim;
   int64_t start, length, n;
   if (a->size.n != a->grad->ndim) {
@@ -214,27 +213,22 @@ lm_status lm_op_slice_backward(const lm_slice_backward_args *a, lm_tensor **out)
                          lm_text("a slice of %s", lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v)),
                          lm_shape_of(a->grad));
   }
-  TRY(check_has_dims(LM_OP_slice_backward, a->grad));
-  TRY(lm_dim("slice_backward", a->dim, a->size.n, &dim));
+  NEED(check_has_dims(LM_OP_slice_backward, a->grad));
+  NEED(lm_dim("slice_backward", a->dim, a->size.n, &dim));
   n = a->grad->size[dim];
-  TRY(slice_range(LM_OP_slice_backward, dim, a->size.v[dim], a->first, -1, a->step, &start, &length));
+  NEED(slice_range(LM_OP_slice_backward, dim, a->size.v[dim], a->first, -1, a->step, &start, &length));
   for (int i = 0; i < a->size.n; i++) {
     if (i == dim ? length < n : a->size.v[i] != a->grad->size[i]) {
       return lm_fail_shape("slice_backward", "grad", lm_text("a slice of %s", lm_shape_text(a->size.n, a->size.v)),
                            lm_shape_of(a->grad));
     }
   }
-  TRY(lm_tensor_empty(a->grad->dtype, a->grad->device, a->size.n, a->size.v, LM_CONTIGUOUS, &x));
-  TRY(part_of(x, dim, start, n, a->step, &part));
-  TRY(lm_op_zero_(&(lm_zero__args){.x = x}, &zeroed));
-  TRY(lm_copy(a->grad, part));
-  *out = x;
-  x = NULL;
-done:
-  lm_release(zeroed);
-  lm_release(part);
-  lm_release(x);
-  return status;
+  NEED(lm_tensor_empty(a->grad->dtype, a->grad->device, a->size.n, a->size.v, LM_CONTIGUOUS, &x));
+  NEED(part_of(x, dim, start, n, a->step, &part));
+  NEED(lm_op_zero_(&(lm_zero__args){.x = x}, &zeroed));
+  NEED(lm_copy(a->grad, part));
+  *out = lm_tensor_take(&x);
+  return LM_OK;
 }
 
 /* ---- dims of size 1 */

@@ -1,7 +1,7 @@
 /* Runs ops: by kind, for the descriptors in op_entries.c, and by device. */
 #pragma once
 
-#include "op/backend.h"
+#include "op/kernels.h"
 #include "op/op.h"
 
 /* Runs an elementwise op; `into` (may be NULL) receives the result. */
@@ -35,3 +35,6 @@ static inline lm_running lm_run_begin(const char *name, int op) {
   return before;
 }
 static inline void lm_run_end(lm_running before) { lm_now_running = before; }
+/* Declares what ran before, which runs again when the block ends: LM_RUNNING before = lm_run_begin(name, op). */
+#define LM_RUNNING __attribute__((cleanup(lm_run_drop))) lm_running
+static inline void lm_run_drop(lm_running *before) { lm_run_end(*before); }

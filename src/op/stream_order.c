@@ -5,6 +5,7 @@
 #include "device/alloc.h"
 #include "op/pointwise.h"
 #include "op/run.h"
+#include "op_entries.h"
 
 /* True if LM_SYNC=1, with which a kernel's error is raised at the line of its op. */
 static bool waits_for_each(void) {
@@ -41,66 +42,51 @@ lm_status lm_stream_order_end(lm_stream *s, lm_status status) {
 
 /* Orders reads of all tensor arguments of an op. */
 static lm_status read_all(lm_stream *s, const lm_op *op, const void *args) {
-  lm_status status = LM_OK;
-  for (int i = 0; i < op->ntensor; i++) TRY(lm_stream_order_read(s, LM_ARG_TENSOR(args, op->tensor[i])));
+  for (int i = 0; i < op->ntensor; i++) NEED(lm_stream_order_read(s, LM_ARG_TENSOR(args, op->tensor[i])));
   if (op->list >= 0) {
     const lm_list *list = (const lm_list *)((const char *)args + op->list);
-    for (int i = 0; i < list->n; i++) TRY(lm_stream_order_read(s, list->v[i]));
+    for (int i = 0; i < list->n; i++) NEED(lm_stream_order_read(s, list->v[i]));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Orders writes of an op's outputs and of the arguments it changes. */
 static lm_status write_all(lm_stream *s, lm_op_id id, const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
-  for (int i = 0; i < op->outs + op->aux; i++) TRY(lm_stream_order_write(s, out[i]));
+  for (int i = 0; i < op->outs + op->aux; i++) NEED(lm_stream_order_write(s, out[i]));
   bool writes = op->writes && (op->writes_when < 0 || *((const bool *)args + op->writes_when));
   for (int i = 0; writes && i < op->ntensor; i++) {
-    if (op->writes >> i & 1) TRY(lm_stream_order_write(s, LM_ARG_TENSOR(args, op->tensor[i])));
+    if (op->writes >> i & 1) NEED(lm_stream_order_write(s, LM_ARG_TENSOR(args, op->tensor[i])));
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_ordered_op(const lm_backend *backend, lm_op_id op, lm_device device, const void *args,
                         lm_tensor *const *out) {
-  lm_status status;
   lm_stream *s;
   /* Errors of a kernel that several ops share name the op that runs. */
   bool shared = (op == LM_OP_scatter_along || op >= LM_OP_COUNT) && lm_now_running.op >= 0;
-  lm_running before = shared ? lm_now_running : lm_run_begin(lm_ops[op].name, (int)op);
-  TRY(lm_stream_order_begin(device, &s));
-  TRY(read_all(s, &lm_ops[op], args));
-  TRY(write_all(s, op, args, out));
-  status = lm_stream_order_end(s, backend->op[op](args, out));
-done:
-  lm_run_end(before);
-  return status;
+  LM_RUNNING before = shared ? lm_now_running : lm_run_begin(lm_ops[op].name, (int)op);
+  NEED(lm_stream_order_begin(device, &s));
+  NEED(read_all(s, &lm_ops[op], args));
+  NEED(write_all(s, op, args, out));
+  return lm_stream_order_end(s, backend->op[op](args, out));
 }
 
 lm_status lm_ordered_pointwise(const lm_backend *backend, const lm_pointwise *job) {
-  lm_status status;
   lm_stream *s;
   int op = lm_pointwise_op(job->kernel);
-  lm_running before = lm_run_begin(lm_ops[op].name, op);
-  TRY(lm_stream_order_begin(job->out->device, &s));
-  for (int i = 0; i < job->nin; i++) TRY(lm_stream_order_read(s, job->in[i]));
-  TRY(lm_stream_order_write(s, job->out));
-  status = lm_stream_order_end(s, backend->pointwise(job));
-done:
-  lm_run_end(before);
-  return status;
+  LM_RUNNING before = lm_run_begin(lm_ops[op].name, op);
+  NEED(lm_stream_order_begin(job->out->device, &s));
+  for (int i = 0; i < job->nin; i++) NEED(lm_stream_order_read(s, job->in[i]));
+  NEED(lm_stream_order_write(s, job->out));
+  return lm_stream_order_end(s, backend->pointwise(job));
 }
 
 lm_status lm_ordered_copy(const lm_backend *backend, const lm_tensor *src, lm_tensor *dst) {
-  lm_status status;
   lm_stream *s;
-  TRY(lm_stream_order_begin(dst->device, &s));
-  TRY(lm_stream_order_read(s, src));
-  TRY(lm_stream_order_write(s, dst));
-  status = lm_stream_order_end(s, backend->copy(src, dst));
-done:
-  return status;
+  NEED(lm_stream_order_begin(dst->device, &s));
+  NEED(lm_stream_order_read(s, src));
+  NEED(lm_stream_order_write(s, dst));
+  return lm_stream_order_end(s, backend->copy(src, dst));
 }

@@ -2,7 +2,7 @@
  * and is recorded as a user. On the CPU kernels run synchronously, and nothing here is called. */
 #pragma once
 
-#include "op/backend.h"
+#include "op/kernels.h"
 
 static inline bool lm_is_ordered(lm_device device) { return LM_DEVICE_KIND(device) != LM_CPU; }
 

@@ -2,13 +2,13 @@
 
 #include "base/message.h"
 #include "device/graph.h"
-#include "device/recorder.h"
 
 #include <string.h>
 
 #include "base/mem.h"
 #include "op/check.h"
 #include "op/stream_order.h"
+#include "optim/optim_scope.h"
 
 static _Thread_local double *graph_numbers, *graph_first;
 static _Thread_local int graph_left;
@@ -159,22 +159,19 @@ static lm_status prepare(const lm_optim_step *s, bench *b) {
 
 /* Runs the step of parameters begin to end - 1, all on one device. */
 static lm_status run_on(const lm_backend *backend, const lm_optim_step *s, const bench *b, int begin, int end) {
-  lm_status status = LM_OK;
   lm_stream *stream;
   lm_optim_step part = *s;
   part.n = end - begin;
   part.param = b->ready[PARAM] + begin;
   part.grad = b->ready[GRAD] + begin;
   for (int k = 0; k < LM_OPTIM_STATES; k++) part.state[k] = b->used[STATE + k] ? b->ready[STATE + k] + begin : NULL;
-  TRY(lm_stream_order_begin(part.param[0]->device, &stream));
+  NEED(lm_stream_order_begin(part.param[0]->device, &stream));
   for (int role = 0; stream && role < ROLES; role++) {
     for (int i = begin; b->used[role] && i < end; i++)
-      TRY(role == GRAD ? lm_stream_order_read(stream, b->ready[role][i])
-                       : lm_stream_order_write(stream, b->ready[role][i]));
+      NEED(role == GRAD ? lm_stream_order_read(stream, b->ready[role][i])
+                        : lm_stream_order_write(stream, b->ready[role][i]));
   }
-  status = lm_stream_order_end(stream, backend->optim(&part));
-done:
-  return status;
+  return lm_stream_order_end(stream, backend->optim(&part));
 }
 
 /* Returns the end of the run of tensors on one device that starts at begin. */
@@ -199,10 +196,20 @@ static lm_status write_back(const bench *b) {
   return LM_OK;
 }
 
+void lm_optim_scope_begin(lm_optim_scope *c, const char *name, lm_device device) {
+  c->traced = lm_traces(LM_TRACE_CALLS);
+  if (c->traced) lm_span_begin(&c->span, LM_SPAN_OPTIMIZER, name, device);
+  c->before = lm_run_begin(name, -1);
+}
+
+void lm_optim_scope_end(lm_optim_scope *c) {
+  lm_run_end(c->before);
+  if (c->traced) lm_span_end(&c->span);
+}
+
 lm_status lm_optim_run(const lm_optim_step *given, double *next) {
-  lm_status status = LM_OK;
   const lm_backend *backend;
-  bench b = {0};
+  bench b __attribute__((cleanup(clear))) = {0};
   lm_optim_step s = *given;
   lm_optim_f64 coefficients;
   const char *name = s.optimizer->name;
@@ -210,23 +217,16 @@ lm_status lm_optim_run(const lm_optim_step *given, double *next) {
   s.modes = lm_optimizer_modes(s.optimizer, s.numbers.option);
   s.coefficients = &coefficients;
   if (s.n == 0) return LM_OK;
-  lm_span span;
-  const bool traced = lm_traces(LM_TRACE_CALLS);
-  if (traced) lm_span_begin(&span, LM_SPAN_OPTIMIZER, name, s.param[0]->device);
-  lm_running before = lm_run_begin(name, -1);
-  TRY(check(&s));
-  TRY(prepare(&s, &b));
-  for (int i = 0; i < s.n; i = device_run(s.n, b.ready[PARAM], i)) TRY(backend_for(name, b.ready[PARAM][i], &backend));
+  LM_OPTIM_SCOPE(name, s.param[0]->device);
+  NEED(check(&s));
+  NEED(prepare(&s, &b));
+  for (int i = 0; i < s.n; i = device_run(s.n, b.ready[PARAM], i)) NEED(backend_for(name, b.ready[PARAM][i], &backend));
   for (int begin = 0, end; begin < s.n; begin = end) {
     end = device_run(s.n, b.ready[PARAM], begin);
-    TRY(backend_for(name, b.ready[PARAM][begin], &backend));
-    TRY(run_on(backend, &s, &b, begin, end));
+    NEED(backend_for(name, b.ready[PARAM][begin], &backend));
+    NEED(run_on(backend, &s, &b, begin, end));
   }
-  TRY(write_back(&b));
+  NEED(write_back(&b));
   for (int i = 0; i < s.n; i++) lm_bump(s.param[i], -1);
-done:
-  clear(&b);
-  lm_run_end(before);
-  if (traced) lm_span_end(&span);
-  return status;
+  return LM_OK;
 }

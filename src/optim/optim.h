@@ -2,7 +2,7 @@
  * entry (lua/luminary/optim/sgd_adam_rules.lua); this file declares the common part. */
 #pragma once
 
-#include "op/backend.h"
+#include "op/kernels.h"
 #include "optim_entries.h"
 
 /* Describes an optimizer for the core and the binding. Mode i is bit i; `needs` and `when` are sets of modes, or 0. */

@@ -4,6 +4,7 @@
 #include "base/message.h"
 #include "op/check.h"
 #include "op/stream_order.h"
+#include "op_entries.h"
 #include "optim/optim.h"
 
 static lm_status check(const char *name, int i, const lm_tensor *from, const lm_tensor *to) {
@@ -48,54 +49,44 @@ static lm_status run(lm_device device, int n, lm_tensor **in, lm_tensor **out, d
 
 /* Sets *found to 1 if flag, on any device, is 1. */
 static lm_status join(lm_tensor **found, lm_tensor *flag) {
-  lm_status status = LM_OK;
-  lm_tensor *here = NULL, *larger = NULL;
-  TRY(new_flag((*found)->device, &here));
-  TRY(lm_copy(flag, here));
+  lm_tensor *larger = NULL;
+  LM_OWNED *here = NULL;
+  NEED(new_flag((*found)->device, &here));
+  NEED(lm_copy(flag, here));
   lm_tensor *in[] = {*found, here};
-  TRY(lm_pointwise_run(LM_OP_maximum, 2, in, NULL, NULL, &larger));
+  NEED(lm_pointwise_run(LM_OP_maximum, 2, in, NULL, NULL, &larger));
   lm_release(*found);
   *found = larger;
-done:
-  lm_release(here);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_rescale(const char *name, int n, lm_tensor *const *from, lm_tensor *const *to, double factor,
                      lm_tensor **found) {
-  lm_status status = LM_OK;
-  lm_running before = lm_run_begin(name, -1);
-  lm_tensor **in = lm_calloc(2 * (size_t)n + 1, sizeof *in), **out = in ? in + n : NULL, *flag = NULL;
+  LM_RUNNING before = lm_run_begin(name, -1);
+  LM_OWNED_LIST all = {2 * n, lm_calloc(2 * (size_t)n + 1, sizeof *all.v)};
+  lm_tensor **in = all.v, **out = in ? in + n : NULL;
+  LM_OWNED *any = NULL;
   *found = NULL;
-  if (!in) TRY(LM_E_OOM);
-  for (int i = 0; i < n; i++) TRY(check(name, i, from[i], to[i]));
-  for (int i = 0; i < n; i++) TRY(prepare(from[i], to[i], &in[i], &out[i]));
-  if (n == 0) TRY(new_flag(LM_DEVICE(LM_CPU, 0), found));
+  if (!in) return LM_E_OOM;
+  for (int i = 0; i < n; i++) NEED(check(name, i, from[i], to[i]));
+  for (int i = 0; i < n; i++) NEED(prepare(from[i], to[i], &in[i], &out[i]));
+  if (n == 0) NEED(new_flag(LM_DEVICE(LM_CPU, 0), &any));
   for (int begin = 0, end; begin < n; begin = end) {
+    LM_OWNED *flag = NULL;
     lm_device device = to[begin]->device;
     for (end = begin + 1; end < n && to[end]->device == device;) end++;
-    TRY(new_flag(device, &flag));
-    TRY(run(device, end - begin, in + begin, out + begin, factor, flag));
+    NEED(new_flag(device, &flag));
+    NEED(run(device, end - begin, in + begin, out + begin, factor, flag));
     for (int i = begin; i < end; i++) {
-      if (out[i] != to[i]) TRY(lm_copy(out[i], to[i]));
+      if (out[i] != to[i]) NEED(lm_copy(out[i], to[i]));
       lm_bump(to[i], LM_OP_mul);
     }
-    if (*found) {
-      TRY(join(found, flag));
-      lm_release(flag);
+    if (any) {
+      NEED(join(&any, flag));
     } else {
-      *found = flag;
+      any = lm_tensor_take(&flag);
     }
-    flag = NULL;
   }
-done:
-  for (int i = 0; in && i < 2 * n; i++) lm_release(in[i]);
-  lm_free(in);
-  lm_release(flag);
-  if (status != LM_OK) {
-    lm_release(*found);
-    *found = NULL;
-  }
-  lm_run_end(before);
-  return status;
+  *found = lm_tensor_take(&any);
+  return LM_OK;
 }

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "base/thread_state.h"
 
 typedef struct generators {
@@ -12,7 +13,7 @@ typedef struct generators {
   lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* states, one for each device */
 } generators;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static generators shared;
 static _Thread_local generators own; /* generators of a thread with a Lua state of its own */
 

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/interned.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "device/recorder.h"
 
 typedef struct noted {
@@ -15,7 +16,7 @@ typedef struct noted {
 } noted;
 
 /* Hash table with open addressing, at most half full, guarded by `lock`. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static noted *table;
 static size_t taken, capacity, not_noted;
 

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "base/message.h"
 #include "device/driver.h"
 
 enum { ELEMENT_BYTES = 400 /* enough for 1e308 in full */ };
@@ -214,13 +215,13 @@ static lm_status on_host(const lm_tensor *t, const char **data, void **copy) {
 }
 
 lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out) {
-  lm_status status = LM_OK;
-  void *copy = NULL;
+  LM_FREED void *copy = NULL;
   static const char prefix[] = "tensor(";
   int indent = (int)sizeof prefix - 1;
   printer p = {.t = t, .summarize = t->numel > options.threshold, .is_float = lm_dtype_is_float(t->dtype)};
+  LM_PLAIN_NUMBERS(locale);
   *out = NULL;
-  TRY(on_host(t, &p.data, &copy));
+  NEED(on_host(t, &p.data, &copy));
   put_string(&p.out, prefix);
   if (t->numel == 0) {
     put_string(&p.out, "[]");
@@ -230,11 +231,10 @@ lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out) {
   }
   put_suffixes(&p, indent, suffix);
   lm_put(&p.out, ")", sizeof ")");
-  if (p.out.failed) TRY(LM_E_OOM);
+  if (p.out.failed) {
+    lm_bytes_free(&p.out);
+    return LM_E_OOM;
+  }
   *out = p.out.data;
-  p.out.data = NULL;
-done:
-  lm_free(copy);
-  lm_bytes_free(&p.out);
-  return status;
+  return LM_OK;
 }

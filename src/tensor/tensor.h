@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/mem.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "device/stream.h"
@@ -128,6 +129,31 @@ static inline lm_tensor *lm_retain(lm_tensor *t) {
   return t;
 }
 LM_API void lm_release(lm_tensor *t); /* t may be NULL; callable from any thread; never calls Lua */
+/* Declares a tensor, NULL or a reference that the block owns and releases at its end: LM_OWNED *copy = NULL. No goto
+ * may jump over the declaration. A function that fails must not leave a released tensor in its `out`. */
+#define LM_OWNED __attribute__((cleanup(lm_tensor_drop))) lm_tensor
+/* Declares the same for an array of tensors, all NULL. */
+#define LM_OWNED_ARRAY(name, count) \
+  lm_tensor *name[count] = {NULL};  \
+  const lm_list name##_owned __attribute__((cleanup(lm_list_drop), unused)) = {count, name}
+static inline void lm_tensor_drop(lm_tensor **t) {
+  if (*t) lm_release(*t);
+}
+/* Declares a list that the block owns, with its tensors and its memory, of lm_calloc: LM_OWNED_LIST parts = {0}. */
+#define LM_OWNED_LIST __attribute__((cleanup(lm_list_free))) lm_list
+static inline void lm_list_drop(const lm_list *list) {
+  for (int i = 0; list->v && i < list->n; i++) lm_tensor_drop(&list->v[i]);
+}
+static inline void lm_list_free(lm_list *list) {
+  lm_list_drop(list);
+  lm_free(list->v);
+}
+/* Returns *t, which the caller then owns, and sets *t to NULL. */
+static inline lm_tensor *lm_tensor_take(lm_tensor **t) {
+  lm_tensor *taken = *t;
+  *t = NULL;
+  return taken;
+}
 LM_API void lm_storage_retain(lm_storage *s);
 LM_API void lm_storage_release(lm_storage *s);
 

@@ -44,9 +44,11 @@ local function complete(of, record)
   return record
 end
 
---- Returns an instance of `of` without fields, before `init`. `record` has additional metamethods and fields.
-function class.object(of, record)
-  record = complete(of, record or {})
+--- Returns an instance of `of` before `init`, without fields or with those of `values`, whose metatable is the
+--- instances'. `record` has additional metamethods and fields.
+function class.object(of, record, values)
+  record = complete(of, record or {class = false, values = values or false, __tostring = false, __index = false,
+    __newindex = false, __len = false, __pairs = false, __ipairs = false, __call = false}) -- allocated once
   record.__len, record.__pairs, record.__ipairs, record.__call = length, refuse, refuse, record.__call or call
   local object = newproxy()
   debug_setmetatable(object, record)

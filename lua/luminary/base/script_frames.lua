@@ -1,7 +1,7 @@
 --- Selects the frames of a traceback that belong to the script, without those of the library, of C or of LuaJIT itself.
 --- With LM_LOG=trace it selects all frames.
 local lists = require "luminary.base.lists"
-local getenv, find, gmatch, match, sub = os.getenv, string.find, string.gmatch, string.match, string.sub
+local getenv, find, gmatch, match, sub = require("os").getenv, string.find, string.gmatch, string.match, string.sub
 
 local own_folders = {match(require("debug").getinfo(1, "S").source, "^@(.*)base/[^/]*$") or "luminary/"}
 

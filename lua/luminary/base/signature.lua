@@ -257,8 +257,8 @@ local function compiled(parsed, head, tail, how)
     BYNAMES = table.concat(by_names, "\n"), VALUES = table.concat(values, ", "), FIELDS = table.concat(fields, "\n"),
     LEVEL = how.level or "1",
   }):gsub(", %)", ")")
-  return assert(loadstring(code, source))(parsed, rows, how.f, how.called, checked, core.check_ported_dim, positions,
-    parsed.who)
+  local chunk = setfenv(assert(loadstring(code, source)), getfenv(1)) -- the globals of this file, not of the thread
+  return chunk(parsed, rows, how.f, how.called, checked, core.check_ported_dim, positions, parsed.who)
 end
 
 -- ---- calls without a function of their own

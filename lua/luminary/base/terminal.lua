@@ -11,14 +11,14 @@ local TIOCGWINSZ = 0x5413 -- Linux's value
 local terminal = {}
 
 --- Returns true if a file descriptor (default: standard output) is a terminal with a movable cursor.
-function terminal.is_terminal(fd) return ffi.C.isatty(fd or 1) == 1 and os.getenv "TERM" ~= "dumb" end
+function terminal.is_terminal(fd) return ffi.C.isatty(fd or 1) == 1 and require("os").getenv "TERM" ~= "dumb" end
 
 --- Returns true if a file descriptor (default: standard output) is a terminal that shows colors.
-function terminal.has_color(fd) return terminal.is_terminal(fd) and (os.getenv "NO_COLOR" or "") == "" end
+function terminal.has_color(fd) return terminal.is_terminal(fd) and (require("os").getenv "NO_COLOR" or "") == "" end
 
 --- Returns true if standard output is a terminal with 24-bit colors, by COLORTERM, which terminals set.
 function terminal.has_true_color()
-  local kind = os.getenv "COLORTERM"
+  local kind = require("os").getenv "COLORTERM"
   return terminal.has_color() and (kind == "truecolor" or kind == "24bit")
 end
 

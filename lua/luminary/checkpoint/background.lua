@@ -81,7 +81,7 @@ function background.abandon(pending)
       core.remove_part(path, shards.suffix) -- removed, so that nobody can complete it
       return not files.names_shards(path, shards.suffix:match "^(.*)main$")
     end)
-    if ok and is_free then os.remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
+    if ok and is_free then require("os").remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
   end
   close(pending)
 end

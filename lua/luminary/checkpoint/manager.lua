@@ -1,4 +1,5 @@
 --- lm.checkpoint.Manager(…): Keeps the newest and the best checkpoints of a run in a folder, and finds them again.
+local os = require "os"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local core = require "luminary.core"

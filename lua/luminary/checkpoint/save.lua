@@ -12,7 +12,7 @@ local ranks = require "luminary.checkpoint.ranks"
 -- Returns the names of the shards of a save.
 local function name_shards(who, path, size)
   local generation = ranks.of_first(who, function()
-    return ("%08x%05x"):format(os.time(), core.time() * 1e6 % 2 ^ 20)
+    return ("%08x%05x"):format(require("os").time(), core.time() * 1e6 % 2 ^ 20)
   end)
   local names = {}
   for r = 0, size - 1 do names[r + 1] = files.shard_name(path, generation, r) end

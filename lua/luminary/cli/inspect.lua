@@ -2,9 +2,10 @@
 local USAGE = [[
 usage: luminary inspect [option ...] FILE
 
-Lists what is in a file that lm.load reads: safetensors and torch.save's .pt, one or in shards, .npy, .npz, .gguf, .t7.
-Plain values and metadata first, then the tensors: name, dtype, shape, bytes, least, greatest, mean, standard deviation,
-and how many elements are NaN or infinite, if any. Nothing in the file is run.
+Lists what is in a file that lm.load reads: safetensors and torch.save's .pt, one or in shards, .npy, .npz, .gguf, .t7,
+and .onnx, with the graph's inputs, outputs and nodes. Plain values and metadata first, then the tensors: name, dtype,
+shape, bytes, least, greatest, mean, standard deviation, and how many elements are NaN or infinite, if any. Nothing in
+the file is run.
 
   --quick   leave out what has to read the tensors' elements
   --help    print this

@@ -1,5 +1,6 @@
 --- Provides collectives of plain Lua values: nil, booleans, numbers, strings, and tables of them. They are sent as
 --- bytes and only read as data.
+local ffi = require "ffi"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -14,9 +15,17 @@ local function pack(who, value, name)
   return (load_module("luminary.mp.serialization").encode(who, value, {plain = name}))
 end
 
+-- Returns a uint8 tensor of the text, with zeros after it up to n.
+local function bytes_of(text, n)
+  local bytes = core.ops.zeros(math.max(n, #text), {dtype = "uint8"})
+  ffi.copy(ffi.cast("char *", bytes:data_ptr()), text, #text)
+  return bytes
+end
+
 local function unpack_text(who, bytes, n)
   local decode = load_module("luminary.mp.serialization").decode
-  local ok, value = pcall(decode, core.dist_text(bytes, n), {}, {}, true)
+  local text = n >= 0 and n <= bytes:numel() and ffi.string(ffi.cast("const char *", bytes:data_ptr()), n)
+  local ok, value = pcall(decode, text, {}, {}, true)
   if not ok then fail("%s: received malformed data", who) end
   return value
 end
@@ -33,7 +42,7 @@ objects.broadcast_object_list = signature.of([[broadcast_object_list(list: list,
   local size = core.tensor({here and #text or 0}, {dtype = "int64"})
   collectives.broadcast(size, src, {group = group})
   local n = size:item()
-  local bytes = core.dist_bytes(text or "", n)
+  local bytes = bytes_of(text or "", n)
   collectives.broadcast(bytes, src, {group = group})
   if here then return list end
   for key in pairs(list) do list[key] = nil end
@@ -47,7 +56,7 @@ local function gather_texts(text, group, gather)
   collectives.all_reduce(longest, {op = "max", group = group})
   local lengths = gather(length, function() return sizes(1) end)
   local n = longest:item()
-  local texts = gather(core.dist_bytes(text, n), function() return core.dist_bytes("", n) end)
+  local texts = gather(bytes_of(text, n), function() return bytes_of("", n) end)
   return texts, lengths
 end
 
@@ -105,11 +114,11 @@ objects.scatter_object_list = signature.of([[scatter_object_list(output: list, {
     end
     lengths = {}
     for i, text in ipairs(texts) do
-      lengths[i], texts[i] = core.tensor({#text, n}, {dtype = "int64"}), core.dist_bytes(text, n)
+      lengths[i], texts[i] = core.tensor({#text, n}, {dtype = "int64"}), bytes_of(text, n)
     end
   end
   local size = collectives.scatter(sizes(2), lengths, src, {group = group})
-  local bytes = collectives.scatter(core.dist_bytes("", size:select(1, 2):item()), texts, src, {group = group})
+  local bytes = collectives.scatter(bytes_of("", size:select(1, 2):item()), texts, src, {group = group})
   output[1] = unpack_text(who, bytes, size:select(1, 1):item())
   return output[1]
 end)

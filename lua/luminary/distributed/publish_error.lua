@@ -21,10 +21,10 @@ return function(message, traceback)
   local known = elsewhere or cause and cause.kind == "mismatch" -- a mismatch is a failure of several ranks
   write(core.getenv "LM_ERROR_FILE", {
     rank = rank, kind = known and cause.kind or "error", cause_rank = elsewhere and cause.rank or rank,
-    message = message, traceback = traceback, time = os.time(),
+    message = message, traceback = traceback, time = require("os").time(),
   })
   write(core.getenv "TORCHELASTIC_ERROR_FILE", {
-    message = {message = message, extraInfo = {py_callstack = traceback, timestamp = tostring(os.time())}},
+    message = {message = message, extraInfo = {py_callstack = traceback, timestamp = tostring(require("os").time())}},
   })
   if world then -- last: once the others know, a launcher may end this process at once
     local where, text = message:match("^([^\n]-:%d+): (.*)$")

@@ -51,6 +51,10 @@ local function load_safetensors(source) return "safetensors", format("checkpoint
 local function read_source(source)
   if source.path:find "%.t7$" then return "Torch7", format("torch7_file").load(source) end
   if source.size == 0 then source:fail "the file is empty" end
+  if source.path:find "%.onnx$" then
+    local tensors, lacking, metadata = load_module("luminary.onnx.tensors").load(source.path)
+    return "ONNX", tensors, lacking, metadata
+  end
   local head = source:text(0, math.min(source.size, 9))
   for _, reader in ipairs(readers) do
     if head:find(reader[1]) then return reader[2](source) end
@@ -64,7 +68,7 @@ local function read_source(source)
     if head:find(other[1]) then source:fail("not a file of weights: %s", other[2]) end
   end
   if may_be_ours then return load_safetensors(source) end -- load_safetensors raises the error
-  source:fail("unknown format; supported are safetensors, torch.save's .pt, .npy, .npz, .gguf and .t7")
+  source:fail("unknown format; supported are safetensors, torch.save's .pt, .npy, .npz, .gguf, .onnx and .t7")
 end
 
 -- Returns the contents of one file, as formats.load does.

@@ -24,7 +24,7 @@ end
 
 -- Reads the comments of a file: by the number of the line below, by heading, and the first one.
 local function read_comments(path, by_heading)
-  local by_line, file, first = {}, io.open(path, "r"), nil
+  local by_line, file, first = {}, require("io").open(path, "r"), nil
   if not file then return by_line end
   local block, declared, number = nil, nil, 0
   local function keep(lines)

@@ -11,7 +11,7 @@ pages.names = {
   "nn-activation", "nn-normalization", "nn-recurrent", "nn-transformer", "nn-linear", "nn-loss", "nn-module",
   "nn-containers", "nn-parallel", "nn-utilities", "functional", "functional-activation", "functional-loss", "autograd",
   "amp", "optim", "schedulers", "data", "datasets", "text", "vision", "transforms", "transforms-functional", "models",
-  "distributions", "metrics", "checkpoint", "watch", "distributed", "multiprocessing", "async", "cuda", "lm",
+  "distributions", "onnx", "metrics", "checkpoint", "watch", "distributed", "multiprocessing", "async", "cuda", "lm",
   "utilities",
 }
 
@@ -65,7 +65,7 @@ end
 --- example_line, remarks, shape, dtypes, devices, returns, errors, pytorch = paragraphs}. Parts that a section lacks
 --- are nil. The second value lists violations of the form, each as "FILE:LINE: problem".
 function pages.read(path)
-  local list, problems, file = {}, {}, io.open(path, "r")
+  local list, problems, file = {}, {}, require("io").open(path, "r")
   if not file then return list, problems end
   local section, lines, number
   local function problem(text, at) problems[#problems + 1] = ("%s:%d: %s"):format(path, at, text) end

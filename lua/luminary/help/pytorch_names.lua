@@ -138,7 +138,7 @@ other.luminary = with(pairs_of([[
   multiprocessing=mp F=nn.functional set_default_tensor_type=set_default_dtype
   gammainc=igamma gammaincc=igammac gammaln=lgamma multigammaln=mvlgamma psi=digamma expit=sigmoid]],
   [[
-  onnx sparse export fx gru instance_norm layer_norm_ lstm matrix_rank mps rrelu set_num_interop_threads solve swapaxes_
+  sparse export fx gru instance_norm layer_norm_ lstm matrix_rank mps rrelu set_num_interop_threads solve swapaxes_
   xpu airy_ai entr erfcx log_ndtr ndtr ndtri xlog1py zeta i0 i0e i1 i1e
   bessel_j0 bessel_j1 bessel_y0 bessel_y1 spherical_bessel_j0 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0
   modified_bessel_k1 chebyshev_polynomial_t chebyshev_polynomial_u hermite_polynomial_h laguerre_polynomial_l

@@ -116,7 +116,7 @@ end
 
 -- Returns the bytes of this machine's memory and swap; nil where /proc/meminfo is missing.
 local function memory_of_machine()
-  local file, sum = io.open "/proc/meminfo", 0
+  local file, sum = require("io").open "/proc/meminfo", 0
   if not file then return nil end
   for line in file:lines() do
     local name, kib = line:match "^(%a+):%s*(%d+) kB"

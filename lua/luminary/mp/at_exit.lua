@@ -7,7 +7,7 @@ local unfinished = {} -- maps an object to its sentinel
 local function finish(object)
   unfinished[object] = nil
   local ok, problem = pcall(object.finish, object)
-  if not ok then io.stderr:write(tostring(problem), "\n") end
+  if not ok then require("io").stderr:write(tostring(problem), "\n") end
 end
 
 --- Calls object:finish() when the Lua state closes, unless it is forgotten before. The object stays alive until then.

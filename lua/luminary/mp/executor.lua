@@ -3,6 +3,8 @@
 ---
 --- Each worker runs its calls in their order and answers in it, so messages need no numbers. With each call it gets one
 --- end of a pair of sockets, which it closes after the answer, as its own end would: then the future's end is readable.
+local debug = require "debug"
+local os = require "os"
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -18,17 +20,19 @@ local fail = options.fail
 
 local executors = {} -- open executors of this process
 
+-- Sends a value over the connection of a worker.
+local function send(channel, who, value)
+  shared.send(channel, carrier.encode(who, value, {envelope = true, name_of = names.cached_finder()}))
+end
+
 -- ---- in the worker
 
 local outcome_of = failure.outcome
-local how = {name_of = names.finder()}
 
 -- Sends the outcome of a call, and then closes the sockets that wait for it.
 local function answer(task, outcome)
-  local why = outcome_of(function()
-    shared.send(here.channel, carrier.encode("async: the result", outcome, how))
-  end).problem
-  if why then shared.send(here.channel, carrier.encode("async", {problem = why}, how)) end
+  local why = outcome_of(send, here.channel, "async: the result", outcome).problem
+  if why then send(here.channel, "async", {problem = why}) end
   -- The future's end is readable even if a fork's child has a copy of this one. Fails if there is no future any more.
   pcall(core.mp_put, task.handles[1], "", {}, {}, 0)
   for _, handle in ipairs(task.handles) do core.mp_close_handle(handle) end
@@ -83,24 +87,29 @@ end
 
 local Future = class.define "Future"
 
--- number: of its worker's calls, from 1. socket: its end of the pair whose other end the worker closes.
-function Future:init(executor, worker, number, socket, path)
-  self.executor, self.worker, self.number, self.socket, self.path = executor, worker, number, socket, path
+local of_future = debug.getmetatable(Future).instance
+
+-- Returns a future, faster than a call of its class. number: of its worker's calls, from 1. socket: its end of the pair
+-- whose other end the worker closes; false if there is no worker.
+local function new_future(executor, worker, number, socket, path)
+  return class.object(Future, nil, setmetatable({
+    executor = executor, worker = worker, number = number, socket = socket or false, path = path or false,
+    process = executor.process, outcome = false, callbacks = false,
+  }, of_future))
 end
 
 local function executor_of(self, method)
-  local executor = self.executor
-  if executor.process ~= core.process_id() then
+  if self.process ~= core.process_id() then
     fail("Future:%s: the call was made in process %d, which forked this one; only that process has its result",
-      method, executor.process)
+      method, self.process)
   end
-  return executor
+  return self.executor
 end
 
 --- Returns whether the call has ended: with a result, with an error, or canceled.
 function Future:done()
   executor_of(self, "done"):read()
-  return self.outcome ~= nil
+  return self.outcome ~= false
 end
 
 local function wait(self, method, timeout)
@@ -120,9 +129,12 @@ function Future:wait(timeout) return wait(self, "wait", shared.seconds("Future:w
 --- Waits for the call and returns its results. An error of the function is raised, with its traceback; so is a timeout,
 --- in seconds, by position or as {timeout = s}.
 function Future:get(timeout)
-  timeout = shared.seconds("Future:get", timeout)
-  if not wait(self, "get", timeout) then fail("Future:get: timeout: no result within %g s", timeout) end
   local outcome = self.outcome
+  if not outcome then
+    timeout = shared.seconds("Future:get", timeout)
+    if not wait(self, "get", timeout) then fail("Future:get: timeout: no result within %g s", timeout) end
+    outcome = self.outcome
+  end
   if outcome.problem then core.error_at_caller("Future:get: " .. failure.text(outcome.problem, "the worker")) end
   if not outcome.values then fail "Future:get: the call was canceled" end
   return unpack(outcome.values, 1, outcome.values.n)
@@ -140,8 +152,7 @@ end
 function Future:cancel()
   local executor = executor_of(self, "cancel")
   if self:done() then return self:cancelled() end
-  pcall(core.mp_put, self.socket, "", {}, {}, 0) -- fails if the worker has just closed its end
-  local never_runs = executor.begun[self.worker.index + 1]:item() < self.number
+  local never_runs = executor:withdraw(self)
   if never_runs then executor:resolve(self, {}) end
   return never_runs
 end
@@ -161,7 +172,10 @@ end
 
 --- Returns a descriptor that is readable from the call's end on, for a host's own poll. It belongs to the future: do
 --- not close it, and stop watching it before the future is garbage.
-function Future:fileno() return core.mp_fileno(self.socket) end
+function Future:fileno()
+  if not self.socket then fail "Future:fileno: the call runs on this thread; call future:get() or lm.poll()" end
+  return core.mp_fileno(self.socket)
+end
 
 --- Returns the path of a Unix socket. A connection to it stays open until the call's end, which closes it; after that a
 --- connection is refused. Needs {socket_paths = true} in lm.set_async or lm.serve.Batcher.
@@ -181,14 +195,20 @@ end
 -- ---- the executor
 
 local Executor = class.define "Executor"
-Executor.__inner = {"submit", "read", "wait", "resolve", "run_callbacks", "close", "finish"}
+Executor.__inner = {"submit", "read", "wait", "resolve", "withdraw", "run_callbacks", "close", "finish"}
+
+--- Sets the state without workers and calls; also in a child of a fork, whose parent keeps its own.
+function Executor.renew(self)
+  if self.process == core.process_id() then return end
+  self.workers, self.pending, self.open, self.resolved, self.process = {}, {}, 0, {}, core.process_id()
+end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
---- each), max_queue (calls that are open at a time), socket_paths, serve and setup (the workers' function and its
---- argument).
+--- each), nice (the workers' niceness), max_queue (calls that are open at a time), socket_paths, serve and setup (the
+--- workers' function and its argument).
 function Executor:init(spec)
-  self.spec, self.workers, self.open, self.resolved, self.paths = spec, {}, 0, {}, 0
-  self.process = core.process_id()
+  self.spec, self.paths = spec, 0
+  Executor.renew(self)
   executors[#executors + 1] = self
 end
 
@@ -208,7 +228,7 @@ local function next_worker(self)
     local worker = self.workers[i]
     if not worker then
       worker = Worker.start(self.spec.who, {
-        method = "thread", job = self.job, index = i - 1, threads = self.spec.threads,
+        method = "thread", job = self.job, index = i - 1, threads = self.spec.threads, nice = self.spec.nice,
       })
       worker.waiting, worker.first, worker.last = {}, 1, 0
       self.begun[i]:fill_(0)
@@ -229,8 +249,26 @@ local function new_path(self)
     core.time() * 1e6 % 2 ^ 32, self.paths)
 end
 
+local function take(self, worker, outcome)
+  local future = worker.waiting[worker.first]
+  worker.waiting[worker.first], worker.first, self.open = nil, worker.first + 1, self.open - 1
+  self:resolve(future, outcome)
+end
+
+-- Drops a worker that has ended, with an error for each of its open calls. Returns how it ended; nil if it runs.
+local function drop_dead(self, worker)
+  if not worker:join(1) then return nil end -- a thread closes its channel before it ends
+  local problem = worker:failure()
+  local text = "the worker "
+    .. (problem and problem.message and "ended: " .. problem.message or Worker.how_it_ended(worker))
+  while worker.first <= worker.last do take(self, worker, {problem = {message = text, traceback = ""}}) end
+  self.workers[worker.index + 1] = nil
+  return text
+end
+
 --- Sends a call to a worker; returns its future. without_grad: the call computes as in lm.no_grad.
 function Executor:submit(who, fn, args, n, without_grad)
+  Executor.renew(self)
   if self.open >= self.spec.max_queue then self:read() end
   if self.open >= self.spec.max_queue then
     fail("%s: %d calls are open, which is the limit; wait for one (future:get(), lm.poll()), or allow more (max_queue)",
@@ -243,16 +281,17 @@ function Executor:submit(who, fn, args, n, without_grad)
     task.path = new_path(self)
     task[2] = core.mp_listen(task.path)
   end
-  local ok, problem = pcall(function()
-    shared.send(worker.channel, carrier.encode(who, task, how))
-  end)
+  local ok, problem = pcall(send, worker.channel, who, task)
   for _, handle in ipairs(task) do core.mp_close_handle(handle) end
   if not ok then
     if task.path then os.remove(task.path) end
+    self:read()
+    local why = drop_dead(self, worker)
+    if why then fail("%s: %s; the next call starts another one", who, why) end
     error(problem, 0)
   end
   worker.last, self.open = worker.last + 1, self.open + 1
-  local future = Future(self, worker, worker.last, socket, task.path)
+  local future = new_future(self, worker, worker.last, socket, task.path)
   worker.waiting[worker.last] = future
   return future
 end
@@ -264,10 +303,10 @@ function Executor:resolve(future, outcome)
   if future.callbacks then table.insert(self.resolved, future) end
 end
 
-local function take(self, worker, outcome)
-  local future = worker.waiting[worker.first]
-  worker.waiting[worker.first], worker.first, self.open = nil, worker.first + 1, self.open - 1
-  self:resolve(future, outcome)
+--- Prevents a call unless it has begun; returns whether it will not run.
+function Executor:withdraw(future)
+  pcall(core.mp_put, future.socket, "", {}, {}, 0) -- fails if the worker has just closed its end
+  return self.begun[future.worker.index + 1]:item() < future.number
 end
 
 -- Reads the answers of a worker; returns whether calls of it are open.
@@ -287,15 +326,9 @@ end
 
 --- Reads the answers that have come.
 function Executor:read()
-  for i, worker in pairs(self.workers) do
+  for _, worker in pairs(self.workers) do
     if read_answers(self, worker) and core.mp_ended(worker.handle) and read_answers(self, worker) then
-      worker:look()
-      local problem = worker:failure()
-      local text = problem and problem.message and "ended: " .. problem.message or Worker.how_it_ended(worker)
-      while worker.first <= worker.last do
-        take(self, worker, {problem = {message = "the worker " .. text, traceback = ""}})
-      end
-      self.workers[i] = nil
+      drop_dead(self, worker)
     end
   end
 end
@@ -316,7 +349,7 @@ function Executor:run_callbacks()
   while #self.resolved > 0 do
     local future = table.remove(self.resolved, 1)
     local callbacks = future.callbacks
-    future.callbacks = nil
+    future.callbacks = false
     for _, fn in ipairs(callbacks) do
       local ran, why = pcall(fn, future)
       if ok and not ran then ok, problem = false, why end
@@ -362,9 +395,7 @@ function Executor.poll(seconds)
     local count, busy = 0, {}
     for i = #executors, 1, -1 do
       local executor = executors[i]
-      if executor.process ~= core.process_id() then
-        table.remove(executors, i)
-      else
+      if executor.process == core.process_id() then
         count = count + executor:run_callbacks()
         for _, worker in pairs(executor.workers) do
           if worker.first <= worker.last then busy[#busy + 1] = worker end
@@ -377,7 +408,8 @@ function Executor.poll(seconds)
   end
 end
 
-Executor.Future = Future
+Executor.Future, Executor.new_future = Future, new_future
 Executor.next_task, Executor.begin, Executor.answer, Executor.forward = next_task, begin, answer, forward
+Executor.serve = serve -- a field, so that its name is found without a scan of all modules
 
 return Executor

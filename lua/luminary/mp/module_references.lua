@@ -126,7 +126,7 @@ local function scan_modules()
       while true do
         local name, upvalue = debug.getupvalue(value, i)
         if not name then break end
-        consider(upvalue, value, name, "upvalue")
+        if name ~= "call" then consider(upvalue, value, name, "upvalue") end -- signature.lua compiles it when needed
         i = i + 1
       end
     end
@@ -143,13 +143,34 @@ local function is_data(value)
   return value ~= package.loaded and value ~= package.preload
 end
 
+-- Returns a Lua function's name without a scan, if it is a field of the module that its file defines. Returns nil and
+-- whether a scan may find a name.
+local function name_in_file(value)
+  local source = type(value) == "function" and debug.getinfo(value, "S").source or "=[C]"
+  local may_have_one = source == "=[C]" or source:sub(1, #own_files) == own_files
+  for _, name in ipairs(string_keys(package.loaded)) do
+    if source:find((name:gsub("%.", "/")), 1, true) and file_of(name) == source then
+      may_have_one = true
+      local module = package.loaded[name]
+      for key, field in next, type(module) == "table" and module or {} do
+        if field == value and type(key) == "string" then return {name, "field", key} end
+      end
+    end
+  end
+  return nil, may_have_one
+end
+
 --- Returns a function that returns a value's name, a list {module, kind, step, kind, step, …}, or nil. It scans the
---- loaded modules once, at the first value that may have a name.
+--- loaded modules once, at the first value that may have a name which only a scan finds.
 function names.finder()
   local found
   return function(value)
     if not found and is_data(value) then return nil end
-    found = found or scan_modules()
+    if not found then
+      local steps, may_have_one = name_in_file(value)
+      if steps or not may_have_one then return steps end
+      found = scan_modules()
+    end
     local entry = found[value]
     if not entry then return nil end
     local steps = {}

@@ -223,8 +223,9 @@ function Encoder:head()
 end
 
 --- Returns the text, the list of tensors and the list of handles. `who` begins errors. opts: plain, the value's name in
---- errors; processes (true: tensors move to shared memory; else they are passed within this process); name_of (a finder
---- of module_references.lua, which frequent callers cache; by default modules are scanned again).
+--- errors; envelope (true: the value is a table of this message alone, which has no name); processes (true: tensors
+--- move to shared memory; else they are passed within this process); name_of (a finder of module_references.lua, which
+--- frequent callers cache; by default modules are scanned again).
 function carrier.encode(who, value, opts)
   local scalar = scalar_text(value)
   if scalar then return NOTHING .. scalar, {}, {} end
@@ -233,7 +234,7 @@ function carrier.encode(who, value, opts)
     refs = {}, lists = new_lists(), steps = {}, queue = {}, way = {root = opts.plain}, upvalues = {},
     strings = {}, nstrings = 0, plain = opts.plain, name_of = not opts.plain and (opts.name_of or names.finder()),
   }, Encoder)
-  local out = {self:value(value)}
+  local out = {opts.envelope and self:enter("T", value, true) or self:value(value)}
   local at = 1
   while self.queue[at] do
     local object = self.queue[at]

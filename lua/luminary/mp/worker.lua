@@ -60,26 +60,29 @@ end
 --- Encodes a worker's job, {fn, args}, once for all workers.
 function Worker.job(who, fn, args, method)
   local n = args.n or table.maxn(args)
-  local text, tensors, handles = carrier.encode(who, {fn = fn, args = args, n = n}, {processes = method == "process"})
+  local text, tensors, handles = carrier.encode(who, {fn = fn, args = args, n = n}, {
+    envelope = true, processes = method == "process",
+  })
   return {text = text, tensors = tensors, handles = handles}
 end
 
 local function chunk(channel, thread)
   return ("package.path, package.cpath = %q, %q; local channel = %s; LM_CHANNEL = nil; "
+    .. "local file, why = io.open '/'; if not file then error('cannot load modules: ' .. why, 0) end; file:close(); "
     .. "local code = require('luminary.mp.worker_main')(channel, %s)"):format(
     package.path, package.cpath, channel, thread)
 end
 
 --- Starts a worker. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table;
---- false removes a variable), threads (compute threads; nil: the default), name (its errors go to standard error under
---- that name; nil: the caller handles them).
+--- false removes a variable), threads (compute threads; nil: the default), nice (a thread's niceness, above 0), name
+--- (its errors go to standard error under that name; nil: the caller handles them).
 function Worker.start(who, spec)
   local environment = spec.environment or {}
   if not spec.name then environment.LM_ERROR_FILE, environment.TORCHELASTIC_ERROR_FILE = false, false end
   local self = setmetatable({index = spec.index}, Worker)
   local thread = spec.method == "thread"
   if thread then
-    self.handle, self.channel = core.mp_thread(chunk("LM_CHANNEL", true))
+    self.handle, self.channel = core.mp_thread(chunk("LM_CHANNEL", true), spec.nice or 0)
   else
     local changes = {}
     for name, value in pairs(environment) do changes[#changes + 1] = value and name .. "=" .. value or name end

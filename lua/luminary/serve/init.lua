@@ -9,51 +9,68 @@ local Executor = require "luminary.mp.executor"
 
 -- ---- in the worker
 
-local function rows_of(task) return task.args[1].shape[1] end
+-- Returns the number of a call's rows in a batch.
+local function rows_of(task, batch) return batch.collate_fn and 1 or task.args[1]:size(1) end
 
--- Returns a text that is equal for inputs that can be joined: dtype, device and all sizes but the first.
-local function kind_of(task)
-  local x = task.args[1]
-  return ("%s %s %s"):format(x.dtype, x.device, table.concat(x.shape, " ", 2))
+-- Returns true if the inputs of two calls can be joined: dtype, device and all sizes but the first are equal.
+local function fits(a, b, batch)
+  if batch.collate_fn then return true end
+  local x, y = a.args[1], b.args[1]
+  if x.dtype ~= y.dtype or x.device ~= y.device or x:dim() ~= y:dim() then return false end
+  for dim = 2, x:dim() do
+    if x:size(dim) ~= y:size(dim) then return false end
+  end
+  return true
 end
 
 -- Adds calls of the same kind to list, {first}, until they have max_batch rows or max_wait seconds are over. Returns
 -- the next call, if one came that does not fit; nil if none did, false at the end of all calls.
 local function gather(list, batch, may_run)
-  local rows, kind, deadline = rows_of(list[1]), kind_of(list[1]), core.time() + batch.max_wait
+  local rows, deadline = rows_of(list[1], batch), core.time() + batch.max_wait
   while rows < batch.max_batch do
     local task = Executor.next_task(math.max(0, deadline - core.time()))
     if task == false then return nil end
     if task == nil then return false end
     if may_run(task) then
-      rows = rows + rows_of(task)
-      if rows > batch.max_batch or kind_of(task) ~= kind then return task end
+      rows = rows + rows_of(task, batch)
+      if rows > batch.max_batch or not fits(task, list[1], batch) then return task end
       list[#list + 1] = task
     end
   end
 end
 
--- Runs the module once for the calls of a list. If that fails, runs it for each of them alone, so that one connection's
--- input does not fail the others.
-local function run(module, list)
-  local inputs = {}
-  for i, task in ipairs(list) do inputs[i] = task.args[1] end
-  local x = #inputs == 1 and inputs[1] or core.ops.cat(inputs, 1)
-  local outcome = failure.outcome(core.no_grad, Executor.forward, module, x)
-  if outcome.problem and #list > 1 then
-    for _, task in ipairs(list) do run(module, {task}) end
+-- Returns the values of a module's results that belong to some rows.
+local function part_of(values, first, rows)
+  return unpack(map_tensors(values, function(t) return t:narrow(1, first, rows) end), 1, values.n)
+end
+
+local function compute(batch, inputs)
+  local is_one = #inputs == 1 and not batch.collate_fn
+  return batch.module(is_one and inputs[1] or (batch.collate_fn or core.ops.cat)(inputs))
+end
+
+-- Runs the module once for the calls of a list, and calls answer(task, outcome) for each. If that fails, runs it for
+-- each of them alone, so that one connection's input does not fail the others.
+local function run(batch, list, answer)
+  local inputs, total, first = {}, 0, 1
+  for i, task in ipairs(list) do inputs[i], total = task.args[1], total + rows_of(task, batch) end
+  local outcome = failure.outcome(core.no_grad, compute, batch, inputs)
+  local values = outcome.values
+  if not values and #list > 1 then
+    for _, task in ipairs(list) do run(batch, {task}, answer) end
     return
   end
-  local first = 1
-  for _, task in ipairs(list) do
-    local rows, own = rows_of(task), outcome
-    if outcome.values and #list > 1 then
-      local from = first
-      own = failure.outcome(function()
-        return unpack(map_tensors(outcome.values, function(t) return t:narrow(1, from, rows) end), 1, outcome.values.n)
-      end)
+  local y = values and values.n == 1 and values[1]
+  local is_rows = core.is_tensor(y) and y:dim() > 0 and y:size(1) == total
+  local is_list = batch.collate_fn and type(y) == "table" and #y == total
+  for i, task in ipairs(list) do
+    local rows, own = rows_of(task, batch), outcome
+    if is_list then
+      own = {values = {y[i], n = 1}}
+    elseif values and #list > 1 then
+      own = is_rows and {values = {y:narrow(1, first, rows), n = 1}} or failure.outcome(part_of, values, first, rows)
     end
-    Executor.answer(task, own)
+    answer(task, own)
     first = first + rows
   end
 end
@@ -72,40 +89,92 @@ local function serve(index, setup)
     if task and (not is_new or may_run(task)) then
       local list = {task}
       task, is_new = gather(list, setup, may_run), false
-      run(setup.module, list)
+      run(setup, list, Executor.answer)
     elseif task then
       task = nil
     end
   end
 end
 
+-- ---- on the caller's thread
+
+--- Computes calls when the result of one is needed first.
+local Inline = class.define("Inline", Executor)
+
+function Inline:submit(_, _, args, _)
+  Executor.renew(self)
+  local task = {args = args, future = Executor.new_future(self)}
+  table.insert(self.pending, task)
+  self.open = #self.pending
+  return task.future
+end
+
+function Inline.read() end
+
+local function resolve(task, outcome) task.future.executor:resolve(task.future, outcome) end
+
+--- Computes the first call, and others with it.
+function Inline:wait(_)
+  local batch, first, list, rest, rows = self.spec.setup, self.pending[1], {}, {}, 0
+  if not first then options.fail "Batcher: the module waits for a result of its own" end
+  local most = math.max(batch.max_batch, rows_of(first, batch))
+  for _, task in ipairs(self.pending) do
+    local n = rows_of(task, batch)
+    if rows + n <= most and fits(task, first, batch) then
+      list[#list + 1], rows = task, rows + n
+    else
+      rest[#rest + 1] = task
+    end
+  end
+  self.pending, self.open = rest, #rest
+  run(batch, list, resolve)
+end
+
+function Inline:withdraw(future)
+  local n = self.open
+  for i = n, 1, -1 do
+    if self.pending[i].future == future then table.remove(self.pending, i) end
+  end
+  self.open = #self.pending
+  return self.open < n
+end
+
+function Inline:run_callbacks()
+  while self.open > 0 do self:wait() end
+  return Executor.run_callbacks(self)
+end
+
 -- ---- in the script
 
---- Joins calls of a module into batches, which it computes on a worker thread.
+--- Joins calls of a module into batches, which it computes on worker threads.
 local Batcher = class.define "Batcher"
 
 --- lm.serve.Batcher(…): Makes a batcher. batcher:submit(x) takes a tensor whose first dim counts rows. The module gets
 --- the rows of calls with equal sizes and dtype together, up to max_batch, or those that came within max_wait_ms
 --- milliseconds after the first; each future's result is the part of the module's results (tensors, also in tables)
---- with its rows. The module's weights are shared and not copied; it computes without gradients.
+--- with its rows. The module's weights are shared and not copied; it computes without gradients. num_workers = 0:
+--- there is no worker thread; the first future whose result is needed, or lm.poll(), computes what was submitted.
+--- collate_fn(list) makes the module's input of a list of submitted values, which then may be any; each future's result
+--- is the row of its value, or its element of a list that the module returns.
 Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: number = 2, max_queue: count = 128,
-  threads: count, socket_paths = false})]], function(self, module, opts)
+  threads: count, socket_paths = false, num_workers: natural = 1, collate_fn: callable})]], function(self, module, opts)
   if not class.record(module) and type(module) ~= "function" then
     options.must_be("Batcher", "module", "a module or a function", module)
   end
   if opts.max_wait_ms < 0 then options.must_be("Batcher", "max_wait_ms", "at least 0", opts.max_wait_ms) end
   if opts.max_queue > 128 then options.must_be("Batcher", "max_queue", "at most 128", opts.max_queue) end
-  self.executor = Executor {
-    who = "Batcher", workers = 1, threads = opts.threads, max_queue = opts.max_queue,
-    socket_paths = opts.socket_paths, serve = serve,
-    setup = {module = module, max_batch = opts.max_batch, max_wait = opts.max_wait_ms / 1000},
+  opts.module, opts.max_wait = module, opts.max_wait_ms / 1000
+  self.executor = (opts.num_workers == 0 and Inline or Executor) {
+    who = "Batcher", workers = opts.num_workers, threads = opts.threads, max_queue = opts.max_queue,
+    socket_paths = opts.socket_paths, serve = serve, setup = opts,
   }
 end)
 
 --- Sends rows to the module; returns a future of its results for them. An error names what is wrong with x.
 function Batcher:submit(x)
-  if not core.is_tensor(x) then options.must_be("Batcher", "x", "a tensor", x) end
-  if x:dim() == 0 or x.shape[1] == 0 then
+  local collates = self.executor.spec.setup.collate_fn
+  if not collates and not core.is_tensor(x) then options.must_be("Batcher", "x", "a tensor", x) end
+  if not collates and (x:dim() == 0 or x:size(1) == 0) then
     options.wrong_shape("Batcher", "x", x, "[rows, ...] with at least one row")
   end
   return self.executor:submit("Batcher", nil, {x}, 1)

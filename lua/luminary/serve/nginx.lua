@@ -1,30 +1,53 @@
 --- Waits in nginx's Lua module for futures of lm.async and lm.serve, while the worker process serves other requests.
 local core = require "luminary.core"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 
 local nginx = {}
 
+local PERIOD = 0.001 -- seconds between two looks at the open calls, the resolution of nginx's timers
+local waiting, last, is_polling = 0, 0, false -- last: the latest deadline
+
+-- Runs as a light thread of its own while requests wait, one for all of them.
+local function poll(ngx)
+  while waiting > 0 and core.time() < last do
+    pcall(load_module("luminary.async").poll) -- an error of another callback has no request here
+    ngx.sleep(PERIOD)
+  end
+  is_polling = false
+end
+
+-- Waits until the future is done or the deadline is over, or less.
+local function wait(ngx, future, deadline)
+  last = math.max(last, deadline)
+  is_polling = is_polling or ngx.timer.at(0, function() poll(ngx) end)
+  if not is_polling then return ngx.sleep(PERIOD) end -- nginx has no timer left
+  local semaphore = require("ngx.semaphore").new()
+  waiting = waiting + 1
+  future:on_done(function()
+    waiting = waiting - 1
+    semaphore:post()
+  end)
+  semaphore:wait(math.max(0, deadline - core.time()))
+end
+
 --- await(future, seconds = 60): Returns the results of a future, as future:get does, and lets other requests run until
---- they have come. After `seconds` it cancels the call and raises a timeout. Futures need a path: {socket_paths = true}
---- in lm.set_async or lm.serve.Batcher. Runs where nginx allows ngx.socket.tcp: in content_by_lua_block, in timers.
+--- they have come. After `seconds` it cancels the call and raises a timeout. Runs where nginx allows ngx.sleep: in
+--- content_by_lua_block, in timers. A Batcher without workers computes the rows of all connections that were readable.
 function nginx.await(future, seconds)
   local ngx = rawget(_G, "ngx")
   if not ngx then options.fail "nginx.await: there is no nginx in this process; use future:get()" end
+  if not future.socket then
+    ngx.sleep(0)
+    return future:get()
+  end
   local deadline = core.time() + (seconds or 60)
   while not future:done() do
-    local left = deadline - core.time()
-    if left <= 0 then
+    if core.time() >= deadline then
       future:cancel()
       options.fail("nginx.await: timeout: no result within %g s", seconds or 60)
     end
-    local socket = ngx.socket.tcp()
-    socket:settimeout(math.max(1, left * 1000))
-    if socket:connect("unix:" .. future:socket_path()) then
-      socket:receive(1) -- returns at the end of the call
-      socket:close()
-    elseif not future:done() then
-      ngx.sleep(0.001) -- the path has just gone, or nginx has no connection left
-    end
+    wait(ngx, future, deadline)
   end
   return future:get()
 end

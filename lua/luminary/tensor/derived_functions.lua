@@ -108,6 +108,13 @@ derived.new_empty_strided = signature.of([[new_empty_strided(x: tensor, size: in
   return strided("new_empty_strided", size, stride, dtype or x.dtype, device or x.device)
 end)
 
+-- Maps a dtype to the options of a tensor on the CPU, and to the bytes of its elements.
+local on_cpu = setmetatable({}, {__index = function(t, dtype)
+  local like = {dtype = dtype, device = "cpu"}
+  t[dtype] = {like = like, size = ops.empty(0, like):element_size()}
+  return t[dtype]
+end})
+
 --- Returns a 1-d tensor of the bytes of a string or an FFI array.
 derived.frombuffer = signature.of([[frombuffer(buffer: any, dtype: string, count: integer = -1,
   offset: natural = 0)]], function(buffer, dtype, count, offset)
@@ -117,15 +124,14 @@ derived.frombuffer = signature.of([[frombuffer(buffer: any, dtype: string, count
     options.must_be(who, "buffer", "a string or an FFI array", buffer,
       "ffi.string(p, bytes) makes a string of a pointer")
   end
-  local like = {dtype = dtype, device = "cpu"}
-  local x, bytes = ops.empty(0, like), kind == "string" and #buffer or ffi.sizeof(buffer)
-  if count < 0 then count = (bytes - offset) / x:element_size() end
-  if count < 0 or count % 1 ~= 0 or offset + count * x:element_size() > bytes then
+  local size, bytes = on_cpu[dtype].size, kind == "string" and #buffer or ffi.sizeof(buffer)
+  if count < 0 then count = (bytes - offset) / size end
+  if count < 0 or count % 1 ~= 0 or offset + count * size > bytes then
     fail("%s: %d bytes from offset %d on do not hold %s elements of %s", who, bytes, offset,
       count % 1 == 0 and tostring(count) or "a whole number of", dtype)
   end
-  x = ops.empty(count, like)
-  ffi.copy(x:data_ptr(), ffi.cast("const char *", buffer) + offset, count * x:element_size())
+  local x = ops.empty(count, on_cpu[dtype].like)
+  ffi.copy(x:data_ptr(), offset == 0 and buffer or ffi.cast("const char *", buffer) + offset, count * size)
   return x
 end)
 

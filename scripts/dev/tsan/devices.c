@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
+#include "op_entries.h"
 
 enum { CALLERS = 3, DEVICES = 4, STEPS = 12, ROUNDS = 40, N = 8 };
 
@@ -20,7 +21,14 @@ static void become(lm_tensor **x, lm_tensor *y) {
   *x = y;
 }
 
-/* Computes the sum over all devices of the mean of a chain that begins and continues with w. */
+typedef struct seen {
+  pthread_t caller;
+  int calls;
+  bool within;
+  lm_tensor *early[DEVICES]; /* values that a pass reaches after its hooks on other devices */
+} seen;
+
+/* Computes the sum over all devices of a chain that begins and continues with w; hook.ctx, if any, is a seen. */
 static lm_status loss_of(lm_tensor *w, lm_hook hook, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *there = NULL, *y = NULL, *next = NULL, *total = NULL;
@@ -34,6 +42,7 @@ static lm_status loss_of(lm_tensor *w, lm_hook hook, lm_tensor **out) {
       TRY(lm_call(LM_OP_tanh, &(lm_tanh_args){y}, &next));
       become(&y, next);
       if (s == STEPS / 2 && hook.fn) TRY(lm_register_hook(y, hook, &id));
+      if (s == STEPS / 4 && hook.fn) ((seen *)hook.ctx)->early[d] = lm_retain(y);
     }
     TRY(lm_call(LM_OP_sum, &(lm_sum_args){.x = y, .dtype = LM_NO_DTYPE}, &next));
     become(&y, next);
@@ -80,20 +89,25 @@ done:
   return status;
 }
 
-typedef struct seen {
-  pthread_t caller;
-  int calls;
-  bool within;
-} seen;
+static lm_status ignore(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
+  (void)ctx, (void)grad, (void)replacement;
+  return LM_OK;
+}
 
-/* Checks that a hook runs on the thread that called backward; the first call runs its own pass. */
+/* Checks that a hook runs on the thread that called backward. The first call runs its own pass; each registers hooks on
+ * values that other threads of the pass have still to reach. */
 static lm_status look(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   seen *s = ctx;
   lm_status status = LM_OK;
   lm_tensor *w = NULL;
+  int64_t id;
   (void)grad, (void)replacement;
   s->calls++;
   if (!pthread_equal(s->caller, pthread_self())) return lm_fail(LM_E_STATE, "a hook on another thread");
+  for (int d = 0; d < DEVICES; d++) {
+    NEED(lm_register_hook(s->early[d], (lm_hook){ignore, NULL, NULL}, &id));
+    NEED(lm_retain_grad(s->early[d]));
+  }
   if (s->within) return LM_OK;
   s->within = true;
   lm_set_grad_enabled(true);
@@ -121,6 +135,7 @@ static void *caller(void *unused) {
       break;
     }
     lm_remove_hook(w, id);
+    for (int d = 0; d < DEVICES; d++) lm_release(s.early[d]);
     const double *g = (const double *)lm_grad_of(w)->data;
     if (round == 0) memcpy(first, g, sizeof first);
     if (memcmp(first, g, sizeof first) != 0 || s.calls != DEVICES + 1) {

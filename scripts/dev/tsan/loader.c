@@ -9,7 +9,7 @@
 #include "base/thread_state.h"
 #include "data/gather_batch.h"
 #include "mp/channel.h"
-#include "op/op.h"
+#include "op_entries.h"
 #include "tensor/generator.h"
 
 enum { LOADERS = 3, WORKERS = 3, ROWS = 500, WIDTH = 700, BATCH = 64, BATCHES = 60, PASSES = 6, AHEAD = 4 };

@@ -187,7 +187,7 @@ describe("a group that enqueues", function()
       for rank = 0, 1 do
         local text = got[rank].output
         assert.matches(("^3\t%s\t%s\t%d\t%d\n"):format(rank == 1 and "1 2 3" or "0 0 0",
-          rank == 0 and "5 0 6 0" or "7 0 8 0", 1 - rank, mode == "" and 2 or 0), text)
+          rank == 0 and "5 0 6 0" or "7 0 8 0", 1 - rank, mode == "" and 1 or 0), text)
         assert.matches("recv: src is required; backend 'queue' cannot receive from any rank", text, 1, true)
         assert.matches("P2POp: op must be dist.isend or dist.irecv, got string 'send'", text, 1, true)
         assert.matches("batch_isend_irecv: entry 1: unknown option 'pear'; did you mean 'peer'?", text, 1, true)

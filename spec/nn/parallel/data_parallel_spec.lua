@@ -389,7 +389,7 @@ describe("the example scripts for several devices", function()
     assert(ok, text)
   end)
 
-  it("whole epochs, with the accuracy on the test set", function()
+  it("whole epochs, with the accuracy on the test set #unsanitized", function()
     local folder = temp.folder()
     pictures.write(folder, 6, 6)
     for script, rest in pairs {["lenet_scratch.lua"] = "s an epoch", ["resnet_dp.lua"] = "images/s"} do

@@ -22,7 +22,8 @@ enum {
   BLOCKS_PER_SM = 32,
   REGISTERS = 65536,    /* registers of a multiprocessor, and the most of a block */
   WARP_REGISTERS = 256, /* a warp gets a multiple of them */
-  USUAL_REGISTERS = 32  /* assumed of a kernel that was not measured */
+  USUAL_REGISTERS = 32, /* assumed of a kernel that was not measured */
+  UNBOUND_THREADS = 256 /* fit with any number of registers, which a kernel without launch bounds may have elsewhere */
 };
 
 namespace {
@@ -121,7 +122,8 @@ static void set_limits(lm_fake_kernel &kernel, const std::string &name, int boun
   const registry &r = get();
   auto measured = r.measured.find(name);
   resources is = measured == r.measured.end() ? resources{USUAL_REGISTERS, 0, 0} : measured->second;
-  if (bound <= 0) bound = is.threads > 0 ? is.threads : LM_MAX_BLOCK;
+  int unbound = measured == r.measured.end() ? (int)LM_MAX_BLOCK : (int)UNBOUND_THREADS;
+  if (bound <= 0) bound = is.threads > 0 ? is.threads : unbound;
   kernel.most_threads = bound;
   kernel.registers = is.registers;
   kernel.local = is.local;

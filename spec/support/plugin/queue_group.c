@@ -18,18 +18,9 @@
 #include "device/stream.h"
 #include "distributed/group/backend.h"
 
-enum { WAITING = 16 };
-
 typedef struct state {
   uint64_t turn;      /* number of collectives so far */
   uint64_t *messages; /* [2 * size] sent to and received from each rank */
-  bool batch;
-  int nwaiting; /* receives of the batch, which come last */
-  struct {
-    lm_tensor *t;
-    int peer;
-    uint64_t turn;
-  } waiting[WAITING];
   _Atomic bool aborted, called;
 } state;
 
@@ -208,28 +199,21 @@ static lm_status queue_post(lm_group *g, bool sending, lm_tensor *t, int peer, i
   *out = NULL;
   TRY(enter(g));
   uint64_t turn = ++s->messages[2 * peer + !sending] << 32;
-  if (!sending && s->batch && s->nwaiting < WAITING) {
-    s->waiting[s->nwaiting].t = lm_retain(t);
-    s->waiting[s->nwaiting].peer = peer;
-    s->waiting[s->nwaiting++].turn = turn;
-    return LM_OK;
-  }
   TRY(sending ? leave(g, turn, peer, t->data, bytes_of(t)) : fetch(g, turn, peer, g->rank, t->data, bytes_of(t)));
 done:
   return status;
 }
 
-static lm_status queue_batch(lm_group *g, bool begin) {
-  state *s = g->state;
+/* Receives come last, since they wait for the other ranks' sends. */
+static lm_status queue_batch(lm_group *g, int n, const lm_group_call *calls) {
   lm_status status = LM_OK;
+  lm_request *none;
   counts[BATCH]++;
-  s->batch = begin;
-  for (int i = 0; i < s->nwaiting; i++) {
-    lm_tensor *t = s->waiting[i].t;
-    if (status == LM_OK) status = fetch(g, s->waiting[i].turn, s->waiting[i].peer, g->rank, t->data, bytes_of(t));
-    lm_release(t);
+  for (int i = 0; i < 2 * n && status == LM_OK; i++) {
+    const lm_group_call *c = &calls[i % n];
+    bool sending = i < n;
+    if ((c->kind == LM_SEND) == sending) status = queue_post(g, sending, c->t, c->peer, c->tag, &none);
   }
-  s->nwaiting = 0;
   return status;
 }
 

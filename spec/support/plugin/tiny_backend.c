@@ -180,7 +180,9 @@ static lm_status tiny_product(const void *args, lm_tensor *const *out) {
 static const lm_backend backend = {
     .abi = LM_BACKEND_ABI,
     .driver = &driver,
-    .op = {[LM_OP_fill_] = tiny_fill_, [LM_OP_reduce] = tiny_reduce, [LM_OP_product] = tiny_product},
+    .op =
+        (const lm_kernel[LM_SLOT_COUNT]){
+            [LM_OP_fill_] = tiny_fill_, [LM_OP_reduce] = tiny_reduce, [LM_OP_product] = tiny_product},
     .pointwise = tiny_pointwise,
     .copy = tiny_copy,
 };

@@ -8,6 +8,7 @@
 #include "backend/cpu/isa/matmul/skinny_gemm.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/scalar_access.h"
+#include "op_args_attention.h"
 
 /* Queries and keys of a block, whose scores stay in the L2 cache. LINE: elements between the rows of scores; a power of
  * two would put a column of scores into few sets of the L1 cache. Packed keys and values serve up to SPAN queries. */

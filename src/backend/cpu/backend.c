@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa.h"
 #include "base/environment_variable.h"
+#include "op/backend.h"
 
 static int find_level(void) {
   int level = 0;
@@ -38,7 +39,7 @@ static const lm_backend backend = {
     .abi = LM_BACKEND_ABI,
     .driver = &lm_cpu_driver,
 #define X(name) [LM_OP_##name] = lm_cpu_##name,
-    .op = {LM_CPU_KERNELS(X)},
+    .op = (const lm_kernel[LM_SLOT_COUNT]){LM_CPU_KERNELS(X)},
 #undef X
     .pointwise = lm_cpu_pointwise,
     .copy = lm_cpu_copy,

@@ -4,6 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/elem.h"
 #include "backend/cpu/memory.h"
+#include "op_args_resampling.h"
 
 typedef struct roi_job {
   const lm_roi_pool_args *a;

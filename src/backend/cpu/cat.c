@@ -4,6 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
+#include "op_args_indexing.h"
 
 /* Returns true if t's share of each row of the result is contiguous, and sets `pitch`, the elements from one share to
  * the next. A channels-last result requires channels-last tensors. */

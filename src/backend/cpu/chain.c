@@ -251,7 +251,7 @@ static void run_link(const lm_chain *c, const link *l, int64_t first, int n, til
   char *value = values(l, first, n, b), *to = l->out->data + first * (int64_t)bytes;
   for (int k = 0; k < l->nin; k++) in[k] = load_operand(c, l, k, first, n, b);
   char *result = dtype == l->compute ? value : b->out;
-  l->loops->kernel[l->kernel](result, in, &l->numbers, lm_round_up(n, LM_LANES));
+  l->loops->kernel[lm_pointwise_row(l->kernel)](result, in, &l->numbers, lm_round_up(n, LM_LANES));
   if (result != value) {
     l->loops->store[dtype](value, 1, result, n);
     if (value != to) lm_tile_pad(value, n, bytes);

@@ -4,7 +4,7 @@
 
 #include "base/large_array.h"
 #include "base/parallel.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 #include "optim/optim.h"
 
 /* Returns the least number of pieces for work of some microseconds with large pieces. A thread that slept, or whose

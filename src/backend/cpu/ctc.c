@@ -8,6 +8,8 @@
 #include "backend/cpu/isa/elem.h"
 #include "base/message.h"
 #include "op/index_checks.h"
+#include "op_args_losses.h"
+#include "op_ids.h"
 
 typedef struct ctc {
   int64_t times, samples, classes, blank, states; /* states: those of the longest target */

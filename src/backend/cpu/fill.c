@@ -8,6 +8,11 @@
 #include "backend/cpu/memory.h"
 #include "backend/cpu/strided_tiles.h"
 #include "op/nn/attention.h"
+#include "op_args_attention.h"
+#include "op_args_creation.h"
+#include "op_args_indexing.h"
+#include "op_args_normalization.h"
+#include "op_args_random.h"
 #include "philox.h"
 #include "tensor/generator.h"
 

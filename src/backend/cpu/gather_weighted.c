@@ -3,6 +3,7 @@
 #include "backend/cpu/isa/gather_weighted.h"
 
 #include "backend/cpu/cpu.h"
+#include "op_ids.h"
 
 static double work_of(const lm_gather_weighted_job *s) {
   return (double)s->n * (double)s->c * (double)s->p * (double)s->i * (double)s->j;

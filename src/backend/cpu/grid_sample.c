@@ -2,6 +2,7 @@
 #include "backend/cpu/isa/grid_sample.h"
 
 #include "backend/cpu/cpu.h"
+#include "op_ids.h"
 
 static double work_of(const lm_grid_call *s) {
   double taps = s->dims == 3 ? s->taps * s->taps * s->taps : s->taps * s->taps;

@@ -5,6 +5,7 @@
 #include "backend/cpu/isa/int8_product.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/memory.h"
+#include "op_args_products.h"
 
 enum { FEW = 4 * LM_INT8_ROWS, PANEL = 1 << 17 }; /* rows; floats of a panel, half an L2 cache */
 

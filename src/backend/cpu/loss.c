@@ -10,6 +10,8 @@
 #include "device/alloc.h"
 #include "op/index_checks.h"
 #include "op/operand_checks.h"
+#include "op_args_losses.h"
+#include "op_ids.h"
 
 enum { MAX_PARTS = 32, PART = 16384 };
 

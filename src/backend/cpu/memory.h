@@ -1,5 +1,4 @@
-/* Takes memory and tensors that a kernel needs until a block ends, which releases them. No goto may jump over these
- * declarations. */
+/* Takes memory that a kernel needs until a block ends, which releases it. No goto may jump over these declarations. */
 #pragma once
 
 #include "device/alloc.h"
@@ -26,11 +25,6 @@ static inline void lm_workspace_release(lm_workspace *w) {
   lm_workspace name##_taken __attribute__((cleanup(lm_workspace_release))) = {NULL, sizeof(type) * (size_t)(count)}; \
   NEED(lm_workspace_take(&name##_taken));                                                                            \
   type *const name = name##_taken.data
-
-static inline void lm_tensor_drop(lm_tensor **t) { lm_release(*t); }
-
-/* Declares a tensor, NULL or one that the block owns, as in LM_OWNED *copy = NULL. */
-#define LM_OWNED __attribute__((cleanup(lm_tensor_drop))) lm_tensor
 
 /* A part of a block of memory; *at is its address. */
 typedef struct lm_memory_part {

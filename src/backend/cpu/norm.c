@@ -11,6 +11,7 @@
 #include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "backend/cpu/scalar_access.h"
+#include "op_args_normalization.h"
 
 /* x [N, C, ...] in memory: rows of c channels (channels-last, or nothing after C), or planes of one channel each, `run`
  * elements long. */

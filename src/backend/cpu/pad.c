@@ -5,6 +5,7 @@
 #include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "op/check.h"
+#include "op_args_indexing.h"
 
 enum { TILE = 8192 }; /* bytes of a large result that are made in the caches before they bypass them */
 

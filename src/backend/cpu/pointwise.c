@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/strided_tiles.h"
 #include "base/message.h"
+#include "op_ids.h"
 
 static const char *name_of(int kernel) { return lm_ops[lm_pointwise_op(kernel)].name; }
 
@@ -65,7 +66,7 @@ static lm_dtype narrow_type(const lm_pointwise *job) {
   if (result != LM_BOOL && result != type) return LM_I64;
   if (type == LM_BOOL) type = LM_U8;
   if ((type != LM_U8 && type != LM_I8 && type != LM_I16 && type != LM_I32) ||
-      !lm_pointwise_loops_of(type)->kernel[job->kernel])
+      !lm_pointwise_loops_of(type)->kernel[lm_pointwise_row(job->kernel)])
     return LM_I64;
   for (int i = 0; i < job->nin; i++) {
     if (job->in[i]->dtype == LM_I64 && !holds(type, *(const int64_t *)job->in[i]->data)) return LM_I64;
@@ -135,14 +136,16 @@ static void run_small(const lm_pointwise *job, const struct lm_pointwise_loops *
   lm_tile_numbers numbers;
   if (job->kernel >= LM_OP_COUNT || lm_ops[job->kernel].nnumber) numbers = lm_tile_numbers_of(compute, job->number);
   void *out = here ? job->out->data : tile[LM_POINTWISE_MAX_IN];
-  loops->kernel[job->kernel](out, in, &numbers, whole);
+  loops->kernel[lm_pointwise_row(job->kernel)](out, in, &numbers, whole);
   if (!here) loops->store[job->out->dtype](job->out->data, 1, out, n);
 }
 
 lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   lm_dtype compute = job->compute == LM_I64 && job->out->numel > 0 ? narrow_type(job) : job->compute;
   const struct lm_pointwise_loops *loops = lm_pointwise_loops_of(compute);
-  if (!loops->kernel[job->kernel]) { return lm_fail_missing(name_of(job->kernel), lm_dtype_name(job->compute)); }
+  if (!loops->kernel[lm_pointwise_row(job->kernel)]) {
+    return lm_fail_missing(name_of(job->kernel), lm_dtype_name(job->compute));
+  }
   if (job->out->numel == 0) return LM_OK;
   int by = lm_pointwise_divisor(job->kernel) - 1;
   bool divides = by >= 0 && job->compute == LM_I64; /* true if the call must report a zero divisor */
@@ -160,7 +163,7 @@ lm_status lm_cpu_pointwise(const lm_pointwise *job) {
   }
   const struct lm_half_loops *halves = compute == LM_F32 ? half_loops(job) : NULL;
   lm_tiles t = {.compute = halves ? LM_I16 : compute,
-                .kernel = (halves ? halves->kernel : loops->kernel)[job->kernel],
+                .kernel = (halves ? halves->kernel : loops->kernel)[lm_pointwise_row(job->kernel)],
                 .halves = halves != NULL,
                 .nin = job->nin,
                 .tests = is_test(job)};

@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "base/message.h"
+#include "op_args_convolution.h"
 
 /* Returns an axis whose tables begin at *tables, which moves to their end. Without `inverse` it has no tables of
  * `in`. */
@@ -139,10 +140,12 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
                        lm_text("%lld that are not", (long long)job.bad));
 }
 
+/* Computes means over the windows of w or, with {0} over windows that share the image evenly. */
 static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, const windows *w, bool backward) {
   const struct lm_pooling_loops *loops = LM_ISA_PICK(lm_pooling_loops);
-  return pool((backward ? loops->avg_back : loops->avg)[dst->dtype], src, dst, NULL, w, backward,
-              work_of(dst->numel * (backward ? 2 : w->kernel[0] * w->kernel[1])));
+  const int64_t elements = !w->kernel ? (backward ? 2 : 1) * (src->numel + dst->numel)
+                                      : dst->numel * (backward ? 2 : w->kernel[0] * w->kernel[1]);
+  return pool((backward ? loops->avg_back : loops->avg)[dst->dtype], src, dst, NULL, w, backward, work_of(elements));
 }
 
 lm_status lm_cpu_avg_pool2d(const void *args, lm_tensor *const *out) {
@@ -170,13 +173,9 @@ lm_status lm_cpu_relu_avg_pool2d_backward(const void *args, lm_tensor *const *ou
 }
 
 lm_status lm_cpu_adaptive_avg_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_adaptive_avg_pool2d_args *a = args;
-  return pool(LM_ISA_PICK(lm_pooling_loops)->avg[a->x->dtype], a->x, out[0], NULL, &(windows){0}, false,
-              work_of(a->x->numel + out[0]->numel));
+  return pool_means(((const lm_adaptive_avg_pool2d_args *)args)->x, out[0], &(windows){0}, false);
 }
 
 lm_status lm_cpu_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
-  const lm_adaptive_avg_pool2d_backward_args *a = args;
-  return pool(LM_ISA_PICK(lm_pooling_loops)->avg_back[out[0]->dtype], a->grad, out[0], NULL, &(windows){0}, true,
-              work_of(2 * (out[0]->numel + a->grad->numel)));
+  return pool_means(((const lm_adaptive_avg_pool2d_backward_args *)args)->grad, out[0], &(windows){0}, true);
 }

@@ -7,6 +7,7 @@
 #include "backend/cpu/isa/recurrent.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/memory.h"
+#include "op_args_recurrent.h"
 
 typedef struct sequence {
   const struct lm_recurrent_loops *loops;

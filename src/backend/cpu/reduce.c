@@ -6,6 +6,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/reduce_plan.h"
+#include "op_args_reductions.h"
 
 enum { TILE_ROWS = 8 };
 

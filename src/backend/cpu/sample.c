@@ -3,6 +3,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/scalar_access.h"
+#include "op_args_random.h"
 #include "rejection.h"
 #include "tensor/generator.h"
 

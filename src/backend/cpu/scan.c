@@ -10,6 +10,7 @@
 #include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
 #include "backend/cpu/reduce_plan.h"
+#include "op_args_ordering.h"
 
 enum { LONG_PART = 1 << 16 }; /* elements; threads scan parts of few long lines */
 

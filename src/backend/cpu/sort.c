@@ -10,6 +10,8 @@
 #include "backend/cpu/memory.h"
 #include "base/message.h"
 #include "merged_dims.h"
+#include "op_args_indexing.h"
+#include "op_args_ordering.h"
 
 /* A pass that writes to more than 2^10 regions takes twice as long: the nearest TLB holds no more pages. */
 enum { DIGIT_BITS = 10, FEW_DIGIT_BITS = 8, FEW_DIGITS_BELOW = 1 << 13 };

@@ -1,6 +1,7 @@
 /* Copies one triangle of each matrix and clears the rest (tril, triu). */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/nontemporal_copy.h"
+#include "op_args_flip_roll_pad.h"
 
 typedef struct triangle_job {
   const lm_triangle_args *a;

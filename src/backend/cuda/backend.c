@@ -12,7 +12,7 @@ static const lm_backend backend = {
     .abi = LM_BACKEND_ABI,
     .driver = &lm_cuda_driver,
     .op =
-        {
+        (const lm_kernel[LM_SLOT_COUNT]){
 #define X(name) [LM_OP_##name] = run_##name,
             LM_CUDA_KERNELS(X)
 #undef X

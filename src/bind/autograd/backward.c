@@ -8,15 +8,10 @@ typedef struct pass {
   lm_backward_args args;
 } pass;
 
-static void drop_list(lm_list *list) {
-  for (int i = 0; i < list->n; i++) lm_release(list->v[i]);
-  lm_free(list->v);
-}
-
 static void drop_pass(pass *p) {
-  drop_list(&p->roots);
-  drop_list(&p->grads);
-  drop_list(&p->inputs);
+  lm_list_free(&p->roots);
+  lm_list_free(&p->grads);
+  lm_list_free(&p->inputs);
 }
 
 /* Reads the roots' gradients (argument `grads`) and flags from `count` values at `first` on; n may be positional. */

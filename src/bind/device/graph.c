@@ -19,6 +19,7 @@
 #include "device/graph.h"
 #include "device/recorder.h"
 #include "op/check.h"
+#include "op_entries.h"
 #include "optim/optim.h"
 #include "tensor/generator.h"
 

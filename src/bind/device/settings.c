@@ -2,7 +2,7 @@
 #include "backend/known/plan_searches.h"
 #include "backend/known/setting.h"
 #include "bind/bind.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 
 /* setting(name [, value]): sets a boolean of backend/known/setting.h; returns its value before. */
 LM_FUNCTION(setting) {

@@ -91,9 +91,7 @@ typedef struct collective_call {
 
 enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SCALE };
 
-static lm_status read_name(lua_State *L, int i, const char *fn, int n, const char *(*name)(int), int *out) {
-  const char *text = lm_to_text(L, i);
-  if (!text) return lm_fail_value(fn, "the name", "a string", lm_describe_arg(L, LM_STATE(L), i));
+static lm_status find_name(const char *text, const char *fn, int n, const char *(*name)(int), int *out) {
   for (*out = 0; *out < n; ++*out) {
     if (strcmp(text, name(*out)) == 0) return LM_OK;
   }
@@ -103,14 +101,16 @@ static lm_status read_name(lua_State *L, int i, const char *fn, int n, const cha
 static const char *kind_name(int i) { return lm_collective_name((lm_collective)i); }
 static const char *op_name(int i) { return lm_reduce_op_name((lm_reduce_op)i); }
 
-/* Reads a rank in the world and converts it to the rank in the group; -1 for nil. */
-static lm_status read_peer(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_group *g, int *peer) {
-  int64_t rank;
-  *peer = -1;
-  if (lua_isnil(L, i)) return LM_OK;
-  NEED(lm_read_int(L, s, i, fn, "the rank", &rank));
-  for (*peer = 0; *peer < g->size; ++*peer) {
-    if ((g->ranks ? g->ranks[*peer] : *peer) == rank) return LM_OK;
+/* Sets a call's root or peer, given as rank in the world (LM_NO_INT: none given), and its tag. */
+static lm_status set_rank_and_tag(const lm_group *g, int64_t rank, int64_t tag, const char *fn, lm_group_call *c) {
+  bool p2p = c->kind == LM_SEND || c->kind == LM_RECV;
+  if (tag < 0 || tag > INT32_MAX) return lm_fail_int(fn, "tag", lm_text("an integer from 0 to %d", INT32_MAX), tag);
+  c->tag = (int)tag;
+  if (p2p) c->peer = -1;
+  if (rank == LM_NO_INT) return LM_OK;
+  int *out = p2p ? &c->peer : &c->root;
+  for (*out = 0; *out < g->size; ++*out) {
+    if (in_world(g, *out) == rank) return LM_OK;
   }
   const lm_ints ranks = {.n = g->size < LM_MAX_DIMS ? g->size : LM_MAX_DIMS};
   int64_t list[LM_MAX_DIMS];
@@ -119,50 +119,37 @@ static lm_status read_peer(lua_State *L, const lm_lua *s, int i, const char *fn,
                  (long long)rank, g->size, lm_shape_text(ranks.n, list), ranks.n < g->size ? " and more" : "");
 }
 
-static lm_status read_tag(lua_State *L, const lm_lua *s, int i, const char *fn, int *out) {
-  int64_t tag = 0;
-  lm_status status = lua_isnil(L, i) ? LM_OK : lm_read_int(L, s, i, fn, "tag", &tag);
-  if (status == LM_OK && (tag < 0 || tag > INT32_MAX))
-    status = lm_fail_int(fn, "tag", lm_text("an integer from 0 to %d", INT32_MAX), tag);
-  *out = (int)tag;
-  return status;
-}
-
 static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
-  int number, peer;
-  double timeout;
+  int number;
+  double timeout = 0;
+  int64_t rank = LM_NO_INT, tag = 0;
+  const char *op = NULL;
   lm_group_call *c = &r->call;
-  NEED(read_name(L, KIND, "dist", LM_COLLECTIVES, kind_name, &number));
+  if (!lm_to_text(L, KIND)) return lm_fail_value("dist", "the name", "a string", lm_describe_arg(L, s, KIND));
+  NEED(find_name(lm_to_text(L, KIND), "dist", LM_SETUP, kind_name, &number));
   c->kind = (lm_collective)number;
   const char *fn = lm_collective_name(c->kind);
-  if (c->kind == LM_SETUP) return lm_fail(LM_E_ARG, "dist: %s is not a call", fn);
   NEED(lm_read_group(L, s, GROUP, fn, &r->g));
-  if (!lua_isnil(L, OP)) {
-    NEED(read_name(L, OP, fn, LM_REDUCE_OPS, op_name, &number));
-    c->op = (lm_reduce_op)number;
-  }
-  NEED(read_peer(L, s, PEER, fn, r->g, &peer));
-  if (c->kind == LM_SEND || c->kind == LM_RECV)
-    c->peer = peer;
-  else if (!lua_isnil(L, PEER))
-    c->root = peer;
-  NEED(read_tag(L, s, TAG, fn, &c->tag));
   c->scaled = !lua_isnil(L, SCALE);
   bool with_tensor = c->kind != LM_BARRIER && c->kind != LM_ALL_TO_ALL;
-  NEED(LM_READ_ARGS(L, s, TENSOR, fn, {"tensor", with_tensor ? LM_ARG_T : LM_ARG_OTHER, &c->t},
+  NEED(LM_READ_ARGS(L, s, TIMEOUT, fn, {"timeout", LM_ARG_F | LM_OR_NIL, &timeout},
+                    {"op", LM_ARG_TEXT | LM_OR_NIL, &op}, {"the rank", LM_ARG_I | LM_OR_NIL, &rank},
+                    {"tag", LM_ARG_I | LM_OR_NIL, &tag}, {"tensor", with_tensor ? LM_ARG_T : LM_ARG_OTHER, &c->t},
                     {"the list of tensors", LM_ARG_TL | LM_OR_NIL, &r->first},
                     {"the list of inputs", LM_ARG_TL | LM_OR_NIL, &r->second},
                     {"scale", LM_ARG_F | LM_OR_NIL, &c->scale}));
+  if (op) {
+    NEED(find_name(op, fn, LM_REDUCE_OPS, op_name, &number));
+    c->op = (lm_reduce_op)number;
+  }
+  NEED(set_rank_and_tag(r->g, rank, tag, fn, c));
   bool reads = c->kind == LM_SCATTER || c->kind == LM_REDUCE_SCATTER;
   const lm_list *in = reads ? &r->first : &r->second, *out = reads ? &r->second : &r->first;
   c->nin = in->n;
   c->in = in->v;
   c->nout = out->n;
   c->out = out->v;
-  if (!lua_isnil(L, TIMEOUT)) {
-    NEED(lm_read_number(L, s, TIMEOUT, fn, "timeout", &timeout));
-    lm_collective_timeout(timeout);
-  }
+  lm_collective_timeout(timeout);
   return LM_OK;
 }
 
@@ -217,16 +204,17 @@ static const char batch_name[] = "batch_isend_irecv";
 static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_group_call *out) {
   lm_status status;
   static const char *const fields[] = {"op", "tensor", "peer", "tag"};
+  int64_t rank, tag = 0;
+  const char *op;
   int at = lua_gettop(L);
   if (lua_type(L, at) != LUA_TTABLE)
     return lm_fail_value(batch_name, "each entry", "a table", lm_describe_arg(L, s, at));
   for (int k = 0; k < 4; k++)
     if (!lm_field(L, at, fields[k])) lua_pushnil(L);
-  bool sending = lm_to_text(L, at + 1) && strcmp(lua_tostring(L, at + 1), "isend") == 0;
-  out->kind = sending ? LM_SEND : LM_RECV;
-  TRY(lm_read_tensor(L, s, at + 2, batch_name, "tensor", &out->t));
-  TRY(read_peer(L, s, at + 3, batch_name, g, &out->peer));
-  TRY(read_tag(L, s, at + 4, batch_name, &out->tag));
+  TRY(LM_READ_ARGS(L, s, at + 1, batch_name, {"op", LM_ARG_TEXT, &op}, {"tensor", LM_ARG_T, &out->t},
+                   {"peer", LM_ARG_I, &rank}, {"tag", LM_ARG_I | LM_OR_NIL, &tag}));
+  out->kind = strcmp(op, "isend") == 0 ? LM_SEND : LM_RECV;
+  TRY(set_rank_and_tag(g, rank, tag, batch_name, out));
 done:
   lua_settop(L, at);
   return status;
@@ -297,40 +285,4 @@ done:
   lm_free(list.v);
   if (status != LM_OK) return lm_raise(L, status);
   return lm_return_bool(L, taken);
-}
-
-/* ---- bytes, as which objects are sent */
-
-static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
-  lm_tensor **out = arg;
-  int64_t size = 0;
-  size_t n;
-  const char *data;
-  NEED(lm_read_string(L, s, 1, "dist_bytes", "text", &data, &n));
-  NEED(LM_READ_ARGS(L, s, 2, "dist_bytes", {"n", LM_ARG_I | LM_OR_NIL, &size}));
-  if (size < 0) NEED(lm_fail_int("dist_bytes", "n", "at least 0", size));
-  if ((size_t)size < n) size = (int64_t)n;
-  NEED(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out));
-  memcpy((*out)->data, data, n);
-  memset((*out)->data + n, 0, (size_t)size - n);
-  return LM_OK;
-}
-
-/* dist_bytes(string [, n]) -> uint8 tensor of it, with zeros after it up to n */
-LM_FUNCTION(dist_bytes) { return lm_return_tensor(L, 2, make_bytes); }
-
-/* dist_text(uint8 tensor, n) -> its first n bytes as a string */
-LM_FUNCTION(dist_text) {
-  lm_lua *s = LM_STATE(L);
-  lm_tensor *t;
-  lm_tensor_handle *held =
-      lm_tensor_handle_new(L); /* making the string may collect, which may free the tensor or its memory */
-  lm_need(L, lm_read_plain(L, s, 1, "dist_text", "the tensor", LM_U8, &t));
-  int64_t n = lm_need_int(L, 2, "dist_text", "n");
-  if (n < 0 || n > t->numel)
-    return lm_raise_text(L, "dist_text: n must be from 0 to %lld, got %lld", (long long)t->numel, (long long)n);
-  lm_need(L, lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &t));
-  lm_tensor_handle_fill(s, held, t);
-  lua_pushlstring(L, t->data, (size_t)n);
-  return 1;
 }

@@ -1,7 +1,6 @@
 /* Makes and closes process groups, and lists their members. */
 #include "bind/distributed/group.h"
 #include "base/mem.h"
-#include "base/message.h"
 
 typedef struct group_handle {
   lm_dependent of_world;

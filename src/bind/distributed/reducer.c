@@ -1,4 +1,4 @@
-/* Binds DistributedDataParallel's reducers, and shares tensors, texts and failures among the ranks of a model. */
+/* Binds DistributedDataParallel's reducers, and shares tensors and failures among the ranks of a model. */
 #include "distributed/ddp/reducer.h"
 
 #include "base/mem.h"
@@ -254,28 +254,10 @@ LM_FUNCTION(reducer_share) {
   lm_note_line(L, s);
   TRY(lm_read_group(L, s, 1, ddp, &g));
   TRY(LM_READ_ARGS(L, s, 2, ddp, {"tensors", LM_ARG_TL, &list}, {"root", LM_ARG_I, &root}));
-  TRY(lm_share_tensors(g, list.n, list.v, (int)root));
+  TRY(lm_broadcast_tensors(g, list.n, list.v, (int)root));
 done:
   lm_free(list.v);
   return status == LM_OK ? 0 : lm_raise(L, status);
-}
-
-/* reducer_share_text(group, text) -> rank 0's text */
-LM_FUNCTION(reducer_share_text) {
-  lm_lua *s = LM_STATE(L);
-  lm_group *g;
-  char *theirs = NULL;
-  size_t n = 0;
-  const char *mine = lm_need_string(L, 2, ddp, "text", &n);
-  lm_tensor_handle *owner = lm_tensor_handle_new(L); /* owns the bytes while Lua makes a string of them */
-  lm_tensor *t = NULL;
-  lm_note_line(L, s);
-  lm_need(L, lm_read_group(L, s, 1, ddp, &g));
-  lm_need(L, lm_share_bytes(g, 0, mine, n, &theirs, &n));
-  lm_need(L, lm_tensor_foreign(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){(int64_t)n}, theirs, n, lm_free, theirs, &t));
-  lm_tensor_handle_fill(s, owner, t);
-  lua_pushlstring(L, theirs, n);
-  return 1;
 }
 
 /* reducer_fail(group, message): notifies all ranks that this rank is about to raise the message */
@@ -287,6 +269,6 @@ LM_FUNCTION(reducer_fail) {
   lm_note_line(L, LM_STATE(L));
   char message[LM_FAILURE_MESSAGE];
   lm_write_bytes(message, sizeof message, text, n);
-  lm_share_failure(g, message);
+  lm_publish_failure(g, message);
   return 0;
 }

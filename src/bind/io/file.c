@@ -16,7 +16,7 @@
  *   stream_skip(stream, n)            false if a plain file ends before that
  *   stream_finish(stream)             reads to the end, closes it, and raises if the rest is damaged
  *   stream_close(stream)
- *   view_as(bytes, dtype, sizes, strides, at)  a view of the memory of a uint8 tensor from byte `at` on
+ *   view_as(x, dtype, sizes, strides, at)  a view of the memory of a contiguous tensor from byte `at` on
  *   crc32(x, before)                  checksum of a contiguous tensor or a string; before: 0, or the preceding bytes'
  *   crc32c(x, before)                 the same with Castagnoli's polynomial
  *   write_pieces(path, list [, who])  writes strings and tensors in order: a complete file or none
@@ -42,7 +42,8 @@
 #include "io/background_write.h"
 #include "io/file_stream.h"
 #include "io/growing_file.h"
-#include "op/backend.h"
+#include "op/kernels.h"
+#include "op_entries.h"
 
 LM_HELD_TYPE(file_type, lm_file, lm_file_close, "luminary.file", "a file", NULL);
 
@@ -274,8 +275,8 @@ static lm_status view_bytes(lua_State *L, lm_lua *s, void *arg) {
   NEED(LM_READ_ARGS(L, s, 1, "view_as", {"bytes", LM_ARG_T, &t}, {"dtype", LM_ARG_DTYPE, &dtype},
                     {"sizes", LM_ARG_SIZE, &size}, {"strides", LM_ARG_SIZE, &stride}));
   NEED(read_count(L, s, 5, &at));
-  if (t->dtype != LM_U8 || !lm_is_contiguous(t) || size.n != stride.n) {
-    return lm_fail(LM_E_ARG, "view_as: x must be contiguous uint8, with one stride for each size");
+  if (!lm_is_contiguous(t) || size.n != stride.n) {
+    return lm_fail(LM_E_ARG, "view_as: x must be contiguous, with one stride for each size");
   }
   return lm_tensor_view_as(t, dtype, size.n, size.v, stride.v, (size_t)at, arg);
 }

@@ -13,7 +13,7 @@ lm_handle **lm_handle_slot(lua_State *L);
 typedef struct lm_lua_thread lm_lua_thread;
 /* Runs a chunk of Lua on a new thread, with a connection in the global LM_CHANNEL, which the thread frees, as does a
  * failed call. The caller releases *out by lm_lua_thread_forget. */
-lm_status lm_lua_thread_start(const char *chunk, lm_handle *connection, lm_lua_thread **out);
+lm_status lm_lua_thread_start(const char *chunk, int nice, lm_handle *connection, lm_lua_thread **out);
 /* Raises an error in the thread at about its next line; compiled loops do not notice. */
 void lm_lua_thread_interrupt(lm_lua_thread *t);
 bool lm_lua_thread_wait(lm_lua_thread *t, double seconds); /* returns true if it has ended */

@@ -3,6 +3,7 @@
 #include <lualib.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/thread.h"
@@ -18,6 +19,7 @@ enum { INTERRUPT = SIGURG, HANDLER_STACK = 64 << 10 };
 
 struct lm_lua_thread {
   pthread_t id;
+  int nice;
   int rc; /* the thread's reference and its owner's; guarded by `lock`, like ended and next */
   bool ended;
   bool is_left;               /* it runs in the process that forked this one, which has only its memory */
@@ -28,12 +30,13 @@ struct lm_lua_thread {
   char chunk[];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static pthread_cond_t ends;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static lm_lua_thread *running;
 
 static _Thread_local lua_State *_Atomic interruptible;
+static _Atomic int interrupts; /* number of signals handled */
 
 static void raise_interrupted(lua_State *L, lua_Debug *ar) {
   (void)ar;
@@ -45,11 +48,22 @@ static void on_interrupt(int signal) {
   (void)signal;
   lua_State *L = interruptible;
   if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  atomic_fetch_add(&interrupts, 1);
 }
 
-/* Interrupts t unless it is this thread. The lock must be held: then a thread that has not ended has a valid id. */
+/* Interrupts t unless it is this thread. The lock must be held: then a thread that has not ended has a valid id. The
+ * handler is the process's for this time alone, and not in one that has another. */
 static void interrupt(const lm_lua_thread *t) {
-  if (!t->ended && !pthread_equal(t->id, pthread_self())) pthread_kill(t->id, INTERRUPT);
+  enum { TRIES = 100 }; /* a thread that blocks the signal is about to end */
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_ONSTACK}, before;
+  if (t->ended || pthread_equal(t->id, pthread_self())) return;
+  if (sigaction(INTERRUPT, NULL, &before) != 0 || (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN))
+    return;
+  int handled = interrupts;
+  sigaction(INTERRUPT, &action, NULL);
+  pthread_kill(t->id, INTERRUPT);
+  for (int i = 0; i < TRIES && interrupts == handled; i++) usleep(100);
+  sigaction(INTERRUPT, &before, NULL);
 }
 
 /* Interrupts all threads and waits for their end, at most `seconds`. */
@@ -111,7 +125,6 @@ static void release_thread(lm_lua_thread *t) { /* called with the lock held */
 
 /* Marks all other threads as ended, in a child of a fork, which has none of them. */
 static void forget_threads(void) {
-  pthread_mutex_init(&lock, NULL); /* a thread of the parent may have held it */
   lm_cond_init(&ends);
   for (lm_lua_thread *t = running, *next; t; t = next) {
     next = t->next;
@@ -124,8 +137,6 @@ static void forget_threads(void) {
 }
 
 static void prepare(void) {
-  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_ONSTACK}, before;
-  if (sigaction(INTERRUPT, NULL, &before) == 0 && before.sa_handler == SIG_DFL) sigaction(INTERRUPT, &action, NULL);
   lm_cond_init(&ends);
   pthread_atfork(NULL, NULL, forget_threads);
 }
@@ -155,6 +166,7 @@ static int run_chunk(lua_State *L) {
 static void *thread_main(void *arg) {
   lm_lua_thread *t = arg;
   lm_script_thread_begin();
+  nice(t->nice); /* Linux changes this thread alone, and never refuses to lower a priority */
   lua_State *L = luaL_newstate();
   stack_t stack = {.ss_sp = t->stack, .ss_size = HANDLER_STACK};
   sigaltstack(&stack, NULL);
@@ -186,7 +198,7 @@ static void *thread_main(void *arg) {
 
 /* ---- calls of the thread's owner */
 
-lm_status lm_lua_thread_start(const char *chunk, lm_handle *connection, lm_lua_thread **out) {
+lm_status lm_lua_thread_start(const char *chunk, int nice, lm_handle *connection, lm_lua_thread **out) {
   enum { STACK = 16 << 20 }; /* bytes of address space */
   pthread_once(&once, prepare);
   lm_lua_thread *t = lm_calloc(1, sizeof *t + strlen(chunk) + 1);
@@ -196,12 +208,13 @@ lm_status lm_lua_thread_start(const char *chunk, lm_handle *connection, lm_lua_t
   }
   strcpy(t->chunk, chunk);
   t->connection = connection;
+  t->nice = nice;
   t->rc = 2;
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, STACK);
   pthread_mutex_lock(&lock);
-  lm_status status = lm_thread_start_with(&attributes, &t->id, thread_main, t);
+  lm_status status = lm_thread_start(&attributes, "lm-lua", &t->id, thread_main, t);
   if (status == LM_OK) {
     t->next = running;
     running = t;

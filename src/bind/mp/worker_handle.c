@@ -3,7 +3,7 @@
  *   mp_process(path, arguments, changes)   worker, connection
  *       a process by exec; its end of the connection is its descriptor 3. changes: list of "NAME=value", or "NAME" to
  *       leave it out of the environment
- *   mp_thread(chunk)              worker, connection: a thread whose state runs a chunk of Lua (lua_thread.c)
+ *   mp_thread(chunk, nice)        worker, connection: a thread whose state runs a chunk of Lua (lua_thread.c)
  *   mp_parent(fd)                 a worker process's end of its connection
  *   mp_wait(list, seconds)
  *       waits until a handle of a queue or connection in the list is readable, a worker in it has ended, or a signal
@@ -97,10 +97,11 @@ done:
 LM_FUNCTION(mp_thread) {
   lm_handle **connection, *ends[2];
   const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
+  int nice = (int)lm_need_int(L, 2, "mp_thread", "nice");
   worker *w = new_worker(L, &connection);
   lm_need(L, lm_connection_pair(LM_THREAD_CONNECTION, ends));
   *connection = ends[0];
-  return lm_return(L, lm_lua_thread_start(chunk, ends[1], &w->thread), 2);
+  return lm_return(L, lm_lua_thread_start(chunk, nice, ends[1], &w->thread), 2);
 }
 
 LM_FUNCTION(mp_parent) {

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
+#include "op_entries.h"
 #include "optim/optim.h"
 
 typedef struct group {
@@ -173,10 +174,9 @@ typedef struct clipping {
 
 static lm_status run_clipping(lua_State *L, lm_lua *s, void *arg) {
   clipping *c = arg;
-  lm_tensor **list = NULL;
+  LM_FREED lm_tensor **list = NULL;
   int n;
-  lm_status status;
-  TRY(lm_read_list(L, s, 1, c->fn, "list", false, &n, &list));
+  NEED(lm_read_list(L, s, 1, c->fn, "list", false, &n, &list));
   if (c->of_grads) {
     int there = 0;
     for (int i = 0; i < n; i++) {
@@ -185,10 +185,7 @@ static lm_status run_clipping(lua_State *L, lm_lua *s, void *arg) {
     }
     n = there;
   }
-  TRY(c->work(c, n, list));
-done:
-  lm_free(list);
-  return status;
+  return c->work(c, n, list);
 }
 
 static lm_status measure(clipping *c, int n, lm_tensor *const *list) {

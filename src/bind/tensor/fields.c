@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "bind/bind.h"
+#include "op_entries.h"
 #include "tensor/print.h"
 
 /* ---- getters: each pushes one value. t may be freed as soon as something is allocated in Lua. */

@@ -7,6 +7,7 @@
 #include "base/message.h"
 #include "bind/bind.h"
 #include "op/check.h"
+#include "op_entries.h"
 
 typedef enum entry_kind { AT, RANGE, WHOLE, REST, INDICES, MASK, NEW } entry_kind;
 typedef struct entry {
@@ -205,25 +206,22 @@ typedef struct reading {
 static lm_status attempt_get(lua_State *L, lm_lua *s, void *arg) {
   reading *r = arg;
   entry e[MAX_ENTRIES];
-  picked p = {0};
+  picked p __attribute__((cleanup(release_picked))) = {0};
   lm_tensor *x, *out[LM_MAX_OUTS];
   int n;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 1, "x[…]", "x", &x));
-  TRY(read_key(L, s, &n, e));
-  TRY(pick_entries(x, n, e, &p));
+  NEED(lm_read_tensor(L, s, 1, "x[…]", "x", &x));
+  NEED(read_key(L, s, &n, e));
+  NEED(pick_entries(x, n, e, &p));
   r->one = p.nindices == 0 && p.view->ndim == 0;
   for (int i = 0; i < n; i++) r->one &= e[i].kind == AT || e[i].kind == REST;
   if (p.nindices > 0) {
     lm_index_get_args a = {.x = p.view, .indices = {p.nindices, p.indices}};
-    TRY(lm_call(LM_OP_index_get, &a, out));
+    NEED(lm_call(LM_OP_index_get, &a, out));
     r->out = out[0];
   } else {
     r->out = lm_retain(p.view);
   }
-done:
-  release_picked(&p);
-  return status;
+  return LM_OK;
 }
 
 int lm_index_get(lua_State *L) {
@@ -273,49 +271,42 @@ static lm_status without_leading_ones(lm_tensor *value, lm_tensor **out) {
   }
   a.size.n = value->ndim - ones;
   memcpy(a.size.v, value->size + ones, sizeof(int64_t) * (size_t)a.size.n);
-  lm_tensor *made[LM_MAX_OUTS];
-  lm_status status = lm_call(LM_OP_view, &a, made);
-  if (status == LM_OK) *out = made[0];
-  return status;
+  return lm_call(LM_OP_view, &a, out);
 }
 
 static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
   (void)arg;
   entry e[MAX_ENTRIES];
-  picked p = {0};
-  lm_tensor *x, *value, *owned = NULL, *trimmed = NULL, *out[LM_MAX_OUTS];
+  picked p __attribute__((cleanup(release_picked))) = {0};
+  lm_tensor *x, *value, *out[LM_MAX_OUTS];
+  LM_OWNED *owned = NULL, *trimmed = NULL;
   int n;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 1, "x[…] = value", "x", &x));
-  TRY(read_key(L, s, &n, e));
+  NEED(lm_read_tensor(L, s, 1, "x[…] = value", "x", &x));
+  NEED(read_key(L, s, &n, e));
   if (lua_type(L, 3) == LUA_TTABLE) {
-    TRY(lm_from_table(L, s, 3, x->dtype, x->device, &owned));
+    NEED(lm_from_table(L, s, 3, x->dtype, x->device, &owned));
     value = owned;
   } else {
-    TRY(lm_read_scalar(L, s, 3, "x[…] = value", "value", &value, &owned));
-    TRY(lm_check_fits("x[…] = value", x->dtype, value));
+    NEED(lm_read_scalar(L, s, 3, "x[…] = value", "value", &value, &owned));
+    NEED(lm_check_fits("x[…] = value", x->dtype, value));
   }
-  TRY(without_leading_ones(value, &trimmed));
+  NEED(without_leading_ones(value, &trimmed));
   value = trimmed;
   if (n == 1 && e[0].kind == MASK && value->ndim == 0 && lm_same_shape(e[0].t, x)) {
     lm_masked_fill_args a = {.x = x, .mask = e[0].t, .value = value};
-    TRY(lm_call_inplace(LM_OP_masked_fill, &a, out));
+    NEED(lm_call_inplace(LM_OP_masked_fill, &a, out));
   } else {
-    TRY(pick_entries(x, n, e, &p));
+    NEED(pick_entries(x, n, e, &p));
     if (p.nindices > 0) {
       lm_index_put__args a = {.x = p.view, .indices = {p.nindices, p.indices}, .values = value};
-      TRY(lm_call(LM_OP_index_put_, &a, out));
+      NEED(lm_call(LM_OP_index_put_, &a, out));
     } else {
       lm_copy__args a = {.x = p.view, .src = value};
-      TRY(lm_call(LM_OP_copy_, &a, out));
+      NEED(lm_call(LM_OP_copy_, &a, out));
     }
   }
   lm_release(out[0]);
-done:
-  release_picked(&p);
-  lm_release(trimmed);
-  lm_release(owned);
-  return status;
+  return LM_OK;
 }
 
 int lm_index_set(lua_State *L) {

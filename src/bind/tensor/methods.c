@@ -1,6 +1,7 @@
 /* Adds the tensor methods that are no ops: properties, conversions, the handle, recording. */
 #include "base/message.h"
 #include "bind/bind.h"
+#include "op_entries.h"
 
 static lm_tensor *self(lua_State *L, const char *fn) { return lm_need_tensor(L, 1, fn, "x"); }
 

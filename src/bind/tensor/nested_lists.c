@@ -4,6 +4,7 @@
 #include "base/mapping_guard.h"
 #include "base/message.h"
 #include "bind/bind.h"
+#include "op_entries.h"
 
 static const double exact = 9007199254740992.0; /* 2^53 */
 static const int64_t MAX_ELEMENTS = (int64_t)1 << 31;
@@ -212,53 +213,48 @@ done:
 }
 
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  lm_tensor *t = NULL;
-  lm_status status;
+  LM_OWNED *t = NULL;
   shape sh;
   position at = {0};
   if (!lua_checkstack(L, 4 * LM_MAX_DIMS)) return lm_fail_memory("Lua's stack");
-  TRY(measure(L, s, i, &sh));
+  NEED(measure(L, s, i, &sh));
   if (dtype == LM_NO_DTYPE) dtype = find_dtype(L, s, i, &sh, 0);
-  TRY(lm_tensor_empty(dtype, LM_DEVICE(LM_CPU, 0), sh.ndim, sh.size, LM_CONTIGUOUS, &t));
+  NEED(lm_tensor_empty(dtype, LM_DEVICE(LM_CPU, 0), sh.ndim, sh.size, LM_CONTIGUOUS, &t));
   char *p = t->data;
-  TRY(fill_list(L, s, i, &sh, dtype, &p, &at));
+  NEED(fill_list(L, s, i, &sh, dtype, &p, &at));
   if (device != LM_NO_DEVICE && device != t->device) {
     lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = device, .memory_format = LM_PRESERVE};
-    TRY(lm_op_run(LM_OP_to_copy, &a, out));
+    NEED(lm_op_run(LM_OP_to_copy, &a, out));
   } else {
     *out = lm_retain(t);
   }
-done:
-  lm_release(t);
-  return status;
+  return LM_OK;
 }
 
 static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
   static const char *const names[] = {"dtype", "device", "requires_grad"};
-  lm_tensor *t = NULL, **out = arg;
+  lm_tensor **out = arg;
+  LM_OWNED *t = NULL;
   lm_dtype dtype = LM_NO_DTYPE;
   lm_device device = LM_NO_DEVICE;
   bool requires_grad = false;
-  lm_status status;
   for (int i = 0; i < 3 && lua_type(L, 1) == LUA_TTABLE; i++) {
     if (!lm_field(L, 1, names[i])) continue;
     return lm_fail(LM_E_ARG, "tensor: %s is an option; pass it in a table at the end, lm.tensor({…}, {%s = …})",
                    names[i], names[i]);
   }
-  TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_ARG_DTYPE, &dtype}, {names[1], LM_ARG_DEVICE, &device},
-                      {names[2], LM_ARG_B, &requires_grad}));
+  NEED(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_ARG_DTYPE, &dtype}, {names[1], LM_ARG_DEVICE, &device},
+                       {names[2], LM_ARG_B, &requires_grad}));
   if (lm_to_tensor_handle(L, s, 1)) { /* a copy, outside the graph */
     lm_to_copy_args a = {.dtype = dtype, .device = device, .memory_format = LM_PRESERVE};
-    TRY(lm_read_tensor(L, s, 1, "tensor", "x", &a.x));
-    TRY(lm_op_run(LM_OP_to_copy, &a, &t));
+    NEED(lm_read_tensor(L, s, 1, "tensor", "x", &a.x));
+    NEED(lm_op_run(LM_OP_to_copy, &a, &t));
   } else {
-    TRY(lm_from_table(L, s, 1, dtype, device == LM_NO_DEVICE ? lm_default_device() : device, &t));
+    NEED(lm_from_table(L, s, 1, dtype, device == LM_NO_DEVICE ? lm_default_device() : device, &t));
   }
-  if (requires_grad) TRY(lm_set_requires_grad(t, true));
+  if (requires_grad) NEED(lm_set_requires_grad(t, true));
   *out = lm_retain(t);
-done:
-  lm_release(t);
-  return status;
+  return LM_OK;
 }
 
 LM_FUNCTION(tensor) {

@@ -5,9 +5,6 @@
 #include "base/message.h"
 #include "bind/bind.h"
 
-enum { ARGS_BYTES = 512 };
-_Static_assert(sizeof(lm_args_union) <= ARGS_BYTES, "room for every op's arguments");
-
 /* A call being decoded: the argument struct, and the tensors and the list to release after it. */
 typedef struct frame {
   lm_op_id id;
@@ -19,12 +16,7 @@ typedef struct frame {
   lm_tensor *owned[LM_MAX_ARGS]; /* 0-d tensors made of numbers */
   lm_tensor **list;              /* the tensors of the TL argument */
   uint32_t given;                /* bit i: argument i has a value */
-  union {
-    char bytes[ARGS_BYTES];
-    int64_t whole;
-    double number;
-    void *pointer;
-  } args;
+  lm_args_union args;
 } frame;
 
 static void release_frame(frame *f) {
@@ -81,7 +73,7 @@ static lm_status unknown_option(lua_State *L, const lm_op *op) {
 
 static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table) {
   const lm_op *op = f->op;
-  const char *const *key = s->key[f->id];
+  const char *const *key = s->ops[f->id].key;
   lm_status status = LM_OK;
   bool empty = true;
   lua_pushnil(L);
@@ -112,7 +104,7 @@ done:
 
 static void show_value(lua_State *L, int i, const char *name, char *out, size_t bytes) {
   switch (lua_type(L, i)) {
-    case LUA_TNUMBER: snprintf(out, bytes, "%.14g", lua_tonumber(L, i)); break;
+    case LUA_TNUMBER: lm_write(out, bytes, "%.14g", lua_tonumber(L, i)); break;
     case LUA_TBOOLEAN: snprintf(out, bytes, "%s", lua_toboolean(L, i) ? "true" : "false"); break;
     case LUA_TSTRING: snprintf(out, bytes, "\"%s\"", lm_ellipsize(lua_tostring(L, i), 40)); break;
     default: snprintf(out, bytes, "%s", name);
@@ -171,12 +163,12 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
 static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
   const lm_op *op = f->op;
   int positional = op->npositional, top = f->top, options = 0;
-  memcpy(f->args.bytes, s->defaults + s->default_at[f->id], op->size);
+  memcpy(f->args.bytes, s->ops[f->id].defaults, op->size);
   while (top > 0 && lua_isnil(L, top)) top--;
   if (top > 0 && is_options(L, op, top) && (top > 1 || op->kind == LM_NEW)) options = top--;
   for (int i = 0; i < positional && i < top; i++) {
     const lm_arg *a = &op->arg[i];
-    if (i == positional - 1 && s->variadic[f->id] && lua_type(L, i + 1) == LUA_TNUMBER) {
+    if (i == positional - 1 && s->ops[f->id].variadic && lua_type(L, i + 1) == LUA_TNUMBER) {
       lm_ints *v = (lm_ints *)(f->args.bytes + a->offset);
       if (top - i > LM_MAX_DIMS) {
         return lm_fail_value(op->name, a->name, lm_text("a list of at most %d entries", LM_MAX_DIMS),
@@ -195,7 +187,7 @@ static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
   }
   if (top > positional) return too_many(L, f, top);
   if (options) NEED(read_options(L, s, f, options));
-  uint32_t lacking = s->required[f->id] & ~f->given;
+  uint32_t lacking = s->ops[f->id].required & ~f->given;
   if (lacking) return missing(L, s, f, lacking);
   return LM_OK;
 }
@@ -212,7 +204,7 @@ static lm_status attempt_op(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) 
   TRY(f->in_place ? lm_call_inplace(f->id, f->args.bytes, out) : lm_call(f->id, f->args.bytes, out));
   if (f->requires_grad) {
     status = lm_set_requires_grad(out[0], true);
-    if (status != LM_OK) lm_release(out[0]);
+    if (status != LM_OK) lm_release(lm_tensor_take(&out[0]));
   }
   const lm_tensor *x = f->op->ntensor ? LM_ARG_TENSOR(f->args.bytes, f->op->tensor[0]) : NULL;
   f->shares = status == LM_OK && x && x->storage == out[0]->storage;
@@ -284,7 +276,7 @@ static lm_status attempt_arith(lua_State *L, const lm_lua *s, lm_op_id id, lm_te
   int nowned = 0;
   lm_args_union args;
   bool reading = lm_fusion_begin(s);
-  memcpy(&args, s->defaults + s->default_at[id], op->size);
+  memcpy(&args, s->ops[id].defaults, op->size);
   for (int i = 0; i < op->npositional; i++) {
     lm_tensor **p = &LM_ARG_TENSOR(&args, op->arg[i].offset);
     *p = lm_to_tensor(L, s, i + 1);

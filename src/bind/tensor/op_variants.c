@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "bind/bind.h"
+#include "op_entries.h"
 
 /* Returns whether {key = true} is among the options at the end. */
 static bool is_asked(lua_State *L, const char *key) {

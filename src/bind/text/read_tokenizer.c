@@ -169,7 +169,7 @@ static lm_status read_ids(lua_State *L, int i, lm_model *m) {
       status = lm_fail(LM_E_IO, "vocab must be an object of tokens and their ids");
     } else if (!is_id(L, -1, &id)) {
       char seen[40] = "";
-      if (lua_type(L, -1) == LUA_TNUMBER) snprintf(seen, sizeof seen, ", got %.17g", lua_tonumber(L, -1));
+      if (lua_type(L, -1) == LUA_TNUMBER) lm_write(seen, sizeof seen, ", got %.17g", lua_tonumber(L, -1));
       status = lm_fail(LM_E_IO, "vocab: the id of '%s' must be an integer from 0 to %d%s",
                        lm_ellipsize(lua_tostring(L, -2), 40), INT32_MAX - 1, seen);
     } else {

@@ -63,7 +63,7 @@ static lm_status agree_on_strides(lm_reducer *r) {
   char *strides = lm_malloc(bytes), *theirs = NULL;
   if (!strides) TRY(LM_E_OOM);
   for (int i = 0; i < r->n; i++) memcpy(strides + (size_t)i * each, r->slot[i].stride, each);
-  TRY(lm_share_bytes(r->g, 0, strides, bytes, &theirs, &heard));
+  TRY(lm_broadcast_bytes(r->g, 0, strides, bytes, &theirs, &heard));
   if (heard != bytes) {
     TRY(lm_reducer_publish(
         r, lm_fail(LM_E_STATE,

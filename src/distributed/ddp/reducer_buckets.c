@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
-#include "op/check.h"
+#include "op_entries.h"
 
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
   if (t == view) return true;
@@ -18,7 +18,7 @@ bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
   return true;
 }
 
-lm_status lm_slot_show(lm_slot *s) {
+lm_status lm_slot_set_grad(lm_slot *s) {
   lm_tensor *grad = lm_grad_of(s->param), *shown = NULL;
   if (grad && lm_is_same_view(grad, s->view)) return LM_OK;
   lm_status status = lm_tensor_view(s->view, s->view->ndim, s->view->size, s->view->stride, 0, &shown);
@@ -165,7 +165,7 @@ lm_status lm_buckets_make(lm_reducer *r, const int *order) {
     TRY(slot_view(s, l.bucket[l.of[i]].flat, l.at[i], &view[i]));
     if (s->view && grad && lm_is_same_view(grad, s->view)) TRY(lm_copy(grad, view[i]));
   }
-  /* From here on only lm_slot_show can fail; .grad then stays a view of the former bucket. */
+  /* From here on only lm_slot_set_grad can fail; .grad then stays a view of the former bucket. */
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
     lm_tensor *grad = lm_grad_of(s->param), *former = s->view;
@@ -173,7 +173,7 @@ lm_status lm_buckets_make(lm_reducer *r, const int *order) {
     view[i] = NULL;
     s->bucket = l.of[i];
     s->at = l.at[i];
-    if (former && grad && lm_is_same_view(grad, former) && status == LM_OK) status = lm_slot_show(s);
+    if (former && grad && lm_is_same_view(grad, former) && status == LM_OK) status = lm_slot_set_grad(s);
     lm_release(former);
   }
   if (order != r->order) memcpy(r->order, order, (size_t)r->n * sizeof *order);
@@ -215,7 +215,7 @@ lm_status lm_buckets_rebuild(lm_reducer *r) {
   if (r->config.find_unused && !r->config.static_graph) return LM_OK; /* the order may change with every pass */
   lm_collective_purpose(r->title, r->hash);
   /* If rank 0 was out of batches, it has no order of arrival and sends nothing. */
-  TRY(lm_share_bytes(r->g, 0, r->arrived, r->narrived == r->n ? whole : 0, &data, &bytes));
+  TRY(lm_broadcast_bytes(r->g, 0, r->arrived, r->narrived == r->n ? whole : 0, &data, &bytes));
   if (bytes != whole) goto done;
   TRY(lay_out(r, (int *)(void *)data, &l));
   if (!is_present_order(r, &l)) TRY(lm_buckets_make(r, (int *)(void *)data));

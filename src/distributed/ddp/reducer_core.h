@@ -36,7 +36,7 @@ typedef struct lm_bucket {
   lm_tensor *flat;       /* the bucket's memory, 1-d */
   lm_work *work;         /* the all_reduce in progress, unless memory is shared */
   lm_tensor *wire;       /* the copy in the hook's 2-byte dtype, which is sent in place of flat */
-  bool asks;             /* true if the hook returned no content yet and is called again after backward */
+  bool calls_again;      /* true if the hook returned no content yet and is called again after backward */
 } lm_bucket;
 
 typedef enum lm_arrival { LM_ARRIVAL_FORWARD, LM_ARRIVAL_BACKWARD, LM_ARRIVAL_JOINED } lm_arrival;
@@ -121,7 +121,7 @@ lm_status lm_buckets_rebuild(lm_reducer *r);
 /* Returns true if t has the memory, shape and strides of `view`. */
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view);
 /* Makes the parameter's .grad a view of the slot in its bucket. */
-lm_status lm_slot_show(lm_slot *s);
+lm_status lm_slot_set_grad(lm_slot *s);
 lm_status lm_fill_with_zeros(lm_tensor *t);
 /* Rounds bytes up to cache lines, on which each gradient starts. */
 static inline size_t lm_whole_lines(size_t bytes) { return lm_round_up(bytes, 64); }

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
-#include "op/check.h"
+#include "op_entries.h"
 
 static const char who[] = "register_comm_hook";
 
@@ -13,7 +13,7 @@ static lm_status compare_names(lm_reducer *r, const char *name) {
   lm_status status = LM_OK;
   char *first = NULL;
   size_t n = 0;
-  TRY(lm_share_bytes(r->g, 0, name, strlen(name), &first, &n));
+  TRY(lm_broadcast_bytes(r->g, 0, name, strlen(name), &first, &n));
   if (strcmp(first, name) == 0) goto done;
   status = lm_fail(LM_E_STATE, "%s: the hook must be the same on all ranks, got '%s' here and '%s' on rank %d", who,
                    name, first, r->g->ranks ? r->g->ranks[0] : 0);
@@ -92,7 +92,7 @@ done:
   return status;
 }
 
-static lm_status become(lm_tensor *flat, lm_tensor *content) {
+static lm_status copy_content(lm_tensor *flat, lm_tensor *content) {
   lm_tensor *same = NULL;
   if (content->device != flat->device || !lm_same_shape(content, flat) || !lm_dtype_is_float(content->dtype)) {
     NEED(lm_fail(LM_E_SHAPE, "%s: the result of the hook must be %s %s on %s like its bucket, got %s %s on %s", who,
@@ -110,8 +110,8 @@ static lm_status hook_call(lm_reducer *r, int bucket, bool last) {
   TRY(r->hook.call(r->hook.ctx, bucket, last, &content));
   if (!r->g) TRY(lm_reducer_usable(r)); /* the hook closed the reducer */
   lm_bucket *b = &r->bucket[bucket];
-  b->asks = !content && !last;
-  if (content) TRY(become(b->flat, content));
+  b->calls_again = !content && !last;
+  if (content) TRY(copy_content(b->flat, content));
 done:
   lm_release(content);
   return status;
@@ -132,7 +132,7 @@ lm_status lm_hook_start(lm_reducer *r, int bucket) {
 
 lm_status lm_hook_finish(lm_reducer *r, int bucket) {
   lm_bucket *b = &r->bucket[bucket];
-  if (r->hook.call) return b->asks ? hook_call(r, bucket, true) : LM_OK;
+  if (r->hook.call) return b->calls_again ? hook_call(r, bucket, true) : LM_OK;
   NEED(lm_reduce_wait(&b->work));
   NEED(lm_copy(b->wire, b->flat));
   lm_release(b->wire);

@@ -1,9 +1,9 @@
 /* Runs the reducer through a backward pass: the parameters' accumulate hooks, and the end of backward. */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
+#include "op_entries.h"
 
 /* Returns the number of slots for which `pick` is true, and writes up to 5 names: "'a', 'b', 'c' and 4 more". */
 static int name_slots(const lm_reducer *r, bool (*pick)(const lm_slot *s), char *out, size_t capacity) {
@@ -48,7 +48,7 @@ void lm_pass_forget(lm_reducer *r) {
     lm_release(r->bucket[b].wire);
     r->bucket[b].work = NULL;
     r->bucket[b].wire = NULL;
-    r->bucket[b].asks = false;
+    r->bucket[b].calls_again = false;
   }
   r->launched = r->reduced = r->narrived = 0;
   r->begun = r->announced = r->known = false;
@@ -66,7 +66,7 @@ static lm_status slot_set_ready(lm_reducer *r, int i) {
     grad = s->view;
   }
   TRY(lm_reduce_put(r, i, grad));
-  if (!s->absent) TRY(lm_slot_show(s));
+  if (!s->absent) TRY(lm_slot_set_grad(s));
   TRY(lm_set_grad_buffer(s->param, NULL));
   s->ready = true;
   r->bucket[s->bucket].waits_for--;
@@ -136,7 +136,7 @@ done:
 static lm_status pass_hand_out(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    if ((s->used || s->absent) && lm_used_anywhere(r, i)) NEED(lm_slot_show(s));
+    if ((s->used || s->absent) && lm_used_anywhere(r, i)) NEED(lm_slot_set_grad(s));
     s->used = false;
   }
   return LM_OK;
@@ -194,7 +194,7 @@ typedef struct hook_context { /* the context of one parameter's hook */
   int i;
 } hook_context;
 
-static lm_status once_more(const lm_reducer *r, const lm_slot *s) {
+static lm_status fail_repeated(const lm_reducer *r, const lm_slot *s) {
   if (r->config.static_graph) {
     lm_fail(LM_E_STATE,
             LM_DDP
@@ -229,7 +229,7 @@ static lm_status on_gradient(void *ctx, lm_tensor *grad, lm_tensor **replacement
   s->used = true;
   if (!r->sync) goto done;
   if (!r->begun) TRY(pass_begin(r));
-  if (s->ready) TRY(once_more(r, s));
+  if (s->ready) TRY(fail_repeated(r, s));
   s->fires++;
   if (r->config.static_graph && !r->used_is_known) {
     if (s->fires == 1) r->arrived[r->narrived++] = w->i;

@@ -6,7 +6,7 @@
  * Without shared memory a bucket is passed to all_reduce as soon as it is full and next in order. The first one waits
  * for the facts, which contain the ranks' weights. It must wait rather than check for their arrival: otherwise ranks
  * would send buckets in different order relative to other collectives of backward. After that the CPU scales gradients
- * while it copies them into buckets; on other devices the group scales them (all_reduce_scaled). */
+ * while it copies them into buckets; on other devices the call does (lm_group_call). */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +16,6 @@
 #include "device/recorder.h"
 #include "distributed/ddp/reducer_core.h"
 #include "distributed/group/call_timeouts.h"
-#include "op/check.h"
 
 enum { FLAG_FACTS, FLAG_FULL, FLAG_SUMMED };
 
@@ -223,17 +222,6 @@ static void scale_into(lm_dtype dtype, char *to, const char *from, size_t n, dou
   }
 }
 
-static lm_status reduce_scale(lm_tensor *t, double factor) {
-  lm_status status = LM_OK;
-  lm_tensor *number = NULL, *same = NULL;
-  TRY(lm_tensor_number(factor, &number));
-  TRY(lm_op_run_inplace(LM_OP_mul, &(lm_mul_args){.x = t, .other = number}, &same));
-  lm_release(same);
-done:
-  lm_release(number);
-  return status;
-}
-
 static bool on_cpu(lm_device device) { return LM_DEVICE_KIND(device) == LM_CPU; }
 
 /* Multiplies slot i's memory by this rank's factor; CPU only. */
@@ -283,7 +271,7 @@ static lm_status reduce_send(lm_reducer *r, int k) {
   for (int i = 0; i < r->n && cpu; i++) {
     if (r->slot[i].bucket == k && !r->slot[i].scaled) scale_slot(r, i);
   }
-  if (!cpu && hooked) NEED(factor > 0 ? reduce_scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
+  if (!cpu && hooked) NEED(lm_scale_in_place(b->flat, factor));
   if (hooked) return lm_hook_start(r, k);
   lm_reduce_name(r, k);
   return lm_collective_start(

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "distributed/ddp/reducer_core.h"
 #include "distributed/group/collective.h"
-#include "op/check.h"
+#include "op_entries.h"
 
 static const size_t most_bytes = (size_t)32 << 20; /* bytes in one message, unless one tensor is larger */
 
@@ -50,7 +50,7 @@ done:
   return status;
 }
 
-lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
+lm_status lm_broadcast_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
   for (int first = 0; first < n;) {
     size_t bytes = 0;
     int end = first;
@@ -65,7 +65,7 @@ lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
   return LM_OK;
 }
 
-lm_status lm_share_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n) {
+lm_status lm_broadcast_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n) {
   lm_status status = LM_OK;
   lm_tensor *length = NULL, *body = NULL;
   int64_t size = (int64_t)n;
@@ -93,6 +93,6 @@ done:
   return status;
 }
 
-void lm_share_failure(lm_group *g, const char *message) {
+void lm_publish_failure(lm_group *g, const char *message) {
   if (g->core->world) lm_world_fail(g->core->world, lm_where(), message); /* without a world there are no other ranks */
 }

@@ -9,19 +9,19 @@
 typedef struct state {
   lm_transport *transport;
   lm_host *host;
-  lm_local *local;  /* shared memory for all_reduce; NULL: sockets */
-  bool local_known; /* true once all ranks have tried to share memory */
+  lm_shared_all_reduce *shared; /* shared memory for all_reduce; NULL: sockets */
+  bool shared_known;            /* true once all ranks have tried to share memory */
 } state;
 
 static lm_transport *transport_of(const lm_group *g) { return ((state *)g->state)->transport; }
 
 static lm_status gloo_run(lm_group *g, const lm_group_call *c) {
   state *s = g->state;
-  if (c->kind == LM_ALL_REDUCE && g->one_host && !s->local_known) {
-    NEED(lm_local_open(g, &s->local));
-    s->local_known = true;
+  if (c->kind == LM_ALL_REDUCE && g->one_host && !s->shared_known) {
+    NEED(lm_shared_all_reduce_open(g, &s->shared));
+    s->shared_known = true;
   }
-  if (c->kind == LM_ALL_REDUCE && s->local) return lm_local_all_reduce(s->local, g, c->t, c->op);
+  if (c->kind == LM_ALL_REDUCE && s->shared) return lm_shared_all_reduce_run(s->shared, g, c->t, c->op);
   NEED(lm_transport_begin(s->transport));
   lm_status status = lm_host_run(s->host, c);
   lm_transport_end(s->transport);
@@ -56,7 +56,7 @@ static void gloo_forget(lm_group *g, lm_request *request) { lm_transport_forget(
 static void gloo_close_group(lm_group *g) {
   state *s = g->state;
   if (!s) return;
-  lm_local_close(s->local);
+  lm_shared_all_reduce_close(s->shared);
   lm_transport_close(s->transport);
   lm_host_free(s->host);
   lm_free(s);

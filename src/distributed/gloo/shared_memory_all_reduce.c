@@ -31,23 +31,23 @@ enum {
   FLAG = 0
 };
 
-struct lm_local {
+struct lm_shared_all_reduce {
   lm_shared *shared;
   int rank, size;
   uint32_t turn;  /* number of the last meeting */
   uint64_t chunk; /* number of chunks so far */
 };
 
-lm_status lm_local_open(lm_group *g, lm_local **out) {
+lm_status lm_shared_all_reduce_open(lm_group *g, lm_shared_all_reduce **out) {
   lm_status status;
-  lm_local *l = NULL;
+  lm_shared_all_reduce *l = NULL;
   lm_shared *shared = NULL;
   *out = NULL;
   TRY(lm_shared_open(g, 2 * SMALL + 2 * CHUNK, &shared));
   if (!shared) goto done;
   l = lm_malloc(sizeof *l);
   if (!l) TRY(LM_E_OOM);
-  *l = (lm_local){.shared = shared, .rank = g->rank, .size = g->size};
+  *l = (lm_shared_all_reduce){.shared = shared, .rank = g->rank, .size = g->size};
   shared = NULL;
   *out = l;
 done:
@@ -55,20 +55,20 @@ done:
   return status;
 }
 
-void lm_local_close(lm_local *l) {
+void lm_shared_all_reduce_close(lm_shared_all_reduce *l) {
   if (l) lm_shared_release(l->shared);
   lm_free(l);
 }
 
-static char *small_of(const lm_local *l, int rank, uint32_t turn) {
+static char *small_of(const lm_shared_all_reduce *l, int rank, uint32_t turn) {
   return lm_shared_region(l->shared, rank) + (turn & 1) * SMALL;
 }
 
-static char *chunk_of(const lm_local *l, int rank, uint64_t chunk) {
+static char *chunk_of(const lm_shared_all_reduce *l, int rank, uint64_t chunk) {
   return lm_shared_region(l->shared, rank) + 2 * SMALL + (chunk & 1) * CHUNK;
 }
 
-static lm_status local_meet(lm_local *l) {
+static lm_status meet(lm_shared_all_reduce *l) {
   lm_status status = LM_OK;
   l->turn++;
   lm_shared_post(l->shared, FLAG, l->turn);
@@ -78,11 +78,11 @@ static lm_status local_meet(lm_local *l) {
 }
 
 /* Runs a call's first meeting and compares the ranks' tickets; fails if they are not in the same call. */
-static lm_status meet_with_ticket(lm_local *l, lm_group *g) {
+static lm_status meet_with_ticket(lm_shared_all_reduce *l, lm_group *g) {
   int which = (l->turn + 1) & 1;
   const lm_ticket *mine = lm_group_ticket(g);
   *lm_shared_ticket(l->shared, l->rank, which) = *mine;
-  lm_status status = local_meet(l);
+  lm_status status = meet(l);
   for (int r = 0; r < l->size && status == LM_OK; r++) {
     const lm_ticket *theirs = lm_shared_ticket(l->shared, r, which);
     if (!lm_tickets_agree(theirs, mine)) status = lm_group_mismatch(g, r, (lm_ticket[]){*theirs});
@@ -90,21 +90,21 @@ static lm_status meet_with_ticket(lm_local *l, lm_group *g) {
   return status;
 }
 
-static lm_status local_reduce_small(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
+static lm_status reduce_small(lm_shared_all_reduce *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
   lm_dtype dtype = t->dtype;
   size_t n = (size_t)t->numel;
   memcpy(small_of(l, l->rank, l->turn + 1), t->data, bytes);
   NEED(meet_with_ticket(l, g));
   const char *sum = small_of(l, 0, l->turn);
   for (int r = 1; r < l->size; r++, sum = t->data) lm_reduce_into(dtype, op, t->data, sum, small_of(l, r, l->turn), n);
-  if (op == LM_REDUCE_MEAN) lm_reduce_scale(dtype, t->data, n, 1.0 / l->size);
+  lm_reduce_mean(g, t, op);
   return LM_OK;
 }
 
 /* ---- large tensors */
 
 typedef struct job {
-  lm_local *l;
+  lm_shared_all_reduce *l;
   char *data;
   size_t bytes, element;
   lm_dtype dtype;
@@ -128,15 +128,15 @@ static span slice_of(const job *j, uint64_t k, int rank) {
   return (span){begin < bytes ? begin : bytes, begin + part < bytes ? begin + part : bytes};
 }
 
-static void local_stage(const job *j, uint64_t k) {
+static void stage(const job *j, uint64_t k) {
   char *to = chunk_of(j->l, j->l->rank, j->base + k), *from = j->data + k * CHUNK;
   span mine = slice_of(j, k, j->l->rank);
   memcpy(to, from, mine.begin);
   memcpy(to + mine.end, from + mine.end, chunk_bytes(j, k) - mine.end);
 }
 
-static void local_reduce(const job *j, uint64_t k) {
-  const lm_local *l = j->l;
+static void reduce_slice(const job *j, uint64_t k) {
+  const lm_shared_all_reduce *l = j->l;
   span mine = slice_of(j, k, l->rank);
   char *own = j->data + k * CHUNK, *result = chunk_of(l, l->rank, j->base + k);
   for (size_t at = mine.begin; at < mine.end; at += BLOCK) {
@@ -161,22 +161,22 @@ static void collect(const job *j, uint64_t k) {
   }
 }
 
-static lm_status local_reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
+static lm_status reduce_large(lm_shared_all_reduce *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
   lm_dtype dtype = t->dtype;
   const job j = {l, t->data, bytes, lm_dtype_size(dtype), dtype, op, l->chunk};
   uint64_t chunks = lm_ceil_div(bytes, CHUNK);
   l->chunk += chunks;
   for (uint64_t k = 0; k < chunks + 2; k++) {
-    if (k < chunks) local_stage(&j, k);
-    if (k >= 1 && k <= chunks) local_reduce(&j, k - 1);
+    if (k < chunks) stage(&j, k);
+    if (k >= 1 && k <= chunks) reduce_slice(&j, k - 1);
     if (k >= 2) collect(&j, k - 2);
     if (k > chunks) break; /* the last collecting needs no meeting */
-    NEED(k == 0 ? meet_with_ticket(l, g) : local_meet(l));
+    NEED(k == 0 ? meet_with_ticket(l, g) : meet(l));
   }
   return LM_OK;
 }
 
-lm_status lm_local_all_reduce(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op) {
+lm_status lm_shared_all_reduce_run(lm_shared_all_reduce *l, lm_group *g, lm_tensor *t, lm_reduce_op op) {
   size_t bytes = lm_nbytes(t);
-  return bytes <= SMALL ? local_reduce_small(l, g, t, op, bytes) : local_reduce_large(l, g, t, op, bytes);
+  return bytes <= SMALL ? reduce_small(l, g, t, op, bytes) : reduce_large(l, g, t, op, bytes);
 }

@@ -8,7 +8,7 @@
  * Ranks count from 0. A "rank" is the rank within the group unless a comment says "in the world". */
 #pragma once
 
-#include "abi.h"
+#include "abi_group.h"
 #include "distributed/store/ticket.h"
 #include "tensor/tensor.h"
 
@@ -29,16 +29,15 @@ LM_API const char *lm_reduce_op_name(lm_reduce_op op);  /* "sum" */
 typedef struct lm_group lm_group;
 typedef struct lm_request lm_request; /* a send or receive in progress; defined by the backend */
 
-/* A call of a group, as scripts, the core and backends pass it on. Fields that the collective does not have are zero.
- */
+/* A call of a group, from the script to the backend. Fields that the collective does not have are zero. */
 typedef struct lm_group_call {
   lm_collective kind;
-  lm_reduce_op op; /* the reduction */
-  int root;        /* broadcast, reduce, gather, scatter: the rank that has, or gets, the data of all */
-  int peer, tag;   /* send, recv: the other rank (recv: -1 for any), and what must match beside it */
-  bool scaled;  /* all_reduce, sum of floats: t is multiplied by this rank's `scale` on the way; 0 contributes zeros, */
-  double scale; /* also for inf and NaN */
-  lm_tensor *t; /* NULL for all_to_all and barrier. reduce writes it at the root only */
+  lm_reduce_op op;       /* the reduction */
+  int root;              /* broadcast, reduce, gather, scatter: the rank that has, or gets, the data of all */
+  int peer, tag;         /* send, recv: the other rank (recv: -1 for any), and what must match beside it */
+  bool scaled;           /* all_reduce, sum of floats: true if t is multiplied by this rank's own `scale` on the way */
+  double scale;          /* 0 contributes zeros, also for inf and NaN */
+  lm_tensor *t;          /* NULL for all_to_all and barrier. reduce writes it at the root only */
   int nin, nout;         /* lengths of the lists; 0: none */
   lm_tensor *const *in;  /* scatter (at the root), reduce_scatter, all_to_all */
   lm_tensor *const *out; /* gather (at the root), all_gather, all_to_all */
@@ -91,8 +90,9 @@ typedef struct lm_group_table {
    * now and then while this rank waits for shared memory or the store; the peer may have left that call since. */
   lm_status (*test)(lm_group *g);
 
-  /* Begins or ends a unit of sends and receives, none of which waits for a later one. Only for groups that enqueue. */
-  lm_status (*batch)(lm_group *g, bool begin);
+  /* Enqueues n sends and receives of tensors on one device, none of which waits for a later one. Only for groups that
+   * enqueue; without it, `post` is called for each. */
+  lm_status (*batch)(lm_group *g, int n, const lm_group_call *calls);
   /* Fails if an enqueued call has failed. Called every few ms by a thread of the core while calls are in progress. */
   lm_status (*health)(lm_group *g);
   /* Makes enqueued calls end soon, in any state, and later calls fail. Called from any thread, also during a call. */
@@ -163,9 +163,9 @@ LM_API lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t 
 /* Waits for a key as get does and copies its value into out; LM_E_STATE if it is not n bytes long. */
 LM_API lm_status lm_group_read(lm_group *g, const char *key, void *out, size_t n);
 
-/* Says goodbye to the other ranks at the end of the process, as the core does after the destructors of plug-ins. For a
- * plug-in whose destructor waits for other ranks: they must not wait for this one any more. */
-LM_API void lm_group_shutdown(void);
+/* Says goodbye to the other ranks at the end of the process, as the core does after the destructors of plug-ins; true
+ * if one has failed. For a plug-in whose destructor waits for other ranks: they must not wait for this one any more. */
+LM_API bool lm_group_shutdown(void);
 
 /* Computes out[i] = a[i] op b[i]; out may be a or b. MEAN adds; lm_reduce_scale divides at the end. */
 LM_API void lm_reduce_into(lm_dtype dtype, lm_reduce_op op, void *out, const void *a, const void *b, size_t n);

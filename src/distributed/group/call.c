@@ -1,6 +1,7 @@
 /* Checks a call's arguments, makes its ticket, and makes dense copies of tensors that a backend cannot take as is. */
 #include "distributed/group/call.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/interned.h"
@@ -8,6 +9,7 @@
 #include "base/message.h"
 #include "distributed/group/enqueued_calls.h"
 #include "op/op.h"
+#include "op_entries.h"
 
 static const char *const names[LM_COLLECTIVES] = {
     [LM_ALL_REDUCE] = "all_reduce",
@@ -220,93 +222,55 @@ lm_status lm_call_written(lm_exchange *c, lm_status status) {
   return status;
 }
 
-/* ---- tickets, made for every call and therefore without printf */
+/* ---- tickets */
 
-typedef struct text {
-  char *at, *end; /* end: the position of the closing zero */
-} text;
-
-static void call_put_text(text *t, const char *s) {
-  while (*s && t->at < t->end) *t->at++ = *s++;
-}
-
-static void put_number(text *t, int64_t v) {
-  char digits[24], *d = digits + sizeof digits;
-  uint64_t left = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-  *--d = '\0';
-  do {
-    *--d = (char)('0' + left % 10);
-    left /= 10;
-  } while (left > 0);
-  if (v < 0) *--d = '-';
-  call_put_text(t, d);
-}
-
-static void put_rank(text *t, const lm_exchange *c, const char *how, int rank) {
-  call_put_text(t, how);
-  put_number(t, lm_call_world_rank(c, rank));
+/* Writes the name of a call with t (or NULL) and a rank of the world (-1: any): "reduce sum float32 [2] to rank 1". */
+static void write_name(const lm_exchange *c, const lm_tensor *t, int rank, char *out, size_t capacity) {
+  static const char *const toward[LM_COLLECTIVES] = {
+      [LM_BROADCAST] = " from", [LM_SCATTER] = " from", [LM_RECV] = " from",
+      [LM_REDUCE] = " to",      [LM_GATHER] = " to",    [LM_SEND] = " to",
+  };
+  const lm_group_call *call = &c->call;
+  const char *way = toward[call->kind],
+             *place = !way ? "" : lm_text(rank < 0 ? "%s any rank" : "%s rank %d", way, rank);
+  const char *op = reduces(call->kind) ? lm_text(" %s", call->scaled ? "scaled" : op_names[call->op]) : "";
+  const char *type = t ? lm_text(" %s", lm_dtype_name(t->dtype)) : "";
+  const char *sizes = t && call->kind != LM_ALL_TO_ALL ? lm_text(" %s", lm_shape_of(t)) : "";
+  const char *tag = call->tag != 0 ? lm_text(" tag %d", call->tag) : "";
+  bool one_of_several = t && c->core->nparts > 1 && LM_DEVICE_KIND(t->device) != LM_CPU;
+  const char *device = one_of_several ? lm_text(" on %s", lm_device_kind_name(LM_DEVICE_KIND(t->device))) : "";
+  snprintf(out, capacity, "%s%s%s%s%s%s%s", names[call->kind], op, type, sizes, place, tag, device);
 }
 
 void lm_call_name(lm_exchange *c, const lm_tensor *t) {
+  static _Thread_local struct {
+    uint64_t key;
+    char what[sizeof c->ticket.what];
+  } recent[8], *named; /* names of recent calls, by their keys: a step repeats few calls */
+  const lm_group_call *call = &c->call;
   lm_ticket *ticket = &c->ticket;
-  text what = {ticket->what, ticket->what + sizeof ticket->what - 1};
-  if (*what.at) what.end = what.at; /* lm_collective_purpose set it: keep */
-  bool p2p = lm_kind_is_p2p(c->call.kind);
-  uint64_t hash = lm_hash_number(LM_NO_HASH ^ ticket->hash, p2p ? LM_SEND : c->call.kind); /* a send meets a receive */
-
-  call_put_text(&what, names[c->call.kind]);
-  if (reduces(c->call.kind)) {
-    hash = lm_hash_number(hash, (uint64_t)c->call.op + 1);
-    call_put_text(&what, " ");
-    call_put_text(&what,
-                  c->call.scaled ? "scaled" : op_names[c->call.op]); /* not the scale, which may differ between ranks */
-    if (c->call.scaled) hash = lm_hash_number(hash, 1);
-  }
-  if (t) {
-    hash = lm_hash_number(hash, (uint64_t)t->dtype);
-    call_put_text(&what, " ");
-    call_put_text(&what, lm_dtype_name(t->dtype));
-  }
-  if (t && c->call.kind != LM_ALL_TO_ALL) { /* all_to_all's sizes may differ between ranks */
+  bool p2p = lm_kind_is_p2p(call->kind);
+  int rank = p2p ? call->peer : call->root;
+  uint64_t hash = lm_hash_number(LM_NO_HASH ^ ticket->hash, p2p ? LM_SEND : call->kind); /* a send meets a receive */
+  if (reduces(call->kind)) hash = lm_hash_number(hash, (uint64_t)call->op + 1);
+  if (call->scaled) hash = lm_hash_number(hash, 1); /* not the scale, which may differ between ranks */
+  if (t) hash = lm_hash_number(hash, (uint64_t)t->dtype);
+  if (t && call->kind != LM_ALL_TO_ALL) { /* all_to_all's sizes may differ between ranks */
     hash = lm_hash_number(hash, t->ndim);
-    call_put_text(&what, " [");
-    for (int d = 0; d < t->ndim; d++) {
-      hash = lm_hash_number(hash, (uint64_t)t->size[d]);
-      if (d > 0) call_put_text(&what, ", ");
-      put_number(&what, t->size[d]);
-    }
-    call_put_text(&what, "]");
+    for (int d = 0; d < t->ndim; d++) hash = lm_hash_number(hash, (uint64_t)t->size[d]);
   }
-  switch (c->call.kind) {
-    case LM_BROADCAST:
-    case LM_SCATTER: put_rank(&what, c, " from rank ", c->call.root); break;
-    case LM_REDUCE:
-    case LM_GATHER: put_rank(&what, c, " to rank ", c->call.root); break;
-    case LM_SEND: put_rank(&what, c, " to rank ", c->call.peer); break;
-    case LM_RECV:
-      if (c->call.peer < 0) {
-        call_put_text(&what, " from any rank");
-      } else {
-        put_rank(&what, c, " from rank ", c->call.peer);
-      }
-      break;
-    default: break;
-  }
-  if (p2p && c->call.tag != 0) {
-    call_put_text(&what, " tag ");
-    put_number(&what, c->call.tag);
-  }
-  if (t && c->core->nparts > 1) { /* each device kind has its own part */
-    hash = lm_hash_number(hash, LM_DEVICE_KIND(t->device));
-    if (LM_DEVICE_KIND(t->device) != LM_CPU) {
-      const char *device = lm_device_name(t->device);
-      call_put_text(&what, " on ");
-      for (; *device && *device != ':' && what.at < what.end; device++) *what.at++ = *device;
-    }
-  }
-  ticket->kind = c->call.kind;
-  ticket->hash = lm_hash_number(hash, (uint64_t)c->call.root);
+  if (t && c->core->nparts > 1) hash = lm_hash_number(hash, LM_DEVICE_KIND(t->device)); /* each kind has its own part */
+  ticket->kind = call->kind;
+  ticket->hash = lm_hash_number(hash, (uint64_t)call->root);
 
+  rank = rank < 0 ? -1 : lm_call_world_rank(c, rank);
+  uint64_t key = lm_hash_number(lm_hash_number(lm_hash_number(ticket->hash, call->kind), (uint64_t)rank), call->tag);
+  if (!*ticket->what) { /* else lm_collective_purpose has set it */
+    named = &recent[key % 8];
+    if (key != named->key) write_name(c, t, rank, named->what, sizeof named->what);
+    named->key = key;
+    memcpy(ticket->what, named->what, sizeof named->what);
+  }
   const char *where = lm_where();
   size_t n = strlen(where), most = sizeof ticket->where - 1;
   memcpy(ticket->where, n > most ? where + n - most : where, n > most ? most : n);
@@ -320,10 +284,8 @@ void lm_call_trace(lm_span *span, const lm_exchange *c, lm_device device) {
 
 void lm_call_name_refused(lm_exchange *c, uint64_t refused) {
   lm_ticket *ticket = &c->ticket;
-  text what = {ticket->what + strlen(ticket->what), ticket->what + sizeof ticket->what - 1};
+  size_t n = strlen(ticket->what);
   if (refused == 0) return;
   ticket->hash = lm_hash_number(ticket->hash, refused);
-  call_put_text(&what, " (");
-  put_number(&what, (int64_t)refused);
-  call_put_text(&what, " refused before)");
+  snprintf(ticket->what + n, sizeof ticket->what - n, " (%llu refused before)", (unsigned long long)refused);
 }

@@ -24,7 +24,7 @@ static _Thread_local lm_waiting *current;
 static _Thread_local char script_line[sizeof((lm_ticket *)0)->where];
 
 /* Returns the last n bytes of `where`, or less to start at a UTF-8 character: file:line differs in its end. */
-static const char *waiting_end_of(const char *where, size_t n) {
+static const char *end_of_text(const char *where, size_t n) {
   size_t length = where ? strlen(where) : 0;
   if (length <= n) return length > 0 ? where : "";
   const char *end = where + length - n;
@@ -33,7 +33,7 @@ static const char *waiting_end_of(const char *where, size_t n) {
 }
 
 void lm_set_where(const char *where) {
-  snprintf(script_line, sizeof script_line, "%s", waiting_end_of(where, sizeof script_line - 1));
+  snprintf(script_line, sizeof script_line, "%s", end_of_text(where, sizeof script_line - 1));
 }
 const char *lm_where(void) { return script_line; }
 
@@ -141,7 +141,7 @@ static bool waiting_needs(const lm_waiting *call, int peer) {
 
 /* Returns the seconds to wait for a leaver's last messages. Its keys come before its goodbye, but other ranks' answers
  * to them may not; data on links between hosts takes longest. */
-static double in_flight(const lm_waiting *call, int rank) {
+static double leaver_grace(const lm_waiting *call, int rank) {
   const lm_world *w = call->core->world;
   if (!is_p2p(&call->ticket)) return 0.3;
   bool here = strcmp(lm_client_member(w->client, rank)->host_id, lm_client_member(w->client, w->rank)->host_id) == 0;
@@ -165,7 +165,7 @@ static lm_status check_left(lm_waiting *call) {
     if (call->ticket.seq > 0 && completed >= call->ticket.seq) continue;
     at_once = call->ticket.seq > 0;
     gone++;
-    until = fmax(until, at + in_flight(call, g->ranks[i]));
+    until = fmax(until, at + leaver_grace(call, g->ranks[i]));
     if (leaver < 0) {
       leaver = g->ranks[i];
       last = its;
@@ -186,7 +186,7 @@ static lm_status check_left(lm_waiting *call) {
 /* ---- timeouts */
 
 /* Lists in `ranks` the n members that have not entered the group's opening, which sets a key for each. */
-static void not_come(const lm_waiting *call, int *n, int *ranks) {
+static void list_not_come(const lm_waiting *call, int *n, int *ranks) {
   const lm_group *g = &call->core->g;
   lm_deadline p = {.deadline = lm_seconds() + missing_time, .wake_fd = -1};
   *n = 0;
@@ -203,7 +203,7 @@ static void not_come(const lm_waiting *call, int *n, int *ranks) {
 }
 
 /* Asks the store which ranks are missing in the call; the caller frees *out (lm_missing_free). */
-static void who_is_missing(const lm_waiting *call, lm_missing *out) {
+static void query_missing_ranks(const lm_waiting *call, lm_missing *out) {
   const lm_group *g = &call->core->g;
   lm_client *client = call->core->world->client;
   *out = (lm_missing){0};
@@ -216,7 +216,7 @@ static void who_is_missing(const lm_waiting *call, lm_missing *out) {
   if (call->peer >= 0) {
     ranks[n++] = g->ranks[call->peer];
   } else if (call->peer == LM_PEER_ALL) {
-    not_come(call, &n, ranks);
+    list_not_come(call, &n, ranks);
   }
   if (n > 0) lm_client_missing(client, call->core->id, 0, n, ranks, missing_time, out);
   lm_free(ranks);
@@ -232,7 +232,7 @@ static void waiting_warn(lm_waiting *call) {
   const lm_world *w = call->core->world;
   lm_missing missing;
   call->warned = true;
-  who_is_missing(call, &missing);
+  query_missing_ranks(call, &missing);
   lm_missing_text(&missing, who, sizeof who);
   lm_missing_free(&missing);
   fprintf(stderr, "luminary: %s has waited for %.3g s in %s%s%s%s\n",
@@ -241,11 +241,11 @@ static void waiting_warn(lm_waiting *call) {
 }
 
 /* Fails the call after its timeout, and the job too if a rank is absent from a collective. */
-static lm_status too_late(lm_waiting *call) {
+static lm_status fail_timeout(lm_waiting *call) {
   char who[384], here[160];
   lm_world *w = call->core->world;
   lm_missing missing;
-  who_is_missing(call, &missing);
+  query_missing_ranks(call, &missing);
   int absent = missing.n > 0 ? missing.party[0].rank : -1;
   lm_missing_text(&missing, who, sizeof who);
   lm_missing_free(&missing);
@@ -263,7 +263,7 @@ static lm_status too_late(lm_waiting *call) {
   return publish(w, call, &failure);
 }
 
-static lm_status look_closer(lm_waiting *call, unsigned news) {
+static lm_status check_closely(lm_waiting *call, unsigned news) {
   lm_world *w = call->core->world;
   const lm_failure *cause = lm_client_cause(w->client);
   if (cause) return waiting_fail_call(call, cause);
@@ -275,7 +275,7 @@ static lm_status look_closer(lm_waiting *call, unsigned news) {
     call->reported = true;
     lm_client_waiting(w->client, call->core->id, &call->ticket);
   }
-  if (now >= call->deadline) return too_late(call);
+  if (now >= call->deadline) return fail_timeout(call);
   if (!call->warned && now >= call->since + call->timeout / 2) waiting_warn(call);
   if (!call->warned) call->test = fmin(call->test, call->since + call->timeout / 2);
   if (!call->reported) call->test = fmin(call->test, call->since + report_after);
@@ -292,7 +292,7 @@ lm_status lm_group_check(lm_group *g) {
   if (call->issuer) { NEED(lm_issuer_check(call->issuer)); }
   unsigned news = lm_client_news(w->client);
   if (news == call->news && lm_seconds() < call->test) return LM_OK;
-  return look_closer(call, news);
+  return check_closely(call, news);
 }
 
 int lm_group_wake_fd(const lm_group *g) { return g->core->world ? lm_client_wake_fd(g->core->world->client) : -1; }
@@ -348,28 +348,28 @@ lm_status lm_group_await_cause(lm_group *g) {
   return blame_leaver(g);
 }
 
-lm_status lm_group_broken(lm_group *g, const char *how) {
+/* Waits for the cause of a failure of `rank` in the world (-1: this rank's calls), or of the connection to it, and
+ * returns it as the error; if none becomes known, reports that failure. */
+static lm_status publish_unless_caused(lm_group *g, lm_failure_kind kind, int rank, const char *how) {
   lm_world *w = g->core->world;
   char why[512];
   lm_write(why, sizeof why, "%s", how); /* copied, since it may be this thread's last message */
   if (!w) return lm_fail(LM_E_STATE, "%s", why);
   NEED(lm_group_await_cause(g));
   const lm_waiting *call = call_of(g->core);
-  lm_failure failure = failure_of(w, LM_FAILURE_ERROR, w->rank);
-  if (call) snprintf(failure.where, sizeof failure.where, "%s", call->ticket.where);
+  lm_failure failure = failure_of(w, kind, rank < 0 ? w->rank : rank);
+  if (kind == LM_FAILURE_UNREACHABLE)
+    failure.other = party_of(w, w->rank, LM_NOT_KNOWN, NULL);
+  else if (call)
+    snprintf(failure.where, sizeof failure.where, "%s", call->ticket.where);
   snprintf(failure.message, sizeof failure.message, "%s", why);
   return publish(w, call, &failure);
 }
 
+lm_status lm_group_broken(lm_group *g, const char *how) { return publish_unless_caused(g, LM_FAILURE_ERROR, -1, how); }
+
 lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
-  lm_world *w = g->core->world;
-  char why[256];
-  lm_write(why, sizeof why, "%s", how); /* copied, since it may be this thread's last message */
-  NEED(lm_group_await_cause(g));
-  lm_failure failure = failure_of(w, LM_FAILURE_UNREACHABLE, g->ranks[peer]);
-  failure.other = party_of(w, w->rank, LM_NOT_KNOWN, NULL);
-  snprintf(failure.message, sizeof failure.message, "%s", why);
-  return publish(w, call_of(g->core), &failure);
+  return publish_unless_caused(g, LM_FAILURE_UNREACHABLE, g->ranks[peer], how);
 }
 
 /* ---- the world */
@@ -377,7 +377,7 @@ lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
 void lm_world_fail(lm_world *w, const char *where, const char *message) {
   if (w->forks != lm_world_forks() || lm_client_cause(w->client)) return;
   lm_failure failure = failure_of(w, LM_FAILURE_ERROR, w->rank);
-  snprintf(failure.where, sizeof failure.where, "%s", waiting_end_of(where, sizeof failure.where - 1));
+  snprintf(failure.where, sizeof failure.where, "%s", end_of_text(where, sizeof failure.where - 1));
   lm_write(failure.message, sizeof failure.message, "%s", message ? message : "");
   lm_client_fail(w->client, &failure, 0.5);
 }

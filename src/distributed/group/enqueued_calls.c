@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
 #include "distributed/group/world_core.h"
@@ -81,7 +82,7 @@ done:
 }
 
 /* Numbers the call and adds it to the watching thread's list. Called with is->calling locked. */
-static void announce(lm_issuer *is, lm_work *w) {
+static void number_and_list(lm_issuer *is, lm_work *w) {
   bool p2p = lm_is_p2p(w);
   w->exchange.ticket.seq = p2p ? 0 : atomic_fetch_add(&is->core->seq, 1) + 1;
   if (!p2p) lm_call_name_refused(&w->exchange, is->refused);
@@ -101,52 +102,64 @@ static void announce(lm_issuer *is, lm_work *w) {
            w->exchange.ticket.what);
 }
 
-/* Prepares for a backend function on this thread, whose waiting loops call lm_group_check. The call has no deadline
- * here: the watching thread, which also sees the end, applies the timeout. */
-static void issue_enter_group(lm_issuer *is, const lm_ticket *ticket, lm_waiting *waiting) {
-  lm_waiting_begin(waiting, LM_WAITING_FOR_A_TEST, is->core, ticket, INFINITY);
-  waiting->issuer = is;
+/* Calls the backend's function for a call or, if n > 1, a unit of sends and receives; its waiting loops call
+ * lm_group_check. There is no deadline here: the watching thread, which also sees the end, applies the timeout. */
+static lm_status call_group(lm_issuer *is, int n, lm_work **w) {
+  lm_waiting waiting;
+  lm_world *world = is->core->world;
+  const lm_group_table *table = is->g->table;
+  lm_ticket ticket = w[0]->exchange.ticket;
+  bool unit = n > 1 && table->batch;
+  lm_group_call *calls = unit ? lm_malloc((size_t)n * sizeof *calls) : NULL;
+  if (unit && !calls) return LM_E_OOM;
+  if (n > 1) {
+    ticket = (lm_ticket){.kind = LM_SETUP, .what = "batch_isend_irecv"};
+    memcpy(ticket.where, w[0]->exchange.ticket.where, sizeof ticket.where);
+  }
+  lm_waiting_begin(&waiting, LM_WAITING_FOR_A_TEST, is->core, &ticket, INFINITY);
+  waiting.issuer = is;
   lm_sigterm_wait_begins();
-}
-
-static lm_status issue_leave_group(lm_issuer *is, lm_waiting *waiting, lm_status status) {
+  for (int i = 0; i < n; i++) {
+    if (unit) calls[i] = w[i]->exchange.call;
+    if (world) lm_client_entered(world->client, is->core->id, &w[i]->exchange.ticket);
+  }
+  lm_status status = lm_device_enter(device_of(&w[0]->exchange));
+  if (status == LM_OK && unit) status = table->batch(is->g, n, calls);
+  for (int i = 0; i < n && status == LM_OK && !unit; i++) status = lm_call_dispatch(&w[i]->exchange);
   lm_sigterm_wait_ends();
-  lm_waiting_end(waiting, false);
+  lm_waiting_end(&waiting, false);
+  lm_free(calls);
   return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* aborted: that error says why */
 }
 
-static lm_status call_group(lm_issuer *is, lm_work *w) {
-  lm_waiting waiting;
-  lm_world *world = is->core->world;
-  issue_enter_group(is, &w->exchange.ticket, &waiting);
-  if (world) lm_client_entered(world->client, is->core->id, &w->exchange.ticket);
-  lm_status status = lm_device_enter(device_of(&w->exchange));
-  if (status == LM_OK) status = lm_call_dispatch(&w->exchange);
-  return issue_leave_group(is, &waiting, status);
-}
-
-/* Runs the backend's function and enqueues the copies of its results; with `mark` records the event behind both. */
-static lm_status issue_enqueue(lm_issuer *is, lm_work *w, bool mark) {
+/* Enqueues a call, or a unit of n on one device, and the copies of their results, and records the events behind them.
+ */
+static lm_status issue_enqueue(lm_issuer *is, int n, lm_work **w) {
   lm_status status;
-  lm_exchange *c = &w->exchange;
+  lm_exchange *first = &w[0]->exchange;
   lm_stream *s, *before = NULL;
-  if (c->empty) {
-    lm_call_written(c, LM_OK);
-    return LM_OK;
-  }
-  TRY(issue_stream_of(is, device_of(c), &s));
-  before = lm_stream_current(s->device);
-  if (!before) TRY(LM_E_STATE); /* the driver has set the message */
-  TRY(issue_order(c, s));
-  lm_stream_set_current(s);
   lm_span span;
   const bool traced = lm_traces(LM_TRACE_CALLS);
-  if (traced) lm_call_trace(&span, c, mark ? s->device : LM_NO_DEVICE); /* a unit: not yet */
-  status = call_group(is, w);
+  if (first->empty) { /* a collective */
+    lm_call_written(first, LM_OK);
+    return LM_OK;
+  }
+  TRY(issue_stream_of(is, device_of(first), &s));
+  before = lm_stream_current(s->device);
+  if (!before) TRY(LM_E_STATE); /* the driver has set the message */
+  for (int i = 0; i < n; i++) TRY(issue_order(&w[i]->exchange, s));
+  lm_stream_set_current(s);
+  for (int i = 1; traced && i < n; i++) { /* a unit's time on the device is its first call's */
+    lm_call_trace(&span, &w[i]->exchange, LM_NO_DEVICE);
+    lm_span_end(&span);
+  }
+  if (traced) lm_call_trace(&span, first, s->device);
+  status = call_group(is, n, w);
   lm_stream_touch(s);
-  if (!c->host && mark) status = lm_call_written(c, status);
+  for (int i = 0; i < n; i++)
+    if (!w[i]->exchange.host) status = lm_call_written(&w[i]->exchange, status);
   if (traced) lm_span_end(&span);
-  if (status == LM_OK && mark) status = lm_event_record(w->event, s);
+  for (int i = 0; i < n && status == LM_OK; i++) status = lm_event_record(w[i]->event, s);
 done:
   if (before) lm_stream_set_current(before);
   /* LM_E_OOM would cause a retry, but other ranks may be past this call. */
@@ -154,7 +167,7 @@ done:
 }
 
 /* Hands the call, with the backend's status, to the watching thread, which may end it from here on. */
-static void issue_let_go(lm_issuer *is, lm_work *w, lm_status status) {
+static void hand_to_watch(lm_issuer *is, lm_work *w, lm_status status) {
   if (status == LM_OK && !w->exchange.host)
     lm_call_clear(&w->exchange); /* freed memory waits for its streams by itself */
   pthread_mutex_lock(&is->lock);
@@ -170,10 +183,10 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
   status = work_of(c, &w);
   if (status != LM_OK) return status;
   pthread_mutex_lock(&is->calling);
-  announce(is, w);
-  status = issue_enqueue(is, w, true);
+  number_and_list(is, w);
+  status = issue_enqueue(is, 1, &w);
   if (status != LM_OK && !lm_is_p2p(w)) is->refused++;
-  issue_let_go(is, w, status);
+  hand_to_watch(is, w, status);
   pthread_mutex_unlock(&is->calling);
   if (status == LM_OK && work) {
     *work = w;
@@ -184,67 +197,31 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
   return status;
 }
 
-/* ---- units of sends and receives */
-
-/* Ends a unit of n works, also after an error; then enqueues the copies of their results and records their events. */
-static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_status status) {
-  lm_saved_error saved; /* the error so far, if any */
-  lm_waiting waiting;
-  lm_ticket ticket = {.kind = LM_SETUP, .what = "batch_isend_irecv"};
-  memcpy(ticket.where, w[0]->exchange.ticket.where, sizeof ticket.where);
-  lm_error_save(status, &saved);
-  lm_stream_set_current(s);
-  issue_enter_group(is, &ticket, &waiting);
-  lm_status closed = issue_leave_group(is, &waiting, is->g->table->batch(is->g, false));
-  if (lm_error_restore(&saved) == LM_OK) status = closed;
-  lm_stream_touch(s);
+lm_status lm_issue_batch(const lm_part *part, int n, lm_exchange *c, lm_work **works) {
+  lm_status status = LM_OK;
+  lm_issuer *is = part->issuer;
+  lm_work **unit = lm_malloc((size_t)n * sizeof *unit);
+  int k = 0;
+  if (!unit) return LM_E_OOM;
   for (int i = 0; i < n; i++) {
-    if (!w[i]->exchange.host) status = lm_call_written(&w[i]->exchange, status);
-    if (status == LM_OK) status = lm_event_record(w[i]->event, s);
+    if (c[i].part != part) continue;
+    lm_exchange one = c[i];
+    c[i] = (lm_exchange){.part = NULL};
+    TRY(work_of(&one, &works[i]));
+    unit[k++] = works[i];
+    if (device_of(&works[i]->exchange) != device_of(&unit[0]->exchange))
+      TRY(lm_fail_device("batch_isend_irecv", "all tensors",
+                         lm_text("on %s like the first", lm_device_name(device_of(&unit[0]->exchange))),
+                         lm_device_name(device_of(&works[i]->exchange))));
   }
-  return status;
-}
-
-static lm_status issue_unit(lm_issuer *is, int n, lm_work **w) {
-  lm_status status = LM_OK;
-  const lm_group_table *table = is->g->table;
-  lm_stream *before = lm_stream_current(device_of(&w[0]->exchange)), *s = NULL;
-  if (!before) TRY(LM_E_STATE);
-  TRY(issue_stream_of(is, before->device, &s));
-  TRY(lm_device_enter(before->device));
-  if (table->batch) TRY(table->batch(is->g, true));
-  for (int i = 0; i < n && status == LM_OK; i++) status = issue_enqueue(is, w[i], !table->batch);
-  if (table->batch) status = close_unit(is, n, w, s, status);
+  if (k == 0) goto done;
+  pthread_mutex_lock(&is->calling);
+  for (int i = 0; i < k; i++) number_and_list(is, unit[i]);
+  status = issue_enqueue(is, k, unit);
+  for (int i = 0; i < k; i++) hand_to_watch(is, unit[i], status);
+  pthread_mutex_unlock(&is->calling);
 done:
-  if (before) lm_stream_set_current(before);
-  return status == LM_E_OOM ? LM_E_STATE : status;
-}
-
-lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works) {
-  lm_status status = LM_OK;
-  lm_issuer *is = c[0].part->issuer;
-  int made = 0;
-  while (made < n && status == LM_OK) {
-    status = work_of(&c[made], &works[made]);
-    if (status == LM_OK && device_of(&works[made]->exchange) != device_of(&works[0]->exchange))
-      status = lm_fail_device("batch_isend_irecv", "all tensors",
-                              lm_text("on %s like the first", lm_device_name(device_of(&works[0]->exchange))),
-                              lm_device_name(device_of(&works[made]->exchange)));
-    made++;
-  }
-  for (int i = made; i < n; i++) lm_call_clear(&c[i]);
-  if (status == LM_OK) {
-    pthread_mutex_lock(&is->calling);
-    for (int i = 0; i < n; i++) announce(is, works[i]);
-    status = issue_unit(is, n, works);
-    for (int i = 0; i < n; i++) issue_let_go(is, works[i], status);
-    pthread_mutex_unlock(&is->calling);
-  }
-  if (status == LM_OK) return LM_OK;
-  for (int i = 0; i < made; i++) {
-    lm_work_release(works[i]);
-    works[i] = NULL;
-  }
+  lm_free(unit);
   return status;
 }
 

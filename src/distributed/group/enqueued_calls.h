@@ -35,8 +35,9 @@ void lm_issuer_close(lm_issuer *is);
 /* Enqueues a call. With work NULL and c->host set, also waits until it is done. Takes c's contents over, also on
  * error. */
 lm_status lm_issue(lm_exchange *c, lm_work **work);
-/* Enqueues n sends and receives of one part as a unit; works[n]. Takes the contents of all over, also on error. */
-lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works);
+/* Enqueues those of n sends and receives that belong to the part as a unit; their works[n]. Takes the contents of these
+ * over. After an error the caller releases the works. */
+lm_status lm_issue_batch(const lm_part *part, int n, lm_exchange *c, lm_work **works);
 /* Implements lm_work_wait. With seconds < 0 it waits only if c->host: later ops on the tensors wait by themselves. */
 lm_status lm_issued_wait(lm_work *w, double seconds);
 

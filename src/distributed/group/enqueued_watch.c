@@ -72,7 +72,7 @@ static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
 }
 
 /* Makes w, the oldest work, this thread's current call for lm_group_check; ends the former one. */
-static void stand_in_front_of(watch *x, lm_work *w, bool completed) {
+static void set_current_work(watch *x, lm_work *w, bool completed) {
   if (x->head == w) return;
   if (x->head) lm_waiting_end(&x->waiting, completed);
   if (w) lm_waiting_begin(&x->waiting, LM_WAITING_ENQUEUED, x->is->core, &w->exchange.ticket, w->exchange.timeout);
@@ -129,7 +129,7 @@ static lm_status watch_exchange(watch *x) {
 
 /* ---- completion */
 
-static lm_status ask_health(watch *x, bool at_once) {
+static lm_status check_health(watch *x, bool at_once) {
   const lm_group_table *table = x->is->g->table;
   double now = lm_seconds();
   if (!table->health || !x->head || (now < x->asked + health_every && !at_once)) return LM_OK;
@@ -139,7 +139,7 @@ static lm_status ask_health(watch *x, bool at_once) {
 
 /* Sets *done if w's event is over and its ticket matched. The event also ends when the group breaks, so `health` is
  * checked first; such a failure, like LM_E_STATE of the call itself, is reported to the other ranks. */
-static lm_status look_at(watch *x, lm_work *w, bool *done) {
+static lm_status check_work(watch *x, lm_work *w, bool *done) {
   lm_status early, status = LM_OK;
   *done = false;
   if (!is_enqueued(x->is, w, &early)) return LM_OK;
@@ -147,7 +147,7 @@ static lm_status look_at(watch *x, lm_work *w, bool *done) {
   if (!w->matched) return LM_OK;
   if (early == LM_OK && w->event) TRY(lm_event_query(w->event, done));
   if (early != LM_OK || !w->event) *done = true;
-  if (*done) status = ask_health(x, true);
+  if (*done) status = check_health(x, true);
 done:
   return status;
 }
@@ -167,21 +167,21 @@ static lm_status copy_to_host(watch *x, lm_exchange *c) {
   return lm_call_written(c, status);
 }
 
-static void complete(watch *x, lm_work *w) {
+static void end_done_work(watch *x, lm_work *w) {
   lm_status status = lm_error_restore(&w->outcome);
   if (w->exchange.host)
     status = status == LM_OK ? copy_to_host(x, &w->exchange) : lm_call_written(&w->exchange, status);
-  stand_in_front_of(x, NULL, status == LM_OK);
+  set_current_work(x, NULL, status == LM_OK);
   watch_end_work(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
 }
 
-static lm_status harvest(watch *x) {
+static lm_status end_done_works(watch *x) {
   bool done = true;
   for (lm_work *w; done && (w = oldest(x->is));) {
-    stand_in_front_of(x, w, false);
-    NEED(look_at(x, w, &done));
+    set_current_work(x, w, false);
+    NEED(check_work(x, w, &done));
     if (!done) break;
-    complete(x, w);
+    end_done_work(x, w);
     x->pause = first_pause;
   }
   return LM_OK;
@@ -204,7 +204,7 @@ static void watch_fail(watch *x, lm_status status) {
 static void watch_end_all(watch *x) {
   lm_issuer *is = x->is;
   lm_status early;
-  stand_in_front_of(x, NULL, false);
+  set_current_work(x, NULL, false);
   for (lm_work *w; (w = oldest(is)) && is_enqueued(is, w, &early);) {
     watch_end_work(is, w, lm_error_restore(&is->failed));
   }
@@ -218,10 +218,10 @@ static void watch_end_all(watch *x) {
 static lm_status watch_look(watch *x) {
   lm_status status;
   lm_issuer *is = x->is;
-  stand_in_front_of(x, oldest(is), false);
+  set_current_work(x, oldest(is), false);
   if (is->ring) TRY(watch_exchange(x));
-  TRY(harvest(x));
-  TRY(ask_health(x, false));
+  TRY(end_done_works(x));
+  TRY(check_health(x, false));
   status = lm_group_check(is->g);
 done:
   return status;
@@ -271,7 +271,7 @@ static void *watch_calls(void *arg) {
     if (x.over) watch_end_all(&x);
     watch_sleep(&x, idle && !must_report && x.nsends == 0);
   }
-  stand_in_front_of(&x, NULL, false);
+  set_current_work(&x, NULL, false);
   for (size_t i = 0; i < x.nsends; i++) lm_transport_forget(is->ring, x.sends[i]);
   lm_free(x.sends);
   return NULL;
@@ -284,7 +284,7 @@ lm_status lm_issuer_start(lm_issuer *is) {
   is->kick = lm_wakeup_fd_new();
   if (is->kick < 0) TRY(lm_fail_cannot(LM_E_IO, "create an event descriptor", errno));
   if (is->g->size > 1 && is->core->world) TRY(lm_transport_open(&is->ring_g, &is->ring));
-  TRY(lm_thread_start(&is->thread, watch_calls, is));
+  TRY(lm_thread_start(NULL, "lm-watch", &is->thread, watch_calls, is));
   is->started = true;
 done:
   if (status != LM_OK) {

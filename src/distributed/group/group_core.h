@@ -41,6 +41,9 @@ void lm_queue_close(lm_group_core *core);
 /* call.c: returns the part that serves tensors of the device (LM_NO_DEVICE: the first); NULL if there is none. */
 lm_part *lm_part_for(lm_group_core *core, lm_device device);
 
+/* work.c: multiplies t, contiguous, by factor; 0 yields zeros, also for inf and NaN. */
+lm_status lm_scale_in_place(lm_tensor *t, double factor);
+
 /* Tables of the backends that the core contains: distributed/solo, distributed/gloo. */
 extern const lm_group_table lm_group_solo_table, lm_group_gloo_table;
 

@@ -21,8 +21,8 @@ void lm_transport_finish(lm_transport *e, lm_request *r) {
   e->finished = true;
 }
 
-static lm_kept *unkeep(lm_transport *e, lm_kept **at) {
-  lm_kept *k = *at;
+static lm_unmatched_message *take_unmatched(lm_transport *e, lm_unmatched_message **at) {
+  lm_unmatched_message *k = *at;
   *at = k->next;
   if (!k->next) e->last = at;
   return k;
@@ -36,7 +36,7 @@ static bool match_meets(const lm_request *r, const lm_wire_head *h, int peer) {
 }
 
 /* Returns true if a message conflicts with the current collective: an earlier seq, or its seq with another hash. */
-static bool strange(const lm_transport *e, const lm_wire_head *h) {
+static bool conflicts(const lm_transport *e, const lm_wire_head *h) {
   const lm_ticket *theirs = &h->ticket, *ours = &e->call;
   if (!theirs->seq || !ours->seq) return false;
   return theirs->seq < ours->seq || (theirs->seq == ours->seq && theirs->hash != ours->hash);
@@ -79,26 +79,26 @@ static void match_set(lm_request *r, lm_wire_kind kind, bool data) {
   r->out.bytes = data ? r->bytes : 0;
 }
 
-void lm_transport_put(lm_transport *e, int peer, lm_request *r, lm_wire_kind kind, bool data) {
+void lm_transport_queue_message(lm_transport *e, int peer, lm_request *r, lm_wire_kind kind, bool data) {
   match_set(r, kind, data);
   lm_wire_queue(&e->wire[peer], &r->out);
 }
 
-void lm_transport_ask(lm_transport *e, lm_request *r, int peer) {
-  r->asked = true;
-  lm_transport_put(e, peer, r, LM_WIRE_READY, false);
+void lm_transport_request_data(lm_transport *e, lm_request *r, int peer) {
+  r->requested = true;
+  lm_transport_queue_message(e, peer, r, LM_WIRE_READY, false);
 }
 
 /* Sends the data of r after a READY. If r's offer is still queued, the data replaces it there, since later messages
  * must not overtake it. If the offer was written, the data may come at any time. */
-static void deliver(lm_transport *e, lm_request *r) {
+static void send_data(lm_transport *e, lm_request *r) {
   lm_transport_delist(e, r);
   if (r->out.queued && !r->out.done) {
     r->id = 0;
     match_set(r, LM_WIRE_BODY, true);
   } else {
     lm_wire_cut(&e->wire[r->peer], &r->out);
-    lm_transport_put(e, r->peer, r, LM_WIRE_BODY, true);
+    lm_transport_queue_message(e, r->peer, r, LM_WIRE_BODY, true);
   }
 }
 
@@ -117,8 +117,8 @@ static lm_request *find_offered(lm_transport *e, const lm_wire_head *h, int peer
   return NULL;
 }
 
-static void match_keep(lm_transport *e, lm_wire *w, int peer) {
-  lm_kept *k = lm_malloc(sizeof *k + w->left);
+static void store_message(lm_transport *e, lm_wire *w, int peer) {
+  lm_unmatched_message *k = lm_malloc(sizeof *k + w->left);
   if (!k) {
     w->no_memory = true;
     lm_wire_break(w, "the other side ran out of memory");
@@ -129,24 +129,24 @@ static void match_keep(lm_transport *e, lm_wire *w, int peer) {
   k->next = NULL;
   *e->last = k;
   e->last = &k->next;
-  w->keeping = k;
+  w->storing = k;
   w->into = k->data;
 }
 
-static void land_in(lm_wire *w, lm_request *r, int peer) {
+static void receive_into(lm_wire *w, lm_request *r, int peer) {
   r->from = peer;
-  w->landing = r;
+  w->receiving = r;
   w->into = r->data;
 }
 
-void lm_transport_arrived(lm_transport *e, int peer) {
+void lm_transport_head_arrived(lm_transport *e, int peer) {
   lm_wire *w = &e->wire[peer];
   const lm_wire_head *h = &w->head;
   lm_request *r = NULL;
-  w->landing = NULL;
-  w->keeping = NULL;
+  w->receiving = NULL;
+  w->storing = NULL;
   if (h->kind == LM_WIRE_CREDIT || h->kind == LM_WIRE_GOODBYE) return;
-  if (strange(e, h)) {
+  if (conflicts(e, h)) {
     match_mismatch(e, peer, &h->ticket);
     return;
   }
@@ -154,50 +154,50 @@ void lm_transport_arrived(lm_transport *e, int peer) {
     case LM_WIRE_EAGER:
       r = find_posted(e, h, peer);
       if (!r) {
-        match_keep(e, w, peer);
+        store_message(e, w, peer);
         return;
       }
       w->consumed += lm_wire_cost(h->bytes);
-      if (agrees(e, r, h, peer)) land_in(w, r, peer);
+      if (agrees(e, r, h, peer)) receive_into(w, r, peer);
       return;
     case LM_WIRE_OFFER:
       r = find_posted(e, h, peer);
       if (!r) {
-        match_keep(e, w, peer);
+        store_message(e, w, peer);
       } else if (agrees(e, r, h, peer)) {
         r->id = h->id;
         r->from = peer;
-        if (!r->asked) lm_transport_ask(e, r, peer);
+        if (!r->requested) lm_transport_request_data(e, r, peer);
       }
       return;
     case LM_WIRE_READY:
       r = find_offered(e, h, peer);
-      if (!r && !h->id) match_keep(e, w, peer);
-      if (r && agrees(e, r, h, peer)) deliver(e, r);
+      if (!r && !h->id) store_message(e, w, peer);
+      if (r && agrees(e, r, h, peer)) send_data(e, r);
       return;
     case LM_WIRE_BODY: /* the data is dropped if its receive was forgotten */
       r = find_posted(e, h, peer);
-      if (r && agrees(e, r, h, peer)) land_in(w, r, peer);
+      if (r && agrees(e, r, h, peer)) receive_into(w, r, peer);
       return;
     default: return;
   }
 }
 
-void lm_transport_landed(lm_transport *e, int peer) {
+void lm_transport_data_arrived(lm_transport *e, int peer) {
   lm_wire *w = &e->wire[peer];
-  if (w->landing) lm_transport_finish(e, w->landing);
-  w->landing = NULL;
-  w->keeping = NULL;
+  if (w->receiving) lm_transport_finish(e, w->receiving);
+  w->receiving = NULL;
+  w->storing = NULL;
 }
 
-bool lm_transport_take_kept(lm_transport *e, lm_request *r) {
-  for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {
+bool lm_transport_match_receive(lm_transport *e, lm_request *r) {
+  for (lm_unmatched_message **at = &e->unmatched; *at; at = &(*at)->next) {
     const lm_wire_head *h = &(*at)->head;
     if (h->kind == LM_WIRE_READY || !match_meets(r, h, (*at)->peer)) continue;
-    lm_kept *k = unkeep(e, at);
+    lm_unmatched_message *k = take_unmatched(e, at);
     lm_wire *w = &e->wire[k->peer];
-    size_t left = w->keeping == k ? w->left : 0;
-    if (w->keeping == k) w->keeping = NULL, w->into = NULL;
+    size_t left = w->storing == k ? w->left : 0;
+    if (w->storing == k) w->storing = NULL, w->into = NULL;
     if (h->kind == LM_WIRE_EAGER) w->consumed += lm_wire_cost(h->bytes);
     if (!agrees(e, r, h, k->peer)) {
       lm_free(k);
@@ -207,11 +207,11 @@ bool lm_transport_take_kept(lm_transport *e, lm_request *r) {
     if (h->kind == LM_WIRE_OFFER) {
       r->id = h->id;
       lm_transport_enlist(&e->posted, r);
-      lm_transport_ask(e, r, k->peer);
+      lm_transport_request_data(e, r, k->peer);
     } else {
       if (r->bytes > left) memcpy(r->data, k->data, r->bytes - left);
       if (left) { /* the rest is read directly into r's data */
-        w->landing = r;
+        w->receiving = r;
         w->into = r->data + (r->bytes - left);
       } else {
         lm_transport_finish(e, r);
@@ -223,13 +223,13 @@ bool lm_transport_take_kept(lm_transport *e, lm_request *r) {
   return false;
 }
 
-bool lm_transport_take_ready(lm_transport *e, lm_request *r) {
+bool lm_transport_match_send(lm_transport *e, lm_request *r) {
   if (r->bytes <= LM_EAGER_MAX) return false;
-  for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {
+  for (lm_unmatched_message **at = &e->unmatched; *at; at = &(*at)->next) {
     const lm_wire_head *h = &(*at)->head;
     if (h->kind != LM_WIRE_READY || !match_meets(r, h, (*at)->peer)) continue;
-    lm_kept *k = unkeep(e, at);
-    if (agrees(e, r, h, k->peer)) lm_transport_put(e, r->peer, r, LM_WIRE_BODY, true);
+    lm_unmatched_message *k = take_unmatched(e, at);
+    if (agrees(e, r, h, k->peer)) lm_transport_queue_message(e, r->peer, r, LM_WIRE_BODY, true);
     lm_free(k);
     return true;
   }
@@ -238,10 +238,10 @@ bool lm_transport_take_ready(lm_transport *e, lm_request *r) {
 
 void lm_transport_find_mismatch(lm_transport *e) {
   e->mismatched = false;
-  for (const lm_kept *k = e->kept; k; k = k->next)
-    if (strange(e, &k->head)) match_mismatch(e, k->peer, &k->head.ticket);
+  for (const lm_unmatched_message *k = e->unmatched; k; k = k->next)
+    if (conflicts(e, &k->head)) match_mismatch(e, k->peer, &k->head.ticket);
 }
 
-void lm_transport_drop_kept(lm_transport *e) {
-  while (e->kept) lm_free(unkeep(e, &e->kept));
+void lm_transport_drop_unmatched(lm_transport *e) {
+  while (e->unmatched) lm_free(take_unmatched(e, &e->unmatched));
 }

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -32,7 +31,7 @@ static void transport_finish_ready(lm_transport *e) {
 }
 
 static void write_out(lm_transport *e, int peer) {
-  for (lm_out *out; (out = lm_wire_write(&e->wire[peer]));)
+  for (lm_wire_message *out; (out = lm_wire_write(&e->wire[peer]));)
     if (out->head.kind == LM_WIRE_EAGER || out->head.kind == LM_WIRE_BODY)
       lm_transport_finish(e, (lm_request *)out); /* out is a request's first member */
 }
@@ -42,9 +41,9 @@ static void read_in(lm_transport *e, int peer) {
   int budget = READ_BUDGET;
   for (lm_wire_event event; (event = lm_wire_read(w, &budget)) != LM_WIRE_IDLE;) {
     if (event == LM_WIRE_HEAD)
-      lm_transport_arrived(e, peer);
+      lm_transport_head_arrived(e, peer);
     else
-      lm_transport_landed(e, peer);
+      lm_transport_data_arrived(e, peer);
   }
   if (w->state != LM_WIRE_OPEN) e->finished = true; /* waiting threads must check this link */
 }
@@ -154,7 +153,7 @@ static void sleep_beside(lm_transport *e) {
 }
 
 /* Fails if r or its collective can no longer complete. Releases the lock while it reports why. */
-static lm_status trouble(lm_transport *e, const lm_request *r) {
+static lm_status check_links(lm_transport *e, const lm_request *r) {
   bool collective = r->out.head.ticket.seq != 0, mismatch = r->spoiled || (collective && e->mismatched);
   int peer = -1, needed = r->from >= 0 ? r->from : r->peer;
   char how[sizeof e->wire[0].how] = "";
@@ -187,11 +186,11 @@ static lm_status transport_send(lm_transport *e, lm_request *r) {
   NEED(transport_open_link(e, r->peer));
   if (r->bytes <= LM_EAGER_MAX && w->spent - w->repaid + cost <= LM_EAGER_WINDOW) {
     w->spent += cost;
-    lm_transport_put(e, r->peer, r, LM_WIRE_EAGER, true);
-  } else if (!lm_transport_take_ready(e, r)) {
+    lm_transport_queue_message(e, r->peer, r, LM_WIRE_EAGER, true);
+  } else if (!lm_transport_match_send(e, r)) {
     r->id = ++e->ids;
     lm_transport_enlist(&e->offered, r);
-    lm_transport_put(e, r->peer, r, LM_WIRE_OFFER, false);
+    lm_transport_queue_message(e, r->peer, r, LM_WIRE_OFFER, false);
   }
   transport_push(e, r->peer);
   return LM_OK;
@@ -200,12 +199,12 @@ static lm_status transport_send(lm_transport *e, lm_request *r) {
 static lm_status transport_recv(lm_transport *e, lm_request *r) {
   int first = r->peer < 0 ? 0 : r->peer, end = r->peer < 0 ? e->g->rank : r->peer + 1;
   for (int p = first; p < end; p++) NEED(transport_open_link(e, p));
-  if (!lm_transport_take_kept(e, r)) {
+  if (!lm_transport_match_receive(e, r)) {
     lm_transport_enlist(&e->posted, r);
     /* In a collective the size is known, so READY need not wait for the offer. */
-    if (r->out.head.ticket.seq && r->bytes > LM_EAGER_MAX) lm_transport_ask(e, r, r->peer);
+    if (r->out.head.ticket.seq && r->bytes > LM_EAGER_MAX) lm_transport_request_data(e, r, r->peer);
   }
-  if (r->asked) transport_push(e, r->from >= 0 ? r->from : r->peer);
+  if (r->requested) transport_push(e, r->from >= 0 ? r->from : r->peer);
   return LM_OK;
 }
 
@@ -231,7 +230,7 @@ lm_status lm_transport_wait(lm_transport *e, lm_request *r) {
   double spin_until = 0;
   pthread_mutex_lock(&e->lock);
   while (!r->done || r->spoiled) {
-    TRY(trouble(e, r));
+    TRY(check_links(e, r));
     if (r->peer >= 0) TRY(transport_open_link(e, r->peer));
     bool moved = transport_progress(e);
     if (r->done) continue;
@@ -265,7 +264,7 @@ lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done) {
   pthread_mutex_lock(&e->lock);
   if (!r->done) transport_progress(e);
   *done = r->done && !r->spoiled;
-  if (!*done) status = trouble(e, r);
+  if (!*done) status = check_links(e, r);
   pthread_mutex_unlock(&e->lock);
   return status != LM_OK || *done ? status : lm_group_check(e->g);
 }
@@ -281,8 +280,8 @@ void lm_transport_forget(lm_transport *e, lm_request *r) {
     lm_wire *w = &e->wire[peer];
     if (r->out.queued && r->out.head.kind == LM_WIRE_EAGER && !r->out.done) w->spent -= lm_wire_cost(r->bytes);
     lm_wire_cut(w, &r->out);
-    if (w->landing == r) {
-      w->landing = NULL;
+    if (w->receiving == r) {
+      w->receiving = NULL;
       w->into = NULL; /* the rest is dropped */
     }
     if (w->state == LM_WIRE_BROKEN) e->finished = true;
@@ -325,7 +324,7 @@ lm_status lm_transport_peek(lm_transport *e) {
     e->peeked = ours->seq;
     for (int p = 0; p < e->g->rank && e->peeks == PEEKS; p++) TRY(transport_open_link(e, p));
     transport_progress(e);
-    for (const lm_kept *k = e->kept; k && peer < 0; k = k->next) {
+    for (const lm_unmatched_message *k = e->unmatched; k && peer < 0; k = k->next) {
       theirs = k->head.ticket;
       if (theirs.seq == ours->seq && theirs.hash != ours->hash) peer = k->peer;
     }
@@ -339,7 +338,7 @@ done:
 
 static void destroy(lm_transport *e) {
   for (int p = 0; p < e->g->size; p++) lm_wire_close(&e->wire[p]);
-  lm_transport_drop_kept(e);
+  lm_transport_drop_unmatched(e);
   if (e->kick >= 0) close(e->kick);
   pthread_cond_destroy(&e->changed);
   pthread_mutex_destroy(&e->lock);
@@ -352,7 +351,7 @@ lm_status lm_transport_open(lm_group *g, lm_transport **out) {
   lm_transport *e = *out = lm_calloc(1, sizeof *e + (size_t)g->size * sizeof e->wire[0]);
   if (!e) return LM_E_OOM;
   e->g = g;
-  e->last = &e->kept;
+  e->last = &e->unmatched;
   for (int p = 0; p < g->size; p++) lm_wire_init(&e->wire[p]);
   pthread_mutex_init(&e->lock, NULL);
   lm_cond_init(&e->changed);

@@ -58,7 +58,7 @@ static bool p2p_claim(lm_work *w) {
 }
 
 /* Ends the claim; if w is done, removes it from the queue, with its reference. */
-static void give_back(lm_work *w) {
+static void p2p_unclaim(lm_work *w) {
   lm_queue *q = w->queue;
   bool done = lm_work_is_done(w);
   pthread_mutex_lock(&q->lock);
@@ -74,7 +74,7 @@ static void give_back(lm_work *w) {
 bool lm_p2p_done(lm_work *w) {
   if (!lm_work_is_done(w) && p2p_claim(w)) {
     p2p_step(w, false);
-    give_back(w);
+    p2p_unclaim(w);
   }
   return lm_work_is_done(w);
 }
@@ -84,7 +84,7 @@ lm_status lm_p2p_wait(lm_work *w, double seconds) {
   if (seconds < 0 || seconds >= w->exchange.timeout) {
     if (p2p_claim(w)) {
       p2p_step(w, true);
-      give_back(w);
+      p2p_unclaim(w);
     }
     return lm_work_outcome(w);
   }
@@ -101,7 +101,7 @@ lm_status lm_p2p_wait(lm_work *w, double seconds) {
 /* ---- the carrier */
 
 /* Returns a work for the carrier; NULL if a thread drives any work, since that advances all of them. */
-static lm_work *left_alone(lm_queue *q) {
+static lm_work *unclaimed_work(lm_queue *q) {
   for (lm_work *w = q->posted; w; w = w->next)
     if (w->busy) return NULL;
   return q->posted;
@@ -117,12 +117,12 @@ static void *p2p_carry(void *arg) {
       continue;
     }
     lm_cond_wait_until(&q->posting, &q->lock, lm_seconds() + tick); /* the poster usually waits soon itself */
-    lm_work *w = q->arrived ? NULL : left_alone(q);
+    lm_work *w = q->arrived ? NULL : unclaimed_work(q);
     if (!w) continue;
     w->busy = true;
     pthread_mutex_unlock(&q->lock);
     p2p_step(w, false);
-    give_back(w);
+    p2p_unclaim(w);
     pthread_mutex_lock(&q->lock);
   }
   pthread_mutex_unlock(&q->lock);
@@ -149,18 +149,18 @@ void lm_p2p_close(lm_queue *q) {
     lm_work *w = q->posted;
     p2p_forget(w);
     lm_work_finish(w, lm_fail(LM_E_STATE, "%s: the group was closed before it was done", w->exchange.ticket.what));
-    give_back(w);
+    p2p_unclaim(w);
   }
 }
 
 /* ---- starting */
 
 /* Makes the one-byte tensor that is sent for an empty one: peers match calls in order, so none may be left out. */
-static lm_status one_byte(const lm_exchange *c, const lm_tensor *t, lm_tensor **out) {
+static lm_status new_byte_tensor(const lm_exchange *c, const lm_tensor *t, lm_tensor **out) {
   return lm_tensor_empty(LM_U8, lm_call_device(c, t->device), 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
 }
 
-static lm_status prepare(lm_exchange *c, lm_group *g, const lm_group_call *call) {
+static lm_status p2p_prepare(lm_exchange *c, lm_group *g, const lm_group_call *call) {
   bool sending = call->kind == LM_SEND;
   int peer = call->peer, tag = call->tag;
   lm_tensor *t = call->t;
@@ -174,7 +174,7 @@ static lm_status prepare(lm_exchange *c, lm_group *g, const lm_group_call *call)
                        lm_text("%d, this rank", lm_call_world_rank(c, peer))));
   if (tag < 0) NEED(lm_fail_int(name, "tag", "at least 0", tag));
   NEED(lm_call_check(c, t, !sending));
-  NEED(t->numel == 0 ? one_byte(c, t, &c->call.t)
+  NEED(t->numel == 0 ? new_byte_tensor(c, t, &c->call.t)
        : sending     ? lm_call_read(c, t, &c->call.t)
                      : lm_call_write(c, t, false, &c->call.t));
   lm_call_name(c, t);
@@ -223,34 +223,12 @@ done:
   return status;
 }
 
-/* Enqueues the entries of c that belong to the part as one unit. Takes them over and sets their part to NULL. */
-static lm_status post_unit(const lm_part *part, int n, lm_exchange *c, lm_work **works) {
-  lm_status status = LM_OK;
-  int k = 0, *position = lm_malloc((size_t)n * sizeof *position);
-  lm_exchange *unit = lm_malloc((size_t)n * sizeof *unit);
-  lm_work **made = lm_calloc((size_t)n, sizeof *made);
-  if (!position || !unit || !made) TRY(LM_E_OOM);
-  for (int i = 0; i < n; i++) {
-    if (c[i].part != part) continue;
-    position[k] = i;
-    unit[k++] = c[i];
-    c[i] = (lm_exchange){.part = NULL};
-  }
-  if (k > 0) status = lm_issue_batch(k, unit, made);
-  for (int i = 0; i < k; i++) works[position[i]] = made[i];
-done:
-  lm_free(position);
-  lm_free(unit);
-  lm_free(made);
-  return status;
-}
-
 lm_status lm_batch_p2p(lm_group *g, int n, const lm_group_call *list, lm_work **works) {
   lm_status status = LM_OK;
   lm_exchange *c = lm_calloc((size_t)n, sizeof *c);
   if (!c) return LM_E_OOM;
   for (int i = 0; i < n; i++) works[i] = NULL;
-  for (int i = 0; i < n; i++) { TRY(prepare(&c[i], g, &list[i])); }
+  for (int i = 0; i < n; i++) { TRY(p2p_prepare(&c[i], g, &list[i])); }
   for (int i = 0; i < n; i++) /* first, since enqueueing the others may wait for their peers */
     if (!c[i].part->issuer) {
       lm_exchange one = c[i];
@@ -262,7 +240,7 @@ lm_status lm_batch_p2p(lm_group *g, int n, const lm_group_call *list, lm_work **
       TRY(status);
     }
   for (int p = 0; p < g->core->nparts; p++)
-    if (g->core->part[p].issuer) TRY(post_unit(&g->core->part[p], n, c, works));
+    if (g->core->part[p].issuer) TRY(lm_issue_batch(&g->core->part[p], n, c, works));
 done:
   for (int i = 0; i < n; i++) {
     lm_call_clear(&c[i]);
@@ -277,7 +255,7 @@ done:
 lm_status lm_p2p_start(lm_group *g, const lm_group_call *call, lm_work **work) {
   lm_work *w = NULL;
   lm_exchange c;
-  lm_status status = prepare(&c, g, call);
+  lm_status status = p2p_prepare(&c, g, call);
   if (status != LM_OK) {
     lm_call_clear(&c);
     return status;
@@ -291,7 +269,7 @@ lm_status lm_p2p_start(lm_group *g, const lm_group_call *call, lm_work **work) {
     w = NULL;
   } else {
     p2p_step(w, true);
-    give_back(w);
+    p2p_unclaim(w);
     status = lm_work_outcome(w);
   }
 done:

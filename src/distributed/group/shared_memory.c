@@ -229,8 +229,12 @@ lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which) { return &s
 
 static bool reached(uint32_t now, uint32_t value) { return (int32_t)(now - value) >= 0; }
 
+static bool has_reached(const struct flag *f, uint32_t value) {
+  return reached(atomic_load_explicit(&f->value, memory_order_acquire), value);
+}
+
 bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value) {
-  return reached(atomic_load_explicit(&s->block[rank].flag[flag].value, memory_order_acquire), value);
+  return has_reached(&s->block[rank].flag[flag], value);
 }
 
 /* Writes the value, then reads waiters; lm_shared_wait writes waiters, then reads the value. All four are sequentially
@@ -251,12 +255,12 @@ static void shared_relax(void) {
 
 lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
   struct flag *f = &s->block[rank].flag[flag];
-  if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;
+  if (has_reached(f, value)) return LM_OK;
   if (lm_group_may_spin(s->g)) {
     double until = lm_seconds() + busy;
     do {
       for (int i = 0; i < 32; i++) {
-        if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;
+        if (has_reached(f, value)) return LM_OK;
         shared_relax();
       }
       sched_yield(); /* both ranks may share a core, and the scheduler is slow to notice */
@@ -264,13 +268,12 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
   }
   for (;;) {
     lm_status status = lm_group_check_and_test(s->g);
-    if (status != LM_OK) /* a value that came before the failure counts */
-      return reached(atomic_load_explicit(&f->value, memory_order_acquire), value) ? LM_OK : status;
+    if (status != LM_OK) return has_reached(f, value) ? LM_OK : status; /* a value that came before it counts */
     atomic_fetch_add(&f->waiters, 1);
     uint32_t now = atomic_load(&f->value);
     struct timespec time = {.tv_nsec = sleep_time};
     if (!reached(now, value)) syscall(SYS_futex, &f->value, FUTEX_WAIT, now, &time, NULL, 0);
     atomic_fetch_sub(&f->waiters, 1);
-    if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;
+    if (has_reached(f, value)) return LM_OK;
   }
 }

@@ -21,7 +21,7 @@ static const lm_group_table *library_for(int kind) {
   return NULL;
 }
 
-/* Returns true if the n tensors are alike, contiguous and on different devices that the library takes. */
+/* Returns true if the tensors are two or more, alike, contiguous, and on different devices that the library takes. */
 static bool devices_fit(const lm_group_table *table, int n, lm_tensor *const *t) {
   for (int i = 0; i < n; i++) {
     if (!(table->kinds >> LM_DEVICE_KIND(t[i]->device) & 1) || !lm_is_contiguous(t[i])) return false;
@@ -29,7 +29,7 @@ static bool devices_fit(const lm_group_table *table, int n, lm_tensor *const *t)
     for (int j = 0; j < i; j++)
       if (lm_device_physical(t[i]->device) == lm_device_physical(t[j]->device)) return false;
   }
-  return n > 0 && t[0]->numel > 0;
+  return n > 1 && t[0]->numel > 0;
 }
 
 /* Orders the current stream of t's device after earlier uses of t. */

@@ -42,7 +42,7 @@ void lm_wire_close(lm_wire *w) {
   w->in = NULL;
 }
 
-void lm_wire_queue(lm_wire *w, lm_out *out) {
+void lm_wire_queue(lm_wire *w, lm_wire_message *out) {
   out->head.magic = MAGIC;
   out->done = 0;
   out->queued = true;
@@ -51,15 +51,15 @@ void lm_wire_queue(lm_wire *w, lm_out *out) {
   w->last = &out->next;
 }
 
-static void unlink_out(lm_wire *w, lm_out *out) {
-  lm_out **at = &w->first;
+static void unlink_out(lm_wire *w, lm_wire_message *out) {
+  lm_wire_message **at = &w->first;
   while (*at != out) at = &(*at)->next;
   *at = out->next;
   if (!out->next) w->last = at;
   out->queued = false;
 }
 
-void lm_wire_cut(lm_wire *w, lm_out *out) {
+void lm_wire_cut(lm_wire *w, lm_wire_message *out) {
   if (!out->queued) return;
   if (out->done >= sizeof out->head || (out->done && out->bytes)) {
     lm_wire_break(w, "a message was called off halfway");
@@ -111,7 +111,7 @@ static size_t wire_put(lm_wire *w, struct iovec *parts, int n) {
   return 0;
 }
 
-lm_out *lm_wire_write(lm_wire *w) {
+lm_wire_message *lm_wire_write(lm_wire *w) {
   while (lm_wire_has_more(w)) {
     if (!w->carry_n && !w->first) {
       w->said_goodbye = w->leaving;
@@ -126,7 +126,7 @@ lm_out *lm_wire_write(lm_wire *w) {
       w->carry_n -= n;
       continue;
     }
-    lm_out *out = w->first;
+    lm_wire_message *out = w->first;
     size_t head = sizeof out->head, body_done = out->done < head ? 0 : out->done - head;
     if (!out->done) {
       out->head.consumed = w->consumed;
@@ -209,7 +209,7 @@ lm_wire_event lm_wire_read(lm_wire *w, int *budget) {
           w->state = LM_WIRE_LEFT;
           w->left_at = lm_seconds();
         }
-        return LM_WIRE_LANDED;
+        return LM_WIRE_DATA_END;
       }
     } else if (w->in_n - w->in_at >= sizeof w->head) {
       if (take_head(w)) return LM_WIRE_HEAD;

@@ -30,14 +30,14 @@ typedef struct lm_wire_head {
   uint64_t consumed; /* eager bytes that the sender of this head has consumed so far */
 } lm_wire_head;
 
-typedef struct lm_out { /* a message to write */
+typedef struct lm_wire_message { /* a message to write */
   lm_wire_head head;
   const char *body;
   size_t bytes; /* size of body */
   size_t done;  /* bytes written, head included */
   bool queued;
-  struct lm_out *next;
-} lm_out;
+  struct lm_wire_message *next;
+} lm_wire_message;
 
 typedef enum lm_wire_state {
   LM_WIRE_NONE,
@@ -55,8 +55,8 @@ typedef struct lm_wire {
   bool no_memory; /* true if this rank ran out of memory */
   uint64_t moved; /* bytes sent and received so far */
 
-  lm_out *first, **last;            /* queue of messages to write */
-  char carry[sizeof(lm_wire_head)]; /* rest of a head whose lm_out was cut, or a CREDIT or GOODBYE; sent first */
+  lm_wire_message *first, **last;   /* queue of messages to write */
+  char carry[sizeof(lm_wire_head)]; /* rest of a message's head that was cut, or a CREDIT or GOODBYE; sent first */
   size_t carry_at, carry_n;         /* offset and number of its bytes to write */
   bool leaving, said_goodbye;       /* goodbye requested after the queue; goodbye moved to carry */
   uint64_t spent, repaid;           /* eager bytes queued here; those that the peer has consumed */
@@ -64,14 +64,14 @@ typedef struct lm_wire {
 
   char *in; /* [LM_WIRE_BUFFER] */
   size_t in_at, in_n;
-  bool dry;                   /* true if the last read emptied the socket */
-  bool in_body;               /* true between a head and the end of its data */
-  lm_wire_head head;          /* head of the message being read */
-  char *into;                 /* address for the rest of its data; NULL: data is dropped */
-  size_t left;                /* number of bytes of that rest */
-  bool ready;                 /* true if poll reported data to read */
-  struct lm_request *landing; /* the receive whose data is arriving, or NULL; the transport's */
-  struct lm_kept *keeping;    /* the unmatched message whose data is arriving, or NULL; the transport's */
+  bool dry;                             /* true if the last read emptied the socket */
+  bool in_body;                         /* true between a head and the end of its data */
+  lm_wire_head head;                    /* head of the message being read */
+  char *into;                           /* address for the rest of its data; NULL: data is dropped */
+  size_t left;                          /* number of bytes of that rest */
+  bool ready;                           /* true if poll reported data to read */
+  struct lm_request *receiving;         /* the receive whose data is arriving, or NULL; the transport's */
+  struct lm_unmatched_message *storing; /* the unmatched message whose data is arriving, or NULL; the transport's */
 } lm_wire;
 
 /* Initializes a link without a socket; messages may be queued. */
@@ -80,19 +80,19 @@ lm_status lm_wire_start(lm_wire *w, int fd); /* takes fd over, even on error */
 void lm_wire_break(lm_wire *w, const char *how);
 void lm_wire_close(lm_wire *w);
 
-void lm_wire_queue(lm_wire *w, lm_out *out);
+void lm_wire_queue(lm_wire *w, lm_wire_message *out);
 /* Writes until the socket is full. Returns the next message that is written completely; NULL: none for now. */
-lm_out *lm_wire_write(lm_wire *w);
+lm_wire_message *lm_wire_write(lm_wire *w);
 /* Returns true if there is data to write, so that POLLOUT should be polled. */
 bool lm_wire_has_more(const lm_wire *w);
 /* Removes out from the queue, so that it may be freed. Breaks the link if a message with a body is partly written. */
-void lm_wire_cut(lm_wire *w, lm_out *out);
+void lm_wire_cut(lm_wire *w, lm_wire_message *out);
 static inline uint64_t lm_wire_cost(uint64_t bytes) { return bytes + sizeof(lm_wire_head); }
 
 typedef enum lm_wire_event {
-  LM_WIRE_IDLE,  /* nothing to read for now, or the budget is used up */
-  LM_WIRE_HEAD,  /* w->head has come; the caller sets w->into (NULL drops the data) and reads again */
-  LM_WIRE_LANDED /* the message's data is complete; follows every HEAD, also without data */
+  LM_WIRE_IDLE,    /* nothing to read for now, or the budget is used up */
+  LM_WIRE_HEAD,    /* w->head has come; the caller sets w->into (NULL drops the data) and reads again */
+  LM_WIRE_DATA_END /* the message's data is complete; follows every HEAD, also without data */
 } lm_wire_event;
 /* Reads until the next event. *budget: number of socket reads left, decremented. May set state LEFT or BROKEN. */
 lm_wire_event lm_wire_read(lm_wire *w, int *budget);

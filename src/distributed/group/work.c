@@ -3,12 +3,11 @@
 #include "base/thread.h"
 #include "distributed/group/call.h"
 #include "distributed/group/enqueued_calls.h"
-#include "op/op.h"
+#include "op_entries.h"
 
 /* ---- calling the backend */
 
-/* Multiplies t by factor, if the backend cannot; 0 yields zeros, also for inf and NaN. */
-static lm_status work_scale(lm_tensor *t, double factor) {
+lm_status lm_scale_in_place(lm_tensor *t, double factor) {
   lm_status status = LM_OK;
   lm_tensor *number = NULL, *same = NULL;
   if (factor == 1) return LM_OK;
@@ -40,7 +39,7 @@ lm_status lm_call_dispatch(const lm_exchange *c) {
   } else if (call.kind == LM_BARRIER) {
     call.kind = LM_ALL_REDUCE; /* an enqueued one: see make_barrier */
   } else if (call.scaled && (!table->scales || call.scale == 0)) {
-    NEED(work_scale(call.t, call.scale));
+    NEED(lm_scale_in_place(call.t, call.scale));
     call.scale = 1; /* a rank with zeros must call the same function as the other ranks */
     call.scaled = table->scales;
   }
@@ -97,7 +96,7 @@ void lm_work_release(lm_work *w) {
 /* ---- queues */
 
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue)) {
-  lm_status status = *started ? LM_OK : lm_thread_start(thread, run, q);
+  lm_status status = *started ? LM_OK : lm_thread_start(NULL, "lm-queue", thread, run, q);
   *started = status == LM_OK;
   return status;
 }

@@ -56,9 +56,11 @@ static void world_say_goodbye(lm_world *w) {
 
 /* Leaves all worlds of a process that ends without closing them. Frees nothing, since other threads may still run. A
  * second call does nothing. */
-void lm_group_shutdown(void) {
+bool lm_group_shutdown(void) {
+  bool failed = false;
   pthread_mutex_lock(&all_lock);
   for (lm_world *w = all; w; w = w->next) {
+    failed |= lm_client_cause(w->client) != NULL;
     world_say_goodbye(w);
     lm_locator_withdraw(&w->locator, &w->at);
     lm_server_release(w->server);
@@ -66,6 +68,7 @@ void lm_group_shutdown(void) {
   }
   pthread_mutex_unlock(&all_lock);
   if (lm_world_forks() == 0) lm_servers_finish(5);
+  return failed;
 }
 
 __attribute__((destructor)) static void shutdown_time(void) { lm_group_shutdown(); }

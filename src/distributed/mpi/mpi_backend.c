@@ -121,7 +121,6 @@ static void mpi_close_group(lm_group *g) {
   lm_mpi_state *s = g->state;
   g->state = NULL;
   if (!s) return;
-  lm_mpi_closed(&s->open);
   if (lm_group_failed(g) && lm_mpi_has_begun()) lm_mpi_give_up();
   if (!lm_mpi_enter()) return;
   if (s->calls != MPI_COMM_NULL) MPI_Comm_free(&s->calls);
@@ -139,8 +138,6 @@ static lm_status mpi_open_group(lm_group *g) {
   lm_mpi_state *s = g->state = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   s->calls = s->messages = MPI_COMM_NULL;
-  s->open.g = g;
-  lm_mpi_opened(&s->open);
   TRY(lm_host_new(g, &lm_mpi_host_messages, &s->host));
   TRY(lm_mpi_messages_open(g, &s->posted));
   TRY(lm_mpi_rank_mapping(g, &positions));

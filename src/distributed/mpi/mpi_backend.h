@@ -7,7 +7,6 @@
 typedef struct lm_mpi_messages lm_mpi_messages; /* sends and receives */
 
 typedef struct lm_mpi_state {
-  lm_mpi_open open;
   MPI_Comm calls;    /* collectives, by their lanes; tags from LM_HOST_LANES: data of sends and receives */
   MPI_Comm messages; /* announcements of sends, under the script's tags */
   lm_mpi_messages *posted;

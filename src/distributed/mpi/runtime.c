@@ -18,10 +18,9 @@ static const double END_TICK = 200e-6; /* seconds between tests at the end of th
 static const double HEARD_TIME = 0.2;  /* seconds for mpirun to forward this process's last output */
 static const double LEAVE_TIME = 1;    /* seconds for other threads to leave MPI when the process ends */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards first, last, groups and serving */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards first, last and serving */
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static lm_mpi_job *first, **last = &first;
-static lm_mpi_open *groups;
 static bool serving;
 static int most_tag = 32767; /* the least maximum that the standard allows */
 
@@ -251,27 +250,6 @@ done:
 
 /* ---- finalizing */
 
-void lm_mpi_opened(lm_mpi_open *open) {
-  pthread_mutex_lock(&lock);
-  open->next = groups;
-  groups = open;
-  pthread_mutex_unlock(&lock);
-}
-
-void lm_mpi_closed(lm_mpi_open *open) {
-  pthread_mutex_lock(&lock);
-  LM_UNLINK(groups, open);
-  pthread_mutex_unlock(&lock);
-}
-
-static bool a_group_failed(void) {
-  bool failed = false;
-  pthread_mutex_lock(&lock);
-  for (lm_mpi_open *open = groups; open; open = open->next) failed |= lm_group_failed(open->g);
-  pthread_mutex_unlock(&lock);
-  return failed;
-}
-
 static void mpi_pause_for(double seconds) {
   struct timespec time = lm_timespec(seconds);
   nanosleep(&time, NULL);
@@ -294,8 +272,7 @@ static int mpi_finalize(lm_mpi_job *job) {
 __attribute__((destructor)) static void end(void) {
   static lm_mpi_job job = {.run = mpi_finalize};
   if (!lm_mpi_has_begun()) return;
-  bool failed = a_group_failed();
-  lm_group_shutdown();
+  bool failed = lm_group_shutdown();
   if (failed || atomic_load(&lost)) {
     mpi_pause_for(HEARD_TIME); /* mpirun drops output that it has not read when it ends the job */
     return;

@@ -46,12 +46,4 @@ void lm_mpi_rest(const lm_group *g, double since, double spin);
 /* Waits until all n requests are done, under lm_group_check. After a failure MPI is lost. */
 lm_status lm_mpi_wait(lm_group *g, int n, MPI_Request *requests, double spin);
 
-/* An open group, listed so that the end of the process can check if it failed. */
-typedef struct lm_mpi_open {
-  lm_group *g;
-  struct lm_mpi_open *next;
-} lm_mpi_open;
-void lm_mpi_opened(lm_mpi_open *open);
-void lm_mpi_closed(lm_mpi_open *open);
-
 int lm_mpi_max_tag(void); /* the largest tag that this MPI allows */

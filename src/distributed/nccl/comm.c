@@ -165,7 +165,6 @@ void lm_nccl_close(lm_nccl *s) {
     comm_release(c);
   }
   lm_nccl_leave_pieces(s, ended);
-  lm_free(s->posts);
   lm_free(s->pair);
   pthread_mutex_destroy(&s->lock);
   lm_free(s);
@@ -175,7 +174,7 @@ void lm_nccl_close(lm_nccl *s) {
 
 /* Stores the first failure for later calls and ends all communicators: peers would wait for this rank's missing call.
  * Returns status. */
-static lm_status broken(lm_nccl *s, lm_status status) {
+static lm_status fail_and_end(lm_nccl *s, lm_status status) {
   pthread_mutex_lock(&s->lock);
   if (!*s->why) snprintf(s->why, sizeof s->why, "%s", lm_error());
   if (!s->aborted) comm_end_all(s, false);
@@ -207,13 +206,12 @@ static lm_status comm_failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
   lm_error_save(comm_fail_in_words(asks, result), &worded);
   /* Such a result often follows from a failure elsewhere. */
   if (result == ncclRemoteError || result == ncclSystemError) status = lm_group_await_cause(asks);
-  return broken(s, status != LM_OK ? status : lm_error_restore(&worded));
+  return fail_and_end(s, status != LM_OK ? status : lm_error_restore(&worded));
 }
 
 /* ---- calls */
 
-/* Implements lm_nccl_begin for a call of the group `asks`, which during a split is the new group. */
-static lm_status begin_for(lm_nccl *s, lm_group *asks) {
+lm_status lm_nccl_begin(lm_nccl *s, lm_group *asks) {
   pthread_mutex_lock(&s->lock);
   if (!s->aborted) {
     s->calling = true;
@@ -223,8 +221,6 @@ static lm_status begin_for(lm_nccl *s, lm_group *asks) {
   pthread_mutex_unlock(&s->lock);
   return comm_aborted(s, asks);
 }
-
-lm_status lm_nccl_begin(lm_nccl *s) { return begin_for(s, s->g); }
 
 static lm_status comm_wait_ready(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
   double start = lm_seconds(), pause = 20e-6;
@@ -240,7 +236,7 @@ static lm_status comm_wait_ready(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
     if (state == ncclSuccess) return LM_OK;
     if (state != ncclInProgress) return comm_failed(s, asks, state);
     lm_status status = lm_group_check(asks);
-    if (status != LM_OK) return broken(s, status);
+    if (status != LM_OK) return fail_and_end(s, status);
     if (spins && lm_seconds() < start + spin_time) {
       sched_yield();
     } else {
@@ -250,7 +246,7 @@ static lm_status comm_wait_ready(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
   }
 }
 
-static lm_status end_for(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult_t result) {
+lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult_t result) {
   lm_nccl_let_signals(&s->signals);
   pthread_mutex_unlock(&s->lock);
   lm_status status =
@@ -260,8 +256,6 @@ static lm_status end_for(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult
   pthread_mutex_unlock(&s->lock);
   return status;
 }
-
-lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, ncclResult_t result) { return end_for(s, c, s->g, result); }
 
 lm_status lm_nccl_health(lm_nccl *s) {
   ncclResult_t bad = ncclSuccess;
@@ -277,7 +271,7 @@ lm_status lm_nccl_health(lm_nccl *s) {
   }
   pthread_mutex_unlock(&s->lock);
   if (*why) return lm_fail(LM_E_STATE, "%s", why);
-  return bad == ncclSuccess ? LM_OK : broken(s, comm_fail_in_words(s->g, bad)); /* the core waits for a cause */
+  return bad == ncclSuccess ? LM_OK : fail_and_end(s, comm_fail_in_words(s->g, bad)); /* the core waits for a cause */
 }
 
 /* ---- creating one communicator */
@@ -338,17 +332,17 @@ static lm_status comm_make(lm_nccl *s, const char *key, int first, int rank, int
   if (!c) return LM_E_OOM;
   TRY(rank == 0 ? publish_unique_id(s->g, key, size == 1, &own) : read_unique_id(s->g, key, first, &own));
   TRY(lm_device_enter(s->device));
-  TRY(lm_nccl_begin(s));
+  TRY(lm_nccl_begin(s, s->g));
   ncclResult_t result = ncclCommInitRankConfig(&c->handle, size, own.id, rank, &config);
   *at = c;
-  TRY(lm_nccl_end(s, c, result));
+  TRY(lm_nccl_end(s, c, s->g, result));
   lm_log(LM_LOG_DIST, "nccl %s: rank %d of a communicator of %d on %s, made in %.0f ms", lm_nccl_version_text(), rank,
          size, lm_device_name(s->device), 1e3 * (lm_seconds() - start));
   return LM_OK;
 
 done:
   if (*at != c) comm_release(c);
-  return broken(s, status); /* the other ranks may be waiting */
+  return fail_and_end(s, status); /* the other ranks may be waiting */
 }
 
 lm_status lm_nccl_whole(lm_nccl *s, lm_device device, lm_nccl_comm **out) {
@@ -384,9 +378,9 @@ lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {
     c = new_comm(parent->device, g->rank, g->size);
     if (!c) TRY(LM_E_OOM);
   }
-  TRY(begin_for(parent, g));
-  TRY(end_for(parent, from, g,
-              ncclCommSplit(from->handle, member ? 0 : NCCL_SPLIT_NOCOLOR, g->rank, &from->child, &config)));
+  TRY(lm_nccl_begin(parent, g));
+  TRY(lm_nccl_end(parent, from, g,
+                  ncclCommSplit(from->handle, member ? 0 : NCCL_SPLIT_NOCOLOR, g->rank, &from->child, &config)));
   if (!member) return LM_OK;
   pthread_mutex_lock(&parent->lock);
   if (!parent->aborted) { /* a child of an aborted parent ends with it */

@@ -20,14 +20,6 @@
 typedef struct lm_nccl_comm lm_nccl_comm;
 typedef struct lm_nccl_piece lm_nccl_piece;
 
-typedef struct lm_nccl_post { /* a send or receive of a batch */
-  lm_device device;
-  bool sending;
-  void *data;
-  size_t bytes;
-  int peer;
-} lm_nccl_post;
-
 typedef struct lm_nccl {
   lm_group *g;
   lm_device device; /* the device of all communicators; LM_NO_DEVICE until the first call */
@@ -41,11 +33,6 @@ typedef struct lm_nccl {
   char why[512];       /* the first failure; "": none */
 
   lm_nccl_piece *pieces; /* under the lock of registered_memory.c, and `lock` */
-
-  bool batching;
-  int nposts;
-  size_t capacity;
-  lm_nccl_post *posts;
 } lm_nccl;
 
 /* ---- comm.c: communicators */
@@ -74,10 +61,10 @@ static inline void lm_nccl_hold_signals(sigset_t *before) {
 }
 static inline void lm_nccl_let_signals(const sigset_t *before) { pthread_sigmask(SIG_SETMASK, before, NULL); }
 
-/* Begin and end NCCL calls. begin takes the lock, unless it fails, and blocks signals. end releases both and polls
- * until NCCL has enqueued the calls, which returned `result`. */
-lm_status lm_nccl_begin(lm_nccl *s);
-lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, ncclResult_t result);
+/* Begin and end NCCL calls for the group `asks`: s->g or, during a split, the new one. begin takes the lock, unless it
+ * fails, and blocks signals. end releases both and polls until NCCL has enqueued the calls, which returned `result`. */
+lm_status lm_nccl_begin(lm_nccl *s, lm_group *asks);
+lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult_t result);
 /* Returns NCCL's handle. Its use needs the lock, and a group that is not aborted. */
 ncclComm_t lm_nccl_handle(const lm_nccl_comm *c);
 lm_status lm_nccl_health(lm_nccl *s);

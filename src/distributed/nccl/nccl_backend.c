@@ -2,9 +2,6 @@
  * stream. */
 #include "distributed/nccl/nccl.h"
 
-#include <string.h>
-
-#include "base/mem.h"
 #include "base/message.h"
 #include "device/driver.h"
 #include "device/stream.h"
@@ -127,7 +124,7 @@ static lm_status nccl_run(lm_group *g, const lm_group_call *c) {
   TRY(lm_nccl_whole(s, t->device, &comm));
   ncclComm_t handle = lm_nccl_handle(comm);
   lm_nccl_register_new(s, handle);
-  TRY(lm_nccl_begin(s));
+  TRY(lm_nccl_begin(s, s->g));
   if (c->scaled) result = ncclRedOpCreatePreMulSum(&op, &factor, type, ncclScalarHostImmediate, handle);
   made_op = c->scaled && result == ncclSuccess;
   if (result == ncclSuccess) {
@@ -141,10 +138,10 @@ static lm_status nccl_run(lm_group *g, const lm_group_call *c) {
       default: result = run_unit(g, c, handle, stream); break;
     }
   }
-  TRY(lm_nccl_end(s, comm, result));
+  TRY(lm_nccl_end(s, comm, s->g, result));
   if (made_op) {
-    TRY(lm_nccl_begin(s)); /* only now: a communicator in progress must not be used */
-    TRY(lm_nccl_end(s, comm, ncclRedOpDestroy(op, handle)));
+    TRY(lm_nccl_begin(s, s->g)); /* only now: a communicator in progress must not be used */
+    TRY(lm_nccl_end(s, comm, s->g, ncclRedOpDestroy(op, handle)));
   }
   for (int r = 0; row && gathers && r < g->size; r++)
     TRY(nccl_copy(t->device, list[r]->data, row->data + (size_t)r * bytes, bytes));
@@ -165,79 +162,68 @@ static void nccl_greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *b
   lm_nccl_meet(comm, peer);
 }
 
-/* Enqueues the posts to and from `peer`, of rank `there` in comm, as one unit on the current stream; peer -1: all, comm
+/* Enqueues the calls to and from `peer`, of rank `there` in comm, as one unit on the current stream; peer -1: all, comm
  * has all ranks. The greeting's bytes come from that stream's memory too, so later work may have them at once. */
-static lm_status nccl_enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_nccl_post *posts, int peer, int there) {
+static lm_status nccl_enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_group_call *calls, int peer, int there) {
   lm_status status;
   cudaStream_t stream;
+  lm_device device = calls[0].t->device;
   lm_tensor *bytes = NULL;
-  TRY(nccl_stream_of(posts[0].device, &stream));
+  TRY(nccl_stream_of(device, &stream));
   for (int i = 0; i < n && !bytes; i++) {
-    const lm_nccl_post *p = &posts[i];
-    if (peer < 0 ? !lm_nccl_has_met(comm, p->peer) : p->peer == peer && !lm_nccl_has_met(comm, there))
-      TRY(lm_tensor_empty(LM_U8, p->device, 1, (int64_t[]){2}, LM_CONTIGUOUS, &bytes));
+    int with = calls[i].peer;
+    if (peer < 0 ? !lm_nccl_has_met(comm, with) : with == peer && !lm_nccl_has_met(comm, there))
+      TRY(lm_tensor_empty(LM_U8, device, 1, (int64_t[]){2}, LM_CONTIGUOUS, &bytes));
   }
-  TRY(lm_nccl_begin(s));
+  TRY(lm_nccl_begin(s, s->g));
   unit u = begin_unit(lm_nccl_handle(comm), stream);
   for (int i = 0; i < n; i++) {
-    const lm_nccl_post *p = &posts[i];
-    if (peer >= 0 && p->peer != peer) continue;
-    int to = peer < 0 ? p->peer : there;
+    const lm_group_call *c = &calls[i];
+    if (peer >= 0 && c->peer != peer) continue;
+    int to = peer < 0 ? c->peer : there;
     nccl_greet(&u, comm, to, bytes);
-    unit_add(&u, p->sending, p->data, p->bytes, to);
+    unit_add(&u, c->kind == LM_SEND, c->t->data, lm_nbytes(c->t), to);
   }
-  status = lm_nccl_end(s, comm, end_unit(&u));
+  status = lm_nccl_end(s, comm, s->g, end_unit(&u));
 done:
   lm_release(bytes);
   return status;
 }
 
-/* Enqueues all posts. Without a communicator of all ranks, each pair of ranks has one, and the posts of each peer are a
- * unit. Units are in the order of peers, so that always at least one pair of ranks can proceed. */
-static lm_status enqueue_all(lm_nccl *s, int n, const lm_nccl_post *posts) {
-  lm_nccl_comm *comm;
-  int there;
-  if (n > 0 && s->whole) {
-    NEED(lm_nccl_whole(s, posts[0].device, &comm));
-    return nccl_enqueue(s, comm, n, posts, -1, -1);
-  }
-  for (int peer = 0; peer < s->g->size; peer++) {
-    bool wanted = false;
-    for (int i = 0; i < n; i++) wanted = wanted || posts[i].peer == peer;
-    if (!wanted) continue;
-    NEED(lm_nccl_pair(s, posts[0].device, peer, &comm, &there));
-    NEED(nccl_enqueue(s, comm, n, posts, peer, there));
-  }
-  return LM_OK;
+static lm_status check_p2p(const lm_group_call *c) {
+  if (c->peer < 0)
+    return lm_fail(LM_E_ARG,
+                   "recv: src is required: NCCL cannot receive from any rank; pass src, or use backend 'gloo'");
+  if (c->tag == 0) return LM_OK;
+  return lm_remedy(
+      lm_fail_int(lm_collective_name(c->kind), "tag", "0 with NCCL, which matches calls by their order", c->tag),
+      "leave out the tag on both ranks, or use backend 'gloo'");
 }
 
-static lm_status nccl_keep(lm_nccl *s, const lm_nccl_post *p) {
-  if (!lm_list_grow(&s->posts, &s->capacity, (size_t)s->nposts + 1, sizeof *s->posts)) return LM_E_OOM;
-  s->posts[s->nposts++] = *p;
+/* Enqueues sends and receives. Without a communicator of all ranks, each pair of ranks has one, and the calls of each
+ * peer are a unit. Units are in the order of peers, so that always at least one pair of ranks can proceed. */
+static lm_status nccl_batch(lm_group *g, int n, const lm_group_call *calls) {
+  lm_nccl *s = g->state;
+  lm_nccl_comm *comm;
+  int there;
+  for (int i = 0; i < n; i++) NEED(check_p2p(&calls[i]));
+  if (s->whole) {
+    NEED(lm_nccl_whole(s, calls[0].t->device, &comm));
+    return nccl_enqueue(s, comm, n, calls, -1, -1);
+  }
+  for (int peer = 0; peer < g->size; peer++) {
+    bool wanted = false;
+    for (int i = 0; i < n; i++) wanted = wanted || calls[i].peer == peer;
+    if (!wanted) continue;
+    NEED(lm_nccl_pair(s, calls[0].t->device, peer, &comm, &there));
+    NEED(nccl_enqueue(s, comm, n, calls, peer, there));
+  }
   return LM_OK;
 }
 
 static lm_status nccl_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
-  lm_nccl *s = g->state;
-  lm_nccl_post p = {.device = t->device, .sending = sending, .data = t->data, .bytes = lm_nbytes(t), .peer = peer};
   *out = NULL;
-  if (peer < 0)
-    return lm_fail(LM_E_ARG,
-                   "recv: src is required: NCCL cannot receive from any rank; pass src, or use backend 'gloo'");
-  if (tag != 0)
-    return lm_remedy(
-        lm_fail_int(sending ? "send" : "recv", "tag", "0 with NCCL, which matches calls by their order", tag),
-        "leave out the tag on both ranks, or use backend 'gloo'");
-  return s->batching ? nccl_keep(s, &p) : enqueue_all(s, 1, &p);
-}
-
-/* Collects posts here, not in an NCCL group, since NCCL keeps its open group for each thread. */
-static lm_status nccl_batch(lm_group *g, bool begins) {
-  lm_nccl *s = g->state;
-  int n = s->nposts;
-  s->batching = begins;
-  s->nposts = 0;
-  return begins ? LM_OK : enqueue_all(s, n, s->posts);
+  return nccl_batch(g, 1, &(lm_group_call){.kind = sending ? LM_SEND : LM_RECV, .t = t, .peer = peer, .tag = tag});
 }
 
 /* ---- opening and closing */

@@ -5,7 +5,6 @@
  * and deregistered before it is freed or the communicator ends; an abort drops registrations by itself. A thread frees
  * it once no enqueued work uses it, since tensors are released under locks that an abort needs. NCCL reads its
  * registrations during a call, so pieces freed meanwhile wait for the next call. */
-#include "base/clock.h"
 #include "base/environment_variable.h"
 #include "base/log.h"
 #include "base/mem.h"

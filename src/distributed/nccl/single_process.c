@@ -1,10 +1,8 @@
 /* Runs reduce and broadcast between several GPUs of one process. The communicators of a set of GPUs are created
  * together and never freed. They are blocking, and one thread at a time uses them. */
-#include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "device/graph.h"
 #include "device/stream.h"
 #include "distributed/nccl/nccl.h"
 
@@ -66,12 +64,6 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
   ncclDataType_t type = ncclUint8;
   ncclRedOp_t sum = ncclSum;
   *taken = false;
-  if (n < 2 || n > LM_DEVICE_MAX || lm_graph_capturing()) return LM_OK;
-  for (int i = 0; i < n; i++) {
-    int gpu = LM_DEVICE_KIND(t[i]->device) == LM_CUDA ? lm_device_physical(t[i]->device) : -1;
-    if (gpu < 0 || gpu >= LM_DEVICE_MAX || gpu_ids >> gpu & 1) return LM_OK;
-    gpu_ids |= 1ull << gpu;
-  }
   if (reduce) {
     TRY(lm_nccl_type(who, t[0]->dtype, &type));
     TRY(lm_nccl_op(who, LM_REDUCE_SUM, t[0]->dtype, &sum));
@@ -81,6 +73,7 @@ lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool redu
     if (!current) return LM_E_DEVICE;
     lm_stream_touch(current);
     stream[i] = (cudaStream_t)current->native;
+    gpu_ids |= 1ull << lm_device_physical(t[i]->device);
   }
   sigset_t signals;
   pthread_mutex_lock(&lock);

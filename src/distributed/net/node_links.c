@@ -41,7 +41,7 @@ typedef struct node_link {
   size_t sent; /* bytes of out */
   bool ended;
   char why[WHY];
-  struct node_link *prev, *next;
+  struct node_link *next;
 } node_link;
 
 struct lm_node_links {
@@ -68,11 +68,7 @@ static void connecting_release(connecting *c) {
 }
 
 static void link_free(lm_node_links *l, node_link *k) {
-  if (k->prev)
-    k->prev->next = k->next;
-  else
-    l->first = k->next;
-  if (k->next) k->next->prev = k->prev;
+  LM_UNLINK(l->first, k);
   if (l->current == k) l->current = NULL;
   if (k->auth) l->nproving--;
   if (k->connecting) {
@@ -99,7 +95,6 @@ static lm_status link_new(lm_node_links *l, int fd, node_link **out) {
     return LM_E_OOM;
   }
   *k = (node_link){.id = ++l->ids, .fd = fd, .next = l->first};
-  if (k->next) k->next->prev = k;
   l->first = *out = k;
   lm_status status = links_watch(l, EPOLL_CTL_ADD, fd, k, false);
   if (status != LM_OK) link_free(l, k);

@@ -1,6 +1,7 @@
 /* Implements the backend "solo", a group of one process: gathers, scatters and all_to_all copy, the rest is empty. */
 #include "distributed/group/group_core.h"
 #include "op/op.h"
+#include "op_entries.h"
 
 static lm_status open_solo(lm_group *g) {
   (void)g;

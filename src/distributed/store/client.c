@@ -133,7 +133,7 @@ static void watch_store(lm_client *c, double now) {
   c->last_turn = now;
   if (c->heartbeat_timeout <= 0 || c->fd < 0 || now - c->last_received <= c->heartbeat_timeout) return;
   char how[64];
-  snprintf(how, sizeof how, "no heartbeat for %.3g s", now - c->last_received);
+  lm_write(how, sizeof how, "no heartbeat for %.3g s", now - c->last_received);
   client_lost_store(c, LM_FAILURE_FROZEN, how);
 }
 
@@ -212,7 +212,7 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   lm_put_u32(&c->out, (uint32_t)config->generation);
   lm_put_member(&c->out, &config->self);
   TRY(lm_client_end(c, at));
-  status = lm_thread_start(&c->thread, client_serve, c);
+  status = lm_thread_start(NULL, "lm-client", &c->thread, client_serve, c);
   c->running = status == LM_OK;
 
 done:

@@ -6,13 +6,13 @@
 
 #include "distributed/store/client.h"
 
-typedef struct lm_question { /* a request, on the requesting thread's stack */
+typedef struct lm_client_request { /* a request, on the requesting thread's stack */
   uint32_t id;
   bool done, found;
   void *data; /* the value, zero-terminated; NULL if found is set: out of memory */
   size_t n;
-  struct lm_question *next;
-} lm_question;
+  struct lm_client_request *next;
+} lm_client_request;
 
 typedef struct lm_departure {
   bool gone;          /* true once the rank has said goodbye */
@@ -44,7 +44,7 @@ struct lm_client {
   lm_member *members;
   lm_bytes out;
   size_t sent; /* bytes of out */
-  lm_question *questions;
+  lm_client_request *questions;
   uint32_t last_id;
   lm_departure *left; /* [size] */
   uint32_t entered_group;

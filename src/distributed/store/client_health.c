@@ -1,5 +1,4 @@
 /* Records the cause of the job's failure and the ranks that have left, and reports this rank's calls to the store. */
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/thread.h"

@@ -14,7 +14,7 @@ void lm_client_reply(lm_client *c, lm_reader *r) {
   size_t n;
   const char *value = lm_get_string(r, &n);
   if (r->failed) return;
-  for (lm_question *q = c->questions; q; q = q->next) {
+  for (lm_client_request *q = c->questions; q; q = q->next) {
     if (q->id != id || q->done) continue;
     q->data = found ? lm_malloc(n + 1) : NULL; /* zero-terminated, in case it is text */
     if (q->data) {
@@ -28,8 +28,8 @@ void lm_client_reply(lm_client *c, lm_reader *r) {
   }
 }
 
-/* Begins a request with a new id; the caller appends the fields. This and `answer` need the lock. */
-static size_t client_ask(lm_client *c, lm_question *q, lm_message kind) {
+/* Begins a request with a new id; the caller appends the fields. This and `await_reply` need the lock. */
+static size_t begin_request(lm_client *c, lm_client_request *q, lm_message kind) {
   size_t at = lm_client_begin(c, kind);
   q->id = ++c->last_id;
   q->next = c->questions;
@@ -38,7 +38,7 @@ static size_t client_ask(lm_client *c, lm_question *q, lm_message kind) {
   return at;
 }
 
-static lm_status answer(lm_client *c, lm_question *q, const lm_deadline *p) {
+static lm_status await_reply(lm_client *c, lm_client_request *q, const lm_deadline *p) {
   lm_status status = LM_OK;
   while (!q->done) {
     if (c->fd < 0) {
@@ -81,16 +81,16 @@ lm_status lm_client_forget(lm_client *c, uint32_t group) {
 }
 
 /* Sends a request about a key with `more` fields and waits for its reply. The caller frees q->data, even on error. */
-static lm_status ask_of_key(lm_client *c, lm_message kind, const char *key, const void *more, size_t n,
-                            const lm_deadline *p, lm_question *q) {
+static lm_status request_by_key(lm_client *c, lm_message kind, const char *key, const void *more, size_t n,
+                                const lm_deadline *p, lm_client_request *q) {
   lm_status status = LM_OK;
-  *q = (lm_question){0};
+  *q = (lm_client_request){0};
   pthread_mutex_lock(&c->lock);
-  size_t at = client_ask(c, q, kind);
+  size_t at = begin_request(c, q, kind);
   lm_put_text(&c->out, key);
   lm_put(&c->out, more, n);
   TRY(lm_client_end(c, at));
-  TRY(answer(c, q, p));
+  TRY(await_reply(c, q, p));
 done:
   LM_UNLINK(c->questions, q);
   pthread_mutex_unlock(&c->lock);
@@ -99,8 +99,8 @@ done:
 
 lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_deadline *p, bool *found, void **data,
                         size_t *n) {
-  lm_question q;
-  lm_status status = ask_of_key(c, LM_M_GET, key, &(uint8_t){wait}, 1, p, &q);
+  lm_client_request q;
+  lm_status status = request_by_key(c, LM_M_GET, key, &(uint8_t){wait}, 1, p, &q);
   if (status != LM_OK) {
     lm_free(q.data);
     q.data = NULL;
@@ -112,8 +112,8 @@ lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_deadl
 }
 
 lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_deadline *p, int64_t *out) {
-  lm_question q;
-  lm_status status = ask_of_key(c, LM_M_ADD, key, &delta, sizeof delta, p, &q);
+  lm_client_request q;
+  lm_status status = request_by_key(c, LM_M_ADD, key, &delta, sizeof delta, p, &q);
   *out = q.data ? strtoll(q.data, NULL, 10) : 0;
   lm_free(q.data);
   if (status == LM_OK && !q.found)
@@ -123,11 +123,11 @@ lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_d
 
 void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const int *ranks, double seconds,
                        lm_missing *out) {
-  lm_question q = {0};
+  lm_client_request q = {0};
   double until = lm_seconds() + seconds;
   *out = (lm_missing){0};
   pthread_mutex_lock(&c->lock);
-  size_t at = client_ask(c, &q, LM_M_MISSING);
+  size_t at = begin_request(c, &q, LM_M_MISSING);
   lm_put_u32(&c->out, group);
   lm_put_u64(&c->out, seq);
   lm_put_u32(&c->out, (uint32_t)n);

@@ -4,12 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/message.h"
+
 typedef struct text {
   char *at;
   size_t n, capacity;
 } text;
 
 __attribute__((format(printf, 2, 3))) static void add(text *t, const char *format, ...) {
+  LM_PLAIN_NUMBERS(locale);
   va_list args;
   va_start(args, format);
   int n = vsnprintf(t->at + t->n, t->capacity - t->n, format, args);

@@ -1,7 +1,6 @@
 #include "distributed/store/server.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 

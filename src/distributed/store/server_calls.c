@@ -27,7 +27,7 @@ static bool waits_in(const lm_server_member *member, const lm_member_call *p) {
   return p >= member->open && p < member->open + member->n_open;
 }
 
-static void server_show(const lm_server *s, int rank, const lm_member_call *p, lm_party *out) {
+static void fill_party(const lm_server *s, int rank, const lm_member_call *p, lm_party *out) {
   *out =
       (lm_party){.rank = rank, .standing = waits_in(&s->member_table[rank], p) ? LM_WAITS : LM_CAME, .call = p->ticket};
   snprintf(out->host, sizeof out->host, "%s", s->member_table[rank].who.host);
@@ -43,11 +43,11 @@ static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t
     int side = p->ticket.hash == other;
     if (n[side]++ == 0) first[side] = r;
   }
-  int odd = n[0] == n[1] ? first[0] < first[1] : n[1] < n[0];
-  const lm_member_call *p = call_in(&s->member_table[first[odd]], group, seq);
-  lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, first[odd], "", n[0] == n[1] ? first[!odd] : -1);
-  server_show(s, first[odd], p, &failure.who);
-  server_show(s, first[!odd], call_in(&s->member_table[first[!odd]], group, seq), &failure.other);
+  int minority = n[0] == n[1] ? first[0] < first[1] : n[1] < n[0];
+  const lm_member_call *p = call_in(&s->member_table[first[minority]], group, seq);
+  lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, first[minority], "", n[0] == n[1] ? first[!minority] : -1);
+  fill_party(s, first[minority], p, &failure.who);
+  fill_party(s, first[!minority], call_in(&s->member_table[first[!minority]], group, seq), &failure.other);
   snprintf(failure.where, sizeof failure.where, "%s", p->ticket.where);
   if (n[0] == n[1] && n[0] + n[1] < s->size)
     lm_server_hold(s, &failure);
@@ -56,7 +56,7 @@ static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t
 }
 
 /* Compares the call that member `rank` has reported with those of the other members; one of the two must be waiting. */
-static void compare(lm_server *s, int rank, uint32_t group, uint64_t seq) {
+static void compare_calls(lm_server *s, int rank, uint32_t group, uint64_t seq) {
   const lm_member_call *mine = call_in(&s->member_table[rank], group, seq);
   if (s->cause.kind || seq == 0 || !mine) return;
   for (int r = 0; r < s->size; r++) {
@@ -79,7 +79,7 @@ static bool read_call(lm_server *s, lm_reader *r, lm_member_call *out) {
 }
 
 /* Stores the member's last call, keeping the time of its first report. */
-static void remember(lm_server_member *member, const lm_member_call *p) {
+static void store_last_call(lm_server_member *member, const lm_member_call *p) {
   const lm_ticket *a = &member->last.ticket, *b = &p->ticket;
   bool same = member->last.group == p->group && lm_tickets_agree(a, b) && strcmp(a->where, b->where) == 0;
   double since = member->last.since;
@@ -87,7 +87,7 @@ static void remember(lm_server_member *member, const lm_member_call *p) {
   if (same) member->last.since = since;
 }
 
-static bool hear_of_call(lm_server *s, lm_conn *c, lm_reader *r, bool passed) {
+static bool read_report(lm_server *s, lm_conn *c, lm_reader *r, bool passed) {
   lm_server_member *member = &s->member_table[c->rank];
   lm_member_call p;
   if (!read_call(s, r, &p)) return false;
@@ -95,20 +95,20 @@ static bool hear_of_call(lm_server *s, lm_conn *c, lm_reader *r, bool passed) {
   if (passed)
     member->passed[member->n_passed++ % LM_PASSED] = p;
   else
-    remember(member, &p);
-  compare(s, c->rank, p.group, p.ticket.seq);
+    store_last_call(member, &p);
+  compare_calls(s, c->rank, p.group, p.ticket.seq);
   return true;
 }
 
-bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) { return hear_of_call(s, c, r, false); }
-bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) { return hear_of_call(s, c, r, true); }
+bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) { return read_report(s, c, r, false); }
+bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) { return read_report(s, c, r, true); }
 
 bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_server_member *member = &s->member_table[c->rank];
   lm_member_call p;
   if (!read_call(s, r, &p)) return false;
   if (member->left) return true;
-  remember(member, &p);
+  store_last_call(member, &p);
   lm_member_call *at = member->open, *end = member->open + member->n_open;
   while (at < end && at->group != p.group) at++;
   if (at == end) {
@@ -122,7 +122,7 @@ bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
     return true; /* the collective stays: a send or receive beside it is not compared */
   }
   *at = p;
-  compare(s, c->rank, p.group, p.ticket.seq);
+  compare_calls(s, c->rank, p.group, p.ticket.seq);
   return true;
 }
 
@@ -147,7 +147,7 @@ static bool has_come(const lm_server_member *member, uint32_t group, uint64_t se
   return member->last.group == group && member->last.ticket.seq >= seq && server_has_call(&member->last);
 }
 
-static void put_absent(const lm_server *s, int rank, lm_bytes *out) {
+static void put_missing_rank(const lm_server *s, int rank, lm_bytes *out) {
   const lm_server_member *member = &s->member_table[rank];
   const lm_member_call *open = NULL, *at = &member->last;
   lm_party party = {.rank = rank, .standing = LM_NO_CALL};
@@ -188,24 +188,24 @@ bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r) {
     lm_conn_no_memory(s, c);
     return true;
   }
-  bool sense = true, all = n == 0 && seq == 0;
-  for (uint32_t i = 0; i < (all ? (uint32_t)s->size : n) && sense; i++) {
+  bool valid = true, all = n == 0 && seq == 0;
+  for (uint32_t i = 0; i < (all ? (uint32_t)s->size : n) && valid; i++) {
     uint32_t rank = all ? i : lm_get_u32(r);
-    sense = rank < (uint32_t)s->size;
-    if (!sense) break;
+    valid = rank < (uint32_t)s->size;
+    if (!valid) break;
     if (!s->member_table[rank].joined)
       not_joined[late++] = (int)rank;
     else if (!all && (seq == 0 || !has_come(&s->member_table[rank], group, seq)))
       ranks[absent++] = (int)rank;
   }
-  sense = sense && lm_reader_done(r);
+  valid = valid && lm_reader_done(r);
   qsort(not_joined, (size_t)late, sizeof *not_joined, by_number);
   lm_put_u32(&reply, (uint32_t)(absent + late));
-  for (int i = 0; i < absent; i++) put_absent(s, ranks[i], &reply);
-  for (int i = 0; i < late; i++) put_absent(s, not_joined[i], &reply);
+  for (int i = 0; i < absent; i++) put_missing_rank(s, ranks[i], &reply);
+  for (int i = 0; i < late; i++) put_missing_rank(s, not_joined[i], &reply);
   lm_put_text(&reply, late > 0 ? s->refusal : "");
   lm_free(ranks);
-  if (sense) lm_server_reply(s, c, id, !reply.failed, reply.data, reply.failed ? 0 : reply.n);
+  if (valid) lm_server_reply(s, c, id, !reply.failed, reply.data, reply.failed ? 0 : reply.n);
   lm_bytes_free(&reply);
-  return sense;
+  return valid;
 }

@@ -1,6 +1,5 @@
 /* Accepts, reads, writes and frees the store's connections, and passes their messages on. */
 #include <errno.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -233,7 +233,7 @@ void lm_server_check_silent(lm_server *s) {
     member->frozen = until <= s->now;
     if (member->frozen && !was_frozen) {
       char why[64];
-      snprintf(why, sizeof why, "no heartbeat for %.3g s", s->now - member->conn->heard);
+      lm_write(why, sizeof why, "no heartbeat for %.3g s", s->now - member->conn->heard);
       server_found_failure(s, LM_FAILURE_FROZEN, r, why);
     }
     if (member->frozen) until = s->now + s->heartbeat_timeout;

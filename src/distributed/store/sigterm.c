@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/syscall.h>
 
 #include "base/clock.h"
@@ -135,8 +134,7 @@ static lm_status install(void) {
     atomic_store(&wakeup_fd, fd);
   }
   atomic_store(&quit, false);
-  NEED(lm_thread_start(&thread, sigterm_serve, NULL));
-  pthread_setname_np(thread, "lm-sigterm");
+  NEED(lm_thread_start(NULL, "lm-sigterm", &thread, sigterm_serve, NULL));
   take_signal();
   mine = true;
   return LM_OK;

@@ -75,11 +75,11 @@ lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const 
 
 /* ---- "luminary ADDRESS NONCE", in a file or under a key */
 
-static void locate_word(const lm_location *at, char *out, size_t capacity) {
+static void format_location(const lm_location *at, char *out, size_t capacity) {
   snprintf(out, capacity, "luminary %s %s\n", at->address, at->nonce);
 }
 
-static lm_status understand(const char *text, lm_location *at) {
+static lm_status parse_location(const char *text, lm_location *at) {
   lm_location found = {0};
   char end = 0, host[LM_ADDRESS_MAX];
   int port, used = 0;
@@ -101,7 +101,7 @@ static lm_status folder_is_there(const char *path) {
   return lm_fail(LM_E_ARG, "init_method file://%s: no folder '%s'", path, folder);
 }
 
-static lm_status not_ours(void) {
+static lm_status fail_foreign_file(void) {
   return lm_fail(LM_E_ARG, "init_method: %s; choose a path that does not exist yet, as in file:///shared/rendezvous",
                  lm_error());
 }
@@ -109,12 +109,12 @@ static lm_status not_ours(void) {
 /* Reads the rendezvous file at path. LM_E_IO: there is none, or an empty one (mktemp's, say). LM_E_ARG: it is anything
  * else, which must not be waited for, replaced or removed. *held is true if a living rank 0 has it locked; always false
  * on file systems without locks. */
-static lm_status locate_look(const char *path, lm_location *at, bool *held, struct stat *info) {
+static lm_status read_location_file(const char *path, lm_location *at, bool *held, struct stat *info) {
   char text[256];
   int fd;
   if (lm_fd_open(path, O_NOFOLLOW, &fd, info) != LM_OK) {
     bool gone = errno == ENOENT || errno == ESTALE;
-    return gone ? lm_fail(LM_E_IO, "cannot open '%s': %s", path, strerror(errno)) : not_ours();
+    return gone ? lm_fail(LM_E_IO, "cannot open '%s': %s", path, strerror(errno)) : fail_foreign_file();
   }
   ssize_t n = read(fd, text, sizeof text);
   int problem = errno;
@@ -123,13 +123,13 @@ static lm_status locate_look(const char *path, lm_location *at, bool *held, stru
   if (n == 0) return lm_fail(LM_E_IO, "'%s' is empty", path);
   if (n > 0 && n < (ssize_t)sizeof text && !memchr(text, 0, (size_t)n)) {
     text[n] = 0;
-    if (understand(text, at) == LM_OK) return LM_OK;
+    if (parse_location(text, at) == LM_OK) return LM_OK;
   }
   if (n < 0)
     lm_fail(LM_E_ARG, "cannot read '%s': %s", path, strerror(problem));
   else
     lm_fail(LM_E_ARG, "'%s' exists and is not a rendezvous file", path);
-  return not_ours();
+  return fail_foreign_file();
 }
 
 /* Checks that only this user can have written the file: without a token, its nonce is the job's secret. */
@@ -144,14 +144,14 @@ static lm_status check_owner(const char *path, const struct stat *info) {
   return LM_OK;
 }
 
-static void beside(const char *path, char *out, size_t capacity) {
+static void temporary_name(const char *path, char *out, size_t capacity) {
   char random[13];
   lm_random_hex(random, 6);
   snprintf(out, capacity, "%s.%s", path, random);
 }
 
 /* Moves a file to `path` unless something exists there (EEXIST); false on error, with errno. */
-static bool locate_put(const char *from, const char *path) {
+static bool move_unless_exists(const char *from, const char *path) {
   if (link(from, path) == 0) {
     unlink(from);
     return true;
@@ -164,16 +164,16 @@ enum { BESIDE = 1024 + 40 };
 
 /* Removes the rendezvous file with that nonce or, with NULL, one that no living rank 0 holds. Another file may have
  * replaced it since, so the file is moved aside, checked, and moved back if it is another one. */
-static lm_status take_away(const char *path, const char *nonce) {
+static lm_status remove_location_file(const char *path, const char *nonce) {
   char aside[BESIDE];
   lm_location at;
   struct stat info;
   bool held;
-  beside(path, aside, sizeof aside);
+  temporary_name(path, aside, sizeof aside);
   if (rename(path, aside) != 0) return LM_OK; /* there is no such file any more */
-  lm_status status = locate_look(aside, &at, &held, &info);
+  lm_status status = read_location_file(aside, &at, &held, &info);
   bool done = status == LM_OK ? (nonce ? strcmp(at.nonce, nonce) == 0 : !held) : status == LM_E_IO;
-  if (!done && locate_put(aside, path)) return status;
+  if (!done && move_unless_exists(aside, path)) return status;
   if (status != LM_E_ARG) unlink(aside);
   return done ? LM_OK : status;
 }
@@ -193,7 +193,7 @@ static lm_status locate_make_file(const char *path, const char *temporary, const
                  : lm_fail(LM_E_IO, "init_method file://%s: cannot write '%s': %s", path, temporary, strerror(errno));
 }
 
-static lm_status in_use(const char *path, const lm_location *found) {
+static lm_status fail_in_use(const char *path, const lm_location *found) {
   return lm_fail(LM_E_STATE,
                  "init_method file://%s: rank 0 of another running job uses the file, with its store at %s; choose "
                  "another path for this job",
@@ -209,18 +209,18 @@ static lm_status write_file(lm_locator *l, const char *text) {
   int fd = -1;
   lm_status status = folder_is_there(path);
   if (status != LM_OK) return status;
-  beside(path, temporary, sizeof temporary);
+  temporary_name(path, temporary, sizeof temporary);
   status = locate_make_file(path, temporary, text, &fd);
   bool made = status == LM_OK;
   /* Moving is atomic and, with hard links, never replaces a file: readers see the old one, none, or the new one. Other
    * jobs may try the same, so this may take several attempts. */
   for (int attempt = 0; made && !done && attempt < 100; attempt++) {
-    status = locate_look(path, &found, &held, &info);
-    if (status == LM_OK && held) status = in_use(path, &found);
+    status = read_location_file(path, &found, &held, &info);
+    if (status == LM_OK && held) status = fail_in_use(path, &found);
     if (status == LM_E_ARG || status == LM_E_STATE) break;
-    status = take_away(path, NULL);
+    status = remove_location_file(path, NULL);
     if (status == LM_E_ARG) break;
-    done = locate_put(temporary, path);
+    done = move_unless_exists(temporary, path);
     int problem = errno;
     if (!done) status = lm_fail(LM_E_IO, "init_method file://%s: cannot create the file: %s", path, strerror(problem));
     if (!done && problem != EEXIST) break;
@@ -238,7 +238,7 @@ static lm_status write_file(lm_locator *l, const char *text) {
 
 lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_deadline *p) {
   char text[256];
-  locate_word(at, text, sizeof text);
+  format_location(at, text, sizeof text);
   switch (l->by) {
     case LM_BY_FILE: return write_file(l, text);
     case LM_BY_TORCHRUN: return lm_torchrun_set(l->torchrun, l->path, text, p);
@@ -254,16 +254,16 @@ lm_status lm_locator_find(const lm_locator *l, const char *token, lm_location *a
   switch (l->by) {
     case LM_BY_FILE:
       NEED(folder_is_there(l->path));
-      NEED(locate_look(l->path, at, &held, &info));
+      NEED(read_location_file(l->path, at, &held, &info));
       if (!token || !*token) NEED(check_owner(l->path, &info));
       break;
     case LM_BY_TORCHRUN:
       NEED(lm_torchrun_get(l->torchrun, l->path, text, sizeof text, p));
-      NEED(understand(text, at));
+      NEED(parse_location(text, at));
       break;
     case LM_BY_PMIX:
       NEED(lm_pmix_get(l->path, text, sizeof text, p));
-      NEED(understand(text, at));
+      NEED(parse_location(text, at));
       break;
     default:
       *at = (lm_location){0};
@@ -277,8 +277,8 @@ void lm_locator_withdraw(lm_locator *l, const lm_location *at) {
   struct stat info;
   bool held;
   if (l->by != LM_BY_FILE || l->fd < 0) return;
-  if (locate_look(l->path, &found, &held, &info) == LM_OK && strcmp(found.nonce, at->nonce) == 0)
-    take_away(l->path, at->nonce);
+  if (read_location_file(l->path, &found, &held, &info) == LM_OK && strcmp(found.nonce, at->nonce) == 0)
+    remove_location_file(l->path, at->nonce);
   close(l->fd);
   l->fd = -1;
 }

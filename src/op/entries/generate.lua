@@ -2,7 +2,10 @@
 ---
 ---   luajit src/op/entries/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder for the output
 ---
---- op_entries.h          choices, argument structs, ids of ops and of kernels, run functions (part of op/op.h)
+--- op_choices.h          choices of arguments
+--- op_ids.h              ids of ops and of elementwise kernels
+--- op_args_<family>.h    argument structs and run functions of each file in families/
+--- op_entries.h          includes these
 --- op_entries.c          descriptors, defaults, names
 --- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and prototypes of C composites
 --- op_calls.c            those calls, checks of calls (`needs`), forms and formulas, and their table
@@ -197,7 +200,7 @@ for _, entry in ipairs(list) do
   if entry.kernel then entry.family, entry.family_args = rules.call_of_family(entry) end
 end
 
--- ---- op_entries.h
+-- ---- headers
 
 local function sorted(t)
   local names = {}
@@ -206,48 +209,36 @@ local function sorted(t)
   return names
 end
 
-local function header()
-  local body = {context.made, [[
-#pragma once
-]]}
-  local function add(...) body[#body + 1] = fill(...):gsub("\n$", "") end
+local function choices()
+  local body = {context.made, '#pragma once\n\n#include "base/status.h"\n'}
   for _, name in ipairs(sorted(list.choices)) do
     local choice = list.choices[name]
-    if choice.enum then add("typedef enum lm_$name { $values } lm_$name;\n", {name = name, values = choice.enum}) end
+    if choice.enum then
+      body[#body + 1] = ("typedef enum lm_%s { %s } lm_%s;"):format(name, table.concat(choice.enum, ", "), name)
+    end
     local quoted = table.concat(map(choice, function(one) return '"' .. one .. '"' end), ", ")
-    add("LM_API extern const char *const lm_names_$name[]; /* $quoted, NULL */\n", {name = name, quoted = quoted})
+    body[#body + 1] = ("LM_API extern const char *const lm_names_%s[]; /* %s, NULL */"):format(name, quoted)
   end
-  for _, entry in ipairs(slots) do
-    add([[
+  return table.concat(body, "\n") .. "\n"
+end
 
-typedef struct lm_${name}_args {
-  $fields
-} lm_${name}_args;
-]], {name = entry.name, fields = map(entry.args, function(a)
-      return ("%s%s%s;"):format(a.is.c, a.name, a.is.pair and "[2]" or "")
-    end)})
-  end
-  add([[
+local function ids()
+  return context.made .. fill([[
 
-typedef enum lm_op_id {
+#pragma once
+
+enum { /* lm_op_id */
   $ids
   LM_OP_COUNT,
   $families
   LM_SLOT_COUNT
-} lm_op_id;
+};
 
 /* Elementwise kernels: those of ops are their LM_OP_ ids; the fused gradients follow. */
 enum {
   $kernels
   LM_POINTWISE_KERNELS$none
 };
-
-typedef union lm_args_union { /* room for every op's struct */
-  $room
-} lm_args_union;
-
-/* Written in op/<family>.c. */
-$runs
 ]], {
     ids = map(list, function(entry) return ("LM_OP_%s,"):format(entry.name) end),
     families = map(list.families, function(entry, i)
@@ -256,18 +247,36 @@ $runs
     kernels = map(pointwise.gradients, function(row, i)
       return ("LM_GRAD_%s%s,"):format(row.name, i == 1 and " = LM_OP_COUNT" or "")
     end), none = #pointwise.gradients == 0 and " = LM_OP_COUNT" or "",
-    room = map(slots, function(entry) return ("lm_%s_args %s_;"):format(entry.name, entry.name) end),
-    runs = (function()
-      local lines = {}
-      for _, entry in ipairs(slots) do
-        if entry.c_kind ~= "POINTWISE" and entry.c_kind ~= "COMP" and not entry.family then
-          lines[#lines + 1] = ("lm_status lm_op_%s(%sconst lm_%s_args *a, lm_tensor **out);")
-            :format(entry.name, entry.is_family and "lm_op_id op, " or "", entry.name)
-        end
-      end
-      return lines
-    end)(),
   })
+end
+
+-- Returns the entries of each file of families, by its name.
+local function by_file()
+  local files = {}
+  for _, entry in ipairs(slots) do
+    local name = entry.file:match "([%w_]+)%.lua$"
+    files[name] = files[name] or {}
+    table.insert(files[name], entry)
+  end
+  return files
+end
+
+local function structs(entries)
+  local body = {context.made, '#pragma once\n\n#include "op/op.h"\n#include "op_choices.h"'}
+  for _, entry in ipairs(entries) do
+    body[#body + 1] = fill([[
+
+typedef struct lm_${name}_args {
+  $fields
+} lm_${name}_args;
+]], {name = entry.name, fields = map(entry.args, function(a)
+      return ("%s%s%s;"):format(a.is.c, a.name, a.is.pair and "[2]" or "")
+    end)}):gsub("\n$", "")
+    if entry.c_kind ~= "POINTWISE" and entry.c_kind ~= "COMP" and not entry.family then
+      body[#body + 1] = ("lm_status lm_op_%s(%sconst lm_%s_args *a, lm_tensor **out);")
+        :format(entry.name, entry.is_family and "lm_op_id op, " or "", entry.name)
+    end
+  end
   return table.concat(body, "\n") .. "\n"
 end
 
@@ -403,7 +412,13 @@ static double flops_$name(const void *args, lm_tensor *const *out) {
 end
 
 local function tables()
-  local body = {context.made .. "\n#include \"op/pointwise.h\"\n#include \"op/run.h\"\n\n"}
+  local body = {context.made .. [[
+
+#include "op/pointwise.h"
+#include "op/run.h"
+#include "op_entries.h"
+
+]]}
   for _, name in ipairs(sorted(list.choices)) do
     body[#body + 1] = ("const char *const lm_names_%s[] = {%s, NULL};\n"):format(name,
       table.concat(map(list.choices[name], quoted), ", "))
@@ -414,6 +429,7 @@ static const lm_arg arguments_$name[] = {
     $rows
 };
 static const lm_${name}_args defaults_$name = {$defaults};
+_Static_assert(sizeof defaults_$name <= sizeof(lm_args_union), "room for every op's arguments");
 ]], {
       name = entry.name,
       rows = map(entry.args, function(a)
@@ -443,13 +459,25 @@ static const uint16_t op_of_gradient[] = {
     0,
 };
 int lm_pointwise_op(int kernel) { return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_OP_COUNT]; }
-]], {rows = map(pointwise.gradients, function(row) return ("LM_OP_%s,"):format(row.entry.name) end)})
+int lm_pointwise_divisor(int kernel) { return kernel < LM_OP_COUNT ? lm_ops[kernel].divisor_arg : 0; }
+
+static const uint16_t row_of[LM_POINTWISE_KERNELS] = {
+    $indices
+};
+int lm_pointwise_row(int kernel) { return row_of[kernel]; }
+]], {indices = pointwise.rows_by_id(), rows = map(pointwise.gradients, function(row) return ("LM_OP_%s,"):format(row.entry.name) end)})
   return table.concat(body)
 end
 
 local function put(file, body) text.put(out, file, body) end
 
-put("op_entries.h", header())
+local args = by_file()
+for name, entries in pairs(args) do put(("op_args_%s.h"):format(name), structs(entries)) end
+put("op_choices.h", choices())
+put("op_ids.h", ids())
+put("op_entries.h", context.made .. "\n#pragma once\n\n" .. table.concat(map(sorted(args), function(name)
+  return ('#include "op_args_%s.h"\n'):format(name)
+end)) .. '#include "op_ids.h"\n')
 put("op_entries.c", tables())
 put("op_calls.h", rules.calls_header())
 put("op_calls.c", rules.calls())

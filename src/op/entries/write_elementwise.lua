@@ -168,6 +168,8 @@ return function(context)
       end
     end
   end
+  for i, kernel in ipairs(in_order) do kernel.row = i - 1 end
+
   local function has(kernel, suffix)
     if suffix == "i64" then return not kernel.real end
     return not kernel.integers
@@ -266,9 +268,14 @@ return function(context)
 /* Elements depend on no others, even where the result is one of the inputs, which is what `omp simd` asserts. Whoever
  * includes this has LM_LOOP, which begins a loop, LM_AFTER_LOOP(op, loop, inputs), which follows it, and
  * LM_KERNEL(op, loop), the loop that stands in the table. */
-]] .. loops .. "\nstatic lm_pointwise_loop *const kernels[LM_POINTWISE_KERNELS] = {\n" .. guarded(function(kernel)
-      return {("    [%s] = LM_KERNEL(%s, %s),"):format(kernel.id, short(kernel), loop_of(kernel))}
+]] .. loops .. ("\nstatic lm_pointwise_loop *const kernels[%d] = {\n"):format(#in_order) .. guarded(function(kernel)
+      return {("    [%d] = LM_KERNEL(%s, %s),"):format(kernel.row, short(kernel), loop_of(kernel))}
     end) .. "};\n"
+  end
+
+  --- Returns the rows of that table as C, by kernel.
+  function pointwise.rows_by_id()
+    return map(in_order, function(kernel) return ("[%s] = %d,"):format(kernel.id, kernel.row) end)
   end
 
   local function launcher(kernel, suffix) return ("lm_pointwise_%s_%s"):format(suffix, short(kernel)) end

@@ -15,10 +15,11 @@ return function(context)
   -- Functions that a formula may call beside ops, by the prototypes of autograd/formulas.h: result and parameters.
   local functions = {}
   local formulas_h = text.read(context.source .. "/src/autograd/formulas.h")
-  for result, name, takes in formulas_h:gmatch("\n([%w_ ]+%*?)lm_f_([%w_]+)%(struct lm_expr %*e,?([^)]*)%)") do
+  for result, name, takes in formulas_h:gmatch("\n([%w_ ]+%*?)lm_f_([%w_]+)%(([^)]*)%)") do
     local parameters = {}
-    for parameter in takes:gmatch("[^,]+") do parameters[#parameters + 1] = kind_of_c(parameter) end
-    functions[name] = {result = kind_of_c(result), takes = parameters}
+    local others, of_e = takes:gsub("^void$", ""):gsub("^struct lm_expr %*e,?", "")
+    for parameter in others:gmatch("[^,]+") do parameters[#parameters + 1] = kind_of_c(parameter) end
+    functions[name] = {result = kind_of_c(result), takes = parameters, of_e = of_e > 0}
   end
 
   local operators = {
@@ -111,7 +112,7 @@ return function(context)
       end
       return c
     end)
-    table.insert(values, 1, "e")
+    if f.of_e then table.insert(values, 1, "e") end
     return ("lm_f_%s(%s)"):format(name, table.concat(values, ", ")), f.result
   end
 
@@ -336,6 +337,7 @@ $made
 #pragma once
 
 #include "autograd/autograd.h"
+#include "op_entries.h"
 
 typedef struct lm_expr lm_expr;
 
@@ -383,7 +385,7 @@ $calls
       local message = row[2]:gsub("%%", "%%%%"):gsub('["\\]', "\\%0"):gsub("{([^{}]+)}", function(inner)
         local c, of = emit(read(entry, "needs", inner))
         values[#values + 1] = of == "tensor" and ("lm_shape_of(%s)"):format(c)
-          or of == "ints" and ("lm_f_text_of(e, %s)"):format(c) or of == "number" and ("lm_f_shown(e, %s)"):format(c)
+          or of == "ints" and ("lm_f_text_of(%s)"):format(c) or of == "number" and ("lm_f_shown(%s)"):format(c)
           or of == "text" and c or wrong("a %s has no words: '%s'", of, inner)
         return of == "number" and "%.15g" or "%s"
       end)
@@ -433,7 +435,7 @@ static lm_status ${what}_$name(const void *args$more) {
     if entry.needs then
       local body = needs_in_c(entry, entry.needs)
       body[#body + 1] = "return LM_OK;"
-      add("needs", "", {"lm_expr *const e = NULL;", "(void)e;"}, body)
+      add("needs", "", {}, body)
     end
     if entry.forms then
       local body = {}
@@ -535,8 +537,6 @@ static lm_tensor *grad_$name(lm_rule *r) {
 
 static lm_touched touches_$name(const void *args) {
   const lm_${op}_args *a = args;
-  lm_expr *const e = NULL;
-  (void)e;
   lm_touched t = {$mask};
   $lines
   return t;

@@ -20,11 +20,11 @@ return function(context)
 
   function Writer:wrong(format, ...) fail(self.entry, format, ...) end
   function Writer:add(format, ...) self.lines[#self.lines + 1] = "  " .. format:format(...) end
-  function Writer:try(format, ...) self:add("TRY(" .. format .. ");", ...) end
+  function Writer:need(format, ...) self:add("NEED(" .. format .. ");", ...) end
   -- Adds an error that is returned if a condition holds.
   function Writer:refuse(condition, format, ...)
     self:add("if (%s)", condition)
-    self:add("  TRY(" .. format .. ");", ...)
+    self:add("  return " .. format .. ";", ...)
   end
 
   -- ---- numbers
@@ -217,7 +217,7 @@ return function(context)
       end
     end
     if rest and rest.star then
-      self:try("lm_frame_broadcast(&f, &batch, run.%s, %d)", o.name, parts.tail)
+      self:need("lm_frame_broadcast(&f, &batch, run.%s, %d)", o.name, parts.tail)
       self.rest.batch = "batch"
     elseif rest and not self:has_rest(rest) and rest_uses(self.all, rest.rest) > rest_uses(o.text, rest.rest) then
       self.rest[rest.rest], self.bound_by[rest.rest] = rest.rest, binder(o.arg)
@@ -307,21 +307,21 @@ return function(context)
 
   function Writer:dtype_checks(o, shape)
     if o.check == "index" then
-      self:try('lm_frame_index(&f, "%s", &run.%s)', o.name, o.name)
+      self:need('lm_frame_index(&f, "%s", &run.%s)', o.name, o.name)
     elseif o.check then
-      self:try('lm_check_%s(f.op, "%s", a->%s)', o.check, o.name, o.name)
+      self:need('lm_check_%s(f.op, "%s", a->%s)', o.check, o.name, o.name)
     end
     if o.dtype then
-      self:try('lm_check_dtype(f.op, "%s", a->%s, %s)', o.name, o.name, o.dtype)
+      self:need('lm_check_dtype(f.op, "%s", a->%s, %s)', o.name, o.name, o.dtype)
     elseif o.of and not o.or_stat then
-      self:try('lm_check_dtypes(f.op, "%s", a->%s, "%s", a->%s)', o.of, o.of, o.name, o.name)
+      self:need('lm_check_dtypes(f.op, "%s", a->%s, "%s", a->%s)', o.of, o.of, o.name, o.name)
     elseif o.like and not shape then
-      self:try('lm_check_like(f.op, "%s", a->%s, "%s", a->%s)', o.name, o.name, o.like, o.like)
+      self:need('lm_check_like(f.op, "%s", a->%s, "%s", a->%s)', o.name, o.name, o.like, o.like)
     elseif o.of or o.stat then
-      self:try('lm_check_stat(f.op, "%s", a->%s, "%s", a->%s, %s)', o.name, o.name, o.of or o.stat, o.of or o.stat,
+      self:need('lm_check_stat(f.op, "%s", a->%s, "%s", a->%s, %s)', o.name, o.name, o.of or o.stat, o.of or o.stat,
         tostring(o.of ~= nil))
     end
-    if o.layout == "private" then self:try("lm_frame_private(&f, &run.%s)", o.name) end
+    if o.layout == "private" then self:need("lm_frame_private(&f, &run.%s)", o.name) end
   end
 
   function Writer:operand(row)
@@ -339,7 +339,7 @@ return function(context)
       if a.is.of == "ints" then
         self:add("lm_frame_batch_sizes(&f, &run.%s, %d);", name, #parts)
       else
-        self:try("lm_frame_batch(&f, &run.%s, %d)", name, #parts)
+        self:need("lm_frame_batch(&f, &run.%s, %d)", name, #parts)
       end
       self.batched = true
     end
@@ -380,24 +380,24 @@ return function(context)
   function Writer:lay_out(o)
     local run = "&run." .. o.name
     if o.into then
-      self:try("lm_frame_convert(&f, %s, %s)", run, converted(o))
+      self:need("lm_frame_convert(&f, %s, %s)", run, converted(o))
     end
     if o.parts and o.parts.at and o.parts[o.parts.at].star then
-      self:try("lm_frame_expand(&f, %s, &batch, %d)", run, o.parts.tail)
+      self:need("lm_frame_expand(&f, %s, &batch, %d)", run, o.parts.tail)
     end
     if o.like and not self:is_contiguous(o.like) then
-      self:try("lm_frame_layout_like(&f, %s, run.%s)", run, o.like)
+      self:need("lm_frame_layout_like(&f, %s, run.%s)", run, o.like)
     elseif o.layout == "dense" then
-      self:try("lm_frame_dense(&f, %s)", run)
+      self:need("lm_frame_dense(&f, %s)", run)
     elseif o.layout and o.layout:find "%(" then
       local name, others = o.layout:match "%((%w+)(.*)%)"
-      self:try("lm_layout_%s(&f, %s%s)", name, run, (others:gsub("[%w_]+", "run.%0")))
+      self:need("lm_layout_%s(&f, %s%s)", name, run, (others:gsub("[%w_]+", "run.%0")))
     elseif o.layout ~= "strided" and o.layout ~= "private" and o.check ~= "index" then
-      self:try("lm_frame_layout(&f, %s, %s)", run, o.layout == "preserve" and "LM_PRESERVE" or self:format(o))
+      self:need("lm_frame_layout(&f, %s, %s)", run, o.layout == "preserve" and "LM_PRESERVE" or self:format(o))
     end
     if o.view then
       local size = o.view == "flat" and "1, (int64_t[]){run.%s->numel}" or "2, lm_matrix_sizes(run.%s).v"
-      self:try("lm_frame_reshape(&f, %s, " .. size:format(o.name) .. ")", run)
+      self:need("lm_frame_reshape(&f, %s, " .. size:format(o.name) .. ")", run)
     end
   end
 
@@ -423,7 +423,7 @@ return function(context)
     end
     if not parts.at then return tostring(#parts), array(1, #parts) end
     self.joins = true
-    self:try("lm_sizes_join(&f, %d, %s, %s, %d, %s, &size)", parts.lead, array(1, parts.lead),
+    self:need("lm_sizes_join(&f, %d, %s, %s, %d, %s, &size)", parts.lead, array(1, parts.lead),
       self:value(parts[parts.at].rest), parts.tail, array(parts.at + 1, #parts))
     return "size.n", "size.v"
   end
@@ -443,24 +443,24 @@ return function(context)
     local allocated = o.into and converted(o) or dtype
     local like = not shape and o.like
     if like and self:is_contiguous(like) then
-      self:try("lm_frame_result(&f, %d, %s, %s, run.%s->ndim, run.%s->size, LM_CONTIGUOUS)", o.i, allocated,
+      self:need("lm_frame_result(&f, %d, %s, %s, run.%s->ndim, run.%s->size, LM_CONTIGUOUS)", o.i, allocated,
         self.device, like, like)
     elseif like then
-      self:try("lm_frame_result_like(&f, %d, %s, run.%s)", o.i, allocated, like)
+      self:need("lm_frame_result_like(&f, %d, %s, run.%s)", o.i, allocated, like)
     else
       local n, sizes = self:sizes(o.parts)
       if o.near then
-        self:try("lm_frame_result_near(&f, %d, %s, run.%s, %s, %s)", o.i, allocated, o.near, n, sizes)
+        self:need("lm_frame_result_near(&f, %d, %s, run.%s, %s, %s)", o.i, allocated, o.near, n, sizes)
       else
-        self:try("lm_frame_result(&f, %d, %s, %s, %s, %s, %s)", o.i, allocated, self.device, n, sizes, self:format(o))
+        self:need("lm_frame_result(&f, %d, %s, %s, %s, %s, %s)", o.i, allocated, self.device, n, sizes, self:format(o))
       end
       if o.columns then
         local when = o.columns ~= true and ("if %s "):format(self:condition(o.columns)) or ""
         self:add("%slm_frame_columns(&f, %d);", when, o.i)
       end
-      if o.layout then self:try("lm_layout_%s(&f, &f.slot[%d])", o.layout:match "%((%w+)", o.i) end
+      if o.layout then self:need("lm_layout_%s(&f, &f.slot[%d])", o.layout:match "%((%w+)", o.i) end
       if o.view then
-        self:try("lm_frame_reshape(&f, &f.slot[%d], %s)", o.i, o.view == "flat"
+        self:need("lm_frame_reshape(&f, &f.slot[%d], %s)", o.i, o.view == "flat"
           and ("1, (int64_t[]){f.slot[%d]->numel}"):format(o.i) or ("2, lm_matrix_sizes(f.slot[%d]).v"):format(o.i))
       end
     end
@@ -471,7 +471,7 @@ return function(context)
       if empty then
         local parts = self:shape(empty)
         local n, sizes = self:sizes(parts)
-        self:add("  TRY(lm_frame_result(&f, %d, %s, %s, %s, %s, LM_CONTIGUOUS));", o.i, allocated, self.device, n,
+        self:add("  NEED(lm_frame_result(&f, %d, %s, %s, %s, %s, LM_CONTIGUOUS));", o.i, allocated, self.device, n,
           sizes)
         self:add("}")
       end
@@ -506,7 +506,7 @@ return function(context)
         values[#values + 1] = argument == "nil" and "NULL" or self:number(argument)
       end
     end
-    self:try("lm_check_%s(%s)", name, table.concat(values, ", "))
+    self:need("lm_check_%s(%s)", name, table.concat(values, ", "))
   end
 
   -- Writes the check that all tensors are on one device.
@@ -517,7 +517,7 @@ return function(context)
       if not hosts:find("%f[%w_]" .. a.name .. ": [^\n]*on_host") then names[#names + 1] = "a->" .. a.name end
     end
     if #names > 1 then
-      self:try("lm_check_same_device(f.op, %d, (lm_tensor *[]){%s})", #names, table.concat(names, ", "))
+      self:need("lm_check_same_device(f.op, %d, (lm_tensor *[]){%s})", #names, table.concat(names, ", "))
     end
   end
 
@@ -531,7 +531,7 @@ return function(context)
     for _, name in ipairs(entry.writes or {}) do
       local when = entry.writes.when and " && run." .. entry.writes.when or ""
       written[#written + 1] = ("if (run.%s%s) "):format(name, when)
-      self:add("%sTRY(lm_check_writable(f.op, run.%s));", written[#written], name)
+      self:add("%sNEED(lm_check_writable(f.op, run.%s));", written[#written], name)
     end
     for i, row in ipairs(entry.makes) do self.made[row:match "^[%w_]+"] = ("f.result[%d]"):format(i - 1) end
     for _, o in ipairs(self.operands) do
@@ -544,13 +544,13 @@ return function(context)
     local slot = entry.compute and ("lm_compute_%s(&f, &run)"):format(entry.compute)
       or ("lm_frame_dispatch%s(&f, %s, &run)"):format(entry.host and "_or_host" or "", self.device)
     if entry.zeros then
-      self:try("%s ? lm_frame_zero(&f) : %s", self:number(entry.zeros), slot)
+      self:need("%s ? lm_frame_zero(&f) : %s", self:number(entry.zeros), slot)
     else
-      self:try("%s", slot)
+      self:need("%s", slot)
     end
     for i, name in ipairs(entry.writes or {}) do self:add("%slm_bump(run.%s, f.op);", written[i], name) end
     for _, o in ipairs(self.results) do
-      if o.final then self:try("lm_frame_convert_result(&f, %d, %s)", o.i, o.final:gsub("run%.", "a->")) end
+      if o.final then self:need("lm_frame_convert_result(&f, %d, %s)", o.i, o.final:gsub("run%.", "a->")) end
       if o.parts and o.parts[1] and o.parts[1].batch then self:add("lm_frame_unbatch(&f, %d);", o.i) end
     end
   end
@@ -576,14 +576,11 @@ return function(context)
     if self.joins then before[#before + 1] = "  lm_ints size;" end
     return text.fill([[
 lm_status lm_op_$name(${family}const lm_${name}_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_${name}_args run = *a;
-  lm_frame f;
   $before
-  lm_frame_begin(&f, $id);
+  LM_FRAME(f, $id);
   $lines
-done:
-  return lm_frame_end(&f, status, out);
+  return lm_frame_end(&f, out);
 }
 ]], {name = entry.name, family = entry.is_family and "lm_op_id op, " or "",
       id = entry.is_family and "op" or "LM_OP_" .. entry.name, before = map(before, function(l) return l:sub(3) end),

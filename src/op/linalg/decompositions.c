@@ -7,8 +7,7 @@
 #include "op/operand_checks.h"
 
 lm_status lm_check_matrix(lm_op_id op, const char *name, const lm_tensor *x) {
-  lm_status status = lm_check_real(op, name, x);
-  if (status != LM_OK) return status;
+  NEED(lm_check_real(op, name, x));
   if (x->ndim < 2) return lm_fail_shape(lm_ops[op].name, name, "[*, m, n]", lm_shape_of(x));
   int64_t m = x->size[x->ndim - 2], n = x->size[x->ndim - 1];
   if (m > 1 << 20 || n > 1 << 20 || m * n > INT_MAX)
@@ -40,20 +39,15 @@ lm_status lm_check_pivots(lm_op_id op, const lm_tensor *pivots, const lm_tensor 
 
 /* Solves L (L^T X) = B, or U^T (U X) = B. */
 lm_status lm_op_cholesky_solve(const lm_cholesky_solve_args *a, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *transposed = NULL, *half = NULL;
-  TRY(lm_check_matrix(LM_OP_cholesky_solve, "L", a->L));
-  TRY(lm_op_transpose(&(lm_transpose_args){.x = a->L, .dim0 = -2, .dim1 = -1}, &transposed));
+  LM_OWNED *transposed = NULL, *half = NULL;
+  NEED(lm_check_matrix(LM_OP_cholesky_solve, "L", a->L));
+  NEED(lm_op_transpose(&(lm_transpose_args){.x = a->L, .dim0 = -2, .dim1 = -1}, &transposed));
   lm_linalg_solve_triangular_args first = {.A = a->upper ? transposed : a->L, .B = a->B, .left = true}, second = first;
-  TRY(lm_op_linalg_solve_triangular(&first, &half));
+  NEED(lm_op_linalg_solve_triangular(&first, &half));
   second.A = a->upper ? a->L : transposed;
   second.B = half;
   second.upper = true;
-  status = lm_op_linalg_solve_triangular(&second, out);
-done:
-  lm_release(transposed);
-  lm_release(half);
-  return status;
+  return lm_op_linalg_solve_triangular(&second, out);
 }
 
 /* Makes *t a contiguous float64 tensor on `device` with one tolerance for each matrix. NULL stays NULL. */
@@ -64,21 +58,18 @@ static lm_status tolerances(lm_frame *f, const lm_ints *batch, lm_device device,
 }
 
 lm_status lm_op_linalg_pinv(const lm_linalg_pinv_args *a, lm_tensor **out) {
-  lm_status status;
   lm_linalg_pinv_args run = *a;
-  lm_frame f;
   lm_ints size;
-  lm_frame_begin(&f, LM_OP_linalg_pinv);
-  TRY(lm_check_matrix(f.op, "A", a->A));
+  LM_FRAME(f, LM_OP_linalg_pinv);
+  NEED(lm_check_matrix(f.op, "A", a->A));
   const int64_t m = a->A->size[a->A->ndim - 2], n = a->A->size[a->A->ndim - 1];
-  if (a->hermitian && m != n) TRY(lm_fail_shape("linalg_pinv", "A", "[*, n, n]", lm_shape_of(a->A)));
+  if (a->hermitian && m != n) return lm_fail_shape("linalg_pinv", "A", "[*, n, n]", lm_shape_of(a->A));
   const lm_ints batch = lm_sizes_between(a->A->ndim, a->A->size, 0, 2);
-  TRY(tolerances(&f, &batch, a->A->device, &run.atol));
-  TRY(tolerances(&f, &batch, a->A->device, &run.rtol));
-  TRY(lm_sizes_join(&f, 0, NULL, &batch, 2, (int64_t[]){n, m}, &size));
-  TRY(lm_frame_result(&f, 0, a->A->dtype, a->A->device, size.n, size.v, LM_CONTIGUOUS));
+  NEED(tolerances(&f, &batch, a->A->device, &run.atol));
+  NEED(tolerances(&f, &batch, a->A->device, &run.rtol));
+  NEED(lm_sizes_join(&f, 0, NULL, &batch, 2, (int64_t[]){n, m}, &size));
+  NEED(lm_frame_result(&f, 0, a->A->dtype, a->A->device, size.n, size.v, LM_CONTIGUOUS));
   lm_frame_columns(&f, 0);
-  TRY(lm_frame_dispatch_or_host(&f, a->A->device, &run));
-done:
-  return lm_frame_end(&f, status, out);
+  NEED(lm_frame_dispatch_or_host(&f, a->A->device, &run));
+  return lm_frame_end(&f, out);
 }

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "op/backend.h"
+#include "op/kernels.h"
 
 const char *lm_matrix_words(const char *arg, const lm_tensor *x, int64_t at) {
   static _Thread_local char words[160];

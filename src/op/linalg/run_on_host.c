@@ -4,41 +4,34 @@
 #include "op/check.h"
 
 static lm_status to_host(const lm_tensor *t, lm_tensor **out) {
-  lm_status status;
-  lm_tensor *host = NULL;
-  TRY(lm_tensor_empty_like(t, t->dtype, LM_DEVICE(LM_CPU, 0), &host));
-  TRY(lm_copy(t, host));
-  *out = host;
-  host = NULL;
-done:
-  lm_release(host);
-  return status;
+  LM_OWNED *host = NULL;
+  NEED(lm_tensor_empty_like(t, t->dtype, LM_DEVICE(LM_CPU, 0), &host));
+  NEED(lm_copy(t, host));
+  *out = lm_tensor_take(&host);
+  return LM_OK;
 }
 
 static lm_status run_on_host(lm_op_id op, const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
   const lm_op *d = &lm_ops[op];
   const int outs = d->outs + d->aux;
   lm_args_union copy;
-  lm_tensor *in[LM_MAX_TENSOR_ARGS] = {NULL}, *result[LM_MAX_OUTS] = {NULL};
+  LM_OWNED_ARRAY(in, LM_MAX_TENSOR_ARGS);
+  LM_OWNED_ARRAY(result, LM_MAX_OUTS);
   memcpy(&copy, args, d->size);
   for (int i = 0; i < d->ntensor; i++) {
     lm_tensor *t = LM_ARG_TENSOR(&copy, d->tensor[i]);
     if (!t) continue;
-    TRY(to_host(t, &in[i]));
+    NEED(to_host(t, &in[i]));
     LM_ARG_TENSOR(&copy, d->tensor[i]) = in[i];
   }
   for (int i = 0; i < outs; i++) {
-    if (out[i]) TRY(lm_tensor_empty_like(out[i], out[i]->dtype, LM_DEVICE(LM_CPU, 0), &result[i]));
+    if (out[i]) NEED(lm_tensor_empty_like(out[i], out[i]->dtype, LM_DEVICE(LM_CPU, 0), &result[i]));
   }
-  TRY(lm_dispatch(op, LM_DEVICE(LM_CPU, 0), &copy, result));
+  NEED(lm_dispatch(op, LM_DEVICE(LM_CPU, 0), &copy, result));
   for (int i = 0; i < outs; i++) {
-    if (out[i] && out[i]->numel) TRY(lm_copy(result[i], out[i]));
+    if (out[i] && out[i]->numel) NEED(lm_copy(result[i], out[i]));
   }
-done:
-  for (int i = 0; i < LM_MAX_TENSOR_ARGS; i++) lm_release(in[i]);
-  for (int i = 0; i < LM_MAX_OUTS; i++) lm_release(result[i]);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_dispatch_or_host(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out) {

@@ -67,28 +67,26 @@ lm_status lm_check_mask(lm_op_id op, const lm_tensor *mask, const lm_tensor *que
 }
 
 lm_status lm_layout_mask(lm_frame *f, lm_tensor **mask, const lm_tensor *query, const lm_tensor *key) {
-  lm_status status = LM_OK;
   lm_tensor *expanded = NULL;
   const int64_t size[4] = {query->size[0], query->size[1], query->size[2], key->size[2]};
   int64_t stride[4];
   if (!*mask) return LM_OK;
-  if ((*mask)->dtype != LM_BOOL) TRY(lm_frame_convert(f, mask, lm_attention_dtype(query)));
+  if ((*mask)->dtype != LM_BOOL) NEED(lm_frame_convert(f, mask, lm_attention_dtype(query)));
   const int ndim = (*mask)->ndim;
-  if (ndim == 0) TRY(lm_frame_reshape(f, mask, 1, (int64_t[]){1}));
+  if (ndim == 0) NEED(lm_frame_reshape(f, mask, 1, (int64_t[]){1}));
   if (ndim > 0 && (*mask)->size[ndim - 1] > 1 && (*mask)->stride[ndim - 1] != 1)
-    TRY(lm_frame_layout(f, mask, LM_CONTIGUOUS));
+    NEED(lm_frame_layout(f, mask, LM_CONTIGUOUS));
   const lm_tensor *own = *mask;
   for (int d = 3, from = own->ndim - 1; d >= 0; d--, from--) {
     bool there = from >= 0, alike = there && own->size[from] == size[d];
     if (own->ndim > 4 || (there && !alike && own->size[from] != 1)) {
-      TRY(lm_fail_broadcast(lm_ops[f->op].name, "attn_mask", lm_shape_of(own), lm_shape_text(4, size)));
+      return lm_fail_broadcast(lm_ops[f->op].name, "attn_mask", lm_shape_of(own), lm_shape_text(4, size));
     }
     stride[d] = alike && size[d] > 1 ? own->stride[from] : 0;
   }
-  TRY(lm_tensor_view(*mask, 4, size, stride, 0, &expanded));
+  NEED(lm_tensor_view(*mask, 4, size, stride, 0, &expanded));
   *mask = lm_frame_hold(f, expanded);
-done:
-  return status;
+  return LM_OK;
 }
 
 /* Excludes what cuDNN's engines compute wrongly or refuse. On compute capability 9.0, the backward pass (up to cuDNN

@@ -2,6 +2,7 @@
  * */
 #include "op/nn/conv.h"
 #include "op/run.h"
+#include "op_entries.h"
 
 /* Sizes of the products: for each group, [outs, taps] times [taps, indices]. */
 typedef struct products {
@@ -37,15 +38,12 @@ static lm_status by_groups(const lm_conv_shape *s, lm_tensor *y, lm_tensor **out
 /* Creates zeros of the padded image's size, and a view of the part that the image fills. */
 static lm_status padded_image(const lm_conv_shape *s, const lm_tensor *like, lm_tensor **padded, lm_tensor **inner) {
   const int64_t size[4] = {s->n, s->c, s->h + 2 * s->padding[0], s->w + 2 * s->padding[1]};
-  lm_status status = LM_OK;
-  lm_tensor *zeroed = NULL;
-  TRY(lm_tensor_empty(like->dtype, like->device, 4, size, LM_CONTIGUOUS, padded));
-  TRY(lm_op_zero_(&(lm_zero__args){.x = *padded}, &zeroed));
-  TRY(lm_tensor_view(*padded, 4, (int64_t[]){s->n, s->c, s->h, s->w}, (*padded)->stride,
-                     s->padding[0] * size[3] + s->padding[1], inner));
-done:
-  lm_release(zeroed);
-  return status;
+  LM_OWNED *zeroed = NULL;
+  NEED(lm_tensor_empty(like->dtype, like->device, 4, size, LM_CONTIGUOUS, padded));
+  NEED(lm_op_zero_(&(lm_zero__args){.x = *padded}, &zeroed));
+  NEED(lm_tensor_view(*padded, 4, (int64_t[]){s->n, s->c, s->h, s->w}, (*padded)->stride,
+                      s->padding[0] * size[3] + s->padding[1], inner));
+  return LM_OK;
 }
 
 static lm_status add_to(lm_tensor *x, lm_tensor *other) {
@@ -60,32 +58,29 @@ static lm_status forward(const lm_conv_call *call) {
   const products p = products_of(s);
   const int64_t each = s->c / s->groups;
   lm_tensor *x = call->t[0], *y = call->t[2], *bias = call->bias;
-  lm_status status = LM_OK;
   enum { PADDED, INNER, WINDOWS, COLUMNS, MATRIX, DENSE, WEIGHT, PRODUCT, FROM, TO, BIAS, COUNT };
-  lm_tensor *t[COUNT] = {NULL};
-  TRY(padded_image(s, x, &t[PADDED], &t[INNER]));
-  TRY(lm_copy(x, t[INNER]));
+  LM_OWNED_ARRAY(t, COUNT);
+  NEED(padded_image(s, x, &t[PADDED], &t[INNER]));
+  NEED(lm_copy(x, t[INNER]));
   const int64_t *step = t[PADDED]->stride;
-  TRY(lm_tensor_view(t[PADDED], 7, (int64_t[]){s->groups, each, s->kh, s->kw, s->n, s->oh, s->ow},
-                     (int64_t[]){each * step[1], step[1], s->dilation[0] * step[2], s->dilation[1] * step[3], step[0],
-                                 s->stride[0] * step[2], s->stride[1] * step[3]},
-                     0, &t[WINDOWS]));
-  TRY(copied(t[WINDOWS], &t[COLUMNS]));
-  TRY(as_matrices(t[COLUMNS], p.groups, p.taps, p.indices, false, &t[MATRIX]));
-  TRY(copied(call->t[1], &t[DENSE]));
-  TRY(as_matrices(t[DENSE], p.groups, p.outs, p.taps, false, &t[WEIGHT]));
-  TRY(lm_op_product(LM_OP_bmm, &(lm_product_args){.x = t[WEIGHT], .other = t[MATRIX], .alpha = 1}, &t[PRODUCT]));
-  TRY(by_groups(s, y, &t[TO]));
-  TRY(lm_tensor_view(t[PRODUCT], 5, t[TO]->size, (int64_t[]){p.outs * p.indices, p.indices, s->oh * s->ow, s->ow, 1}, 0,
-                     &t[FROM]));
-  TRY(lm_copy(t[FROM], t[TO]));
+  NEED(lm_tensor_view(t[PADDED], 7, (int64_t[]){s->groups, each, s->kh, s->kw, s->n, s->oh, s->ow},
+                      (int64_t[]){each * step[1], step[1], s->dilation[0] * step[2], s->dilation[1] * step[3], step[0],
+                                  s->stride[0] * step[2], s->stride[1] * step[3]},
+                      0, &t[WINDOWS]));
+  NEED(copied(t[WINDOWS], &t[COLUMNS]));
+  NEED(as_matrices(t[COLUMNS], p.groups, p.taps, p.indices, false, &t[MATRIX]));
+  NEED(copied(call->t[1], &t[DENSE]));
+  NEED(as_matrices(t[DENSE], p.groups, p.outs, p.taps, false, &t[WEIGHT]));
+  NEED(lm_op_product(LM_OP_bmm, &(lm_product_args){.x = t[WEIGHT], .other = t[MATRIX], .alpha = 1}, &t[PRODUCT]));
+  NEED(by_groups(s, y, &t[TO]));
+  NEED(lm_tensor_view(t[PRODUCT], 5, t[TO]->size, (int64_t[]){p.outs * p.indices, p.indices, s->oh * s->ow, s->ow, 1},
+                      0, &t[FROM]));
+  NEED(lm_copy(t[FROM], t[TO]));
   if (bias) {
-    TRY(lm_tensor_view(bias, 4, (int64_t[]){1, s->k, 1, 1}, (int64_t[]){0, bias->stride[0], 0, 0}, 0, &t[BIAS]));
-    TRY(add_to(y, t[BIAS]));
+    NEED(lm_tensor_view(bias, 4, (int64_t[]){1, s->k, 1, 1}, (int64_t[]){0, bias->stride[0], 0, 0}, 0, &t[BIAS]));
+    NEED(add_to(y, t[BIAS]));
   }
-done:
-  for (int i = 0; i < COUNT; i++) lm_release(t[i]);
-  return status;
+  return LM_OK;
 }
 
 /* Multiplies the weight's transpose by y, and adds each tap's columns to the pixels it read. */
@@ -94,33 +89,25 @@ static lm_status input(const lm_conv_call *call) {
   const products p = products_of(s);
   const int64_t each = s->c / s->groups, size[5] = {s->groups, each, s->n, s->oh, s->ow};
   const int64_t from[5] = {p.taps * p.indices, s->kh * s->kw * p.indices, s->oh * s->ow, s->ow, 1};
-  lm_status status = LM_OK;
   enum { PADDED, INNER, GROUPED, OUTS, MATRIX, DENSE, WEIGHT, PRODUCT, COUNT };
-  lm_tensor *t[COUNT] = {NULL}, *read = NULL, *tap = NULL;
-  TRY(padded_image(s, call->t[0], &t[PADDED], &t[INNER]));
-  TRY(by_groups(s, call->t[2], &t[GROUPED]));
-  TRY(copied(t[GROUPED], &t[OUTS]));
-  TRY(as_matrices(t[OUTS], p.groups, p.outs, p.indices, false, &t[MATRIX]));
-  TRY(copied(call->t[1], &t[DENSE]));
-  TRY(as_matrices(t[DENSE], p.groups, p.outs, p.taps, true, &t[WEIGHT]));
-  TRY(lm_op_product(LM_OP_bmm, &(lm_product_args){.x = t[WEIGHT], .other = t[MATRIX], .alpha = 1}, &t[PRODUCT]));
+  LM_OWNED_ARRAY(t, COUNT);
+  NEED(padded_image(s, call->t[0], &t[PADDED], &t[INNER]));
+  NEED(by_groups(s, call->t[2], &t[GROUPED]));
+  NEED(copied(t[GROUPED], &t[OUTS]));
+  NEED(as_matrices(t[OUTS], p.groups, p.outs, p.indices, false, &t[MATRIX]));
+  NEED(copied(call->t[1], &t[DENSE]));
+  NEED(as_matrices(t[DENSE], p.groups, p.outs, p.taps, true, &t[WEIGHT]));
+  NEED(lm_op_product(LM_OP_bmm, &(lm_product_args){.x = t[WEIGHT], .other = t[MATRIX], .alpha = 1}, &t[PRODUCT]));
   const int64_t *step = t[PADDED]->stride;
   const int64_t to[5] = {each * step[1], step[1], step[0], s->stride[0] * step[2], s->stride[1] * step[3]};
   for (int64_t i = 0; i < s->kh * s->kw; i++) {
+    LM_OWNED *read = NULL, *tap = NULL;
     int64_t row = i / s->kw * s->dilation[0], column = i % s->kw * s->dilation[1];
-    TRY(lm_tensor_view(t[PADDED], 5, size, to, row * step[2] + column, &read));
-    TRY(lm_tensor_view(t[PRODUCT], 5, size, from, i * p.indices, &tap));
-    TRY(add_to(read, tap));
-    lm_release(read);
-    lm_release(tap);
-    read = tap = NULL;
+    NEED(lm_tensor_view(t[PADDED], 5, size, to, row * step[2] + column, &read));
+    NEED(lm_tensor_view(t[PRODUCT], 5, size, from, i * p.indices, &tap));
+    NEED(add_to(read, tap));
   }
-  TRY(lm_copy(t[INNER], call->t[0]));
-done:
-  for (int i = 0; i < COUNT; i++) lm_release(t[i]);
-  lm_release(read);
-  lm_release(tap);
-  return status;
+  return lm_copy(t[INNER], call->t[0]);
 }
 
 lm_status lm_conv_integers(const lm_conv_call *call) {

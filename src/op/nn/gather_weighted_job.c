@@ -1,6 +1,9 @@
 /* Converts gather_weighted and its two gradients to one job, which computes one of x, y and weight. */
 #include "op/nn/gather_weighted_job.h"
 
+#include "op_args_resampling.h"
+#include "op_ids.h"
+
 lm_gather_weighted_job lm_gather_weighted_job_of(lm_op_id op, const void *args, lm_tensor *const *out) {
   const lm_tensor *x, *y, *weight, *indices;
   if (op == LM_OP_gather_weighted) {

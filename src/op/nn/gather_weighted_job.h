@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gather_weighted.h"
-#include "op/op.h"
+#include "tensor/tensor.h"
 
 /* Converts arguments and output of gather_weighted, gather_weighted_input or gather_weighted_weight's kernel. */
-LM_API lm_gather_weighted_job lm_gather_weighted_job_of(lm_op_id op, const void *args, lm_tensor *const *out);
+LM_API lm_gather_weighted_job lm_gather_weighted_job_of(int op, const void *args, lm_tensor *const *out);

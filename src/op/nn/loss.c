@@ -19,19 +19,17 @@ lm_status lm_check_reduced(lm_op_id op, int reduction, const lm_ints *target, lm
 
 /* Keeps x's layout if one stride spans the dims after C, else copies. */
 lm_status lm_layout_classes(lm_frame *f, lm_tensor **t) {
-  lm_status status = LM_OK;
   const lm_tensor *x = *t;
   lm_tensor *merged = NULL;
   bool walks = true;
   for (int d = 2; d + 1 < x->ndim; d++) walks = walks && x->stride[d] == x->stride[d + 1] * x->size[d + 1];
-  if (!walks) TRY(lm_frame_layout(f, t, LM_PRESERVE));
+  if (!walks) NEED(lm_frame_layout(f, t, LM_PRESERVE));
   x = *t;
   int64_t size[3] = {1, x->size[x->ndim > 1], 1}, stride[3] = {0, x->stride[x->ndim > 1], 0};
   if (x->ndim > 1) size[0] = x->size[0], stride[0] = x->stride[0];
   for (int d = 2; d < x->ndim; d++) size[2] *= x->size[d];
   if (x->ndim > 2) stride[2] = x->stride[x->ndim - 1];
-  TRY(lm_tensor_view(*t, 3, size, stride, 0, &merged));
+  NEED(lm_tensor_view(*t, 3, size, stride, 0, &merged));
   *t = lm_frame_hold(f, merged);
-done:
-  return status;
+  return LM_OK;
 }

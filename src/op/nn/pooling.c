@@ -26,11 +26,10 @@ lm_status lm_check_windows(lm_op_id op, const int64_t *kernel_size, int64_t *str
   const char *name = lm_ops[op].name;
   if (kernel_size[0] == LM_NO_INT) return lm_fail_value(name, "kernel_size", "a number or a pair", "nil");
   if (stride[0] == LM_NO_INT) memcpy(stride, kernel_size, 2 * sizeof *stride);
-  lm_status status = LM_OK;
-  TRY(check_pair(op, "kernel_size", kernel_size, 1));
-  TRY(check_pair(op, "stride", stride, 1));
-  TRY(check_pair(op, "padding", padding, 0));
-  TRY(check_pair(op, "dilation", dilation ? dilation : undilated, 1));
+  NEED(check_pair(op, "kernel_size", kernel_size, 1));
+  NEED(check_pair(op, "stride", stride, 1));
+  NEED(check_pair(op, "padding", padding, 0));
+  NEED(check_pair(op, "dilation", dilation ? dilation : undilated, 1));
   for (int i = 0; i < 2; i++)
     if (padding[i] > kernel_size[i] / 2) {
       lm_fail_value(
@@ -41,8 +40,7 @@ lm_status lm_check_windows(lm_op_id op, const int64_t *kernel_size, int64_t *str
                        (long long)padding[1], (long long)padding[0], (long long)padding[0],
                        dilation ? ", {value = -math.huge}" : "");
     }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_check_known_windows(lm_op_id op, const int64_t *kernel_size, int64_t *stride, const int64_t *padding,

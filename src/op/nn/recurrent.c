@@ -11,36 +11,32 @@ int64_t lm_recurrent_slots(int cell) { return cell == LM_LSTM ? 5 : cell == LM_G
 
 /* Checks that t is [m, n], or [n] for m = -1, of like's dtype and on its device. */
 static lm_status check(lm_op_id op, const char *name, const lm_tensor *t, int64_t m, int64_t n, const lm_tensor *like) {
-  lm_status status = LM_OK;
   if (!t) return LM_OK;
   int ndim = m < 0 ? 1 : 2;
   if (t->ndim != ndim || t->size[ndim - 1] != n || (ndim == 2 && t->size[0] != m)) {
-    if (ndim == 1) { TRY(lm_fail_shape(lm_ops[op].name, name, lm_text("[%lld]", (long long)n), lm_shape_of(t))); }
-    TRY(lm_fail_shape(lm_ops[op].name, name, lm_text("[%lld, %lld]", (long long)m, (long long)n), lm_shape_of(t)));
+    if (ndim == 1) return lm_fail_shape(lm_ops[op].name, name, lm_text("[%lld]", (long long)n), lm_shape_of(t));
+    return lm_fail_shape(lm_ops[op].name, name, lm_text("[%lld, %lld]", (long long)m, (long long)n), lm_shape_of(t));
   }
   if (t->dtype != like->dtype) {
-    TRY(lm_fail_dtypes(lm_ops[op].name, name, lm_dtype_name(t->dtype), "weight_hh", lm_dtype_name(like->dtype)));
+    return lm_fail_dtypes(lm_ops[op].name, name, lm_dtype_name(t->dtype), "weight_hh", lm_dtype_name(like->dtype));
   }
-  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)t, (lm_tensor *)like}));
-done:
-  return status;
+  return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)t, (lm_tensor *)like});
 }
 
 /* Checks that batch_sizes begin with h0's batch size, never grow, and sum to the number of rows. */
 lm_status lm_check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch, int64_t rows) {
-  lm_status status = LM_OK;
   int64_t sum = 0, before = batch;
   if (!sizes) {
     if (batch > 0 ? rows % batch != 0 : rows != 0) {
-      TRY(lm_fail_divisible(lm_ops[op].name, "the number of rows of x", rows, "the batch size of h0", batch));
+      return lm_fail_divisible(lm_ops[op].name, "the number of rows of x", rows, "the batch size of h0", batch);
     }
     return LM_OK;
   }
   if (sizes->ndim != 1 || sizes->dtype != LM_I64 || LM_DEVICE_KIND(sizes->device) != LM_CPU ||
       !lm_is_contiguous(sizes)) {
-    TRY(lm_fail_value(
+    return lm_fail_value(
         lm_ops[op].name, "batch_sizes", "int64 [steps] on the CPU",
-        lm_text("%s %s on %s", lm_dtype_name(sizes->dtype), lm_shape_of(sizes), lm_device_name(sizes->device))));
+        lm_text("%s %s on %s", lm_dtype_name(sizes->dtype), lm_shape_of(sizes), lm_device_name(sizes->device)));
   }
   const int64_t *size = (const int64_t *)sizes->data;
   bool good = sizes->size[0] == 0 || size[0] == batch;
@@ -49,11 +45,10 @@ lm_status lm_check_steps(lm_op_id op, const lm_tensor *sizes, int64_t batch, int
     sum += before = size[t];
   }
   if (!good || sum != rows) {
-    TRY(lm_fail(LM_E_SHAPE, "%s: batch_sizes must begin with h0's batch size %lld, not grow, and sum to %lld",
-                lm_ops[op].name, (long long)batch, (long long)rows));
+    return lm_fail(LM_E_SHAPE, "%s: batch_sizes must begin with h0's batch size %lld, not grow, and sum to %lld",
+                   lm_ops[op].name, (long long)batch, (long long)rows);
   }
-done:
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_check_cell(lm_op_id op, int cell, const lm_tensor *weight_hh, bool has_c0, bool has_projection,
@@ -69,26 +64,20 @@ lm_status lm_check_cell(lm_op_id op, int cell, const lm_tensor *weight_hh, bool 
 }
 
 lm_status lm_compute_recurrent_layer(lm_frame *f, const void *args) {
-  lm_status status = LM_OK;
   const lm_recurrent_layer_args *run = args;
   if (run->gates->size[0] > 0) return lm_frame_dispatch_or_host(f, run->gates->device, run);
-  TRY(lm_copy(run->h0, f->result[1]));
-  if (run->c0) TRY(lm_copy(run->c0, f->result[2]));
-done:
-  return status;
+  NEED(lm_copy(run->h0, f->result[1]));
+  if (run->c0) NEED(lm_copy(run->c0, f->result[2]));
+  return LM_OK;
 }
 
 /* Computes result i = xᵀ y in x's dtype, then converts it to `dtype`. */
 static lm_status product(lm_frame *f, int i, lm_tensor *x, lm_tensor *y, lm_dtype dtype) {
-  lm_status status = LM_OK;
-  lm_tensor *transposed = NULL;
+  LM_OWNED *transposed = NULL;
   int64_t size[2] = {x->size[1], x->size[0]}, stride[2] = {1, x->size[1]};
-  TRY(lm_tensor_view(x, 2, size, stride, 0, &transposed));
-  TRY(lm_op_product(LM_OP_mm, &(lm_product_args){.x = transposed, .other = y, .alpha = 1}, &f->result[i]));
-  TRY(lm_frame_convert_result(f, i, dtype));
-done:
-  lm_release(transposed);
-  return status;
+  NEED(lm_tensor_view(x, 2, size, stride, 0, &transposed));
+  NEED(lm_op_product(LM_OP_mm, &(lm_product_args){.x = transposed, .other = y, .alpha = 1}, &f->result[i]));
+  return lm_frame_convert_result(f, i, dtype);
 }
 
 /* Creates a matrix [m, n] of like's dtype that the frame owns, or [0] for m = -1. */
@@ -100,66 +89,63 @@ static lm_status new_matrix(lm_frame *f, const lm_tensor *like, int64_t m, int64
 }
 
 lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_recurrent_layer_backward_args run = *a;
-  lm_frame f;
   lm_tensor *made[6] = {NULL}, *bias = NULL;
   const bool lstm = a->cell == LM_LSTM, gru = a->cell == LM_GRU;
   const lm_dtype dtype = a->weight_hh->dtype, compute = lm_stat_dtype(a->weight_hh);
   int64_t hidden;
-  lm_frame_begin(&f, LM_OP_recurrent_layer_backward);
-  TRY(lm_check_ndim(f.op, "y", a->y, 2));
-  TRY(lm_check_ndim(f.op, "weight_hh", a->weight_hh, 2));
-  TRY(lm_check_float(f.op, "weight_hh", a->weight_hh));
-  TRY(lm_check_ndim(f.op, "h0", a->h0, 2));
-  TRY(lm_check_cell(f.op, a->cell, a->weight_hh, a->c0 != NULL, a->weight_hr != NULL, &hidden));
+  LM_FRAME(f, LM_OP_recurrent_layer_backward);
+  NEED(lm_check_ndim(f.op, "y", a->y, 2));
+  NEED(lm_check_ndim(f.op, "weight_hh", a->weight_hh, 2));
+  NEED(lm_check_float(f.op, "weight_hh", a->weight_hh));
+  NEED(lm_check_ndim(f.op, "h0", a->h0, 2));
+  NEED(lm_check_cell(f.op, a->cell, a->weight_hh, a->c0 != NULL, a->weight_hr != NULL, &hidden));
   const int64_t rows = a->y->size[0], batch = a->h0->size[0], gates = a->weight_hh->size[0];
   const int64_t width = a->weight_hh->size[1];
   if (!lstm) run.grad_c = NULL;
-  TRY(check(f.op, "h0", a->h0, batch, width, a->weight_hh));
-  TRY(check(f.op, "c0", a->c0, batch, hidden, a->weight_hh));
-  TRY(check(f.op, "bias_hh", a->bias_hh, -1, gates, a->weight_hh));
-  TRY(check(f.op, "weight_hr", a->weight_hr, width, hidden, a->weight_hh));
-  TRY(check(f.op, "y", a->y, rows, width, a->weight_hh));
-  TRY(check(f.op, "grad_y", a->grad_y, rows, width, a->weight_hh));
-  TRY(check(f.op, "grad_h", a->grad_h, batch, width, a->weight_hh));
-  TRY(check(f.op, "grad_c", run.grad_c, batch, hidden, a->weight_hh));
-  TRY(lm_frame_private(&f, &run.batch_sizes));
-  TRY(lm_check_steps(f.op, run.batch_sizes, batch, rows));
+  NEED(check(f.op, "h0", a->h0, batch, width, a->weight_hh));
+  NEED(check(f.op, "c0", a->c0, batch, hidden, a->weight_hh));
+  NEED(check(f.op, "bias_hh", a->bias_hh, -1, gates, a->weight_hh));
+  NEED(check(f.op, "weight_hr", a->weight_hr, width, hidden, a->weight_hh));
+  NEED(check(f.op, "y", a->y, rows, width, a->weight_hh));
+  NEED(check(f.op, "grad_y", a->grad_y, rows, width, a->weight_hh));
+  NEED(check(f.op, "grad_h", a->grad_h, batch, width, a->weight_hh));
+  NEED(check(f.op, "grad_c", run.grad_c, batch, hidden, a->weight_hh));
+  NEED(lm_frame_private(&f, &run.batch_sizes));
+  NEED(lm_check_steps(f.op, run.batch_sizes, batch, rows));
   lm_tensor **const operands[] = {&run.weight_hh, &run.h0, &run.y,       &run.work,      &run.grad_y,
                                   &run.grad_h,    &run.c0, &run.bias_hh, &run.weight_hr, &run.grad_c};
   for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
-    TRY(lm_frame_convert(&f, operands[i], compute));
-    TRY(lm_frame_layout(&f, operands[i], LM_CONTIGUOUS));
+    NEED(lm_frame_convert(&f, operands[i], compute));
+    NEED(lm_frame_layout(&f, operands[i], LM_CONTIGUOUS));
   }
-  TRY(check(f.op, "work", run.work, rows, lm_recurrent_slots(a->cell) * hidden, run.y));
+  NEED(check(f.op, "work", run.work, rows, lm_recurrent_slots(a->cell) * hidden, run.y));
   const lm_tensor *like = run.weight_hh;
-  TRY(new_matrix(&f, like, rows, gates, &made[0]));
-  TRY(new_matrix(&f, like, batch, width, &made[1]));
-  TRY(new_matrix(&f, like, lstm ? batch : -1, hidden, &made[2]));
-  TRY(new_matrix(&f, like, gru || run.weight_hr ? rows : -1, gru ? gates : width, &made[3]));
-  TRY(new_matrix(&f, like, rows, width, &made[4]));
-  TRY(new_matrix(&f, like, run.weight_hr ? rows : -1, hidden, &made[5]));
-  TRY(lm_dispatch_or_host(f.op, like->device, &run, made));
+  NEED(new_matrix(&f, like, rows, gates, &made[0]));
+  NEED(new_matrix(&f, like, batch, width, &made[1]));
+  NEED(new_matrix(&f, like, lstm ? batch : -1, hidden, &made[2]));
+  NEED(new_matrix(&f, like, gru || run.weight_hr ? rows : -1, gru ? gates : width, &made[3]));
+  NEED(new_matrix(&f, like, rows, width, &made[4]));
+  NEED(new_matrix(&f, like, run.weight_hr ? rows : -1, hidden, &made[5]));
+  NEED(lm_dispatch_or_host(f.op, like->device, &run, made));
   lm_tensor *products = made[gru ? 3 : 0];
-  TRY(lm_at_least_1d(made[0], dtype, &f.result[0]));
-  TRY(product(&f, 1, products, made[4], dtype));
-  TRY(lm_at_least_1d(made[1], dtype, &f.result[2]));
-  TRY(lm_at_least_1d(made[2], dtype, &f.result[3]));
+  NEED(lm_at_least_1d(made[0], dtype, &f.result[0]));
+  NEED(product(&f, 1, products, made[4], dtype));
+  NEED(lm_at_least_1d(made[1], dtype, &f.result[2]));
+  NEED(lm_at_least_1d(made[2], dtype, &f.result[3]));
   if (run.bias_hh) {
-    TRY(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE},
-                     &bias));
-    TRY(lm_at_least_1d(lm_frame_hold(&f, bias), dtype, &f.result[4]));
+    NEED(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE},
+                      &bias));
+    NEED(lm_at_least_1d(lm_frame_hold(&f, bias), dtype, &f.result[4]));
   } else {
-    TRY(lm_frame_result(&f, 4, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
+    NEED(lm_frame_result(&f, 4, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
   }
   if (run.weight_hr) {
-    TRY(product(&f, 5, made[3], made[5], dtype));
+    NEED(product(&f, 5, made[3], made[5], dtype));
   } else {
-    TRY(lm_frame_result(&f, 5, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
+    NEED(lm_frame_result(&f, 5, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
   }
-done:
-  return lm_frame_end(&f, status, out);
+  return lm_frame_end(&f, out);
 }
 
 /* ---- layers by a library */
@@ -181,59 +167,53 @@ static lm_status by_library(lm_frame *f, bool empty, const lm_tensor *like, cons
 
 lm_status lm_op_recurrent_weights(const lm_recurrent_weights_args *a, lm_tensor **out) {
   const lm_op_id op = LM_OP_recurrent_weights;
-  lm_status status = LM_OK;
-  lm_frame f;
   lm_tensor *const *w = a->weights.v;
   const int each = a->bias ? 4 : 2, directions = a->bidirectional ? 2 : 1;
-  lm_frame_begin(&f, op);
+  LM_FRAME(f, op);
   if (a->weights.n == 0 || a->weights.n % (each * directions) != 0) {
-    TRY(lm_fail_int(lm_ops[op].name, "the number of weights",
-                    lm_text("a multiple of %d (layers and directions)", each * directions), a->weights.n));
+    return lm_fail_int(lm_ops[op].name, "the number of weights",
+                       lm_text("a multiple of %d (layers and directions)", each * directions), a->weights.n);
   }
-  TRY(lm_check_ndim(op, "weights[2]", w[1], 2));
-  TRY(lm_check_float(op, "weights[2]", w[1]));
+  NEED(lm_check_ndim(op, "weights[2]", w[1], 2));
+  NEED(lm_check_float(op, "weights[2]", w[1]));
   int64_t hidden = w[1]->size[1], gates = hidden * gates_of(a->cell);
   for (int i = 0; i < a->weights.n; i++) {
     char name[32];
     snprintf(name, sizeof name, "weights[%d]", i + 1);
     bool input = i % each == 0;
-    if (input) TRY(lm_check_ndim(op, name, w[i], 2));
+    if (input) NEED(lm_check_ndim(op, name, w[i], 2));
     int64_t width = i >= each * directions ? hidden * directions : w[0]->ndim == 2 ? w[0]->size[1] : 0;
-    TRY(check(op, name, w[i], i % each < 2 ? gates : -1, input ? width : i % each == 1 ? hidden : gates, w[1]));
+    NEED(check(op, name, w[i], i % each < 2 ? gates : -1, input ? width : i % each == 1 ? hidden : gates, w[1]));
   }
-  TRY(by_library(&f, hidden == 0, w[1], a));
-done:
-  return lm_frame_end(&f, status, out);
+  NEED(by_library(&f, hidden == 0, w[1], a));
+  return lm_frame_end(&f, out);
 }
 
 /* Checks the sizes of layers and of their inputs, for both ops. */
 static lm_status check_network(lm_op_id op, const lm_tensor *x, const lm_tensor *weights, const lm_tensor *h0,
                                const lm_tensor *c0, const lm_tensor *batch_sizes, int cell, bool bidirectional) {
-  lm_status status = LM_OK;
-  TRY(lm_check_ndim(op, "x", x, 2));
-  TRY(lm_check_float(op, "x", x));
-  TRY(lm_check_ndim(op, "weights", weights, 1));
-  TRY(check(op, "weights", weights, -1, weights->size[0], x));
-  TRY(lm_check_ndim(op, "h0", h0, 3));
+  NEED(lm_check_ndim(op, "x", x, 2));
+  NEED(lm_check_float(op, "x", x));
+  NEED(lm_check_ndim(op, "weights", weights, 1));
+  NEED(check(op, "weights", weights, -1, weights->size[0], x));
+  NEED(lm_check_ndim(op, "h0", h0, 3));
   if (h0->size[0] == 0 || h0->size[0] % (bidirectional ? 2 : 1) != 0) {
-    TRY(lm_fail_shape(lm_ops[op].name, "h0", lm_text("[layers * %d, N, H]", bidirectional ? 2 : 1), lm_shape_of(h0)));
+    return lm_fail_shape(lm_ops[op].name, "h0", lm_text("[layers * %d, N, H]", bidirectional ? 2 : 1), lm_shape_of(h0));
   }
   if ((cell == LM_LSTM) != (c0 != NULL))
-    TRY(lm_fail(LM_E_ARG, "%s: c0 must be given for lstm and for no other cell", lm_ops[op].name));
+    return lm_fail(LM_E_ARG, "%s: c0 must be given for lstm and for no other cell", lm_ops[op].name);
   const lm_tensor *state[2] = {h0, c0};
   for (int k = 0; k < 2 && state[k]; k++) {
     bool alike = state[k]->ndim == 3 && state[k]->dtype == x->dtype;
     for (int d = 0; alike && d < 3; d++) alike = state[k]->size[d] == h0->size[d];
     if (!alike) {
-      TRY(lm_fail_value(lm_ops[op].name, k == 0 ? "h0" : "c0",
-                        lm_text("%s %s", lm_dtype_name(x->dtype), lm_shape_of(h0)),
-                        lm_text("%s %s", lm_dtype_name(state[k]->dtype), lm_shape_of(state[k]))));
+      return lm_fail_value(lm_ops[op].name, k == 0 ? "h0" : "c0",
+                           lm_text("%s %s", lm_dtype_name(x->dtype), lm_shape_of(h0)),
+                           lm_text("%s %s", lm_dtype_name(state[k]->dtype), lm_shape_of(state[k])));
     }
-    TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)state[k], (lm_tensor *)x}));
+    NEED(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)state[k], (lm_tensor *)x}));
   }
-  TRY(lm_check_steps(op, batch_sizes, h0->size[1], x->size[0]));
-done:
-  return status;
+  return lm_check_steps(op, batch_sizes, h0->size[1], x->size[0]);
 }
 
 /* Creates result i with t's dtype and sizes, contiguous. */
@@ -247,53 +227,47 @@ static lm_status result_as(lm_frame *f, int i, const lm_tensor *t, bool zeros) {
 }
 
 lm_status lm_op_recurrent_network(const lm_recurrent_network_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_recurrent_network_args run = *a;
-  lm_frame f;
-  lm_frame_begin(&f, LM_OP_recurrent_network);
-  TRY(lm_frame_private(&f, &run.batch_sizes));
-  TRY(check_network(f.op, a->x, a->weights, a->h0, a->c0, run.batch_sizes, a->cell, a->bidirectional));
+  LM_FRAME(f, LM_OP_recurrent_network);
+  NEED(lm_frame_private(&f, &run.batch_sizes));
+  NEED(check_network(f.op, a->x, a->weights, a->h0, a->c0, run.batch_sizes, a->cell, a->bidirectional));
   const int64_t rows = a->x->size[0], width = a->h0->size[2] * (a->bidirectional ? 2 : 1);
-  TRY(lm_frame_result(&f, 0, a->x->dtype, a->x->device, 2, (int64_t[]){rows, width}, LM_CONTIGUOUS));
-  TRY(result_as(&f, 1, a->h0, false));
-  if (a->c0) TRY(result_as(&f, 2, a->c0, false));
+  NEED(lm_frame_result(&f, 0, a->x->dtype, a->x->device, 2, (int64_t[]){rows, width}, LM_CONTIGUOUS));
+  NEED(result_as(&f, 1, a->h0, false));
+  if (a->c0) NEED(result_as(&f, 2, a->c0, false));
   if (rows == 0) {
-    TRY(lm_copy(a->h0, f.result[1]));
-    if (a->c0) TRY(lm_copy(a->c0, f.result[2]));
+    NEED(lm_copy(a->h0, f.result[1]));
+    if (a->c0) NEED(lm_copy(a->c0, f.result[2]));
   }
-  if (!a->c0) TRY(lm_frame_result(&f, 2, a->x->dtype, a->x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
-  TRY(by_library(&f, rows == 0, a->x, &run));
-done:
-  return lm_frame_end(&f, status, out);
+  if (!a->c0) NEED(lm_frame_result(&f, 2, a->x->dtype, a->x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
+  NEED(by_library(&f, rows == 0, a->x, &run));
+  return lm_frame_end(&f, out);
 }
 
 lm_status lm_op_recurrent_network_backward(const lm_recurrent_network_backward_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
   lm_recurrent_network_backward_args run = *a;
-  lm_frame f;
   const int64_t width = a->h0->ndim == 3 ? a->h0->size[2] * (a->bidirectional ? 2 : 1) : 0;
   const lm_tensor *grad[2] = {a->grad_h, a->c0 ? a->grad_c : NULL}, *state[2] = {a->h0, a->c0};
-  lm_frame_begin(&f, LM_OP_recurrent_network_backward);
-  TRY(lm_frame_private(&f, &run.batch_sizes));
-  TRY(check_network(f.op, a->x, a->weights, a->h0, a->c0, run.batch_sizes, a->cell, a->bidirectional));
-  TRY(check(f.op, "y", a->y, a->x->size[0], width, a->x));
-  TRY(check(f.op, "grad_y", a->grad_y, a->x->size[0], width, a->x));
+  LM_FRAME(f, LM_OP_recurrent_network_backward);
+  NEED(lm_frame_private(&f, &run.batch_sizes));
+  NEED(check_network(f.op, a->x, a->weights, a->h0, a->c0, run.batch_sizes, a->cell, a->bidirectional));
+  NEED(check(f.op, "y", a->y, a->x->size[0], width, a->x));
+  NEED(check(f.op, "grad_y", a->grad_y, a->x->size[0], width, a->x));
   for (int k = 0; k < 2; k++) {
     if (grad[k] && (grad[k]->numel != a->h0->numel || grad[k]->dtype != a->x->dtype)) {
-      TRY(lm_fail_value(lm_ops[f.op].name, k == 0 ? "grad_h" : "grad_c",
-                        lm_text("%s %s", lm_dtype_name(a->x->dtype), lm_shape_of(a->h0)),
-                        lm_text("%s %s", lm_dtype_name(grad[k]->dtype), lm_shape_of(grad[k]))));
+      return lm_fail_value(lm_ops[f.op].name, k == 0 ? "grad_h" : "grad_c",
+                           lm_text("%s %s", lm_dtype_name(a->x->dtype), lm_shape_of(a->h0)),
+                           lm_text("%s %s", lm_dtype_name(grad[k]->dtype), lm_shape_of(grad[k])));
     }
   }
   const bool empty = a->x->size[0] == 0;
-  TRY(result_as(&f, 0, a->x, false));
-  TRY(result_as(&f, 1, a->weights, empty));
+  NEED(result_as(&f, 0, a->x, false));
+  NEED(result_as(&f, 1, a->weights, empty));
   for (int k = 0; k < 2; k++) {
-    if (state[k]) TRY(result_as(&f, 2 + k, state[k], empty && !grad[k]));
-    if (state[k] && empty && grad[k]) TRY(lm_copy(grad[k], f.result[2 + k]));
+    if (state[k]) NEED(result_as(&f, 2 + k, state[k], empty && !grad[k]));
+    if (state[k] && empty && grad[k]) NEED(lm_copy(grad[k], f.result[2 + k]));
   }
-  if (!a->c0) TRY(lm_frame_result(&f, 3, a->x->dtype, a->x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
-  if (!empty) TRY(lm_dispatch(f.op, a->x->device, &run, f.result));
-done:
-  return lm_frame_end(&f, status, out);
+  if (!a->c0) NEED(lm_frame_result(&f, 3, a->x->dtype, a->x->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
+  if (!empty) NEED(lm_dispatch(f.op, a->x->device, &run, f.result));
+  return lm_frame_end(&f, out);
 }

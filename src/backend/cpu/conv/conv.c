@@ -12,6 +12,7 @@
 #include "backend/cpu/onednn/onednn.h"
 #include "base/environment_variable.h"
 #include "base/log.h"
+#include "op_ids.h"
 
 typedef enum mode { AUTO, DIRECT, WINOGRAD, ONEDNN } mode;
 static mode chosen = AUTO;

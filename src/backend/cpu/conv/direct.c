@@ -406,18 +406,8 @@ static void sum_weights(void *ctx, int64_t first, int64_t last) {
   }
 }
 
-/* Adds the sums of all parts to the first one's. finish_weights then stores the weights in their own order, a square of
- * `width` channels by a panel's columns at a time. */
-static void add_parts(const plan *p, int64_t at, int64_t n) {
-  for (int64_t part = 1; part < p->parts; part++) {
-    const int64_t from = at + part * sums_of(p);
-    if (p->size == (int64_t)sizeof(double))
-      for (int64_t i = 0; i < n; i++) ((double *)p->weights)[at + i] += ((const double *)p->weights)[from + i];
-    else
-      for (int64_t i = 0; i < n; i++) ((float *)p->weights)[at + i] += ((const float *)p->weights)[from + i];
-  }
-}
-
+/* Adds the sums of all parts to the first one's, and stores the weights in their own order, a square of `width`
+ * channels by a panel's columns at a time. */
 static void finish_weights(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
   const lm_conv_shape *s = &p->job->shape;
@@ -429,7 +419,8 @@ static void finish_weights(void *ctx, int64_t first, int64_t last) {
     const int64_t column = group_panel % panels_of(p) * width, columns = lm_min(width, p->columns - column);
     for (int64_t t = 0; t < taps; t++) {
       const int64_t at = group_panel * p->panel_step + (t * c + channel) * width;
-      add_parts(p, at, n * width);
+      for (int64_t part = 1; part < p->parts; part++)
+        p->loops->add(p->weights + at * size, p->weights + (at + part * sums_of(p)) * size, n * width);
       p->panels->pack(squares + t * square * size, p->weights + at * size, 1, width, columns, n);
     }
     for (int64_t k = 0; k < columns; k++) {

@@ -4,6 +4,7 @@
 #include "backend/cpu/fft/lines.h"
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/nontemporal_copy.h"
+#include "op_args_fourier.h"
 
 /* A transposition of one batch [n, inner] of pairs. */
 typedef struct transposing {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 enum { LONGEST_BLOCK = 4096, SHORTEST_SPLIT = 256, CACHED = 16 };
 
@@ -134,7 +135,7 @@ static lm_status make(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
   return status;
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LM_MUTEX(lock);
 static lm_fft_plan *cache[CACHED];
 static uint64_t uses;
 

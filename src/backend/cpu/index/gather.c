@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "merged_dims.h"
+#include "op_args_indexing.h"
 
 enum { OF_OUT, OF_X, OF_INDEX }; /* indices of the sides of `rows` (merged_dims.h) */
 

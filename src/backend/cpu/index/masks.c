@@ -5,6 +5,7 @@
 #include "backend/cpu/isa/elem.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/nontemporal_copy.h"
+#include "op_args_indexing.h"
 
 enum {
   TILE = 8192,   /* bytes of a large result that are made before they bypass the caches */

@@ -9,6 +9,8 @@
 #include "base/large_array.h"
 #include "base/mem.h"
 #include "merged_dims.h"
+#include "op_args_indexing.h"
+#include "op_args_scattering.h"
 
 enum { ROW = 32768 }; /* bytes of a row of x, which stays in the L1 or L2 cache while src goes into it */
 

@@ -4,7 +4,7 @@
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/isa/dropout.h"
-#include "op/op.h"
+#include "op_choices.h"
 #include "tensor/generator.h"
 
 typedef struct lm_random {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/isa/elem.h"
+#include "op_choices.h"
 
 /* Defines a loop over a line; `becomes` combines *d with v. With step 0 all elements share an index, so one entry. */
 #define SCATTER(name, DST, SRC, load, becomes)                                                   \

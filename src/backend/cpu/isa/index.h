@@ -3,7 +3,8 @@
 
 #include "backend/cpu/isa.h"
 #include "base/parallel.h"
-#include "op/backend.h"
+#include "op_choices.h"
+#include "tensor/dtype.h"
 
 /* A line of n elements of src, `from` apart. Element i is combined with dst[(index[i * step] - 1) * to + i * along]. */
 typedef struct lm_scatter_line {

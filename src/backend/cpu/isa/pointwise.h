@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "backend/cpu/isa.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 #include "op/pointwise.h"
 
 /* A tile is at most LM_TILE elements of the compute type, 64-byte aligned. Kernels take a multiple of
@@ -40,7 +40,7 @@ struct lm_pointwise_loops {
   void (*transpose)(void *dst, const void *src, int64_t step, int rows, int cols);
   /* Copies n elements of the compute type backwards: src, the one before it, and so on. */
   void (*reverse)(void *dst, const void *src, int64_t n);
-  /* [LM_POINTWISE_KERNELS], NULL where the compute type has no such op. */
+  /* The loop of each lm_pointwise_row; NULL where the compute type has no such op. */
   lm_pointwise_loop *const *kernel;
 };
 

@@ -6,6 +6,7 @@
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "base/message.h"
+#include "op_args_linalg.h"
 
 /* A batch's matrices, column-major, which LAPACK overwrites; its workspace's number of elements and of ints. */
 typedef struct batch {

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/matmul/gemm.h"
+#include "op_args_products.h"
 
 enum { TILE = LM_DISTANCE_TILE };
 

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/linalg/recursive.h"
 #include "backend/cpu/matmul/gemm.h"
+#include "op_args_linalg.h"
 
 typedef struct lu_job {
   lm_dtype dtype;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "op_args_linalg.h"
 
 /* Computes the first n columns, from the last factor on: before Hi the columns up to i are those of the identity. */
 #define ORGQR(T)                                                                           \

@@ -6,6 +6,7 @@
 #include "backend/cpu/isa/linalg/householder.h"
 #include "backend/cpu/linalg/lapack.h"
 #include "backend/cpu/matmul/gemm.h"
+#include "op_args_linalg.h"
 
 enum { PANEL = 32, FEW = 8 }; /* up to FEW reflections are applied one by one */
 

@@ -3,6 +3,7 @@
 
 #include "backend/cpu/linalg/recursive.h"
 #include "backend/cpu/matmul/gemm.h"
+#include "op_args_linalg.h"
 
 typedef struct triangle_job {
   int n, k;

@@ -572,7 +572,8 @@ bool lm_cpu_gemm_takes_rows(lm_dtype dtype, int64_t m, int64_t n, int64_t k) {
 
 static bool is_skinny(const lm_cpu_gemm_job *g) {
   bool half = lm_cpu_gemm_takes_rows(g->dtype, g->m, g->n, g->k) && !g->a.transposed;
-  bool long_enough = (g->n >= 256 && g->k >= 256) || (g->m == 1 && g->b.transposed && g->k >= 64);
+  bool long_enough = (g->n >= 256 && g->k >= 256) || (g->m == 1 && g->b.transposed && g->k >= 64) ||
+                     (g->m <= FEW_ROWS_TRANSPOSED / 2 && g->b.transposed && g->k >= 256 && g->n >= 64);
   return half || (g->dtype == LM_F32 && g->m <= (g->b.transposed ? FEW_ROWS_TRANSPOSED : FEW_ROWS) &&
                   !g->a.transposed && long_enough);
 }

@@ -1,7 +1,7 @@
 /* Declares matrix products on raw memory, which matmul.c and conv/ share. */
 #pragma once
 
-#include "op/backend.h"
+#include "op/kernels.h"
 #include "tensor/tensor.h"
 
 /* A matrix that is read: dense rows, `ld` elements apart, or those of the transposed matrix. Matrices of a batch are

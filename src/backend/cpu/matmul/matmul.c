@@ -3,6 +3,7 @@
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/onednn/onednn.h"
 #include "op/matmul_call.h"
+#include "op_args_products.h"
 
 static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
   lm_status status;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/message.h"
+#include "base/thread.h"
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream; /* has no state on a CPU: threads share it */
@@ -61,11 +62,12 @@ typedef struct kernel {
   lm_md scratch, pack_scratch; /* zero size if not needed */
 } kernel;
 
+LM_MUTEX(cache_lock);
+LM_MUTEX(creating); /* keeps oneDNN's own locks, which a fork does not take, out of a fork */
 static struct {
-  pthread_mutex_t lock;
   kernel *slot[CACHED];
   uint64_t clock;
-} cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} cache; /* guarded by cache_lock */
 
 static void kernel_release(kernel *k) {
   if (!k || atomic_fetch_sub(&k->refs, 1) != 1) return;
@@ -95,16 +97,16 @@ static kernel *find_kernel(const int64_t *key, kernel ***slot) {
 
 static kernel *kernel_cached(const int64_t *key) {
   kernel **slot;
-  pthread_mutex_lock(&cache.lock);
+  pthread_mutex_lock(&cache_lock);
   kernel *found = find_kernel(key, &slot);
-  pthread_mutex_unlock(&cache.lock);
+  pthread_mutex_unlock(&cache_lock);
   return found;
 }
 
 /* Adds k to the cache. Two threads may have made the same kernel: the first one's stays. */
 static void kernel_cache_put(kernel *k) {
   kernel **slot, *old = NULL;
-  pthread_mutex_lock(&cache.lock);
+  pthread_mutex_lock(&cache_lock);
   kernel *other = find_kernel(k->key, &slot);
   if (!other) {
     old = *slot;
@@ -112,7 +114,7 @@ static void kernel_cache_put(kernel *k) {
     k->used = ++cache.clock;
     atomic_fetch_add(&k->refs, 1);
   }
-  pthread_mutex_unlock(&cache.lock);
+  pthread_mutex_unlock(&cache_lock);
   kernel_release(other);
   kernel_release(old);
 }
@@ -124,7 +126,10 @@ static lm_md description_of(const_dnnl_primitive_desc_t pd, dnnl_query_t what) {
 /* Makes a primitive. Descriptions are then queried from what it keeps itself: they live as long as it does. */
 static lm_status primitive_new(const_dnnl_primitive_desc_t pd, dnnl_primitive_t *out,
                                const_dnnl_primitive_desc_t *kept_pd) {
-  DNN(dnnl_primitive_create(out, pd));
+  pthread_mutex_lock(&creating);
+  dnnl_status_t created = dnnl_primitive_create(out, pd);
+  pthread_mutex_unlock(&creating);
+  DNN(created);
   return lm_dnn_failed(dnnl_primitive_get_primitive_desc(*out, kept_pd), "dnnl_primitive_get_primitive_desc");
 }
 

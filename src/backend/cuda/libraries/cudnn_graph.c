@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/message.h"
-#include "op/backend.h"
+#include "op/kernels.h"
 
 typedef cudnnBackendDescriptor_t descriptor;
 typedef cudnnBackendAttributeName_t attribute;

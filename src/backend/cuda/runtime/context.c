@@ -13,7 +13,11 @@
 
 /* ---- errors */
 
+enum { FORKED = -1 };    /* not a CUDA error: this process is the child of one that used CUDA */
 static _Atomic int lost; /* error that ended the context; every later call returns it */
+
+static void lose_context(void) { atomic_store(&lost, FORKED); }
+void lm_cuda_watch_forks(void) { pthread_atfork(NULL, NULL, lose_context); }
 
 static bool is_fatal(int error) {
   enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, EXTERNAL_DEVICE = 911 }; /* older toolkits lack these names */
@@ -90,6 +94,11 @@ static lm_status check_alive(void) {
   int error = atomic_load_explicit(&lost, memory_order_relaxed);
   if (error == 0) return LM_OK;
   char op[64];
+  if (error == FORKED)
+    return lm_fail(LM_E_STATE,
+                   "%sthis process was forked after it used CUDA, and CUDA works only in its parent; fork before the "
+                   "first use, or start processes by lm.mp",
+                   op_prefix(op));
   return lm_fail(LM_E_STATE, "%sthe CUDA context was lost by an earlier error %d (%s); restart the process",
                  op_prefix(op), error, cudaGetErrorName((cudaError_t)error));
 }

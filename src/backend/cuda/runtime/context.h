@@ -5,6 +5,8 @@
 
 #include "base/status.h"
 
+/* Makes every later call fail in a child that this process forks, where CUDA does not work. */
+void lm_cuda_watch_forks(void);
 /* Makes the card current on this thread and reads its facts. Ordinals are the runtime's. An error once its context is
  * lost, or if the card is too old. */
 lm_status lm_cuda_select(int ordinal);

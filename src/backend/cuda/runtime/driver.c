@@ -21,7 +21,10 @@ static char why[512];
 static int count(void) {
   int n = 0;
   cudaError_t error = cudaGetDeviceCount(&n);
-  if (error == cudaSuccess && n > 0) return n;
+  if (error == cudaSuccess && n > 0) {
+    lm_cuda_watch_forks();
+    return n;
+  }
   const char *visible = getenv("CUDA_VISIBLE_DEVICES");
   lm_cuda_forget_error();
   snprintf(why, sizeof why, "CUDA: %s (cudaGetDeviceCount: error %d (%s): %s)%s%.64s%s",
@@ -239,6 +242,7 @@ static lm_status event_synchronize(int ordinal, void *event) {
 
 static lm_status event_elapsed(void *from, void *to, double *milliseconds) {
   float elapsed = 0;
+  NEED(lm_cuda_select_any());
   lm_status status = CUDA(cudaEventElapsedTime(&elapsed, from, to));
   *milliseconds = (double)elapsed;
   return status;
@@ -271,8 +275,8 @@ static lm_status graph_launch(int ordinal, void *graph, void *stream) {
   return status == LM_OK ? CUDA(cudaGraphLaunch(graph, stream)) : status;
 }
 
-static void graph_destroy(void *graph) {
-  if (cudaGraphExecDestroy(graph) != cudaSuccess) lm_cuda_forget_error();
+static void graph_destroy(int ordinal, void *graph) {
+  if (lm_cuda_select(ordinal) == LM_OK && cudaGraphExecDestroy(graph) != cudaSuccess) lm_cuda_forget_error();
 }
 
 /* ---- other processes */

@@ -1,0 +1,491 @@
+--- Prepares the graph of an ONNX file to be run: a list of steps, each a function over slots of a frame, a table of
+--- values. Names are resolved, functions of the model expanded, nodes of constants computed and attributes read once.
+---
+--- A step is {run = function(frame) that returns the node's results, or a list of them if it has `list`, outputs =
+--- their slots, o1, …, o4 the first of them, drop = slots that no later step reads, or nil, node = its text for
+--- errors}. Slot 0 is nil: an input left out. Slot -1 takes results that nobody reads.
+local core = require "luminary.core"
+local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
+local options = require "luminary.base.options"
+local printable_name = require "luminary.base.printable_name"
+local tensors = require "luminary.onnx.tensors"
+local ops, is_tensor, is_float, free = core.ops, core.is_tensor, core.is_floating_point, core.methods.free
+local graph = {}
+
+--- The newest versions of sets of operators whose operators are known.
+graph.newest = {[""] = 28, ["ai.onnx.ml"] = 6, ["ai.onnx.training"] = 1, ["ai.onnx.preview.training"] = 1}
+
+-- Number of nodes, and that for each one in the file: functions that call functions can be expanded without end.
+local MOST_NODES, MOST_REPEATED, DEEPEST = 2 ^ 14, 64, 100
+local MOST_FOLDED = 4096 -- elements of the inputs and results of a node that is computed while the file is read
+local MOST_DENSE = 2 ^ 31 -- elements of a sparse tensor, which is small in the file
+
+-- ---- running
+
+-- Returns x as another tensor with its memory, so that freeing one leaves the other.
+local function alias(x) return is_tensor(x) and ops.view(x, x.shape) or x end
+
+-- Returns a function(frame) that calls f with the values of slots. how: see ops/init.lua.
+local function runner(f, slots, how)
+  local a, b, c, d = slots[1], slots[2], slots[3], slots[4]
+  local n, list = #slots, {}
+  if how or n > 4 then
+    return function(frame)
+      for i = 1, n do list[i] = frame[slots[i]] end
+      local r1, r2, r3, r4
+      if how == "list" then
+        r1, r2, r3, r4 = f(list, n)
+      elseif how == "frame" then
+        r1, r2, r3, r4 = f(frame, unpack(list, 1, n))
+      else
+        r1, r2, r3, r4 = f(unpack(list, 1, n))
+      end
+      for i = 1, n do
+        if rawequal(r1, list[i]) then r1 = alias(r1) end
+        list[i] = nil
+      end
+      return r1, r2, r3, r4
+    end
+  elseif n == 1 then
+    return function(frame)
+      local x = frame[a]
+      local r1, r2, r3, r4 = f(x)
+      return rawequal(r1, x) and alias(x) or r1, r2, r3, r4
+    end
+  elseif n == 2 then
+    return function(frame)
+      local x, y = frame[a], frame[b]
+      local r1, r2, r3, r4 = f(x, y)
+      return (rawequal(r1, x) or rawequal(r1, y)) and alias(r1) or r1, r2, r3, r4
+    end
+  end
+  return function(frame)
+    local x, y, z = frame[a or 0], frame[b or 0], frame[c or 0]
+    local r1, r2, r3, r4 = f(x, y, z, frame[d or 0])
+    return r1 and (rawequal(r1, x) or rawequal(r1, y) or rawequal(r1, z)) and alias(r1) or r1, r2, r3, r4
+  end
+end
+
+--- Runs steps over a frame. frame.step is the current one, for the message of an error.
+function graph.run(steps, frame)
+  for k = 1, #steps do
+    local step = steps[k]
+    frame.step = step
+    local r1, r2, r3, r4 = step.run(frame)
+    if step.list then
+      for i, slot in ipairs(step.outputs) do frame[slot] = r1[i] end
+    else
+      frame[step.o1] = r1
+      if step.o2 then frame[step.o2], frame[step.o3], frame[step.o4] = r2, r3, r4 end
+    end
+    local drop = step.drop
+    for i = 1, drop and #drop or 0 do
+      local t = frame[drop[i]]
+      frame[drop[i]] = nil
+      if t and is_tensor(t) then free(t) end
+    end
+  end
+end
+
+--- Fails with an error of the frame's current node.
+function graph.fail_in(who, frame, problem)
+  options.fail("%s: node %s: %s", who, frame.step and frame.step.node or "?", options.without_position(problem))
+end
+
+-- ---- scopes: {names = slots by name, parent = the scope around it, graph}
+
+-- Returns the slot of a name in a scope or one around it; 0 for "".
+local function find(scope, name)
+  if name == "" then return 0 end
+  local inner = scope
+  while scope do
+    local slot = scope.names[name]
+    if slot then
+      -- A value from outside of a graph that runs conditionally or repeatedly is read at an unknown time.
+      if scope ~= inner then scope.graph.kept[slot] = true end
+      return slot
+    end
+    scope = scope.parent
+  end
+end
+
+-- ---- nodes
+
+--- Node: what the functions of entries get. Its fields are the attributes and op, domain, version (of the domain's set
+--- of operators), inputs and outputs (slots), results (number of outputs), scope, graph.
+local Node = {}
+Node.__index = Node
+
+local unsupported = {} -- marks the errors of Node:unsupported
+
+--- Fails, as for a node that cannot be run; `what` completes its name in the list of such nodes.
+function Node.unsupported(_, what) error({unsupported, what}, 0) end
+function Node:fail(format, ...) self.graph.fail("node %s: " .. format, self.text, ...) end
+
+--- Returns input k if it is a known tensor, else nil.
+function Node:const(k)
+  local value = self.graph.constants[self.inputs[k] or 0]
+  return is_tensor(value) and value or nil
+end
+
+--- Returns the number of input k if it is known and has no dims, else nil.
+function Node:scalar(k)
+  local known = self:const(k)
+  return known and known.ndim == 0 and tonumber(known:item()) or nil
+end
+
+--- Returns the number of input k, t, of one element; nil if it is left out.
+function Node:number(k, t)
+  if t == nil then return nil end
+  self.known = self.known or {}
+  local known = self.known[k]
+  if known == nil then
+    local value = self:const(k)
+    known = value ~= nil and value:numel() == 1 and tonumber(value:reshape(-1):select(1, 1):item())
+    self.known[k] = known
+  end
+  return known or tonumber(t:reshape(-1):select(1, 1):item())
+end
+
+local function totable(t)
+  local list = t:totable()
+  return type(list) == "table" and list or {list}
+end
+
+--- Returns the elements of input k, t, as a list that nobody may change; nil if it is left out.
+function Node:ints(k, t)
+  if t == nil then return nil end
+  self.lists = self.lists or {}
+  local list = self.lists[k]
+  if list == nil then
+    local value = self:const(k)
+    list = value and totable(value) or false
+    self.lists[k] = list
+  end
+  return list or totable(t)
+end
+
+--- Returns the tensor of an attribute, or nil.
+function Node:tensor(name) return self[name] and self.graph.read_tensor(self[name], self.graph.fail) end
+
+--- Returns the dtype of the number of an element type; nil for 0 and nil.
+function Node:dtype_of(number)
+  if not number or number == 0 then return nil end
+  local dtype = tensors.dtypes[number]
+  if not dtype or tensors.absent[dtype] then self:unsupported("of " .. (dtype or tostring(number))) end
+  return dtype
+end
+
+--- Prepares the graph of an attribute: {inputs = slots, outputs = slots, steps}. Its nodes see the node's scope.
+function Node:subgraph(name)
+  return self.graph:prepare(self[name] or self:fail("attribute '%s' is missing", name), self.scope)
+end
+
+--- Returns the steps before this node that compute the value of a name from those of other names, with the slot of that
+--- value and the slots of the others. Their values stay in the frame.
+function Node:steps_from(name, others)
+  local wanted, slots, chosen = {}, {}, {}
+  local function slot_of(of) return find(self.scope, of) or self:fail("unknown value '%s'", of) end
+  local target, given = slot_of(name), {}
+  for i, other in ipairs(others) do
+    slots[i] = slot_of(other)
+    given[slots[i]] = true
+  end
+  wanted[target] = true
+  for k = #self.steps, 1, -1 do
+    local step = self.steps[k]
+    if lists.find(step.outputs, function(slot) return wanted[slot] and not given[slot] end) then
+      table.insert(chosen, 1, setmetatable({drop = false}, {__index = step}))
+      for _, slot in ipairs(step.inputs) do wanted[slot], self.graph.kept[slot] = true, true end
+    end
+  end
+  return chosen, target, slots
+end
+
+-- Fields of an attribute by the number of its type.
+local fields = {"f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors", "graphs", "sparse_tensor", nil, "tp"}
+local defaults = {f = 0, i = 0, s = "", floats = {}, ints = {}, strings = {}, tensors = {}, graphs = {}}
+
+local function value_of(attribute)
+  local field = fields[attribute.type or 0]
+  for i = 1, field and 0 or 13 do -- old files have no types
+    field = field or fields[i] and attribute[fields[i]] ~= nil and fields[i]
+  end
+  if not field then return nil end
+  return attribute[field] == nil and defaults[field] or attribute[field]
+end
+
+-- ---- preparing
+
+local Graph = {}
+Graph.__index = Graph
+
+local function domain_of(name) return (name == nil or name == "ai.onnx") and "" or name end
+
+local function versions_of(list)
+  local versions = {}
+  for _, entry in ipairs(list or {}) do versions[domain_of(entry.domain)] = entry.version or 1 end
+  return versions
+end
+
+local function key_of(domain, name, overload) return domain .. "\0" .. name .. "\0" .. (overload or "") end
+
+function Graph:new_slot()
+  self.slots = self.slots + 1
+  return self.slots
+end
+
+-- Adds a tensor of the model: a "parameter", a "buffer" or a "constant". Those that do not change are known.
+function Graph:add_tensor(scope, name, value, kind, known)
+  local slot = self:new_slot()
+  scope.names[name], self.kept[slot] = slot, true
+  if known or not (is_tensor(value) and is_float(value)) then self.constants[slot] = value end
+  self.tensors[#self.tensors + 1] = {name = name, slot = slot, value = value, kind = kind}
+  return slot
+end
+
+-- Inputs that are not trained: statistics, and settings, which are known once the file is read.
+local untrained = {
+  BatchNormalization = {[4] = "statistics", [5] = "statistics"}, Clip = {[2] = "setting", [3] = "setting"},
+  Resize = {[2] = "setting", [3] = "setting"}, Upsample = {[2] = "setting"}, Pad = {[3] = "setting"},
+  Dropout = {[2] = "setting"}, QuantizeLinear = {[2] = "statistics"}, DequantizeLinear = {[2] = "statistics"},
+  Range = {"setting", "setting", "setting"}, Pow = {[2] = "setting"},
+}
+
+-- Reads the initializers of a graph. Floating ones become parameters, except what is not trained.
+function Graph:add_initializers(g, scope)
+  local uses, inputs = {}, {}
+  for _, node in ipairs(g.node or {}) do
+    for k, use in pairs(untrained[node.op_type] or {}) do uses[(node.input or {})[k] or ""] = use end
+  end
+  for _, input in ipairs(g.input or {}) do inputs[input.name or ""] = true end
+  local function add(name, value)
+    if scope.names[name] then self.fail("two initializers are named '%s'", printable_name(name, 100)) end
+    local trains = is_tensor(value) and is_float(value) and not uses[name]
+    return self:add_tensor(scope, name, value, trains and "parameter" or "buffer", uses[name] == "setting")
+  end
+  for _, message in ipairs(g.initializer or {}) do
+    local name = message.name or ""
+    local slot = add(name, self.read_tensor(message, self.fail))
+    if inputs[name] and self.ir_version >= 4 then self.constants[slot], self.overridable[name] = nil, slot end
+  end
+  for _, sparse in ipairs(g.sparse_initializer or {}) do add((sparse.values or {}).name or "", self:dense(sparse)) end
+end
+
+--- Returns the dense tensor of a sparse one's message: values at indices, flat [n] or [n, dims], from 0.
+function Graph:dense(sparse)
+  local values = self.read_tensor(sparse.values or {}, self.fail)
+  local indices, dims = self.read_tensor(sparse.indices or {}, self.fail), sparse.dims or {}
+  local numel, flat = lists.product(dims), indices
+  if not (numel >= 0 and numel <= MOST_DENSE) then self.fail("a sparse tensor has %.0f elements", numel) end
+  if indices.ndim == 2 then
+    flat = ops.zeros({indices.shape[1]}, {dtype = "int64"})
+    for d, size in ipairs(dims) do flat = flat * size + ops.select(indices, 2, d) end
+  end
+  if flat:numel() == 0 then return ops.zeros(dims, {dtype = values.dtype}) end
+  return ops.scatter(ops.zeros({numel}, {dtype = values.dtype}), 1, flat + 1, values):reshape(dims)
+end
+
+-- Ops that are computed while the file is read, if their inputs are known: those that shapes are computed by.
+local foldable = lists.set [[
+  Abs Add And Cast CastLike Ceil Concat Div Equal Flatten Floor Gather GatherElements GatherND Greater GreaterOrEqual
+  Identity Less LessOrEqual Max Min Mod Mul Neg Not Or Pow ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round
+  ScatterElements ScatterND Size Slice Split Sqrt Squeeze Sub Sum Transpose Unsqueeze Where
+]]
+
+-- Returns the results of a node whose inputs are known; nil if it is run each time.
+local function fold(node, run, how)
+  if not foldable[node.op] or #node.inputs == 0 then return nil end
+  local frame, numel = {}, 0
+  for k, slot in ipairs(node.inputs) do
+    local value = node:const(k)
+    if slot ~= 0 and not value then return nil end
+    numel, frame[slot] = numel + (value and value:numel() or 0), value
+  end
+  if numel > MOST_FOLDED then return nil end
+  local results = {pcall(core.no_grad, run, frame)}
+  if not table.remove(results, 1) then return nil end -- the error comes when the model runs
+  if how == "results" then results = results[1] end
+  for _, result in ipairs(results) do
+    if result:numel() > MOST_FOLDED then return nil end
+  end
+  return results
+end
+
+-- Returns f(inputs...) of an entry, and its `how`; calls its `prepare`.
+local function bind(entry, node)
+  if type(entry) == "function" then return entry end
+  for name, value in pairs(entry) do
+    if node[name] == nil then node[name] = value end
+  end
+  if entry.dtype_in then node.dtype = node:dtype_of(node[entry.dtype_in]) end
+  if entry.prepare then entry.prepare(node) end
+  local f, how = entry.choose and entry.choose(node) or nil, entry.how
+  if f then return f, how end
+  f = entry[1]
+  if how == "frame" or how == "list" or #node.inputs > 4 then return function(...) return f(node, ...) end, how end
+  return function(x, y, z, w) return f(node, x, y, z, w) end, how
+end
+
+-- Adds the steps of a node. references: attributes of the function that it is in.
+function Graph:add_node(message, scope, steps, versions, references)
+  local domain, op, names = domain_of(message.domain), message.op_type or "", lists.copy(message.output or {})
+  self.count = self.count + 1
+  if self.count > self.most then self.fail("its functions expand to more than %d nodes", self.most) end
+  while names[#names] == "" do names[#names] = nil end
+  local node = setmetatable({
+    op = op, domain = domain, version = versions[domain] or 1, inputs = {}, outputs = {}, results = #names,
+    graph = self, scope = scope, steps = steps, given = {},
+    text = ("'%s' (%s)"):format(printable_name(message.name or "", 100), printable_name(op, 60)),
+  }, Node)
+  for _, attribute in ipairs(message.attribute or {}) do
+    local name, value = attribute.name or "", value_of(attribute)
+    if attribute.ref_attr_name then value = references and references[attribute.ref_attr_name] end
+    node.given[name] = value
+    if rawget(node, name) == nil then node[name] = value end
+  end
+  for i, name in ipairs(message.input or {}) do
+    node.inputs[i] = find(scope, name) or self.fail("node %s: no node before it makes its input '%s'", node.text,
+      printable_name(name, 100))
+  end
+  while node.inputs[#node.inputs] == 0 do node.inputs[#node.inputs] = nil end
+  local called = self.functions[key_of(domain, op, message.overload)]
+  if called then return self:add_function(called, node, names, versions) end
+
+  for i, name in ipairs(names) do node.outputs[i] = name == "" and -1 or self:new_slot() end
+  local function name_outputs()
+    for i, name in ipairs(names) do
+      if name ~= "" then scope.names[name] = node.outputs[i] end
+    end
+  end
+  local entry = self.find_op(domain, op)
+  if not entry then
+    self:lacks(domain, op)
+    return name_outputs()
+  end
+  local is_constant = type(entry) == "table" and entry.constant
+  local ok, f, how = pcall(is_constant or bind, is_constant and node or entry, node)
+  if not ok and type(f) == "table" and f[1] == unsupported then
+    self:lacks(domain, op, f[2])
+    return name_outputs()
+  elseif not ok then
+    local why = options.without_position(f)
+    if why:find("^'") then error(f, 0) end -- an error of self.fail
+    self.fail("node %s: an attribute is missing or of the wrong kind: %s", node.text, why)
+  end
+  local run = not is_constant and runner(f, node.inputs, how)
+  local values = is_constant and {f} or fold(node, run, how)
+  for i, name in ipairs(values and names or {}) do
+    if name ~= "" and values[i] ~= nil then self:add_tensor(scope, name, values[i], "constant", true) end
+  end
+  if values then return end
+  name_outputs()
+  local o = node.outputs
+  steps[#steps + 1] = {
+    run = run, list = how == "results" or #o > 4, o1 = o[1] or -1, o2 = o[2], o3 = o[3] or -1, o4 = o[4] or -1,
+    outputs = o, inputs = node.inputs, node = node.text,
+  }
+  if how == "frame" or how == "holds" then
+    for _, slot in ipairs(lists.joined(node.inputs, o)) do self.kept[slot] = true end
+  end
+end
+
+-- Expands a call of one of the model's functions.
+function Graph:add_function(f, node, names, versions)
+  local inner, references = {names = {}, graph = self}, {}
+  if self.depth > DEEPEST then self.fail("function '%s' calls itself", printable_name(f.name or "", 100)) end
+  for _, attribute in ipairs(f.attribute_proto or {}) do references[attribute.name or ""] = value_of(attribute) end
+  for name, value in pairs(node.given) do references[name] = value end
+  for i, name in ipairs(f.input or {}) do inner.names[name] = node.inputs[i] or 0 end
+  local own = versions_of(f.opset_import)
+  for domain, version in pairs(versions) do own[domain] = own[domain] or version end
+  self.depth = self.depth + 1
+  for _, message in ipairs(f.node or {}) do self:add_node(message, inner, node.steps, own, references) end
+  self.depth = self.depth - 1
+  for i, name in ipairs(names) do node.scope.names[name] = find(inner, (f.output or {})[i] or "") or 0 end
+end
+
+-- Counts a node that cannot be run.
+function Graph:lacks(domain, op, what)
+  local name = printable_name((domain == "" and "" or domain .. ".") .. op .. (what and " " .. what or ""), 100)
+  if not self.lacking[name] then table.insert(self.lacking, name) end
+  self.lacking[name] = (self.lacking[name] or 0) + 1
+end
+
+-- Sets the slots that steps drop: those whose last reader is that step, or that nobody reads.
+function Graph:set_drops(steps)
+  local last = {}
+  for k, step in ipairs(steps) do
+    for _, slot in ipairs(step.outputs) do last[slot] = k end
+    for _, slot in ipairs(step.inputs) do last[slot] = last[slot] and k end
+  end
+  for slot, k in pairs(last) do
+    if slot > 0 and not self.kept[slot] then steps[k].drop = lists.joined(steps[k].drop or {}, {slot}) end
+  end
+end
+
+--- Prepares a graph's nodes: {inputs = slots, outputs = slots, steps, message}. `parent`: the scope around it.
+function Graph:prepare(g, parent)
+  local scope, plan = {names = {}, parent = parent, graph = self}, {inputs = {}, outputs = {}, steps = {}, message = g}
+  if self.depth > DEEPEST then self.fail "graphs are nested too deeply" end
+  self.depth = self.depth + 1
+  self:add_initializers(g, scope)
+  for _, input in ipairs(g.input or {}) do
+    if not scope.names[input.name or ""] then
+      local slot = self:new_slot()
+      scope.names[input.name or ""], self.kept[slot] = slot, true
+      table.insert(plan.inputs, slot)
+    end
+  end
+  for _, message in ipairs(g.node or {}) do self:add_node(message, scope, plan.steps, self.versions) end
+  for i, output in ipairs(g.output or {}) do
+    local slot = find(scope, output.name or "")
+      or self.fail("no node makes the output '%s'", printable_name(output.name or "", 100))
+    plan.outputs[i], self.kept[slot] = slot, true
+  end
+  table.insert(self.plans, plan)
+  self.depth = self.depth - 1
+  return plan
+end
+
+-- Adds to self.most for each node in a list of messages, and those in their attributes.
+function Graph:allow(nodes)
+  for _, node in ipairs(nodes or {}) do
+    self.most = self.most + MOST_REPEATED
+    for _, attribute in ipairs(node.attribute or {}) do self:allow(attribute.g and attribute.g.node) end
+  end
+end
+
+--- Prepares a model: {inputs, outputs, steps, tensors = list of {name, slot, value, kind}, overridable = slots by
+--- name}. read_tensor(message, fail): see tensors.lua. fail(format, ...) raises an error that begins with the file's
+--- name.
+function graph.prepare(model, read_tensor, fail)
+  local self = setmetatable({
+    slots = 0, count = 0, most = MOST_NODES, depth = 0, constants = {}, kept = {}, tensors = {}, functions = {},
+    lacking = {}, plans = {}, overridable = {}, versions = versions_of(model.opset_import), read_tensor = read_tensor,
+    ir_version = model.ir_version or 3, fail = fail, find_op = load_module("luminary.onnx.ops").find,
+  }, Graph)
+  for domain, version in pairs(self.versions) do
+    if version > (graph.newest[domain] or math.huge) then
+      fail("its operators %s are of version %.0f; the newest known is %d",
+        domain == "" and "of ONNX" or "'" .. domain .. "'", version, graph.newest[domain])
+    end
+  end
+  self:allow((model.graph or fail "it has no graph").node)
+  for _, f in ipairs(model.functions or {}) do
+    self:allow(f.node)
+    self.functions[key_of(domain_of(f.domain), f.name or "", f.overload)] = f
+  end
+  local plan, lacking = self:prepare(model.graph), self.lacking
+  if #lacking > 0 then
+    table.sort(lacking, function(a, b) return lacking[a] > lacking[b] or lacking[a] == lacking[b] and a < b end)
+    local list = lists.map(lacking, function(name) return ("%d × %s"):format(lacking[name], name) end)
+    fail("cannot run %d kind%s of nodes: %s", #list, #list == 1 and "" or "s", table.concat(list, ", "))
+  end
+  for _, part in ipairs(self.plans) do self:set_drops(part.steps) end
+  plan.tensors, plan.overridable = self.tensors, self.overridable
+  return plan
+end
+
+return graph

@@ -1,0 +1,139 @@
+--- lm.onnx: Runs and trains models of ONNX files.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
+local options = require "luminary.base.options"
+local printable_name = require "luminary.base.printable_name"
+local signature = require "luminary.base.signature"
+local nn = require "luminary.nn"
+local parameter = require "luminary.nn.parameter"
+local records = require "luminary.nn.module_fields"
+local graph = require "luminary.onnx.graph"
+local tensors = require "luminary.onnx.tensors"
+local is_tensor = core.is_tensor
+local onnx = {}
+
+local Model = class.define("OnnxModel", nn.Module)
+
+-- Returns the module that has a tensor of a dotted name, and the tensor's name there. Names that a module cannot have
+-- are changed.
+local function holder_of(self, name)
+  local holder, parts = self, lists.parts(name == "" and "_" or name, "[^.]+")
+  for i, part in ipairs(parts) do
+    local record, kind = records.of(holder), i == #parts and "buffer" or "child"
+    while record.kind[part] and (kind == "buffer" or record.kind[part] ~= "child")
+      or not record.kind[part] and not pcall(records.check_name, record, kind, part) do
+      part = part .. "_"
+    end
+    if kind == "buffer" then return holder, part end
+    if not record.kind[part] then holder:add_module(part, nn.Module()) end
+    holder = record.values[part]
+  end
+  return holder_of(self, "_")
+end
+
+-- Adds the model's tensors as parameters and buffers. Returns lists of their modules, of their names there and of their
+-- slots, and other values by slot.
+local function register(self, list)
+  local holders, names, slots, others = {}, {}, {}, {}
+  for i, each in ipairs(list) do
+    if is_tensor(each.value) then
+      local is_constant = each.kind == "constant"
+      local holder, name = holder_of(self, is_constant and "constants." .. i or each.name)
+      if each.kind == "parameter" then
+        holder:register_parameter(name, parameter.new(each.value, true))
+      else
+        holder:register_buffer(name, each.value, {persistent = not is_constant})
+      end
+      holders[#holders + 1], names[#names + 1], slots[#slots + 1] = holder, name, each.slot
+    else
+      others[each.slot] = each.value
+    end
+  end
+  return holders, names, slots, others
+end
+
+-- Raises unless x, the input that `info` describes, is a tensor of its dtype and sizes.
+local function check_input(info, x)
+  local wanted, dims, what = info.dtype, info.dims, "input '" .. info.name .. "'"
+  if x == nil and info.kind ~= "optional" then options.absent("onnx", what, tensors.type_text(info)) end
+  if not is_tensor(x) then
+    if info.kind ~= "tensor" or wanted == "string" and type(x) == "table" then return end
+    options.must_be("onnx", what, "a tensor of " .. tensors.type_text(info), x)
+  end
+  if wanted and x.dtype ~= wanted and not (core.is_floating_point(x) and wanted:find "float") then
+    options.fail("onnx: %s must be %s, got %s; convert it with :to(\"%s\")", what, wanted, x.dtype, wanted)
+  end
+  local fits = not dims or #dims == x.ndim
+  for d = 1, fits and dims and #dims or 0 do fits = fits and (type(dims[d]) ~= "number" or dims[d] == x.shape[d]) end
+  if not fits then options.wrong_shape("onnx", what, x, "[" .. table.concat(dims, ", ") .. "]") end
+end
+
+-- The module is made by onnx.load alone. source: the file's path; plan: see graph.lua.
+function Model:init(source, plan, inputs)
+  local holders, names, slots, others = register(self, plan.tensors)
+  self.source, self.holders, self.inputs = source, holders, inputs
+  self.outputs = lists.map(plan.message.output or {}, tensors.described)
+
+  -- Runs the plan with the tensors of `now`, the modules that have them, and inputs, a function of their numbers.
+  function self.run_plan(now, input, named)
+    local frame = {}
+    for i = 1, #slots do frame[slots[i]] = records.of(now[i]).values[names[i]] end
+    for slot, value in pairs(others) do frame[slot] = value end
+    for i, slot in ipairs(plan.inputs) do frame[slot] = input(i) end
+    for name, slot in pairs(named and plan.overridable or {}) do frame[slot] = named[name] or frame[slot] end
+    local ok, problem = pcall(graph.run, plan.steps, frame)
+    if not ok then graph.fail_in("onnx", frame, problem) end
+    local results = {}
+    for i, slot in ipairs(plan.outputs) do results[i] = frame[slot] end
+    return unpack(results, 1, #plan.outputs)
+  end
+  function self.has_input(name) return plan.overridable[name] or lists.index_of(self:names "inputs", name) end
+end
+
+function Model:forward(...)
+  local inputs, given = self.inputs, {...}
+  local n, first = select("#", ...), given[1]
+  local key = n == 1 and options.is_plain(first) and not first.shape and next(first)
+  local named = (type(key) == "string" or key == nil and #inputs ~= 1) and first or nil
+  for name in pairs(named or {}) do
+    if not self.has_input(name) then options.unknown("onnx", name, self:names "inputs") end
+  end
+  if not named and n > #inputs then options.too_many("onnx", #inputs, self:names "inputs", n) end
+  return self.run_plan(self.holders, function(i)
+    local x = given[i]
+    if named then x = named[inputs[i].name] end
+    check_input(inputs[i], x)
+    return x
+  end, named)
+end
+
+--- Returns the names of the "inputs" or "outputs", in order.
+function Model:names(side) return lists.map(self[side], function(info) return info.name end) end
+
+function Model:extra_repr()
+  local parts = lists.map(self.inputs, function(info) return info.name .. ": " .. tensors.type_text(info) end)
+  return ("'%s', %s"):format(printable_name(self.source, 100), table.concat(parts, ", "))
+end
+
+--- Reads the model of an ONNX file: returns a module, whose parameters and buffers have the names of the graph's
+--- initializers. A call takes the graph's inputs in order, or in a table by name, and returns its outputs.
+onnx.load = signature.of("load(path: string, {device: any?})", function(path, opts)
+  local function fail(...) options.fail_in_file(path, ...) end
+  local model = tensors.read(path)
+  local read_tensor, close = tensors.reader(path)
+  local ok, net = pcall(function()
+    local inputs = tensors.inputs_of(model.graph or {})
+    for _, info in ipairs(inputs) do
+      if info.kind == "map" or info.dtype and tensors.absent[info.dtype] then
+        fail("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
+      end
+    end
+    return Model(path, graph.prepare(model, read_tensor, fail), inputs)
+  end)
+  close()
+  if not ok then error(net, 0) end
+  return opts.device and net:to(opts.device) or net
+end)
+
+return onnx

@@ -1,0 +1,95 @@
+--- Helpers of ONNX's ops: axes from 0 as dims from 1, lists of sizes, and padding.
+local core = require "luminary.core"
+local ops = core.ops
+local sizes = {joined = require("luminary.base.lists").joined}
+sizes.strides = require("luminary.file_formats.source").dense_strides
+
+--- Returns an axis, from 0 or negative from the end, as a dim.
+function sizes.dim_of(axis) return axis >= 0 and axis + 1 or axis end
+--- Returns an axis of x as a dim from 1.
+function sizes.dim_in(x, axis) return axis < 0 and x.ndim + axis + 1 or axis + 1 end
+
+--- Returns axes as a list of dims.
+function sizes.dims_of(axes)
+  local dims = {}
+  for i, axis in ipairs(axes) do dims[i] = sizes.dim_of(axis) end
+  return dims
+end
+
+--- Returns the product of entries first to last of a list.
+function sizes.product(list, first, last)
+  local n = 1
+  for d = first or 1, last or #list do n = n * list[d] end
+  return n
+end
+
+--- Returns n times value, as a list; at index `at` another one.
+function sizes.filled(n, value, at, other)
+  local list = {}
+  for i = 1, n do list[i] = i == at and other or value end
+  return list
+end
+
+local INT64 = {dtype = "int64"}
+--- Returns numbers as an int64 tensor on x's device.
+function sizes.integers(list, x)
+  return core.tensor(list, x.device == "cpu" and INT64 or {dtype = "int64", device = x.device})
+end
+
+--- Returns the parts of x along a dim, of the sizes in a list.
+function sizes.parts_of(x, dim, lengths)
+  local parts, at = {}, 1
+  for i, length in ipairs(lengths) do parts[i], at = ops.narrow(x, dim, at, length), at + length end
+  return parts
+end
+
+--- Returns part i, from 1, of x divided into `count` equal parts along a dim.
+function sizes.nth(x, dim, i, count)
+  local length = x.shape[dim] / count
+  return ops.narrow(x, dim, (i - 1) * length + 1, length)
+end
+
+-- Returns the index in 0 … size - 1 that position i, which may be outside, reads in a mode.
+local function inside(i, size, mode)
+  if mode == "edge" then return math.max(math.min(i, size - 1), 0) end
+  if mode == "wrap" or size == 1 then return i % size end
+  i = i % (2 * (size - 1)) -- reflect
+  return i < size and i or 2 * (size - 1) - i
+end
+
+--- Returns x padded by before[d] and after[d] elements, 0 where there is none, in dim d; negative numbers remove
+--- elements. mode: "constant", "edge", "wrap" or "reflect".
+function sizes.padded(x, before, after, mode, value)
+  local pads = {}
+  for d = x.ndim, 1, -1 do
+    local first, last = before[d] or 0, after[d] or 0
+    pads[#pads + 1], pads[#pads + 2] = first, last
+    if mode and mode ~= "constant" and (first ~= 0 or last ~= 0) then
+      local list, size = {}, x.shape[d]
+      for i = -first, size + last - 1 do list[#list + 1] = inside(i, size, mode) + 1 end
+      x = ops.index_select(x, d, sizes.integers(list, x))
+    end
+  end
+  if mode and mode ~= "constant" then return x end
+  for _, pad in ipairs(pads) do
+    if pad ~= 0 then return ops.pad(x, pads, "constant", value or 0) end
+  end
+  return x
+end
+
+--- Returns x resized at the end of dim d to n elements.
+function sizes.resized(x, d, n, value) return sizes.padded(x, {}, {[d] = n - x.shape[d]}, "constant", value) end
+
+--- Returns x with its first lengths[b] elements along dim `time` reversed, for each index b of dim `batch`; lengths
+--- nil: all.
+function sizes.reversed(x, lengths, time, batch)
+  if not lengths then return ops.flip(x, {time}) end
+  local rows = {}
+  for b, length in ipairs(lengths) do
+    local parts = sizes.parts_of(ops.narrow(x, batch, b, 1), time, {length, x.shape[time] - length})
+    rows[b] = ops.cat({ops.flip(parts[1], {time}), parts[2]}, time)
+  end
+  return ops.cat(rows, batch)
+end
+
+return sizes

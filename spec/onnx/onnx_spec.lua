@@ -1,0 +1,229 @@
+-- Models of ONNX files: values of each op (spec/golden/_onnx.safetensors), the module that a file becomes, errors.
+local lm = require "luminary"
+local cases = require "spec.support.onnx_cases"
+local ffi = require "ffi"
+local golden = require("spec.support.golden").load "_onnx"
+local temp = require "spec.support.temp"
+
+local folder
+
+local function bytes_of(name)
+  return ffi.string(ffi.cast("const char *", golden[name]:data_ptr()), golden[name]:numel())
+end
+
+-- Writes the golden files NAME.onnx and NAME.data.onnx; returns the path of the model.
+local function write(name)
+  temp.write(folder .. "/" .. name .. ".data.onnx", bytes_of(name .. ".data.onnx"))
+  return temp.write(folder .. "/" .. name .. ".onnx", bytes_of(name .. ".onnx"))
+end
+
+-- Returns a protobuf field of bytes, and one of an integer.
+local function varint(v)
+  local out = ""
+  while v >= 128 do
+    out, v = out .. string.char(v % 128 + 128), math.floor(v / 128)
+  end
+  return out .. string.char(v)
+end
+local function field(number, text) return varint(number * 8 + 2) .. varint(#text) .. text end
+local function integer(number, v) return varint(number * 8) .. varint(v) end
+
+-- Returns the text of a model of nodes, each {op, inputs, outputs, domain}, from an input x to an output y.
+local function model_of(nodes, more)
+  local graph = ""
+  for _, node in ipairs(nodes) do
+    local text = field(4, node[1]) .. field(7, node[4] or "")
+    for name in node[2]:gmatch "%S+" do text = text .. field(1, name) end
+    for name in node[3]:gmatch "%S+" do text = text .. field(2, name) end
+    graph = graph .. field(1, text)
+  end
+  local kind = field(2, field(1, integer(1, 1)))
+  graph = graph .. field(11, field(1, "x") .. kind) .. field(12, field(1, "y") .. kind)
+  return integer(1, 8) .. field(7, graph .. (more or "")) .. field(8, integer(2, 17))
+end
+
+local function load_text(text) return lm.onnx.load(temp.write(folder .. "/made.onnx", text)) end
+
+describe("lm.onnx", function()
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  local names = {}
+  for name in pairs(golden) do names[#names + 1] = name:match "^(.*)%.data%.onnx$" end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    it("runs " .. name, function()
+      write(name)
+      local _, why = cases.run(folder .. "/" .. name)
+      assert.is_nil(why)
+    end)
+  end
+
+  it("has parameters and buffers under the names of the initializers, and trains", function()
+    local net = lm.onnx.load(write "own.cnn")
+    local params, buffers = {}, {}
+    for name, p in net:named_parameters() do
+      params[#params + 1] = name
+      assert.is_true(p.requires_grad)
+    end
+    for name in net:named_buffers() do buffers[#buffers + 1] = name end
+    table.sort(params)
+    assert.same({"bn.bias", "bn.weight", "conv.bias", "conv.weight", "fc.bias", "fc.weight"}, params)
+    assert.same({"bn.running_mean", "bn.running_var"}, buffers)
+
+    lm.manual_seed(0)
+    local x, target = lm.randn(8, 2, 8, 8), lm.tensor({1, 2, 3, 1, 2, 3, 1, 2}, {dtype = "int64"})
+    local opt, losses = lm.optim.Adam(net:parameters(), {lr = 0.05}), {}
+    for i = 1, 20 do
+      local loss = lm.nn.functional.cross_entropy((net(x)), target)
+      losses[i] = loss:item()
+      opt:zero_grad()
+      loss:backward()
+      opt:step()
+    end
+    assert.is_true(losses[20] < 0.5 * losses[1])
+  end)
+
+  it("loads and copies weights as any module does", function()
+    local path = write "own.cnn"
+    local net, other = lm.onnx.load(path), lm.onnx.load(path)
+    local x = lm.ones {1, 2, 8, 8}
+    local y = net(x):detach()
+    for _, p in ipairs(other:parameters()) do lm.no_grad(function() p:mul_(2) end) end
+    assert.is_false(lm.equal(other(x), y))
+    local twin = other:clone()
+    other:load_state_dict(net:state_dict())
+    assert.is_true(lm.equal(other(x), y))
+    assert.is_false(lm.equal(twin(x), y))
+    assert.equal("float64", (net:double())(x:double()).dtype)
+  end)
+
+  it("takes inputs by position or by name, and returns all outputs", function()
+    local net = lm.onnx.load(write "own.transformer")
+    local ids, mask = lm.tensor({{1, 2, 0}}, {dtype = "int64"}), lm.ones {1, 3}
+    local a, b = net(ids, mask), net {mask = mask, ids = ids}
+    assert.is_true(lm.equal(a, b))
+    assert.same({"ids", "mask"}, net:names "inputs")
+    local scores, class = lm.onnx.load(write "own.cnn")(lm.ones {5, 2, 8, 8})
+    assert.same({5, 3}, {unpack(scores.shape)})
+    assert.equal("int64", class.dtype)
+    assert.equal(scores:argmax(2):select(1, 1):item() - 1, class:select(1, 1):item())
+  end)
+
+  it("says what is wrong with inputs", function()
+    local net = lm.onnx.load(write "own.transformer")
+    local ids, mask = lm.tensor({{1, 2}}, {dtype = "int64"}), lm.ones {1, 2}
+    assert.error_matches(function() net(ids) end, "onnx: input 'mask' is missing or nil; expected float32 %[B, T%]")
+    assert.error_matches(function() net(mask, mask) end, "onnx: input 'ids' must be int64, got float32; convert it")
+    assert.error_matches(function() net(ids:select(1, 1), mask) end, "expected input 'ids' to have shape %[B, T%]")
+    assert.error_matches(function() net {ids = ids, mas = mask} end, "onnx: unknown option 'mas'; did you mean 'mask'")
+    assert.error_matches(function() net(ids, mask, mask) end, "onnx")
+    local cnn = lm.onnx.load(write "own.cnn")
+    assert.error_matches(function() cnn(lm.ones {1, 3, 8, 8}) end, "shape %[N, 2, 8, 8%], got %[1, 3, 8, 8%]")
+    assert.error_matches(function() net(ids + 100, mask) end, "onnx: node '' %(Gather%): .*out of range")
+  end)
+
+  it("refuses what it cannot run when it loads, with every kind of node", function()
+    local text = model_of {
+      {"Bar", "x", "a", "com.foo"}, {"Bar", "a", "b", "com.foo"}, {"ImageDecoder", "b", "c"}, {"Relu", "c", "y"},
+    }
+    assert.error_matches(function() load_text(text) end,
+      "'.*made.onnx': cannot run 2 kinds of nodes: 2 × com.foo.Bar, 1 × ImageDecoder")
+    assert.error_matches(function() load_text(model_of {{"Relu", "z", "y"}}) end,
+      "no node before it makes its input 'z'")
+    assert.error_matches(function() load_text(model_of {{"Relu", "x", "z"}}) end, "no node makes the output 'y'")
+    assert.error_matches(function() load_text(integer(1, 8)) end, "it has no graph")
+    local late = integer(1, 8) .. field(7, "") .. field(8, integer(2, 99))
+    assert.error_matches(function() load_text(late) end, "of version 99; the newest known is 28")
+  end)
+
+  it("frees what is not read again at once", function()
+    local nodes = {}
+    for i = 1, 40 do nodes[i] = {"Exp", i == 1 and "x" or "v" .. i - 1, i == 40 and "y" or "v" .. i} end
+    local net = load_text(model_of(nodes))
+    collectgarbage()
+    local x = lm.zeros {1000}
+    local before, after = lm.live_tensors(), nil
+    lm.no_grad(function()
+      local y = net(x)
+      after = lm.live_tensors() -- nothing was collected meanwhile
+      assert.same({1000}, {unpack(y.shape)})
+    end)
+    assert.is_true(after - before <= 3)
+  end)
+
+  it("maps external data beside the model, and no other files", function()
+    local function weights(location)
+      local entry = field(1, "location") .. field(2, location)
+      return field(5, integer(1, 2) .. integer(2, 1) .. field(8, "w") .. field(13, entry) .. integer(14, 1))
+    end
+    local nodes = {{"Add", "x w", "y"}}
+    temp.write(folder .. "/w.bin", ("\0\0\128\63"):rep(2))
+    local net = load_text(model_of(nodes, weights "w.bin"))
+    assert.same({2, 3}, net(lm.tensor {1, 2}):totable())
+    for _, location in ipairs {"../w.bin", "/etc/passwd", "a/../../w.bin", ""} do
+      assert.error_matches(function() load_text(model_of(nodes, weights(location))) end,
+        "external data must be in a file beside the model")
+    end
+    temp.write(folder .. "/w.bin", "\0\0\128\63")
+    assert.error_matches(function() load_text(model_of(nodes, weights "w.bin")) end, "truncated")
+    assert.error_matches(function() load_text(model_of(nodes, weights "none.bin")) end, "none.bin")
+  end)
+
+  it("is read by lm.load and inspected", function()
+    local dict = lm.load(write "own.cnn")
+    assert.same({4, 2, 3, 3}, {unpack(dict["conv.weight"].shape)})
+    local pipe = io.popen("luajit bin/luminary inspect " .. folder .. "/own.cnn.onnx 2>&1")
+    local text = pipe:read "*a"
+    pipe:close()
+    assert.matches("metadata.inputs.image = 'float32 %[N, 2, 8, 8%]'", text)
+    assert.matches("metadata.nodes.Conv = 1", text)
+    assert.matches("conv.weight +float32 +%[4, 2, 3, 3%]", text)
+  end)
+
+  it("refuses files that are cut off, nested without end, or larger than they say", function()
+    local text = bytes_of "own.cnn.onnx"
+    for _, n in ipairs {0, 1, 5, 50, 200, #text - 1} do
+      assert.error_matches(function() load_text(text:sub(1, n)) end, "^[^\n]*'.*made.onnx': [^\n]+$")
+    end
+    local nested = field(4, "Relu")
+    for _ = 1, 3000 do nested = field(1, field(5, field(6, nested))) end
+    assert.error_matches(function() load_text(integer(1, 8) .. field(7, nested)) end, "nested too deeply")
+    local empty = ("\10\0"):rep(2e6) -- nodes without anything
+    assert.error_matches(function() load_text(integer(1, 8) .. field(7, empty)) end,
+      "its messages take more memory than its size explains")
+    local huge = field(5, integer(1, 2 ^ 40) .. integer(2, 1) .. field(8, "w") .. field(9, "abcd"))
+    assert.error_matches(function() load_text(model_of({{"Add", "x w", "y"}}, huge)) end, "does not match its 4 bytes")
+  end)
+
+  it("does not expand functions without end", function()
+    local functions = ""
+    for i = 1, 40 do
+      local calls = ""
+      for _ = 1, 2 do
+        calls = calls .. field(7, field(1, "v") .. field(2, "w") .. field(4, "f" .. i + 1) .. field(7, "d"))
+      end
+      functions = functions
+        .. field(25, field(1, "f" .. i) .. field(4, "v") .. field(5, "w") .. calls .. field(10, "d"))
+    end
+    local loop = field(25, field(1, "g") .. field(4, "v") .. field(5, "w") .. field(10, "d")
+      .. field(7, field(1, "v") .. field(2, "w") .. field(4, "g") .. field(7, "d")))
+    assert.error_matches(function() load_text(model_of({{"f1", "x", "y", "d"}}) .. functions) end,
+      "expand to more than %d+ nodes")
+    assert.error_matches(function() load_text(model_of({{"g", "x", "y", "d"}}) .. loop) end, "calls itself")
+  end)
+
+  it("loads damaged files or raises an error that names them", function()
+    math.randomseed(7)
+    for k = 1, 300 do
+      local name = names[k % #names + 1] .. ".onnx"
+      local text = bytes_of(name)
+      for _ = 1, 3 do
+        local at = math.random(#text)
+        text = text:sub(1, at - 1) .. string.char(math.random(0, 255)) .. text:sub(at + 1)
+      end
+      local ok, why = pcall(load_text, text)
+      if not ok then assert.matches("'.*made.onnx'", tostring(why)) end
+    end
+  end)
+end)

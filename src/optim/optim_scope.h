@@ -1,0 +1,18 @@
+/* Declares the scope of a call of an optimizer or of a function that clips gradients, for messages and traces. */
+#pragma once
+
+#include "device/recorder.h"
+#include "op/run.h"
+
+typedef struct lm_optim_scope {
+  lm_running before;
+  bool traced;
+  lm_span span;
+} lm_optim_scope;
+void lm_optim_scope_begin(lm_optim_scope *c, const char *name, lm_device device);
+void lm_optim_scope_end(lm_optim_scope *c);
+
+/* Begins such a call, which ends with the block. */
+#define LM_OPTIM_SCOPE(name, device)                                 \
+  lm_optim_scope scope __attribute__((cleanup(lm_optim_scope_end))); \
+  lm_optim_scope_begin(&scope, name, device)
