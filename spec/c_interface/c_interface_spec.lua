@@ -154,7 +154,7 @@ return {
   it("leave no memory behind and read none that is not theirs, as valgrind sees #unsanitized", function()
     if not has "valgrind" then return pending "no valgrind" end
     local valgrind = "LM_CPU_LEVEL=1 valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite "
-      .. "--errors-for-leak-kinds=definite --smc-check=all-non-file "
+      .. "--errors-for-leak-kinds=definite --smc-check=all-non-file --suppressions=spec/support/valgrind.supp "
     local program = compile("spec/support/c_interface.c", "check")
     assert.equal("ok\n", run("%s %s %s interpret", valgrind, program, folder))
     assert.matches("thread 3: float32", run("%s %s %slinear.lua '' 3", valgrind, compile(HOSTS .. "infer.c", "infer"),
