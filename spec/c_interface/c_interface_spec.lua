@@ -147,7 +147,7 @@ return {
     local ok, text = temp.run(folder, QUIET .. compile("spec/support/c_interface.c", "check") .. " " .. folder)
     assert(ok, text)
     assert.equal("ok\n", text)
-    -- What the program saved is a file of weights.
+    -- The program saved weights that Lua reads.
     assert.equal(1.5, lm.load(folder .. "/saved.safetensors").bias[1])
   end)
 
