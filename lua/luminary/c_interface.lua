@@ -166,12 +166,13 @@ function host.run_named(m, input_names, output_names, ...)
     inputs[key] = (select(i, ...))
   end
   for i, name in ipairs(output_names) do chosen[i] = index_of(m.outputs, "output", name) end
+  for i, info in ipairs(m.inputs) do
+    local needed = not m.takes_names or next(inputs) == nil -- a net that takes names knows which are optional
+    if needed and not inputs[i] then fail(ARGUMENT, "input '%s' is missing", info.name) end
+  end
   if m.takes_names then
     list = listed(m, evaluate(m, inputs))
   else
-    for i, info in ipairs(m.inputs) do
-      if not inputs[i] then fail(ARGUMENT, "input '%s' is missing", info.name) end
-    end
     list = listed(m, evaluate(m, unpack(inputs, 1, #m.inputs)))
   end
   for i = 1, chosen.n do chosen[i] = list[chosen[i]] end

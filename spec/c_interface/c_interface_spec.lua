@@ -7,6 +7,21 @@ local build = assert(package.searchpath("luminary.core", package.cpath)):match "
 local HEADER, HOSTS = "include/luminary.h", "examples/hosts/c/"
 local WARNINGS = "-O1 -Wall -Wextra -Wpedantic -Werror"
 
+-- Returns the bytes of an ONNX model, y = -x of shape [N, 2]: fields of protobuf are key, length, bytes.
+local function onnx_model()
+  local function field(number, value)
+    if type(value) == "number" then return string.char(number * 8, value) end
+    return string.char(number * 8 + 2, #value) .. value
+  end
+  local function value_info(name)
+    local shape = field(1, field(2, "N")) .. field(1, field(1, 2))
+    return field(1, name) .. field(2, field(1, field(1, 1) .. field(2, shape)))
+  end
+  local node = field(1, "x") .. field(2, "y") .. field(4, "Neg")
+  local graph = field(1, node) .. field(2, "g") .. field(11, value_info "x") .. field(12, value_info "y")
+  return field(1, 8) .. field(7, graph) .. field(8, field(2, 13))
+end
+
 local folder
 setup(function() folder = temp.folder() end)
 teardown(function() temp.remove(folder) end)
@@ -132,16 +147,20 @@ return {
     local ok, text = temp.run(folder, QUIET .. compile("spec/support/c_interface.c", "check") .. " " .. folder)
     assert(ok, text)
     assert.equal("ok\n", text)
-    -- What the program saved is a file of weights.
+    -- The program saved weights that Lua reads.
     assert.equal(1.5, lm.load(folder .. "/saved.safetensors").bias[1])
   end)
 
   it("leave no memory behind and read none that is not theirs, as valgrind sees #unsanitized", function()
     if not has "valgrind" then return pending "no valgrind" end
+    local valgrind = "LM_CPU_LEVEL=1 valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite "
+      .. "--errors-for-leak-kinds=definite --smc-check=all-non-file --suppressions=spec/support/valgrind.supp "
     local program = compile("spec/support/c_interface.c", "check")
-    local text = run("LM_CPU_LEVEL=1 valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite "
-      .. "--errors-for-leak-kinds=definite %s %s interpret", program, folder)
-    assert.equal("ok\n", text)
+    assert.equal("ok\n", run("%s %s %s interpret", valgrind, program, folder))
+    assert.matches("thread 3: float32", run("%s %s %slinear.lua '' 3", valgrind, compile(HOSTS .. "infer.c", "infer"),
+      folder .. "/"))
+    assert.matches("step 1: loss", run("%s %s %strain_step.lua 3 %s/circle.safetensors", valgrind,
+      compile(HOSTS .. "train.c", "train"), HOSTS, folder))
   end)
 
   it("find an installation by pkg-config and CMake, and where it was moved to #unsanitized", function()
@@ -203,6 +222,10 @@ return {
     for i = 1, 20 do
       local number = tonumber(text:match(("thread %d: float32 %%[2, 3%%] on cpu: (%%S+)\n"):format(i)))
       assert.near(first:item(), number, 2e-6)
+    end
+    if pcall(require, "luminary.onnx") then
+      temp.write(folder .. "/neg.onnx", onnx_model())
+      assert.equal("thread 1: float32 [2, 2] on cpu: 3.000000\n", run("%s %s/neg.onnx", infer, folder))
     end
     local ok, problem = temp.run(folder, QUIET .. ("%s %smodel.lua %s/cut.safetensors"):format(infer, HOSTS, folder))
     assert.is_false(ok)

@@ -24,7 +24,7 @@ typedef struct model_call {
     const char *const *name;
   } names[2];
   void (*then)(lua_State *L, struct model_call *c); /* uses the results, from index 2; NULL: they are tensors */
-  int i, count;                                     /* of then_info: which value, from 1; the number of them */
+  int i, count;                                     /* for then_info: the value, from 1; the number of values */
   lum_value_info *info;
 } model_call;
 

@@ -173,7 +173,7 @@ lum_status lum_session_new(const lum_session_options *options, lum_session **out
 
 static int collect(lua_State *L) {
   lua_gc(L, LUA_GCCOLLECT, 0);
-  return lua_gc(L, LUA_GCCOLLECT, 0); /* what finalizers released; returns 0 */
+  return lua_gc(L, LUA_GCCOLLECT, 0); /* the objects that finalizers released; returns 0 */
 }
 
 lum_status lum_session_collect(lum_session *session) {
