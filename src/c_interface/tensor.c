@@ -5,6 +5,7 @@
 #include "base/message.h"
 #include "c_interface/session.h"
 #include "op/op.h"
+#include "op_entries.h"
 
 /* Should the core's numbers change, this file converts. */
 _Static_assert((int)LUM_UINT8 == (int)LM_U8 && (int)LUM_INT64 == (int)LM_I64 && (int)LUM_FLOAT16 == (int)LM_F16 &&
