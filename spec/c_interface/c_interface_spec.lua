@@ -92,7 +92,7 @@ describe("luminary.h #lua", function()
   end)
 end)
 
-describe("programs with luminary.h #full", function()
+describe("programs with luminary.h #full #unsanitized", function()
   local with_library -- options of the compiler, for a build's own library
   setup(function()
     with_library = ("-Iinclude -L%s/lib/luminary -Wl,-rpath,$(realpath %s/lib/luminary) -lluminary_c -pthread")
@@ -151,7 +151,7 @@ return {
     assert.equal(1.5, lm.load(folder .. "/saved.safetensors").bias[1])
   end)
 
-  it("leave no memory behind and read none that is not theirs, as valgrind sees #unsanitized", function()
+  it("leave no memory behind and read none that is not theirs, as valgrind sees", function()
     if not has "valgrind" then return pending "no valgrind" end
     local valgrind = "LM_CPU_LEVEL=1 valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite "
       .. "--errors-for-leak-kinds=definite --smc-check=all-non-file --suppressions=spec/support/valgrind.supp "
@@ -163,7 +163,7 @@ return {
       compile(HOSTS .. "train.c", "train"), HOSTS, folder))
   end)
 
-  it("find an installation by pkg-config and CMake, and where it was moved to #unsanitized", function()
+  it("find an installation by pkg-config and CMake, and where it was moved to", function()
     run("cmake --install %s --prefix %s/prefix", build, folder)
     run("mv %s/prefix '%s/a place'", folder, folder)
     local place = folder .. "/a place"
@@ -212,7 +212,7 @@ return {
     assert.equal("0\n", text)
   end)
 
-  it("examples/hosts/c/infer runs a model on 20 threads, as Lua does #unsanitized", function()
+  it("examples/hosts/c/infer runs a model on 20 threads, as Lua does", function()
     local infer = compile(HOSTS .. "infer.c", "infer")
     temp.run(folder, ("luajit %smodel.lua --make %s/model.safetensors"):format(HOSTS, folder))
     local text = run("%s %smodel.lua %s/model.safetensors 20", infer, HOSTS, folder)
@@ -232,7 +232,7 @@ return {
     assert.matches("thread 1: LUM_E_FILE: '.-cut.safetensors': ", problem)
   end)
 
-  it("examples/hosts/c/train learns, and saves what Lua loads #unsanitized", function()
+  it("examples/hosts/c/train learns, and saves what Lua loads", function()
     local train = compile(HOSTS .. "train.c", "train")
     local text = run("%s %strain_step.lua 300 %s/circle.safetensors", train, HOSTS, folder)
     local first, last = text:match "step 1: loss (%S+)\n.*step 300: loss (%S+)\n$"
