@@ -16,6 +16,7 @@ build = {
   type = "command",
   build_command = "cmake -S . -B build -DCMAKE_BUILD_TYPE=Release && cmake --build build -j `nproc`",
   install_command = "cmake --install build --prefix '$(PREFIX)' && mkdir -p '$(LUADIR)' '$(LIBDIR)' && "
+    .. "rm -rf '$(PREFIX)'/lib/libluminary_c.so* '$(PREFIX)'/lib/pkgconfig '$(PREFIX)'/lib/cmake && " -- a rock has no links
     .. "mv '$(PREFIX)'/share/lua/5.1/* '$(LUADIR)' && mv '$(PREFIX)'/lib/lua/5.1/* '$(LIBDIR)' && "
     .. "rmdir -p --ignore-fail-on-non-empty '$(PREFIX)/share/lua/5.1' '$(PREFIX)/lib/lua/5.1'",
   install = { bin = { luminary = "bin/luminary" } },

@@ -101,6 +101,10 @@ variable "LM_BACKEND_PATH" {
 variable "LM_GROUP_PATH" {
   help = "Folders of process group plug-ins, luminary_group_<name>.so, separated by colons", carried = true,
 }
+variable "LM_LUA_FOLDER" {
+  help = "The folder with luminary/init.lua, for programs that use luminary.h",
+  default = "share/lua/5.1 above the library, or lua of a checkout", carried = true,
+}
 
 -- ---- debugging
 

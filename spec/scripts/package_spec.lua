@@ -91,6 +91,15 @@ describe("packages #full #unsanitized", function()
       test -z "$(find tree -name '*.h'; find dev tree -perm /022 ! -type l)"]]
     assert.equal(answer, run([[cd tree/usr; export LUA_PATH="$PWD/share/lua/5.1/?.lua;$PWD/share/lua/5.1/?/init.lua"
       export LUA_CPATH="$(echo "$PWD"/lib/*/lua/5.1)/?.so"; ]] .. try))
+    -- A C program is built with what luminary-dev has, and finds the rest by the library's folder.
+    temp.write(folder .. "/number.lua", "return function() return 7 end")
+    temp.write(folder .. "/infer.c", temp.read "examples/hosts/c/infer.c")
+    run [[cp -a dev/usr tree/; grep ldconfig tree/DEBIAN/triggers
+      test -e tree/usr/lib/*/cmake/luminary/luminaryConfig.cmake]]
+    assert.equal("thread 1: float64 [] on cpu: 7.000000\n", run [[
+      export PKG_CONFIG_LIBDIR=$(echo "$PWD"/tree/usr/lib/*/pkgconfig) PKG_CONFIG_SYSROOT_DIR="$PWD/tree"
+      cc infer.c -o infer $(pkg-config --cflags --libs luminary) -pthread -Wl,-rpath,$(echo "$PWD"/tree/usr/lib/*-*)
+      ./infer number.lua]])
   end)
 
   it("for Debian: the command's page has each line of its --help", function()

@@ -24,7 +24,7 @@ typedef struct lm_autocast {
   lm_dtype dtype[LM_DEVICE_KINDS]; /* the low-precision dtype for each device kind */
 } lm_autocast;
 LM_API lm_autocast lm_autocast_get(void);
-LM_API void lm_autocast_set(lm_autocast mode);
+void lm_autocast_set(lm_autocast mode);
 /* Opens and closes an autocast scope on this thread: enter returns the mode that leave restores. Low-precision copies
  * of weights are kept until the outermost scope is left. */
 LM_API lm_autocast lm_autocast_enter(lm_autocast mode);
@@ -41,7 +41,7 @@ LM_API bool lm_requires_grad(const lm_tensor *t); /* true for leaves that requir
 LM_API lm_status lm_set_requires_grad(lm_tensor *t, bool on);
 LM_API bool lm_is_leaf(const lm_tensor *t);
 /* Returns the base of a view, which the view keeps alive for in-place writes (borrowed); NULL for other tensors. */
-LM_API lm_tensor *lm_view_base(const lm_tensor *t);
+lm_tensor *lm_view_base(const lm_tensor *t);
 LM_API lm_tensor *lm_grad_of(const lm_tensor *t); /* borrowed, may be NULL */
 /* Sets t's .grad. grad: retained, of t's sizes, dtype and device; NULL clears. */
 LM_API lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad);
@@ -49,7 +49,7 @@ LM_API lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad);
  * without a copy; otherwise .grad has memory of its own. grad_buffer: retained; dense, of the leaf's sizes, dtype and
  * device. It is used only while no other header uses its storage (.grad, or an earlier one that is still referenced).
  * NULL removes it. */
-LM_API lm_status lm_set_grad_buffer(lm_tensor *leaf, lm_tensor *grad_buffer);
+lm_status lm_set_grad_buffer(lm_tensor *leaf, lm_tensor *grad_buffer);
 LM_API lm_status lm_retain_grad(lm_tensor *t);
 /* Returns the name of the op that made t ("mul"), like PyTorch's "MulBackward"; NULL for a leaf. */
 LM_API const char *lm_grad_fn_name(const lm_tensor *t);
@@ -83,13 +83,13 @@ LM_API void lm_remove_hook(lm_tensor *t, int64_t id);
 /* Registers a callback from inside a hook: fn runs once, with grad NULL, when this thread's outermost backward pass
  * (outside recomputed parts of a graph) has accumulated every gradient. fn's error becomes the pass's error. If the
  * pass fails, ctx is released without fn having run. LM_E_STATE outside of a pass. */
-LM_API lm_status lm_backward_finally(lm_hook hook);
+lm_status lm_backward_finally(lm_hook hook);
 /* Makes passes over several devices run hooks and custom functions in the order of the graph, the latest first, as
  * passes over one device always do; otherwise each device runs them as soon as it can. Calls are counted: each with
  * true needs one with false. */
 LM_API void lm_backward_keep_order(bool on);
 /* Returns true inside a hook if a pass that runs on this thread computes this leaf's gradient. */
-LM_API bool lm_backward_reaches(const lm_tensor *leaf);
+bool lm_backward_reaches(const lm_tensor *leaf);
 
 /* A node of the recorded graph, for printing it. It lives as long as the tensor it was found from. */
 typedef struct lm_graph_node {

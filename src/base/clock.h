@@ -6,5 +6,5 @@
 #include "base/status.h"
 
 /* Return the time since an arbitrary start, in nanoseconds and in seconds; it never decreases. */
-LM_API int64_t lm_nanoseconds(void);
+int64_t lm_nanoseconds(void);
 LM_API double lm_seconds(void);

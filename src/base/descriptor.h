@@ -10,14 +10,14 @@
 #include "base/status.h"
 
 /* Returns a duplicate of fd that is at least `lowest` and never 0, 1 or 2. A single system call. */
-LM_API int lm_fd_copy(int fd, int lowest);
+int lm_fd_copy(int fd, int lowest);
 /* Returns fd, just opened, if it is above 2; else a duplicate above 2, and closes fd. Passes a negative fd through. */
-LM_API int lm_fd_above_stdio(int fd);
+int lm_fd_above_stdio(int fd);
 /* Moves the two descriptors of pipe2 or socketpair, whose result is `made`, above 2. On failure both are closed. */
-LM_API int lm_fds_above_stdio(int made, int fd[2]);
+int lm_fds_above_stdio(int made, int fd[2]);
 /* Opens a folder as opendir does; returns NULL with errno on failure. */
-LM_API DIR *lm_opendir(const char *path);
+DIR *lm_opendir(const char *path);
 /* Reads the first capacity - 1 bytes of a kernel's file as text; false if there are none. */
 bool lm_read_start(const char *path, char *text, size_t capacity);
 /* Opens /dev/null as each of 0, 1 and 2 that is closed, for code that uses these by number. */
-LM_API void lm_fill_stdio(void);
+void lm_fill_stdio(void);

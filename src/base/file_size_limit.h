@@ -12,5 +12,5 @@ typedef struct lm_file_limit {
   bool pending; /* true if a SIGXFSZ of somebody else was pending before begin */
 } lm_file_limit;
 
-LM_API void lm_file_limit_begin(lm_file_limit *l);
-LM_API void lm_file_limit_end(const lm_file_limit *l);
+void lm_file_limit_begin(lm_file_limit *l);
+void lm_file_limit_end(const lm_file_limit *l);

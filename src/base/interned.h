@@ -9,5 +9,5 @@ LM_API const char *lm_interned(const char *text);
 
 /* Returns the interned line of the script that this thread runs, "train.lua:12", while anomaly mode, a profiler or the
  * memory history needs it (lm_note_line in bind/error.c); else NULL. */
-LM_API const char *lm_script_line(void);
+const char *lm_script_line(void);
 LM_API void lm_set_script_line(const char *line);

@@ -37,3 +37,6 @@ LM_API void lm_log(lm_topic topic, const char *format, ...) LM_PRINTF(2, 3);
  * the caller's line takes it (bind/error.c). The text lasts until the thread's next warning. */
 LM_API void lm_warn(const char *format, ...) LM_PRINTF(1, 2);
 LM_API const char *lm_take_warning(void); /* NULL if there is no warning */
+
+/* Makes lm_print_stderr call log(user, line) instead, in one thread at a time; NULL: as before. */
+LM_API void lm_set_log(void (*log)(void *user, const char *line), void *user);

@@ -32,7 +32,7 @@ typedef struct lm_module_copy {
 /* Returns the first copy for which this was called in the process. */
 LM_API const lm_module_copy *lm_claim_process(const lm_module_copy *own);
 /* Writes the folder of this library; false if unknown or too long. */
-bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]);
+LM_API bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]);
 
 /* ---- for messages: a list of distinct names */
 typedef struct lm_plugin_names {

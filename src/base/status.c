@@ -1,6 +1,7 @@
 #include "base/status.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/file_size_limit.h"
+#include "base/log.h"
 #include "base/message.h"
 
 enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, ELLIPSIZE_BYTES = 200, LINE_BYTES = 4096 };
@@ -93,9 +95,31 @@ void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n) {
   free(text);
 }
 
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static void (*_Atomic log_function)(void *user, const char *line);
+static void *log_user;
+
+void lm_set_log(void (*log)(void *user, const char *line), void *user) {
+  pthread_mutex_lock(&log_lock);
+  log_function = log;
+  log_user = user;
+  pthread_mutex_unlock(&log_lock);
+}
+
+/* Passes the line to the function of lm_set_log; returns false if there is none. */
+static bool print_to_log(const char *line) {
+  if (!log_function) return false;
+  pthread_mutex_lock(&log_lock);
+  void (*log)(void *, const char *) = log_function;
+  if (log) log(log_user, line);
+  pthread_mutex_unlock(&log_lock);
+  return log != NULL;
+}
+
 void lm_print_stderr(const char *format, ...) {
   char line[LINE_BYTES];
   LM_WRITE_ARGS(line, sizeof line - 1, format);
+  if (print_to_log(line)) return;
   size_t n = strlen(line);
   line[n] = '\n'; /* over the NUL */
   lm_file_limit limit;

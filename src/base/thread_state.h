@@ -16,5 +16,5 @@ LM_API int lm_busy_threads(int change);
 
 /* Sets the maximum number of threads for kernels called on this thread while several threads compute for one script; 0
  * means the process's number. */
-LM_API void lm_set_thread_limit(int n);
-LM_API int lm_thread_limit(void);
+void lm_set_thread_limit(int n);
+int lm_thread_limit(void);

@@ -4,6 +4,7 @@
 
 #include "base/interned.h"
 #include "bind/bind.h"
+#include "bind/host_call.h"
 #include "distributed/group/world.h"
 #include "op/kernels.h"
 
@@ -374,14 +375,25 @@ static void call_hook(lua_State *L) {
   lua_error(L);
 }
 
-static int raise_message(lua_State *L, char *message) {
+static _Thread_local struct {
+  const char *text; /* equal strings of a state have equal addresses */
+  lm_status status;
+} raised; /* this thread's last error */
+
+static int raise_message(lua_State *L, lm_status status, char *message) {
   luaL_checkstack(L, 16, "error");
   call_hook(L);
   int at = 0;
   push_where(L, &at);
   push_message(L, message, at);
   lua_concat(L, 2);
+  raised.text = lua_tostring(L, -1);
+  raised.status = status;
   return lua_error(L);
+}
+
+lm_status lm_raised_status(lua_State *L, int i) {
+  return lua_type(L, i) == LUA_TSTRING && lua_tostring(L, i) == raised.text ? raised.status : LM_E_LUA;
 }
 
 int lm_raise(lua_State *L, lm_status status) {
@@ -394,7 +406,7 @@ int lm_raise(lua_State *L, lm_status status) {
   }
   char message[1024];
   snprintf(message, sizeof message, "%s", lm_error());
-  return raise_message(L, message);
+  return raise_message(L, status, message);
 }
 
 int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const char *bound) {
@@ -404,7 +416,7 @@ int lm_raise_arg(lua_State *L, int i, const char *fn, const char *arg, const cha
 int lm_raise_text(lua_State *L, const char *format, ...) {
   char message[1024];
   LM_WRITE_ARGS(message, sizeof message, format);
-  return raise_message(L, message);
+  return raise_message(L, LM_E_ARG, message);
 }
 
 /* own_files(prefix): treats chunks whose names begin so as the library's; errors are raised at their callers */
@@ -425,5 +437,5 @@ LM_FUNCTION(error_at_caller) {
   const char *message = lua_tolstring(L, 1, &n);
   char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* to be escaped: names from files may be in it */
   lm_make_printable(copy);
-  return raise_message(L, copy);
+  return raise_message(L, LM_E_ARG, copy);
 }

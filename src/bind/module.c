@@ -4,6 +4,7 @@
 #include "base/c_stack.h"
 #include "base/plugin.h"
 #include "bind/bind.h"
+#include "bind/host_call.h"
 #include "op/kernels.h"
 #include "op_entries.h"
 
@@ -240,6 +241,13 @@ int luaopen_luminary_core(lua_State *L) {
   lm_load_int64_cdata(L);
   push_closure(L, lm_bind_protected, 0);
   lm_reg_set(L, &lm_reg_protected);
+  push_closure(L, lm_bind_host_call, 0);
+  lm_reg_get(L, &lm_reg_catchers);
+  lua_pushvalue(L, -2);
+  lua_pushboolean(L, 1);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+  lua_setfield(L, LUA_REGISTRYINDEX, LM_HOST_CALL);
   set_ops(L);
   set_functions(L, METHODS, __start_lm_methods, __stop_lm_methods);
   set_metamethods(L);

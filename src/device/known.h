@@ -17,8 +17,8 @@ typedef struct lm_known_kind {
 } lm_known_kind;
 
 /* Indexed by kind; LM_CPU has only a name. */
-extern LM_API const lm_known_kind lm_known_kinds[];
-extern LM_API const int lm_known_count;
+extern const lm_known_kind lm_known_kinds[];
+extern const int lm_known_count;
 
 /* Returns NULL for the CPU and for kinds that only their plug-in names. */
 static inline const lm_known_kind *lm_known_kind_of(int kind) {

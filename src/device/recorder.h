@@ -45,9 +45,9 @@ LM_API void lm_span_end(lm_span *s);
 LM_API void lm_span_add(lm_span_kind kind, const char *name, double start, double end);
 
 /* Returns the name of this thread's innermost open span; NULL if there is none. */
-LM_API const char *lm_span_name(void);
+const char *lm_span_name(void);
 /* Counts bytes of tensor memory that this thread allocated, or freed, if negative. */
-LM_API void lm_span_allocated(int64_t bytes);
+void lm_span_allocated(int64_t bytes);
 
 /* Returns the driver that marks ranges for its vendor's tools, or NULL. */
 LM_API const struct lm_driver *lm_range_driver(void);

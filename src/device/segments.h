@@ -21,5 +21,5 @@ bool lm_is_segmented(const lm_driver *driver);
 lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void **out);
 void lm_segments_free(lm_device device, void *p, uint64_t used);
 /* Returns the start of p's segment; NULL if p is not from lm_segments_alloc. *of_graph: a graph owns the memory. */
-LM_API void *lm_segments_base(lm_device device, const void *p, bool *of_graph);
+void *lm_segments_base(lm_device device, const void *p, bool *of_graph);
 void lm_segments_empty_cache(lm_device device);

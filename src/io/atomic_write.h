@@ -22,9 +22,9 @@ typedef struct lm_new_file {
 LM_API lm_status lm_new_file_open(const char *path, const char *suffix, lm_new_file *f);
 LM_API lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
 /* Moves the next write back to the beginning. */
-LM_API lm_status lm_new_file_rewind(lm_new_file *f);
+lm_status lm_new_file_rewind(lm_new_file *f);
 /* Returns a read-only descriptor that keeps the file locked after commit until it is closed; -1 on failure. */
-LM_API int lm_new_file_lock(const lm_new_file *f);
+int lm_new_file_lock(const lm_new_file *f);
 /* Syncs, renames and syncs the folder; always closes. After "cannot sync the folder of" the new file remains. */
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
 /* Completes a file of several parts, after each written part: renames `path` plus `suffix` to `path` and calls

@@ -42,8 +42,7 @@ enum { LM_DEFLATE_RATIO = 1032 }; /* maximum: 258 bytes from two bits */
 
 /* Returns in *out a new tensor of the buffer's bytes, [n] or, for several columns, [n, columns]. LM_E_OOM, naming
  * `path`, if the buffer has failed. */
-LM_API lm_status lm_tensor_of_bytes(const char *path, const lm_bytes *b, lm_dtype dtype, int64_t columns,
-                                    lm_tensor **out);
+lm_status lm_tensor_of_bytes(const char *path, const lm_bytes *b, lm_dtype dtype, int64_t columns, lm_tensor **out);
 
 /* Returns the CRC-32 (of zip and gzip) of n > 0 bytes; `before` is that of the bytes before, or 0. */
 LM_API uint32_t lm_crc32(uint32_t before, const void *data, size_t n);

@@ -20,7 +20,7 @@ typedef struct lm_mp_message {
 /* ---- message.c */
 
 /* Creates a message with c's text, new tensors over the same memory (lm_share_again) and copied handles. */
-LM_API lm_status lm_mp_message_new(const lm_mp_message *c, lm_mp_message **out);
+lm_status lm_mp_message_new(const lm_mp_message *c, lm_mp_message **out);
 /* Creates a message with that text and NULL for each tensor and handle; NULL when out of memory. */
 lm_mp_message *lm_mp_message_empty(const char *text, size_t n, int ntensors, int nhandles);
 LM_API void lm_mp_message_free(lm_mp_message *p); /* NULL is fine */
@@ -49,10 +49,10 @@ LM_API lm_status lm_packed_message_new(lm_handle_kind kind, const lm_mp_message 
 LM_API void lm_packed_message_free(lm_packed_message *l); /* NULL is fine */
 /* Sends the message and its `number` if there is room; *sent is false otherwise. LM_E_IO "connection closed" if the
  * receiver is gone. */
-LM_API lm_status lm_packed_message_send(int fd, lm_packed_message *l, uint64_t number, bool *sent);
+lm_status lm_packed_message_send(int fd, lm_packed_message *l, uint64_t number, bool *sent);
 /* Receives the next message; *out is NULL if there is none, and *closed is true if none will follow. LM_E_OOM if this
  * process has too many open descriptors; the message then stays in the socket. */
-LM_API lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed);
+lm_status lm_packed_message_receive(int fd, lm_mp_message **out, bool *closed);
 
 /* ---- channel.c */
 

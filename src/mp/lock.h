@@ -15,12 +15,12 @@ typedef struct lm_lock_words {
 typedef enum lm_acquire_result { LM_ACQUIRE_TIMEOUT, LM_ACQUIRE_OK, LM_ACQUIRE_ABANDONED } lm_acquire_result;
 
 /* Creates a robust mutex for several processes in zeroed memory. */
-LM_API lm_status lm_robust_init(pthread_mutex_t *m);
+lm_status lm_robust_init(pthread_mutex_t *m);
 /* Waits at most `seconds` (0: only tries), which no signal shortens. LM_E_STATE if this thread holds it already. */
-LM_API lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_acquire_result *out);
+lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_acquire_result *out);
 /* Sleeps while *word is `value`, until a wake or for at most `seconds`. Returns false if a signal arrived. */
-LM_API bool lm_word_wait(_Atomic uint32_t *word, uint32_t value, double seconds);
-LM_API void lm_word_wake(_Atomic uint32_t *word); /* wakes all sleepers */
+bool lm_word_wait(_Atomic uint32_t *word, uint32_t value, double seconds);
+void lm_word_wake(_Atomic uint32_t *word); /* wakes all sleepers */
 
 LM_API lm_status lm_lock_new(lm_handle **out);
 /* Locks as lm_robust_lock does. A handle that holds the lock already acquires it once more. */

@@ -38,7 +38,7 @@ LM_API void lm_process_signal(const lm_process *p, int signal);
 /* Resets *p; kills and reaps the process if it has not ended. */
 LM_API void lm_process_close(lm_process *p);
 /* Records the end of a process that was reaped elsewhere; status is waitpid's. */
-LM_API void lm_process_set_ended(lm_process *p, int status);
+void lm_process_set_ended(lm_process *p, int status);
 
 /* Returns this process's environment with n changes: "NAME=value", or "NAME" to remove it. Free *out by lm_free. */
 LM_API lm_status lm_process_env(int n, const char *const *changes, char ***out);

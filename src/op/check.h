@@ -12,7 +12,7 @@ lm_status lm_check_float(lm_op_id op, const char *arg, const lm_tensor *t);
 /* Requires an integer dtype other than uint8, which could be a mask. */
 lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t);
 /* Refuses a number that the dtype cannot represent; arg is its name in the message. */
-LM_API lm_status lm_check_number(const char *name, const char *arg, lm_dtype dtype, double number);
+lm_status lm_check_number(const char *name, const char *arg, lm_dtype dtype, double number);
 /* Refuses the same for a Lua number to be converted to the dtype. Accepts any other tensor. */
 LM_API lm_status lm_check_fits(const char *name, lm_dtype dtype, const lm_tensor *value);
 /* Refuses in-place writes to a tensor whose elements share memory. */

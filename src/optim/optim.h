@@ -27,8 +27,8 @@ typedef struct lm_optimizer {
   const char *carried[LM_OPTIM_CARRIED];
 } lm_optimizer;
 
-extern LM_API const lm_optimizer lm_optimizers[];
-extern LM_API const int lm_optimizer_count;
+extern const lm_optimizer lm_optimizers[];
+extern const int lm_optimizer_count;
 /* Returns the optimizer of that name, or NULL. */
 LM_API const lm_optimizer *lm_optimizer_of(const char *name);
 

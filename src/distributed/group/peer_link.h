@@ -7,8 +7,8 @@
 
 /* Connects to a peer below this rank; blocks under lm_group_check. The caller closes *fd, which is non-blocking; -1,
  * without an error, if the peer has left the world. */
-LM_API lm_status lm_link_connect(lm_group *g, int peer, int *fd);
+lm_status lm_link_connect(lm_group *g, int peer, int *fd);
 /* Registers fn(ctx, peer, fd), which the world's thread calls for each peer above this rank that connects, also for
  * earlier ones; fn takes fd over. fn NULL unregisters, and returns when no call is running. fn runs under a lock that
  * lm_link_accept takes too: fn must not call it, and it must not be called under a lock that fn takes. */
-LM_API lm_status lm_link_accept(lm_group *g, lm_link_fn fn, void *ctx);
+lm_status lm_link_accept(lm_group *g, lm_link_fn fn, void *ctx);

@@ -10,16 +10,16 @@ typedef struct lm_shared lm_shared;
 
 /* Maps `bytes` for each rank, the same number on all. Collective over g, through the store. *out is NULL on all ranks,
  * without an error, if they cannot share: several hosts, one rank, LM_SHM=0, or the system forbids it. */
-LM_API lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out);
-LM_API void lm_shared_retain(lm_shared *s);
-LM_API void lm_shared_release(lm_shared *s); /* s may be NULL; the last reference unmaps */
-LM_API char *lm_shared_region(const lm_shared *s, int rank);
+lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out);
+void lm_shared_retain(lm_shared *s);
+void lm_shared_release(lm_shared *s); /* s may be NULL; the last reference unmaps */
+char *lm_shared_region(const lm_shared *s, int rank);
 /* Returns a rank's ticket slot, to compare calls first: write this rank's, post, wait for a peer's flag, read its. */
-LM_API lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which); /* which: 0 or 1 */
+lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which); /* which: 0 or 1 */
 
 /* Sets this rank's flag and wakes its waiters. A rank that sees the value sees all of this rank's earlier writes. */
-LM_API void lm_shared_post(lm_shared *s, int flag, uint32_t value);
+void lm_shared_post(lm_shared *s, int flag, uint32_t value);
 /* Returns true if `rank`'s flag has reached or passed value (flags count up and wrap). */
-LM_API bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value);
+bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value);
 /* Waits until lm_shared_reached, under lm_group_check; at first busily, if there are enough cores. */
-LM_API lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value);
+lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value);

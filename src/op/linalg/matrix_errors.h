@@ -11,7 +11,7 @@ typedef struct lm_bad_matrix {
 enum { LM_NOT_FINITE = -1000 }; /* value of `info` for entries that are infinite or NaN */
 
 /* Returns "x", or for a batch "matrix [2, 1] of x" (from 1). */
-LM_API const char *lm_matrix_words(const char *arg, const lm_tensor *x, int64_t at);
+const char *lm_matrix_words(const char *arg, const lm_tensor *x, int64_t at);
 LM_API lm_status lm_matrix_singular(const char *arg, const lm_tensor *x, lm_bad_matrix bad);
 LM_API lm_status lm_matrix_not_positive(const char *arg, const lm_tensor *x, lm_bad_matrix bad);
 /* Returns the error; the message begins with `what`, such as "the factorization". */
