@@ -253,7 +253,7 @@ describe("examples/hosts/nginx", function()
   it("answers what runs during a reload, and refuses what waits too long or exceeds the queue #lua", function()
     local log = with_server({
       ["worker_processes 2"] = "worker_processes 1", ["workers = 2"] = "workers = 1, max_queue = 1",
-      ["= 10, 2 "] = "= 2, 2 ", -- seconds of a request
+      ["= 10, 2 "] = "= 4, 2 ", -- seconds of a request
       ["local T = "] = 'local begun, s = lm.time(), tonumber(bytes:match "SPIN([0-9])$") or 0\n'
         .. "while lm.time() < begun + s do end\nlocal T = ",
     }, function(nginx, photo)
@@ -264,10 +264,11 @@ describe("examples/hosts/nginx", function()
           :format(folder, PORT, folder, name)
       end
       output_of(post(1, "reloaded") .. ("sleep 0.3; %s -s reload 2>&1; sleep 0.3; "):format(nginx)
-        .. ("curl -s %s http://127.0.0.1:%d/classify >%s/new; wait"):format(photo, PORT, folder))
+        .. ("curl -sf --retry 20 --retry-delay 1 %s http://127.0.0.1:%d/classify >%s/new; wait"):format(
+          photo, PORT, folder))
       assert.equal(answer .. "\n 200", temp.read(folder .. "/reloaded"))
       assert.equal(answer .. "\n", temp.read(folder .. "/new"))
-      local busy = output_of(post(4, "late") .. ("sleep 0.5; curl -s -i %s http://127.0.0.1:%d/classify; "):format(
+      local busy = output_of(post(8, "late") .. ("sleep 0.5; curl -s -i %s http://127.0.0.1:%d/classify; "):format(
         photo, PORT) .. ("curl -s http://127.0.0.1:%d/health; wait"):format(PORT))
       assert.matches("^HTTP/1.1 503 .*\r\nRetry%-After: 1\r\n.*\r\nbusy\nok$", busy)
       assert.equal("the computation took too long\n 504", temp.read(folder .. "/late"))
