@@ -53,8 +53,8 @@ typedef struct lm_watch {
 typedef struct lm_node_out {
   lm_meta meta;
   lm_watch *_Atomic watch; /* a hook may set it while another thread computes gradients of this node */
-  lm_tensor *grad; /* summed up by the backward pass that has claimed the node */
-  lm_tensor *more; /* a second gradient, which the node's formula adds to `grad` */
+  lm_tensor *grad;         /* summed up by the backward pass that has claimed the node */
+  lm_tensor *more;         /* a second gradient, which the node's formula adds to `grad` */
 } lm_node_out;
 
 typedef enum lm_node_kind {
