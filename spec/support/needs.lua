@@ -48,6 +48,13 @@ function needs.images(ending)
   return lacking[ending or next(lacking) or ""]
 end
 
+--- The reader of ONNX files, which a build without protobuf-c lacks.
+function needs.onnx()
+  local core = require "luminary.core"
+  local ok, why = pcall(core.onnx_read, core.tensor({8, 8}, {dtype = "uint8"}))
+  return not ok and why:find "protobuf" and why or nil
+end
+
 --- Tests for network namespaces with interfaces in them (spec/support/netns.lua).
 function needs.namespaces()
   local why = needs.program("ip", "unshare") or capable("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
