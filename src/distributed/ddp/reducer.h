@@ -80,6 +80,6 @@ LM_API int lm_reducer_buckets(const lm_reducer *r, bool *shared);
 LM_API lm_status lm_broadcast_tensors(lm_group *g, int n, lm_tensor *const *t, int root);
 /* Broadcasts root's n bytes; *out, followed by a zero byte, is freed by the caller (lm_free). Only root's data and n
  * are read. */
-LM_API lm_status lm_broadcast_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n);
+lm_status lm_broadcast_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n);
 /* Reports `message` to all ranks as this rank's failure, before the caller raises it. */
 LM_API void lm_publish_failure(lm_group *g, const char *message);
