@@ -9,6 +9,7 @@ files["spec/golden/transforms.lua"].max_line_length = 200
 -- What hosts give their scripts.
 files["examples/hosts/nginx"].globals = {"ngx"}
 files["examples/hosts/neovim"].globals = {"vim"}
+files["scripts/bench/neovim"].globals = {"vim"}
 files["examples/hosts/love"].globals = {"love"}
 files["lua"].not_globals = {"debug"}
 files["torch7/lua"].not_globals = {"debug"}

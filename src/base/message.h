@@ -12,8 +12,8 @@
 
 /* Makes printf, strtod and their kin use a decimal point on this thread for the rest of a block, whatever the host's
  * locale has. */
-LM_API locale_t lm_plain_numbers_begin(void);
-LM_API void lm_plain_numbers_end(locale_t *before);
+locale_t lm_plain_numbers_begin(void);
+void lm_plain_numbers_end(locale_t *before);
 #define LM_PLAIN_NUMBERS(name) \
   __attribute__((cleanup(lm_plain_numbers_end), unused)) locale_t name = lm_plain_numbers_begin()
 

@@ -36,5 +36,5 @@ static inline lm_running lm_run_begin(const char *name, int op) {
 }
 static inline void lm_run_end(lm_running before) { lm_now_running = before; }
 /* Declares what ran before, which runs again when the block ends: LM_RUNNING before = lm_run_begin(name, op). */
-#define LM_RUNNING __attribute__((cleanup(lm_run_drop))) lm_running
+#define LM_RUNNING __attribute__((cleanup(lm_run_drop), unused)) lm_running
 static inline void lm_run_drop(lm_running *before) { lm_run_end(*before); }

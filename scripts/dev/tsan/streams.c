@@ -259,6 +259,11 @@ static lm_status capture_end(int card, void *stream, void **graph) {
   return LM_OK;
 }
 
+static void graph_destroy(int card, void *graph) {
+  (void)card;
+  free(graph);
+}
+
 /* Enqueues all of a graph at once: another's launch does not come between. */
 static lm_status graph_launch(int card, void *graph, void *stream) {
   (void)card;
@@ -299,7 +304,7 @@ static const lm_driver driver = {
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .graph_launch = graph_launch,
-    .graph_destroy = free,
+    .graph_destroy = graph_destroy,
 };
 
 /* ---- ops, as the core has them */

@@ -465,7 +465,10 @@ static const uint16_t row_of[LM_POINTWISE_KERNELS] = {
     $indices
 };
 int lm_pointwise_row(int kernel) { return row_of[kernel]; }
-]], {indices = pointwise.rows_by_id(), rows = map(pointwise.gradients, function(row) return ("LM_OP_%s,"):format(row.entry.name) end)})
+]], {
+    indices = pointwise.rows_by_id(),
+    rows = map(pointwise.gradients, function(row) return ("LM_OP_%s,"):format(row.entry.name) end),
+  })
   return table.concat(body)
 end
 
