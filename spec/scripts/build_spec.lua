@@ -66,12 +66,13 @@ describe("scripts/setup #lua", function()
   it("knows the names of other package managers", function()
     for manager, wanted in pairs {
       dnf = " luajit%-devel .* onednn%-devel .* openmpi%-devel .* pmix%-devel libedit libwebp%-devel "
-        .. "giflib%-devel libtiff%-devel +$",
-      pacman = " luajit .* onednn .* openmpi openpmix libedit libwebp giflib libtiff +$", apt = " libdnnl%-dev ",
+        .. "giflib%-devel libtiff%-devel protobuf%-c%-devel protobuf%-c%-compiler +$",
+      pacman = " luajit .* onednn .* openmpi openpmix libedit libwebp giflib libtiff protobuf%-c +$",
+      apt = " libdnnl%-dev ",
     } do
       local all = packages("", "--manager " .. manager)
       assert.matches(wanted, all)
-      assert.not_matches("mpi", packages("", "--without mpi --manager=" .. manager))
+      assert.not_matches("openmpi", packages("", "--without mpi --manager=" .. manager))
       assert.matches(" clang ", packages("", "--dev --manager " .. manager))
     end
     local ok, text, code = temp.run(folder, "scripts/setup --packages --manager brew")
