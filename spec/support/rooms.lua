@@ -24,7 +24,7 @@ local ROOMS = {
   {"^src/op/.-([%w_]+)%.", "op/%1 op/ops op/views autograd tensor amp"},
   {"^src/autograd", "autograd op/ops optim nn/layers"},
   {"^src/tensor", "tensor op/views base/bounds bind/bounds"},
-  {"c_interface", "c_interface"}, {"^include/", "c_interface"}, {"^src/bind/host_call", "c_interface"},
+  {"c_interface", "c_interface"}, {"^include/", "c_interface"}, {"^src/exported", "c_interface"}, {"^src/bind/host_call", "c_interface"},
   {"^src/bind/mp", "mp hosts/manners"}, {"^src/bind/module", "hosts/manners bind/runtime"},
   {"^src/bind/distributed", "distributed/dist distributed/ranks distributed/ddp/ddp"},
   {"^src/bind/.-([%w_]+)%.", "bind/%1 bind/arguments bind/abuse bind/positions bind/runtime tensor"},

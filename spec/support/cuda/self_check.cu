@@ -423,7 +423,8 @@ static void checked() {
   OK(cudaFree(d));
 }
 
-/* Tests a table by which check_set has 255 registers, and check_add 40 bytes of local memory. */
+/* Tests a table by which check_set has 255 registers, and check_add 40 bytes of local memory and
+ * no launch bounds. */
 static void limits() {
   float *d = (float *)device_memory(1024 * sizeof *d);
   struct cudaFuncAttributes is;
@@ -436,7 +437,7 @@ static void limits() {
   OK(cudaFuncGetAttributes(&is, (const void *)check_set));
   NEED(is.numRegs == 255 && is.maxThreadsPerBlock == 256 && is.localSizeBytes == 0);
   OK(cudaFuncGetAttributes(&is, (const void *)check_add));
-  NEED(is.numRegs == 10 && is.maxThreadsPerBlock == 1024 && is.localSizeBytes == 40);
+  NEED(is.numRegs == 10 && is.maxThreadsPerBlock == 256 && is.localSizeBytes == 40);
   OK(cudaFuncGetAttributes(&is, (const void *)check_bounded));
   NEED(is.maxThreadsPerBlock == 64);
   int blocks;
