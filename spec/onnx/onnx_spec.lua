@@ -170,7 +170,8 @@ describe("lm.onnx", function()
   it("maps external data beside the model, and no other files", function()
     local function weights(location, element_type)
       local entry = field(1, "location") .. field(2, location)
-      return field(5, integer(1, 2) .. integer(2, element_type or 1) .. field(8, "w") .. field(13, entry) .. integer(14, 1))
+      local kind = integer(2, element_type or 1)
+      return field(5, integer(1, 2) .. kind .. field(8, "w") .. field(13, entry) .. integer(14, 1))
     end
     local nodes = {{"Add", "x w", "y"}}
     temp.write(folder .. "/w.bin", ("\0\0\128\63"):rep(2))

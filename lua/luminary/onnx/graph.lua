@@ -464,8 +464,9 @@ end
 function graph.prepare(model, read_tensor, fail)
   local self = setmetatable({
     slots = 0, count = 0, most = MOST_NODES, depth = 0, dense_elements = 0, constants = {}, kept = {}, tensors = {},
-    functions = {}, lacking = {}, plans = {}, overridable = {}, versions = versions_of(model.opset_import), read_tensor = read_tensor,
-    ir_version = model.ir_version or 3, fail = fail, find_op = load_module("luminary.onnx.ops").find,
+    functions = {}, lacking = {}, plans = {}, overridable = {}, versions = versions_of(model.opset_import),
+    read_tensor = read_tensor, ir_version = model.ir_version or 3, fail = fail,
+    find_op = load_module("luminary.onnx.ops").find,
   }, Graph)
   for domain, version in pairs(self.versions) do
     if version > (graph.newest[domain] or math.huge) then
