@@ -14,7 +14,8 @@
  * the initializers below set, so that later versions can add fields. Enums may get further values.
  *
  * A thread that calls these functions needs a stack of 128 KB. After fork() without exec() a child may use sessions
- * that no thread of the parent was in. */
+ * that no thread of the parent was in. Fork while no thread is in a call of any session: LuaJIT raises errors through
+ * GCC's unwinder, whose lock fork() does not take, so that a child's first error could wait for it without end. */
 #ifndef LUMINARY_H
 #define LUMINARY_H
 

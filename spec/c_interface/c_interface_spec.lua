@@ -120,6 +120,7 @@ return {
   values = function(x) return x:mean():item() - 1, true, x end,
   fails = function() error "on purpose" end,
   fails_oddly = function() error {} end,
+  fails_with_0 = function() error {0, "text"} end,
   nothing = function() end,
   text = function() return 1, "text" end,
   keep = function(x) kept = x end,

@@ -64,6 +64,16 @@ describe("lm.onnx", function()
     end)
   end
 
+  it("runs each op on another device than the CPU", function()
+    local failures = {}
+    for _, name in ipairs(names) do
+      write(name)
+      local _, why = cases.run(folder .. "/" .. name, "cpu:1")
+      if why then failures[#failures + 1] = name .. ": " .. why end
+    end
+    assert.same({}, failures)
+  end)
+
   it("has parameters and buffers under the names of the initializers, and trains", function()
     local net = lm.onnx.load(write "own.cnn")
     local params, buffers = {}, {}
@@ -158,9 +168,10 @@ describe("lm.onnx", function()
   end)
 
   it("maps external data beside the model, and no other files", function()
-    local function weights(location)
+    local function weights(location, element_type)
       local entry = field(1, "location") .. field(2, location)
-      return field(5, integer(1, 2) .. integer(2, 1) .. field(8, "w") .. field(13, entry) .. integer(14, 1))
+      local kind = integer(2, element_type or 1)
+      return field(5, integer(1, 2) .. kind .. field(8, "w") .. field(13, entry) .. integer(14, 1))
     end
     local nodes = {{"Add", "x w", "y"}}
     temp.write(folder .. "/w.bin", ("\0\0\128\63"):rep(2))
@@ -171,6 +182,8 @@ describe("lm.onnx", function()
         "external data must be in a file beside the model")
     end
     temp.write(folder .. "/w.bin", "\0\0\128\63")
+    local small = load_text(model_of(nodes, weights("w.bin", 22))) -- int4: two elements of one byte
+    assert.same({1, 1}, small(lm.ones(2)):totable())
     assert.error_matches(function() load_text(model_of(nodes, weights "w.bin")) end, "truncated")
     assert.error_matches(function() load_text(model_of(nodes, weights "none.bin")) end, "none.bin")
   end)
@@ -199,6 +212,28 @@ describe("lm.onnx", function()
       "its messages take more memory than its size explains")
     local huge = field(5, integer(1, 2 ^ 40) .. integer(2, 1) .. field(8, "w") .. field(9, "abcd"))
     assert.error_matches(function() load_text(model_of({{"Add", "x w", "y"}}, huge)) end, "does not match its 4 bytes")
+  end)
+
+  it("bounds the memory of sparse tensors", function()
+    local function sparse(name, n)
+      local v = field(1, integer(1, 1) .. integer(2, 1) .. field(8, name) .. field(9, "\0\0\128\63"))
+      return field(15, v .. field(2, integer(1, 1) .. integer(2, 7) .. field(9, ("\0"):rep(8))) .. integer(3, n))
+    end
+    for _, more in ipairs {sparse("a", 2 ^ 31 + 1), sparse("a", 8) .. sparse("b", 2 ^ 31 - 7)} do
+      assert.error_matches(function() load_text(model_of({{"Relu", "x", "y"}}, more)) end,
+        "its sparse tensors have more than 2147483648 elements")
+    end
+  end)
+
+  it("has no method that an attribute of a file can replace", function()
+    local attributes = ""
+    for name in ("const number ints fail known lists"):gmatch "%S+" do
+      attributes = attributes .. field(5, field(1, name) .. integer(3, 5) .. integer(20, 2))
+    end
+    local shape = field(5, integer(1, 2) .. integer(2, 7) .. integer(7, 2) .. integer(7, 1) .. field(8, "s"))
+    local node = field(1, field(1, "x") .. field(1, "s") .. field(2, "y") .. field(4, "Reshape") .. attributes)
+    local net = load_text(model_of({}, node .. shape))
+    assert.same({{1}, {1}}, net(lm.ones(2)):totable())
   end)
 
   it("does not expand functions without end", function()

@@ -89,6 +89,7 @@ static void check_tensors(void) {
   OK(lum_tensor_read(u, copy, sizeof copy));
   CHECK(copy[0] == 1 && copy[1] == 4 && copy[2] == 2);
   FAILS(LUM_E_ARGUMENT, "bytes", lum_tensor_read(u, copy, 4));
+  FAILS(LUM_E_ARGUMENT, "memory must be an address", lum_tensor_read(u, NULL, sizeof copy));
   copy[0] = 10;
   OK(lum_tensor_write(u, copy, sizeof copy));
   CHECK(data[0] == 10 && data[3] == 4);
@@ -257,7 +258,8 @@ static void check_functions(lum_session *s) {
   CHECK(outputs[0] == NULL && n == 0);
   FAILS(LUM_E_SCRIPT, "functions.lua:5: on purpose", lum_model_call(m, "fails", 0, NULL, 4, outputs, &n));
   FAILS(LUM_E_SCRIPT, "a table", lum_model_call(m, "fails_oddly", 0, NULL, 4, outputs, &n));
-  FAILS(LUM_E_ARGUMENT, "no function 'absent'; it has drop_view, fails, fails_oddly, keep",
+  FAILS(LUM_E_SCRIPT, "a table", lum_model_call(m, "fails_with_0", 0, NULL, 4, outputs, &n));
+  FAILS(LUM_E_ARGUMENT, "no function 'absent'; it has drop_view, fails, fails_oddly, fails_with_0, keep",
         lum_model_call(m, "absent", 0, NULL, 4, outputs, &n));
   FAILS(LUM_E_ARGUMENT, "only functions", lum_model_run(m, 1, &x, 1, outputs, &n));
   FAILS(LUM_E_ARGUMENT, "nn.Module", lum_model_save(m, path("none.safetensors")));

@@ -1,6 +1,7 @@
 -- Runs a test case of an ONNX model, as scripts/dev/golden/onnx_cases.py writes it: PATH.onnx, and PATH.data.onnx with
 -- the inputs and the expected outputs.
 local lm = require "luminary"
+local map_tensors = require "luminary.base.map_tensors"
 local tensors = require "luminary.onnx.tensors"
 
 local cases = {}
@@ -62,8 +63,14 @@ local function difference(got, expected, rtol, atol)
     tostring(y:select(1, 1):item()))
 end
 
---- Runs a case; returns its kind, and the reason if it fails.
-function cases.run(path)
+-- Returns a value with its tensors on a device, also those in a list; nil: as they are.
+local function moved(value, device)
+  if not device or type(value) == "table" and value.shape then return value end
+  return map_tensors(value, function(t) return t:to(device) end)
+end
+
+--- Runs a case, on a device unless nil; returns its kind, and the reason if it fails.
+function cases.run(path, device)
   local message = tensors.read(path .. ".data.onnx")
   local entries, data = {}, {}
   for _, entry in ipairs(message.metadata_props) do entries[entry.key] = entry.value end
@@ -74,10 +81,19 @@ function cases.run(path)
     end
     local inputs, n = side_of(data, entries, "in")
     local expected, m = side_of(data, entries, "out")
-    local net = lm.onnx.load(path .. ".onnx")
+    local net = lm.onnx.load(path .. ".onnx", {device = device})
+    local has_tensor = false
+    for i = 1, n do
+      inputs[i] = moved(inputs[i], device)
+      has_tensor = has_tensor or lm.is_tensor(inputs[i])
+    end
     local got = {lm.no_grad(function() return net(unpack(inputs, 1, n)) end)}
     for i = 1, m do
-      local problem = difference(got[i], expected[i], tonumber(entries.rtol), tonumber(entries.atol))
+      if device and has_tensor and lm.is_tensor(got[i]) and got[i].device ~= device then
+        error(("output %d is on %s"):format(i, got[i].device), 0)
+      end
+      local result = moved(got[i], device and "cpu")
+      local problem = difference(result, expected[i], tonumber(entries.rtol), tonumber(entries.atol))
       if problem then error(("output %d: %s"):format(i, problem), 0) end
     end
   end)

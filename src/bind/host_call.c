@@ -10,8 +10,9 @@ static void note_error(lua_State *L, lm_host_call *c, int code) {
   if (lua_type(L, e) == LUA_TTABLE) {
     lua_rawgeti(L, e, 1);
     lua_rawgeti(L, e, 2);
-    if (lua_type(L, -2) == LUA_TNUMBER) {
-      c->status = (lm_status)lua_tointeger(L, -2);
+    const double number = lua_type(L, -2) == LUA_TNUMBER ? lua_tonumber(L, -2) : 0;
+    if (number >= 1 && number <= LM_E_LUA && lua_type(L, -1) == LUA_TSTRING) { /* else a table of the script's own */
+      c->status = (lm_status)number;
       lua_replace(L, e);
     }
   }

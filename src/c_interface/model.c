@@ -164,7 +164,8 @@ static void then_info(lua_State *L, model_call *c) {
   if (lua_istable(L, 6) && lua_objlen(L, 6) <= LUM_MAX_DIMS) info.ndim = (int)lua_objlen(L, 6);
   for (int d = 0; d < info.ndim; d++) {
     lua_rawgeti(L, 6, d + 1);
-    info.shape[d] = lua_type(L, -1) == LUA_TNUMBER ? (int64_t)lua_tonumber(L, -1) : -1;
+    const double size = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : -1;
+    info.shape[d] = size >= 0 && size <= 0x1p53 ? (int64_t)size : -1;
   }
   info.size = c->info->size;
   memcpy(c->info, &info, info.size < sizeof info ? info.size : sizeof info);

@@ -143,6 +143,8 @@ static lum_status copied(const char *name, lm_tensor *t, void *memory, size_t by
     status =
         lm_fail_int(name, "bytes", lm_text("%zu for %s of %s", lm_nbytes(t), lm_shape_of(t), lm_dtype_name(t->dtype)),
                     (int64_t)bytes);
+  } else if (!memory && bytes > 0) {
+    status = lm_fail_value(name, "memory", "an address", "NULL");
   } else {
     status = over_memory(t->dtype, t->ndim, t->size, NULL, memory, bytes, do_nothing, NULL, &other);
   }

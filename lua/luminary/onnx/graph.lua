@@ -19,7 +19,7 @@ graph.newest = {[""] = 28, ["ai.onnx.ml"] = 6, ["ai.onnx.training"] = 1, ["ai.on
 -- Number of nodes, and that for each one in the file: functions that call functions can be expanded without end.
 local MOST_NODES, MOST_REPEATED, DEEPEST = 2 ^ 14, 64, 100
 local MOST_FOLDED = 4096 -- elements of the inputs and results of a node that is computed while the file is read
-local MOST_DENSE = 2 ^ 31 -- elements of a sparse tensor, which is small in the file
+local MOST_DENSE = 2 ^ 31 -- elements of all sparse tensors, which are small in the file
 
 -- ---- running
 
@@ -138,7 +138,6 @@ end
 --- Returns the number of input k, t, of one element; nil if it is left out.
 function Node:number(k, t)
   if t == nil then return nil end
-  self.known = self.known or {}
   local known = self.known[k]
   if known == nil then
     local value = self:const(k)
@@ -156,7 +155,6 @@ end
 --- Returns the elements of input k, t, as a list that nobody may change; nil if it is left out.
 function Node:ints(k, t)
   if t == nil then return nil end
-  self.lists = self.lists or {}
   local list = self.lists[k]
   if list == nil then
     local value = self:const(k)
@@ -278,7 +276,10 @@ function Graph:dense(sparse)
   local values = self.read_tensor(sparse.values or {}, self.fail)
   local indices, dims = self.read_tensor(sparse.indices or {}, self.fail), sparse.dims or {}
   local numel, flat = lists.product(dims), indices
-  if not (numel >= 0 and numel <= MOST_DENSE) then self.fail("a sparse tensor has %.0f elements", numel) end
+  self.dense_elements = self.dense_elements + math.max(numel, 0)
+  if not (numel >= 0 and self.dense_elements <= MOST_DENSE) then
+    self.fail("its sparse tensors have more than %d elements, or sizes below 0", MOST_DENSE)
+  end
   if indices.ndim == 2 then
     flat = ops.zeros({indices.shape[1]}, {dtype = "int64"})
     for d, size in ipairs(dims) do flat = flat * size + ops.select(indices, 2, d) end
@@ -336,14 +337,14 @@ function Graph:add_node(message, scope, steps, versions, references)
   while names[#names] == "" do names[#names] = nil end
   local node = setmetatable({
     op = op, domain = domain, version = versions[domain] or 1, inputs = {}, outputs = {}, results = #names,
-    graph = self, scope = scope, steps = steps, given = {},
+    graph = self, scope = scope, steps = steps, given = {}, known = {}, lists = {},
     text = ("'%s' (%s)"):format(printable_name(message.name or "", 100), printable_name(op, 60)),
   }, Node)
   for _, attribute in ipairs(message.attribute or {}) do
     local name, value = attribute.name or "", value_of(attribute)
     if attribute.ref_attr_name then value = references and references[attribute.ref_attr_name] end
     node.given[name] = value
-    if rawget(node, name) == nil then node[name] = value end
+    if node[name] == nil then node[name] = value end -- no field or method of Node
   end
   for i, name in ipairs(message.input or {}) do
     node.inputs[i] = find(scope, name) or self.fail("node %s: no node before it makes its input '%s'", node.text,
@@ -462,9 +463,10 @@ end
 --- name.
 function graph.prepare(model, read_tensor, fail)
   local self = setmetatable({
-    slots = 0, count = 0, most = MOST_NODES, depth = 0, constants = {}, kept = {}, tensors = {}, functions = {},
-    lacking = {}, plans = {}, overridable = {}, versions = versions_of(model.opset_import), read_tensor = read_tensor,
-    ir_version = model.ir_version or 3, fail = fail, find_op = load_module("luminary.onnx.ops").find,
+    slots = 0, count = 0, most = MOST_NODES, depth = 0, dense_elements = 0, constants = {}, kept = {}, tensors = {},
+    functions = {}, lacking = {}, plans = {}, overridable = {}, versions = versions_of(model.opset_import),
+    read_tensor = read_tensor, ir_version = model.ir_version or 3, fail = fail,
+    find_op = load_module("luminary.onnx.ops").find,
   }, Graph)
   for domain, version in pairs(self.versions) do
     if version > (graph.newest[domain] or math.huge) then

@@ -71,8 +71,8 @@ end
 function tensors.reader(path)
   local folder, opened = path:match "^(.*/)" or "", {}
 
-  local function external(message, dtype, sizes, what, fail)
-    local at = {}
+  local function external(message, dtype, sizes, numel, what, fail)
+    local at, small = {}, dtype:match "^u?int([24])$"
     for _, entry in ipairs(message.external_data or {}) do at[entry.key or ""] = entry.value end
     local name, offset = at.location or "", tonumber(at.offset or 0)
     if name == "" or name:find "^/" or name:find "[%z\\]" or ("/" .. name .. "/"):find("/../", 1, true) then
@@ -80,7 +80,12 @@ function tensors.reader(path)
     end
     if not offset or offset < 0 or offset % 1 ~= 0 then fail("%s: its offset must be a count of bytes", what) end
     opened[name] = opened[name] or Source.open(folder .. name, {mmap = true})
-    return opened[name]:tensor(dtype, sizes, offset, lists.product(sizes) * Source.item_bytes[dtype], what)
+    if small then
+      local count = math.ceil(numel * small / 8)
+      local raw = opened[name]:tensor("uint8", {count}, offset, count, what)
+      return read_elements({raw_data = raw}, dtype, sizes, numel, what, fail)
+    end
+    return opened[name]:tensor(dtype, sizes, offset, numel * Source.item_bytes[dtype], what)
   end
 
   return function(message, fail)
@@ -88,7 +93,7 @@ function tensors.reader(path)
     local what, numel = ("'%s'"):format(printable_name(message.name or "", 100)), lists.product(sizes)
     if #sizes > 8 then fail("%s has %d dims, at most 8 are supported", what, #sizes) end
     for _, size in ipairs(sizes) do
-      if size < 0 then fail("%s: shape must be non-negative integers, got %.0f", what, size) end
+      if size < 0 or size > 2 ^ 53 then fail("%s: shape must be non-negative integers, got %.0f", what, size) end
     end
     if dtype == "string" then
       local list = message.string_data or {}
@@ -99,7 +104,7 @@ function tensors.reader(path)
     if not dtype or tensors.lacks(dtype) then
       fail("%s has the unsupported dtype %s", what, dtype or tostring(message.data_type))
     end
-    if message.data_location == 1 then return external(message, dtype, sizes, what, fail) end
+    if message.data_location == 1 then return external(message, dtype, sizes, numel, what, fail) end
     return read_elements(message, dtype, sizes, numel, what, fail)
   end, function()
     for _, source in pairs(opened) do source:close() end

@@ -130,14 +130,14 @@ end
 local function random(draw)
   return {
     mean = 0, scale = 1, low = 0, high = 1, dtype_in = "dtype",
-    prepare = function(n)
-      local Generator = require("luminary.generator").Generator
-      n.generator = n.seed and Generator():manual_seed(math.floor(n.seed) % 2 ^ 53)
-    end,
     function(n, x)
       local own = n.dtype or x and x.dtype or "float32"
       local y = ops.empty(n.shape or x.shape, {dtype = is_float(own) and own or "float32", device = x and x.device})
-      return draw(n, y, {generator = n.generator}, own, x)
+      if n.seed and n.generator_device ~= y.device then
+        n.generator_device = y.device
+        n.generator = require("luminary.generator").Generator(y.device):manual_seed(math.floor(n.seed) % 2 ^ 53)
+      end
+      return draw(n, y, {generator = n.seed and n.generator}, own, x)
     end,
   }
 end
