@@ -97,7 +97,10 @@ function Model:forward(...)
   local key = n == 1 and options.is_plain(first) and not first.shape and next(first)
   local named = (type(key) == "string" or key == nil and #inputs ~= 1) and first or nil
   for name in pairs(named or {}) do
-    if not self.has_input(name) then options.unknown("onnx", name, self:names "inputs") end
+    if not self.has_input(name) then
+      local known = table.concat(self:names "inputs", ", ")
+      options.fail("onnx: unknown input '%s'; inputs are %s", printable_name(tostring(name), 100), known)
+    end
   end
   if not named and n > #inputs then options.too_many("onnx", #inputs, self:names "inputs", n) end
   return self.run_plan(self.holders, function(i)
@@ -109,7 +112,10 @@ function Model:forward(...)
 end
 
 --- Returns the names of the "inputs" or "outputs", in order.
-function Model:names(side) return lists.map(self[side], function(info) return info.name end) end
+function Model:names(side)
+  options.choice("names", "side", side, {"inputs", "outputs"})
+  return lists.map(self[side], function(info) return info.name end)
+end
 
 function Model:extra_repr()
   local parts = lists.map(self.inputs, function(info) return info.name .. ": " .. tensors.type_text(info) end)
