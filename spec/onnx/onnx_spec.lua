@@ -103,6 +103,20 @@ describe("lm.onnx", function()
     assert.equal("float64", (net:double())(x:double()).dtype)
   end)
 
+  it("computes with a module or a parameter that replaces one of the file's", function()
+    local net = lm.onnx.load(write "own.cnn")
+    local x = lm.ones {1, 2, 8, 8}
+    net.fc = lm.nn.Linear(4, 7)
+    assert.same({1, 7}, {unpack((net(x)).shape)})
+    assert.same({1, 7}, {unpack((net:clone()(x)).shape)})
+    net.fc.weight, net.fc.bias = lm.nn.Parameter(lm.ones(5, 4)), lm.nn.Parameter(lm.ones(5))
+    assert.same({1, 5}, {unpack((net(x)).shape)})
+    net.fc = lm.nn.Linear(4, 7, {bias = false})
+    assert.error_matches(function() net(x) end, "onnx: the module has no parameter or buffer 'fc.bias'")
+    local state = net:state_dict()
+    assert.is_true(state["fc.weight"] ~= nil and state["fc.bias"] == nil)
+  end)
+
   it("takes inputs by position or by name, and returns all outputs", function()
     local net = lm.onnx.load(write "own.transformer")
     local ids, mask = lm.tensor({{1, 2, 0}}, {dtype = "int64"}), lm.ones {1, 3}
