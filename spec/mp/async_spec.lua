@@ -136,6 +136,18 @@ describe("lm.async", function()
     assert.equal(2, lm.async(function() return 2 end):get(30))
   end)
 
+  it("runs callbacks of calls whose workers set_async ended", function()
+    local seen = {}
+    local future = lm.async(math.abs, -1)
+    future:on_done(function(f) seen[#seen + 1] = f:get() end)
+    lm.set_async {}
+    assert.is_true(future:done())
+    assert.equal(1, lm.poll(30))
+    future:on_done(function(f) seen[#seen + 1] = -f:get() end)
+    assert.equal(1, lm.poll())
+    assert.same({1, -1}, seen)
+  end)
+
   it("has a descriptor that is readable from the end on", function()
     local future, gate = running()
     assert.is_false(is_readable(future:fileno(), 0))
@@ -401,6 +413,35 @@ describe("lm.serve.Batcher", function()
     local last = batcher:submit(lm.ones(1, 2))
     batcher:close()
     assert.equal(4, last:get():sum():item())
+  end)
+
+  it("refuses results without the input's rows, of one call as of several", function()
+    for workers = 0, 1 do
+      local opts = {num_workers = workers, max_wait_ms = 200}
+      local sums = lm.serve.Batcher(function(x) return {x, sums = x:sum(1)} end, opts)
+      local longer = lm.serve.Batcher(function(x) return lm.cat {x, x} end, opts)
+      local one = sums:submit(lm.ones(3, 4))
+      local text = problem_of(one.get, one)
+      assert.matches("Batcher: expected the module's result to have shape %[3, ...%], got %[4%]", text)
+      local a, b = longer:submit(lm.ones(1, 2)), longer:submit(lm.ones(2, 2))
+      assert.matches("shape %[%d, ...%], got %[%d, 2%]", problem_of(a.get, a))
+      assert.matches("shape %[%d, ...%], got %[%d, 2%]", problem_of(b.get, b))
+      sums:close()
+      longer:close()
+    end
+  end)
+
+  it("runs the callbacks of calls before its close, and refuses calls after it", function()
+    for workers = 0, 1 do
+      local batcher = lm.serve.Batcher(lm.nn.ReLU(), {num_workers = workers})
+      local seen
+      batcher:submit(lm.ones(1, 2)):on_done(function(f) seen = f:get():sum():item() end)
+      batcher:close()
+      assert.equal(1, lm.poll(30))
+      assert.equal(2, seen)
+      assert.matches("Batcher: it is closed; make another one", problem_of(batcher.submit, batcher, lm.ones(1, 2)))
+      batcher:close()
+    end
   end)
 
   it("makes the module's input of any values with collate_fn", function()

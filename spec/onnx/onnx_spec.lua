@@ -113,6 +113,20 @@ describe("lm.onnx", function()
     assert.equal("float64", (net:double())(x:double()).dtype)
   end)
 
+  it("computes with a module or a parameter that replaces one of the file's", function()
+    local net = lm.onnx.load(write "own.cnn")
+    local x = lm.ones {1, 2, 8, 8}
+    net.fc = lm.nn.Linear(4, 7)
+    assert.same({1, 7}, {unpack((net(x)).shape)})
+    assert.same({1, 7}, {unpack((net:clone()(x)).shape)})
+    net.fc.weight, net.fc.bias = lm.nn.Parameter(lm.ones(5, 4)), lm.nn.Parameter(lm.ones(5))
+    assert.same({1, 5}, {unpack((net(x)).shape)})
+    net.fc = lm.nn.Linear(4, 7, {bias = false})
+    assert.error_matches(function() net(x) end, "onnx: the module has no parameter or buffer 'fc.bias'")
+    local state = net:state_dict()
+    assert.is_true(state["fc.weight"] ~= nil and state["fc.bias"] == nil)
+  end)
+
   it("takes inputs by position or by name, and returns all outputs", function()
     local net = lm.onnx.load(write "own.transformer")
     local ids, mask = lm.tensor({{1, 2, 0}}, {dtype = "int64"}), lm.ones {1, 3}
@@ -131,11 +145,17 @@ describe("lm.onnx", function()
     assert.error_matches(function() net(ids) end, "onnx: input 'mask' is missing or nil; expected float32 %[B, T%]")
     assert.error_matches(function() net(mask, mask) end, "onnx: input 'ids' must be int64, got float32; convert it")
     assert.error_matches(function() net(ids:select(1, 1), mask) end, "expected input 'ids' to have shape %[B, T%]")
-    assert.error_matches(function() net {ids = ids, mas = mask} end, "onnx: unknown option 'mas'; did you mean 'mask'")
+    assert.error_matches(function() net {ids = ids, mas = mask} end, "onnx: unknown input 'mas'; inputs are ids, mask")
+    assert.error_matches(function() net:names "weights" end, "names: side must be one of 'inputs', 'outputs', got")
     assert.error_matches(function() net(ids, mask, mask) end, "onnx")
     local cnn = lm.onnx.load(write "own.cnn")
     assert.error_matches(function() cnn(lm.ones {1, 3, 8, 8}) end, "shape %[N, 2, 8, 8%], got %[1, 3, 8, 8%]")
-    assert.error_matches(function() net(ids + 100, mask) end, "onnx: node '' %(Gather%): .*out of range")
+    local entries = "out of range for (%d+) entries %(ONNX's indices start at 0%)"
+    for _, far in ipairs {100, -100} do -- the index that was passed, not one that counts from 1
+      local at = (": index " .. far .. " at position 2 is "):gsub("%-", "%%-")
+      local bad = lm.tensor({{1, far}}, {dtype = "int64"})
+      assert.error_matches(function() net(bad, mask) end, "onnx: node '' %(Gather%): .*" .. at .. entries)
+    end
   end)
 
   it("refuses what it cannot run when it loads, with every kind of node", function()

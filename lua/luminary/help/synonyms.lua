@@ -14,7 +14,7 @@ out of memory, oom, memory runs out, not enough memory
 fine-tune, finetune, fine tuning, fine-tuning, finetuning, transfer learning, pretrained
 mixed precision, amp, fp16, bf16, half precision, autocast
 resume, continue training, restart training
-export, onnx, torchscript, convert
+export, onnx, torchscript, convert onnx, convert to onnx, convert from onnx, convert model
 augmentation, augment
 reproducible, reproducibility, deterministic, seed
 number of parameters, count parameters, parameter count, model summary

@@ -19,6 +19,7 @@ local Worker = require "luminary.mp.worker"
 local fail = options.fail
 
 local executors = {} -- open executors of this process
+local resolved = {} -- futures that have ended, whose callbacks lm.poll() is to run
 
 -- Sends a value over the connection of a worker.
 local function send(channel, who, value)
@@ -153,7 +154,7 @@ function Future:cancel()
   local executor = executor_of(self, "cancel")
   if self:done() then return self:cancelled() end
   local never_runs = executor:withdraw(self)
-  if never_runs then executor:resolve(self, {}) end
+  if never_runs then executor.resolve(self, {}) end
   return never_runs
 end
 
@@ -163,10 +164,10 @@ function Future:cancelled() return self:done() and not (self.outcome.values or s
 --- Calls fn(future) after the call's end, in the next lm.poll() of this thread. Returns the future.
 function Future:on_done(fn)
   options.arg("Future:on_done", "fn", fn, "function")
-  local executor = executor_of(self, "on_done")
+  executor_of(self, "on_done")
   self.callbacks = self.callbacks or {}
   table.insert(self.callbacks, fn)
-  if self.outcome and #self.callbacks == 1 then table.insert(executor.resolved, self) end
+  if self.outcome and #self.callbacks == 1 then table.insert(resolved, self) end
   return self
 end
 
@@ -192,15 +193,22 @@ function Future:repr()
   return ("Future(%s)"):format(state)
 end
 
+-- Sets the outcome of a future, and notes it for its callbacks.
+local function resolve(future, outcome)
+  if future.outcome then return end
+  future.outcome = outcome
+  if future.callbacks then table.insert(resolved, future) end
+end
+
 -- ---- the executor
 
 local Executor = class.define "Executor"
-Executor.__inner = {"submit", "read", "wait", "resolve", "withdraw", "run_callbacks", "close", "finish"}
+Executor.__inner = {"submit", "read", "wait", "withdraw", "advance", "close", "finish"}
 
 --- Sets the state without workers and calls; also in a child of a fork, whose parent keeps its own.
 function Executor.renew(self)
   if self.process == core.process_id() then return end
-  self.workers, self.pending, self.open, self.resolved, self.process = {}, {}, 0, {}, core.process_id()
+  self.workers, self.pending, self.open, self.process = {}, {}, 0, core.process_id()
 end
 
 --- Makes an executor that has not started its workers. spec: who (for errors), workers, threads (compute threads of
@@ -252,7 +260,7 @@ end
 local function take(self, worker, outcome)
   local future = worker.waiting[worker.first]
   worker.waiting[worker.first], worker.first, self.open = nil, worker.first + 1, self.open - 1
-  self:resolve(future, outcome)
+  resolve(future, outcome)
 end
 
 -- Drops a worker that has ended, with an error for each of its open calls. Returns how it ended; nil if it runs.
@@ -296,13 +304,6 @@ function Executor:submit(who, fn, args, n, without_grad)
   return future
 end
 
---- Sets the outcome of a future, and notes it for its callbacks.
-function Executor:resolve(future, outcome)
-  if future.outcome then return end
-  future.outcome = outcome
-  if future.callbacks then table.insert(self.resolved, future) end
-end
-
 --- Prevents a call unless it has begun; returns whether it will not run.
 function Executor:withdraw(future)
   pcall(core.mp_put, future.socket, "", {}, {}, 0) -- fails if the worker has just closed its end
@@ -342,13 +343,15 @@ function Executor:wait(seconds)
   if #busy > 0 then Worker.wait(busy, seconds) end
 end
 
---- Runs the callbacks of calls that have ended; returns their number. After all of them, raises the first error.
-function Executor:run_callbacks()
-  self:read()
+--- Resolves the calls that have ended, before lm.poll() runs their callbacks.
+Executor.advance = Executor.read
+
+-- Runs the callbacks of calls that have ended; returns their number. After all of them, raises the first error.
+local function run_callbacks()
   local count, ok, problem = 0, true, nil
-  while #self.resolved > 0 do
-    local future = table.remove(self.resolved, 1)
-    local callbacks = future.callbacks
+  while #resolved > 0 do
+    local future = table.remove(resolved, 1)
+    local callbacks = future.process == core.process_id() and future.callbacks or {}
     future.callbacks = false
     for _, fn in ipairs(callbacks) do
       local ran, why = pcall(fn, future)
@@ -392,23 +395,23 @@ function Executor.poll(seconds)
   seconds = shared.seconds("poll", seconds) or 0
   local deadline = core.time() + seconds
   while true do
-    local count, busy = 0, {}
+    local busy = {}
     for i = #executors, 1, -1 do
       local executor = executors[i]
       if executor.process == core.process_id() then
-        count = count + executor:run_callbacks()
+        executor:advance()
         for _, worker in pairs(executor.workers) do
           if worker.first <= worker.last then busy[#busy + 1] = worker end
         end
       end
     end
-    local left = deadline - core.time()
+    local count, left = run_callbacks(), deadline - core.time()
     if count > 0 or #busy == 0 or left <= 0 then return count end
     Worker.wait(busy, math.min(left, 0.5))
   end
 end
 
-Executor.Future, Executor.new_future = Future, new_future
+Executor.Future, Executor.new_future, Executor.resolve = Future, new_future, resolve
 Executor.next_task, Executor.begin, Executor.answer, Executor.forward = next_task, begin, answer, forward
 Executor.serve = serve -- a field, so that its name is found without a scan of all modules
 

@@ -88,9 +88,17 @@ function graph.run(steps, frame)
   end
 end
 
+-- Returns the end of a message about an index as the file has it: from 0, or from -1 at the end. i counts from 1.
+local function as_in_file(i, rest, size)
+  i = tonumber(i)
+  return ("index %d %s%s entries (ONNX's indices start at 0)"):format(i > 0 and i - 1 or i - size - 1, rest, size)
+end
+
 --- Fails with an error of the frame's current node.
 function graph.fail_in(who, frame, problem)
-  options.fail("%s: node %s: %s", who, frame.step and frame.step.node or "?", options.without_position(problem))
+  problem = options.without_position(problem)
+    :gsub("index (%-?%d+) (at position %d+ is out of range for )(%d+) entries %(indices start at 1.-%)", as_in_file)
+  options.fail("%s: node %s: %s", who, frame.step and frame.step.node or "?", problem)
 end
 
 -- ---- scopes: {names = slots by name, parent = the scope around it, graph}

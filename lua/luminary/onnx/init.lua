@@ -15,8 +15,8 @@ local onnx = {}
 
 local Model = class.define("OnnxModel", nn.Module)
 
--- Returns the module that has a tensor of a dotted name, and the tensor's name there. Names that a module cannot have
--- are changed.
+-- Returns the module that has a tensor of a dotted name, and the path to the tensor, a list of names. Names that a
+-- module cannot have are changed.
 local function holder_of(self, name)
   local holder, parts = self, lists.parts(name == "" and "_" or name, "[^.]+")
   for i, part in ipairs(parts) do
@@ -25,32 +25,41 @@ local function holder_of(self, name)
       or not record.kind[part] and not pcall(records.check_name, record, kind, part) do
       part = part .. "_"
     end
-    if kind == "buffer" then return holder, part end
+    parts[i] = part
+    if kind == "buffer" then return holder, parts end
     if not record.kind[part] then holder:add_module(part, nn.Module()) end
     holder = record.values[part]
   end
   return holder_of(self, "_")
 end
 
--- Adds the model's tensors as parameters and buffers. Returns lists of their modules, of their names there and of their
--- slots, and other values by slot.
+-- Adds the model's tensors as parameters and buffers. Returns lists of their paths and of their slots, and other values
+-- by slot.
 local function register(self, list)
-  local holders, names, slots, others = {}, {}, {}, {}
+  local paths, slots, others = {}, {}, {}
   for i, each in ipairs(list) do
     if is_tensor(each.value) then
       local is_constant = each.kind == "constant"
-      local holder, name = holder_of(self, is_constant and "constants." .. i or each.name)
+      local holder, path = holder_of(self, is_constant and "constants." .. i or each.name)
+      local name = path[#path]
       if each.kind == "parameter" then
         holder:register_parameter(name, parameter.new(each.value, true))
       else
         holder:register_buffer(name, each.value, {persistent = not is_constant})
       end
-      holders[#holders + 1], names[#names + 1], slots[#slots + 1] = holder, name, each.slot
+      paths[#paths + 1], slots[#slots + 1] = path, each.slot
     else
       others[each.slot] = each.value
     end
   end
-  return holders, names, slots, others
+  return paths, slots, others
+end
+
+-- Returns the parameter or buffer at a path, of the module that is there now.
+local function tensor_at(self, path)
+  local value = self
+  for i = 1, #path do value = value and records.of(value).values[path[i]] end
+  return value or options.fail("onnx: the module has no parameter or buffer '%s'", table.concat(path, "."))
 end
 
 -- Raises unless x, the input that `info` describes, is a tensor of its dtype and sizes.
@@ -81,14 +90,14 @@ end
 
 -- The module is made by onnx.load alone. source: the file's path; plan: see graph.lua.
 function Model:init(source, plan, inputs)
-  local holders, names, slots, others = register(self, plan.tensors)
-  self.source, self.holders, self.inputs = source, holders, inputs
+  local paths, slots, others = register(self, plan.tensors)
+  self.source, self.inputs = source, inputs
   self.outputs = lists.map(plan.message.output or {}, tensors.described)
 
-  -- Runs the plan with the tensors of `now`, the modules that have them, and inputs, a function of their numbers.
+  -- Runs the plan with the tensors of `now`, this module or a clone, and inputs, a function of their numbers.
   function self.run_plan(now, input, named)
     local frame = {}
-    for i = 1, #slots do frame[slots[i]] = records.of(now[i]).values[names[i]] end
+    for i = 1, #slots do frame[slots[i]] = tensor_at(now, paths[i]) end
     for slot, value in pairs(others) do frame[slot] = value end
     for i, slot in ipairs(plan.inputs) do frame[slot] = input(i) end
     for name, slot in pairs(named and plan.overridable or {}) do frame[slot] = named[name] or frame[slot] end
@@ -108,10 +117,13 @@ function Model:forward(...)
   local key = n == 1 and options.is_plain(first) and not first.shape and next(first)
   local named = (type(key) == "string" or key == nil and #inputs ~= 1) and first or nil
   for name in pairs(named or {}) do
-    if not self.has_input(name) then options.unknown("onnx", name, self:names "inputs") end
+    if not self.has_input(name) then
+      local known = table.concat(self:names "inputs", ", ")
+      options.fail("onnx: unknown input '%s'; inputs are %s", printable_name(tostring(name), 100), known)
+    end
   end
   if not named and n > #inputs then options.too_many("onnx", #inputs, self:names "inputs", n) end
-  return self.run_plan(self.holders, function(i)
+  return self.run_plan(self, function(i)
     local x = given[i]
     if named then x = named[inputs[i].name] end
     check_input(inputs[i], x)
@@ -120,7 +132,10 @@ function Model:forward(...)
 end
 
 --- Returns the names of the "inputs" or "outputs", in order.
-function Model:names(side) return lists.map(self[side], function(info) return info.name end) end
+function Model:names(side)
+  options.choice("names", "side", side, {"inputs", "outputs"})
+  return lists.map(self[side], function(info) return info.name end)
+end
 
 function Model:extra_repr()
   local parts = lists.map(self.inputs, function(info) return info.name .. ": " .. tensors.type_text(info) end)

@@ -39,9 +39,14 @@ local function gather(list, batch, may_run)
   end
 end
 
--- Returns the values of a module's results that belong to some rows.
-local function part_of(values, first, rows)
-  return unpack(map_tensors(values, function(t) return t:narrow(1, first, rows) end), 1, values.n)
+-- Returns the values of a module's results that belong to some of all `total` rows. Fails if a tensor has others.
+local function part_of(values, first, rows, total)
+  return unpack(map_tensors(values, function(t)
+    if t:dim() == 0 or t:size(1) ~= total then
+      options.wrong_shape("Batcher", "the module's result", t, {total, "..."})
+    end
+    return rows == total and t or t:narrow(1, first, rows)
+  end), 1, values.n)
 end
 
 local function compute(batch, inputs)
@@ -67,8 +72,10 @@ local function run(batch, list, answer)
     local rows, own = rows_of(task, batch), outcome
     if is_list then
       own = {values = {y[i], n = 1}}
+    elseif values and not is_rows then
+      own = failure.outcome(part_of, values, first, rows, total)
     elseif values and #list > 1 then
-      own = is_rows and {values = {y:narrow(1, first, rows), n = 1}} or failure.outcome(part_of, values, first, rows)
+      own = {values = {y:narrow(1, first, rows), n = 1}}
     end
     answer(task, own)
     first = first + rows
@@ -111,7 +118,7 @@ end
 
 function Inline.read() end
 
-local function resolve(task, outcome) task.future.executor:resolve(task.future, outcome) end
+local function resolve(task, outcome) Executor.resolve(task.future, outcome) end
 
 --- Computes the first call, and others with it.
 function Inline:wait(_)
@@ -139,9 +146,8 @@ function Inline:withdraw(future)
   return self.open < n
 end
 
-function Inline:run_callbacks()
+function Inline:advance()
   while self.open > 0 do self:wait() end
-  return Executor.run_callbacks(self)
 end
 
 -- ---- in the script
@@ -177,10 +183,14 @@ function Batcher:submit(x)
   if not collates and (x:dim() == 0 or x:size(1) == 0) then
     options.wrong_shape("Batcher", "x", x, "[rows, ...] with at least one row")
   end
+  if self.is_closed then options.fail "Batcher: it is closed; make another one" end
   return self.executor:submit("Batcher", nil, {x}, 1)
 end
 
---- Waits for the calls that are open, and ends the worker.
-function Batcher:close() self.executor:close() end
+--- Waits for the calls that are open, and ends the worker. Calls after it are refused.
+function Batcher:close()
+  self.is_closed = true
+  self.executor:close()
+end
 
 return options.strict("serve", {Batcher = Batcher})
