@@ -4,14 +4,7 @@ local temp = require "spec.support.temp"
 
 local HOSTS = "examples/hosts/"
 
-local function output_of(command)
-  local pipe = io.popen(command .. " 2>/dev/null")
-  local text = pipe:read "*a"
-  pipe:close()
-  return (text:gsub("%s+$", ""))
-end
-
-local function has(program) return output_of("command -v " .. program) ~= "" end
+local function has(program) return temp.output_of("command -v " .. program) ~= "" end
 
 local folder
 setup(function() folder = temp.folder() end)
@@ -26,7 +19,7 @@ end
 
 describe("examples/hosts/c", function()
   it("computes in several Lua states of one program #unsanitized", function()
-    if not (has "cc" and output_of "pkg-config --cflags --libs luajit" ~= "") then
+    if not (has "cc" and temp.output_of "pkg-config --cflags --libs luajit" ~= "") then
       return pending "no C compiler, or no headers of LuaJIT"
     end
     run(([[sh -c 'cc -O1 -Wall -Wextra -Werror -DCLASSIFY_LUA="\"%sc/classify.lua\"" %sc/classify.c -o %s/classify ]]
@@ -156,7 +149,7 @@ end)
 describe("examples/hosts/nginx", function()
   local PORT = 8917
   local function get(path, options)
-    return output_of(("curl -s -m 30 %s 'http://127.0.0.1:%d%s'"):format(options or "", PORT, path))
+    return temp.output_of(("curl -s -m 30 %s 'http://127.0.0.1:%d%s'"):format(options or "", PORT, path))
   end
   local function status_of(path, options)
     return get(path, "-o /dev/null -w '%{http_code}' " .. (options or ""))
@@ -165,7 +158,7 @@ describe("examples/hosts/nginx", function()
   -- Runs f(nginx, photo) while a copy of the example runs: the command that controls it, and the option of curl
   -- that posts an image. changes: texts of the example's files and what replaces them. Returns the error log.
   local function with_server(changes, f)
-    local modules = output_of "ls /usr/lib/nginx/modules/ngx_http_lua_module.so"
+    local modules = temp.output_of "ls /usr/lib/nginx/modules/ngx_http_lua_module.so"
     if not has "nginx" or modules == "" then
       return pending "no nginx with its Lua module (on Debian: nginx-light libnginx-mod-http-lua)"
     end
@@ -175,7 +168,7 @@ describe("examples/hosts/nginx", function()
     for _, name in ipairs {"nginx.conf", "app.lua"} do
       local text = temp.read(server .. "/" .. name)
       for from, to in pairs(changes) do text = text:gsub(from, to) end
-      if name == "nginx.conf" and output_of "id -u" == "0" then text = "user root;\n" .. text end
+      if name == "nginx.conf" and temp.output_of "id -u" == "0" then text = "user root;\n" .. text end
       temp.write(server .. "/" .. name, text)
     end
     run(("luajit %s/models.lua --make %s/run"):format(server, server))
@@ -190,7 +183,7 @@ describe("examples/hosts/nginx", function()
     run(nginx .. " -s quit")
     local pid = server .. "/run/nginx.pid"
     run(("sh -c 'while [ -e %s ]; do sleep 0.1; done'"):format(pid))
-    assert(ok, tostring(problem) .. "\n" .. output_of("tail -5 " .. server .. "/run/error.log"))
+    assert(ok, tostring(problem) .. "\n" .. temp.output_of("tail -5 " .. server .. "/run/error.log"))
     return temp.read(server .. "/run/error.log")
   end
 
@@ -198,7 +191,8 @@ describe("examples/hosts/nginx", function()
     local log = with_server({}, function(nginx, photo)
       local answer = get("/classify", photo)
       assert.matches("^%d+ 0%.%d+$", answer)
-      local together = output_of(("for i in 1 2 3 4 5 6 7 8; do curl -s %s http://127.0.0.1:%d/classify & done; wait")
+      local together = temp.output_of((
+        "for i in 1 2 3 4 5 6 7 8; do curl -s %s http://127.0.0.1:%d/classify & done; wait")
         :format(photo, PORT))
       assert.equal((answer .. "\n"):rep(8), together .. "\n")
       assert.matches("^data: .-\n\ndata: .*\n\ndata: %[DONE%]$", get "/generate?text=once+upon")
@@ -237,11 +231,11 @@ describe("examples/hosts/nginx", function()
       assert.equal("400", status_of "/generate?text=")
       -- A client that sends a part of its body and waits is answered with 408 or closed; one that leaves is no error.
       local head = [[POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc]]
-      local slow = output_of(("{ printf '%s'; sleep 3; } | timeout 20 curl -s -m 15 telnet://127.0.0.1:%d"):format(
+      local slow = temp.output_of(("{ printf '%s'; sleep 3; } | timeout 20 curl -s -m 15 telnet://127.0.0.1:%d"):format(
         head, PORT))
       assert.is_true(slow == "" or slow:find("408", 1, true) ~= nil, slow)
-      output_of(("curl -s -m 0.02 'http://127.0.0.1:%d/generate?text=once'"):format(PORT))
-      output_of(("for i in 1 2 3 4 5 6 7 8; do curl -s -m 0.00$i %s http://127.0.0.1:%d/classify & done; wait")
+      temp.output_of(("curl -s -m 0.02 'http://127.0.0.1:%d/generate?text=once'"):format(PORT))
+      temp.output_of(("for i in 1 2 3 4 5 6 7 8; do curl -s -m 0.00$i %s http://127.0.0.1:%d/classify & done; wait")
         :format(photo, PORT))
       run(nginx .. " -s reload")
       assert.equal(answer, get("/classify", photo))
@@ -263,12 +257,12 @@ describe("examples/hosts/nginx", function()
         return ("curl -s -m 30 -w ' %%{http_code}' --data-binary @%s/spin.jpg http://127.0.0.1:%d/classify >%s/%s & ")
           :format(folder, PORT, folder, name)
       end
-      output_of(post(1, "reloaded") .. ("sleep 0.3; %s -s reload 2>&1; sleep 0.3; "):format(nginx)
+      temp.output_of(post(1, "reloaded") .. ("sleep 0.3; %s -s reload 2>&1; sleep 0.3; "):format(nginx)
         .. ("curl -sf --retry 20 --retry-delay 1 %s http://127.0.0.1:%d/classify >%s/new; wait"):format(
           photo, PORT, folder))
       assert.equal(answer .. "\n 200", temp.read(folder .. "/reloaded"))
       assert.equal(answer .. "\n", temp.read(folder .. "/new"))
-      local busy = output_of(post(8, "late") .. ("sleep 0.5; curl -s -i %s http://127.0.0.1:%d/classify; "):format(
+      local busy = temp.output_of(post(8, "late") .. ("sleep 0.5; curl -s -i %s http://127.0.0.1:%d/classify; "):format(
         photo, PORT) .. ("curl -s http://127.0.0.1:%d/health; wait"):format(PORT))
       assert.matches("^HTTP/1.1 503 .*\r\nRetry%-After: 1\r\n.*\r\nbusy\nok$", busy)
       assert.equal("the computation took too long\n 504", temp.read(folder .. "/late"))

@@ -14,13 +14,6 @@ local folder
 setup(function() folder = temp.folder() end)
 teardown(function() temp.remove(folder) end)
 
-local function output_of(command)
-  local pipe = io.popen(command .. " 2>/dev/null")
-  local text = pipe:read "*a"
-  pipe:close()
-  return (text:gsub("%s+$", ""))
-end
-
 local function write(name, text, ...) return temp.write(folder .. "/" .. name, text:format(...)) end
 
 -- Runs a command, with a limit on its time; returns what it printed, and its exit code.
@@ -32,7 +25,7 @@ end
 
 -- Returns the path of the host in C; nil and the reason where it cannot be compiled.
 local function c_host()
-  local program, flags = folder .. "/host", output_of "pkg-config --cflags --libs luajit"
+  local program, flags = folder .. "/host", temp.output_of "pkg-config --cflags --libs luajit"
   if flags == "" or needs.program "cc" then return nil, "no C compiler, or no headers of LuaJIT" end
   if not temp.exists(program) then
     local ok, text = temp.run(folder, ("unset LD_PRELOAD; cc -O1 -Wall -Wextra -Werror spec/support/host.c -o %s %s "
@@ -94,7 +87,7 @@ local HOSTS = {
   {
     name = "nginx, after its fork",
     missing = function()
-      if needs.program "nginx" or output_of "ls /usr/lib/nginx/modules/ngx_http_lua_module.so" == "" then
+      if needs.program "nginx" or temp.output_of "ls /usr/lib/nginx/modules/ngx_http_lua_module.so" == "" then
         return "no nginx with its Lua module (on Debian: nginx-light libnginx-mod-http-lua)"
       end
     end,
@@ -112,7 +105,7 @@ local HOSTS = {
             dofile %q
             os.execute("kill -QUIT " .. io.open(%q):read())
           }
-        }]], output_of "id -u" == "0" and "user root;" or "", script, folder .. "/nginx.pid")
+        }]], temp.output_of "id -u" == "0" and "user root;" or "", script, folder .. "/nginx.pid")
       return run("nginx -p %s -c nginx.conf", folder)
     end,
   },
@@ -516,7 +509,7 @@ describe("in a host", function()
   it("that grants no threads, parts are refused #unsanitized", function()
     local as_other = ""
     temp.run(folder, "chmod 777 " .. folder)
-    if output_of "id -u" == "0" then -- no number of processes limits root
+    if temp.output_of "id -u" == "0" then -- no number of processes limits root
       as_other = "setpriv --reuid 61234 --regid 61234 --clear-groups "
       if os.execute(as_other .. [[luajit -e 'require "luminary"' >/dev/null 2>&1]]) ~= 0 then
         return pending "no other user, or it cannot read the library"
@@ -554,7 +547,7 @@ describe("in a host", function()
   end)
 
   it("that has changed its root, ops work and parts are refused #unsanitized", function()
-    if output_of "id -u" ~= "0" then return pending "needs root, for chroot" end
+    if temp.output_of "id -u" ~= "0" then return pending "needs root, for chroot" end
     os.execute("mkdir -p " .. folder .. "/root")
     local text, code = run("luajit %s", everything([[
       local ffi = require "ffi"

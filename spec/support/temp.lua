@@ -24,6 +24,14 @@ end
 
 function temp.remove(folder) temp.execute("rm -rf " .. folder) end
 
+-- Returns a command's standard output, without white space at its end.
+function temp.output_of(command)
+  local pipe = io.popen(command .. " 2>/dev/null")
+  local text = pipe:read "*a"
+  pipe:close()
+  return (text:gsub("%s+$", ""))
+end
+
 function temp.write(path, text)
   local file = assert(io.open(path, "wb"))
   assert(file:write(text))

@@ -78,14 +78,12 @@ local function check_input(info, x)
   if not fits then options.wrong_shape("onnx", what, x, "[" .. table.concat(dims, ", ") .. "]") end
 end
 
--- Returns pcall(f, ...), with this device (nil, false: no change) as that of tensors that f makes without a device.
-local function pcall_on(device, f, ...)
+-- Returns f(...), with this device (nil, false: no change) as that of tensors that f makes without a device.
+local function on_device(device, f, ...)
   local before = core.get_default_device()
-  if not device or device == before then return pcall(f, ...) end
+  if not device or device == before then return f(...) end
   core.set_default_device(device)
-  local results = options.pack(pcall(f, ...))
-  core.set_default_device(before)
-  return unpack(results, 1, results.n)
+  return options.restoring(function() core.set_default_device(before) end, f, ...)
 end
 
 -- The module is made by onnx.load alone. source: the file's path; plan: see graph.lua.
@@ -102,7 +100,7 @@ function Model:init(source, plan, inputs)
     for i, slot in ipairs(plan.inputs) do frame[slot] = input(i) end
     for name, slot in pairs(named and plan.overridable or {}) do frame[slot] = named[name] or frame[slot] end
     local some = frame[slots[1] or lists.find(plan.inputs, function(slot) return is_tensor(frame[slot]) end)]
-    local ok, problem = pcall_on(some and some.device, graph.run, plan.steps, frame)
+    local ok, problem = pcall(on_device, some and some.device, graph.run, plan.steps, frame)
     if not ok then graph.fail_in("onnx", frame, problem) end
     local results = {}
     for i, slot in ipairs(plan.outputs) do results[i] = frame[slot] end
@@ -148,7 +146,7 @@ onnx.load = signature.of("load(path: string, {device: any?})", function(path, op
   local function fail(...) options.fail_in_file(path, ...) end
   local model = tensors.read(path)
   local read_tensor, close = tensors.reader(path)
-  local ok, net = pcall_on("cpu", function()
+  local ok, net = pcall(on_device, "cpu", function()
     local inputs = tensors.inputs_of(model.graph or {})
     for _, info in ipairs(inputs) do
       if info.kind == "map" or info.dtype and tensors.absent[info.dtype] then
