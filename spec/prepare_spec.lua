@@ -29,14 +29,15 @@ end
 describe("lm.prepare", function()
   it("returns what the module returns, for each shape", function()
     local net = small_net()
-    local run, cases = lm.prepare(net, lm.randn(1, 3, 9, 9))
+    local run, state = lm.prepare(net, lm.randn(1, 3, 9, 9))
     for _, shape in ipairs {{1, 3, 9, 9}, {2, 3, 9, 9}, {1, 3, 12, 10}, {2, 3, 9, 9}} do
       local x = lm.randn(shape)
       assert.is_true(near(plain(net, x), run(x)))
       assert.is_false(run(x).requires_grad)
     end
-    assert.equal(3, #cases())
-    for _, case in ipairs(cases()) do assert.truthy(case.plan) end
+    assert.equal(3, state.recordings)
+    assert.is_nil(state.reason)
+    assert.equal("conv2d_add_clamp", state.plan:ops()[1])
   end)
 
   it("sees parameters and statistics changed in place, replaced layers and modes", function()
@@ -87,7 +88,7 @@ describe("lm.prepare", function()
   end)
 
   it("replays writes in place to tensors that it makes", function()
-    local run, cases = lm.prepare(function(x)
+    local run, state = lm.prepare(function(x)
       local y = lm.zeros(3, 2)
       y[2] = x
       y:mul_(2)
@@ -98,20 +99,57 @@ describe("lm.prepare", function()
       local y, sum = run(x)
       assert.is_true(near(sum, x * 2) and near(y[2], x * 2) and near(y[1], lm.zeros(2)))
     end
-    assert.truthy(cases()[1].plan)
+    assert.is_nil(state.reason)
+    assert.equal(1, state.recordings)
   end)
 
   it("refuses wrong arguments", function()
     assert.has_error(function() lm.prepare(3) end)
     local run = lm.prepare(function(x) return x * 2 end)
     assert.has_error(function() run(lm.ones(2, {requires_grad = true})) end)
-    local most = 0
-    local many, cases = lm.prepare(function(x) return x * 2 end)
-    for i = 1, 40 do
-      many(lm.ones(i))
-      most = math.max(most, #cases())
+    local many, state = lm.prepare(function(x) return x * 2 end)
+    for _ = 1, 2 do
+      for i = 1, 16 do many(lm.ones(i)) end
     end
-    assert.equal(16, most)
+    assert.equal(16, state.recordings)
+    for i = 17, 40 do many(lm.ones(i)) end
+    many(lm.ones(1)) -- 16 are kept, so this one was dropped
+    assert.equal(41, state.recordings)
+  end)
+
+  it("joins batch norm, sums and limits to convolutions of every kernel, as the module computes them", function()
+    lm.manual_seed(1)
+    local convolutions = {
+      nn.Conv2d(8, 8, 3, {padding = 1}), nn.Conv2d(8, 8, 3, {padding = 1, stride = 2, bias = false}),
+      nn.Conv2d(8, 8, 1), nn.Conv2d(64, 32, 1, {bias = false}), nn.Conv2d(3, 16, 3, {padding = 1}),
+      nn.Conv2d(16, 16, 5, {padding = 2, groups = 16}), nn.Conv2d(16, 24, 3, {groups = 8}),
+      nn.Conv2d(64, 64, 3, {padding = 1}), nn.Conv2d(24, 20, 1, {stride = 2}),
+    }
+    for i, conv in ipairs(convolutions) do
+      local bn = nn.BatchNorm2d(conv.weight.shape[1])
+      local channels = conv.weight.shape[2] * conv.groups
+      for _, size in ipairs {7, 30} do
+        local x = lm.randn(2, channels, size, size)
+        bn:train()(conv(x))
+        bn:eval()
+        local last = {
+          function(y) return F.relu(y) end, function(y, other) return y + other end,
+          function(y, other) return F.relu6((other + y):mul_(1)) end, function(y) return y:clamp(-0.5, 0.75) end,
+          function(y, other) return F.relu(y:add_(other)) end, function(y) return y, y:relu() end,
+          function(y, other) return y - other end, function(y, other) return y:add(other, {alpha = 2}) end,
+        }
+        for k, f in ipairs(last) do
+          local function net(image, other) return f(bn(conv(image)), other) end
+          local other = lm.no_grad(function() return lm.randn(conv(x).shape) end)
+          local run, state = lm.prepare(net, x, other)
+          local wanted, also = plain(net, x, other)
+          local y, too = run(x, other)
+          assert.is_true(lm.allclose(wanted, y, {rtol = 1e-4, atol = 1e-4}), ("convolution %d, %d"):format(i, k))
+          assert.is_true(not also or lm.allclose(also, too, {rtol = 1e-4, atol = 1e-4}))
+          assert.equal("conv2d_add_clamp", state.plan:ops()[1])
+        end
+      end
+    end
   end)
 
   it("keeps no memory from call to call", function()

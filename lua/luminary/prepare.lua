@@ -5,8 +5,8 @@ local records = require "luminary.nn.module_fields"
 
 local MOST = 16 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
 
--- Appends the tensors in v, a value or nested tables, to list, and text that identifies the rest to parts. Returns false
--- if v has a value that cannot be compared, such as a function or a module.
+-- Appends the tensors in v, a value or nested tables, to list, and text that identifies the rest to parts. Returns
+-- false if v has a value that cannot be compared, such as a function or a module.
 local function flatten(v, list, parts, depth)
   if core.is_tensor(v) then
     list[#list + 1] = v
@@ -85,7 +85,7 @@ local function check_mode(net)
   end
 end
 
--- Returns the position of each argument that requires a gradient as an error.
+-- Fails if a tensor requires a gradient.
 local function check_gradients(list)
   for i, x in ipairs(list) do
     if x.requires_grad then
@@ -129,25 +129,23 @@ local function record(run, inputs, ...)
   return case, unpack(returned, 2, count + 1)
 end
 
+--- Returns a function that does what net, a module or a function, does without gradients: it records the ops of a call
+--- once for each set of shapes and dtypes, and runs them as a plan afterward.
 local function prepare(net, ...)
-  local is_module = type(net) ~= "function"
-  if is_module and not (type(net) == "table" or type(net) == "userdata")
-    or is_module and not records.is_module(net) then
+  local is_module = records.is_module(net)
+  if not is_module and type(net) ~= "function" then
     options.must_be("prepare", "net", "a module or a function", net)
   end
   local cases, order, said, unchanged = {}, {}, {}, nil
+  local state = {recordings = 0}
+  local function forward(...) return net(...) end
+  local function run(...) return core.no_grad(forward, ...) end
 
-  local function run(...) return core.no_grad(net, ...) end
-  if is_module then
-    run = function(...) return core.no_grad(function(...) return net(...) end, ...) end
-  end
-
-  local function as_it_is(reason, ...)
-    if not said[reason] then
-      said[reason] = true
-      core.warn("prepare: the module runs as it is: " .. reason)
-    end
-    return run(...)
+  local function warn(reason)
+    state.reason = reason
+    if said[reason] then return end
+    said[reason] = true
+    core.warn("prepare: the module runs as it is: " .. reason)
   end
 
   -- Keeps the case of a call that was recorded; returns the call's results.
@@ -155,10 +153,8 @@ local function prepare(net, ...)
     if not cases[key] then order[#order + 1] = key end
     if #order > MOST then cases[table.remove(order, 1)] = nil end
     cases[key] = case
-    if case.reason and not said[case.reason] then
-      said[case.reason] = true
-      core.warn("prepare: the module runs as it is: " .. case.reason)
-    end
+    state.recordings, state.plan = state.recordings + 1, case.plan
+    if case.reason then warn(case.reason) end
     return ...
   end
 
@@ -168,7 +164,8 @@ local function prepare(net, ...)
     for i = 1, select("#", ...) do
       local v = select(i, ...)
       if not flatten(v, inputs, parts, 1) then
-        return as_it_is(("argument %d is neither a tensor, nor a plain value, nor a table of these"):format(i), ...)
+        warn(("argument %d is neither a tensor, nor a plain value, nor a table of these"):format(i))
+        return run(...)
       end
     end
     check_gradients(inputs)
@@ -182,15 +179,12 @@ local function prepare(net, ...)
     local tensors, reason = case.plan:run(inputs)
     if tensors then return case.build(tensors) end
     case.reason = reason
-    return as_it_is(reason, ...)
+    warn(reason)
+    return run(...)
   end
 
   if select("#", ...) > 0 then call(...) end
-  return call, function() -- the cases, for specs and for printing
-    local list = {}
-    for i, key in ipairs(order) do list[i] = cases[key] end
-    return list
-  end
+  return call, state
 end
 
 return {prepare = prepare}

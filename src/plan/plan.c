@@ -44,18 +44,6 @@ static lm_status add_value(making *m, lm_tensor *t, int *index) {
   return LM_OK;
 }
 
-lm_status lm_plan_add_constant(lm_plan *p, lm_tensor *t, int *index) {
-  if (!lm_list_grow(&p->value, &p->value_capacity, (size_t)p->nvalues + 1, sizeof *p->value)) {
-    lm_release(t);
-    return LM_E_OOM;
-  }
-  p->value[p->nvalues] =
-      (lm_plan_value){.t = t, .is_constant = true, .last_use = -1, .ndim = t->ndim, .dtype = t->dtype};
-  memcpy(p->value[p->nvalues].size, t->size, sizeof t->size);
-  *index = p->nvalues++;
-  return LM_OK;
-}
-
 static lm_status add_source(lm_plan *p, lm_tensor *t) {
   if (t->number) return LM_OK; /* nobody writes to it */
   if (!lm_list_grow(&p->source, &p->source_capacity, (size_t)p->nsources + 1, sizeof *p->source)) return LM_E_OOM;
@@ -79,38 +67,38 @@ static lm_status value_of(making *m, lm_tensor *t, int *index) {
   return add_source(p, t);
 }
 
-static void add_input(void *ctx, lm_tensor **place) {
+static void add_input(void *ctx, lm_tensor **slot) {
   making *m = ctx;
   lm_plan_step *s = m->step;
   int index = -1;
-  if (m->status == LM_OK && *place) m->status = value_of(m, *place, &index);
+  if (m->status == LM_OK && *slot) m->status = value_of(m, *slot, &index);
   s->in[s->nin++] = index;
 }
 
-static void count_place(void *ctx, lm_tensor **place) {
-  (void)place;
+static void count_slot(void *ctx, lm_tensor **slot) {
+  (void)slot;
   ++*(int *)ctx;
 }
 
 /* Adds the sources that a step which is computed once has read. */
-static void add_place_source(void *ctx, lm_tensor **place) {
+static void add_slot_source(void *ctx, lm_tensor **slot) {
   making *m = ctx;
-  if (!*place || m->status != LM_OK) return;
+  if (!*slot || m->status != LM_OK) return;
   for (int i = 0; i < m->tape->nsteps; i++)
     for (int k = 0; k < LM_MAX_OUTS; k++)
-      if (m->tape->step[i].out[k] == *place) return;
-  m->status = add_source(m->p, *place);
+      if (m->tape->step[i].out[k] == *slot) return;
+  m->status = add_source(m->p, *slot);
 }
 
 static lm_status add_step(making *m, const lm_tape_step *from) {
   lm_plan *p = m->p;
   const lm_op *op = &lm_ops[from->op];
   lm_plan_step *s = &p->step[p->nsteps++];
-  int places = 0;
+  int slots = 0;
   *s = (lm_plan_step){.op = from->op, .in_place = from->in_place};
   for (int k = 0; k < LM_MAX_OUTS; k++) s->out[k] = -1;
-  lm_each_tensor_place(from->op, from->args, count_place, &places);
-  s->in = lm_calloc((size_t)places + 1, sizeof *s->in);
+  lm_each_tensor_slot(from->op, from->args, count_slot, &slots);
+  s->in = lm_calloc((size_t)slots + 1, sizeof *s->in);
   s->args = lm_calloc(1, op->size);
   if (!s->in || !s->args) return LM_E_OOM;
   memcpy(s->args, from->args, op->size);
@@ -122,7 +110,7 @@ static lm_status add_step(making *m, const lm_tape_step *from) {
     for (int i = 0; i < list->n; i++) list->v[i] = given->v[i];
   }
   m->step = s;
-  lm_each_tensor_place(s->op, s->args, add_input, m);
+  lm_each_tensor_slot(s->op, s->args, add_input, m);
   NEED(m->status);
   for (int k = 0; k < LM_MAX_OUTS; k++) {
     if (!from->out[k]) continue;
@@ -148,7 +136,7 @@ static lm_status add_steps(making *m) {
     if (s->dynamic || is_written) {
       NEED(add_step(m, s));
     } else {
-      lm_each_tensor_place(s->op, s->args, add_place_source, m);
+      lm_each_tensor_slot(s->op, s->args, add_slot_source, m);
       NEED(m->status);
     }
   }
@@ -221,10 +209,10 @@ typedef struct filling {
   const int *in;
 } filling;
 
-static void fill_place(void *ctx, lm_tensor **place) {
+static void fill_slot(void *ctx, lm_tensor **slot) {
   filling *f = ctx;
   const int index = *f->in++;
-  *place = index < 0 ? NULL : f->p->value[index].t;
+  *slot = index < 0 ? NULL : f->p->value[index].t;
 }
 
 static bool is_as_recorded(const lm_plan_value *v, const lm_tensor *t) {
@@ -235,7 +223,7 @@ static lm_status run_step(lm_plan *p, int i) {
   lm_plan_step *s = &p->step[i];
   lm_tensor *out[LM_MAX_OUTS] = {NULL};
   filling f = {p, s->in};
-  lm_each_tensor_place(s->op, s->args, fill_place, &f);
+  lm_each_tensor_slot(s->op, s->args, fill_slot, &f);
   NEED(s->in_place ? lm_call_inplace(s->op, s->args, out) : lm_call(s->op, s->args, out));
   bool same = true;
   for (int k = 0; k < s->nout; k++) {

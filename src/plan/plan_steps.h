@@ -3,8 +3,6 @@
 
 #include "plan/plan.h"
 
-enum { LM_PLAN_PLACES = 64 }; /* most tensors that a step reads */
-
 typedef struct lm_plan_value {
   lm_tensor *t; /* a constant, or the value while a call runs; retained */
   bool is_constant, is_output;
@@ -18,9 +16,9 @@ typedef struct lm_plan_step {
   lm_op_id op;
   bool in_place, is_removed;
   int nin, nout;
-  void *args;             /* the op's argument struct; its list's array is the step's, its tensors are borrowed */
-  int *in;                /* indices of values, in the order of lm_each_tensor_place; -1: NULL */
-  int out[LM_MAX_OUTS];   /* indices of values; -1: NULL */
+  void *args;           /* the op's argument struct; its list's array is the step's, its tensors are borrowed */
+  int *in;              /* indices of values, in the order of lm_each_tensor_slot; -1: NULL */
+  int out[LM_MAX_OUTS]; /* indices of values; -1: NULL */
 } lm_plan_step;
 
 /* A tensor from outside that the plan has read, and its state then. */
@@ -40,7 +38,5 @@ struct lm_plan {
   lm_plan_source *source;
 };
 
-/* Returns in *index a new constant value; takes over the reference to t. */
-lm_status lm_plan_add_constant(lm_plan *p, lm_tensor *t, int *index);
 /* Joins convolutions with the layers that follow them. */
 lm_status lm_plan_join(lm_plan *p);

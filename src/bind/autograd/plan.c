@@ -4,10 +4,10 @@
  *   plan:run(inputs) -> a list of tensors, or nil and a sentence if a result's shape depends on values
  *   plan:is_current() -> boolean        false once a tensor that the plan has read was changed
  *   plan:ops() -> list of the names of its ops */
+#include "plan/plan.h"
 #include "base/mem.h"
 #include "bind/autograd/recording.h"
 #include "bind/bind.h"
-#include "plan/plan.h"
 
 enum { MAX_RESULTS = 200 };
 
@@ -83,7 +83,8 @@ LM_FUNCTION(plan_new) {
   lm_tensor **outputs = NULL;
   lm_plan **plan = lm_object_new(L, &plan_type);
   lm_status status = lm_read_list(L, LM_STATE(L), 2, "plan_new", "outputs", false, &n, &outputs);
-  if (status == LM_OK && n > MAX_RESULTS) status = lm_fail(LM_E_ARG, "plan_new: expected at most %d outputs", MAX_RESULTS);
+  if (status == LM_OK && n > MAX_RESULTS)
+    status = lm_fail(LM_E_ARG, "plan_new: expected at most %d outputs", MAX_RESULTS);
   if (status == LM_OK) status = lm_plan_new(tape, n, outputs, plan);
   lm_free(outputs);
   return status == LM_E_STATE ? push_refusal(L) : lm_return(L, status, 1);

@@ -113,16 +113,22 @@ static void compute_planes(const plan *p, int64_t line, int64_t end, float *weig
   }
 }
 
+static void finish_lines(const plan *p, int64_t line, int64_t end) {
+  if (p->job->finishes) lm_conv_add_clamp(p->job, line * p->s->ow, (end - line) * p->s->ow, 0, p->s->k);
+}
+
 static void compute_lines(const plan *p, int64_t first, int64_t last, float *weights) {
   const int64_t image = p->from.h * p->from.w * p->s->c;
   for (int64_t line = first; line < last;) {
     if (p->job->x_planar) {
       const int64_t end = lm_min(last, lm_min(line + p->band, (line / p->grid.h + 1) * p->grid.h));
       compute_planes(p, line, end, weights);
+      finish_lines(p, line, end);
       line = end;
     } else {
       compute_line(p, &(view){(const float *)p->from.data + line / p->grid.h * image, p->s->c, 0, p->s->c}, line,
                    weights);
+      finish_lines(p, line, line + 1);
       line++;
     }
   }
