@@ -152,6 +152,16 @@ describe("lm.prepare", function()
     end
   end)
 
+  it("leaves other dtypes as they are", function()
+    local net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()):double():eval()
+    local x = lm.randn({1, 2, 5, 5}, {dtype = "float64"})
+    local run, state = lm.prepare(net, x)
+    assert.is_true(lm.equal(plain(net, x), run(x)))
+    assert.equal("conv2d", state.plan:ops()[1])
+    assert.error_matches(function() lm.ops.conv2d_add_clamp(x, lm.randn({3, 2, 3, 3}, {dtype = "float64"})) end,
+      "conv2d_add_clamp: x must be float32")
+  end)
+
   it("keeps no memory from call to call", function()
     local net = small_net()
     local x = lm.randn(2, 3, 9, 9)

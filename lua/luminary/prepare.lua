@@ -85,13 +85,10 @@ local function check_mode(net)
   end
 end
 
--- Fails if a tensor requires a gradient.
-local function check_gradients(list)
-  for i, x in ipairs(list) do
-    if x.requires_grad then
-      options.fail("prepare: tensor %d of the arguments requires a gradient, which a prepared module does not compute; "
-        .. "pass x:detach(), or call the module itself", i)
-    end
+local function check_gradient(i, x)
+  if core.is_tensor(x) and x.requires_grad then
+    options.fail("prepare: argument %d requires a gradient, which a prepared module does not compute; pass x:detach(), "
+      .. "or call the module itself", i)
   end
 end
 
@@ -105,12 +102,14 @@ local function record(run, inputs, ...)
   local makers = {}
   for i = 1, count do
     if not flatten(returned[i + 1], outputs, parts, 1) then
+      tape:close()
       case.reason = ("result %d is neither a tensor nor a table of tensors"):format(i)
       return case, unpack(returned, 2, count + 1)
     end
     makers[i] = builder(returned[i + 1])
   end
   local plan, reason = core.plan_new(tape, outputs)
+  tape:close()
   if plan then
     case.plan = plan
     function case.build(tensors)
@@ -129,21 +128,18 @@ local function record(run, inputs, ...)
   return case, unpack(returned, 2, count + 1)
 end
 
---- Returns a function that does what net, a module or a function, does without gradients: it records the ops of a call
---- once for each set of shapes and dtypes, and runs them as a plan afterward.
-local function prepare(net, ...)
-  local is_module = records.is_module(net)
-  if not is_module and type(net) ~= "function" then
-    options.must_be("prepare", "net", "a module or a function", net)
-  end
+local prepare = {}
+
+--- Returns a function that calls f without gradients, or runs a recording of such a call, and a table of its state.
+--- module: the module whose parameters f reads, or nil; quiet: true if calls that cannot be recorded are no news.
+function prepare.recorded(f, module, quiet)
   local cases, order, said, unchanged = {}, {}, {}, nil
   local state = {recordings = 0}
-  local function forward(...) return net(...) end
-  local function run(...) return core.no_grad(forward, ...) end
+  local function run(...) return core.no_grad(f, ...) end
 
-  local function warn(reason)
+  local function note(reason)
     state.reason = reason
-    if said[reason] then return end
+    if said[reason] or quiet then return end
     said[reason] = true
     core.warn("prepare: the module runs as it is: " .. reason)
   end
@@ -154,37 +150,49 @@ local function prepare(net, ...)
     if #order > MOST then cases[table.remove(order, 1)] = nil end
     cases[key] = case
     state.recordings, state.plan = state.recordings + 1, case.plan
-    if case.reason then warn(case.reason) end
+    if case.reason then note(case.reason) end
     return ...
   end
 
-  local function call(...)
-    if is_module then check_mode(net) end
+  return function(...)
+    if core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
     local inputs, parts = {}, {core.get_default_dtype(), core.get_default_device()}
     for i = 1, select("#", ...) do
-      local v = select(i, ...)
-      if not flatten(v, inputs, parts, 1) then
-        warn(("argument %d is neither a tensor, nor a plain value, nor a table of these"):format(i))
+      if not flatten((select(i, ...)), inputs, parts, 1) then
+        note(("argument %d is neither a tensor, nor a plain value, nor a table of these"):format(i))
         return run(...)
       end
     end
-    check_gradients(inputs)
-    if core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
     if unchanged and not unchanged() then cases, order, unchanged = {}, {}, nil end
-    if is_module and not unchanged then unchanged = watch(net) end
+    if module and not unchanged then unchanged = watch(module) end
     local key = table.concat(parts, ";")
     local case = cases[key]
     if case and case.reason then return run(...) end
     if not case or not case.plan:is_current() then return keep(key, record(run, inputs, ...)) end
-    local tensors, reason = case.plan:run(inputs)
+    local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
+    if not ok then return run(...) end -- its error names the script's line
     if tensors then return case.build(tensors) end
     case.reason = reason
-    warn(reason)
+    note(reason)
+    return run(...)
+  end, state
+end
+
+--- Returns a function that does what net, a module or a function, does without gradients: it records the ops of a call
+--- once for each set of shapes and dtypes, and runs them as a plan afterward.
+function prepare.prepare(net, ...)
+  local module = records.is_module(net) and net or nil
+  if not module and type(net) ~= "function" then
+    options.must_be("prepare", "net", "a module or a function", net)
+  end
+  local run, state = prepare.recorded(function(...) return net(...) end, module)
+  local function call(...)
+    if module then check_mode(module) end
+    for i = 1, select("#", ...) do check_gradient(i, (select(i, ...))) end
     return run(...)
   end
-
   if select("#", ...) > 0 then call(...) end
   return call, state
 end
 
-return {prepare = prepare}
+return prepare

@@ -3,6 +3,7 @@
  *   record_ops(f, inputs) -> tape, f's results     calls f(); inputs: a list of tensors
  *   tape:steps() -> steps, values                  in the order of the calls
  *   tape:id(t) -> the index in values of a tensor of the recording, or nil
+ *   tape:close()   frees the tensors of the recording
  *   tape:refusal() -> a sentence that says why the steps do not stand for f, or nil
  *
  * A step is {op, in_place, dynamic, random, line, inputs = {name = id, or a list of ids, false for a hole},
@@ -212,9 +213,13 @@ static int tape_refusal(lua_State *L) {
   return lm_return_text(L, tape->refusal[0] ? tape->refusal : NULL);
 }
 
+static int tape_close(lua_State *L);
+
 static const luaL_Reg tape_methods[] = {
-    {"steps", tape_steps}, {"id", tape_id}, {"refusal", tape_refusal}, {NULL, NULL}};
+    {"steps", tape_steps}, {"id", tape_id}, {"refusal", tape_refusal}, {"close", tape_close}, {NULL, NULL}};
 LM_HELD_TYPE(tape_type, lm_tape, lm_tape_free, "luminary.tape", "a recording of ops", tape_methods);
+
+static int tape_close(lua_State *L) { return lm_object_close(L, &tape_type, "close"); }
 
 const lm_tape *lm_need_tape(lua_State *L, int i, const char *fn) { return lm_need_held(L, i, &tape_type, fn); }
 
