@@ -78,7 +78,18 @@ describe("lm.prepare", function()
     local pick = function(x) return x:masked_select(x:gt(0)) end
     local noise = function(x) return x + F.dropout(lm.zeros(2), 0.5, true) end
     local write = function(x) return x:add_(1) end
-    for _, f in ipairs {choose, pick, noise, write} do
+    local slope = function(x)
+      return lm.enable_grad(function()
+        local y = x:detach():requires_grad_()
+        return lm.grad((y * y * y):sum(), {y})[1]
+      end)
+    end
+    local replace = function(x)
+      local y = lm.zeros(2)
+      y.data = x * 2
+      return y + 1
+    end
+    for _, f in ipairs {choose, pick, noise, write, slope, replace} do
       local run = quietly(lm.prepare, f)
       quietly(run, lm.ones(3 - 1))
       for _, x in ipairs {lm.tensor {1, -3}, lm.tensor {2, 2}, lm.tensor {-1, -1}} do

@@ -48,8 +48,9 @@ local function builder(v)
   end
 end
 
--- Returns a function that returns false once a module of net has other parameters, buffers, children or hooks.
-local function watch(net)
+-- Returns a function that returns false once a module of net has other parameters, buffers, children or hooks, or,
+-- with `evaluates`, is in training mode.
+local function watch(net, evaluates)
   local watched = {}
   for _, module in ipairs(net:modules()) do
     local record = records.of(module)
@@ -66,6 +67,7 @@ local function watch(net)
     for i = 1, #watched do
       local each = watched[i]
       local record = records.of(each.module)
+      if evaluates and record.values.training then return false end
       if record.hooks ~= each.hooks or record.pre_hooks ~= each.pre_hooks then return false end
       local names, values, now = each.names, each.values, record.values
       for k = 1, #names do
@@ -131,8 +133,9 @@ end
 local prepare = {}
 
 --- Returns a function that calls f without gradients, or runs a recording of such a call, and a table of its state.
---- module: the module whose parameters f reads, or nil; quiet: true if calls that cannot be recorded are no news.
-function prepare.recorded(f, module, quiet)
+--- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; quiet: true if
+--- calls that cannot be recorded are no news.
+function prepare.recorded(f, module, evaluates, quiet)
   local cases, order, said, unchanged = {}, {}, {}, nil
   local state = {recordings = 0}
   local function run(...) return core.no_grad(f, ...) end
@@ -155,6 +158,11 @@ function prepare.recorded(f, module, quiet)
   end
 
   return function(...)
+    if unchanged and not unchanged() then cases, order, unchanged = {}, {}, nil end
+    if module and not unchanged then
+      if evaluates then check_mode(module) end
+      unchanged = watch(module, evaluates)
+    end
     if core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
     local inputs, parts = {}, {core.get_default_dtype(), core.get_default_device()}
     for i = 1, select("#", ...) do
@@ -163,8 +171,6 @@ function prepare.recorded(f, module, quiet)
         return run(...)
       end
     end
-    if unchanged and not unchanged() then cases, order, unchanged = {}, {}, nil end
-    if module and not unchanged then unchanged = watch(module) end
     local key = table.concat(parts, ";")
     local case = cases[key]
     if case and case.reason then return run(...) end
@@ -185,9 +191,8 @@ function prepare.prepare(net, ...)
   if not module and type(net) ~= "function" then
     options.must_be("prepare", "net", "a module or a function", net)
   end
-  local run, state = prepare.recorded(function(...) return net(...) end, module)
+  local run, state = prepare.recorded(function(...) return net(...) end, module, true)
   local function call(...)
-    if module then check_mode(module) end
     for i = 1, select("#", ...) do check_gradient(i, (select(i, ...))) end
     return run(...)
   end

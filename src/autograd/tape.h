@@ -36,7 +36,7 @@ void lm_tape_add(lm_tape *tape, lm_op_id op, const void *args, bool in_place, lm
 /* Notes that the script reads the values of t as Lua values; `how` names the method. */
 LM_API void lm_tape_note_read(const lm_tensor *t, const char *how);
 /* Notes the first reason why the steps do not stand for the function. */
-void lm_tape_refuse(lm_tape *tape, const char *format, ...) LM_PRINTF(2, 3);
+LM_API void lm_tape_refuse(lm_tape *tape, const char *format, ...) LM_PRINTF(2, 3);
 /* Returns true if t's values depend on the inputs or on random numbers, or are written by a step. */
 bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t);
 /* Returns true if a step writes to t's storage in place. */

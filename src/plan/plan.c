@@ -226,8 +226,11 @@ static lm_status run_step(lm_plan *p, int i) {
   lm_each_tensor_slot(s->op, s->args, fill_slot, &f);
   NEED(s->in_place ? lm_call_inplace(s->op, s->args, out) : lm_call(s->op, s->args, out));
   bool same = true;
-  for (int k = 0; k < s->nout; k++) {
-    if (s->out[k] < 0) continue;
+  for (int k = 0; k < LM_MAX_OUTS; k++) {
+    if (s->out[k] < 0) {
+      lm_release(out[k]);
+      continue;
+    }
     lm_plan_value *v = &p->value[s->out[k]];
     lm_release(v->t);
     v->t = out[k];

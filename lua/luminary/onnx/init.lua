@@ -137,7 +137,7 @@ function Model:forward(...)
   local call = record.recorded
   if not call or call.module ~= self then -- a clone's record has that of the original
     call = {module = self}
-    call.run = prepare.recorded(function(...) return forward(self, ...) end, self, true)
+    call.run = prepare.recorded(function(...) return forward(self, ...) end, self, false, true)
     record.recorded = call
   end
   return call.run(...)

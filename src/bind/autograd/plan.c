@@ -83,8 +83,7 @@ LM_FUNCTION(plan_new) {
   lm_tensor **outputs = NULL;
   lm_plan **plan = lm_object_new(L, &plan_type);
   lm_status status = lm_read_list(L, LM_STATE(L), 2, "plan_new", "outputs", false, &n, &outputs);
-  if (status == LM_OK && n > MAX_RESULTS)
-    status = lm_fail(LM_E_ARG, "plan_new: expected at most %d outputs", MAX_RESULTS);
+  if (status == LM_OK && n > MAX_RESULTS) status = lm_fail(LM_E_STATE, "there are more than %d results", MAX_RESULTS);
   if (status == LM_OK) status = lm_plan_new(tape, n, outputs, plan);
   lm_free(outputs);
   return status == LM_E_STATE ? push_refusal(L) : lm_return(L, status, 1);
