@@ -160,4 +160,8 @@ onnx.load = signature.of("load(path: string, {device: any?})", function(path, op
   return opts.device and net:to(opts.device) or net
 end)
 
+--- Writes a module as an ONNX file: records the ops of its call with example_inputs, in evaluation mode. Inputs and
+--- outputs that are indices count from 0 there.
+onnx.export = require "luminary.onnx.export"
+
 return onnx
