@@ -12,7 +12,9 @@ end
 
 local cases = {}
 -- Adds a case: make() returns the network, inputs(n, l) its inputs for a batch of n and sequences of l.
-local function case(name, make, inputs, axes) cases[#cases + 1] = {name = name, make = make, inputs = inputs, axes = axes} end
+local function case(name, make, inputs, axes)
+  cases[#cases + 1] = {name = name, make = make, inputs = inputs, axes = axes}
+end
 
 local function image(size, channels)
   return function(n) return {lm.randn(n, channels or 3, size, size)} end
@@ -36,10 +38,8 @@ case("lenet", function() return models.lenet() end, image(28, 1), batch)
 case("mlp", function() return models.mlp() end, image(28, 1), batch)
 local transformer = {image_size = 32, patch_size = 8, num_layers = 2, num_heads = 2, hidden_dim = 16, mlp_dim = 32}
 case("vit", function() return models.vit(transformer) end, image(32), batch)
-case("deit", function() return models.deit {image_size = 32, patch_size = 8, num_layers = 2, num_heads = 2, hidden_dim = 16,
-  mlp_dim = 32} end, image(32), batch)
-case("dinov2", function() return models.dinov2 {image_size = 28, patch_size = 7, num_layers = 2, num_heads = 2,
-  hidden_dim = 16, mlp_dim = 32} end, image(28), batch)
+case("deit", function() return models.deit(transformer) end, image(32), batch)
+case("dinov2", function() return models.dinov2(transformer) end, image(32), batch)
 case("unet2d", function() return models.unet2d {
   sample_size = 16, block_out_channels = {8, 16}, norm_num_groups = 4, layers_per_block = 1, attention_head_dim = 4,
   down_block_types = {"DownBlock2D", "AttnDownBlock2D"}, up_block_types = {"AttnUpBlock2D", "UpBlock2D"},
@@ -52,11 +52,9 @@ local small = {
 for name in ("llama mistral qwen2 qwen3 gemma phi3"):gmatch "%S+" do
   case(name, function() return models[name](small) end, ids(40), sequence)
 end
-case("gpt2", function() return models.gpt2 {vocab_size = 40, n_positions = 32, n_embd = 16, n_layer = 2, n_head = 2} end,
-  ids(40), sequence)
-case("gpt2_masked", function()
-  return models.gpt2 {vocab_size = 40, n_positions = 32, n_embd = 16, n_layer = 2, n_head = 2}
-end, function(n, l)
+local function gpt2() return models.gpt2 {vocab_size = 40, n_positions = 32, n_embd = 16, n_layer = 2, n_head = 2} end
+case("gpt2", gpt2, ids(40), sequence)
+case("gpt2_masked", gpt2, function(n, l)
   local mask = lm.ones({n, l}, {dtype = "int64"})
   mask[1][1] = 0
   return {lm.randint(1, 41, {n, l}), {attention_mask = mask}}
@@ -89,7 +87,7 @@ layer("Softmax", function() return nn.Softmax(2) end, 6)
 layer("LogSoftmax", function() return nn.LogSoftmax(2) end, 6)
 layer("Softmin", function() return nn.Softmin(2) end, 6)
 layer("Linear", function() return nn.Linear(6, 3) end, 4, 6)
-layer("Bilinear", function() return nn.Linear(6, 3, {bias = false}) end, 6)
+layer("Linear_without_bias", function() return nn.Linear(6, 3, {bias = false}) end, 6)
 layer("Conv1d", function() return nn.Conv1d(4, 6, 3, {padding = 1, stride = 2}) end, 4, 9)
 layer("Conv2d", function() return nn.Conv2d(4, 6, 3, {padding = "same", groups = 2}) end, 4, 9, 8)
 layer("ConvTranspose1d", function() return nn.ConvTranspose1d(4, 6, 3, {stride = 2}) end, 4, 9)
@@ -128,11 +126,9 @@ end, sequence)
 case("nn.TransformerEncoderLayer", function()
   return nn.TransformerEncoderLayer(8, 2, {dim_feedforward = 16, batch_first = true})
 end, function(n, l) return {lm.randn(n, l, 8)} end, sequence)
-case("nn.RNN", function() return nn.RNN(5, 6, {batch_first = true}) end, function(n) return {lm.randn(n, 4, 5)} end, batch)
-case("nn.GRU", function() return nn.GRU(5, 6, {batch_first = true}) end, function(n) return {lm.randn(n, 4, 5)} end, batch)
-case("nn.LSTM", function() return nn.LSTM(5, 6, {batch_first = true, bidirectional = true}) end, function(n)
-  return {lm.randn(n, 4, 5)}
-end, batch)
+layer("RNN", function() return nn.RNN(5, 6, {batch_first = true}) end, 4, 5)
+layer("GRU", function() return nn.GRU(5, 6, {batch_first = true}) end, 4, 5)
+layer("LSTM", function() return nn.LSTM(5, 6, {batch_first = true, bidirectional = true}) end, 4, 5)
 
 -- ---- running
 

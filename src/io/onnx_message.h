@@ -1,4 +1,4 @@
-/* Declares what the plug-in luminary_file_onnx.so exports: the messages of ONNX files, read and written by protobuf-c. */
+/* Declares what the plug-in luminary_file_onnx.so exports: reading and writing the messages of ONNX files. */
 #pragma once
 
 #include <stddef.h>

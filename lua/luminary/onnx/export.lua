@@ -3,20 +3,19 @@ local core = require "luminary.core"
 local in_mode = require "luminary.nn.in_mode"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
-local records = require "luminary.nn.module_fields"
-local prepare = require "luminary.onnx.graph"
+local newest = require("luminary.onnx.graph").newest
 local printable_name = require "luminary.base.printable_name"
-local signature = require "luminary.base.signature"
+local promote_types = require("luminary.tensor.dtype_info").promote_types
+local records = require "luminary.nn.module_fields"
 local tensors = require "luminary.onnx.tensors"
 local version = require "luminary.version"
 local write_graph = require "luminary.onnx.write_graph"
 local write_ops = require "luminary.onnx.write_ops"
-local promote_types = require("luminary.tensor.dtype_info").promote_types
-local methods = require "luminary.tensor.methods"
+local equal = require("luminary.tensor.methods").equal
 local ops, is_tensor, fail = core.ops, core.is_tensor, options.fail
 
 local MOST_BYTES = 2 ^ 31 - 2 ^ 24 -- protobuf's limit, with room for nodes; larger weights go into a file beside
-local ALIGNMENT = 4096 -- of weights there, so that they can be mapped
+local ALIGNMENT = 4096 -- bytes; weights there can be mapped
 
 -- ---- arguments
 
@@ -64,7 +63,7 @@ local function set_names(what, found, given, noun)
   end
 end
 
--- Returns the list of symbols {name, places = {{input, axis}}, size} of dynamic_axes.
+-- Returns the list of symbols {name, axes = {{input, axis}}, size} of dynamic_axes.
 local function symbols_of(axes, inputs, output_names)
   local symbols, by_name = {}, {}
   for _, name in ipairs(lists.sorted_keys(axes or {})) do
@@ -73,6 +72,9 @@ local function symbols_of(axes, inputs, output_names)
     if not at and not lists.index_of(output_names or {}, name) then
       fail("export: dynamic_axes names '%s', which is no input; inputs are %s", printable_name(tostring(name), 100),
         table.concat(lists.map(inputs, function(each) return each.name end), ", "))
+    end
+    if type(axes[name]) ~= "table" then
+      options.must_be("export", "dynamic_axes." .. name, "a table of axes, as in {[1] = \"N\"}", axes[name])
     end
     for key, value in pairs(at and axes[name] or {}) do
       local axis, symbol = key, value
@@ -84,21 +86,21 @@ local function symbols_of(axes, inputs, output_names)
       end
       local size = x.shape[axis]
       if not by_name[symbol] then
-        by_name[symbol] = {name = symbol, places = {}, size = size}
+        by_name[symbol] = {name = symbol, axes = {}, size = size}
         symbols[#symbols + 1] = by_name[symbol]
       elseif by_name[symbol].size ~= size then
         fail("export: the axes named '%s' have the sizes %d and %d in the example", printable_name(symbol, 100),
           by_name[symbol].size, size)
       end
-      table.insert(by_name[symbol].places, {input = at, axis = axis})
+      table.insert(by_name[symbol].axes, {input = at, axis = axis})
     end
   end
   table.sort(symbols, function(a, b) return a.name < b.name end)
   return symbols
 end
 
--- Sizes of a dynamic axis in the second and third recording: factors of the first, by the number of the axis, or what is
--- added to it. No two axes change alike, so that a size that depends on one of them is not taken for another's.
+-- Sizes of a dynamic axis in the second and third recording: factors of the first one's, by the number of the axis, or
+-- numbers that are added. No two axes change alike, so that a size that follows one of them is not taken for another's.
 local factors = {{2, 3}, {3, 2}, {2, 5}, {5, 2}, {3, 5}, {5, 3}}
 local additions = {{1, 2}, {2, 1}, {1, 3}, {3, 1}, {2, 3}, {3, 2}}
 
@@ -107,10 +109,10 @@ local function resized(inputs, symbols, recording)
   local list = lists.map(inputs, function(each) return each.tensor end)
   for _, symbol in ipairs(symbols) do
     local size = symbol.samples[recording]
-    for _, place in ipairs(symbol.places) do
-      local x = list[place.input]
+    for _, each in ipairs(symbol.axes) do
+      local x = list[each.input]
       local index = ops.arange(0, size, {dtype = "int64", device = x.device}):remainder(symbol.size) + 1
-      list[place.input] = ops.index_select(x, place.axis, index)
+      list[each.input] = ops.index_select(x, each.axis, index)
     end
   end
   return list
@@ -118,47 +120,54 @@ end
 
 -- ---- recording
 
--- Records a call: {steps, values, ids, tape, outputs, rebuilt}.
+-- Records a call in evaluation mode: {steps, values, tape, outputs}.
 local function record(module, args, rebuild, list)
-  local found, results = {}, nil
-  local rebuilt = rebuild(list)
-  local tape = in_mode(module, false, function()
-    local recorded
-    recorded, results = (function(t, ...) return t, options.pack(...) end)(core.record_ops(function()
-      return module(unpack(rebuilt, 1, args.n))
-    end, list))
-    return recorded
-  end)
+  local found, rebuilt = {}, rebuild(list)
+  local results = options.pack(in_mode(module, false, core.record_ops, function()
+    return module(unpack(rebuilt, 1, args.n))
+  end, list))
+  local tape = results[1]
   local why = tape:refusal()
   if why then fail("export: %s", why) end
   local steps, values = tape:steps()
-  for i = 1, results.n do tensors_of(results[i], nil, found) end
+  for i = 2, results.n do tensors_of(results[i], nil, found) end
+  if #found == 0 then fail "export: the module returns no tensor" end
   return {steps = steps, values = values, tape = tape, outputs = found}
+end
+
+-- Returns the ids of a step's inputs as a text.
+local function ids_of(step)
+  return table.concat(lists.map(lists.sorted_keys(step.inputs), function(name)
+    local id = step.inputs[name]
+    return name .. (type(id) == "table" and table.concat(lists.map(id, tostring), ",") or id)
+  end), " ")
 end
 
 -- Raises unless two recordings have the same steps.
 local function compare(a, b)
   for k = 1, math.max(#a.steps, #b.steps) do
     local one, other = a.steps[k], b.steps[k]
-    if not one or not other or one.op ~= other.op then
-      local line = (one or other).line
+    if not one or not other or one.op ~= other.op or ids_of(one) ~= ids_of(other) then
+      local step = one or other
       fail("export: %s%s is called for some sizes of the dynamic axes only; leave that axis out of dynamic_axes",
-        line and line .. ": " or "", (one or other).op)
+        step.line and step.line .. ": " or "", step.op)
     end
   end
-  if #a.values ~= #b.values or #a.outputs ~= #b.outputs then
-    fail "export: the module's tensors differ in number with the sizes of the dynamic axes"
-  end
+  if #a.outputs ~= #b.outputs then fail "export: the number of outputs depends on the dynamic axes" end
 end
 
--- Returns the entries of lists of sizes, or one number, over all recordings: numbers or Varying.
+-- Returns a value that all recordings have: lists of sizes, or a number, with Varying for what differs.
 local function merged(all)
   if type(all[1]) == "number" then return write_graph.of_samples(all) end
-  if type(all[1]) ~= "table" then return all[1] end
   local out = {}
-  for i = 1, #all[1] do
-    out[i] = write_graph.of_samples(lists.map(all, function(each) return each[i] end))
+  for _, each in ipairs(all) do
+    if type(each) ~= type(all[1]) or type(each) ~= "table" and each ~= all[1] or type(each) == "table"
+      and #each ~= #all[1] then
+      error("an argument other than a size depends on the dynamic axes", 0)
+    end
   end
+  if type(all[1]) ~= "table" then return all[1] end
+  for i = 1, #all[1] do out[i] = write_graph.of_samples(lists.map(all, function(each) return each[i] end)) end
   return out
 end
 
@@ -174,7 +183,7 @@ function Export:value(id)
   local depends, varies = info.step and self.from_parameter[info.step], false
   for _, recording in ipairs(self.recordings) do
     local other = recording.values[id].tensor
-    varies = varies or not rawequal(t, other) and not methods.equal(t, other)
+    varies = varies or not rawequal(t, other) and not equal(t, other)
   end
   if info.step and (depends or varies) then
     self:add(self.steps[info.step])
@@ -250,6 +259,8 @@ local function promote(self, step, args, dtype)
   end
 end
 
+local function rank(x) return #x.shape end
+
 -- Adds the nodes of a step.
 function Export:add(step)
   local k = step.index
@@ -264,7 +275,7 @@ function Export:add(step)
     local args, keeps = self:arguments(k, step)
     local infos = lists.map(step.outputs, function(id) return id and self.info[id] end)
     if promotes[step.op] then promote(self, step, args, infos[1].dtype) end
-    local context = {dtype = infos[1].dtype, shape = self.shapes[step.outputs[1]], rank = function(x) return #x.shape end}
+    local context = {dtype = infos[1].dtype, shape = self.shapes[step.outputs[1]], rank = rank}
     outputs = {row(self.graph, args, context)}
     outputs[1] = outputs[1]:with(nil, keeps or outputs[1].zero_based)
   end)
@@ -462,70 +473,68 @@ local function recordings_of(module, args, rebuild, inputs, symbols)
   fail("export: the module does not run with other sizes of its dynamic axes: %s", options.without_position(problem))
 end
 
-return signature.of([[export(module: any, example_inputs: any, path: string, {input_names: table?,
-  output_names: table?, dynamic_axes: table?, opset: count = 18, external_data = false})]],
-  function(module, example, path, o)
-    if not records.is_module(module) then options.must_be("export", "module", "an nn.Module", module) end
-    if o.opset < 13 or o.opset > prepare.newest[""] then
-      options.must_be("export", "opset", ("from 13 to %d"):format(prepare.newest[""]), o.opset)
-    end
-    if not is_tensor(example) and not (options.is_plain(example) and #example > 0) then
-      options.must_be("export", "example_inputs", "a tensor or a list of the call's arguments", example)
-    end
-    local args, inputs = is_tensor(example) and {example} or example, {}
-    local n = 0
-    for key in pairs(args) do n = type(key) == "number" and math.max(n, key) or n end
-    local rebuild = tensors_of(args, nil, inputs)
-    if #inputs == 0 then options.must_be("export", "example_inputs", "arguments with at least one tensor", example) end
-    set_names("input_names", inputs, o.input_names, "input")
-    local symbols = symbols_of(o.dynamic_axes, inputs, o.output_names)
-    local recordings = recordings_of(module, {n = n}, rebuild, inputs, symbols)
-    local first = recordings[1]
-    set_names("output_names", first.outputs, o.output_names, "output")
+return function(module, example, path, o)
+  if not records.is_module(module) then options.must_be("export", "module", "an nn.Module", module) end
+  if o.opset < 13 or o.opset > newest[""] then
+    options.must_be("export", "opset", ("from 13 to %d"):format(newest[""]), o.opset)
+  end
+  if not is_tensor(example) and not (options.is_plain(example) and #example > 0) then
+    options.must_be("export", "example_inputs", "a tensor or a list of the call's arguments", example)
+  end
+  local args, inputs = is_tensor(example) and {example} or example, {}
+  local n = 0
+  for key in pairs(args) do n = type(key) == "number" and math.max(n, key) or n end
+  local rebuild = tensors_of(args, nil, inputs)
+  if #inputs == 0 then options.must_be("export", "example_inputs", "arguments with at least one tensor", example) end
+  set_names("input_names", inputs, o.input_names, "input")
+  local symbols = symbols_of(o.dynamic_axes, inputs, o.output_names)
+  local recordings = recordings_of(module, {n = n}, rebuild, inputs, symbols)
+  local first = recordings[1]
+  set_names("output_names", first.outputs, o.output_names, "output")
 
-    local graph = write_graph.new(o.opset, symbols)
-    local self = setmetatable({
-      graph = graph, recordings = recordings, steps = first.steps, info = first.values, tape = first.tape, done = {},
-      names = {}, by_name = {}, shapes = {}, from_parameter = {}, failed = {}, lacking = {}, inputs = {},
-    }, Export)
-    local taken = {}
-    local function register(name, t)
-      local id = self.tape:id(t)
-      self.by_name[name], taken[name] = t, true
-      if id and not self.names[id] then self.names[id] = name end
+  local graph = write_graph.new(o.opset, symbols)
+  local self = setmetatable({
+    graph = graph, recordings = recordings, steps = first.steps, info = first.values, tape = first.tape, done = {},
+    names = {}, by_name = {}, shapes = {}, from_parameter = {}, failed = {}, lacking = {}, inputs = {},
+  }, Export)
+  local taken = {}
+  local function register(name, t)
+    local id = self.tape:id(t)
+    self.by_name[name], taken[name] = t, true
+    if id and not self.names[id] then self.names[id] = name end
+  end
+  for name, p in module:named_parameters() do register(name, p) end
+  for name, b in module:named_buffers() do register(name, b) end
+  for side, found in ipairs {inputs, first.outputs} do
+    local what = side == 1 and "input_names" or "output_names"
+    for _, each in ipairs(found) do
+      if taken[each.name] and o[what] and lists.index_of(o[what], each.name) then
+        fail("export: %s: '%s' is the name of another tensor", what, printable_name(each.name, 100))
+      end
+      while taken[each.name] do each.name = each.name .. "_" end
+      taken[each.name], graph.names[each.name] = true, true
     end
-    for name, p in module:named_parameters() do register(name, p) end
-    for name, b in module:named_buffers() do register(name, b) end
-    for side, found in pairs {input_names = inputs, output_names = first.outputs} do
-      for _, each in ipairs(found) do
-        if taken[each.name] then
-          local given = o[side] and lists.index_of(o[side], each.name)
-          if given then fail("export: %s: '%s' is the name of another tensor", side, printable_name(each.name, 100)) end
-          while taken[each.name] do each.name = each.name .. "_" end
-        end
-        taken[each.name], graph.names[each.name] = true, true
+  end
+  for id in ipairs(self.info) do
+    self.shapes[id] = merged(lists.map(recordings, function(each) return each.values[id].shape end))
+  end
+  local indices = self:scan()
+  for i, each in ipairs(inputs) do
+    local id = self.tape:id(each.tensor)
+    local value = graph:value(each.name, each.tensor.dtype, id and self.shapes[id] or each.tensor.shape)
+    value.zero_based = id and indices[id] and not each.tensor.dtype:find "float" or nil
+    if id then self.done[id] = value end
+    for _, symbol in ipairs(symbols) do
+      for _, at in ipairs(symbol.axes) do
+        if at.input == i and not symbol.input then symbol.input, symbol.axis = value, at.axis - 1 end
       end
     end
-    for id in ipairs(self.info) do
-      self.shapes[id] = merged(lists.map(recordings, function(each) return each.values[id].shape end))
-    end
-    local indices = self:scan()
-    for i, each in ipairs(inputs) do
-      local id = self.tape:id(each.tensor)
-      local value = graph:value(each.name, each.tensor.dtype, id and self.shapes[id] or each.tensor.shape)
-      value.zero_based = id and indices[id] and not each.tensor.dtype:find "float" or nil
-      if id then self.done[id] = value end
-      for _, symbol in ipairs(symbols) do
-        for _, place in ipairs(symbol.places) do
-          if place.input == i and not symbol.input then symbol.input, symbol.axis = value, place.axis - 1 end
-        end
-      end
-      local sizes = lists.map(value.shape, function(v) return graph:size_text(v) end)
-      self.inputs[i] = {name = each.name, type = type_of(value, sizes)}
-    end
-    self:check_writes()
-    for _, step in ipairs(self.steps) do
-      if step.dynamic then self:add(step) end
-    end
-    write(self, path, o)
-  end)
+    local sizes = lists.map(value.shape, function(v) return graph:size_text(v) end)
+    self.inputs[i] = {name = each.name, type = type_of(value, sizes)}
+  end
+  self:check_writes()
+  for _, step in ipairs(self.steps) do
+    if step.dynamic then self:add(step) end
+  end
+  write(self, path, o)
+end

@@ -1,9 +1,9 @@
 --- Makes the nodes of an ONNX graph that is written. g.Softmax(x, {axis = 1}) adds a node and returns its result.
 ---
---- A value is {ref = {name, made = true for a node's result}, dtype, shape = sizes, numbers or Varying, tensor = that of an
---- initializer, zero_based}. Arithmetic on values adds nodes too. An input is a value, a number (of the dtype of the node's
---- first value), a list of numbers (int64, 1-d) or false (left out). zero_based: the graph has an index that counts from 0
---- where the module has one that counts from 1.
+--- A value is {ref = {name, made = true for a node's result}, dtype, shape = a list of numbers or Varying, tensor =
+--- that of an initializer, zero_based}. Arithmetic on values adds nodes too. An input is a value, a number or Varying
+--- (of the dtype of the node's first value), a list of these (int64, 1-d) or false (left out). zero_based: the graph
+--- has an index that counts from 0 where the module has one that counts from 1.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
@@ -12,8 +12,8 @@ local ops = core.ops
 
 -- ---- integers that depend on dynamic axes
 
---- A Varying is an integer that depends on the sizes of dynamic axes: a list of its values in each recording. Results of
---- arithmetic are Varying, or a number if that is the same in all recordings.
+--- A Varying is an integer that depends on the sizes of dynamic axes: a list of its values in each recording. Results
+--- of arithmetic are Varying, or a number if that is the same in all recordings.
 local Varying = {}
 
 local function of_samples(samples)
@@ -32,7 +32,8 @@ for name, f in pairs {
 } do
   Varying[name] = function(a, b)
     local samples = {}
-    for i = 1, #(is_varying(a) and a or b) do samples[i] = f(is_varying(a) and a[i] or a, is_varying(b) and b[i] or b) end
+    local function at(v, i) return is_varying(v) and v[i] or v end
+    for i = 1, #(is_varying(a) and a or b) do samples[i] = f(at(a, i), at(b, i)) end
     return of_samples(samples)
   end
 end
@@ -60,6 +61,7 @@ end
 
 local Value = {}
 Value.__index = Value
+local function is_value(v) return getmetatable(v) == Value end
 
 local Graph = {}
 
@@ -116,9 +118,9 @@ end
 
 --- Returns a value of the same name with other fields.
 function Value:with(shape, zero_based)
-  return setmetatable({
-    graph = self.graph, ref = self.ref, dtype = self.dtype, tensor = self.tensor, shape = shape, zero_based = zero_based,
-  }, Value)
+  local value = lists.copy(self)
+  value.shape, value.zero_based = shape, zero_based
+  return setmetatable(value, Value)
 end
 
 --- Adds a tensor as an initializer, under `name` or a new one.
@@ -131,9 +133,10 @@ end
 
 --- Returns a number, or a list of numbers, as an initializer; the same one each time.
 function Graph:constant(v, dtype)
-  local key = dtype .. " " .. (type(v) == "table" and "[" .. table.concat(v, " ") .. "]" or ("%.17g"):format(v))
+  local is_list = type(v) == "table"
+  local key = dtype .. " " .. (is_list and "[" .. table.concat(v, " ") .. "]" or ("%.17g"):format(v))
   if not self.constants[key] then
-    local t = type(v) == "table" and (#v == 0 and ops.empty({0}, {dtype = dtype}) or core.tensor(v, {dtype = dtype}))
+    local t = is_list and (#v == 0 and ops.empty({0}, {dtype = dtype}) or core.tensor(v, {dtype = dtype}))
       or ops.full({}, v, {dtype = dtype})
     self.constants[key] = self:initializer(t)
   end
@@ -228,7 +231,7 @@ local function add_node(self, op, ...)
   if since and since > self.opset then error(("%s needs opset %d or newer"):format(op, since), 0) end
   local first
   for _, x in ipairs(inputs) do
-    if x and getmetatable(x) == Value and (op ~= "Where" or x ~= inputs[1]) then
+    if is_value(x) and (op ~= "Where" or x ~= inputs[1]) then
       first = x
       break
     end
@@ -236,7 +239,9 @@ local function add_node(self, op, ...)
   for i, x in ipairs(inputs) do
     if type(x) == "number" then
       inputs[i] = self:constant(x, first.dtype)
-    elseif x and getmetatable(x) ~= Value then
+    elseif is_varying(x) then
+      inputs[i] = self.Squeeze(self:size(x), {0}):to(first.dtype)
+    elseif x and not is_value(x) then
       inputs[i] = self:ints(x)
     end
   end
@@ -260,7 +265,7 @@ function Graph.__index(self, key)
   return key:find "^%u" and function(...) return add_node(self, key, ...) end or nil
 end
 
-local function of_either(a, b) return (getmetatable(a) == Value and a or b).graph end
+local function of_either(a, b) return (is_value(a) and a or b).graph end
 for name, op in pairs {__add = "Add", __sub = "Sub", __mul = "Mul", __div = "Div", __pow = "Pow"} do
   Value[name] = function(a, b) return of_either(a, b)[op](a, b) end
 end
@@ -307,4 +312,6 @@ local function new(opset, symbols)
   }, Graph)
 end
 
-return {new = new, is_value = function(v) return getmetatable(v) == Value end, of_samples = of_samples, is_varying = is_varying, message_of = Graph.message_of}
+return {
+  new = new, is_value = is_value, of_samples = of_samples, is_varying = is_varying, message_of = Graph.message_of,
+}

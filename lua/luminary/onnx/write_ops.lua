@@ -47,6 +47,7 @@ function rows.mul(g, a, c)
 end
 local function is_integer(x) return x.dtype:find "int" ~= nil end
 local function floor_quotient(g, x, y)
+  if type(y) == "number" then y = g:constant(y, x.dtype) end
   local quotient = g.Div(x, y)
   if not is_integer(quotient) then return g.Floor(quotient) end
   local rest = x - quotient * y
@@ -59,9 +60,9 @@ function rows.div(g, a)
   local quotient = a.x / a.other
   return a.rounding_mode == "trunc" and not is_integer(quotient) and rows.trunc(g, {x = quotient}) or quotient
 end
-function rows.remainder(_, a)
-  if is_integer(a.x) then return a.x.graph.Mod(a.x, a.other) end
-  return a.x - floor_quotient(a.x.graph, a.x, a.other) * a.other
+function rows.remainder(g, a)
+  if is_integer(a.x) then return g.Mod(a.x, a.other) end
+  return a.x - floor_quotient(g, a.x, a.other) * a.other
 end
 function rows.fmod(g, a) return g.Mod(a.x, a.other, {fmod = 1}) end
 function rows.pow(_, a) return a.x ^ a.exponent end
@@ -190,8 +191,11 @@ local function extreme(op)
   end
 end
 rows.argmax, rows.argmin = extreme "ArgMax", extreme "ArgMin"
-function rows.max_dim(g, a, c) return rows.amax(g, {x = a.x, dim = {a.dim}, keepdim = a.keepdim}), rows.argmax(g, a, c) end
-function rows.min_dim(g, a, c) return rows.amin(g, {x = a.x, dim = {a.dim}, keepdim = a.keepdim}), rows.argmin(g, a, c) end
+for name in ("max min"):gmatch "%S+" do
+  rows[name .. "_dim"] = function(g, a, c)
+    return rows["a" .. name](g, {x = a.x, dim = {a.dim}, keepdim = a.keepdim}), rows["arg" .. name](g, a, c)
+  end
+end
 function rows.topk(g, a)
   local y, i = g.TopK(a.x, {a.k}, {axis = a.dim or -1, largest = a.largest and 1 or 0, sorted = 1, outputs = 2})
   i.dtype = "int64"
@@ -654,8 +658,8 @@ function rows.recurrent_layer(g, a, c)
     bias = first(g.Concat(gates(a.bias_ih or g:initializer(zeros)), a.bias_hh and gates(a.bias_hh)
       or g:initializer(zeros), {axis = 0}))
   end
-  local y, last, cell = g[op](g.Reshape(a.x, {-1, n, a.x.shape[2]}), first(gates(a.weight_ih)), first(gates(a.weight_hh)),
-    bias, false, first(a.h0), a.c0 and first(a.c0) or false, {
+  local x, w, r = g.Reshape(a.x, {-1, n, a.x.shape[2]}), first(gates(a.weight_ih)), first(gates(a.weight_hh))
+  local y, last, cell = g[op](x, w, r, bias, false, first(a.h0), a.c0 and first(a.c0) or false, {
       hidden_size = h, direction = a.reverse and "reverse" or "forward", activations = activations,
       linear_before_reset = a.cell == "gru" and 1 or nil, outputs = a.cell == "lstm" and 3 or 2,
     })

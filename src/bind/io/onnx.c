@@ -140,16 +140,16 @@ static void read_value(lua_State *L, const ProtobufCFieldDescriptor *f, void *p,
   if (f->type == PROTOBUF_C_TYPE_MESSAGE) {
     *(ProtobufCMessage **)p = read_message(L, f->descriptor, depth + 1);
   } else if (f->type == PROTOBUF_C_TYPE_STRING) {
-    *(const char **)p = lm_need_text(L, lua_gettop(L), "onnx_write", f->name);
+    *(const char **)p = lm_need_text(L, lua_gettop(L), "export", f->name);
   } else if (f->type == PROTOBUF_C_TYPE_BYTES && lua_type(L, -1) == LUA_TSTRING) {
     bytes->data = (uint8_t *)lua_tolstring(L, -1, &bytes->len);
   } else if (f->type == PROTOBUF_C_TYPE_BYTES) {
-    const lm_tensor *t = lm_need_tensor(L, lua_gettop(L), "onnx_write", f->name);
+    const lm_tensor *t = lm_need_tensor(L, lua_gettop(L), "export", f->name);
     if (LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t))
-      lm_raise(L, lm_fail(LM_E_ARG, "onnx_write: %s must be contiguous and on cpu", f->name));
+      lm_raise(L, lm_fail(LM_E_ARG, "export: %s must be contiguous and on cpu", f->name));
     *bytes = (ProtobufCBinaryData){lm_nbytes(t), (uint8_t *)t->data};
   } else {
-    const double number = lm_need_number(L, lua_gettop(L), "onnx_write", f->name);
+    const double number = lm_need_number(L, lua_gettop(L), "export", f->name);
     if (f->type == PROTOBUF_C_TYPE_FLOAT) {
       *(float *)p = (float)number;
     } else if (f->type == PROTOBUF_C_TYPE_INT32) {
@@ -164,8 +164,8 @@ static void read_value(lua_State *L, const ProtobufCFieldDescriptor *f, void *p,
 static ProtobufCMessage *read_message(lua_State *L, const ProtobufCMessageDescriptor *d, int depth) {
   const int table = lua_gettop(L);
   luaL_checkstack(L, 8, "ONNX messages");
-  lm_need_table(L, table, "onnx_write", d->short_name);
-  if (depth > MAX_DEPTH) lm_raise(L, lm_fail(LM_E_ARG, "onnx_write: its messages are nested too deeply"));
+  lm_need_table(L, table, "export", d->short_name);
+  if (depth > MAX_DEPTH) lm_raise(L, lm_fail(LM_E_ARG, "export: its messages are nested too deeply"));
   ProtobufCMessage *m = keep_block(L, d->sizeof_message);
   d->message_init(m);
   for (unsigned i = 0; i < d->n_fields; i++) {
