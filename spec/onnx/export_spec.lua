@@ -150,7 +150,13 @@ describe("lm.onnx.export", function()
     end)
     says("copy_ %(it writes to memory that another tensor shares%) at .*export_spec.lua:%d+", shared, lm.ones(2, 3),
       path)
-    says("writes to an input or a parameter", module(function(_, x) return x:add_(1) end), lm.ones(2, 3), path)
+    local built = module(function(_, x)
+      local y = lm.zeros(3)
+      y:add_(1)
+      return x + y
+    end)
+    near(lm.ones(2, 3) * 2, (again(built, lm.ones(2, 3))(lm.ones(2, 3))))
+    says("writes to an input, a parameter", module(function(_, x) return x:add_(1) end), lm.ones(2, 3), path)
   end)
 
   it("keeps dtypes, weights beside the file, and the mode of the module", function()
@@ -164,6 +170,8 @@ describe("lm.onnx.export", function()
     near(net:eval()(x), (back(x)))
     assert.equal(40 * 30 * 4, #temp.read(path .. ".data"))
     local ints = module(function(_, i) return i * 2 + 1, i:floor_divide(2), i:remainder(3), i / 2, i:gt(1.5) end)
+    local empty = module(function(_, e) return e:reshape(3, 0) end)
+    assert.same({3, 0}, (again(empty, lm.zeros(0, 3))(lm.zeros(0, 3))).shape)
     local i = lm.tensor({-3, 2, 5}, {dtype = "int64"})
     local wanted, got = {ints(i)}, {again(ints, i)(i)}
     for k = 1, 5 do assert.same(wanted[k]:totable(), got[k]:totable()) end

@@ -135,19 +135,23 @@ local function record(module, args, rebuild, list)
   return {steps = steps, values = values, tape = tape, outputs = found}
 end
 
--- Returns the ids of a step's inputs as a text.
+-- Returns the list of the ids of a step's inputs, by the arguments' names in order; false for those left out of a list.
 local function ids_of(step)
-  return table.concat(lists.map(lists.sorted_keys(step.inputs), function(name)
+  local ids = {}
+  for _, name in ipairs(lists.sorted_keys(step.inputs)) do
     local id = step.inputs[name]
-    return name .. (type(id) == "table" and table.concat(lists.map(id, tostring), ",") or id)
-  end), " ")
+    lists.append(ids, type(id) == "table" and id or {id})
+  end
+  return ids
 end
+
+local function text_of(step) return step.op .. " " .. table.concat(lists.map(ids_of(step), tostring), " ") end
 
 -- Raises unless two recordings have the same steps.
 local function compare(a, b)
   for k = 1, math.max(#a.steps, #b.steps) do
     local one, other = a.steps[k], b.steps[k]
-    if not one or not other or one.op ~= other.op or ids_of(one) ~= ids_of(other) then
+    if not one or not other or text_of(one) ~= text_of(other) then
       local step = one or other
       fail("export: %s%s is called for some sizes of the dynamic axes only; leave that axis out of dynamic_axes",
         step.line and step.line .. ": " or "", step.op)
@@ -185,10 +189,10 @@ function Export:value(id)
     local other = recording.values[id].tensor
     varies = varies or not rawequal(t, other) and not equal(t, other)
   end
-  if info.step and (depends or varies) then
+  if info.step and (depends or varies or self.written[id]) then
     self:add(self.steps[info.step])
   elseif varies then
-    error("a tensor that was made outside of the recording depends on the dynamic axes", 0)
+    fail "export: a tensor that no op of the recording made depends on the dynamic axes"
   else
     self.done[id] = self.graph:initializer(t, self.names[id])
   end
@@ -293,6 +297,7 @@ function Export:add(step)
 end
 
 function Export:lacks(step, why)
+  why = why and why:gsub("^export: ", "")
   if why and (why:find "arithmetic on" or why:find "compare") then
     why = "its sizes depend on a dynamic axis in a way that has no counterpart"
   end
@@ -308,13 +313,9 @@ function Export:scan()
   local wanted = {}
   for k, step in ipairs(self.steps) do
     step.index = k
-    for _, id in pairs(step.inputs) do
-      for _, each in ipairs(type(id) == "table" and id or {id}) do
-        local info = each and self.info[each]
-        if info and (self.names[each] or info.step and self.from_parameter[info.step]) then
-          self.from_parameter[k] = true
-        end
-      end
+    for _, id in ipairs(ids_of(step)) do
+      local made = id and self.info[id].step
+      if self.names[id] or self.from_parameter[made] then self.from_parameter[k] = true end
     end
   end
   for k = #self.steps, 1, -1 do
@@ -341,19 +342,17 @@ function Export:check_writes()
     if write_ops.aliases[step.op] and step.inputs.x then
       base[step.outputs[1]] = base[step.inputs.x] or step.inputs.x
     end
-    for _, id in pairs(step.inputs) do
-      for _, each in ipairs(type(id) == "table" and id or {id}) do
-        if each then last[each] = k end
-      end
-    end
+    for _, id in ipairs(ids_of(step)) do last[id or 0] = k end
   end
   for _, each in ipairs(self.recordings[1].outputs) do last[self.tape:id(each.tensor) or 0] = math.huge end
   for k, step in ipairs(self.steps) do
     local written = step.in_place and step.outputs[1]
     if written then
       local root = base[written] or written
-      if self.info[written].input or not self.info[root].step and self.names[root] then
-        self:lacks(step, "it writes to an input or a parameter")
+      self.written[root] = true
+      if self.info[root].input or not self.info[root].step then
+        self:lacks(step, "it writes to an input, a parameter or a tensor from outside")
+        self.failed[k] = true
       end
       for id, until_step in pairs(last) do
         if id ~= written and id > 0 and (base[id] or id) == root and until_step > k then
@@ -495,7 +494,7 @@ return function(module, example, path, o)
   local graph = write_graph.new(o.opset, symbols)
   local self = setmetatable({
     graph = graph, recordings = recordings, steps = first.steps, info = first.values, tape = first.tape, done = {},
-    names = {}, by_name = {}, shapes = {}, from_parameter = {}, failed = {}, lacking = {}, inputs = {},
+    names = {}, by_name = {}, shapes = {}, written = {}, from_parameter = {}, failed = {}, lacking = {}, inputs = {},
   }, Export)
   local taken = {}
   local function register(name, t)

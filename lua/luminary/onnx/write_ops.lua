@@ -233,6 +233,7 @@ local function reshaped(g, x, shape)
     if is_varying(v) then varying[#varying + 1] = i end
   end
   if #varying == 1 and not has_zero then sizes[varying[1]] = -1 end
+  if has_zero and g.opset >= 14 then return g.Reshape(x, sizes, {allowzero = 1}) end
   return g.Reshape(x, sizes)
 end
 function rows.view(g, a, c) return reshaped(g, a.x, c.shape) end
