@@ -2,6 +2,7 @@
  * entry says so, else runs it, recorded if an input requires grad (record_graph.c). */
 #include "autograd/composite.h"
 #include "autograd/record_graph.h"
+#include "autograd/tape.h"
 #include "op/trace.h"
 
 /* Prefixes an error of an inner op with the name of the op that the user called. */
@@ -62,14 +63,32 @@ static lm_status cast_and_call(lm_op_id id, const void *args, lm_tensor **out) {
   return status;
 }
 
-lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   if (!lm_modes_here.cast.on || op->cast == LM_ASIS || op->kind == LM_WRITE) return call_as_is(id, args, out);
   return cast_and_call(id, args, out);
 }
 
-lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
+static lm_status call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   bool taken = false;
   lm_status status = lm_ops[id].has_precheck ? precheck(id, args, true, &taken, out) : LM_OK;
   return status != LM_OK || taken ? status : lm_record_write(id, args, true, out);
+}
+
+/* Calls an op and adds it to the tape, but not the ops that it calls. */
+static lm_status call_taped(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
+  lm_tape *tape = lm_tape_swap(NULL);
+  lm_status status = in_place ? call_inplace(id, args, out) : call(id, args, out);
+  lm_tape_swap(tape);
+  if (status == LM_OK) lm_tape_add(tape, id, args, in_place, out);
+  return status;
+}
+
+lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
+  return __builtin_expect(lm_modes_here.tape != NULL, 0) ? call_taped(id, args, false, out) : call(id, args, out);
+}
+
+lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
+  return __builtin_expect(lm_modes_here.tape != NULL, 0) ? call_taped(id, args, true, out)
+                                                         : call_inplace(id, args, out);
 }

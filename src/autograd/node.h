@@ -194,6 +194,7 @@ typedef struct lm_modes {
   lm_autocast cast;
   struct lm_recompute *recompute;   /* part to which recorded nodes belong; NULL: none */
   struct lm_recompute_rerun *rerun; /* the run while a part is computed again, else NULL */
+  struct lm_tape *tape;             /* recording of this thread's calls of ops (tape.h), or NULL */
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* sets m; returns the earlier modes */
 extern _Thread_local lm_modes lm_modes_here;

@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
+#include "autograd/tape.h"
 #include "backend/known/device_kinds.h"
 #include "backend/known/elementwise_chain.h"
 #include "base/bytes.h"
@@ -300,8 +301,16 @@ extern const lm_call_functions lm_calls;
  * an open world, to lm_set_script_line if lm_wants_lines. For calls that may wait for other ranks and, by lm_gc_step,
  * calls that make tensors. Makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
-/* Returns whether anomaly detection, a profiler or the memory history needs the script's lines. */
-static inline bool lm_wants_lines(void) { return lm_anomaly() || lm_traces(LM_TRACE_LINES | LM_TRACE_LIVE_MEMORY); }
+/* Returns whether anomaly detection, a tape, a profiler or the memory history needs the script's lines. */
+static inline bool lm_wants_lines(void) {
+  return lm_anomaly() || lm_tape_current() || lm_traces(LM_TRACE_LINES | LM_TRACE_LIVE_MEMORY);
+}
+/* Notes on this thread's tape, if any, that the script reads t's values by the method `how`. */
+static inline void lm_note_read(lua_State *L, const lm_lua *s, const lm_tensor *t, const char *how) {
+  if (!lm_tape_current()) return;
+  lm_note_line(L, s);
+  lm_tape_note_read(t, how);
+}
 /* Makes the state's next call note its line, after a change of lm_wants_lines. */
 static inline void lm_lines_changed(lm_lua *s) {
   s->step_at = 0;

@@ -55,5 +55,23 @@ static lm_status unpack(const uint8_t *bytes, size_t n, void **message) {
   return b.failed ? LM_E_OOM : lm_fail(LM_E_IO, "it is no ONNX model, or it is damaged or cut off");
 }
 
+typedef struct sink {
+  ProtobufCBuffer base;
+  void (*append)(void *ctx, const uint8_t *bytes, size_t n);
+  void *ctx;
+} sink;
+
+static void append_to_sink(ProtobufCBuffer *buffer, size_t n, const uint8_t *bytes) {
+  const sink *s = (const sink *)(void *)buffer;
+  s->append(s->ctx, bytes, n);
+}
+
+static void pack(const void *message, void (*append)(void *ctx, const uint8_t *bytes, size_t n), void *ctx) {
+  sink s = {{append_to_sink}, append, ctx};
+  protobuf_c_message_pack_to_buffer(message, &s.base);
+}
+
 LM_API void lm_onnx_messages_of(lm_onnx_messages *out);
-void lm_onnx_messages_of(lm_onnx_messages *out) { *out = (lm_onnx_messages){unpack, release}; }
+void lm_onnx_messages_of(lm_onnx_messages *out) {
+  *out = (lm_onnx_messages){unpack, release, pack, &onnx__model__descriptor};
+}

@@ -1,7 +1,8 @@
---- lm.onnx: Runs and trains models of ONNX files.
+--- lm.onnx: Runs and trains models of ONNX files, and writes modules as such.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local signature = require "luminary.base.signature"
@@ -158,6 +159,12 @@ onnx.load = signature.of("load(path: string, {device: any?})", function(path, op
   close()
   if not ok then error(net, 0) end
   return opts.device and net:to(opts.device) or net
+end)
+
+--- Writes a module as an ONNX file: records the ops of its call with example_inputs, in evaluation mode.
+onnx.export = signature.of([[export(module: any, example_inputs: any, path: string, {input_names: table?,
+  output_names: table?, dynamic_axes: table?, opset: count = 18, external_data = false})]], function(...)
+  return load_module "luminary.onnx.export"(...)
 end)
 
 return onnx

@@ -187,13 +187,13 @@ static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
 static bool push_one(lua_State *L, const lm_lua *s, lm_tensor *t, int n, const entry *e) {
   if (n != t->ndim || LM_DEVICE_KIND(t->device) != LM_CPU || (lm_grad_enabled() && lm_requires_grad(t))) return false;
   int64_t offset = 0;
-  (void)s;
   for (int d = 0; d < n; d++) {
     if (e[d].kind != AT) return false;
     int64_t i = e[d].first > 0 ? e[d].first - 1 : e[d].first + t->size[d];
     if (e[d].first == 0 || i < 0 || i >= t->size[d]) return false; /* select then words the error */
     offset += i * t->stride[d];
   }
+  lm_note_read(L, s, t, "an index");
   lm_push_element(L, t->dtype, t->data + offset * (int64_t)lm_dtype_size(t->dtype));
   return true;
 }
@@ -246,6 +246,7 @@ int lm_index_get(lua_State *L) {
   if (!r.one || (lm_grad_enabled() && lm_requires_grad(r.out))) return 1;
   double number;
   int64_t whole = 0;
+  lm_note_read(L, s, r.out, "an index");
   bool is_float = lm_dtype_is_float(r.out->dtype);
   lm_need(L, is_float ? lm_tensor_item_f64(r.out, &number) : lm_tensor_item_i64(r.out, &whole));
   if (is_float) {

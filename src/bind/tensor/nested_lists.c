@@ -298,6 +298,7 @@ static lm_status attempt_host(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor *t, **out = arg;
   NEED(lm_read_tensor(L, s, 1, "totable", "x", &t));
   NEED(check_extent(t));
+  lm_note_read(L, s, t, "totable");
   if (LM_DEVICE_KIND(t->device) == LM_CPU) {
     NEED(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out));
   } else {
@@ -334,6 +335,7 @@ static lm_status attempt_item(lua_State *L, lm_lua *s, void *arg) {
   NEED(lm_read_tensor(L, s, 1, "item", "x", &t));
   if (t->numel != 1) NEED(lm_fail_value("item", "x", "a tensor of one element", lm_shape_of(t)));
   p->dtype = t->dtype;
+  lm_note_read(L, s, t, "item");
   return lm_dtype_is_float(p->dtype) ? lm_tensor_item_f64(t, &p->number) : lm_tensor_item_i64(t, &p->whole);
 }
 

@@ -1,0 +1,167 @@
+#include "autograd/tape.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "autograd/node.h"
+#include "base/interned.h"
+#include "base/mem.h"
+
+bool lm_op_is_random(lm_op_id id) {
+  const lm_op *op = &lm_ops[id];
+  for (int i = 0; i < op->nargs; i++)
+    if (op->arg[i].kind == LM_ARG_GENERATOR) return true;
+  return strstr(op->name, "dropout") != NULL || strcmp(op->name, "rrelu") == 0;
+}
+
+void lm_each_tensor_place(lm_op_id id, void *args, lm_tensor_place_fn f, void *ctx) {
+  const lm_op *op = &lm_ops[id];
+  for (int i = 0; i < op->ntensor; i++) f(ctx, &LM_ARG_TENSOR(args, op->tensor[i]));
+  const lm_list *list = op->list >= 0 ? (const lm_list *)((const char *)args + op->list) : NULL;
+  for (int i = 0; list && list->v && i < list->n; i++) f(ctx, &list->v[i]);
+}
+
+static void retain_place(void *ctx, lm_tensor **place) {
+  (void)ctx;
+  lm_retain(*place);
+}
+static void release_place(void *ctx, lm_tensor **place) {
+  (void)ctx;
+  lm_release(*place);
+}
+
+void *lm_args_copy(lm_op_id id, const void *args) {
+  const lm_op *op = &lm_ops[id];
+  char *copy = lm_calloc(1, op->size);
+  if (!copy) return NULL;
+  memcpy(copy, args, op->size);
+  if (op->list >= 0) {
+    lm_list *list = (lm_list *)(copy + op->list);
+    lm_tensor **v = lm_calloc((size_t)list->n + 1, sizeof(lm_tensor *));
+    if (!v) {
+      lm_free(copy);
+      return NULL;
+    }
+    for (int i = 0; i < list->n; i++) v[i] = list->v[i];
+    list->v = v;
+  }
+  lm_each_tensor_place(id, copy, retain_place, NULL);
+  return copy;
+}
+
+void lm_args_free(lm_op_id id, void *args) {
+  if (!args) return;
+  lm_each_tensor_place(id, args, release_place, NULL);
+  if (lm_ops[id].list >= 0) lm_free(((lm_list *)((char *)args + lm_ops[id].list))->v);
+  lm_free(args);
+}
+
+lm_status lm_tape_new(int ninputs, lm_tensor *const *inputs, lm_tape **out) {
+  lm_tape *tape = lm_calloc(1, sizeof *tape);
+  if (!tape) return LM_E_OOM;
+  tape->input = lm_calloc((size_t)ninputs + 1, sizeof(lm_tensor *));
+  if (!tape->input) {
+    lm_free(tape);
+    return LM_E_OOM;
+  }
+  tape->ninputs = ninputs;
+  for (int i = 0; i < ninputs; i++) tape->input[i] = lm_retain(inputs[i]);
+  *out = tape;
+  return LM_OK;
+}
+
+void lm_tape_free(lm_tape *tape) {
+  if (!tape) return;
+  for (int i = 0; i < tape->ninputs; i++) lm_release(tape->input[i]);
+  for (int i = 0; i < tape->nsteps; i++) {
+    lm_tape_step *s = &tape->step[i];
+    lm_args_free(s->op, s->args);
+    for (int k = 0; k < LM_MAX_OUTS; k++) lm_release(s->out[k]);
+  }
+  lm_free(tape->input);
+  lm_free(tape->step);
+  lm_free(tape->written);
+  lm_free(tape);
+}
+
+lm_tape *lm_tape_current(void) { return lm_modes_here.tape; }
+
+lm_tape *lm_tape_swap(lm_tape *tape) {
+  lm_tape *before = lm_modes_here.tape;
+  lm_modes_here.tape = tape;
+  return before;
+}
+
+void lm_tape_refuse(lm_tape *tape, const char *format, ...) {
+  if (tape->refusal[0]) return;
+  va_list list;
+  va_start(list, format);
+  vsnprintf(tape->refusal, sizeof tape->refusal, format, list);
+  va_end(list);
+}
+
+bool lm_tape_writes(const lm_tape *tape, const lm_tensor *t) {
+  for (int i = 0; i < tape->nwritten; i++)
+    if (tape->written[i] == t->storage) return true;
+  return false;
+}
+
+bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t) {
+  for (int i = 0; i < tape->ninputs; i++)
+    if (tape->input[i] == t || tape->input[i]->storage == t->storage) return true;
+  for (int i = tape->nsteps - 1; i >= 0; i--)
+    for (int k = 0; k < LM_MAX_OUTS; k++)
+      if (tape->step[i].out[k] == t) return tape->step[i].dynamic || lm_tape_writes(tape, t);
+  return lm_tape_writes(tape, t);
+}
+
+void lm_tape_note_read(const lm_tensor *t, const char *how) {
+  lm_tape *tape = lm_tape_current();
+  if (!tape || !lm_tape_is_dynamic(tape, t)) return;
+  const char *line = lm_script_line();
+  lm_tape_refuse(tape, "%s%s%s reads values that depend on the inputs, which a recording cannot follow",
+                 line ? line : "", line ? ": " : "", how);
+}
+
+typedef struct dynamic_search {
+  const lm_tape *tape;
+  bool found;
+} dynamic_search;
+
+static void look_for_dynamic(void *ctx, lm_tensor **place) {
+  dynamic_search *search = ctx;
+  if (*place && !search->found) search->found = lm_tape_is_dynamic(search->tape, *place);
+}
+
+static void note_write(lm_tape *tape, const lm_tensor *t) {
+  if (!t || lm_tape_writes(tape, t)) return;
+  if (!lm_list_grow(&tape->written, &tape->written_capacity, (size_t)tape->nwritten + 1, sizeof *tape->written)) {
+    lm_tape_refuse(tape, "out of memory while recording");
+    return;
+  }
+  tape->written[tape->nwritten++] = t->storage;
+}
+
+void lm_tape_add(lm_tape *tape, lm_op_id id, const void *args, bool in_place, lm_tensor *const *out) {
+  const lm_op *op = &lm_ops[id];
+  void *copy = NULL;
+  if (lm_list_grow(&tape->step, &tape->step_capacity, (size_t)tape->nsteps + 1, sizeof *tape->step)) {
+    copy = lm_args_copy(id, args);
+  }
+  if (!copy) {
+    lm_tape_refuse(tape, "out of memory while recording");
+    return;
+  }
+  const bool writes_first = in_place || op->kind == LM_WRITE;
+  const bool enabled = op->writes_when < 0 || *(const bool *)((const char *)args + op->writes_when);
+  if (writes_first && op->ntensor > 0) note_write(tape, LM_ARG_TENSOR(copy, op->tensor[0]));
+  for (int k = 0; k < op->ntensor && enabled; k++)
+    if (op->writes >> k & 1) note_write(tape, LM_ARG_TENSOR(copy, op->tensor[k]));
+  dynamic_search search = {tape, lm_op_is_random(id)};
+  lm_each_tensor_place(id, copy, look_for_dynamic, &search);
+  lm_tape_step *s = &tape->step[tape->nsteps];
+  *s = (lm_tape_step){.op = id, .in_place = in_place, .dynamic = search.found, .line = lm_script_line(), .args = copy};
+  for (int k = 0; k < (writes_first ? 1 : op->outs); k++) s->out[k] = lm_retain(out[k]);
+  s->version = s->out[0] ? lm_version(s->out[0]) : 0;
+  tape->nsteps++;
+}

@@ -1,0 +1,52 @@
+/* Declares tapes: lists of the ops that a function calls, in order, from which plans (plan/) and writers of model files
+ * are made.
+ *
+ * A tape records calls as the binding makes them: an op that consists of others is one step. It retains the tensors of
+ * its steps, so that a tensor's address identifies a value until the tape is freed. */
+#pragma once
+
+#include "autograd/autograd.h"
+
+typedef struct lm_tape_step {
+  lm_op_id op;
+  bool in_place;    /* true for x:add_(…) and the like */
+  bool dynamic;     /* true if results depend on the function's inputs or on random numbers */
+  const char *line; /* interned line of the script, or NULL */
+  void *args;       /* the op's argument struct; its tensors, and those of its list, are retained */
+  lm_tensor *out[LM_MAX_OUTS];
+  uint32_t version; /* number of writes to the first result's storage, after the step */
+} lm_tape_step;
+
+typedef struct lm_tape {
+  int ninputs, nsteps, nwritten;
+  size_t step_capacity, written_capacity;
+  lm_tensor **input; /* retained */
+  lm_tape_step *step;
+  lm_storage **written; /* storages that steps wrote in place; borrowed */
+  char refusal[256];    /* sentence that says why the steps do not stand for the function; "" if they do */
+} lm_tape;
+
+/* Creates a tape for a function of these inputs. */
+LM_API lm_status lm_tape_new(int ninputs, lm_tensor *const *inputs, lm_tape **out);
+LM_API void lm_tape_free(lm_tape *tape); /* tape may be NULL */
+/* Sets the tape that this thread's calls of ops go to, or NULL; returns the one before. */
+LM_API lm_tape *lm_tape_swap(lm_tape *tape);
+LM_API lm_tape *lm_tape_current(void);
+/* Adds a call that was made. Out of memory is noted in `refusal`. */
+void lm_tape_add(lm_tape *tape, lm_op_id op, const void *args, bool in_place, lm_tensor *const *out);
+/* Notes that the script reads the values of t as Lua values; `how` names the method. */
+LM_API void lm_tape_note_read(const lm_tensor *t, const char *how);
+/* Notes the first reason why the steps do not stand for the function. */
+void lm_tape_refuse(lm_tape *tape, const char *format, ...) LM_PRINTF(2, 3);
+/* Returns true if t's values depend on the inputs or on random numbers, or are written by a step. */
+bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t);
+/* Returns true if a step writes to t's storage in place. */
+bool lm_tape_writes(const lm_tape *tape, const lm_tensor *t);
+/* Returns true if the op draws random numbers. */
+LM_API bool lm_op_is_random(lm_op_id op);
+/* Calls f for each place of a tensor in an argument struct: tensor arguments, then those of the list. */
+typedef void (*lm_tensor_place_fn)(void *ctx, lm_tensor **place);
+void lm_each_tensor_place(lm_op_id op, void *args, lm_tensor_place_fn f, void *ctx);
+/* Returns a copy of an argument struct that owns its list's array and retains its tensors; NULL if out of memory. */
+void *lm_args_copy(lm_op_id op, const void *args);
+void lm_args_free(lm_op_id op, void *args); /* args may be NULL */
