@@ -98,9 +98,9 @@ end
 
 --- Fails with an error of the frame's current node.
 function graph.fail_in(who, frame, problem)
-  problem = options.without_position(problem)
+  local text = options.without_position(problem)
     :gsub("index (%-?%d+) (at position %d+ is out of range for )(%d+) entries %(indices start at 1.-%)", as_in_file)
-  options.fail("%s: node %s: %s", who, frame.step and frame.step.node or "?", problem)
+  core.error_at_caller(("%s: node %s: %s"):format(who, frame.step and frame.step.node or "?", text), problem)
 end
 
 -- ---- scopes: {names = slots by name, parent = the scope around it, graph}
@@ -478,9 +478,9 @@ function Graph:allow(nodes)
 end
 
 --- Prepares a model: {inputs, outputs, steps, tensors = list of {name, slot, value, kind}, overridable = slots by
---- name}. read_tensor(message, fail): see tensors.lua. fail(format, ...) raises an error that begins with the file's
---- name.
-function graph.prepare(model, read_tensor, fail)
+--- name}. read_tensor(message, fail): see tensors.lua. fail(format, ...), and unsupported_model(format, ...)
+--- for a valid file, raise an error that begins with the file's name.
+function graph.prepare(model, read_tensor, fail, unsupported_model)
   local self = setmetatable({
     slots = 0, count = 0, most = MOST_NODES, depth = 0, dense_elements = 0, left_to_compute = MOST_IN_ALL,
     constants = {}, kept = {}, tensors = {}, functions = {}, lacking = {}, plans = {}, overridable = {},
@@ -494,7 +494,7 @@ function graph.prepare(model, read_tensor, fail)
   end
   for domain, version in pairs(self.versions) do
     if version > (graph.newest[domain] or math.huge) then
-      fail("its operators %s are of version %.0f; the newest known is %d",
+      unsupported_model("its operators %s are of version %.0f; the newest known is %d",
         domain == "" and "of ONNX" or "'" .. domain .. "'", version, graph.newest[domain])
     end
   end
@@ -507,7 +507,7 @@ function graph.prepare(model, read_tensor, fail)
   if #lacking > 0 then
     table.sort(lacking, function(a, b) return lacking[a] > lacking[b] or lacking[a] == lacking[b] and a < b end)
     local list = lists.map(lacking, function(name) return ("%d × %s"):format(lacking[name], name) end)
-    fail("cannot run %d kind%s of nodes: %s", #list, #list == 1 and "" or "s", table.concat(list, ", "))
+    unsupported_model("cannot run %d kind%s of nodes: %s", #list, #list == 1 and "" or "s", table.concat(list, ", "))
   end
   for _, part in ipairs(self.plans) do self:set_drops(part.steps) end
   plan.tensors, plan.overridable = self.tensors, self.overridable
