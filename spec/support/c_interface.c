@@ -270,8 +270,8 @@ static void check_functions(lum_session *s) {
   lum_model_free(m);
 }
 
-/* Checks what tells a model that is missing, malformed or unsupported from inputs that do not fit, if the installation
- * reads ONNX. */
+/* Checks the statuses of ONNX models that are missing, malformed or unsupported, and of other inputs, if the
+ * installation reads ONNX. */
 static void check_onnx(lum_session *s) {
   lum_model *m = NULL;
   lum_tensor *x = NULL, *y = NULL;

@@ -112,7 +112,8 @@ end
 
 --- Raises "WHO: dtype mismatch: A is float32, B is int64; convert one with :to()".
 function options.dtypes_differ(who, a, x, b, y)
-  raise_as(DTYPE, ("%s: dtype mismatch: %s is %s, %s is %s; convert one with :to()"):format(who, a, x.dtype, b, y.dtype))
+  local text = "%s: dtype mismatch: %s is %s, %s is %s; convert one with :to()"
+  raise_as(DTYPE, text:format(who, a, x.dtype, b, y.dtype))
 end
 
 --- Raises "WHO: NAME (V) must be divisible by NAME2 (V2)", unless V is.
