@@ -10,7 +10,8 @@
  *   sizes            the metatable of lists of sizes, x.shape and the like (size_lists.lua fills it)
  *   op_list()        list of op names
  *   nearest(s, list) the nearest of a list of strings to s, or nil if none is close (for messages)
- *   error_at_caller(message)   raise at the first line outside luminary's own Lua files
+ *   error_at_caller(message[, cause])   raise at the first line outside luminary's own Lua files;
+ *     cause: a number of lm_status, or the error that this one explains, whose status it keeps
  *
  *   tensor(v, {dtype, device, requires_grad})     from nested lists, a number, a boolean or a tensor
  *   is_tensor(v)     true for a live or dropped tensor handle; is_alive(v) for a live one

@@ -7,9 +7,10 @@
 #include "onnx.pb-c.h"
 
 /* Bounds of an unpacked message. In protobuf-c a message in a message takes 1.5 KB of C stack, and an empty one of two
- * bytes up to 150 of memory: hence a multiple of the file's size and an allowance for small files. */
-enum { MAX_STACK = 128 << 10, SPARE_STACK = 32 << 10, MAX_RATIO = 4 };
-static const size_t ALLOWANCE = 16 << 20;
+ * bytes up to 150 of memory: hence a multiple of the file's size and an allowance for small files. A block counts with
+ * what malloc adds to it, and with an estimate of the Lua values that are made of it. */
+enum { MAX_STACK = 128 << 10, SPARE_STACK = 32 << 10, MAX_RATIO = 4, BLOCK = 192, LUA_TABLE = 1024 };
+static const size_t ALLOWANCE = 64 << 20;
 
 typedef struct budget {
   size_t left; /* bytes */
@@ -21,13 +22,14 @@ typedef struct budget {
 static void *allocate(void *data, size_t n) {
   budget *b = data;
   const char *here = __builtin_frame_address(0);
+  const size_t counted = n + BLOCK + (n < LUA_TABLE ? n : LUA_TABLE);
   if ((size_t)(b->start - here) > MAX_STACK) {
     b->exceeded = "its messages are nested too deeply";
-  } else if (n > b->left) {
+  } else if (counted > b->left) {
     b->exceeded = "its messages take more memory than its size explains";
   }
   if (b->exceeded) return NULL;
-  b->left -= n;
+  b->left -= counted;
   void *block = lm_malloc(n);
   b->failed |= !block;
   return block;

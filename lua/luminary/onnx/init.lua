@@ -72,7 +72,7 @@ local function check_input(info, x)
     options.must_be("onnx", what, "a tensor of " .. tensors.type_text(info), x)
   end
   if wanted and x.dtype ~= wanted and not (core.is_floating_point(x) and wanted:find "float") then
-    options.fail("onnx: %s must be %s, got %s; convert it with :to(\"%s\")", what, wanted, x.dtype, wanted)
+    options.wrong_dtype("onnx", what, wanted, x, "convert it with :to(\"%s\")", wanted)
   end
   local fits = not dims or #dims == x.ndim
   for d = 1, fits and dims and #dims or 0 do fits = fits and (type(dims[d]) ~= "number" or dims[d] == x.shape[d]) end
@@ -145,16 +145,17 @@ end
 --- initializers. A call takes the graph's inputs in order, or in a table by name, and returns its outputs.
 onnx.load = signature.of("load(path: string, {device: any?})", function(path, opts)
   local function fail(...) options.fail_in_file(path, ...) end
+  local function unsupported(...) options.unsupported_file(path, ...) end
   local model = tensors.read(path)
   local read_tensor, close = tensors.reader(path)
   local ok, net = pcall(on_device, "cpu", function()
     local inputs = tensors.inputs_of(model.graph or {})
     for _, info in ipairs(inputs) do
       if info.kind == "map" or info.dtype and tensors.absent[info.dtype] then
-        fail("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
+        unsupported("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
       end
     end
-    return Model(path, graph.prepare(model, read_tensor, fail), inputs)
+    return Model(path, graph.prepare(model, read_tensor, fail, unsupported), inputs)
   end)
   close()
   if not ok then error(net, 0) end
