@@ -9,6 +9,7 @@ local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
+local patterns = require "luminary.onnx.patterns"
 local tensors = require "luminary.onnx.tensors"
 local ops, is_tensor, is_float, free = core.ops, core.is_tensor, core.is_floating_point, core.methods.free
 local graph = {}
@@ -458,7 +459,9 @@ function Graph:prepare(g, parent)
       table.insert(plan.inputs, slot)
     end
   end
-  for _, message in ipairs(g.node or {}) do self:add_node(message, scope, plan.steps, self.versions) end
+  local joined = patterns.joined(g, function(message) return self.read_tensor(message, self.fail) end,
+    self.versions[""] or 1)
+  for _, message in ipairs(joined) do self:add_node(message, scope, plan.steps, self.versions) end
   for i, output in ipairs(g.output or {}) do
     local slot = find(scope, output.name or "")
       or self.fail("no node makes the output '%s'", printable_name(output.name or "", 100))

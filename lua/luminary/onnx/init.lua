@@ -63,8 +63,9 @@ local function tensor_at(self, path)
   return value or options.fail("onnx: the module has no parameter or buffer '%s'", table.concat(path, "."))
 end
 
--- Raises unless x, the input that `info` describes, is a tensor of its dtype and sizes.
-local function check_input(info, x)
+-- Raises unless x, the input that `info` describes, is a tensor of its dtype and sizes. first: for each name of a size
+-- that inputs before it had, that size and the input's name.
+local function check_input(info, x, first)
   local wanted, dims, what = info.dtype, info.dims, "input '" .. info.name .. "'"
   if x == nil and info.kind ~= "optional" then options.absent("onnx", what, tensors.type_text(info)) end
   if not is_tensor(x) then
@@ -77,6 +78,13 @@ local function check_input(info, x)
   local fits = not dims or #dims == x.ndim
   for d = 1, fits and dims and #dims or 0 do fits = fits and (type(dims[d]) ~= "number" or dims[d] == x.shape[d]) end
   if not fits then options.wrong_shape("onnx", what, x, "[" .. table.concat(dims, ", ") .. "]") end
+  for d, name in ipairs(dims or {}) do
+    if type(name) == "string" and name ~= "?" and x.shape[d] ~= (first[name] or x.shape)[first[name] and 1 or d] then
+      options.fail("onnx: size '%s' must be equal in all inputs, got %d in input '%s' and %d in %s", name,
+        first[name][1], first[name][2], x.shape[d], what)
+    end
+    first[name] = first[name] or {x.shape[d], info.name}
+  end
 end
 
 -- Returns f(...), with this device (nil, false: no change) as that of tensors that f makes without a device.
@@ -122,10 +130,11 @@ function Model:forward(...)
     end
   end
   if not named and n > #inputs then options.too_many("onnx", #inputs, self:names "inputs", n) end
+  local sizes = {}
   return self.run_plan(self, function(i)
     local x = given[i]
     if named then x = named[inputs[i].name] end
-    check_input(inputs[i], x)
+    check_input(inputs[i], x, sizes)
     return x
   end, named)
 end
