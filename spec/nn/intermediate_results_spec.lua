@@ -1,5 +1,5 @@
--- Without gradients, the library's modules free the results that they made and do not return; scripts' code keeps all
--- that it sees.
+-- Results that the library's modules make and do not return without gradients: modules free them, except those that
+-- scripts' code has seen.
 local lm = require "luminary"
 local nn = lm.nn
 

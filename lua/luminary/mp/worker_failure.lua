@@ -61,7 +61,8 @@ local function ended(ok, problem, ...)
   return false, {message = tostring(problem), traceback = ""} -- the handler itself failed: stack or memory exhausted
 end
 
---- Returns true and the results of f(…), or false and {message, traceback, value = an error that is a table}, or an Exit.
+--- Returns true and the results of f(…), or false and {message, traceback, value}, or an Exit. value: the error, if it
+--- is a table.
 function failure.attempt(f, ...) return ended(xpcall(f, handler, ...)) end
 
 local function outcome(ok, ...)
