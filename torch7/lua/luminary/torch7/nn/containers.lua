@@ -33,7 +33,7 @@ function Container:parameters()
   end
   return params, grads
 end
-Container.__tostring = function(self)
+function Container:__tostring__()
   local lines = lists.map(self.modules, function(m, i)
     return ("  (%d): %s\n"):format(i, (tostring(m):gsub("\n", "\n  ")))
   end)

@@ -17,7 +17,11 @@ function Criterion:backward(input, target) return self:updateGradInput(input, ta
 function Criterion:type() return self end
 function Criterion:clone() return copy_of(self, {}) end
 Criterion.float, Criterion.double, Criterion.cuda = Criterion.type, Criterion.type, Criterion.type
-Criterion.__call = function(self, input, target) return self:forward(input, target) end
+function Criterion:__call__(input, target)
+  self.output = self:forward(input, target)
+  return self.output
+end
+local taped = setmetatable({}, {__mode = "k"}) -- criterion -> {value = the loss, inputs = its leaves}
 
 -- Defines nn.name([weights,] sizeAverage) by loss(input, target, options) on luminary's tensors. kind "classes": the
 -- target has labels; "any": it is passed unchanged; else it is converted to the input's dtype and shape.
@@ -30,7 +34,7 @@ local function criterion(name, loss, kind)
   end
   function new:updateOutput(input, target)
     local list = {}
-    self.value = core.enable_grad(function()
+    local value = core.enable_grad(function()
       local x = leaves(input, list)
       local y = type(target) == "number" and core.tensor({target}, {dtype = list[1].dtype}) or raw(target, name)
       if kind == "classes" then
@@ -46,13 +50,13 @@ local function criterion(name, loss, kind)
       local weights = self.weights and raw(self.weights):to(x.dtype)
       return loss(x, y, {reduction = self.sizeAverage and "mean" or "sum"}, weights, self)
     end)
-    self.inputs, self.output = list, self.value:item()
+    taped[self], self.output = {value = value, inputs = list}, value:item()
     return self.output
   end
   function new:updateGradInput(input, target)
     self:updateOutput(input, target)
-    local grads = core.grad({self.value}, self.inputs, {allow_unused = true})
-    self.gradInput = as_input(input, grads, self, {i = 0})
+    local grads = core.grad({taped[self].value}, taped[self].inputs, {allow_unused = true})
+    self.gradInput = as_input(input, grads, taped[self], {i = 0})
     return self.gradInput
   end
   return new

@@ -4,7 +4,6 @@ local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local files = require "luminary.torch7.files"
-local ours = require "luminary.nn"
 local fail = options.fail
 
 local Module = class.new "nn.Module"
@@ -28,7 +27,12 @@ function Module:updateOutput() return self.output end
 function Module:updateGradInput() return self.gradInput end
 function Module:accGradParameters() end -- luacheck: ignore self
 function Module:forward(input) return self:updateOutput(input) end
-Module.__call = function(self, input) return self:forward(input) end
+function Module:__call__(input, gradOutput)
+  self:forward(input)
+  if gradOutput == nil then return self.output end
+  self:backward(input, gradOutput)
+  return self.output, self.gradInput
+end
 
 function Module:backward(input, gradOutput, scale)
   self:updateGradInput(input, gradOutput)
@@ -54,10 +58,7 @@ end
 
 local function set_train(on)
   return function(self)
-    return self:apply(function(m)
-      m.train = on
-      if m.inner then m.inner:train(on) end
-    end)
+    return self:apply(function(m) m.train = on end)
   end
 end
 Module.training, Module.evaluate = set_train(true), set_train(false)
@@ -67,7 +68,6 @@ function Module:share(other, ...)
   for _, name in ipairs {...} do
     if tensor.is(rawget(self, name)) then self[name]:set(other[name]) end
   end
-  if self.inner then self:adopt() end
   return self
 end
 
@@ -103,44 +103,66 @@ function Module:updateParameters(rate)
   for i, p in ipairs(params) do p:add(-rate, grads[i]) end
 end
 
+-- Returns a vector with the elements of all tensors, in their order, of which each becomes a view. Memory that several
+-- share is there once and stays shared.
+local function flattened(list)
+  local parts = lists.map(list, function(t, i)
+    local x, last = t:raw(), 0
+    for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
+    local bytes = x.nbytes / x:numel()
+    local first = t:data(true) / bytes -- in elements
+    return {t = t, i = i, first = first, last = first + last + 1, strides = t:stride():totable()}
+  end)
+  local sorted, ranges, n = lists.slice(parts), {}, 0
+  table.sort(sorted, function(a, b) return a.first < b.first or a.first == b.first and a.i < b.i end)
+  for _, part in ipairs(sorted) do
+    local range = ranges[#ranges]
+    if not range or part.first >= range.last then
+      range = {first = part.first, last = part.last, i = part.i, count = 0}
+      ranges[#ranges + 1] = range
+    end
+    range.last, range.i, range.count = math.max(range.last, part.last), math.min(range.i, part.i), range.count + 1
+    part.range = range
+  end
+  table.sort(ranges, function(a, b) return a.i < b.i end)
+  for _, range in ipairs(ranges) do
+    range.from = n + 1
+    n = n + (range.count == 1 and parts[range.i].t:nElement() or range.last - range.first)
+  end
+  local flat = list[1].new(list[1], n):zero()
+  for _, part in ipairs(parts) do
+    local t, range = part.t, part.range
+    local place = flat:narrow(1, range.from, t:nElement()):viewAs(t)
+    if range.count > 1 then
+      place = t:new():set(flat:storage(), range.from + part.first - range.first, t:size(), part.strides)
+    end
+    place:copy(t)
+    t:set(place)
+  end
+  return flat
+end
+
 --- x, dx = net:getParameters(): Returns all parameters and all gradients as two vectors, and makes them views of these.
 function Module:getParameters()
   local params, grads = self:parameters()
-  if #params == 0 then fail("getParameters: the module has no parameters") end
-  local vectors = {}
-  for k, list in ipairs {params, grads} do
-    local seen, parts, n = {}, {}, 0
-    for _, t in ipairs(list) do
-      if not seen[t] then
-        parts[#parts + 1], seen[t], n = t, true, n + t:nElement()
-      end
-    end
-    local flat, first = params[1].new(params[1], n), 1
-    for _, t in ipairs(parts) do
-      local place = flat:narrow(1, first, t:nElement()):viewAs(t)
-      place:copy(t)
-      t:set(place)
-      first = first + t:nElement()
-    end
-    vectors[k] = flat
-  end
-  self:apply(function(m)
-    if m.inner then m:adopt() end
-  end)
-  return vectors[1], vectors[2]
+  return Module.flatten(params), Module.flatten(grads)
+end
+
+--- nn.Module.flatten(list): Returns a vector of the elements of a list of tensors, which become views of it.
+function Module.flatten(list)
+  list = lists.filter(list or {}, function(t) return t:nElement() > 0 end)
+  return #list > 0 and flattened(list) or tensor.new(tensor.default)
 end
 
 local function copy_of(v, made)
   if made[v] then return made[v] end
   if tensor.is(v) then
     made[v] = v:clone()
-  elseif type(v) == "userdata" and ours.Module.is_module(v) then
-    made[v] = v:clone()
   elseif type(v) == "table" and (getmetatable(v) == nil or class.typename(v)) then
     local new = setmetatable({}, getmetatable(v))
     made[v] = new
     for key, each in pairs(v) do
-      if key ~= "taped" and key ~= "value" and key ~= "inputs" then new[key] = copy_of(each, made) end
+      new[key] = copy_of(each, made)
     end
   else
     return v
@@ -169,7 +191,7 @@ function Module:findModules(name)
 end
 
 function Module:clearState()
-  return self:apply(function(m) m.output, m.gradInput, m.taped = tensor.new "float32", tensor.new "float32", nil end)
+  return self:apply(function(m) m.output, m.gradInput = tensor.new(tensor.default), tensor.new(tensor.default) end)
 end
 
 function Module:type(name)
@@ -181,10 +203,6 @@ function Module:type(name)
     for _, v in pairs(m) do
       if tensor.is(v) and not v:type():find "Long" then v:set(v:type(name)) end
     end
-    if not m.inner then return end
-    m.inner:to(name == "torch.CudaTensor" and "cuda" or tensor.dtype_of(name))
-    if name == "torch.CudaTensor" then m.inner:to "float32" end
-    m:adopt()
   end)
 end
 for name, kind in pairs {float = "FloatTensor", double = "DoubleTensor", cuda = "CudaTensor"} do
