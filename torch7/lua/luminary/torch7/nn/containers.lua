@@ -194,8 +194,14 @@ local function around_one(name, run, back)
   end
   return new
 end
-around_one("Decorator", function(self, input) return self.modules[1]:forward(input) end,
+local Decorator = around_one("Decorator", function(self, input) return self.modules[1]:forward(input) end,
   function(self, input, grad, go) return go(self.modules[1], input, grad) end)
+--- nn.Decorator.decorate(class): Makes a class without forward or backward of its own call its first module.
+function Decorator.decorate(to)
+  for _, name in ipairs {"updateOutput", "updateGradInput", "accGradParameters", "backward"} do
+    to[name] = rawget(Decorator, name)
+  end
+end
 
 -- Returns sizes that flatten the input's leading dims so that it has nInputDim dims, and those leading sizes.
 local function bottled(input, dims)

@@ -4,6 +4,7 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
+local Module = require "luminary.torch7.nn.module"
 local Leaf = require "luminary.torch7.nn.leaf"
 local F = require "luminary.nn".functional
 local fail, ops = options.fail, core.ops
@@ -11,12 +12,19 @@ local raw = tensor.raw
 local leaves, as_input, copy_of = Leaf.leaves, Leaf.as_input, Leaf.copy_of
 
 local Criterion = class.new "nn.Criterion"
-function Criterion:__init() self.output, self.gradInput = 0, tensor.new(tensor.default) end
+function Criterion:__init()
+  self.output, self.gradInput = 0, tensor.new(tensor.default)
+  self._type = self.gradInput:type()
+end
 function Criterion:forward(input, target) return self:updateOutput(input, target) end
 function Criterion:backward(input, target) return self:updateGradInput(input, target) end
-function Criterion:type() return self end
+function Criterion:type(name, cache)
+  if name == nil then return self._type end
+  self._type = name
+  return Module.convert(self, name, cache)
+end
 function Criterion:clone() return copy_of(self, {}) end
-Criterion.float, Criterion.double, Criterion.cuda = Criterion.type, Criterion.type, Criterion.type
+Criterion.float, Criterion.double, Criterion.cuda = Module.float, Module.double, Module.cuda
 function Criterion:__call__(input, target)
   self.output = self:forward(input, target)
   return self.output

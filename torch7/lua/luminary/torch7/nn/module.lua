@@ -1,15 +1,17 @@
 --- Implements Torch7's nn.Module, the methods of all layers and containers.
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
+local core = require "luminary.core"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local files = require "luminary.torch7.files"
-local fail = options.fail
+local ops = core.ops
 
 local Module = class.new "nn.Module"
 
 function Module:__init()
   self.gradInput, self.output, self.train = tensor.new(tensor.default), tensor.new(tensor.default), true
+  self._type = self.output:type()
 end
 
 function Module:parameters()
@@ -180,6 +182,11 @@ function Module:clone(...)
   return twin
 end
 
+--- Calls f for each module that this one contains directly.
+function Module:applyToModules(f)
+  for _, child in ipairs(self:children()) do f(child) end
+end
+
 function Module:listModules()
   local list = {self}
   for _, child in ipairs(self:children()) do lists.append(list, child:listModules()) end
@@ -187,23 +194,70 @@ function Module:listModules()
 end
 
 function Module:findModules(name)
-  return lists.filter(self:listModules(), function(m) return class.typename(m) == name end)
+  local found, containers = {}, {}
+  for _, m in ipairs(self:listModules()) do
+    if class.typename(m) == name then found[#found + 1] = m end
+    for _, child in ipairs(m:children()) do
+      if class.typename(child) == name then containers[#containers + 1] = m end
+    end
+  end
+  return found, containers
 end
 
 function Module:clearState()
-  return self:apply(function(m) m.output, m.gradInput = tensor.new(tensor.default), tensor.new(tensor.default) end)
-end
-
-function Module:type(name)
-  if name == nil then
-    local first = self:parameters()[1]
-    return first and first:type() or "torch." .. (tensor.default == "float64" and "DoubleTensor" or "FloatTensor")
-  end
   return self:apply(function(m)
-    for _, v in pairs(m) do
-      if tensor.is(v) and not v:type():find "Long" then v:set(v:type(name)) end
+    for _, name in ipairs {"output", "gradInput"} do
+      if m[name] ~= nil then m[name] = tensor.new(tensor.dtype_of(m:type())) end
     end
   end)
+end
+
+-- Calls f for each tensor in a module's fields, tables of them and modules in them, once for each tensor.
+local function each_tensor(v, f, seen)
+  if seen[v] then return end
+  if tensor.is(v) then
+    seen[v] = true
+    f(v)
+  elseif type(v) == "table" then
+    seen[v] = true
+    for _, value in pairs(v) do each_tensor(value, f, seen) end
+  end
+end
+
+--- Converts all tensors of an object, a module or a table, except LongTensors; those that share memory still do. `cache`
+--- is a table for several calls whose objects share memory.
+function Module.convert(object, name, cache)
+  local list, ends = {}, {}
+  cache = cache or {}
+  each_tensor(object, function(t)
+    local x, last = t:raw(), 0
+    if x:numel() == 0 or t:type():find "Long" or t:type() == name then return end
+    for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
+    local base = ("%.0f"):format(t:data(true) - x:storage_offset() * x.nbytes / x:numel())
+    list[#list + 1] = {t = t, base = base}
+    ends[base] = math.max(ends[base] or 0, x:storage_offset() + last + 1)
+  end, {})
+  for _, one in ipairs(list) do
+    local x, base = one.t:raw(), one.base
+    if not cache[base] or cache[base].size < ends[base] then
+      local all = ops.as_strided(x, {ends[base]}, {1}, {storage_offset = 0})
+      cache[base] = {size = ends[base], converted = tensor.wrap(all):type(name), old = x}
+    end
+    local part = ops.as_strided(cache[base].converted:raw(), lists.slice(x.shape), x:stride(),
+      {storage_offset = x:storage_offset()})
+    one.t:set(tensor.wrap(part))
+  end
+  each_tensor(object, function(t) -- empty ones
+    if t:nElement() == 0 and not t:type():find "Long" and t:type() ~= name then t:set(t:type(name)) end
+  end, {})
+  return object
+end
+
+function Module:type(name, cache)
+  if name == nil then return self._type or self.output and tensor.is(self.output) and self.output:type() end
+  self._type = name
+  self:apply(function(m) m._type = name end)
+  return Module.convert(self, name, cache)
 end
 for name, kind in pairs {float = "FloatTensor", double = "DoubleTensor", cuda = "CudaTensor"} do
   Module[name] = function(self) return self:type("torch." .. kind) end

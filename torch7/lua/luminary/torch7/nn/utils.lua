@@ -43,11 +43,11 @@ function utils.recursiveFill(t, v)
   return paired("recursiveFill", t, t, function(x) x:fill(v) end)
 end
 --- nn.utils.recursiveType(t, "torch.FloatTensor"): Converts tensors, modules and criterions to that type.
-function utils.recursiveType(t, name)
+function utils.recursiveType(t, name, cache)
   if tensor.is(t) then return t:type(name) end
-  if class.isTypeOf(t, "nn.Module") or class.isTypeOf(t, "nn.Criterion") then return t:type(name) end
+  if class.isTypeOf(t, "nn.Module") or class.isTypeOf(t, "nn.Criterion") then return t:type(name, cache) end
   if type(t) == "table" then
-    for key, each in pairs(t) do t[key] = utils.recursiveType(each, name) end
+    for key, each in pairs(t) do t[key] = utils.recursiveType(each, name, cache) end
   end
   return t
 end
