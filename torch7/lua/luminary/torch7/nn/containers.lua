@@ -180,6 +180,13 @@ function Map:add(module)
   self.modules = {}
   return Container.add(self, module)
 end
+--- Sets the number of copies of the module.
+function Map:resize(n)
+  for i = #self.modules + 1, n do
+    self.modules[i] = self.modules[1]:clone("weight", "bias", "gradWeight", "gradBias")
+  end
+  for i = #self.modules, n + 1, -1 do self.modules[i] = nil end
+end
 function Map:parameters()
   if self.modules[1] then return self.modules[1]:parameters() end
   return {}, {}

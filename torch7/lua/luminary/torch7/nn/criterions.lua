@@ -197,3 +197,71 @@ combined("MultiCriterion", function(_, _, input, target) return input, target en
   for _, grad in ipairs(list) do sum = tensor.added(sum, grad) end
   return sum
 end)
+
+-- ---- rarer criterions
+
+criterion("DistanceRatioCriterion", function(pair, _, how)
+  local near, far = pair[1], pair[2]
+  local y = ops.add(near, ops.log(ops.add(ops.exp(ops.neg(near)), ops.exp(ops.neg(far)))))
+  return (how.reduction == "mean" and ops.mean or ops.sum)(y)
+end, "any")
+local Ratio = class.by_name["nn.DistanceRatioCriterion"]
+for _, name in ipairs {"updateOutput", "updateGradInput"} do
+  local of = Ratio[name]
+  Ratio[name] = function(self, input) return of(self, input, 0) end
+end
+criterion("SpatialAutoCropMSECriterion", function(x, y, how)
+  local h, w = x:size(-2), x:size(-1)
+  for d = 1, x.ndim - 2 do
+    if x:size(d) ~= y:size(d) then
+      fail("nn.SpatialAutoCropMSECriterion: dim %d of input and target must match, got %d and %d", d, x:size(d), y:size(d))
+    end
+  end
+  if y:size(-2) < h or y:size(-1) < w then
+    fail("nn.SpatialAutoCropMSECriterion: the target must be as large as the input, %d x %d, got %d x %d", h, w,
+      y:size(-2), y:size(-1))
+  end
+  y = ops.narrow(y, -2, math.floor((y:size(-2) - h) / 2) + 1, h)
+  y = ops.narrow(y, -1, math.floor((y:size(-1) - w) / 2) + 1, w)
+  return ops.mse_loss(x, y:to(x.dtype), how)
+end, "any")
+-- nn.ClassSimplexCriterion(n): the squared distance to a class's corner of a regular simplex in n dims.
+local Simplex = criterion("ClassSimplexCriterion", function(x, y, how, _, self)
+  local corners = ops.index_select(raw(self.simplex):to(x.dtype), 1, y)
+  return ops.mse_loss(x, corners, how)
+end, "classes")
+function Simplex:__init(n)
+  Criterion.__init(self)
+  self.nClasses, self.sizeAverage = n, true
+  self.simplex = tensor.new(tensor.default, n, n):zero()
+  for k = 1, n - 1 do
+    local row = self.simplex[k]
+    self.simplex[k][k] = math.sqrt(1 - row:norm() ^ 2)
+    for i = k + 1, n do
+      local dot = self.simplex[i]:dot(row)
+      self.simplex[i][k] = (-1 / (n - 1) - dot) / row[k]
+    end
+  end
+end
+--- Returns the class of the nearest corner for each row.
+function Simplex:getPredictions(x)
+  return tensor.wrap(ops.argmax(ops.matmul(raw(x), ops.transpose(raw(self.simplex):to(raw(x).dtype), 1, 2)), -1))
+end
+
+--- nn.ModuleCriterion(criterion [, inputModule [, targetModule]]): Applies modules before a criterion.
+local Modules = class.new("nn.ModuleCriterion", "nn.Criterion")
+function Modules:__init(inner, inputModule, targetModule)
+  Criterion.__init(self)
+  self.criterion, self.inputModule, self.targetModule = inner, inputModule, targetModule
+end
+function Modules:updateOutput(input, target)
+  self.target = self.targetModule and self.targetModule:forward(target) or target
+  self.input = self.inputModule and self.inputModule:forward(input) or input
+  self.output = self.criterion:forward(self.input, self.target)
+  return self.output
+end
+function Modules:updateGradInput(input)
+  local g = self.criterion:backward(self.input, self.target)
+  self.gradInput = self.inputModule and self.inputModule:updateGradInput(input, g) or g
+  return self.gradInput
+end

@@ -57,7 +57,7 @@ end
 function Dropout:setp(p) self.p = p end
 
 for name, f in pairs {Tanh = ops.tanh, Sigmoid = ops.sigmoid, ReLU = ops.relu, ReLU6 = ops.relu6, Abs = ops.abs,
-  Exp = ops.exp, Log = ops.log, Sqrt = ops.sqrt, Square = ops.square, LogSigmoid = ops.log_sigmoid,
+  Exp = ops.exp, Log = ops.log, Square = ops.square, LogSigmoid = ops.log_sigmoid,
   SoftPlus = ops.softplus} do
   computed(name, function(x) return f(x) end, nil, name:find "ReLU" and "inplace=false" or nil)
 end
@@ -65,6 +65,10 @@ end
 local function of_fields(name, fields, f, dims)
   return layer(name, function() return around(function(x, _, of) return f(x, of) end), dims end, fields)
 end
+-- The gradient of the root is 0 at 0, as in Torch7.
+of_fields("Sqrt", "", function(x)
+  return ops.where(ops.eq(x, 0), ops.mul(x, 0), ops.sqrt(ops.where(ops.eq(x, 0), ops.ones_like(x), x)))
+end)
 of_fields("LeakyReLU", "negval=0.01 inplace=false", function(x, o) return ops.leaky_relu(x, o.negval) end)
 of_fields("Power", "pow", function(x, o) return ops.pow(x, o.pow) end)
 of_fields("HardTanh", "min_val=-1 max_val=1 inplace=false", function(x, o)
@@ -77,7 +81,10 @@ end)
 of_fields("AddConstant", "constant_scalar inplace=false", function(x, o)
   return ops.add(x, tensor.is(o.constant_scalar) and tensor.raw(o.constant_scalar) or o.constant_scalar)
 end)
-of_fields("MulConstant", "constant_scalar inplace=false", function(x, o) return ops.mul(x, o.constant_scalar) end)
+of_fields("MulConstant", "constant_scalar inplace=false", function(x, o)
+  return ops.mul(x, tensor.is(o.constant_scalar) and tensor.raw(o.constant_scalar) or o.constant_scalar)
+end)
+class.by_name["nn.AddConstant"].restores, class.by_name["nn.MulConstant"].restores = true, true
 for name, f in pairs {SoftMax = ops.softmax, LogSoftMax = ops.log_softmax} do
   computed(name, function(x) return ops.contiguous(f(x, (x.ndim == 1 or x.ndim == 3) and 1 or 2)) end)
 end
@@ -114,8 +121,10 @@ end
 for name, f in pairs {
   Select = function(x, d, o) return ops.select(x, d, o.index < 0 and x:size(d) + o.index + 1 or o.index) end,
   Narrow = function(x, d, o)
-    local length = o.length < 0 and x:size(d) - o.index + o.length + 2 or o.length
-    return ops.narrow(x, d, o.index, length)
+    local length, first = o.length, o.index
+    if length < 0 then length = x:size(d) - first + length + 2 end
+    if first < 0 then first = x:size(d) - length + 2 + first end
+    return ops.narrow(x, d, first, length)
   end,
 } do
   of_fields(name, name == "Select" and "dimension index" or "dimension index length=1", function(x, o)
@@ -205,17 +214,27 @@ local function sizes_of(...)
   return sizes, lists.product(sizes)
 end
 
+-- Returns op(x, p) for a parameter with as many elements as x or a sample of it, or that broadcasts.
+local function as_sizes(op, x, p)
+  if p:numel() == x:numel() then return op(x, ops.reshape(p, x.shape)) end
+  if p.ndim ~= x.ndim and x:numel() == x:size(1) * p:numel() then
+    return ops.reshape(op(ops.reshape(x, {x:size(1), -1}), ops.reshape(p, {1, -1})), x.shape)
+  end
+  return op(x, p)
+end
 layer("Add", function(n, scalar)
-  return with({bias = {scalar and 1 or n}}, n, function(x, self) return ops.add(x, self.bias) end)
+  return with({bias = {scalar and 1 or n}}, n, function(x, self)
+    return scalar and ops.add(x, self.bias) or as_sizes(ops.add, x, self.bias)
+  end)
 end)
 layer("Mul", function() return with({weight = {1}}, 1, function(x, self) return ops.mul(x, self.weight) end) end)
 layer("CMul", function(...)
   local sizes, count = sizes_of(...)
-  return with({weight = sizes}, count, function(x, self) return ops.mul(x, self.weight) end)
+  return with({weight = sizes}, count, function(x, self) return as_sizes(ops.mul, x, self.weight) end)
 end)
 layer("CAdd", function(...)
   local sizes, count = sizes_of(...)
-  return with({bias = sizes}, count, function(x, self) return ops.add(x, self.bias) end)
+  return with({bias = sizes}, count, function(x, self) return as_sizes(ops.add, x, self.bias) end)
 end)
 layer("Cosine", function(i, o)
   return with({weight = {o, i}}, i, function(x, self)
@@ -227,7 +246,19 @@ layer("Euclidean", function(i, o)
     return ops.norm(ops.sub(ops.unsqueeze(x, 3), self.weight), 2, {dim = 2})
   end), 2
 end)
-layer("PReLU", function(n) return ours.PReLU(n and n > 0 and n or 1) end)
+layer("PReLU", function(n)
+  local module = around(function(x, self)
+    local w, sizes = self.weight, {}
+    if w:numel() > 1 then
+      local at = x.ndim % 2 == 1 and 1 or 2
+      for d = 1, x.ndim do sizes[d] = d == at and w:numel() or 1 end
+      w = ops.reshape(w, sizes)
+    end
+    return ops.add(ops.relu(x), ops.mul(w, ops.clamp_range(x, -math.huge, 0)))
+  end)
+  module.weight = ours.init.constant_(ours.Parameter(meta.empty {n and n > 0 and n or 1}), 0.25)
+  return module
+end, "nOutputPlane=0")
 layer("Bilinear", function(i1, i2, o, bias)
   local made = ours.Bilinear(i1, i2, o, {bias = bias ~= false})
   local module = around(function(t, self) return F.bilinear(t[1], t[2], self.weight, self.bias) end)
@@ -239,8 +270,19 @@ end)
 
 computed("SoftSign", function(x) return F.softsign(x) end)
 computed("TanhShrink", function(x) return F.tanhshrink(x) end)
-layer("ELU", function(alpha) return ours.ELU(alpha or 1) end)
-layer("RReLU", function(low, high) return ours.RReLU(low or 1 / 8, high or 1 / 3) end)
+of_fields("ELU", "alpha=1 inplace=false", function(x, o)
+  return ops.add(ops.relu(x), ops.mul(ops.sub(ops.exp(ops.clamp_range(x, -math.huge, 0)), 1), o.alpha))
+end)
+of_fields("RReLU", "lower upper inplace=false", function(x, o)
+  if o.train == false then return ops.leaky_relu(x, (o.lower + o.upper) / 2) end
+  if not o.again or not tensor.is(o.noise) then
+    o.noise = tensor.wrap(ops.empty_like(x):uniform_(o.lower, o.upper))
+    o.noise:raw():masked_fill_(ops.gt(x:detach(), 0), 1)
+  end
+  return ops.mul(x, tensor.raw(o.noise))
+end)
+local RReLU = class.by_name["nn.RReLU"]
+RReLU.lower, RReLU.upper = 1 / 8, 1 / 3
 layer("SoftShrink", function(at) return ours.Softshrink(at or 0.5) end)
 layer("HardShrink", function(at) return ours.Hardshrink(at or 0.5) end)
 layer("GatedLinearUnit", function(dim) return ours.GLU(dim or -1) end)

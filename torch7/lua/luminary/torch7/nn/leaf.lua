@@ -158,7 +158,7 @@ end
 -- Returns tensors of a result in Torch7's form, with at least one dim.
 local function results(v)
   if type(v) == "table" then return lists.map(v, results) end
-  return core.is_tensor(v) and wrap(v.ndim == 0 and ops.unsqueeze(v, 1) or v) or v
+  return core.is_tensor(v) and wrap(v.ndim == 0 and ops.unsqueeze(v, 1) or ops.contiguous(v)) or v
 end
 
 function Leaf:updateOutput(input)
@@ -260,6 +260,7 @@ function Leaf:backward(input, gradOutput, scale)
   local grads = gradients(tape, gradOutput, lists.joined(tape.inputs, tape.params))
   accumulate(self, tape, grads, #tape.inputs, scale)
   self.gradInput = as_input(input, grads, tape, {i = 0})
+  if self.restores and self.inplace == true then raw(input):copy_(tape.inputs[1]:detach()) end
   return self.gradInput
 end
 
@@ -300,6 +301,12 @@ function Leaf:read(file)
       fail("%s has %.0f elements, expected %.0f", name, read:nElement(), own:nElement())
     end
   end
+end
+
+--- Makes accUpdateGradParameters the only way to update parameters: removes their gradients.
+function Leaf:accUpdateOnly()
+  for _, name in ipairs(current(self).names) do self[grad_name(name)] = nil end
+  return self
 end
 
 --- Removes the bias; returns the layer.

@@ -81,13 +81,25 @@ end
 
 --- Subtracts rate times this backward's gradients from the parameters; the accumulated gradients stay.
 function Module:accUpdateGradParameters(input, gradOutput, rate)
-  local params, grads = self:parameters()
-  local before = lists.map(grads, function(g) return g:clone() end)
-  self:zeroGradParameters()
+  local kept = {}
+  self:apply(function(m)
+    for name, v in pairs(m) do
+      local of = type(name) == "string" and name:match "^grad(%u.*)$"
+      if of and of ~= "Input" and tensor.is(v) then kept[#kept + 1] = {m, name, v} end
+    end
+    for _, name in ipairs {"weight", "bias"} do
+      local p, grad = rawget(m, name), "grad" .. name:gsub("^%l", string.upper)
+      if tensor.is(p) then
+        if rawget(m, grad) == nil then kept[#kept + 1] = {m, grad} end
+        m[grad] = p:clone():zero()
+      end
+    end
+  end)
   self:accGradParameters(input, gradOutput, 1)
   self:updateParameters(rate)
-  for i in ipairs(params) do grads[i]:copy(before[i]) end
+  for _, one in ipairs(kept) do one[1][one[2]] = one[3] end
 end
+Module.sharedAccUpdateGradParameters = Module.accUpdateGradParameters
 
 --- Replaces each module by f(module), children before their container.
 function Module:replace(f)

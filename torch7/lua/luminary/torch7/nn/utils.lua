@@ -44,6 +44,7 @@ function utils.recursiveFill(t, v)
 end
 --- nn.utils.recursiveType(t, "torch.FloatTensor"): Converts tensors, modules and criterions to that type.
 function utils.recursiveType(t, name, cache)
+  cache = cache or {}
   if tensor.is(t) then return t:type(name) end
   if class.isTypeOf(t, "nn.Module") or class.isTypeOf(t, "nn.Criterion") then return t:type(name, cache) end
   if type(t) == "table" then

@@ -15,13 +15,38 @@ for _, name in ipairs {"SpatialConvolution", "SpatialConvolutionMM", "SpatialDil
   end, "nInputPlane nOutputPlane kW kH=kW dW=1 dH=1 padW=0 padH=padW dilationW=1 dilationH=dilationW")
 end
 
-layer("SpatialFullConvolution", function(i, o, kW, kH, dW, dH, padW, padH, adjW, adjH)
+-- Defines a transposed convolution. A table {x, like} as input makes the output as large as `like`.
+local function transposed(name, dims, make, fields)
+  layer(name, function(...)
+    local made = make(...)
+    local module = Leaf.around(function(t, self, of)
+      local x, adjust = t, nil
+      if type(t) == "table" then
+        x, adjust = t[1], {}
+        local letters = dims == 4 and "HW" or "THW"
+        for i = 1, #letters do
+          local c = letters:sub(i, i)
+          adjust[i] = (t[2]:size(t[2].ndim - #letters + i) + 2 * of["pad" .. c] - of["k" .. c]) % of["d" .. c]
+        end
+      end
+      local single = x.ndim == dims - 1
+      made.weight, made.bias = self.weight, self.bias
+      made.output_padding = adjust or made.padding_given
+      local y = made(single and ops.unsqueeze(x, 1) or x)
+      return single and ops.squeeze(y, 1) or y
+    end)
+    made.padding_given = made.output_padding
+    module.weight, module.bias = made.weight, made.bias
+    return module
+  end, fields)
+end
+transposed("SpatialFullConvolution", 4, function(i, o, kW, kH, dW, dH, padW, padH, adjW, adjH)
   local how = {stride = pair_of(dW or 1, dH or 1), padding = {padH or 0, padW or 0},
     output_padding = {adjH or 0, adjW or 0}}
   local inner = ours.utils.skip_init(ours.ConvTranspose2d, i, o, pair_of(kW, kH), how)
   local bound = 1 / math.sqrt(i * kW * (kH or kW)) -- Torch7's
   for _, p in ipairs(inner:parameters()) do ours.init.uniform_(p, -bound, bound) end
-  return inner, 4
+  return inner
 end, "nInputPlane nOutputPlane kW kH=kW dW=1 dH=1 padW=0 padH=0 adjW=0 adjH=0")
 computed("SpatialZeroPadding", function(x, left, right, top, bottom)
   return ops.pad(x, {left, right or left, top or left, bottom or left})
@@ -68,10 +93,10 @@ function Average:setCountExcludePad()
   self.count_include_pad = false
   return self
 end
-for name, kind in pairs {BatchNormalization = "BatchNorm1d", SpatialBatchNormalization = "BatchNorm2d",
-  VolumetricBatchNormalization = "BatchNorm3d"} do
+for name, dims in pairs {BatchNormalization = 2, SpatialBatchNormalization = 4, VolumetricBatchNormalization = 5} do
+  local kind = ("BatchNorm%dd"):format(math.max(dims - 2, 1))
   layer(name, function(n, eps, momentum, affine)
-    return ours[kind](n, {eps = eps or 1e-5, momentum = momentum or 0.1, affine = affine ~= false})
+    return ours[kind](n, {eps = eps or 1e-5, momentum = momentum or 0.1, affine = affine ~= false}), dims
   end, "_ eps=1e-5 momentum=0.1 affine=true").configure = function(self, inner)
     inner.eps, inner.momentum = self.eps, self.momentum
   end
@@ -128,7 +153,7 @@ local function dilated(t, w, h) return {dilation = triple_of(t or 1, w or t or 1
 local kernel3 = "nInputPlane nOutputPlane kT kW kH=kW dT=1 dW=1 dH=dW padT=0 padW=padT padH=padW"
 layer("VolumetricConvolution", three("Conv3d", dilated), kernel3)
 layer("VolumetricDilatedConvolution", three("Conv3d", dilated), kernel3 .. " dilationT=1 dilationW=1 dilationH=1")
-layer("VolumetricFullConvolution", three("ConvTranspose3d", function(t, w, h)
+transposed("VolumetricFullConvolution", 5, three("ConvTranspose3d", function(t, w, h)
   return {output_padding = triple_of(t or 0, w or 0, h or 0)}
 end), kernel3 .. " adjT=0 adjW=0 adjH=0")
 local function three_pooled(kind, more)
