@@ -46,6 +46,7 @@ for _, name in ipairs {
     return x, losses, average and tensor.wrap(average) or nil
   end
 end
+for name, f in pairs(require "luminary.torch7.search_optimizers") do optim[name] = f end
 optim.lswolfe = ours.lswolfe
 --- difference, gradient, estimate = optim.checkgrad(feval, x [, eps]): Does as luminary's function.
 function optim.checkgrad(feval, x, eps)
@@ -56,9 +57,7 @@ function optim.checkgrad(feval, x, eps)
   return difference, tensor.wrap(grad), tensor.wrap(estimate)
 end
 
-local ConfusionMatrix = ours.ConfusionMatrix:extend "ConfusionMatrix"
-function ConfusionMatrix:add(...) return self.super.add(self, unpack(tensor.raw_all {...})) end
-function ConfusionMatrix:batchAdd(...) return self.super.batchAdd(self, unpack(tensor.raw_all {...})) end
-optim.ConfusionMatrix, optim.Logger = ConfusionMatrix, ours.Logger
+require "luminary.torch7.confusion_class"
+optim.Logger = ours.Logger
 
 return optim

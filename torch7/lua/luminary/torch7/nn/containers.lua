@@ -112,11 +112,15 @@ local function into(place, part)
 end
 
 local Parallel = container("Parallel", function(self, input)
-  local out = of_each(self, function(i, module) return module:forward(input:select(self.inputDimension, i)) end)
+  local out = {}
+  for i = 1, input:size(self.inputDimension) do
+    out[i] = self.modules[i]:forward(input:select(self.inputDimension, i))
+  end
   return wrap(ops.cat(tensor.raw_all(out), self.outputDimension))
 end, function(self, input, grad, go)
   local result, first = input:clone():zero(), 1
-  for i, module in ipairs(self.modules) do
+  for i = 1, input:size(self.inputDimension) do
+    local module = self.modules[i]
     local n = module.output:size(self.outputDimension)
     into(result:select(self.inputDimension, i), go(module, input:select(self.inputDimension, i),
       grad:narrow(self.outputDimension, first, n)))
@@ -147,7 +151,7 @@ local Depth = container("DepthConcat", function(self, input)
       sizes[d] = d == self.dimension and (sizes[d] or 0) + y:size(d) or math.max(sizes[d] or 0, y:size(d))
     end
   end
-  local whole, first = out[1].new(out[1], unpack(sizes)):zero(), 1
+  local whole, first = tensor.wrap(ops.zeros(sizes, {dtype = out[1]:raw().dtype, device = out[1]:raw().device})), 1
   for _, y in ipairs(out) do
     into(middle(whole, y, self.dimension, first), y)
     first = first + y:size(self.dimension)

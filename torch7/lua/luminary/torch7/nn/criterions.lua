@@ -35,10 +35,10 @@ local taped = setmetatable({}, {__mode = "k"}) -- criterion -> {value = the loss
 -- target has labels; "any": it is passed unchanged; else it is converted to the input's dtype and shape.
 local function criterion(name, loss, kind)
   local new = class.new("nn." .. name, "nn.Criterion")
-  function new:__init(weights, average)
+  function new:__init(weights, average, ignoreIndex)
     Criterion.__init(self)
-    if type(weights) == "boolean" then weights, average = nil, weights end
-    self.weights, self.sizeAverage = weights, average ~= false
+    if type(weights) == "boolean" then weights, average, ignoreIndex = nil, weights, average end
+    self.weights, self.sizeAverage, self.ignoreIndex = weights, average ~= false, ignoreIndex
   end
   function new:updateOutput(input, target)
     local list = {}
@@ -77,8 +77,8 @@ local function scaled(g, by)
 end
 
 local function weighted(op)
-  return function(x, y, how, weight)
-    how.weight = weight
+  return function(x, y, how, weight, self)
+    how.weight, how.ignore_index = weight, self.ignoreIndex
     return op(x, y, how)
   end
 end

@@ -26,7 +26,11 @@ layer("LookupTable", function(n, size)
 end, "_ _ paddingValue=0 maxNorm normType")
 local Lookup = class.by_name["nn.LookupTable"]
 function Lookup:updateOutput(input)
-  if self.maxNorm then self.weight:renorm(self.normType or 2, 1, self.maxNorm) end
+  if self.maxNorm then
+    local weight, rows = tensor.raw(self.weight), ops.reshape(tensor.raw(input), {-1}):to "int64"
+    local picked = ops.index_select(weight, 1, rows)
+    core.methods.index_copy_(weight, 1, rows, core.methods.renorm(picked, self.normType or 2, 1, self.maxNorm))
+  end
   return Leaf.updateOutput(self, input)
 end
 for name, value in pairs {maxNorm = "maxNorm", normType = "normType", paddingValue = "paddingValue"} do
@@ -97,16 +101,14 @@ computed("DotProduct", function(t) return ops.sum(ops.mul(t[1], t[2]), -1) end)
 
 for name, fields in pairs {
   CAddTable = "inplace=false", CMulTable = "", CSubTable = "", CDivTable = "", CMaxTable = "", CMinTable = "",
-  JoinTable = "dimension nInputDims", SplitTable = "dimension nInputDims", SelectTable = "index",
-  NarrowTable = "offset length=1", FlattenTable = "", Transpose = "", Squeeze = "dim numInputDims",
-  Unsqueeze = "pos numInputDims", Identity = "",
+  JoinTable = "dimension nInputDims", SplitTable = "dimension nInputDims",
+  NarrowTable = "offset length=1", Transpose = "", Squeeze = "dim numInputDims",
 } do
   layer(name, function(first, ...)
     if type(first) == "boolean" or first == nil then return ours[name]() end -- CAddTable(inplace)
     return ours[name](first, ...)
   end, fields)
 end
-nn.Contiguous = nn.Identity
 local Transpose, init_transpose = class.by_name["nn.Transpose"], class.by_name["nn.Transpose"].__init
 function Transpose:__init(...)
   init_transpose(self, ...)
@@ -122,8 +124,10 @@ for name, f in pairs {
   Select = function(x, d, o) return ops.select(x, d, o.index < 0 and x:size(d) + o.index + 1 or o.index) end,
   Narrow = function(x, d, o)
     local length, first = o.length, o.index
+    if first < 0 then -- all but the last `length`
+      return ops.narrow(x, d, 1, x:size(d) - length)
+    end
     if length < 0 then length = x:size(d) - first + length + 2 end
-    if first < 0 then first = x:size(d) - length + 2 + first end
     return ops.narrow(x, d, first, length)
   end,
 } do
@@ -139,6 +143,10 @@ local function reduces(name, fields, f)
     return o.squeeze ~= false and y.ndim > 1 and ops.squeeze(y, d) or y
   end)
 end
+of_fields("Unsqueeze", "pos numInputDims", function(x, o)
+  return ops.unsqueeze(x, o.pos + (o.numInputDims and x.ndim - o.numInputDims or 0))
+end)
+of_fields("Contiguous", "", ops.contiguous)
 local keep = {keepdim = true}
 reduces("Sum", "dimension=1 nInputDims sizeAverage=false squeeze=true", function(x, d, o)
   return (o.sizeAverage and ops.mean or ops.sum)(x, d, keep)
@@ -401,6 +409,45 @@ local function passes(name, init, backward)
     return self.gradInput
   end
   return new
+end
+passes("Identity", function() end, function(_, _, g) return g end)
+
+-- Returns zeros in the form of v, but for the entry `key` of a table, which is g.
+local function zeros(v, key, g)
+  if tensor.is(v) then return v:clone():zero() end
+  if type(v) ~= "table" then return v end
+  local out = {}
+  for k, each in pairs(v) do
+    if k == key then out[k] = g else out[k] = zeros(each) end
+  end
+  return out
+end
+local function entry(self, x) return type(self.index) == "number" and self.index < 0 and #x + self.index + 1 or self.index end
+passes("SelectTable", function(self, index) self.index = index end, function(self, x, g) return zeros(x, entry(self, x), g) end)
+  .updateOutput = function(self, x)
+    self.output = x[entry(self, x)]
+    if self.output == nil then options.fail("nn.SelectTable: the table has no entry %s", tostring(self.index)) end
+    return self.output
+  end
+local function flatten_into(list, v)
+  if type(v) ~= "table" then
+    list[#list + 1] = v
+  else
+    for _, each in ipairs(v) do flatten_into(list, each) end
+  end
+  return list
+end
+passes("FlattenTable", function() end, function(_, x, g)
+  local i = 0
+  local function nested(v)
+    if type(v) == "table" then return lists.map(v, nested) end
+    i = i + 1
+    return g[i]
+  end
+  return nested(x)
+end).updateOutput = function(self, x)
+  self.output = flatten_into({}, x)
+  return self.output
 end
 local Reversal = passes("GradientReversal", function(self, lambda) self.lambda = lambda or 1 end,
   function(self, _, g) return g * -self.lambda end)

@@ -161,13 +161,20 @@ local function results(v)
   return core.is_tensor(v) and wrap(v.ndim == 0 and ops.unsqueeze(v, 1) or ops.contiguous(v)) or v
 end
 
+-- Returns the old tensor with the content of the new one, as Torch7's layers keep their output and gradInput.
+local function same_object(old, new)
+  if tensor.is(old) and tensor.is(new) and old:type() == new:type() then return old:set(new) end
+  return new
+end
+
 function Leaf:updateOutput(input)
   local tape = run(self, input)
   tapes[self] = tape
-  self.output = results(tape.output)
   if self.inplace == true and tensor.is(input) then
     raw(input):copy_(tape.output:detach())
     self.output = input
+  else
+    self.output = same_object(self.output, results(tape.output))
   end
   return self.output
 end
@@ -242,7 +249,7 @@ end
 function Leaf:updateGradInput(input, gradOutput)
   if self.gradInput == nil then return nil end
   local tape = tape_of(self, input)
-  self.gradInput = as_input(input, gradients(tape, gradOutput, tape.inputs), tape, {i = 0})
+  self.gradInput = same_object(self.gradInput, as_input(input, gradients(tape, gradOutput, tape.inputs), tape, {i = 0}))
   return self.gradInput
 end
 
@@ -259,7 +266,7 @@ function Leaf:backward(input, gradOutput, scale)
   local tape = tape_of(self, input)
   local grads = gradients(tape, gradOutput, lists.joined(tape.inputs, tape.params))
   accumulate(self, tape, grads, #tape.inputs, scale)
-  self.gradInput = as_input(input, grads, tape, {i = 0})
+  self.gradInput = same_object(self.gradInput, as_input(input, grads, tape, {i = 0}))
   if self.restores and self.inplace == true then raw(input):copy_(tape.inputs[1]:detach()) end
   return self.gradInput
 end

@@ -143,12 +143,12 @@ local function flattened(list)
     range.from = n + 1
     n = n + (range.count == 1 and parts[range.i].t:nElement() or range.last - range.first)
   end
-  local flat = list[1].new(list[1], n):zero()
+  local flat = tensor.wrap(ops.zeros({n}, {dtype = list[1]:raw().dtype, device = list[1]:raw().device}))
   for _, part in ipairs(parts) do
     local t, range = part.t, part.range
     local place = flat:narrow(1, range.from, t:nElement()):viewAs(t)
     if range.count > 1 then
-      place = t:new():set(flat:storage(), range.from + part.first - range.first, t:size(), part.strides)
+      place = tensor.new(t:raw().dtype):set(flat:storage(), range.from + part.first - range.first, t:size(), part.strides)
     end
     place:copy(t)
     t:set(place)

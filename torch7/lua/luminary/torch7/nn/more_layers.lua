@@ -138,8 +138,12 @@ for name, dims in pairs {SpatialMaxUnpooling = 2, VolumetricMaxUnpooling = 3} do
     return around(function(x, _, of)
       local window = raw(of.indices).ndim == dims + 1 and 1 or 2
       local sizes = lists.slice(of.sizes)
-      local y = undo(ops.reshape(x, {-1, unpack(x.shape, x.ndim - dims + 1)}), ops.reshape(raw(of.indices):to "int64",
-        {-1, unpack(x.shape, x.ndim - dims + 1)}), 2, {output_size = {unpack(sizes, window + 1)}})
+      local o, flat = of.pooling, {-1, 1, unpack(x.shape, window + 1)}
+      local kernel, stride = dims == 3 and {o.kT, o.kH, o.kW} or {o.kH, o.kW},
+        dims == 3 and {o.dT, o.dH, o.dW} or {o.dH, o.dW}
+      local pads = dims == 3 and {o.padT, o.padH, o.padW} or {o.padH, o.padW}
+      local y = undo(ops.reshape(x, flat), ops.reshape(raw(of.indices):to "int64", flat), kernel,
+        {stride = stride, padding = pads, output_size = {unpack(sizes, window + 1)}})
       return ops.reshape(y, sizes)
     end)
   end)
@@ -165,7 +169,9 @@ end
 layer("FeatureLPPooling", function(width, stride, power, batch)
   return around(function(x)
     local windows = ops.unfold(x, batch and 2 or 1, width, stride)
-    return ops.pow(ops.sum(ops.pow(ops.abs(windows), power), -1), 1 / power)
+    local sum = ops.sum(ops.pow(ops.abs(windows), power), -1)
+    local zero = ops.eq(sum, 0) -- whose root has no gradient
+    return ops.where(zero, ops.mul(sum, 0), ops.pow(ops.where(zero, ops.ones_like(sum), sum), 1 / power))
   end)
 end, "width stride power batch_mode=false")
 -- The largest entries of each feature, in their order in time.
@@ -174,7 +180,7 @@ layer("TemporalDynamicKMaxPooling", function()
     local d = x.ndim - 1
     local k = math.max(of.minK, math.ceil(of.factor * x:size(d)))
     local _, at = ops.topk(x:detach(), k, d)
-    return ops.gather(x, d, (core.sort(at, d)))
+    return ops.gather(x, d, (ops.topk(at, k, d, {largest = false})))
   end)
 end, "minK factor=0")
 

@@ -10,7 +10,7 @@ class.packages.nn.utils = utils
 -- Returns a.
 local function paired(who, a, b, f)
   if tensor.is(b) then
-    a = tensor.is(a) and a or b:new()
+    a = tensor.is(a) and a or tensor.new(b:raw().dtype)
     f(a, b)
     return a
   elseif type(b) ~= "table" then
