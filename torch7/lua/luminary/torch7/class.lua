@@ -17,7 +17,7 @@ end
 
 -- Metamethods call the method of the object's class with this name, which may be set at any time.
 local events = {}
-for name in ("call tostring add sub mul div mod pow unm concat len eq lt le"):gmatch "%S+" do
+for name in ("tostring add sub mul div mod pow unm concat len eq lt le"):gmatch "%S+" do
   local event, method = "__" .. name, "__" .. name .. "__"
   events[event] = function(a, b, ...)
     local f = type(a) == "table" and a[method] or type(b) == "table" and b[method]
@@ -26,6 +26,10 @@ for name in ("call tostring add sub mul div mod pow unm concat len eq lt le"):gm
     if event == "__tostring" then return a.__typename end
     fail("torch: %s has no method %s", class.type(a), method)
   end
+end
+function events.__call(self, ...) -- passes the number of arguments on
+  if not self.__call__ then fail("torch: %s has no method __call__", class.type(self)) end
+  return self:__call__(...)
 end
 
 --- torch.class(name [, parent] [, module]): Creates a class "package.Name", whose constructor is put into the package

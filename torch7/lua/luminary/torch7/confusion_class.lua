@@ -13,7 +13,8 @@ function Confusion:__init(n, classes)
   if type(n) == "table" then n, classes = #n, n end
   self.nclasses, self.classes = options.arg("optim.ConfusionMatrix", "nclasses", n, "count"), classes or {}
   for i = 1, classes and 0 or n do self.classes[i] = i end
-  self.mat, self.valids, self.unionvalids = tensor.new("float32", n, n), tensor.new("float32", n), tensor.new("float32", n)
+  self.mat = tensor.new("float32", n, n)
+  self.valids, self.unionvalids = tensor.new("float32", n), tensor.new("float32", n)
   self:zero()
 end
 

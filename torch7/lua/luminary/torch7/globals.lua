@@ -70,7 +70,9 @@ for name, library in pairs(packages) do
   package.loaded[name] = library
 end
 -- Lua 5.2's names that Torch7's LuaJIT had
-table.unpack, table.pack = table.unpack or unpack, table.pack or function(...) return {n = select("#", ...), ...} end
-string.gfind = string.gfind or string.gmatch
+for name, f in pairs {unpack = unpack, pack = function(...) return {n = select("#", ...), ...} end} do
+  if rawget(table, name) == nil then rawset(table, name, f) end
+end
+rawset(string, "gfind", string.gmatch)
 
 return torch

@@ -3,7 +3,8 @@
 local class = require "luminary.torch7.class"
 
 local nn = class.packages.nn
-for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions", "utils", "jacobian", "more_layers"} do
+for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions", "utils", "jacobian",
+  "more_layers"} do
   require("luminary.torch7.nn." .. part)
 end
 

@@ -23,8 +23,8 @@ end
 
 local function dot(a, b) return ops.sum(ops.mul(a, b)):item() end
 
---- x, losses, evaluations = optim.cg(feval, x [, config [, state]]): Minimizes by conjugate gradients (Polak-Ribière) with
---- a line search by cubic interpolation that satisfies Wolfe's conditions. Options: maxIter = 25, maxEval =
+--- x, losses, evaluations = optim.cg(feval, x [, config [, state]]): Minimizes by conjugate gradients (Polak-Ribière)
+--- with a line search by parabolic interpolation that satisfies Wolfe's conditions. Options: maxIter = 25, maxEval =
 --- 1.25 * maxIter, rho = 0.01, sig = 0.5, red = 1.
 function search.cg(feval, x, config, state)
   config = config or state or {}
@@ -122,9 +122,9 @@ function search.de(feval, x, config, state)
   return x, losses
 end
 
---- x, losses, evaluations = optim.cmaes(feval, x [, config [, state]]): Minimizes by CMA-ES, which adapts the covariance
---- of a normal distribution (Hansen, The CMA Evolution Strategy: A Tutorial, arXiv:1604.00772). feval may return only
---- the loss. Options: sigma = 0.5, the first step size; maxEval = 1e3 * n^2; ftarget = -inf; popsize =
+--- x, losses, evaluations = optim.cmaes(feval, x [, config [, state]]): Minimizes by CMA-ES, which adapts the
+--- covariance of a normal distribution (Hansen, The CMA Evolution Strategy: A Tutorial, arXiv:1604.00772). feval may
+--- return only the loss. Options: sigma = 0.5, the first step size; maxEval = 1e3 * n^2; ftarget = -inf; popsize =
 --- 4 + floor(3 * log(n)).
 function search.cmaes(feval, x, config, state)
   config = config or state or {}

@@ -214,7 +214,8 @@ criterion("SpatialAutoCropMSECriterion", function(x, y, how)
   local h, w = x:size(-2), x:size(-1)
   for d = 1, x.ndim - 2 do
     if x:size(d) ~= y:size(d) then
-      fail("nn.SpatialAutoCropMSECriterion: dim %d of input and target must match, got %d and %d", d, x:size(d), y:size(d))
+      fail("nn.SpatialAutoCropMSECriterion: dim %d of input and target must match, got %d and %d", d, x:size(d),
+        y:size(d))
     end
   end
   if y:size(-2) < h or y:size(-1) < w then
@@ -243,11 +244,6 @@ function Simplex:__init(n)
     end
   end
 end
---- Returns the class of the nearest corner for each row.
-function Simplex:getPredictions(x)
-  return tensor.wrap(ops.argmax(ops.matmul(raw(x), ops.transpose(raw(self.simplex):to(raw(x).dtype), 1, 2)), -1))
-end
-
 --- nn.ModuleCriterion(criterion [, inputModule [, targetModule]]): Applies modules before a criterion.
 local Modules = class.new("nn.ModuleCriterion", "nn.Criterion")
 function Modules:__init(inner, inputModule, targetModule)

@@ -60,15 +60,15 @@ end
 --- Returns the Jacobian by central differences.
 function Jacobian.forward(module, input, param, perturbation)
   param = param or input
-  local e, rows, places = perturbation or 1e-6, param:nElement(), flat(param)
+  local e, rows, elements = perturbation or 1e-6, param:nElement(), flat(param)
   local matrix
   for i = 1, rows do
-    local before = places[i]
-    places[i] = before + e
+    local before = elements[i]
+    elements[i] = before + e
     local up = flat(module:forward(input):contiguous()):clone()
-    places[i] = before - e
+    elements[i] = before - e
     local down = flat(module:forward(input):contiguous()):clone()
-    places[i] = before
+    elements[i] = before
     matrix = matrix or values(rows * up:nElement()):view(rows, up:nElement())
     matrix:select(1, i):copy((up - down) / (2 * e))
   end

@@ -33,10 +33,6 @@ function Lookup:updateOutput(input)
   end
   return Leaf.updateOutput(self, input)
 end
-for name, value in pairs {maxNorm = "maxNorm", normType = "normType", paddingValue = "paddingValue"} do
-  Lookup["set" .. name:gsub("^%l", string.upper)] = function(self, v) self[value] = v end
-end
-function Lookup:scaleGradByFreq() self.shouldScaleGradByFreq = true end
 
 -- Draws self.noise of given sizes, each element 1 with probability 1 - p, but not to compute the last forward again.
 local function noise_of(self, sizes, x)
@@ -48,14 +44,16 @@ end
 layer("Dropout", function(p)
   if p and (p < 0 or p >= 1) then options.must_be("nn.Dropout", "p", "a number from 0 to below 1", p) end
   return around(function(x, _, of)
-    if of.p == 0 or of.train == false and not of.stochastic_inference then return ops.mul(x, of.v2 and 1 or 1 - of.p) end
+    if of.p == 0 or of.train == false and not of.stochastic_inference then
+      return ops.mul(x, of.v2 and 1 or 1 - of.p)
+    end
     return ops.mul(x, ops.div(noise_of(of, x.shape, x), of.v2 and 1 - of.p or 1))
   end)
 end, "p=0.5 v1=false inplace=false stochastic_inference=false")
 local Dropout = class.by_name["nn.Dropout"]
-local init = Dropout.__init
+local init_dropout = Dropout.__init
 function Dropout:__init(...)
-  init(self, ...)
+  init_dropout(self, ...)
   self.v2, self.noise = not self.v1, tensor.new(tensor.default)
 end
 function Dropout:setp(p) self.p = p end
@@ -146,7 +144,7 @@ end
 of_fields("Unsqueeze", "pos numInputDims", function(x, o)
   return ops.unsqueeze(x, o.pos + (o.numInputDims and x.ndim - o.numInputDims or 0))
 end)
-of_fields("Contiguous", "", ops.contiguous)
+of_fields("Contiguous", "", function(x) return ops.contiguous(x) end)
 local keep = {keepdim = true}
 reduces("Sum", "dimension=1 nInputDims sizeAverage=false squeeze=true", function(x, d, o)
   return (o.sizeAverage and ops.mean or ops.sum)(x, d, keep)
@@ -412,7 +410,7 @@ local function passes(name, init, backward)
 end
 passes("Identity", function() end, function(_, _, g) return g end)
 
--- Returns zeros in the form of v, but for the entry `key` of a table, which is g.
+-- Returns zeros in the form of v, except for the entry `key` of a table, which is g.
 local function zeros(v, key, g)
   if tensor.is(v) then return v:clone():zero() end
   if type(v) ~= "table" then return v end
@@ -422,13 +420,16 @@ local function zeros(v, key, g)
   end
   return out
 end
-local function entry(self, x) return type(self.index) == "number" and self.index < 0 and #x + self.index + 1 or self.index end
-passes("SelectTable", function(self, index) self.index = index end, function(self, x, g) return zeros(x, entry(self, x), g) end)
-  .updateOutput = function(self, x)
-    self.output = x[entry(self, x)]
-    if self.output == nil then options.fail("nn.SelectTable: the table has no entry %s", tostring(self.index)) end
-    return self.output
-  end
+local function entry(self, x)
+  return type(self.index) == "number" and self.index < 0 and #x + self.index + 1 or self.index
+end
+passes("SelectTable", function(self, index) self.index = index end, function(self, x, g)
+  return zeros(x, entry(self, x), g)
+end).updateOutput = function(self, x)
+  self.output = x[entry(self, x)]
+  if self.output == nil then options.fail("nn.SelectTable: the table has no entry %s", tostring(self.index)) end
+  return self.output
+end
 local function flatten_into(list, v)
   if type(v) ~= "table" then
     list[#list + 1] = v

@@ -1,6 +1,5 @@
 --- Implements Torch7's nn.Module, the methods of all layers and containers.
 local lists = require "luminary.base.lists"
-local options = require "luminary.base.options"
 local core = require "luminary.core"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
@@ -148,7 +147,8 @@ local function flattened(list)
     local t, range = part.t, part.range
     local place = flat:narrow(1, range.from, t:nElement()):viewAs(t)
     if range.count > 1 then
-      place = tensor.new(t:raw().dtype):set(flat:storage(), range.from + part.first - range.first, t:size(), part.strides)
+      local offset = range.from + part.first - range.first
+      place = tensor.new(t:raw().dtype):set(flat:storage(), offset, t:size(), part.strides)
     end
     place:copy(t)
     t:set(place)
@@ -156,7 +156,7 @@ local function flattened(list)
   return flat
 end
 
---- x, dx = net:getParameters(): Returns all parameters and all gradients as two vectors, and makes them views of these.
+--- x, dx = net:getParameters(): Returns all parameters and all gradients as two vectors, of which they become views.
 function Module:getParameters()
   local params, grads = self:parameters()
   return Module.flatten(params), Module.flatten(grads)
@@ -236,14 +236,15 @@ local function each_tensor(v, f, seen)
   end
 end
 
---- Converts all tensors of an object, a module or a table, except LongTensors; those that share memory still do. `cache`
---- is a table for several calls whose objects share memory.
+--- Converts all tensors of an object, a module or a table, except LongTensors; those that share memory still do.
+--- `cache` is a table for several calls whose objects share memory.
 function Module.convert(object, name, cache)
   local list, ends = {}, {}
   cache = cache or {}
   each_tensor(object, function(t)
     local x, last = t:raw(), 0
-    if x:numel() == 0 or t:type():find "Long" or t:type() == name then return end
+    if t:type():find "Long" or t:type() == name then return end
+    if x:numel() == 0 then return t:set(t:type(name)) end
     for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
     local base = ("%.0f"):format(t:data(true) - x:storage_offset() * x.nbytes / x:numel())
     list[#list + 1] = {t = t, base = base}
@@ -259,9 +260,6 @@ function Module.convert(object, name, cache)
       {storage_offset = x:storage_offset()})
     one.t:set(tensor.wrap(part))
   end
-  each_tensor(object, function(t) -- empty ones
-    if t:nElement() == 0 and not t:type():find "Long" and t:type() ~= name then t:set(t:type(name)) end
-  end, {})
   return object
 end
 

@@ -118,7 +118,8 @@ layer("SpatialDepthWiseConvolution", function(i, multiplier, kW, kH, dW, dH, pad
   return with(sizes, kW * kH, function(x, self)
     local weight = ops.reshape(ops.transpose(self.weight, 1, 2), {-1, 1, kH, kW})
     local bias = self.bias and ops.reshape(ops.transpose(self.bias, 1, 2), {-1})
-    return F.conv2d(x, weight, bias, {stride = {dH or 1, dW or 1}, padding = {padH or padW or 0, padW or 0}, groups = i})
+    return F.conv2d(x, weight, bias, {stride = {dH or 1, dW or 1}, padding = {padH or padW or 0, padW or 0},
+      groups = i})
   end), 4
 end, "nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=padW")
 layer("WeightedEuclidean", function(i, o)
@@ -155,10 +156,11 @@ for name, dims in pairs {SpatialMaxUnpooling = 2, VolumetricMaxUnpooling = 3} do
   function new:updateOutput(x)
     local tape, o = Leaf.tapes[self.pooling], self.pooling
     if tape then
-      local function triple(name) return dims == 3 and {o[name .. "T"], o[name .. "H"], o[name .. "W"]}
-        or {o[name .. "H"], o[name .. "W"]} end
+      local function sizes(field)
+        return dims == 3 and {o[field .. "T"], o[field .. "H"], o[field .. "W"]} or {o[field .. "H"], o[field .. "W"]}
+      end
       local source = tape.inputs[1]:detach()
-      local _, indices = pool(source, triple "k", {stride = triple "d", padding = triple "pad",
+      local _, indices = pool(source, sizes "k", {stride = sizes "d", padding = sizes "pad",
         ceil_mode = o.ceil_mode, return_indices = true})
       self.indices, self.sizes = wrap(indices), lists.slice(source.shape)
     end
@@ -354,28 +356,3 @@ function NaN:accGradParameters(x, g, scale)
   for _, each in ipairs(grads) do check(self, each, "gradParameters") end
 end
 NaN.backward = Module.backward
-
---- nn.StochasticGradient(module, criterion): Trains on a data set, `data:size()` pairs data[i] of input and target.
-local Training = class.new "nn.StochasticGradient"
-function Training:__init(module, criterion)
-  self.module, self.criterion = module, criterion
-  self.learningRate, self.learningRateDecay, self.maxIteration = 0.01, 0, 25
-  self.shuffleIndices, self.verbose = true, true
-end
-function Training:train(data)
-  local step, n = 0, data:size()
-  for epoch = 1, self.maxIteration do
-    local order, sum = self.shuffleIndices and ops.randperm(n):totable() or nil, 0
-    for t = 1, n do
-      local pair = data[order and order[t] or t]
-      local loss = self.criterion:forward(self.module:forward(pair[1]), pair[2])
-      local rate = self.learningRate / (1 + step * self.learningRateDecay)
-      self.module:updateGradInput(pair[1], self.criterion:updateGradInput(self.module.output, pair[2]))
-      self.module:accUpdateGradParameters(pair[1], self.criterion.gradInput, rate)
-      sum, step = sum + loss, step + 1
-      if self.hookExample then self.hookExample(self, pair) end
-    end
-    if self.verbose then print("# current error = " .. sum / n) end
-    if self.hookIteration then self.hookIteration(self, epoch, sum / n) end
-  end
-end

@@ -188,8 +188,9 @@ temporal("TemporalRowConvolution", "inputFrameSize kW dW=1", function(i, kW, dW)
 end, function(windows, self)
   return ops.add(ops.sum(ops.mul(windows, ops.squeeze(self.weight, 2)), -1), self.bias)
 end)
-temporal("TemporalSubSampling", "inputFrameSize kW dW=1", function(i, kW, dW) return {weight = {i}, bias = {i}}, kW, kW, dW or 1 end,
-  function(windows, self) return ops.add(ops.mul(ops.sum(windows, -1), self.weight), self.bias) end)
+temporal("TemporalSubSampling", "inputFrameSize kW dW=1", function(i, kW, dW)
+  return {weight = {i}, bias = {i}}, kW, kW, dW or 1
+end, function(windows, self) return ops.add(ops.mul(ops.sum(windows, -1), self.weight), self.bias) end)
 temporal("TemporalMaxPooling", "kW dW=kW", function(kW, dW) return {}, 1, kW, dW or kW end,
   function(windows) return ops.amax(windows, -1) end)
 layer("SpatialSubSampling", function(n, kW, kH, dW, dH)
