@@ -42,7 +42,7 @@ typedef enum lum_status {
   LUM_E_MEMORY = 6,   /* out of memory */
   LUM_E_FILE = 7,     /* a file that cannot be opened, read or written, or is malformed */
   LUM_E_STATE = 8,    /* a call at the wrong time */
-  LUM_E_MISSING = 9,  /* a feature that this installation lacks, or that a device has no code for */
+  LUM_E_MISSING = 9,  /* what this library lacks: a feature, code for a device, or what a valid model needs */
   LUM_E_SCRIPT = 10   /* an error in or from a model's Lua file */
 } lum_status;
 

@@ -21,21 +21,14 @@ for reason, names in pairs {
     version getconstructortable updatethreadlocals packageLuaPath File PipeFile Generator]],
   ["luminary's by another way: x:raw() is its tensor"] = "real multinomialAlias multinomialAliasSetup",
   ["LAPACK's, not in this version"] = "eig geqrf orgqr ormqr pstrf",
-  ["connection tables: convolutions in groups take their place"] = [[SpatialConvolutionMap SpatialFullConvolutionMap
-    SpatialConvolutionLocal SpatialDepthWiseConvolution]],
-  ["normalization by neighborhoods, which batch and layer normalization replaced"] = [[SpatialSubtractiveNormalization
-    SpatialDivisiveNormalization SpatialContrastiveNormalization LayerNormalization]],
-  ["pooling that needs another layer's indices or random samples"] = [[SpatialMaxUnpooling VolumetricMaxUnpooling
-    SpatialFractionalMaxPooling VolumetricFractionalMaxPooling FeatureLPPooling TemporalDynamicKMaxPooling]],
+  ["pooling of random samples"] = "SpatialFractionalMaxPooling VolumetricFractionalMaxPooling",
   ["sparse inputs, which are not in this version"] = "SparseLinear IndexLinear PartialLinear",
-  ["of one device, type or debugger: layers here check by themselves"] = "GPU Convert DontCast NaN Profile",
-  ["rare: a custom class takes a few lines"] = [[ModuleCriterion CriterionTable ClassSimplexCriterion
-    DistanceRatioCriterion SpatialAutoCropMSECriterion StochasticGradient WeightNorm LinearWeightNorm WeightedEuclidean
-    Kmeans]],
-  ["inner to nn: backward does it"] = [[sharedAccUpdateGradParameters defaultAccUpdateGradParameters flatten
-    applyToModules rethrowErrors cudaDouble cudaHalf]],
-  ["rare optimizers: optim.lbfgs, or a few lines around feval"] = "cg fista cmaes de polyinterp",
-  ["reports of ConfusionMatrix beside its print"] = "farFrr render",
+  ["of one device, type or debugger: layers here check by themselves"] = "GPU",
+  ["rare: a custom class takes a few lines"] = "CriterionTable Kmeans LayerNormalization StochasticGradient",
+  ["inner to nn: backward does it"] = [[defaultAccUpdateGradParameters rethrowErrors cudaDouble
+    cudaHalf]],
+  ["rare optimizers: optim.lbfgs, or a few lines around feval"] = "fista polyinterp",
+  ["reports of ConfusionMatrix beside its print"] = "render",
   ["of other systems, or Lua's own (arg, os, io)"] = [[execdir uname getregistryvalue]],
   ["xlua's own ways to print, load and check: Lua's, and luminary's messages"] = [[clear clearall print log error
     trycatch installed require table2string usage usage_module unpack unpack_class envparams who]],

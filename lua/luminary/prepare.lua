@@ -133,8 +133,8 @@ end
 local prepare = {}
 
 --- Returns a function that calls f without gradients, or runs a recording of such a call, and a table of its state.
---- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; quiet: true if
---- calls that cannot be recorded are no news.
+--- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; quiet: true
+--- if calls that cannot be recorded are no news.
 function prepare.recorded(f, module, evaluates, quiet)
   local cases, order, said, unchanged = {}, {}, {}, nil
   local state = {recordings = 0}

@@ -7,8 +7,8 @@ local build = assert(package.searchpath("luminary.core", package.cpath)):match "
 local HEADER, HOSTS = "include/luminary.h", "examples/hosts/c/"
 local WARNINGS = "-O1 -Wall -Wextra -Wpedantic -Werror"
 
--- Returns the bytes of an ONNX model, y = -x of shape [N, 2]: fields of protobuf are key, length, bytes.
-local function onnx_model()
+-- Returns the bytes of an ONNX model, y = op(x) of shape [N, 2]: fields of protobuf are key, length, bytes.
+local function onnx_model(op)
   local function field(number, value)
     if type(value) == "number" then return string.char(number * 8, value) end
     return string.char(number * 8 + 2, #value) .. value
@@ -17,7 +17,7 @@ local function onnx_model()
     local shape = field(1, field(2, "N")) .. field(1, field(1, 2))
     return field(1, name) .. field(2, field(1, field(1, 1) .. field(2, shape)))
   end
-  local node = field(1, "x") .. field(2, "y") .. field(4, "Neg")
+  local node = field(1, "x") .. field(2, "y") .. field(4, op)
   local graph = field(1, node) .. field(2, "g") .. field(11, value_info "x") .. field(12, value_info "y")
   return field(1, 8) .. field(7, graph) .. field(8, field(2, 13))
 end
@@ -113,6 +113,8 @@ return {model = Two(2, 1), inputs = {{name = "x", dtype = "float32", shape = {"N
     write("cut.safetensors", bytes:sub(1, -3))
     write("hostile.safetensors", "\255\255\255\255\255\255\255\127" .. bytes:sub(9))
     write("cut.onnx", "\8\7\18")
+    write("negative.onnx", onnx_model "Neg")
+    write("unsupported.onnx", onnx_model "Bar")
     write("functions.lua", [[
 local lm = require "luminary"
 local kept, view
@@ -225,7 +227,7 @@ return {
       assert.near(first:item(), number, 2e-6)
     end
     if pcall(require, "luminary.onnx") then
-      temp.write(folder .. "/neg.onnx", onnx_model())
+      temp.write(folder .. "/neg.onnx", onnx_model "Neg")
       assert.equal("thread 1: float32 [2, 2] on cpu: 3.000000\n", run("%s %s/neg.onnx", infer, folder))
     end
     local ok, problem = temp.run(folder, QUIET .. ("%s %smodel.lua %s/cut.safetensors"):format(infer, HOSTS, folder))

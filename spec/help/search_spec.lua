@@ -69,7 +69,7 @@ describe("a search of help #lua", function()
     ["class weights"] = "Rare classes", ["mixed precision"] = "mixed_precision.md",
     ["out of memory"] = "[Oo]ut of memory",
     ["resume training"] = "resume training", ["learning rate warmup"] = "warmup", ["multi gpu"] = "several_gpus",
-    export = "Export: save", ["inference server"] = "howto/serving.md", ["custom dataset"] = "Write your own dataset",
+    export = "ONNX file", ["inference server"] = "howto/serving.md", ["custom dataset"] = "Write your own dataset",
     ["data augmentation"] = "augment", ["confusion matrix"] = "confusion_matrix", ["clip gradients"] = "Clip gradients",
     ["k-fold"] = "cross validation", ["label smoothing"] = "cross_entropy", oom = "[Oo]ut of memory",
     ["exploding gradients"] = "gradient clipping", ["batch norm"] = "BatchNorm",

@@ -4,6 +4,7 @@ local cases = require "spec.support.onnx_cases"
 local ffi = require "ffi"
 local golden = require("spec.support.golden").load "_onnx"
 local needs = require "spec.support.needs"
+local Source = require "luminary.file_formats.source"
 local temp = require "spec.support.temp"
 
 local folder
@@ -29,12 +30,13 @@ end
 local function field(number, text) return varint(number * 8 + 2) .. varint(#text) .. text end
 local function integer(number, v) return varint(number * 8) .. varint(v) end
 
--- Returns the text of a model of nodes, each {op, inputs, outputs, domain}, from an input x to an output y.
+-- Returns the text of a model of nodes, each {op, inputs, outputs, domain, attributes}, from an input
+-- x to an output y; "-" is an input left out.
 local function model_of(nodes, more)
   local graph = ""
   for _, node in ipairs(nodes) do
-    local text = field(4, node[1]) .. field(7, node[4] or "")
-    for name in node[2]:gmatch "%S+" do text = text .. field(1, name) end
+    local text = field(4, node[1]) .. field(7, node[4] or "") .. (node[5] or "")
+    for name in node[2]:gmatch "%S+" do text = text .. field(1, name == "-" and "" or name) end
     for name in node[3]:gmatch "%S+" do text = text .. field(2, name) end
     graph = graph .. field(1, text)
   end
@@ -271,6 +273,101 @@ describe("lm.onnx", function()
     assert.error_matches(function() load_text(model_of({{"f1", "x", "y", "d"}}) .. functions) end,
       "expand to more than %d+ nodes")
     assert.error_matches(function() load_text(model_of({{"g", "x", "y", "d"}}) .. loop) end, "calls itself")
+  end)
+
+  -- Returns an initializer of int64.
+  local function initializer(name, list)
+    local raw = ""
+    for _, v in ipairs(list) do raw = raw .. Source.little_endian(v, 8) end
+    return field(5, integer(1, #list) .. integer(2, 7) .. field(8, name) .. field(9, raw))
+  end
+
+  it("computes nothing large while it reads", function()
+    local sides = {}
+    for d = 1, 3 do sides[d] = {1, 1, 1} sides[d][d] = 1024 end
+    local nodes, zeros = {}, {}
+    for i = 1, 1024 do zeros[i] = 0 end
+    for d, name in ipairs {"a", "b", "c"} do nodes[d] = {"Reshape", "z s" .. d, name} end
+    nodes[4], nodes[5], nodes[6] = {"Less", "a b", "l"}, {"Where", "l b c", "w"}, {"Add", "x w", "y"}
+    for i = 1, 200 do nodes[6 + i] = {"Add", "a b", "n" .. i} end
+    local text = model_of(nodes, initializer("z", zeros) .. initializer("s1", sides[1]) .. initializer("s2", sides[2])
+      .. initializer("s3", sides[3]))
+    lm.reset_peak_memory_stats()
+    local before = lm.memory_allocated()
+    load_text(text)
+    assert.is_true(lm.max_memory_allocated() - before < 2 ^ 25)
+  end)
+
+  it("raises errors for sizes that cannot be, when it is called", function()
+    local big = {2 ^ 40}
+    local function mode(name) return field(5, field(1, "mode") .. field(4, name)) end
+    local function with_image(node) return {{"Reshape", "x r", "q"}, node} end
+    for _, case in ipairs {
+      {{{"ConstantOfShape", "big", "y"}}, "cannot allocate"}, {{{"Tile", "x big", "y"}}, "cannot allocate"},
+      {{{"Expand", "x big", "y"}}, "does not broadcast"},
+      {{{"Pad", "x pads", "y", nil, mode "edge"}}, "cannot allocate"},
+      {{{"Pad", "x pads", "y", nil, mode "reflect"}}, "cannot allocate"},
+      {{{"Range", "zero big one", "y"}}, "cannot allocate"}, {{{"OneHot", "zero big r", "y"}}, "cannot allocate"},
+      {with_image {"Resize", "q - - far", "y", nil, mode "linear"}, "at most 4194304"},
+      {{{"MelWeightMatrix", "big big one zero one", "y"}}, "at most 4194304"},
+      {{{"Expand", "one big", "long"}, {"SplitToSequence", "long", "y"}}, "at most 4194304"},
+    } do
+      local more = initializer("big", big) .. initializer("pads", {0, 2 ^ 40}) .. initializer("zero", {0})
+        .. initializer("one", {1}) .. initializer("r", {1, 2}) .. initializer("far", {1, 2 ^ 40})
+      assert.error_matches(function() load_text(model_of(case[1], more))(lm.ones(2)) end, case[2])
+    end
+    local net = load_text(model_of({{"Pad", "x pads", "y", nil, mode "reflect"}},
+      initializer("pads", {5, 3})))
+    assert.same({2, 3, 4, 3, 2, 1, 2, 3}, {unpack((net(lm.tensor {1, 2, 3, 4})):totable(), 1, 8)})
+  end)
+
+  it("names the file once in an error that is nested in graphs", function()
+    local inner = field(1, field(1, "none") .. field(2, "y") .. field(4, "Relu")) .. field(12, field(1, "y"))
+    for _ = 1, 8 do
+      local branch = field(6, inner) .. integer(20, 5)
+      inner = field(1, field(1, "x") .. field(2, "y") .. field(4, "If") .. field(5, field(1, "then_branch") .. branch)
+        .. field(5, field(1, "else_branch") .. branch)) .. field(12, field(1, "y"))
+    end
+    local ok, why = pcall(load_text, model_of({}, inner))
+    assert.is_false(ok)
+    assert.equal(1, select(2, why:gsub("made.onnx", "")))
+  end)
+
+  it("uses at most four times a file's size, and 96 MiB, to read it #unsanitized", function()
+    local program = temp.write(folder .. "/peak.lua", [[
+      local lm = require "luminary"
+      local load = lm.onnx.load
+      local function peak()
+        for line in io.lines "/proc/self/status" do
+          if line:find "^VmHWM" then return tonumber(line:match "%d+") end
+        end
+      end
+      local before = peak()
+      pcall(load, arg[1])
+      print(peak() - before)]])
+    local chain, functions = {}, ""
+    for i = 1, 30000 do
+      chain[i] = field(1, field(1, i == 1 and "x" or "v" .. i - 1) .. field(2, "v" .. i) .. field(4, "Relu"))
+    end
+    for i = 1, 30 do
+      local call = field(7, field(1, "v") .. field(2, "w") .. field(4, i == 30 and "Relu" or "f" .. i + 1)
+        .. field(7, i == 30 and "" or "d"))
+      functions = functions .. field(25, field(1, "f" .. i) .. field(4, "v") .. field(5, "w") .. field(10, "d")
+        .. call:rep(2))
+    end
+    local graph = field(1, field(1, "x") .. field(2, "y") .. field(4, "f1") .. field(7, "d"))
+    local relu = field(1, field(1, "x") .. field(2, "y") .. field(4, "Relu"))
+    for name, text in pairs {
+      empty_nodes = field(7, ("\10\0"):rep(1e6)), chain = model_of({{"Relu", "x", "y"}}, table.concat(chain)),
+      functions = model_of({}, relu:rep(25000) .. graph) .. functions,
+      strings = field(7, field(1, ("\10\1a"):rep(3e5))), attributes = field(7, field(1, ("\42\0"):rep(5e5))),
+      dims = field(7, field(5, ("\8\1"):rep(1e6))),
+    } do
+      local path = temp.write(folder .. "/large.onnx", text)
+      local _, out = temp.run(folder, ("luajit %s %s"):format(program, path))
+      local kilobytes = tonumber(out)
+      assert(kilobytes and kilobytes * 1024 <= 4 * #text + 96 * 2 ^ 20, name .. ": " .. out)
+    end
   end)
 
   it("loads damaged files or raises an error that names them", function()

@@ -391,6 +391,28 @@ op("int8_linear", "x weight scale bias", "F.linear(x, (weight * scale.unsqueeze(
     { t { 3, 4 }, bytes(5, 4), t { 4 }, message = "int8_linear: expected scale to have shape %[5%] for weight of %[5, 4%], got %[4%]" },
     { t { 3, 4 }, bytes(5, 4), t { 5 }, t { 4 }, message = "int8_linear: expected bias to have shape %[5%] for weight of %[5, 4%], got %[4%]" },
     { n({ 3, 4 }, 0, 9, true), bytes(5, 4), t { 5 }, message = "int8_linear: x" } } })
+local function numbers(dtype, values, shape) return { tensor = "values", values = values, shape = shape or {}, dtype = dtype } end
+-- A depthwise weight: its numbers by tap, then the sum of each channel.
+local taps, packed_taps = numbers("int8", { 1, -2, 3, 4 }, { 2, 1, 1, 2 }), numbers("int8", { 1, 3, -2, 4, -1, -1, -1, -1, 7, 0, 0, 0 }, { 12 })
+op("int8_pack", "weight groups", "int8_pack(weight, groups)", { grad = false, dtypes = false, defaults = { groups = 1 },
+  { weight = taps, groups = 2 },
+  bad = { { t { 4, 3, 1, 1 }, message = "int8_pack: weight must be uint8 or int8, got float32" },
+    { taps, 3, message = "int8_pack: output channels %(2%) must be divisible by groups %(3%)" } } })
+op("int8_conv", "x weight packed zero scale bias w_zero", "int8_conv(x, weight, zero, scale, x_zero, groups)", { grad = false, dtypes = false,
+  defaults = { scale = { py = "None" }, bias = { py = "None" }, w_zero = { py = "None" }, x_zero = 0, groups = 1 },
+  { x = bytes(1, 2, 3, 4), weight = taps, packed = packed_taps, zero = numbers("int32", { 0 }), x_zero = 5, groups = 2 },
+  { x = bytes(1, 2, 3, 4), weight = taps, packed = packed_taps, zero = numbers("int8", { 9 }), scale = pos { 2 }, groups = 2 },
+  bad = { { t { 1, 2, 3, 4 }, taps, packed_taps, numbers("int32", { 0 }), { groups = 2 }, message = "int8_conv: x must be uint8 or int8, got float32" },
+    { bytes(1, 2, 3, 4), taps, packed_taps, numbers("int8", { 0 }), { groups = 2 }, message = "int8_conv: scale is missing" } } })
+op("int8_quantize", "x scale zero", "int8_saturated(x / scale, zero)", { grad = false, dtypes = false,
+  { x = t({ 2, 3, 4 }, { lo = -99, hi = 300 }), scale = 0.5, zero = numbers("uint8", { 7 }) }, { x = special, scale = 0.25, zero = numbers("int8", { 0 }) },
+  bad = { { t { 2 }, 1, numbers("int32", { 0 }), message = "int8_quantize: zero must be uint8 or int8, got int32" } } })
+op("int8_dequantize", "x scale x_zero", "(x.float() - x_zero) * scale", { grad = false, dtypes = false, defaults = { x_zero = 0 },
+  { x = bytes(2, 5), scale = 0.5, x_zero = 3 }, bad = { { t { 2 }, 1, message = "int8_dequantize: x must be uint8 or int8, got float32" } } })
+op("int8_add", "x other zero scale other_scale x_zero other_zero", "int8_saturated(scale * (x.float() - x_zero) + other_scale * (other.float() - other_zero) + zero, zero - zero)", {
+  grad = false, dtypes = false, defaults = { x_zero = 0, other_zero = 0 },
+  { x = bytes(2, 5), other = bytes(2, 5), zero = numbers("uint8", { 3 }), scale = 0.5, other_scale = 1.5, x_zero = 3, other_zero = 2 },
+  bad = { { bytes(2), t { 2 }, numbers("int8", { 0 }), 1, 1, message = "int8_add: other must be uint8 or int8, got float32" } } })
 op("linear", "x weight bias", "F.linear(x, weight, bias) if torch.is_tensor(bias) and weight.dim() == 2 else F.linear(x, weight) + (0 if bias is None else bias)", {
   defaults = { bias = { py = "None" } },
   { x = t { 3, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 2, 3, 4 }, weight = t { 5, 4 } },

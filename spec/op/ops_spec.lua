@@ -206,7 +206,7 @@ local function build(v)
   local shape = v.shape or {}
   if v.tensor == "float" then return core.ops.rand(shape) end
   if v.tensor == "bool" then return core.ops.zeros(shape, { dtype = "bool" }) end
-  if v.tensor == "values" then return core.tensor(v.values):reshape(shape) end
+  if v.tensor == "values" then return core.tensor(v.values, { dtype = v.dtype }):reshape(shape) end
   if v.tensor == "index" then return core.ops.randint(1, v.n + 1, shape) end
   return core.ops.randint(v.lo, v.hi, shape, { dtype = v.dtype })
 end

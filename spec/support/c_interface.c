@@ -270,6 +270,37 @@ static void check_functions(lum_session *s) {
   lum_model_free(m);
 }
 
+/* Checks the statuses of ONNX models that are missing, malformed or unsupported, and of other inputs, if the
+ * installation reads ONNX. */
+static void check_onnx(lum_session *s) {
+  lum_model *m = NULL;
+  lum_tensor *x = NULL, *y = NULL;
+  float values[] = {1e6F, 1e6F, 1e6F, 1e6F};
+  lum_status status = lum_model_load(s, path("negative.onnx"), NULL, &m);
+  if (status == LUM_E_MISSING) return;
+  CHECK(status == LUM_OK);
+  x = floats(values, 2, 2, NULL);
+  OK(lum_model_run(m, 1, &x, 1, &y, NULL));
+  CHECK(((float *)lum_tensor_data(y))[3] == -1e6F);
+  lum_tensor_free(y);
+  lum_tensor_free(x);
+  x = floats(values, 1, 4, NULL);
+  FAILS(LUM_E_SHAPE, "shape [N, 2], got [1, 4]", lum_model_run(m, 1, &x, 1, &y, NULL));
+  lum_tensor_free(x);
+  OK(lum_tensor_new(LUM_INT64, 2, (const int64_t[]){1, 2}, NULL, &x));
+  FAILS(LUM_E_DTYPE, "must be float32, got int64", lum_model_run(m, 1, &x, 1, &y, NULL));
+  lum_tensor_free(x);
+  FAILS(LUM_E_ARGUMENT, "is missing", lum_model_run(m, 0, NULL, 1, &y, NULL));
+  const int64_t shape[] = {(int64_t)1 << 38, 2}, strides[] = {0, 0}; /* elements of one number */
+  OK(lum_tensor_from_memory(LUM_FLOAT32, 2, shape, strides, values, sizeof values, NULL, NULL, &x));
+  FAILS(LUM_E_MEMORY, "cannot allocate 2.0 TiB", lum_model_run(m, 1, &x, 1, &y, NULL));
+  lum_tensor_free(x);
+  lum_model_free(m);
+  FAILS(LUM_E_MISSING, "cannot run 1 kind of nodes: 1 \xc3\x97 Bar",
+        lum_model_load(s, path("unsupported.onnx"), NULL, &m));
+  FAILS(LUM_E_FILE, "none.onnx", lum_model_load(s, path("none.onnx"), NULL, &m));
+}
+
 static void check_bad_files(lum_session *s) {
   lum_model *m = NULL;
   lum_model_options options = LUM_MODEL_OPTIONS;
@@ -290,6 +321,7 @@ static void check_bad_files(lum_session *s) {
   options.weights = NULL;
   options.device = "nothing";
   FAILS(LUM_E_DEVICE, "nothing", lum_model_load(s, path("linear.lua"), &options, &m));
+  check_onnx(s);
   lum_status status = lum_model_load(s, path("cut.onnx"), NULL, &m);
   CHECK((status == LUM_E_FILE || status == LUM_E_MISSING) && strstr(lum_message(s), "cut.onnx"));
   CHECK(m == NULL);

@@ -10,7 +10,8 @@
  *   sizes            the metatable of lists of sizes, x.shape and the like (size_lists.lua fills it)
  *   op_list()        list of op names
  *   nearest(s, list) the nearest of a list of strings to s, or nil if none is close (for messages)
- *   error_at_caller(message)   raise at the first line outside luminary's own Lua files
+ *   error_at_caller(message[, cause])   raise at the first line outside luminary's own Lua files;
+ *     cause: a number of lm_status, or the error that this one explains, whose status it keeps
  *
  *   tensor(v, {dtype, device, requires_grad})     from nested lists, a number, a boolean or a tensor
  *   is_tensor(v)     true for a live or dropped tensor handle; is_alive(v) for a live one
@@ -42,12 +43,14 @@ typedef struct lm_tensor_handle {
     const char *why; /* once t is NULL: text after "this tensor", kept alive by the state's table of sites */
   };
   struct lm_tensor_handle **pprev;
-  bool hooked; /* true if it has its own environment table, with hooks */
+  bool hooked;       /* true if it has its own environment table, with hooks */
+  bool intermediate; /* true if it is in the list of a scope that is a module's call */
 } lm_tensor_handle;
 
 typedef struct lm_scope {
   struct lm_scope *outer;
   lm_tensor_handle *handles;
+  bool is_call; /* true for a call of one of the library's modules, whose code keeps no result that it does not spare */
 } lm_scope;
 
 /* A call of a function of lm.fuse: the ops that it has deferred, and the handles of their results. */
@@ -170,15 +173,18 @@ static inline lm_tensor *lm_to_tensor(lua_State *L, const lm_lua *s, int i) {
 }
 /* Pushes an empty handle. Call it before arguments are read, since it may collect. */
 lm_tensor_handle *lm_tensor_handle_new(lua_State *L);
+/* Adds a handle to a scope's list. */
+static inline void lm_tensor_handle_link(lm_scope *scope, lm_tensor_handle *b) {
+  b->next = scope->handles;
+  b->pprev = &scope->handles;
+  b->intermediate = scope->is_call;
+  if (b->next) b->next->pprev = &b->next;
+  scope->handles = b;
+}
 /* Moves the caller's reference to t into the handle, which joins the current scope. */
 static inline void lm_tensor_handle_fill(lm_lua *s, lm_tensor_handle *b, lm_tensor *t) {
   b->t = t;
-  if (s->scope) {
-    b->next = s->scope->handles;
-    b->pprev = &s->scope->handles;
-    if (b->next) b->next->pprev = &b->next;
-    s->scope->handles = b;
-  }
+  if (s->scope) lm_tensor_handle_link(s->scope, b);
 }
 /* Takes the handle out of its scope, which then will not drop it. */
 void lm_tensor_handle_unlink(lm_tensor_handle *b);
@@ -233,14 +239,23 @@ static inline void lm_gc_step_if_due(lua_State *L, lm_lua *s) {
 void lm_collect_all(lua_State *L, const lm_lua *s);
 /* Sets and returns scale[] of the device's kind. */
 int lm_gc_step_scale(lm_lua *s, lm_device device);
-/* Counts a result's memory towards the next step. */
-static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
+/* Returns whether t and its storage have no other owner. */
+static inline bool lm_is_only_owner(const lm_tensor *t) {
+  return atomic_load_explicit(&t->rc, memory_order_relaxed) == 1 &&
+         atomic_load_explicit(&t->storage->rc, memory_order_relaxed) == 1;
+}
+/* Returns the bytes that a result's memory counts for. */
+static inline size_t lm_gc_step_weight(lm_lua *s, const lm_tensor *t) {
   int scale = s->scale[LM_DEVICE_KIND(t->device)];
   if (scale == 0) scale = lm_gc_step_scale(s, t->device);
   size_t bytes = t->storage->bytes >> (scale - 1);
-  bool on_cpu = LM_DEVICE_KIND(t->device) == LM_CPU, cached = bytes <= s->uncached && on_cpu;
-  if (!on_cpu) s->elsewhere = true;
-  s->fresh += (cached || s->uncached == SIZE_MAX ? bytes : bytes / 4) + 512;
+  bool cached = bytes <= s->uncached && LM_DEVICE_KIND(t->device) == LM_CPU;
+  return cached || s->uncached == SIZE_MAX ? bytes : bytes / 4;
+}
+/* Counts a result's memory towards the next step. */
+static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
+  if (LM_DEVICE_KIND(t->device) != LM_CPU) s->elsewhere = true;
+  s->fresh += lm_gc_step_weight(s, t) + 512;
 }
 /* Bytes that a file descriptor counts as: a process may have some 1,000, so 256 in the usual budget. */
 enum { LM_GC_STEP_DESCRIPTOR = 256 << 10 };
@@ -466,6 +481,7 @@ void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 /* ---- tensor/scope.c */
 int lm_bind_scope(lua_State *L); /* upvalue 3: its body */
 int lm_bind_scope_body(lua_State *L);
+int lm_bind_call_own(lua_State *L); /* upvalue 3: the scopes' body */
 
 /* ---- tensor/fuse.c */
 /* Marks, before an op reads its arguments, that it does; returns the mark before, for lm_fusion_end. */

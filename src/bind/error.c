@@ -437,5 +437,6 @@ LM_FUNCTION(error_at_caller) {
   const char *message = lua_tolstring(L, 1, &n);
   char *copy = memcpy(lua_newuserdata(L, n + 1), message, n + 1); /* to be escaped: names from files may be in it */
   lm_make_printable(copy);
-  return raise_message(L, LM_E_ARG, copy);
+  const lm_status status = lua_type(L, 2) == LUA_TNUMBER ? (lm_status)lua_tointeger(L, 2) : lm_raised_status(L, 2);
+  return raise_message(L, status > LM_OK && status < LM_E_LUA ? status : LM_E_ARG, copy);
 }

@@ -164,12 +164,6 @@ lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *ar
   return lost == LM_OK ? status : lost;
 }
 
-/* Returns whether t and its storage have no other owner. */
-static bool is_new(const lm_tensor *t) {
-  return atomic_load_explicit(&t->rc, memory_order_relaxed) == 1 &&
-         atomic_load_explicit(&t->storage->rc, memory_order_relaxed) == 1;
-}
-
 int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **made) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *handle[LM_MAX_OUTS];
@@ -190,7 +184,7 @@ int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *a
       continue;
     }
     lm_tensor_handle_fill(s, handle[i], made[i]);
-    if (is_new(made[i])) lm_gc_step_count(s, made[i]);
+    if (lm_is_only_owner(made[i])) lm_gc_step_count(s, made[i]);
   }
   return n;
 }

@@ -12,7 +12,8 @@ static void note_error(lua_State *L, lm_host_call *c, int code) {
     lua_rawgeti(L, e, 2);
     const double number = lua_type(L, -2) == LUA_TNUMBER ? lua_tonumber(L, -2) : 0;
     if (number >= 1 && number <= LM_E_LUA && lua_type(L, -1) == LUA_TSTRING) { /* else a table of the script's own */
-      c->status = (lm_status)number;
+      const lm_status own = lm_raised_status(L, -1); /* says more than that a file could not be loaded */
+      c->status = own == LM_E_OOM || own == LM_E_MISSING ? own : (lm_status)number;
       lua_replace(L, e);
     }
   }

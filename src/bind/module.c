@@ -256,8 +256,11 @@ int luaopen_luminary_core(lua_State *L) {
   lua_getfield(L, MODULE, "backward");
   lua_setfield(L, METHODS, "backward");
   push_closure(L, lm_bind_scope_body, 0);
+  lua_pushvalue(L, -1);
   push_closure(L, lm_bind_scope, 1);
   lua_setfield(L, MODULE, "scope");
+  push_closure(L, lm_bind_call_own, 1);
+  lua_setfield(L, MODULE, "call_own");
   lua_pushvalue(L, METHODS);
   lua_setfield(L, MODULE, "methods");
   lm_push_getters(L);

@@ -7,9 +7,10 @@
 #include "onnx.pb-c.h"
 
 /* Bounds of an unpacked message. In protobuf-c a message in a message takes 1.5 KB of C stack, and an empty one of two
- * bytes up to 150 of memory: hence a multiple of the file's size and an allowance for small files. */
-enum { MAX_STACK = 128 << 10, SPARE_STACK = 32 << 10, MAX_RATIO = 4 };
-static const size_t ALLOWANCE = 16 << 20;
+ * bytes up to 150 of memory: hence a multiple of the file's size and an allowance for small files. A block counts with
+ * what malloc adds to it, and with an estimate of the Lua values that are made of it. */
+enum { MAX_STACK = 128 << 10, SPARE_STACK = 32 << 10, MAX_RATIO = 4, BLOCK = 192, LUA_TABLE = 1024 };
+static const size_t ALLOWANCE = 64 << 20;
 
 typedef struct budget {
   size_t left; /* bytes */
@@ -21,13 +22,14 @@ typedef struct budget {
 static void *allocate(void *data, size_t n) {
   budget *b = data;
   const char *here = __builtin_frame_address(0);
+  const size_t counted = n + BLOCK + (n < LUA_TABLE ? n : LUA_TABLE);
   if ((size_t)(b->start - here) > MAX_STACK) {
     b->exceeded = "its messages are nested too deeply";
-  } else if (n > b->left) {
+  } else if (counted > b->left) {
     b->exceeded = "its messages take more memory than its size explains";
   }
   if (b->exceeded) return NULL;
-  b->left -= n;
+  b->left -= counted;
   void *block = lm_malloc(n);
   b->failed |= !block;
   return block;
@@ -55,5 +57,23 @@ static lm_status unpack(const uint8_t *bytes, size_t n, void **message) {
   return b.failed ? LM_E_OOM : lm_fail(LM_E_IO, "it is no ONNX model, or it is damaged or cut off");
 }
 
+typedef struct sink {
+  ProtobufCBuffer base;
+  void (*append)(void *ctx, const uint8_t *bytes, size_t n);
+  void *ctx;
+} sink;
+
+static void append_to_sink(ProtobufCBuffer *buffer, size_t n, const uint8_t *bytes) {
+  const sink *s = (const sink *)(void *)buffer;
+  s->append(s->ctx, bytes, n);
+}
+
+static void pack(const void *message, void (*append)(void *ctx, const uint8_t *bytes, size_t n), void *ctx) {
+  sink s = {{append_to_sink}, append, ctx};
+  protobuf_c_message_pack_to_buffer(message, &s.base);
+}
+
 LM_API void lm_onnx_messages_of(lm_onnx_messages *out);
-void lm_onnx_messages_of(lm_onnx_messages *out) { *out = (lm_onnx_messages){unpack, release}; }
+void lm_onnx_messages_of(lm_onnx_messages *out) {
+  *out = (lm_onnx_messages){unpack, release, pack, &onnx__model__descriptor};
+}

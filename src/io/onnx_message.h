@@ -1,4 +1,4 @@
-/* Declares what the plug-in luminary_file_onnx.so exports: the messages of ONNX files, read by protobuf-c. */
+/* Declares what the plug-in luminary_file_onnx.so exports: reading and writing the messages of ONNX files. */
 #pragma once
 
 #include <stddef.h>
@@ -11,4 +11,7 @@ typedef struct lm_onnx_messages {
    * LM_E_IO if it is malformed, nested too deeply or larger than the file explains. */
   lm_status (*unpack)(const uint8_t *bytes, size_t n, void **message);
   void (*release)(void *message); /* NULL is fine */
+  /* Passes the bytes of a model to append, in pieces; those of raw_data are where the message has them. */
+  void (*pack)(const void *message, void (*append)(void *ctx, const uint8_t *bytes, size_t n), void *ctx);
+  const void *model; /* the ProtobufCMessageDescriptor of a model */
 } lm_onnx_messages;

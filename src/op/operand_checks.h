@@ -62,6 +62,11 @@ lm_format lm_pooled_format(const lm_tensor *indices);
 LM_API lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
                                const int64_t *padding, const int64_t *dilation, int64_t groups, int64_t *oh,
                                int64_t *ow);
+/* Requires groups that divide the weight's outputs; computes the bytes of packed weights. */
+lm_status lm_check_int8_pack(lm_op_id op, const int64_t *weight, int64_t groups, int64_t *bytes);
+static inline bool lm_int8_is_depthwise(const int64_t *weight, int64_t groups) {
+  return weight[1] == 1 && weight[0] == groups;
+}
 lm_format lm_conv_format(const lm_tensor *x);
 lm_format lm_weight_format(const lm_tensor *x);
 lm_status lm_compute_conv(lm_frame *f, const void *run);

@@ -70,10 +70,13 @@ local describe = options.describe
 -- `name` the argument's name in the public signature. `remedy`, or nil, says what the caller can do; it may be a
 -- format, whose values follow.
 
-local function raise(text, remedy, ...)
+-- status: of lm_status, which the C interface returns; nil: an invalid argument.
+local function raise_as(status, text, remedy, ...)
   if remedy then text = text .. "; " .. (select("#", ...) > 0 and remedy:format(...) or remedy) end
-  core.error_at_caller(text)
+  core.error_at_caller(text, status)
 end
+local function raise(...) raise_as(nil, ...) end
+local SHAPE, DTYPE, MISSING = 2, 3, 9
 
 --- Raises "WHO: NAME must be BOUND, got VALUE".
 function options.must_be(who, name, bound, value, remedy, ...)
@@ -92,24 +95,25 @@ end
 function options.wrong_shape(who, name, x, shape, remedy, ...)
   if type(shape) == "table" then shape = "[" .. table.concat(shape, ", ") .. "]" end
   local got = core.is_tensor(x) and "[" .. table.concat(x.shape, ", ") .. "]" or describe(x)
-  raise(("%s: expected %s to have shape %s, got %s"):format(who, name, shape, got), remedy, ...)
+  raise_as(SHAPE, ("%s: expected %s to have shape %s, got %s"):format(who, name, shape, got), remedy, ...)
 end
 
 --- Raises "WHO: shapes of A and B must match, got [..] and [..]". `relation` replaces "match".
 function options.shapes_differ(who, a, x, b, y, relation)
-  raise(("%s: shapes of %s and %s must %s, got [%s] and [%s]"):format(who, a, b, relation or "match",
+  raise_as(SHAPE, ("%s: shapes of %s and %s must %s, got [%s] and [%s]"):format(who, a, b, relation or "match",
     table.concat(x.shape, ", "), table.concat(y.shape, ", ")))
 end
 
 --- Raises "WHO: NAME must be BOUND, got DTYPE". By default, the remedy is the method that converts to such a dtype.
 function options.wrong_dtype(who, name, bound, x, remedy, ...)
-  raise(("%s: %s must be %s, got %s"):format(who, name, bound, core.is_tensor(x) and x.dtype or describe(x)),
-    remedy, ...)
+  local got = core.is_tensor(x) and x.dtype or describe(x)
+  raise_as(DTYPE, ("%s: %s must be %s, got %s"):format(who, name, bound, got), remedy, ...)
 end
 
 --- Raises "WHO: dtype mismatch: A is float32, B is int64; convert one with :to()".
 function options.dtypes_differ(who, a, x, b, y)
-  raise(("%s: dtype mismatch: %s is %s, %s is %s; convert one with :to()"):format(who, a, x.dtype, b, y.dtype))
+  local text = "%s: dtype mismatch: %s is %s, %s is %s; convert one with :to()"
+  raise_as(DTYPE, text:format(who, a, x.dtype, b, y.dtype))
 end
 
 --- Raises "WHO: NAME (V) must be divisible by NAME2 (V2)", unless V is.
@@ -144,6 +148,11 @@ end
 --- Raises "'PATH': REASON". The reason is a format, whose values follow.
 function options.fail_in_file(path, reason, ...)
   raise(("'%s': %s"):format(options.shown_path(path), select("#", ...) > 0 and reason:format(...) or reason))
+end
+
+--- Does so for a file that is valid, but needs what this version lacks.
+function options.unsupported_file(path, reason, ...)
+  raise_as(MISSING, ("'%s': %s"):format(options.shown_path(path), reason:format(...)))
 end
 
 --- Raises "'PATH': malformed PART: REASON". PART is "zip archive", "GGUF header", ...

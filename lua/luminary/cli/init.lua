@@ -3,6 +3,7 @@ local debug = require "debug"
 local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]
+       luminary th FILE [argument ...]
        luminary doctor [option ...]
        luminary inspect FILE
        luminary help [NAME | WORD ... | environment]
@@ -10,6 +11,7 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
 
   FILE         run a Lua script; `arg` holds its arguments
   run          run a script as several ranks; luminary run --help says more
+  th           run a Torch7 script unchanged; needs the package luminary-torch7
   doctor       look for what keeps training from running on this machine; luminary doctor --help says more
   inspect      list what is in a file of weights; luminary inspect --help says more
   help         explain a name, as in luminary help nn.Linear, or list names, sentences and pages with words;
@@ -116,7 +118,7 @@ local function set_arg(args, at)
   return unpack(arg, 1, #args - at)
 end
 
-local COMMANDS, OPTIONS = {"run", "doctor", "inspect", "help", "ops"}, {"--version", "--help"}
+local COMMANDS, OPTIONS = {"run", "th", "doctor", "inspect", "help", "ops"}, {"--version", "--help"}
 local HAS_FILE = lists.set "run doctor inspect ops" -- commands with a file here
 
 -- Returns "; did you mean 'luminary doctor'?" for a word that is near one in the list; else "".
@@ -164,11 +166,25 @@ function cli.main(args)
     return 1
   end
   if os.getenv "LM_ERROR_FILE" then io.stdout:setvbuf "line" end -- the launcher shows lines at once
+  local at = 1
+  if first == "th" then
+    local ok, why = pcall(require, "luminary.torch7.globals")
+    if not ok then
+      say(find(why, "'luminary.torch7.globals' not found", 1, true)
+        and "luminary th needs the package luminary-torch7; docs/from_torch7.md says how to install it" or why)
+      return 1
+    end
+    at, first = 2, args[2]
+    if not first then
+      say "luminary th needs a script"
+      return 1
+    end
+  end
   local chunk, problem = loadfile(first ~= "-" and first or nil)
   if not chunk and not find(first, "[./]") and find(problem, "^cannot open") then
     problem = problem .. near(first, COMMANDS, "luminary ")
   end
-  return run(chunk, problem, set_arg(args, 1))
+  return run(chunk, problem, set_arg(args, at))
 end
 
 return cli

@@ -28,11 +28,14 @@ end
 
 -- ---- in the worker
 
-local outcome_of = failure.outcome
+local outcome_of, outcome_with_value = failure.outcome, failure.outcome_with_value
 
 -- Sends the outcome of a call, and then closes the sockets that wait for it.
 local function answer(task, outcome)
   local why = outcome_of(send, here.channel, "async: the result", outcome).problem
+  if why and outcome.problem then -- the error's value cannot be sent
+    why, outcome.problem.value = outcome.problem, nil
+  end
   if why then send(here.channel, "async", {problem = why}) end
   -- The future's end is readable even if a fork's child has a copy of this one. Fails if there is no future any more.
   pcall(core.mp_put, task.handles[1], "", {}, {}, 0)
@@ -76,9 +79,9 @@ local function serve(index, setup)
     elseif task.problem then
       answer(task, {problem = task.problem})
     elseif task.without_grad then
-      answer(task, outcome_of(core.no_grad, forward, task.fn, unpack(task.args, 1, task.n)))
+      answer(task, outcome_with_value(core.no_grad, forward, task.fn, unpack(task.args, 1, task.n)))
     else
-      answer(task, outcome_of(task.fn, unpack(task.args, 1, task.n)))
+      answer(task, outcome_with_value(task.fn, unpack(task.args, 1, task.n)))
     end
     task = next_task()
   end
@@ -127,8 +130,8 @@ end
 --- Waits for the call's end, `timeout` seconds at most (nil: no limit); returns whether it has ended.
 function Future:wait(timeout) return wait(self, "wait", shared.seconds("Future:wait", timeout)) end
 
---- Waits for the call and returns its results. An error of the function is raised, with its traceback; so is a timeout,
---- in seconds, by position or as {timeout = s}.
+--- Waits for the call and returns its results. An error of the function is raised, with its traceback, or, if it is a
+--- table, a copy of it; so is a timeout, in seconds, by position or as {timeout = s}.
 function Future:get(timeout)
   local outcome = self.outcome
   if not outcome then
@@ -136,16 +139,17 @@ function Future:get(timeout)
     if not wait(self, "get", timeout) then fail("Future:get: timeout: no result within %g s", timeout) end
     outcome = self.outcome
   end
+  if outcome.problem and outcome.problem.value then error(outcome.problem.value, 0) end
   if outcome.problem then core.error_at_caller("Future:get: " .. failure.text(outcome.problem, "the worker")) end
   if not outcome.values then fail "Future:get: the call was canceled" end
   return unpack(outcome.values, 1, outcome.values.n)
 end
 
---- Returns the message of the error that ended the call, or nil; fails before the end.
+--- Returns the error that ended the call, its message or a copy of the table, or nil; fails before the end.
 function Future:exception()
   if not self:done() then fail "Future:exception: the call has not ended; call future:wait() first" end
   local outcome = self.outcome
-  if outcome.problem then return failure.text(outcome.problem, "the worker") end
+  if outcome.problem then return outcome.problem.value or failure.text(outcome.problem, "the worker") end
   return not outcome.values and "the call was canceled" or nil
 end
 
@@ -203,7 +207,7 @@ end
 -- ---- the executor
 
 local Executor = class.define "Executor"
-Executor.__inner = {"submit", "read", "wait", "withdraw", "advance", "close", "finish"}
+Executor.__inner = {"submit", "make_room", "read", "wait", "withdraw", "advance", "close", "finish"}
 
 --- Sets the state without workers and calls; also in a child of a fork, whose parent keeps its own.
 function Executor.renew(self)
@@ -274,14 +278,19 @@ local function drop_dead(self, worker)
   return text
 end
 
---- Sends a call to a worker; returns its future. without_grad: the call computes as in lm.no_grad.
-function Executor:submit(who, fn, args, n, without_grad)
+--- Fails if max_queue calls are open, after reading the answers that have come.
+function Executor:make_room(who)
   Executor.renew(self)
   if self.open >= self.spec.max_queue then self:read() end
   if self.open >= self.spec.max_queue then
     fail("%s: %d calls are open, which is the limit; wait for one (future:get(), lm.poll()), or allow more (max_queue)",
       who, self.open)
   end
+end
+
+--- Sends a call to a worker; returns its future. without_grad: the call computes as in lm.no_grad.
+function Executor:submit(who, fn, args, n, without_grad)
+  self:make_room(who)
   local worker = next_worker(self)
   local socket, its = core.mp_pipe()
   local task = {fn = fn, args = args, n = n, without_grad = without_grad or nil, its}

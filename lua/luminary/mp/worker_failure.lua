@@ -50,7 +50,10 @@ local function handler(problem)
   if debug.getmetatable(problem) == failure.Exit then return problem end
   local ok, message = pcall(text_of, problem)
   message = ok and truncate_text(message) or "(an error whose __tostring failed)"
-  return {message = with_hint(without_start(message)), traceback = traceback(problem)}
+  return {
+    message = with_hint(without_start(message)), traceback = traceback(problem),
+    value = type(problem) == "table" and problem or nil,
+  }
 end
 
 local function ended(ok, problem, ...)
@@ -58,7 +61,8 @@ local function ended(ok, problem, ...)
   return false, {message = tostring(problem), traceback = ""} -- the handler itself failed: stack or memory exhausted
 end
 
---- Returns true and the results of f(…), or false and {message, traceback}, or an Exit.
+--- Returns true and the results of f(…), or false and {message, traceback, value}, or an Exit. value: the error, if it
+--- is a table.
 function failure.attempt(f, ...) return ended(xpcall(f, handler, ...)) end
 
 local function outcome(ok, ...)
@@ -68,8 +72,16 @@ local function outcome(ok, ...)
   return {problem = problem}
 end
 
---- Returns f(…)'s results as {values = a list with n}, or {problem = {message, traceback}}. os.exit ends the worker.
-function failure.outcome(f, ...) return outcome(failure.attempt(f, ...)) end
+--- Returns f(…)'s results as {values = a list with n}, or {problem = {message, traceback, value}}. os.exit ends the
+--- worker.
+function failure.outcome_with_value(f, ...) return outcome(failure.attempt(f, ...)) end
+
+--- Returns the outcome without `value`, which the carrier may refuse.
+function failure.outcome(f, ...)
+  local result = failure.outcome_with_value(f, ...)
+  if result.problem then result.problem.value = nil end
+  return result
+end
 
 --- Returns the message and the traceback, if there is one, of `who`.
 function failure.text(problem, who)

@@ -3,6 +3,7 @@
 --- Tensors are [L, N, E] (length, batch, width), with batch_first [N, L, E], or [L, E]. Masks are PyTorch's: true in a
 --- bool mask excludes a position, unlike in F.scaled_dot_product_attention; a floating mask is added to the scores.
 local core = require "luminary.core"
+local call_script = require("luminary.base.own_functions").call
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local containers = require "luminary.nn.containers"
@@ -242,7 +243,9 @@ local function make_layer(self, d_model, nhead, norms, o)
   self.activation = type(o.activation) == "string" and activations[o.activation] or o.activation
 end
 
-local function feed_forward(self, x) return self.linear2(self.dropout(self.activation(self.linear1(x)))) end
+local function feed_forward(self, x)
+  return self.linear2(self.dropout(call_script(self.activation, self.linear1(x))))
+end
 
 -- Returns the residual connection x + block(x), normalized before or after as norm_first says.
 local function residual(self, i, x, block)
@@ -356,9 +359,9 @@ end
 Transformer.forward = signature.of([[Transformer(src, tgt, {src_mask: tensor, tgt_mask: tensor, memory_mask: tensor,
   src_key_padding_mask: tensor, tgt_key_padding_mask: tensor, memory_key_padding_mask: tensor, src_is_causal = false,
   tgt_is_causal = false, memory_is_causal = false})]], function(self, src, tgt, o)
-  local memory = self.encoder(src, o.src_mask, o.src_key_padding_mask, o.src_is_causal)
-  return self.decoder(tgt, memory, o.tgt_mask, o.memory_mask, o.tgt_key_padding_mask, o.memory_key_padding_mask,
-    o.tgt_is_causal, o.memory_is_causal)
+  local memory = call_script(self.encoder, src, o.src_mask, o.src_key_padding_mask, o.src_is_causal)
+  return call_script(self.decoder, tgt, memory, o.tgt_mask, o.memory_mask, o.tgt_key_padding_mask,
+    o.memory_key_padding_mask, o.tgt_is_causal, o.memory_is_causal)
 end)
 
 --- Returns a causal mask [size, size]: 0 up to the diagonal, and -inf above it.

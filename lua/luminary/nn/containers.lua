@@ -1,6 +1,7 @@
 --- Defines containers, modules that hold modules by number. Children are named 0, 1, … in state_dict keys and in print,
 --- so that PyTorch's files load; in Lua net[1] is the first and net[-1] the last. They are Lua lists: #net,
 --- ipairs(net), table.insert(net, m) and table.remove(net, 1) work. After net[2] = nil the next use closes the gap.
+local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local load_module = require "luminary.base.load_module"
@@ -115,15 +116,16 @@ function Sequential:forward(x)
   records.of(self) -- checks the list's entries
   local loaded = package.loaded
   local fused = (loaded["luminary.nn.norm"] or loaded["luminary.nn.pooling"]) and load_module "luminary.nn.fuse_layers"
-  local i = 1
+  local i, argument = 1, x
   while i <= #self do
-    local module, after = rawget(self, i), rawget(self, i + 1)
+    local module, after, before = rawget(self, i), rawget(self, i + 1), x
     local both = fused and after and fused.pair(module, after, i == 1)
     if both then
       x, i = both(x), i + 2
     else
       x, i = module(x), i + 1
     end
+    if before ~= argument then core.free_intermediate(before, x) end
   end
   return x
 end

@@ -7,6 +7,7 @@ local hooks_add = require "luminary.base.hooks"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local own = require "luminary.base.own_functions"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
 local fail, is_plain, pack = options.fail, options.is_plain, options.pack
@@ -37,10 +38,18 @@ local function call_with_hooks(self, record, ...)
   return unpack(outputs, 1, outputs.n)
 end
 
+-- Calls forward. Without gradients, results are freed at once that a module of the library with children made and did
+-- not return. Other modules, and hooks, may keep what they see.
 local function call_module(self, ...)
   local record = getmetatable(self)
-  if record.pre_hooks or record.hooks or record.backward_hooks then return call_with_hooks(self, record, ...) end
-  return record.values.forward(self, ...)
+  local forward, hooked = record.values.forward, record.pre_hooks or record.hooks or record.backward_hooks
+  if not hooked and own.is[forward] then
+    if #record.child == 0 or core.is_grad_enabled() then return forward(self, ...) end
+    return core.call_own(forward, self, ...)
+  end
+  if not hooked then return own.call(forward, self, ...) end
+  if core.in_call_of_own() then return core.call_foreign(call_with_hooks, self, record, ...) end
+  return call_with_hooks(self, record, ...)
 end
 
 local function call(self, ...)

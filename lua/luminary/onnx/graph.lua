@@ -9,6 +9,7 @@ local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
+local patterns = require "luminary.onnx.patterns"
 local tensors = require "luminary.onnx.tensors"
 local ops, is_tensor, is_float, free = core.ops, core.is_tensor, core.is_floating_point, core.methods.free
 local graph = {}
@@ -17,8 +18,10 @@ local graph = {}
 graph.newest = {[""] = 28, ["ai.onnx.ml"] = 6, ["ai.onnx.training"] = 1, ["ai.onnx.preview.training"] = 1}
 
 -- Number of nodes, and that for each one in the file: functions that call functions can be expanded without end.
-local MOST_NODES, MOST_REPEATED, DEEPEST = 2 ^ 14, 64, 100
-local MOST_FOLDED = 4096 -- elements of the inputs and results of a node that is computed while the file is read
+local MOST_NODES, MOST_REPEATED, DEEPEST = 2 ^ 15, 2, 100
+-- Elements of the inputs and results of a node that is computed while the file is read; those that are computed for it;
+-- and those for all such nodes, of which each that is kept counts as 16.
+local MOST_FOLDED, MOST_COMPUTED, MOST_IN_ALL, KEPT = 4096, 2 ^ 16, 2 ^ 24, 16
 local MOST_DENSE = 2 ^ 31 -- elements of all sparse tensors, which are small in the file
 
 -- ---- running
@@ -96,9 +99,9 @@ end
 
 --- Fails with an error of the frame's current node.
 function graph.fail_in(who, frame, problem)
-  problem = options.without_position(problem)
+  local text = options.without_position(problem)
     :gsub("index (%-?%d+) (at position %d+ is out of range for )(%d+) entries %(indices start at 1.-%)", as_in_file)
-  options.fail("%s: node %s: %s", who, frame.step and frame.step.node or "?", problem)
+  core.error_at_caller(("%s: node %s: %s"):format(who, frame.step and frame.step.node or "?", text), problem)
 end
 
 -- ---- scopes: {names = slots by name, parent = the scope around it, graph}
@@ -303,21 +306,31 @@ local foldable = lists.set [[
   ScatterElements ScatterND Size Slice Split Sqrt Squeeze Sub Sum Transpose Unsqueeze Where
 ]]
 
+-- Ops of these whose results have no more elements than their inputs together; those of others can have the product.
+local joins = lists.set "Concat ScatterElements ScatterND"
+
 -- Returns the results of a node whose inputs are known; nil if it is run each time.
 local function fold(node, run, how)
   if not foldable[node.op] or #node.inputs == 0 then return nil end
-  local frame, numel = {}, 0
+  local frame, numel, most, left = {}, 0, 1, node.graph.left_to_compute
   for k, slot in ipairs(node.inputs) do
     local value = node:const(k)
     if slot ~= 0 and not value then return nil end
     numel, frame[slot] = numel + (value and value:numel() or 0), value
+    most = most * math.max(value and value:numel() or 1, 1)
   end
-  if numel > MOST_FOLDED then return nil end
+  if joins[node.op] then most = numel end
+  if numel > MOST_FOLDED or most > math.min(MOST_COMPUTED, left) then return nil end
+  node.graph.left_to_compute = left - most
   local results = {pcall(core.no_grad, run, frame)}
-  if not table.remove(results, 1) then return nil end -- the error comes when the model runs
+  if not table.remove(results, 1) then -- the error comes when the model runs
+    node.graph.failed = nil
+    return nil
+  end
   if how == "results" then results = results[1] end
   for _, result in ipairs(results) do
     if result:numel() > MOST_FOLDED then return nil end
+    node.graph.left_to_compute = node.graph.left_to_compute - KEPT * result:numel()
   end
   return results
 end
@@ -379,9 +392,8 @@ function Graph:add_node(message, scope, steps, versions, references)
     self:lacks(domain, op, f[2])
     return name_outputs()
   elseif not ok then
-    local why = options.without_position(f)
-    if why:find("^'") then error(f, 0) end -- an error of self.fail
-    self.fail("node %s: an attribute is missing or of the wrong kind: %s", node.text, why)
+    if self.failed then error(f, 0) end -- an error of self.fail
+    self.fail("node %s: an attribute is missing or of the wrong kind: %s", node.text, options.without_position(f))
   end
   local run = not is_constant and runner(f, node.inputs, how)
   local values = is_constant and {f} or fold(node, run, how)
@@ -447,7 +459,9 @@ function Graph:prepare(g, parent)
       table.insert(plan.inputs, slot)
     end
   end
-  for _, message in ipairs(g.node or {}) do self:add_node(message, scope, plan.steps, self.versions) end
+  local joined = patterns.joined(g, function(message) return self.read_tensor(message, self.fail) end,
+    self.versions[""] or 1)
+  for _, message in ipairs(joined) do self:add_node(message, scope, plan.steps, self.versions) end
   for i, output in ipairs(g.output or {}) do
     local slot = find(scope, output.name or "")
       or self.fail("no node makes the output '%s'", printable_name(output.name or "", 100))
@@ -467,18 +481,23 @@ function Graph:allow(nodes)
 end
 
 --- Prepares a model: {inputs, outputs, steps, tensors = list of {name, slot, value, kind}, overridable = slots by
---- name}. read_tensor(message, fail): see tensors.lua. fail(format, ...) raises an error that begins with the file's
---- name.
-function graph.prepare(model, read_tensor, fail)
+--- name}. read_tensor(message, fail): see tensors.lua. fail(format, ...), and unsupported_model(format, ...)
+--- for a valid file, raise an error that begins with the file's name.
+function graph.prepare(model, read_tensor, fail, unsupported_model)
   local self = setmetatable({
-    slots = 0, count = 0, most = MOST_NODES, depth = 0, dense_elements = 0, constants = {}, kept = {}, tensors = {},
-    functions = {}, lacking = {}, plans = {}, overridable = {}, versions = versions_of(model.opset_import),
-    read_tensor = read_tensor, ir_version = model.ir_version or 3, fail = fail,
+    slots = 0, count = 0, most = MOST_NODES, depth = 0, dense_elements = 0, left_to_compute = MOST_IN_ALL,
+    constants = {}, kept = {}, tensors = {}, functions = {}, lacking = {}, plans = {}, overridable = {},
+    versions = versions_of(model.opset_import),
+    read_tensor = read_tensor, ir_version = model.ir_version or 3,
     find_op = load_module("luminary.onnx.ops").find,
   }, Graph)
+  function self.fail(...)
+    self.failed = true
+    fail(...)
+  end
   for domain, version in pairs(self.versions) do
     if version > (graph.newest[domain] or math.huge) then
-      fail("its operators %s are of version %.0f; the newest known is %d",
+      unsupported_model("its operators %s are of version %.0f; the newest known is %d",
         domain == "" and "of ONNX" or "'" .. domain .. "'", version, graph.newest[domain])
     end
   end
@@ -491,7 +510,7 @@ function graph.prepare(model, read_tensor, fail)
   if #lacking > 0 then
     table.sort(lacking, function(a, b) return lacking[a] > lacking[b] or lacking[a] == lacking[b] and a < b end)
     local list = lists.map(lacking, function(name) return ("%d × %s"):format(lacking[name], name) end)
-    fail("cannot run %d kind%s of nodes: %s", #list, #list == 1 and "" or "s", table.concat(list, ", "))
+    unsupported_model("cannot run %d kind%s of nodes: %s", #list, #list == 1 and "" or "s", table.concat(list, ", "))
   end
   for _, part in ipairs(self.plans) do self:set_drops(part.steps) end
   plan.tensors, plan.overridable = self.tensors, self.overridable

@@ -1,7 +1,8 @@
---- lm.onnx: Runs and trains models of ONNX files.
+--- lm.onnx: Runs and trains models of ONNX files, and writes modules as such.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local signature = require "luminary.base.signature"
@@ -63,8 +64,9 @@ local function tensor_at(self, path)
   return value or options.fail("onnx: the module has no parameter or buffer '%s'", table.concat(path, "."))
 end
 
--- Raises unless x, the input that `info` describes, is a tensor of its dtype and sizes.
-local function check_input(info, x)
+-- Raises unless x, the input that `info` describes, is a tensor of its dtype and sizes. first: for each name of a size
+-- that inputs before it had, that size and the input's name.
+local function check_input(info, x, first)
   local wanted, dims, what = info.dtype, info.dims, "input '" .. info.name .. "'"
   if x == nil and info.kind ~= "optional" then options.absent("onnx", what, tensors.type_text(info)) end
   if not is_tensor(x) then
@@ -72,11 +74,18 @@ local function check_input(info, x)
     options.must_be("onnx", what, "a tensor of " .. tensors.type_text(info), x)
   end
   if wanted and x.dtype ~= wanted and not (core.is_floating_point(x) and wanted:find "float") then
-    options.fail("onnx: %s must be %s, got %s; convert it with :to(\"%s\")", what, wanted, x.dtype, wanted)
+    options.wrong_dtype("onnx", what, wanted, x, "convert it with :to(\"%s\")", wanted)
   end
   local fits = not dims or #dims == x.ndim
   for d = 1, fits and dims and #dims or 0 do fits = fits and (type(dims[d]) ~= "number" or dims[d] == x.shape[d]) end
   if not fits then options.wrong_shape("onnx", what, x, "[" .. table.concat(dims, ", ") .. "]") end
+  for d, name in ipairs(dims or {}) do
+    if type(name) == "string" and name ~= "?" and x.shape[d] ~= (first[name] or x.shape)[first[name] and 1 or d] then
+      options.fail("onnx: size '%s' must be equal in all inputs, got %d in input '%s' and %d in %s", name,
+        first[name][1], first[name][2], x.shape[d], what)
+    end
+    first[name] = first[name] or {x.shape[d], info.name}
+  end
 end
 
 -- Returns f(...), with this device (nil, false: no change) as that of tensors that f makes without a device.
@@ -122,10 +131,11 @@ local function forward(self, ...)
     end
   end
   if not named and n > #inputs then options.too_many("onnx", #inputs, self:names "inputs", n) end
+  local sizes = {}
   return self.run_plan(self, function(i)
     local x = given[i]
     if named then x = named[inputs[i].name] end
-    check_input(inputs[i], x)
+    check_input(inputs[i], x, sizes)
     return x
   end, named)
 end
@@ -158,20 +168,27 @@ end
 --- initializers. A call takes the graph's inputs in order, or in a table by name, and returns its outputs.
 onnx.load = signature.of("load(path: string, {device: any?})", function(path, opts)
   local function fail(...) options.fail_in_file(path, ...) end
+  local function unsupported(...) options.unsupported_file(path, ...) end
   local model = tensors.read(path)
   local read_tensor, close = tensors.reader(path)
   local ok, net = pcall(on_device, "cpu", function()
     local inputs = tensors.inputs_of(model.graph or {})
     for _, info in ipairs(inputs) do
       if info.kind == "map" or info.dtype and tensors.absent[info.dtype] then
-        fail("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
+        unsupported("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
       end
     end
-    return Model(path, graph.prepare(model, read_tensor, fail), inputs)
+    return Model(path, graph.prepare(model, read_tensor, fail, unsupported), inputs)
   end)
   close()
   if not ok then error(net, 0) end
   return opts.device and net:to(opts.device) or net
+end)
+
+--- Writes a module as an ONNX file: records the ops of its call with example_inputs, in evaluation mode.
+onnx.export = signature.of([[export(module: any, example_inputs: any, path: string, {input_names: table?,
+  output_names: table?, dynamic_axes: table?, opset: count = 18, external_data = false})]], function(...)
+  return load_module "luminary.onnx.export"(...)
 end)
 
 return onnx

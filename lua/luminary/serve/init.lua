@@ -108,8 +108,8 @@ end
 --- Computes calls when the result of one is needed first.
 local Inline = class.define("Inline", Executor)
 
-function Inline:submit(_, _, args, _)
-  Executor.renew(self)
+function Inline:submit(who, _, args, _)
+  self:make_room(who)
   local task = {args = args, future = Executor.new_future(self)}
   table.insert(self.pending, task)
   self.open = #self.pending

@@ -23,7 +23,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16,
           "int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool}
 # Of these ops have no values of their own: they are those of int32, which spec/op/ops_spec.lua narrows.
-SMALL = {"int16": torch.int16, "int8": torch.int8}
+SMALL = {"int32": torch.int32, "int16": torch.int16, "int8": torch.int8, "uint8": torch.uint8}
 DIMS = {"dim", "dim0", "dim1", "dim2", "dims", "start_dim", "end_dim"}
 
 
@@ -78,6 +78,23 @@ def nms_sorted(boxes, threshold):
     import torchvision
     kept = torchvision.ops.nms(boxes.float(), -torch.arange(len(boxes)).float(), threshold)
     return torch.zeros(len(boxes), dtype=torch.bool).index_fill(0, kept, True)
+
+
+def int8_pack(weight, groups):
+    """Packs a depthwise weight."""
+    sums = weight.flatten(1).sum(1).to(torch.int32).view(torch.int8)
+    return torch.cat([weight.flatten(1).t().reshape(-1), sums])
+
+
+def int8_saturated(x, zero):
+    info = torch.iinfo(zero.dtype)
+    x = torch.nan_to_num(torch.round(x.float()), nan=float("-inf"))
+    return torch.clamp(x + zero, info.min, info.max).to(zero.dtype)
+
+
+def int8_conv(x, weight, zero, scale, x_zero, groups):
+    y = F.conv2d(x.double() - x_zero, weight.double(), groups=groups)
+    return y.to(torch.int32) if scale is None else int8_saturated(y.float() * scale.reshape(-1, 1, 1), zero)
 
 
 def ctc_nll(x, target, starts, input_lengths, target_lengths, blank):
@@ -212,14 +229,14 @@ def make(spec, dtype, gen):
         return torch.randint(0, int(spec["n"]), shape, generator=gen)
     if kind == "bool":
         return torch.rand(shape, generator=gen) < 0.5
+    if spec.get("dtype") in SMALL:
+        dtype = SMALL[spec["dtype"]]
     if kind == "values":
         return torch.tensor([float(v) for v in spec["values"]], dtype=torch.float64).reshape(shape).to(dtype)
     if dtype == torch.bool:
         return torch.rand(shape, generator=gen) < 0.5
     if spec.get("whole") and dtype.is_floating_point:
         dtype = torch.int64
-    if spec.get("dtype") in SMALL:
-        dtype = SMALL[spec["dtype"]]
     lo, hi = spec["lo"], spec["hi"]
     count = 1
     for s in shape:

@@ -14,10 +14,10 @@ import sys
 import numpy
 import onnx
 import onnxruntime
-from onnx import numpy_helper, parser
+from onnx import parser
 from safetensors.numpy import save_file
 
-from onnx_cases import write
+from onnx_cases import filled, write
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 RANDOM = {"Bernoulli", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"}
@@ -90,20 +90,6 @@ quantized (float[N,4] x) => (float[N,2] y)
   both = Mul (s, scale)
   y = Mul (f, both)
 }"""
-
-
-def filled(model, shapes, seed=0):
-    """Returns a model of that text, which has __ for dots, with random initializers of those shapes."""
-    model = parser.parse_model(model)
-    for node in model.graph.node:
-        node.input[:] = [name.replace("__", ".") for name in node.input]
-    draw = numpy.random.default_rng(seed)
-    for name, shape in shapes.items():
-        value = draw.standard_normal(shape).astype(numpy.float32)
-        if name.endswith("running_var"):
-            value = numpy.abs(value) + 0.5
-        model.graph.initializer.append(numpy_helper.from_array(value, name))
-    return model
 
 
 def own_cases(folder):

@@ -12,13 +12,27 @@ import warnings
 
 import numpy
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from onnx.backend.test import loader
 from onnx.backend.test.case import node
 
 PLAIN = {TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT16, TensorProto.INT16,
          TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT16, TensorProto.DOUBLE,
          TensorProto.BFLOAT16}
+
+
+def filled(model, shapes, seed=0):
+    """Returns a model of that text, which has __ for dots, with random initializers of those shapes."""
+    model = parser.parse_model(model)
+    for node in model.graph.node:
+        node.input[:] = [name.replace("__", ".") for name in node.input]
+    draw = numpy.random.default_rng(seed)
+    for name, shape in shapes.items():
+        value = draw.standard_normal(shape).astype(numpy.float32)
+        if name.endswith("running_var"):
+            value = numpy.abs(value) + 0.5
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    return model
 
 
 def kind_of(values):

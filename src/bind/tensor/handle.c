@@ -16,6 +16,7 @@ void lm_tensor_handle_unlink(lm_tensor_handle *b) {
   if (b->next) b->next->pprev = b->pprev;
   b->pprev = NULL;
   b->next = NULL;
+  b->intermediate = false;
 }
 
 void lm_release_safely(lm_lua *s, lm_tensor *t) {

@@ -100,6 +100,19 @@ lm_conv_call lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *ou
   return call_of(LM_CONV_WEIGHT, a->x, out[0], a->grad, NULL, a->stride, a->padding, a->dilation, a->groups);
 }
 
+lm_status lm_check_int8_pack(lm_op_id op, const int64_t *weight, int64_t groups, int64_t *bytes) {
+  enum { COLUMNS = 32, STEP = 4 }; /* A tile has these (isa/int8_tiles.h). */
+  const int64_t numbers = weight[1] * weight[2] * weight[3];
+  if (groups < 1 || weight[0] % groups != 0)
+    return lm_fail_divisible(lm_ops[op].name, "output channels", weight[0], "groups", groups);
+  if (lm_int8_is_depthwise(weight, groups))
+    *bytes = lm_round_up(weight[0] * numbers, STEP);
+  else
+    *bytes = groups * lm_round_up(weight[0] / groups, COLUMNS) * lm_round_up(numbers, STEP);
+  *bytes += weight[0] * (int64_t)sizeof(int32_t);
+  return LM_OK;
+}
+
 /* Returns the format of images computed from x. */
 lm_format lm_conv_format(const lm_tensor *x) {
   const lm_backend *backend = lm_backend_of(x->device);

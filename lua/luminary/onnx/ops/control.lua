@@ -48,7 +48,7 @@ op.Loop = {how = "frame", prepare = body, function(n, frame, most, condition, ..
   while i < limit and goes_on do
     state = run(n.plan, frame, {core.tensor(i, {dtype = "int64"}), core.tensor(true), unpack(state, 1, carried)})
     goes_on, i = truth(table.remove(state, 1)), i + 1
-    for k, list in pairs(scans) do list[i] = state[k] end
+    for k, list in pairs(scans) do list[helpers.bounded(i, "the number of results of a body")] = state[k] end
   end
   for k, list in pairs(scans) do state[k] = stacked(list, 0, n.plan, k + 1) end
   return results(n, state)
@@ -131,6 +131,7 @@ op.SplitToSequence = {axis = 0, how = "holds", function(n, x, split)
   local d, lengths = dim_in(x, n.axis), n:ints(2, split)
   if lengths and split.ndim > 0 then return helpers.parts_of(x, d, lengths) end
   local each, left, parts = lengths and math.max(lengths[1], 1) or 1, x.shape[d], {}
+  helpers.bounded(left / each, "the number of parts")
   while left > 0 do parts[#parts + 1], left = math.min(each, left), left - each end
   local list = helpers.parts_of(x, d, parts)
   for i, part in ipairs(list) do
@@ -165,8 +166,8 @@ end}
 -- Returns a row's numbers of n-grams; position: their numbers in the pool by their text.
 local function counted(n, row)
   local counts = helpers.filled(n.width, 0)
-  for length = n.min_gram_length, n.max_gram_length do
-    for step = 1, length == 1 and 1 or n.max_skip_count + 1 do
+  for length = n.min_gram_length, math.min(n.max_gram_length, #row) do
+    for step = 1, length == 1 and 1 or math.min(n.max_skip_count + 1, #row) do
       for first = 1, #row - step * (length - 1) do
         local words = {}
         for i = 1, length do words[i] = row[first + (i - 1) * step] end
@@ -190,7 +191,7 @@ op.TfIdfVectorizer = {how = "holds", prepare = function(n)
       n.position[table.concat(pool, "\0", i, i + length - 1)] = k
     end
   end
-  for _, at in ipairs(n.ngram_indexes) do n.width = math.max(n.width, at + 1) end
+  for _, at in ipairs(n.ngram_indexes) do n.width = helpers.bounded(math.max(n.width, at + 1), "an index") end
 end, function(n, x)
   local rows = is_tensor(x) and x:totable() or x
   if #x.shape < 2 then return core.tensor(counted(n, type(rows) == "table" and rows or {rows}), {dtype = "float32"}) end

@@ -48,6 +48,14 @@ local function convolve(n, x, w, bias)
 end
 op.Conv = {group = 1, convolve}
 
+--- Returns what ops.int8_conv gets for x [N, C, H, W] and the kernel's sizes: x, padded by the number x_zero if need
+--- be, and a table of strides, padding, dilations, groups and x_zero.
+function op.int8_windows(n, x, kernel, x_zero)
+  local strides, dilations, before, after = windows_of(n, x, kernel)
+  if not are_equal(before, after) then x, before = padded(x, before, after, x_zero), {0, 0} end
+  return x, {stride = strides, padding = before, dilation = dilations, groups = n.group, x_zero = x_zero}
+end
+
 --- Returns a convolution of integers less their zero points, int32; w_zero is one number, or one for each result
 --- channel.
 function op.of_integers(n, x, w, x_zero, w_zero, bias)

@@ -37,7 +37,7 @@ end
 local function resized(n, x, d, out, scale, first, last)
   local size, points, outside, shape = x.shape[d], {}, {}, filled(x.ndim, 1, d, out)
   local function clamped(i) return math.max(math.min(i, size - 1), 0) + 1 end
-  for i = 1, out do
+  for i = 1, helpers.bounded(out, "a size of the result") do
     points[i] = n.at(i - 1, scale, size, out, first, last)
     outside[i] = first and (points[i] < 0 or points[i] > size - 1) or false
   end
@@ -142,6 +142,7 @@ op.RoiAlign = {output_height = 1, output_width = 1, sampling_ratio = 0, spatial_
     if not aligned then w, h = math.max(w, 1), math.max(h, 1) end
     local dw, dh = w / size[2], h / size[1]
     local columns, rows = samples > 0 and samples or math.ceil(dw), samples > 0 and samples or math.ceil(dh)
+    helpers.bounded(size[1] * size[2] * columns * rows, "the number of samples of a box")
     for k = 0, size[1] * size[2] - 1 do
       bins[k + 1] = greatest(plane, top + math.floor(k / size[2]) * dh, dh / rows, rows, left + k % size[2] * dw,
         dw / columns, columns)

@@ -14,6 +14,7 @@ local load_module = require "luminary.base.load_module"
 local files = {
   [""] = "elementwise reduction shape indexing convolution normalization recurrent signal quantized control image",
   ["ai.onnx.ml"] = "ml", ["ai.onnx.preview.training"] = "training", ["ai.onnx.preview"] = "training",
+  ["com.microsoft"] = "microsoft microsoft_quantized",
 }
 local loaded = {}
 

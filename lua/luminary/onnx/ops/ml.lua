@@ -91,7 +91,7 @@ local function evaluate(n, x, targets, how, base)
         out[k] = out[k] and fold(out[k], leaf[2]) or leaf[2]
       end
     end
-    for k = 1, targets do
+    for k = 1, helpers.bounded(targets, "the number of targets") do
       out[k] = (out[k] or 0) / (how == "AVERAGE" and #n.roots or 1) + (base and base[k] or 0)
     end
     scores[i] = {unpack(out, 1, targets)}

@@ -42,6 +42,10 @@ op.RMSNormalization = {axis = -1, epsilon = 1e-5, function(n, x, scale)
   if scale.ndim == #sizes then return ops.rms_norm(x, sizes, scale, n.epsilon) end
   return ops.rms_norm(x, sizes, nil, n.epsilon) * scale
 end}
+-- This op of onnxruntime has the domain of ONNX.
+op.SimplifiedLayerNormalization = {axis = -1, epsilon = 1e-5, function(n, x, scale)
+  return ops.rms_norm(x, last_sizes(x, n.axis), scale, n.epsilon)
+end}
 op.LpNormalization = {axis = -1, p = 2, function(n, x)
   local size = ops.norm(x, n.p, {dim_of(n.axis)}, true)
   return ops.where(ops.eq(size, 0), ops.zeros_like(x), x / size)

@@ -52,7 +52,7 @@ op.Expand = {function(n, x, given)
   for d = 1, ndim do
     local i, k = d - ndim + x.ndim, d - ndim + #wanted
     local a, b = i > 0 and x.shape[i] or 1, k > 0 and wanted[k] or 1
-    sizes[d] = a == 1 and b or a
+    sizes[d] = b == 1 and a or b
   end
   return ops.expand(x, sizes)
 end}

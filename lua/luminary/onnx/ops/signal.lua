@@ -42,6 +42,7 @@ op.MelWeightMatrix = {output_datatype = 1, dtype_in = "output_datatype", functio
   bins, length, rate = n:number(1, bins), n:number(2, length), n:number(3, rate)
   low, high = mel(n:number(4, low)), mel(n:number(5, high))
   local edges, rows = {}, {}
+  helpers.bounded(math.max(bins, 1) * math.max(length, 1), "the number of weights")
   for i = 0, bins + 1 do
     local hertz = 700 * (10 ^ ((low + i * (high - low) / (bins + 2)) / 2595) - 1)
     edges[i] = math.floor((length + 1) * hertz / rate)

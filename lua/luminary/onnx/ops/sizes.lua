@@ -49,12 +49,19 @@ function sizes.nth(x, dim, i, count)
   return ops.narrow(x, dim, (i - 1) * length + 1, length)
 end
 
--- Returns the index in 0 … size - 1 that position i, which may be outside, reads in a mode.
-local function inside(i, size, mode)
-  if mode == "edge" then return math.max(math.min(i, size - 1), 0) end
-  if mode == "wrap" or size == 1 then return i % size end
-  i = i % (2 * (size - 1)) -- reflect
-  return i < size and i or 2 * (size - 1) - i
+-- Returns the indices in 0 … size - 1 that positions, int64 [n], which may be outside, read in a mode.
+local function inside(at, size, mode)
+  if mode == "edge" then return ops.clamp(at, 0, size - 1) end
+  if mode == "wrap" or size == 1 then return ops.remainder(at, size) end
+  return size - 1 - ops.abs(ops.remainder(at, 2 * (size - 1)) - (size - 1)) -- reflect
+end
+
+local LONGEST = 2 ^ 22
+
+--- Returns n, the number of entries of a list in Lua. Fails above 2^22: a file can ask for any number in a few bytes.
+function sizes.bounded(n, what)
+  if n > LONGEST then error(("%s must be at most %d, got %.0f"):format(what, LONGEST, n), 0) end
+  return n
 end
 
 --- Returns x padded by before[d] and after[d] elements, 0 where there is none, in dim d; negative numbers remove
@@ -65,9 +72,9 @@ function sizes.padded(x, before, after, mode, value)
     local first, last = before[d] or 0, after[d] or 0
     pads[#pads + 1], pads[#pads + 2] = first, last
     if mode and mode ~= "constant" and (first ~= 0 or last ~= 0) then
-      local list, size = {}, x.shape[d]
-      for i = -first, size + last - 1 do list[#list + 1] = inside(i, size, mode) + 1 end
-      x = ops.index_select(x, d, sizes.integers(list, x))
+      local size = x.shape[d]
+      local at = ops.arange(math.max(first + size + last, 0), {dtype = "int64", device = x.device}) - first
+      x = ops.index_select(x, d, inside(at, size, mode) + 1)
     end
   end
   if mode and mode ~= "constant" then return x end

@@ -1,7 +1,8 @@
-/* Computes depthwise convolutions of float32, with as many groups as channels in and out. Pixels of a line whose taps
- * are all inside the image are computed side by side; pixels at its edges, one at a time. The weights' gradient is
- * summed in parts of lines, the same for any number of threads. Planes [n, c, h, w] are packed into panels,
- * pixels of some channels, for a band of lines and a block of channels at a time. */
+/* Computes depthwise convolutions of float32, with as many groups as channels in and out. Threads share lines, or
+ * blocks of channels where an image has few lines. For the weights' gradient, pixels of a line whose taps are all
+ * inside the image are read side by side, pixels at its edges one at a time; it is summed in parts of lines, the same
+ * for any number of threads. Planes [n, c, h, w] are packed into panels, pixels of some channels, for a band of lines
+ * and a block of channels at a time. */
 #include <string.h>
 
 #include "backend/cpu/conv/grid.h"
@@ -20,12 +21,14 @@ typedef struct plan {
   const lm_conv_shape *s;
   lm_conv_images from, to;
   lm_conv_grid grid;
-  int64_t parts;
+  int64_t parts, cuts;      /* cuts: blocks of channels that are computed side by side */
   float *weights;           /* [parts, kh kw, c]: transposed weights; sums of gradients */
   int64_t band, rows_bytes; /* for planes: lines of a band; bytes of the lines that it reads */
 } plan;
 
-enum { PARTS = 64, PART_PIXELS = 64, BLOCK = 64 /* channels */, BAND_BYTES = 256 << 10 };
+/* CACHED: bytes of images that the L2 cache holds, which are not prefetched. */
+enum { CACHED = 512 << 10 };
+enum { PARTS = 64, PART_PIXELS = 64, BLOCK = 64 /* channels */, CUT = 32 /* least channels */, BAND_BYTES = 256 << 10 };
 
 /* Some channels of an image that is read; `pixel`: elements from one pixel to the next. */
 typedef struct view {
@@ -45,22 +48,28 @@ static lm_taps inside(lm_taps t, int64_t at, int64_t size) {
   return (lm_taps){t.first + first * t.step, t.step, last - first, t.index + first * t.index_step, t.index_step};
 }
 
-/* Computes `pixels` positions of a line from j on, by those of j's taps that are inside the image. */
+/* Computes `pixels` positions of a line from j on. The weights' gradient takes those of j's taps that are inside the
+ * image, for all positions. */
 static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j, int64_t pixels, float *weights) {
   const lm_conv_shape *s = p->s;
   const int64_t i = line % p->grid.h, n = line / p->grid.h, y = i * p->grid.from_step[0], x = j * p->grid.from_step[1];
-  const lm_taps rows = inside(p->grid.rows, y, p->from.h), columns = inside(p->grid.columns, x, p->from.w);
+  const lm_taps rows = inside(p->grid.rows, y, p->from.h), all = p->grid.columns;
+  const lm_taps columns = p->job->pass == LM_CONV_WEIGHT ? inside(all, x, p->from.w) : all;
   int64_t *offset = lm_scratch();
   float **weight = (float **)(offset + s->kh);
   for (int64_t r = 0; r < rows.count; r++) {
     offset[r] = ((y + rows.first + r * rows.step) * p->from.w + x + columns.first) * v->pixel;
     weight[r] = weights + ((rows.index + r * rows.index_step) * s->kw + columns.index) * s->c + v->c0;
   }
+  const bool cached = (p->from.h * p->from.w + p->to.h * p->to.w) * s->c <= CACHED / (int64_t)sizeof(float);
   const int64_t to_y = p->grid.first[0] + i * p->grid.step[0], to_x = p->grid.first[1] + j * p->grid.step[1];
   const lm_depthwise_pixels job = {.channels = v->channels,
                                    .pixels = pixels,
                                    .rows = rows.count,
                                    .taps = columns.count,
+                                   .left = x + columns.first,
+                                   .width = p->from.w,
+                                   .tap_columns = columns.step,
                                    .offset = offset,
                                    .weight = weight,
                                    .tap_step = columns.step * v->pixel,
@@ -71,17 +80,21 @@ static void compute_pixels(const plan *p, const view *v, int64_t line, int64_t j
                                    .to_step = p->grid.step[1] * s->c,
                                    .bias = p->job->bias ? (const float *)p->job->bias + v->c0 : NULL,
                                    .next = rows.count > 0 ? offset[rows.count - 1] + p->from.w * v->pixel : 0,
-                                   .next_lines = p->job->x_planar ? 0 : p->grid.from_step[0],
+                                   .next_lines = p->job->x_planar || cached ? 0 : p->grid.from_step[0],
                                    .next_step = p->from.w * v->pixel,
                                    .stride = p->grid.from_step[1],
                                    .next_pixel = v->pixel,
-                                   .next_to = p->grid.step[0] * p->to.w * s->c};
+                                   .next_to = cached ? 0 : p->grid.step[0] * p->to.w * s->c};
   const struct lm_depthwise_loops *loops = LM_ISA_PICK(lm_depthwise_loops);
   (p->job->pass == LM_CONV_WEIGHT ? loops->weight : loops->forward)(&job);
 }
 
 /* Computes a line. Positions from `begin` to `end` have all columns of taps inside the image. */
 static void compute_line(const plan *p, const view *v, int64_t line, float *weights) {
+  if (p->job->pass != LM_CONV_WEIGHT) {
+    compute_pixels(p, v, line, 0, p->grid.w, weights);
+    return;
+  }
   const lm_taps *t = &p->grid.columns;
   const int64_t left = -t->first, right = p->from.w - t->first - (t->count - 1) * t->step, step = p->grid.from_step[1];
   const int64_t begin = lm_min(p->grid.w, left > 0 ? lm_ceil_div(left, step) : 0);
@@ -113,31 +126,42 @@ static void compute_planes(const plan *p, int64_t line, int64_t end, float *weig
   }
 }
 
-static void finish_lines(const plan *p, int64_t line, int64_t end) {
-  if (p->job->finishes) lm_conv_add_clamp(p->job, line * p->s->ow, (end - line) * p->s->ow, 0, p->s->k);
+static void finish_lines(const plan *p, int64_t line, int64_t end, int64_t c0, int64_t c1) {
+  if (p->job->finishes) lm_conv_add_clamp(p->job, line * p->s->ow, (end - line) * p->s->ow, c0, c1 - c0);
 }
 
-static void compute_lines(const plan *p, int64_t first, int64_t last, float *weights) {
+/* Computes lines first .. last - 1, channels c0 .. c1 - 1, which are all channels for planes. */
+static void compute_lines(const plan *p, int64_t first, int64_t last, int64_t c0, int64_t c1, float *weights) {
   const int64_t image = p->from.h * p->from.w * p->s->c;
   for (int64_t line = first; line < last;) {
     if (p->job->x_planar) {
       const int64_t end = lm_min(last, lm_min(line + p->band, (line / p->grid.h + 1) * p->grid.h));
       compute_planes(p, line, end, weights);
-      finish_lines(p, line, end);
+      finish_lines(p, line, end, c0, c1);
       line = end;
     } else {
-      compute_line(p, &(view){(const float *)p->from.data + line / p->grid.h * image, p->s->c, 0, p->s->c}, line,
-                   weights);
-      finish_lines(p, line, line + 1);
+      const float *from = (const float *)p->from.data + line / p->grid.h * image + c0;
+      compute_line(p, &(view){from, p->s->c, c0, c1 - c0}, line, weights);
+      finish_lines(p, line, line + 1, c0, c1);
       line++;
     }
   }
 }
 
+/* Returns the first channel of a cut. Each has whole vectors, except the last one. */
+static int64_t cut_begin(const plan *p, int64_t cut) {
+  return cut == p->cuts ? p->s->c : lm_part_begin(p->s->c / CUT, cut, p->cuts) * CUT;
+}
+
 static void compute_bands(void *ctx, int64_t first, int64_t last) {
   const plan *p = ctx;
-  const int64_t lines = p->s->n * p->grid.h;
-  compute_lines(p, first * p->band, lm_min(last * p->band, lines), p->weights);
+  const int64_t lines = p->s->n * p->grid.h, bands = lm_ceil_div(lines, p->band);
+  while (first < last) {
+    const int64_t cut = first / bands, end = lm_min(last, (cut + 1) * bands), band = first - cut * bands;
+    compute_lines(p, band * p->band, lm_min((end - cut * bands) * p->band, lines), cut_begin(p, cut),
+                  cut_begin(p, cut + 1), p->weights);
+    first = end;
+  }
 }
 
 static void compute_parts(void *ctx, int64_t first, int64_t last) {
@@ -146,7 +170,7 @@ static void compute_parts(void *ctx, int64_t first, int64_t last) {
   for (int64_t part = first; part < last; part++) {
     float *sums = p->weights + part * weights;
     memset(sums, 0, (size_t)weights * sizeof(float));
-    compute_lines(p, lm_part_begin(lines, part, p->parts), lm_part_begin(lines, part + 1, p->parts), sums);
+    compute_lines(p, lm_part_begin(lines, part, p->parts), lm_part_begin(lines, part + 1, p->parts), 0, p->s->c, sums);
   }
 }
 
@@ -167,6 +191,19 @@ static double work_of(const lm_conv_shape *s) {
   return (double)(s->n * s->c) * (double)(s->h * s->w + s->oh * s->ow * s->kh * s->kw) / 8;
 }
 
+/* Transposes w [c, kh kw] by way of a panel behind the weights. */
+static void transpose_weights(const plan *p) {
+  const struct lm_panel_loops *loops = LM_ISA_PICK(lm_panel_loops_F32);
+  const int64_t taps = p->s->kh * p->s->kw, c = p->s->c;
+  float *panel = p->weights + taps * c;
+  for (int64_t i = 0; i < c; i += loops->width) {
+    const int64_t n = lm_min(loops->width, c - i);
+    loops->pack(panel, (const float *)p->job->w + i * taps, 1, taps, taps, n);
+    for (int64_t t = 0; t < taps; t++)
+      memcpy(p->weights + t * c + i, panel + t * loops->width, (size_t)n * sizeof(float));
+  }
+}
+
 static lm_status compute(plan *p) {
   const lm_conv_shape *s = p->s;
   const int64_t all = s->kh * s->kw;
@@ -178,14 +215,16 @@ static lm_status compute(plan *p) {
     NEED(lm_parallel(p->parts, pixels, scratch, compute_parts, p));
     return lm_parallel(s->c, (double)(p->parts * all * s->c), 0, finish_weights, p);
   }
-  for (int64_t i = 0; i < s->c; i++)
-    for (int64_t t = 0; t < all; t++) p->weights[t * s->c + i] = ((const float *)p->job->w)[i * all + t];
+  transpose_weights(p);
   lm_conv_grids(p->job, grids);
   for (int64_t i = 0; i < grids[0]; i++)
     for (int64_t j = 0; j < grids[1]; j++) {
       p->grid = lm_conv_grid_of(p->job, i, j);
-      NEED(lm_parallel(lm_ceil_div(s->n * p->grid.h, p->band), pixels / (double)(grids[0] * grids[1]), scratch,
-                       compute_bands, p));
+      const double work_ns = pixels / (double)(grids[0] * grids[1]);
+      const int64_t bands = lm_ceil_div(s->n * p->grid.h, p->band), pieces = lm_cpu_pieces(lm_threads_for(work_ns));
+      p->cuts = 1;
+      if (!p->job->x_planar) p->cuts = lm_max(1, lm_min(s->c / CUT, lm_ceil_div(pieces, lm_max(1, bands / 2))));
+      NEED(lm_parallel(bands * p->cuts, work_ns, scratch, compute_bands, p));
     }
   return LM_OK;
 }
@@ -205,7 +244,7 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
   }
   if (job->pass == LM_CONV_WEIGHT)
     p.parts = lm_max(1, lm_min(lm_min(PARTS, s->n * s->oh), s->n * s->oh * s->ow / PART_PIXELS));
-  LM_WORKSPACE(float, weights, p.parts * s->kh * s->kw * s->c);
+  LM_WORKSPACE(float, weights, s->kh * s->kw * (p.parts * s->c + LM_ISA_PICK(lm_panel_loops_F32)->width));
   p.weights = weights;
   return compute(&p);
 }

@@ -4,19 +4,26 @@
 
 /* PIXELS pixels are computed at a time, so that their sums and the weights of a row of taps fill the registers.
  * Gradients of weights take VECTORS vectors of channels at a time. */
-enum { PIXELS = 6, VECTORS = 2, MAX_TAPS = 7 };
+enum { PIXELS = 7, VECTORS = 2, MAX_TAPS = 7 };
 
 typedef lm_float_pack vec;
 
-/* Sums pixels that are as far apart as taps are, so that each is loaded once for all taps of a row. */
-LM_INLINE void sum_rows(const int pixels, const int taps, const lm_depthwise_pixels *p, const float *from, int64_t c,
-                        vec *sum) {
+/* Returns true if column `at` is inside the image; always, unless the pixels are at an `edge`. */
+LM_INLINE bool is_inside(const bool edge, const lm_depthwise_pixels *p, int64_t at) {
+  return !edge || (uint64_t)at < (uint64_t)p->width;
+}
+
+/* Sums pixels, the first with its taps from column `left` on, that are as far apart as taps are, so that each is loaded
+ * once for all taps of a row. */
+LM_INLINE void sum_rows(const int pixels, const int taps, const bool edge, const lm_depthwise_pixels *p, int64_t left,
+                        const float *from, int64_t c, vec *sum) {
   const int64_t step = p->from_step;
   for (int64_t r = 0; r < p->rows; r++) {
     const float *x = from + p->offset[r] + c, *weight = p->weight[r] + c;
     vec w[MAX_TAPS];
     LM_UNROLL for (int t = 0; t < taps; t++) w[t] = lm_pack_load(weight + t * p->weight_step);
     LM_UNROLL for (int q = 0; q < pixels + taps - 1; q++, x += step) {
+      if (!is_inside(edge, p, left + q * p->tap_columns)) continue;
       const vec y = lm_pack_load(x);
       LM_UNROLL for (int t = 0; t < taps; t++) if (q - t >= 0 && q - t < pixels) sum[q - t] += y * w[t];
     }
@@ -24,13 +31,16 @@ LM_INLINE void sum_rows(const int pixels, const int taps, const lm_depthwise_pix
 }
 
 /* Sums any pixels and taps. */
-LM_INLINE void sum_taps(const int pixels, const lm_depthwise_pixels *p, const float *from, int64_t c, vec *sum) {
+LM_INLINE void sum_taps(const int pixels, const bool edge, const lm_depthwise_pixels *p, int64_t left,
+                        const float *from, int64_t c, vec *sum) {
   const int64_t step = p->from_step;
   for (int64_t r = 0; r < p->rows; r++) {
     const float *x = from + p->offset[r] + c, *weight = p->weight[r] + c;
     for (int64_t t = 0; t < p->taps; t++, x += p->tap_step, weight += p->weight_step) {
       const vec w = lm_pack_load(weight);
-      LM_UNROLL for (int i = 0; i < pixels; i++) sum[i] += lm_pack_load(x + i * step) * w;
+      const int64_t column = left + t * p->tap_columns;
+      LM_UNROLL for (int i = 0; i < pixels; i++) if (is_inside(edge, p, column + i * p->stride)) sum[i] +=
+          lm_pack_load(x + i * step) * w;
     }
   }
 }
@@ -43,47 +53,67 @@ LM_INLINE void prefetch(const int pixels, const lm_depthwise_pixels *p, const fl
   for (int64_t line = 0; line < p->next_lines; line++, next += p->next_step * (int64_t)sizeof(float))
     for (int64_t i = 0; i < p->stride; i++)
       LM_UNROLL for (int j = 0; j < pixels; j++) __builtin_prefetch(next + (i * pixels + j) * step, 0, 2);
+  if (p->next_to == 0) return;
   LM_UNROLL for (int i = 0; i < pixels; i++) __builtin_prefetch(next_to + i * to_step, 1, 2);
 }
 
 /* Computes pixels; taps: 0 for any number. */
-LM_INLINE void put_pixels(const int pixels, const int taps, const lm_depthwise_pixels *p, const float *from,
-                          float *to) {
-  int64_t c = 0;
-  for (; c + LM_PACK <= p->channels; c += LM_PACK) {
+LM_INLINE void put_vectors(const int pixels, const int taps, const bool edge, const lm_depthwise_pixels *p,
+                           int64_t left, const float *from, float *to) {
+  for (int64_t at = 0; at < p->channels; at += LM_PACK) {
+    const int64_t c = at + LM_PACK > p->channels ? p->channels - LM_PACK : at; /* the last vector overlaps another */
     vec sum[PIXELS];
     prefetch(pixels, p, from + c, to + c);
     LM_UNROLL for (int i = 0; i < pixels; i++) sum[i] = p->bias ? lm_pack_load(p->bias + c) : (vec){0};
     if (taps > 0)
-      sum_rows(pixels, taps, p, from, c, sum);
+      sum_rows(pixels, taps, edge, p, left, from, c, sum);
     else
-      sum_taps(pixels, p, from, c, sum);
+      sum_taps(pixels, edge, p, left, from, c, sum);
     LM_UNROLL for (int i = 0; i < pixels; i++) lm_pack_store(to + i * p->to_step + c, sum[i]);
   }
-  for (; c < p->channels; c++)
-    for (int i = 0; i < pixels; i++) {
+}
+
+/* Computes pixels of fewer channels than a vector has. */
+static void put_channels(const lm_depthwise_pixels *p) {
+  for (int64_t i = 0; i < p->pixels; i++)
+    for (int64_t c = 0; c < p->channels; c++) {
       float sum = p->bias ? p->bias[c] : 0;
       for (int64_t r = 0; r < p->rows; r++)
         for (int64_t t = 0; t < p->taps; t++)
-          sum = fmaf(from[i * p->from_step + p->offset[r] + t * p->tap_step + c], p->weight[r][t * p->weight_step + c],
-                     sum);
-      to[i * p->to_step + c] = sum;
+          if (is_inside(true, p, p->left + i * p->stride + t * p->tap_columns))
+            sum = fmaf(p->from[i * p->from_step + p->offset[r] + t * p->tap_step + c],
+                       p->weight[r][t * p->weight_step + c], sum);
+      p->to[i * p->to_step + c] = sum;
     }
 }
 
+/* Computes `pixels` pixels from number i on. */
+LM_INLINE void put_pixels(const int pixels, const int taps, const lm_depthwise_pixels *p, int64_t i) {
+  const float *from = p->from + i * p->from_step;
+  float *to = p->to + i * p->to_step;
+  const int64_t left = p->left + i * p->stride, right = left + (pixels - 1) * p->stride;
+  const int64_t span = (p->taps - 1) * p->tap_columns; /* negative for the gradient of x */
+  if (lm_min(left, left + span) < 0 || lm_max(right, right + span) >= p->width)
+    put_vectors(pixels, taps, true, p, left, from, to);
+  else
+    put_vectors(pixels, taps, false, p, left, from, to);
+}
+
 static void forward(const lm_depthwise_pixels *p) {
-  const float *from = p->from;
-  float *to = p->to;
   const int64_t taps = p->from_step == p->tap_step ? p->taps : 0;
   int64_t i = 0;
-  for (; i + PIXELS <= p->pixels; i += PIXELS, from += PIXELS * p->from_step, to += PIXELS * p->to_step) switch (taps) {
-      case 3: put_pixels(PIXELS, 3, p, from, to); break;
-      case 5: put_pixels(PIXELS, 5, p, from, to); break;
-      case 7: put_pixels(PIXELS, 7, p, from, to); break;
-      default: put_pixels(PIXELS, 0, p, from, to); break;
+  if (p->channels < LM_PACK) {
+    put_channels(p);
+    return;
+  }
+  for (; i + PIXELS <= p->pixels; i += PIXELS) switch (taps) {
+      case 3: put_pixels(PIXELS, 3, p, i); break;
+      case 5: put_pixels(PIXELS, 5, p, i); break;
+      case 7: put_pixels(PIXELS, 7, p, i); break;
+      default: put_pixels(PIXELS, 0, p, i); break;
     }
-  for (; i + 2 <= p->pixels; i += 2, from += 2 * p->from_step, to += 2 * p->to_step) put_pixels(2, 0, p, from, to);
-  if (i < p->pixels) put_pixels(1, 0, p, from, to);
+  for (; i + 2 <= p->pixels; i += 2) put_pixels(2, 0, p, i);
+  if (i < p->pixels) put_pixels(1, 0, p, i);
 }
 
 /* Adds to the gradients of taps' weights. skips: true if a stride skips pixels, which are prefetched too. */

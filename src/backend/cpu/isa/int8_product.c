@@ -2,50 +2,36 @@
 
 #include <math.h>
 #include <string.h>
-#ifdef __SSE4_1__
-#include <immintrin.h>
-#endif
 
-#include "backend/cpu/isa/float_pack.h"
+#include "backend/cpu/isa/int8_lanes.h"
 
 /* Numbers of x have 16 bits; one instruction multiplies pairs of them and adds the two products, so that a register
  * holds twice as many numbers as sums. Rows of weight are prefetched AHEAD groups before they are needed: the processor
  * itself finds such short runs too late. */
 enum { LANES = 2 * LM_PACK, OUTS = 4, AHEAD = 2, STEPS = 32767 };
-typedef int16_t int16_pack __attribute__((vector_size(LANES * sizeof(int16_t))));
-typedef int32_t int32_pack __attribute__((vector_size(LM_PACK * sizeof(int32_t))));
-
-LM_INLINE int16_pack steps_at(const int16_t *from) {
-  int16_pack p;
+LM_INLINE lm_int16_pack steps_at(const int16_t *from) {
+  lm_int16_pack p;
   memcpy(&p, from, sizeof p);
   return p;
 }
 
 #if defined(__AVX512BW__)
-LM_INLINE int16_pack widen(const int8_t *from) {
-  return (int16_pack)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)from));
+LM_INLINE lm_int16_pack widen(const int8_t *from) {
+  return (lm_int16_pack)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)from));
 }
-LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) { return (int32_pack)_mm512_madd_epi16((__m512i)a, (__m512i)b); }
 #elif defined(__AVX2__)
-LM_INLINE int16_pack widen(const int8_t *from) {
-  return (int16_pack)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)from));
+LM_INLINE lm_int16_pack widen(const int8_t *from) {
+  return (lm_int16_pack)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)from));
 }
-LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) { return (int32_pack)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
 #elif defined(__SSE4_1__)
-LM_INLINE int16_pack widen(const int8_t *from) {
-  return (int16_pack)_mm_cvtepi8_epi16(_mm_loadl_epi64((const void *)from));
+LM_INLINE lm_int16_pack widen(const int8_t *from) {
+  return (lm_int16_pack)_mm_cvtepi8_epi16(_mm_loadl_epi64((const void *)from));
 }
-LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) { return (int32_pack)_mm_madd_epi16((__m128i)a, (__m128i)b); }
 #else
-LM_INLINE int16_pack widen(const int8_t *from) {
-  int16_pack wide;
+LM_INLINE lm_int16_pack widen(const int8_t *from) {
+  lm_int16_pack wide;
   for (int l = 0; l < LANES; l++) wide[l] = from[l];
   return wide;
-}
-LM_INLINE int32_pack pairs(int16_pack a, int16_pack b) {
-  int32_pack sums;
-  for (int l = 0; l < LM_PACK; l++) sums[l] = a[2 * l] * b[2 * l] + a[2 * l + 1] * b[2 * l + 1];
-  return sums;
 }
 #endif
 
@@ -81,14 +67,14 @@ LM_INLINE void products_of(int rows, int outs, int64_t k, const lm_int8_steps *x
   }
   int64_t i = 0;
   for (; i + LM_INT8_BLOCK <= k; i += LM_INT8_BLOCK) {
-    int32_pack whole[OUTS][LM_INT8_ROWS];
+    lm_int32_pack whole[OUTS][LM_INT8_ROWS];
     if (outs == 1) __builtin_prefetch(weight + i + lm_run_ahead);
     for (int j = 0; outs > 1 && j < outs; j++) __builtin_prefetch(weight + (j + AHEAD * outs) * k + i);
     for (int l = 0; l < LM_INT8_BLOCK; l += LANES) {
       for (int j = 0; j < outs; j++) {
-        int16_pack w = widen(weight + j * k + i + l);
+        lm_int16_pack w = widen(weight + j * k + i + l);
         for (int r = 0; r < rows; r++) {
-          int32_pack sums = pairs(steps_at(steps + r * x->row + i + l), w);
+          lm_int32_pack sums = lm_pack_pairs(steps_at(steps + r * x->row + i + l), w);
           whole[j][r] = l == 0 ? sums : whole[j][r] + sums;
         }
       }

@@ -15,8 +15,26 @@ local function place_of(name, module)
   return place, short
 end
 
+-- Metamethods call the method of the object's class with this name, which may be set at any time.
+local events = {}
+for name in ("tostring add sub mul div mod pow unm concat len eq lt le"):gmatch "%S+" do
+  local event, method = "__" .. name, "__" .. name .. "__"
+  events[event] = function(a, b, ...)
+    local f = type(a) == "table" and a[method] or type(b) == "table" and b[method]
+    if f then return f(a, b, ...) end
+    if event == "__eq" then return rawequal(a, b) end
+    if event == "__tostring" then return a.__typename end
+    fail("torch: %s has no method %s", class.type(a), method)
+  end
+end
+function events.__call(self, ...) -- passes the number of arguments on
+  if not self.__call__ then fail("torch: %s has no method __call__", class.type(self)) end
+  return self:__call__(...)
+end
+
 --- torch.class(name [, parent] [, module]): Creates a class "package.Name", whose constructor is put into the package
---- (or into `module`) and whose __init runs on new objects. Returns the class, for methods, and its parent's.
+--- (or into `module`) and whose __init runs on new objects. Returns the class, for methods, and its parent's. A class
+--- may have methods for operators, __call__, __tostring__, __add__, ….
 function class.new(name, parent, module)
   options.arg("torch.class", "name", name, "string")
   if type(parent) == "table" then parent, module = nil, parent end
@@ -25,20 +43,20 @@ function class.new(name, parent, module)
   if parent ~= nil then
     local base = class.by_name[options.arg("torch.class", "parent", parent, "string")]
     if not base then fail("torch.class: no class '%s'", parent) end
-    for _, event in ipairs {"__tostring", "__call", "__add", "__len"} do methods[event] = rawget(base, event) end
     methods.__parent = base
   end
-  setmetatable(methods, {__index = methods.__parent, __newindex = function(t, key, value)
-    rawset(t, key == "__tostring__" and "__tostring" or key == "__call__" and "__call" or key, value)
-  end})
-  methods.__tostring = rawget(methods, "__tostring") or function() return name end
+  for event, f in pairs(events) do methods[event] = f end
+  setmetatable(methods, {__index = methods.__parent})
   class.by_name[name] = methods
-  local place, short = place_of(name, module)
-  rawset(place, short, setmetatable({}, {__index = methods, __newindex = methods, __call = function(_, ...)
+  local function create(...)
     local object = setmetatable({}, methods)
     if object.__init then object:__init(...) end
     return object
-  end}))
+  end
+  methods.new = create
+  local place, short = place_of(name, module)
+  rawset(place, short, setmetatable({}, {__index = methods, __newindex = methods, __metatable = methods,
+    __call = function(_, ...) return create(...) end}))
   return methods, methods.__parent
 end
 
@@ -53,14 +71,23 @@ end
 --- Returns typename's result, or Lua's type for other values.
 function class.type(v) return class.typename(v) or type(v) end
 
---- Returns true if an object's class is `name` or extends it.
+--- Returns true if an object's class is `name` or extends it: "nn.Linear", the class nn.Linear, or a pattern that is
+--- found in the name, "Linear".
 function class.isTypeOf(v, name)
+  local wanted = type(name) == "table" and name.__typename or name
+  options.arg("torch.isTypeOf", "name", wanted, "string")
+  local exact = type(name) == "table" or wanted:find "%."
+  local function is(given)
+    return given == wanted or not exact and given:find(wanted .. (wanted:find "[%%^$]" and "" or "$")) ~= nil
+  end
   local mt = type(v) == "table" and debug.getmetatable(v) or nil
   while type(mt) == "table" do
-    if rawget(mt, "__typename") == name then return true end
+    local given = rawget(mt, "__typename")
+    if given and is(given) then return true end
     mt = rawget(mt, "__parent")
   end
-  return class.typename(v) == name
+  local given = class.typename(v)
+  return given ~= nil and is(given)
 end
 
 return class

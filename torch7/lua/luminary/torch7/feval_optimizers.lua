@@ -21,7 +21,8 @@ local signature = require "luminary.base.signature"
 local LBFGS = require "luminary.optim.lbfgs"
 local fail, ops = options.fail, core.ops
 
-local torch7 = {}
+local known = {} -- function's name -> its options and fields of the state
+local torch7 = setmetatable({}, {options = known})
 
 -- The state's fields and their types: a config that is also the state may have them besides options.
 local kept = {evalCounter = {"natural"}, t = {"natural"}, v = {"tensor"}, m = {"tensor"}, dfdx = {"tensor"},
@@ -54,6 +55,7 @@ local function define(who, method, items, update)
     if i > 2 then spec[row[1]] = {row[2], row[3]} end
   end
   spec.learningRateDecay = spec.learningRateDecay or {"positive", 0}
+  known[who] = spec
   torch7[who] = function(feval, x, config, state)
     if type(feval) ~= "function" then
       options.must_be(who, "feval", "a function", feval, "optim.%s is the class that takes a list of parameters",

@@ -33,7 +33,7 @@ function Container:parameters()
   end
   return params, grads
 end
-Container.__tostring = function(self)
+function Container:__tostring__()
   local lines = lists.map(self.modules, function(m, i)
     return ("  (%d): %s\n"):format(i, (tostring(m):gsub("\n", "\n  ")))
   end)
@@ -112,11 +112,15 @@ local function into(place, part)
 end
 
 local Parallel = container("Parallel", function(self, input)
-  local out = of_each(self, function(i, module) return module:forward(input:select(self.inputDimension, i)) end)
+  local out = {}
+  for i = 1, input:size(self.inputDimension) do
+    out[i] = self.modules[i]:forward(input:select(self.inputDimension, i))
+  end
   return wrap(ops.cat(tensor.raw_all(out), self.outputDimension))
 end, function(self, input, grad, go)
   local result, first = input:clone():zero(), 1
-  for i, module in ipairs(self.modules) do
+  for i = 1, input:size(self.inputDimension) do
+    local module = self.modules[i]
     local n = module.output:size(self.outputDimension)
     into(result:select(self.inputDimension, i), go(module, input:select(self.inputDimension, i),
       grad:narrow(self.outputDimension, first, n)))
@@ -147,7 +151,7 @@ local Depth = container("DepthConcat", function(self, input)
       sizes[d] = d == self.dimension and (sizes[d] or 0) + y:size(d) or math.max(sizes[d] or 0, y:size(d))
     end
   end
-  local whole, first = out[1].new(out[1], unpack(sizes)):zero(), 1
+  local whole, first = tensor.wrap(ops.zeros(sizes, {dtype = out[1]:raw().dtype, device = out[1]:raw().device})), 1
   for _, y in ipairs(out) do
     into(middle(whole, y, self.dimension, first), y)
     first = first + y:size(self.dimension)
@@ -180,6 +184,13 @@ function Map:add(module)
   self.modules = {}
   return Container.add(self, module)
 end
+--- Sets the number of copies of the module.
+function Map:resize(n)
+  for i = #self.modules + 1, n do
+    self.modules[i] = self.modules[1]:clone("weight", "bias", "gradWeight", "gradBias")
+  end
+  for i = #self.modules, n + 1, -1 do self.modules[i] = nil end
+end
 function Map:parameters()
   if self.modules[1] then return self.modules[1]:parameters() end
   return {}, {}
@@ -194,8 +205,14 @@ local function around_one(name, run, back)
   end
   return new
 end
-around_one("Decorator", function(self, input) return self.modules[1]:forward(input) end,
+local Decorator = around_one("Decorator", function(self, input) return self.modules[1]:forward(input) end,
   function(self, input, grad, go) return go(self.modules[1], input, grad) end)
+--- nn.Decorator.decorate(class): Makes a class without forward or backward of its own call its first module.
+function Decorator.decorate(to)
+  for _, name in ipairs {"updateOutput", "updateGradInput", "accGradParameters", "backward"} do
+    to[name] = rawget(Decorator, name)
+  end
+end
 
 -- Returns sizes that flatten the input's leading dims so that it has nInputDim dims, and those leading sizes.
 local function bottled(input, dims)

@@ -4,6 +4,7 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
+local Module = require "luminary.torch7.nn.module"
 local Leaf = require "luminary.torch7.nn.leaf"
 local F = require "luminary.nn".functional
 local fail, ops = options.fail, core.ops
@@ -11,26 +12,37 @@ local raw = tensor.raw
 local leaves, as_input, copy_of = Leaf.leaves, Leaf.as_input, Leaf.copy_of
 
 local Criterion = class.new "nn.Criterion"
-function Criterion:__init() self.output, self.gradInput = 0, tensor.new(tensor.default) end
+function Criterion:__init()
+  self.output, self.gradInput = 0, tensor.new(tensor.default)
+  self._type = self.gradInput:type()
+end
 function Criterion:forward(input, target) return self:updateOutput(input, target) end
 function Criterion:backward(input, target) return self:updateGradInput(input, target) end
-function Criterion:type() return self end
+function Criterion:type(name, cache)
+  if name == nil then return self._type end
+  self._type = name
+  return Module.convert(self, name, cache)
+end
 function Criterion:clone() return copy_of(self, {}) end
-Criterion.float, Criterion.double, Criterion.cuda = Criterion.type, Criterion.type, Criterion.type
-Criterion.__call = function(self, input, target) return self:forward(input, target) end
+Criterion.float, Criterion.double, Criterion.cuda = Module.float, Module.double, Module.cuda
+function Criterion:__call__(input, target)
+  self.output = self:forward(input, target)
+  return self.output
+end
+local taped = setmetatable({}, {__mode = "k"}) -- criterion -> {value = the loss, inputs = its leaves}
 
 -- Defines nn.name([weights,] sizeAverage) by loss(input, target, options) on luminary's tensors. kind "classes": the
 -- target has labels; "any": it is passed unchanged; else it is converted to the input's dtype and shape.
 local function criterion(name, loss, kind)
   local new = class.new("nn." .. name, "nn.Criterion")
-  function new:__init(weights, average)
+  function new:__init(weights, average, ignoreIndex)
     Criterion.__init(self)
-    if type(weights) == "boolean" then weights, average = nil, weights end
-    self.weights, self.sizeAverage = weights, average ~= false
+    if type(weights) == "boolean" then weights, average, ignoreIndex = nil, weights, average end
+    self.weights, self.sizeAverage, self.ignoreIndex = weights, average ~= false, ignoreIndex
   end
   function new:updateOutput(input, target)
     local list = {}
-    self.value = core.enable_grad(function()
+    local value = core.enable_grad(function()
       local x = leaves(input, list)
       local y = type(target) == "number" and core.tensor({target}, {dtype = list[1].dtype}) or raw(target, name)
       if kind == "classes" then
@@ -46,13 +58,13 @@ local function criterion(name, loss, kind)
       local weights = self.weights and raw(self.weights):to(x.dtype)
       return loss(x, y, {reduction = self.sizeAverage and "mean" or "sum"}, weights, self)
     end)
-    self.inputs, self.output = list, self.value:item()
+    taped[self], self.output = {value = value, inputs = list}, value:item()
     return self.output
   end
   function new:updateGradInput(input, target)
     self:updateOutput(input, target)
-    local grads = core.grad({self.value}, self.inputs, {allow_unused = true})
-    self.gradInput = as_input(input, grads, self, {i = 0})
+    local grads = core.grad({taped[self].value}, taped[self].inputs, {allow_unused = true})
+    self.gradInput = as_input(input, grads, taped[self], {i = 0})
     return self.gradInput
   end
   return new
@@ -65,8 +77,8 @@ local function scaled(g, by)
 end
 
 local function weighted(op)
-  return function(x, y, how, weight)
-    how.weight = weight
+  return function(x, y, how, weight, self)
+    how.weight, how.ignore_index = weight, self.ignoreIndex
     return op(x, y, how)
   end
 end
@@ -185,3 +197,67 @@ combined("MultiCriterion", function(_, _, input, target) return input, target en
   for _, grad in ipairs(list) do sum = tensor.added(sum, grad) end
   return sum
 end)
+
+-- ---- rarer criterions
+
+criterion("DistanceRatioCriterion", function(pair, _, how)
+  local near, far = pair[1], pair[2]
+  local y = ops.add(near, ops.log(ops.add(ops.exp(ops.neg(near)), ops.exp(ops.neg(far)))))
+  return (how.reduction == "mean" and ops.mean or ops.sum)(y)
+end, "any")
+local Ratio = class.by_name["nn.DistanceRatioCriterion"]
+for _, name in ipairs {"updateOutput", "updateGradInput"} do
+  local of = Ratio[name]
+  Ratio[name] = function(self, input) return of(self, input, 0) end
+end
+criterion("SpatialAutoCropMSECriterion", function(x, y, how)
+  local h, w = x:size(-2), x:size(-1)
+  for d = 1, x.ndim - 2 do
+    if x:size(d) ~= y:size(d) then
+      fail("nn.SpatialAutoCropMSECriterion: dim %d of input and target must match, got %d and %d", d, x:size(d),
+        y:size(d))
+    end
+  end
+  if y:size(-2) < h or y:size(-1) < w then
+    fail("nn.SpatialAutoCropMSECriterion: the target must be as large as the input, %d x %d, got %d x %d", h, w,
+      y:size(-2), y:size(-1))
+  end
+  y = ops.narrow(y, -2, math.floor((y:size(-2) - h) / 2) + 1, h)
+  y = ops.narrow(y, -1, math.floor((y:size(-1) - w) / 2) + 1, w)
+  return ops.mse_loss(x, y:to(x.dtype), how)
+end, "any")
+-- nn.ClassSimplexCriterion(n): the squared distance to a class's corner of a regular simplex in n dims.
+local Simplex = criterion("ClassSimplexCriterion", function(x, y, how, _, self)
+  local corners = ops.index_select(raw(self.simplex):to(x.dtype), 1, y)
+  return ops.mse_loss(x, corners, how)
+end, "classes")
+function Simplex:__init(n)
+  Criterion.__init(self)
+  self.nClasses, self.sizeAverage = n, true
+  self.simplex = tensor.new(tensor.default, n, n):zero()
+  for k = 1, n - 1 do
+    local row = self.simplex[k]
+    self.simplex[k][k] = math.sqrt(1 - row:norm() ^ 2)
+    for i = k + 1, n do
+      local dot = self.simplex[i]:dot(row)
+      self.simplex[i][k] = (-1 / (n - 1) - dot) / row[k]
+    end
+  end
+end
+--- nn.ModuleCriterion(criterion [, inputModule [, targetModule]]): Applies modules before a criterion.
+local Modules = class.new("nn.ModuleCriterion", "nn.Criterion")
+function Modules:__init(inner, inputModule, targetModule)
+  Criterion.__init(self)
+  self.criterion, self.inputModule, self.targetModule = inner, inputModule, targetModule
+end
+function Modules:updateOutput(input, target)
+  self.target = self.targetModule and self.targetModule:forward(target) or target
+  self.input = self.inputModule and self.inputModule:forward(input) or input
+  self.output = self.criterion:forward(self.input, self.target)
+  return self.output
+end
+function Modules:updateGradInput(input)
+  local g = self.criterion:backward(self.input, self.target)
+  self.gradInput = self.inputModule and self.inputModule:updateGradInput(input, g) or g
+  return self.gradInput
+end

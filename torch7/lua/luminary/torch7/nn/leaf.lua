@@ -15,25 +15,56 @@ local wrap, raw = tensor.wrap, tensor.raw
 
 local Leaf = class.new("nn.Leaf", "nn.Module")
 
--- Attaches luminary's layer: sets weight, bias, their gradients and running values as tensors over its memory.
-function Leaf:attach(inner)
-  self.inner = inner:is(ours.Module) and inner:to(tensor.default) or inner
-  for name, p in inner:named_parameters() do
-    self[name] = wrap(p.data)
-    self["grad" .. name:gsub("^%l", string.upper)] = wrap(ops.zeros_like(p.data))
-  end
+local made_of = setmetatable({}, {__mode = "k"}) -- layer -> luminary's layer, with the names of its tensors
+local tapes = setmetatable({}, {__mode = "k"}) -- module -> its last recorded forward
+Leaf.tapes = tapes
+
+local function grad_name(name) return "grad" .. name:gsub("^%l", string.upper) end
+
+-- Returns a record of luminary's layer: its parameters and buffers by name, and the dims of a batch.
+local function record_of(inner, dims)
+  local made = {inner = inner, dims = dims, names = {}, buffers = {}, held = {}}
+  for name in inner:named_parameters() do made.names[#made.names + 1] = name end
   for name, b in inner:named_buffers() do
-    if core.is_floating_point(b) then self[name] = wrap(b) end
+    if core.is_floating_point(b) then made.buffers[#made.buffers + 1] = name end
   end
-  return self
+  return made
 end
 
--- Sets the inner layer's parameters and buffers from weight, bias and running values.
-function Leaf:adopt()
-  for name, p in self.inner:named_parameters() do p.data = raw(self[name]) end
-  for name, b in self.inner:named_buffers() do
-    if self[name] then self[name]:set(wrap(b)) end
+-- Sets weight, bias, their gradients and running values of a new layer to those of luminary's.
+function Leaf:attach(inner, dims)
+  local made = record_of(inner:is(ours.Module) and inner:to(tensor.default) or inner, dims)
+  made_of[self] = made
+  for name, p in inner:named_parameters() do
+    self[name], self[grad_name(name)] = wrap(p.data), wrap(ops.zeros_like(p.data))
   end
+  for _, name in ipairs(made.buffers) do self[name] = wrap(inner[name]) end
+end
+
+-- Returns the record of the layer, with its present parameters, running values and mode.
+local function current(self)
+  local made = made_of[self]
+  if not made then
+    local of = class.by_name[class.typename(self)]
+    made = record_of(of.make(unpack(self.made_with, 1, self.made_with.n)))
+    made_of[self] = made
+  end
+  local inner, held = made.inner, made.held
+  for _, name in ipairs(made.names) do
+    local now = self[name] and raw(self[name], name) or nil
+    if now ~= held[name] or now == nil then
+      held[name], inner[name] = now, now and ours.Parameter(now) or nil
+    end
+  end
+  for _, name in ipairs(made.buffers) do
+    local now = self[name] and raw(self[name], name) or nil
+    if now ~= held[name] then
+      held[name], inner[name] = now, now
+    end
+  end
+  if inner.training ~= (self.train ~= false) then inner:train(self.train ~= false) end
+  if self.configure then self:configure(inner) end
+  return made
 end
 
 -- Constructor arguments of layers written by Torch7, from their fields.
@@ -75,31 +106,104 @@ for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "Volum
   from_fields["nn." .. name] = function(f) return f.running_mean:size(1), f.eps, f.momentum, f.affine end
 end
 
--- Returns the input as leaves of a new graph, and collects these in `list`.
-local function leaves(input, list)
+-- Returns the input as leaves of a new graph, and collects these in `list`, and the input's versions in `seen`; with
+-- `kept` they are copies.
+local function leaves(input, list, seen, kept)
   if type(input) == "table" then
-    return lists.map(input, function(v) return leaves(v, list) end)
+    return lists.map(input, function(v) return leaves(v, list, seen, kept) end)
   end
-  local x = raw(input, "forward"):detach()
+  local source = raw(input, "forward")
+  local x = kept and ops.clone(source) or source:detach()
   if core.is_floating_point(x) then
     x:requires_grad_()
     list[#list + 1] = x
   end
+  if seen then seen[#seen + 1] = {source = source, version = source._version} end
   return x
 end
 
-function Leaf:updateOutput(input)
-  local list, params = {}, self.inner:parameters()
-  local dims, single = self.dims, false
-  local output = core.enable_grad(function()
-    local x = leaves(input, list)
-    single = dims and x.ndim == dims - 1
-    local y = self.inner(single and ops.unsqueeze(x, 1) or x)
+-- Returns true if the input's tensors are those in `seen` and have not changed; else false.
+local function unchanged(input, seen, at)
+  if type(input) == "table" then
+    for _, v in ipairs(input) do
+      if not unchanged(v, seen, at) then return false end
+    end
+    return true
+  end
+  at.i = at.i + 1
+  local one = seen[at.i]
+  return one ~= nil and raw(input, "backward") == one.source and one.source._version == one.version
+end
+
+-- Runs the layer under autograd; returns the record, a tape.
+local function run(self, input)
+  local made = current(self)
+  local inner, dims, params = made.inner, made.dims, {}
+  local tape = {inputs = {}, seen = {}, params = params, names = {}, versions = {}}
+  for _, name in ipairs(made.names) do
+    local p, i = self[name] and inner[name], #params + 1
+    if p then params[i], tape.names[i], tape.versions[i] = p, name, p._version end
+  end
+  tape.output = core.enable_grad(function()
+    local x = leaves(input, tape.inputs, tape.seen, self.inplace == true)
+    local single = dims and x.ndim == dims - 1
+    if single then x = ops.unsqueeze(x, 1) end
+    local y
+    if inner.around then y = inner(x, self) else y = inner(x) end
     return single and ops.squeeze(y, 1) or y
   end)
-  self.taped = {inputs = list, params = params, output = output, n = #list}
-  self.output = tensor.wrap_all(output)
+  return tape
+end
+
+-- Returns tensors of a result in Torch7's form, with at least one dim.
+local function results(v)
+  if type(v) == "table" then return lists.map(v, results) end
+  return core.is_tensor(v) and wrap(v.ndim == 0 and ops.unsqueeze(v, 1) or ops.contiguous(v)) or v
+end
+
+-- Returns the old tensor with the content of the new one, as Torch7's layers keep their output and gradInput.
+local function same_object(old, new)
+  if tensor.is(old) and tensor.is(new) and old:type() == new:type() then return old:set(new) end
+  return new
+end
+
+function Leaf:updateOutput(input)
+  local tape = run(self, input)
+  tapes[self] = tape
+  if self.inplace == true and tensor.is(input) then
+    raw(input):copy_(tape.output:detach())
+    self.output = input
+  else
+    self.output = same_object(self.output, results(tape.output))
+  end
   return self.output
+end
+
+-- Returns the tape of the last forward if its input was this one and its parameters are the present ones; else a new
+-- tape. Running values do not change then.
+local function tape_of(self, input)
+  local tape = tapes[self]
+  if tape and self.inplace == true and input == self.output then return tape end
+  if tape and unchanged(input, tape.seen, {i = 0}) then
+    local made, n, same = current(self), 0, true
+    for _, name in ipairs(made.names) do
+      local p = self[name] and made.inner[name]
+      if p then
+        n = n + 1
+        same = same and p == tape.params[n] and p._version == tape.versions[n]
+      end
+    end
+    if same and n == #tape.params then return tape end
+  end
+  local before = {}
+  for _, name in ipairs(current(self).buffers) do before[name] = self[name] and self[name]:clone() end
+  self.again = true
+  local ok, result = pcall(run, self, input)
+  self.again = nil
+  for name, v in pairs(before) do self[name]:copy(v) end
+  if not ok then error(result, 0) end
+  tapes[self] = result
+  return result
 end
 
 -- Flattens outputs that require grad and their gradients, which may be tables, into two lists.
@@ -112,44 +216,59 @@ local function flatten(output, weight, outputs, weights)
   end
 end
 
--- Returns the gradients of the last forward's inputs and parameters.
-local function gradients(self, gradOutput)
-  local taped = self.taped or fail("%s: call forward before backward", class.typename(self))
-  local outputs, weights, wanted = {}, {}, lists.joined(taped.inputs, taped.params)
-  flatten(taped.output, gradOutput, outputs, weights)
+-- Returns the gradients of the tape's leaves in the list `wanted`.
+local function gradients(tape, gradOutput, wanted)
+  local outputs, weights = {}, {}
+  flatten(tape.output, gradOutput, outputs, weights)
   if #wanted == 0 or #outputs == 0 then return {} end
   return core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
 end
 
 -- Returns the gradients in the form of the input.
-local function as_input(input, grads, taped, at)
+local function as_input(input, grads, tape, at)
   if type(input) == "table" then
-    return lists.map(input, function(v) return as_input(v, grads, taped, at) end)
+    return lists.map(input, function(v) return as_input(v, grads, tape, at) end)
   end
   if not core.is_floating_point(raw(input)) then return wrap(ops.zeros_like(raw(input))) end
   at.i = at.i + 1
   local g = grads[at.i]
-  return wrap(g and ops.contiguous(g) or ops.zeros_like(taped.inputs[at.i]))
+  return wrap(g and ops.contiguous(g) or ops.zeros_like(tape.inputs[at.i]))
+end
+
+-- Adds gradients from index `first` + 1 on to the layer's, multiplied by scale.
+local function accumulate(self, tape, grads, first, scale)
+  for i, name in ipairs(tape.names) do
+    local g, to = grads[first + i], self[grad_name(name)]
+    if g and to then
+      to = raw(to)
+      to:add_(g:reshape(to.shape), {alpha = scale or 1})
+    end
+  end
 end
 
 function Leaf:updateGradInput(input, gradOutput)
-  local grads = gradients(self, gradOutput)
-  self.taped.grads, self.taped.gradOutput = grads, gradOutput -- for accGradParameters
-  self.gradInput = as_input(input, grads, self.taped, {i = 0})
+  if self.gradInput == nil then return nil end
+  local tape = tape_of(self, input)
+  self.gradInput = same_object(self.gradInput, as_input(input, gradients(tape, gradOutput, tape.inputs), tape, {i = 0}))
   return self.gradInput
 end
 
-function Leaf:accGradParameters(_, gradOutput, scale)
-  local taped = self.taped
-  local grads = taped and taped.gradOutput == gradOutput and taped.grads or gradients(self, gradOutput)
-  local i = self.taped.n
-  for name in self.inner:named_parameters() do
-    i = i + 1
-    if grads[i] then
-      raw(self["grad" .. name:gsub("^%l", string.upper)]):add_(grads[i], {alpha = scale or 1})
-    end
+function Leaf:accGradParameters(input, gradOutput, scale)
+  local tape = tape_of(self, input)
+  accumulate(self, tape, gradients(tape, gradOutput, tape.params), 0, scale)
+end
+
+function Leaf:backward(input, gradOutput, scale)
+  if self.gradInput == nil or self.updateGradInput ~= Leaf.updateGradInput
+    or self.accGradParameters ~= Leaf.accGradParameters then
+    return Module.backward(self, input, gradOutput, scale)
   end
-  self.taped.grads = nil -- the same gradOutput may have other values next time
+  local tape = tape_of(self, input)
+  local grads = gradients(tape, gradOutput, lists.joined(tape.inputs, tape.params))
+  accumulate(self, tape, grads, #tape.inputs, scale)
+  self.gradInput = same_object(self.gradInput, as_input(input, grads, tape, {i = 0}))
+  if self.restores and self.inplace == true then raw(input):copy_(tape.inputs[1]:detach()) end
+  return self.gradInput
 end
 
 local FEW = 2 ^ 20 -- elements
@@ -177,25 +296,30 @@ function Leaf:read(file)
     local args = found and {found(self)} or {}
     self.made_with = {n = found and select("#", found(self)) or 0, unpack(args)}
   end
-  local weight = rawget(self, "weight") or rawget(self, "running_mean")
   local of = class.by_name[class.typename(self)]
   if of.make then check_size(self, of.make, file) end
   local made = of.fresh(self)
   for name, own in pairs(made) do
-    if tensor.is(own) and tensor.is(rawget(self, name)) and name ~= "output" and name ~= "gradInput" then
-      local read = rawget(self, name)
-      if read:nElement() ~= own:nElement() then -- it may be a view with more elements than memory holds
-        fail("%s has %.0f elements, expected %.0f", name, read:nElement(), own:nElement())
-      end
-      own:copy(read:type(own:type()))
+    local read = rawget(self, name)
+    if read == nil and not tensor.is(own) then
+      rawset(self, name, own)
+    elseif tensor.is(own) and tensor.is(read) and own:nElement() > 0 and name ~= "output" and name ~= "gradInput" and
+      read:nElement() ~= own:nElement() then -- it may be a view with more elements than memory holds
+      fail("%s has %.0f elements, expected %.0f", name, read:nElement(), own:nElement())
     end
   end
-  local kept = {train = self.train, made_with = self.made_with}
-  for k, v in pairs(made) do rawset(self, k, v) end
-  for k, v in pairs(kept) do rawset(self, k, v) end
-  self.inner:train(self.train ~= false)
-  if self.restored then self:restored() end
-  if tensor.is(weight) and weight:type() ~= self:type() then self:type(weight:type()) end
+end
+
+--- Makes accUpdateGradParameters the only way to update parameters: removes their gradients.
+function Leaf:accUpdateOnly()
+  for _, name in ipairs(current(self).names) do self[grad_name(name)] = nil end
+  return self
+end
+
+--- Removes the bias; returns the layer.
+function Leaf:noBias()
+  self.bias, self.gradBias = nil, nil
+  return self
 end
 
 --- Initializes the parameters again; with stdv from a uniform distribution of this standard deviation.
@@ -209,18 +333,35 @@ function Leaf:reset(stdv)
   return self
 end
 
-Leaf.__tostring = function(self) return class.typename(self) end
+function Leaf:__tostring__()
+  local shown = lists.map(lists.slice(self.made_with or {}), tostring)
+  return ("%s(%s)"):format(class.typename(self), table.concat(shown, ", "))
+end
+
+local constants = {["true"] = true, ["false"] = false}
 
 -- Defines nn.name(…): make(…) returns luminary's layer, and the number of dims of a batch if it also takes single
--- samples.
-function Leaf.layer(name, make)
-  local new = class.new("nn." .. name, "nn.Leaf")
+-- samples. `fields` names the layer's fields that hold its arguments, in their order, with defaults, which may be
+-- fields: "kW kH dW=1 dH=dW"; "_" is an argument that is not kept. configure(self, inner), if the class has it, sets
+-- luminary's layer from fields before each call.
+function Leaf.layer(name, make, fields)
+  local new, arguments = class.new("nn." .. name, "nn.Leaf"), {}
+  for field, default in (fields or ""):gmatch "([%w_]+)=?(%S*)" do
+    local number, constant = tonumber(default), constants[default]
+    if constant == nil then constant = number end
+    table.insert(arguments, {name = field, default = constant, like = constant == nil and default or nil})
+  end
   new.make = make
   function new:__init(...)
     Module.__init(self)
-    local inner, dims = make(...)
-    self.dims, self.made_with = dims, {n = select("#", ...), ...}
-    self:attach(inner)
+    self.made_with = {n = select("#", ...), ...}
+    self:attach(make(...))
+    for i, field in ipairs(arguments) do
+      local v = self.made_with[i]
+      if v == nil then v = field.default end
+      if v == nil and field.like then v = self[field.like] end
+      if field.name ~= "_" then self[field.name] = v end
+    end
   end
   function new:fresh() -- luacheck: ignore
     local made = setmetatable({}, new)
@@ -233,16 +374,17 @@ end
 -- Returns a luminary module that calls f(x, self).
 function Leaf.around(f)
   local Around = ours.Module:extend "Around"
-  function Around:forward(x) return f(x, self) end -- luacheck: ignore self
+  Around.around = true
+  function Around:forward(x, layer) return f(x, self, layer) end -- luacheck: ignore self
   return Around()
 end
 
 -- Defines nn.name(…), which computes f(x, …) with the constructor's arguments; dims as in Leaf.layer.
-function Leaf.computed(name, f, dims)
+function Leaf.computed(name, f, dims, fields)
   return Leaf.layer(name, function(...)
     local given, n = {...}, select("#", ...)
     return Leaf.around(function(x) return f(x, unpack(given, 1, n)) end), dims
-  end)
+  end, fields)
 end
 
 -- Returns a luminary module around f(x, self) with parameters of these sizes, uniform in ±1/√fan as in Torch7.

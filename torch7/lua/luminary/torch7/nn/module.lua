@@ -1,16 +1,16 @@
 --- Implements Torch7's nn.Module, the methods of all layers and containers.
 local lists = require "luminary.base.lists"
-local options = require "luminary.base.options"
+local core = require "luminary.core"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local files = require "luminary.torch7.files"
-local ours = require "luminary.nn"
-local fail = options.fail
+local ops = core.ops
 
 local Module = class.new "nn.Module"
 
 function Module:__init()
   self.gradInput, self.output, self.train = tensor.new(tensor.default), tensor.new(tensor.default), true
+  self._type = self.output:type()
 end
 
 function Module:parameters()
@@ -28,7 +28,12 @@ function Module:updateOutput() return self.output end
 function Module:updateGradInput() return self.gradInput end
 function Module:accGradParameters() end -- luacheck: ignore self
 function Module:forward(input) return self:updateOutput(input) end
-Module.__call = function(self, input) return self:forward(input) end
+function Module:__call__(input, gradOutput)
+  self:forward(input)
+  if gradOutput == nil then return self.output end
+  self:backward(input, gradOutput)
+  return self.output, self.gradInput
+end
 
 function Module:backward(input, gradOutput, scale)
   self:updateGradInput(input, gradOutput)
@@ -54,10 +59,7 @@ end
 
 local function set_train(on)
   return function(self)
-    return self:apply(function(m)
-      m.train = on
-      if m.inner then m.inner:train(on) end
-    end)
+    return self:apply(function(m) m.train = on end)
   end
 end
 Module.training, Module.evaluate = set_train(true), set_train(false)
@@ -67,7 +69,6 @@ function Module:share(other, ...)
   for _, name in ipairs {...} do
     if tensor.is(rawget(self, name)) then self[name]:set(other[name]) end
   end
-  if self.inner then self:adopt() end
   return self
 end
 
@@ -79,13 +80,25 @@ end
 
 --- Subtracts rate times this backward's gradients from the parameters; the accumulated gradients stay.
 function Module:accUpdateGradParameters(input, gradOutput, rate)
-  local params, grads = self:parameters()
-  local before = lists.map(grads, function(g) return g:clone() end)
-  self:zeroGradParameters()
+  local kept = {}
+  self:apply(function(m)
+    for name, v in pairs(m) do
+      local of = type(name) == "string" and name:match "^grad(%u.*)$"
+      if of and of ~= "Input" and tensor.is(v) then kept[#kept + 1] = {m, name, v} end
+    end
+    for _, name in ipairs {"weight", "bias"} do
+      local p, grad = rawget(m, name), "grad" .. name:gsub("^%l", string.upper)
+      if tensor.is(p) then
+        if rawget(m, grad) == nil then kept[#kept + 1] = {m, grad} end
+        m[grad] = p:clone():zero()
+      end
+    end
+  end)
   self:accGradParameters(input, gradOutput, 1)
   self:updateParameters(rate)
-  for i in ipairs(params) do grads[i]:copy(before[i]) end
+  for _, one in ipairs(kept) do one[1][one[2]] = one[3] end
 end
+Module.sharedAccUpdateGradParameters = Module.accUpdateGradParameters
 
 --- Replaces each module by f(module), children before their container.
 function Module:replace(f)
@@ -103,44 +116,67 @@ function Module:updateParameters(rate)
   for i, p in ipairs(params) do p:add(-rate, grads[i]) end
 end
 
---- x, dx = net:getParameters(): Returns all parameters and all gradients as two vectors, and makes them views of these.
+-- Returns a vector with the elements of all tensors, in their order, of which each becomes a view. Memory that several
+-- share is there once and stays shared.
+local function flattened(list)
+  local parts = lists.map(list, function(t, i)
+    local x, last = t:raw(), 0
+    for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
+    local bytes = x.nbytes / x:numel()
+    local first = t:data(true) / bytes -- in elements
+    return {t = t, i = i, first = first, last = first + last + 1, strides = t:stride():totable()}
+  end)
+  local sorted, ranges, n = lists.slice(parts), {}, 0
+  table.sort(sorted, function(a, b) return a.first < b.first or a.first == b.first and a.i < b.i end)
+  for _, part in ipairs(sorted) do
+    local range = ranges[#ranges]
+    if not range or part.first >= range.last then
+      range = {first = part.first, last = part.last, i = part.i, count = 0}
+      ranges[#ranges + 1] = range
+    end
+    range.last, range.i, range.count = math.max(range.last, part.last), math.min(range.i, part.i), range.count + 1
+    part.range = range
+  end
+  table.sort(ranges, function(a, b) return a.i < b.i end)
+  for _, range in ipairs(ranges) do
+    range.from = n + 1
+    n = n + (range.count == 1 and parts[range.i].t:nElement() or range.last - range.first)
+  end
+  local flat = tensor.wrap(ops.zeros({n}, {dtype = list[1]:raw().dtype, device = list[1]:raw().device}))
+  for _, part in ipairs(parts) do
+    local t, range = part.t, part.range
+    local place = flat:narrow(1, range.from, t:nElement()):viewAs(t)
+    if range.count > 1 then
+      local offset = range.from + part.first - range.first
+      place = tensor.new(t:raw().dtype):set(flat:storage(), offset, t:size(), part.strides)
+    end
+    place:copy(t)
+    t:set(place)
+  end
+  return flat
+end
+
+--- x, dx = net:getParameters(): Returns all parameters and all gradients as two vectors, of which they become views.
 function Module:getParameters()
   local params, grads = self:parameters()
-  if #params == 0 then fail("getParameters: the module has no parameters") end
-  local vectors = {}
-  for k, list in ipairs {params, grads} do
-    local seen, parts, n = {}, {}, 0
-    for _, t in ipairs(list) do
-      if not seen[t] then
-        parts[#parts + 1], seen[t], n = t, true, n + t:nElement()
-      end
-    end
-    local flat, first = params[1].new(params[1], n), 1
-    for _, t in ipairs(parts) do
-      local place = flat:narrow(1, first, t:nElement()):viewAs(t)
-      place:copy(t)
-      t:set(place)
-      first = first + t:nElement()
-    end
-    vectors[k] = flat
-  end
-  self:apply(function(m)
-    if m.inner then m:adopt() end
-  end)
-  return vectors[1], vectors[2]
+  return Module.flatten(params), Module.flatten(grads)
+end
+
+--- nn.Module.flatten(list): Returns a vector of the elements of a list of tensors, which become views of it.
+function Module.flatten(list)
+  list = lists.filter(list or {}, function(t) return t:nElement() > 0 end)
+  return #list > 0 and flattened(list) or tensor.new(tensor.default)
 end
 
 local function copy_of(v, made)
   if made[v] then return made[v] end
   if tensor.is(v) then
     made[v] = v:clone()
-  elseif type(v) == "userdata" and ours.Module.is_module(v) then
-    made[v] = v:clone()
   elseif type(v) == "table" and (getmetatable(v) == nil or class.typename(v)) then
     local new = setmetatable({}, getmetatable(v))
     made[v] = new
     for key, each in pairs(v) do
-      if key ~= "taped" and key ~= "value" and key ~= "inputs" then new[key] = copy_of(each, made) end
+      new[key] = copy_of(each, made)
     end
   else
     return v
@@ -158,6 +194,11 @@ function Module:clone(...)
   return twin
 end
 
+--- Calls f for each module that this one contains directly.
+function Module:applyToModules(f)
+  for _, child in ipairs(self:children()) do f(child) end
+end
+
 function Module:listModules()
   local list = {self}
   for _, child in ipairs(self:children()) do lists.append(list, child:listModules()) end
@@ -165,27 +206,68 @@ function Module:listModules()
 end
 
 function Module:findModules(name)
-  return lists.filter(self:listModules(), function(m) return class.typename(m) == name end)
+  local found, containers = {}, {}
+  for _, m in ipairs(self:listModules()) do
+    if class.typename(m) == name then found[#found + 1] = m end
+    for _, child in ipairs(m:children()) do
+      if class.typename(child) == name then containers[#containers + 1] = m end
+    end
+  end
+  return found, containers
 end
 
 function Module:clearState()
-  return self:apply(function(m) m.output, m.gradInput, m.taped = tensor.new "float32", tensor.new "float32", nil end)
+  return self:apply(function(m)
+    for _, name in ipairs {"output", "gradInput"} do
+      if m[name] ~= nil then m[name] = tensor.new(tensor.dtype_of(m:type())) end
+    end
+  end)
 end
 
-function Module:type(name)
-  if name == nil then
-    local first = self:parameters()[1]
-    return first and first:type() or "torch." .. (tensor.default == "float64" and "DoubleTensor" or "FloatTensor")
+-- Calls f for each tensor in a module's fields, tables of them and modules in them, once for each tensor.
+local function each_tensor(v, f, seen)
+  if seen[v] then return end
+  if tensor.is(v) then
+    seen[v] = true
+    f(v)
+  elseif type(v) == "table" then
+    seen[v] = true
+    for _, value in pairs(v) do each_tensor(value, f, seen) end
   end
-  return self:apply(function(m)
-    for _, v in pairs(m) do
-      if tensor.is(v) and not v:type():find "Long" then v:set(v:type(name)) end
+end
+
+--- Converts all tensors of an object, a module or a table, except LongTensors; those that share memory still do.
+--- `cache` is a table for several calls whose objects share memory.
+function Module.convert(object, name, cache)
+  local list, ends = {}, {}
+  cache = cache or {}
+  each_tensor(object, function(t)
+    local x, last = t:raw(), 0
+    if t:type():find "Long" or t:type() == name then return end
+    if x:numel() == 0 then return t:set(t:type(name)) end
+    for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
+    local base = ("%.0f"):format(t:data(true) - x:storage_offset() * x.nbytes / x:numel())
+    list[#list + 1] = {t = t, base = base}
+    ends[base] = math.max(ends[base] or 0, x:storage_offset() + last + 1)
+  end, {})
+  for _, one in ipairs(list) do
+    local x, base = one.t:raw(), one.base
+    if not cache[base] or cache[base].size < ends[base] then
+      local all = ops.as_strided(x, {ends[base]}, {1}, {storage_offset = 0})
+      cache[base] = {size = ends[base], converted = tensor.wrap(all):type(name), old = x}
     end
-    if not m.inner then return end
-    m.inner:to(name == "torch.CudaTensor" and "cuda" or tensor.dtype_of(name))
-    if name == "torch.CudaTensor" then m.inner:to "float32" end
-    m:adopt()
-  end)
+    local part = ops.as_strided(cache[base].converted:raw(), lists.slice(x.shape), x:stride(),
+      {storage_offset = x:storage_offset()})
+    one.t:set(tensor.wrap(part))
+  end
+  return object
+end
+
+function Module:type(name, cache)
+  if name == nil then return self._type or self.output and tensor.is(self.output) and self.output:type() end
+  self._type = name
+  self:apply(function(m) m._type = name end)
+  return Module.convert(self, name, cache)
 end
 for name, kind in pairs {float = "FloatTensor", double = "DoubleTensor", cuda = "CudaTensor"} do
   Module[name] = function(self) return self:type("torch." .. kind) end

@@ -10,7 +10,7 @@ class.packages.nn.utils = utils
 -- Returns a.
 local function paired(who, a, b, f)
   if tensor.is(b) then
-    a = tensor.is(a) and a or b:new()
+    a = tensor.is(a) and a or tensor.new(b:raw().dtype)
     f(a, b)
     return a
   elseif type(b) ~= "table" then
@@ -43,11 +43,12 @@ function utils.recursiveFill(t, v)
   return paired("recursiveFill", t, t, function(x) x:fill(v) end)
 end
 --- nn.utils.recursiveType(t, "torch.FloatTensor"): Converts tensors, modules and criterions to that type.
-function utils.recursiveType(t, name)
+function utils.recursiveType(t, name, cache)
+  cache = cache or {}
   if tensor.is(t) then return t:type(name) end
-  if class.isTypeOf(t, "nn.Module") or class.isTypeOf(t, "nn.Criterion") then return t:type(name) end
+  if class.isTypeOf(t, "nn.Module") or class.isTypeOf(t, "nn.Criterion") then return t:type(name, cache) end
   if type(t) == "table" then
-    for key, each in pairs(t) do t[key] = utils.recursiveType(each, name) end
+    for key, each in pairs(t) do t[key] = utils.recursiveType(each, name, cache) end
   end
   return t
 end

@@ -1,0 +1,210 @@
+-- lm.onnx.export: what it writes is read back by lm.onnx.load with the same results; what it refuses. onnx.checker and
+-- onnxruntime judge the same files in scripts/dev/onnx_export.
+local lm = require "luminary"
+local class = require "luminary.base.class"
+local needs = require "spec.support.needs"
+local temp = require "spec.support.temp"
+local nn, export = lm.nn, lm.onnx.export
+
+local folder, path
+
+-- Returns a module with this forward; init(self) adds its parameters.
+local function module(forward, init)
+  local Module = class.define("Module", nn.Module)
+  Module.forward, Module.init = forward, init or function() end
+  return Module()
+end
+
+-- Exports a module and returns what lm.onnx.load makes of it.
+local function again(net, inputs, options)
+  export(net, inputs, path, options)
+  return lm.onnx.load(path)
+end
+
+local function near(a, b)
+  assert.same(a.shape, b.shape)
+  assert.equal(a.dtype, b.dtype)
+  assert.is_true((a:double() - b:double()):abs():max():item() <= 1e-5 * math.max(1, a:double():abs():max():item()))
+end
+
+local function says(words, ...)
+  local args = {n = select("#", ...), ...}
+  assert.error_matches(function() export(unpack(args, 1, args.n)) end, words)
+end
+
+describe("lm.onnx.export", function()
+  if needs.onnx() then
+    it("writes ONNX files", function() return pending(needs.onnx()) end)
+    return
+  end
+  setup(function()
+    folder = temp.folder()
+    path = folder .. "/net.onnx"
+  end)
+  teardown(function() temp.remove(folder) end)
+  before_each(function() lm.manual_seed(0) end)
+
+  it("writes a network for images with any size of the batch, at opsets 13 to the newest", function()
+    local net = nn.Sequential(
+      nn.Conv2d(2, 4, 3, {padding = 1}), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+      nn.Conv2d(4, 4, 3, {groups = 2}), nn.GELU(), nn.AdaptiveAvgPool2d {2, 3},
+      nn.Flatten(), nn.LayerNorm(24), nn.Linear(24, 3), nn.Softmax(2)):eval()
+    net[2].running_mean:normal_()
+    for _, opset in ipairs {13, 18, 21, 28} do
+      local back = again(net, lm.randn(2, 2, 12, 10), {opset = opset, input_names = {"image"},
+        output_names = {"scores"}, dynamic_axes = {image = {[1] = "N"}}})
+      assert.same({"image"}, back:names "inputs")
+      assert.same({"scores"}, back:names "outputs")
+      assert.same({{"N", 2, 12, 10}, {"N", 3}}, {back.inputs[1].dims, back.outputs[1].dims})
+      for _, n in ipairs {1, 2, 5} do
+        local x = lm.randn(n, 2, 12, 10)
+        near(net(x), (back(x)))
+      end
+    end
+    assert.same(net[1].weight:totable(), lm.onnx.load(path):get_parameter("0.weight"):totable())
+  end)
+
+  it("keeps the dynamic axes of a language model, whose ids count from 0 in the file", function()
+    for name, options in pairs {
+      gpt2 = {vocab_size = 20, n_positions = 32, n_embd = 8, n_layer = 1, n_head = 2},
+      qwen3 = {vocab_size = 20, hidden_size = 8, num_hidden_layers = 1, num_attention_heads = 2, head_dim = 4,
+        num_key_value_heads = 1, intermediate_size = 8, max_position_embeddings = 32},
+    } do
+      local net = lm.models[name](options):eval()
+      local back = again(net, lm.randint(1, 21, {2, 5}), {dynamic_axes = {input = {"N", "L"}}})
+      for _, size in ipairs {{1, 1}, {2, 5}, {3, 9}} do
+        local ids = lm.randint(1, 21, size)
+        near(net(ids), (back(ids - 1)))
+      end
+    end
+  end)
+
+  it("derives sizes from dynamic axes, or names the step that it cannot express", function()
+    local axes = {dynamic_axes = {input = {"N", "L"}}}
+    local net = module(function(_, x)
+      local n, l = unpack(x.shape)
+      return x:reshape(n * l, -1), x:view(n, l / 2, 2), x * n, lm.arange(l) + 1, lm.zeros(l + 1, n)
+    end)
+    local back, x = again(net, lm.randn(2, 4), axes), lm.randn(3, 10)
+    local wanted, got = {net(x)}, {back(x)}
+    for i = 1, 5 do near(wanted[i], got[i]) end
+    assert.same({"N", "L"}, back.outputs[3].dims)
+    assert.same({"L+1", "N"}, back.outputs[5].dims)
+    says("expand %(a size that is 4, 16, 36 there does not follow from the dynamic axes",
+      module(function(_, y) return y:narrow(1, 1, 1):expand(y.shape[1] ^ 2, 4) end), lm.randn(2, 4), path,
+      {dynamic_axes = {input = {"N"}}})
+    says("add is called for some sizes of the dynamic axes only", module(function(_, y)
+      return y.shape[1] > 3 and y * 2 or y + 1
+    end), lm.randn(2, 4), path, {dynamic_axes = {input = {"N"}}})
+    says("does not run with other sizes of its dynamic axes: linear: expected x", nn.Linear(4, 2), lm.randn(2, 4), path,
+      {dynamic_axes = {input = {[2] = "L"}}})
+  end)
+
+  it("has indices from 0 where they leave, and their values where the module computes with them", function()
+    local net = module(function(_, x)
+      local i = x:argmax(2, {keepdim = true})
+      return i, x:gather(2, i), i + 1, i:eq(2), (select(2, x:topk(2)))
+    end)
+    local x = lm.tensor {{1, 3, 2}, {5, 1, 4}}
+    local i, v, more, is_2, top = again(net, x)(x)
+    assert.same({{1}, {0}}, i:totable())
+    assert.same({{3}, {5}}, v:totable())
+    assert.same({{3}, {2}}, more:totable())
+    assert.same({{true}, {false}}, is_2:totable())
+    assert.same({{1, 2}, {0, 2}}, top:totable())
+  end)
+
+  it("writes returned inputs and parameters, tensors twice, tables, and shared parameters once", function()
+    local net = module(function(self, x, more)
+      local y = x * self.w + self.v + more.scale
+      return x, y, {states = {y, self.w}, last = y}
+    end, function(self)
+      self.w = nn.Parameter(lm.ones(3))
+      self.v = self.w
+    end)
+    local x = lm.randn(2, 3)
+    local back = again(net, {x, {scale = lm.ones(1)}})
+    assert.same({"input", "scale"}, back:names "inputs")
+    assert.same({"output", "output_2", "last", "states.1", "states.2"}, back:names "outputs")
+    local x1, y1, last, first, w = back(x, lm.ones(1))
+    near(x, x1)
+    near(x + 2, y1:detach())
+    near(last, y1)
+    near(first, y1)
+    near(w, lm.ones(3))
+    assert.equal(1, #back:parameters())
+    assert.equal(2, #again(nn.Linear(3, 2), x):parameters())
+  end)
+
+  it("writes in place only where no other tensor sees it", function()
+    local net = module(function(_, x)
+      local y = x * 2
+      y:add_(1):relu_()
+      return y
+    end)
+    near(net(lm.ones(2, 3)), (again(net, lm.ones(2, 3))(lm.ones(2, 3))))
+    local shared = module(function(_, x)
+      local y = x * 2
+      y[1] = x[2]
+      return y
+    end)
+    says("copy_ %(it writes to memory that another tensor shares%) at .*export_spec.lua:%d+", shared, lm.ones(2, 3),
+      path)
+    local built = module(function(_, x)
+      local y = lm.zeros(3)
+      y:add_(1)
+      return x + y
+    end)
+    near(lm.ones(2, 3) * 2, (again(built, lm.ones(2, 3))(lm.ones(2, 3))))
+    says("writes to an input, a parameter", module(function(_, x) return x:add_(1) end), lm.ones(2, 3), path)
+  end)
+
+  it("keeps dtypes, weights beside the file, and the mode of the module", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float64"} do
+      local net, x = nn.Linear(4, 3):to(dtype), lm.randn(2, 4):to(dtype)
+      near(net(x), (again(net, x)(x)))
+    end
+    local net, x = nn.Sequential(nn.Linear(40, 30), nn.Dropout(0.9)):train(), lm.randn(2, 40)
+    local back = again(net, x, {external_data = true})
+    assert.is_true(net.training and net[2].training)
+    near(net:eval()(x), (back(x)))
+    assert.equal(40 * 30 * 4, #temp.read(path .. ".data"))
+    local ints = module(function(_, i) return i * 2 + 1, i:floor_divide(2), i:remainder(3), i / 2, i:gt(1.5) end)
+    local empty = module(function(_, e) return e:reshape(3, 0) end)
+    assert.same({3, 0}, (again(empty, lm.zeros(0, 3))(lm.zeros(0, 3))).shape)
+    local i = lm.tensor({-3, 2, 5}, {dtype = "int64"})
+    local wanted, got = {ints(i)}, {again(ints, i)(i)}
+    for k = 1, 5 do assert.same(wanted[k]:totable(), got[k]:totable()) end
+  end)
+
+  it("lists every step that it cannot write, with line and count, and refuses values that Lua reads", function()
+    local net = module(function(_, x)
+      for _ = 1, 2 do x = lm.linalg.inv(x) end
+      return x + lm.randn(2, 2)
+    end)
+    says("cannot write 2 kinds of steps: 2 × inverse at .*export_spec.lua:%d+, 1 × randn at .*export_spec.lua:%d+", net,
+      lm.eye(2), path)
+    says("export_spec.lua:%d+: item reads values", module(function(_, x) return x * x:sum():item() end), lm.ones(2),
+      path)
+  end)
+
+  it("refuses bad arguments", function()
+    local net, x = nn.Linear(4, 2), lm.randn(2, 4)
+    says("module must be an nn.Module, got a function", print, x, path)
+    says("example_inputs must be a tensor or a list", net, 3, path)
+    says("arguments with at least one tensor", net, {3}, path)
+    says("the module returns no tensor", module(function() return 3 end), x, path)
+    says("opset must be from 13 to %d+, got 12", net, x, path, {opset = 12})
+    says("did you mean 'opset'", net, x, path, {opsett = 17})
+    says("input_names has 2 names, the module has 1 input", net, x, path, {input_names = {"a", "b"}})
+    says("input_names: 'weight' is the name of another tensor", net, x, path, {input_names = {"weight"}})
+    says("output_names: 'a' is the name of another", net, x, path, {input_names = {"a"}, output_names = {"a"}})
+    says("contains a NUL byte", net, x, path, {input_names = {"a\0b"}})
+    says("dynamic_axes.input must be axes from 1 to 2", net, x, path, {dynamic_axes = {input = {[3] = "N"}}})
+    says("dynamic_axes.input must be a table", net, x, path, {dynamic_axes = {input = "N"}})
+    says("names 'other', which is no input", net, x, path, {dynamic_axes = {other = {"N"}}})
+    says("the axes named 'N' have the sizes 2 and 4", net, x, path, {dynamic_axes = {input = {"N", "N"}}})
+    says("cannot write '/nonexistent/net.onnx'", net, x, "/nonexistent/net.onnx")
+    says("expected x to have shape", net, lm.randn(2, 5), path)
+  end)
+end)

@@ -1,0 +1,128 @@
+-- Models as onnxruntime's optimizer and quantizer write them (spec/golden/_onnxruntime.safetensors), products of
+-- integers of 8 bits, and the patterns that are joined when a file is read.
+local lm = require "luminary"
+local core = require "luminary.core"
+local cases = require "spec.support.onnx_cases"
+local ffi = require "ffi"
+local golden = require("spec.support.golden").load "_onnxruntime"
+local patterns = require "luminary.onnx.patterns"
+local tensors = require "luminary.onnx.tensors"
+local needs = require "spec.support.needs"
+local temp = require "spec.support.temp"
+
+local folder
+local function write(name)
+  for _, file in ipairs {name .. ".data.onnx", name .. ".onnx"} do
+    local text = ffi.string(ffi.cast("const char *", golden[file]:data_ptr()), golden[file]:numel())
+    temp.write(folder .. "/" .. file, text)
+  end
+  return folder .. "/" .. name .. ".onnx"
+end
+
+-- Returns the number of nodes of each op that a file's graph is joined to, with more outputs.
+local function joined(name, outputs)
+  local graph = tensors.read(write(name)).graph
+  for _, output in ipairs(outputs or {}) do table.insert(graph.output, {name = output}) end
+  local read = tensors.reader(folder .. "/")
+  local counts = {}
+  for _, node in ipairs(patterns.joined(graph, function(t) return read(t, error) end, 17)) do
+    counts[node.op_type] = (counts[node.op_type] or 0) + 1
+  end
+  return counts
+end
+
+describe("models of onnxruntime", function()
+  if needs.onnx() then
+    it("reads ONNX files", function() return pending(needs.onnx()) end)
+    return
+  end
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  local names = {}
+  for name in pairs(golden) do names[#names + 1] = name:match "^(.*)%.data%.onnx$" end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    it("runs " .. name, function()
+      write(name)
+      for _, device in ipairs {"cpu", "cpu:1"} do
+        local _, why = cases.run(folder .. "/" .. name, device)
+        assert.is_nil(why)
+      end
+    end)
+  end
+
+  it("joins attention, GELU and normalizations", function()
+    local counts = joined "block"
+    assert.same({1, 1, 1, 1},
+      {counts.JoinedAttention, counts.Gelu, counts.LayerNormalization, counts.SimplifiedLayerNormalization})
+    assert.same({}, {counts.Softmax, counts.Erf, counts.ReduceMean, counts.Sqrt})
+  end)
+
+  it("joins the ops between DequantizeLinear and QuantizeLinear", function()
+    for _, kind in ipairs {"QUInt8", "QInt8"} do
+      local counts = joined("cnn.QDQ." .. kind)
+      assert.same({3, 1, 1}, {counts.QLinearConv, counts.QLinearAdd, counts.QGemm})
+      assert.is_nil(counts.Conv or counts.Gemm)
+    end
+    assert.equal(2, joined("mlp.dynamic").MatMulIntegerToFloat)
+  end)
+
+  it("leaves nodes whose values between are used elsewhere", function()
+    local counts = joined("block", {"e1", "weights"})
+    assert.same({1, 1}, {counts.Erf, counts.Softmax})
+    assert.is_nil(counts.Gelu or counts.JoinedAttention)
+  end)
+
+  it("packs a weight again after it changed", function()
+    local net = lm.onnx.load(write "node.MatMulInteger")
+    local x, zero = lm.ones(2, 3, 37):to "uint8", lm.full({}, 5, {dtype = "uint8"})
+    assert.is_false(net(x, zero):eq(4 * 9 * 37):all():item())
+    for _, value in pairs(net:state_dict()) do
+      if value.ndim == 2 then value:zero_() end
+    end
+    assert.is_true(net(x, zero):eq(4 * 9 * 37):all():item())
+  end)
+
+  it("multiplies integers exactly, whatever their sizes", function()
+    lm.manual_seed(2)
+    for _, c in ipairs {
+      {2, 3, 9, 8, 5, 3, 1, 1, "uint8", "int8"}, {1, 64, 6, 7, 70, 3, 2, 1, "int8", "int8"},
+      {1, 19, 7, 7, 19, 3, 1, 19, "int8", "uint8"}, {3, 8, 5, 3, 12, 1, 1, 4, "uint8", "uint8"},
+      {29, 67, 1, 1, 33, 1, 1, 1, "int8", "int8"}, {0, 3, 4, 4, 2, 3, 1, 1, "uint8", "int8"},
+    } do
+      local N, C, H, W, K, k, stride, groups, x_dtype, w_dtype = unpack(c)
+      local function random(dtype, ...)
+        local low = dtype == "int8" and -128 or 0
+        return lm.randint(low, low + 256, {...}):to(dtype)
+      end
+      local x, w = random(x_dtype, N, C, H, W), random(w_dtype, K, C / groups, k, k)
+      local w_zero = lm.randint(-9, 9, {K}):to "int32"
+      local padding = k == 3 and 1 or 0
+      local zero = lm.zeros({}, {dtype = "int32"})
+      local y = core.ops.int8_conv(x, w, core.ops.int8_pack(w, groups), zero, nil, nil, w_zero,
+        {x_zero = 7, stride = stride, padding = padding, groups = groups})
+      x, w = x:to "int32" - 7, w:to "int32" - w_zero:reshape(-1, 1, 1, 1)
+      local expected = core.ops.conv2d(x, w, nil, stride, padding, 1, groups)
+      assert.same(expected.shape, y.shape)
+      assert.is_true(y:eq(expected):all():item())
+    end
+  end)
+
+  it("refuses wrong arguments", function()
+    local w, zero = lm.ones(4, 3, 1, 1):to "int8", lm.zeros({}, {dtype = "uint8"})
+    local packed = core.ops.int8_pack(w)
+    local x = lm.ones(1, 3, 2, 2)
+    assert.error_matches(function() core.ops.int8_pack(w, 3) end, "must be divisible by groups")
+    assert.error_matches(function() core.ops.int8_pack(x) end, "weight must be uint8 or int8, got float32")
+    assert.error_matches(function() core.ops.int8_conv(x, w, packed, zero) end, "x must be uint8 or int8, got float32")
+    assert.error_matches(function() core.ops.int8_conv(x:to "int8", w, packed, zero) end, "scale is missing")
+    assert.error_matches(function() core.ops.int8_conv(x:to "int8", w, w:reshape(-1), zero) end, "packed")
+  end)
+
+  it("refuses inputs whose sizes of one name differ", function()
+    local net = lm.onnx.load(write "block")
+    assert.error_matches(function() net(lm.zeros(2, 5, 8), lm.zeros(2, 1, 1, 4)) end,
+      "size 'T' must be equal in all inputs, got 5 in input 'x' and 4 in input 'mask'")
+  end)
+end)

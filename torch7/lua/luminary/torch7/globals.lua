@@ -1,0 +1,78 @@
+--- Sets the globals of Torch7's command th, for scripts that run unchanged: torch, nn, optim, paths, xlua, sys, image,
+--- include. `require "nn"` and the like return them. cutorch, cunn and cudnn are there if the machine has a GPU.
+local debug = require "debug"
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local torch = require "luminary.torch7"
+local fail = options.fail
+
+local sys = {
+  clock = core.time, tic = torch.tic, toc = torch.toc, sleep = function(s) os.execute(("sleep %.3f"):format(s)) end,
+  COLORS = setmetatable({}, {__index = function() return "" end}), -- output is not colored
+  --- sys.execute(command): Runs a command of the shell; returns its output.
+  execute = function(command)
+    local pipe = io.popen(command)
+    local text = pipe:read "*a"
+    pipe:close()
+    return (text:gsub("\n$", ""))
+  end,
+}
+function sys.fpath()
+  return torch.paths.dirname(debug.getinfo(2, "S").source:match "^@(.*)$" or "./-")
+end
+
+-- Runs a Lua file; the message names it if it fails to load.
+local function run(path) return assert(loadfile(path))() end
+--- torch.include(package, file): Runs a file in the folder of a package that package.path finds.
+function torch.include(package_name, file)
+  local found = package.searchpath(package_name, package.path)
+  if not found then fail("torch.include: package '%s' not found", tostring(package_name)) end
+  return run(found:gsub("[^/]*$", "") .. file)
+end
+--- include(file): Runs a file in the folder of the calling one.
+function include(file) -- luacheck: ignore
+  local folder = debug.getinfo(2, "S").source:match "^@(.*/)[^/]*$" or ""
+  return run(folder .. file)
+end
+
+-- ---- the GPU
+
+-- Defines a package that needs a GPU: without one, require fails as if it were not installed.
+local function on_gpu(name, load)
+  package.preload[name] = function()
+    if core.device_count "cuda" == 0 then
+      error(("module '%s' not found: no CUDA device is available"):format(name), 0)
+    end
+    local made = load()
+    rawset(_G, name, made)
+    return made
+  end
+end
+on_gpu("cutorch", function()
+  local cuda = require("luminary").cuda
+  return {
+    getDeviceCount = cuda.device_count, getDevice = function() return cuda.current_device() + 1 end,
+    setDevice = function(i) cuda.set_device(i - 1) end, manualSeed = cuda.manual_seed,
+    manualSeedAll = cuda.manual_seed_all, synchronize = cuda.synchronize, synchronizeAll = cuda.synchronize,
+    getMemoryUsage = function() return cuda.mem_get_info() end,
+  }
+end)
+on_gpu("cunn", function() return torch.nn end)
+on_gpu("cudnn", function()
+  return setmetatable({convert = function(net) return net end}, {__index = torch.nn})
+end)
+
+-- ---- names
+
+local packages = {torch = torch, nn = torch.nn, optim = torch.optim, paths = torch.paths, xlua = torch.xlua, sys = sys}
+for name, library in pairs(packages) do
+  rawset(_G, name, library)
+  package.loaded[name] = library
+end
+-- Lua 5.2's names that Torch7's LuaJIT had
+for name, f in pairs {unpack = unpack, pack = function(...) return {n = select("#", ...), ...} end} do
+  if rawget(table, name) == nil then rawset(table, name, f) end
+end
+rawset(string, "gfind", string.gmatch)
+
+return torch

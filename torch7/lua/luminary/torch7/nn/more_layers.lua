@@ -1,0 +1,358 @@
+--- Defines Torch7's rarer layers: normalization by neighborhoods, connection tables, unpooling, weight normalization,
+--- conversions.
+local core = require "luminary.core"
+local lists = require "luminary.base.lists"
+local options = require "luminary.base.options"
+local class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local Leaf = require "luminary.torch7.nn.leaf"
+local ours = require "luminary.nn"
+local ops, F = core.ops, ours.functional
+local layer, around, with, nn = Leaf.layer, Leaf.around, Leaf.with, class.packages.nn
+local raw, wrap = tensor.raw, tensor.wrap
+
+-- ---- normalization by neighborhoods
+
+-- Returns the sums of x [N, C, H, W] weighted by a kernel, and the sums of ones, which are smaller at the borders.
+local function neighborhood(x, kernel)
+  kernel = raw(kernel):to(x.dtype)
+  if kernel.ndim == 1 then kernel = ops.mul(ops.unsqueeze(kernel, 2), ops.unsqueeze(kernel, 1)) end
+  local h, w = kernel:size(1), kernel:size(2)
+  if h % 2 == 0 or w % 2 == 0 then
+    options.fail("nn.Spatial*Normalization: the kernel must have odd sizes, got %d x %d", h, w)
+  end
+  local weight = ops.div(kernel, ops.mul(ops.sum(kernel), x:size(2)))
+  weight = ops.expand(ops.reshape(weight, {1, 1, h, w}), {1, x:size(2), h, w})
+  local how = {padding = {(h - 1) / 2, (w - 1) / 2}}
+  return F.conv2d(x, weight, nil, how), F.conv2d(ops.ones_like(x), weight, nil, how)
+end
+-- Defines a normalization f(x, layer) over a kernel, 9 x 9 ones by default.
+local function normalization(name, fields, f)
+  local new = layer(name, function() return around(function(x, _, of) return f(x, of) end), 4 end, fields)
+  local init = new.__init
+  function new:__init(...)
+    init(self, ...)
+    self.kernel = self.kernel or tensor.new(tensor.default, 9, 9):fill(1)
+    self.thresval = self.thresval or self.threshold
+  end
+end
+normalization("SpatialSubtractiveNormalization", "nInputPlane=1 kernel", function(x, of)
+  local sums, edges = neighborhood(x, of.kernel)
+  return ops.sub(x, ops.div(sums, edges))
+end)
+local function divided(x, of)
+  local sums, edges = neighborhood(ops.square(x), of.kernel)
+  local size = ops.div(ops.sqrt(sums), edges)
+  return ops.div(x, ops.where(ops.gt(size, of.threshold), size, ops.full_like(size, of.thresval)))
+end
+normalization("SpatialDivisiveNormalization", "nInputPlane=1 kernel threshold=1e-4 thresval", divided)
+normalization("SpatialContrastiveNormalization", "nInputPlane=1 kernel threshold=1e-4 thresval", function(x, of)
+  local sums, edges = neighborhood(x, of.kernel)
+  return divided(ops.sub(x, ops.div(sums, edges)), of)
+end)
+
+-- ---- connection tables: [n, 2] pairs of an input plane and an output plane
+
+nn.tables = {}
+local function table_of(pairs) return tensor.new(tensor.default, pairs) end
+--- nn.tables.full(n, m): Connects each of n input planes to each of m output planes.
+function nn.tables.full(n, m)
+  local list = {}
+  for o = 1, m do
+    for i = 1, n do list[#list + 1] = {i, o} end
+  end
+  return table_of(list)
+end
+function nn.tables.oneToOne(n)
+  local list = {}
+  for i = 1, n do list[i] = {i, i} end
+  return table_of(list)
+end
+--- nn.tables.random(n, m, k): Connects each of m output planes to k input planes drawn at random.
+function nn.tables.random(n, m, k)
+  local list = {}
+  for o = 1, m do
+    local order = ops.randperm(n):totable()
+    for i = 1, k do list[#list + 1] = {order[i], o} end
+  end
+  return table_of(list)
+end
+-- Defines a convolution with a kernel for each row of a table.
+local function mapped(name, transposed)
+  local new = layer(name, function(conMatrix, kW, kH, dW, dH)
+    local t = raw(conMatrix, name):to "int64"
+    local i, o = ops.amax(ops.select(t, 2, 1)):item(), ops.amax(ops.select(t, 2, 2)):item()
+    return with({weight = {t:size(1), kH, kW}, bias = {o}}, kW * kH * t:size(1) / o, function(x, self)
+      local from, to = ops.select(t, 2, 1), ops.select(t, 2, 2)
+      local a, b = transposed and from or to, transposed and to or from
+      local m = transposed and o or i
+      local flat = ops.reshape(self.weight, {t:size(1), -1})
+      local all = ops.zeros({i * o, kH * kW}, {dtype = x.dtype, device = x.device})
+      all = ops.index_add(all, 1, ops.add(ops.mul(ops.sub(a, 1), m), b), flat)
+      local weight = ops.reshape(all, {transposed and i or o, m, kH, kW})
+      return (transposed and F.conv_transpose2d or F.conv2d)(x, weight, self.bias, {stride = {dH or 1, dW or 1}})
+    end), 4
+  end, "connTable kW kH dW=1 dH=1")
+  local init = new.__init
+  function new:__init(...)
+    init(self, ...)
+    self.nInputPlane, self.nOutputPlane = self.connTable:select(2, 1):max(), self.connTable:select(2, 2):max()
+  end
+end
+mapped "SpatialConvolutionMap"
+mapped("SpatialFullConvolutionMap", true)
+
+-- A convolution with own weights at each position.
+layer("SpatialConvolutionLocal", function(i, o, iW, iH, kW, kH, dW, dH, padW, padH)
+  dW, dH, padW, padH = dW or 1, dH or 1, padW or 0, padH or padW or 0
+  local oW, oH = math.floor((iW + 2 * padW - kW) / dW) + 1, math.floor((iH + 2 * padH - kH) / dH) + 1
+  local sizes = {weight = {oH, oW, o, i, kH, kW}, bias = {o, oH, oW}}
+  return with(sizes, i * kW * kH, function(x, self)
+    local windows = F.unfold(x, {kH, kW}, {stride = {dH, dW}, padding = {padH, padW}})
+    local y = ops.matmul(ops.reshape(self.weight, {oH * oW, o, -1}), ops.permute(windows, {3, 2, 1}))
+    return ops.add(ops.reshape(ops.permute(y, {3, 2, 1}), {x:size(1), o, oH, oW}), self.bias)
+  end), 4
+end, "nInputPlane nOutputPlane iW iH kW kH dW=1 dH=1 padW=0 padH=padW")
+layer("SpatialDepthWiseConvolution", function(i, multiplier, kW, kH, dW, dH, padW, padH)
+  local sizes = {weight = {multiplier, i, kH, kW}, bias = {multiplier, i}}
+  return with(sizes, kW * kH, function(x, self)
+    local weight = ops.reshape(ops.transpose(self.weight, 1, 2), {-1, 1, kH, kW})
+    local bias = self.bias and ops.reshape(ops.transpose(self.bias, 1, 2), {-1})
+    return F.conv2d(x, weight, bias, {stride = {dH or 1, dW or 1}, padding = {padH or padW or 0, padW or 0},
+      groups = i})
+  end), 4
+end, "nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=padW")
+layer("WeightedEuclidean", function(i, o)
+  local module = with({weight = {i, o}, diagCov = {i, o}}, i, function(x, self)
+    return ops.norm(ops.mul(ops.sub(ops.unsqueeze(x, 3), self.weight), self.diagCov), 2, {dim = 2})
+  end)
+  ours.init.constant_(module.diagCov, 1)
+  return module, 2
+end)
+
+-- ---- pooling
+
+-- Undoes the max pooling of another layer: puts values at the indices of its maxima, and zeros elsewhere.
+for name, dims in pairs {SpatialMaxUnpooling = 2, VolumetricMaxUnpooling = 3} do
+  local pool, undo = F[("max_pool%dd"):format(dims)], F[("max_unpool%dd"):format(dims)]
+  local new = layer(name, function()
+    return around(function(x, _, of)
+      local window = raw(of.indices).ndim == dims + 1 and 1 or 2
+      local sizes = lists.slice(of.sizes)
+      local o, flat = of.pooling, {-1, 1, unpack(x.shape, window + 1)}
+      local kernel, stride = dims == 3 and {o.kT, o.kH, o.kW} or {o.kH, o.kW},
+        dims == 3 and {o.dT, o.dH, o.dW} or {o.dH, o.dW}
+      local pads = dims == 3 and {o.padT, o.padH, o.padW} or {o.padH, o.padW}
+      local y = undo(ops.reshape(x, flat), ops.reshape(raw(of.indices):to "int64", flat), kernel,
+        {stride = stride, padding = pads, output_size = {unpack(sizes, window + 1)}})
+      return ops.reshape(y, sizes)
+    end)
+  end)
+  local init = new.__init
+  function new:__init(pooling)
+    init(self)
+    self.pooling = pooling
+  end
+  function new:updateOutput(x)
+    local tape, o = Leaf.tapes[self.pooling], self.pooling
+    if tape then
+      local function sizes(field)
+        return dims == 3 and {o[field .. "T"], o[field .. "H"], o[field .. "W"]} or {o[field .. "H"], o[field .. "W"]}
+      end
+      local source = tape.inputs[1]:detach()
+      local _, indices = pool(source, sizes "k", {stride = sizes "d", padding = sizes "pad",
+        ceil_mode = o.ceil_mode, return_indices = true})
+      self.indices, self.sizes = wrap(indices), lists.slice(source.shape)
+    end
+    return Leaf.updateOutput(self, x)
+  end
+end
+-- The p-norm over windows of features, the first dim, or the second of a batch.
+layer("FeatureLPPooling", function(width, stride, power, batch)
+  return around(function(x)
+    local windows = ops.unfold(x, batch and 2 or 1, width, stride)
+    local sum = ops.sum(ops.pow(ops.abs(windows), power), -1)
+    local zero = ops.eq(sum, 0) -- whose root has no gradient
+    return ops.where(zero, ops.mul(sum, 0), ops.pow(ops.where(zero, ops.ones_like(sum), sum), 1 / power))
+  end)
+end, "width stride power batch_mode=false")
+-- The largest entries of each feature, in their order in time.
+layer("TemporalDynamicKMaxPooling", function()
+  return around(function(x, _, of)
+    local d = x.ndim - 1
+    local k = math.max(of.minK, math.ceil(of.factor * x:size(d)))
+    local _, at = ops.topk(x:detach(), k, d)
+    return ops.gather(x, d, (ops.topk(at, k, d, {largest = false})))
+  end)
+end, "minK factor=0")
+
+-- ---- normalized weights
+
+-- Defines a module around `inner` whose weight is g * v / |v|, with a length for each entry of the weight's dim.
+local WeightNorm, Decorator = class.new("nn.WeightNorm", "nn.Decorator")
+function WeightNorm:__init(inner, outputDim)
+  Decorator.__init(self, inner)
+  self.outputDim = outputDim or 1
+  self.bias, self.gradBias = inner.bias, inner.gradBias
+  self.v = inner.weight:clone()
+  self.g = wrap(ops.contiguous(self:lengths(self.v:raw())))
+  self.gradV, self.gradG = self.v:clone():zero(), self.g:clone():zero()
+end
+function WeightNorm:lengths(v)
+  local dims = {}
+  for d = 1, v.ndim do if d ~= self.outputDim then dims[#dims + 1] = d end end
+  return ops.sqrt(ops.sum(ops.square(v), dims, {keepdim = true}))
+end
+function WeightNorm:parameters()
+  if self.bias then return {self.v, self.g, self.bias}, {self.gradV, self.gradG, self.gradBias} end
+  return {self.v, self.g}, {self.gradV, self.gradG}
+end
+function WeightNorm:computed(v, g) return ops.div(ops.mul(v, g), self:lengths(v)) end
+function WeightNorm:updateOutput(input)
+  self.modules[1].weight:copy(wrap(self:computed(self.v:raw(), self.g:raw())))
+  self.modules[1].bias = self.bias
+  return Decorator.updateOutput(self, input)
+end
+function WeightNorm:accGradParameters(input, gradOutput, scale)
+  local inner = self.modules[1]
+  inner.gradWeight:zero()
+  inner.gradBias = self.gradBias
+  inner:accGradParameters(input, gradOutput, scale)
+  local v, g = self.v:raw():detach():requires_grad_(), self.g:raw():detach():requires_grad_()
+  local weight = core.enable_grad(function() return self:computed(v, g) end)
+  local grads = core.grad({weight}, {v, g}, {grad_outputs = {inner.gradWeight:raw()}})
+  self.gradV:raw():add_(grads[1])
+  self.gradG:raw():add_(grads[2])
+end
+function WeightNorm:updateGradInput(input, gradOutput)
+  self.gradInput = self.modules[1]:updateGradInput(input, gradOutput)
+  return self.gradInput
+end
+WeightNorm.backward = class.by_name["nn.Module"].backward
+local LinearWeightNorm = class.new("nn.LinearWeightNorm", "nn.WeightNorm")
+function LinearWeightNorm:__init(i, o, bias)
+  WeightNorm.__init(self, nn.Linear(i, o, bias))
+end
+
+-- ---- conversions
+
+local Copy, Module = class.new("nn.Copy", "nn.Module")
+--- nn.Copy(intype, outtype [, forceCopy [, dontCast]]): Converts tensors from one type to another.
+function Copy:__init(intype, outtype, forceCopy, dontCast)
+  Module.__init(self)
+  self.intype, self.outtype, self.dontCast = intype or self._type, outtype or self._type, dontCast or false
+  self.forceCopy = forceCopy or false
+end
+local function cast(v, name)
+  if tensor.is(v) then return v:type(name) end
+  return type(v) == "table" and lists.map(v, function(each) return cast(each, name) end) or v
+end
+function Copy:updateOutput(x)
+  self.output = cast(x, self.outtype)
+  return self.output
+end
+function Copy:updateGradInput(_, g)
+  self.gradInput = cast(g, self.intype)
+  return self.gradInput
+end
+function Copy:type(name, cache)
+  if name and self.dontCast then return self end
+  return Module.type(self, name, cache)
+end
+
+local DontCast = class.new("nn.DontCast", "nn.Decorator")
+--- nn.DontCast(module [, castin [, castout [, type]]]): Keeps the type of a module when its container is converted;
+--- converts its input and output with castin and castout.
+function DontCast:__init(module, castin, castout, kind)
+  Decorator.__init(self, module)
+  self.castin, self.castout = castin or false, castout == nil and (castin or false) or castout or false
+  self.moduleType = kind or module:type()
+end
+local function outer_type(v) return tensor.is(v) and v:type() or type(v) == "table" and outer_type(v[1]) or nil end
+function DontCast:updateOutput(x)
+  local y = self.modules[1]:forward(self.castin and cast(x, self.moduleType) or x)
+  self.output = self.castout and cast(y, self._type) or y
+  return self.output
+end
+for _, name in ipairs {"updateGradInput", "accGradParameters", "backward"} do
+  DontCast[name] = function(self, x, g, ...)
+    local inside = self.castin and cast(x, self.moduleType) or x
+    local dx = self.modules[1][name](self.modules[1], inside, self.castout and cast(g, self.moduleType) or g, ...)
+    if dx then self.gradInput = self.castin and cast(dx, outer_type(x)) or dx end
+    return self.gradInput
+  end
+end
+function DontCast:type(name)
+  if name == nil then return self._type end
+  self._type = name
+  return self
+end
+
+-- Converts the layout named by letters, "bchw", "chwb", "bf", "f", …, and the type.
+layer("Convert", function(from, to)
+  return around(function(x, _, of)
+    x = x:to(tensor.dtype_of(of:type()))
+    if to:find "f" and not from:find "f" then
+      return from:find "b" and ops.reshape(x, {x:size(1), -1}) or ops.reshape(x, {-1})
+    end
+    local order = {}
+    for letter in to:gmatch "." do order[#order + 1] = from:find(letter, 1, true) end
+    return #order == x.ndim and ops.permute(x, order) or x
+  end)
+end, "inputShape outputShape")
+
+local Profile = class.new("nn.Profile", "nn.Decorator")
+--- nn.Profile(module [, interval = 100 [, name]]): Prints the times of forward and backward after each interval.
+function Profile:__init(module, interval, name)
+  Decorator.__init(self, module)
+  self.interval, self.name, self.calls, self.times = interval or 100, name or class.typename(module), 0, {0, 0}
+end
+local function timed(self, k, f)
+  local start = core.time()
+  local result = f()
+  self.times[k] = self.times[k] + core.time() - start
+  return result
+end
+function Profile:updateOutput(x)
+  self.calls = self.calls + 1
+  local y = timed(self, 1, function() return Decorator.updateOutput(self, x) end)
+  if self.calls % self.interval == 0 then
+    print(("%s: forward %.6f s, backward %.6f s"):format(self.name, self.times[1] / self.interval,
+      self.times[2] / self.interval))
+    self.times = {0, 0}
+  end
+  return y
+end
+function Profile:backward(x, g, scale)
+  return timed(self, 2, function() return Decorator.backward(self, x, g, scale) end)
+end
+
+local NaN, made = class.new("nn.NaN", "nn.Decorator"), 0
+--- nn.NaN(module [, id]): Fails if a module's output or gradients have NaNs.
+function NaN:__init(module, id)
+  Decorator.__init(self, module)
+  made = made + 1
+  self.id = id or made
+end
+local function check(self, v, what)
+  if type(v) == "table" then return lists.map(v, function(each) check(self, each, what) end) end
+  if tensor.is(v) and v:nElement() > 0 and ops.any(ops.isnan(v:raw())):item() then
+    options.fail("NaN found in %s of module %s of type %s", what, self.id, class.typename(self.modules[1]))
+  end
+end
+function NaN:updateOutput(x)
+  local y = Decorator.updateOutput(self, x)
+  check(self, y, "output")
+  return y
+end
+function NaN:updateGradInput(x, g)
+  local dx = Decorator.updateGradInput(self, x, g)
+  check(self, dx, "gradInput")
+  return dx
+end
+function NaN:accGradParameters(x, g, scale)
+  Decorator.accGradParameters(self, x, g, scale)
+  local _, grads = self:parameters()
+  for _, each in ipairs(grads) do check(self, each, "gradParameters") end
+end
+NaN.backward = Module.backward
