@@ -79,6 +79,8 @@ local function watch(net, evaluates)
   end
 end
 
+jit.off(watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
+
 local function check_mode(net)
   for _, module in ipairs(net:modules()) do
     if module.training then
