@@ -165,7 +165,7 @@ local later = {
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
   GradScaler = {"amp.grad_scaler"}, quantize = {"nn.int8", "quantize"}, summary = {"watch.summary"},
   profile = {"profile"}, memory_snapshot = {"profile.memory_snapshot"}, graph = {"profile.graph"},
-  compile = {"cuda.compile", "compile"}, async = {"async", "async"},
+  compile = {"cuda.compile", "compile"}, prepare = {"prepare", "prepare"}, async = {"async", "async"},
   set_async = {"async", "set_async"}, poll = {"async", "poll"},
 }
 for name in ([[

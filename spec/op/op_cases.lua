@@ -665,6 +665,16 @@ op("conv2d", "x weight bias", "F.conv2d(x, weight, bias, stride, padding, dilati
     { t { 1, 1, 2, 2 }, t { 1, 1, 3, 3 }, message = "conv2d: the kernel size with dilation must be at most the padded input's 2 x 2, got 3 x 3" },
     { t { 2, 3 }, t { 4, 3, 3, 3 }, message = "conv2d: expected x to have shape %[N, C, H, W%] or %[C, H, W%], got %[2, 3%]" },
     { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { stride = 0 }, message = "conv2d: stride must be from 1 to 2%^31 %- 1, got 0" } } })
+op("conv2d_add_clamp", "x weight bias other",
+  "torch.clamp(F.conv2d(x, weight, bias, stride, padding, dilation, groups) + (0 if other is None else other), min, max)", {
+  defaults = { bias = { py = "None" }, other = { py = "None" }, stride = 1, padding = 0, dilation = 1, groups = 1, min = -1e9, max = 1e9 },
+  grad = false, dtypes = false,
+  { x = t { 2, 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, bias = t { 4 }, other = t { 2, 4, 4, 3 }, min = 0 },
+  { x = t { 2, 8, 5, 4 }, weight = t { 6, 8, 1, 1 }, bias = t { 6 }, other = t { 2, 6, 5, 4 }, min = -1, max = 2 },
+  { x = t { 2, 4, 5, 5 }, weight = t { 4, 1, 3, 3 }, groups = 4, padding = 1, stride = 2, max = 1.5 },
+  { x = t { 2, 16, 8, 8 }, weight = t { 16, 16, 3, 3 }, padding = 1, other = t { 2, 16, 8, 8 }, min = 0, max = 6 },
+  { x = t { 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, min = 0 }, { x = t { 0, 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, max = 6 },
+  bad = { { t { 2, 3, 6, 5 }, t { 4, 3, 3, 3 }, nil, t { 2, 4, 4, 4 }, message = "conv2d_add_clamp: .*other" } } })
 op("conv2d_input", "grad weight size stride padding dilation groups",
   "torch.nn.grad.conv2d_input(size, weight, grad, stride, padding, dilation, groups)", { defaults = cdefaults,
   tol = half_sums,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/backward_pass.h"
+#include "autograd/tape.h"
 #include "base/mem.h"
 #include "base/message.h"
 #include "device/recorder.h"
@@ -271,6 +272,7 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   r.a = a;
   r.out = out;
   r.name = a->ninputs > 0 ? "grad" : "backward";
+  if (lm_tape_current()) lm_tape_refuse(lm_tape_current(), "it calls %s, which a recording cannot follow", r.name);
   r.anomaly = lm_anomaly();
   r.edge = r.edge_small;
   r.input = r.input_small;

@@ -7,27 +7,33 @@
 #include "base/interned.h"
 #include "base/mem.h"
 
-bool lm_op_is_random(lm_op_id id) {
+bool lm_call_is_random(lm_op_id id, const void *args) {
   const lm_op *op = &lm_ops[id];
-  for (int i = 0; i < op->nargs; i++)
-    if (op->arg[i].kind == LM_ARG_GENERATOR) return true;
-  return strstr(op->name, "dropout") != NULL || strcmp(op->name, "rrelu") == 0;
+  bool drops = false, trains = true;
+  for (int i = 0; i < op->nargs; i++) {
+    const lm_arg *a = &op->arg[i];
+    const char *p = (const char *)args + a->offset;
+    if (a->kind == LM_ARG_GENERATOR) return true;
+    if (a->kind == LM_ARG_B && strcmp(a->name, "training") == 0) trains = *(const bool *)p;
+    if (a->kind == LM_ARG_F && strncmp(a->name, "dropout", 7) == 0) drops = *(const double *)p > 0;
+  }
+  return trains && (drops || strstr(op->name, "dropout") != NULL || strcmp(op->name, "rrelu") == 0);
 }
 
-void lm_each_tensor_place(lm_op_id id, void *args, lm_tensor_place_fn f, void *ctx) {
+void lm_each_tensor_slot(lm_op_id id, void *args, lm_tensor_slot_fn f, void *ctx) {
   const lm_op *op = &lm_ops[id];
   for (int i = 0; i < op->ntensor; i++) f(ctx, &LM_ARG_TENSOR(args, op->tensor[i]));
   const lm_list *list = op->list >= 0 ? (const lm_list *)((const char *)args + op->list) : NULL;
   for (int i = 0; list && list->v && i < list->n; i++) f(ctx, &list->v[i]);
 }
 
-static void retain_place(void *ctx, lm_tensor **place) {
+static void retain_slot(void *ctx, lm_tensor **slot) {
   (void)ctx;
-  lm_retain(*place);
+  lm_retain(*slot);
 }
-static void release_place(void *ctx, lm_tensor **place) {
+static void release_slot(void *ctx, lm_tensor **slot) {
   (void)ctx;
-  lm_release(*place);
+  lm_release(*slot);
 }
 
 void *lm_args_copy(lm_op_id id, const void *args) {
@@ -45,13 +51,13 @@ void *lm_args_copy(lm_op_id id, const void *args) {
     for (int i = 0; i < list->n; i++) v[i] = list->v[i];
     list->v = v;
   }
-  lm_each_tensor_place(id, copy, retain_place, NULL);
+  lm_each_tensor_slot(id, copy, retain_slot, NULL);
   return copy;
 }
 
 void lm_args_free(lm_op_id id, void *args) {
   if (!args) return;
-  lm_each_tensor_place(id, args, release_place, NULL);
+  lm_each_tensor_slot(id, args, release_slot, NULL);
   if (lm_ops[id].list >= 0) lm_free(((lm_list *)((char *)args + lm_ops[id].list))->v);
   lm_free(args);
 }
@@ -128,9 +134,9 @@ typedef struct dynamic_search {
   bool found;
 } dynamic_search;
 
-static void look_for_dynamic(void *ctx, lm_tensor **place) {
+static void look_for_dynamic(void *ctx, lm_tensor **slot) {
   dynamic_search *search = ctx;
-  if (*place && !search->found) search->found = lm_tape_is_dynamic(search->tape, *place);
+  if (*slot && !search->found) search->found = lm_tape_is_dynamic(search->tape, *slot);
 }
 
 static void note_write(lm_tape *tape, const lm_tensor *t) {
@@ -157,11 +163,10 @@ void lm_tape_add(lm_tape *tape, lm_op_id id, const void *args, bool in_place, lm
   if (writes_first && op->ntensor > 0) note_write(tape, LM_ARG_TENSOR(copy, op->tensor[0]));
   for (int k = 0; k < op->ntensor && enabled; k++)
     if (op->writes >> k & 1) note_write(tape, LM_ARG_TENSOR(copy, op->tensor[k]));
-  dynamic_search search = {tape, lm_op_is_random(id)};
-  lm_each_tensor_place(id, copy, look_for_dynamic, &search);
+  dynamic_search search = {tape, lm_call_is_random(id, args)};
+  lm_each_tensor_slot(id, copy, look_for_dynamic, &search);
   lm_tape_step *s = &tape->step[tape->nsteps];
   *s = (lm_tape_step){.op = id, .in_place = in_place, .dynamic = search.found, .line = lm_script_line(), .args = copy};
   for (int k = 0; k < (writes_first ? 1 : op->outs); k++) s->out[k] = lm_retain(out[k]);
-  s->version = s->out[0] ? lm_version(s->out[0]) : 0;
   tape->nsteps++;
 }

@@ -14,7 +14,6 @@ typedef struct lm_tape_step {
   const char *line; /* interned line of the script, or NULL */
   void *args;       /* the op's argument struct; its tensors, and those of its list, are retained */
   lm_tensor *out[LM_MAX_OUTS];
-  uint32_t version; /* number of writes to the first result's storage, after the step */
 } lm_tape_step;
 
 typedef struct lm_tape {
@@ -37,16 +36,16 @@ void lm_tape_add(lm_tape *tape, lm_op_id op, const void *args, bool in_place, lm
 /* Notes that the script reads the values of t as Lua values; `how` names the method. */
 LM_API void lm_tape_note_read(const lm_tensor *t, const char *how);
 /* Notes the first reason why the steps do not stand for the function. */
-void lm_tape_refuse(lm_tape *tape, const char *format, ...) LM_PRINTF(2, 3);
+LM_API void lm_tape_refuse(lm_tape *tape, const char *format, ...) LM_PRINTF(2, 3);
 /* Returns true if t's values depend on the inputs or on random numbers, or are written by a step. */
 bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t);
 /* Returns true if a step writes to t's storage in place. */
 bool lm_tape_writes(const lm_tape *tape, const lm_tensor *t);
-/* Returns true if the op draws random numbers. */
-LM_API bool lm_op_is_random(lm_op_id op);
-/* Calls f for each place of a tensor in an argument struct: tensor arguments, then those of the list. */
-typedef void (*lm_tensor_place_fn)(void *ctx, lm_tensor **place);
-void lm_each_tensor_place(lm_op_id op, void *args, lm_tensor_place_fn f, void *ctx);
+/* Returns true if a call with these arguments draws random numbers. */
+LM_API bool lm_call_is_random(lm_op_id op, const void *args);
+/* Calls f for each slot of a tensor in an argument struct: tensor arguments, then those of the list. */
+typedef void (*lm_tensor_slot_fn)(void *ctx, lm_tensor **slot);
+void lm_each_tensor_slot(lm_op_id op, void *args, lm_tensor_slot_fn f, void *ctx);
 /* Returns a copy of an argument struct that owns its list's array and retains its tensors; NULL if out of memory. */
 void *lm_args_copy(lm_op_id op, const void *args);
 void lm_args_free(lm_op_id op, void *args); /* args may be NULL */

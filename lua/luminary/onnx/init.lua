@@ -9,6 +9,7 @@ local signature = require "luminary.base.signature"
 local nn = require "luminary.nn"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.module_fields"
+local prepare = require "luminary.prepare"
 local graph = require "luminary.onnx.graph"
 local tensors = require "luminary.onnx.tensors"
 local is_tensor = core.is_tensor
@@ -118,7 +119,7 @@ function Model:init(source, plan, inputs)
   function self.has_input(name) return plan.overridable[name] or lists.index_of(self:names "inputs", name) end
 end
 
-function Model:forward(...)
+local function forward(self, ...)
   local inputs, given = self.inputs, {...}
   local n, first = select("#", ...), given[1]
   local key = n == 1 and options.is_plain(first) and not first.shape and next(first)
@@ -137,6 +138,19 @@ function Model:forward(...)
     check_input(inputs[i], x, sizes)
     return x
   end, named)
+end
+
+-- Calls the graph; without gradients, records it for each set of shapes, and runs the recording afterward.
+function Model:forward(...)
+  if core.is_grad_enabled() then return forward(self, ...) end
+  local record = records.of(self)
+  local call = record.recorded
+  if not call or call.module ~= self then -- a clone's record has that of the original
+    call = {module = self}
+    call.run = prepare.recorded(function(...) return forward(self, ...) end, self, false, true)
+    record.recorded = call
+  end
+  return call.run(...)
 end
 
 --- Returns the names of the "inputs" or "outputs", in order.

@@ -3,6 +3,7 @@
  *   record_ops(f, inputs) -> tape, f's results     calls f(); inputs: a list of tensors
  *   tape:steps() -> steps, values                  in the order of the calls
  *   tape:id(t) -> the index in values of a tensor of the recording, or nil
+ *   tape:close()   frees the tensors of the recording
  *   tape:refusal() -> a sentence that says why the steps do not stand for f, or nil
  *
  * A step is {op, in_place, dynamic, random, line, inputs = {name = id, or a list of ids, false for a hole},
@@ -12,6 +13,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "bind/autograd/recording.h"
 #include "bind/bind.h"
 
 enum { VALUES = 3, IDS = 4 }; /* stack indices in tape_steps: the list of values, and from addresses to indices */
@@ -156,7 +158,7 @@ static void push_step(lua_State *L, const lm_tape_step *s, int i) {
   lm_set_text(L, "op", op->name);
   lm_set_flag(L, "in_place", s->in_place || op->kind == LM_WRITE);
   lm_set_flag(L, "dynamic", s->dynamic);
-  lm_set_flag(L, "random", lm_op_is_random(s->op));
+  lm_set_flag(L, "random", lm_call_is_random(s->op, s->args));
   lm_set_text(L, "line", s->line);
   lua_newtable(L);
   lua_newtable(L);
@@ -173,10 +175,8 @@ static void push_step(lua_State *L, const lm_tape_step *s, int i) {
   lua_setfield(L, -2, "outputs");
 }
 
-static const lm_tape *self(lua_State *L, const char *fn);
-
 static int tape_steps(lua_State *L) {
-  const lm_tape *tape = self(L, "steps");
+  const lm_tape *tape = lm_need_tape(L, 1, "steps");
   luaL_checkstack(L, 24, "steps");
   lua_settop(L, 1);
   lua_createtable(L, tape->nsteps, 0);
@@ -199,7 +199,7 @@ static int tape_steps(lua_State *L) {
 }
 
 static int tape_id(lua_State *L) {
-  self(L, "id");
+  lm_need_tape(L, 1, "id");
   lm_tensor *t = lm_need_tensor(L, 2, "id", "t");
   lua_getfenv(L, 1);
   if (!lm_field(L, lua_gettop(L), "ids")) return lm_raise_text(L, "id: call tape:steps() first");
@@ -209,15 +209,19 @@ static int tape_id(lua_State *L) {
 }
 
 static int tape_refusal(lua_State *L) {
-  const lm_tape *tape = self(L, "refusal");
+  const lm_tape *tape = lm_need_tape(L, 1, "refusal");
   return lm_return_text(L, tape->refusal[0] ? tape->refusal : NULL);
 }
 
+static int tape_close(lua_State *L);
+
 static const luaL_Reg tape_methods[] = {
-    {"steps", tape_steps}, {"id", tape_id}, {"refusal", tape_refusal}, {NULL, NULL}};
+    {"steps", tape_steps}, {"id", tape_id}, {"refusal", tape_refusal}, {"close", tape_close}, {NULL, NULL}};
 LM_HELD_TYPE(tape_type, lm_tape, lm_tape_free, "luminary.tape", "a recording of ops", tape_methods);
 
-static const lm_tape *self(lua_State *L, const char *fn) { return lm_need_held(L, 1, &tape_type, fn); }
+static int tape_close(lua_State *L) { return lm_object_close(L, &tape_type, "close"); }
+
+const lm_tape *lm_need_tape(lua_State *L, int i, const char *fn) { return lm_need_held(L, i, &tape_type, fn); }
 
 static lm_status new_tape(lua_State *L, const lm_lua *s, lm_tape **out) {
   int n = 0;
@@ -245,3 +249,6 @@ LM_FUNCTION(record_ops) {
   lm_lines_changed(s);
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
+
+/* is_recording_ops(): true while a function is recorded on this thread */
+LM_FUNCTION(is_recording_ops) { return lm_return_bool(L, lm_tape_current() != NULL); }

@@ -160,6 +160,7 @@ LM_METHOD(to) {
 /* ---- the handle */
 LM_METHOD(data_ptr) {
   lm_tensor *t = self_alone(L, "data_ptr");
+  lm_note_read(L, LM_STATE(L), t, "data_ptr");
   lm_reg_get(L, &lm_reg_pointer);
   lua_pushlightuserdata(L, t->data);
   if (lua_type(L, -2) == LUA_TFUNCTION) lua_call(L, 1, 1);
@@ -181,6 +182,7 @@ LM_FUNCTION(is_alive) { return lm_return_bool(L, lm_to_tensor(L, LM_STATE(L), 1)
 
 lm_status lm_set_data(const char *fn, lm_tensor *t, lm_tensor *from) {
   if (t == from) return LM_OK;
+  if (lm_tape_current()) lm_tape_refuse(lm_tape_current(), "%s replaces the memory of a tensor", fn);
   bool asks = lm_requires_grad(t);
   if (asks && !lm_dtype_is_float(from->dtype)) {
     return lm_fail_dtype(fn, "the value for x, which requires grad,", "floating point", lm_dtype_name(from->dtype));

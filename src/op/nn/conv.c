@@ -83,6 +83,15 @@ lm_conv_call lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *ou
     const lm_conv2d_args *a = args;
     return call_of(LM_CONV_FORWARD, a->x, a->weight, out[0], a->bias, a->stride, a->padding, a->dilation, a->groups);
   }
+  if (op == LM_OP_conv2d_add_clamp) {
+    const lm_conv2d_add_clamp_args *a = args;
+    lm_conv_call call =
+        call_of(LM_CONV_FORWARD, a->x, a->weight, out[0], a->bias, a->stride, a->padding, a->dilation, a->groups);
+    call.other = a->other;
+    call.low = (float)a->min, call.high = (float)a->max;
+    call.finishes = a->other || a->min > -INFINITY || a->max < INFINITY;
+    return call;
+  }
   if (op == LM_OP_conv2d_input) {
     const lm_conv2d_input_args *a = args;
     return call_of(LM_CONV_INPUT, out[0], a->weight, a->grad, NULL, a->stride, a->padding, a->dilation, a->groups);

@@ -8,11 +8,15 @@
 typedef struct lm_conv_call {
   lm_conv_pass pass;
   lm_conv_shape shape;
-  lm_tensor *t[3]; /* x, weight, y: `pass` writes one and reads the others */
-  lm_tensor *bias; /* [k], or NULL; forward only */
+  lm_tensor *t[3];  /* x, weight, y: `pass` writes one and reads the others */
+  lm_tensor *bias;  /* [k], or NULL; forward only */
+  lm_tensor *other; /* added to y, or NULL; forward only */
+  float low, high;  /* limits of y, if `finishes` */
+  bool finishes;    /* true if `other` is added or y limited */
 } lm_conv_call;
 
-/* Converts the arguments, which are checked, and the outputs of the kernel of conv2d, conv2d_input or conv2d_weight. */
+/* Converts the arguments, which are checked, and the outputs of the kernel of conv2d, conv2d_add_clamp, conv2d_input or
+ * conv2d_weight. */
 LM_API lm_conv_call lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out);
 /* Runs the forward or input pass for integers, by copies and matrix products. */
 lm_status lm_conv_integers(const lm_conv_call *call);

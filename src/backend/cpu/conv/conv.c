@@ -12,6 +12,7 @@
 #include "backend/cpu/onednn/onednn.h"
 #include "base/environment_variable.h"
 #include "base/log.h"
+#include "base/message.h"
 #include "op_ids.h"
 
 typedef enum mode { AUTO, DIRECT, WINOGRAD, ONEDNN } mode;
@@ -49,7 +50,8 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
   if (chosen != DIRECT && chosen != ONEDNN && !job->x_planar && lm_wino_is_supported(job) &&
       (chosen == WINOGRAD || lm_wino_is_faster(job))) {
     log_choice("Winograd", job);
-    return lm_wino_conv(job);
+    NEED(lm_wino_conv(job));
+    return job->finishes ? lm_conv_add_clamp_all(job) : LM_OK;
   }
   if (chosen != ONEDNN && lm_product_takes(job)) {
     log_choice("matrix product", job);
@@ -62,6 +64,7 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
   if (job->dtype == LM_BF16 || (chosen == ONEDNN ? job->dtype == LM_F32 : chosen != DIRECT && is_narrow(job))) {
     *done_ = false;
     if (!empty) NEED(lm_dnn_conv(job, done_));
+    if (*done_ && job->finishes) NEED(lm_conv_add_clamp_all(job));
     if (*done_ || job->dtype == LM_BF16) return LM_OK;
     *done_ = true;
   }
@@ -85,7 +88,7 @@ static lm_status prepare(lm_tensor *t, lm_dtype dtype, lm_format format, lm_tens
 }
 
 static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_) {
-  LM_OWNED *x = NULL, *w = NULL, *y = NULL, *bias = NULL;
+  LM_OWNED *x = NULL, *w = NULL, *y = NULL, *bias = NULL, *other = NULL;
   lm_tensor **in[] = {&x, &w, &y};
   const int made = lm_conv_result(c->pass);
   lm_tensor *result = c->t[made];
@@ -107,6 +110,10 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   NEED(prepare(c->bias, dtype, LM_CONTIGUOUS, &bias));
   job.x = x->data, job.w = w->data, job.y = y->data;
   job.bias = bias ? bias->data : NULL;
+  NEED(prepare(c->other, dtype, LM_CHANNELS_LAST, &other));
+  job.other = other ? (const float *)other->data : NULL;
+  job.low = c->low, job.high = c->high;
+  job.finishes = c->finishes;
   NEED(convolve(&job, done_));
   return *done_ && *in[made] != result ? lm_cpu_copy(*in[made], result) : LM_OK;
 }
@@ -122,6 +129,10 @@ static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *ou
 }
 
 lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) { return convolve_op(LM_OP_conv2d, args, out); }
+lm_status lm_cpu_conv2d_add_clamp(const void *args, lm_tensor *const *out) {
+  if (out[0]->dtype != LM_F32) return lm_fail_dtype("conv2d_add_clamp", "x", "float32", lm_dtype_name(out[0]->dtype));
+  return convolve_op(LM_OP_conv2d_add_clamp, args, out);
+}
 lm_status lm_cpu_conv2d_input(const void *args, lm_tensor *const *out) {
   return convolve_op(LM_OP_conv2d_input, args, out);
 }

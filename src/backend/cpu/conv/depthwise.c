@@ -126,6 +126,10 @@ static void compute_planes(const plan *p, int64_t line, int64_t end, float *weig
   }
 }
 
+static void finish_lines(const plan *p, int64_t line, int64_t end, int64_t c0, int64_t c1) {
+  if (p->job->finishes) lm_conv_add_clamp(p->job, line * p->s->ow, (end - line) * p->s->ow, c0, c1 - c0);
+}
+
 /* Computes lines first .. last - 1, channels c0 .. c1 - 1, which are all channels for planes. */
 static void compute_lines(const plan *p, int64_t first, int64_t last, int64_t c0, int64_t c1, float *weights) {
   const int64_t image = p->from.h * p->from.w * p->s->c;
@@ -133,10 +137,12 @@ static void compute_lines(const plan *p, int64_t first, int64_t last, int64_t c0
     if (p->job->x_planar) {
       const int64_t end = lm_min(last, lm_min(line + p->band, (line / p->grid.h + 1) * p->grid.h));
       compute_planes(p, line, end, weights);
+      finish_lines(p, line, end, c0, c1);
       line = end;
     } else {
       const float *from = (const float *)p->from.data + line / p->grid.h * image + c0;
       compute_line(p, &(view){from, p->s->c, c0, c1 - c0}, line, weights);
+      finish_lines(p, line, line + 1, c0, c1);
       line++;
     }
   }

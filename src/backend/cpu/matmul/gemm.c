@@ -398,6 +398,12 @@ static void multiply_unit(const panels_job *j, int64_t unit) {
                                    .bias = bias_at(g, j->transposed ? i : at),
                                    .transposed = j->transposed});
   }
+  if (!g->finish || k < g->k) return;
+  if (j->transposed) {
+    g->finish(g->finish_ctx, at, n, i, m);
+  } else {
+    g->finish(g->finish_ctx, i, m, at, n);
+  }
 }
 
 static void multiply_units(void *ctx, int64_t first, int64_t last) {
@@ -449,6 +455,7 @@ static lm_status multiply_columns(panels_job *j, double work_ns) {
 
 static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   panels_job j = panels_job_of(g);
+  if (g->finish) *g->finished = true;
   const int64_t n = j.g.n, width = j.loops->width, padded = round_terms(&j, j.g.k);
   int64_t most = lm_round_up(lm_max(CHUNK_COLUMNS, CHUNK_BYTES / (padded * j.bytes + 1)), width);
   if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* each unit has separate sums */
@@ -487,6 +494,7 @@ static void multiply_deep_parts(void *ctx, int64_t first, int64_t last) {
     s.ldc = g->n;
     s.beta = 0;
     s.bias = NULL;
+    s.finish = NULL;
     if (is_narrow(&s) && !s.b.transposed && !is_better_transposed(&s))
       multiply_by_loops(&s);
     else

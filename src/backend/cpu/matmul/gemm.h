@@ -28,6 +28,11 @@ typedef struct lm_cpu_gemm_job {
   void *c;
   int64_t ldc, step_c;
   double alpha, beta;
+  /* Called for rows and columns of C once they are complete, if not NULL, by the kernel of packed panels, which then
+   * sets *finished. */
+  void (*finish)(const void *ctx, int64_t row, int64_t rows, int64_t column, int64_t columns);
+  const void *finish_ctx;
+  bool *finished;
   bool alone; /* true: on this thread, as others would wait for their parts longer than they compute */
 } lm_cpu_gemm_job;
 
@@ -35,7 +40,7 @@ typedef struct lm_cpu_gemm_job {
 static inline lm_cpu_gemm_job lm_cpu_gemm_job_of(lm_dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
                                                  lm_gemm_matrix a, lm_gemm_matrix b, double beta, void *c,
                                                  int64_t ldc) {
-  return (lm_cpu_gemm_job){dtype, 1, m, n, k, a, b, NULL, c, ldc, 0, alpha, beta, false};
+  return (lm_cpu_gemm_job){dtype, 1, m, n, k, a, b, NULL, c, ldc, 0, alpha, beta, NULL, NULL, NULL, false};
 }
 
 /* Returns true if lm_cpu_gemm makes a C [m, n] of k terms of float16 or bfloat16, of an A that is not transposed: of

@@ -1,0 +1,205 @@
+--- lm.prepare: Records what a module computes once for each set of shapes, and runs the recording afterward.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local records = require "luminary.nn.module_fields"
+
+local MOST = 16 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
+
+-- Appends the tensors in v, a value or nested tables, to list, and text that identifies the rest to parts. Returns
+-- false if v has a value that cannot be compared, such as a function or a module.
+local function flatten(v, list, parts, depth)
+  if core.is_tensor(v) then
+    list[#list + 1] = v
+    parts[#parts + 1] = ("%s %s [%s]"):format(v.device, v.dtype, table.concat(v.shape, ","))
+    return true
+  end
+  if type(v) ~= "table" then
+    parts[#parts + 1] = type(v) .. " " .. tostring(v)
+    return v == nil or type(v) == "number" or type(v) == "string" or type(v) == "boolean"
+  end
+  if not options.is_plain(v) or depth > 8 then return false end
+  local keys = {}
+  for key in pairs(v) do
+    if type(key) ~= "string" and type(key) ~= "number" then return false end
+    keys[#keys + 1] = key
+  end
+  table.sort(keys, function(a, b) return type(a) == type(b) and a < b or type(a) < type(b) end)
+  parts[#parts + 1] = "{"
+  for _, key in ipairs(keys) do
+    parts[#parts + 1] = type(key) .. " " .. tostring(key) .. "="
+    if not flatten(v[key], list, parts, depth + 1) then return false end
+  end
+  parts[#parts + 1] = "}"
+  return true
+end
+
+-- Returns a function that makes a value like v from the tensors of next(), in the order of flatten.
+local function builder(v)
+  if core.is_tensor(v) then return function(next) return next() end end
+  if type(v) ~= "table" then return function() return v end end
+  local keys, makers = {}, {}
+  for key in pairs(v) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return type(a) == type(b) and a < b or type(a) < type(b) end)
+  for i, key in ipairs(keys) do makers[i] = builder(v[key]) end
+  return function(next)
+    local made = {}
+    for i, key in ipairs(keys) do made[key] = makers[i](next) end
+    return made
+  end
+end
+
+-- Returns a function that returns false once a module of net has other parameters, buffers, children or hooks, or,
+-- with `evaluates`, is in training mode.
+local function watch(net, evaluates)
+  local watched = {}
+  for _, module in ipairs(net:modules()) do
+    local record = records.of(module)
+    local each = {module = module, names = {}, values = {}, hooks = record.hooks, pre_hooks = record.pre_hooks}
+    for _, kind in ipairs {"param", "buffer", "child"} do
+      for _, name in ipairs(record[kind]) do
+        each.names[#each.names + 1] = name
+        each.values[#each.values + 1] = record.values[name]
+      end
+    end
+    watched[#watched + 1] = each
+  end
+  return function()
+    for i = 1, #watched do
+      local each = watched[i]
+      local record = records.of(each.module)
+      if evaluates and record.values.training then return false end
+      if record.hooks ~= each.hooks or record.pre_hooks ~= each.pre_hooks then return false end
+      local names, values, now = each.names, each.values, record.values
+      for k = 1, #names do
+        if now[names[k]] ~= values[k] then return false end
+      end
+      if #record.param + #record.buffer + #record.child ~= #names then return false end
+    end
+    return true
+  end
+end
+
+jit.off(watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
+
+local function check_mode(net)
+  for _, module in ipairs(net:modules()) do
+    if module.training then
+      options.fail("prepare: the module is in training mode; call net:eval() first, or the module itself to train it")
+    end
+  end
+end
+
+local function check_gradient(i, x)
+  if core.is_tensor(x) and x.requires_grad then
+    options.fail("prepare: argument %d requires a gradient, which a prepared module does not compute; pass x:detach(), "
+      .. "or call the module itself", i)
+  end
+end
+
+-- Records a call. Returns a case {plan, build, n}, or {reason}, and then the call's results.
+local function record(run, inputs, ...)
+  local arguments = {...}
+  local n = select("#", ...)
+  local returned = {core.record_ops(function() return run(unpack(arguments, 1, n)) end, inputs)}
+  local count = table.maxn(returned) - 1
+  local tape, outputs, parts, case = returned[1], {}, {}, {}
+  local makers = {}
+  for i = 1, count do
+    if not flatten(returned[i + 1], outputs, parts, 1) then
+      tape:close()
+      case.reason = ("result %d is neither a tensor nor a table of tensors"):format(i)
+      return case, unpack(returned, 2, count + 1)
+    end
+    makers[i] = builder(returned[i + 1])
+  end
+  local plan, reason = core.plan_new(tape, outputs)
+  tape:close()
+  if plan then
+    case.plan = plan
+    function case.build(tensors)
+      local at, made = 0, {}
+      local function next()
+        at = at + 1
+        return tensors[at]
+      end
+      for i = 1, count do made[i] = makers[i](next) end
+      return unpack(made, 1, count)
+    end
+    if count == 1 and core.is_tensor(returned[2]) then case.build = function(tensors) return tensors[1] end end
+  else
+    case.reason = reason
+  end
+  return case, unpack(returned, 2, count + 1)
+end
+
+local prepare = {}
+
+--- Returns a function that calls f without gradients, or runs a recording of such a call, and a table of its state.
+--- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; quiet: true
+--- if calls that cannot be recorded are no news.
+function prepare.recorded(f, module, evaluates, quiet)
+  local cases, order, said, unchanged = {}, {}, {}, nil
+  local state = {recordings = 0}
+  local function run(...) return core.no_grad(f, ...) end
+
+  local function note(reason)
+    state.reason = reason
+    if said[reason] or quiet then return end
+    said[reason] = true
+    core.warn("prepare: the module runs as it is: " .. reason)
+  end
+
+  -- Keeps the case of a call that was recorded; returns the call's results.
+  local function keep(key, case, ...)
+    if not cases[key] then order[#order + 1] = key end
+    if #order > MOST then cases[table.remove(order, 1)] = nil end
+    cases[key] = case
+    state.recordings, state.plan = state.recordings + 1, case.plan
+    if case.reason then note(case.reason) end
+    return ...
+  end
+
+  return function(...)
+    if unchanged and not unchanged() then cases, order, unchanged = {}, {}, nil end
+    if module and not unchanged then
+      if evaluates then check_mode(module) end
+      unchanged = watch(module, evaluates)
+    end
+    if core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
+    local inputs, parts = {}, {core.get_default_dtype(), core.get_default_device()}
+    for i = 1, select("#", ...) do
+      if not flatten((select(i, ...)), inputs, parts, 1) then
+        note(("argument %d is neither a tensor, nor a plain value, nor a table of these"):format(i))
+        return run(...)
+      end
+    end
+    local key = table.concat(parts, ";")
+    local case = cases[key]
+    if case and case.reason then return run(...) end
+    if not case or not case.plan:is_current() then return keep(key, record(run, inputs, ...)) end
+    local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
+    if not ok then return run(...) end -- its error names the script's line
+    if tensors then return case.build(tensors) end
+    case.reason = reason
+    note(reason)
+    return run(...)
+  end, state
+end
+
+--- Returns a function that does what net, a module or a function, does without gradients: it records the ops of a call
+--- once for each set of shapes and dtypes, and runs them as a plan afterward.
+function prepare.prepare(net, ...)
+  local module = records.is_module(net) and net or nil
+  if not module and type(net) ~= "function" then
+    options.must_be("prepare", "net", "a module or a function", net)
+  end
+  local run, state = prepare.recorded(function(...) return net(...) end, module, true)
+  local function call(...)
+    for i = 1, select("#", ...) do check_gradient(i, (select(i, ...))) end
+    return run(...)
+  end
+  if select("#", ...) > 0 then call(...) end
+  return call, state
+end
+
+return prepare

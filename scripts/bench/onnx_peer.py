@@ -1,0 +1,153 @@
+"""Exports models from random weights, and times onnxruntime for scripts/bench/onnx.
+
+    onnx_peer.py export FOLDER NAME BATCH    writes FOLDER/NAME.BATCH.onnx, and its inputs and outputs as .npy
+    onnx_peer.py time THREADS                 answers lines: "load PATH" by ok, "run" by the seconds of a call
+"""
+import sys
+import time
+
+import numpy
+
+BATCHLESS = {"detector"}  # batch 1 alone
+
+
+def image(batch, side=224):
+    import torch
+    return (torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(0)),)
+
+
+def tokens(batch, length=64, most=1000):
+    import torch
+    return (torch.randint(0, most, (batch, length), generator=torch.Generator().manual_seed(0)),)
+
+
+def vision(name):
+    def make(batch):
+        import torchvision
+        return getattr(torchvision.models, name)(), image(batch)
+    return make
+
+
+class First:
+    """Makes a module that returns the first output of a Hugging Face model, of positional tensors."""
+
+    def __new__(cls, model, call):
+        import torch
+
+        class Wrapped(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.model = model
+
+            def forward(self, *inputs):
+                return call(self.model, *inputs)
+        return Wrapped()
+
+
+def text(kind):
+    def make(batch):
+        import transformers as t
+        plain = dict(attn_implementation="eager")
+        if kind == "bert":
+            model = t.BertModel(t.BertConfig(**plain))
+        elif kind == "distilbert":
+            model = t.DistilBertModel(t.DistilBertConfig(**plain))
+        elif kind == "gpt2":
+            model = t.GPT2Model(t.GPT2Config(**plain, use_cache=False))
+        else:
+            model = t.T5EncoderModel(t.T5Config())
+        return First(model, lambda m, ids: m(input_ids=ids)[0]), tokens(batch)
+    return make
+
+
+def whisper(batch):
+    import torch
+    import transformers as t
+    model = t.WhisperModel(t.WhisperConfig(attn_implementation="eager")).encoder
+    sound = torch.randn(batch, 80, 3000, generator=torch.Generator().manual_seed(0))
+    return First(model, lambda m, x: m(x)[0]), (sound,)
+
+
+def unet(batch):
+    import torch
+    nn = torch.nn
+
+    def block(cin, cout):
+        return nn.Sequential(nn.Conv2d(cin, cout, 3, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(),
+                             nn.Conv2d(cout, cout, 3, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU())
+
+    class UNet(nn.Module):
+        def __init__(self, sizes=(32, 64, 128, 256)):
+            super().__init__()
+            self.down = nn.ModuleList(block(a, b) for a, b in zip((3,) + sizes, sizes))
+            self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(sizes, sizes[1:]))
+            self.join = nn.ModuleList(block(2 * a, a) for a in sizes[:-1])
+            self.last = nn.Conv2d(sizes[0], 2, 1)
+
+        def forward(self, x):
+            kept = []
+            for down in self.down[:-1]:
+                x = down(x)
+                kept.append(x)
+                x = nn.functional.max_pool2d(x, 2)
+            x = self.down[-1](x)
+            for up, join, skip in reversed(list(zip(self.up, self.join, kept))):
+                x = join(torch.cat([skip, up(x)], 1))
+            return self.last(x)
+    return UNet(), image(batch, 128)
+
+
+def detector(batch):
+    import torchvision
+    model = torchvision.models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None)
+    return model, ([image(batch, 320)[0][0]],)
+
+
+MODELS = {"resnet50": vision("resnet50"), "mobilenet_v2": vision("mobilenet_v2"),
+          "mobilenet_v3": vision("mobilenet_v3_large"), "efficientnet": vision("efficientnet_b0"),
+          "vit": vision("vit_b_16"), "convnext": vision("convnext_tiny"), "detector": detector, "unet": unet,
+          "bert": text("bert"), "distilbert": text("distilbert"), "t5": text("t5"), "gpt2": text("gpt2"),
+          "whisper": whisper}
+
+
+def export(folder, name, batch):
+    import torch
+    if name in BATCHLESS and batch > 1:
+        sys.exit("it takes one image")
+    torch.manual_seed(0)
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused op has no counterpart in ONNX
+    model, inputs = MODELS[name](batch)
+    for weight in model.parameters():
+        if weight.ndim > 1 and not weight.any():  # a head that begins at 0, whose results would all be 0
+            torch.nn.init.normal_(weight, std=0.02)
+    model.eval()
+    path = f"{folder}/{name}.{batch}.onnx"
+    with torch.no_grad():
+        torch.onnx.export(model, inputs, path, opset_version=17, dynamo=False, input_names=["x"])
+    x = inputs[0][0] if isinstance(inputs[0], list) else inputs[0]
+    numpy.save(path + ".npy", x.numpy())
+
+
+def serve(threads):
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = inputs = None
+    for line in sys.stdin:
+        words = line.split()
+        if words[0] == "load":
+            session = onnxruntime.InferenceSession(words[1], options, providers=["CPUExecutionProvider"])
+            inputs = {session.get_inputs()[0].name: numpy.load(words[1] + ".npy")}
+            numpy.save(words[1] + ".out.npy", session.run(None, inputs)[0])
+            print("ok", flush=True)
+        else:
+            began = time.perf_counter()
+            session.run(None, inputs)
+            print(time.perf_counter() - began, flush=True)
+
+
+if sys.argv[1] == "export":
+    export(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+else:
+    serve(int(sys.argv[2]))

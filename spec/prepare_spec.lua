@@ -1,0 +1,195 @@
+-- lm.prepare: the same results as the module, renewal after changes, and what runs as it is.
+local lm = require "luminary"
+local nn, F = lm.nn, lm.nn.functional
+
+local function near(a, b) return lm.allclose(a, b, {rtol = 1e-5, atol = 1e-5}) end
+local function plain(net, ...)
+  local arguments = {...}
+  return lm.no_grad(function() return net(unpack(arguments)) end)
+end
+
+-- Calls f with warnings off.
+local function quietly(f, ...)
+  local before = lm.set_warnings(false)
+  local results = {pcall(f, ...)}
+  lm.set_warnings(before)
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2)
+end
+
+local function small_net()
+  lm.manual_seed(0)
+  local net = nn.Sequential(nn.Conv2d(3, 8, 3, {padding = 1, bias = false}), nn.BatchNorm2d(8), nn.ReLU6(),
+    nn.Conv2d(8, 8, 3, {padding = 1, groups = 8}), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 1),
+    nn.BatchNorm2d(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 5))
+  for _ = 1, 3 do net(lm.randn(4, 3, 9, 9)) end -- statistics other than 0 and 1
+  return net:eval()
+end
+
+describe("lm.prepare", function()
+  it("returns what the module returns, for each shape", function()
+    local net = small_net()
+    local run, state = lm.prepare(net, lm.randn(1, 3, 9, 9))
+    for _, shape in ipairs {{1, 3, 9, 9}, {2, 3, 9, 9}, {1, 3, 12, 10}, {2, 3, 9, 9}} do
+      local x = lm.randn(shape)
+      assert.is_true(near(plain(net, x), run(x)))
+      assert.is_false(run(x).requires_grad)
+    end
+    assert.equal(3, state.recordings)
+    assert.is_nil(state.reason)
+    assert.equal("conv2d_add_clamp", state.plan:ops()[1])
+  end)
+
+  it("sees parameters and statistics changed in place, replaced layers and modes", function()
+    local net = small_net()
+    local x = lm.randn(2, 3, 9, 9)
+    local run = lm.prepare(net, x)
+    local changes = {
+      function() net[1].weight:mul_(2) end, function() net[2].running_mean:add_(0.5) end,
+      function() net[12] = nn.Linear(16, 5):eval() end, function() net[7].bias = nn.Parameter(lm.ones(16)) end,
+      function() net:load_state_dict(small_net():state_dict()) end,
+    }
+    for _, change in ipairs(changes) do
+      local before = run(x)
+      lm.no_grad(change)
+      assert.is_true(near(plain(net, x), run(x)))
+      assert.is_false(near(before, run(x)))
+    end
+    net:train()
+    assert.has_error(function() run(x) end)
+  end)
+
+  it("returns lists and tables of tensors, and takes them", function()
+    local run = lm.prepare(function(t, factor) return {sum = t.a + t.b, parts = {t.a * factor, 3}}, t.b end)
+    for _ = 1, 3 do
+      local a, b = lm.randn(2), lm.randn(2)
+      local made, second = run({a = a, b = b}, 2)
+      assert.is_true(lm.equal(made.sum, a + b) and lm.equal(made.parts[1], a * 2) and lm.equal(second, b))
+      assert.equal(3, made.parts[2])
+    end
+    assert.is_true(lm.equal(run({a = lm.ones(2), b = lm.ones(2)}, 5).parts[1], lm.full({2}, 5)))
+  end)
+
+  it("runs as it is what cannot be recorded", function()
+    local choose = function(x)
+      if x:sum():item() > 0 then return x * 2 end
+      return x - 1
+    end
+    local pick = function(x) return x:masked_select(x:gt(0)) end
+    local noise = function(x) return x + F.dropout(lm.zeros(2), 0.5, true) end
+    local write = function(x) return x:add_(1) end
+    local slope = function(x)
+      return lm.enable_grad(function()
+        local y = x:detach():requires_grad_()
+        return lm.grad((y * y * y):sum(), {y})[1]
+      end)
+    end
+    local replace = function(x)
+      local y = lm.zeros(2)
+      y.data = x * 2
+      return y + 1
+    end
+    for _, f in ipairs {choose, pick, noise, write, slope, replace} do
+      local run = quietly(lm.prepare, f)
+      quietly(run, lm.ones(3 - 1))
+      for _, x in ipairs {lm.tensor {1, -3}, lm.tensor {2, 2}, lm.tensor {-1, -1}} do
+        assert.is_true(lm.equal(f(x:clone()), quietly(run, x:clone())))
+      end
+    end
+  end)
+
+  it("replays writes in place to tensors that it makes", function()
+    local run, state = lm.prepare(function(x)
+      local y = lm.zeros(3, 2)
+      y[2] = x
+      y:mul_(2)
+      return y, y:sum(1)
+    end)
+    for _ = 1, 3 do
+      local x = lm.randn(2)
+      local y, sum = run(x)
+      assert.is_true(near(sum, x * 2) and near(y[2], x * 2) and near(y[1], lm.zeros(2)))
+    end
+    assert.is_nil(state.reason)
+    assert.equal(1, state.recordings)
+  end)
+
+  it("refuses wrong arguments", function()
+    assert.has_error(function() lm.prepare(3) end)
+    local run = lm.prepare(function(x) return x * 2 end)
+    assert.has_error(function() run(lm.ones(2, {requires_grad = true})) end)
+    local many, state = lm.prepare(function(x) return x * 2 end)
+    for _ = 1, 2 do
+      for i = 1, 16 do many(lm.ones(i)) end
+    end
+    assert.equal(16, state.recordings)
+    for i = 17, 40 do many(lm.ones(i)) end
+    many(lm.ones(1)) -- 16 are kept, so this one was dropped
+    assert.equal(41, state.recordings)
+  end)
+
+  it("joins batch norm, sums and limits to convolutions of every kernel, as the module computes them", function()
+    lm.manual_seed(1)
+    local convolutions = {
+      nn.Conv2d(8, 8, 3, {padding = 1}), nn.Conv2d(8, 8, 3, {padding = 1, stride = 2, bias = false}),
+      nn.Conv2d(8, 8, 1), nn.Conv2d(64, 32, 1, {bias = false}), nn.Conv2d(3, 16, 3, {padding = 1}),
+      nn.Conv2d(16, 16, 5, {padding = 2, groups = 16}), nn.Conv2d(16, 24, 3, {groups = 8}),
+      nn.Conv2d(64, 64, 3, {padding = 1}), nn.Conv2d(24, 20, 1, {stride = 2}),
+    }
+    for i, conv in ipairs(convolutions) do
+      local bn = nn.BatchNorm2d(conv.weight.shape[1])
+      local channels = conv.weight.shape[2] * conv.groups
+      for _, size in ipairs {7, 30} do
+        local x = lm.randn(2, channels, size, size)
+        bn:train()(conv(x))
+        bn:eval()
+        local last = {
+          function(y) return F.relu(y) end, function(y, other) return y + other end,
+          function(y, other) return F.relu6((other + y):mul_(1)) end, function(y) return y:clamp(-0.5, 0.75) end,
+          function(y, other) return F.relu(y:add_(other)) end, function(y) return y, y:relu() end,
+          function(y, other) return y - other end, function(y, other) return y:add(other, {alpha = 2}) end,
+        }
+        for k, f in ipairs(last) do
+          local function net(image, other) return f(bn(conv(image)), other) end
+          local other = lm.no_grad(function() return lm.randn(conv(x).shape) end)
+          local run, state = lm.prepare(net, x, other)
+          local wanted, also = plain(net, x, other)
+          local y, too = run(x, other)
+          assert.is_true(lm.allclose(wanted, y, {rtol = 1e-4, atol = 1e-4}), ("convolution %d, %d"):format(i, k))
+          assert.is_true(not also or lm.allclose(also, too, {rtol = 1e-4, atol = 1e-4}))
+          assert.equal("conv2d_add_clamp", state.plan:ops()[1])
+        end
+      end
+    end
+  end)
+
+  it("leaves other dtypes as they are", function()
+    local net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()):double():eval()
+    local x = lm.randn({1, 2, 5, 5}, {dtype = "float64"})
+    local run, state = lm.prepare(net, x)
+    assert.is_true(lm.equal(plain(net, x), run(x)))
+    assert.equal("conv2d", state.plan:ops()[1])
+    assert.error_matches(function() lm.ops.conv2d_add_clamp(x, lm.randn({3, 2, 3, 3}, {dtype = "float64"})) end,
+      "conv2d_add_clamp: x must be float32")
+  end)
+
+  it("records a network of many layers once", function() -- LuaJIT compiled the search for changes wrongly at times
+    for _, name in ipairs {"mobilenet_v2", "mobilenet_v3_small", "resnet18"} do
+      local run, state = lm.prepare(lm.models[name]():eval())
+      for _ = 1, 5 do run(lm.zeros(1, 3, 32, 32)) end
+      assert.equal(1, state.recordings)
+    end
+  end)
+
+  it("keeps no memory from call to call", function()
+    local net = small_net()
+    local x = lm.randn(2, 3, 9, 9)
+    local run = lm.prepare(net, x)
+    run(x)
+    collectgarbage()
+    collectgarbage()
+    local before = lm.live_tensors()
+    for _ = 1, 5 do run(x):free() end
+    assert.equal(before, lm.live_tensors())
+  end)
+end)

@@ -1,0 +1,221 @@
+/* Joins steps of a plan: a convolution of float32 on the CPU with the batch norm, the sum and the limits that follow it
+ * (conv2d_add_clamp). Batch norm is folded into the weights, once. */
+#include <math.h>
+
+#include "autograd/expr.h"
+#include "base/message.h"
+#include "op_entries.h"
+#include "plan/plan_steps.h"
+
+/* A convolution while steps are joined to it; indices of values. */
+typedef struct joined {
+  int x, weight, bias, other, out;
+  bool is_limited, is_changed;
+  lm_conv2d_add_clamp_args args;
+} joined;
+
+/* Returns the index of the value of a tensor argument of that name; -1: none. */
+static int value_at(const lm_plan_step *s, const char *name) {
+  const lm_op *op = &lm_ops[s->op];
+  for (int i = 0, k = 0; i < op->nargs; i++) {
+    const lm_arg_kind kind = op->arg[i].kind;
+    if (kind != LM_ARG_T && kind != LM_ARG_T_OPT && kind != LM_ARG_S && kind != LM_ARG_S_OPT) continue;
+    if (strcmp(op->arg[i].name, name) == 0) return s->in[k];
+    k++;
+  }
+  return -1;
+}
+
+static bool reads(const lm_plan_step *s, int value) {
+  for (int k = 0; k < s->nin; k++)
+    if (s->in[k] == value) return true;
+  return false;
+}
+
+static bool writes(const lm_plan_step *s) {
+  return s->in_place || lm_ops[s->op].kind == LM_WRITE || lm_ops[s->op].writes;
+}
+
+/* Returns the step after i that alone reads the value, or that replaces it in place; -1 if there is none, or if a step
+ * between them writes to any tensor, since the convolution moves there. */
+static int next_reader(const lm_plan *p, int i, int value) {
+  int found = -1, readers = 0;
+  for (int k = i + 1; k < p->nsteps; k++) {
+    const lm_plan_step *s = &p->step[k];
+    if (s->is_removed) continue;
+    if (reads(s, value)) {
+      readers++;
+      if (found < 0) found = k;
+      if (found == k && s->in_place && s->in[0] == value) return k;
+    }
+    if (found < 0 && writes(s)) return -1;
+  }
+  return readers == 1 && !p->value[value].is_output ? found : -1;
+}
+
+static bool is_constant(const lm_plan *p, int value) { return value < 0 || p->value[value].is_constant; }
+
+/* Returns in *index a new constant value; takes over the reference to t. */
+static lm_status add_constant(lm_plan *p, lm_tensor *t, int *index) {
+  if (!lm_list_grow(&p->value, &p->value_capacity, (size_t)p->nvalues + 1, sizeof *p->value)) {
+    lm_release(t);
+    return LM_E_OOM;
+  }
+  p->value[p->nvalues] =
+      (lm_plan_value){.t = t, .is_constant = true, .last_use = -1, .ndim = t->ndim, .dtype = t->dtype};
+  memcpy(p->value[p->nvalues].size, t->size, sizeof t->size);
+  *index = p->nvalues++;
+  return LM_OK;
+}
+
+static lm_status fold_batch_norm(lm_plan *p, joined *j, const lm_plan_step *bn, double eps, bool *done_) {
+  const char *const names[] = {"running_mean", "running_var", "weight", "bias"};
+  lm_tensor *t[4] = {NULL};
+  for (int k = 0; k < 4; k++) {
+    const int value = value_at(bn, names[k]);
+    if (!is_constant(p, value)) return LM_OK;
+    if (value >= 0) t[k] = p->value[value].t;
+    if (t[k] && t[k]->dtype != LM_F32) return LM_OK;
+  }
+  if (!t[0] || !t[1]) return LM_OK;
+  lm_expr e;
+  lm_expr_begin(&e);
+  lm_tensor *w = p->value[j->weight].t, *bias = j->bias < 0 ? NULL : p->value[j->bias].t;
+  lm_tensor *scale = lm_e_rsqrt(&e, lm_e_add(&e, t[1], lm_e_number(&e, eps), 1));
+  if (t[2]) scale = lm_e_mul(&e, scale, t[2]);
+  lm_tensor *shift = bias ? lm_e_sub(&e, bias, t[0], 1) : lm_e_mul(&e, t[0], lm_e_number(&e, -1));
+  shift = lm_e_mul(&e, shift, scale);
+  if (t[3]) shift = lm_e_add(&e, shift, t[3], 1);
+  lm_tensor *folded = lm_e_mul(&e, w, lm_e_view(&e, scale, (lm_ints){4, {w->size[0], 1, 1, 1}}));
+  lm_tensor *made[2] = {NULL};
+  NEED(lm_expr_results(&e, 2, 0, (lm_tensor *[]){folded, shift}, made));
+  lm_status status = add_constant(p, made[0], &j->weight);
+  if (status == LM_OK)
+    status = add_constant(p, made[1], &j->bias);
+  else
+    lm_release(made[1]);
+  *done_ = status == LM_OK;
+  return status;
+}
+
+/* Returns true if the value can be added to the convolution's result. */
+static bool is_addend(const lm_plan *p, const joined *j, int value) {
+  if (value < 0) return false;
+  const lm_plan_value *a = &p->value[value], *y = &p->value[j->out];
+  return j->other < 0 && !j->is_limited && value != j->out && !(a->t && a->t->number) && a->dtype == LM_F32 &&
+         a->ndim == y->ndim && memcmp(a->size, y->size, y->ndim * sizeof *y->size) == 0;
+}
+
+static bool limit(joined *j, double low, double high) {
+  if (j->is_limited || !(low <= high)) return false;
+  j->args.min = low, j->args.max = high;
+  j->is_limited = true;
+  return true;
+}
+
+/* Returns in *bound the number of an argument of clamp; `otherwise` without it. False for a tensor. */
+static bool read_bound(const lm_plan *p, const lm_plan_step *s, const char *name, double otherwise, double *bound) {
+  const int value = value_at(s, name);
+  *bound = otherwise;
+  if (value < 0) return true;
+  const lm_tensor *t = p->value[value].t;
+  return t && t->number && lm_tensor_item_f64(t, bound) == LM_OK;
+}
+
+/* Joins the step to the convolution, if possible; sets *done_. */
+static lm_status join_step(lm_plan *p, joined *j, const lm_plan_step *s, bool *done_) {
+  const bool plain = j->other < 0 && !j->is_limited, is_x = s->nin > 0 && s->in[0] == j->out;
+  double low, high;
+  *done_ = false;
+  switch (s->op) {
+    case LM_OP_batch_norm: {
+      const lm_batch_norm_args *a = s->args;
+      return plain && is_x && !a->training ? fold_batch_norm(p, j, s, a->eps, done_) : LM_OK;
+    }
+    case LM_OP_batch_norm_relu: {
+      const lm_batch_norm_relu_args *a = s->args;
+      const int addend = value_at(s, "addend");
+      if (!plain || !is_x || a->training || (addend >= 0 && !is_addend(p, j, addend))) return LM_OK;
+      NEED(fold_batch_norm(p, j, s, a->eps, done_));
+      if (!*done_) return LM_OK;
+      j->other = addend;
+      limit(j, 0, a->max);
+      return LM_OK;
+    }
+    case LM_OP_add: {
+      const lm_add_args *a = s->args;
+      const int other = is_x ? s->in[1] : s->in[0];
+      *done_ = a->alpha == 1 && (is_x || !s->in_place) && is_addend(p, j, other);
+      if (*done_) j->other = other;
+      return LM_OK;
+    }
+    case LM_OP_relu: *done_ = is_x && limit(j, 0, INFINITY); return LM_OK;
+    case LM_OP_relu6: *done_ = is_x && limit(j, 0, 6); return LM_OK;
+    case LM_OP_hardtanh: {
+      const lm_hardtanh_args *a = s->args;
+      *done_ = is_x && limit(j, a->min_val, a->max_val);
+      return LM_OK;
+    }
+    case LM_OP_clamp:
+      *done_ = is_x && read_bound(p, s, "min", -INFINITY, &low) && read_bound(p, s, "max", INFINITY, &high) &&
+               limit(j, low, high);
+      return LM_OK;
+    default: return LM_OK;
+  }
+}
+
+static bool is_joinable(const lm_plan *p, const lm_plan_step *s) {
+  if (s->is_removed || s->op != LM_OP_conv2d) return false;
+  const lm_conv2d_args *a = s->args;
+  const int weight = value_at(s, "weight"), bias = value_at(s, "bias");
+  if (weight < 0 || !is_constant(p, weight) || !is_constant(p, bias) || a->padding[0] == LM_PAD_SAME) return false;
+  const lm_tensor *w = p->value[weight].t;
+  return w->dtype == LM_F32 && LM_DEVICE_KIND(w->device) == LM_CPU && p->value[s->in[0]].dtype == LM_F32;
+}
+
+/* Replaces step `at`, the last that was joined, by the convolution. */
+static lm_status put_convolution(lm_plan *p, int at, const joined *j) {
+  lm_plan_step *s = &p->step[at];
+  lm_conv2d_add_clamp_args *args = lm_calloc(1, sizeof *args);
+  int *in = lm_calloc(5, sizeof *in);
+  if (!args || !in) {
+    lm_free(args);
+    lm_free(in);
+    return LM_E_OOM;
+  }
+  *args = j->args;
+  const int values[] = {j->x, j->weight, j->bias, j->other};
+  memcpy(in, values, sizeof values);
+  lm_free(s->args);
+  lm_free(s->in);
+  *s = (lm_plan_step){.op = LM_OP_conv2d_add_clamp, .nin = 4, .nout = 1, .args = args, .in = in};
+  for (int k = 0; k < LM_MAX_OUTS; k++) s->out[k] = -1;
+  s->out[0] = j->out;
+  return LM_OK;
+}
+
+lm_status lm_plan_join(lm_plan *p) {
+  for (int i = 0; i < p->nsteps; i++) {
+    const lm_plan_step *s = &p->step[i];
+    if (!is_joinable(p, s)) continue;
+    const lm_conv2d_args *a = s->args;
+    joined j = {
+        .x = s->in[0], .weight = value_at(s, "weight"), .bias = value_at(s, "bias"), .other = -1, .out = s->out[0]};
+    j.args = (lm_conv2d_add_clamp_args){.stride = {a->stride[0], a->stride[1]},
+                                        .padding = {a->padding[0], a->padding[1]},
+                                        .dilation = {a->dilation[0], a->dilation[1]},
+                                        .groups = a->groups,
+                                        .min = -INFINITY,
+                                        .max = INFINITY};
+    int last = i;
+    for (int next; (next = next_reader(p, last, j.out)) >= 0; last = next) {
+      bool done_;
+      NEED(join_step(p, &j, &p->step[next], &done_));
+      if (!done_) break;
+      p->step[last].is_removed = true;
+      j.out = p->step[next].out[0];
+    }
+    if (last > i) NEED(put_convolution(p, last, &j));
+  }
+  return LM_OK;
+}

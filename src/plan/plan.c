@@ -1,0 +1,265 @@
+#include "base/message.h"
+#include "plan/plan_steps.h"
+
+void lm_plan_free(lm_plan *p) {
+  if (!p) return;
+  for (int i = 0; i < p->nvalues; i++) lm_release(p->value[i].t);
+  for (int i = 0; i < p->nsources; i++) lm_release(p->source[i].t);
+  for (int i = 0; p->step && i < p->nsteps; i++) {
+    lm_plan_step *s = &p->step[i];
+    if (s->args && lm_ops[s->op].list >= 0) lm_free(((lm_list *)((char *)s->args + lm_ops[s->op].list))->v);
+    lm_free(s->args);
+    lm_free(s->in);
+  }
+  lm_free(p->output);
+  lm_free(p->value);
+  lm_free(p->step);
+  lm_free(p->source);
+  lm_free(p);
+}
+
+static void drop_plan(lm_plan **p) { lm_plan_free(*p); }
+
+/* ---- making a plan */
+
+/* Tensors of the tape by the index of their value. */
+typedef struct making {
+  const lm_tape *tape;
+  lm_plan *p;
+  lm_tensor **tensor; /* [p->nvalues], borrowed */
+  size_t capacity;
+  lm_status status;
+  lm_plan_step *step; /* the step whose inputs are added */
+} making;
+
+static lm_status add_value(making *m, lm_tensor *t, int *index) {
+  lm_plan *p = m->p;
+  if (!lm_list_grow(&p->value, &p->value_capacity, (size_t)p->nvalues + 1, sizeof *p->value) ||
+      !lm_list_grow(&m->tensor, &m->capacity, (size_t)p->nvalues + 1, sizeof *m->tensor))
+    return LM_E_OOM;
+  m->tensor[p->nvalues] = t;
+  p->value[p->nvalues] = (lm_plan_value){.last_use = -1, .ndim = t->ndim, .dtype = t->dtype};
+  memcpy(p->value[p->nvalues].size, t->size, sizeof t->size);
+  *index = p->nvalues++;
+  return LM_OK;
+}
+
+static lm_status add_source(lm_plan *p, lm_tensor *t) {
+  if (t->number) return LM_OK; /* nobody writes to it */
+  if (!lm_list_grow(&p->source, &p->source_capacity, (size_t)p->nsources + 1, sizeof *p->source)) return LM_E_OOM;
+  p->source[p->nsources++] = (lm_plan_source){lm_retain(t), t->storage, t->data, lm_version(t)};
+  return LM_OK;
+}
+
+/* Returns in *index the value of t, which is a constant unless an earlier step or the inputs have it. */
+static lm_status value_of(making *m, lm_tensor *t, int *index) {
+  lm_plan *p = m->p;
+  for (int i = p->nvalues - 1; i >= 0; i--) {
+    if (m->tensor[i] != t) continue;
+    *index = i;
+    return LM_OK;
+  }
+  if (lm_tape_writes(m->tape, t))
+    return lm_fail(LM_E_STATE, "a step writes in place to a tensor that was made outside of the function");
+  NEED(add_value(m, t, index));
+  p->value[*index].is_constant = true;
+  p->value[*index].t = lm_retain(t);
+  return add_source(p, t);
+}
+
+static void add_input(void *ctx, lm_tensor **slot) {
+  making *m = ctx;
+  lm_plan_step *s = m->step;
+  int index = -1;
+  if (m->status == LM_OK && *slot) m->status = value_of(m, *slot, &index);
+  s->in[s->nin++] = index;
+}
+
+static void count_slot(void *ctx, lm_tensor **slot) {
+  (void)slot;
+  ++*(int *)ctx;
+}
+
+/* Adds the sources that a step which is computed once has read. */
+static void add_slot_source(void *ctx, lm_tensor **slot) {
+  making *m = ctx;
+  if (!*slot || m->status != LM_OK) return;
+  for (int i = 0; i < m->tape->nsteps; i++)
+    for (int k = 0; k < LM_MAX_OUTS; k++)
+      if (m->tape->step[i].out[k] == *slot) return;
+  m->status = add_source(m->p, *slot);
+}
+
+static lm_status add_step(making *m, const lm_tape_step *from) {
+  lm_plan *p = m->p;
+  const lm_op *op = &lm_ops[from->op];
+  lm_plan_step *s = &p->step[p->nsteps++];
+  int slots = 0;
+  *s = (lm_plan_step){.op = from->op, .in_place = from->in_place};
+  for (int k = 0; k < LM_MAX_OUTS; k++) s->out[k] = -1;
+  lm_each_tensor_slot(from->op, from->args, count_slot, &slots);
+  s->in = lm_calloc((size_t)slots + 1, sizeof *s->in);
+  s->args = lm_calloc(1, op->size);
+  if (!s->in || !s->args) return LM_E_OOM;
+  memcpy(s->args, from->args, op->size);
+  if (op->list >= 0) {
+    lm_list *list = (lm_list *)((char *)s->args + op->list);
+    const lm_list *given = (const lm_list *)((const char *)from->args + op->list);
+    list->v = lm_calloc((size_t)list->n + 1, sizeof(lm_tensor *));
+    if (!list->v) return LM_E_OOM;
+    for (int i = 0; i < list->n; i++) list->v[i] = given->v[i];
+  }
+  m->step = s;
+  lm_each_tensor_slot(s->op, s->args, add_input, m);
+  NEED(m->status);
+  for (int k = 0; k < LM_MAX_OUTS; k++) {
+    if (!from->out[k]) continue;
+    s->nout = k + 1;
+    int known = -1;
+    for (int i = 0; i < p->nvalues && known < 0; i++)
+      if (m->tensor[i] == from->out[k]) known = i;
+    s->out[k] = known;
+    if (known < 0) NEED(add_value(m, from->out[k], &s->out[k]));
+  }
+  return LM_OK;
+}
+
+static lm_status add_steps(making *m) {
+  const lm_tape *tape = m->tape;
+  for (int i = 0; i < tape->nsteps; i++) {
+    const lm_tape_step *s = &tape->step[i];
+    bool is_written = false;
+    if (lm_call_is_random(s->op, s->args))
+      return lm_fail(LM_E_STATE, "%s draws random numbers%s%s", lm_ops[s->op].name, s->line ? " at " : "",
+                     s->line ? s->line : "");
+    for (int k = 0; k < LM_MAX_OUTS; k++) is_written |= s->out[k] && lm_tape_writes(tape, s->out[k]);
+    if (s->dynamic || is_written) {
+      NEED(add_step(m, s));
+    } else {
+      lm_each_tensor_slot(s->op, s->args, add_slot_source, m);
+      NEED(m->status);
+    }
+  }
+  return LM_OK;
+}
+
+/* Sets each value's last use, once the steps are final. */
+static void set_last_uses(lm_plan *p) {
+  for (int i = 0; i < p->nsteps; i++) {
+    if (p->step[i].is_removed) continue;
+    for (int k = 0; k < p->step[i].nin; k++)
+      if (p->step[i].in[k] >= 0) p->value[p->step[i].in[k]].last_use = i;
+    for (int k = 0; k < p->step[i].nout; k++)
+      if (p->step[i].out[k] >= 0) p->value[p->step[i].out[k]].last_use = i;
+  }
+}
+
+static void free_making(making *m) { lm_free(m->tensor); }
+
+lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outputs, lm_plan **out) {
+  if (tape->refusal[0]) return lm_fail(LM_E_STATE, "%s", tape->refusal);
+  lm_plan *p __attribute__((cleanup(drop_plan))) = lm_calloc(1, sizeof *p);
+  making m __attribute__((cleanup(free_making))) = {.tape = tape, .p = p};
+  if (!p) return LM_E_OOM;
+  p->step = lm_calloc((size_t)tape->nsteps + 1, sizeof *p->step);
+  p->output = lm_calloc((size_t)noutputs + 1, sizeof *p->output);
+  if (!p->step || !p->output) return LM_E_OOM;
+  p->ninputs = tape->ninputs;
+  for (int i = 0, index; i < tape->ninputs; i++) {
+    NEED(add_value(&m, tape->input[i], &index));
+    if (lm_tape_writes(tape, tape->input[i])) return lm_fail(LM_E_STATE, "a step writes in place to an input");
+  }
+  NEED(add_steps(&m));
+  for (p->noutputs = 0; p->noutputs < noutputs; p->noutputs++) {
+    NEED(value_of(&m, outputs[p->noutputs], &p->output[p->noutputs]));
+    p->value[p->output[p->noutputs]].is_output = true;
+  }
+  NEED(lm_plan_join(p));
+  set_last_uses(p);
+  *out = p;
+  p = NULL;
+  return LM_OK;
+}
+
+/* ---- running it */
+
+bool lm_plan_is_current(const lm_plan *p) {
+  for (int i = 0; i < p->nsources; i++) {
+    const lm_plan_source *s = &p->source[i];
+    if (s->t->storage != s->storage || s->t->data != s->data || lm_version(s->t) != s->version) return false;
+  }
+  return true;
+}
+
+int lm_plan_ninputs(const lm_plan *p) { return p->ninputs; }
+int lm_plan_noutputs(const lm_plan *p) { return p->noutputs; }
+int lm_plan_nsteps(const lm_plan *p) { return p->nsteps; }
+const char *lm_plan_op_name(const lm_plan *p, int step) {
+  return p->step[step].is_removed ? NULL : lm_ops[p->step[step].op].name;
+}
+
+static void release_value(lm_plan_value *v) {
+  if (v->is_constant) return;
+  lm_release(v->t);
+  v->t = NULL;
+}
+
+typedef struct filling {
+  const lm_plan *p;
+  const int *in;
+} filling;
+
+static void fill_slot(void *ctx, lm_tensor **slot) {
+  filling *f = ctx;
+  const int index = *f->in++;
+  *slot = index < 0 ? NULL : f->p->value[index].t;
+}
+
+static bool is_as_recorded(const lm_plan_value *v, const lm_tensor *t) {
+  return t->dtype == v->dtype && t->ndim == v->ndim && memcmp(t->size, v->size, v->ndim * sizeof *v->size) == 0;
+}
+
+static lm_status run_step(lm_plan *p, int i) {
+  lm_plan_step *s = &p->step[i];
+  lm_tensor *out[LM_MAX_OUTS] = {NULL};
+  filling f = {p, s->in};
+  lm_each_tensor_slot(s->op, s->args, fill_slot, &f);
+  NEED(s->in_place ? lm_call_inplace(s->op, s->args, out) : lm_call(s->op, s->args, out));
+  bool same = true;
+  for (int k = 0; k < LM_MAX_OUTS; k++) {
+    if (s->out[k] < 0) {
+      lm_release(out[k]);
+      continue;
+    }
+    lm_plan_value *v = &p->value[s->out[k]];
+    lm_release(v->t);
+    v->t = out[k];
+    same = same && out[k] && is_as_recorded(v, out[k]);
+  }
+  if (!same) return lm_fail(LM_E_STATE, "the shape of %s's result depends on values", lm_ops[s->op].name);
+  for (int k = 0; k < s->nin; k++)
+    if (s->in[k] >= 0 && p->value[s->in[k]].last_use == i && !p->value[s->in[k]].is_output)
+      release_value(&p->value[s->in[k]]);
+  for (int k = 0; k < s->nout; k++)
+    if (s->out[k] >= 0 && p->value[s->out[k]].last_use == i && !p->value[s->out[k]].is_output)
+      release_value(&p->value[s->out[k]]);
+  return LM_OK;
+}
+
+lm_status lm_plan_run(lm_plan *p, lm_tensor *const *inputs, lm_tensor **out) {
+  const bool grad = lm_grad_enabled();
+  lm_status status = LM_OK;
+  for (int i = 0; i < p->ninputs; i++) {
+    if (!is_as_recorded(&p->value[i], inputs[i]))
+      return lm_fail_shape("plan", lm_text("input %d", i + 1), lm_shape_text(p->value[i].ndim, p->value[i].size),
+                           lm_shape_of(inputs[i]));
+  }
+  for (int i = 0; i < p->ninputs; i++) p->value[i].t = lm_retain(inputs[i]);
+  lm_set_grad_enabled(false);
+  for (int i = 0; i < p->nsteps && status == LM_OK; i++)
+    if (!p->step[i].is_removed) status = run_step(p, i);
+  lm_set_grad_enabled(grad);
+  for (int i = 0; i < p->noutputs && status == LM_OK; i++) out[i] = lm_retain(p->value[p->output[i]].t);
+  for (int i = 0; i < p->nvalues; i++) release_value(&p->value[i]);
+  return status;
+}

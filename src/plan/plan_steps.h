@@ -1,0 +1,42 @@
+/* Declares a plan's steps and values, which plan.c runs and join.c rewrites. */
+#pragma once
+
+#include "plan/plan.h"
+
+typedef struct lm_plan_value {
+  lm_tensor *t; /* a constant, or the value while a call runs; retained */
+  bool is_constant, is_output;
+  int last_use; /* index of the last step that reads it; -1: none */
+  uint8_t ndim; /* ndim, size and dtype in the recording */
+  lm_dtype dtype;
+  int64_t size[LM_MAX_DIMS];
+} lm_plan_value;
+
+typedef struct lm_plan_step {
+  lm_op_id op;
+  bool in_place, is_removed;
+  int nin, nout;
+  void *args;           /* the op's argument struct; its list's array is the step's, its tensors are borrowed */
+  int *in;              /* indices of values, in the order of lm_each_tensor_slot; -1: NULL */
+  int out[LM_MAX_OUTS]; /* indices of values; -1: NULL */
+} lm_plan_step;
+
+/* A tensor from outside that the plan has read, and its state then. */
+typedef struct lm_plan_source {
+  lm_tensor *t; /* retained */
+  const lm_storage *storage;
+  const char *data;
+  uint32_t version;
+} lm_plan_source;
+
+struct lm_plan {
+  int ninputs, noutputs, nvalues, nsteps, nsources;
+  size_t value_capacity, source_capacity;
+  int *output; /* indices of values; inputs are values 0 .. ninputs - 1 */
+  lm_plan_value *value;
+  lm_plan_step *step;
+  lm_plan_source *source;
+};
+
+/* Joins convolutions with the layers that follow them. */
+lm_status lm_plan_join(lm_plan *p);
