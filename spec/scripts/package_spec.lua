@@ -44,8 +44,8 @@ describe("packages #full #unsanitized", function()
 
   -- Runs a command that knows nothing of the checkout, nor of rocks that scripts/demo installed on the machine.
   local function run(command)
-    local ok, text = temp.run(folder,
-      "set -e; unset LUA_INIT LD_LIBRARY_PATH; export LUA_PATH='./?.lua' LUA_CPATH='./?.so'; cd " .. folder .. "; " .. command)
+    local ok, text = temp.run(folder, "set -e; unset LUA_INIT LD_LIBRARY_PATH; "
+      .. "export LUA_PATH='./?.lua' LUA_CPATH='./?.so'; cd " .. folder .. "; " .. command)
     assert(ok, text)
     return text
   end
@@ -181,7 +181,7 @@ describe("packages #full #unsanitized", function()
     run(("tar -xf %s/luminary-%s.tar.gz; test -x luminary-%s/scripts/setup"):format(out, version, version))
     local rockspec = temp.read(("%s/luminary-%s-1.rockspec"):format(out, version))
     assert.matches(('version = "%s-1"'):format(version), rockspec, 1, true)
-    run(("env -u LUA_PATH -u LUA_CPATH luarocks --lua-version 5.1 unpack %s/luminary-%s-1.src.rock; test -e luminary-%s-1/luminary-%s/bin/luminary")
-      :format(out, version, version, version))
+    run(("env -u LUA_PATH -u LUA_CPATH luarocks --lua-version 5.1 unpack %s/luminary-%s-1.src.rock; "
+      .. "test -e luminary-%s-1/luminary-%s/bin/luminary"):format(out, version, version, version))
   end)
 end)
