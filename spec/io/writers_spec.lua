@@ -13,6 +13,7 @@ local COVERED = {
   ["lua/luminary/file_formats/numpy.lua"] = {"lm.save .npy"},
   ["lua/luminary/file_formats/safetensors.lua"] = {"lm.save .safetensors", "checkpoint.save", "checkpoint.Manager"},
   ["lua/luminary/file_formats/zip.lua"] = {"lm.save .npz", "lm.save .pt"},
+  ["lua/luminary/onnx/export.lua"] = {"onnx.export"},
   ["lua/luminary/paths.lua"] = {"paths.write", "paths.append"},
   ["lua/luminary/profile/chrome_trace.lua"] = {"profile:export_chrome_trace"},
   ["lua/luminary/text/tokenizer.lua"] = {"Tokenizer:save"},
@@ -69,6 +70,9 @@ local cases = {
   {"lm.save .pt", ".pt", function(path, n) lm.save(path, tensors(n)) end},
   {"lm.save .npy", ".npy", function(path, n) lm.save(path, tensors(n).w) end},
   {"lm.save .npz", ".npz", function(path, n) lm.save(path, tensors(n)) end},
+  {"onnx.export", ".onnx", function(path, n)
+    lm.onnx.export(nn.Linear(math.ceil(n / 4), 1), lm.ones(1, math.ceil(n / 4)), path)
+  end},
   {"checkpoint.save", ".safetensors", function(path, n)
     lm.checkpoint.save(path, {model = nn.Linear(math.ceil(n / 4), 1)})
   end},

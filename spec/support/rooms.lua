@@ -22,7 +22,7 @@ local ROOMS = {
   {"^src/backend/.-([%w_]+)%.[chin]", "op/%1 backend op/ops op/rows nn/layers"},
   {"^src/op/entries", "codegen op/ops op/rows bind/positions"}, {"^src/codegen", "codegen"},
   {"^src/op/.-([%w_]+)%.", "op/%1 op/ops op/views autograd tensor amp"},
-  {"^src/autograd", "autograd op/ops optim nn/layers"},
+  {"^src/plan/", "prepare"}, {"^src/autograd", "autograd op/ops optim nn/layers"},
   {"^src/tensor", "tensor op/views base/bounds bind/bounds"},
   {"c_interface", "c_interface"}, {"^include/", "c_interface"}, {"^src/exported", "c_interface"},
   {"^src/bind/host_call", "c_interface"},

@@ -18,7 +18,7 @@ local graph = {}
 graph.newest = {[""] = 28, ["ai.onnx.ml"] = 6, ["ai.onnx.training"] = 1, ["ai.onnx.preview.training"] = 1}
 
 -- Number of nodes, and that for each one in the file: functions that call functions can be expanded without end.
-local MOST_NODES, MOST_REPEATED, DEEPEST = 2 ^ 14, 2, 100
+local MOST_NODES, MOST_REPEATED, DEEPEST = 20000, 1, 100
 -- Elements of the inputs and results of a node that is computed while the file is read; those that are computed for it;
 -- and those for all such nodes, of which each that is kept counts as 16.
 local MOST_FOLDED, MOST_COMPUTED, MOST_IN_ALL, KEPT = 4096, 2 ^ 16, 2 ^ 24, 16
