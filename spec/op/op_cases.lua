@@ -20,6 +20,7 @@
 --   bad        {arguments..., message = "pattern"}: calls that have to fail so
 --   strided    false: not tried with strided inputs (creation ops)
 --   random     true: values are not compared, only shape and dtype
+--   cpu_only   true: other devices have no kernel, and a plan that holds the op is the CPU's
 local inf, nan = math.huge, 0 / 0
 
 -- Returns a float tensor, values in [lo, hi); `sep` spaces all values apart (unique maxima, smooth gradients).
@@ -668,7 +669,7 @@ op("conv2d", "x weight bias", "F.conv2d(x, weight, bias, stride, padding, dilati
 op("conv2d_add_clamp", "x weight bias other",
   "torch.clamp(F.conv2d(x, weight, bias, stride, padding, dilation, groups) + (0 if other is None else other), min, max)", {
   defaults = { bias = { py = "None" }, other = { py = "None" }, stride = 1, padding = 0, dilation = 1, groups = 1, min = -1e9, max = 1e9 },
-  grad = false, dtypes = false,
+  cpu_only = true, grad = false, dtypes = false,
   { x = t { 2, 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, bias = t { 4 }, other = t { 2, 4, 4, 3 }, min = 0 },
   { x = t { 2, 8, 5, 4 }, weight = t { 6, 8, 1, 1 }, bias = t { 6 }, other = t { 2, 6, 5, 4 }, min = -1, max = 2 },
   { x = t { 2, 4, 5, 5 }, weight = t { 4, 1, 3, 3 }, groups = 4, padding = 1, stride = 2, max = 1.5 },

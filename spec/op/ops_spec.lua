@@ -212,6 +212,7 @@ local function build(v)
 end
 
 for _, row in ipairs(rows) do
+  if row.cpu_only and device ~= "cpu" then goto continue end
   describe(row.name, function()
     local file
     setup(function()
@@ -289,4 +290,5 @@ for _, row in ipairs(rows) do
       end
     end)
   end)
+  ::continue::
 end

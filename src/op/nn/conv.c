@@ -125,7 +125,7 @@ lm_format lm_weight_format(const lm_tensor *x) { return lm_is_ordered(x->device)
 
 lm_status lm_compute_conv(lm_frame *f, const void *run) {
   const lm_tensor *y = f->result[0];
-  if (y->numel == 0 || lm_dtype_is_float(y->dtype)) return lm_frame_dispatch_or_host(f, y->device, run);
+  if (y->numel == 0 || lm_dtype_is_float(y->dtype)) return lm_frame_dispatch(f, y->device, run);
   const lm_conv_call call = lm_conv_call_of(f->op, run, f->result);
   return lm_conv_integers(&call);
 }
