@@ -1,5 +1,7 @@
 --- lm.prepare: Records what a module computes once for each set of shapes, and runs the recording afterward.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
+local nested_tensors = require "luminary.base.nested_tensors"
 local options = require "luminary.base.options"
 local records = require "luminary.nn.module_fields"
 
@@ -18,34 +20,16 @@ local function flatten(v, list, parts, depth)
     return v == nil or type(v) == "number" or type(v) == "string" or type(v) == "boolean"
   end
   if not options.is_plain(v) or depth > 8 then return false end
-  local keys = {}
   for key in pairs(v) do
     if type(key) ~= "string" and type(key) ~= "number" then return false end
-    keys[#keys + 1] = key
   end
-  table.sort(keys, function(a, b) return type(a) == type(b) and a < b or type(a) < type(b) end)
   parts[#parts + 1] = "{"
-  for _, key in ipairs(keys) do
+  for _, key in ipairs(lists.sorted_keys(v)) do
     parts[#parts + 1] = type(key) .. " " .. tostring(key) .. "="
     if not flatten(v[key], list, parts, depth + 1) then return false end
   end
   parts[#parts + 1] = "}"
   return true
-end
-
--- Returns a function that makes a value like v from the tensors of next(), in the order of flatten.
-local function builder(v)
-  if core.is_tensor(v) then return function(next) return next() end end
-  if type(v) ~= "table" then return function() return v end end
-  local keys, makers = {}, {}
-  for key in pairs(v) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b) return type(a) == type(b) and a < b or type(a) < type(b) end)
-  for i, key in ipairs(keys) do makers[i] = builder(v[key]) end
-  return function(next)
-    local made = {}
-    for i, key in ipairs(keys) do made[key] = makers[i](next) end
-    return made
-  end
 end
 
 -- Returns a function that returns false once a module of net has other parameters, buffers, children or hooks, or,
@@ -102,27 +86,22 @@ local function record(run, inputs, ...)
   local n = select("#", ...)
   local returned = {core.record_ops(function() return run(unpack(arguments, 1, n)) end, inputs)}
   local count = table.maxn(returned) - 1
-  local tape, outputs, parts, case = returned[1], {}, {}, {}
-  local makers = {}
+  local tape, found, makers, case = returned[1], {}, {}, {}
   for i = 1, count do
-    if not flatten(returned[i + 1], outputs, parts, 1) then
+    if not flatten(returned[i + 1], {}, {}, 1) then
       tape:close()
       case.reason = ("result %d is neither a tensor nor a table of tensors"):format(i)
       return case, unpack(returned, 2, count + 1)
     end
-    makers[i] = builder(returned[i + 1])
+    makers[i] = nested_tensors(returned[i + 1], found)
   end
-  local plan, reason = core.plan_new(tape, outputs)
+  local plan, reason = core.plan_new(tape, lists.map(found, function(each) return each.tensor end))
   tape:close()
   if plan then
     case.plan = plan
     function case.build(tensors)
-      local at, made = 0, {}
-      local function next()
-        at = at + 1
-        return tensors[at]
-      end
-      for i = 1, count do made[i] = makers[i](next) end
+      local made = {}
+      for i = 1, count do made[i] = makers[i](tensors) end
       return unpack(made, 1, count)
     end
     if count == 1 and core.is_tensor(returned[2]) then case.build = function(tensors) return tensors[1] end end

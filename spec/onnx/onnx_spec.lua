@@ -1,23 +1,14 @@
 -- Models of ONNX files: values of each op (spec/golden/_onnx.safetensors), the module that a file becomes, errors.
 local lm = require "luminary"
 local cases = require "spec.support.onnx_cases"
-local ffi = require "ffi"
-local golden = require("spec.support.golden").load "_onnx"
 local needs = require "spec.support.needs"
 local Source = require "luminary.file_formats.source"
 local temp = require "spec.support.temp"
 
 local folder
 
-local function bytes_of(name)
-  return ffi.string(ffi.cast("const char *", golden[name]:data_ptr()), golden[name]:numel())
-end
-
--- Writes the golden files NAME.onnx and NAME.data.onnx; returns the path of the model.
-local function write(name)
-  temp.write(folder .. "/" .. name .. ".data.onnx", bytes_of(name .. ".data.onnx"))
-  return temp.write(folder .. "/" .. name .. ".onnx", bytes_of(name .. ".onnx"))
-end
+local names, bytes_of, write_case = cases.load "_onnx"
+local function write(name) return write_case(folder, name) end
 
 -- Returns a protobuf field of bytes, and one of an integer.
 local function varint(v)
@@ -55,9 +46,6 @@ describe("lm.onnx", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  local names = {}
-  for name in pairs(golden) do names[#names + 1] = name:match "^(.*)%.data%.onnx$" end
-  table.sort(names)
   for _, name in ipairs(names) do
     it("runs " .. name, function()
       write(name)

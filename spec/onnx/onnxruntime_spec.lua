@@ -3,21 +3,14 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 local cases = require "spec.support.onnx_cases"
-local ffi = require "ffi"
-local golden = require("spec.support.golden").load "_onnxruntime"
 local patterns = require "luminary.onnx.patterns"
 local tensors = require "luminary.onnx.tensors"
 local needs = require "spec.support.needs"
 local temp = require "spec.support.temp"
 
 local folder
-local function write(name)
-  for _, file in ipairs {name .. ".data.onnx", name .. ".onnx"} do
-    local text = ffi.string(ffi.cast("const char *", golden[file]:data_ptr()), golden[file]:numel())
-    temp.write(folder .. "/" .. file, text)
-  end
-  return folder .. "/" .. name .. ".onnx"
-end
+local names, _, write_case = cases.load "_onnxruntime"
+local function write(name) return write_case(folder, name) end
 
 -- Returns the number of nodes of each op that a file's graph is joined to, with more outputs.
 local function joined(name, outputs)
@@ -39,9 +32,6 @@ describe("models of onnxruntime", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
 
-  local names = {}
-  for name in pairs(golden) do names[#names + 1] = name:match "^(.*)%.data%.onnx$" end
-  table.sort(names)
   for _, name in ipairs(names) do
     it("runs " .. name, function()
       write(name)

@@ -1,10 +1,28 @@
 -- Runs a test case of an ONNX model, as scripts/dev/golden/onnx_cases.py writes it: PATH.onnx, and PATH.data.onnx with
 -- the inputs and the expected outputs.
 local lm = require "luminary"
+local ffi = require "ffi"
+local golden = require "spec.support.golden"
 local map_tensors = require "luminary.base.map_tensors"
+local temp = require "spec.support.temp"
 local tensors = require "luminary.onnx.tensors"
 
 local cases = {}
+
+--- Returns the sorted names of the cases in a golden file, bytes_of(file), and write(folder, name), which writes the
+--- two files of a case and returns the path of the model.
+function cases.load(name)
+  local files, names = golden.load(name), {}
+  for file in pairs(files) do names[#names + 1] = file:match "^(.*)%.data%.onnx$" end
+  table.sort(names)
+  local function bytes_of(file)
+    return ffi.string(ffi.cast("const char *", files[file]:data_ptr()), files[file]:numel())
+  end
+  return names, bytes_of, function(folder, case)
+    temp.write(folder .. "/" .. case .. ".data.onnx", bytes_of(case .. ".data.onnx"))
+    return temp.write(folder .. "/" .. case .. ".onnx", bytes_of(case .. ".onnx"))
+  end
+end
 
 -- Returns the values of one side, "in" or "out", and their number.
 local function side_of(data, entries, side)

@@ -41,24 +41,18 @@ void *lm_args_copy(lm_op_id id, const void *args) {
   char *copy = lm_calloc(1, op->size);
   if (!copy) return NULL;
   memcpy(copy, args, op->size);
-  if (op->list >= 0) {
-    lm_list *list = (lm_list *)(copy + op->list);
-    lm_tensor **v = lm_calloc((size_t)list->n + 1, sizeof(lm_tensor *));
-    if (!v) {
-      lm_free(copy);
-      return NULL;
-    }
-    for (int i = 0; i < list->n; i++) v[i] = list->v[i];
-    list->v = v;
-  }
-  lm_each_tensor_slot(id, copy, retain_slot, NULL);
-  return copy;
+  if (op->list < 0) return copy;
+  lm_list *list = (lm_list *)(copy + op->list);
+  lm_tensor **v = lm_calloc((size_t)list->n + 1, sizeof(lm_tensor *));
+  for (int i = 0; v && i < list->n; i++) v[i] = list->v[i];
+  list->v = v;
+  if (v) return copy;
+  lm_free(copy);
+  return NULL;
 }
 
 void lm_args_free(lm_op_id id, void *args) {
-  if (!args) return;
-  lm_each_tensor_slot(id, args, release_slot, NULL);
-  if (lm_ops[id].list >= 0) lm_free(((lm_list *)((char *)args + lm_ops[id].list))->v);
+  if (args && lm_ops[id].list >= 0) lm_free(((lm_list *)((char *)args + lm_ops[id].list))->v);
   lm_free(args);
 }
 
@@ -81,6 +75,7 @@ void lm_tape_free(lm_tape *tape) {
   for (int i = 0; i < tape->ninputs; i++) lm_release(tape->input[i]);
   for (int i = 0; i < tape->nsteps; i++) {
     lm_tape_step *s = &tape->step[i];
+    lm_each_tensor_slot(s->op, s->args, release_slot, NULL);
     lm_args_free(s->op, s->args);
     for (int k = 0; k < LM_MAX_OUTS; k++) lm_release(s->out[k]);
   }
@@ -158,6 +153,7 @@ void lm_tape_add(lm_tape *tape, lm_op_id id, const void *args, bool in_place, lm
     lm_tape_refuse(tape, "out of memory while recording");
     return;
   }
+  lm_each_tensor_slot(id, copy, retain_slot, NULL);
   const bool writes_first = in_place || op->kind == LM_WRITE;
   const bool enabled = op->writes_when < 0 || *(const bool *)((const char *)args + op->writes_when);
   if (writes_first && op->ntensor > 0) note_write(tape, LM_ARG_TENSOR(copy, op->tensor[0]));

@@ -46,6 +46,6 @@ LM_API bool lm_call_is_random(lm_op_id op, const void *args);
 /* Calls f for each slot of a tensor in an argument struct: tensor arguments, then those of the list. */
 typedef void (*lm_tensor_slot_fn)(void *ctx, lm_tensor **slot);
 void lm_each_tensor_slot(lm_op_id op, void *args, lm_tensor_slot_fn f, void *ctx);
-/* Returns a copy of an argument struct that owns its list's array and retains its tensors; NULL if out of memory. */
+/* Returns a copy of an argument struct that owns its list's array and borrows its tensors; NULL if out of memory. */
 void *lm_args_copy(lm_op_id op, const void *args);
 void lm_args_free(lm_op_id op, void *args); /* args may be NULL */

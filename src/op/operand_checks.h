@@ -62,6 +62,8 @@ lm_format lm_pooled_format(const lm_tensor *indices);
 LM_API lm_status lm_check_conv(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
                                const int64_t *padding, const int64_t *dilation, int64_t groups, int64_t *oh,
                                int64_t *ow);
+/* Channels and numbers to whose multiples packed weights are padded. */
+enum { LM_INT8_COLUMNS = 32, LM_INT8_STEP = 4 };
 /* Requires groups that divide the weight's outputs; computes the bytes of packed weights. */
 lm_status lm_check_int8_pack(lm_op_id op, const int64_t *weight, int64_t groups, int64_t *bytes);
 static inline bool lm_int8_is_depthwise(const int64_t *weight, int64_t groups) {

@@ -186,7 +186,7 @@ static lm_status put_convolution(lm_plan *p, int at, const joined *j) {
   *args = j->args;
   const int values[] = {j->x, j->weight, j->bias, j->other};
   memcpy(in, values, sizeof values);
-  lm_free(s->args);
+  lm_args_free(s->op, s->args);
   lm_free(s->in);
   *s = (lm_plan_step){.op = LM_OP_conv2d_add_clamp, .nin = 4, .nout = 1, .args = args, .in = in};
   for (int k = 0; k < LM_MAX_OUTS; k++) s->out[k] = -1;

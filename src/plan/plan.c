@@ -7,8 +7,7 @@ void lm_plan_free(lm_plan *p) {
   for (int i = 0; i < p->nsources; i++) lm_release(p->source[i].t);
   for (int i = 0; p->step && i < p->nsteps; i++) {
     lm_plan_step *s = &p->step[i];
-    if (s->args && lm_ops[s->op].list >= 0) lm_free(((lm_list *)((char *)s->args + lm_ops[s->op].list))->v);
-    lm_free(s->args);
+    lm_args_free(s->op, s->args);
     lm_free(s->in);
   }
   lm_free(p->output);
@@ -92,23 +91,14 @@ static void add_slot_source(void *ctx, lm_tensor **slot) {
 
 static lm_status add_step(making *m, const lm_tape_step *from) {
   lm_plan *p = m->p;
-  const lm_op *op = &lm_ops[from->op];
   lm_plan_step *s = &p->step[p->nsteps++];
   int slots = 0;
   *s = (lm_plan_step){.op = from->op, .in_place = from->in_place};
   for (int k = 0; k < LM_MAX_OUTS; k++) s->out[k] = -1;
   lm_each_tensor_slot(from->op, from->args, count_slot, &slots);
   s->in = lm_calloc((size_t)slots + 1, sizeof *s->in);
-  s->args = lm_calloc(1, op->size);
+  s->args = lm_args_copy(from->op, from->args);
   if (!s->in || !s->args) return LM_E_OOM;
-  memcpy(s->args, from->args, op->size);
-  if (op->list >= 0) {
-    lm_list *list = (lm_list *)((char *)s->args + op->list);
-    const lm_list *given = (const lm_list *)((const char *)from->args + op->list);
-    list->v = lm_calloc((size_t)list->n + 1, sizeof(lm_tensor *));
-    if (!list->v) return LM_E_OOM;
-    for (int i = 0; i < list->n; i++) list->v[i] = given->v[i];
-  }
   m->step = s;
   lm_each_tensor_slot(s->op, s->args, add_input, m);
   NEED(m->status);

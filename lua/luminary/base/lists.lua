@@ -83,13 +83,19 @@ function lists.copy(t)
   return out
 end
 
---- Returns the sorted keys of a table; with `fits`, only keys for which fits(key, value) is true.
+local function by_type(a, b)
+  if type(a) == type(b) then return a < b end
+  return type(a) < type(b)
+end
+
+--- Returns the sorted keys of a table, numbers before strings; with `fits`, only those for which fits(key, value) is
+--- true.
 function lists.sorted_keys(t, fits)
   local keys = {}
   for key, value in pairs(t) do
     if not fits or fits(key, value) then keys[#keys + 1] = key end
   end
-  sort(keys)
+  sort(keys, by_type)
   return keys
 end
 

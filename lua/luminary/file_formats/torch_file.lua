@@ -444,18 +444,12 @@ local MOST_DEEP = 100
 local function place_of(path) return path == "" and "the value" or path end
 
 local function keys_of(t, path)
-  local keys = {}
   for key in pairs(t) do
     if type(key) ~= "string" and not (type(key) == "number" and key % 1 == 0 and math.abs(key) <= 2 ^ 53) then
       fail("save: %s has a key of type %s; keys must be strings or integers", place_of(path), type(key))
     end
-    keys[#keys + 1] = key
   end
-  table.sort(keys, function(a, b)
-    if type(a) == type(b) then return a < b end
-    return type(a) == "number"
-  end)
-  return keys
+  return lists.sorted_keys(t)
 end
 
 -- Returns the lowest parameter number in an optimizer's state_dict: 1, or 0 if it was read from such a file; nil for

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local in_mode = require "luminary.nn.in_mode"
 local lists = require "luminary.base.lists"
+local nested_tensors = require "luminary.base.nested_tensors"
 local options = require "luminary.base.options"
 local newest = require("luminary.onnx.graph").newest
 local printable_name = require "luminary.base.printable_name"
@@ -18,33 +19,6 @@ local MOST_BYTES = 2 ^ 31 - 2 ^ 24 -- protobuf's limit, with room for nodes; lar
 local ALIGNMENT = 4096 -- bytes; weights there can be mapped
 
 -- ---- arguments
-
--- Returns {{tensor, name}, …} for the tensors in a value, in the order of lists and sorted keys, and rebuild(tensors),
--- which returns the value with others in their place.
-local function tensors_of(value, name, found)
-  if is_tensor(value) then
-    found[#found + 1] = {tensor = value, name = name}
-    local i = #found
-    return function(list) return list[i] end
-  elseif not options.is_plain(value) then
-    return function() return value end
-  end
-  local parts, keys = {}, {}
-  for key in pairs(value) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b)
-    if type(a) == type(b) then return a < b end
-    return type(a) == "number"
-  end)
-  for _, key in ipairs(keys) do
-    local own = type(key) == "string" and key or name and name .. "." .. key or nil
-    parts[key] = tensors_of(value[key], own, found)
-  end
-  return function(list)
-    local out = {}
-    for key, part in pairs(parts) do out[key] = part(list) end
-    return out
-  end
-end
 
 -- Sets the names of found tensors: those given, then their own, then "input", "input_2", ….
 local function set_names(what, found, given, noun)
@@ -130,7 +104,7 @@ local function record(module, args, rebuild, list)
   local why = tape:refusal()
   if why then fail("export: %s", why) end
   local steps, values = tape:steps()
-  for i = 2, results.n do tensors_of(results[i], nil, found) end
+  for i = 2, results.n do nested_tensors(results[i], found) end
   if #found == 0 then fail "export: the module returns no tensor" end
   return {steps = steps, values = values, tape = tape, outputs = found}
 end
@@ -483,7 +457,7 @@ return function(module, example, path, o)
   local args, inputs = is_tensor(example) and {example} or example, {}
   local n = 0
   for key in pairs(args) do n = type(key) == "number" and math.max(n, key) or n end
-  local rebuild = tensors_of(args, nil, inputs)
+  local rebuild = nested_tensors(args, inputs)
   if #inputs == 0 then options.must_be("export", "example_inputs", "arguments with at least one tensor", example) end
   set_names("input_names", inputs, o.input_names, "input")
   local symbols = symbols_of(o.dynamic_axes, inputs, o.output_names)

@@ -80,11 +80,14 @@ local function check_input(info, x, first)
   for d = 1, fits and dims and #dims or 0 do fits = fits and (type(dims[d]) ~= "number" or dims[d] == x.shape[d]) end
   if not fits then options.wrong_shape("onnx", what, x, "[" .. table.concat(dims, ", ") .. "]") end
   for d, name in ipairs(dims or {}) do
-    if type(name) == "string" and name ~= "?" and x.shape[d] ~= (first[name] or x.shape)[first[name] and 1 or d] then
-      options.fail("onnx: size '%s' must be equal in all inputs, got %d in input '%s' and %d in %s", name,
-        first[name][1], first[name][2], x.shape[d], what)
+    if type(name) == "string" and name ~= "?" then
+      local seen, size = first[name], x.shape[d]
+      if seen and seen.size ~= size then
+        options.fail("onnx: size '%s' must be equal in all inputs, got %d in input '%s' and %d in %s", name,
+          seen.size, seen.input, size, what)
+      end
+      first[name] = seen or {size = size, input = info.name}
     end
-    first[name] = first[name] or {x.shape[d], info.name}
   end
 end
 

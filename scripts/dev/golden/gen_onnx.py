@@ -15,11 +15,9 @@ import numpy
 import onnx
 import onnxruntime
 from onnx import parser
-from safetensors.numpy import save_file
 
-from onnx_cases import filled, write
+from onnx_cases import filled, save, write
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 RANDOM = {"Bernoulli", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"}
 ABSENT = {"ImageDecoder", "StringConcat", "StringSplit", "RegexFullMatch"}
 MOST = 3000  # bytes of a case; an operator whose cases are larger is left out
@@ -144,12 +142,7 @@ def main():
     own_cases(folder)
     names = small_cases(folder) + sorted(os.path.basename(path)[:-5] for path in glob.glob(f"{folder}/own.*.onnx")
                                          if not path.endswith(".data.onnx"))
-    files = {}
-    for name in names:
-        for suffix in (".onnx", ".data.onnx"):
-            files[name + suffix] = numpy.fromfile(f"{folder}/{name}{suffix}", numpy.uint8)
-    save_file(files, f"{ROOT}/spec/golden/_onnx.safetensors")
-    print(f"{len(names)} models, {sum(f.size for f in files.values())} bytes")
+    save(names, folder, "_onnx")
 
 
 main()

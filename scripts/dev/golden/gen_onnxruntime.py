@@ -4,7 +4,6 @@ quantizer wrote, and of patterns that exporters write. onnxruntime computes what
 
   scripts/dev/golden/gen_onnxruntime.py     (with a Python that has onnx, onnxruntime and safetensors)
 """
-import os
 import tempfile
 
 import numpy
@@ -12,11 +11,9 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
-from safetensors.numpy import save_file
 
-from onnx_cases import filled, write
+from onnx_cases import filled, save, write
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 draw = numpy.random.default_rng(3)
 folder = tempfile.mkdtemp()
 names = []
@@ -256,12 +253,7 @@ def main():
     quantized_nodes()
     fused_nodes()
     models()
-    files = {}
-    for name in names:
-        for suffix in (".onnx", ".data.onnx"):
-            files[name + suffix] = numpy.fromfile(f"{folder}/{name}{suffix}", numpy.uint8)
-    save_file(files, f"{ROOT}/spec/golden/_onnxruntime.safetensors")
-    print(f"{len(names)} models, {sum(f.size for f in files.values())} bytes")
+    save(names, folder, "_onnxruntime")
 
 
 main()

@@ -88,6 +88,18 @@ def write(folder, name, kind, model, inputs, outputs, rtol, atol):
         file.write(data.SerializeToString())
 
 
+def save(names, folder, golden):
+    """Writes the files of cases of those names to spec/golden/GOLDEN.safetensors."""
+    from safetensors.numpy import save_file
+    files = {}
+    for name in names:
+        for suffix in (".onnx", ".data.onnx"):
+            files[name + suffix] = numpy.fromfile(f"{folder}/{name}{suffix}", numpy.uint8)
+    here = os.path.dirname(os.path.abspath(__file__))
+    save_file(files, f"{here}/../../../spec/golden/{golden}.safetensors")
+    print(f"{len(names)} models, {sum(f.size for f in files.values())} bytes")
+
+
 def read(path, value):
     """Returns the value of a graph's input or output from a file of a data set."""
     field = value.type.WhichOneof("value") if value is not None else "tensor_type"

@@ -6,11 +6,15 @@
 #include "backend/cpu/isa/int8_tiles.h"
 #include "backend/cpu/memory.h"
 #include "base/message.h"
+#include "op/input_layout.h"
 #include "op/nn/conv.h"
 #include "op/operand_checks.h"
 #include "op_args_convolution.h"
 
 enum { FLIP = 0x80 }; /* makes signed bytes unsigned ones that are 128 larger, and the reverse */
+
+_Static_assert(LM_BYTE_COLUMNS == (int)LM_INT8_COLUMNS && LM_BYTE_STEP == (int)LM_INT8_STEP,
+               "the op allocates what the tiles read");
 
 static bool is_byte(const lm_tensor *t) { return t->dtype == LM_U8 || t->dtype == LM_I8; }
 
@@ -157,17 +161,6 @@ static lm_status run_job(bytes_job *j, bool depthwise) {
   return lm_parallel(s->groups * j->blocks * j->splits, work, scratch, multiply_blocks, j);
 }
 
-/* Sets *out to t, retained, or to a dense copy in a format; the caller releases it. */
-static lm_status in_format(lm_tensor *t, lm_format format, lm_tensor **out) {
-  const bool fits = format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t);
-  if (fits) {
-    *out = lm_retain(t);
-    return LM_OK;
-  }
-  NEED(lm_tensor_empty(t->dtype, t->device, t->ndim, t->size, format, out));
-  return lm_cpu_copy(t, *out);
-}
-
 lm_status lm_cpu_int8_conv(const void *args, lm_tensor *const *out) {
   const lm_int8_conv_args *a = args;
   const lm_tensor *w = a->weight, *zero = a->zero;
@@ -179,7 +172,7 @@ lm_status lm_cpu_int8_conv(const void *args, lm_tensor *const *out) {
     return lm_fail_dtype("int8_conv", "zero", "uint8, int8, int32 or float32", lm_dtype_name(zero->dtype));
   if (!raw && !a->scale)
     return lm_fail(LM_E_ARG, "int8_conv: scale is missing; results of %s need it", lm_dtype_name(zero->dtype));
-  NEED(in_format(a->x, LM_CHANNELS_LAST, &x));
+  NEED(lm_to_layout(a->x, LM_CHANNELS_LAST, &x));
   if (lm_is_channels_last(out[0]))
     y = lm_retain(out[0]);
   else

@@ -101,14 +101,13 @@ lm_conv_call lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *ou
 }
 
 lm_status lm_check_int8_pack(lm_op_id op, const int64_t *weight, int64_t groups, int64_t *bytes) {
-  enum { COLUMNS = 32, STEP = 4 }; /* A tile has these (isa/int8_tiles.h). */
   const int64_t numbers = weight[1] * weight[2] * weight[3];
   if (groups < 1 || weight[0] % groups != 0)
     return lm_fail_divisible(lm_ops[op].name, "output channels", weight[0], "groups", groups);
   if (lm_int8_is_depthwise(weight, groups))
-    *bytes = lm_round_up(weight[0] * numbers, STEP);
+    *bytes = lm_round_up(weight[0] * numbers, LM_INT8_STEP);
   else
-    *bytes = groups * lm_round_up(weight[0] / groups, COLUMNS) * lm_round_up(numbers, STEP);
+    *bytes = groups * lm_round_up(weight[0] / groups, LM_INT8_COLUMNS) * lm_round_up(numbers, LM_INT8_STEP);
   *bytes += weight[0] * (int64_t)sizeof(int32_t);
   return LM_OK;
 }

@@ -70,7 +70,7 @@ for name, library in pairs(packages) do
   package.loaded[name] = library
 end
 -- Lua 5.2's names that Torch7's LuaJIT had
-for name, f in pairs {unpack = unpack, pack = function(...) return {n = select("#", ...), ...} end} do
+for name, f in pairs {unpack = unpack, pack = options.pack} do
   if rawget(table, name) == nil then rawset(table, name, f) end
 end
 rawset(string, "gfind", string.gmatch)
