@@ -3,6 +3,7 @@
 -- One file runs in this process, which closes the Lua state at the end so that leaks show. Of several, each runs in a
 -- process of its own, two for each CPU at once, since many wait (spec/support/workers.lua).
 --   --jobs=N       that many at once, in processes of their own even if there is one file
+--   --again=N      if specs of at most N files failed and none crashed, those files run once more, alone, which counts
 --   --slowest[=N]  at the end the N (20) slowest specs and files
 --   --sanitized    leaves out specs tagged #unsanitized (too slow or large under sanitizers) and #lua (no C of ours, or
 --                  none that other specs do not call); sets LM_SPEC_SANITIZED=1, with which random cases are fewer
@@ -22,7 +23,7 @@ local function given(path) return moved and path:sub(1, 1) ~= "/" and before .. 
 local options, passed, files, excluded, except = {}, {}, {}, {}, {}
 for _, a in ipairs(arg) do
   local name, value = a:match("^%-%-([%w-]+)=?(.*)$")
-  if name == "jobs" or name == "slowest" then
+  if name == "jobs" or name == "slowest" or name == "again" then
     options[name] = tonumber(value) or 20
   elseif name == "sanitized" then
     excluded[#excluded + 1] = "unsanitized,lua"

@@ -46,6 +46,37 @@ describe("several spec files #lua", function()
     assert.matches("\n2 passed, 6 failed, 0 skipped\n$", text)
   end)
 
+  it("run again, alone, if few failed without a crash and it is asked for", function()
+    local files = {
+      once = ([[it("works alone", function()
+        local path = "%s/was_here"
+        local file = io.open(path)
+        io.open(path, "a"):close()
+        assert(file, "busy")
+      end)]]):format(folder),
+      well = 'it("works", function() end)',
+    }
+    local ok, text = run(files, "--jobs=2 --again=1")
+    assert(ok, text)
+    assert.matches("FAILED %S*once_spec.lua .*busy", text)
+    assert.matches("\nagain, alone: %S*once_spec.lua\nok .*\nunsteady: %S*once_spec.lua", text)
+    assert.matches("\n2 passed, 0 failed, 0 skipped\n$", text)
+    os.remove(folder .. "/was_here")
+    ok, text = run(files, "--jobs=2")
+    assert(not ok)
+    assert.matches("\n1 passed, 1 failed, 0 skipped\n$", text)
+    files.wrong = 'it("is wrong", function() assert.equal(1, 2) end)'
+    ok, text = run(files, "--jobs=2 --again=1") -- the first works now
+    assert(not ok)
+    assert.matches("\nagain, alone: %S*wrong_spec.lua\nFAILED", text)
+    assert.matches("\n2 passed, 1 failed, 0 skipped\n$", text)
+    files.killed = 'it("dies", function() os.execute "kill -9 $PPID" end)'
+    ok, text = run(files, "--jobs=2 --again=2")
+    assert(not ok)
+    assert.falsy(text:find "again, alone")
+    assert.matches("\n2 passed, 2 failed, 0 skipped\n$", text)
+  end)
+
   it("are found by folder, by path from anywhere, and by how their path ends", function()
     temp.write(folder .. "/near_spec.lua", "")
     assert(os.execute(("mkdir %s/far; touch %s/far/near_spec.lua"):format(folder, folder)) == 0)

@@ -421,6 +421,16 @@ describe("the prompt", function()
     assert.matches("40.*2", temp.read(folder .. "/new"))
   end)
 
+  -- Sends Ctrl-C until the answer comes. A line about to be read may miss one, which people do not type within
+  -- microseconds of the prompt.
+  local function send_interrupt(t, answer)
+    for _ = 1, 10 do
+      t:send "\3"
+      if pcall(t.expect, t, answer, 1) then return end
+    end
+    error(("Ctrl-C did nothing; there came:\n%s"):format(t.all), 2)
+  end
+
   it("keeps the lines of prompts that are open at once, and the last thousand", function()
     local why = pty.lacking()
     if not why and os.execute "ldconfig -p | grep -q libedit.so.2" ~= 0 then why = "no libedit" end
@@ -459,20 +469,15 @@ describe("the prompt", function()
     third:expect "'é\\\\' .. 20 + 2"
     third:send "\16"
     third:expect "10 + 1"
-    third:send "\3"
-    third:expect "\n> "
+    send_interrupt(third, "\n> ")
     third:raw()
     third:send "\4"
     third:finish()
   end)
 
-  -- Sends Ctrl-C. A line about to be read may miss one, which people do not type within microseconds of the prompt.
   local function interrupt(t, answer)
-    for _ = 1, 10 do
-      t:send "\3"
-      if pcall(t.expect, t, answer or "\n> ", 1) then return t:prompt(answer and "\n> " or "") end
-    end
-    error(("Ctrl-C did nothing; there came:\n%s"):format(t.all), 2)
+    send_interrupt(t, answer or "\n> ")
+    t:prompt(answer and "\n> " or "")
   end
 
   local function ask(t, line, answer)
