@@ -94,6 +94,11 @@ describe("a search of help #lua", function()
     ["prompt injection"] = "howto/text_generation", ["read a video"] = "images.md", ["stop tokens"] = "text_generation",
     ["max pooling"] = "nn.MaxPool2d",
     ["reproducibility"] = "seed", ["count parameters"] = "count parameters", ["fp16"] = "mixed_precision",
+    ["reduce memory usage"] = "nan_and_memory.md", ["time series forecasting"] = "sequences.md",
+    ["dropout at inference"] = "tutorial/model.md", ["disable gradient"] = "no_grad",
+    ["hook intermediate activations"] = "transfer_learning.md", ["int8 inference"] = "int8",
+    ["without gradients"] = "no_grad", ["generate text with a transformer"] = "text_generation",
+    ["save gpu memory"] = "nan_and_memory.md", ["get features from a hidden layer"] = "transfer_learning.md",
     ["variable length sequences"] = "sequences.md", ["LR schedule"] = "schedule", ["object detection"] = "boxes",
   }
 

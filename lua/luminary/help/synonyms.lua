@@ -10,6 +10,7 @@ custom, my own, your own, own
 freeze, frozen
 early stopping, early stop, earlystopping, stop early
 imbalanced, imbalance, unbalanced, rare classes, class weights
+memory use, memory usage, memory consumption, less memory, gpu memory, save gpu memory, save memory
 out of memory, oom, memory runs out, not enough memory
 fine-tune, finetune, fine tuning, fine-tuning, finetuning, transfer learning, pretrained
 mixed precision, amp, fp16, bf16, half precision, autocast
@@ -50,7 +51,7 @@ gaussian, normal distribution
 matrix, matrices
 triangular matrix, lower triangle, tril, triu
 dot product, lm dot
-no grad
+no grad, disable gradient, without gradient, turn off gradient
 activation checkpointing, gradient checkpointing, compute a part again
 gamma function, lgamma, mvlgamma
 animated gif, decode gif, frames of a gif
