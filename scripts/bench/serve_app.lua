@@ -29,7 +29,7 @@ local batchers, await = {}, nil
 
 --- Loads the weights of a folder. opts: options of lm.serve.Batcher.
 function app.start(folder, opts)
-  opts.collate_fn = app.pixels
+  opts.collate_fn, opts.results = app.pixels, "list"
   await = require("luminary.serve.nginx").await
   lm.set_num_threads(1)
   for name, net in pairs(app.networks()) do

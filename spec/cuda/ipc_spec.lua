@@ -178,6 +178,21 @@ describe("a tensor in a GPU's memory", function()
     other:join()
   end)
 
+  it("comes back to all streams of its owner behind what the receiver wrote", function()
+    local other, to, from = server(function(to, from)
+      for _ = 1, 3 do from:put((to:get {timeout = 30}):add_(1)) end
+    end)
+    local side, x = lm.cuda.Stream(device), lm.zeros({1000}, {device = device})
+    for i = 1, 3 do
+      lm.cuda.stream(side, function() return x:sum() end)
+      to:put(x)
+      local back = from:get(LONG)
+      assert.equal(1000 * i, lm.cuda.stream(side, function() return x:sum():item() end))
+      assert.equal(x:data_ptr(), back:data_ptr())
+    end
+    other:join()
+  end)
+
   it("comes back to its owner with an event that stays until the owner's stream has waited for it", function()
     if not is_fake then pending("the stand-in alone tells of an event that is destroyed too early") end
     local other, to, from = server(function(to, from)

@@ -479,8 +479,9 @@ describe("lm.serve.Batcher", function()
         return lm.frombuffer(table.concat(texts), "uint8"):view(#texts, 2)
       end
       local opts = {num_workers = workers, max_batch = 3, max_wait_ms = 50, collate_fn = collate}
-      local lists = lm.serve.Batcher(function(x) return x:totable() end, opts)
       local rows = lm.serve.Batcher(function(x) return x * 2 end, opts)
+      opts.results = "list"
+      local lists = lm.serve.Batcher(function(x) return x:totable() end, opts)
       local futures = {}
       for i, text in ipairs {"ab", "cd", "e", "fg", "hi"} do
         futures[i] = {lists:submit(text), rows:submit(text), text:byte(1, -1)}
@@ -495,6 +496,38 @@ describe("lm.serve.Batcher", function()
       end
       lists:close()
       rows:close()
+    end
+  end)
+
+  it("takes several results, or a list with a value for each row, as the option says", function()
+    local function both(x) return {x + 1, x * 2} end
+    for workers = 0, 1 do
+      local function batcher(f, results, collate)
+        return lm.serve.Batcher(f, {num_workers = workers, max_wait_ms = 100, results = results, collate_fn = collate})
+      end
+      -- As many results as rows are results all the same.
+      for _, collate in ipairs {false, function(list) return lm.cat(list) end} do
+        local several = batcher(both, nil, collate or nil)
+        local a, b = several:submit(lm.ones(1, 2)), several:submit(lm.zeros(1, 2))
+        assert.same({{{2, 2}}, {{2, 2}}}, {a:get(30)[1]:totable(), a:get()[2]:totable()})
+        assert.same({{{1, 1}}, {{0, 0}}}, {b:get(30)[1]:totable(), b:get()[2]:totable()})
+        several:close()
+      end
+      local listed = batcher(function(x) return x:sum(2):totable() end, "list")
+      local a, b = listed:submit(lm.ones(2, 3)), listed:submit(lm.zeros(1, 3))
+      assert.same({3, 3}, a:get(30))
+      assert.same({0}, b:get(30))
+      listed:close()
+      local short = batcher(function() return {1, 2} end, "list")
+      local one = short:submit(lm.ones(3, 1))
+      assert.matches('must be a list of 3 values %(results = "list"%), got 2', problem_of(one.get, one))
+      assert.same({1, 2}, short:submit(lm.ones(2, 1)):get(30))
+      short:close()
+      local plain = batcher(function(x) return x:totable() end)
+      one = plain:submit(lm.ones(1, 1))
+      assert.matches('must be tensors, also in tables, got .-; results = "list" takes a list', problem_of(one.get, one))
+      plain:close()
+      assert.matches("results must be one of 'rows', 'list', got string 'row'", problem_of(batcher, both, "row"))
     end
   end)
 

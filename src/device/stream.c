@@ -8,13 +8,15 @@
 typedef struct queue { /* the streams of a device */
   pthread_mutex_t lock;
   int made, turn; /* number of streams; id of the last reused one */
+  uint64_t spare; /* bits of the streams that threads owned before they ended */
   _Atomic(lm_stream_state *) stream[LM_STREAM_MAX];
   _Atomic(lm_stream *) launched;
 } queue;
 
 static queue queues[LM_DEVICE_KINDS][LM_DEVICE_MAX] = {[0 ... LM_DEVICE_KINDS - 1][0 ... LM_DEVICE_MAX - 1].lock =
                                                            PTHREAD_MUTEX_INITIALIZER};
-static _Thread_local uint8_t current[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* stream ids */
+static _Thread_local uint8_t current[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* stream ids plus 1; 0: not used yet */
+static _Thread_local uint8_t (*own)[LM_DEVICE_MAX]; /* ids of this thread's own streams; NULL: it has none, as 0 */
 
 static queue *queue_of(lm_device device) { return &queues[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)]; }
 static lm_stream_state *state_of(lm_stream *s) { return (lm_stream_state *)s; }
@@ -56,13 +58,39 @@ static lm_stream *make_default(lm_device device) {
   return s;
 }
 
-lm_stream *lm_stream_current(lm_device device) {
-  int id = current[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
-  lm_stream *s = lm_stream_by_id(device, id);
-  return s ? s : make_default(device);
+/* Returns a spare stream of the device, or a new one, for this thread to own. */
+static lm_stream *make_own(lm_device device) {
+  queue *q = queue_of(device);
+  lm_stream *s = NULL;
+  pthread_mutex_lock(&q->lock);
+  uint64_t spare = q->spare;
+  q->spare &= spare - 1;
+  pthread_mutex_unlock(&q->lock);
+  if (spare) {
+    s = lm_stream_by_id(device, __builtin_ctzll(spare));
+  } else if (lm_stream_new(device, 0, &s) != LM_OK) {
+    return NULL;
+  }
+  own[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)] = s->id;
+  return s;
 }
 
-void lm_stream_set_current(lm_stream *s) { current[LM_DEVICE_KIND(s->device)][LM_DEVICE_ORDINAL(s->device)] = s->id; }
+static lm_stream *use_first(lm_device device) {
+  lm_stream *s = make_default(device);
+  if (s && own) s = make_own(device);
+  if (s) lm_stream_set_current(s);
+  return s;
+}
+
+lm_stream *lm_stream_current(lm_device device) {
+  int id = current[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)] - 1;
+  lm_stream *s = lm_stream_by_id(device, id);
+  return s ? s : use_first(device);
+}
+
+void lm_stream_set_current(lm_stream *s) {
+  current[LM_DEVICE_KIND(s->device)][LM_DEVICE_ORDINAL(s->device)] = (uint8_t)(s->id + 1);
+}
 
 /* Returns existing streams in turn, those of `priority` first, never a captured one; NULL if all are captured. */
 static lm_stream *reuse_stream(queue *q, int priority) {
@@ -215,6 +243,46 @@ lm_status lm_stream_synchronize(lm_stream *s) {
   if (status == LM_OK) lm_stream_done(s, given);
   return status;
 }
+
+/* ---- a thread's own streams */
+
+lm_status lm_streams_own(void) {
+  if (!own) own = lm_calloc(LM_DEVICE_KINDS, sizeof *own);
+  return own ? LM_OK : LM_E_OOM;
+}
+
+/* Calls f for each stream that this thread owns; returns the first error. */
+static lm_status for_own(lm_status (*f)(lm_stream *)) {
+  lm_saved_error first = {.status = LM_OK};
+  for (int i = 0; own && i < LM_DEVICE_KINDS * LM_DEVICE_MAX; i++) {
+    int kind = i / LM_DEVICE_MAX, ordinal = i % LM_DEVICE_MAX, id = own[kind][ordinal];
+    lm_status status = id > 0 ? f(lm_stream_by_id(LM_DEVICE(kind, ordinal), id)) : LM_OK;
+    if (status != LM_OK && first.status == LM_OK) lm_error_save(status, &first);
+  }
+  return lm_error_restore(&first);
+}
+
+static lm_status finish(lm_stream *s) {
+  return lm_stream_is_done(s, lm_stream_given(s)) ? LM_OK : lm_stream_synchronize(s);
+}
+
+static lm_status spare(lm_stream *s) {
+  queue *q = queue_of(s->device);
+  pthread_mutex_lock(&q->lock);
+  q->spare |= (uint64_t)1 << s->id;
+  pthread_mutex_unlock(&q->lock);
+  return LM_OK;
+}
+
+lm_status lm_streams_finish(void) { return for_own(finish); }
+
+void lm_streams_disown(void) {
+  for_own(spare);
+  lm_free(own);
+  own = NULL;
+}
+
+/* ---- waiting for a device */
 
 /* Waits for the work of each stream in turn, but not for what another thread captures meanwhile. */
 static lm_status synchronize_each(lm_device device) {

@@ -21,6 +21,11 @@ typedef struct lm_stream {
 /* Returns this thread's current stream on the device: the default one until set. NULL with a message on failure. */
 LM_API lm_stream *lm_stream_current(lm_device device);
 LM_API void lm_stream_set_current(lm_stream *s);
+/* Makes this thread use a stream of its own on each device, unless lm_stream_set_current chose another. LM_E_OOM. */
+LM_API lm_status lm_streams_own(void);
+LM_API void lm_streams_disown(void); /* leaves them to other threads, before this one ends */
+/* Blocks until the work of this thread's own streams is done; returns the first error found by their kernels. */
+LM_API lm_status lm_streams_finish(void);
 /* Creates a stream, or returns the existing ones in turn once LM_STREAM_MAX exist. 0 is the normal priority; negative
  * ones are served first. */
 LM_API lm_status lm_stream_new(lm_device device, int priority, lm_stream **out);

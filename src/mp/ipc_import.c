@@ -107,7 +107,7 @@ lm_status lm_ipc_import_tensor(lm_ipc_import *b, lm_reader *r, lm_device device,
   bool from_elsewhere = memcmp(m.sender, lm_ipc_thread.self, sizeof lm_ipc_thread.self) != 0;
   if (from_elsewhere && m.has_event && !lm_ipc_owner_has_ended(b->refcounts[0]))
     TRY(import_wait_for(b, m.event, device, s));
-  TRY(lm_use_write(lm_tensor_used(*out), s));
+  if (from_elsewhere) TRY(lm_use_write(lm_tensor_used(*out), s)); /* the sender may have written the memory */
   if (is_own && from_elsewhere) { /* the sender must keep its event until this stream's wait has passed */
     made->of[0] = lm_ipc_refcount_retain(b->refcounts[0]);
     made->used = atomic_load(lm_tensor_used(*out));

@@ -68,6 +68,14 @@ local function begin(task, begun)
   return not core.mp_get(task.handles[1], 0) -- the message of Future:cancel
 end
 
+-- Waits for the work of a call on devices, so that its future does not end earlier; returns the call's outcome, or the
+-- error of a kernel.
+local function finish(outcome)
+  local problem = core.streams_finish()
+  if not problem or outcome.problem then return outcome end
+  return {problem = {message = problem, traceback = ""}}
+end
+
 local function forward(module, ...) return module(...) end
 
 -- Runs calls one by one.
@@ -79,9 +87,9 @@ local function serve(index, setup)
     elseif task.problem then
       answer(task, {problem = task.problem})
     elseif task.without_grad then
-      answer(task, outcome_with_value(core.no_grad, forward, task.fn, unpack(task.args, 1, task.n)))
+      answer(task, finish(outcome_with_value(core.no_grad, forward, task.fn, unpack(task.args, 1, task.n))))
     else
-      answer(task, outcome_with_value(task.fn, unpack(task.args, 1, task.n)))
+      answer(task, finish(outcome_with_value(task.fn, unpack(task.args, 1, task.n))))
     end
     task = next_task()
   end
@@ -241,6 +249,7 @@ local function next_worker(self)
     if not worker then
       worker = Worker.start(self.spec.who, {
         method = "thread", job = self.job, index = i - 1, threads = self.spec.threads, nice = self.spec.nice,
+        own_streams = true,
       })
       worker.waiting, worker.first, worker.last = {}, 1, 0
       self.begun[i]:fill_(0)
@@ -421,7 +430,7 @@ function Executor.poll(seconds)
 end
 
 Executor.Future, Executor.new_future, Executor.resolve = Future, new_future, resolve
-Executor.next_task, Executor.begin, Executor.answer, Executor.forward = next_task, begin, answer, forward
+Executor.next_task, Executor.begin, Executor.answer, Executor.finish_work = next_task, begin, answer, finish
 Executor.serve = serve -- a field, so that its name is found without a scan of all modules
 
 return Executor

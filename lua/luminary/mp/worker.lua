@@ -74,8 +74,9 @@ local function chunk(channel, thread)
 end
 
 --- Starts a worker. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table;
---- false removes a variable), threads (compute threads; nil: the default), nice (a thread's niceness, above 0), name
---- (its errors go to standard error under that name; nil: the caller handles them).
+--- false removes a variable), threads (compute threads; nil: the default), nice (a thread's niceness, above 0),
+--- own_streams (a thread computes on streams of its own), name (its errors go to standard error under that name; nil:
+--- the caller handles them).
 function Worker.start(who, spec)
   local environment = spec.environment or {}
   if not spec.name then environment.LM_ERROR_FILE, environment.TORCHELASTIC_ERROR_FILE = false, false end
@@ -95,7 +96,7 @@ function Worker.start(who, spec)
   local script = _G.arg and _G.arg[0]
   local boot = {
     script = type(script) == "string" and script or nil, environment = environment, threads = spec.threads,
-    name = spec.name, index = spec.index,
+    name = spec.name, index = spec.index, own_streams = spec.own_streams,
   }
   local ok, problem = pcall(function()
     shared.send(self.channel, (carrier.encode(who, boot, {processes = not thread})), {})

@@ -28,6 +28,7 @@ end
 local function prepare_thread(boot)
   for name, value in pairs(boot.environment) do core.setenv(name, value or nil) end
   if boot.threads then core.set_num_threads(boot.threads) end
+  if boot.own_streams then core.streams_own() end
   os.getenv = function(name) return core.getenv(name) end -- luacheck: ignore
   os.exit = function(code) -- luacheck: ignore
     if code == nil or code == true then code = 0 elseif code == false then code = 1 end

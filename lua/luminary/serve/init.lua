@@ -1,6 +1,7 @@
 --- serve: Joins the calls of many connections to a model into batches.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local map_tensors = require "luminary.base.map_tensors"
@@ -39,19 +40,34 @@ local function gather(list, batch, may_run)
   end
 end
 
--- Returns the values of a module's results that belong to some of all `total` rows. Fails if a tensor has others.
+-- Returns the values of a module's results that belong to some of all `total` rows. Fails if a tensor has others, or if
+-- none is a tensor.
 local function part_of(values, first, rows, total)
-  return unpack(map_tensors(values, function(t)
+  local has_rows = values.n == 0
+  local part = map_tensors(values, function(t)
     if t:dim() == 0 or t:size(1) ~= total then
       options.wrong_shape("Batcher", "the module's result", t, {total, "..."})
     end
+    has_rows = true
     return rows == total and t or t:narrow(1, first, rows)
-  end), 1, values.n)
+  end)
+  if not has_rows then
+    options.must_be("Batcher", "the module's result", "tensors, also in tables", values[1],
+      'results = "list" takes a list with a value for each row')
+  end
+  return unpack(part, 1, values.n)
 end
 
-local function compute(batch, inputs)
+local function compute(batch, inputs, total)
   local is_one = #inputs == 1 and not batch.collate_fn
-  return batch.module(is_one and inputs[1] or (batch.collate_fn or core.ops.cat)(inputs))
+  local x = is_one and inputs[1] or (batch.collate_fn or core.ops.cat)(inputs)
+  if batch.results == "rows" then return batch.module(x) end
+  local list = batch.module(x)
+  if type(list) ~= "table" or #list ~= total then
+    options.must_be("Batcher", "the module's result", ('a list of %d values (results = "list")'):format(total),
+      type(list) == "table" and #list or list)
+  end
+  return list
 end
 
 -- Runs the module once for the calls of a list, and calls answer(task, outcome) for each. If that fails, runs it for
@@ -59,7 +75,7 @@ end
 local function run(batch, list, answer)
   local inputs, total, first = {}, 0, 1
   for i, task in ipairs(list) do inputs[i], total = task.args[1], total + rows_of(task, batch) end
-  local outcome = failure.outcome(core.no_grad, compute, batch, inputs)
+  local outcome = Executor.finish_work(failure.outcome(core.no_grad, compute, batch, inputs, total))
   local values = outcome.values
   if not values and #list > 1 then
     for _, task in ipairs(list) do run(batch, {task}, answer) end
@@ -67,11 +83,10 @@ local function run(batch, list, answer)
   end
   local y = values and values.n == 1 and values[1]
   local is_rows = core.is_tensor(y) and y:dim() > 0 and y:size(1) == total
-  local is_list = batch.collate_fn and type(y) == "table" and #y == total
   for i, task in ipairs(list) do
     local rows, own = rows_of(task, batch), outcome
-    if is_list then
-      own = {values = {y[i], n = 1}}
+    if values and batch.results == "list" then
+      own = {values = {batch.collate_fn and y[i] or lists.slice(y, first, first + rows - 1), n = 1}}
     elseif values and not is_rows then
       own = failure.outcome(part_of, values, first, rows, total)
     elseif values and #list > 1 then
@@ -160,10 +175,11 @@ local Batcher = class.define "Batcher"
 --- milliseconds after the first; each future's result is the part of the module's results (tensors, also in tables)
 --- with its rows. The module's weights are shared and not copied; it computes without gradients. num_workers = 0:
 --- there is no worker thread; the first future whose result is needed, or lm.poll(), computes what was submitted.
---- collate_fn(list) makes the module's input of a list of submitted values, which then may be any; each future's result
---- is the row of its value, or its element of a list that the module returns.
+--- collate_fn(list) makes the module's input of a list of submitted values, each of which counts as a row and may be
+--- anything. results = "list": the module returns a list with a value for each row.
 Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: number = 2, max_queue: count = 128,
-  threads: count, socket_paths = false, num_workers: natural = 1, collate_fn: callable})]], function(self, module, opts)
+  threads: count, socket_paths = false, num_workers: natural = 1, collate_fn: callable,
+  results: "rows" | "list" = "rows"})]], function(self, module, opts)
   if not class.record(module) and type(module) ~= "function" then
     options.must_be("Batcher", "module", "a module or a function", module)
   end

@@ -67,6 +67,9 @@ LM_FAKE_API const char *lm_fake_counts(void);
 LM_FAKE_API const char *lm_fake_ranges(void);
 /* Makes cuSOLVER's next iteration not converge. */
 LM_FAKE_API void lm_fake_diverge(void);
+/* Return the number of kernels launched on a stream so far, and of its waits for events of another one. */
+LM_FAKE_API long lm_fake_stream_launches(void *stream);
+LM_FAKE_API long lm_fake_stream_waits(void *stream, void *on);
 /* Returns the number of operations that wait in queues. */
 LM_FAKE_API long lm_fake_pending(void);
 /* Forgets a kernel's fault, which fails every later call, as a real one does. */

@@ -231,6 +231,7 @@ LM_FAKE_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 b
     code = lm_fake_push(stream, queued);
     if (code != 0) return lm_fake_result(code);
     lm_fake_count("blocks", (long)grid.x * grid.y * grid.z);
+    stream->launches++;
   }
   lm_fake_settle(stream);
   return cudaSuccess;

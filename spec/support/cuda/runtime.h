@@ -133,7 +133,9 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   bool legacy;
   std::deque<lm_fake_queued> queue;
   uint64_t queued, done; /* operations ever queued, ever done */
-  bool busy;             /* a thread is at the first of the queue */
+  long launches;
+  std::map<CUstream_st *, long> waits; /* number of waits for each other stream */
+  bool busy;                           /* a thread is at the first of the queue */
   lm_fake_capture_ref capture;
   std::vector<int> tail; /* the captured nodes that the next one follows */
 };

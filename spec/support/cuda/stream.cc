@@ -94,7 +94,7 @@ static lm_fake_stream make(int device, unsigned flags, int priority, bool legacy
   lm_fake_stream s = std::make_shared<CUstream_st>();
   s->id = get().next_id++;
   s->device = device, s->flags = flags, s->priority = priority, s->legacy = legacy;
-  s->queued = s->done = 0, s->busy = false;
+  s->queued = s->done = 0, s->busy = false, s->launches = 0;
   get().order.push_back(s);
   return s;
 }
@@ -193,6 +193,16 @@ void lm_fake_drain_device(int device) {
   auto over = [](const lm_fake_stream &s) { return s.use_count() == 2 && s->queue.empty(); }; /* `order` here has one */
   auto &all = get().order;
   all.erase(std::remove_if(all.begin(), all.end(), over), all.end());
+}
+
+extern "C" long lm_fake_stream_launches(void *handle) {
+  lm_fake_guard lock(lm_fake_state);
+  return lm_fake_find_stream((cudaStream_t)handle)->launches;
+}
+
+extern "C" long lm_fake_stream_waits(void *handle, void *on) {
+  lm_fake_guard lock(lm_fake_state);
+  return lm_fake_find_stream((cudaStream_t)handle)->waits[(CUstream_st *)on];
 }
 
 extern "C" long lm_fake_pending(void) {
@@ -560,6 +570,7 @@ LM_FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t eve
   }
   lm_fake_queued queued = {};
   queued.waits.push_back({event->stream, event->upto});
+  stream->waits[event->stream.get()]++;
   return lm_fake_result(lm_fake_push(stream, queued));
 }
 

@@ -3,6 +3,8 @@
  *   stream_current(device) -> id        stream_new(device, priority) -> id      stream_priority(device, id)
  *   with_stream(device, id, f, ...)     stream_set(device, id)
  *   stream_native(device, id) -> lightuserdata
+ *   streams_own()     makes this thread use streams of its own
+ *   streams_finish()  waits for them; returns an error found by their kernels, or nil
  *   stream_wait(device, id, device_on, id_on)     stream_synchronize(device, id)
  *   stream_query(device, id) -> boolean           record_stream(x, device, id)
  *   event_new(device, timing) -> event  event_record(e, device, id)   event_wait(e, device, id)
@@ -49,6 +51,10 @@ LM_FUNCTION(stream_set) {
   lm_stream_set_current(lm_need_stream(L, 1, "set_stream"));
   return 0;
 }
+
+LM_FUNCTION(streams_own) { return lm_return(L, lm_streams_own(), 0); }
+
+LM_FUNCTION(streams_finish) { return lm_streams_finish() == LM_OK ? 0 : lm_return_text(L, lm_error()); }
 
 LM_FUNCTION(with_stream) {
   lm_stream *s = lm_need_stream(L, 1, "stream"), *before = lm_stream_current(s->device);

@@ -185,6 +185,7 @@ static void *thread_main(void *arg) {
   }
   stack = (stack_t){.ss_flags = SS_DISABLE};
   sigaltstack(&stack, NULL);
+  lm_streams_disown();
   lm_handle_free(t->connection);
   pthread_mutex_lock(&lock);
   t->ended = true;
