@@ -5,7 +5,7 @@
 void lm_plan_free(lm_plan *p) {
   if (!p) return;
   for (int i = 0; i < p->nvalues; i++) {
-    if (p->value[i].is_packed) lm_packed_drop(p->value[i].t);
+    lm_packed_drop(p->value[i].packed);
     lm_release(p->value[i].t);
   }
   for (int i = 0; i < p->nsources; i++) lm_release(p->source[i].t);
@@ -153,8 +153,8 @@ static void keep_packed(lm_plan *p) {
   for (int i = 0; i < p->nvalues; i++) {
     lm_plan_value *v = &p->value[i];
     if (!v->is_constant || v->t->number || v->last_use < 0) continue;
-    lm_packed_keep(v->t);
-    v->is_packed = true;
+    v->packed = v->t->storage;
+    lm_packed_keep(v->packed);
   }
 }
 

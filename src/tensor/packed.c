@@ -12,18 +12,23 @@ typedef struct lm_packed_entry {
 
 LM_MUTEX(lock); /* guards the lists of all storages */
 
-void lm_packed_keep(lm_tensor *t) { atomic_fetch_add(&t->storage->packers, 1); }
+void lm_packed_keep(lm_storage *s) {
+  lm_storage_retain(s);
+  atomic_fetch_add(&s->packers, 1);
+}
 
-void lm_packed_drop(lm_tensor *t) {
+void lm_packed_drop(lm_storage *s) {
   entry *list = NULL;
+  if (!s) return;
   pthread_mutex_lock(&lock);
-  if (atomic_fetch_sub(&t->storage->packers, 1) == 1) list = t->storage->packed, t->storage->packed = NULL;
+  if (atomic_fetch_sub(&s->packers, 1) == 1) list = s->packed, s->packed = NULL;
   pthread_mutex_unlock(&lock);
   for (entry *next; list; list = next) {
     next = list->next;
     lm_release(list->memory);
     lm_free(list);
   }
+  lm_storage_release(s);
 }
 
 /* Returns the entry with that key, or NULL. The lock is held. */

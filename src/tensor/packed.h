@@ -29,9 +29,9 @@ typedef struct lm_packed {
 #define LM_PACKED __attribute__((cleanup(lm_packed_release))) lm_packed
 void lm_packed_release(lm_packed *form);
 
-/* Make kernels keep forms of t's memory, until lm_packed_drop has been called as often. */
-void lm_packed_keep(lm_tensor *t);
-void lm_packed_drop(lm_tensor *t);
+/* Makes kernels keep forms of the storage's memory, and retains it, until lm_packed_drop has been called as often. */
+void lm_packed_keep(lm_storage *s);
+void lm_packed_drop(lm_storage *s); /* s may be NULL */
 
 /* Returns true if kernels keep forms of t's memory. t may be NULL. */
 static inline bool lm_packed_is_kept(const lm_tensor *t) {
