@@ -181,6 +181,70 @@ describe("lm.prepare", function()
     end
   end)
 
+  local packed = {
+    linear = {function() return nn.Linear(96, 200) end, {40, 96}, 96 * 200},
+    ["linear of many terms"] = {function() return nn.Linear(4200, 64) end, {24, 4200}, 4200 * 64},
+    matmul = {function()
+      local net = nn.Identity()
+      net.weight = nn.Parameter(lm.randn(96, 200))
+      function net.forward(self, x) return x:matmul(self.weight) end
+      return net
+    end, {20, 96}, 96 * 200},
+    ["1 x 1 convolution"] = {function() return nn.Conv2d(64, 96, 1) end, {2, 64, 7, 7}, 64 * 96},
+    ["3 x 3 convolution"] = {function() return nn.Conv2d(32, 64, 3, {stride = 2}) end, {1, 32, 9, 9}, 32 * 64 * 9},
+    ["transposed convolution"] = {function() return nn.ConvTranspose2d(32, 64, 3, {stride = 2}) end, {1, 32, 9, 9},
+      32 * 64 * 9},
+    ["depthwise convolution"] = {function() return nn.Conv2d(256, 256, 3, {groups = 256}) end, {1, 256, 9, 9}, 256 * 9},
+  }
+  for name, case in pairs(packed) do
+    it("packs weights once: " .. name, function()
+      lm.manual_seed(0)
+      local net, x = case[1]():eval(), lm.randn(case[2])
+      local before = plain(net, x)
+      local run = lm.prepare(net, x)
+      collectgarbage()
+      collectgarbage()
+      local made = lm.memory_allocated()
+      assert.is_true(near(before, run(x)))
+      collectgarbage()
+      local kept = lm.memory_allocated() - made
+      assert.is_true(kept >= 4 * case[3] and kept < 4 * case[3] * 1.6 + 4096, kept)
+      for _ = 1, 3 do run(x) end
+      collectgarbage()
+      assert.equal(kept, lm.memory_allocated() - made)
+      lm.no_grad(function() net.weight:mul_(2):add_(1) end) -- the module itself must not read the old form
+      local copy = case[1]():eval()
+      copy:load_state_dict(net:state_dict())
+      assert.is_true(near(plain(copy, x), plain(net, x)))
+      assert.is_true(near(plain(copy, x), run(x)))
+    end)
+  end
+
+  it("drops packed weights with their plans", function()
+    local net, x = nn.Linear(96, 200):eval(), lm.randn(40, 96)
+    local function use()
+      local run = lm.prepare(net, x)
+      run(x):free()
+    end
+    use()
+    collectgarbage()
+    collectgarbage()
+    local before = lm.memory_allocated()
+    use()
+    assert.is_true(lm.memory_allocated() > before)
+    collectgarbage()
+    collectgarbage()
+    assert.equal(before, lm.memory_allocated())
+    lm.no_grad(function() -- a plan's weights that have another memory when it ends
+      local run = lm.prepare(net, x)
+      run(x):free()
+      net.weight.data = lm.randn(200, 96)
+    end)
+    collectgarbage()
+    collectgarbage()
+    assert.equal(before, lm.memory_allocated())
+  end)
+
   it("keeps no memory from call to call", function()
     local net = small_net()
     local x = lm.randn(2, 3, 9, 9)

@@ -1,9 +1,13 @@
 #include "base/message.h"
 #include "plan/plan_steps.h"
+#include "tensor/packed.h"
 
 void lm_plan_free(lm_plan *p) {
   if (!p) return;
-  for (int i = 0; i < p->nvalues; i++) lm_release(p->value[i].t);
+  for (int i = 0; i < p->nvalues; i++) {
+    lm_packed_drop(p->value[i].packed);
+    lm_release(p->value[i].t);
+  }
   for (int i = 0; i < p->nsources; i++) lm_release(p->source[i].t);
   for (int i = 0; p->step && i < p->nsteps; i++) {
     lm_plan_step *s = &p->step[i];
@@ -144,6 +148,16 @@ static void set_last_uses(lm_plan *p) {
   }
 }
 
+/* Makes kernels pack constants once. */
+static void keep_packed(lm_plan *p) {
+  for (int i = 0; i < p->nvalues; i++) {
+    lm_plan_value *v = &p->value[i];
+    if (!v->is_constant || v->t->number || v->last_use < 0) continue;
+    v->packed = v->t->storage;
+    lm_packed_keep(v->packed);
+  }
+}
+
 static void free_making(making *m) { lm_free(m->tensor); }
 
 lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outputs, lm_plan **out) {
@@ -166,6 +180,7 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
   }
   NEED(lm_plan_join(p));
   set_last_uses(p);
+  keep_packed(p);
   *out = p;
   p = NULL;
   return LM_OK;

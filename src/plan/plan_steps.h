@@ -6,8 +6,9 @@
 typedef struct lm_plan_value {
   lm_tensor *t; /* a constant, or the value while a call runs; retained */
   bool is_constant, is_output;
-  int last_use; /* index of the last step that reads it; -1: none */
-  uint8_t ndim; /* ndim, size and dtype in the recording */
+  lm_storage *packed; /* storage of a constant, which keeps what kernels pack of it; or NULL */
+  int last_use;       /* index of the last step that reads it; -1: none */
+  uint8_t ndim;       /* ndim, size and dtype in the recording */
   lm_dtype dtype;
   int64_t size[LM_MAX_DIMS];
 } lm_plan_value;

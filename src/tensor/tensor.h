@@ -33,7 +33,9 @@ typedef struct lm_storage {
     struct lm_storage *next;  /* next in the free list */
     struct lm_storage *whole; /* in use: the storage this is a part of (lm_tensor_part), or NULL */
   };
-  lm_used used; /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
+  lm_used used;                   /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
+  struct lm_packed_entry *packed; /* forms that kernels keep (tensor/packed.h) */
+  _Atomic int32_t packers;        /* number of callers that ask for these */
   _Alignas(64) char small[LM_SMALL_BYTES];
 } lm_storage;
 

@@ -109,6 +109,7 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   }
   NEED(prepare(c->bias, dtype, LM_CONTIGUOUS, &bias));
   job.x = x->data, job.w = w->data, job.y = y->data;
+  job.weight = w;
   job.bias = bias ? bias->data : NULL;
   NEED(prepare(c->other, dtype, LM_CHANNELS_LAST, &other));
   job.other = other ? (const float *)other->data : NULL;

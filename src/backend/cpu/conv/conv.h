@@ -3,17 +3,19 @@
 #pragma once
 
 #include "op/nn/conv.h"
+#include "tensor/packed.h"
 
 typedef struct lm_conv_job {
   lm_conv_pass pass;
   lm_conv_shape shape;
   lm_dtype dtype;
-  void *x, *w, *y;    /* the one that `pass` computes is written, the others are read */
-  const void *bias;   /* [k] or NULL; forward only */
-  const float *other; /* added to y, [n, oh, ow, k], or NULL */
-  float low, high;    /* limits of y, if `finishes` */
-  bool finishes;      /* true if the kernel must end with lm_conv_add_clamp for each of its results; forward only */
-  bool x_planar;      /* true if x is [n, c, h, w] in memory, which products and depthwise convolutions read in place */
+  void *x, *w, *y;         /* the one that `pass` computes is written, the others are read */
+  const lm_tensor *weight; /* w's tensor, for forms that are kept */
+  const void *bias;        /* [k] or NULL; forward only */
+  const float *other;      /* added to y, [n, oh, ow, k], or NULL */
+  float low, high;         /* limits of y, if `finishes` */
+  bool finishes; /* true if the kernel must end with lm_conv_add_clamp for each of its results; forward only */
+  bool x_planar; /* true if x is [n, c, h, w] in memory, which products and depthwise convolutions read in place */
 } lm_conv_job;
 
 /* Adds `other` to rows and columns of y, [n oh ow, k] in memory, and limits the sums. */

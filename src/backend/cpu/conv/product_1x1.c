@@ -48,6 +48,7 @@ lm_status lm_product_conv(const lm_conv_job *job) {
       g = lm_cpu_gemm_job_of(job->dtype, rows / images, s->k, s->c, 1, lm_gemm_matrix_of(job->x, ldx, planar),
                              lm_gemm_matrix_of(job->w, s->c, true), 0, job->y, s->k);
       g.batch = images, g.a.step = s->c * pixels, g.step_c = s->k * pixels;
+      g.b.tensor = job->weight;
       if (job->bias) g.bias = job->bias, g.beta = 1;
       if (job->finishes && images == 1) g.finish = finish, g.finish_ctx = job, g.finished = &finished;
       NEED(lm_cpu_gemm(&g));
@@ -55,6 +56,7 @@ lm_status lm_product_conv(const lm_conv_job *job) {
     case LM_CONV_INPUT:
       g = lm_cpu_gemm_job_of(job->dtype, rows, s->c, s->k, 1, lm_gemm_matrix_of(job->y, s->k, false),
                              lm_gemm_matrix_of(job->w, s->c, false), 0, job->x, s->c);
+      g.b.tensor = job->weight;
       return lm_cpu_gemm(&g);
     case LM_CONV_WEIGHT: break;
   }

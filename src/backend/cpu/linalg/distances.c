@@ -108,9 +108,10 @@ static lm_status by_products(rows_job *j) {
   int64_t batches = lm_matrix_count(j->out);
   LM_WORKSPACE(char, squares1, j->item *(size_t)(j->x1->numel / j->m));
   LM_WORKSPACE(char, squares2, j->item *(size_t)(j->x2->numel / j->m));
-  lm_cpu_gemm_job product =
-      lm_cpu_gemm_job_of(j->dtype, j->n, j->r, j->m, 1, (lm_gemm_matrix){j->x1->data, j->m, false, j->n * j->m},
-                         (lm_gemm_matrix){j->x2->data, j->m, true, j->r * j->m}, 0, j->out->data, j->r);
+  lm_cpu_gemm_job product = lm_cpu_gemm_job_of(
+      j->dtype, j->n, j->r, j->m, 1, (lm_gemm_matrix){.data = j->x1->data, .ld = j->m, .step = j->n * j->m},
+      (lm_gemm_matrix){.data = j->x2->data, .ld = j->m, .transposed = true, .step = j->r * j->m}, 0, j->out->data,
+      j->r);
   product.batch = batches, product.step_c = j->n * j->r;
   sum_squares(j->x1, squares1);
   sum_squares(j->x2, squares2);

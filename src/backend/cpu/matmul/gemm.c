@@ -208,6 +208,7 @@ typedef struct panels_job {
   int64_t terms;      /* most terms of a block */
   bool transposed;    /* true if g makes the transpose of C */
   bool packs;         /* true if B is packed; else it is read in place, except columns beyond the last whole panel */
+  bool keeps;         /* true if B is packed as a whole, for later calls too */
   bool packs_rows;    /* true if A is packed */
   int64_t copied_row; /* elements from one row of the copy of A to the next, or 0: A is read in place, or packed */
   int64_t row_parts, column_parts;
@@ -238,9 +239,10 @@ static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
   enum { MAX_COLUMNS = 128, MAX_COLUMNS_ALIASED = 768, WAY = 2048, PAGE = 4096, UNPACKED = 256, UNPACKED_ALIASED = 63 };
   panels_job j = {.g = *g,
                   .loops = g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panel_loops_BF16) : lm_panel_loops_of(g->dtype),
-                  .bytes = (int64_t)lm_dtype_size(g->dtype),
-                  .transposed = is_better_transposed(g)};
+                  .bytes = (int64_t)lm_dtype_size(g->dtype)};
   lm_cpu_gemm_job *s = &j.g;
+  j.keeps = lm_packed_is_kept(g->b.tensor) && !in_pairs(&j) && !g->a.transposed;
+  j.transposed = !j.keeps && is_better_transposed(g);
   if (j.transposed) {
     s->m = g->n, s->n = g->m;
     s->a = transpose_of(g->b);
@@ -249,7 +251,7 @@ static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
   j.terms = s->k > 0 ? round_terms(&j, lm_ceil_div(s->k, lm_ceil_div(s->k * j.bytes, BLOCK_BYTES))) : 0;
   /* Rows of B whose distance is a multiple of a page map to the same sets of the L1 cache. */
   const int64_t unpacked_rows = s->b.ld * j.bytes % PAGE == 0 ? UNPACKED_ALIASED : UNPACKED;
-  j.packs = s->b.transposed || in_pairs(&j) || (s->m > unpacked_rows && s->n * s->k * j.bytes > CACHED);
+  j.packs = j.keeps || s->b.transposed || in_pairs(&j) || (s->m > unpacked_rows && s->n * s->k * j.bytes > CACHED);
   /* Rows of A whose distance is a power of two map to the same sets of the caches, which costs more than a copy once
    * many panels read them; those of a transposed A are on many pages; and pairs must be whole. */
   bool halves = in_pairs(&j) && (s->a.ld % 2 != 0 || s->k % 2 != 0 || (uintptr_t)s->a.data % 4 != 0);
@@ -262,6 +264,11 @@ static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
 }
 
 static int64_t columns_padded(const panels_job *j) { return lm_round_up(j->columns, j->loops->width); }
+/* Returns the panels of this round's columns, and terms from k on. */
+static char *panels_at(const panels_job *j, int64_t column, int64_t k, int64_t terms) {
+  const int64_t from = j->keeps ? 0 : j->from;
+  return j->panels + ((k - from) * columns_padded(j) + column * round_terms(j, terms)) * j->bytes;
+}
 
 /* Return the first row or column of a unit; units are whole tiles and panels. */
 static int64_t unit_rows(const panels_job *j, int64_t part) {
@@ -344,7 +351,7 @@ static void multiply_block(const panels_job *j, lm_panel_product p, int64_t colu
   p.panel_step = p.k * width;
   if (j->packs) {
     p.n = n;
-    p.panels = j->panels + ((k - j->from) * columns_padded(j) + column * round_terms(j, terms)) * j->bytes;
+    p.panels = panels_at(j, column, k, terms);
     j->loops->product(&p);
     return;
   }
@@ -417,9 +424,8 @@ static void pack_units(void *ctx, int64_t first, int64_t last) {
   for (int64_t unit = first; unit < last; unit++) {
     const int64_t k = j->from + unit / groups * j->terms, terms = lm_min(j->terms, j->to - k);
     const int64_t column = unit % groups * step, at = j->column + column;
-    j->loops->pack(j->panels + ((k - j->from) * columns_padded(j) + column * round_terms(j, terms)) * j->bytes,
-                   product_from(g, 0, at, k).b.data, row_step(&g->b), column_step(&g->b), terms,
-                   lm_min(step, j->columns - column));
+    j->loops->pack(panels_at(j, column, k, terms), product_from(g, 0, at, k).b.data, row_step(&g->b),
+                   column_step(&g->b), terms, lm_min(step, j->columns - column));
   }
 }
 
@@ -436,7 +442,7 @@ static void pack_round(panels_job *j) {
 /* Runs one round: its columns and terms of B are packed for all units. */
 static lm_status multiply_round(panels_job *j, double work_ns) {
   const lm_cpu_gemm_job *g = &j->g;
-  if (j->packs && j->to > j->from) pack_round(j);
+  if (j->packs && !j->keeps && j->to > j->from) pack_round(j);
   divide(j, work_ns);
   return lm_parallel(j->row_parts * j->column_parts, g->alone ? 0 : work_ns, scratch_of(j), multiply_units, j);
 }
@@ -444,7 +450,8 @@ static lm_status multiply_round(panels_job *j, double work_ns) {
 /* Sums all terms of some columns: block by block, so that packed panels stay in the L2 cache, unless they do anyway. */
 static lm_status multiply_columns(panels_job *j, double work_ns) {
   const int64_t k = j->g.k;
-  const bool by_blocks = j->packs && !has_sums(j) && columns_padded(j) * k * j->bytes > CACHED;
+  const bool reads_once = j->keeps && j->g.m <= BLOCK_ROWS;
+  const bool by_blocks = j->packs && !has_sums(j) && !reads_once && columns_padded(j) * k * j->bytes > CACHED;
   const int64_t step = by_blocks ? j->terms : lm_max(k, 1);
   for (j->from = 0; j->from == 0 || j->from < k; j->from += step) {
     j->to = lm_min(k, j->from + step);
@@ -459,10 +466,17 @@ static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   const int64_t n = j.g.n, width = j.loops->width, padded = round_terms(&j, j.g.k);
   int64_t most = lm_round_up(lm_max(CHUNK_COLUMNS, CHUNK_BYTES / (padded * j.bytes + 1)), width);
   if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* each unit has separate sums */
-  const int64_t rounds = j.packs || has_sums(&j) ? lm_ceil_div(n, most) : 1;
+  const int64_t rounds = !j.keeps && (j.packs || has_sums(&j)) ? lm_ceil_div(n, most) : 1;
   const int64_t step = lm_round_up(lm_ceil_div(n, rounds), width);
-  LM_WORKSPACE(char, panels, j.packs ? step *padded *j.bytes : 0);
-  j.panels = panels;
+  const lm_packed_key key = {j.g.b.data, {LM_PACKED_PANELS, g->dtype, j.g.k, n, j.g.b.ld, j.g.b.transposed}};
+  LM_PACKED form = {0};
+  if (j.packs) NEED(lm_packed_take(j.keeps ? g->b.tensor : NULL, &key, (size_t)(step * padded * j.bytes), &form));
+  j.panels = form.data;
+  if (j.keeps && !form.is_ready) {
+    j.columns = n, j.to = j.g.k;
+    pack_round(&j);
+    lm_packed_put(&form);
+  }
   for (j.column = 0; j.column < n; j.column += step) {
     j.columns = lm_min(step, n - j.column);
     NEED(multiply_columns(&j, work_ns * (double)j.columns / (double)n));
@@ -739,7 +753,7 @@ static lm_cpu_gemm_job row_of_column(const lm_cpu_gemm_job *g) {
   lm_cpu_gemm_job s = *g;
   if (g->n > 1 || g->m == 1 || g->ldc != 1 || (!g->b.transposed && g->b.ld != 1)) return s;
   s.m = 1, s.n = g->m;
-  s.a = (lm_gemm_matrix){g->b.data, g->k, false, g->b.step};
+  s.a = (lm_gemm_matrix){.data = g->b.data, .ld = g->k, .step = g->b.step};
   s.b = transpose_of(g->a);
   s.ldc = g->m;
   return s;

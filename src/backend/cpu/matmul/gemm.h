@@ -2,7 +2,7 @@
 #pragma once
 
 #include "op/kernels.h"
-#include "tensor/tensor.h"
+#include "tensor/packed.h"
 
 /* A matrix that is read: dense rows, `ld` elements apart, or those of the transposed matrix. Matrices of a batch are
  * `step` elements apart (0: one for all). */
@@ -11,6 +11,7 @@ typedef struct lm_gemm_matrix {
   int64_t ld;
   bool transposed;
   int64_t step;
+  const lm_tensor *tensor; /* owner of the memory, whose forms may be kept (b only), or NULL */
 } lm_gemm_matrix;
 
 static inline lm_gemm_matrix lm_gemm_matrix_of(const void *data, int64_t ld, bool transposed) {

@@ -30,9 +30,9 @@ static lm_status multiply_in(const lm_product_args *p, lm_dtype dtype, lm_tensor
     }
   }
   const bool transposed = b.transposed != p->transposed;
-  lm_cpu_gemm_job job =
-      lm_cpu_gemm_job_of(dtype, n, m, a.columns, p->alpha, (lm_gemm_matrix){a.t->data, a.ld, a.transposed, a.step},
-                         (lm_gemm_matrix){b.t->data, b.ld, transposed, b.step}, p->beta, sum->data, m);
+  lm_cpu_gemm_job job = lm_cpu_gemm_job_of(
+      dtype, n, m, a.columns, p->alpha, (lm_gemm_matrix){a.t->data, a.ld, a.transposed, a.step, NULL},
+      (lm_gemm_matrix){b.t->data, b.ld, transposed, b.step, b.t}, p->beta, sum->data, m);
   job.batch = y->ndim == 3 ? y->size[0] : 1;
   job.step_c = n * m;
   job.bias = bias;

@@ -1,0 +1,44 @@
+/* Keeps what kernels make of tensors that are operands of many calls, such as a plan's weights in panels: with the
+ * tensor's storage, while somebody asks for it. */
+#pragma once
+
+#include <string.h>
+
+#include "tensor/tensor.h"
+
+enum { LM_PACKED_KEY = 16 };
+
+/* Kernels that have forms of their own. */
+enum { LM_PACKED_PANELS, LM_PACKED_DIRECT, LM_PACKED_DEPTHWISE };
+
+/* A form of some memory: its address, and numbers: the kernel, and what decides the layout. Others are 0. */
+typedef struct lm_packed_key {
+  const void *data;
+  int64_t number[LM_PACKED_KEY];
+} lm_packed_key;
+
+/* Memory for a form, which the block owns: LM_PACKED form = {0}. */
+typedef struct lm_packed {
+  char *data;
+  bool is_ready;                 /* true if it holds the form; else the kernel writes it, and calls lm_packed_put */
+  lm_tensor *memory;             /* owned */
+  lm_storage *keeper;            /* borrowed; NULL: the form is not kept */
+  struct lm_packed_entry *added; /* the keeper's next entry, until it has it */
+} lm_packed;
+
+#define LM_PACKED __attribute__((cleanup(lm_packed_release))) lm_packed
+void lm_packed_release(lm_packed *form);
+
+/* Makes kernels keep forms of the storage's memory, and retains it, until lm_packed_drop has been called as often. */
+void lm_packed_keep(lm_storage *s);
+void lm_packed_drop(lm_storage *s); /* s may be NULL */
+
+/* Returns true if kernels keep forms of t's memory. t may be NULL. */
+static inline bool lm_packed_is_kept(const lm_tensor *t) {
+  return t && atomic_load_explicit(&t->storage->packers, memory_order_relaxed) > 0;
+}
+
+/* Finds the form of t's memory, or allocates `bytes` for it. t may be NULL. LM_E_OOM. */
+lm_status lm_packed_take(const lm_tensor *t, const lm_packed_key *key, size_t bytes, lm_packed *form);
+/* Keeps the form, now that the kernel has written it, if its tensor's forms are kept. */
+void lm_packed_put(lm_packed *form);
