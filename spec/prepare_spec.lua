@@ -120,12 +120,12 @@ describe("lm.prepare", function()
     assert.has_error(function() run(lm.ones(2, {requires_grad = true})) end)
     local many, state = lm.prepare(function(x) return x * 2 end)
     for _ = 1, 2 do
-      for i = 1, 16 do many(lm.ones(i)) end
+      for i = 1, 64 do many(lm.ones(i)) end
     end
-    assert.equal(16, state.recordings)
-    for i = 17, 40 do many(lm.ones(i)) end
-    many(lm.ones(1)) -- 16 are kept, so this one was dropped
-    assert.equal(41, state.recordings)
+    assert.equal(64, state.recordings)
+    for i = 65, 90 do many(lm.ones(i)) end
+    many(lm.ones(1)) -- 64 are kept, so this one was dropped
+    assert.equal(91, state.recordings)
   end)
 
   it("joins batch norm, sums and limits to convolutions of every kernel, as the module computes them", function()
@@ -199,6 +199,19 @@ describe("lm.prepare", function()
     } do
       local x = lm.randn(9, 20)
       assert.is_true(near(plain(net, x), lm.prepare(net, x)(x)))
+    end
+  end)
+
+  it("folds weights once for all shapes", function()
+    local net = nn.Sequential(nn.Conv2d(64, 256, 3), nn.BatchNorm2d(256)):eval()
+    local run = lm.prepare(net, lm.ones(1, 64, 3, 3))
+    local before, weight = lm.memory_allocated(), net[1].weight:numel() * 4
+    for n = 2, 9 do run(lm.ones(n, 64, 3, 3)) end
+    assert.is_true(lm.memory_allocated() - before < weight)
+    lm.no_grad(function() net[1].weight:mul_(2) end)
+    for n = 1, 3 do
+      local x = lm.randn(n, 64, 3, 3)
+      assert.is_true(near(plain(net, x), run(x)))
     end
   end)
 

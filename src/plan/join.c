@@ -74,9 +74,36 @@ static lm_status add_constant(lm_plan *p, lm_tensor *t, int *index) {
   return LM_OK;
 }
 
-static lm_status fold_batch_norm(lm_plan *p, joined *j, const lm_plan_step *bn, double eps, bool *done_) {
+/* Sets f->made to the product and bias that the batch norm's statistics and parameters make of weight and bias. */
+static lm_status fold(lm_plan_fold *f) {
+  lm_tensor *w = f->from[0], *bias = f->from[1], *const *t = f->from + 2;
+  lm_expr e;
+  lm_expr_begin(&e);
+  lm_tensor *scale = lm_e_rsqrt(&e, lm_e_add(&e, t[1], lm_e_number(&e, f->eps), 1));
+  if (t[2]) scale = lm_e_mul(&e, scale, t[2]);
+  lm_tensor *shift = bias ? lm_e_sub(&e, bias, t[0], 1) : lm_e_mul(&e, t[0], lm_e_number(&e, -1));
+  shift = lm_e_mul(&e, shift, scale);
+  if (t[3]) shift = lm_e_add(&e, shift, t[3], 1);
+  lm_tensor *folded = lm_e_mul(&e, w, lm_e_view(&e, scale, (lm_ints){w->ndim, {w->size[0], 1, 1, 1}}));
+  return lm_expr_results(&e, 2, 0, (lm_tensor *[]){folded, shift}, f->made);
+}
+
+/* Sets f->made to new references of what the other plan made of the same tensors. Returns false if it has none. */
+static bool find_fold(const lm_plan *like, lm_plan_fold *f) {
+  for (int i = 0; like && i < like->nfolds; i++) {
+    const lm_plan_fold *known = &like->fold[i];
+    if (known->eps != f->eps || memcmp(known->from, f->from, sizeof f->from) != 0) continue;
+    for (int k = 0; k < 2; k++) f->made[k] = lm_retain(known->made[k]);
+    return true;
+  }
+  return false;
+}
+
+static lm_status fold_batch_norm(lm_plan *p, const lm_plan *like, joined *j, const lm_plan_step *bn, double eps,
+                                 bool *done_) {
   const char *const names[] = {"running_mean", "running_var", "weight", "bias"};
-  lm_tensor *t[4] = {NULL};
+  lm_plan_fold f = {.from = {p->value[j->weight].t, j->bias < 0 ? NULL : p->value[j->bias].t}, .eps = eps};
+  lm_tensor **t = f.from + 2;
   for (int k = 0; k < 4; k++) {
     const int value = value_at(bn, names[k]);
     if (!is_constant(p, value)) return LM_OK;
@@ -84,22 +111,14 @@ static lm_status fold_batch_norm(lm_plan *p, joined *j, const lm_plan_step *bn, 
     if (t[k] && t[k]->dtype != LM_F32) return LM_OK;
   }
   if (!t[0] || !t[1]) return LM_OK;
-  lm_expr e;
-  lm_expr_begin(&e);
-  lm_tensor *w = p->value[j->weight].t, *bias = j->bias < 0 ? NULL : p->value[j->bias].t;
-  lm_tensor *scale = lm_e_rsqrt(&e, lm_e_add(&e, t[1], lm_e_number(&e, eps), 1));
-  if (t[2]) scale = lm_e_mul(&e, scale, t[2]);
-  lm_tensor *shift = bias ? lm_e_sub(&e, bias, t[0], 1) : lm_e_mul(&e, t[0], lm_e_number(&e, -1));
-  shift = lm_e_mul(&e, shift, scale);
-  if (t[3]) shift = lm_e_add(&e, shift, t[3], 1);
-  lm_tensor *folded = lm_e_mul(&e, w, lm_e_view(&e, scale, (lm_ints){w->ndim, {w->size[0], 1, 1, 1}}));
-  lm_tensor *made[2] = {NULL};
-  NEED(lm_expr_results(&e, 2, 0, (lm_tensor *[]){folded, shift}, made));
-  lm_status status = add_constant(p, made[0], &j->weight);
+  if (!lm_list_grow(&p->fold, &p->fold_capacity, (size_t)p->nfolds + 1, sizeof *p->fold)) return LM_E_OOM;
+  if (!find_fold(like, &f)) NEED(fold(&f));
+  p->fold[p->nfolds++] = f;
+  lm_status status = add_constant(p, f.made[0], &j->weight);
   if (status == LM_OK)
-    status = add_constant(p, made[1], &j->bias);
+    status = add_constant(p, f.made[1], &j->bias);
   else
-    lm_release(made[1]);
+    lm_release(f.made[1]);
   *done_ = status == LM_OK;
   return status;
 }
@@ -144,20 +163,20 @@ static bool read_bound(const lm_plan *p, const lm_plan_step *s, const char *name
 }
 
 /* Joins the step to the convolution or linear layer, if possible; sets *done_. */
-static lm_status join_step(lm_plan *p, joined *j, const lm_plan_step *s, bool *done_) {
+static lm_status join_step(lm_plan *p, const lm_plan *like, joined *j, const lm_plan_step *s, bool *done_) {
   const bool is_x = s->nin > 0 && s->in[0] == j->out, folds = is_plain(j) && (j->conv || p->value[j->out].ndim == 2);
   double low, high;
   *done_ = false;
   switch (s->op) {
     case LM_OP_batch_norm: {
       const lm_batch_norm_args *a = s->args;
-      return folds && is_x && !a->training ? fold_batch_norm(p, j, s, a->eps, done_) : LM_OK;
+      return folds && is_x && !a->training ? fold_batch_norm(p, like, j, s, a->eps, done_) : LM_OK;
     }
     case LM_OP_batch_norm_relu: {
       const lm_batch_norm_relu_args *a = s->args;
       const int addend = value_at(s, "addend");
       if (!folds || !is_x || a->training || (addend >= 0 && !is_addend(p, j, addend))) return LM_OK;
-      NEED(fold_batch_norm(p, j, s, a->eps, done_));
+      NEED(fold_batch_norm(p, like, j, s, a->eps, done_));
       if (!*done_) return LM_OK;
       j->other = addend;
       limit(j, 0, a->max);
@@ -253,7 +272,7 @@ static lm_status transpose_weight(lm_plan *p, joined *j) {
   return add_constant(p, view, &j->weight);
 }
 
-lm_status lm_plan_join(lm_plan *p) {
+lm_status lm_plan_join(lm_plan *p, const lm_plan *like) {
   for (int i = 0; i < p->nsteps; i++) {
     joined j;
     if (!is_joinable(p, &p->step[i], &j)) continue;
@@ -262,7 +281,7 @@ lm_status lm_plan_join(lm_plan *p) {
     int last = i;
     for (int next; (next = next_reader(p, last, j.out)) >= 0; last = next) {
       bool done_;
-      NEED(join_step(p, &j, &p->step[next], &done_));
+      NEED(join_step(p, like, &j, &p->step[next], &done_));
       if (!done_) break;
       p->step[last].is_removed = true;
       j.out = p->step[next].out[0];
