@@ -120,12 +120,12 @@ describe("lm.prepare", function()
     assert.has_error(function() run(lm.ones(2, {requires_grad = true})) end)
     local many, state = lm.prepare(function(x) return x * 2 end)
     for _ = 1, 2 do
-      for i = 1, 16 do many(lm.ones(i)) end
+      for i = 1, 64 do many(lm.ones(i)) end
     end
-    assert.equal(16, state.recordings)
-    for i = 17, 40 do many(lm.ones(i)) end
-    many(lm.ones(1)) -- 16 are kept, so this one was dropped
-    assert.equal(41, state.recordings)
+    assert.equal(64, state.recordings)
+    for i = 65, 90 do many(lm.ones(i)) end
+    many(lm.ones(1)) -- 64 are kept, so this one was dropped
+    assert.equal(91, state.recordings)
   end)
 
   it("joins batch norm, sums and limits to convolutions of every kernel, as the module computes them", function()
@@ -163,6 +163,58 @@ describe("lm.prepare", function()
     end
   end)
 
+  it("joins sums, activations and limits to convolutions and linear layers", function()
+    lm.manual_seed(1)
+    local activations = {
+      F.relu, F.silu, F.hardswish, F.hardsigmoid, lm.sigmoid, lm.tanh, F.gelu,
+      function(y) return F.gelu(y, {approximate = "tanh"}) end, function(y) return F.silu(y):clamp(-0.1, 1) end,
+    }
+    local weight, row = lm.randn(20, 31) / 4, lm.randn(31)
+    local layers = {
+      {nn.Linear(20, 31), lm.randn(2, 9, 20)}, {nn.Linear(20, 31, {bias = false}), lm.randn(1, 20)},
+      {function(x) return x:matmul(weight) + row end, lm.randn(2, 9, 20)},
+      {function(x) return x:mm(weight) end, lm.randn(70, 20)}, {nn.Conv2d(3, 17, 3), lm.randn(2, 3, 9, 9)},
+      {nn.Sequential(nn.Linear(20, 6), nn.BatchNorm1d(6)):eval(), lm.randn(5, 20)},
+    }
+    for i, layer in ipairs(layers) do
+      local f, x = unpack(layer)
+      local other = plain(f, x)
+      for k, activation in ipairs(activations) do
+        for _, net in ipairs {
+          function(v) return activation(f(v)) end, function(v, w) return activation(f(v) + w) end,
+          function(v, w) return activation(f(v)) + w end,
+        } do
+          local run, state = lm.prepare(net, x, other)
+          assert.is_true(near(plain(net, x, other), run(x, other)), ("layer %d, activation %d"):format(i, k))
+          assert.is_true(state.plan:ops()[1]:find "_add_clamp$" ~= nil)
+        end
+      end
+      assert.equal(1, #select(2, lm.prepare(function(v, w) return activations[3](f(v) + w) end, x, other)).plan:ops())
+    end
+    local moved = nn.Linear(20, 20)
+    for _, net in ipairs { -- steps that cannot be joined
+      function(x) return moved(x) + x:sum() end, function(x) return F.gelu(moved(x)), moved.bias + 1 end,
+      function(x) local y = moved(x); return F.relu(y) * y end, function(x) return x:matmul(x.T) end,
+      function(x) return moved(x) + moved.bias + moved.bias end,
+    } do
+      local x = lm.randn(9, 20)
+      assert.is_true(near(plain(net, x), lm.prepare(net, x)(x)))
+    end
+  end)
+
+  it("folds weights once for all shapes", function()
+    local net = nn.Sequential(nn.Conv2d(64, 256, 3), nn.BatchNorm2d(256)):eval()
+    local run = lm.prepare(net, lm.ones(1, 64, 3, 3))
+    local before, weight = lm.memory_allocated(), net[1].weight:numel() * 4
+    for n = 2, 9 do run(lm.ones(n, 64, 3, 3)) end
+    assert.is_true(lm.memory_allocated() - before < weight)
+    lm.no_grad(function() net[1].weight:mul_(2) end)
+    for n = 1, 3 do
+      local x = lm.randn(n, 64, 3, 3)
+      assert.is_true(near(plain(net, x), run(x)))
+    end
+  end)
+
   it("leaves other dtypes as they are", function()
     local net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()):double():eval()
     local x = lm.randn({1, 2, 5, 5}, {dtype = "float64"})
@@ -171,6 +223,8 @@ describe("lm.prepare", function()
     assert.equal("conv2d", state.plan:ops()[1])
     assert.error_matches(function() lm.ops.conv2d_add_clamp(x, lm.randn({3, 2, 3, 3}, {dtype = "float64"})) end,
       "conv2d_add_clamp: x must be float32")
+    assert.error_matches(function() lm.ops.linear_add_clamp(x, lm.randn({3, 5}, {dtype = "float64"})) end,
+      "linear_add_clamp: x must be float32")
   end)
 
   it("records a network of many layers once", function() -- LuaJIT compiled the search for changes wrongly at times

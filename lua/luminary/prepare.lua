@@ -3,9 +3,10 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local nested_tensors = require "luminary.base.nested_tensors"
 local options = require "luminary.base.options"
+local own = require "luminary.base.own_functions"
 local records = require "luminary.nn.module_fields"
 
-local MOST = 16 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
+local MOST = 64 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
 
 -- Appends the tensors in v, a value or nested tables, to list, and text that identifies the rest to parts. Returns
 -- false if v has a value that cannot be compared, such as a function or a module.
@@ -80,8 +81,9 @@ local function check_gradient(i, x)
   end
 end
 
--- Records a call. Returns a case {plan, build, n}, or {reason}, and then the call's results.
-local function record(run, inputs, ...)
+-- Records a call. like: a plan for other shapes, or nil. Returns a case {plan, build, n}, or {reason}, and then the
+-- call's results.
+local function record(like, run, inputs, ...)
   local arguments = {...}
   local n = select("#", ...)
   local returned = {core.record_ops(function() return run(unpack(arguments, 1, n)) end, inputs)}
@@ -95,7 +97,7 @@ local function record(run, inputs, ...)
     end
     makers[i] = nested_tensors(returned[i + 1], found)
   end
-  local plan, reason = core.plan_new(tape, lists.map(found, function(each) return each.tensor end))
+  local plan, reason = core.plan_new(tape, lists.map(found, function(each) return each.tensor end), like)
   tape:close()
   if plan then
     case.plan = plan
@@ -155,7 +157,7 @@ function prepare.recorded(f, module, evaluates, quiet)
     local key = table.concat(parts, ";")
     local case = cases[key]
     if case and case.reason then return run(...) end
-    if not case or not case.plan:is_current() then return keep(key, record(run, inputs, ...)) end
+    if not case or not case.plan:is_current() then return keep(key, record(state.plan, run, inputs, ...)) end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
     if not ok then return run(...) end -- its error names the script's line
     if tensors then return case.build(tensors) end
@@ -179,6 +181,18 @@ function prepare.prepare(net, ...)
   end
   if select("#", ...) > 0 then call(...) end
   return call, state
+end
+
+--- Returns a function that calls net, which only this Lua state has, by recordings if no forward does more than
+--- compute: if net is a module in evaluation mode, without hooks, of which all modules are of the library. Returns any
+--- other net itself.
+function prepare.of_library(net)
+  local other = records.is_module(net) and lists.find(net:modules(), function(module)
+    local fields = records.of(module)
+    return module.training or fields.hooks or fields.pre_hooks or not own.is[fields.values.forward]
+  end)
+  if other or not records.is_module(net) then return net end
+  return (prepare.recorded(function(...) return net(...) end, net, nil, true))
 end
 
 return prepare

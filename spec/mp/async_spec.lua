@@ -531,6 +531,36 @@ describe("lm.serve.Batcher", function()
     end
   end)
 
+  it("runs recordings of the library's modules on its workers", function()
+    local Own = lm.nn.Module:extend("Own")
+    function Own:init() self.net = lm.nn.Conv2d(2, 3, 1) end
+    function Own:forward(x)
+      local before = self.last or x:select(2, 1):unsqueeze(2) * 0
+      self.last = self.net(x):sum(2, true) -- stays, although the library frees what its own modules make
+      return self.net(x):relu() + before * 0
+    end
+    local function sequence() return lm.nn.Sequential(lm.nn.Conv2d(2, 3, 1), lm.nn.ReLU()) end
+    local hooked = sequence():eval()
+    hooked[2]:register_forward_hook(function() end)
+    local x = lm.randn(2, 2, 4, 4)
+    for net, expected in pairs {
+      [sequence():eval()] = 2, [hooked] = 0, [sequence()] = 0, [Own():eval()] = 0,
+      [function(v) return v * 2 end] = 0,
+    } do
+      local batcher, calls = lm.serve.Batcher(net), 0
+      local profile = lm.profile(function()
+        for _ = 1, 3 do
+          near(lm.no_grad(function() return net(x) end), batcher:submit(x):get(30), 1e-6)
+        end
+      end)
+      for _, row in ipairs(profile:rows()) do
+        if row.name == "conv2d_add_clamp" then calls = row.calls end
+      end
+      assert.equal(expected, calls)
+      batcher:close()
+    end
+  end)
+
   it("joins rows on several workers, and works in a child of a fork", function()
     local batcher = lm.serve.Batcher(function(x) return x + 1 end, {num_workers = 2, threads = 1, max_wait_ms = 0})
     local futures = {}

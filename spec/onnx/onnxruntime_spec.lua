@@ -49,6 +49,18 @@ describe("models of onnxruntime", function()
     assert.same({}, {counts.Softmax, counts.Erf, counts.ReduceMean, counts.Sqrt})
   end)
 
+  it("joins the product with its sigmoid", function()
+    local function node(op, inputs, output) return {op_type = op, input = inputs, output = {output}} end
+    local function ops_of(...)
+      local nodes = patterns.joined({node = {node("Sigmoid", {"x"}, "s"), ...}, output = {{name = "y"}}}, error, 17)
+      return table.concat(require "luminary.base.lists".map(nodes, function(each) return each.op_type end), " ")
+    end
+    assert.equal("Swish", ops_of(node("Mul", {"x", "s"}, "y")))
+    assert.equal("Swish", ops_of(node("Mul", {"s", "x"}, "y")))
+    assert.equal("Sigmoid Mul", ops_of(node("Mul", {"s", "z"}, "y")))
+    assert.equal("Sigmoid Mul Add", ops_of(node("Mul", {"s", "x"}, "z"), node("Add", {"s", "z"}, "y")))
+  end)
+
   it("joins the ops between DequantizeLinear and QuantizeLinear", function()
     for _, kind in ipairs {"QUInt8", "QInt8"} do
       local counts = joined("cnn.QDQ." .. kind)

@@ -42,6 +42,35 @@ describe("boxes", function()
     assert.equal(0, vision.batched_nms(lm.zeros(0, 4), lm.zeros(0), lm.zeros(0):long(), 0.5):numel())
   end)
 
+  it("are sorted out as by comparing all pairs", function()
+    lm.manual_seed(0)
+    local function kept(box, threshold)
+      local keep = lm.ones(box.shape[1]):bool()
+      for i = 1, box.shape[1] - 1 do
+        if keep[i] == true then
+          local own, rest = box[{ { i } }], box[{ { i + 1, -1 } }]
+          local size = lm.minimum(own[{ {}, { 3, 4 } }], rest[{ {}, { 3, 4 } }])
+            - lm.maximum(own[{ {}, { 1, 2 } }], rest[{ {}, { 1, 2 } }])
+          local shared = size:clamp(0, math.huge):prod(2)
+          local areas = (box[{ {}, { 3, 4 } }] - box[{ {}, { 1, 2 } }]):prod(2)
+          keep[{ { i + 1, -1 } }] = keep[{ { i + 1, -1 } }]
+            * (shared / (areas[i] + areas[{ { i + 1, -1 } }] - shared)):le(threshold)
+        end
+      end
+      return keep
+    end
+    for round, spread in ipairs { 1, 30, 300, 5000 } do
+      local corner = (lm.rand({ 90, 2 }, { dtype = "float64" }) * spread):round() - 40
+      local size = lm.rand({ 90, 2 }, { dtype = "float64" }) * 40 - (round == 2 and 5 or 0)
+      local some = lm.cat({ corner, corner + size }, 2)
+      if round == 3 then some[{ {}, 1 }] = 7 end
+      if round == 4 then some[90][3] = math.huge end
+      for _, threshold in ipairs { 0, 0.3, 0.7, -0.5 } do
+        assert.is_true(lm.equal(kept(some, threshold), lm.ops.nms_sorted(some, threshold)))
+      end
+    end
+  end)
+
   it("are pooled, with gradients", function()
     for _, ratio in ipairs { -1, 2 } do
       for _, aligned in ipairs { true, false } do

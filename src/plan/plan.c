@@ -18,6 +18,7 @@ void lm_plan_free(lm_plan *p) {
   lm_free(p->value);
   lm_free(p->step);
   lm_free(p->source);
+  lm_free(p->fold);
   lm_free(p);
 }
 
@@ -160,7 +161,8 @@ static void keep_packed(lm_plan *p) {
 
 static void free_making(making *m) { lm_free(m->tensor); }
 
-lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outputs, lm_plan **out) {
+lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outputs, const lm_plan *like,
+                      lm_plan **out) {
   if (tape->refusal[0]) return lm_fail(LM_E_STATE, "%s", tape->refusal);
   lm_plan *p __attribute__((cleanup(drop_plan))) = lm_calloc(1, sizeof *p);
   making m __attribute__((cleanup(free_making))) = {.tape = tape, .p = p};
@@ -178,7 +180,7 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
     NEED(value_of(&m, outputs[p->noutputs], &p->output[p->noutputs]));
     p->value[p->output[p->noutputs]].is_output = true;
   }
-  NEED(lm_plan_join(p));
+  NEED(lm_plan_join(p, like && lm_plan_is_current(like) ? like : NULL));
   set_last_uses(p);
   keep_packed(p);
   *out = p;

@@ -7,9 +7,10 @@
 
 typedef struct lm_plan lm_plan;
 
-/* Creates a plan that returns these tensors of the tape. LM_E_STATE, with a sentence, if the steps do not stand for the
- * function. */
-LM_API lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outputs, lm_plan **out);
+/* Creates a plan that returns these tensors of the tape. like: a plan of the same function for other shapes, with which
+ * it shares weights, or NULL. LM_E_STATE, with a sentence, if the steps do not stand for the function. */
+LM_API lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outputs, const lm_plan *like,
+                             lm_plan **out);
 LM_API void lm_plan_free(lm_plan *plan); /* plan may be NULL */
 /* Runs the plan; out: room for its outputs, new references. LM_E_STATE if a result has another shape than in the
  * recording, since it depends on values: then nothing outside of the plan has changed. */

@@ -30,14 +30,23 @@ typedef struct lm_plan_source {
   uint32_t version;
 } lm_plan_source;
 
+/* A batch norm that was folded into a weight; the tensors are values of the plan. */
+typedef struct lm_plan_fold {
+  lm_tensor *from[6]; /* weight, bias, running_mean, running_var, weight and bias of the norm, or NULL */
+  double eps;
+  lm_tensor *made[2]; /* weight, bias */
+} lm_plan_fold;
+
 struct lm_plan {
-  int ninputs, noutputs, nvalues, nsteps, nsources;
-  size_t value_capacity, source_capacity;
+  int ninputs, noutputs, nvalues, nsteps, nsources, nfolds;
+  size_t value_capacity, source_capacity, fold_capacity;
   int *output; /* indices of values; inputs are values 0 .. ninputs - 1 */
   lm_plan_value *value;
   lm_plan_step *step;
   lm_plan_source *source;
+  lm_plan_fold *fold;
 };
 
-/* Joins convolutions with the layers that follow them. */
-lm_status lm_plan_join(lm_plan *p);
+/* Joins convolutions and linear layers with those that follow them. like: a plan whose folded weights are taken where
+ * they were made of the same tensors, or NULL. */
+lm_status lm_plan_join(lm_plan *p, const lm_plan *like);

@@ -5,7 +5,6 @@
 --- pairs(object) are errors. For an empty table they would be 0 and empty loops.
 local debug = require "debug"
 local options = require "luminary.base.options"
-local own = require "luminary.base.own_functions"
 local signature = require "luminary.base.signature"
 local fail = options.fail
 local newproxy, debug_getmetatable, debug_setmetatable = newproxy, debug.getmetatable, debug.setmetatable
@@ -157,7 +156,6 @@ local function guarded(of, name, method, max_count, accepts_tables)
     end
     return method(self, ...)
   end
-  own.is[guard] = own.is[method]
   options.set_parameters(guard, options.parameters(method))
   options.set_signature(guard, options.signature(method))
   return guard

@@ -157,6 +157,11 @@ local function gelu(nodes, node)
   end
 end
 
+local function silu(nodes, node)
+  local found = find(nodes, node, {"Mul", "x", {"Sigmoid", "x"}})
+  if found then nodes:replace(node, "", "Swish", {found.x}) end
+end
+
 local centered = {"Sub", "x", {"ReduceMean", "x"}}
 local layer_norm = {
   "Add", {"Mul", {"Div", centered, {"Sqrt", {"Add", {"ReduceMean", {"Pow", centered, 2}}, "eps"}}}, "w"}, "b",
@@ -277,7 +282,7 @@ end
 -- Functions by op that join a node and those before it. The second pass finds parts of what the first does.
 local passes = {
   {
-    QuantizeLinear = {between_quantized}, Mul = {gelu, integers_to_float}, MatMul = {attention},
+    QuantizeLinear = {between_quantized}, Mul = {gelu, silu, integers_to_float}, MatMul = {attention},
     Add = {function(nodes, node) norm(nodes, node, layer_norm, "LayerNormalization") end},
   },
   {Mul = lists.map(rms_norms, function(pattern)

@@ -5,6 +5,7 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local map_tensors = require "luminary.base.map_tensors"
+local prepare = require "luminary.prepare"
 local failure = require "luminary.mp.worker_failure"
 local Executor = require "luminary.mp.executor"
 
@@ -99,6 +100,7 @@ end
 
 local function serve(index, setup)
   local begun = setup.begun[index + 1]
+  setup.module = prepare.of_library(setup.module)
   local function may_run(task)
     local runs = Executor.begin(task, begun)
     if runs and not task.problem then return true end
@@ -176,7 +178,8 @@ local Batcher = class.define "Batcher"
 --- with its rows. The module's weights are shared and not copied; it computes without gradients. num_workers = 0:
 --- there is no worker thread; the first future whose result is needed, or lm.poll(), computes what was submitted.
 --- collate_fn(list) makes the module's input of a list of submitted values, each of which counts as a row and may be
---- anything. results = "list": the module returns a list with a value for each row.
+--- anything. results = "list": the module returns a list with a value for each row. A module in evaluation mode,
+--- without hooks and made of the library's modules alone, runs on workers as by lm.prepare.
 Batcher.init = signature.of([[Batcher(module, {max_batch: count = 32, max_wait_ms: number = 2, max_queue: count = 128,
   threads: count, socket_paths = false, num_workers: natural = 1, collate_fn: callable,
   results: "rows" | "list" = "rows"})]], function(self, module, opts)

@@ -26,10 +26,13 @@ lm_status lm_cpu_roi_pool(const void *args, lm_tensor *const *out) {
 }
 
 lm_status lm_cpu_nms_sorted(const void *args, lm_tensor *const *out) {
-  static void (*const loops[LM_DTYPE_COUNT])(const void *, int64_t, double, void *, uint8_t *) = {LM_FLOATS(nms)};
+  static void (*const loops[LM_DTYPE_COUNT])(const void *, int64_t, double, void *, int64_t *, int64_t *, uint8_t *,
+                                             uint8_t *) = {LM_FLOATS(nms)};
   const lm_nms_sorted_args *a = args;
   int64_t n = a->boxes->size[0];
   LM_WORKSPACE(double, side, 5 * n);
-  loops[a->boxes->dtype](a->boxes->data, n, a->iou_threshold, side, (uint8_t *)out[0]->data);
+  LM_WORKSPACE(int64_t, at, 2 * n);
+  LM_WORKSPACE(uint8_t, left, n);
+  loops[a->boxes->dtype](a->boxes->data, n, a->iou_threshold, side, at, at + n, left, (uint8_t *)out[0]->data);
   return LM_OK;
 }

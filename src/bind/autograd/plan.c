@@ -1,6 +1,7 @@
 /* Prepares recordings of ops (record_ops.c) as plans, and runs them:
  *
- *   plan_new(tape, outputs) -> plan, or nil and a sentence    outputs: a list of tensors of the recording
+ *   plan_new(tape, outputs [, like]) -> plan, or nil and a sentence    outputs: a list of tensors of the recording;
+ *                                  like: a plan of the same function for other shapes, with which it shares weights
  *   plan:run(inputs) -> a list of tensors, or nil and a sentence if a result's shape depends on values
  *   plan:is_current() -> boolean        false once a tensor that the plan has read was changed
  *   plan:ops() -> list of the names of its ops */
@@ -81,10 +82,11 @@ LM_FUNCTION(plan_new) {
   const lm_tape *tape = lm_need_tape(L, 1, "plan_new");
   int n = 0;
   lm_tensor **outputs = NULL;
+  const lm_plan *like = lua_isnoneornil(L, 3) ? NULL : lm_need_held(L, 3, &plan_type, "plan_new");
   lm_plan **plan = lm_object_new(L, &plan_type);
   lm_status status = lm_read_list(L, LM_STATE(L), 2, "plan_new", "outputs", false, &n, &outputs);
   if (status == LM_OK && n > MAX_RESULTS) status = lm_fail(LM_E_STATE, "there are more than %d results", MAX_RESULTS);
-  if (status == LM_OK) status = lm_plan_new(tape, n, outputs, plan);
+  if (status == LM_OK) status = lm_plan_new(tape, n, outputs, like, plan);
   lm_free(outputs);
   return status == LM_E_STATE ? push_refusal(L) : lm_return(L, status, 1);
 }

@@ -151,6 +151,13 @@ list.choices = {
     },
   },
   approximate = {"none", "tanh"},
+  activation = { -- names of elementwise ops
+    "none", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh", "hardsigmoid", "hardswish",
+    enum = {
+      "LM_ACTIVATION_NONE", "LM_ACTIVATION_SIGMOID", "LM_ACTIVATION_TANH", "LM_ACTIVATION_SILU", "LM_ACTIVATION_GELU",
+      "LM_ACTIVATION_GELU_TANH", "LM_ACTIVATION_HARDSIGMOID", "LM_ACTIVATION_HARDSWISH",
+    },
+  },
   grid_mode = {"bilinear", "nearest", "bicubic"}, -- modes in the order of kernels/grid_taps.h
   grid_padding = {"zeros", "border", "reflection"},
   scatter_writing = {"replace", "add", "multiply"},

@@ -88,8 +88,9 @@ lm_conv_call lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *ou
     lm_conv_call call =
         call_of(LM_CONV_FORWARD, a->x, a->weight, out[0], a->bias, a->stride, a->padding, a->dilation, a->groups);
     call.other = a->other;
+    call.activation = a->activation;
     call.low = (float)a->min, call.high = (float)a->max;
-    call.finishes = a->other || a->min > -INFINITY || a->max < INFINITY;
+    call.finishes = a->other || a->activation || a->min > -INFINITY || a->max < INFINITY;
     return call;
   }
   if (op == LM_OP_conv2d_input) {

@@ -11,8 +11,9 @@ typedef struct lm_conv_call {
   lm_tensor *t[3];  /* x, weight, y: `pass` writes one and reads the others */
   lm_tensor *bias;  /* [k], or NULL; forward only */
   lm_tensor *other; /* added to y, or NULL; forward only */
+  int activation;   /* a value of lm_activation */
   float low, high;  /* limits of y, if `finishes` */
-  bool finishes;    /* true if `other` is added or y limited */
+  bool finishes;    /* true if `other` is added, the activation applied or y limited */
 } lm_conv_call;
 
 /* Converts the arguments, which are checked, and the outputs of the kernel of conv2d, conv2d_add_clamp, conv2d_input or

@@ -57,7 +57,10 @@ op.LeakyRelu = {alpha = 0.01, function(n, x) return ops.leaky_relu(x, n.alpha) e
 op.ThresholdedRelu = {alpha = 1, function(n, x) return ops.threshold(x, n.alpha, 0) end}
 op.Swish = {alpha = 1, function(n, x) return n.alpha == 1 and ops.silu(x) or x * ops.sigmoid(x * n.alpha) end}
 op.SwiGLU = {alpha = 1, function(n, gate, x) return gate * ops.sigmoid(gate * n.alpha) * x end}
-op.HardSigmoid = {alpha = 0.2, beta = 0.5, function(n, x) return clamp(x * n.alpha + n.beta, 0, 1) end}
+op.HardSigmoid = {alpha = 0.2, beta = 0.5, function(n, x)
+  if math.abs(n.alpha - 1 / 6) < 1e-7 and n.beta == 0.5 then return ops.hardsigmoid(x) end
+  return clamp(x * n.alpha + n.beta, 0, 1)
+end}
 op.Gelu = {approximate = "none", function(n, x) return (n.approximate == "tanh" and ops.gelu_tanh or ops.gelu)(x) end}
 op.Selu = {alpha = 1.67326319217681884765625, gamma = 1.05070102214813232421875, function(n, x)
   return ops.where(ops.gt(x, 0), x, ops.expm1(clamp(x, nil, 0)) * n.alpha) * n.gamma

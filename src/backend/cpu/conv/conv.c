@@ -51,7 +51,7 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
       (chosen == WINOGRAD || lm_wino_is_faster(job))) {
     log_choice("Winograd", job);
     NEED(lm_wino_conv(job));
-    return job->finishes ? lm_conv_add_clamp_all(job) : LM_OK;
+    return job->finishes ? lm_conv_finish_all(job) : LM_OK;
   }
   if (chosen != ONEDNN && lm_product_takes(job)) {
     log_choice("matrix product", job);
@@ -64,7 +64,7 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
   if (job->dtype == LM_BF16 || (chosen == ONEDNN ? job->dtype == LM_F32 : chosen != DIRECT && is_narrow(job))) {
     *done_ = false;
     if (!empty) NEED(lm_dnn_conv(job, done_));
-    if (*done_ && job->finishes) NEED(lm_conv_add_clamp_all(job));
+    if (*done_ && job->finishes) NEED(lm_conv_finish_all(job));
     if (*done_ || job->dtype == LM_BF16) return LM_OK;
     *done_ = true;
   }
@@ -112,8 +112,7 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   job.weight = w;
   job.bias = bias ? bias->data : NULL;
   NEED(prepare(c->other, dtype, LM_CHANNELS_LAST, &other));
-  job.other = other ? (const float *)other->data : NULL;
-  job.low = c->low, job.high = c->high;
+  job.end = (lm_epilogue){job.y, c->shape.k, other ? (const float *)other->data : NULL, c->activation, c->low, c->high};
   job.finishes = c->finishes;
   NEED(convolve(&job, done_));
   return *done_ && *in[made] != result ? lm_cpu_copy(*in[made], result) : LM_OK;

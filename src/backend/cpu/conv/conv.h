@@ -2,6 +2,7 @@
  * c] and y [n, oh, ow, k] in memory, and weights w [k, c / groups, kh, kw], dense. */
 #pragma once
 
+#include "backend/cpu/epilogue.h"
 #include "op/nn/conv.h"
 #include "tensor/packed.h"
 
@@ -12,16 +13,14 @@ typedef struct lm_conv_job {
   void *x, *w, *y;         /* the one that `pass` computes is written, the others are read */
   const lm_tensor *weight; /* w's tensor, for forms that are kept */
   const void *bias;        /* [k] or NULL; forward only */
-  const float *other;      /* added to y, [n, oh, ow, k], or NULL */
-  float low, high;         /* limits of y, if `finishes` */
-  bool finishes; /* true if the kernel must end with lm_conv_add_clamp for each of its results; forward only */
+  lm_epilogue end;         /* epilogue of y as [n oh ow, k], if `finishes` */
+  bool finishes;           /* true if the kernel must end with lm_epilogue_run for each of its results; forward only */
   bool x_planar; /* true if x is [n, c, h, w] in memory, which products and depthwise convolutions read in place */
 } lm_conv_job;
 
-/* Adds `other` to rows and columns of y, [n oh ow, k] in memory, and limits the sums. */
-void lm_conv_add_clamp(const lm_conv_job *job, int64_t row, int64_t rows, int64_t column, int64_t columns);
-/* Does the same with all of y. */
-lm_status lm_conv_add_clamp_all(const lm_conv_job *job);
+static inline lm_status lm_conv_finish_all(const lm_conv_job *job) {
+  return lm_epilogue_run_all(&job->end, job->shape.n * job->shape.oh * job->shape.ow);
+}
 
 /* Returns true for float32, 3 x 3 kernels and stride 1 (winograd.c). */
 bool lm_wino_is_supported(const lm_conv_job *job);

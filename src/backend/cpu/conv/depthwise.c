@@ -127,7 +127,7 @@ static void compute_planes(const plan *p, int64_t line, int64_t end, float *weig
 }
 
 static void finish_lines(const plan *p, int64_t line, int64_t end, int64_t c0, int64_t c1) {
-  if (p->job->finishes) lm_conv_add_clamp(p->job, line * p->s->ow, (end - line) * p->s->ow, c0, c1 - c0);
+  if (p->job->finishes) lm_epilogue_run(&p->job->end, line * p->s->ow, (end - line) * p->s->ow, c0, c1 - c0);
 }
 
 /* Computes lines first .. last - 1, channels c0 .. c1 - 1, which are all channels for planes. */

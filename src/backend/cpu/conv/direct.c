@@ -273,7 +273,7 @@ static void compute_rows(const plan *p, int64_t group, int64_t first, int64_t la
   const int64_t columns = lm_min(p->columns, last_panel * width) - column, k = job->shape.k;
   for (int64_t r = 0; r < last - first; r++) {
     const int64_t at = ((char *)to[r] - p->to.data) / p->size;
-    lm_conv_add_clamp(job, at / k, 1, at % k, columns);
+    lm_epilogue_run(&job->end, at / k, 1, at % k, columns);
   }
 }
 

@@ -24,13 +24,9 @@ bool lm_product_takes(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
   const bool plain = s->kh == 1 && s->kw == 1 && s->stride[0] == 1 && s->stride[1] == 1 && s->padding[0] == 0 &&
                      s->padding[1] == 0 && s->groups == 1 && job->dtype != LM_BF16 && s->n * s->c * s->k > 0;
-  if (!plain || (job->bias && (job->x_planar || !job->finishes))) return false;
+  if (!plain || (job->bias && job->x_planar)) return false;
   const int64_t depth = job->pass == LM_CONV_INPUT ? s->k : s->c;
   return job->x_planar || job->pass == LM_CONV_WEIGHT || depth <= SHORT_SUM || s->n * s->h * s->w <= FEW_ROWS;
-}
-
-static void finish(const void *ctx, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-  lm_conv_add_clamp(ctx, row, rows, column, columns);
 }
 
 lm_status lm_product_conv(const lm_conv_job *job) {
@@ -50,9 +46,9 @@ lm_status lm_product_conv(const lm_conv_job *job) {
       g.batch = images, g.a.step = s->c * pixels, g.step_c = s->k * pixels;
       g.b.tensor = job->weight;
       if (job->bias) g.bias = job->bias, g.beta = 1;
-      if (job->finishes && images == 1) g.finish = finish, g.finish_ctx = job, g.finished = &finished;
+      if (job->finishes && images == 1) g.finish = lm_epilogue_finish, g.finish_ctx = &job->end, g.finished = &finished;
       NEED(lm_cpu_gemm(&g));
-      return job->finishes && !finished ? lm_conv_add_clamp_all(job) : LM_OK;
+      return job->finishes && !finished ? lm_conv_finish_all(job) : LM_OK;
     case LM_CONV_INPUT:
       g = lm_cpu_gemm_job_of(job->dtype, rows, s->c, s->k, 1, lm_gemm_matrix_of(job->y, s->k, false),
                              lm_gemm_matrix_of(job->w, s->c, false), 0, job->x, s->c);

@@ -1,7 +1,11 @@
 /* Multiplies tensors of any strides (mm, bmm, addmm, linear), as matrices that lm_cpu_gemm takes. */
+#include <math.h>
+
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/epilogue.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/onednn/onednn.h"
+#include "base/message.h"
 #include "op/matmul_call.h"
 #include "op_args_products.h"
 
@@ -63,4 +67,26 @@ lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
   bool dnn = p->alpha != 0 && terms > 0 && lm_dnn_has_bf16();
   if (few || (dtype == LM_BF16 && (dnn || lm_cpu_gemm_has_bf16()))) NEED(multiply_in(p, dtype, y, &done_));
   return done_ ? LM_OK : multiply_in(p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_);
+}
+
+lm_status lm_cpu_linear_add_clamp(const void *args, lm_tensor *const *out) {
+  const lm_linear_add_clamp_args *a = args;
+  const lm_tensor *y = out[0];
+  const int64_t rows = y->size[0], k = y->size[1], terms = a->x->size[1];
+  lm_matrix w = {0};
+  if (y->dtype != LM_F32) return lm_fail_dtype("linear_add_clamp", "x", "float32", lm_dtype_name(y->dtype));
+  NEED(lm_matrix_of(a->weight, LM_F32, &w));
+  LM_OWNED *copy = w.copy;
+  const lm_epilogue end = {
+      (float *)y->data, k, a->other ? (const float *)a->other->data : NULL, (lm_activation)a->activation, (float)a->min,
+      (float)a->max};
+  const bool finishes = end.other || end.activation || end.low > -INFINITY || end.high < INFINITY;
+  bool finished = false;
+  lm_cpu_gemm_job g =
+      lm_cpu_gemm_job_of(LM_F32, rows, k, terms, 1, lm_gemm_matrix_of(a->x->data, terms, false),
+                         (lm_gemm_matrix){w.t->data, w.ld, !w.transposed, 0, w.t}, a->bias ? 1 : 0, y->data, k);
+  if (a->bias) g.bias = a->bias->data;
+  if (finishes) g.finish = lm_epilogue_finish, g.finish_ctx = &end, g.finished = &finished;
+  NEED(lm_cpu_gemm(&g));
+  return finishes && !finished ? lm_epilogue_run_all(&end, rows) : LM_OK;
 }

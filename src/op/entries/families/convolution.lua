@@ -29,7 +29,7 @@ op "conv2d(x, weight, bias?, stride: pair = 1, padding: padding = 0, dilation: p
   help = "Applies a 2-d convolution.",
 }
 op("conv2d_add_clamp(x, weight, bias?, other?, stride: pair = 1, padding: pair = 0, dilation: pair = 1, "
-  .. "groups: int = 1, min: number = -inf, max: number = inf)") {
+  .. "groups: int = 1, activation: activation = none, min: number = -inf, max: number = inf)") {
   operands = {
     "x: [N?, C, H, W] float strided", "weight: [K, Cg, kH, kW] of x strided", "bias: [K] of x strided",
     "conv(sizes_of(x), sizes_of(weight), stride, padding, dilation, groups, OH, OW)",
@@ -37,7 +37,8 @@ op("conv2d_add_clamp(x, weight, bias?, other?, stride: pair = 1, padding: pair =
   },
   results = {"y: [N?, K, OH, OW] of x as conv(x)"}, compute = "conv",
   flops = "2 * numel_of(y) * size_of(weight)[2] * size_of(weight)[3] * size_of(weight)[4]",
-  internal = true, help = "conv2d of float32, plus other, limited to [min, max]: plans join layers to it",
+  internal = true,
+  help = "conv2d of float32, plus other, then the activation, limited to [min, max]: plans join layers to it",
 }
 op "int8_pack(weight, groups: int = 1)" {
   operands = {"weight: [K, Cg, kH, kW] not_bool", "int8_pack(sizes_of(weight), groups, P)"},

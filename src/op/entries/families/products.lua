@@ -48,6 +48,15 @@ op "linear(x, weight, bias: scalar?)" {
   flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Applies a linear transformation: x times weight transposed, plus bias.",
 }
+op("linear_add_clamp(x, weight, bias?, other?, activation: activation = none, min: number = -inf, "
+  .. "max: number = inf)") {
+  operands = {
+    "weight: [K, D] float strided", "x: [at..., D] of weight rows", "bias: [K] of x", "other: [at..., K] of x",
+  },
+  results = {"y: [at..., K] of x rows"}, flops = "2 * numel_of(y) * size_of(x)[-1]",
+  internal = true,
+  help = "linear of float32, plus other, then the activation, limited to [min, max]: plans join layers to it",
+}
 op "int8_linear(x, weight, scale, bias?)" {
   operands = {
     "weight: [K, D] int8", "x: [at..., D] float in float32 rows", "scale: [K] float in float32",

@@ -1,0 +1,23 @@
+/* Declares the end of a convolution or product of float32 that is joined with the layers after it. */
+#pragma once
+
+#include <stdint.h>
+
+#include "op_choices.h"
+
+typedef struct lm_epilogue {
+  float *y;           /* results, [rows, row] in memory */
+  int64_t row;        /* elements of a row */
+  const float *other; /* added to y, in the same layout, or NULL */
+  lm_activation activation;
+  float low, high;
+} lm_epilogue;
+
+/* Adds `other` to these rows and columns of y, applies the activation to the sums and limits them to [low, high]. */
+void lm_epilogue_run(const lm_epilogue *e, int64_t row, int64_t rows, int64_t column, int64_t columns);
+/* Does the same with all of y. */
+lm_status lm_epilogue_run_all(const lm_epilogue *e, int64_t rows);
+/* Has the arguments of lm_cpu_gemm_job.finish, of which ctx is the epilogue. */
+static inline void lm_epilogue_finish(const void *ctx, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  lm_epilogue_run(ctx, row, rows, column, columns);
+}
