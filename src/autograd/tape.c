@@ -64,10 +64,17 @@ lm_status lm_tape_new(int ninputs, lm_tensor *const *inputs, lm_tape **out) {
     lm_free(tape);
     return LM_E_OOM;
   }
-  tape->ninputs = ninputs;
-  for (int i = 0; i < ninputs; i++) tape->input[i] = lm_retain(inputs[i]);
-  *out = tape;
-  return LM_OK;
+  lm_status status = LM_OK;
+  for (int i = 0; i < ninputs && status == LM_OK; i++) {
+    status = lm_alias(inputs[i], &tape->input[i]);
+    tape->ninputs += status == LM_OK;
+  }
+  if (status == LM_OK) {
+    *out = tape;
+  } else {
+    lm_tape_free(tape);
+  }
+  return status;
 }
 
 void lm_tape_free(lm_tape *tape) {
@@ -122,6 +129,11 @@ void lm_tape_note_read(const lm_tensor *t, const char *how) {
   const char *line = lm_script_line();
   lm_tape_refuse(tape, "%s%s%s reads values that depend on the inputs, which a recording cannot follow",
                  line ? line : "", line ? ": " : "", how);
+}
+
+void lm_tape_note_call(const char *name) {
+  lm_tape *tape = lm_tape_current();
+  if (tape) lm_tape_refuse(tape, "it calls %s, which a recording cannot follow", name);
 }
 
 typedef struct dynamic_search {

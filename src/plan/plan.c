@@ -1,4 +1,5 @@
 #include "base/message.h"
+#include "op_entries.h"
 #include "plan/plan_steps.h"
 
 void lm_plan_free(lm_plan *p) {
@@ -50,6 +51,22 @@ static lm_status add_source(lm_plan *p, lm_tensor *t) {
   return LM_OK;
 }
 
+static bool is_of_step(const making *m, const lm_tensor *t) {
+  for (int i = 0; i < m->tape->nsteps; i++)
+    for (int k = 0; k < LM_MAX_OUTS; k++)
+      if (m->tape->step[i].out[k] == t) return true;
+  return false;
+}
+
+/* Returns true if each call of the function makes t's memory. */
+static bool is_made(const making *m, const lm_tensor *t) {
+  for (int i = 0; i < m->p->nsources; i++) {
+    const lm_plan_source *s = &m->p->source[i];
+    if (s->storage == t->storage && !is_of_step(m, s->t)) return false;
+  }
+  return is_of_step(m, t);
+}
+
 /* Returns in *index the value of t, which is a constant unless an earlier step or the inputs have it. */
 static lm_status value_of(making *m, lm_tensor *t, int *index) {
   lm_plan *p = m->p;
@@ -82,11 +99,7 @@ static void count_slot(void *ctx, lm_tensor **slot) {
 /* Adds the sources that a step which is computed once has read. */
 static void add_slot_source(void *ctx, lm_tensor **slot) {
   making *m = ctx;
-  if (!*slot || m->status != LM_OK) return;
-  for (int i = 0; i < m->tape->nsteps; i++)
-    for (int k = 0; k < LM_MAX_OUTS; k++)
-      if (m->tape->step[i].out[k] == *slot) return;
-  m->status = add_source(m->p, *slot);
+  if (*slot && m->status == LM_OK && !is_of_step(m, *slot)) m->status = add_source(m->p, *slot);
 }
 
 static lm_status add_step(making *m, const lm_tape_step *from) {
@@ -162,7 +175,9 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
   NEED(add_steps(&m));
   for (p->noutputs = 0; p->noutputs < noutputs; p->noutputs++) {
     NEED(value_of(&m, outputs[p->noutputs], &p->output[p->noutputs]));
-    p->value[p->output[p->noutputs]].is_output = true;
+    lm_plan_value *v = &p->value[p->output[p->noutputs]];
+    v->is_output = true;
+    v->is_copied = v->is_constant && is_made(&m, v->t);
   }
   NEED(lm_plan_join(p));
   set_last_uses(p);
@@ -248,8 +263,13 @@ lm_status lm_plan_run(lm_plan *p, lm_tensor *const *inputs, lm_tensor **out) {
   lm_set_grad_enabled(false);
   for (int i = 0; i < p->nsteps && status == LM_OK; i++)
     if (!p->step[i].is_removed) status = run_step(p, i);
+  for (int i = 0; i < p->noutputs && status == LM_OK; i++) {
+    const lm_plan_value *v = &p->value[p->output[i]];
+    out[i] = v->is_copied ? NULL : lm_retain(v->t);
+    if (v->is_copied) status = lm_call(LM_OP_clone, &(lm_clone_args){.x = v->t, .memory_format = LM_PRESERVE}, &out[i]);
+    for (int k = 0; k < i && status != LM_OK; k++) lm_release(out[k]);
+  }
   lm_set_grad_enabled(grad);
-  for (int i = 0; i < p->noutputs && status == LM_OK; i++) out[i] = lm_retain(p->value[p->output[i]].t);
   for (int i = 0; i < p->nvalues; i++) release_value(&p->value[i]);
   return status;
 }
