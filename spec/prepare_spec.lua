@@ -42,12 +42,15 @@ describe("lm.prepare", function()
 
   it("sees parameters and statistics changed in place, replaced layers and modes", function()
     local net = small_net()
+    net:register_buffer("factor", lm.tensor(2), {persistent = false})
+    function net:forward(x) return nn.Sequential.forward(self, x) * self.factor:item() end
     local x = lm.randn(2, 3, 9, 9)
     local run = lm.prepare(net, x)
     local changes = {
       function() net[1].weight:mul_(2) end, function() net[2].running_mean:add_(0.5) end,
       function() net[12] = nn.Linear(16, 5):eval() end, function() net[7].bias = nn.Parameter(lm.ones(16)) end,
       function() net:load_state_dict(small_net():state_dict()) end,
+      function() net[1].weight.data = lm.randn(8, 3, 3, 3) end, function() net.factor:fill_(3) end,
     }
     for _, change in ipairs(changes) do
       local before = run(x)

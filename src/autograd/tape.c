@@ -86,6 +86,8 @@ void lm_tape_free(lm_tape *tape) {
     lm_args_free(s->op, s->args);
     for (int k = 0; k < LM_MAX_OUTS; k++) lm_release(s->out[k]);
   }
+  for (int i = 0; i < tape->nread; i++) lm_release(tape->read[i]);
+  lm_free(tape->read);
   lm_free(tape->input);
   lm_free(tape->step);
   lm_free(tape->written);
@@ -123,12 +125,18 @@ bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t) {
   return lm_tape_writes(tape, t);
 }
 
-void lm_tape_note_read(const lm_tensor *t, const char *how) {
+void lm_tape_note_read(lm_tensor *t, const char *how) {
   lm_tape *tape = lm_tape_current();
-  if (!tape || !lm_tape_is_dynamic(tape, t)) return;
-  const char *line = lm_script_line();
-  lm_tape_refuse(tape, "%s%s%s reads values that depend on the inputs, which a recording cannot follow",
-                 line ? line : "", line ? ": " : "", how);
+  if (!tape) return;
+  if (lm_tape_is_dynamic(tape, t)) {
+    const char *line = lm_script_line();
+    lm_tape_refuse(tape, "%s%s%s reads values that depend on the inputs, which a recording cannot follow",
+                   line ? line : "", line ? ": " : "", how);
+  } else if (lm_list_grow(&tape->read, &tape->read_capacity, (size_t)tape->nread + 1, sizeof *tape->read)) {
+    tape->read[tape->nread++] = lm_retain(t);
+  } else {
+    lm_tape_refuse(tape, "out of memory while recording");
+  }
 }
 
 void lm_tape_note_call(const char *name) {

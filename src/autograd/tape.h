@@ -17,11 +17,12 @@ typedef struct lm_tape_step {
 } lm_tape_step;
 
 typedef struct lm_tape {
-  int ninputs, nsteps, nwritten;
-  size_t step_capacity, written_capacity;
+  int ninputs, nsteps, nwritten, nread;
+  size_t step_capacity, written_capacity, read_capacity;
   lm_tensor **input; /* headers of the tape, over the memory of the function's inputs */
   lm_tape_step *step;
   lm_storage **written; /* storages that steps wrote in place; borrowed */
+  lm_tensor **read;     /* tensors that depend on no input, whose values became Lua values; retained */
   char refusal[256];    /* sentence that says why the steps do not stand for the function; "" if they do */
 } lm_tape;
 
@@ -35,7 +36,7 @@ LM_API lm_tape *lm_tape_current(void);
 /* Adds a call that was made. Out of memory is noted in `refusal`. */
 void lm_tape_add(lm_tape *tape, lm_op_id op, const void *args, bool in_place, lm_tensor *const *out);
 /* Notes that the script reads the values of t as Lua values; `how` names the method. */
-LM_API void lm_tape_note_read(const lm_tensor *t, const char *how);
+LM_API void lm_tape_note_read(lm_tensor *t, const char *how);
 /* Notes a call of a function, of that name, that is no op and changes or returns tensors. */
 LM_API void lm_tape_note_call(const char *name);
 /* Notes the first reason why the steps do not stand for the function. */

@@ -1,3 +1,4 @@
+#include "autograd/node.h"
 #include "base/message.h"
 #include "op_entries.h"
 #include "plan/plan_steps.h"
@@ -5,7 +6,10 @@
 void lm_plan_free(lm_plan *p) {
   if (!p) return;
   for (int i = 0; i < p->nvalues; i++) lm_release(p->value[i].t);
-  for (int i = 0; i < p->nsources; i++) lm_release(p->source[i].t);
+  for (int i = 0; i < p->nsources; i++) {
+    lm_release(p->source[i].t);
+    lm_release(p->source[i].as_read);
+  }
   for (int i = 0; p->step && i < p->nsteps; i++) {
     lm_plan_step *s = &p->step[i];
     lm_args_free(s->op, s->args);
@@ -47,7 +51,9 @@ static lm_status add_value(making *m, lm_tensor *t, int *index) {
 static lm_status add_source(lm_plan *p, lm_tensor *t) {
   if (t->number) return LM_OK; /* nobody writes to it */
   if (!lm_list_grow(&p->source, &p->source_capacity, (size_t)p->nsources + 1, sizeof *p->source)) return LM_E_OOM;
-  p->source[p->nsources++] = (lm_plan_source){lm_retain(t), t->storage, t->data, lm_version(t)};
+  lm_tensor *as_read;
+  NEED(lm_alias(t, &as_read));
+  p->source[p->nsources++] = (lm_plan_source){lm_retain(t), as_read, lm_version(t)};
   return LM_OK;
 }
 
@@ -62,7 +68,7 @@ static bool is_of_step(const making *m, const lm_tensor *t) {
 static bool is_made(const making *m, const lm_tensor *t) {
   for (int i = 0; i < m->p->nsources; i++) {
     const lm_plan_source *s = &m->p->source[i];
-    if (s->storage == t->storage && !is_of_step(m, s->t)) return false;
+    if (s->as_read->storage == t->storage && !is_of_step(m, s->t)) return false;
   }
   return is_of_step(m, t);
 }
@@ -173,6 +179,8 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
     if (lm_tape_writes(tape, tape->input[i])) return lm_fail(LM_E_STATE, "a step writes in place to an input");
   }
   NEED(add_steps(&m));
+  for (int i = 0; i < tape->nread; i++)
+    if (!is_of_step(&m, tape->read[i])) NEED(add_source(p, tape->read[i]));
   for (p->noutputs = 0; p->noutputs < noutputs; p->noutputs++) {
     NEED(value_of(&m, outputs[p->noutputs], &p->output[p->noutputs]));
     lm_plan_value *v = &p->value[p->output[p->noutputs]];
@@ -191,7 +199,8 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
 bool lm_plan_is_current(const lm_plan *p) {
   for (int i = 0; i < p->nsources; i++) {
     const lm_plan_source *s = &p->source[i];
-    if (s->t->storage != s->storage || s->t->data != s->data || lm_version(s->t) != s->version) return false;
+    if (s->t->storage != s->as_read->storage || s->t->data != s->as_read->data || lm_version(s->t) != s->version)
+      return false;
   }
   return true;
 }

@@ -24,9 +24,8 @@ typedef struct lm_plan_step {
 
 /* A tensor from outside that the plan has read, and its state then. */
 typedef struct lm_plan_source {
-  lm_tensor *t; /* retained */
-  const lm_storage *storage;
-  const char *data;
+  lm_tensor *t;       /* retained */
+  lm_tensor *as_read; /* another header over its memory then, which stays allocated, so that no other has its address */
   uint32_t version;
 } lm_plan_source;
 
