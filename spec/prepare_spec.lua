@@ -42,12 +42,15 @@ describe("lm.prepare", function()
 
   it("sees parameters and statistics changed in place, replaced layers and modes", function()
     local net = small_net()
+    net:register_buffer("factor", lm.tensor(2), {persistent = false})
+    function net:forward(x) return nn.Sequential.forward(self, x) * self.factor:item() end
     local x = lm.randn(2, 3, 9, 9)
     local run = lm.prepare(net, x)
     local changes = {
       function() net[1].weight:mul_(2) end, function() net[2].running_mean:add_(0.5) end,
       function() net[12] = nn.Linear(16, 5):eval() end, function() net[7].bias = nn.Parameter(lm.ones(16)) end,
       function() net:load_state_dict(small_net():state_dict()) end,
+      function() net[1].weight.data = lm.randn(8, 3, 3, 3) end, function() net.factor:fill_(3) end,
     }
     for _, change in ipairs(changes) do
       local before = run(x)
@@ -112,6 +115,95 @@ describe("lm.prepare", function()
     end
     assert.is_nil(state.reason)
     assert.equal(1, state.recordings)
+  end)
+
+  it("takes arguments for what they are, though a recording had the same tensor twice or the function's own", function()
+    local x, y = lm.tensor {1, 2}, lm.tensor {5, 7}
+    local differ, own = lm.prepare(function(a, b) return a - b end, x, x), lm.prepare(function(a) return a - x end, x)
+    assert.is_true(lm.equal(x - y, differ(x, y)) and lm.equal(y - x, own(y)))
+    local run, state = lm.prepare(function(a, s, t) return a * #s + (t and 1 or 0) end)
+    assert.is_true(lm.equal(x * 12, run(x, "a;string 1:b")) and lm.equal(x + 1, run(x, "a", "b")))
+    local last_digit = lm.prepare(function(a, n) return a * (n % 10) end)
+    assert.is_true(lm.equal(x * (2 ^ 50 % 10), last_digit(x, 2 ^ 50)))
+    assert.is_true(lm.equal(x * ((2 ^ 50 + 1) % 10), last_digit(x, 2 ^ 50 + 1)))
+    assert.equal(2, state.recordings)
+    local same = lm.prepare(function(a) return a, {a}, x end)
+    for _ = 1, 2 do
+      local a, list, constant = same(y)
+      assert.is_true(a == y and list[1] == y and constant == x)
+    end
+  end)
+
+  it("writes to no argument that the module would not write to", function()
+    local run = lm.prepare(function(x) return x:contiguous():add_(1) end)
+    quietly(run, lm.zeros(2, 3):t())
+    local x, y = lm.zeros(3, 2), lm.zeros(2, 3)
+    assert.is_true(lm.equal(lm.ones(3, 2), quietly(run, x)) and lm.equal(x, lm.ones(3, 2)))
+    assert.is_true(lm.equal(lm.ones(3, 2), quietly(run, y:t())) and lm.equal(y, lm.zeros(2, 3)))
+  end)
+
+  it("returns results that no later call changes", function()
+    local weight = lm.ones(2)
+    local run = lm.prepare(function(x) return lm.zeros(2), x + 1, weight:view(2, 1) end, weight)
+    local zeros, sum, view = run(weight)
+    zeros:fill_(5)
+    local again = run(weight)
+    assert.same({0, 0}, again:totable())
+    run(weight * 3)
+    assert.same({2, 2}, sum:totable())
+    view:fill_(3) -- a view of a tensor of the module stays one
+    assert.same({3, 3}, weight:totable())
+  end)
+
+  it("runs as it is what has effects beside its results: changed tables, fields, hooks, calls that are no ops", function()
+    local grow = function(x, cache)
+      cache.k = cache.k and lm.cat({cache.k, x}, 1) or x
+      return cache.k
+    end
+    local run, cache = lm.prepare(grow), {}
+    for i = 1, 4 do assert.equal(i, quietly(run, lm.ones(1, 2), cache).shape[1]) end
+
+    local Recurrent = nn.Module:extend "Recurrent"
+    function Recurrent:forward(x)
+      self.mask = self.mask or lm.full({2}, 2)
+      if self.grows then self.h = (self.h or 0) + x * self.mask end
+      return x * self.mask + (self.h or 0)
+    end
+    local net = Recurrent():eval()
+    local once, state = lm.prepare(net)
+    for _ = 1, 4 do assert.same({2, 2}, once(lm.ones(2)):totable()) end
+    assert.is_nil(state.reason) -- the mask was made once
+    net.grows = true
+    local grown, reason = lm.prepare(net)
+    for i = 1, 4 do assert.same({2 + 2 * i, 2 + 2 * i}, quietly(grown, lm.ones(2)):totable()) end
+    assert.equal("forward assigns the field 'h' in each call", reason.reason)
+
+    local layers, seen = nn.Sequential(nn.Linear(2, 2), nn.ReLU()):eval(), 0
+    local hooked, status = lm.prepare(layers, lm.ones(1, 2))
+    local handle = layers[1]:register_forward_hook(function() seen = seen + 1 end)
+    for _ = 1, 3 do quietly(hooked, lm.ones(1, 2)) end
+    assert.equal(3, seen)
+    assert.matches("hook", status.reason)
+    handle.remove()
+    for _ = 1, 3 do hooked(lm.ones(1, 2)) end
+    assert.same({3, 2}, {seen, status.recordings})
+
+    local clipped = nn.Parameter(lm.ones(2))
+    clipped.grad = lm.ones(2) * 10
+    lm.dist.init_process_group {world_size = 1, rank = 0}
+    for name, f in pairs {
+      total_norm = function() nn.utils.clip_grad_norm_({clipped}, 1) end,
+      all_reduce = function(x) lm.dist.all_reduce(x) end,
+    } do
+      local call, why = lm.prepare(function(x)
+        local y = x * 2
+        f(y)
+        return y
+      end)
+      quietly(call, lm.ones(2))
+      assert.equal(("it calls %s, which a recording cannot follow"):format(name), why.reason)
+    end
+    lm.dist.destroy_process_group()
   end)
 
   it("refuses wrong arguments", function()

@@ -8,16 +8,23 @@ local records = require "luminary.nn.module_fields"
 
 local MOST = 64 -- recordings of one prepared module, each for its shapes and dtypes; the oldest makes room
 
+-- Returns a text that no other number, string, boolean or nil has.
+local function text_of(v)
+  if type(v) == "number" then return ("%.17g"):format(v) end
+  return type(v) == "string" and #v .. ":" .. v or tostring(v)
+end
+
 -- Appends the tensors in v, a value or nested tables, to list, and text that identifies the rest to parts. Returns
 -- false if v has a value that cannot be compared, such as a function or a module.
 local function flatten(v, list, parts, depth)
   if core.is_tensor(v) then
     list[#list + 1] = v
-    parts[#parts + 1] = ("%s %s [%s]"):format(v.device, v.dtype, table.concat(v.shape, ","))
+    local strides = v:is_contiguous() and "" or table.concat(v:stride(), ",") -- views or copies follow from them
+    parts[#parts + 1] = ("%s %s [%s] %s"):format(v.device, v.dtype, table.concat(v.shape, ","), strides)
     return true
   end
   if type(v) ~= "table" then
-    parts[#parts + 1] = type(v) .. " " .. tostring(v)
+    parts[#parts + 1] = text_of(v)
     return v == nil or type(v) == "number" or type(v) == "string" or type(v) == "boolean"
   end
   if not options.is_plain(v) or depth > 8 then return false end
@@ -26,11 +33,21 @@ local function flatten(v, list, parts, depth)
   end
   parts[#parts + 1] = "{"
   for _, key in ipairs(lists.sorted_keys(v)) do
-    parts[#parts + 1] = type(key) .. " " .. tostring(key) .. "="
+    parts[#parts + 1] = text_of(key) .. "="
     if not flatten(v[key], list, parts, depth + 1) then return false end
   end
   parts[#parts + 1] = "}"
   return true
+end
+
+-- Returns the key of a call's arguments, and a list of their tensors; nil and the index of an argument that cannot be
+-- compared.
+local function key_of(n, arguments)
+  local inputs, parts = {}, {core.get_default_dtype(), core.get_default_device()}
+  for i = 1, n do
+    if not flatten(arguments[i], inputs, parts, 1) then return nil, i end
+  end
+  return table.concat(parts, ";"), inputs
 end
 
 -- Returns a function that returns false once a module of net has other parameters, buffers, children or hooks, or,
@@ -66,10 +83,27 @@ end
 
 jit.off(watch) -- LuaJIT 2.1.0-beta3 compiles the loops over names wrongly: at times one has no turn
 
-local function check_mode(net)
+-- Raises if a module is in training mode. Returns true if one has a hook of forward.
+local function check_modules(net)
+  local hooked = false
   for _, module in ipairs(net:modules()) do
     if module.training then
       options.fail("prepare: the module is in training mode; call net:eval() first, or the module itself to train it")
+    end
+    hooked = hooked or (records.of(module).hooks or records.of(module).pre_hooks) ~= nil
+  end
+  return hooked
+end
+
+-- Returns a function that returns the name of a field that a module of net (nil: none) has assigned since.
+local function note_fields(net)
+  local before = {}
+  for _, module in ipairs(net and net:modules() or {}) do before[module] = lists.copy(records.of(module).values) end
+  return function()
+    for module, values in pairs(before) do
+      for name, value in pairs(records.of(module).values) do
+        if not rawequal(values[name], value) and value == value then return name end
+      end
     end
   end
 end
@@ -81,36 +115,38 @@ local function check_gradient(i, x)
   end
 end
 
--- Records a call. like: a plan for other shapes, or nil. Returns a case {plan, build, n}, or {reason}, and then the
--- call's results.
-local function record(like, run, inputs, ...)
-  local arguments = {...}
-  local n = select("#", ...)
-  local returned = {core.record_ops(function() return run(unpack(arguments, 1, n)) end, inputs)}
-  local count = table.maxn(returned) - 1
-  local tape, found, makers, case = returned[1], {}, {}, {}
-  for i = 1, count do
-    if not flatten(returned[i + 1], {}, {}, 1) then
+-- Records a call. like: a plan for other shapes, or nil. Returns a case {plan, build}, {reason} or {assigned = name of
+-- a field}, and then the call's results.
+local function record(like, run, module, key, inputs, n, arguments)
+  local rebuild, assigned, recorded, passed = nested_tensors(arguments, {}), note_fields(module), nil, nil
+  local returned = options.pack(core.record_ops(function(list)
+    recorded, passed = list, rebuild(list)
+    return run(unpack(passed, 1, n))
+  end, inputs))
+  local tape, found, makers, case = returned[1], {}, {}, {assigned = assigned()}
+  local now, held = key_of(n, passed)
+  if now ~= key or not lists.every(held, function(x) return lists.index_of(recorded, x) end) then
+    tape:close()
+    return {reason = "it changes a table that was passed to it"}, run(unpack(arguments, 1, n))
+  end
+  for i = 2, returned.n do
+    if not flatten(returned[i], {}, {}, 1) then
       tape:close()
-      case.reason = ("result %d is neither a tensor nor a table of tensors"):format(i)
-      return case, unpack(returned, 2, count + 1)
+      case.reason = ("result %d is neither a tensor nor a table of tensors"):format(i - 1)
+      return case, unpack(returned, 2, returned.n)
     end
-    makers[i] = nested_tensors(returned[i + 1], found)
+    makers[i - 1] = nested_tensors(returned[i], found)
   end
-  local plan, reason = core.plan_new(tape, lists.map(found, function(each) return each.tensor end), like)
+  function case.build(tensors)
+    local made = {}
+    for i = 1, #makers do made[i] = makers[i](tensors) end
+    return unpack(made, 1, #makers)
+  end
+  if #makers == 1 and core.is_tensor(returned[2]) then case.build = function(tensors) return tensors[1] end end
+  local tensors = lists.map(found, function(each) return each.tensor end)
+  case.plan, case.reason = core.plan_new(tape, tensors, like)
   tape:close()
-  if plan then
-    case.plan = plan
-    function case.build(tensors)
-      local made = {}
-      for i = 1, count do made[i] = makers[i](tensors) end
-      return unpack(made, 1, count)
-    end
-    if count == 1 and core.is_tensor(returned[2]) then case.build = function(tensors) return tensors[1] end end
-  else
-    case.reason = reason
-  end
-  return case, unpack(returned, 2, count + 1)
+  return case, case.build(lists.map(tensors, function(t) return inputs[lists.index_of(recorded, t) or 0] or t end))
 end
 
 local prepare = {}
@@ -119,7 +155,7 @@ local prepare = {}
 --- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; quiet: true
 --- if calls that cannot be recorded are no news.
 function prepare.recorded(f, module, evaluates, quiet)
-  local cases, order, said, unchanged = {}, {}, {}, nil
+  local cases, order, said, unchanged, hooked = {}, {}, {}, nil, false
   local state = {recordings = 0}
   local function run(...) return core.no_grad(f, ...) end
 
@@ -132,8 +168,12 @@ function prepare.recorded(f, module, evaluates, quiet)
 
   -- Keeps the case of a call that was recorded; returns the call's results.
   local function keep(key, case, ...)
-    if not cases[key] then order[#order + 1] = key end
+    local before = cases[key]
+    if not before then order[#order + 1] = key end
     if #order > MOST then cases[table.remove(order, 1)] = nil end
+    if before and before.assigned and before.assigned == case.assigned then
+      case.reason = ("forward assigns the field '%s' in each call"):format(case.assigned)
+    end
     cases[key] = case
     state.recordings, state.plan = state.recordings + 1, case.plan
     if case.reason then note(case.reason) end
@@ -143,21 +183,22 @@ function prepare.recorded(f, module, evaluates, quiet)
   return function(...)
     if unchanged and not unchanged() then cases, order, unchanged = {}, {}, nil end
     if module and not unchanged then
-      if evaluates then check_mode(module) end
+      hooked = evaluates and check_modules(module)
       unchanged = watch(module, evaluates)
     end
     if core.is_autocast_enabled() or core.is_recording_ops() then return run(...) end
-    local inputs, parts = {}, {core.get_default_dtype(), core.get_default_device()}
-    for i = 1, select("#", ...) do
-      if not flatten((select(i, ...)), inputs, parts, 1) then
-        note(("argument %d is neither a tensor, nor a plain value, nor a table of these"):format(i))
-        return run(...)
-      end
+    local n, arguments = select("#", ...), {...}
+    local key, inputs = key_of(n, arguments)
+    if hooked or not key then
+      note(hooked and "a module has a hook, which each call must run"
+        or ("argument %d is neither a tensor, nor a plain value, nor a table of these"):format(inputs))
+      return run(...)
     end
-    local key = table.concat(parts, ";")
     local case = cases[key]
     if case and case.reason then return run(...) end
-    if not case or not case.plan:is_current() then return keep(key, record(state.plan, run, inputs, ...)) end
+    if not case or case.assigned or not case.plan:is_current() then
+      return keep(key, record(state.plan, run, module, key, inputs, n, arguments))
+    end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
     if not ok then return run(...) end -- its error names the script's line
     if tensors then return case.build(tensors) end

@@ -86,6 +86,45 @@ describe("models of onnxruntime", function()
     assert.is_true(net(x, zero):eq(4 * 9 * 37):all():item())
   end)
 
+  it("computes with the tensors that the network has, for all shapes and in plans", function()
+    local function tensor(name, t)
+      return {name = name, data_type = tensors.number_of[t.dtype], dims = {unpack(t.shape)}, raw_data = t}
+    end
+    local function number(name, dtype, v) return tensor(name, lm.full({}, v, {dtype = dtype})) end
+    local path = folder .. "/conv.onnx"
+    core.onnx_write(path, {
+      ir_version = 8, opset_import = {{domain = "", version = 13}},
+      graph = {
+        name = "g", input = {{name = "x"}}, output = {{name = "y"}}, node = {{
+          op_type = "QLinearConv", output = {"y"},
+          input = {"x", "x.scale", "x.zero", "conv.weight", "w.scale", "w.zero", "y.scale", "y.zero"},
+        }},
+        initializer = {
+          tensor("conv.weight", lm.randint(-90, 90, {4, 3, 3, 3}):to "int8"), number("w.zero", "int8", 0),
+          number("x.scale", "float32", 0.02), number("x.zero", "uint8", 3), number("w.scale", "float32", 0.01),
+          number("y.scale", "float32", 0.05), number("y.zero", "uint8", 100),
+        },
+      },
+    })
+    local net = lm.onnx.load(path)
+    local images = {lm.randint(0, 255, {1, 3, 6, 6}):to "uint8", lm.randint(0, 255, {2, 3, 7, 6}):to "uint8"}
+    local function run(of, x) return lm.no_grad(function() return of(x) end) end
+    for _, change in ipairs {
+      function() end, function() net.conv.weight:fill_(3) end, function() net.x.zero:fill_(120) end,
+      function() net.w.zero:fill_(5) end, function() net.y.zero:fill_(9) end, function() net.x.scale:fill_(0.07) end,
+      function() net.conv.weight.data = lm.randint(-90, 90, {4, 3, 3, 3}):to "int8" end,
+    } do
+      lm.no_grad(change)
+      local fresh = lm.onnx.load(path)
+      fresh:load_state_dict(net:state_dict())
+      for _, x in ipairs(images) do
+        local expected = fresh(x)
+        for _ = 1, 2 do assert.is_true(lm.equal(expected, run(net, x))) end
+        assert.is_true(lm.equal(expected, net(x)))
+      end
+    end
+  end)
+
   it("multiplies integers exactly, whatever their sizes", function()
     lm.manual_seed(2)
     for _, c in ipairs {

@@ -64,10 +64,17 @@ lm_status lm_tape_new(int ninputs, lm_tensor *const *inputs, lm_tape **out) {
     lm_free(tape);
     return LM_E_OOM;
   }
-  tape->ninputs = ninputs;
-  for (int i = 0; i < ninputs; i++) tape->input[i] = lm_retain(inputs[i]);
-  *out = tape;
-  return LM_OK;
+  lm_status status = LM_OK;
+  for (int i = 0; i < ninputs && status == LM_OK; i++) {
+    status = lm_alias(inputs[i], &tape->input[i]);
+    tape->ninputs += status == LM_OK;
+  }
+  if (status == LM_OK) {
+    *out = tape;
+  } else {
+    lm_tape_free(tape);
+  }
+  return status;
 }
 
 void lm_tape_free(lm_tape *tape) {
@@ -79,6 +86,8 @@ void lm_tape_free(lm_tape *tape) {
     lm_args_free(s->op, s->args);
     for (int k = 0; k < LM_MAX_OUTS; k++) lm_release(s->out[k]);
   }
+  for (int i = 0; i < tape->nread; i++) lm_release(tape->read[i]);
+  lm_free(tape->read);
   lm_free(tape->input);
   lm_free(tape->step);
   lm_free(tape->written);
@@ -116,12 +125,23 @@ bool lm_tape_is_dynamic(const lm_tape *tape, const lm_tensor *t) {
   return lm_tape_writes(tape, t);
 }
 
-void lm_tape_note_read(const lm_tensor *t, const char *how) {
+void lm_tape_note_read(lm_tensor *t, const char *how) {
   lm_tape *tape = lm_tape_current();
-  if (!tape || !lm_tape_is_dynamic(tape, t)) return;
-  const char *line = lm_script_line();
-  lm_tape_refuse(tape, "%s%s%s reads values that depend on the inputs, which a recording cannot follow",
-                 line ? line : "", line ? ": " : "", how);
+  if (!tape) return;
+  if (lm_tape_is_dynamic(tape, t)) {
+    const char *line = lm_script_line();
+    lm_tape_refuse(tape, "%s%s%s reads values that depend on the inputs, which a recording cannot follow",
+                   line ? line : "", line ? ": " : "", how);
+  } else if (lm_list_grow(&tape->read, &tape->read_capacity, (size_t)tape->nread + 1, sizeof *tape->read)) {
+    tape->read[tape->nread++] = lm_retain(t);
+  } else {
+    lm_tape_refuse(tape, "out of memory while recording");
+  }
+}
+
+void lm_tape_note_call(const char *name) {
+  lm_tape *tape = lm_tape_current();
+  if (tape) lm_tape_refuse(tape, "it calls %s, which a recording cannot follow", name);
 }
 
 typedef struct dynamic_search {

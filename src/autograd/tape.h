@@ -17,15 +17,17 @@ typedef struct lm_tape_step {
 } lm_tape_step;
 
 typedef struct lm_tape {
-  int ninputs, nsteps, nwritten;
-  size_t step_capacity, written_capacity;
-  lm_tensor **input; /* retained */
+  int ninputs, nsteps, nwritten, nread;
+  size_t step_capacity, written_capacity, read_capacity;
+  lm_tensor **input; /* headers of the tape, over the memory of the function's inputs */
   lm_tape_step *step;
   lm_storage **written; /* storages that steps wrote in place; borrowed */
+  lm_tensor **read;     /* tensors that depend on no input, whose values became Lua values; retained */
   char refusal[256];    /* sentence that says why the steps do not stand for the function; "" if they do */
 } lm_tape;
 
-/* Creates a tape for a function of these inputs. */
+/* Creates a tape for a function of these inputs. The function is called with the headers in `input`, so that an input
+ * is neither taken for another nor for a tensor that the function has. */
 LM_API lm_status lm_tape_new(int ninputs, lm_tensor *const *inputs, lm_tape **out);
 LM_API void lm_tape_free(lm_tape *tape); /* tape may be NULL */
 /* Sets the tape that this thread's calls of ops go to, or NULL; returns the one before. */
@@ -34,7 +36,9 @@ LM_API lm_tape *lm_tape_current(void);
 /* Adds a call that was made. Out of memory is noted in `refusal`. */
 void lm_tape_add(lm_tape *tape, lm_op_id op, const void *args, bool in_place, lm_tensor *const *out);
 /* Notes that the script reads the values of t as Lua values; `how` names the method. */
-LM_API void lm_tape_note_read(const lm_tensor *t, const char *how);
+LM_API void lm_tape_note_read(lm_tensor *t, const char *how);
+/* Notes a call of a function, of that name, that is no op and changes or returns tensors. */
+LM_API void lm_tape_note_call(const char *name);
 /* Notes the first reason why the steps do not stand for the function. */
 LM_API void lm_tape_refuse(lm_tape *tape, const char *format, ...) LM_PRINTF(2, 3);
 /* Returns true if t's values depend on the inputs or on random numbers, or are written by a step. */

@@ -71,6 +71,7 @@ lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, c
   if (!b || !b->t || b->t->ndim > 0) return lm_fail_arg(L, s, i, fn, arg, "a number");
   if (lm_requires_grad(b->t))
     return lm_remedy(lm_fail_value(fn, arg, "a number", "a tensor that requires grad"), "pass t:item() or t:detach()");
+  lm_note_read(L, s, b->t, fn);
   return lm_tensor_item_f64(b->t, out);
 }
 
@@ -86,6 +87,7 @@ lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, cons
   if (lm_to_int64(L, s, i, out)) return LM_OK;
   const lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
   if (b && b->t && b->t->ndim == 0 && (b->t->dtype == LM_I64 || b->t->dtype == LM_I32)) {
+    lm_note_read(L, s, b->t, fn);
     return lm_tensor_item_i64(b->t, out);
   }
   return lm_fail_arg(L, s, i, fn, arg, "an integer");

@@ -321,7 +321,7 @@ static inline bool lm_wants_lines(void) {
   return lm_anomaly() || lm_tape_current() || lm_traces(LM_TRACE_LINES | LM_TRACE_LIVE_MEMORY);
 }
 /* Notes on this thread's tape, if any, that the script reads t's values by the method `how`. */
-static inline void lm_note_read(lua_State *L, const lm_lua *s, const lm_tensor *t, const char *how) {
+static inline void lm_note_read(lua_State *L, const lm_lua *s, lm_tensor *t, const char *how) {
   if (!lm_tape_current()) return;
   lm_note_line(L, s);
   lm_tape_note_read(t, how);

@@ -1,4 +1,6 @@
+#include "autograd/node.h"
 #include "base/message.h"
+#include "op_entries.h"
 #include "plan/plan_steps.h"
 #include "tensor/packed.h"
 
@@ -8,7 +10,10 @@ void lm_plan_free(lm_plan *p) {
     lm_packed_drop(p->value[i].packed);
     lm_release(p->value[i].t);
   }
-  for (int i = 0; i < p->nsources; i++) lm_release(p->source[i].t);
+  for (int i = 0; i < p->nsources; i++) {
+    lm_release(p->source[i].t);
+    lm_release(p->source[i].as_read);
+  }
   for (int i = 0; p->step && i < p->nsteps; i++) {
     lm_plan_step *s = &p->step[i];
     lm_args_free(s->op, s->args);
@@ -51,8 +56,26 @@ static lm_status add_value(making *m, lm_tensor *t, int *index) {
 static lm_status add_source(lm_plan *p, lm_tensor *t) {
   if (t->number) return LM_OK; /* nobody writes to it */
   if (!lm_list_grow(&p->source, &p->source_capacity, (size_t)p->nsources + 1, sizeof *p->source)) return LM_E_OOM;
-  p->source[p->nsources++] = (lm_plan_source){lm_retain(t), t->storage, t->data, lm_version(t)};
+  lm_tensor *as_read;
+  NEED(lm_alias(t, &as_read));
+  p->source[p->nsources++] = (lm_plan_source){lm_retain(t), as_read, lm_version(t)};
   return LM_OK;
+}
+
+static bool is_of_step(const making *m, const lm_tensor *t) {
+  for (int i = 0; i < m->tape->nsteps; i++)
+    for (int k = 0; k < LM_MAX_OUTS; k++)
+      if (m->tape->step[i].out[k] == t) return true;
+  return false;
+}
+
+/* Returns true if each call of the function makes t's memory. */
+static bool is_made(const making *m, const lm_tensor *t) {
+  for (int i = 0; i < m->p->nsources; i++) {
+    const lm_plan_source *s = &m->p->source[i];
+    if (s->as_read->storage == t->storage && !is_of_step(m, s->t)) return false;
+  }
+  return is_of_step(m, t);
 }
 
 /* Returns in *index the value of t, which is a constant unless an earlier step or the inputs have it. */
@@ -87,11 +110,7 @@ static void count_slot(void *ctx, lm_tensor **slot) {
 /* Adds the sources that a step which is computed once has read. */
 static void add_slot_source(void *ctx, lm_tensor **slot) {
   making *m = ctx;
-  if (!*slot || m->status != LM_OK) return;
-  for (int i = 0; i < m->tape->nsteps; i++)
-    for (int k = 0; k < LM_MAX_OUTS; k++)
-      if (m->tape->step[i].out[k] == *slot) return;
-  m->status = add_source(m->p, *slot);
+  if (*slot && m->status == LM_OK && !is_of_step(m, *slot)) m->status = add_source(m->p, *slot);
 }
 
 static lm_status add_step(making *m, const lm_tape_step *from) {
@@ -176,9 +195,13 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
     if (lm_tape_writes(tape, tape->input[i])) return lm_fail(LM_E_STATE, "a step writes in place to an input");
   }
   NEED(add_steps(&m));
+  for (int i = 0; i < tape->nread; i++)
+    if (!is_of_step(&m, tape->read[i])) NEED(add_source(p, tape->read[i]));
   for (p->noutputs = 0; p->noutputs < noutputs; p->noutputs++) {
     NEED(value_of(&m, outputs[p->noutputs], &p->output[p->noutputs]));
-    p->value[p->output[p->noutputs]].is_output = true;
+    lm_plan_value *v = &p->value[p->output[p->noutputs]];
+    v->is_output = true;
+    v->is_copied = v->is_constant && is_made(&m, v->t);
   }
   NEED(lm_plan_join(p, like && lm_plan_is_current(like) ? like : NULL));
   set_last_uses(p);
@@ -193,7 +216,8 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
 bool lm_plan_is_current(const lm_plan *p) {
   for (int i = 0; i < p->nsources; i++) {
     const lm_plan_source *s = &p->source[i];
-    if (s->t->storage != s->storage || s->t->data != s->data || lm_version(s->t) != s->version) return false;
+    if (s->t->storage != s->as_read->storage || s->t->data != s->as_read->data || lm_version(s->t) != s->version)
+      return false;
   }
   return true;
 }
@@ -265,8 +289,13 @@ lm_status lm_plan_run(lm_plan *p, lm_tensor *const *inputs, lm_tensor **out) {
   lm_set_grad_enabled(false);
   for (int i = 0; i < p->nsteps && status == LM_OK; i++)
     if (!p->step[i].is_removed) status = run_step(p, i);
+  for (int i = 0; i < p->noutputs && status == LM_OK; i++) {
+    const lm_plan_value *v = &p->value[p->output[i]];
+    out[i] = v->is_copied ? NULL : lm_retain(v->t);
+    if (v->is_copied) status = lm_call(LM_OP_clone, &(lm_clone_args){.x = v->t, .memory_format = LM_PRESERVE}, &out[i]);
+    for (int k = 0; k < i && status != LM_OK; k++) lm_release(out[k]);
+  }
   lm_set_grad_enabled(grad);
-  for (int i = 0; i < p->noutputs && status == LM_OK; i++) out[i] = lm_retain(p->value[p->output[i]].t);
   for (int i = 0; i < p->nvalues; i++) release_value(&p->value[i]);
   return status;
 }

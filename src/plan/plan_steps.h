@@ -6,6 +6,7 @@
 typedef struct lm_plan_value {
   lm_tensor *t; /* a constant, or the value while a call runs; retained */
   bool is_constant, is_output;
+  bool is_copied;     /* true for a constant that calls return copies of, since the function makes it each time */
   lm_storage *packed; /* storage of a constant, which keeps what kernels pack of it; or NULL */
   int last_use;       /* index of the last step that reads it; -1: none */
   uint8_t ndim;       /* ndim, size and dtype in the recording */
@@ -24,9 +25,8 @@ typedef struct lm_plan_step {
 
 /* A tensor from outside that the plan has read, and its state then. */
 typedef struct lm_plan_source {
-  lm_tensor *t; /* retained */
-  const lm_storage *storage;
-  const char *data;
+  lm_tensor *t;       /* retained */
+  lm_tensor *as_read; /* another header over its memory then, which stays allocated, so that no other has its address */
   uint32_t version;
 } lm_plan_source;
 

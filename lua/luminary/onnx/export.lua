@@ -96,9 +96,9 @@ end
 
 -- Records a call in evaluation mode: {steps, values, tape, outputs}.
 local function record(module, args, rebuild, list)
-  local found, rebuilt = {}, rebuild(list)
-  local results = options.pack(in_mode(module, false, core.record_ops, function()
-    return module(unpack(rebuilt, 1, args.n))
+  local found = {}
+  local results = options.pack(in_mode(module, false, core.record_ops, function(recorded)
+    return module(unpack(rebuild(recorded), 1, args.n))
   end, list))
   local tape = results[1]
   local why = tape:refusal()
@@ -492,11 +492,10 @@ return function(module, example, path, o)
     self.shapes[id] = merged(lists.map(recordings, function(each) return each.values[id].shape end))
   end
   local indices = self:scan()
-  for i, each in ipairs(inputs) do
-    local id = self.tape:id(each.tensor)
-    local value = graph:value(each.name, each.tensor.dtype, id and self.shapes[id] or each.tensor.shape)
-    value.zero_based = id and indices[id] and not each.tensor.dtype:find "float" or nil
-    if id then self.done[id] = value end
+  for i, each in ipairs(inputs) do -- which are the recording's first values
+    local value = graph:value(each.name, each.tensor.dtype, self.shapes[i])
+    value.zero_based = indices[i] and not each.tensor.dtype:find "float" or nil
+    self.done[i] = value
     for _, symbol in ipairs(symbols) do
       for _, at in ipairs(symbol.axes) do
         if at.input == i and not symbol.input then symbol.input, symbol.axis = value, at.axis - 1 end

@@ -11,6 +11,7 @@ local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local patterns = require "luminary.onnx.patterns"
 local tensors = require "luminary.onnx.tensors"
+local helpers = require "luminary.onnx.ops.sizes"
 local ops, is_tensor, is_float, free = core.ops, core.is_tensor, core.is_floating_point, core.methods.free
 local graph = {}
 
@@ -150,12 +151,10 @@ end
 function Node:number(k, t)
   if t == nil then return nil end
   local known = self.known[k]
-  if known == nil then
-    local value = self:const(k)
-    known = value ~= nil and value:numel() == 1 and tonumber(value:reshape(-1):select(1, 1):item())
-    self.known[k] = known
-  end
-  return known or tonumber(t:reshape(-1):select(1, 1):item())
+  if known and known.is_current(t) then return known.number end
+  local number = tonumber(t:reshape(-1):select(1, 1):item())
+  if self:const(k) then self.known[k] = {number = number, is_current = helpers.watch(t)} end
+  return number
 end
 
 local function totable(t)

@@ -1,6 +1,7 @@
 /* Records the ops that a function calls, for plans and for writers of model files:
  *
- *   record_ops(f, inputs) -> tape, f's results     calls f(); inputs: a list of tensors
+ *   record_ops(f, inputs) -> tape, f's results     calls f(list); inputs: a list of tensors; list: new tensors over
+ *                                                  their memory, which are the recording's inputs
  *   tape:steps() -> steps, values                  in the order of the calls
  *   tape:id(t) -> the index in values of a tensor of the recording, or nil
  *   tape:close()   frees the tensors of the recording
@@ -18,6 +19,11 @@
 
 enum { VALUES = 3, IDS = 4 }; /* stack indices in tape_steps: the list of values, and from addresses to indices */
 
+static void push_handle(lua_State *L, lm_tensor *t) {
+  lm_tensor_handle *b = lm_tensor_handle_new(L);
+  lm_tensor_handle_fill(LM_STATE(L), b, lm_retain(t));
+}
+
 /* Pushes the index of t's value, which is added to the list if it is new. */
 static void push_id(lua_State *L, lm_tensor *t) {
   lua_pushlightuserdata(L, t);
@@ -26,8 +32,7 @@ static void push_id(lua_State *L, lm_tensor *t) {
   lua_pop(L, 1);
   const int id = (int)lua_objlen(L, VALUES) + 1;
   lua_createtable(L, 0, 5);
-  lm_tensor_handle *b = lm_tensor_handle_new(L);
-  lm_tensor_handle_fill(LM_STATE(L), b, lm_retain(t));
+  push_handle(L, t);
   lua_setfield(L, -2, "tensor");
   lm_set_text(L, "dtype", lm_dtype_name(t->dtype));
   lm_push_sizes(L, t->ndim, t->size);
@@ -242,9 +247,14 @@ LM_FUNCTION(record_ops) {
   lm_need(L, new_tape(L, s, tape));
   lua_replace(L, 2);
   lua_pushvalue(L, 1);
+  lua_createtable(L, (*tape)->ninputs, 0);
+  for (int i = 0; i < (*tape)->ninputs; i++) {
+    push_handle(L, (*tape)->input[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
   lm_tape *before = lm_tape_swap(*tape);
   lm_lines_changed(s);
-  int failed = lm_pcall(L, 0, LUA_MULTRET);
+  int failed = lm_pcall(L, 1, LUA_MULTRET);
   lm_tape_swap(before);
   lm_lines_changed(s);
   return failed ? lua_error(L) : lua_gettop(L) - 1;

@@ -18,6 +18,7 @@ static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
   gathering *v = arg;
   lm_tensor *x, *index;
   NEED(lm_read_tensor(L, s, 1, v->fn, "x", &x));
+  lm_note_read(L, s, x, v->fn);
   NEED(LM_READ_OPTIONS(L, s, 3, v->fn, {"dtype", LM_ARG_DTYPE, &v->dtype}, {"scale", LM_ARG_F, &v->scale},
                        {"bias", LM_ARG_F, &v->bias}));
   if (v->one) {
@@ -26,6 +27,7 @@ static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
     return lm_row_gather(x, k, v->dtype, v->scale, v->bias, &v->rows);
   }
   NEED(lm_read_tensor(L, s, 2, v->fn, "index", &index));
+  lm_note_read(L, s, index, v->fn);
   return lm_rows_gather(x, index, v->dtype, v->scale, v->bias, &v->rows);
 }
 

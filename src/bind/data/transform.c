@@ -21,6 +21,7 @@ static lm_status run_transform(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor *x, *given = NULL;
   NEED(LM_READ_ARGS(L, s, 1, fn, {"name", LM_ARG_TEXT, &t->name}, {"x", LM_ARG_T, &x}, {"numbers", LM_ARG_OTHER, NULL},
                     {"out", LM_ARG_T | LM_OR_NIL, &given}));
+  lm_note_read(L, s, x, t->name);
   return lm_image_transform(t->name, x, t->n, t->v, given, &t->out);
 }
 

@@ -176,6 +176,7 @@ LM_FUNCTION(dist_run) {
   work_handle *handle = lua_toboolean(L, ASYNC) ? new_work(L, GROUP) : NULL;
   lm_note_line(L, s);
   TRY(read_call(L, s, &r));
+  lm_tape_note_call(lm_collective_name(r.call.kind));
   if (handle) {
     TRY(lm_collective_start(r.g, &r.call, &handle->work));
     handle->group = r.g;
@@ -237,6 +238,7 @@ LM_FUNCTION(dist_batch) {
     lua_rawseti(L, BATCH_WORKS, i + 1);
   }
   lm_note_line(L, s);
+  lm_tape_note_call(batch_name);
   TRY(lm_read_group(L, s, BATCH_GROUP, batch_name, &g));
   list = lm_calloc((size_t)n + 1, sizeof *list);
   works = lm_calloc((size_t)n + 1, sizeof *works);
@@ -278,6 +280,7 @@ LM_FUNCTION(device_collective) {
   bool taken = false;
   lm_status status;
   lua_settop(L, 3);
+  lm_tape_note_call(fn);
   TRY(LM_READ_ARGS(L, s, 1, fn, {"the list of tensors", LM_ARG_TL, &list}, {"root", LM_ARG_I, &root}));
   if (root < 1 || root > list.n) TRY(lm_fail_int(fn, "root", lm_text("from 1 to %d", list.n), root));
   TRY(lm_devices_collective(list.n, list.v, (int)root - 1, lua_toboolean(L, 3), &taken));

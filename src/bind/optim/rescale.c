@@ -73,6 +73,7 @@ done:
 static int return_found(lua_State *L, const char *fn, bool grads) {
   lua_settop(L, 3);
   luaL_checkstack(L, 32, fn);
+  lm_tape_note_call(fn);
   rescaling r = {.fn = fn, .grads = grads, .factor = lm_need_number(L, 3, fn, "factor")};
   return lm_return_tensors(L, 3, 1, run_rescale, &r, &r.found);
 }

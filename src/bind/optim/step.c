@@ -157,6 +157,7 @@ LM_FUNCTION(optim_step) {
   luaL_checkstack(L, 32, fn);
   lm_gc_step_if_due(L, s);
   group g = {0};
+  lm_tape_note_call(fn);
   lm_need(L, lm_retry_after_gc(L, s, run_step, &g));
   int carried = g.step.optimizer->n_carried;
   lua_pushinteger(L, g.n);
@@ -176,6 +177,7 @@ static lm_status run_clipping(lua_State *L, lm_lua *s, void *arg) {
   clipping *c = arg;
   LM_FREED lm_tensor **list = NULL;
   int n;
+  lm_tape_note_call(c->fn);
   NEED(lm_read_list(L, s, 1, c->fn, "list", false, &n, &list));
   if (c->of_grads) {
     int there = 0;

@@ -210,6 +210,7 @@ static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
   char **text = arg, suffix[96] = "";
   lm_tensor *t;
   NEED(lm_read_tensor(L, s, 1, "tostring", "x", &t));
+  lm_note_read(L, s, t, "tostring");
   const char *made_by = lm_grad_fn_name(t);
   if (made_by) {
     snprintf(suffix, sizeof suffix, ", grad_fn=<%s>", made_by);

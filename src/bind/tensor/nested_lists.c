@@ -248,6 +248,7 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
   if (lm_to_tensor_handle(L, s, 1)) { /* a copy, outside the graph */
     lm_to_copy_args a = {.dtype = dtype, .device = device, .memory_format = LM_PRESERVE};
     NEED(lm_read_tensor(L, s, 1, "tensor", "x", &a.x));
+    lm_note_read(L, s, a.x, "tensor");
     NEED(lm_op_run(LM_OP_to_copy, &a, &t));
   } else {
     NEED(lm_from_table(L, s, 1, dtype, device == LM_NO_DEVICE ? lm_default_device() : device, &t));

@@ -31,15 +31,15 @@ end
 -- of a constant are kept while it does not change.
 local function packed_weight(n, w, w_zero, k, k_zero, groups, four_dims)
   local kept = n.kept_weight
-  if kept and rawequal(kept.of, w) and kept.version == w._version and rawequal(kept.zero_of, w_zero) then
-    return kept
-  end
+  if kept and kept.is_current(w, w_zero) then return kept end
   local weight = four_dims(w)
   local made = {
-    of = w, version = w._version, weight = weight, packed = ops.int8_pack(weight, groups), zero_of = w_zero,
-    zero = for_channels(w_zero, weight.shape[1], "int32"),
+    weight = weight, packed = ops.int8_pack(weight, groups), zero = for_channels(w_zero, weight.shape[1], "int32"),
   }
-  if n:const(k) and (not w_zero or n:const(k_zero)) then n.kept_weight = made end
+  if n:const(k) and (not w_zero or n:const(k_zero)) then
+    made.is_current = helpers.watch(w, w_zero)
+    n.kept_weight = core.keep(made)
+  end
   return made
 end
 

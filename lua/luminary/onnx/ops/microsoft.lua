@@ -234,7 +234,7 @@ op.MatMulNBits = {bits = 4, block_size = 32, prepare = function(n)
 end, how = "list", function(n, list)
   local x, packed, scales, zeros, _, bias = unpack(list, 1, 6)
   local kept, N, K = n.kept_weight, n.N, n.K
-  if not (kept and rawequal(kept.of, packed) and kept.version == packed._version and rawequal(kept.scales, scales)) then
+  if not (kept and kept.is_current(packed, scales, zeros)) then
     local blocks = math.ceil(K / n.block_size)
     local w, zero = unpacked(packed:reshape(N, blocks, -1), n.bits), 2 ^ (n.bits - 1)
     if zeros and zeros.dtype == "uint8" then
@@ -244,8 +244,11 @@ end, how = "list", function(n, list)
     end
     w = ((w - zero) * to(scales, "float32"):reshape(N, blocks, 1)):reshape(N, -1)
     w = to(ops.narrow(w, 2, 1, K), x.dtype):contiguous()
-    kept = {of = packed, version = packed._version, scales = scales, weight = w}
-    if n:const(2) then n.kept_weight = kept end
+    kept = {weight = w}
+    if n:const(2) then
+      kept.is_current = helpers.watch(packed, scales, zeros)
+      n.kept_weight = core.keep(kept)
+    end
   end
   return ops.linear(x, kept.weight, bias)
 end}

@@ -58,6 +58,26 @@ end
 
 local LONGEST = 2 ^ 22
 
+--- Returns a function that returns true if it gets these tensors, or nil, and they have the memory and the values that
+--- they have now. A recording (lm.prepare) of such a call then depends on these, though no op of it reads them.
+function sizes.watch(...)
+  local n, then_ = select("#", ...), {}
+  for i = 1, n do
+    local t = select(i, ...)
+    then_[i] = t and {t = t, memory = core.keep(ops.view(t, t.shape)), version = t._version, at = t:data_ptr()}
+  end
+  return function(...)
+    for i = 1, n do
+      local t, before = (select(i, ...)), then_[i]
+      if not t ~= not before then return false end
+      if t and not (rawequal(t, before.t) and t._version == before.version and t:data_ptr() == before.at) then
+        return false
+      end
+    end
+    return true
+  end
+end
+
 --- Returns n, the number of entries of a list in Lua. Fails above 2^22: a file can ask for any number in a few bytes.
 function sizes.bounded(n, what)
   if n > LONGEST then error(("%s must be at most %d, got %.0f"):format(what, LONGEST, n), 0) end
