@@ -139,7 +139,7 @@ end
 local function run(self, input)
   local made = current(self)
   local inner, dims, params = made.inner, made.dims, {}
-  local tape = {inputs = {}, seen = {}, params = params, names = {}, versions = {}}
+  local tape = {inputs = {}, seen = {}, params = params, names = {}, versions = {}, sizes_only = inner.sizes_only}
   for _, name in ipairs(made.names) do
     local p, i = self[name] and inner[name], #params + 1
     if p then params[i], tape.names[i], tape.versions[i] = p, name, p._version end
@@ -232,6 +232,7 @@ local function as_input(input, grads, tape, at)
   if not core.is_floating_point(raw(input)) then return wrap(ops.zeros_like(raw(input))) end
   at.i = at.i + 1
   local g = grads[at.i]
+  if not g and tape.sizes_only then return tensor.new(raw(input).dtype, {0}) end
   return wrap(g and ops.contiguous(g) or ops.zeros_like(tape.inputs[at.i]))
 end
 
