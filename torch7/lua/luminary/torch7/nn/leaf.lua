@@ -41,12 +41,14 @@ function Leaf:attach(inner, dims)
   for _, name in ipairs(made.buffers) do self[name] = wrap(inner[name]) end
 end
 
+local arguments
+
 -- Returns the record of the layer, with its present parameters, running values and mode.
 local function current(self)
   local made = made_of[self]
   if not made then
-    local of = class.by_name[class.typename(self)]
-    made = record_of(of.make(unpack(self.made_with, 1, self.made_with.n)))
+    local given = arguments(self)
+    made = record_of(self.make(unpack(given, 1, given.n)))
     made_of[self] = made
   end
   local inner, held = made.inner, made.held
@@ -104,6 +106,18 @@ for fields, layers in pairs(layers_by_fields) do
 end
 for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization"} do
   from_fields["nn." .. name] = function(f) return f.running_mean:size(1), f.eps, f.momentum, f.affine end
+end
+
+-- Returns the layer's constructor arguments. Of a layer that Torch7 wrote, or whose class does not call the __init of its
+-- parent, its fields tell them.
+function arguments(self)
+  local of = getmetatable(self)
+  while not self.made_with and of do
+    local found = from_fields[of.__typename:gsub("^cudnn%.", "nn.")]
+    self.made_with, of = found and options.pack(found(self)), of.__parent
+  end
+  self.made_with = self.made_with or {n = 0}
+  return self.made_with
 end
 
 -- Returns the input as leaves of a new graph, and collects these in `list`, and the input's versions in `seen`; with
@@ -292,14 +306,9 @@ end
 --- Restores a layer from its fields for file:readObject; for a layer written by Torch7, finds its arguments in them.
 function Leaf:read(file)
   Module.read(self, file)
-  if not self.made_with then
-    local found = from_fields[class.typename(self):gsub("^cudnn%.", "nn.")]
-    local args = found and {found(self)} or {}
-    self.made_with = {n = found and select("#", found(self)) or 0, unpack(args)}
-  end
-  local of = class.by_name[class.typename(self)]
-  if of.make then check_size(self, of.make, file) end
-  local made = of.fresh(self)
+  arguments(self)
+  if self.make then check_size(self, self.make, file) end
+  local made = self:fresh()
   for name, own in pairs(made) do
     local read = rawget(self, name)
     if read == nil and not tensor.is(own) then
@@ -329,7 +338,7 @@ function Leaf:reset(stdv)
   if stdv then
     for _, p in ipairs(params) do p:uniform(-stdv * math.sqrt(3), stdv * math.sqrt(3)) end
   elseif #params > 0 then
-    for i, p in ipairs(class.by_name[class.typename(self)].fresh(self):parameters()) do params[i]:copy(p) end
+    for i, p in ipairs(self:fresh():parameters()) do params[i]:copy(p) end
   end
   return self
 end
