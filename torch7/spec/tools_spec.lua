@@ -29,11 +29,11 @@ end)
 describe("optim.Logger", function()
   it("writes a column for each name, and plots by gnuplot", function()
     local folder = temp.folder()
-    local log = optim.Logger(folder .. "/a.log"):setNames { "train", "test" }
+    local log = optim.Logger(folder .. "/logs/of/a.log"):setNames { "train", "test" }
     log:add { 0.5, 0.25 }
     log:add { test = 2, train = 1 }
     assert.equal("train\ttest\t\n 5.0000e-01\t 2.5000e-01\t\n 1.0000e+00\t 2.0000e+00\t\n",
-      temp.read(folder .. "/a.log"))
+      temp.read(folder .. "/logs/of/a.log"))
     assert.error_matches(function() log:add { 1 } end, "1 values for 2 columns")
     assert.error_matches(function() log:add { best = 1 } end, "no column 'best'")
     assert.error_matches(function() log:style { "!" } end, "unknown style '!'")

@@ -64,6 +64,13 @@ end)
 
 -- ---- names
 
+for _, name in ipairs {"image", "threads"} do -- loaded when a script requires them
+  package.preload[name] = function()
+    local made = require("luminary.torch7." .. name)
+    if name == "image" then rawset(_G, name, made) end
+    return made
+  end
+end
 local packages = {torch = torch, nn = torch.nn, optim = torch.optim, paths = torch.paths, xlua = torch.xlua, sys = sys}
 for name, library in pairs(packages) do
   rawset(_G, name, library)

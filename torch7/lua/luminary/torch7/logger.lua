@@ -1,8 +1,10 @@
---- optim.Logger(path): Logs rows of numbers into a file with a column for each name, which it can plot.
+--- optim.Logger(path): Logs rows of numbers into a file with a column for each name, which it can plot. Missing folders
+--- of the path are created.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
+local paths = require "luminary.paths"
 local fail = options.fail
 
 local Logger = class.root("Logger")
@@ -12,6 +14,7 @@ local styles = {["-"] = "lines", ["."] = "points pt 7", ["+"] = "points", ["+-"]
 function Logger:init(path, timestamp)
   if path ~= nil then
     path = options.arg("Logger", "path", path, "string")
+    paths.mkdir(paths.dirname(path))
     if timestamp then path = path .. os.date "-%Y_%m_%d_%X" end
     self.file = core.growing_file_open(path, false)
   end

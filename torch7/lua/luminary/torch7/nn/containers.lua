@@ -167,17 +167,16 @@ end, function(self, input, grad, go)
 end)
 Depth.__init = Concat.__init
 
--- Runs a copy of the module for each entry of a table; all share its parameters.
+-- Runs a copy of the module for each entry of a table; all share its parameters, unless `shared` is false.
 local Map = container("MapTable", function(self, input)
-  for i = #self.modules + 1, #input do
-    self.modules[i] = self.modules[1]:clone("weight", "bias", "gradWeight", "gradBias")
-  end
+  self:resize(math.max(#input, #self.modules))
   return lists.map(input, function(x, i) return self.modules[i]:forward(x) end)
 end, function(self, input, grads, go)
   return lists.map(input, function(x, i) return go(self.modules[i], x, grads[i]) end)
 end)
-function Map:__init(module)
+function Map:__init(module, shared)
   Container.__init(self)
+  self.shared = shared ~= false
   if module then self:add(module) end
 end
 function Map:add(module)
@@ -187,13 +186,19 @@ end
 --- Sets the number of copies of the module.
 function Map:resize(n)
   for i = #self.modules + 1, n do
-    self.modules[i] = self.modules[1]:clone("weight", "bias", "gradWeight", "gradBias")
+    self.modules[i] = self.shared and self.modules[1]:clone("weight", "bias", "gradWeight", "gradBias")
+      or self.modules[1]:clone()
   end
   for i = #self.modules, n + 1, -1 do self.modules[i] = nil end
 end
 function Map:parameters()
+  if not self.shared then return Container.parameters(self) end
   if self.modules[1] then return self.modules[1]:parameters() end
   return {}, {}
+end
+function Map:clearState()
+  self:resize(math.min(#self.modules, 1))
+  return Container.clearState(self)
 end
 
 -- Defines a container of one module, the constructor's argument.

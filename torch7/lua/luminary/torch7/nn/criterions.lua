@@ -79,6 +79,7 @@ end
 local function weighted(op)
   return function(x, y, how, weight, self)
     how.weight, how.ignore_index = weight, self.ignoreIndex
+    if self.ignoreIndex and not ops.any(ops.ne(y, self.ignoreIndex)):item() then return ops.sum(ops.mul(x, 0)) end
     return op(x, y, how)
   end
 end
@@ -86,7 +87,6 @@ local function reduced(f)
   return function(x, y, how) return (how.reduction == "mean" and ops.mean or ops.sum)(f(x, y)) end
 end
 criterion("ClassNLLCriterion", weighted(ops.nll_loss), "classes")
-criterion("CrossEntropyCriterion", weighted(ops.cross_entropy), "classes")
 criterion("SpatialClassNLLCriterion", weighted(ops.nll_loss), "classes")
 criterion("BCECriterion", weighted(ops.binary_cross_entropy))
 criterion("MSECriterion", function(x, y, how) return ops.mse_loss(x, y, how) end)
@@ -259,5 +259,26 @@ end
 function Modules:updateGradInput(input)
   local g = self.criterion:backward(self.input, self.target)
   self.gradInput = self.inputModule and self.inputModule:updateGradInput(input, g) or g
+  return self.gradInput
+end
+
+--- nn.CrossEntropyCriterion([weights [, sizeAverage]]): LogSoftMax, its field lsm, and ClassNLLCriterion, its field nll.
+local Entropy = class.new("nn.CrossEntropyCriterion", "nn.Criterion")
+function Entropy:__init(weights, average)
+  Criterion.__init(self)
+  local nn = class.packages.nn
+  self.lsm, self.nll = nn.LogSoftMax(), nn.ClassNLLCriterion(weights, average)
+  self.sizeAverage, self.oldSizeAverage = self.nll.sizeAverage, self.nll.sizeAverage
+end
+local function squeezed(t) return tensor.is(t) and tensor.wrap(raw(t):squeeze()) or t end
+function Entropy:updateOutput(input, target)
+  if self.sizeAverage ~= self.oldSizeAverage then self.nll.sizeAverage = self.sizeAverage end
+  self.oldSizeAverage = self.sizeAverage
+  self.output = self.nll:updateOutput(self.lsm:updateOutput(squeezed(input)), squeezed(target))
+  return self.output
+end
+function Entropy:updateGradInput(input, target)
+  local g = self.nll:updateGradInput(self.lsm.output, squeezed(target))
+  self.gradInput = self.lsm:updateGradInput(squeezed(input), g):viewAs(input)
   return self.gradInput
 end

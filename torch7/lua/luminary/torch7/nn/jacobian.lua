@@ -4,11 +4,9 @@ local files = require "luminary.torch7.files"
 local tensor = require "luminary.torch7.tensor"
 
 local nn = class.packages.nn
-local Jacobian = {}
-nn.Jacobian = Jacobian
 
 local function values(n) return tensor.new(tensor.default, n):zero() end
-local function flat(t) return t:view(t:nElement()) end
+local function flat(t) return t:dim() == 1 and t or t:view(t:nElement()) end
 
 -- Fills a tensor with numbers from low to high.
 local function fill(t, low, high)
@@ -27,108 +25,117 @@ local function by_columns(module, input, rows, column)
   return matrix
 end
 
---- Returns the Jacobian [elements of input, elements of output] by backward; that of a parameter if param and dparam
---- are given.
-function Jacobian.backward(module, input, param, dparam)
-  return by_columns(module, input, (param or input):nElement(), function(g)
-    module:zeroGradParameters()
-    local dx = module:updateGradInput(input, g)
-    module:accGradParameters(input, g)
-    return param and dparam or dx
-  end)
-end
-
---- Returns the change of a parameter by accUpdateGradParameters with rate 1, with its sign changed.
-function Jacobian.backwardUpdate(module, input, param)
-  local before = param:clone()
-  local all = {}
-  for i, p in ipairs((module:parameters())) do all[i] = p:clone() end
-  local function restore()
-    for i, p in ipairs((module:parameters())) do p:copy(all[i]) end
-  end
-  local matrix = by_columns(module, input, param:nElement(), function(g)
-    restore()
-    module:forward(input)
-    module:updateGradInput(input, g)
-    module:accUpdateGradParameters(input, g, 1)
-    return before - param
-  end)
-  restore()
-  return matrix
-end
-
---- Returns the Jacobian by central differences.
-function Jacobian.forward(module, input, param, perturbation)
-  param = param or input
-  local e, rows, elements = perturbation or 1e-6, param:nElement(), flat(param)
-  local matrix
-  for i = 1, rows do
-    local before = elements[i]
-    elements[i] = before + e
-    local up = flat(module:forward(input):contiguous()):clone()
-    elements[i] = before - e
-    local down = flat(module:forward(input):contiguous()):clone()
-    elements[i] = before
-    matrix = matrix or values(rows * up:nElement()):view(rows, up:nElement())
-    matrix:select(1, i):copy((up - down) / (2 * e))
-  end
-  return matrix
-end
-Jacobian.forwardUpdate = Jacobian.forward
-
 local function largest(a, b) return (a - b):abs():max() end
 
---- Return the largest difference between both, for an input, or a parameter, of numbers from minval to maxval.
-function Jacobian.testJacobian(module, input, minval, maxval, perturbation)
-  fill(input, minval, maxval)
-  local expected = Jacobian.forward(module, input, nil, perturbation)
-  return largest(Jacobian.backward(module, input), expected)
-end
-function Jacobian.testJacobianParameters(module, input, param, dparam, minval, maxval, perturbation)
-  fill(input, minval, maxval)
-  fill(param, minval, maxval)
-  local found = Jacobian.backward(module, input, param, dparam)
-  return largest(found, Jacobian.forward(module, input, param, perturbation))
-end
-function Jacobian.testJacobianUpdateParameters(module, input, param, minval, maxval, perturbation)
-  fill(input, minval, maxval)
-  fill(param, minval, maxval)
-  local found = Jacobian.backwardUpdate(module, input, param)
-  return largest(found, Jacobian.forward(module, input, param, perturbation))
-end
-
---- Saves a module and loads it again; returns the largest differences of its output and of its gradient.
-function Jacobian.testIO(module, input, minval, maxval)
-  fill(input, minval, maxval)
-  local g = module:forward(input):clone():uniform()
-  module:zeroGradParameters()
-  local copy = files.deserialize(files.serialize(module))
-  local dx = module:backward(input, g):clone()
-  local y = copy:forward(input)
-  copy:zeroGradParameters()
-  return largest(y, module.output), largest(copy:backward(input, g), dx)
-end
-
---- Returns the errors of steps of a parameter by accGradParameters and accUpdateGradParameters, by name.
-function Jacobian.testAllUpdate(module, input, weight, gradWeight)
-  local rate, scale = 0.1, 0.7
-  local g = module:forward(input):clone():uniform()
-  local start = module[weight]:clone()
-  module:zeroGradParameters()
-  module:updateGradInput(input, g)
-  module:accGradParameters(input, g, scale)
-  local step = module[gradWeight] * (rate / scale)
-  local found = {}
-  local function note(name, expected)
-    found[name] = (start - module[weight] - expected):norm()
-    module[weight]:copy(start)
+-- Returns a table of checks; part(input) is the part of an input that has values.
+local function checks(part)
+  local Jacobian = {}
+  --- Returns the Jacobian [elements of input, elements of output] by backward; that of a parameter if param and dparam
+  --- are given.
+  function Jacobian.backward(module, input, param, dparam)
+    return by_columns(module, input, (param or part(input)):nElement(), function(g)
+      module:zeroGradParameters()
+      local dx = module:updateGradInput(input, g)
+      module:accGradParameters(input, g)
+      return param and dparam or part(dx)
+    end)
   end
-  module:updateParameters(rate / scale)
-  note("accGradParameters", step)
-  module:zeroGradParameters()
-  module:forward(input)
-  module:updateGradInput(input, g)
-  module:accUpdateGradParameters(input, g, rate)
-  note("accUpdateGradParameters", step)
-  return found
+
+  --- Returns the change of a parameter by accUpdateGradParameters with rate 1, with its sign changed.
+  function Jacobian.backwardUpdate(module, input, param)
+    local before = param:clone()
+    local all = {}
+    for i, p in ipairs((module:parameters())) do all[i] = p:clone() end
+    local function restore()
+      for i, p in ipairs((module:parameters())) do p:copy(all[i]) end
+    end
+    local matrix = by_columns(module, input, param:nElement(), function(g)
+      restore()
+      module:forward(input)
+      module:updateGradInput(input, g)
+      module:accUpdateGradParameters(input, g, 1)
+      return before - param
+    end)
+    restore()
+    return matrix
+  end
+
+  --- Returns the Jacobian by central differences.
+  function Jacobian.forward(module, input, param, perturbation)
+    param = param or part(input)
+    local e, rows, elements = perturbation or 1e-6, param:nElement(), flat(param)
+    local matrix
+    for i = 1, rows do
+      local before = elements[i]
+      elements[i] = before + e
+      local up = flat(module:forward(input):contiguous()):clone()
+      elements[i] = before - e
+      local down = flat(module:forward(input):contiguous()):clone()
+      elements[i] = before
+      matrix = matrix or values(rows * up:nElement()):view(rows, up:nElement())
+      matrix:select(1, i):copy((up - down) / (2 * e))
+    end
+    return matrix
+  end
+  Jacobian.forwardUpdate = Jacobian.forward
+
+  --- Return the largest difference between both, for an input, or a parameter, of numbers from minval to maxval.
+  function Jacobian.testJacobian(module, input, minval, maxval, perturbation)
+    fill(part(input), minval, maxval)
+    local expected = Jacobian.forward(module, input, nil, perturbation)
+    return largest(Jacobian.backward(module, input), expected)
+  end
+  function Jacobian.testJacobianParameters(module, input, param, dparam, minval, maxval, perturbation)
+    fill(part(input), minval, maxval)
+    fill(param, minval, maxval)
+    local found = Jacobian.backward(module, input, param, dparam)
+    return largest(found, Jacobian.forward(module, input, param, perturbation))
+  end
+  function Jacobian.testJacobianUpdateParameters(module, input, param, minval, maxval, perturbation)
+    fill(part(input), minval, maxval)
+    fill(param, minval, maxval)
+    local found = Jacobian.backwardUpdate(module, input, param)
+    return largest(found, Jacobian.forward(module, input, param, perturbation))
+  end
+
+  --- Saves a module and loads it again; returns the largest differences of its output and of its gradient.
+  function Jacobian.testIO(module, input, minval, maxval)
+    fill(part(input), minval, maxval)
+    local g = module:forward(input):clone():uniform()
+    module:zeroGradParameters()
+    local copy = files.deserialize(files.serialize(module))
+    local dx = module:backward(input, g):clone()
+    local y = copy:forward(input)
+    copy:zeroGradParameters()
+    return largest(y, module.output), largest(copy:backward(input, g), dx)
+  end
+
+  --- Returns the errors of steps of a parameter by accGradParameters and accUpdateGradParameters, by name.
+  function Jacobian.testAllUpdate(module, input, weight, gradWeight)
+    local rate, scale = 0.1, 0.7
+    local g = module:forward(input):clone():uniform()
+    local start = module[weight]:clone()
+    module:zeroGradParameters()
+    module:updateGradInput(input, g)
+    module:accGradParameters(input, g, scale)
+    local step = module[gradWeight] * (rate / scale)
+    local found = {}
+    local function note(name, expected)
+      found[name] = (start - module[weight] - expected):norm()
+      module[weight]:copy(start)
+    end
+    module:updateParameters(rate / scale)
+    note("accGradParameters", step)
+    module:zeroGradParameters()
+    module:forward(input)
+    module:updateGradInput(input, g)
+    module:accUpdateGradParameters(input, g, rate)
+    note("accUpdateGradParameters", step)
+    return found
+  end
+  return Jacobian
 end
+
+nn.Jacobian = checks(function(x) return x end)
+--- nn.SparseJacobian: the same checks of inputs whose second column has the values.
+nn.SparseJacobian = checks(function(x) return x:select(2, 2) end)

@@ -34,6 +34,12 @@ function Lookup:updateOutput(input)
   return Leaf.updateOutput(self, input)
 end
 
+--- Returns zeros, since indices have no gradient.
+function Lookup:updateGradInput(input)
+  self.gradInput = input:clone():zero()
+  return self.gradInput
+end
+
 -- Draws self.noise of given sizes, each element 1 with probability 1 - p, but not to compute the last forward again.
 local function noise_of(self, sizes, x)
   if not self.again or not tensor.is(self.noise) then
@@ -320,7 +326,16 @@ of_fields("WhiteNoise", "mean=0 std=0.1", function(x, o)
   if o.train == false then return ops.mul(x, 1) end
   return ops.add(x, ops.add(ops.mul(ops.randn_like(x), o.std), o.mean))
 end)
-computed("OneHot", function(x, n) return F.one_hot(x:to "int64", n):to(tensor.default) end)
+computed("OneHot", function(x, n) return F.one_hot(x:to "int64", n):to(tensor.default) end, nil, "outputSize")
+local OneHot = class.by_name["nn.OneHot"]
+function OneHot:updateOutput(input)
+  if type(input) ~= "number" then return Leaf.updateOutput(self, input) end
+  return Leaf.updateOutput(self, tensor.new("int64", {input})):resize(self.outputSize)
+end
+function OneHot:updateGradInput(input)
+  self.gradInput = type(input) == "number" and 0 or tensor.wrap(ops.zeros(tensor.raw(input).shape, {dtype = tensor.default}))
+  return self.gradInput
+end
 
 -- ---- shapes and positions
 
@@ -430,24 +445,26 @@ end).updateOutput = function(self, x)
   if self.output == nil then options.fail("nn.SelectTable: the table has no entry %s", tostring(self.index)) end
   return self.output
 end
+-- Appends the values in a nested table to a list; returns their numbers, nested as the values.
 local function flatten_into(list, v)
-  if type(v) ~= "table" then
-    list[#list + 1] = v
-  else
-    for _, each in ipairs(v) do flatten_into(list, each) end
-  end
-  return list
+  if type(v) == "table" then return lists.map(v, function(each) return flatten_into(list, each) end) end
+  list[#list + 1] = v
+  return #list
 end
-passes("FlattenTable", function() end, function(_, x, g)
-  local i = 0
-  local function nested(v)
-    if type(v) == "table" then return lists.map(v, nested) end
-    i = i + 1
-    return g[i]
-  end
-  return nested(x)
+local function same_form(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  for i = 1, math.max(#a, #b) do if not same_form(a[i], b[i]) then return false end end
+  return true
+end
+passes("FlattenTable", function(self) self.output, self.input_map = {}, {} end, function(self, _, g)
+  local function nested(at) return type(at) == "table" and lists.map(at, nested) or g[at] end
+  return nested(self.input_map)
 end).updateOutput = function(self, x)
-  self.output = flatten_into({}, x)
+  local list = {}
+  local map = flatten_into(list, x)
+  if not (same_form(list, self.output) and same_form(map, self.input_map)) then
+    self.output, self.input_map = list, map
+  end
   return self.output
 end
 local Reversal = passes("GradientReversal", function(self, lambda) self.lambda = lambda or 1 end,

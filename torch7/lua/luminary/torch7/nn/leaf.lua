@@ -41,12 +41,14 @@ function Leaf:attach(inner, dims)
   for _, name in ipairs(made.buffers) do self[name] = wrap(inner[name]) end
 end
 
+local arguments
+
 -- Returns the record of the layer, with its present parameters, running values and mode.
 local function current(self)
   local made = made_of[self]
   if not made then
-    local of = class.by_name[class.typename(self)]
-    made = record_of(of.make(unpack(self.made_with, 1, self.made_with.n)))
+    local given = arguments(self)
+    made = record_of(self.make(unpack(given, 1, given.n)))
     made_of[self] = made
   end
   local inner, held = made.inner, made.held
@@ -106,6 +108,18 @@ for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "Volum
   from_fields["nn." .. name] = function(f) return f.running_mean:size(1), f.eps, f.momentum, f.affine end
 end
 
+-- Returns the layer's constructor arguments. Of a layer that Torch7 wrote, or whose class does not call the __init of its
+-- parent, its fields tell them.
+function arguments(self)
+  local of = getmetatable(self)
+  while not self.made_with and of do
+    local found = from_fields[of.__typename:gsub("^cudnn%.", "nn.")]
+    self.made_with, of = found and options.pack(found(self)), of.__parent
+  end
+  self.made_with = self.made_with or {n = 0}
+  return self.made_with
+end
+
 -- Returns the input as leaves of a new graph, and collects these in `list`, and the input's versions in `seen`; with
 -- `kept` they are copies.
 local function leaves(input, list, seen, kept)
@@ -139,7 +153,7 @@ end
 local function run(self, input)
   local made = current(self)
   local inner, dims, params = made.inner, made.dims, {}
-  local tape = {inputs = {}, seen = {}, params = params, names = {}, versions = {}}
+  local tape = {inputs = {}, seen = {}, params = params, names = {}, versions = {}, sizes_only = inner.sizes_only}
   for _, name in ipairs(made.names) do
     local p, i = self[name] and inner[name], #params + 1
     if p then params[i], tape.names[i], tape.versions[i] = p, name, p._version end
@@ -232,6 +246,7 @@ local function as_input(input, grads, tape, at)
   if not core.is_floating_point(raw(input)) then return wrap(ops.zeros_like(raw(input))) end
   at.i = at.i + 1
   local g = grads[at.i]
+  if not g and tape.sizes_only then return tensor.new(raw(input).dtype, {0}) end
   return wrap(g and ops.contiguous(g) or ops.zeros_like(tape.inputs[at.i]))
 end
 
@@ -291,14 +306,9 @@ end
 --- Restores a layer from its fields for file:readObject; for a layer written by Torch7, finds its arguments in them.
 function Leaf:read(file)
   Module.read(self, file)
-  if not self.made_with then
-    local found = from_fields[class.typename(self):gsub("^cudnn%.", "nn.")]
-    local args = found and {found(self)} or {}
-    self.made_with = {n = found and select("#", found(self)) or 0, unpack(args)}
-  end
-  local of = class.by_name[class.typename(self)]
-  if of.make then check_size(self, of.make, file) end
-  local made = of.fresh(self)
+  arguments(self)
+  if self.make then check_size(self, self.make, file) end
+  local made = self:fresh()
   for name, own in pairs(made) do
     local read = rawget(self, name)
     if read == nil and not tensor.is(own) then
@@ -328,7 +338,7 @@ function Leaf:reset(stdv)
   if stdv then
     for _, p in ipairs(params) do p:uniform(-stdv * math.sqrt(3), stdv * math.sqrt(3)) end
   elseif #params > 0 then
-    for i, p in ipairs(class.by_name[class.typename(self)].fresh(self):parameters()) do params[i]:copy(p) end
+    for i, p in ipairs(self:fresh():parameters()) do params[i]:copy(p) end
   end
   return self
 end

@@ -172,6 +172,8 @@ local function copy_of(v, made)
   if made[v] then return made[v] end
   if tensor.is(v) then
     made[v] = v:clone()
+  elseif class.typename(v) and v.write and v.write ~= Module.write then
+    made[v] = files.deserialize(files.serialize(v))
   elseif type(v) == "table" and (getmetatable(v) == nil or class.typename(v)) then
     local new = setmetatable({}, getmetatable(v))
     made[v] = new

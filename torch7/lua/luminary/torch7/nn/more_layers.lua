@@ -128,7 +128,9 @@ layer("WeightedEuclidean", function(i, o)
   end)
   ours.init.constant_(module.diagCov, 1)
   return module, 2
-end)
+end, "inputSize outputSize").parameters = function(self)
+  return {self.weight, self.diagCov}, {self.gradWeight, self.gradDiagCov}
+end
 
 -- ---- pooling
 
@@ -232,6 +234,22 @@ WeightNorm.backward = class.by_name["nn.Module"].backward
 local LinearWeightNorm = class.new("nn.LinearWeightNorm", "nn.WeightNorm")
 function LinearWeightNorm:__init(i, o, bias)
   WeightNorm.__init(self, nn.Linear(i, o, bias))
+  self.inputSize, self.outputSize, self.weight = i, o, self.modules[1].weight
+end
+--- nn.LinearWeightNorm.fromLinear(linear): Returns a layer that computes the same.
+function LinearWeightNorm.fromLinear(linear)
+  local made = nn.LinearWeightNorm(linear.weight:size(2), linear.weight:size(1), linear.bias ~= nil)
+  made.v:copy(linear.weight)
+  made.g:raw():copy_(made:lengths(made.v:raw()))
+  if linear.bias then made.bias:copy(linear.bias) end
+  return made
+end
+--- Returns an nn.Linear that computes the same.
+function LinearWeightNorm:toLinear()
+  local made = nn.Linear(self.inputSize, self.outputSize, self.bias ~= nil)
+  made.weight:raw():copy_(self:computed(self.v:raw(), self.g:raw()))
+  if self.bias then made.bias:copy(self.bias) end
+  return made
 end
 
 -- ---- conversions
@@ -356,3 +374,46 @@ function NaN:accGradParameters(x, g, scale)
   for _, each in ipairs(grads) do check(self, each, "gradParameters") end
 end
 NaN.backward = Module.backward
+
+-- ---- pooling at random steps
+
+-- nn.SpatialFractionalMaxPooling(kW, kH, outW, outH), and with sizes below 1 ratios; Volumetric… has kT and outT first.
+for name, letters in pairs {Spatial = "HW", Volumetric = "HWT"} do -- time is the last dim
+  local dims = #letters
+  local pool = F[("fractional_max_pool%dd"):format(dims)]
+  local fields = dims == 2 and "poolSizeW poolSizeH" or "poolSizeT poolSizeW poolSizeH"
+  local new = layer(name .. "FractionalMaxPooling", function()
+    return around(function(x, _, of)
+      local kernel, out = {}, {}
+      for i = 1, dims do
+        local letter = letters:sub(i, i)
+        kernel[i] = of["poolSize" .. letter]
+        out[i] = of["out" .. letter] or math.floor(x:size(i - dims - 1) * of["ratio" .. letter])
+      end
+      local random = of.randomSamples and raw(of.randomSamples)
+      if not (random and random:size(1) == x:size(1) and random:size(2) == x:size(2)) then
+        random = ops.rand({x:size(1), x:size(2), dims}, {dtype = x.dtype, device = x.device})
+        of.randomSamples = wrap(random)
+      elseif not (of.newRandomPool or of.again) then
+        random:uniform_()
+      end
+      return pool(x, kernel, {output_size = out, _random_samples = random})
+    end), dims + 2
+  end, fields)
+  local init = new.__init
+  function new:__init(...)
+    init(self, ...)
+    local sizes = {select(dims + 1, ...)}
+    local order = dims == 2 and "WH" or "TWH"
+    for i = 1, dims do
+      local size = options.arg("nn." .. name .. "FractionalMaxPooling", "out" .. order:sub(i, i), sizes[i], "number")
+      self[(size >= 1 and "out" or "ratio") .. order:sub(i, i)] = size
+    end
+    self.newRandomPool = false
+  end
+  --- Keeps the windows of the last forward; draws them at each call again after fixPoolingRegions(false).
+  function new:fixPoolingRegions(on)
+    self.newRandomPool = on == nil or on
+    return self
+  end
+end

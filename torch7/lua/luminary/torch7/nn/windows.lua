@@ -37,6 +37,7 @@ local function transposed(name, dims, make, fields)
     end)
     made.padding_given = made.output_padding
     module.weight, module.bias = made.weight, made.bias
+    module.sizes_only = true -- of an input without gradient only the sizes are used
     return module
   end, fields)
 end
@@ -94,9 +95,16 @@ function Average:setCountExcludePad()
   return self
 end
 for name, dims in pairs {BatchNormalization = 2, SpatialBatchNormalization = 4, VolumetricBatchNormalization = 5} do
-  local kind = ("BatchNorm%dd"):format(math.max(dims - 2, 1))
+  local Norm = ours[("BatchNorm%dd"):format(math.max(dims - 2, 1))]
+  local Any = Norm:extend "BatchNorm" -- also of one value for each channel, whose deviation is 0
+  function Any:forward(x)
+    if not self.training or x:numel() > x:size(2) then return Norm.forward(self, x) end
+    local zero, sizes = ops.mul(x, 0), {-1}
+    for d = 1, x.ndim - 2 do sizes[d + 1] = 1 end
+    return self.affine and ops.add(ops.mul(zero, self.weight:view(sizes)), self.bias:view(sizes)) or zero
+  end
   layer(name, function(n, eps, momentum, affine)
-    return ours[kind](n, {eps = eps or 1e-5, momentum = momentum or 0.1, affine = affine ~= false}), dims
+    return Any(n, {eps = eps or 1e-5, momentum = momentum or 0.1, affine = affine ~= false}), dims
   end, "_ eps=1e-5 momentum=0.1 affine=true").configure = function(self, inner)
     inner.eps, inner.momentum = self.eps, self.momentum
   end

@@ -1,0 +1,187 @@
+--- Implements Torch7's package image over lm.vision. An image is a tensor [C, H, W] or [H, W], of floats in [0, 1] or of
+--- bytes; positions count from 0. Functions take the result first, if it is given: image.scale([result,] image, …).
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local tensor = require "luminary.torch7.tensor"
+local vision = require "luminary.vision"
+local fail, ops, raw, wrap = options.fail, core.ops, tensor.raw, tensor.wrap
+
+local image = {}
+
+-- ---- files
+
+-- Returns pixels in the form that load's arguments ask for.
+local function loaded(pixels, depth, kind)
+  if depth == 3 and pixels:size(1) ~= 3 then
+    pixels = ops.cat({pixels:narrow(1, 1, 1), pixels:narrow(1, 1, 1), pixels:narrow(1, 1, 1)}, 1)
+  end
+  local dtype = tensor.dtype_of(kind and kind:gsub("^%l", string.upper) .. "Tensor" or "Tensor")
+  local out = dtype == "uint8" and pixels or ops.div(pixels:to(dtype), 255)
+  return wrap(ops.contiguous(out))
+end
+local modes = {"gray", nil, "rgb"}
+--- image.load(path [, depth [, type]]): Reads a file; depth is 1 or 3, type "float", "double" or "byte".
+function image.load(path, depth, kind)
+  return loaded(vision.read_image(path, {mode = modes[depth] or "unchanged"}), depth, kind)
+end
+--- image.decompress(bytes [, depth [, type]]): Decodes a ByteTensor that holds a file.
+function image.decompress(bytes, depth, kind)
+  return loaded(vision.decode_image(raw(bytes, "image.decompress"), {mode = modes[depth] or "unchanged"}), depth, kind)
+end
+--- image.save(path, image): Writes a PNG, JPEG, WebP, by the path's ending; floats are limited to [0, 1].
+function image.save(path, img)
+  local x = raw(img, "image.save")
+  if x.dtype ~= "uint8" then x = ops.mul(ops.clamp_range(x, 0, 1), 255):to "uint8" end
+  if x.ndim == 2 then x = ops.unsqueeze(x, 1) end
+  local ending = path:match "%.(%a+)$"
+  local write = vision["write_" .. (ending and ending:lower():gsub("^jpg$", "jpeg") or "")]
+    or fail("image.save: unknown ending of '%s'; png, jpg and webp are known", path)
+  write(ops.contiguous(x), path)
+end
+for _, kind in ipairs {"PNG", "JPG"} do
+  image["load" .. kind], image["save" .. kind] = image.load, image.save
+  image["decompress" .. kind] = image.decompress
+end
+
+-- ---- geometry
+
+-- Returns a function of an image and other arguments as image.name([result,] image, …).
+local function into_result(f)
+  return function(first, second, ...)
+    if not tensor.is(second) then return wrap(f(raw(first, "image"), nil, second, ...)) end
+    local y = f(raw(second, "image"), raw(first), ...)
+    return first:resize(tensor.sizes(y.shape)):copy(wrap(y))
+  end
+end
+
+-- Returns the matrix [to, from] that resizes a line: averages for fewer pixels, lines between pixels for more.
+local function resizing(from, to, mode, like)
+  local rows = {}
+  for d = 1, to do
+    local row = {}
+    for s = 1, from do row[s] = 0 end
+    if mode == "simple" then
+      row[math.min(math.floor((d - 1) * from / to), from - 1) + 1] = 1
+    elseif to < from and mode ~= "bicubic" then
+      local low, high = (d - 1) * from / to, d * from / to
+      for s = math.floor(low) + 1, math.min(math.ceil(high), from) do
+        row[s] = math.max(math.min(high, s) - math.max(low, s - 1), 0) * to / from
+      end
+    else
+      local at = to == 1 and 0 or (d - 1) * (from - 1) / (to - 1)
+      local s = math.min(math.floor(at), math.max(from - 2, 0))
+      local t = at - s
+      -- weights of the pixels s - 1 to s + 2; those beyond the ends continue the line
+      local w = mode ~= "bicubic" and {0, 1 - t, t, 0} or {t * (-0.5 + t - 0.5 * t * t), 1 + t * t * (1.5 * t - 2.5),
+        t * (0.5 + t * (2 - 1.5 * t)), t * t * (0.5 * t - 0.5)}
+      if s == 0 then w = {0, w[2] + 2 * w[1], w[3] - w[1], w[4]} end
+      if s + 2 >= from then w = {w[1], w[2] - w[4], w[3] + 2 * w[4], 0} end
+      for k, v in ipairs(w) do
+        local p = math.min(math.max(s + k - 1, 1), from)
+        row[p] = row[p] + v
+      end
+    end
+    rows[d] = row
+  end
+  return core.tensor(rows, {dtype = like.dtype, device = like.device})
+end
+-- Returns the width and height for "WxH", "MAX", "^MIN", "*FACTOR" and "*N/D", or a number MAX.
+local function size_of(text, w, h)
+  local width, height = tostring(text):match "^(%d+)x(%d+)$"
+  if width then return tonumber(width), tonumber(height) end
+  local sign, n, d = tostring(text):match "^([%^*]?)([%d.]+)/?(%d*)$"
+  n = tonumber(n) or fail("image.scale: unknown size '%s'; sizes are WxH, MAX, ^MIN, *FACTOR and *N/D", tostring(text))
+  local factor = sign == "*" and n / (tonumber(d) or 1) or n / (sign == "^" and math.min or math.max)(w, h)
+  return math.max(math.floor(w * factor + 0.5), 1), math.max(math.floor(h * factor + 0.5), 1)
+end
+--- image.scale([result,] image, width, height [, mode]) or image.scale(image, size [, mode]): Resizes; mode "bilinear",
+--- "bicubic" or "simple".
+image.scale = into_result(function(x, result, width, height, mode)
+  local h, w = x:size(-2), x:size(-1)
+  if result and type(width) ~= "number" then
+    width, height, mode = result:size(-1), result:size(-2), width
+  elseif type(height) ~= "number" then
+    mode, width, height = height, size_of(width, w, h)
+  end
+  local kind = x.dtype == "uint8" and x:to "float32" or x
+  local y = ops.matmul(resizing(h, height, mode, kind), ops.contiguous(kind))
+  y = ops.matmul(y, ops.transpose(resizing(w, width, mode, kind), 1, 2))
+  return y:to(x.dtype)
+end)
+local corners = {c = {0.5, 0.5}, tl = {0, 0}, tr = {1, 0}, bl = {0, 1}, br = {1, 1}}
+--- image.crop([result,] image, x1, y1 [, x2, y2]) or image.crop(image, "c" | "tl" | "tr" | "bl" | "br", width, height).
+image.crop = into_result(function(x, result, x1, y1, x2, y2)
+  if type(x1) == "string" then
+    local at = corners[x1] or fail("image.crop: unknown corner '%s'; c, tl, tr, bl and br are known", x1)
+    local w, h = y1, x2
+    x1, y1 = math.floor((x:size(-1) - w) * at[1]), math.floor((x:size(-2) - h) * at[2])
+    x2, y2 = x1 + w, y1 + h
+  elseif not x2 then
+    x2, y2 = x1 + result:size(-1), y1 + result:size(-2)
+  end
+  return ops.contiguous(x:narrow(-1, x1 + 1, x2 - x1):narrow(-2, y1 + 1, y2 - y1))
+end)
+image.hflip = into_result(function(x) return ops.flip(x, -1) end)
+image.vflip = into_result(function(x) return ops.flip(x, -2) end)
+--- image.translate([result,] image, x, y): Moves an image to the right and down; the rest is 0.
+image.translate = into_result(function(x, _, dx, dy) return ops.pad(x, {dx, -dx, dy, -dy}) end)
+--- image.rotate([result,] image, angle [, mode]): Rotates around the center, counterclockwise by radians; mode "simple"
+--- or "bilinear".
+image.rotate = into_result(function(x, _, angle, mode)
+  local degrees = math.deg(options.arg("image.rotate", "angle", angle, "number"))
+  return vision.transforms.functional.rotate(x, degrees, {
+    interpolation = mode == "bilinear" and "bilinear" or "nearest"})
+end)
+
+-- ---- colors and values
+
+local function mixed(weights)
+  return into_result(function(x)
+    local m = core.tensor(weights, {dtype = x.dtype, device = x.device})
+    return ops.reshape(ops.matmul(m, ops.reshape(x, {x:size(1), -1})), {#weights, x:size(-2), x:size(-1)})
+  end)
+end
+local luma = {0.299, 0.587, 0.114}
+image.rgb2y, image.rgb2yuv = mixed {luma}, mixed {luma, {-0.14713, -0.28886, 0.436}, {0.615, -0.51499, -0.10001}}
+image.yuv2rgb = mixed {{1, 0, 1.13983}, {1, -0.39465, -0.5806}, {1, 2.03211, 0}}
+--- image.minmax {tensor = x, min = low, max = high}: Returns x with low as 0 and high as 1; by default its own extremes.
+function image.minmax(how)
+  local x = tensor.is(how) and how or how.tensor
+  local low, high = type(how) == "table" and how.min or x:min(), type(how) == "table" and how.max or x:max()
+  local y = (x - low) / (high > low and high - low or 1)
+  return type(how) == "table" and how.inplace and x:copy(y) or y
+end
+--- image.toDisplayTensor {input = images, nrow = 6, padding = 0, scaleeach = false, min =, max =}: Returns images
+--- [N, C, H, W] or a list of them as one image, in rows.
+function image.toDisplayTensor(how)
+  if tensor.is(how) then how = {input = how} end
+  local list = tensor.is(how.input) and raw(how.input) or ops.stack(tensor.raw_all(how.input), 1)
+  if list.ndim == 2 or list.ndim == 3 and (list:size(1) == 3 or list:size(1) == 1) then
+    return image.minmax {tensor = wrap(list), min = how.min, max = how.max}
+  end
+  local x = list.ndim == 3 and ops.unsqueeze(list, 2) or list
+  local grid = vision.make_grid(x, {nrow = how.nrow or 6, padding = how.padding or 0, normalize = true,
+    scale_each = how.scaleeach == true, value_range = how.min and {how.min, how.max} or nil})
+  return wrap(x:size(2) == 1 and ops.contiguous(grid:narrow(1, 1, 1)) or grid)
+end
+-- Returns a bell of n numbers with the largest in the middle.
+local function bell(n, sigma)
+  local values = {}
+  for i = 1, n do values[i] = math.exp(-((i - (n + 1) / 2) / ((sigma or 0.25) * n)) ^ 2 / 2) end
+  return core.tensor(values, {dtype = tensor.default})
+end
+-- Defines kernels by image.name(size, sigma, amplitude, normalize) or by a table of these names.
+local function kernel(name, f)
+  image[name] = function(size, sigma, amplitude, normalize)
+    if type(size) == "table" then
+      size, sigma, amplitude, normalize = size.size, size.sigma, size.amplitude, size.normalize
+    end
+    local y = ops.mul(f(bell(size or 3, sigma)), amplitude or 1)
+    return wrap(normalize and ops.div(y, ops.sum(y)) or y)
+  end
+end
+kernel("gaussian1D", function(b) return b end)
+kernel("gaussian", function(b) return ops.mul(ops.unsqueeze(b, 1), ops.unsqueeze(b, 2)) end)
+function image.display() fail "image.display: there is no window; image.save(path, image.toDisplayTensor(x)) writes a file" end
+
+return image
