@@ -164,8 +164,8 @@ function image.toDisplayTensor(how)
     scale_each = how.scaleeach == true, value_range = how.min and {how.min, how.max} or nil})
   return wrap(x:size(2) == 1 and ops.contiguous(grid:narrow(1, 1, 1)) or grid)
 end
--- Returns a bell of n numbers with the largest in the middle.
-local function bell(n, sigma)
+-- Returns a Gaussian of n numbers with the largest in the middle.
+local function gauss_curve(n, sigma)
   local values = {}
   for i = 1, n do values[i] = math.exp(-((i - (n + 1) / 2) / ((sigma or 0.25) * n)) ^ 2 / 2) end
   return core.tensor(values, {dtype = tensor.default})
@@ -176,7 +176,7 @@ local function kernel(name, f)
     if type(size) == "table" then
       size, sigma, amplitude, normalize = size.size, size.sigma, size.amplitude, size.normalize
     end
-    local y = ops.mul(f(bell(size or 3, sigma)), amplitude or 1)
+    local y = ops.mul(f(gauss_curve(size or 3, sigma)), amplitude or 1)
     return wrap(normalize and ops.div(y, ops.sum(y)) or y)
   end
 end
