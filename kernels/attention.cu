@@ -283,7 +283,7 @@ LM_KERNEL void __launch_bounds__(lm_attention_tiles<num>::THREADS) lm_attention_
     num factor[S::I];
     LM_UNROLL
     for (int i = 0; i < S::I; i++) {
-      factor[i] = sum[i] == 0 ? 0 : (num)job.kept / sum[i];
+      factor[i] = sum[i] == 0 ? 0 : (num)job.keep_scale / sum[i];
       if (part > 0 || tx > 0 || ty + i * S::TY >= rows) continue;
       num *to = (num *)job.log_sum + (n * job.heads + h) * job.queries + i0 + ty + i * S::TY;
       *to = sum[i] == 0 ? (num)INFINITY : most[i] + log(sum[i]);
@@ -320,8 +320,8 @@ LM_DEVICE num lm_attention_slope(const lm_attention_job &job, int64_t n, int64_t
   if (score == -(num)INFINITY) return *weight = 0;
   int64_t row = (n * job.heads + h) * job.queries + i;
   num all = ((const num *)job.log_sum)[row], of = all == (num)INFINITY ? 0 : lm_exp(score - all);
-  *weight = kept ? of * (num)job.kept : 0;
-  return of * ((kept ? slope * (num)job.kept : 0) - ((const num *)job.dots)[row]) * (num)job.scale;
+  *weight = kept ? of * (num)job.keep_scale : 0;
+  return of * ((kept ? slope * (num)job.keep_scale : 0) - ((const num *)job.dots)[row]) * (num)job.scale;
 }
 
 /* Computes dquery; a block's rows are queries. */
@@ -425,11 +425,12 @@ LM_KERNEL void lm_attention_draw_put(uint64_t *to, uint64_t seed, uint64_t offse
 }
 
 template <class T>
-LM_KERNEL void lm_dropout_drawn(const T *x, T *y, int64_t n, const uint64_t *draw, uint32_t threshold, double kept) {
+LM_KERNEL void lm_dropout_drawn(const T *x, T *y, int64_t n, const uint64_t *draw, uint32_t threshold,
+                                double keep_scale) {
   typedef lm_compute<T> num;
   for (int64_t i = lm_thread(); i < n; i += lm_threads()) {
     bool stays = lm_attention_keeps(draw, threshold, (uint64_t)i / 4) >> i % 4 & 1;
-    y[i] = lm_put<T>(stays ? lm_get<num>(x[i]) * (num)kept : 0);
+    y[i] = lm_put<T>(stays ? lm_get<num>(x[i]) * (num)keep_scale : 0);
   }
 }
 
@@ -502,10 +503,10 @@ int lm_k_attention_draw(uint64_t *to, uint64_t seed, uint64_t offset, const uint
 }
 
 int lm_k_dropout_by_draw(int dtype, const void *x, void *y, int64_t n, const uint64_t *draw, uint32_t threshold,
-                         double kept, void *stream) {
+                         double keep_scale, void *stream) {
   return lm_for_float(dtype, [&](auto num) {
     typedef decltype(num) T;
     return lm_launch(lm_dropout_drawn<T>, lm_blocks(n, ROW_THREADS, 1 << 20), ROW_THREADS, 0, stream, (const T *)x,
-                     (T *)y, n, draw, threshold, kept);
+                     (T *)y, n, draw, threshold, keep_scale);
   });
 }

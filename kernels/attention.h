@@ -26,10 +26,10 @@ typedef struct lm_attention_job {
   int mask_is_bool;
   int64_t mask_stride[4];
   /* Dropout of weights, by their index in [samples, heads, queries, keys]: NULL (none), or device memory: seed, offset.
-   * A weight is kept and multiplied by `kept` if the upper 24 bits of its random word reach the threshold. */
+   * A weight is kept and multiplied by `keep_scale` if the upper 24 bits of its random word reach the threshold. */
   const uint64_t *draw;
   uint32_t threshold;
-  double kept;
+  double keep_scale;
   /* backward only; dots: scratch memory of log_sum's shape and type */
   lm_attention_side grad, dquery, dkey, dvalue;
   void *dots;
@@ -43,6 +43,7 @@ LM_C int lm_k_attention_mma_backward(const lm_attention_job *job, void *stream);
 
 /* Sets to[0] = seed and to[1] = offset + *extra; extra may be NULL. */
 LM_C int lm_k_attention_draw(uint64_t *to, uint64_t seed, uint64_t offset, const uint64_t *extra, void *stream);
-/* Sets y to x times `kept` where the draw keeps an element, else to 0; n contiguous elements of a floating dtype. */
+/* Sets y to x times `keep_scale` where the draw keeps an element, else to 0; n contiguous elements of a floating dtype.
+ */
 LM_C int lm_k_dropout_by_draw(int dtype, const void *x, void *y, int64_t n, const uint64_t *draw, uint32_t threshold,
-                              double kept, void *stream);
+                              double keep_scale, void *stream);

@@ -309,7 +309,7 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, WIDE > 64 ? 2 : 3) lm_attention
     LM_UNROLL
     for (int i = 0; i < 2; i++) {
       int row = warp + g + 8 * i;
-      factor[i] = sum[i] == 0 ? 0 : (float)job.kept / sum[i];
+      factor[i] = sum[i] == 0 ? 0 : (float)job.keep_scale / sum[i];
       if (part > 0 || t > 0 || row >= rows) continue;
       float *to = (float *)job.log_sum + (n * job.heads + h) * job.queries + i0 + row;
       *to = sum[i] == 0 ? INFINITY : most[i] + logf(sum[i]);
@@ -325,8 +325,8 @@ LM_KERNEL void __launch_bounds__(LM_MMA_THREADS, WIDE > 64 ? 2 : 3) lm_attention
 LM_DEVICE float lm_mma_slope(const lm_attention_job &job, float *weight, float slope, float all, float dot, bool kept) {
   if (*weight == -INFINITY) return *weight = 0;
   float of = all == INFINITY ? 0 : __expf(*weight - all);
-  *weight = kept ? of * (float)job.kept : 0;
-  return of * ((kept ? slope * (float)job.kept : 0) - dot);
+  *weight = kept ? of * (float)job.keep_scale : 0;
+  return of * ((kept ? slope * (float)job.keep_scale : 0) - dot);
 }
 
 /* Computes dquery; a block's rows are queries. */

@@ -201,7 +201,8 @@ LM_KERNEL void lm_planes_sums(S source, lm_plane_grid grid, double *partial) {
 /* ---- coefficients ---- */
 
 template <class A>
-LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
+LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK)
+    lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
   __shared__ lm_channel_sums shared[LM_COLUMNS_BLOCK];
   int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
   lm_channel_sums two = {0, 0, 0};
@@ -239,7 +240,8 @@ LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int
 /* Computes dx's coefficients, dweight and dbias. With h = (x - mean) * invstd over m values: dx = weight * invstd * (g
  * - mean(g) - h * mean(g * h)) for a batch's statistics (Ioffe, Szegedy, 2015), else weight * invstd * g. */
 template <class A>
-LM_KERNEL void lm_plan_backward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
+LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK)
+    lm_plan_backward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
   __shared__ lm_channel_sums shared[LM_COLUMNS_BLOCK];
   int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
   lm_channel_sums two = lm_join_parts<lm_join_sums>(plan.partial, parts, c, channel, shared);

@@ -81,18 +81,18 @@ int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call 
   return launch_family(dtype, table, call, stream);
 }
 
-LM_KERNEL void lm_plan_kernel(int family, lm_optim_numbers numbers, double *kept, int n, lm_optim_f64 *out) {
+LM_KERNEL void lm_plan_kernel(int family, lm_optim_numbers numbers, double *carried, int n, lm_optim_f64 *out) {
   double next[LM_OPTIM_CARRIED] = {};
-  numbers.carries = numbers.carries || kept[0] > numbers.t; /* later replays use the carried numbers */
-  numbers.t = kept[0]++;
-  for (int k = 0; k < n; k++) numbers.carried[k] = kept[1 + k];
+  numbers.carries = numbers.carries || carried[0] > numbers.t; /* later replays use the carried numbers */
+  numbers.t = carried[0]++;
+  for (int k = 0; k < n; k++) numbers.carried[k] = carried[1 + k];
   lm_optim_plan(family, &numbers, out, next);
-  for (int k = 0; k < n; k++) kept[1 + k] = next[k];
+  for (int k = 0; k < n; k++) carried[1 + k] = next[k];
 }
 
-int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
+int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *carried, int n, lm_optim_f64 *out,
                          void *stream) {
-  return lm_launch(lm_plan_kernel, 1, 1, 0, stream, family, *numbers, kept, n, out);
+  return lm_launch(lm_plan_kernel, 1, 1, 0, stream, family, *numbers, carried, n, out);
 }
 
 /* ---- norms, summed in double as on the CPU */
@@ -139,7 +139,7 @@ LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_norms_kernel(const lm_tensor
 }
 
 template <int HOW>
-LM_KERNEL void lm_norms_join_kernel(const double *part, int64_t n, double *out) {
+LM_KERNEL void __launch_bounds__(LM_MAX_BLOCK) lm_norms_join_kernel(const double *part, int64_t n, double *out) {
   __shared__ double shared[LM_WARP];
   double total = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) total = lm_norm_join<HOW>()(total, part[i]);

@@ -29,9 +29,9 @@ typedef struct lm_optim_call {
 } lm_optim_call;
 
 LM_C int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call *call, void *stream);
-/* Sets *out to the coefficients of step kept[0], which uses the n carried numbers behind it; kept becomes the next
- * step's. Both are in device memory. */
-LM_C int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
+/* Sets *out to the coefficients of step carried[0], which uses the n carried numbers behind it; carried becomes the
+ * next step's. Both are in device memory. */
+LM_C int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *carried, int n, lm_optim_f64 *out,
                               void *stream);
 
 /* Sets part[k] to the sum of |x|^p (p infinity: the largest |x|) of the k-th chunk of the table's `from`. */

@@ -164,9 +164,9 @@ LM_DEVICE void lm_reduce_at(const lm_reduce_axes<SIDES> &axes, int64_t i, int64_
 
 typedef struct lm_reduce_grid {
   const void *x;
-  lm_reduce_axes<2> kept;     /* all results; sides: x, out */
+  lm_reduce_axes<2> results;  /* all results; sides: x, out */
   lm_reduce_axes<1> segments; /* rows: the reduced dims except the run; columns: all of them */
-  int64_t kept_count, segment_count;
+  int64_t result_count, segment_count;
   int64_t run, run_step; /* rows: elements of a run, and the distance between them */
   int64_t each, piece, out_step;
   lm_long_divider cuts;
@@ -246,8 +246,8 @@ LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_rows(lm_reduce_gr
   int64_t k = (int64_t)blockIdx.x * (LM_REDUCE_BLOCK / team) + threadIdx.x / team;
   int64_t offset[2] = {0, 0};
   state_t state = f.start();
-  if (k < g.kept_count) {
-    lm_reduce_at(g.kept, k, offset);
+  if (k < g.result_count) {
+    lm_reduce_at(g.results, k, offset);
     const typename F::load::stored *x = (const typename F::load::stored *)g.x + offset[0];
     int lane = member & (g.lanes - 1);
     int64_t begin = (int64_t)blockIdx.y * g.each, end = begin + g.each;
@@ -264,9 +264,9 @@ LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_rows(lm_reduce_gr
     }
   }
   state = team <= LM_WARP ? lm_lanes_reduce(state, f, team) : lm_block_reduce(state, f, shared);
-  if (member != 0 || k >= g.kept_count) return;
+  if (member != 0 || k >= g.result_count) return;
   if (g.parts > 1) {
-    partial[blockIdx.y * g.kept_count + k] = state;
+    partial[blockIdx.y * g.result_count + k] = state;
   } else {
     f.put(offset[1], state);
   }
@@ -305,8 +305,8 @@ LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_cols(lm_reduce_gr
   state_t state[V];
   LM_UNROLL
   for (int v = 0; v < V; v++) state[v] = f.start();
-  if (k < g.kept_count) {
-    lm_reduce_at(g.kept, k, offset);
+  if (k < g.result_count) {
+    lm_reduce_at(g.results, k, offset);
     const stored *x = (const stored *)g.x + offset[0];
     int64_t r = (int64_t)blockIdx.y * g.each, end = r + g.each;
     if (end > g.segment_count) end = g.segment_count;
@@ -333,11 +333,11 @@ LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_cols(lm_reduce_gr
     }
   }
   lm_reduce_join_rows<V>(f, state, shared, g.lanes, rows);
-  if (row != 0 || k >= g.kept_count) return;
+  if (row != 0 || k >= g.result_count) return;
   LM_UNROLL
   for (int v = 0; v < V; v++) {
     if (g.parts > 1) {
-      partial[blockIdx.y * g.kept_count + k + v] = state[v];
+      partial[blockIdx.y * g.result_count + k + v] = state[v];
     } else {
       f.put(offset[1] + v * g.out_step, state[v]);
     }
@@ -353,13 +353,13 @@ LM_KERNEL void lm_reduce_parts(lm_reduce_grid g, F f, const typename F::state *p
   int row = (int)threadIdx.x / g.lanes, rows = (int)blockDim.x / g.lanes;
   int64_t k = (int64_t)blockIdx.x * g.lanes + (threadIdx.x & (g.lanes - 1));
   state_t state = f.start();
-  if (k < g.kept_count) {
-    for (int part = row; part < g.parts; part += rows) state = f(state, partial[part * g.kept_count + k]);
+  if (k < g.result_count) {
+    for (int part = row; part < g.parts; part += rows) state = f(state, partial[part * g.result_count + k]);
   }
   lm_reduce_join_rows<1>(f, &state, shared, g.lanes, rows);
-  if (row != 0 || k >= g.kept_count) return;
+  if (row != 0 || k >= g.result_count) return;
   int64_t offset[2];
-  lm_reduce_at(g.kept, k, offset);
+  lm_reduce_at(g.results, k, offset);
   f.put(offset[1], state);
 }
 
@@ -375,11 +375,11 @@ static inline lm_reduce_grid lm_reduce_grid_of(const lm_reduce_job *job) {
     g.run_step = segments.stride[0][last];
   }
   g.x = job->x;
-  g.kept = lm_reduce_axes_of<2>(&job->kept);
+  g.results = lm_reduce_axes_of<2>(&job->results);
   g.segments = lm_reduce_axes_of<1>(&segments);
-  g.kept_count = lm_dims_count(&job->kept);
+  g.result_count = lm_dims_count(&job->results);
   g.segment_count = lm_dims_count(&segments);
-  g.out_step = job->kept.ndim > 0 ? job->kept.stride[1][job->kept.ndim - 1] : 0;
+  g.out_step = job->results.ndim > 0 ? job->results.stride[1][job->results.ndim - 1] : 0;
   g.each = job->each, g.piece = job->piece, g.cuts = lm_long_divider_make(job->cuts);
   g.lanes = job->lanes, g.groups = job->groups, g.parts = job->parts;
   return g;
@@ -394,17 +394,17 @@ int lm_reduce_launch(const lm_reduce_job *job, F f, void *partial_, void *stream
   state_t *partial = (state_t *)partial_;
   int status;
   if (!job->cols) {
-    dim3 grid(lm_blocks(g.kept_count, LM_REDUCE_BLOCK / (g.lanes * g.groups), INT32_MAX), (unsigned)g.parts);
+    dim3 grid(lm_blocks(g.result_count, LM_REDUCE_BLOCK / (g.lanes * g.groups), INT32_MAX), (unsigned)g.parts);
     status = g.run_step == 1 ? lm_launch(lm_reduce_rows<F, true>, grid, LM_REDUCE_BLOCK, 0, stream, g, f, partial)
                              : lm_launch(lm_reduce_rows<F, false>, grid, LM_REDUCE_BLOCK, 0, stream, g, f, partial);
   } else {
-    dim3 grid(lm_blocks(g.kept_count, (int64_t)g.lanes * job->pack, INT32_MAX), (unsigned)g.parts);
+    dim3 grid(lm_blocks(g.result_count, (int64_t)g.lanes * job->pack, INT32_MAX), (unsigned)g.parts);
     dim3 block((unsigned)(g.lanes * g.groups));
     status = job->pack == V ? lm_launch(lm_reduce_cols<F, V>, grid, block, 0, stream, g, f, partial)
                             : lm_launch(lm_reduce_cols<F, 1>, grid, block, 0, stream, g, f, partial);
   }
   if (status != 0 || g.parts == 1) return status;
-  for (g.lanes = 1; g.lanes < LM_WARP && g.lanes < g.kept_count;) g.lanes *= 2;
-  return lm_launch(lm_reduce_parts<F>, lm_blocks(g.kept_count, g.lanes, INT32_MAX), LM_REDUCE_BLOCK, 0, stream, g, f,
+  for (g.lanes = 1; g.lanes < LM_WARP && g.lanes < g.result_count;) g.lanes *= 2;
+  return lm_launch(lm_reduce_parts<F>, lm_blocks(g.result_count, g.lanes, INT32_MAX), LM_REDUCE_BLOCK, 0, stream, g, f,
                    partial);
 }

@@ -35,7 +35,7 @@ typedef struct lm_reduce_job {
   void *out;         /* NULL if only indices are requested */
   int64_t *position; /* indices of the results' elements, from 1, in the layout of out */
 
-  lm_dims kept;    /* sides: x, out; at least one element */
+  lm_dims results; /* sides: x, out; at least one element */
   lm_dims reduced; /* side: x; its last dim is the run */
 
   /* Rows: `lanes` threads share a run, and `groups` of them take runs in turn; together they are at most a warp, or a

@@ -21,7 +21,7 @@ static lm_ints keepdim_size(lm_ints dims, lm_ints size) {
   return with_ones;
 }
 
-lm_tensor *lm_f_kept(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
+lm_tensor *lm_f_with_reduced_dims(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
   if (!g || keepdim || g->ndim == size.n) return g;
   return lm_e_reshape(e, g, keepdim_size(dims, size));
 }
@@ -79,7 +79,7 @@ lm_tensor *lm_f_zero_for(lm_expr *e, lm_tensor *g, lm_ints size) {
 
 lm_tensor *lm_f_expand_to(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
   if (!g) return NULL;
-  if (g->ndim != 0) g = lm_f_kept(e, g, dims, keepdim, size);
+  if (g->ndim != 0) g = lm_f_with_reduced_dims(e, g, dims, keepdim, size);
   return lm_e_expand(e, g, size);
 }
 
@@ -193,9 +193,9 @@ lm_tensor *lm_f_product_of_others(lm_expr *e, lm_tensor *t) {
 lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim) {
   if (!g) return NULL;
   lm_ints size = size_of(x), lines = {0}, permuted = {0}, with_ones = keepdim_size(dims, size);
-  lm_tensor *all = lm_f_kept(e, g, dims, keepdim, size);
+  lm_tensor *all = lm_f_with_reduced_dims(e, g, dims, keepdim, size);
   if (lm_f_least_of(lm_e_abs(e, x)) > 0) {
-    return lm_e_div(e, lm_e_mul(e, all, lm_f_kept(e, y, dims, keepdim, size)), x, LM_EXACT);
+    return lm_e_div(e, lm_e_mul(e, all, lm_f_with_reduced_dims(e, y, dims, keepdim, size)), x, LM_EXACT);
   }
   lm_ints order = {0};
   bool reduced[LM_MAX_DIMS] = {false};

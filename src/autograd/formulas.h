@@ -29,7 +29,7 @@ lm_tensor *lm_f_zero_for(struct lm_expr *e, lm_tensor *g, lm_ints size);
 /* Returns a reduction's result (or its gradient) broadcast back over `size`. */
 lm_tensor *lm_f_expand_to(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
 /* Returns a reduction's result (or its gradient) with the dims it would have with keepdim. */
-lm_tensor *lm_f_kept(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
+lm_tensor *lm_f_with_reduced_dims(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
 /* Returns the number of elements that a reduction over dims reduces to one. */
 double lm_f_count(lm_ints dims, lm_ints size);
 /* Scatters g to the positions that max_dim, sort, topk and others took their values from. */

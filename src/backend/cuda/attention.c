@@ -28,7 +28,7 @@ static bool all_packed(int n, const lm_tensor *const *t) {
 
 /* Returns dropout's threshold in the kernels: a weight is kept if its word's upper 24 bits reach it. */
 static uint32_t threshold_of(double p) { return (uint32_t)ceil(p * 0x1p24); }
-static double kept_of(double p) { return p < 1 ? 1 / (1 - p) : 0; }
+static double keep_scale_of(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
 static lm_attention_job job_of(const lm_attention_args *a, const lm_tensor *out, const lm_tensor *log_sum) {
   const lm_tensor *query = a->query, *key = a->key, *value = a->value, *mask = a->attn_mask;
@@ -55,7 +55,7 @@ static lm_attention_job job_of(const lm_attention_args *a, const lm_tensor *out,
       .mask_is_bool = mask && mask->dtype == LM_BOOL,
       .draw = a->draw ? (const uint64_t *)a->draw->data : NULL,
       .threshold = threshold_of(a->dropout_p),
-      .kept = a->draw ? kept_of(a->dropout_p) : 1,
+      .keep_scale = a->draw ? keep_scale_of(a->dropout_p) : 1,
   };
   for (int d = 0; mask && d < 4; d++) job.mask_stride[d] = mask->stride[d];
   return job;
@@ -284,7 +284,7 @@ lm_status lm_cuda_attention_draw(const void *args, lm_tensor *const *out, lm_cud
 
 lm_status lm_cuda_dropout_by_draw(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_dropout_by_draw_args *a = args;
-  return LAUNCH("lm_dropout_drawn",
-                lm_k_dropout_by_draw(a->x->dtype, a->x->data, out[0]->data, a->x->numel,
-                                     (const uint64_t *)a->draw->data, threshold_of(a->p), kept_of(a->p), f->stream));
+  return LAUNCH("lm_dropout_drawn", lm_k_dropout_by_draw(a->x->dtype, a->x->data, out[0]->data, a->x->numel,
+                                                         (const uint64_t *)a->draw->data, threshold_of(a->p),
+                                                         keep_scale_of(a->p), f->stream));
 }

@@ -17,7 +17,7 @@ static int64_t wanted_parts(int64_t blocks, int64_t limit, int processors) {
 
 static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
   const lm_dims *reduced = &job->reduced;
-  int64_t results = lm_dims_count(&job->kept);
+  int64_t results = lm_dims_count(&job->results);
   int64_t run = reduced->ndim > 0 ? reduced->size[reduced->ndim - 1] : 1;
   int64_t runs = lm_dims_count(reduced) / run, pack = last_stride(reduced) == 1 ? 16 / (int64_t)bytes : 1;
   int64_t packs = lm_ceil_div(run, pack);
@@ -51,7 +51,7 @@ static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
 
 /* Returns true if packs of neighboring columns are contiguous and aligned everywhere. */
 static bool packs_columns(const lm_reduce_job *job, size_t bytes, int pack) {
-  const lm_dims *kept = &job->kept;
+  const lm_dims *kept = &job->results;
   int last = kept->ndim - 1;
   if (kept->stride[0][last] != 1 || kept->size[last] % pack != 0) return false;
   if ((uintptr_t)job->x % ((size_t)pack * bytes) != 0) return false;
@@ -65,7 +65,7 @@ static bool packs_columns(const lm_reduce_job *job, size_t bytes, int pack) {
 }
 
 static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
-  int64_t results = lm_dims_count(&job->kept), reduced = lm_dims_count(&job->reduced);
+  int64_t results = lm_dims_count(&job->results), reduced = lm_dims_count(&job->reduced);
   int pack = lm_reduce_pack(bytes);
   job->pack = packs_columns(job, bytes, pack) ? pack : 1;
   /* Each row of threads gets four elements; at least a warp of columns is side by side. */
@@ -83,10 +83,10 @@ static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
 
 /* Returns true if the last kept dim's elements are closer together in memory than the reduced ones: use columns. */
 static bool wants_cols(const lm_reduce_job *job) {
-  if (lm_dims_count(&job->kept) == 1) return false;
+  if (lm_dims_count(&job->results) == 1) return false;
   if (lm_dims_count(&job->reduced) == 1) return true;
   int64_t run = last_stride(&job->reduced);
-  return run != 1 && last_stride(&job->kept) < run;
+  return run != 1 && last_stride(&job->results) < run;
 }
 
 lm_status lm_cuda_fold(lm_cuda_frame *f, lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out,
@@ -101,10 +101,10 @@ lm_status lm_cuda_fold(lm_cuda_frame *f, lm_reduce_job *job, const lm_tensor *x,
   }
   job->x = x->data;
   job->x_dtype = x->dtype;
-  job->kept = lm_dims_of(x->ndim, x->size, kept, 2, (const int64_t *[]){x->stride, out->stride}, true);
+  job->results = lm_dims_of(x->ndim, x->size, kept, 2, (const int64_t *[]){x->stride, out->stride}, true);
   job->reduced = lm_dims_of(x->ndim, x->size, reduced, 1, (const int64_t *[]){x->stride}, true);
   job->count = lm_dims_count(&job->reduced);
-  int64_t results = lm_dims_count(&job->kept);
+  int64_t results = lm_dims_count(&job->results);
   if (results == 0) return LM_OK;
   int processors = lm_cuda_facts_of(x->device)->processors;
   job->cols = wants_cols(job);

@@ -42,7 +42,7 @@ static bool is_p2p(const lm_ticket *t) { return t->seq == 0 && (t->kind == LM_SE
 void lm_waiting_begin(lm_waiting *w, lm_waiting_kind kind, lm_group_core *core, const lm_ticket *ticket,
                       double timeout) {
   bool test = kind == LM_WAITING_FOR_A_TEST;
-  double now = test ? INFINITY : lm_seconds(); /* a test comes to no deadline */
+  double now = test ? INFINITY : lm_seconds(); /* a test never waits, so it has no deadline */
   *w = (lm_waiting){.kind = kind,
                     .core = core,
                     .ticket = *ticket,

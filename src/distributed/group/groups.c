@@ -33,8 +33,8 @@ static lm_status put_settings(lm_bytes *b, const lm_world *w, const char *backen
 }
 
 /* Fails the job if another rank's settings differ. Format: u32 rank, text where, string "BACKEND with ranks ...". */
-static lm_status compare_settings(lm_world *w, const lm_bytes *mine, const void *theirs, size_t n) {
-  lm_reader a = lm_reader_of(mine->data, mine->n), b = lm_reader_of(theirs, n);
+static lm_status compare_settings(lm_world *w, const lm_bytes *own, const void *theirs, size_t n) {
+  lm_reader a = lm_reader_of(own->data, own->n), b = lm_reader_of(theirs, n);
   char my_where[256], their_where[256], message[768];
   size_t an, bn;
   lm_get_u32(&a);
@@ -56,27 +56,27 @@ static lm_status compare_settings(lm_world *w, const lm_bytes *mine, const void 
 
 static lm_status group_agree(lm_world *w, lm_group_core *core, const char *backend, int n, const int *ranks) {
   lm_status status = LM_OK;
-  lm_bytes mine = {0};
+  lm_bytes own = {0};
   void *theirs = NULL;
   size_t size = 0;
   int64_t position;
   char key[48];
   lm_deadline p = {.deadline = lm_seconds() + core->timeout + 5, .wake_fd = -1, .check = check_waiting, .ctx = core};
-  TRY(put_settings(&mine, w, backend, n, ranks));
+  TRY(put_settings(&own, w, backend, n, ranks));
   snprintf(key, sizeof key, "group/%u/came/%d", core->id, w->rank);
   TRY(lm_client_set(w->client, key, "", 0));
   snprintf(key, sizeof key, "group/%u/proposals", core->id);
   TRY(lm_client_add(w->client, key, 1, &p, &position));
   snprintf(key, sizeof key, "group/%u/proposal", core->id);
   if (position == 1) {
-    TRY(lm_client_set(w->client, key, mine.data, mine.n));
+    TRY(lm_client_set(w->client, key, own.data, own.n));
   } else {
     TRY(lm_client_get(w->client, key, true, &p, NULL, &theirs, &size));
-    TRY(compare_settings(w, &mine, theirs, size));
+    TRY(compare_settings(w, &own, theirs, size));
   }
 
 done:
-  lm_bytes_free(&mine);
+  lm_bytes_free(&own);
   lm_free(theirs);
   return status;
 }

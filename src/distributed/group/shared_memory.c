@@ -141,52 +141,52 @@ typedef struct offer {
 } offer;
 
 /* Makes and maps the file and publishes the offer. The caller closes *fd once all ranks have answered. */
-static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, int *fd, lm_shared **mine) {
+static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, int *fd, lm_shared **segment) {
   offer o = {.ticket = *ticket};
   if (allowed()) *fd = shared_make_file(g, bytes);
-  if (*fd >= 0) *mine = map_file(g, *fd, bytes);
-  if (*mine) {
-    head *h = (head *)(*mine)->map;
+  if (*fd >= 0) *segment = map_file(g, *fd, bytes);
+  if (*segment) {
+    head *h = (head *)(*segment)->map;
     lm_random_hex(h->nonce, NONCE);
     snprintf(o.text, sizeof o.text, "%ld %d %s", (long)getpid(), *fd, h->nonce);
   }
   return lm_group_set(g, key_of(ticket, "offer", 0).text, &o, sizeof o);
 }
 
-static lm_status take_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **mine) {
+static lm_status take_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **segment) {
   offer o;
   NEED(lm_group_read(g, key_of(ticket, "offer", 0).text, &o, sizeof o));
   if (o.ticket.hash != ticket->hash) return lm_group_mismatch(g, 0, &o.ticket);
   o.text[sizeof o.text - 1] = 0;
-  *mine = join_file(g, o.text, bytes);
+  *segment = join_file(g, o.text, bytes);
   return LM_OK;
 }
 
 static lm_status shared_agree(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **out) {
   lm_status status;
-  lm_shared *mine = NULL;
+  lm_shared *segment = NULL;
   int fd = -1;
   bool all, one;
   if (g->rank == 0) {
-    TRY(make_offer(g, ticket, bytes, &fd, &mine));
-    all = mine;
+    TRY(make_offer(g, ticket, bytes, &fd, &segment));
+    all = segment;
     for (int r = 1; r < g->size; r++) {
       TRY(get_answer(g, key_of(ticket, "has", r), &one));
       all &= one;
     }
     TRY(lm_group_set(g, key_of(ticket, "all", 0).text, all ? "1" : "0", 1));
   } else {
-    TRY(take_offer(g, ticket, bytes, &mine));
-    TRY(lm_group_set(g, key_of(ticket, "has", g->rank).text, mine ? "1" : "0", 1));
+    TRY(take_offer(g, ticket, bytes, &segment));
+    TRY(lm_group_set(g, key_of(ticket, "has", g->rank).text, segment ? "1" : "0", 1));
     TRY(get_answer(g, key_of(ticket, "all", 0), &all));
   }
   if (all) {
-    *out = mine;
-    mine = NULL;
+    *out = segment;
+    segment = NULL;
   }
 done:
   if (fd >= 0) close(fd);
-  lm_shared_release(mine);
+  lm_shared_release(segment);
   return status;
 }
 

@@ -162,7 +162,8 @@ static bool take_head(lm_wire *w) {
   return true;
 }
 
-/* Reads once from the socket: the current message's data to its address, the rest into the buffer. False: no data. */
+/* Reads once from the socket: the current message's data to its address, the rest into the buffer. Returns false if
+ * there was no data. */
 static bool wire_get(lm_wire *w) {
   if (w->in_at) {
     memmove(w->in, w->in + w->in_at, w->in_n - w->in_at);

@@ -27,7 +27,7 @@ struct lm_request {
   lm_tensor *t; /* kept alive; NULL for a collective's message */
   char *data;
   size_t bytes;
-  lm_ticket mine;
+  lm_ticket ticket;
   announcement head;
   MPI_Request announcing;
   int pieces;
@@ -73,7 +73,7 @@ static int messages_start(lm_mpi_state *s, lm_request *r, int tag) {
                      &r->announcing);
   int32_t *last = &s->posted->sent[r->peer];
   *last = *last < LM_HOST_LANES || *last >= lm_mpi_max_tag() ? LM_HOST_LANES : *last + 1;
-  r->head.ticket = r->mine;
+  r->head.ticket = r->ticket;
   r->head.bytes = r->bytes;
   r->head.tag = *last;
   int code = MPI_Isend(&r->head, sizeof r->head, MPI_BYTE, r->peer, tag, s->messages, &r->announcing);
@@ -90,7 +90,7 @@ static int messages_step(lm_mpi_state *s, lm_request *r) {
     r->announced = true;
     if (!r->sending) {
       r->peer = from.MPI_SOURCE;
-      r->differs = r->head.ticket.hash != r->mine.hash || r->head.bytes != r->bytes;
+      r->differs = r->head.ticket.hash != r->ticket.hash || r->head.bytes != r->bytes;
       if (r->differs) return code;
       code = messages_carry(s, r);
     }
@@ -178,7 +178,7 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
   lm_request *r = new_request(sending, peer, t->data, lm_nbytes(t));
   if (!r) return LM_E_OOM;
   r->t = lm_retain(t);
-  r->mine = *lm_group_ticket(g);
+  r->ticket = *lm_group_ticket(g);
   if (!lm_mpi_enter()) {
     lm_release(t);
     lm_free(r);

@@ -13,17 +13,17 @@ static const double SPIN = 5e-3;        /* the same for peers that have come */
 
 /* ---- comparison of tickets */
 
-static lm_status name_the_other(lm_group *g, const lm_ticket *mine) {
+static lm_status name_the_other(lm_group *g, const lm_ticket *ticket) {
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
   lm_ticket *all = lm_malloc((size_t)(g->size + 1) * sizeof *all); /* leaks if MPI is lost, which may still write it */
   if (!all) return LM_E_OOM;
-  all[g->size] = *mine;
+  all[g->size] = *ticket;
   TRY(LM_MPI(g, MPI_Iallgather(&all[g->size], sizeof *all, MPI_BYTE, all, sizeof *all, MPI_BYTE, s->calls, &request)));
   TRY(lm_mpi_wait(g, 1, &request, SPIN));
   int peer = 0;
-  while (peer < g->size - 1 && lm_tickets_agree(&all[peer], mine)) peer++;
+  while (peer < g->size - 1 && lm_tickets_agree(&all[peer], ticket)) peer++;
   status = lm_group_mismatch(g, peer, &all[peer]);
 done:
   if (!lm_mpi_is_lost()) lm_free(all);
@@ -34,13 +34,13 @@ static lm_status mpi_meet(lm_group *g) {
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  const lm_ticket *mine = lm_group_ticket(g);
-  uint64_t print = lm_hash_number(mine->hash, mine->seq);
+  const lm_ticket *ticket = lm_group_ticket(g);
+  uint64_t print = lm_hash_number(ticket->hash, ticket->seq);
   s->meeting[0] = print;
   s->meeting[1] = ~print; /* the maximum of the complements is the complement of the minimum */
   TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, s->meeting, 2, MPI_UINT64_T, MPI_MAX, s->calls, &request)));
   TRY(lm_mpi_wait(g, 1, &request, MEET_SPIN));
-  if (s->meeting[0] != print || s->meeting[1] != ~print) status = name_the_other(g, mine);
+  if (s->meeting[0] != print || s->meeting[1] != ~print) status = name_the_other(g, ticket);
 done:
   return status;
 }

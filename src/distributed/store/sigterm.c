@@ -13,10 +13,10 @@
 static const double grace = 1.0, last_words = 0.05; /* seconds for failing calls; at least, for stores */
 static const double repeats = 1.0;                  /* seconds in which copies count as one: launchers forward them */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards users, thread, mine */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards users, thread, installed */
 static int users;                                        /* number of lm_sigterm_watch without unwatch */
 static pthread_t thread;
-static bool mine;                  /* true if the handler and its thread are installed for the users */
+static bool installed;             /* true if the handler and its thread are installed for the users */
 static struct sigaction foreign;   /* the action before lm_sigterm_defer; its handler is called as well */
 static _Atomic int wakeup_fd = -1; /* signaled by the handler, which may run at any time: never closed */
 static _Atomic int owner;          /* id of the process that installed the handler */
@@ -136,7 +136,7 @@ static lm_status install(void) {
   atomic_store(&quit, false);
   NEED(lm_thread_start(NULL, "lm-sigterm", &thread, sigterm_serve, NULL));
   take_signal();
-  mine = true;
+  installed = true;
   return LM_OK;
 }
 
@@ -150,8 +150,8 @@ lm_status lm_sigterm_watch(void) {
 
 void lm_sigterm_unwatch(void) {
   pthread_mutex_lock(&lock);
-  if (--users == 0 && mine) {
-    mine = false;
+  if (--users == 0 && installed) {
+    installed = false;
     if (!atomic_load(&deferred)) default_again();
     atomic_store(&quit, true);
     if (atomic_load(&asked)) {

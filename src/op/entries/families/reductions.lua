@@ -31,7 +31,7 @@ op "var(x, dim: dims?, unbiased = true, keepdim = false, {correction: number = 1
   grad = {
     x = {
       "n = count(dim, size_of(x)) - correction",
-      "kept(g * (n > 0 ? 2 / n : inf), dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
+      "with_reduced_dims(g * (n > 0 ? 2 / n : inf), dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
     },
   },
   needs = {unbiased_or_correction},
@@ -45,7 +45,7 @@ op "std(x, dim: dims?, unbiased = true, keepdim = false, {correction: number = 1
     x = {
       "n = count(dim, size_of(x)) - (unbiased ? correction : 0)",
       "share = g / masked_fill(y * (n > 0 ? n : 0), y == 0, inf)", -- 0 if all are equal
-      "kept(share, dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
+      "with_reduced_dims(share, dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
     },
   },
   help = "Computes the standard deviation over dim, or of all elements.",
@@ -55,8 +55,8 @@ op "norm(x, p: number = 2, dim: dims?, keepdim = false)" {
   -- infinite p: the extremes share g; else g sign(x) (|x| / y)^(p - 1), 0 where that is undefined
   grad = {
     x = {
-      "gk = kept(g, dim, keepdim, size_of(x))",
-      "yk = kept(y, dim, keepdim, size_of(x))",
+      "gk = with_reduced_dims(g, dim, keepdim, size_of(x))",
+      "yk = with_reduced_dims(y, dim, keepdim, size_of(x))",
       "hit = p == inf || p == -inf ? abs(x) == yk : nil",
       "power = p == 0 || p == 1 || p == 2 ? nil : pow(abs(x), p - 1)",
       "p == 0 ? zeros_like(x) : p == 1 ? sign(x) * gk : p == 2 ? x * (gk / masked_fill(yk, yk == 0, inf)) "
@@ -78,8 +78,8 @@ op "logsumexp(x, dim: dims?, keepdim = false)" {
 }
 local extreme_grad = {
   x = {
-    "hit = x == kept(y, dim, keepdim, size_of(x))",
-    "hit ? kept(g, dim, keepdim, size_of(x)) / sum(hit, dim, true) : 0",
+    "hit = x == with_reduced_dims(y, dim, keepdim, size_of(x))",
+    "hit ? with_reduced_dims(g, dim, keepdim, size_of(x)) / sum(hit, dim, true) : 0",
   },
 }
 op "amax(x, dim: dims?, keepdim = false)" {
