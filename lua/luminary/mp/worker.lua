@@ -24,10 +24,16 @@ end
 
 local function is_file(path) return core.file_kind(path) == "a regular file" end
 
+--- Returns the path of this process's program, and whether it is LuaJIT itself, which runs a script, and not a host.
+function Worker.program()
+  local own = core.process_self()
+  return own, own:match("[^/]*$"):find("^luajit") ~= nil
+end
+
 local function interpreter(who)
   if executable then return executable end
-  local own = core.process_self()
-  if own:match("[^/]*$"):find("^luajit") and is_file(own) then return own end
+  local own, is_luajit = Worker.program()
+  if is_luajit and is_file(own) then return own end
   for folder in (core.getenv "PATH" or ""):gmatch("[^:]+") do
     if is_file(folder .. "/luajit") then return folder .. "/luajit" end
   end
