@@ -1,5 +1,6 @@
 --- Implements a worker: another Lua state, in a process or on a thread, that runs one function. Spawn contexts and
 --- Processes consist of workers.
+local jit = require "jit"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local carrier = require "luminary.mp.serialization"
@@ -72,11 +73,12 @@ function Worker.job(who, fn, args, method)
   return {text = text, tensors = tensors, handles = handles}
 end
 
+-- Returns the code with which a worker begins. LuaJIT's compiler is off there if it is off here.
 local function chunk(channel, thread)
-  return ("package.path, package.cpath = %q, %q; local channel = %s; LM_CHANNEL = nil; "
+  return ("%spackage.path, package.cpath = %q, %q; local channel = %s; LM_CHANNEL = nil; "
     .. "local file, why = io.open '/'; if not file then error('cannot load modules: ' .. why, 0) end; file:close(); "
     .. "local code = require('luminary.mp.worker_main')(channel, %s)"):format(
-    package.path, package.cpath, channel, thread)
+    jit.status() and "" or "jit.off(); ", package.path, package.cpath, channel, thread)
 end
 
 --- Starts a worker. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table;
