@@ -581,6 +581,23 @@ describe("spawn by process", function()
 end)
 
 describe("threads", function()
+  it("have LuaJIT's compiler off if it is off where they are started", function()
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    temp.write(folder .. "/main.lua", [[
+      local lm = require "luminary"
+      for _, method in ipairs {"process", "thread"} do
+        local pool = lm.mp.Pool(1, {method = method})
+        print(jit.status() == pool:apply(function() return (jit.status()) end), (jit.status()))
+        pool:close()
+        pool:join()
+      end
+    ]])
+    local command = "timeout 20 luajit %s " .. folder .. "/main.lua"
+    assert.equal("true\ttrue\ntrue\ttrue\n", select(2, temp.run(folder, command:format "")))
+    assert.equal("true\tfalse\ntrue\tfalse\n", select(2, temp.run(folder, command:format "-joff")))
+  end)
+
   it("are waited for when the program ends", function()
     local folder = temp.folder()
     temp.write(folder .. "/main.lua", [[

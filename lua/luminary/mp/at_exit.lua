@@ -1,13 +1,18 @@
 --- Ends workers that still run when the program ends: waits for them, or ends daemons. (If the program is killed, its
 --- processes die with it.)
+local Worker = require "luminary.mp.worker"
+
 local at_exit = {}
 
 local unfinished = {} -- maps an object to its sentinel
 
+-- Nobody is left to catch an error. A script's is printed, a host's not: its standard error is not ours.
 local function finish(object)
   unfinished[object] = nil
   local ok, problem = pcall(object.finish, object)
-  if not ok then require("io").stderr:write(tostring(problem), "\n") end
+  if ok then return end
+  local known, _, is_luajit = pcall(Worker.program)
+  if known and is_luajit then require("io").stderr:write(tostring(problem), "\n") end
 end
 
 --- Calls object:finish() when the Lua state closes, unless it is forgotten before. The object stays alive until then.

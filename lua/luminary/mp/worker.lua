@@ -1,5 +1,6 @@
 --- Implements a worker: another Lua state, in a process or on a thread, that runs one function. Spawn contexts and
 --- Processes consist of workers.
+local jit = require "jit"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local carrier = require "luminary.mp.serialization"
@@ -24,10 +25,16 @@ end
 
 local function is_file(path) return core.file_kind(path) == "a regular file" end
 
+--- Returns the path of this process's program, and whether it is LuaJIT itself, which runs a script, and not a host.
+function Worker.program()
+  local own = core.process_self()
+  return own, own:match("[^/]*$"):find("^luajit") ~= nil
+end
+
 local function interpreter(who)
   if executable then return executable end
-  local own = core.process_self()
-  if own:match("[^/]*$"):find("^luajit") and is_file(own) then return own end
+  local own, is_luajit = Worker.program()
+  if is_luajit and is_file(own) then return own end
   for folder in (core.getenv "PATH" or ""):gmatch("[^:]+") do
     if is_file(folder .. "/luajit") then return folder .. "/luajit" end
   end
@@ -66,11 +73,12 @@ function Worker.job(who, fn, args, method)
   return {text = text, tensors = tensors, handles = handles}
 end
 
+-- Returns the code with which a worker begins. LuaJIT's compiler is off there if it is off here.
 local function chunk(channel, thread)
-  return ("package.path, package.cpath = %q, %q; local channel = %s; LM_CHANNEL = nil; "
+  return ("%spackage.path, package.cpath = %q, %q; local channel = %s; LM_CHANNEL = nil; "
     .. "local file, why = io.open '/'; if not file then error('cannot load modules: ' .. why, 0) end; file:close(); "
     .. "local code = require('luminary.mp.worker_main')(channel, %s)"):format(
-    package.path, package.cpath, channel, thread)
+    jit.status() and "" or "jit.off(); ", package.path, package.cpath, channel, thread)
 end
 
 --- Starts a worker. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table;
