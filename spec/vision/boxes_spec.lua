@@ -42,6 +42,28 @@ describe("boxes", function()
     assert.equal(0, vision.batched_nms(lm.zeros(0, 4), lm.zeros(0), lm.zeros(0):long(), 0.5):numel())
   end)
 
+  it("are sorted out as all pairs say: near, far, equal, inverted, infinite and NaN", function()
+    lm.manual_seed(0)
+    local n, odd = 60, { 0 / 0, math.huge, -math.huge, -3 }
+    local corner = lm.rand(n, 2) * 40
+    local some = lm.cat({ corner, corner + lm.rand(n, 2) * 20 }, 2):round()
+    for i, value in ipairs(odd) do
+      for side = 1, 4 do some[{ 8 * i + side, side }] = value end
+    end
+    local ranks = lm.arange(n, 0, -1):float()
+    for _, dtype in ipairs { "float32", "float64" } do
+      local iou = vision.box_iou(some:to(dtype), some:to(dtype)):totable()
+      for _, threshold in ipairs { -0.5, 0, 0.3, 1 } do
+        local expected, gone = {}, {}
+        for i = 1, n do
+          if not gone[i] then expected[#expected + 1] = i end
+          for j = gone[i] and n + 1 or i + 1, n do gone[j] = gone[j] or iou[i][j] > threshold end
+        end
+        assert.same(expected, vision.nms(some:to(dtype), ranks, threshold):totable())
+      end
+    end
+  end)
+
   it("are pooled, with gradients", function()
     for _, ratio in ipairs { -1, 2 } do
       for _, aligned in ipairs { true, false } do
