@@ -42,31 +42,24 @@ describe("boxes", function()
     assert.equal(0, vision.batched_nms(lm.zeros(0, 4), lm.zeros(0), lm.zeros(0):long(), 0.5):numel())
   end)
 
-  it("are sorted out as by comparing all pairs", function()
+  it("are sorted out as all pairs say: near, far, equal, inverted, infinite and NaN", function()
     lm.manual_seed(0)
-    local function kept(box, threshold)
-      local keep = lm.ones(box.shape[1]):bool()
-      for i = 1, box.shape[1] - 1 do
-        if keep[i] == true then
-          local own, rest = box[{ { i } }], box[{ { i + 1, -1 } }]
-          local size = lm.minimum(own[{ {}, { 3, 4 } }], rest[{ {}, { 3, 4 } }])
-            - lm.maximum(own[{ {}, { 1, 2 } }], rest[{ {}, { 1, 2 } }])
-          local shared = size:clamp(0, math.huge):prod(2)
-          local areas = (box[{ {}, { 3, 4 } }] - box[{ {}, { 1, 2 } }]):prod(2)
-          keep[{ { i + 1, -1 } }] = keep[{ { i + 1, -1 } }]
-            * (shared / (areas[i] + areas[{ { i + 1, -1 } }] - shared)):le(threshold)
-        end
-      end
-      return keep
+    local n, odd = 60, { 0 / 0, math.huge, -math.huge, -3 }
+    local corner = lm.rand(n, 2) * 40
+    local some = lm.cat({ corner, corner + lm.rand(n, 2) * 20 }, 2):round()
+    for i, value in ipairs(odd) do
+      for side = 1, 4 do some[{ 8 * i + side, side }] = value end
     end
-    for round, spread in ipairs { 1, 30, 300, 5000 } do
-      local corner = (lm.rand({ 90, 2 }, { dtype = "float64" }) * spread):round() - 40
-      local size = lm.rand({ 90, 2 }, { dtype = "float64" }) * 40 - (round == 2 and 5 or 0)
-      local some = lm.cat({ corner, corner + size }, 2)
-      if round == 3 then some[{ {}, 1 }] = 7 end
-      if round == 4 then some[90][3] = math.huge end
-      for _, threshold in ipairs { 0, 0.3, 0.7, -0.5 } do
-        assert.is_true(lm.equal(kept(some, threshold), lm.ops.nms_sorted(some, threshold)))
+    local ranks = lm.arange(n, 0, -1):float()
+    for _, dtype in ipairs { "float32", "float64" } do
+      local iou = vision.box_iou(some:to(dtype), some:to(dtype)):totable()
+      for _, threshold in ipairs { -0.5, 0, 0.3, 1 } do
+        local expected, gone = {}, {}
+        for i = 1, n do
+          if not gone[i] then expected[#expected + 1] = i end
+          for j = gone[i] and n + 1 or i + 1, n do gone[j] = gone[j] or iou[i][j] > threshold end
+        end
+        assert.same(expected, vision.nms(some:to(dtype), ranks, threshold):totable())
       end
     end
   end)

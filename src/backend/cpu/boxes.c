@@ -4,6 +4,8 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/elem.h"
 #include "backend/cpu/memory.h"
+#include "op_args_indexing.h"
+#include "op_args_ordering.h"
 #include "op_args_resampling.h"
 
 typedef struct roi_job {
@@ -26,13 +28,17 @@ lm_status lm_cpu_roi_pool(const void *args, lm_tensor *const *out) {
 }
 
 lm_status lm_cpu_nms_sorted(const void *args, lm_tensor *const *out) {
-  static void (*const loops[LM_DTYPE_COUNT])(const void *, int64_t, double, void *, int64_t *, int64_t *, uint8_t *,
+  static void (*const loops[LM_DTYPE_COUNT])(const void *, int64_t, double, const int64_t *, double *,
                                              uint8_t *) = {LM_FLOATS(nms)};
   const lm_nms_sorted_args *a = args;
-  int64_t n = a->boxes->size[0];
-  LM_WORKSPACE(double, side, 5 * n);
-  LM_WORKSPACE(int64_t, at, 2 * n);
-  LM_WORKSPACE(uint8_t, left, n);
-  loops[a->boxes->dtype](a->boxes->data, n, a->iou_threshold, side, at, at + n, left, (uint8_t *)out[0]->data);
+  const lm_tensor *boxes = a->boxes;
+  const int64_t n = boxes->size[0];
+  LM_OWNED *left = NULL, *sorted = NULL, *order = NULL;
+  LM_WORKSPACE(double, scratch, 8 * n);
+  NEED(lm_tensor_view(a->boxes, 1, &n, &(int64_t){4}, 0, &left));
+  NEED(lm_tensor_empty(boxes->dtype, boxes->device, 1, &n, LM_CONTIGUOUS, &sorted));
+  NEED(lm_tensor_empty(LM_I64, boxes->device, 1, &n, LM_CONTIGUOUS, &order));
+  NEED(lm_cpu_topk(&(lm_topk_args){.x = left, .k = n}, (lm_tensor *[]){sorted, order}));
+  loops[boxes->dtype](boxes->data, n, a->iou_threshold, (const int64_t *)order->data, scratch, (uint8_t *)out[0]->data);
   return LM_OK;
 }

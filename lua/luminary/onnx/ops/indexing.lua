@@ -133,16 +133,14 @@ op.NonMaxSuppression = {function(n, boxes, scores, most, iou, least)
     local corners = ops.cat({ops.minimum(p, q), ops.maximum(p, q)}, 2)
     for c = 1, scores.shape[2] do
       local values, order = ops.sort(ops.select(ops.select(scores, 1, b), 1, c), 1, true, {stable = true})
-      local keep, left = ops.nms_sorted(ops.index_select(corners, 1, order), iou), most
+      local keep = ops.nms_sorted(ops.index_select(corners, 1, order), iou)
       if least then keep = ops.logical_and(keep, ops.gt(values, least:reshape(-1):select(1, 1))) end
-      for i, kept in ipairs(keep:totable()) do
-        if kept and left > 0 then
-          found[#found + 1], left = {b - 1, c - 1, tonumber(ops.select(order, 1, i):item()) - 1}, left - 1
-        end
-      end
+      local kept = order:masked_select(keep)
+      kept = kept:narrow(1, 1, math.min(most, kept.shape[1])) - 1
+      found[#found + 1] = ops.stack({ops.full_like(kept, b - 1), ops.full_like(kept, c - 1), kept}, 2)
     end
   end
-  return #found > 0 and core.tensor(found, {dtype = "int64"}) or ops.zeros({0, 3}, {dtype = "int64"})
+  return #found > 0 and ops.cat(found, 1) or ops.zeros({0, 3}, {dtype = "int64"})
 end}
 
 return op
