@@ -246,4 +246,17 @@ describe("lm.prepare", function()
     for _ = 1, 5 do run(x):free() end
     assert.equal(before, lm.live_tensors())
   end)
+
+  it("takes no memory from the system after its first runs", function()
+    lm.empty_cache()
+    local run = lm.prepare(small_net())
+    local reserved = {}
+    for n, x in ipairs {lm.randn(2, 3, 99, 99), lm.randn(3, 3, 150, 150)} do
+      for _ = 1, 2 do run(x):free() end
+      reserved[n] = lm.memory_reserved()
+      for _ = 1, 5 do run(x):free() end
+      assert.equal(reserved[n], lm.memory_reserved())
+    end
+    assert.is_true(reserved[2] > reserved[1])
+  end)
 end)

@@ -53,7 +53,10 @@ def text(kind):
         elif kind == "distilbert":
             model = t.DistilBertModel(t.DistilBertConfig(**plain))
         elif kind == "gpt2":
+            import torch
             model = t.GPT2Model(t.GPT2Config(**plain, use_cache=False))
+            causal = torch.full((64, 64), torch.finfo(torch.float32).min).triu(1)[None, None]  # else by diff, which has
+            return First(model, lambda m, ids: m(input_ids=ids, attention_mask=causal)[0]), tokens(batch)  # no op
         else:
             model = t.T5EncoderModel(t.T5Config())
         return First(model, lambda m, ids: m(input_ids=ids)[0]), tokens(batch)
