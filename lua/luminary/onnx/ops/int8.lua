@@ -39,7 +39,7 @@ local function packed_weight(n, w, w_zero, k, k_zero, groups, four_dims)
     of = w, version = w._version, weight = weight, packed = ops.int8_pack(weight, groups), zero_of = w_zero,
     zero = for_channels(w_zero, weight.shape[1], "int32"),
   }
-  if n:const(k) and (not w_zero or n:const(k_zero)) then n.kept_weight = made end
+  if n:const(k) and (not w_zero or n:const(k_zero)) then n.kept_weight = core.keep(made) end
   return made
 end
 

@@ -245,7 +245,7 @@ end, how = "list", function(n, list)
     w = ((w - zero) * to(scales, "float32"):reshape(N, blocks, 1)):reshape(N, -1)
     w = to(ops.narrow(w, 2, 1, K), x.dtype):contiguous()
     kept = {of = packed, version = packed._version, scales = scales, weight = w}
-    if n:const(2) then n.kept_weight = kept end
+    if n:const(2) then n.kept_weight = core.keep(kept) end
   end
   return ops.linear(x, kept.weight, bias)
 end}
