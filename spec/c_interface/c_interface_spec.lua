@@ -189,7 +189,8 @@ return {
         lum_session_free(session);
         return 0;
       }]])
-    local program = compile(folder .. "/first.c", "as_before", with_library:gsub("%-Iinclude", "-I" .. folder .. "/first"))
+    local options = with_library:gsub("%-Iinclude", "-I" .. folder .. "/first")
+    local program = compile(folder .. "/first.c", "as_before", options)
     assert.equal("x 1 2 2\n1 -1 -4 2\n1\n", run("%s %s/negative.onnx", program, folder))
   end)
 
