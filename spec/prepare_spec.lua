@@ -265,7 +265,8 @@ describe("lm.prepare", function()
     local layers = {
       {nn.Linear(20, 31), lm.randn(2, 9, 20)}, {nn.Linear(20, 31, {bias = false}), lm.randn(1, 20)},
       {function(x) return x:matmul(weight) + row end, lm.randn(2, 9, 20)},
-      {function(x) return x:mm(weight) end, lm.randn(70, 20)}, {nn.Conv2d(3, 17, 3), lm.randn(2, 3, 9, 9)},
+      {function(x) return x:mm(weight) end, lm.randn(70, 20)},
+      {function(x) return row:addmm(x, weight) end, lm.randn(7, 20)}, {nn.Conv2d(3, 17, 3), lm.randn(2, 3, 9, 9)},
       {nn.Sequential(nn.Linear(20, 6), nn.BatchNorm1d(6)):eval(), lm.randn(5, 20)},
     }
     for i, layer in ipairs(layers) do
@@ -288,6 +289,8 @@ describe("lm.prepare", function()
       function(x) return moved(x) + x:sum() end, function(x) return F.gelu(moved(x)), moved.bias + 1 end,
       function(x) local y = moved(x); return F.relu(y) * y end, function(x) return x:matmul(x.T) end,
       function(x) return moved(x) + moved.bias + moved.bias end,
+      function(x) return moved.bias:addmm(x, moved.weight, {beta = 2}) end,
+      function(x) return x:sum(1):addmm(x, moved.weight) + lm.ones(9, 1):addmm(x, moved.weight) end,
     } do
       local x = lm.randn(9, 20)
       assert.is_true(near(plain(net, x), lm.prepare(net, x)(x)))
@@ -401,5 +404,21 @@ describe("lm.prepare", function()
     local before = lm.live_tensors()
     for _ = 1, 5 do run(x):free() end
     assert.equal(before, lm.live_tensors())
+  end)
+
+  it("takes no memory from the system after its first runs", function()
+    local threads = lm.get_num_threads()
+    lm.set_num_threads(1) -- a thread's scratch memory is made when it first gets a share of the work
+    lm.empty_cache()
+    local run = lm.prepare(small_net())
+    local reserved = {}
+    for n, x in ipairs {lm.randn(2, 3, 99, 99), lm.randn(3, 3, 150, 150)} do
+      for _ = 1, 2 do run(x):free() end
+      reserved[n] = lm.memory_reserved()
+      for _ = 1, 5 do run(x):free() end
+      assert.equal(reserved[n], lm.memory_reserved())
+    end
+    lm.set_num_threads(threads)
+    assert.is_true(reserved[2] > reserved[1])
   end)
 end)

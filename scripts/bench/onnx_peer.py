@@ -53,7 +53,10 @@ def text(kind):
         elif kind == "distilbert":
             model = t.DistilBertModel(t.DistilBertConfig(**plain))
         elif kind == "gpt2":
+            import torch
             model = t.GPT2Model(t.GPT2Config(**plain, use_cache=False))
+            causal = torch.full((64, 64), torch.finfo(torch.float32).min).triu(1)[None, None]  # else by diff, which has
+            return First(model, lambda m, ids: m(input_ids=ids, attention_mask=causal)[0]), tokens(batch)  # no op
         else:
             model = t.T5EncoderModel(t.T5Config())
         return First(model, lambda m, ids: m(input_ids=ids)[0]), tokens(batch)
@@ -103,11 +106,27 @@ def detector(batch):
     return model, ([image(batch, 320)[0][0]],)
 
 
-MODELS = {"resnet50": vision("resnet50"), "mobilenet_v2": vision("mobilenet_v2"),
+MODELS = {"resnet18": vision("resnet18"), "resnet50": vision("resnet50"), "mobilenet_v2": vision("mobilenet_v2"),
           "mobilenet_v3": vision("mobilenet_v3_large"), "efficientnet": vision("efficientnet_b0"),
           "vit": vision("vit_b_16"), "convnext": vision("convnext_tiny"), "detector": detector, "unet": unet,
           "bert": text("bert"), "distilbert": text("distilbert"), "t5": text("t5"), "gpt2": text("gpt2"),
           "whisper": whisper}
+
+
+def quantized(path, name, x):
+    """Replaces the file by its model in 8 bits: resnet18_qdq, calibrated by x, or bert_dynamic."""
+    from onnxruntime import quantization as q
+
+    class Reader(q.CalibrationDataReader):
+        def __init__(self):
+            self.left = [{"x": x}]
+
+        def get_next(self):
+            return self.left.pop() if self.left else None
+    if name.endswith("_dynamic"):
+        q.quantize_dynamic(path, path, weight_type=q.QuantType.QInt8)
+    else:
+        q.quantize_static(path, path, Reader(), per_channel=True)
 
 
 def export(folder, name, batch):
@@ -116,7 +135,7 @@ def export(folder, name, batch):
         sys.exit("it takes one image")
     torch.manual_seed(0)
     torch.backends.mha.set_fastpath_enabled(False)  # its fused op has no counterpart in ONNX
-    model, inputs = MODELS[name](batch)
+    model, inputs = MODELS[name.replace("_qdq", "").replace("_dynamic", "")](batch)
     for weight in model.parameters():
         if weight.ndim > 1 and not weight.any():  # a head that begins at 0, whose results would all be 0
             torch.nn.init.normal_(weight, std=0.02)
@@ -125,6 +144,8 @@ def export(folder, name, batch):
     with torch.no_grad():
         torch.onnx.export(model, inputs, path, opset_version=17, dynamo=False, input_names=["x"])
     x = inputs[0][0] if isinstance(inputs[0], list) else inputs[0]
+    if name.endswith(("_qdq", "_dynamic")):
+        quantized(path, name, x.numpy())
     numpy.save(path + ".npy", x.numpy())
 
 

@@ -154,6 +154,46 @@ return {
     assert.equal(1.5, lm.load(folder .. "/saved.safetensors").bias[1])
   end)
 
+  it("runs as before what was built against its first header", function()
+    local function declarations(path)
+      return (temp.read(path):gsub("/%*.-%*/", ""):gsub("%s+", " "))
+    end
+    local now, before = declarations(HEADER), declarations "spec/golden/luminary_1.h"
+    for declared_then in before:gmatch "LUM_API [^;{}]+;" do assert.matches(declared_then, now, 1, true) end
+    for body in before:gmatch "(typedef %a+ lum_%w+ {.-)%s*}" do assert.matches(body, now, 1, true) end -- may get more
+    temp.execute(("mkdir -p %s/first && cp spec/golden/luminary_1.h %s/first/luminary.h"):format(folder, folder))
+    temp.write(folder .. "/first.c", [[
+      #include <luminary.h>
+      #include <stdio.h>
+      #define NEED(call) if ((call) != LUM_OK) return puts(lum_message(NULL)), 1
+      int main(int argc, char **argv) {
+        lum_session_options options = LUM_SESSION_OPTIONS;
+        lum_model_options model_options = LUM_MODEL_OPTIONS;
+        lum_value_info info = LUM_VALUE_INFO;
+        lum_session *session;
+        lum_model *model;
+        lum_tensor *x, *y;
+        float data[4] = {1, 2, 3, 4}, out[4];
+        size_t count;
+        NEED(lum_session_new(&options, &session));
+        NEED(lum_model_load(session, argv[argc - 1], &model_options, &model));
+        NEED(lum_model_input(model, 0, &info));
+        printf("%s %d %d %d\n", info.name, info.dtype == LUM_FLOAT32, info.ndim, (int)info.shape[1]);
+        NEED(lum_tensor_from_memory(LUM_FLOAT32, 2, (int64_t[]){2, 2}, NULL, data, sizeof data, NULL, NULL, &x));
+        NEED(lum_model_run(model, 1, &x, 1, &y, &count));
+        NEED(lum_tensor_read(y, out, sizeof out));
+        printf("%d %g %g %d\n", (int)count, out[0], out[3], (int)lum_tensor_shape(y)[0]);
+        printf("%d\n", lum_tensor_from_memory(LUM_FLOAT32, -1, NULL, NULL, data, 4, NULL, NULL, &x) == LUM_E_ARGUMENT);
+        lum_tensor_free(y);
+        lum_model_free(model);
+        lum_session_free(session);
+        return 0;
+      }]])
+    local options = with_library:gsub("%-Iinclude", "-I" .. folder .. "/first")
+    local program = compile(folder .. "/first.c", "as_before", options)
+    assert.equal("x 1 2 2\n1 -1 -4 2\n1\n", run("%s %s/negative.onnx", program, folder))
+  end)
+
   it("leave no memory behind and read none that is not theirs, as valgrind sees", function()
     if not has "valgrind" then return pending "no valgrind" end
     local valgrind = "LM_CPU_LEVEL=1 valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite "

@@ -54,6 +54,34 @@ describe("lm.onnx", function()
     end)
   end
 
+  it("can interrupt a Loop without end", function()
+    local function info(name, dtype)
+      return {name = name, type = {tensor_type = {elem_type = dtype, shape = {dim = {}}}}}
+    end
+    local body = {
+      name = "body", input = {info("i", 7), info("go", 9), info("a", 1)}, output = {info("more", 9), info("b", 1)},
+      node = {
+        {op_type = "Identity", input = {"go"}, output = {"more"}},
+        {op_type = "Add", input = {"a", "a"}, output = {"b"}},
+      },
+    }
+    lm.core.onnx_write(folder .. "/loop.onnx", {ir_version = 8, opset_import = {{version = 17}}, graph = {
+      name = "loop", input = {info("x", 1)}, output = {info("y", 1)},
+      initializer = {{name = "go", data_type = 9, raw_data = lm.ones({1}, {dtype = "bool"})}},
+      node = {{
+        op_type = "Loop", input = {"", "go", "x"}, output = {"y"}, attribute = {{name = "body", type = 5, g = body}},
+      }},
+    }})
+    local pipe = io.popen(([[timeout 60 luajit -e '
+      local lm, ffi = require "luminary", require "ffi"
+      ffi.cdef "int getpid(void);"
+      local net = lm.onnx.load "%s/loop.onnx"
+      os.execute(("{ sleep 0.3; kill -INT %%d; } &"):format(ffi.C.getpid()))
+      print(pcall(function() return lm.no_grad(function() return net(lm.zeros({})) end) end))' 2>&1]]):format(folder))
+    assert.matches("^false\t.*interrupted!", pipe:read "*a")
+    pipe:close()
+  end)
+
   it("runs each op on another device than the CPU", function()
     local failures = {}
     for _, name in ipairs(names) do

@@ -49,8 +49,47 @@ describe("models of onnxruntime", function()
     assert.same({}, {counts.Softmax, counts.Erf, counts.ReduceMean, counts.Sqrt})
   end)
 
+  local function node(op, inputs, output, to)
+    return {op_type = op, input = inputs, output = {output}, attribute = {to and {name = "to", i = to}}}
+  end
+
+  it("reads what copies and casts to the same dtype read", function()
+    local nodes = {
+      node("Gather", {"x", "k"}, "a"), node("Cast", {"a"}, "b", 1), node("Identity", {"b"}, "c"),
+      node("Cast", {"c"}, "d", 10), node("Cast", {"other"}, "e", 1), node("Cast", {"k"}, "f", 7),
+      node("Concat", {"c", "d", "e", "f"}, "y"), node("Identity", {"d"}, "z"),
+    }
+    local graph = {
+      node = nodes, output = {{name = "y"}, {name = "z"}}, initializer = {{name = "k", data_type = 7}},
+      input = {{name = "x", type = {tensor_type = {elem_type = 1}}}, {name = "other"}},
+    }
+    local parts = {}
+    for _, each in ipairs(patterns.joined(graph, error, 17)) do
+      parts[#parts + 1] = each.op_type .. " " .. table.concat(each.input, " ")
+    end
+    assert.equal("Gather x k, Cast a, Cast other, Concat a d e k, Identity d", table.concat(parts, ", "))
+  end)
+
+  it("joins the approximation of GELU by tanh", function()
+    local numbers = {c = 0.044715, three = 3, one = 1, half = 0.5, root = 0.7978846}
+    for _, last in ipairs {
+      {node("Mul", {"half", "x"}, "a"), node("Mul", {"a", "f"}, "y")},
+      {node("Mul", {"f", "half"}, "a"), node("Mul", {"x", "a"}, "y")},
+    } do
+      local graph = {initializer = {}, output = {{name = "y"}}, node = {
+        node("Pow", {"x", "three"}, "p"), node("Mul", {"p", "c"}, "q"), node("Add", {"x", "q"}, "u"),
+        node("Mul", {"u", "root"}, "v"), node("Tanh", {"v"}, "t"), node("Add", {"t", "one"}, "f"), unpack(last),
+      }}
+      for name in pairs(numbers) do table.insert(graph.initializer, {name = name}) end
+      local nodes = patterns.joined(graph, function(message) return lm.tensor {numbers[message.name]} end, 17)
+      assert.same({1, "FastGelu", {"x"}}, {#nodes, nodes[1].op_type, nodes[1].input})
+      numbers.c = 0.05
+      assert.equal(8, #patterns.joined(graph, function(message) return lm.tensor {numbers[message.name]} end, 17))
+      numbers.c = 0.044715
+    end
+  end)
+
   it("joins the product with its sigmoid", function()
-    local function node(op, inputs, output) return {op_type = op, input = inputs, output = {output}} end
     local function ops_of(...)
       local nodes = patterns.joined({node = {node("Sigmoid", {"x"}, "s"), ...}, output = {{name = "y"}}}, error, 17)
       return table.concat(require "luminary.base.lists".map(nodes, function(each) return each.op_type end), " ")

@@ -205,14 +205,20 @@ static lm_status join_step(lm_plan *p, const lm_plan *like, joined *j, const lm_
   }
 }
 
+/* Returns true for products whose weight is [in, out]. */
+static bool is_product(const lm_plan_step *s) {
+  if (s->op != LM_OP_addmm) return s->op == LM_OP_matmul || s->op == LM_OP_mm;
+  const lm_addmm_args *a = s->args;
+  return a->alpha == 1 && a->beta == 1;
+}
+
 /* Returns true, with *j set, if steps can be joined to this one. */
 static bool is_joinable(const lm_plan *p, const lm_plan_step *s, joined *j) {
-  const bool is_product = s->op == LM_OP_matmul || s->op == LM_OP_mm;
-  if (s->is_removed || (s->op != LM_OP_conv2d && s->op != LM_OP_linear && !is_product)) return false;
+  if (s->is_removed || (s->op != LM_OP_conv2d && s->op != LM_OP_linear && !is_product(s))) return false;
   *j = (joined){.op = s->op == LM_OP_conv2d ? LM_OP_conv2d_add_clamp : LM_OP_linear_add_clamp,
-                .x = s->in[0],
-                .weight = value_at(s, is_product ? "other" : "weight"),
-                .bias = value_at(s, "bias"),
+                .x = value_at(s, "x"),
+                .weight = value_at(s, is_product(s) ? "other" : "weight"),
+                .bias = value_at(s, s->op == LM_OP_addmm ? "input" : "bias"),
                 .other = -1,
                 .out = s->out[0],
                 .min = -INFINITY,
@@ -221,7 +227,9 @@ static bool is_joinable(const lm_plan *p, const lm_plan_step *s, joined *j) {
   if (j->weight < 0 || !is_constant(p, j->weight) || !is_constant(p, j->bias)) return false;
   if (j->conv && j->conv->padding[0] == LM_PAD_SAME) return false;
   const lm_tensor *w = p->value[j->weight].t, *bias = j->bias < 0 ? NULL : p->value[j->bias].t;
-  if (!j->conv && (w->ndim != 2 || p->value[j->x].ndim < 2 || (bias && bias->ndim != 1))) return false;
+  if (!j->conv && (w->ndim != 2 || p->value[j->x].ndim < 2 ||
+                   (bias && (bias->ndim != 1 || bias->size[0] != (is_product(s) ? w->size[1] : w->size[0])))))
+    return false;
   return w->dtype == LM_F32 && LM_DEVICE_KIND(w->device) == LM_CPU && p->value[j->x].dtype == LM_F32;
 }
 
@@ -276,8 +284,8 @@ lm_status lm_plan_join(lm_plan *p, const lm_plan *like) {
   for (int i = 0; i < p->nsteps; i++) {
     joined j;
     if (!is_joinable(p, &p->step[i], &j)) continue;
-    const bool is_product = p->step[i].op == LM_OP_matmul || p->step[i].op == LM_OP_mm;
-    if (is_product) NEED(transpose_weight(p, &j));
+    const bool transposes = is_product(&p->step[i]);
+    if (transposes) NEED(transpose_weight(p, &j));
     int last = i;
     for (int next; (next = next_reader(p, last, j.out)) >= 0; last = next) {
       bool done_;
@@ -286,7 +294,7 @@ lm_status lm_plan_join(lm_plan *p, const lm_plan *like) {
       p->step[last].is_removed = true;
       j.out = p->step[next].out[0];
     }
-    if (last > i || is_product) NEED(put_joined(p, last, &j));
+    if (last > i || transposes) NEED(put_joined(p, last, &j));
   }
   return LM_OK;
 }

@@ -150,10 +150,16 @@ for _, each in ipairs {erf, erf_by_product} do
   })
 end
 
+local cubic = {"Add", "x", {"Mul", {"Pow", "x", 3}, 0.044715}}
+local bounded = {"Add", {"Tanh", {"Mul", cubic, math.sqrt(2 / math.pi)}}, 1}
+local gelus_by_tanh = {{"Mul", {"Mul", "x", 0.5}, bounded}, {"Mul", "x", {"Mul", bounded, 0.5}}}
+
 local function gelu(nodes, node)
-  for _, pattern in ipairs(gelus) do
-    local found = find(nodes, node, pattern)
-    if found then return nodes:replace(node, "com.microsoft", "Gelu", {found.x}) end
+  for op, list in pairs {Gelu = gelus, FastGelu = gelus_by_tanh} do
+    for _, pattern in ipairs(list) do
+      local found = find(nodes, node, pattern)
+      if found then return nodes:replace(node, "com.microsoft", op, {found.x}) end
+    end
   end
 end
 
@@ -290,22 +296,55 @@ local passes = {
   end)},
 }
 
+-- Ops whose results have the dtype of their first input, and those of which another input may tell it.
+local keep_dtype = lists.set [[Add Sub Mul Div MatMul Gemm Conv Softmax Relu Tanh Sigmoid Erf Neg Sqrt ReduceMean
+    LayerNormalization Reshape Transpose Squeeze Unsqueeze Flatten Slice Split Concat Gather Identity]]
+local all_equal = lists.set "Add Sub Mul Div MatMul Gemm Conv"
+
+-- Returns copies of a graph's nodes that read what Identity reads, or a Cast to the dtype that its input has, directly.
+local function without_copies(g)
+  local dtypes, origin, list = {}, {}, {}
+  for _, input in ipairs(g.input or {}) do
+    dtypes[input.name or ""] = ((input.type or {}).tensor_type or {}).elem_type
+  end
+  for _, message in ipairs(g.initializer or {}) do dtypes[message.name or ""] = message.data_type end
+  for i, message in ipairs(g.node or {}) do
+    local node = lists.copy(message)
+    node.input = lists.map(node.input or {}, function(name) return origin[name] or name end)
+    node.output = node.output or {}
+    list[i] = node
+    local op, first, y = domain_of(node) == "" and node.op_type, node.input[1] or "", node.output[1] or ""
+    local value = op == "Constant" and attribute(node, "value")
+    local dtype = value and (value.t or {}).data_type or op == "Cast" and integer(node, "to")
+      or keep_dtype[op] and (dtypes[first] or all_equal[op] and dtypes[node.input[2]])
+    if first ~= "" and y ~= "" and (op == "Identity" or op == "Cast" and dtype and dtype == dtypes[first]) then
+      origin[y], node.is_copy = first, true
+    end
+    for _, name in ipairs(dtype and node.output or {}) do dtypes[name] = dtype end
+  end
+  return list
+end
+
 --- Returns the nodes of a graph's message, joined where patterns match. read(message) returns the tensor of an
 --- initializer's message; version: of ONNX's operators.
 function patterns.joined(g, read, version)
   local self = setmetatable({
-    list = {}, makers = {}, uses = {}, values = {}, read = read, version = version,
+    list = without_copies(g), makers = {}, uses = {}, values = {}, read = read, version = version,
   }, Nodes)
-  count_uses(g, self.uses)
+  count_uses({output = g.output, node = self.list}, self.uses)
   for _, message in ipairs(g.initializer or {}) do self.values[message.name or ""] = message end
   for _, input in ipairs(g.input or {}) do self.values[input.name or ""] = nil end -- a call may pass another
-  for i, message in ipairs(g.node or {}) do
-    local node = lists.copy(message)
-    node.output = node.output or {}
-    self.list[i] = node
+  for _, node in ipairs(self.list) do
     for _, name in ipairs(node.output) do self.makers[name] = name ~= "" and node or nil end
     local constant = node.op_type == "Constant" and attribute(node, "value")
     if constant and node.output[1] then self.values[node.output[1]] = constant.t end
+  end
+  for i = #self.list, 1, -1 do
+    local node = self.list[i]
+    if node.is_copy and not self.uses[node.output[1]] then
+      node.removed = true
+      self:unuse(node.input[1])
+    end
   end
   for _, by_op in ipairs(passes) do
     for _, node in ipairs(self.list) do

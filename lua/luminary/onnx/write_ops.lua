@@ -10,34 +10,58 @@ local rows = {}
 
 local INT_MAX = 2 ^ 62 -- the end of a slice up to the last element
 
--- ---- elementwise
+-- ---- ops that are one formula
 
-for names in ([[abs=Abs neg=Neg sign=Sign sqrt=Sqrt exp=Exp log=Log sin=Sin cos=Cos tan=Tan asin=Asin acos=Acos
-  atan=Atan sinh=Sinh cosh=Cosh asinh=Asinh acosh=Acosh atanh=Atanh tanh=Tanh erf=Erf sigmoid=Sigmoid relu=Relu
-  softsign=Softsign floor=Floor ceil=Ceil hardswish=HardSwish reciprocal=Reciprocal isnan=IsNaN
-  isinf=IsInf]]):gmatch "%S+" do
-  local name, op = names:match "(.*)=(.*)"
-  rows[name] = function(g, a) return g[op](a.x) end
+-- Formulas of the arguments in a, of ONNX's ops as functions of values and attributes, and of c.
+local formulas = [[
+  abs = Abs(x); neg = Neg(x); sign = Sign(x); sqrt = Sqrt(x); exp = Exp(x); log = Log(x); sin = Sin(x); cos = Cos(x);
+  tan = Tan(x); asin = Asin(x); acos = Acos(x); atan = Atan(x); sinh = Sinh(x); cosh = Cosh(x); asinh = Asinh(x);
+  acosh = Acosh(x); atanh = Atanh(x); tanh = Tanh(x); erf = Erf(x); sigmoid = Sigmoid(x); relu = Relu(x);
+  softsign = Softsign(x); floor = Floor(x); ceil = Ceil(x); hardswish = HardSwish(x); reciprocal = Reciprocal(x);
+  isnan = IsNaN(x); isinf = IsInf(x); isfinite = Not(Or(IsNaN(x), IsInf(x)));
+  rsqrt = Reciprocal(Sqrt(x)); square = x * x; exp2 = Exp(x * math.log(2)); expm1 = Exp(x) - 1; log1p = Log(x + 1);
+  log2 = Log(x) / math.log(2); log10 = Log(x) / math.log(10); erfc = 1 - Erf(x); trunc = Sign(x) * Floor(Abs(x));
+  frac = x - Sign(x) * Floor(Abs(x)); deg2rad = x * (math.pi / 180); rad2deg = x * (180 / math.pi);
+  fmod = Mod(x, other, {fmod = 1}); pow = x ^ exponent; maximum = Max(x, other); minimum = Min(x, other);
+  where = Where(condition, x, other); masked_fill = Where(mask, value, x); lerp = x + weight * (a["end"] - x);
+  addcmul = x + tensor1 * tensor2 * value; addcdiv = x + tensor1 / tensor2 * value;
+  eq = Equal(x, other); ne = Not(Equal(x, other)); lt = Less(x, other); gt = Greater(x, other);
+  ge = GreaterOrEqual(x, other); le = LessOrEqual(x, other); logical_not = Not(x:to "bool");
+  logical_and = And(x:to "bool", other:to "bool"); logical_or = Or(x:to "bool", other:to "bool");
+  logical_xor = Xor(x:to "bool", other:to "bool");
+  relu6 = Clip(x, 0, 6); hardtanh = Clip(x, min_val, max_val); leaky_relu = LeakyRelu(x, {alpha = negative_slope});
+  hardsigmoid = HardSigmoid(x, {alpha = 1 / 6, beta = 0.5}); elu = Elu(x, {alpha = alpha});
+  celu = Celu(x, {alpha = alpha});
+  selu = Selu(x, {alpha = 1.6732632423543773, gamma = 1.0507009873554805}); silu = x * Sigmoid(x);
+  mul_sigmoid = x * Sigmoid(gate); threshold = Where(LessOrEqual(x, threshold), value, x);
+  hardshrink = Shrink(x, {lambd = lambd, bias = 0}); softshrink = Shrink(x, {lambd = lambd, bias = lambd});
+  tanhshrink = x - Tanh(x); log_sigmoid = -Softplus(-x); mish = x * Tanh(Softplus(x));
+  gelu_tanh = x * 0.5 * (Tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1);
+  gated_halves = Slice(x, {0}, {n}, {dim}) * Sigmoid(Slice(x, {n}, {2 * n}, {dim}));
+  softmax = Softmax(x:to(c.dtype), {axis = dim}); log_softmax = LogSoftmax(x:to(c.dtype), {axis = dim});
+  softmin = Softmax(-x:to(c.dtype), {axis = dim}); unsqueeze = Unsqueeze(x, {dim}); to_copy = x:to(c.dtype);
+  detach = x; clone = x; contiguous = x; embedding = Gather(weight, index:from_zero(), {axis = 0});
+  gather = GatherElements(x, index:from_zero(), {axis = dim});
+  index_select = Gather(x, index:from_zero(), {axis = dim});
+  matmul = MatMul(x, other); mm = MatMul(x, other); bmm = MatMul(x, other); dot = MatMul(x, other); mv = MatMul(x, vec)
+]]
+for name, formula in formulas:gmatch "(%w[%w_]*) = ([^;]+)" do
+  local f = assert(loadstring("return " .. formula))
+  rows[name] = function(g, a, c)
+    setfenv(f, setmetatable({math = math, a = a, c = c}, {__index = function(_, key)
+      if a[key] ~= nil then return a[key] end
+      return g[key]
+    end}))
+    local y = f()
+    setfenv(f, {}) -- which keeps no values
+    return y
+  end
 end
 
 function rows.round(g, a)
   if a.decimals ~= 0 then error("its decimals must be 0", 0) end
   return g.Round(a.x)
 end
-function rows.rsqrt(g, a) return g.Reciprocal(g.Sqrt(a.x)) end
-function rows.square(_, a) return a.x * a.x end
-function rows.exp2(g, a) return g.Exp(a.x * math.log(2)) end
-function rows.expm1(g, a) return g.Exp(a.x) - 1 end
-function rows.log1p(g, a) return g.Log(a.x + 1) end
-function rows.log2(g, a) return g.Log(a.x) / math.log(2) end
-function rows.log10(g, a) return g.Log(a.x) / math.log(10) end
-function rows.erfc(g, a) return 1 - g.Erf(a.x) end
-function rows.trunc(g, a) return g.Sign(a.x) * g.Floor(g.Abs(a.x)) end
-function rows.frac(g, a) return a.x - g.Sign(a.x) * g.Floor(g.Abs(a.x)) end
-function rows.deg2rad(_, a) return a.x * (math.pi / 180) end
-function rows.rad2deg(_, a) return a.x * (180 / math.pi) end
-function rows.isfinite(g, a) return g.Not(g.Or(g.IsNaN(a.x), g.IsInf(a.x))) end
-
 function rows.add(_, a) return a.x + (a.alpha == 1 and a.other or a.other * a.alpha) end
 function rows.sub(_, a) return a.x - (a.alpha == 1 and a.other or a.other * a.alpha) end
 function rows.rsub(_, a) return a.other - (a.alpha == 1 and a.x or a.x * a.alpha) end
@@ -57,38 +81,19 @@ end
 function rows.floor_divide(g, a) return floor_quotient(g, a.x, a.other) end
 function rows.div(g, a)
   if a.rounding_mode == "floor" then return floor_quotient(g, a.x, a.other) end
-  local quotient = a.x / a.other
-  return a.rounding_mode == "trunc" and not is_integer(quotient) and rows.trunc(g, {x = quotient}) or quotient
+  local y = a.x / a.other
+  return a.rounding_mode == "trunc" and not is_integer(y) and g.Sign(y) * g.Floor(g.Abs(y)) or y
 end
 function rows.remainder(g, a)
   if is_integer(a.x) then return g.Mod(a.x, a.other) end
   return a.x - floor_quotient(g, a.x, a.other) * a.other
 end
-function rows.fmod(g, a) return g.Mod(a.x, a.other, {fmod = 1}) end
-function rows.pow(_, a) return a.x ^ a.exponent end
-function rows.maximum(g, a) return g.Max(a.x, a.other) end
-function rows.minimum(g, a) return g.Min(a.x, a.other) end
-function rows.where(g, a) return g.Where(a.condition, a.x, a.other) end
-function rows.masked_fill(g, a) return g.Where(a.mask, a.value, a.x) end
 function rows.clamp(g, a)
   local x = a.min and g.Max(a.x, a.min) or a.x
   return a.max and g.Min(x, a.max) or x
 end
 rows.clamp_range = rows.clamp
-function rows.lerp(_, a) return a.x + a.weight * (a["end"] - a.x) end
-function rows.addcmul(_, a) return a.x + a.tensor1 * a.tensor2 * a.value end
-function rows.addcdiv(_, a) return a.x + a.tensor1 / a.tensor2 * a.value end
-
-for names in ("eq=Equal lt=Less gt=Greater ge=GreaterOrEqual le=LessOrEqual"):gmatch "%S+" do
-  local name, op = names:match "(.*)=(.*)"
-  rows[name] = function(g, a) return g[op](a.x, a.other) end
-end
-function rows.ne(g, a) return g.Not(g.Equal(a.x, a.other)) end
 local function truth(x) return x:to "bool" end
-function rows.logical_and(g, a) return g.And(truth(a.x), truth(a.other)) end
-function rows.logical_or(g, a) return g.Or(truth(a.x), truth(a.other)) end
-function rows.logical_xor(g, a) return g.Xor(truth(a.x), truth(a.other)) end
-function rows.logical_not(g, a) return g.Not(truth(a.x)) end
 local function of_bool(name)
   rows["bitwise_" .. name] = function(g, a, c)
     if c.dtype ~= "bool" then error("bits of integers have no counterpart before opset 18", 0) end
@@ -97,44 +102,19 @@ local function of_bool(name)
 end
 for name in ("and or xor not"):gmatch "%S+" do of_bool(name) end
 
--- ---- activations
-
-function rows.relu6(g, a) return g.Clip(a.x, 0, 6) end
-function rows.hardtanh(g, a) return g.Clip(a.x, a.min_val, a.max_val) end
-function rows.hardsigmoid(g, a) return g.HardSigmoid(a.x, {alpha = 1 / 6, beta = 0.5}) end
-function rows.leaky_relu(g, a) return g.LeakyRelu(a.x, {alpha = a.negative_slope}) end
-function rows.elu(g, a) return g.Elu(a.x, {alpha = a.alpha}) end
-function rows.celu(g, a) return g.Celu(a.x, {alpha = a.alpha}) end
-function rows.selu(g, a) return g.Selu(a.x, {alpha = 1.6732632423543773, gamma = 1.0507009873554805}) end
-function rows.silu(g, a) return a.x * g.Sigmoid(a.x) end
-function rows.mul_sigmoid(g, a) return a.x * g.Sigmoid(a.gate) end
-function rows.threshold(g, a) return g.Where(g.LessOrEqual(a.x, a.threshold), a.value, a.x) end
-function rows.hardshrink(g, a) return g.Shrink(a.x, {lambd = a.lambd, bias = 0}) end
-function rows.softshrink(g, a) return g.Shrink(a.x, {lambd = a.lambd, bias = a.lambd}) end
-function rows.tanhshrink(g, a) return a.x - g.Tanh(a.x) end
-function rows.log_sigmoid(g, a) return -g.Softplus(-a.x) end
 function rows.softplus(g, a)
   local y = a.x * a.beta
   return g.Where(g.Greater(y, a.threshold), a.x, g.Softplus(y) / a.beta)
 end
-function rows.mish(g, a) return a.x * g.Tanh(g.Softplus(a.x)) end
-function rows.gelu(g, a)
+function rows.gelu(g, a, c)
   local x = a.x
-  if a.approximate == "tanh" then return rows.gelu_tanh(g, a) end
+  if a.approximate == "tanh" then return rows.gelu_tanh(g, a, c) end
   return x * 0.5 * (g.Erf(x / math.sqrt(2)) + 1)
-end
-function rows.gelu_tanh(g, a)
-  local x = a.x
-  return x * 0.5 * (g.Tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1)
 end
 function rows.prelu(g, a, c)
   local n = #a.weight.shape == 1 and a.weight.shape[1] or 1
   return g.PRelu(a.x, n > 1 and c.rank(a.x) > 2 and g.Reshape(a.weight, {n, unpack(lists.map(lists.slice(a.x.shape, 3),
     function() return 1 end))}) or a.weight)
-end
-function rows.gated_halves(g, a)
-  local x, gate = g.Slice(a.x, {0}, {a.n}, {a.dim}), g.Slice(a.x, {a.n}, {2 * a.n}, {a.dim})
-  return x * g.Sigmoid(gate)
 end
 
 -- ---- reductions
@@ -148,13 +128,9 @@ local function reduce(g, op, x, dims, keepdim)
   end
   return g[op](x, dims and #dims > 0 and dims or false, attributes)
 end
-for names in ("mean=ReduceMean amax=ReduceMax amin=ReduceMin"):gmatch "%S+" do
-  local name, op = names:match "(.*)=(.*)"
-  rows[name] = function(g, a) return reduce(g, op, a.x, a.dim, a.keepdim) end
+for name, op in ("mean=Mean amax=Max amin=Min sum=Sum prod=Prod logsumexp=LogSumExp"):gmatch "(%w+)=(%w+)" do
+  rows[name] = function(g, a, c) return reduce(g, "Reduce" .. op, a.x:to(c.dtype), a.dim, a.keepdim) end
 end
-function rows.sum(g, a, c) return reduce(g, "ReduceSum", a.x:to(c.dtype), a.dim, a.keepdim) end
-function rows.prod(g, a, c) return reduce(g, "ReduceProd", a.x:to(c.dtype), a.dim, a.keepdim) end
-function rows.logsumexp(g, a) return reduce(g, "ReduceLogSumExp", a.x, a.dim, a.keepdim) end
 function rows.norm(g, a)
   local x, p = g.Abs(a.x), a.p
   if p == 1 or p == 2 then return reduce(g, "ReduceL" .. p, a.x, a.dim, a.keepdim) end
@@ -193,7 +169,7 @@ end
 rows.argmax, rows.argmin = extreme "ArgMax", extreme "ArgMin"
 for name in ("max min"):gmatch "%S+" do
   rows[name .. "_dim"] = function(g, a, c)
-    return rows["a" .. name](g, {x = a.x, dim = {a.dim}, keepdim = a.keepdim}), rows["arg" .. name](g, a, c)
+    return rows["a" .. name](g, {x = a.x, dim = {a.dim}, keepdim = a.keepdim}, c), rows["arg" .. name](g, a, c)
   end
 end
 function rows.topk(g, a)
@@ -211,15 +187,8 @@ function rows.cumsum(g, a, c)
   return g.CumSum(a.x:to(c.dtype), g:constant(a.dim, "int64"), {reverse = a.reverse and 1 or 0})
 end
 
-function rows.softmax(g, a, c) return g.Softmax(a.x:to(c.dtype), {axis = a.dim}) end
-function rows.log_softmax(g, a, c) return g.LogSoftmax(a.x:to(c.dtype), {axis = a.dim}) end
-function rows.softmin(g, a, c) return g.Softmax(-a.x:to(c.dtype), {axis = a.dim}) end
-
 -- ---- views and copies
 
-local function same(_, a) return a.x end
-for name in ("detach clone contiguous"):gmatch "%S+" do rows[name] = same end
-function rows.to_copy(_, a, c) return a.x:to(c.dtype) end
 function rows.dropout(_, a)
   if a.training and a.p > 0 then error("it draws random numbers", 0) end
   return a.x
@@ -302,7 +271,6 @@ function rows.squeeze(g, a, c)
   end
   return #dims > 0 and g.Squeeze(a.x, dims) or a.x
 end
-function rows.unsqueeze(g, a) return g.Unsqueeze(a.x, {a.dim}) end
 function rows.cat(g, a, c)
   local parts = {}
   for _, x in ipairs(a.tensors) do
@@ -375,9 +343,6 @@ end
 
 -- ---- indices
 
-function rows.embedding(g, a) return g.Gather(a.weight, a.index:from_zero(), {axis = 0}) end
-function rows.gather(g, a) return g.GatherElements(a.x, a.index:from_zero(), {axis = a.dim}) end
-function rows.index_select(g, a) return g.Gather(a.x, a.index:from_zero(), {axis = a.dim}) end
 function rows.index_get(g, a, c)
   local chosen, given = {}, 0
   for i = 1, a.indices.n do
@@ -417,9 +382,6 @@ rows.scatter, rows.scatter_add = scatter(), scatter "add"
 
 -- ---- products
 
-function rows.matmul(g, a) return g.MatMul(a.x, a.other) end
-rows.mm, rows.bmm, rows.dot = rows.matmul, rows.matmul, rows.matmul
-function rows.mv(g, a) return g.MatMul(a.x, a.vec) end
 function rows.linear(g, a, c)
   local bias = a.bias
   if c.rank(a.x) == 2 and type(bias) ~= "number" and (not bias or #bias.shape == 1) then
