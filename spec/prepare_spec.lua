@@ -155,7 +155,7 @@ describe("lm.prepare", function()
     assert.same({3, 3}, weight:totable())
   end)
 
-  it("runs as it is what has effects beside its results: changed tables, fields, hooks, calls that are no ops", function()
+  it("runs as it is what has effects beside its results: changed tables and fields, hooks, other calls", function()
     local grow = function(x, cache)
       cache.k = cache.k and lm.cat({cache.k, x}, 1) or x
       return cache.k

@@ -138,6 +138,13 @@ describe("models of onnxruntime", function()
     end
   end)
 
+  it("multiplies integers of no columns", function()
+    local node = {const = function() end, number = function() end}
+    local y = require("luminary.onnx.ops.quantized").MatMulInteger[1](node, lm.zeros(2, 3, 0):to "uint8",
+      lm.zeros(0, 5):to "int8")
+    assert.is_true(lm.equal(lm.zeros({2, 3, 5}, {dtype = "int32"}), y))
+  end)
+
   it("refuses wrong arguments", function()
     local w, zero = lm.ones(4, 3, 1, 1):to "int8", lm.zeros({}, {dtype = "uint8"})
     local packed = core.ops.int8_pack(w)
