@@ -66,8 +66,8 @@ function int8.multiply(n, p)
   local shape, groups, x, kept = {unpack(a.shape)}, 1
   shape[#shape] = N
   if b.ndim == 2 then
-    x, kept = a:reshape(helpers.product(shape, 1, #shape - 1), K, 1, 1), packed_weight(n, b, p.w_zero, p.iw, p.iw_zero, 1,
-      n.transB == 1 and of_rows_of or of_columns)
+    x = a:reshape(helpers.product(shape, 1, #shape - 1), K, 1, 1)
+    kept = packed_weight(n, b, p.w_zero, p.iw, p.iw_zero, 1, n.transB == 1 and of_rows_of or of_columns)
   else
     groups = helpers.product(shape, 1, #shape - 2)
     for d = 1, b.ndim - 2 do

@@ -32,7 +32,7 @@ local function last_sizes(x, axis) return {unpack(x.shape, dim_in(x, axis))} end
 local function fits(t, sizes) return not t or table.concat(t.shape, ",") == table.concat(sizes, ",") end
 
 op.LayerNormalization = {axis = -1, epsilon = 1e-5, function(n, x, scale, bias)
-  local sizes, dims, y = last_sizes(x, n.axis), {}, nil
+  local sizes, dims, y = last_sizes(x, n.axis), {}
   if fits(scale, sizes) and fits(bias, sizes) then
     y = ops.layer_norm(x, sizes, scale, bias, n.epsilon)
   else
