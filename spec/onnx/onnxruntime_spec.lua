@@ -113,6 +113,25 @@ describe("models of onnxruntime", function()
     end
   end)
 
+  it("lets go of its arguments when the call that records returns, as the C interface promises", function()
+    local path = folder .. "/relu.onnx"
+    core.onnx_write(path, {
+      ir_version = 8, opset_import = {{domain = "", version = 13}}, graph = {
+        name = "g", input = {{name = "x"}}, output = {{name = "y"}},
+        node = {{op_type = "Relu", input = {"x"}, output = {"y"}}},
+      },
+    })
+    local net, x = lm.onnx.load(path), lm.ones(3)
+    collectgarbage()
+    collectgarbage()
+    collectgarbage "stop"
+    local before = lm.live_tensors()
+    lm.no_grad(function() return net(x) end):free()
+    local after = lm.live_tensors()
+    collectgarbage "restart"
+    assert.equal(before, after)
+  end)
+
   it("multiplies integers exactly, whatever their sizes", function()
     lm.manual_seed(2)
     for _, c in ipairs {
