@@ -137,7 +137,8 @@ LUM_API size_t lum_tensor_bytes(const lum_tensor *tensor);
 LUM_API const char *lum_tensor_device(const lum_tensor *tensor);
 /* Returns 1 if the elements are in row-major order without gaps, else 0. */
 LUM_API int lum_tensor_is_contiguous(const lum_tensor *tensor);
-/* Returns the address of the first element; NULL for a tensor that is not on the CPU. */
+/* Returns the address of the first element; NULL for a tensor that is not on the CPU. Change a model's tensor by
+ * lum_tensor_write, which the next run of the model notices. */
 LUM_API void *lum_tensor_data(const lum_tensor *tensor);
 /* Returns a tensor with another dtype and on another device, contiguous: a copy, or another reference if nothing
  * differs. LUM_NO_DTYPE and NULL keep what it has. */

@@ -155,7 +155,7 @@ describe("lm.prepare", function()
     assert.same({3, 3}, weight:totable())
   end)
 
-  it("runs as it is what has effects beside its results: changed tables, fields, hooks, calls that are no ops", function()
+  it("runs as it is what has effects beside its results: changed tables and fields, hooks, other calls", function()
     local grow = function(x, cache)
       cache.k = cache.k and lm.cat({cache.k, x}, 1) or x
       return cache.k
@@ -192,6 +192,7 @@ describe("lm.prepare", function()
     clipped.grad = lm.ones(2) * 10
     lm.dist.init_process_group {world_size = 1, rank = 0}
     for name, f in pairs {
+      ["a random number generator"] = function() lm.vision.transforms.RandomHorizontalFlip(0.5)(lm.zeros(1, 2, 2)) end,
       total_norm = function() nn.utils.clip_grad_norm_({clipped}, 1) end,
       all_reduce = function(x) lm.dist.all_reduce(x) end,
     } do

@@ -115,9 +115,10 @@ local function check_gradient(i, x)
   end
 end
 
--- Records a call. like: a plan for other shapes, or nil. Returns a case {plan, build}, {reason} or {assigned = name of
--- a field}, and then the call's results.
-local function record(like, run, module, key, inputs, n, arguments)
+-- Records a call. like: a plan for other shapes, or nil; frees: true if the function keeps none of its arguments, whose
+-- memory is the caller's again when it returns. Returns a case {plan, build}, {reason} or {assigned = name of a field},
+-- and then the call's results.
+local function record(like, run, module, key, inputs, frees, n, arguments)
   local rebuild, assigned, recorded, passed = nested_tensors(arguments, {}), note_fields(module), nil, nil
   local returned = options.pack(core.record_ops(function(list)
     recorded, passed = list, rebuild(list)
@@ -146,14 +147,16 @@ local function record(like, run, module, key, inputs, n, arguments)
   local tensors = lists.map(found, function(each) return each.tensor end)
   case.plan, case.reason = core.plan_new(tape, tensors, like)
   tape:close()
-  return case, case.build(lists.map(tensors, function(t) return inputs[lists.index_of(recorded, t) or 0] or t end))
+  tensors = lists.map(tensors, function(t) return inputs[lists.index_of(recorded, t) or 0] or t end)
+  for i = 1, frees and #recorded or 0 do recorded[i]:free() end
+  return case, case.build(tensors)
 end
 
 local prepare = {}
 
 --- Returns a function that calls f without gradients, or runs a recording of such a call, and a table of its state.
 --- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; quiet: true
---- if calls that cannot be recorded are no news.
+--- if f is the library's, which keeps no arguments, and calls that cannot be recorded are no news.
 function prepare.recorded(f, module, evaluates, quiet)
   local cases, order, said, unchanged, hooked = {}, {}, {}, nil, false
   local state = {recordings = 0}
@@ -197,7 +200,7 @@ function prepare.recorded(f, module, evaluates, quiet)
     local case = cases[key]
     if case and case.reason then return run(...) end
     if not case or case.assigned or not case.plan:is_current() then
-      return keep(key, record(state.plan, run, module, key, inputs, n, arguments))
+      return keep(key, record(state.plan, run, module, key, inputs, quiet, n, arguments))
     end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
     if not ok then return run(...) end -- its error names the script's line

@@ -60,7 +60,7 @@ describe("core.record_ops", function()
     assert.is_true(steps[1].random)
   end)
 
-  it("passes tensors of its own, so that an input is neither another input nor a tensor that the function has", function()
+  it("passes tensors of its own: an input is neither another input nor a tensor that the function has", function()
     local x = lm.ones(2)
     local tape, y, z = core.record_ops(function(inputs)
       local a, b = inputs[1], inputs[2]

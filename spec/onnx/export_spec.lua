@@ -90,6 +90,12 @@ describe("lm.onnx.export", function()
     for i = 1, 5 do near(wanted[i], got[i]) end
     assert.same({"N", "L"}, back.outputs[3].dims)
     assert.same({"L+1", "N"}, back.outputs[5].dims)
+    for batch = 0, 2 do -- also an empty example
+      local scale = module(function(_, y) return y.shape[1] * y, y.shape[1] - y, y.shape[1] / y:exp() end)
+      local other, y = again(scale, lm.randn(batch, 4), {dynamic_axes = {input = {"N"}}}), lm.randn(7, 4)
+      wanted, got = {scale(y)}, {other(y)}
+      for i = 1, 3 do near(wanted[i], got[i]) end
+    end
     says("expand %(a size that is 4, 16, 36 there does not follow from the dynamic axes",
       module(function(_, y) return y:narrow(1, 1, 1):expand(y.shape[1] ^ 2, 4) end), lm.randn(2, 4), path,
       {dynamic_axes = {input = {"N"}}})
@@ -112,6 +118,15 @@ describe("lm.onnx.export", function()
     assert.same({{3}, {2}}, more:totable())
     assert.same({{true}, {false}}, is_2:totable())
     assert.same({{1, 2}, {0, 2}}, top:totable())
+  end)
+
+  it("takes each input for itself, though the example has one twice or a tensor of the module", function()
+    local x, y = lm.ones(2), lm.tensor {3, 5}
+    local differ = again(module(function(_, a, b) return a - b end), {x, x})
+    assert.same({"input", "input_2"}, differ:names "inputs")
+    assert.same({-2, -4}, differ(x, y):totable())
+    assert.same({2, 4}, again(module(function(_, a) return a - x end), x)(y):totable())
+    says("tensor reads values", module(function(_, a) return lm.tensor(a) + 1 end), x, path)
   end)
 
   it("writes returned inputs and parameters, tensors twice, tables, and shared parameters once", function()
@@ -199,6 +214,7 @@ describe("lm.onnx.export", function()
     says("input_names has 2 names, the module has 1 input", net, x, path, {input_names = {"a", "b"}})
     says("input_names: 'weight' is the name of another tensor", net, x, path, {input_names = {"weight"}})
     says("output_names: 'a' is the name of another", net, x, path, {input_names = {"a"}, output_names = {"a"}})
+    says("input_names must be a list of names in UTF%-8", net, x, path, {input_names = {"a\255"}})
     says("contains a NUL byte", net, x, path, {input_names = {"a\0b"}})
     says("dynamic_axes.input must be axes from 1 to 2", net, x, path, {dynamic_axes = {input = {[3] = "N"}}})
     says("dynamic_axes.input must be a table", net, x, path, {dynamic_axes = {input = "N"}})

@@ -164,6 +164,25 @@ describe("models of onnxruntime", function()
     end
   end)
 
+  it("lets go of its arguments when the call that records returns, as the C interface promises", function()
+    local path = folder .. "/relu.onnx"
+    core.onnx_write(path, {
+      ir_version = 8, opset_import = {{domain = "", version = 13}}, graph = {
+        name = "g", input = {{name = "x"}}, output = {{name = "y"}},
+        node = {{op_type = "Relu", input = {"x"}, output = {"y"}}},
+      },
+    })
+    local net, x = lm.onnx.load(path), lm.ones(3)
+    collectgarbage()
+    collectgarbage()
+    collectgarbage "stop"
+    local before = lm.live_tensors()
+    lm.no_grad(function() return net(x) end):free()
+    local after = lm.live_tensors()
+    collectgarbage "restart"
+    assert.equal(before, after)
+  end)
+
   it("multiplies integers exactly, whatever their sizes", function()
     lm.manual_seed(2)
     for _, c in ipairs {
@@ -187,6 +206,13 @@ describe("models of onnxruntime", function()
       assert.same(expected.shape, y.shape)
       assert.is_true(y:eq(expected):all():item())
     end
+  end)
+
+  it("multiplies integers of no columns", function()
+    local node = {const = function() end, number = function() end}
+    local y = require("luminary.onnx.ops.quantized").MatMulInteger[1](node, lm.zeros(2, 3, 0):to "uint8",
+      lm.zeros(0, 5):to "int8")
+    assert.is_true(lm.equal(lm.zeros({2, 3, 5}, {dtype = "int32"}), y))
   end)
 
   it("refuses wrong arguments", function()

@@ -28,7 +28,9 @@ local function set_names(what, found, given, noun)
   local seen = {}
   for i, each in ipairs(found) do
     local name = given and given[i] or each.name or i == 1 and noun or noun .. "_" .. i
-    if type(name) ~= "string" or name == "" then options.must_be("export", what, "a list of names", name) end
+    if type(name) ~= "string" or name == "" or not core.is_utf8_text(name) then
+      options.must_be("export", what, "a list of names in UTF-8", name)
+    end
     if seen[name] and given and given[i] then
       fail("export: %s has '%s' twice; names must differ", what, printable_name(name, 100))
     end
@@ -85,8 +87,14 @@ local function resized(inputs, symbols, recording)
     local size = symbol.samples[recording]
     for _, each in ipairs(symbol.axes) do
       local x = list[each.input]
-      local index = ops.arange(0, size, {dtype = "int64", device = x.device}):remainder(symbol.size) + 1
-      list[each.input] = ops.index_select(x, each.axis, index)
+      if symbol.size == 0 then
+        local sizes = {unpack(x.shape)}
+        sizes[each.axis] = size
+        list[each.input] = ops.ones(sizes, {dtype = x.dtype, device = x.device})
+      else
+        local index = ops.arange(0, size, {dtype = "int64", device = x.device}):remainder(symbol.size) + 1
+        list[each.input] = ops.index_select(x, each.axis, index)
+      end
     end
   end
   return list
@@ -427,7 +435,8 @@ local function recordings_of(module, args, rebuild, inputs, symbols)
   local all = {record(module, args, rebuild, examples)}
   if #symbols == 0 then return all end
   local problem
-  for _, way in ipairs {"factors", "additions"} do
+  local is_empty = lists.find(symbols, function(symbol) return symbol.size == 0 end)
+  for _, way in ipairs(is_empty and {"additions"} or {"factors", "additions"}) do
     for i, symbol in ipairs(symbols) do
       local size, steps = symbol.size, (way == "factors" and factors or additions)[i]
         or fail("export: at most %d dynamic axes of different names are supported", #factors)

@@ -25,12 +25,17 @@ end
 
 local function is_varying(v) return getmetatable(v) == Varying end
 
+local Value = {}
+Value.__index = Value
+local function is_value(v) return getmetatable(v) == Value end
+
 for name, f in pairs {
   __add = function(a, b) return a + b end, __sub = function(a, b) return a - b end,
   __mul = function(a, b) return a * b end, __div = function(a, b) return a / b end,
   __mod = function(a, b) return a % b end,
 } do
   Varying[name] = function(a, b)
+    if is_value(b) then return Value[name](a, b) end
     local samples = {}
     local function at(v, i) return is_varying(v) and v[i] or v end
     for i = 1, #(is_varying(a) and a or b) do samples[i] = f(at(a, i), at(b, i)) end
@@ -58,10 +63,6 @@ local function line_through(v, s)
 end
 
 -- ---- values
-
-local Value = {}
-Value.__index = Value
-local function is_value(v) return getmetatable(v) == Value end
 
 local Graph = {}
 

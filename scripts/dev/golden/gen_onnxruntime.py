@@ -249,10 +249,26 @@ def models():
         add(f"{name}.dynamic", onnx.load(path + ".q"), inputs)
 
 
+def found_by_random_graphs():
+    one = numpy.uint8
+    rows, columns = integers(one, 3, 8), integers(numpy.int8, 5, 8)
+    node("QGemm", [rows, number(.02), number(7, one), columns, number(.03), number(0, numpy.int8),
+                   numpy.array([77], numpy.int32), number(.4), number(100, one)], fixed=(3,), transB=1, label="_one_bias")
+    around = [number(.04), number(120, one), number(.02), number(99, one)]
+    node("QLinearGlobalAveragePool", [integers(one, 2, 4, 5, 3), *around], channels_last=1, label="_last")
+    node("QLinearSoftmax", [integers(one, 2, 3, 4), number(.04), number(120, one), number(1 / 256), number(0, one)],
+         axis=1, opset=11, label="_rows")
+    node("FusedMatMul", [real(4, 2, 5), real(6, 2, 5)], transBatchA=1, transBatchB=1, transB=1, label="_batch")
+    node("CumSum", [real(2, 0), number(1, numpy.int64)], domain="", fixed=(1,), exclusive=1, label="_empty")
+    node("Hardmax", [real(2, 0, 3)], domain="", axis=1, label="_empty")
+    node("LayerNormalization", [real(2, 5), real(1), real(5)], domain="", label="_broadcast")
+
+
 def main():
     quantized_nodes()
     fused_nodes()
     models()
+    found_by_random_graphs()
     save(names, folder, "_onnxruntime")
 
 

@@ -35,6 +35,7 @@ LM_FUNCTION(image_transform) {
 /* ---- uniform_number(): the CPU generator's next number, from 0 to less than 1 */
 
 LM_FUNCTION(uniform_number) {
+  lm_tape_note_call("a random number generator");
   lm_draw d = lm_generator_take(NULL, LM_DEVICE(LM_CPU, 0), 1);
   return lm_return_number(L, lm_uniform_f64(lm_philox_u64(lm_philox(d.seed, d.offset), 0)));
 }

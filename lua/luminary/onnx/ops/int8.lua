@@ -62,12 +62,12 @@ local function of_rows_of(w) return w:reshape(w.shape[1], w.shape[2], 1, 1) end
 function int8.multiply(n, p)
   local a, b, x_zero = p.x, p.w, p.x_zero
   if a.ndim < 2 or b.ndim < 2 or x_zero and x_zero:numel() > 1 or not int8.are_bytes(a, b) then return nil end
-  local M, K, N = a.shape[-2], b.shape[-2], b.shape[n.transB == 1 and -2 or -1]
+  local M, K, N = a.shape[-2], a.shape[-1], b.shape[n.transB == 1 and -2 or -1]
   local shape, groups, x, kept = {unpack(a.shape)}, 1
   shape[#shape] = N
   if b.ndim == 2 then
-    x, kept = a:reshape(-1, a.shape[-1], 1, 1), packed_weight(n, b, p.w_zero, p.iw, p.iw_zero, 1,
-      n.transB == 1 and of_rows_of or of_columns)
+    x = a:reshape(helpers.product(shape, 1, #shape - 1), K, 1, 1)
+    kept = packed_weight(n, b, p.w_zero, p.iw, p.iw_zero, 1, n.transB == 1 and of_rows_of or of_columns)
   else
     groups = helpers.product(shape, 1, #shape - 2)
     for d = 1, b.ndim - 2 do
@@ -78,8 +78,8 @@ function int8.multiply(n, p)
     local weight = ops.transpose(b:reshape(groups, K, N), 2, 3):reshape(groups * N, K, 1, 1)
     kept = {weight = weight, packed = ops.int8_pack(weight, groups), zero = for_channels(p.w_zero, groups * N, "int32")}
   end
-  local y = ops.int8_conv(x, kept.weight, kept.packed, p.zero, for_channels(p.scale, groups * N, "float32"), p.bias,
-    kept.zero, {groups = groups, x_zero = n:number(p.ix_zero, x_zero) or 0})
+  local y = ops.int8_conv(x, kept.weight, kept.packed, p.zero, for_channels(p.scale, groups * N, "float32"),
+    for_channels(p.bias, groups * N, "int32"), kept.zero, {groups = groups, x_zero = n:number(p.ix_zero, x_zero) or 0})
   if groups > 1 then y = ops.transpose(y:reshape(M, groups, N), 1, 2) end
   return y:reshape(shape)
 end

@@ -23,7 +23,7 @@ end
 local function swapped(x, batch)
   if x.ndim < 2 then return x end
   if not batch then return ops.transpose(x, -1, -2) end
-  return ops.movedim(x, 1, x.ndim - 1)
+  return x:movedim(1, x.ndim - 1)
 end
 op.FusedMatMul = {alpha = 1, transA = 0, transB = 0, transBatchA = 0, transBatchB = 0, function(n, a, b)
   if n.transBatchA == 1 then a = swapped(a, true) end

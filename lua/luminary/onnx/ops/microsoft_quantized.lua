@@ -4,6 +4,7 @@ local convolution = require "luminary.onnx.ops.convolution"
 local helpers = require "luminary.onnx.ops.sizes"
 local int8 = require "luminary.onnx.ops.int8"
 local plain = require "luminary.onnx.ops.quantized"
+local reduction = require "luminary.onnx.ops.reduction"
 local ops, to = core.ops, core.methods.to
 local op = {QuantizeLinear = plain.QuantizeLinear, DequantizeLinear = plain.DequantizeLinear}
 
@@ -75,9 +76,17 @@ end
 op.QLinearSigmoid = through_float(function(_, x) return ops.sigmoid(x) end, {})
 op.QLinearLeakyRelu = through_float(function(n, x) return ops.leaky_relu(x, n.alpha) end, {alpha = 0.01})
 op.QLinearSoftmax = through_float(function(n, x)
-  return ops.softmax(x, helpers.dim_of(n.axis or -1))
+  return reduction.Softmax[1]({version = n.opset or 13, axis = n.axis or -1}, x)
 end, {})
-op.QLinearAveragePool = through_float(convolution.AveragePool[1], {ceil_mode = 0, count_include_pad = 0})
-op.QLinearGlobalAveragePool = through_float(convolution.GlobalAveragePool[1], {})
+
+-- Returns f for images whose channels are their second dim, or, if the node says so, the last.
+local function of_images(f)
+  return function(n, x)
+    if n.channels_last ~= 1 then return f(n, x) end
+    return f(n, x:movedim(-1, 2)):movedim(2, -1)
+  end
+end
+op.QLinearAveragePool = through_float(of_images(convolution.AveragePool[1]), {ceil_mode = 0, count_include_pad = 0})
+op.QLinearGlobalAveragePool = through_float(of_images(convolution.GlobalAveragePool[1]), {})
 
 return op

@@ -28,10 +28,17 @@ end}
 -- Returns the sizes of x's dims from an axis on.
 local function last_sizes(x, axis) return {unpack(x.shape, dim_in(x, axis))} end
 
+-- Returns whether t, a scale or a bias, has these sizes or is nil; others broadcast.
+local function fits(t, sizes) return not t or table.concat(t.shape, ",") == table.concat(sizes, ",") end
+
 op.LayerNormalization = {axis = -1, epsilon = 1e-5, function(n, x, scale, bias)
-  local sizes, dims = last_sizes(x, n.axis), {}
-  local function shaped(t) return t and (t.ndim == #sizes and t or ops.expand(t, sizes)) end
-  local y = ops.layer_norm(x, sizes, shaped(scale), shaped(bias), n.epsilon)
+  local sizes, dims, y = last_sizes(x, n.axis), {}
+  if fits(scale, sizes) and fits(bias, sizes) then
+    y = ops.layer_norm(x, sizes, scale, bias, n.epsilon)
+  else
+    y = ops.layer_norm(x, sizes, nil, nil, n.epsilon) * scale
+    y = bias and y + bias or y
+  end
   if n.results == 1 then return y end
   for d = 1, #sizes do dims[d] = -d end
   local wide = x.dtype ~= "float64" and to(x, "float32") or x
@@ -39,13 +46,10 @@ op.LayerNormalization = {axis = -1, epsilon = 1e-5, function(n, x, scale, bias)
 end}
 op.RMSNormalization = {axis = -1, epsilon = 1e-5, function(n, x, scale)
   local sizes = last_sizes(x, n.axis)
-  if scale.ndim == #sizes then return ops.rms_norm(x, sizes, scale, n.epsilon) end
+  if fits(scale, sizes) then return ops.rms_norm(x, sizes, scale, n.epsilon) end
   return ops.rms_norm(x, sizes, nil, n.epsilon) * scale
 end}
--- This op of onnxruntime has the domain of ONNX.
-op.SimplifiedLayerNormalization = {axis = -1, epsilon = 1e-5, function(n, x, scale)
-  return ops.rms_norm(x, last_sizes(x, n.axis), scale, n.epsilon)
-end}
+op.SimplifiedLayerNormalization = op.RMSNormalization -- onnxruntime's name, in the domain of ONNX
 op.LpNormalization = {axis = -1, p = 2, function(n, x)
   local size = ops.norm(x, n.p, {dim_of(n.axis)}, true)
   return ops.where(ops.eq(size, 0), ops.zeros_like(x), x / size)

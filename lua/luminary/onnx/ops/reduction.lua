@@ -65,7 +65,7 @@ local function running(f, first)
   return {function(n, x, axis)
     local d = dim_in(x, n:number(2, axis))
     local y = n.reverse == 1 and ops.flip(x, {d}) or x
-    if n.exclusive == 1 then y = helpers.padded(y, {[d] = 1}, {[d] = -1}, "constant", first) end
+    if n.exclusive == 1 and x:numel() > 0 then y = helpers.padded(y, {[d] = 1}, {[d] = -1}, "constant", first) end
     y = f(y, d, {dtype = x.dtype})
     return n.reverse == 1 and ops.flip(y, {d}) or y
   end}
@@ -75,8 +75,8 @@ op.CumSum, op.CumProd = running(ops.cumsum, 0), running(ops.cumprod, 1)
 -- Returns the entry of f(x, dim). Before version 13 the dims from axis on are one.
 local function along(f)
   return {function(n, x)
-    if n.version >= 13 then return f(x, dim_of(n.axis or -1)) end
     if x:numel() == 0 then return x end
+    if n.version >= 13 then return f(x, dim_of(n.axis or -1)) end
     return f(x:reshape(helpers.product(x.shape, 1, dim_in(x, n.axis or 1) - 1), -1), 2):reshape(x.shape)
   end}
 end

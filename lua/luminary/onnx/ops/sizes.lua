@@ -69,8 +69,8 @@ function sizes.watch(...)
   return function(...)
     for i = 1, n do
       local t, before = (select(i, ...)), then_[i]
-      if not t ~= not before then return false end
-      if t and not (rawequal(t, before.t) and t._version == before.version and t:data_ptr() == before.at) then
+      if before and not (rawequal(t, before.t) and t._version == before.version and t:data_ptr() == before.at)
+        or t and not before then
         return false
       end
     end
