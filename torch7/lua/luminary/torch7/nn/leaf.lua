@@ -269,6 +269,7 @@ function Leaf:updateGradInput(input, gradOutput)
 end
 
 function Leaf:accGradParameters(input, gradOutput, scale)
+  if #current(self).names == 0 then return end
   local tape = tape_of(self, input)
   accumulate(self, tape, gradients(tape, gradOutput, tape.params), 0, scale)
 end
