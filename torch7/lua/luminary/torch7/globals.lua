@@ -6,17 +6,27 @@ local options = require "luminary.base.options"
 local torch = require "luminary.torch7"
 local fail = options.fail
 
+local began
 local sys = {
-  clock = core.time, tic = torch.tic, toc = torch.toc, sleep = function(s) os.execute(("sleep %.3f"):format(s)) end,
+  clock = core.time, dirname = torch.paths.dirname, basename = torch.paths.basename, concat = torch.paths.concat,
+  sleep = function(s) os.execute(("sleep %.3f"):format(s)) end, isNaN = function(v) return v ~= v end, OS = "linux",
+  uname = function() return "linux" end, tic = function() began = core.time() end,
   COLORS = setmetatable({}, {__index = function() return "" end}), -- output is not colored
   --- sys.execute(command): Runs a command of the shell; returns its output.
   execute = function(command)
-    local pipe = io.popen(command)
+    local pipe = io.popen(command .. " 2>&1")
     local text = pipe:read "*a"
     pipe:close()
-    return (text:gsub("\n$", ""))
+    return (text:gsub("^%s+", ""):gsub("%s+$", ""))
   end,
 }
+sys.fexecute = sys.execute
+function sys.toc(verbose)
+  local seconds = core.time() - (began or core.time())
+  if verbose then print(seconds) end
+  return seconds
+end
+function sys.ls(folder) return sys.execute("ls " .. (folder or "")) end
 function sys.fpath()
   return torch.paths.dirname(debug.getinfo(2, "S").source:match "^@(.*)$" or "./-")
 end
@@ -81,5 +91,18 @@ for name, f in pairs {unpack = unpack, pack = options.pack} do
   if rawget(table, name) == nil then rawset(table, name, f) end
 end
 rawset(string, "gfind", string.gmatch)
+--- sys.split and string.split(text, pattern): Return the list of the parts between matches; a first empty one is left out.
+function sys.split(text, pattern)
+  local parts, at = {}, 1
+  while true do
+    local first, last = text:find(pattern, at)
+    if not first then break end
+    if first > 1 then parts[#parts + 1] = text:sub(at, first - 1) end
+    at = last + 1
+  end
+  if at <= #text then parts[#parts + 1] = text:sub(at) end
+  return parts
+end
+rawset(string, "split", sys.split)
 
 return torch
