@@ -1,5 +1,5 @@
 --- Sets the globals of Torch7's command th, for scripts that run unchanged: torch, nn, optim, paths, xlua, sys, image,
---- include. `require "nn"` and the like return them. cutorch, cunn and cudnn are there if the machine has a GPU.
+--- include; print shows tables. `require "nn"` and the like return them. cutorch, cunn and cudnn are there if the machine has a GPU.
 local debug = require "debug"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
@@ -104,5 +104,38 @@ function sys.split(text, pattern)
   return parts
 end
 rawset(string, "split", sys.split)
+
+-- ---- what th adds: Penlight's modules as globals, if it is installed, and print of tables
+
+if pcall(require, "pl") then require("pl.text").format_operator() end
+
+local print_plain, DEPTH = print, 5
+local function is_plain(v) return type(v) == "table" and not (getmetatable(v) or {}).__tostring end
+local function print_table(t, indent)
+  local margin = (" "):rep(indent)
+  if next(t) == nil then return print_plain(margin .. "{}") end
+  print_plain(margin .. "{")
+  for key, v in pairs(t) do
+    local head = margin .. "  " .. tostring(key) .. " : "
+    if not is_plain(v) then
+      print_plain(head .. (type(v) == "string" and '"' .. v .. '"' or tostring(v)))
+    elseif next(v) == nil or indent >= 4 * (DEPTH - 1) then
+      print_plain(head .. "{...}")
+    else
+      print_plain(head)
+      print_table(v, indent + 4)
+    end
+  end
+  print_plain(margin .. "}")
+end
+--- print(…): Prints the fields of tables without __tostring, to a depth of 5.
+rawset(_G, "print", function(...)
+  local args, any = {...}, false
+  for i = 1, select("#", ...) do any = any or is_plain(args[i]) end
+  if not any then return print_plain(...) end
+  for i = 1, select("#", ...) do
+    if is_plain(args[i]) then print_table(args[i], 0) else print_plain(args[i]) end
+  end
+end)
 
 return torch
