@@ -69,7 +69,7 @@ on_gpu("cutorch", function()
 end)
 on_gpu("cunn", function() return torch.nn end)
 on_gpu("cudnn", function()
-  return setmetatable({convert = function(net) return net end}, {__index = torch.nn})
+  return setmetatable({convert = function(net) return net end, version = 5000}, {__index = torch.nn})
 end)
 
 -- ---- names
@@ -81,7 +81,10 @@ for _, name in ipairs {"image", "threads"} do -- loaded when a script requires t
     return made
   end
 end
-local packages = {torch = torch, nn = torch.nn, optim = torch.optim, paths = torch.paths, xlua = torch.xlua, sys = sys}
+local paths = setmetatable({uname = function() return jit.os end}, {__index = function(_, name) -- nil if absent
+  return rawget(torch.paths, name)
+end})
+local packages = {torch = torch, nn = torch.nn, optim = torch.optim, paths = paths, xlua = torch.xlua, sys = sys}
 for name, library in pairs(packages) do
   rawset(_G, name, library)
   package.loaded[name] = library
