@@ -51,6 +51,7 @@ function class.new(name, parent, module)
   for event, f in pairs(events) do methods[event] = f end
   setmetatable(methods, {__index = methods.__parent})
   class.by_name[name] = methods
+  debug.getregistry()[methods] = name -- where scripts look whether a table is a class
   local function create(...)
     local object = setmetatable({}, methods)
     if object.__init then object:__init(...) end
