@@ -49,7 +49,7 @@ function class.new(name, parent, module)
     methods.__parent = base
   end
   for event, f in pairs(events) do methods[event] = f end
-  setmetatable(methods, {__index = methods.__parent})
+  setmetatable(methods, methods.__parent) -- scripts follow the metatables
   class.by_name[name] = methods
   debug.getregistry()[methods] = name -- where scripts look whether a table is a class
   local function create(...)
