@@ -10,7 +10,10 @@ local function place_of(name, module)
   local package, short = name:match "^(.*)%.([^.]+)$"
   if module then return module, short or name end
   if not package then return _G, name end
-  local place = class.packages[package] or rawget(_G, package)
+  local place = class.packages[package] or _G
+  for part in (place == _G and package or ""):gmatch "[^.]+" do
+    place = type(place) == "table" and rawget(place, part) or nil
+  end
   if type(place) ~= "table" then fail("torch.class: no table '%s' for '%s'", package, name) end
   return place, short
 end
@@ -46,8 +49,9 @@ function class.new(name, parent, module)
     methods.__parent = base
   end
   for event, f in pairs(events) do methods[event] = f end
-  setmetatable(methods, {__index = methods.__parent})
+  setmetatable(methods, methods.__parent) -- scripts follow the metatables
   class.by_name[name] = methods
+  debug.getregistry()[methods] = name -- where scripts look whether a table is a class
   local function create(...)
     local object = setmetatable({}, methods)
     if object.__init then object:__init(...) end

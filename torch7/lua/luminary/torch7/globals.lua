@@ -1,22 +1,32 @@
 --- Sets the globals of Torch7's command th, for scripts that run unchanged: torch, nn, optim, paths, xlua, sys, image,
---- include. `require "nn"` and the like return them. cutorch, cunn and cudnn are there if the machine has a GPU.
+--- include; print shows tables. `require "nn"` and the like return them. cutorch, cunn and cudnn are there if the machine has a GPU.
 local debug = require "debug"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local torch = require "luminary.torch7"
 local fail = options.fail
 
+local began
 local sys = {
-  clock = core.time, tic = torch.tic, toc = torch.toc, sleep = function(s) os.execute(("sleep %.3f"):format(s)) end,
+  clock = core.time, dirname = torch.paths.dirname, basename = torch.paths.basename, concat = torch.paths.concat,
+  sleep = function(s) os.execute(("sleep %.3f"):format(s)) end, isNaN = function(v) return v ~= v end, OS = "linux",
+  uname = function() return "linux" end, tic = function() began = core.time() end,
   COLORS = setmetatable({}, {__index = function() return "" end}), -- output is not colored
   --- sys.execute(command): Runs a command of the shell; returns its output.
   execute = function(command)
-    local pipe = io.popen(command)
+    local pipe = io.popen(command .. " 2>&1")
     local text = pipe:read "*a"
     pipe:close()
-    return (text:gsub("\n$", ""))
+    return (text:gsub("^%s+", ""):gsub("%s+$", ""))
   end,
 }
+sys.fexecute = sys.execute
+function sys.toc(verbose)
+  local seconds = core.time() - (began or core.time())
+  if verbose then print(seconds) end
+  return seconds
+end
+function sys.ls(folder) return sys.execute("ls " .. (folder or "")) end
 function sys.fpath()
   return torch.paths.dirname(debug.getinfo(2, "S").source:match "^@(.*)$" or "./-")
 end
@@ -59,7 +69,7 @@ on_gpu("cutorch", function()
 end)
 on_gpu("cunn", function() return torch.nn end)
 on_gpu("cudnn", function()
-  return setmetatable({convert = function(net) return net end}, {__index = torch.nn})
+  return setmetatable({convert = function(net) return net end, version = 5000}, {__index = torch.nn})
 end)
 
 -- ---- names
@@ -71,7 +81,10 @@ for _, name in ipairs {"image", "threads"} do -- loaded when a script requires t
     return made
   end
 end
-local packages = {torch = torch, nn = torch.nn, optim = torch.optim, paths = torch.paths, xlua = torch.xlua, sys = sys}
+local paths = setmetatable({uname = function() return jit.os end}, {__index = function(_, name) -- nil if absent
+  return rawget(torch.paths, name)
+end})
+local packages = {torch = torch, nn = torch.nn, optim = torch.optim, paths = paths, xlua = torch.xlua, sys = sys}
 for name, library in pairs(packages) do
   rawset(_G, name, library)
   package.loaded[name] = library
@@ -81,5 +94,51 @@ for name, f in pairs {unpack = unpack, pack = options.pack} do
   if rawget(table, name) == nil then rawset(table, name, f) end
 end
 rawset(string, "gfind", string.gmatch)
+--- sys.split and string.split(text, pattern): Return the list of the parts between matches; a first empty one is left out.
+function sys.split(text, pattern)
+  local parts, at = {}, 1
+  while true do
+    local first, last = text:find(pattern, at)
+    if not first then break end
+    if first > 1 then parts[#parts + 1] = text:sub(at, first - 1) end
+    at = last + 1
+  end
+  if at <= #text then parts[#parts + 1] = text:sub(at) end
+  return parts
+end
+rawset(string, "split", sys.split)
+
+-- ---- what th adds: Penlight's modules as globals, if it is installed, and print of tables
+
+if pcall(require, "pl") then require("pl.text").format_operator() end
+
+local print_plain, DEPTH = print, 5
+local function is_plain(v) return type(v) == "table" and not (getmetatable(v) or {}).__tostring end
+local function print_table(t, indent)
+  local margin = (" "):rep(indent)
+  if next(t) == nil then return print_plain(margin .. "{}") end
+  print_plain(margin .. "{")
+  for key, v in pairs(t) do
+    local head = margin .. "  " .. tostring(key) .. " : "
+    if not is_plain(v) then
+      print_plain(head .. (type(v) == "string" and '"' .. v .. '"' or tostring(v)))
+    elseif next(v) == nil or indent >= 4 * (DEPTH - 1) then
+      print_plain(head .. "{...}")
+    else
+      print_plain(head)
+      print_table(v, indent + 4)
+    end
+  end
+  print_plain(margin .. "}")
+end
+--- print(…): Prints the fields of tables without __tostring, to a depth of 5.
+rawset(_G, "print", function(...)
+  local args, any = {...}, false
+  for i = 1, select("#", ...) do any = any or is_plain(args[i]) end
+  if not any then return print_plain(...) end
+  for i = 1, select("#", ...) do
+    if is_plain(args[i]) then print_table(args[i], 0) else print_plain(args[i]) end
+  end
+end)
 
 return torch

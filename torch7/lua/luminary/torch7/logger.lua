@@ -118,13 +118,16 @@ local function program(self)
   return table.concat(lines, "\n") .. "\n"
 end
 
+local has_gnuplot
+
 --- Draws all columns with the program gnuplot into the file's name plus .eps; returns whether it could.
 function Logger:plot()
   if #self.rows == 0 then return false end
-  if os.execute "command -v gnuplot >/dev/null 2>&1" ~= 0 then
-    core.warn "Logger.plot: gnuplot is not installed; nothing is drawn"
-    return false
+  if has_gnuplot == nil then
+    has_gnuplot = os.execute "command -v gnuplot >/dev/null 2>&1" == 0
+    if not has_gnuplot then core.warn "Logger.plot: gnuplot is not installed; nothing is drawn" end
   end
+  if not has_gnuplot then return false end
   local pipe = io.popen("gnuplot -persist 2>/dev/null", "w")
   pipe:write(program(self))
   pipe:close()

@@ -1,6 +1,6 @@
 --- Implements Torch7's package threads over lm.mp: jobs run in threads with Lua states of their own, which have the
 --- globals of luminary.torch7.globals. Functions are sent with their upvalues, objects of torch.class by the name of
---- their class, which the thread must have; tensors share their memory.
+--- their class, which the thread must have, tensors as copies.
 local debug = require "debug"
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
@@ -29,6 +29,14 @@ local function names_of_modules()
   return names
 end
 
+local way = "threads.serialize"
+
+-- Returns a tensor to send: with sharedserialize over the same memory, if no other tensor is a view of that.
+local function sent(x)
+  if way == "threads.sharedserialize" and (x:is_shared() or not core.mp_share {x}) then return x end
+  return core.ops.clone(x)
+end
+
 -- Returns a list of plain tables for the objects in a list of n values, the first of which is the list itself.
 local function encode(values, n)
   local objects, ids, names = {}, {}, names_of_modules()
@@ -45,7 +53,7 @@ local function encode(values, n)
     if names[v] then
       o.name = names[v]
     elseif tensor.is(v) then
-      o.tensor = tensor.raw(v)
+      o.tensor = sent(tensor.raw(v))
     elseif kind == "userdata" then
       fail("threads: cannot send %s to a thread", class.type(v))
     elseif kind == "function" then
@@ -59,7 +67,7 @@ local function encode(values, n)
     end
     return {ids[v]}
   end
-  local first = {n = n}
+  local first = {n = n, way = way}
   objects[1] = first
   for i = 1, n do first[i] = {put(values[i])} end
   return objects
@@ -96,6 +104,7 @@ local threads = {}
 -- Runs a job in a thread: the thread's number, the function and its arguments.
 function threads.__run(objects)
   local job, n = decode(objects)
+  way = objects[1].way
   rawset(_G, "__threadid", job[1])
   local results = options.pack(job[2](unpack(job, 3, n)))
   return encode(results, results.n)
@@ -192,8 +201,8 @@ function Threads:terminate()
   self.pools = {}
 end
 
-local way = "threads.serialize"
---- Returns the way in which values are sent, or sets it; all ways share tensors' memory.
+--- Returns the way in which values are sent, or sets it: "threads.serialize", or "threads.sharedserialize", with which
+--- both sides see the same tensors.
 function threads.serialization(name)
   way = name or way
   return way

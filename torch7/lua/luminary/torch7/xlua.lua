@@ -19,4 +19,28 @@ function xlua.formatTime(seconds)
   return progress.duration(options.arg("xlua.formatTime", "seconds", seconds, "number"))
 end
 
+--- xlua.envparams(defaults): Returns a table with the values of environment variables of these names, as the defaults'
+--- types.
+function xlua.envparams(defaults)
+  local params = {}
+  for name, default in pairs(options.arg("xlua.envparams", "defaults", defaults, "table")) do
+    local text = os.getenv(name)
+    if text == nil then
+      params[name] = default
+    elseif type(default) == "boolean" then
+      params[name] = text == "true" or text == "1"
+    else
+      params[name] = type(default) == "number" and tonumber(text) or text
+    end
+  end
+  return params
+end
+
+--- xlua.require(name): Requires a package; returns false if it is not there.
+function xlua.require(name)
+  local ok, package_table = pcall(require, name)
+  return ok and package_table
+end
+function xlua.error(message, domain) options.fail("%s%s", domain and "<" .. domain .. "> " or "", message) end
+
 return xlua

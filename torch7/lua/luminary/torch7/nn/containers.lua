@@ -33,6 +33,9 @@ function Container:parameters()
   end
   return params, grads
 end
+function Container:reset(stdv)
+  for _, module in ipairs(self.modules) do module:reset(stdv) end
+end
 function Container:__tostring__()
   local lines = lists.map(self.modules, function(m, i)
     return ("  (%d): %s\n"):format(i, (tostring(m):gsub("\n", "\n  ")))

@@ -23,7 +23,7 @@ function Criterion:type(name, cache)
   self._type = name
   return Module.convert(self, name, cache)
 end
-function Criterion:clone() return copy_of(self, {}) end
+function Criterion:clone() return copy_of(self) end
 Criterion.float, Criterion.double, Criterion.cuda = Module.float, Module.double, Module.cuda
 function Criterion:__call__(input, target)
   self.output = self:forward(input, target)
@@ -46,7 +46,8 @@ local function criterion(name, loss, kind)
       local x = leaves(input, list)
       local y = type(target) == "number" and core.tensor({target}, {dtype = list[1].dtype}) or raw(target, name)
       if kind == "classes" then
-        x, y = x.ndim == 1 and ops.unsqueeze(x, 1) or x, y:to("int64")
+        if x.ndim == 1 then x, y = ops.unsqueeze(x, 1), y:reshape({-1}):narrow(1, 1, 1) end
+        y = y:to "int64"
         if y.ndim < x.ndim - 1 or x.ndim == 2 then y = y:reshape {-1} end
       elseif kind ~= "any" then
         if y:numel() ~= x:numel() then

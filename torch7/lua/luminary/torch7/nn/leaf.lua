@@ -269,6 +269,7 @@ function Leaf:updateGradInput(input, gradOutput)
 end
 
 function Leaf:accGradParameters(input, gradOutput, scale)
+  if #current(self).names == 0 then return end
   local tape = tape_of(self, input)
   accumulate(self, tape, gradients(tape, gradOutput, tape.params), 0, scale)
 end
@@ -338,7 +339,8 @@ function Leaf:reset(stdv)
   if stdv then
     for _, p in ipairs(params) do p:uniform(-stdv * math.sqrt(3), stdv * math.sqrt(3)) end
   elseif #params > 0 then
-    for i, p in ipairs(self:fresh():parameters()) do params[i]:copy(p) end
+    local new = self:fresh()
+    for _, name in ipairs(current(self).names) do if self[name] then self[name]:copy(new[name]) end end
   end
   return self
 end

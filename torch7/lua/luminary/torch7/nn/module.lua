@@ -64,11 +64,13 @@ local function set_train(on)
 end
 Module.training, Module.evaluate = set_train(true), set_train(false)
 
---- Shares the tensors of these names, "weight", "bias", …, with another module of the same kind.
+--- Shares the tensors of these names, "weight", "bias", …, with another module of the same kind, also in the modules
+--- inside.
 function Module:share(other, ...)
   for _, name in ipairs {...} do
     if tensor.is(rawget(self, name)) then self[name]:set(other[name]) end
   end
+  for i, child in ipairs(self:children()) do child:share(other:children()[i], ...) end
   return self
 end
 
@@ -168,34 +170,6 @@ function Module.flatten(list)
   return #list > 0 and flattened(list) or tensor.new(tensor.default)
 end
 
-local function copy_of(v, made)
-  if made[v] then return made[v] end
-  if tensor.is(v) then
-    made[v] = v:clone()
-  elseif class.typename(v) and v.write and v.write ~= Module.write then
-    made[v] = files.deserialize(files.serialize(v))
-  elseif type(v) == "table" and (getmetatable(v) == nil or class.typename(v)) then
-    local new = setmetatable({}, getmetatable(v))
-    made[v] = new
-    for key, each in pairs(v) do
-      new[key] = copy_of(each, made)
-    end
-  else
-    return v
-  end
-  return made[v]
-end
-
-Module.copy_of = copy_of
-
---- Returns a copy with its own parameters, except those named, "weight", "gradWeight", …, which both share.
-function Module:clone(...)
-  local twin = copy_of(self, {})
-  local theirs, names = self:listModules(), {...}
-  for i, m in ipairs(twin:listModules()) do m:share(theirs[i], unpack(names)) end
-  return twin
-end
-
 --- Calls f for each module that this one contains directly.
 function Module:applyToModules(f)
   for _, child in ipairs(self:children()) do f(child) end
@@ -219,11 +193,13 @@ function Module:findModules(name)
 end
 
 function Module:clearState()
-  return self:apply(function(m)
-    for _, name in ipairs {"output", "gradInput"} do
-      if m[name] ~= nil then m[name] = tensor.new(tensor.dtype_of(m:type())) end
+  for _, name in ipairs {"output", "gradInput"} do
+    if self[name] ~= nil then
+      self[name] = type(self[name]) == "table" and {} or tensor.new(tensor.dtype_of(self:type()))
     end
-  end)
+  end
+  for _, child in ipairs(self:children()) do child:clearState() end
+  return self
 end
 
 -- Calls f for each tensor in a module's fields, tables of them and modules in them, once for each tensor.
@@ -238,30 +214,62 @@ local function each_tensor(v, f, seen)
   end
 end
 
+-- Returns a function of a tensor in an object that returns the same part of new memory: of make(a 1-d tensor of all that
+-- the object's tensors use of the old one), which is called once for each memory. Those that share it still do.
+local function in_new_memory(object, make, cache)
+  local bases, ends = {}, {}
+  each_tensor(object, function(t)
+    local x, last = t:raw(), 0
+    if x:numel() == 0 then return end
+    for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
+    local base = ("%.0f"):format(t:data(true) - x:storage_offset() * x.nbytes / x:numel())
+    bases[t], ends[base] = base, math.max(ends[base] or 0, x:storage_offset() + last + 1)
+  end, {})
+  return function(t)
+    local x, base = t:raw(), bases[t]
+    if not base then return make(x) end
+    if not cache[base] or cache[base].size < ends[base] then
+      local all = ops.as_strided(x, {ends[base]}, {1}, {storage_offset = 0})
+      cache[base] = {size = ends[base], flat = make(all), old = x}
+    end
+    return ops.as_strided(cache[base].flat, lists.slice(x.shape), x:stride(), {storage_offset = x:storage_offset()})
+  end
+end
+
+local function copy_of(v, made, part)
+  if made[v] then return made[v] end
+  if tensor.is(v) then
+    made[v] = tensor.wrap(part(v))
+  elseif class.typename(v) and v.write and v.write ~= Module.write then
+    made[v] = files.deserialize(files.serialize(v))
+  elseif type(v) == "table" and (getmetatable(v) == nil or class.typename(v)) then
+    local new = setmetatable({}, getmetatable(v))
+    made[v] = new
+    for key, each in pairs(v) do
+      new[copy_of(key, made, part)] = copy_of(each, made, part)
+    end
+  else
+    return v
+  end
+  return made[v]
+end
+
+--- Returns a copy of an object with its own tensors, which share memory where the object's do.
+function Module.copy_of(object) return copy_of(object, {}, in_new_memory(object, ops.clone, {})) end
+
+--- Returns a copy with its own parameters, except those named, "weight", "gradWeight", …, which both share.
+function Module:clone(...)
+  return Module.copy_of(self):share(self, ...)
+end
+
 --- Converts all tensors of an object, a module or a table, except LongTensors; those that share memory still do.
 --- `cache` is a table for several calls whose objects share memory.
 function Module.convert(object, name, cache)
-  local list, ends = {}, {}
-  cache = cache or {}
+  local function converted(x) return tensor.wrap(x):type(name):raw() end
+  local part = in_new_memory(object, converted, cache or {})
   each_tensor(object, function(t)
-    local x, last = t:raw(), 0
-    if t:type():find "Long" or t:type() == name then return end
-    if x:numel() == 0 then return t:set(t:type(name)) end
-    for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
-    local base = ("%.0f"):format(t:data(true) - x:storage_offset() * x.nbytes / x:numel())
-    list[#list + 1] = {t = t, base = base}
-    ends[base] = math.max(ends[base] or 0, x:storage_offset() + last + 1)
+    if not t:type():find "Long" and t:type() ~= name then t:set(tensor.wrap(part(t))) end
   end, {})
-  for _, one in ipairs(list) do
-    local x, base = one.t:raw(), one.base
-    if not cache[base] or cache[base].size < ends[base] then
-      local all = ops.as_strided(x, {ends[base]}, {1}, {storage_offset = 0})
-      cache[base] = {size = ends[base], converted = tensor.wrap(all):type(name), old = x}
-    end
-    local part = ops.as_strided(cache[base].converted:raw(), lists.slice(x.shape), x:stride(),
-      {storage_offset = x:storage_offset()})
-    one.t:set(tensor.wrap(part))
-  end
   return object
 end
 
