@@ -27,7 +27,7 @@ for _, name in ipairs {
   local theirs = name == "cinv" and "reciprocal" or name
   local op, op_ = ops[theirs], ops[theirs .. "_"]
   define(name, {"t"}, function(x) return op(x):to(x.dtype) end, {in_place = true, of_numbers = of_numbers(op),
-    update = op_ and function(x) return floating(x) and op_(x) end})
+    update = op_ and function(x) return pcall(op_, x) end})
 end
 
 -- ---- functions of a tensor and a number or another tensor
@@ -39,10 +39,11 @@ local function binary(name, op)
     return op(x, fitted(name, x, y)):to(x.dtype)
   end
 end
--- Returns the function that computes op in place, if x and y are floating and of the same dtype.
+-- Returns the function that computes op_(x, y) in place; false if it cannot, since y has other sizes, which do not
+-- broadcast to x's where the numbers of elements are equal, or x holds integers and the result is none.
 local function updated(op_)
   return op_ and function(x, y)
-    return floating(x) and (type(y) == "number" or y.dtype == x.dtype and y.shape == x.shape) and op_(x, y)
+    return (type(y) == "number" or x:numel() == y:numel()) and pcall(op_, x, y)
   end
 end
 
@@ -75,16 +76,20 @@ for name, op in pairs {cmax = ops.maximum, cmin = ops.minimum} do
   end, {in_place = true})
 end
 
--- torch.add(x, v), (x, y) and (x, v, y) compute x + v, x + y and x + v y.
-for name, op in pairs {add = ops.add, csub = ops.sub} do
-  local compute, op_ = binary(name, op), ops[name:gsub("^c", "") .. "_"]
+-- torch.add(x, v), (x, y) and (x, v, y) compute x + v, x + y and x + v y; csub subtracts.
+for name, sign in pairs {add = 1, csub = -1} do
   define(name, {"t n", "t t", "t n t"}, function(x, v, y)
-    if y == nil then return compute(x, v) end
-    return compute(x, binary("mul", ops.mul)(fitted(name, x, y), v))
+    if type(v) ~= "number" then v, y = 1, v end
+    if not y then return ops.add(x, sign * number(x, v)):to(x.dtype) end
+    y = fitted(name, x, y):to(x.dtype)
+    if sign * v == 1 then return ops.add(x, y) end
+    return ops.add(x, y, {alpha = sign * number(x, v)})
   end, {in_place = true, update = function(x, v, y)
-    if not floating(x) or type(v) ~= "number" and (v.dtype ~= x.dtype or v.shape ~= x.shape) then return end
-    if y == nil then return op_(x, v) end
-    return y.dtype == x.dtype and y.shape == x.shape and op_(x, v == 1 and y or ops.mul(y, v))
+    if type(v) ~= "number" then v, y = 1, v end
+    if not y then return pcall(ops.add_, x, sign * v) end
+    if x:numel() ~= y:numel() then return false end
+    if sign * v == 1 then return pcall(ops.add_, x, y) end
+    return pcall(ops.add_, x, y, {alpha = sign * v})
   end})
 end
 
@@ -128,10 +133,9 @@ for name, row in pairs {
     x = fitted(with_sum, y, x)
     if v1 == 0 then return y end
     return ops.add(v1 and v1 ~= 1 and ops.mul(x, v1) or x, y)
-  end, {in_place = true, methods = {"t n? t t", "n t n t t", "n r n t t"}, update = function(x, v, a, b)
-    if v and v ~= 1 or not b or not floating(x) then return end
+  end, {in_place = true, methods = {"t n? t t", "n t n? t t", "n r n t t"}, update = function(x, v, a, b)
     local y = product(a, b)
-    return y.shape == x.shape and y.dtype == x.dtype and ops.add_(x, y)
+    return x:numel() == y:numel() and pcall(ops.add_, x, y, v and v ~= 1 and {alpha = v} or nil)
   end})
 end
 
@@ -162,13 +166,14 @@ filled("scatter", function(x, dim, index, v)
 end)
 filled("copy", function(x, from)
   from = tensor.storage.flat(from) or raw(from, "copy")
-  x:copy_(fitted("copy", x, from))
+  if x:numel() ~= from:numel() or not pcall(ops.copy_, x, from) then x:copy_(fitted("copy", x, from)) end
 end)
 
 -- Defines name, which calls f with the elements of x and further tensors, and writes what it returns into x.
 local function applied(name, others)
   filled(name, function(x, ...)
-    local f, lists = select(others + 1, ...), {x:reshape({-1}):totable()}
+    local f = options.arg(name, "f", select(others + 1, ...), "function")
+    local lists = {x:reshape({-1}):totable()}
     for i = 1, others do lists[i + 1] = fitted(name, x, raw((select(i, ...)), name)):reshape({-1}):totable() end
     local values, b, c = lists[1], lists[2] or {}, lists[3] or {}
     for i, v in ipairs(values) do

@@ -94,12 +94,20 @@ function Sizes.__eq(a, b) return table.concat(a, ",") == table.concat(b, ",") en
 function Sizes.__tostring(s) return tensor.storage_text("torch.LongStorage", s) end
 function tensor.is_sizes(v) return type(v) == "table" and getmetatable(v) == Sizes end
 
+-- Returns v truncated to an integer, as C converts indices and sizes.
+local function truncated(v)
+  if type(v) ~= "number" or v % 1 == 0 then return v end
+  return v < 0 and math.ceil(v) or math.floor(v)
+end
+tensor.truncated = truncated
+
 -- Returns a list of sizes passed as numbers, a list, or a LongStorage.
 local function sizes_from(...)
   local first = ...
-  if type(first) == "table" then return lists.slice(first) end
   if tensor.storage.is(first) then return first:totable() end
-  return {...}
+  local list = type(first) == "table" and lists.slice(first) or {...}
+  for i = 1, #list do list[i] = truncated(list[i]) end
+  return list
 end
 tensor.sizes_from = sizes_from
 
@@ -281,7 +289,7 @@ local function finish(entry, r1, r2, r3, a, b, c)
   return a, b, r3 and put(r3, c) or made(c)
 end
 
-local PARAMETERS = "a, b, c, d, e, f, g"
+local PARAMETERS, SOURCE = "a, b, c, d, e, f, g", debug.getinfo(1, "S").source -- errors name the script's line
 -- Returns the function that runs the calls of an entry with arguments of these kinds.
 local function compile(entry, as_method, kinds)
   local plan = plan_of(entry, as_method, kinds)
@@ -308,7 +316,7 @@ local function compile(entry, as_method, kinds)
     return function(%s, ...)
       %s
       return finish(entry, %s, compute(%s))
-    end]]):format(PARAMETERS, update or "", table.concat(results, ", "), values)))(entry, raw_of, finish)
+    end]]):format(PARAMETERS, update or "", table.concat(results, ", "), values), SOURCE))(entry, raw_of, finish)
 end
 
 local function following(node, v)
@@ -400,10 +408,10 @@ local function part(x, index)
   for i = 1, #index do
     local at = index[i]
     if type(at) == "number" then
-      x = ops.select(x, dim, at)
+      x = ops.select(x, dim, truncated(at))
     else
       local n = x:size(dim)
-      local first, last = at[1] or 1, at[2] or at[1] or n
+      local first, last = truncated(at[1]) or 1, truncated(at[2] or at[1]) or n
       if first < 0 then first = n + 1 + first end
       if last < 0 then last = n + 1 + last end
       x = ops.narrow(x, dim, first, last - first + 1)
@@ -415,7 +423,7 @@ end
 tensor.part = part
 
 local function place_of(x, key)
-  if type(key) == "number" then return ops.select(x, 1, key) end
+  if type(key) == "number" then return ops.select(x, 1, truncated(key)) end
   return (type(key) == "table" or tensor.storage.is(key)) and part(x, key)
 end
 
@@ -472,6 +480,7 @@ for name, dtype in pairs(dtypes) do
     if place then return number_or_view(place) end
   end
   mt.__add, mt.__sub, mt.__div, mt.__mul = arithmetic "add", arithmetic "csub", divide, multiply
+  mt.__mod = arithmetic "remainder"
   function mt.__unm(a) return methods.neg(methods.clone(a)) end
   function mt.__len(object) return tensor.sizes(shape_of(raw_of[object])) end
   function mt.__tostring(object) return mt.__tostring__(object) end

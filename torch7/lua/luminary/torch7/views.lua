@@ -4,7 +4,7 @@ local tensor = require "luminary.torch7.tensor"
 local storage = require "luminary.torch7.storage"
 local ops, ours = core.ops, core.methods
 local define, wrap, raw, sizes_from = tensor.define, tensor.wrap, tensor.raw, tensor.sizes_from
-local methods, shape_of = tensor.methods, tensor.shape_of
+local methods, shape_of, truncated = tensor.methods, tensor.shape_of, tensor.truncated
 
 -- ---- views; a result tensor becomes one
 
@@ -22,7 +22,10 @@ local function viewed(name, compute)
   methods[name] = function(object, ...) return wrap(compute(raw(object, name), ...)) end
   tensor.functions[name] = methods[name]
 end
-for _, name in ipairs {"narrow", "transpose", "unfold", "t"} do viewed(name, ops[name]) end
+for _, name in ipairs {"narrow", "transpose", "unfold", "t"} do
+  local op = ops[name]
+  viewed(name, function(x, a, b, c) return op(x, truncated(a), truncated(b), truncated(c)) end)
+end
 viewed("permute", function(x, ...) return ops.permute(x, sizes_from(...)) end)
 viewed("sub", function(x, ...)
   local index, given = {}, {...}
@@ -32,14 +35,14 @@ end)
 --- x:select(dim, i): Returns a view without dim; a number if x is 1-d.
 function methods.select(object, dim, i)
   if raw(object, "select").ndim == 1 then dim = 1 end
-  return tensor.number_or_view(ops.select(raw(object), dim, i))
+  return tensor.number_or_view(ops.select(raw(object), dim, truncated(i)))
 end
 for _, name in ipairs {"split", "chunk"} do
   --- x:split(size [, dim]), x:chunk(n [, dim]): Return a table of views; a table before x receives them.
   methods[name] = function(result, object, n, dim)
     if type(result) ~= "table" then result, object, n, dim = {}, result, object, n end
     for i = #result, 1, -1 do result[i] = nil end
-    for i, part in ipairs(ours[name](raw(object, name), n, dim or 1)) do result[i] = wrap(part) end
+    for i, part in ipairs(ours[name](raw(object, name), truncated(n), dim or 1)) do result[i] = wrap(part) end
     return result
   end
 end
