@@ -103,7 +103,7 @@ return function(x, vectors)
       last, steps = last - 1, 0
     else
       steps = steps + 1
-      if not (steps <= 300) or norm ~= norm then options.fail("torch.eig: the QR algorithm does not converge") end
+      if steps > 300 or norm ~= norm then options.fail("torch.eig: the QR algorithm does not converge") end
       local sr, si = shift_of(hr, hi, last)
       if steps % 10 == 0 then sr, si = sr + norm / steps, si + norm / steps end -- leaves a cycle
       rotate(n, first, first + 1, hr[first][first] - sr, hi[first][first] - si, hr[first + 1][first],

@@ -119,8 +119,8 @@ for name, row in pairs {
   local op, with_sum, dims_a, dims_b = row[1], row[2], row[3], row[4]
   local function product(a, b)
     if a.ndim ~= dims_a or b.ndim ~= dims_b then
-      fail("torch.%s: expected tensors of %d and %d dims, got %d and %d", name == "" and with_sum or name, dims_a, dims_b,
-        a.ndim, b.ndim)
+      fail("torch.%s: expected tensors of %d and %d dims, got %d and %d", name == "" and with_sum or name, dims_a,
+        dims_b, a.ndim, b.ndim)
     end
     return op(a, b)
   end

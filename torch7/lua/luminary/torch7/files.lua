@@ -108,8 +108,8 @@ local function disk_file(path, mode)
   return file
 end
 
---- torch.MemoryFile([storage or text] [, mode = "rw"]): Opens a file in memory. A CharStorage ends with a zero byte, which
---- does not count, as that of file:storage().
+--- torch.MemoryFile([storage or text] [, mode = "rw"]): Opens a file in memory. The last element of a CharStorage must
+--- be 0, which does not count, as that of file:storage().
 local function memory_file(data, mode)
   if mode == nil and (data == "r" or data == "w" or data == "rw") then data, mode = nil, data end
   if storage.is(data) then
@@ -210,7 +210,8 @@ function File:isOpened() return not self.closed end
 --- Returns the bytes as a CharStorage, those of a MemoryFile with a zero after them.
 function File:storage()
   local source = readable(self).source
-  return storage.new("int8"):string(source:text(0, source.size) .. (self.__typename == "torch.MemoryFile" and "\0" or ""))
+  local ending = self.__typename == "torch.MemoryFile" and "\0" or ""
+  return storage.new("int8"):string(source:text(0, source.size) .. ending)
 end
 for _, name in ipairs {"autoSpacing", "noAutoSpacing", "longSize"} do
   File[name] = function(self) return self end
@@ -360,7 +361,8 @@ local function write_inner(self, v)
   local name = class.typename(v)
   if name == "torch.LongStorage" and type(v) == "table" then v = storage.new("int64", v) end
   self:writeInt(name and OBJECT or TABLE)
-  local key = storage.is(v) and ("%s %.0f %d"):format(name, v:data(true), #v) or v -- a storage's memory stays allocated: `kept` refers to it
+  -- a storage is its memory, which `kept` keeps allocated
+  local key = storage.is(v) and ("%s %.0f %d"):format(name, v:data(true), #v) or v
   local seen = self.seen[key]
   if seen and not self.unreferenced then return self:writeInt(seen) end
   self.count = (self.count or 0) + 1
@@ -387,8 +389,8 @@ local function write_inner(self, v)
   self:writeObject(fields_of(v))
 end
 
---- file:writeObject(v [, _] [, hook]): Writes any value except a function: a number, a string, a boolean, nil, a table, a
---- tensor, a storage, an object; of objects what hook(object) returns.
+--- file:writeObject(v [, _] [, hook]): Writes any value except a function: a number, a string, a boolean, nil, a table,
+--- a tensor, a storage, an object; of objects what hook(object) returns.
 function File:writeObject(v, _, hook)
   local outer = self.hook
   if hook then

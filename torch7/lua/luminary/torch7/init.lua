@@ -10,7 +10,9 @@ local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local storage = require "luminary.torch7.storage"
-for name in ("views elementwise reductions random matrices printing"):gmatch "%S+" do require("luminary.torch7." .. name) end
+for _, name in ipairs {"views", "elementwise", "reductions", "random", "matrices", "printing"} do
+  require("luminary.torch7." .. name)
+end
 local files = require "luminary.torch7.files"
 local fail = options.fail
 

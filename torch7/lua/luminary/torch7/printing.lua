@@ -1,5 +1,5 @@
---- Prints tensors and storages as Torch7 does: one format for all numbers, a common scale, and a last line with type and
---- sizes.
+--- Prints tensors and storages as Torch7 does: one format for all numbers, a common scale, and a last line with type
+--- and sizes.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local tensor = require "luminary.torch7.tensor"
@@ -35,7 +35,8 @@ local function scale_line(scale) return scale and scale ~= 1 and ("%g *\n"):form
 
 local function column(values)
   local format, scale = format_of(values)
-  return scale_line(scale) .. table.concat(lists.map(values, function(v) return format:format(v / (scale or 1)) .. "\n" end))
+  local lines = lists.map(values, function(v) return format:format(v / (scale or 1)) .. "\n" end)
+  return scale_line(scale) .. table.concat(lines)
 end
 
 local function matrix(rows, format, scale, width, indent)

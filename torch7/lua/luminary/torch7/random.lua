@@ -102,7 +102,8 @@ created("linspace", function(how, a, b, n) return linspace("torch.linspace", how
   tensor.put_by_count)
 --- torch.logspace(a, b [, n]): Returns numbers from 10^a to 10^b.
 created("logspace", function(how, a, b, n)
-  return ops.pow(ops.full({}, 10, {dtype = "float64"}), linspace("torch.logspace", {dtype = "float64"}, a, b, n))
+  local exponents = linspace("torch.logspace", {dtype = "float64"}, a, b, n)
+  return ops.pow(ops.full({}, 10, {dtype = "float64"}), exponents):to(how.dtype)
 end, tensor.put_by_count)
 
 -- ---- random numbers
@@ -166,12 +167,14 @@ tensor.define("multinomial", {"t n b?", "t T n b?"}, function(p, n, replacement,
   return ops.multinomial(p, n, {replacement = replacement or false, generator = g})
 end, {in_place = false})
 
---- torch.multinomialAliasSetup(p [, state]): Returns the tables of the alias method (Vose 1991) for weights p, a list of
---- indices and of probabilities; torch.multinomialAlias(r, state) fills r with indices by weight.
+--- torch.multinomialAliasSetup(p [, state]): Returns the tables of the alias method (Vose 1991) for weights p, a list
+--- of indices and of probabilities; torch.multinomialAlias(r, state) fills r with indices by weight.
 function functions.multinomialAliasSetup(p, state)
   local x = raw(p, "torch.multinomialAliasSetup")
   local n = x:numel()
-  if x.ndim ~= 1 or n == 0 then fail("torch.multinomialAliasSetup: p must be 1-d with elements, got %d dims", x.ndim) end
+  if x.ndim ~= 1 or n == 0 then
+    fail("torch.multinomialAliasSetup: p must be 1-d with one or more elements, got shape %s", tostring(x.shape))
+  end
   local q, alias, small, large = ops.mul(x:double(), n / ops.sum(x:double()):item()):totable(), {}, {}, {}
   for i = 1, n do
     local list = q[i] < 1 and small or large

@@ -1,5 +1,5 @@
---- Defines Torch7's reductions, comparisons, sorting and selection. A reduction along a dim keeps it with size 1; one of
---- all elements returns a number.
+--- Defines Torch7's reductions, comparisons, sorting and selection. A reduction along a dim keeps it with size 1; one
+--- of all elements returns a number.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"

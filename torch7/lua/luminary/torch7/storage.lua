@@ -133,8 +133,8 @@ function tensor.methods.storage(object)
   return made(ops.as_strided(x, {x:storage_size()}, {1}, {storage_offset = 0}))
 end
 
---- Returns a view of a storage from an offset (1) on: of sizes [and strides] in lists or storages, or of pairs of a size
---- and a stride.
+--- Returns a view of a storage from an offset (1) on: of sizes [and strides] in lists or storages, or of pairs of a
+--- size and a stride.
 function storage.view(object, offset, first, second, ...)
   local flat = flat_of[object]
   offset = offset or 1

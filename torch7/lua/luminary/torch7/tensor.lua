@@ -1,5 +1,6 @@
---- Implements Torch7's tensors: objects over luminary's tensors, which are a storage, an offset, sizes and strides, outside
---- of autograd. Each type has a metatable with its methods, as in Torch7; tensor.define adds a function in all its forms.
+--- Implements Torch7's tensors: objects over luminary's tensors, which are a storage, an offset, sizes and strides,
+--- outside of autograd. Each type has a metatable with its methods, as in Torch7; tensor.define adds a function in all
+--- its forms.
 local core = require "luminary.core"
 local debug = require "debug"
 local ffi = require "ffi"
@@ -111,8 +112,8 @@ local function sizes_from(...)
 end
 tensor.sizes_from = sizes_from
 
---- Returns sizes of these numbers, a list or a LongStorage: the type of x:size() and #x, a LongStorage with memory of its
---- own.
+--- Returns sizes of these numbers, a list or a LongStorage: the type of x:size() and #x, a LongStorage with memory of
+--- its own.
 function tensor.sizes(list) return setmetatable(sizes_from(list), Sizes) end
 
 --- Returns the dtype of "torch.FloatTensor" or "FloatTensor".
@@ -177,7 +178,8 @@ end
 
 -- ---- results in given tensors
 
---- Gives x (an object) new sizes, over the same storage if that is large enough; the storage's elements keep their order.
+-- Changes the sizes of x, an object, over the same storage if that is large enough; the storage's elements keep their
+-- order.
 local function resize(object, sizes)
   local x = raw_of[object]
   if x.shape == sizes then return x end
@@ -225,11 +227,11 @@ local function columns(x) return x.ndim == 2 and ops.t(ops.contiguous(ops.t(x)))
 
 -- ---- the forms of a function
 
--- One letter for each argument: a tensor, number, boolean, string, table (or storage), function, generator, or nil.
+-- One letter for each argument: a tensor, number, boolean, string, table (or storage), function, or nil.
 local letters = {number = "n", boolean = "b", string = "s", table = "T", ["function"] = "f", ["nil"] = "0", cdata = "n"}
 local function letter(v)
   if raw_of[v] or core.is_tensor(v) then return "t" end
-  return letters[type(v)] or tensor.storage.is(v) and "T" or core.is_generator(v) and "g" or "?"
+  return letters[type(v)] or tensor.storage.is(v) and "T" or "?"
 end
 
 -- Fills plan with the positions of the parameters of a signature, from the i-th argument on; returns true if all match.
@@ -264,7 +266,7 @@ local function plan_of(entry, as_method, kinds)
 end
 
 local words = {t = "tensor", n = "number", b = "boolean", s = "string", T = "table", f = "function", ["0"] = "nil",
-  ["?"] = "userdata", ["*"] = "…", r = "tensor", g = "generator"}
+  ["?"] = "userdata", ["*"] = "…", r = "tensor"}
 local function described(list)
   return "(" .. table.concat(lists.map(list, function(k)
     return #k > 1 and k ~= "…" and "[" .. words[k:sub(1, 1)] .. "]" or words[k]
@@ -281,12 +283,12 @@ end
 -- Returns what compute returned: tensors as objects, or in the given result tensors.
 local function finish(entry, r1, r2, r3, a, b, c)
   if type(a) ~= "userdata" then return a end
-  local put, made = entry.put, entry.made
-  a = r1 and put(r1, a) or made(a)
+  local store, made = entry.put, entry.made
+  a = r1 and store(r1, a) or made(a)
   if b == nil then return a end
-  b = r2 and put(r2, b) or made(b)
+  b = r2 and store(r2, b) or made(b)
   if c == nil then return a, b end
-  return a, b, r3 and put(r3, c) or made(c)
+  return a, b, r3 and store(r3, c) or made(c)
 end
 
 local PARAMETERS, SOURCE = "a, b, c, d, e, f, g", debug.getinfo(1, "S").source -- errors name the script's line
@@ -309,7 +311,8 @@ local function compile(entry, as_method, kinds)
     list[#list + 1] = "..."
   end
   local values = table.concat(list, ", ")
-  local update = entry.update and plan.results == 1 and plan[1] == 1 and "if entry.update(" .. values .. ") then return a end"
+  local update = entry.update and plan.results == 1 and plan[1] == 1
+    and ("if entry.update(%s) then return a end"):format(values)
   return assert(loadstring(([[
     local entry, raw_of, finish = ...
     local compute = entry.compute
@@ -329,7 +332,8 @@ local function following(node, v)
   return found
 end
 
--- Returns the function or the method of an entry, which compiles a function for each new sequence of kinds of arguments.
+-- Returns the function or the method of an entry, which compiles a function for each new sequence of kinds of
+-- arguments.
 local function form(entry, as_method)
   local root = {kinds = ""}
   return function(a, b, c, d, e, f, g, ...)
@@ -374,7 +378,7 @@ local function words_of(texts)
 end
 
 --- Defines torch.name and x:name from signatures, such as "t n? t": letters of the parameters (t tensor, n number, b
---- boolean, s string, T table or storage, g generator, r the result itself, * all further arguments), with ? if optional.
+--- boolean, s string, T table or storage, r the result itself, * all further arguments), with ? if optional.
 --- compute(parameters…) gets luminary's tensors and returns one to three, or a number. Options:
 ---   in_place     x:name(…) writes into x, which is also the source, unless that is passed, too
 ---   results = 1  the number of result tensors, which may come before the parameters

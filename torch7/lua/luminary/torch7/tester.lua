@@ -82,7 +82,7 @@ function Tester:assertErrorMsg(f, text, message)
   local ok, err = pcall(f)
   return note(self, not ok and err == text, ("the error is %s"):format(tostring(err)), message)
 end
---- tester:assertErrorObj(f, is_expected [, message]): Checks that f raises an error for whose value is_expected is true.
+--- tester:assertErrorObj(f, is_expected [, message]): Checks that f raises an error whose value is_expected accepts.
 function Tester:assertErrorObj(f, is_expected, message)
   local ok, err = pcall(f)
   return note(self, not ok and is_expected(err), ("the error is %s"):format(tostring(err)), message)
