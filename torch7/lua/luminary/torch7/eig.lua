@@ -2,6 +2,7 @@
 --- complex Hessenberg matrices (Golub and Van Loan, Matrix Computations, 7.5), on Lua numbers.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local ops = core.ops
 
 local function square_root(re, im)
   local r = math.sqrt((re * re + im * im) ^ 0.5)
@@ -79,12 +80,14 @@ return function(x, vectors)
   if x.ndim ~= 2 or x:size(1) ~= x:size(2) then
     options.fail("torch.eig: expected a square matrix, got sizes %s", table.concat(x.shape, "x"))
   end
-  local n, hr, hi, vr, vi, norm = x:size(1), x:to("float64"):totable(), {}, {}, {}, 0
+  local n, hi, vr, vi = x:size(1), {}, {}, {}
+  local scale = core.max(ops.abs(x)):item()
+  if scale ~= scale or scale == math.huge then options.fail("torch.eig: x must be finite") end
+  scale = scale > 0 and scale or 1
+  local hr, tiny = ops.div(x:to "float64", scale):totable(), n * 2 ^ -52
   for i = 1, n do
     hi[i], vr[i], vi[i] = {}, {}, {}
-    for k = 1, n do
-      hi[i][k], vr[i][k], vi[i][k], norm = 0, i == k and 1 or 0, 0, math.max(norm, math.abs(hr[i][k]))
-    end
+    for k = 1, n do hi[i][k], vr[i][k], vi[i][k] = 0, i == k and 1 or 0, 0 end
   end
   local function zero_out(p, q, column)
     rotate(n, p, q, hr[p][column], hi[p][column], hr[q][column], hi[q][column], hr, hi, vr, vi)
@@ -92,50 +95,34 @@ return function(x, vectors)
   for k = 1, n - 2 do
     for i = k + 2, n do if hr[i][k] ~= 0 then zero_out(k + 1, i, k) end end
   end
-  local last, steps, eps = n, 0, 2 ^ -52
+  local last, steps = n, 0
   while last > 1 do
     local first = last
-    while first > 1 do
-      if math.abs(hr[first][first - 1]) + math.abs(hi[first][first - 1]) <= eps * norm then break end
-      first = first - 1
-    end
+    while first > 1 and math.abs(hr[first][first - 1]) + math.abs(hi[first][first - 1]) > tiny do first = first - 1 end
+    steps = steps + 1
     if first == last then
       last, steps = last - 1, 0
+    elseif steps > 300 then
+      options.fail("torch.eig: the QR algorithm does not converge")
     else
-      steps = steps + 1
-      if steps > 300 or norm ~= norm then options.fail("torch.eig: the QR algorithm does not converge") end
       local sr, si = shift_of(hr, hi, last)
-      if steps % 10 == 0 then sr, si = sr + norm / steps, si + norm / steps end -- leaves a cycle
+      if steps % 10 == 0 then sr, si = sr + n / steps, si + n / steps end -- leaves a cycle
       rotate(n, first, first + 1, hr[first][first] - sr, hi[first][first] - si, hr[first + 1][first],
         hi[first + 1][first], hr, hi, vr, vi)
       for k = first, last - 2 do zero_out(k + 1, k + 2, k) end
     end
   end
-  local used, values, columns, tolerance = {}, {}, {}, 1e-12 * n * norm
-  local function add(j, im, first_of_pair)
-    used[j], values[#values + 1] = true, {hr[j][j], im}
-    if not vectors or im < 0 then return end
-    local re, imaginary = vector_of(n, j, hr, hi, vr, vi, math.max(eps * norm, 1e-300))
-    columns[#columns + 1] = re
-    if first_of_pair then columns[#columns + 1] = imaginary end
-  end
+  local values, columns = {}, {}
   for i = 1, n do
-    local im = math.abs(hi[i][i])
-    if im <= tolerance and not used[i] then
-      add(i, 0)
-    elseif not used[i] then
-      local other, distance = nil, math.huge
-      for k = i + 1, n do
-        local far = math.abs(hr[k][k] - hr[i][i]) + math.abs(hi[k][k] + hi[i][i])
-        if not used[k] and far < distance then other, distance = k, far end
-      end
-      local up, down = i, other
-      if hi[i][i] < 0 then up, down = other, i end
-      add(up, im, true)
-      add(down, -im)
-      values[#values][1] = values[#values - 1][1]
+    local value, im = hr[i][i] * scale, hi[i][i]
+    local is_real = math.abs(im) <= 1e4 * tiny
+    if is_real or im > 0 then -- the one below is the other of the pair
+      local re, imaginary = {}, {}
+      if vectors then re, imaginary = vector_of(n, i, hr, hi, vr, vi, tiny) end
+      values[#values + 1], columns[#columns + 1] = {value, is_real and 0 or im * scale}, re
+      if not is_real then values[#values + 1], columns[#columns + 1] = {value, -im * scale}, imaginary end
     end
   end
   local function made(list) return core.tensor(list, {dtype = "float64"}) end
-  return made(values), vectors and core.ops.t(made(columns)) or nil
+  return made(values), vectors and ops.t(made(columns)) or nil
 end

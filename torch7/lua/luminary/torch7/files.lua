@@ -171,18 +171,10 @@ local function big_endian(numbers)
 end
 
 -- Sets the reader of numbers, by the file's format and byte order.
-function File:set_numbers()
+local function set_numbers(self)
   local numbers = torch7_file.numbers(self.cursor, self.text, true)
   self.reader.numbers = self.swapped and not self.text and big_endian(numbers) or numbers
   return self
-end
-function File:ascii()
-  self.text = true
-  return self:set_numbers()
-end
-function File:binary()
-  self.text = false
-  return self:set_numbers()
 end
 function File:position() return self.cursor.at + 1 end
 function File:seek(at)
@@ -216,40 +208,31 @@ end
 for _, name in ipairs {"autoSpacing", "noAutoSpacing", "longSize"} do
   File[name] = function(self) return self end
 end
-function File:bigEndianEncoding()
-  self.swapped = true
-  return self:set_numbers()
+-- Define settings: failed reads of a quiet file return nothing and set file:hasError(), of others they raise an error;
+-- writeObject writes an object that comes again by its number, unless referenced(false) was called.
+for name, setting in pairs {
+  ascii = {"text", true}, binary = {"text", false}, bigEndianEncoding = {"swapped", true},
+  littleEndianEncoding = {"swapped", false}, nativeEndianEncoding = {"swapped", false}, quiet = {"is_quiet", true},
+  pedantic = {"is_quiet", false}, clearError = {"has_error", false},
+} do
+  File[name] = function(self)
+    self[setting[1]] = setting[2]
+    return set_numbers(self)
+  end
 end
-function File:littleEndianEncoding()
-  self.swapped = false
-  return self:set_numbers()
-end
-File.nativeEndianEncoding = File.littleEndianEncoding
-function File:isBigEndianCPU() return false end -- luacheck: ignore self
-function File:isLittleEndianCPU() return true end -- luacheck: ignore self
---- file:quiet(): Makes failed reads return nothing and set file:hasError(); file:pedantic(): makes them errors again.
-function File:quiet()
-  self.is_quiet = true
-  return self
-end
-function File:pedantic()
-  self.is_quiet = false
-  return self
-end
-function File:isQuiet() return self.is_quiet or false end
-function File:hasError() return self.has_error or false end
-function File:clearError()
-  self.has_error = false
-  return self
-end
-function File:isReadable() return self.mode ~= "w" end
-function File:isWritable() return self.mode ~= "r" end
---- file:referenced(on): Makes writeObject write an object that comes again by its number (true), or once more.
 function File:referenced(on)
   self.unreferenced = not on
   return self
 end
-function File:isReferenced() return not self.unreferenced end
+for name, value in pairs {
+  isBigEndianCPU = function() return false end, isLittleEndianCPU = function() return true end,
+  isQuiet = function(self) return self.is_quiet or false end,
+  hasError = function(self) return self.has_error or false end,
+  isReadable = function(self) return self.mode ~= "w" end, isWritable = function(self) return self.mode ~= "r" end,
+  isReferenced = function(self) return not self.unreferenced end,
+} do
+  File[name] = value
+end
 
 -- Defines a method that reads, of a file that may be quiet.
 local function reads(name, read)
