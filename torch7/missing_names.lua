@@ -18,9 +18,8 @@ local libraries = {
 local reasons = {}
 for reason, names in pairs {
   ["inner: Torch7's own C objects, types and threads"] = [[cdata include newmetatable typename2id id getenv setenv
-    version getconstructortable updatethreadlocals packageLuaPath File PipeFile Generator]],
-  ["luminary's by another way: x:raw() is its tensor"] = "real multinomialAlias multinomialAliasSetup",
-  ["LAPACK's, not in this version"] = "eig geqrf orgqr ormqr pstrf",
+    version getconstructortable updatethreadlocals packageLuaPath File PipeFile]],
+  ["LAPACK's, not in this version"] = "geqrf orgqr ormqr",
   ["pooling of random samples"] = "SpatialFractionalMaxPooling VolumetricFractionalMaxPooling",
   ["sparse inputs, which are not in this version"] = "SparseLinear IndexLinear PartialLinear",
   ["of one device, type or debugger: layers here check by themselves"] = "GPU",

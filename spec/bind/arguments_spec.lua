@@ -909,7 +909,8 @@ local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.
     } do
       assert.error_matches(function() case[1](unpack(case, 2)) end, "takes %w[%w%s]* arguments?, got %d")
     end
-    for _, name in ipairs { "dim", "numel", "element_size", "get_device", "data_ptr", "detach_", "storage_offset" } do
+    for _, name in ipairs { "dim", "numel", "element_size", "get_device", "data_ptr", "detach_", "storage_offset",
+      "storage_size" } do
       assert.error_matches(function() x[name](x, 1) end, name .. ": takes no arguments, got 1")
       assert.error_matches(function() x[name](x, nil, 1, nil) end, name .. ": takes no arguments, got 2")
     end

@@ -264,7 +264,7 @@ local others = {
   tensors = words [[
     allclose backward data_ptr dim element_size equal free get_device is_contiguous is_floating_point is_nonzero
     is_pinned is_shared is_signed item ndimension nelement numel record_stream register_post_accumulate_grad_hook
-    retain_grad size storage_offset stride tolist totable
+    retain_grad size storage_offset storage_size stride tolist totable
   ]],
   ["nn.functional"] = {}, linalg = {},
   fft = {},

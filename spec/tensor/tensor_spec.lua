@@ -409,6 +409,7 @@ describe("data_ptr", function()
     assert.is_true(x:view(-1):data_ptr() == x:data_ptr())
     assert.is_false(x:clone():data_ptr() == x:data_ptr())
     assert.equal(3, x[2]:storage_offset())
+    assert.equal(6, x[2]:storage_size())
     assert.equal(0, tonumber(ffi.cast("uintptr_t", lm.zeros(1000):data_ptr()) % 64)) -- aligned for vectors
   end)
 end)

@@ -325,4 +325,60 @@ describe("torch.save", function()
     for _ = 1, 1000 do deep = { deep } end
     assert.error_matches(function() torch.save(path, deep) end, "torch.save: .*nested deeper than %d+")
   end)
+
+  it("keeps shared storages, ends memory files with a zero, and swaps bytes", function()
+    local x = torch.range(1, 6)
+    local back = torch.deserialize(torch.serialize { x, x:narrow(1, 2, 2), x:storage() })
+    back[1]:fill(7)
+    assert.same({ 7, 7 }, back[2]:totable())
+    assert.equal(7, back[3][6])
+    assert.equal(torch.pointer(back[1]:storage()), torch.pointer(back[2]:storage()))
+    local file = torch.MemoryFile("w"):binary()
+    file:writeObject { false }
+    local bytes = file:storage()
+    assert.equal(0, bytes[#bytes])
+    assert.same({ false }, torch.MemoryFile(bytes, "r"):binary():readObject())
+    assert.error_matches(function() torch.MemoryFile(torch.CharStorage { 1 }) end, "element of a storage must be 0")
+    local kept = torch.serializeToStorage "text"
+    assert.equal(#torch.serialize "text", #kept)
+    assert.equal("text", torch.deserializeFromStorage(kept))
+    file = torch.MemoryFile():binary():bigEndianEncoding()
+    file:writeInt(258)
+    file:writeShort(torch.ShortStorage { 1, 2 })
+    file:writeObject { "a", 2.5 }
+    assert.equal("\0\0\1\2\0\1\0\2", file:storage():string():sub(1, 8))
+    file:seek(1)
+    assert.same({ 258, 1 }, { file:readInt(), file:readShort() })
+    assert.same({ 2 }, file:readShort(1):totable())
+    assert.same({ "a", 2.5 }, file:readObject())
+    file:seek(1)
+    assert.equal(33619968, file:littleEndianEncoding():readInt())
+    assert.is_false(file:isBigEndianCPU())
+  end)
+
+  it("may be quiet, write objects again, and change them by a hook", function()
+    local file = torch.MemoryFile():ascii()
+    file:writeString "one\ntwo\n"
+    file:seek(1)
+    local lines = {}
+    file:quiet()
+    while true do
+      local text = file:readString "*l"
+      if file:hasError() then break end
+      lines[#lines + 1] = text
+    end
+    assert.same({ "one", "two" }, lines)
+    assert.is_true(file:isQuiet())
+    assert.is_false(file:clearError():hasError())
+    assert.error_matches(function() file:pedantic():readString "*l" end, "end of file")
+    local t, again = {}, torch.MemoryFile():binary():referenced(false)
+    again:writeObject { t, t }
+    again:seek(1)
+    local back = again:readObject()
+    assert.is_false(rawequal(back[1], back[2]))
+    local hooked = torch.MemoryFile():binary()
+    hooked:writeObject({ torch.ones(1) }, nil, function(x) return torch.isTensor(x) and x:clone():fill(5) or x end)
+    hooked:seek(1)
+    assert.equal(5, hooked:readObject()[1][1])
+  end)
 end)

@@ -92,7 +92,7 @@ describe("without luminary.torch7", function()
 
   it("require adds these, and changes no other", function()
     torch = require "luminary.torch7"
-    assert.is_function(torch.FloatTensor)
+    assert.equal("torch.FloatTensor", torch.FloatTensor.__typename)
     local after, wanted = all_names(), {}
     each_added(function(path, name, text)
       wanted[path] = true

@@ -15,6 +15,7 @@ local rare = {} -- maps a name to a function that loads the method's file
 --- x:numel(): Returns the number of elements of x.
 --- x:element_size(): Returns the number of bytes of one element.
 --- x:storage_offset(): Returns the offset of the first element of x in its memory, in elements.
+--- x:storage_size(): Returns the number of elements of x's dtype that its memory holds, which views share.
 --- x:get_device(): Returns the index of the CUDA device that x is on, or -1 for the CPU.
 --- x:is_contiguous([{memory_format = "contiguous"}]): Returns whether the elements of x are in order in memory, without
 --- gaps.

@@ -47,6 +47,11 @@ LM_METHOD(storage_offset) {
   return lm_return_number(L, (double)((t->data - (char *)t->storage->data) / (ptrdiff_t)lm_dtype_size(t->dtype)));
 }
 
+LM_METHOD(storage_size) {
+  lm_tensor *t = self_alone(L, "storage_size");
+  return lm_return_number(L, (double)(t->storage->bytes / lm_dtype_size(t->dtype)));
+}
+
 /* get_device(): a CUDA device's ordinal, or -1 for the CPU. */
 LM_METHOD(get_device) {
   lm_device d = self_alone(L, "get_device")->device;

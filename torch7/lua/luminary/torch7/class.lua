@@ -75,23 +75,22 @@ end
 --- Returns typename's result, or Lua's type for other values.
 function class.type(v) return class.typename(v) or type(v) end
 
---- Returns true if an object's class is `name` or extends it: "nn.Linear", the class nn.Linear, or a pattern that is
---- found in the name, "Linear".
+--- Returns true if an object's class is `name` or extends it: the class nn.Linear, "nn.Linear", "Linear", or a pattern
+--- that matches a part of the name, "nn.Lin.*".
 function class.isTypeOf(v, name)
   local wanted = type(name) == "table" and name.__typename or name
   options.arg("torch.isTypeOf", "name", wanted, "string")
-  local exact = type(name) == "table" or wanted:find "%."
   local function is(given)
-    return given == wanted or not exact and given:find(wanted .. (wanted:find "[%%^$]" and "" or "$")) ~= nil
+    local found = given:match(wanted)
+    return found ~= nil and (found ~= wanted or given == wanted or given:sub(-#wanted - 1) == "." .. wanted)
   end
-  local mt = type(v) == "table" and debug.getmetatable(v) or nil
-  while type(mt) == "table" do
-    local given = rawget(mt, "__typename")
-    if given and is(given) then return true end
-    mt = rawget(mt, "__parent")
+  local mt, given = type(v) == "table" and debug.getmetatable(v) or nil, class.typename(v)
+  while given do
+    if is(given) then return true end
+    mt = mt and rawget(mt, "__parent")
+    given = mt and rawget(mt, "__typename")
   end
-  local given = class.typename(v)
-  return given ~= nil and is(given)
+  return false
 end
 
 return class

@@ -20,8 +20,8 @@ function CmdLine:text(text)
   table.insert(self.lines, {text = text == nil and "" or options.arg("CmdLine.text", "text", text, "string")})
 end
 
-local function add(self, who, row, list)
-  if self.options[row.name] then fail("%s: option or argument '%s' is defined twice", who, row.name) end
+-- Adds an option or an argument; one of the same name is replaced, as in Torch7.
+local function add(self, row, list)
   self.options[row.name] = row
   table.insert(self.lines, row)
   if list then table.insert(list, row) end
@@ -33,18 +33,17 @@ end
 function CmdLine:option(name, default, help, kind)
   local short = options.arg("CmdLine.option", "name", name, "string"):match "^%-+(.+)$"
   if not short then fail("CmdLine.option: the name must begin with a dash: \"-%s\"", name) end
-  kind = kind or type(default)
-  if default == nil and kind == "nil" then fail("CmdLine.option: %s must have a default or a type", name) end
+  kind = kind or default == nil and "string" or type(default)
   options.arg("CmdLine.option", "type", kind, {"number", "string", "boolean"})
-  add(self, "CmdLine.option", {name = short, default = default, help = help or "", kind = kind, shown = name})
+  add(self, {name = short, default = default, help = help or "", kind = kind, shown = name})
 end
 
---- cmd:argument("name", help [, type = "string"]): Adds a required positional argument.
+--- cmd:argument("name", help [, type = "string"]): Adds a required positional argument, params.name; dashes before the
+--- name do not count.
 function CmdLine:argument(name, help, kind)
-  name = options.arg("CmdLine.argument", "name", name, "string")
+  name = options.arg("CmdLine.argument", "name", name, "string"):match "^%-*(.*)$"
   kind = options.arg("CmdLine.argument", "type", kind or "string", {"number", "string"})
-  add(self, "CmdLine.argument", {name = name, help = help or "", kind = kind, shown = "<" .. name .. ">"},
-    self.arguments)
+  add(self, {name = name, help = help or "", kind = kind, shown = "<" .. name .. ">"}, self.arguments)
 end
 
 --- Prints the help text, as the options -help, --help and -h do.

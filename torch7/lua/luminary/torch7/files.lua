@@ -1,8 +1,8 @@
 --- Implements Torch7's files: torch.DiskFile, torch.MemoryFile, and objects in them, which torch.save, load, serialize
 --- and deserialize write and read in Torch7's own format (.t7). Luminary's reader of .t7 files reads them, and makes
 --- Torch7's tensors and objects. Functions are neither written nor read, since their bytes could make a process crash.
---- GPU tensors are read as FloatTensors on the CPU. Each tensor is written with its own memory: tensors that shared
---- memory no longer do after reading, except one tensor at several positions.
+--- GPU tensors are read as FloatTensors on the CPU. A tensor is written with all of its storage, once for all tensors
+--- that share it, as in Torch7.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local paths = require "luminary.paths"
@@ -73,7 +73,7 @@ end
 -- Returns a file in text format, at its start. seen: numbers of the objects written; depth: nesting depth of objects.
 local function new_file(kind, mode, source, data)
   local file = setmetatable({
-    __typename = kind, mode = mode, data = data, seen = {}, depth = 0, cursor = source:cursor(0),
+    __typename = kind, mode = mode, data = data, seen = {}, kept = {}, depth = 0, cursor = source:cursor(0),
   }, File)
   file.reader = torch7_file.reader(file.cursor, true, make_for(file))
   return file:ascii()
@@ -108,10 +108,15 @@ local function disk_file(path, mode)
   return file
 end
 
---- torch.MemoryFile([storage or text] [, mode = "rw"]): Opens a file in memory.
+--- torch.MemoryFile([storage or text] [, mode = "rw"]): Opens a file in memory. The last element of a CharStorage must
+--- be 0, which does not count, as that of file:storage().
 local function memory_file(data, mode)
   if mode == nil and (data == "r" or data == "w" or data == "rw") then data, mode = nil, data end
-  if storage.is(data) then data = data:string():gsub("%z$", "") end
+  if storage.is(data) then
+    data = data:string()
+    if data:sub(-1) ~= "\0" then fail("torch.MemoryFile: the last element of a storage must be 0") end
+    data = data:sub(1, -2)
+  end
   return new_file("torch.MemoryFile", mode or "rw", source_over("torch.MemoryFile", data or ""), data or "")
 end
 
@@ -142,13 +147,35 @@ end
 
 local function size_of(self) return readable(self).source.size end
 
-local function set_format(text)
-  return function(self)
-    self.text, self.reader.numbers = text, torch7_file.numbers(self.cursor, text, true)
-    return self
-  end
+-- Returns the bytes of numbers of `size` bytes in the opposite order.
+local function swapped(text, size)
+  if size == 1 then return text end
+  return (text:gsub(("."):rep(size), string.reverse))
 end
-File.ascii, File.binary = set_format(true), set_format(false)
+
+-- Returns a reader of numbers, as torch7_file.numbers, of a binary file in big-endian order.
+local function big_endian(numbers)
+  local big = setmetatable({}, {__index = numbers})
+  function big:elements(dtype, n)
+    local size = Source.item_bytes[dtype]
+    return core.bytes_tensor(swapped(self.cursor:take(n * size), size))
+  end
+  for name, ctype in pairs {int = "int32_t[1]", long = "int64_t[1]", double = "double[1]"} do
+    local one = ffi.new(ctype)
+    big[name] = function(self)
+      ffi.copy(one, self.cursor:take(ffi.sizeof(one)):reverse(), ffi.sizeof(one))
+      return tonumber(one[0])
+    end
+  end
+  return big
+end
+
+-- Sets the reader of numbers, by the file's format and byte order.
+local function set_numbers(self)
+  local numbers = torch7_file.numbers(self.cursor, self.text, true)
+  self.reader.numbers = self.swapped and not self.text and big_endian(numbers) or numbers
+  return self
+end
 function File:position() return self.cursor.at + 1 end
 function File:seek(at)
   at = options.arg("seek", "position", at, "count")
@@ -172,19 +199,54 @@ function File:close()
   if not ok then error(why, 0) end
 end
 function File:isOpened() return not self.closed end
---- Returns the bytes, as a CharStorage.
+--- Returns the bytes as a CharStorage, those of a MemoryFile with a zero after them.
 function File:storage()
   local source = readable(self).source
-  return storage.of(core.view_as(source:bytes(0, source.size), "int8", {source.size}, {1}, 0))
+  local ending = self.__typename == "torch.MemoryFile" and "\0" or ""
+  return storage.new("int8"):string(source:text(0, source.size) .. ending)
 end
-for _, name in ipairs {"quiet", "pedantic", "autoSpacing", "noAutoSpacing", "longSize", "clearError"} do
+for _, name in ipairs {"autoSpacing", "noAutoSpacing", "longSize"} do
   File[name] = function(self) return self end
 end
-function File:hasError() return false end -- luacheck: ignore self
+-- Define settings: failed reads of a quiet file return nothing and set file:hasError(), of others they raise an error;
+-- writeObject writes an object that comes again by its number, unless referenced(false) was called.
+for name, setting in pairs {
+  ascii = {"text", true}, binary = {"text", false}, bigEndianEncoding = {"swapped", true},
+  littleEndianEncoding = {"swapped", false}, nativeEndianEncoding = {"swapped", false}, quiet = {"is_quiet", true},
+  pedantic = {"is_quiet", false}, clearError = {"has_error", false},
+} do
+  File[name] = function(self)
+    self[setting[1]] = setting[2]
+    return set_numbers(self)
+  end
+end
+function File:referenced(on)
+  self.unreferenced = not on
+  return self
+end
+for name, value in pairs {
+  isBigEndianCPU = function() return false end, isLittleEndianCPU = function() return true end,
+  isQuiet = function(self) return self.is_quiet or false end,
+  hasError = function(self) return self.has_error or false end,
+  isReadable = function(self) return self.mode ~= "w" end, isWritable = function(self) return self.mode ~= "r" end,
+  isReferenced = function(self) return not self.unreferenced end,
+} do
+  File[name] = value
+end
+
+-- Defines a method that reads, of a file that may be quiet.
+local function reads(name, read)
+  File[name] = function(self, ...)
+    if not self.is_quiet then return read(self, ...) end
+    local ok, value = pcall(read, self, ...)
+    if ok then return value end
+    self.has_error = true
+  end
+end
 
 function File:writeString(text) write(self, options.arg("writeString", "text", text, "string")) end
 --- Reads a line for "*l", the rest for "*a".
-function File:readString(what)
+reads("readString", function(self, what)
   local cursor = readable(self)
   local start, left, n = cursor.at, cursor.source.size - cursor.at, 256
   if what == "*a" then
@@ -201,8 +263,9 @@ function File:readString(what)
     stop = text:find("\n", 1, true)
   until stop or n == left
   cursor.at = start + (stop or n)
+  if n == 0 then fail("%s: end of file", self.__typename) end
   return text:sub(1, (stop or 0) - 1)
-end
+end)
 
 for name, dtype in pairs(torch7_file.dtypes) do
   local size, one = Source.item_bytes[dtype], ffi.typeof(torch7_file.ctypes[dtype] .. "[1]")
@@ -211,7 +274,7 @@ for name, dtype in pairs(torch7_file.dtypes) do
     if storage.is(v) then
       local flat = storage.flat(v):to("cpu", dtype):contiguous()
       local bytes = flat:numel() > 0 and ffi.string(flat:data_ptr(), flat:numel() * size) or ""
-      if not self.text then return write(self, bytes) end
+      if not self.text then return write(self, self.swapped and swapped(bytes, size) or bytes) end
       if size == 1 then return write(self, bytes .. "\n") end
       local values = flat:totable()
       for i, each in ipairs(values) do
@@ -220,19 +283,21 @@ for name, dtype in pairs(torch7_file.dtypes) do
       return write(self, table.concat(values, " ") .. "\n")
     end
     options.arg("write" .. name, "value", v, "number")
-    write(self, self.text and ("%.17g\n"):format(v) or ffi.string(one(v), size))
+    if self.text then return write(self, ("%.17g\n"):format(v)) end
+    local bytes = ffi.string(one(v), size)
+    write(self, self.swapped and bytes:reverse() or bytes)
   end
-  File["read" .. name] = function(self, n)
+  reads("read" .. name, function(self, n)
     local cursor, numbers = readable(self), self.reader.numbers
     if n then
       n = options.arg("read" .. name, "n", n, "natural")
       return storage.of(core.view_as(numbers:elements(dtype, n), dtype, {n}, {1}, 0))
     end
     if self.text then return numbers:double() end
-    local value = one()
-    ffi.copy(value, cursor:take(size), size)
+    local value, bytes = one(), cursor:take(size)
+    ffi.copy(value, self.swapped and bytes:reverse() or bytes, size)
     return tonumber(value[0])
-  end
+  end)
 end
 
 -- ---- objects
@@ -270,19 +335,21 @@ local function write_tensor(self, object)
   local n = x:numel() > 0 and x.ndim or 0
   self:writeInt(n)
   self:writeLong(storage.new("int64", n > 0 and x.shape or {}))
-  self:writeLong(storage.new("int64", n > 0 and x:contiguous():stride() or {}))
-  self:writeLong(1)
-  self:writeObject(n > 0 and storage.of(x:contiguous():view {-1}) or nil)
+  self:writeLong(storage.new("int64", n > 0 and x:stride() or {}))
+  self:writeLong(n > 0 and x:storage_offset() + 1 or 1)
+  self:writeObject(n > 0 and tensor.wrap(x):storage() or nil)
 end
 
 local function write_inner(self, v)
   local name = class.typename(v)
   if name == "torch.LongStorage" and type(v) == "table" then v = storage.new("int64", v) end
   self:writeInt(name and OBJECT or TABLE)
-  local seen = self.seen[v]
-  if seen then return self:writeInt(seen) end
+  -- a storage is its memory, which `kept` keeps allocated
+  local key = storage.is(v) and ("%s %.0f %d"):format(name, v:data(true), #v) or v
+  local seen = self.seen[key]
+  if seen and not self.unreferenced then return self:writeInt(seen) end
   self.count = (self.count or 0) + 1
-  self.seen[v] = self.count
+  self.seen[key], self.kept[self.count] = self.count, v
   self:writeInt(self.count)
   if not name then
     local n = 0
@@ -305,8 +372,18 @@ local function write_inner(self, v)
   self:writeObject(fields_of(v))
 end
 
---- Writes any value except a function: a number, a string, a boolean, nil, a table, a tensor, a storage, an object.
-function File:writeObject(v)
+--- file:writeObject(v [, _] [, hook]): Writes any value except a function: a number, a string, a boolean, nil, a table,
+--- a tensor, a storage, an object; of objects what hook(object) returns.
+function File:writeObject(v, _, hook)
+  local outer = self.hook
+  if hook then
+    self.hook = hook
+    local ok, why = pcall(self.writeObject, self, v)
+    self.hook = outer
+    if not ok then error(why, 0) end
+    return
+  end
+  if outer and class.typename(v) then v = outer(v) end
   local kind = type(v)
   if v == nil then return self:writeInt(NIL) end
   if kind == "number" then
@@ -326,10 +403,10 @@ function File:writeObject(v)
 end
 
 --- Reads the next value.
-function File:readObject()
+reads("readObject", function(self)
   readable(self)
   return self.reader:read(self.depth + 1)
-end
+end)
 
 -- ---- torch.save, load, serialize and deserialize
 
@@ -359,16 +436,20 @@ function files.load(path, format)
   if why then fail("torch.load: '%s': %s", path, why) end
   return value
 end
---- torch.serialize(value [, format]): Returns a value as a string; torch.deserialize(text [, format]) reads it.
-function files.serialize(value, format)
+local function written(value, format)
   local file = formatted(memory_file(), format)
   file:writeObject(value)
   settle(file)
   return file.data
 end
+--- torch.serialize(value [, format]): Returns a value as a string; torch.deserialize(text [, format]) reads it.
+--- torch.serializeToStorage and torch.deserializeFromStorage do so with a CharStorage.
+files.serialize = written
+function files.serializeToStorage(value, format) return storage.new("int8"):string(written(value, format)) end
 function files.deserialize(text, format)
   if storage.is(text) then text = text:string() end
   return formatted(memory_file(options.arg("torch.deserialize", "text", text, "string"), "r"), format):readObject()
 end
+files.deserializeFromStorage = files.deserialize
 
 return files

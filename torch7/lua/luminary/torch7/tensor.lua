@@ -1,31 +1,41 @@
---- Implements Torch7's tensors: objects over luminary's tensors, sharing their memory, outside of autograd. Ops that
---- are in place in Torch7 are in place here; reductions keep their dim, and complete reductions return numbers.
+--- Implements Torch7's tensors: objects over luminary's tensors, which are a storage, an offset, sizes and strides,
+--- outside of autograd. Each type has a metatable with its methods, as in Torch7; tensor.define adds a function in all
+--- its forms.
 local core = require "luminary.core"
+local debug = require "debug"
+local ffi = require "ffi"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
-local ffi = require "ffi"
-local fail, ops, ours = options.fail, core.ops, core.methods
+local dense_strides = require("luminary.file_formats.source").dense_strides
+local fail, ops = options.fail, core.ops
 
-local tensor = {}
-local methods = {}
+local tensor = {functions = {}, methods = {}, types = {}, constructors = {}}
+local methods, types = tensor.methods, tensor.types
 local raw_of = setmetatable({}, {__mode = "k"}) -- object -> tensor; userdata, since LuaJIT ignores __len of tables
-local prototype = newproxy(true)
-local meta = getmetatable(prototype)
-meta.__library_object = true
+local prototypes = {} -- "torch.FloatTensor" -> userdata whose metatable its objects share
 
 local dtypes = {FloatTensor = "float32", DoubleTensor = "float64", HalfTensor = "float16", LongTensor = "int64",
-  IntTensor = "int32", ShortTensor = "int16", CharTensor = "int8", ByteTensor = "uint8"}
-local names = {bool = "torch.ByteTensor", bfloat16 = "torch.BFloat16Tensor"}
+  IntTensor = "int32", ShortTensor = "int16", CharTensor = "int8", ByteTensor = "uint8", BFloat16Tensor = "bfloat16"}
+local names = {}
 for name, dtype in pairs(dtypes) do names[dtype] = "torch." .. name end
+dtypes.CudaTensor = "float32"
 
 tensor.default = "float64" -- the dtype of torch.Tensor
 
 local function is(v) return raw_of[v] ~= nil end
 
+--- Returns "torch.FloatTensor" for a dtype.
+function tensor.type_for(dtype) return names[dtype] end
+--- Returns "torch.FloatTensor" for a luminary tensor.
+function tensor.type_of(x)
+  return x.is_cuda and x.dtype == "float32" and "torch.CudaTensor" or names[x.dtype]
+end
+
 -- Returns a new object for a luminary tensor.
 local function wrap(x)
-  if x.dtype == "bool" then x = x:to "uint8" end
-  local object = newproxy(prototype)
+  local dtype = x.dtype
+  if dtype == "bool" then x, dtype = x:to "uint8", "uint8" end
+  local object = newproxy(prototypes[x.is_cuda and tensor.type_of(x) or names[dtype]])
   raw_of[object] = core.keep(x.requires_grad and x:detach() or x)
   return object
 end
@@ -41,6 +51,13 @@ local function raw(v, who)
 end
 tensor.is, tensor.wrap, tensor.raw = is, wrap, raw
 
+--- Makes an object refer to a luminary tensor, and become of its type.
+function tensor.rebind(object, x)
+  local mt = types[tensor.type_of(x)]
+  if debug.getmetatable(object) ~= mt then debug.setmetatable(object, mt) end
+  raw_of[object] = core.keep(x)
+end
+
 -- Returns f(v) if wanted(v), a plain table's copy with f applied to wanted values in it, and other values unchanged.
 local function each(v, f, wanted)
   if wanted(v) then return f(v) end
@@ -52,12 +69,6 @@ end
 --- Convert tensors, also in tables, to luminary's and back.
 function tensor.raw_all(v) return each(v, raw, is) end
 function tensor.wrap_all(v) return each(v, wrap, core.is_tensor) end
-
---- Returns "torch.FloatTensor" for a luminary tensor.
-function tensor.type_of(x)
-  return x.is_cuda and x.dtype == "float32" and "torch.CudaTensor" or names[x.dtype]
-end
-function meta.__torch_type(object) return tensor.type_of(raw_of[object]) end
 
 -- ---- sizes
 
@@ -74,25 +85,36 @@ function SizeMethods.resize(s, n)
   return s
 end
 function SizeMethods.copy(s, other)
-  for i, n in ipairs(other) do s[i] = n end
+  for i = 1, #other do s[i] = other[i] end
   return s
 end
 function SizeMethods.totable(s) return lists.slice(s) end
+function SizeMethods.elementSize() return 8 end
 Sizes.__index = SizeMethods
-function Sizes.__tostring(s)
-  local lines = lists.map(s, function(n) return (" %d\n"):format(n) end)
-  return table.concat(lines) .. ("[torch.LongStorage of size %d]\n"):format(#s)
-end
 function Sizes.__eq(a, b) return table.concat(a, ",") == table.concat(b, ",") end
+function Sizes.__tostring(s) return tensor.storage_text("torch.LongStorage", s) end
+function tensor.is_sizes(v) return type(v) == "table" and getmetatable(v) == Sizes end
 
---- Returns a LongStorage of these numbers: the type of x:size() and #x, and of sizes in constructors.
-function tensor.sizes(list) return setmetatable(lists.slice(list), Sizes) end
+-- Returns v truncated to an integer, as C converts indices and sizes.
+local function truncated(v)
+  if type(v) ~= "number" or v % 1 == 0 then return v end
+  return v < 0 and math.ceil(v) or math.floor(v)
+end
+tensor.truncated = truncated
 
--- Returns a list of sizes passed as numbers, a list or a LongStorage.
+-- Returns a list of sizes passed as numbers, a list, or a LongStorage.
 local function sizes_from(...)
   local first = ...
-  return type(first) == "table" and lists.slice(first) or {...}
+  if tensor.storage.is(first) then return first:totable() end
+  local list = type(first) == "table" and lists.slice(first) or {...}
+  for i = 1, #list do list[i] = truncated(list[i]) end
+  return list
 end
+tensor.sizes_from = sizes_from
+
+--- Returns sizes of these numbers, a list or a LongStorage: the type of x:size() and #x, a LongStorage with memory of
+--- its own.
+function tensor.sizes(list) return setmetatable(sizes_from(list), Sizes) end
 
 --- Returns the dtype of "torch.FloatTensor" or "FloatTensor".
 function tensor.dtype_of(name)
@@ -102,32 +124,298 @@ function tensor.dtype_of(name)
 end
 
 --- Creates a torch.FloatTensor or other tensor: of sizes, uninitialized; of a table of values; of sizes as a
---- LongStorage; of a tensor, whose memory is shared if the type is the same.
-function tensor.new(dtype, ...)
-  local first = ...
-  if is(first) then return wrap(raw(first):to(dtype)) end
-  if tensor.storage and tensor.storage.is(first) then return wrap(tensor.storage.view(...):to(dtype)) end
-  if core.is_tensor(first) then return wrap(first:detach():to(dtype)) end
-  if type(first) == "table" and getmetatable(first) ~= Sizes then
-    return wrap(core.tensor(#first > 0 and tensor.raw_all(first) or {}, {dtype = dtype}))
+--- LongStorage; of a storage [, offset [, sizes [, strides]]]; of a tensor, whose memory is shared if the type is the
+--- same, or its type for the sizes that follow it, as x:new(2, 3) passes them.
+function tensor.new(dtype, first, ...)
+  if is(first) then
+    if select("#", ...) > 0 then return tensor.new(dtype, ...) end
+    return wrap(ops.detach(raw(first):to(dtype)))
   end
-  local list = sizes_from(...)
+  if tensor.storage.is(first) and (tensor.storage.flat(first).dtype ~= "int64" or dtype == "int64") then
+    return wrap(tensor.storage.view(first, ...):to(dtype))
+  end
+  if core.is_tensor(first) then return wrap(first:detach():to(dtype)) end
+  if type(first) == "table" and not (tensor.is_sizes(first) and dtype ~= "int64") then
+    if #first == 0 then return wrap(ops.empty({0}, {dtype = dtype})) end
+    return wrap(core.tensor(tensor.raw_all(first), {dtype = dtype == "float64" and dtype or "float64"}):to(dtype))
+  end
+  local list = first == nil and {0} or sizes_from(first, ...)
   return wrap(ops.empty(#list > 0 and list or {0}, {dtype = dtype}))
+end
+
+-- ---- numbers and operands
+
+local bits = {uint8 = 8, int8 = 8, int16 = 16, int32 = 32, int64 = 64}
+
+--- Returns v as C converts it to x's dtype: integers are truncated, and wrap.
+function tensor.number(x, v)
+  local width = bits[x.dtype]
+  if not width or v ~= v or v == math.huge or v == -math.huge then return v end
+  v = v < 0 and math.ceil(v) or math.floor(v)
+  local top = 2 ^ width
+  if width == 64 or v >= 0 and v < top / 2 then return v end
+  v = v % top
+  return x.dtype ~= "uint8" and v >= top / 2 and v - top or v
+end
+
+--- Returns y with x's sizes; only the numbers of elements must match, as in Torch7.
+function tensor.fitted(who, x, y)
+  if x.shape == y.shape then return y end
+  if x:numel() ~= y:numel() then
+    fail("%s: the numbers of elements must match, got sizes %s and %s", who, table.concat(x.shape, "x"),
+      table.concat(y.shape, "x"))
+  end
+  return ops.reshape(y, x.shape)
+end
+
+local c_types = {float32 = "float *", float64 = "double *", int64 = "int64_t *", int32 = "int32_t *",
+  int16 = "int16_t *", int8 = "int8_t *", uint8 = "uint8_t *"}
+--- Returns an FFI pointer to the first element, or its address as a number.
+function tensor.pointer(x, as_number)
+  local p = ffi.cast(c_types[x.dtype] or "void *", x:data_ptr())
+  return as_number and tonumber(ffi.cast("intptr_t", p)) or p
+end
+
+-- ---- results in given tensors
+
+-- Changes the sizes of x, an object, over the same storage if that is large enough; the storage's elements keep their
+-- order.
+local function resize(object, sizes)
+  local x = raw_of[object]
+  if x.shape == sizes then return x end
+  local n, offset, size = lists.product(sizes), x:storage_offset(), x:storage_size()
+  if #sizes == 0 or n == 0 then
+    x = ops.empty({0}, {dtype = x.dtype, device = x.device})
+  else
+    if offset + n > size then
+      local longer = ops.empty({offset + n}, {dtype = x.dtype, device = x.device})
+      if size > 0 then longer:narrow(1, 1, size):copy_(ops.as_strided(x, {size}, {1}, {storage_offset = 0})) end
+      x = longer
+    end
+    x = ops.as_strided(x, sizes, dense_strides(sizes), {storage_offset = offset})
+  end
+  raw_of[object] = core.keep(x)
+  return x
+end
+tensor.resize = resize
+
+--- Makes the object hold values, over its memory if that is large enough.
+local function put(object, values)
+  resize(object, values.shape):copy_(values)
+  return object
+end
+tensor.put = put
+
+-- Makes the object a view of the values' memory, as far as it has their dtype.
+local function put_view(object, values)
+  if raw_of[object].dtype ~= values.dtype then return put(object, values) end
+  raw_of[object] = core.keep(values)
+  return object
+end
+
+-- Makes the object hold a matrix in column-major order, as LAPACK's functions of Torch7 return them.
+local function put_columns(object, values)
+  local x = resize(object, values.shape)
+  if x.ndim == 2 and x:is_contiguous() then
+    x = ops.t(ops.view(x, {x:size(2), x:size(1)}))
+    raw_of[object] = core.keep(x)
+  end
+  x:copy_(values)
+  return object
+end
+local function columns(x) return x.ndim == 2 and ops.t(ops.contiguous(ops.t(x))) or x end
+
+-- ---- the forms of a function
+
+-- One letter for each argument: a tensor, number, boolean, string, table (or storage), function, or nil.
+local letters = {number = "n", boolean = "b", string = "s", table = "T", ["function"] = "f", ["nil"] = "0", cdata = "n"}
+local function letter(v)
+  if raw_of[v] or core.is_tensor(v) then return "t" end
+  return letters[type(v)] or tensor.storage.is(v) and "T" or "?"
+end
+
+-- Fills plan with the positions of the parameters of a signature, from the i-th argument on; returns true if all match.
+local function match(signature, p, kinds, i, plan)
+  local wanted, kind = signature[p], kinds:sub(i, i)
+  if wanted == nil then return not kinds:find("[^0]", i) end
+  if wanted == "r" then
+    plan[p] = 1
+    return match(signature, p + 1, kinds, i, plan)
+  elseif wanted == "*" then
+    plan[p], plan.rest = i, true
+    return true
+  end
+  local optional = #wanted > 1
+  if kind == wanted:sub(1, 1) or optional and kind == "0" then
+    plan[p] = i
+    if match(signature, p + 1, kinds, i + 1, plan) then return true end
+  end
+  plan[p] = 0
+  return optional and match(signature, p + 1, kinds, i, plan)
+end
+
+-- Returns the plan of a call with arguments of these kinds: the number of results, and the position of each parameter;
+-- nil if there is none.
+local function plan_of(entry, as_method, kinds)
+  for results = as_method and entry.in_place and 1 or 0, entry.results do
+    for _, signature in ipairs(as_method and entry.method_signatures or entry.signatures) do
+      local plan = {results = results}
+      if not kinds:sub(1, results):find "[^t]" and match(signature, 1, kinds, results + 1, plan) then return plan end
+    end
+  end
+end
+
+local words = {t = "tensor", n = "number", b = "boolean", s = "string", T = "table", f = "function", ["0"] = "nil",
+  ["?"] = "userdata", ["*"] = "…", r = "tensor"}
+local function described(list)
+  return "(" .. table.concat(lists.map(list, function(k)
+    return #k > 1 and k ~= "…" and "[" .. words[k:sub(1, 1)] .. "]" or words[k]
+  end), ", ") .. ")"
+end
+
+local function refuse(entry, kinds)
+  local given = {}
+  for kind in kinds:gmatch "." do given[#given + 1] = kind end
+  fail("torch.%s: expected %s%s, got %s", entry.name, table.concat(lists.map(entry.signatures, described), " or "),
+    entry.results > 0 and ", after result tensors if any" or "", described(given))
+end
+
+-- Returns what compute returned: tensors as objects, or in the given result tensors.
+local function finish(entry, r1, r2, r3, a, b, c)
+  if type(a) ~= "userdata" then return a end
+  local store, made = entry.put, entry.made
+  a = r1 and store(r1, a) or made(a)
+  if b == nil then return a end
+  b = r2 and store(r2, b) or made(b)
+  if c == nil then return a, b end
+  return a, b, r3 and store(r3, c) or made(c)
+end
+
+local PARAMETERS, SOURCE = "a, b, c, d, e, f, g", debug.getinfo(1, "S").source -- errors name the script's line
+-- Returns the function that runs the calls of an entry with arguments of these kinds.
+local function compile(entry, as_method, kinds)
+  local plan = plan_of(entry, as_method, kinds)
+  if not plan then
+    if entry.of_numbers and kinds:find "^n+$" then return entry.of_numbers end
+    refuse(entry, kinds)
+  end
+  local function argument(i) return ("abcdefg"):sub(i, i) end
+  local list, results = {}, {}
+  for p, i in ipairs(plan) do
+    list[p] = i == 0 and "nil" or kinds:sub(i, i) == "t" and ("(raw_of[%s] or %s)"):format(argument(i), argument(i))
+      or argument(i)
+  end
+  for i = 1, 3 do results[i] = i <= plan.results and argument(i) or "nil" end
+  if plan.rest then
+    for i = plan[#plan] + 1, 7 do list[#list + 1] = argument(i) end
+    list[#list + 1] = "..."
+  end
+  local values = table.concat(list, ", ")
+  local update = entry.update and plan.results == 1 and plan[1] == 1
+    and ("if entry.update(%s) then return a end"):format(values)
+  return assert(loadstring(([[
+    local entry, raw_of, finish = ...
+    local compute = entry.compute
+    return function(%s, ...)
+      %s
+      return finish(entry, %s, compute(%s))
+    end]]):format(PARAMETERS, update or "", table.concat(results, ", "), values), SOURCE))(entry, raw_of, finish)
+end
+
+local function following(node, v)
+  local kind = raw_of[v] and "t" or letter(v)
+  local found = node[kind]
+  if not found then
+    found = {kinds = node.kinds .. kind}
+    node[kind] = found
+  end
+  return found
+end
+
+-- Returns the function or the method of an entry, which compiles a function for each new sequence of kinds of
+-- arguments.
+local function form(entry, as_method)
+  local root = {kinds = ""}
+  return function(a, b, c, d, e, f, g, ...)
+    local node = following(root, a)
+    if b ~= nil or c ~= nil or d ~= nil or e ~= nil or f ~= nil then
+      node = following(node, b)
+      if c ~= nil or d ~= nil or e ~= nil or f ~= nil then
+        node = following(node, c)
+        if d ~= nil or e ~= nil or f ~= nil then
+          node = following(node, d)
+          if e ~= nil or f ~= nil then
+            node = following(node, e)
+            if f ~= nil then node = following(node, f) end
+            if g ~= nil then node = following(node, g) end
+          end
+        end
+      end
+    end
+    local run = node.run
+    if not run then
+      run = compile(entry, as_method, node.kinds)
+      node.run = run
+    end
+    return run(a, b, c, d, e, f, g, ...)
+  end
+end
+
+-- A result tensor of the same number of elements keeps its sizes.
+local function put_by_count(object, values)
+  local x = raw_of[object]
+  return put(object, x:numel() == values:numel() and ops.reshape(values, x.shape) or values)
+end
+local puts = {view = put_view, columns = put_columns, count = put_by_count}
+tensor.put_by_count = put_by_count
+
+local function words_of(texts)
+  return lists.map(texts, function(text)
+    local list = {}
+    for word in text:gmatch "%S+" do list[#list + 1] = word end
+    return list
+  end)
+end
+
+--- Defines torch.name and x:name from signatures, such as "t n? t": letters of the parameters (t tensor, n number, b
+--- boolean, s string, T table or storage, r the result itself, * all further arguments), with ? if optional.
+--- compute(parameters…) gets luminary's tensors and returns one to three, or a number. Options:
+---   in_place     x:name(…) writes into x, which is also the source, unless that is passed, too
+---   results = 1  the number of result tensors, which may come before the parameters
+---   methods      signatures of x:name, if these differ
+---   put          how results are stored: a copy (default), "view", "columns", "count"
+---   update(x, …) computes x in place, if it returns true
+---   of_numbers   the function of numbers alone
+function tensor.define(name, signatures, compute, how)
+  how = how or {}
+  local of_methods = {}
+  for _, text in ipairs(how.methods or signatures) do
+    of_methods[#of_methods + 1] = text
+    if how.in_place and text:sub(1, 1) == "t" then of_methods[#of_methods + 1] = "r" .. text:sub(2) end
+  end
+  local entry = {
+    name = name, compute = compute, in_place = how.in_place, results = how.results or 1, update = how.update,
+    put = puts[how.put] or put, made = how.put == "columns" and function(x) return wrap(columns(x)) end or wrap,
+    of_numbers = how.of_numbers, signatures = words_of(signatures), method_signatures = words_of(of_methods),
+  }
+  tensor.functions[name], methods[name] = form(entry, false), form(entry, true)
 end
 
 -- ---- indexing
 
-local function number_or_view(x) return x.ndim == 0 and x:item() or wrap(x) end
+local function number_or_view(x) return x.ndim == 0 and tonumber(x:item()) or wrap(x) end
+tensor.number_or_view = number_or_view
 
 -- Returns the view x[{i, {a, b}, {}}] of Torch7.
 local function part(x, index)
   local dim = 1
-  for _, at in ipairs(index) do
+  for i = 1, #index do
+    local at = index[i]
     if type(at) == "number" then
-      x = ops.select(x, dim, at)
+      x = ops.select(x, dim, truncated(at))
     else
       local n = x:size(dim)
-      local first, last = at[1] or 1, at[2] or at[1] or n
+      local first, last = truncated(at[1]) or 1, truncated(at[2] or at[1]) or n
       if first < 0 then first = n + 1 + first end
       if last < 0 then last = n + 1 + last end
       x = ops.narrow(x, dim, first, last - first + 1)
@@ -136,410 +424,76 @@ local function part(x, index)
   end
   return x
 end
+tensor.part = part
 
-function meta.__index(object, key)
+local function place_of(x, key)
+  if type(key) == "number" then return ops.select(x, 1, truncated(key)) end
+  return (type(key) == "table" or tensor.storage.is(key)) and part(x, key)
+end
+
+local function newindex(object, key, v)
   local x = raw_of[object]
-  if type(key) == "number" then return number_or_view(ops.select(x, 1, key)) end
-  if is(key) then return methods.maskedSelect(object, key) end
-  if type(key) == "table" then return number_or_view(part(x, key)) end
-  return methods[key]
-end
-
-function meta.__newindex(object, key, value)
-  local x = raw_of[object]
-  if is(key) then return methods[is(value) and "maskedCopy" or "maskedFill"](object, key, value) end
-  local place = type(key) == "number" and ops.select(x, 1, key) or type(key) == "table" and part(x, key)
-    or fail("torch: cannot set field '%s' of a tensor", tostring(key))
-  if is(value) then place:copy_(raw(value):expand(place.shape)) else place:fill_(value) end
-end
-
-function meta.__len(object) return tensor.sizes(raw_of[object].shape) end
-
-function meta.__tostring(object)
-  local x = raw_of[object]
-  return ("%s\n[%s of size %s]\n"):format(tostring(x), meta.__torch_type(object), table.concat(x.shape, "x"))
-end
-
-local function operand(v) return is(v) and raw_of[v] or v end
-for event, op in pairs {add = ops.add, sub = ops.sub, div = ops.div} do
-  meta["__" .. event] = function(a, b) return wrap(op(operand(a), operand(b))) end
-end
-function meta.__unm(a) return wrap(ops.neg(raw_of[a])) end
--- Multiplies by a number; computes the dot product of vectors, or the matrix product, as Torch7 does.
-function meta.__mul(a, b)
-  if not is(a) or not is(b) then return wrap(ops.mul(operand(a), operand(b))) end
-  a, b = raw_of[a], raw_of[b]
-  return number_or_view(a.ndim == 1 and b.ndim == 1 and ops.sum(ops.mul(a, b)) or ops.matmul(a, b))
-end
-
--- ---- results in place
-
--- Makes the object hold values, over its memory if the sizes are the same.
-local function put(object, values)
-  local x = raw_of[object]
-  if x.shape == values.shape then
-    x:copy_(values)
+  if is(key) then return methods[is(v) and "maskedCopy" or "maskedFill"](object, key, v) end
+  local place = place_of(x, key) or fail("torch: cannot set field '%s' of a tensor", tostring(key))
+  if is(v) then
+    place:copy_(tensor.fitted("torch: x[i] = y", place, raw(v)))
   else
-    raw_of[object] = core.keep(ops.clone(values):to(x.dtype))
-  end
-  return object
-end
-
--- Returns the number of tensors among the arguments, a list of the arguments with luminary's tensors, and their number.
-local function read(...)
-  local list, count = {...}, 0
-  for i = 1, select("#", ...) do
-    if is(list[i]) then list[i], count = raw_of[list[i]], count + 1 end
-  end
-  return count, list, select("#", ...)
-end
-
--- Defines x:name(...), which writes into x, and torch.name(...), which returns a new tensor, or writes into the first
--- one if it gets one more than it needs. compute(source, …) returns the values of at most `tensors` tensors.
-tensor.functions = {}
-local function define(name, tensors, compute)
-  methods[name] = function(object, ...)
-    local count, list, n = read(...)
-    local elsewhere = count >= tensors or count > 0 and tensors == 2 and type(list[n]) == "number" -- x:add(y, 1)
-    if elsewhere then return put(object, compute(unpack(list, 1, n))) end
-    return put(object, compute(raw(object, name), unpack(list, 1, n)))
-  end
-  tensor.functions[name] = function(...)
-    local count, list, n = read(...)
-    if count > tensors or count == 2 and tensors == 2 and type(list[n]) == "number" then return methods[name](...) end
-    return wrap(compute(unpack(list, 1, n)))
+    place:fill_(tensor.number(place, options.arg("torch: x[i] = v", "v", v, "number")))
   end
 end
 
-for _, name in ipairs {
-  "abs", "ceil", "floor", "round", "trunc", "frac", "exp", "log", "log1p", "sqrt", "rsqrt", "neg", "sign", "sin", "cos",
-  "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "sigmoid", "erf",
-} do
-  local op = rawget(ops, name)
-  if op then define(name, 1, op) end
-end
+local function shape_of(x) return x:numel() > 0 and x.shape or {} end
+tensor.shape_of = shape_of
 
--- Returns op for the arguments (x, v), (x, y), (x, v, y).
-local function scaled(op)
-  return function(x, v, y)
-    if y == nil then return op(x, v) end
-    return op(x, ops.mul(y, v))
-  end
-end
-define("add", 2, scaled(ops.add))
-define("csub", 2, scaled(ops.sub))
-define("mul", 1, ops.mul)
-define("div", 1, ops.div)
-define("pow", 1, ops.pow)
-define("clamp", 1, function(x, low, high) return ops.clamp_range(x, low, high) end)
-for name, op in pairs {remainder = ops.remainder, mod = ops.fmod, fmod = ops.fmod, bitand = ops.bitwise_and,
-  bitor = ops.bitwise_or, bitxor = ops.bitwise_xor, lshift = ops.bitwise_left_shift, rshift = ops.bitwise_right_shift,
-  cinv = ops.reciprocal} do
-  define(name, 1, op)
-end
-for name, op in pairs {cmul = ops.mul, cdiv = ops.div, cpow = ops.pow, cmax = ops.maximum, cmin = ops.minimum,
-  cremainder = ops.remainder, cmod = ops.fmod, cfmod = ops.fmod, cbitand = ops.bitwise_and, cbitor = ops.bitwise_or,
-  cbitxor = ops.bitwise_xor, clshift = ops.bitwise_left_shift, crshift = ops.bitwise_right_shift, atan2 = ops.atan2} do
-  define(name, 2, op)
-end
---- torch.lerp([res,] a, b, weight) and a:lerp(b, weight): Compute a + weight * (b - a).
-function tensor.functions.lerp(...)
-  if select("#", ...) < 4 then
-    local a, b, weight = ...
-    return wrap(ops.lerp(raw(a, "lerp"), raw(b, "lerp"), weight))
-  end
-  return methods.lerp(...)
-end
-function methods.lerp(object, a, b, weight)
-  if weight == nil then a, b, weight = object, a, b end
-  return put(object, ops.lerp(raw(a, "lerp"), raw(b, "lerp"), weight))
-end
-define("renorm", 1, ours.renorm)
-for name, op in pairs {addcmul = ops.mul, addcdiv = ops.div} do
-  define(name, 3, function(x, v, a, b)
-    if b == nil then return ops.add(x, op(v, a)) end
-    return ops.add(x, ops.mul(op(a, b), v))
-  end)
-end
-local function outer(a, b) return ops.mul(ops.unsqueeze(a, 2), ops.unsqueeze(b, 1)) end
-local with_sum = {mm = "addmm", mv = "addmv", bmm = "baddbmm", ger = "addr", [""] = "addbmm"}
-for name, op in pairs {mm = ops.matmul, mv = ops.matmul, bmm = ops.matmul, ger = outer,
-  [""] = function(a, b) return ops.sum(ops.matmul(a, b), 1) end} do
-  if name ~= "" then define(name, 2, op) end
-  -- torch.addmm([v1,] x, [v2,] a, b) and x:addmm([[v1,] v2,] a, b) compute v1 * x + v2 * a b
-  define(with_sum[name], 3, function(...)
-    local list, numbers = {}, {}
-    for i = 1, select("#", ...) do
-      local v = select(i, ...)
-      table.insert(type(v) == "number" and numbers or list, v)
-    end
-    local x, a, b = unpack(list)
-    local before = (#numbers == 2 or type(...) == "number") and table.remove(numbers, 1) or 1
-    return ops.add(ops.mul(x, before), ops.mul(op(a, b), numbers[1] or 1))
-  end)
-end
+-- ---- types
 
--- ---- filling and sizes
-
-local function in_place(name, change)
-  methods[name] = function(object, ...)
-    change(raw(object, name), ...)
-    return object
-  end
-end
-in_place("fill", function(x, v) x:fill_(v) end)
-in_place("zero", function(x) x:zero_() end)
-in_place("uniform", function(x, a, b) x:uniform_(a or 0, b or 1) end)
-in_place("normal", function(x, mean, std) x:normal_(mean or 0, std or 1) end)
-in_place("bernoulli", function(x, p) x:bernoulli_(p or 0.5) end)
-in_place("random", function(x, a, b)
-  if b == nil then a, b = 1, a or 2 ^ 24 end
-  x:random_(a, b + 1)
-end)
-in_place("exponential", function(x, rate) x:exponential_(rate or 1) end)
-in_place("cauchy", function(x, median, sigma) x:cauchy_(median or 0, sigma or 1) end)
-in_place("logNormal", function(x, mean, std)
-  mean, std = mean or 1, std or 2
-  local narrow = math.log(1 + (std / mean) ^ 2) -- variance of the logarithm, from the distribution's mean and std
-  x:log_normal_(math.log(mean) - narrow / 2, math.sqrt(narrow))
-end)
-in_place("geometric", function(x, p) x:geometric_(p) end)
-in_place("retain", function() end) -- does nothing: references are counted
-in_place("free", function() end)
-in_place("apply", function(x, f)
-  local flat = ours.contiguous(x):view {-1}
-  local values = flat:totable()
-  for i, v in ipairs(values) do
-    local new = f(v)
-    if new ~= nil then values[i] = new end
-  end
-  x:copy_(core.tensor(values, {dtype = x.dtype}):view(x.shape))
-end)
-in_place("map", function(x, other, f)
-  local a, b = x:reshape({-1}):totable(), raw(other, "map"):reshape({-1}):totable()
-  for i, v in ipairs(a) do a[i] = f(v, b[i]) or v end
-  x:copy_(core.tensor(a, {dtype = x.dtype}):view(x.shape))
-end)
-in_place("map2", function(x, other, third, f)
-  local a, b, c = x:reshape({-1}):totable(), raw(other):reshape({-1}):totable(), raw(third):reshape({-1}):totable()
-  for i, v in ipairs(a) do a[i] = f(v, b[i], c[i]) or v end
-  x:copy_(core.tensor(a, {dtype = x.dtype}):view(x.shape))
-end)
-in_place("maskedFill", function(x, mask, v) x:masked_fill_(raw(mask):to "bool", v) end)
-in_place("maskedCopy", function(x, mask, from)
-  ours.masked_scatter_(x, raw(mask):to("bool"):view(x.shape), raw(from):to(x.dtype))
-end)
-in_place("indexAdd", function(x, dim, index, from) x:copy_(ops.index_add(x, dim, raw(index), raw(from))) end)
-in_place("indexCopy", function(x, dim, index, from) ours.index_copy_(x, dim, raw(index), raw(from):to(x.dtype)) end)
-in_place("indexFill", function(x, dim, index, v) ours.index_fill_(x, dim, raw(index), v) end)
-in_place("scatter", function(x, dim, index, v) ops.scatter_(x, dim, raw(index), operand(v)) end)
-
---- x:copy(y): Copies y's values; only the numbers of elements must match.
-function methods.copy(object, other)
-  local x, from = raw(object), raw(other, "copy")
-  if x:numel() ~= from:numel() then
-    fail("copy: the numbers of elements must match, got %d and %d", from:numel(), x:numel())
-  end
-  x:copy_(from:reshape(x.shape))
-  return object
-end
-
---- x:resize(…): Changes x's sizes, over the same memory if that is large enough.
-function methods.resize(object, ...)
-  local x, list = raw(object), sizes_from(...)
-  local n, flat = lists.product(list), ours.contiguous(x):view {-1}
-  if n > flat:numel() then
-    local longer = ops.empty({n}, {dtype = x.dtype, device = x.device})
-    if flat:numel() > 0 then longer:narrow(1, 1, flat:numel()):copy_(flat) end
-    flat = longer
-  end
-  raw_of[object] = core.keep(ops.narrow(flat, 1, 1, n):view(list))
-  return object
-end
-function methods.resizeAs(object, other) return methods.resize(object, raw(other).shape) end
-
---- x:set([y]): Makes x a view of y; empty without y. Or x:set(storage [, offset [, sizes [, strides]]]).
-function methods.set(object, other, ...)
-  if tensor.storage and tensor.storage.is(other) then
-    raw_of[object] = core.keep(tensor.storage.view(other, ...))
-    return object
-  end
-  raw_of[object] = other and raw(other) or ops.empty({0}, {dtype = raw(object).dtype})
-  return object
-end
-
--- ---- queries
-
-function methods.nElement(object) return raw_of[object]:numel() end
-methods.numel = methods.nElement
-function methods.dim(object) return raw_of[object]:numel() > 0 and raw_of[object].ndim or 0 end
-methods.nDimension = methods.dim
-function methods.size(object, dim)
-  if dim then return raw_of[object]:size(dim) end
-  return tensor.sizes(raw_of[object].shape)
-end
-function methods.stride(object, dim)
-  if dim then return raw_of[object]:stride(dim) end
-  return tensor.sizes(raw_of[object]:stride())
-end
-function methods.storageOffset(object) return raw_of[object]:storage_offset() + 1 end
-function methods.isContiguous(object) return raw_of[object]:is_contiguous() end
-function methods.isSameSizeAs(object, other) return raw_of[object].shape == raw(other).shape end
-function methods.equal(object, other) return raw_of[object]:equal(raw(other)) end
-function methods.totable(object) return raw_of[object]:totable() end
-function methods.isSize(object, sizes) return Sizes.__eq(raw_of[object].shape, sizes) end
-function methods.isSetTo(object, other)
-  local a, b = raw_of[object], raw(other)
-  return a:data_ptr() == b:data_ptr() and a.shape == b.shape
-    and table.concat(a:stride(), ",") == table.concat(b:stride(), ",")
-end
---- x:data(): Returns an FFI pointer to the first element; with `number`, its address as a number.
-function methods.data(object, number)
-  local x = raw_of[object]
-  local c_types = {float32 = "float *", float64 = "double *", int64 = "int64_t *", int32 = "int32_t *",
-    int16 = "int16_t *", int8 = "int8_t *", uint8 = "uint8_t *"}
-  local p = ffi.cast(c_types[x.dtype] or "void *", x:data_ptr())
-  return number and tonumber(ffi.cast("intptr_t", p)) or p
-end
-function methods.__tostring__(object) return tostring(object) end
---- Returns the luminary tensor over the same memory.
-function methods.raw(object) return raw_of[object] end
-
---- x:type(): Returns "torch.FloatTensor"; x:type("torch.LongTensor") converts x to that type.
-function methods.type(object, name)
-  if name == nil then return meta.__torch_type(object) end
-  if name == "torch.CudaTensor" then return wrap(raw_of[object]:to("cuda", "float32")) end
-  return wrap(raw_of[object]:to(tensor.dtype_of(name)))
-end
-function methods.typeAs(object, other) return methods.type(object, meta.__torch_type(other)) end
-for name, short in pairs {float = "FloatTensor", double = "DoubleTensor", long = "LongTensor", int = "IntTensor",
-  byte = "ByteTensor", char = "CharTensor", short = "ShortTensor", half = "HalfTensor", cuda = "CudaTensor"} do
-  methods[name] = function(object) return methods.type(object, "torch." .. short) end
-end
-function methods.new(object, ...) return tensor.new(raw_of[object].dtype, ...) end
-
--- ---- new objects
-
-local function wrapped(name, compute)
-  methods[name] = function(object, ...) return wrap(compute(raw(object, name), ...)) end
-end
-for _, name in ipairs {"select", "narrow", "transpose", "squeeze", "contiguous", "clone", "t", "unfold"} do
-  if rawget(ops, name) then wrapped(name, ops[name]) end
-end
-wrapped("view", function(x, ...) return ops.view(x, sizes_from(...)) end)
-wrapped("viewAs", function(x, other) return ops.view(x, raw(other).shape) end)
-wrapped("reshape", function(x, ...) return ops.clone(ops.reshape(x, sizes_from(...))) end)
-wrapped("expand", function(x, ...) return ops.expand(x, sizes_from(...)) end)
-wrapped("expandAs", function(x, other) return ops.expand(x, raw(other).shape) end)
-wrapped("permute", function(x, ...) return ops.permute(x, sizes_from(...)) end)
-wrapped("repeatTensor", function(x, ...) return ours.repeat_tensor(x, sizes_from(...)) end)
-wrapped("index", function(x, dim, index) return ops.index_select(x, dim, raw(index)) end)
-wrapped("gather", function(x, dim, index) return ops.gather(x, dim, raw(index)) end)
-wrapped("nonzero", function(x) return ops.nonzero(x) end)
-wrapped("maskedSelect", function(x, mask) return ours.masked_select(x, raw(mask):to("bool"):view(x.shape)) end)
-wrapped("sub", function(x, ...)
-  local index, given = {}, {...}
-  for i = 1, #given, 2 do index[#index + 1] = {given[i], given[i + 1]} end
-  return part(x, index)
-end)
-for _, name in ipairs {"lt", "le", "gt", "ge", "eq", "ne"} do
-  wrapped(name, function(x, other) return ops[name](x, operand(other)) end)
-end
-for _, name in ipairs {"split", "chunk"} do
-  methods[name] = function(object, n, dim)
-    return lists.map(ours[name](raw(object), n, dim), function(x) return wrap(x) end)
+local function arithmetic(name)
+  return function(a, b)
+    if is(a) then return tensor.functions[name](a, b) end
+    if name == "csub" then return tensor.functions.add(methods.neg(methods.clone(b)), a) end
+    if name == "div" then return tensor.functions.mul(methods.cinv(methods.clone(b)), a) end
+    return tensor.functions[name](b, a)
   end
 end
 
--- ---- reductions
-
-function methods.dot(object, other)
-  return ops.sum(ops.mul(raw(object):reshape {-1}, raw(other, "dot"):reshape {-1})):item()
+-- Multiplies by a number; computes the dot product of vectors, or the matrix product, as Torch7 does.
+local function multiply(a, b)
+  if not is(a) or not is(b) then return arithmetic "mul"(a, b) end
+  a, b = raw_of[a], raw_of[b]
+  return number_or_view(a.ndim == 1 and b.ndim == 1 and ops.dot(a, b) or ops.matmul(a, b))
 end
-local function reduction(name, whole, along)
-  methods[name] = function(object, dim, ...)
-    local x = raw(object, name)
-    if dim == nil then return whole(x) end
-    return wrap(along(x, dim, ...))
+
+local function divide(a, b) return (is(a) and is(b) and tensor.functions.cdiv or arithmetic "div")(a, b) end
+
+--- Returns the table torch.FloatTensor for a metatable: it constructs, and new fields are methods.
+function tensor.constructor(mt)
+  return setmetatable({}, {__index = mt, __newindex = mt, __call = function(_, ...) return mt.new(...) end})
+end
+
+for name, dtype in pairs(dtypes) do
+  local typename = "torch." .. name
+  local prototype = newproxy(true)
+  local mt = debug.getmetatable(prototype)
+  setmetatable(mt, {__index = methods})
+  mt.__typename, mt.__library_object, mt.__newindex = typename, true, newindex
+  function mt.__torch_type() return typename end
+  function mt.__index(object, key)
+    if type(key) == "string" then return mt[key] end
+    if is(key) then return methods.maskedSelect(object, key) end
+    local place = place_of(raw_of[object], key)
+    if place then return number_or_view(place) end
   end
-end
-local keep = {keepdim = true}
-local function item(op) return function(x) return op(x):item() end end
-for _, name in ipairs {"sum", "mean", "prod"} do
-  local op = rawget(ops, name)
-  if op then reduction(name, item(op), function(x, dim) return op(x, dim, keep) end) end
-end
-for _, name in ipairs {"std", "var"} do
-  local op = ops[name]
-  reduction(name, item(op), function(x, dim, biased)
-    return op(x, dim, {keepdim = true, correction = biased and 0 or 1})
-  end)
-end
-for _, name in ipairs {"max", "min"} do
-  methods[name] = function(object, dim)
-    local x = raw(object, name)
-    if dim == nil then return core[name](x):item() end
-    local values, indices = core[name](x, dim, keep)
-    return wrap(values), wrap(indices)
+  mt.__add, mt.__sub, mt.__div, mt.__mul = arithmetic "add", arithmetic "csub", divide, multiply
+  mt.__mod = arithmetic "remainder"
+  function mt.__unm(a) return methods.neg(methods.clone(a)) end
+  function mt.__len(object) return tensor.sizes(shape_of(raw_of[object])) end
+  function mt.__tostring(object) return mt.__tostring__(object) end
+  function mt.new(...)
+    local made = tensor.new(dtype, ...)
+    return name == "CudaTensor" and made:cuda() or made
   end
+  prototypes[typename], types[typename], tensor.constructors[name] = prototype, mt, tensor.constructor(mt)
 end
-methods.norm = function(object, p, dim)
-  local powers = ops.pow(ops.abs(raw(object)), p or 2)
-  if dim then return wrap(ops.pow(ops.sum(powers, dim, keep), 1 / (p or 2))) end
-  return ops.sum(powers):item() ^ (1 / (p or 2))
-end
-function methods.all(object) return ops.all(ops.ne(raw(object), 0)):item() end
-function methods.any(object) return ops.any(ops.ne(raw(object), 0)):item() end
-
---- x:topk(k, dim, descending, sorted): Returns the k smallest, or with `descending` the largest, and their indices.
-function methods.topk(object, k, dim, descending)
-  local values, indices = ops.topk(raw(object), k, dim or -1, {largest = descending or false})
-  return wrap(values), wrap(indices)
-end
---- x:sort([dim [, descending]]): Returns sorted values, and their original indices.
-function methods.sort(object, dim, descending)
-  return methods.topk(object, raw(object):size(dim or -1), dim, descending)
-end
-
-for _, name in ipairs {"cumsum", "cumprod"} do
-  --- x:cumsum([dim = 1]) and x:cumprod([dim = 1]): Return cumulative sums and products along dim.
-  methods[name] = function(object, dim) return wrap(ops[name](raw(object), dim or 1)) end
-end
-for _, name in ipairs {"median", "mode"} do
-  --- x:median([dim]) and x:mode([dim]): Return values and their indices along dim, the last by default, which is kept
-  --- with size 1.
-  methods[name] = function(object, dim)
-    local x = raw(object)
-    local values, indices = x[name](x, dim or -1, keep)
-    return wrap(values), wrap(indices)
-  end
-end
---- x:kthvalue(k [, dim]): Returns the k-th smallest along dim, the last by default, kept with size 1, and its index.
-function methods.kthvalue(object, k, dim)
-  local values, indices = ops.kthvalue(raw(object), k, dim or -1, keep)
-  return wrap(values), wrap(indices)
-end
---- x:dist(y [, p = 2]): Returns the p-norm of x - y.
-function methods.dist(object, other, p) return wrap(ops.sub(raw(object), raw(other, "dist"))):norm(p) end
---- p:multinomial(n [, replacement]): Draws n indices by weight from each row.
-function methods.multinomial(object, n, replacement)
-  return wrap(raw(object, "multinomial"):multinomial(n, {replacement = replacement or false}))
-end
-function methods.bhistc(object, bins, low, high)
-  return wrap(ops.stack(lists.map(raw(object, "bhistc"):unbind(1), function(x)
-    return x:histc(bins or 100, low or 0, high or 0)
-  end), 1))
-end
---- x:cat(a, b [, dim]) or x:cat({a, b, …} [, dim]): Concatenates tensors into x.
-function methods.cat(object, a, b, dim)
-  if is(a) then return put(object, ops.cat({raw(a), raw(b)}, dim or -1)) end
-  return put(object, ops.cat(tensor.raw_all(a), b or -1))
-end
---- x:histc([bins = 100 [, min = 0 [, max = 0]]]): Counts the elements in each bin, from min to max, or from the
---- smallest to the largest element if these are equal.
-function methods.histc(object, ...) return wrap(raw(object):histc(...)) end
-
-tensor.methods, tensor.put, tensor.sizes_from, tensor.define = methods, put, sizes_from, define
 
 --- Returns the sum of two gradients, which may be tables; a may be nil.
 function tensor.added(a, b)
@@ -548,25 +502,4 @@ function tensor.added(a, b)
   return lists.map(a, function(v, i) return tensor.added(v, b[i]) end)
 end
 
--- Methods for whose names torch has other functions.
-local apart = {type = true, random = true, uniform = true, normal = true, bernoulli = true, exponential = true,
-  cauchy = true, logNormal = true, geometric = true, cat = true, retain = true, free = true, __tostring__ = true}
-
---- Adds torch.name(x, …) for methods that return new objects or numbers, and x:name(…) for functions.
-function tensor.publish()
-  for name, method in pairs(methods) do
-    if not tensor.functions[name] and not apart[name] then tensor.functions[name] = method end
-  end
-  for name, f in pairs(tensor.functions) do
-    if rawget(methods, name) == nil then methods[name] = f end
-  end
-end
-
-setmetatable(methods, {__index = function(_, key)
-  if type(key) == "string" and key:sub(1, 2) ~= "__" then
-    local found = core.nearest(key, lists.sorted_keys(methods))
-    fail("torch: tensors have no '%s'%s; x:raw() is luminary's tensor", key, found and "; did you mean '" .. found
-      .. "'?" or "")
-  end
-end})
 return tensor

@@ -6,15 +6,22 @@
 local debug = require "debug"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
+local storage = require "luminary.torch7.storage"
 local tensor = require "luminary.torch7.tensor"
 local fail = options.fail
 
 local Tester = class.new "torch.Tester"
 
-function Tester:__init() self.tests, self.names, self.disabled = {}, {}, {} end
+function Tester:__init()
+  self.tests, self.names, self.disabled, self.checks, self.failures = {}, {}, {}, 0, {}
+end
+
+-- Returns the numbers of a storage or of sizes as a list, and other values unchanged.
+local function listed(v) return (storage.is(v) or tensor.is_sizes(v)) and v:totable() or v end
 
 -- Returns true if two values are equal, numbers and elements of tensors within a tolerance.
 local function same(a, b, tolerance)
+  a, b = listed(a), listed(b)
   if type(a) == "number" and type(b) == "number" then
     return a == b or a ~= a and b ~= b or math.abs(a - b) <= tolerance
   elseif tensor.is(a) and tensor.is(b) then
@@ -75,6 +82,11 @@ function Tester:assertErrorMsg(f, text, message)
   local ok, err = pcall(f)
   return note(self, not ok and err == text, ("the error is %s"):format(tostring(err)), message)
 end
+--- tester:assertErrorObj(f, is_expected [, message]): Checks that f raises an error whose value is_expected accepts.
+function Tester:assertErrorObj(f, is_expected, message)
+  local ok, err = pcall(f)
+  return note(self, not ok and is_expected(err), ("the error is %s"):format(tostring(err)), message)
+end
 function Tester:assertErrorPattern(f, pattern, message)
   local ok, err = pcall(f)
   return note(self, not ok and tostring(err):find(pattern) ~= nil, ("the error is %s"):format(tostring(err)), message)
@@ -105,6 +117,15 @@ function Tester:disable(names)
   return self
 end
 
+-- Define settings: whether the first failed test ends the run; whether its error is raised again; whether failures are
+-- counted only.
+for name, field in pairs {setEarlyAbort = "early", setRethrowErrors = "rethrow", setSummaryOnly = "brief"} do
+  Tester[name] = function(self, on)
+    self[field] = on ~= false
+    return self
+  end
+end
+
 --- tester:run([name or names]): Runs all tests, or these; prints a report, and raises an error if one has failed.
 function Tester:run(names)
   local wanted = type(names) == "string" and {names} or names or self.names
@@ -116,12 +137,14 @@ function Tester:run(names)
       for _, f in ipairs {self.tests._setUp or function() end, test, self.tests._tearDown or function() end} do
         local ok, err = xpcall(function() f(name) end, debug.traceback)
         if not ok then table.insert(self.failures, err) end
+        if not ok and self.rethrow then error(err, 0) end
       end
     end
     checks = checks + self.checks
     if #self.failures > 0 then
       failed[#failed + 1] = name
-      io.write(("%s\n  %s\n"):format(name, table.concat(self.failures, "\n  ")))
+      if not self.brief then io.write(("%s\n  %s\n"):format(name, table.concat(self.failures, "\n  "))) end
+      if self.early then break end
     end
   end
   io.write(("Completed %d asserts in %d tests with %d failed\n"):format(checks, #wanted, #failed))
