@@ -11,8 +11,8 @@ part "Tensors"
 page("tensors", "Tensors: attributes and methods", {"Attributes", [[
   x. shape ndim dtype device data requires_grad grad grad_fn is_leaf is_cuda itemsize nbytes T mT]]},
   {"Sizes and storage", [[
-    x: size dim ndimension nelement stride storage_offset storage_size element_size data_ptr is_contiguous is_pinned is_shared
-    is_floating_point get_device expand_as view_as reshape_as resize_ set_ free]]},
+    x: size dim ndimension nelement stride storage_offset storage_size element_size data_ptr is_contiguous is_pinned
+    is_shared is_floating_point get_device expand_as view_as reshape_as resize_ set_ free]]},
   {"Values and conversion", [[
     x: item tolist totable to type type_as bool byte char short int long half bfloat16 float double cpu cuda
     pin_memory share_memory_ record_stream]]},

@@ -209,8 +209,8 @@ describe("models of onnxruntime", function()
   end)
 
   it("multiplies integers of no columns", function()
-    local node = {const = function() end, number = function() end}
-    local y = require("luminary.onnx.ops.quantized").MatMulInteger[1](node, lm.zeros(2, 3, 0):to "uint8",
+    local reads = {const = function() end, number = function() end}
+    local y = require("luminary.onnx.ops.quantized").MatMulInteger[1](reads, lm.zeros(2, 3, 0):to "uint8",
       lm.zeros(0, 5):to "int8")
     assert.is_true(lm.equal(lm.zeros({2, 3, 5}, {dtype = "int32"}), y))
   end)
