@@ -73,7 +73,9 @@ local HOSTS = {
     name = "LÖVE", missing = function() return needs.program "love" end,
     run = function(script)
       os.execute("mkdir -p " .. folder .. "/game")
-      write("game/conf.lua", "function love.conf(t) t.window = false t.modules.audio = false end")
+      write("game/conf.lua", [[function love.conf(t)
+        t.window, t.modules.audio, t.modules.video = false, false, false -- that of videos starts a thread some time
+      end]])
       write("game/main.lua", "function love.load() dofile %q love.event.quit() end", script)
       return run("env SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy HOME=%s love %s/game", folder, folder)
     end,
