@@ -264,11 +264,22 @@ def found_by_random_graphs():
     node("LayerNormalization", [real(2, 5), real(1), real(5)], domain="", label="_broadcast")
 
 
+def gathered_nodes():
+    one = numpy.uint8
+    for bits, per in ((4, 2), (8, 1)):
+        node("GatherBlockQuantized", [integers(one, 5, 40 // per), numpy.array([[1, 4, 0], [0, 1, 3]]), real(5, 3)],
+             label=f"_{bits}", bits=bits, block_size=16)
+        node("GatherBlockQuantized", [integers(one, 5, 2, 48 // per), numpy.array([3, 1]), real(5, 2, 3),
+                                      integers(one, 5, 2, 3 if per == 1 else 2)], fixed=(0,), label=f"_{bits}_zeros",
+             bits=bits, block_size=16, quantize_axis=2)
+
+
 def main():
     quantized_nodes()
     fused_nodes()
     models()
     found_by_random_graphs()
+    gathered_nodes()
     save(names, folder, "_onnxruntime")
 
 

@@ -228,23 +228,42 @@ local function unpacked(t, bits)
   local both = ops.stack({ops.bitwise_and(t, 15), ops.bitwise_right_shift(t, 4)}, t.ndim + 1)
   return to(both:reshape(helpers.joined({unpack(t.shape, 1, t.ndim - 1)}, {-1})), "float32")
 end
-op.MatMulNBits = {bits = 4, block_size = 32, prepare = function(n)
+-- Returns rows of K numbers from those of packed ones, with a scale and a zero point for each block, as float32.
+local function dequantized(n, packed, scales, zeros, rows, K)
+  local function spread(t)
+    t = to(t, "float32"):reshape(rows, -1, 1)
+    return ops.narrow(ops.expand(t, {rows, t.shape[2], n.block_size}):reshape(rows, -1), 2, 1, K)
+  end
+  if zeros and zeros.dtype == "uint8" then zeros = unpacked(zeros:reshape(rows, -1), n.bits) end
+  local values = ops.narrow(unpacked(packed:reshape(rows, -1), n.bits), 2, 1, K)
+  return (values - (zeros and spread(zeros) or 2 ^ (n.bits - 1))) * spread(scales)
+end
+local function check_bits(n)
   if n.bits ~= 4 and n.bits ~= 8 then n:unsupported(("of %d bits"):format(n.bits)) end
+end
+
+op.GatherBlockQuantized = {bits = 4, block_size = 128, gather_axis = 0, quantize_axis = 1, prepare = function(n)
+  check_bits(n)
+  if n.gather_axis ~= 0 then n:unsupported "along another axis than the first" end
+end, function(n, packed, indices, scales, zeros)
+  if packed.dtype ~= "uint8" or n.quantize_axis % packed.ndim ~= packed.ndim - 1 then
+    n:fail "GatherBlockQuantized: data must be uint8, with blocks of the last axis"
+  end
+  local function rows_at(t) return t and rows_of(t:reshape(t.shape[1], -1), indices:reshape(-1)) end
+  local sizes = {unpack(packed.shape, 2)}
+  sizes[#sizes] = sizes[#sizes] * 8 / n.bits
+  local rows = indices:numel() * helpers.product({unpack(sizes, 1, #sizes - 1)})
+  local y = dequantized(n, rows_at(packed), rows_at(scales), rows_at(zeros), rows, sizes[#sizes])
+  return to(y, scales.dtype):reshape(helpers.joined({unpack(indices.shape)}, sizes))
+end}
+op.MatMulNBits = {bits = 4, block_size = 32, prepare = function(n)
+  check_bits(n)
   if n.inputs[5] and n.inputs[5] ~= 0 then n:unsupported "with g_idx" end
 end, how = "list", function(n, list)
   local x, packed, scales, zeros, _, bias = unpack(list, 1, 6)
   local kept, N, K = n.kept_weight, n.N, n.K
   if not (kept and kept.is_current(packed, scales, zeros)) then
-    local blocks = math.ceil(K / n.block_size)
-    local w, zero = unpacked(packed:reshape(N, blocks, -1), n.bits), 2 ^ (n.bits - 1)
-    if zeros and zeros.dtype == "uint8" then
-      zero = ops.narrow(unpacked(zeros:reshape(N, -1), n.bits), 2, 1, blocks):reshape(N, blocks, 1)
-    elseif zeros then
-      zero = to(zeros, "float32"):reshape(N, blocks, 1)
-    end
-    w = ((w - zero) * to(scales, "float32"):reshape(N, blocks, 1)):reshape(N, -1)
-    w = to(ops.narrow(w, 2, 1, K), x.dtype):contiguous()
-    kept = {weight = w}
+    kept = {weight = to(dequantized(n, packed, scales, zeros, N, K), x.dtype)}
     if n:const(2) then
       kept.is_current = helpers.watch(packed, scales, zeros)
       n.kept_weight = core.keep(kept)
