@@ -118,7 +118,8 @@ local function attend(n, q, k, v, seen, added, past)
   end
   if seen then hide(ops.logical_not(seen), n.mask_filter_value) end
   if (n.unidirectional == 1 or n.is_causal == 1) and L > 1 then
-    hide(ops.gt(positions(S, q):reshape(1, 1, 1, S), positions(L, q):reshape(1, 1, L, 1) + past), finfo(q.dtype).min)
+    local rows = positions(L, q):reshape(1, 1, L, 1) + past
+    hide(ops.gt(positions(S, q):reshape(1, 1, 1, S), rows), finfo(q.dtype).min)
   end
   if mask then mask = ops.expand(mask, {q.shape[1], mask.ndim == 4 and mask.shape[2] or 1, L, S}) end
   local scale = n.scale and n.scale ~= 0 and n.scale or nil
