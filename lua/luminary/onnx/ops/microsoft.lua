@@ -107,9 +107,9 @@ local function mask_of(t, B, S)
   return t.ndim == 2 and t:reshape(t.shape[1], 1, 1, -1) or t.ndim == 3 and ops.unsqueeze(t, 2) or t
 end
 
--- Returns attention of heads [B, H, L, E]. seen: bool or nil; added: numbers or nil, of shapes that broadcast; past: the
--- number of keys before those of the queries. Keys that are not seen count mask_filter_value less, and later ones much
--- less, so that a row which sees none is the mean of those up to it.
+-- Returns attention of heads [B, H, L, E]. seen: bool or nil; added: numbers or nil, of shapes that broadcast; past:
+-- the number of keys before those of the queries. Keys that are not seen count mask_filter_value less, and later ones
+-- much less, so that a row which sees none is the mean of those up to it.
 local function attend(n, q, k, v, seen, added, past)
   local L, S, mask = q.shape[3], k.shape[3], added
   local function hide(hidden, value)
