@@ -197,7 +197,8 @@ function prepare.recorded(f, module, evaluates, quiet)
     end
     local case = cases[key]
     if case and case.reason then return run(...) end
-    if not case or case.assigned or not case.plan:is_current() then
+    if case and not case.plan:is_current() then cases, order, case = {}, {}, nil end -- nor are the others
+    if not case or case.assigned then
       return keep(key, record(run, module, key, inputs, quiet, n, arguments))
     end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
