@@ -197,7 +197,7 @@ function prepare.recorded(f, module, evaluates, quiet)
     end
     local case = cases[key]
     if case and case.reason then return run(...) end
-    if case and not case.plan:is_current() then cases, order, case = {}, {}, nil end -- nor are the others
+    if case and not (case.assigned or case.plan:is_current()) then cases, order, case = {}, {}, nil end -- others, too
     if not case or case.assigned then
       return keep(key, record(run, module, key, inputs, quiet, n, arguments))
     end
