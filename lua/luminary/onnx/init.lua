@@ -127,7 +127,7 @@ end
 local function forward(self, ...)
   local inputs, given = self.inputs, {...}
   local n, first = select("#", ...), given[1]
-  local key = n == 1 and options.is_plain(first) and not first.shape and next(first)
+  local key = n == 1 and options.is_plain(first) and (not first.shape or is_tensor(first.shape)) and next(first)
   local named = (type(key) == "string" or key == nil and #inputs ~= 1) and first or nil
   for name in pairs(named or {}) do
     if not self.has_input(name) then
