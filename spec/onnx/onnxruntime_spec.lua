@@ -115,8 +115,8 @@ describe("models of onnxruntime", function()
 
   it("takes any names of initializers and inputs", function()
     local named = {
-      "inputs", "outputs", "source", "run_plan", "has_input", "training", "a.training", "a", "a.b", "forward", "..", "1",
-      "nil", "a/b:0", "__index", "constants.1",
+      "inputs", "outputs", "source", "run_plan", "has_input", "training", "a.training", "a", "a.b", "forward", "..",
+      "1", "nil", "a/b:0", "__index", "constants.1",
     }
     local inputs, initializers, path = {"shape"}, {}, folder .. "/names.onnx"
     for i, name in ipairs(named) do
