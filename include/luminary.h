@@ -199,7 +199,8 @@ LUM_API lum_status lum_model_load(lum_session *session, const char *path, const 
 /* Releases a model; NULL does nothing. */
 LUM_API void lum_model_free(lum_model *model);
 /* Runs a model in evaluation mode, without gradients. Writes at most `capacity` outputs, the caller's to free, and NULL
- * where the model returned fewer. *count, unless NULL: the number that it returned. */
+ * where the model returned fewer. *count, unless NULL: the number that it returned. An output that the model only
+ * passes on or reshapes shares memory with the input or the parameter. */
 LUM_API lum_status lum_model_run(lum_model *model, size_t n, lum_tensor *const *inputs, size_t capacity,
                                  lum_tensor **outputs, size_t *count);
 /* Does as lum_model_run, with inputs and outputs by name: of outputs, those that `output_names` lists. */

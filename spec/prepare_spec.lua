@@ -395,6 +395,23 @@ describe("lm.prepare", function()
     assert.equal(before, lm.memory_allocated())
   end)
 
+  it("keeps no weights that were replaced", function()
+    local net = nn.Linear(256, 256):eval()
+    local run = lm.prepare(net)
+    local function allocated()
+      collectgarbage()
+      collectgarbage()
+      return lm.memory_allocated()
+    end
+    for n = 1, 4 do run(lm.ones(n, 256)) end
+    local before = allocated()
+    for _ = 1, 3 do
+      net.weight.data = lm.ones(256, 256)
+      run(lm.ones(2, 256))
+    end
+    assert.is_true(allocated() <= before)
+  end)
+
   it("keeps no memory from call to call", function()
     local net = small_net()
     local x = lm.randn(2, 3, 9, 9)

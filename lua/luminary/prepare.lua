@@ -169,6 +169,9 @@ function prepare.recorded(f, module, evaluates, quiet)
     core.warn("prepare: the module runs as it is: " .. reason)
   end
 
+  -- Drops all recordings, of which a change of the module has made some old.
+  local function forget() cases, order, unchanged, state.plan = {}, {}, nil, nil end
+
   -- Keeps the case of a call that was recorded; returns the call's results.
   local function keep(key, case, ...)
     local before = cases[key]
@@ -184,7 +187,7 @@ function prepare.recorded(f, module, evaluates, quiet)
   end
 
   return function(...)
-    if unchanged and not unchanged() then cases, order, unchanged = {}, {}, nil end
+    if unchanged and not unchanged() then forget() end
     if module and not unchanged then
       hooked = evaluates and check_modules(module)
       unchanged = watch(module, evaluates)
@@ -199,7 +202,8 @@ function prepare.recorded(f, module, evaluates, quiet)
     end
     local case = cases[key]
     if case and case.reason then return run(...) end
-    if not case or case.assigned or not case.plan:is_current() then
+    if case and not (case.assigned or case.plan:is_current()) then case = forget() end
+    if not case or case.assigned then
       return keep(key, record(state.plan, run, module, key, inputs, quiet, n, arguments))
     end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)

@@ -106,6 +106,21 @@ describe("running out of memory in", function()
     end)
   end)
 
+  it("a recording and its replay", function()
+    local x = lm.rand { 2, 4 }
+    local before = lm.set_warnings(false)
+    local ok, err = pcall(sweep, function()
+      local net, results = seeded(function() return nn.Linear(4, 3) end), {}
+      local run = lm.prepare(function(a, b) return net(a):tanh() * net.bias:exp(), lm.zeros(2), lm.cat({ a, b }) end)
+      return function()
+        results = { run(x, x) }
+        results[4], results[5], results[6] = run(x, x)
+      end, function() return results end
+    end)
+    lm.set_warnings(before)
+    assert(ok, err)
+  end)
+
   it("a DataParallel step over three devices", function()
     local x, y = lm.rand { 5, 3 }, labels(3, 1, 2, 2, 1)
     sweep(function()

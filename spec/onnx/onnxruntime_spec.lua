@@ -164,6 +164,31 @@ describe("models of onnxruntime", function()
     end
   end)
 
+  it("takes any names of initializers and inputs", function()
+    local named = {
+      "inputs", "outputs", "source", "run_plan", "has_input", "training", "a.training", "a", "a.b", "forward", "..",
+      "1", "nil", "a/b:0", "__index", "constants.1",
+    }
+    local inputs, initializers, path = {"shape"}, {}, folder .. "/names.onnx"
+    for i, name in ipairs(named) do
+      inputs[i + 1] = name
+      initializers[i] = {name = name, data_type = 1, dims = {1}, raw_data = lm.full({1}, i)}
+    end
+    core.onnx_write(path, {
+      ir_version = 8, opset_import = {{domain = "", version = 13}}, graph = {
+        name = "g", input = {{name = "shape"}}, output = {{name = "y"}}, initializer = initializers,
+        node = {{op_type = "Sum", input = inputs, output = {"y"}}},
+      },
+    })
+    local net = lm.onnx.load(path)
+    net:load_state_dict(lm.onnx.load(path):state_dict())
+    assert.equal(#named, #net:parameters())
+    for _, each in ipairs {net, net:clone():train():eval()} do
+      assert.equal(#named * (#named + 1) / 2 + 1, lm.no_grad(function() return each {shape = lm.ones(1)} end):item())
+    end
+    assert.equal("shape", net.inputs[1].name)
+  end)
+
   it("lets go of its arguments when the call that records returns, as the C interface promises", function()
     local path = folder .. "/relu.onnx"
     core.onnx_write(path, {

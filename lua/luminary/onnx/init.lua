@@ -24,7 +24,8 @@ local function holder_of(self, name)
   for i, part in ipairs(parts) do
     local record, kind = records.of(holder), i == #parts and "buffer" or "child"
     while record.kind[part] and (kind == "buffer" or record.kind[part] ~= "child")
-      or not record.kind[part] and not pcall(records.check_name, record, kind, part) do
+      or not record.kind[part] and (rawget(record.values, part) ~= nil
+        or not pcall(records.check_name, record, kind, part)) do
       part = part .. "_"
     end
     parts[i] = part
@@ -101,7 +102,7 @@ end
 
 -- The module is made by onnx.load alone. source: the file's path; plan: see graph.lua.
 function Model:init(source, plan, inputs)
-  local paths, slots, others = register(self, plan.tensors)
+  local paths, slots, others
   self.source, self.inputs = source, inputs
   self.outputs = lists.map(plan.message.output or {}, tensors.described)
 
@@ -120,12 +121,13 @@ function Model:init(source, plan, inputs)
     return unpack(results, 1, #plan.outputs)
   end
   function self.has_input(name) return plan.overridable[name] or lists.index_of(self:names "inputs", name) end
+  paths, slots, others = register(self, plan.tensors) -- whose names are none of the fields above
 end
 
 local function forward(self, ...)
   local inputs, given = self.inputs, {...}
   local n, first = select("#", ...), given[1]
-  local key = n == 1 and options.is_plain(first) and not first.shape and next(first)
+  local key = n == 1 and options.is_plain(first) and (not first.shape or is_tensor(first.shape)) and next(first)
   local named = (type(key) == "string" or key == nil and #inputs ~= 1) and first or nil
   for name in pairs(named or {}) do
     if not self.has_input(name) then

@@ -259,7 +259,17 @@ def found_by_random_graphs():
     node("QLinearSoftmax", [integers(one, 2, 3, 4), number(.04), number(120, one), number(1 / 256), number(0, one)],
          axis=1, opset=11, label="_rows")
     node("FusedMatMul", [real(4, 2, 5), real(6, 2, 5)], transBatchA=1, transBatchB=1, transB=1, label="_batch")
+    padded = numpy.array([[0, 0, 1], [1, 1, 0]], numpy.int32) # first rows see no key
+    node("MultiHeadAttention", [real(2, 3, 4), real(2, 3, 4), real(2, 3, 4), None, padded], num_heads=2, unidirectional=1,
+         label="_padded")
+    node("MultiHeadAttention", [real(2, 3, 4), real(2, 2, 4), real(2, 2, 4), None, padded[:, :2]], num_heads=2,
+         label="_hidden")
+    node("Attention", [real(2, 3, 4), real(4, 12), real(12), padded], fixed=(1, 2), num_heads=2, unidirectional=1,
+         label="_padded")
     node("CumSum", [real(2, 0), number(1, numpy.int64)], domain="", fixed=(1,), exclusive=1, label="_empty")
+    signed = (draw.integers(-16, 16, (1, 2, 3, 3)) * 8).astype(numpy.int8)
+    node("Resize", [signed, None, numpy.array([1, 1, 2, 4], numpy.float32)], domain="", fixed=(2,), mode="linear",
+         coordinate_transformation_mode="asymmetric", label="_int8")
     node("Hardmax", [real(2, 0, 3)], domain="", axis=1, label="_empty")
     node("LayerNormalization", [real(2, 5), real(1), real(5)], domain="", label="_broadcast")
 

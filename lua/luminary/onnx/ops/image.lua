@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local F = require "luminary.nn.functional"
 local helpers = require "luminary.onnx.ops.sizes"
+local iinfo = require("luminary.tensor.dtype_info").iinfo
 local ops, is_float, to = core.ops, core.is_floating_point, core.methods.to
 local filled, integers = helpers.filled, helpers.integers
 local op = {}
@@ -95,7 +96,9 @@ op.Resize = {
         y = resized(n, y, dim(i), out, scale, region and region[i], region and region[i + count])
       end
     end
-    return y.dtype == x.dtype and y or to(ops.clamp(ops.round(y), 0, 255), x.dtype)
+    if y.dtype == x.dtype then return y end
+    local range = iinfo(x.dtype)
+    return to(ops.clamp(n.antialias == 1 and ops.round(y) or ops.trunc(y), range.min, range.max), x.dtype)
   end,
 }
 op.Upsample = op.Resize

@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local helpers = require "luminary.onnx.ops.sizes"
 local convolution = require "luminary.onnx.ops.convolution"
+local finfo = require("luminary.tensor.dtype_info").finfo
 local normalization = require "luminary.onnx.ops.normalization"
 local ops, to = core.ops, core.methods.to
 local op = {}
@@ -106,18 +107,19 @@ local function mask_of(t, B, S)
   return t.ndim == 2 and t:reshape(t.shape[1], 1, 1, -1) or t.ndim == 3 and ops.unsqueeze(t, 2) or t
 end
 
--- Returns attention of heads [B, H, L, E]. seen: bool or nil; added: numbers or nil, of shapes that broadcast.
-local function attend(n, q, k, v, seen, added)
+-- Returns attention of heads [B, H, L, E]. seen: bool or nil; added: numbers or nil, of shapes that broadcast; past:
+-- the number of keys before those of the queries. Keys that are not seen count mask_filter_value less, and later ones
+-- much less, so that a row which sees none is the mean of those up to it.
+local function attend(n, q, k, v, seen, added, past)
   local L, S, mask = q.shape[3], k.shape[3], added
-  local causal = n.unidirectional == 1 or n.is_causal == 1
-  if causal and L > 1 then
-    local below = ops.le(positions(S, q):reshape(1, 1, 1, S), positions(L, q):reshape(1, 1, L, 1) + (S - L))
-    seen = seen and ops.logical_and(seen, below) or below
+  local function hide(hidden, value)
+    local less = ops.masked_fill(ops.zeros(hidden.shape, {dtype = q.dtype, device = q.device}), hidden, value)
+    mask = mask and mask + less or less
   end
-  if seen then
-    local hidden = ops.logical_not(seen)
-    mask = added and added + ops.masked_fill(ops.zeros(hidden.shape, {dtype = q.dtype, device = q.device}), hidden,
-      n.mask_filter_value) or seen
+  if seen then hide(ops.logical_not(seen), n.mask_filter_value) end
+  if (n.unidirectional == 1 or n.is_causal == 1) and L > 1 then
+    local rows = positions(L, q):reshape(1, 1, L, 1) + past
+    hide(ops.gt(positions(S, q):reshape(1, 1, 1, S), rows), finfo(q.dtype).min)
   end
   if mask then mask = ops.expand(mask, {q.shape[1], mask.ndim == 4 and mask.shape[2] or 1, L, S}) end
   local scale = n.scale and n.scale ~= 0 and n.scale or nil
@@ -134,7 +136,7 @@ end, function(n, x, weight, bias, mask, past, added)
   local parts = helpers.parts_of(all, 3, n.qkv_hidden_sizes or {width, width, width})
   local q, k, v = heads_of(parts[1], H), heads_of(parts[2], H), heads_of(parts[3], H)
   if past then k, v = ops.cat({ops.select(past, 1, 1), k}, 3), ops.cat({ops.select(past, 1, 2), v}, 3) end
-  local y = attend(n, q, k, v, mask and mask_of(mask, B, k.shape[3]), added)
+  local y = attend(n, q, k, v, mask and mask_of(mask, B, k.shape[3]), added, past and past.shape[4] or 0)
   return y, n.results > 1 and ops.stack({k, v}, 1) or nil
 end}
 
@@ -155,7 +157,8 @@ op.MultiHeadAttention = {mask_filter_value = -10000, unidirectional = 0,
     end
     q, k, v = heads_of(q, H), heads_of(k, H), heads_of(v, H)
     if past_k then k, v = ops.cat({past_k, k}, 3), ops.cat({past_v, v}, 3) end
-    return attend(n, q, k, v, mask and mask_of(mask, q.shape[1], k.shape[3]), added), k, v
+    local seen = mask and mask_of(mask, q.shape[1], k.shape[3])
+    return attend(n, q, k, v, seen, added, past_k and past_k.shape[3] or 0), k, v
   end}
 
 -- Returns heads x [B, H, L, E] with their first elements rotated by rows `at` [B, L] of cos and sin.
