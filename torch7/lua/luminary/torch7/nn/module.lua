@@ -41,8 +41,12 @@ function Module:backward(input, gradOutput, scale)
   return self.gradInput
 end
 
---- Writes the fields of a module for torch.save; torch.load reads them.
-function Module:write(file) file:writeObject(files.fields_of(self)) end
+--- Writes the fields of a module for torch.save; torch.load reads them. (net[i] is also in net.modules.)
+function Module:write(file)
+  local fields = files.fields_of(self)
+  for i = #fields, 1, -1 do fields[i] = nil end
+  file:writeObject(fields)
+end
 Module.read = files.read_fields
 
 function Module:children() return self.modules or {} end
