@@ -218,8 +218,8 @@ local function each_tensor(v, f, seen)
   end
 end
 
--- Returns a function of a tensor in an object that returns the same part of new memory: of make(a 1-d tensor of all that
--- the object's tensors use of the old one), which is called once for each memory. Those that share it still do.
+-- Returns a function of a tensor in an object that returns the same part of new memory, which is make(a 1-d tensor of
+-- all that the object's tensors use of the old memory), called once for each memory. Those that share it still do.
 local function in_new_memory(object, make, cache)
   local bases, ends = {}, {}
   each_tensor(object, function(t)

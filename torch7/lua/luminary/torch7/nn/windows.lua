@@ -37,7 +37,7 @@ local function transposed(name, dims, make, fields)
     end)
     made.padding_given = made.output_padding
     module.weight, module.bias = made.weight, made.bias
-    module.sizes_only = true -- of an input without gradient only the sizes are used
+    module.sizes_only = true -- gradInput of an input without gradient is {0}
     return module
   end, fields)
 end
