@@ -7,7 +7,7 @@ local options = require "luminary.base.options"
 local torch = require "luminary.torch7"
 local fail = options.fail
 
-local began
+local began = core.time()
 local sys = {
   clock = core.time, dirname = torch.paths.dirname, basename = torch.paths.basename, concat = torch.paths.concat,
   sleep = function(s) os.execute(("sleep %.3f"):format(s)) end, isNaN = function(v) return v ~= v end, OS = "linux",
@@ -23,7 +23,7 @@ local sys = {
 }
 sys.fexecute = sys.execute
 function sys.toc(verbose)
-  local seconds = core.time() - (began or core.time())
+  local seconds = core.time() - began
   if verbose then print(seconds) end
   return seconds
 end

@@ -19,7 +19,7 @@ local function loaded(pixels, depth, kind)
   local out = dtype == "uint8" and pixels or ops.div(pixels:to(dtype), 255)
   return wrap(ops.contiguous(out))
 end
-local modes = {"gray", nil, "rgb"}
+local modes, endings = {"gray", nil, "rgb"}, {png = true, jpeg = true, webp = true}
 --- image.load(path [, depth [, type]]): Reads a file; depth is 1 or 3, type "float", "double" or "byte".
 function image.load(path, depth, kind)
   return loaded(vision.read_image(path, {mode = modes[depth] or "unchanged"}), depth, kind)
@@ -33,10 +33,9 @@ function image.save(path, img)
   local x = raw(img, "image.save")
   if x.dtype ~= "uint8" then x = ops.mul(ops.clamp_range(x, 0, 1), 255):to "uint8" end
   if x.ndim == 2 then x = ops.unsqueeze(x, 1) end
-  local ending = path:match "%.(%a+)$"
-  local write = vision["write_" .. (ending and ending:lower():gsub("^jpg$", "jpeg") or "")]
-    or fail("image.save: unknown ending of '%s'; png, jpg and webp are known", path)
-  write(ops.contiguous(x), path)
+  local ending = (path:match "%.(%a+)$" or ""):lower():gsub("^jpg$", "jpeg")
+  if not endings[ending] then fail("image.save: unknown ending of '%s'; png, jpg and webp are known", path) end
+  vision["write_" .. ending](ops.contiguous(x), path)
 end
 for _, kind in ipairs {"PNG", "JPG"} do
   image["load" .. kind], image["save" .. kind] = image.load, image.save
