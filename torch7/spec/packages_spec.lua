@@ -42,7 +42,8 @@ describe("image", function()
     assert.near(16, up[1][7][7], 1e-12)
     assert.near(1.5, image.scale(x, 7, 7, "bicubic")[1][1][2], 1e-12)
     assert.same({ { { 1, 3 }, { 9, 11 } } }, image.scale(x, 2, 2, "simple"):totable())
-    for size, expected in pairs { ["8x6"] = { 1, 6, 8 }, [8] = { 1, 8, 8 }, ["^2"] = { 1, 2, 2 }, ["*1/2"] = { 1, 2, 2 } } do
+    local sizes = { ["8x6"] = { 1, 6, 8 }, [8] = { 1, 8, 8 }, ["^2"] = { 1, 2, 2 }, ["*1/2"] = { 1, 2, 2 } }
+    for size, expected in pairs(sizes) do
       assert.same(expected, image.scale(x, size):size():totable())
     end
     local into = torch.zeros(1, 2, 2)
@@ -115,7 +116,8 @@ end)
 describe("luminary th", function()
   it("has sys, xlua, paths and print as Torch7's", function()
     local out = th([[
-      print(#sys.split("a,b,,c", ","), ("x y"):split(" ")[2], sys.dirname "a/b.lua", sys.execute "echo hi", sys.toc() >= 0)
+      print(#sys.split("a,b,,c", ","), ("x y"):split(" ")[2], sys.dirname "a/b.lua", sys.execute "echo hi",
+        sys.toc() >= 0)
       sys.tic()
       print(xlua.envparams { rate = 1, fast = false, name = "n" }.rate, xlua.require "no_such_package")
       print(paths.no_such_name, paths.uname())
@@ -129,6 +131,7 @@ describe("luminary th", function()
     ]], "rate=3")
     assert.is_truthy(out:find("4%s+y%s+a%s+hi%s+true\n3%s+false\nnil%s+Linux\n"), out)
     assert.is_truthy(out:find('{\n  1 : 1\n  2 : "two"\n  3 : {\n      x : {}\n    }\n}', 1, true), out)
-    assert.is_truthy(out:find("package.spec_package.Inner%s+package.spec_package\ntrue%s+false.*no table 'no.such'"), out)
+    assert.is_truthy(out:find "package.spec_package.Inner%s+package.spec_package\ntrue%s+false", out)
+    assert.is_truthy(out:find("no table 'no.such'", 1, true), out)
   end)
 end)
