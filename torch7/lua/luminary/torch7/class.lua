@@ -51,7 +51,7 @@ function class.new(name, parent, module)
   for event, f in pairs(events) do methods[event] = f end
   setmetatable(methods, methods.__parent) -- scripts follow the metatables
   class.by_name[name] = methods
-  debug.getregistry()[methods] = name -- scripts look there whether a table is a class
+  debug.getregistry()[methods] = name -- scripts look there for classes
   local function create(...)
     local object = setmetatable({}, methods)
     if object.__init then object:__init(...) end

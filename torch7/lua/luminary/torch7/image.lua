@@ -122,6 +122,8 @@ image.crop = into_result(function(x, result, x1, y1, x2, y2)
 end)
 image.hflip = into_result(function(x) return ops.flip(x, -1) end)
 image.vflip = into_result(function(x) return ops.flip(x, -2) end)
+--- image.translate([result,] image, x, y): Moves an image to the right and down; the rest is 0.
+image.translate = into_result(function(x, _, dx, dy) return ops.pad(x, {dx, -dx, dy, -dy}) end)
 --- image.rotate([result,] image, angle [, mode]): Rotates around the center, counterclockwise by radians; mode "simple"
 --- or "bilinear".
 image.rotate = into_result(function(x, _, angle, mode)
@@ -141,24 +143,44 @@ end
 local luma = {0.299, 0.587, 0.114}
 image.rgb2y, image.rgb2yuv = mixed {luma}, mixed {luma, {-0.14713, -0.28886, 0.436}, {0.615, -0.51499, -0.10001}}
 image.yuv2rgb = mixed {{1, 0, 1.13983}, {1, -0.39465, -0.5806}, {1, 2.03211, 0}}
+--- image.minmax {tensor = x, min = low, max = high}: Returns x with low as 0 and high as 1, by default its extremes.
+function image.minmax(how)
+  local x = tensor.is(how) and how or how.tensor
+  local low, high = type(how) == "table" and how.min or x:min(), type(how) == "table" and how.max or x:max()
+  local y = (x - low) / (high > low and high - low or 1)
+  return type(how) == "table" and how.inplace and x:copy(y) or y
+end
 --- image.toDisplayTensor {input = images, nrow = 6, padding = 0, scaleeach = false, min =, max =}: Returns images
---- [N, C, H, W] or a list of them as one image, in rows, with min and max, or their own extremes, as 0 and 1.
+--- [N, C, H, W] or a list of them as one image, in rows.
 function image.toDisplayTensor(how)
   if tensor.is(how) then how = {input = how} end
-  local x = tensor.is(how.input) and raw(how.input) or ops.stack(tensor.raw_all(how.input), 1)
-  if x.ndim == 2 then x = ops.unsqueeze(x, 1) end
-  if x.ndim == 3 then x = ops.unsqueeze(x, (x:size(1) == 3 or x:size(1) == 1) and 1 or 2) end
+  local list = tensor.is(how.input) and raw(how.input) or ops.stack(tensor.raw_all(how.input), 1)
+  if list.ndim == 2 or list.ndim == 3 and (list:size(1) == 3 or list:size(1) == 1) then
+    return image.minmax {tensor = wrap(list), min = how.min, max = how.max}
+  end
+  local x = list.ndim == 3 and ops.unsqueeze(list, 2) or list
   local grid = vision.make_grid(x, {nrow = how.nrow or 6, padding = how.padding or 0, normalize = true,
     scale_each = how.scaleeach == true, value_range = how.min and {how.min, how.max} or nil})
   return wrap(x:size(2) == 1 and ops.contiguous(grid:narrow(1, 1, 1)) or grid)
 end
---- image.minmax {tensor = x, min = low, max = high}: Returns x with low as 0 and high as 1, by default its extremes.
-function image.minmax(how)
-  if tensor.is(how) then how = {tensor = how} end
-  local x = how.tensor
-  local low, high = how.min or x:min(), how.max or x:max()
-  return (x - low) / (high > low and high - low or 1)
+-- Returns a Gaussian of n numbers with the largest in the middle.
+local function gauss_curve(n, sigma)
+  local values = {}
+  for i = 1, n do values[i] = math.exp(-((i - (n + 1) / 2) / ((sigma or 0.25) * n)) ^ 2 / 2) end
+  return core.tensor(values, {dtype = tensor.default})
 end
+-- Defines kernels by image.name(size, sigma, amplitude, normalize) or by a table of these names.
+local function kernel(name, f)
+  image[name] = function(size, sigma, amplitude, normalize)
+    if type(size) == "table" then
+      size, sigma, amplitude, normalize = size.size, size.sigma, size.amplitude, size.normalize
+    end
+    local y = ops.mul(f(gauss_curve(size or 3, sigma)), amplitude or 1)
+    return wrap(normalize and ops.div(y, ops.sum(y)) or y)
+  end
+end
+kernel("gaussian1D", function(b) return b end)
+kernel("gaussian", function(b) return ops.mul(ops.unsqueeze(b, 1), ops.unsqueeze(b, 2)) end)
 function image.display()
   fail "image.display: there is no window; image.save(path, image.toDisplayTensor(x)) writes a file"
 end

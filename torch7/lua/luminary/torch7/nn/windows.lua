@@ -37,7 +37,7 @@ local function transposed(name, dims, make, fields)
     end)
     made.padding_given = made.output_padding
     module.weight, module.bias = made.weight, made.bias
-    module.sizes_only = true -- gradInput of an input without gradient is {0}
+    module.sizes_only = true -- only the sizes of an input without gradient are used
     return module
   end, fields)
 end
