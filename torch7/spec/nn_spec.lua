@@ -432,3 +432,56 @@ describe("Torch7's training", function()
     temp.remove(folder)
   end)
 end)
+
+describe("a layer's formula", function()
+  local Leaf = require "luminary.torch7.nn.leaf"
+  local x, y = torch.randn(4, 6), torch.randn(4, 6)
+  local function same(a, b)
+    if type(a) ~= "table" then return assert.is_true(a:isSameSizeAs(b) and (a - b):abs():max() < 1e-12) end
+    assert.equal(#b, #a)
+    for i, v in ipairs(a) do same(v, b[i]) end
+  end
+  it("gives what the recorded graph gives", function()
+    for name, case in pairs {
+      Linear = { nn.Linear(6, 3), x, torch.randn(4, 3) }, Sigmoid = { nn.Sigmoid(), x, y }, Tanh = { nn.Tanh(), x, y },
+      LogSoftMax = { nn.LogSoftMax(), x, y }, CAddTable = { nn.CAddTable(), { x, y, x }, y },
+      CMulTable = { nn.CMulTable(), { x, y }, x }, Reshape = { nn.Reshape(2, 3), x, torch.randn(4, 2, 3) },
+      View = { nn.View(3, 8), x, torch.randn(3, 8) },
+      SplitTable = { nn.SplitTable(1, 1), x, { torch.randn(4), torch.randn(4), torch.randn(4), torch.randn(4),
+        torch.randn(4), torch.randn(4) } },
+    } do
+      local layer, input, g = unpack(case)
+      assert.is_true(torch.getmetatable("nn." .. name).updateOutput ~= Leaf.updateOutput)
+      local twin = layer:clone()
+      for _ = 1, 2 do
+        same(layer:forward(input), Leaf.updateOutput(twin, input))
+        same(layer:backward(input, g, 0.5), Leaf.updateGradInput(twin, input, g))
+        Leaf.accGradParameters(twin, input, g, 0.5)
+      end
+      if layer.gradWeight then same({ layer.gradWeight, layer.gradBias }, { twin.gradWeight, twin.gradBias }) end
+    end
+  end)
+  it("leaves other inputs to the graph, and has no bias without one", function()
+    local layer = nn.Linear(6, 3)
+    same(layer:forward(x)[2], layer:forward(x[2]:clone()))
+    assert.equal(6, layer:backward(x[2], torch.ones(3)):nElement())
+    layer.bias, layer.gradBias = nil, nil
+    same(layer:forward(x), x * layer.weight:t())
+    same(nn.CMulTable():forward { x, y, x }, torch.cmul(x, y):cmul(x))
+    assert.error_matches(function() nn.Tanh():backward(x, torch.ones(3)) end, "the numbers of elements must match")
+  end)
+end)
+
+describe("training and evaluate of a container", function()
+  it("call those of its modules", function()
+    local calls, place = {}, {}
+    local Own = torch.class("spec.Own", "nn.Module", place)
+    function Own.training() calls[#calls + 1] = "training" end
+    function Own.evaluate() calls[#calls + 1] = "evaluate" end
+    local net = nn.Sequential():add(nn.Sequential():add(place.Own())):add(nn.Tanh())
+    net:evaluate()
+    net:training()
+    assert.same({ "evaluate", "training" }, calls)
+    assert.is_true(net.train and net:get(1).train and net:get(2).train)
+  end)
+end)

@@ -409,5 +409,5 @@ function Leaf.with(sizes, fan, f)
   return module
 end
 
-Leaf.leaves, Leaf.as_input = leaves, as_input
+Leaf.leaves, Leaf.as_input, Leaf.current = leaves, as_input, current
 return Leaf

@@ -61,12 +61,13 @@ function Module:apply(f)
   return self
 end
 
-local function set_train(on)
-  return function(self)
-    return self:apply(function(m) m.train = on end)
+for name, on in pairs {training = true, evaluate = false} do
+  Module[name] = function(self)
+    for _, child in ipairs(self:children()) do child[name](child) end -- its class may have a method of its own
+    self.train = on
+    return self
   end
 end
-Module.training, Module.evaluate = set_train(true), set_train(false)
 
 --- Shares the tensors of these names, "weight", "bias", …, with another module of the same kind, also in the modules
 --- inside.

@@ -1,0 +1,116 @@
+--- Computes frequent layers by formulas instead of a recorded graph, whose recording takes most of the time of small
+--- layers. Inputs that a formula does not cover go through the graph.
+local core = require "luminary.core"
+local lists = require "luminary.base.lists"
+local class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local input_dims = require "luminary.torch7.input_dims"
+local Leaf = require "luminary.torch7.nn.leaf"
+local ops, is, raw, wrap = core.ops, tensor.is, tensor.raw, tensor.wrap
+
+-- Stores a result in a field, in the tensor that is there if the types are the same, as Torch7's layers do.
+local function keep(self, field, y)
+  local old = self[field]
+  if type(y) == "table" then
+    self[field] = lists.map(y, wrap)
+  elseif is(old) and raw(old).dtype == y.dtype then
+    tensor.rebind(old, y)
+  else
+    self[field] = wrap(y)
+  end
+  return self[field]
+end
+
+-- Conditions of inputs, which return luminary's tensors or nil.
+local function one(self, input)
+  local x = is(input) and not self.inplace and raw(input)
+  return x and core.is_floating_point(x) and x:numel() > 0 and x
+end
+local function matrix(self, input)
+  local x = one(self, input)
+  return x and x.ndim == 2 and (not self.weight or raw(self.weight).dtype == x.dtype) and x
+end
+local function alike(self, input)
+  if type(input) ~= "table" or self.inplace or #input < 2 then return nil end
+  local list = {}
+  for i, v in ipairs(input) do
+    local x = is(v) and raw(v)
+    if not x or not core.is_floating_point(x) or i > 1 and (x.shape ~= list[1].shape or x.dtype ~= list[1].dtype) then
+      return nil
+    end
+    list[i] = x
+  end
+  return list
+end
+local function pair(self, input) return #input == 2 and alike(self, input) end
+
+local function first(v) return type(v) == "table" and v[1] or v end
+
+-- Defines the layer by output(self, x) and input_gradient(self, x, g), where `fits` returns the input's tensors; g is
+-- a tensor of the output's sizes, or a list.
+local function direct(name, fits, output, input_gradient, accumulate)
+  local Class = class.by_name["nn." .. name]
+  function Class:updateOutput(input)
+    local x = fits(self, input)
+    if not x then return Leaf.updateOutput(self, input) end
+    return keep(self, "output", output(self, x))
+  end
+  -- Returns the tensors of the input and of the gradient if the formula covers these.
+  local function covered(self, input, gradOutput)
+    local x, g = fits(self, input), is(gradOutput) and raw(gradOutput)
+    if name == "SplitTable" then g = alike({}, gradOutput) end
+    return x and g and first(g).dtype == first(x).dtype and x, g
+  end
+  function Class:updateGradInput(input, gradOutput)
+    local x, g = covered(self, input, gradOutput)
+    if not x or self.gradInput == nil then return Leaf.updateGradInput(self, input, gradOutput) end
+    return keep(self, "gradInput", input_gradient(self, x, g))
+  end
+  function Class:accGradParameters(input, gradOutput, scale)
+    if not accumulate then return end
+    local x, g = covered(self, input, gradOutput)
+    if not x then return Leaf.accGradParameters(self, input, gradOutput, scale) end
+    accumulate(self, x, g, {alpha = scale or 1})
+  end
+end
+
+-- Returns f with the gradient in x's sizes.
+local function of_elements(f)
+  return function(self, x, g) return f(self, x, tensor.fitted("nn: gradOutput", first(x), g)) end
+end
+
+direct("Linear", matrix, function(self, x)
+  return ops.linear(x, raw(self.weight), self.bias and raw(self.bias) or nil)
+end, function(self, _, g) return ops.mm(g, raw(self.weight)) end, function(self, x, g, scaled)
+  if self.gradWeight then ops.add_(raw(self.gradWeight), ops.mm(ops.t(g), x), scaled) end
+  if self.bias and self.gradBias then ops.add_(raw(self.gradBias), ops.sum(g, 1), scaled) end
+end)
+direct("Sigmoid", one, function(_, x) return ops.sigmoid(x) end, of_elements(function(_, x, g)
+  local y = ops.sigmoid(x)
+  return ops.mul_(ops.sub_(y, ops.mul(y, y)), g)
+end))
+direct("Tanh", one, function(_, x) return ops.tanh(x) end, of_elements(function(_, x, g)
+  local y = ops.tanh(x)
+  return ops.sub(g, ops.mul_(ops.mul_(y, y), g))
+end))
+direct("LogSoftMax", matrix, function(_, x) return ops.log_softmax(x, 2) end, of_elements(function(_, x, g)
+  return ops.log_softmax_backward(g, ops.log_softmax(x, 2), 2)
+end))
+direct("CAddTable", alike, function(_, x)
+  local y = ops.add(x[1], x[2])
+  for i = 3, #x do y = ops.add_(y, x[i]) end
+  return y
+end, of_elements(function(_, x, g) return lists.map(x, function() return ops.clone(g) end) end))
+direct("CMulTable", pair, function(_, x) return ops.mul(x[1], x[2]) end,
+  of_elements(function(_, x, g) return {ops.mul(g, x[2]), ops.mul(g, x[1])} end))
+
+local function split_dim(self, x) return input_dims.dim_in(Leaf.current(self).inner, x) end
+
+-- Layers that change sizes: the output of luminary's layer, a view, and the gradient in the input's sizes.
+for _, name in ipairs {"Reshape", "View"} do
+  direct(name, one, function(self, x) return Leaf.current(self).inner(x, self) end,
+    function(_, x, g) return ops.reshape(g, x.shape) end)
+end
+direct("SplitTable", one, function(self, x)
+  return core.methods.unbind(x, split_dim(self, x))
+end, function(self, x, g) return ops.stack(g, split_dim(self, x)) end)
