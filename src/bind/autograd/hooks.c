@@ -76,6 +76,25 @@ LM_FUNCTION(_remove_hook) {
   return 0;
 }
 
+/* set_source(t, f, from): nodes save no reference to t's memory; f() returns it again, with equal values as long as
+ * from's version is */
+LM_FUNCTION(set_source) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 3);
+  lm_callbacks_drain(L, s->callbacks);
+  if (lua_type(L, 2) != LUA_TFUNCTION) return lm_raise_arg(L, 2, "set_source", "f", "a function");
+  lm_callback *c = lm_callback_new(s->callbacks, sizeof *c);
+  if (!c) return lm_raise(L, s->callbacks ? LM_E_OOM : LM_E_STATE);
+  lm_callback_keep(L, c, 2);
+  lm_tensor *t = lm_to_tensor(L, s, 1), *from = lm_to_tensor(L, s, 3);
+  if (!t || !from) {
+    lm_callback_release(c);
+    return lm_raise_arg(L, t ? 3 : 1, "set_source", t ? "from" : "t", "a tensor");
+  }
+  lm_need(L, lm_tensor_set_source(t, from, (lm_source){.fetch = call_hook, .ctx = c, .release = lm_callback_release}));
+  return 0;
+}
+
 /* checkpoint(f, again, ...) -> f(...), recorded without saved tensors; backward calls again() to recompute it. */
 LM_FUNCTION(checkpoint) {
   lm_lua *s = LM_STATE(L);
