@@ -423,6 +423,51 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("computes gradients of inputs and by lm.autograd.grad, with plain means, on several devices", function()
+    on.succeeds(2, [[
+      local function make()
+        lm.manual_seed(1)
+        return nn.Linear(4, 6), nn.Linear(6, 3):to "cpu:1"
+      end
+      local Pair = nn.Module:extend "Pair"
+      function Pair:init(a, b)
+        self.a = a
+        self.b = b
+      end
+      function Pair:forward(x) return self.b(F.tanh(self.a(x)):to "cpu:1") end
+      local alone, net = Pair(make()), Pair(make())
+      local opts = {batch_dim = false, reshard_after_forward = true}
+      fully_shard(net.a, opts)
+      fully_shard(net.b, opts)
+      fully_shard(net, opts)
+      lm.manual_seed(2)
+      local x = lm.randn(4, 4):requires_grad_()
+      local own = x:detach()[{{2 * rank + 1, 2 * rank + 2}}]:requires_grad_()
+      local wanted = lm.autograd.grad(alone(x):square():mean(), {x, alone.a.weight, alone.b.weight})
+      local got = lm.autograd.grad(net(own):square():mean(), {own, net.a.weight, net.b.weight})
+      local function near(a, b) assert((a - b):abs():max():item() < 1e-12) end
+      near(got[1] / 2, wanted[1][{{2 * rank + 1, 2 * rank + 2}}])
+      near(got[2], wanted[2][{{3 * rank + 1, 3 * rank + 3}}])
+      local rows = rank == 0 and 2 or 1
+      near(got[3][{{1, rows}}], wanted[3][{{2 * rank + 1, 2 * rank + rows}}])
+      assert(net.a.weight.grad == nil and got[3].device == "cpu:1")
+    ]])
+  end)
+
+  it("names the place of a rank that ends amid a pass", function()
+    local got = on.run(3, [[
+      local _, net = pair {reshard_after_forward = true}
+      local x, y = batch(1, 9)
+      local loss = loss_of(net, part_of(x), part_of(y))
+      if rank == 2 then error "lost the data" end
+      loss:backward()
+    ]])
+    for rank = 0, 1 do
+      assert(got[rank].code ~= 0 and got[rank].seconds < 10, got.text)
+      assert.matches(("rank %d = shard %d; rank 2 = shard 2"):format(rank, rank), got[rank].output, 1, true)
+    end
+  end)
+
   it("follows a net that is converted to another dtype", function()
     on.succeeds(2, [[
       local alone, net = pair {reshard_after_forward = true}

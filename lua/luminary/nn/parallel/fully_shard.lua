@@ -176,7 +176,8 @@ function Bucket:reduce(pass, grads)
   self.held = unit.defers and held or nil
   if unit.defers then return {} end
   local results, at, dtype = {}, 1, unit.reduce_dtype or how(self).dtype
-  local joined = join_gradients(self, setmetatable(held, {__index = grads}), dtype):mul_(pass.factor)
+  local joined = join_gradients(self, setmetatable(held, {__index = grads}), dtype)
+  if pass.factor then joined:mul_(pass.factor:to(joined.device)) end
   local sum = joined:view {-1}
   if unit.group.size > 1 then
     sum = ops.empty({joined:size(2)}, {dtype = dtype, device = joined.device})
@@ -229,20 +230,18 @@ end
 -- ---- forward
 
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `factor`,
--- what this rank's gradients are multiplied with.
+-- what this rank's gradients are multiplied with; nil: 1.
 local function new_pass(unit, ...)
-  local pass, count = {before = unit.pass}, unit.mesh:size()
+  local pass, mesh = {before = unit.pass}, unit.mesh
   if pass.before then pass.before.before = nil end
   free_all(returned)
-  if not core.is_grad_enabled() then return pass end
-  pass.factor = 1 / count
-  if not unit.batch_dim or count == 1 then return pass end
-  local weight = batch_size(unit.batch_dim, ...)
-  local sum = ops.full({}, weight, {dtype = "float64", device = unit.device})
-  for _, group in ipairs(unit.mesh.groups) do
-    if group.size > 1 then unit.mesh:call(dist.all_reduce, sum, {group = group}) end
+  if not core.is_grad_enabled() or mesh:size() == 1 then return pass end
+  local weight = unit.batch_dim and batch_size(unit.batch_dim, ...) or 1
+  local sum = ops.full({}, unit.batch_dim and weight or mesh:size(), {dtype = "float64", device = unit.device})
+  for _, group in ipairs(unit.batch_dim and mesh.groups or {}) do
+    if group.size > 1 then mesh:call(dist.all_reduce, sum, {group = group}) end
   end
-  pass.factor = core.keep(weight / sum:clamp(1e-30))
+  pass.factor = core.keep(weight / sum:clamp(1e-30)) -- all batches may be empty
   return pass
 end
 
