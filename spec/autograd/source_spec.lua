@@ -4,24 +4,18 @@ local core = require "luminary.core"
 local error_of = require "spec.support.error_of"
 
 describe("a tensor with a source", function()
-  local from, made, calls
+  local from, calls
 
   -- Returns a tensor of 4096 elements with the values of `from`, which its source makes again.
   local function fetch()
     calls = calls + 1
-    made = lm.no_grad(function() return from:detach():clone() end)
+    local made = lm.no_grad(function() return from:detach():clone() end)
     core.set_source(made, fetch, from)
     return made
   end
 
   before_each(function()
     from, calls = lm.arange(1, 4097, { dtype = "float64" }):view(64, 64), 0
-  end)
-
-  after_each(function()
-    from, made = nil, nil
-    collectgarbage()
-    lm.ones(1):requires_grad_():register_hook(function() end) -- lets go of functions that graphs no longer call
   end)
 
   it("is freed while a graph needs it, and fetched by backward", function()
@@ -64,10 +58,11 @@ describe("a tensor with a source", function()
     local y = loss()
     from:add_(1)
     assert.matches("add_ changed it in place", error_of(function() y:backward() end), 1, true)
-    y = loss()
-    made:mul_(2)
+    local w = fetch()
+    y = x:matmul(w):sum()
+    w:mul_(2)
     y:backward() -- fetched again: the change is lost, as the memory would be
-    local w = lm.ones(64, 64, { dtype = "float64" })
+    w = lm.ones(64, 64, { dtype = "float64" })
     core.set_source(w, function() error "gone" end, from)
     y = x:matmul(w):sum()
     assert.matches("gone", error_of(function() y:backward() end), 1, true)
@@ -87,8 +82,9 @@ describe("a tensor with a source", function()
       return a * b
     end
     function Times.backward(ctx, g) return g * ctx.saved_tensors[1], nil end
-    local y = Times(x, fetch()[1]):sum()
-    made:free()
+    local w = fetch()
+    local y = Times(x, w[1]):sum()
+    w:free()
     y:backward()
     assert(lm.equal(x.grad[1], from[1]))
     x.grad = nil
@@ -98,8 +94,9 @@ describe("a tensor with a source", function()
     end, x)
     y:backward()
     local wanted = x.grad
-    local z = x:matmul(fetch()):square():sum()
-    made:free()
+    w = fetch()
+    local z = x:matmul(w):square():sum()
+    w:free()
     local g = lm.autograd.grad(z, x, { create_graph = true })
     if type(g) == "table" then g = g[1] end
     assert(lm.equal(g:detach(), wanted))

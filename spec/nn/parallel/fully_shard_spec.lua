@@ -155,7 +155,9 @@ describe("nn.parallel.fully_shard", function()
       loss:backward()
       local peak = lm.max_memory_allocated() - base
       assert(peak <= full / 2 + 2 * blocks + small, ("frozen: %d of %d"):format(peak, full))
-      loss, net = nil, nil
+      local kept = fully_shard(nn.Linear(256, 256), {reshard_after_forward = false})
+      loss = kept(lm.ones(1, 256)) -- no backward frees what it gathered
+      loss, net, kept = nil, nil, nil
       collectgarbage()
       lm.ones(1):requires_grad_():register_hook(function() end) -- lets go of functions that graphs no longer call
       jit.flush() -- compiled code refers to functions of the net
