@@ -56,7 +56,7 @@ static void run_request_locked(lm_parallel_pass *t) {
 
 /* Returns true if running the node calls user code. */
 static bool runs_hooks(const lm_node *n) {
-  bool any = n->kind == LM_NODE_CUSTOM || n->recompute;
+  bool any = n->kind == LM_NODE_CUSTOM || n->recompute || n->fetches;
   for (int s = 0; s < n->nout && !any; s++) any = lm_watch_has_hooks(n->out[s].watch);
   return any;
 }

@@ -34,7 +34,8 @@ static lm_status new_node(const lm_custom *c, lm_node **out) {
   s->version = (uint32_t *)(s->saved + c->nsaved);
   n->saves = c->nsaved > 0;
   for (; s->nsaved < c->nsaved; s->nsaved++) {
-    NEED(lm_alias(c->saved[s->nsaved], &s->saved[s->nsaved]));
+    NEED(lm_save(c->saved[s->nsaved], &s->saved[s->nsaved]));
+    n->fetches = n->fetches || lm_is_placeholder(s->saved[s->nsaved]);
     s->version[s->nsaved] = lm_version(c->saved[s->nsaved]);
   }
   for (int k = 0; k < c->nin; k++) {

@@ -89,6 +89,20 @@ lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm
   return LM_OK;
 }
 
+lm_tensor **lm_node_saved(const lm_node *n, int i) {
+  if (n->kind == LM_NODE_CUSTOM) {
+    const lm_custom_state *c = n->payload;
+    return i < c->nsaved ? &c->saved[i] : NULL;
+  }
+  const lm_op *op = &lm_ops[n->op];
+  if (i < op->ntensor) return &LM_ARG_TENSOR(n->payload, op->tensor[i]);
+  i -= op->ntensor;
+  if (i < LM_MAX_OUTS) return (lm_tensor **)&n->result[i];
+  i -= LM_MAX_OUTS;
+  lm_list *list = op->list >= 0 ? (lm_list *)((char *)n->payload + op->list) : NULL;
+  return list && list->v && i < list->n ? &list->v[i] : NULL;
+}
+
 static void free_saved_op(lm_node *n) {
   const lm_op *op = &lm_ops[n->op];
   for (int k = 0; k < op->ntensor; k++) {

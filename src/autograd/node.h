@@ -95,6 +95,7 @@ struct lm_node {
   uint8_t kind, nout;
   bool saved_freed;     /* true once a backward pass has freed its saved tensors */
   bool saves;           /* true if it saves any tensor */
+  bool fetches;         /* true if a saved tensor may be a placeholder */
   bool needs_recompute; /* true if its recompute part must compute its saved tensors again first */
   uint16_t given;       /* LM_NODE_OP: bit k: the op's k-th tensor argument was not NULL */
   int16_t op;           /* LM_NODE_OP: the lm_op_id */
@@ -185,6 +186,12 @@ lm_status lm_leaf_node(const lm_tensor *t, lm_watch *watch, lm_node **out);
 
 /* Returns another header over t's storage, without history. Lua numbers are shared: nobody writes to them. */
 lm_status lm_alias(lm_tensor *t, lm_tensor **out);
+/* Returns an alias for a node to save: a placeholder if the memory can be fetched again. */
+static inline lm_status lm_save(lm_tensor *t, lm_tensor **out) {
+  return lm_has_source(t) ? lm_tensor_placeholder(t, out) : lm_alias(t, out);
+}
+/* Returns the node's i-th slot for a saved tensor; NULL after the last. */
+lm_tensor **lm_node_saved(const lm_node *n, int i);
 /* Sets the history `e` of a header that has none. */
 lm_status lm_attach(lm_tensor *t, lm_edge e);
 

@@ -3,6 +3,7 @@
 
 #include "autograd/gradients.h"
 #include "autograd/record_graph.h"
+#include "base/mem.h"
 #include "base/message.h"
 #include "op/check.h"
 #include "op_entries.h"
@@ -173,9 +174,8 @@ static lm_status custom_gradients(lm_node *n, lm_tensor *const *g, const lm_grad
   return status;
 }
 
-lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
-                            lm_tensor **gin) {
-  if (n->needs_recompute) NEED(lm_recompute_run(n));
+static lm_status compute_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request,
+                                   bool create_graph, lm_tensor **gin) {
   NEED(check_saved(n));
   switch ((lm_node_kind)n->kind) {
     case LM_NODE_OP: NEED(op_gradients(n, g, grad_request, create_graph, gin)); break;
@@ -183,4 +183,40 @@ lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_reque
     default: NEED(lm_view_geometry_backward(n, g[0], gin)); break;
   }
   return LM_OK;
+}
+
+/* Computes the gradients with memory in place of saved placeholders, which then replace it again. */
+static lm_status compute_fetched(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request,
+                                 bool create_graph, lm_tensor **gin) {
+  lm_status status = LM_OK;
+  lm_tensor **slot;
+  int count = 0;
+  while (lm_node_saved(n, count)) count++;
+  lm_tensor **was = lm_calloc((size_t)count, sizeof *was);
+  if (!was) return LM_E_OOM;
+  for (int i = 0; i < count; i++) {
+    slot = lm_node_saved(n, i);
+    if (!*slot || !lm_is_placeholder(*slot)) continue;
+    lm_tensor *fetched;
+    TRY(lm_tensor_fetch_source(*slot, &fetched));
+    was[i] = *slot;
+    *slot = fetched;
+  }
+  status = compute_gradients(n, g, grad_request, create_graph, gin);
+done:
+  for (int i = 0; i < count; i++) {
+    if (!was[i]) continue;
+    slot = lm_node_saved(n, i);
+    lm_release(*slot);
+    *slot = was[i];
+  }
+  lm_free(was);
+  return status;
+}
+
+lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_grad_request *grad_request, bool create_graph,
+                            lm_tensor **gin) {
+  if (n->needs_recompute) NEED(lm_recompute_run(n));
+  return n->fetches && !n->saved_freed ? compute_fetched(n, g, grad_request, create_graph, gin)
+                                       : compute_gradients(n, g, grad_request, create_graph, gin);
 }

@@ -61,21 +61,6 @@ lm_status lm_recompute_reserve(void) {
   return status;
 }
 
-/* Returns the node's i-th slot for a saved tensor; NULL after the last. */
-static lm_tensor **saved_at(const lm_node *n, int i) {
-  if (n->kind == LM_NODE_CUSTOM) {
-    const lm_custom_state *c = n->payload;
-    return i < c->nsaved ? &c->saved[i] : NULL;
-  }
-  const lm_op *op = &lm_ops[n->op];
-  if (i < op->ntensor) return &LM_ARG_TENSOR(n->payload, op->tensor[i]);
-  i -= op->ntensor;
-  if (i < LM_MAX_OUTS) return (lm_tensor **)&n->result[i];
-  i -= LM_MAX_OUTS;
-  lm_list *list = op->list >= 0 ? (lm_list *)((char *)n->payload + op->list) : NULL;
-  return list && list->v && i < list->n ? &list->v[i] : NULL;
-}
-
 void lm_recompute_add_node(lm_node *n) {
   lm_modes *modes = &lm_modes_here;
   lm_recompute *r = modes->recompute;
@@ -89,7 +74,7 @@ void lm_recompute_add_node(lm_node *n) {
   atomic_fetch_add_explicit(&r->rc, 1, memory_order_relaxed);
   n->needs_recompute = n->saves;
   lm_tensor **t;
-  for (int i = 0; n->needs_recompute && (t = saved_at(n, i)); i++) {
+  for (int i = 0; n->needs_recompute && (t = lm_node_saved(n, i)); i++) {
     lm_release(*t);
     *t = NULL;
   }
@@ -188,14 +173,15 @@ static lm_status hand_over(lm_recompute *r, int n, lm_node *const *was, const lm
       continue;
     }
     lm_tensor **t;
-    for (int k = 0; (t = saved_at(was[i], k)); k++) { /* move each saved tensor */
-      lm_tensor **full = saved_at(now->node[i], k);
+    for (int k = 0; (t = lm_node_saved(was[i], k)); k++) { /* move each saved tensor */
+      lm_tensor **full = lm_node_saved(now->node[i], k);
       *t = *full;
       *full = NULL;
       if (!*t || (*t)->number || !(*t)->grad) continue;
       lm_grad_free((*t)->grad); /* a backward pass within the function attached a history */
       (*t)->grad = NULL;
     }
+    was[i]->fetches = now->node[i]->fetches;
     memcpy(was[i]->result_version, now->node[i]->result_version, sizeof was[i]->result_version);
     was[i]->needs_recompute = false;
   }

@@ -62,7 +62,7 @@ static lm_status saved_form(lm_tensor *t, const lm_tensor *written, lm_tensor **
   if (written && t->storage == written->storage) {
     return lm_op_run(LM_OP_clone, &(lm_clone_args){.x = t, .memory_format = LM_PRESERVE}, out);
   }
-  return lm_alias(t, out);
+  return lm_save(t, out);
 }
 
 /* Creates a node that has saved everything except the results. */
@@ -97,6 +97,7 @@ static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, co
     if (!(s->touched.args >> k & 1) || !t) continue;
     node->saves = node->saves || !t->number;
     NEED(saved_form(t, written, geometry));
+    node->fetches = node->fetches || lm_is_placeholder(*geometry);
     node->version[k] = lm_version(*geometry);
   }
   for (size_t i = 0; i < n; i++) {
@@ -112,6 +113,7 @@ static lm_status new_node(lm_op_id id, const void *args, const input_scan *s, co
     if (!s->touched.list) continue;
     node->saves = true;
     NEED(saved_form(t, written, &saved_list->v[i]));
+    node->fetches = node->fetches || lm_is_placeholder(saved_list->v[i]);
     node->list_version[i] = lm_version(t);
   }
   *out = node;

@@ -103,6 +103,7 @@ lm_storage *lm_storage_take(void) {
   atomic_init(&s->rc, 1);
   atomic_init(&s->passed, false);
   atomic_init(&s->version, 0);
+  s->source = NULL;
   atomic_init(&s->writer, -1);
   atomic_init(&s->used, 0);
   s->bytes = 0;

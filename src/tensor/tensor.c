@@ -28,6 +28,12 @@ static bool drops_to_zero(_Atomic int32_t *rc) {
 
 void lm_storage_retain(lm_storage *s) { atomic_fetch_add_explicit(&s->rc, 1, memory_order_relaxed); }
 
+static void release_source(lm_source *source) {
+  if (!drops_to_zero(&source->rc)) return;
+  source->release(source->ctx);
+  lm_free(source);
+}
+
 void lm_storage_release(lm_storage *s) {
   if (!s || !drops_to_zero(&s->rc)) return;
   if (lm_traces(LM_TRACE_SPANS | LM_TRACE_LIVE_MEMORY)) lm_memory_freed(s);
@@ -36,6 +42,7 @@ void lm_storage_release(lm_storage *s) {
   } else if (s->data != s->small) {
     lm_device_free_used(s->device, s->data, s->bytes, atomic_load_explicit(&s->used, memory_order_relaxed));
   }
+  if (s->source) release_source(s->source);
   lm_storage_put(s);
 }
 
@@ -332,6 +339,53 @@ lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *
   (*out)->storage->bytes = (size_t)(*out)->numel * lm_dtype_size(dtype);
   (*out)->storage->whole = whole;
   return LM_OK;
+}
+
+lm_status lm_tensor_set_source(lm_tensor *t, const lm_tensor *from, lm_source source) {
+  lm_source *s = lm_malloc(sizeof *s);
+  if (!s) {
+    source.release(source.ctx);
+    return LM_E_OOM;
+  }
+  *s = source;
+  atomic_init(&s->rc, 1);
+  s->version = lm_version(from);
+  if (t->storage->source) release_source(t->storage->source);
+  t->storage->source = s;
+  int writer = atomic_load_explicit(&from->storage->writer, memory_order_relaxed);
+  atomic_store_explicit(&t->storage->writer, writer, memory_order_relaxed);
+  atomic_store_explicit(&t->storage->version, s->version, memory_order_relaxed);
+  return LM_OK;
+}
+
+lm_status lm_tensor_placeholder(lm_tensor *t, lm_tensor **out) {
+  lm_storage *s;
+  NEED(new_storage(t->device, 0, &s));
+  lm_status status = lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out);
+  if (status != LM_OK) {
+    lm_storage_release(s);
+    return status;
+  }
+  s->data = NULL;
+  s->source = t->storage->source;
+  atomic_fetch_add_explicit(&s->source->rc, 1, memory_order_relaxed);
+  atomic_store_explicit(&s->version, lm_version(t), memory_order_relaxed);
+  lm_storage_release((*out)->storage);
+  (*out)->storage = s;
+  (*out)->data = (char *)(t->data - (char *)t->storage->data); /* an offset, until the memory is fetched */
+  return LM_OK;
+}
+
+lm_status lm_tensor_fetch_source(const lm_tensor *placeholder, lm_tensor **out) {
+  const lm_source *source = placeholder->storage->source;
+  LM_OWNED *full = NULL;
+  NEED(source->fetch(source->ctx, NULL, &full));
+  size_t offset = (size_t)placeholder->data;
+  if (!full || full->device != placeholder->device || offset > full->storage->bytes)
+    return lm_fail(LM_E_STATE, "backward: a saved tensor cannot be fetched: its source returned another tensor");
+  lm_tensor base = {.dtype = placeholder->dtype, .device = full->device, .storage = full->storage};
+  base.data = (char *)full->storage->data + offset;
+  return lm_tensor_view(&base, placeholder->ndim, placeholder->size, placeholder->stride, 0, out);
 }
 
 lm_status lm_tensor_number(double value, lm_tensor **out) {

@@ -18,6 +18,17 @@
 
 enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2, LM_BY_SET_DATA = -3 };
 
+struct lm_tensor;
+
+/* A way to fetch a storage's values again after its memory was freed (a parameter gathered from the ranks). */
+typedef struct lm_source {
+  _Atomic int32_t rc;
+  uint32_t version; /* the storage's version while nobody has written to it */
+  lm_status (*fetch)(void *ctx, struct lm_tensor *unused, struct lm_tensor **out); /* returns a new reference */
+  void *ctx;
+  void (*release)(void *ctx);
+} lm_source;
+
 typedef struct lm_storage {
   _Atomic int32_t rc;
   lm_device device;
@@ -33,6 +44,7 @@ typedef struct lm_storage {
     struct lm_storage *next;  /* next in the free list */
     struct lm_storage *whole; /* in use: the storage this is a part of (lm_tensor_part), or NULL */
   };
+  lm_source *source;              /* NULL for most */
   lm_used used;                   /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
   struct lm_packed_entry *packed; /* forms that kernels keep (tensor/packed.h) */
   _Atomic int32_t packers;        /* number of callers that ask for these */
@@ -123,6 +135,19 @@ LM_API lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const in
 static inline lm_used *lm_tensor_used(const lm_tensor *t) {
   return t->storage->whole ? &t->storage->whole->used : &t->storage->used;
 }
+/* Sets the source of t's storage, whose version and writer become those of `from`: the values are equal as long as
+ * from's version is. Takes over ctx, which it releases after an error, too. */
+LM_API lm_status lm_tensor_set_source(lm_tensor *t, const lm_tensor *from, lm_source source);
+/* Creates a header of t's sizes and strides that keeps the source of t's storage, not its memory. No op may read it. */
+lm_status lm_tensor_placeholder(lm_tensor *t, lm_tensor **out);
+/* True if t is such a header; true if t's storage has a source and was not written since. */
+static inline bool lm_is_placeholder(const lm_tensor *t) { return t->storage->source && !t->storage->data; }
+static inline bool lm_has_source(const lm_tensor *t) {
+  return t->storage->source &&
+         atomic_load_explicit(&t->storage->version, memory_order_relaxed) == t->storage->source->version;
+}
+/* Fetches the memory of a placeholder: creates a header over it. */
+lm_status lm_tensor_fetch_source(const lm_tensor *placeholder, lm_tensor **out);
 /* Creates a 0-d CPU tensor for a Lua number: int64 if integral, else float64, marked `number`. */
 LM_API lm_status lm_tensor_number(double value, lm_tensor **out);
 

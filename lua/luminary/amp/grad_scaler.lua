@@ -114,6 +114,8 @@ local function unscale(self, who, opt)
       .. "scaler:scale(loss):backward() first", who)
   end
   local found = core.rescale_grads(params, nil, float32(1 / self.current))
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  if shards then found = core.no_grad(shards.any_found, params, found) end
   self.stages[opt] = {stage = "unscaled", found = core.keep(found)}
 end
 

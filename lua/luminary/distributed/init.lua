@@ -18,6 +18,8 @@ for _, name in ipairs {
   dist[name] = groups[name]
 end
 
+dist.init_device_mesh = require("luminary.distributed.device_mesh").init_device_mesh
+
 --- dist.group: Holds dist.group.WORLD, the group of all ranks; nil before dist.init_process_group.
 dist.group = setmetatable({}, {__index = function(_, key)
   if key == "WORLD" then return groups.default end

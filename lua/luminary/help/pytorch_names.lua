@@ -317,14 +317,16 @@ other.dist = add_sentences(pairs_of([[
   all_reduce_multigpu=all_reduce world_size=get_world_size rank=get_rank size=get_world_size
   _all_gather_base=all_gather_into_tensor _reduce_scatter_base=reduce_scatter_tensor]],
   [[
-  init_device_mesh DeviceMesh device_mesh recv_object_list send_object_list new_subgroups new_subgroups_by_enumeration
-  rpc autograd fsdp tensor pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
+  device_mesh recv_object_list send_object_list new_subgroups new_subgroups_by_enumeration
+  rpc autograd tensor pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
   get_debug_level set_debug_level is_ucc_available is_xccl_available is_torchelastic_launched rendezvous
   register_rendezvous_handler get_pg_count record_comm GradBucket Work HashStore PrefixStore]]), {
   {"luminary run --nproc N FILE starts the ranks", "launch run elastic"},
   {"backends are strings: \"gloo\"", "Backend"},
   {"{timeout = seconds} is an option of init_process_group", "default_pg_timeout set_timeout"},
-  {"dist.new_group makes one", "ProcessGroup"}, {"init_process_group makes the store: {init_method = …}", "Store"},
+  {"dist.new_group makes one", "ProcessGroup"}, {"dist.init_device_mesh makes one", "DeviceMesh"},
+  {"nn.parallel.fully_shard shards parameters", "fsdp"},
+  {"init_process_group makes the store: {init_method = …}", "Store"},
   {"init_process_group makes the store: {init_method = \"tcp://host:port\"}", "TCPStore"},
   {"init_process_group makes the store: {init_method = \"file:///path\"}", "FileStore"},
   {"errors are strings, as pcall returns them", "DistBackendError DistError"},

@@ -482,6 +482,19 @@ Module.load_state_dict = signature.of([[load_state_dict(dict, {strict = true, as
   return load_module "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, each, dict, opts)
 end)
 
+--- Returns the state that this rank holds of a module of nn.parallel.fully_shard; nil if no parameter is sharded.
+--- lm.checkpoint saves it in a file of this rank.
+function Module:shard_state_dict()
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  return shards and shards.state_of_module(self)
+end
+
+--- Loads the shards of a module that was sharded over any number of ranks; each rank keeps its own rows. next_shard()
+--- returns the ranks' shard_state_dicts one after another, then nil.
+function Module:load_shards(next_shard)
+  load_module("luminary.nn.parallel.shards").load_module(self, next_shard)
+end
+
 -- ---- printing
 
 --- Returns the text between the parentheses of repr; layers override it.

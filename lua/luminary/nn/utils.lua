@@ -1,6 +1,7 @@
 --- nn.utils: Clips and measures gradients, and converts parameters.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -23,8 +24,8 @@ end
 local norm_options = "norm_type: positive = 2, error_if_nonfinite = false"
 
 -- Returns the norm of tensors or, with of_grads, of their gradients.
-local function norm_of(who, list, opts, of_grads)
-  local total = core.total_norm(list, opts.norm_type, of_grads)
+local function norm_of(who, list, opts, of_grads, total_norm)
+  local total = (total_norm or core.total_norm)(list, opts.norm_type, of_grads)
   if opts.error_if_nonfinite then
     local value = total:item()
     if value - value ~= 0 then
@@ -45,7 +46,9 @@ utils.clip_grad_norm_ = signature.of("clip_grad_norm_(parameters, max_norm: posi
   function(parameters, max_norm, opts)
   local who = "clip_grad_norm_"
   parameters = tensors(who, "parameters", parameters)
-  local total = norm_of(who, parameters, opts, true)
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  local is_sharded = shards and lists.find(parameters, function(p) return shards.of[p] end)
+  local total = norm_of(who, parameters, opts, true, is_sharded and shards.total_norm)
   core.clip_with_norm(parameters, max_norm, total)
   return total
 end)
@@ -94,6 +97,13 @@ utils.vector_to_parameters = signature.of("vector_to_parameters(vec: tensor, par
     end
   end)
 end)
+
+--- Calls f(...), which creates modules whose parameters have shapes, but no memory and no values:
+--- nn.parallel.fully_shard adds both, one module after another.
+function utils.init_empty_weights(f, ...)
+  load_module("luminary.autograd.function").check_callable("init_empty_weights", f)
+  return load_module("luminary.nn.meta").of(f, ...)
+end
 
 --- skip_init(nn.Linear, 3, 4): Creates a layer without initializing its parameters.
 function utils.skip_init(layer, ...)

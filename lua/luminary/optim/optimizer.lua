@@ -304,8 +304,9 @@ function Optimizer.state_shape(_self, p, _key) return p.shape end
 --- dtype and layout, or false if this optimizer does not hold them (`mine`, see keeps). refuse(key, value) fails for a
 --- tensor of wrong sizes.
 function Optimizer:adopt_state(p, state, mine, refuse)
-  local own = {}
+  local own, shards = {}, package.loaded["luminary.nn.parallel.shards"]
   for key, value in pairs(state) do
+    if shards then value = shards.own_rows(p, value) end
     if core.is_tensor(value) and value.ndim == 0 and (p.ndim > 0 or self.numbers[key]) then
       value = value:item() -- PyTorch stores numbers as 0-d tensors
     end
@@ -370,14 +371,23 @@ function Optimizer:load_state_dict(dict)
   self.param_groups, self.state = groups, states
 end
 
---- Loads a ZeroRedundancyOptimizer's shards, of any number of ranks, or the part of them that this optimizer keeps.
---- next_shard() returns the ranks' state_dicts one after another, then nil.
+--- Returns the state_dict of the parameters that this rank holds, if nn.parallel.fully_shard sharded any; else nil.
+--- lm.checkpoint saves it in a file of this rank.
+function Optimizer:shard_state_dict()
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  return shards and shards.state_of_optimizer(self)
+end
+
+--- Loads the states of an optimizer that was sharded over any number of ranks, or the part of them that this optimizer
+--- keeps. next_shard() returns the ranks' shard_state_dicts one after another, then nil.
 function Optimizer:load_shards(next_shard)
+  local add_state = load_module("luminary.nn.parallel.shards").add_state
   local params, dict = self:all_parameters(), nil
   for shard in next_shard do
     dict = dict or {param_groups = shard.param_groups, state = {}}
     for i, state in pairs(shard.state) do
-      if params[i] and self:keeps(params[i]) then dict.state[i] = state end
+      local p, saved = params[i], shard.shards and shard.shards[i]
+      if p and self:keeps(p) then dict.state[i] = add_state(dict.state[i], p, state, saved) end
     end
   end
   self:load_state_dict(dict)

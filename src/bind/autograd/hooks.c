@@ -28,15 +28,11 @@ static lm_status call_hook(void *ctx, lm_tensor *grad, lm_tensor **replacement) 
   return status;
 }
 
-/* _register_hook(x, f, accumulate) -> id */
-LM_FUNCTION(_register_hook) {
-  lm_lua *s = LM_STATE(L);
-  lua_settop(L, 3);
-  bool accumulate = lua_toboolean(L, 3);
-  const char *fn = accumulate ? "register_post_accumulate_grad_hook" : "register_hook";
+/* Returns a callback of the function at 2, which belongs to the handle at 1. `fn` and `name` are for messages. */
+static lm_callback *callback_of_handle(lua_State *L, lm_lua *s, const char *fn, const char *name) {
   lm_callbacks_drain(L, s->callbacks);
-  lm_tensor *t = lm_need_tensor(L, 1, fn, "x");
-  if (lua_type(L, 2) != LUA_TFUNCTION) return lm_raise_arg(L, 2, fn, "hook", "a function of the gradient");
+  lm_need_tensor(L, 1, fn, "x");
+  if (lua_type(L, 2) != LUA_TFUNCTION) lm_raise_arg(L, 2, fn, name, "a function");
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b->hooked) {
     lua_newtable(L);
@@ -44,16 +40,25 @@ LM_FUNCTION(_register_hook) {
     b->hooked = true;
   }
   lm_callback *c = lm_callback_new(s->callbacks, sizeof *c);
-  if (!c) return lm_raise(L, LM_E_STATE);
+  if (!c) lm_raise(L, LM_E_STATE);
   lua_getfenv(L, 1);
   lm_callback_keep_here(L, c, 2);
+  if (lm_to_tensor(L, s, 1)) return c;
+  lm_callback_release(c); /* a finalizer has run */
+  lm_raise_arg(L, 1, fn, "x", "a live tensor");
+  return NULL;
+}
+
+/* _register_hook(x, f, accumulate) -> id */
+LM_FUNCTION(_register_hook) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 3);
+  bool accumulate = lua_toboolean(L, 3);
+  const char *fn = accumulate ? "register_post_accumulate_grad_hook" : "register_hook";
+  lm_callback *c = callback_of_handle(L, s, fn, "hook");
+  lm_tensor *t = lm_to_tensor(L, s, 1);
   int64_t id = 0;
   lm_hook hook = {call_hook, c, lm_callback_release};
-  t = lm_to_tensor(L, s, 1); /* a finalizer may have run */
-  if (!t) {
-    lm_callback_release(c);
-    return lm_raise_arg(L, 1, fn, "x", "a live tensor");
-  }
   /* a failed registration has released the callback */
   lm_need(L, accumulate ? lm_register_accumulate_hook(t, hook, &id) : lm_register_hook(t, hook, &id));
   lua_pushnumber(L, (double)id);
@@ -73,6 +78,22 @@ LM_FUNCTION(_remove_hook) {
     lua_pushnil(L);
     lua_rawset(L, -3);
   }
+  return 0;
+}
+
+/* set_source(x, f, from): nodes save no reference to x's memory; f() returns it again, with equal values as long as
+ * from's version is */
+LM_FUNCTION(set_source) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 3);
+  lm_callback *c = callback_of_handle(L, s, "set_source", "f");
+  lm_tensor *from = lm_to_tensor(L, s, 3);
+  if (!from) {
+    lm_callback_release(c);
+    return lm_raise_arg(L, 3, "set_source", "from", "a tensor");
+  }
+  lm_source source = {.fetch = call_hook, .ctx = c, .release = lm_callback_release};
+  lm_need(L, lm_tensor_set_source(lm_to_tensor(L, s, 1), from, source));
   return 0;
 }
 

@@ -4,9 +4,9 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local groups = require "luminary.distributed.groups"
 local alike = require "luminary.distributed.same_on_all_ranks"
-local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.define_layer"
 local records = require "luminary.nn.module_fields"
+local batch_size = require "luminary.nn.parallel.batch_size"
 local bucket_size = require "luminary.nn.parallel.bucket_size"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
@@ -106,27 +106,6 @@ function DDP:share(root)
 end
 
 -- ---- running a batch, whose backward averages gradients
-
--- Largest depth of nested tables to search, since a table may contain itself; lists are walked in order.
-local DEEP = 8
-local function first_tensor(v, depth)
-  if core.is_tensor(v) then return v end
-  if type(v) ~= "table" or Module.is_module(v) or depth == DEEP then return nil end
-  for _, walk in ipairs {ipairs, pairs} do
-    for _, each in walk(v) do
-      local t = first_tensor(each, depth + 1)
-      if t then return t end
-    end
-  end
-end
-
-local function batch_size(dim, ...)
-  for i = 1, select("#", ...) do
-    local t = first_tensor((select(i, ...)), 0)
-    if t then return dim <= t.ndim and t:size(dim) or 1 end
-  end
-  return 1
-end
 
 local function to_device(device, ...)
   local results = {n = select("#", ...), ...}

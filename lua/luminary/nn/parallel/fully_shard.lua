@@ -1,0 +1,486 @@
+--- nn.parallel.fully_shard(…): Shards a module's parameters over ranks by rows, and gathers them while they are used.
+--- Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stages 2 and 3;
+--- the contract is that of PyTorch's FSDP2.
+---
+--- A unit is a module of a call of fully_shard. It holds the parameters of its descendants that belong to no unit of
+--- their own, in buckets, each gathered by one collective. Forward puts the gathered tensors, results of the function
+--- Gather, into the modules. Nodes of the graph save no reference to their memory: it is freed after forward, and
+--- gathered again when backward first needs it (core.set_source). Gather's backward reduces the gradients.
+local core = require "luminary.core"
+local lists = require "luminary.base.lists"
+local options = require "luminary.base.options"
+local own = require "luminary.base.own_functions"
+local signature = require "luminary.base.signature"
+local Function = require("luminary.autograd.function").Function
+local alike = require "luminary.distributed.same_on_all_ranks"
+local dist = require "luminary.distributed"
+local device_mesh = require "luminary.distributed.device_mesh"
+local groups = require "luminary.distributed.groups"
+local records = require "luminary.nn.module_fields"
+local batch_size = require "luminary.nn.parallel.batch_size"
+local shards = require "luminary.nn.parallel.shards"
+
+local ops, fail, pack, who = core.ops, options.fail, options.pack, "fully_shard"
+local MOST = 200 -- parameters of a bucket; a recorded function has at most 255 results
+
+local active -- the pass of the outermost unit whose forward runs, or nil
+
+-- Returns a module's unit, which its record owns.
+local function unit_of(module) return records.of(module).unit end
+
+-- ---- buckets: parameters that are gathered together
+
+local Bucket = {}
+Bucket.__index = Bucket
+
+-- Returns true if these versions are those of the shards.
+local function is_current(bucket, versions)
+  for i, p in ipairs(bucket) do
+    if p._version ~= versions[i] then return false end
+  end
+  return true
+end
+
+-- Returns the dtype and device of the bucket's full tensors.
+local function how(bucket)
+  local unit, p = bucket.unit, bucket[1]
+  return {
+    dtype = p:is_floating_point() and unit.param_dtype or p.dtype, device = unit.offload and unit.device or p.device,
+  }
+end
+
+local function numel_of(bucket)
+  local sum = 0
+  for _, p in ipairs(bucket) do sum = sum + p:numel() end
+  return sum
+end
+
+-- Starts to gather the bucket. Returns {joined = [ranks, elements of a shard], versions, work}.
+local function start(bucket, async)
+  local at, started, group = 1, {versions = {}}, bucket.unit.group
+  local joined = ops.empty({group.size, numel_of(bucket)}, how(bucket))
+  local row = joined:select(1, group.rank + 1)
+  for i, p in ipairs(bucket) do
+    row:narrow(1, at, p:numel()):copy_(p:detach():reshape {-1})
+    started.versions[i], at = p._version, at + p:numel()
+  end
+  if group.size > 1 then
+    local result = bucket.unit.mesh:call(dist.all_gather_into_tensor, joined, row, {group = group, async_op = async})
+    started.work = async and result or nil
+  end
+  started.joined = core.keep(joined)
+  return started
+end
+
+-- Returns the full tensors of a gathered bucket. One alone with all its rows is the memory that was gathered.
+local function finish(bucket, started)
+  if started.work then bucket.unit.mesh:call(started.work.wait, started.work) end
+  started.work = nil
+  local full, at, joined = {}, 1, started.joined
+  for i, p in ipairs(bucket) do
+    local about = shards.of[p]
+    local n, whole = p:numel(), joined
+    if #bucket > 1 then
+      whole = joined:narrow(2, at, n):clone {memory_format = "contiguous"}
+    end
+    full[i] = core.keep(whole:view {-1}:narrow(1, 1, about.numel):view(about.shape))
+    if about.numel > 0 then core.set_source(full[i], function() return bucket:fetch()[i] end, p) end
+    at = at + n
+  end
+  return full
+end
+
+-- Frees what `start` returned.
+local function drop(started)
+  if started.work then started.work:wait() end
+  started.joined:free()
+end
+
+--- Returns the bucket's full tensors, gathered unless they are there and the shards have not changed since.
+function Bucket:gather()
+  if self.full and is_current(self, self.versions) then return self.full end
+  self:release()
+  local started = self.started
+  self.started = nil
+  if started and not is_current(self, started.versions) then
+    drop(started)
+    started = nil
+  end
+  started = started or core.no_grad(core.scope, start, self, false)
+  self.full, self.versions = core.no_grad(core.scope, finish, self, started), started.versions
+  drop(started)
+  return self.full
+end
+
+-- Begins to gather a unit's buckets in the background; unit may be nil.
+local function prefetch(unit)
+  for _, bucket in ipairs(unit and unit.group.size > 1 and unit.buckets or {}) do
+    if not bucket.started and not (bucket.full and is_current(bucket, bucket.versions)) then
+      bucket.started = core.no_grad(core.scope, start, bucket, true)
+    end
+  end
+end
+
+local last = setmetatable({}, {__mode = "v"}) -- last.unit: the one whose tensors backward needed last
+
+--- Returns the full tensors for a node of a graph. If backward has not needed this unit's before, frees the frozen ones
+--- of the unit it came from, for which Gather's backward does not run, and begins to gather those of the unit that ran
+--- before this one, which backward reaches next, unless no backward has needed them yet.
+function Bucket:fetch()
+  local unit, before = self.unit, last.unit
+  for _, bucket in ipairs(before and before ~= unit and before.buckets or {}) do
+    if not bucket[1].requires_grad then bucket:release() end
+  end
+  local full, next_unit = self:gather(), unit.pass[unit.position - 1]
+  last.unit, unit.is_fetched = unit, true
+  if before ~= unit and next_unit and next_unit.is_fetched then prefetch(next_unit) end
+  return full
+end
+
+--- Frees the full tensors.
+function Bucket:release()
+  for _, t in ipairs(self.full or {}) do t:free() end
+  self.full = nil
+end
+
+-- Returns the ranks' parts of the gradients, [ranks, elements of a shard], in the dtype of reductions.
+local function join_gradients(bucket, grads, dtype)
+  local size, at = bucket.unit.group.size, 1
+  local joined = ops.zeros({size, numel_of(bucket)}, {dtype = dtype, device = how(bucket).device})
+  for i, p in ipairs(bucket) do
+    local n, about, grad = p:numel(), shards.of[p], grads[i]
+    local part = joined:narrow(2, at, n)
+    if grad and about.numel == size * n then
+      part:copy_(grad:reshape {size, n})
+    elseif grad then
+      local padded = ops.zeros({size * n}, {dtype = grad.dtype, device = grad.device})
+      padded:narrow(1, 1, about.numel):copy_(grad:reshape {-1})
+      part:copy_(padded:view {size, n})
+    end
+    at = at + n
+  end
+  return joined
+end
+
+--- Averages the gradients of the full tensors over the ranks. Returns those of the shards; while the unit defers
+--- reductions, keeps them and returns an empty list.
+function Bucket:reduce(pass, grads)
+  if core.is_grad_enabled() then
+    fail("%s: create_graph is not supported; gradients are reduced without a graph", who)
+  end
+  local held, unit = self.held or {}, self.unit
+  for i in ipairs(self) do
+    local grad = grads[i]
+    if grad and (held[i] or unit.defers) then held[i] = held[i] and held[i]:add_(grad) or core.keep(grad:clone()) end
+  end
+  self.held = unit.defers and held or nil
+  if unit.defers then return {} end
+  local results, at, dtype = {}, 1, unit.reduce_dtype or how(self).dtype
+  local joined = join_gradients(self, setmetatable(held, {__index = grads}), dtype)
+  if pass.factor then joined:mul_(pass.factor:to(joined.device)) end
+  local sum = joined:view {-1}
+  if unit.group.size > 1 then
+    sum = ops.empty({joined:size(2)}, {dtype = dtype, device = joined.device})
+    unit.mesh:call(dist.reduce_scatter_tensor, sum, joined:view {-1}, {group = unit.group})
+  end
+  if unit.replicas then unit.mesh:call(dist.all_reduce, sum, {group = unit.replicas}) end
+  for i, p in ipairs(self) do
+    results[i] = sum:narrow(1, at, p:numel()):view(p.shape):to {device = p.device, dtype = p.dtype}
+    at = at + p:numel()
+  end
+  for _, t in pairs(held) do t:free() end
+  return results
+end
+
+-- Computes full tensors from shards.
+local Gather = Function:extend "FullyShard"
+
+function Gather.forward(ctx, bucket, pass)
+  ctx:set_materialize_grads(false)
+  ctx.bucket, ctx.pass = bucket, pass
+  local out = {}
+  for i, t in ipairs(bucket:gather()) do out[i] = t:detach() end
+  return unpack(out)
+end
+
+-- Frees the tensors of a list, which the collector would free late.
+local function free_all(list)
+  for key, t in pairs(list) do
+    t:free()
+    list[key] = nil
+  end
+end
+
+-- The last results of Gather.backward, which the graph has taken over since.
+local returned = setmetatable({}, {__mode = "v"})
+
+function Gather.backward(ctx, ...)
+  local bucket, grads, n = ctx.bucket, {...}, select("#", ...)
+  bucket:release() -- all nodes that read the tensors have run
+  free_all(returned)
+  local results = core.scope(function()
+    local list = bucket:reduce(ctx.pass, grads)
+    for i, t in pairs(list) do returned[i] = core.keep(t) end
+    return list
+  end)
+  free_all(grads)
+  return nil, nil, unpack(results, 1, n)
+end
+
+-- ---- forward
+
+-- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `factor`,
+-- what this rank's gradients are multiplied with; nil: 1.
+local function new_pass(unit, ...)
+  local pass, mesh = {before = unit.pass}, unit.mesh
+  if pass.before then pass.before.before = nil end
+  free_all(returned)
+  if not core.is_grad_enabled() or mesh:size() == 1 then return pass end
+  local weight = unit.batch_dim and batch_size(unit.batch_dim, ...) or 1
+  local sum = ops.full({}, unit.batch_dim and weight or mesh:size(), {dtype = "float64", device = unit.device})
+  for _, group in ipairs(unit.batch_dim and mesh.groups or {}) do
+    if group.size > 1 then mesh:call(dist.all_reduce, sum, {group = group}) end
+  end
+  pass.factor = core.keep(weight / sum:clamp(1e-30)) -- all batches may be empty
+  return pass
+end
+
+local function cast(values, dtype)
+  if not dtype then return values end
+  for i = 1, values.n do
+    local v = values[i]
+    if core.is_tensor(v) and v:is_floating_point() then values[i] = v:to(dtype) end
+  end
+  return values
+end
+
+-- Puts the full tensors into the modules. Returns a function that puts back what was there and frees them, except those
+-- in a list.
+local function install(unit, pass)
+  local before, tensors = {}, {}
+  for _, bucket in ipairs(unit.buckets) do
+    for i, t in ipairs {Gather(bucket, pass, unpack(bucket))} do
+      tensors[#tensors + 1] = core.keep(t)
+      for _, slot in ipairs(bucket.slots[i]) do
+        before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
+        slot[1].values[slot[2]] = t
+      end
+    end
+  end
+  return function(results)
+    for i = #before, 1, -1 do
+      local values, name, value = unpack(before[i])
+      values[name] = value
+    end
+    local kept = {}
+    for i = 1, results and results.n or 0 do kept[results[i] or 0] = true end
+    for _, t in ipairs(tensors) do
+      if not kept[t] then t:free() end
+    end
+    before, tensors = {}, {}
+  end
+end
+
+local function run(unit, module, forward, ...)
+  local outer, remove, results = active, nil, nil
+  active = outer or new_pass(unit, ...)
+  unit.depth = unit.depth + 1
+  local inside = true
+  local function leave()
+    if not inside then return end
+    inside, active, unit.depth = false, outer, unit.depth - 1
+    if remove then remove(results) end
+    local keeps = core.is_grad_enabled() and (unit.reshard == false or unit.reshard == nil and not outer)
+    if unit.depth > 0 or keeps then return end
+    for _, bucket in ipairs(unit.buckets) do bucket:release() end
+  end
+  return options.restoring(leave, function(...)
+    local pass = active
+    pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass
+    remove = install(unit, pass)
+    if pass.before then prefetch(pass.before[unit.position + 1]) end
+    local inputs = cast(pack(...), unit.cast_inputs and unit.param_dtype)
+    results = cast(pack(own.call(forward, module, unpack(inputs, 1, inputs.n))), unit.output_dtype)
+    return unpack(results, 1, results.n)
+  end, ...)
+end
+
+-- ---- making a unit
+
+-- Returns the unit's parameters, {t, names, slots = {{record, name}, …}} each, and its modules without those of other
+-- units, parents after their children.
+local function collect(module)
+  local entries, of, modules = {}, {}, {}
+  local function walk(m, prefix)
+    if m ~= module and unit_of(m) then return end
+    records.check_sized(who, m)
+    local record = records.of(m)
+    for _, name in ipairs(record.param) do
+      local t = record.values[name]
+      local full_name = records.joined(prefix, name)
+      if shards.of[t] then
+        fail("%s: '%s' is '%s', a parameter of a module that is sharded already; shard both modules in one call", who,
+          full_name, shards.of[t].names[1])
+      end
+      if not of[t] then
+        of[t] = {t = t, slots = {}, names = {}}
+        entries[#entries + 1] = of[t]
+      end
+      table.insert(of[t].slots, {record, name})
+      table.insert(of[t].names, full_name)
+    end
+    for _, name in ipairs(record.child) do walk(record.values[name], records.joined(prefix, name)) end
+    modules[#modules + 1] = m
+  end
+  walk(module, "")
+  return entries, modules
+end
+
+-- Makes all ranks of the mesh hold the values of its first one.
+local function broadcast(mesh, t)
+  for d = mesh.ndim, 1, -1 do
+    local group = mesh.groups[d]
+    if group.size > 1 then mesh:call(dist.broadcast, t, group.ranks[1], {group = group}) end
+  end
+end
+
+-- Replaces each parameter by this rank's rows of it. Returns buckets of parameters that are gathered together.
+local function make_buckets(unit, entries)
+  local open, buckets = {}, {}
+  for _, entry in ipairs(entries) do
+    local p = entry.t
+    local key = ("%s %s %s"):format(p.dtype, p.device, tostring(p.requires_grad))
+    local bucket = open[key]
+    if not bucket or #bucket == MOST then
+      bucket = setmetatable({unit = unit, slots = {}}, Bucket)
+      open[key], buckets[#buckets + 1] = bucket, bucket
+    end
+    local about = shards.describe(lists.slice(p.shape), unit.group)
+    about.names, about.mesh, about.device = entry.names, unit.mesh, unit.device
+    about.replica = unit.mesh.ndim == 2 and unit.mesh.place[1] or 0
+    core.no_grad(core.scope, function()
+      local full = p:detach():contiguous()
+      broadcast(unit.mesh, full)
+      p.grad = nil
+      core.set_data(p, shards.cut(about, full):to(unit.offload and "cpu" or p.device))
+    end)
+    shards.of[p] = about
+    table.insert(bucket, p)
+    table.insert(bucket.slots, entry.slots)
+  end
+  return buckets
+end
+
+-- Returns true for a parameter of a module that nn.utils.init_empty_weights made: its elements share memory.
+local function is_empty(t)
+  for d = 1, t.ndim do
+    if t:size(d) > 1 and t:stride(d) > 0 then return false end
+  end
+  return t:numel() > 1
+end
+
+-- Allocates and initializes the modules' parameters that have no memory.
+local function materialize(modules)
+  local fresh = {}
+  for _, m in ipairs(modules) do
+    local empty = lists.filter(m:parameters {recurse = false}, is_empty)
+    for _, p in ipairs(empty) do core.set_data(p, ops.empty(p.shape, {dtype = p.dtype, device = p.device})) end
+    for _, b in ipairs(m:buffers {recurse = false}) do
+      if is_empty(b) then core.set_data(b, b:contiguous()) end
+    end
+    if #empty > 0 and not m.reset_parameters then
+      fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
+    end
+    if #empty > 0 then fresh[#fresh + 1] = m end
+  end
+  for _, m in ipairs(fresh) do m:reset_parameters() end
+end
+
+-- Returns what must be equal on all ranks, as text of one line each.
+local function describe(entries)
+  local lines = lists.map(entries, function(entry)
+    local p = entry.t
+    return ("'%s', %s [%s]%s"):format(entry.names[1], p.dtype, table.concat(p.shape, ", "),
+      p.requires_grad and "" or ", without gradient")
+  end)
+  return table.concat(lines, "\n") .. "\n"
+end
+
+local default_mesh -- the mesh of all ranks, with its group
+
+local function mesh_of(mesh, device)
+  if mesh ~= nil then
+    if not device_mesh.is_mesh(mesh) or mesh.ndim > 2 then
+      options.must_be(who, "mesh", "a result of dist.init_device_mesh with 1 or 2 dims", mesh)
+    end
+    return mesh
+  end
+  local default = groups.need(who)
+  if not default_mesh or default_mesh.groups[1] ~= default then
+    default_mesh = dist.init_device_mesh(device:match "^%a+", {default.size}, {names = {"shard"}})
+  end
+  return default_mesh
+end
+
+local precision_options = {
+  param_dtype = {"string"}, reduce_dtype = {"string"}, output_dtype = {"string"},
+  cast_forward_inputs = {"boolean", true},
+}
+
+-- Methods that the module gets.
+local methods = {}
+
+-- Calls f(...), within which gradients are not reduced: the next backward pass after it reduces them with its own.
+function methods.no_sync(self, f, ...)
+  options.arg("no_sync", "the first argument", f, "function")
+  local units = {}
+  for _, m in ipairs(self:modules()) do units[#units + 1] = unit_of(m) end
+  for _, unit in ipairs(units) do unit.defers = true end
+  return options.restoring(function()
+    for _, unit in ipairs(units) do unit.defers = nil end
+  end, f, ...)
+end
+
+-- Replaces full tensors in a dict by this rank's rows.
+local function cut_full(unit, dict, prefix)
+  for _, bucket in ipairs(unit.buckets) do
+    for _, p in ipairs(bucket) do
+      for _, name in ipairs(shards.of[p].names) do
+        dict[prefix .. name] = shards.own_rows(p, dict[prefix .. name])
+      end
+    end
+  end
+end
+
+--- Shards a module's parameters over ranks by rows; they are gathered while the module runs.
+return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: boolean,
+  mixed_precision: table, offload = false, *, batch_dim: count|false = 1})]], function(module, opts)
+  local record = records.of(module)
+  if record.unit then fail("%s: the module is sharded already", who) end
+  local precision = options.check(who .. ": mixed_precision", opts.mixed_precision, precision_options)
+  for _, key in ipairs {"param_dtype", "reduce_dtype", "output_dtype"} do
+    precision[key] = precision[key] and core.dtype(precision[key], who)
+  end
+  local entries, modules = collect(module)
+  local first = module:parameters()[1]
+  local device = not first and "cpu" or shards.of[first] and shards.of[first].device or first.device
+  local mesh = mesh_of(opts.mesh, device)
+  for _, group in ipairs(mesh.groups) do
+    if group.size > 1 then mesh:call(alike, group, who, "module differs", describe(entries), "parameter") end
+  end
+  local unit = {
+    mesh = mesh, group = mesh.groups[mesh.ndim], device = device, depth = 0, reshard = opts.reshard_after_forward,
+    replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
+    batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
+    output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
+  }
+  materialize(modules)
+  unit.buckets = make_buckets(unit, entries)
+  local forward = rawget(record.values, "forward")
+  record.values.forward = function(self, ...) return run(unit, self, forward or record.class.forward, ...) end
+  record.unit = unit
+  for name, method in pairs(methods) do record.values[name] = method end
+  record.on_clone = function() fail("clone: a module of fully_shard cannot be cloned; clone it before") end
+  module:register_load_state_dict_pre_hook(function(_, dict, prefix) cut_full(unit, dict, prefix) end)
+  return module
+end)

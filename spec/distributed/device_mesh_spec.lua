@@ -1,0 +1,72 @@
+-- dist.init_device_mesh: ranks in a grid, with a process group for each dim.
+local several = require "spec.support.several"
+local on = several ""
+
+describe("dist.init_device_mesh", function()
+  it("arranges the ranks with the last dim's as neighbors, and has a group for each dim", function()
+    on.succeeds(4, [[
+      local mesh = dist.init_device_mesh("cpu", {2, 2}, {names = {"replicate", "shard"}})
+      assert(mesh.ndim == 2 and mesh:size() == 4 and mesh:size(1) == 2 and mesh:size "shard" == 2)
+      assert(mesh:get_rank() == rank)
+      local place = mesh:get_coordinate()
+      assert(place[1] == math.floor(rank / 2) and place[2] == rank % 2)
+      assert(mesh:get_local_rank "replicate" == place[1] and mesh["shard"]:get_local_rank() == place[2])
+      local sum = lm.tensor {rank}
+      dist.all_reduce(sum, {group = mesh["shard"]:get_group()})
+      assert(sum:item() == (rank < 2 and 1 or 5))
+      sum = lm.tensor {rank}
+      dist.all_reduce(sum, {group = mesh:get_group(1)})
+      assert(sum:item() == (rank % 2 == 0 and 2 or 4))
+      local both = mesh[{"shard", "replicate"}]
+      assert(both:get_group(1) == mesh:get_group "shard" and both.mesh_dim_names[2] == "replicate")
+      contains(tostring(mesh), ("rank %d = replicate %d, shard %d"):format(rank, place[1], place[2]))
+      contains(mesh["shard"]:describe_rank(3), "rank 3 = replicate 1, shard 1")
+      contains(message(mesh.get_group, mesh), "dim must be one of replicate, shard")
+      contains(message(function() return mesh.tensor end), "dim must be one of replicate, shard, got string 'tensor'")
+    ]])
+  end)
+
+  it("has numbered dims without names, dims of one rank, and one dim with the group of all", function()
+    on.succeeds(2, [[
+      local mesh = dist.init_device_mesh("cpu", {2, 1})
+      assert(mesh:get_group(1) == dist.group.WORLD and mesh:get_group(2).size == 1 and mesh[2]:size() == 1)
+      assert(mesh.mesh_dim_names == nil)
+      contains(tostring(mesh), "dim 1 = 2, dim 2 = 1")
+      contains(message(function() return mesh[3] end), "dim must be from 1 to 2, got 3")
+    ]])
+    on.succeeds(1, [[
+      local mesh = dist.init_device_mesh("cpu", {1, 1}, {names = {"a", "b"}})
+      assert(mesh["a"]:get_group().size == 1 and mesh:get_local_rank "b" == 0)
+    ]])
+  end)
+
+  it("refuses shapes and names that fit no mesh", function()
+    on.succeeds(2, [[
+      contains(message(dist.init_device_mesh, "cpu", {2, 2}), "must be 2, the number of ranks, got 4")
+      contains(message(dist.init_device_mesh, "cpu", {2}, {names = {"a", "b"}}), "names")
+      contains(message(dist.init_device_mesh, "cpu", {2, 1}, {names = {"a", "a"}}), "names has 'a' twice")
+      contains(message(dist.init_device_mesh, "cpu", {2}, {names = {"size"}}), "cannot be named 'size'")
+      contains(message(dist.init_device_mesh, "tpu", {2}), "device_type")
+    ]])
+  end)
+
+  it("fails on all ranks if they differ", function()
+    local got = on.run(2, [[
+      dist.init_device_mesh("cpu", {2}, {names = {rank == 0 and "shard" or "tensor"}})
+    ]])
+    for rank = 0, 1 do
+      assert.not_equal(0, got[rank].code)
+      assert.matches("mesh differs from rank 0's: here names {tensor}; there names {shard}", got[rank].output, 1, true)
+    end
+  end)
+
+  it("names the places of ranks in the error of a collective that fails", function()
+    local got = on.run(4, [[
+      local mesh = dist.init_device_mesh("cpu", {2, 2}, {names = {"replicate", "shard"}})
+      if rank == 3 then error "lost the data" end
+      mesh:call(dist.barrier, {group = mesh:get_group(rank == 2 and 2 or 1)})
+      dist.barrier()
+    ]])
+    assert.matches("(rank 2 = replicate 1, shard 0; rank 3 = replicate 1, shard 1)", got[2].output, 1, true)
+  end)
+end)

@@ -1,0 +1,542 @@
+-- nn.parallel.fully_shard: parameters sharded by rows, gathered while they are used.
+local several = require "spec.support.several"
+local temp = require "spec.support.temp"
+
+-- A small language model without attention, in float64; `pair(opts)` returns two equal ones, of which the second is
+-- sharded.
+local on = several([[
+  local core = require "luminary.core"
+  local fully_shard = nn.parallel.fully_shard
+  lm.set_default_dtype "float64"
+  local Block = nn.Module:extend("Block")
+  function Block:init(d)
+    self.norm = nn.LayerNorm(d)
+    self.up = nn.Linear(d, 3 * d)
+    self.down = nn.Linear(3 * d, d)
+  end
+  function Block:forward(x) return x + self.down(F.gelu(self.up(self.norm(x)))) end
+  local Net = nn.Module:extend("Net")
+  function Net:init(d, n)
+    self.emb = nn.Embedding(11, d)
+    self.blocks = nn.ModuleList()
+    for i = 1, n do self.blocks:append(Block(d)) end
+    self.norm = nn.LayerNorm(d)
+    self.head = nn.Linear(d, 11, {bias = false})
+  end
+  function Net:forward(ids)
+    local h = self.emb(ids)
+    for _, b in ipairs(self.blocks) do h = b(h) end
+    return self.head(self.norm(h))
+  end
+  local function shard(net, opts)
+    for _, b in ipairs(net.blocks) do fully_shard(b, opts) end
+    return fully_shard(net, opts)
+  end
+  local function pair(opts, change)
+    lm.manual_seed(1)
+    local alone = Net(10, 3)
+    lm.manual_seed(rank + 1) -- ranks start with different parameters: rank 0's count
+    local net = Net(10, 3)
+    if change then
+      change(alone)
+      change(net)
+    end
+    return alone, shard(net, opts)
+  end
+  local function batch(step, n)
+    lm.manual_seed(step)
+    local x = lm.randint(1, 12, {n or 8, 5})
+    return x, lm.randint(1, 12, {n or 8, 5})
+  end
+  local function loss_of(net, x, y) return F.cross_entropy(net(x):view(-1, 11), y:reshape(-1)) end
+  -- This rank's samples; the last rank has one more than its share, and the first one less.
+  local function part_of(t)
+    local n = t:size(1) / size
+    local first, last = rank * n + (rank > 0 and 0 or 1), (rank + 1) * n - (rank < size - 1 and 1 or 0)
+    return t[{{first, last}}]
+  end
+  local function full_grads(net)
+    local list = {}
+    for name, p in net:named_parameters() do
+      local joined = lm.zeros {size * p:size(1), unpack(p.shape, 2)}
+      if p.grad then dist.all_gather_into_tensor(joined, p.grad) end
+      list[name] = joined
+    end
+    return list
+  end
+  -- Fails unless the gradients of a sharded net are those of another.
+  local function same_grads(what, net, alone)
+    local got = full_grads(net)
+    for name, p in alone:named_parameters() do
+      if p.grad then
+        local own = got[name]:view {-1}:narrow(1, 1, p:numel()):view(p.shape)
+        local off = (own - p.grad):abs():max():item()
+        if not (off < 1e-12) then error(what .. ": " .. name .. " is off by " .. off) end
+      end
+    end
+  end
+]], 60)
+
+-- Trains 50 steps with a clipped norm.
+local training = [[
+  local alone, net = pair($opts)
+  local steps = {optim.Adam(alone:parameters(), {lr = 0.01}), optim.Adam(net:parameters(), {lr = 0.01})}
+  for step = 1, 50 do
+    local x, y = batch(step)
+    for _, opt in ipairs(steps) do opt:zero_grad() end
+    local whole = loss_of(alone, x, y)
+    whole:backward()
+    local own = part_of(y)
+    local part = loss_of(net, part_of(x), own)
+    part:backward()
+    local sum = dist.all_reduce(part:detach() * own:size(1)) / 8
+    local a = nn.utils.clip_grad_norm_(alone:parameters(), 0.1)
+    local b = nn.utils.clip_grad_norm_(net:parameters(), 0.1)
+    for _, opt in ipairs(steps) do opt:step() end
+    if math.abs(sum:item() - whole:item()) > 1e-10 then error("step " .. step .. ": loss differs") end
+    if math.abs(a:item() - b:item()) > 1e-10 then error("step " .. step .. ": norm differs") end
+  end
+]]
+
+describe("nn.parallel.fully_shard", function()
+  for _, case in ipairs {
+    { 1, "nil" }, { 2, "nil" }, { 4, "nil" }, { 2, "{reshard_after_forward = true}" },
+    { 2, "{reshard_after_forward = false}" },
+    { 4, '{mesh = dist.init_device_mesh("cpu", {2, 2}, {names = {"replicate", "shard"}})}' },
+    { 2, "{offload = true}" }, { 3, "nil", { LM_SHM = "0" } },
+  } do
+    it(("trains as one process does: %d ranks, %s"):format(case[1], case[2]), function()
+      local script = training:gsub("%$opts", function() return case[2] end)
+      if case[1] == 3 then script = script:gsub("batch%(step%)", "batch(step, 9)"):gsub("/ 8", "/ 9") end
+      on.succeeds(case[1], script, case[3])
+    end)
+  end
+
+  it("trains GPT-2, whose embedding is also its last layer, over two by two ranks", function()
+    on.succeeds(4, [[
+      local function make()
+        lm.manual_seed(1)
+        return lm.models.gpt2 {
+          n_embd = 12, n_head = 3, n_layer = 3, vocab_size = 30, n_positions = 8, embd_pdrop = 0, resid_pdrop = 0,
+          attn_pdrop = 0,
+        }
+      end
+      local alone, net = make(), make()
+      local opts = {mesh = dist.init_device_mesh("cpu", {2, 2}), reshard_after_forward = true}
+      for name, m in net:named_modules() do
+        if name:find "h%.%d$" then fully_shard(m, opts) end
+      end
+      fully_shard(net, opts)
+      local steps = {optim.AdamW(alone:parameters(), {lr = 0.003}), optim.AdamW(net:parameters(), {lr = 0.003})}
+      local function loss_of_ids(m, ids)
+        return F.cross_entropy(m(ids):narrow(2, 1, 7):reshape(-1, 30), ids:narrow(2, 2, 7):reshape(-1))
+      end
+      for step = 1, 10 do
+        lm.manual_seed(step)
+        local ids = lm.randint(1, 31, {8, 8})
+        for _, opt in ipairs(steps) do opt:zero_grad() end
+        local whole, part = loss_of_ids(alone, ids), loss_of_ids(net, ids[{{2 * rank + 1, 2 * rank + 2}}])
+        whole:backward()
+        part:backward()
+        for _, opt in ipairs(steps) do opt:step() end
+        local sum = dist.all_reduce(part:detach():clone()) / 4
+        if math.abs(sum:item() - whole:item()) > 1e-10 then error("step " .. step .. ": loss differs") end
+      end
+    ]])
+  end)
+
+  it("holds rows of each parameter, and at most two blocks in full", function()
+    on.succeeds(4, [[
+      local function sum(net)
+        local bytes = 0
+        for _, p in ipairs(net:parameters()) do bytes = bytes + p.nbytes end
+        return bytes
+      end
+      local base = lm.memory_allocated()
+      local net = nn.Sequential()
+      for i = 1, 8 do net:append(Block(128)) end
+      local full, block = sum(net), sum(net[1])
+      for _, b in ipairs(net) do fully_shard(b, {reshard_after_forward = true}) end
+      fully_shard(net, {reshard_after_forward = true})
+      collectgarbage()
+      collectgarbage()
+      local small = 150000 -- activations of one sample, and the collector's garbage
+      local blocks = 2 * block * 9 / 8 -- the allocator rounds sizes up, by an eighth at most
+      assert(net[1].up.weight.shape[1] == 96 and sum(net) == full / 4, "not a quarter")
+      assert(lm.memory_allocated() - base <= full / 4 + small, "a full parameter is left")
+      for step = 1, 3 do
+        lm.reset_peak_memory_stats()
+        local loss = net(lm.ones(1, 128)):sum()
+        local peak = lm.max_memory_allocated() - base - (step > 1 and full / 4 or 0) -- gradients
+        assert(peak <= full / 4 + blocks + small, ("forward: %d of %d"):format(peak, full))
+        assert(lm.memory_allocated() - base <= full / 4 * (step > 1 and 2 or 1) + small, "left after forward")
+        lm.reset_peak_memory_stats()
+        loss:backward()
+        -- gradients: the shards', and those of two blocks, before and after they are joined
+        peak = lm.max_memory_allocated() - base
+        assert(peak <= full / 2 + 2 * blocks + small, ("backward: %d of %d"):format(peak, full))
+        loss = nil
+        collectgarbage()
+        collectgarbage()
+        local left = lm.memory_allocated() - base -- the last block's reduced gradients among it
+        assert(left <= full / 2 + block / 4 + small, ("left after backward: %d of %d"):format(left, full))
+      end
+      net:zero_grad() -- frozen blocks, whose weights the gradient of the first one needs
+      for i = 2, 8 do net[i]:requires_grad_(false) end
+      lm.reset_peak_memory_stats()
+      local loss = net(lm.ones(1, 128)):sum()
+      loss:backward()
+      local peak = lm.max_memory_allocated() - base
+      assert(peak <= full / 2 + 2 * blocks + small, ("frozen: %d of %d"):format(peak, full))
+      local kept = fully_shard(nn.Linear(256, 256), {reshard_after_forward = false})
+      loss = kept(lm.ones(1, 256)) -- no backward frees what it gathered
+      loss, net, kept = nil, nil, nil
+      collectgarbage()
+      lm.ones(1):requires_grad_():register_hook(function() end) -- lets go of functions that graphs no longer call
+      jit.flush() -- compiled code refers to functions of the net
+      for _ = 1, 4 do collectgarbage() end
+      local left = lm.memory_allocated() - base
+      assert(left <= small, "the net is not collected: " .. left)
+    ]])
+  end)
+
+  it("adds gradients of several passes, and defers reductions in no_sync", function()
+    on.succeeds(2, [[
+      local alone, net = pair {reshard_after_forward = true}
+      local x, y = batch(1)
+      local function on_both(f)
+        alone:zero_grad()
+        net:zero_grad()
+        f(alone, function(t) return t end)
+        f(net, part_of)
+      end
+      on_both(function(m, part) -- two forward passes, then one backward
+        local first, second = loss_of(m, part(x), part(y)), loss_of(m, part(y), part(x))
+        local both = first + second
+        both:backward()
+      end)
+      same_grads("two forwards", net, alone)
+      on_both(function(m, part)
+        local first, second = loss_of(m, part(x), part(y)), loss_of(m, part(y), part(x))
+        second:backward()
+        first:backward {retain_graph = true}
+        first:backward()
+      end)
+      same_grads("three backwards", net, alone)
+      local function half(t) return t[{{rank * 4 + 1, rank * 4 + 4}}] end
+      local calls = 0
+      on_both(function(m, part)
+        if m == net then part = half end
+        local function first()
+          calls = calls + 1
+          loss_of(m, part(x), part(y)):backward()
+          return 7
+        end
+        if m == net then assert(net:no_sync(first) == 7 and not net.head.weight.grad) else first() end
+        loss_of(m, part(y), part(x)):backward()
+      end)
+      assert(calls == 2)
+      same_grads("no_sync", net, alone)
+    ]])
+  end)
+
+  it("takes frozen and shared parameters, those without dims or with fewer rows than ranks", function()
+    on.succeeds(3, [[
+      local function change(net)
+        net.head.weight = net.emb.weight
+        net.blocks[2].up.weight:requires_grad_(false)
+        net.blocks[1]:requires_grad_(false)
+        net.scale = nn.Parameter(lm.tensor(1.5))
+        net.two = nn.Parameter(lm.tensor {2, 3})
+      end
+      local before = Net.forward
+      local alone, net = pair({reshard_after_forward = true}, change)
+      function Net:forward(ids) return before(self, ids) * self.scale + self.two:sum() * self.two[2] end
+      local x, y = batch(2, 9)
+      for _ = 1, 2 do
+        alone:zero_grad()
+        net:zero_grad()
+        loss_of(alone, x, y):backward()
+        loss_of(net, part_of(x), part_of(y)):backward()
+        same_grads("frozen", net, alone)
+        assert(not net.blocks[1].up.weight.grad and not net.blocks[2].up.weight.grad)
+      end
+      assert(net.head.weight == net.emb.weight and net.scale.shape[1] == 1)
+      contains(message(fully_shard, net), "sharded already")
+    ]])
+  end)
+
+  it("runs within checkpoints, without gradients, and again after an error in forward", function()
+    on.succeeds(2, [[
+      local alone, net = pair {reshard_after_forward = true}
+      local x, y = batch(3)
+      local plain = Net.forward
+      local broken
+      function Net:forward(ids)
+        local h = self.emb(ids)
+        for i, b in ipairs(self.blocks) do
+          if broken and i == 2 then error "broken" end
+          h = lm.autograd.checkpoint(b, h)
+        end
+        return self.head(self.norm(h))
+      end
+      loss_of(alone, x, y):backward()
+      loss_of(net, part_of(x), part_of(y)):backward()
+      same_grads("checkpoint", net, alone)
+      broken = true
+      contains(message(net, x), "broken")
+      assert(net.emb.weight:size(1) == 6 and net.emb.weight.is_leaf)
+      broken = false
+      local a, b = lm.no_grad(function() return alone(x), net(x) end)
+      assert((a - b):abs():max():item() < 1e-12)
+      assert((alone:eval()(x) - net:eval()(x)):abs():max():item() < 1e-12)
+    ]])
+  end)
+
+  it("detects parameters and gathered tensors that changed before backward", function()
+    on.succeeds(2, [[
+      local _, net = pair {reshard_after_forward = true}
+      local x, y = batch(4)
+      local loss = loss_of(net, x, y)
+      lm.no_grad(function() net.blocks[2].up.weight:add_(1) end)
+      contains(message(loss.backward, loss), "changed it in place")
+      local seen
+      local forward = Block.forward
+      function Block:forward(x)
+        if not self.mark then return forward(self, x) end
+        seen = self.up.weight
+        lm.no_grad(function() self.up.weight:mul_(2) end) -- stays in memory until backward has used it
+        return forward(self, x)
+      end
+      local alone = pair()
+      net:load_state_dict(alone:state_dict())
+      lm.no_grad(function() alone.blocks[2].up.weight:mul_(2) end)
+      net.blocks[2].mark = true
+      net:zero_grad()
+      loss_of(alone, x, y):backward()
+      loss_of(net, x, y):backward()
+      same_grads("scaled", net, alone)
+      contains(message(function() return seen:sum() end), "freed")
+      contains(message(function()
+        lm.autograd.grad(loss_of(net, x, y), net.head.weight, {create_graph = true})
+      end), "create_graph")
+    ]])
+  end)
+
+  it("makes a model without memory shard by shard, and reads and returns full state dicts", function()
+    on.succeeds(2, [[
+      local alone = pair()
+      local net = nn.utils.init_empty_weights(Net, 10, 3)
+      lm.manual_seed(1)
+      fully_shard(net.emb)
+      for _, b in ipairs(net.blocks) do fully_shard(b) end
+      fully_shard(net)
+      local wanted = alone:state_dict()
+      local full = nn.parallel.full_state_dict(net)
+      for name, t in pairs(wanted) do assert(lm.equal(full[name], t), name) end
+      local one = nn.parallel.full_state_dict(net, {dst = 1})
+      assert((one == nil) == (rank == 0))
+      lm.manual_seed(9)
+      local other = Net(10, 3)
+      net:load_state_dict(other:state_dict())
+      full = nn.parallel.full_state_dict(net)
+      for name, t in pairs(other:state_dict()) do assert(lm.equal(full[name], t), name) end
+      net:load_state_dict(net:state_dict())
+      local Bare = nn.Module:extend "Bare"
+      function Bare:init() self.w = nn.utils.init_empty_weights(nn.Linear, 2, 2).weight end
+      contains(message(fully_shard, Bare()), "define Bare:reset_parameters()")
+    ]])
+  end)
+
+  it("computes in another dtype than that of the shards", function()
+    on.succeeds(2, [[
+      local seen = {}
+      local forward = Block.forward
+      function Block:forward(x)
+        seen[#seen + 1] = {x.dtype, self.up.weight.dtype}
+        return forward(self, x)
+      end
+      local alone, net = pair {mixed_precision = {param_dtype = "float32", reduce_dtype = "float64"}}
+      local x, y = batch(5)
+      loss_of(alone, x, y):backward()
+      seen = {}
+      local out = net(part_of(x))
+      assert(out.dtype == "float32")
+      F.cross_entropy(out:view(-1, 11), part_of(y):reshape(-1)):backward()
+      assert(#seen == 3 and seen[1][1] == "float32" and seen[1][2] == "float32")
+      local p = net.blocks[1].up.weight
+      assert(p.dtype == "float64" and p.grad.dtype == "float64")
+      local joined = lm.zeros {30, 10}
+      dist.all_gather_into_tensor(joined, p.grad)
+      local off = (joined - alone.blocks[1].up.weight.grad):abs():max():item()
+      assert(off < 1e-6 and off > 0, off)
+      contains(message(fully_shard, nn.Linear(2, 2), {mixed_precision = {param_dtyp = "float32"}}), "param_dtype")
+    ]])
+  end)
+
+  describe("in checkpoints", function()
+    local folder
+    setup(function() folder = temp.folder() end)
+    teardown(function() temp.remove(folder) end)
+
+    -- Trains steps 1 to 4 and saves, or loads and trains steps 5 to 8; losses are those of one process.
+    local half = [[
+      local alone = pair()
+      lm.manual_seed(rank + 5)
+      local net = $layout
+      local steps = {optim.Adam(alone:parameters(), {lr = 0.01}), optim.Adam(net:parameters(), {lr = 0.01})}
+      local path, saves = "$folder/" .. "$name", $saves
+      local parts = {net = net, opt = steps[2], step = 4}
+      if saves then net:load_state_dict(alone:state_dict()) end
+      for step = 1, saves and 4 or 8 do
+        local x, y = batch(step, 12)
+        for _, opt in ipairs(steps) do opt:zero_grad() end
+        local whole = loss_of(alone, x, y)
+        whole:backward()
+        steps[1]:step()
+        if step == 5 then assert(lm.checkpoint.load(path, parts).step == 4) end
+        if saves or step > 4 then
+          local own = part_of(y)
+          local part = loss_of(net, part_of(x), own)
+          part:backward()
+          steps[2]:step()
+          local sum = dist.all_reduce(part:detach() * own:size(1)) / 12
+          if math.abs(sum:item() - whole:item()) > 1e-10 then error("step " .. step .. ": loss differs") end
+        end
+      end
+      if saves then lm.checkpoint.save(path, parts) end
+    ]]
+    local function run(n, name, layout, saves)
+      on.succeeds(n, (half:gsub("%$(%w+)", { folder = folder, name = name, layout = layout, saves = tostring(saves) })))
+    end
+    local sharded, plain = "shard(Net(10, 3))", "Net(10, 3)"
+    local hybrid = 'shard(Net(10, 3), {mesh = dist.init_device_mesh("cpu", {2, 2})})'
+
+    it("saves shards of two ranks, and loads them over one, three and two by two", function()
+      run(2, "two", sharded, true)
+      run(1, "two", plain, false)
+      run(1, "two", sharded, false)
+      run(3, "two", sharded, false)
+      run(4, "two", hybrid, false)
+    end)
+
+    it("saves those of two by two once, and loads them and a plain net's over two", function()
+      run(4, "hybrid", hybrid, true)
+      run(2, "hybrid", sharded, false)
+      run(1, "plain", plain, true)
+      run(2, "plain", sharded, false)
+      run(2, "plain", "shard(Net(10, 3), {offload = true})", false)
+    end)
+
+    it("refuses shards of another model, on all ranks", function()
+      run(2, "other", sharded, true)
+      local got = on.run(2, ([[
+        lm.checkpoint.load("%s/other", {net = shard(Net(12, 3)), opt = nil})
+      ]]):format(folder))
+      for rank = 0, 1 do
+        assert.not_equal(0, got[rank].code)
+        assert.matches("to have shape [", got[rank].output, 1, true)
+      end
+    end)
+  end)
+
+  it("takes part in loss scaling: all ranks skip a step", function()
+    on.succeeds(2, [[
+      local _, net = pair()
+      local opt, scaler = optim.SGD(net:parameters(), {lr = 0.1}), lm.amp.GradScaler {init_scale = 4, enabled = true}
+      local x, y = batch(6)
+      for step = 1, 2 do
+        opt:zero_grad()
+        scaler:scale(loss_of(net, part_of(x), part_of(y))):backward()
+        if step == 2 and rank == 1 then net.head.weight.grad:fill_(math.huge) end
+        local before = net.emb.weight:detach():clone()
+        scaler:step(opt)
+        scaler:update()
+        assert(lm.equal(before, net.emb.weight:detach()) == (step == 2), "step " .. step)
+        assert(scaler:get_scale() == (step == 1 and 4 or 2))
+      end
+    ]])
+  end)
+
+  it("computes gradients of inputs and by lm.autograd.grad, with plain means, on several devices", function()
+    on.succeeds(2, [[
+      local function make()
+        lm.manual_seed(1)
+        return nn.Linear(4, 6), nn.Linear(6, 3):to "cpu:1"
+      end
+      local Pair = nn.Module:extend "Pair"
+      function Pair:init(a, b)
+        self.a = a
+        self.b = b
+      end
+      function Pair:forward(x) return self.b(F.tanh(self.a(x)):to "cpu:1") end
+      local alone, net = Pair(make()), Pair(make())
+      local opts = {batch_dim = false, reshard_after_forward = true}
+      fully_shard(net.a, opts)
+      fully_shard(net.b, opts)
+      fully_shard(net, opts)
+      lm.manual_seed(2)
+      local x = lm.randn(4, 4):requires_grad_()
+      local own = x:detach()[{{2 * rank + 1, 2 * rank + 2}}]:requires_grad_()
+      local wanted = lm.autograd.grad(alone(x):square():mean(), {x, alone.a.weight, alone.b.weight})
+      local got = lm.autograd.grad(net(own):square():mean(), {own, net.a.weight, net.b.weight})
+      local function near(a, b) assert((a - b):abs():max():item() < 1e-12) end
+      near(got[1] / 2, wanted[1][{{2 * rank + 1, 2 * rank + 2}}])
+      near(got[2], wanted[2][{{3 * rank + 1, 3 * rank + 3}}])
+      local rows = rank == 0 and 2 or 1
+      near(got[3][{{1, rows}}], wanted[3][{{2 * rank + 1, 2 * rank + rows}}])
+      assert(net.a.weight.grad == nil and got[3].device == "cpu:1")
+    ]])
+  end)
+
+  it("names the place of a rank that ends amid a pass", function()
+    local got = on.run(3, [[
+      local _, net = pair {reshard_after_forward = true}
+      local x, y = batch(1, 9)
+      local loss = loss_of(net, part_of(x), part_of(y))
+      if rank == 2 then error "lost the data" end
+      loss:backward()
+    ]])
+    for rank = 0, 1 do
+      assert(got[rank].code ~= 0 and got[rank].seconds < 10, got.text)
+      assert.matches(("rank %d = shard %d; rank 2 = shard 2"):format(rank, rank), got[rank].output, 1, true)
+    end
+  end)
+
+  it("follows a net that is converted to another dtype", function()
+    on.succeeds(2, [[
+      local alone, net = pair {reshard_after_forward = true}
+      net:float()
+      alone:float()
+      local x, y = batch(7)
+      loss_of(alone, x, y):backward()
+      local loss = loss_of(net, part_of(x), part_of(y))
+      loss:backward()
+      assert(loss.dtype == "float32" and net.head.weight.grad.dtype == "float32")
+      net:double()
+      alone:double()
+      net:zero_grad()
+      alone:zero_grad()
+      loss_of(alone, x, y):backward()
+      loss_of(net, part_of(x), part_of(y)):backward()
+      same_grads("double", net, alone)
+    ]])
+  end)
+
+  it("refuses models that differ, and names the rank's place in the mesh", function()
+    local got = on.run(2, [[
+      fully_shard(nn.Linear(2, rank + 3))
+    ]])
+    for rank = 0, 1 do assert.not_equal(0, got[rank].code) end
+    assert.matches("module differs from rank 0's: here 'weight', float64 [4, 2]", got[1].output, 1, true)
+    assert.matches("rank 0 = shard 0; rank 1 = shard 1", got[0].output, 1, true)
+    on.succeeds(2, [[
+      local net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+      net[2].weight = net[1].weight
+      fully_shard(net[1])
+      contains(message(fully_shard, net), "'1.weight' is 'weight', a parameter of a module that is sharded already")
+      contains(message(fully_shard, nn.Linear(2, 2), {mesh = 3}), "mesh must be")
+      contains(message(net[1].clone, net[1]), "cannot be cloned")
+    ]])
+  end)
+end)
