@@ -537,8 +537,8 @@ describe("in a host", function()
     end
   end)
 
-  -- Without LuaJIT's compiler: versions before mid-2024 crash if memory ends while a trace ends at a C function
-  -- (https://github.com/LuaJIT/LuaJIT/issues/1166), among them Debian 12's.
+  -- Without LuaJIT's compiler: versions before August 2026 crash if memory ends while a trace ends at a C function
+  -- (https://github.com/LuaJIT/LuaJIT/issues/1166 and 1502).
   it("that grants little address space, parts are refused #unsanitized", function()
     for _, kilobytes in ipairs {120000, 150000, 250000} do
       local _, text, code = temp.run(folder, ("ulimit -v %d; timeout 60 luajit -joff %s"):format(kilobytes,
