@@ -176,7 +176,8 @@ describe("linear_cross_entropy", function()
     for _, each in ipairs {
       { "expected input to have shape %[%*, 3%] for linear_weight %[5, 3%], got %[4, 4%]", wide, weight, target },
       { "expected linear_weight to have shape %[C, …, D%], got %[5%]", x, weight:select(2, 1), target },
-      { "expected target to have shape the shape of input", x, weight, target:narrow(1, 1, 3) },
+      { "expected target to have shape %[4%], got %[3%]", x, weight, target:narrow(1, 1, 3) },
+      { "linear_cross_entropy: expected target to have shape %[4, 5%], got %[3, 5%]", x, weight, lm.rand(3, 5) },
       { "expected input to have shape %[N, 3%] for linear_weight %[5, 2, 3%], got %[2, 2, 3%]", x:reshape(2, 2, -1),
         lm.ones(5, 2, 3):to(device), target },
       { "label_smoothing must be a number from 0 to 1, got 2", x, weight, target, { label_smoothing = 2 } },

@@ -90,6 +90,8 @@ function Chunked.backward(ctx, grad)
   return dx or nil, in_dtype(dweight, weight.dtype), bias and in_dtype(dbias, bias.dtype), nil, nil
 end
 
+-- Returns the sizes before D of weight [C, …, D] if all logits are computed at once, for several losses per row or
+-- probabilities.
 local function check(who, x, weight, target, o)
   local function wrong(name, t, shape) options.wrong_shape(who, name, t, shape) end
   if weight.ndim < 2 then wrong("linear_weight", weight, "[C, …, D]") end
@@ -102,10 +104,12 @@ local function check(who, x, weight, target, o)
   if o.linear_bias and table.concat(o.linear_bias.shape, ",") ~= table.concat(shape, ",") then
     wrong("linear_bias", o.linear_bias, shape)
   end
-  if #shape > 1 or target:is_floating_point() then return shape end
-  local same = target.ndim == x.ndim - 1
-  for d = 1, same and target.ndim or 0 do same = same and target.shape[d] == x.shape[d] end
-  if not same then wrong("target", target, "the shape of input without its last dim") end
+  if #shape > 1 then return shape end
+  local expected = lists.slice(x.shape, 1, x.ndim - 1)
+  local of_classes = target:is_floating_point()
+  if of_classes then expected[x.ndim] = shape[1] end
+  if table.concat(target.shape, ",") ~= table.concat(expected, ",") then wrong("target", target, expected) end
+  return of_classes and shape
 end
 
 -- Computes the loss with all logits at once: for several losses per row, and targets that are probabilities.
