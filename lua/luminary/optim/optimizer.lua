@@ -386,7 +386,7 @@ function Optimizer:load_shards(next_shard)
   for shard in next_shard do
     dict = dict or {param_groups = shard.param_groups, state = {}}
     for i, state in pairs(shard.state) do
-      local p, saved = params[i], shard.shards and shard.shards[i]
+      local p, saved = params[i], is_plain(shard.shards) and shard.shards[i] or nil
       if p and self:keeps(p) then dict.state[i] = add_state(dict.state[i], p, state, saved) end
     end
   end

@@ -428,6 +428,47 @@ describe("nn.parallel.fully_shard", function()
       run(2, "plain", "shard(Net(10, 3), {offload = true})", false)
     end)
 
+    it("refuses shards that no rank has saved", function()
+      on.succeeds(1, [[
+        local net = fully_shard(nn.Linear(2, 3))
+        local opt = optim.Adam(net:parameters())
+        net(lm.ones(1, 2)):sum():backward()
+        opt:step()
+        local function load(object, state)
+          local given = false
+          return message(object.load_shards, object, function()
+            given = not given
+            return given and state or nil
+          end)
+        end
+        local t = lm.ones(3, 2)
+        local function of_weight(saved)
+          return {tensors = {weight = t, bias = lm.ones(3)}, shards = {weight = saved}}
+        end
+        contains(load(net, {}), "must have tables")
+        contains(load(net, {tensors = {}, shards = {}}), "have no 'bias'")
+        contains(load(net, {tensors = {other = t}, shards = {}}), "has no 'other'")
+        contains(load(net, {tensors = {weight = 3}, shards = {}}), "'weight' is malformed")
+        contains(load(net, of_weight {shape = {3, 2}, first = -1, chunk = 3}), "'weight' is malformed")
+        contains(load(net, of_weight {shape = {3, "2"}, first = 0, chunk = 3}), "malformed")
+        contains(load(net, of_weight(7)), "'weight' is malformed")
+        contains(load(net, of_weight {shape = {3, 4}, first = 0, chunk = 3}), "to have shape [3, 2], got [3, 4]")
+        t = lm.ones(3, 5)
+        contains(load(net, of_weight {shape = {3, 2}, first = 0, chunk = 3}), "got [3, 2] from a tensor [3, 5]")
+        local good = opt:shard_state_dict()
+        for _, bad in ipairs {3, {shape = 1}, {shape = {3, 2}, first = 0.5, chunk = 3}} do
+          local dict = opt:shard_state_dict()
+          dict.shards = {bad, bad}
+          contains(load(opt, dict), "is malformed")
+        end
+        local given = false
+        opt:load_shards(function()
+          given = not given
+          return given and good or nil
+        end)
+      ]])
+    end)
+
     it("refuses shards of another model, on all ranks", function()
       run(2, "other", sharded, true)
       local got = on.run(2, ([[

@@ -125,11 +125,24 @@ end)
 
 local function saved_form(about) return {shape = about.shape, first = about.first, chunk = about.chunk} end
 
+local function is_natural(n) return options.is("natural", n) end
+
+local function check_saved(who, name, t, saved)
+  local is_valid = core.is_tensor(t) and (saved == nil or options.is_plain(saved) and options.is_plain(saved.shape)
+    and lists.every(saved.shape, is_natural) and is_natural(saved.first) and is_natural(saved.chunk))
+  if not is_valid then options.fail("%s: the saved shard of '%s' is malformed", who, printable_name(name, 200)) end
+end
+
 -- Copies the rows of a saved tensor that `to` holds. p: its parameter, or false; saved: of saved_form, or nil.
 local function take_rows(who, name, to, p, t, saved)
+  check_saved(who, name, t, saved)
   local about = shards.of[p] or shards.describe(to.shape)
   local shape = saved and saved.shape or t.shape
-  if not same_shape(shape, about.shape) then options.wrong_shape(who, name, {shape = shape}, about.shape) end
+  local fits = same_shape(shape, about.shape) and same_shape(lists.slice(with_rows(t).shape, 2), lists.slice(shape, 2))
+  if not fits then
+    options.fail("%s: expected %s to have shape [%s], got [%s] from a tensor [%s]", who, name,
+      table.concat(about.shape, ", "), table.concat(shape, ", "), table.concat(t.shape, ", "))
+  end
   core.no_grad(copy_rows, about, to, t, saved and saved.first or 0)
 end
 
@@ -149,6 +162,8 @@ end
 function shards.load_module(module, next_state)
   local who, own, of, seen = "load_shards", module:state_dict(), parameters_of(module), {}
   for state in next_state do
+    local parts = options.is_plain(state) and options.is_plain(state.tensors) and options.is_plain(state.shards)
+    if not parts then options.fail("%s: the saved state must have tables 'tensors' and 'shards'", who) end
     for name, t in pairs(state.tensors) do
       if not own[name] then options.fail("%s: %s has no '%s'", who, module.__name, printable_name(name, 200)) end
       take_rows(who, name, own[name], of[name] or false, t, state.shards[name])
@@ -177,12 +192,12 @@ end
 
 --- Adds a rank's state of a parameter to what was loaded before, nil at first. Returns that.
 function shards.add_state(before, p, state, saved)
-  if not saved and not shards.of[p] then return state end
+  if not options.is_plain(state) or not saved and not shards.of[p] then return state end
   local all = before or {}
   for key, value in pairs(state) do
-    local is_rows = core.is_tensor(value) and (not saved or value.ndim > 0 and value:size(1) == saved.chunk
-      and value:numel() == saved.chunk * lists.product(lists.slice(saved.shape, 2)))
-    if is_rows and value.ndim >= (saved and 1 or p.ndim) then
+    local is_rows = core.is_tensor(value) and value.ndim >= math.min(1, saved and 1 or p.ndim)
+    if is_rows and saved then check_saved("load_shards", tostring(key), value, saved) end
+    if is_rows and (not saved or value:size(1) == saved.chunk) then
       all[key] = all[key] or ops.zeros(p.shape, {dtype = value.dtype, device = value.device})
       take_rows("load_shards", tostring(key), all[key], p, value, saved)
     else
