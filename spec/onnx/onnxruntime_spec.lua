@@ -100,6 +100,17 @@ describe("models of onnxruntime", function()
     assert.equal("Sigmoid Mul Add", ops_of(node("Mul", {"s", "x"}, "z"), node("Add", {"s", "z"}, "y")))
   end)
 
+  it("records models whose scales depend on the inputs", function()
+    for name, x in pairs {["mlp.dynamic"] = lm.randn(3, 6), ["cnn.QDQ.QUInt8"] = lm.randn(2, 3, 9, 8)} do
+      local net = lm.onnx.load(write(name)):eval()
+      local run, state = lm.prepare(net, x)
+      local expected = lm.no_grad(function() return net(x * 2) end)
+      assert.is_true(lm.allclose(expected, run(x * 2)))
+      assert.is_nil(state.reason)
+      assert.equal(1, state.recordings)
+    end
+  end)
+
   it("joins the ops between DequantizeLinear and QuantizeLinear", function()
     for _, kind in ipairs {"QUInt8", "QInt8"} do
       local counts = joined("cnn.QDQ." .. kind)

@@ -166,7 +166,9 @@ lm_status lm_cpu_int8_conv(const void *args, lm_tensor *const *out) {
   const lm_tensor *w = a->weight, *zero = a->zero;
   const bool raw = zero->dtype == LM_I32, depthwise = lm_int8_is_depthwise(w->size, a->groups);
   LM_OWNED *x = NULL, *y = NULL;
+  double zero_of_x = 0;
   NEED(check_bytes("int8_conv", "x", a->x));
+  if (a->x_zero) NEED(lm_tensor_item_f64(a->x_zero, &zero_of_x));
   NEED(check_bytes("int8_conv", "weight", w));
   if (!raw && !is_byte(zero) && zero->dtype != LM_F32)
     return lm_fail_dtype("int8_conv", "zero", "uint8, int8, int32 or float32", lm_dtype_name(zero->dtype));
@@ -197,10 +199,10 @@ lm_status lm_cpu_int8_conv(const void *args, lm_tensor *const *out) {
                  .flip = x->dtype == LM_I8 ? FLIP : 0,
                  .y_size = (int64_t)lm_dtype_size(y->dtype)};
   LM_WORKSPACE(int32_t, base, 3 * K + x->size[1]);
-  int32_t *const zeros = base + K, x_zero = (int32_t)a->x_zero + j.flip;
+  int32_t *const zeros = base + K, x_zero = (int32_t)zero_of_x + j.flip;
   float *const scale = (float *)(base + 2 * K);
   const int32_t *sum = (const int32_t *)((const char *)a->packed->data + a->packed->numel) - K;
-  memset(base + 3 * K, (int)a->x_zero, (size_t)x->size[1]);
+  memset(base + 3 * K, (int)zero_of_x, (size_t)x->size[1]);
   for (int64_t k = 0; k < K; k++) {
     zeros[k] = a->w_zero           ? ((const int32_t *)a->w_zero->data)[k] - (w->dtype == LM_U8 ? 128 : 0)
                : w->dtype == LM_U8 ? -128
@@ -235,10 +237,12 @@ static void quantize(void *ctx, int64_t first, int64_t last) {
 
 lm_status lm_cpu_int8_quantize(const void *args, lm_tensor *const *out) {
   const lm_int8_quantize_args *a = args;
+  double scale;
   NEED(check_bytes("int8_quantize", "zero", a->zero));
+  NEED(lm_tensor_item_f64(a->scale, &scale));
   convert_job j = {.x = a->x->data,
                    .y = out[0]->data,
-                   .scale = (float)a->scale,
+                   .scale = (float)scale,
                    .finish = {.dtype = a->zero->dtype, .zero = zero_of(a->zero)}};
   return lm_parallel(out[0]->numel, (double)out[0]->numel / 4, 0, quantize, &j);
 }

@@ -79,7 +79,7 @@ function int8.multiply(n, p)
     kept = {weight = weight, packed = ops.int8_pack(weight, groups), zero = for_channels(p.w_zero, groups * N, "int32")}
   end
   local y = ops.int8_conv(x, kept.weight, kept.packed, p.zero, for_channels(p.scale, groups * N, "float32"),
-    for_channels(p.bias, groups * N, "int32"), kept.zero, {groups = groups, x_zero = n:number(p.ix_zero, x_zero) or 0})
+    for_channels(p.bias, groups * N, "int32"), kept.zero, {groups = groups, x_zero = x_zero and x_zero:reshape({})})
   if groups > 1 then y = ops.transpose(y:reshape(M, groups, N), 1, 2) end
   return y:reshape(shape)
 end

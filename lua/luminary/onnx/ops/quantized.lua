@@ -22,7 +22,7 @@ op.QuantizeLinear = {axis = 1, block_size = 0, dtype_in = "output_dtype",
     if int8.dtypes[dtype] and scale:numel() == 1 and int8.are_bytes(zero) and x.device:find "^cpu"
       and x.dtype == "float32" and (n.wide or "float32") == "float32" then
       zero = zero or ops.zeros({}, {dtype = dtype, device = x.device})
-      return ops.int8_quantize(x, n:number(2, scale), zero:reshape({}))
+      return ops.int8_quantize(x, scale:reshape({}), zero:reshape({}))
     end
     local wide = n.wide or n.version < 19 and "float32" or scale.dtype
     local y = to(x, wide) / spread(n, to(scale, wide), x)
@@ -42,7 +42,7 @@ op.DynamicQuantizeLinear = {function(_, x)
   local scale = (most - least) / 255
   scale = ops.masked_fill(scale, ops.eq(scale, 0), 1)
   local zero = to(ops.clamp(ops.round(-least / scale), 0, 255), "uint8")
-  if int8.are_bytes(zero) then return ops.int8_quantize(x, scale:item(), zero), scale, zero end
+  if int8.are_bytes(zero) then return ops.int8_quantize(x, scale, zero), scale, zero end
   return int8.saturated(x / scale, "uint8", zero), scale, zero
 end}
 

@@ -45,20 +45,22 @@ op "int8_pack(weight, groups: int = 1)" {
   results = {"packed: [P] int8"}, host = true, grad = "none", internal = true,
   help = "weight of int8_conv in the layout that it multiplies",
 }
-op("int8_conv(x, weight, packed, zero, scale?, bias?, w_zero?, {x_zero: int = 0, stride: pair = 1, padding: pair = 0, "
+op("int8_conv(x, weight, packed, zero, scale?, bias?, w_zero?, x_zero: scalar?, {stride: pair = 1, padding: pair = 0, "
   .. "dilation: pair = 1, groups: int = 1})") {
   operands = {
     "weight: [K, Cg, kH, kW] not_bool strided", "x: [N, C, H, W] not_bool strided", "zero: [] not_bool",
     "int8_pack(sizes_of(weight), groups, P)", "packed: [P] int8", "scale: [K] float in float32", "bias: [K] int32",
-    "w_zero: [K] int32", "conv(sizes_of(x), sizes_of(weight), stride, padding, dilation, groups, OH, OW)",
+    "w_zero: [K] int32", "x_zero: [] not_bool",
+    "conv(sizes_of(x), sizes_of(weight), stride, padding, dilation, groups, OH, OW)",
   },
   results = {"y: [N, K, OH, OW] of zero as conv(x)"}, host = true, grad = "none", internal = true,
   flops = "2 * numel_of(y) * size_of(weight)[2] * size_of(weight)[3] * size_of(weight)[4]",
   help = "convolution of uint8 or int8 x less x_zero with such weights less w_zero, plus bias, as int32; in the other "
     .. "dtypes of zero times scale, of integers plus zero and saturated",
 }
-op "int8_quantize(x, scale: number, zero)" {
-  operands = {"x: [at...] float in float32 preserve", "zero: [] not_bool"}, results = {"y: [at...] of zero as x"},
+op "int8_quantize(x, scale: scalar, zero)" {
+  operands = {"x: [at...] float in float32 preserve", "scale: [] not_bool", "zero: [] not_bool"},
+  results = {"y: [at...] of zero as x"},
   host = true, grad = "none", internal = true, help = "x / scale + zero, rounded to even and saturated to zero's dtype",
 }
 op "int8_dequantize(x, scale: number, x_zero: int = 0)" {
