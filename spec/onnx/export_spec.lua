@@ -96,9 +96,27 @@ describe("lm.onnx.export", function()
       wanted, got = {scale(y)}, {other(y)}
       for i = 1, 3 do near(wanted[i], got[i]) end
     end
-    says("expand %(a size that is 4, 16, 36 there does not follow from the dynamic axes",
+    says("expand %(a size that is 4, 16, 36, 25 there does not follow from the dynamic axes",
       module(function(_, y) return y:narrow(1, 1, 1):expand(y.shape[1] ^ 2, 4) end), lm.randn(2, 4), path,
       {dynamic_axes = {input = {"N"}}})
+    for _, forward in ipairs { -- right for even sizes alone, or for none other than the example's
+      function(_, y) return y:chunk(2, 1)[1] * 2 end,
+      function(_, y) return nn.functional.pad(y, {0, 0, 0, y.shape[1] % 2}) end,
+      function(_, y) return y:narrow(1, math.floor(y.shape[1] / 4) + 1, math.floor(y.shape[1] / 2)) end,
+      function(_, y) return y * (y.shape[1] / 10) end,
+    } do
+      says("does not follow from the dynamic axes", module(forward), lm.randn(4, 4), path,
+        {dynamic_axes = {input = {"N"}}})
+    end
+    local half = module(function(_, y)
+      local size = math.floor(y.shape[1] / 2)
+      return y:roll(size, 1):narrow(1, 1, size)
+    end)
+    back, x = again(half, lm.randn(4, 4), {dynamic_axes = {input = {"N"}}}), lm.randn(7, 4)
+    near(half(x), (back(x)))
+    says("leaky_relu %(alpha depends on a dynamic axis%)", module(function(_, y)
+      return nn.functional.leaky_relu(y, y.shape[1] / 10)
+    end), lm.randn(2, 4), path, {dynamic_axes = {input = {"N"}}})
     says("add is called for some sizes of the dynamic axes only", module(function(_, y)
       return y.shape[1] > 3 and y * 2 or y + 1
     end), lm.randn(2, 4), path, {dynamic_axes = {input = {"N"}}})
