@@ -124,6 +124,18 @@ describe("lm.onnx.export", function()
       {dynamic_axes = {input = {[2] = "L"}}})
   end)
 
+  it("warns if other sizes have other steps, and keeps those of the example and its multiples", function()
+    local net = module(function(_, y) return y.shape[1] % 2 == 1 and lm.cat({y, y}, 1) or y * 2 end)
+    local warn, text = lm.core.warn, nil
+    lm.core.warn = function(line) text = line end
+    local ok, back = pcall(again, net, lm.randn(4, 4), {dynamic_axes = {input = {"N"}}})
+    lm.core.warn = warn
+    assert(ok, back)
+    assert.matches("export: with N = 11 the module has other steps than with the example's sizes", text)
+    local x = lm.randn(6, 4)
+    near(net(x), (back(x)))
+  end)
+
   it("has indices from 0 where they leave, and their values where the module computes with them", function()
     local net = module(function(_, x)
       local i = x:argmax(2, {keepdim = true})
