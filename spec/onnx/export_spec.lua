@@ -96,14 +96,44 @@ describe("lm.onnx.export", function()
       wanted, got = {scale(y)}, {other(y)}
       for i = 1, 3 do near(wanted[i], got[i]) end
     end
-    says("expand %(a size that is 4, 16, 36 there does not follow from the dynamic axes",
+    says("expand %(a size that is 4, 16, 36, 25 there does not follow from the dynamic axes",
       module(function(_, y) return y:narrow(1, 1, 1):expand(y.shape[1] ^ 2, 4) end), lm.randn(2, 4), path,
       {dynamic_axes = {input = {"N"}}})
+    for _, forward in ipairs { -- right for even sizes alone, or for none other than the example's
+      function(_, y) return y:chunk(2, 1)[1] * 2 end,
+      function(_, y) return nn.functional.pad(y, {0, 0, 0, y.shape[1] % 2}) end,
+      function(_, y) return y:narrow(1, math.floor(y.shape[1] / 4) + 1, math.floor(y.shape[1] / 2)) end,
+      function(_, y) return y * (y.shape[1] / 10) end,
+    } do
+      says("does not follow from the dynamic axes", module(forward), lm.randn(4, 4), path,
+        {dynamic_axes = {input = {"N"}}})
+    end
+    local half = module(function(_, y)
+      local size = math.floor(y.shape[1] / 2)
+      return y:roll(size, 1):narrow(1, 1, size)
+    end)
+    back, x = again(half, lm.randn(4, 4), {dynamic_axes = {input = {"N"}}}), lm.randn(7, 4)
+    near(half(x), (back(x)))
+    says("leaky_relu %(alpha depends on a dynamic axis%)", module(function(_, y)
+      return nn.functional.leaky_relu(y, y.shape[1] / 10)
+    end), lm.randn(2, 4), path, {dynamic_axes = {input = {"N"}}})
     says("add is called for some sizes of the dynamic axes only", module(function(_, y)
       return y.shape[1] > 3 and y * 2 or y + 1
     end), lm.randn(2, 4), path, {dynamic_axes = {input = {"N"}}})
     says("does not run with other sizes of its dynamic axes: linear: expected x", nn.Linear(4, 2), lm.randn(2, 4), path,
       {dynamic_axes = {input = {[2] = "L"}}})
+  end)
+
+  it("warns if other sizes have other steps, and keeps those of the example and its multiples", function()
+    local net = module(function(_, y) return y.shape[1] % 2 == 1 and lm.cat({y, y}, 1) or y * 2 end)
+    local warn, text = lm.core.warn, nil
+    lm.core.warn = function(line) text = line end
+    local ok, back = pcall(again, net, lm.randn(4, 4), {dynamic_axes = {input = {"N"}}})
+    lm.core.warn = warn
+    assert(ok, back)
+    assert.matches("export: with N = 11 the module has other steps than with the example's sizes", text)
+    local x = lm.randn(6, 4)
+    near(net(x), (back(x)))
   end)
 
   it("has indices from 0 where they leave, and their values where the module computes with them", function()

@@ -280,7 +280,7 @@ end
 
 function Export:lacks(step, why)
   why = why and why:gsub("^export: ", "")
-  if why and (why:find "arithmetic on" or why:find "compare") then
+  if why and (why:find "arithmetic on" or why:find "compare" or why:find "a number" or why:find "got table") then
     why = "its sizes depend on a dynamic axis in a way that has no counterpart"
   end
   local text = ("%s%s%s"):format(step.op, why and why ~= "" and " (" .. why .. ")" or "",
@@ -429,6 +429,24 @@ local function write(self, path, o)
   })
 end
 
+-- Returns a recording with sizes that are no multiples of the example's, which shows that a size such as a half is
+-- rounded up; nil if the module does not run with them, or, with a warning, has other steps then.
+local function recording_between(module, args, rebuild, inputs, symbols, first)
+  local sizes = {}
+  for i, symbol in ipairs(symbols) do
+    local most = math.max(unpack(symbol.samples))
+    symbol.samples[4] = lists.index_of(symbol.samples, most - 1) and most + 2 or most - 1
+    sizes[i] = ("%s = %d"):format(printable_name(symbol.name, 100), symbol.samples[4])
+  end
+  local runs, found = pcall(record, module, args, rebuild, resized(inputs, symbols, 4))
+  if runs and pcall(compare, first, found) then return found end
+  for _, symbol in ipairs(symbols) do symbol.samples[4] = nil end
+  if runs then
+    core.warn(("export: with %s the module has other steps than with the example's sizes and their multiples; the file "
+      .. "has the latter"):format(table.concat(sizes, ", ")))
+  end
+end
+
 -- Records the module with its example, and with the other sizes of dynamic axes.
 local function recordings_of(module, args, rebuild, inputs, symbols)
   local examples = lists.map(inputs, function(each) return each.tensor end)
@@ -450,7 +468,10 @@ local function recordings_of(module, args, rebuild, inputs, symbols)
         compare(all[1], all[k])
       end
     end)
-    if ok then return all end
+    if ok then
+      all[4] = recording_between(module, args, rebuild, inputs, symbols, all[1])
+      return all
+    end
   end
   fail("export: the module does not run with other sizes of its dynamic axes: %s", options.without_position(problem))
 end

@@ -46,16 +46,17 @@ function Varying.__unm(a) return 0 - a end
 
 local DENOMINATORS = 4096
 
--- Returns p, q, b for which each v[i] is s[i] * p / q + b, or nil.
+-- Returns integers p, q, b for which each v[i] is s[i] * p / q, rounded towards 0 as nodes divide, + b, or nil.
 local function line_through(v, s)
   if s[1] == s[2] then return nil end
   local slope = (v[2] - v[1]) / (s[2] - s[1])
   for q = 1, DENOMINATORS do
     local p = math.floor(slope * q + 0.5)
     if math.abs(p - slope * q) < 1e-9 then
-      local b = v[1] - s[1] * p / q
+      local function at(i) return (p < 0 and math.ceil or math.floor)(s[i] * p / q) end
+      local b = v[1] - at(1)
       for i = 1, #v do
-        if math.abs(s[i] * p / q + b - v[i]) > 1e-6 then return nil end
+        if at(i) + b ~= v[i] then return nil end
       end
       return b % 1 == 0 and p, q, b or nil
     end
@@ -71,7 +72,9 @@ local floats = lists.set "alpha beta gamma epsilon lambd bias"
 
 local function attribute_of(name, v)
   local message = {name = name}
-  if type(v) == "string" then
+  if is_varying(v) then
+    error(("%s depends on a dynamic axis"):format(name), 0)
+  elseif type(v) == "string" then
     message.type, message.s = 3, v
   elseif type(v) == "number" then
     message.type = floats[name] and 1 or 2
