@@ -1,12 +1,13 @@
---- Sets the globals of Torch7's command th, for scripts that run unchanged: torch, nn, optim, paths, xlua, sys, image,
---- include; print shows tables. `require "nn"` and the like return them. cutorch, cunn and cudnn are there if the machine has a GPU.
+--- Sets the globals of Torch7's command th, for scripts that run unchanged: torch, nn, optim, paths, xlua, sys,
+--- include; print shows tables. `require "nn"` and the like return them; so do "image" and "threads", which load then.
+--- cutorch, cunn and cudnn are there if the machine has a GPU.
 local debug = require "debug"
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local torch = require "luminary.torch7"
 local fail = options.fail
 
-local began
+local began = core.time()
 local sys = {
   clock = core.time, dirname = torch.paths.dirname, basename = torch.paths.basename, concat = torch.paths.concat,
   sleep = function(s) os.execute(("sleep %.3f"):format(s)) end, isNaN = function(v) return v ~= v end, OS = "linux",
@@ -22,7 +23,7 @@ local sys = {
 }
 sys.fexecute = sys.execute
 function sys.toc(verbose)
-  local seconds = core.time() - (began or core.time())
+  local seconds = core.time() - began
   if verbose then print(seconds) end
   return seconds
 end
@@ -94,7 +95,7 @@ for name, f in pairs {unpack = unpack, pack = options.pack} do
   if rawget(table, name) == nil then rawset(table, name, f) end
 end
 rawset(string, "gfind", string.gmatch)
---- sys.split and string.split(text, pattern): Return the list of the parts between matches; a first empty one is left out.
+--- sys.split and string.split(text, pattern): Return the list of the parts between matches, without a first empty one.
 function sys.split(text, pattern)
   local parts, at = {}, 1
   while true do
@@ -114,31 +115,20 @@ if pcall(require, "pl") then require("pl.text").format_operator() end
 
 local print_plain, DEPTH = print, 5
 local function is_plain(v) return type(v) == "table" and not (getmetatable(v) or {}).__tostring end
-local function print_table(t, indent)
-  local margin = (" "):rep(indent)
-  if next(t) == nil then return print_plain(margin .. "{}") end
-  print_plain(margin .. "{")
+local function table_text(t, indent)
+  if next(t) == nil or indent >= 4 * DEPTH then return next(t) == nil and "{}" or "{...}" end
+  local lines, margin = {"{"}, (" "):rep(indent)
   for key, v in pairs(t) do
-    local head = margin .. "  " .. tostring(key) .. " : "
-    if not is_plain(v) then
-      print_plain(head .. (type(v) == "string" and '"' .. v .. '"' or tostring(v)))
-    elseif next(v) == nil or indent >= 4 * (DEPTH - 1) then
-      print_plain(head .. "{...}")
-    else
-      print_plain(head)
-      print_table(v, indent + 4)
-    end
+    local text = is_plain(v) and table_text(v, indent + 4) or type(v) == "string" and '"' .. v .. '"' or tostring(v)
+    lines[#lines + 1] = ("%s  %s : %s"):format(margin, tostring(key), text)
   end
-  print_plain(margin .. "}")
+  return table.concat(lines, "\n") .. "\n" .. margin .. "}"
 end
---- print(…): Prints the fields of tables without __tostring, to a depth of 5.
+--- print(…): Prints the fields of tables without __tostring, too, to a depth of 5.
 rawset(_G, "print", function(...)
-  local args, any = {...}, false
-  for i = 1, select("#", ...) do any = any or is_plain(args[i]) end
-  if not any then return print_plain(...) end
-  for i = 1, select("#", ...) do
-    if is_plain(args[i]) then print_table(args[i], 0) else print_plain(args[i]) end
-  end
+  local args, n = {...}, select("#", ...)
+  for i = 1, n do if is_plain(args[i]) then args[i] = table_text(args[i], 0) end end
+  print_plain(unpack(args, 1, n))
 end)
 
 return torch

@@ -1,5 +1,5 @@
---- Implements Torch7's package image over lm.vision. An image is a tensor [C, H, W] or [H, W], of floats in [0, 1] or of
---- bytes; positions count from 0. Functions take the result first, if it is given: image.scale([result,] image, …).
+--- Implements Torch7's package image over lm.vision. An image is a tensor [C, H, W] or [H, W], of floats in [0, 1] or
+--- of bytes; positions count from 0. Functions take the result first, if it is given: image.scale([result,] image, …).
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local tensor = require "luminary.torch7.tensor"
@@ -19,7 +19,7 @@ local function loaded(pixels, depth, kind)
   local out = dtype == "uint8" and pixels or ops.div(pixels:to(dtype), 255)
   return wrap(ops.contiguous(out))
 end
-local modes = {"gray", nil, "rgb"}
+local modes, endings = {"gray", nil, "rgb"}, {png = true, jpeg = true, webp = true}
 --- image.load(path [, depth [, type]]): Reads a file; depth is 1 or 3, type "float", "double" or "byte".
 function image.load(path, depth, kind)
   return loaded(vision.read_image(path, {mode = modes[depth] or "unchanged"}), depth, kind)
@@ -33,10 +33,9 @@ function image.save(path, img)
   local x = raw(img, "image.save")
   if x.dtype ~= "uint8" then x = ops.mul(ops.clamp_range(x, 0, 1), 255):to "uint8" end
   if x.ndim == 2 then x = ops.unsqueeze(x, 1) end
-  local ending = path:match "%.(%a+)$"
-  local write = vision["write_" .. (ending and ending:lower():gsub("^jpg$", "jpeg") or "")]
-    or fail("image.save: unknown ending of '%s'; png, jpg and webp are known", path)
-  write(ops.contiguous(x), path)
+  local ending = (path:match "%.(%a+)$" or ""):lower():gsub("^jpg$", "jpeg")
+  if not endings[ending] then fail("image.save: unknown ending of '%s'; png, jpg and webp are known", path) end
+  vision["write_" .. ending](ops.contiguous(x), path)
 end
 for _, kind in ipairs {"PNG", "JPG"} do
   image["load" .. kind], image["save" .. kind] = image.load, image.save
@@ -144,7 +143,7 @@ end
 local luma = {0.299, 0.587, 0.114}
 image.rgb2y, image.rgb2yuv = mixed {luma}, mixed {luma, {-0.14713, -0.28886, 0.436}, {0.615, -0.51499, -0.10001}}
 image.yuv2rgb = mixed {{1, 0, 1.13983}, {1, -0.39465, -0.5806}, {1, 2.03211, 0}}
---- image.minmax {tensor = x, min = low, max = high}: Returns x with low as 0 and high as 1; by default its own extremes.
+--- image.minmax {tensor = x, min = low, max = high}: Returns x with low as 0 and high as 1, by default its extremes.
 function image.minmax(how)
   local x = tensor.is(how) and how or how.tensor
   local low, high = type(how) == "table" and how.min or x:min(), type(how) == "table" and how.max or x:max()
@@ -182,6 +181,8 @@ local function kernel(name, f)
 end
 kernel("gaussian1D", function(b) return b end)
 kernel("gaussian", function(b) return ops.mul(ops.unsqueeze(b, 1), ops.unsqueeze(b, 2)) end)
-function image.display() fail "image.display: there is no window; image.save(path, image.toDisplayTensor(x)) writes a file" end
+function image.display()
+  fail "image.display: there is no window; image.save(path, image.toDisplayTensor(x)) writes a file"
+end
 
 return image

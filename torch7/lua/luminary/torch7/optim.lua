@@ -1,6 +1,7 @@
 --- Wraps luminary's optim functions for Torch7's tensors: x, the gradients and the state are such tensors.
 local options = require "luminary.base.options"
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local class = require "luminary.torch7.class"
 local known_options = getmetatable(require "luminary.torch7.feval_optimizers").options
 local ours = require "luminary.optim"
@@ -31,12 +32,16 @@ for _, name in ipairs {
     local own, known = {}, known_options[name]
     for key, v in pairs(config) do
       if known[key] then own[key] = tensor.raw_all(v) end
+      if key:find "^tol" and type(v) == "number" then own[key] = math.max(v, 0) end -- below 0: never
+    end
+    local function evaluate()
+      local loss, grad = feval(x)
+      loss, grad = tensor.raw_all(loss), tensor.raw_all(grad)
+      local sizes = tensor.raw(x).shape
+      return loss, core.is_tensor(grad) and grad:numel() == lists.product(sizes) and grad:reshape(sizes) or grad
     end
     converted(state, tensor.is, tensor.raw)
-    local ok, _, losses, average = pcall(ours[name], function()
-      local loss, grad = feval(x)
-      return tensor.raw_all(loss), tensor.raw_all(grad)
-    end, tensor.raw(x, name), own, state)
+    local ok, _, losses, average = pcall(ours[name], evaluate, tensor.raw(x, name), own, state)
     converted(state, core.is_tensor, tensor.wrap)
     if not ok then error(_, 0) end
     if name == "lbfgs" then

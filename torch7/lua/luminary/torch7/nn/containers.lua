@@ -14,17 +14,35 @@ function Container:__init()
   Module.__init(self)
   self.modules = {}
 end
+-- Makes net[i] the i-th module of a Sequential, so that #net is their number: LuaJIT ignores __len of tables.
+local function numbered(self)
+  if type(self.modules) == "table" and class.isTypeOf(self, "nn.Sequential") then
+    for i = 1, math.max(#self, #self.modules) do rawset(self, i, self.modules[i]) end
+  end
+  return self
+end
+function Container:read(file)
+  Module.read(self, file)
+  numbered(self)
+end
 function Container:add(module)
   if type(module) ~= "table" or not class.isTypeOf(module, "nn.Module") then
     options.expected(class.typename(self) .. ":add", "a module", module)
   end
   table.insert(self.modules, module)
-  return self
+  return numbered(self)
 end
 function Container:get(i) return self.modules[i] end
 function Container:size() return #self.modules end
-function Container:insert(module, at) table.insert(self.modules, at or #self.modules + 1, module) end
-function Container:remove(at) return table.remove(self.modules, at) end
+function Container:insert(module, at)
+  table.insert(self.modules, at or #self.modules + 1, module)
+  numbered(self)
+end
+function Container:remove(at)
+  local module = table.remove(self.modules, at)
+  numbered(self)
+  return module
+end
 function Container:parameters()
   local params, grads = {}, {}
   for _, module in ipairs(self.modules) do

@@ -263,7 +263,7 @@ function Modules:updateGradInput(input)
   return self.gradInput
 end
 
---- nn.CrossEntropyCriterion([weights [, sizeAverage]]): LogSoftMax, its field lsm, and ClassNLLCriterion, its field nll.
+--- nn.CrossEntropyCriterion([weights [, sizeAverage]]): Applies LogSoftMax (field lsm) and ClassNLLCriterion (nll).
 local Entropy = class.new("nn.CrossEntropyCriterion", "nn.Criterion")
 function Entropy:__init(weights, average)
   Criterion.__init(self)

@@ -333,7 +333,7 @@ function OneHot:updateOutput(input)
   return Leaf.updateOutput(self, tensor.new("int64", {input})):resize(self.outputSize)
 end
 function OneHot:updateGradInput(input)
-  self.gradInput = type(input) == "number" and 0 or tensor.wrap(ops.zeros(tensor.raw(input).shape, {dtype = tensor.default}))
+  self.gradInput = type(input) == "number" and 0 or input:clone():zero():type(self:type())
   return self.gradInput
 end
 

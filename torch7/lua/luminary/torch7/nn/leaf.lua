@@ -108,8 +108,8 @@ for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "Volum
   from_fields["nn." .. name] = function(f) return f.running_mean:size(1), f.eps, f.momentum, f.affine end
 end
 
--- Returns the layer's constructor arguments. Of a layer that Torch7 wrote, or whose class does not call the __init of its
--- parent, its fields tell them.
+-- Returns the layer's constructor arguments; finds those of a layer that Torch7 wrote, or whose class does not call the
+-- __init of its parent, in its fields.
 function arguments(self)
   local of = getmetatable(self)
   while not self.made_with and of do
@@ -357,18 +357,18 @@ local constants = {["true"] = true, ["false"] = false}
 -- fields: "kW kH dW=1 dH=dW"; "_" is an argument that is not kept. configure(self, inner), if the class has it, sets
 -- luminary's layer from fields before each call.
 function Leaf.layer(name, make, fields)
-  local new, arguments = class.new("nn." .. name, "nn.Leaf"), {}
+  local new, kept = class.new("nn." .. name, "nn.Leaf"), {}
   for field, default in (fields or ""):gmatch "([%w_]+)=?(%S*)" do
     local number, constant = tonumber(default), constants[default]
     if constant == nil then constant = number end
-    table.insert(arguments, {name = field, default = constant, like = constant == nil and default or nil})
+    table.insert(kept, {name = field, default = constant, like = constant == nil and default or nil})
   end
   new.make = make
   function new:__init(...)
     Module.__init(self)
     self.made_with = {n = select("#", ...), ...}
     self:attach(make(...))
-    for i, field in ipairs(arguments) do
+    for i, field in ipairs(kept) do
       local v = self.made_with[i]
       if v == nil then v = field.default end
       if v == nil and field.like then v = self[field.like] end

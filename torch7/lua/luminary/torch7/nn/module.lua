@@ -41,8 +41,12 @@ function Module:backward(input, gradOutput, scale)
   return self.gradInput
 end
 
---- Writes the fields of a module for torch.save; torch.load reads them.
-function Module:write(file) file:writeObject(files.fields_of(self)) end
+--- Writes the fields of a module for torch.save; torch.load reads them. (net[i] is also in net.modules.)
+function Module:write(file)
+  local fields = files.fields_of(self)
+  for i = #fields, 1, -1 do fields[i] = nil end
+  file:writeObject(fields)
+end
 Module.read = files.read_fields
 
 function Module:children() return self.modules or {} end
@@ -214,8 +218,8 @@ local function each_tensor(v, f, seen)
   end
 end
 
--- Returns a function of a tensor in an object that returns the same part of new memory: of make(a 1-d tensor of all that
--- the object's tensors use of the old one), which is called once for each memory. Those that share it still do.
+-- Returns a function of a tensor in an object that returns the same part of new memory, which is make(a 1-d tensor of
+-- all that the object's tensors use of the old memory), called once for each memory. Those that share it still do.
 local function in_new_memory(object, make, cache)
   local bases, ends = {}, {}
   each_tensor(object, function(t)

@@ -111,6 +111,7 @@ function Partial:__init(i, o, bias)
   Module.__init(self)
   self.network = nn.Sequential()
     :add(nn.ParallelTable():add(nn.Identity()):add(nn.LookupTable(o, i))):add(nn.MM(false, true))
+  self.modules = {self.network}
   if bias ~= false then
     self.bias, self.gradBias = tensor.new(tensor.default, 1, o):zero(), tensor.new(tensor.default, 1, o):zero()
   end
@@ -141,16 +142,6 @@ function Partial:accGradParameters(input, gradOutput, scale)
     self.gradBias:indexAdd(2, self.partition, wrap(ops.mul(ops.sum(raw(gradOutput), 1, {keepdim = true}), scale or 1)))
   end
 end
-function Partial:accUpdateGradParameters(input, gradOutput, rate)
-  local lookup = self.network:get(1):get(2)
-  local weight, bias = lookup.gradWeight, self.gradBias
-  lookup.gradWeight, self.gradBias = lookup.weight:clone():zero(), bias and bias:clone():zero()
-  self:accGradParameters(input, gradOutput, 1)
-  self:updateParameters(rate)
-  lookup.gradWeight, self.gradBias = weight, bias
-end
-Partial.sharedAccUpdateGradParameters = Partial.accUpdateGradParameters
-
 --- nn.Kmeans(k, dim [, scale]): Returns the number of the nearest of k centers, its weight, for each row of the input;
 --- loss is the sum of the distances. Its gradWeight moves each center towards the mean of its rows.
 local Kmeans = class.new("nn.Kmeans", "nn.Module")

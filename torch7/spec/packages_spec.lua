@@ -1,0 +1,137 @@
+-- Tests the packages that Torch7 scripts require: image, threads, sys, xlua, and what th adds.
+local torch = require "luminary.torch7"
+local temp = require "spec.support.temp"
+local image = require "luminary.torch7.image"
+
+-- Runs a script by luminary th; returns its output.
+local function th(text, before)
+  local folder = temp.folder()
+  local path = folder .. "/script.lua"
+  temp.write(path, text)
+  local pipe = io.popen((before or "") .. " luajit bin/luminary th " .. path .. " 2>&1")
+  local out = pipe:read "*a"
+  pipe:close()
+  temp.remove(folder)
+  return out
+end
+
+describe("image", function()
+  local x = torch.range(1, 16):view(1, 4, 4)
+
+  it("writes and reads files, as floats in [0, 1] or bytes, with 1 or 3 channels", function()
+    local folder = temp.folder()
+    local rgb = torch.rand(3, 5, 7)
+    image.save(folder .. "/a.png", rgb)
+    local read = image.load(folder .. "/a.png", 3, "double")
+    assert.is_true((read - rgb):abs():max() < 1 / 255)
+    assert.same({ 1, 5, 7 }, image.load(folder .. "/a.png", 1):size():totable())
+    assert.equal("torch.ByteTensor", image.load(folder .. "/a.png", 3, "byte"):type())
+    image.save(folder .. "/g.jpg", torch.rand(5, 7))
+    assert.same({ 3, 5, 7 }, image.load(folder .. "/g.jpg", 3):size():totable())
+    local bytes = torch.ByteTensor(torch.ByteStorage():string(temp.read(folder .. "/a.png")))
+    assert.is_true((image.decompress(bytes, 3, "double") - read):abs():max() == 0)
+    assert.error_matches(function() image.save(folder .. "/a.xyz", rgb) end, "unknown ending")
+    assert.error_matches(function() image.load(folder .. "/none.png") end, "none.png")
+    temp.remove(folder)
+  end)
+
+  it("scales as Torch7: averages, lines between the corners, the nearest", function()
+    assert.same({ { { 3.5, 5.5 }, { 11.5, 13.5 } } }, image.scale(x, 2, 2):totable())
+    local up = image.scale(x, 7, 7)
+    assert.near(1.5, up[1][1][2], 1e-12)
+    assert.near(16, up[1][7][7], 1e-12)
+    assert.near(1.5, image.scale(x, 7, 7, "bicubic")[1][1][2], 1e-12)
+    assert.same({ { { 1, 3 }, { 9, 11 } } }, image.scale(x, 2, 2, "simple"):totable())
+    local sizes = { ["8x6"] = { 1, 6, 8 }, [8] = { 1, 8, 8 }, ["^2"] = { 1, 2, 2 }, ["*1/2"] = { 1, 2, 2 } }
+    for size, expected in pairs(sizes) do
+      assert.same(expected, image.scale(x, size):size():totable())
+    end
+    local into = torch.zeros(1, 2, 2)
+    image.scale(into, x)
+    assert.equal(3.5, into[1][1][1])
+    assert.error_matches(function() image.scale(x, "wide") end, "unknown size 'wide'")
+  end)
+
+  it("crops, flips, rotates and changes colors", function()
+    assert.same({ { { 6, 7 }, { 10, 11 } } }, image.crop(x, 1, 1, 3, 3):totable())
+    assert.same({ { { 6, 7 }, { 10, 11 } } }, image.crop(x, "c", 2, 2):totable())
+    assert.same({ { { 12 }, { 16 } } }, image.crop(x, "br", 1, 2):totable())
+    assert.same({ { { 4, 3, 2, 1 } } }, image.hflip(x:narrow(2, 1, 1)):totable())
+    assert.equal(13, image.vflip(x)[1][1][1])
+    assert.same({ { { 4, 8, 12, 16 } } }, image.rotate(x, math.pi / 2):narrow(2, 1, 1):totable())
+    local rgb = torch.rand(3, 2, 2)
+    assert.is_true((image.yuv2rgb(image.rgb2yuv(rgb)) - rgb):abs():max() < 1e-4)
+    assert.near(0.299, image.rgb2y(torch.Tensor { 1, 0, 0 }:view(3, 1, 1))[1][1][1], 1e-12)
+    local grid = image.toDisplayTensor { input = torch.rand(7, 1, 4, 4), nrow = 3, padding = 1 }
+    assert.same({ 1, 16, 16 }, grid:size():totable())
+    assert.equal(1, image.minmax { tensor = x }:max())
+    assert.error_matches(function() image.display(x) end, "image.save")
+  end)
+end)
+
+describe("threads", function()
+  it("runs jobs with upvalues, classes and tensors, and calls back with their results", function()
+    local out = th [[
+      local threads = require "threads"
+      local made = {}
+      local pool, started = threads.Threads(2, function()
+        local Data = torch.class("spec.Data", {})
+        function Data:get(i) return self.values[i] end
+      end, function(i) number = i return i end)
+      assert(#started == 2)
+      local Data = torch.class("spec.Data", made)
+      function Data:__init() self.values = torch.range(1, 5) end
+      local data, factor, sum, threads_seen = made.Data(), 10, 0, {}
+      for job = 1, 12 do
+        local view = data.values:narrow(1, 2, 2)
+        pool:addjob(function(a, nothing, t)
+          assert(nothing == nil and number == __threadid and torch.isTensor(t))
+          t:fill(0)
+          return data:get(2) * factor + a, torch.ones(2) * a, __threadid
+        end, function(v, t, id) sum = sum + v + t[1] threads_seen[id] = true end, job, nil, view)
+      end
+      pool:synchronize()
+      print(sum, data.values[2], threads_seen[1] and threads_seen[2])
+      pool:addjob(function() error "boom" end)
+      print(pcall(pool.synchronize, pool))
+      pool:specific(true)
+      pool:addjob(2, function() return __threadid end, print)
+      pool:synchronize()
+      threads.serialization "threads.sharedserialize"
+      local shared = torch.zeros(3)
+      pool:addjob(1, function() shared:fill(4) end)
+      pool:synchronize()
+      print(shared[1], pool:hasjob(), pool:acceptsjob(1))
+      print(pcall(pool.addjob, pool, 1, function() return io end))
+      pool:addjob(1, function() return coroutine.create(print) end)
+      print(pcall(pool.synchronize, pool))
+      pool:terminate()
+    ]]
+    assert.is_truthy(out:find("396%s+2%s+true\n"), out)
+    assert.is_truthy(out:find("boom", 1, true), out)
+    assert.is_truthy(out:find("\n2\n4%s+false%s+true"), out)
+  end)
+end)
+
+describe("luminary th", function()
+  it("has sys, xlua, paths and print as Torch7's", function()
+    local out = th([[
+      print(#sys.split("a,b,,c", ","), ("x y"):split(" ")[2], sys.dirname "a/b.lua", sys.execute "echo hi",
+        sys.toc() >= 0)
+      sys.tic()
+      print(xlua.envparams { rate = 1, fast = false, name = "n" }.rate, xlua.require "no_such_package")
+      print(paths.no_such_name, paths.uname())
+      print { 1, "two", { x = {} } }
+      local C = torch.class "package.spec_package"
+      torch.class "package.spec_package.Inner"
+      print(torch.typename(package.spec_package.Inner()), debug.getregistry()[C])
+      local B = torch.class("spec_B", "spec_A" and nil)
+      local D = torch.class("spec_D", "spec_B")
+      print(getmetatable(D) == B, pcall(torch.class, "no.such.C"))
+    ]], "rate=3")
+    assert.is_truthy(out:find("4%s+y%s+a%s+hi%s+true\n3%s+false\nnil%s+Linux\n"), out)
+    assert.is_truthy(out:find('{\n  1 : 1\n  2 : "two"\n  3 : {\n      x : {}\n    }\n}', 1, true), out)
+    assert.is_truthy(out:find "package.spec_package.Inner%s+package.spec_package\ntrue%s+false", out)
+    assert.is_truthy(out:find("no table 'no.such'", 1, true), out)
+  end)
+end)
