@@ -20,17 +20,15 @@ for reason, names in pairs {
   ["inner: Torch7's own C objects, types and threads"] = [[cdata include newmetatable typename2id id getenv setenv
     version getconstructortable updatethreadlocals packageLuaPath File PipeFile]],
   ["LAPACK's, not in this version"] = "geqrf orgqr ormqr",
-  ["pooling of random samples"] = "SpatialFractionalMaxPooling VolumetricFractionalMaxPooling",
-  ["sparse inputs, which are not in this version"] = "SparseLinear IndexLinear PartialLinear",
   ["of one device, type or debugger: layers here check by themselves"] = "GPU",
-  ["rare: a custom class takes a few lines"] = "CriterionTable Kmeans LayerNormalization StochasticGradient",
+  ["rare: a custom class takes a few lines"] = "CriterionTable LayerNormalization StochasticGradient",
   ["inner to nn: backward does it"] = [[defaultAccUpdateGradParameters rethrowErrors cudaDouble
     cudaHalf]],
   ["rare optimizers: optim.lbfgs, or a few lines around feval"] = "fista polyinterp",
   ["reports of ConfusionMatrix beside its print"] = "render",
   ["of other systems, or Lua's own (arg, os, io)"] = [[execdir uname getregistryvalue]],
-  ["xlua's own ways to print, load and check: Lua's, and luminary's messages"] = [[clear clearall print log error
-    trycatch installed require table2string usage usage_module unpack unpack_class envparams who]],
+  ["xlua's own ways to print, load and check: Lua's, and luminary's messages"] = [[clear clearall print log
+    trycatch installed table2string usage usage_module unpack unpack_class who]],
 } do
   for name in names:gmatch "%S+" do reasons[name] = reason end
 end
