@@ -211,7 +211,7 @@ describe("Torch7's modules", function()
     assert.is_false(net:get(2).train)
     assert.equal(2, #net:findModules "nn.Linear")
     assert.equal("torch.FloatTensor", net:float():forward(torch.FloatTensor(1, 2)):type())
-    assert.is_truthy(tostring(net):find "nn.Sequential {\n  %(1%): nn.Linear")
+    assert.is_truthy(tostring(net):find "nn.Sequential {\n  %[input .* output%]\n  %(1%): nn.Linear")
     assert.error_matches(function() net:add(3) end, "expected a module, got 3")
     assert.is_nil(nn.LSTMM)
   end)
@@ -483,5 +483,40 @@ describe("training and evaluate of a container", function()
     net:training()
     assert.same({ "evaluate", "training" }, calls)
     assert.is_true(net.train and net:get(1).train and net:get(2).train)
+  end)
+end)
+
+describe("the text of", function()
+  it("a layer and a container is Torch7's", function()
+    local inner = nn.Sequential():add(nn.View(-1)):add(nn.Linear(3, 2, false))
+    local net = nn.Sequential():add(nn.SpatialConvolution(3, 8, 3, 3, 1, 1, 1, 1)):add(nn.SpatialBatchNormalization(8))
+      :add(nn.SpatialMaxPooling(2, 2)):add(nn.ConcatTable():add(nn.ReLU()):add(inner))
+    assert.equal([[nn.Sequential {
+  [input -> (1) -> (2) -> (3) -> (4) -> output]
+  (1): nn.SpatialConvolution(3 -> 8, 3x3, 1,1, 1,1)
+  (2): nn.SpatialBatchNormalization (4D) (8)
+  (3): nn.SpatialMaxPooling(2x2, 2,2)
+  (4): nn.ConcatTable {
+    input
+      |`-> (1): nn.ReLU
+       `-> (2): nn.Sequential {
+             [input -> (1) -> (2) -> output]
+             (1): nn.View(-1)
+             (2): nn.Linear(3 -> 2) without bias
+           }
+       ... -> output
+  }
+}]], tostring(net))
+    for text, layer in pairs {
+      ["nn.SpatialConvolution(3 -> 8, 5x5, 2,2)"] = nn.SpatialConvolution(3, 8, 5, 5, 2, 2),
+      ["nn.SpatialFullConvolution(1 -> 2, 4x4, 2,2, 1,1, 1,1)"] = nn.SpatialFullConvolution(1, 2, 4, 4, 2, 2, 1, 1, 1,
+        1),
+      ["nn.SpatialDilatedConvolution(1 -> 2, 3x3, 2,2)"] = nn.SpatialDilatedConvolution(1, 2, 3, 3, 1, 1, 0, 0, 2, 2),
+      ["nn.VolumetricMaxPooling(2x2x2, 2,2,2)"] = nn.VolumetricMaxPooling(2, 2, 2),
+      ["nn.Dropout(0.300000)"] = nn.Dropout(0.3), ["nn.Reshape(2x3)"] = nn.Reshape(2, 3), ["nn.Tanh"] = nn.Tanh(),
+      ["nn.SpatialZeroPadding(l=1, r=2, t=3, b=4)"] = nn.SpatialZeroPadding(1, 2, 3, 4),
+    } do
+      assert.equal(text, tostring(layer))
+    end
   end)
 end)

@@ -60,6 +60,7 @@ describe("a function of Torch7", function()
     same({ 1 }, torch.CharTensor { 127 }:add(2):add(128))
     same({ 1.5 }, torch.Tensor { 3.5 } % 2)
     assert.equal(510, torch.ByteTensor { 255, 255 }:sum())
+    assert.equal(1 / 3, torch.FloatTensor { 1, 0, 0 }:mean()) -- in double precision
   end)
 
   it("takes numbers, and truncates sizes and indices", function()

@@ -4,7 +4,7 @@ local class = require "luminary.torch7.class"
 
 local nn = class.packages.nn
 for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions", "utils", "jacobian",
-  "more_layers", "sparse", "hessian", "direct"} do
+  "more_layers", "sparse", "hessian", "direct", "texts"} do
   require("luminary.torch7.nn." .. part)
 end
 

@@ -11,7 +11,8 @@ local keep = {keepdim = true}
 for _, name in ipairs {"sum", "mean", "prod"} do
   local op = ops[name]
   define(name, {"t n?"}, function(x, dim)
-    if dim == nil then return op(x):item() end
+    if dim == nil and name == "mean" then return tonumber(ops.sum(x):item()) / x:numel() end -- in double precision
+    if dim == nil then return tonumber(op(x):item()) end
     return op(x, dim, keep):to(x.dtype)
   end)
 end

@@ -58,17 +58,14 @@ function tensor.rebind(object, x)
   raw_of[object] = core.keep(x)
 end
 
--- Returns f(v) if wanted(v), a plain table's copy with f applied to wanted values in it, and other values unchanged.
-local function each(v, f, wanted)
-  if wanted(v) then return f(v) end
+--- Returns v with luminary's tensors for objects: a tensor, a plain table's copy, or another value unchanged.
+function tensor.raw_all(v)
+  if is(v) then return raw(v) end
   if type(v) ~= "table" or getmetatable(v) then return v end
   local out = {}
-  for key, value in pairs(v) do out[key] = each(value, f, wanted) end
+  for key, value in pairs(v) do out[key] = tensor.raw_all(value) end
   return out
 end
---- Convert tensors, also in tables, to luminary's and back.
-function tensor.raw_all(v) return each(v, raw, is) end
-function tensor.wrap_all(v) return each(v, wrap, core.is_tensor) end
 
 -- ---- sizes
 

@@ -345,11 +345,6 @@ function Leaf:reset(stdv)
   return self
 end
 
-function Leaf:__tostring__()
-  local shown = lists.map(lists.slice(self.made_with or {}), tostring)
-  return ("%s(%s)"):format(class.typename(self), table.concat(shown, ", "))
-end
-
 local constants = {["true"] = true, ["false"] = false}
 
 -- Defines nn.name(…): make(…) returns luminary's layer, and the number of dims of a batch if it also takes single
