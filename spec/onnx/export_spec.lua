@@ -83,11 +83,11 @@ describe("lm.onnx.export", function()
     local axes = {dynamic_axes = {input = {"N", "L"}}}
     local net = module(function(_, x)
       local n, l = unpack(x.shape)
-      return x:reshape(n * l, -1), x:view(n, l / 2, 2), x * n, lm.arange(l) + 1, lm.zeros(l + 1, n)
+      return x:reshape(n * l, -1), x:view(n, l / 2, 2), x * n, lm.arange(l) + 1, lm.zeros(l + 1, n), lm.full({n, l}, n) + x
     end)
     local back, x = again(net, lm.randn(2, 4), axes), lm.randn(3, 10)
     local wanted, got = {net(x)}, {back(x)}
-    for i = 1, 5 do near(wanted[i], got[i]) end
+    for i = 1, 6 do near(wanted[i], got[i]) end
     assert.same({"N", "L"}, back.outputs[3].dims)
     assert.same({"L+1", "N"}, back.outputs[5].dims)
     for batch = 0, 2 do -- also an empty example

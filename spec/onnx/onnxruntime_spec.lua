@@ -86,7 +86,27 @@ describe("models of onnxruntime", function()
       numbers.c = 0.05
       assert.equal(8, #patterns.joined(graph, function(message) return lm.tensor {numbers[message.name]} end, 17))
       numbers.c = 0.044715
+      for _, near in ipairs {3.001, lm.full({1, 1}, 3)} do
+        numbers.three = near
+        assert.equal(8, #patterns.joined(graph, function(message)
+          local value = numbers[message.name]
+          return lm.is_tensor(value) and value or lm.tensor {value}
+        end, 17))
+      end
+      numbers.three = 3
     end
+  end)
+
+  it("joins integers and scales if there is one for all rows", function()
+    local graph = {initializer = {{name = "w"}, {name = "s"}}, output = {{name = "y"}}, node = {
+      {op_type = "DynamicQuantizeLinear", input = {"x"}, output = {"a", "a_scale", "a_zero"}},
+      node("MatMulInteger", {"a", "w", "a_zero"}, "p"), node("Cast", {"p"}, "q", 1),
+      node("Mul", {"a_scale", "s"}, "r"), node("Mul", {"q", "r"}, "y"),
+    }}
+    local function count(scale)
+      return #patterns.joined(graph, function(m) return m.name == "s" and scale or lm.zeros(4, 3):to "int8" end, 17)
+    end
+    assert.same({2, 2, 5}, {count(lm.ones {}), count(lm.ones(3)), count(lm.ones(4, 1))})
   end)
 
   it("joins the product with its sigmoid", function()

@@ -44,9 +44,10 @@ function Nodes:value(name)
   end
   return value or nil
 end
+-- Returns the number of such a tensor, or nil. One of several dims is none: results could have its dims.
 function Nodes:number(name)
   local value = self:value(name)
-  return value and value:numel() == 1 and tonumber(value:reshape(-1):select(1, 1):item()) or nil
+  return value and value.ndim < 2 and value:numel() == 1 and tonumber(value:reshape(-1):select(1, 1):item()) or nil
 end
 
 -- Removes one use of a name, and the node that made it if that was the last.
@@ -83,8 +84,8 @@ local function match(nodes, name, pattern, found)
     found[pattern] = name
     return found
   elseif type(pattern) == "number" then
-    local value = nodes:number(name)
-    return value and math.abs(value - pattern) <= 1e-3 * math.abs(pattern) and found or nil
+    local value, is_exact = nodes:number(name), pattern * 2 % 1 == 0 -- in all dtypes
+    return value and math.abs(value - pattern) <= (is_exact and 0 or 2e-4 * pattern) and found or nil
   end
   local node = nodes:maker(name, pattern[1])
   if not node or #node.output ~= 1 then return nil end
@@ -213,7 +214,8 @@ local function integers_to_float(nodes, node)
   if not scales or integer(matched(found, "Cast"), "to") ~= 1 then return end
   local p, q = scales.input[1], scales.input[2]
   if not nodes:maker(p, "DynamicQuantizeLinear") then p, q = q, p end
-  if not nodes:maker(p, "DynamicQuantizeLinear") or not nodes:value(q) then return end
+  local scale = nodes:maker(p, "DynamicQuantizeLinear") and nodes:value(q)
+  if not scale or scale.ndim > 1 then return end -- a scale for each row would become one for each column
   local inputs = matched(found, "MatMulInteger").input
   nodes:replace(node, "com.microsoft", "MatMulIntegerToFloat", {inputs[1], inputs[2], p, q, inputs[3] or "", inputs[4]})
 end

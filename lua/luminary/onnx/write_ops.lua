@@ -322,23 +322,20 @@ function rows.triu(g, a) return g.Trilu(a.x, g:constant(a.diagonal, "int64"), {u
 local function filled(g, value, shape)
   return #shape == 0 and value or g.Expand(value, shape)
 end
+-- Returns the value of a number, of a size of a dynamic axis, or of a tensor of no dims.
+local function scalar(g, v, dtype)
+  if type(v) == "number" then return g:constant(v, dtype) end
+  return (is_varying(v) and g.Squeeze(g:size(v)) or v):to(dtype)
+end
 local function filled_with(number)
-  return function(g, a, c)
-    local value = number or a.value
-    value = type(value) == "number" and g:constant(value, c.dtype) or value:to(c.dtype)
-    return filled(g, value, c.shape)
-  end
+  return function(g, a, c) return filled(g, scalar(g, number or a.value, c.dtype), c.shape) end
 end
 rows.full, rows.full_like = filled_with(), filled_with()
 rows.zeros, rows.zeros_like, rows.ones, rows.ones_like = filled_with(0), filled_with(0), filled_with(1), filled_with(1)
 function rows.arange(g, a, c)
   local start, stop = a.start, a.stop
   if stop == nil then start, stop = 0, start end
-  local function scalar(v)
-    if not is_varying(v) then return g:constant(v, c.dtype) end
-    return g.Squeeze(g:size(v)):to(c.dtype)
-  end
-  return g.Range(scalar(start), scalar(stop), scalar(a.step))
+  return g.Range(scalar(g, start, c.dtype), scalar(g, stop, c.dtype), scalar(g, a.step, c.dtype))
 end
 
 -- ---- indices
