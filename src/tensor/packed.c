@@ -49,7 +49,7 @@ lm_status lm_packed_take(const lm_tensor *t, const lm_packed_key *key, size_t by
     if (!form->is_ready) {
       form->added = lm_calloc(1, sizeof *form->added);
       if (!form->added) return LM_E_OOM;
-      form->keeper = t->storage;
+      form->storage = t->storage;
       form->added->key = *key;
       form->added->version = version;
     }
@@ -65,14 +65,14 @@ void lm_packed_put(lm_packed *form) {
   if (!added) return;
   added->memory = lm_retain(form->memory);
   pthread_mutex_lock(&lock);
-  entry *before = find(form->keeper, &added->key);
+  entry *before = find(form->storage, &added->key);
   if (before) {
     lm_tensor *memory = before->memory;
     before->memory = added->memory, before->version = added->version;
     added->memory = memory;
-  } else if (atomic_load(&form->keeper->packers) > 0) {
-    added->next = form->keeper->packed;
-    form->keeper->packed = added;
+  } else if (atomic_load(&form->storage->packers) > 0) {
+    added->next = form->storage->packed;
+    form->storage->packed = added;
     form->added = NULL;
   }
   pthread_mutex_unlock(&lock);
