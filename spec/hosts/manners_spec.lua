@@ -74,7 +74,7 @@ local HOSTS = {
     run = function(script)
       os.execute("mkdir -p " .. folder .. "/game")
       write("game/conf.lua", [[function love.conf(t)
-        t.window, t.modules.audio, t.modules.video = false, false, false -- that of videos starts a thread some time
+        t.window, t.modules.audio, t.modules.video = false, false, false
       end]])
       write("game/main.lua", "function love.load() dofile %q love.event.quit() end", script)
       return run("env SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy HOME=%s love %s/game", folder, folder)

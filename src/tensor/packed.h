@@ -23,7 +23,7 @@ typedef struct lm_packed {
   bool is_ready;                 /* true if it holds the form; else the kernel writes it, and calls lm_packed_put */
   lm_tensor *memory;             /* owned */
   lm_storage *storage;           /* borrowed; NULL: the form is not kept */
-  struct lm_packed_entry *added; /* the storage's next entry, until it has it */
+  struct lm_packed_entry *added; /* the storage's next entry, until that has it */
 } lm_packed;
 
 #define LM_PACKED __attribute__((cleanup(lm_packed_release))) lm_packed

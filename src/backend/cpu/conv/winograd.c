@@ -20,6 +20,7 @@ enum {
    * processes of one thread each ran 8 % slower on 32 MiB, and one alone no faster. */
   CACHE_BYTES = 12 << 20,
   BLOCK = 24,        /* tiles; times from 12 to 48 differ by 4 % */
+  SHARE = 8,         /* least tiles of a thread's share */
   WEIGHT_BLOCK = 48, /* tiles, for the weights' gradient */
 };
 
@@ -127,8 +128,8 @@ static lm_status by_tiles(product *job, float *scratch) {
   return lm_parallel(lm_ceil_div(job->t.tiles, block), work, (size_t)own * sizeof(float), compute_blocks, job);
 }
 
-/* Returns true for few tiles: all are transformed first, then a thread computes and uses one panel of weights at a
- * time. Threads share the tiles in and out; each has a panel and a spare row. */
+/* Returns true for few tiles: all, or a thread's share, are transformed first, then a thread computes and uses one
+ * panel of weights at a time. Threads share the tiles in and out; each has a panel and a spare row. */
 static bool has_few_tiles(const product *job) {
   const tiling *t = &job->t;
   return lm_ceil_div(t->out.c, panel_columns()) >= job->threads &&
@@ -146,18 +147,23 @@ static void transform_tiles(void *ctx, int64_t first, int64_t last) {
       ->input(&t->in, job->x, t->in.c, first, last, job->v + first * t->in.c, t->tiles * t->in.c + SKEW_A, job->zeros);
 }
 
-static void compute_panels(void *ctx, int64_t first, int64_t last) {
-  const product *job = ctx;
+/* Multiplies tiles first .. last - 1 by the panels of columns from `column` to `end`. */
+static void multiply_tiles(const product *job, int64_t column, int64_t end, int64_t first, int64_t last) {
   const struct lm_wino_loops *loops = LM_ISA_PICK(lm_wino_loops);
   const tiling *t = &job->t;
   const int64_t c = t->in.c, k = t->out.c, panel = loops->panel, u_stride = c * panel + SKEW_B;
   float *u = lm_scratch();
-  for (int64_t column = first * panel; column < last * panel && column < k; column += panel) {
+  for (; column < end && column < k; column += panel) {
     for (int64_t row = 0; row < c; row += LM_WINO_CHANNELS) weights(job, column, row, u, u_stride);
     for (int i = 0; i < LM_WINO_POINTS; i++)
-      loops->multiply(t->tiles, lm_min(k - column, panel), c, job->v + i * (t->tiles * c + SKEW_A), c, u + i * u_stride,
-                      job->m + i * (t->tiles * k + SKEW_B) + column, k);
+      loops->multiply(last - first, lm_min(k - column, panel), c, job->v + i * (t->tiles * c + SKEW_A) + first * c, c,
+                      u + i * u_stride, job->m + i * (t->tiles * k + SKEW_B) + first * k + column, k);
   }
+}
+
+static void compute_panels(void *ctx, int64_t first, int64_t last) {
+  const product *job = ctx;
+  multiply_tiles(job, first * panel_columns(), last * panel_columns(), 0, job->t.tiles);
 }
 
 static void transform_back(void *ctx, int64_t first, int64_t last) {
@@ -168,12 +174,27 @@ static void transform_back(void *ctx, int64_t first, int64_t last) {
                lm_scratch());
 }
 
+/* Takes a thread's share of the tiles through all three steps. */
+static void compute_shares(void *ctx, int64_t from, int64_t to) {
+  const product *job = ctx;
+  for (int64_t share = from; share < to; share++) {
+    const int64_t first = lm_part_begin(job->t.tiles, share, job->threads);
+    const int64_t last = lm_part_begin(job->t.tiles, share + 1, job->threads);
+    transform_tiles(ctx, first, last);
+    multiply_tiles(job, 0, job->t.out.c, first, last);
+    transform_back(ctx, first, last);
+  }
+}
+
 static lm_status by_panels(product *job, float *scratch) {
   const int64_t c = job->t.in.c, k = job->t.out.c, tiles = job->t.tiles, panel = panel_columns();
   const double work = work_of(&job->t);
   const size_t own = (size_t)(LM_WINO_POINTS * (c * panel + SKEW_B)) * sizeof(float);
   job->v = scratch;
   job->m = job->v + LM_WINO_POINTS * (tiles * c + SKEW_A);
+  /* With enough tiles a thread transforms weights again sooner than it reads what others have transformed. */
+  if (job->threads > 1 && tiles >= SHARE * job->threads)
+    return lm_parallel(job->threads, work, lm_max(own, (size_t)k * sizeof(float)), compute_shares, job);
   lm_parallel(tiles, work, 0, transform_tiles, job);
   NEED(lm_parallel(lm_ceil_div(k, panel), work, own, compute_panels, job));
   return lm_parallel(tiles, work, (size_t)k * sizeof(float), transform_back, job);
