@@ -326,6 +326,23 @@ describe("torch.save", function()
     assert.error_matches(function() torch.save(path, deep) end, "torch.save: .*nested deeper than %d+")
   end)
 
+  it("of a command reads its output or writes its input", function()
+    local pipe = torch.PipeFile("printf '3 4\\n5'"):ascii()
+    assert.same({ 3, 4, 5 }, { pipe:readInt(), pipe:readInt(), pipe:readInt() })
+    pipe:close()
+    local to = os.tmpname()
+    pipe = torch.PipeFile("cat >" .. to, "w"):ascii()
+    pipe:writeString "one\n"
+    pipe:synchronize()
+    pipe:writeString "two"
+    pipe:close()
+    assert.equal("one\ntwo", temp.read(to))
+    pipe = torch.PipeFile("true", "w"):ascii()
+    pipe:writeString(("x"):rep(200000)) -- which nobody reads
+    pipe:close()
+    os.remove(to)
+  end)
+
   it("keeps shared storages, ends memory files with a zero, and swaps bytes", function()
     local x = torch.range(1, 6)
     local back = torch.deserialize(torch.serialize { x, x:narrow(1, 2, 2), x:storage() })

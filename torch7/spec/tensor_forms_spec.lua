@@ -72,6 +72,11 @@ describe("a function of Torch7", function()
     assert.equal(3, torch.range(1, 5):select(2, 3))
   end)
 
+  it("reads numbers from strings of digits in tables", function()
+    assert.same({ { 1, 2.5 }, { 3, 4 } }, torch.Tensor { { "1", 2.5 }, { "3", 4 } }:totable())
+    assert.has_error(function() torch.Tensor { "one" } end)
+  end)
+
   it("says which forms it has", function()
     assert.error_matches(function() torch.topk {} end,
       "^torch.topk: expected %(tensor, %[number%], %[number%], %[boolean%], %[boolean%]%), after result tensors if any")
@@ -119,6 +124,12 @@ describe("a type of Torch7", function()
     assert.equal(6, torch.LongTensor(x:size()):prod())
     assert.error_matches(function() torch.Tensor(s, 3, 2, 4) end, "must be within a storage of 48 bytes")
     assert.equal("torch.FloatStorage", torch.type(s:float()))
+  end)
+
+  it("is a class of its element's size, also of sizes", function()
+    assert.same({ 4, 8 }, { torch.FloatStorage.elementSize(), torch.LongStorage.elementSize() })
+    local sizes = torch.setmetatable({ 2, 3 }, "torch.LongStorage")
+    assert.same({ 2, 3 }, torch.zeros(sizes):size():totable())
   end)
 
   it("prints as in Torch7", function()

@@ -120,6 +120,33 @@ local function memory_file(data, mode)
   return new_file("torch.MemoryFile", mode or "rw", source_over("torch.MemoryFile", data or ""), data or "")
 end
 
+--- torch.PipeFile(command [, mode = "r"]): Reads the output of a command of the shell, or with "w" writes its input, at
+--- synchronize and close.
+local function pipe_file(command, mode)
+  options.arg("torch.PipeFile", "command", command, "string")
+  if mode ~= "w" then
+    local pipe = io.popen(command)
+    local text = pipe:read "*a"
+    pipe:close()
+    return new_file("torch.PipeFile", "r", source_over(command, text))
+  end
+  -- cat takes text that the command does not read, since writing to a closed pipe would end this process by a signal.
+  local pipe = io.popen(("{ %s\n}; cat >/dev/null"):format(command), "w")
+  local file = new_file("torch.PipeFile", "w", source_over(command, ""), "")
+  function file:synchronize()
+    pipe:write(table.concat(self.parts or {}))
+    pipe:flush()
+    self.parts, self.cursor.at = nil, 0
+    return self
+  end
+  function file:close()
+    self:synchronize()
+    pipe:close()
+    self.closed = true
+  end
+  return file
+end
+
 -- Merges the list of written texts into the file's data, before reading or saving.
 local function settle(self)
   if not self.parts then return end
@@ -418,7 +445,7 @@ local function formatted(file, format)
   return format == "ascii" and file:ascii() or file:binary()
 end
 
-local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, fields_of = fields_of,
+local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, PipeFile = pipe_file, fields_of = fields_of,
   read_fields = take_fields, size_of = size_of}
 
 --- torch.save(path, value [, format = "binary"]): Writes a value in Torch7's format; "ascii" for text.

@@ -91,7 +91,7 @@ function torch.setheaptracking(on) torch._heaptracking = options.arg("torch.seth
 torch.setheaptracking(false)
 
 for _, name in ipairs {"save", "load", "serialize", "deserialize", "serializeToStorage", "deserializeFromStorage",
-  "DiskFile", "MemoryFile"} do
+  "DiskFile", "MemoryFile", "PipeFile"} do
   torch[name] = files[name]
 end
 

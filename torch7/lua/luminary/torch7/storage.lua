@@ -67,6 +67,7 @@ for typename in pairs(tensor.types) do
   end
   function mt.__tostring(object) return tensor.storage_text(name, methods.totable(object)) end
   function mt.new(...) return storage.new(dtype, ...) end
+  function mt.elementSize() return ops.empty({1}, {dtype = dtype}):element_size() end
   prototypes[typename], storage.types[name] = prototype, mt
   storage.constructors[name:match "%.(.*)$"] = tensor.constructor(mt)
 end

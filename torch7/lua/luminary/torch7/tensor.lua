@@ -90,6 +90,7 @@ function SizeMethods.elementSize() return 8 end
 Sizes.__index = SizeMethods
 function Sizes.__eq(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 function Sizes.__tostring(s) return tensor.storage_text("torch.LongStorage", s) end
+require("luminary.torch7.class").by_name["torch.LongStorage"] = Sizes -- for torch.setmetatable
 function tensor.is_sizes(v) return type(v) == "table" and getmetatable(v) == Sizes end
 
 -- Returns v truncated to an integer, as C converts indices and sizes.
@@ -120,6 +121,12 @@ function tensor.dtype_of(name)
   return dtypes[short] or fail("torch: unknown tensor type '%s'", tostring(name))
 end
 
+-- Returns a table of values as core.tensor takes them: with luminary's tensors, and numbers for strings of digits.
+local function numbers_in(v)
+  if type(v) ~= "table" then return is(v) and raw(v) or type(v) == "string" and tonumber(v) or v end
+  return lists.map(v, numbers_in)
+end
+
 --- Creates a torch.FloatTensor or other tensor: of sizes, uninitialized; of a table of values; of sizes as a
 --- LongStorage; of a storage [, offset [, sizes [, strides]]]; of a tensor, whose memory is shared if the type is the
 --- same, or its type for the sizes that follow it, as x:new(2, 3) passes them.
@@ -134,7 +141,7 @@ function tensor.new(dtype, first, ...)
   if core.is_tensor(first) then return wrap(first:detach():to(dtype)) end
   if type(first) == "table" and not (tensor.is_sizes(first) and dtype ~= "int64") then
     if #first == 0 then return wrap(ops.empty({0}, {dtype = dtype})) end
-    return wrap(core.tensor(tensor.raw_all(first), {dtype = dtype == "float64" and dtype or "float64"}):to(dtype))
+    return wrap(core.tensor(numbers_in(first), {dtype = "float64"}):to(dtype))
   end
   local list = first == nil and {0} or sizes_from(first, ...)
   return wrap(ops.empty(#list > 0 and list or {0}, {dtype = dtype}))
