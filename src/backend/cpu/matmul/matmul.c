@@ -76,7 +76,6 @@ lm_status lm_cpu_linear_add_clamp(const void *args, lm_tensor *const *out) {
   lm_matrix w = {0};
   if (y->dtype != LM_F32) return lm_fail_dtype("linear_add_clamp", "x", "float32", lm_dtype_name(y->dtype));
   NEED(lm_matrix_of(a->weight, LM_F32, &w));
-  LM_OWNED *copy = w.copy;
   const lm_epilogue end = {
       (float *)y->data, k, a->other ? (const float *)a->other->data : NULL, (lm_activation)a->activation, (float)a->min,
       (float)a->max};
@@ -87,6 +86,8 @@ lm_status lm_cpu_linear_add_clamp(const void *args, lm_tensor *const *out) {
                          (lm_gemm_matrix){w.t->data, w.ld, !w.transposed, 0, w.t}, a->bias ? 1 : 0, y->data, k);
   if (a->bias) g.bias = a->bias->data;
   if (finishes) g.finish = lm_epilogue_finish, g.finish_ctx = &end, g.finished = &finished;
-  NEED(lm_cpu_gemm(&g));
-  return finishes && !finished ? lm_epilogue_run_all(&end, rows) : LM_OK;
+  lm_status status = lm_cpu_gemm(&g);
+  lm_release(w.copy);
+  if (status == LM_OK && finishes && !finished) status = lm_epilogue_run_all(&end, rows);
+  return status;
 }
