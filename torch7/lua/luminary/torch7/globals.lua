@@ -90,11 +90,6 @@ for name, library in pairs(packages) do
   rawset(_G, name, library)
   package.loaded[name] = library
 end
--- Lua 5.2's names that Torch7's LuaJIT had
-for name, f in pairs {unpack = unpack, pack = options.pack} do
-  if rawget(table, name) == nil then rawset(table, name, f) end
-end
-rawset(string, "gfind", string.gmatch)
 --- sys.split and string.split(text, pattern): Return the list of the parts between matches, without a first empty one.
 function sys.split(text, pattern)
   local parts, at = {}, 1
