@@ -22,7 +22,7 @@ enum { SET_CPUID = 0x1012, FEATURES = 7 };
 static const unsigned AVX512_EBX = BIT(16) | BIT(17) | BIT(21) | BIT(26) | BIT(27) | BIT(28) | BIT(30) | BIT(31);
 static const unsigned AVX512_ECX = BIT(1) | BIT(6) | BIT(11) | BIT(12) | BIT(14);
 static const unsigned AVX512_AMX_EDX = BIT(2) | BIT(3) | BIT(8) | BIT(22) | BIT(23) | BIT(24) | BIT(25);
-static const unsigned VNNI_BF16_AMX_EAX = BIT(4) | BIT(5) | BIT(21) | BIT(23); /* of subleaf 1, as IFMA below */
+static const unsigned VNNI_BF16_AMX_EAX = BIT(4) | BIT(5) | BIT(21) | BIT(23); /* subleaf 1 */
 static const unsigned VNNI_EDX = BIT(4) | BIT(5) | BIT(10);
 
 static struct sigaction earlier;
