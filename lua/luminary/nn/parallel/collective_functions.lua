@@ -1,4 +1,5 @@
---- Provides collectives over a mesh of one dim as differentiable functions, for layers whose work is divided over ranks.
+--- Provides collectives over a mesh of one dim as differentiable functions, for layers that divide their work over
+--- ranks.
 ---
 --- A tensor is in one of three states. Replicated: all ranks have the same values, and the gradient of the one loss for
 --- them. Divided: each rank has a part. Partial: each rank has a term of a sum, or uses equal values for a different
