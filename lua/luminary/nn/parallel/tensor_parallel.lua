@@ -198,7 +198,7 @@ local function resolve(plan, modules, extra)
     local pattern, any = "^" .. key:gsub("[%^%$%(%)%%%.%[%]%+%-%?]", "%%%0"):gsub("%*", "[^.]*") .. "$", false
     for _, names in ipairs {modules, extra} do
       for name in pairs(names) do
-        if name:find(pattern) then
+        if name == key or name ~= "" and name:find(pattern) then
           any = true
           if by[name] and by[name] ~= name and key ~= name then
             fail("%s: plan has two keys for '%s': '%s' and '%s'", who, name, by[name], key)
