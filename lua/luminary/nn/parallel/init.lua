@@ -17,6 +17,8 @@ public_comm.devices, public_comm.chunk_sizes = nil, nil
 return options.strict("nn.parallel", {
   DistributedDataParallel = require "luminary.nn.parallel.distributed",
   fully_shard = require "luminary.nn.parallel.fully_shard",
+  parallelize = require "luminary.nn.parallel.tensor_parallel",
+  vocabulary_cross_entropy = require("luminary.nn.parallel.vocabulary").cross_entropy,
   full_state_dict = require("luminary.nn.parallel.shards").full_state_dict,
   comm_hooks = require("luminary.nn.parallel.comm_hooks").hooks,
   DataParallel = data_parallel.DataParallel,
