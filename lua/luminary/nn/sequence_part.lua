@@ -6,8 +6,8 @@ local ops = core.ops
 local part = {ranks = 1, rank = 0} -- of the scope that runs
 
 --- Returns the positions, from 1, of the `length` tokens that rank `rank` of `ranks` holds of each sequence, int64
---- [length]. Of 2n chunks, n the number of ranks, rank r holds chunks r and 2n - 1 - r, from 0: causal attention is then
---- equal work for all ranks (Grattafiori et al., "The Llama 3 Herd of Models", 2024, section 3.3.2).
+--- [length]. Of 2n chunks, n the number of ranks, rank r holds chunks r and 2n - 1 - r, from 0: causal attention is
+--- then equal work for all ranks (Grattafiori et al., "The Llama 3 Herd of Models", 2024, section 3.3.2).
 function part.positions_of(rank, ranks, length, device)
   local chunk, last = length / 2, 2 * ranks - 1 - rank
   if chunk % 1 ~= 0 then
