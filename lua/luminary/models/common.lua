@@ -168,6 +168,7 @@ end
 common.LanguageModel = class.define("LanguageModel", nn.Module)
 
 --- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
+--- net:parallel_plan([{sequence = false, gather = false}]): Returns a plan for nn.parallel.parallelize, a table.
 --- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 
 --- Returns a list of `layers` nn.KVCache, of the embedding's device and dtype, for `length` positions.
@@ -176,14 +177,24 @@ function common.LanguageModel:caches(layers, batch_size, length, heads, head_dim
   local list, weight = {}, self:embedding()
   local like = {device = weight.device, dtype = weight.dtype}
   for i = 1, layers do
-    list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads, head_dim, like)
+    list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads / (self.tensor_ranks or 1),
+      head_dim, like)
   end
   return list
 end
 
 --- Returns the scores of all tokens for the last hidden states x, by lm_head or the embedding.
 function common.LanguageModel:scores(x)
-  return self.lm_head and self.lm_head(x) or ops.linear(x, self:embedding(), self.score_bias)
+  if self.lm_head then return self.lm_head(x) end
+  return (self.project or ops.linear)(x, self:embedding(), self.score_bias) -- nn.parallel.parallelize sets project
+end
+
+--- Returns the plan of a model for nn.parallel.parallelize: `plan`, and with the option sequence also `sequence`.
+function common.parallel_plan(who, opts, plan, sequence)
+  local o = options.check(who .. ":parallel_plan", opts, {sequence = {"boolean", false}, gather = {"boolean", false}})
+  if o.gather then plan.lm_head = {style = "vocabulary", output = "replicated"} end
+  for name, style in pairs(o.sequence and sequence or {}) do plan[name] = style end
+  return plan
 end
 
 --- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.

@@ -72,26 +72,27 @@ function Attention:init(config)
 end
 
 function Attention:forward(x, rotate, seen, cache)
-  local n, l = x.shape[1], x.shape[2]
   local q, k, v
   if self.qkv_proj then
-    local kv_width = self.kv_heads * self.head_dim
-    q, k, v = unpack(self.qkv_proj(x):split({self.heads * self.head_dim, kv_width, kv_width}, 3))
+    local qkv = self.qkv_proj(x)
+    local kv_width = qkv.shape[3] / (self.heads / self.kv_heads + 2) -- of this rank's heads
+    q, k, v = unpack(qkv:split({qkv.shape[3] - 2 * kv_width, kv_width, kv_width}, 3))
   else
     q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
   end
-  local function heads_of(t, heads, norm)
-    t = t:reshape {n, l, heads, self.head_dim}
+  local n, l = q.shape[1], q.shape[2] -- with nn.parallel.parallelize x may have a part of the sequence
+  local function heads_of(t, norm)
+    t = t:reshape {n, l, t.shape[3] / self.head_dim, self.head_dim}
     return (norm and norm(t) or t):transpose(2, 3)
   end
-  q = rotate(heads_of(q, self.heads, self.q_norm))
-  k = rotate(heads_of(k, self.kv_heads, self.k_norm))
-  v = heads_of(v, self.kv_heads)
+  q = rotate(heads_of(q, self.q_norm))
+  k = rotate(heads_of(k, self.k_norm))
+  v = heads_of(v)
   if cache then k, v = cache:update(k, v) end
   local y = ops.scaled_dot_product_attention(q, k, v, {
     attn_mask = seen.attn_mask, is_causal = seen.is_causal, enable_gqa = self.heads ~= self.kv_heads,
   })
-  return self.o_proj(y:transpose(2, 3):reshape(n, l, self.heads * self.head_dim))
+  return self.o_proj(y:transpose(2, 3):reshape(n, l, y.shape[2] * self.head_dim))
 end
 
 local MLP = class.define("LlamaMLP", nn.Module)
@@ -173,6 +174,31 @@ function Llama:reset_parameters()
 end
 
 function Llama:embedding() return self.model.embed_tokens.weight end
+
+function Llama:parallel_plan(opts)
+  local config, layer, column, sequence = self.config, "model.layers.*.", {}, {["model.norm"] = "sequence"}
+  local dim, heads, kv_heads = config.head_dim, config.num_attention_heads, config.num_key_value_heads
+  local plan = {
+    ["model.embed_tokens"] = "vocabulary", lm_head = "vocabulary", [layer .. "self_attn.o_proj"] = "row",
+    [layer .. "mlp.down_proj"] = "row",
+  }
+  if families[config.model_type].fused then
+    column["self_attn.qkv_proj"] = {heads * dim, kv_heads * dim, kv_heads * dim}
+    column["mlp.gate_up_proj"] = 2
+  else
+    for name in ("self_attn.q_proj self_attn.k_proj self_attn.v_proj mlp.gate_proj mlp.up_proj"):gmatch "%S+" do
+      column[name] = 1
+    end
+  end
+  for name, parts in pairs(column) do
+    plan[layer .. name] = {style = "column", parts = parts, unit = name:find "attn" and dim or 1}
+  end
+  if families[config.model_type].qk_norm then
+    plan[layer .. "self_attn.q_norm"], plan[layer .. "self_attn.k_norm"] = "divided", "divided"
+  end
+  sequence[layer .. "input_layernorm"], sequence[layer .. "post_attention_layernorm"] = "sequence", "sequence"
+  return common.parallel_plan("Llama", opts, plan, sequence)
+end
 
 function Llama:new_cache(batch_size, max_seq_len)
   local config = self.config

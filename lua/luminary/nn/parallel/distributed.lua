@@ -9,6 +9,7 @@ local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local bucket_size = require "luminary.nn.parallel.bucket_size"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
+local shards = require "luminary.nn.parallel.shards"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
 local who = "DistributedDataParallel"
@@ -71,6 +72,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
 
   local params, names, bytes = {}, {}, 0
   for name, p in module:named_parameters() do
+    shards.check_replicas(who, name, p, group)
     if p.requires_grad then
       params[#params + 1], names[#names + 1] = p, name
       bytes = bytes + (p.is_cuda and p:numel() * core.dtype_size(p.dtype) or 0)

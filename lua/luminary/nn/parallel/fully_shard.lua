@@ -18,6 +18,7 @@ local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
+local is_empty = require "luminary.nn.parallel.is_empty"
 local shards = require "luminary.nn.parallel.shards"
 
 local ops, fail, pack, who = core.ops, options.fail, options.pack, "fully_shard"
@@ -371,14 +372,6 @@ local function make_buckets(unit, entries)
   return buckets
 end
 
--- Returns true for a parameter of a module that nn.utils.init_empty_weights made: its elements share memory.
-local function is_empty(t)
-  for d = 1, t.ndim do
-    if t:size(d) > 1 and t:stride(d) > 0 then return false end
-  end
-  return t:numel() > 1
-end
-
 -- Allocates and initializes the modules' parameters that have no memory.
 local function materialize(modules)
   local fresh = {}
@@ -466,6 +459,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   local device = not first and "cpu" or shards.of[first] and shards.of[first].device or first.device
   local mesh = mesh_of(opts.mesh, device)
   for _, group in ipairs(mesh.groups) do
+    for _, entry in ipairs(entries) do shards.check_replicas(who, entry.names[1], entry.t, group) end
     if group.size > 1 then mesh:call(alike, group, who, "module differs", describe(entries), "parameter") end
   end
   local unit = {

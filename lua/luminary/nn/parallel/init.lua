@@ -18,6 +18,8 @@ public_comm.devices, public_comm.chunk_sizes = nil, nil
 return options.strict("nn.parallel", {
   DistributedDataParallel = require "luminary.nn.parallel.distributed",
   fully_shard = require "luminary.nn.parallel.fully_shard",
+  parallelize = require "luminary.nn.parallel.tensor_parallel",
+  vocabulary_cross_entropy = require("luminary.nn.parallel.vocabulary").cross_entropy,
   full_state_dict = require("luminary.nn.parallel.shards").full_state_dict,
   context_parallel = context.context_parallel,
   context_unshard = context.context_unshard,

@@ -113,8 +113,9 @@ local function form_of(p, shape)
   return form
 end
 
--- Returns true if this rank holds a part of a parameter, or of false.
-local function is_divided(p) return shards.of[p] ~= nil or shards.parts_of[p] ~= nil end
+--- Returns true if this rank holds a part of a parameter, or of false.
+function shards.is_divided(p) return shards.of[p] ~= nil or shards.parts_of[p] ~= nil end
+local is_divided = shards.is_divided
 
 --- Returns this rank's shard of a full tensor, zeros in the padding, in the tensor's dtype on its device.
 function shards.cut(about, full)
