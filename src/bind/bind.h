@@ -99,6 +99,7 @@ typedef struct lm_op_reading {
   const char *key[LM_MAX_ARGS]; /* names of arguments, interned */
   uint32_t required;            /* bit i: argument i has no default */
   bool variadic;                /* true if the last positional argument takes all numbers that follow: x:view(2, 3) */
+  int replacement;              /* the registry's reference of the function that replace_op set, or 0 */
   const void *defaults;         /* the argument struct as lm_op_defaults leaves it */
 } lm_op_reading;
 

@@ -5,6 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local build = require "luminary.models.build"
+local part = require "luminary.nn.sequence_part"
 local shapes = require "luminary.tensor.shapes"
 
 local ops = core.ops
@@ -148,6 +149,7 @@ function common.forward_options(who, ids, opts, layers, window)
   o.first = cache and options.arg(who, "cache[1].length", cache[1].length or 0, "natural") or 0
   if mask then shapes.check(who, "attention_mask", mask, {n, o.first + l}) end
   if o.position_ids then shapes.check(who, "position_ids", o.position_ids, {n, l}) end
+  o.position_ids = o.position_ids or part.positions(ids)
   mask = mask and (mask.dtype == "bool" and mask or mask:ne(0)):view(n, 1, 1, o.first + l)
   local function attention(near)
     local causal = not near and (not mask and o.first == 0 or l == 1)
@@ -158,7 +160,7 @@ function common.forward_options(who, ids, opts, layers, window)
     return {attn_mask = seen, is_causal = not seen and l > 1}
   end
   o.seen = attention(false)
-  o.near = window and o.first + l > window and attention(true) or o.seen
+  o.near = window and o.first + l * part.ranks > window and attention(true) or o.seen
   return o
 end
 

@@ -261,7 +261,29 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
 }
 
 int lm_bind_op(lua_State *L) {
-  return lm_run_op(L, (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops), false);
+  const lm_op_id id = (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops);
+  const int replacement = LM_STATE(L)->ops[id].replacement;
+  if (!replacement) return lm_run_op(L, id, false);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, replacement);
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+/* replace_op(name, f) -> the function before, or nil: while f is not nil, Lua's calls of the op are calls of f. */
+LM_FUNCTION(replace_op) {
+  const char *name = lm_to_text(L, 1);
+  const int id = name ? lm_op_find(name) : -1;
+  if (id < 0) return lm_raise_arg(L, 1, "replace_op", "name", "the name of an op");
+  int *replacement = &LM_STATE(L)->ops[id].replacement, before = *replacement;
+  lua_settop(L, 2);
+  lua_pushnil(L);
+  if (before) lua_rawgeti(L, LUA_REGISTRYINDEX, before);
+  lua_pushvalue(L, 2);
+  *replacement = lua_isnil(L, 2) ? 0 : luaL_ref(L, LUA_REGISTRYINDEX);
+  if (before) luaL_unref(L, LUA_REGISTRYINDEX, before);
+  lua_settop(L, before ? 4 : 3);
+  return 1;
 }
 
 int lm_bind_op_in_place(lua_State *L) {
