@@ -183,6 +183,14 @@ local function complete(reduction)
   reduction.work = nil
 end
 
+-- Returns what gradients of a pass are multiplied with: this rank's part of all samples.
+local function factor_of(pass, unit)
+  if pass.work then unit.mesh:call(pass.work.wait, pass.work) end
+  pass.work = nil
+  pass.factor = pass.factor or core.keep(pass.weight / pass.sum:clamp(1e-30)) -- all batches may be empty
+  return pass.factor
+end
+
 --- Begins to average the gradients of the full tensors over the ranks. Returns those of the shards, which are not there
 --- yet, and the reduction, {unit, joined = the gradients, sum, work}; while the unit defers reductions, keeps the
 --- gradients and returns nil.
@@ -199,7 +207,7 @@ function Bucket:reduce(pass, grads)
   self.held = unit.defers and held or nil
   if unit.defers then return nil end
   local joined = join_gradients(self, setmetatable(held, {__index = grads}), unit.reduce_dtype or how(self).dtype)
-  if pass.factor then joined:mul_(pass.factor:to(joined.device)) end
+  if pass.sum then joined:mul_(factor_of(pass, unit):to(joined.device)) end
   for _, t in pairs(held) do t:free() end
   local reduction, sum = {unit = unit, joined = core.keep(joined)}, joined:view {-1}
   if unit.group.size > 1 then
@@ -293,9 +301,9 @@ end
 
 -- ---- forward
 
--- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `factor`,
--- what this rank's gradients are multiplied with (nil: 1), `before`, the last pass of that unit, and tables by bucket:
--- links, {uses, reduction}, and inputs, results of Reduced.
+-- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `weight`, the
+-- number of this rank's samples, `sum`, that of all ranks once `work` is done (nil: there is one rank), `before`, the last
+-- pass of that unit, and tables by bucket: links, {uses, reduction}, and inputs, results of Reduced.
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
   local pass, mesh = {before = before, links = {}, inputs = {}}, unit.mesh
@@ -309,12 +317,14 @@ local function new_pass(unit, module, ...)
     end
   end
   if mesh:size() == 1 then return pass end
-  local weight = unit.batch_dim and batch_size(unit.batch_dim, ...) or 1
-  local sum = ops.full({}, unit.batch_dim and weight or mesh:size(), {dtype = "float64", device = unit.device})
+  pass.weight = unit.batch_dim and batch_size(unit.batch_dim, ...) or 1
+  pass.sum = core.keep(ops.full({}, unit.batch_dim and pass.weight or mesh:size(), {
+    dtype = "float64", device = unit.device,
+  }))
   for _, group in ipairs(unit.batch_dim and mesh.groups or {}) do
-    if group.size > 1 then mesh:call(dist.all_reduce, sum, {group = group}) end
+    if pass.work then mesh:call(pass.work.wait, pass.work) end
+    pass.work = group.size > 1 and mesh:call(dist.all_reduce, pass.sum, {group = group, async_op = true})
   end
-  pass.factor = core.keep(weight / sum:clamp(1e-30)) -- all batches may be empty
   return pass
 end
 
