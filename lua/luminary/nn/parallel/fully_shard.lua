@@ -369,6 +369,15 @@ local function install(unit, pass)
   end
 end
 
+-- Lets backward take the reduced gradients of `later`, a unit or false, once it has begun to reduce those of the unit
+-- that is to be installed.
+local function take_next(pass, later)
+  for _, bucket in ipairs(later and later.buckets or {}) do
+    local link = pass.links[bucket]
+    if link and link.uses == 0 then core.run_next(pass.inputs[bucket]) end
+  end
+end
+
 local function run(unit, module, forward, ...)
   local outer, remove, results, pass = active, nil, nil, nil
   local _, again = core.is_checkpointing()
@@ -391,15 +400,10 @@ local function run(unit, module, forward, ...)
   end
   return options.restoring(leave, function(...)
     if not again then pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass end
+    local known = pass.before
+    if not again then take_next(pass, known and known[unit.position + (unit.replicas and 2 or 1)] or not known and unit) end
     remove = install(unit, pass)
-    if pass.before and not again then
-      prefetch(pass.before[unit.position + 1])
-      -- In backward, a later unit's gradients are there, and taken, before this unit's are reduced.
-      local later = pass.before[unit.position + (unit.replicas and 2 or 1)]
-      for _, bucket in ipairs(later and later.buckets or {}) do
-        if pass.links[bucket] and pass.links[bucket].uses == 0 then core.run_next(pass.inputs[bucket]) end
-      end
-    end
+    if known and not again then prefetch(known[unit.position + 1]) end
     local inputs = cast(pack(...), unit.cast_inputs and unit.param_dtype)
     results = cast(pack(own.call(forward, module, unpack(inputs, 1, inputs.n))), unit.output_dtype)
     return unpack(results, 1, results.n)
@@ -485,7 +489,11 @@ local function materialize(modules)
   local fresh = {}
   for _, m in ipairs(modules) do
     local empty = lists.filter(m:parameters {recurse = false}, is_empty)
-    for _, p in ipairs(empty) do core.set_data(p, ops.empty(p.shape, {dtype = p.dtype, device = p.device})) end
+    for _, p in ipairs(empty) do
+      local memory = ops.empty(p.shape, {dtype = p.dtype, device = p.device})
+      core.set_data(p, memory)
+      memory:free() -- the parameter's is left, which make_buckets replaces
+    end
     for _, b in ipairs(m:buffers {recurse = false}) do
       if is_empty(b) then core.set_data(b, b:contiguous()) end
     end
