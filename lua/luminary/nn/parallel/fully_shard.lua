@@ -369,10 +369,9 @@ local function install(unit, pass)
   end
 end
 
--- Lets backward take the reduced gradients of `later`, a unit or false, once it has begun to reduce those of the unit
--- that is to be installed.
-local function take_next(pass, later)
-  for _, bucket in ipairs(later and later.buckets or {}) do
+-- Lets backward take the reduced gradients of a unit, or nil, before it reduces those of the units that run before.
+local function take_next(pass, unit)
+  for _, bucket in ipairs(unit and unit.buckets or {}) do
     local link = pass.links[bucket]
     if link and link.uses == 0 then core.run_next(pass.inputs[bucket]) end
   end
@@ -400,10 +399,13 @@ local function run(unit, module, forward, ...)
   end
   return options.restoring(leave, function(...)
     if not again then pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass end
-    local known = pass.before
-    if not again then take_next(pass, known and known[unit.position + (unit.replicas and 2 or 1)] or not known and unit) end
+    local before = not again and pass.before
+    if not pass.before and not again then take_next(pass, unit) end
     remove = install(unit, pass)
-    if known and not again then prefetch(known[unit.position + 1]) end
+    if before then
+      prefetch(before[unit.position + 1])
+      take_next(pass, before[unit.position + (unit.replicas and 2 or 1)])
+    end
     local inputs = cast(pack(...), unit.cast_inputs and unit.param_dtype)
     results = cast(pack(own.call(forward, module, unpack(inputs, 1, inputs.n))), unit.output_dtype)
     return unpack(results, 1, results.n)
