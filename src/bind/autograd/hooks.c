@@ -97,6 +97,12 @@ LM_FUNCTION(set_source) {
   return 0;
 }
 
+/* run_next(x): backward runs the node that made x, whose inputs are leaves, before all nodes that exist now */
+LM_FUNCTION(run_next) {
+  lm_run_next(lm_need_tensor(L, 1, "run_next", "x"));
+  return 0;
+}
+
 /* checkpoint(f, again, ...) -> f(...), recorded without saved tensors; backward calls again() to recompute it. */
 LM_FUNCTION(checkpoint) {
   lm_lua *s = LM_STATE(L);
