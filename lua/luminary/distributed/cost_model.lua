@@ -131,7 +131,8 @@ end
 --- Returns the model of a transformer of equal blocks: layers, hidden, heads, kv_heads (heads), head_dim, inner (of the
 --- MLP), gated (true: LLaMA's), vocab, seq, masks (true with dropout), tied. Its fields besides: matrices ({inputs,
 --- outputs, "column" | "row"} of a block), saved (elements a token that a block's backward needs: whole on each tensor
---- rank, and divided), block and rest (sizes of parameters, {rows, elements of a row, is divided}).
+--- rank, and divided), work (those of its temporary gradients), block and rest (sizes of parameters, {rows, elements of
+--- a row, is divided}).
 function cost.transformer(o)
   o.kv_heads, o.head_dim = o.kv_heads or o.heads, o.head_dim or o.hidden / o.heads
   local h, width, kv, inner = o.hidden, o.heads * o.head_dim, o.kv_heads * o.head_dim, o.inner or 4 * o.hidden
@@ -142,14 +143,15 @@ function cost.transformer(o)
   -- and what follows the activation, and gated their product and factors. LLaMA's queries before and after rotation.
   -- Counted beside lm.memory_allocated: spec/distributed/cost_model_spec.lua.
   o.saved = {whole = 4 * h, divided = 2 * width + 2 * kv + (o.gated and width + 4 * inner or 2 * inner)}
+  o.work = (o.gated and 3 or 2) * inner
   o.block = o.block or lists.map(o.matrices, function(m) return {m[2], m[1], true} end)
   o.rest = o.rest or {{o.vocab, h, true}, not o.tied and {o.vocab, h, true} or nil}
   return o
 end
 
--- Returns two numbers: the elements of parameters of these sizes on a tensor rank, and those of a shard, whose rows are
--- rounded up.
-local function elements(sizes, tensor, shard)
+--- Returns two numbers: the elements of parameters of these sizes on a tensor rank, and those of a shard, whose rows are
+--- rounded up.
+function cost.elements(sizes, tensor, shard)
   local full, own = 0, 0
   for _, s in ipairs(sizes) do
     local rows = s[3] and math.ceil(s[1] / tensor) or s[1]
@@ -223,7 +225,7 @@ function cost.step(model, layout, machine)
   local t, p, c, f, r = layout.tensor, layout.pipeline, layout.context, layout.shard, layout.replicate
   local v, micros, overlap = layout.interleave or 1, layout.micros, card.overlap or 1
   local cards, m = t * p * c * f * r, layout.micro * model.seq / c
-  local layers, times, hide = model.layers / p, {}, hider(parts, overlap)
+  local layers, times, hide = math.ceil(model.layers / p), {}, hider(parts, overlap)
   local forward, backward, scores = block_time(card, el, model, layout, m)
   local again = ({block = forward, half = forward / 2, attention = scores})[layout.recompute] or 0
   local function a_pass(name, seconds) -- of all blocks of a stage and all micro-batches
@@ -238,15 +240,15 @@ function cost.step(model, layout, machine)
   a_pass("context", hide(ring, scores) + hide(2 * ring, 2.5 * scores))
   times.tensor, times.context = parts.tensor, 3 * ring * layers * micros
 
-  local block, own = elements(model.block, t, f)
-  local root, own_root = elements(model.rest, t, f)
+  local block, own = cost.elements(model.block, t, f)
+  local root, own_root = cost.elements(model.rest, t, f)
   local shards, copies = of_group(machine, f, t * c), of_group(machine, r, t * c * f)
   local function gather(n) return cost.ring(shards, f, el * n, 1) end
   local function copy(n) return f > 1 and cost.all_reduce(copies, r, el * n, "best") or 0 end
   local again_gathered = layout.reshard and gather(block) or 0
   local sent = again_gathered + gather(block)
   a_pass("shard", hide(gather(block), forward) + hide(sent, backward + again))
-  parts.shard = parts.shard + micros * 2 * gather(root) + gather(block)
+  parts.shard = parts.shard + micros * 2 * gather(root)
   a_pass("replicate", hide(copy(own), math.max(0, backward + again - sent)))
   local state = layers * own + own_root / (p > 1 and 2 or 1)
   parts.hidden, parts.contention = parts.hidden * layers * micros, parts.contention * layers * micros
@@ -258,7 +260,7 @@ function cost.step(model, layout, machine)
     parts.hidden, parts.replicate = parts.hidden + hidden, parts.replicate + average - hidden
     if hidden > 0 then parts.contention = parts.contention + math.ceil(bytes / cost.bucket_size(bytes)) * cost.BUCKET end
   end
-  times.shard = layers * micros * (gather(block) + sent)
+  times.shard = micros * (layers * (gather(block) + sent) + 2 * gather(root))
   times.replicate = copy(own) * layers * micros + average
 
   local columns = model.vocab and model.vocab / t or 0
@@ -296,8 +298,8 @@ end
 function cost.memory(model, layout)
   local el, t, p, n = layout.el or 2, layout.tensor, layout.pipeline, layout.shard
   local layers, tokens = math.ceil(model.layers / p), layout.micro * model.seq / layout.context
-  local block, own = elements(model.block, t, n)
-  local root, own_root = elements(model.rest, t, n)
+  local block, own = cost.elements(model.block, t, n)
+  local root, own_root = cost.elements(model.rest, t, n)
   local word = math.ceil((model.vocab or 0) / t) * model.hidden -- elements of the embedding
   local head = model.tied and 0 or word
   if p > 1 then root, own_root, head = root - head, own_root - head / n, 0 end -- both ends have one of both
@@ -305,8 +307,8 @@ function cost.memory(model, layout)
   local each = tokens * el * (model.saved.whole + model.saved.divided / t)
     + (model.masks and 2 * tokens * model.hidden or 0)
   local saved = layout.recompute and tokens * el * model.hidden or each
-  local stages = p > 1 and math.min(layout.micros, p + (layout.interleave or 1 > 1 and (p - 1) / layout.interleave or 0))
-    or 1
+  local v = layout.interleave or 1
+  local stages = math.min(layout.micros, p + (v > 1 and (p - 1) / v or 0)) -- micro-batches on the way on the first stage
   local full, joined, work = el * block, el * n * own, tokens * el * (model.work or 0) / t
     + (layout.recompute and each or 0)
   local logits = tokens * el * (model.vocab or 0) / t
@@ -316,7 +318,7 @@ function cost.memory(model, layout)
   local function at(blocks, gathered, gradients, shards, buffers)
     local parts = {
       parameters = 4 * state, optimizer = 8 * state, gradients = gradients + math.max(before, 4 * shards),
-      activations = stages * layers * saved - (layers - blocks) * saved, gathered = gathered, buffers = buffers,
+      activations = ((p > 1 and stages or 1) * layers - (layers - blocks)) * saved, gathered = gathered, buffers = buffers,
     }
     parts.total = parts.parameters + parts.optimizer + parts.gradients + parts.activations + gathered + buffers
     if not most or parts.total > most.total then most = parts end
