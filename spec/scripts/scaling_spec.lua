@@ -1,6 +1,7 @@
 -- The simulation of data-parallel training on more GPUs than are here.
 local lm = require "luminary"
 local scaling = dofile "scripts/scaling.lua"
+local cost = require "luminary.distributed.cost_model"
 local temp = require "spec.support.temp"
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 
@@ -42,21 +43,21 @@ describe("the simulation of scaling #lua", function()
         seconds = seconds + (round <= gpus / machine.node - 1 and machine.net or machine.hop)
       end
     end
-    assert.near(seconds, (scaling.all_reduce(machine, gpus, bytes, "ring")), 1e-12)
+    assert.near(seconds, (cost.all_reduce(machine, gpus, bytes, "ring")), 1e-12)
   end)
 
   it("knows when latency and when bandwidth counts", function()
-    local function cost(bytes, algorithm, gpus) return (scaling.all_reduce(machine, gpus, bytes, algorithm)) end
+    local function cost(bytes, algorithm, gpus) return (cost.all_reduce(machine, gpus, bytes, algorithm)) end
     assert.is_true(cost(4e3, "tree", 512) < cost(4e3, "ring", 512) / 5)
     assert.is_true(cost(400e6, "ring", 16) < cost(400e6, "tree", 16))
     for _, gpus in ipairs {2, 4, 8, 512} do
-      local least, which = scaling.all_reduce(machine, gpus, 1e6, "best")
+      local least, which = cost.all_reduce(machine, gpus, 1e6, "best")
       for _, name in ipairs {"ring", "tree", "hierarchical"} do
         assert.is_true(least <= cost(1e6, name, gpus))
         if name == which then assert.equal(least, cost(1e6, name, gpus)) end
       end
     end
-    assert.equal(0, (scaling.all_reduce(machine, 1, 1e6, "ring")))
+    assert.equal(0, (cost.all_reduce(machine, 1, 1e6, "ring")))
   end)
 
   it("lays buckets out as the reducer does", function()
@@ -83,7 +84,7 @@ describe("the simulation of scaling #lua", function()
     end
     local slow = simulate {}
     local last = scaling.buckets(even, 25 * 2 ^ 20, 2 ^ 20)
-    local tail = scaling.all_reduce(machine, 8, last[#last].bytes, "ring")
+    local tail = cost.all_reduce(machine, 8, last[#last].bytes, "ring")
     assert.near(1 + tail, slow.step, 1e-9) -- all but the last is done before backward ends
     assert.near(tail, slow.exposed, 1e-9)
     local serial = simulate {overlap = 0}
@@ -152,9 +153,9 @@ describe("the simulation of scaling #lua", function()
 
   it("goes by measured links between their points and beyond", function()
     local measured = {node = 2, measured = {{1e6, 1e-3}, {3e6, 2e-3}}}
-    assert.near(1.5e-3, (scaling.all_reduce(measured, 2, 2e6)), 1e-12)
-    assert.near(3e-3, (scaling.all_reduce(measured, 2, 5e6)), 1e-12)
-    assert.equal(1e-3, (scaling.all_reduce(measured, 2, 10)))
+    assert.near(1.5e-3, (cost.all_reduce(measured, 2, 2e6)), 1e-12)
+    assert.near(3e-3, (cost.all_reduce(measured, 2, 5e6)), 1e-12)
+    assert.equal(1e-3, (cost.all_reduce(measured, 2, 10)))
   end)
 
   it("prints a table, JSON, and what is wrong with an option", function()

@@ -1,5 +1,6 @@
 --- nn.parallel.DistributedDataParallel(…): Implements data parallelism over the ranks of a process group.
 local core = require "luminary.core"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local groups = require "luminary.distributed.groups"
@@ -7,7 +8,6 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local layer = require "luminary.nn.define_layer"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
-local bucket_size = require "luminary.nn.parallel.bucket_size"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
 local shards = require "luminary.nn.parallel.shards"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
@@ -86,7 +86,8 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
     records.check_sized(who, each)
   end
   self.process_group, self.output_device, self.batch_dim = group, output_device, opts.batch_dim
-  local cap = math.ceil(opts.bucket_cap_mb and opts.bucket_cap_mb * 2 ^ 20 or bucket_size(bytes))
+  local cap = math.ceil(opts.bucket_cap_mb and opts.bucket_cap_mb * 2 ^ 20
+    or load_module("luminary.distributed.cost_model").bucket_size(bytes))
   self.reduced = {parameters = params, names = names, options = {
     first_bytes = math.min(cap, 2 ^ 20), cap_bytes = cap, find_unused = opts.find_unused_parameters,
     static_graph = opts.static_graph, weighted = opts.batch_dim ~= false,
