@@ -4,6 +4,7 @@
 --- GPU tensors are read as FloatTensors on the CPU. A tensor is written with all of its storage, once for all tensors
 --- that share it, as in Torch7.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local paths = require "luminary.paths"
 local printable_name = require "luminary.base.printable_name"
@@ -346,16 +347,6 @@ local function write_text(self, text)
   write(self, self.text and text .. "\n" or text)
 end
 
--- Fields of modules that are not written: their luminary layer, and values of the last forward.
-local transient = {inner = true, taped = true, value = true, inputs = true}
-local function fields_of(object)
-  local fields = {}
-  for k, v in pairs(object) do
-    if not transient[k] then fields[k] = v end
-  end
-  return fields
-end
-
 local function write_tensor(self, object)
   local x = tensor.raw(object):to "cpu"
   if x.dtype == "bfloat16" then x = x:to "float32" end
@@ -396,7 +387,7 @@ local function write_inner(self, v)
     return self["write" .. name:gsub("Cuda", "Float"):match "^torch%.(%a+)Storage$"](self, v)
   end
   if v.write then return v:write(self) end
-  self:writeObject(fields_of(v))
+  self:writeObject(lists.copy(v)) -- without its class
 end
 
 --- file:writeObject(v [, _] [, hook]): Writes any value except a function: a number, a string, a boolean, nil, a table,
@@ -445,8 +436,8 @@ local function formatted(file, format)
   return format == "ascii" and file:ascii() or file:binary()
 end
 
-local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, PipeFile = pipe_file, fields_of = fields_of,
-  read_fields = take_fields, size_of = size_of}
+local files = {File = File, DiskFile = disk_file, MemoryFile = memory_file, PipeFile = pipe_file,
+  read_fields = take_fields}
 
 --- torch.save(path, value [, format = "binary"]): Writes a value in Torch7's format; "ascii" for text.
 function files.save(path, value, format)

@@ -8,7 +8,7 @@ local function add(library, names)
   for name, value in pairs(names) do library[name] = value end
 end
 
-for _, family in ipairs {"table_layers", "shape_layers"} do add(lm.nn, require("luminary.torch7." .. family)) end
+add(lm.nn, require("luminary.torch7.shared_layers").classes)
 add(lm.optim, require "luminary.torch7.feval_optimizers")
 add(lm.optim, {
   ConfusionMatrix = require "luminary.torch7.confusion_matrix", Logger = require "luminary.torch7.logger",

@@ -4,7 +4,7 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
-local input_dims = require "luminary.torch7.input_dims"
+local shared = require "luminary.torch7.shared_layers"
 local Leaf = require "luminary.torch7.nn.leaf"
 local ops, is, raw, wrap = core.ops, tensor.is, tensor.raw, tensor.wrap
 
@@ -46,14 +46,14 @@ local function pair(self, input) return #input == 2 and alike(self, input) end
 
 local function first(v) return type(v) == "table" and v[1] or v end
 
--- Defines the layer by output(self, x) and input_gradient(self, x, g), where `fits` returns the input's tensors; g is
--- a tensor of the output's sizes, or a list.
-local function direct(name, fits, output, input_gradient, accumulate)
+-- Defines the layer's input_gradient(self, x, g) and accumulate(self, x, g, {alpha}), where `fits` returns the input's
+-- tensors; g is a tensor of the output's sizes, or a list.
+local function direct(name, fits, input_gradient, accumulate)
   local Class = class.by_name["nn." .. name]
   function Class:updateOutput(input)
     local x = fits(self, input)
     if not x then return Leaf.updateOutput(self, input) end
-    return keep(self, "output", output(self, x))
+    return keep(self, "output", Leaf.value_of(self, x))
   end
   -- Returns the tensors of the input and of the gradient if the formula covers these.
   local function covered(self, input, gradOutput)
@@ -79,38 +79,26 @@ local function of_elements(f)
   return function(self, x, g) return f(self, x, tensor.fitted("nn: gradOutput", first(x), g)) end
 end
 
-direct("Linear", matrix, function(self, x)
-  return ops.linear(x, raw(self.weight), self.bias and raw(self.bias) or nil)
-end, function(self, _, g) return ops.mm(g, raw(self.weight)) end, function(self, x, g, scaled)
+direct("Linear", matrix, function(self, _, g) return ops.mm(g, raw(self.weight)) end, function(self, x, g, scaled)
   if self.gradWeight then ops.add_(raw(self.gradWeight), ops.mm(ops.t(g), x), scaled) end
   if self.bias and self.gradBias then ops.add_(raw(self.gradBias), ops.sum(g, 1), scaled) end
 end)
-direct("Sigmoid", one, function(_, x) return ops.sigmoid(x) end, of_elements(function(_, x, g)
+direct("Sigmoid", one, of_elements(function(_, x, g)
   local y = ops.sigmoid(x)
   return ops.mul_(ops.sub_(y, ops.mul(y, y)), g)
 end))
-direct("Tanh", one, function(_, x) return ops.tanh(x) end, of_elements(function(_, x, g)
+direct("Tanh", one, of_elements(function(_, x, g)
   local y = ops.tanh(x)
   return ops.sub(g, ops.mul_(ops.mul_(y, y), g))
 end))
-direct("LogSoftMax", matrix, function(_, x) return ops.log_softmax(x, 2) end, of_elements(function(_, x, g)
+direct("LogSoftMax", matrix, of_elements(function(_, x, g)
   return ops.log_softmax_backward(g, ops.log_softmax(x, 2), 2)
 end))
-direct("CAddTable", alike, function(_, x)
-  local y = ops.add(x[1], x[2])
-  for i = 3, #x do y = ops.add_(y, x[i]) end
-  return y
-end, of_elements(function(_, x, g) return lists.map(x, function() return ops.clone(g) end) end))
-direct("CMulTable", pair, function(_, x) return ops.mul(x[1], x[2]) end,
-  of_elements(function(_, x, g) return {ops.mul(g, x[2]), ops.mul(g, x[1])} end))
-
-local function split_dim(self, x) return input_dims.dim_in(Leaf.current(self).inner, x) end
-
--- Layers that change sizes: the output of luminary's layer, a view, and the gradient in the input's sizes.
+direct("CAddTable", alike, of_elements(function(_, x, g) return lists.map(x, function() return ops.clone(g) end) end))
+direct("CMulTable", pair, of_elements(function(_, x, g) return {ops.mul(g, x[2]), ops.mul(g, x[1])} end))
 for _, name in ipairs {"Reshape", "View"} do
-  direct(name, one, function(self, x) return Leaf.current(self).inner(x, self) end,
-    function(_, x, g) return ops.reshape(g, x.shape) end)
+  direct(name, one, function(_, x, g) return ops.reshape(g, x.shape) end)
 end
-direct("SplitTable", one, function(self, x)
-  return core.methods.unbind(x, split_dim(self, x))
-end, function(self, x, g) return ops.stack(g, split_dim(self, x)) end)
+direct("SplitTable", one, function(self, x, g)
+  return ops.stack(g, shared.dim_in(x, self.dimension, self.nInputDims))
+end)

@@ -1,124 +1,41 @@
---- Implements Torch7's layers over luminary's: a layer runs luminary's layer under autograd, and its backward runs
---- through the recorded graph.
+--- Implements Torch7's layers: a layer is a function of its input and of its fields, which runs under autograd in
+--- forward; backward runs through the recorded graph.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
-local files = require "luminary.torch7.files"
 local tensor = require "luminary.torch7.tensor"
 local Module = require "luminary.torch7.nn.module"
-local storage = require "luminary.torch7.storage"
-local ours = require "luminary.nn"
-local meta = require "luminary.nn.meta"
-local fail, ops = options.fail, core.ops
+local ops = core.ops
 local wrap, raw = tensor.wrap, tensor.raw
 
 local Leaf = class.new("nn.Leaf", "nn.Module")
 
-local made_of = setmetatable({}, {__mode = "k"}) -- layer -> luminary's layer, with the names of its tensors
 local tapes = setmetatable({}, {__mode = "k"}) -- module -> its last recorded forward
 Leaf.tapes = tapes
+Leaf.__names, Leaf.__defaults = {"weight", "bias"}, {} -- the fields that are parameters, and values of absent fields
 
 local function grad_name(name) return "grad" .. name:gsub("^%l", string.upper) end
 
--- Returns a record of luminary's layer: its parameters and buffers by name, and the dims of a batch.
-local function record_of(inner, dims)
-  local made = {inner = inner, dims = dims, names = {}, buffers = {}, held = {}}
-  for name in inner:named_parameters() do made.names[#made.names + 1] = name end
-  for name, b in inner:named_buffers() do
-    if core.is_floating_point(b) then made.buffers[#made.buffers + 1] = name end
-  end
-  return made
+-- Returns the layer as its function reads it: fields in `values`, then its own, with luminary's tensors. A field that
+-- the function sets is the layer's.
+local function view_of(self, values)
+  return setmetatable({}, {
+    __index = function(view, key)
+      local v = values[key]
+      if v ~= nil then return v end
+      v = self[key]
+      if tensor.is(v) then return raw(v) end
+      local default = v == nil and self.__defaults[key]
+      if not default then return v end
+      return default.like and view[default.like] or default.value
+    end,
+    __newindex = function(_, key, v) self[key] = core.is_tensor(v) and wrap(v) or v end,
+  })
 end
 
--- Sets weight, bias, their gradients and running values of a new layer to those of luminary's.
-function Leaf:attach(inner, dims)
-  local made = record_of(inner:is(ours.Module) and inner:to(tensor.default) or inner, dims)
-  made_of[self] = made
-  for name, p in inner:named_parameters() do
-    self[name], self[grad_name(name)] = wrap(p.data), wrap(ops.zeros_like(p.data))
-  end
-  for _, name in ipairs(made.buffers) do self[name] = wrap(inner[name]) end
-end
-
-local arguments
-
--- Returns the record of the layer, with its present parameters, running values and mode.
-local function current(self)
-  local made = made_of[self]
-  if not made then
-    local given = arguments(self)
-    made = record_of(self.make(unpack(given, 1, given.n)))
-    made_of[self] = made
-  end
-  local inner, held = made.inner, made.held
-  for _, name in ipairs(made.names) do
-    local now = self[name] and raw(self[name], name) or nil
-    if now ~= held[name] or now == nil then
-      held[name], inner[name] = now, now and ours.Parameter(now) or nil
-    end
-  end
-  for _, name in ipairs(made.buffers) do
-    local now = self[name] and raw(self[name], name) or nil
-    if now ~= held[name] then
-      held[name], inner[name] = now, now
-    end
-  end
-  if inner.training ~= (self.train ~= false) then inner:train(self.train ~= false) end
-  if self.configure then self:configure(inner) end
-  return made
-end
-
--- Constructor arguments of layers written by Torch7, from their fields.
-local function refuse(name, v, kind)
-  fail("%s must be a %s, got a %s", name, kind, class.typename(v) or type(v))
-end
-local function listed(v)
-  return storage.is(v) and v:totable() or type(v) == "table" and v or refuse("size", v, "LongStorage")
-end
-local from_fields = {
-  ["nn.Linear"] = function(f) return f.weight:size(2), f.weight:size(1), f.bias ~= nil end,
-  ["nn.LookupTable"] = function(f) return f.weight:size(1), f.weight:size(2) end,
-  ["nn.View"] = function(f) return listed(f.size) end,
-  ["nn.Reshape"] = function(f) return listed(f.size) end,
-  ["nn.Transpose"] = function(f)
-    return unpack(type(f.permutations) == "table" and f.permutations or refuse("permutations", f.permutations, "table"))
-  end,
-  ["nn.Narrow"] = function(f) return f.dimension, f.index or f.offset, f.length end,
-}
-local layers_by_fields = {
-  ["nInputPlane nOutputPlane kW kH dW dH padW padH"] = "SpatialConvolution SpatialConvolutionMM",
-  ["nInputPlane nOutputPlane kW kH dW dH padW padH adjW adjH"] = "SpatialFullConvolution",
-  ["kW kH dW dH padW padH"] = "SpatialMaxPooling SpatialAveragePooling",
-  ["pad_l pad_r pad_t pad_b"] = "SpatialZeroPadding SpatialReflectionPadding SpatialReplicationPadding",
-  ["scale_factor"] = "SpatialUpSamplingNearest", ["size alpha beta k"] = "SpatialCrossMapLRN",
-  ["dimension nInputDims"] = "JoinTable SplitTable Mean Sum Max Min", ["dimension index"] = "Select",
-  ["index"] = "SelectTable", ["offset length"] = "NarrowTable", ["nfeatures dim ndim"] = "Replicate",
-  ["dim pad nInputDim value index"] = "Padding", ["p"] = "Dropout SpatialDropout", ["p eps"] = "Normalize",
-  ["threshold val"] = "Threshold", ["min_val max_val"] = "HardTanh", ["negval"] = "LeakyReLU", ["alpha"] = "ELU",
-  ["nOutputPlane"] = "PReLU", ["pow"] = "Power", ["constant_scalar"] = "MulConstant AddConstant",
-}
-for fields, layers in pairs(layers_by_fields) do
-  local names = lists.parts(fields)
-  for name in layers:gmatch "%S+" do
-    from_fields["nn." .. name] = function(f) return unpack(lists.pick(f, names), 1, #names) end
-  end
-end
-for _, name in ipairs {"BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization"} do
-  from_fields["nn." .. name] = function(f) return f.running_mean:size(1), f.eps, f.momentum, f.affine end
-end
-
--- Returns the layer's constructor arguments; finds those of a layer that Torch7 wrote, or whose class does not call the
--- __init of its parent, in its fields.
-function arguments(self)
-  local of = getmetatable(self)
-  while not self.made_with and of do
-    local found = from_fields[of.__typename:gsub("^cudnn%.", "nn.")]
-    self.made_with, of = found and options.pack(found(self)), of.__parent
-  end
-  self.made_with = self.made_with or {n = 0}
-  return self.made_with
-end
+--- Returns the result of a layer's function for luminary's tensors, without recording a graph.
+function Leaf.value_of(self, x) return self.__compute(x, view_of(self, {})) end
 
 -- Returns the input as leaves of a new graph, and collects these in `list`, and the input's versions in `seen`; with
 -- `kept` they are copies.
@@ -149,21 +66,28 @@ local function unchanged(input, seen, at)
   return one ~= nil and raw(input, "backward") == one.source and one.source._version == one.version
 end
 
--- Runs the layer under autograd; returns the record, a tape.
-local function run(self, input)
-  local made = current(self)
-  local inner, dims, params = made.inner, made.dims, {}
-  local tape = {inputs = {}, seen = {}, params = params, names = {}, versions = {}, sizes_only = inner.sizes_only}
-  for _, name in ipairs(made.names) do
-    local p, i = self[name] and inner[name], #params + 1
-    if p then params[i], tape.names[i], tape.versions[i] = p, name, p._version end
+-- Returns the layer's present parameters and their names.
+local function parameters_of(self)
+  local list, names = {}, {}
+  for _, name in ipairs(self.__names) do
+    if self[name] then list[#list + 1], names[#names + 1] = self[name], name end
   end
+  return list, names
+end
+
+-- Runs the layer under autograd; returns the record, a tape. again: true if it repeats a forward, which draws no new
+-- noise and changes no running values.
+local function run(self, input, again)
+  local tape, values, dims = {inputs = {}, params = {}, seen = {}, sizes_only = self.__sizes_only}, {again = again},
+    self.__dims
+  local list, names = parameters_of(self)
+  for i, p in ipairs(list) do values[names[i]] = leaves(p, tape.params, tape.seen) end
+  tape.names = names
   tape.output = core.enable_grad(function()
     local x = leaves(input, tape.inputs, tape.seen, self.inplace == true)
     local single = dims and x.ndim == dims - 1
     if single then x = ops.unsqueeze(x, 1) end
-    local y
-    if inner.around then y = inner(x, self) else y = inner(x) end
+    local y = self.__compute(x, view_of(self, values))
     return single and ops.squeeze(y, 1) or y
   end)
   return tape
@@ -194,30 +118,15 @@ function Leaf:updateOutput(input)
 end
 
 -- Returns the tape of the last forward if its input was this one and its parameters are the present ones; else a new
--- tape. Running values do not change then.
+-- tape.
 local function tape_of(self, input)
-  local tape = tapes[self]
+  local tape, at = tapes[self], {i = 0}
   if tape and self.inplace == true and input == self.output then return tape end
-  if tape and unchanged(input, tape.seen, {i = 0}) then
-    local made, n, same = current(self), 0, true
-    for _, name in ipairs(made.names) do
-      local p = self[name] and made.inner[name]
-      if p then
-        n = n + 1
-        same = same and p == tape.params[n] and p._version == tape.versions[n]
-      end
-    end
-    if same and n == #tape.params then return tape end
+  if not (tape and unchanged({parameters_of(self), input}, tape.seen, at) and at.i == #tape.seen) then
+    tape = run(self, input, true)
+    tapes[self] = tape
   end
-  local before = {}
-  for _, name in ipairs(current(self).buffers) do before[name] = self[name] and self[name]:clone() end
-  self.again = true
-  local ok, result = pcall(run, self, input)
-  self.again = nil
-  for name, v in pairs(before) do self[name]:copy(v) end
-  if not ok then error(result, 0) end
-  tapes[self] = result
-  return result
+  return tape
 end
 
 -- Flattens outputs that require grad and their gradients, which may be tables, into two lists.
@@ -269,7 +178,7 @@ function Leaf:updateGradInput(input, gradOutput)
 end
 
 function Leaf:accGradParameters(input, gradOutput, scale)
-  if #current(self).names == 0 then return end
+  if #parameters_of(self) == 0 then return end
   local tape = tape_of(self, input)
   accumulate(self, tape, gradients(tape, gradOutput, tape.params), 0, scale)
 end
@@ -287,43 +196,25 @@ function Leaf:backward(input, gradOutput, scale)
   return self.gradInput
 end
 
-local FEW = 2 ^ 20 -- elements
-
--- Limits the size of layers read from a file by the file's size, since their fields may have any sizes. (Torch7 writes
--- shared parameters once; here each layer gets its own.)
-local function check_size(self, make, file)
-  local inner, elements = meta.of(make, unpack(self.made_with, 1, self.made_with.n)), file.elements or 0
-  local bytes = files.size_of(file)
-  for _, list in ipairs {inner:parameters(), inner:buffers()} do
-    for _, t in ipairs(list) do elements = elements + t:numel() end
-  end
-  file.elements = elements
-  if elements > FEW + 16 * bytes then
-    fail("torch.load: malformed file: the sizes of a %s need %.0f elements, more than a file of %.0f bytes holds",
-      class.typename(self), elements, bytes)
-  end
-end
-
---- Restores a layer from its fields for file:readObject; for a layer written by Torch7, finds its arguments in them.
+--- Reads a layer's fields; fails if a layer with parameters has none, or one with more elements than its memory.
 function Leaf:read(file)
   Module.read(self, file)
-  arguments(self)
-  if self.make then check_size(self, self.make, file) end
-  local made = self:fresh()
-  for name, own in pairs(made) do
-    local read = rawget(self, name)
-    if read == nil and not tensor.is(own) then
-      rawset(self, name, own)
-    elseif tensor.is(own) and tensor.is(read) and own:nElement() > 0 and name ~= "output" and name ~= "gradInput" and
-      read:nElement() ~= own:nElement() then -- it may be a view with more elements than memory holds
-      fail("%s has %.0f elements, expected %.0f", name, read:nElement(), own:nElement())
+  for _, name in ipairs(self.__sizes and self.__names or {}) do
+    for _, field in ipairs {name, grad_name(name)} do
+      local x = tensor.is(self[field]) and raw(self[field])
+      if x and x:numel() > x:storage_size() then
+        error(("%s has %.0f elements, its storage %.0f"):format(field, x:numel(), x:storage_size()), 0)
+      end
     end
+  end
+  if self.__sizes and self.affine ~= false and #parameters_of(self) == 0 then
+    error("it has no " .. table.concat(self.__names, " or "), 0)
   end
 end
 
 --- Makes accUpdateGradParameters the only way to update parameters: removes their gradients.
 function Leaf:accUpdateOnly()
-  for _, name in ipairs(current(self).names) do self[grad_name(name)] = nil end
+  for _, name in ipairs(self.__names) do self[grad_name(name)] = nil end
   return self
 end
 
@@ -333,76 +224,65 @@ function Leaf:noBias()
   return self
 end
 
---- Initializes the parameters again; with stdv from a uniform distribution of this standard deviation.
+--- Initializes the parameters again, uniformly within 1 / √fan; with stdv of this standard deviation.
 function Leaf:reset(stdv)
-  local params = self:parameters()
-  if stdv then
-    for _, p in ipairs(params) do p:uniform(-stdv * math.sqrt(3), stdv * math.sqrt(3)) end
-  elseif #params > 0 then
-    local new = self:fresh()
-    for _, name in ipairs(current(self).names) do if self[name] then self[name]:copy(new[name]) end end
-  end
+  local params = parameters_of(self)
+  if #params == 0 then return self end
+  local fan = self.__fan and self.__fan(self) or params[1]:nElement() / params[1]:size(1)
+  local bound = stdv and stdv * math.sqrt(3) or 1 / math.sqrt(fan)
+  for _, p in ipairs(params) do p:uniform(-bound, bound) end
   return self
 end
 
 local constants = {["true"] = true, ["false"] = false}
 
--- Defines nn.name(…): make(…) returns luminary's layer, and the number of dims of a batch if it also takes single
--- samples. `fields` names the layer's fields that hold its arguments, in their order, with defaults, which may be
--- fields: "kW kH dW=1 dH=dW"; "_" is an argument that is not kept. configure(self, inner), if the class has it, sets
--- luminary's layer from fields before each call.
-function Leaf.layer(name, make, fields)
-  local new, kept = class.new("nn." .. name, "nn.Leaf"), {}
-  for field, default in (fields or ""):gmatch "([%w_]+)=?(%S*)" do
-    local number, constant = tonumber(default), constants[default]
-    if constant == nil then constant = number end
-    table.insert(kept, {name = field, default = constant, like = constant == nil and default or nil})
+-- Returns the fields in a text as a list of {name =, kept =, is_count =, value = a default, like = a field with it}.
+local function fields_in(text)
+  local list = {}
+  for hidden, name, count, default in (text or ""):gmatch "(_?)([%w_]+)(#?)=?(%S*)" do
+    local value = constants[default]
+    if value == nil then value = tonumber(default) end
+    list[#list + 1] = {name = name, kept = hidden == "", is_count = count ~= "", value = value,
+      like = value == nil and default ~= "" and default or nil}
   end
-  new.make = make
+  return list
+end
+
+--- Defines nn.name(…): compute(x, o) returns its output for x, a tensor or a table, where o has the layer's fields,
+--- with luminary's tensors. `fields` names the fields that hold the constructor's arguments, in their order, with
+--- defaults, which may be fields: "kW# kH=kW dW=1"; # marks a count, which is required, and _ before the name an argument
+--- that is not kept.
+--- `how` has what few layers have:
+---   dims             number of dims of a batch, if single samples are accepted, too
+---   init(self, …)    sets further fields
+---   sizes(self, …)   returns the sizes of the parameters by name; the constructor's arguments follow self
+---   names            the fields that are parameters, if not weight and bias
+---   fan(self)        the number of inputs of an output, if not that in a row of the weight
+---   reset(self)      initializes the parameters, if they are not uniform
+function Leaf.layer(name, fields, compute, how)
+  local new, list = class.new("nn." .. name, "nn.Leaf"), fields_in(fields)
+  how = how or {}
+  new.__compute, new.__dims, new.__sizes, new.__fan = compute, how.dims, how.sizes, how.fan
+  new.__names, new.reset, new.__defaults = how.names, how.reset, {}
+  for _, field in ipairs(list) do new.__defaults[field.name] = field.kept and field or nil end
   function new:__init(...)
     Module.__init(self)
-    self.made_with = {n = select("#", ...), ...}
-    self:attach(make(...))
-    for i, field in ipairs(kept) do
-      local v = self.made_with[i]
-      if v == nil then v = field.default end
+    for i, field in ipairs(list) do
+      local v = select(i, ...)
+      if v == nil then v = field.value end
       if v == nil and field.like then v = self[field.like] end
-      if field.name ~= "_" then self[field.name] = v end
+      if field.is_count then options.arg("nn." .. name, field.name, v, "count") end
+      if field.kept then self[field.name] = v end
     end
-  end
-  function new:fresh() -- luacheck: ignore
-    local made = setmetatable({}, new)
-    made:__init(unpack(self.made_with, 1, self.made_with.n))
-    return made
+    if how.init then how.init(self, ...) end
+    for key, size in pairs(how.sizes and how.sizes(self, ...) or {}) do
+      size = tensor.sizes(size)
+      self[key], self[grad_name(key)] = tensor.new(tensor.default, size), tensor.new(tensor.default, size):zero()
+    end
+    if how.sizes then self:reset() end
   end
   return new
 end
 
--- Returns a luminary module that calls f(x, self).
-function Leaf.around(f)
-  local Around = ours.Module:extend "Around"
-  Around.around = true
-  function Around:forward(x, layer) return f(x, self, layer) end -- luacheck: ignore self
-  return Around()
-end
-
--- Defines nn.name(…), which computes f(x, …) with the constructor's arguments; dims as in Leaf.layer.
-function Leaf.computed(name, f, dims, fields)
-  return Leaf.layer(name, function(...)
-    local given, n = {...}, select("#", ...)
-    return Leaf.around(function(x) return f(x, unpack(given, 1, n)) end), dims
-  end, fields)
-end
-
--- Returns a luminary module around f(x, self) with parameters of these sizes, uniform in ±1/√fan as in Torch7.
-function Leaf.with(sizes, fan, f)
-  local module = Leaf.around(f)
-  for name, size in pairs(sizes) do
-    module[name] = ours.Parameter(meta.empty(size))
-    ours.init.uniform_(module[name], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
-  end
-  return module
-end
-
-Leaf.leaves, Leaf.as_input, Leaf.current = leaves, as_input, current
+Leaf.leaves, Leaf.as_input = leaves, as_input
 return Leaf

@@ -43,7 +43,7 @@ end
 
 --- Writes the fields of a module for torch.save; torch.load reads them. (net[i] is also in net.modules.)
 function Module:write(file)
-  local fields = files.fields_of(self)
+  local fields = lists.copy(self)
   for i = #fields, 1, -1 do fields[i] = nil end
   file:writeObject(fields)
 end

@@ -6,16 +6,15 @@ local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local Leaf = require "luminary.torch7.nn.leaf"
-local ours = require "luminary.nn"
-local ops, F = core.ops, ours.functional
-local layer, around, with, nn = Leaf.layer, Leaf.around, Leaf.with, class.packages.nn
+local F = require "luminary.nn.functional"
+local ops, layer, axes, nn = core.ops, Leaf.layer, Leaf.axes, class.packages.nn
 local raw, wrap = tensor.raw, tensor.wrap
 
 -- ---- normalization by neighborhoods
 
 -- Returns the sums of x [N, C, H, W] weighted by a kernel, and the sums of ones, which are smaller at the borders.
 local function neighborhood(x, kernel)
-  kernel = raw(kernel):to(x.dtype)
+  kernel = kernel:to(x.dtype)
   if kernel.ndim == 1 then kernel = ops.mul(ops.unsqueeze(kernel, 2), ops.unsqueeze(kernel, 1)) end
   local h, w = kernel:size(1), kernel:size(2)
   if h % 2 == 0 or w % 2 == 0 then
@@ -26,30 +25,22 @@ local function neighborhood(x, kernel)
   local how = {padding = {(h - 1) / 2, (w - 1) / 2}}
   return F.conv2d(x, weight, nil, how), F.conv2d(ops.ones_like(x), weight, nil, how)
 end
--- Defines a normalization f(x, layer) over a kernel, 9 x 9 ones by default.
-local function normalization(name, fields, f)
-  local new = layer(name, function() return around(function(x, _, of) return f(x, of) end), 4 end, fields)
-  local init = new.__init
-  function new:__init(...)
-    init(self, ...)
-    self.kernel = self.kernel or tensor.new(tensor.default, 9, 9):fill(1)
-    self.thresval = self.thresval or self.threshold
-  end
-end
-normalization("SpatialSubtractiveNormalization", "nInputPlane=1 kernel", function(x, of)
-  local sums, edges = neighborhood(x, of.kernel)
+local function subtracted(x, o)
+  local sums, edges = neighborhood(x, o.kernel)
   return ops.sub(x, ops.div(sums, edges))
-end)
-local function divided(x, of)
-  local sums, edges = neighborhood(ops.square(x), of.kernel)
-  local size = ops.div(ops.sqrt(sums), edges)
-  return ops.div(x, ops.where(ops.gt(size, of.threshold), size, ops.full_like(size, of.thresval)))
 end
-normalization("SpatialDivisiveNormalization", "nInputPlane=1 kernel threshold=1e-4 thresval", divided)
-normalization("SpatialContrastiveNormalization", "nInputPlane=1 kernel threshold=1e-4 thresval", function(x, of)
-  local sums, edges = neighborhood(x, of.kernel)
-  return divided(ops.sub(x, ops.div(sums, edges)), of)
-end)
+local function divided(x, o)
+  local sums, edges = neighborhood(ops.square(x), o.kernel)
+  local size = ops.div(ops.sqrt(sums), edges)
+  return ops.div(x, ops.where(ops.gt(size, o.threshold), size, ops.full_like(size, o.thresval)))
+end
+for name, f in pairs {Subtractive = subtracted, Divisive = divided, Contrastive = function(x, o)
+  return divided(subtracted(x, o), o)
+end} do
+  layer(("Spatial%sNormalization"):format(name), "nInputPlane=1 kernel threshold=1e-4 thresval=threshold", f, {
+    dims = 4, init = function(self) self.kernel = self.kernel or tensor.new(tensor.default, 9, 9):fill(1) end,
+  })
+end
 
 -- ---- connection tables: [n, 2] pairs of an input plane and an output plane
 
@@ -77,116 +68,104 @@ function nn.tables.random(n, m, k)
   end
   return table_of(list)
 end
--- Defines a convolution with a kernel for each row of a table.
-local function mapped(name, transposed)
-  local new = layer(name, function(conMatrix, kW, kH, dW, dH)
-    local t = raw(conMatrix, name):to "int64"
-    local i, o = ops.amax(ops.select(t, 2, 1)):item(), ops.amax(ops.select(t, 2, 2)):item()
-    return with({weight = {t:size(1), kH, kW}, bias = {o}}, kW * kH * t:size(1) / o, function(x, self)
-      local from, to = ops.select(t, 2, 1), ops.select(t, 2, 2)
-      local a, b = transposed and from or to, transposed and to or from
-      local m = transposed and o or i
-      local flat = ops.reshape(self.weight, {t:size(1), -1})
-      local all = ops.zeros({i * o, kH * kW}, {dtype = x.dtype, device = x.device})
-      all = ops.index_add(all, 1, ops.add(ops.mul(ops.sub(a, 1), m), b), flat)
-      local weight = ops.reshape(all, {transposed and i or o, m, kH, kW})
-      return (transposed and F.conv_transpose2d or F.conv2d)(x, weight, self.bias, {stride = {dH or 1, dW or 1}})
-    end), 4
-  end, "connTable kW kH dW=1 dH=1")
-  local init = new.__init
-  function new:__init(...)
-    init(self, ...)
-    self.nInputPlane, self.nOutputPlane = self.connTable:select(2, 1):max(), self.connTable:select(2, 2):max()
-  end
+-- Convolutions with a kernel for each row of a table.
+for name, transposed in pairs {SpatialConvolutionMap = false, SpatialFullConvolutionMap = true} do
+  layer(name, "connTable kW# kH#=kW dW=1 dH=1", function(x, o)
+    local t = o.connTable:to "int64"
+    local from, to = ops.select(t, 2, 1), ops.select(t, 2, 2)
+    local a, b, n, m = to, from, o.nOutputPlane, o.nInputPlane
+    if transposed then a, b, n, m = b, a, m, n end
+    local all = ops.zeros({n * m, o.kH * o.kW}, {dtype = x.dtype, device = x.device})
+    all = ops.index_add(all, 1, ops.add(ops.mul(ops.sub(a, 1), m), b), ops.reshape(o.weight, {t:size(1), -1}))
+    local conv = transposed and F.conv_transpose2d or F.conv2d
+    return conv(x, ops.reshape(all, {n, m, o.kH, o.kW}), o.bias, {stride = axes(o, "d", 2)})
+  end, {
+    dims = 4,
+    init = function(self)
+      raw(self.connTable, "nn." .. name)
+      self.nInputPlane, self.nOutputPlane = self.connTable:select(2, 1):max(), self.connTable:select(2, 2):max()
+    end,
+    sizes = function(o) return {weight = {o.connTable:size(1), o.kH, o.kW}, bias = {o.nOutputPlane}} end,
+    fan = function(o) return o.kW * o.kH * o.connTable:size(1) / o.nOutputPlane end,
+  })
 end
-mapped "SpatialConvolutionMap"
-mapped("SpatialFullConvolutionMap", true)
 
 -- A convolution with own weights at each position.
-layer("SpatialConvolutionLocal", function(i, o, iW, iH, kW, kH, dW, dH, padW, padH)
-  dW, dH, padW, padH = dW or 1, dH or 1, padW or 0, padH or padW or 0
-  local oW, oH = math.floor((iW + 2 * padW - kW) / dW) + 1, math.floor((iH + 2 * padH - kH) / dH) + 1
-  local sizes = {weight = {oH, oW, o, i, kH, kW}, bias = {o, oH, oW}}
-  return with(sizes, i * kW * kH, function(x, self)
-    local windows = F.unfold(x, {kH, kW}, {stride = {dH, dW}, padding = {padH, padW}})
-    local y = ops.matmul(ops.reshape(self.weight, {oH * oW, o, -1}), ops.permute(windows, {3, 2, 1}))
-    return ops.add(ops.reshape(ops.permute(y, {3, 2, 1}), {x:size(1), o, oH, oW}), self.bias)
-  end), 4
-end, "nInputPlane nOutputPlane iW iH kW kH dW=1 dH=1 padW=0 padH=padW")
-layer("SpatialDepthWiseConvolution", function(i, multiplier, kW, kH, dW, dH, padW, padH)
-  local sizes = {weight = {multiplier, i, kH, kW}, bias = {multiplier, i}}
-  return with(sizes, kW * kH, function(x, self)
-    local weight = ops.reshape(ops.transpose(self.weight, 1, 2), {-1, 1, kH, kW})
-    local bias = self.bias and ops.reshape(ops.transpose(self.bias, 1, 2), {-1})
-    return F.conv2d(x, weight, bias, {stride = {dH or 1, dW or 1}, padding = {padH or padW or 0, padW or 0},
-      groups = i})
-  end), 4
-end, "nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=padW")
-layer("WeightedEuclidean", function(i, o)
-  local module = with({weight = {i, o}, diagCov = {i, o}}, i, function(x, self)
-    return ops.norm(ops.mul(ops.sub(ops.unsqueeze(x, 3), self.weight), self.diagCov), 2, {dim = 2})
-  end)
-  ours.init.constant_(module.diagCov, 1)
-  return module, 2
-end, "inputSize outputSize").parameters = function(self)
+local function window_of(o) return o.nInputPlane * o.kW * o.kH end
+layer("SpatialConvolutionLocal", "nInputPlane# nOutputPlane# iW# iH# kW# kH# dW=1 dH=1 padW=0 padH=padW", function(x, o)
+  local windows = F.unfold(x, axes(o, "k", 2), {stride = axes(o, "d", 2), padding = axes(o, "pad", 2)})
+  local y = ops.matmul(ops.reshape(o.weight, {o.oH * o.oW, o.nOutputPlane, -1}), ops.permute(windows, {3, 2, 1}))
+  return ops.add(ops.reshape(ops.permute(y, {3, 2, 1}), {x:size(1), o.nOutputPlane, o.oH, o.oW}), o.bias)
+end, {
+  dims = 4, fan = window_of,
+  init = function(o)
+    o.oW = math.floor((o.iW + 2 * o.padW - o.kW) / o.dW) + 1
+    o.oH = math.floor((o.iH + 2 * o.padH - o.kH) / o.dH) + 1
+  end,
+  sizes = function(o)
+    return {weight = {o.oH, o.oW, o.nOutputPlane, o.nInputPlane, o.kH, o.kW}, bias = {o.nOutputPlane, o.oH, o.oW}}
+  end,
+})
+layer("SpatialDepthWiseConvolution", "nInputPlane# nOutputPlane# kW# kH#=kW dW=1 dH=1 padW=0 padH=padW", function(x, o)
+  local weight = ops.reshape(ops.transpose(o.weight, 1, 2), {-1, 1, o.kH, o.kW})
+  local bias = o.bias and ops.reshape(ops.transpose(o.bias, 1, 2), {-1})
+  return F.conv2d(x, weight, bias, {stride = axes(o, "d", 2), padding = axes(o, "pad", 2), groups = o.nInputPlane})
+end, {
+  dims = 4, fan = function(o) return o.kW * o.kH end,
+  sizes = function(o)
+    return {weight = {o.nOutputPlane, o.nInputPlane, o.kH, o.kW}, bias = {o.nOutputPlane, o.nInputPlane}}
+  end,
+})
+layer("WeightedEuclidean", "_inputSize# _outputSize#", function(x, o)
+  return ops.norm(ops.mul(ops.sub(ops.unsqueeze(x, 3), o.weight), o.diagCov), 2, {dim = 2})
+end, {
+  dims = 2, names = {"weight", "diagCov"}, sizes = function(_, i, o) return {weight = {i, o}, diagCov = {i, o}} end,
+  reset = function(self, stdv)
+    local bound = stdv and stdv * math.sqrt(3) or 1 / math.sqrt(self.weight:size(1))
+    self.weight:uniform(-bound, bound)
+    self.diagCov:fill(1)
+  end,
+}).parameters = function(self)
   return {self.weight, self.diagCov}, {self.gradWeight, self.gradDiagCov}
 end
 
 -- ---- pooling
 
 -- Undoes the max pooling of another layer: puts values at the indices of its maxima, and zeros elsewhere.
-for name, dims in pairs {SpatialMaxUnpooling = 2, VolumetricMaxUnpooling = 3} do
-  local pool, undo = F[("max_pool%dd"):format(dims)], F[("max_unpool%dd"):format(dims)]
-  local new = layer(name, function()
-    return around(function(x, _, of)
-      local window = raw(of.indices).ndim == dims + 1 and 1 or 2
-      local sizes = lists.slice(of.sizes)
-      local o, flat = of.pooling, {-1, 1, unpack(x.shape, window + 1)}
-      local kernel, stride = dims == 3 and {o.kT, o.kH, o.kW} or {o.kH, o.kW},
-        dims == 3 and {o.dT, o.dH, o.dW} or {o.dH, o.dW}
-      local pads = dims == 3 and {o.padT, o.padH, o.padW} or {o.padH, o.padW}
-      local y = undo(ops.reshape(x, flat), ops.reshape(raw(of.indices):to "int64", flat), kernel,
-        {stride = stride, padding = pads, output_size = {unpack(sizes, window + 1)}})
-      return ops.reshape(y, sizes)
-    end)
+for name, n in pairs {SpatialMaxUnpooling = 2, VolumetricMaxUnpooling = 3} do
+  local pool, undo = F[("max_pool%dd"):format(n)], F[("max_unpool%dd"):format(n)]
+  local new = layer(name, "pooling", function(x, o)
+    local window = o.indices.ndim - n + 1
+    local flat, of = {-1, 1, unpack(x.shape, window)}, o.pooling
+    local y = undo(ops.reshape(x, flat), ops.reshape(o.indices:to "int64", flat), axes(of, "k", n),
+      {stride = axes(of, "d", n), padding = axes(of, "pad", n), output_size = {unpack(o.sizes, window)}})
+    return ops.reshape(y, o.sizes)
   end)
-  local init = new.__init
-  function new:__init(pooling)
-    init(self)
-    self.pooling = pooling
-  end
   function new:updateOutput(x)
-    local tape, o = Leaf.tapes[self.pooling], self.pooling
+    local tape, of = Leaf.tapes[self.pooling], self.pooling
     if tape then
-      local function sizes(field)
-        return dims == 3 and {o[field .. "T"], o[field .. "H"], o[field .. "W"]} or {o[field .. "H"], o[field .. "W"]}
-      end
       local source = tape.inputs[1]:detach()
-      local _, indices = pool(source, sizes "k", {stride = sizes "d", padding = sizes "pad",
-        ceil_mode = o.ceil_mode, return_indices = true})
+      local _, indices = pool(source, axes(of, "k", n), {stride = axes(of, "d", n), padding = axes(of, "pad", n),
+        ceil_mode = of.ceil_mode, return_indices = true})
       self.indices, self.sizes = wrap(indices), lists.slice(source.shape)
     end
     return Leaf.updateOutput(self, x)
   end
 end
 -- The p-norm over windows of features, the first dim, or the second of a batch.
-layer("FeatureLPPooling", function(width, stride, power, batch)
-  return around(function(x)
-    local windows = ops.unfold(x, batch and 2 or 1, width, stride)
-    local sum = ops.sum(ops.pow(ops.abs(windows), power), -1)
-    local zero = ops.eq(sum, 0) -- whose root has no gradient
-    return ops.where(zero, ops.mul(sum, 0), ops.pow(ops.where(zero, ops.ones_like(sum), sum), 1 / power))
-  end)
-end, "width stride power batch_mode=false")
+layer("FeatureLPPooling", "width# stride# power batch_mode=false", function(x, o)
+  local windows = ops.unfold(x, o.batch_mode and 2 or 1, o.width, o.stride)
+  local sum = ops.sum(ops.pow(ops.abs(windows), o.power), -1)
+  local zero = ops.eq(sum, 0) -- whose root has no gradient
+  return ops.where(zero, ops.mul(sum, 0), ops.pow(ops.where(zero, ops.ones_like(sum), sum), 1 / o.power))
+end)
 -- The largest entries of each feature, in their order in time.
-layer("TemporalDynamicKMaxPooling", function()
-  return around(function(x, _, of)
-    local d = x.ndim - 1
-    local k = math.max(of.minK, math.ceil(of.factor * x:size(d)))
-    local _, at = ops.topk(x:detach(), k, d)
-    return ops.gather(x, d, (ops.topk(at, k, d, {largest = false})))
-  end)
-end, "minK factor=0")
+layer("TemporalDynamicKMaxPooling", "minK# factor=0", function(x, o)
+  local d = x.ndim - 1
+  local k = math.max(o.minK, math.ceil(o.factor * x:size(d)))
+  local _, at = ops.topk(x:detach(), k, d)
+  return ops.gather(x, d, (ops.topk(at, k, d, {largest = false})))
+end)
 
 -- ---- normalized weights
 
@@ -307,17 +286,15 @@ function DontCast:type(name)
 end
 
 -- Converts the layout named by letters, "bchw", "chwb", "bf", "f", …, and the type.
-layer("Convert", function(from, to)
-  return around(function(x, _, of)
-    x = x:to(tensor.dtype_of(of:type()))
-    if to:find "f" and not from:find "f" then
-      return from:find "b" and ops.reshape(x, {x:size(1), -1}) or ops.reshape(x, {-1})
-    end
-    local order = {}
-    for letter in to:gmatch "." do order[#order + 1] = from:find(letter, 1, true) end
-    return #order == x.ndim and ops.permute(x, order) or x
-  end)
-end, "inputShape outputShape")
+layer("Convert", "inputShape outputShape", function(x, o)
+  local from, to, order = o.inputShape, o.outputShape, {}
+  x = x:to(tensor.dtype_of(o:type()))
+  if to:find "f" and not from:find "f" then
+    return from:find "b" and ops.reshape(x, {x:size(1), -1}) or ops.reshape(x, {-1})
+  end
+  for letter in to:gmatch "." do order[#order + 1] = from:find(letter, 1, true) end
+  return #order == x.ndim and ops.permute(x, order) or x
+end)
 
 local Profile = class.new("nn.Profile", "nn.Decorator")
 --- nn.Profile(module [, interval = 100 [, name]]): Prints the times of forward and backward after each interval.
@@ -378,39 +355,33 @@ NaN.backward = Module.backward
 -- ---- pooling at random steps
 
 -- nn.SpatialFractionalMaxPooling(kW, kH, outW, outH), and with sizes below 1 ratios; Volumetric… has kT and outT first.
-for name, letters in pairs {Spatial = "HW", Volumetric = "HWT"} do -- time is the last dim
-  local dims = #letters
-  local pool = F[("fractional_max_pool%dd"):format(dims)]
-  local fields = dims == 2 and "poolSizeW poolSizeH" or "poolSizeT poolSizeW poolSizeH"
-  local new = layer(name .. "FractionalMaxPooling", function()
-    return around(function(x, _, of)
-      local kernel, out = {}, {}
-      for i = 1, dims do
-        local letter = letters:sub(i, i)
-        kernel[i] = of["poolSize" .. letter]
-        out[i] = of["out" .. letter] or math.floor(x:size(i - dims - 1) * of["ratio" .. letter])
-      end
-      local random = of.randomSamples and raw(of.randomSamples)
-      if not (random and random:size(1) == x:size(1) and random:size(2) == x:size(2)) then
-        random = ops.rand({x:size(1), x:size(2), dims}, {dtype = x.dtype, device = x.device})
-        of.randomSamples = wrap(random)
-      elseif not (of.newRandomPool or of.again) then
-        random:uniform_()
-      end
-      return pool(x, kernel, {output_size = out, _random_samples = random})
-    end), dims + 2
-  end, fields)
-  local init = new.__init
-  function new:__init(...)
-    init(self, ...)
-    local sizes = {select(dims + 1, ...)}
-    local order = dims == 2 and "WH" or "TWH"
-    for i = 1, dims do
-      local size = options.arg("nn." .. name .. "FractionalMaxPooling", "out" .. order:sub(i, i), sizes[i], "number")
-      self[(size >= 1 and "out" or "ratio") .. order:sub(i, i)] = size
+for name, n in pairs {Spatial = 2, Volumetric = 3} do
+  local pool, letters = F[("fractional_max_pool%dd"):format(n)], n == 2 and {"W", "H"} or {"T", "W", "H"}
+  name = name .. "FractionalMaxPooling"
+  local new = layer(name, "poolSize" .. table.concat(letters, "# poolSize") .. "#", function(x, o)
+    local kernel, out = {}, {}
+    for i, letter in ipairs(n == 2 and {"H", "W"} or {"H", "W", "T"}) do -- time is the last dim
+      kernel[i] = o["poolSize" .. letter]
+      out[i] = o["out" .. letter] or math.floor(x:size(i - n - 1) * o["ratio" .. letter])
     end
-    self.newRandomPool = false
-  end
+    local random = o.randomSamples
+    if not (random and random:size(1) == x:size(1) and random:size(2) == x:size(2)) then
+      random = ops.rand({x:size(1), x:size(2), n}, {dtype = x.dtype, device = x.device})
+      o.randomSamples = random
+    elseif not (o.newRandomPool or o.again) then
+      random:uniform_()
+    end
+    return pool(x, kernel, {output_size = out, _random_samples = random})
+  end, {
+    dims = n + 2,
+    init = function(self, ...)
+      for i, letter in ipairs(letters) do
+        local size = options.arg("nn." .. name, "out" .. letter, (select(n + i, ...)), "number")
+        self[(size >= 1 and "out" or "ratio") .. letter] = size
+      end
+      self.newRandomPool = false
+    end,
+  })
   --- Keeps the windows of the last forward; draws them at each call again after fixPoolingRegions(false).
   function new:fixPoolingRegions(on)
     self.newRandomPool = on == nil or on

@@ -6,8 +6,8 @@ local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local Leaf = require "luminary.torch7.nn.leaf"
 local Module = require "luminary.torch7.nn.module"
-local ours = require "luminary.nn"
-local ops, F, nn = core.ops, ours.functional, class.packages.nn
+local F = require "luminary.nn.functional"
+local ops, nn = core.ops, class.packages.nn
 local raw, wrap = tensor.raw, tensor.wrap
 
 -- Returns the sums of rows of a matrix, multiplied by values, for samples that are lists of indices and of values.
@@ -39,17 +39,19 @@ end
 
 -- nn.SparseLinear(inputSize, outputSize [, doGradInput]) takes [n, 2] pairs of an index and a value, a table of them,
 -- or [batch, n, 2].
-local Sparse = Leaf.layer("SparseLinear", function(i, o)
-  local module = Leaf.with({weight = {o, i}, bias = {o}}, i, function(x, self)
-    local samples = type(x) == "table" and x or x.ndim == 2 and {x} or core.methods.unbind(x, 1)
-    local indices = lists.map(samples, function(s) return ops.select(s, 2, 1):to "int64" end)
-    local values = lists.map(samples, function(s) return ops.select(s, 2, 2) end)
-    local y = ops.add(sums_of_rows(ops.contiguous(ops.transpose(self.weight, 1, 2)), indices, values), self.bias)
-    return samples[1] == x and ops.select(y, 1, 1) or y
-  end)
-  module.bias:detach():mul_(1e-6)
-  return module
-end, "_ _ doGradInput=false")
+local Sparse = Leaf.layer("SparseLinear", "_inputSize# _outputSize# doGradInput=false", function(x, o)
+  local samples = type(x) == "table" and x or x.ndim == 2 and {x} or core.methods.unbind(x, 1)
+  local indices = lists.map(samples, function(s) return ops.select(s, 2, 1):to "int64" end)
+  local values = lists.map(samples, function(s) return ops.select(s, 2, 2) end)
+  local y = ops.add(sums_of_rows(ops.contiguous(ops.transpose(o.weight, 1, 2)), indices, values), o.bias)
+  return samples[1] == x and ops.select(y, 1, 1) or y
+end, {
+  sizes = function(_, i, o) return {weight = {o, i}, bias = {o}} end,
+  reset = function(self, stdv)
+    Leaf.reset(self, stdv)
+    self.bias:mul(1e-6)
+  end,
+})
 Sparse.weightDecay, Sparse.accGradParameters = 0, accumulated
 function Sparse:updateGradInput(input, gradOutput)
   self.gradInput = {}
@@ -62,25 +64,31 @@ end
 
 -- nn.IndexLinear(inputSize, outputSize [, doGradInput [, keysOffset [, weight [, bias]]]]) takes {keys, values} of one
 -- sample, {{keys, …}, {values, …}} or {keys, values, sizes} with all samples joined. Its weight is [inputs, outputs].
-local Index = Leaf.layer("IndexLinear", function(i, o, _, offset, weight, bias, normalize)
-  if normalize then options.fail "nn.IndexLinear: normalize is not supported; divide the values by their maxima" end
-  local module = Leaf.around(function(t, self)
-    local keys, values = t[1], t[2]
-    if t[3] then
-      local sizes = t[3]:to("int64"):totable()
-      keys, values = core.methods.split(keys, sizes), core.methods.split(values, sizes)
-    elseif type(keys) ~= "table" then
-      keys, values = {keys}, {values}
-    end
-    keys = lists.map(keys, function(k) return offset and ops.add(k:to "int64", offset) or k:to "int64" end)
-    local y = ops.add(sums_of_rows(self.weight, keys, values), self.bias)
-    return type(t[1]) ~= "table" and not t[3] and ops.select(y, 1, 1) or y
-  end)
-  module.weight = ours.Parameter(weight and raw(weight) or ops.zeros {i, o})
-  module.bias = ours.Parameter(bias and raw(bias) or ops.zeros {o})
-  return module
-end, "inputSize outputSize doGradInput=false")
+local Index = Leaf.layer("IndexLinear", "inputSize# outputSize# doGradInput=false offset", function(t, o)
+  local keys, values = t[1], t[2]
+  if t[3] then
+    local sizes = t[3]:to("int64"):totable()
+    keys, values = core.methods.split(keys, sizes), core.methods.split(values, sizes)
+  elseif type(keys) ~= "table" then
+    keys, values = {keys}, {values}
+  end
+  keys = lists.map(keys, function(k) return o.offset and ops.add(k:to "int64", o.offset) or k:to "int64" end)
+  local y = ops.add(sums_of_rows(o.weight, keys, values), o.bias)
+  return type(t[1]) ~= "table" and not t[3] and ops.select(y, 1, 1) or y
+end, {
+  sizes = function(_, i, o) return {weight = {i, o}, bias = {o}} end,
+  reset = function(self)
+    self.weight:zero()
+    self.bias:zero()
+  end,
+})
 Index.weightDecay, Index.accGradParameters = 0, accumulated
+local init = Index.__init
+function Index:__init(i, o, doGradInput, offset, weight, bias, normalize)
+  if normalize then options.fail "nn.IndexLinear: normalize is not supported; divide the values by their maxima" end
+  init(self, i, o, doGradInput, offset)
+  self.weight, self.bias = weight or self.weight, bias or self.bias
+end
 -- Returns the input with its sizes as a tensor, which may be the number of elements of one sample.
 local function with_sizes(self, input)
   if type(input[3]) ~= "number" then return input end
