@@ -161,7 +161,7 @@ describe("nn.parallel.parallelize", function()
     on.succeeds(2, [[
       local mesh = mesh_of({2}, {"tensor"})
       local makers = {
-        untied = function() return gpt2 {tie_word_embeddings = false} end,
+        untied = function() return gpt2 {tie_word_embeddings = false, vocab_size = 29, pad_vocab_to = 8} end,
         llama = function() return llama("llama", {attention_bias = true, mlp_bias = true}) end,
         gpt2_padded = function() return gpt2 {vocab_size = 29, pad_vocab_to = 8} end,
       }
@@ -234,6 +234,32 @@ describe("nn.parallel.parallelize", function()
       local first = grads(function() return net(ids) end)
       local again = grads(function() return lm.autograd.checkpoint(function(i) return net(i) end, ids) end)
       for name, grad in pairs(first) do assert((grad - again[name]):abs():max():item() < 1e-14, name) end
+      -- Layers of one input share what they make of it, but not with what a checkpoint computes again.
+      local all_reduce, calls = dist.all_reduce, 0
+      dist.all_reduce = function(...)
+        calls = calls + 1
+        return all_reduce(...)
+      end
+      local function run_alike(inside)
+        lm.manual_seed(2)
+        local two, x = nn.Module(), lm.randn(2, 3, 4):requires_grad_()
+        two.a, two.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        parallelize(two, mesh, {["*"] = "column"})
+        local function call(layer, h)
+          if inside then return lm.autograd.checkpoint(function(t) return layer(t) end, h) end
+          return layer(h)
+        end
+        local h = x * 2
+        local y = call(two.a, h):square() + two.b(h)
+        calls = 0
+        y:sum():backward()
+        return x.grad, calls
+      end
+      local without, once = run_alike(false)
+      local with, twice = run_alike(true)
+      dist.all_reduce = all_reduce
+      assert((without - with):abs():max():item() < 1e-14)
+      assert(once == 1 and twice == 2, "collectives: " .. once .. ", " .. twice)
       -- Twice through one graph.
       net:zero_grad()
       local loss = cross_entropy(net(ids), target, mesh)
@@ -368,7 +394,7 @@ describe("nn.parallel.parallelize", function()
           end,
         }
         if i == 2 then layouts.tensor_4 = nil end -- two heads of k and v
-        for _, name in ipairs {"plain", "shard_4", "tensor_4", "turned"} do
+        for _, name in ipairs(i < 3 and {"plain", "shard_4", "tensor_4", "turned"} or {"tensor_4"}) do
           if layouts[name] then
             local other = make()
             for _, p in ipairs(other:parameters()) do p.data:zero_() end
@@ -407,6 +433,20 @@ describe("nn.parallel.parallelize", function()
       parallelize(net, mesh_of({1}), net:parallel_plan())
       assert(lm.equal(net((batch(1, 2))), gpt2()((batch(1, 2)))))
     ]]):format(dir, dir))
+  end)
+
+  it("divides a model without memory, which loads a full state dict by parts", function()
+    on.succeeds(2, [[
+      local mesh = mesh_of({2}, {"tensor"})
+      local whole = Net()
+      for _, p in ipairs(whole:parameters()) do dist.broadcast(p.data) end
+      local net = nn.utils.init_empty_weights(function() return Net() end)
+      net.head.weight = net.tok.weight
+      parallelize(net, mesh, plan)
+      net:load_state_dict(whole:state_dict(), {assign = true})
+      assert(net.q.weight:size(1) == 8)
+      same_training("net", whole, net, mesh, nil, 3)
+    ]])
   end)
 
   it("counts an infinite gradient of one rank on all", function()
@@ -454,11 +494,14 @@ describe("nn.parallel.parallelize", function()
       refuses(one, one:parallel_plan(), "has 1 units of 16, which must be divisible by the number of ranks (2)")
       refuses(nn.Embedding(4, 4, {max_norm = 1}), "vocabulary", "max_norm or scale_grad_by_freq cannot be divided")
       refuses(nn.BatchNorm1d(4), "sequence", "statistics of a part of the batch")
-      refuses(nn.utils.init_empty_weights(function() return nn.Linear(4, 4) end), "column", "'weight' has no values")
+      refuses(tied, {tok = "vocabulary", head = "vocabulary", [""] = "divided"}, "is within ''")
       refuses(fully_shard(nn.Linear(4, 4)), "column", "call parallelize before fully_shard")
       local twice = parallelize(nn.Linear(4, 4), mesh, "column")
       refuses(twice, "column", "in the plan of an earlier call")
       contains(message(twice.clone, twice), "a module of parallelize cannot be cloned")
+      contains(message(lm.quantize, nn.Sequential(twice)), "quantize: 0: nn.parallel.parallelize has divided it")
+      contains(message(optim.ZeroRedundancyOptimizer, twice:parameters(), {optimizer_class = optim.Adam}),
+        "divided over ranks already, and their state with them; use optim.Adam")
       contains(message(parallelize, nn.Linear(4, 4), mesh, rank == 0 and "column" or "row"),
         rank == 0 and "plan differs" or "plan differs from rank 0's: here '' is \"row\"")
     ]])

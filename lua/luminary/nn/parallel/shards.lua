@@ -7,6 +7,7 @@ local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
+local is_empty = require "luminary.nn.parallel.is_empty"
 local records = require "luminary.nn.module_fields"
 
 local ops = core.ops
@@ -141,7 +142,9 @@ function shards.divide(p, mesh, dim, sizes)
   local part = {shape = shape, mesh = mesh, group = mesh.groups[1], dim = dim, sizes = dim and sizes or {shape[dim]}}
   if dim then
     p.grad = nil
-    core.set_data(p, part_of(part, p:detach(), part.group.rank))
+    local has_values = not is_empty(p)
+    core.set_data(p, has_values and part_of(part, p:detach(), part.group.rank)
+      or p:detach():narrow(dim, 1, shape[dim] / part.group.size))
   end
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
