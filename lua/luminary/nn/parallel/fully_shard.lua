@@ -165,7 +165,7 @@ end
 
 --- Averages the gradients of the full tensors over the ranks. Returns those of the shards; while the unit defers
 --- reductions, keeps them and returns an empty list.
-function Bucket:reduce(pass, grads)
+function Bucket:reduce(weight, grads)
   if core.is_grad_enabled() then
     fail("%s: create_graph is not supported; gradients are reduced without a graph", who)
   end
@@ -178,7 +178,7 @@ function Bucket:reduce(pass, grads)
   if unit.defers then return {} end
   local results, at, dtype = {}, 1, unit.reduce_dtype or how(self).dtype
   local joined = join_gradients(self, setmetatable(held, {__index = grads}), dtype)
-  if pass.factor then joined:mul_(pass.factor:to(joined.device)) end
+  if weight.factor then joined:mul_(weight.factor:to(joined.device)) end
   local sum = joined:view {-1}
   if unit.group.size > 1 then
     sum = ops.empty({joined:size(2)}, {dtype = dtype, device = joined.device})
@@ -196,9 +196,9 @@ end
 -- Computes full tensors from shards.
 local Gather = Function:extend "FullyShard"
 
-function Gather.forward(ctx, bucket, pass)
+function Gather.forward(ctx, bucket, weight)
   ctx:set_materialize_grads(false)
-  ctx.bucket, ctx.pass = bucket, pass
+  ctx.bucket, ctx.weight = bucket, weight
   local out = {}
   for i, t in ipairs(bucket:gather()) do out[i] = t:detach() end
   return unpack(out)
@@ -220,7 +220,7 @@ function Gather.backward(ctx, ...)
   bucket:release() -- all nodes that read the tensors have run
   free_all(returned)
   local results = core.scope(function()
-    local list = bucket:reduce(ctx.pass, grads)
+    local list = bucket:reduce(ctx.weight, grads)
     for i, t in pairs(list) do returned[i] = core.keep(t) end
     return list
   end)
@@ -230,20 +230,31 @@ end
 
 -- ---- forward
 
--- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `factor`,
--- what this rank's gradients are multiplied with; nil: 1.
+-- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
+-- rank's number of samples (nil: all ranks count the same), and `weights`, a list of what weight_of returned.
 local function new_pass(unit, ...)
-  local pass, mesh = {before = unit.pass}, unit.mesh
+  local pass = {before = unit.pass, weights = {}}
   if pass.before then pass.before.before = nil end
   free_all(returned)
-  if not core.is_grad_enabled() or mesh:size() == 1 then return pass end
-  local weight = unit.batch_dim and batch_size(unit.batch_dim, ...) or 1
-  local sum = ops.full({}, unit.batch_dim and weight or mesh:size(), {dtype = "float64", device = unit.device})
-  for _, group in ipairs(unit.batch_dim and mesh.groups or {}) do
+  if unit.batch_dim then pass.size = batch_size(unit.batch_dim, ...) end
+  return pass
+end
+
+-- Returns {groups, factor}: a mesh's groups, and what this rank's gradients are multiplied with there; nil: 1.
+local function weight_of(pass, unit)
+  local mesh, size = unit.mesh, pass.size
+  local first, second = unpack(mesh.groups)
+  local weight = lists.find(pass.weights, function(w) return w.groups[1] == first and w.groups[2] == second end)
+  if weight then return weight end
+  weight = {groups = mesh.groups}
+  table.insert(pass.weights, weight)
+  if not core.is_grad_enabled() or mesh:size() == 1 then return weight end
+  local sum = ops.full({}, size or mesh:size(), {dtype = "float64", device = unit.device})
+  for _, group in ipairs(size and mesh.groups or {}) do
     if group.size > 1 then mesh:call(dist.all_reduce, sum, {group = group}) end
   end
-  pass.factor = core.keep(weight / sum:clamp(1e-30)) -- all batches may be empty
-  return pass
+  weight.factor = core.keep((size or 1) / sum:clamp(1e-30)) -- all batches may be empty
+  return weight
 end
 
 local function cast(values, dtype)
@@ -258,9 +269,9 @@ end
 -- Puts the full tensors into the modules. Returns a function that puts back what was there and frees them, except those
 -- in a list.
 local function install(unit, pass)
-  local before, tensors = {}, {}
+  local before, tensors, weight = {}, {}, weight_of(pass, unit)
   for _, bucket in ipairs(unit.buckets) do
-    for i, t in ipairs {Gather(bucket, pass, unpack(bucket))} do
+    for i, t in ipairs {Gather(bucket, weight, unpack(bucket))} do
       tensors[#tensors + 1] = core.keep(t)
       for _, slot in ipairs(bucket.slots[i]) do
         before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
