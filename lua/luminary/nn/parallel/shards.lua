@@ -7,6 +7,8 @@ local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
+local is_empty = require "luminary.nn.parallel.is_empty"
+local records = require "luminary.nn.module_fields"
 
 local ops = core.ops
 local shards = {}
@@ -141,7 +143,9 @@ function shards.divide(p, mesh, dim, sizes)
   local part = {shape = shape, mesh = mesh, group = mesh.groups[1], dim = dim, sizes = dim and sizes or {shape[dim]}}
   if dim then
     p.grad = nil
-    core.set_data(p, part_of(part, p:detach(), part.group.rank))
+    local has_values = not is_empty(p)
+    core.set_data(p, has_values and part_of(part, p:detach(), part.group.rank)
+      or p:detach():narrow(dim, 1, shape[dim] / part.group.size))
   end
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
@@ -226,11 +230,15 @@ function shards.any_found(parameters, found)
   return division and reduced(division, device, found, "max") or found
 end
 
--- Returns a table from names to parameters and buffers of a module.
+-- Returns a table from names to the parameters and buffers of a module that its state_dict has, before any hook.
 local function tensors_of(module)
   local of = {}
-  for name, t in module:named_buffers {remove_duplicate = false} do of[name] = t end
-  for name, p in module:named_parameters {remove_duplicate = false} do of[name] = p end
+  for prefix, m in module:named_modules {remove_duplicate = false} do
+    local record = records.of(m)
+    for _, name in ipairs(lists.joined(record.param, record.buffer)) do
+      if not record.transient[name] then of[records.joined(prefix, name)] = record.values[name] end
+    end
+  end
   return of
 end
 
@@ -264,13 +272,18 @@ end
 --- another. All ranks call it; with dst, a rank in the world, the others return nil.
 shards.full_state_dict = signature.of("full_state_dict(module: module, {dst: natural})", function(module, opts)
   local dst = opts.dst
-  local dict, own, of = {}, module:state_dict(), tensors_of(module)
+  local dict, of = {}, tensors_of(module)
   local wanted = dst == nil or dst == dist().get_rank()
-  for _, name in ipairs(lists.sorted_keys(own)) do
+  for _, name in ipairs(lists.sorted_keys(of)) do
     core.no_grad(core.scope, function()
-      local t = full_tensor(of[name] or false, own[name])
+      local t = full_tensor(of[name], of[name]:detach())
       dict[name] = wanted and core.keep(t:to("cpu"):clone()) or nil
     end)
+  end
+  for prefix, m in module:named_modules() do -- as state_dict does, with full tensors
+    for _, hook in ipairs(wanted and records.of(m).state_hooks or {}) do
+      hook(m, dict, prefix == "" and "" or prefix .. ".")
+    end
   end
   return wanted and dict or nil
 end)
@@ -334,25 +347,24 @@ end
 
 --- Returns the state of a module on this rank, {tensors, shards = their forms, both by name}; nil if none is divided.
 function shards.state_of_module(module)
-  local state, of, any = {tensors = {}, shards = {}}, tensors_of(module), false
-  for name, t in pairs(module:state_dict()) do
-    local p = of[name] or false
+  local state, any = {tensors = {}, shards = {}}, false
+  for name, p in pairs(tensors_of(module)) do -- hooks of state_dict expect full tensors
     any = any or is_divided(p)
-    if is_saver(p) then state.tensors[name] = t end
-    state.shards[name] = is_divided(p) and form_of(p, t.shape) or nil
+    if is_saver(p) then state.tensors[name] = p:detach() end
+    state.shards[name] = is_divided(p) and form_of(p, p.shape) or nil
   end
   return any and state or nil
 end
 
 --- Loads the states of a module's ranks into a module that is sharded in any way, or not at all.
 function shards.load_module(module, next_state)
-  local who, own, of, seen = "load_shards", module:state_dict(), tensors_of(module), {}
+  local who, own, seen = "load_shards", tensors_of(module), {}
   for state in next_state do
     local parts = options.is_plain(state) and options.is_plain(state.tensors) and options.is_plain(state.shards)
     if not parts then options.fail("%s: the saved state must have tables 'tensors' and 'shards'", who) end
     for name, t in pairs(state.tensors) do
       if not own[name] then options.fail("%s: %s has no '%s'", who, module.__name, printable_name(name, 200)) end
-      take_common(who, name, own[name], of[name] or false, t, state.shards[name])
+      take_common(who, name, own[name], own[name], t, state.shards[name])
       seen[name] = true
     end
   end

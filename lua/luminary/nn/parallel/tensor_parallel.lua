@@ -10,6 +10,7 @@ local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local printable_name = require "luminary.base.printable_name"
 local signature = require "luminary.base.signature"
+local boundaries = require "luminary.autograd.checkpoint_boundaries"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
@@ -28,7 +29,8 @@ local last = setmetatable({}, {__mode = "v"}) -- the input of the last `enter`, 
 -- Returns a layer's input as all ranks use it for their parts. Layers in turn of one input (q, k and v) share the
 -- result, so that one collective joins it, and one sums its gradients.
 local function enter(entry, x)
-  local state = ("%d %s %s"):format(x._version, entry.input, tostring(core.is_grad_enabled()))
+  local state = ("%d %s %d %s %d"):format(x._version, entry.input, entry.sequence_dim,
+    tostring(core.is_grad_enabled()), boundaries.count)
   local is_last = last.input == x and last.mesh == entry.mesh and last.output and core.is_alive(last.output)
   if is_last and last.state == state then return last.output end
   local y = entry.input == "sequence" and functions.gather_partial(x, entry.mesh, entry.sequence_dim)
@@ -52,7 +54,7 @@ end
 -- of all ranks advance alike, and a checkpoint's second run draws the same.
 local function with_own_numbers(entry, x, f)
   local group, devices = entry.mesh.groups[1], lists.set {"cpu", x.device}
-  local seed = ops.randint(0, 2 ^ 31, {}, {dtype = "int64"}):item() * group.size + group.rank
+  local seed = ops.randint(0, 2 ^ 31, {}, {dtype = "int64", device = "cpu"}):item() * group.size + group.rank
   local states = {}
   for device in pairs(devices) do
     states[device] = core.keep(core.get_rng_state(device))
@@ -198,7 +200,7 @@ local function resolve(plan, modules, extra)
     local pattern, any = "^" .. key:gsub("[%^%$%(%)%%%.%[%]%+%-%?]", "%%%0"):gsub("%*", "[^.]*") .. "$", false
     for _, names in ipairs {modules, extra} do
       for name in pairs(names) do
-        if name:find(pattern) then
+        if name == key or name ~= "" and name:find(pattern) then
           any = true
           if by[name] and by[name] ~= name and key ~= name then
             fail("%s: plan has two keys for '%s': '%s' and '%s'", who, name, by[name], key)
@@ -223,7 +225,6 @@ local function divisions_of(module, entries)
   local list, of, by_module = {}, {}, {}
   local function add(entry, t, name, d)
     if not t or not d then return end
-    if is_empty(t) then fail("%s: '%s' has no values; give the module memory first", who, name) end
     local sizes = sizes_of(entry, t, d)
     local same = of[t]
     if not same then
@@ -342,14 +343,23 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
       fail("%s: '%s' is also the output's weight; name '%s' in the plan", who, divides.name, name)
     end
   end
+  for _, outer in ipairs(entries) do -- both would sum gradients over the ranks
+    local prefix = outer.run == run_divided and records.joined(outer.name, "x"):sub(1, -2)
+    local inner = prefix and lists.find(entries, function(e) return e ~= outer and e.name:sub(1, #prefix) == prefix end)
+    if inner then
+      fail("%s: '%s' is within '%s', which is \"%s\"; name only one of them", who, inner.name, outer.name, outer.style)
+    end
+  end
   if defaults.between == "sequence" then check_complete(module, by_name) end
   local list, group = divisions_of(module, entries), mesh.groups[1]
   if group.size > 1 then mesh:call(alike, group, who, "plan differs", describe(entries, list), "module") end
   core.no_grad(core.scope, function()
     for _, t in ipairs(group.size > 1 and lists.joined(module:parameters(), module:buffers()) or {}) do
-      local full = t:detach():contiguous()
-      mesh:call(dist.broadcast, full, group.ranks[1], {group = group})
-      t:detach():copy_(full)
+      if not is_empty(t) then
+        local full = t:detach():contiguous()
+        mesh:call(dist.broadcast, full, group.ranks[1], {group = group})
+        t:detach():copy_(full)
+      end
     end
     for _, division in ipairs(list) do shards.divide(division.t, mesh, division.dim, division.sizes) end
   end)
