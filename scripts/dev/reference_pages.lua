@@ -116,7 +116,7 @@ page("nn-recurrent", "nn: recurrent layers", {"Layers", "nn. RNN LSTM GRU"}, {"C
   {"Sequences of different lengths", "nn.utils.rnn nn.utils.rnn.*"})
 page("nn-transformer", "nn: transformer layers", {"", [[
     nn. MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer TransformerDecoder
-    TransformerDecoderLayer KVCache RotaryPositionalEmbeddings SinusoidalPositions]]})
+    TransformerDecoderLayer MixtureOfExperts KVCache RotaryPositionalEmbeddings SinusoidalPositions]]})
 page("nn-linear", "nn: linear, dropout, embedding and other layers",
   {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear"},
   {"Dropout", "nn. Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout"},

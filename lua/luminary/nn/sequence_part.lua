@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local ops = core.ops
-local part = {ranks = 1, rank = 0} -- of the scope that runs
+local part = {ranks = 1, rank = 0} -- the place in the scope that runs
 
 --- Returns the positions, from 1, of the `length` tokens that rank `rank` of `ranks` holds of each sequence, int64
 --- [length]. Of 2n chunks, n the number of ranks, rank r holds chunks r and 2n - 1 - r, from 0: causal attention is

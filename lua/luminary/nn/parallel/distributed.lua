@@ -1,5 +1,6 @@
 --- nn.parallel.DistributedDataParallel(…): Implements data parallelism over the ranks of a process group.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -71,9 +72,14 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
   local output_device = check_devices(opts, module)
 
   local params, names, bytes = {}, {}, 0
+  self.replicas = {}
   for name, p in module:named_parameters() do
-    shards.check_replicas(who, name, p, group)
-    if p.requires_grad then
+    local averages = shards.averages(p, group)
+    if not averages then
+      shards.check_replicas(who, name, p, group)
+      table.insert(self.replicas, p)
+    end
+    if p.requires_grad and not averages then
       params[#params + 1], names[#names + 1] = p, name
       bytes = bytes + (p.is_cuda and p:numel() * core.dtype_size(p.dtype) or 0)
     end
@@ -103,7 +109,7 @@ end)
 
 --- Copies the parameters and buffers of the root, a rank of the group, to all ranks.
 function DDP:share(root)
-  local all = self.module:parameters()
+  local all = lists.slice(self.replicas)
   for _, t in ipairs(self.module_buffers) do all[#all + 1] = t end
   core.reducer_share(self.process_group.handle, all, root)
 end

@@ -184,18 +184,18 @@ local function complete(reduction)
   reduction.work = nil
 end
 
--- Returns what gradients of a pass are multiplied with: this rank's part of all samples.
-local function factor_of(pass, unit)
-  if pass.work then unit.mesh:call(pass.work.wait, pass.work) end
-  pass.work = nil
-  pass.factor = pass.factor or core.keep(pass.weight / pass.sum:clamp(1e-30)) -- all batches may be empty
-  return pass.factor
+-- Returns what gradients are multiplied with, from a result of weight_of: this rank's part of all samples.
+local function factor_of(weight, unit)
+  if weight.work then unit.mesh:call(weight.work.wait, weight.work) end
+  weight.work = nil
+  weight.factor = weight.factor or core.keep(weight.size / weight.sum:clamp(1e-30)) -- all batches may be empty
+  return weight.factor
 end
 
 --- Begins to average the gradients of the full tensors over the ranks. Returns those of the shards, which are not there
 --- yet, and the reduction, {unit, joined = the gradients, sum, work}; while the unit defers reductions, keeps the
 --- gradients and returns nil.
-function Bucket:reduce(pass, grads)
+function Bucket:reduce(weight, grads)
   if core.is_grad_enabled() then
     fail("%s: create_graph is not supported; gradients are reduced without a graph", who)
   end
@@ -208,7 +208,7 @@ function Bucket:reduce(pass, grads)
   self.held = unit.defers and held or nil
   if unit.defers then return nil end
   local joined = join_gradients(self, setmetatable(held, {__index = grads}), unit.reduce_dtype or how(self).dtype)
-  if pass.sum then joined:mul_(factor_of(pass, unit):to(joined.device)) end
+  if weight.sum then joined:mul_(factor_of(weight, unit):to(joined.device)) end
   for _, t in pairs(held) do t:free() end
   local reduction, sum = {unit = unit, joined = core.keep(joined)}, joined:view {-1}
   if unit.group.size > 1 then
@@ -281,9 +281,9 @@ end
 -- Computes full tensors from shards.
 local Gather = Function:extend "FullyShard"
 
-function Gather.forward(ctx, bucket, pass, link)
+function Gather.forward(ctx, bucket, weight, link)
   ctx:set_materialize_grads(false)
-  ctx.bucket, ctx.pass, ctx.link = bucket, pass, link
+  ctx.bucket, ctx.weight, ctx.link = bucket, weight, link
   local out = {}
   for i, t in ipairs(bucket:gather()) do out[i] = t:detach() end
   return unpack(out)
@@ -293,7 +293,7 @@ function Gather.backward(ctx, ...)
   local bucket, link, grads = ctx.bucket, ctx.link, {...}
   bucket:release() -- all nodes that read the tensors have run
   return nil, nil, nil, in_backward(grads, function()
-    local sum, reduction = bucket:reduce(ctx.pass, grads)
+    local sum, reduction = bucket:reduce(ctx.weight, grads)
     link.reduction = reduction
     if sum and link.uses > 1 then complete(reduction) end -- the graph adds sums of several uses up
     return {sum}
@@ -302,14 +302,15 @@ end
 
 -- ---- forward
 
--- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `weight`, the
--- number of this rank's samples, `sum`, that of all ranks once `work` is done (nil: there is one rank), `before`, the last
--- pass of that unit, and tables by bucket: links, {uses, reduction}, and inputs, results of Reduced.
+-- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
+-- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `weights`, a list of
+-- what weight_of returned, and tables by bucket: links, {uses, reduction}, and inputs, results of Reduced.
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
-  local pass, mesh = {before = before, links = {}, inputs = {}}, unit.mesh
+  local pass = {before = before, links = {}, inputs = {}, weights = {}}
   if before then before.before = nil end
   free_all(returned)
+  if unit.batch_dim then pass.size = batch_size(unit.batch_dim, ...) end
   if not core.is_grad_enabled() then return pass end
   for _, m in ipairs(module:modules()) do
     for _, bucket in ipairs(unit_of(m) and unit_of(m).buckets or {}) do
@@ -317,16 +318,25 @@ local function new_pass(unit, module, ...)
       pass.inputs[bucket] = core.keep(Reduced(bucket, pass.links[bucket], unpack(bucket)))
     end
   end
-  if mesh:size() == 1 then return pass end
-  pass.weight = unit.batch_dim and batch_size(unit.batch_dim, ...) or 1
-  pass.sum = core.keep(ops.full({}, unit.batch_dim and pass.weight or mesh:size(), {
-    dtype = "float64", device = unit.device,
-  }))
-  for _, group in ipairs(unit.batch_dim and mesh.groups or {}) do
-    if pass.work then mesh:call(pass.work.wait, pass.work) end
-    pass.work = group.size > 1 and mesh:call(dist.all_reduce, pass.sum, {group = group, async_op = true})
-  end
   return pass
+end
+
+-- Returns {groups, size, sum}: a mesh's groups, the number of this rank's samples, and `sum`, that of all its ranks once
+-- `work` is done; without sum there is one rank, or no gradient.
+local function weight_of(pass, unit)
+  local mesh, size = unit.mesh, pass.size
+  local first, second = unpack(mesh.groups)
+  local weight = lists.find(pass.weights, function(w) return w.groups[1] == first and w.groups[2] == second end)
+  if weight then return weight end
+  weight = {groups = mesh.groups, size = size or 1}
+  table.insert(pass.weights, weight)
+  if not core.is_grad_enabled() or mesh:size() == 1 then return weight end
+  weight.sum = core.keep(ops.full({}, size or mesh:size(), {dtype = "float64", device = unit.device}))
+  for _, group in ipairs(size and mesh.groups or {}) do
+    if weight.work then mesh:call(weight.work.wait, weight.work) end
+    weight.work = group.size > 1 and mesh:call(dist.all_reduce, weight.sum, {group = group, async_op = true})
+  end
+  return weight
 end
 
 local function cast(values, dtype)
@@ -341,14 +351,14 @@ end
 -- Puts the full tensors into the modules. Returns a function that puts back what was there and frees them, except those
 -- in a list.
 local function install(unit, pass)
-  local before, tensors = {}, {}
+  local before, tensors, weight = {}, {}, weight_of(pass, unit)
   for _, bucket in ipairs(unit.buckets) do
     local link, input = pass.links[bucket], pass.inputs[bucket]
     if pass.is_over and core.is_grad_enabled() then -- backward runs a checkpoint's function again
       input = stand_in(bucket):requires_grad_(lists.find(bucket, function(p) return p.requires_grad end) ~= nil)
     end
     if not pass.is_over and link then link.uses = link.uses + 1 end
-    for i, t in ipairs {Gather(bucket, pass, link, input)} do
+    for i, t in ipairs {Gather(bucket, weight, link, input)} do
       tensors[#tensors + 1] = core.keep(t)
       for _, slot in ipairs(bucket.slots[i]) do
         before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}

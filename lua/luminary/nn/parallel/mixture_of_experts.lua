@@ -1,6 +1,6 @@
 --- nn.MixtureOfExperts(…): Sends each token to the best k of several feed-forward networks, which ranks may divide.
---- Shazeer et al., "Outrageously Large Neural Networks", 2017; capacity, the order of choices and the exchange of tokens
---- by all_to_all: Lepikhin et al., "GShard", 2021.
+--- Shazeer et al., "Outrageously Large Neural Networks", 2017; with capacity and an exchange of tokens by all_to_all:
+--- Lepikhin et al., "GShard", 2021.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -27,9 +27,9 @@ function Experts:init(dim, hidden_dim, count, o)
     local out, inputs = i == 2 and dim or hidden_dim, i == 2 and hidden_dim or dim
     self[name] = layer.parameter({count / size, out, inputs}, o)
     if size > 1 then
-      shards.parts_of[self[name]] = {{
-        shape = {count, out, inputs}, mesh = o.mesh, group = o.mesh.groups[1], dim = 1, sizes = {count}, averages = true,
-      }}
+      local part = {shape = {count, out, inputs}, dim = 1, sizes = {count}, averages = true}
+      part.mesh, part.group = o.mesh, o.mesh.groups[1]
+      shards.parts_of[self[name]] = {part}
     end
   end
   self:reset_parameters()

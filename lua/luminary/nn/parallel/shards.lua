@@ -24,7 +24,8 @@ shards.of = setmetatable({}, {__mode = "k"})
 --- Maps a parameter or buffer to the list of its divisions, in the order in which shards.divide made them, before any
 --- of fully_shard. Each has shape (before this division), mesh (of one dim), group (its ranks), dim, and sizes: dim
 --- consists of pieces of these sizes, and each rank has an equal part of each piece, in the order of ranks. Without dim
---- only this rank of the group has the tensor, all of it.
+--- only this rank of the group has the tensor, all of it. `averages` is true if its module averages its gradients over
+--- the group.
 shards.parts_of = setmetatable({}, {__mode = "k"})
 
 --- Returns the description of this rank's shard of a parameter of this shape over a group; without one of all its rows.
@@ -159,6 +160,12 @@ function shards.check_replicas(who, name, p, group)
       end
     end
   end
+end
+
+--- Returns true if p's module averages its gradients over all ranks of a group, which hold other parts.
+function shards.averages(p, group)
+  local part = lists.find(shards.parts_of[p] or {}, function(part) return part.averages end)
+  return part ~= nil and lists.every(group.ranks, function(rank) return lists.index_of(part.group.ranks, rank) end)
 end
 
 --- Returns this rank's part of t, if this rank holds a part of p and t has p's full shape; otherwise t.
