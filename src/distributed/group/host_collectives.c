@@ -15,7 +15,7 @@ enum {
   LEAST = 64 << 10,  /* least bytes of a segment in a ring, unless the whole block is smaller */
   WHOLE = 16 << 10,  /* bytes up to which reduce_by_bits exchanges whole tensors, since latency dominates */
   SMALL = 256 << 10, /* bytes up to which all_reduce uses reduce_small rather than the ring; or WHOLE * size if more */
-  BLOCK = 16 << 20,  /* most bytes that all_reduce_by_hosts has on their way at once */
+  BLOCK = 8 << 20,   /* most bytes that all_reduce_by_hosts has on their way at once */
   BESIDE = 4,        /* most steps of shared memory between two messages, so that links stay busy */
   SCRATCH = 2 * LANES * SEGMENT
 };
