@@ -68,14 +68,8 @@ PowerSGD.init = signature.fields([[PowerSGDState({process_group, matrix_approxim
   start_powerSGD_iter: natural = 1000, min_compression_rate: positive = 2, use_error_feedback = true,
   warm_start = true, orthogonalization_epsilon: number = 0, random_seed: natural = 0})]], function(self)
   prepare(self)
-  self.tensors.q, self.numel_before, self.numel_after = {}, 0, 0
+  self.tensors.q = {}
 end)
-
---- Returns three numbers: how many times fewer elements have been sent than without compression, the elements of all
---- gradients so far, and those sent for them.
-function PowerSGD:compression_stats()
-  return self.numel_after > 0 and self.numel_before / self.numel_after or 0, self.numel_before, self.numel_after
-end
 
 -- Makes the columns of p orthonormal, in place, by Gram-Schmidt. The second pass makes up for columns that depended on
 -- others up to rounding; a column of zeros remains one.
@@ -119,9 +113,7 @@ function PowerSGD:reduce(bucket, group)
     local name, n = bucket:names()[i], g.ndim > 0 and g.shape[1] or 1
     local m = n > 0 and g:numel() / n or 0
     local rank = math.min(n, m, self.matrix_approximation_rank)
-    local less = (n + m) * rank
-    self.numel_before = self.numel_before + n * m
-    if less * self.min_compression_rate < n * m then
+    if (n + m) * rank * self.min_compression_rate < n * m then
       local error = self.use_error_feedback and self:kept("error", name, g.shape, buffer)
       if error then g:add_(error) end
       local matrix = g:to(dtype):reshape(n, m)
@@ -129,10 +121,8 @@ function PowerSGD:reduce(bucket, group)
         or random(self, bucket.members[i], {m, rank}, matrix)
       q = orthogonalize(q:clone(), epsilon)
       low[#low + 1], sent[i] = {i = i, name = name, matrix = matrix, q = q}, matrix:mm(q)
-      self.numel_after = self.numel_after + less
     else
       sent[i] = g:to(dtype)
-      self.numel_after = self.numel_after + n * m
     end
   end
   local message = joined(sent)
