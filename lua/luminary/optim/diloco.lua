@@ -68,23 +68,25 @@ local function make_step(self, closure)
   return loss
 end
 
---- Performs one step of the wrapped optimizer, and each sync_every-th time sync(). `closure`, if given, computes the loss
---- again first, and its result is returned.
+--- Performs one step of the wrapped optimizer, and each sync_every-th time sync(). `closure`, if given, computes the
+--- loss again first, and its result is returned.
 function DiLoCo:step(closure) return self:hooked(make_step, closure) end
 
 --- Fails, since the outer optimizer has its parameters already.
-function DiLoCo:add_param_group()
+function DiLoCo.add_param_group(_self, _group)
   options.fail("DiLoCo: cannot add a parameter group; add it to the wrapped optimizer before DiLoCo(…)")
 end
 
 --- Returns the state of this rank: of both optimizers, its parameters and those of the last synchronization, and the
 --- number of steps since. lm.checkpoint saves each rank's.
 function DiLoCo:state_dict()
+  local params = lists.map(self:all_parameters(), function(p) return p:detach() end)
   return {inner = self.optimizer:state_dict(), outer = self.outer:state_dict(), shared = lists.copy(self.shared),
-    params = lists.map(self:all_parameters(), function(p) return p:detach() end), steps_since_sync = self.steps_since_sync}
+    params = params, steps_since_sync = self.steps_since_sync}
 end
 
-function DiLoCo:shard_state_dict() return nil end
+--- Returns nil: what fully_shard sharded is in the state of this rank, too.
+function DiLoCo.shard_state_dict(_self) return nil end
 
 --- Loads a state_dict, also into the parameters.
 function DiLoCo:load_state_dict(dict)

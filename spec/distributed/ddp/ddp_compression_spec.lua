@@ -7,7 +7,7 @@ local temp = require "spec.support.temp"
 local lines = [[
   local hooks = nn.parallel.comm_hooks
   local collectives = require "luminary.distributed.collectives"
-  local bytes = 0 -- of this rank's tensors that collectives send
+  local bytes = 0 -- size of this rank's tensors that collectives send
   for _, name in ipairs { "all_reduce", "all_to_all_single", "all_gather_into_tensor" } do
     local call = collectives[name]
     collectives[name] = function(t, ...)
@@ -161,8 +161,8 @@ describe("DiLoCo", function()
     local function inner(net) return optim.SGD(net:parameters(), { lr = 0.1, momentum = 0.9 }) end
     local function step(net, opt, n)
       opt:zero_grad()
-      net(lm.randn({ 8, 4 }, { generator = lm.Generator():manual_seed(100 * n + rank), dtype = "float64" })):square():sum()
-        :div(100):backward()
+      local x = lm.randn({ 8, 4 }, { generator = lm.Generator():manual_seed(100 * n + rank), dtype = "float64" })
+      net(x):square():sum():div(100):backward()
       opt:step()
     end
     local function off(a, b) return (a.weight:detach() - b.weight:detach()):abs():max():item() end

@@ -1,5 +1,5 @@
--- Groups over several hosts, network namespaces here: all_reduce sums within each host first, so that few bytes leave it;
--- failures of any rank are named as they are on one host.
+-- Groups over several hosts, network namespaces here: all_reduce sums within each host first, so that few bytes leave
+-- it; failures of any rank are named as they are on one host.
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local netns = require "spec.support.netns"
@@ -35,16 +35,17 @@ describe("a group over several hosts #unsanitized", function()
     temp.remove(folder)
   end)
 
-  -- Starts a rank for each letter of `places`, on that host.
-  local function start(places, script, env)
+  -- Starts a rank for each letter of `layout`, on that host.
+  local function start(layout, script, env)
     local lines = {}
-    for rank = 0, #places - 1 do
-      lines[#lines + 1] = ("[ $RANK = %d ] && exec %s luajit \"$@\"\n"):format(rank, hosts[places:sub(rank + 1, rank + 1)])
+    for rank = 0, #layout - 1 do
+      local enter = hosts[layout:sub(rank + 1, rank + 1)]
+      lines[#lines + 1] = ("[ $RANK = %d ] && exec %s luajit \"$@\"\n"):format(rank, enter)
     end
     local path = temp.write(folder .. "/enter.sh", table.concat(lines))
     env = env or {}
     env.MASTER_ADDR, env.LM_TOKEN, env.LOCAL_WORLD_SIZE, env.LOCAL_RANK = "10.94.1.1", "t", false, false
-    return ranks.start { n = #places, script = prelude .. script, command = "sh " .. path, env = env }
+    return ranks.start { n = #layout, script = prelude .. script, command = "sh " .. path, env = env }
   end
   local function case(text, f)
     it(text, function()
@@ -112,11 +113,11 @@ describe("a group over several hosts #unsanitized", function()
     dist.destroy_process_group()
   ]]
 
-  for _, places in ipairs { "aababb", "aaab" } do
-    case("sums in bits that do not depend on chance, and sends the tensor once: " .. places, function()
-      local got = start(places, sums):wait()
+  for _, layout in ipairs { "aababb", "aaab" } do
+    case("sums in bits that do not depend on chance, and sends the tensor once: " .. layout, function()
+      local got = start(layout, sums):wait()
       assert(got.ok, got.text)
-      for rank = 0, #places - 1 do
+      for rank = 0, #layout - 1 do
         local bytes = tonumber(got[rank].output:match "sent (%d+);")
         assert(bytes and bytes > 15.9e6 and bytes < 18e6, got[rank].output)
       end

@@ -22,13 +22,13 @@ enum {
 
 struct lm_host {
   lm_group *g;
-  int rank, size;   /* of the members; the group's, unless `peers` is set */
+  int rank, size;   /* this rank's number among the members, and theirs; the group's, unless `peers` is set */
   const int *peers; /* [size] the members' ranks in the group; NULL: all */
   const lm_host_messages *by;
   lm_shared_all_reduce *shared; /* memory of this host's ranks for all_reduce; NULL: messages alone */
   bool shared_known;            /* true once all ranks have tried to share memory */
   lm_host *across;              /* the ranks with this one's number on its host, of each host; NULL: one host */
-  lm_host *within;              /* of `across`: the host that has it; else NULL */
+  lm_host *within;              /* the host that has this one as `across`, or NULL */
   lm_shared_half half[2];       /* steps to run while messages are on their way */
   char *scratch;                /* SCRATCH bytes, two segments for each lane; NULL before the first reduction */
   char *sum; /* the part that host_reduce sums on this rank, if it is not the root; freed with a failed group */

@@ -36,7 +36,7 @@ enum {
 
 struct lm_shared_all_reduce {
   lm_shared *shared;
-  int rank, size; /* of this host */
+  int rank, size; /* this rank's number on its host, and the number of its ranks */
   uint32_t turn;  /* number of the last meeting */
   uint64_t chunk; /* number of chunks so far */
 };

@@ -108,6 +108,8 @@ function hooks.bf16_compress_fp32_sum_hook(state, bucket)
 end
 
 local function compressing(name, of)
+  --- Reduces gradients by their sum over the ranks, sent compressed as the state says: as two factors of low rank
+  --- (PowerSGDState), or as 8-bit integers (Int8State). Each rank adds its error to its gradients of the next step.
   return function(state, bucket)
     local buffer = check(name, bucket)
     if not class.is(state, of) then options.expected(name, ("a state, comm_hooks.%s(…)"):format(of.__name), state) end
@@ -119,12 +121,7 @@ local function compressing(name, of)
   end
 end
 
---- Reduces gradients by their sum over the ranks, of which matrices are sent as two factors of low rank; the rest of
---- each rank's gradients is added to those of the next step.
 hooks.powerSGD_hook = compressing("powerSGD_hook", compression.PowerSGDState)
-
---- Reduces gradients by their sum over the ranks, sent as 8-bit integers with a scale for each block; the rounding
---- errors are added to the gradients of the next step.
 hooks.int8_hook = compressing("int8_hook", compression.Int8State)
 
 local computed_here = {bf16_compress_fp32_sum = hooks.bf16_compress_fp32_sum_hook}

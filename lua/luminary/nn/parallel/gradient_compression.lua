@@ -60,8 +60,8 @@ end
 -- Returns the dtype of sums and kept tensors.
 local function wide(buffer) return core.dtype_size(buffer.dtype) <= 2 and "float32" or buffer.dtype end
 
--- ---- PowerSGD. Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", 2019.
-
+--- nn.parallel.comm_hooks.PowerSGDState(…): Holds the options of powerSGD_hook, and what it keeps from step to step.
+--- Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", 2019.
 local PowerSGD = class.define("PowerSGDState", State)
 
 PowerSGD.init = signature.fields([[PowerSGDState({process_group, matrix_approximation_rank: count = 1,
@@ -154,8 +154,7 @@ function PowerSGD:reduce(bucket, group)
   end}
 end
 
--- ---- 8-bit integers, with a scale for each block
-
+--- nn.parallel.comm_hooks.Int8State(…): Holds the options of int8_hook, and the rounding errors of the last step.
 local Int8 = class.define("Int8State", State)
 
 Int8.init = signature.fields("Int8State({process_group, block_size: count = 1024})", prepare)
