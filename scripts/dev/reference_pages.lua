@@ -181,7 +181,7 @@ page("optim", "optim: optimizers", {"Optimizers", [[
     RMSprop Rprop]]},
   {"By name", "optim. get_optimizer list_optimizers"},
   {"The base class, and other training tools", [[
-    optim. Optimizer ZeroRedundancyOptimizer AveragedModel SWALR swa_utils]]},
+    optim. Optimizer DiLoCo ZeroRedundancyOptimizer AveragedModel SWALR swa_utils]]},
   {"swa_utils", "optim.swa_utils.*"})
 page("schedulers", "optim.lr_scheduler: learning rates", {"", "optim.lr_scheduler optim.lr_scheduler.*"})
 page("data", "data: loading", {"Loader", "data data.DataLoader data.default_collate data.get_worker_info"},
