@@ -182,20 +182,40 @@ end
 
 -- ---- results in given tensors
 
--- Changes the sizes of x, an object, over the same storage if that is large enough; the storage's elements keep their
+--- Returns the address of the first element of a tensor's storage.
+function tensor.base_of(x) return tensor.pointer(x, true) - x:storage_offset() * x:element_size() end
+local base_of = tensor.base_of
+
+tensor.objects = {raw_of} -- tables of objects and the luminary tensors that they refer to
+--- Returns a tensor of `count` elements that begins with x's storage and ends with zeros. Objects that shared x's
+--- storage now share its.
+function tensor.lengthen(x, count)
+  local size, longer = x:storage_size(), ops.zeros({count}, {dtype = x.dtype, device = x.device})
+  if size == 0 then return longer end
+  ops.narrow(longer, 1, 1, size):copy_(ops.as_strided(x, {size}, {1}, {storage_offset = 0}))
+  local base = base_of(x)
+  for _, objects in ipairs(tensor.objects) do
+    for object, t in pairs(objects) do
+      if t.dtype == x.dtype and t:numel() > 0 and base_of(t) == base then
+        local all = objects ~= raw_of and t:numel() == size -- a storage
+        objects[object] = core.keep(all and longer or ops.as_strided(longer, t.shape, t:stride(),
+          {storage_offset = t:storage_offset()}))
+      end
+    end
+  end
+  return longer
+end
+
+-- Changes the sizes of x, an object, over the same storage, which grows if needed; the storage's elements keep their
 -- order.
 local function resize(object, sizes)
   local x = raw_of[object]
   if x.shape == sizes then return x end
-  local n, offset, size = lists.product(sizes), x:storage_offset(), x:storage_size()
+  local n, offset = lists.product(sizes), x:storage_offset()
   if #sizes == 0 or n == 0 then
     x = ops.empty({0}, {dtype = x.dtype, device = x.device})
   else
-    if offset + n > size then
-      local longer = ops.empty({offset + n}, {dtype = x.dtype, device = x.device})
-      if size > 0 then longer:narrow(1, 1, size):copy_(ops.as_strided(x, {size}, {1}, {storage_offset = 0})) end
-      x = longer
-    end
+    if offset + n > x:storage_size() then x = tensor.lengthen(x, offset + n) end
     x = ops.as_strided(x, sizes, dense_strides(sizes), {storage_offset = offset})
   end
   raw_of[object] = core.keep(x)

@@ -32,7 +32,8 @@ end
 local taped = setmetatable({}, {__mode = "k"}) -- criterion -> {value = the loss, inputs = its leaves}
 
 -- Defines nn.name([weights,] sizeAverage) by loss(input, target, options) on luminary's tensors. kind "classes": the
--- target has labels; "any": it is passed unchanged; else it is converted to the input's dtype and shape.
+-- target has labels; "any": it is passed unchanged; "none": there is none; else it is converted to the input's dtype
+-- and shape.
 local function criterion(name, loss, kind)
   local new = class.new("nn." .. name, "nn.Criterion")
   function new:__init(weights, average, ignoreIndex)
@@ -41,6 +42,7 @@ local function criterion(name, loss, kind)
     self.weights, self.sizeAverage, self.ignoreIndex = weights, average ~= false, ignoreIndex
   end
   function new:updateOutput(input, target)
+    if kind == "none" then target = 0 end
     local list = {}
     local value = core.enable_grad(function()
       local x = leaves(input, list)
@@ -49,7 +51,7 @@ local function criterion(name, loss, kind)
         if x.ndim == 1 then x, y = ops.unsqueeze(x, 1), y:reshape({-1}):narrow(1, 1, 1) end
         y = y:to "int64"
         if y.ndim < x.ndim - 1 or x.ndim == 2 then y = y:reshape {-1} end
-      elseif kind ~= "any" then
+      elseif kind ~= "any" and kind ~= "none" then
         if y:numel() ~= x:numel() then
           fail("nn.%s: input and target must have the same number of elements: the target has %d, the input %d", name,
             y:numel(), x:numel())
@@ -105,12 +107,7 @@ end)
 criterion("WeightedMSECriterion", function(x, y, how, weight)
   return F.mse_loss(x, ops.mul(y, weight), how)
 end)
-criterion("L1Cost", function(x) return ops.sum(ops.abs(x)) end, "any").forward = function(self, input)
-  return self:updateOutput(input, 0)
-end
-local cost = class.by_name["nn.L1Cost"]
-local back = cost.updateGradInput
-function cost:updateGradInput(input) return back(self, input, 0) end
+criterion("L1Cost", function(x) return ops.sum(ops.abs(x)) end, "none")
 
 -- Defines criterions that take a number first: nn.name(number, sizeAverage).
 local function with_number(name, default, loss, kind)
@@ -205,12 +202,7 @@ criterion("DistanceRatioCriterion", function(pair, _, how)
   local near, far = pair[1], pair[2]
   local y = ops.add(near, ops.log(ops.add(ops.exp(ops.neg(near)), ops.exp(ops.neg(far)))))
   return (how.reduction == "mean" and ops.mean or ops.sum)(y)
-end, "any")
-local Ratio = class.by_name["nn.DistanceRatioCriterion"]
-for _, name in ipairs {"updateOutput", "updateGradInput"} do
-  local of = Ratio[name]
-  Ratio[name] = function(self, input) return of(self, input, 0) end
-end
+end, "none")
 criterion("SpatialAutoCropMSECriterion", function(x, y, how)
   local h, w = x:size(-2), x:size(-1)
   for d = 1, x.ndim - 2 do

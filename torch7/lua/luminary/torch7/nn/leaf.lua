@@ -250,8 +250,8 @@ end
 
 --- Defines nn.name(…): compute(x, o) returns its output for x, a tensor or a table, where o has the layer's fields,
 --- with luminary's tensors. `fields` names the fields that hold the constructor's arguments, in their order, with
---- defaults, which may be fields: "kW# kH=kW dW=1"; # marks a count, which is required, and _ before the name an argument
---- that is not kept.
+--- defaults, which may be fields: "kW# kH=kW dW=1"; # marks a count, which is required, and _ before the name an
+--- argument that is not kept.
 --- `how` has what few layers have:
 ---   dims             number of dims of a batch, if single samples are accepted, too
 ---   init(self, …)    sets further fields
