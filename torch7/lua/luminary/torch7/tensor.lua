@@ -122,9 +122,10 @@ function tensor.dtype_of(name)
 end
 
 -- Returns a table of values as core.tensor takes them: with luminary's tensors, and numbers for strings of digits.
-local function numbers_in(v)
+local function numbers_in(v, depth)
   if type(v) ~= "table" then return is(v) and raw(v) or type(v) == "string" and tonumber(v) or v end
-  return lists.map(v, numbers_in)
+  if depth > 8 then fail("torch.Tensor: a table must have at most 8 levels of tables") end
+  return lists.map(v, function(each) return numbers_in(each, depth + 1) end)
 end
 
 --- Creates a torch.FloatTensor or other tensor: of sizes, uninitialized; of a table of values; of sizes as a
@@ -141,9 +142,10 @@ function tensor.new(dtype, first, ...)
   if core.is_tensor(first) then return wrap(first:detach():to(dtype)) end
   if type(first) == "table" and not (tensor.is_sizes(first) and dtype ~= "int64") then
     if #first == 0 then return wrap(ops.empty({0}, {dtype = dtype})) end
-    return wrap(core.tensor(numbers_in(first), {dtype = "float64"}):to(dtype))
+    return wrap(core.tensor(numbers_in(first, 1), {dtype = "float64"}):to(dtype))
   end
   local list = first == nil and {0} or sizes_from(first, ...)
+  for i = 1, #list do options.arg("torch.Tensor", "size " .. i, list[i], "integer") end
   return wrap(ops.empty(#list > 0 and list or {0}, {dtype = dtype}))
 end
 
@@ -438,6 +440,7 @@ local function part(x, index)
     if type(at) == "number" then
       x = ops.select(x, dim, truncated(at))
     else
+      options.arg("torch: x[{…}]", "entry " .. i, at, "table")
       local n = x:size(dim)
       local first, last = truncated(at[1]) or 1, truncated(at[2] or at[1]) or n
       if first < 0 then first = n + 1 + first end
