@@ -275,3 +275,32 @@ function Entropy:updateGradInput(input, target)
   self.gradInput = self.lsm:updateGradInput(squeezed(input), g):viewAs(input)
   return self.gradInput
 end
+
+-- ---- training
+
+--- nn.StochasticGradient(module, criterion): Trains a module; train(dataset) makes maxIteration passes over the examples
+--- dataset[i], {input, target}, of dataset:size().
+local Trainer = class.new "nn.StochasticGradient"
+function Trainer:__init(module, one)
+  self.module, self.criterion, self.learningRate, self.learningRateDecay = module, one, 0.01, 0
+  self.maxIteration, self.shuffleIndices, self.verbose = 25, true, true
+end
+function Trainer:train(dataset)
+  local n, rate, pass = dataset:size(), self.learningRate, 0
+  local order = (self.shuffleIndices and ops.randperm(n) or ops.arange(1, n + 1)):totable()
+  repeat
+    local sum = 0
+    for _, i in ipairs(order) do
+      local example = dataset[i]
+      local input, target = example[1], example[2]
+      sum = sum + self.criterion:forward(self.module:forward(input), target)
+      self.module:updateGradInput(input, self.criterion:updateGradInput(self.module.output, target))
+      self.module:accUpdateGradParameters(input, self.criterion.gradInput, rate)
+      if self.hookExample then self.hookExample(self, example) end
+    end
+    pass = pass + 1
+    if self.hookIteration then self.hookIteration(self, pass, sum / n) end
+    if self.verbose then print(("# current error = %g"):format(sum / n)) end
+    rate = self.learningRate / (1 + (pass + 1) * self.learningRateDecay)
+  until self.maxIteration > 0 and pass >= self.maxIteration
+end
