@@ -278,8 +278,8 @@ end
 
 -- ---- training
 
---- nn.StochasticGradient(module, criterion): Trains a module; train(dataset) makes maxIteration passes over the examples
---- dataset[i], {input, target}, of dataset:size().
+--- nn.StochasticGradient(module, criterion): Trains a module; train(dataset) makes maxIteration passes over examples
+--- dataset[i], {input, target}, i = 1 to dataset:size().
 local Trainer = class.new "nn.StochasticGradient"
 function Trainer:__init(module, one)
   self.module, self.criterion, self.learningRate, self.learningRateDecay = module, one, 0.01, 0

@@ -56,11 +56,7 @@ function Lookup:updateOutput(input)
   end
   return Leaf.updateOutput(self, input)
 end
---- Returns zeros, since indices have no gradient.
-function Lookup:updateGradInput(input)
-  self.gradInput = input:clone():zero()
-  return self.gradInput
-end
+Lookup.updateGradInput = Leaf.zeroGradInput -- indices have no gradient
 
 -- Returns op(x, p) for a parameter with as many elements as x or a sample of it, or that broadcasts.
 local function as_sizes(op, x, p)

@@ -212,6 +212,12 @@ function Leaf:read(file)
   end
 end
 
+--- Sets gradInput to zeros, for layers whose input has no gradient; a method to use as updateGradInput.
+function Leaf:zeroGradInput(input)
+  self.gradInput = input:clone():zero()
+  return self.gradInput
+end
+
 --- Makes accUpdateGradParameters the only way to update parameters: removes their gradients.
 function Leaf:accUpdateOnly()
   for _, name in ipairs(self.__names) do self[grad_name(name)] = nil end
