@@ -195,10 +195,10 @@ function tensor.lengthen(x, count)
   local size, longer = x:storage_size(), ops.zeros({count}, {dtype = x.dtype, device = x.device})
   if size == 0 then return longer end
   ops.narrow(longer, 1, 1, size):copy_(ops.as_strided(x, {size}, {1}, {storage_offset = 0}))
-  local base = base_of(x)
+  local base, version = base_of(x), x._version -- a storage counts the writes to it: few others have the same number
   for _, objects in ipairs(tensor.objects) do
     for object, t in pairs(objects) do
-      if t.dtype == x.dtype and t:numel() > 0 and base_of(t) == base then
+      if t._version == version and t.dtype == x.dtype and t:numel() > 0 and base_of(t) == base then
         local all = objects ~= raw_of and t:numel() == size -- a storage
         objects[object] = core.keep(all and longer or ops.as_strided(longer, t.shape, t:stride(),
           {storage_offset = t:storage_offset()}))
