@@ -21,7 +21,7 @@ for reason, names in pairs {
     version getconstructortable updatethreadlocals packageLuaPath File PipeFile]],
   ["LAPACK's, not in this version"] = "geqrf orgqr ormqr",
   ["of one device, type or debugger: layers here check by themselves"] = "GPU",
-  ["rare: a custom class takes a few lines"] = "CriterionTable LayerNormalization StochasticGradient",
+  ["rare: a custom class takes a few lines"] = "CriterionTable LayerNormalization",
   ["inner to nn: backward does it"] = [[defaultAccUpdateGradParameters rethrowErrors cudaDouble
     cudaHalf]],
   ["rare optimizers: optim.lbfgs, or a few lines around feval"] = "fista polyinterp",

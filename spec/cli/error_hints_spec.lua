@@ -240,6 +240,8 @@ local function epoch(n) for _ in lm.data.DataLoader(Set(), {num_workers = n}):it
     assert.is_false(frames.is_scripts(("\t%sdata/loader.lua:3: in function 'x'"):format(own)))
     assert.is_false(frames.is_scripts(("\t...%sdata/loader.lua:3: in function 'x'"):format(own:sub(-12))))
     assert.is_true(frames.is_scripts "\t...other/luminary/data/loader.lua:3: in function 'x'")
+    frames.add_own "/a/checkout/rock/lua/luminary/rock/"
+    assert.is_false(frames.is_scripts "\t...out/rock/lua/luminary/rock/tensor.lua:3: in function 'x'")
     assert.is_true(frames.is_scripts "\tscript.lua:3: in main chunk")
     assert.is_false(frames.is_scripts "\t[C]: in function 'error'")
   end)

@@ -186,6 +186,20 @@ describe("Torch7's modules", function()
     assert.same({ 1, 3, 3 }, nn.SpatialMaxPooling(2, 2, 2, 2):ceil():forward(x):size():totable())
   end)
 
+  it("compute with each argument: beta, divide, a constant; also when read from a file", function()
+    local one = torch.ones(1)
+    assert.near(math.log(1 + math.exp(2)) / 2, nn.SoftPlus(2):forward(one)[1], 1e-12)
+    local sums = nn.SpatialAveragePooling(2, 2)
+    sums.divide = false
+    assert.equal(4, sums:forward(torch.ones(1, 2, 2))[1][1][1])
+    for _, m in ipairs { nn.Constant(torch.Tensor { 7 }), nn.Padding(1, -1, 1, 7) } do
+      assert.equal(7, torch.deserialize(torch.serialize(m)):forward(one)[1])
+    end
+    assert.same({ 0, 1, 1, 0 }, nn.CReLU(1, true):forward(torch.Tensor { -1, 1 }):totable())
+    assert.error_matches(function() nn.Linear() end, "nn.Linear: inputSize is missing or nil; expected an integer of")
+    assert.error_matches(function() nn.SpatialConvolution(3, 4) end, "nn.SpatialConvolution: kW is missing")
+  end)
+
   it("LookupTable adds up gradients of its rows", function()
     local table_of = nn.LookupTable(4, 2)
     local index = torch.LongTensor { 2, 4, 2 }

@@ -211,6 +211,17 @@ describe("Torch7's storages", function()
     assert.equal(2, torch.LongStorage(2):size())
     assert.same({ 3, 3, 0 }, torch.LongStorage { 1, 2 }:fill(3):resize(3):totable())
   end)
+  it("grow with a view, and stay shared", function()
+    local x = torch.zeros(3, 2)
+    local s, last = x:storage(), x[3]
+    last:resize(4):fill(7) -- two elements more than x has
+    assert.same({ 7, 7 }, x[3]:totable())
+    assert.equal(8, #s)
+    assert.is_true(s == x:storage())
+    s:resize(12)[1] = 5
+    assert.equal(5, x[1][1])
+    assert.equal(12, #last:storage())
+  end)
 end)
 
 describe("Torch7's functions of tensors", function()

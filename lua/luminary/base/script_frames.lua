@@ -9,10 +9,9 @@ local own_folders = {match(require("debug").getinfo(1, "S").source, "^@(.*)base/
 local function is_in(folder, frame)
   if find(frame, folder, 1, true) then return true end
   local path = match(frame, "^%.%.%.([^:]*):")
-  local _, last = find(path or "", "^.*luminary/")
-  while last do
-    if sub(folder, -last) == sub(path, 1, last) then return true end
-    _, last = find(sub(path, 1, last - 1), "^.*luminary/")
+  for last in gmatch(path or "", "()/") do
+    local head = sub(path, 1, last)
+    if find(head, "luminary/", 1, true) and sub(folder, -last) == head then return true end
   end
   return false
 end

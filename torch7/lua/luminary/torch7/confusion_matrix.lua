@@ -1,25 +1,33 @@
---- optim.ConfusionMatrix(classes): Counts how often each class was predicted for each class.
+--- optim.ConfusionMatrix(classes): Counts how often each class was predicted for each class. Luminary's class of this
+--- name and Torch7's have the same methods; the counts are a tensor of the library.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local ops, fail = core.ops, options.fail
+local torch_class = require "luminary.torch7.class"
+local tensor = require "luminary.torch7.tensor"
+local ops, fail, raw = core.ops, options.fail, tensor.raw
 
 local ConfusionMatrix = class.root("ConfusionMatrix")
 
-function ConfusionMatrix:init(classes, names)
+-- Sets the fields of a new object, for a number of classes or their names; mat: zeros of a number of classes.
+local function set_up(self, who, classes, names, mat)
   if type(classes) == "table" then classes, names = #classes, classes end
-  self.nclasses = options.arg("ConfusionMatrix", "classes", classes, "count")
-  self.classes = names or {}
+  self.nclasses, self.classes = options.arg(who, "classes", classes, "count"), names or {}
+  self.mat = mat(classes)
+end
+function ConfusionMatrix:init(classes, names)
   --- confusion.mat: The counts, int64 [classes, classes]: rows are target classes, columns predicted classes.
-  self.mat = core.keep(ops.zeros({classes, classes}, {dtype = "int64"}))
+  set_up(self, "ConfusionMatrix", classes, names, function(n)
+    return core.keep(ops.zeros({n, n}, {dtype = "int64"}))
+  end)
+  self.valids, self.unionvalids = {}, {}
   self:zero()
 end
 
 --- Sets all counts to 0.
 function ConfusionMatrix:zero()
-  self.mat:zero_()
+  raw(self.mat):zero_()
   self.totalValid, self.averageValid, self.averageUnionValid = 0, 0, 0
-  self.valids, self.unionvalids = {}, {}
   for i = 1, self.nclasses do self.valids[i], self.unionvalids[i] = 0, 0 end
 end
 
@@ -50,7 +58,8 @@ local function count(self, who, predictions, targets)
     end
   end
   local cells = ops.add(ops.mul(ops.sub(targets, 1), n), predictions)
-  self.mat:view({n * n}):scatter_add_(1, cells, ops.ones({cells:numel()}, {dtype = "int64"}))
+  local mat = raw(self.mat)
+  mat:view({n * n}):scatter_add_(1, cells, ops.ones({cells:numel()}, {dtype = mat.dtype}))
 end
 
 --- Adds a sample: its predicted class from 1, or a score for each class, and its target class.
@@ -70,11 +79,11 @@ function ConfusionMatrix:batchAdd(predictions, targets)
   end)
 end
 
--- Returns the mean of a list's numbers, without NaN.
-local function mean(list)
+-- Returns the mean of a list's numbers up to an index, without NaN.
+local function mean(list, last)
   local sum, n = 0, 0
-  for _, v in ipairs(list) do
-    if v == v then sum, n = sum + v, n + 1 end
+  for i = 1, last do
+    if list[i] == list[i] then sum, n = sum + list[i], n + 1 end
   end
   return n > 0 and sum / n or 0 / 0
 end
@@ -82,20 +91,22 @@ end
 --- Computes from the counts: totalValid, the accuracy; valids, that of each class (NaN without samples), and
 --- averageValid, its mean; unionvalids, the intersection over union of each class, and averageUnionValid.
 function ConfusionMatrix:updateValids()
-  local rows, columns, right = self.mat:sum(2):totable(), self.mat:sum(1):totable(), self.mat:diag():totable()
+  local mat = raw(self.mat):to "float64"
+  local rows, columns, right = mat:sum(2):totable(), mat:sum(1):totable(), mat:diag():totable()
   for i = 1, self.nclasses do
     self.valids[i] = right[i] / rows[i]
     self.unionvalids[i] = right[i] / (rows[i] + columns[i] - right[i])
   end
-  self.totalValid = self.mat:trace():item() / self.mat:sum():item()
-  self.averageValid, self.averageUnionValid = mean(self.valids), mean(self.unionvalids)
+  self.totalValid = mat:trace():item() / mat:sum():item()
+  self.averageValid = mean(self.valids, self.nclasses)
+  self.averageUnionValid = mean(self.unionvalids, self.nclasses)
 end
 
 --- Returns the counts and shares as text, in the form that Torch7 prints.
 function ConfusionMatrix:repr()
   self:updateValids()
   local n, lines = self.nclasses, {"ConfusionMatrix:"}
-  local mat, most = self.mat:totable(), self.mat:max():item()
+  local mat, most = raw(self.mat):to("float64"):totable(), raw(self.mat):max():item()
   local width = math.max(8, most > 0 and 1 + math.ceil(math.log10(most)) or 0)
   for i = 1, n do
     local cells = {}
@@ -109,6 +120,49 @@ function ConfusionMatrix:repr()
   lines[#lines + 1] = (" + average rowUcol correct (VOC measure): %.14g%% "):format(self.averageUnionValid * 100)
   lines[#lines + 1] = (" + global correct: %.14g%%"):format(self.totalValid * 100)
   return (table.concat(lines, "\n"):gsub("%-nan", "nan"))
+end
+
+-- ---- Torch7's class, which torch.save writes
+
+local Torch7 = torch_class.new "optim.ConfusionMatrix"
+for _, name in ipairs {"zero", "repr"} do Torch7[name] = ConfusionMatrix[name] end
+Torch7.__tostring__ = ConfusionMatrix.repr
+
+--- optim.ConfusionMatrix(classes) or (n [, classes]): Counts how often each class was predicted for each class.
+function Torch7:__init(n, classes)
+  set_up(self, "optim.ConfusionMatrix", n, classes, function(k) return tensor.new("float32", k, k) end)
+  for i = 1, #self.classes == 0 and self.nclasses or 0 do self.classes[i] = i end
+  self.valids, self.unionvalids = tensor.new("float32", self.nclasses), tensor.new("float32", self.nclasses)
+  self:zero()
+end
+--- Adds a sample: a class or scores for each class, and its target class or scores; a target of 0 is ignored.
+function Torch7:add(prediction, target)
+  if target ~= 0 then ConfusionMatrix.add(self, tensor.raw_all(prediction), tensor.raw_all(target)) end
+end
+--- Adds a batch: classes or scores [n, classes], and targets; targets of 0 are ignored.
+function Torch7:batchAdd(predictions, targets)
+  local t, p = raw(targets, "batchAdd"), raw(predictions, "batchAdd")
+  if t.ndim == 1 then
+    local kept = ops.reshape(ops.nonzero(ops.ne(t, 0)), {-1})
+    if kept:numel() < t:numel() then t, p = ops.index_select(t, 1, kept), ops.index_select(p, 1, kept) end
+  end
+  if t:numel() > 0 then ConfusionMatrix.batchAdd(self, p, t) end
+end
+--- Computes valids, the share of each class that was predicted, unionvalids, and their averages, 0 without samples.
+function Torch7:updateValids()
+  ConfusionMatrix.updateValids(self)
+  for _, name in ipairs {"totalValid", "averageValid", "averageUnionValid"} do
+    if self[name] ~= self[name] then self[name] = 0 end
+  end
+end
+--- Returns false reject rates and false accept rates of the classes, two vectors, and their averages.
+function Torch7:farFrr()
+  local m = raw(self.mat):to "float64"
+  local hits, rows, columns = m:diag(), ops.sum(m, 2), ops.sum(m, 1)
+  local frr = ops.div(ops.sub(rows, hits), rows)
+  local far = ops.div(ops.sub(columns, hits), ops.sub(ops.sum(m), rows))
+  frr, far = tensor.wrap(ops.nan_to_num(frr)), tensor.wrap(ops.nan_to_num(far))
+  return frr, far, frr:mean(), far:mean()
 end
 
 return ConfusionMatrix

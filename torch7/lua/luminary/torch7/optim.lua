@@ -62,7 +62,6 @@ function optim.checkgrad(feval, x, eps)
   return difference, tensor.wrap(grad), tensor.wrap(estimate)
 end
 
-require "luminary.torch7.confusion_class"
 optim.Logger = ours.Logger
 
 return optim

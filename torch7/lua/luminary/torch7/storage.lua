@@ -9,6 +9,7 @@ local ffi = require "ffi"
 local fail, ops = options.fail, core.ops
 
 local flat_of = setmetatable({}, {__mode = "k"}) -- storage -> 1-d tensor
+table.insert(tensor.objects, flat_of)
 local methods = {}
 local storage = {methods = methods, types = {}, constructors = {}}
 
@@ -94,13 +95,11 @@ function methods.copy(object, other)
   flat_of[object]:copy_(from)
   return object
 end
---- Changes the size; keeps common elements. Tensors made of it before keep the old memory.
+--- Changes the size; keeps common elements. Tensors and storages that share the memory still do.
 function methods.resize(object, n)
   local old = flat_of[object]
-  local new = ops.zeros({options.arg("resize", "size", n, "natural")}, {dtype = old.dtype, device = old.device})
-  local both = math.min(n, old:numel())
-  if both > 0 then ops.narrow(new, 1, 1, both):copy_(ops.narrow(old, 1, 1, both)) end
-  flat_of[object] = core.keep(new)
+  n = options.arg("resize", "size", n, "natural")
+  flat_of[object] = core.keep(n > old:numel() and tensor.lengthen(old, n) or ops.narrow(old, 1, 1, n))
   return object
 end
 --- s:string(): Returns the bytes of a CharStorage or ByteStorage as text; s:string(text) makes the text its content.

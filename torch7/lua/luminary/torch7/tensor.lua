@@ -122,9 +122,10 @@ function tensor.dtype_of(name)
 end
 
 -- Returns a table of values as core.tensor takes them: with luminary's tensors, and numbers for strings of digits.
-local function numbers_in(v)
+local function numbers_in(v, depth)
   if type(v) ~= "table" then return is(v) and raw(v) or type(v) == "string" and tonumber(v) or v end
-  return lists.map(v, numbers_in)
+  if depth > 8 then fail("torch.Tensor: a table must have at most 8 levels of tables") end
+  return lists.map(v, function(each) return numbers_in(each, depth + 1) end)
 end
 
 --- Creates a torch.FloatTensor or other tensor: of sizes, uninitialized; of a table of values; of sizes as a
@@ -141,9 +142,10 @@ function tensor.new(dtype, first, ...)
   if core.is_tensor(first) then return wrap(first:detach():to(dtype)) end
   if type(first) == "table" and not (tensor.is_sizes(first) and dtype ~= "int64") then
     if #first == 0 then return wrap(ops.empty({0}, {dtype = dtype})) end
-    return wrap(core.tensor(numbers_in(first), {dtype = "float64"}):to(dtype))
+    return wrap(core.tensor(numbers_in(first, 1), {dtype = "float64"}):to(dtype))
   end
   local list = first == nil and {0} or sizes_from(first, ...)
+  for i = 1, #list do options.arg("torch.Tensor", "size " .. i, list[i], "integer") end
   return wrap(ops.empty(#list > 0 and list or {0}, {dtype = dtype}))
 end
 
@@ -182,20 +184,40 @@ end
 
 -- ---- results in given tensors
 
--- Changes the sizes of x, an object, over the same storage if that is large enough; the storage's elements keep their
+--- Returns the address of the first element of a tensor's storage.
+function tensor.base_of(x) return tensor.pointer(x, true) - x:storage_offset() * x:element_size() end
+local base_of = tensor.base_of
+
+tensor.objects = {raw_of} -- tables of objects and the luminary tensors that they refer to
+--- Returns a tensor of `count` elements that begins with x's storage and ends with zeros. Objects that shared x's
+--- storage now share its.
+function tensor.lengthen(x, count)
+  local size, longer = x:storage_size(), ops.zeros({count}, {dtype = x.dtype, device = x.device})
+  if size == 0 then return longer end
+  ops.narrow(longer, 1, 1, size):copy_(ops.as_strided(x, {size}, {1}, {storage_offset = 0}))
+  local base, version = base_of(x), x._version -- a storage counts the writes to it: few others have the same number
+  for _, objects in ipairs(tensor.objects) do
+    for object, t in pairs(objects) do
+      if t._version == version and t.dtype == x.dtype and t:numel() > 0 and base_of(t) == base then
+        local all = objects ~= raw_of and t:numel() == size -- a storage
+        objects[object] = core.keep(all and longer or ops.as_strided(longer, t.shape, t:stride(),
+          {storage_offset = t:storage_offset()}))
+      end
+    end
+  end
+  return longer
+end
+
+-- Changes the sizes of x, an object, over the same storage, which grows if needed; the storage's elements keep their
 -- order.
 local function resize(object, sizes)
   local x = raw_of[object]
   if x.shape == sizes then return x end
-  local n, offset, size = lists.product(sizes), x:storage_offset(), x:storage_size()
+  local n, offset = lists.product(sizes), x:storage_offset()
   if #sizes == 0 or n == 0 then
     x = ops.empty({0}, {dtype = x.dtype, device = x.device})
   else
-    if offset + n > size then
-      local longer = ops.empty({offset + n}, {dtype = x.dtype, device = x.device})
-      if size > 0 then longer:narrow(1, 1, size):copy_(ops.as_strided(x, {size}, {1}, {storage_offset = 0})) end
-      x = longer
-    end
+    if offset + n > x:storage_size() then x = tensor.lengthen(x, offset + n) end
     x = ops.as_strided(x, sizes, dense_strides(sizes), {storage_offset = offset})
   end
   raw_of[object] = core.keep(x)
@@ -418,6 +440,7 @@ local function part(x, index)
     if type(at) == "number" then
       x = ops.select(x, dim, truncated(at))
     else
+      options.arg("torch: x[{…}]", "entry " .. i, at, "table")
       local n = x:size(dim)
       local first, last = truncated(at[1]) or 1, truncated(at[2] or at[1]) or n
       if first < 0 then first = n + 1 + first end

@@ -266,3 +266,10 @@ function Bottle:__init(module, inputs, outputs)
   self.nInputDim = inputs or 2
   self.nOutputDim = outputs or self.nInputDim
 end
+
+--- nn.Maxout(in, out, n): Computes the maximum of n linear layers.
+local nn, Maxout = class.packages.nn, class.new("nn.Maxout", "nn.Sequential")
+function Maxout:__init(i, o, n)
+  Container.__init(self)
+  self:add(nn.Linear(i, o * n)):add(nn.View(n, o)):add(nn.Max(1, 2))
+end

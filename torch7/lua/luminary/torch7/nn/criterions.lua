@@ -32,7 +32,8 @@ end
 local taped = setmetatable({}, {__mode = "k"}) -- criterion -> {value = the loss, inputs = its leaves}
 
 -- Defines nn.name([weights,] sizeAverage) by loss(input, target, options) on luminary's tensors. kind "classes": the
--- target has labels; "any": it is passed unchanged; else it is converted to the input's dtype and shape.
+-- target has labels; "any": it is passed unchanged; "none": there is none; else it is converted to the input's dtype
+-- and shape.
 local function criterion(name, loss, kind)
   local new = class.new("nn." .. name, "nn.Criterion")
   function new:__init(weights, average, ignoreIndex)
@@ -41,6 +42,7 @@ local function criterion(name, loss, kind)
     self.weights, self.sizeAverage, self.ignoreIndex = weights, average ~= false, ignoreIndex
   end
   function new:updateOutput(input, target)
+    if kind == "none" then target = 0 end
     local list = {}
     local value = core.enable_grad(function()
       local x = leaves(input, list)
@@ -49,7 +51,7 @@ local function criterion(name, loss, kind)
         if x.ndim == 1 then x, y = ops.unsqueeze(x, 1), y:reshape({-1}):narrow(1, 1, 1) end
         y = y:to "int64"
         if y.ndim < x.ndim - 1 or x.ndim == 2 then y = y:reshape {-1} end
-      elseif kind ~= "any" then
+      elseif kind ~= "any" and kind ~= "none" then
         if y:numel() ~= x:numel() then
           fail("nn.%s: input and target must have the same number of elements: the target has %d, the input %d", name,
             y:numel(), x:numel())
@@ -105,12 +107,7 @@ end)
 criterion("WeightedMSECriterion", function(x, y, how, weight)
   return F.mse_loss(x, ops.mul(y, weight), how)
 end)
-criterion("L1Cost", function(x) return ops.sum(ops.abs(x)) end, "any").forward = function(self, input)
-  return self:updateOutput(input, 0)
-end
-local cost = class.by_name["nn.L1Cost"]
-local back = cost.updateGradInput
-function cost:updateGradInput(input) return back(self, input, 0) end
+criterion("L1Cost", function(x) return ops.sum(ops.abs(x)) end, "none")
 
 -- Defines criterions that take a number first: nn.name(number, sizeAverage).
 local function with_number(name, default, loss, kind)
@@ -205,12 +202,7 @@ criterion("DistanceRatioCriterion", function(pair, _, how)
   local near, far = pair[1], pair[2]
   local y = ops.add(near, ops.log(ops.add(ops.exp(ops.neg(near)), ops.exp(ops.neg(far)))))
   return (how.reduction == "mean" and ops.mean or ops.sum)(y)
-end, "any")
-local Ratio = class.by_name["nn.DistanceRatioCriterion"]
-for _, name in ipairs {"updateOutput", "updateGradInput"} do
-  local of = Ratio[name]
-  Ratio[name] = function(self, input) return of(self, input, 0) end
-end
+end, "none")
 criterion("SpatialAutoCropMSECriterion", function(x, y, how)
   local h, w = x:size(-2), x:size(-1)
   for d = 1, x.ndim - 2 do
@@ -282,4 +274,33 @@ function Entropy:updateGradInput(input, target)
   local g = self.nll:updateGradInput(self.lsm.output, squeezed(target))
   self.gradInput = self.lsm:updateGradInput(squeezed(input), g):viewAs(input)
   return self.gradInput
+end
+
+-- ---- training
+
+--- nn.StochasticGradient(module, criterion): Trains a module; train(dataset) makes maxIteration passes over examples
+--- dataset[i], {input, target}, i = 1 to dataset:size().
+local Trainer = class.new "nn.StochasticGradient"
+function Trainer:__init(module, one)
+  self.module, self.criterion, self.learningRate, self.learningRateDecay = module, one, 0.01, 0
+  self.maxIteration, self.shuffleIndices, self.verbose = 25, true, true
+end
+function Trainer:train(dataset)
+  local n, rate, pass = dataset:size(), self.learningRate, 0
+  local order = (self.shuffleIndices and ops.randperm(n) or ops.arange(1, n + 1)):totable()
+  repeat
+    local sum = 0
+    for _, i in ipairs(order) do
+      local example = dataset[i]
+      local input, target = example[1], example[2]
+      sum = sum + self.criterion:forward(self.module:forward(input), target)
+      self.module:updateGradInput(input, self.criterion:updateGradInput(self.module.output, target))
+      self.module:accUpdateGradParameters(input, self.criterion.gradInput, rate)
+      if self.hookExample then self.hookExample(self, example) end
+    end
+    pass = pass + 1
+    if self.hookIteration then self.hookIteration(self, pass, sum / n) end
+    if self.verbose then print(("# current error = %g"):format(sum / n)) end
+    rate = self.learningRate / (1 + (pass + 1) * self.learningRateDecay)
+  until self.maxIteration > 0 and pass >= self.maxIteration
 end

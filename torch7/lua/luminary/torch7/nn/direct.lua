@@ -83,6 +83,17 @@ direct("Linear", matrix, function(self, _, g) return ops.mm(g, raw(self.weight))
   if self.gradWeight then ops.add_(raw(self.gradWeight), ops.mm(ops.t(g), x), scaled) end
   if self.bias and self.gradBias then ops.add_(raw(self.gradBias), ops.sum(g, 1), scaled) end
 end)
+-- Torch7's Linear ignores an input of 3 dims or more in backward; of those that forward refuses, so does this one.
+local Linear = class.by_name["nn.Linear"]
+for name, result in pairs {updateGradInput = Leaf.zeroGradInput, accGradParameters = function() end} do
+  local of = Linear[name]
+  Linear[name] = function(self, input, ...)
+    local x = is(input) and raw(input)
+    if not x or x.ndim < 3 or x:size(x.ndim) == self.weight:size(2) then return of(self, input, ...) end
+    core.warn "nn.Linear: backward ignores an input of 3 or more dims, as in Torch7"
+    return result(self, input)
+  end
+end
 direct("Sigmoid", one, of_elements(function(_, x, g)
   local y = ops.sigmoid(x)
   return ops.mul_(ops.sub_(y, ops.mul(y, y)), g)

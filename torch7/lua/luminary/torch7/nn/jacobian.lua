@@ -79,23 +79,23 @@ local function checks(part)
   end
   Jacobian.forwardUpdate = Jacobian.forward
 
-  --- Return the largest difference between both, for an input, or a parameter, of numbers from minval to maxval.
-  function Jacobian.testJacobian(module, input, minval, maxval, perturbation)
-    fill(part(input), minval, maxval)
-    local expected = Jacobian.forward(module, input, nil, perturbation)
-    return largest(Jacobian.backward(module, input), expected)
+  -- Returns a check of a Jacobian by backward: the largest difference from that by central differences, for an input,
+  -- and a parameter if it is given, of numbers from minval to maxval.
+  local function compared(backward)
+    return function(module, input, param, dparam, minval, maxval, perturbation)
+      fill(part(input), minval, maxval)
+      if param then fill(param, minval, maxval) end
+      local found = backward(module, input, param, dparam)
+      return largest(found, Jacobian.forward(module, input, param, perturbation))
+    end
   end
-  function Jacobian.testJacobianParameters(module, input, param, dparam, minval, maxval, perturbation)
-    fill(part(input), minval, maxval)
-    fill(param, minval, maxval)
-    local found = Jacobian.backward(module, input, param, dparam)
-    return largest(found, Jacobian.forward(module, input, param, perturbation))
+  Jacobian.testJacobianParameters = compared(Jacobian.backward)
+  local updated = compared(Jacobian.backwardUpdate)
+  function Jacobian.testJacobian(module, input, ...)
+    return Jacobian.testJacobianParameters(module, input, nil, nil, ...)
   end
-  function Jacobian.testJacobianUpdateParameters(module, input, param, minval, maxval, perturbation)
-    fill(part(input), minval, maxval)
-    fill(param, minval, maxval)
-    local found = Jacobian.backwardUpdate(module, input, param)
-    return largest(found, Jacobian.forward(module, input, param, perturbation))
+  function Jacobian.testJacobianUpdateParameters(module, input, param, ...)
+    return updated(module, input, param, nil, ...)
   end
 
   --- Saves a module and loads it again; returns the largest differences of its output and of its gradient.

@@ -56,11 +56,7 @@ function Lookup:updateOutput(input)
   end
   return Leaf.updateOutput(self, input)
 end
---- Returns zeros, since indices have no gradient.
-function Lookup:updateGradInput(input)
-  self.gradInput = input:clone():zero()
-  return self.gradInput
-end
+Lookup.updateGradInput = Leaf.zeroGradInput -- indices have no gradient
 
 -- Returns op(x, p) for a parameter with as many elements as x or a sample of it, or that broadcasts.
 local function as_sizes(op, x, p)
@@ -138,7 +134,7 @@ for name, row in pairs {
   ELU = {"alpha=1 inplace=false", function(x, o)
     return ops.add(ops.relu(x), ops.mul(ops.sub(ops.exp(ops.clamp_range(x, -math.huge, 0)), 1), o.alpha))
   end},
-  CReLU = {"nInputDims inplace=false", function(x, o)
+  CReLU = {"nInputDims _inplace", function(x, o)
     return ops.cat({ops.relu(x), ops.relu(ops.neg(x))}, x.ndim > (o.nInputDims or x.ndim) and 2 or 1)
   end},
   WhiteNoise = {"mean=0 std=0.1", function(x, o)
@@ -375,17 +371,3 @@ passes("PrintSize", function(self, prefix) self.prefix = prefix or "PrintSize" e
     self.output = x
     return x
   end
-
--- nn.Maxout(in, out, n): the maximum of n linear layers.
-local Maxout, sequential = class.new("nn.Maxout", "nn.Module")
-function Maxout:__init(i, o, n)
-  sequential.__init(self)
-  self.modules = {nn.Sequential():add(nn.Linear(i, o * n)):add(nn.View(n, o)):add(nn.Max(1, 2))}
-end
-for _, name in ipairs {"updateOutput", "updateGradInput", "accGradParameters", "backward", "parameters"} do
-  Maxout[name] = function(self, ...)
-    local result, more = self.modules[1][name](self.modules[1], ...)
-    self.output, self.gradInput = self.modules[1].output, self.modules[1].gradInput
-    return result, more
-  end
-end

@@ -212,6 +212,12 @@ function Leaf:read(file)
   end
 end
 
+--- Sets gradInput to zeros, for layers whose input has no gradient; a method to use as updateGradInput.
+function Leaf:zeroGradInput(input)
+  self.gradInput = input:clone():zero()
+  return self.gradInput
+end
+
 --- Makes accUpdateGradParameters the only way to update parameters: removes their gradients.
 function Leaf:accUpdateOnly()
   for _, name in ipairs(self.__names) do self[grad_name(name)] = nil end
@@ -250,8 +256,8 @@ end
 
 --- Defines nn.name(…): compute(x, o) returns its output for x, a tensor or a table, where o has the layer's fields,
 --- with luminary's tensors. `fields` names the fields that hold the constructor's arguments, in their order, with
---- defaults, which may be fields: "kW# kH=kW dW=1"; # marks a count, which is required, and _ before the name an argument
---- that is not kept.
+--- defaults, which may be fields: "kW# kH=kW dW=1"; # marks a count, which is required, and _ before the name an
+--- argument that is not kept.
 --- `how` has what few layers have:
 ---   dims             number of dims of a batch, if single samples are accepted, too
 ---   init(self, …)    sets further fields

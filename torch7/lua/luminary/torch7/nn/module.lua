@@ -123,15 +123,19 @@ function Module:updateParameters(rate)
   for i, p in ipairs(params) do p:add(-rate, grads[i]) end
 end
 
+-- Returns the number of elements of memory from a tensor's first to its last.
+local function extent(x)
+  local n = 1
+  for d = 1, x.ndim do n = n + (x:size(d) - 1) * x:stride(d) end
+  return n
+end
+
 -- Returns a vector with the elements of all tensors, in their order, of which each becomes a view. Memory that several
 -- share is there once and stays shared.
 local function flattened(list)
   local parts = lists.map(list, function(t, i)
-    local x, last = t:raw(), 0
-    for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
-    local bytes = x.nbytes / x:numel()
-    local first = t:data(true) / bytes -- in elements
-    return {t = t, i = i, first = first, last = first + last + 1, strides = t:stride():totable()}
+    local first = t:data(true) / t:elementSize() -- in elements
+    return {t = t, i = i, first = first, last = first + extent(t:raw()), strides = t:stride():totable()}
   end)
   local sorted, ranges, n = lists.slice(parts), {}, 0
   table.sort(sorted, function(a, b) return a.first < b.first or a.first == b.first and a.i < b.i end)
@@ -224,11 +228,10 @@ end
 local function in_new_memory(object, make, cache)
   local bases, ends = {}, {}
   each_tensor(object, function(t)
-    local x, last = t:raw(), 0
+    local x = t:raw()
     if x:numel() == 0 then return end
-    for d = 1, x.ndim do last = last + (x:size(d) - 1) * x:stride(d) end
-    local base = ("%.0f"):format(t:data(true) - x:storage_offset() * x.nbytes / x:numel())
-    bases[t], ends[base] = base, math.max(ends[base] or 0, x:storage_offset() + last + 1)
+    local base = ("%.0f"):format(tensor.base_of(x))
+    bases[t], ends[base] = base, math.max(ends[base] or 0, x:storage_offset() + extent(x))
   end, {})
   return function(t)
     local x, base = t:raw(), bases[t]

@@ -187,10 +187,7 @@ function Kmeans:updateOutput(input)
   self.nearest, self.loss, self.output = at, ops.sum(least):item(), wrap(at:to(x.dtype))
   return self.output
 end
-function Kmeans:updateGradInput(input)
-  self.gradInput = input:clone():zero()
-  return self.gradInput
-end
+Kmeans.updateGradInput = Leaf.zeroGradInput
 function Kmeans:accGradParameters(input, _, scale)
   local x, weight, at = raw(input), raw(self.weight), self.nearest
   local sums = ops.index_add(ops.zeros_like(weight), 1, at, ops.sub(ops.index_select(weight, 1, at), x))

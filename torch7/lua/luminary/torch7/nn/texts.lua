@@ -44,21 +44,18 @@ local function fields(self, prefix, usual)
   end
   return unusual and ", " .. table.concat(list, ",") or "", list
 end
-for kind, names in pairs {
-  [true] = {"SpatialConvolution", "SpatialConvolutionMM", "SpatialDepthWiseConvolution", "SpatialDilatedConvolution",
-    "SpatialFullConvolution", "VolumetricConvolution", "VolumetricDilatedConvolution", "VolumetricFullConvolution"},
-  [false] = {"SpatialMaxPooling", "SpatialAveragePooling", "SpatialDilatedMaxPooling", "VolumetricMaxPooling",
-    "VolumetricDilatedMaxPooling", "VolumetricAveragePooling"},
-} do
-  for _, name in ipairs(names) do
-    define(name, function(self)
+for name in ("Convolution ConvolutionMM DepthWiseConvolution DilatedConvolution FullConvolution MaxPooling " ..
+  "AveragePooling DilatedMaxPooling"):gmatch "%S+" do
+  local is_pooling = name:find "Pooling"
+  for _, space in ipairs {"Spatial", "Volumetric"} do
+    define(space .. name, function(self)
       local _, kernel = fields(self, "k")
       local padding = fields(self, "pad", 0)
-      local text = table.concat(kernel, "x") .. fields(self, "d", kind and padding == "" and 1 or nil) .. padding
-        .. (name:find "Dilated" and fields(self, "dilation") or fields(self, "adj", 0))
-      if not kind then return "(" .. text .. ")" end
+      local text = table.concat(kernel, "x") .. fields(self, "d", not is_pooling and padding == "" and 1 or nil)
+        .. padding .. (name:find "Dilated" and fields(self, "dilation") or fields(self, "adj", 0))
+      if is_pooling then return "(" .. text .. ")" end
       return ("(%d -> %d, %s)%s"):format(self.nInputPlane, self.nOutputPlane, text,
-        name:find "Spatial" and without_bias(self) or "")
+        space == "Spatial" and without_bias(self) or "")
     end)
   end
 end
