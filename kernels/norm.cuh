@@ -137,7 +137,7 @@ typedef struct lm_column_grid {
   lm_shares rows;
 } lm_column_grid;
 
-/* Sets this thread's column and walk. Returns the number of its packs, which is below 2^31 in any memory. */
+/* Sets this thread's first column and its walk over rows. Returns the number of packs that it visits, below 2^31. */
 template <int V>
 LM_DEVICE int lm_column_position(const lm_column_grid &grid, int64_t *column, lm_column_walk *walk) {
   int64_t from = lm_share_begin(grid.rows, blockIdx.y), to = lm_share_begin(grid.rows, (int64_t)blockIdx.y + 1);

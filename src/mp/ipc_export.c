@@ -40,9 +40,9 @@ lm_status lm_ipc_check(const lm_tensor *t) {
 
 struct lm_ipc_export {
   lm_ipc_exported *what;
-  int end; /* the pipe's writing end */
+  int end; /* writing end of the pipe that keeps the export alive */
   uint32_t nrefcounts;
-  lm_ipc_refcount **refcounts; /* owners' pipes of imported memory in it */
+  lm_ipc_refcount **refcounts; /* one for each owner of memory in it that this process imported; held until freed */
 };
 
 void lm_ipc_export_free(lm_ipc_export *l) {
@@ -70,7 +70,7 @@ static bool lies_on_device(const lm_tensor *t) { return LM_DEVICE_KIND(t->device
 lm_status lm_ipc_export_new(int n, lm_tensor *const *tensors, lm_ipc_export **out) {
   lm_status status = LM_OK;
   int fds[2] = {-1, -1}, count = 0;
-  lm_ipc_exported *made = NULL;
+  lm_ipc_exported *exported = NULL;
   lm_ipc_export *l = NULL;
   *out = NULL;
   for (int i = 0; i < n; i++) {
@@ -79,41 +79,42 @@ lm_status lm_ipc_export_new(int n, lm_tensor *const *tensors, lm_ipc_export **ou
   }
   if (count == 0) return LM_OK;
   TRY(lm_ipc_thread_start());
-  made = lm_calloc(1, sizeof *made);
+  exported = lm_calloc(1, sizeof *exported);
   l = lm_calloc(1, sizeof *l);
-  if (made) *made = (lm_ipc_exported){.fd = -1, .tensors = lm_calloc((size_t)n, sizeof *made->tensors)};
-  if (made) made->events = lm_calloc((size_t)count, sizeof *made->events);
+  if (exported) *exported = (lm_ipc_exported){.fd = -1, .tensors = lm_calloc((size_t)n, sizeof *exported->tensors)};
+  if (exported) exported->events = lm_calloc((size_t)count, sizeof *exported->events);
   if (l) *l = (lm_ipc_export){.end = -1, .refcounts = lm_calloc((size_t)count, sizeof *l->refcounts)};
-  if (!made || !l || !made->tensors || !made->events || !l->refcounts) TRY(LM_E_OOM);
+  if (!exported || !l || !exported->tensors || !exported->events || !l->refcounts) TRY(LM_E_OOM);
   if (lm_fds_above_stdio(pipe2(fds, O_CLOEXEC), fds) != 0) TRY(lm_fail_cannot(LM_E_OOM, "create a pipe", errno));
-  made->fd = fds[0];
+  exported->fd = fds[0];
   l->end = fds[1];
-  for (; made->n < n; made->n++) {
-    if (lies_on_device(tensors[made->n])) made->tensors[made->n] = lm_retain(tensors[made->n]);
+  for (; exported->n < n; exported->n++) {
+    if (lies_on_device(tensors[exported->n])) exported->tensors[exported->n] = lm_retain(tensors[exported->n]);
   }
   for (int i = 0; i < n; i++) {
     if (!lies_on_device(tensors[i])) continue;
-    if (!event_of(made, tensors[i]->device)) TRY(lm_ipc_exported_record_event(made, tensors[i]->device));
+    if (!event_of(exported, tensors[i]->device)) TRY(lm_ipc_exported_record_event(exported, tensors[i]->device));
     lm_ipc_imported *b = lm_ipc_imported_of(root_of(tensors[i]));
     if (b && refcount_index(l, b->of[0]) > l->nrefcounts)
       l->refcounts[l->nrefcounts++] = lm_ipc_refcount_retain(b->of[0]);
   }
-  l->what = made;
+  l->what = exported;
   pthread_mutex_lock(&lm_ipc_thread.lock);
-  int failed = epoll_ctl(lm_ipc_thread.epoll_fd, EPOLL_CTL_ADD, made->fd, &(struct epoll_event){.data.ptr = made});
+  int failed =
+      epoll_ctl(lm_ipc_thread.epoll_fd, EPOLL_CTL_ADD, exported->fd, &(struct epoll_event){.data.ptr = exported});
   if (!failed) {
-    made->number = ++lm_ipc_thread.latest;
-    made->next = lm_ipc_thread.exported_list;
-    lm_ipc_thread.exported_list = made;
+    exported->number = ++lm_ipc_thread.latest;
+    exported->next = lm_ipc_thread.exported_list;
+    lm_ipc_thread.exported_list = exported;
     lm_ipc_thread.nexported++;
   }
   pthread_mutex_unlock(&lm_ipc_thread.lock);
   if (failed) TRY(lm_fail_cannot(LM_E_OOM, "watch a pipe", errno));
   *out = l;
-  made = NULL;
+  exported = NULL;
   l = NULL;
 done:
-  lm_ipc_exported_free(made);
+  lm_ipc_exported_free(exported);
   lm_ipc_export_free(l);
   return status;
 }

@@ -36,8 +36,8 @@ typedef struct lm_cut { /* a part of a piece, as byte range */
 
 typedef struct lm_pieces {
   lm_aligned now, next;
-  lm_piece *piece, *made;
-  size_t count, piece_capacity, nmade, made_capacity;
+  lm_piece *piece, *next_piece;
+  size_t count, piece_capacity, next_count, next_capacity;
   lm_cut *cut; /* cuts of the current piece */
   size_t cuts, cut_capacity;
   size_t most;           /* bytes */

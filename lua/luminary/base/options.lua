@@ -150,7 +150,7 @@ function options.fail_in_file(path, reason, ...)
   raise(("'%s': %s"):format(options.shown_path(path), select("#", ...) > 0 and reason:format(...) or reason))
 end
 
---- Does so for a file that is valid, but needs what this version lacks.
+--- Raises "'PATH': REASON" for a valid file that needs a feature this version lacks.
 function options.unsupported_file(path, reason, ...)
   raise_as(MISSING, ("'%s': %s"):format(options.shown_path(path), reason:format(...)))
 end

@@ -333,7 +333,8 @@ local function place_of(before)
   return path, tonumber(number)
 end
 
--- Adds to a problem the facts about the position that precedes the message's text.
+-- Adds to `problem` the line that raised the error, by the "FILE:LINE:" in `before`, the text before the message: its
+-- number, text and file's lines, and functions that look up values of its locals.
 local function locate(problem, before)
   local path, number = place_of(before)
   local info, variable = frame_of(path, number)

@@ -44,7 +44,8 @@ function Nodes:value(name)
   end
   return value or nil
 end
--- Returns the number of such a tensor, or nil. One of several dims is none: results could have its dims.
+-- Returns the number in the constant `name`; nil if it is unknown, has more elements, or several dims, which a result
+-- could take from it.
 function Nodes:number(name)
   local value = self:value(name)
   return value and value.ndim < 2 and value:numel() == 1 and tonumber(value:reshape(-1):select(1, 1):item()) or nil
@@ -287,7 +288,8 @@ local function between_quantized(nodes, node)
   end
 end
 
--- Functions by op that join a node and those before it. The second pass finds parts of what the first does.
+-- Functions by op that join a node and those before it. RMS norm is joined in a pass after layer norm, whose nodes
+-- contain its pattern.
 local passes = {
   {
     QuantizeLinear = {between_quantized}, Mul = {gelu, silu, integers_to_float}, MatMul = {attention},
@@ -298,7 +300,7 @@ local passes = {
   end)},
 }
 
--- Ops whose results have the dtype of their first input, and those of which another input may tell it.
+-- Ops whose result has the dtype of the first input; and those of them of which all inputs have that dtype.
 local keep_dtype = lists.set [[Add Sub Mul Div MatMul Gemm Conv Softmax Relu Tanh Sigmoid Erf Neg Sqrt ReduceMean
     LayerNormalization Reshape Transpose Squeeze Unsqueeze Flatten Slice Split Concat Gather Identity]]
 local all_equal = lists.set "Add Sub Mul Div MatMul Gemm Conv"

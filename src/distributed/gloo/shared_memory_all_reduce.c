@@ -80,12 +80,12 @@ static lm_status meet(lm_shared_all_reduce *l) {
 /* Runs a call's first meeting and compares the ranks' tickets; fails if they are not in the same call. */
 static lm_status meet_with_ticket(lm_shared_all_reduce *l, lm_group *g) {
   int which = (l->turn + 1) & 1;
-  const lm_ticket *mine = lm_group_ticket(g);
-  *lm_shared_ticket(l->shared, l->rank, which) = *mine;
+  const lm_ticket *own = lm_group_ticket(g);
+  *lm_shared_ticket(l->shared, l->rank, which) = *own;
   lm_status status = meet(l);
   for (int r = 0; r < l->size && status == LM_OK; r++) {
     const lm_ticket *theirs = lm_shared_ticket(l->shared, r, which);
-    if (!lm_tickets_agree(theirs, mine)) status = lm_group_mismatch(g, r, (lm_ticket[]){*theirs});
+    if (!lm_tickets_agree(theirs, own)) status = lm_group_mismatch(g, r, (lm_ticket[]){*theirs});
   }
   return status;
 }
@@ -130,17 +130,17 @@ static span slice_of(const job *j, uint64_t k, int rank) {
 
 static void stage(const job *j, uint64_t k) {
   char *to = chunk_of(j->l, j->l->rank, j->base + k), *from = j->data + k * CHUNK;
-  span mine = slice_of(j, k, j->l->rank);
-  memcpy(to, from, mine.begin);
-  memcpy(to + mine.end, from + mine.end, chunk_bytes(j, k) - mine.end);
+  span own = slice_of(j, k, j->l->rank);
+  memcpy(to, from, own.begin);
+  memcpy(to + own.end, from + own.end, chunk_bytes(j, k) - own.end);
 }
 
 static void reduce_slice(const job *j, uint64_t k) {
   const lm_shared_all_reduce *l = j->l;
-  span mine = slice_of(j, k, l->rank);
+  span own = slice_of(j, k, l->rank);
   char *own = j->data + k * CHUNK, *result = chunk_of(l, l->rank, j->base + k);
-  for (size_t at = mine.begin; at < mine.end; at += BLOCK) {
-    size_t bytes = mine.end - at < BLOCK ? mine.end - at : BLOCK, n = bytes / j->element;
+  for (size_t at = own.begin; at < own.end; at += BLOCK) {
+    size_t bytes = own.end - at < BLOCK ? own.end - at : BLOCK, n = bytes / j->element;
     const char *sum = NULL;
     for (int r = 0; r < l->size; r++) {
       const char *x = r == l->rank ? own + at : chunk_of(l, r, j->base + k) + at;

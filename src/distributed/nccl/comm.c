@@ -296,15 +296,16 @@ typedef struct shared_id {
   ncclUniqueId id;
 } shared_id;
 
-static lm_status publish_unique_id(lm_group *g, const char *key, bool alone, shared_id *made) {
+static lm_status publish_unique_id(lm_group *g, const char *key, bool alone, shared_id *shared) {
   sigset_t signals;
-  memset(made, 0, sizeof *made);
+  memset(shared, 0, sizeof *shared);
   lm_nccl_hold_signals(&signals);
-  ncclResult_t result = ncclGetUniqueId(&made->id);
+  ncclResult_t result = ncclGetUniqueId(&shared->id);
   lm_nccl_let_signals(&signals);
   const char *last = ncclGetLastError(NULL);
-  if (result != ncclSuccess) snprintf(made->why, sizeof made->why, "%.250s", *last ? last : ncclGetErrorString(result));
-  lm_status status = alone ? LM_OK : lm_group_set(g, key, made, sizeof *made);
+  if (result != ncclSuccess)
+    snprintf(shared->why, sizeof shared->why, "%.250s", *last ? last : ncclGetErrorString(result));
+  lm_status status = alone ? LM_OK : lm_group_set(g, key, shared, sizeof *shared);
   return status == LM_OK && result != ncclSuccess ? comm_fail_in_words(g, result) : status;
 }
 
