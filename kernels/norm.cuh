@@ -171,8 +171,8 @@ LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK) lm_columns_sums(S source, lm_
 
 /* Calls f with lm_width<V>, V the elements of a full pack or 1. */
 template <class T, class F>
-int lm_for_pack(bool packed, F f) {
-  return packed ? f(lm_width<lm_full_pack<T>::V>{}) : f(lm_width<1>{});
+int lm_for_pack(bool in_packs, F f) {
+  return in_packs ? f(lm_width<lm_full_pack<T>::V>{}) : f(lm_width<1>{});
 }
 
 /* Returns log2 of the threads side by side in a block over rows of c elements, V in a pack. */

@@ -70,7 +70,7 @@ local describe = options.describe
 -- `name` the argument's name in the public signature. `remedy`, or nil, says what the caller can do; it may be a
 -- format, whose values follow.
 
--- status: of lm_status, which the C interface returns; nil: an invalid argument.
+-- Raises text and remedy. status: of lm_status, which the C interface returns; nil: an invalid argument.
 local function raise_as(status, text, remedy, ...)
   if remedy then text = text .. "; " .. (select("#", ...) > 0 and remedy:format(...) or remedy) end
   core.error_at_caller(text, status)

@@ -6,7 +6,8 @@ local at_exit = {}
 
 local unfinished = {} -- maps an object to its sentinel
 
--- Nobody is left to catch an error. A script's is printed, a host's not: its standard error is not ours.
+-- Calls object:finish() as the Lua state closes. Nobody can catch its error: prints it in LuaJIT's own program, but not
+-- in a host program, whose standard error is not ours.
 local function finish(object)
   unfinished[object] = nil
   local ok, problem = pcall(object.finish, object)

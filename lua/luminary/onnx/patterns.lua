@@ -208,7 +208,7 @@ local function attention(nodes, node)
   end
 end
 
--- DynamicQuantizeLinear, MatMulInteger and the product with the scales.
+-- Joins DynamicQuantizeLinear, MatMulInteger and the product with the scales to one node, MatMulIntegerToFloat.
 local function integers_to_float(nodes, node)
   local found = find(nodes, node, {"Mul", {"Cast", {"MatMulInteger", "a", "b"}}, "scales"})
   local scales = found and nodes:maker(found.scales, "Mul")

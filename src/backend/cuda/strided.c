@@ -45,7 +45,7 @@ static void reverse_dims(lm_strided_layout *l) {
   for (int k = 0; k < l->operands; k++) reverse(l->ndim, l->stride[k]);
 }
 
-/* lm_dims orders and merges dims with the innermost last; launches have it first, so they are reversed after. */
+/* Orders and merges the dims by lm_dims_of, which has the innermost last, and reverses them: launches have it first. */
 void lm_cuda_strided_order(lm_strided_layout *l, int order) {
   const int64_t *stride[LM_STRIDED_OPERANDS];
   for (int k = 0; k < l->operands; k++) stride[k] = l->stride[k];

@@ -80,12 +80,12 @@ static lm_status meet(lm_shared_all_reduce *l) {
 /* Runs a call's first meeting and compares the ranks' tickets; fails if they are not in the same call. */
 static lm_status meet_with_ticket(lm_shared_all_reduce *l, lm_group *g) {
   int which = (l->turn + 1) & 1;
-  const lm_ticket *own = lm_group_ticket(g);
-  *lm_shared_ticket(l->shared, l->rank, which) = *own;
+  const lm_ticket *own_ticket = lm_group_ticket(g);
+  *lm_shared_ticket(l->shared, l->rank, which) = *own_ticket;
   lm_status status = meet(l);
   for (int r = 0; r < l->size && status == LM_OK; r++) {
     const lm_ticket *theirs = lm_shared_ticket(l->shared, r, which);
-    if (!lm_tickets_agree(theirs, own)) status = lm_group_mismatch(g, r, (lm_ticket[]){*theirs});
+    if (!lm_tickets_agree(theirs, own_ticket)) status = lm_group_mismatch(g, r, (lm_ticket[]){*theirs});
   }
   return status;
 }
@@ -130,20 +130,20 @@ static span slice_of(const job *j, uint64_t k, int rank) {
 
 static void stage(const job *j, uint64_t k) {
   char *to = chunk_of(j->l, j->l->rank, j->base + k), *from = j->data + k * CHUNK;
-  span own = slice_of(j, k, j->l->rank);
-  memcpy(to, from, own.begin);
-  memcpy(to + own.end, from + own.end, chunk_bytes(j, k) - own.end);
+  span own_slice = slice_of(j, k, j->l->rank);
+  memcpy(to, from, own_slice.begin);
+  memcpy(to + own_slice.end, from + own_slice.end, chunk_bytes(j, k) - own_slice.end);
 }
 
 static void reduce_slice(const job *j, uint64_t k) {
   const lm_shared_all_reduce *l = j->l;
-  span own = slice_of(j, k, l->rank);
-  char *own = j->data + k * CHUNK, *result = chunk_of(l, l->rank, j->base + k);
-  for (size_t at = own.begin; at < own.end; at += BLOCK) {
-    size_t bytes = own.end - at < BLOCK ? own.end - at : BLOCK, n = bytes / j->element;
+  span own_slice = slice_of(j, k, l->rank);
+  char *data = j->data + k * CHUNK, *result = chunk_of(l, l->rank, j->base + k);
+  for (size_t at = own_slice.begin; at < own_slice.end; at += BLOCK) {
+    size_t bytes = own_slice.end - at < BLOCK ? own_slice.end - at : BLOCK, n = bytes / j->element;
     const char *sum = NULL;
     for (int r = 0; r < l->size; r++) {
-      const char *x = r == l->rank ? own + at : chunk_of(l, r, j->base + k) + at;
+      const char *x = r == l->rank ? data + at : chunk_of(l, r, j->base + k) + at;
       if (r > 0) lm_reduce_into(j->dtype, j->op, result + at, sum, x, n);
       sum = r > 0 ? result + at : x;
     }

@@ -1,6 +1,6 @@
 /* Computes conv2d and its gradients: brings operands into the layout and type that kernels take, and chooses among
- * them. LM_CONV=direct, winograd, onednn or auto (Winograd where it is faster) in the environment: direct convolution
- * has a tenth to a half of Winograd's rounding error; onednn is for comparison. */
+ * them. LM_CONV=direct, winograd, onednn or auto (Winograd where lm_wino_is_faster) in the environment: direct
+ * convolution has a tenth to a half of Winograd's rounding error; onednn is for comparison. */
 #include "backend/cpu/conv/conv.h"
 
 #include <pthread.h>
