@@ -234,8 +234,7 @@ LM_KERNEL void __launch_bounds__(LINE_THREADS) lm_kth_block(lm_topk_job<T> job) 
   typedef lm_topk_key<T> Key;
   __shared__ int bins[DIGITS];
   __shared__ int64_t sums[LM_WARP];
-  int64_t at[2] = {0, 0}, k = job.k, nans = 0,
-          found = -1; /* copies, since changing job would move it to local memory */
+  int64_t at[2] = {0, 0}, k = job.k, nans = 0, found = -1; /* copies: changing job would move it to local memory */
   lm_dims_offset<true>(job.loops, blockIdx.x, at);
   const T *line = job.line(at[0]);
   if (k < 1) {

@@ -94,8 +94,8 @@ lm_status lm_ipc_import_tensor(lm_ipc_import *b, lm_reader *r, lm_device device,
     imported->device = device = (*out)->device;
   } else {
     TRY(lm_ipc_mapping_open(device, m.at.handle, &imported->map));
-    imported->of[0] = lm_ipc_refcount_retain(b->refcounts[m.refcount]);
-    imported->of[1] = lm_ipc_refcount_retain(b->refcounts[0]);
+    imported->owners[0] = lm_ipc_refcount_retain(b->refcounts[m.refcount]);
+    imported->owners[1] = lm_ipc_refcount_retain(b->refcounts[0]);
     lm_ipc_imported *owner = imported;
     imported = NULL;
     TRY(lm_tensor_foreign(LM_U8, device, 1, &(int64_t){(int64_t)bytes}, owner->map->base + m.at.offset, bytes,
@@ -109,7 +109,7 @@ lm_status lm_ipc_import_tensor(lm_ipc_import *b, lm_reader *r, lm_device device,
     TRY(import_wait_for(b, m.event, device, s));
   if (from_elsewhere) TRY(lm_use_write(lm_tensor_used(*out), s)); /* the sender may have written the memory */
   if (is_own && from_elsewhere) { /* the sender must keep its event until this stream's wait has passed */
-    imported->of[0] = lm_ipc_refcount_retain(b->refcounts[0]);
+    imported->owners[0] = lm_ipc_refcount_retain(b->refcounts[0]);
     imported->used = atomic_load(lm_tensor_used(*out));
     lm_ipc_imported_queue_return(imported);
     imported = NULL;

@@ -88,8 +88,7 @@ static lm_status fold(lm_plan_fold *f) {
   return lm_expr_results(&e, 2, 0, (lm_tensor *[]){folded, shift}, f->folded);
 }
 
-/* Sets f->folded to new references to the weight and bias that plan `like` folded from the same tensors. Returns false
- * if `like` is NULL or has folded none of them. */
+/* Sets f->folded to new references to what plan `like` (NULL: none) folded of the same tensors; else returns false. */
 static bool find_fold(const lm_plan *like, lm_plan_fold *f) {
   for (int i = 0; like && i < like->nfolds; i++) {
     const lm_plan_fold *known = &like->fold[i];

@@ -2,12 +2,12 @@
 #include "base/message.h"
 #include "op_entries.h"
 #include "plan/plan_steps.h"
-#include "tensor/packed_weight.h"
+#include "tensor/prepack.h"
 
 void lm_plan_free(lm_plan *p) {
   if (!p) return;
   for (int i = 0; i < p->nvalues; i++) {
-    lm_packed_weight_drop(p->value[i].packed_weights);
+    lm_prepack_drop(p->value[i].prepacked);
     lm_release(p->value[i].t);
   }
   for (int i = 0; i < p->nsources; i++) {
@@ -173,8 +173,8 @@ static void keep_packed(lm_plan *p) {
   for (int i = 0; i < p->nvalues; i++) {
     lm_plan_value *v = &p->value[i];
     if (!v->is_constant || v->t->number || v->last_use < 0) continue;
-    v->packed_weights = v->t->storage;
-    lm_packed_weight_keep(v->packed_weights);
+    v->prepacked = v->t->storage;
+    lm_prepack_keep(v->prepacked);
   }
 }
 

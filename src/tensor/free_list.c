@@ -111,8 +111,8 @@ lm_storage *lm_storage_take(void) {
   s->foreign_release = NULL;
   s->owner = NULL;
   s->whole = NULL;
-  s->packed_weights = NULL;
-  atomic_init(&s->packed_weight_users, 0);
+  s->prepacked = NULL;
+  atomic_init(&s->prepack_users, 0);
   return s;
 }
 

@@ -36,8 +36,7 @@ uint64_t lm_generator_fresh_seed(void) {
   return seed & (((uint64_t)1 << 53) - 1);
 }
 
-/* Returns the state of g or, if that is NULL or a default one, of the device's default generator, which begins with a
- * random seed. Requires `lock`. */
+/* Returns g's state, or that of the device's default generator, with a random seed at first. Requires `lock`. */
 static lm_draw *state_of(lm_generator *g, lm_device device) {
   if (g && !g->is_default) return &g->own;
   generators *here = generators_here();

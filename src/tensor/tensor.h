@@ -44,10 +44,10 @@ typedef struct lm_storage {
     struct lm_storage *next;  /* next in the free list */
     struct lm_storage *whole; /* in use: the storage this is a part of (lm_tensor_part), or NULL */
   };
-  lm_source *source; /* NULL for most */
-  lm_used used;      /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
-  struct lm_packed_weight_entry *packed_weights; /* forms that kernels keep (tensor/packed_weight.h) */
-  _Atomic int32_t packed_weight_users;           /* number of callers that ask for these */
+  lm_source *source;                  /* NULL for most */
+  lm_used used;                       /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
+  struct lm_prepack_entry *prepacked; /* forms that kernels keep (tensor/prepack.h) */
+  _Atomic int32_t prepack_users;      /* number of callers that ask for these */
   _Alignas(64) char small[LM_SMALL_BYTES];
 } lm_storage;
 

@@ -3,9 +3,9 @@
 #include <string.h>
 
 static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
-  if (n <= a->capacity && n <= p->most) return true;
+  if (n <= a->capacity && n <= p->max_bytes) return true;
   size_t capacity = n + n / 2 + 64;
-  p->too_long = n > p->most;
+  p->too_long = n > p->max_bytes;
   char *text = p->too_long ? NULL : lm_realloc(a->text, capacity);
   if (text) a->text = text;
   lm_span *span = text ? lm_realloc(a->span, capacity * sizeof *span) : NULL;
@@ -19,7 +19,7 @@ static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
 
 static lm_status status_of(const lm_pieces *p) {
   if (!p->failed) return LM_OK;
-  if (p->too_long) return lm_fail(LM_E_ARG, "text must have at most %zu bytes after normalization", p->most);
+  if (p->too_long) return lm_fail(LM_E_ARG, "text must have at most %zu bytes after normalization", p->max_bytes);
   return lm_fail(LM_E_OOM, "out of memory: tokenizing a text");
 }
 
@@ -27,7 +27,7 @@ lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n) {
   p->failed = p->too_long = false;
   p->count = 0;
   p->work = lm_work_for(n);
-  p->most = n < LM_TEXT_MAX / 64 ? 64 * n + (1 << 20) : LM_TEXT_MAX;
+  p->max_bytes = n < LM_TEXT_MAX / 64 ? 64 * n + (1 << 20) : LM_TEXT_MAX;
   if (n > LM_TEXT_MAX) return lm_fail(LM_E_ARG, "text must have at most %d bytes, got %zu", LM_TEXT_MAX, n);
   if (!reserve(p, &p->now, n) || !lm_list_grow(&p->piece, &p->piece_capacity, 1, sizeof *p->piece)) {
     p->failed = true;

@@ -333,8 +333,7 @@ local function place_of(before)
   return path, tonumber(number)
 end
 
--- Adds to `problem` the line that raised the error, by the "FILE:LINE:" in `before`, the text before the message: its
--- number, text and file's lines, and functions that look up values of its locals.
+-- Adds to `problem` the line that `before` names ("FILE:LINE:"), its file's lines, and functions that read its locals.
 local function locate(problem, before)
   local path, number = place_of(before)
   local info, variable = frame_of(path, number)

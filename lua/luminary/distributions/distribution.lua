@@ -99,7 +99,6 @@ Distribution.properties = {
   param_shape = function(d) return ((d._given or {}).probs or (d._given or {}).logits or {}).shape end,
 }
 
-
 -- Remedies that errors suggest for methods that a distribution lacks.
 local remedies = {
   mean = "estimate it by d:sample({1000}):mean(1)", variance = "estimate it by d:sample({1000}):var(1)",

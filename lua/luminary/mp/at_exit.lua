@@ -6,8 +6,7 @@ local at_exit = {}
 
 local unfinished = {} -- maps an object to its sentinel
 
--- Calls object:finish() as the Lua state closes. Nobody can catch its error: prints it in LuaJIT's own program, but not
--- in a host program, whose standard error is not ours.
+-- Calls object:finish(). Nobody can catch an error: prints it, but not in a host, whose standard error is not ours.
 local function finish(object)
   unfinished[object] = nil
   local ok, problem = pcall(object.finish, object)

@@ -99,8 +99,7 @@ local function conversions(entries, dict, skipped)
   return #list > 0 and list or nil
 end
 
--- Returns a copy of dict, converted to the module's names: renames, removes a common prefix, runs pre-hooks and adapts
--- older versions. Returns also the sorted names that the module lacks, and the result of `adapt`.
+-- Returns a copy of dict under the module's names (renamed, adapted), the names that it lacks, and adapt's result.
 local function named_as(self, own, dict, rename, run_hooks, adapt)
   if not is_plain(dict) then
     local record = options.record(dict)

@@ -261,8 +261,7 @@ local untrained = {
   Range = {"setting", "setting", "setting"}, Pow = {[2] = "setting"},
 }
 
--- Adds the initializers of a graph: floating ones as parameters, except at the inputs that `untrained` lists; others as
--- buffers.
+-- Adds a graph's initializers: floating ones as parameters, except those that `untrained` lists; others as buffers.
 function Graph:add_initializers(g, scope)
   local uses, inputs = {}, {}
   for _, node in ipairs(g.node or {}) do

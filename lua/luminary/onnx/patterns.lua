@@ -44,8 +44,7 @@ function Nodes:value(name)
   end
   return value or nil
 end
--- Returns the number in the constant `name`; nil if it is unknown, has more elements, or several dims, which a result
--- could take from it.
+-- Returns the number in the constant `name`; nil if it is unknown, or of several elements or dims.
 function Nodes:number(name)
   local value = self:value(name)
   return value and value.ndim < 2 and value:numel() == 1 and tonumber(value:reshape(-1):select(1, 1):item()) or nil
@@ -288,8 +287,7 @@ local function between_quantized(nodes, node)
   end
 end
 
--- Functions by op that join a node and those before it. RMS norm is joined in a pass after layer norm, whose nodes
--- contain its pattern.
+-- Functions by op that join a node and those before it. Layer norm's nodes contain RMS norm's, which comes later.
 local passes = {
   {
     QuantizeLinear = {between_quantized}, Mul = {gelu, silu, integers_to_float}, MatMul = {attention},

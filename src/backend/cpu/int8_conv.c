@@ -272,8 +272,7 @@ static void add_bytes(void *ctx, int64_t first, int64_t last) {
             scale, j->shift, last - first, (uint8_t *)j->y + first);
 }
 
-/* Adds quantized tensors. Scales and the sum of the zero points' terms are rounded to float32, as in onnxruntime: a
- * quotient halfway between two integers else rounds to the other one. */
+/* Adds quantized tensors. Rounds scales and the zero points' terms to float32, as onnxruntime does, for equal ties. */
 lm_status lm_cpu_int8_add(const void *args, lm_tensor *const *out) {
   const lm_int8_add_args *a = args;
   NEED(check_bytes("int8_add", "x", a->x));

@@ -148,7 +148,7 @@ static void reduce_slice(const job *j, uint64_t k) {
       sum = r > 0 ? result + at : x;
     }
     if (j->op == LM_REDUCE_MEAN) lm_reduce_scale(j->dtype, result + at, n, 1.0 / l->size);
-    memcpy(own + at, result + at, bytes);
+    memcpy(data + at, result + at, bytes);
   }
 }
 

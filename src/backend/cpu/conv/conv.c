@@ -90,18 +90,17 @@ static lm_status prepare(lm_tensor *t, lm_dtype dtype, lm_format format, lm_tens
 static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_) {
   LM_OWNED *x = NULL, *w = NULL, *y = NULL, *bias = NULL, *other = NULL;
   lm_tensor **in[] = {&x, &w, &y};
-  const int result_index = lm_conv_result(c->pass);
-  lm_tensor *result = c->t[result_index];
+  const int written = lm_conv_result(c->pass);
+  lm_tensor *result = c->t[written];
   lm_conv_job job = {.pass = c->pass, .shape = c->shape, .dtype = dtype};
   /* Planes are read in place where that is possible. */
-  const bool planar =
-      result_index != 0 && chosen != ONEDNN && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
+  const bool planar = written != 0 && chosen != ONEDNN && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
   job.x_planar = planar;
   job.x_planar = planar && (lm_depthwise_takes(&job) || (!c->bias && lm_product_takes(&job)));
-  if (result_index == 0 && chosen != ONEDNN) job.x_planar = lm_product_takes_window(&job);
+  if (written == 0 && chosen != ONEDNN) job.x_planar = lm_product_takes_window(&job);
   for (int i = 0; i < 3; i++) {
     lm_format format = i == 1 || (i == 0 && job.x_planar) ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
-    if (i != result_index)
+    if (i != written)
       NEED(prepare(c->t[i], dtype, format, in[i]));
     else if (result->dtype == dtype && (!job.x_planar || i != 0 || lm_is_contiguous(result)))
       *in[i] = lm_retain(result);
@@ -116,7 +115,7 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   job.end = (lm_epilogue){job.y, c->shape.k, other ? (const float *)other->data : NULL, c->activation, c->low, c->high};
   job.finishes = c->finishes;
   NEED(convolve(&job, done_));
-  return *done_ && *in[result_index] != result ? lm_cpu_copy(*in[result_index], result) : LM_OK;
+  return *done_ && *in[written] != result ? lm_cpu_copy(*in[written], result) : LM_OK;
 }
 
 static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *out) {

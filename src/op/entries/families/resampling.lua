@@ -1,8 +1,7 @@
 --- Defines the ops behind resizing, sampling by a grid, unfolding and folding.
 local op = ...
 
--- Sums weighted elements of x at the indices that lua/luminary/nn/functional/ computes. Its gradients are ops with
--- kernels of their own.
+-- Sums weighted elements at indices that lua/luminary/nn/functional/ computes. Its gradients are ops with kernels.
 op "gather_weighted(x, indices, weight?)" {
   operands = {
     "x: [n, c, points, i] float", "points(points)", "indices: [1|n, j, p] int64 private",
