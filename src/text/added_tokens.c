@@ -26,7 +26,7 @@ static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a, uint64_t *w
   if (!a->is_normalized || t->normalizers.n == 0) return LM_OK;
   TRY(lm_pieces_begin(&p, a->content.data, a->content.n));
   p.work = *work;
-  p.most = 16 * a->content.n + 64; /* small, as there may be many tokens */
+  p.max_bytes = 16 * a->content.n + 64; /* small, as there may be many tokens */
   for (size_t i = 0; i < t->normalizers.n; i++) TRY(lm_normalize(&t->normalizers.item[i], &p));
   size_t n = p.count ? p.now.n : 0;
   if (n == a->content.n && memcmp(p.now.text, a->content.data, n) == 0) goto done;
