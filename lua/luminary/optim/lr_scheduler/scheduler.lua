@@ -188,8 +188,8 @@ Scheduler.init = signature.of("LRScheduler(optimizer: optimizer, last_epoch: int
 --- runs before the schedule starts, started(self) after.
 function Scheduler.entries()
   return entries.of("schedule", {
-    settings = "string?", after_init = "function?", started = "function?", next_lr = "function", closed_form = "function?",
-    help = "string",
+    settings = "string?", after_init = "function?", started = "function?", next_lr = "function",
+    closed_form = "function?", help = "string",
   })
 end
 

@@ -216,8 +216,7 @@ static lm_status kernel_convert(const kernel *k, void *plain, void *packed, void
   return execute(k->pack, 3, (argument[]){ours, own, {DNNL_ARG_SCRATCHPAD, k->pack_scratch, work}});
 }
 
-/* Runs k. data: one address for each argument. packed: the argument number k->packed, already in the kernel's layout,
- * or NULL, which converts it. */
+/* Runs k. data: an address for each argument. packed: argument k->packed in the kernel's layout; NULL: converts it. */
 static lm_status kernel_run(const kernel *k, void *const *data, void *packed) {
   const bool converts = k->pack && !packed;
   const size_t packed_bytes = converts ? aligned_size(k->desc[k->packed]) : 0;
