@@ -74,7 +74,7 @@ static lm_status add_constant(lm_plan *p, lm_tensor *t, int *index) {
   return LM_OK;
 }
 
-/* Sets f->made to the product and bias that the batch norm's statistics and parameters make of weight and bias. */
+/* Sets f->folded to the product and bias that the batch norm's statistics and parameters make of weight and bias. */
 static lm_status fold(lm_plan_fold *f) {
   lm_tensor *w = f->from[0], *bias = f->from[1], *const *t = f->from + 2;
   lm_expr e;
