@@ -40,7 +40,7 @@ local compilers = {jit = fusing, _dynamo = fusing}
 
 local two = "such ops return two results: local values, indices = x:max(2)"
 
--- Complex numbers are pairs.
+-- Hints for names of functions of complex numbers.
 local lack = "there are no complex numbers here, but pairs of real and imaginary parts in a last dim of 2"
 local eigenvalues = "eigenvalues of matrices that are not symmetric may be complex, and there are no complex numbers "
   .. "here; "
@@ -57,7 +57,7 @@ local complex = {
 
 local other = {}
 
--- Dtypes that tensors lack.
+-- Hints for PyTorch's dtypes that tensors lack.
 local no_dtype = add_sentences({}, {
   {lack, "complex32 complex64 complex128 cfloat cdouble chalf"},
   {"dtypes are strings, and int64 is the one that holds such numbers: {dtype = \"int64\"}", "uint32 uint64"},

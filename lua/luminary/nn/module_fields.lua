@@ -293,11 +293,11 @@ local function check_sized(who, module)
 end
 
 -- Returns a module of the same class, fields, names and hooks, with copy(value) in place of each field's value; adds it
--- to `made` before it copies fields.
-local function twin_of(module, made, copy)
+-- to `copies` before it copies fields.
+local function twin_of(module, copies, copy)
   local source = record_of(module)
   local twin, record = blank(source.class, source.__call)
-  made[module] = twin
+  copies[module] = twin
   for key, value in pairs(source.values) do record.values[key] = copy(value) end
   for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do
     for key, value in pairs(source[part]) do record[part][key] = value end

@@ -112,10 +112,10 @@ function utils.skip_init(layer, ...)
   own.strict = layer.strict
   rawset(own, "reset_parameters", function() end)
   rawset(own, "init", layer.init)
-  local made = own(...)
-  records.of(made).class = layer
-  setmetatable(records.of(made).values, getmetatable(layer).instance)
-  return made
+  local module = own(...)
+  records.of(module).class = layer
+  setmetatable(records.of(module).values, getmetatable(layer).instance)
+  return module
 end
 
 --- Fuses the tensors of a convolution or linear layer and of a batch norm into a weight and a bias.

@@ -297,7 +297,7 @@ function Optimizer.check_state(_self, state)
   end
 end
 
---- Returns the sizes of a parameter's state tensor; nil if there is none of that name.
+--- Returns the sizes of a parameter's state tensor `key`; overridden where they differ, nil if there is no such state.
 function Optimizer.state_shape(_self, p, _key) return p.shape end
 
 --- Returns a parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in its

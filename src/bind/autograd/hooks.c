@@ -49,7 +49,7 @@ static lm_callback *callback_of_handle(lua_State *L, lm_lua *s, const char *fn, 
   return NULL;
 }
 
-/* _register_hook(x, f, accumulate) -> id */
+/* _register_hook(x, f, accumulate) -> id, callback: f gets x's gradient or, with accumulate, x once .grad is set */
 LM_FUNCTION(_register_hook) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 3);
@@ -66,7 +66,7 @@ LM_FUNCTION(_register_hook) {
   return 2;
 }
 
-/* _remove_hook(x, id, callback) */
+/* _remove_hook(x, id, callback): removes the hook for which _register_hook returned these */
 LM_FUNCTION(_remove_hook) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);

@@ -26,7 +26,7 @@ LM_FUNCTION(set_grad_enabled) {
   return 1;
 }
 
-/* detect_anomaly(f, ...) */
+/* detect_anomaly(f, ...): returns f(...), called in anomaly mode */
 LM_FUNCTION(detect_anomaly) {
   lm_need_function(L, 1, "autograd.detect_anomaly", "");
   bool before = lm_anomaly();
