@@ -32,8 +32,8 @@ function cost.gigabits(n) return n * 1e9 / 8 * NETWORK end
 --- large products reach), memory (bandwidth), bytes, inside (bandwidth of rings within a node, as NCCL counts: busbw),
 --- outside (of a card's share of the network), hop. Numbers are those of NVIDIA's data sheets (A100 80GB SXM, June
 --- 2021; H100 SXM, 2023; H200 SXM, 2024), links those of DGX A100 (8 x 200 Gbit/s) and DGX H100 (8 x 400 Gbit/s).
---- `speed` is fitted, one number a card: A100's to Megatron-LM's ten rows, H100's to Llama 3's three. The CPU is two
---- cores of a Xeon of 2023, as scripts/bench/plan measures them.
+--- `speed` is fitted, one number a card: A100's to Megatron-LM's ten rows, H100's to Llama 3's three. `cpu` is a core of
+--- a Xeon of 2023, of which a node has as many as --gpus says; overlap = 0: cores that compute also send.
 cost.cards = {
   a100 = {flops = 312e12, float32 = 156e12, speed = 0.8, memory = 2039e9, bytes = 80e9, inside = BANDWIDTH * 300e9,
     outside = cost.gigabits(200)},
@@ -41,7 +41,7 @@ cost.cards = {
     inside = BANDWIDTH * 450e9, outside = cost.gigabits(400)},
   h200 = {flops = 989.4e12, float32 = 494.7e12, speed = 0.72, memory = 4800e9, bytes = 141e9,
     inside = BANDWIDTH * 450e9, outside = cost.gigabits(400)},
-  cpu = {flops = 0.1e12, float32 = 0.1e12, speed = 1, memory = 10e9, bytes = 16e9, inside = 2e9,
+  cpu = {flops = 60e9, float32 = 60e9, speed = 1, memory = 20e9, bytes = 16e9, inside = 1.5e9,
     outside = cost.gigabits(10), overlap = 0},
 }
 
@@ -327,12 +327,12 @@ function cost.memory(model, layout)
   at(0, 2 * whole, 0, 0, 0)                                                   -- gathers the root
   at(layers, whole + math.max(full + ahead, kept * layers), 0, 0, work)       -- the last block of forward
   at(layers, whole + kept * layers, 0, 0, 2 * logits)                         -- the loss
-  at(layers, whole + (layout.reshard and full + joined or layers * full), el * word, 0, work) -- first of backward
-  for _, i in ipairs {layers, layers - 1, 2, 1} do -- block i's backward ends while the gradients of i + 1 are reduced
-    local later = i < layers and joined + 2 * el * own or 0
+  for _, i in ipairs {layers, layers - 1, 2, 1} do -- block i's backward: gradients of block i + 1 are being reduced
+    local later, done = i < layers and joined + 2 * el * own or 0, math.max(0, layers - i - 1) * own
+    local gathered = whole + (layout.reshard and full + (i > 1 and ahead or 0) or i * full)
     if i >= 1 and i <= layers then
-      at(i - 1, whole + (layout.reshard and full + (i > 1 and ahead or 0) or i * full), el * word + full,
-        math.max(0, layers - i - 1) * own, later)
+      at(i, gathered, el * word, done, later + work)
+      at(i - 1, gathered, el * word + full, done, later)
     end
   end
   at(0, whole, el * 2 * word, layers * own, joined + 2 * el * own)            -- the embedding's backward
