@@ -1,7 +1,7 @@
--- A rank of scripts/bench/plan: trains a small model under nn.parallel.fully_shard, and prints the memory and time that it
--- measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]": KIND gpt2 or
--- llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two replicas), and time:
--- also constants of this machine, measured by all ranks at once, and the time of a step.
+-- A rank of scripts/bench/plan: trains a small model under nn.parallel.fully_shard, and prints the memory and time
+-- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
+-- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
+-- replicas), and time: also constants of this machine, measured by all ranks at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -24,14 +24,15 @@ end
 
 local function make(kind, h, layers, vocab, seq)
   if kind == "gpt2" then
-    return lm.models.gpt2 {n_embd = h, n_head = 4, n_layer = layers, vocab_size = vocab, n_positions = seq, embd_pdrop = 0,
-      attn_pdrop = 0, resid_pdrop = 0}
+    return lm.models.gpt2 {n_embd = h, n_head = 4, n_layer = layers, vocab_size = vocab, n_positions = seq,
+      embd_pdrop = 0, attn_pdrop = 0, resid_pdrop = 0}
   end
   return lm.models.llama {hidden_size = h, num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = layers,
     vocab_size = vocab, intermediate_size = 3 * h, max_position_embeddings = seq}
 end
 
--- Returns the least seconds of f() on the slowest rank, of calls for about a second: those that other jobs disturb least.
+-- Returns the least seconds of f() on the slowest rank, of calls for about a second: those that other jobs disturb
+-- least.
 local function least(f)
   local min, n, first = math.huge, 0, nil
   repeat

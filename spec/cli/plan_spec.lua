@@ -20,8 +20,8 @@ describe("luminary run --plan #lua", function()
   it("prints layouts with memory and time by parts that add up, the fastest first, and why", function()
     local ok, text = run "--plan llama3-70b --nodes 8 --gpus 8 --memory 80 --layouts 4"
     assert(ok, text)
-    assert.matches("llama3-70b: 70553.7 M parameters, 80 blocks; 8 x 8 h100 of 80 GB; batches of 256 x 8192 tokens", text,
-      1, true)
+    assert.matches("llama3-70b: 70553.7 M parameters, 80 blocks; 8 x 8 h100 of 80 GB; batches of 256 x 8192 tokens",
+      text, 1, true)
     local rows, last = 0, 0
     for number, ms, gb, parts, times in text:gmatch
       "(%d+)%. [^\n]-: ([%d.]+) ms, ([%d.]+) GB\n[^\n]*\n      GB: ([^\n]*)\n      ms: ([^\n]-); hidden" do
@@ -68,8 +68,8 @@ describe("luminary run --plan #lua", function()
       end)]])
     ok, text = run("--batch 4096 --gpus 4 --plan " .. own)
     assert(ok, text)
-    assert.matches(("%.1f M parameters, 12 blocks"):format((12 * (2 * 4096 * 16384 + 4096 + 16384) + 40970) / 1e6), text,
-      1, true)
+    local millions = (12 * (2 * 4096 * 16384 + 4096 + 16384) + 40970) / 1e6
+    assert.matches(("%.1f M parameters, 12 blocks"):format(millions), text, 1, true)
     assert.matches("no tensor: the plan does not know this model's attention", text, 1, true)
   end)
 
@@ -77,7 +77,8 @@ describe("luminary run --plan #lua", function()
     local ok, text, code = run "--plan gpt3-175b --nodes 2"
     assert.is_false(ok)
     assert.equal(2, code)
-    local over, memory, nodes = text:match "GB a card, ([%d.]+) GB too much.-%-%-memory (%d+) would do, or %-%-nodes (%d+)"
+    local over, memory, nodes = text:match
+      "GB a card, ([%d.]+) GB too much.-%-%-memory (%d+) would do, or %-%-nodes (%d+)"
     assert.is_true(tonumber(over) > 1, text)
     for _, option in ipairs {"--nodes 2 --memory " .. memory, "--nodes " .. nodes} do
       ok, text = run("--plan gpt3-175b --layouts 1 " .. option)
@@ -104,8 +105,9 @@ describe("luminary run --plan #lua", function()
 
   it("refuses what it cannot plan, in one line", function()
     for arguments, words in pairs {
-      ["--plan gpt2x"] = "did you mean 'gpt2'?", ["--plan gpt2 --card h10"] = "--card must be one of a100, cpu, h100, h200",
-      ["--plan gpt2 --nproc 4"] = "--nproc is not an option of --plan", ["--nodes 3 x.lua"] = "--nodes requires --plan MODEL",
+      ["--plan gpt2x"] = "did you mean 'gpt2'?", ["--nodes 3 x.lua"] = "--nodes requires --plan MODEL",
+      ["--plan gpt2 --card h10"] = "--card must be one of a100, cpu, h100, h200, got 'h10'",
+      ["--plan gpt2 --nproc 4"] = "--nproc is not an option of --plan",
       ["--plan gpt2 x.lua"] = "--plan runs no script, got 'x.lua'", ["--plan /nope.json"] = "cannot open '/nope.json'",
       ["--plan /nope.lua"] = "cannot open /nope.lua", ["--plan gpt2 --seq 2000"] = "--seq must be at most 1024",
       ["--plan gpt2 --dtype int8"] = "--dtype must be bfloat16, float16 or float32, got 'int8'",
@@ -122,7 +124,8 @@ describe("luminary run --plan #lua", function()
       ["--plan " .. write("five.lua", "return 5")] = "must return a module, made in nn.utils.init_empty_weights",
       ["--plan " .. write("line.lua", 'return require "luminary".nn.Linear(3, 4)')] = "the model has no list",
       ["--plan " .. write("image.lua",
-        'local nn = require "luminary".nn return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3))')] = "weights have 1 or 2 dims, got 4",
+        'local nn = require "luminary".nn return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3))')] =
+        "weights have 1 or 2 dims, got 4",
     } do
       local ok, text, code = run(arguments)
       assert.is_false(ok, arguments)

@@ -46,8 +46,9 @@ describe("the cost model #unsanitized", function()
     for _, make in ipairs {
       function(n) return lm.models.gpt2 {n_layer = n, n_embd = 96, n_head = 4, vocab_size = 64, n_positions = 64,
         embd_pdrop = 0, attn_pdrop = 0, resid_pdrop = 0} end,
-      function(n) return lm.models.llama {num_hidden_layers = n, hidden_size = 96, num_attention_heads = 4, head_dim = 32,
-        num_key_value_heads = 2, intermediate_size = 160, vocab_size = 64, max_position_embeddings = 64} end,
+      function(n) return lm.models.llama {num_hidden_layers = n, hidden_size = 96, num_attention_heads = 4,
+        head_dim = 32, num_key_value_heads = 2, intermediate_size = 160, vocab_size = 64,
+        max_position_embeddings = 64} end,
     } do
       local model = plan.model_of(make(1))
       local measured = (saved(3, make) - saved(1, make)) / 2 / (2 * 64 * 4)

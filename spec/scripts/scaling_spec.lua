@@ -31,7 +31,8 @@ describe("the simulation of scaling #lua", function()
     local ok, text = run "--check"
     assert(ok, text)
     local rows, misses = 0, 0
-    for published, predicted, ratio, rest in text:gmatch "\n  %S[^\n]-%s+%d+%s+([%d.]+)%s+([%d.]+)%s+(%d%.%d%d%d)([^\n]*)" do
+    for published, predicted, ratio, rest in text:gmatch
+      "\n  %S[^\n]-%s+%d+%s+([%d.]+)%s+([%d.]+)%s+(%d%.%d%d%d)([^\n]*)" do
       local off = tonumber(predicted) / tonumber(published)
       assert.near(off, tonumber(ratio), 2e-3)
       if rest:find "known miss" then misses = misses + 1 else assert.is_true(math.abs(off - 1) <= 0.1005, text) end

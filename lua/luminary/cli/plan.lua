@@ -230,7 +230,7 @@ end
 local function print_reasons(model, job, fitting, large)
   local best, time = fitting[1], fitting[1].time
   local mesh_of_best = text_of(best.layout)
-  print(("Best: %s. %.0f %% of its step is arithmetic that every layout does; no other that fits adds less: %s."):format(
+  print(("Best: %s. %.0f %% of its step is arithmetic that all layouts do; no other that fits adds less: %s."):format(
     mesh_of_best, 100 * time.compute / time.total,
     parts_text(time, lists.slice(TIME, 2), time.total / 100, " %.1f %%")))
   for _, dim in ipairs(DIMS) do
@@ -248,7 +248,8 @@ local function print_reasons(model, job, fitting, large)
     elseif best.layout[dim] == 1 and job.cards > 1 and (dim == "tensor" or dim == "context") then
       print(("- no %s: %s."):format(dim, not model.heads and "the plan does not know this model's attention"
         or dim == "context" and ("parts of %d tokens would be below 512"):format(model.seq)
-        or ("%d heads, %d of keys, are not divisible among cards of a node"):format(model.heads, model.kv_heads)))
+        or ("%d heads, %d of keys, are not divisible among cards of a node"):format(model.heads,
+          model.kv_heads)))
     end
   end
 end
