@@ -1,22 +1,23 @@
 -- Published steps of large transformers in layouts of several dims, beside what the cost model predicts for them.
--- Returns a list of {title, name, gpus, published, predict() -> the same quantity, miss (a reason, where the model is known
--- not to hold)}. scripts/simulate_scale --check prints it.
+-- Returns a list of {title, name, gpus, published, predict() -> the same quantity, miss (a reason, where the model is
+-- known not to hold)}. scripts/simulate_scale --check prints it.
 --
--- Of each source: what was checked, and how.
--- * Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC '21. Table 1
---   (its layouts and micro-batches: examples/sc21/run_table_1.sh of NVIDIA/Megatron-LM, read there) and table 2. The
---   figures are from memory; that of 3,072 GPUs agrees with the abstract (502 petaFLOP/s), read. FLOPs: equation 3.
--- * Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023, tables 3 and 5. From
---   memory; times and the MFU printed beside them agree by arithmetic.
--- * Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023, section 5.4 and figure 7:
---   173 and 186 TFLOPS on 128 GPUs. From memory.
--- * pytorch/torchtitan, docs/performance.md: of 2024 (A100) and of 2025 (H100 of 500 W). Read.
--- * foundation-model-stack/fms-fsdp, README.md at commit 0d319983: 128 A100. Read; the network, 400 Gbit/s a node, is that
---   of a later README. 34b and 70b have the shapes of Code Llama and Llama 2.
--- * Dubey et al., "The Llama 3 Herd of Models", 2024, table 4. Read in notes of a talk by Balaji (SC '24) that repeat it;
---   the number of stages of a rank is not stated: 8, of one layer, is assumed.
--- * Jiang et al., "MegaScale: Scaling Large Language Model Training to More Than 10,000 GPUs", NSDI '24, table 2, the rows
---   of Megatron-LM. From memory; times and MFU agree by arithmetic. That attention is fused there is assumed.
+-- Each source, and how its figures were checked:
+-- * Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC '21.
+--   Table 1 (its layouts and micro-batches: examples/sc21/run_table_1.sh of NVIDIA/Megatron-LM, read there) and table
+--   2. The figures were not read again; that of 3,072 GPUs agrees with the abstract (502 petaFLOP/s), read. FLOPs:
+--   equation 3.
+-- * Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023, tables 3 and 5.
+--   Not read again; times and the MFU printed beside them agree by arithmetic.
+-- * Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023, section 5.4 and
+--   figure 7: 173 and 186 TFLOPS on 128 GPUs. Not read again.
+-- * The page on performance in pytorch/torchtitan's docs: of 2024 (A100) and of 2025 (H100 of 500 W). Read.
+-- * foundation-model-stack/fms-fsdp, README.md at commit 0d319983: 128 A100. Read; the network, 400 Gbit/s a node, is
+--   that of a later README. 34b and 70b have the shapes of Code Llama and Llama 2.
+-- * Dubey et al., "The Llama 3 Herd of Models", 2024, table 4. Read in notes of a talk by Balaji (SC '24) that repeat
+--   it; the number of stages of a rank is not stated: 8, of one layer, is assumed.
+-- * Jiang et al., "MegaScale: Scaling Large Language Model Training to More Than 10,000 GPUs", NSDI '24, table 2, the
+--   rows of Megatron-LM. Not read again; times and MFU agree by arithmetic. That attention is fused there is assumed.
 local cost = require "luminary.distributed.cost_model"
 local a100, h100 = cost.cards.a100, cost.cards.h100
 local rows = {}
@@ -26,7 +27,8 @@ local function add(title, name, gpus, published, predict, miss)
 end
 
 local function gpt(layers, hidden, heads, vocab)
-  return cost.transformer {layers = layers, hidden = hidden, heads = heads, vocab = vocab or 51200, seq = 2048, tied = true}
+  return cost.transformer {layers = layers, hidden = hidden, heads = heads, vocab = vocab or 51200, seq = 2048,
+    tied = true}
 end
 
 local function llama(layers, hidden, heads, kv_heads, inner, vocab, seq)
@@ -82,7 +84,8 @@ megatron(title, "529.6B, 8 x 35", 2240, 159, gpt(105, 20480, 128), 2240, 1, 8, 3
 title = "Korthikanti et al. (table 5), A100: seconds of a step"
 for _, r in ipairs {
   {"22B", gpt(48, 6144, 64), 1, 4, 4, 1, 1.42, 1.10}, {"175B", gpt(96, 12288, 96), 8, 64, 1, 3, 18.13, 13.75},
-  {"530B", gpt(105, 20480, 128), 35, 280, 1, 3, 49.05, 37.83}, {"1T", gpt(128, 25600, 160), 64, 512, 1, 1, 94.42, 71.49},
+  {"530B", gpt(105, 20480, 128), 35, 280, 1, 3, 49.05, 37.83},
+  {"1T", gpt(128, 25600, 160), 64, 512, 1, 1, 94.42, 71.49},
 } do
   for i, again in ipairs {"block", "attention"} do
     add(title, ("%s, recomputes %s"):format(r[1], again), 8 * r[3], r[6 + i], function()
@@ -119,8 +122,8 @@ tokens(title, "8B, half recomputed, H100 500 W", 8, 5762, llama(32, 4096, 32, 8,
 
 title = "fms-fsdp, A100, 400 Gbit/s a node: tokens a second and GPU"
 local slow = cost.machine(a100, 8, 400)
-tokens(title, "7b, 8 x 16", 128, 3760, llama(32, 4096, 32, 32, 11008, 32000, 4096), {shard = 8, replicate = 16, micro = 2},
-  slow)
+tokens(title, "7b, 8 x 16", 128, 3760, llama(32, 4096, 32, 32, 11008, 32000, 4096),
+  {shard = 8, replicate = 16, micro = 2}, slow)
 tokens(title, "13b, 8 x 16", 128, 1700, llama(40, 5120, 40, 40, 13824, 32000, 4096),
   {shard = 8, replicate = 16, micro = 1}, slow)
 tokens(title, "34b, recomputed", 128, 772, llama(48, 8192, 64, 8, 22016, 32000, 4096),
@@ -128,14 +131,14 @@ tokens(title, "34b, recomputed", 128, 772, llama(48, 8192, 64, 8, 22016, 32000, 
 tokens(title, "70b, recomputed", 128, 380, llama(80, 8192, 64, 8, 28672, 32000, 4096),
   {shard = 128, micro = 6, recompute = "block"}, slow)
 
--- ---- Llama 3: its FSDP keeps parameters from the first micro-batch to the last, so gathers and reductions are those of
--- an averaging, once a step.
+-- ---- Llama 3: its FSDP keeps parameters from the first micro-batch to the last: gathers and reductions are those of an
+-- averaging, once a step.
 title = "Llama 3 405B (table 4), H100: TFLOP/s a GPU"
 for _, r in ipairs {{8192, 1, 8192, 32, 430}, {16384, 1, 8192, 16, 400}, {16384, 16, 131072, 16, 380}} do
   add(title, ("tensor 8, context %d, pipeline 16"):format(r[2]), r[1], r[5], function()
     local model, copies = llama(126, 16384, 128, 8, 53248, 128256, r[3]), r[1] / 128 / r[2]
-    local time = seconds(model, {tensor = 8, pipeline = 16, context = r[2], replicate = copies, micro = 1, micros = r[4],
-      interleave = 8}, cost.machine(h100, 8))
+    local time = seconds(model, {tensor = 8, pipeline = 16, context = r[2], replicate = copies, micro = 1,
+      micros = r[4], interleave = 8}, cost.machine(h100, 8))
     -- Six operations for each parameter and token, and causal attention.
     return (6 * 405.8e9 + 6 * 126 * r[3] * 16384) * r[3] * r[4] * copies / time / r[1] / 1e12
   end)
@@ -143,8 +146,8 @@ end
 
 -- ---- known misses
 title = "MegaScale (table 2, Megatron-LM's rows), A100: seconds of a step of 175B"
-for _, r in ipairs {{256, 768, 40.0}, {512, 768, 21.2}, {768, 768, 15.2, true}, {1024, 768, 11.9, true}, {3072, 6144, 29.02},
-  {6144, 6144, 14.78}, {8192, 6144, 12.24, true}, {12288, 6144, 8.57, true}} do
+for _, r in ipairs {{256, 768, 40.0}, {512, 768, 21.2}, {768, 768, 15.2, true}, {1024, 768, 11.9, true},
+  {3072, 6144, 29.02}, {6144, 6144, 14.78}, {8192, 6144, 12.24, true}, {12288, 6144, 8.57, true}} do
   add(title, "tensor 8, pipeline 8", r[1], r[3], function()
     local copies = r[1] / 64
     return seconds(gpt(96, 12288, 128, 64000), {tensor = 8, pipeline = 8, replicate = copies, micro = 1,
@@ -153,8 +156,10 @@ for _, r in ipairs {{256, 768, 40.0}, {512, 768, 21.2}, {768, 768, 15.2, true}, 
 end
 
 title = "DeepSpeed ZeRO-3 of 2021 (SC '21, table 2), A100: TFLOP/s a GPU"
-for _, r in ipairs {{96, 12288, 96, 384, 4, 1536, 144}, {96, 12288, 96, 768, 2, 1536, 88}, {96, 12288, 96, 1536, 1, 1536, 44},
-  {105, 20480, 128, 640, 4, 2560, 138}, {105, 20480, 128, 1120, 2, 2240, 98}, {105, 20480, 128, 2240, 1, 2240, 48}} do
+for _, r in ipairs {
+  {96, 12288, 96, 384, 4, 1536, 144}, {96, 12288, 96, 768, 2, 1536, 88}, {96, 12288, 96, 1536, 1, 1536, 44},
+  {105, 20480, 128, 640, 4, 2560, 138}, {105, 20480, 128, 1120, 2, 2240, 98}, {105, 20480, 128, 2240, 1, 2240, 48},
+} do
   add(title, r[1] == 96 and "174.6B" or "529.6B", r[4], r[7], function()
     local model = gpt(r[1], r[2], r[3])
     return teraflops(model, r[6], r[4], seconds(model, {shard = r[4], micro = r[5], micros = r[6] / r[4] / r[5],

@@ -38,7 +38,7 @@ usage: luminary run [options] SCRIPT [argument ...]
   --dry-run           print each rank's environment and command, and start nothing
   --help              print this
 
-Options of --plan, which runs nothing, but prints the layouts of a model's training with memory and time (docs/howto/plan.md):
+Options of --plan, which prints layouts of a model's training with memory and time (docs/howto/plan.md):
 
   --plan MODEL        gpt2, gpt2-xl, llama-7b, llama3-70b, ..., a config.json of Hugging Face, or a Lua file that
                       returns a module made in nn.utils.init_empty_weights

@@ -32,8 +32,8 @@ function cost.gigabits(n) return n * 1e9 / 8 * NETWORK end
 --- large products reach), memory (bandwidth), bytes, inside (bandwidth of rings within a node, as NCCL counts: busbw),
 --- outside (of a card's share of the network), hop. Numbers are those of NVIDIA's data sheets (A100 80GB SXM, June
 --- 2021; H100 SXM, 2023; H200 SXM, 2024), links those of DGX A100 (8 x 200 Gbit/s) and DGX H100 (8 x 400 Gbit/s).
---- `speed` is fitted, one number a card: A100's to Megatron-LM's ten rows, H100's to Llama 3's three. The CPU is two
---- cores of a Xeon of 2023, as scripts/bench/plan measures them.
+--- `speed` is fitted, one number a card: A100's to Megatron-LM's ten rows, H100's to Llama 3's three. `cpu` is one core
+--- of a Xeon of 2023; overlap = 0: cores that compute also send.
 cost.cards = {
   a100 = {flops = 312e12, float32 = 156e12, speed = 0.8, memory = 2039e9, bytes = 80e9, inside = BANDWIDTH * 300e9,
     outside = cost.gigabits(200)},
@@ -41,7 +41,7 @@ cost.cards = {
     inside = BANDWIDTH * 450e9, outside = cost.gigabits(400)},
   h200 = {flops = 989.4e12, float32 = 494.7e12, speed = 0.72, memory = 4800e9, bytes = 141e9,
     inside = BANDWIDTH * 450e9, outside = cost.gigabits(400)},
-  cpu = {flops = 0.1e12, float32 = 0.1e12, speed = 1, memory = 10e9, bytes = 16e9, inside = 2e9,
+  cpu = {flops = 60e9, float32 = 60e9, speed = 1, memory = 20e9, bytes = 16e9, inside = 1.5e9,
     outside = cost.gigabits(10), overlap = 0},
 }
 
@@ -149,8 +149,8 @@ function cost.transformer(o)
   return o
 end
 
---- Returns two numbers: the elements of parameters of these sizes on a tensor rank, and those of a shard, whose rows are
---- rounded up.
+--- Returns two numbers: the elements of parameters of these sizes on a tensor rank, and those of a shard, whose rows
+--- are rounded up.
 function cost.elements(sizes, tensor, shard)
   local full, own = 0, 0
   for _, s in ipairs(sizes) do
@@ -168,8 +168,8 @@ local function matmul(card, el, m, n, k)
   return 2 * m * n * k / flops + el * (m * k + k * n + m * n) / (BANDWIDTH * card.memory) + CALL
 end
 
--- Returns the times of attention's forward and backward over m tokens of sequences of s, with `width` elements of heads.
--- Not fused, the scores of all pairs go through memory, 8 bytes each in softmax and dropout.
+-- Returns the times of attention's forward and backward over m tokens. Not fused, the scores of all pairs go through
+-- memory, 8 bytes each in softmax and dropout.
 local function attention(card, el, model, layout, m)
   local s, width = model.seq, model.heads * model.head_dim / layout.tensor
   if layout.fused ~= false then -- causal: half of the pairs
@@ -216,10 +216,11 @@ end
 --- Estimates a step of a model on a machine. layout: the sizes of its dims replicate, shard, tensor, pipeline and
 --- context, whose product is the number of cards; micro (sequences), micros (their number a step on each replica),
 --- interleave (parts of a pipeline's stage), reshard, recompute (nil, "block", "half" of the blocks, or "attention"),
---- el (bytes of an element, 2 or 4). Of other libraries: fused = false (attention), sequence = false (norms whole on all
---- tensor ranks), averages_last (gradients are averaged after backward). Returns seconds by parts: compute, recompute, tensor,
---- context, shard, replicate, pipeline, bubble, optimizer, stragglers, contention; their sum `total`, `hidden` and
---- `longest`, the collective part that takes the most time, hidden or not.
+--- el (bytes of an element, 2 or 4). Of other libraries: fused = false (attention), sequence = false (norms whole on
+--- all tensor ranks), averages_last (gradients are averaged after backward). Returns seconds by parts: compute,
+--- recompute, tensor, context, shard, replicate, pipeline, bubble, optimizer, stragglers, contention; their sum
+--- `total`; `hidden`; `times` of the dims' collectives, hidden or not, and `longest`, the dim whose collectives take
+--- longest.
 function cost.step(model, layout, machine)
   local card, el, parts = machine.card, layout.el or 2, {hidden = 0, contention = 0}
   local t, p, c, f, r = layout.tensor, layout.pipeline, layout.context, layout.shard, layout.replicate
@@ -228,16 +229,15 @@ function cost.step(model, layout, machine)
   local layers, times, hide = math.ceil(model.layers / p), {}, hider(parts, overlap)
   local forward, backward, scores = block_time(card, el, model, layout, m)
   local again = ({block = forward, half = forward / 2, attention = scores})[layout.recompute] or 0
-  local function a_pass(name, seconds) -- of all blocks of a stage and all micro-batches
-    parts[name] = (parts[name] or 0) + seconds * layers * micros
-  end
-  a_pass("compute", forward + backward)
-  a_pass("recompute", again)
+  local function across_blocks(name, seconds) parts[name] = seconds * layers * micros end -- through a stage's blocks
+  across_blocks("compute", forward + backward)
+  across_blocks("recompute", again)
   local activations = el * m * model.hidden
   local sum = cost.all_reduce(of_group(machine, t, 1), t, activations, "ring")
-  a_pass("tensor", sum * (layout.recompute == "block" and 6 or 4))
-  local ring = c > 1 and cost.ring(of_group(machine, c, t), c, 2 * el * m * c * model.kv_heads * model.head_dim / t, 1) or 0
-  a_pass("context", hide(ring, scores) + hide(2 * ring, 2.5 * scores))
+  across_blocks("tensor", sum * (layout.recompute == "block" and 6 or 4))
+  local keys = c > 1 and 2 * el * m * c * model.kv_heads * model.head_dim / t or 0
+  local ring = cost.ring(of_group(machine, c, t), c, keys, 1)
+  across_blocks("context", hide(ring, scores) + hide(2 * ring, 2.5 * scores))
   times.tensor, times.context = parts.tensor, 3 * ring * layers * micros
 
   local block, own = cost.elements(model.block, t, f)
@@ -247,9 +247,9 @@ function cost.step(model, layout, machine)
   local function copy(n) return f > 1 and cost.all_reduce(copies, r, el * n, "best") or 0 end
   local again_gathered = layout.reshard and gather(block) or 0
   local sent = again_gathered + gather(block)
-  a_pass("shard", hide(gather(block), forward) + hide(sent, backward + again))
+  across_blocks("shard", hide(gather(block), forward) + hide(sent, backward + again))
   parts.shard = parts.shard + micros * 2 * gather(root)
-  a_pass("replicate", hide(copy(own), math.max(0, backward + again - sent)))
+  across_blocks("replicate", hide(copy(own), math.max(0, backward + again - sent)))
   local state = layers * own + own_root / (p > 1 and 2 or 1)
   parts.hidden, parts.contention = parts.hidden * layers * micros, parts.contention * layers * micros
   -- Without shards gradients are averaged once, as DistributedDataParallel does: beside the last backward.
@@ -258,7 +258,8 @@ function cost.step(model, layout, machine)
     average = cost.all_reduce(copies, r, bytes, "best")
     local hidden = layout.averages_last and 0 or math.min(average, backward * layers * overlap)
     parts.hidden, parts.replicate = parts.hidden + hidden, parts.replicate + average - hidden
-    if hidden > 0 then parts.contention = parts.contention + math.ceil(bytes / cost.bucket_size(bytes)) * cost.BUCKET end
+    local buckets = hidden > 0 and math.ceil(bytes / cost.bucket_size(bytes)) or 0
+    parts.contention = parts.contention + buckets * cost.BUCKET
   end
   times.shard = micros * (layers * (gather(block) + sent) + 2 * gather(root))
   times.replicate = copy(own) * layers * micros + average
@@ -272,8 +273,8 @@ function cost.step(model, layout, machine)
   local of_blocks = (forward + backward + again) * layers * micros + parts.tensor + parts.context
   parts.bubble = (p - 1) / v / micros * (of_blocks + parts.pipeline)
   times.pipeline = parts.pipeline
-  parts.stragglers = cards > 1 and (of_blocks + micros * head + parts.bubble) * cost.JITTER * math.sqrt(2 * math.log(cards))
-    or 0
+  -- The slowest of n ranks is sqrt(2 log n) deviations behind.
+  parts.stragglers = (of_blocks + micros * head + parts.bubble) * cost.JITTER * math.sqrt(2 * math.log(cards))
   -- Reads a parameter, its gradient and two moments and writes all but the gradient, in float32, and 12 bytes more for
   -- casts and the norm.
   parts.optimizer = 40 * state / (BANDWIDTH * card.memory)
@@ -293,22 +294,22 @@ end
 
 --- Returns the bytes of a rank at their maximum in a step with AdamW, by parts: parameters, gradients, optimizer,
 --- activations, gathered (blocks in full), buffers (of reductions and of the block that runs); and their `total`. It
---- follows nn.parallel.fully_shard, whose shards are float32: blocks are gathered one ahead, and a block's gradients are
---- in full until they are reduced. layout: as of cost.step.
+--- follows nn.parallel.fully_shard, whose shards are float32: blocks are gathered one ahead, and a block's gradients
+--- are in full until they are reduced. layout: as of cost.step.
 function cost.memory(model, layout)
   local el, t, p, n = layout.el or 2, layout.tensor, layout.pipeline, layout.shard
   local layers, tokens = math.ceil(model.layers / p), layout.micro * model.seq / layout.context
   local block, own = cost.elements(model.block, t, n)
   local root, own_root = cost.elements(model.rest, t, n)
   local word = math.ceil((model.vocab or 0) / t) * model.hidden -- elements of the embedding
-  local head = model.tied and 0 or word
-  if p > 1 then root, own_root, head = root - head, own_root - head / n, 0 end -- both ends have one of both
+  local other = p > 1 and not model.tied and word or 0 -- an end of a pipeline has one of embedding and lm_head
+  root, own_root = root - other, own_root - other / n
   local state = layers * own + own_root
   local each = tokens * el * (model.saved.whole + model.saved.divided / t)
     + (model.masks and 2 * tokens * model.hidden or 0)
   local saved = layout.recompute and tokens * el * model.hidden or each
   local v = layout.interleave or 1
-  local stages = math.min(layout.micros, p + (v > 1 and (p - 1) / v or 0)) -- micro-batches on the way on the first stage
+  local on_the_way = p > 1 and math.min(layout.micros, p + (v > 1 and (p - 1) / v or 0)) or 1 -- on the first stage
   local full, joined, work = el * block, el * n * own, tokens * el * (model.work or 0) / t
     + (layout.recompute and each or 0)
   local logits = tokens * el * (model.vocab or 0) / t
@@ -318,7 +319,7 @@ function cost.memory(model, layout)
   local function at(blocks, gathered, gradients, shards, buffers)
     local parts = {
       parameters = 4 * state, optimizer = 8 * state, gradients = gradients + math.max(before, 4 * shards),
-      activations = ((p > 1 and stages or 1) * layers - (layers - blocks)) * saved, gathered = gathered, buffers = buffers,
+      activations = (on_the_way * layers - (layers - blocks)) * saved, gathered = gathered, buffers = buffers,
     }
     parts.total = parts.parameters + parts.optimizer + parts.gradients + parts.activations + gathered + buffers
     if not most or parts.total > most.total then most = parts end
@@ -327,12 +328,12 @@ function cost.memory(model, layout)
   at(0, 2 * whole, 0, 0, 0)                                                   -- gathers the root
   at(layers, whole + math.max(full + ahead, kept * layers), 0, 0, work)       -- the last block of forward
   at(layers, whole + kept * layers, 0, 0, 2 * logits)                         -- the loss
-  at(layers, whole + (layout.reshard and full + joined or layers * full), el * word, 0, work) -- first of backward
-  for _, i in ipairs {layers, layers - 1, 2, 1} do -- block i's backward ends while the gradients of i + 1 are reduced
-    local later = i < layers and joined + 2 * el * own or 0
+  for _, i in ipairs {layers, layers - 1, 2, 1} do -- backward of block i, while gradients of block i + 1 are reduced
+    local later, done = i < layers and joined + 2 * el * own or 0, math.max(0, layers - i - 1) * own
+    local gathered = whole + (layout.reshard and full + (i > 1 and ahead or 0) or i * full)
     if i >= 1 and i <= layers then
-      at(i - 1, whole + (layout.reshard and full + (i > 1 and ahead or 0) or i * full), el * word + full,
-        math.max(0, layers - i - 1) * own, later)
+      at(i, gathered, el * word, done, later + work)
+      at(i - 1, gathered, el * word + full, done, later)
     end
   end
   at(0, whole, el * 2 * word, layers * own, joined + 2 * el * own)            -- the embedding's backward
