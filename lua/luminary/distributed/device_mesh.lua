@@ -81,14 +81,19 @@ function Mesh:describe_rank(rank)
 end
 
 --- Calls f(...), a collective of one of the mesh's groups. An error says the position of this rank, and that of the
---- rank whose failure caused it.
+--- ranks that it names.
 function Mesh:call(f, ...)
   local results = options.pack(pcall(f, ...))
   if results[1] then return unpack(results, 2, results.n) end
   local cause, text = groups.cause(), tostring(results[2])
-  local other = cause and cause.rank ~= self.rank and "; " .. self:describe_rank(cause.rank) or ""
   if text:find(self:describe_rank(), 1, true) then error(text, 0) end
-  error(("%s (%s%s)"):format(text, self:describe_rank(), other), 0)
+  local places, named = {self:describe_rank()}, ("rank %d "):format(cause and cause.rank or self.rank) .. text
+  for number in named:gmatch "rank (%d+)" do -- of a mismatch there are two
+    local rank = tonumber(number)
+    local place = rank < lists.product(self.whole.shape) and self:describe_rank(rank)
+    if place and #places < 4 and not lists.index_of(places, place) then places[#places + 1] = place end
+  end
+  error(("%s (%s)"):format(text, table.concat(places, "; ")), 0)
 end
 
 function Mesh:__tostring()
