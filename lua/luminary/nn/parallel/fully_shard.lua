@@ -16,6 +16,7 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
+local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local shards = require "luminary.nn.parallel.shards"
@@ -236,12 +237,18 @@ local function new_pass(unit, ...)
   if pass.before then pass.before.before = nil end
   free_all(returned)
   if not core.is_grad_enabled() or mesh:size() == 1 then return pass end
-  local weight = unit.batch_dim and batch_size(unit.batch_dim, ...) or 1
+  local step = unit.batch_dim and unit.step -- of a Pipeline, whose passes have a factor in common
+  if step and step.factor then
+    pass.factor = step.factor
+    return pass
+  end
+  local weight = step and step.samples or unit.batch_dim and batch_size(unit.batch_dim, ...) or 1
   local sum = ops.full({}, unit.batch_dim and weight or mesh:size(), {dtype = "float64", device = unit.device})
   for _, group in ipairs(unit.batch_dim and mesh.groups or {}) do
     if group.size > 1 then mesh:call(dist.all_reduce, sum, {group = group}) end
   end
   pass.factor = core.keep(weight / sum:clamp(1e-30)) -- all batches may be empty
+  if step then step.factor = pass.factor end
   return pass
 end
 
@@ -371,31 +378,6 @@ local function make_buckets(unit, entries)
   return buckets
 end
 
--- Returns true for a parameter of a module that nn.utils.init_empty_weights made: its elements share memory.
-local function is_empty(t)
-  for d = 1, t.ndim do
-    if t:size(d) > 1 and t:stride(d) > 0 then return false end
-  end
-  return t:numel() > 1
-end
-
--- Allocates and initializes the modules' parameters that have no memory.
-local function materialize(modules)
-  local fresh = {}
-  for _, m in ipairs(modules) do
-    local empty = lists.filter(m:parameters {recurse = false}, is_empty)
-    for _, p in ipairs(empty) do core.set_data(p, ops.empty(p.shape, {dtype = p.dtype, device = p.device})) end
-    for _, b in ipairs(m:buffers {recurse = false}) do
-      if is_empty(b) then core.set_data(b, b:contiguous()) end
-    end
-    if #empty > 0 and not m.reset_parameters then
-      fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
-    end
-    if #empty > 0 then fresh[#fresh + 1] = m end
-  end
-  for _, m in ipairs(fresh) do m:reset_parameters() end
-end
-
 -- Returns what must be equal on all ranks, as text of one line each.
 local function describe(entries)
   local lines = lists.map(entries, function(entry)
@@ -474,7 +456,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
   }
-  materialize(modules)
+  meta.materialize(who, modules)
   unit.buckets = make_buckets(unit, entries)
   local forward = rawget(record.values, "forward")
   record.values.forward = function(self, ...) return run(unit, self, forward or record.class.forward, ...) end

@@ -16,6 +16,7 @@ public_comm.devices, public_comm.chunk_sizes = nil, nil
 
 return options.strict("nn.parallel", {
   DistributedDataParallel = require "luminary.nn.parallel.distributed",
+  Pipeline = require "luminary.nn.parallel.pipeline",
   fully_shard = require "luminary.nn.parallel.fully_shard",
   full_state_dict = require("luminary.nn.parallel.shards").full_state_dict,
   comm_hooks = require("luminary.nn.parallel.comm_hooks").hooks,

@@ -18,6 +18,14 @@ local function dist() return load_module "luminary.distributed" end
 --- gathered).
 shards.of = setmetatable({}, {__mode = "k"})
 
+--- Maps a parameter of a Pipeline to {group, mesh, number (from 1, its position in the model's parameters()), counts
+--- (false on all but one of the ranks that have it), is_first (of the pipelines that the mesh has beside each other)}.
+shards.pipeline_of = setmetatable({}, {__mode = "k"})
+
+--- Maps a Pipeline to {group, mesh, is_first, device, holders (ranks in the group, by the names of the tensors
+--- that each is the first to have)}.
+shards.pipelines = setmetatable({}, {__mode = "k"})
+
 --- Returns the description of this rank's shard of a parameter of this shape over a group; without one of all its rows.
 function shards.describe(shape, group)
   local rows = shape[1] or 1
@@ -62,8 +70,25 @@ local function reduced(about, t, op)
   return there:to(t.device)
 end
 
+-- Returns the entry of pipeline_of of the first of these parameters that has one, or nil.
+local function pipeline_among(parameters)
+  return shards.pipeline_of[lists.find(parameters, function(p) return shards.pipeline_of[p] end) or false]
+end
+
+local function counts(p) return (shards.pipeline_of[p] or {}).counts ~= false end
+
+-- Reduces t, a tensor of this rank, over the ranks of a pipeline.
+local function over_stages(pipeline, t, op)
+  if pipeline and pipeline.group.size > 1 then
+    pipeline.mesh:call(dist().all_reduce, t, {op = op, group = pipeline.group})
+  end
+  return t
+end
+
 --- Returns the norm of the gradients of parameters, of which some may be shards, as of one vector. Collective.
 function shards.total_norm(parameters, norm_type)
+  local pipeline = pipeline_among(parameters)
+  if pipeline then parameters = lists.filter(parameters, counts) end
   local of_group, order, total, is_max = {}, {}, nil, norm_type == math.huge
   for _, p in ipairs(parameters) do
     local group = shards.of[p] and shards.of[p].group or 0
@@ -79,6 +104,7 @@ function shards.total_norm(parameters, norm_type)
     if group ~= 0 then part = reduced(shards.of[list[1]], part, is_max and "max" or "sum") end
     total = not total and part or is_max and total:maximum(part) or total + part
   end
+  total = over_stages(pipeline, total or ops.zeros({}, {dtype = "float64"}), is_max and "max" or "sum")
   return is_max and total or total:pow(1 / norm_type)
 end
 
@@ -91,30 +117,46 @@ function shards.any_found(parameters, found)
       seen[about.group], found = true, reduced(about, found, "max")
     end
   end
-  return found
+  return over_stages(pipeline_among(parameters), found, "max")
 end
 
--- Returns a table from names to parameters of a module.
+-- Returns a table from names to parameters of a module, by the names in its state_dict.
 local function parameters_of(module)
   local of = {}
   for name, p in module:named_parameters {remove_duplicate = false} do of[name] = p end
   return of
 end
 
+-- Returns a tensor of a module's state, in full if it is a shard.
+local function full_of(t, about)
+  if not about then return t end
+  local joined = ops.empty({about.group.size, t:numel()}, {dtype = t.dtype, device = about.device})
+  about.mesh:call(dist().all_gather_into_tensor, joined, t:to(about.device):reshape {-1}, {group = about.group})
+  return joined:view {-1}:narrow(1, 1, about.numel):view(about.shape)
+end
+
+-- Broadcasts a tensor from the rank of a pipeline that has it; t: that tensor, on this rank alone.
+local function broadcast_from(pipeline, holder, t)
+  local src, device = pipeline.group.ranks[holder + 1], pipeline.device
+  local about = pipeline.mesh:call(dist().broadcast_object_list, t and {t.dtype, lists.slice(t.shape)} or {}, src,
+    pipeline.group)
+  t = t and t:contiguous() or ops.empty(about[2], {dtype = about[1], device = device})
+  return pipeline.mesh:call(dist().broadcast, t, src, {group = pipeline.group})
+end
+
 --- Returns a table of a module's parameters and buffers by name, full and copied to the CPU, one parameter after
 --- another. All ranks call it; with dst, a rank in the world, the others return nil.
 shards.full_state_dict = signature.of("full_state_dict(module: module, {dst: natural})", function(module, opts)
-  local dst = opts.dst
+  local dst, pipeline = opts.dst, shards.pipelines[module]
   local dict, own, of = {}, module:state_dict(), parameters_of(module)
   local wanted = dst == nil or dst == dist().get_rank()
-  for _, name in ipairs(lists.sorted_keys(own)) do
-    local t, about = own[name], shards.of[of[name] or false]
+  local is_sent = pipeline and pipeline.group.size > 1 and (not dst or lists.index_of(pipeline.group.ranks, dst))
+  for _, name in ipairs(lists.sorted_keys(pipeline and pipeline.holders or own)) do
     core.no_grad(core.scope, function()
-      if about then
-        local joined = ops.empty({about.group.size, t:numel()}, {dtype = t.dtype, device = about.device})
-        about.mesh:call(dist().all_gather_into_tensor, joined, t:to(about.device):reshape {-1}, {group = about.group})
-        t = joined:view {-1}:narrow(1, 1, about.numel):view(about.shape)
-      end
+      local holder = pipeline and pipeline.holders[name]
+      local is_here = not holder or holder == pipeline.group.rank
+      local t = is_here and full_of(own[name], shards.of[of[name] or false]) or nil
+      if is_sent then t = broadcast_from(pipeline, holder, t) end
       dict[name] = wanted and core.keep(t:to("cpu"):clone()) or nil
     end)
   end
@@ -148,11 +190,12 @@ end
 
 --- Returns the state of a module on this rank, {tensors, shards = what they are, both by name}; nil if none is sharded.
 function shards.state_of_module(module)
-  local state, of, any = {tensors = {}, shards = {}}, parameters_of(module), false
+  local state, of, any = {tensors = {}, shards = {}}, parameters_of(module), shards.pipelines[module]
+  local is_first = any and any.is_first or not any and rank_and_size() == 0
   for name, t in pairs(module:state_dict()) do
     local about = shards.of[of[name] or false]
     any = any or about
-    if about and about.replica == 0 or not about and rank_and_size() == 0 then state.tensors[name] = t end
+    if about and about.replica == 0 or not about and is_first then state.tensors[name] = t end
     state.shards[name] = about and saved_form(about)
   end
   return any and state or nil
@@ -161,12 +204,16 @@ end
 --- Loads the states of a module's ranks into a module that is sharded in any way, or not at all.
 function shards.load_module(module, next_state)
   local who, own, of, seen = "load_shards", module:state_dict(), parameters_of(module), {}
+  local elsewhere = (shards.pipelines[module] or {}).holders or {}
   for state in next_state do
     local parts = options.is_plain(state) and options.is_plain(state.tensors) and options.is_plain(state.shards)
     if not parts then options.fail("%s: the saved state must have tables 'tensors' and 'shards'", who) end
     for name, t in pairs(state.tensors) do
-      if not own[name] then options.fail("%s: %s has no '%s'", who, module.__name, printable_name(name, 200)) end
-      take_rows(who, name, own[name], of[name] or false, t, state.shards[name])
+      if own[name] then
+        take_rows(who, name, own[name], of[name] or false, t, state.shards[name])
+      elseif not elsewhere[name] then
+        options.fail("%s: %s has no '%s'", who, module.__name, printable_name(name, 200))
+      end
       seen[name] = true
     end
   end
@@ -175,17 +222,82 @@ function shards.load_module(module, next_state)
   end
 end
 
+--- Returns the numbers that the parameters of an optimizer have in an optimizer of the complete model, a list, and for
+--- each group the numbers of all of its parameters there; nil if they are of no Pipeline. Collective.
+function shards.numbers(optimizer)
+  local pipeline = pipeline_among(optimizer:all_parameters())
+  if not pipeline then return nil end
+  local own, groups, number_of, last = {}, {}, {}, 0
+  for g, group in ipairs(optimizer.param_groups) do
+    own[g] = lists.map(group.params, function(p)
+      if not shards.pipeline_of[p] then options.fail("state_dict: a parameter of group %d is not of the Pipeline", g) end
+      return shards.pipeline_of[p].number
+    end)
+  end
+  local all = pipeline.mesh:call(dist().all_gather_object, {}, own, pipeline.group)
+  for g in ipairs(own) do
+    local seen = {}
+    for _, each in ipairs(all) do lists.append(seen, each[g] or {}) end
+    groups[g] = {}
+    for _, number in ipairs(lists.sorted_keys(lists.set(seen))) do
+      last = last + 1
+      number_of[number], groups[g][#groups[g] + 1] = last, last
+    end
+  end
+  local numbers = {}
+  for _, list in ipairs(own) do lists.append(numbers, lists.pick(number_of, list)) end
+  return numbers, groups
+end
+
+--- Returns the state_dict of an optimizer of the complete model as one of this optimizer, whose parameters have these
+--- numbers there.
+function shards.renumbered(optimizer, dict, numbers)
+  local out, n = {state = {}, param_groups = {}}, 0
+  for g, group in ipairs(optimizer.param_groups) do
+    out.param_groups[g] = lists.copy(dict.param_groups[g])
+    out.param_groups[g].params = lists.map(group.params, function()
+      n = n + 1
+      out.state[n] = dict.state[numbers[n]]
+      return n
+    end)
+  end
+  return out
+end
+
+--- Returns the part of a state_dict that is of this optimizer's parameters: if it is of an optimizer of the complete
+--- model, which has more than those of a Pipeline's rank. Collective in that case.
+function shards.own_part(optimizer, dict)
+  local params, count = optimizer:all_parameters(), 0
+  for _, group in ipairs(dict.param_groups) do
+    count = count + (options.is_plain(group) and options.is_plain(group.params) and #group.params or 0)
+  end
+  if count == #params or not pipeline_among(params) then return dict end
+  local numbers, groups = shards.numbers(optimizer)
+  for g, all in ipairs(groups) do
+    local given = dict.param_groups[g].params
+    if #given ~= #all then
+      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict", g, #all, #given)
+    end
+  end
+  return shards.renumbered(optimizer, dict, numbers)
+end
+
 --- Returns an optimizer's state_dict with a field `shards`, what its parameters are by number; nil if none is sharded.
+--- Of a Pipeline, it has the numbers of an optimizer of the complete model.
 function shards.state_of_optimizer(optimizer)
   local params, found = optimizer:all_parameters(), {}
   for n, p in ipairs(params) do found[n] = shards.of[p] end
-  if not next(found) then return nil end
+  local numbers, groups = shards.numbers(optimizer)
+  if not numbers and not next(found) then return nil end
   local dict = optimizer:state_dict()
-  dict.shards = {}
-  for n in ipairs(params) do
-    local about = found[n]
-    dict.shards[n] = about and saved_form(about)
-    if about and about.replica > 0 or not about and rank_and_size() > 0 then dict.state[n] = nil end
+  local states = dict.state
+  dict.shards, dict.state = {}, {}
+  for g, group in ipairs(numbers and dict.param_groups or {}) do group.params = groups[g] end
+  for n, p in ipairs(params) do
+    local about, number = found[n], numbers and numbers[n] or n
+    dict.shards[number] = about and saved_form(about)
+    local is_first = shards.pipeline_of[p] and shards.pipeline_of[p].is_first or not numbers and rank_and_size() == 0
+    if about and about.replica == 0 or not about and is_first then dict.state[number] = states[n] end
   end
   return dict
 end
