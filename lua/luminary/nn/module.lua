@@ -184,7 +184,7 @@ local function walk(self, visit, prefix, repeated, seen)
   visit(self, prefix)
   local record = record_of(self)
   for _, name in ipairs(record.child) do
-    walk(record.values[name], visit, joined(prefix, name), repeated, seen)
+    walk(record.values[name], visit, record.class.nameless and prefix or joined(prefix, name), repeated, seen)
   end
   return seen
 end

@@ -35,13 +35,4 @@ function schedule.passes(kind, rank, ranks, n, count)
   return passes
 end
 
---- Returns the forward passes alone of such a list.
-function schedule.forward_only(passes)
-  local list = {}
-  for _, pass in ipairs(passes) do
-    if pass.kind == "forward" then list[#list + 1] = pass end
-  end
-  return list
-end
-
 return schedule
