@@ -411,27 +411,35 @@ local function with_units(pipe, samples, f)
   end, f)
 end
 
--- Agrees with all ranks on the call and on its number of samples, which the first one knows.
+-- Agrees with all ranks on the call. Returns the number of samples, which the first one knows, and of micro-batches,
+-- the least over all pipelines of the mesh.
 local function agree(pipe, call, x)
   local calls, group = {"forward", "step", "step without gradients"}, pipe.group
-  if group.rank == 0 and x == nil then fail("%s: the first stage needs the batch", who) end
-  local samples = group.rank == 0 and batch_size(pipe.batch_dim, x) or 0
-  if group.size == 1 then return samples end
-  local t = core.tensor({samples, lists.index_of(calls, call)}, {dtype = "int64", device = pipe.header_device})
-  local first = dist.broadcast(t, group.ranks[1], {group = group}):tolist()
-  if calls[first[2]] ~= call then
-    fail("%s: this rank calls %s, but rank %d %s", who, call, group.ranks[1], calls[first[2]])
+  local how = {dtype = "int64", device = pipe.header_device}
+  local first = ops.zeros({3}, how)
+  if group.rank == 0 then
+    if x == nil then fail("%s: the first stage needs the batch", who) end
+    local samples = batch_size(pipe.batch_dim, x)
+    local n = core.tensor({math.max(1, math.min(pipe.microbatches, samples))}, how)
+    for _, other in ipairs(pipe.mesh.whole.groups) do
+      if other ~= group and other.size > 1 then dist.all_reduce(n, {op = "min", group = other}) end
+    end
+    first = core.tensor({samples, n:item(), lists.index_of(calls, call)}, how)
   end
-  return first[1]
+  if group.size > 1 then dist.broadcast(first, group.ranks[1], {group = group}) end
+  local samples, n, theirs = unpack(first:tolist())
+  if calls[theirs] ~= call then
+    fail("%s: this rank calls %s, but rank %d %s", who, call, group.ranks[1], calls[theirs])
+  end
+  return samples, n
 end
 
 -- Runs the passes of a call; returns its run.
 local function run_passes(pipe, call, x, target)
-  local group, samples = pipe.group, agree(pipe, call, x)
+  local group, samples, n_batches = pipe.group, agree(pipe, call, x)
   local run = {
-    pipe = pipe, n = math.max(1, math.min(pipe.microbatches, samples)), sizes = {}, samples = samples, x = x,
-    target = target, grad = call == "step", evaluates = call == "forward", live = {}, posted = {}, sends = {},
-    results = {},
+    pipe = pipe, n = n_batches, sizes = {}, samples = samples, x = x, target = target, grad = call == "step",
+    evaluates = call == "forward", live = {}, posted = {}, sends = {}, results = {},
   }
   local is_last = (pipe.total - 1) % group.size == group.rank
   if is_last and not run.evaluates and batch_size(pipe.batch_dim, target) ~= samples then
