@@ -419,4 +419,84 @@ describe("nn.parallel.Pipeline", function()
       net = nil
     ]])
   end)
+
+  it("refuses what it cannot cut", function()
+    on.succeeds(1, [[
+      local mesh = dist.init_device_mesh("cpu", {1})
+      local function refused(net, opts, wanted)
+        local all = {mesh = mesh, microbatches = 1, split = {}}
+        for key, value in pairs(opts) do all[key] = value or nil end
+        contains(message(Pipeline, net, all), wanted)
+      end
+      local Own = nn.Module:extend "Own"
+      function Own:init()
+        self.a = nn.Linear(2, 2)
+        self.b = nn.Linear(2, 2)
+      end
+      refused(Own(), {}, "define Own:pipeline_parts(), or pass {parts")
+      refused(Own(), {parts = {"a", "c"}}, "a name in parts must be that of a module, parameter or buffer of Own, got")
+      refused(Own(), {parts = {"a", 3}}, "a name in parts must be")
+      refused(Own(), {parts = {"a", "b.weight"}}, "a part must be the name of a module")
+      refused(Own(), {parts = {"a", {"b"}}}, "forward of a part is missing")
+      refused(Own(), {parts = {"a"}}, "no part has the parameter 'b.weight'")
+      refused(make(), {split = {"blocks.9"}}, "parts are emb, blocks.0, blocks.1")
+      refused(make(), {split = {"emb"}}, "must be the name of a later part")
+      refused(make(), {split = {"blocks.2", "blocks.1"}}, "split[2] must be")
+      refused(make(), {split = false}, "split and microbatches are required")
+      refused(make(), {mesh = 3}, "mesh must be a result of dist.init_device_mesh")
+      refused(make(), {microbatches = 0}, "microbatches")
+      refused(make(), {schedule = "zb"}, "schedule")
+      local net = make()
+      local pipe = Pipeline(net, {mesh = mesh, microbatches = 2, split = {"blocks.2"}})
+      contains(message(pipe.step, pipe, lm.ones(2, 5), lm.ones(2, 5)), "needs the option loss")
+      contains(message(pipe), "the first stage needs the batch")
+    ]])
+    on.succeeds(2, [[
+      local mesh = dist.init_device_mesh("cpu", {2})
+      contains(message(Pipeline, make(), {mesh = mesh, microbatches = 1, split = splits[4]}), "must have 1 names for 2 ranks")
+      contains(message(Pipeline, make(), {mesh = mesh, microbatches = 1, split = splits[3], schedule = "interleaved"}),
+        "one less than a multiple of the ranks, got 2")
+      contains(message(Pipeline, nn.Sequential(nn.Linear(2, 2), nn.ReLU()), {mesh = mesh, microbatches = 1, split = {"1"}}),
+        "stage 2 has no parameters; move its split")
+    ]])
+  end)
+
+  -- Runs a script of two ranks that must fail on both, within 10 s, with these texts by rank.
+  local function fails(script, ...)
+    local got = on.run(2, script)
+    for rank, wanted in ipairs {...} do
+      assert.not_equal(0, got[rank - 1].code, got.text)
+      assert.is_true(got[rank - 1].seconds < 10, got.text)
+      assert.matches(wanted, got[rank - 1].output, 1, true)
+    end
+  end
+
+  it("names the places of ranks that differ, fail or stop", function()
+    fails("cut(make(), {microbatches = 2 + rank})", "rank 0 = pipeline 0; rank 1 = pipeline 1",
+      "here schedule 1f1b, 3 micro-batches; there schedule 1f1b, 2 micro-batches")
+    fails([[
+      local pipe = cut(make())
+      if rank == 1 then function Block:forward() error "no luck" end end
+      local x = batch(1)
+      pipe:step(x, x)
+    ]], "(rank 0 = pipeline 0; rank 1 = pipeline 1)", "no luck (rank 1 = pipeline 1)")
+    fails([[
+      local pipe = cut(make())
+      local x = batch(1)
+      if rank == 1 then pipe(x) else pipe:step(x, x) end
+    ]], "rank 1 = pipeline 1", "this rank calls forward, but rank 0 step")
+    fails([[
+      local pipe = cut(make())
+      local x = batch(1)
+      pipe:step(x, x)
+      if rank == 1 then require("os").exit(3) end
+      pipe:step(x, x)
+    ]], "(rank 0 = pipeline 0; rank 1 = pipeline 1)")
+    fails([[
+      local net = make()
+      local pipe = cut(net, {loss = function(y) return y end})
+      local x = batch(1)
+      pipe:step(x, x)
+    ]], "rank 1 = pipeline 1", "the result of loss must be a tensor of one element")
+  end)
 end)
