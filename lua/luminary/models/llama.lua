@@ -232,7 +232,9 @@ function Llama:pipeline_parts()
     end}
   end
   local head = self.lm_head and "lm_head" or "model.embed_tokens"
-  return lists.append(parts, {{"model.norm", head, forward = function(net, x) return net:scores(net.model.norm(x)) end}})
+  return lists.append(parts, {{"model.norm", head, forward = function(net, x)
+    return net:scores(net.model.norm(x))
+  end}})
 end
 
 Llama.generate = generate

@@ -237,7 +237,7 @@ local function new_pass(unit, ...)
   if pass.before then pass.before.before = nil end
   free_all(returned)
   if not core.is_grad_enabled() or mesh:size() == 1 then return pass end
-  local step = unit.batch_dim and unit.step -- of a Pipeline, whose passes have a factor in common
+  local step = unit.batch_dim and unit.step -- a Pipeline sets it: its passes have a factor in common
   if step and step.factor then
     pass.factor = step.factor
     return pass

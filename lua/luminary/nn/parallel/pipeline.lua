@@ -24,7 +24,7 @@ local ops, fail, pack, who = core.ops, options.fail, options.pack, "Pipeline"
 local DTYPES = lists.parts "float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128"
 local HEADER, MOST = 96, 15 -- numbers of a header; tensors between two stages
 local AHEAD = 2             -- passes whose receives are posted before a pass runs
-local TIED = 1              -- tag of tied parameters; those of passes are multiples of MOST + 1, and the MOST after each
+local TIED = 1              -- tag of tied parameters; those of passes are MOST + 1 and above
 
 local Pipeline = layer.define(who)
 Pipeline.transparent, Pipeline.nameless = true, true -- names are those of the model
@@ -35,7 +35,9 @@ Stages.transparent, Stages.nameless = true, true
 local Absent = layer.define "Absent"
 function Absent:init(name) self.name = name end
 function Absent:extra_repr() return self.name end
-function Absent:forward() fail("%s: no part of this rank's stages names '%s', which one uses", who, self.name) end
+function Absent:forward(...) -- luacheck: ignore
+  fail("%s: no part of this rank's stages names '%s', which one uses", who, self.name)
+end
 
 -- ---- cutting a module
 
@@ -163,12 +165,12 @@ local function note_parameters(self, module, stages)
   shards.pipelines[self] = {group = group, mesh = mesh, holders = holders, is_first = is_first, device = self.device}
   self.ties = {}
   for number, p in ipairs(module:parameters()) do
-    local ranks = lists.sorted_keys(lists.set(of[p]))
-    if lists.index_of(ranks, group.rank) then
+    local ranks = lists.map(lists.sorted_keys(lists.set(of[p])), function(r) return group.ranks[r + 1] end)
+    if lists.index_of(ranks, mesh.rank) then
       shards.pipeline_of[p] = {
-        group = group, mesh = mesh, number = number, is_first = is_first, counts = ranks[1] == group.rank,
+        group = group, mesh = mesh, number = number, is_first = is_first, counts = ranks[1] == mesh.rank,
       }
-      if #ranks > 1 then table.insert(self.ties, {p = p, ranks = lists.pick(group.ranks, lists.map(ranks, function(r) return r + 1 end))}) end
+      if #ranks > 1 then table.insert(self.ties, {p = p, ranks = ranks}) end
     else
       p.grad = nil
       p:free()
@@ -236,7 +238,7 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   end
 end)
 
--- ---- messages of a run: {pipe, n = micro-batches, sizes, samples, x, target, grad, live, posted, sends, results, loss}
+-- ---- messages of a run, a table of run_passes
 
 -- Returns the tag of the messages that a pass receives; those of its tensors follow it.
 local function tag_of(run, pass)
@@ -368,7 +370,7 @@ end
 
 -- Makes the next backward pass of a stage average gradients over other dims of the mesh, or keep them until one does.
 local function set_averaging(run, stage, is_last)
-  local reducer = class.has(stage, "join") and stage.reducer -- of DistributedDataParallel
+  local reducer = class.has(stage, "join") and stage.reducer -- the one that DistributedDataParallel has
   if reducer then
     local function mark() -- adds no samples to those of the forward passes
       core.reducer_forward(reducer, stage.training and 0 or run.samples, stage.training, false)
@@ -487,9 +489,8 @@ local function finish(pipe, run)
   return loss
 end
 
---- net:step(x, target): Runs a batch forward and backward, which adds to the gradients of this rank's parameters; without
---- gradients forward alone. Returns the loss's mean over all samples, a float64 tensor, on all ranks. The first rank
---- reads x, the last one target; both are tensors or lists of tensors.
+--- net:step(x, target): Runs a batch forward and backward, or without gradients forward alone. Returns the mean of the
+--- loss over all samples on all ranks.
 function Pipeline:step(x, target)
   if not self.loss then fail("%s: step needs the option loss, such as F.cross_entropy", who) end
   local call = core.is_grad_enabled() and "step" or "step without gradients"

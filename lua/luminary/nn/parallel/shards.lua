@@ -230,7 +230,9 @@ function shards.numbers(optimizer)
   local own, groups, number_of, last = {}, {}, {}, 0
   for g, group in ipairs(optimizer.param_groups) do
     own[g] = lists.map(group.params, function(p)
-      if not shards.pipeline_of[p] then options.fail("state_dict: a parameter of group %d is not of the Pipeline", g) end
+      if not shards.pipeline_of[p] then
+        options.fail("state_dict: group %d has a parameter that is not the Pipeline's", g)
+      end
       return shards.pipeline_of[p].number
     end)
   end
