@@ -2,6 +2,7 @@
 --- names of parameters.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
@@ -154,21 +155,42 @@ function GPT2:new_cache(batch_size, max_seq_len)
   return self:caches(config.n_layer, batch_size, max_seq_len, config.n_head, config.n_embd / config.n_head)
 end
 
+-- Returns the hidden states [N, L, n_embd] of ids before the first block. o: of common.forward_options.
+local function embed(net, ids, o)
+  local body, l = net.transformer, ids.shape[2]
+  if o.first + l > net.config.n_positions then
+    options.must_be("GPT2", "the number of tokens", ("at most n_positions, %d"):format(net.config.n_positions),
+      o.first + l)
+  end
+  local positions = o.position_ids and body.wpe(o.position_ids) or body.wpe.weight:narrow(1, o.first + 1, l)
+  return body.drop(body.wte(ids) + positions)
+end
+
 --- net(ids [, {cache, attention_mask, position_ids}]): Returns scores [N, L, vocab_size] of the token after each of ids
 --- [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true for tokens, 0 or
 --- false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to M + L by
 --- default, whatever the mask is. generate passes both.
 function GPT2:forward(ids, opts)
-  local o = common.forward_options("GPT2", ids, opts, self.config.n_layer)
-  local body, first, l = self.transformer, o.first, ids.shape[2]
-  if first + l > self.config.n_positions then
-    options.must_be("GPT2", "the number of tokens", ("at most n_positions, %d"):format(self.config.n_positions),
-      first + l)
-  end
-  local positions = o.position_ids and body.wpe(o.position_ids) or body.wpe.weight:narrow(1, first + 1, l)
-  local x = body.drop(body.wte(ids) + positions)
+  local o, body = common.forward_options("GPT2", ids, opts, self.config.n_layer), self.transformer
+  local x = embed(self, ids, o)
   for i, block in ipairs(body.h) do x = block(x, o.seen, o.cache and o.cache[i]) end
   return self:scores(body.ln_f(x))
+end
+
+--- Returns the parts of net(ids) that nn.parallel.Pipeline divides into stages.
+function GPT2:pipeline_parts()
+  local parts = {{"transformer.wte", "transformer.wpe", "transformer.drop", forward = function(net, ids)
+    return embed(net, ids, common.forward_options("GPT2", ids))
+  end}}
+  for i = 1, self.config.n_layer do
+    parts[i + 1] = {"transformer.h." .. i - 1, forward = function(net, x)
+      return net.transformer.h[i](x, common.forward_options("GPT2", x:detach():select(3, 1)).seen)
+    end}
+  end
+  local head = self.lm_head and "lm_head" or "transformer.wte"
+  return lists.append(parts, {{"transformer.ln_f", head, forward = function(net, x)
+    return net:scores(net.transformer.ln_f(x))
+  end}})
 end
 
 GPT2.generate = generate

@@ -184,7 +184,7 @@ local function walk(self, visit, prefix, repeated, seen)
   visit(self, prefix)
   local record = record_of(self)
   for _, name in ipairs(record.child) do
-    walk(record.values[name], visit, joined(prefix, name), repeated, seen)
+    walk(record.values[name], visit, record.class.nameless and prefix or joined(prefix, name), repeated, seen)
   end
   return seen
 end
@@ -454,9 +454,16 @@ local function state(self, prefix, out)
   return out
 end
 
--- Calls f(module, prefix of its names) for the module and all descendants.
-local function each_prefix(self, f)
-  walk(self, function(module, prefix) f(module, prefix == "" and "" or prefix .. ".") end, "")
+-- Calls f(module, prefix of its names in state_dict) for the module and all descendants, once each.
+local function each_prefix(self, f, prefix, seen)
+  seen = seen or {}
+  if seen[self] then return end
+  seen[self], prefix = true, prefix or ""
+  f(self, prefix)
+  local record = record_of(self)
+  for _, name in ipairs(record.child) do
+    each_prefix(record.values[name], f, record.class.transparent and prefix or prefix .. name .. ".", seen)
+  end
 end
 
 -- Calls the hooks of this name, of the module and all descendants: hook(module, argument, prefix of its names).

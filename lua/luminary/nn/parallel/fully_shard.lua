@@ -16,9 +16,9 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
+local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
-local is_empty = require "luminary.nn.parallel.is_empty"
 local shards = require "luminary.nn.parallel.shards"
 
 local ops, fail, pack, who = core.ops, options.fail, options.pack, "fully_shard"
@@ -308,9 +308,11 @@ end
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
   local pass = {before = before, links = {}, inputs = {}, weights = {}}
+  local step = unit.step -- of a Pipeline: {samples, weights}, which all of its passes have in common
+  if step then pass.weights = step.weights end
   if before then before.before = nil end
   free_all(returned)
-  if unit.batch_dim then pass.size = batch_size(unit.batch_dim, ...) end
+  if unit.batch_dim then pass.size = step and step.samples or batch_size(unit.batch_dim, ...) end
   if not core.is_grad_enabled() then return pass end
   for _, m in ipairs(module:modules()) do
     for _, bucket in ipairs(unit_of(m) and unit_of(m).buckets or {}) do
@@ -489,27 +491,6 @@ local function make_buckets(unit, entries)
   return buckets
 end
 
--- Allocates and initializes the modules' parameters that have no memory.
-local function materialize(modules)
-  local fresh = {}
-  for _, m in ipairs(modules) do
-    local empty = lists.filter(m:parameters {recurse = false}, is_empty)
-    for _, p in ipairs(empty) do
-      local memory = ops.empty(p.shape, {dtype = p.dtype, device = p.device})
-      core.set_data(p, memory)
-      memory:free() -- the parameter's is left, which make_buckets replaces
-    end
-    for _, b in ipairs(m:buffers {recurse = false}) do
-      if is_empty(b) then core.set_data(b, b:contiguous()) end
-    end
-    if #empty > 0 and not m.reset_parameters then
-      fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
-    end
-    if #empty > 0 then fresh[#fresh + 1] = m end
-  end
-  for _, m in ipairs(fresh) do m:reset_parameters() end
-end
-
 -- Returns what must be equal on all ranks, as text of one line each.
 local function describe(entries)
   local lines = lists.map(entries, function(entry)
@@ -589,7 +570,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
   }
-  materialize(modules)
+  meta.materialize(who, modules)
   unit.buckets = make_buckets(unit, entries)
   local forward = rawget(record.values, "forward")
   record.values.forward = function(self, ...) return run(unit, self, forward or record.class.forward, ...) end

@@ -17,6 +17,7 @@ public_comm.devices, public_comm.chunk_sizes = nil, nil
 
 return options.strict("nn.parallel", {
   DistributedDataParallel = require "luminary.nn.parallel.distributed",
+  Pipeline = require "luminary.nn.parallel.pipeline",
   fully_shard = require "luminary.nn.parallel.fully_shard",
   parallelize = require "luminary.nn.parallel.tensor_parallel",
   vocabulary_cross_entropy = require("luminary.nn.parallel.vocabulary").cross_entropy,

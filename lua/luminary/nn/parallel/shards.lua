@@ -7,7 +7,7 @@ local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
-local is_empty = require "luminary.nn.parallel.is_empty"
+local is_empty = require("luminary.nn.meta").is_empty
 local records = require "luminary.nn.module_fields"
 
 local ops = core.ops
@@ -27,6 +27,14 @@ shards.of = setmetatable({}, {__mode = "k"})
 --- only this rank of the group has the tensor, all of it. `averages` is true if its module averages its gradients over
 --- the group.
 shards.parts_of = setmetatable({}, {__mode = "k"})
+
+--- Maps a parameter of a Pipeline to {group, mesh, number (from 1, its position in the model's parameters()), counts
+--- (false on all but one of the ranks that have it), is_first (of the pipelines that the mesh has beside each other)}.
+shards.pipeline_of = setmetatable({}, {__mode = "k"})
+
+--- Maps a Pipeline to {group, mesh, is_first, device, holders (ranks in the group, by the names of the tensors
+--- that each is the first to have)}.
+shards.pipelines = setmetatable({}, {__mode = "k"})
 
 --- Returns the description of this rank's shard of a parameter of this shape over a group; without one of all its rows.
 function shards.describe(shape, group)
@@ -120,6 +128,9 @@ end
 function shards.is_divided(p) return shards.of[p] ~= nil or shards.parts_of[p] ~= nil end
 local is_divided = shards.is_divided
 
+--- Returns true if other ranks of a mesh have parameters or parts that this one lacks.
+function shards.is_distributed(p) return is_divided(p) or shards.pipeline_of[p] ~= nil end
+
 --- Returns this rank's shard of a full tensor, zeros in the padding, in the tensor's dtype on its device.
 function shards.cut(about, full)
   local own = ops.zeros({about.chunk, unpack(about.shape, 2)}, {dtype = full.dtype, device = full.device})
@@ -184,14 +195,16 @@ end
 local function count_parts(p)
   local n = shards.of[p] and shards.of[p].group.size or 1
   for _, part in ipairs(shards.parts_of[p] or {}) do n = n * part.group.size end
-  return n
+  return shards.pipeline_of[p] and n * shards.pipeline_of[p].group.size or n
 end
 
 -- Returns a division of one of the parameters and its device, or nil if this rank holds a part of none.
 local function find_division(parameters)
   for _, p in ipairs(parameters) do
     local about = shards.of[p]
-    if is_divided(p) then return about or shards.parts_of[p][1], about and about.device or p.device end
+    if shards.is_distributed(p) then
+      return about or (shards.parts_of[p] or {shards.pipeline_of[p]})[1], about and about.device or p.device
+    end
   end
 end
 
@@ -210,8 +223,10 @@ function shards.total_norm(parameters, norm_type)
   local by_count, total, is_max = {}, nil, norm_type == math.huge
   for _, p in ipairs(parameters) do
     local n = count_parts(p)
-    by_count[n] = by_count[n] or {}
-    table.insert(by_count[n], p)
+    if (shards.pipeline_of[p] or {}).counts ~= false then
+      by_count[n] = by_count[n] or {}
+      table.insert(by_count[n], p)
+    end
   end
   for _, n in ipairs(lists.sorted_keys(by_count)) do
     local part = core.total_norm(by_count[n], norm_type, true):double()
@@ -219,7 +234,7 @@ function shards.total_norm(parameters, norm_type)
     total = not total and part or is_max and total:maximum(part) or total + part
   end
   local division, device = find_division(parameters)
-  total = reduced(division, device, total, is_max and "max" or "sum")
+  total = reduced(division, device, total or ops.zeros({}, {dtype = "float64"}), is_max and "max" or "sum")
   return is_max and total or total:pow(1 / norm_type)
 end
 
@@ -268,15 +283,28 @@ local function full_tensor(p, t)
   return t
 end
 
+-- Broadcasts a tensor from the rank of a pipeline that has it; t: that tensor, on this rank alone.
+local function broadcast_from(pipeline, holder, t)
+  local src, device = pipeline.group.ranks[holder + 1], pipeline.device
+  local about = pipeline.mesh:call(dist().broadcast_object_list, t and {t.dtype, lists.slice(t.shape)} or {}, src,
+    pipeline.group)
+  t = t and t:contiguous() or ops.empty(about[2], {dtype = about[1], device = device})
+  return pipeline.mesh:call(dist().broadcast, t, src, {group = pipeline.group})
+end
+
 --- Returns a table of a module's parameters and buffers by name, full and copied to the CPU, one parameter after
 --- another. All ranks call it; with dst, a rank in the world, the others return nil.
 shards.full_state_dict = signature.of("full_state_dict(module: module, {dst: natural})", function(module, opts)
-  local dst = opts.dst
+  local dst, pipeline = opts.dst, shards.pipelines[module]
   local dict, of = {}, tensors_of(module)
   local wanted = dst == nil or dst == dist().get_rank()
-  for _, name in ipairs(lists.sorted_keys(of)) do
+  local is_sent = pipeline and pipeline.group.size > 1 and (not dst or lists.index_of(pipeline.group.ranks, dst))
+  for _, name in ipairs(lists.sorted_keys(pipeline and pipeline.holders or of)) do
     core.no_grad(core.scope, function()
-      local t = full_tensor(of[name], of[name]:detach())
+      local holder = pipeline and pipeline.holders[name]
+      local is_here = not holder or holder == pipeline.group.rank
+      local t = is_here and full_tensor(of[name], of[name]:detach()) or nil
+      if is_sent then t = broadcast_from(pipeline, holder, t) end
       dict[name] = wanted and core.keep(t:to("cpu"):clone()) or nil
     end)
   end
@@ -329,13 +357,15 @@ local function take_common(who, name, to, p, t, saved)
   copy_common(to, form, t, saved)
 end
 
--- Returns true if this rank saves a parameter: it is the first of those that hold the same part.
-local function is_saver(p)
+-- Returns true if this rank saves a parameter: it is the first of those that hold the same part. pipeline: the entry of
+-- the parameter or its module, or nil.
+local function is_saver(p, pipeline)
   local about, divisions = shards.of[p], shards.parts_of[p] or {}
-  if not is_divided(p) then return rank_and_size() == 0 end
+  if not is_divided(p) and not pipeline then return rank_and_size() == 0 end
   local holders = lists.map(divisions, function(part) return part.group end)
   holders[#holders + 1] = about and about.group
-  local whole = (divisions[1] or about).mesh.whole
+  holders[#holders + 1] = pipeline and pipeline.group
+  local whole = (divisions[1] or about or pipeline).mesh.whole
   if not lists.every(holders, function(group) return lists.index_of(whole.groups, group) end) then
     return not about or about.replica == 0
   end
@@ -347,10 +377,11 @@ end
 
 --- Returns the state of a module on this rank, {tensors, shards = their forms, both by name}; nil if none is divided.
 function shards.state_of_module(module)
-  local state, any = {tensors = {}, shards = {}}, false
+  local pipeline = shards.pipelines[module]
+  local state, any = {tensors = {}, shards = {}}, pipeline ~= nil
   for name, p in pairs(tensors_of(module)) do -- hooks of state_dict expect full tensors
     any = any or is_divided(p)
-    if is_saver(p) then state.tensors[name] = p:detach() end
+    if is_saver(p, pipeline) then state.tensors[name] = p:detach() end
     state.shards[name] = is_divided(p) and form_of(p, p.shape) or nil
   end
   return any and state or nil
@@ -359,12 +390,16 @@ end
 --- Loads the states of a module's ranks into a module that is sharded in any way, or not at all.
 function shards.load_module(module, next_state)
   local who, own, seen = "load_shards", tensors_of(module), {}
+  local elsewhere = (shards.pipelines[module] or {}).holders or {}
   for state in next_state do
     local parts = options.is_plain(state) and options.is_plain(state.tensors) and options.is_plain(state.shards)
     if not parts then options.fail("%s: the saved state must have tables 'tensors' and 'shards'", who) end
     for name, t in pairs(state.tensors) do
-      if not own[name] then options.fail("%s: %s has no '%s'", who, module.__name, printable_name(name, 200)) end
-      take_common(who, name, own[name], own[name], t, state.shards[name])
+      if own[name] then
+        take_common(who, name, own[name], own[name], t, state.shards[name])
+      elseif not elsewhere[name] then
+        options.fail("%s: %s has no '%s'", who, module.__name, printable_name(name, 200))
+      end
       seen[name] = true
     end
   end
@@ -373,15 +408,87 @@ function shards.load_module(module, next_state)
   end
 end
 
---- Returns an optimizer's state_dict with a field `shards`, its parameters' forms by number; nil if none is divided.
+-- Returns the entry of pipeline_of of the first of these parameters that has one, or nil.
+local function pipeline_among(parameters)
+  return shards.pipeline_of[lists.find(parameters, function(p) return shards.pipeline_of[p] end) or false]
+end
+
+--- Returns the numbers that the parameters of an optimizer have in an optimizer of the complete model, a list, and for
+--- each group the numbers of all of its parameters there; nil if they are of no Pipeline. Collective.
+function shards.numbers(optimizer)
+  local pipeline = pipeline_among(optimizer:all_parameters())
+  if not pipeline then return nil end
+  local own, groups, number_of, last = {}, {}, {}, 0
+  for g, group in ipairs(optimizer.param_groups) do
+    own[g] = lists.map(group.params, function(p)
+      if not shards.pipeline_of[p] then
+        options.fail("state_dict: group %d has a parameter that is not the Pipeline's", g)
+      end
+      return shards.pipeline_of[p].number
+    end)
+  end
+  local all = pipeline.mesh:call(dist().all_gather_object, {}, own, pipeline.group)
+  for g in ipairs(own) do
+    local seen = {}
+    for _, each in ipairs(all) do lists.append(seen, each[g] or {}) end
+    groups[g] = {}
+    for _, number in ipairs(lists.sorted_keys(lists.set(seen))) do
+      last = last + 1
+      number_of[number], groups[g][#groups[g] + 1] = last, last
+    end
+  end
+  local numbers = {}
+  for _, list in ipairs(own) do lists.append(numbers, lists.pick(number_of, list)) end
+  return numbers, groups
+end
+
+--- Returns the state_dict of an optimizer of the complete model as one of this optimizer, whose parameters have these
+--- numbers there.
+function shards.renumbered(optimizer, dict, numbers)
+  local out, n = {state = {}, param_groups = {}}, 0
+  for g, group in ipairs(optimizer.param_groups) do
+    out.param_groups[g] = lists.copy(dict.param_groups[g])
+    out.param_groups[g].params = lists.map(group.params, function()
+      n = n + 1
+      out.state[n] = dict.state[numbers[n]]
+      return n
+    end)
+  end
+  return out
+end
+
+--- Returns the part of a state_dict that is of this optimizer's parameters: if it is of an optimizer of the complete
+--- model, which has more than those of a Pipeline's rank. Collective in that case.
+function shards.own_part(optimizer, dict)
+  local params, count = optimizer:all_parameters(), 0
+  for _, group in ipairs(dict.param_groups) do
+    count = count + (options.is_plain(group) and options.is_plain(group.params) and #group.params or 0)
+  end
+  if count == #params or not pipeline_among(params) then return dict end
+  local numbers, groups = shards.numbers(optimizer)
+  for g, all in ipairs(groups) do
+    local given = dict.param_groups[g].params
+    if #given ~= #all then
+      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict", g, #all, #given)
+    end
+  end
+  return shards.renumbered(optimizer, dict, numbers)
+end
+
+--- Returns an optimizer's state_dict with a field `shards`, its parameters' forms by number; nil if none is divided. Of
+--- a Pipeline, it has the numbers of an optimizer of the complete model.
 function shards.state_of_optimizer(optimizer)
   local params = optimizer:all_parameters()
-  if not lists.find(params, is_divided) then return nil end
+  local numbers, groups = shards.numbers(optimizer)
+  if not numbers and not lists.find(params, is_divided) then return nil end
   local dict = optimizer:state_dict()
-  dict.shards = {}
+  local states = dict.state
+  dict.shards, dict.state = {}, {}
+  for g, group in ipairs(numbers and dict.param_groups or {}) do group.params = groups[g] end
   for n, p in ipairs(params) do
-    dict.shards[n] = is_divided(p) and form_of(p, p.shape) or nil
-    if not is_saver(p) then dict.state[n] = nil end
+    local number = numbers and numbers[n] or n
+    dict.shards[number] = is_divided(p) and form_of(p, p.shape) or nil
+    if is_saver(p, shards.pipeline_of[p]) then dict.state[number] = states[n] end
   end
   return dict
 end

@@ -16,7 +16,7 @@ local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local records = require "luminary.nn.module_fields"
 local functions = require "luminary.nn.parallel.collective_functions"
-local is_empty = require "luminary.nn.parallel.is_empty"
+local is_empty = require("luminary.nn.meta").is_empty
 local shards = require "luminary.nn.parallel.shards"
 local vocabulary = require "luminary.nn.parallel.vocabulary"
 
