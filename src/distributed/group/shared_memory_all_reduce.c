@@ -230,14 +230,16 @@ static lm_status all_are_here(lm_shared_all_reduce *l, bool wait, bool *here) {
 static lm_status run_half(lm_shared_all_reduce *l, lm_shared_half *h, int *steps, bool *complete) {
   job j = job_of(l, h->dtype, h->op, h->data, h->bytes, h->parts);
   uint64_t chunks = l->size > 1 && h->bytes > 0 ? chunks_of(&j) : 0; /* a rank alone on its host has its sums */
-  if (h->done == 0) h->base = l->chunk;
-  if (h->done == 0) l->chunk += chunks;
-  j.base = h->base;
   for (; chunks > 0 && h->done <= chunks && *steps != 0; --*steps) {
     uint64_t k = h->done;
     bool here = true;
     if (k > 0) NEED(all_are_here(l, *steps < 0, &here));
     if (!here) break;
+    if (k == 0) { /* a half's chunks are numbered when the one before it is complete */
+      h->base = l->chunk;
+      l->chunk += chunks;
+    }
+    j.base = h->base;
     if (k < chunks) (h->spreads ? publish : stage)(&j, k);
     if (k > 0) (h->spreads ? collect : reduce_slice)(&j, k - 1);
     h->done++;
