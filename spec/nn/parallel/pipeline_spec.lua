@@ -308,6 +308,43 @@ describe("nn.parallel.Pipeline", function()
     ]])
   end)
 
+  it("divides models of nn.parallel.parallelize, whose stages may be sharded, too", function()
+    for _, n in ipairs { 4, 8 } do
+      on.succeeds(n, [[
+        local names, shape = {"pipeline", "tensor"}, {2, 2}
+        if size == 8 then names, shape = {"shard", "pipeline", "tensor"}, {2, 2, 2} end
+        local mesh = dist.init_device_mesh("cpu", shape, {names = names})
+        local function gpt2()
+          lm.manual_seed(1)
+          return lm.models.gpt2 {
+            n_embd = 12, n_head = 2, n_layer = 4, n_positions = 8, vocab_size = 30, embd_pdrop = 0, resid_pdrop = 0,
+            attn_pdrop = 0,
+          }
+        end
+        local function next_token(y, ids)
+          return F.cross_entropy(y:narrow(2, 1, 7):reshape(-1, 30), ids:narrow(2, 2, 7):reshape(-1))
+        end
+        for _, sequence in ipairs {false, true} do
+          local alone, net = gpt2(), gpt2()
+          nn.parallel.parallelize(net, mesh["tensor"], net:parallel_plan {gather = true, sequence = sequence})
+          local pipe = cut(net, {mesh = mesh["pipeline"], split = {"transformer.h.2"}, loss = next_token})
+          local opts = {loss = next_token, last = 4, batch = function(step)
+            lm.manual_seed(step)
+            local ids = lm.randint(1, 31, {8, 8})
+            return ids, ids
+          end}
+          if size == 8 then
+            fully_shard(pipe.stages[1], {mesh = mesh["shard"]})
+            function opts.own(t) return mesh:get_local_rank "shard" == 0 and t[{{1, 5}}] or t[{{6, 8}}] end
+            function opts.sum(loss, n) return dist.all_reduce(loss * n, {group = mesh:get_group "shard"}) end
+          end
+          train(pipe, alone, opts)
+          same_state(pipe, alone)
+        end
+      ]])
+    end
+  end)
+
   it("takes part in loss scaling: all ranks skip a step", function()
     on.succeeds(2, [[
       local scaler, x = lm.amp.GradScaler {init_scale = 4, enabled = true}, lm.randint(1, 12, {4, 5})

@@ -245,15 +245,24 @@ function shards.any_found(parameters, found)
   return division and reduced(division, device, found, "max") or found
 end
 
+-- Calls f(module, record, prefix of its names in state_dict) for a module and all descendants.
+local function each_prefix(module, f, prefix)
+  local record = records.of(module)
+  prefix = prefix or ""
+  f(module, record, prefix)
+  for _, name in ipairs(record.child) do
+    each_prefix(record.values[name], f, record.class.transparent and prefix or prefix .. name .. ".")
+  end
+end
+
 -- Returns a table from names to the parameters and buffers of a module that its state_dict has, before any hook.
 local function tensors_of(module)
   local of = {}
-  for prefix, m in module:named_modules {remove_duplicate = false} do
-    local record = records.of(m)
+  each_prefix(module, function(_, record, prefix)
     for _, name in ipairs(lists.joined(record.param, record.buffer)) do
-      if not record.transient[name] then of[records.joined(prefix, name)] = record.values[name] end
+      if not record.transient[name] then of[prefix .. name] = record.values[name] end
     end
-  end
+  end)
   return of
 end
 
@@ -308,11 +317,11 @@ shards.full_state_dict = signature.of("full_state_dict(module: module, {dst: nat
       dict[name] = wanted and core.keep(t:to("cpu"):clone()) or nil
     end)
   end
-  for prefix, m in module:named_modules() do -- as state_dict does, with full tensors
-    for _, hook in ipairs(wanted and records.of(m).state_hooks or {}) do
-      hook(m, dict, prefix == "" and "" or prefix .. ".")
-    end
-  end
+  local seen = {}
+  each_prefix(module, function(m, record, prefix) -- as state_dict does, with full tensors
+    for _, hook in ipairs(wanted and not seen[m] and record.state_hooks or {}) do hook(m, dict, prefix) end
+    seen[m] = true
+  end)
   return wanted and dict or nil
 end)
 
