@@ -131,7 +131,7 @@ tokens(title, "34b, recomputed", 128, 772, llama(48, 8192, 64, 8, 22016, 32000, 
 tokens(title, "70b, recomputed", 128, 380, llama(80, 8192, 64, 8, 28672, 32000, 4096),
   {shard = 128, micro = 6, recompute = "block"}, slow)
 
--- ---- Llama 3: its FSDP keeps parameters from the first micro-batch to the last: gathers and reductions are those of an
+-- ---- Llama 3: its FSDP keeps parameters from the first micro-batch to the last: gathers and reductions are those of
 -- averaging, once a step.
 title = "Llama 3 405B (table 4), H100: TFLOP/s a GPU"
 for _, r in ipairs {{8192, 1, 8192, 32, 430}, {16384, 1, 8192, 16, 400}, {16384, 16, 131072, 16, 380}} do

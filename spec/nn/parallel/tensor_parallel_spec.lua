@@ -303,7 +303,7 @@ describe("nn.parallel.parallelize", function()
         local both = lm.zeros(2, 3)
         dist.all_gather_into_tensor(both, after)
         assert(lm.equal(both[1], both[2]), "the generators went apart")
-        -- What a checkpoint draws again is the same.
+        -- A checkpoint draws the same numbers again.
         local p = lm.ones(2, 64, 4):requires_grad_()
         local z = lm.autograd.checkpoint(function(t) return layer(t) * t end, p)
         z:sum():backward()

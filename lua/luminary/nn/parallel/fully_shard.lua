@@ -308,7 +308,7 @@ end
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
   local pass = {before = before, links = {}, inputs = {}, weights = {}}
-  local step = unit.step -- of a Pipeline: {samples, weights}, which all of its passes have in common
+  local step = unit.step -- {samples, weights} that the passes of a Pipeline share
   if step then pass.weights = step.weights end
   if before then before.before = nil end
   free_all(returned)
@@ -323,8 +323,8 @@ local function new_pass(unit, module, ...)
   return pass
 end
 
--- Returns {groups, size, sum}: a mesh's groups, the number of this rank's samples, and `sum`, that of all its ranks once
--- `work` is done; without sum there is one rank, or no gradient.
+-- Returns {groups, size, sum}: a mesh's groups, the number of this rank's samples, and `sum`, that of all its ranks
+-- once `work` is done; without sum there is one rank, or no gradient.
 local function weight_of(pass, unit)
   local mesh, size = unit.mesh, pass.size
   local first, second = unpack(mesh.groups)
@@ -391,10 +391,10 @@ local function take_next(pass, unit)
 end
 
 local function run(unit, module, forward, ...)
-  local outer, remove, results, pass = active, nil, nil, nil
+  local outer, remove, results = active, nil, nil
   local _, again = core.is_checkpointing()
   again = again and unit.pass and unit.pass[1] ~= unit -- the pass of its first run
-  pass = outer or again and unit.pass or new_pass(unit, module, ...)
+  local pass = outer or again and unit.pass or new_pass(unit, module, ...)
   active, again = pass, pass.is_over
   unit.depth = unit.depth + 1
   local inside = true
