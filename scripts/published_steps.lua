@@ -132,7 +132,7 @@ tokens(title, "70b, recomputed", 128, 380, llama(80, 8192, 64, 8, 28672, 32000, 
   {shard = 128, micro = 6, recompute = "block"}, slow)
 
 -- ---- Llama 3: its FSDP keeps parameters from the first micro-batch to the last: gathers and reductions are those of
--- averaging, once a step.
+-- an averaging, once a step.
 title = "Llama 3 405B (table 4), H100: TFLOP/s a GPU"
 for _, r in ipairs {{8192, 1, 8192, 32, 430}, {16384, 1, 8192, 16, 400}, {16384, 16, 131072, 16, 380}} do
   add(title, ("tensor 8, context %d, pipeline 16"):format(r[2]), r[1], r[5], function()
