@@ -318,7 +318,7 @@ other.dist = add_sentences(pairs_of([[
   _all_gather_base=all_gather_into_tensor _reduce_scatter_base=reduce_scatter_tensor]],
   [[
   device_mesh recv_object_list send_object_list new_subgroups new_subgroups_by_enumeration
-  rpc autograd tensor pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
+  rpc autograd pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
   get_debug_level set_debug_level is_ucc_available is_xccl_available is_torchelastic_launched rendezvous
   register_rendezvous_handler get_pg_count record_comm GradBucket Work HashStore PrefixStore]]), {
   {"luminary run --nproc N FILE starts the ranks", "launch run elastic"},
@@ -326,6 +326,7 @@ other.dist = add_sentences(pairs_of([[
   {"{timeout = seconds} is an option of init_process_group", "default_pg_timeout set_timeout"},
   {"dist.new_group makes one", "ProcessGroup"}, {"dist.init_device_mesh makes one", "DeviceMesh"},
   {"nn.parallel.fully_shard shards parameters", "fsdp"},
+  {"nn.parallel.parallelize divides layers", "tensor"},
   {"init_process_group makes the store: {init_method = …}", "Store"},
   {"init_process_group makes the store: {init_method = \"tcp://host:port\"}", "TCPStore"},
   {"init_process_group makes the store: {init_method = \"file:///path\"}", "FileStore"},
