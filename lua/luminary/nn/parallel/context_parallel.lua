@@ -47,7 +47,7 @@ local function parts_of(ring, step)
   return all, function(t) return half(t, 1) end
 end
 
--- Returns what ops.attention and its backward take after their tensors, for the block of a step.
+-- Returns what the op attention and its backward take after their tensors, for the block of a step.
 local function how(ring, step, draw)
   return {is_causal = ring.is_causal and step == 0, scale = ring.scale, dropout_p = ring.dropout_p, draw = draw}
 end
@@ -86,7 +86,7 @@ function Ring.forward(ctx, query, key, value, ring)
     local q = queries(query)
     k, v = keys(k), keys(v)
     draws[step + 1] = ring.dropout_p > 0 and core.keep(ops.attention_draw(q, k)) or nil
-    local y, block_log_sum = ops.attention(q, k, v, how(ring, step, draws[step + 1]))
+    local y, block_log_sum = core.run_op("attention", q, k, v, how(ring, step, draws[step + 1]))
     if out then
       merge(queries(out), queries(log_sum), y, block_log_sum)
     else
