@@ -45,6 +45,8 @@ function Zero:init(params, ...)
 
   -- The plain optimizer checks everything and numbers all parameters, but holds state for this rank's only.
   self.optimizer = wanted(params, theirs)
+  load_module("luminary.nn.parallel.shards").refuse(who, self.optimizer:all_parameters(),
+    "the optimizer's own class keeps the states of this rank's rows")
   self.spec = self.optimizer.spec
   function self.optimizer.keeps(_, p) return self.owner[p] == self.process_group.rank end
   self:check_alike()

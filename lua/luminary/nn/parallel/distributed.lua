@@ -9,6 +9,7 @@ local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local bucket_size = require "luminary.nn.parallel.bucket_size"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
+local shards = require "luminary.nn.parallel.shards"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
 local who = "DistributedDataParallel"
@@ -76,6 +77,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
       bytes = bytes + (p.is_cuda and p:numel() * core.dtype_size(p.dtype) or 0)
     end
   end
+  shards.refuse(who, params, "it averages gradients itself, without DistributedDataParallel")
   if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
   self.module = module
   self.synced = {} -- layers that exchange gradients themselves, with the rank's weight

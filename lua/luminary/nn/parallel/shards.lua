@@ -55,6 +55,12 @@ function shards.own_rows(p, t)
   return about and core.is_tensor(t) and same_shape(t.shape, about.shape) and shards.cut(about, t) or t
 end
 
+--- Fails if one of these parameters is a shard, for `who`, which takes tensors of one rank as they are.
+function shards.refuse(who, parameters, remedy)
+  local p = lists.find(parameters, function(t) return shards.of[t] end)
+  if p then options.fail("%s: parameter '%s' is sharded by fully_shard; %s", who, shards.of[p].names[1], remedy) end
+end
+
 -- Returns t, a tensor of this rank, reduced over the ranks that hold a shard, on t's device.
 local function reduced(about, t, op)
   local there = t:to(about.device)
@@ -136,7 +142,7 @@ end
 -- Copies the rows of a saved tensor that `to` holds. p: its parameter, or false; saved: of saved_form, or nil.
 local function take_rows(who, name, to, p, t, saved)
   check_saved(who, name, t, saved)
-  local about = shards.of[p] or shards.describe(to.shape)
+  local about = shards.of[p] or shards.describe(lists.slice(to.shape))
   local shape = saved and saved.shape or t.shape
   local fits = same_shape(shape, about.shape) and same_shape(lists.slice(with_rows(t).shape, 2), lists.slice(shape, 2))
   if not fits then
