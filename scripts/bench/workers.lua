@@ -14,6 +14,18 @@ function workers.env(threads)
   return level and env .. LIMITS:format(unpack(level)) or env
 end
 
+--- Returns the variables before the command of a peer that has no switch for instructions: with LM_CPU_LEVEL=1, a
+--- preloaded library, compiled into the folder, that hides AVX-512 from it.
+function workers.hidden_env(here, folder, refuse)
+  local level = os.getenv "LM_CPU_LEVEL"
+  if not LEVELS[level] then return "" end
+  if level ~= "1" then refuse("LM_CPU_LEVEL must be 1 for this peer, got %s", level) end
+  local library = workers.quote(folder .. "/hide_avx512.so")
+  local compile = ("cc -O2 -shared -fPIC -o %s %s"):format(library, workers.quote(here .. "/hide_avx512.c"))
+  if os.execute(compile) ~= 0 then refuse "hide_avx512.c does not compile; cc is needed" end
+  return "LD_PRELOAD=" .. library .. " "
+end
+
 --- Returns a sentence that names what limits the instructions of each library of the peer; nil without a limit.
 function workers.limits()
   local name = os.getenv "LM_CPU_LEVEL"

@@ -161,8 +161,9 @@ return {
     {"GPT-2", "45.6: 1.33", "26.2: 1.27", "365: 1.10", "183: 1.13"},
     {"Whisper's encoder", "171: 1.14", "88.2: 1.15", "1,403: 1.30", "726: 1.33"},
     {"geometric mean", "1.25", "1.12", "1.18", "1.18"},
-    remark = "Random weights in float32, exported by PyTorch 2.15 and read by both. Models of 8-bit integers (`--int8`), "
-      .. "batch 1, 1 thread: ResNet-18 with QDQ nodes 11.0 ms, 1.90; BERT quantized dynamically 18.9 ms, 1.22.",
+    remark = "Random weights in float32, exported by PyTorch 2.15 and read by both. Models of 8-bit integers "
+      .. "(`--int8`), batch 1, 1 thread: ResNet-18 with QDQ nodes 11.0 ms, 1.90; BERT quantized dynamically 18.9 ms, "
+      .. "1.22.",
   },
   {
     title = "Two ranks on one host",

@@ -166,7 +166,7 @@ describe("the store is found", function()
 
   it("or the reason is said, half way and in the end", function()
     local got = start(1, meet, { env = { WORLD_SIZE = 2, RANK = 1, LM_TOKEN = "t" }, args = "env:// 1" }):wait()
-    assert.matches("luminary: rank 1 on [^\n]* has waited for 0.5[^\n]*cannot reach the store of rank 0 at "
+    assert.matches("luminary: rank 1 on [^\n]* has waited for 0%.[5-9][^\n]*cannot reach the store of rank 0 at "
       .. "127.0.0.1:%d+",
       got[0].output)
     assert.matches("init_process_group: timed out after 1 s: cannot reach the store of rank 0 at "
