@@ -35,16 +35,16 @@ describe("train_gpt.lua #lua", function()
   end
 
   it("resumes in another layout, and exports the weights #unsanitized", function()
-    temp.folder(function(folder)
-      local alone = losses(train(1, ""))
-      train(2, "--pipeline 2 --max-steps 4 --dir " .. folder)
-      local text = train(2, ("--tensor 2 --dir %s --export %s/gpt.safetensors"):format(folder, folder))
-      assert.matches("resuming after step 4", text, 1, true)
-      assert.same(alone, losses(text))
-      local lm = require "luminary"
-      local net = lm.models.gpt2 {vocab_size = 256, n_positions = 32, n_embd = 32, n_layer = 4, n_head = 4}
-      net:load_state_dict(lm.load(folder .. "/gpt.safetensors"))
-    end)
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    local alone = losses(train(1, ""))
+    train(2, "--pipeline 2 --max-steps 4 --dir " .. folder)
+    local text = train(2, ("--tensor 2 --dir %s --export %s/gpt.safetensors"):format(folder, folder))
+    assert.matches("resuming after step 4", text, 1, true)
+    assert.same(alone, losses(text))
+    local lm = require "luminary"
+    local net = lm.models.gpt2 {vocab_size = 256, n_positions = 32, n_embd = 32, n_layer = 4, n_head = 4}
+    net:load_state_dict(lm.load(folder .. "/gpt.safetensors"))
   end)
 
   it("refuses layouts that do not fit", function()

@@ -46,6 +46,8 @@ function Zero:init(params, ...)
 
   -- The plain optimizer checks everything and numbers all parameters, but holds state for this rank's only.
   self.optimizer = wanted(params, theirs)
+  load_module("luminary.nn.parallel.shards").refuse(who, self.optimizer:all_parameters(),
+    "the optimizer's own class keeps the states of this rank's rows")
   self.spec = self.optimizer.spec
   local shards = package.loaded["luminary.nn.parallel.shards"]
   if shards and lists.find(self.optimizer:all_parameters(), shards.is_divided) then

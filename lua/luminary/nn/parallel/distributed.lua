@@ -84,6 +84,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
       bytes = bytes + (p.is_cuda and p:numel() * core.dtype_size(p.dtype) or 0)
     end
   end
+  shards.refuse(who, params, "it averages gradients itself, without DistributedDataParallel")
   if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
   self.module = module
   self.synced = {} -- layers that exchange gradients themselves, with the rank's weight

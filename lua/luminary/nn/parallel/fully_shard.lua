@@ -363,6 +363,9 @@ local function install(unit, pass)
     for i, t in ipairs {Gather(bucket, weight, link, input)} do
       tensors[#tensors + 1] = core.keep(t)
       for _, slot in ipairs(bucket.slots[i]) do
+        if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
+          fail("%s: parameter '%s' was replaced; assign parameters before fully_shard", who, slot[2])
+        end
         before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
         slot[1].values[slot[2]] = t
       end

@@ -191,6 +191,12 @@ function shards.own_rows(p, t)
   return about and same_shape(t.shape, about.shape) and shards.cut(about, t) or t
 end
 
+--- Fails if one of these parameters is a shard, for `who`, which takes tensors of one rank as they are.
+function shards.refuse(who, parameters, remedy)
+  local p = lists.find(parameters, function(t) return shards.of[t] end)
+  if p then options.fail("%s: parameter '%s' is sharded by fully_shard; %s", who, shards.of[p].names[1], remedy) end
+end
+
 -- Returns the number of ranks that hold different parts of p.
 local function count_parts(p)
   local n = shards.of[p] and shards.of[p].group.size or 1
@@ -375,11 +381,11 @@ local function is_saver(p, pipeline)
   holders[#holders + 1] = about and about.group
   holders[#holders + 1] = pipeline and pipeline.group
   local whole = (divisions[1] or about or pipeline).mesh.whole
-  if not lists.every(holders, function(group) return lists.index_of(whole.groups, group) end) then
-    return not about or about.replica == 0
-  end
   for d, group in ipairs(whole.groups) do
-    if whole.place[d] > 0 and not lists.index_of(holders, group) then return false end
+    local function has_all(holder)
+      return lists.every(group.ranks, function(rank) return lists.index_of(holder.ranks, rank) end)
+    end
+    if whole.place[d] > 0 and not lists.find(holders, has_all) then return false end
   end
   return true
 end
