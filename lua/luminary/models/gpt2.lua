@@ -58,7 +58,7 @@ end
 
 function Attention:forward(x, seen, cache)
   local qkv = self.c_attn(x)
-  local n, l, width = qkv.shape[1], qkv.shape[2], qkv.shape[3] / 3 -- of this rank's heads
+  local n, l, width = qkv.shape[1], qkv.shape[2], qkv.shape[3] / 3 -- the width of this rank's heads
   local q, k, v = unpack(qkv:view(n, l, 3, width / self.head_dim, self.head_dim):unbind(3))
   q, k, v = q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3)
   if cache then k, v = cache:update(k, v) end

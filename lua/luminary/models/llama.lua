@@ -75,7 +75,7 @@ function Attention:forward(x, rotate, seen, cache)
   local q, k, v
   if self.qkv_proj then
     local qkv = self.qkv_proj(x)
-    local kv_width = qkv.shape[3] / (self.heads / self.kv_heads + 2) -- of this rank's heads
+    local kv_width = qkv.shape[3] / (self.heads / self.kv_heads + 2) -- the width of this rank's heads
     q, k, v = unpack(qkv:split({qkv.shape[3] - 2 * kv_width, kv_width, kv_width}, 3))
   else
     q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
