@@ -29,6 +29,7 @@ local last = setmetatable({}, {__mode = "v"}) -- the input of the last `enter`, 
 -- Returns a layer's input as all ranks use it for their parts. Layers in turn of one input (q, k and v) share the
 -- result, so that one collective joins it, and one sums its gradients.
 local function enter(entry, x)
+  options.arg(entry.shown, "the input", x, "tensor")
   local state = ("%d %s %d %s %d"):format(x._version, entry.input, entry.sequence_dim,
     tostring(core.is_grad_enabled()), boundaries.count)
   local is_last = last.input == x and last.mesh == entry.mesh and last.output and core.is_alive(last.output)
@@ -107,8 +108,6 @@ local function run_row(entry, _, self, x)
   return y + (entry.output == "sequence" and functions.copy(bias, entry.mesh) or bias):to(y.dtype)
 end
 
-local function run_features(entry, forward, self, ids) return join(entry, own.call(forward, self, ids)) end
-
 local function run_rows(entry, _, self, ids) return leave(entry, vocabulary.embedding(self, ids, entry.mesh)) end
 
 local divided_or_replicated, replicated_or_sequence = {"divided", "replicated"}, {"replicated", "sequence"}
@@ -121,7 +120,7 @@ local divided = {run = run_divided, input = divided_or_replicated, output = divi
 local styles = {
   linear = {column = column, row = row, vocabulary = column},
   embedding = {
-    column = {at = "output", run = run_features, output = divided_or_replicated}, row = rows, vocabulary = rows,
+    column = {at = "output", run = run_column, output = divided_or_replicated}, row = rows, vocabulary = rows,
   },
   any = {sequence = divided, divided = {run = run_divided}, replicated = {}},
 }
@@ -274,7 +273,7 @@ end
 -- Returns what must be equal on all ranks, as text of one line each.
 local function describe(entries, list)
   local lines = lists.map(entries, function(e)
-    return ('\'%s\' is "%s", %s to %s'):format(e.name, e.style, e.input, e.output)
+    return ('\'%s\' is "%s", %s to %s, sequence_dim %d'):format(e.name, e.style, e.input, e.output, e.sequence_dim)
   end)
   lists.append(lines, lists.map(list, function(d)
     return ("'%s', %s [%s], dim %d in parts of %s"):format(d.name, d.t.dtype, table.concat(d.t.shape, ", "), d.dim,
