@@ -80,16 +80,19 @@ local tokenizer = options.tokenizer and files.attempt("tokenizer", lm.text.Token
 local text, length = table.concat(texts, "\n"), options.length
 local ids = tokenizer and tokenizer(text).input_ids:flatten() or lm.frombuffer(text, {dtype = "uint8"}):long() + 1
 local cut = math.floor(0.9 * #ids)
-if #ids - cut < (length + 1) * samples:size() then refuse("%d tokens are too few for --length %d", #ids, length) end
-local function set_of(t) return data.TensorDataset(t:unfold(1, length + 1, length)) end
-local train_set, valid_set = set_of(ids:narrow(1, 1, cut)), set_of(ids:narrow(1, cut + 1, #ids - cut))
+local function set_of(t, name) -- complete batches alone, which all layouts have
+  local n = math.floor((#t - 1) / (length * world_batch)) * world_batch
+  if n < 1 then refuse("%d tokens for %s are too few for --batch-size and --length", #t, name) end
+  return data.TensorDataset(t:unfold(1, length + 1, length):narrow(1, 1, n))
+end
+local train_set = set_of(ids:narrow(1, 1, cut), "training")
+local valid_set = set_of(ids:narrow(1, cut + 1, #ids - cut), "validation")
 local function sampler(set, shuffle)
   return data.DistributedSampler(set, {num_replicas = samples:size(), rank = samples:get_local_rank(),
-    shuffle = shuffle, seed = options.seed, drop_last = true})
+    shuffle = shuffle, seed = options.seed})
 end
-local loader = data.DataLoader(train_set, {batch_size = share, sampler = sampler(train_set, true), drop_last = true})
+local loader = data.DataLoader(train_set, {batch_size = share, sampler = sampler(train_set, true)})
 local valid_loader = data.DataLoader(valid_set, {batch_size = share, sampler = sampler(valid_set, false)})
-if #loader == 0 then refuse("%d sequences are too few for --batch-size %d", #train_set, world_batch) end
 
 -- ---- model: layers divided, then blocks over the pipeline, then rows sharded
 local vocab = tokenizer and #tokenizer or 256

@@ -51,7 +51,7 @@ describe("train_gpt.lua #lua", function()
     for options, message in pairs {
       ["--tensor 2"] = "1 ranks are not divisible by replicate x context x pipeline x tensor = 2",
       ["--stages 3"] = "--layers 4 must be divisible by 3 stages",
-      ["--length 4000000"] = "tokens are too few for --length 4000000",
+      ["--length 4000000"] = "tokens for training are too few for --batch-size and --length",
     } do
       assert.matches(message, train(1, options), 1, true)
     end

@@ -124,7 +124,8 @@ local courses = {
   end,
 }
 
--- Returns the courses of a network that is sharded over a mesh; each raises its errors in one of the mesh's collectives.
+-- Returns the courses of a network that is sharded over a mesh; each raises its errors in one of the mesh's
+-- collectives.
 local function sharded_courses()
   local mesh = dist.init_device_mesh(nccl and "cuda" or "cpu", world == 4 and { 2, 2 } or { 1, world }, {
     names = { "replicate", "shard" },
