@@ -302,8 +302,8 @@ end
 -- ---- forward
 
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `weight`, the
--- number of this rank's samples, `sum`, that of all ranks once `work` is done (nil: there is one rank), `before`, the last
--- pass of that unit, and tables by bucket: links, {uses, reduction}, and inputs, results of Reduced.
+-- number of this rank's samples, `sum`, that of all ranks once `work` is done (nil: there is one rank), `before`, the
+-- last pass of that unit, and tables by bucket: links, {uses, reduction}, and inputs, results of Reduced.
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
   local pass, mesh = {before = before, links = {}, inputs = {}}, unit.mesh
@@ -381,10 +381,10 @@ local function take_next(pass, unit)
 end
 
 local function run(unit, module, forward, ...)
-  local outer, remove, results, pass = active, nil, nil, nil
+  local outer, remove, results = active, nil, nil
   local _, again = core.is_checkpointing()
   again = again and unit.pass and unit.pass[1] ~= unit -- the pass of its first run
-  pass = outer or again and unit.pass or new_pass(unit, module, ...)
+  local pass = outer or again and unit.pass or new_pass(unit, module, ...)
   active, again = pass, pass.is_over
   unit.depth = unit.depth + 1
   local inside = true
