@@ -1,8 +1,8 @@
 -- One rank of a chaos trial (chaos.lua): a random but common course of collectives, and one rank that goes wrong.
 -- The environment says which: CHAOS_VICTIM (a rank), CHAOS_KIND, CHAOS_STEP (0: before it joins), CHAOS_SEED,
 -- CHAOS_STEPS, CHAOS_TIMEOUT, CHAOS_BACKEND, CHAOS_INIT (init_method), CHAOS_NOTES (a file to write times to; %RANK%
--- stands for the rank), CHAOS_LAYOUT ("ddp", "fully_shard"). The
--- harness makes faults that come from outside (signals, a cut link).
+-- stands for the rank), CHAOS_LAYOUT ("ddp" or "fully_shard"). Faults from outside (signals, a cut link)
+-- are the harness's.
 local lm = require "luminary"
 local dist, nn, optim = lm.dist, lm.nn, lm.optim
 
@@ -124,8 +124,7 @@ local courses = {
   end,
 }
 
--- Returns the courses of a network that is sharded over a mesh; each raises its errors in one of the mesh's
--- collectives.
+-- Returns courses of a network that is sharded over a mesh; each raises its errors in one of the mesh's collectives.
 local function sharded_courses()
   local mesh = dist.init_device_mesh(nccl and "cuda" or "cpu", world == 4 and { 2, 2 } or { 1, world }, {
     names = { "replicate", "shard" },
@@ -137,7 +136,7 @@ local function sharded_courses()
   nn.parallel.fully_shard(blocks, { mesh = mesh })
   local adam = optim.Adam(blocks:parameters(), { lr = 0.01 })
   note "meshed"
-  local function loss_of(sharded) return sharded(lm.randn({ 4, 8 }, { device = card })):square():mean() end
+  local function loss_of(module) return module(lm.randn({ 4, 8 }, { device = card })):square():mean() end
   local function goes_wrong(wrong)
     local group = mesh:get_group "shard" -- calls of different groups are not compared
     if wrong == "shape" then return dist.all_reduce(ones { 3 }, { group = group }) end

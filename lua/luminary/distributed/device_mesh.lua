@@ -87,15 +87,13 @@ function Mesh:call(f, ...)
   if results[1] then return unpack(results, 2, results.n) end
   local cause, text = groups.cause(), tostring(results[2])
   if text:find(self:describe_rank(), 1, true) then error(text, 0) end
-  local positions, named = {self:describe_rank()}, ("rank %d "):format(cause and cause.rank or self.rank) .. text
-  for number in named:gmatch "rank (%d+)" do -- a mismatch names two
+  local ranks, named = {self:describe_rank()}, ("rank %d "):format(cause and cause.rank or self.rank) .. text
+  for number in named:match("^[^;]*"):gmatch "rank (%d+)" do -- a mismatch names two; waiting ranks follow
     local rank = tonumber(number)
-    local position = rank < lists.product(self.whole.shape) and self:describe_rank(rank)
-    if position and #positions < 4 and not lists.index_of(positions, position) then
-      positions[#positions + 1] = position
-    end
+    local text_of = rank < lists.product(self.whole.shape) and self:describe_rank(rank)
+    if text_of and #ranks < 4 and not lists.index_of(ranks, text_of) then ranks[#ranks + 1] = text_of end
   end
-  error(("%s (%s)"):format(text, table.concat(positions, "; ")), 0)
+  error(("%s (%s)"):format(text, table.concat(ranks, "; ")), 0)
 end
 
 function Mesh:__tostring()

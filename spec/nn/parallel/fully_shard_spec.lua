@@ -537,7 +537,7 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
-  it("keeps averages of weights, if the averaged model is sharded too, in checkpoints with buffers without dims", function()
+  it("keeps averages of weights, sharded too, and saves them with buffers that have no dims", function()
     on.succeeds(2, [[
       lm.manual_seed(1)
       local alone = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
