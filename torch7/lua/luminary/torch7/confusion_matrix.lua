@@ -1,5 +1,6 @@
---- optim.ConfusionMatrix(classes): Counts how often each class was predicted for each class. Luminary's class of this
---- name and Torch7's have the same methods; the counts are a tensor of the library.
+--- optim.ConfusionMatrix(classes): Counts how often each class was predicted for each class.
+
+-- Luminary's class of this name and Torch7's have the same methods; the counts are a tensor of the library.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"

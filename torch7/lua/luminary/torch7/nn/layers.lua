@@ -247,15 +247,15 @@ layer("PixelShuffle", "upscaleFactor#", function(x, o) return F.pixel_shuffle(x,
 
 -- ---- layers of tables
 
-local function transposed(x, on) return on and ops.transpose(x, -1, -2) or x end
+local function transposed_if(x, on) return on and ops.transpose(x, -1, -2) or x end
 local function at_least_1d(y) return y.ndim == 0 and ops.unsqueeze(y, 1) or y end
 local function sum_of(a, b) return ops.sum(ops.mul(a, b), -1) end
 for name, row in pairs {
   MM = {"transA=false transB=false", function(t, o)
-    return ops.matmul(transposed(t[1], o.transA), transposed(t[2], o.transB))
+    return ops.matmul(transposed_if(t[1], o.transA), transposed_if(t[2], o.transB))
   end},
   MV = {"trans=false", function(t, o)
-    return ops.squeeze(ops.matmul(transposed(t[1], o.trans), ops.unsqueeze(t[2], -1)), -1)
+    return ops.squeeze(ops.matmul(transposed_if(t[1], o.trans), ops.unsqueeze(t[2], -1)), -1)
   end},
   DotProduct = {nil, function(t) return sum_of(t[1], t[2]) end},
   Index = {"dimension#", function(t, o) return ops.index_select(t[1], o.dimension, t[2]:to "int64") end},

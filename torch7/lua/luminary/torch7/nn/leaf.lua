@@ -199,6 +199,10 @@ end
 --- Reads a layer's fields; fails if a layer with parameters has none, or one with more elements than its memory.
 function Leaf:read(file)
   Module.read(self, file)
+  for name, field in pairs(rawget(self, "made_with") and self.__defaults or {}) do -- arguments, in older files
+    if rawget(self, name) == nil then self[name] = self.made_with[field.index] end
+  end
+  self.made_with = nil
   for _, name in ipairs(self.__sizes and self.__names or {}) do
     for _, field in ipairs {name, grad_name(name)} do
       local x = tensor.is(self[field]) and raw(self[field])
@@ -242,13 +246,14 @@ end
 
 local constants = {["true"] = true, ["false"] = false}
 
--- Returns the fields in a text as a list of {name =, kept =, is_count =, value = a default, like = a field with it}.
+-- Returns the fields in a text as a list of {index =, name =, kept =, is_count =, value = a default, like = a field
+-- with it}.
 local function fields_in(text)
   local list = {}
   for hidden, name, count, default in (text or ""):gmatch "(_?)([%w_]+)(#?)=?(%S*)" do
     local value = constants[default]
     if value == nil then value = tonumber(default) end
-    list[#list + 1] = {name = name, kept = hidden == "", is_count = count ~= "", value = value,
+    list[#list + 1] = {index = #list + 1, name = name, kept = hidden == "", is_count = count ~= "", value = value,
       like = value == nil and default ~= "" and default or nil}
   end
   return list

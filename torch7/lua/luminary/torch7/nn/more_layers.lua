@@ -217,8 +217,10 @@ function LinearWeightNorm:__init(i, o, bias)
 end
 --- nn.LinearWeightNorm.fromLinear(linear): Returns a layer that computes the same.
 function LinearWeightNorm.fromLinear(linear)
-  local made = nn.LinearWeightNorm(linear.weight:size(2), linear.weight:size(1), false)
-  WeightNorm.__init(made, linear:clone())
+  local made = nn.LinearWeightNorm(linear.weight:size(2), linear.weight:size(1), linear.bias ~= nil)
+  made.v:copy(linear.weight)
+  made.g:raw():copy_(made:lengths(made.v:raw()))
+  if linear.bias then made.bias:copy(linear.bias) end
   return made
 end
 --- Returns an nn.Linear that computes the same.
