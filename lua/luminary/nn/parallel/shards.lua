@@ -113,7 +113,7 @@ end
 -- Returns the form of a parameter on this rank; p may be false, for a tensor of this shape that no rank shares.
 local function form_of(p, shape)
   local about, divisions = shards.of[p], shards.parts_of[p] or {}
-  local form = {shape = divisions[1] and divisions[1].shape or about and about.shape or shape}
+  local form = {shape = divisions[1] and divisions[1].shape or about and about.shape or lists.slice(shape)}
   if about then form.first, form.chunk = about.first, about.chunk end
   for _, part in ipairs(divisions) do
     if part.dim then
@@ -362,7 +362,7 @@ end
 -- Copies the elements of a saved tensor that `to` holds. p: its parameter, or false; saved: the tensor's form, or nil.
 local function take_common(who, name, to, p, t, saved)
   if not core.is_tensor(t) then malformed(who, name) end
-  saved = saved == nil and {shape = t.shape} or saved
+  saved = saved == nil and {shape = lists.slice(t.shape)} or saved
   local held, form = saved_shape(saved), form_of(p, to.shape)
   if not held then malformed(who, name) end
   if not same_shape(saved.shape, form.shape) or not same_shape(with_rows(t).shape, held) then
