@@ -119,8 +119,8 @@ if options.tensor > 1 then
   nn.parallel.parallelize(net, mesh["tensor"], net:parallel_plan {sequence = options.sequence})
 end
 local split, stages = {}, options.pipeline * options.stages
-if options.layers % stages ~= 0 then refuse("--layers %d must be divisible by %d stages", options.layers, stages) end
-for s = 1, stages - 1 do split[s] = blocks .. s * options.layers / stages end
+if stages > options.layers then refuse("%d stages are more than --layers %d", stages, options.layers) end
+for s = 1, stages - 1 do split[s] = blocks .. math.floor(s * options.layers / stages) end
 local function loss_of(scores, y)
   if options.tensor > 1 then return nn.parallel.vocabulary_cross_entropy(scores, y, mesh["tensor"]) end
   return F.cross_entropy(scores:flatten(1, 2):to(options.dtype == "float64" and "float64" or "float32"), y:flatten())
