@@ -86,7 +86,7 @@ describe("a search of help #lua", function()
     ["dot product"] = "lm.dot ",
     ["fsdp shard parameters"] = "howto/sharded.md", fsdp = "howto/sharded.md",
     ["fully sharded"] = "fully_shard", ["tensor parallel"] = "howto/sharded.md",
-    ["pipeline parallelism"] = "What is missing", deepspeed = "howto/sharded.md",
+    ["pipeline parallelism"] = "howto/sharded.md: Pipeline parallel", deepspeed = "howto/sharded.md",
     ["deploy without python"] = "howto/serving.md", ["numerical stability"] = "nan_and_memory.md: .*numerical",
     ["pin memory workers"] = "tutorial/data.md: Load with",
     ["activation checkpointing"] = "compute a part again", ["no grad"] = "lm.no_grad ",

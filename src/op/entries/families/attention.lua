@@ -109,8 +109,8 @@ op "attention_weights(query, key, attn_mask?, is_causal = false, scale: number?)
   },
   internal = true, help = "what scaled_dot_product_attention weights values by, [..., L, S]",
 }
--- y1, which has no gradient, is the logarithm of softmax's sums of exponentials: log sum exp(scores). `fused`: the mask
--- has no -inf; if cuDNN computes this, it draws dropout's masks in both passes from `draw`.
+-- y1 is the logarithm of softmax's sums of exponentials: log sum exp(scores). `fused`: the mask has no -inf; if cuDNN
+-- computes this, it draws dropout's masks in both passes from `draw`.
 op("attention(query, key, value, attn_mask?, is_causal = false, scale: number?, dropout_p: number = 0, draw?, "
   .. "fused = false)") {
   operands = {
@@ -121,7 +121,7 @@ op("attention(query, key, value, attn_mask?, is_causal = false, scale: number?, 
     "attn_mask: layout(mask, query, key)",
   },
   results = {"y: [N, H, L, V] of query in attention(query) near query", "log_sum: [N, H, L] stat of query"},
-  host = true,
+  hidden = 1, host = true,
   grad = {
     ["query, key, value"] =
       "attention_backward(g, query, key, value, y, y1, attn_mask, is_causal, scale, dropout_p, draw, fused)",
