@@ -95,8 +95,7 @@ local loader = data.DataLoader(train_set, {batch_size = share, sampler = sampler
 local valid_loader = data.DataLoader(valid_set, {batch_size = share, sampler = sampler(valid_set, false)})
 
 -- ---- model: layers divided, then blocks over the pipeline, then rows sharded
-local vocab = tokenizer and #tokenizer or 256
-vocab = math.ceil(vocab / options.tensor) * options.tensor
+local vocab = math.ceil((tokenizer and #tokenizer or 256) / options.tensor) * options.tensor
 local net, blocks
 if options.model == "gpt2" then
   blocks = "transformer.h."
@@ -171,13 +170,10 @@ local manager = options.dir and lm.checkpoint.Manager {
   dir = options.dir, every = math.min(options["save-every"], last), on_sigterm = true}
 local parts = {model = pipe, optimizer = opt, schedule = schedule, loader = loader, rng = true, epoch = 1}
 local saved = manager and manager:load(parts)
-local step = saved and saved.step or 0
-local log = files.log("log", options.log, saved)
+local log, step, epoch = files.log("log", options.log, saved), saved and saved.step or 0, saved and saved.epoch or 1
 local function say(...) if rank == 0 then print((...):format(select(2, ...))) end end
 say("%d parameters on %s", parameters, tostring(mesh))
 if saved then say("resuming after step %d", step) end
-
-local epoch = saved and saved.epoch or 1
 while step < last do
   parts.epoch = epoch
   for batch in loader:epoch(epoch) do
