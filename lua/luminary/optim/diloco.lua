@@ -43,13 +43,11 @@ end
 --- Averages the ranks' parameters now, by an outer step. All ranks of the group call it.
 function DiLoCo:sync()
   core.no_grad(function()
-    local params, works = self:all_parameters(), {}
+    local params, works, dist = self:all_parameters(), {}, load_module "luminary.distributed"
     for i, p in ipairs(params) do
       local change = self.shared[i] - p
       self.shared[i].grad = change
-      works[i] = load_module("luminary.distributed").all_reduce(change, {
-        op = "mean", group = self.process_group, async_op = true,
-      })
+      works[i] = dist.all_reduce(change, {op = "mean", group = self.process_group, async_op = true})
     end
     for _, work in ipairs(works) do work:wait() end
     self.outer:step()

@@ -290,6 +290,34 @@ describe("nn.parallel.parallelize", function()
     ]])
   end)
 
+  it("joins the input of layers in turn once, when the collector runs on one rank alone", function()
+    on.succeeds(2, [[
+      local mesh = mesh_of {2}
+      local Pair = nn.Module:extend("Pair")
+      function Pair:init()
+        self.norm = nn.LayerNorm(4)
+        self.q, self.k, self.out = nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, 4)
+      end
+      function Pair:forward(x)
+        local h = self.norm(x)
+        local q = self.q(h)
+        for _ = 1, rank == 0 and 3 or 0 do collectgarbage() end
+        return self.out(q * self.k(h))
+      end
+      lm.manual_seed(1)
+      local alone = Pair()
+      local net = parallelize(alone:clone(), mesh, {
+        norm = {style = "sequence", input = "replicated"}, q = "column", k = "column",
+        out = {style = "row", output = "replicated"},
+      })
+      local x = lm.randn(2, 8, 4)
+      local wanted, y = alone(x), net(x)
+      wanted:square():sum():backward()
+      y:square():sum():backward()
+      assert(lm.allclose(wanted, y) and lm.allclose(alone.norm.weight.grad, net.norm.weight.grad))
+    ]])
+  end)
+
   it("draws the same where activations are replicated, and each rank its own where they are divided", function()
     on.succeeds(2, [[
       local mesh = mesh_of({2}, {"tensor"})

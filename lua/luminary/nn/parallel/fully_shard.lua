@@ -480,7 +480,6 @@ local function make_buckets(unit, entries)
     end
     local about = shards.describe(lists.slice(p.shape), unit.group)
     about.names, about.mesh, about.device = entry.names, unit.mesh, unit.device
-    about.replica = unit.mesh.ndim == 2 and unit.mesh.place[1] or 0
     core.no_grad(core.scope, function()
       local full = p:detach():contiguous()
       broadcast(unit.mesh, full)

@@ -161,15 +161,12 @@ local function note_parameters(self, module, stages)
   for name, p in module:named_parameters() do
     if not of[p] then fail("%s: no part has the parameter '%s'", who, name) end
   end
-  local is_first = lists.every(mesh.whole.groups, function(g) return g == group or g.rank == 0 end)
-  shards.pipelines[self] = {group = group, mesh = mesh, holders = holders, is_first = is_first, device = self.device}
+  shards.pipelines[self] = {group = group, mesh = mesh, holders = holders, device = self.device}
   self.ties = {}
   for number, p in ipairs(module:parameters()) do
     local ranks = lists.map(lists.sorted_keys(lists.set(of[p])), function(r) return group.ranks[r + 1] end)
     if lists.index_of(ranks, mesh.rank) then
-      shards.pipeline_of[p] = {
-        group = group, mesh = mesh, number = number, is_first = is_first, counts = ranks[1] == mesh.rank,
-      }
+      shards.pipeline_of[p] = {group = group, mesh = mesh, number = number, counts = ranks[1] == mesh.rank}
       if #ranks > 1 then table.insert(self.ties, {p = p, ranks = ranks}) end
     else
       p.grad = nil

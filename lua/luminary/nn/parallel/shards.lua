@@ -17,23 +17,21 @@ local function dist() return load_module "luminary.distributed" end
 
 --- Maps a shard to its description: shape and numel of the full parameter, chunk (its rows, its size in dim 1; the last
 --- shards end with padding), first (the number of rows before it), rows (of the full parameter), names (of all its
---- positions), mesh, group (the ranks that hold it), replica (0 for the first group of several), device (where it is
---- gathered).
+--- positions), mesh, group (the ranks that hold it), device (where it is gathered).
 shards.of = setmetatable({}, {__mode = "k"})
 
 --- Maps a parameter or buffer to the list of its divisions, in the order in which shards.divide made them, before any
 --- of fully_shard. Each has shape (before this division), mesh (of one dim), group (its ranks), dim, and sizes: dim
---- consists of pieces of these sizes, and each rank has an equal part of each piece, in the order of ranks. Without dim
---- only this rank of the group has the tensor, all of it. `averages` is true if its module averages its gradients over
---- the group.
+--- consists of pieces of these sizes, and each rank has an equal part of each piece, in the order of ranks. `averages` is
+--- true if its module averages its gradients over the group.
 shards.parts_of = setmetatable({}, {__mode = "k"})
 
 --- Maps a parameter of a Pipeline to {group, mesh, number (from 1, its position in the model's parameters()), counts
---- (false on all but one of the ranks that have it), is_first (of the pipelines that the mesh has beside each other)}.
+--- (false on all but one of the ranks that have it)}.
 shards.pipeline_of = setmetatable({}, {__mode = "k"})
 
---- Maps a Pipeline to {group, mesh, is_first, device, holders (ranks in the group, by the names of the tensors
---- that each is the first to have)}.
+--- Maps a Pipeline to {group, mesh, device, holders (ranks in the group, by the names of the tensors that each is the
+--- first to have)}.
 shards.pipelines = setmetatable({}, {__mode = "k"})
 
 --- Returns the description of this rank's shard of a parameter of this shape over a group; without one of all its rows.
@@ -116,10 +114,8 @@ local function form_of(p, shape)
   local form = {shape = divisions[1] and divisions[1].shape or about and about.shape or lists.slice(shape)}
   if about then form.first, form.chunk = about.first, about.chunk end
   for _, part in ipairs(divisions) do
-    if part.dim then
-      form.parts = form.parts or {}
-      table.insert(form.parts, {dim = part.dim, sizes = part.sizes, rank = part.group.rank, ranks = part.group.size})
-    end
+    form.parts = form.parts or {}
+    table.insert(form.parts, {dim = part.dim, sizes = part.sizes, rank = part.group.rank, ranks = part.group.size})
   end
   return form
 end
@@ -147,17 +143,14 @@ local function part_of(part, t, rank)
 end
 
 --- Replaces a parameter or buffer, which has equal values on all ranks of a mesh of one dim, by this rank's part along
---- a dim, and records that. sizes: pieces of the dim, each of which is divided; without them it is one piece. Without
---- dim, records that only this rank of the mesh has the tensor. The sizes must be divisible by the number of ranks.
+--- a dim, and records that. sizes: pieces of the dim, each of which is divided; they must be divisible by the number of
+--- ranks.
 function shards.divide(p, mesh, dim, sizes)
   local shape = lists.slice(p.shape)
-  local part = {shape = shape, mesh = mesh, group = mesh.groups[1], dim = dim, sizes = dim and sizes or {shape[dim]}}
-  if dim then
-    p.grad = nil
-    local has_values = not is_empty(p)
-    core.set_data(p, has_values and part_of(part, p:detach(), part.group.rank)
-      or p:detach():narrow(dim, 1, shape[dim] / part.group.size))
-  end
+  local part = {shape = shape, mesh = mesh, group = mesh.groups[1], dim = dim, sizes = sizes}
+  p.grad = nil
+  core.set_data(p, is_empty(p) and p:detach():narrow(dim, 1, shape[dim] / part.group.size)
+    or part_of(part, p:detach(), part.group.rank))
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
 
@@ -173,10 +166,15 @@ function shards.check_replicas(who, name, p, group)
   end
 end
 
+-- Returns true if a group has all ranks of another one.
+local function has_all(group, other)
+  return lists.every(other.ranks, function(rank) return lists.index_of(group.ranks, rank) end)
+end
+
 --- Returns true if p's module averages its gradients over all ranks of a group, which hold other parts.
 function shards.averages(p, group)
   local part = lists.find(shards.parts_of[p] or {}, function(part) return part.averages end)
-  return part ~= nil and lists.every(group.ranks, function(rank) return lists.index_of(part.group.ranks, rank) end)
+  return part ~= nil and has_all(part.group, group)
 end
 
 --- Returns this rank's part of t, if this rank holds a part of p and t has p's full shape; otherwise t.
@@ -184,9 +182,7 @@ function shards.own_rows(p, t)
   if not core.is_tensor(t) then return t end
   local about, divisions = shards.of[p], shards.parts_of[p] or {}
   if divisions[1] and same_shape(t.shape, divisions[1].shape) then
-    for _, part in ipairs(divisions) do
-      if part.dim then t = part_of(part, t:detach(), part.group.rank) end
-    end
+    for _, part in ipairs(divisions) do t = part_of(part, t:detach(), part.group.rank) end
   end
   return about and same_shape(t.shape, about.shape) and shards.cut(about, t) or t
 end
@@ -251,24 +247,10 @@ function shards.any_found(parameters, found)
   return division and reduced(division, device, found, "max") or found
 end
 
--- Calls f(module, record, prefix of its names in state_dict) for a module and all descendants.
-local function each_prefix(module, f, prefix)
-  local record = records.of(module)
-  prefix = prefix or ""
-  f(module, record, prefix)
-  for _, name in ipairs(record.child) do
-    each_prefix(record.values[name], f, record.class.transparent and prefix or prefix .. name .. ".")
-  end
-end
-
 -- Returns a table from names to the parameters and buffers of a module that its state_dict has, before any hook.
 local function tensors_of(module)
   local of = {}
-  each_prefix(module, function(_, record, prefix)
-    for _, name in ipairs(lists.joined(record.param, record.buffer)) do
-      if not record.transient[name] then of[prefix .. name] = record.values[name] end
-    end
-  end)
+  for _, entry in ipairs(records.state_of(module)) do of[entry[1]] = entry[2] end
   return of
 end
 
@@ -285,15 +267,13 @@ local function full_tensor(p, t)
   if about then t = gather(about, about.device, t):view {-1}:narrow(1, 1, about.numel):view(about.shape) end
   for i = #divisions, 1, -1 do
     local part = divisions[i]
-    if part.dim then
-      local joined, whole = gather(part, t.device, t), ops.empty(part.shape, {dtype = t.dtype, device = t.device})
-      for rank = 0, part.group.size - 1 do
-        copy_common(whole, {shape = part.shape}, joined:select(1, rank + 1), {
-          shape = part.shape, parts = {{dim = part.dim, sizes = part.sizes, rank = rank, ranks = part.group.size}},
-        })
-      end
-      t = whole
+    local joined, whole = gather(part, t.device, t), ops.empty(part.shape, {dtype = t.dtype, device = t.device})
+    for rank = 0, part.group.size - 1 do
+      copy_common(whole, {shape = part.shape}, joined:select(1, rank + 1), {
+        shape = part.shape, parts = {{dim = part.dim, sizes = part.sizes, rank = rank, ranks = part.group.size}},
+      })
     end
+    t = whole
   end
   return t
 end
@@ -323,11 +303,7 @@ shards.full_state_dict = signature.of("full_state_dict(module: module, {dst: nat
       dict[name] = wanted and core.keep(t:to("cpu"):clone()) or nil
     end)
   end
-  local seen = {}
-  each_prefix(module, function(m, record, prefix) -- as state_dict does, with full tensors
-    for _, hook in ipairs(wanted and not seen[m] and record.state_hooks or {}) do hook(m, dict, prefix) end
-    seen[m] = true
-  end)
+  if wanted then records.run_hooks(module, "state_hooks", dict) end -- as state_dict does, with full tensors
   return wanted and dict or nil
 end)
 
@@ -382,10 +358,8 @@ local function is_saver(p, pipeline)
   holders[#holders + 1] = pipeline and pipeline.group
   local whole = (divisions[1] or about or pipeline).mesh.whole
   for d, group in ipairs(whole.groups) do
-    local function has_all(holder)
-      return lists.every(group.ranks, function(rank) return lists.index_of(holder.ranks, rank) end)
-    end
-    if whole.place[d] > 0 and not lists.find(holders, has_all) then return false end
+    local covered = lists.find(holders, function(holder) return has_all(holder, group) end)
+    if whole.place[d] > 0 and not covered then return false end
   end
   return true
 end

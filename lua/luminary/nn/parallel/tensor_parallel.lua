@@ -24,7 +24,9 @@ local ops, fail, who = core.ops, options.fail, "parallelize"
 
 -- ---- activations
 
-local last = setmetatable({}, {__mode = "v"}) -- the input of the last `enter`, its result, and the layer's mesh
+-- Maps the input of the last `enter`, while a script holds it, to {output, mesh, state}. The output is held with it: if
+-- the collector could free it, a rank might call a collective again that the others do not.
+local last = setmetatable({}, {__mode = "k"})
 
 -- Returns a layer's input as all ranks use it for their parts. Layers in turn of one input (q, k and v) share the
 -- result, so that one collective joins it, and one sums its gradients.
@@ -32,11 +34,13 @@ local function enter(entry, x)
   options.arg(entry.shown, "the input", x, "tensor")
   local state = ("%d %s %d %s %d"):format(x._version, entry.input, entry.sequence_dim,
     tostring(core.is_grad_enabled()), boundaries.count)
-  local is_last = last.input == x and last.mesh == entry.mesh and last.output and core.is_alive(last.output)
-  if is_last and last.state == state then return last.output end
+  local input, before = next(last)
+  local is_same = before and input == x and before.mesh == entry.mesh and before.state == state
+  if is_same and core.is_alive(before.output) then return before.output end
   local y = entry.input == "sequence" and functions.gather_partial(x, entry.mesh, entry.sequence_dim)
     or functions.copy(x, entry.mesh)
-  last.input, last.output, last.mesh, last.state = x, y, entry.mesh, state
+  if before then last[input] = nil end
+  if y ~= x then last[x] = {output = y, mesh = entry.mesh, state = state} end
   return y
 end
 
