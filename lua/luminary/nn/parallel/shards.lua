@@ -22,8 +22,8 @@ shards.of = setmetatable({}, {__mode = "k"})
 
 --- Maps a parameter or buffer to the list of its divisions, in the order in which shards.divide made them, before any
 --- of fully_shard. Each has shape (before this division), mesh (of one dim), group (its ranks), dim, and sizes: dim
---- consists of pieces of these sizes, and each rank has an equal part of each piece, in the order of ranks. `averages` is
---- true if its module averages its gradients over the group.
+--- consists of pieces of these sizes, and each rank has an equal part of each piece, in the order of ranks. `averages`
+--- is true if its module averages its gradients over the group.
 shards.parts_of = setmetatable({}, {__mode = "k"})
 
 --- Maps a parameter of a Pipeline to {group, mesh, number (from 1, its position in the model's parameters()), counts
