@@ -240,6 +240,53 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("averages unequal batches of several passes as DistributedDataParallel does", function()
+    on.succeeds(2, [[
+      lm.manual_seed(1)
+      local copy = Net(10, 3)
+      local ddp = nn.parallel.DistributedDataParallel(copy)
+      lm.manual_seed(1)
+      local net = shard(Net(10, 3), {reshard_after_forward = true})
+      local x, y = batch(1, 16)
+      local sizes = {{1, 5, 0}, {4, 2, 3}}
+      local function pass(m, k, n)
+        n = n or sizes[rank + 1][k]
+        return loss_of(m, x:narrow(1, 4 * k - 3, n), y:narrow(1, 4 * k - 3, n)) / 2
+      end
+      local function on_both(what, f)
+        for _, m in ipairs {ddp, net} do
+          m:zero_grad()
+          f(m)
+        end
+        same_grads(what, net, copy)
+      end
+      on_both("no_sync", function(m)
+        m:no_sync(function() pass(m, 1):backward() end)
+        m:no_sync(function() pass(m, 2):backward() end)
+        lm.no_grad(pass, m, 1)
+        m:eval()
+        pass(m, 1)
+        m:train()
+        pass(m, 1):backward()
+      end)
+      on_both("the next average", function(m) pass(m, 2):backward() end)
+      on_both("forward in no_sync, two forwards before a backward", function(m)
+        local first = m:no_sync(pass, m, 1)
+        local second = pass(m, 2)
+        m:no_sync(function() first:backward() end)
+        second:backward()
+      end)
+      on_both("an empty batch", function(m) pass(m, 3):backward() end)
+      assert(net.head.weight.grad:isfinite():all():item())
+      on_both("in evaluation mode", function(m)
+        m:eval()
+        m:no_sync(function() pass(m, 1):backward() end)
+        pass(m, 2):backward()
+        m:train()
+      end)
+    ]])
+  end)
+
   it("takes frozen and shared parameters, those without dims or with fewer rows than ranks", function()
     on.succeeds(3, [[
       local function change(net)

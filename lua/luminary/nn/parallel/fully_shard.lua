@@ -184,10 +184,14 @@ local function complete(reduction)
   reduction.work = nil
 end
 
+local function await(mesh, weight)
+  if weight.work then mesh:call(weight.work.wait, weight.work) end
+  weight.work = nil
+end
+
 -- Returns what gradients are multiplied with, from a result of weight_of: this rank's part of all samples.
 local function factor_of(weight, unit)
-  if weight.work then unit.mesh:call(weight.work.wait, weight.work) end
-  weight.work = nil
+  await(unit.mesh, weight)
   weight.factor = weight.factor or core.keep(weight.size / weight.sum:clamp(1e-30)) -- all batches may be empty
   return weight.factor
 end
@@ -209,6 +213,7 @@ function Bucket:reduce(weight, grads)
   if unit.defers then return nil end
   local joined = join_gradients(self, setmetatable(held, {__index = grads}), unit.reduce_dtype or how(self).dtype)
   if weight.sum then joined:mul_(factor_of(weight, unit):to(joined.device)) end
+  if weight.sum and weight.size == 0 then joined:zero_() end -- the mean over no samples is NaN
   for _, t in pairs(held) do t:free() end
   local reduction, sum = {unit = unit, joined = core.keep(joined)}, joined:view {-1}
   if unit.group.size > 1 then
@@ -303,11 +308,12 @@ end
 -- ---- forward
 
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
--- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `weights`, a list of
--- what weight_of returned, and tables by bucket: links, {uses, reduction}, and inputs, results of Reduced.
+-- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `counts`, whether the
+-- next passes' averages count its samples, `weights`, a list of what weight_of returned, and tables by bucket: links,
+-- {uses, reduction}, and inputs, results of Reduced.
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
-  local pass = {before = before, links = {}, inputs = {}, weights = {}}
+  local pass = {before = before, links = {}, inputs = {}, weights = {}, counts = module.training}
   local step = unit.step -- {samples, weights} that the passes of a Pipeline share
   if step then pass.weights = step.weights end
   if before then before.before = nil end
@@ -323,19 +329,29 @@ local function new_pass(unit, module, ...)
   return pass
 end
 
--- Returns {groups, size, sum}: a mesh's groups, the number of this rank's samples, and `sum`, that of all its ranks
--- once `work` is done; without sum there is one rank, or no gradient.
+-- Returns {groups, size, sum}: a mesh's groups, the number of this rank's samples in the passes that gradients are
+-- averaged with next, and `sum`, that of all its ranks once `work` is done; without sum there is one rank, or no
+-- gradient. DistributedDataParallel counts passes in the same way.
 local function weight_of(pass, unit)
-  local mesh, size = unit.mesh, pass.size
+  local mesh, root, size = unit.mesh, pass[1], pass.size
   local first, second = unpack(mesh.groups)
-  local weight = lists.find(pass.weights, function(w) return w.groups[1] == first and w.groups[2] == second end)
+  local function is_of_mesh(w) return w.groups[1] == first and w.groups[2] == second end
+  local weight = lists.find(pass.weights, is_of_mesh)
   if weight then return weight end
-  weight = {groups = mesh.groups, size = size or 1}
+  if not core.is_grad_enabled() or mesh:size() == 1 then return {groups = mesh.groups, size = size or 1} end
+  local waiting = unit.step and {} or lists.filter(root.weights or {}, function(w) return not w.factor end)
+  local begun = lists.find(waiting, is_of_mesh)
+  weight = begun or {groups = mesh.groups, size = 0}
   table.insert(pass.weights, weight)
-  if not core.is_grad_enabled() or mesh:size() == 1 then return weight end
-  weight.sum = core.keep(ops.full({}, size or mesh:size(), {dtype = "float64", device = unit.device}))
+  if pass.counts and not unit.step then root.weights = begun and waiting or lists.append(waiting, {weight}) end
+  if begun and not pass.counts then return weight end
+  await(mesh, weight)
+  weight.size = weight.size + (size or 1)
+  weight.sum = core.keep(ops.full({}, size and weight.size or weight.size * mesh:size(), {
+    dtype = "float64", device = unit.device,
+  }))
   for _, group in ipairs(size and mesh.groups or {}) do
-    if weight.work then mesh:call(weight.work.wait, weight.work) end
+    await(mesh, weight)
     weight.work = group.size > 1 and mesh:call(dist.all_reduce, weight.sum, {group = group, async_op = true})
   end
   return weight
