@@ -1,6 +1,7 @@
 --- lm.GradScaler(…): Scales losses, so that float16 gradients do not underflow, and unscales gradients.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
@@ -88,9 +89,11 @@ local function need_optimizer(who, opt)
   end
 end
 
+-- Returns a list of the optimizer's parameters with gradients, and one of all of them.
 local function with_gradients(who, opt)
-  local list = {}
+  local list, all = {}, {}
   for _, group in ipairs(opt.param_groups) do
+    lists.append(all, group.params)
     for _, p in ipairs(group.params) do
       if core.has_grad(p) then
         list[#list + 1] = p
@@ -101,21 +104,23 @@ local function with_gradients(who, opt)
       end
     end
   end
-  return list
+  return list, all
 end
 
 local function unscale(self, who, opt)
   if not self.begun then
     fail("GradScaler:%s: no loss was scaled since the last update(); call scaler:scale(loss):backward() first", who)
   end
-  local params = with_gradients(who, opt)
-  if #params == 0 then
+  local params, all = with_gradients(who, opt)
+  local found = #params > 0 and core.rescale_grads(params, nil, float32(1 / self.current))
+    or core.tensor(-1, {dtype = "float32"})
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  -- Ranks may have gradients of different parameters, but all or none have a part of one that is divided.
+  if shards then found = core.no_grad(shards.any_found, all, found) end
+  if #params == 0 and found:item() < 0 then
     fail("GradScaler:%s: no parameter of this optimizer has a gradient; call zero_grad, then "
       .. "scaler:scale(loss):backward() first", who)
   end
-  local found = core.rescale_grads(params, nil, float32(1 / self.current))
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  if shards then found = core.no_grad(shards.any_found, params, found) end
   self.stages[opt] = {stage = "unscaled", found = core.keep(found)}
 end
 

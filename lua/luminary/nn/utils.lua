@@ -47,7 +47,7 @@ utils.clip_grad_norm_ = signature.of("clip_grad_norm_(parameters, max_norm: posi
   local who = "clip_grad_norm_"
   parameters = tensors(who, "parameters", parameters)
   local shards = package.loaded["luminary.nn.parallel.shards"]
-  local is_sharded = shards and lists.find(parameters, shards.is_distributed)
+  local is_sharded = shards and shards.is_collective(parameters)
   local total = norm_of(who, parameters, opts, true, is_sharded and shards.total_norm)
   core.clip_with_norm(parameters, max_norm, total)
   return total

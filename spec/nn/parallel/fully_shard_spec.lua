@@ -550,6 +550,23 @@ describe("nn.parallel.fully_shard", function()
         assert(lm.equal(before, net.emb.weight:detach()) == (step == 2), "step " .. step)
         assert(scaler:get_scale() == (step == 1 and 4 or 2))
       end
+      local whole = nn.Parameter(lm.ones(1)) -- with it an optimizer of a rank has a gradient of no shard
+      local mixed = optim.SGD({whole, net.head.weight}, {lr = 0.1})
+      for step = 3, 5 do
+        mixed:zero_grad()
+        scaler:scale(loss_of(net, part_of(x), part_of(y))):backward()
+        if step == 3 and rank == 0 then whole.grad = lm.ones(1) end
+        if step < 5 and rank == 0 then net.head.weight.grad = nil end
+        if step == 5 then mixed:zero_grad() end
+        if step == 4 then net.head.weight.grad = rank == 1 and lm.full_like(net.head.weight:detach(), math.huge) or nil end
+        if step == 5 then
+          contains(message(scaler.step, scaler, mixed), "no parameter of this optimizer has a gradient")
+        else
+          scaler:step(mixed)
+          scaler:update()
+        end
+        assert(scaler:get_scale() == (step == 3 and 2 or 1), "step " .. step)
+      end
     ]])
   end)
 

@@ -362,6 +362,13 @@ describe("nn.parallel.Pipeline", function()
         assert(lm.equal(before, p:detach()) == (step == 2), "step " .. step)
         assert(scaler:get_scale() == (step == 1 and 4 or 2))
       end
+      local bias = {} -- the first rank has none
+      for name, p in pipe:named_parameters() do
+        if name:find "blocks.2.up.bias" then bias = {p} end
+      end
+      assert(#bias == rank)
+      for _, p in ipairs(bias) do p.grad = lm.full_like(p:detach(), 2) end
+      near("norm of few", nn.utils.clip_grad_norm_(bias, 1), lm.tensor(math.sqrt(4 * 30)))
     ]])
   end)
 

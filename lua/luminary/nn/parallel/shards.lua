@@ -200,7 +200,8 @@ local function count_parts(p)
   return shards.pipeline_of[p] and n * shards.pipeline_of[p].group.size or n
 end
 
--- Returns a division of one of the parameters and its device, or nil if this rank holds a part of none.
+-- Returns a division of one of the parameters and its device, or nil if this rank holds a part of none. Of no parameters
+-- it returns a Pipeline's: its other ranks may have some.
 local function find_division(parameters)
   for _, p in ipairs(parameters) do
     local about = shards.of[p]
@@ -208,7 +209,12 @@ local function find_division(parameters)
       return about or (shards.parts_of[p] or {shards.pipeline_of[p]})[1], about and about.device or p.device
     end
   end
+  local _, pipeline = next(#parameters == 0 and shards.pipelines or {})
+  return pipeline, pipeline and pipeline.device
 end
+
+--- Returns true if the norm of these parameters' gradients is one over all ranks.
+function shards.is_collective(parameters) return find_division(parameters) ~= nil end
 
 -- Returns t reduced over all ranks, on t's device. All dims of a mesh are reduced at once, in one collective that all
 -- ranks call, whichever parameters they have.
