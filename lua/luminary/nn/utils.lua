@@ -1,7 +1,6 @@
 --- nn.utils: Clips and measures gradients, and converts parameters.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"

@@ -200,8 +200,8 @@ local function count_parts(p)
   return shards.pipeline_of[p] and n * shards.pipeline_of[p].group.size or n
 end
 
--- Returns a division of one of the parameters and its device, or nil if this rank holds a part of none. Of no parameters
--- it returns a Pipeline's: its other ranks may have some.
+-- Returns a division of one of the parameters and its device, or nil if this rank holds a part of none. For an empty
+-- list it returns a Pipeline's: its other ranks may have parameters.
 local function find_division(parameters)
   for _, p in ipairs(parameters) do
     local about = shards.of[p]
