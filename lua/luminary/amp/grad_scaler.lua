@@ -154,7 +154,11 @@ function GradScaler:step(opt, closure)
   at = self.stages[opt]
   at.overflow = at.found:item() ~= 0
   local result
-  if not at.overflow then result = opt:step() end
+  if not at.overflow then
+    result = opt:step()
+  elseif class.has(opt, "count_step") then
+    opt:count_step()
+  end
   at.stage = "stepped"
   return result
 end

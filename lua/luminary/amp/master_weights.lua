@@ -5,6 +5,7 @@
 --- pass, a master takes the value of a parameter written elsewhere since (load_state_dict, the start of
 --- DistributedDataParallel).
 local core = require "luminary.core"
+local class = require "luminary.base.class"
 local gradients = require "luminary.autograd.zero_gradients"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
@@ -82,6 +83,7 @@ local function step(self, closure)
   end
   if stash.skip then
     stash.skip = false
+    if class.has(self, "count_step") then self:count_step() end
     return nil
   end
   for i, rounded in ipairs(stash.lows) do

@@ -10,7 +10,7 @@ local Optimizer = require "luminary.optim.optimizer"
 
 local DiLoCo = class.define("DiLoCo", Optimizer)
 DiLoCo.differs_by_rank = true -- between synchronizations
-DiLoCo.__inner = {"follow"}
+DiLoCo.__inner = {"follow", "count_step"}
 
 DiLoCo.init = signature.of([[DiLoCo(optimizer, {sync_every: count = 500, outer_lr: positive = 0.7,
   outer_momentum: probability = 0.9, nesterov = true, group})]], function(self, inner, opts)
@@ -40,14 +40,36 @@ function DiLoCo:follow()
   self.spec, self.defaults, self.param_groups, self.state = inner.spec, inner.defaults, inner.param_groups, inner.state
 end
 
+-- Returns a tensor for each dtype and device, which has the elements of all parameters of that kind, and for each
+-- parameter a view of one.
+local function allocate(params)
+  local kinds, starts = {}, {}
+  for i, p in ipairs(params) do
+    local key = p.dtype .. " " .. p.device
+    if not kinds[key] then
+      kinds[key] = {size = 0, like = p}
+      kinds[#kinds + 1] = kinds[key]
+    end
+    starts[i] = kinds[key].size + 1
+    kinds[key].size = kinds[key].size + p:numel()
+  end
+  for _, kind in ipairs(kinds) do kind.flat = kind.like:new_empty {kind.size} end
+  return lists.map(kinds, function(kind) return kind.flat end), lists.map(params, function(p, i)
+    return kinds[p.dtype .. " " .. p.device].flat:narrow(1, starts[i], p:numel()):view(p.shape)
+  end)
+end
+
 --- Averages the ranks' parameters now, by an outer step. All ranks of the group call it.
 function DiLoCo:sync()
   core.no_grad(function()
     local params, works, dist = self:all_parameters(), {}, load_module "luminary.distributed"
+    local flats, views = allocate(params)
     for i, p in ipairs(params) do
-      local change = self.shared[i] - p
-      self.shared[i].grad = change
-      works[i] = dist.all_reduce(change, {op = "mean", group = self.process_group, async_op = true})
+      views[i]:copy_(self.shared[i]):sub_(p)
+      self.shared[i].grad = views[i]
+    end
+    for i, flat in ipairs(flats) do
+      works[i] = dist.all_reduce(flat, {op = "mean", group = self.process_group, async_op = true})
     end
     for _, work in ipairs(works) do work:wait() end
     self.outer:step()
@@ -57,12 +79,17 @@ function DiLoCo:sync()
   self.steps_since_sync = 0
 end
 
+--- Counts a step, which a scaler of gradients may have skipped on this rank alone.
+function DiLoCo:count_step()
+  self.steps_since_sync = self.steps_since_sync + 1
+  if self.steps_since_sync >= self.sync_every then self:sync() end
+end
+
 local function make_step(self, closure)
   self.optimizer.param_groups = self.param_groups -- the user may have edited them
   local loss = self.optimizer:step(closure)
   self:follow()
-  self.steps_since_sync = self.steps_since_sync + 1
-  if self.steps_since_sync >= self.sync_every then self:sync() end
+  self:count_step()
   return loss
 end
 

@@ -209,6 +209,50 @@ describe("DiLoCo", function()
     ]])
   end)
 
+  it("counts steps that a scaler skips on one rank, and sends the parameters of a dtype at once", function()
+    ddp.succeeds(2, prelude .. [[
+      local calls, plain = 0, dist.all_reduce
+      dist.all_reduce = function(...)
+        calls = calls + 1
+        return plain(...)
+      end
+      local function scaled(net, opt, take)
+        for n = 1, 4 do
+          opt:zero_grad()
+          take(net(lm.ones({ 1, 4 }, { dtype = net.weight.dtype })):sum(), n)
+          assert(opt.steps_since_sync == n % 2, "the skipped step does not count")
+          local most, least = net.weight:detach():clone(), net.weight:detach():clone()
+          plain(most, { op = "max" })
+          plain(least, { op = "min" })
+          assert(lm.equal(most, least) == (n % 2 == 0), "step " .. n)
+        end
+      end
+      local net = make()
+      local scaler, opt = lm.GradScaler(), optim.DiLoCo(inner(net), { sync_every = 2, outer_lr = 1 })
+      scaled(net, opt, function(loss, n)
+        scaler:scale(loss * (rank + 1)):backward()
+        if rank == 1 and n < 3 then net.weight.grad:fill_(math.huge) end
+        scaler:step(opt)
+        scaler:update()
+      end)
+      assert(calls == 2, "collectives: " .. calls)
+      assert(rank == 0 or scaler:get_scale() == 2 ^ 14)
+      net = make():float()
+      opt = optim.DiLoCo(inner(net), { sync_every = 2, outer_lr = 1 })
+      net, opt = lm.amp.initialize(net, opt, { opt_level = "O1", loss_scale = "dynamic", verbosity = 0 })
+      scaled(net, opt, function(loss, n)
+        lm.amp.scale_loss(loss * (rank == 1 and n < 3 and math.huge or 1), opt, function(l) l:backward() end)
+        opt:step()
+      end)
+      net = make()
+      net.bias = nn.Parameter(net.bias:detach():float())
+      opt = optim.DiLoCo(inner(net), { sync_every = 5 })
+      calls = 0
+      opt:sync()
+      assert(calls == 2, "collectives: " .. calls)
+    ]])
+  end)
+
   it("continues from a checkpoint between synchronizations, and names what differs or fails", function()
     local folder = temp.folder()
     finally(function() temp.remove(folder) end)
