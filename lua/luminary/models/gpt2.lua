@@ -13,15 +13,34 @@ local generate = require "luminary.models.generate"
 local ops = core.ops
 local models = {}
 
+-- The standard deviation of weights. That of the layers before a residual's sum is divided by the root of their number.
+local DEVIATION = 0.02
+
+-- Returns a class of layers like `of` whose weights have that deviation.
+local function drawn(of)
+  local new = class.define(of.__name, of)
+  function new:reset_parameters() nn.init.normal_(self.weight, 0, DEVIATION) end
+  return new
+end
+local Embedding, Linear = drawn(nn.Embedding), drawn(nn.Linear)
+
 -- A linear layer with a weight [in, out], as in GPT-2's files.
 local Conv1D = class.define("Conv1D", nn.Module)
 
 -- The dims of the weight for nn.parallel.parallelize.
 Conv1D.weight_dims = {output = 2, input = 1}
 
-function Conv1D:init(inputs, outputs)
+-- sums: the number of residual sums, if the layer is before one of them; otherwise nil.
+function Conv1D:init(inputs, outputs, sums)
+  self.deviation = DEVIATION / math.sqrt(sums or 1)
   self.weight = layer.parameter({inputs, outputs}, {})
-  self.bias = nn.init.zeros_(layer.parameter({outputs}, {}))
+  self.bias = layer.parameter({outputs}, {})
+  self:reset_parameters()
+end
+
+function Conv1D:reset_parameters()
+  nn.init.normal_(self.weight, 0, self.deviation)
+  nn.init.zeros_(self.bias)
 end
 
 -- Multiplies without transposing the weight: autocast casts parameters in one launch, but a view alone.
@@ -53,7 +72,7 @@ function Attention:init(config, depth)
     / (config.scale_attn_by_inverse_layer_idx and depth or 1)
   self.c_attn = Conv1D(config.n_embd, 3 * config.n_embd)
   self.attend = Attend(config.attn_pdrop, scale)
-  self.c_proj = Conv1D(config.n_embd, config.n_embd)
+  self.c_proj = Conv1D(config.n_embd, config.n_embd, 2 * config.n_layer)
   self.resid_dropout = nn.Dropout(config.resid_pdrop)
 end
 
@@ -70,7 +89,7 @@ local MLP = class.define("GPT2MLP", nn.Module)
 
 function MLP:init(config)
   self.c_fc = Conv1D(config.n_embd, config.n_inner)
-  self.c_proj = Conv1D(config.n_inner, config.n_embd)
+  self.c_proj = Conv1D(config.n_inner, config.n_embd, 2 * config.n_layer)
   self.dropout = nn.Dropout(config.resid_pdrop)
   self.act = config.activation_function
 end
@@ -107,8 +126,8 @@ local GPT2 = class.define("GPT2", common.LanguageModel)
 function GPT2:init(config)
   self.config = config
   local body = nn.Module()
-  body.wte = nn.Embedding(common.vocab_rows(config), config.n_embd)
-  body.wpe = nn.Embedding(config.n_positions, config.n_embd)
+  body.wte = Embedding(common.vocab_rows(config), config.n_embd)
+  body.wpe = Embedding(config.n_positions, config.n_embd)
   body.drop = nn.Dropout(config.embd_pdrop)
   local blocks = {}
   for i = 1, config.n_layer do blocks[i] = Block(config, i) end
@@ -116,21 +135,16 @@ function GPT2:init(config)
   body.ln_f = nn.LayerNorm(config.n_embd, {eps = config.layer_norm_epsilon})
   self.transformer = body
   if not config.tie_word_embeddings then
-    self.lm_head = nn.Linear(config.n_embd, common.vocab_rows(config), {bias = false})
+    self.lm_head = Linear(config.n_embd, common.vocab_rows(config), {bias = false})
   end
-  self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
   common.pad_vocab(self, config, "transformer.wte.weight")
 end
 
 --- Draws weights as in the paper: deviation 0.02, divided by the root of twice the layers before a residual's sum.
 function GPT2:reset_parameters()
-  for name, p in self:named_parameters() do
-    if name:find "c_proj%.weight$" then
-      nn.init.normal_(p, 0, 0.02 / math.sqrt(2 * self.config.n_layer))
-    elseif p.ndim == 2 then
-      nn.init.normal_(p, 0, 0.02)
-    end
+  for _, m in ipairs(self:modules()) do
+    if m ~= self and m.reset_parameters then m:reset_parameters() end
   end
 end
 

@@ -145,6 +145,27 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("makes GPT-2 without memory, with the paper's deviations", function()
+    on.succeeds(2, [[
+      local net = nn.utils.init_empty_weights(lm.models.gpt2, {
+        n_embd = 60, n_head = 3, n_layer = 2, vocab_size = 91, n_positions = 40, tie_word_embeddings = false,
+      })
+      for _, block in ipairs(net.transformer.h) do fully_shard(block) end
+      fully_shard(net)
+      local count = 0
+      for name, t in pairs(nn.parallel.full_state_dict(net)) do
+        local wanted = name:find "c_proj%.weight$" and 0.01 or 0.02
+        if t.ndim == 2 then
+          assert(math.abs(t:std():item() / wanted - 1) < 0.1, name .. ": " .. t:std():item())
+          count = count + 1
+        else
+          assert(lm.equal(t, lm.full_like(t, name:find "ln_.%.weight$" and 1 or 0)), name)
+        end
+      end
+      assert(count == 3 + 2 * 4 and net(lm.ones({1, 3}, {dtype = "int64"})):isfinite():all():item())
+    ]])
+  end)
+
   it("holds rows of each parameter, and at most two blocks in full", function()
     on.succeeds(4, [[
       local function sum(net)
