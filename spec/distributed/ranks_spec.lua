@@ -194,6 +194,26 @@ describe("collectives", function()
     ]])
   end)
 
+  it("that average float16 whose sums exceed its range", function()
+    local script = joined .. [[
+      for _, count in ipairs { 10, 20000, 1500000 } do
+        local t = (48000 + 96 * (lm.arange(count) % 50)):to "float16" -- multiples of thirds have no rounding errors
+        local function is_mean(got, what) assert(lm.equal(got, t), what .. " of " .. count) end
+        is_mean(dist.all_reduce(t:clone(), { op = "mean" }), "all_reduce")
+        is_mean(dist.reduce(t:clone(), 1, { op = "mean" }), "reduce") -- the other ranks' tensors do not change
+        local all = lm.stack(lists_of(t))
+        is_mean(dist.reduce_scatter_tensor(lm.zeros_like(t), all, { op = "mean" }), "reduce_scatter")
+        is_mean(all[n], "the input of reduce_scatter")
+      end
+    ]]
+    for size = 2, 3 do
+      for _, shared in ipairs { "0", "1" } do
+        run(size, (script:gsub("lists_of%(t%)", "{ t" .. (", t"):rep(size - 1) .. " }")),
+          { env = { LM_TOKEN = "t", LM_SHM = shared } })
+      end
+    end
+  end)
+
   it("that run while the script goes on", function()
     run(3, joined .. [[
       local works, tensors = {}, {}

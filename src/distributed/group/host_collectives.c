@@ -115,10 +115,32 @@ static lm_status notify_next(lm_host *h) {
 typedef struct fold { /* a reduction */
   lm_dtype dtype;
   lm_reduce_op op;
+  double scale; /* multiplies each rank's elements before they are summed; 0: none */
 } fold;
 
+/* Returns true if a call's elements are scaled before they are summed, as DistributedDataParallel does: a sum of float16
+ * may exceed the dtype's range where the mean does not. */
+static bool scales_first(const lm_group_call *c) { return c->op == LM_REDUCE_MEAN && c->t->dtype == LM_F16; }
+
+static fold fold_of(const lm_host *h, const lm_group_call *c) {
+  return (fold){c->t->dtype, c->op, scales_first(c) ? 1.0 / h->size : 0};
+}
+
+static void copy_scaled(fold f, char *out, const char *from, size_t bytes) {
+  memcpy(out, from, bytes);
+  lm_reduce_scale(f.dtype, out, bytes / lm_dtype_size(f.dtype), f.scale);
+}
+
+/* Computes out = a folded with b, where a is scaled already. */
 static void fold_into(fold f, char *out, const char *a, const char *b, size_t bytes) {
-  lm_reduce_into(f.dtype, f.op, out, a, b, bytes / lm_dtype_size(f.dtype));
+  enum { TILE = 4096 };
+  char tile[TILE];
+  size_t element = lm_dtype_size(f.dtype), most = f.scale != 0 ? TILE : bytes;
+  for (size_t at = 0; at < bytes; at += most) {
+    size_t part = bytes - at < most ? bytes - at : most;
+    if (f.scale != 0) copy_scaled(f, tile, b + at, part);
+    lm_reduce_into(f.dtype, f.op, out + at, a + at, f.scale != 0 ? tile : b + at, part / element);
+  }
 }
 
 static lm_status make_scratch(lm_host *h) {
@@ -177,7 +199,13 @@ static lm_status go_around(lm_host *h, const blocks *b, const fold *f, char *out
     int coming = rank_before(h, 1 + (int)round) + (f ? h->size - 1 : 0);
     span own = stretch_of(block_of(b, coming % h->size), at, segment);
     span sent = stretch_of(block_of(b, (coming + 1) % h->size), at, segment);
-    if (f && round) sent.data = lane[l].result;
+    if (f && round) {
+      sent.data = lane[l].result;
+    } else if (f && f->scale != 0) { /* into the segment that round 1 receives, once this one is sent */
+      char *scaled = h->scratch + (LANES + i % LANES) * SEGMENT;
+      copy_scaled(*f, scaled, sent.data, sent.bytes);
+      sent.data = scaled;
+    }
     lane[l].own = own;
     lane[l].came = f ? h->scratch + (round % 2 * LANES + i % LANES) * SEGMENT : own.data;
     lane[l].result = f && round == rounds - 1 ? out + at : lane[l].came;
@@ -307,13 +335,13 @@ static lm_status meet(lm_host *h) {
 static lm_status run(lm_host *h, const lm_group_call *c) {
   lm_tensor *t = c->t;
   switch (c->kind) {
-    case LM_ALL_REDUCE: return all_reduce(h, span_of(t), (fold){t->dtype, c->op});
+    case LM_ALL_REDUCE: return all_reduce(h, span_of(t), (fold){t->dtype, c->op, 0});
     case LM_BROADCAST: return pass_down(h, t, c->root);
-    case LM_REDUCE: return reduce(h, t, c->root, (fold){t->dtype, c->op});
+    case LM_REDUCE: return reduce(h, t, c->root, fold_of(h, c));
     case LM_ALL_GATHER:
       memmove(c->out[h->rank]->data, t->data, lm_nbytes(t));
       return go_around(h, &(blocks){.list = c->out}, NULL, NULL);
-    case LM_REDUCE_SCATTER: return go_around(h, &(blocks){.list = c->in}, &(fold){t->dtype, c->op}, t->data);
+    case LM_REDUCE_SCATTER: return go_around(h, &(blocks){.list = c->in}, (fold[]){fold_of(h, c)}, t->data);
     case LM_SCATTER: NEED(notify_next(h)); return exchange(h, c);
     case LM_BARRIER: return meet(h);
     default: return exchange(h, c); /* gather, all_to_all */
@@ -324,7 +352,7 @@ static lm_status run(lm_host *h, const lm_group_call *c) {
 static lm_status exchange_messages(lm_host *h, const lm_group_call *c, const span *part) {
   lm_host *members = part ? h->across : h;
   if (h->by->begin) NEED(h->by->begin(h->g));
-  lm_status status = settle_all(members, part ? all_reduce(members, *part, (fold){c->t->dtype, c->op}) : run(h, c));
+  lm_status status = settle_all(members, part ? all_reduce(members, *part, (fold){c->t->dtype, c->op, 0}) : run(h, c));
   if (h->by->end) h->by->end(h->g);
   return status;
 }
@@ -374,12 +402,19 @@ static lm_status all_reduce_by_hosts(lm_host *h, const lm_group_call *c) {
 }
 
 lm_status lm_host_run(lm_host *h, const lm_group_call *c) {
+  lm_group_call scaled;
+  if (c->kind == LM_ALL_REDUCE && scales_first(c)) {
+    lm_reduce_scale(c->t->dtype, c->t->data, (size_t)c->t->numel, 1.0 / h->size);
+    scaled = *c;
+    scaled.op = LM_REDUCE_SUM;
+    c = &scaled;
+  }
   if (c->kind == LM_ALL_REDUCE && !h->shared_known) NEED(open_shared(h));
   if (c->kind == LM_ALL_REDUCE && h->across) return all_reduce_by_hosts(h, c);
   if (c->kind == LM_ALL_REDUCE && h->shared) return lm_shared_all_reduce_run(h->shared, h->g, c->t, c->op);
   NEED(exchange_messages(h, c, NULL));
   bool reduces =
       c->kind == LM_ALL_REDUCE || c->kind == LM_REDUCE_SCATTER || (c->kind == LM_REDUCE && h->rank == c->root);
-  if (reduces) lm_reduce_mean(h->g, c->t, c->op);
+  if (reduces && !scales_first(c)) lm_reduce_mean(h->g, c->t, c->op);
   return LM_OK;
 }
