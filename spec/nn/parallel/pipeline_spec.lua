@@ -345,6 +345,18 @@ describe("nn.parallel.Pipeline", function()
     end
   end)
 
+  it("has stages over a mesh that joins dims of another", function()
+    on.succeeds(4, [[
+      for _, shape in ipairs {{2, 2}, {1, 2, 2}, {2, 1, 2}} do
+        local mesh = dist.init_device_mesh("cpu", shape)
+        local alone, pipe = make(), cut(make(), {mesh = mesh:flatten({#shape - 1, #shape}, "line"),
+          split = splits[shape[#shape - 1] * 2]})
+        train(pipe, alone, {last = 2})
+        same_state(pipe, alone)
+      end
+    ]])
+  end)
+
   it("takes part in loss scaling: all ranks skip a step", function()
     on.succeeds(2, [[
       local scaler, x = lm.amp.GradScaler {init_scale = 4, enabled = true}, lm.randint(1, 12, {4, 5})

@@ -417,8 +417,9 @@ local function agree(pipe, call, x)
     if x == nil then fail("%s: the first stage needs the batch", who) end
     local samples = batch_size(pipe.batch_dim, x)
     local n = core.tensor({math.max(1, math.min(pipe.microbatches, samples))}, how)
-    for _, other in ipairs(pipe.mesh.whole.groups) do
-      if other ~= group and other.size > 1 then dist.all_reduce(n, {op = "min", group = other}) end
+    for d, other in ipairs(pipe.mesh.whole.groups) do
+      local is_own = lists.index_of(pipe.mesh.of[1], d)
+      if not is_own and other.size > 1 then dist.all_reduce(n, {op = "min", group = other}) end
     end
     first = core.tensor({samples, n:item(), lists.index_of(calls, call)}, how)
   end
