@@ -75,7 +75,7 @@ describe("nn.parallel.Pipeline over NCCL", function()
     })
   end)
 
-  it("sends beside the ops of other passes, and the host waits for no device", function()
+  it("sends and receives at once on a stream of their own, and the host waits for no device", function()
     nccl_ranks.succeeds(2, PRELUDE .. [[
       local pipe = cut(make(2))
       local x, y = batch(1)
@@ -88,13 +88,19 @@ describe("nn.parallel.Pipeline over NCCL", function()
       pipe:step(x, y)
       assert(waits() == before, "the host waited")
       local prof = lm.profile(function() pipe:step(x, y) end)
-      local streams, bytes, units = {}, {send = 0, recv = 0}, 0
+      local order, bytes, HEADER, TIED = "", 0, 96 * 8, 11 * 6 * 8
       for i = 1, prof.recording:count() do
-        local name, kind, _, _, _, _, _, _, _, _, _, _, n, device_of, stream = prof.recording:span(i)
-        if name == "send" or name == "recv" or name == "linear" then
-          print(name, kind, n, device_of, stream)
+        local name, kind, _, _, _, _, _, _, _, _, _, _, n, _, stream = prof.recording:span(i)
+        if name == "linear" then assert(stream == 0) end
+        if kind == "collective" and (name == "send" or name == "recv") and n ~= HEADER and n ~= TIED then
+          assert(not stream or stream > 0, "messages are on the stream of the ops") -- a unit's is its first one's
+          order, bytes = order .. (stream and " " or "") .. name:sub(1, 1), bytes + n
         end
       end
+      -- A unit's first message, which is a send if there is one, comes after its others.
+      local wanted = rank == 0 and " s s r" .. ("r s"):rep(3) .. " r" or " r r s" .. ("r s"):rep(3) .. " s"
+      assert(order == wanted, order)
+      assert(bytes == 2 * x:numel() * 6 * 8, bytes)
     ]])
   end)
 
