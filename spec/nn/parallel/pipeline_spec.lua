@@ -1,4 +1,5 @@
 -- nn.parallel.Pipeline: stages of a model on different ranks, a batch in several micro-batches.
+local lists = require "luminary.base.lists"
 local several = require "spec.support.several"
 local temp = require "spec.support.temp"
 local schedule = require "luminary.nn.parallel.pipeline_schedule"
@@ -148,6 +149,43 @@ describe("nn.parallel.Pipeline", function()
         end
       end
     end
+  end)
+
+  it("has rounds in which each pass receives the result of its source when that has run", function()
+    local function key_of(pass) return ("%s %d %d"):format(pass.kind, pass.stage, pass.batch) end
+    for _, kind in ipairs { "1f1b", "gpipe", "interleaved" } do
+      for ranks = 2, 5 do
+        for n = 1, 7 do
+          local count, round_of, received = kind == "interleaved" and 2 or 1, {}, 0
+          local rounds = {}
+          for r = 0, ranks - 1 do
+            rounds[r] = schedule.rounds(kind, r, ranks, n, count, function() return true end)
+            local ran = {}
+            for i, round in ipairs(rounds[r]) do
+              if round.pass then
+                round_of[key_of(round.pass)] = i
+                ran[#ran + 1] = round.pass
+              end
+            end
+            assert.same(schedule.passes(kind, r, ranks, n, count), ran)
+          end
+          for r = 0, ranks - 1 do
+            for i, round in ipairs(rounds[r]) do
+              for _, pass in ipairs(round.receives) do
+                received = received + 1
+                assert.equal(r, (pass.stage - 1) % ranks)
+                assert.equal(i, round_of[key_of(schedule.source_of(pass, ranks * count))])
+                assert.is_true(i < round_of[key_of(pass)])
+              end
+            end
+          end
+          assert.equal(2 * n * (ranks * count - 1), received)
+        end
+      end
+    end
+    assert.equal(0, #lists.filter(schedule.rounds("1f1b", 0, 2, 3, 1, function(pass)
+      return pass.kind == "forward"
+    end), function(round) return round.pass and round.pass.kind == "backward" end))
   end)
 
   it("trains as one process does by each schedule, and evaluates", function()
@@ -343,6 +381,18 @@ describe("nn.parallel.Pipeline", function()
         end
       ]])
     end
+  end)
+
+  it("has stages over a mesh that joins dims of another", function()
+    on.succeeds(4, [[
+      for _, shape in ipairs {{2, 2}, {1, 2, 2}, {2, 1, 2}} do
+        local mesh = dist.init_device_mesh("cpu", shape)
+        local alone, pipe = make(), cut(make(), {mesh = mesh:flatten({#shape - 1, #shape}, "line"),
+          split = splits[shape[#shape - 1] * 2]})
+        train(pipe, alone, {last = 2})
+        same_state(pipe, alone)
+      end
+    ]])
   end)
 
   it("takes part in loss scaling: all ranks skip a step", function()

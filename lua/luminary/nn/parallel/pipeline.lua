@@ -1,8 +1,10 @@
 --- nn.parallel.Pipeline(…): Runs consecutive stages of a module on different ranks, a batch in several micro-batches.
 ---
 --- The module is a chain of parts. A stage is a twin of the module whose forward runs the parts of the stage: it has
---- the modules and parameters that these use, and Absent for others. Before each pass of its schedule a rank posts the
---- receives of the next two. Activations follow a header with their dtypes and shapes; gradients need none.
+--- the modules and parameters that these use, and Absent for others. After each pass a rank sends its results and
+--- receives those that other ranks' passes of the same round have for it (pipeline_schedule), in one batch, since NCCL
+--- runs single sends and receives one after the other. Activations follow a header with their dtypes and shapes;
+--- gradients need none.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -22,9 +24,7 @@ local shards = require "luminary.nn.parallel.shards"
 
 local ops, fail, pack, who = core.ops, options.fail, options.pack, "Pipeline"
 local DTYPES = lists.parts "float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128"
-local HEADER, MOST = 96, 15 -- numbers of a header; tensors between two stages
-local AHEAD = 2             -- passes whose receives are posted before a pass runs
-local TIED = 1              -- tag of tied parameters; those of passes are MOST + 1 and above
+local HEADER = 96 -- numbers of a header
 
 local Pipeline = layer.define(who)
 Pipeline.transparent, Pipeline.nameless = true, true -- names are those of the model
@@ -177,16 +177,18 @@ end
 
 -- Exchanges t, a tensor of a tied parameter; returns those of all ranks that have it, in their order.
 local function exchange(self, tie, t)
-  local list, works = {}, {}
+  local list, messages = {}, {}
   for i, rank in ipairs(tie.ranks) do
     list[i] = t
     if rank ~= self.mesh.rank then
       list[i] = ops.empty(t.shape, {dtype = t.dtype, device = t.device})
-      works[#works + 1] = dist.irecv(list[i], {src = rank, group = self.group, tag = TIED})
-      works[#works + 1] = dist.isend(t, {dst = rank, group = self.group, tag = TIED})
+      lists.append(messages, {
+        {op = "irecv", tensor = list[i], peer = rank, group = self.group},
+        {op = "isend", tensor = t, peer = rank, group = self.group},
+      })
     end
   end
-  for _, work in ipairs(works) do work:wait() end
+  for _, work in ipairs(dist.batch_isend_irecv(messages)) do work:wait() end
   return list
 end
 
@@ -237,88 +239,92 @@ end)
 
 -- ---- messages of a run, a table of run_passes
 
--- Returns the tag of the messages that a pass receives; those of its tensors follow it.
-local function tag_of(run, pass)
-  return (2 * ((pass.stage - 1) * run.n + pass.batch) + (pass.kind == "backward" and 1 or 0)) * (MOST + 1)
-end
-
 local function rank_of(pipe, stage) return pipe.group.ranks[(stage - 1) % pipe.group.size + 1] end
 
--- Posts a receive of a pass; i: 0 for the header, or the number of a tensor.
-local function post_receive(run, pass, t, i)
-  local from = pass.stage + (pass.kind == "forward" and -1 or 1)
-  return dist.irecv(t, {src = rank_of(run.pipe, from), group = run.pipe.group, tag = tag_of(run, pass) + i})
-end
-
--- Sends tensors to the pass of that kind that receives them; requires: which of them get a gradient, for a header.
-local function deliver(run, kind, stage, batch, tensors, requires)
-  local pipe, tag, header = run.pipe, tag_of(run, {kind = kind, stage = stage, batch = batch}), {#tensors}
-  local function post(t, i)
-    local work = dist.isend(t, {dst = rank_of(pipe, stage), group = pipe.group, tag = tag + i})
-    table.insert(run.sends, {t, work})
-  end
+-- Returns the result of a pass: tensors for the pass that receives them, after a header if `requires` says which of
+-- them get a gradient.
+local function message_of(run, tensors, requires)
+  local header = {#tensors}
   for i, t in ipairs(requires and tensors or {}) do
     lists.append(header, {lists.index_of(DTYPES, t.dtype), requires[i] and 1 or 0, t.ndim})
     lists.append(header, t.shape)
   end
-  if #tensors > MOST or #header > HEADER then
-    fail("%s: at most %d tensors with at most %d dims in all pass to the next stage, got %d", who, MOST,
-      HEADER - 1 - 3 * #tensors, #tensors)
+  if #header > HEADER then
+    fail("%s: at most %d numbers describe the tensors that pass to the next stage, 3 and its shape for each; got %d "
+      .. "tensors with %d dims in all", who, HEADER - 1, #tensors, #header - 1 - 3 * #tensors)
   end
-  if requires then
-    for i = #header + 1, HEADER do header[i] = 0 end
-    post(core.tensor(header, {dtype = "int64", device = pipe.header_device}), 0)
-  end
-  for i, t in ipairs(tensors) do post(t:detach():contiguous(), i) end
+  for i = #header + 1, HEADER do header[i] = 0 end
+  return {
+    header = requires and core.tensor(header, {dtype = "int64", device = run.pipe.header_device}),
+    tensors = lists.map(tensors, function(t) return t:detach():contiguous() end),
+  }
 end
 
--- Posts the receives of the tensors that a header describes.
-local function open(run, pass, posted)
-  posted.header[2]:wait()
-  local numbers, at = posted.header[1]:tolist(), 2
-  posted.tensors, posted.works, posted.requires = {}, {}, {}
+-- Makes the tensors that a pass receives: those of its header, or gradients of its stage's outputs.
+local function make_received(run, pass, header)
+  local received = {tensors = {}, requires = {}, works = {}}
+  if pass.kind == "backward" then
+    received.tensors = lists.map(run.live[pass.stage][pass.batch].outputs, function(y)
+      return ops.empty(y.shape, {dtype = y.dtype, device = y.device})
+    end)
+    return received
+  end
+  local numbers, at = header:tolist(), 2
   for i = 1, numbers[1] do
     local last = at + 2 + numbers[at + 2]
     local how = {dtype = DTYPES[numbers[at]], device = run.pipe.device}
-    posted.tensors[i] = ops.empty(lists.slice(numbers, at + 3, last), how)
-    posted.works[i] = post_receive(run, pass, posted.tensors[i], i)
-    posted.requires[i] = numbers[at + 1] == 1 and run.grad
+    received.tensors[i] = ops.empty(lists.slice(numbers, at + 3, last), how)
+    received.requires[i] = numbers[at + 1] == 1 and run.grad
     at = last + 1
   end
+  return received
 end
 
-local function receives(run, pass) return pass.stage ~= (pass.kind == "forward" and 1 or run.pipe.total) end
-
--- Posts what a pass receives, as far as it is known yet; pass may be nil.
-local function advance(run, pass)
-  if not pass or not receives(run, pass) then return end
-  local posted, live = run.posted[pass], run.live[pass.stage][pass.batch]
-  if pass.kind == "forward" and not posted then
-    local header = ops.empty({HEADER}, {dtype = "int64", device = run.pipe.header_device})
-    run.posted[pass] = {header = {header, post_receive(run, pass, header, 0)}}
-  elseif pass.kind == "forward" and not posted.tensors and posted.header[2]:is_completed() then
-    open(run, pass, posted)
-  elseif pass.kind == "backward" and not posted and live then
-    posted = {tensors = {}, works = {}, requires = {}}
-    for i, y in ipairs(live.outputs) do
-      posted.tensors[i] = ops.empty(y.shape, {dtype = y.dtype, device = y.device})
-      posted.works[i] = post_receive(run, pass, posted.tensors[i], i)
+-- Starts the messages of a round, headers first: `sent`, the message of its pass or nil, and those of its receives.
+local function start_messages(run, round, sent)
+  local pipe = run.pipe
+  local function batch(to_send, to_receive)
+    local messages, works = {}, {}
+    local function add(op, stage, tensors)
+      for _, t in ipairs(tensors) do
+        messages[#messages + 1] = {op = op, tensor = t, peer = rank_of(pipe, stage), group = pipe.group}
+      end
     end
-    run.posted[pass] = posted
+    if sent then add("isend", round.pass.stage + (round.pass.kind == "forward" and 1 or -1), to_send) end
+    local n_sends = #messages
+    for i, pass in ipairs(round.receives) do
+      add("irecv", schedule.source_of(pass, pipe.total).stage, to_receive[i])
+    end
+    if #messages > 0 then works = dist.batch_isend_irecv(messages) end
+    lists.append(run.sends, lists.slice(works, 1, n_sends))
+    return lists.slice(works, n_sends + 1)
+  end
+  local headers = lists.map(round.receives, function(pass)
+    return pass.kind == "forward" and {ops.empty({HEADER}, {dtype = "int64", device = pipe.header_device})} or {}
+  end)
+  for _, work in ipairs(batch({sent and sent.header}, headers)) do work:wait() end
+  local received = {}
+  for i, pass in ipairs(round.receives) do
+    run.received[pass] = make_received(run, pass, headers[i][1])
+    received[i] = run.received[pass].tensors
+  end
+  local works = batch(sent and sent.tensors, received)
+  for i, pass in ipairs(round.receives) do
+    run.received[pass].works, works = lists.slice(works, 1, #received[i]), lists.slice(works, #received[i] + 1)
   end
 end
+
+local function receives(run, pass) return schedule.source_of(pass, run.pipe.total) ~= nil end
 
 -- Returns the tensors that a pass receives.
 local function obtain(run, pass)
-  advance(run, pass)
-  local posted = run.posted[pass]
-  if not posted.tensors then open(run, pass, posted) end
-  for i, work in ipairs(posted.works) do
+  local received = run.received[pass]
+  for i, work in ipairs(received.works) do
     work:wait()
-    if posted.requires[i] then posted.tensors[i]:requires_grad_() end
+    if received.requires[i] then received.tensors[i]:requires_grad_() end
   end
-  run.posted[pass] = nil
-  return posted.tensors
+  run.received[pass] = nil
+  return received.tensors
 end
 
 -- ---- passes
@@ -336,8 +342,9 @@ local function stage_at(pipe, pass) return pipe.stages[(pass.stage - 1 - pipe.gr
 -- Returns the tensors of a list that require gradients.
 local function requiring(list) return lists.filter(list, function(t) return t.requires_grad end) end
 
+-- Runs a forward pass; returns its message for the next stage, or nil.
 local function run_forward(run, pass)
-  local pipe, is_last, requires = run.pipe, pass.stage == run.pipe.total, {}
+  local pipe, is_last, requires, message = run.pipe, pass.stage == run.pipe.total, {}, nil
   local inputs = receives(run, pass) and obtain(run, pass) or samples_of(run, pass, run.x)
   local outputs = pack(stage_at(pipe, pass)(unpack(inputs)))
   if is_last and run.evaluates then
@@ -356,13 +363,14 @@ local function run_forward(run, pass)
       end
       requires[i] = outputs[i].requires_grad and run.grad
     end
-    deliver(run, "forward", pass.stage + 1, pass.batch, outputs, requires)
+    message = message_of(run, outputs, requires)
   end
   if run.grad then
     run.live[pass.stage][pass.batch] = {
       inputs = pass.stage > 1 and requiring(inputs) or {}, outputs = requiring(outputs),
     }
   end
+  return message
 end
 
 -- Makes the next backward pass of a stage average gradients over other dims of the mesh, or keep them until one does.
@@ -380,6 +388,7 @@ local function set_averaging(run, stage, is_last)
   end
 end
 
+-- Runs a backward pass; returns its message for the stage before, or nil.
 local function run_backward(run, pass)
   local live, weight = run.live[pass.stage][pass.batch], run.sizes[pass.batch].weight
   local grads = receives(run, pass) and obtain(run, pass)
@@ -388,11 +397,9 @@ local function run_backward(run, pass)
   if #grads > 0 then core.backward(live.outputs, grads) end
   for _, t in ipairs(grads) do t:free() end
   run.live[pass.stage][pass.batch] = nil
-  if pass.stage > 1 then
-    deliver(run, "backward", pass.stage - 1, pass.batch, lists.map(live.inputs, function(x)
-      return x.grad or ops.zeros_like(x:detach())
-    end))
-  end
+  return pass.stage > 1 and message_of(run, lists.map(live.inputs, function(x)
+    return x.grad or ops.zeros_like(x:detach())
+  end)) or nil
 end
 
 -- ---- runs
@@ -417,8 +424,9 @@ local function agree(pipe, call, x)
     if x == nil then fail("%s: the first stage needs the batch", who) end
     local samples = batch_size(pipe.batch_dim, x)
     local n = core.tensor({math.max(1, math.min(pipe.microbatches, samples))}, how)
-    for _, other in ipairs(pipe.mesh.whole.groups) do
-      if other ~= group and other.size > 1 then dist.all_reduce(n, {op = "min", group = other}) end
+    for d, other in ipairs(pipe.mesh.whole.groups) do
+      local is_own = lists.index_of(pipe.mesh.of[1], d)
+      if not is_own and other.size > 1 then dist.all_reduce(n, {op = "min", group = other}) end
     end
     first = core.tensor({samples, n:item(), lists.index_of(calls, call)}, how)
   end
@@ -435,7 +443,7 @@ local function run_passes(pipe, call, x, target)
   local group, samples, n_batches = pipe.group, agree(pipe, call, x)
   local run = {
     pipe = pipe, n = n_batches, sizes = {}, samples = samples, x = x, target = target, grad = call == "step",
-    evaluates = call == "forward", live = {}, posted = {}, sends = {}, results = {},
+    evaluates = call == "forward", live = {}, received = {}, sends = {}, results = {},
   }
   local is_last = (pipe.total - 1) % group.size == group.rank
   if is_last and not run.evaluates and batch_size(pipe.batch_dim, target) ~= samples then
@@ -447,16 +455,17 @@ local function run_passes(pipe, call, x, target)
     run.sizes[i] = {first = first, n = n, weight = samples > 0 and n / samples or 1}
   end
   for s = 1, pipe.total do run.live[s] = {} end
-  local passes = schedule.passes(pipe.schedule, group.rank, group.size, run.n, #pipe.stages)
-  if not run.grad then passes = lists.filter(passes, function(pass) return pass.kind == "forward" end) end
+  local function is_kept(pass) return run.grad or pass.kind == "forward" end
+  local rounds = schedule.rounds(pipe.schedule, group.rank, group.size, run.n, #pipe.stages, is_kept)
   with_units(pipe, samples, function()
-    for i, pass in ipairs(passes) do
-      for ahead = 1, AHEAD do advance(run, passes[i + ahead]) end
-      if pass.kind == "forward" then run_forward(run, pass) else run_backward(run, pass) end
-      run.sends = lists.filter(run.sends, function(each) return not each[2]:is_completed() end)
+    for _, round in ipairs(rounds) do
+      local pass = round.pass
+      local sent = pass and (pass.kind == "forward" and run_forward or run_backward)(run, pass)
+      start_messages(run, round, sent)
+      run.sends = lists.filter(run.sends, function(work) return not work:is_completed() end)
     end
   end)
-  for _, each in ipairs(run.sends) do each[2]:wait() end
+  for _, work in ipairs(run.sends) do work:wait() end
   return run
 end
 
