@@ -1,9 +1,9 @@
 -- nn.parallel.fully_shard over the stand-in for NCCL (support/nccl/): the order, streams and bytes of its collectives.
 local nccl_ranks = require "spec.support.nccl_ranks"
+local spans = require "spec.support.nccl_spans"
 if not nccl_ranks.are_there then return end
 
--- `spans(f)` returns a line with a letter for each op and collective of f(), and by letter the streams and bytes.
-local PRELUDE = [[
+local PRELUDE = spans .. [[
   local fully_shard = nn.parallel.fully_shard
   local function blocks(n)
     lm.manual_seed(1)
@@ -16,41 +16,6 @@ local PRELUDE = [[
     return fully_shard(net, opts)
   end
   local x = full({ 8, 64 }, rank + 1):requires_grad_() -- so that backward reads the first block's weights, too
-  -- G: a gather is enqueued, g: its result is waited for; the same of R: reduce_scatter and A: all_reduce; m: a product
-  local letters = {
-    all_gather = "G", ["all_gather: wait"] = "g", reduce_scatter = "R", ["reduce_scatter: wait"] = "r",
-    all_reduce = "A", ["all_reduce: wait"] = "a", linear = "m", mm = "m",
-  }
-  local function spans(f)
-    local prof = lm.profile(f)
-    local order, streams, bytes = {}, {}, {}
-    for i = 1, prof.recording:count() do
-      local name, kind, _, _, _, _, _, _, _, _, _, _, n, _, stream = prof.recording:span(i)
-      local letter = letters[name]
-      if letter then order[#order + 1] = letter end
-      if letter and kind ~= "wait" then
-        assert((kind == "collective") == (letter ~= "m"), name)
-        streams[letter] = streams[letter] or {}
-        streams[letter][stream] = true
-        bytes[letter] = (bytes[letter] or 0) + n
-      end
-    end
-    return table.concat(order), streams, bytes
-  end
-  local function streams_of(...)
-    local list, seen = {}, {}
-    for _, set in ipairs { ... } do
-      for stream in pairs(set) do
-        if not seen[stream] then list[#list + 1] = stream end
-        seen[stream] = true
-      end
-    end
-    table.sort(list)
-    return table.concat(list, " ")
-  end
-  local function waits()
-    return calls "cudaStreamSynchronize" + calls "cudaDeviceSynchronize" + calls "cudaEventSynchronize"
-  end
   local BLOCK = (64 * 64 + 64) * 4
 ]]
 

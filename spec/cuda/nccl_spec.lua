@@ -49,6 +49,21 @@ describe("over the stand-in for NCCL", function()
       end
     ]])
   end)
+
+  it("an all_gather takes its input as it is if that is this rank's part of the result, and else copies it", function()
+    succeeds(3, [[
+      for shift = 0, 2 do
+        local whole = full({ 3, 50000 }, 0)
+        local own = whole[(rank + shift) % 3 + 1]:fill_(rank + 1)
+        lm.reset_peak_memory_stats(device)
+        local before = lm.memory_allocated(device)
+        dist.all_gather_into_tensor(whole, own)
+        local copied = lm.max_memory_allocated(device) - before >= 4 * 50000
+        assert(copied == (shift > 0), "the input was " .. (copied and "copied" or "not copied"))
+        for r = 1, 3 do same({ r, r }, whole[r]:index_select(1, on({ 1, 50000 }, { dtype = "int64" }))) end
+      end
+    ]])
+  end)
 end)
 
 describe("a collective over NCCL", function()

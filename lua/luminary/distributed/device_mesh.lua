@@ -21,10 +21,13 @@ local function place_of(shape, rank)
 end
 
 -- Makes the groups of the ranks that differ in some dims alone, which all ranks make in the same order. Returns this
--- rank's.
+-- rank's. Several dims have a group of their own if one of them has all ranks, so that their collectives do not queue.
 local function make_groups(shape, dims)
   local default, lists_of, order, own = groups.need "DeviceMesh", {}, {}, nil
-  if lists.product(lists.pick(shape, dims)) == default.size then return default end
+  local sizes = lists.pick(shape, dims)
+  if lists.product(sizes) == default.size and (#dims == 1 or not lists.index_of(sizes, default.size)) then
+    return default
+  end
   for rank = 0, default.size - 1 do
     local others = place_of(shape, rank)
     for _, d in ipairs(dims) do others[d] = 0 end

@@ -1,0 +1,115 @@
+-- nn.parallel.parallelize and context_parallel over the stand-in for NCCL (support/nccl/): the order, streams and bytes
+-- of their collectives, alone and beside those of fully_shard.
+local nccl_ranks = require "spec.support.nccl_ranks"
+local spans = require "spec.support.nccl_spans"
+if not nccl_ranks.are_there then return end
+
+local PRELUDE = spans .. [[
+  local parallel, LAYERS = nn.parallel, 2
+  local function gpt2(dtype)
+    lm.manual_seed(1)
+    return lm.models.gpt2 {
+      n_embd = 16, n_head = 4, n_layer = LAYERS, vocab_size = 32, n_positions = 16, embd_pdrop = 0, resid_pdrop = 0,
+      attn_pdrop = 0,
+    }:to(device, dtype or "float32")
+  end
+  local function mesh_of(shape, ...) return dist.init_device_mesh("cuda", shape, { names = { ... } }) end
+  local function shard(net, mesh)
+    for _, block in ipairs(net.transformer.h) do parallel.fully_shard(block, { mesh = mesh }) end
+    return parallel.fully_shard(net, { mesh = mesh })
+  end
+  lm.manual_seed(2)
+  local ids, y = lm.randint(1, 33, { 2, 16 }):to(device), lm.randint(1, 33, { 2, 16 }):to(device)
+  local HIDDEN, TOKEN = 2 * 16 * 16 * 4, 2 * 16 * 4 -- bytes of all activations, and of a number for each token
+  local function loss_of(scores, target) return F.cross_entropy(scores:flatten(1, 2), target:flatten()) end
+  local function in_parts(context, f) -- f(ids, y) of this rank's tokens
+    return parallel.context_parallel(context, { buffers = { ids, y }, dims = { 2, 2 } }, function(a, b)
+      return f(a, b:contiguous())
+    end)
+  end
+  local function spans_of(step) -- of the third step, in which the host waits for nothing
+    step()
+    step()
+    local before = waits()
+    step()
+    assert(waits() == before, "the host waited")
+    return spans(step)
+  end
+  local function equal(got, wanted) if got ~= wanted then error("expected " .. wanted .. ", got " .. got, 2) end end
+]]
+
+describe("layers divided over NCCL", function()
+  it("have two sums a block in each direction, on a stream of their own, and the host waits for none", function()
+    nccl_ranks.succeeds(2, PRELUDE .. [[
+      local mesh = mesh_of({ 2 }, "tensor")
+      local function step_of(sequence)
+        local net = gpt2()
+        parallel.parallelize(net, mesh, net:parallel_plan { sequence = sequence })
+        return function() parallel.vocabulary_cross_entropy(net(ids), y, mesh):backward() end
+      end
+      local order, streams, bytes = spans_of(step_of(false))
+      -- The embedding, a block's attention and MLP, the head and two sums of the loss.
+      local forward, backward = "A" .. ("mtmA" .. "mmA"):rep(LAYERS) .. "m" .. "AA", ("mmmmA" .. "mmTmmA"):rep(LAYERS)
+      equal(order, forward .. "mmA" .. backward)
+      equal(bytes.A, (2 + 4 * LAYERS) * HIDDEN + 3 * TOKEN)
+      equal(#streams_of(streams.A), 1)
+      assert(streams_of(streams.A) ~= streams_of(streams.m), "collectives are on the stream of the ops")
+
+      order, streams, bytes = spans_of(step_of(true))
+      -- Gathers and reductions in place of sums, and the gradients of a norm's two parameters and of a bias.
+      forward, backward = "A" .. ("GmtmR" .. "GmmR"):rep(LAYERS) .. "Gm" .. "AA", "mmR"
+      for _ = 1, LAYERS do backward = backward .. "AAAG" .. "mmmmR" .. "AAAG" .. "mmTmmR" end
+      equal(order, forward .. backward .. "AAG")
+      equal(bytes.G, (2 + 4 * LAYERS) * HIDDEN / 2)
+      equal(bytes.R, (1 + 4 * LAYERS) * HIDDEN / 2)
+      equal(streams_of(streams.A, streams.G, streams.R), streams_of(streams.A))
+    ]])
+  end)
+end)
+
+describe("sequences divided over NCCL", function()
+  it("send keys and values on before a block of attention is computed, and gradients after it", function()
+    nccl_ranks.succeeds(2, PRELUDE .. [[
+      local mesh = mesh_of({ 1, 2 }, "shard", "context")
+      local net = gpt2()
+      local function step() in_parts(mesh["context"], function(a, b) loss_of(net(a), b):backward() end) end
+      local order, streams, bytes = spans_of(step)
+      local forward, backward = "m" .. "Vtt" .. "mmm", "mmmmmm" .. "VTVTV" .. "mm"
+      equal(order, forward:rep(LAYERS) .. "mmm" .. backward:rep(LAYERS))
+      equal(bytes.V, LAYERS * 4 * (2 + 2) * HIDDEN / 2) -- of two tensors sent, and two received
+      equal(#streams_of(streams.V), 1)
+      assert(streams_of(streams.V) ~= streams_of(streams.m), "messages are on the stream of the ops")
+
+      net = shard(net, mesh:flatten({ "shard", "context" }, "rows")) -- over the same ranks
+      order, streams = spans_of(step)
+      assert(order:find("GG", 1, true) and order:find("R", 1, true), order)
+      equal(#streams_of(streams.V), 1)
+      equal(#streams_of(streams.V, streams.G, streams.R), 3)
+    ]])
+  end)
+end)
+
+describe("layers and sequences divided at once over NCCL", function()
+  it("train as one process does", function()
+    nccl_ranks.succeeds(4, PRELUDE .. [[
+      local mesh = mesh_of({ 2, 2 }, "context", "tensor")
+      local alone, net = gpt2 "float64", gpt2 "float64"
+      parallel.parallelize(net, mesh["tensor"], net:parallel_plan { sequence = true })
+      shard(net, mesh["context"])
+      local steps = { lm.optim.Adam(alone:parameters(), { lr = 0.01 }), lm.optim.Adam(net:parameters(), { lr = 0.01 }) }
+      for step = 1, 3 do
+        for _, opt in ipairs(steps) do opt:zero_grad() end
+        local whole = loss_of(alone(ids), y)
+        whole:backward()
+        local part = in_parts(mesh["context"], function(a, b)
+          local loss = parallel.vocabulary_cross_entropy(net(a), b, mesh["tensor"])
+          loss:backward()
+          return loss
+        end)
+        for _, opt in ipairs(steps) do opt:step() end
+        local sum = dist.all_reduce(part:detach():clone(), { group = mesh:get_group "context" }) / 2
+        assert(math.abs(sum:item() - whole:item()) < 1e-12, "step " .. step .. ": loss differs")
+      end
+    ]])
+  end)
+end)
