@@ -7,8 +7,9 @@
  * Tensors belong to no session. Two threads may read one tensor at once; one that writes to it must be alone.
  *
  * Failures. A function that can fail returns a lum_status, and lum_message returns its sentence. Pointers that such a
- * function returns through `out` are NULL after a failure. Nothing aborts the process, and nothing is printed, except
- * warnings (lum_set_log).
+ * function returns through `out` are NULL after a failure. NULL for a session, a model, a tensor or `out` is
+ * LUM_E_ARGUMENT there; functions that return a tensor's dtype, sizes and so on need a tensor. Nothing aborts the
+ * process, and nothing is printed, except warnings (lum_set_log).
  *
  * Compatibility. A program runs with every later library of the same soname. A struct begins with its own size, which
  * the initializers below set, so that later versions can add fields. Enums may get further values.

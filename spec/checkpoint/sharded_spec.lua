@@ -38,6 +38,14 @@ local PRELUDE = [[
 local on = several(PRELUDE, 60)
 
 describe("checkpoints of sharded models", function()
+  it("leave no files of a save that failed", function()
+    assert(lm.paths.mkdir(folder .. "/a"))
+    on.succeeds(2, ([[
+      contains(message(lm.checkpoint.save, "%s/a", {net = shard(make())}), "it is a folder")
+    ]]):format(folder))
+    assert.same({".", "..", "a"}, lm.paths.dir(folder))
+  end)
+
   it("load into other layouts of 1 to 8 ranks, 50 pairs", function()
     local layouts = {[1] = "{{1}}", [2] = "{{2}, {2, 1}}", [4] = "{{4}, {2, 2}}", [8] = "{{8}, {2, 4}, {4, 2}}"}
     -- Each job loads what others saved, and saves; a second round loads what was not there in the first.

@@ -90,6 +90,15 @@ static void check_tensors(void) {
   CHECK(copy[0] == 1 && copy[1] == 4 && copy[2] == 2);
   FAILS(LUM_E_ARGUMENT, "bytes", lum_tensor_read(u, copy, 4));
   FAILS(LUM_E_ARGUMENT, "memory must be an address", lum_tensor_read(u, NULL, sizeof copy));
+  FAILS(LUM_E_ARGUMENT, "tensor must not be NULL", lum_tensor_read(NULL, copy, sizeof copy));
+  FAILS(LUM_E_ARGUMENT, "tensor must not be NULL", lum_tensor_write(NULL, copy, sizeof copy));
+  FAILS(LUM_E_ARGUMENT, "tensor must not be NULL", lum_tensor_to(NULL, LUM_NO_DTYPE, NULL, &v));
+  FAILS(LUM_E_ARGUMENT, "tensor must not be NULL", lum_tensor_item(NULL, &(double){0}));
+  FAILS(LUM_E_ARGUMENT, "out must not be NULL", lum_tensor_item(u, NULL));
+  FAILS(LUM_E_ARGUMENT, "out must not be NULL", lum_tensor_to(t, LUM_FLOAT64, NULL, NULL));
+  FAILS(LUM_E_ARGUMENT, "out must not be NULL", lum_tensor_new(LUM_FLOAT64, 0, NULL, NULL, NULL));
+  FAILS(LUM_E_ARGUMENT, "out must not be NULL", lum_dtype_find("int8", NULL));
+  FAILS(LUM_E_ARGUMENT, "out must not be NULL", lum_session_new(NULL, NULL));
   copy[0] = 10;
   OK(lum_tensor_write(u, copy, sizeof copy));
   CHECK(data[0] == 10 && data[3] == 4);
@@ -123,10 +132,11 @@ static void check_tensors(void) {
   FAILS(LUM_E_ARGUMENT, "", lum_tensor_from_memory(LUM_FLOAT32, 1, negative, NULL, data, 4, count, &released, &t));
   FAILS(LUM_E_ARGUMENT, "ndim", lum_tensor_from_memory(LUM_FLOAT32, 9, wide, NULL, data, 4, count, &released, &t));
   FAILS(LUM_E_ARGUMENT, "shape", lum_tensor_from_memory(LUM_FLOAT32, 1, NULL, NULL, data, 4, count, &released, &t));
+  FAILS(LUM_E_ARGUMENT, "out", lum_tensor_from_memory(LUM_FLOAT32, 1, turned, NULL, data, 12, count, &released, NULL));
   FAILS(LUM_E_ARGUMENT, "data", lum_tensor_from_memory(LUM_FLOAT32, 1, turned, NULL, NULL, 12, count, &released, &t));
   FAILS(LUM_E_ARGUMENT, "dtype",
         lum_tensor_from_memory((lum_dtype)-3, 1, turned, NULL, data, 12, count, &released, &t));
-  CHECK(released == 8 && t == NULL);
+  CHECK(released == 9 && t == NULL);
 
   OK(lum_tensor_new(LUM_INT64, 0, NULL, NULL, &t));
   OK(lum_tensor_item(t, &value));
@@ -166,6 +176,9 @@ static void check_models(lum_session *s) {
   OK(lum_model_output(m, 1, &info));
   CHECK(strcmp(info.name, "twice") == 0 && info.dtype == LUM_NO_DTYPE && info.ndim == -1);
   FAILS(LUM_E_ARGUMENT, "from 0 to 0", lum_model_input(m, 1, &info));
+  FAILS(LUM_E_ARGUMENT, "info must not be NULL", lum_model_input(m, 0, NULL));
+  FAILS(LUM_E_ARGUMENT, "info->size", lum_model_output(m, 0, &(lum_value_info){0}));
+  FAILS(LUM_E_ARGUMENT, "out must not be NULL", lum_model_load(s, path("model.lua"), NULL, NULL));
   FAILS(LUM_E_ARGUMENT, "from 0 to 1", lum_model_output(m, -1, &info));
   lum_value_info old = LUM_VALUE_INFO; /* as a program has it that knows the name alone */
   old.size = offsetof(lum_value_info, dtype);

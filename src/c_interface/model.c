@@ -63,8 +63,8 @@ static void then_keep(lua_State *L, model_call *c) {
 }
 
 lum_status lum_model_load(lum_session *session, const char *path, const lum_model_options *options, lum_model **out) {
-  *out = NULL;
-  if (!path) return lm_note(session, LM_E_ARG, "lum_model_load: path must not be NULL");
+  if (out) *out = NULL;
+  if (!path || !out) return lm_noted(session, lm_given(path ? "out" : "path", NULL));
   lum_model *m = malloc(sizeof *m);
   if (!m) return lm_note(session, LM_E_OOM, "out of memory");
   *m = (lum_model){session, LUA_NOREF};
@@ -179,6 +179,14 @@ static lum_status get_info(const lum_model *m, const char *which, int i, lum_val
   return lm_noted(m->session, lm_fail_int("model", "i", lm_text("from 0 to %d", c.count - 1), i));
 }
 
+static lum_status describe(const lum_model *m, const char *which, int i, lum_value_info *info) {
+  if (!info) return lm_noted(session_of(m), lm_given("info", info));
+  if (info->size == 0) {
+    return lm_noted(session_of(m), lm_fail_int("model", "info->size", "set by LUM_VALUE_INFO", 0));
+  }
+  return get_info(m, which, i, info, &(int){0});
+}
+
 static int get_count(const lum_model *m, const char *which) {
   int n;
   get_info(m, which, 0, NULL, &n);
@@ -187,10 +195,10 @@ static int get_count(const lum_model *m, const char *which) {
 int lum_model_input_count(const lum_model *model) { return get_count(model, "inputs"); }
 int lum_model_output_count(const lum_model *model) { return get_count(model, "outputs"); }
 lum_status lum_model_input(const lum_model *model, int i, lum_value_info *info) {
-  return get_info(model, "inputs", i, info, &(int){0});
+  return describe(model, "inputs", i, info);
 }
 lum_status lum_model_output(const lum_model *model, int i, lum_value_info *info) {
-  return get_info(model, "outputs", i, info, &(int){0});
+  return describe(model, "outputs", i, info);
 }
 
 static lum_status call_with_text(lum_model *m, const char *function, const char *text, lum_tensor **out) {

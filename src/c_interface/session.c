@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/environment_variable.h"
+#include "base/message.h"
 #include "base/plugin.h"
 #include "device/alloc.h"
 
@@ -30,6 +31,10 @@ lum_status lm_note(lum_session *s, lm_status status, const char *message) {
 }
 
 lum_status lm_noted(lum_session *s, lm_status status) { return lm_note(s, status, lm_error()); }
+
+lm_status lm_given(const char *name, const void *argument) {
+  return argument ? LM_OK : lm_fail(LM_E_ARG, "%s must not be NULL", name);
+}
 
 const char *lum_message(const lum_session *session) {
   if (!session || session == last.session) return last.text;
@@ -141,6 +146,7 @@ lum_status lum_session_new(const lum_session_options *options, lum_session **out
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   char found[FOLDER_BYTES];
   opening o = {.lua_folder = LM_OPTION(options, lua_folder), .interpret = LM_OPTION(options, interpret)};
+  if (!out) return lm_noted(NULL, lm_given("out", out));
   *out = NULL;
   pthread_once(&once, show_luajit);
   if (!o.lua_folder) o.lua_folder = lm_variable_get(LM_VAR_LUA_FOLDER);

@@ -11,6 +11,9 @@
 #include "luminary.h"
 #include "tensor/tensor.h"
 
+/* Fails with LM_E_ARG, by the argument's name, if it is NULL. */
+lm_status lm_given(const char *name, const void *argument);
+
 /* A field of options; 0 in a program that was built before the field was. */
 #define LM_OPTION(options, field)                                                                     \
   ((options) && (options)->size >= offsetof(__typeof__(*(options)), field) + sizeof((options)->field) \

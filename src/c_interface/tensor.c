@@ -19,8 +19,9 @@ size_t lum_dtype_size(lum_dtype dtype) { return is_dtype(dtype) ? lm_dtype_size(
 
 lum_status lum_dtype_find(const char *name, lum_dtype *out) {
   lm_dtype dtype;
-  *out = LUM_NO_DTYPE;
-  lm_status status = lm_dtype_parse(name ? name : "", &dtype);
+  if (out) *out = LUM_NO_DTYPE;
+  lm_status status = lm_given("out", out);
+  if (status == LM_OK) status = lm_dtype_parse(name ? name : "", &dtype);
   if (status == LM_OK) *out = (lum_dtype)dtype;
   return lm_noted(NULL, status);
 }
@@ -30,8 +31,11 @@ lum_status lum_dtype_find(const char *name, lum_dtype *out) {
 /* lm_tensor and lum_tensor are one object, under the name of each side. */
 static lm_tensor *of(const lum_tensor *t) { return (lm_tensor *)t; }
 
+/* Stores the result t of a function, or releases it where the caller has no place for it. */
 static lum_status return_tensor(lm_status status, lm_tensor *t, lum_tensor **out) {
-  *out = status == LM_OK ? (lum_tensor *)t : NULL;
+  if (status == LM_OK) status = lm_given("out", out);
+  if (out) *out = status == LM_OK ? (lum_tensor *)t : NULL;
+  if (status != LM_OK) lm_release(t);
   return lm_noted(NULL, status);
 }
 
@@ -128,8 +132,9 @@ void *lum_tensor_data(const lum_tensor *tensor) {
 
 lum_status lum_tensor_to(lum_tensor *tensor, lum_dtype dtype, const char *device, lum_tensor **out) {
   lm_tensor *t = of(tensor), *result = NULL;
-  lm_device where = t->device;
-  lm_status status = dtype == LUM_NO_DTYPE ? LM_OK : check_dims(dtype, 0, NULL);
+  lm_device where = t ? t->device : LM_DEVICE(LM_CPU, 0);
+  lm_status status = lm_given("tensor", t);
+  if (status == LM_OK && dtype != LUM_NO_DTYPE) status = check_dims(dtype, 0, NULL);
   if (status == LM_OK && device) status = lm_named_device(device, &where);
   if (status == LM_OK) status = converted(t, dtype == LUM_NO_DTYPE ? t->dtype : (lm_dtype)dtype, where, &result);
   return return_tensor(status, result, out);
@@ -139,7 +144,9 @@ lum_status lum_tensor_to(lum_tensor *tensor, lum_dtype dtype, const char *device
 static lum_status copied(const char *name, lm_tensor *t, void *memory, size_t bytes, bool into_tensor) {
   lm_tensor *other = NULL;
   lm_status status;
-  if (bytes != lm_nbytes(t)) {
+  if (!t) {
+    status = lm_given("tensor", t);
+  } else if (bytes != lm_nbytes(t)) {
     status =
         lm_fail_int(name, "bytes", lm_text("%zu for %s of %s", lm_nbytes(t), lm_shape_of(t), lm_dtype_name(t->dtype)),
                     (int64_t)bytes);
@@ -163,7 +170,9 @@ lum_status lum_tensor_write(lum_tensor *tensor, const void *from, size_t bytes) 
 }
 
 lum_status lum_tensor_item(const lum_tensor *tensor, double *out) {
-  *out = 0;
+  if (out) *out = 0;
+  lm_status status = lm_given(tensor ? "out" : "tensor", tensor ? out : NULL);
+  if (status != LM_OK) return lm_noted(NULL, status);
   if (of(tensor)->numel != 1) {
     return lm_noted(NULL, lm_fail_shape("lum_tensor_item", "tensor", "one element", lm_shape_of(of(tensor))));
   }

@@ -82,6 +82,7 @@ function background.abandon(pending)
       return not files.names_shards(path, shards.suffix:match "^(.*)main$")
     end)
     if ok and is_free then require("os").remove(files.folder_of(path) .. shards.names[rank_and_size() + 1]) end
+    if ok then pcall(ranks.gather) end -- the error may end a rank's program, which ends the others' collectives
   end
   close(pending)
 end

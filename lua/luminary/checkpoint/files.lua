@@ -171,7 +171,7 @@ end
 
 --- Returns true if a file may name shards with this text in their names: it does, or cannot be read.
 function files.names_shards(path, text)
-  if not core.file_kind(path) then return false end
+  if core.file_kind(path) ~= "a regular file" then return false end
   local ok, metadata = pcall(safetensors.metadata, path)
   return not ok or (metadata[ABOUT] or ""):find(text, 1, true) ~= nil
 end

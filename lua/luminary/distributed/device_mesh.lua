@@ -79,6 +79,10 @@ local function name_of(mesh, d) return mesh.mesh_dim_names and mesh.mesh_dim_nam
 --- Returns a rank of the world with its position, as errors name it: "rank 3 = replicate 0, shard 3".
 function Mesh:describe_rank(rank)
   local whole, parts = self.whole, {}
+  local size = lists.product(whole.shape)
+  if rank ~= nil and not (options.is("natural", rank) and rank < size) then
+    options.must_be("DeviceMesh:describe_rank", "rank", ("from 0 to %d"):format(size - 1), rank)
+  end
   for d, i in ipairs(place_of(whole.shape, rank or self.rank)) do parts[d] = ("%s %d"):format(name_of(whole, d), i) end
   return ("rank %d = %s"):format(rank or self.rank, table.concat(parts, ", "))
 end

@@ -283,6 +283,9 @@ describe("nn.MixtureOfExperts over ranks", function()
       contains(message(nn.MixtureOfExperts, 4, 4, 3, {mesh = mesh["expert"]}),
         "num_experts (3) must be divisible by the number of ranks (2)")
       contains(message(nn.MixtureOfExperts, 4, 4, 4, {mesh = mesh}), "mesh must be one dim")
+      local m = nn.MixtureOfExperts(4, 4, 4, {mesh = mesh["expert"], top_k = 1 + rank})
+      contains(message(m, lm.ones(2, 4)), "MixtureOfExperts: the layer differs from rank 0's: here top_k 2, "
+        .. "norm_topk_prob true; there top_k 1, norm_topk_prob false")
     ]])
     local got = on.run(2, [[
       local m = experts(dist.init_device_mesh("cpu", {2}, {names = {"expert"}}))

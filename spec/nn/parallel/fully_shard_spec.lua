@@ -404,6 +404,7 @@ describe("nn.parallel.fully_shard", function()
       for name, t in pairs(wanted) do assert(lm.equal(full[name], t), name) end
       local one = nn.parallel.full_state_dict(net, {dst = 1})
       assert((one == nil) == (rank == 0))
+      contains(message(nn.parallel.full_state_dict, net, {dst = 2}), "dst must be from 0 to 1, got 2")
       lm.manual_seed(9)
       local other = Net(10, 3)
       net:load_state_dict(other:state_dict())
@@ -446,6 +447,8 @@ describe("nn.parallel.fully_shard", function()
       local off = (joined - alone.blocks[1].up.weight.grad):abs():max():item()
       assert(off < 1e-6 and off > 0, off)
       contains(message(fully_shard, nn.Linear(2, 2), {mixed_precision = {param_dtyp = "float32"}}), "param_dtype")
+      contains(message(fully_shard, nn.Linear(2, 2), {mixed_precision = {reduce_dtype = "int64"}}),
+        "mixed_precision.reduce_dtype must be floating, got")
     ]])
   end)
 

@@ -551,6 +551,11 @@ describe("nn.parallel.Pipeline", function()
       contains(message(pipe.step, pipe, lm.ones(2, 5), lm.ones(2, 5)), "needs the option loss")
       contains(message(pipe), "the first stage needs the batch")
     ]])
+    on.succeeds(1, [[
+      local mesh = dist.init_device_mesh("cpu", {1})
+      local pipe = Pipeline(make(), {mesh = mesh, split = {}, microbatches = 2, loss = F.mse_loss})
+      contains(message(pipe.step, pipe, lm.ones(2, 5)), "the last stage needs the target")
+    ]])
     on.succeeds(2, [[
       local mesh = dist.init_device_mesh("cpu", {2})
       local opts = {mesh = mesh, microbatches = 1, split = splits[4]}
@@ -593,7 +598,7 @@ describe("nn.parallel.Pipeline", function()
       local pipe = cut(make())
       local x = batch(1)
       if rank == 1 then pipe(x) else pipe:step(x, x) end
-    ]], "rank 1 = pipeline 1", "this rank calls forward, but rank 0 step")
+    ]], "rank 1 = pipeline 1", "this rank calls forward, but rank 0 calls step")
     fails([[
       local pipe = cut(make())
       local x = batch(1)

@@ -573,6 +573,9 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   local precision = options.check(who .. ": mixed_precision", opts.mixed_precision, precision_options)
   for _, key in ipairs {"param_dtype", "reduce_dtype", "output_dtype"} do
     precision[key] = precision[key] and core.dtype(precision[key], who)
+    if precision[key] and not core.is_floating_point(precision[key]) then
+      options.must_be(who, "mixed_precision." .. key, "floating", precision[key])
+    end
   end
   local entries, modules = collect(module)
   local first = module:parameters()[1]

@@ -6,6 +6,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local dist = require "luminary.distributed.collectives"
 local device_mesh = require "luminary.distributed.device_mesh"
+local alike = require "luminary.distributed.same_on_all_ranks"
 local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local Linear = require("luminary.nn.linear").Linear
@@ -83,6 +84,17 @@ end)
 
 layer.prints(MixtureOfExperts, "dim hidden_dim num_experts top_k capacity_factor")
 
+-- Checks, in the first forward pass, that the layer is alike on all ranks: they exchange tokens in its sizes.
+local function check_ranks(self)
+  if self.is_checked or not self.mesh or self.mesh:size() == 1 then return end
+  local text = ("dim %d, hidden_dim %d\nnum_experts %d\ntop_k %d, norm_topk_prob %s\ncapacity_factor %s\n"
+    .. "activation %s, gated %s\n"):format(self.dim, self.hidden_dim, self.num_experts, self.top_k,
+    tostring(self.norm_topk_prob), tostring(self.capacity_factor), self.experts.activation,
+    tostring(self.experts.w3 ~= nil))
+  self.mesh:call(alike, self.mesh.groups[1], who, "layer differs", text, "layer")
+  self.is_checked = true
+end
+
 -- Returns the number of tokens for each expert, of each rank: int64 [ranks, experts].
 local function gather_counts(mesh, counts)
   if not mesh or mesh:size() == 1 then return counts:unsqueeze(1) end
@@ -144,6 +156,7 @@ function MixtureOfExperts:forward(x)
   if not core.is_tensor(x) or x.ndim == 0 or x:size(x.ndim) ~= self.dim then
     options.wrong_shape(who, "x", x, ("[..., %d]"):format(self.dim))
   end
+  check_ranks(self)
   local tokens, k, count = x:numel() / self.dim, self.top_k, self.num_experts
   local flat = x:reshape {tokens, self.dim}
   local logits = self.gate(flat)

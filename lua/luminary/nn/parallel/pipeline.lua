@@ -433,7 +433,7 @@ local function agree(pipe, call, x)
   if group.size > 1 then dist.broadcast(first, group.ranks[1], {group = group}) end
   local samples, n, theirs = unpack(first:tolist())
   if calls[theirs] ~= call then
-    fail("%s: this rank calls %s, but rank %d %s", who, call, group.ranks[1], calls[theirs])
+    fail("%s: this rank calls %s, but rank %d calls %s", who, call, group.ranks[1], calls[theirs])
   end
   return samples, n
 end
@@ -446,6 +446,7 @@ local function run_passes(pipe, call, x, target)
     evaluates = call == "forward", live = {}, received = {}, sends = {}, results = {},
   }
   local is_last = (pipe.total - 1) % group.size == group.rank
+  if is_last and not run.evaluates and target == nil then fail("%s: the last stage needs the target", who) end
   if is_last and not run.evaluates and batch_size(pipe.batch_dim, target) ~= samples then
     fail("%s: the batch has %d samples, the target %d", who, samples, batch_size(pipe.batch_dim, target))
   end

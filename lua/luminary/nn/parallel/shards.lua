@@ -296,7 +296,8 @@ end
 --- Returns a table of a module's parameters and buffers by name, full and copied to the CPU, one parameter after
 --- another. All ranks call it; with dst, a rank in the world, the others return nil.
 shards.full_state_dict = signature.of("full_state_dict(module: module, {dst: natural})", function(module, opts)
-  local dst, pipeline = opts.dst, shards.pipelines[module]
+  local dst, pipeline, size = opts.dst, shards.pipelines[module], dist().get_world_size()
+  if dst and dst >= size then options.must_be("full_state_dict", "dst", ("from 0 to %d"):format(size - 1), dst) end
   local dict, of = {}, tensors_of(module)
   local wanted = dst == nil or dst == dist().get_rank()
   local is_sent = pipeline and pipeline.group.size > 1 and (not dst or lists.index_of(pipeline.group.ranks, dst))
