@@ -7,10 +7,10 @@
 #include "onnx.pb-c.h"
 
 /* Bounds of an unpacked message. In protobuf-c a message in a message takes 1.5 KB of C stack, and an empty one of two
- * bytes up to 150 of memory: hence a multiple of the file's size and an allowance for small files. A block counts with
- * what malloc adds to it, and with an estimate of the Lua values that are made of it. */
-enum { MAX_STACK = 128 << 10, SPARE_STACK = 32 << 10, MAX_RATIO = 4, BLOCK = 192, LUA_TABLE = 1024 };
-static const size_t ALLOWANCE = 64 << 20;
+ * bytes up to 150 of memory: hence a multiple of the file's size and an allowance for graphs without weights, which is
+ * less for a small file. A block counts with what malloc adds to it, and twice, since Lua values are made of it. */
+enum { MAX_STACK = 128 << 10, SPARE_STACK = 32 << 10, MAX_RATIO = 4, BLOCK = 192 };
+static const size_t ALLOWANCE = 64 << 20, SMALL_ALLOWANCE = 2 << 20, SMALL_RATIO = 128;
 
 typedef struct budget {
   size_t left; /* bytes that may still be allocated */
@@ -22,7 +22,7 @@ typedef struct budget {
 static void *allocate(void *data, size_t n) {
   budget *b = data;
   const char *here = __builtin_frame_address(0);
-  const size_t counted = n + BLOCK + (n < LUA_TABLE ? n : LUA_TABLE);
+  const size_t counted = 2 * n + BLOCK;
   if ((size_t)(b->start - here) > MAX_STACK) {
     b->exceeded = "its messages are nested too deeply";
   } else if (counted > b->left) {
@@ -46,7 +46,8 @@ static void release(void *message) {
 }
 
 static lm_status unpack(const uint8_t *bytes, size_t n, void **message) {
-  budget b = {n * MAX_RATIO + ALLOWANCE, __builtin_frame_address(0), NULL, false};
+  const size_t small = SMALL_ALLOWANCE + n * SMALL_RATIO;
+  budget b = {n * MAX_RATIO + (small < ALLOWANCE ? small : ALLOWANCE), __builtin_frame_address(0), NULL, false};
   ProtobufCAllocator allocator = {allocate, release_block, &b};
   if (lm_stack_left() < MAX_STACK + SPARE_STACK) {
     return lm_fail(LM_E_IO, "the C stack has too little room to read ONNX");

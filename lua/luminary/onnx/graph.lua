@@ -18,11 +18,15 @@ local graph = {}
 --- The newest versions of sets of operators whose operators are known.
 graph.newest = {[""] = 28, ["ai.onnx.ml"] = 6, ["ai.onnx.training"] = 1, ["ai.onnx.preview.training"] = 1}
 
--- Number of nodes, and that for each one in the file: functions that call functions can be expanded without end.
-local MOST_NODES, MOST_REPEATED, DEEPEST = 20000, 1, 100
--- Limits on nodes that are computed while the file is read, in elements: of each input and result; computed for one
--- node; computed for all nodes, where an element of a result, which is kept, counts as KEPT.
-local MOST_FOLDED, MOST_COMPUTED, MOST_IN_ALL, KEPT = 4096, 2 ^ 16, 2 ^ 24, 16
+local DEEPEST = 100 -- graphs in one another, and functions that call functions
+-- Returns the most nodes of a file of `size` bytes, and the most elements that are computed while it is read, where an
+-- element of a result, which is kept, counts as KEPT. A node takes 2.5 KB and functions can be expanded without end:
+-- these bounds keep reading below 4 times the size and 64 MiB; of a small file, below 4 MiB and 160 times the size.
+local function limits_of(size)
+  return math.floor(math.min(16000, 1000 + size / 16) + size / 1024), math.min(2 ^ 24, 2 ^ 21 + 64 * size)
+end
+-- Limits on nodes that are computed while the file is read, in elements: of each input and result; computed for one.
+local MOST_FOLDED, MOST_COMPUTED, KEPT = 4096, 2 ^ 16, 16
 local MOST_DENSE = 2 ^ 31 -- elements of all sparse tensors, which are small in the file
 
 -- ---- running
@@ -237,6 +241,14 @@ local function versions_of(list)
   return versions
 end
 
+-- Counts n more nodes; fails if the file has too many.
+function Graph:count(n)
+  self.nodes = self.nodes + n
+  if self.nodes > self.most then
+    self.fail("it has more than %d nodes with its functions expanded, the most for its size", self.most)
+  end
+end
+
 local function key_of(domain, name, overload) return domain .. "\0" .. name .. "\0" .. (overload or "") end
 
 function Graph:new_slot()
@@ -352,8 +364,6 @@ end
 -- Adds the steps of a node. references: attributes of the function that it is in.
 function Graph:add_node(message, scope, steps, versions, references)
   local domain, op, names = domain_of(message.domain), message.op_type or "", lists.copy(message.output or {})
-  self.count = self.count + 1
-  if self.count > self.most then self.fail("its functions expand to more than %d nodes", self.most) end
   while names[#names] == "" do names[#names] = nil end
   local node = setmetatable({
     op = op, domain = domain, version = versions[domain] or 1, inputs = {}, outputs = {}, results = #names,
@@ -420,6 +430,7 @@ function Graph:add_function(f, node, names, versions)
   for i, name in ipairs(f.input or {}) do inner.names[name] = node.inputs[i] or 0 end
   local own = versions_of(f.opset_import)
   for domain, version in pairs(versions) do own[domain] = own[domain] or version end
+  self:count(#(f.node or {}))
   self.depth = self.depth + 1
   for _, message in ipairs(f.node or {}) do self:add_node(message, inner, node.steps, own, references) end
   self.depth = self.depth - 1
@@ -449,6 +460,7 @@ end
 function Graph:prepare(g, parent)
   local scope, plan = {names = {}, parent = parent, graph = self}, {inputs = {}, outputs = {}, steps = {}, message = g}
   if self.depth > DEEPEST then self.fail "graphs are nested too deeply" end
+  self:count(#(g.node or {}))
   self.depth = self.depth + 1
   self:add_initializers(g, scope)
   for _, input in ipairs(g.input or {}) do
@@ -471,25 +483,17 @@ function Graph:prepare(g, parent)
   return plan
 end
 
--- Adds to self.most for each node in a list of messages, and those in their attributes.
-function Graph:allow(nodes)
-  for _, node in ipairs(nodes or {}) do
-    self.most = self.most + MOST_REPEATED
-    for _, attribute in ipairs(node.attribute or {}) do self:allow(attribute.g and attribute.g.node) end
-  end
-end
-
 --- Prepares a model: {inputs, outputs, steps, tensors = list of {name, slot, value, kind}, overridable = slots by
---- name}. read_tensor(message, fail): see tensors.lua. fail(format, ...), and unsupported_model(format, ...)
---- for a valid file, raise an error that begins with the file's name.
-function graph.prepare(model, read_tensor, fail, unsupported_model)
+--- name}. size: bytes of its file; read_tensor(message, fail): see tensors.lua. fail(format, ...), and, for a valid
+--- file, unsupported_model(format, ...) raise an error that begins with the file's name.
+function graph.prepare(model, size, read_tensor, fail, unsupported_model)
   local self = setmetatable({
-    slots = 0, count = 0, most = MOST_NODES, depth = 0, dense_elements = 0, left_to_compute = MOST_IN_ALL,
-    constants = {}, kept = {}, tensors = {}, functions = {}, lacking = {}, plans = {}, overridable = {},
-    versions = versions_of(model.opset_import),
+    slots = 0, nodes = 0, depth = 0, dense_elements = 0, constants = {}, kept = {}, tensors = {}, functions = {},
+    lacking = {}, plans = {}, overridable = {}, versions = versions_of(model.opset_import),
     read_tensor = read_tensor, ir_version = model.ir_version or 3,
     find_op = load_module("luminary.onnx.ops").find,
   }, Graph)
+  self.most, self.left_to_compute = limits_of(size)
   function self.fail(...)
     self.failed = true
     fail(...)
@@ -500,12 +504,10 @@ function graph.prepare(model, read_tensor, fail, unsupported_model)
         domain == "" and "of ONNX" or "'" .. domain .. "'", version, graph.newest[domain])
     end
   end
-  self:allow((model.graph or fail "it has no graph").node)
   for _, f in ipairs(model.functions or {}) do
-    self:allow(f.node)
     self.functions[key_of(domain_of(f.domain), f.name or "", f.overload)] = f
   end
-  local plan, lacking = self:prepare(model.graph), self.lacking
+  local plan, lacking = self:prepare(model.graph or fail "it has no graph"), self.lacking
   if #lacking > 0 then
     table.sort(lacking, function(a, b) return lacking[a] > lacking[b] or lacking[a] == lacking[b] and a < b end)
     local list = lists.map(lacking, function(name) return ("%d × %s"):format(lacking[name], name) end)

@@ -174,7 +174,7 @@ end
 onnx.load = signature.of("load(path: string, {device: any?})", function(path, opts)
   local function fail(...) options.fail_in_file(path, ...) end
   local function unsupported(...) options.unsupported_file(path, ...) end
-  local model = tensors.read(path)
+  local model, size = tensors.read(path)
   local read_tensor, close = tensors.reader(path)
   local ok, net = pcall(on_device, "cpu", function()
     local inputs = tensors.inputs_of(model.graph or {})
@@ -183,7 +183,7 @@ onnx.load = signature.of("load(path: string, {device: any?})", function(path, op
         unsupported("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
       end
     end
-    return Model(path, graph.prepare(model, read_tensor, fail, unsupported), inputs)
+    return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs)
   end)
   close()
   if not ok then error(net, 0) end

@@ -17,12 +17,13 @@ tensors.absent = lists.set [[
 tensors.number_of = {}
 for number, name in ipairs(tensors.dtypes) do tensors.number_of[name] = number end
 
---- Reads the messages of the file at a path; returns a table of the model, as in io/onnx.proto.
+--- Reads the messages of the file at a path; returns a table of the model, as in io/onnx.proto, and the file's size.
 function tensors.read(path)
   return Source.with(path, {mmap = true}, function(source)
     if source.size == 0 then source:fail "the file is empty" end
     local ok, model = pcall(core.onnx_read, source:bytes(0, source.size))
-    return ok and model or source:fail("%s", options.without_position(model))
+    if not ok then source:fail("%s", options.without_position(model)) end
+    return model, source.size
   end)
 end
 
