@@ -16,7 +16,7 @@ struct lm_reduce_index {
     num value;
   };
   L loader;
-  void *out; /* may be NULL */
+  void *out; /* the extremes, or NULL for their positions alone */
   int64_t *where;
   int dtype;
   bool smallest;

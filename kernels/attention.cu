@@ -35,7 +35,7 @@ template <class num, int HEIGHT, int COUNT>
 LM_DEVICE void lm_attention_fetch(const lm_attention_job &job, num *to, int line, const num *from, int64_t step,
                                   int64_t rows, int64_t count) {
   enum { V = lm_attention_tiles<num>::PACK, THREADS = lm_attention_tiles<num>::THREADS };
-  if (job.packed) {
+  if (job.in_packs) {
     enum { PACKS = HEIGHT * (COUNT / V), EACH = PACKS / THREADS };
     static_assert(PACKS % THREADS == 0, "every thread has as many");
     lm_words<num, V> words[EACH]; /* all loads are issued before the first is used */
@@ -164,7 +164,7 @@ struct lm_attention_sums {
         lm_pack<num, S::PACK> pack;
         LM_UNROLL
         for (int v = 0; v < S::PACK; v++) pack.v[v] = of[i][g * S::PACK + v] * factor[i];
-        if (job.packed) {
+        if (job.in_packs) {
           if (first + at < count) lm_store<S::PACK>(to + at, pack);
         } else {
           LM_UNROLL

@@ -16,7 +16,7 @@ typedef struct lm_attention_job {
   int dtype;                                 /* dtype of all sides; floating-point */
   int tf32;                                  /* float is rounded to TF32 for products */
   int causal;                                /* query i sees the keys up to i */
-  int packed;                                /* every row of every side begins at and consists of packs of 16 bytes */
+  int in_packs;                              /* every row of every side begins at and consists of packs of 16 bytes */
   int64_t samples, heads, key_heads, shared; /* heads of queries, heads of keys; query heads for each key head */
   int64_t queries, keys, width, value_width; /* width: numbers in a query or key; value_width: numbers in a value */
   double scale;
@@ -37,7 +37,7 @@ typedef struct lm_attention_job {
 
 LM_C int lm_k_attention(const lm_attention_job *job, void *stream);          /* writes out, log_sum */
 LM_C int lm_k_attention_backward(const lm_attention_job *job, void *stream); /* writes dquery, dkey, dvalue */
-/* Compute attention on tensor cores, for float16, bfloat16 and TF32; the backward pass reads dots, written before. */
+/* Compute attention on tensor cores, for float16, bfloat16 and TF32; the backward pass reads job->dots. */
 LM_C int lm_k_attention_mma(const lm_attention_job *job, void *stream);
 LM_C int lm_k_attention_mma_backward(const lm_attention_job *job, void *stream);
 

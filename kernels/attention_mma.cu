@@ -23,7 +23,7 @@ LM_DEVICE void lm_mma_fetch(const lm_attention_job &job, T *tile, const T *from,
   int row = (int)threadIdx.x / PACKS, column = (int)threadIdx.x % PACKS * PACK;
   T *to = tile + lm_mma_at<T, WIDE>(row, column);
   const T *p = from + row * step + column;
-  if (job.packed) {
+  if (job.in_packs) {
     LM_UNROLL_BY(1) /* unrolled, it would keep an address for each in registers */
     for (int e = 0; e < HEIGHT; e += AT_ONCE, p += AT_ONCE * step) {
       bool there = row + e < rows && column < columns;
@@ -130,7 +130,7 @@ struct lm_mma_numbers {
         int column = 8 * part + lm_lane() % 4 * 2;
         if (first + column >= columns) break;
         lm_pack<T, 2> two = {{lm_put<T>(of[part][2 * i] * factor), lm_put<T>(of[part][2 * i + 1] * factor)}};
-        if (job.packed) {
+        if (job.in_packs) {
           *(lm_pack<T, 2> *)(to + column) = two;
         } else {
           to[column] = two.v[0];

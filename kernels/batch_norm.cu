@@ -524,8 +524,8 @@ static int masked_sums(const lm_norm_shape *s, const void *g, const void *more, 
                        lm_relu_mask mask, void *masked, const lm_batch_plan *plan, double *partial, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    bool packed = lm_is_packed(y) && lm_is_packed(mask.bits) && lm_is_packed(masked) && lm_is_packed(more);
-    int width = packed ? width_at(s, g, x) : 1;
+    bool in_packs = lm_is_packed(y) && lm_is_packed(mask.bits) && lm_is_packed(masked) && lm_is_packed(more);
+    int width = in_packs ? width_at(s, g, x) : 1;
     lm_masked_sums_source<T, NORM, MORE> source = {(const T *)g, (const T *)more, (const T *)x, (const T *)y,
                                                    mask,         (T *)masked,     *plan};
     return launch_sums(s, source, width, partial, stream);

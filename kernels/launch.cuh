@@ -240,7 +240,7 @@ LM_DEVICE T lm_columns_reduce(T value, Op op, int across, T *shared) {
   return shared[t & (across - 1)];
 }
 
-/* Functors for the reductions. */
+/* Sum of two numbers, for reductions. */
 struct lm_add_of {
   template <typename T>
   LM_DEVICE T operator()(T a, T b) const {
@@ -248,7 +248,7 @@ struct lm_add_of {
   }
 };
 
-/* NaN wins in the next two. */
+/* Larger and smaller of two numbers, for reductions; NaN if one is NaN. */
 struct lm_max_of {
   template <typename T>
   LM_DEVICE T operator()(T a, T b) const {

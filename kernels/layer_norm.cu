@@ -215,7 +215,7 @@ LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK)
 
 /* ---- launching ---- */
 
-static bool packed(const lm_layer_job *job) {
+static bool in_packs(const lm_layer_job *job) {
   int64_t width = job->dtype == LM_F64 ? 2 : job->dtype == LM_F32 ? 4 : 8;
   return job->d % width == 0 && lm_is_packed(job->x) && lm_is_packed(job->g) && lm_is_packed(job->y) &&
          lm_is_packed(job->weight.data) && lm_is_packed(job->bias.data);
@@ -228,7 +228,7 @@ static bool packed(const lm_layer_job *job) {
   template <class T>                                                                                            \
   static int name(const lm_layer_job *job, void *stream) {                                                      \
     enum { V = lm_full_pack<T>::V, BLOCK = LM_ROW_BLOCK, KEPT = 4, KEPT_WARP = 8, WARPS = LM_WARPS * LM_WARP }; \
-    if (!packed(job)) {                                                                                         \
+    if (!in_packs(job)) {                                                                                       \
       if (job->d <= LM_WARP_ROW) return LM_LAUNCH_ROWS(kernel, T, 1, 0, true, WARPS);                           \
       return LM_LAUNCH_ROWS(kernel, T, 1, 0, false, BLOCK);                                                     \
     }                                                                                                           \
@@ -263,7 +263,7 @@ int lm_layer_param_sums(const lm_layer_job *job, double *partial, void *stream) 
   return lm_for_float(job->dtype, [&](auto element) {
     typedef decltype(element) T;
     lm_layer_source<T> source = {(const T *)job->g, (const T *)job->x, job->mean, job->rstd};
-    return lm_for_pack<T>(packed(job), [&](auto width) {
+    return lm_for_pack<T>(in_packs(job), [&](auto width) {
       constexpr int V = decltype(width)::value;
       return lm_launch_columns_sums<V>(source, job->rows, job->d, lm_layer_parts(job), partial, stream);
     });

@@ -19,7 +19,7 @@ typedef struct lm_nll_job {
   lm_nll_reduction reduction;
   int bad_kind; /* reported for labels outside 1 to classes */
   lm_bad bad;
-  /* forward */
+  /* Fields of the forward pass. */
   const void *x;
   void *out, *total; /* total: the sum of the weights, float or double */
   int total_dtype;

@@ -42,7 +42,7 @@ LM_DEVICE uint32_t lm_tf32(float value) {
 #endif
 }
 
-/* Words of all lanes of a warp. */
+/* The N words of every lane of a warp; of(lane, i) returns one. */
 template <int N>
 struct lm_lanes {
 #if defined(LM_HOST_KERNELS)

@@ -137,7 +137,7 @@ typedef struct lm_column_grid {
   lm_shares rows;
 } lm_column_grid;
 
-/* Sets this thread's column and walk. Returns the number of its packs, which is below 2^31 in any memory. */
+/* Sets this thread's first column and its walk over rows. Returns the number of packs that it visits, below 2^31. */
 template <int V>
 LM_DEVICE int lm_column_position(const lm_column_grid &grid, int64_t *column, lm_column_walk *walk) {
   int64_t from = lm_share_begin(grid.rows, blockIdx.y), to = lm_share_begin(grid.rows, (int64_t)blockIdx.y + 1);
@@ -171,8 +171,8 @@ LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK) lm_columns_sums(S source, lm_
 
 /* Calls f with lm_width<V>, V the elements of a full pack or 1. */
 template <class T, class F>
-int lm_for_pack(bool packed, F f) {
-  return packed ? f(lm_width<lm_full_pack<T>::V>{}) : f(lm_width<1>{});
+int lm_for_pack(bool in_packs, F f) {
+  return in_packs ? f(lm_width<lm_full_pack<T>::V>{}) : f(lm_width<1>{});
 }
 
 /* Returns log2 of the threads side by side in a block over rows of c elements, V in a pack. */

@@ -12,7 +12,7 @@
 #endif
 #endif
 
-/* Both propagate NaN. */
+/* Define the sign, -1, 0 or 1, and the larger of two numbers; both propagate NaN. */
 #define LM_OPTIM_MATH(real, suffix)                                                  \
   LM_DEVICE_CODE real lm_sgn_##suffix(real x) { return x > 0 ? 1 : x < 0 ? -1 : x; } \
   LM_DEVICE_CODE real lm_larger_##suffix(real a, real b) { return ((a > b) | (a != a)) ? a : b; }

@@ -37,8 +37,8 @@ typedef struct lm_pooling_job {
 LM_C int lm_pooling_max(const lm_pooling_job *job, void *stream);
 /* Gathers gradients by the windows' geometry: each position sums the windows that contain it. */
 LM_C int lm_pooling_max_back(const lm_pooling_job *job, void *stream);
-/* Scatters gradients without it (kernel, stride, … are not read), a thread for each channel. sums: [planes, y.in, x.in,
- * c] of float for 16-bit dtypes, else NULL. */
+/* Adds each window's gradient at its index, a thread for each channel; does not read the windows' geometry (kernel,
+ * stride, …). sums: [planes, y.in, x.in, c] of float for 16-bit dtypes, else NULL. */
 LM_C int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream);
 LM_C int lm_pooling_avg(const lm_pooling_job *job, void *stream);
 LM_C int lm_pooling_avg_back(const lm_pooling_job *job, void *stream);

@@ -36,9 +36,9 @@ LM_VECTOR double atan(double);
 
 #define LM_SCALAR static inline __attribute__((always_inline, unused))
 
-/* Returns e^r of x = n ln 2 + r, |r| <= ln 2 / 2, so that e^x = 2^n e^r; |x| below 2^21. Adding 1.5 * 2^23 rounds to n,
- * which is then in the lowest bits. ln 2 is split in two so that n times the upper part is exact; the polynomial is
- * Cephes' (expf.c). */
+/* Returns e^r of x = n ln 2 + r, |r| <= ln 2 / 2, and *exponent = n: e^x = 2^n e^r; |x| below 2^21. Adding 1.5 * 2^23
+ * rounds to n, which is then in the lowest bits. ln 2 is split in two so that n times the upper part is exact; the
+ * polynomial is Cephes' (expf.c). */
 LM_SCALAR float lm_exp_rest(float x, int32_t *exponent) {
   union {
     float value;
@@ -165,7 +165,7 @@ LM_SCALAR float lm_atanf(float x) {
   return copysignf(from + (p * s * t + t), x);
 }
 
-/* Divide: b = 0 returns 0 (callers refuse it before), and b = -1 does not trap. */
+/* Divide integers, rounding down or toward zero: b = 0 returns 0 (callers refuse it), and b = -1 does not trap. */
 LM_SCALAR int64_t lm_floor_divide_i64(int64_t a, int64_t b) {
   if (b == 0) return 0;
   if (b == -1) return -a;

@@ -245,7 +245,7 @@ static int lm_softmax_launch(const lm_softmax_job *job, L loader, void *stream) 
   int each = job->cols ? job->lanes : job->threads / job->lanes;
   dim3 grid(lm_blocks(job->count, each, INT32_MAX)), block((unsigned)job->threads);
   if (job->cols) return lm_launch(lm_softmax_cols<L, KIND>, grid, block, 0, stream, g, loader);
-  if (job->packed) return lm_launch(lm_softmax_rows<L, KIND, true>, grid, block, 0, stream, g, loader);
+  if (job->in_packs) return lm_launch(lm_softmax_rows<L, KIND, true>, grid, block, 0, stream, g, loader);
   return lm_launch(lm_softmax_rows<L, KIND, false>, grid, block, 0, stream, g, loader);
 }
 

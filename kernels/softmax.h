@@ -19,14 +19,14 @@ typedef struct lm_softmax_job {
   int64_t step[LM_SOFTMAX_SIDES];
 
   /* Rows: `lanes` threads take a line, in blocks of `threads`. Columns: a block takes `lanes` neighboring lines, with
-   * threads / lanes threads each. All are powers of two. packed: rows whose lines are contiguous, 16-byte aligned, and
-   * divisible into packs. */
-  bool cols, packed;
+   * threads / lanes threads each. All are powers of two. in_packs: rows whose lines are contiguous, 16-byte aligned,
+   * and divisible into packs. */
+  bool cols, in_packs;
   int lanes, threads;
 } lm_softmax_job;
 
-/* Bytes of numbers (double, or float) that one thread holds: for rows, packed or not, and for columns. Longer lines are
- * read twice. */
+/* Bytes of numbers (double, or float) that one thread holds: for rows, in packs or not, and for columns. Longer lines
+ * are read twice. */
 enum { LM_SOFTMAX_ROW = 128, LM_SOFTMAX_LOOSE_ROW = 64, LM_SOFTMAX_COL = 32, LM_SOFTMAX_MAX_BLOCK = 512 };
 
 /* Returns a cudaError_t. */

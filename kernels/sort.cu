@@ -222,11 +222,11 @@ int lm_topk_lines(void *stream, const lm_topk *t) {
 
 /* ---- the k-th of each line, a block for each */
 
-/* Returns k itself, or which element, from 1, is the median of n with `odd` NaNs, all after the others. */
-LM_DEVICE int64_t lm_kth_rank(int64_t k, int64_t n, int64_t odd) {
+/* Returns k itself, or which element, from 1, is the median of n with `nans` NaNs, all after the others. */
+LM_DEVICE int64_t lm_kth_rank(int64_t k, int64_t n, int64_t nans) {
   if (k >= 1) return k;
-  if (k == LM_KTH_MEDIAN) return odd > 0 ? n - odd + 1 : (n + 1) / 2;
-  return odd == n ? 1 : (n - odd + 1) / 2;
+  if (k == LM_KTH_MEDIAN) return nans > 0 ? n - nans + 1 : (n + 1) / 2;
+  return nans == n ? 1 : (n - nans + 1) / 2;
 }
 
 template <class T>
@@ -234,14 +234,14 @@ LM_KERNEL void __launch_bounds__(LINE_THREADS) lm_kth_block(lm_topk_job<T> job) 
   typedef lm_topk_key<T> Key;
   __shared__ int bins[DIGITS];
   __shared__ int64_t sums[LM_WARP];
-  int64_t at[2] = {0, 0}, k = job.k, odd = 0, found = -1; /* copies, since changing job would move it to local memory */
+  int64_t at[2] = {0, 0}, k = job.k, nans = 0, found = -1; /* copies: changing job would move it to local memory */
   lm_dims_offset<true>(job.loops, blockIdx.x, at);
   const T *line = job.line(at[0]);
   if (k < 1) {
     for (int64_t i = threadIdx.x; !lm_is_any<lm_compute<T>, int64_t> && i < job.n; i += blockDim.x) {
-      odd += lm_topk_rank(job, line, i) == (Key) ~(Key)0; /* NaN */
+      nans += lm_topk_rank(job, line, i) == (Key) ~(Key)0; /* NaN */
     }
-    k = lm_kth_rank(k, job.n, lm_block_reduce(odd, lm_add_of(), sums));
+    k = lm_kth_rank(k, job.n, lm_block_reduce(nans, lm_add_of(), sums));
   }
   Key key;
   uint32_t last;

@@ -10,7 +10,7 @@
 -- over the bandwidth of the narrowest place. Seconds, bytes, bytes a second.
 local scaling = {}
 
-local bucket_size = require "luminary.nn.parallel.bucket_size"
+local cost = require "luminary.distributed.cost_model"
 
 local MB = 2 ^ 20
 
@@ -43,90 +43,16 @@ end
 
 -- ---- machines: GPUs a node; bandwidth of rings within a node and out of it (all network cards together), in bytes a
 -- second as NCCL counts them (busbw); latency of a hop within a node and between nodes.
--- Latencies: NCCL 2.8, src/graph/tuning.cc, rings and trees with the Simple protocol.
-local NVLINK, PCI, NET = 3.4e-6, 5.7e-6, 9.6e-6
-local TREE_HOP, TREE_NET = 28e-6, 50e-6
-local RING_BASE = 8.4e-6
-local NETWORK = 0.9 -- share of the line rate that is left for data
-
-local function gigabits(n) return n * 1e9 / 8 * NETWORK end
-
 scaling.machines = {
-  dgx1v = {name = "8 V100 with NVLink, 4 x 100 Gbit/s", node = 8, inside = 130e9, outside = gigabits(400),
-    hop = NVLINK, net = NET},
-  p100 = {name = "4 P100 on PCIe, 25 Gbit/s RoCE", node = 4, inside = 10e9, outside = gigabits(25), hop = PCI,
-    net = NET},
-  h200 = {name = "8 H200 with NVLink, 8 x 400 Gbit/s", node = 8, inside = 360e9, outside = gigabits(3200),
-    hop = NVLINK, net = NET},
-  ethernet = {name = "1 GPU a node, 10 Gbit/s", node = 1, inside = 10e9, outside = gigabits(10), hop = PCI,
-    net = 3 * NET},
+  dgx1v = {name = "8 V100 with NVLink, 4 x 100 Gbit/s", node = 8, inside = 130e9, outside = cost.gigabits(400),
+    hop = cost.NVLINK, net = cost.NET},
+  p100 = {name = "4 P100 on PCIe, 25 Gbit/s RoCE", node = 4, inside = 10e9, outside = cost.gigabits(25), hop = cost.PCI,
+    net = cost.NET},
+  h200 = {name = "8 H200 with NVLink, 8 x 400 Gbit/s", node = 8, inside = cost.cards.h200.inside,
+    outside = cost.gigabits(3200), hop = cost.NVLINK, net = cost.NET},
+  ethernet = {name = "1 GPU a node, 10 Gbit/s", node = 1, inside = 10e9, outside = cost.gigabits(10), hop = cost.PCI,
+    net = 3 * cost.NET},
 }
-
--- ---- collectives
-
-local function nodes_of(machine, gpus) return math.ceil(gpus / machine.node) end
-
-local function log2_up(n)
-  local steps = 0
-  while 2 ^ steps < n do steps = steps + 1 end
-  return steps
-end
-
-local function narrowest(machine, gpus)
-  return nodes_of(machine, gpus) > 1 and math.min(machine.inside, machine.outside) or machine.inside
-end
-
--- Returns a ring's time: each part of the bytes passes n - 1 ranks once (gather, reduce) or twice (all_reduce).
-local function ring(machine, gpus, bytes, times)
-  local nodes = nodes_of(machine, gpus)
-  local hops, far = times * (gpus - 1), nodes > 1 and times * (nodes - 1) or 0
-  local latency = RING_BASE + (hops - far) * machine.hop + far * (machine.net or 0)
-  return latency + hops / gpus * bytes / narrowest(machine, gpus)
-end
-
-local all_reduces = {
-  ring = function(machine, gpus, bytes) return ring(machine, gpus, bytes, 2) end,
-  -- Sends half of the bytes up and down each of two trees (Sanders, Speck, Traeff, 2009; NCCL's discount of a tenth).
-  tree = function(machine, gpus, bytes)
-    local nodes = nodes_of(machine, gpus)
-    local within = math.min(machine.node, gpus) - 1
-    return 2 * (within * TREE_HOP + log2_up(nodes) * TREE_NET) + 2 * bytes / (0.9 * narrowest(machine, gpus))
-  end,
-  -- Reduces within each node first, so that every GPU has a part; then each part between the nodes; then back.
-  hierarchical = function(machine, gpus, bytes)
-    local nodes, within = nodes_of(machine, gpus), math.min(machine.node, gpus)
-    local inside = {node = within, inside = machine.inside, hop = machine.hop}
-    local total = within > 1 and 2 * ring(inside, within, bytes, 1) or 0
-    if nodes > 1 then -- the parts leave at the same time and share the way out
-      local hops = 2 * (nodes - 1)
-      total = total + RING_BASE + hops * machine.net + hops / nodes * bytes / machine.outside
-    end
-    return total
-  end,
-}
-
---- Seconds of an all_reduce of that many bytes, and which algorithm that is: "ring", "tree", "hierarchical" or "best".
---- A machine with `measured` ({{bytes, seconds}, …}, ascending) is believed instead.
-function scaling.all_reduce(machine, gpus, bytes, algorithm)
-  if gpus == 1 then return 0, "none" end
-  if machine.measured then
-    local points = machine.measured
-    local low, high = points[1], points[#points]
-    for i = 1, #points - 1 do
-      if bytes >= points[i][1] then low, high = points[i], points[i + 1] end
-    end
-    if #points == 1 then return points[1][2] * math.max(1, bytes / points[1][1]), "measured" end
-    if bytes <= points[1][1] then return points[1][2], "measured" end
-    return low[2] + (bytes - low[1]) * (high[2] - low[2]) / (high[1] - low[1]), "measured"
-  end
-  if algorithm ~= "best" then return all_reduces[algorithm](machine, gpus, bytes), algorithm end
-  local min_seconds, which = math.huge, nil
-  for name, cost in pairs(all_reduces) do
-    local seconds = cost(machine, gpus, bytes)
-    if seconds < min_seconds then min_seconds, which = seconds, name end
-  end
-  return min_seconds, which
-end
 
 -- ---- buckets
 
@@ -177,11 +103,11 @@ local defaults = {
   first = MB,         -- the first bucket's size; cap, the others': as DistributedDataParallel chooses it
   algorithm = "best",
   overlap = 1,        -- share of a collective that runs beside backward: 1 on GPUs, 0 where the same cores do both
-  launch = 130e-6,    -- seconds a bucket takes from backward: launches, and the multiprocessors that reduce it. The
+  launch = cost.BUCKET, -- seconds a bucket takes from backward: launches, and the multiprocessors that reduce it. The
                       -- mean of what steps with buckets of 1 MB take longer than with 25 in PyTorch's measurements
                       -- (simulate_scale --check), for each bucket more
   cycle = 0,          -- buckets are looked for only so often (Horovod)
-  jitter = 0.01,      -- standard deviation of a rank's pace from step to step, relative
+  jitter = cost.JITTER, -- standard deviation of a rank's pace from step to step, relative
   zero = false,       -- ZeRO stage 1: each rank updates its share, then sends it to the others
   compress = 1,       -- bytes of a gradient on the way, as a share of its own: 0.5 for bf16_compress
   steps = 20, seed = 1,
@@ -192,18 +118,18 @@ local defaults = {
 --- take), buckets, algorithm (of the largest bucket), and optimizer_bytes a GPU (Adam: two float32 a parameter).
 function scaling.simulate(options)
   local o = setmetatable(options, {__index = defaults})
-  local buckets = scaling.buckets(o.model, o.cap or bucket_size(4 * scaling.parameters(o.model)), o.first)
+  local buckets = scaling.buckets(o.model, o.cap or cost.bucket_size(4 * scaling.parameters(o.model)), o.first)
   local n, machine = o.gpus, o.machine
   local traffic, largest, algorithm = 0, -1, "none"
   for _, b in ipairs(buckets) do
     local which
-    b.seconds, which = scaling.all_reduce(machine, n, b.bytes * o.compress, o.algorithm)
+    b.seconds, which = cost.all_reduce(machine, n, b.bytes * o.compress, o.algorithm)
     traffic = traffic + b.seconds
     if b.bytes > largest then largest, algorithm = b.bytes, which end
   end
   local parameters = scaling.parameters(o.model)
   local update = o.alone * o.optimizer / (o.zero and n or 1)
-  local spread = o.zero and n > 1 and ring(machine, n, 4 * parameters, 1) or 0
+  local spread = o.zero and n > 1 and cost.ring(machine, n, 4 * parameters, 1) or 0
   local compute = o.alone * (1 - o.optimizer)
   local forward, backward = compute * o.forward, compute * (1 - o.forward)
 

@@ -37,7 +37,7 @@ describe("lm.prepare", function()
     end
     assert.equal(3, state.recordings)
     assert.is_nil(state.reason)
-    assert.equal("conv2d_add_clamp", state.plan:ops()[1])
+    assert.equal("conv2d_with_epilogue", state.plan:ops()[1])
   end)
 
   it("sees parameters and statistics changed in place, replaced layers and modes", function()
@@ -250,7 +250,7 @@ describe("lm.prepare", function()
           local y, too = run(x, other)
           assert.is_true(lm.allclose(wanted, y, {rtol = 1e-4, atol = 1e-4}), ("convolution %d, %d"):format(i, k))
           assert.is_true(not also or lm.allclose(also, too, {rtol = 1e-4, atol = 1e-4}))
-          assert.equal("conv2d_add_clamp", state.plan:ops()[1])
+          assert.equal("conv2d_with_epilogue", state.plan:ops()[1])
         end
       end
     end
@@ -280,7 +280,7 @@ describe("lm.prepare", function()
         } do
           local run, state = lm.prepare(net, x, other)
           assert.is_true(near(plain(net, x, other), run(x, other)), ("layer %d, activation %d"):format(i, k))
-          assert.is_true(state.plan:ops()[1]:find "_add_clamp$" ~= nil)
+          assert.is_true(state.plan:ops()[1]:find "_with_epilogue$" ~= nil)
         end
       end
       assert.equal(1, #select(2, lm.prepare(function(v, w) return activations[3](f(v) + w) end, x, other)).plan:ops())
@@ -317,10 +317,10 @@ describe("lm.prepare", function()
     local run, state = lm.prepare(net, x)
     assert.is_true(lm.equal(plain(net, x), run(x)))
     assert.equal("conv2d", state.plan:ops()[1])
-    assert.error_matches(function() lm.ops.conv2d_add_clamp(x, lm.randn({3, 2, 3, 3}, {dtype = "float64"})) end,
-      "conv2d_add_clamp: x must be float32")
-    assert.error_matches(function() lm.ops.linear_add_clamp(x, lm.randn({3, 5}, {dtype = "float64"})) end,
-      "linear_add_clamp: x must be float32")
+    assert.error_matches(function() lm.ops.conv2d_with_epilogue(x, lm.randn({3, 2, 3, 3}, {dtype = "float64"})) end,
+      "conv2d_with_epilogue: x must be float32")
+    assert.error_matches(function() lm.ops.linear_with_epilogue(x, lm.randn({3, 5}, {dtype = "float64"})) end,
+      "linear_with_epilogue: x must be float32")
   end)
 
   it("records a network of many layers once", function() -- LuaJIT compiled the search for changes wrongly at times

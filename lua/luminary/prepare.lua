@@ -139,9 +139,9 @@ local function record(like, run, module, key, inputs, frees, n, arguments)
     makers[i - 1] = nested_tensors(returned[i], found)
   end
   function case.build(tensors)
-    local made = {}
-    for i = 1, #makers do made[i] = makers[i](tensors) end
-    return unpack(made, 1, #makers)
+    local results = {}
+    for i = 1, #makers do results[i] = makers[i](tensors) end
+    return unpack(results, 1, #makers)
   end
   if #makers == 1 and core.is_tensor(returned[2]) then case.build = function(tensors) return tensors[1] end end
   local tensors = lists.map(found, function(each) return each.tensor end)
@@ -155,21 +155,21 @@ end
 local prepare = {}
 
 --- Returns a function that calls f without gradients, or runs a recording of such a call, and a table of its state.
---- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; quiet: true
---- if f is the library's, which keeps no arguments, and calls that cannot be recorded are no news.
-function prepare.recorded(f, module, evaluates, quiet)
+--- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; is_internal:
+--- true for a function of the library, which keeps no arguments: frees copies of them, and warns of nothing.
+function prepare.recorded(f, module, evaluates, is_internal)
   local cases, order, said, unchanged, hooked = {}, {}, {}, nil, false
   local state = {recordings = 0}
   local function run(...) return core.no_grad(f, ...) end
 
   local function note(reason)
     state.reason = reason
-    if said[reason] or quiet then return end
+    if said[reason] or is_internal then return end
     said[reason] = true
     core.warn("prepare: the module runs as it is: " .. reason)
   end
 
-  -- Drops all recordings, of which a change of the module has made some old.
+  -- Drops all recordings, after a change of the module that outdates some.
   local function forget() cases, order, unchanged, state.plan = {}, {}, nil, nil end
 
   -- Keeps the case of a call that was recorded; returns the call's results.
@@ -204,7 +204,7 @@ function prepare.recorded(f, module, evaluates, quiet)
     if case and case.reason then return run(...) end
     if case and not (case.assigned or case.plan:is_current()) then case = forget() end
     if not case or case.assigned then
-      return keep(key, record(state.plan, run, module, key, inputs, quiet, n, arguments))
+      return keep(key, record(state.plan, run, module, key, inputs, is_internal, n, arguments))
     end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
     if not ok then return run(...) end -- its error names the script's line

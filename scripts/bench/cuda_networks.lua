@@ -50,6 +50,7 @@ function bench.models(device, given_batch)
     return function(dtype, dropout)
       return function()
         local net = make(dropout or 0)
+        if bench.shard then bench.shard(net) end
         local opt = optim.AdamW(net:parameters(), { lr = 1e-4 })
         local x = lm.randint(1, vocabulary + 1, { batch, length }, on)
         local y = lm.randint(1, vocabulary + 1, { batch, length }, on)

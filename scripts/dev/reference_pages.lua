@@ -116,7 +116,7 @@ page("nn-recurrent", "nn: recurrent layers", {"Layers", "nn. RNN LSTM GRU"}, {"C
   {"Sequences of different lengths", "nn.utils.rnn nn.utils.rnn.*"})
 page("nn-transformer", "nn: transformer layers", {"", [[
     nn. MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer TransformerDecoder
-    TransformerDecoderLayer KVCache RotaryPositionalEmbeddings SinusoidalPositions]]})
+    TransformerDecoderLayer MixtureOfExperts KVCache RotaryPositionalEmbeddings SinusoidalPositions]]})
 page("nn-linear", "nn: linear, dropout, embedding and other layers",
   {"Linear", "nn. Linear Bilinear LazyLinear Identity Int8Linear"},
   {"Dropout", "nn. Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout"},
@@ -181,7 +181,7 @@ page("optim", "optim: optimizers", {"Optimizers", [[
     RMSprop Rprop]]},
   {"By name", "optim. get_optimizer list_optimizers"},
   {"The base class, and other training tools", [[
-    optim. Optimizer ZeroRedundancyOptimizer AveragedModel SWALR swa_utils]]},
+    optim. Optimizer DiLoCo ZeroRedundancyOptimizer AveragedModel SWALR swa_utils]]},
   {"swa_utils", "optim.swa_utils.*"})
 page("schedulers", "optim.lr_scheduler: learning rates", {"", "optim.lr_scheduler optim.lr_scheduler.*"})
 page("data", "data: loading", {"Loader", "data data.DataLoader data.default_collate data.get_worker_info"},

@@ -78,7 +78,7 @@ describe("wrong arguments to", function()
       ModuleList = { nn.ModuleList, {} }, Parameter = { nn.Parameter, lm.ones { 1 }, true },
       DataParallel = { nn.DataParallel, net }, DistributedDataParallel = { nn.parallel.DistributedDataParallel, net },
       SGD = { optim.SGD, list }, Adam = { optim.Adam, list }, AdamW = { optim.AdamW, list },
-      ZeroRedundancyOptimizer = { optim.ZeroRedundancyOptimizer, list },
+      ZeroRedundancyOptimizer = { optim.ZeroRedundancyOptimizer, list }, DiLoCo = { optim.DiLoCo, opt() },
       StepLR = { optim.lr_scheduler.StepLR, opt(), 2 },
       CosineAnnealingLR = { optim.lr_scheduler.CosineAnnealingLR, opt(), 2 },
       MultiStepLR = { optim.lr_scheduler.MultiStepLR, opt(), { 2 } },

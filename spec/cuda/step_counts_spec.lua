@@ -83,6 +83,19 @@ describe("a training step #unsanitized", function() -- count_step preloads a lib
     end
   end
 
+  it("of a sharded GPT-2 gathers what its shapes say, and sends gradients once", function()
+    local ok, text = temp.run(".", "scripts/dev/count_step gpt2 --mesh 2x4 --small --totals --unchecked")
+    assert.is_true(ok, text)
+    local gathered, by_shapes = text:match "gathered (%d+) bytes; by the shapes (%d+)"
+    assert.equal(by_shapes, gathered, text)
+    local counts = {}
+    for name, calls, bytes in text:gmatch "([%a_]+), stream %d+ +(%d+) calls +(%d+) bytes" do
+      counts[#counts + 1] = ("%s %s %s"):format(name, calls, bytes)
+    end
+    -- Two blocks, twice, and the rest once; rows of gradients and of their sums over replicas; the number of samples.
+    assert.same({"all_gather 5 26720", "all_reduce 1 8", "all_reduce 4 14024", "reduce_scatter 3 14016"}, counts)
+  end)
+
   if checked then -- unchecked kernels do not say what they write
     it("has the ideal that it has where each tensor is an allocation of its own", function()
       for _, model in ipairs {"resnet18", "gpt2", "llama_1b"} do

@@ -40,6 +40,35 @@ describe("dist.init_device_mesh", function()
     ]])
   end)
 
+  it("joins dims in one with a group of their ranks", function()
+    on.succeeds(8, [[
+      local mesh = dist.init_device_mesh("cpu", {2, 2, 2}, {names = {"shard", "tensor", "context"}})
+      local flat = mesh:flatten({"shard", "context"}, "both")
+      assert(flat.ndim == 1 and flat:size() == 4 and mesh["both"]:get_group() == flat:get_group())
+      assert(mesh[{"tensor", "context"}]:flatten():size() == 4) -- named tensor_context
+      local ranks = flat:get_group().ranks
+      local t = mesh:get_local_rank "tensor" -- rank 4 s + 2 t + c
+      for i, want in ipairs {0, 1, 4, 5} do assert(ranks[i] == want + 2 * t) end
+      assert(flat:get_local_rank() == 2 * mesh:get_local_rank "shard" + mesh:get_local_rank "context")
+      local hybrid = mesh[{"tensor", "both"}]
+      assert(hybrid.ndim == 2 and hybrid.shape[2] == 4 and hybrid:get_group(1) == mesh:get_group "tensor")
+      local sum = dist.all_reduce(lm.tensor {rank}, {group = hybrid:get_group "both"})
+      assert(sum:item() == 10 + 8 * t)
+      contains(flat:describe_rank(6), "rank 6 = shard 1, tensor 1, context 0")
+      assert(mesh:flatten({"context", "shard"}, "both"):get_group() == flat:get_group())
+      assert(mesh:flatten({1, 2, 3}, "all"):get_group() == dist.group.WORLD)
+      contains(message(mesh.flatten, mesh, {"shard", "tensor"}, "both"), "the mesh has a dim 'both' already")
+      contains(message(mesh.flatten, mesh, {"shard"}, "tensor"), "the mesh has a dim 'tensor' already")
+      contains(message(mesh.flatten, mesh, {"shard"}, "flat"), "cannot be named 'flat'")
+      contains(message(mesh.flatten, mesh, {"expert"}), "dim must be one of shard, tensor, context")
+      contains(message(function() return mesh[{"shard", "both"}] end), "{shard, both} has shard twice")
+    ]])
+    local got = on.run(2, [[
+      dist.init_device_mesh("cpu", {1, 2}, {names = {"a", "b"}}):flatten({rank == 0 and "a" or "b"}, "c")
+    ]])
+    assert.matches("mesh differs from rank 0's: here dims {b}; there dims {a}", got[1].output, 1, true)
+  end)
+
   it("refuses shapes and names that fit no mesh", function()
     on.succeeds(2, [[
       contains(message(dist.init_device_mesh, "cpu", {2, 2}), "must be 2, the number of ranks, got 4")
@@ -67,6 +96,6 @@ describe("dist.init_device_mesh", function()
       mesh:call(dist.barrier, {group = mesh:get_group(rank == 2 and 2 or 1)})
       dist.barrier()
     ]])
-    assert.matches("(rank 2 = replicate 1, shard 0; rank 3 = replicate 1, shard 1)", got[2].output, 1, true)
+    assert.matches("(rank 2 = replicate 1, shard 0; rank 3 = replicate 1, shard 1", got[2].output, 1, true)
   end)
 end)

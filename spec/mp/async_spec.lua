@@ -554,7 +554,7 @@ describe("lm.serve.Batcher", function()
         end
       end)
       for _, row in ipairs(profile:rows()) do
-        if row.name == "conv2d_add_clamp" then calls = row.calls end
+        if row.name == "conv2d_with_epilogue" then calls = row.calls end
       end
       assert.equal(expected, calls)
       batcher:close()

@@ -87,6 +87,7 @@ end
 local batch_first = { batch_first = true, dropout = 0 }
 local function encoder() return nn.TransformerEncoderLayer(4, 2, 8, batch_first) end
 local function decoder() return nn.TransformerDecoderLayer(4, 2, 8, batch_first) end
+layer("MixtureOfExperts", { 4, 3, 5 }, sequence)
 layer("MultiheadAttention", { 4, 2, batch_first }, sequence, sequence, sequence)
 layer("TransformerEncoderLayer", { 4, 2, 8, batch_first }, sequence)
 layer("TransformerEncoder", function() return encoder(), 2 end, sequence)

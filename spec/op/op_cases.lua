@@ -669,7 +669,7 @@ op("conv2d", "x weight bias", "F.conv2d(x, weight, bias, stride, padding, dilati
 local activated = "torch.clamp({'none': torch.clone, 'sigmoid': torch.sigmoid, 'tanh': torch.tanh, 'silu': F.silu, "
   .. "'gelu': F.gelu, 'gelu_tanh': lambda v: F.gelu(v, approximate='tanh'), 'hardsigmoid': F.hardsigmoid, "
   .. "'hardswish': F.hardswish}[activation](%s + (0 if other is None else other)), min, max)"
-op("conv2d_add_clamp", "x weight bias other",
+op("conv2d_with_epilogue", "x weight bias other",
   activated:format "F.conv2d(x, weight, bias, stride, padding, dilation, groups)", {
   defaults = { bias = { py = "None" }, other = { py = "None" }, stride = 1, padding = 0, dilation = 1, groups = 1, activation = "none", min = -1e9, max = 1e9 },
   cpu_only = true, grad = false, dtypes = false,
@@ -682,15 +682,15 @@ op("conv2d_add_clamp", "x weight bias other",
   { x = t { 2, 4, 5, 5 }, weight = t { 4, 1, 3, 3 }, groups = 4, padding = 1, stride = 2, max = 1.5 },
   { x = t { 2, 16, 8, 8 }, weight = t { 16, 16, 3, 3 }, padding = 1, other = t { 2, 16, 8, 8 }, min = 0, max = 6 },
   { x = t { 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, min = 0 }, { x = t { 0, 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, max = 6 },
-  bad = { { t { 2, 3, 6, 5 }, t { 4, 3, 3, 3 }, nil, t { 2, 4, 4, 4 }, message = "conv2d_add_clamp: .*other" } } })
-op("linear_add_clamp", "x weight bias other", activated:format "F.linear(x, weight, bias)", {
+  bad = { { t { 2, 3, 6, 5 }, t { 4, 3, 3, 3 }, nil, t { 2, 4, 4, 4 }, message = "conv2d_with_epilogue: .*other" } } })
+op("linear_with_epilogue", "x weight bias other", activated:format "F.linear(x, weight, bias)", {
   defaults = { bias = { py = "None" }, other = { py = "None" }, activation = "none", min = -1e9, max = 1e9 },
   cpu_only = true, grad = false, dtypes = false,
   { x = t { 2, 3, 6 }, weight = t { 5, 6 }, bias = t { 5 }, other = t { 2, 3, 5 }, activation = "gelu" },
   { x = t { 40, 20 }, weight = t { 70, 20 }, bias = t { 70 }, activation = "gelu_tanh" },
   { x = t { 40, 20 }, weight = t { 70, 20 }, other = t { 40, 70 }, min = 0 }, { x = t { 1, 600 }, weight = t { 33, 600 }, activation = "sigmoid" },
   { x = t { 6 }, weight = t { 5, 6 }, activation = "tanh", max = 0.5 }, { x = t { 0, 6 }, weight = t { 5, 6 }, max = 0.5 },
-  bad = { { t { 2, 6 }, t { 5, 6 }, nil, t { 2, 6 }, message = "linear_add_clamp: .*other" }, { t { 2, 5 }, t { 5, 6 }, message = "linear_add_clamp: .*x" } } })
+  bad = { { t { 2, 6 }, t { 5, 6 }, nil, t { 2, 6 }, message = "linear_with_epilogue: .*other" }, { t { 2, 5 }, t { 5, 6 }, message = "linear_with_epilogue: .*x" } } })
 op("conv2d_input", "grad weight size stride padding dilation groups",
   "torch.nn.grad.conv2d_input(size, weight, grad, stride, padding, dilation, groups)", { defaults = cdefaults,
   tol = half_sums,

@@ -1,6 +1,7 @@
 -- The simulation of data-parallel training on more GPUs than are here.
 local lm = require "luminary"
 local scaling = dofile "scripts/scaling.lua"
+local cost_model = require "luminary.distributed.cost_model"
 local temp = require "spec.support.temp"
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 
@@ -26,6 +27,20 @@ describe("the simulation of scaling #lua", function()
     assert.equal(16 + 16 + 6, rows)
   end)
 
+  it("is within a tenth of published steps of other layouts, except known misses", function()
+    local ok, text = run "--check"
+    assert(ok, text)
+    local rows, misses = 0, 0
+    for published, predicted, ratio, rest in text:gmatch
+      "\n  %S[^\n]-%s+%d+%s+([%d.]+)%s+([%d.]+)%s+(%d%.%d%d%d)([^\n]*)" do
+      local off = tonumber(predicted) / tonumber(published)
+      assert.near(off, tonumber(ratio), 2e-3)
+      if rest:find "known miss" then misses = misses + 1 else assert.is_true(math.abs(off - 1) <= 0.1005, text) end
+      rows = rows + 1
+    end
+    assert.same({50, 11}, {rows, misses})
+  end)
+
   it("takes as long as a ring in which every hop is played through", function()
     -- 2 (n - 1) rounds, in each of which every rank sends a part to the next: as slow as its slowest link.
     local gpus, bytes = 12, 36e6
@@ -42,21 +57,21 @@ describe("the simulation of scaling #lua", function()
         seconds = seconds + (round <= gpus / machine.node - 1 and machine.net or machine.hop)
       end
     end
-    assert.near(seconds, (scaling.all_reduce(machine, gpus, bytes, "ring")), 1e-12)
+    assert.near(seconds, (cost_model.all_reduce(machine, gpus, bytes, "ring")), 1e-12)
   end)
 
   it("knows when latency and when bandwidth counts", function()
-    local function cost(bytes, algorithm, gpus) return (scaling.all_reduce(machine, gpus, bytes, algorithm)) end
+    local function cost(bytes, algorithm, gpus) return (cost_model.all_reduce(machine, gpus, bytes, algorithm)) end
     assert.is_true(cost(4e3, "tree", 512) < cost(4e3, "ring", 512) / 5)
     assert.is_true(cost(400e6, "ring", 16) < cost(400e6, "tree", 16))
     for _, gpus in ipairs {2, 4, 8, 512} do
-      local least, which = scaling.all_reduce(machine, gpus, 1e6, "best")
+      local least, which = cost_model.all_reduce(machine, gpus, 1e6, "best")
       for _, name in ipairs {"ring", "tree", "hierarchical"} do
         assert.is_true(least <= cost(1e6, name, gpus))
         if name == which then assert.equal(least, cost(1e6, name, gpus)) end
       end
     end
-    assert.equal(0, (scaling.all_reduce(machine, 1, 1e6, "ring")))
+    assert.equal(0, (cost_model.all_reduce(machine, 1, 1e6, "ring")))
   end)
 
   it("lays buckets out as the reducer does", function()
@@ -83,7 +98,7 @@ describe("the simulation of scaling #lua", function()
     end
     local slow = simulate {}
     local last = scaling.buckets(even, 25 * 2 ^ 20, 2 ^ 20)
-    local tail = scaling.all_reduce(machine, 8, last[#last].bytes, "ring")
+    local tail = cost_model.all_reduce(machine, 8, last[#last].bytes, "ring")
     assert.near(1 + tail, slow.step, 1e-9) -- all but the last is done before backward ends
     assert.near(tail, slow.exposed, 1e-9)
     local serial = simulate {overlap = 0}
@@ -152,9 +167,9 @@ describe("the simulation of scaling #lua", function()
 
   it("goes by measured links between their points and beyond", function()
     local measured = {node = 2, measured = {{1e6, 1e-3}, {3e6, 2e-3}}}
-    assert.near(1.5e-3, (scaling.all_reduce(measured, 2, 2e6)), 1e-12)
-    assert.near(3e-3, (scaling.all_reduce(measured, 2, 5e6)), 1e-12)
-    assert.equal(1e-3, (scaling.all_reduce(measured, 2, 10)))
+    assert.near(1.5e-3, (cost_model.all_reduce(measured, 2, 2e6)), 1e-12)
+    assert.near(3e-3, (cost_model.all_reduce(measured, 2, 5e6)), 1e-12)
+    assert.equal(1e-3, (cost_model.all_reduce(measured, 2, 10)))
   end)
 
   it("prints a table, JSON, and what is wrong with an option", function()

@@ -1,7 +1,8 @@
 -- One rank of a chaos trial (chaos.lua): a random but common course of collectives, and one rank that goes wrong.
 -- The environment says which: CHAOS_VICTIM (a rank), CHAOS_KIND, CHAOS_STEP (0: before it joins), CHAOS_SEED,
 -- CHAOS_STEPS, CHAOS_TIMEOUT, CHAOS_BACKEND, CHAOS_INIT (init_method), CHAOS_NOTES (a file to write times to; %RANK%
--- stands for the rank). Faults that come from outside (signals, a cut link) are the harness's.
+-- stands for the rank), CHAOS_LAYOUT ("ddp" or "fully_shard"). Faults from outside (signals, a cut link)
+-- are the harness's.
 local lm = require "luminary"
 local dist, nn, optim = lm.dist, lm.nn, lm.optim
 
@@ -122,6 +123,50 @@ local courses = {
     dist.barrier()
   end,
 }
+
+-- Returns courses of a network that is sharded over a mesh; each raises its errors in one of the mesh's collectives.
+local function sharded_courses()
+  local mesh = dist.init_device_mesh(nccl and "cuda" or "cpu", world == 4 and { 2, 2 } or { 1, world }, {
+    names = { "replicate", "shard" },
+  })
+  local blocks = nn.Sequential()
+  for _ = 1, 3 do blocks:append(nn.Sequential(nn.Linear(8, 8), nn.ReLU())) end
+  blocks = blocks:to(card)
+  for _, block in ipairs(blocks) do nn.parallel.fully_shard(block, { mesh = mesh }) end
+  nn.parallel.fully_shard(blocks, { mesh = mesh })
+  local adam = optim.Adam(blocks:parameters(), { lr = 0.01 })
+  note "meshed"
+  local function loss_of(module) return module(lm.randn({ 4, 8 }, { device = card })):square():mean() end
+  local function goes_wrong(wrong)
+    local group = mesh:get_group "shard" -- calls of different groups are not compared
+    if wrong == "shape" then return dist.all_reduce(ones { 3 }, { group = group }) end
+    if wrong == "op" then return dist.barrier { group = group } end
+    if wrong == "dtype" then return loss_of(blocks:double()) end
+    loss_of(blocks[2]):backward() -- a block is left out
+  end
+  local function course(f)
+    return function(wrong)
+      if wrong then goes_wrong(wrong) end
+      f()
+    end
+  end
+  return {
+    course(function()
+      adam:zero_grad()
+      loss_of(blocks):backward()
+      nn.utils.clip_grad_norm_(blocks:parameters(), 1)
+      adam:step()
+    end),
+    course(function() (loss_of(blocks) + loss_of(blocks)):backward() end),
+    course(function()
+      blocks:no_sync(function() loss_of(blocks):backward() end)
+      loss_of(blocks):backward()
+    end),
+    course(function() lm.no_grad(function() return loss_of(blocks) end) end),
+    course(function() nn.parallel.full_state_dict(blocks, { dst = random(world) }) end),
+  }
+end
+if os.getenv "CHAOS_LAYOUT" == "fully_shard" then courses = sharded_courses() end
 
 local wrongs = { shape = true, dtype = true, op = true, other = true }
 for step = 1, steps do

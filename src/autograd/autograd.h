@@ -118,6 +118,9 @@ typedef struct lm_recompute lm_recompute;
 LM_API lm_status lm_recompute_begin(lm_hook again, const char *where, lm_recompute **out);
 LM_API void lm_recompute_end(lm_recompute *r); /* r may be NULL */
 LM_API bool lm_recompute_is_active(void);      /* true while such a part is recorded, the first time or again */
+LM_API bool lm_recompute_is_rerun(void);       /* true while such a part is recorded again */
+
+LM_API void lm_run_next(lm_tensor *t); /* backward runs t's node, whose inputs are leaves, before all existing ones */
 
 /* Records a user's function (lm.autograd.Function) after its forward ran unrecorded: ties outputs to inputs by a node.
  * Its backward calls fn with the outputs' gradients (NULL: undefined), and fn sets the inputs' in gin (new references,

@@ -87,12 +87,12 @@ void lm_pass_push_ready(lm_pass *r, lm_node *n);
 /* Adds g, which it takes over, to the gradient of the edge's target; NULL: no gradient. `from`: the node that computed
  * g, and that the target waits for; NULL for a root. */
 lm_status lm_pass_deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor *g);
-/* Accumulates a leaf's gradient. */
+/* Adds a leaf's complete gradient to its .grad and runs its hooks. */
 lm_status lm_pass_finish_leaf(lm_pass *r, lm_leaf_state *l);
 /* Computes the input gradients of a node whose own are complete. */
 lm_status lm_pass_step(lm_pass *r, lm_node *n);
-/* Takes the latest ready node and does the same, on the only thread of the pass; together with the nodes after it that
- * are parts of the same tensor. */
+/* Takes the latest ready node and computes its input gradients, on the only thread of the pass; together with the nodes
+ * after it that are parts of the same tensor. */
 lm_status lm_pass_step_ready(lm_pass *r);
 
 /* ---- backward_devices.c */

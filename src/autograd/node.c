@@ -31,6 +31,12 @@ static pthread_key_t at_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t last_number;
 
+static uint64_t next_number(void) { return atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1; }
+
+void lm_run_next(lm_tensor *t) {
+  if (t->grad && t->grad->node) t->grad->node->number = next_number();
+}
+
 static void drain(void *unused) {
   (void)unused;
   for (int c = 0; c < CLASSES; c++) {
@@ -81,7 +87,7 @@ lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm
   n->nedge = nedge;
   if (lm_anomaly() || lm_traces(LM_TRACE_LINES)) n->line = lm_script_line();
   n->block = (uint16_t)(block < CLASSES ? block : BIG);
-  n->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
+  n->number = next_number();
   n->out = (lm_node_out *)((char *)n + head);
   n->edge = (lm_edge *)((char *)n + head + outs);
   n->payload = (char *)n + head + outs + edges;

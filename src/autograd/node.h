@@ -141,7 +141,7 @@ struct lm_grad {
   bool is_cast;                     /* true for a leaf whose low-precision copy the last autocast scope used */
   uint32_t version;                 /* storage version for which a view's `node` is valid */
   lm_tensor *base;                  /* a view's base: the tensor, itself no view, that owns the storage's history */
-  lm_watch *watch;                  /* may be NULL */
+  lm_watch *watch;                  /* hooks and .grad; NULL if it has neither */
   struct lm_cast_group *cast_group; /* group of the leaf; removes itself here when freed; NULL for most */
   struct lm_grad *next;
 };

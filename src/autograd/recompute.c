@@ -49,6 +49,8 @@ void lm_recompute_end(lm_recompute *r) {
 
 bool lm_recompute_is_active(void) { return lm_modes_here.recompute || lm_modes_here.rerun; }
 
+bool lm_recompute_is_rerun(void) { return lm_modes_here.rerun; }
+
 /* ---- recording */
 
 lm_status lm_recompute_reserve(void) {

@@ -117,7 +117,7 @@ static lm_status apply(lm_node_kind kind, lm_tensor *g, const lm_view_geometry *
   return LM_OK;
 }
 
-/* Returns g with zeros at p. */
+/* Returns in *out a copy of g, the base's gradient, with zeros at the elements of the view p. */
 static lm_status outside(lm_tensor *g, const lm_view_geometry *p, lm_tensor **out) {
   LM_OWNED *flat = NULL, *part = NULL, *filled = NULL, *mask = NULL, *one = NULL, *zero = NULL;
   NEED(lm_tensor_number(1, &one));

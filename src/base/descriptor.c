@@ -21,8 +21,8 @@ int lm_fd_above_stdio(int fd) {
   return copy;
 }
 
-int lm_fds_above_stdio(int made, int fd[2]) {
-  if (made != 0) return made;
+int lm_fds_above_stdio(int code, int fd[2]) {
+  if (code != 0) return code;
   fd[0] = lm_fd_above_stdio(fd[0]);
   fd[1] = lm_fd_above_stdio(fd[1]);
   if (fd[0] >= 0 && fd[1] >= 0) return 0;

@@ -13,8 +13,8 @@
 int lm_fd_copy(int fd, int lowest);
 /* Returns fd, just opened, if it is above 2; else a duplicate above 2, and closes fd. Passes a negative fd through. */
 int lm_fd_above_stdio(int fd);
-/* Moves the two descriptors of pipe2 or socketpair, whose result is `made`, above 2. On failure both are closed. */
-int lm_fds_above_stdio(int made, int fd[2]);
+/* Moves the two descriptors of pipe2 or socketpair, whose result is `code`, above 2. On failure both are closed. */
+int lm_fds_above_stdio(int code, int fd[2]);
 /* Opens a folder as opendir does; returns NULL with errno on failure. */
 DIR *lm_opendir(const char *path);
 /* Reads the first capacity - 1 bytes of a kernel's file as text; false if there are none. */

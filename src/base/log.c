@@ -12,7 +12,7 @@ enum { TEXT_BYTES = 4000, WARNING_BYTES = 3072 };
 
 static const char *const topic_names[LM_LOG_TOPICS] = {"op", "dist", "alloc", "trace"};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int64_t start; /* nanoseconds */
+static int64_t start; /* monotonic time of the first use, in nanoseconds; lines show seconds since then */
 _Atomic uint32_t lm_tracing = LM_TRACE_UNREAD;
 
 static void turn_on(const char *name, size_t length) {

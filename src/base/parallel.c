@@ -65,7 +65,7 @@ typedef struct worker {
   pthread_t id;
 } worker;
 
-static loop busy; /* a marker: only its address is used */
+static loop busy; /* its address in `offer` marks a worker that runs a loop; its fields are unused */
 static worker workers[LM_MAX_THREADS];
 static _Atomic int started; /* number of workers; 0 again in a forked child */
 LM_MUTEX(starting);

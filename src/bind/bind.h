@@ -81,8 +81,8 @@ typedef struct lm_lua {
   lm_tensor **deferred;
   /* The paced collector, in bytes: results since the last step, next step, a cycle's budget, largest cached result. */
   size_t fresh, step_at, budget, uncached;
-  size_t made;       /* bytes of results of all steps since the last backward pass */
-  size_t collect_at; /* step_at, unless that is 0 because each call has other work in lm_gc_step */
+  size_t result_bytes; /* bytes of results of all steps since the last backward pass */
+  size_t collect_at;   /* step_at, unless that is 0 because each call has other work in lm_gc_step */
   double cycle_start, cycle_collecting;
   int cycle_steps;
   bool elsewhere;                 /* true if some of the cycle's results are not on the CPU */
@@ -99,6 +99,7 @@ typedef struct lm_op_reading {
   const char *key[LM_MAX_ARGS]; /* names of arguments, interned */
   uint32_t required;            /* bit i: argument i has no default */
   bool variadic;                /* true if the last positional argument takes all numbers that follow: x:view(2, 3) */
+  int replacement;              /* the registry's reference of the function that replace_op set, or 0 */
   const void *defaults;         /* the argument struct as lm_op_defaults leaves it */
 } lm_op_reading;
 
@@ -260,9 +261,9 @@ static inline void lm_gc_step_count(lm_lua *s, const lm_tensor *t) {
 /* Bytes that a file descriptor counts as: a process may have some 1,000, so 256 in the usual budget. */
 enum { LM_GC_STEP_DESCRIPTOR = 256 << 10 };
 typedef lm_status (*lm_retried_call)(lua_State *L, lm_lua *s, void *arg);
-/* Runs f with the arguments at 1 to nargs, once more if memory runs out; returns the tensors in `made`, nil for NULL,
- * as the call's n results. arg may be `made`. */
-int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **made);
+/* Runs f with the arguments at 1 to nargs, once more if memory runs out; returns the tensors in `result`, nil for NULL,
+ * as the call's n results. arg may be `result`. */
+int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **result);
 /* Runs f as lm_return_tensors does, for one result; f's arg is a lm_tensor **. */
 int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f);
 /* Runs f; if it ran out of memory, collects all garbage and runs it once more. f must not raise, and must own nothing

@@ -101,9 +101,9 @@ static size_t steps_of(size_t budget, bool at_once) {
 }
 
 void lm_gc_step_hasten(lm_lua *s) {
-  const size_t made = s->made + s->fresh;
-  s->made = 0;
-  if (made < usual_budget || s->elsewhere || s->collect_at < s->budget || s->fresh >= s->collect_at) return;
+  const size_t bytes = s->result_bytes + s->fresh;
+  s->result_bytes = 0;
+  if (bytes < usual_budget || s->elsewhere || s->collect_at < s->budget || s->fresh >= s->collect_at) return;
   s->fresh = s->collect_at;
   s->hastened = true;
 }
@@ -126,7 +126,7 @@ void lm_gc_step(lua_State *L, lm_lua *s) {
   if (quanta > steps) quanta = steps;         /* a single tensor may count as many quanta */
   if (at_once && !s->at_once) quanta = steps; /* the budget was set for a large heap, now gone */
   if (quanta > 0) {
-    if (!s->hastened) s->made += s->fresh;
+    if (!s->hastened) s->result_bytes += s->fresh;
     s->fresh = 0;
     s->cycle_steps += (int)quanta;
     /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the heap of it, and
@@ -164,32 +164,32 @@ lm_status lm_retry_after_gc(lua_State *L, lm_lua *s, lm_retried_call f, void *ar
   return lost == LM_OK ? status : lost;
 }
 
-int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **made) {
+int lm_return_tensors(lua_State *L, int nargs, int n, lm_retried_call f, void *arg, lm_tensor **result) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *handle[LM_MAX_OUTS];
   lua_settop(L, nargs);
   lm_gc_step_if_due(L, s);
   for (int i = 0; i < n; i++) {
-    made[i] = NULL;
+    result[i] = NULL;
     handle[i] = lm_tensor_handle_new(L);
   }
   lm_need(L, attempt(L, s, f, arg));
   lm_status status = lm_truncation_check();
-  for (int i = 0; status != LM_OK && i < n; i++) lm_release(made[i]);
+  for (int i = 0; status != LM_OK && i < n; i++) lm_release(result[i]);
   lm_need(L, status);
   for (int i = 0; i < n; i++) {
-    if (!made[i]) {
+    if (!result[i]) {
       lua_pushnil(L);
       lua_replace(L, nargs + 1 + i);
       continue;
     }
-    lm_tensor_handle_fill(s, handle[i], made[i]);
-    if (lm_is_only_owner(made[i])) lm_gc_step_count(s, made[i]);
+    lm_tensor_handle_fill(s, handle[i], result[i]);
+    if (lm_is_only_owner(result[i])) lm_gc_step_count(s, result[i]);
   }
   return n;
 }
 
 int lm_return_tensor(lua_State *L, int nargs, lm_retried_call f) {
-  lm_tensor *made;
-  return lm_return_tensors(L, nargs, 1, f, &made, &made);
+  lm_tensor *result;
+  return lm_return_tensors(L, nargs, 1, f, &result, &result);
 }

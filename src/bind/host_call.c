@@ -3,7 +3,7 @@
 
 #include "bind/bind.h"
 
-/* An error that is a table {status, message}: one that luminary.c_interface classified. */
+/* Notes the error at the top: its text and lm_status. One that luminary.c_interface classified is {status, message}. */
 static void note_error(lua_State *L, lm_host_call *c, int code) {
   const int e = lua_gettop(L);
   c->status = code == LUA_ERRMEM ? LM_E_OOM : lm_raised_status(L, e);

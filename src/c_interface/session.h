@@ -28,7 +28,7 @@ struct lum_session {
 
 /* Records a failure's message, of the session unless NULL, and returns its status. LM_OK: does nothing. */
 lum_status lm_note(lum_session *s, lm_status status, const char *message);
-/* Does so with the core's last message. */
+/* Records the core's last message, of the session unless NULL, and returns `status`. LM_OK: does nothing. */
 lum_status lm_noted(lum_session *s, lm_status status);
 
 /* Calls body(L) with `argument` as light userdata at index 1, with the session's lock; body may raise. Then returns

@@ -7,7 +7,7 @@
 #include "op/op.h"
 #include "op_entries.h"
 
-/* Should the core's numbers change, this file converts. */
+/* Requires that luminary.h's enums have the core's numbers, since functions here only cast one to the other. */
 _Static_assert((int)LUM_UINT8 == (int)LM_U8 && (int)LUM_INT64 == (int)LM_I64 && (int)LUM_FLOAT16 == (int)LM_F16 &&
                    (int)LUM_FLOAT64 == (int)LM_F64 && (int)LUM_MAX_DIMS == (int)LM_MAX_DIMS,
                "other numbers than the core's");
@@ -30,7 +30,7 @@ lum_status lum_dtype_find(const char *name, lum_dtype *out) {
 /* lm_tensor and lum_tensor are one object, under the name of each side. */
 static lm_tensor *of(const lum_tensor *t) { return (lm_tensor *)t; }
 
-static lum_status made(lm_status status, lm_tensor *t, lum_tensor **out) {
+static lum_status return_tensor(lm_status status, lm_tensor *t, lum_tensor **out) {
   *out = status == LM_OK ? (lum_tensor *)t : NULL;
   return lm_noted(NULL, status);
 }
@@ -68,7 +68,7 @@ lum_status lum_tensor_from_memory(lum_dtype dtype, int ndim, const int64_t *shap
   } else {
     release(user);
   }
-  return made(status, t, out);
+  return return_tensor(status, t, out);
 }
 
 lm_status lm_named_device(const char *name, lm_device *out) {
@@ -101,7 +101,7 @@ lum_status lum_tensor_new(lum_dtype dtype, int ndim, const int64_t *shape, const
   TRY(converted(zeros, (lm_dtype)dtype, where, &t));
 done:
   lm_release(zeros);
-  return made(status, t, out);
+  return return_tensor(status, t, out);
 }
 
 lum_tensor *lum_tensor_retain(lum_tensor *tensor) {
@@ -132,7 +132,7 @@ lum_status lum_tensor_to(lum_tensor *tensor, lum_dtype dtype, const char *device
   lm_status status = dtype == LUM_NO_DTYPE ? LM_OK : check_dims(dtype, 0, NULL);
   if (status == LM_OK && device) status = lm_named_device(device, &where);
   if (status == LM_OK) status = converted(t, dtype == LUM_NO_DTYPE ? t->dtype : (lm_dtype)dtype, where, &result);
-  return made(status, result, out);
+  return return_tensor(status, result, out);
 }
 
 /* Copies between a tensor and the caller's memory. */

@@ -31,14 +31,14 @@ static lm_status check_index(const lm_tensor *x, const lm_tensor *index) {
 typedef struct conversion {
   double scale, bias;
   float value[UINT8_MAX + 1];
-  bool made;
+  bool is_set;
 } conversion;
 
 /* Returns the float for each byte, computed in double, so that a scale of 1/255 equals division by 255. */
 static const float *values_of(double scale, double bias) {
   static _Thread_local conversion latest;
-  if (!latest.made || latest.scale != scale || latest.bias != bias) {
-    latest = (conversion){.scale = scale, .bias = bias, .made = true};
+  if (!latest.is_set || latest.scale != scale || latest.bias != bias) {
+    latest = (conversion){.scale = scale, .bias = bias, .is_set = true};
     for (int i = 0; i <= UINT8_MAX; i++) latest.value[i] = (float)(i * scale + bias);
   }
   return latest.value;

@@ -56,7 +56,7 @@ typedef struct lm_recording lm_recording;
 /* Starts a recording and returns its number. flags: of LM_TRACE_LINES, LM_TRACE_SHAPES and LM_TRACE_NVTX. Keeps at most
  * max_spans. where: the script's line, for the error of a second start. LM_E_STATE if one is running. */
 LM_API lm_status lm_recording_start(uint32_t flags, size_t max_spans, const char *where, uint32_t *number);
-/* Stops; waits for devices that were measured. Open spans are left out. LM_E_STATE if none runs. */
+/* Stops the recording; waits for devices that were measured. Open spans are left out. LM_E_STATE if none runs. */
 LM_API lm_status lm_recording_stop(lm_recording **out);
 /* Stops and frees the recording of that number if it is still running. Waits for no device. */
 LM_API void lm_recording_abandon(uint32_t number);

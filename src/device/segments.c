@@ -46,7 +46,7 @@ typedef struct heap {     /* the memory of one device */
 } heap;
 
 static _Atomic(heap *) heaps[LM_DEVICE_KINDS][LM_DEVICE_MAX];
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t making_heap = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local lm_arena *own; /* arena of this thread's capture */
 
 bool lm_is_segmented(const lm_driver *driver) { return driver->rules.round > 0 || lm_has_streams(driver); }
@@ -87,7 +87,7 @@ static lm_status heap_of(lm_device device, heap **out) {
   enum { BUCKETS = 1024 };
   if ((*out = find_heap(device))) return LM_OK;
   lm_status status = LM_OK;
-  pthread_mutex_lock(&making);
+  pthread_mutex_lock(&making_heap);
   if (!(*out = find_heap(device))) {
     heap *h = lm_calloc(1, sizeof *h);
     block **bucket = h ? lm_calloc(BUCKETS, sizeof *bucket) : NULL;
@@ -106,7 +106,7 @@ static lm_status heap_of(lm_device device, heap **out) {
     *out = h;
   }
 done:
-  pthread_mutex_unlock(&making);
+  pthread_mutex_unlock(&making_heap);
   return status;
 }
 

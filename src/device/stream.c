@@ -7,8 +7,8 @@
 
 typedef struct queue { /* the streams of a device */
   pthread_mutex_t lock;
-  int made, turn; /* number of streams; id of the last reused one */
-  uint64_t spare; /* bits of the streams that threads owned before they ended */
+  int count, turn; /* number of streams; id of the last reused one */
+  uint64_t spare;  /* bits of the streams that threads owned before they ended */
   _Atomic(lm_stream_state *) stream[LM_STREAM_MAX];
   _Atomic(lm_stream *) launched;
 } queue;
@@ -27,7 +27,7 @@ static lm_status make_stream(queue *q, lm_device device, int priority, lm_stream
   if (!driver) return lm_fail_no_device("stream", device);
   lm_stream_state *s = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
-  s->s = (lm_stream){.device = device, .id = (uint8_t)q->made, .priority = priority};
+  s->s = (lm_stream){.device = device, .id = (uint8_t)q->count, .priority = priority};
   if (driver->stream_create) {
     lm_status status = driver->stream_create(lm_device_physical(device), priority, &s->s.native);
     if (status != LM_OK) {
@@ -35,7 +35,7 @@ static lm_status make_stream(queue *q, lm_device device, int priority, lm_stream
       return status;
     }
   }
-  atomic_store_explicit(&q->stream[q->made++], s, memory_order_release);
+  atomic_store_explicit(&q->stream[q->count++], s, memory_order_release);
   *out = &s->s;
   return LM_OK;
 }
@@ -49,7 +49,7 @@ static lm_stream *make_default(lm_device device) {
   queue *q = queue_of(device);
   lm_stream *s = NULL;
   pthread_mutex_lock(&q->lock);
-  if (q->made > 0) {
+  if (q->count > 0) {
     s = lm_stream_by_id(device, 0);
   } else if (make_stream(q, device, 0, &s) != LM_OK) {
     s = NULL;
@@ -95,8 +95,8 @@ void lm_stream_set_current(lm_stream *s) {
 /* Returns existing streams in turn, those of `priority` first, never a captured one; NULL if all are captured. */
 static lm_stream *reuse_stream(queue *q, int priority) {
   for (int same = 1; same >= 0; same--) {
-    for (int i = 1; i < q->made; i++) {
-      int id = 1 + (q->turn + i - 1) % (q->made - 1); /* never the default stream */
+    for (int i = 1; i < q->count; i++) {
+      int id = 1 + (q->turn + i - 1) % (q->count - 1); /* never the default stream */
       lm_stream *s = (lm_stream *)atomic_load(&q->stream[id]);
       if ((same && s->priority != priority) || lm_stream_capture(s)) continue;
       q->turn = id;
@@ -118,7 +118,7 @@ lm_status lm_stream_new(lm_device device, int priority, lm_stream **out) {
   if (priority > least) priority = least;
   if (priority < greatest) priority = greatest;
   pthread_mutex_lock(&q->lock);
-  if (q->made < LM_STREAM_MAX) {
+  if (q->count < LM_STREAM_MAX) {
     status = make_stream(q, device, priority, out);
   } else {
     *out = reuse_stream(q, priority);

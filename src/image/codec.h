@@ -36,7 +36,7 @@ typedef struct lm_image_header {
 /* Returns the EXIF orientation in a TIFF structure: 1 to 8; 1 if there is none or it is invalid. */
 LM_API int lm_exif_orientation(const uint8_t *tiff, size_t n);
 
-/* A format's functions; NULL what it lacks. */
+/* The functions of an image format; NULL for one that it lacks. */
 typedef struct lm_codec {
   lm_status (*header)(const lm_image *image, lm_image_header *out);
   /* Decodes the region; or, of JPEG, the region of the image scaled by 1/scale (1, 2, 4, 8). */

@@ -82,8 +82,8 @@ lm_status lm_run_gamma(const lm_image_job *job) {
   if (job->x.dtype == LM_U8) {
     double table[256];
     for (int i = 0; i < 256; i++) {
-      float made = powf((float)i * (float)(1.0 / 255), (float)job->v[0]) * (float)job->v[1];
-      table[i] = fmax(0, fmin(255, floor((double)made * 255.999)));
+      float scaled = powf((float)i * (float)(1.0 / 255), (float)job->v[0]) * (float)job->v[1];
+      table[i] = fmax(0, fmin(255, floor((double)scaled * 255.999)));
     }
     return lm_image_spans(job, LOOPS->look_up, false, table, 0, 0.7);
   }

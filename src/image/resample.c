@@ -37,7 +37,7 @@ done:
 
 static double triangle(double x) { return fabs(x) < 1 ? 1 - fabs(x) : 0; }
 
-/* Keys, "Cubic convolution interpolation for digital image processing", 1981. */
+/* Returns the cubic convolution kernel (Keys, "Cubic convolution interpolation for digital image processing", 1981). */
 static double cubic(double x, double a) {
   x = fabs(x);
   if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;

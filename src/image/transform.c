@@ -136,7 +136,7 @@ static lm_status check_given(const char *name, const lm_tensor *given, const lm_
 static lm_status run_kind(const lm_image_kind *kind, lm_tensor *x, lm_image_job *job, lm_tensor *given,
                           lm_tensor **out) {
   lm_status status;
-  lm_tensor *in = NULL, *made = NULL, *result = NULL;
+  lm_tensor *in = NULL, *dst = NULL, *result = NULL;
   bool moves = kind->mode != COLORS && job->v[kind->mode] <= kind->nearest;
   lm_dtype form = has_loops(x->dtype) ? (lm_dtype)x->dtype : moves ? moved_as(x->dtype) : LM_NO_DTYPE;
   bool converts = form == LM_NO_DTYPE;
@@ -160,22 +160,22 @@ static lm_status run_kind(const lm_image_kind *kind, lm_tensor *x, lm_image_job 
   }
   converts = converts && job->y.dtype == form;
   if (converts) {
-    TRY(lm_tensor_empty(form, x->device, ndim, size, LM_CONTIGUOUS, &made));
+    TRY(lm_tensor_empty(form, x->device, ndim, size, LM_CONTIGUOUS, &dst));
   } else {
-    made = lm_retain(result);
+    dst = lm_retain(result);
   }
-  job->y = planes_of(made, job->y.dtype);
-  if (made->numel > 0) TRY(kind->run(job));
+  job->y = planes_of(dst, job->y.dtype);
+  if (dst->numel > 0) TRY(kind->run(job));
   if (converts) {
     bool rounds = !lm_dtype_is_float(dtype) && strcmp(kind->name, "pad") != 0 && dtype != LM_BOOL;
-    for (int64_t i = 0; rounds && i < made->numel; i++) ((float *)made->data)[i] = rintf(((float *)made->data)[i]);
-    TRY(lm_copy(made, result));
+    for (int64_t i = 0; rounds && i < dst->numel; i++) ((float *)dst->data)[i] = rintf(((float *)dst->data)[i]);
+    TRY(lm_copy(dst, result));
   }
   *out = result;
   result = NULL;
 done:
   lm_release(in);
-  lm_release(made);
+  lm_release(dst);
   lm_release(result);
   return status;
 }

@@ -69,10 +69,10 @@ static bool copy_plan(const lm_write_plan *p, lm_write_plan *out) {
   if (p->whole && (!out->whole || !out->suffix)) return false;
   if (!p->shards) return out->path && out->head && out->sums_before && tensors;
   const char **shards = lm_calloc((size_t)p->nshards + 1, sizeof *shards);
-  bool made = shards != NULL;
+  bool copied = shards != NULL;
   out->shards = shards;
-  for (int i = 0; shards && i < p->nshards; i++) made = (shards[i] = lm_copy_text(p->shards[i])) && made;
-  return out->path && out->head && out->sums_before && tensors && made;
+  for (int i = 0; shards && i < p->nshards; i++) copied = (shards[i] = lm_copy_text(p->shards[i])) && copied;
+  return out->path && out->head && out->sums_before && tensors && copied;
 }
 
 /* Writes in pieces, so that each is still in the cache after its checksum was computed. */

@@ -14,7 +14,7 @@ LM_API lm_status lm_file_open(const char *path, bool mapped, lm_file **out);
 LM_API void lm_file_close(lm_file *f);
 LM_API const char *lm_file_path(const lm_file *f);
 LM_API uint64_t lm_file_bytes(const lm_file *f);
-/* Returns its size and modification time as text, which distinguish it from a file that replaces it. */
+/* Returns the file's size and modification time as text, which distinguish it from a file that replaces it. */
 LM_API const char *lm_file_stamp(const lm_file *f);
 
 /* Returns n bytes at offset `at`, borrowed until the next call; lm_file_check reports afterwards if they are valid. A
@@ -35,9 +35,9 @@ typedef struct lm_file_part {
 /* Reads n parts at once. Allocates nothing for parts beyond the file's end; sets no t on an error. */
 LM_API lm_status lm_file_read(lm_file *f, int n, lm_file_part *parts);
 
-/* Inflates `packed` bytes at offset `at` (raw deflate, RFC 1951) to exactly n bytes, or with `start` to the first n
- * bytes. Fails before allocating if n exceeds LM_DEFLATE_RATIO * packed. */
-LM_API lm_status lm_file_inflate(lm_file *f, uint64_t at, uint64_t packed, uint64_t n, bool start, lm_tensor **out);
+/* Inflates `compressed` bytes at offset `at` (raw deflate, RFC 1951) to exactly n bytes, or with `start` to the first n
+ * bytes. Fails before allocating if n exceeds LM_DEFLATE_RATIO * compressed. */
+LM_API lm_status lm_file_inflate(lm_file *f, uint64_t at, uint64_t compressed, uint64_t n, bool start, lm_tensor **out);
 enum { LM_DEFLATE_RATIO = 1032 }; /* maximum: 258 bytes from two bits */
 
 /* Returns in *out a new tensor of the buffer's bytes, [n] or, for several columns, [n, columns]. LM_E_OOM, naming

@@ -13,7 +13,7 @@ enum { MAX_STACK = 128 << 10, SPARE_STACK = 32 << 10, MAX_RATIO = 4, BLOCK = 192
 static const size_t ALLOWANCE = 64 << 20;
 
 typedef struct budget {
-  size_t left; /* bytes */
+  size_t left; /* bytes that may still be allocated */
   const char *start;
   const char *exceeded; /* the bound that the file exceeds; NULL: none */
   bool failed;          /* true once memory ran out */

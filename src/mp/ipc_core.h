@@ -54,8 +54,8 @@ typedef struct lm_ipc_mapping { /* another process's memory, opened once */
 /* Keeps imported memory open for its storage; for memory of this process, keeps the sender's event. */
 typedef struct lm_ipc_imported {
   lm_ipc_location at;
-  lm_ipc_mapping *map;    /* mapping of the memory; NULL: it is this process's own */
-  lm_ipc_refcount *of[2]; /* pipes of the owner and of the message */
+  lm_ipc_mapping *map;        /* mapping of the memory; NULL: it is this process's own */
+  lm_ipc_refcount *owners[2]; /* pipes of the owner and of the message */
   lm_device device;
   lm_storage *storage; /* valid while the storage's release runs */
   uint64_t used;

@@ -79,25 +79,25 @@ done:
 lm_status lm_ipc_import_tensor(lm_ipc_import *b, lm_reader *r, lm_device device, size_t bytes, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_ipc_tensor_header m;
-  lm_ipc_imported *made = NULL;
+  lm_ipc_imported *imported = NULL;
   *out = NULL;
   if (!lm_get(r, &m, sizeof m) || m.refcount >= b->n || !lm_ipc_is_supported(device)) return lm_datagram_malformed();
   if (lm_graph_capturing())
     return lm_fail(LM_E_STATE, "a tensor on %s cannot be received while a graph is captured", lm_device_name(device));
   bool is_own = memcmp(m.at.owner, lm_ipc_thread.self, sizeof lm_ipc_thread.self) == 0;
   if (!is_own && lm_ipc_owner_has_ended(b->refcounts[m.refcount])) return lm_ipc_owner_error(device);
-  made = lm_calloc(1, sizeof *made);
-  if (!made) return LM_E_OOM;
-  *made = (lm_ipc_imported){.at = m.at, .device = device};
+  imported = lm_calloc(1, sizeof *imported);
+  if (!imported) return LM_E_OOM;
+  *imported = (lm_ipc_imported){.at = m.at, .device = device};
   if (is_own) {
     TRY(import_original(&m.at, bytes, out));
-    made->device = device = (*out)->device;
+    imported->device = device = (*out)->device;
   } else {
-    TRY(lm_ipc_mapping_open(device, m.at.handle, &made->map));
-    made->of[0] = lm_ipc_refcount_retain(b->refcounts[m.refcount]);
-    made->of[1] = lm_ipc_refcount_retain(b->refcounts[0]);
-    lm_ipc_imported *owner = made;
-    made = NULL;
+    TRY(lm_ipc_mapping_open(device, m.at.handle, &imported->map));
+    imported->owners[0] = lm_ipc_refcount_retain(b->refcounts[m.refcount]);
+    imported->owners[1] = lm_ipc_refcount_retain(b->refcounts[0]);
+    lm_ipc_imported *owner = imported;
+    imported = NULL;
     TRY(lm_tensor_foreign(LM_U8, device, 1, &(int64_t){(int64_t)bytes}, owner->map->base + m.at.offset, bytes,
                           lm_ipc_imported_release, owner, out));
     owner->storage = (*out)->storage;
@@ -109,13 +109,13 @@ lm_status lm_ipc_import_tensor(lm_ipc_import *b, lm_reader *r, lm_device device,
     TRY(import_wait_for(b, m.event, device, s));
   if (from_elsewhere) TRY(lm_use_write(lm_tensor_used(*out), s)); /* the sender may have written the memory */
   if (is_own && from_elsewhere) { /* the sender must keep its event until this stream's wait has passed */
-    made->of[0] = lm_ipc_refcount_retain(b->refcounts[0]);
-    made->used = atomic_load(lm_tensor_used(*out));
-    lm_ipc_imported_queue_return(made);
-    made = NULL;
+    imported->owners[0] = lm_ipc_refcount_retain(b->refcounts[0]);
+    imported->used = atomic_load(lm_tensor_used(*out));
+    lm_ipc_imported_queue_return(imported);
+    imported = NULL;
   }
 done:
-  lm_free(made);
+  lm_free(imported);
   if (status != LM_OK) {
     lm_release(*out);
     *out = NULL;

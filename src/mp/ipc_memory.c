@@ -164,7 +164,7 @@ bool lm_ipc_imported_return(lm_ipc_imported *b) {
   bool over;
   if (lm_use_is_over(b->device, &b->used, &b->mark, &over) == LM_OK && !over) return false;
   if (b->map && !release_mapping(b->map)) return false;
-  for (int i = 0; i < 2; i++) lm_ipc_refcount_release(b->of[i]);
+  for (int i = 0; i < 2; i++) lm_ipc_refcount_release(b->owners[i]);
   lm_free(b);
   return true;
 }

@@ -24,8 +24,8 @@ lm_tensor *lm_frame_hold(lm_frame *f, lm_tensor *t) {
 }
 
 /* Replaces *t by *made, which the frame takes over, if status is LM_OK. */
-static lm_status replaced(lm_frame *f, lm_status status, lm_tensor **made, lm_tensor **t) {
-  if (status == LM_OK) *t = lm_frame_hold(f, *made);
+static lm_status replaced(lm_frame *f, lm_status status, lm_tensor **replacement, lm_tensor **t) {
+  if (status == LM_OK) *t = lm_frame_hold(f, *replacement);
   return status;
 }
 

@@ -1,6 +1,6 @@
 /* Joins steps of a plan: a convolution or linear layer of float32 on the CPU with the batch norm, the sum, the
- * activation and the limits that follow it (conv2d_add_clamp, linear_add_clamp). Batch norm is folded into the weights,
- * once. */
+ * activation and the limits that follow it (conv2d_with_epilogue, linear_with_epilogue). Batch norm is folded into the
+ * weights, once. */
 #include <math.h>
 
 #include "autograd/expr.h"
@@ -74,7 +74,7 @@ static lm_status add_constant(lm_plan *p, lm_tensor *t, int *index) {
   return LM_OK;
 }
 
-/* Sets f->made to the product and bias that the batch norm's statistics and parameters make of weight and bias. */
+/* Sets f->folded to the product and bias that the batch norm's statistics and parameters make of weight and bias. */
 static lm_status fold(lm_plan_fold *f) {
   lm_tensor *w = f->from[0], *bias = f->from[1], *const *t = f->from + 2;
   lm_expr e;
@@ -85,15 +85,15 @@ static lm_status fold(lm_plan_fold *f) {
   shift = lm_e_mul(&e, shift, scale);
   if (t[3]) shift = lm_e_add(&e, shift, t[3], 1);
   lm_tensor *folded = lm_e_mul(&e, w, lm_e_view(&e, scale, (lm_ints){w->ndim, {w->size[0], 1, 1, 1}}));
-  return lm_expr_results(&e, 2, 0, (lm_tensor *[]){folded, shift}, f->made);
+  return lm_expr_results(&e, 2, 0, (lm_tensor *[]){folded, shift}, f->folded);
 }
 
-/* Sets f->made to new references of what the other plan made of the same tensors. Returns false if it has none. */
+/* Sets f->folded to new references to what plan `like` (NULL: none) folded of the same tensors; else returns false. */
 static bool find_fold(const lm_plan *like, lm_plan_fold *f) {
   for (int i = 0; like && i < like->nfolds; i++) {
     const lm_plan_fold *known = &like->fold[i];
     if (known->eps != f->eps || memcmp(known->from, f->from, sizeof f->from) != 0) continue;
-    for (int k = 0; k < 2; k++) f->made[k] = lm_retain(known->made[k]);
+    for (int k = 0; k < 2; k++) f->folded[k] = lm_retain(known->folded[k]);
     return true;
   }
   return false;
@@ -114,11 +114,11 @@ static lm_status fold_batch_norm(lm_plan *p, const lm_plan *like, joined *j, con
   if (!lm_list_grow(&p->fold, &p->fold_capacity, (size_t)p->nfolds + 1, sizeof *p->fold)) return LM_E_OOM;
   if (!find_fold(like, &f)) NEED(fold(&f));
   p->fold[p->nfolds++] = f;
-  lm_status status = add_constant(p, f.made[0], &j->weight);
+  lm_status status = add_constant(p, f.folded[0], &j->weight);
   if (status == LM_OK)
-    status = add_constant(p, f.made[1], &j->bias);
+    status = add_constant(p, f.folded[1], &j->bias);
   else
-    lm_release(f.made[1]);
+    lm_release(f.folded[1]);
   *done_ = status == LM_OK;
   return status;
 }
@@ -215,7 +215,7 @@ static bool is_product(const lm_plan_step *s) {
 /* Returns true, with *j set, if steps can be joined to this one. */
 static bool is_joinable(const lm_plan *p, const lm_plan_step *s, joined *j) {
   if (s->is_removed || (s->op != LM_OP_conv2d && s->op != LM_OP_linear && !is_product(s))) return false;
-  *j = (joined){.op = s->op == LM_OP_conv2d ? LM_OP_conv2d_add_clamp : LM_OP_linear_add_clamp,
+  *j = (joined){.op = s->op == LM_OP_conv2d ? LM_OP_conv2d_with_epilogue : LM_OP_linear_with_epilogue,
                 .x = value_at(s, "x"),
                 .weight = value_at(s, is_product(s) ? "other" : "weight"),
                 .bias = value_at(s, s->op == LM_OP_addmm ? "input" : "bias"),
@@ -235,20 +235,20 @@ static bool is_joinable(const lm_plan *p, const lm_plan_step *s, joined *j) {
 
 static void *args_of(const joined *j) {
   if (!j->conv) {
-    lm_linear_add_clamp_args *args = lm_calloc(1, sizeof *args);
+    lm_linear_with_epilogue_args *args = lm_calloc(1, sizeof *args);
     if (args) args->activation = j->activation, args->min = j->min, args->max = j->max;
     return args;
   }
   const lm_conv2d_args *a = j->conv;
-  lm_conv2d_add_clamp_args *args = lm_calloc(1, sizeof *args);
+  lm_conv2d_with_epilogue_args *args = lm_calloc(1, sizeof *args);
   if (args)
-    *args = (lm_conv2d_add_clamp_args){.stride = {a->stride[0], a->stride[1]},
-                                       .padding = {a->padding[0], a->padding[1]},
-                                       .dilation = {a->dilation[0], a->dilation[1]},
-                                       .groups = a->groups,
-                                       .activation = j->activation,
-                                       .min = j->min,
-                                       .max = j->max};
+    *args = (lm_conv2d_with_epilogue_args){.stride = {a->stride[0], a->stride[1]},
+                                           .padding = {a->padding[0], a->padding[1]},
+                                           .dilation = {a->dilation[0], a->dilation[1]},
+                                           .groups = a->groups,
+                                           .activation = j->activation,
+                                           .min = j->min,
+                                           .max = j->max};
   return args;
 }
 

@@ -2,12 +2,12 @@
 #include "base/message.h"
 #include "op_entries.h"
 #include "plan/plan_steps.h"
-#include "tensor/packed.h"
+#include "tensor/prepack.h"
 
 void lm_plan_free(lm_plan *p) {
   if (!p) return;
   for (int i = 0; i < p->nvalues; i++) {
-    lm_packed_drop(p->value[i].packed);
+    lm_prepack_drop(p->value[i].prepacked);
     lm_release(p->value[i].t);
   }
   for (int i = 0; i < p->nsources; i++) {
@@ -32,16 +32,16 @@ static void drop_plan(lm_plan **p) { lm_plan_free(*p); }
 /* ---- making a plan */
 
 /* Tensors of the tape by the index of their value. */
-typedef struct making {
+typedef struct builder {
   const lm_tape *tape;
   lm_plan *p;
   lm_tensor **tensor; /* [p->nvalues], borrowed */
   size_t capacity;
   lm_status status;
   lm_plan_step *step; /* the step whose inputs are added */
-} making;
+} builder;
 
-static lm_status add_value(making *m, lm_tensor *t, int *index) {
+static lm_status add_value(builder *m, lm_tensor *t, int *index) {
   lm_plan *p = m->p;
   if (!lm_list_grow(&p->value, &p->value_capacity, (size_t)p->nvalues + 1, sizeof *p->value) ||
       !lm_list_grow(&m->tensor, &m->capacity, (size_t)p->nvalues + 1, sizeof *m->tensor))
@@ -62,7 +62,7 @@ static lm_status add_source(lm_plan *p, lm_tensor *t) {
   return LM_OK;
 }
 
-static bool is_of_step(const making *m, const lm_tensor *t) {
+static bool is_step_output(const builder *m, const lm_tensor *t) {
   for (int i = 0; i < m->tape->nsteps; i++)
     for (int k = 0; k < LM_MAX_OUTS; k++)
       if (m->tape->step[i].out[k] == t) return true;
@@ -70,16 +70,16 @@ static bool is_of_step(const making *m, const lm_tensor *t) {
 }
 
 /* Returns true if each call of the function makes t's memory. */
-static bool is_made(const making *m, const lm_tensor *t) {
+static bool is_made_per_call(const builder *m, const lm_tensor *t) {
   for (int i = 0; i < m->p->nsources; i++) {
     const lm_plan_source *s = &m->p->source[i];
-    if (s->as_read->storage == t->storage && !is_of_step(m, s->t)) return false;
+    if (s->as_read->storage == t->storage && !is_step_output(m, s->t)) return false;
   }
-  return is_of_step(m, t);
+  return is_step_output(m, t);
 }
 
 /* Returns in *index the value of t, which is a constant unless an earlier step or the inputs have it. */
-static lm_status value_of(making *m, lm_tensor *t, int *index) {
+static lm_status value_of(builder *m, lm_tensor *t, int *index) {
   lm_plan *p = m->p;
   for (int i = p->nvalues - 1; i >= 0; i--) {
     if (m->tensor[i] != t) continue;
@@ -95,7 +95,7 @@ static lm_status value_of(making *m, lm_tensor *t, int *index) {
 }
 
 static void add_input(void *ctx, lm_tensor **slot) {
-  making *m = ctx;
+  builder *m = ctx;
   lm_plan_step *s = m->step;
   int index = -1;
   if (m->status == LM_OK && *slot) m->status = value_of(m, *slot, &index);
@@ -109,11 +109,11 @@ static void count_slot(void *ctx, lm_tensor **slot) {
 
 /* Adds the sources that a step which is computed once has read. */
 static void add_slot_source(void *ctx, lm_tensor **slot) {
-  making *m = ctx;
-  if (*slot && m->status == LM_OK && !is_of_step(m, *slot)) m->status = add_source(m->p, *slot);
+  builder *m = ctx;
+  if (*slot && m->status == LM_OK && !is_step_output(m, *slot)) m->status = add_source(m->p, *slot);
 }
 
-static lm_status add_step(making *m, const lm_tape_step *from) {
+static lm_status add_step(builder *m, const lm_tape_step *from) {
   lm_plan *p = m->p;
   lm_plan_step *s = &p->step[p->nsteps++];
   int slots = 0;
@@ -138,7 +138,7 @@ static lm_status add_step(making *m, const lm_tape_step *from) {
   return LM_OK;
 }
 
-static lm_status add_steps(making *m) {
+static lm_status add_steps(builder *m) {
   const lm_tape *tape = m->tape;
   for (int i = 0; i < tape->nsteps; i++) {
     const lm_tape_step *s = &tape->step[i];
@@ -173,18 +173,18 @@ static void keep_packed(lm_plan *p) {
   for (int i = 0; i < p->nvalues; i++) {
     lm_plan_value *v = &p->value[i];
     if (!v->is_constant || v->t->number || v->last_use < 0) continue;
-    v->packed = v->t->storage;
-    lm_packed_keep(v->packed);
+    v->prepacked = v->t->storage;
+    lm_prepack_keep(v->prepacked);
   }
 }
 
-static void free_making(making *m) { lm_free(m->tensor); }
+static void free_builder(builder *m) { lm_free(m->tensor); }
 
 lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outputs, const lm_plan *like,
                       lm_plan **out) {
   if (tape->refusal[0]) return lm_fail(LM_E_STATE, "%s", tape->refusal);
   lm_plan *p __attribute__((cleanup(drop_plan))) = lm_calloc(1, sizeof *p);
-  making m __attribute__((cleanup(free_making))) = {.tape = tape, .p = p};
+  builder m __attribute__((cleanup(free_builder))) = {.tape = tape, .p = p};
   if (!p) return LM_E_OOM;
   p->step = lm_calloc((size_t)tape->nsteps + 1, sizeof *p->step);
   p->output = lm_calloc((size_t)noutputs + 1, sizeof *p->output);
@@ -196,12 +196,12 @@ lm_status lm_plan_new(const lm_tape *tape, int noutputs, lm_tensor *const *outpu
   }
   NEED(add_steps(&m));
   for (int i = 0; i < tape->nread; i++)
-    if (!is_of_step(&m, tape->read[i])) NEED(add_source(p, tape->read[i]));
+    if (!is_step_output(&m, tape->read[i])) NEED(add_source(p, tape->read[i]));
   for (p->noutputs = 0; p->noutputs < noutputs; p->noutputs++) {
     NEED(value_of(&m, outputs[p->noutputs], &p->output[p->noutputs]));
     lm_plan_value *v = &p->value[p->output[p->noutputs]];
     v->is_output = true;
-    v->is_copied = v->is_constant && is_made(&m, v->t);
+    v->is_copied = v->is_constant && is_made_per_call(&m, v->t);
   }
   NEED(lm_plan_join(p, like && lm_plan_is_current(like) ? like : NULL));
   set_last_uses(p);

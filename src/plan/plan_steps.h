@@ -6,10 +6,10 @@
 typedef struct lm_plan_value {
   lm_tensor *t; /* a constant, or the value while a call runs; retained */
   bool is_constant, is_output;
-  bool is_copied;     /* true for a constant that calls return copies of, since the function makes it each time */
-  lm_storage *packed; /* storage of a constant, which keeps what kernels pack of it; or NULL */
-  int last_use;       /* index of the last step that reads it; -1: none */
-  uint8_t ndim;       /* ndim, size and dtype in the recording */
+  bool is_copied;        /* true for a constant that calls return copies of, since the function makes it each time */
+  lm_storage *prepacked; /* storage of a constant, which keeps what kernels pack of it; or NULL */
+  int last_use;          /* index of the last step that reads it; -1: none */
+  uint8_t ndim;          /* ndim, size and dtype in the recording */
   lm_dtype dtype;
   int64_t size[LM_MAX_DIMS];
 } lm_plan_value;
@@ -34,7 +34,7 @@ typedef struct lm_plan_source {
 typedef struct lm_plan_fold {
   lm_tensor *from[6]; /* weight, bias, running_mean, running_var, weight and bias of the norm, or NULL */
   double eps;
-  lm_tensor *made[2]; /* weight, bias */
+  lm_tensor *folded[2]; /* weight, bias */
 } lm_plan_fold;
 
 struct lm_plan {

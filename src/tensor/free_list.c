@@ -111,8 +111,8 @@ lm_storage *lm_storage_take(void) {
   s->foreign_release = NULL;
   s->owner = NULL;
   s->whole = NULL;
-  s->packed = NULL;
-  atomic_init(&s->packers, 0);
+  s->prepacked = NULL;
+  atomic_init(&s->prepack_users, 0);
   return s;
 }
 

@@ -36,7 +36,7 @@ uint64_t lm_generator_fresh_seed(void) {
   return seed & (((uint64_t)1 << 53) - 1);
 }
 
-/* Requires `lock`. Until a seed is set, each process draws a random one. */
+/* Returns g's state, or that of the device's default generator, with a random seed at first. Requires `lock`. */
 static lm_draw *state_of(lm_generator *g, lm_device device) {
   if (g && !g->is_default) return &g->own;
   generators *here = generators_here();

@@ -44,10 +44,10 @@ typedef struct lm_storage {
     struct lm_storage *next;  /* next in the free list */
     struct lm_storage *whole; /* in use: the storage this is a part of (lm_tensor_part), or NULL */
   };
-  lm_source *source;              /* NULL for most */
-  lm_used used;                   /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
-  struct lm_packed_entry *packed; /* forms that kernels keep (tensor/packed.h) */
-  _Atomic int32_t packers;        /* number of callers that ask for these */
+  lm_source *source;                  /* NULL for most */
+  lm_used used;                       /* streams that use it (device/stream.h); 0 on the CPU; see lm_tensor_used */
+  struct lm_prepack_entry *prepacked; /* forms that kernels keep (tensor/prepack.h) */
+  _Atomic int32_t prepack_users;      /* number of callers that ask for these */
   _Alignas(64) char small[LM_SMALL_BYTES];
 } lm_storage;
 
@@ -72,7 +72,7 @@ static inline bool lm_storage_is_private(const lm_storage *s) {
   return !s->foreign_release && !atomic_load_explicit(&s->passed, memory_order_relaxed);
 }
 
-/* Returns the bytes of the elements, each counted once even if expanded. */
+/* Returns numel times the bytes of an element: those of a dense copy of t. */
 static inline size_t lm_nbytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size(t->dtype); }
 
 typedef struct lm_list { /* borrowed tensors; an entry may be NULL if the op allows it */
@@ -140,7 +140,7 @@ static inline lm_used *lm_tensor_used(const lm_tensor *t) {
 LM_API lm_status lm_tensor_set_source(lm_tensor *t, const lm_tensor *from, lm_source source);
 /* Creates a header of t's sizes and strides that keeps the source of t's storage, not its memory. No op may read it. */
 lm_status lm_tensor_placeholder(lm_tensor *t, lm_tensor **out);
-/* True if t is such a header; true if t's storage has a source and was not written since. */
+/* Returns true if t is a placeholder; lm_has_source: true if t's storage has a source and was not written since. */
 static inline bool lm_is_placeholder(const lm_tensor *t) { return t->storage->source && !t->storage->data; }
 static inline bool lm_has_source(const lm_tensor *t) {
   return t->storage->source &&

@@ -26,7 +26,7 @@ static lm_status normalized_text(lm_tokenizer *t, lm_added_token *a, uint64_t *w
   if (!a->is_normalized || t->normalizers.n == 0) return LM_OK;
   TRY(lm_pieces_begin(&p, a->content.data, a->content.n));
   p.work = *work;
-  p.most = 16 * a->content.n + 64; /* small, as there may be many tokens */
+  p.max_bytes = 16 * a->content.n + 64; /* small, as there may be many tokens */
   for (size_t i = 0; i < t->normalizers.n; i++) TRY(lm_normalize(&t->normalizers.item[i], &p));
   size_t n = p.count ? p.now.n : 0;
   if (n == a->content.n && memcmp(p.now.text, a->content.data, n) == 0) goto done;
@@ -84,24 +84,24 @@ const lm_added_token *lm_tokenizer_added(const lm_tokenizer *t, int32_t id) {
 
 lm_status lm_tokenizer_add(lm_tokenizer *t, const char *text, size_t n, const lm_added_token *as, int32_t *id) {
   lm_added_tokens *a = &t->added;
-  lm_added_token made = *as;
+  lm_added_token token = *as;
   int32_t position = lm_vocabulary_find(&a->position, text, n);
   if (a->next_id < (int32_t)t->model.words.count) a->next_id = (int32_t)t->model.words.count;
-  made.normalized = made.content = (lm_string){0};
-  made.id = *id = lm_tokenizer_id(t, text, n);
+  token.normalized = token.content = (lm_string){0};
+  token.id = *id = lm_tokenizer_id(t, text, n);
   if (position >= 0) {
-    made.content = a->item[position].content;
+    token.content = a->item[position].content;
     lm_free(a->item[position].normalized.data);
-    a->item[position] = made;
+    a->item[position] = token;
     return LM_OK;
   }
-  if (made.id < 0) made.id = *id = a->next_id;
+  if (token.id < 0) token.id = *id = a->next_id;
   if (!lm_list_grow(&a->item, &a->capacity, a->n + 1, sizeof *a->item)) return LM_E_OOM;
   lm_status status = lm_vocabulary_add(&a->position, text, n, (int32_t)a->n);
-  if (status == LM_OK) status = lm_text_copy(&made.content, text, n);
+  if (status == LM_OK) status = lm_text_copy(&token.content, text, n);
   if (status != LM_OK) return status;
-  if (made.id >= a->next_id) a->next_id = made.id + 1;
-  a->item[a->n++] = made;
+  if (token.id >= a->next_id) a->next_id = token.id + 1;
+  a->item[a->n++] = token;
   return LM_OK;
 }
 

@@ -40,12 +40,12 @@ size_t lm_char_broken(const char *s, size_t n) {
 }
 
 lm_status lm_text_copy(lm_string *to, const char *text, size_t n) {
-  char *made = lm_malloc(n + 1);
-  if (!made) return LM_E_OOM;
-  if (n) memcpy(made, text, n);
-  made[n] = 0;
+  char *copy = lm_malloc(n + 1);
+  if (!copy) return LM_E_OOM;
+  if (n) memcpy(copy, text, n);
+  copy[n] = 0;
   lm_free(to->data);
-  *to = (lm_string){made, n};
+  *to = (lm_string){copy, n};
   return LM_OK;
 }
 

@@ -36,11 +36,11 @@ static bool begins(const char *text, size_t n, const lm_string *with) {
   return n >= with->n && (with->n == 0 || memcmp(text, with->data, with->n) == 0);
 }
 
-static void put_replaced(texts *to, const char *text, size_t n, const lm_string *old, const char *made) {
+static void put_replaced(texts *to, const char *text, size_t n, const lm_string *old, const char *replacement) {
   const char *end = text + n, *hit;
   while (n > 0 && old->n > 0 && (hit = memmem(text, (size_t)(end - text), old->data, old->n)) != NULL) {
     put(to, text, (size_t)(hit - text));
-    put(to, made, strlen(made));
+    put(to, replacement, strlen(replacement));
     text = hit + old->n;
   }
   if (n > 0) put(to, text, (size_t)(end - text));
@@ -102,13 +102,13 @@ static void decode_byte_level(const texts *from, texts *to) {
   lm_bytes_free(&bytes);
 }
 
-/* Replaces `old` by `made` in the current text, which starts at byte `from`. */
-static void replace_in_last(texts *to, size_t from, const char *old, size_t old_n, const char *made) {
+/* Replaces `old` by `replacement` in the current text, which starts at byte `from`. */
+static void replace_in_last(texts *to, size_t from, const char *old, size_t old_n, const char *replacement) {
   texts replaced = {.most = to->most};
   const char *text = to->data.data + from;
   size_t n = to->data.n - from;
   if (n == 0 || to->failed || !memmem(text, n, old, old_n)) return;
-  put_replaced(&replaced, text, n, &(lm_string){(char *)old, old_n}, made);
+  put_replaced(&replaced, text, n, &(lm_string){(char *)old, old_n}, replacement);
   to->data.n = from;
   put(to, replaced.data.data, replaced.data.n);
   to->failed = to->failed || replaced.failed || replaced.data.failed;

@@ -147,10 +147,10 @@ static bool push(word *w, int32_t left, int32_t right) {
   const lm_merge *merge = find_merge(m, m->symbol[left].id, m->symbol[right].id);
   if (!merge) return true;
   if (!lm_list_grow(&m->heap, &m->heap_capacity, w->heap + 1, sizeof *m->heap)) return false;
-  lm_candidate made = {merge->rank, left, merge->id};
+  lm_candidate candidate = {merge->rank, left, merge->id};
   size_t i = w->heap++;
-  for (; i > 0 && before(&made, &m->heap[(i - 1) / 2]); i = (i - 1) / 2) m->heap[i] = m->heap[(i - 1) / 2];
-  m->heap[i] = made;
+  for (; i > 0 && before(&candidate, &m->heap[(i - 1) / 2]); i = (i - 1) / 2) m->heap[i] = m->heap[(i - 1) / 2];
+  m->heap[i] = candidate;
   return true;
 }
 

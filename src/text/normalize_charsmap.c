@@ -51,12 +51,12 @@ static void put(waiting *w, uint32_t c, int change) {
 static bool replace(const lm_step *s, waiting *w, const char *old, size_t n) {
   int64_t at = find(s, old, n);
   if (at < 0) return false;
-  const char *made = s->text.data + at;
-  size_t made_n = strlen(made); /* s->text is NUL-terminated */
-  int was = (int)count(old, n), is = (int)count(made, made_n), k = 0;
-  for (size_t i = 0; i < made_n; k++) {
+  const char *replacement = s->text.data + at;
+  size_t replacement_n = strlen(replacement); /* s->text is NUL-terminated */
+  int was = (int)count(old, n), is = (int)count(replacement, replacement_n), k = 0;
+  for (size_t i = 0; i < replacement_n; k++) {
     uint32_t c;
-    i += (size_t)lm_char_at(made + i, &c);
+    i += (size_t)lm_char_at(replacement + i, &c);
     put(w, c, k >= was);
   }
   if (is < was) w->change += is - was;

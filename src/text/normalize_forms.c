@@ -59,8 +59,8 @@ static void flush(forms *f) {
 }
 
 static bool add(forms *f, uint32_t c, int change) {
-  change_char made = {c, change, (int32_t)f->n, (uint8_t)utf8proc_get_property((utf8proc_int32_t)c)->combining_class};
-  if (made.class != 0) return LM_APPEND(f->mark, f->n, f->capacity, made);
+  change_char added = {c, change, (int32_t)f->n, (uint8_t)utf8proc_get_property((utf8proc_int32_t)c)->combining_class};
+  if (added.class != 0) return LM_APPEND(f->mark, f->n, f->capacity, added);
   uint32_t both = f->composes && f->has_starter && f->n == 0 ? composed(f->starter.c, c) : 0;
   if (both) {
     f->starter.c = both;
@@ -68,7 +68,7 @@ static bool add(forms *f, uint32_t c, int change) {
     return true;
   }
   flush(f);
-  f->starter = made;
+  f->starter = added;
   f->has_starter = true;
   return true;
 }

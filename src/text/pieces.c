@@ -3,9 +3,9 @@
 #include <string.h>
 
 static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
-  if (n <= a->capacity && n <= p->most) return true;
+  if (n <= a->capacity && n <= p->max_bytes) return true;
   size_t capacity = n + n / 2 + 64;
-  p->too_long = n > p->most;
+  p->too_long = n > p->max_bytes;
   char *text = p->too_long ? NULL : lm_realloc(a->text, capacity);
   if (text) a->text = text;
   lm_span *span = text ? lm_realloc(a->span, capacity * sizeof *span) : NULL;
@@ -19,7 +19,7 @@ static bool reserve(lm_pieces *p, lm_aligned *a, size_t n) {
 
 static lm_status status_of(const lm_pieces *p) {
   if (!p->failed) return LM_OK;
-  if (p->too_long) return lm_fail(LM_E_ARG, "text must have at most %zu bytes after normalization", p->most);
+  if (p->too_long) return lm_fail(LM_E_ARG, "text must have at most %zu bytes after normalization", p->max_bytes);
   return lm_fail(LM_E_OOM, "out of memory: tokenizing a text");
 }
 
@@ -27,7 +27,7 @@ lm_status lm_pieces_begin(lm_pieces *p, const char *text, size_t n) {
   p->failed = p->too_long = false;
   p->count = 0;
   p->work = lm_work_for(n);
-  p->most = n < LM_TEXT_MAX / 64 ? 64 * n + (1 << 20) : LM_TEXT_MAX;
+  p->max_bytes = n < LM_TEXT_MAX / 64 ? 64 * n + (1 << 20) : LM_TEXT_MAX;
   if (n > LM_TEXT_MAX) return lm_fail(LM_E_ARG, "text must have at most %d bytes, got %zu", LM_TEXT_MAX, n);
   if (!reserve(p, &p->now, n) || !lm_list_grow(&p->piece, &p->piece_capacity, 1, sizeof *p->piece)) {
     p->failed = true;
@@ -52,7 +52,7 @@ void lm_pieces_free(lm_pieces *p) {
     lm_free(both[i]->span);
   }
   lm_free(p->piece);
-  lm_free(p->made);
+  lm_free(p->next_piece);
   lm_free(p->cut);
   *p = (lm_pieces){0};
 }
@@ -125,8 +125,8 @@ lm_status lm_pieces_rewrite(lm_pieces *p, lm_rewriter f, const void *with) {
 
 /* ---- cutting */
 void lm_cut_put(lm_pieces *p, size_t from, size_t to, int32_t id) {
-  lm_cut made = {(uint32_t)from, (uint32_t)to, id};
-  if (!LM_APPEND(p->cut, p->cuts, p->cut_capacity, made)) p->failed = true;
+  lm_cut cut = {(uint32_t)from, (uint32_t)to, id};
+  if (!LM_APPEND(p->cut, p->cuts, p->cut_capacity, cut)) p->failed = true;
 }
 
 /* Joins or removes the n cuts in place as `behavior` says; returns how many remain. */
@@ -167,11 +167,11 @@ static size_t join_cuts(lm_cut *cut, size_t n, lm_behavior behavior) {
 }
 
 lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior behavior, bool invert) {
-  p->nmade = 0;
+  p->next_count = 0;
   for (size_t i = 0; i < p->count && !p->failed; i++) {
     lm_piece piece = p->piece[i];
     if (piece.id >= 0) {
-      p->failed = !LM_APPEND(p->made, p->nmade, p->made_capacity, piece);
+      p->failed = !LM_APPEND(p->next_piece, p->next_count, p->next_capacity, piece);
       continue;
     }
     p->cuts = 0;
@@ -184,16 +184,16 @@ lm_status lm_pieces_cut(lm_pieces *p, lm_cutter f, const void *with, lm_behavior
       if (c.from >= c.to) continue;
       uint32_t at = piece.at + c.from;
       lm_piece part = {at, c.to - c.from, p->now.span[at].from, behavior == LM_CUT_IDS ? c.id : -1};
-      p->failed = !LM_APPEND(p->made, p->nmade, p->made_capacity, part);
+      p->failed = !LM_APPEND(p->next_piece, p->next_count, p->next_capacity, part);
     }
   }
   NEED(status_of(p));
   lm_piece *was = p->piece;
   size_t capacity = p->piece_capacity;
-  p->piece = p->made;
-  p->piece_capacity = p->made_capacity;
-  p->count = p->nmade;
-  p->made = was;
-  p->made_capacity = capacity;
+  p->piece = p->next_piece;
+  p->piece_capacity = p->next_capacity;
+  p->count = p->next_count;
+  p->next_piece = was;
+  p->next_capacity = capacity;
   return LM_OK;
 }

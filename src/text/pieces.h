@@ -36,13 +36,13 @@ typedef struct lm_cut { /* a part of a piece, as byte range */
 
 typedef struct lm_pieces {
   lm_aligned now, next;
-  lm_piece *piece, *made;
-  size_t count, piece_capacity, nmade, made_capacity;
+  lm_piece *piece, *next_piece;
+  size_t count, piece_capacity, next_count, next_capacity;
   lm_cut *cut; /* cuts of the current piece */
   size_t cuts, cut_capacity;
-  size_t most;           /* bytes */
+  size_t max_bytes;      /* limit on the text's bytes */
   uint64_t work;         /* steps left (work.h) */
-  bool failed, too_long; /* failed: out of memory or, if too_long, beyond most */
+  bool failed, too_long; /* failed: out of memory or, if too_long, beyond max_bytes */
 } lm_pieces;
 
 /* Starts with one piece: all n bytes of a text, which must be valid UTF-8. */

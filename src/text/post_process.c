@@ -61,30 +61,30 @@ static void set_type(lm_tokens *tokens, int32_t type_id) {
 }
 
 /* Arranges both parts and the special tokens by the template, as the new part[0]. */
-static lm_status fill_template(const lm_step *s, lm_tokens part[2], bool pair, bool special, lm_tokens *made) {
+static lm_status fill_template(const lm_step *s, lm_tokens part[2], bool pair, bool special, lm_tokens *joined) {
   const lm_template *parts = pair ? s->pair : s->single;
-  made->n = 0;
+  joined->n = 0;
   for (size_t k = 0; k < (pair ? s->npair : s->nsingle); k++) {
     lm_template one = parts[k];
     if (one.sequence >= 0) {
       set_type(&part[one.sequence], one.type_id);
-      if (!append(made, part[one.sequence].item, part[one.sequence].n)) return LM_E_OOM;
-      for (size_t i = made->n - part[one.sequence].n; i < made->n; i++) made->item[i].second = one.sequence == 1;
+      if (!append(joined, part[one.sequence].item, part[one.sequence].n)) return LM_E_OOM;
+      for (size_t i = joined->n - part[one.sequence].n; i < joined->n; i++) joined->item[i].second = one.sequence == 1;
     } else if (special) {
       lm_token token = {.id = one.id, .type_id = one.type_id, .word = -1, .special = true};
-      if (!append(made, &token, 1)) return LM_E_OOM;
+      if (!append(joined, &token, 1)) return LM_E_OOM;
     }
   }
   lm_tokens was = part[0];
-  part[0] = *made;
-  *made = was;
+  part[0] = *joined;
+  *joined = was;
   part[1].n = 0;
   return LM_OK;
 }
 
 lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_tokens part[2], bool pair, bool special,
                           lm_tokens *out) {
-  lm_tokens made = {0};
+  lm_tokens joined = {0};
   lm_status status = LM_OK;
   bool filled = false; /* at most one template applies */
   for (size_t i = 0; i < t->post_processors.n; i++) {
@@ -96,7 +96,7 @@ lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_t
       for (int k = 0; k <= pair; k++) set_type(&part[k], 0);
     }
     if (s->nsingle == 0 || filled || (s->kind != LM_POST_TEMPLATE && !special)) continue;
-    TRY(fill_template(s, part, pair, special, &made));
+    TRY(fill_template(s, part, pair, special, &joined));
     filled = true;
   }
   out->n = 0;
@@ -104,6 +104,6 @@ lm_status lm_post_process(const lm_tokenizer *t, const char *const text[2], lm_t
     if (!append(out, part[k].item, part[k].n)) TRY(LM_E_OOM);
   }
 done:
-  lm_free(made.item);
+  lm_free(joined.item);
   return status;
 }

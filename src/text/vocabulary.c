@@ -18,12 +18,12 @@ static int32_t *slot_of(const lm_vocabulary *v, const char *text, size_t n) {
 
 static bool grow_slots(lm_vocabulary *v) {
   size_t slots = v->slots ? 2 * v->slots : 256;
-  int32_t *made = lm_malloc(slots * sizeof *made);
-  if (!made) return false;
+  int32_t *new_slots = lm_malloc(slots * sizeof *new_slots);
+  if (!new_slots) return false;
   lm_free(v->slot);
-  v->slot = made;
+  v->slot = new_slots;
   v->slots = slots;
-  memset(made, 0xff, slots * sizeof *made);
+  memset(new_slots, 0xff, slots * sizeof *new_slots);
   for (size_t i = 0; i < v->count; i++) *slot_of(v, v->text + v->word[i].at, v->word[i].n) = (int32_t)i;
   return true;
 }

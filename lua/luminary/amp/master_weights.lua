@@ -140,7 +140,7 @@ local function load_state_dict(self, dict)
   note_versions(stash)
 end
 
---- Converts opt to one of amp's.
+--- Makes the optimizer `opt` update float32 master weights of low-precision parameters, and copy them back.
 function process.take(opt, properties)
   local stash = {
     master_weights = properties.master_weights, params = {}, masters = {}, lows = {}, low_masters = {}, versions = {},

@@ -5,6 +5,7 @@ local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local boundaries = require "luminary.autograd.checkpoint_boundaries"
 local check_callable = require("luminary.autograd.function").check_callable
 
 local ops = core.ops
@@ -49,6 +50,12 @@ local function upvalues(f)
   return found
 end
 
+-- Counts a boundary, and returns its arguments.
+local function cross(...)
+  boundaries.count = boundaries.count + 1
+  return ...
+end
+
 local computing_again = false -- true while backward runs a checkpoint's forward again
 
 local function checkpoint(who, f, args, preserve)
@@ -62,7 +69,7 @@ local function checkpoint(who, f, args, preserve)
     kept[i] = x
   end
   local states, outside = preserve and generators(kept), upvalues(f)
-  local function run(...) return f(...) end
+  local function run(...) return cross(f(cross(...))) end
   local function run_in_scope(...) return core.scope(run, ...) end
   local function again()
     for i, was in pairs(outside) do

@@ -70,7 +70,7 @@ local describe = options.describe
 -- `name` the argument's name in the public signature. `remedy`, or nil, says what the caller can do; it may be a
 -- format, whose values follow.
 
--- status: of lm_status, which the C interface returns; nil: an invalid argument.
+-- Raises text and remedy. status: of lm_status, which the C interface returns; nil: an invalid argument.
 local function raise_as(status, text, remedy, ...)
   if remedy then text = text .. "; " .. (select("#", ...) > 0 and remedy:format(...) or remedy) end
   core.error_at_caller(text, status)
@@ -150,7 +150,7 @@ function options.fail_in_file(path, reason, ...)
   raise(("'%s': %s"):format(options.shown_path(path), select("#", ...) > 0 and reason:format(...) or reason))
 end
 
---- Does so for a file that is valid, but needs what this version lacks.
+--- Raises "'PATH': REASON" for a valid file that needs a feature this version lacks.
 function options.unsupported_file(path, reason, ...)
   raise_as(MISSING, ("'%s': %s"):format(options.shown_path(path), reason:format(...)))
 end

@@ -312,11 +312,11 @@ function signature.of(text, f) return declared_as(reading(text, f), text) end
 --- Returns f with the signature `text`, for an f that takes one table of all arguments by name.
 function signature.by_name(text, f) return declared_as(reading(text, f, true), text) end
 
---- Returns an `init` that sets an object's fields to the arguments, and then calls made(object), if `made` is given.
-function signature.fields(text, made)
+--- Returns an `init` that sets an object's fields to the arguments, and then calls after_init(object), unless nil.
+function signature.fields(text, after_init)
   return declared_as(function(self, ...)
     parsed_texts[text]:fill(self, self.__name, ...)
-    if made then made(self) end
+    if after_init then after_init(self) end
   end, text)
 end
 
@@ -390,7 +390,7 @@ function signature.explained(path, about, f)
   return f
 end
 
---- Returns such a text, or a class's, PATH(): ABOUT; help puts the signature's arguments in (). `about` may have lines.
+--- Returns the help text "PATH(): ABOUT"; help puts the signature's arguments in (). Lines of `about` are joined.
 function signature.help(path, about) return ("%s(): %s"):format(path, (about:gsub("%s*\n%s*", " "))) end
 
 return signature

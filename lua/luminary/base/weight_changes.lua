@@ -10,7 +10,7 @@ local changes = {}
 --- The rows of these options, for options.check.
 changes.options = {device = {"any"}, dtype = {"string"}, rename = {"any"}}
 
---- Adds these rows to `rows`. Returns them.
+--- Adds the rows of changes.options to `rows`, which it returns.
 function changes.with(rows)
   for name, row in pairs(changes.options) do rows[name] = row end
   return rows

@@ -333,7 +333,7 @@ local function place_of(before)
   return path, tonumber(number)
 end
 
--- Adds to a problem the facts about the position that precedes the message's text.
+-- Adds to `problem` the line that `before` names ("FILE:LINE:"), its file's lines, and functions that read its locals.
 local function locate(problem, before)
   local path, number = place_of(before)
   local info, variable = frame_of(path, number)

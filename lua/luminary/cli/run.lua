@@ -15,6 +15,7 @@ local run = {}
 
 local USAGE = [[
 usage: luminary run [options] SCRIPT [argument ...]
+       luminary run --plan MODEL [--nodes N] [--gpus N] [--memory GB] ...
 
   --nproc N           processes on this node: a number; cpu: one a core; gpu: one a GPU; auto: gpu if there
                       is one, else cpu                                (1)
@@ -36,6 +37,20 @@ usage: luminary run [options] SCRIPT [argument ...]
   --pass-local-rank   give the script --local_rank=I before its arguments
   --dry-run           print each rank's environment and command, and start nothing
   --help              print this
+
+Options of --plan, which prints layouts of a model's training with memory and time (docs/howto/plan.md):
+
+  --plan MODEL        gpt2, gpt2-xl, llama-7b, llama3-70b, ..., a config.json of Hugging Face, or a Lua file that
+                      returns a module made in nn.utils.init_empty_weights
+  --nodes N           nodes (1)
+  --gpus N            cards of a node (8)
+  --memory GB         memory of a card (the card's)
+  --card NAME         a100, h100, h200 or cpu (h100)
+  --network GBIT      Gbit/s out of a node, all cards together (400 a card; a100 200)
+  --batch N           sequences of a step on all cards together (4 a card)
+  --seq N             tokens of a sequence (the model's positions, at most 8192)
+  --dtype NAME        of blocks and activations: bfloat16, float16 or float32; shards are float32 (bfloat16)
+  --layouts N         how many to print (5)
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its
 environment, as under torchrun, whose spellings are taken too (--nproc_per_node 2, --rdzv-backend c10d --rdzv-endpoint
@@ -68,6 +83,14 @@ local rows = { -- rows in addition to those of USAGE
   redirects = {same = "tee"}, t = {same = "tee"}, r = {same = "tee"},
 }
 
+-- Rows of --plan's options. Their defaults are in cli/plan.lua.
+local of_plan = {
+  plan = {"text", false}, nodes = {"count", false}, gpus = {"count", false}, memory = {"positive", false},
+  card = {"text", false}, network = {"positive", false}, batch = {"count", false}, seq = {"count", false},
+  dtype = {"text", false}, layouts = {"count", false},
+}
+for name, row in pairs(of_plan) do rows[name] = row end
+
 local function say(...) io.stderr:write("luminary run: ", string.format(...), "\n") end
 
 -- ---- options
@@ -98,8 +121,16 @@ local function backend_problem(o)
     near and "; did you mean " .. near .. "?" or "")
 end
 
--- Checks and completes the options; `at` is the script's position in args. Returns an error message, or nil.
-local function complete(o, at, args)
+-- Checks and completes the options; `at` is the script's position in args, named the set of names of those in args.
+-- Returns an error message, or nil.
+local function complete(o, at, args, named)
+  for name in pairs(named) do
+    if o.plan and not of_plan[name] then return ("--%s is not an option of --plan"):format(name) end
+    if of_plan[name] and not o.plan then return ("--%s requires --plan MODEL"):format(name) end
+  end
+  if o.plan then
+    return args[at] and ("--plan runs no script, got '%s'"):format(args[at]) or require("luminary.cli.plan").run(o)
+  end
   local problem
   o.nproc, problem = process_count(o.nproc)
   if not o.nproc then return problem end
@@ -312,6 +343,7 @@ end
 function run.main(args, first)
   local o, at = flags.read("run", USAGE, args, first, rows, complete)
   if not o then return at end
+  if o.plan then return 0 end
   local secret = secrets(o)
   if o.backend == "mpi" then return run_mpi(args, at, o, secret) end
   local claim, problem

@@ -21,7 +21,7 @@ Images.__makes = "images"
 
 local CONVERTED = {dtype = "float32", scale = 1 / 255}
 
--- The options of such sets.
+-- The arguments of MNIST, CIFAR10 and their like.
 local common = [[root: string, train = true, transform: callable, target_transform: callable, download: lacks,
   base: integer = 1]]
 

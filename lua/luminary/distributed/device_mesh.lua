@@ -6,7 +6,40 @@ local signature = require "luminary.base.signature"
 local groups = require "luminary.distributed.groups"
 local fail = options.fail
 
+-- Fields: device_type, ndim, shape, rank (in the world), mesh_dim_names; groups, place (this rank's position) and `of`
+-- (a list of dims of the whole mesh) by dim; whole, the mesh of all ranks; its flat, the results of flatten by name.
 local Mesh = {}
+local FIELDS = lists.set "device_type ndim shape rank mesh_dim_names groups place of whole flat"
+
+-- Returns the coordinates of a rank in a grid, from 0.
+local function place_of(shape, rank)
+  local place = {}
+  for d = #shape, 1, -1 do
+    place[d], rank = rank % shape[d], math.floor(rank / shape[d])
+  end
+  return place
+end
+
+-- Makes the groups of the ranks that differ in some dims alone, which all ranks make in the same order. Returns this
+-- rank's.
+local function make_groups(shape, dims)
+  local default, lists_of, order, own = groups.need "DeviceMesh", {}, {}, nil
+  if lists.product(lists.pick(shape, dims)) == default.size then return default end
+  for rank = 0, default.size - 1 do
+    local others = place_of(shape, rank)
+    for _, d in ipairs(dims) do others[d] = 0 end
+    local key = table.concat(others, " ")
+    if not lists_of[key] then
+      lists_of[key], order[#order + 1] = {}, key
+    end
+    table.insert(lists_of[key], rank)
+  end
+  for _, key in ipairs(order) do
+    local group = groups.new_group {ranks = lists_of[key]}
+    if group ~= groups.NON_MEMBER then own = group end
+  end
+  return own
+end
 
 -- Returns the index of a dim, from 1, that a name or a number selects; by default the only one.
 local function dim_of(who, mesh, dim)
@@ -42,23 +75,25 @@ local function name_of(mesh, d) return mesh.mesh_dim_names and mesh.mesh_dim_nam
 
 --- Returns a rank of the world with its position, as errors name it: "rank 3 = replicate 0, shard 3".
 function Mesh:describe_rank(rank)
-  local whole, parts, rest = self.whole, {}, rank or self.rank
-  for d = whole.ndim, 1, -1 do
-    table.insert(parts, 1, ("%s %d"):format(name_of(whole, d), rest % whole.shape[d]))
-    rest = math.floor(rest / whole.shape[d])
-  end
+  local whole, parts = self.whole, {}
+  for d, i in ipairs(place_of(whole.shape, rank or self.rank)) do parts[d] = ("%s %d"):format(name_of(whole, d), i) end
   return ("rank %d = %s"):format(rank or self.rank, table.concat(parts, ", "))
 end
 
 --- Calls f(...), a collective of one of the mesh's groups. An error says the position of this rank, and that of the
---- rank whose failure caused it.
+--- ranks that it names.
 function Mesh:call(f, ...)
   local results = options.pack(pcall(f, ...))
   if results[1] then return unpack(results, 2, results.n) end
   local cause, text = groups.cause(), tostring(results[2])
-  local other = cause and cause.rank ~= self.rank and "; " .. self:describe_rank(cause.rank) or ""
   if text:find(self:describe_rank(), 1, true) then error(text, 0) end
-  error(("%s (%s%s)"):format(text, self:describe_rank(), other), 0)
+  local ranks, named = {self:describe_rank()}, ("rank %d "):format(cause and cause.rank or self.rank) .. text
+  for number in named:match("^[^;]*"):gmatch "rank (%d+)" do -- a mismatch names two; waiting ranks follow
+    local rank = tonumber(number)
+    local text_of = rank < lists.product(self.whole.shape) and self:describe_rank(rank)
+    if text_of and #ranks < 4 and not lists.index_of(ranks, text_of) then ranks[#ranks + 1] = text_of end
+  end
+  error(("%s (%s)"):format(text, table.concat(ranks, "; ")), 0)
 end
 
 function Mesh:__tostring()
@@ -69,20 +104,69 @@ end
 
 -- Returns the mesh of some dims of one, which shares their groups.
 local function part_of(mesh, dims)
-  return setmetatable({
-    device_type = mesh.device_type, ndim = #dims, shape = lists.pick(mesh.shape, dims), rank = mesh.rank,
-    groups = lists.pick(mesh.groups, dims), place = lists.pick(mesh.place, dims), whole = mesh.whole,
-    mesh_dim_names = mesh.mesh_dim_names and lists.pick(mesh.mesh_dim_names, dims),
-  }, Mesh)
+  local part, used = {
+    device_type = mesh.device_type, ndim = #dims, rank = mesh.rank, whole = mesh.whole, shape = {}, groups = {},
+    place = {}, of = {}, mesh_dim_names = mesh.mesh_dim_names and {},
+  }, {}
+  for i, dim in ipairs(dims) do
+    local flat = mesh.whole.flat[dim]
+    local from, d = flat or mesh, flat and 1 or dim_of("DeviceMesh", mesh, dim)
+    for _, field in ipairs {"shape", "groups", "place", "of"} do part[field][i] = from[field][d] end
+    if part.mesh_dim_names then part.mesh_dim_names[i] = from.mesh_dim_names[d] end
+    for _, each in ipairs(from.of[d]) do
+      if used[each] then fail("DeviceMesh: {%s} has %s twice", table.concat(dims, ", "), name_of(mesh.whole, each)) end
+      used[each] = true
+    end
+  end
+  return setmetatable(part, Mesh)
 end
 
 -- mesh["shard"], mesh[2] and mesh[{"replicate", "shard"}] are the meshes of these dims.
 function Mesh.__index(mesh, key)
   if Mesh[key] ~= nil then return Mesh[key] end
   if key == "mesh_dim_names" then return nil end
-  local dims = options.is_plain(key) and key or {key}
-  return part_of(mesh, lists.map(dims, function(dim) return dim_of("DeviceMesh", mesh, dim) end))
+  return part_of(mesh, options.is_plain(key) and key or {key})
 end
+
+-- Fails if a dim cannot have this name.
+local function check_name(who, name)
+  if Mesh[name] or FIELDS[name] then
+    fail("%s: a dim cannot be named '%s', which is a field of meshes; choose another name", who, name)
+  end
+end
+
+-- Fails on all ranks unless they have the same lines.
+local function check_alike(who, lines)
+  local default = groups.need(who)
+  if default.size == 1 then return end
+  load_module "luminary.distributed.same_on_all_ranks"(default, who, "mesh differs", table.concat(lines, "\n") .. "\n",
+    "line")
+  load_module("luminary.distributed").barrier() -- raises other ranks' errors
+end
+
+--- Returns the mesh of one dim that joins several dims, with a group of their ranks. All ranks of the world call it.
+--- The mesh is mesh[name] from then on, which a later call with the same dims returns.
+Mesh.flatten = signature.of("DeviceMesh:flatten(dims: list?, name: string?)", function(self, dims, name)
+  local who, whole, of = "DeviceMesh:flatten", self.whole, {}
+  for _, own in ipairs(dims and self[dims].of or self.of) do lists.append(of, own) end
+  table.sort(of)
+  local names = lists.map(of, function(d) return name_of(whole, d) end)
+  name = name or table.concat(names, "_")
+  local known = whole.flat[name]
+  if known and table.concat(known.of[1], ",") == table.concat(of, ",") then return known end
+  check_name(who, name)
+  if known or lists.index_of(whole.mesh_dim_names or {}, name) then
+    fail("%s: the mesh has a dim '%s' already", who, name)
+  end
+  check_alike(who, {"dims {" .. table.concat(names, ", ") .. "}", "name " .. name})
+  local group = make_groups(whole.shape, of)
+  local flat = setmetatable({
+    device_type = whole.device_type, ndim = 1, rank = whole.rank, whole = whole, shape = {group.size}, groups = {group},
+    place = {group.rank}, of = {of}, mesh_dim_names = {name},
+  }, Mesh)
+  whole.flat[name] = flat
+  return flat
+end)
 
 local function check(who, shape, names, size)
   local product = lists.product(shape)
@@ -93,26 +177,8 @@ local function check(who, shape, names, size)
   if names and #names ~= #shape then options.wrong_length(who, "names", #shape, "dim", #names) end
   for i, name in ipairs(names or {}) do
     if lists.index_of(names, name) ~= i then fail("%s: names has '%s' twice", who, name) end
-    if Mesh[name] or name == "shape" or name == "groups" or name == "rank" then
-      fail("%s: a dim cannot be named '%s', which is a field of meshes; choose another name", who, name)
-    end
+    check_name(who, name)
   end
-end
-
--- Makes the groups of a dim, which all ranks make in the same order. Returns this rank's.
-local function make_groups(default, shape, d)
-  if shape[d] == default.size then return default end
-  local inner, own = 1, nil
-  for k = d + 1, #shape do inner = inner * shape[k] end
-  for first = 0, default.size - 1 do
-    if math.floor(first / inner) % shape[d] == 0 then
-      local ranks = {}
-      for i = 0, shape[d] - 1 do ranks[i + 1] = first + i * inner end
-      local group = groups.new_group {ranks = ranks}
-      if group ~= groups.NON_MEMBER then own = group end
-    end
-  end
-  return own
 end
 
 --- dist.init_device_mesh(…): Arranges all ranks in a grid, with a process group for each dim. The last dim's ranks are
@@ -123,21 +189,13 @@ local init = signature.of([[init_device_mesh(device_type: "cpu" | "cuda", mesh_s
   local names = opts.names
   local lines = {"device type " .. device_type, "shape {" .. table.concat(shape, ", ") .. "}",
     "names {" .. table.concat(names or {}, ", ") .. "}"}
-  if default.size > 1 then
-    load_module "luminary.distributed.same_on_all_ranks"(default, who, "mesh differs",
-      table.concat(lines, "\n") .. "\n", "line")
-    load_module("luminary.distributed").barrier() -- raises other ranks' errors
-  end
+  check_alike(who, lines)
   check(who, shape, names, default.size)
   local mesh = {
-    device_type = device_type, ndim = #shape, shape = lists.slice(shape), groups = {}, place = {}, rank = default.rank,
-    mesh_dim_names = names and lists.slice(names),
+    device_type = device_type, ndim = #shape, shape = lists.slice(shape), groups = {}, rank = default.rank,
+    mesh_dim_names = names and lists.slice(names), flat = {}, of = {}, place = place_of(shape, default.rank),
   }
-  local rest = default.rank
-  for d = #shape, 1, -1 do
-    mesh.place[d], rest = rest % shape[d], math.floor(rest / shape[d])
-  end
-  for d = 1, #shape do mesh.groups[d] = make_groups(default, shape, d) end
+  for d = 1, #shape do mesh.groups[d], mesh.of[d] = make_groups(shape, {d}), {d} end
   mesh.whole = mesh
   return setmetatable(mesh, Mesh)
 end)

@@ -122,7 +122,7 @@ list.TransformedDistribution = define "TransformedDistribution" {
 function list._define(name)
   return function(entry)
     local function complete(d, base, ...) transform_base(d, base, {...}) end
-    entry.made = function(d)
+    entry.after_init = function(d)
       if entry.first then entry.first(d) end
       complete(d, entry.base(d))
     end

@@ -150,7 +150,7 @@ list.ContinuousBernoulli = define("ContinuousBernoulli", Family) {
   takes = "probs: unit_interval, logits: real, lims", either = {"probs", "logits"},
   plain = {lims = "list?"}, defaults = {lims = {0.499, 0.501}}, support = "unit_interval",
   help = "Creates a continuous Bernoulli distribution, of real numbers from 0 to 1",
-  made = function(d, given) if given.probs then d.probs = core.keep(known.clamp_probs(d.probs)) end end,
+  after_init = function(d, given) if given.probs then d.probs = core.keep(known.clamp_probs(d.probs)) end end,
   properties = {
     probs = "clamp_probs(sigmoid(logits))", logits = "log(probs) - log1p(-probs)",
     log_norm = around_half(0.01, "log(logit / (2 * c - 1))",

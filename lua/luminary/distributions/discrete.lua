@@ -33,7 +33,7 @@ list.Bernoulli = define("Bernoulli", Family) {
 list.Geometric = define "Geometric" {
   takes = two, either = either, support = "nonnegative_integer", properties = binary,
   help = "Creates a geometric distribution, of the number of failures before the first success",
-  made = function(d, given)
+  after_init = function(d, given)
     local checked = d.validate_args and given.probs
     if checked then constraints._require("Geometric", "probs", d.probs, constraints.positive) end
   end,
@@ -119,7 +119,7 @@ end
 local entropy_of = "-(probs * clamp(logits, least_of(logits))):sum(-1)"
 
 list.Categorical = define "Categorical" {
-  takes = weights, either = either, event_dims = last_dim, made = normalize,
+  takes = weights, either = either, event_dims = last_dim, after_init = normalize,
   event = function() return {} end, properties = several,
   support = function(d) return constraints.integer_interval(1, d.num_events) end,
   help = "Creates a categorical distribution, with categories from 1", mode = "argmax(probs, -1)",
@@ -128,7 +128,7 @@ list.Categorical = define "Categorical" {
   values = function(d) return ops.arange(1, d.num_events + 1, {device = d.probs.device}) end,
 }
 list.OneHotCategorical = define "OneHotCategorical" {
-  takes = weights, either = either, event_dims = last_dim, made = normalize,
+  takes = weights, either = either, event_dims = last_dim, after_init = normalize,
   support = "one_hot", properties = several, help = "Creates a one-hot categorical distribution",
   mean = "probs", variance = "probs * (1 - probs)", mode = "one_hot_like(probs)", entropy = entropy_of,
   sample = function(d, shape) return ops.one_hot(draw_categories(d, shape), d.num_events):to(d.probs.dtype) end,
@@ -144,7 +144,7 @@ list.OneHotCategoricalStraightThrough = define("OneHotCategoricalStraightThrough
 }
 list.Multinomial = define "Multinomial" {
   takes = "total_count, " .. weights, either = either, event_dims = last_dim,
-  plain = {total_count = "natural"}, defaults = {total_count = 1}, made = normalize, properties = several,
+  plain = {total_count = "natural"}, defaults = {total_count = 1}, after_init = normalize, properties = several,
   support = function(d) return constraints.multinomial(d.total_count) end,
   help = "Creates a multinomial distribution, of the counts of each category", mean = "probs * total_count",
   variance = "total_count * probs * (1 - probs)",
@@ -181,7 +181,7 @@ list.LogitRelaxedBernoulli = define "LogitRelaxedBernoulli" {
 }
 list.ExpRelaxedCategorical = define "ExpRelaxedCategorical" {
   takes = "temperature, " .. weights, either = either, loose = relaxed, event_dims = last_dim,
-  made = normalize, properties = several, support = "real_vector",
+  after_init = normalize, properties = several, support = "real_vector",
   help = "Creates the distribution of the logarithm of a RelaxedOneHotCategorical",
   rsample = "log_softmax((logits - log(-log(clamp_probs(uniform)))) / temperature, -1)",
   log_prob = "lgamma(filled(temperature, num_events)) + log(temperature) * (num_events - 1)"

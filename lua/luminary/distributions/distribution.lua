@@ -12,7 +12,7 @@
 --- event_dims {parameter = number of last dims of an event}; event_shape is that of the last parameter, or event(d)
 --- plain      {parameter = kind} of parameters that are not tensors; loose: {parameter = true} if it does not broadcast
 --- support    constraint of log_prob's argument, its name, or a function(d) that returns it
---- made       function(d, given) that completes a new object; given: the parameters before they are broadcast
+--- after_init function(d, given) that completes a new object; given: the parameters before they are broadcast
 --- rsample    samples through which gradients pass, or sample, if gradients cannot; [shape…, batch…, event…]
 --- log_prob, entropy, cdf, icdf, values (all values of a finite support, [n, event…]) and other methods
 --- mean, variance, mode, and `properties`: fields that are computed when they are read
@@ -99,8 +99,7 @@ Distribution.properties = {
   param_shape = function(d) return ((d._given or {}).probs or (d._given or {}).logits or {}).shape end,
 }
 
-
--- Ways around what a distribution of the library lacks.
+-- Remedies that errors suggest for methods that a distribution lacks.
 local remedies = {
   mean = "estimate it by d:sample({1000}):mean(1)", variance = "estimate it by d:sample({1000}):var(1)",
   entropy = "estimate it by -d:log_prob(d:sample({1000})):mean(1)",
@@ -222,7 +221,7 @@ function Distribution:expand(batch_shape)
   local twin = blank(debug.getmetatable(self).class)
   for name, v in pairs(debug.getmetatable(self).values) do twin[name] = v end
   twin:_set_parameters(batch_shape)
-  if twin._formula.made then twin._formula.made(twin, twin._given) end
+  if twin._formula.after_init then twin._formula.after_init(twin, twin._given) end
   return twin
 end
 
@@ -344,7 +343,7 @@ local function init_of(name, entry)
       local c = constraint_of(self, entry.takes[parameter])
       if c then constraints._require(name, parameter, self[parameter], c) end
     end
-    if entry.made then entry.made(self, all) end
+    if entry.after_init then entry.after_init(self, all) end
   end
   for i, parameter in ipairs(order) do
     rows[i] = parameter .. (plain[parameter] and ": " .. plain[parameter] or "")
@@ -356,7 +355,7 @@ end
 local computed, reserved = {}, {}
 for word in ([[mean variance mode rsample sample log_prob entropy cdf icdf survival inside moment mahalanobis
   trace]]):gmatch "%S+" do computed[word], reserved[word] = true, true end
-for word in ([[takes either help properties made defaults support values event plain loose base first event_dims
+for word in ([[takes either help properties after_init defaults support values event plain loose base first event_dims
   limits]]):gmatch "%S+" do reserved[word] = true end
 
 --- Makes a class of an entry, as the head of this file says: define "Name" {…}. super: Distribution by default.

@@ -219,7 +219,7 @@ local others = {
     end
     return kl.kl_divergence(p.base_dist, q.base_dist)
   end,
-  -- The Bregman divergence of the log normalizer (Nielsen and Nock 2010).
+  -- Computes the Bregman divergence of the log normalizer (Nielsen and Nock 2010).
   ExponentialFamily = function(p, q)
     if class.record(p).class ~= class.record(q).class or not p._natural_params then no_formula(p, q) end
     local parameters, normalizer, grads = combined._normalizer(p)

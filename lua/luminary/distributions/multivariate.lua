@@ -58,7 +58,7 @@ local function of_loc(d) return {d._given.loc.shape[d._given.loc.ndim]} end
 
 list.MultivariateNormal = define "MultivariateNormal" {
   takes = "loc: real, " .. of_matrices, either = matrices,
-  event_dims = setmetatable({loc = 1}, {__index = matrix_dims}), event = of_loc, made = set_tril,
+  event_dims = setmetatable({loc = 1}, {__index = matrix_dims}), event = of_loc, after_init = set_tril,
   support = "real_vector", help = "Creates a multivariate normal distribution", properties = matrix_properties,
   mahalanobis = "mahalanobis(tril_, x)", trace = "sum_squares(solve_lower(tril_, x))",
   -- Returns a list of matrices R whose sum of R R^T is the covariance.
@@ -73,7 +73,7 @@ list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
   event = of_loc, support = "real_vector",
   help = "Creates a multivariate normal distribution with the covariance matrix cov_factor @ cov_factor.T + cov_diag.",
   -- Sets factor, diag, scaled (factor.T / diag) and the capacitance's Cholesky factor, which are not broadcast.
-  made = function(d, given)
+  after_init = function(d, given)
     local n, w, diagonal = d.event_shape[1], given.cov_factor, given.cov_diag
     if w.shape[w.ndim - 1] ~= n or diagonal.shape[diagonal.ndim] ~= n then
       fail("LowRankMultivariateNormal: expected cov_factor [..., %d, m] and cov_diag [..., %d], got %s and %s", n, n,
@@ -112,7 +112,7 @@ list.LowRankMultivariateNormal = define "LowRankMultivariateNormal" {
 list.Wishart = define("Wishart", combined.ExponentialFamily) {
   takes = "df, " .. of_matrices,
   limits = {df = function(d) return constraints.greater_than(d.event_shape[1] - 1) end},
-  either = matrices, made = set_tril, properties = matrix_properties,
+  either = matrices, after_init = set_tril, properties = matrix_properties,
   event_dims = matrix_dims, support = "positive_definite", help = "Creates a Wishart distribution of matrices",
   mean = "as_matrices(df) * covariance_matrix",
   mode = {"f = df - event_shape[1] - 1", "as_matrices(where(le(f, 0), nan, f)) * covariance_matrix"},
@@ -153,7 +153,7 @@ list.LKJCholesky = define "LKJCholesky" {
   defaults = {concentration = 1}, support = "corr_cholesky",
   event = function(d) return {d._given.dim, d._given.dim} end,
   help = "Creates the LKJ distribution of Cholesky factors of correlation matrices [dim, dim].",
-  made = function(d) if d.dim < 2 then options.must_be("LKJCholesky", "dim", "at least 2", d.dim) end end,
+  after_init = function(d) if d.dim < 2 then options.must_be("LKJCholesky", "dim", "at least 2", d.dim) end end,
   -- Draws by the onion method (Lewandowski, Kurowicka and Joe 2009): each row has a random length and direction.
   sample = function(d, shape)
     local Beta, n, c = require("luminary.distributions.gamma").Beta, d.dim, d.concentration

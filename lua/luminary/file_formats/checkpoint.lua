@@ -237,8 +237,8 @@ local function restore_table(node, file, depth)
   if depth > DEEPEST then bad(file.path, ("it is nested more than %d tables deep"):format(DEEPEST)) end
   local out = {}
   if node.id ~= nil then
-    if file.made[node.id] then bad(file.path, "two tables of the number " .. tostring(node.id)) end
-    file.made[node.id] = out
+    if file.table_of[node.id] then bad(file.path, "two tables of the number " .. tostring(node.id)) end
+    file.table_of[node.id] = out
   end
   for key, part in pairs(node) do
     if key ~= "id" and type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
@@ -268,7 +268,7 @@ end
 local function put_shared(file)
   for _, place in ipairs(file.later) do
     local t, key, id = unpack(place)
-    t[key] = file.made[id] or bad(file.path, "no table of the number " .. tostring(id))
+    t[key] = file.table_of[id] or bad(file.path, "no table of the number " .. tostring(id))
   end
 end
 
@@ -305,7 +305,7 @@ function checkpoint.load(source)
   metadata[KEY] = nil
   local ok, node = pcall(core.json_decode, text)
   if not ok then bad(path, (node:gsub("^.-json_decode: ", ""))) end
-  local file = {path = path, tensors = tensors, made = {}, later = {}, taken = {}, used = {}}
+  local file = {path = path, tensors = tensors, table_of = {}, later = {}, taken = {}, used = {}}
   local value = restore(node, file, 1)
   put_shared(file)
   for name in pairs(tensors) do

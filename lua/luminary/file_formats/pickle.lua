@@ -159,8 +159,8 @@ end
 --- Returns a value in its form in the result, such as the tensor of a storage.
 function Machine:plain(v)
   if getmetatable(v) ~= Name then return v end
-  if v.made == nil then v.made = v.value and attempt(self, v.name, v.value, v, self) or refused(v.name) end
-  return v.made
+  if v.object == nil then v.object = v.value and attempt(self, v.name, v.value, v, self) or refused(v.name) end
+  return v.object
 end
 
 function Machine:remember(i) self.memo[i] = self:top() end

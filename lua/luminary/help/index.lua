@@ -176,7 +176,7 @@ local function all()
     packages = #pages.added,
     list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
     by_value = {}, owner_of = {}, -- classes to public names, and to the start of their methods' paths
-    by_line = {}, by_heading = {}, first = {}, -- comments; first: by a file's library
+    by_line = {}, by_heading = {}, first = {}, -- comments by position and by heading; heads of files by library
   }
   function new.add(path, name, value, owner, inner)
     if new.by_path[path] then return end

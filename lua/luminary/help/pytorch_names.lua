@@ -40,7 +40,7 @@ local compilers = {jit = fusing, _dynamo = fusing}
 
 local two = "such ops return two results: local values, indices = x:max(2)"
 
--- Complex numbers are pairs.
+-- Hints for names of functions of complex numbers.
 local lack = "there are no complex numbers here, but pairs of real and imaginary parts in a last dim of 2"
 local eigenvalues = "eigenvalues of matrices that are not symmetric may be complex, and there are no complex numbers "
   .. "here; "
@@ -57,7 +57,7 @@ local complex = {
 
 local other = {}
 
--- Dtypes that tensors lack.
+-- Hints for PyTorch's dtypes that tensors lack.
 local no_dtype = add_sentences({}, {
   {lack, "complex32 complex64 complex128 cfloat cdouble chalf"},
   {"dtypes are strings, and int64 is the one that holds such numbers: {dtype = \"int64\"}", "uint32 uint64"},
@@ -318,7 +318,7 @@ other.dist = add_sentences(pairs_of([[
   _all_gather_base=all_gather_into_tensor _reduce_scatter_base=reduce_scatter_tensor]],
   [[
   device_mesh recv_object_list send_object_list new_subgroups new_subgroups_by_enumeration
-  rpc autograd tensor pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
+  rpc autograd pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
   get_debug_level set_debug_level is_ucc_available is_xccl_available is_torchelastic_launched rendezvous
   register_rendezvous_handler get_pg_count record_comm GradBucket Work HashStore PrefixStore]]), {
   {"luminary run --nproc N FILE starts the ranks", "launch run elastic"},
@@ -326,6 +326,7 @@ other.dist = add_sentences(pairs_of([[
   {"{timeout = seconds} is an option of init_process_group", "default_pg_timeout set_timeout"},
   {"dist.new_group makes one", "ProcessGroup"}, {"dist.init_device_mesh makes one", "DeviceMesh"},
   {"nn.parallel.fully_shard shards parameters", "fsdp"},
+  {"nn.parallel.parallelize divides layers", "tensor"},
   {"init_process_group makes the store: {init_method = …}", "Store"},
   {"init_process_group makes the store: {init_method = \"tcp://host:port\"}", "TCPStore"},
   {"init_process_group makes the store: {init_method = \"file:///path\"}", "FileStore"},

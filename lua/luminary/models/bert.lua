@@ -7,6 +7,7 @@ local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
 local common = require "luminary.models.common"
+local part = require "luminary.nn.sequence_part"
 local shapes = require "luminary.tensor.shapes"
 
 local ops, fail = core.ops, options.fail
@@ -188,6 +189,7 @@ end
 --- pooled, [N, hidden_size]; with head "masked_lm" scores [N, L, vocab_size], with "sequence_classification" [N,
 --- num_labels], with "token_classification" [N, L, num_labels].
 function Bert:forward(ids, opts)
+  if part.ranks > 1 then fail("Bert: nn.parallel.context_parallel is not supported; lm.models.gpt2 and llama are") end
   local o = options.check("Bert", opts, {attention_mask = {"tensor"}, token_type_ids = {"tensor"}}, "attention_mask")
   if common.ids("Bert", ids).shape[2] == 0 then
     options.must_be("Bert", "ids", "a tensor with at least one token", ids)

@@ -264,7 +264,7 @@ return function(who, opts, spec, make, first, reads)
     end
     how.dry_run, complete = nil, #report.missing_keys == 0 and #(report.mismatched_keys or {}) == 0
   end
-  check_memory(who, net, dtype, device, largest)
+  if not meta.is_on() then check_memory(who, net, dtype, device, largest) end
   if plain then check_buffers(who, net, bytes, largest) end
   if complete then
     meta.allocate(net, dtype, device)

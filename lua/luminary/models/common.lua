@@ -5,6 +5,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local build = require "luminary.models.build"
+local part = require "luminary.nn.sequence_part"
 local shapes = require "luminary.tensor.shapes"
 
 local ops = core.ops
@@ -148,6 +149,7 @@ function common.forward_options(who, ids, opts, layers, window)
   o.first = cache and options.arg(who, "cache[1].length", cache[1].length or 0, "natural") or 0
   if mask then shapes.check(who, "attention_mask", mask, {n, o.first + l}) end
   if o.position_ids then shapes.check(who, "position_ids", o.position_ids, {n, l}) end
+  o.position_ids = o.position_ids or part.positions(ids)
   mask = mask and (mask.dtype == "bool" and mask or mask:ne(0)):view(n, 1, 1, o.first + l)
   local function attention(near)
     local causal = not near and (not mask and o.first == 0 or l == 1)
@@ -158,7 +160,7 @@ function common.forward_options(who, ids, opts, layers, window)
     return {attn_mask = seen, is_causal = not seen and l > 1}
   end
   o.seen = attention(false)
-  o.near = window and o.first + l > window and attention(true) or o.seen
+  o.near = window and o.first + l * part.ranks > window and attention(true) or o.seen
   return o
 end
 
@@ -166,6 +168,7 @@ end
 common.LanguageModel = class.define("LanguageModel", nn.Module)
 
 --- net:new_cache(batch_size, max_seq_len): Returns an empty key-value cache for net(ids, {cache = …}).
+--- net:parallel_plan([{sequence = false, gather = false}]): Returns a plan for nn.parallel.parallelize, a table.
 --- net:generate(ids [, {…}]): Generates tokens, as lm.models.generate(net, ids, {…}) does.
 
 --- Returns a list of `layers` nn.KVCache, of the embedding's device and dtype, for `length` positions.
@@ -174,14 +177,24 @@ function common.LanguageModel:caches(layers, batch_size, length, heads, head_dim
   local list, weight = {}, self:embedding()
   local like = {device = weight.device, dtype = weight.dtype}
   for i = 1, layers do
-    list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads, head_dim, like)
+    list[i] = nn.KVCache(batch_size, math.min(length, self.config.max_positions), heads / (self.tensor_ranks or 1),
+      head_dim, like)
   end
   return list
 end
 
 --- Returns the scores of all tokens for the last hidden states x, by lm_head or the embedding.
 function common.LanguageModel:scores(x)
-  return self.lm_head and self.lm_head(x) or ops.linear(x, self:embedding(), self.score_bias)
+  if self.lm_head then return self.lm_head(x) end
+  return (self.project or ops.linear)(x, self:embedding(), self.score_bias) -- nn.parallel.parallelize sets project
+end
+
+--- Returns the plan of a model for nn.parallel.parallelize: `plan`, and with the option sequence also `sequence`.
+function common.parallel_plan(who, opts, plan, sequence)
+  local o = options.check(who .. ":parallel_plan", opts, {sequence = {"boolean", false}, gather = {"boolean", false}})
+  if o.gather then plan.lm_head = {style = "vocabulary", output = "replicated"} end
+  for name, style in pairs(o.sequence and sequence or {}) do plan[name] = style end
+  return plan
 end
 
 --- Adds an int8 weight for a tied output, for lm.quantize. Returns the net.

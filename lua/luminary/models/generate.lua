@@ -195,8 +195,8 @@ local function one_by_one(who, net, ids, mask, o)
       return o.on_text(piece) -- so that it may be io.write
     end)
   end
-  for made = 0, o.max_new_tokens - 1 do
-    local scores = logits_processors.allowed(logits:after(ids), ids, rows, made, o, mask)
+  for count = 0, o.max_new_tokens - 1 do
+    local scores = logits_processors.allowed(logits:after(ids), ids, rows, count, o, mask)
     local chosen = o.do_sample and logits_processors.drawn(scores, o) or scores:argmax(2, {keepdim = true})
     local list, stop = chosen:view(-1):totable(), false
     for i = 1, n do

@@ -25,8 +25,8 @@ local function early_stopping(who, name, value)
   options.must_be(who, name, "true, false or 'never'", value)
 end
 
---- Options of generate that such a file may set. Only a file has max_length and min_length, which count the prompt,
---- too.
+--- Options of generate that a generation_config.json may set. Only a file has max_length and min_length, which count
+--- the prompt, too.
 generation_config.options = {
   max_new_tokens = {"count", 20}, min_new_tokens = {"natural", 0}, temperature = {"positive", 1},
   top_k = {"natural", 0}, top_p = {"probability", 1}, min_p = {"probability", 0}, repetition_penalty = {"positive", 1},
@@ -45,7 +45,7 @@ local lacking = {
   "sequence_bias", "token_healing", "guidance_scale", "watermarking_config",
 }
 
--- Returns true for values of such a field that change no tokens.
+-- Returns true for a value with which an unsupported field (`lacking`) changes no tokens.
 local function is_neutral(value)
   return value == nil or value == false or value == 0 or value == 1 or type(value) == "table" and next(value) == nil
 end

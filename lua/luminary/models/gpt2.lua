@@ -2,6 +2,7 @@
 --- names of parameters.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local layer = require "luminary.nn.define_layer"
@@ -14,6 +15,9 @@ local models = {}
 
 -- A linear layer with a weight [in, out], as in GPT-2's files.
 local Conv1D = class.define("Conv1D", nn.Module)
+
+-- The dims of the weight for nn.parallel.parallelize.
+Conv1D.weight_dims = {output = 2, input = 1}
 
 function Conv1D:init(inputs, outputs)
   self.weight = layer.parameter({inputs, outputs}, {})
@@ -29,28 +33,37 @@ end
 
 function Conv1D:to_int8() return nn.Int8Linear(self.weight:t(), self.bias) end
 
+-- Attends to values by heads; a module, so that nn.parallel.parallelize makes each rank draw its own dropout.
+local Attend = class.define("GPT2Attend", nn.Module)
+
+function Attend:init(rate, scale) self.rate, self.scale = rate, scale end
+
+function Attend:forward(q, k, v, seen)
+  return ops.scaled_dot_product_attention(q, k, v, {
+    attn_mask = seen.attn_mask, is_causal = seen.is_causal, dropout_p = self.training and self.rate or 0,
+    scale = self.scale,
+  })
+end
+
 local Attention = class.define("GPT2Attention", nn.Module)
 
 function Attention:init(config, depth)
-  self.heads, self.rate = config.n_head, config.attn_pdrop
-  self.scale = (config.scale_attn_weights and (config.n_embd / config.n_head) ^ -0.5 or 1)
+  self.head_dim = config.n_embd / config.n_head
+  local scale = (config.scale_attn_weights and (config.n_embd / config.n_head) ^ -0.5 or 1)
     / (config.scale_attn_by_inverse_layer_idx and depth or 1)
   self.c_attn = Conv1D(config.n_embd, 3 * config.n_embd)
+  self.attend = Attend(config.attn_pdrop, scale)
   self.c_proj = Conv1D(config.n_embd, config.n_embd)
   self.resid_dropout = nn.Dropout(config.resid_pdrop)
 end
 
 function Attention:forward(x, seen, cache)
-  local n, l, width = unpack(x.shape)
-  local parts = self.c_attn(x):view(n, l, 3, self.heads, width / self.heads)
-  local q, k, v = unpack(parts:unbind(3))
+  local qkv = self.c_attn(x)
+  local n, l, width = qkv.shape[1], qkv.shape[2], qkv.shape[3] / 3 -- this rank's heads
+  local q, k, v = unpack(qkv:view(n, l, 3, width / self.head_dim, self.head_dim):unbind(3))
   q, k, v = q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3)
   if cache then k, v = cache:update(k, v) end
-  local y = ops.scaled_dot_product_attention(q, k, v, {
-    attn_mask = seen.attn_mask, is_causal = seen.is_causal, dropout_p = self.training and self.rate or 0,
-    scale = self.scale,
-  })
-  return self.resid_dropout(self.c_proj(y:transpose(2, 3):reshape(n, l, width)))
+  return self.resid_dropout(self.c_proj(self.attend(q, k, v, seen):transpose(2, 3):reshape(n, l, width)))
 end
 
 local MLP = class.define("GPT2MLP", nn.Module)
@@ -123,9 +136,34 @@ end
 
 function GPT2:embedding() return self.transformer.wte.weight end
 
+function GPT2:parallel_plan(opts)
+  local block = "transformer.h.*."
+  return common.parallel_plan("GPT2", opts, {
+    ["transformer.wte"] = {style = "vocabulary", output = "replicated"}, lm_head = "vocabulary",
+    [block .. "attn.c_attn"] = {style = "column", parts = 3, unit = self.config.n_embd / self.config.n_head},
+    [block .. "attn.attend"] = "divided", [block .. "attn.c_proj"] = "row",
+    [block .. "mlp.c_fc"] = "column", [block .. "mlp.c_proj"] = "row",
+  }, {
+    ["transformer.wpe"] = "replicated", ["transformer.drop"] = {style = "sequence", input = "replicated"},
+    [block .. "ln_*"] = "sequence", [block .. "attn.resid_dropout"] = "sequence", [block .. "mlp.dropout"] = "sequence",
+    ["transformer.ln_f"] = "sequence",
+  })
+end
+
 function GPT2:new_cache(batch_size, max_seq_len)
   local config = self.config
   return self:caches(config.n_layer, batch_size, max_seq_len, config.n_head, config.n_embd / config.n_head)
+end
+
+-- Returns the hidden states [N, L, n_embd] of ids before the first block. o: of common.forward_options.
+local function embed(net, ids, o)
+  local body, l = net.transformer, ids.shape[2]
+  if o.first + l > net.config.n_positions then
+    options.must_be("GPT2", "the number of tokens", ("at most n_positions, %d"):format(net.config.n_positions),
+      o.first + l)
+  end
+  local positions = o.position_ids and body.wpe(o.position_ids) or body.wpe.weight:narrow(1, o.first + 1, l)
+  return body.drop(body.wte(ids) + positions)
 end
 
 --- net(ids [, {cache, attention_mask, position_ids}]): Returns scores [N, L, vocab_size] of the token after each of ids
@@ -133,16 +171,26 @@ end
 --- false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to M + L by
 --- default, whatever the mask is. generate passes both.
 function GPT2:forward(ids, opts)
-  local o = common.forward_options("GPT2", ids, opts, self.config.n_layer)
-  local body, first, l = self.transformer, o.first, ids.shape[2]
-  if first + l > self.config.n_positions then
-    options.must_be("GPT2", "the number of tokens", ("at most n_positions, %d"):format(self.config.n_positions),
-      first + l)
-  end
-  local positions = o.position_ids and body.wpe(o.position_ids) or body.wpe.weight:narrow(1, first + 1, l)
-  local x = body.drop(body.wte(ids) + positions)
+  local o, body = common.forward_options("GPT2", ids, opts, self.config.n_layer), self.transformer
+  local x = embed(self, ids, o)
   for i, block in ipairs(body.h) do x = block(x, o.seen, o.cache and o.cache[i]) end
   return self:scores(body.ln_f(x))
+end
+
+--- Returns the parts of net(ids) that nn.parallel.Pipeline divides into stages.
+function GPT2:pipeline_parts()
+  local parts = {{"transformer.wte", "transformer.wpe", "transformer.drop", forward = function(net, ids)
+    return embed(net, ids, common.forward_options("GPT2", ids))
+  end}}
+  for i = 1, self.config.n_layer do
+    parts[i + 1] = {"transformer.h." .. i - 1, forward = function(net, x)
+      return net.transformer.h[i](x, common.forward_options("GPT2", x:detach():select(3, 1)).seen)
+    end}
+  end
+  local head = self.lm_head and "lm_head" or "transformer.wte"
+  return lists.append(parts, {{"transformer.ln_f", head, forward = function(net, x)
+    return net:scores(net.transformer.ln_f(x))
+  end}})
 end
 
 GPT2.generate = generate

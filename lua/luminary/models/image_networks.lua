@@ -42,14 +42,14 @@ local function dropped(o, channels) return list_of(nn.Dropout(o.dropout), nn.Lin
 -- stage's first block has the stride. into: a sequence to which all blocks are appended instead; names: a format of
 -- their names.
 local function stages(plan, channels, make, into, names)
-  local list, made, total = {}, 0, 0
+  local list, index, total = {}, 0, 0
   for _, row in ipairs(plan) do total = total + row[3] end
   for i, row in ipairs(plan) do
     list[i] = into or list_of()
     for k = 1, row[3] do
-      local block = make(channels, row[1], k == 1 and row[2] or 1, row, made, total)
+      local block = make(channels, row[1], k == 1 and row[2] or 1, row, index, total)
       list[i]:add_module(names and names:format(i, k - 1) or tostring(#list[i]), block)
-      channels, made = row[1], made + 1
+      channels, index = row[1], index + 1
     end
   end
   return list, channels
@@ -191,9 +191,9 @@ for name, how in pairs {
     local act, norm, plan = nn.SiLU, {eps = eps, momentum = momentum}, rows(efficientnets[name] or efficientnets.b)
     for _, row in ipairs(plan) do row[1], row[3] = multiple_of_8(row[1] * width), math.ceil(row[3] * depth) end
     local first = efficientnets[name] and plan[1][1] or multiple_of_8(32 * width)
-    local list, last = stages(plan, first, function(cin, cout, stride, row, made, total)
+    local list, last = stages(plan, first, function(cin, cout, stride, row, index, total)
       return inverted(cin, cin * row[4], cout, row[5], stride, act, norm, {math.floor(cin / 4), act, nn.Sigmoid},
-        row[6], o.stochastic_depth_prob * made / total)
+        row[6], o.stochastic_depth_prob * index / total)
     end)
     local wide, bound = efficientnets[name] and 1280 or 4 * last, 1 / math.sqrt(o.num_classes)
     return common.draw(classifier("EfficientNet", "classifier", dropped(o, wide), list_of(
@@ -401,9 +401,9 @@ end
 local function pyramid(how, stem, block, between)
   local features, plan = list_of(stem), {}
   for i, count in ipairs(how[2]) do plan[i] = {how[1] * 2 ^ (i - 1), i, count} end
-  local list, channels = stages(plan, how[1], function(_, cout, _, row, made, total)
+  local list, channels = stages(plan, how[1], function(_, cout, _, row, index, total)
     row.k = (row.k or 0) + 1
-    return block(cout, made / (total - 1), row[2], row.k)
+    return block(cout, index / (total - 1), row[2], row.k)
   end)
   for i, stage in ipairs(list) do
     features:append(stage)

@@ -2,6 +2,7 @@
 --- parameters.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 local common = require "luminary.models.common"
@@ -72,26 +73,27 @@ function Attention:init(config)
 end
 
 function Attention:forward(x, rotate, seen, cache)
-  local n, l = x.shape[1], x.shape[2]
   local q, k, v
   if self.qkv_proj then
-    local kv_width = self.kv_heads * self.head_dim
-    q, k, v = unpack(self.qkv_proj(x):split({self.heads * self.head_dim, kv_width, kv_width}, 3))
+    local qkv = self.qkv_proj(x)
+    local kv_width = qkv.shape[3] / (self.heads / self.kv_heads + 2) -- this rank's heads
+    q, k, v = unpack(qkv:split({qkv.shape[3] - 2 * kv_width, kv_width, kv_width}, 3))
   else
     q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
   end
-  local function heads_of(t, heads, norm)
-    t = t:reshape {n, l, heads, self.head_dim}
+  local n, l = q.shape[1], q.shape[2] -- with nn.parallel.parallelize x may have a part of the sequence
+  local function heads_of(t, norm)
+    t = t:reshape {n, l, t.shape[3] / self.head_dim, self.head_dim}
     return (norm and norm(t) or t):transpose(2, 3)
   end
-  q = rotate(heads_of(q, self.heads, self.q_norm))
-  k = rotate(heads_of(k, self.kv_heads, self.k_norm))
-  v = heads_of(v, self.kv_heads)
+  q = rotate(heads_of(q, self.q_norm))
+  k = rotate(heads_of(k, self.k_norm))
+  v = heads_of(v)
   if cache then k, v = cache:update(k, v) end
   local y = ops.scaled_dot_product_attention(q, k, v, {
     attn_mask = seen.attn_mask, is_causal = seen.is_causal, enable_gqa = self.heads ~= self.kv_heads,
   })
-  return self.o_proj(y:transpose(2, 3):reshape(n, l, self.heads * self.head_dim))
+  return self.o_proj(y:transpose(2, 3):reshape(n, l, y.shape[2] * self.head_dim))
 end
 
 local MLP = class.define("LlamaMLP", nn.Module)
@@ -174,6 +176,31 @@ end
 
 function Llama:embedding() return self.model.embed_tokens.weight end
 
+function Llama:parallel_plan(opts)
+  local config, layer, column, sequence = self.config, "model.layers.*.", {}, {["model.norm"] = "sequence"}
+  local dim, heads, kv_heads = config.head_dim, config.num_attention_heads, config.num_key_value_heads
+  local plan = {
+    ["model.embed_tokens"] = "vocabulary", lm_head = "vocabulary", [layer .. "self_attn.o_proj"] = "row",
+    [layer .. "mlp.down_proj"] = "row",
+  }
+  if families[config.model_type].fused then
+    column["self_attn.qkv_proj"] = {heads * dim, kv_heads * dim, kv_heads * dim}
+    column["mlp.gate_up_proj"] = 2
+  else
+    for name in ("self_attn.q_proj self_attn.k_proj self_attn.v_proj mlp.gate_proj mlp.up_proj"):gmatch "%S+" do
+      column[name] = 1
+    end
+  end
+  for name, parts in pairs(column) do
+    plan[layer .. name] = {style = "column", parts = parts, unit = name:find "attn" and dim or 1}
+  end
+  if families[config.model_type].qk_norm then
+    plan[layer .. "self_attn.q_norm"], plan[layer .. "self_attn.k_norm"] = "divided", "divided"
+  end
+  sequence[layer .. "input_layernorm"], sequence[layer .. "post_attention_layernorm"] = "sequence", "sequence"
+  return common.parallel_plan("Llama", opts, plan, sequence)
+end
+
 function Llama:new_cache(batch_size, max_seq_len)
   local config = self.config
   local caches = self:caches(config.num_hidden_layers, batch_size, max_seq_len, config.num_key_value_heads,
@@ -182,31 +209,58 @@ function Llama:new_cache(batch_size, max_seq_len)
   return caches
 end
 
+-- Returns the hidden states [N, L, hidden_size] of ids before the first layer. o: of common.forward_options.
+local function embed(net, ids, o)
+  local config, l = net.config, ids.shape[2]
+  if not o.position_ids and o.first + l > config.max_positions then
+    options.must_be("Llama", "the number of tokens", ("at most max_positions, %d"):format(config.max_positions),
+      o.first + l)
+  end
+  local x = net.model.embed_tokens(ids)
+  if not families[config.model_type].gemma then return x end
+  return x * ops.full({1}, math.sqrt(config.hidden_size), {dtype = x.dtype, device = x.device})
+end
+
+-- Returns a function that rotates the queries or keys of a layer by their positions.
+local function rotation(net, o)
+  local rope, place = net.rope, {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil}
+  local rotary, rest = net.config.rotary_dim, net.config.head_dim - net.config.rotary_dim
+  return function(t)
+    if rest == 0 then return rope(t, place) end
+    return ops.cat({rope(t:narrow(4, 1, rotary), place), t:narrow(4, rotary + 1, rest)}, 4)
+  end
+end
+
+local function options_of(net, ids, opts)
+  return common.forward_options("Llama", ids, opts, net.config.num_hidden_layers, net.config.sliding_window)
+end
+
 --- net(ids [, {cache, attention_mask, position_ids}]): Returns scores [N, L, vocab_size] of the token after each of ids
 --- [N, L] (int64, from 1), which follow the M tokens of a cache. attention_mask [N, M + L]: 1 or true for tokens, 0 or
 --- false for padding, to which no token attends. position_ids [N, L]: int64 positions from 1; M + 1 to M + L by
 --- default, whatever the mask is; only differences of positions matter.
 function Llama:forward(ids, opts)
-  local config = self.config
-  local o = common.forward_options("Llama", ids, opts, config.num_hidden_layers, config.sliding_window)
-  if not o.position_ids and o.first + ids.shape[2] > self.config.max_positions then
-    options.must_be("Llama", "the number of tokens", ("at most max_positions, %d"):format(self.config.max_positions),
-      o.first + ids.shape[2])
-  end
-  local rope, place = self.rope, {input_pos = o.position_ids, first = not o.position_ids and o.first + 1 or nil}
-  local rotary, rest = config.rotary_dim, config.head_dim - config.rotary_dim
-  local function rotate(t)
-    if rest == 0 then return rope(t, place) end
-    return ops.cat({rope(t:narrow(4, 1, rotary), place), t:narrow(4, rotary + 1, rest)}, 4)
-  end
-  local x = self.model.embed_tokens(ids)
-  if families[config.model_type].gemma then
-    x = x * ops.full({1}, math.sqrt(config.hidden_size), {dtype = x.dtype, device = x.device})
-  end
+  local o = options_of(self, ids, opts)
+  local x, rotate = embed(self, ids, o), rotation(self, o)
   for i, each in ipairs(self.model.layers) do
     x = each(x, rotate, each.near and o.near or o.seen, o.cache and o.cache[i])
   end
   return self:scores(self.model.norm(x))
+end
+
+--- Returns the parts of net(ids) that nn.parallel.Pipeline divides into stages.
+function Llama:pipeline_parts()
+  local parts = {{"model.embed_tokens", forward = function(net, ids) return embed(net, ids, options_of(net, ids)) end}}
+  for i = 1, self.config.num_hidden_layers do
+    parts[i + 1] = {"model.layers." .. i - 1, "rope", forward = function(net, x)
+      local each, o = net.model.layers[i], options_of(net, x:detach():select(3, 1))
+      return each(x, rotation(net, o), each.near and o.near or o.seen)
+    end}
+  end
+  local head = self.lm_head and "lm_head" or "model.embed_tokens"
+  return lists.append(parts, {{"model.norm", head, forward = function(net, x)
+    return net:scores(net.model.norm(x))
+  end}})
 end
 
 Llama.generate = generate

@@ -73,21 +73,21 @@ local function without_repeats(scores, rows, n, mask)
 end
 
 --- Applies repetition_penalty, no_repeat_ngram_size, bad_words_ids and min_new_tokens to scores. rows: the tokens of
---- ids [N, L] as lists; made: number of new tokens so far; mask: bool [N, L] of the first ids, false where they are
+--- ids [N, L] as lists; count: number of new tokens so far; mask: bool [N, L] of the first ids, false where they are
 --- padding, which the rules ignore; or nil.
-function logits_processors.allowed(scores, ids, rows, made, o, mask)
+function logits_processors.allowed(scores, ids, rows, count, o, mask)
   local vocabulary = scores.shape[2]
-  if made == 0 then o.check_vocabulary(vocabulary) end
+  if count == 0 then o.check_vocabulary(vocabulary) end
   scores = penalized(scores, mask and filled(ids, mask) or ids, o.repetition_penalty)
   scores = without_repeats(scores, rows, o.no_repeat_ngram_size, mask)
   scores = without_words(scores, rows, o)
-  if made < o.min_new_tokens then
+  if count < o.min_new_tokens then
     local ends = {}
     for token in pairs(o.ends) do ends[#ends + 1] = token <= vocabulary and token or nil end
     local indices = core.tensor(ends, {dtype = "int64", device = scores.device})
     if #ends > 0 then scores = scores:index_fill(2, indices, -math.huge) end
   end
-  local fewer = made < o.min_new_tokens or o.no_repeat_ngram_size > 0 or o.repetition_penalty ~= 1 or o.bad_words_ids
+  local fewer = count < o.min_new_tokens or o.no_repeat_ngram_size > 0 or o.repetition_penalty ~= 1 or o.bad_words_ids
   for i, best_of_row in ipairs(fewer and o.num_beams == 1 and scores:amax(2):totable() or {}) do
     if best_of_row == -math.huge then logits_processors.none_left(i) end
   end

@@ -6,7 +6,7 @@ local at_exit = {}
 
 local unfinished = {} -- maps an object to its sentinel
 
--- Nobody is left to catch an error. A script's is printed, a host's not: its standard error is not ours.
+-- Calls object:finish(). Nobody can catch an error: prints it, but not in a host, whose standard error is not ours.
 local function finish(object)
   unfinished[object] = nil
   local ok, problem = pcall(object.finish, object)

@@ -22,11 +22,11 @@ local function held(method, self)
   return h, depth
 end
 
---- Acquires its lock.
+--- Acquires the condition's lock.
 function Condition:acquire(timeout) return self.lock:acquire(timeout) end
---- Releases its lock.
+--- Releases the condition's lock.
 function Condition:release() self.lock:release() end
---- Calls a function while it holds its lock.
+--- Calls a function while it holds the condition's lock.
 function Condition:with(f) return self.lock:with(f) end
 
 local function wait_changed(h, seconds, changed) return core.mp_wait_changed(h, changed, seconds) end

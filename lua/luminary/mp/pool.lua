@@ -135,7 +135,7 @@ local function how_it_ended(worker, when)
   return Worker.how_it_ended(worker:failure() or worker, "the worker", when)
 end
 
--- Handles a worker that has ended, after all its messages were read.
+-- Replaces worker i, which has ended and whose messages are all read; its task's open results become errors.
 local function reap(self, i)
   local worker, claim = self.workers[i], self.claims[i][CLAIM]
   local at = self.claims[i][ARGUMENT]

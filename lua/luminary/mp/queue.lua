@@ -46,7 +46,7 @@ function Queue:try_put(value, timeout)
   return put(self, shared.handle("try_put", self), "Queue:try_put", value, timeout)
 end
 
--- Puts a value for the pool. direct: nothing stays in this process, which may be killed after the return.
+-- Puts a value for the pool. direct: nothing stays in this process, which may be killed after; meanwhile: see put.
 function Queue:send(who, value, direct, meanwhile, ...)
   put(self, shared.handle("put", self), who, value, nil, direct, meanwhile, ...)
 end

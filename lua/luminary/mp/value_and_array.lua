@@ -25,7 +25,7 @@ local function define(name, make)
       __newindex = function(_, key, x) new._set(values, key, x) end,
     })
   end)
-  --- Returns its lock.
+  --- Returns the lock that guards the value or array.
   function new:get_lock() return self.lock end
   --- Calls f(self, abandoned) while it holds its lock, as Lock:with does; returns what f returns.
   function new:with(f)

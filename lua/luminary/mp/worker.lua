@@ -119,7 +119,7 @@ end
 
 -- ---- its state
 
--- Reads its messages.
+-- Reads all messages that the worker has sent.
 local function read(self)
   while core.mp_is_open(self.channel) do
     local text, tensors, handles = core.mp_get(self.channel, 0)

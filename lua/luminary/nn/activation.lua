@@ -66,7 +66,7 @@ local function along_dim(name, op, help)
   activation(name .. "(dim: dim?)") {
     prints = "dim",
     help = help,
-    made = function(self)
+    after_init = function(self)
       if self.dim == 0 then options.must_be(name, "dim", "from 1, or from -1 at the end", self.dim) end
     end,
     forward = function(self, x)

@@ -14,39 +14,39 @@ local function copy_tensor(t)
   return core.keep(new)
 end
 
-local function copy_table(t, made)
+local function copy_table(t, copies)
   local new = {}
-  made[t] = new
-  for key, value in pairs(t) do new[copy_of(key, made)] = copy_of(value, made) end
+  copies[t] = new
+  for key, value in pairs(t) do new[copy_of(key, copies)] = copy_of(value, copies) end
   return new
 end
 
-local function copy_module(module, made)
+local function copy_module(module, copies)
   local source = records.of(module)
   if source.class.transparent then
     options.fail("clone: %s belongs to its processes or devices; clone the module inside it, its field module",
       source.class.__name)
   end
-  local twin = records.twin(module, made, function(value) return copy_of(value, made) end)
+  local twin = records.twin(module, copies, function(value) return copy_of(value, copies) end)
   if source.on_clone then source.on_clone(twin) end
   return twin
 end
 
 -- Copies a value. A value that occurs several times has one copy, in the same positions.
-function copy_of(v, made)
+function copy_of(v, copies)
   local kind = type(v)
   if kind ~= "table" and kind ~= "userdata" then return v end
-  if made[v] ~= nil then return made[v] end
+  if copies[v] ~= nil then return copies[v] end
   if core.is_tensor(v) then
-    made[v] = copy_tensor(v)
+    copies[v] = copy_tensor(v)
   elseif records.is_module(v) then
-    return copy_module(v, made)
+    return copy_module(v, copies)
   elseif kind == "table" and not getmetatable(v) then
-    return copy_table(v, made)
+    return copy_table(v, copies)
   else
-    made[v] = v
+    copies[v] = v
   end
-  return made[v]
+  return copies[v]
 end
 
 return function(module) return copy_of(module, {}) end

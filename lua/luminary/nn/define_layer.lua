@@ -12,7 +12,7 @@
 --- op         forward returns op(x, argument …, {arguments in braces}); with the option inplace set, the in-place op.
 ---            call: a function instead of an op; `inputs` is the number of inputs x
 --- forward    forward(self, x), instead of op
---- made       made(self) is called after the fields are set
+--- after_init after_init(self) is called after the fields are set
 --- prints     the text in parentheses in print: {field} is replaced by the field's value. "a b" is "a={a}, b={b}"
 --- help       one sentence; help adds the call before it
 local core = require "luminary.core"
@@ -50,7 +50,7 @@ end
 --- Returns an empty list of layers, and a function that adds an entry to it.
 function layer.entries()
   return entries.of("layer", {
-    op = "string?", call = "function?", inputs = "number?", forward = "function?", made = "function?",
+    op = "string?", call = "function?", inputs = "number?", forward = "function?", after_init = "function?",
     prints = "string?", help = "string",
   })
 end
@@ -134,7 +134,7 @@ local function fill(new, name, entry)
   function new.init(self, ...)
     check_no_inputs(name, rows, ...)
     takes:fill(self, name, ...)
-    if entry.made then entry.made(self) end
+    if entry.after_init then entry.after_init(self) end
     if not how or entry.forward then return end
     local values = {}
     for _, key in ipairs(how) do values[key] = self[key] end

@@ -55,6 +55,9 @@ end
 --- nn.Embedding(…): A lookup table that stores one vector for each index, from 1.
 local Embedding = layer.define("Embedding", nil, layers)
 
+-- The dims of the weight for nn.parallel.parallelize.
+Embedding.weight_dims = {output = 2, input = 1}
+
 Embedding.init = signature.of([[Embedding(num_embeddings, embedding_dim, {padding_idx: integer, max_norm: positive,
   norm_type = 2, scale_grad_by_freq = false, sparse: lacks = false, _weight: tensor, _freeze: lacks = false, device,
   dtype: string})]], function(self, num_embeddings, embedding_dim, opts)

@@ -44,7 +44,8 @@ local later = options.at_first_use({
     .. "LazyInstanceNorm3d",
 }, {
   functional = {"nn.functional"}, init = {"nn.initializers"}, utils = {"nn.utils"}, parallel = {"nn.parallel"},
-  SyncBatchNorm = {"nn.parallel.sync_batch_norm"}, KVCache = {"nn.kv_cache"},
+  SyncBatchNorm = {"nn.parallel.sync_batch_norm"}, MixtureOfExperts = {"nn.parallel.mixture_of_experts"},
+  KVCache = {"nn.kv_cache"},
 })
 
 return options.strict("nn", nn, later)

@@ -53,6 +53,9 @@ local hooks = {"hooks", "pre_hooks", "backward_hooks"}
 -- Returns module:to_int8() after checking it; errors name the path.
 local function replacement(module, path)
   records.check_sized("quantize: " .. path, module)
+  if records.of(module).parallel then
+    options.fail("quantize: %s: nn.parallel.parallelize has divided it; quantize full modules", path)
+  end
   local ok, new = pcall(module.to_int8, module)
   if not ok and type(new) == "string" then
     options.fail("quantize: %s: %s", path, options.without_position(new))

@@ -23,12 +23,12 @@ end
 -- Returns a layer of a lazy layer's base class for `channels`.
 local function made_for(self, channels) return self.base(channels, unpack(self.given, 1, self.given.n)) end
 
--- Fills a lazy layer with the tensors and fields of `made`, a layer of its base class.
-local function fill(self, made)
-  each_tensor(made, function(name, value)
+-- Fills a lazy layer with the tensors and fields of `filled`, a layer of its base class.
+local function fill(self, filled)
+  each_tensor(filled, function(name, value)
     core.no_grad(function() self[name].data = value:detach():to(self[name].device, self[name].dtype) end)
   end)
-  for name, value in pairs(records.of(made).values) do
+  for name, value in pairs(records.of(filled).values) do
     if not core.is_tensor(value) and name ~= "training" then self[name] = value end
   end
   self.given, self.per_channel = nil, nil
@@ -76,9 +76,9 @@ local function add(name, base, channels_of, help, least, most)
     if not core.is_tensor(value) or not self.per_channel then return end
     local channels = value:numel() / self.per_channel
     if channels < 1 or channels % 1 ~= 0 then return end
-    local made = made_for(self, channels)
-    each_tensor(made, function(key, t) old.made[prefix .. key] = t end)
-    old.commit[#old.commit + 1] = function() fill(self, made) end
+    local filled = made_for(self, channels)
+    each_tensor(filled, function(key, t) old.filled[prefix .. key] = t end)
+    old.commit[#old.commit + 1] = function() fill(self, filled) end
   end
 
   function new:reset_parameters()

@@ -61,7 +61,7 @@ end
 local function compare(entries, dict, old)
   local missing, wrong, mismatched = {}, {}, {}
   for _, entry in ipairs(entries) do
-    local name, t = entry[1], old.made[entry[1]] or entry[2]
+    local name, t = entry[1], old.filled[entry[1]] or entry[2]
     local value = dict[name]
     if core.is_tensor(value) and t.ndim == 0 and value.ndim == 1 and value.shape[1] == 1 then -- PyTorch 0.3 saved these
       value = value:reshape {}
@@ -99,7 +99,7 @@ local function conversions(entries, dict, skipped)
   return #list > 0 and list or nil
 end
 
--- Returns a copy of dict under the module's names.
+-- Returns a copy of dict under the module's names (renamed, adapted), the names that it lacks, and adapt's result.
 local function named_as(self, own, dict, rename, run_hooks, adapt)
   if not is_plain(dict) then
     local record = options.record(dict)
@@ -159,7 +159,7 @@ return function(self, entries, run_hooks, walk, dict, opts)
   local own, skipped = {}, {}
   for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end
   local given, unexpected, old = named_as(self, own, dict, opts.rename, run_hooks, function(copied)
-    local old = {made = {}, names = {}, optional = {}, commit = {}}
+    local old = {filled = {}, names = {}, optional = {}, commit = {}}
     walk(function(module, prefix)
       if module._adapt_state then module:_adapt_state(copied, prefix, old) end
     end)

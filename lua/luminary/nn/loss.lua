@@ -21,7 +21,7 @@ local function loss(name, f, help, op)
   end
   entry(text) {
     help = help,
-    made = function(self)
+    after_init = function(self)
       for _, row in ipairs(rows()) do
         local key, value = row[1], self[row[1]]
         if core.is_tensor(value) then

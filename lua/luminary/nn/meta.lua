@@ -1,6 +1,7 @@
 --- Makes nets whose parameters have shapes but no memory and no values. lm.models compares the weights of a file with
 --- such a net before it allocates memory.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 
 local ops = core.ops
@@ -57,6 +58,35 @@ function meta.bytes(net, dtype, parameters_only)
     end
   end
   return sum
+end
+
+--- Returns true for a parameter of a module that nn.utils.init_empty_weights made: its elements share memory.
+function meta.is_empty(t)
+  for d = 1, t.ndim do
+    if t:size(d) > 1 and t:stride(d) > 0 then return false end
+  end
+  return t:numel() > 1
+end
+
+--- Allocates and initializes the modules' parameters that have no memory.
+function meta.materialize(who, modules)
+  local fresh = {}
+  for _, m in ipairs(modules) do
+    local empty = lists.filter(m:parameters {recurse = false}, meta.is_empty)
+    for _, p in ipairs(empty) do
+      local memory = ops.empty(p.shape, {dtype = p.dtype, device = p.device})
+      core.set_data(p, memory)
+      memory:free() -- the parameter's is left, which fully_shard replaces
+    end
+    for _, b in ipairs(m:buffers {recurse = false}) do
+      if meta.is_empty(b) then core.set_data(b, b:contiguous()) end
+    end
+    if #empty > 0 and not m.reset_parameters then
+      options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
+    end
+    if #empty > 0 then fresh[#fresh + 1] = m end
+  end
+  for _, m in ipairs(fresh) do m:reset_parameters() end
 end
 
 return meta

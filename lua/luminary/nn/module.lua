@@ -184,7 +184,7 @@ local function walk(self, visit, prefix, repeated, seen)
   visit(self, prefix)
   local record = record_of(self)
   for _, name in ipairs(record.child) do
-    walk(record.values[name], visit, joined(prefix, name), repeated, seen)
+    walk(record.values[name], visit, record.class.nameless and prefix or joined(prefix, name), repeated, seen)
   end
   return seen
 end
@@ -440,46 +440,20 @@ function Module:clone() return load_module "luminary.nn.clone"(self) end
 
 -- ---- state
 
--- Returns the persistent state in order: a list of {name, tensor}. A wrapper (class field `transparent`) adds no prefix
--- to the names in the wrapped module.
-local function state(self, prefix, out)
-  local record = record_of(self)
-  for _, name in ipairs(record.param) do out[#out + 1] = {prefix .. name, record.values[name]} end
-  for _, name in ipairs(record.buffer) do
-    if not record.transient[name] then out[#out + 1] = {prefix .. name, record.values[name]} end
-  end
-  for _, name in ipairs(record.child) do
-    state(record.values[name], record.class.transparent and prefix or prefix .. name .. ".", out)
-  end
-  return out
-end
-
--- Calls f(module, prefix of its names) for the module and all descendants.
-local function each_prefix(self, f)
-  walk(self, function(module, prefix) f(module, prefix == "" and "" or prefix .. ".") end, "")
-end
-
--- Calls the hooks of this name, of the module and all descendants: hook(module, argument, prefix of its names).
-local function run_hooks(self, name, argument)
-  each_prefix(self, function(module, prefix)
-    for _, hook in ipairs(record_of(module)[name] or {}) do hook(module, argument, prefix) end
-  end)
-end
-
 --- Returns a table of parameters and buffers by dotted name, which share the module's memory.
 function Module:state_dict()
   local dict = {}
-  for _, entry in ipairs(state(self, "", {})) do dict[entry[1]] = entry[2]:detach() end
-  run_hooks(self, "state_hooks", dict)
+  for _, entry in ipairs(records.state_of(self)) do dict[entry[1]] = entry[2]:detach() end
+  records.run_hooks(self, "state_hooks", dict)
   return dict
 end
 
 --- Copies the tensors of a state_dict into the module's parameters and buffers.
 Module.load_state_dict = signature.of([[load_state_dict(dict, {strict = true, assign = false,
   ignore_mismatched_sizes = false, dry_run = false, device, dtype: string, rename})]], function(self, dict, opts)
-  local function hooks(name, argument) run_hooks(self, name, argument) end
-  local function each(f) each_prefix(self, f) end
-  return load_module "luminary.nn.load_state_dict"(self, state(self, "", {}), hooks, each, dict, opts)
+  local function hooks(name, argument) records.run_hooks(self, name, argument) end
+  local function each(f) records.each_prefix(self, f) end
+  return load_module "luminary.nn.load_state_dict"(self, records.state_of(self), hooks, each, dict, opts)
 end)
 
 --- Returns the state that this rank holds of a module of nn.parallel.fully_shard; nil if no parameter is sharded.

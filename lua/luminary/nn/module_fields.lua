@@ -293,11 +293,11 @@ local function check_sized(who, module)
 end
 
 -- Returns a module of the same class, fields, names and hooks, with copy(value) in place of each field's value; adds it
--- to `made` before it copies fields.
-local function twin_of(module, made, copy)
+-- to `copies` before it copies fields.
+local function twin_of(module, copies, copy)
   local source = record_of(module)
   local twin, record = blank(source.class, source.__call)
-  made[module] = twin
+  copies[module] = twin
   for key, value in pairs(source.values) do record.values[key] = copy(value) end
   for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do
     for key, value in pairs(source[part]) do record[part][key] = value end
@@ -342,8 +342,45 @@ local function replace_children(self, modules)
   show_children(self, record)
 end
 
+-- ---- state
+
+-- Returns the persistent state in order: a list of {name, tensor}. A wrapper (class field `transparent`) adds no prefix
+-- to the names in the wrapped module.
+local function state_of(self, prefix, out)
+  local record = record_of(self)
+  prefix, out = prefix or "", out or {}
+  for _, name in ipairs(record.param) do out[#out + 1] = {prefix .. name, record.values[name]} end
+  for _, name in ipairs(record.buffer) do
+    if not record.transient[name] then out[#out + 1] = {prefix .. name, record.values[name]} end
+  end
+  for _, name in ipairs(record.child) do
+    state_of(record.values[name], record.class.transparent and prefix or prefix .. name .. ".", out)
+  end
+  return out
+end
+
+-- Calls f(module, prefix of its names in state_dict) for the module and all descendants, once each.
+local function each_prefix(self, f, prefix, seen)
+  seen = seen or {}
+  if seen[self] then return end
+  seen[self], prefix = true, prefix or ""
+  f(self, prefix)
+  local record = record_of(self)
+  for _, name in ipairs(record.child) do
+    each_prefix(record.values[name], f, record.class.transparent and prefix or prefix .. name .. ".", seen)
+  end
+end
+
+-- Calls the hooks of this name, of the module and all descendants: hook(module, argument, prefix of its names).
+local function run_hooks(self, name, argument)
+  each_prefix(self, function(module, prefix)
+    for _, hook in ipairs(record_of(module)[name] or {}) do hook(module, argument, prefix) end
+  end)
+end
+
 return {
   is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
   register = register, append = append, nouns = nouns, joined = joined, find = find,
   replace_children = replace_children, check_acyclic = check_acyclic, check_sized = check_sized, twin = twin_of,
+  state_of = state_of, each_prefix = each_prefix, run_hooks = run_hooks,
 }

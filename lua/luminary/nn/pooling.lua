@@ -53,7 +53,7 @@ for n = 2, 3 do
   local name = ("FractionalMaxPool%dd"):format(n)
   pooling((name .. [[(kernel_size: sizes_as_given(N, 1), {output_size, output_ratio, return_indices = false,
     _random_samples: tensor})]]):gsub("N", n)) {
-    made = function(self)
+    after_init = function(self)
       if (self.output_size == nil) == (self.output_ratio == nil) then
         options.fail("%s: pass either output_size or output_ratio", name)
       end

@@ -74,7 +74,7 @@ rearranging [[Upsample(size: any?, scale_factor: any?, mode = "nearest", align_c
 for name, mode in pairs {UpsamplingNearest2d = "nearest", UpsamplingBilinear2d = "bilinear"} do
   local method = mode == "nearest" and "by nearest neighbors" or "by bilinear interpolation with align_corners"
   rearranging(name .. "(size: any?, scale_factor: any?)") {
-    made = function(self) self.mode, self.align_corners = mode, mode == "bilinear" or nil end,
+    after_init = function(self) self.mode, self.align_corners = mode, mode == "bilinear" or nil end,
     forward = function(self, x)
       return F.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners)
     end,
@@ -143,7 +143,7 @@ local function check_sizes(x, dim, sizes)
 end
 
 rearranging "Unflatten(dim: dim, unflattened_size: size_list)" {
-  made = function(self)
+  after_init = function(self)
     if self.dim == 0 then options.must_be("Unflatten", "dim", "from 1, or from -1 at the end", self.dim) end
   end,
   forward = function(self, x)

@@ -132,7 +132,7 @@ local function make_direction(self, suffix, inputs, width, o)
   end
 end
 
--- Returns these parameters; `projected` is true if proj_size is set.
+-- Returns a layer's parameters of one direction by role; biases are nil without bias, `hr` unless `projected`.
 local function parameters_of(self, suffix, inputs, width, projected)
   local gates = gates_of[self.mode] * self.hidden_size
   return {

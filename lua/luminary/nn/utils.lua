@@ -47,7 +47,7 @@ utils.clip_grad_norm_ = signature.of("clip_grad_norm_(parameters, max_norm: posi
   local who = "clip_grad_norm_"
   parameters = tensors(who, "parameters", parameters)
   local shards = package.loaded["luminary.nn.parallel.shards"]
-  local is_sharded = shards and lists.find(parameters, function(p) return shards.of[p] end)
+  local is_sharded = shards and lists.find(parameters, shards.is_distributed)
   local total = norm_of(who, parameters, opts, true, is_sharded and shards.total_norm)
   core.clip_with_norm(parameters, max_norm, total)
   return total
@@ -112,10 +112,10 @@ function utils.skip_init(layer, ...)
   own.strict = layer.strict
   rawset(own, "reset_parameters", function() end)
   rawset(own, "init", layer.init)
-  local made = own(...)
-  records.of(made).class = layer
-  setmetatable(records.of(made).values, getmetatable(layer).instance)
-  return made
+  local module = own(...)
+  records.of(module).class = layer
+  setmetatable(records.of(module).values, getmetatable(layer).instance)
+  return module
 end
 
 --- Fuses the tensors of a convolution or linear layer and of a batch norm into a weight and a bias.

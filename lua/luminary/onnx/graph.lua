@@ -20,8 +20,8 @@ graph.newest = {[""] = 28, ["ai.onnx.ml"] = 6, ["ai.onnx.training"] = 1, ["ai.on
 
 -- Number of nodes, and that for each one in the file: functions that call functions can be expanded without end.
 local MOST_NODES, MOST_REPEATED, DEEPEST = 20000, 1, 100
--- Elements of the inputs and results of a node that is computed while the file is read; those that are computed for it;
--- and those for all such nodes, of which each that is kept counts as 16.
+-- Limits on nodes that are computed while the file is read, in elements: of each input and result; computed for one
+-- node; computed for all nodes, where an element of a result, which is kept, counts as KEPT.
 local MOST_FOLDED, MOST_COMPUTED, MOST_IN_ALL, KEPT = 4096, 2 ^ 16, 2 ^ 24, 16
 local MOST_DENSE = 2 ^ 31 -- elements of all sparse tensors, which are small in the file
 
@@ -261,7 +261,7 @@ local untrained = {
   Range = {"setting", "setting", "setting"}, Pow = {[2] = "setting"},
 }
 
--- Reads the initializers of a graph. Floating ones become parameters, except what is not trained.
+-- Adds a graph's initializers: floating ones as parameters, except those that `untrained` lists; others as buffers.
 function Graph:add_initializers(g, scope)
   local uses, inputs = {}, {}
   for _, node in ipairs(g.node or {}) do
@@ -305,7 +305,7 @@ local foldable = lists.set [[
   ScatterElements ScatterND Size Slice Split Sqrt Squeeze Sub Sum Transpose Unsqueeze Where
 ]]
 
--- Ops of these whose results have no more elements than their inputs together; those of others can have the product.
+-- Foldable ops whose result has at most the sum of its inputs' elements; results of others can have their product.
 local joins = lists.set "Concat ScatterElements ScatterND"
 
 -- Returns the results of a node whose inputs are known; nil if it is run each time.

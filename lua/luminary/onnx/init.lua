@@ -1,4 +1,4 @@
---- lm.onnx: Runs and trains models of ONNX files, and writes modules as such.
+--- lm.onnx: Runs and trains models of ONNX files, and writes modules to ONNX files.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -100,7 +100,7 @@ local function on_device(device, f, ...)
   return options.restoring(function() core.set_default_device(before) end, f, ...)
 end
 
--- The module is made by onnx.load alone. source: the file's path; plan: see graph.lua.
+-- Initializes a model, for onnx.load alone. source: the file's path; plan: see graph.lua.
 function Model:init(source, plan, inputs)
   local paths, slots, others
   self.source, self.inputs = source, inputs

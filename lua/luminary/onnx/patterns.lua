@@ -44,7 +44,7 @@ function Nodes:value(name)
   end
   return value or nil
 end
--- Returns the number of such a tensor, or nil. One of several dims is none: results could have its dims.
+-- Returns the number in the constant `name`; nil if it is unknown, or of several elements or dims.
 function Nodes:number(name)
   local value = self:value(name)
   return value and value.ndim < 2 and value:numel() == 1 and tonumber(value:reshape(-1):select(1, 1):item()) or nil
@@ -207,7 +207,7 @@ local function attention(nodes, node)
   end
 end
 
--- DynamicQuantizeLinear, MatMulInteger and the product with the scales.
+-- Joins DynamicQuantizeLinear, MatMulInteger and the product with the scales to one node, MatMulIntegerToFloat.
 local function integers_to_float(nodes, node)
   local found = find(nodes, node, {"Mul", {"Cast", {"MatMulInteger", "a", "b"}}, "scales"})
   local scales = found and nodes:maker(found.scales, "Mul")
@@ -287,7 +287,7 @@ local function between_quantized(nodes, node)
   end
 end
 
--- Functions by op that join a node and those before it. The second pass finds parts of what the first does.
+-- Functions by op that join a node and those before it. Layer norm's nodes contain RMS norm's, which comes later.
 local passes = {
   {
     QuantizeLinear = {between_quantized}, Mul = {gelu, silu, integers_to_float}, MatMul = {attention},
@@ -298,7 +298,7 @@ local passes = {
   end)},
 }
 
--- Ops whose results have the dtype of their first input, and those of which another input may tell it.
+-- Ops whose result has the dtype of the first input; and those of them of which all inputs have that dtype.
 local keep_dtype = lists.set [[Add Sub Mul Div MatMul Gemm Conv Softmax Relu Tanh Sigmoid Erf Neg Sqrt ReduceMean
     LayerNormalization Reshape Transpose Squeeze Unsqueeze Flatten Slice Split Concat Gather Identity]]
 local all_equal = lists.set "Add Sub Mul Div MatMul Gemm Conv"

@@ -41,7 +41,7 @@ end
 -- Fields of a message that hold the elements of other dtypes than those of int32_data.
 local fields = {float32 = "float_data", float64 = "double_data", int64 = "int64_data", uint64 = "uint64_data"}
 
--- Returns the tensor of a message; what: its name. Small ones and those that Source.becomes has are of other dtypes.
+-- Returns the tensor of a message; what: its name. Integers below 8 bits, and dtypes in Source.becomes, are widened.
 local function read_elements(message, dtype, sizes, numel, what, fail)
   local small, becomes = dtype:match "^u?int([24])$", Source.becomes[dtype]
   local stored = small and "uint8" or becomes and becomes[1] or dtype

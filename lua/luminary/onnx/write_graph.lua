@@ -115,7 +115,7 @@ function Graph:unique(name)
   return name
 end
 
---- Returns a new value.
+--- Returns a new value of the graph; shape: a list of numbers or Varying.
 function Graph.value(self, name, dtype, shape)
   return setmetatable({graph = self, ref = {name = name}, dtype = dtype, shape = shape}, Value)
 end

@@ -24,4 +24,5 @@ end
 return options.strict("optim", optim, options.at_first_use({
   ["optim.elementwise_classes"] = elementwise, ["optim.lamb_muon_adafactor"] = others,
   ["optim.swa"] = "AveragedModel SWALR swa_utils",
-}, {LBFGS = {"optim.lbfgs"}, ZeroRedundancyOptimizer = {"optim.zero"}, lr_scheduler = {"optim.lr_scheduler"}}))
+}, {LBFGS = {"optim.lbfgs"}, ZeroRedundancyOptimizer = {"optim.zero"}, DiLoCo = {"optim.diloco"},
+  lr_scheduler = {"optim.lr_scheduler"}}))

@@ -22,7 +22,8 @@ end
 function LBFGS:add_param_group(given)
   if self.param_groups[1] then fail("LBFGS: only one parameter group is supported") end
   Optimizer.add_param_group(self, given)
-  local params = self.param_groups[1].params
+  local params, shards = self.param_groups[1].params, package.loaded["luminary.nn.parallel.shards"]
+  if shards then shards.refuse("LBFGS", params, "LBFGS needs all elements; choose another optimizer") end
   for i, p in ipairs(params) do
     if p.device ~= params[1].device or p.dtype ~= params[1].dtype then
       fail("LBFGS: all parameters must have the same dtype and device: parameter 1 is %s on %s, parameter %d is %s on "

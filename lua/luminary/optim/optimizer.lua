@@ -297,7 +297,7 @@ function Optimizer.check_state(_self, state)
   end
 end
 
---- Returns the sizes of a parameter's state tensor; nil if there is none of that name.
+--- Returns the sizes of a parameter's state tensor `key`; overridden where they differ, nil if there is no such state.
 function Optimizer.state_shape(_self, p, _key) return p.shape end
 
 --- Returns a parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in its
@@ -336,6 +336,8 @@ function Optimizer:load_state_dict(dict)
   if #dict.param_groups ~= #self.param_groups then
     fail("%s: the state_dict has %d parameter groups, the optimizer %d", who, #dict.param_groups, #self.param_groups)
   end
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  if shards then dict = shards.own_part(self, dict) end
   local groups, states, n = setmetatable({}, group_list), {}, 0
   for g, group in ipairs(self.param_groups) do
     local saved = dict.param_groups[g]
@@ -381,8 +383,9 @@ end
 --- Loads the states of an optimizer that was sharded over any number of ranks, or the part of them that this optimizer
 --- keeps. next_shard() returns the ranks' shard_state_dicts one after another, then nil.
 function Optimizer:load_shards(next_shard)
-  local add_state = load_module("luminary.nn.parallel.shards").add_state
-  local params, dict = self:all_parameters(), nil
+  local shards = load_module "luminary.nn.parallel.shards"
+  local add_state, params, numbers, dict = shards.add_state, {}, shards.numbers(self), nil
+  for n, p in ipairs(self:all_parameters()) do params[numbers and numbers[n] or n] = p end
   for shard in next_shard do
     dict = dict or {param_groups = shard.param_groups, state = {}}
     for i, state in pairs(shard.state) do
@@ -390,7 +393,7 @@ function Optimizer:load_shards(next_shard)
       if p and self:keeps(p) then dict.state[i] = add_state(dict.state[i], p, state, saved) end
     end
   end
-  self:load_state_dict(dict)
+  self:load_state_dict(numbers and shards.renumbered(self, dict, numbers) or dict)
 end
 
 function Optimizer:repr()

@@ -145,7 +145,7 @@ local list, schedule = Scheduler.entries()
 schedule [[SWALR(swa_lr, {anneal_epochs: natural = 10, anneal_strategy = "cos" | "linear"})]] {
   settings = [[(anneal_epochs: natural, anneal_strategy: "cos" | "linear", swa_lrs: number[]?)]],
   help = "Anneals the learning rate of each group to a fixed value, then keeps it.",
-  made = function(self, optimizer)
+  after_init = function(self, optimizer)
     self.swa_lrs = Scheduler.for_groups("SWALR", "swa_lr", self.swa_lr, optimizer, "number")
   end,
   next_lr = function(self, group, _, i)

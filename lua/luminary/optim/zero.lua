@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local load_module = require "luminary.base.load_module"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local Optimizer = require "luminary.optim.optimizer"
@@ -45,7 +46,14 @@ function Zero:init(params, ...)
 
   -- The plain optimizer checks everything and numbers all parameters, but holds state for this rank's only.
   self.optimizer = wanted(params, theirs)
+  load_module("luminary.nn.parallel.shards").refuse(who, self.optimizer:all_parameters(),
+    "the optimizer's own class keeps the states of this rank's rows")
   self.spec = self.optimizer.spec
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  if shards and lists.find(self.optimizer:all_parameters(), shards.is_divided) then
+    fail("%s: the parameters are divided over ranks already, and their state with them; use optim.%s", who,
+      wanted.__name)
+  end
   function self.optimizer.keeps(_, p) return self.owner[p] == self.process_group.rank end
   self:check_alike()
   for _, group in ipairs(self.optimizer.param_groups) do self:assign(group) end
@@ -164,7 +172,7 @@ function Zero:consolidate_state_dict(to)
   walk(own, function(n, key, value)
     put(described, n, key, core.is_tensor(value) and {shape = value.shape, dtype = value.dtype} or {value = value})
   end)
-  local lists = dist.gather_object(described, nil, to, {group = group})
+  local gathered = dist.gather_object(described, nil, to, {group = group})
   if group.rank ~= receiver then
     return walk(own, function(_, _, value)
       if core.is_tensor(value) then dist.send(value, to, {group = group}) end
@@ -174,7 +182,7 @@ function Zero:consolidate_state_dict(to)
   local full, params = {}, self:all_parameters()
   walk(own, function(n, key, value) put(full, n, key, core.is_tensor(value) and core.keep(value:clone()) or value) end)
   for i, rank in ipairs(group.ranks) do
-    walk(rank ~= to and lists[i] or {}, function(n, key, entry)
+    walk(rank ~= to and gathered[i] or {}, function(n, key, entry)
       if not entry.shape then return put(full, n, key, entry.value) end
       local p = params[n]:detach()
       local alike = table.concat(entry.shape, ",") == table.concat(p.shape, ",") -- then the layout is alike, too

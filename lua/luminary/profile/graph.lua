@@ -22,7 +22,7 @@ local function named(params)
   return names, tensors
 end
 
--- The colors are torchviz's.
+-- Returns a tensor's graph as text for Graphviz, in torchviz's colors.
 return signature.of("graph(x: tensor, {params: any?, shapes = true})", function(x, opts)
   if opts.params ~= nil and type(opts.params) ~= "table" and not options.record(opts.params) then
     options.must_be("graph", "params", "a module or a table of tensors by name", opts.params)

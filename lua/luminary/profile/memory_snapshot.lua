@@ -39,7 +39,7 @@ end
 --- Returns live memory as a list of rows {line, op, device, bytes, count, seconds}, the most bytes first.
 Snapshot.rows = signature.of("rows" .. GROUPED, function(self, opts) return (rows_of(self, opts)) end)
 
---- Returns these rows as text.
+--- Returns live memory as a table in text, a line for each row of `rows`.
 Snapshot.table = signature.of("table" .. GROUPED, function(self, opts)
   local lines, width = {}, #"Line"
   local rows, n = rows_of(self, opts)

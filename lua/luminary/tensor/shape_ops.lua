@@ -126,8 +126,8 @@ end)
 -- Applies f to one tensor, or to each of a list.
 local function each_of(who, f, ...)
   if select("#", ...) == 1 and core.is_tensor((...)) then return f((...)) end
-  local made = lists.map((list_of(who .. "()", ...)), function(x) return f(x) end)
-  return tensor_list(made)
+  local results = lists.map((list_of(who .. "()", ...)), function(x) return f(x) end)
+  return tensor_list(results)
 end
 
 local function to_1d(x) return x.ndim == 0 and ops.reshape(x, {1}) or x end

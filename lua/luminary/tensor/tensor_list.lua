@@ -13,5 +13,5 @@ function list_of_tensors.__index(list, key)
   return at_zero(list, key)
 end
 
--- Returns the table `list` as such a list.
+-- Makes `list`, a table of tensors, a list whose errors suggest unpack. Returns it.
 return function(list) return setmetatable(list, list_of_tensors) end

@@ -135,7 +135,7 @@ end
 --- Functions of a tokenizer and a value, by field, that set the field.
 special.written = {}
 
---- Returns a field of a tokenizer.
+--- Returns a tokenizer's field `key`: computed, if special.computed has it, else stored.
 function special.get(tokenizer, key)
   local compute = special.computed[key]
   if compute then return compute(tokenizer) end

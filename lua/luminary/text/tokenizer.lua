@@ -34,7 +34,7 @@ end))
 for key, method in pairs(class.methods) do Tokenizer[key] = method end
 Tokenizer.is = class.is
 Tokenizer.strict = true
---- Names of fields for help.
+--- Names of a tokenizer's fields, for help and completion.
 Tokenizer.__fields = {
   "vocab_size", "model_max_length", "padding_side", "truncation_side", "chat_template", "extra_special_tokens",
   "all_special_tokens", "all_special_ids", "special_tokens_map", "add_bos_token", "add_eos_token",

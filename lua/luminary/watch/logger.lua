@@ -24,9 +24,9 @@ for name in ([[
   add_custom_scalars_multilinechart add_custom_scalars_marginchart add_image_with_boxes add_histogram_raw
 ]]):gmatch "%S+" do Logger.__missing[name] = lacking end
 
--- Methods that subclasses define, as far as they support them: write_scalars(values, step, time, style) of a table by
--- tag, write_histogram, write_image, write_text(tag, value, step, time), write_hparams(hparams, metrics, step, time,
--- run_name, domains), write_graph(model, inputs, time), flush and close.
+-- Internal methods: start, and those that subclasses define if they support them: write_scalars(values, step, time,
+-- style) of a table by tag, write_scalar_group(main, values, step, time), write_histogram, write_image and write_text(
+-- tag, value, step, time), write_hparams(hparams, metrics, step, time, run_name, domains), write_graph(model, inputs).
 Logger.__inner = {
   "start", "write_scalars", "write_scalar_group", "write_histogram", "write_image", "write_text", "write_hparams",
   "write_graph",

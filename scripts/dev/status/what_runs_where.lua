@@ -54,7 +54,7 @@ return {
       {"process group `nccl`", "", "H200", "one rank; several over the stand-in alone"},
       {"process group `mpi` (Open MPI)", "tested", "host"},
       {"`SyncBatchNorm`, communication hooks, `ZeroRedundancyOptimizer`", "tested", "stand-in"},
-      {"`nn.parallel.fully_shard`, `dist.init_device_mesh`", "tested", "", "over gloo"},
+      {"`nn.parallel.fully_shard`, `nn.parallel.parallelize`, `dist.init_device_mesh`", "tested", "", "over gloo"},
       {"start by `luminary run`, torchrun, mpirun, srun, by hand", "tested", ""},
       {"`lm.mp`: processes, pools, queues, pipes, locks, shared tensors", "tested", "H200", "CUDA IPC"},
     },

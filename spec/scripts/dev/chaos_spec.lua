@@ -18,6 +18,10 @@ describe("ranks that go wrong at a random moment", function()
     chaos(long and 200 or 24, "")
   end)
 
+  it("... with their places in the mesh of a sharded network #unsanitized", function()
+    chaos(long and 100 or 10, "--layout fully_shard")
+  end)
+
   it("... and so does who has a queue, lock, pool or pipe in common with one that is killed #unsanitized", function()
     local trials = long and 200 or 10
     local command = "timeout %d luajit scripts/dev/chaos/mp --trials %d 2>&1"
@@ -33,7 +37,10 @@ describe("ranks that go wrong at a random moment", function()
 
   local core = assert(package.searchpath("luminary.core", package.cpath))
   if lm.dist.is_nccl_available() and temp.exists((core:gsub("core%.so$", "fake_cuda.so"))) then
-    it("... over the stand-in for NCCL as well #unsanitized", function() chaos(long and 100 or 8, "--backend nccl") end)
+    it("... over the stand-in for NCCL as well #unsanitized", function()
+      chaos(long and 100 or 8, "--backend nccl")
+      if long then chaos(40, "--backend nccl --layout fully_shard") end
+    end)
   end
 
   it("... and those of a Hogwild run, or go on #unsanitized", function() chaos(long and 100 or 4, "", "hogwild") end)

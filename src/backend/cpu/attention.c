@@ -183,13 +183,13 @@ static void attend(const attention *t, int64_t n, int64_t h, int64_t i, int64_t 
       int64_t cols = t->causal ? lm_min(there, i + q + QUERIES - j) : there, rows = lm_min(QUERIES, end - i - q);
       bool few = t->dtype == LM_F32 && rows <= FEW;
       lm_score_block b = {.scores = r.scores, .rows = rows, .cols = cols};
-      char *mine = values + (size_t)q * value_row;
+      char *row_result = values + (size_t)q * value_row;
       score(t, n, h, i + q, j, few ? NULL : r.keys, &b);
-      t->loops->online_softmax(&b, row_max + (size_t)q * t->each, sum + (size_t)q * t->each, mine, vw);
+      t->loops->online_softmax(&b, row_max + (size_t)q * t->each, sum + (size_t)q * t->each, row_result, vw);
       if (few)
-        multiply_few(rows, vw, cols, 1, r.scores, LINE, value, step_of(t->value), false, 1, mine, vw);
+        multiply_few(rows, vw, cols, 1, r.scores, LINE, value, step_of(t->value), false, 1, row_result, vw);
       else
-        multiply(t, false, rows, vw, cols, 1, r.scores, LINE, r.packed, there, 1, mine, vw);
+        multiply(t, false, rows, vw, cols, 1, r.scores, LINE, r.packed, there, 1, row_result, vw);
     }
   }
   t->loops->finish(row_of(out, n, h, i), step_of(out), norms + (size_t)((n * t->heads + h) * t->queries + i) * t->each,

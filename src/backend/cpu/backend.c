@@ -50,7 +50,7 @@ static const lm_backend backend = {
     .get_threads = lm_num_threads,
 };
 
-/* Registration fails only for another ABI number; here both come from one build. */
+/* Registers the backend as the library is loaded; ignores the status, since only another ABI number could fail. */
 __attribute__((constructor)) static void register_cpu(void) {
   if (lm_cpu_level() < LM_NEEDED_LEVEL) return; /* luaopen_luminary_core raises the error */
   lm_backend_register(&backend);

@@ -164,9 +164,9 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end) {
  * sequence, and stores past the caches are as fast in any order. */
 static bool order_by_source(run_copy *c) {
   const lm_tensor *src = c->src, *dst = c->dst;
-  int64_t odd = (int64_t)(uintptr_t)dst->data | c->run * c->item, along[LM_DIMS_SIDES];
-  for (int d = 0; d < c->rows.ndim; d++) odd |= c->rows.stride[TO][d] * c->item;
-  if (odd % LM_NONTEMPORAL_LINE != 0) return false;
+  int64_t misaligned = (int64_t)(uintptr_t)dst->data | c->run * c->item, along[LM_DIMS_SIDES];
+  for (int d = 0; d < c->rows.ndim; d++) misaligned |= c->rows.stride[TO][d] * c->item;
+  if (misaligned % LM_NONTEMPORAL_LINE != 0) return false;
   lm_dims rows = lm_dims_of(dst->ndim, dst->size, NULL, 2, (const int64_t *[]){src->stride, dst->stride}, true);
   /* If src repeats or overlaps elements, other dims than the run may have its smallest strides. */
   if (lm_dims_pop(&rows, along, 1) != c->run || along[0] != 1 || along[1] != 1) return false;

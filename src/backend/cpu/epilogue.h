@@ -15,9 +15,9 @@ typedef struct lm_epilogue {
 
 /* Adds `other` to these rows and columns of y, applies the activation to the sums and limits them to [low, high]. */
 void lm_epilogue_run(const lm_epilogue *e, int64_t row, int64_t rows, int64_t column, int64_t columns);
-/* Does the same with all of y. */
+/* Adds `other` to y [rows, row], applies the activation and limits, on several threads. */
 lm_status lm_epilogue_run_all(const lm_epilogue *e, int64_t rows);
-/* Has the arguments of lm_cpu_gemm_job.finish, of which ctx is the epilogue. */
+/* Calls lm_epilogue_run as an lm_cpu_gemm_job's `finish`; ctx: the lm_epilogue. */
 static inline void lm_epilogue_finish(const void *ctx, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   lm_epilogue_run(ctx, row, rows, column, columns);
 }

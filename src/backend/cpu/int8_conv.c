@@ -272,7 +272,7 @@ static void add_bytes(void *ctx, int64_t first, int64_t last) {
             scale, j->shift, last - first, (uint8_t *)j->y + first);
 }
 
-/* Rounds scales to float32, then the sum of what does not depend on x, as onnxruntime does; else halves differ. */
+/* Adds quantized tensors. Rounds scales and the zero points' terms to float32, as onnxruntime does, for equal ties. */
 lm_status lm_cpu_int8_add(const void *args, lm_tensor *const *out) {
   const lm_int8_add_args *a = args;
   NEED(check_bytes("int8_add", "x", a->x));

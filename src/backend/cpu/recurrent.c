@@ -18,9 +18,9 @@ typedef struct sequence {
   int64_t gates, slots;       /* gates: G * H; slots: the width of work */
   int64_t each;               /* bytes of an element */
   int cell;
-  bool reverse, packed; /* packed: true if weights are; a single step reads them in place */
-  bool by_units;        /* true if threads divide hidden units, not rows */
-  int parts;            /* parts of the rows or units, at most one for each thread */
+  bool reverse, packs; /* packs: true if weights are packed; a single step reads them in place */
+  bool by_units;       /* true if threads divide hidden units, not rows */
+  int parts;           /* parts of the rows or units, at most one for each thread */
   double work;
   int64_t *first; /* [steps + 1] the first row of each step */
 } sequence;
@@ -57,7 +57,7 @@ static sequence sequence_of(const lm_tensor *weight, const lm_tensor *h0, const 
       .cell = cell,
       .reverse = reverse,
   };
-  s.packed = s.steps > 1 || projection;
+  s.packs = s.steps > 1 || projection;
   /* Nanoseconds; with few rows, reading the weights takes the time. */
   double step = (double)s.gates * (double)s.width / (dtype == LM_F64 ? 6 : 12), rows = (double)batch / 8;
   s.work = step * (rows > 1 ? rows : 1) * (double)s.steps + 20 * (double)s.rows * (double)s.gates;
@@ -226,7 +226,7 @@ static void forward_step(const sequence *s, const part *p, const forward_pass *w
       c.state = g->started ? at(w->work, s, before * s->slots + s->gates) : at(a->c0, s, g->begin * s->hidden);
       c.state_row = g->started ? s->slots : s->hidden;
     }
-    if (s->packed) { multiply(s, &w->weight, p->block, p->block_end, h, s->width, rows, c.work, s->slots, false); }
+    if (s->packs) { multiply(s, &w->weight, p->block, p->block_end, h, s->width, rows, c.work, s->slots, false); }
     s->loops->forward[s->cell](&c);
     if (a->weight_hr) {
       multiply(s, &w->projection, 0, blocks_of(s, s->width), c.out, s->hidden, rows, y, s->width, false);
@@ -260,7 +260,7 @@ lm_status lm_cpu_recurrent_layer(const void *args, lm_tensor *const *out) {
   sequence s = sequence_of(a->weight_hh, a->h0, out[3], a->batch_sizes, a->weight_hr, a->cell, a->reverse);
   const bool projects = a->weight_hr != NULL;
   LM_WORKSPACE(int64_t, first, s.steps + 1);
-  LM_WORKSPACE(char, weight, s.packed ? packed_bytes(&s, s.width, s.hidden) * (size_t)(s.gates / s.hidden) : 0);
+  LM_WORKSPACE(char, weight, s.packs ? packed_bytes(&s, s.width, s.hidden) * (size_t)(s.gates / s.hidden) : 0);
   LM_WORKSPACE(char, projection, projects ? packed_bytes(&s, s.hidden, s.width) : 0);
   LM_WORKSPACE(char, unprojected, projects ? s.batch *s.hidden *s.each : 0);
   set_rows(&s, a->batch_sizes, first);
@@ -271,7 +271,7 @@ lm_status lm_cpu_recurrent_layer(const void *args, lm_tensor *const *out) {
                     .weight = {weight, s.width, s.gates / s.hidden, s.hidden},
                     .projection = {projection, s.hidden, 1, s.width},
                     .unprojected = unprojected};
-  if (s.packed)
+  if (s.packs)
     pack(&s, &w.weight, a->weight_hh, 1, s.width);
   else
     NEED(multiply_once(&s, a->h0->data, s.width, a->weight_hh, true, out[3]->data, s.gates, s.slots, false));
@@ -369,7 +369,7 @@ static void backward_parts(void *ctx, int64_t first, int64_t last) {
     part p = part_of(s, index);
     for (int64_t i = begin; i < end; i++) {
       int64_t t = s->reverse ? i : s->steps - 1 - i, later = s->reverse ? t - 1 : t + 1;
-      if (i > 0 && s->packed) backward_state(s, &p, w, later);
+      if (i > 0 && s->packs) backward_state(s, &p, w, later);
       if (i < s->steps) backward_gates(s, &p, w, t);
     }
   }
@@ -390,7 +390,7 @@ lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *ou
   sequence s = sequence_of(a->weight_hh, a->h0, a->work, a->batch_sizes, a->weight_hr, a->cell, a->reverse);
   const bool projects = a->weight_hr != NULL;
   LM_WORKSPACE(int64_t, first, s.steps + 1);
-  LM_WORKSPACE(char, weight, s.packed ? packed_bytes(&s, s.gates, s.width) : 0);
+  LM_WORKSPACE(char, weight, s.packs ? packed_bytes(&s, s.gates, s.width) : 0);
   LM_WORKSPACE(char, projection, projects ? packed_bytes(&s, s.width, s.hidden) : 0);
   LM_WORKSPACE(char, dout, projects ? s.batch *s.hidden *s.each : 0);
   set_rows(&s, a->batch_sizes, first);
@@ -408,10 +408,10 @@ lm_status lm_cpu_recurrent_layer_backward(const void *args, lm_tensor *const *ou
                      .dout = dout};
   copy_or_clear(a->grad_h, out[1]);
   copy_or_clear(s.cell == LM_LSTM ? a->grad_c : NULL, out[2]);
-  if (s.packed) pack(&s, &w.weight, a->weight_hh, s.width, 1);
+  if (s.packs) pack(&s, &w.weight, a->weight_hh, s.width, 1);
   if (projects) pack(&s, &w.projection, a->weight_hr, s.hidden, 1);
   run_rounds(&s, s.steps + 1, backward_parts, &w, &w.round);
-  if (s.packed || s.steps == 0) return LM_OK;
+  if (s.packs || s.steps == 0) return LM_OK;
   const lm_tensor *d = s.cell == LM_GRU ? out[3] : out[0];
   return multiply_once(&s, d->data, s.gates, a->weight_hh, false, out[1]->data, s.width, s.width, s.cell == LM_GRU);
 }

@@ -170,16 +170,16 @@ typedef struct lines_job {
 static void run_some_lines(void *ctx, int64_t first, int64_t last) {
   const lines_job *j = ctx;
   const line_job *job = j->job;
-  char *mine = j->memory ? j->memory : lm_scratch();
+  char *own_memory = j->memory ? j->memory : lm_scratch();
   for (int64_t i = first; i < last; i++) {
     const char *line = line_at(job, i);
     int64_t to = lm_dims_at(&job->lines, 1, i);
     if (j->how == BEST) {
-      (job->wide ? best_of_U64 : best_of_U32)(job, line, to, mine, (int64_t *)(mine + j->bytes));
+      (job->wide ? best_of_U64 : best_of_U32)(job, line, to, own_memory, (int64_t *)(own_memory + j->bytes));
     } else if (j->how == SELECT) {
-      (job->wide ? select_line_U64 : select_line_U32)(job, line, to, mine);
+      (job->wide ? select_line_U64 : select_line_U32)(job, line, to, own_memory);
     } else {
-      sort_line(job, line, to, j->shares, mine, (int64_t *)(mine + j->bytes));
+      sort_line(job, line, to, j->shares, own_memory, (int64_t *)(own_memory + j->bytes));
     }
   }
 }

@@ -21,9 +21,9 @@ static lm_attention_side side_of(const lm_tensor *t) {
 }
 
 static bool all_packed(int n, const lm_tensor *const *t) {
-  bool packed = true;
-  for (int k = 0; k < n; k++) packed = packed && lm_attention_is_packed(t[k]);
-  return packed;
+  bool in_packs = true;
+  for (int k = 0; k < n; k++) in_packs = in_packs && lm_attention_is_packed(t[k]);
+  return in_packs;
 }
 
 /* Returns dropout's threshold in the kernels: a weight is kept if its word's upper 24 bits reach it. */
@@ -36,7 +36,7 @@ static lm_attention_job job_of(const lm_attention_args *a, const lm_tensor *out,
       .dtype = query->dtype,
       .tf32 = query->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32),
       .causal = a->is_causal,
-      .packed = all_packed(4, (const lm_tensor *[]){query, key, value, out}),
+      .in_packs = all_packed(4, (const lm_tensor *[]){query, key, value, out}),
       .samples = query->size[0],
       .heads = query->size[1],
       .key_heads = key->size[1],
@@ -82,7 +82,7 @@ static lm_status execute(const lm_cudnn_run *run, const lm_cudnn_plan *plan, voi
 static bool is_for_cudnn(const lm_attention_args *a, const lm_attention_job *job, bool backward) {
   enum { OLDEST = 91501 };
   const lm_tensor *mask = a->attn_mask;
-  if (!job->packed || (uintptr_t)job->log_sum % LM_CUDNN_ALIGN != 0 || cudnnGetVersion() < OLDEST) return false;
+  if (!job->in_packs || (uintptr_t)job->log_sum % LM_CUDNN_ALIGN != 0 || cudnnGetVersion() < OLDEST) return false;
   if (mask && (mask->dtype != job->dtype || mask->stride[3] != 1 || !lm_attention_is_packed(mask))) return false;
   if (mask || a->draw) return a->fused;
   return lm_attention_fuses(a->query, a->key, a->value, mask, a->is_causal, a->dropout_p, backward);
@@ -264,7 +264,7 @@ lm_status lm_cuda_attention_backward(const void *args, lm_tensor *const *out, lm
                                      a->scale, a->dropout_p, a->draw,  a->fused};
   bool done_ = false;
   lm_attention_job job = job_of(&forward, a->out, a->log_sum);
-  job.packed = job.packed && all_packed(4, (const lm_tensor *[]){a->grad, out[0], out[1], out[2]});
+  job.in_packs = job.in_packs && all_packed(4, (const lm_tensor *[]){a->grad, out[0], out[1], out[2]});
   job.grad = side_of(a->grad);
   job.dquery = side_of(out[0]);
   job.dkey = side_of(out[1]);

@@ -105,8 +105,8 @@ static lm_status add_bias(lm_tensor *y, lm_tensor *bias) {
 
 /* Computes a pass by cuDNN in one layout; *done_ is false if cuDNN has no plan for it. */
 static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call *o, bool channels_last, bool *done_) {
-  int made = lm_conv_result(o->pass);
-  lm_tensor *result = o->t[made];
+  int written = lm_conv_result(o->pass);
+  lm_tensor *result = o->t[written];
   call c = {.run = {result->device, execute_conv}, .cudnn = cudnn, .bias = o->bias};
   lm_cudnn_key key = key_of(o, channels_last);
   const lm_cudnn_found *found = lm_cache_find(&cudnn->plans, &key, sizeof key);
@@ -117,7 +117,7 @@ static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call 
   }
   if (found && !found->plan.plan) return LM_OK;
   lm_format format = channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
-  for (int i = 0; i < 3; i++) NEED(lm_cuda_lay_out(f, o->t[i], format, i != made, &c.t[i]));
+  for (int i = 0; i < 3; i++) NEED(lm_cuda_lay_out(f, o->t[i], format, i != written, &c.t[i]));
   if (found) {
     c.with_bias = key.bias && !found->bias_apart;
     NEED(lm_cudnn_run_plan(&c.run, &found->plan));
@@ -130,7 +130,7 @@ static lm_status by_cudnn(lm_cuda_frame *f, lm_cudnn *cudnn, const lm_conv_call 
   }
   if (!found->plan.plan) return LM_OK;
   if (found->bias_apart) NEED(add_bias(c.t[2], o->bias));
-  if (c.t[made] != result) NEED(lm_cuda_copy(c.t[made], result));
+  if (c.t[written] != result) NEED(lm_cuda_copy(c.t[written], result));
   *done_ = true;
   return LM_OK;
 }

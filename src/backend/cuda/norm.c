@@ -28,7 +28,7 @@ static double bound_of(double max) { return max < INFINITY ? max : NAN; }
 
 static size_t partial_bytes(int parts, int64_t c) { return (size_t)parts * 3 * (size_t)c * sizeof(double); }
 
-/* Returns the mask of x, whose shift follows from the mask's bytes. */
+/* Describes a mask tensor (NULL: none) for kernels: each byte is for 2^shift elements of x. */
 static lm_relu_mask mask_of(const lm_tensor *mask, const lm_tensor *x) {
   lm_relu_mask m = {mask ? (uint8_t *)mask->data : NULL, 0};
   while (mask && mask->numel << m.shift < x->numel) m.shift++;

@@ -62,12 +62,12 @@ lm_status lm_cuda_optim(const lm_optim_step *step) {
     if (step->state[k]) j.call.states |= 1u << k;
   TRY(lm_cuda_enter(device, &j.stream));
   if (lm_optim_in_graph() && step->optimizer->counts) { /* a graph's replays increment the step's number */
-    double first[1 + LM_OPTIM_CARRIED] = {step->numbers.t}, *kept;
+    double first[1 + LM_OPTIM_CARRIED] = {step->numbers.t}, *graph_numbers;
     memcpy(first + 1, step->numbers.carried, (size_t)n_carried * sizeof *first);
-    if (!(kept = lm_optim_graph_numbers_take(first, 1 + n_carried)))
+    if (!(graph_numbers = lm_optim_graph_numbers_take(first, 1 + n_carried)))
       TRY(lm_fail(LM_E_STATE, "%s: cannot capture more optimizer steps in one graph", step->optimizer->name));
     TRY(lm_cuda_scratch(device, sizeof(lm_optim_f64), &planned));
-    TRY(LAUNCH("plan", lm_optim_plan_replay(family, &step->numbers, kept, n_carried, planned, j.stream)));
+    TRY(LAUNCH("plan", lm_optim_plan_replay(family, &step->numbers, graph_numbers, n_carried, planned, j.stream)));
     j.call.planned = planned;
   }
   for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) TRY(step_dtype(&j, dtype));

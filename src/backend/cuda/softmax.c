@@ -17,8 +17,8 @@ static bool is_packed(const lm_tensor *t, int64_t dim) {
 static int64_t held_in(const lm_softmax_job *job, int bytes) { return bytes / (job->dtype == LM_F64 ? 8 : 4); }
 
 static void plan_rows(lm_softmax_job *job) {
-  int64_t pack = job->packed ? 16 / (int64_t)lm_dtype_size(job->dtype) : 1;
-  int64_t held = held_in(job, job->packed ? LM_SOFTMAX_ROW : LM_SOFTMAX_LOOSE_ROW);
+  int64_t pack = job->in_packs ? 16 / (int64_t)lm_dtype_size(job->dtype) : 1;
+  int64_t held = held_in(job, job->in_packs ? LM_SOFTMAX_ROW : LM_SOFTMAX_LOOSE_ROW);
   if (job->length <= 32 * held) { /* a line takes lanes of a warp, of which each has four packs in long lines */
     job->lanes = lm_cuda_power((job->length + 4 * pack - 1) / (4 * pack), 32);
     job->threads = LM_REDUCE_BLOCK;
@@ -54,7 +54,7 @@ lm_status lm_cuda_softmax_along(const void *args, lm_tensor *const *outs, lm_cud
   job.step[LM_SOFTMAX_X] = x->stride[dim];
   job.step[LM_SOFTMAX_Y] = y ? y->stride[dim] : 0;
   if (job.count == 0 || job.length == 0) return LM_OK;
-  job.packed = is_packed(out, dim) && is_packed(x, dim) && (!y || is_packed(y, dim));
+  job.in_packs = is_packed(out, dim) && is_packed(x, dim) && (!y || is_packed(y, dim));
   job.cols = job.lines.ndim > 0 && job.lines.stride[LM_SOFTMAX_OUT][job.lines.ndim - 1] < out->stride[dim];
   if (job.cols) {
     plan_cols(&job);

@@ -45,7 +45,7 @@ static void reverse_dims(lm_strided_layout *l) {
   for (int k = 0; k < l->operands; k++) reverse(l->ndim, l->stride[k]);
 }
 
-/* Reverses the dims: in tensors and lm_dims the last one is the innermost, in launches the first. */
+/* Orders and merges the dims by lm_dims_of, which has the innermost last, and reverses them: launches have it first. */
 void lm_cuda_strided_order(lm_strided_layout *l, int order) {
   const int64_t *stride[LM_STRIDED_OPERANDS];
   for (int k = 0; k < l->operands; k++) stride[k] = l->stride[k];
@@ -60,7 +60,7 @@ void lm_cuda_strided_order(lm_strided_layout *l, int order) {
   reverse_dims(l);
 }
 
-/* Merges neighboring dims that are evenly spaced in all operands. */
+/* Merges neighboring dims that are evenly spaced in all operands, without changing their order. */
 static void merge(lm_strided_layout *l) {
   reverse_dims(l);
   lm_cuda_strided_order(l, LM_ROW_MAJOR);

@@ -49,7 +49,7 @@ static lm_callback *callback_of_handle(lua_State *L, lm_lua *s, const char *fn, 
   return NULL;
 }
 
-/* _register_hook(x, f, accumulate) -> id */
+/* _register_hook(x, f, accumulate) -> id, callback: f gets x's gradient or, with accumulate, x once .grad is set */
 LM_FUNCTION(_register_hook) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 3);
@@ -66,7 +66,7 @@ LM_FUNCTION(_register_hook) {
   return 2;
 }
 
-/* _remove_hook(x, id, callback) */
+/* _remove_hook(x, id, callback): removes the hook for which _register_hook returned these */
 LM_FUNCTION(_remove_hook) {
   lm_lua *s = LM_STATE(L);
   lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
@@ -94,6 +94,12 @@ LM_FUNCTION(set_source) {
   }
   lm_source source = {.fetch = call_hook, .ctx = c, .release = lm_callback_release};
   lm_need(L, lm_tensor_set_source(lm_to_tensor(L, s, 1), from, source));
+  return 0;
+}
+
+/* run_next(x): backward runs the node that made x, whose inputs are leaves, before all nodes that exist now */
+LM_FUNCTION(run_next) {
+  lm_run_next(lm_need_tensor(L, 1, "run_next", "x"));
   return 0;
 }
 

@@ -26,7 +26,7 @@ LM_FUNCTION(set_grad_enabled) {
   return 1;
 }
 
-/* detect_anomaly(f, ...) */
+/* detect_anomaly(f, ...): returns f(...), called in anomaly mode */
 LM_FUNCTION(detect_anomaly) {
   lm_need_function(L, 1, "autograd.detect_anomaly", "");
   bool before = lm_anomaly();
@@ -46,8 +46,12 @@ LM_FUNCTION(set_detect_anomaly) {
   return 1;
 }
 
-/* is_checkpointing(): true inside a checkpoint's function, both in the first run and in the recomputation */
-LM_FUNCTION(is_checkpointing) { return lm_return_bool(L, lm_recompute_is_active()); }
+/* is_checkpointing() -> true inside a checkpoint's function; true if backward runs it again */
+LM_FUNCTION(is_checkpointing) {
+  lua_pushboolean(L, lm_recompute_is_active());
+  lua_pushboolean(L, lm_recompute_is_rerun());
+  return 2;
+}
 
 LM_FUNCTION(is_anomaly_enabled) { return lm_return_bool(L, lm_anomaly()); }
 

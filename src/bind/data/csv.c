@@ -41,16 +41,16 @@ LM_FUNCTION(span_text) {
   const int64_t *span = NULL;
   bool meant;
   lua_settop(L, 4);
-  lm_bytes *made = lm_buffer_new(L);
+  lm_bytes *buffer = lm_buffer_new(L);
   lm_need(L, read_span(L, LM_STATE(L), "span_text", &text, &meant, &span));
   if (!meant) {
     lua_pushlstring(L, span[1] ? (const char *)text->data + span[0] : "", (size_t)span[1]);
     return 1;
   }
-  lm_csv_text((const char *)text->data, span[0], span[1], made);
-  if (made->failed) return lm_raise(L, lm_fail_memory("%lld bytes", (long long)span[1]));
-  lua_pushlstring(L, made->n ? made->data : "", made->n);
-  lm_bytes_free(made);
+  lm_csv_text((const char *)text->data, span[0], span[1], buffer);
+  if (buffer->failed) return lm_raise(L, lm_fail_memory("%lld bytes", (long long)span[1]));
+  lua_pushlstring(L, buffer->n ? buffer->data : "", buffer->n);
+  lm_bytes_free(buffer);
   return 1;
 }
 
@@ -92,7 +92,7 @@ LM_FUNCTION(csv_fields) {
   lm_csv c;
   int count;
   lua_settop(L, 5);
-  lm_bytes *made = lm_buffer_new(L);
+  lm_bytes *buffer = lm_buffer_new(L);
   int64_t from, to;
   LM_NEED_ARGS(L, 4, fn, {"from", LM_ARG_I, &from}, {"to", LM_ARG_I, &to});
   lm_need(L, read_csv(L, LM_STATE(L), fn, &c));
@@ -100,9 +100,9 @@ LM_FUNCTION(csv_fields) {
     return lm_raise(L,
                     lm_fail_value(fn, "from and to", lm_text("a range within the %lld bytes of text", (long long)c.n),
                                   lm_text("%lld and %lld", (long long)from, (long long)to)));
-  lm_need(L, lm_csv_fields(&c, from, to, made, &count));
+  lm_need(L, lm_csv_fields(&c, from, to, buffer, &count));
   lua_createtable(L, count, 0);
-  lm_reader r = lm_reader_of(made->data, made->n);
+  lm_reader r = lm_reader_of(buffer->data, buffer->n);
   for (int i = 1; i <= count; i++) {
     size_t n;
     const char *text = lm_get_string(&r, &n);
@@ -131,7 +131,7 @@ static const int *need_columns(lua_State *L, int i, int n, int *most) {
 typedef struct csv_result {
   lm_csv_plan plan;
   lm_csv_table table;
-  lm_tensor *made[2];
+  lm_tensor *buffer[2];
 } csv_result;
 
 static lm_status csv_read(lua_State *L, lm_lua *s, void *arg) {
@@ -147,8 +147,8 @@ static lm_status csv_read(lua_State *L, lm_lua *s, void *arg) {
   for (int64_t i = 0; i < starts->numel && rising; i++) rising = at[i] >= (i ? at[i - 1] : 0) && at[i] <= c.n;
   if (!rising) return lm_fail(LM_E_ARG, "csv_read: starts must increase");
   NEED(lm_csv_read(&c, starts, &out->plan, &out->table));
-  out->made[0] = out->table.numbers;
-  out->made[1] = out->table.spans;
+  out->buffer[0] = out->table.numbers;
+  out->buffer[1] = out->table.spans;
   return LM_OK;
 }
 
@@ -172,7 +172,7 @@ LM_FUNCTION(csv_read) {
   plan->name = names;
   plan->number = need_columns(L, 5, n, &plan->numbers);
   plan->text = need_columns(L, 6, n, &plan->texts);
-  lm_return_tensors(L, COLUMNS, 2, csv_read, &result, result.made);
+  lm_return_tensors(L, COLUMNS, 2, csv_read, &result, result.buffer);
   lua_pushnumber(L, (double)result.table.rows);
   return 3;
 }

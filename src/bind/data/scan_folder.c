@@ -8,7 +8,7 @@ typedef struct scanning {
   const char **suffix;
   int n;
   lm_folder found;
-  lm_tensor *made[3];
+  lm_tensor *result[3];
 } scanning;
 
 static void close_scanning(void *object) { lm_folder_free(&((scanning *)object)->found); }
@@ -20,9 +20,9 @@ static lm_status run_scan(lua_State *L, lm_lua *s, void *arg) {
   const char *root;
   NEED(lm_read_text(L, s, 1, "scan_folder", "root", &root));
   NEED(lm_folder_scan(root, v->n, v->suffix, f));
-  v->made[0] = f->text;
-  v->made[1] = f->spans;
-  v->made[2] = f->label;
+  v->result[0] = f->text;
+  v->result[1] = f->spans;
+  v->result[2] = f->label;
   f->text = f->spans = f->label = NULL;
   return LM_OK;
 }
@@ -35,7 +35,7 @@ LM_FUNCTION(scan_folder) {
   scanning *v = lm_object_new(L, &scanning_type);
   v->suffix = suffix;
   v->n = n;
-  lm_return_tensors(L, SCANNING, 3, run_scan, v, v->made);
+  lm_return_tensors(L, SCANNING, 3, run_scan, v, v->result);
   int nclasses = (int)v->found.nclasses;
   lua_createtable(L, nclasses, 0);
   const char *name = v->found.classes.data;
@@ -45,7 +45,7 @@ LM_FUNCTION(scan_folder) {
   }
   lua_insert(L, NAMES);
   lua_createtable(L, nclasses, 0);
-  const lm_tensor *label = v->made[2];
+  const lm_tensor *label = v->result[2];
   const int64_t *of = (const int64_t *)label->data;
   for (int64_t i = 0, k = 0; k < nclasses; k++) {
     int64_t first = i;

@@ -29,7 +29,7 @@ typedef struct graph {
   lm_graph *recorded;
   lm_device device;
   lm_draw start;           /* the generator's state at the capture */
-  uint64_t blocks, next;   /* random blocks drawn by one replay; the offset that `count` stands for */
+  uint64_t blocks, next;   /* random blocks drawn by one replay; generator's offset after the last replay */
   lm_tensor *count, *step; /* int64 [1]: blocks drawn since the capture, and a replay's increment */
   lm_tensor *numbers;      /* float64 [NUMBERS]: numbers that optimizers keep from replay to replay */
   double first[NUMBERS];   /* their values before the first replay */

@@ -196,18 +196,18 @@ LM_FUNCTION(file_lines) {
 
 static lm_status read_blocks(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "file_blocks";
-  lm_tensor **made = arg, *index;
+  lm_tensor **result = arg, *index;
   lm_blocks b;
   NEED(LM_READ_ARGS(L, s, 2, fn, {"index", LM_ARG_T, &index}, {"dtype", LM_ARG_TEXT, &b.dtype},
                     {"from", LM_ARG_I, &b.from}, {"size", LM_ARG_I, &b.size}, {"stride", LM_ARG_I, &b.stride},
                     {"base", LM_ARG_I, &b.base}, {"below", LM_ARG_I, &b.below}));
-  return lm_file_blocks(file_at_1(L), &b, index, &made[0], &made[1]);
+  return lm_file_blocks(file_at_1(L), &b, index, &result[0], &result[1]);
 }
 
 LM_FUNCTION(file_blocks) {
-  lm_tensor *made[2];
+  lm_tensor *result[2];
   need_file(L, "file_blocks");
-  return lm_return_tensors(L, 8, 2, read_blocks, made, made);
+  return lm_return_tensors(L, 8, 2, read_blocks, result, result);
 }
 
 /* ---- streams */

@@ -21,7 +21,7 @@ typedef struct rescaling {
 
 /* Replaces the tensors by the gradients of those that have one; made[k]: a new gradient for owner[k], or NULL. */
 static lm_status take_grads(const rescaling *r, int *n, lm_tensor **from, lm_tensor **to, lm_tensor **owner,
-                            lm_tensor **made) {
+                            lm_tensor **new_grads) {
   int there = 0;
   for (int i = 0; i < *n; i++) {
     lm_tensor *x = lm_grad_of(from[i]), *y = lm_grad_of(to[i]);
@@ -32,8 +32,8 @@ static lm_status take_grads(const rescaling *r, int *n, lm_tensor **from, lm_ten
     }
     owner[there] = to[i];
     if (!y) {
-      NEED(lm_tensor_empty_like(x, to[i]->dtype, to[i]->device, &made[there]));
-      y = made[there];
+      NEED(lm_tensor_empty_like(x, to[i]->dtype, to[i]->device, &new_grads[there]));
+      y = new_grads[there];
     }
     from[there] = x;
     to[there++] = y;
@@ -45,21 +45,21 @@ static lm_status take_grads(const rescaling *r, int *n, lm_tensor **from, lm_ten
 static lm_status run_rescale(lua_State *L, lm_lua *s, void *arg) {
   rescaling *r = arg;
   lm_status status = LM_OK;
-  lm_tensor **from = NULL, **to = NULL, **owner = NULL, **made = NULL;
+  lm_tensor **from = NULL, **to = NULL, **owner = NULL, **new_grads = NULL;
   int n = 0, nto = 0;
   TRY(lm_read_list(L, s, 1, r->fn, "from", false, &n, &from));
   TRY(lm_read_list(L, s, lua_isnil(L, 2) ? 1 : 2, r->fn, "to", false, &nto, &to));
   if (n != nto) TRY(lm_fail_int(r->fn, "the number of tensors in to", lm_text("%d as in from", n), nto));
   owner = lm_calloc(2 * (size_t)n + 1, sizeof *owner);
   if (!owner) TRY(LM_E_OOM);
-  made = owner + n;
-  if (r->grads) TRY(take_grads(r, &n, from, to, owner, made));
+  new_grads = owner + n;
+  if (r->grads) TRY(take_grads(r, &n, from, to, owner, new_grads));
   TRY(lm_rescale(r->fn, n, from, to, r->factor, &r->found));
   for (int i = 0; i < n; i++) {
-    if (made[i]) TRY(lm_set_grad(owner[i], made[i]));
+    if (new_grads[i]) TRY(lm_set_grad(owner[i], new_grads[i]));
   }
 done:
-  for (int i = 0; owner && i < nto; i++) lm_release(made[i]);
+  for (int i = 0; owner && i < nto; i++) lm_release(new_grads[i]);
   if (status != LM_OK) {
     lm_release(r->found);
     r->found = NULL;

@@ -251,5 +251,5 @@ LM_FUNCTION(zero_grad) {
   return 0;
 }
 
-/* has_grad(param): makes no handle of .grad, which would keep the gradient's memory until it is collected. */
+/* has_grad(param): returns true if param.grad is set, without a Lua handle of it, which would keep its memory. */
 LM_FUNCTION(has_grad) { return lm_return_bool(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL); }

@@ -11,6 +11,7 @@ typedef struct frame {
   const lm_op *op;
   int top; /* arguments are at 1..top */
   bool in_place, requires_grad;
+  bool all;    /* runs without recording, and returns hidden results too */
   bool shares; /* the result shares the first tensor's memory */
   int nowned;
   lm_tensor *owned[LM_MAX_ARGS]; /* 0-d tensors made of numbers */
@@ -201,7 +202,9 @@ static lm_status attempt_op(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) 
   bool reading = lm_fusion_begin(s);
   TRY(decode(L, s, f));
   if (s->fusion) lm_fusion_offer(s, f->op, f->args.bytes, f->in_place);
-  TRY(f->in_place ? lm_call_inplace(f->id, f->args.bytes, out) : lm_call(f->id, f->args.bytes, out));
+  TRY(f->all        ? lm_op_run(f->id, f->args.bytes, out)
+      : f->in_place ? lm_call_inplace(f->id, f->args.bytes, out)
+                    : lm_call(f->id, f->args.bytes, out));
   if (f->requires_grad) {
     status = lm_set_requires_grad(out[0], true);
     if (status != LM_OK) lm_release(lm_tensor_take(&out[0]));
@@ -214,7 +217,7 @@ done:
   return status;
 }
 
-int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
+static int run(lua_State *L, lm_op_id id, bool in_place, bool all) {
   lm_lua *s = LM_STATE(L);
   const lm_op *op = &lm_ops[id];
   frame f;
@@ -222,11 +225,13 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   f.op = op;
   f.top = lua_gettop(L);
   f.in_place = in_place;
+  f.all = all;
+  const int outs = op->outs + (all ? op->aux : 0);
   bool writes = in_place || op->kind == LM_WRITE;
   lm_gc_step_if_due(L, s);
   lm_tensor_handle *handle[LM_MAX_OUTS];
   lm_tensor *out[LM_MAX_OUTS] = {NULL};
-  for (int i = 0; i < op->outs && !writes; i++) handle[i] = lm_tensor_handle_new(L);
+  for (int i = 0; i < outs && !writes; i++) handle[i] = lm_tensor_handle_new(L);
   lm_status status = attempt_op(L, s, &f, out);
   if (status == LM_E_OOM) {
     lm_collect_all(L, s);
@@ -235,7 +240,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   if (status != LM_OK) return lm_raise(L, status);
   if (lm_is_porting()) lm_check_ported(L, id, f.args.bytes, f.given, out[0]);
   if (op->kind == LM_COMP) lm_show_warning(L);
-  if (f.top > 0 && op->outs == 1) { /* the result is x itself (a write, contiguous): returns x's handle */
+  if (f.top > 0 && outs == 1) { /* the result is x itself (a write, contiguous): returns x's handle */
     lm_tensor_handle *self = lm_peek_tensor_handle(L, s, 1);
     if (self && self->t == out[0]) {
       lm_release(out[0]);
@@ -247,21 +252,59 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
     lm_release(out[0]);
     return lm_raise_arg(L, 1, op->name, op->arg[0].name, "a tensor to write to");
   }
-  for (int i = 0; i < op->outs; i++) {
+  for (int i = 0; i < outs; i++) {
     if (!out[i]) {
       lua_pushnil(L);
-      lua_replace(L, i - op->outs - 1);
+      lua_replace(L, i - outs - 1);
       continue;
     }
     lm_tensor_handle_fill(s, handle[i], out[i]);
     if (s->fusion) lm_fusion_note(s, handle[i]);
     if (!f.shares) lm_gc_step_count(s, out[i]);
   }
-  return op->outs;
+  return outs;
 }
 
+int lm_run_op(lua_State *L, lm_op_id id, bool in_place) { return run(L, id, in_place, false); }
+
 int lm_bind_op(lua_State *L) {
-  return lm_run_op(L, (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops), false);
+  const lm_op_id id = (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops);
+  const int replacement = LM_STATE(L)->ops[id].replacement;
+  if (!replacement) return lm_run_op(L, id, false);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, replacement);
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+/* Returns the op that the first argument names. */
+static lm_op_id need_op(lua_State *L, const char *fn) {
+  const char *name = lm_to_text(L, 1);
+  const int id = name ? lm_op_find(name) : -1;
+  if (id < 0) lm_raise_arg(L, 1, fn, "name", "the name of an op");
+  return (lm_op_id)id;
+}
+
+/* run_op(name, ...) -> the results of an op that has a kernel, the hidden ones too, not recorded */
+LM_FUNCTION(run_op) {
+  const lm_op_id id = need_op(L, "run_op");
+  if (lm_ops[id].kind != LM_PRIM) return lm_raise_arg(L, 1, "run_op", "name", "the name of an op with a kernel");
+  lua_remove(L, 1);
+  return run(L, id, false, true);
+}
+
+/* replace_op(name, f) -> the function before, or nil: while f is not nil, Lua's calls of the op are calls of f. */
+LM_FUNCTION(replace_op) {
+  const lm_op_id id = need_op(L, "replace_op");
+  int *replacement = &LM_STATE(L)->ops[id].replacement, before = *replacement;
+  lua_settop(L, 2);
+  lua_pushnil(L);
+  if (before) lua_rawgeti(L, LUA_REGISTRYINDEX, before);
+  lua_pushvalue(L, 2);
+  *replacement = lua_isnil(L, 2) ? 0 : luaL_ref(L, LUA_REGISTRYINDEX);
+  if (before) luaL_unref(L, LUA_REGISTRYINDEX, before);
+  lua_settop(L, before ? 4 : 3);
+  return 1;
 }
 
 int lm_bind_op_in_place(lua_State *L) {

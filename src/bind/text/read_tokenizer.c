@@ -296,13 +296,13 @@ static lm_status read_plan(lua_State *L, lm_tokenizer *t, const char **part) {
 }
 
 lm_status lm_tokenizer_read_plan(lua_State *L, lm_lua *s, void *arg) {
-  lm_tokenizer **made = arg;
+  lm_tokenizer **out = arg;
   const char *path, *part;
   lm_status status = lm_read_text(L, s, 2, "Tokenizer", "path", &path);
   if (status != LM_OK) return status;
-  lm_tokenizer_free(*made); /* left by a first try */
-  if (!(*made = lm_calloc(1, sizeof **made))) return LM_E_OOM;
-  status = read_plan(L, *made, &part);
+  lm_tokenizer_free(*out); /* left by a first try */
+  if (!(*out = lm_calloc(1, sizeof **out))) return LM_E_OOM;
+  status = read_plan(L, *out, &part);
   if (status == LM_OK || status == LM_E_OOM) return status;
   lm_fail_in(status, part);
   return lm_fail_in_file(status, path, "%s", lm_error());

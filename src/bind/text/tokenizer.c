@@ -22,8 +22,8 @@ static lm_tokenizer *tokenizer_at(lua_State *L, const char *fn) { return lm_need
 LM_FUNCTION(tokenizer_new) {
   lua_settop(L, 2);
   lm_need_table(L, 1, "Tokenizer", "plan");
-  lm_tokenizer **made = lm_object_new(L, &tokenizer_type);
-  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), lm_tokenizer_read_plan, made));
+  lm_tokenizer **tokenizer = lm_object_new(L, &tokenizer_type);
+  lm_need(L, lm_retry_after_gc(L, LM_STATE(L), lm_tokenizer_read_plan, tokenizer));
   lua_settop(L, 3);
   return 1;
 }
@@ -31,12 +31,12 @@ LM_FUNCTION(tokenizer_new) {
 /* ---- encode */
 enum { IDS, POSITIONS, TYPES, SPECIALS, WORDS, RESULTS };
 
-static lm_status make_results(const lm_tokens *tokens, int64_t base, lm_tensor **made) {
+static lm_status make_results(const lm_tokens *tokens, int64_t base, lm_tensor **result) {
   int64_t *out[RESULTS], n = (int64_t)tokens->n, size[2] = {n, 2};
   lm_status status = LM_OK;
   for (int i = 0; i < RESULTS; i++) {
-    TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), i == POSITIONS ? 2 : 1, size, LM_CONTIGUOUS, &made[i]));
-    out[i] = (int64_t *)made[i]->data;
+    TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), i == POSITIONS ? 2 : 1, size, LM_CONTIGUOUS, &result[i]));
+    out[i] = (int64_t *)result[i]->data;
   }
   for (int64_t i = 0; i < n; i++) {
     const lm_token *t = &tokens->item[i];
@@ -50,8 +50,8 @@ static lm_status make_results(const lm_tokens *tokens, int64_t base, lm_tensor *
 done:
   if (status != LM_OK) {
     for (int i = 0; i < RESULTS; i++) {
-      lm_release(made[i]);
-      made[i] = NULL;
+      lm_release(result[i]);
+      result[i] = NULL;
     }
   }
   return status;
@@ -79,19 +79,19 @@ done:
 }
 
 LM_FUNCTION(tokenizer_encode) {
-  lm_tensor *made[RESULTS] = {0};
+  lm_tensor *result[RESULTS] = {0};
   size_t n;
   lua_settop(L, 8);
   tokenizer_at(L, "encode");
   lm_need_string(L, 2, "encode", "text", &n);
   if (!lua_isnil(L, 3)) lm_need_string(L, 3, "encode", "pair", &n);
-  return lm_return_tensors(L, 8, RESULTS, encode, made, made);
+  return lm_return_tensors(L, 8, RESULTS, encode, result, result);
 }
 
 /* ---- decode */
 typedef struct decoding {
   lm_tokenizer *t;
-  lm_bytes *made;
+  lm_bytes *text;
 } decoding;
 
 static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
@@ -111,9 +111,9 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
     if (id < base) TRY(lm_fail_int(fn, "ids", lm_text("at least %lld", (long long)base), id));
     from[i] = id - base < INT32_MAX ? (int32_t)(id - base) : INT32_MAX;
   }
-  d->made->n = 0;
-  TRY(lm_tokenizer_decode(d->t, from, (size_t)ids->numel, skip, d->made));
-  if (d->made->failed) TRY(lm_fail(LM_E_OOM, "out of memory: decoding tokens"));
+  d->text->n = 0;
+  TRY(lm_tokenizer_decode(d->t, from, (size_t)ids->numel, skip, d->text));
+  if (d->text->failed) TRY(lm_fail(LM_E_OOM, "out of memory: decoding tokens"));
 done:
   lm_free(from);
   return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, fn);
@@ -123,8 +123,8 @@ LM_FUNCTION(tokenizer_decode) {
   lua_settop(L, 4);
   decoding d = {tokenizer_at(L, "decode"), lm_buffer_new(L)};
   lm_need(L, lm_retry_after_gc(L, LM_STATE(L), decode, &d));
-  lua_pushlstring(L, d.made->n ? d.made->data : "", d.made->n);
-  lm_bytes_free(d.made);
+  lua_pushlstring(L, d.text->n ? d.text->data : "", d.text->n);
+  lm_bytes_free(d.text);
   return 1;
 }
 

@@ -89,7 +89,7 @@ lm_status lm_reducer_new(lm_group *g, int n, lm_tensor *const *param, const char
   r->n = n;
   r->weight = 1;
   r->averaged = r->sync = true;
-  r->made = atomic_load(&g->core->seq);
+  r->first_call = atomic_load(&g->core->seq);
   int number = atomic_fetch_add(&g->core->reducers, 1) + 1;
   int n_title = snprintf(r->title, sizeof r->title, LM_DDP);
   if (number > 1) snprintf(r->title + n_title, sizeof r->title - (size_t)n_title, " %d", number);

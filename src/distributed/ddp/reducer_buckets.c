@@ -93,7 +93,7 @@ done:
 }
 
 static uint64_t buckets_hash_of(const lm_reducer *r, const layout *l) {
-  uint64_t hash = lm_hash(LM_NO_HASH, &r->made, sizeof r->made);
+  uint64_t hash = lm_hash(LM_NO_HASH, &r->first_call, sizeof r->first_call);
   for (int i = 0; i < r->n; i++) {
     const lm_slot *s = &r->slot[i];
     hash = lm_hash(hash, &l->of[i], sizeof l->of[i]);

@@ -53,9 +53,9 @@ struct lm_reducer {
   _Atomic int rc; /* references: the owner's, and one for each hook */
   lm_group *g;    /* NULL once closed */
   lm_reducer_config config;
-  uint64_t hash;  /* hash of the reducer's identity and bucket layout, which must agree on all ranks */
-  uint64_t made;  /* the group's seq when the reducer was made, which identifies it */
-  char title[40]; /* name in messages: "DistributedDataParallel 2" */
+  uint64_t hash;       /* hash of the reducer's identity and bucket layout, which must agree on all ranks */
+  uint64_t first_call; /* the group's seq when the reducer was made, which identifies it */
+  char title[40];      /* name in messages: "DistributedDataParallel 2" */
   int n;
   lm_slot *slot; /* [n] */
   char *names;

@@ -1,7 +1,6 @@
-/* Implements the backend "gloo": collectives of CPU tensors between processes, on one or several hosts, over sockets
- * (message_transport.c); all_reduce within a host uses shared memory (shared_memory_all_reduce.c). */
+/* Implements the backend "gloo": collectives of CPU tensors between processes, on one or several hosts, by messages
+ * over sockets (message_transport.c). */
 #include "base/mem.h"
-#include "distributed/gloo/shared_memory_all_reduce.h"
 #include "distributed/group/group_core.h"
 #include "distributed/group/host_collectives.h"
 #include "distributed/group/message_transport.h"
@@ -9,24 +8,11 @@
 typedef struct state {
   lm_transport *transport;
   lm_host *host;
-  lm_shared_all_reduce *shared; /* shared memory for all_reduce; NULL: sockets */
-  bool shared_known;            /* true once all ranks have tried to share memory */
 } state;
 
 static lm_transport *transport_of(const lm_group *g) { return ((state *)g->state)->transport; }
 
-static lm_status gloo_run(lm_group *g, const lm_group_call *c) {
-  state *s = g->state;
-  if (c->kind == LM_ALL_REDUCE && g->one_host && !s->shared_known) {
-    NEED(lm_shared_all_reduce_open(g, &s->shared));
-    s->shared_known = true;
-  }
-  if (c->kind == LM_ALL_REDUCE && s->shared) return lm_shared_all_reduce_run(s->shared, g, c->t, c->op);
-  NEED(lm_transport_begin(s->transport));
-  lm_status status = lm_host_run(s->host, c);
-  lm_transport_end(s->transport);
-  return status;
-}
+static lm_status gloo_run(lm_group *g, const lm_group_call *c) { return lm_host_run(((state *)g->state)->host, c); }
 
 /* ---- messages, of collectives and of the script */
 
@@ -34,6 +20,9 @@ static lm_status gloo_post_bytes(lm_group *g, bool sending, int peer, int lane, 
                                  lm_request **out) {
   return lm_transport_post(transport_of(g), sending, peer, (uint64_t)lane, data, bytes, out);
 }
+
+static lm_status gloo_begin(lm_group *g) { return lm_transport_begin(transport_of(g)); }
+static void gloo_end(lm_group *g) { lm_transport_end(transport_of(g)); }
 
 static lm_status gloo_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
   return gloo_post_bytes(g, sending, peer, tag, t->data, lm_nbytes(t), out);
@@ -56,7 +45,6 @@ static void gloo_forget(lm_group *g, lm_request *request) { lm_transport_forget(
 static void gloo_close_group(lm_group *g) {
   state *s = g->state;
   if (!s) return;
-  lm_shared_all_reduce_close(s->shared);
   lm_transport_close(s->transport);
   lm_host_free(s->host);
   lm_free(s);
@@ -64,8 +52,12 @@ static void gloo_close_group(lm_group *g) {
 }
 
 static lm_status gloo_open_group(lm_group *g) {
-  static const lm_host_messages messages = {
-      .tell_tickets = true, .post = gloo_post_bytes, .wait = gloo_wait, .forget = gloo_forget};
+  static const lm_host_messages messages = {.tell_tickets = true,
+                                            .begin = gloo_begin,
+                                            .end = gloo_end,
+                                            .post = gloo_post_bytes,
+                                            .wait = gloo_wait,
+                                            .forget = gloo_forget};
   state *s = g->state = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   lm_status status = lm_host_new(g, &messages, &s->host);

@@ -186,7 +186,8 @@ static lm_status as_given(lm_tensor *t, lm_tensor **out) {
 
 lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense) {
   bool as_it_is = lm_is_contiguous(t) && call_takes(c, t->device);
-  for (int i = 0; as_it_is && i < c->nwritten; i++) as_it_is = !share_memory(t, c->written[i].user);
+  bool in_place = c->call.kind == LM_ALL_GATHER && c->call.out[c->core->g.rank]->data == t->data;
+  for (int i = 0; as_it_is && !in_place && i < c->nwritten; i++) as_it_is = !share_memory(t, c->written[i].user);
   return as_it_is ? as_given(t, dense) : dense_like(c, t, true, dense);
 }
 

@@ -40,7 +40,8 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write);
 /* Fails if the group has no such rank. */
 lm_status lm_call_check_rank(const lm_exchange *c, int rank);
 /* Return in *dense, a new reference, the tensor that the backend gets for t. lm_call_read copies t if it is strided or
- * shares memory with a written tensor, so written ones come first. `keep`: the written tensor's values are read too. */
+ * shares memory with a written tensor, so written ones come first; an all_gather's may be this rank's part of the
+ * result. `keep`: the written tensor's values are read too. */
 lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense);
 lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense);
 /* Fills in the ticket except its seq. The dtype and sizes of t, if not NULL, must agree on all ranks. */

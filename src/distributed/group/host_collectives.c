@@ -1,9 +1,11 @@
-/* Waits for remaining messages at the end of a call; posting a message waits for the last one of its lane. */
+/* Waits for remaining messages at the end of a call; posting a message waits for the last one of its lane. all_reduce
+ * uses memory shared by the ranks of each host, if all can share, and messages between hosts. */
 #include "distributed/group/host_collectives.h"
 
 #include <string.h>
 
 #include "base/mem.h"
+#include "distributed/group/shared_memory_all_reduce.h"
 #include "integers.h"
 
 enum {
@@ -13,34 +15,53 @@ enum {
   LEAST = 64 << 10,  /* least bytes of a segment in a ring, unless the whole block is smaller */
   WHOLE = 16 << 10,  /* bytes up to which reduce_by_bits exchanges whole tensors, since latency dominates */
   SMALL = 256 << 10, /* bytes up to which all_reduce uses reduce_small rather than the ring; or WHOLE * size if more */
+  BLOCK = 8 << 20,   /* most bytes that all_reduce_by_hosts has on their way at once */
+  BESIDE = 4,        /* most steps of shared memory between two messages, so that links stay busy */
   SCRATCH = 2 * LANES * SEGMENT
 };
 
 struct lm_host {
   lm_group *g;
+  int rank, size;   /* this rank's number among the members, and theirs; the group's, unless `peers` is set */
+  const int *peers; /* [size] the members' ranks in the group; NULL: all */
   const lm_host_messages *by;
-  char *scratch; /* SCRATCH bytes, two segments for each lane; NULL before the first reduction */
-  char *sum;     /* the part that host_reduce sums on this rank, if it is not the root; freed with a failed group */
+  lm_shared_all_reduce *shared; /* memory of this host's ranks for all_reduce; NULL: messages alone */
+  bool shared_known;            /* true once all ranks have tried to share memory */
+  lm_host *across;              /* the ranks with this one's number on its host, of each host; NULL: one host */
+  lm_host *within;              /* the host that has this one as `across`, or NULL */
+  lm_shared_half half[2];       /* steps to run while messages are on their way */
+  char *scratch;                /* SCRATCH bytes, two segments for each lane; NULL before the first reduction */
+  char *sum; /* the part that host_reduce sums on this rank, if it is not the root; freed with a failed group */
   lm_request *under_way[][2][LM_HOST_LANES]; /* [size]: receives, sends */
 };
 
-lm_status lm_host_new(lm_group *g, const lm_host_messages *by, lm_host **out) {
-  lm_host *h = *out = lm_calloc(1, sizeof *h + (size_t)g->size * sizeof *h->under_way);
+static lm_status host_of_members(lm_group *g, const lm_host_messages *by, int size, int rank, const int *peers,
+                                 lm_host **out) {
+  lm_host *h = *out = lm_calloc(1, sizeof *h + (size_t)size * sizeof *h->under_way);
   if (!h) return LM_E_OOM;
   h->g = g;
   h->by = by;
+  h->size = size;
+  h->rank = rank;
+  h->peers = peers;
   return LM_OK;
+}
+
+lm_status lm_host_new(lm_group *g, const lm_host_messages *by, lm_host **out) {
+  return host_of_members(g, by, g->size, g->rank, NULL, out);
 }
 
 void lm_host_free(lm_host *h) {
   if (!h) return;
+  lm_host_free(h->across);
+  lm_shared_all_reduce_close(h->shared);
   lm_free(h->scratch);
   lm_free(h->sum);
   lm_free(h);
 }
 
-static int rank_after(const lm_group *g, int steps) { return (g->rank + steps) % g->size; }
-static int rank_before(const lm_group *g, int steps) { return (g->rank + g->size - steps) % g->size; }
+static int rank_after(const lm_host *h, int steps) { return (h->rank + steps) % h->size; }
+static int rank_before(const lm_host *h, int steps) { return (h->rank + h->size - steps) % h->size; }
 
 /* ---- messages of a collective */
 
@@ -59,7 +80,8 @@ static lm_status settle(lm_host *h, bool sending, int peer, int lane) {
 
 static lm_status post(lm_host *h, bool sending, int peer, int lane, char *data, size_t bytes) {
   NEED(settle(h, sending, peer, lane));
-  return h->by->post(h->g, sending, peer, lane, data, bytes, &h->under_way[peer][sending][lane]);
+  int rank = h->peers ? h->peers[peer] : peer;
+  return h->by->post(h->g, sending, rank, lane, data, bytes, &h->under_way[peer][sending][lane]);
 }
 
 static lm_status post_send(lm_host *h, int peer, int lane, char *data, size_t bytes) {
@@ -72,7 +94,7 @@ static lm_status post_recv(lm_host *h, int peer, int lane, char *data, size_t by
 
 /* Waits for a call's remaining messages; after an error, drops them. */
 static lm_status settle_all(lm_host *h, lm_status status) {
-  for (int i = 0; i < h->g->size * 2 * LM_HOST_LANES; i++) {
+  for (int i = 0; i < h->size * 2 * LM_HOST_LANES; i++) {
     int peer = i / (2 * LM_HOST_LANES), sending = i / LM_HOST_LANES % 2, lane = i % LM_HOST_LANES;
     if (status == LM_OK) status = settle(h, sending, peer, lane);
     drop(h, sending, peer, lane);
@@ -83,9 +105,9 @@ static lm_status settle_all(lm_host *h, lm_status status) {
 /* Sends an empty message with the call's ticket to the next rank, and receives the previous rank's. A root that only
  * sends would otherwise not notice that another rank has a different root. */
 static lm_status notify_next(lm_host *h) {
-  if (h->g->size == 1 || !h->by->tell_tickets) return LM_OK;
-  NEED(post_send(h, rank_after(h->g, 1), NOTICE, NULL, 0));
-  return post_recv(h, rank_before(h->g, 1), NOTICE, NULL, 0);
+  if (h->size == 1 || !h->by->tell_tickets) return LM_OK;
+  NEED(post_send(h, rank_after(h, 1), NOTICE, NULL, 0));
+  return post_recv(h, rank_before(h, 1), NOTICE, NULL, 0);
 }
 
 /* ---- reductions, and the ring */
@@ -109,6 +131,8 @@ typedef struct span {
   size_t bytes;
 } span;
 
+static span span_of(const lm_tensor *t) { return (span){t->data, lm_nbytes(t)}; }
+
 /* One block for each rank: the tensors of a list, or nearly equal parts of one tensor. */
 typedef struct blocks {
   lm_tensor *const *list;
@@ -116,10 +140,7 @@ typedef struct blocks {
   size_t part; /* bytes of its part for each rank; the last ones may have less */
 } blocks;
 
-static blocks parts_of(const lm_group *g, const lm_tensor *t) {
-  size_t bytes = lm_nbytes(t);
-  return (blocks){NULL, {t->data, bytes}, (size_t)lm_round_up(lm_ceil_div((int64_t)bytes, g->size), 64)};
-}
+static blocks parts_of(const lm_host *h, span s) { return (blocks){NULL, s, lm_shared_part(s.bytes, h->size)}; }
 
 static span stretch_of(span s, size_t at, size_t most) {
   size_t left = s.bytes > at ? s.bytes - at : 0;
@@ -127,25 +148,23 @@ static span stretch_of(span s, size_t at, size_t most) {
 }
 
 static span block_of(const blocks *b, int rank) {
-  return b->list ? (span){b->list[rank]->data, lm_nbytes(b->list[rank])}
-                 : stretch_of(b->whole, (size_t)rank * b->part, b->part);
+  return b->list ? span_of(b->list[rank]) : stretch_of(b->whole, (size_t)rank * b->part, b->part);
 }
 
 /* Sends blocks once around the ring, LANES segments at a time. Without f (all_gather) each rank receives all other
  * ranks' blocks. With f (reduce_scatter) block r starts at the rank after r, each rank adds its own block r to the
  * received one, and rank r gets the reduction in `out`, which may be its block r; other blocks are only read. */
 static lm_status go_around(lm_host *h, const blocks *b, const fold *f, char *out) {
-  const lm_group *g = h->g;
   struct {
     span own;            /* this rank's segment of the block received last */
     char *came, *result; /* address it is received at; address of the sum */
   } lane[LANES] = {0};
-  if (f && g->size == 1) memmove(out, block_of(b, 0).data, block_of(b, 0).bytes);
-  if (g->size == 1) return LM_OK;
+  if (f && h->size == 1) memmove(out, block_of(b, 0).data, block_of(b, 0).bytes);
+  if (h->size == 1) return LM_OK;
   if (f) NEED(make_scratch(h));
-  int next = rank_after(g, 1), before = rank_before(g, 1);
+  int next = rank_after(h, 1), before = rank_before(h, 1);
   int64_t longest = (int64_t)block_of(b, 0).bytes, share = lm_round_up(lm_ceil_div(longest, LANES), 64);
-  size_t segment = (size_t)lm_max(LEAST, lm_min(share, SEGMENT)), rounds = (size_t)g->size - 1;
+  size_t segment = (size_t)lm_max(LEAST, lm_min(share, SEGMENT)), rounds = (size_t)h->size - 1;
   size_t steps = (size_t)lm_round_up(lm_ceil_div(longest, (int64_t)segment), LANES) * rounds;
   for (size_t i = 0; i < steps + LANES; i++) {
     int l = (int)(i % LANES);
@@ -153,10 +172,11 @@ static lm_status go_around(lm_host *h, const blocks *b, const fold *f, char *out
     NEED(settle(h, false, before, l));
     if (f && lane[l].own.bytes) fold_into(*f, lane[l].result, lane[l].came, lane[l].own.data, lane[l].own.bytes);
     NEED(settle(h, true, next, l));
+    if (h->within) NEED(lm_shared_run_halves(h->within->shared, 2, h->within->half, BESIDE));
     if (i >= steps) continue;
-    int coming = rank_before(g, 1 + (int)round) + (f ? g->size - 1 : 0);
-    span own = stretch_of(block_of(b, coming % g->size), at, segment);
-    span sent = stretch_of(block_of(b, (coming + 1) % g->size), at, segment);
+    int coming = rank_before(h, 1 + (int)round) + (f ? h->size - 1 : 0);
+    span own = stretch_of(block_of(b, coming % h->size), at, segment);
+    span sent = stretch_of(block_of(b, (coming + 1) % h->size), at, segment);
     if (f && round) sent.data = lane[l].result;
     lane[l].own = own;
     lane[l].came = f ? h->scratch + (round % 2 * LANES + i % LANES) * SEGMENT : own.data;
@@ -178,8 +198,8 @@ static lm_status swap(lm_host *h, int peer, char *out, size_t out_bytes, char *i
  * each, recurse and exchange the results. Up to WHOLE bytes both exchange and sum all of s, in the same order. */
 static lm_status reduce_by_bits(lm_host *h, span s, fold f, int bit) {
   if (bit == 0) return LM_OK;
-  int peer = h->g->rank ^ bit;
-  bool upper = h->g->rank & bit;
+  int peer = h->rank ^ bit;
+  bool upper = h->rank & bit;
   if (s.bytes <= WHOLE) {
     NEED(swap(h, peer, s.data, s.bytes, h->scratch, s.bytes));
     fold_into(f, s.data, upper ? h->scratch : s.data, upper ? s.data : h->scratch, s.bytes);
@@ -196,39 +216,38 @@ static lm_status reduce_by_bits(lm_host *h, span s, fold f, int bit) {
 
 /* Reduces s by recursive halving over 2^k ranks; each rank above that sends s to one below and gets the result back. */
 static lm_status reduce_small(lm_host *h, span s, fold f) {
-  const lm_group *g = h->g;
   int ranks = 1;
-  while (2 * ranks <= g->size) ranks *= 2;
+  while (2 * ranks <= h->size) ranks *= 2;
   NEED(make_scratch(h));
-  if (g->rank >= ranks) return swap(h, g->rank - ranks, s.data, s.bytes, s.data, s.bytes);
-  int extra = g->rank + ranks;
-  if (extra < g->size) {
+  if (h->rank >= ranks) return swap(h, h->rank - ranks, s.data, s.bytes, s.data, s.bytes);
+  int extra = h->rank + ranks;
+  if (extra < h->size) {
     NEED(post_recv(h, extra, 0, h->scratch, s.bytes));
     NEED(settle(h, false, extra, 0));
     fold_into(f, s.data, s.data, h->scratch, s.bytes);
   }
   NEED(reduce_by_bits(h, s, f, ranks / 2));
-  return extra < g->size ? post_send(h, extra, 0, s.data, s.bytes) : LM_OK;
+  return extra < h->size ? post_send(h, extra, 0, s.data, s.bytes) : LM_OK;
 }
 
-static lm_status all_reduce(lm_host *h, lm_tensor *t, fold f) {
-  blocks parts = parts_of(h->g, t);
-  int64_t small = lm_max(SMALL, (int64_t)h->g->size * WHOLE);
+static lm_status all_reduce(lm_host *h, span s, fold f) {
+  blocks parts = parts_of(h, s);
+  int64_t small = lm_max(SMALL, (int64_t)h->size * WHOLE);
   if ((int64_t)parts.whole.bytes <= lm_min(small, SCRATCH)) return reduce_small(h, parts.whole, f);
-  NEED(go_around(h, &parts, &f, block_of(&parts, h->g->rank).data));
+  NEED(go_around(h, &parts, &f, block_of(&parts, h->rank).data));
   return go_around(h, &parts, NULL, NULL);
 }
 
 /* Reduces one part at each rank, then sends all parts to the root; the other ranks' tensors are only read. */
 static lm_status reduce(lm_host *h, lm_tensor *t, int root, fold f) {
-  int rank = h->g->rank;
-  blocks parts = parts_of(h->g, t);
+  int rank = h->rank;
+  blocks parts = parts_of(h, span_of(t));
   lm_free(h->sum);
   h->sum = rank == root ? NULL : lm_malloc(parts.part);
   if (rank != root && !h->sum) return LM_E_OOM;
   char *sum = rank == root ? block_of(&parts, root).data : h->sum;
   NEED(go_around(h, &parts, &f, sum));
-  for (int r = 0; r < h->g->size; r++) {
+  for (int r = 0; r < h->size; r++) {
     span part = block_of(&parts, r);
     if (part.bytes == 0 || r == root) continue;
     if (rank == root) NEED(post_recv(h, r, 0, part.data, part.bytes));
@@ -244,7 +263,7 @@ static lm_status reduce(lm_host *h, lm_tensor *t, int root, fold f) {
 
 /* Broadcasts t along a binomial tree, numbered from the root: a rank's parent lacks its number's lowest set bit. */
 static lm_status pass_down(lm_host *h, lm_tensor *t, int root) {
-  int size = h->g->size, number = (h->g->rank + size - root) % size, parent = ((number & (number - 1)) + root) % size;
+  int size = h->size, number = (h->rank + size - root) % size, parent = ((number & (number - 1)) + root) % size;
   int lowest = 1;
   while (lowest < size && !(number & lowest)) lowest *= 2;
   NEED(notify_next(h));
@@ -258,17 +277,16 @@ static lm_status pass_down(lm_host *h, lm_tensor *t, int root) {
 /* Sends in[r] to each rank r, and receives out[r] from it. A gather has only the root's `out`, to which the others send
  * t, and a scatter only its `in`, from which they receive t. */
 static lm_status exchange(lm_host *h, const lm_group_call *c) {
-  const lm_group *g = h->g;
-  const lm_tensor *from = c->in ? c->in[g->rank] : c->t;
-  lm_tensor *to = c->out ? c->out[g->rank] : c->t;
+  const lm_tensor *from = c->in ? c->in[h->rank] : c->t;
+  lm_tensor *to = c->out ? c->out[h->rank] : c->t;
   if ((c->in || c->out) && from->numel > 0) memmove(to->data, from->data, lm_nbytes(from));
-  for (int i = 1; i < g->size; i++) {
-    int r = rank_before(g, i);
+  for (int i = 1; i < h->size; i++) {
+    int r = rank_before(h, i);
     lm_tensor *t = c->out ? c->out[r] : c->kind == LM_SCATTER && r == c->root ? c->t : NULL;
     if (t) NEED(post_recv(h, r, 0, t->data, lm_nbytes(t)));
   }
-  for (int i = 1; i < g->size; i++) {
-    int r = rank_after(g, i);
+  for (int i = 1; i < h->size; i++) {
+    int r = rank_after(h, i);
     lm_tensor *t = c->in ? c->in[r] : c->kind == LM_GATHER && r == c->root ? c->t : NULL;
     if (t) NEED(post_send(h, r, 0, t->data, lm_nbytes(t)));
   }
@@ -277,9 +295,9 @@ static lm_status exchange(lm_host *h, const lm_group_call *c) {
 
 /* Runs a dissemination barrier: after round k a rank has heard from the 2^k ranks before it. */
 static lm_status meet(lm_host *h) {
-  for (int steps = 1; steps < h->g->size; steps *= 2) {
-    int before = rank_before(h->g, steps);
-    NEED(post_send(h, rank_after(h->g, steps), 0, NULL, 0));
+  for (int steps = 1; steps < h->size; steps *= 2) {
+    int before = rank_before(h, steps);
+    NEED(post_send(h, rank_after(h, steps), 0, NULL, 0));
     NEED(post_recv(h, before, 0, NULL, 0));
     NEED(settle(h, false, before, 0));
   }
@@ -289,11 +307,11 @@ static lm_status meet(lm_host *h) {
 static lm_status run(lm_host *h, const lm_group_call *c) {
   lm_tensor *t = c->t;
   switch (c->kind) {
-    case LM_ALL_REDUCE: return all_reduce(h, t, (fold){t->dtype, c->op});
+    case LM_ALL_REDUCE: return all_reduce(h, span_of(t), (fold){t->dtype, c->op});
     case LM_BROADCAST: return pass_down(h, t, c->root);
     case LM_REDUCE: return reduce(h, t, c->root, (fold){t->dtype, c->op});
     case LM_ALL_GATHER:
-      memmove(c->out[h->g->rank]->data, t->data, lm_nbytes(t));
+      memmove(c->out[h->rank]->data, t->data, lm_nbytes(t));
       return go_around(h, &(blocks){.list = c->out}, NULL, NULL);
     case LM_REDUCE_SCATTER: return go_around(h, &(blocks){.list = c->in}, &(fold){t->dtype, c->op}, t->data);
     case LM_SCATTER: NEED(notify_next(h)); return exchange(h, c);
@@ -302,10 +320,66 @@ static lm_status run(lm_host *h, const lm_group_call *c) {
   }
 }
 
+/* Runs a call's messages; with `part`, sums it over the members of `across` instead. */
+static lm_status exchange_messages(lm_host *h, const lm_group_call *c, const span *part) {
+  lm_host *members = part ? h->across : h;
+  if (h->by->begin) NEED(h->by->begin(h->g));
+  lm_status status = settle_all(members, part ? all_reduce(members, *part, (fold){c->t->dtype, c->op}) : run(h, c));
+  if (h->by->end) h->by->end(h->g);
+  return status;
+}
+
+static lm_status open_shared(lm_host *h) {
+  NEED(lm_shared_all_reduce_open(h->g, &h->shared));
+  h->shared_known = true;
+  if (!h->shared) return LM_OK;
+  const lm_host_layout *at = lm_shared_all_reduce_layout(h->shared);
+  if (at->hosts == 1) return LM_OK;
+  NEED(host_of_members(h->g, h->by, at->hosts, at->host, at->across, &h->across));
+  h->across->within = h;
+  return LM_OK;
+}
+
+/* Sums this rank's part of s over the hosts, if it has one. */
+static lm_status reduce_across(lm_host *h, const lm_group_call *c, span s, int parts) {
+  int index = lm_shared_all_reduce_layout(h->shared)->index;
+  size_t part = lm_shared_part(s.bytes, parts), element = lm_dtype_size(c->t->dtype);
+  span mine = index < parts ? stretch_of(s, (size_t)index * part, part) : (span){0};
+  if (mine.bytes == 0) return LM_OK;
+  NEED(exchange_messages(h, c, &mine));
+  if (c->op == LM_REDUCE_MEAN) lm_reduce_scale(c->t->dtype, mine.data, mine.bytes / element, 1.0 / h->size);
+  return LM_OK;
+}
+
+/* Runs all_reduce within hosts by shared memory and between them by messages: the ranks of each host sum a part each,
+ * ranks of the same number on their hosts sum theirs, and share the result with their hosts. A host sends and receives
+ * 2 (hosts - 1) / hosts of the tensor's bytes; by the ring, 2 (ranks - 1) / ranks at least. Large tensors go by blocks:
+ * while messages of one are on their way, ranks spread the block before it and reduce the one after it. */
+static lm_status all_reduce_by_hosts(lm_host *h, const lm_group_call *c) {
+  span all = span_of(c->t);
+  size_t blocks = (size_t)lm_ceil_div(all.bytes, BLOCK), block = lm_shared_part(all.bytes, (int)blocks);
+  int parts = all.bytes <= WHOLE ? 1 : lm_shared_all_reduce_layout(h->shared)->columns;
+  NEED(lm_shared_meet(h->shared, h->g));
+  for (size_t i = 0; i < blocks + 2; i++) {
+    for (int k = 0; k < 2; k++) { /* spread block i - 2, reduce block i */
+      span s = k || i >= 2 ? stretch_of(all, (k ? i : i - 2) * block, block) : (span){0};
+      h->half[k] = (lm_shared_half){
+          .spreads = !k, .dtype = c->t->dtype, .op = c->op, .data = s.data, .bytes = s.bytes, .parts = parts};
+      if (h->half[k].op == LM_REDUCE_MEAN) h->half[k].op = LM_REDUCE_SUM;
+    }
+    if (i >= 1 && i <= blocks) NEED(reduce_across(h, c, stretch_of(all, (i - 1) * block, block), parts));
+    NEED(lm_shared_run_halves(h->shared, 2, h->half, -1));
+  }
+  return LM_OK;
+}
+
 lm_status lm_host_run(lm_host *h, const lm_group_call *c) {
-  NEED(settle_all(h, run(h, c)));
+  if (c->kind == LM_ALL_REDUCE && !h->shared_known) NEED(open_shared(h));
+  if (c->kind == LM_ALL_REDUCE && h->across) return all_reduce_by_hosts(h, c);
+  if (c->kind == LM_ALL_REDUCE && h->shared) return lm_shared_all_reduce_run(h->shared, h->g, c->t, c->op);
+  NEED(exchange_messages(h, c, NULL));
   bool reduces =
-      c->kind == LM_ALL_REDUCE || c->kind == LM_REDUCE_SCATTER || (c->kind == LM_REDUCE && h->g->rank == c->root);
+      c->kind == LM_ALL_REDUCE || c->kind == LM_REDUCE_SCATTER || (c->kind == LM_REDUCE && h->rank == c->root);
   if (reduces) lm_reduce_mean(h->g, c->t, c->op);
   return LM_OK;
 }

@@ -1,5 +1,5 @@
 /* Runs collectives of CPU tensors by messages between pairs of ranks, for backends that move only bytes: rings for
- * large tensors, recursive halving for small ones, trees for broadcasts. */
+ * large tensors, recursive halving for small ones, trees for broadcasts; all_reduce within a host by shared memory. */
 #pragma once
 
 #include "distributed/group/backend.h"
@@ -12,6 +12,9 @@ typedef struct lm_host_messages {
   /* True if a rank learns of another rank's different call only by a message from it: then those whose call would
    * send them none get an empty one. */
   bool tell_tickets;
+  /* Begin and end the part of a call in which it has messages; may be NULL. end follows a begin that succeeded. */
+  lm_status (*begin)(lm_group *g);
+  void (*end)(lm_group *g);
   lm_status (*post)(lm_group *g, bool sending, int peer, int lane, char *data, size_t bytes, lm_request **out);
   lm_status (*wait)(lm_group *g, lm_request *r);
   void (*forget)(lm_group *g, lm_request *r); /* frees it, done or not; r may be NULL */

@@ -1,9 +1,10 @@
 /* Maps memory shared by the ranks of a host, and waits for their flags by futex.
  *
- * Rank 0 makes a memory file and publishes its process id and descriptor in the store; the other ranks open
- * /proc/<pid>/fd/<fd>, if the system permits. A nonce in the file shows that it is the right one (with several pid
- * namespaces it may not be), and seals that it cannot shrink. Then all ranks agree if all have mapped it. The file has
- * no name and the descriptors are closed, so the end of the last rank frees the memory. */
+ * The first rank of each host makes a memory file and publishes its process id and descriptor in the store; the host's
+ * other ranks open /proc/<pid>/fd/<fd>, if the system permits. A nonce in the file shows that it is the right one (with
+ * several pid namespaces it may not be), and seals that it cannot shrink. Then the group's ranks, those of all hosts,
+ * agree if all have mapped theirs. The files have no names and the descriptors are closed, so the end of a host's last
+ * rank frees the memory. */
 #include "distributed/group/shared_memory.h"
 #include "base/descriptor.h"
 #include "distributed/group/call_timeouts.h"
@@ -50,22 +51,21 @@ typedef struct head {
 struct lm_shared {
   _Atomic int rc;
   lm_group *g;
+  lm_host_layout *at;
   char *map;         /* head | blocks | regions, each starting on a new page */
   size_t bytes;      /* size of map */
-  rank_block *block; /* [size] */
-  char *region;      /* rank 0's region */
+  rank_block *block; /* [at->n] */
+  char *region;      /* the first rank's region */
   size_t stride;     /* bytes between regions */
 };
 
-static size_t blocks_size(const lm_group *g) { return lm_round_up((size_t)g->size * sizeof(rank_block), PAGE); }
-static size_t whole_size(const lm_group *g, size_t bytes) {
-  return PAGE + blocks_size(g) + (size_t)g->size * lm_round_up(bytes, PAGE);
-}
+static size_t blocks_size(int n) { return lm_round_up((size_t)n * sizeof(rank_block), PAGE); }
+static size_t whole_size(int n, size_t bytes) { return PAGE + blocks_size(n) + (size_t)n * lm_round_up(bytes, PAGE); }
 
 /* ---- opening */
 
-static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
-  size_t blocks = blocks_size(g), stride = lm_round_up(bytes, PAGE), total = whole_size(g, bytes);
+static lm_shared *map_file(int n, int fd, size_t bytes) {
+  size_t blocks = blocks_size(n), stride = lm_round_up(bytes, PAGE), total = whole_size(n, bytes);
   struct stat info;
   if (fstat(fd, &info) != 0 || (size_t)info.st_size != total) return NULL;
   lm_shared *s = lm_calloc(1, sizeof *s);
@@ -76,7 +76,6 @@ static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
     return NULL;
   }
   atomic_init(&s->rc, 1);
-  s->g = g;
   s->map = map;
   s->bytes = total;
   s->block = (rank_block *)(s->map + PAGE);
@@ -87,19 +86,19 @@ static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
 
 static bool allowed(void) { return lm_variable_is_on(LM_VAR_SHM, true); }
 
-static int shared_make_file(lm_group *g, size_t bytes) {
+static int shared_make_file(int n, size_t bytes) {
   int fd = lm_fd_above_stdio(memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return -1;
   lm_file_limit limit;
   lm_file_limit_begin(&limit);
-  bool sized = ftruncate(fd, (off_t)whole_size(g, bytes)) == 0;
+  bool sized = ftruncate(fd, (off_t)whole_size(n, bytes)) == 0;
   lm_file_limit_end(&limit);
   if (sized && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) return fd;
   close(fd);
   return -1;
 }
 
-static lm_shared *join_file(lm_group *g, const char *offer, size_t bytes) {
+static lm_shared *join_file(int n, const char *offer, size_t bytes) {
   long pid;
   int its_fd, seals, fd;
   char nonce[2 * NONCE + 1], path[64];
@@ -108,7 +107,7 @@ static lm_shared *join_file(lm_group *g, const char *offer, size_t bytes) {
   fd = lm_fd_above_stdio(open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (fd < 0) return NULL;
   seals = fcntl(fd, F_GET_SEALS);
-  lm_shared *s = seals >= 0 && (seals & F_SEAL_SHRINK) ? map_file(g, fd, bytes) : NULL;
+  lm_shared *s = seals >= 0 && (seals & F_SEAL_SHRINK) ? map_file(n, fd, bytes) : NULL;
   close(fd);
   if (s && memcmp(((head *)s->map)->nonce, nonce, sizeof nonce) != 0) {
     lm_shared_release(s);
@@ -134,41 +133,44 @@ static lm_status get_answer(lm_group *g, key k, bool *yes) {
   return status;
 }
 
-/* Rank 0's message to the others: its ticket, and "pid fd nonce" of the file ("": none). */
+/* The message of a host's first rank to its others: its ticket, and "pid fd nonce" of the file ("": none). */
 typedef struct offer {
   lm_ticket ticket;
   char text[128];
 } offer;
 
 /* Makes and maps the file and publishes the offer. The caller closes *fd once all ranks have answered. */
-static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, int *fd, lm_shared **segment) {
+static lm_status make_offer(lm_group *g, const lm_host_layout *at, const lm_ticket *ticket, size_t bytes, int *fd,
+                            lm_shared **segment) {
   offer o = {.ticket = *ticket};
-  if (allowed()) *fd = shared_make_file(g, bytes);
-  if (*fd >= 0) *segment = map_file(g, *fd, bytes);
+  if (allowed()) *fd = shared_make_file(at->n, bytes);
+  if (*fd >= 0) *segment = map_file(at->n, *fd, bytes);
   if (*segment) {
     head *h = (head *)(*segment)->map;
     lm_random_hex(h->nonce, NONCE);
     snprintf(o.text, sizeof o.text, "%ld %d %s", (long)getpid(), *fd, h->nonce);
   }
-  return lm_group_set(g, key_of(ticket, "offer", 0).text, &o, sizeof o);
+  return lm_group_set(g, key_of(ticket, "offer", g->rank).text, &o, sizeof o);
 }
 
-static lm_status take_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **segment) {
+static lm_status take_offer(lm_group *g, const lm_host_layout *at, const lm_ticket *ticket, size_t bytes,
+                            lm_shared **segment) {
   offer o;
-  NEED(lm_group_read(g, key_of(ticket, "offer", 0).text, &o, sizeof o));
-  if (o.ticket.hash != ticket->hash) return lm_group_mismatch(g, 0, &o.ticket);
+  NEED(lm_group_read(g, key_of(ticket, "offer", at->local[0]).text, &o, sizeof o));
+  if (o.ticket.hash != ticket->hash) return lm_group_mismatch(g, at->local[0], &o.ticket);
   o.text[sizeof o.text - 1] = 0;
-  *segment = join_file(g, o.text, bytes);
+  *segment = join_file(at->n, o.text, bytes);
   return LM_OK;
 }
 
-static lm_status shared_agree(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **out) {
+static lm_status shared_agree(lm_group *g, const lm_host_layout *at, const lm_ticket *ticket, size_t bytes,
+                              lm_shared **out) {
   lm_status status;
   lm_shared *segment = NULL;
   int fd = -1;
   bool all, one;
+  TRY(at->index == 0 ? make_offer(g, at, ticket, bytes, &fd, &segment) : take_offer(g, at, ticket, bytes, &segment));
   if (g->rank == 0) {
-    TRY(make_offer(g, ticket, bytes, &fd, &segment));
     all = segment;
     for (int r = 1; r < g->size; r++) {
       TRY(get_answer(g, key_of(ticket, "has", r), &one));
@@ -176,7 +178,6 @@ static lm_status shared_agree(lm_group *g, const lm_ticket *ticket, size_t bytes
     }
     TRY(lm_group_set(g, key_of(ticket, "all", 0).text, all ? "1" : "0", 1));
   } else {
-    TRY(take_offer(g, ticket, bytes, &segment));
     TRY(lm_group_set(g, key_of(ticket, "has", g->rank).text, segment ? "1" : "0", 1));
     TRY(get_answer(g, key_of(ticket, "all", 0), &all));
   }
@@ -191,26 +192,37 @@ done:
 }
 
 /* Runs shared_agree as a numbered call of its own (LM_SETUP). */
-static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
+static lm_status agree_alone(lm_group *g, const lm_host_layout *at, size_t bytes, lm_shared **out) {
   lm_waiting waiting;
   lm_ticket ticket = {
       .seq = atomic_fetch_add(&g->core->seq, 1) + 1, .kind = LM_SETUP, .hash = lm_hash_number(LM_NO_HASH, bytes)};
   snprintf(ticket.what, sizeof ticket.what, "sharing %zu bytes of memory", bytes);
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, LM_WAITING_UNTIL_DONE, g->core, &ticket, g->core->timeout);
-  lm_status status = shared_agree(g, &ticket, bytes, out);
+  lm_status status = shared_agree(g, at, &ticket, bytes, out);
   lm_waiting_end(&waiting, status == LM_OK);
   return status;
 }
 
 lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out) {
+  lm_status status = LM_OK;
+  lm_host_layout *at = NULL;
   *out = NULL;
-  if (g->size == 1 || !g->one_host) return LM_OK;
+  if (g->size == 1) return LM_OK;
+  TRY(lm_host_layout_of(g, &at));
+  if (at->hosts == g->size) goto done;
   /* Within a collective, perhaps on the queue's thread, sharing is part of that call. */
   const lm_ticket *call = lm_group_ticket(g);
-  lm_status status = call->seq > 0 ? shared_agree(g, call, bytes, out) : agree_alone(g, bytes, out);
+  TRY(call->seq > 0 ? shared_agree(g, at, call, bytes, out) : agree_alone(g, at, bytes, out));
   if (lm_log_on(LM_LOG_DIST))
-    lm_log(LM_LOG_DIST, "group %u: %zu bytes a rank %s", g->core->id, bytes, *out ? "shared" : "cannot be shared");
+    lm_log(LM_LOG_DIST, "group %u: %zu bytes a rank %s by the ranks of each of %d host%s", g->core->id, bytes,
+           *out ? "shared" : "cannot be shared", at->hosts, at->hosts > 1 ? "s" : "");
+  if (!*out) goto done;
+  (*out)->g = g;
+  (*out)->at = at;
+  at = NULL;
+done:
+  lm_free(at);
   return status;
 }
 
@@ -219,9 +231,11 @@ void lm_shared_retain(lm_shared *s) { atomic_fetch_add_explicit(&s->rc, 1, memor
 void lm_shared_release(lm_shared *s) {
   if (!s || atomic_fetch_sub_explicit(&s->rc, 1, memory_order_acq_rel) != 1) return;
   munmap(s->map, s->bytes);
+  lm_free(s->at);
   lm_free(s);
 }
 
+const lm_host_layout *lm_shared_layout(const lm_shared *s) { return s->at; }
 char *lm_shared_region(const lm_shared *s, int rank) { return s->region + (size_t)rank * s->stride; }
 lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which) { return &s->block[rank].ticket[which]; }
 
@@ -240,7 +254,7 @@ bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value) {
 /* Writes the value, then reads waiters; lm_shared_wait writes waiters, then reads the value. All four are sequentially
  * consistent, so either the poster sees the waiter or the waiter sees the value. */
 void lm_shared_post(lm_shared *s, int flag, uint32_t value) {
-  struct flag *f = &s->block[s->g->rank].flag[flag];
+  struct flag *f = &s->block[s->at->index].flag[flag];
   atomic_store(&f->value, value);
   if (atomic_load(&f->waiters) > 0) syscall(SYS_futex, &f->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

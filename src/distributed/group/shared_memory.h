@@ -1,18 +1,21 @@
-/* Shares memory between the ranks of one host: a region and a set of flags for each rank, in an unnamed memory file,
- * so that nothing is left behind. */
+/* Shares memory between a group's ranks of one host: a region and a set of flags for each rank, in an unnamed memory
+ * file, so that nothing is left behind. A `rank` here is a rank's number on its host (lm_host_layout), which is the
+ * rank in the group if all ranks are on one host. */
 #pragma once
 
 #include "distributed/group/backend.h"
+#include "distributed/group/host_layout.h"
 
 enum { LM_SHARED_FLAGS = 8 };
 
 typedef struct lm_shared lm_shared;
 
 /* Maps `bytes` for each rank, the same number on all. Collective over g, through the store. *out is NULL on all ranks,
- * without an error, if they cannot share: several hosts, one rank, LM_SHM=0, or the system forbids it. */
+ * without an error, if those of some host cannot share, if each rank is alone on its host, or with LM_SHM=0. */
 lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out);
 void lm_shared_retain(lm_shared *s);
 void lm_shared_release(lm_shared *s); /* s may be NULL; the last reference unmaps */
+const lm_host_layout *lm_shared_layout(const lm_shared *s);
 char *lm_shared_region(const lm_shared *s, int rank);
 /* Returns a rank's ticket slot, to compare calls first: write this rank's, post, wait for a peer's flag, read its. */
 lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which); /* which: 0 or 1 */

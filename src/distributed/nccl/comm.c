@@ -296,15 +296,15 @@ typedef struct shared_id {
   ncclUniqueId id;
 } shared_id;
 
-static lm_status publish_unique_id(lm_group *g, const char *key, bool alone, shared_id *made) {
+static lm_status publish_unique_id(lm_group *g, const char *key, bool alone, shared_id *id) {
   sigset_t signals;
-  memset(made, 0, sizeof *made);
+  memset(id, 0, sizeof *id);
   lm_nccl_hold_signals(&signals);
-  ncclResult_t result = ncclGetUniqueId(&made->id);
+  ncclResult_t result = ncclGetUniqueId(&id->id);
   lm_nccl_let_signals(&signals);
   const char *last = ncclGetLastError(NULL);
-  if (result != ncclSuccess) snprintf(made->why, sizeof made->why, "%.250s", *last ? last : ncclGetErrorString(result));
-  lm_status status = alone ? LM_OK : lm_group_set(g, key, made, sizeof *made);
+  if (result != ncclSuccess) snprintf(id->why, sizeof id->why, "%.250s", *last ? last : ncclGetErrorString(result));
+  lm_status status = alone ? LM_OK : lm_group_set(g, key, id, sizeof *id);
   return status == LM_OK && result != ncclSuccess ? comm_fail_in_words(g, result) : status;
 }
 

@@ -38,6 +38,6 @@ typedef struct lm_auth {
   size_t hello_n; /* size of the hello, once done; lm_auth_hello returns its address */
 } lm_auth;
 lm_status lm_auth_start(lm_auth *a, int fd, const lm_key *key);
-/* Continues; *done is true once the connector is authenticated. After an error the caller closes fd. */
+/* Continues a handshake; *done is true once the connector is authenticated. After an error the caller closes fd. */
 lm_status lm_auth_step(lm_auth *a, int fd, bool *done);
 static inline const void *lm_auth_hello(const lm_auth *a) { return a->in + 32 + 4; }

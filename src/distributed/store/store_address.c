@@ -211,10 +211,10 @@ static lm_status write_file(lm_locator *l, const char *text) {
   if (status != LM_OK) return status;
   temporary_name(path, temporary, sizeof temporary);
   status = locate_make_file(path, temporary, text, &fd);
-  bool made = status == LM_OK;
+  bool has_file = status == LM_OK;
   /* Moving is atomic and, with hard links, never replaces a file: readers see the old one, none, or the new one. Other
    * jobs may try the same, so this may take several attempts. */
-  for (int attempt = 0; made && !done && attempt < 100; attempt++) {
+  for (int attempt = 0; has_file && !done && attempt < 100; attempt++) {
     status = read_location_file(path, &found, &held, &info);
     if (status == LM_OK && held) status = fail_in_use(path, &found);
     if (status == LM_E_ARG || status == LM_E_STATE) break;

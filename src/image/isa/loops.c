@@ -280,9 +280,9 @@ CHANNEL_SPAN(posterize_U8, uint8_t, uint8_t, int bits = (int)v[0], x[i] & (uint8
         _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = pow_(x[i], power);                        \
       } else {                                                                                               \
         _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                \
-          type made = pow_(x[i], power) * gain;                                                              \
-          made = made < 0 ? 0 : made;                                                                        \
-          y[i] = made > 1 ? 1 : made;                                                                        \
+          type scaled = pow_(x[i], power) * gain;                                                            \
+          scaled = scaled < 0 ? 0 : scaled;                                                                  \
+          y[i] = scaled > 1 ? 1 : scaled;                                                                    \
         }                                                                                                    \
       }                                                                                                      \
     }                                                                                                        \
@@ -297,12 +297,12 @@ CHANNEL_SPAN(normalize_U8, uint8_t, float, float factor = (float)v[2 * c];
 CHANNEL_SPAN(convert_U8, uint8_t, float, , (float)x[i] * (float)(1.0 / 255))
 
 /* 255.999 splits 0 to 1 into 256 equal parts, as torchvision does. */
-#define TO_BYTES(E, type)                               \
-  static inline uint8_t to_byte_##E(type x) {           \
-    type made = x * (type)255.999;                      \
-    made = made > 0 ? made : 0;                         \
-    return (uint8_t)(int32_t)(made < 255 ? made : 255); \
-  }                                                     \
+#define TO_BYTES(E, type)                                   \
+  static inline uint8_t to_byte_##E(type x) {               \
+    type scaled = x * (type)255.999;                        \
+    scaled = scaled > 0 ? scaled : 0;                       \
+    return (uint8_t)(int32_t)(scaled < 255 ? scaled : 255); \
+  }                                                         \
   CHANNEL_SPAN(convert_##E, type, uint8_t, , to_byte_##E(x[i]))
 TO_BYTES(F32, float)
 TO_BYTES(F64, double)

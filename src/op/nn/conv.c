@@ -83,8 +83,8 @@ lm_conv_call lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *ou
     const lm_conv2d_args *a = args;
     return call_of(LM_CONV_FORWARD, a->x, a->weight, out[0], a->bias, a->stride, a->padding, a->dilation, a->groups);
   }
-  if (op == LM_OP_conv2d_add_clamp) {
-    const lm_conv2d_add_clamp_args *a = args;
+  if (op == LM_OP_conv2d_with_epilogue) {
+    const lm_conv2d_with_epilogue_args *a = args;
     lm_conv_call call =
         call_of(LM_CONV_FORWARD, a->x, a->weight, out[0], a->bias, a->stride, a->padding, a->dilation, a->groups);
     call.other = a->other;

@@ -16,8 +16,8 @@ typedef struct lm_conv_call {
   bool finishes;    /* true if `other` is added, the activation applied or y limited */
 } lm_conv_call;
 
-/* Converts the arguments, which are checked, and the outputs of the kernel of conv2d, conv2d_add_clamp, conv2d_input or
- * conv2d_weight. */
+/* Converts the arguments, which are checked, and the outputs of the kernel of conv2d, conv2d_with_epilogue,
+ * conv2d_input or conv2d_weight. */
 LM_API lm_conv_call lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out);
 /* Runs the forward or input pass for integers, by copies and matrix products. */
 lm_status lm_conv_integers(const lm_conv_call *call);

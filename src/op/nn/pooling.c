@@ -112,12 +112,12 @@ lm_format lm_pooled_format(const lm_tensor *indices) {
 
 lm_status lm_op_max_pool2d_with_indices(const lm_max_pool2d_with_indices_args *a, lm_tensor **out) {
   lm_max_pool2d_args job = {.x = a->x, .ceil_mode = a->ceil_mode, .return_indices = true};
-  lm_tensor *made[3] = {NULL};
+  lm_tensor *result[3] = {NULL};
   memcpy(job.kernel_size, a->kernel_size, sizeof job.kernel_size);
   memcpy(job.stride, a->stride, sizeof job.stride);
   memcpy(job.padding, a->padding, sizeof job.padding);
   memcpy(job.dilation, a->dilation, sizeof job.dilation);
-  NEED(lm_op_max_pool2d(&job, made));
-  out[0] = made[0], out[1] = made[1];
+  NEED(lm_op_max_pool2d(&job, result));
+  out[0] = result[0], out[1] = result[1];
   return LM_OK;
 }

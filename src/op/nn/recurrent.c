@@ -90,7 +90,7 @@ static lm_status new_matrix(lm_frame *f, const lm_tensor *like, int64_t m, int64
 
 lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args *a, lm_tensor **out) {
   lm_recurrent_layer_backward_args run = *a;
-  lm_tensor *made[6] = {NULL}, *bias = NULL;
+  lm_tensor *computed[6] = {NULL}, *bias = NULL;
   const bool lstm = a->cell == LM_LSTM, gru = a->cell == LM_GRU;
   const lm_dtype dtype = a->weight_hh->dtype, compute = lm_stat_dtype(a->weight_hh);
   int64_t hidden;
@@ -121,18 +121,18 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
   }
   NEED(check(f.op, "work", run.work, rows, lm_recurrent_slots(a->cell) * hidden, run.y));
   const lm_tensor *like = run.weight_hh;
-  NEED(new_matrix(&f, like, rows, gates, &made[0]));
-  NEED(new_matrix(&f, like, batch, width, &made[1]));
-  NEED(new_matrix(&f, like, lstm ? batch : -1, hidden, &made[2]));
-  NEED(new_matrix(&f, like, gru || run.weight_hr ? rows : -1, gru ? gates : width, &made[3]));
-  NEED(new_matrix(&f, like, rows, width, &made[4]));
-  NEED(new_matrix(&f, like, run.weight_hr ? rows : -1, hidden, &made[5]));
-  NEED(lm_dispatch_or_host(f.op, like->device, &run, made));
-  lm_tensor *products = made[gru ? 3 : 0];
-  NEED(lm_at_least_1d(made[0], dtype, &f.result[0]));
-  NEED(product(&f, 1, products, made[4], dtype));
-  NEED(lm_at_least_1d(made[1], dtype, &f.result[2]));
-  NEED(lm_at_least_1d(made[2], dtype, &f.result[3]));
+  NEED(new_matrix(&f, like, rows, gates, &computed[0]));
+  NEED(new_matrix(&f, like, batch, width, &computed[1]));
+  NEED(new_matrix(&f, like, lstm ? batch : -1, hidden, &computed[2]));
+  NEED(new_matrix(&f, like, gru || run.weight_hr ? rows : -1, gru ? gates : width, &computed[3]));
+  NEED(new_matrix(&f, like, rows, width, &computed[4]));
+  NEED(new_matrix(&f, like, run.weight_hr ? rows : -1, hidden, &computed[5]));
+  NEED(lm_dispatch_or_host(f.op, like->device, &run, computed));
+  lm_tensor *products = computed[gru ? 3 : 0];
+  NEED(lm_at_least_1d(computed[0], dtype, &f.result[0]));
+  NEED(product(&f, 1, products, computed[4], dtype));
+  NEED(lm_at_least_1d(computed[1], dtype, &f.result[2]));
+  NEED(lm_at_least_1d(computed[2], dtype, &f.result[3]));
   if (run.bias_hh) {
     NEED(lm_op_reduce(LM_OP_sum, &(lm_reduce_args){.x = products, .dim = {.n = 1, .v = {0}}, .dtype = LM_NO_DTYPE},
                       &bias));
@@ -141,7 +141,7 @@ lm_status lm_op_recurrent_layer_backward(const lm_recurrent_layer_backward_args 
     NEED(lm_frame_result(&f, 4, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
   }
   if (run.weight_hr) {
-    NEED(product(&f, 5, made[3], made[5], dtype));
+    NEED(product(&f, 5, computed[3], computed[5], dtype));
   } else {
     NEED(lm_frame_result(&f, 5, compute, like->device, 1, (int64_t[]){0}, LM_CONTIGUOUS));
   }

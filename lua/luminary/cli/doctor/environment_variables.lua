@@ -13,7 +13,7 @@ local SWITCHES = {
     "unset NCCL_CUMEM_ENABLE if the reason for it is gone"},
 }
 
--- CUDA's variables, and ours.
+-- Variables of CUDA and Luminary that slow programs down or change them: name, values, severity, reason.
 local HABITS = {
   {"CUDA_LAUNCH_BLOCKING", {["1"] = true}, "warning", "every kernel is waited for: much slower, and no overlap of "
     .. "communication with backward"},

@@ -1,9 +1,11 @@
 --- nn.parallel.comm_hooks: Reduces gradients, as hooks of DistributedDataParallel's net:register_comm_hook(state,
 --- hook).
 local core = require "luminary.core"
+local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
 local collectives = require "luminary.distributed.collectives"
+local compression = require "luminary.nn.parallel.gradient_compression"
 local cuda = require "luminary.cuda"
 
 local who = "register_comm_hook"
@@ -36,9 +38,13 @@ function Bucket:parameters()
   return map(self, function(i) return self.all[i] end)
 end
 
+function Bucket:names()
+  return map(self, function(i) return self.all_names[i] end)
+end
+
 -- ---- hooks
 
-local hooks = {}
+local hooks = {PowerSGDState = compression.PowerSGDState, Int8State = compression.Int8State}
 
 local function check(name, bucket)
   if getmetatable(bucket) == Bucket then return bucket:buffer() end
@@ -101,6 +107,23 @@ function hooks.bf16_compress_fp32_sum_hook(state, bucket)
   end}
 end
 
+local function compressing(name, of)
+  --- Reduces gradients by their sum over the ranks, sent compressed as the state says: as two factors of low rank
+  --- (PowerSGDState), or as 8-bit integers (Int8State). Each rank adds its error to its gradients of the next step.
+  return function(state, bucket)
+    local buffer = check(name, bucket)
+    if not class.is(state, of) then options.expected(name, ("a state, comm_hooks.%s(…)"):format(of.__name), state) end
+    local group = groups.resolve(who, state.process_group or bucket.group)
+    local early = state.iter < (state.start_powerSGD_iter or 0)
+    if bucket:is_last() then state.iter = state.iter + 1 end
+    if early or group.size == 1 then return start(group, bucket, buffer) end
+    return state:reduce(bucket, group)
+  end
+end
+
+hooks.powerSGD_hook = compressing("powerSGD_hook", compression.PowerSGDState)
+hooks.int8_hook = compressing("int8_hook", compression.Int8State)
+
 local computed_here = {bf16_compress_fp32_sum = hooks.bf16_compress_fp32_sum_hook}
 -- The core computes all of these except computed_here.
 local names = {"allreduce", "fp16_compress", "bf16_compress", "bf16_compress_fp32_sum"}
@@ -119,7 +142,8 @@ local function caller(net, state, hook)
   local waiting = {}
   local function begin(number)
     local bucket = setmetatable({
-      number = number, reducer = net.reducer, all = net.reduced.parameters, group = net.process_group,
+      number = number, reducer = net.reducer, all = net.reduced.parameters, all_names = net.reduced.names,
+      group = net.process_group,
     }, Bucket)
     local result = hook(state, bucket)
     if core.is_tensor(result) then return result end

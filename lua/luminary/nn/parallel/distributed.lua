@@ -1,5 +1,7 @@
 --- nn.parallel.DistributedDataParallel(…): Implements data parallelism over the ranks of a process group.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local groups = require "luminary.distributed.groups"
@@ -7,8 +9,8 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local layer = require "luminary.nn.define_layer"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
-local bucket_size = require "luminary.nn.parallel.bucket_size"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
+local shards = require "luminary.nn.parallel.shards"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
 local who = "DistributedDataParallel"
@@ -70,12 +72,19 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
   local output_device = check_devices(opts, module)
 
   local params, names, bytes = {}, {}, 0
+  self.replicas = {}
   for name, p in module:named_parameters() do
-    if p.requires_grad then
+    local averages = shards.averages(p, group)
+    if not averages then
+      shards.check_replicas(who, name, p, group)
+      table.insert(self.replicas, p)
+    end
+    if p.requires_grad and not averages then
       params[#params + 1], names[#names + 1] = p, name
       bytes = bytes + (p.is_cuda and p:numel() * core.dtype_size(p.dtype) or 0)
     end
   end
+  shards.refuse(who, params, "it averages gradients itself, without DistributedDataParallel")
   if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
   self.module = module
   self.synced = {} -- layers that exchange gradients themselves, with the rank's weight
@@ -84,7 +93,8 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
     records.check_sized(who, each)
   end
   self.process_group, self.output_device, self.batch_dim = group, output_device, opts.batch_dim
-  local cap = math.ceil(opts.bucket_cap_mb and opts.bucket_cap_mb * 2 ^ 20 or bucket_size(bytes))
+  local cap = math.ceil(opts.bucket_cap_mb and opts.bucket_cap_mb * 2 ^ 20
+    or load_module("luminary.distributed.cost_model").bucket_size(bytes))
   self.reduced = {parameters = params, names = names, options = {
     first_bytes = math.min(cap, 2 ^ 20), cap_bytes = cap, find_unused = opts.find_unused_parameters,
     static_graph = opts.static_graph, weighted = opts.batch_dim ~= false,
@@ -100,7 +110,7 @@ end)
 
 --- Copies the parameters and buffers of the root, a rank of the group, to all ranks.
 function DDP:share(root)
-  local all = self.module:parameters()
+  local all = lists.slice(self.replicas)
   for _, t in ipairs(self.module_buffers) do all[#all + 1] = t end
   core.reducer_share(self.process_group.handle, all, root)
 end

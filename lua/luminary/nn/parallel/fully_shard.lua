@@ -16,6 +16,7 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
+local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local shards = require "luminary.nn.parallel.shards"
@@ -162,45 +163,62 @@ local function join_gradients(bucket, grads, dtype)
   return joined
 end
 
---- Averages the gradients of the full tensors over the ranks. Returns those of the shards; while the unit defers
---- reductions, keeps them and returns an empty list.
-function Bucket:reduce(pass, grads)
+local reducing = setmetatable({}, {__mode = "v"}) -- reducing.latest: the reduction that began last
+
+-- Waits until a reduction's gradients have been sent, frees them, and begins to add up the sums of replicas.
+local function settle(reduction)
+  if not (reduction and reduction.joined) then return end
+  local unit = reduction.unit
+  if reduction.work then unit.mesh:call(reduction.work.wait, reduction.work) end
+  reduction.work = unit.replicas
+    and unit.mesh:call(dist.all_reduce, reduction.sum, {group = unit.replicas, async_op = true})
+  reduction.joined:free()
+  reduction.sum:free()
+  reduction.joined = nil
+end
+
+-- Waits until a reduction's sums are those of all ranks.
+local function complete(reduction)
+  settle(reduction)
+  if reduction.work then reduction.unit.mesh:call(reduction.work.wait, reduction.work) end
+  reduction.work = nil
+end
+
+-- Returns what gradients are multiplied with, from a result of weight_of: this rank's part of all samples.
+local function factor_of(weight, unit)
+  if weight.work then unit.mesh:call(weight.work.wait, weight.work) end
+  weight.work = nil
+  weight.factor = weight.factor or core.keep(weight.size / weight.sum:clamp(1e-30)) -- all batches may be empty
+  return weight.factor
+end
+
+--- Begins to average the gradients of the full tensors over the ranks. Returns those of the shards, which are not there
+--- yet, and the reduction, {unit, joined = the gradients, sum, work}; while the unit defers reductions, keeps the
+--- gradients and returns nil.
+function Bucket:reduce(weight, grads)
   if core.is_grad_enabled() then
     fail("%s: create_graph is not supported; gradients are reduced without a graph", who)
   end
+  settle(reducing.latest) -- gradients of one unit are sent while those of the next are computed, no more
   local held, unit = self.held or {}, self.unit
   for i in ipairs(self) do
     local grad = grads[i]
     if grad and (held[i] or unit.defers) then held[i] = held[i] and held[i]:add_(grad) or core.keep(grad:clone()) end
   end
   self.held = unit.defers and held or nil
-  if unit.defers then return {} end
-  local results, at, dtype = {}, 1, unit.reduce_dtype or how(self).dtype
-  local joined = join_gradients(self, setmetatable(held, {__index = grads}), dtype)
-  if pass.factor then joined:mul_(pass.factor:to(joined.device)) end
-  local sum = joined:view {-1}
-  if unit.group.size > 1 then
-    sum = ops.empty({joined:size(2)}, {dtype = dtype, device = joined.device})
-    unit.mesh:call(dist.reduce_scatter_tensor, sum, joined:view {-1}, {group = unit.group})
-  end
-  if unit.replicas then unit.mesh:call(dist.all_reduce, sum, {group = unit.replicas}) end
-  for i, p in ipairs(self) do
-    results[i] = sum:narrow(1, at, p:numel()):view(p.shape):to {device = p.device, dtype = p.dtype}
-    at = at + p:numel()
-  end
+  if unit.defers then return nil end
+  local joined = join_gradients(self, setmetatable(held, {__index = grads}), unit.reduce_dtype or how(self).dtype)
+  if weight.sum then joined:mul_(factor_of(weight, unit):to(joined.device)) end
   for _, t in pairs(held) do t:free() end
-  return results
-end
-
--- Computes full tensors from shards.
-local Gather = Function:extend "FullyShard"
-
-function Gather.forward(ctx, bucket, pass)
-  ctx:set_materialize_grads(false)
-  ctx.bucket, ctx.pass = bucket, pass
-  local out = {}
-  for i, t in ipairs(bucket:gather()) do out[i] = t:detach() end
-  return unpack(out)
+  local reduction, sum = {unit = unit, joined = core.keep(joined)}, joined:view {-1}
+  if unit.group.size > 1 then
+    sum = ops.empty({joined:size(2)}, {dtype = joined.dtype, device = joined.device})
+    reduction.work = unit.mesh:call(dist.reduce_scatter_tensor, sum, joined:view {-1}, {
+      group = unit.group, async_op = true,
+    })
+  end
+  reduction.sum, reducing.latest = core.keep(sum:detach()), reduction
+  return sum, reduction
 end
 
 -- Frees the tensors of a list, which the collector would free late.
@@ -211,38 +229,116 @@ local function free_all(list)
   end
 end
 
--- The last results of Gather.backward, which the graph has taken over since.
+-- The last results of backward passes, which the graph has taken over since.
 local returned = setmetatable({}, {__mode = "v"})
 
-function Gather.backward(ctx, ...)
-  local bucket, grads, n = ctx.bucket, {...}, select("#", ...)
-  bucket:release() -- all nodes that read the tensors have run
+-- Calls f(...) for a backward pass: frees what it makes, except its results, and the list of gradients.
+local function in_backward(grads, f, ...)
   free_all(returned)
-  local results = core.scope(function()
-    local list = bucket:reduce(ctx.pass, grads)
+  local results = core.scope(function(...)
+    local list = f(...)
     for i, t in pairs(list) do returned[i] = core.keep(t) end
     return list
-  end)
+  end, ...)
   free_all(grads)
-  return nil, nil, unpack(results, 1, n)
+  return results
+end
+
+-- Returns a tensor without memory of the dtype and size of a bucket's reduced gradients.
+local function stand_in(bucket)
+  local about = how(bucket)
+  about.dtype = bucket.unit.reduce_dtype or about.dtype
+  return ops.empty({1}, about):expand {numel_of(bucket)}
+end
+
+-- Is between a bucket's shards and Gather. Its backward waits for the reduction that Gather's has begun. Backward runs
+-- the latest node that it can: a pass makes these nodes first, and core.run_next defers them by one or two units.
+local Reduced = Function:extend "FullyShardReduced"
+
+function Reduced.forward(ctx, bucket, link)
+  ctx:set_materialize_grads(false)
+  ctx.bucket, ctx.link = bucket, link
+  return stand_in(bucket)
+end
+
+function Reduced.backward(ctx, sum)
+  local bucket, results, at = ctx.bucket, {}, 1
+  if ctx.link.reduction then complete(ctx.link.reduction) end
+  ctx.link.reduction = nil
+  if sum then
+    results = in_backward({sum}, function()
+      local list = {}
+      for i, p in ipairs(bucket) do
+        list[i] = sum:narrow(1, at, p:numel()):view(p.shape):to {device = p.device, dtype = p.dtype}
+        at = at + p:numel()
+      end
+      return list
+    end)
+  end
+  return nil, nil, unpack(results, 1, #bucket)
+end
+
+-- Computes full tensors from shards.
+local Gather = Function:extend "FullyShard"
+
+function Gather.forward(ctx, bucket, weight, link)
+  ctx:set_materialize_grads(false)
+  ctx.bucket, ctx.weight, ctx.link = bucket, weight, link
+  local out = {}
+  for i, t in ipairs(bucket:gather()) do out[i] = t:detach() end
+  return unpack(out)
+end
+
+function Gather.backward(ctx, ...)
+  local bucket, link, grads = ctx.bucket, ctx.link, {...}
+  bucket:release() -- all nodes that read the tensors have run
+  return nil, nil, nil, in_backward(grads, function()
+    local sum, reduction = bucket:reduce(ctx.weight, grads)
+    link.reduction = reduction
+    if sum and link.uses > 1 then complete(reduction) end -- the graph adds sums of several uses up
+    return {sum}
+  end)[1]
 end
 
 -- ---- forward
 
--- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `factor`,
--- what this rank's gradients are multiplied with; nil: 1.
-local function new_pass(unit, ...)
-  local pass, mesh = {before = unit.pass}, unit.mesh
-  if pass.before then pass.before.before = nil end
+-- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
+-- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `weights`, a list of
+-- what weight_of returned, and tables by bucket: links, {uses, reduction}, and inputs, results of Reduced.
+local function new_pass(unit, module, ...)
+  local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
+  local pass = {before = before, links = {}, inputs = {}, weights = {}}
+  local step = unit.step -- {samples, weights} that the passes of a Pipeline share
+  if step then pass.weights = step.weights end
+  if before then before.before = nil end
   free_all(returned)
-  if not core.is_grad_enabled() or mesh:size() == 1 then return pass end
-  local weight = unit.batch_dim and batch_size(unit.batch_dim, ...) or 1
-  local sum = ops.full({}, unit.batch_dim and weight or mesh:size(), {dtype = "float64", device = unit.device})
-  for _, group in ipairs(unit.batch_dim and mesh.groups or {}) do
-    if group.size > 1 then mesh:call(dist.all_reduce, sum, {group = group}) end
+  if unit.batch_dim then pass.size = step and step.samples or batch_size(unit.batch_dim, ...) end
+  if not core.is_grad_enabled() then return pass end
+  for _, m in ipairs(module:modules()) do
+    for _, bucket in ipairs(unit_of(m) and unit_of(m).buckets or {}) do
+      pass.links[bucket] = {uses = 0}
+      pass.inputs[bucket] = core.keep(Reduced(bucket, pass.links[bucket], unpack(bucket)))
+    end
   end
-  pass.factor = core.keep(weight / sum:clamp(1e-30)) -- all batches may be empty
   return pass
+end
+
+-- Returns {groups, size, sum}: a mesh's groups, the number of this rank's samples, and `sum`, that of all its ranks
+-- once `work` is done; without sum there is one rank, or no gradient.
+local function weight_of(pass, unit)
+  local mesh, size = unit.mesh, pass.size
+  local first, second = unpack(mesh.groups)
+  local weight = lists.find(pass.weights, function(w) return w.groups[1] == first and w.groups[2] == second end)
+  if weight then return weight end
+  weight = {groups = mesh.groups, size = size or 1}
+  table.insert(pass.weights, weight)
+  if not core.is_grad_enabled() or mesh:size() == 1 then return weight end
+  weight.sum = core.keep(ops.full({}, size or mesh:size(), {dtype = "float64", device = unit.device}))
+  for _, group in ipairs(size and mesh.groups or {}) do
+    if weight.work then mesh:call(weight.work.wait, weight.work) end
+    weight.work = group.size > 1 and mesh:call(dist.all_reduce, weight.sum, {group = group, async_op = true})
+  end
+  return weight
 end
 
 local function cast(values, dtype)
@@ -257,11 +353,19 @@ end
 -- Puts the full tensors into the modules. Returns a function that puts back what was there and frees them, except those
 -- in a list.
 local function install(unit, pass)
-  local before, tensors = {}, {}
+  local before, tensors, weight = {}, {}, weight_of(pass, unit)
   for _, bucket in ipairs(unit.buckets) do
-    for i, t in ipairs {Gather(bucket, pass, unpack(bucket))} do
+    local link, input = pass.links[bucket], pass.inputs[bucket]
+    if pass.is_over and core.is_grad_enabled() then -- backward runs a checkpoint's function again
+      input = stand_in(bucket):requires_grad_(lists.find(bucket, function(p) return p.requires_grad end) ~= nil)
+    end
+    if not pass.is_over and link then link.uses = link.uses + 1 end
+    for i, t in ipairs {Gather(bucket, weight, link, input)} do
       tensors[#tensors + 1] = core.keep(t)
       for _, slot in ipairs(bucket.slots[i]) do
+        if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
+          fail("%s: parameter '%s' was replaced; assign parameters before fully_shard", who, slot[2])
+        end
         before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
         slot[1].values[slot[2]] = t
       end
@@ -281,24 +385,43 @@ local function install(unit, pass)
   end
 end
 
+-- Lets backward take the reduced gradients of a unit, or nil, before it reduces those of the units that run before.
+local function take_next(pass, unit)
+  for _, bucket in ipairs(unit and unit.buckets or {}) do
+    local link = pass.links[bucket]
+    if link and link.uses == 0 then core.run_next(pass.inputs[bucket]) end
+  end
+end
+
 local function run(unit, module, forward, ...)
   local outer, remove, results = active, nil, nil
-  active = outer or new_pass(unit, ...)
+  local _, again = core.is_checkpointing()
+  again = again and unit.pass and unit.pass[1] ~= unit -- the pass of its first run
+  local pass = outer or again and unit.pass or new_pass(unit, module, ...)
+  active, again = pass, pass.is_over
   unit.depth = unit.depth + 1
   local inside = true
   local function leave()
     if not inside then return end
     inside, active, unit.depth = false, outer, unit.depth - 1
     if remove then remove(results) end
-    local keeps = core.is_grad_enabled() and (unit.reshard == false or unit.reshard == nil and not outer)
+    if not outer then
+      free_all(pass.inputs)
+      pass.is_over = true
+    end
+    local keeps = core.is_grad_enabled() and (again or unit.reshard == false or unit.reshard == nil and not outer)
     if unit.depth > 0 or keeps then return end
     for _, bucket in ipairs(unit.buckets) do bucket:release() end
   end
   return options.restoring(leave, function(...)
-    local pass = active
-    pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass
+    if not again then pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass end
+    local before = not again and pass.before
+    if not pass.before and not again then take_next(pass, unit) end
     remove = install(unit, pass)
-    if pass.before then prefetch(pass.before[unit.position + 1]) end
+    if before then
+      prefetch(before[unit.position + 1])
+      take_next(pass, before[unit.position + (unit.replicas and 2 or 1)])
+    end
     local inputs = cast(pack(...), unit.cast_inputs and unit.param_dtype)
     results = cast(pack(own.call(forward, module, unpack(inputs, 1, inputs.n))), unit.output_dtype)
     return unpack(results, 1, results.n)
@@ -357,7 +480,6 @@ local function make_buckets(unit, entries)
     end
     local about = shards.describe(lists.slice(p.shape), unit.group)
     about.names, about.mesh, about.device = entry.names, unit.mesh, unit.device
-    about.replica = unit.mesh.ndim == 2 and unit.mesh.place[1] or 0
     core.no_grad(core.scope, function()
       local full = p:detach():contiguous()
       broadcast(unit.mesh, full)
@@ -369,31 +491,6 @@ local function make_buckets(unit, entries)
     table.insert(bucket.slots, entry.slots)
   end
   return buckets
-end
-
--- Returns true for a parameter of a module that nn.utils.init_empty_weights made: its elements share memory.
-local function is_empty(t)
-  for d = 1, t.ndim do
-    if t:size(d) > 1 and t:stride(d) > 0 then return false end
-  end
-  return t:numel() > 1
-end
-
--- Allocates and initializes the modules' parameters that have no memory.
-local function materialize(modules)
-  local fresh = {}
-  for _, m in ipairs(modules) do
-    local empty = lists.filter(m:parameters {recurse = false}, is_empty)
-    for _, p in ipairs(empty) do core.set_data(p, ops.empty(p.shape, {dtype = p.dtype, device = p.device})) end
-    for _, b in ipairs(m:buffers {recurse = false}) do
-      if is_empty(b) then core.set_data(b, b:contiguous()) end
-    end
-    if #empty > 0 and not m.reset_parameters then
-      fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
-    end
-    if #empty > 0 then fresh[#fresh + 1] = m end
-  end
-  for _, m in ipairs(fresh) do m:reset_parameters() end
 end
 
 -- Returns what must be equal on all ranks, as text of one line each.
@@ -466,6 +563,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   local device = not first and "cpu" or shards.of[first] and shards.of[first].device or first.device
   local mesh = mesh_of(opts.mesh, device)
   for _, group in ipairs(mesh.groups) do
+    for _, entry in ipairs(entries) do shards.check_replicas(who, entry.names[1], entry.t, group) end
     if group.size > 1 then mesh:call(alike, group, who, "module differs", describe(entries), "parameter") end
   end
   local unit = {
@@ -474,7 +572,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
   }
-  materialize(modules)
+  meta.materialize(who, modules)
   unit.buckets = make_buckets(unit, entries)
   local forward = rawget(record.values, "forward")
   record.values.forward = function(self, ...) return run(unit, self, forward or record.class.forward, ...) end

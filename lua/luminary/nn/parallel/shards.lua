@@ -1,4 +1,5 @@
---- Knows which parameters are shards, rows of a parameter that several ranks hold together.
+--- Knows which parameters this rank holds a part of: rows of fully_shard, and parts along any dim, of tensor and expert
+--- parallel, or parameters that only this rank of a group has.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
@@ -6,6 +7,8 @@ local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
+local is_empty = require("luminary.nn.meta").is_empty
+local records = require "luminary.nn.module_fields"
 
 local ops = core.ops
 local shards = {}
@@ -14,9 +17,22 @@ local function dist() return load_module "luminary.distributed" end
 
 --- Maps a shard to its description: shape and numel of the full parameter, chunk (its rows, its size in dim 1; the last
 --- shards end with padding), first (the number of rows before it), rows (of the full parameter), names (of all its
---- positions), mesh, group (the ranks that hold it), replica (0 for the first group of several), device (where it is
---- gathered).
+--- positions), mesh, group (the ranks that hold it), device (where it is gathered).
 shards.of = setmetatable({}, {__mode = "k"})
+
+--- Maps a parameter or buffer to the list of its divisions, in the order in which shards.divide made them, before any
+--- of fully_shard. Each has shape (before this division), mesh (of one dim), group (its ranks), dim, and sizes: dim
+--- consists of pieces of these sizes, and each rank has an equal part of each piece, in the order of ranks. `averages`
+--- is true if its module averages its gradients over the group.
+shards.parts_of = setmetatable({}, {__mode = "k"})
+
+--- Maps a parameter of a Pipeline to {group, mesh, number (from 1, its position in the model's parameters()), counts
+--- (false on all but one of the ranks that have it)}.
+shards.pipeline_of = setmetatable({}, {__mode = "k"})
+
+--- Maps a Pipeline to {group, mesh, device, holders (ranks in the group, by the names of the tensors that each is the
+--- first to have)}.
+shards.pipelines = setmetatable({}, {__mode = "k"})
 
 --- Returns the description of this rank's shard of a parameter of this shape over a group; without one of all its rows.
 function shards.describe(shape, group)
@@ -28,145 +44,351 @@ function shards.describe(shape, group)
   }
 end
 
--- Returns t, or a view of it with a dim if it has none.
-local function with_rows(t) return t.ndim == 0 and t:reshape {1} or t end
-
--- Copies the rows that two shards have in common; `from` has those after row `first`.
-local function copy_rows(about, to, from, first)
-  to, from = with_rows(to), with_rows(from)
-  local low = math.max(about.first, first)
-  local high = math.min(about.first + about.chunk, first + from:size(1), about.rows)
-  if high <= low then return end
-  to:narrow(1, low - about.first + 1, high - low):copy_(from:narrow(1, low - first + 1, high - low))
-end
-
---- Returns this rank's shard of a full tensor, zeros in the padding, in the tensor's dtype on its device.
-function shards.cut(about, full)
-  local own = ops.zeros({about.chunk, unpack(about.shape, 2)}, {dtype = full.dtype, device = full.device})
-  core.no_grad(copy_rows, about, own, full:detach(), 0)
-  return own
-end
-
 local function same_shape(a, b) return table.concat(a, ",") == table.concat(b, ",") end
 
---- Returns this rank's rows of t, if p is a shard and t has its full shape; otherwise t.
-function shards.own_rows(p, t)
-  local about = shards.of[p]
-  return about and core.is_tensor(t) and same_shape(t.shape, about.shape) and shards.cut(about, t) or t
-end
+-- ---- forms: what a rank holds of a tensor. A form has the full tensor's shape, parts, the divisions along dims, each
+-- {dim, sizes, rank, ranks}, or nil; and first and chunk, the rows of what these leave, or nil.
 
--- Returns t, a tensor of this rank, reduced over the ranks that hold a shard, on t's device.
-local function reduced(about, t, op)
-  local there = t:to(about.device)
-  about.mesh:call(dist().all_reduce, there, {op = op, group = about.group})
-  return there:to(t.device)
-end
-
---- Returns the norm of the gradients of parameters, of which some may be shards, as of one vector. Collective.
-function shards.total_norm(parameters, norm_type)
-  local of_group, order, total, is_max = {}, {}, nil, norm_type == math.huge
-  for _, p in ipairs(parameters) do
-    local group = shards.of[p] and shards.of[p].group or 0
-    if not of_group[group] then
-      of_group[group], order[#order + 1] = {}, group
-    end
-    table.insert(of_group[group], p)
+-- Returns the ranges of a dim, {number of indices before, size} each, that a rank of a division has.
+local function ranges_of(sizes, rank, ranks)
+  local list, at = {}, 0
+  for i, size in ipairs(sizes) do
+    list[i], at = {at + rank * size / ranks, size / ranks}, at + size
   end
-  for _, group in ipairs(order) do
-    local list = of_group[group]
-    local part = core.total_norm(list, norm_type, true):double()
-    if not is_max then part = part:pow(norm_type) end
-    if group ~= 0 then part = reduced(shards.of[list[1]], part, is_max and "max" or "sum") end
-    total = not total and part or is_max and total:maximum(part) or total + part
-  end
-  return is_max and total or total:pow(1 / norm_type)
+  return list
 end
 
---- Returns the largest `found`, a tensor of each rank, over the ranks that hold shards of these parameters. Collective.
-function shards.any_found(parameters, found)
-  local seen = {}
-  for _, p in ipairs(parameters) do
-    local about = shards.of[p]
-    if about and not seen[about.group] then
-      seen[about.group], found = true, reduced(about, found, "max")
+-- Selects ranges from a list of segments. A segment {at, first, size} is at index `at` in a rank's tensor, and at index
+-- `first` in the full one, both from 0.
+local function select_ranges(segments, ranges)
+  local found, at = {}, 0
+  for _, range in ipairs(ranges) do
+    for _, s in ipairs(segments) do
+      local low, high = math.max(s[1], range[1]), math.min(s[1] + s[3], range[1] + range[2])
+      if high > low then found[#found + 1] = {at + low - range[1], s[2] + low - s[1], high - low} end
     end
+    at = at + range[2]
   end
   return found
 end
 
--- Returns a table from names to parameters of a module.
-local function parameters_of(module)
+-- Returns a form's segments by dim, of a tensor that has a dim.
+local function segments_of(form)
+  local by_dim = {}
+  for d, size in ipairs(form.shape[1] and form.shape or {1}) do by_dim[d] = {{0, 0, size}} end
+  for _, part in ipairs(form.parts or {}) do
+    by_dim[part.dim] = select_ranges(by_dim[part.dim], ranges_of(part.sizes, part.rank, part.ranks))
+  end
+  if form.first then by_dim[1] = select_ranges(by_dim[1], {{form.first, form.chunk}}) end
+  return by_dim
+end
+
+-- Copies the elements that two tensors with the segments `a` and `b` have in common, from dim d on.
+local function copy_segments(to, a, from, b, d)
+  if not a[d] then
+    to:copy_(from)
+    return
+  end
+  for _, s in ipairs(a[d]) do
+    for _, u in ipairs(b[d]) do
+      local low, high = math.max(s[2], u[2]), math.min(s[2] + s[3], u[2] + u[3])
+      if high > low then
+        copy_segments(to:narrow(d, low - s[2] + s[1] + 1, high - low), a,
+          from:narrow(d, low - u[2] + u[1] + 1, high - low), b, d + 1)
+      end
+    end
+  end
+end
+
+-- Returns t, or a view of it with a dim if it has none.
+local function with_rows(t) return t.ndim == 0 and t:reshape {1} or t end
+
+-- Copies the elements that a tensor of form `to_form` and one of `from_form` have in common.
+local function copy_common(to, to_form, from, from_form)
+  core.no_grad(copy_segments, with_rows(to), segments_of(to_form), with_rows(from:detach()), segments_of(from_form), 1)
+end
+
+-- Returns the form of a parameter on this rank; p may be false, for a tensor of this shape that no rank shares.
+local function form_of(p, shape)
+  local about, divisions = shards.of[p], shards.parts_of[p] or {}
+  local form = {shape = divisions[1] and divisions[1].shape or about and about.shape or lists.slice(shape)}
+  if about then form.first, form.chunk = about.first, about.chunk end
+  for _, part in ipairs(divisions) do
+    form.parts = form.parts or {}
+    table.insert(form.parts, {dim = part.dim, sizes = part.sizes, rank = part.group.rank, ranks = part.group.size})
+  end
+  return form
+end
+
+--- Returns true if this rank holds a part of a parameter, or of false.
+function shards.is_divided(p) return shards.of[p] ~= nil or shards.parts_of[p] ~= nil end
+local is_divided = shards.is_divided
+
+--- Returns true if other ranks of a mesh have parameters or parts that this one lacks.
+function shards.is_distributed(p) return is_divided(p) or shards.pipeline_of[p] ~= nil end
+
+--- Returns this rank's shard of a full tensor, zeros in the padding, in the tensor's dtype on its device.
+function shards.cut(about, full)
+  local own = ops.zeros({about.chunk, unpack(about.shape, 2)}, {dtype = full.dtype, device = full.device})
+  copy_common(own, {shape = about.shape, first = about.first, chunk = about.chunk}, full, {shape = about.shape})
+  return own
+end
+
+-- Returns the part of a tensor that a rank of a division's group has.
+local function part_of(part, t, rank)
+  local pieces = lists.map(ranges_of(part.sizes, rank, part.group.size), function(range)
+    return t:narrow(part.dim, range[1] + 1, range[2])
+  end)
+  return core.no_grad(ops.cat, pieces, part.dim)
+end
+
+--- Replaces a parameter or buffer, which has equal values on all ranks of a mesh of one dim, by this rank's part along
+--- a dim, and records that. sizes: pieces of the dim, each of which is divided; they must be divisible by the number of
+--- ranks.
+function shards.divide(p, mesh, dim, sizes)
+  local shape = lists.slice(p.shape)
+  local part = {shape = shape, mesh = mesh, group = mesh.groups[1], dim = dim, sizes = sizes}
+  p.grad = nil
+  core.set_data(p, is_empty(p) and p:detach():narrow(dim, 1, shape[dim] / part.group.size)
+    or part_of(part, p:detach(), part.group.rank))
+  shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
+end
+
+--- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
+function shards.check_replicas(who, name, p, group)
+  for _, part in ipairs(shards.parts_of[p] or {}) do
+    for _, rank in ipairs(part.group.ranks) do
+      if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
+        options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
+          part.mesh.rank, rank, name, part.mesh:describe_rank())
+      end
+    end
+  end
+end
+
+-- Returns true if a group has all ranks of another one.
+local function has_all(group, other)
+  return lists.every(other.ranks, function(rank) return lists.index_of(group.ranks, rank) end)
+end
+
+--- Returns true if p's module averages its gradients over all ranks of a group, which hold other parts.
+function shards.averages(p, group)
+  local part = lists.find(shards.parts_of[p] or {}, function(part) return part.averages end)
+  return part ~= nil and has_all(part.group, group)
+end
+
+--- Returns this rank's part of t, if this rank holds a part of p and t has p's full shape; otherwise t.
+function shards.own_rows(p, t)
+  if not core.is_tensor(t) then return t end
+  local about, divisions = shards.of[p], shards.parts_of[p] or {}
+  if divisions[1] and same_shape(t.shape, divisions[1].shape) then
+    for _, part in ipairs(divisions) do t = part_of(part, t:detach(), part.group.rank) end
+  end
+  return about and same_shape(t.shape, about.shape) and shards.cut(about, t) or t
+end
+
+--- Fails if one of these parameters is a shard, for `who`, which takes tensors of one rank as they are.
+function shards.refuse(who, parameters, remedy)
+  local p = lists.find(parameters, function(t) return shards.of[t] end)
+  if p then options.fail("%s: parameter '%s' is sharded by fully_shard; %s", who, shards.of[p].names[1], remedy) end
+end
+
+-- Returns the number of ranks that hold different parts of p.
+local function count_parts(p)
+  local n = shards.of[p] and shards.of[p].group.size or 1
+  for _, part in ipairs(shards.parts_of[p] or {}) do n = n * part.group.size end
+  return shards.pipeline_of[p] and n * shards.pipeline_of[p].group.size or n
+end
+
+-- Returns a division of one of the parameters and its device, or nil if this rank holds a part of none.
+local function find_division(parameters)
+  for _, p in ipairs(parameters) do
+    local about = shards.of[p]
+    if shards.is_distributed(p) then
+      return about or (shards.parts_of[p] or {shards.pipeline_of[p]})[1], about and about.device or p.device
+    end
+  end
+end
+
+-- Returns t reduced over all ranks, on t's device. All dims of a mesh are reduced at once, in one collective that all
+-- ranks call, whichever parameters they have.
+local function reduced(division, device, t, op)
+  local there = t:to(device)
+  division.mesh:call(dist().all_reduce, there, {op = op})
+  return there:to(t.device)
+end
+
+--- Returns the norm of the gradients of parameters, of which this rank holds parts, as of one vector. Collective over
+--- all ranks. Elements that several ranks hold are counted in part on each.
+function shards.total_norm(parameters, norm_type)
+  local _, world = rank_and_size()
+  local by_count, total, is_max = {}, nil, norm_type == math.huge
+  for _, p in ipairs(parameters) do
+    local n = count_parts(p)
+    if (shards.pipeline_of[p] or {}).counts ~= false then
+      by_count[n] = by_count[n] or {}
+      table.insert(by_count[n], p)
+    end
+  end
+  for _, n in ipairs(lists.sorted_keys(by_count)) do
+    local part = core.total_norm(by_count[n], norm_type, true):double()
+    if not is_max then part = part:pow(norm_type) * (n / world) end
+    total = not total and part or is_max and total:maximum(part) or total + part
+  end
+  local division, device = find_division(parameters)
+  total = reduced(division, device, total or ops.zeros({}, {dtype = "float64"}), is_max and "max" or "sum")
+  return is_max and total or total:pow(1 / norm_type)
+end
+
+--- Returns the largest `found`, a tensor of each rank, over all ranks, if this rank holds a part of any of these
+--- parameters. Collective then.
+function shards.any_found(parameters, found)
+  local division, device = find_division(parameters)
+  return division and reduced(division, device, found, "max") or found
+end
+
+-- Returns a table from names to the parameters and buffers of a module that its state_dict has, before any hook.
+local function tensors_of(module)
   local of = {}
-  for name, p in module:named_parameters {remove_duplicate = false} do of[name] = p end
+  for _, entry in ipairs(records.state_of(module)) do of[entry[1]] = entry[2] end
   return of
+end
+
+-- Returns the tensors of a group's ranks, stacked in dim 1.
+local function gather(division, device, t)
+  local joined = ops.empty({division.group.size, unpack(t.shape)}, {dtype = t.dtype, device = device})
+  division.mesh:call(dist().all_gather_into_tensor, joined, t:to(device), {group = division.group})
+  return joined
+end
+
+-- Returns the full tensor of which t is this rank's part of p. Collective.
+local function full_tensor(p, t)
+  local about, divisions = shards.of[p], shards.parts_of[p] or {}
+  if about then t = gather(about, about.device, t):view {-1}:narrow(1, 1, about.numel):view(about.shape) end
+  for i = #divisions, 1, -1 do
+    local part = divisions[i]
+    local joined, whole = gather(part, t.device, t), ops.empty(part.shape, {dtype = t.dtype, device = t.device})
+    for rank = 0, part.group.size - 1 do
+      copy_common(whole, {shape = part.shape}, joined:select(1, rank + 1), {
+        shape = part.shape, parts = {{dim = part.dim, sizes = part.sizes, rank = rank, ranks = part.group.size}},
+      })
+    end
+    t = whole
+  end
+  return t
+end
+
+-- Broadcasts a tensor from the rank of a pipeline that has it; t: that tensor, on this rank alone.
+local function broadcast_from(pipeline, holder, t)
+  local src, device = pipeline.group.ranks[holder + 1], pipeline.device
+  local about = pipeline.mesh:call(dist().broadcast_object_list, t and {t.dtype, lists.slice(t.shape)} or {}, src,
+    pipeline.group)
+  t = t and t:contiguous() or ops.empty(about[2], {dtype = about[1], device = device})
+  return pipeline.mesh:call(dist().broadcast, t, src, {group = pipeline.group})
 end
 
 --- Returns a table of a module's parameters and buffers by name, full and copied to the CPU, one parameter after
 --- another. All ranks call it; with dst, a rank in the world, the others return nil.
 shards.full_state_dict = signature.of("full_state_dict(module: module, {dst: natural})", function(module, opts)
-  local dst = opts.dst
-  local dict, own, of = {}, module:state_dict(), parameters_of(module)
+  local dst, pipeline = opts.dst, shards.pipelines[module]
+  local dict, of = {}, tensors_of(module)
   local wanted = dst == nil or dst == dist().get_rank()
-  for _, name in ipairs(lists.sorted_keys(own)) do
-    local t, about = own[name], shards.of[of[name] or false]
+  local is_sent = pipeline and pipeline.group.size > 1 and (not dst or lists.index_of(pipeline.group.ranks, dst))
+  for _, name in ipairs(lists.sorted_keys(pipeline and pipeline.holders or of)) do
     core.no_grad(core.scope, function()
-      if about then
-        local joined = ops.empty({about.group.size, t:numel()}, {dtype = t.dtype, device = about.device})
-        about.mesh:call(dist().all_gather_into_tensor, joined, t:to(about.device):reshape {-1}, {group = about.group})
-        t = joined:view {-1}:narrow(1, 1, about.numel):view(about.shape)
-      end
+      local holder = pipeline and pipeline.holders[name]
+      local is_here = not holder or holder == pipeline.group.rank
+      local t = is_here and full_tensor(of[name], of[name]:detach()) or nil
+      if is_sent then t = broadcast_from(pipeline, holder, t) end
       dict[name] = wanted and core.keep(t:to("cpu"):clone()) or nil
     end)
   end
+  if wanted then records.run_hooks(module, "state_hooks", dict) end -- as state_dict does, with full tensors
   return wanted and dict or nil
 end)
 
--- ---- checkpoints: each rank saves its shards, in any number, and loads the rows of all ranks' shards that it holds
-
-local function saved_form(about) return {shape = about.shape, first = about.first, chunk = about.chunk} end
+-- ---- checkpoints: each rank saves its parts, over any layout, and loads what it holds of all ranks' parts
 
 local function is_natural(n) return options.is("natural", n) end
 
-local function check_saved(who, name, t, saved)
-  local is_valid = core.is_tensor(t) and (saved == nil or options.is_plain(saved) and options.is_plain(saved.shape)
-    and lists.every(saved.shape, is_natural) and is_natural(saved.first) and is_natural(saved.chunk))
-  if not is_valid then options.fail("%s: the saved shard of '%s' is malformed", who, printable_name(name, 200)) end
-end
+local function are_naturals(list) return options.is_plain(list) and lists.every(list, is_natural) end
 
--- Copies the rows of a saved tensor that `to` holds. p: its parameter, or false; saved: of saved_form, or nil.
-local function take_rows(who, name, to, p, t, saved)
-  check_saved(who, name, t, saved)
-  local about = shards.of[p] or shards.describe(to.shape)
-  local shape = saved and saved.shape or t.shape
-  local fits = same_shape(shape, about.shape) and same_shape(lists.slice(with_rows(t).shape, 2), lists.slice(shape, 2))
-  if not fits then
-    options.fail("%s: expected %s to have shape [%s], got [%s] from a tensor [%s]", who, name,
-      table.concat(about.shape, ", "), table.concat(shape, ", "), table.concat(t.shape, ", "))
+-- Returns the shape of a rank's tensor of a form from a file, with a dim at least; nil if it is malformed.
+local function saved_shape(form)
+  if not (options.is_plain(form) and are_naturals(form.shape)) then return nil end
+  if (form.first or form.chunk) and not (is_natural(form.first) and is_natural(form.chunk)) then return nil end
+  local shape = form.shape[1] and lists.slice(form.shape) or {1}
+  for _, part in ipairs(form.parts == nil and {} or options.is_plain(form.parts) and form.parts or {false}) do
+    local is_part = options.is_plain(part) and are_naturals(part.sizes) and options.is("count", part.ranks)
+      and is_natural(part.rank) and part.rank < part.ranks and shape[part.dim]
+    if not is_part then return nil end
+    local sum = 0
+    for _, size in ipairs(part.sizes) do sum = sum + (size % part.ranks == 0 and size or 1 / 0) end
+    if sum ~= shape[part.dim] then return nil end
+    shape[part.dim] = sum / part.ranks
   end
-  core.no_grad(copy_rows, about, to, t, saved and saved.first or 0)
+  shape[1] = form.chunk or shape[1]
+  return shape
 end
 
---- Returns the state of a module on this rank, {tensors, shards = what they are, both by name}; nil if none is sharded.
+local function malformed(who, name)
+  options.fail("%s: the saved shard of '%s' is malformed", who, printable_name(name, 200))
+end
+
+-- Copies the elements of a saved tensor that `to` holds. p: its parameter, or false; saved: the tensor's form, or nil.
+local function take_common(who, name, to, p, t, saved)
+  if not core.is_tensor(t) then malformed(who, name) end
+  saved = saved == nil and {shape = lists.slice(t.shape)} or saved
+  local held, form = saved_shape(saved), form_of(p, to.shape)
+  if not held then malformed(who, name) end
+  if not same_shape(saved.shape, form.shape) or not same_shape(with_rows(t).shape, held) then
+    options.fail("%s: expected %s to have shape [%s], got [%s] from a tensor [%s]", who, name,
+      table.concat(form.shape, ", "), table.concat(saved.shape, ", "), table.concat(t.shape, ", "))
+  end
+  copy_common(to, form, t, saved)
+end
+
+-- Returns true if this rank saves a parameter: it is the first of those that hold the same part. pipeline: the entry of
+-- the parameter or its module, or nil.
+local function is_saver(p, pipeline)
+  local about, divisions = shards.of[p], shards.parts_of[p] or {}
+  if not is_divided(p) and not pipeline then return rank_and_size() == 0 end
+  local holders = lists.map(divisions, function(part) return part.group end)
+  holders[#holders + 1] = about and about.group
+  holders[#holders + 1] = pipeline and pipeline.group
+  local whole = (divisions[1] or about or pipeline).mesh.whole
+  for d, group in ipairs(whole.groups) do
+    local covered = lists.find(holders, function(holder) return has_all(holder, group) end)
+    if whole.place[d] > 0 and not covered then return false end
+  end
+  return true
+end
+
+--- Returns the state of a module on this rank, {tensors, shards = their forms, both by name}; nil if none is divided.
 function shards.state_of_module(module)
-  local state, of, any = {tensors = {}, shards = {}}, parameters_of(module), false
-  for name, t in pairs(module:state_dict()) do
-    local about = shards.of[of[name] or false]
-    any = any or about
-    if about and about.replica == 0 or not about and rank_and_size() == 0 then state.tensors[name] = t end
-    state.shards[name] = about and saved_form(about)
+  local pipeline = shards.pipelines[module]
+  local state, any = {tensors = {}, shards = {}}, pipeline ~= nil
+  for name, p in pairs(tensors_of(module)) do -- hooks of state_dict expect full tensors
+    any = any or is_divided(p)
+    if is_saver(p, pipeline) then state.tensors[name] = p:detach() end
+    state.shards[name] = is_divided(p) and form_of(p, p.shape) or nil
   end
   return any and state or nil
 end
 
 --- Loads the states of a module's ranks into a module that is sharded in any way, or not at all.
 function shards.load_module(module, next_state)
-  local who, own, of, seen = "load_shards", module:state_dict(), parameters_of(module), {}
+  local who, own, seen = "load_shards", tensors_of(module), {}
+  local elsewhere = (shards.pipelines[module] or {}).holders or {}
   for state in next_state do
     local parts = options.is_plain(state) and options.is_plain(state.tensors) and options.is_plain(state.shards)
     if not parts then options.fail("%s: the saved state must have tables 'tensors' and 'shards'", who) end
     for name, t in pairs(state.tensors) do
-      if not own[name] then options.fail("%s: %s has no '%s'", who, module.__name, printable_name(name, 200)) end
-      take_rows(who, name, own[name], of[name] or false, t, state.shards[name])
+      if own[name] then
+        take_common(who, name, own[name], own[name], t, state.shards[name])
+      elseif not elsewhere[name] then
+        options.fail("%s: %s has no '%s'", who, module.__name, printable_name(name, 200))
+      end
       seen[name] = true
     end
   end
@@ -175,31 +397,101 @@ function shards.load_module(module, next_state)
   end
 end
 
---- Returns an optimizer's state_dict with a field `shards`, what its parameters are by number; nil if none is sharded.
+-- Returns the entry of pipeline_of of the first of these parameters that has one, or nil.
+local function pipeline_among(parameters)
+  return shards.pipeline_of[lists.find(parameters, function(p) return shards.pipeline_of[p] end) or false]
+end
+
+--- Returns the numbers that the parameters of an optimizer have in an optimizer of the complete model, a list, and for
+--- each group the numbers of all of its parameters there; nil if they are of no Pipeline. Collective.
+function shards.numbers(optimizer)
+  local pipeline = pipeline_among(optimizer:all_parameters())
+  if not pipeline then return nil end
+  local own, groups, number_of, last = {}, {}, {}, 0
+  for g, group in ipairs(optimizer.param_groups) do
+    own[g] = lists.map(group.params, function(p)
+      if not shards.pipeline_of[p] then
+        options.fail("state_dict: group %d has a parameter that is not the Pipeline's", g)
+      end
+      return shards.pipeline_of[p].number
+    end)
+  end
+  local all = pipeline.mesh:call(dist().all_gather_object, {}, own, pipeline.group)
+  for g in ipairs(own) do
+    local seen = {}
+    for _, each in ipairs(all) do lists.append(seen, each[g] or {}) end
+    groups[g] = {}
+    for _, number in ipairs(lists.sorted_keys(lists.set(seen))) do
+      last = last + 1
+      number_of[number], groups[g][#groups[g] + 1] = last, last
+    end
+  end
+  local numbers = {}
+  for _, list in ipairs(own) do lists.append(numbers, lists.pick(number_of, list)) end
+  return numbers, groups
+end
+
+--- Returns the state_dict of an optimizer of the complete model as one of this optimizer, whose parameters have these
+--- numbers there.
+function shards.renumbered(optimizer, dict, numbers)
+  local out, n = {state = {}, param_groups = {}}, 0
+  for g, group in ipairs(optimizer.param_groups) do
+    out.param_groups[g] = lists.copy(dict.param_groups[g])
+    out.param_groups[g].params = lists.map(group.params, function()
+      n = n + 1
+      out.state[n] = dict.state[numbers[n]]
+      return n
+    end)
+  end
+  return out
+end
+
+--- Returns the part of a state_dict that is of this optimizer's parameters: if it is of an optimizer of the complete
+--- model, which has more than those of a Pipeline's rank. Collective in that case.
+function shards.own_part(optimizer, dict)
+  local params, count = optimizer:all_parameters(), 0
+  for _, group in ipairs(dict.param_groups) do
+    count = count + (options.is_plain(group) and options.is_plain(group.params) and #group.params or 0)
+  end
+  if count == #params or not pipeline_among(params) then return dict end
+  local numbers, groups = shards.numbers(optimizer)
+  for g, all in ipairs(groups) do
+    local given = dict.param_groups[g].params
+    if #given ~= #all then
+      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict", g, #all, #given)
+    end
+  end
+  return shards.renumbered(optimizer, dict, numbers)
+end
+
+--- Returns an optimizer's state_dict with a field `shards`, its parameters' forms by number; nil if none is divided. Of
+--- a Pipeline, it has the numbers of an optimizer of the complete model.
 function shards.state_of_optimizer(optimizer)
-  local params, found = optimizer:all_parameters(), {}
-  for n, p in ipairs(params) do found[n] = shards.of[p] end
-  if not next(found) then return nil end
+  local params = optimizer:all_parameters()
+  local numbers, groups = shards.numbers(optimizer)
+  if not numbers and not lists.find(params, is_divided) then return nil end
   local dict = optimizer:state_dict()
-  dict.shards = {}
-  for n in ipairs(params) do
-    local about = found[n]
-    dict.shards[n] = about and saved_form(about)
-    if about and about.replica > 0 or not about and rank_and_size() > 0 then dict.state[n] = nil end
+  local states = dict.state
+  dict.shards, dict.state = {}, {}
+  for g, group in ipairs(numbers and dict.param_groups or {}) do group.params = groups[g] end
+  for n, p in ipairs(params) do
+    local number = numbers and numbers[n] or n
+    dict.shards[number] = is_divided(p) and form_of(p, p.shape) or nil
+    if is_saver(p, shards.pipeline_of[p]) then dict.state[number] = states[n] end
   end
   return dict
 end
 
 --- Adds a rank's state of a parameter to what was loaded before, nil at first. Returns that.
 function shards.add_state(before, p, state, saved)
-  if not options.is_plain(state) or not saved and not shards.of[p] then return state end
-  local all = before or {}
+  if not options.is_plain(state) or not saved and not is_divided(p) then return state end
+  local all, held = before or {}, saved and saved_shape(saved)
   for key, value in pairs(state) do
     local is_rows = core.is_tensor(value) and value.ndim >= math.min(1, saved and 1 or p.ndim)
-    if is_rows and saved then check_saved("load_shards", tostring(key), value, saved) end
-    if is_rows and (not saved or value:size(1) == saved.chunk) then
+    if is_rows and saved and not held then malformed("load_shards", tostring(key)) end
+    if is_rows and (not saved or same_shape(value.shape, held)) then
       all[key] = all[key] or ops.zeros(p.shape, {dtype = value.dtype, device = value.device})
-      take_rows("load_shards", tostring(key), all[key], p, value, saved)
+      take_common("load_shards", tostring(key), all[key], p, value, saved)
     else
       all[key] = value
     end

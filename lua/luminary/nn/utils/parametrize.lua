@@ -137,12 +137,12 @@ function parametrize.is_parametrized(module, name)
 end
 
 -- Fails unless the first result of a function named `what` has the dtype and shape of the value it replaces.
-local function check_result(what, value, made)
-  local got, want = options.describe(made), options.describe(value)
-  if core.is_tensor(made) then
-    if made.dtype ~= value.dtype then
-      got, want = "dtype " .. made.dtype, value.dtype
-    elseif table.concat(made.shape, ",") == table.concat(value.shape, ",") then
+local function check_result(what, value, result)
+  local got, want = options.describe(result), options.describe(value)
+  if core.is_tensor(result) then
+    if result.dtype ~= value.dtype then
+      got, want = "dtype " .. result.dtype, value.dtype
+    elseif table.concat(result.shape, ",") == table.concat(value.shape, ",") then
       return
     end
   end
@@ -151,10 +151,10 @@ end
 
 -- Fails unless a second parametrization, and its right_inverse if it has one, keep dtype and shape of a value.
 local function check_second(parametrization, value)
-  local made = parametrization(value)
-  check_result("the parametrization", value, made)
+  local result = parametrization(value)
+  check_result("the parametrization", value, result)
   if not parametrization.right_inverse then return end
-  local back = pack(parametrization:right_inverse(made))
+  local back = pack(parametrization:right_inverse(result))
   if back.n > 1 then
     fail("register_parametrization: right_inverse returned %d values for %s; {unsafe = true} allows it", back.n,
       options.describe(value))

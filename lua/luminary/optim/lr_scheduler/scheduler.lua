@@ -33,7 +33,7 @@ options.kind("optimizer", "Optimizer", function(who, name, optimizer)
   return optimizer
 end)
 
---- Returns a list with a value for each group, from such a list or from one value for all.
+--- Returns a list with a value for each parameter group; `value` is such a list or one value for all groups.
 function Scheduler.for_groups(who, name, value, optimizer, kind)
   local n, list = #optimizer.param_groups, {}
   if not options.is_plain(value) then
@@ -47,7 +47,7 @@ function Scheduler.for_groups(who, name, value, optimizer, kind)
   return list
 end
 
---- Returns the value in such a list for group i; fails if the group was added after the list was made.
+--- Returns group i's value in the field `name`, a list by group; fails if the group was added after the list was made.
 function Scheduler:of_group(name, i)
   local value = self[name][i]
   if value == nil then
@@ -184,12 +184,12 @@ Scheduler.init = signature.of("LRScheduler(optimizer: optimizer, last_epoch: int
 -- ---- entries
 
 --- Returns an empty list of schedules and the function that adds one, under its signature without optimizer and
---- last_epoch. The arguments become fields and, unless the entry overrides them, settings. made(self, optimizer) runs
---- before the schedule starts, started(self) after.
+--- last_epoch. The arguments become fields and, unless the entry overrides them, settings. after_init(self, optimizer)
+--- runs before the schedule starts, started(self) after.
 function Scheduler.entries()
   return entries.of("schedule", {
-    settings = "string?", made = "function?", started = "function?", next_lr = "function", closed_form = "function?",
-    help = "string",
+    settings = "string?", after_init = "function?", started = "function?", next_lr = "function",
+    closed_form = "function?", help = "string",
   })
 end
 
@@ -200,7 +200,7 @@ local function class_of(entry, path)
   text = text:gsub("}%)$", ", last_epoch: integer = -1})")
   new.settings = entry.settings or entry.name
   new.init = signature.fields(text, function(self)
-    if entry.made then entry.made(self, self.optimizer) end
+    if entry.after_init then entry.after_init(self, self.optimizer) end
     self:start(self.optimizer, self.last_epoch)
     if entry.started then entry.started(self) end
   end)
@@ -210,7 +210,7 @@ local function class_of(entry, path)
   return new
 end
 
---- Returns the classes of such a list, by name. `path` precedes the name, "optim.lr_scheduler." by default.
+--- Returns the classes of a list of entries, by name. `path` precedes names in help, "optim.lr_scheduler." by default.
 function Scheduler.classes(list, path)
   local classes = {}
   for _, entry in ipairs(list) do classes[entry.name:match "^%w+"] = class_of(entry, path or "optim.lr_scheduler.") end

@@ -35,7 +35,7 @@ end)
 schedule "MultiStepLR(milestones: integer[], {gamma = 0.1})" {
   help = "Decays the learning rate of each group by gamma at each of the milestones.",
   settings = "(milestones: epoch_counts, gamma: number)",
-  made = function(self)
+  after_init = function(self)
     local counts = {}
     for _, epoch in ipairs(self.milestones) do counts[epoch] = (counts[epoch] or 0) + 1 end
     self.milestones = counts
@@ -117,13 +117,13 @@ local function factor_of(self, i)
 end
 
 schedule "LambdaLR(lr_lambda: any)" {
-  settings = "()", made = take_lambdas,
+  settings = "()", after_init = take_lambdas,
   help = "Sets the learning rate of each group to its initial one times a function of the epoch.",
   next_lr = function(self, _, base, i) return base * factor_of(self, i) end,
 }
 
 schedule "MultiplicativeLR(lr_lambda: any)" {
-  settings = "()", made = take_lambdas,
+  settings = "()", after_init = take_lambdas,
   help = "Multiplies the learning rate of each group by a function of the epoch, every epoch.",
   next_lr = function(self, group, _, i) return self.initial and group.lr or group.lr * factor_of(self, i) end,
 }
@@ -148,7 +148,7 @@ schedule "CosineAnnealingLR(T_max: count, {eta_min = 0})" {
 schedule "CosineAnnealingWarmRestarts(T_0: count, {T_mult: count = 1, eta_min = 0})" {
   settings = "(T_0: count, T_i: number, T_mult: count, eta_min: number, T_cur: number)",
   help = "Sets the learning rate of each group by a cosine annealing schedule with warm restarts.",
-  made = function(self) self.T_i, self.T_cur = self.T_0, self.last_epoch end,
+  after_init = function(self) self.T_i, self.T_cur = self.T_0, self.last_epoch end,
   next_lr = function(self, _, base)
     return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
   end,
@@ -195,7 +195,7 @@ schedule [[CyclicLR(base_lr, max_lr, {step_size_up: count = 2000, step_size_down
     cycle_momentum: boolean, base_momentums: number[]?, max_momentums: number[]?)]],
   help = [[Sets the learning rate of each group by a cyclical policy. Smith, "Cyclical Learning Rates for Training
     Neural Networks", 2017.]],
-  made = function(self, optimizer)
+  after_init = function(self, optimizer)
     self.first_lrs = Scheduler.for_groups("CyclicLR", "base_lr", self.base_lr, optimizer, "number")
     self.max_lrs = Scheduler.for_groups("CyclicLR", "max_lr", self.max_lr, optimizer, "number")
     self.total_size = self.step_size_up + self.step_size_down
@@ -271,7 +271,7 @@ schedule [[OneCycleLR(max_lr, {total_steps: count = (epochs * steps_per_epoch), 
     max_momentums: number[]?)]],
   help = [[Sets the learning rate of each group by the 1cycle policy. Smith and Topin, "Super-Convergence: Very Fast
     Training of Neural Networks Using Large Learning Rates", 2018.]],
-  made = function(self, optimizer)
+  after_init = function(self, optimizer)
     self.max_lrs = Scheduler.for_groups("OneCycleLR", "max_lr", self.max_lr, optimizer, "number")
     if not self.total_steps and not (self.epochs and self.steps_per_epoch) then
       fail("OneCycleLR: pass either total_steps, or epochs and steps_per_epoch")

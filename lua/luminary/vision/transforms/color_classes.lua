@@ -10,13 +10,13 @@ local run = images.run
 -- ---- dtypes and scales
 
 transform "ToDtype(dtype: dtype, {scale = false})" {
-  made = function(self) self.scales_to = self.scale and self.dtype or nil end,
+  after_init = function(self) self.scales_to = self.scale and self.dtype or nil end,
   apply = function(self, x, out) return images.to_dtype("ToDtype", x, self.dtype, self.scale, out) end,
   help = "Converts an image to a dtype, optionally scaling its values.",
 }
 
 transform [[ConvertImageDtype({dtype: dtype = "float32"})]] {
-  made = function(self) self.scales_to = self.dtype end,
+  after_init = function(self) self.scales_to = self.dtype end,
   apply = function(self, x, out) return images.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end,
   help = "Converts an image to a dtype and scales its values.",
 }
@@ -30,7 +30,7 @@ local ToTensor = transform "ToTensor()" {
 ToTensor.scales_to = "float32"
 
 local Normalize = transform "Normalize(mean, std)" {
-  made = function(self) self.statistics = checks.statistics("Normalize", self.mean, self.std) end,
+  after_init = function(self) self.statistics = checks.statistics("Normalize", self.mean, self.std) end,
   apply = function(self, x, out) return images.normalize(x, self.statistics, false, out) end,
   help = "Normalizes a float image with mean and standard deviation.",
 }
@@ -39,7 +39,7 @@ function Normalize:_apply_scaled(x, out) return images.normalize(x, self.statist
 -- ---- gray
 
 transform "Grayscale({num_output_channels: count = 1})" {
-  made = function(self)
+  after_init = function(self)
     if self.num_output_channels ~= 1 and self.num_output_channels ~= 3 then
       options.must_be("Grayscale", "num_output_channels", "1 or 3", self.num_output_channels)
     end
@@ -63,7 +63,7 @@ local kinds = {"brightness", "contrast", "saturation", "hue"}
 
 transform "ColorJitter({brightness, contrast, saturation, hue})" {
   draws = true,
-  made = function(self)
+  after_init = function(self)
     self.ranges = {}
     for i, kind in ipairs(kinds) do
       local v = self[kind]
@@ -97,7 +97,7 @@ transform "ColorJitter({brightness, contrast, saturation, hue})" {
 
 transform "GaussianBlur(kernel_size: odd_sizes, {sigma: any = {0.1, 2}})" {
   draws = true,
-  made = function(self)
+  after_init = function(self)
     local sigma = self.sigma
     if type(sigma) == "number" then sigma = {sigma, sigma} end
     self.sigma = checks.range("GaussianBlur", "sigma", sigma, 1e-6)

@@ -21,7 +21,7 @@ end
 
 local Resize = transform("Resize(size: any?, {" .. checks.interpolation
   .. ", max_size, antialias = true, scaled = true})") {
-  made = function(self)
+  after_init = function(self)
     self.size, self.max_size = checks.resize_size("Resize", self.size, self.max_size)
     self.mode = images.resize_mode(self)
   end,
@@ -47,7 +47,7 @@ end
 local function take_sides(self) self.height, self.width = unpack(self.size) end
 
 local CenterCrop = transform "CenterCrop(size: sides)" {
-  made = take_sides,
+  after_init = take_sides,
   apply = function(self, x)
     local h, w = images.size(x)
     local top, left = images.center(h, w, self.height, self.width)
@@ -67,7 +67,7 @@ end
 -- Defines transforms that return lists of crops: the next part of a Compose must be a function of the list.
 local function crops(text, flip, help)
   transform(text) {
-    made = take_sides, help = help,
+    after_init = take_sides, help = help,
     apply = function(self, x)
       return images.corners(self.__name, x, self.height, self.width, flip and (self.vertical_flip and "vertically"
         or "horizontally"))
@@ -79,14 +79,14 @@ crops("TenCrop(size: sides, {vertical_flip = false})", true,
   "Crops an image and its mirror image at the four corners and at the center, into a list.")
 
 transform("Pad(padding: border, {" .. checks.bordering .. "})") {
-  made = function(self) checks.check_border("Pad", self) end,
+  after_init = function(self) checks.check_border("Pad", self) end,
   apply = function(self, x, out) return images.pad(x, self.padding, self.padding_mode, self.fill, out) end,
   help = "Pads an image on all sides.",
 }
 
 transform("RandomCrop(size: sides, {padding: border, pad_if_needed = false, " .. checks.bordering .. "})") {
   draws = true,
-  made = function(self)
+  after_init = function(self)
     take_sides(self)
     self.padding = self.padding or {0, 0, 0, 0}
     checks.check_border("RandomCrop", self)
@@ -118,7 +118,7 @@ transform("RandomCrop(size: sides, {padding: border, pad_if_needed = false, " ..
 local RandomResizedCrop = transform([[RandomResizedCrop(size: sides, {scale: range(0) = {0.08, 1},
   ratio: range(1e-6, 1e6) = {3 / 4, 4 / 3}, ]] .. checks.interpolation .. ", antialias = true, scaled = true})") {
   draws = true,
-  made = function(self)
+  after_init = function(self)
     take_sides(self)
     self.mode = images.resize_mode(self)
   end,
@@ -239,7 +239,7 @@ transform [[ElasticTransform({alpha: channels = 50, sigma: channels = 5,
 transform [[RandomErasing({p: probability = 0.5, scale: range(0, 1) = {0.02, 0.33},
   ratio: range(1e-6, 1e6) = {0.3, 3.3}, value: any = 0})]] {
   chance = true,
-  made = function(self)
+  after_init = function(self)
     local value = self.value
     if value == "random" then return end
     if type(value) ~= "number" and (not options.is_plain(value) or #value == 0) then

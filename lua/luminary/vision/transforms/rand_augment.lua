@@ -60,7 +60,7 @@ end
 local common = "num_magnitude_bins: count = 31, " .. checks.mapping .. "})"
 
 transform("RandAugment({num_ops: natural = 2, magnitude: natural = 9, " .. common) {
-  draws = true, made = function(self)
+  draws = true, after_init = function(self)
     if self.magnitude >= self.num_magnitude_bins then
       options.must_be("RandAugment", "magnitude", ("less than num_magnitude_bins, %d"):format(self.num_magnitude_bins),
         self.magnitude)

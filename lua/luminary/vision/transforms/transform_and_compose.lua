@@ -66,11 +66,11 @@ function Transform:takes_batches() return by_image(self) and self.each_image ~= 
 
 local transforms = {Transform = Transform}
 
--- Adds a transform of single images, an entry under its signature, whose arguments become fields: made(self) runs once
--- they are set; apply(self, x, out) for an image; draws: true if it draws random numbers; chance: true if it applies
--- with probability self.p; help, one sentence.
+-- Adds a transform of single images, an entry under its signature, whose arguments become fields: after_init(self) runs
+-- once they are set; apply(self, x, out) for an image; draws: true if it draws random numbers; chance: true if it
+-- applies with probability self.p; help, one sentence.
 local _, add_entry = entries.of("transform", {
-  made = "function?", apply = "function", draws = "boolean?", chance = "boolean?", help = "string",
+  after_init = "function?", apply = "function", draws = "boolean?", chance = "boolean?", help = "string",
 })
 
 local function define(text)
@@ -79,7 +79,7 @@ local function define(text)
     local name = text:match "^%w+"
     local new, apply = class.define(name, Transform), entry.apply
     new.ours, new.draws, new.shows = true, entry.draws or entry.chance or false, text
-    new.init = signature.fields(text, entry.made)
+    new.init = signature.fields(text, entry.after_init)
     rawset(new, "_apply", entry.chance and function(self, x, out) -- raw, since an entry's apply may not take `out`
       if not draw.chance(self.p) then return x end
       return apply(self, x, out)

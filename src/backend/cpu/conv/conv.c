@@ -1,6 +1,6 @@
 /* Computes conv2d and its gradients: brings operands into the layout and type that kernels take, and chooses among
- * them. LM_CONV=direct, winograd, onednn or auto (Winograd where it is faster) in the environment: direct convolution
- * has a tenth to a half of Winograd's rounding error; onednn is for comparison. */
+ * them. LM_CONV=direct, winograd, onednn or auto (Winograd where lm_wino_is_faster) in the environment: direct
+ * convolution has a tenth to a half of Winograd's rounding error; onednn is for comparison. */
 #include "backend/cpu/conv/conv.h"
 
 #include <pthread.h>
@@ -90,17 +90,17 @@ static lm_status prepare(lm_tensor *t, lm_dtype dtype, lm_format format, lm_tens
 static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_) {
   LM_OWNED *x = NULL, *w = NULL, *y = NULL, *bias = NULL, *other = NULL;
   lm_tensor **in[] = {&x, &w, &y};
-  const int made = lm_conv_result(c->pass);
-  lm_tensor *result = c->t[made];
+  const int written = lm_conv_result(c->pass);
+  lm_tensor *result = c->t[written];
   lm_conv_job job = {.pass = c->pass, .shape = c->shape, .dtype = dtype};
   /* Planes are read in place where that is possible. */
-  const bool planar = made != 0 && chosen != ONEDNN && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
+  const bool planar = written != 0 && chosen != ONEDNN && lm_is_contiguous(c->t[0]) && !lm_is_channels_last(c->t[0]);
   job.x_planar = planar;
   job.x_planar = planar && (lm_depthwise_takes(&job) || (!c->bias && lm_product_takes(&job)));
-  if (made == 0 && chosen != ONEDNN) job.x_planar = lm_product_takes_window(&job);
+  if (written == 0 && chosen != ONEDNN) job.x_planar = lm_product_takes_window(&job);
   for (int i = 0; i < 3; i++) {
     lm_format format = i == 1 || (i == 0 && job.x_planar) ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
-    if (i != made)
+    if (i != written)
       NEED(prepare(c->t[i], dtype, format, in[i]));
     else if (result->dtype == dtype && (!job.x_planar || i != 0 || lm_is_contiguous(result)))
       *in[i] = lm_retain(result);
@@ -115,7 +115,7 @@ static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_)
   job.end = (lm_epilogue){job.y, c->shape.k, other ? (const float *)other->data : NULL, c->activation, c->low, c->high};
   job.finishes = c->finishes;
   NEED(convolve(&job, done_));
-  return *done_ && *in[made] != result ? lm_cpu_copy(*in[made], result) : LM_OK;
+  return *done_ && *in[written] != result ? lm_cpu_copy(*in[written], result) : LM_OK;
 }
 
 static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *out) {
@@ -129,9 +129,10 @@ static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *ou
 }
 
 lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) { return convolve_op(LM_OP_conv2d, args, out); }
-lm_status lm_cpu_conv2d_add_clamp(const void *args, lm_tensor *const *out) {
-  if (out[0]->dtype != LM_F32) return lm_fail_dtype("conv2d_add_clamp", "x", "float32", lm_dtype_name(out[0]->dtype));
-  return convolve_op(LM_OP_conv2d_add_clamp, args, out);
+lm_status lm_cpu_conv2d_with_epilogue(const void *args, lm_tensor *const *out) {
+  if (out[0]->dtype != LM_F32)
+    return lm_fail_dtype("conv2d_with_epilogue", "x", "float32", lm_dtype_name(out[0]->dtype));
+  return convolve_op(LM_OP_conv2d_with_epilogue, args, out);
 }
 lm_status lm_cpu_conv2d_input(const void *args, lm_tensor *const *out) {
   return convolve_op(LM_OP_conv2d_input, args, out);

@@ -4,7 +4,7 @@
 
 #include "backend/cpu/epilogue.h"
 #include "op/nn/conv.h"
-#include "tensor/packed.h"
+#include "tensor/prepack.h"
 
 typedef struct lm_conv_job {
   lm_conv_pass pass;

@@ -204,7 +204,7 @@ static void transpose_weights(const plan *p) {
   }
 }
 
-static lm_status compute(plan *p, lm_packed *weights) {
+static lm_status compute(plan *p, lm_prepack *weights) {
   const lm_conv_shape *s = p->s;
   const int64_t all = s->kh * s->kw;
   const size_t scratch = (size_t)(lists_bytes(s) + p->rows_bytes);
@@ -216,7 +216,7 @@ static lm_status compute(plan *p, lm_packed *weights) {
     return lm_parallel(s->c, (double)(p->parts * all * s->c), 0, finish_weights, p);
   }
   if (!weights->is_ready) transpose_weights(p);
-  lm_packed_put(weights);
+  lm_prepack_put(weights);
   lm_conv_grids(p->job, grids);
   for (int64_t i = 0; i < grids[0]; i++)
     for (int64_t j = 0; j < grids[1]; j++) {
@@ -246,10 +246,10 @@ lm_status lm_depthwise_conv(const lm_conv_job *job) {
   if (job->pass == LM_CONV_WEIGHT)
     p.parts = lm_max(1, lm_min(lm_min(PARTS, s->n * s->oh), s->n * s->oh * s->ow / PART_PIXELS));
   const int64_t floats = s->kh * s->kw * (p.parts * s->c + LM_ISA_PICK(lm_panel_loops_F32)->width);
-  const lm_packed_key key = {job->w, {LM_PACKED_DEPTHWISE, s->c, s->kh, s->kw}};
-  LM_PACKED weights = {0};
-  NEED(
-      lm_packed_take(job->pass == LM_CONV_WEIGHT ? NULL : job->weight, &key, (size_t)floats * sizeof(float), &weights));
+  const lm_prepack_key key = {job->w, {LM_PREPACK_DEPTHWISE, s->c, s->kh, s->kw}};
+  LM_PREPACK weights = {0};
+  NEED(lm_prepack_take(job->pass == LM_CONV_WEIGHT ? NULL : job->weight, &key, (size_t)floats * sizeof(float),
+                       &weights));
   p.weights = (float *)weights.data;
   return compute(&p, &weights);
 }

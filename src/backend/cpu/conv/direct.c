@@ -531,13 +531,13 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
     p.together = images_together(&p);
   const int64_t zeros_bytes = lm_max(p.depth * p.size, LM_GATHERED_BYTES);
   LM_WORKSPACE(char, zeros, zeros_bytes);
-  const lm_packed_key key = {
+  const lm_prepack_key key = {
       job->w,
-      {LM_PACKED_DIRECT, job->dtype, job->pass, s->c, s->k, s->kh, s->kw, s->groups, lm_min(s->h, s->stride[0]),
+      {LM_PREPACK_DIRECT, job->dtype, job->pass, s->c, s->k, s->kh, s->kw, s->groups, lm_min(s->h, s->stride[0]),
        lm_min(s->w, s->stride[1]), s->padding[0], s->padding[1], s->dilation[0], s->dilation[1]}};
-  LM_PACKED weights = {0};
-  NEED(lm_packed_take(job->pass == LM_CONV_WEIGHT ? NULL : job->weight, &key, (size_t)(p.parts * sums_of(&p) * p.size),
-                      &weights));
+  LM_PREPACK weights = {0};
+  NEED(lm_prepack_take(job->pass == LM_CONV_WEIGHT ? NULL : job->weight, &key, (size_t)(p.parts * sums_of(&p) * p.size),
+                       &weights));
   LM_WORKSPACE(int64_t, position, taps);
   memset(zeros, 0, (size_t)zeros_bytes);
   p.zeros = zeros, p.weights = weights.data, p.position = position;
@@ -548,7 +548,7 @@ lm_status lm_direct_conv(const lm_conv_job *job) {
   int64_t grids[2];
   lm_conv_grids(job, grids);
   if (!weights.is_ready) NEED(pack_taps(&p, grids, position));
-  lm_packed_put(&weights);
+  lm_prepack_put(&weights);
   for (int64_t i = 0; i < grids[0]; i++)
     for (int64_t j = 0; j < grids[1]; j++) {
       set_grid(&p, i, j);

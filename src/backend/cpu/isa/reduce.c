@@ -27,7 +27,7 @@ enum { SOME = 16, BLOCK = 4096, CHUNK = 64 };
 #define MEMBER_F32 f
 #define MEMBER_F64 f
 /* Tests if one of two floats is NaN: returns -1 or 0, as an integer as wide as these. */
-#define LM_ODD __typeof__(_Generic((LM_ACC)0, double : (int64_t)0, default : (int32_t)0))
+#define LM_HAS_NAN __typeof__(_Generic((LM_ACC)0, double : (int64_t)0, default : (int32_t)0))
 LM_INLINE int64_t unordered_f64(double a, double b) { return __builtin_isunordered(a, b) ? -1 : 0; }
 LM_INLINE int32_t unordered_f32(float a, float b) { return __builtin_isunordered(a, b) ? -1 : 0; }
 LM_INLINE int32_t unordered_integers(int64_t a, int64_t b) { return (void)a, (void)b, 0; }

@@ -52,12 +52,12 @@ static void row_logsumexp(const lm_scan_part *p, int n) {
   double *x = p->x, *carry = p->carry;
   LM_LARGE(double, power, LM_SCAN_TILE);
   double max_value = *carry, begin = *carry > x[0] ? *carry : x[0];
-  int odd = *carry != *carry;
+  int has_nan = *carry != *carry;
   for (int i = 0; i < n; i++) {
     max_value = x[i] > max_value ? x[i] : max_value;
-    odd |= x[i] != x[i];
+    has_nan |= x[i] != x[i];
   }
-  if (odd || isinf(max_value) || !(max_value - begin <= most_apart)) {
+  if (has_nan || isinf(max_value) || !(max_value - begin <= most_apart)) {
     double sum = *carry;
     for (int i = 0; i < n; i++) x[i] = sum = log_of_two(sum, x[i]);
     *carry = sum;

@@ -139,8 +139,8 @@ static void update_parts(void *ctx, int64_t first, int64_t last) {
   lm_parallel_note(lm_cpu_gemm(&product));
 }
 
-/* Updates j's columns. A thread takes some from the exchange of rows to the product, and waits for others once. Less
- * than half a millisecond of work is done before another core has its columns and this one has them back. */
+/* Updates j's columns. A thread takes some of them through all three steps, so that threads meet only at the end. Runs
+ * on one thread below half a millisecond of work, since moving columns between cores takes longer. */
 static lm_status update_beside(lu_beside *j) {
   double work = (double)j->m * j->n * j->half / 50;
   if (work < 500e3) work = 0;

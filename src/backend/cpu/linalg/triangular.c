@@ -64,7 +64,7 @@ static bool is_column_major(const lm_tensor *x) {
   return lm_is_contiguous(&t);
 }
 
-/* Solves. Without `left` X is column-major, and X A = B in memory A^T X^T = B^T. */
+/* Solves A X = B for X. Without `left` X is column-major, and X A = B in memory A^T X^T = B^T. */
 lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out) {
   const lm_linalg_solve_triangular_args *a = args;
   LM_OWNED *A = NULL;

@@ -219,7 +219,7 @@ typedef struct panels_job {
 } panels_job;
 
 static bool in_pairs(const panels_job *j) { return j->g.dtype == LM_BF16; }
-/* Returns the bytes of a sum. */
+/* Returns the bytes of an element of C's sums: 8 for float64, else 4. */
 static int64_t sum_bytes(const panels_job *j) { return j->g.dtype == LM_F64 ? 8 : 4; }
 /* Returns true if C is made of separate sums once all terms are in; otherwise C itself takes the sums. */
 static bool has_sums(const panels_job *j) { return j->transposed || in_pairs(j); }
@@ -241,7 +241,7 @@ static panels_job panels_job_of(const lm_cpu_gemm_job *g) {
                   .loops = g->dtype == LM_BF16 ? LM_ISA_PICK(lm_panel_loops_BF16) : lm_panel_loops_of(g->dtype),
                   .bytes = (int64_t)lm_dtype_size(g->dtype)};
   lm_cpu_gemm_job *s = &j.g;
-  j.keeps = lm_packed_is_kept(g->b.tensor) && !in_pairs(&j) && !g->a.transposed;
+  j.keeps = lm_prepack_is_kept(g->b.tensor) && !in_pairs(&j) && !g->a.transposed;
   j.transposed = !j.keeps && is_better_transposed(g);
   if (j.transposed) {
     s->m = g->n, s->n = g->m;
@@ -468,14 +468,14 @@ static lm_status multiply_by_panels(const lm_cpu_gemm_job *g, double work_ns) {
   if (has_sums(&j)) most = lm_min(most, SUM_COLUMNS); /* each unit has separate sums */
   const int64_t rounds = !j.keeps && (j.packs || has_sums(&j)) ? lm_ceil_div(n, most) : 1;
   const int64_t step = lm_round_up(lm_ceil_div(n, rounds), width);
-  const lm_packed_key key = {j.g.b.data, {LM_PACKED_PANELS, g->dtype, j.g.k, n, j.g.b.ld, j.g.b.transposed}};
-  LM_PACKED form = {0};
-  if (j.packs) NEED(lm_packed_take(j.keeps ? g->b.tensor : NULL, &key, (size_t)(step * padded * j.bytes), &form));
+  const lm_prepack_key key = {j.g.b.data, {LM_PREPACK_PANELS, g->dtype, j.g.k, n, j.g.b.ld, j.g.b.transposed}};
+  LM_PREPACK form = {0};
+  if (j.packs) NEED(lm_prepack_take(j.keeps ? g->b.tensor : NULL, &key, (size_t)(step * padded * j.bytes), &form));
   j.panels = form.data;
   if (j.keeps && !form.is_ready) {
     j.columns = n, j.to = j.g.k;
     pack_round(&j);
-    lm_packed_put(&form);
+    lm_prepack_put(&form);
   }
   for (j.column = 0; j.column < n; j.column += step) {
     j.columns = lm_min(step, n - j.column);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "op/kernels.h"
-#include "tensor/packed.h"
+#include "tensor/prepack.h"
 
 /* A matrix that is read: dense rows, `ld` elements apart, or those of the transposed matrix. Matrices of a batch are
  * `step` elements apart (0: one for all). */

@@ -69,12 +69,12 @@ lm_status lm_cpu_product(const void *args, lm_tensor *const *out) {
   return done_ ? LM_OK : multiply_in(p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_);
 }
 
-lm_status lm_cpu_linear_add_clamp(const void *args, lm_tensor *const *out) {
-  const lm_linear_add_clamp_args *a = args;
+lm_status lm_cpu_linear_with_epilogue(const void *args, lm_tensor *const *out) {
+  const lm_linear_with_epilogue_args *a = args;
   const lm_tensor *y = out[0];
   const int64_t rows = y->size[0], k = y->size[1], terms = a->x->size[1];
   lm_matrix w = {0};
-  if (y->dtype != LM_F32) return lm_fail_dtype("linear_add_clamp", "x", "float32", lm_dtype_name(y->dtype));
+  if (y->dtype != LM_F32) return lm_fail_dtype("linear_with_epilogue", "x", "float32", lm_dtype_name(y->dtype));
   NEED(lm_matrix_of(a->weight, LM_F32, &w));
   const lm_epilogue end = {
       (float *)y->data, k, a->other ? (const float *)a->other->data : NULL, (lm_activation)a->activation, (float)a->min,

@@ -177,7 +177,7 @@ static lm_status kernel_pack(kernel *k, int index, lm_md plain, bool unpack) {
 enum { ALIGN = 64 };
 static size_t aligned_size(lm_md d) { return lm_round_up(dnnl_memory_desc_get_size(d), ALIGN); }
 
-/* Returns true if `by` packed the argument that k needs in a layout of its own, and the layout is the same. */
+/* Returns true if kernel `by` packs its argument to the layout in which k needs the same one. */
 static bool is_packed(const kernel *k, const kernel *by) {
   return by && k->pack && !k->unpack && by->packed == k->packed &&
          dnnl_memory_desc_equal(by->desc[by->packed], k->desc[k->packed]);
@@ -209,15 +209,14 @@ static lm_status execute(dnnl_primitive_t run, int n, const argument *arguments)
   return lm_dnn_failed(dnnl_stream_wait(stream), "dnnl_stream_wait");
 }
 
-/* Converts the argument that k needs in a layout of its own: to `packed`, or with k->unpack from there. */
+/* Converts k's argument number k->packed from `plain` to `packed`, its layout in the kernel; with k->unpack, back. */
 static lm_status kernel_convert(const kernel *k, void *plain, void *packed, void *work) {
   const argument ours = {k->unpack ? DNNL_ARG_TO : DNNL_ARG_FROM, k->plain, plain};
   const argument own = {k->unpack ? DNNL_ARG_FROM : DNNL_ARG_TO, k->desc[k->packed], packed};
   return execute(k->pack, 3, (argument[]){ours, own, {DNNL_ARG_SCRATCHPAD, k->pack_scratch, work}});
 }
 
-/* Runs k. data: one address for each argument. packed: the argument that k needs in a layout of its own, already in
- * that, or NULL. */
+/* Runs k. data: an address for each argument. packed: argument k->packed in the kernel's layout; NULL: converts it. */
 static lm_status kernel_run(const kernel *k, void *const *data, void *packed) {
   const bool converts = k->pack && !packed;
   const size_t packed_bytes = converts ? aligned_size(k->desc[k->packed]) : 0;

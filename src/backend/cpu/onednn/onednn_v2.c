@@ -29,8 +29,8 @@ lm_status lm_dnn_matmul_desc(const lm_md *md, float alpha, float beta, dnnl_engi
   if (beta != 0) DNN(dnnl_post_ops_append_sum(post, beta));
   DNN(dnnl_primitive_attr_set_post_ops(attr, post));
   DNN(dnnl_matmul_desc_init(&d, md[0], md[1], NULL, md[2]));
-  dnnl_status_t made = dnnl_primitive_desc_create(out, &d, attr, engine, NULL);
-  return made == dnnl_unimplemented ? LM_OK : lm_dnn_failed(made, "the description of a product");
+  dnnl_status_t code = dnnl_primitive_desc_create(out, &d, attr, engine, NULL);
+  return code == dnnl_unimplemented ? LM_OK : lm_dnn_failed(code, "the description of a product");
 }
 
 static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_convolution_desc_t *out) {
@@ -52,9 +52,9 @@ lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *
     DNN(forward_desc(d, d->w, &desc));
   } else {
     DNN(forward_desc(d, d->w_forward, &desc));
-    dnnl_status_t made = dnnl_primitive_desc_create(&hint, &desc, attr, engine, NULL);
-    if (made == dnnl_unimplemented) return LM_OK;
-    DNN(made);
+    dnnl_status_t code = dnnl_primitive_desc_create(&hint, &desc, attr, engine, NULL);
+    if (code == dnnl_unimplemented) return LM_OK;
+    DNN(code);
     if (pass == LM_CONV_INPUT)
       DNN(dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, d->x, d->w, d->y, d->stride,
                                                            d->dilation, d->padding, d->padding_end));
@@ -62,16 +62,16 @@ lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *
       DNN(dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, d->x, d->w, NULL, d->y,
                                                               d->stride, d->dilation, d->padding, d->padding_end));
   }
-  dnnl_status_t made = dnnl_primitive_desc_iterator_create(&choices, &desc, attr, engine, hint);
-  if (made == dnnl_unimplemented) return LM_OK;
-  DNN(made);
+  dnnl_status_t code = dnnl_primitive_desc_iterator_create(&choices, &desc, attr, engine, hint);
+  if (code == dnnl_unimplemented) return LM_OK;
+  DNN(code);
   while ((found = dnnl_primitive_desc_iterator_fetch(choices)) &&
          strncmp(lm_dnn_name(found), kind, strlen(kind)) != 0) {
     dnnl_primitive_desc_destroy(found);
     found = NULL;
-    made = dnnl_primitive_desc_iterator_next(choices);
-    if (made == dnnl_iterator_ends) return LM_OK;
-    DNN(made);
+    code = dnnl_primitive_desc_iterator_next(choices);
+    if (code == dnnl_iterator_ends) return LM_OK;
+    DNN(code);
   }
   *out = found;
   found = NULL;

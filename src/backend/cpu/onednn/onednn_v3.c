@@ -30,8 +30,8 @@ lm_status lm_dnn_matmul_desc(const lm_md *md, float alpha, float beta, dnnl_engi
   if (alpha != 1) DNN(dnnl_post_ops_append_eltwise(post, dnnl_eltwise_linear, alpha, 0));
   if (beta != 0) DNN(dnnl_post_ops_append_sum(post, beta, 0, dnnl_data_type_undef));
   DNN(dnnl_primitive_attr_set_post_ops(attr, post));
-  dnnl_status_t made = dnnl_matmul_primitive_desc_create(out, engine, md[0], md[1], NULL, md[2], attr);
-  return made == dnnl_unimplemented ? LM_OK : lm_dnn_failed(made, "the description of a product");
+  dnnl_status_t code = dnnl_matmul_primitive_desc_create(out, engine, md[0], md[1], NULL, md[2], attr);
+  return code == dnnl_unimplemented ? LM_OK : lm_dnn_failed(code, "the description of a product");
 }
 
 static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_engine_t engine, const_dnnl_primitive_attr_t attr,
@@ -43,30 +43,30 @@ static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_engine_t e
 
 lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
                            const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out) {
-  dnnl_status_t made;
+  dnnl_status_t code;
   LM_DNN_DESC hint = NULL, found = NULL;
   *out = NULL;
   if (pass == LM_CONV_FORWARD) {
-    made = forward_desc(d, d->w, engine, attr, &found);
+    code = forward_desc(d, d->w, engine, attr, &found);
   } else {
-    made = forward_desc(d, d->w_forward, engine, attr, &hint);
-    if (made == dnnl_unimplemented) return LM_OK;
-    DNN(made);
+    code = forward_desc(d, d->w_forward, engine, attr, &hint);
+    if (code == dnnl_unimplemented) return LM_OK;
+    DNN(code);
     if (pass == LM_CONV_INPUT)
-      made = dnnl_convolution_backward_data_primitive_desc_create(&found, engine, dnnl_convolution_direct, d->x, d->w,
+      code = dnnl_convolution_backward_data_primitive_desc_create(&found, engine, dnnl_convolution_direct, d->x, d->w,
                                                                   d->y, d->stride, d->dilation, d->padding,
                                                                   d->padding_end, hint, attr);
     else
-      made = dnnl_convolution_backward_weights_primitive_desc_create(&found, engine, dnnl_convolution_direct, d->x,
+      code = dnnl_convolution_backward_weights_primitive_desc_create(&found, engine, dnnl_convolution_direct, d->x,
                                                                      d->w, NULL, d->y, d->stride, d->dilation,
                                                                      d->padding, d->padding_end, hint, attr);
   }
-  if (made == dnnl_unimplemented) return LM_OK;
-  DNN(made);
+  if (code == dnnl_unimplemented) return LM_OK;
+  DNN(code);
   while (strncmp(lm_dnn_name(found), kind, strlen(kind)) != 0) {
-    made = dnnl_primitive_desc_next_impl(found);
-    if (made == dnnl_last_impl_reached) return LM_OK;
-    DNN(made);
+    code = dnnl_primitive_desc_next_impl(found);
+    if (code == dnnl_last_impl_reached) return LM_OK;
+    DNN(code);
   }
   *out = found;
   found = NULL;

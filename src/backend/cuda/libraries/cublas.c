@@ -138,7 +138,7 @@ done:
   return status;
 }
 
-/* Makes a card's handle; the caller holds the lock, as for the next two. */
+/* Makes a card's handle; the caller holds the lock, also for choose_algorithm and choose_relaxed. */
 static lm_status make_handle(int ordinal) { return handles[ordinal] ? LM_OK : BLAS(cublasLtCreate(&handles[ordinal])); }
 
 static lm_status choose_algorithm(const product *p, const void *bias, const choice **out) {

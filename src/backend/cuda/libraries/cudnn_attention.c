@@ -246,7 +246,7 @@ lm_status lm_cudnn_attention_search(const lm_cudnn_target *target, const lm_cudn
 
 lm_status lm_cudnn_attend(cudnnHandle_t handle, const lm_cudnn_plan *plan, const lm_cudnn_attention_key *key,
                           double scale, const void *const data[LM_CUDNN_ALL], void *workspace) {
-  const float factor = (float)scale, below = -INFINITY, left = (float)(1 - key->dropout_p), kept = 1 / left;
+  const float factor = (float)scale, below = -INFINITY, left = (float)(1 - key->dropout_p), keep_scale = 1 / left;
   int64_t id[ID_INSIDE];
   const void *at[ID_INSIDE];
   int count = 0;
@@ -256,6 +256,6 @@ lm_status lm_cudnn_attend(cudnnHandle_t handle, const lm_cudnn_plan *plan, const
   id[count] = ID_SCALE, at[count++] = &factor;
   if (key->causal) id[count] = ID_HIDDEN, at[count++] = &below;
   if (key->backward) id[count] = ID_LEFT, at[count++] = &left;
-  if (key->dropout_p > 0) id[count] = ID_KEPT, at[count++] = &kept;
+  if (key->dropout_p > 0) id[count] = ID_KEPT, at[count++] = &keep_scale;
   return lm_cudnn_execute(handle, plan, count, id, at, workspace);
 }

@@ -9,7 +9,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t came_back = PTHREAD_COND_INITIALIZER;
 static lm_cudnn *idle[LM_DEVICE_MAX]; /* indexed by physical ordinal, last used first, as its plans are likeliest */
-static int made[LM_DEVICE_MAX];
+static int handle_count[LM_DEVICE_MAX];
 
 static void put_idle(int ordinal, lm_cudnn *c) {
   pthread_mutex_lock(&lock);
@@ -29,7 +29,7 @@ static lm_status make_handle(int ordinal, lm_cudnn **out) {
   lm_cuda_unrelax(mode);
   if (status != LM_OK) goto done;
   pthread_mutex_lock(&lock);
-  made[ordinal]++;
+  handle_count[ordinal]++;
   pthread_mutex_unlock(&lock);
   *out = c;
   c = NULL;
@@ -41,7 +41,7 @@ done:
 /* Returns NULL if no handle is idle, or, with `wait`, if none exists. */
 static lm_cudnn *take_idle(int ordinal, bool wait) {
   pthread_mutex_lock(&lock);
-  while (wait && !idle[ordinal] && made[ordinal] > 0) pthread_cond_wait(&came_back, &lock);
+  while (wait && !idle[ordinal] && handle_count[ordinal] > 0) pthread_cond_wait(&came_back, &lock);
   lm_cudnn *c = idle[ordinal];
   if (c) idle[ordinal] = c->next;
   pthread_mutex_unlock(&lock);
@@ -70,7 +70,7 @@ lm_status lm_cudnn_take(lm_cuda_frame *f, lm_cudnn **out) {
 lm_status lm_cudnn_prepare(int ordinal) {
   lm_cudnn *c = NULL;
   pthread_mutex_lock(&lock);
-  bool there = made[ordinal] > 0;
+  bool there = handle_count[ordinal] > 0;
   pthread_mutex_unlock(&lock);
   lm_status status = there ? LM_OK : make_handle(ordinal, &c);
   if (c) put_idle(ordinal, c);

@@ -23,8 +23,8 @@ typedef struct lm_cudnn_rnn {
 
 /* Finds or makes the key's network. LM_E_MISSING, with a reason, if the library is left out or declines it. */
 lm_status lm_cudnn_rnn_of(lm_cudnn *c, const lm_cudnn_rnn_key *key, lm_cudnn_rnn **out);
-/* Fills rnn->position; `packed` is device memory of weight_bytes. LM_E_MISSING if a weight's gates are not adjacent. */
-lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *rnn, const void *packed);
+/* Fills rnn->position; `weight_space`: device memory of weight_bytes. LM_E_MISSING if a weight's gates are apart. */
+lm_status lm_cudnn_rnn_weight_slots(lm_cudnn *c, lm_cudnn_rnn *rnn, const void *weight_space);
 
 /* Operands of a call. Pointers are to dense device memory; a pass ignores those that it does not name. */
 typedef struct lm_cudnn_rnn_call {

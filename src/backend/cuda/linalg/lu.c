@@ -41,7 +41,7 @@ static lm_status solve(const char *arg, const lm_tensor *A, lm_solver_call *c, l
   return lm_matrix_singular(arg, A, bad);
 }
 
-/* Inverts: the library's matrix is the transpose of ours, and so is its solution. */
+/* Inverts x. The library's matrix is the transpose of ours, and so is its solution. */
 lm_status lm_cuda_inverse(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_tensor *x = ((const lm_inverse_args *)args)->x;
   lm_solver_call c;

@@ -17,7 +17,7 @@ lm_status lm_cuda_cholesky(const void *args, lm_tensor *const *out, lm_cuda_fram
   return lm_matrix_not_positive("x", a->x, bad);
 }
 
-/* Solves. A is row-major, so the library sees A^T and is passed the opposite `transposed`. Without `left` X is
+/* Solves for X. A is row-major, so the library sees A^T and is passed the opposite `transposed`. Without `left` X is
  * row-major too: X A = B is A^T X^T = B^T. */
 lm_status lm_cuda_linalg_solve_triangular(const void *args, lm_tensor *const *out, lm_cuda_frame *f) {
   const lm_linalg_solve_triangular_args *a = args;

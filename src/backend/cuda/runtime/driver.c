@@ -290,22 +290,22 @@ static lm_status explain(lm_status status, const char *why_not) {
 }
 
 static lm_status ipc_export(int ordinal, void *p, char handle[LM_IPC_BYTES]) {
-  cudaIpcMemHandle_t made;
-  _Static_assert(sizeof made == LM_IPC_BYTES, "a handle's size");
+  cudaIpcMemHandle_t ipc_handle;
+  _Static_assert(sizeof ipc_handle == LM_IPC_BYTES, "a handle's size");
   NEED(lm_cuda_select(ordinal));
-  NEED(explain(CUDA(cudaIpcGetMemHandle(&made, p)),
+  NEED(explain(CUDA(cudaIpcGetMemHandle(&ipc_handle, p)),
                "CUDA does not let other processes share this memory here (WSL and some containers and drivers have no "
                "CUDA IPC); send x:cpu()"));
-  memcpy(handle, &made, sizeof made);
+  memcpy(handle, &ipc_handle, sizeof ipc_handle);
   return LM_OK;
 }
 
 static lm_status ipc_open(int ordinal, const char handle[LM_IPC_BYTES], void **p) {
-  cudaIpcMemHandle_t made;
-  memcpy(&made, handle, sizeof made);
+  cudaIpcMemHandle_t ipc_handle;
+  memcpy(&ipc_handle, handle, sizeof ipc_handle);
   NEED(lm_cuda_select(ordinal));
   return explain(
-      CUDA(cudaIpcOpenMemHandle(p, made, cudaIpcMemLazyEnablePeerAccess)),
+      CUDA(cudaIpcOpenMemHandle(p, ipc_handle, cudaIpcMemLazyEnablePeerAccess)),
       "the process that sent it must be alive and share this one's IPC namespace (containers: --ipc=host in both); "
       "or send x:cpu()");
 }
@@ -324,19 +324,19 @@ static lm_status ipc_event_create(int ordinal, void **event) {
 }
 
 static lm_status ipc_event_export(int ordinal, void *event, char handle[LM_IPC_BYTES]) {
-  cudaIpcEventHandle_t made;
-  _Static_assert(sizeof made == LM_IPC_BYTES, "a handle's size");
+  cudaIpcEventHandle_t ipc_handle;
+  _Static_assert(sizeof ipc_handle == LM_IPC_BYTES, "a handle's size");
   NEED(lm_cuda_select(ordinal));
-  NEED(CUDA(cudaIpcGetEventHandle(&made, event)));
-  memcpy(handle, &made, sizeof made);
+  NEED(CUDA(cudaIpcGetEventHandle(&ipc_handle, event)));
+  memcpy(handle, &ipc_handle, sizeof ipc_handle);
   return LM_OK;
 }
 
 static lm_status ipc_event_open(int ordinal, const char handle[LM_IPC_BYTES], void **event) {
-  cudaIpcEventHandle_t made;
-  memcpy(&made, handle, sizeof made);
+  cudaIpcEventHandle_t ipc_handle;
+  memcpy(&ipc_handle, handle, sizeof ipc_handle);
   lm_status status = lm_cuda_select(ordinal);
-  return status == LM_OK ? CUDA(cudaIpcOpenEventHandle((cudaEvent_t *)event, made)) : status;
+  return status == LM_OK ? CUDA(cudaIpcOpenEventHandle((cudaEvent_t *)event, ipc_handle)) : status;
 }
 
 /* The segment sizes are those PyTorch documents for its CUDA allocator. */

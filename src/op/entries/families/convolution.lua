@@ -28,7 +28,7 @@ op "conv2d(x, weight, bias?, stride: pair = 1, padding: padding = 0, dilation: p
   flops = "2 * numel_of(y) * size_of(weight)[2] * size_of(weight)[3] * size_of(weight)[4]",
   help = "Applies a 2-d convolution.",
 }
-op("conv2d_add_clamp(x, weight, bias?, other?, stride: pair = 1, padding: pair = 0, dilation: pair = 1, "
+op("conv2d_with_epilogue(x, weight, bias?, other?, stride: pair = 1, padding: pair = 0, dilation: pair = 1, "
   .. "groups: int = 1, activation: activation = none, min: number = -inf, max: number = inf)") {
   operands = {
     "x: [N?, C, H, W] float strided", "weight: [K, Cg, kH, kW] of x strided", "bias: [K] of x strided",

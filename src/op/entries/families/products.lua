@@ -48,7 +48,7 @@ op "linear(x, weight, bias: scalar?)" {
   flops = "2 * numel_of(y) * size_of(x)[-1]",
   help = "Applies a linear transformation: x times weight transposed, plus bias.",
 }
-op("linear_add_clamp(x, weight, bias?, other?, activation: activation = none, min: number = -inf, "
+op("linear_with_epilogue(x, weight, bias?, other?, activation: activation = none, min: number = -inf, "
   .. "max: number = inf)") {
   operands = {
     "weight: [K, D] float strided", "x: [at..., D] of weight rows", "bias: [K] of x", "other: [at..., K] of x",

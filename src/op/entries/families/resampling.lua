@@ -1,7 +1,7 @@
 --- Defines the ops behind resizing, sampling by a grid, unfolding and folding.
 local op = ...
 
--- Its gradients are such ops too, as a convolution's are. lua/luminary/nn/functional/ makes the tables.
+-- Sums weighted elements at indices that lua/luminary/nn/functional/ computes. Its gradients are ops with kernels.
 op "gather_weighted(x, indices, weight?)" {
   operands = {
     "x: [n, c, points, i] float", "points(points)", "indices: [1|n, j, p] int64 private",

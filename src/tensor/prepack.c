@@ -1,27 +1,27 @@
-#include "tensor/packed.h"
+#include "tensor/prepack.h"
 
 #include "base/thread.h"
 
 /* A form that is kept, or will be. It shares its memory with calls that use it, so that another may replace it. */
-typedef struct lm_packed_entry {
-  lm_packed_key key;
+typedef struct lm_prepack_entry {
+  lm_prepack_key key;
   uint32_t version; /* the storage's, when the form was made */
   lm_tensor *memory;
-  struct lm_packed_entry *next;
+  struct lm_prepack_entry *next;
 } entry;
 
 LM_MUTEX(lock); /* guards the lists of all storages */
 
-void lm_packed_keep(lm_storage *s) {
+void lm_prepack_keep(lm_storage *s) {
   lm_storage_retain(s);
-  atomic_fetch_add(&s->packers, 1);
+  atomic_fetch_add(&s->prepack_users, 1);
 }
 
-void lm_packed_drop(lm_storage *s) {
+void lm_prepack_drop(lm_storage *s) {
   entry *list = NULL;
   if (!s) return;
   pthread_mutex_lock(&lock);
-  if (atomic_fetch_sub(&s->packers, 1) == 1) list = s->packed, s->packed = NULL;
+  if (atomic_fetch_sub(&s->prepack_users, 1) == 1) list = s->prepacked, s->prepacked = NULL;
   pthread_mutex_unlock(&lock);
   for (entry *next; list; list = next) {
     next = list->next;
@@ -32,14 +32,14 @@ void lm_packed_drop(lm_storage *s) {
 }
 
 /* Returns the entry with that key, or NULL. The lock is held. */
-static entry *find(const lm_storage *s, const lm_packed_key *key) {
-  for (entry *e = s->packed; e; e = e->next)
+static entry *find(const lm_storage *s, const lm_prepack_key *key) {
+  for (entry *e = s->prepacked; e; e = e->next)
     if (memcmp(&e->key, key, sizeof *key) == 0) return e;
   return NULL;
 }
 
-lm_status lm_packed_take(const lm_tensor *t, const lm_packed_key *key, size_t bytes, lm_packed *form) {
-  if (lm_packed_is_kept(t)) {
+lm_status lm_prepack_take(const lm_tensor *t, const lm_prepack_key *key, size_t bytes, lm_prepack *form) {
+  if (lm_prepack_is_kept(t)) {
     const uint32_t version = lm_version(t);
     pthread_mutex_lock(&lock);
     const entry *e = find(t->storage, key);
@@ -60,7 +60,7 @@ lm_status lm_packed_take(const lm_tensor *t, const lm_packed_key *key, size_t by
   return LM_OK;
 }
 
-void lm_packed_put(lm_packed *form) {
+void lm_prepack_put(lm_prepack *form) {
   entry *added = form->added;
   if (!added) return;
   added->memory = lm_retain(form->memory);
@@ -70,15 +70,15 @@ void lm_packed_put(lm_packed *form) {
     lm_tensor *memory = before->memory;
     before->memory = added->memory, before->version = added->version;
     added->memory = memory;
-  } else if (atomic_load(&form->storage->packers) > 0) {
-    added->next = form->storage->packed;
-    form->storage->packed = added;
+  } else if (atomic_load(&form->storage->prepack_users) > 0) {
+    added->next = form->storage->prepacked;
+    form->storage->prepacked = added;
     form->added = NULL;
   }
   pthread_mutex_unlock(&lock);
 }
 
-void lm_packed_release(lm_packed *form) {
+void lm_prepack_release(lm_prepack *form) {
   if (form->added) lm_release(form->added->memory);
   lm_free(form->added);
   lm_release(form->memory);

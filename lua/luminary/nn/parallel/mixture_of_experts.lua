@@ -1,0 +1,185 @@
+--- nn.MixtureOfExperts(…): Sends each token to the best k of several feed-forward networks, which ranks may divide.
+--- Shazeer et al., "Outrageously Large Neural Networks", 2017; with capacity and an exchange of tokens by all_to_all:
+--- Lepikhin et al., "GShard", 2021.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local signature = require "luminary.base.signature"
+local dist = require "luminary.distributed.collectives"
+local device_mesh = require "luminary.distributed.device_mesh"
+local layer = require "luminary.nn.define_layer"
+local init = require "luminary.nn.initializers"
+local Linear = require("luminary.nn.linear").Linear
+local meta = require "luminary.nn.meta"
+local records = require "luminary.nn.module_fields"
+local collective = require "luminary.nn.parallel.collective_functions"
+local shards = require "luminary.nn.parallel.shards"
+
+local ops, who = core.ops, "MixtureOfExperts"
+local NAMES = {"w1", "w2", "w3"}
+
+-- The experts of this rank: w2 (activation(w1 x) * w3 x), weights [experts, out, in], w3 only if gated.
+local Experts = layer.define "GroupedExperts"
+
+function Experts:init(dim, hidden_dim, count, o)
+  local size = o.mesh and o.mesh:size() or 1
+  self.count, self.first, self.activation = count, o.mesh and o.mesh.place[1] * count / size or 0, o.activation
+  for i, name in ipairs(o.gated and NAMES or {"w1", "w2"}) do
+    local out, inputs = i == 2 and dim or hidden_dim, i == 2 and hidden_dim or dim
+    self[name] = layer.parameter({count / size, out, inputs}, o)
+    if size > 1 then
+      local part = {shape = {count, out, inputs}, dim = 1, sizes = {count}, averages = true}
+      part.mesh, part.group = o.mesh, o.mesh.groups[1]
+      shards.parts_of[self[name]] = {part}
+    end
+  end
+  self:reset_parameters()
+  self:register_load_state_dict_pre_hook(function(m, dict, prefix)
+    for _, name in ipairs(NAMES) do dict[prefix .. name] = shards.own_rows(m[name], dict[prefix .. name]) end
+  end)
+  records.of(self).on_clone = function(twin)
+    for _, name in ipairs(NAMES) do
+      if self[name] then shards.parts_of[twin[name]] = shards.parts_of[self[name]] end
+    end
+  end
+end
+
+--- Draws the parameters again, as at construction: those of all experts, of which a rank keeps its own.
+function Experts:reset_parameters()
+  if meta.is_on() then return end
+  for _, name in ipairs(NAMES) do
+    local p = self[name]
+    local other = p and ops.empty_like(p:detach()[1])
+    for i = 1, p and self.count or 0 do
+      local own = i - self.first
+      init._layer(own >= 1 and own <= p:size(1) and p:detach()[own] or other)
+    end
+  end
+end
+
+function Experts:forward(x)
+  local h = ops[self.activation](ops.bmm(x, self.w1:transpose(2, 3)))
+  if self.w3 then h = h * ops.bmm(x, self.w3:transpose(2, 3)) end
+  return ops.bmm(h, self.w2:transpose(2, 3))
+end
+
+local MixtureOfExperts = layer.define(who)
+
+MixtureOfExperts.init = signature.of([[MixtureOfExperts(dim: count, hidden_dim: count, num_experts: count,
+  {top_k: count = 2, capacity_factor: positive, norm_topk_prob: boolean, gated = true,
+  activation = "silu" | "gelu" | "relu", mesh, device, dtype: string})]], function(self, dim, hidden_dim, count, o)
+  if o.top_k > count then options.must_be(who, "top_k", ("at most num_experts, %d"):format(count), o.top_k) end
+  if o.mesh ~= nil then
+    if not device_mesh.is_mesh(o.mesh) or o.mesh.ndim ~= 1 then
+      options.must_be(who, "mesh", 'one dim of a result of dist.init_device_mesh, such as mesh["expert"]', o.mesh)
+    end
+    options.divisible(who, "num_experts", count, "the number of ranks", o.mesh:size())
+  end
+  self.dim, self.hidden_dim, self.num_experts, self.top_k = dim, hidden_dim, count, o.top_k
+  self.capacity_factor, self.norm_topk_prob, self.mesh = o.capacity_factor, o.norm_topk_prob, o.mesh
+  if o.norm_topk_prob == nil then self.norm_topk_prob = o.top_k > 1 end
+  self.gate = Linear(dim, count, {bias = false, device = o.device, dtype = o.dtype})
+  self.experts = Experts(dim, hidden_dim, count, o)
+end)
+
+layer.prints(MixtureOfExperts, "dim hidden_dim num_experts top_k capacity_factor")
+
+-- Returns the number of tokens for each expert, of each rank: int64 [ranks, experts].
+local function gather_counts(mesh, counts)
+  if not mesh or mesh:size() == 1 then return counts:unsqueeze(1) end
+  local all = ops.empty({mesh:size(), counts:size(1)}, {dtype = "int64", device = counts.device})
+  mesh:call(dist.all_gather_into_tensor, all, counts, {group = mesh.groups[1]})
+  return all
+end
+
+-- Returns the index of a slot for each row: blocks of sizes[i] rows take neighboring slots, from first[i] on.
+local function slots_of(first, sizes, device)
+  local offsets, rows = {}, 0
+  for i, size in ipairs(sizes) do
+    offsets[i], rows = first[i] - rows, rows + size
+  end
+  local how = {dtype = "int64", device = device}
+  return ops.arange(0, rows, how) + core.tensor(offsets, how):repeat_interleave(core.tensor(sizes, how))
+end
+
+-- Runs the experts on rows that are sorted by expert; all: a list of counts by rank.
+local function run_all(self, rows, all)
+  local n, rank = #all, self.mesh and self.mesh.place[1] or 0
+  local count, sent, received, first, sizes, filled = self.num_experts / n, {}, {}, {}, {}, {}
+  for r = 1, n do
+    sent[r], received[r] = 0, 0
+    for e = 1, count do
+      local size = all[r][rank * count + e]
+      sent[r], received[r] = sent[r] + all[rank + 1][(r - 1) * count + e], received[r] + size
+      first[#first + 1], sizes[#sizes + 1], filled[e] = filled[e] or 0, size, (filled[e] or 0) + size
+    end
+  end
+  local slots = math.max(unpack(filled))
+  for i = 1, #first do first[i] = first[i] + (i - 1) % count * slots + 1 end
+  if n > 1 then rows = collective.all_to_all(rows, self.mesh, sent, received) end
+  local slot = slots_of(first, sizes, rows.device)
+  local x = ops.zeros({count * slots, self.dim}, {dtype = rows.dtype, device = rows.device}):index_add(1, slot, rows)
+  local y = self.experts(x:view(count, slots, self.dim)):flatten(1, 2):index_select(1, slot)
+  return n > 1 and collective.all_to_all(y, self.mesh, received, sent) or y
+end
+
+-- Runs the experts on the rows that have one of the `slots` slots of this rank for an expert, which is their number
+-- `expert`; results of others are 0.
+local function run_within(self, rows, expert, counts, slots, n)
+  local position = ops.arange(1, rows:size(1) + 1, {dtype = "int64", device = rows.device})
+    - (counts:cumsum(1) - counts):index_select(1, expert)
+  local kept = position:le(slots):to(rows.dtype):unsqueeze(2)
+  local slot, count = (expert - 1) * slots + position:clamp(nil, slots), self.num_experts / n
+  local x = ops.zeros({n * count * slots, self.dim}, {dtype = rows.dtype, device = rows.device})
+  x = x:index_add(1, slot, rows * kept)
+  if n > 1 then x = collective.all_to_all(x, self.mesh) end
+  local y = self.experts(x:view(n, count, slots, self.dim):transpose(1, 2):flatten(2, 3))
+  y = y:view(count, n, slots, self.dim):transpose(1, 2):flatten(1, 3)
+  if n > 1 then y = collective.all_to_all(y, self.mesh) end
+  return y:index_select(1, slot) * kept:to(y.dtype)
+end
+
+--- layer(x): Returns the weighted sums of the experts' results, like x [..., dim]. Sets the fields balance_loss and
+--- z_loss, to add to a loss, and tokens_per_expert.
+function MixtureOfExperts:forward(x)
+  if not core.is_tensor(x) or x.ndim == 0 or x:size(x.ndim) ~= self.dim then
+    options.wrong_shape(who, "x", x, ("[..., %d]"):format(self.dim))
+  end
+  local tokens, k, count = x:numel() / self.dim, self.top_k, self.num_experts
+  local flat = x:reshape {tokens, self.dim}
+  local logits = self.gate(flat)
+  if logits.dtype ~= "float64" then logits = logits:float() end
+  local probabilities = ops.softmax(logits, 2)
+  local weights, chosen = ops.topk(probabilities, k, 2)
+  if self.norm_topk_prob then weights = weights / weights:sum(2, true) end
+  local expert = chosen:transpose(1, 2):flatten() -- first choices come before second ones
+  local counts = ops.zeros({count}, {dtype = "int64", device = x.device}):scatter_add(1, expert, ops.ones_like(expert))
+  local all = gather_counts(self.mesh, counts)
+  local order = expert:argsort(1, false, {stable = true})
+  local token = (order - 1) % math.max(tokens, 1) + 1
+
+  local fraction = all:sum(1):to(logits.dtype) / all:sum():clamp(1)
+  self.balance_loss = count / math.max(tokens, 1) * (fraction * probabilities:sum(1)):sum()
+  self.z_loss = logits:logsumexp(2):square():sum() / math.max(tokens, 1)
+  self.tokens_per_expert = counts
+
+  local of_rank, rows = all:sum(2):tolist(), flat:index_select(1, token)
+  local share = tokens * k / all:sum():item()
+  -- Experts' gradients are averages over the tokens of all ranks: each rank's part is weighted.
+  local function weigh(t, factor)
+    if #of_rank > 1 and t.requires_grad then t:register_hook(function(g) return g * factor end) end
+    return t
+  end
+  weigh(rows, 1 / share)
+  local y
+  if self.capacity_factor then
+    local slots = math.max(1, math.ceil(self.capacity_factor * math.max(unpack(of_rank)) / count))
+    y = run_within(self, rows, expert:index_select(1, order), counts, slots, #of_rank)
+  else
+    y = run_all(self, rows, all:tolist())
+  end
+  weigh(y, share)
+  y = y * weights:transpose(1, 2):flatten():index_select(1, order):unsqueeze(2):to(y.dtype)
+  return ops.zeros({tokens, self.dim}, {dtype = y.dtype, device = y.device}):index_add(1, token, y):view(x.shape)
+end
+
+return MixtureOfExperts

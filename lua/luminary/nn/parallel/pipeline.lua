@@ -1,0 +1,505 @@
+--- nn.parallel.Pipeline(…): Runs consecutive stages of a module on different ranks, a batch in several micro-batches.
+---
+--- The module is a chain of parts. A stage is a twin of the module whose forward runs the parts of the stage: it has
+--- the modules and parameters that these use, and Absent for others. Before each pass of its schedule a rank posts the
+--- receives of the next two. Activations follow a header with their dtypes and shapes; gradients need none.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local lists = require "luminary.base.lists"
+local options = require "luminary.base.options"
+local own = require "luminary.base.own_functions"
+local signature = require "luminary.base.signature"
+local alike = require "luminary.distributed.same_on_all_ranks"
+local dist = require "luminary.distributed"
+local device_mesh = require "luminary.distributed.device_mesh"
+local containers = require "luminary.nn.containers"
+local layer = require "luminary.nn.define_layer"
+local meta = require "luminary.nn.meta"
+local records = require "luminary.nn.module_fields"
+local batch_size = require "luminary.nn.parallel.batch_size"
+local schedule = require "luminary.nn.parallel.pipeline_schedule"
+local shards = require "luminary.nn.parallel.shards"
+
+local ops, fail, pack, who = core.ops, options.fail, options.pack, "Pipeline"
+local DTYPES = lists.parts "float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128"
+local HEADER, MOST = 96, 15 -- numbers of a header; tensors between two stages
+local AHEAD = 2             -- passes whose receives are posted before a pass runs
+local TIED = 1              -- tag of tied parameters; those of passes are MOST + 1 and above
+
+local Pipeline = layer.define(who)
+Pipeline.transparent, Pipeline.nameless = true, true -- names are those of the model
+
+local Stages = layer.define("PipelineStages", containers.ModuleList)
+Stages.transparent, Stages.nameless = true, true
+
+local Absent = layer.define "Absent"
+function Absent:init(name) self.name = name end
+function Absent:extra_repr() return self.name end
+function Absent:forward(...) -- luacheck: ignore
+  fail("%s: no part of this rank's stages names '%s', which one uses", who, self.name)
+end
+
+-- ---- cutting a module
+
+-- Returns the module, parameter or buffer of a dotted name; fails if there is none.
+local function find(module, name)
+  for _, kind in ipairs(type(name) == "string" and {"child", "param", "buffer"} or {}) do
+    local ok, found = pcall(records.find, who, module, name, kind)
+    if ok and found ~= module then return found end
+  end
+  options.must_be(who, "a name in parts", "that of a module, parameter or buffer of " .. module.__name, name)
+end
+
+-- Returns true if a dotted name is `name` or begins with it.
+local function is_within(full, name) return full == name or full:sub(1, #name + 1) == name .. "." end
+
+-- Returns the parts of a module: {names, forward} each, with forward(stage, …).
+local function parts_of(module, given, split)
+  local list, parts = given or class.has(module, "pipeline_parts") and module:pipeline_parts(), {}
+  if not list and not module:is(containers.Sequential) then
+    fail("%s: cannot cut %s, whose forward is code; define %s:pipeline_parts(), or pass {parts = {…}}: the names of "
+      .. "its modules, each called with the results of the one before", who, module.__name, module.__name)
+  end
+  local function add(name)
+    local m = find(module, name)
+    if not records.is_module(m) then options.must_be(who, "a part", "the name of a module, or a table", name) end
+    local is_cut = lists.find(split, function(s) return s ~= name and is_within(s, name) end)
+    if not m:is(containers.ModuleList) and not (is_cut and m:is(containers.Sequential)) then
+      parts[#parts + 1] = {names = {name}, forward = function(_, ...) return m(...) end}
+      return
+    end
+    for _, child in ipairs(records.of(m).child) do add(records.joined(name, child)) end
+  end
+  for _, part in ipairs(list or records.of(module).child) do
+    if type(part) ~= "table" then
+      add(part)
+    else
+      local forward = options.arg(who, "forward of a part", part.forward, "function")
+      parts[#parts + 1] = {names = part, forward = function(...) return own.call(forward, ...) end}
+    end
+  end
+  return parts
+end
+
+-- Divides parts into stages; all but the first begin with a part that has the next module of split.
+local function divide(parts, split)
+  local stages, first = {}, 1
+  for i, name in ipairs(split) do
+    local _, found = lists.find(parts, function(part)
+      return lists.find(part.names, function(n) return is_within(n, name) end)
+    end)
+    if not found or found <= first then
+      fail("%s: split[%d] must be the name of a later part than the first of the stage before, got '%s'; parts are %s",
+        who, i, name, table.concat(lists.map(parts, function(part) return part.names[1] end), ", "))
+    end
+    stages[i], first = lists.slice(parts, first, found - 1), found
+  end
+  return lists.append(stages, {lists.slice(parts, first)})
+end
+
+-- Returns a module for a stage: m itself if `kept` has it, a twin if it has some of its modules or parameters.
+local function cut(m, name, kept)
+  if kept[m] then return m end
+  local function is_kept(v) return kept[v] end
+  if not lists.find(m:modules(), is_kept) and not lists.find(m:parameters(), is_kept) then return Absent(name) end
+  local twin = records.twin(m, {}, function(v) return v end)
+  local record = records.of(twin)
+  for _, child in ipairs(record.child) do
+    record.values[child] = cut(record.values[child], records.joined(name, child), kept)
+  end
+  records.show_children(twin, record)
+  for _, param in ipairs(lists.slice(record.param)) do
+    if not kept[record.values[param]] then twin[param] = nil end
+  end
+  return twin
+end
+
+-- Returns the stage that runs these parts of a module.
+local function stage_of(module, parts)
+  local kept = {}
+  for _, part in ipairs(parts) do
+    for _, name in ipairs(part.names) do
+      local found = find(module, name)
+      local inner = records.is_module(found) and lists.joined(found:modules(), found:parameters()) or {found}
+      for _, v in ipairs(inner) do kept[v] = true end
+    end
+  end
+  local stage = cut(module, "", kept)
+  records.of(stage).values.forward = function(self, ...)
+    local values = pack(...)
+    for _, part in ipairs(parts) do values = pack(part.forward(self, unpack(values, 1, values.n))) end
+    return unpack(values, 1, values.n)
+  end
+  return stage
+end
+
+-- ---- constructing
+
+-- Returns what must be equal on all ranks, as text of one line each.
+local function describe(module, stages, opts)
+  local lines = {("schedule %s, %d micro-batches"):format(opts.schedule, opts.microbatches)}
+  for s, parts in ipairs(stages) do
+    for _, part in ipairs(parts) do
+      lines[#lines + 1] = ("stage %d, %s"):format(s, table.concat(part.names, ", "))
+    end
+  end
+  for name, p in module:named_parameters() do
+    lines[#lines + 1] = ("'%s', %s [%s]"):format(name, p.dtype, table.concat(p.shape, ", "))
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+-- Notes the ranks of each parameter. Frees those that this rank does not have.
+local function note_parameters(self, module, stages)
+  local group, mesh, holders, of = self.group, self.mesh, {}, {}
+  for s, stage in ipairs(stages) do
+    local rank, params = (s - 1) % group.size, stage:parameters()
+    if #params == 0 then fail("%s: stage %d has no parameters; move its split", who, s) end
+    for name in pairs(stage:state_dict()) do holders[name] = holders[name] or rank end
+    for _, p in ipairs(params) do of[p] = lists.append(of[p] or {}, {rank}) end
+  end
+  for name, p in module:named_parameters() do
+    if not of[p] then fail("%s: no part has the parameter '%s'", who, name) end
+  end
+  shards.pipelines[self] = {group = group, mesh = mesh, holders = holders, device = self.device}
+  self.ties = {}
+  for number, p in ipairs(module:parameters()) do
+    local ranks = lists.map(lists.sorted_keys(lists.set(of[p])), function(r) return group.ranks[r + 1] end)
+    if lists.index_of(ranks, mesh.rank) then
+      shards.pipeline_of[p] = {group = group, mesh = mesh, number = number, counts = ranks[1] == mesh.rank}
+      if #ranks > 1 then table.insert(self.ties, {p = p, ranks = ranks}) end
+    else
+      p.grad = nil
+      p:free()
+    end
+  end
+end
+
+-- Exchanges t, a tensor of a tied parameter; returns those of all ranks that have it, in their order.
+local function exchange(self, tie, t)
+  local list, works = {}, {}
+  for i, rank in ipairs(tie.ranks) do
+    list[i] = t
+    if rank ~= self.mesh.rank then
+      list[i] = ops.empty(t.shape, {dtype = t.dtype, device = t.device})
+      works[#works + 1] = dist.irecv(list[i], {src = rank, group = self.group, tag = TIED})
+      works[#works + 1] = dist.isend(t, {dst = rank, group = self.group, tag = TIED})
+    end
+  end
+  for _, work in ipairs(works) do work:wait() end
+  return list
+end
+
+Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], microbatches: count,
+  schedule = "1f1b" | "interleaved" | "gpipe", loss: callable, parts: list, batch_dim: count = 1})]],
+  function(self, module, opts)
+  local mesh, split = opts.mesh, opts.split
+  if not device_mesh.is_mesh(mesh) or mesh.ndim ~= 1 then
+    options.must_be(who, "mesh", "a result of dist.init_device_mesh, or a part of it, with 1 dim", mesh)
+  end
+  if not split or not opts.microbatches then fail("%s: the options split and microbatches are required", who) end
+  local group = mesh.groups[1]
+  local stages = divide(parts_of(module, opts.parts, split), split)
+  local each = #stages / group.size
+  if group.size > 1 and (each % 1 > 0 or each > 1 and opts.schedule ~= "interleaved") then
+    fail("%s: split must have %d names for %d ranks%s, got %d", who, group.size - 1, group.size, opts.schedule
+      == "interleaved" and ", or one less than a multiple of the ranks" or "; with {schedule = \"interleaved\"} ranks "
+      .. "have several stages", #split)
+  end
+  if group.size > 1 then
+    mesh:call(alike, group, who, "pipeline differs", describe(module, stages, opts), "line")
+  else
+    stages = {lists.joined({}, unpack(stages))}
+  end
+  self.mesh, self.group, self.loss, self.batch_dim = mesh, group, opts.loss, opts.batch_dim
+  self.schedule, self.microbatches, self.total = opts.schedule, opts.microbatches, #stages
+  self.device = (module:parameters()[1] or ops.empty {}).device
+  self.header_device = group.backend == "nccl" and self.device or "cpu"
+  stages = lists.map(stages, function(parts) return stage_of(module, parts) end)
+  note_parameters(self, module, stages)
+  self.stages = Stages()
+  for s = group.rank + 1, #stages, group.size do self.stages:append(stages[s]) end
+  meta.materialize(who, self.stages:modules())
+  local names, holders = self:state_dict(), shards.pipelines[self].holders
+  for _, stage in ipairs(self.stages) do
+    local record = records.of(stage)
+    record.load_pre_hooks = lists.slice(record.load_pre_hooks or {}) -- the twin's own
+    stage:register_load_state_dict_pre_hook(function(_, dict, prefix)
+      for name in pairs(holders) do
+        if not names[name] then dict[prefix .. name] = nil end
+      end
+    end)
+  end
+  for _, tie in ipairs(self.ties) do
+    core.no_grad(tie.p.copy_, tie.p, mesh:call(exchange, self, tie, tie.p:detach():contiguous())[1])
+  end
+end)
+
+-- ---- messages of a run, a table of run_passes
+
+-- Returns the tag of the messages that a pass receives; those of its tensors follow it.
+local function tag_of(run, pass)
+  return (2 * ((pass.stage - 1) * run.n + pass.batch) + (pass.kind == "backward" and 1 or 0)) * (MOST + 1)
+end
+
+local function rank_of(pipe, stage) return pipe.group.ranks[(stage - 1) % pipe.group.size + 1] end
+
+-- Posts a receive of a pass; i: 0 for the header, or the number of a tensor.
+local function post_receive(run, pass, t, i)
+  local from = pass.stage + (pass.kind == "forward" and -1 or 1)
+  return dist.irecv(t, {src = rank_of(run.pipe, from), group = run.pipe.group, tag = tag_of(run, pass) + i})
+end
+
+-- Sends tensors to the pass of that kind that receives them; requires: which of them get a gradient, for a header.
+local function deliver(run, kind, stage, batch, tensors, requires)
+  local pipe, tag, header = run.pipe, tag_of(run, {kind = kind, stage = stage, batch = batch}), {#tensors}
+  local function post(t, i)
+    local work = dist.isend(t, {dst = rank_of(pipe, stage), group = pipe.group, tag = tag + i})
+    table.insert(run.sends, {t, work})
+  end
+  for i, t in ipairs(requires and tensors or {}) do
+    lists.append(header, {lists.index_of(DTYPES, t.dtype), requires[i] and 1 or 0, t.ndim})
+    lists.append(header, t.shape)
+  end
+  if #tensors > MOST or #header > HEADER then
+    fail("%s: at most %d tensors with at most %d dims in all pass to the next stage, got %d", who, MOST,
+      HEADER - 1 - 3 * #tensors, #tensors)
+  end
+  if requires then
+    for i = #header + 1, HEADER do header[i] = 0 end
+    post(core.tensor(header, {dtype = "int64", device = pipe.header_device}), 0)
+  end
+  for i, t in ipairs(tensors) do post(t:detach():contiguous(), i) end
+end
+
+-- Posts the receives of the tensors that a header describes.
+local function open(run, pass, posted)
+  posted.header[2]:wait()
+  local numbers, at = posted.header[1]:tolist(), 2
+  posted.tensors, posted.works, posted.requires = {}, {}, {}
+  for i = 1, numbers[1] do
+    local last = at + 2 + numbers[at + 2]
+    local how = {dtype = DTYPES[numbers[at]], device = run.pipe.device}
+    posted.tensors[i] = ops.empty(lists.slice(numbers, at + 3, last), how)
+    posted.works[i] = post_receive(run, pass, posted.tensors[i], i)
+    posted.requires[i] = numbers[at + 1] == 1 and run.grad
+    at = last + 1
+  end
+end
+
+local function receives(run, pass) return pass.stage ~= (pass.kind == "forward" and 1 or run.pipe.total) end
+
+-- Posts what a pass receives, as far as it is known yet; pass may be nil.
+local function advance(run, pass)
+  if not pass or not receives(run, pass) then return end
+  local posted, live = run.posted[pass], run.live[pass.stage][pass.batch]
+  if pass.kind == "forward" and not posted then
+    local header = ops.empty({HEADER}, {dtype = "int64", device = run.pipe.header_device})
+    run.posted[pass] = {header = {header, post_receive(run, pass, header, 0)}}
+  elseif pass.kind == "forward" and not posted.tensors and posted.header[2]:is_completed() then
+    open(run, pass, posted)
+  elseif pass.kind == "backward" and not posted and live then
+    posted = {tensors = {}, works = {}, requires = {}}
+    for i, y in ipairs(live.outputs) do
+      posted.tensors[i] = ops.empty(y.shape, {dtype = y.dtype, device = y.device})
+      posted.works[i] = post_receive(run, pass, posted.tensors[i], i)
+    end
+    run.posted[pass] = posted
+  end
+end
+
+-- Returns the tensors that a pass receives.
+local function obtain(run, pass)
+  advance(run, pass)
+  local posted = run.posted[pass]
+  if not posted.tensors then open(run, pass, posted) end
+  for i, work in ipairs(posted.works) do
+    work:wait()
+    if posted.requires[i] then posted.tensors[i]:requires_grad_() end
+  end
+  run.posted[pass] = nil
+  return posted.tensors
+end
+
+-- ---- passes
+
+-- Returns a list of the samples of a pass's micro-batch: of a tensor, or of the tensors of a list.
+local function samples_of(run, pass, value)
+  local size = run.sizes[pass.batch]
+  return lists.map(options.is_plain(value) and value or {value}, function(t)
+    return core.is_tensor(t) and t:narrow(run.pipe.batch_dim, size.first + 1, size.n) or t
+  end)
+end
+
+local function stage_at(pipe, pass) return pipe.stages[(pass.stage - 1 - pipe.group.rank) / pipe.group.size + 1] end
+
+-- Returns the tensors of a list that require gradients.
+local function requiring(list) return lists.filter(list, function(t) return t.requires_grad end) end
+
+local function run_forward(run, pass)
+  local pipe, is_last, requires = run.pipe, pass.stage == run.pipe.total, {}
+  local inputs = receives(run, pass) and obtain(run, pass) or samples_of(run, pass, run.x)
+  local outputs = pack(stage_at(pipe, pass)(unpack(inputs)))
+  if is_last and run.evaluates then
+    run.results[pass.batch] = outputs
+  elseif is_last then
+    local loss = own.call(pipe.loss, unpack(lists.append(outputs, samples_of(run, pass, run.target))))
+    if not core.is_tensor(loss) or loss:numel() ~= 1 then
+      options.must_be(who, "the result of loss", "a tensor of one element", loss)
+    end
+    local part = loss:detach():double():reshape {} * run.sizes[pass.batch].weight
+    run.loss, outputs = run.loss and run.loss + part or part, {loss}
+  else
+    for i = 1, outputs.n do
+      if not core.is_tensor(outputs[i]) then
+        options.must_be(who, ("result %d of stage %d"):format(i, pass.stage), "a tensor", outputs[i])
+      end
+      requires[i] = outputs[i].requires_grad and run.grad
+    end
+    deliver(run, "forward", pass.stage + 1, pass.batch, outputs, requires)
+  end
+  if run.grad then
+    run.live[pass.stage][pass.batch] = {
+      inputs = pass.stage > 1 and requiring(inputs) or {}, outputs = requiring(outputs),
+    }
+  end
+end
+
+-- Makes the next backward pass of a stage average gradients over other dims of the mesh, or keep them until one does.
+local function set_averaging(run, stage, is_last)
+  local reducer = class.has(stage, "join") and stage.reducer -- the one that DistributedDataParallel has
+  if reducer then
+    local function mark() -- adds no samples to those of the forward passes
+      core.reducer_forward(reducer, stage.training and 0 or run.samples, stage.training, false)
+    end
+    if is_last then mark() else stage:no_sync(mark) end
+  end
+  for _, m in ipairs(stage:modules()) do
+    local unit = records.of(m).unit
+    if unit then unit.defers = not is_last or nil end
+  end
+end
+
+local function run_backward(run, pass)
+  local live, weight = run.live[pass.stage][pass.batch], run.sizes[pass.batch].weight
+  local grads = receives(run, pass) and obtain(run, pass)
+    or lists.map(live.outputs, function(loss) return ops.full_like(loss:detach(), weight) end)
+  set_averaging(run, stage_at(run.pipe, pass), pass.batch == run.n)
+  if #grads > 0 then core.backward(live.outputs, grads) end
+  for _, t in ipairs(grads) do t:free() end
+  run.live[pass.stage][pass.batch] = nil
+  if pass.stage > 1 then
+    deliver(run, "backward", pass.stage - 1, pass.batch, lists.map(live.inputs, function(x)
+      return x.grad or ops.zeros_like(x:detach())
+    end))
+  end
+end
+
+-- ---- runs
+
+-- Calls f() for a whole step: units of fully_shard weigh all of its samples.
+local function with_units(pipe, samples, f)
+  local units, step = {}, {samples = samples, weights = {}}
+  for _, m in ipairs(pipe.stages:modules()) do units[#units + 1] = records.of(m).unit end
+  for _, unit in ipairs(units) do unit.step = step end
+  return options.restoring(function()
+    for _, unit in ipairs(units) do unit.step, unit.defers = nil, nil end
+  end, f)
+end
+
+-- Agrees with all ranks on the call. Returns the number of samples, which the first one knows, and of micro-batches,
+-- the least over all pipelines of the mesh.
+local function agree(pipe, call, x)
+  local calls, group = {"forward", "step", "step without gradients"}, pipe.group
+  local how = {dtype = "int64", device = pipe.header_device}
+  local first = ops.zeros({3}, how)
+  if group.rank == 0 then
+    if x == nil then fail("%s: the first stage needs the batch", who) end
+    local samples = batch_size(pipe.batch_dim, x)
+    local n = core.tensor({math.max(1, math.min(pipe.microbatches, samples))}, how)
+    for _, other in ipairs(pipe.mesh.whole.groups) do
+      if other ~= group and other.size > 1 then dist.all_reduce(n, {op = "min", group = other}) end
+    end
+    first = core.tensor({samples, n:item(), lists.index_of(calls, call)}, how)
+  end
+  if group.size > 1 then dist.broadcast(first, group.ranks[1], {group = group}) end
+  local samples, n, theirs = unpack(first:tolist())
+  if calls[theirs] ~= call then
+    fail("%s: this rank calls %s, but rank %d %s", who, call, group.ranks[1], calls[theirs])
+  end
+  return samples, n
+end
+
+-- Runs the passes of a call; returns its run.
+local function run_passes(pipe, call, x, target)
+  local group, samples, n_batches = pipe.group, agree(pipe, call, x)
+  local run = {
+    pipe = pipe, n = n_batches, sizes = {}, samples = samples, x = x, target = target, grad = call == "step",
+    evaluates = call == "forward", live = {}, posted = {}, sends = {}, results = {},
+  }
+  local is_last = (pipe.total - 1) % group.size == group.rank
+  if is_last and not run.evaluates and batch_size(pipe.batch_dim, target) ~= samples then
+    fail("%s: the batch has %d samples, the target %d", who, samples, batch_size(pipe.batch_dim, target))
+  end
+  for i = 1, run.n do
+    local first = math.floor(samples * (i - 1) / run.n)
+    local n = math.floor(samples * i / run.n) - first
+    run.sizes[i] = {first = first, n = n, weight = samples > 0 and n / samples or 1}
+  end
+  for s = 1, pipe.total do run.live[s] = {} end
+  local passes = schedule.passes(pipe.schedule, group.rank, group.size, run.n, #pipe.stages)
+  if not run.grad then passes = lists.filter(passes, function(pass) return pass.kind == "forward" end) end
+  with_units(pipe, samples, function()
+    for i, pass in ipairs(passes) do
+      for ahead = 1, AHEAD do advance(run, passes[i + ahead]) end
+      if pass.kind == "forward" then run_forward(run, pass) else run_backward(run, pass) end
+      run.sends = lists.filter(run.sends, function(each) return not each[2]:is_completed() end)
+    end
+  end)
+  for _, each in ipairs(run.sends) do each[2]:wait() end
+  return run
+end
+
+-- Calls f(…), whose failure ends the job: the other ranks wait for this one's messages.
+local function guarded(pipe, f, ...)
+  local results = pack(pcall(pipe.mesh.call, pipe.mesh, f, ...))
+  if results[1] then return unpack(results, 2, results.n) end
+  if pipe.group.size > 1 then core.reducer_fail(pipe.group.handle, results[2]) end
+  error(results[2], 0)
+end
+
+-- Adds up the gradients of tied parameters, and returns the loss, which the last rank has.
+local function finish(pipe, run)
+  for _, tie in ipairs(run.grad and pipe.ties or {}) do
+    local p, sum = tie.p, nil
+    if p.requires_grad then
+      p.grad = p.grad or ops.zeros(p.shape, {dtype = p.dtype, device = p.device})
+      for _, grad in ipairs(exchange(pipe, tie, p.grad:detach():contiguous())) do sum = sum and sum + grad or grad end
+      p.grad:copy_(sum)
+    end
+  end
+  local loss = run.loss or ops.zeros({}, {dtype = "float64", device = pipe.device})
+  if pipe.group.size > 1 then dist.broadcast(loss, rank_of(pipe, pipe.total), {group = pipe.group}) end
+  return loss
+end
+
+--- net:step(x, target): Runs a batch forward and backward, or without gradients forward alone. Returns the mean of the
+--- loss over all samples on all ranks.
+function Pipeline:step(x, target)
+  if not self.loss then fail("%s: step needs the option loss, such as F.cross_entropy", who) end
+  local call = core.is_grad_enabled() and "step" or "step without gradients"
+  local run = guarded(self, run_passes, self, call, x, target)
+  return core.no_grad(guarded, self, finish, self, run)
+end
+
+--- Returns the results for a batch on the last rank, without gradients; on others nothing.
+function Pipeline:forward(x)
+  local run = core.no_grad(guarded, self, run_passes, self, "forward", x)
+  local results = {}
+  for i = 1, (run.results[1] or {n = 0}).n do
+    results[i] = ops.cat(lists.map(run.results, function(each) return each[i] end), self.batch_dim)
+  end
+  return unpack(results)
+end
+
+return Pipeline

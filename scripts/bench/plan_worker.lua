@@ -1,0 +1,140 @@
+-- A rank of scripts/bench/plan: trains a small model under nn.parallel.fully_shard, and prints the memory and time
+-- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
+-- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
+-- replicas), and time: also constants of this machine, measured by all ranks at once, and the time of a step.
+local lm = require "luminary"
+local cost = require "luminary.distributed.cost_model"
+local model_of = require("luminary.cli.plan").model_of
+local core, nn, F, optim, dist = lm.core, lm.nn, lm.nn.functional, lm.optim, lm.dist
+
+dist.init_process_group {timeout = 60}
+local rank, size = dist.get_rank(), dist.get_world_size()
+
+local counting = true -- while memory is measured, in which what Lua has not collected yet is not counted
+
+local function collect()
+  if not counting then return end
+  local before
+  repeat -- finalizers release more
+    before = lm.memory_allocated "cpu"
+    collectgarbage()
+    collectgarbage()
+  until lm.memory_allocated "cpu" == before
+end
+
+local function make(kind, h, layers, vocab, seq)
+  if kind == "gpt2" then
+    return lm.models.gpt2 {n_embd = h, n_head = 4, n_layer = layers, vocab_size = vocab, n_positions = seq,
+      embd_pdrop = 0, attn_pdrop = 0, resid_pdrop = 0}
+  end
+  return lm.models.llama {hidden_size = h, num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = layers,
+    vocab_size = vocab, intermediate_size = 3 * h, max_position_embeddings = seq}
+end
+
+-- Returns the least seconds of f() on the slowest rank, of calls for about a second: those that other jobs disturb
+-- least.
+local function least(f)
+  local min, n, first = math.huge, 0, nil
+  repeat
+    dist.barrier()
+    local began = core.time()
+    f()
+    local took = lm.tensor {core.time() - began}
+    dist.all_reduce(took, {op = "max"})
+    min, first, n = math.min(min, took:item()), first or took:item(), n + 1
+  until n >= 5 and n * min > 1 or n >= 200
+  return min
+end
+
+-- Returns a function that trains a net by one step of that many micro-batches.
+local function trainer(net, micros, batch, seq, vocab)
+  local opt = optim.AdamW(net:parameters(), {lr = 1e-3})
+  return function()
+    opt:zero_grad()
+    collect()
+    lm.reset_peak_memory_stats "cpu"
+    for _ = 1, micros do
+      local x, y = lm.randint(1, vocab + 1, {batch, seq}), lm.randint(1, vocab + 1, {batch * seq})
+      local loss = F.cross_entropy(net(x):view(-1, vocab), y)
+      collect()
+      loss:backward()
+    end
+    opt:step()
+  end
+end
+
+-- Returns the machine of these ranks: its pace is that of steps of a net that is not sharded, on all ranks at once; its
+-- links are those of the collectives of a block, with the copies before and after. Cores that compute also send.
+local function measured_machine(model, micro, step)
+  local bytes, card = 4 * cost.elements(model.block, 1, 1), {speed = 1, bytes = math.huge, overlap = 0, outside = 1}
+  local a, b = lm.zeros(2 ^ 22), lm.zeros(2 ^ 22)
+  card.flops, card.memory = 1e11, 2 ^ 24 * 2 / least(function() a:copy_(b) end) / 0.8
+  card.float32 = card.flops
+  local one = {replicate = 1, shard = 1, tensor = 1, pipeline = 1, context = 1, micro = micro, micros = 1, el = 4}
+  local took = least(step)
+  local pace = took / cost.step(model, one, cost.machine(card, 1)).total
+  card.float32, card.memory = card.float32 / pace, card.memory / pace
+  local part = math.ceil(bytes / 4 / size)
+  local whole, own = lm.zeros(part * size), lm.zeros(part)
+  local seconds = size > 1 and (least(function()
+    dist.all_gather_into_tensor(whole, own)
+    whole:clone()
+  end) + least(function() dist.reduce_scatter_tensor(own, whole:clone()) end)) / 2 or 1
+  card.inside = math.max(1, (size - 1) / size * bytes / seconds)
+  local machine = cost.machine(card, size)
+  machine.hop = 0 -- it is in the bandwidth of blocks
+  if rank == 0 then
+    print(("constants: %.1f ms a step alone, %.1f GFLOP/s, copies at %.1f GB/s, blocks at %.2f GB/s"):format(1e3 * took,
+      card.float32 / 1e9, 0.8 * card.memory * pace / 1e9, card.inside / 1e9))
+  end
+  return machine
+end
+
+local function run(case)
+  local kind, h, layers, vocab, batch, seq, options = case:match "^(%w+):(%d+):(%d+):(%d+):(%d+):(%d+):?(.*)$"
+  if not kind then error("the case is KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...], got '" .. case .. "'", 0) end
+  h, layers, vocab, batch, seq = tonumber(h), tonumber(layers), tonumber(vocab), tonumber(batch), tonumber(seq)
+  local on = {}
+  for word in options:gmatch "%w+" do on[word] = true end
+  local micros, copies = on.accumulate and 2 or 1, on.hybrid and 2 or 1
+  counting = true
+  collect()
+  local base = lm.memory_allocated "cpu"
+  local net = make(kind, h, layers, vocab, seq)
+  local model = model_of(net)
+  local layout = {replicate = copies, shard = size / copies, tensor = 1, pipeline = 1, context = 1, micro = batch,
+    micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
+  local blocks = net.transformer and net.transformer.h or net.model.layers
+  local how = {mesh = copies > 1 and dist.init_device_mesh("cpu", {copies, size / copies}) or nil}
+  if on.noreshard then how.reshard_after_forward = false end
+  for _, block in ipairs(blocks) do
+    nn.parallel.fully_shard(block, how)
+    local forward = block.forward
+    block.forward = function(self, ...)
+      collect()
+      if on.recompute then return lm.autograd.checkpoint(forward, self, ...) end
+      return forward(self, ...)
+    end
+  end
+  nn.parallel.fully_shard(net, how)
+  local step = trainer(net, micros, batch, seq, vocab)
+  step()
+  step()
+  local measured, planned = lm.max_memory_allocated "cpu" - base, cost.memory(model, layout).total
+  if rank == 0 then
+    print(("memory %s: measured %d planned %d ratio %.3f"):format(case, measured, planned, planned / measured))
+  end
+  counting = false
+  if on.time then
+    local alone = trainer(make(kind, h, layers, vocab, seq), 1, batch, seq, vocab)
+    local machine = measured_machine(model, batch, alone)
+    local took, time = least(step), cost.step(model, layout, machine)
+    if rank == 0 then
+      print(("time %s: measured %.1f ms planned %.1f ms ratio %.3f"):format(case, 1e3 * took, 1e3 * time.total,
+        time.total / took))
+    end
+  end
+end
+
+run(arg[1] or "")
+dist.destroy_process_group()

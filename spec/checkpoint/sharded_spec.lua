@@ -1,0 +1,133 @@
+-- Checkpoints of nn.parallel.fully_shard: between layouts, and of a job whose ranks are killed while they save.
+-- LM_TEST_LONG=1: 100 kills.
+local lm = require "luminary"
+local ranks = require "spec.support.ranks"
+local several = require "spec.support.several"
+local temp = require "spec.support.temp"
+local long = lm.getenv "LM_TEST_LONG" ~= nil
+
+local folder
+before_each(function() folder = temp.folder() end)
+after_each(function() temp.remove(folder) end)
+
+local PRELUDE = [[
+  lm.set_default_dtype "float64"
+  local function make()
+    lm.manual_seed(1)
+    return nn.Sequential(nn.Sequential(nn.Linear(5, 7), nn.Tanh()), nn.Sequential(nn.Linear(7, 3), nn.Tanh()))
+  end
+  local function shard(net, shape)
+    local opts = shape and {mesh = dist.init_device_mesh("cpu", shape)} or {}
+    for _, b in ipairs(net) do nn.parallel.fully_shard(b, opts) end
+    return nn.parallel.fully_shard(net, opts)
+  end
+  local function with_adam(net) return {net = net, opt = optim.AdamW(net:parameters(), {lr = 0.01}), step = 0} end
+  -- Trains a step with eight samples, of which each rank has its part, and returns the loss of all.
+  local function train(parts, step, is_alone)
+    lm.manual_seed(step)
+    local x, n = lm.randn(8, 5), 8 / size
+    if not is_alone then x = x[{{rank * n + 1, rank * n + n}}] end
+    parts.opt:zero_grad()
+    local loss = parts.net(x):square():mean()
+    loss:backward()
+    parts.opt:step()
+    loss = loss:detach()
+    return (is_alone and loss or dist.all_reduce(loss) / size):item()
+  end
+]]
+local on = several(PRELUDE, 60)
+
+describe("checkpoints of sharded models", function()
+  it("load into other layouts of 1 to 8 ranks, 50 pairs", function()
+    local layouts = {[1] = "{{1}}", [2] = "{{2}, {2, 1}}", [4] = "{{4}, {2, 2}}", [8] = "{{8}, {2, 4}, {4, 2}}"}
+    -- Each job loads what others saved, and saves; a second round loads what was not there in the first.
+    for _, n in ipairs {1, 2, 4, 8, 4, 2, 1} do
+      on.succeeds(n, ([[
+        local folder = "%s"
+        local saved = {}
+        for _, name in ipairs(lm.paths.dir(folder)) do
+          if name:find "safetensors$" then saved[#saved + 1] = name end
+        end
+        dist.barrier()
+        for _, shape in ipairs(%s) do
+          local path = folder .. "/" .. table.concat(shape, "x") .. ".safetensors"
+          local alone = with_adam(make())
+          for step = 1, 2 do train(alone, step, true) end
+          if not io.open(path) then
+            local parts = with_adam(shard(make(), shape))
+            for step = 1, 2 do train(parts, step) end
+            dist.barrier()
+            lm.checkpoint.save(path, parts)
+          end
+          local wanted = {train(alone, 3, true), train(alone, 4, true)}
+          for _, name in ipairs(saved) do
+            local parts = with_adam(shard(make(), shape))
+            lm.checkpoint.load(folder .. "/" .. name, parts)
+            for i, loss in ipairs(wanted) do
+              local off = math.abs(train(parts, 2 + i) - loss)
+              if not (off < 1e-10) then error(name .. " into " .. path .. ": a loss is off by " .. off) end
+            end
+          end
+          print("pairs " .. #saved)
+        end]]):format(folder, layouts[n]))
+    end
+  end)
+
+  it("survive kills while they are saved: the newest complete one loads into any layout", function()
+    local noted = 0
+    for kill = 1, long and 100 or 5 do
+      local n = ({2, 4, 3})[kill % 3 + 1]
+      local job = ranks.start {n = n, timeout = 60, env = {LM_HEARTBEAT_TIMEOUT = "2"}, script = ([[
+        local lm = require "luminary"
+        local dist, nn, optim = lm.dist, lm.nn, lm.optim
+        dist.init_process_group {timeout = 20}
+        local size = dist.get_world_size()
+        local net = nn.Sequential(nn.Linear(200, 300), nn.Linear(300, 100))
+        local opts = {mesh = dist.init_device_mesh("cpu", size == 4 and {2, 2} or {size})}
+        for _, b in ipairs(net) do nn.parallel.fully_shard(b, opts) end
+        nn.parallel.fully_shard(net, opts)
+        local opt = optim.SGD(net:parameters(), {lr = 0, momentum = 1})
+        local manager = lm.checkpoint.Manager {dir = %q, keep_last = 2, async = %s}
+        -- Sets all elements, and those of the optimizer's state, to the number of the step.
+        local function set(step)
+          for _, p in ipairs(net:parameters()) do
+            lm.no_grad(function() p:fill_(step) end)
+            p.grad = lm.full(p.shape, opt.state[p] and 1 or step)
+          end
+          opt:step()
+        end
+        set(1)
+        local saved = manager:load {net = net, opt = opt}
+        local step = saved and saved.step or 0
+        assert(step >= %d, step)
+        for name, t in pairs(saved and nn.parallel.full_state_dict(net) or {}) do
+          assert(lm.equal(t, lm.full(t.shape, step)), name)
+        end
+        for _, p in ipairs(saved and net:parameters() or {}) do
+          local about, state = require("luminary.nn.parallel.shards").of[p], opt.state[p].momentum_buffer
+          local rows = math.max(0, math.min(about.chunk, about.rows - about.first)) -- without the padding
+          assert(lm.equal(state:narrow(1, 1, rows), lm.full({rows, unpack(p.shape, 2)}, step)), "state")
+        end
+        if step == 0 then for _, p in ipairs(net:parameters()) do opt.state[p].momentum_buffer:fill_(0) end end
+        print "ready"
+        io.flush()
+        while true do
+          step = step + 1
+          set(step)
+          manager:save(step, {net = net, opt = opt})
+          print("saved " .. step - 1)
+          io.flush()
+        end]]):format(folder, tostring(kill % 2 == 0), noted)}
+      for rank = 0, n - 1 do assert(job:wait_for(rank, "ready"), job:output(rank)) end
+      ranks.sleep(0.02 + kill * 7919 % 97 / 300)
+      local killed = kill % n
+      job:kill(killed)
+      if kill % 3 == 0 then job:kill((killed + 1) % n) end
+      local got = job:wait()
+      for rank = 0, n - 1 do assert(got[rank].code ~= 124 and not got[rank].output:find "assert", got.text) end
+      assert(not got.text:find "left out", got.text)
+      for step in got.text:gmatch "saved (%d+)" do noted = math.max(noted, tonumber(step)) end
+    end
+    assert(noted > 0)
+  end)
+end)

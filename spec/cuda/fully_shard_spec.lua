@@ -1,0 +1,138 @@
+-- nn.parallel.fully_shard over the stand-in for NCCL (support/nccl/): the order, streams and bytes of its collectives.
+local nccl_ranks = require "spec.support.nccl_ranks"
+if not nccl_ranks.are_there then return end
+
+-- `spans(f)` returns a line with a letter for each op and collective of f(), and by letter the streams and bytes.
+local PRELUDE = [[
+  local fully_shard = nn.parallel.fully_shard
+  local function blocks(n)
+    lm.manual_seed(1)
+    local net = nn.Sequential()
+    for _ = 1, n do net:append(nn.Sequential(nn.Linear(64, 64), nn.ReLU())) end
+    return net:to(device)
+  end
+  local function shard(net, opts)
+    for _, b in ipairs(net) do fully_shard(b, opts) end
+    return fully_shard(net, opts)
+  end
+  local x = full({ 8, 64 }, rank + 1):requires_grad_() -- so that backward reads the first block's weights, too
+  -- G: a gather is enqueued, g: its result is waited for; the same of R: reduce_scatter and A: all_reduce; m: a product
+  local letters = {
+    all_gather = "G", ["all_gather: wait"] = "g", reduce_scatter = "R", ["reduce_scatter: wait"] = "r",
+    all_reduce = "A", ["all_reduce: wait"] = "a", linear = "m", mm = "m",
+  }
+  local function spans(f)
+    local prof = lm.profile(f)
+    local order, streams, bytes = {}, {}, {}
+    for i = 1, prof.recording:count() do
+      local name, kind, _, _, _, _, _, _, _, _, _, _, n, _, stream = prof.recording:span(i)
+      local letter = letters[name]
+      if letter then order[#order + 1] = letter end
+      if letter and kind ~= "wait" then
+        assert((kind == "collective") == (letter ~= "m"), name)
+        streams[letter] = streams[letter] or {}
+        streams[letter][stream] = true
+        bytes[letter] = (bytes[letter] or 0) + n
+      end
+    end
+    return table.concat(order), streams, bytes
+  end
+  local function streams_of(...)
+    local list, seen = {}, {}
+    for _, set in ipairs { ... } do
+      for stream in pairs(set) do
+        if not seen[stream] then list[#list + 1] = stream end
+        seen[stream] = true
+      end
+    end
+    table.sort(list)
+    return table.concat(list, " ")
+  end
+  local function waits()
+    return calls "cudaStreamSynchronize" + calls "cudaDeviceSynchronize" + calls "cudaEventSynchronize"
+  end
+  local BLOCK = (64 * 64 + 64) * 4
+]]
+
+describe("fully_shard over NCCL", function()
+  it("gathers the next block and reduces the last one beside a block's ops, and the host waits for nothing", function()
+    nccl_ranks.succeeds(2, PRELUDE .. [[
+      local net = shard(blocks(4), { reshard_after_forward = true })
+      local function step() net(x):sum():backward() end
+      step()
+      step()
+      local before = waits()
+      step()
+      assert(waits() == before, "the host waited")
+      local order, streams, bytes = spans(step)
+      -- A is the number of samples. Beside a block's products run the gather of the next block and, in backward, the
+      -- reduction of the last one.
+      local forward, backward = "AG" .. ("gGm"):rep(3) .. "gm", "GGmmaR" .. "gGmmrR" .. "gGmmrR" .. "gmmrR" .. "r"
+      assert(order == forward .. backward, order)
+      assert(streams_of(streams.G, streams.R, streams.A) == streams_of(streams.G) and #streams_of(streams.G) == 1)
+      assert(streams_of(streams.G) ~= streams_of(streams.m), "collectives are on the stream of the ops")
+      assert(bytes.G == 2 * 4 * BLOCK / 2 and bytes.R == 4 * BLOCK / 2, bytes.G .. " " .. bytes.R)
+    ]])
+  end)
+
+  it("adds up replicas on a stream of their own, which no gather or reduction waits for", function()
+    nccl_ranks.succeeds(4, PRELUDE .. [[
+      local mesh = dist.init_device_mesh("cuda", { 2, 2 }, { names = { "replicate", "shard" } })
+      local net = shard(blocks(4), { mesh = mesh, reshard_after_forward = true })
+      local function step() net(x):sum():backward() end
+      step()
+      step()
+      local before = waits()
+      step()
+      assert(waits() == before, "the host waited")
+      local order, streams, bytes = spans(step)
+      -- Backward waits for the sums of a block's replicas once the block after the next has been computed.
+      local backward = "GGmmaR" .. "gGmmrAR" .. "gGmmarAR" .. "gmmarAR" .. "arAa"
+      assert(order:sub(-#backward) == backward, order)
+      local shards, replicas = streams_of(streams.G, streams.R), streams_of(streams.A)
+      assert(#shards == 1 and replicas:find(shards, 1, true) and #replicas == 3, "A: the number of samples, too")
+      assert(bytes.G == 2 * 4 * BLOCK / 2 and bytes.A == 4 * BLOCK / 2 + 16, bytes.A)
+    ]])
+  end)
+
+  it("gathers a checkpoint's block once in forward, and once in backward, in the background", function()
+    nccl_ranks.succeeds(2, PRELUDE .. [[
+      local Net = nn.Module:extend "Net"
+      function Net:init(blocks) self.blocks = nn.ModuleList(blocks) end
+      function Net:forward(h)
+        for _, b in ipairs(self.blocks) do h = lm.autograd.checkpoint(b, h) end
+        return h
+      end
+      local net = Net(blocks(4):children())
+      for _, b in ipairs(net.blocks) do fully_shard(b, { reshard_after_forward = true }) end
+      fully_shard(net)
+      local function step() net(x):sum():backward() end
+      step()
+      step()
+      local order, _, bytes = spans(step)
+      assert(bytes.G == 2 * 4 * BLOCK / 2, order .. " " .. bytes.G)
+      assert(select(2, order:gsub("g", "")) == 4 + 3, "gathers that are not prefetched: " .. order)
+      assert(select(2, order:gsub("A", "")) == 1, "the number of samples, again: " .. order)
+    ]])
+  end)
+
+  it("trains as one process does", function()
+    nccl_ranks.succeeds(4, PRELUDE .. [[
+      local mesh = dist.init_device_mesh("cuda", { 2, 2 })
+      local alone, net = blocks(3):double(), shard(blocks(3):double(), { mesh = mesh, reshard_after_forward = true })
+      local steps = { lm.optim.Adam(alone:parameters(), { lr = 0.01 }), lm.optim.Adam(net:parameters(), { lr = 0.01 }) }
+      for step = 1, 4 do
+        lm.manual_seed(step)
+        local all = lm.randn({ 8, 64 }, { dtype = "float64" }):to(device)
+        for _, opt in ipairs(steps) do opt:zero_grad() end
+        local whole = alone(all):square():mean()
+        whole:backward()
+        local part = net(all[{ { 2 * rank + 1, 2 * rank + 2 } }]):square():mean()
+        part:backward()
+        for _, opt in ipairs(steps) do opt:step() end
+        local sum = dist.all_reduce(part:detach():clone()) / 4
+        assert(math.abs(sum:item() - whole:item()) < 1e-12, "step " .. step .. ": loss differs")
+      end
+    ]])
+  end)
+end)
