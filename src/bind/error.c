@@ -73,9 +73,9 @@ static standing stands_as(lua_State *L, const char *name) {
   return as;
 }
 
-/* Compares the function at the top, which stays, with tensors' methods or the loaded libraries' functions of that name
- * (base/options.lua: strict). */
-static standing stands_in(lua_State *L, const char *name, bool method) {
+/* Compares the function at the top, which stays, with the methods or the functions of that name of the loaded libraries
+ * (base/options.lua: strict). *renames: whether the library has names of its own for ops (metafield __renames). */
+static standing stands_in(lua_State *L, const char *name, bool method, bool *renames) {
   standing as = ANOTHER;
   int top = lua_gettop(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
@@ -83,15 +83,21 @@ static standing stands_in(lua_State *L, const char *name, bool method) {
     const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
     if (strncmp(key, "luminary", 8) != 0 || lua_type(L, -1) != LUA_TTABLE) continue;
     if (method) {
-      if (strcmp(key, "luminary.core") != 0 || !lm_field(L, top + 3, "methods")) continue;
+      if (!lm_field(L, top + 3, "methods")) continue;
+      if (lua_type(L, -1) != LUA_TTABLE) continue;
     } else {
       if (!luaL_getmetafield(L, -1, "__library")) continue;
       lua_pop(L, 1);
     }
+    const bool here_renames = luaL_getmetafield(L, -1, "__renames");
+    if (here_renames) lua_pop(L, 1);
     lua_pushvalue(L, top);
     lua_insert(L, -2);
     standing here = stands_as(L, name);
-    if (here > as) as = here;
+    if (here > as) {
+      as = here;
+      *renames = here_renames;
+    }
   }
   lua_settop(L, top);
   return as;
@@ -232,7 +238,8 @@ bool lm_is_scripts_call(lua_State *L, int level, const char *name, int function)
   }
   bool method = strcmp(called.namewhat, "method") == 0, field = strcmp(called.namewhat, "field") == 0;
   bool by_name = called.name && names_op(called.name, name);
-  standing as = called.name && (method || field) ? stands_in(L, called.name, method) : ANOTHER;
+  bool renames = false;
+  standing as = called.name && (method || field) ? stands_in(L, called.name, method, &renames) : ANOTHER;
   standing whose = PERHAPS;
   if (found && up == level + 1 && called.name && (own ? !by_name : !method) && as == ANOTHER) {
     const lookup u = {prefixes, own ? 0 : lua_gettop(L)};
@@ -310,7 +317,7 @@ static void drop_inner_ops(char *message) {
 }
 
 /* Returns the library's name by which the function at that level was called, as a method or from a loaded library;
- * NULL for other functions. *op: whether the function is itself an op. */
+ * NULL for other functions. *op: whether the function is itself an op, or has a library's own name for one. */
 static const char *called_name(lua_State *L, int level, const char *message, bool *op) {
   lua_Debug ar;
   if (!lua_getstack(L, level, &ar) || !lua_getinfo(L, "nf", &ar)) return NULL;
@@ -321,9 +328,10 @@ static const char *called_name(lua_State *L, int level, const char *message, boo
     return reads ? "x[…]" : "x[…] = value";
   }
   bool method = strcmp(ar.namewhat, "method") == 0, field = strcmp(ar.namewhat, "field") == 0;
-  standing as = ar.name && (method || field) ? stands_in(L, ar.name, method) : ANOTHER;
+  bool renames = false;
+  standing as = ar.name && (method || field) ? stands_in(L, ar.name, method, &renames) : ANOTHER;
   lua_CFunction f = lua_tocfunction(L, -1);
-  *op = as == ITSELF && (f == lm_calls.op || f == lm_calls.op_in_place || f == lm_calls.overload);
+  *op = renames || (as == ITSELF && (f == lm_calls.op || f == lm_calls.op_in_place || f == lm_calls.overload));
   lua_pop(L, 1);
   const char *end = strstr(message, ": ");
   if (as == ITSELF && f && !*op && end && is_op(message, end)) return NULL; /* item(), backward(): an op's failure */

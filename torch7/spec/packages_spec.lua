@@ -4,11 +4,11 @@ local temp = require "spec.support.temp"
 local image = require "luminary.torch7.image"
 
 -- Runs a script by luminary th; returns its output.
-local function th(text, before)
+local function th(text, before, arguments)
   local folder = temp.folder()
   local path = folder .. "/script.lua"
   temp.write(path, text)
-  local pipe = io.popen((before or "") .. " luajit bin/luminary th " .. path .. " 2>&1")
+  local pipe = io.popen((before or "") .. " luajit bin/luminary th " .. path .. (arguments or "") .. " 2>&1")
   local out = pipe:read "*a"
   pipe:close()
   temp.remove(folder)
@@ -133,5 +133,21 @@ describe("luminary th", function()
     assert.is_truthy(out:find('{\n  1 : 1\n  2 : "two"\n  3 : {\n      x : {}\n    }\n}', 1, true), out)
     assert.is_truthy(out:find "package.spec_package.Inner%s+package.spec_package\ntrue%s+false", out)
     assert.is_truthy(out:find("no table 'no.such'", 1, true), out)
+  end)
+end)
+
+describe("luminary th", function()
+  it("runs a script with Torch7's globals and arguments", function()
+    local net = 'require "nn" print(torch.type(nn.Sequential():add(nn.Linear(2, 1))), optim.sgd ~= nil, arg[1])'
+    assert.equal("nn.Sequential\ttrue\tone\n", th(net, nil, " one"))
+  end)
+
+  it("without a GPU, finds the user's own cutorch, or none", function()
+    local folder = temp.folder()
+    temp.write(folder .. "/cutorch.lua", "return 7")
+    local text = th('for _, n in ipairs {"cutorch", "cunn"} do print(pcall(require, n)) end',
+      "CUDA_VISIBLE_DEVICES= LUA_PATH='" .. folder .. "/?.lua;'$LUA_PATH")
+    temp.remove(folder)
+    assert.is_truthy(text:find "true\t7\nfalse\tmodule 'cunn' not found:.*\tno CUDA device is available", text)
   end)
 end)

@@ -1,6 +1,5 @@
 -- Tests that Torch7's modules compute with the fields they have now, share memory, and are extended as scripts do.
 local torch = require "luminary.torch7"
-local temp = require "spec.support.temp"
 local nn, optim = torch.nn, torch.optim
 
 setup(function() torch.manualSeed(3) end)
@@ -203,22 +202,5 @@ describe("optim", function()
     assert.near(0.5, far[1], 1e-6)
     assert.is_truthy(tostring(c):find "global correct")
     assert.is_true(torch.deserialize(torch.serialize(c)).mat:equal(c.mat))
-  end)
-end)
-
-describe("luminary th", function()
-  it("runs a script with Torch7's globals", function()
-    local folder = temp.folder()
-    local path = folder .. "/script.lua"
-    local file = io.open(path, "w")
-    file:write [[require "nn"
-      local net = nn.Sequential():add(nn.Linear(2, 1))
-      print(torch.type(net), optim.sgd ~= nil, pcall(require, "cutorch") == false or "a GPU", table.unpack(arg))]]
-    file:close()
-    local pipe = io.popen("luajit bin/luminary th " .. path .. " one 2>&1")
-    local text = pipe:read "*a"
-    pipe:close()
-    temp.remove(folder)
-    assert.is_truthy(text:find "^nn.Sequential\ttrue\t.*\tone\n$", text)
   end)
 end)

@@ -48,18 +48,18 @@ end
 
 -- ---- the GPU
 
--- Defines a package that needs a GPU: without one, require fails as if it were not installed.
-local function on_gpu(name, load)
-  package.preload[name] = function()
-    if core.device_count "cuda" == 0 then
-      error(("module '%s' not found: no CUDA device is available"):format(name), 0)
-    end
-    local made = load()
+-- Packages that need a GPU, by name; without one, package.path may have the user's own.
+local on_gpu = {}
+table.insert(package.loaders, 2, function(name)
+  if not on_gpu[name] then return nil end
+  if core.device_count "cuda" == 0 then return "\n\tno CUDA device is available" end
+  return function()
+    local made = on_gpu[name]()
     rawset(_G, name, made)
     return made
   end
-end
-on_gpu("cutorch", function()
+end)
+function on_gpu.cutorch()
   local cuda = require("luminary").cuda
   return {
     getDeviceCount = cuda.device_count, getDevice = function() return cuda.current_device() + 1 end,
@@ -67,11 +67,11 @@ on_gpu("cutorch", function()
     manualSeedAll = cuda.manual_seed_all, synchronize = cuda.synchronize, synchronizeAll = cuda.synchronize,
     getMemoryUsage = function() return cuda.mem_get_info() end,
   }
-end)
-on_gpu("cunn", function() return torch.nn end)
-on_gpu("cudnn", function()
+end
+function on_gpu.cunn() return torch.nn end
+function on_gpu.cudnn()
   return setmetatable({convert = function(net) return net end, version = 5000}, {__index = torch.nn})
-end)
+end
 
 -- ---- names
 

@@ -101,4 +101,4 @@ for name, f in pairs {unpack = unpack, pack = options.pack} do
 end
 rawset(string, "gfind", string.gmatch)
 
-return setmetatable(torch, {__library = "torch7"})
+return setmetatable(torch, {__library = "torch7", __renames = true}) -- errors of ops name its functions (error.c)

@@ -9,7 +9,8 @@ local options = require "luminary.base.options"
 local dense_strides = require("luminary.file_formats.source").dense_strides
 local fail, ops = options.fail, core.ops
 
-local tensor = {functions = {}, methods = {}, types = {}, constructors = {}}
+-- errors of ops name the method that the script called (error.c)
+local tensor = {functions = {}, methods = setmetatable({}, {__renames = true}), types = {}, constructors = {}}
 local methods, types = tensor.methods, tensor.types
 local raw_of = setmetatable({}, {__mode = "k"}) -- object -> tensor; userdata, since LuaJIT ignores __len of tables
 local prototypes = {} -- "torch.FloatTensor" -> userdata whose metatable its objects share
@@ -105,7 +106,12 @@ local function sizes_from(...)
   local first = ...
   if tensor.storage.is(first) then return first:totable() end
   local list = type(first) == "table" and lists.slice(first) or {...}
-  for i = 1, #list do list[i] = truncated(list[i]) end
+  for i, v in ipairs(list) do
+    if type(v) ~= "number" and type(v) ~= "cdata" then
+      fail("size %d must be an integer, got %s", i, options.describe(v))
+    end
+    list[i] = truncated(v)
+  end
   return list
 end
 tensor.sizes_from = sizes_from

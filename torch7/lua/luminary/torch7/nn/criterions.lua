@@ -44,7 +44,7 @@ local function criterion(name, loss, kind)
   function new:updateOutput(input, target)
     if kind == "none" then target = 0 end
     local list = {}
-    local value = core.enable_grad(function()
+    local value = Leaf.named(self, core.enable_grad, function()
       local x = leaves(input, list)
       local y = type(target) == "number" and core.tensor({target}, {dtype = list[1].dtype}) or raw(target, name)
       if kind == "classes" then

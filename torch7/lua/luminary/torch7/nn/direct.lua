@@ -64,13 +64,13 @@ local function direct(name, fits, input_gradient, accumulate)
   function Class:updateGradInput(input, gradOutput)
     local x, g = covered(self, input, gradOutput)
     if not x or self.gradInput == nil then return Leaf.updateGradInput(self, input, gradOutput) end
-    return keep(self, "gradInput", input_gradient(self, x, g))
+    return keep(self, "gradInput", Leaf.named(self, input_gradient, self, x, g))
   end
   function Class:accGradParameters(input, gradOutput, scale)
     if not accumulate then return end
     local x, g = covered(self, input, gradOutput)
     if not x then return Leaf.accGradParameters(self, input, gradOutput, scale) end
-    accumulate(self, x, g, {alpha = scale or 1})
+    Leaf.named(self, accumulate, self, x, g, {alpha = scale or 1})
   end
 end
 

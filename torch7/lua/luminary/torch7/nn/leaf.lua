@@ -34,8 +34,19 @@ local function view_of(self, values)
   })
 end
 
+-- Raises an op's error again under the name of a layer.
+local function renamed(self, ok, problem, ...)
+  if ok then return problem, ... end
+  local text = type(problem) == "string" and options.without_position(problem):match "^[%w_.]+: (.*)$"
+  if not text then error(problem, 0) end
+  core.error_at_caller(("%s: %s"):format(self.__typename, text), problem)
+end
+--- Returns f(…); errors of ops name the layer or criterion.
+function Leaf.named(self, f, ...) return renamed(self, pcall(f, ...)) end
+local named = Leaf.named
+
 --- Returns the result of a layer's function for luminary's tensors, without recording a graph.
-function Leaf.value_of(self, x) return self.__compute(x, view_of(self, {})) end
+function Leaf.value_of(self, x) return named(self, self.__compute, x, view_of(self, {})) end
 
 -- Returns the input as leaves of a new graph, and collects these in `list`, and the input's versions in `seen`; with
 -- `kept` they are copies.
@@ -83,7 +94,7 @@ local function run(self, input, again)
   local list, names = parameters_of(self)
   for i, p in ipairs(list) do values[names[i]] = leaves(p, tape.params, tape.seen) end
   tape.names = names
-  tape.output = core.enable_grad(function()
+  tape.output = named(self, core.enable_grad, function()
     local x = leaves(input, tape.inputs, tape.seen, self.inplace == true)
     local single = dims and x.ndim == dims - 1
     if single then x = ops.unsqueeze(x, 1) end
@@ -140,9 +151,9 @@ local function flatten(output, weight, outputs, weights)
 end
 
 -- Returns the gradients of the tape's leaves in the list `wanted`.
-local function gradients(tape, gradOutput, wanted)
+local function gradients(self, tape, gradOutput, wanted)
   local outputs, weights = {}, {}
-  flatten(tape.output, gradOutput, outputs, weights)
+  named(self, flatten, tape.output, gradOutput, outputs, weights)
   if #wanted == 0 or #outputs == 0 then return {} end
   return core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
 end
@@ -173,14 +184,15 @@ end
 function Leaf:updateGradInput(input, gradOutput)
   if self.gradInput == nil then return nil end
   local tape = tape_of(self, input)
-  self.gradInput = same_object(self.gradInput, as_input(input, gradients(tape, gradOutput, tape.inputs), tape, {i = 0}))
+  local grads = gradients(self, tape, gradOutput, tape.inputs)
+  self.gradInput = same_object(self.gradInput, as_input(input, grads, tape, {i = 0}))
   return self.gradInput
 end
 
 function Leaf:accGradParameters(input, gradOutput, scale)
   if #parameters_of(self) == 0 then return end
   local tape = tape_of(self, input)
-  accumulate(self, tape, gradients(tape, gradOutput, tape.params), 0, scale)
+  accumulate(self, tape, gradients(self, tape, gradOutput, tape.params), 0, scale)
 end
 
 function Leaf:backward(input, gradOutput, scale)
@@ -189,7 +201,7 @@ function Leaf:backward(input, gradOutput, scale)
     return Module.backward(self, input, gradOutput, scale)
   end
   local tape = tape_of(self, input)
-  local grads = gradients(tape, gradOutput, lists.joined(tape.inputs, tape.params))
+  local grads = gradients(self, tape, gradOutput, lists.joined(tape.inputs, tape.params))
   accumulate(self, tape, grads, #tape.inputs, scale)
   self.gradInput = same_object(self.gradInput, as_input(input, grads, tape, {i = 0}))
   if self.restores and self.inplace == true then raw(input):copy_(tape.inputs[1]:detach()) end
