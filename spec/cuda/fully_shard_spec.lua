@@ -96,8 +96,8 @@ describe("fully_shard over NCCL", function()
         step()
       end
       local order = table.concat(log, " ")
-      -- In backward the ops' stream waits for a gather before the reduction is enqueued, and not again after it: neither
-      -- for the memory of the next gather, nor for the reduced gradients.
+      -- In backward the ops' stream waits for a gather before the reduction is enqueued, and not again after it, for
+      -- memory of the next gather or reduced gradients.
       assert(order == "1G" .. (" 1G"):rep(7) .. (" 1R 0G"):rep(4) .. " 1R 1R", order)
     ]])
   end)
