@@ -40,6 +40,33 @@ describe("fully_shard over NCCL", function()
     ]])
   end)
 
+  it("lets a block's ops wait for its gather alone, not for the reduction and the gather enqueued after it", function()
+    nccl_ranks.succeeds(2, PRELUDE .. [[
+      local net = shard(blocks(6), { reshard_after_forward = true })
+      local function step() net(x):sum():backward() end
+      -- The streams' waits for events before each collective's call, and within them.
+      local log, last = {}, 0
+      for name, letter in pairs { all_gather_into_tensor = "G", reduce_scatter_tensor = "R" } do
+        local call = dist[name]
+        dist[name] = function(...)
+          local n = calls "cudaStreamWaitEvent"
+          log[#log + 1] = ("%d%s"):format(n - last, letter)
+          local result = call(...)
+          last = calls "cudaStreamWaitEvent"
+          return result
+        end
+      end
+      for _ = 1, 3 do
+        log, last = {}, calls "cudaStreamWaitEvent"
+        step()
+      end
+      local order = table.concat(log, " ")
+      -- In backward the ops' stream waits for a gather before the reduction is enqueued, and not again after it, for
+      -- memory of the next gather or reduced gradients.
+      assert(order == "1G" .. (" 1G"):rep(7) .. (" 1R 0G"):rep(4) .. " 1R 1R", order)
+    ]])
+  end)
+
   it("adds up replicas on a stream of their own, which no gather or reduction waits for", function()
     nccl_ranks.succeeds(4, PRELUDE .. [[
       local mesh = dist.init_device_mesh("cuda", { 2, 2 }, { names = { "replicate", "shard" } })

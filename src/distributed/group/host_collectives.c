@@ -118,8 +118,8 @@ typedef struct fold { /* a reduction */
   double scale; /* multiplies each rank's elements before they are summed; 0: none */
 } fold;
 
-/* Returns true if a call's elements are scaled before they are summed, as DistributedDataParallel does: a sum of float16
- * may exceed the dtype's range where the mean does not. */
+/* Returns true if a call's elements are scaled before they are summed, as DistributedDataParallel scales them: a sum of
+ * float16 may exceed the dtype's range where the mean does not. */
 static bool scales_first(const lm_group_call *c) { return c->op == LM_REDUCE_MEAN && c->t->dtype == LM_F16; }
 
 static fold fold_of(const lm_host *h, const lm_group_call *c) {

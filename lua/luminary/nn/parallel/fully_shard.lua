@@ -77,6 +77,7 @@ end
 local function finish(bucket, started)
   if started.work then bucket.unit.mesh:call(started.work.wait, started.work) end
   started.work = nil
+  core.stream_claim(started.joined) -- before later collectives are enqueued, for which ops would wait, too
   local full, at, joined = {}, 1, started.joined
   for i, p in ipairs(bucket) do
     local about = shards.of[p]
@@ -172,6 +173,7 @@ local function settle(reduction)
   if reduction.work then unit.mesh:call(reduction.work.wait, reduction.work) end
   reduction.work = unit.replicas
     and unit.mesh:call(dist.all_reduce, reduction.sum, {group = unit.replicas, async_op = true})
+  if not unit.replicas then core.stream_claim(reduction.sum) end
   reduction.joined:free()
   reduction.sum:free()
   reduction.joined = nil
@@ -218,6 +220,10 @@ function Bucket:reduce(weight, grads)
   local reduction, sum = {unit = unit, joined = core.keep(joined)}, joined:view {-1}
   if unit.group.size > 1 then
     sum = ops.empty({joined:size(2)}, {dtype = joined.dtype, device = joined.device})
+    for _, bucket in ipairs((unit.pass[unit.position - 1] or {}).buckets or {}) do
+      -- Ops of that unit are next, and do not wait for this reduction then.
+      if bucket.started then core.stream_claim(bucket.started.joined) end
+    end
     reduction.work = unit.mesh:call(dist.reduce_scatter_tensor, sum, joined:view {-1}, {
       group = unit.group, async_op = true,
     })
