@@ -1,8 +1,8 @@
 -- A rank of scripts/bench/plan: trains a small model under nn.parallel.fully_shard, and prints the memory and time
 -- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
 -- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
--- replicas), tensor (two ranks divide each layer), and time, without tensor: also constants of this machine, measured by
--- all ranks at once, and the time of a step.
+-- replicas), tensor (two ranks divide each layer), and time, without tensor: also constants of this machine, measured
+-- by all ranks at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -47,6 +47,11 @@ local function least(f)
   return min
 end
 
+local function loss_of(scores, y, tensor)
+  if tensor then return nn.parallel.vocabulary_cross_entropy(scores, y, tensor) end
+  return F.cross_entropy(scores, y)
+end
+
 -- Returns a function that trains a net by one step of that many micro-batches.
 local function trainer(net, micros, batch, seq, vocab, tensor)
   local opt = optim.AdamW(net:parameters(), {lr = 1e-3})
@@ -56,9 +61,7 @@ local function trainer(net, micros, batch, seq, vocab, tensor)
     lm.reset_peak_memory_stats "cpu"
     for _ = 1, micros do
       local x, y = lm.randint(1, vocab + 1, {batch, seq}), lm.randint(1, vocab + 1, {batch * seq})
-      local scores = net(x):flatten(1, 2)
-      local loss = tensor and nn.parallel.vocabulary_cross_entropy(scores, y, tensor) or F.cross_entropy(scores, y)
-      scores = nil
+      local loss = loss_of(net(x):flatten(1, 2), y, tensor)
       collect()
       loss:backward()
     end
@@ -106,8 +109,8 @@ local function run(case)
   local base = lm.memory_allocated "cpu"
   local net = make(kind, h, layers, vocab, seq)
   local model = model_of(net)
-  local layout = {replicate = copies, shard = size / copies / parts, tensor = parts, pipeline = 1, context = 1, micro = batch,
-    micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
+  local layout = {replicate = copies, shard = size / copies / parts, tensor = parts, pipeline = 1, context = 1,
+    micro = batch, micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
   local blocks = net.transformer and net.transformer.h or net.model.layers
   local grid = dist.init_device_mesh("cpu", {copies, size / copies / parts, parts},
     {names = {"replicate", "shard", "tensor"}})
