@@ -1,7 +1,8 @@
 -- A rank of scripts/bench/plan: trains a small model under nn.parallel.fully_shard, and prints the memory and time
 -- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
 -- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
--- replicas), and time: also constants of this machine, measured by all ranks at once, and the time of a step.
+-- replicas), tensor (two ranks divide each layer), and time, without tensor: also constants of this machine, measured
+-- by all ranks at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -46,8 +47,13 @@ local function least(f)
   return min
 end
 
+local function loss_of(scores, y, tensor)
+  if tensor then return nn.parallel.vocabulary_cross_entropy(scores, y, tensor) end
+  return F.cross_entropy(scores, y)
+end
+
 -- Returns a function that trains a net by one step of that many micro-batches.
-local function trainer(net, micros, batch, seq, vocab)
+local function trainer(net, micros, batch, seq, vocab, tensor)
   local opt = optim.AdamW(net:parameters(), {lr = 1e-3})
   return function()
     opt:zero_grad()
@@ -55,7 +61,7 @@ local function trainer(net, micros, batch, seq, vocab)
     lm.reset_peak_memory_stats "cpu"
     for _ = 1, micros do
       local x, y = lm.randint(1, vocab + 1, {batch, seq}), lm.randint(1, vocab + 1, {batch * seq})
-      local loss = F.cross_entropy(net(x):view(-1, vocab), y)
+      local loss = loss_of(net(x):flatten(1, 2), y, tensor)
       collect()
       loss:backward()
     end
@@ -96,28 +102,36 @@ local function run(case)
   h, layers, vocab, batch, seq = tonumber(h), tonumber(layers), tonumber(vocab), tonumber(batch), tonumber(seq)
   local on = {}
   for word in options:gmatch "%w+" do on[word] = true end
-  local micros, copies = on.accumulate and 2 or 1, on.hybrid and 2 or 1
+  local micros, copies, parts = on.accumulate and 2 or 1, on.hybrid and 2 or 1, on.tensor and 2 or 1
+  if on.time and on.tensor then error("time is not measured with tensor", 0) end
   counting = true
   collect()
   local base = lm.memory_allocated "cpu"
   local net = make(kind, h, layers, vocab, seq)
   local model = model_of(net)
-  local layout = {replicate = copies, shard = size / copies, tensor = 1, pipeline = 1, context = 1, micro = batch,
-    micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
+  local layout = {replicate = copies, shard = size / copies / parts, tensor = parts, pipeline = 1, context = 1,
+    micro = batch, micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
   local blocks = net.transformer and net.transformer.h or net.model.layers
-  local how = {mesh = copies > 1 and dist.init_device_mesh("cpu", {copies, size / copies}) or nil}
+  local grid = dist.init_device_mesh("cpu", {copies, size / copies / parts, parts},
+    {names = {"replicate", "shard", "tensor"}})
+  local tensor = on.tensor and grid["tensor"] or nil
+  if tensor then nn.parallel.parallelize(net, tensor, net:parallel_plan()) end
+  local how = {mesh = copies > 1 and grid[{"replicate", "shard"}] or grid["shard"]}
   if on.noreshard then how.reshard_after_forward = false end
   for _, block in ipairs(blocks) do
     nn.parallel.fully_shard(block, how)
     local forward = block.forward
-    block.forward = function(self, ...)
+    local function collected(...)
       collect()
-      if on.recompute then return lm.autograd.checkpoint(forward, self, ...) end
-      return forward(self, ...)
+      return forward(...)
+    end
+    block.forward = function(self, ...)
+      if on.recompute then return lm.autograd.checkpoint(collected, self, ...) end
+      return collected(self, ...)
     end
   end
   nn.parallel.fully_shard(net, how)
-  local step = trainer(net, micros, batch, seq, vocab)
+  local step = trainer(net, micros, batch, seq, vocab, tensor)
   step()
   step()
   local measured, planned = lm.max_memory_allocated "cpu" - base, cost.memory(model, layout).total

@@ -27,7 +27,7 @@ local PRELUDE = spans .. [[
       return f(a, b:contiguous())
     end)
   end
-  local function spans_of(step) -- of the third step, in which the host waits for nothing
+  local function spans_of(step) -- spans of the third step, in which the host waits for nothing
     step()
     step()
     local before = waits()
@@ -76,7 +76,7 @@ describe("sequences divided over NCCL", function()
       local order, streams, bytes = spans_of(step)
       local forward, backward = "m" .. "Vtt" .. "mmm", "mmmmmm" .. "VTVTV" .. "mm"
       equal(order, forward:rep(LAYERS) .. "mmm" .. backward:rep(LAYERS))
-      equal(bytes.V, LAYERS * 4 * (2 + 2) * HIDDEN / 2) -- of two tensors sent, and two received
+      equal(bytes.V, LAYERS * 4 * (2 + 2) * HIDDEN / 2) -- two tensors are sent, and two received
       equal(#streams_of(streams.V), 1)
       assert(streams_of(streams.V) ~= streams_of(streams.m), "messages are on the stream of the ops")
 

@@ -22,8 +22,9 @@ describe("the cost model #unsanitized", function()
   for _, case in ipairs {
     {4, "gpt2:256:6:2048:2:128"}, {2, "llama:256:6:2048:2:128:recompute"}, {4, "llama:248:3:1001:1:64:hybrid"},
     {2, "gpt2:256:6:2048:2:128:noreshard,accumulate"}, {3, "gpt2:256:4:16384:1:32"},
+    {2, "gpt2:256:6:2048:2:128:tensor"}, {4, "llama:256:6:2048:2:128:tensor,recompute"},
   } do
-    it(("knows the memory of fully_shard: %d ranks, %s"):format(case[1], case[2]), function()
+    it(("knows the memory of layouts: %d ranks, %s"):format(case[1], case[2]), function()
       local got = ranks.run {n = case[1], file = "scripts/bench/plan_worker.lua", args = case[2], timeout = 60}
       assert(got.ok, got.text)
       local measured, planned = got.text:match "measured (%d+) planned (%d+)"

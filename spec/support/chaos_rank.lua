@@ -1,9 +1,10 @@
 -- One rank of a chaos trial (chaos.lua): a random but common course of collectives, and one rank that goes wrong.
 -- The environment says which: CHAOS_VICTIM (a rank), CHAOS_KIND, CHAOS_STEP (0: before it joins), CHAOS_SEED,
 -- CHAOS_STEPS, CHAOS_TIMEOUT, CHAOS_BACKEND, CHAOS_INIT (init_method), CHAOS_NOTES (a file to write times to; %RANK%
--- stands for the rank), CHAOS_LAYOUT ("ddp" or "fully_shard"). Faults from outside (signals, a cut link)
--- are the harness's.
+-- stands for the rank), CHAOS_LAYOUT ("ddp" or a key of dims in the harness), CHAOS_MESH (sizes and names of the mesh's
+-- dims). Faults from outside (signals, a cut link) are the harness's.
 local lm = require "luminary"
+local lists = require "luminary.base.lists"
 local dist, nn, optim = lm.dist, lm.nn, lm.optim
 
 local function env(name) return (assert(os.getenv(name), name .. " is not set")) end
@@ -124,56 +125,116 @@ local courses = {
   end,
 }
 
--- Returns courses of a network that is sharded over a mesh; each raises its errors in one of the mesh's collectives.
-local function sharded_courses()
-  local mesh = dist.init_device_mesh(nccl and "cuda" or "cpu", world == 4 and { 2, 2 } or { 1, world }, {
-    names = { "replicate", "shard" },
-  })
+-- Blocks of a network that layouts divide: as Sequential, and with attention.
+local function mlp(d) return nn.Sequential(nn.Linear(d, 2 * d), nn.ReLU(), nn.Linear(2 * d, d)) end
+local Attention = nn.Module:extend "Attention"
+function Attention:init(d) self.qkv = nn.Linear(d, 3 * d) end
+function Attention:forward(x)
+  local q, k, v = unpack(self.qkv(x):unsqueeze(2):chunk(3, -1))
+  return x + nn.functional.scaled_dot_product_attention(q, k, v, { is_causal = true }):squeeze(2)
+end
+
+-- Returns courses of a network that is divided over a mesh; each raises its errors in one of the mesh's collectives.
+local function divided_courses(layout)
+  local shape, names = {}, {}
+  for size, name in env "CHAOS_MESH":gmatch "(%d+) (%a+)" do
+    shape[#shape + 1], names[#names + 1] = tonumber(size), name
+  end
+  local parallel, width = nn.parallel, 12
+  local mesh = dist.init_device_mesh(nccl and "cuda" or "cpu", shape, { names = names })
   local blocks = nn.Sequential()
-  for _ = 1, 3 do blocks:append(nn.Sequential(nn.Linear(8, 8), nn.ReLU())) end
+  for _ = 1, 4 do blocks:append(layout == "context" and Attention(width) or mlp(width)) end
   blocks = blocks:to(card)
-  for _, block in ipairs(blocks) do nn.parallel.fully_shard(block, { mesh = mesh }) end
-  nn.parallel.fully_shard(blocks, { mesh = mesh })
-  local adam = optim.Adam(blocks:parameters(), { lr = 0.01 })
+  if layout == "tensor" or layout == "mixed" then
+    local plan = { ["0"] = "column", ["2"] = "row" }
+    for _, block in ipairs(blocks) do parallel.parallelize(block, mesh["tensor"], plan) end
+  end
+  local function mean_of(y) return y:square():mean() end
+  local function input(rows) return lm.randn({ rows or 4, 24, width }, { device = card }) end
+  local function part_of_sequences(x, f)
+    if layout ~= "context" then return f(x) end
+    return parallel.context_parallel(mesh["context"], { buffers = { x }, dims = { 2 } }, f)
+  end
+  local pipe
+  if layout == "pipeline" or layout == "mixed" then
+    local split, stages = {}, mesh["pipeline"]:size()
+    for s = 1, stages - 1 do split[s] = tostring(s) end
+    pipe = parallel.Pipeline(blocks, { mesh = mesh["pipeline"], split = split, microbatches = 2,
+      loss = function(y) return mean_of(y) end })
+  end
+  if names[2] == "shard" then -- both dims
+    for _, block in ipairs(blocks) do parallel.fully_shard(block, { mesh = mesh }) end
+    parallel.fully_shard(blocks, { mesh = mesh })
+  elseif names[1] == "shard" then
+    for _, m in ipairs(pipe and pipe.stages or blocks) do parallel.fully_shard(m, { mesh = mesh["shard"] }) end
+  end
+  local whole = pipe or blocks
+  local adam = optim.Adam(whole:parameters(), { lr = 0.01 })
   note "meshed"
-  local function loss_of(module) return module(lm.randn({ 4, 8 }, { device = card })):square():mean() end
+  local function forward(module, rows)
+    return part_of_sequences(input(rows):to(blocks[1]:parameters()[1].dtype), function(x) return mean_of(module(x)) end)
+  end
+  local function pass() -- forward and backward
+    if pipe then return pipe:step(input(), input()) end
+    forward(blocks):backward()
+  end
+  local messages_first = layout == "context" and not nccl -- nccl does not compare messages
   local function goes_wrong(wrong)
-    local group = mesh:get_group "shard" -- calls of different groups are not compared
+    if messages_first then return forward(wrong == "dtype" and blocks:double() or blocks, 5) end
+    local group = mesh:get_group(pipe and "pipeline" or #shape) -- calls of different groups are not compared
     if wrong == "shape" then return dist.all_reduce(ones { 3 }, { group = group }) end
     if wrong == "op" then return dist.barrier { group = group } end
-    if wrong == "dtype" then return loss_of(blocks:double()) end
-    loss_of(blocks[2]):backward() -- a block is left out
+    if layout ~= "fully_shard" and wrong == "dtype" then
+      return dist.all_reduce(ones({ 3 }, "float64"), { group = group })
+    end
+    if pipe then return pipe(input()) end
+    if layout == "context" then return dist.all_reduce(ones { 4 }, { group = group }) end
+    if wrong == "dtype" then return forward(blocks:double()) end
+    forward(blocks[2]):backward() -- blocks are left out
   end
   local function course(f)
     return function(wrong)
       if wrong then goes_wrong(wrong) end
+      if layout == "context" and nccl then
+        mesh:call(dist.all_reduce, ones { 1 }, { group = mesh:get_group "context" })
+      end
       f()
     end
   end
-  return {
+  local list = {
     course(function()
       adam:zero_grad()
-      loss_of(blocks):backward()
-      nn.utils.clip_grad_norm_(blocks:parameters(), 1)
+      pass()
+      nn.utils.clip_grad_norm_(whole:parameters(), 1)
       adam:step()
     end),
-    course(function() (loss_of(blocks) + loss_of(blocks)):backward() end),
-    course(function()
-      blocks:no_sync(function() loss_of(blocks):backward() end)
-      loss_of(blocks):backward()
-    end),
-    course(function() lm.no_grad(function() return loss_of(blocks) end) end),
-    course(function() nn.parallel.full_state_dict(blocks, { dst = random(world) }) end),
+    course(function() pass() pass() end),
+    course(function() lm.no_grad(function() return pipe and pipe:step(input(), input()) or forward(blocks) end) end),
+    course(function() parallel.full_state_dict(whole, { dst = random(world) }) end),
   }
+  if layout == "fully_shard" then
+    lists.append(list, {
+      course(function() (forward(blocks) + forward(blocks)):backward() end),
+      course(function()
+        blocks:no_sync(pass)
+        pass()
+      end),
+    })
+  end
+  return list
 end
-if os.getenv "CHAOS_LAYOUT" == "fully_shard" then courses = sharded_courses() end
-
+-- A call that differs from the others' is named at once if they are in the same kind of call, messages or a collective
+-- of one group. So at that step the ranks of a divided network all begin the first course.
+local layout = env "CHAOS_LAYOUT"
+if layout ~= "ddp" then courses = divided_courses(layout) end
+local begins_alike = layout ~= "ddp" and layout ~= "fully_shard"
 local wrongs = { shape = true, dtype = true, op = true, other = true }
 for step = 1, steps do
   fault(step)
   local wrong = me == victim and step == fault_step and wrongs[kind] and kind or nil
   if wrong then note "fault" end
   local course = courses[1 + random(#courses)]
+  if begins_alike and wrongs[kind] and step == fault_step then course = courses[1] end
   if nccl then device = random(4) == 0 and "cpu" or card end
   course(wrong)
   local pause = lm.time() + random(nccl and 16 or 4) * 1e-3

@@ -3,8 +3,8 @@
 ---   streams_of(a, ...)  the streams of such sets, in order, as text
 ---   waits()             the calls by which the host has waited
 return [[
-  -- G: a gather is enqueued, g: its result is waited for; the same of R: reduce_scatter and A: all_reduce; m: a product;
-  -- t and T: attention and its backward; V: the first message of an exchange
+  -- G: a gather is enqueued, g: its result is waited for; the same of R: reduce_scatter and A: all_reduce; V: the first
+  -- message of an exchange is enqueued; m: a product; t and T: attention and its backward
   local letters = {
     all_gather = "G", ["all_gather: wait"] = "g", reduce_scatter = "R", ["reduce_scatter: wait"] = "r",
     all_reduce = "A", ["all_reduce: wait"] = "a", linear = "m", addmm = "m", mm = "m",

@@ -22,6 +22,12 @@ describe("ranks that go wrong at a random moment", function()
     chaos(long and 100 or 10, "--layout fully_shard")
   end)
 
+  it("... and of networks whose layers, sequences or blocks are divided #unsanitized", function()
+    for _, layout in ipairs { "tensor", "context", "pipeline", "mixed" } do
+      chaos(long and 100 or 3, "--layout " .. layout)
+    end
+  end)
+
   it("... and so does who has a queue, lock, pool or pipe in common with one that is killed #unsanitized", function()
     local trials = long and 200 or 10
     local command = "timeout %d luajit scripts/dev/chaos/mp --trials %d 2>&1"
@@ -39,7 +45,9 @@ describe("ranks that go wrong at a random moment", function()
   if lm.dist.is_nccl_available() and temp.exists((core:gsub("core%.so$", "fake_cuda.so"))) then
     it("... over the stand-in for NCCL as well #unsanitized", function()
       chaos(long and 100 or 8, "--backend nccl")
-      if long then chaos(40, "--backend nccl --layout fully_shard") end
+      for _, layout in ipairs(long and { "fully_shard", "tensor" } or {}) do
+        chaos(40, "--backend nccl --layout " .. layout)
+      end
     end)
   end
 
