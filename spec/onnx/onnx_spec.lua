@@ -190,6 +190,32 @@ describe("lm.onnx", function()
     assert.error_matches(function() load_text(late) end, "of version 99; the newest known is 28")
   end)
 
+  it("refuses attributes of windows that do not fit the input", function()
+    local x, w = lm.ones(1, 1, 4, 4), lm.ones(1, 1, 2, 2)
+    local input = field(11, field(1, "w") .. field(2, field(1, integer(1, 1))))
+    local function message(op, attributes, weight)
+      local text = ""
+      for name, list in pairs(attributes) do
+        local one = field(1, name) .. integer(20, 7)
+        for _, v in ipairs(list) do one = one .. integer(8, v) end
+        text = text .. field(5, one)
+      end
+      local net = load_text(model_of({{op, weight and "x w" or "x", "y", nil, text}}, weight and input))
+      return select(2, pcall(net, {x = x, w = weight}))
+    end
+    for _, case in ipairs {
+      {"MaxPool", {}, "attribute 'kernel_shape' is missing"},
+      {"MaxPool", {kernel_shape = {2}}, "attribute 'kernel_shape' must be 2 integers of at least 1"},
+      {"LpPool", {kernel_shape = {0, 2}}, "attribute 'kernel_shape' must be 2 integers of at least 1"},
+      {"AveragePool", {kernel_shape = {2, 2}, pads = {1}}, "attribute 'pads' must be 4 integers"},
+      {"Conv", {strides = {0, 1}}, "attribute 'strides' must be 2 integers of at least 1", w},
+      {"Conv", {kernel_shape = {3, 3}}, "attribute 'kernel_shape' differs from the weight's sizes", w},
+      {"ConvTranspose", {dilations = {1}}, "attribute 'dilations' must be 2 integers of at least 1", w},
+    } do
+      assert.matches(("onnx: node '' (%s): %s"):format(case[1], case[3]), message(case[1], case[2], case[4]), 1, true)
+    end
+  end)
+
   it("frees what is not read again at once", function()
     local nodes = {}
     for i = 1, 40 do nodes[i] = {"Exp", i == 1 and "x" or "v" .. i - 1, i == 40 and "y" or "v" .. i} end

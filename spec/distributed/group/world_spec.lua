@@ -215,6 +215,26 @@ describe("the others hear of", function()
     end)
   end
 
+  it("a rank that is stopped, where the group's timeout ends first", function()
+    local job = start(3, [[
+      local me = init {timeout = 4}
+      dist.barrier()
+      print "ready"
+      if me == 1 then while true do end end
+      local t = lm.time()
+      while lm.time() < t + 0.3 do end
+      waits(dist.all_reduce, lm.zeros(2))
+    ]], { env = { LM_TOKEN = "a token for specs", LM_HEARTBEAT_TIMEOUT = 60 } })
+    job:wait_for(1, "ready")
+    job:kill(1, "STOP")
+    for _, rank in ipairs {0, 2} do
+      assert(job:wait_for(rank, "all_reduce: rank 1 on ", 10), job:output(rank))
+      assert.matches("rank 1 on %S+ has sent no heartbeat for [345] s", job:output(rank))
+    end
+    job:kill(1, "KILL")
+    job:wait()
+  end)
+
   it("rank 0 that is stopped before anybody has spoken to it", function()
     local job = start(2, [[
       local me = init()

@@ -136,7 +136,8 @@ static const char *failure_name(lm_failure_kind kind) {
 }
 
 static void push_party(lua_State *L, const lm_party *p) {
-  static const char *const standings[] = {"", "not joined", "no call", "waits", "came", "last in", "left", "died"};
+  static const char *const standings[] = {"",        "not joined", "no call", "waits", "came",
+                                          "last in", "left",       "died",    "silent"};
   _Static_assert(sizeof standings / sizeof *standings == LM_STANDINGS, "a name for each");
   lua_createtable(L, 0, 6);
   lm_set_number(L, "rank", p->rank);

@@ -27,13 +27,14 @@ typedef enum lm_standing {
   LM_LAST_IN, /* the call is the last one reported */
   LM_HAS_LEFT,
   LM_HAS_DIED, /* the call is the last one reported, or none */
+  LM_SILENT,   /* sent no heartbeat for `seconds`, so that its calls are not known; the call is the last one reported */
   LM_STANDINGS
 } lm_standing;
 
 typedef struct lm_party { /* a rank and its current or last call */
   int rank;               /* rank in the world; -1: none */
   lm_standing standing;
-  double seconds; /* seconds since the call's first report, or waited for an absent rank; 0: unknown */
+  double seconds; /* seconds since the call's first report, or waited for an absent rank, or of silence; 0: unknown */
   char host[64];
   lm_ticket call; /* empty `what`: none */
 } lm_party;

@@ -161,6 +161,10 @@ static void add_absent(text *t, const lm_party *p) {
       add_call(t, &p->call, true);
       add(t, ", %.0f s ago", p->seconds);
       break;
+    case LM_SILENT:
+      add(t, " has sent no heartbeat for %.0f s", p->seconds);
+      add_last_call(t, &p->call);
+      break;
     default: add(t, " has not called any collective yet"); break;
   }
 }

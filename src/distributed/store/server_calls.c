@@ -147,6 +147,8 @@ static bool has_come(const lm_server_member *member, uint32_t group, uint64_t se
   return member->last.group == group && member->last.ticket.seq >= seq && server_has_call(&member->last);
 }
 
+static const double silent_after = 3; /* seconds without a heartbeat, which are sent each second */
+
 static void put_missing_rank(const lm_server *s, int rank, lm_bytes *out) {
   const lm_server_member *member = &s->member_table[rank];
   const lm_member_call *open = NULL, *at = &member->last;
@@ -166,6 +168,10 @@ static void put_missing_rank(const lm_server *s, int rank, lm_bytes *out) {
   if (server_has_call(at)) {
     party.call = at->ticket;
     party.seconds = s->now - at->since;
+  }
+  if (member->conn && !member->left && s->now - member->conn->heard > silent_after) {
+    party.standing = LM_SILENT;
+    party.seconds = s->now - member->conn->heard;
   }
   snprintf(party.host, sizeof party.host, "%s", member->who.host);
   lm_put_party(out, &party);

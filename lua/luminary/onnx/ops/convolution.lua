@@ -16,10 +16,26 @@ local function are_equal(a, b)
   return true
 end
 
+-- Raises an error of the node that runs, whose name the graph adds.
+local function refuse(format, ...) error(format:format(...), 0) end
+
+-- Returns an attribute, a list of `count` integers of at least `least`; filled with `default` if the node lacks it.
+local function list_of(n, name, count, least, default)
+  local list = n[name] or default and filled(count, default) or refuse("attribute '%s' is missing", name)
+  local is_list = type(list) == "table" and #list == count
+  for i = 1, is_list and count or 0 do is_list = is_list and list[i] >= least and list[i] == math.floor(list[i]) end
+  if not is_list then
+    refuse("attribute '%s' must be %d integers%s", name, count, least > -math.huge and " of at least " .. least or "")
+  end
+  return list
+end
+
 -- Returns strides, dilations, and the elements before and after each dim from 3 on, by a node's attributes.
 local function windows_of(n, x, kernel)
   local dims, auto = #kernel, n.auto_pad or "NOTSET"
-  local strides, dilations, pads = n.strides or filled(dims, 1), n.dilations or filled(dims, 1), n.pads
+  if dims ~= x.ndim - 2 then refuse("the kernel has %d dims, the input %d", dims, x.ndim - 2) end
+  local strides, dilations = list_of(n, "strides", dims, 1, 1), list_of(n, "dilations", dims, 1, 1)
+  local pads = n.pads and list_of(n, "pads", 2 * dims, -math.huge)
   if not auto:find "^SAME" then
     if not pads or auto == "VALID" then return strides, dilations, filled(dims, 0), filled(dims, 0) end
     return strides, dilations, {unpack(pads, 1, dims)}, {unpack(pads, dims + 1, 2 * dims)}
@@ -41,8 +57,12 @@ end
 
 local function convolve(n, x, w, bias)
   local dims = w.ndim - 2
-  local f = by_dims[dims] or n:fail("a convolution over %d dims is not supported", dims)
-  local strides, dilations, before, after = windows_of(n, x, n.kernel_shape or {unpack(w.shape, 3)})
+  local f = by_dims[dims] or refuse("a convolution over %d dims is not supported", dims)
+  local kernel = {unpack(w.shape, 3)}
+  if n.kernel_shape and not are_equal(kernel, list_of(n, "kernel_shape", dims, 1)) then
+    refuse("attribute 'kernel_shape' differs from the weight's sizes")
+  end
+  local strides, dilations, before, after = windows_of(n, x, kernel)
   if not are_equal(before, after) then x, before = padded(x, before, after), filled(dims, 0) end
   return f(x, w, bias, strides, before, dilations, n.group)
 end
@@ -68,13 +88,16 @@ op.ConvInteger = {group = 1, op.of_integers}
 
 op.ConvTranspose = {group = 1, auto_pad = "NOTSET", function(n, x, w, bias)
   local dims, before, after = w.ndim - 2, {}, {}
-  local f = transposed[dims] or n:fail("a convolution over %d dims is not supported", dims)
-  local strides, dilations = n.strides or filled(dims, 1), n.dilations or filled(dims, 1)
-  local extra, none, shape = n.output_padding or filled(dims, 0), filled(dims, 0), n.output_shape
+  local f = transposed[dims] or refuse("a convolution over %d dims is not supported", dims)
+  if x.ndim ~= w.ndim then refuse("the kernel has %d dims, the input %d", dims, x.ndim - 2) end
+  local strides, dilations = list_of(n, "strides", dims, 1, 1), list_of(n, "dilations", dims, 1, 1)
+  local extra, none, shape = list_of(n, "output_padding", dims, 0, 0), filled(dims, 0), n.output_shape
+  local pads = list_of(n, "pads", 2 * dims, -math.huge, 0)
+  if shape and (type(shape) ~= "table" or #shape < dims) then list_of(n, "output_shape", dims, 0) end
   for d = 1, dims do
     local size = x.shape[d + 2]
     local wanted = shape and shape[#shape - dims + d] or n.auto_pad:find "^SAME" and size * strides[d]
-    before[d], after[d] = n.pads and n.pads[d] or 0, n.pads and n.pads[d + dims] or 0
+    before[d], after[d] = pads[d], pads[d + dims]
     if wanted then
       local total = strides[d] * (size - 1) + extra[d] + (w.shape[d + 2] - 1) * dilations[d] + 1 - wanted
       before[d] = n.auto_pad == "SAME_UPPER" and math.floor(total / 2) or math.ceil(total / 2)
@@ -130,7 +153,7 @@ end
 -- or nil.
 local function pool(f, quick)
   return {ceil_mode = 0, count_include_pad = 0, p = 2, function(n, x)
-    local kernel = n.kernel_shape
+    local kernel = list_of(n, "kernel_shape", x.ndim - 2, 1)
     local strides, dilations, before, after = windows_of(n, x, kernel)
     local plain = quick and #kernel == 2 and n.ceil_mode == 0 and n.results == 1
     for d = 1, #kernel do plain = plain and before[d] == after[d] and before[d] * 2 <= kernel[d] end
@@ -182,8 +205,9 @@ op.GlobalMaxPool = global(function(x, dims) return ops.amax(x, dims, true) end)
 op.GlobalLpPool = global(function(x, dims, p) return ops.norm(x, p, dims, true) end)
 
 op.MaxUnpool = {function(n, x, indices, given)
-  local kernel, sizes, after, wanted = n.kernel_shape, {x.shape[1], x.shape[2]}, {}, n:ints(3, given)
-  local strides, pads = n.strides or filled(#kernel, 1), n.pads or filled(2 * #kernel, 0)
+  local dims, sizes, after, wanted = x.ndim - 2, {x.shape[1], x.shape[2]}, {}, n:ints(3, given)
+  local kernel, strides = list_of(n, "kernel_shape", dims, 1), list_of(n, "strides", dims, 1, 1)
+  local pads = list_of(n, "pads", 2 * dims, -math.huge, 0)
   for d = 1, #kernel do
     sizes[d + 2] = (x.shape[d + 2] - 1) * strides[d] + kernel[d] - pads[d] - pads[d + #kernel]
   end
