@@ -363,7 +363,9 @@ describe("lm.onnx", function()
       pcall(load, arg[1])
       print(peak() - before)]])
     local chain, functions = {}, ""
+    local tensors = {}
     for i = 1, 24000 do
+      tensors[i] = field(5, integer(1, 1) .. integer(2, 1) .. field(8, "w" .. i) .. field(9, "abcd"))
       chain[i] = field(1, field(1, i == 1 and "x" or "v" .. i - 1) .. field(2, "v" .. i) .. field(4, "Relu"))
     end
     for i = 1, 30 do
@@ -378,7 +380,8 @@ describe("lm.onnx", function()
     local ints = field(5, field(1, "a") .. integer(20, 7) .. field(8, ("\1"):rep(5e6)))
     for name, text in pairs {
       empty_nodes = field(7, ("\10\0"):rep(1e6)), chain = model_of({{"Relu", "x", "y"}}, table.concat(chain)),
-      tensors = model_of({}, field(5, integer(1, 1) .. integer(2, 1) .. field(9, "abcd")):rep(45000)) .. pad,
+      tensors = model_of({{"Relu", "x", "y"}}, table.concat(tensors)) .. pad,
+      few_tensors = model_of({{"Relu", "x", "y"}}, table.concat(tensors, "", 1, 6000)),
       unknown_nodes = model_of({}, unknown:rep(95000)) .. pad, few_functions = model_of({}, graph) .. functions,
       integers = model_of({{"Relu", "x", "y", nil, ints}}), small_empty_nodes = field(7, ("\10\0"):rep(5000)),
       functions = model_of({}, relu:rep(25000) .. graph) .. functions,
