@@ -19,11 +19,12 @@ local graph = {}
 graph.newest = {[""] = 28, ["ai.onnx.ml"] = 6, ["ai.onnx.training"] = 1, ["ai.onnx.preview.training"] = 1}
 
 local DEEPEST = 100 -- graphs in one another, and functions that call functions
--- Returns the most nodes of a file of `size` bytes, and the most elements that are computed while it is read, where an
--- element of a result, which is kept, counts as KEPT. A node takes 2.5 KB and functions can be expanded without end:
--- these bounds keep reading below 4 times the size and 64 MiB; of a small file, below 4 MiB and 160 times the size.
+-- Returns the most nodes and initializers of a file of `size` bytes, and the most elements that are computed while it
+-- is read, where an element of a result, which is kept, counts as KEPT. Each node or initializer takes 3 KB, and
+-- functions can be expanded without end: these bounds keep reading below 4 times the size, the elements of tensors, and
+-- 96 MiB; of a small file, 4 MiB and 160 times the size.
 local function limits_of(size)
-  return math.floor(math.min(16000, 1000 + size / 16) + size / 1024), math.min(2 ^ 24, 2 ^ 21 + 64 * size)
+  return math.floor(math.min(24000, 1000 + size / 20) + size / 1024), math.min(2 ^ 23, 2 ^ 21 + 64 * size)
 end
 -- Limits on nodes that are computed while the file is read, in elements: of each input and result; computed for one.
 local MOST_FOLDED, MOST_COMPUTED, KEPT = 4096, 2 ^ 16, 16
@@ -241,11 +242,11 @@ local function versions_of(list)
   return versions
 end
 
--- Counts n more nodes; fails if the file has too many.
+-- Counts n more nodes or initializers; fails if the file has too many.
 function Graph:count(n)
   self.nodes = self.nodes + n
   if self.nodes > self.most then
-    self.fail("it has more than %d nodes with its functions expanded, the most for its size", self.most)
+    self.fail("it has more than %d nodes and initializers, with functions expanded, the most for its size", self.most)
   end
 end
 
@@ -460,7 +461,7 @@ end
 function Graph:prepare(g, parent)
   local scope, plan = {names = {}, parent = parent, graph = self}, {inputs = {}, outputs = {}, steps = {}, message = g}
   if self.depth > DEEPEST then self.fail "graphs are nested too deeply" end
-  self:count(#(g.node or {}))
+  self:count(#(g.node or {}) + #(g.initializer or {}))
   self.depth = self.depth + 1
   self:add_initializers(g, scope)
   for _, input in ipairs(g.input or {}) do
