@@ -90,11 +90,17 @@ local function find(self, given)
   self:error(("unrecognized argument '%s'%s"):format(given, near and "; did you mean '-" .. near .. "'?" or ""))
 end
 
+--- Returns the defaults by name.
+function CmdLine:default()
+  local params = {}
+  for name, row in pairs(self.options) do params[name] = row.default end
+  return params
+end
+
 --- Reads a command line, a list such as `arg`; returns the values by name, with defaults.
 function CmdLine:parse(arguments)
   options.arg("CmdLine.parse", "the command line", arguments, "table")
-  local params, position, i = {}, 0, 0
-  for name, row in pairs(self.options) do params[name] = row.default end
+  local params, position, i = self:default(), 0, 0
   while i < #arguments do
     i = i + 1
     local given = arguments[i]
@@ -125,8 +131,8 @@ function CmdLine:parse(arguments)
 end
 
 --- cmd:string(prefix, params [, ignore]): Returns a name for an experiment, the prefix and
---- the options that differ from the defaults, sorted: "run,lr=0.2,momentum=0.9". Names that are true in `ignore` are
---- left out.
+--- the options that differ from the defaults, sorted: "run,fast=t,lr=0.2"; booleans are t and f. Names that are true in
+--- `ignore` are left out.
 function CmdLine:string(prefix, params, ignore)
   options.arg("CmdLine.string", "prefix", prefix, "string")
   options.arg("CmdLine.string", "params", params, "table")
@@ -134,7 +140,8 @@ function CmdLine:string(prefix, params, ignore)
   for name, value in pairs(params) do
     local row = self.options[name]
     if row and value ~= row.default and not (ignore and ignore[name]) then
-      parts[#parts + 1] = name .. self.keyseparator .. tostring(value):gsub("/", "_")
+      local text = type(value) == "boolean" and (value and "t" or "f") or tostring(value):gsub("/", "_")
+      parts[#parts + 1] = name .. self.keyseparator .. text
     end
   end
   table.sort(parts)

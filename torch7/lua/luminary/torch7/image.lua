@@ -28,19 +28,29 @@ end
 function image.decompress(bytes, depth, kind)
   return loaded(vision.decode_image(raw(bytes, "image.decompress"), {mode = modes[depth] or "unchanged"}), depth, kind)
 end
+-- Returns an image as bytes [C, H, W].
+local function bytes_of(x)
+  if x.dtype ~= "uint8" then x = ops.mul(ops.clamp_range(x, 0, 1), 255):to "uint8" end
+  return ops.contiguous(x.ndim == 2 and ops.unsqueeze(x, 1) or x)
+end
 --- image.save(path, image): Writes a PNG, JPEG, WebP, by the path's ending; floats are limited to [0, 1].
 function image.save(path, img)
-  local x = raw(img, "image.save")
-  if x.dtype ~= "uint8" then x = ops.mul(ops.clamp_range(x, 0, 1), 255):to "uint8" end
-  if x.ndim == 2 then x = ops.unsqueeze(x, 1) end
+  local x = bytes_of(raw(img, "image.save"))
   local ending = (path:match "%.(%a+)$" or ""):lower():gsub("^jpg$", "jpeg")
   if not endings[ending] then fail("image.save: unknown ending of '%s'; png, jpg and webp are known", path) end
-  vision["write_" .. ending](ops.contiguous(x), path)
+  vision["write_" .. ending](x, path)
 end
 for _, kind in ipairs {"PNG", "JPG"} do
   image["load" .. kind], image["save" .. kind] = image.load, image.save
   image["decompress" .. kind] = image.decompress
 end
+
+--- image.compressJPG(image [, quality = 75]): Returns a ByteTensor with a JPEG file; floats are limited to [0, 1].
+function image.compressJPG(img, quality)
+  return wrap(vision.encode_jpeg(bytes_of(raw(img, "image.compressJPG")), {quality = quality or 75}))
+end
+--- image.getSize(path): Returns the channels, height and width of a file's image as a LongTensor.
+function image.getSize(path) return tensor.new("int64", vision.read_image(path).shape) end
 
 -- ---- geometry
 
@@ -143,6 +153,43 @@ end
 local luma = {0.299, 0.587, 0.114}
 image.rgb2y, image.rgb2yuv = mixed {luma}, mixed {luma, {-0.14713, -0.28886, 0.436}, {0.615, -0.51499, -0.10001}}
 image.yuv2rgb = mixed {{1, 0, 1.13983}, {1, -0.39465, -0.5806}, {1, 2.03211, 0}}
+-- Returns the planes of an RGB image: hue, lightness, value, and the saturations of HSL and HSV, all in [0, 1].
+local function hues(x)
+  local r, g, b = ops.select(x, 1, 1), ops.select(x, 1, 2), ops.select(x, 1, 3)
+  local high, low = ops.amax(x, 1), ops.amin(x, 1)
+  local d, zero = high - low, ops.zeros_like(r)
+  local function ratio(a, by) return ops.where(ops.eq(by, 0), zero, a / by) end
+  local h = ops.where(ops.eq(high, r), ops.remainder(ratio(g - b, d), 6),
+    ops.where(ops.eq(high, g), ratio(b - r, d) + 2, ratio(r - g, d) + 4))
+  local l = (high + low) / 2
+  return ops.where(ops.eq(d, 0), zero, h / 6), l, high, ratio(d, 1 - ops.abs(l * 2 - 1)), ratio(d, high)
+end
+image.rgb2hsl = into_result(function(x)
+  local h, l, _, s = hues(x)
+  return ops.stack({h, s, l}, 1)
+end)
+image.rgb2hsv = into_result(function(x)
+  local h, _, v, _, s = hues(x)
+  return ops.stack({h, s, v}, 1)
+end)
+-- Returns RGB from hue, chroma and the value of the smallest color.
+local function colored(h, chroma, low)
+  local planes = {}
+  for i, shift in ipairs {5, 3, 1} do
+    local k = ops.remainder(h * 6 + shift, 6)
+    planes[i] = low + chroma * (1 - ops.clamp_range(ops.minimum(k, 4 - k), 0, 1))
+  end
+  return ops.stack(planes, 1)
+end
+image.hsv2rgb = into_result(function(x)
+  local s, v = ops.select(x, 1, 2), ops.select(x, 1, 3)
+  return colored(ops.select(x, 1, 1), v * s, v - v * s)
+end)
+image.hsl2rgb = into_result(function(x)
+  local s, l = ops.select(x, 1, 2), ops.select(x, 1, 3)
+  local chroma = (1 - ops.abs(l * 2 - 1)) * s
+  return colored(ops.select(x, 1, 1), chroma, l - chroma / 2)
+end)
 --- image.minmax {tensor = x, min = low, max = high}: Returns x with low as 0 and high as 1, by default its extremes.
 function image.minmax(how)
   local x = tensor.is(how) and how or how.tensor
