@@ -45,7 +45,7 @@ end
 
 --- Returns the passes of a rank in the rounds of a run, a list of {pass = this rank's or nil, receives = its passes
 --- whose sources others run in that round}. In a round each rank runs its next pass if it has received the source. A
---- rank that sends and receives at the end of each round, all at once, waits for no rank that waits for it, whatever the
+--- rank that sends and receives at the end of each round, all at once, waits for no rank that waits for it, in any
 --- schedule. is_kept(pass): returns true for passes that run.
 function schedule.rounds(kind, rank, ranks, n, count, is_kept)
   local rounds, left, at, done, targets = {}, {}, {}, {}, {}
