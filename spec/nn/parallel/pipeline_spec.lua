@@ -505,7 +505,18 @@ describe("nn.parallel.Pipeline", function()
       local other = chain()
       pipe = Pipeline(other, opts)
       contains(message(function() return other[rank == 0 and 5 or 1].weight:sum() end), "freed")
-      net = nil
+      net, pipe, other = nil, nil, nil
+      collectgarbage()
+      collectgarbage()
+      base = lm.memory_allocated()
+      local mesh = dist.init_device_mesh("cpu", {1, 2}, {names = {"shard", "pipeline"}})
+      opts.mesh = mesh["pipeline"]
+      local kept = Pipeline(chain(), opts)
+      fully_shard(kept.stages[1], {mesh = mesh["shard"]})
+      collectgarbage()
+      collectgarbage()
+      local left = (lm.memory_allocated() - base) / half
+      assert(left < 1.02, left .. " halves are left of a model that is sharded")
     ]])
   end)
 
