@@ -1,7 +1,9 @@
 -- A rank of scripts/bench/plan: trains a small model under nn.parallel.fully_shard, and prints the memory and time
 -- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
 -- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
--- replicas), and time: also constants of this machine, measured by all ranks at once, and the time of a step.
+-- replicas), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of the ranks, and 2 * N micro-batches of
+-- BATCH: the most memory of any rank), and without pipelineN time: also constants of this machine, measured by all ranks
+-- at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -44,6 +46,38 @@ local function least(f)
     min, first, n = math.min(min, took:item()), first or took:item(), n + 1
   until n >= 5 and n * min > 1 or n >= 200
   return min
+end
+
+-- Cuts a net into stages, shards this rank's as `how` says, its blocks by prepare(block), and returns a function that
+-- trains it by one step of that many micro-batches.
+local function pipeline_trainer(net, how, prepare, mesh, micros, batch, seq, vocab)
+  local stages, name = mesh:size "pipeline", net.transformer and "transformer.h" or "model.layers"
+  local blocks, split = net:get_submodule(name), {}
+  for s = 1, stages - 1 do split[s] = ("%s.%d"):format(name, s * #blocks / stages) end
+  local function loss_of(scores, y)
+    collect()
+    return F.cross_entropy(scores:view(-1, vocab), y:flatten())
+  end
+  local pipe = nn.parallel.Pipeline(net, {mesh = mesh["pipeline"], split = split, microbatches = micros,
+    loss = loss_of})
+  local stage, exchange = pipe.stages[1], dist.batch_isend_irecv
+  function dist.batch_isend_irecv(...) -- luacheck: ignore
+    collect()
+    return exchange(...)
+  end
+  for _, block in ipairs(stage:get_submodule(name)) do
+    if #block:parameters() > 0 then prepare(block) end
+  end
+  nn.parallel.fully_shard(stage, how)
+  local opt = optim.AdamW(pipe:parameters(), {lr = 1e-3})
+  return function()
+    opt:zero_grad()
+    collect()
+    lm.reset_peak_memory_stats "cpu"
+    local x, y = lm.randint(1, vocab + 1, {micros * batch, seq}), lm.randint(1, vocab + 1, {micros * batch, seq})
+    pipe:step(x, y)
+    opt:step()
+  end
 end
 
 -- Returns a function that trains a net by one step of that many micro-batches.
@@ -96,18 +130,19 @@ local function run(case)
   h, layers, vocab, batch, seq = tonumber(h), tonumber(layers), tonumber(vocab), tonumber(batch), tonumber(seq)
   local on = {}
   for word in options:gmatch "%w+" do on[word] = true end
-  local micros, copies = on.accumulate and 2 or 1, on.hybrid and 2 or 1
+  local stages = tonumber(options:match "pipeline(%d+)" or 1)
+  local micros, copies = stages > 1 and 2 * stages or on.accumulate and 2 or 1, on.hybrid and 2 or 1
   counting = true
   collect()
   local base = lm.memory_allocated "cpu"
   local net = make(kind, h, layers, vocab, seq)
   local model = model_of(net)
-  local layout = {replicate = copies, shard = size / copies, tensor = 1, pipeline = 1, context = 1, micro = batch,
-    micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
+  local layout = {replicate = copies, shard = size / copies / stages, tensor = 1, pipeline = stages, context = 1,
+    micro = batch, micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
   local blocks = net.transformer and net.transformer.h or net.model.layers
   local how = {mesh = copies > 1 and dist.init_device_mesh("cpu", {copies, size / copies}) or nil}
   if on.noreshard then how.reshard_after_forward = false end
-  for _, block in ipairs(blocks) do
+  local function prepare(block)
     nn.parallel.fully_shard(block, how)
     local forward = block.forward
     block.forward = function(self, ...)
@@ -116,16 +151,25 @@ local function run(case)
       return forward(self, ...)
     end
   end
-  nn.parallel.fully_shard(net, how)
-  local step = trainer(net, micros, batch, seq, vocab)
+  local step
+  if stages > 1 then
+    local mesh = dist.init_device_mesh("cpu", {size / stages, stages}, {names = {"shard", "pipeline"}})
+    how.mesh = mesh["shard"]
+    step = pipeline_trainer(net, how, prepare, mesh, micros, batch, seq, vocab)
+  else
+    for _, block in ipairs(blocks) do prepare(block) end
+    nn.parallel.fully_shard(net, how)
+    step = trainer(net, micros, batch, seq, vocab)
+  end
   step()
   step()
   local measured, planned = lm.max_memory_allocated "cpu" - base, cost.memory(model, layout).total
+  if stages > 1 then measured = dist.all_reduce(lm.tensor({measured}, {dtype = "float64"}), {op = "max"}):item() end
   if rank == 0 then
     print(("memory %s: measured %d planned %d ratio %.3f"):format(case, measured, planned, planned / measured))
   end
   counting = false
-  if on.time then
+  if on.time and stages == 1 then
     local alone = trainer(make(kind, h, layers, vocab, seq), 1, batch, seq, vocab)
     local machine = measured_machine(model, batch, alone)
     local took, time = least(step), cost.step(model, layout, machine)
