@@ -2,8 +2,8 @@
 -- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
 -- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
 -- replicas), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of the ranks, and 2 * N micro-batches of
--- BATCH: the most memory of any rank), and without pipelineN time: also constants of this machine, measured by all ranks
--- at once, and the time of a step.
+-- BATCH: the most memory of any rank), and without pipelineN time: also constants of this machine, measured by all
+-- ranks at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
