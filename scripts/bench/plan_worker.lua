@@ -1,8 +1,9 @@
 -- A rank of scripts/bench/plan: trains a small model under nn.parallel.fully_shard, and prints the memory and time
 -- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
 -- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
--- replicas), tensor (two ranks divide each layer), and time, without tensor: also constants of this machine, measured
--- by all ranks at once, and the time of a step.
+-- replicas), tensor (two ranks divide each layer), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of
+-- the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), and, without these two, time: also constants
+-- of this machine, measured by all ranks at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -50,6 +51,38 @@ end
 local function loss_of(scores, y, tensor)
   if tensor then return nn.parallel.vocabulary_cross_entropy(scores, y, tensor) end
   return F.cross_entropy(scores, y)
+end
+
+-- Cuts a net into stages, shards this rank's as `how` says, its blocks by prepare(block), and returns a function that
+-- trains it by one step of that many micro-batches.
+local function pipeline_trainer(net, how, prepare, mesh, micros, batch, seq, vocab)
+  local stages, name = mesh:size "pipeline", net.transformer and "transformer.h" or "model.layers"
+  local blocks, split = net:get_submodule(name), {}
+  for s = 1, stages - 1 do split[s] = ("%s.%d"):format(name, s * #blocks / stages) end
+  local function loss_of(scores, y)
+    collect()
+    return F.cross_entropy(scores:view(-1, vocab), y:flatten())
+  end
+  local pipe = nn.parallel.Pipeline(net, {mesh = mesh["pipeline"], split = split, microbatches = micros,
+    loss = loss_of})
+  local stage, exchange = pipe.stages[1], dist.batch_isend_irecv
+  function dist.batch_isend_irecv(...) -- luacheck: ignore
+    collect()
+    return exchange(...)
+  end
+  for _, block in ipairs(stage:get_submodule(name)) do
+    if #block:parameters() > 0 then prepare(block) end
+  end
+  nn.parallel.fully_shard(stage, how)
+  local opt = optim.AdamW(pipe:parameters(), {lr = 1e-3})
+  return function()
+    opt:zero_grad()
+    collect()
+    lm.reset_peak_memory_stats "cpu"
+    local x, y = lm.randint(1, vocab + 1, {micros * batch, seq}), lm.randint(1, vocab + 1, {micros * batch, seq})
+    pipe:step(x, y)
+    opt:step()
+  end
 end
 
 -- Returns a function that trains a net by one step of that many micro-batches.
@@ -102,23 +135,26 @@ local function run(case)
   h, layers, vocab, batch, seq = tonumber(h), tonumber(layers), tonumber(vocab), tonumber(batch), tonumber(seq)
   local on = {}
   for word in options:gmatch "%w+" do on[word] = true end
-  local micros, copies, parts = on.accumulate and 2 or 1, on.hybrid and 2 or 1, on.tensor and 2 or 1
-  if on.time and on.tensor then error("time is not measured with tensor", 0) end
+  local stages = tonumber(options:match "pipeline(%d+)" or 1)
+  local micros, copies = stages > 1 and 2 * stages or on.accumulate and 2 or 1, on.hybrid and 2 or 1
+  local parts = on.tensor and 2 or 1
+  if on.time and stages * parts > 1 then error("time is not measured with tensor or pipeline", 0) end
   counting = true
   collect()
   local base = lm.memory_allocated "cpu"
   local net = make(kind, h, layers, vocab, seq)
   local model = model_of(net)
-  local layout = {replicate = copies, shard = size / copies / parts, tensor = parts, pipeline = 1, context = 1,
-    micro = batch, micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
+  local shard = size / copies / stages / parts
+  local layout = {replicate = copies, shard = shard, tensor = parts, pipeline = stages, context = 1, micro = batch,
+    micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
   local blocks = net.transformer and net.transformer.h or net.model.layers
-  local grid = dist.init_device_mesh("cpu", {copies, size / copies / parts, parts},
-    {names = {"replicate", "shard", "tensor"}})
+  local grid = dist.init_device_mesh("cpu", {copies, shard, stages, parts},
+    {names = {"replicate", "shard", "pipeline", "tensor"}})
   local tensor = on.tensor and grid["tensor"] or nil
   if tensor then nn.parallel.parallelize(net, tensor, net:parallel_plan()) end
   local how = {mesh = copies > 1 and grid[{"replicate", "shard"}] or grid["shard"]}
   if on.noreshard then how.reshard_after_forward = false end
-  for _, block in ipairs(blocks) do
+  local function prepare(block)
     nn.parallel.fully_shard(block, how)
     local forward = block.forward
     local function collected(...)
@@ -130,11 +166,18 @@ local function run(case)
       return collected(self, ...)
     end
   end
-  nn.parallel.fully_shard(net, how)
-  local step = trainer(net, micros, batch, seq, vocab, tensor)
+  local step
+  if stages > 1 then
+    step = pipeline_trainer(net, how, prepare, grid["pipeline"], micros, batch, seq, vocab)
+  else
+    for _, block in ipairs(blocks) do prepare(block) end
+    nn.parallel.fully_shard(net, how)
+    step = trainer(net, micros, batch, seq, vocab, tensor)
+  end
   step()
   step()
   local measured, planned = lm.max_memory_allocated "cpu" - base, cost.memory(model, layout).total
+  if stages > 1 then measured = dist.all_reduce(lm.tensor({measured}, {dtype = "float64"}), {op = "max"}):item() end
   if rank == 0 then
     print(("memory %s: measured %d planned %d ratio %.3f"):format(case, measured, planned, planned / measured))
   end

@@ -23,6 +23,7 @@ describe("the cost model #unsanitized", function()
     {4, "gpt2:256:6:2048:2:128"}, {2, "llama:256:6:2048:2:128:recompute"}, {4, "llama:248:3:1001:1:64:hybrid"},
     {2, "gpt2:256:6:2048:2:128:noreshard,accumulate"}, {3, "gpt2:256:4:16384:1:32"},
     {2, "gpt2:256:6:2048:2:128:tensor"}, {4, "llama:256:6:2048:2:128:tensor,recompute"},
+    {2, "llama:256:6:2048:2:128:pipeline2"}, {8, "gpt2:192:4:1024:1:64:pipeline2"},
   } do
     it(("knows the memory of layouts: %d ranks, %s"):format(case[1], case[2]), function()
       local got = ranks.run {n = case[1], file = "scripts/bench/plan_worker.lua", args = case[2], timeout = 60}

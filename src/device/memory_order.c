@@ -37,6 +37,11 @@ lm_status lm_use_write(lm_used *used, lm_stream *s) {
 
 void lm_use_ended(lm_used *used) { atomic_fetch_and(used, LM_USED_GRAPH); }
 
+void lm_use_ordered(lm_used *used, lm_stream *s) {
+  uint64_t word = atomic_load(used);
+  while (word && !atomic_compare_exchange_weak(used, &word, word | LM_USED_BIT(s->id))) continue;
+}
+
 /* Records the stream even if the wait of lm_use_read fails; the bit then claims an order that was not established. */
 void lm_use_note(lm_used *used, lm_stream *s) {
   if (!s->native || lm_use_read(used, s) == LM_OK) return;

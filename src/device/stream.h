@@ -52,6 +52,8 @@ LM_API lm_status lm_use_write(lm_used *used, lm_stream *s);
 /* Clears the users, whose work is known to be complete: nobody waits for them any more, nor for later work of their
  * streams. */
 LM_API void lm_use_ended(lm_used *used);
+/* Records that s is ordered after the block's last write, since it waits for an event behind that write. */
+LM_API void lm_use_ordered(lm_used *used, lm_stream *s);
 /* Records the stream as a user without failing, for record_stream. */
 LM_API void lm_use_note(lm_used *used, lm_stream *s);
 

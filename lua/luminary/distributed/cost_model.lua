@@ -314,7 +314,8 @@ function cost.memory(model, layout)
     + (layout.recompute and each or 0)
   local logits = tokens * el * (model.vocab or 0) / t
   local kept, ahead = layout.reshard and 0 or full, n > 1 and joined or 0
-  local before = layout.micros > 1 and 4 * state or 0 -- gradients of earlier micro-batches
+  -- Gradients of earlier micro-batches, which a pipeline keeps in full until it averages them once.
+  local before = layout.micros > 1 and (p > 1 and n > 1 and el * (layers * block + root) or 4 * state) or 0
   local most
   local function at(blocks, gathered, gradients, shards, buffers)
     local parts = {

@@ -270,6 +270,12 @@ done:
   return 1;
 }
 
+/* dist_order(work, t): The current stream waits for the work, the last that wrote t, and not for later ones. */
+LM_FUNCTION(dist_order) {
+  lm_tensor *t = lm_need_tensor(L, 2, "dist_order", "t");
+  return lm_return(L, lm_work_order(self(L, "dist_order")->work, t), 0);
+}
+
 /* device_collective(list, root, reduce) -> whether it was possible: copies list[root] to the list's tensors, each on a
  * different device, or, with reduce, sums them into list[root] */
 LM_FUNCTION(device_collective) {

@@ -245,6 +245,15 @@ lm_status lm_issued_wait(lm_work *w, double seconds) {
   return LM_OK;
 }
 
+lm_status lm_work_order(lm_work *w, lm_tensor *t) {
+  if (!w->event || lm_graph_capturing()) return LM_OK; /* ops on t wait by themselves */
+  lm_stream *s = lm_stream_current(t->device);
+  if (!s) return LM_E_DEVICE;
+  NEED(lm_event_wait(w->event, s));
+  lm_use_ordered(lm_tensor_used(t), s);
+  return LM_OK;
+}
+
 void lm_issuer_close(lm_issuer *is) {
   pthread_mutex_lock(&is->lock);
   is->closing = true;

@@ -19,7 +19,7 @@ local shapes = require "luminary.tensor.shapes"
 local ops, fail, describe, who = core.ops, options.fail, options.describe, "context_parallel"
 
 -- Starts to send two tensors to the next rank, and to receive two like them from the one before. Returns a function
--- that waits for both and returns those received, which no scope drops.
+-- that waits for both, and on a GPU for no later message, and returns those received, which no scope drops.
 local function pass(mesh, a, b)
   local group, messages, received = mesh.groups[1], {}, {}
   local after, before = group.ranks[(group.rank + 1) % group.size + 1], group.ranks[(group.rank - 1) % group.size + 1]
@@ -33,6 +33,7 @@ local function pass(mesh, a, b)
   local works = mesh:call(dist.batch_isend_irecv, messages)
   return function()
     for _, work in ipairs(works) do mesh:call(work.wait, work) end
+    for i, t in ipairs(received) do core.dist_order(works[2 * i], t) end
     return unpack(received)
   end
 end

@@ -149,13 +149,19 @@ local function describe(module, stages, opts)
   return table.concat(lines, "\n") .. "\n"
 end
 
+-- Returns the names of a module's state. The scope frees its tensors, which share the memory of parameters: compiled
+-- code may keep them from the collector.
+local function state_names(m)
+  return core.scope(function() return lists.sorted_keys(m:state_dict()) end)
+end
+
 -- Notes the ranks of each parameter. Frees those that this rank does not have.
 local function note_parameters(self, module, stages)
   local group, mesh, holders, of = self.group, self.mesh, {}, {}
   for s, stage in ipairs(stages) do
     local rank, params = (s - 1) % group.size, stage:parameters()
     if #params == 0 then fail("%s: stage %d has no parameters; move its split", who, s) end
-    for name in pairs(stage:state_dict()) do holders[name] = holders[name] or rank end
+    for _, name in ipairs(state_names(stage)) do holders[name] = holders[name] or rank end
     for _, p in ipairs(params) do of[p] = lists.append(of[p] or {}, {rank}) end
   end
   for name, p in module:named_parameters() do
@@ -222,7 +228,7 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   self.stages = Stages()
   for s = group.rank + 1, #stages, group.size do self.stages:append(stages[s]) end
   meta.materialize(who, self.stages:modules())
-  local names, holders = self:state_dict(), shards.pipelines[self].holders
+  local names, holders = lists.set(state_names(self)), shards.pipelines[self].holders
   for _, stage in ipairs(self.stages) do
     local record = records.of(stage)
     record.load_pre_hooks = lists.slice(record.load_pre_hooks or {}) -- the twin's own
@@ -321,6 +327,7 @@ local function obtain(run, pass)
   local received = run.received[pass]
   for i, work in ipairs(received.works) do
     work:wait()
+    core.dist_order(work, received.tensors[i])
     if received.requires[i] then received.tensors[i]:requires_grad_() end
   end
   run.received[pass] = nil

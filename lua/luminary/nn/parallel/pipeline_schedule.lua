@@ -36,17 +36,17 @@ function schedule.passes(kind, rank, ranks, n, count)
   return passes
 end
 
---- Returns the pass {kind, stage, batch} whose results a pass receives; nil for the first stage's forward passes and the
---- last one's backward passes. total: the number of stages.
+--- Returns the pass {kind, stage, batch} whose results a pass receives; nil for the first stage's forward passes and
+--- the last one's backward passes. total: the number of stages.
 function schedule.source_of(pass, total)
   if pass.stage == (pass.kind == "forward" and 1 or total) then return nil end
   return {kind = pass.kind, stage = pass.stage + (pass.kind == "forward" and -1 or 1), batch = pass.batch}
 end
 
---- Returns the passes of a rank in the rounds of a run, a list of {pass = this rank's or nil, receives = its passes whose
---- sources others run in that round}. In a round each rank runs its next pass if it has received the source. A rank that
---- sends and receives at the end of each round, all at once, waits for no rank that waits for it, whatever the schedule.
---- is_kept(pass): returns true for passes that run.
+--- Returns the passes of a rank in the rounds of a run, a list of {pass = this rank's or nil, receives = its passes
+--- whose sources others run in that round}. In a round each rank runs its next pass if it has received the source. A
+--- rank that sends and receives at the end of each round, all at once, waits for no rank that waits for it, in any
+--- schedule. is_kept(pass): returns true for passes that run.
 function schedule.rounds(kind, rank, ranks, n, count, is_kept)
   local rounds, left, at, done, targets = {}, {}, {}, {}, {}
   local function key_of(pass) return ("%s %d %d"):format(pass.kind, pass.stage, pass.batch) end
@@ -69,7 +69,7 @@ function schedule.rounds(kind, rank, ranks, n, count, is_kept)
       done[key] = true
       round.receives[#round.receives + 1] = targets[key]
     end
-    rounds[#rounds + 1] = round
+    rounds[#rounds + 1] = #ran > 0 and round or nil
   until #ran == 0
   return rounds
 end
