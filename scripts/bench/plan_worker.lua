@@ -2,8 +2,8 @@
 -- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
 -- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
 -- replicas), tensor (two ranks divide each layer), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of
--- the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), and, without these two, time: also constants
--- of this machine, measured by all ranks at once, and the time of a step.
+-- the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), and, without these two, time: also
+-- constants of this machine, measured by all ranks at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -59,12 +59,12 @@ local function pipeline_trainer(net, how, prepare, mesh, micros, batch, seq, voc
   local stages, name = mesh:size "pipeline", net.transformer and "transformer.h" or "model.layers"
   local blocks, split = net:get_submodule(name), {}
   for s = 1, stages - 1 do split[s] = ("%s.%d"):format(name, s * #blocks / stages) end
-  local function loss_of(scores, y)
+  local function batch_loss(scores, y)
     collect()
-    return F.cross_entropy(scores:view(-1, vocab), y:flatten())
+    return loss_of(scores:view(-1, vocab), y:flatten())
   end
   local pipe = nn.parallel.Pipeline(net, {mesh = mesh["pipeline"], split = split, microbatches = micros,
-    loss = loss_of})
+    loss = batch_loss})
   local stage, exchange = pipe.stages[1], dist.batch_isend_irecv
   function dist.batch_isend_irecv(...) -- luacheck: ignore
     collect()
