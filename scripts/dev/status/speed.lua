@@ -164,7 +164,8 @@ return {
     remark = "Random weights in float32, exported by PyTorch 2.15 and read by both. Models of 8-bit integers "
       .. "(`--int8`), batch 1, 1 thread: ResNet-18 with QDQ nodes 11.0 ms, 1.90; BERT quantized dynamically 18.9 ms, "
       .. "1.22. With AVX2 alone (`LM_CPU_LEVEL=1`, on a Xeon of 2023), batch 1: geometric mean 1.21 on 1 thread, "
-      .. "from 0.80 (MobileNetV3) to 2.51, and 1.11 on 2 threads, from 0.79 (MobileNetV3) to 2.55.",
+      .. "from 0.80 (MobileNetV3) to 2.51, and 1.11 on 2 threads, from 0.79 (MobileNetV3) to 2.55; batch 8: 1.11, "
+      .. "from 0.80 (MobileNetV3) to 2.34, and 1.13, from 0.92 (MobileNetV3) to 2.24.",
   },
   {
     title = "Two ranks on one host",
