@@ -227,7 +227,7 @@ end
 -- of one group. So at that step the ranks of a divided network all begin the first course.
 local layout = env "CHAOS_LAYOUT"
 if layout ~= "ddp" then courses = divided_courses(layout) end
-local begins_alike = layout ~= "ddp" and layout ~= "fully_shard"
+local begins_alike = layout ~= "ddp"
 local wrongs = { shape = true, dtype = true, op = true, other = true }
 for step = 1, steps do
   fault(step)

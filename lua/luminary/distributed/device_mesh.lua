@@ -95,7 +95,7 @@ function Mesh:call(f, ...)
   local cause, text = groups.cause(), tostring(results[2])
   if text:find(self:describe_rank(), 1, true) then error(text, 0) end
   local ranks, named = {self:describe_rank()}, ("rank %d "):format(cause and cause.rank or self.rank) .. text
-  for number in named:match("^[^;]*"):gmatch "rank (%d+)" do -- a mismatch names two; waiting ranks follow
+  for number in named:gmatch "rank (%d+)" do
     local rank = tonumber(number)
     local text_of = rank < lists.product(self.whole.shape) and self:describe_rank(rank)
     if text_of and #ranks < 4 and not lists.index_of(ranks, text_of) then ranks[#ranks + 1] = text_of end
