@@ -6,6 +6,7 @@ local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local shared = require "luminary.torch7.shared_layers"
 local Leaf = require "luminary.torch7.nn.leaf"
+local define = require("luminary.torch7.nn.module").define
 local F = require "luminary.nn.functional"
 local ops, layer, nn, dim_in = core.ops, Leaf.layer, class.packages.nn, shared.dim_in
 local keep = {keepdim = true}
@@ -288,24 +289,28 @@ end
 
 -- ---- layers that change only the gradient
 
--- Defines a layer that returns its input, and changes the gradient in backward.
-local function passes(name, init, backward)
-  local new, parent = class.new("nn." .. name, "nn.Module")
-  function new:__init(...)
-    parent.__init(self)
-    init(self, ...)
-  end
-  function new:updateOutput(x)
-    self.output = x
-    return x
-  end
-  function new:updateGradInput(x, g)
-    self.gradInput = backward(self, x, g)
-    return self.gradInput
-  end
-  return new
-end
-passes("Identity", function() end, function(_, _, g) return g end)
+local function same_input(_, x) return x end
+local function same_gradient(_, _, g) return g end
+define("Identity", "Module", nil, same_input, same_gradient)
+define("ZeroGrad", "Module", nil, same_input, function(_, x) return x:clone():zero() end)
+define("GradientReversal", "Module", function(self, lambda) self.lambda = lambda or 1 end, same_input,
+  function(self, _, g) return g * -self.lambda end).setLambda = function(self, lambda) self.lambda = lambda end
+define("L1Penalty", "Module", function(self, weight, average, keeps)
+  self.l1weight, self.sizeAverage, self.provideOutput = weight, average or false, keeps ~= false
+end, function(self, x)
+  self.loss = x:norm(1) * self.l1weight / (self.sizeAverage and x:nElement() or 1)
+  return x
+end, function(self, x, g)
+  local own = tensor.functions.sign(x) * (self.l1weight / (self.sizeAverage and x:nElement() or 1))
+  return self.provideOutput and own + g or own
+end)
+define("PrintSize", "Module", function(self, prefix) self.prefix = prefix or "PrintSize" end, function(self, x)
+  print(("%s: %s of size %s"):format(self.prefix, class.type(x), tensor.is(x) and table.concat(tensor.raw(x).shape, "x")
+    or #x))
+  return x
+end, same_gradient)
+
+-- ---- layers that choose entries of a table
 
 -- Returns zeros in the form of v, except for the entry `key` of a table, which is g.
 local function zeros(v, key, g)
@@ -320,13 +325,11 @@ end
 local function entry(self, x)
   return type(self.index) == "number" and self.index < 0 and #x + self.index + 1 or self.index
 end
-passes("SelectTable", function(self, index) self.index = index end, function(self, x, g)
-  return zeros(x, entry(self, x), g)
-end).updateOutput = function(self, x)
-  self.output = x[entry(self, x)]
-  if self.output == nil then options.fail("nn.SelectTable: the table has no entry %s", tostring(self.index)) end
-  return self.output
-end
+define("SelectTable", "Module", function(self, index) self.index = index end, function(self, x)
+  local v = x[entry(self, x)]
+  if v == nil then options.fail("nn.SelectTable: the table has no entry %s", tostring(self.index)) end
+  return v
+end, function(self, x, g) return zeros(x, entry(self, x), g) end)
 -- Appends the values in a nested table to a list; returns their numbers, nested as the values.
 local function flatten_into(list, v)
   if type(v) == "table" then return lists.map(v, function(each) return flatten_into(list, each) end) end
@@ -338,36 +341,13 @@ local function same_form(a, b)
   for i = 1, math.max(#a, #b) do if not same_form(a[i], b[i]) then return false end end
   return true
 end
-passes("FlattenTable", function(self) self.output, self.input_map = {}, {} end, function(self, _, g)
-  local function nested(at) return type(at) == "table" and lists.map(at, nested) or g[at] end
-  return nested(self.input_map)
-end).updateOutput = function(self, x)
+define("FlattenTable", "Module", function(self) self.output, self.input_map = {}, {} end, function(self, x)
   local list = {}
   local map = flatten_into(list, x)
-  if not (same_form(list, self.output) and same_form(map, self.input_map)) then
-    self.output, self.input_map = list, map
-  end
-  return self.output
-end
-local Reversal = passes("GradientReversal", function(self, lambda) self.lambda = lambda or 1 end,
-  function(self, _, g) return g * -self.lambda end)
-function Reversal:setLambda(lambda) self.lambda = lambda end
-local Penalty = passes("L1Penalty", function(self, weight, average, keeps)
-  self.l1weight, self.sizeAverage, self.provideOutput = weight, average or false, keeps ~= false
-end, function(self, x, g)
-  local own = tensor.functions.sign(x) * (self.l1weight / (self.sizeAverage and x:nElement() or 1))
-  return self.provideOutput and own + g or own
+  if same_form(list, self.output) and same_form(map, self.input_map) then return self.output end
+  self.input_map = map
+  return list
+end, function(self, _, g)
+  local function nested(at) return type(at) == "table" and lists.map(at, nested) or g[at] end
+  return nested(self.input_map)
 end)
-function Penalty:updateOutput(x)
-  self.loss = x:norm(1) * self.l1weight / (self.sizeAverage and x:nElement() or 1)
-  self.output = x
-  return x
-end
-passes("ZeroGrad", function() end, function(_, x) return x:clone():zero() end)
-passes("PrintSize", function(self, prefix) self.prefix = prefix or "PrintSize" end, function(_, _, g) return g end)
-  .updateOutput = function(self, x)
-    print(("%s: %s of size %s"):format(self.prefix, class.type(x), tensor.is(x) and
-      table.concat(tensor.raw(x).shape, "x") or #x))
-    self.output = x
-    return x
-  end
