@@ -85,9 +85,10 @@ end, function(self, input, grad, go)
   return grad
 end)
 
--- Returns a list of f(i, module) for each module.
-local function of_each(self, f) return lists.map(self.modules, function(module, i) return f(i, module) end) end
-local function to_each(self, input) return of_each(self, function(_, module) return module:forward(input) end) end
+-- Returns the list of the modules' results.
+local function to_each(self, input)
+  return lists.map(self.modules, function(module) return module:forward(input) end)
+end
 
 container("ConcatTable", nil, to_each, function(self, input, grads, go)
   local sum
@@ -95,30 +96,33 @@ container("ConcatTable", nil, to_each, function(self, input, grads, go)
   return sum
 end)
 container("ParallelTable", nil, function(self, input)
-  return of_each(self, function(i, module) return module:forward(input[i]) end)
+  return lists.map(self.modules, function(module, i) return module:forward(input[i]) end)
 end, function(self, input, grads, go)
-  return of_each(self, function(i, module) return go(module, input[i], grads[i]) end)
+  return lists.map(self.modules, function(module, i) return go(module, input[i], grads[i]) end)
 end)
 local function set_dimension(self, dimension)
   self.dimension = options.arg(self.__typename, "dimension", dimension, "count")
 end
-container("Concat", set_dimension, function(self, input)
-  return wrap(ops.cat(tensor.raw_all(to_each(self, input)), self.dimension))
-end, function(self, input, grad, go)
+-- Returns the middle of a larger tensor with the sizes of `part`, from `first` on along the joined dim.
+local function middle(whole, part, dimension, first)
+  for d = 1, part:dim() do
+    local n = part:size(d)
+    whole = whole:narrow(d, d == dimension and first or math.floor((whole:size(d) - n) / 2) + 1, n)
+  end
+  return whole
+end
+-- Calls go for each module with its part of the gradient; returns the sum of the results.
+local function by_parts(self, input, grad, go)
   local sum, first = nil, 1
   for _, module in ipairs(self.modules) do
-    local n = module.output:size(self.dimension)
-    sum = added(sum, go(module, input, grad:narrow(self.dimension, first, n)))
-    first = first + n
+    sum = added(sum, go(module, input, middle(grad, module.output, self.dimension, first)))
+    first = first + module.output:size(self.dimension)
   end
   return sum
-end)
-
--- Copies a module's result for a part of the input into that part.
-local function into(place, part)
-  place:copy(part)
-  return place
 end
+container("Concat", set_dimension, function(self, input)
+  return wrap(ops.cat(tensor.raw_all(to_each(self, input)), self.dimension))
+end, by_parts)
 
 container("Parallel", function(self, input, output)
   self.inputDimension = options.arg("nn.Parallel", "inputDimension", input, "count")
@@ -134,21 +138,13 @@ end, function(self, input, grad, go)
   for i = 1, input:size(self.inputDimension) do
     local module = self.modules[i]
     local n = module.output:size(self.outputDimension)
-    into(result:select(self.inputDimension, i), go(module, input:select(self.inputDimension, i),
+    result:select(self.inputDimension, i):copy(go(module, input:select(self.inputDimension, i),
       grad:narrow(self.outputDimension, first, n)))
     first = first + n
   end
   return result
 end)
 
--- Returns the middle of a larger tensor with the sizes of `part`, from `first` on along the joined dim.
-local function middle(whole, part, dimension, first)
-  for d = 1, part:dim() do
-    local n = part:size(d)
-    whole = whole:narrow(d, d == dimension and first or math.floor((whole:size(d) - n) / 2) + 1, n)
-  end
-  return whole
-end
 -- Concatenates as Concat; results that are smaller in other dims are centered and padded with zeros.
 container("DepthConcat", set_dimension, function(self, input)
   local out = to_each(self, input)
@@ -160,18 +156,11 @@ container("DepthConcat", set_dimension, function(self, input)
   end
   local whole, first = tensor.wrap(ops.zeros(sizes, {dtype = out[1]:raw().dtype, device = out[1]:raw().device})), 1
   for _, y in ipairs(out) do
-    into(middle(whole, y, self.dimension, first), y)
+    middle(whole, y, self.dimension, first):copy(y)
     first = first + y:size(self.dimension)
   end
   return whole
-end, function(self, input, grad, go)
-  local sum, first = nil, 1
-  for _, module in ipairs(self.modules) do
-    sum = added(sum, go(module, input, middle(grad, module.output, self.dimension, first):clone()))
-    first = first + module.output:size(self.dimension)
-  end
-  return sum
-end)
+end, by_parts)
 
 -- Runs a copy of the module for each entry of a table; all share its parameters, unless `shared` is false.
 local Map = container("MapTable", function(self, module, shared)

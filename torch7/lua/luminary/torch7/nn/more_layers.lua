@@ -46,28 +46,20 @@ end
 -- ---- connection tables: [n, 2] pairs of an input plane and an output plane
 
 nn.tables = {}
-local function table_of(pairs) return tensor.new(tensor.default, pairs) end
---- nn.tables.full(n, m): Connects each of n input planes to each of m output planes.
-function nn.tables.full(n, m)
+-- Connects each of m output planes o to the input planes in the list inputs_of(o).
+local function connected(m, inputs_of)
   local list = {}
   for o = 1, m do
-    for i = 1, n do list[#list + 1] = {i, o} end
+    for _, i in ipairs(inputs_of(o)) do list[#list + 1] = {i, o} end
   end
-  return table_of(list)
+  return tensor.new(tensor.default, list)
 end
-function nn.tables.oneToOne(n)
-  local list = {}
-  for i = 1, n do list[i] = {i, i} end
-  return table_of(list)
-end
+--- nn.tables.full(n, m): Connects each of n input planes to each of m output planes.
+function nn.tables.full(n, m) return connected(m, function() return ops.arange(1, n + 1):totable() end) end
+function nn.tables.oneToOne(n) return connected(n, function(o) return {o} end) end
 --- nn.tables.random(n, m, k): Connects each of m output planes to k input planes drawn at random.
 function nn.tables.random(n, m, k)
-  local list = {}
-  for o = 1, m do
-    local order = ops.randperm(n):totable()
-    for i = 1, k do list[#list + 1] = {order[i], o} end
-  end
-  return table_of(list)
+  return connected(m, function() return lists.slice(ops.randperm(n):totable(), 1, k) end)
 end
 -- Convolutions with a kernel for each row of a table.
 for name, transposed in pairs {SpatialConvolutionMap = false, SpatialFullConvolutionMap = true} do
