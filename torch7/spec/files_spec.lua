@@ -68,7 +68,7 @@ describe("torch.serialize", function()
     assert.error_matches(function() torch.deserialize "\8\0\0\0" end, "functions are not supported, since their")
     assert.error_matches(function() torch.deserialize "abcd" end,
       "malformed Torch7 file: unknown kind of object 1684234849")
-    assert.error_matches(function() torch.deserialize(text, "xml") end, "format must be 'binary' or 'ascii', got")
+    assert.error_matches(function() torch.deserialize(text, "xml") end, "format must be one of 'binary', 'ascii'")
     assert.error_matches(function() torch.deserialize((text:gsub("DoubleTensor", "DoubleTanser"))) end,
       "no class 'torch.DoubleTanser'")
     for n = 0, #text - 1 do assert.is_false((pcall(torch.deserialize, text:sub(1, n)))) end
@@ -256,7 +256,7 @@ describe("torch.save", function()
     assert.same({ 1 }, memory:readObject())
     assert.equal("torch.CharStorage", torch.type(memory:storage()))
     assert.error_matches(function() torch.DiskFile(folder .. "/none") end, "No such file")
-    assert.error_matches(function() torch.DiskFile(path, "x") end, "mode must be 'r', 'w' or 'rw', got 'x'")
+    assert.error_matches(function() torch.DiskFile(path, "x") end, "mode must be one of 'r', 'w', 'rw', got string 'x'")
   end)
 
   it("reads files without holding them, back and forth, from pieces of them", function()
