@@ -11,6 +11,7 @@ local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local patterns = require "luminary.onnx.patterns"
 local tensors = require "luminary.onnx.tensors"
+local check_rules = require "luminary.onnx.node_rules"
 local helpers = require "luminary.onnx.ops.sizes"
 local ops, is_tensor, is_float, free = core.ops, core.is_tensor, core.is_floating_point, core.methods.free
 local graph = {}
@@ -157,26 +158,24 @@ function Node:number(k, t)
   if t == nil then return nil end
   local known = self.known[k]
   if known and known.is_current(t) then return known.number end
-  local number = tonumber(t:reshape(-1):select(1, 1):item())
+  if t:numel() ~= 1 then
+    helpers.refuse("input %d must have one element, got shape [%s]", k, table.concat(t.shape, ", "))
+  end
+  local number = tonumber(t:reshape({}):item())
   if self:const(k) then self.known[k] = {number = number, is_current = helpers.watch(t)} end
   return number
 end
 
-local function totable(t)
-  local list = t:totable()
-  return type(list) == "table" and list or {list}
-end
-
---- Returns the elements of input k, t, as a list that nobody may change; nil if it is left out.
+--- Returns the elements of input k, t, as a list of numbers that nobody may change; nil if it is left out.
 function Node:ints(k, t)
   if t == nil then return nil end
   local list = self.lists[k]
-  if list == nil then
-    local value = self:const(k)
-    list = value and totable(value) or false
-    self.lists[k] = list
-  end
-  return list or totable(t)
+  if list then return list end
+  if t.ndim > 1 then helpers.refuse("input %d must have 1 dim, got shape [%s]", k, table.concat(t.shape, ", ")) end
+  list = t:reshape(-1):totable()
+  for i = 1, #list do list[i] = tonumber(list[i]) end -- integers above 2^53 come as others
+  if self:const(k) then self.lists[k] = list end
+  return list
 end
 
 --- Returns the tensor of an attribute, or nil.
@@ -396,6 +395,7 @@ function Graph:add_node(message, scope, steps, versions, references)
     self:lacks(domain, op)
     return name_outputs()
   end
+  check_rules(node)
   local is_constant = type(entry) == "table" and entry.constant
   local ok, f, how = pcall(is_constant or bind, is_constant and node or entry, node)
   if not ok and type(f) == "table" and f[1] == unsupported then

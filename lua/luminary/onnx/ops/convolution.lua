@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local F = require "luminary.nn.functional"
 local helpers = require "luminary.onnx.ops.sizes"
 local ops, is_float, to = core.ops, core.is_floating_point, core.methods.to
-local filled, product, joined = helpers.filled, helpers.product, helpers.joined
+local filled, product, joined, refuse = helpers.filled, helpers.product, helpers.joined, helpers.refuse
 local op = {}
 
 local by_dims = {F.conv1d, ops.conv2d, F.conv3d}
@@ -15,9 +15,6 @@ local function are_equal(a, b)
   end
   return true
 end
-
--- Raises an error of the node that runs, whose name the graph adds.
-local function refuse(format, ...) error(format:format(...), 0) end
 
 -- Returns an attribute, a list of `count` integers of at least `least`; filled with `default` if the node lacks it.
 local function list_of(n, name, count, least, default)

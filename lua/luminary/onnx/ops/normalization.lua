@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local helpers = require "luminary.onnx.ops.sizes"
 local ops, to = core.ops, core.methods.to
-local dim_of, dim_in = helpers.dim_of, helpers.dim_in
+local dim_in = helpers.dim_in
 local op = {}
 
 op.BatchNormalization = {epsilon = 1e-5, momentum = 0.9, function(n, x, scale, bias, mean, var)
@@ -51,11 +51,11 @@ op.RMSNormalization = {axis = -1, epsilon = 1e-5, function(n, x, scale)
 end}
 op.SimplifiedLayerNormalization = op.RMSNormalization -- onnxruntime's name, in the domain of ONNX
 op.LpNormalization = {axis = -1, p = 2, function(n, x)
-  local size = ops.norm(x, n.p, {dim_of(n.axis)}, true)
+  local size = ops.norm(x, n.p, {dim_in(x, n.axis)}, true)
   return ops.where(ops.eq(size, 0), ops.zeros_like(x), x / size)
 end}
 op.MeanVarianceNormalization = {axes = {0, 2, 3}, function(n, x)
-  local dims = helpers.dims_of(n.axes)
+  local dims = helpers.dims_of(x.ndim, n.axes)
   local mean = ops.mean(x, dims, true)
   return (x - mean) / (ops.sqrt(ops.mean(ops.square(x), dims, true) - ops.square(mean)) + 1e-9)
 end}
