@@ -104,9 +104,16 @@ local function as_in_file(i, rest, size)
   return ("index %d %s%s entries (ONNX's indices start at 0)"):format(i > 0 and i - 1 or i - size - 1, rest, size)
 end
 
+-- Returns the text of an error, without position; for one of Lua itself, a sentence before it.
+local function text_of(problem)
+  local text = options.without_position(problem)
+  local is_own = text:find "^attempt to " or text:find "^bad argument #" or text:find "^too many results to unpack"
+  return is_own and "its attributes, or the shapes or number of its inputs, do not fit it (" .. text .. ")" or text
+end
+
 --- Fails with an error of the frame's current node.
 function graph.fail_in(who, frame, problem)
-  local text = options.without_position(problem)
+  local text = text_of(problem)
     :gsub("index (%-?%d+) (at position %d+ is out of range for )(%d+) entries %(indices start at 1.-%)", as_in_file)
   core.error_at_caller(("%s: node %s: %s"):format(who, frame.step and frame.step.node or "?", text), problem)
 end
@@ -403,7 +410,7 @@ function Graph:add_node(message, scope, steps, versions, references)
     return name_outputs()
   elseif not ok then
     if self.failed then error(f, 0) end -- an error of self.fail
-    self.fail("node %s: an attribute is missing or of the wrong kind: %s", node.text, options.without_position(f))
+    self.fail("node %s: %s", node.text, text_of(f))
   end
   local run = not is_constant and runner(f, node.inputs, how)
   local values = is_constant and {f} or fold(node, run, how)

@@ -52,6 +52,7 @@ local function scatter(x, dim, at, updates, reduction)
   return ops.scatter_reduce(x, dim, at, updates, reductions[reduction])
 end
 op.ScatterElements = {axis = 0, function(n, x, indices, updates)
+  helpers.check_shape("updates", updates, indices.shape)
   local d = dim_in(x, n.axis)
   return scatter(x, d, from_1(indices, x.shape[d]), updates, n.reduction)
 end}

@@ -77,6 +77,7 @@ end}
 
 -- Returns the negative log likelihood of log probabilities x [N, C, ...] for classes [N, ...], which count from 0.
 local function nll(n, x, target, weight)
+  helpers.check_shape("target", target, {x.shape[1], unpack(x.shape, 3)})
   target = to(target, "int64")
   local hidden = n.ignore_index and ops.eq(target, n.ignore_index)
   local at = hidden and ops.masked_fill(target, hidden, 0) or target
@@ -97,6 +98,9 @@ end}
 
 -- Returns x [B, L, H * E] as [B, H, L, E]; unchanged if it has 4 dims.
 local function heads_of(x, heads)
+  if not (x.ndim == 4 or x.ndim == 3 and heads) then
+    helpers.refuse("inputs must have 4 dims, or 3 with attributes for the numbers of heads, got %d", x.ndim)
+  end
   return x.ndim == 4 and x or ops.transpose(x:reshape(x.shape[1], x.shape[2], heads, -1), 2, 3)
 end
 local function repeated(x, groups) return groups == 1 and x or x:repeat_interleave(groups, 2) end
