@@ -47,8 +47,11 @@ local function classes_of(self, who, name, x, dims)
   return ops.reshape(x, {-1}):to "int64"
 end
 
-local function count(self, who, predictions, targets)
-  local n = self.nclasses
+-- Counts predictions and targets; dims: 1 for batches, 0 for a sample.
+local function count(self, who, predictions, targets, dims)
+  local n, plural = self.nclasses, dims == 1 and "s" or ""
+  predictions = classes_of(self, who, "prediction" .. plural, predictions, dims)
+  targets = classes_of(self, who, "target" .. plural, targets, dims)
   if predictions:numel() ~= targets:numel() then
     fail("%s: predictions and targets must have the same length, got %d and %d", who, predictions:numel(),
       targets:numel())
@@ -65,42 +68,23 @@ end
 
 --- Adds a sample: its predicted class from 1, or a score for each class, and its target class.
 function ConfusionMatrix:add(prediction, target)
-  core.no_grad(function()
-    count(self, "ConfusionMatrix.add", classes_of(self, "ConfusionMatrix.add", "the prediction", prediction, 0),
-      classes_of(self, "ConfusionMatrix.add", "the target", target, 0))
-  end)
+  core.no_grad(count, self, "ConfusionMatrix.add", prediction, target, 0)
 end
 
 --- Adds a batch: predicted classes [n] or scores [n, classes], and target classes [n] or one-hot rows.
 function ConfusionMatrix:batchAdd(predictions, targets)
-  core.no_grad(function()
-    count(self, "ConfusionMatrix.batchAdd",
-      classes_of(self, "ConfusionMatrix.batchAdd", "predictions", predictions, 1),
-      classes_of(self, "ConfusionMatrix.batchAdd", "targets", targets, 1))
-  end)
-end
-
--- Returns the mean of a list's numbers up to an index, without NaN.
-local function mean(list, last)
-  local sum, n = 0, 0
-  for i = 1, last do
-    if list[i] == list[i] then sum, n = sum + list[i], n + 1 end
-  end
-  return n > 0 and sum / n or 0 / 0
+  core.no_grad(count, self, "ConfusionMatrix.batchAdd", predictions, targets, 1)
 end
 
 --- Computes from the counts: totalValid, the accuracy; valids, that of each class (NaN without samples), and
 --- averageValid, its mean; unionvalids, the intersection over union of each class, and averageUnionValid.
 function ConfusionMatrix:updateValids()
   local mat = raw(self.mat):to "float64"
-  local rows, columns, right = mat:sum(2):totable(), mat:sum(1):totable(), mat:diag():totable()
-  for i = 1, self.nclasses do
-    self.valids[i] = right[i] / rows[i]
-    self.unionvalids[i] = right[i] / (rows[i] + columns[i] - right[i])
-  end
+  local rows, right = mat:sum(2), mat:diag()
+  local valids, unions = right / rows, right / (rows + mat:sum(1) - right)
+  for i = 1, self.nclasses do self.valids[i], self.unionvalids[i] = valids[i], unions[i] end
   self.totalValid = mat:trace():item() / mat:sum():item()
-  self.averageValid = mean(self.valids, self.nclasses)
-  self.averageUnionValid = mean(self.unionvalids, self.nclasses)
+  self.averageValid, self.averageUnionValid = valids:nanmean():item(), unions:nanmean():item()
 end
 
 --- Returns the counts and shares as text, in the form that Torch7 prints.

@@ -62,31 +62,22 @@ function tensor.methods.__tostring__(object)
   local x = tensor.raw(object)
   local shape, name = tensor.shape_of(x), tensor.type_of(x)
   if #shape == 0 then return ("[%s with no dimension]\n"):format(name) end
-  local values = ops.reshape(x:to("cpu", "float64"), {-1})
+  x = x:to("cpu", "float64")
+  local values = ops.reshape(x, {-1}):totable()
   local text
   if #shape == 1 then
-    text = column(values:totable())
+    text = column(values)
   else
-    local format, scale, width = format_of(values:totable())
-    local rows, columns = shape[#shape - 1], shape[#shape]
-    local parts = ops.reshape(values, {-1, rows, columns}):totable()
-    for i, part in ipairs(parts) do
+    local format, scale, width = format_of(values)
+    local outer, order = #shape - 2, {}
+    for d = 1, #shape do order[d] = d <= outer and outer + 1 - d or d end -- of the outer dims the first changes fastest
+    local parts = ops.reshape(ops.permute(x, order), {-1, shape[outer + 1], shape[outer + 2]}):totable()
+    text = table.concat(lists.map(parts, function(part, i)
       local head, rest = {}, i - 1
-      for d = 1, #shape - 2 do -- the first dim changes fastest
-        head[d], rest = rest % shape[d] + 1, math.floor(rest / shape[d])
-      end
-      if #shape > 2 then
-        local at = 0
-        for d = 1, #shape - 2 do at = at * shape[d] + head[d] - 1 end
-        part = parts[at + 1]
-      end
-      local title = #shape > 2 and "(" .. table.concat(head, ",") .. ",.,.) = \n" or ""
-      head = (i > 1 and "\n" or "") .. title
-      parts["text" .. i] = head .. matrix(part, format, scale, width, #shape > 2 and " " or "")
-    end
-    local texts = {}
-    for i = 1, #parts do texts[i] = parts["text" .. i] end
-    text = table.concat(texts)
+      for d = 1, outer do head[d], rest = rest % shape[d] + 1, math.floor(rest / shape[d]) end
+      local title = outer > 0 and "(" .. table.concat(head, ",") .. ",.,.) = \n" or ""
+      return (i > 1 and "\n" or "") .. title .. matrix(part, format, scale, width, outer > 0 and " " or "")
+    end))
   end
   return ("%s[%s of size %s]\n"):format(text, name, table.concat(shape, "x"))
 end

@@ -186,15 +186,11 @@ criterion("DistanceRatioCriterion", reduced(function(pair)
 end), "none")
 criterion("SpatialAutoCropMSECriterion", function(x, y, how)
   local h, w = x:size(-2), x:size(-1)
-  for d = 1, x.ndim - 2 do
-    if x:size(d) ~= y:size(d) then
-      fail("nn.SpatialAutoCropMSECriterion: dim %d of input and target must match, got %d and %d", d, x:size(d),
-        y:size(d))
+  for d = 1, x.ndim do
+    if x:size(d) > y:size(d) or d < x.ndim - 1 and x:size(d) < y:size(d) then
+      fail("nn.SpatialAutoCropMSECriterion: dim %d of the target must %s the input's, got %d and %d", d,
+        d < x.ndim - 1 and "equal" or "be at least", y:size(d), x:size(d))
     end
-  end
-  if y:size(-2) < h or y:size(-1) < w then
-    fail("nn.SpatialAutoCropMSECriterion: the target must be as large as the input, %d x %d, got %d x %d", h, w,
-      y:size(-2), y:size(-1))
   end
   y = ops.narrow(y, -2, math.floor((y:size(-2) - h) / 2) + 1, h)
   y = ops.narrow(y, -1, math.floor((y:size(-1) - w) / 2) + 1, w)

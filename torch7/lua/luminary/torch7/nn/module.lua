@@ -4,6 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local files = require "luminary.torch7.files"
+local dense_strides = require("luminary.file_formats.source").dense_strides
 local ops = core.ops
 
 local Module = class.new "nn.Module"
@@ -156,36 +157,33 @@ end
 local function flattened(list)
   local parts = lists.map(list, function(t, i)
     local first = t:data(true) / t:elementSize() -- in elements
-    return {t = t, i = i, first = first, last = first + extent(t:raw()), strides = t:stride():totable()}
+    return {t = t, i = i, first = first, last = first + extent(t:raw())}
   end)
   local sorted, ranges, n = lists.slice(parts), {}, 0
   table.sort(sorted, function(a, b) return a.first < b.first or a.first == b.first and a.i < b.i end)
   for _, part in ipairs(sorted) do
     local range = ranges[#ranges]
     if not range or part.first >= range.last then
-      range = {first = part.first, last = part.last, i = part.i, count = 0}
+      range = {first = part.first, last = part.last, i = part.i}
       ranges[#ranges + 1] = range
     end
-    range.last, range.i, range.count = math.max(range.last, part.last), math.min(range.i, part.i), range.count + 1
-    part.range = range
+    range[#range + 1], range.last, range.i = part, math.max(range.last, part.last), math.min(range.i, part.i)
   end
   table.sort(ranges, function(a, b) return a.i < b.i end)
   for _, range in ipairs(ranges) do
-    range.from = n + 1
-    n = n + (range.count == 1 and parts[range.i].t:nElement() or range.last - range.first)
+    range.from, range.is_shared = n + 1, #range > 1
+    n = n + (range.is_shared and range.last - range.first or range[1].t:nElement())
   end
-  local flat = tensor.wrap(ops.zeros({n}, {dtype = list[1]:raw().dtype, device = list[1]:raw().device}))
-  for _, part in ipairs(parts) do
-    local t, range = part.t, part.range
-    local place = flat:narrow(1, range.from, t:nElement()):viewAs(t)
-    if range.count > 1 then
-      local offset = range.from + part.first - range.first
-      place = tensor.new(t:raw().dtype):set(flat:storage(), offset, t:size(), part.strides)
+  local flat = ops.zeros({n}, {dtype = list[1]:raw().dtype, device = list[1]:raw().device})
+  for _, range in ipairs(ranges) do
+    for _, part in ipairs(range) do
+      local x = part.t:raw()
+      local place = ops.as_strided(flat, x.shape, range.is_shared and x:stride() or dense_strides(x.shape),
+        {storage_offset = range.from - 1 + part.first - range.first})
+      tensor.rebind(part.t, place:copy_(x))
     end
-    place:copy(t)
-    t:set(place)
   end
-  return flat
+  return tensor.wrap(flat)
 end
 
 --- x, dx = net:getParameters(): Returns all parameters and all gradients as two vectors, of which they become views.
