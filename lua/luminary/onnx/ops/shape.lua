@@ -50,7 +50,8 @@ op.Unsqueeze = {function(n, x, given)
   return ops.reshape(x, sizes)
 end}
 op.Transpose = {function(n, x)
-  local dims = n.perm and dims_of(x.ndim, n.perm, x.ndim, "dims of the input") or {}
+  if n.perm and #n.perm ~= x.ndim then refuse("perm must have %d entries, one for each dim, got %d", x.ndim, #n.perm) end
+  local dims = n.perm and dims_of(x.ndim, n.perm) or {}
   for d = 1, n.perm and 0 or x.ndim do dims[d] = x.ndim + 1 - d end
   return x.ndim < 2 and x or ops.permute(x, dims)
 end}

@@ -26,7 +26,7 @@ function sizes.dims_of(ndim, axes, count, what)
     if seen[d] then sizes.refuse("axis %d is repeated", d - 1) end
     dims[i], seen[d] = d, true
   end
-  if count and count ~= #dims then sizes.refuse("expected %d %s, got %d", #dims, what, count) end
+  if count and count ~= #dims then sizes.refuse("expected %d %s, got %g", #dims, what, count) end
   return dims
 end
 
