@@ -216,6 +216,45 @@ describe("lm.onnx", function()
     end
   end)
 
+  -- Returns an attribute's field: an integer, a text, or a list of integers.
+  local function attribute(name, v)
+    local text = field(1, name)
+    if type(v) == "string" then return field(5, text .. field(4, v) .. integer(20, 3)) end
+    if type(v) == "number" then return field(5, text .. integer(3, v) .. integer(20, 2)) end
+    for _, n in ipairs(v) do text = text .. integer(8, n) end
+    return field(5, text .. integer(20, 7))
+  end
+  local function attributes_of(t)
+    local names, text = {}, ""
+    for name in pairs(t or {}) do names[#names + 1] = name end
+    table.sort(names)
+    for _, name in ipairs(names) do text = text .. attribute(name, t[name]) end
+    return text
+  end
+
+  it("refuses a node that breaks ONNX's rules when the file is loaded, and names it", function()
+    for _, case in ipairs {
+      {"LRN", {}, "attribute 'size' is missing"}, {"LRN", {size = 0}, "must be an integer of at least 1, got 0"},
+      {"LSTM", {}, "attribute 'hidden_size' is missing", "x x x"},
+      {"LSTM", {hidden_size = 0}, "attribute 'hidden_size' must be an integer of at least 1, got 0", "x x x"},
+      {"GRU", {hidden_size = 2, direction = "up"}, "one of 'forward', 'reverse', 'bidirectional', got", "x x x"},
+      {"Conv", {auto_pad = "zzz"}, "attribute 'auto_pad' must be one of 'NOTSET', ", "x x"},
+      {"Pad", {mode = "zzz"}, "attribute 'mode' must be one of 'constant', 'reflect', 'edge', 'wrap', got", "x x"},
+      {"Softmax", {axis = {1}}, "attribute 'axis' must be an integer, got"},
+      {"Transpose", {perm = 1}, "attribute 'perm' must be a list, got 1"},
+      {"CumSum", {reverse = 9}, "attribute 'reverse' must be 0 or 1, got 9", "x x"},
+      {"Concat", {}, "attribute 'axis' is missing", "x x"},
+      {"Split", {num_outputs = 3}, "1 outputs are declared, it makes 3"},
+      {"Attention", {}, "input 1 of at least 3 is missing", ""}, {"Add", {}, "input 2 of at least 2 is missing"},
+      {"Slice", {}, "input 2 of at least 3 is missing", "x - x"},
+    } do
+      local text = model_of {{case[1], case[4] or "x", "y", nil, attributes_of(case[2])}}
+      assert.error_matches(function() load_text(text) end,
+        ("'.*made.onnx': node '' %%(%s%%): .*%s"):format(case[1], (case[3]:gsub("[%[%]().-]", "%%%0"))))
+    end
+    assert.is_true(pcall(load_text, model_of {{"Conv", "x x", "y", nil, attribute("auto_pad", "")}}))
+  end)
+
   it("frees what is not read again at once", function()
     local nodes = {}
     for i = 1, 40 do nodes[i] = {"Exp", i == 1 and "x" or "v" .. i - 1, i == 40 and "y" or "v" .. i} end
@@ -361,6 +400,61 @@ describe("lm.onnx", function()
     local net = load_text(model_of({{"Pad", "x pads", "y", nil, mode "reflect"}},
       initializer("pads", {5, 3})))
     assert.same({2, 3, 4, 3, 2, 1, 2, 3}, {unpack((net(lm.tensor {1, 2, 3, 4})):totable(), 1, 8)})
+  end)
+
+  it("refuses axes, sizes and lists that do not fit the input when it is called, and names the node", function()
+    for _, case in ipairs {
+      {"Reshape", "x a", {a = {-1, -1}}, "one size may be -1, and the others at least 0, got [-1, -1]"},
+      {"Reshape", "x a", {a = {4, -1}}, "reshape: "},
+      {"Squeeze", "x a", {a = {0}}, "axis 0 is of size 2, and cannot be removed"},
+      {"Squeeze", "x a", {a = {9}}, "axis 9 is out of range for 2 dims (axes start at 0)"},
+      {"Unsqueeze", "x a", {a = {0, 0}}, "axis 0 is repeated"},
+      {"Gather", "x a", {a = {0}}, "axis 9 is out of range for 2 dims", {axis = 9}},
+      {"Concat", "x", {}, "axis 9 is out of range for 2 dims", {axis = 9}},
+      {"CumSum", "x a", {a = {9}}, "axis 9 is out of range for 2 dims"},
+      {"Softmax", "x", {}, "axis 9 is out of range for 2 dims", {axis = 9}},
+      {"Flatten", "x", {}, "axis 3 is out of range for 2 dims", {axis = 3}},
+      {"Pad", "x a", {a = {1, 1, 1}}, "expected 2 pairs of pads, got 1.5"},
+      {"Resize", "x - - a", {a = {4}}, "expected 2 sizes, got 1"},
+      {"Resize", "x", {}, "neither scales nor sizes are given"},
+      {"Tile", "x a", {a = {1, 1, 1}}, "expected 2 repeats, one for each dim, got 3"},
+      {"Expand", "x a", {a = {-1, 3}}, "the sizes must be at least 0, got [-1, 3]"},
+      {"Transpose", "x", {}, "perm must have 2 entries, one for each dim, got 1", {perm = {0}}},
+      {"Slice", "x a b c d", {a = {0}, b = {1}, c = {0}, d = {0}}, "a step must not be 0"},
+      {"Slice", "x a b", {a = {0}, b = {1, 2}}, "starts, ends and steps must have 1 entries each, got 1, 2 and 0"},
+      {"Split", "x a", {a = {1}}, "the parts of axis 0 have 1 entries, the axis 2"},
+      {"Range", "a b c", {a = {0}, b = {3}, c = {0}}, "delta must not be 0"},
+      {"TopK", "x a", {a = {1, 1}}, "input 2 must have one element, got shape [2]"},
+    } do
+      local more = ""
+      for name, list in pairs(case[3]) do more = more .. initializer(name, list) end
+      local net = load_text(model_of({{case[1], case[2], "y", nil, attributes_of(case[5])}}, more))
+      assert.error_matches(function() net(lm.ones(2, 3)) end,
+        ("onnx: node '' %%(%s%%): %s"):format(case[1], (case[4]:gsub("[%[%]().-]", "%%%0"))))
+    end
+    local far = initializer("a", {2}) .. initializer("b", {-2 ^ 53}) .. initializer("c", {1})
+      .. initializer("d", {-2 ^ 63})
+    assert.same({{3}, {6}}, load_text(model_of({{"Slice", "x a b c d", "y"}}, far))(
+      lm.tensor {{1, 2, 3}, {4, 5, 6}}):totable())
+    local wide = field(11, field(1, "c") .. field(2, field(1, integer(1, 7))))
+    local net = load_text(model_of({{"Reshape", "x c", "y"}}, wide))
+    assert.error_matches(function() net(lm.ones(2, 3), lm.ones({1, 2}, {dtype = "int64"})) end,
+      "input 2 must have 1 dim, got shape %[1, 2%]")
+  end)
+
+  it("puts a sentence before an error of Lua itself", function()
+    local net = load_text(model_of {{"SpaceToDepth", "x", "y", nil, attributes_of {blocksize = 2}}})
+    assert.error_matches(function() net(lm.ones(2, 2)) end,
+      "onnx: node '' %(SpaceToDepth%): its attributes, or the shapes or number of its inputs, do not fit it %(att")
+  end)
+
+  it("prints its inputs, outputs, nodes and parameters, and is in evaluation mode", function()
+    local net = lm.onnx.load(write "own.cnn")
+    local text = tostring(net)
+    assert.matches("image: float32 %[N, 2, 8, 8%] %-> scores: .*, %d+ nodes, %d+ parameters\n", text)
+    assert.matches("%(fc%): OnnxTensors%(.*weight: float32 %[3, 4%]", text)
+    assert.is_false(net.training)
+    assert.is_true(lm.is_tensor((lm.prepare(net, lm.ones(1, 2, 8, 8))(lm.ones(1, 2, 8, 8)))))
   end)
 
   it("names the file once in an error that is nested in graphs", function()

@@ -16,6 +16,7 @@ local is_tensor = core.is_tensor
 local onnx = {}
 
 local Model = class.define("OnnxModel", nn.Module)
+local Tensors = class.define("OnnxTensors", nn.Module) -- a part of a model: tensors of names with one beginning
 
 -- Returns the module that has a tensor of a dotted name, and the path to the tensor, a list of names. Names that a
 -- module cannot have are changed.
@@ -30,7 +31,7 @@ local function holder_of(self, name)
     end
     parts[i] = part
     if kind == "buffer" then return holder, parts end
-    if not record.kind[part] then holder:add_module(part, nn.Module()) end
+    if not record.kind[part] then holder:add_module(part, Tensors()) end
     holder = record.values[part]
   end
   return holder_of(self, "_")
@@ -103,7 +104,7 @@ end
 -- Initializes a model, for onnx.load alone. source: the file's path; plan: see graph.lua.
 function Model:init(source, plan, inputs)
   local paths, slots, others
-  self.source, self.inputs = source, inputs
+  self.source, self.inputs, self.node_count = source, inputs, #(plan.message.node or {})
   self.outputs = lists.map(plan.message.output or {}, tensors.described)
 
   -- Runs the plan with the tensors of `now`, this module or a clone, and inputs, a function of their numbers.
@@ -164,13 +165,32 @@ function Model:names(side)
   return lists.map(self[side], function(info) return info.name end)
 end
 
-function Model:extra_repr()
-  local parts = lists.map(self.inputs, function(info) return info.name .. ": " .. tensors.type_text(info) end)
-  return ("'%s', %s"):format(printable_name(self.source, 100), table.concat(parts, ", "))
+-- Returns the text of a list of {name, kind, dtype, dims}, of which it shows at most 8.
+local function infos_text(infos)
+  local parts = lists.map({unpack(infos, 1, 8)}, function(info)
+    return printable_name(info.name, 60) .. ": " .. tensors.type_text(info)
+  end)
+  if #infos > 8 then parts[9] = ("%d more"):format(#infos - 8) end
+  return table.concat(parts, ", ")
 end
 
---- Reads the model of an ONNX file: returns a module, whose parameters and buffers have the names of the graph's
---- initializers. A call takes the graph's inputs in order, or in a table by name, and returns its outputs.
+function Model:extra_repr()
+  local count = 0
+  for _, p in ipairs(self:parameters()) do count = count + p:numel() end
+  return ("'%s', %s -> %s, %d nodes, %d parameters"):format(printable_name(self.source, 100), infos_text(self.inputs),
+    infos_text(self.outputs), self.node_count, count)
+end
+
+function Tensors:extra_repr()
+  local record = records.of(self)
+  return infos_text(lists.map(lists.joined(record.param, record.buffer), function(name)
+    local t = record.values[name]
+    return {name = name, kind = "tensor", dtype = t and t.dtype, dims = t and t.shape}
+  end))
+end
+
+--- Reads the model of an ONNX file: returns a module in evaluation mode, whose parameters and buffers have the names of
+--- the graph's initializers. A call takes the graph's inputs in order, or in a table by name, and returns its outputs.
 onnx.load = signature.of("load(path: string, {device: any?})", function(path, opts)
   local function fail(...) options.fail_in_file(path, ...) end
   local function unsupported(...) options.unsupported_file(path, ...) end
@@ -183,7 +203,7 @@ onnx.load = signature.of("load(path: string, {device: any?})", function(path, op
         unsupported("input '%s' is of the unsupported type %s", printable_name(info.name, 100), info.dtype or info.kind)
       end
     end
-    return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs)
+    return Model(path, graph.prepare(model, size, read_tensor, fail, unsupported), inputs):eval()
   end)
   close()
   if not ok then error(net, 0) end

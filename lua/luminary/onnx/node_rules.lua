@@ -12,14 +12,14 @@ local function add(text, test, names)
   for name in names:gmatch "%S+" do kinds[name] = {text, test} end
 end
 add("0 or 1", function(v) return v == 0 or v == 1 end, [[
-    align_corners allowzero antialias ceil_mode center_point_box count_include_pad exclude_outside exclusive fmod
-    input_forget interleaved inverse is_case_sensitive is_causal keepdims largest layout linear_before_reset new_axis
-    noop_with_empty_axes one_class onesided periodic reverse select_last_index sorted storage_order training_mode
-    transA transB upper zeros]])
+    align_corners allowzero antialias ceil_mode center_point_box count_include_pad detect_negative detect_positive
+    exclude_outside exclusive fmod input_forget interleaved inverse is_case_sensitive is_causal keepdims largest layout
+    linear_before_reset new_axis noop_with_empty_axes one_class onesided periodic reverse select_last_index sorted
+    storage_order training_mode transA transB upper zeros]])
 add("an integer", is_integer(-math.huge), [[
-    axis batch_axis batch_dims default_int64 detect_negative detect_positive dtype end ignore_index k left_window_size
-    n_supports n_targets output_datatype output_dtype precision qk_matmul_output_mode right_window_size sampling_ratio
-    softmax_precision start targets time_axis TreeEnsemble.aggregate_function TreeEnsemble.post_transform value_int]])
+    axis batch_axis batch_dims default_int64 dtype end ignore_index k left_window_size n_supports n_targets
+    output_datatype output_dtype precision qk_matmul_output_mode right_window_size sampling_ratio softmax_precision
+    start targets time_axis TreeEnsemble.aggregate_function TreeEnsemble.post_transform value_int]])
 add("an integer of at least 0", is_integer(0), "block_size max_skip_count num_scan_inputs rotary_embedding_dim")
 add("an integer of at least 1", is_integer(1), [[
     blocksize group hidden_size kv_num_heads LpNormalization.p max_gram_length min_gram_length num_groups num_heads

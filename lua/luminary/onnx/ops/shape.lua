@@ -50,7 +50,10 @@ op.Unsqueeze = {function(n, x, given)
   return ops.reshape(x, sizes)
 end}
 op.Transpose = {function(n, x)
-  local dims = n.perm and dims_of(x.ndim, n.perm, x.ndim, "dims of the input") or {}
+  if n.perm and #n.perm ~= x.ndim then
+    refuse("perm must have %d entries, one for each dim, got %d", x.ndim, #n.perm)
+  end
+  local dims = n.perm and dims_of(x.ndim, n.perm) or {}
   for d = 1, n.perm and 0 or x.ndim do dims[d] = x.ndim + 1 - d end
   return x.ndim < 2 and x or ops.permute(x, dims)
 end}
@@ -105,6 +108,7 @@ local function slice(x, dim, from, past, step)
   if step < 0 then
     x, from, step = ops.flip(x, {dim}), size - 1 - from, -step
   end
+  if count == 1 then step = 1 end
   return ops.slice(x, dim, from + 1, from + 1 + (count - 1) * step, step)
 end
 op.Slice = {function(n, x, a, b, c, d)

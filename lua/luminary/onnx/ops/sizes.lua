@@ -26,17 +26,19 @@ function sizes.dims_of(ndim, axes, count, what)
     if seen[d] then sizes.refuse("axis %d is repeated", d - 1) end
     dims[i], seen[d] = d, true
   end
-  if count and count ~= #dims then sizes.refuse("expected %d %s, got %d", #dims, what, count) end
+  if count and count ~= #dims then sizes.refuse("expected %d %s, got %g", #dims, what, count) end
   return dims
 end
 
 --- Fails unless t, of a name, is nil or has these sizes; a text is any size.
 function sizes.check_shape(name, t, wanted)
   local fits = t == nil or t.ndim == #wanted
-  for d = 1, t and fits and #wanted or 0 do fits = fits and (type(wanted[d]) == "string" or t.shape[d] == wanted[d]) end
-  if not fits then
-    sizes.refuse("expected %s to have shape [%s], got [%s]", name, table.concat(wanted, ", "), table.concat(t.shape, ", "))
+  for d, size in ipairs(t and fits and wanted or {}) do
+    fits = fits and (type(size) == "string" or t.shape[d] == size)
   end
+  if fits then return end
+  local expected, got = table.concat(wanted, ", "), table.concat(t.shape, ", ")
+  sizes.refuse("expected %s to have shape [%s], got [%s]", name, expected, got)
 end
 
 --- Returns the product of entries first to last of a list.
