@@ -23,24 +23,21 @@ lm_status lm_use_read(lm_used *used, lm_stream *s) {
   return LM_OK;
 }
 
-lm_status lm_use_write(lm_used *used, lm_stream *s) {
+lm_status lm_use_after(lm_used *used, lm_stream *s, const lm_stream *done) {
   if (!s->native) return LM_OK;
   uint64_t word = atomic_load_explicit(used, memory_order_acquire), mine = s->id | LM_USED_BIT(s->id),
            tag = lm_stream_tag(s);
   if (word == mine && !tag) return LM_OK;
   do {
-    NEED(lm_stream_wait_mask(s, word));
+    NEED(lm_stream_wait_mask(s, done ? word & ~LM_USED_BIT(done->id) : word));
     NEED(wait_for_graphs(word, s));
   } while (!atomic_compare_exchange_weak(used, &word, mine | (word & LM_USED_GRAPH) | tag));
   return LM_OK;
 }
 
-void lm_use_ended(lm_used *used) { atomic_fetch_and(used, LM_USED_GRAPH); }
+lm_status lm_use_write(lm_used *used, lm_stream *s) { return lm_use_after(used, s, NULL); }
 
-void lm_use_ordered(lm_used *used, lm_stream *s) {
-  uint64_t word = atomic_load(used);
-  while (word && !atomic_compare_exchange_weak(used, &word, word | LM_USED_BIT(s->id))) continue;
-}
+void lm_use_ended(lm_used *used) { atomic_fetch_and(used, LM_USED_GRAPH); }
 
 /* Records the stream even if the wait of lm_use_read fails; the bit then claims an order that was not established. */
 void lm_use_note(lm_used *used, lm_stream *s) {

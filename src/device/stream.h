@@ -49,11 +49,11 @@ typedef _Atomic uint64_t lm_used;
 /* Make s wait before it reads (writes) the block: for the writer (for all users), and record s in `used`. */
 LM_API lm_status lm_use_read(lm_used *used, lm_stream *s);
 LM_API lm_status lm_use_write(lm_used *used, lm_stream *s);
+/* Does the same, without a wait for `done`, behind whose last use of the block s waits by an event. */
+LM_API lm_status lm_use_after(lm_used *used, lm_stream *s, const lm_stream *done);
 /* Clears the users, whose work is known to be complete: nobody waits for them any more, nor for later work of their
  * streams. */
 LM_API void lm_use_ended(lm_used *used);
-/* Records that s is ordered after the block's last write, since it waits for an event behind that write. */
-LM_API void lm_use_ordered(lm_used *used, lm_stream *s);
 /* Records the stream as a user without failing, for record_stream. */
 LM_API void lm_use_note(lm_used *used, lm_stream *s);
 

@@ -7,8 +7,6 @@
  *   streams_finish()  waits for them; returns an error found by their kernels, or nil
  *   stream_wait(device, id, device_on, id_on)     stream_synchronize(device, id)
  *   stream_query(device, id) -> boolean           record_stream(x, device, id)
- *   stream_claim(x)   makes the current stream of x's device wait for all uses of its memory so far, and records it as
- *                     the only user: later ops on it, and on its memory once freed, wait for no other stream's work
  *   event_new(device, timing) -> event  event_record(e, device, id)   event_wait(e, device, id)
  *   event_query(e)                      event_synchronize(e)          event_elapsed(from, to) -> milliseconds
  */
@@ -88,12 +86,6 @@ LM_FUNCTION(record_stream) {
                                      lm_text("one of %s", lm_device_name(s->device))));
   lm_use_note(lm_tensor_used(t), s);
   return 0;
-}
-
-LM_FUNCTION(stream_claim) {
-  lm_tensor *t = lm_need_tensor(L, 1, "stream_claim", "x");
-  lm_stream *s = lm_stream_current(t->device);
-  return lm_return(L, s ? lm_use_write(lm_tensor_used(t), s) : LM_E_DEVICE, 0);
 }
 
 /* ---- events */

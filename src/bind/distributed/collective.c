@@ -37,15 +37,19 @@ static void close_work(void *object) {
   lm_work_release(work);
 }
 
+static void wait_for(lua_State *L, lm_work *work, double seconds) {
+  lm_note_line(L, LM_STATE(L));
+  lm_need(L, lm_work_wait(work, seconds));
+  lm_need(L, lm_truncation_check());
+}
+
 /* work:wait([seconds]) -> true once it is done on this rank. Raises its failure, or a timeout. */
 static int work_wait(lua_State *L) {
   work_handle *handle = self(L, "wait");
   double seconds = lua_isnoneornil(L, 2) ? -1 : lm_need_number(L, 2, "wait", "seconds");
   if (!lua_isnoneornil(L, 2) && !(seconds >= 0))
     return lm_raise(L, lm_fail_number("wait", "seconds", "at least 0", seconds));
-  lm_note_line(L, LM_STATE(L));
-  lm_need(L, lm_work_wait(handle->work, seconds));
-  lm_need(L, lm_truncation_check());
+  wait_for(L, handle->work, seconds);
   return lm_return_bool(L, 1);
 }
 
@@ -270,10 +274,15 @@ done:
   return 1;
 }
 
-/* dist_order(work, t): The current stream waits for the work, the last that wrote t, and not for later ones. */
-LM_FUNCTION(dist_order) {
-  lm_tensor *t = lm_need_tensor(L, 2, "dist_order", "t");
-  return lm_return(L, lm_work_order(self(L, "dist_order")->work, t), 0);
+/* dist_wait(work[, t[, u]]): Does work:wait(), and makes the current stream wait for this work, its group's last use of
+ * the tensors, and not for later ones. */
+LM_FUNCTION(dist_wait) {
+  int n = lua_gettop(L) - 1;
+  lm_tensor *t[2] = {NULL};
+  lm_work *work = self(L, "dist_wait")->work;
+  for (int i = 0; i < n && i < 2; i++) t[i] = lm_need_tensor(L, i + 2, "dist_wait", "t");
+  wait_for(L, work, -1);
+  return lm_return(L, n > 0 ? lm_work_order(work, 2, t) : LM_OK, 0);
 }
 
 /* device_collective(list, root, reduce) -> whether it was possible: copies list[root] to the list's tensors, each on a

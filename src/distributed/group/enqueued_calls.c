@@ -132,6 +132,34 @@ static lm_status call_group(lm_issuer *is, int n, lm_work **w) {
   return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* aborted: that error says why */
 }
 
+/* Makes s, which waits for w, the only user of t's memory. */
+static lm_status take_over(const lm_work *w, lm_stream *s, lm_tensor *t) {
+  const lm_stream *from = w->issuer->stream[LM_DEVICE_KIND(s->device)][LM_DEVICE_ORDINAL(s->device)];
+  return t && t->device == s->device ? lm_use_after(lm_tensor_used(t), s, from) : LM_OK;
+}
+
+lm_status lm_work_order(lm_work *w, int n, lm_tensor *const *t) {
+  if (!w->event || lm_graph_capturing()) return LM_OK; /* ops on t wait by themselves */
+  lm_stream *s = lm_stream_current(t[0]->device);
+  if (!s) return LM_E_DEVICE;
+  NEED(lm_event_wait(w->event, s));
+  for (int i = 0; i < n; i++) NEED(take_over(w, s, t[i]));
+  return LM_OK;
+}
+
+/* Does that for all tensors of an enqueued collective. */
+static lm_status order_collective(lm_work *w) {
+  const lm_exchange *c = &w->exchange;
+  if (!w->event || lm_is_p2p(w)) return LM_OK;
+  lm_stream *s = lm_stream_current(device_of(c));
+  NEED(lm_event_wait(w->event, s));
+  NEED(take_over(w, s, c->call.t));
+  for (int i = 0; i < c->call.nin; i++) NEED(take_over(w, s, c->call.in[i]));
+  for (int i = 0; i < c->call.nout; i++) NEED(take_over(w, s, c->call.out[i]));
+  for (int i = 0; i < c->nwritten; i++) NEED(take_over(w, s, c->written[i].user));
+  return LM_OK;
+}
+
 /* Enqueues a call, or a unit of n on one device, and the copies of their results, and records the events behind them.
  */
 static lm_status issue_enqueue(lm_issuer *is, int n, lm_work **w) {
@@ -185,6 +213,7 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
   pthread_mutex_lock(&is->calling);
   number_and_list(is, w);
   status = issue_enqueue(is, 1, &w);
+  if (status == LM_OK && !work) status = order_collective(w);
   if (status != LM_OK && !lm_is_p2p(w)) is->refused++;
   hand_to_watch(is, w, status);
   pthread_mutex_unlock(&is->calling);
@@ -242,15 +271,6 @@ lm_status lm_issued_wait(lm_work *w, double seconds) {
   if (done) return lm_work_outcome(w);
   if (failed) return status;
   if (waits) return lm_fail_wait(w->exchange.ticket.what, seconds);
-  return LM_OK;
-}
-
-lm_status lm_work_order(lm_work *w, lm_tensor *t) {
-  if (!w->event || lm_graph_capturing()) return LM_OK; /* ops on t wait by themselves */
-  lm_stream *s = lm_stream_current(t->device);
-  if (!s) return LM_E_DEVICE;
-  NEED(lm_event_wait(w->event, s));
-  lm_use_ordered(lm_tensor_used(t), s);
   return LM_OK;
 }
 

@@ -19,7 +19,8 @@ local shapes = require "luminary.tensor.shapes"
 local ops, fail, describe, who = core.ops, options.fail, options.describe, "context_parallel"
 
 -- Starts to send two tensors to the next rank, and to receive two like them from the one before. Returns a function
--- that waits for both, and on a GPU for no later message, and returns those received, which no scope drops.
+-- that waits for both, and on a GPU for no later message, and returns those received, which no scope drops. The tensors
+-- sent are in no earlier message that was not waited for.
 local function pass(mesh, a, b)
   local group, messages, received = mesh.groups[1], {}, {}
   local after, before = group.ranks[(group.rank + 1) % group.size + 1], group.ranks[(group.rank - 1) % group.size + 1]
@@ -32,8 +33,7 @@ local function pass(mesh, a, b)
   end
   local works = mesh:call(dist.batch_isend_irecv, messages)
   return function()
-    for _, work in ipairs(works) do mesh:call(work.wait, work) end
-    for i, t in ipairs(received) do core.dist_order(works[2 * i], t) end
+    for i, work in ipairs(works) do mesh:call(core.dist_wait, work, messages[i].tensor) end
     return unpack(received)
   end
 end
@@ -67,13 +67,15 @@ end
 
 -- Calls f(step, key, value) for the blocks of all ranks, in a scope each, while the next keys and values travel.
 local function around(ring, key, value, f)
-  local last, k, v = ring.mesh:size() - 1, key, value
+  local last, k, v = ring.mesh:size() - 1, core.scope(function() -- no copies by messages, for which ops would wait
+    return key:detach():contiguous(), value:detach():contiguous()
+  end)
   for step = 0, last do
     local arrive = step < last and pass(ring.mesh, k, v)
     core.scope(f, step, k, v)
     local next_k, next_v
     if arrive then next_k, next_v = arrive() end
-    if step > 0 then free(k, v) end
+    free(k, v)
     k, v = next_k, next_v
   end
 end

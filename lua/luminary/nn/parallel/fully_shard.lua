@@ -1,11 +1,12 @@
 --- nn.parallel.fully_shard(…): Shards a module's parameters over ranks by rows, and gathers them while they are used.
---- Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stages 2 and 3;
+--- Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stages 1 to 3;
 --- the contract is that of PyTorch's FSDP2.
 ---
 --- A unit is a module of a call of fully_shard. It holds the parameters of its descendants that belong to no unit of
 --- their own, in buckets, each gathered by one collective. Forward puts the gathered tensors, results of the function
 --- Gather, into the modules. Nodes of the graph save no reference to their memory: it is freed after forward, and
---- gathered again when backward first needs it (core.set_source). Gather's backward reduces the gradients.
+--- gathered again when backward first needs it (core.set_source). Gather's backward reduces the gradients. A unit that
+--- keeps its full tensors gathers again once the shards have changed.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
@@ -56,8 +57,14 @@ local function numel_of(bucket)
   return sum
 end
 
+-- Waits for the work of a table, if it has one: its group's last use of these tensors.
+local function await(mesh, started, ...)
+  if started.work then mesh:call(core.dist_wait, started.work, ...) end
+  started.work = nil
+end
+
 -- Starts to gather the bucket. Returns {joined = [ranks, elements of a shard], versions, work}.
-local function start(bucket, async)
+local function start(bucket)
   local at, started, group = 1, {versions = {}}, bucket.unit.group
   local joined = ops.empty({group.size, numel_of(bucket)}, how(bucket))
   local row = joined:select(1, group.rank + 1)
@@ -66,8 +73,7 @@ local function start(bucket, async)
     started.versions[i], at = p._version, at + p:numel()
   end
   if group.size > 1 then
-    local result = bucket.unit.mesh:call(dist.all_gather_into_tensor, joined, row, {group = group, async_op = async})
-    started.work = async and result or nil
+    started.work = bucket.unit.mesh:call(dist.all_gather_into_tensor, joined, row, {group = group, async_op = true})
   end
   started.joined = core.keep(joined)
   return started
@@ -75,9 +81,7 @@ end
 
 -- Returns the full tensors of a gathered bucket. One alone with all its rows is the memory that was gathered.
 local function finish(bucket, started)
-  if started.work then bucket.unit.mesh:call(started.work.wait, started.work) end
-  started.work = nil
-  core.stream_claim(started.joined) -- before later collectives are enqueued, for which ops would wait, too
+  await(bucket.unit.mesh, started, started.joined)
   local full, at, joined = {}, 1, started.joined
   for i, p in ipairs(bucket) do
     local about = shards.of[p]
@@ -92,12 +96,6 @@ local function finish(bucket, started)
   return full
 end
 
--- Frees what `start` returned.
-local function drop(started)
-  if started.work then started.work:wait() end
-  started.joined:free()
-end
-
 --- Returns the bucket's full tensors, gathered unless they are there and the shards have not changed since.
 function Bucket:gather()
   if self.full and is_current(self, self.versions) then return self.full end
@@ -105,12 +103,13 @@ function Bucket:gather()
   local started = self.started
   self.started = nil
   if started and not is_current(self, started.versions) then
-    drop(started)
+    await(self.unit.mesh, started, started.joined)
+    started.joined:free()
     started = nil
   end
-  started = started or core.no_grad(core.scope, start, self, false)
+  started = started or core.no_grad(core.scope, start, self)
   self.full, self.versions = core.no_grad(core.scope, finish, self, started), started.versions
-  drop(started)
+  started.joined:free()
   return self.full
 end
 
@@ -118,7 +117,8 @@ end
 local function prefetch(unit)
   for _, bucket in ipairs(unit and unit.group.size > 1 and unit.buckets or {}) do
     if not bucket.started and not (bucket.full and is_current(bucket, bucket.versions)) then
-      bucket.started = core.no_grad(core.scope, start, bucket, true)
+      bucket:release()
+      bucket.started = core.no_grad(core.scope, start, bucket)
     end
   end
 end
@@ -130,7 +130,7 @@ local last = setmetatable({}, {__mode = "v"}) -- last.unit: the one whose tensor
 --- before this one, which backward reaches next, unless no backward has needed them yet.
 function Bucket:fetch()
   local unit, before = self.unit, last.unit
-  for _, bucket in ipairs(before and before ~= unit and before.buckets or {}) do
+  for _, bucket in ipairs(before and before ~= unit and not before.keeps and before.buckets or {}) do
     if not bucket[1].requires_grad then bucket:release() end
   end
   local full, next_unit = self:gather(), unit.pass[unit.position - 1]
@@ -170,30 +170,23 @@ local reducing = setmetatable({}, {__mode = "v"}) -- reducing.latest: the reduct
 local function settle(reduction)
   if not (reduction and reduction.joined) then return end
   local unit = reduction.unit
-  if reduction.work then unit.mesh:call(reduction.work.wait, reduction.work) end
+  await(unit.mesh, reduction, reduction.joined, reduction.sum)
   reduction.work = unit.replicas
     and unit.mesh:call(dist.all_reduce, reduction.sum, {group = unit.replicas, async_op = true})
-  if not unit.replicas then core.stream_claim(reduction.sum) end
   reduction.joined:free()
-  reduction.sum:free()
   reduction.joined = nil
 end
 
 -- Waits until a reduction's sums are those of all ranks.
 local function complete(reduction)
   settle(reduction)
-  if reduction.work then reduction.unit.mesh:call(reduction.work.wait, reduction.work) end
-  reduction.work = nil
-end
-
-local function await(mesh, weight)
-  if weight.work then mesh:call(weight.work.wait, weight.work) end
-  weight.work = nil
+  await(reduction.unit.mesh, reduction, reduction.sum)
+  reduction.sum:free()
 end
 
 -- Returns what gradients are multiplied with, from a result of weight_of: this rank's part of all samples.
 local function factor_of(weight, unit)
-  await(unit.mesh, weight)
+  await(unit.mesh, weight, weight.sum)
   weight.factor = weight.factor or core.keep(weight.size / weight.sum:clamp(1e-30)) -- all batches may be empty
   return weight.factor
 end
@@ -220,10 +213,6 @@ function Bucket:reduce(weight, grads)
   local reduction, sum = {unit = unit, joined = core.keep(joined)}, joined:view {-1}
   if unit.group.size > 1 then
     sum = ops.empty({joined:size(2)}, {dtype = joined.dtype, device = joined.device})
-    for _, bucket in ipairs((unit.pass[unit.position - 1] or {}).buckets or {}) do
-      -- Ops of that unit are next, and do not wait for this reduction then.
-      if bucket.started then core.stream_claim(bucket.started.joined) end
-    end
     reduction.work = unit.mesh:call(dist.reduce_scatter_tensor, sum, joined:view {-1}, {
       group = unit.group, async_op = true,
     })
@@ -302,7 +291,7 @@ end
 
 function Gather.backward(ctx, ...)
   local bucket, link, grads = ctx.bucket, ctx.link, {...}
-  bucket:release() -- all nodes that read the tensors have run
+  if not bucket.unit.keeps then bucket:release() end -- all nodes that read the tensors have run
   return nil, nil, nil, in_backward(grads, function()
     local sum, reduction = bucket:reduce(ctx.weight, grads)
     link.reduction = reduction
@@ -432,7 +421,7 @@ local function run(unit, module, forward, ...)
       pass.is_over = true
     end
     local keeps = core.is_grad_enabled() and (again or unit.reshard == false or unit.reshard == nil and not outer)
-    if unit.depth > 0 or keeps then return end
+    if unit.depth > 0 or unit.keeps or keeps then return end
     for _, bucket in ipairs(unit.buckets) do bucket:release() end
   end
   return options.restoring(leave, function(...)
@@ -572,10 +561,13 @@ local function cut_full(unit, dict, prefix)
 end
 
 --- Shards a module's parameters over ranks by rows; they are gathered while the module runs.
-return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: boolean,
-  mixed_precision: table, offload = false, *, batch_dim: count|false = 1})]], function(module, opts)
+return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: boolean, mixed_precision: table,
+  offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true})]], function(module, opts)
   local record = records.of(module)
   if record.unit then fail("%s: the module is sharded already", who) end
+  if opts.reshard_after_forward and not opts.reshard_after_backward then
+    fail("%s: reshard_after_forward must not be true if reshard_after_backward is false, which keeps parameters", who)
+  end
   local precision = options.check(who .. ": mixed_precision", opts.mixed_precision, precision_options)
   for _, key in ipairs {"param_dtype", "reduce_dtype", "output_dtype"} do
     precision[key] = precision[key] and core.dtype(precision[key], who)
@@ -593,7 +585,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   end
   local unit = {
     mesh = mesh, group = mesh.groups[mesh.ndim], device = device, depth = 0, reshard = opts.reshard_after_forward,
-    replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
+    keeps = not opts.reshard_after_backward, replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
   }

@@ -326,8 +326,7 @@ local function receives(run, pass) return schedule.source_of(pass, run.pipe.tota
 local function obtain(run, pass)
   local received = run.received[pass]
   for i, work in ipairs(received.works) do
-    work:wait()
-    core.dist_order(work, received.tensors[i])
+    core.dist_wait(work, received.tensors[i])
     if received.requires[i] then received.tensors[i]:requires_grad_() end
   end
   run.received[pass] = nil
