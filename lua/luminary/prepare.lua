@@ -43,7 +43,7 @@ end
 -- Returns the key of a call's arguments, and a list of their tensors; nil and the index of an argument that cannot be
 -- compared.
 local function key_of(n, arguments)
-  local inputs, parts = {}, {core.get_default_dtype(), core.get_default_device()}
+  local inputs, parts = {}, {core.get_default_dtype(), core.get_default_device(), core.device_current "cuda"}
   for i = 1, n do
     if not flatten(arguments[i], inputs, parts, 1) then return nil, i end
   end
@@ -158,7 +158,7 @@ local prepare = {}
 --- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; is_internal:
 --- true for a function of the library, which keeps no arguments: frees copies of them, and warns of nothing.
 function prepare.recorded(f, module, evaluates, is_internal)
-  local cases, order, said, unchanged, hooked = {}, {}, {}, nil, false
+  local cases, order, said, captured, unchanged, hooked = {}, {}, {}, {}, nil, false
   local state = {recordings = 0}
   local function run(...) return core.no_grad(f, ...) end
 
@@ -203,11 +203,18 @@ function prepare.recorded(f, module, evaluates, is_internal)
     local case = cases[key]
     if case and case.reason then return run(...) end
     if case and not (case.assigned or case.plan:is_current()) then case = forget() end
+    if core.graph_is_capturing() then -- a graph computes nothing yet, so that a recording would keep no constants
+      if not case or case.assigned then return run(...) end
+      captured[case] = true -- its replays read the constants, also after forget()
+    end
     if not case or case.assigned then
       return keep(key, record(state.plan, run, module, key, inputs, is_internal, n, arguments))
     end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
-    if not ok then return run(...) end -- its error names the script's line
+    if not ok then
+      run(...) -- its error names the script's line; without one it was of earlier work on a GPU, which is told once
+      error(tensors, 0)
+    end
     if tensors then return case.build(tensors) end
     case.reason = reason
     note(reason)

@@ -12,6 +12,7 @@
 #include "base/message.h"
 #include "base/plugin.h"
 #include "device/alloc.h"
+#include "device/driver.h"
 
 static _Thread_local struct {
   const lum_session *session;
@@ -184,6 +185,9 @@ static int collect(lua_State *L) {
 
 lum_status lum_session_collect(lum_session *session) {
   lum_status status = lm_session_call(session, collect, NULL, NULL);
-  lm_memory_empty_cache(LM_DEVICE(LM_CPU, 0));
+  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
+    const int n = kind == LM_CPU ? 1 : lm_driver_of(LM_DEVICE(kind, 0)) ? lm_device_count(kind) : 0;
+    for (int i = 0; i < n; i++) lm_memory_empty_cache(LM_DEVICE(kind, i));
+  }
   return status;
 }

@@ -267,7 +267,7 @@ end, how = "list", function(n, list)
   local kept, N, K = n.kept_weight, n.N, n.K
   if not (kept and kept.is_current(packed, scales, zeros)) then
     kept = {weight = to(dequantized(n, packed, scales, zeros, N, K), x.dtype)}
-    if n:const(2) then
+    if n:const(2) and not core.graph_is_capturing() then -- a graph computes nothing yet
       kept.is_current = helpers.watch(packed, scales, zeros)
       n.kept_weight = core.keep(kept)
     end

@@ -105,7 +105,7 @@ static lm_status check_alive(void) {
 
 /* ---- the current card */
 
-static _Thread_local int selected; /* this thread's card: ordinal + 1; 0: none yet */
+static _Thread_local int selected; /* the card that this thread selected last: ordinal + 1; 0: none yet */
 static _Atomic int latest;         /* latest `selected` of any thread; 0: none yet */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the facts and the report slots */
@@ -143,19 +143,20 @@ static lm_status learn_facts(int ordinal) {
   return status;
 }
 
+/* Returns true if the card is the thread's current one; a host program can have made another current. */
+static bool is_current(int ordinal) {
+  int now;
+  return selected == ordinal + 1 && cudaGetDevice(&now) == cudaSuccess && now == ordinal;
+}
+
 lm_status lm_cuda_select(int ordinal) {
   NEED(check_alive());
-  if (selected == ordinal + 1) return LM_OK;
+  if (is_current(ordinal)) return LM_OK;
   NEED(learn_facts(ordinal));
   NEED(CUDA(cudaSetDevice(ordinal)));
   selected = ordinal + 1;
   atomic_store_explicit(&latest, selected, memory_order_relaxed);
   return LM_OK;
-}
-
-lm_status lm_cuda_select_again(int ordinal) {
-  selected = 0;
-  return lm_cuda_select(ordinal);
 }
 
 /* Selects any card. A thread that has selected none would get a context on the first card. */

@@ -7,11 +7,9 @@
 
 /* Makes every later call fail in a child that this process forks, where CUDA does not work. */
 void lm_cuda_watch_forks(void);
-/* Makes the card current on this thread and reads its facts. Ordinals are the runtime's. An error once its context is
- * lost, or if the card is too old. */
+/* Makes the card current on this thread, where the host program or other libraries may have selected another since, and
+ * reads its facts. Ordinals are the runtime's. An error once its context is lost, or if the card is too old. */
 lm_status lm_cuda_select(int ordinal);
-/* Selects the card even if this thread did so before: other libraries may have changed it since. */
-lm_status lm_cuda_select_again(int ordinal);
 /* Selects one of the cards in use, for calls that need any. */
 lm_status lm_cuda_select_any(void);
 /* Clears the error that the runtime remembers, of a call whose failure is handled otherwise. */

@@ -168,8 +168,6 @@ static lm_status synchronize(int ordinal) {
   return lm_cuda_resolve(ordinal, NULL);
 }
 
-static lm_status enter(int ordinal) { return lm_cuda_select_again(ordinal); }
-
 /* ---- streams */
 
 static lm_status stream_create(int ordinal, int priority, void **out) {
@@ -356,7 +354,7 @@ const lm_driver lm_cuda_driver = {
     .memory = memory,
     .copy = copy,
     .synchronize = synchronize,
-    .enter = enter,
+    .enter = lm_cuda_select,
     .stream_create = stream_create,
     .priorities = priorities,
     .stream_synchronize = stream_synchronize,
