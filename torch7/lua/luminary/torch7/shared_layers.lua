@@ -138,10 +138,10 @@ end
 
 -- ---- sizes
 
---- Returns the sizes that were passed to a layer, as numbers, a list or a LongStorage, and the product of those that
---- are not -1.
+--- Returns the sizes that were passed to a layer, as numbers, a list or a LongStorage, in the type of x:size(), and the
+--- product of those that are not -1.
 function shared.sizes_of(name, ...)
-  local sizes, count = ... and tensor.sizes_from(...) or {}, 1
+  local sizes, count = tensor.sizes(... and tensor.sizes_from(...) or {}), 1
   if #sizes == 0 then fail("%s: expected sizes, such as nn.%s(-1, 16)", name, name) end
   if #sizes > 8 then fail("%s: expected at most 8 sizes, got %d", name, #sizes) end
   for i, n in ipairs(sizes) do
