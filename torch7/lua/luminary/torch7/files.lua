@@ -25,8 +25,10 @@ local NIL, NUMBER, STRING, TABLE, OBJECT, BOOLEAN = 0, 1, 2, 3, 4, 5
 
 local LARGEST = 2 ^ 30 -- bytes of a string
 
-local function source_of(path)
+-- Returns a file as a source; nil if may_lack is true and there is none.
+local function source_of(path, may_lack)
   local ok, source = pcall(Source.open, path, {})
+  if not ok and may_lack and source:find("No such file", 1, true) then return nil end
   if not ok then fail("torch.DiskFile: %s", (without_position(source):gsub("^%w+: ", ""))) end
   return source
 end
@@ -78,12 +80,17 @@ local function new_file(kind, mode, source, data)
   return file:ascii()
 end
 
---- torch.DiskFile(path [, mode = "r"]): Opens a file for "r", "w" or "rw"; in text (:ascii(), the default) or
---- :binary(). Written data is held in memory until it is closed, in "rw" with the earlier content, up to 1 GiB.
-local function disk_file(path, mode)
+--- torch.DiskFile(path [, mode = "r" [, quiet]]): Opens a file for "r", "w" or "rw"; in text (:ascii(), the default) or
+--- :binary(); returns nil if it cannot and quiet is true. Written data is held in memory until it is closed, in "rw" with the earlier content, up to 1 GiB.
+local disk_file
+function disk_file(path, mode, quiet)
+  if quiet then
+    local ok, file = pcall(disk_file, path, mode)
+    return ok and file:quiet() or nil
+  end
   options.arg("torch.DiskFile", "path", path, "string")
   mode = options.arg("torch.DiskFile", "mode", mode or "r", {"r", "w", "rw"})
-  local source, data = mode ~= "w" and source_of(path) or nil, ""
+  local source, data = mode ~= "w" and source_of(path, mode == "rw") or nil, ""
   if mode == "r" then return new_file("torch.DiskFile", mode, source) end
   if source then
     if source.size > LARGEST then
@@ -323,6 +330,9 @@ for name, dtype in pairs(torch7_file.dtypes) do
   end)
 end
 
+function File:writeBool(v) self:writeInt(v and 1 or 0) end
+function File:readBool() return self:readInt() == 1 end
+
 -- ---- objects
 
 -- Calls f(self, v) with another value of a field.
@@ -385,7 +395,7 @@ end
 -- Type -> its number in files, and the method that writes a value of it.
 local plain_kinds = {
   ["nil"] = {NIL, function() end}, number = {NUMBER, File.writeDouble}, string = {STRING, write_text},
-  boolean = {BOOLEAN, function(self, v) self:writeInt(v and 1 or 0) end},
+  boolean = {BOOLEAN, File.writeBool},
 }
 
 --- file:writeObject(v [, _] [, hook]): Writes any value except a function: a number, a string, a boolean, nil, a table,

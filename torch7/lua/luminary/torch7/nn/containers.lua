@@ -29,12 +29,20 @@ function Container:add(module)
 end
 function Container:get(i) return self.modules[i] end
 function Container:size() return #self.modules end
+-- Returns index, or n without it; fails unless it is from 1 to n.
+local function place_of(self, who, index, n)
+  index = options.arg(class.typename(self) .. ":" .. who, "index", index or n, "integer")
+  if n > 0 and (index < 1 or index > n) then
+    options.must_be(class.typename(self) .. ":" .. who, "index", "from 1 to " .. n, index)
+  end
+  return index
+end
 function Container:insert(module, at)
-  table.insert(self.modules, at or #self.modules + 1, module)
+  table.insert(self.modules, place_of(self, "insert", at, #self.modules + 1), module)
   numbered(self)
 end
 function Container:remove(at)
-  local module = table.remove(self.modules, at)
+  local module = table.remove(self.modules, place_of(self, "remove", at, #self.modules))
   numbered(self)
   return module
 end

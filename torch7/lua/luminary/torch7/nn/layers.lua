@@ -15,7 +15,14 @@ local keep = {keepdim = true}
 
 for _, row in ipairs(shared.rows) do
   local inplace = row.name:find "Constant" or row.name == "CAddTable"
-  layer(row.name, row.fields .. (inplace and " inplace=false" or ""), row.compute)
+  local compute = row.compute
+  if row.name:find "^C%a+Table$" then -- the tensors need equal numbers of elements, and nothing broadcasts
+    function compute(t, o)
+      local first = type(t) == "table" and t[1]
+      return row.compute(first and lists.map(t, function(x) return tensor.fitted(row.name, first, x) end) or t, o)
+    end
+  end
+  layer(row.name, row.fields .. (inplace and " inplace=false" or ""), compute)
 end
 nn.AddConstant.restores, nn.MulConstant.restores = true, true -- backward undoes the change of the input
 for name, of in pairs(shared.of_sizes) do
@@ -42,7 +49,8 @@ local Lookup = layer("LookupTable", "_nIndex# _nOutput# paddingValue=0 maxNorm n
   if low < 1 or high > o.weight:size(1) then
     options.out_of_range("nn.LookupTable", low < 1 and low or high, o.weight:size(1), "rows")
   end
-  return F.embedding(x, o.weight, {padding_idx = o.paddingValue > 0 and o.paddingValue or nil})
+  return F.embedding(x, o.weight, {padding_idx = o.paddingValue > 0 and o.paddingValue or nil,
+    scale_grad_by_freq = o.shouldScaleGradByFreq})
 end, {
   sizes = function(_, n, size) return {weight = {n, size}} end,
   reset = function(self, std) self.weight:normal(0, std or 1) end,
@@ -54,6 +62,11 @@ function Lookup:updateOutput(input)
     core.methods.index_copy_(weight, 1, rows, core.methods.renorm(picked, self.normType or 2, 1, self.maxNorm))
   end
   return Leaf.updateOutput(self, input)
+end
+--- Divides the gradient of each row by the number of times that its index is in the input; returns the layer.
+function Lookup:scaleGradByFreq()
+  self.shouldScaleGradByFreq = true
+  return self
 end
 Lookup.updateGradInput = Leaf.zeroGradInput -- indices have no gradient
 
@@ -162,16 +175,16 @@ local function noise_of(o, sizes, draw)
   end
   return noise
 end
--- Returns a mask of given sizes, each element 1 with probability 1 - p.
-local function mask_of(o, sizes, x)
+-- Returns a mask of given sizes, each element `scale` (default 1) with probability 1 - p.
+local function mask_of(o, sizes, x, scale)
   return noise_of(o, sizes, function()
-    return ops.empty(sizes, {dtype = x.dtype, device = x.device}):bernoulli_(1 - o.p)
+    return ops.empty(sizes, {dtype = x.dtype, device = x.device}):bernoulli_(1 - o.p):mul_(scale or 1)
   end)
 end
 local function set_noise(self) self.noise = tensor.new(tensor.default) end
 local Dropout = layer("Dropout", "p=0.5 v1=false inplace=false stochastic_inference=false", function(x, o)
   if o.p == 0 or o.train == false and not o.stochastic_inference then return ops.mul(x, o.v2 and 1 or 1 - o.p) end
-  return ops.mul(x, ops.div(mask_of(o, x.shape, x), o.v2 and 1 - o.p or 1))
+  return ops.mul(x, mask_of(o, x.shape, x, o.v2 and 1 / (1 - o.p)))
 end, {
   init = function(self)
     options.arg("nn.Dropout", "p", self.p, "number")
