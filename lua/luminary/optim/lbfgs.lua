@@ -5,8 +5,9 @@ local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
+local strong_wolfe = require "luminary.optim.strong_wolfe"
 local fail, ops = options.fail, core.ops
-local abs, max, min, sqrt = math.abs, math.max, math.min, math.sqrt
+local abs, min = math.abs, math.min
 
 local LBFGS = class.define("LBFGS", Optimizer)
 
@@ -61,73 +62,6 @@ end
 
 local function dot(a, b) return (ops.matmul(a, b):item()) end
 local function largest(v) return ops.abs(v):max():item() end
-
--- ---- the line search
-
--- Returns the minimizer, within low and high, of the cubic with these values and slopes at a and b.
-local function least_of_cubic(a, b, low, high)
-  local near, far = a, b
-  if a.t > b.t then near, far = b, a end
-  local width = far.t - near.t
-  local d1 = near.slope + far.slope - 3 * (near.loss - far.loss) / (near.t - far.t)
-  local square = d1 * d1 - near.slope * far.slope
-  if square < 0 or square ~= square then return (low + high) / 2 end
-  local d2 = sqrt(square)
-  return min(max(far.t - width * (far.slope + d2 - d1) / (far.slope - near.slope + 2 * d2), low), high)
-end
-
-local DECREASE, CURVATURE = 1e-4, 0.9 -- c1 and c2 of the strong Wolfe conditions
-
--- Returns a point on the line that meets these conditions, {t, loss, grad, slope}, and the number of evaluations. It
--- follows algorithms 3.5 and 3.6 of Nocedal and Wright with cubic interpolation, as minFunc does. at(t) evaluates a
--- point; `start` is the one at 0. After `most` evaluations it returns the best point of its bracket.
-local function strong_wolfe(at, start, t, tolerance, most, size)
-  local function too_high(p) return p.loss > start.loss + DECREASE * p.t * start.slope end
-  local function flat_enough(p) return abs(p.slope) <= -CURVATURE * start.slope end
-
-  local before, now, rounds = start, at(t), 0
-  local low, high -- the bracket; low is the better end
-  while rounds < most do
-    if too_high(now) or (rounds > 1 and now.loss >= before.loss) or now.slope >= 0 and not flat_enough(now) then
-      low, high = before, now
-      break
-    end
-    if flat_enough(now) then return now, rounds + 1 end
-    local step = now.t - before.t
-    local further = least_of_cubic(before, now, now.t + 0.01 * step, now.t * 10)
-    before, now, rounds = now, at(further), rounds + 1
-  end
-  if not low then low, high = start, now end
-  if low.loss > high.loss then low, high = high, low end
-
-  local stalled = false
-  while rounds < most and abs(high.t - low.t) * size >= tolerance do
-    local left, right = min(low.t, high.t), max(low.t, high.t)
-    local next_t, margin = least_of_cubic(low, high, left, right), 0.1 * (right - left)
-    -- Moves the second of two steps in a row that are too near an end further inside.
-    if min(right - next_t, next_t - left) < margin then
-      if stalled or next_t >= right or next_t <= left then
-        next_t = abs(next_t - right) < abs(next_t - left) and right - margin or left + margin
-        stalled = false
-      else
-        stalled = true
-      end
-    else
-      stalled = false
-    end
-    local p = at(next_t)
-    rounds = rounds + 1
-    if too_high(p) or p.loss >= low.loss then
-      high = p
-      if low.loss > high.loss then low, high = high, low end
-    else
-      if flat_enough(p) then return p, rounds + 1 end
-      if p.slope * (high.t - low.t) >= 0 then high = low end
-      low = p
-    end
-  end
-  return low, rounds + 1
-end
 
 -- ---- steps
 
@@ -202,7 +136,7 @@ local function iterate(self, closure, state)
         return p
       end
       local found
-      found, used = strong_wolfe(at, start, state.t, 1e-9, group.max_eval - evaluations, largest(state.d))
+      found, used = strong_wolfe(at, start, state.t, 1e-9, group.max_eval - evaluations, largest(state.d), 1e-4, 0.9)
       place(found.t)
       loss, grad, state.t = found.loss, found.grad, found.t
     else

@@ -7,6 +7,7 @@ local lists = require "luminary.base.lists"
 local class = require "luminary.torch7.class"
 local known_options = getmetatable(require "luminary.torch7.feval_optimizers").options
 local ours = require "luminary.optim"
+local strong_wolfe = require "luminary.optim.strong_wolfe"
 local tensor = require "luminary.torch7.tensor"
 
 local optim, ops = class.packages.optim, core.ops
@@ -84,7 +85,7 @@ end
 local function dot(a, b) return ops.sum(ops.mul(a, b)):item() end
 
 --- x, losses, evaluations = optim.cg(feval, x [, config [, state]]): Minimizes by conjugate gradients (Polak-Ribière)
---- with a line search by parabolic interpolation that satisfies Wolfe's conditions. Options: maxIter = 25, maxEval =
+--- with a line search by cubic interpolation that satisfies Wolfe's conditions. Options: maxIter = 25, maxEval =
 --- 1.25 * maxIter, rho = 0.01, sig = 0.5, red = 1.
 function optim.cg(feval, x, config, state)
   config = config or state or {}
@@ -98,44 +99,27 @@ function optim.cg(feval, x, config, state)
   local step = (config.red or 1) / (1 - slope)
   for _ = 1, max_iter do
     if slope == 0 or evals >= max_eval then break end
-    -- Find a step between low, where the loss decreases, and high, where it does not.
-    local low, low_loss, low_slope, high, found = 0, loss, slope, nil, nil
-    for _ = 1, 20 do
-      local place = ops.add(v, direction, {alpha = step})
-      local new, new_grad = evaluate(place)
-      evals = evals + 1
-      local new_slope = dot(new_grad, direction)
-      if new == new and new <= loss + rho * step * slope and new_slope <= -sig * slope and new_slope >= sig * slope then
-        found = {place, new, new_grad, new_slope}
-        break
-      end
-      if new ~= new or new > loss + rho * step * slope or new_slope > 0 then
-        high = step
-        -- the minimum of the parabola through low's loss and slope and this loss
-        local width = step - low
-        local rise = new == new and 2 * (new - low_loss - low_slope * width) or math.huge
-        local parabola = low - low_slope * width * width / rise
-        step = math.min(math.max(parabola, low + 0.1 * width), low + 0.9 * width)
-      else
-        found = {place, new, new_grad, new_slope}
-        local further = high and (step + high) / 2 or math.min(10 * step,
-          step + math.max((step - low) * new_slope / math.min(low_slope - new_slope, -1e-300), 0.1 * step))
-        low, low_loss, low_slope, step = step, new, new_slope, further
-      end
-      if evals >= max_eval then break end
+    local function at(t)
+      local point = {t = t, place = ops.add(v, direction, {alpha = t})}
+      point.loss, point.grad = evaluate(point.place)
+      if point.loss ~= point.loss then point.loss = math.huge end
+      point.slope = dot(point.grad, direction)
+      return point
     end
-    if not found then break end
-    local before, old_slope = grad, slope
-    v, loss, grad = found[1], found[2], found[3]
+    local found, used = strong_wolfe(at, {t = 0, loss = loss, grad = grad, slope = slope}, step, 1e-20,
+      math.min(20, max_eval - evals), 1, rho, sig)
+    evals = evals + used
+    if found.t == 0 then break end
+    local factor, old_slope = (dot(found.grad, found.grad) - dot(found.grad, grad)) / dot(grad, grad), slope
+    v, loss, grad = found.place, found.loss, found.grad
     losses[#losses + 1] = loss
-    local factor = (dot(grad, grad) - dot(grad, before)) / dot(before, before)
     direction = ops.sub(ops.mul(direction, math.max(factor, 0)), grad)
     slope = dot(grad, direction)
     if slope >= 0 then
       direction = ops.neg(grad)
       slope = -dot(grad, grad)
     end
-    step = (low > 0 and low or step) * math.min(100, old_slope / (slope - 2 ^ -1074))
+    step = found.t * math.min(100, old_slope / (slope - 2 ^ -1074))
   end
   tensor.raw(x):copy_(v:reshape(tensor.raw(x).shape))
   state.funcEval = (state.funcEval or 0) + evals
