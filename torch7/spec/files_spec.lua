@@ -359,6 +359,7 @@ describe("torch.save", function()
     assert.equal(0, bytes[#bytes])
     assert.same({ false }, torch.MemoryFile(bytes, "r"):binary():readObject())
     assert.error_matches(function() torch.MemoryFile(torch.CharStorage { 1 }) end, "element of a storage must be 0")
+    assert.error_matches(function() torch.MemoryFile(5) end, "torch.MemoryFile: data must be a string, got 5")
     local kept = torch.serializeToStorage "text"
     assert.equal(#torch.serialize "text", #kept)
     assert.equal("text", torch.deserializeFromStorage(kept))

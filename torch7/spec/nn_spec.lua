@@ -563,10 +563,37 @@ describe("Torch7's fields and sizes", function()
     assert.same({ { 0 }, { 2 }, { 5 }, { 0 } }, lookup.gradWeight:totable())
   end)
 
+  it("dims count in samples if the input has one more dim than those", function()
+    local x = torch.range(1, 6):view(2, 3)
+    assert.same({ { 5, 7, 9 } }, nn.Sum(1, -1, false, false):forward(x):totable())
+    assert.same({ 2.5, 3.5, 4.5 }, nn.Mean(1, -1):forward(x):totable())
+    assert.same({ 6, 15 }, nn.Sum(1, 1):forward(x):totable())
+    assert.same({ 2, 2, 3, 1 }, nn.JoinTable(1, 1):forward({ torch.ones(1, 2, 3, 1), torch.ones(1, 2, 3, 1) }):size()
+      :totable())
+    assert.same({ 2, 3, 5, 4 }, nn.Transpose({ 1, 2 }):setNumInputDims(2):forward(torch.ones(2, 3, 4, 5)):size():totable())
+  end)
+
+  it("a script's own decorator and container are called in backward", function()
+    local Doubled, parent = torch.class("nn.SpecDoubled", "nn.Decorator")
+    function Doubled:updateGradInput(input, gradOutput)
+      self.gradInput = parent.updateGradInput(self, input, gradOutput) * 2
+      return self.gradInput
+    end
+    local net = nn.SpecDoubled(nn.MulConstant(3))
+    net:forward(torch.ones(1))
+    assert.equal(6, net:backward(torch.ones(1), torch.ones(1))[1])
+    local Own = torch.class("nn.SpecOwn", "nn.Container")
+    function Own:updateOutput(input)
+      self.output = self:rethrowErrors(self.modules[1], 1, "updateOutput", input)
+      return self.output
+    end
+    assert.equal(3, nn.SpecOwn():add(nn.MulConstant(3)):forward(torch.ones(1))[1])
+  end)
+
   it("insert and remove refuse positions beyond the modules", function()
     local net = nn.Sequential():add(nn.Tanh())
-    assert.error_matches(function() net:insert(nn.Tanh(), 3) end, "nn.Sequential:insert: index must be from 1 to 2, got 3")
-    assert.error_matches(function() net:remove(2) end, "nn.Sequential:remove: index must be from 1 to 1, got 2")
+    assert.error_matches(function() net:insert(nn.Tanh(), 3) end, "Sequential:insert: index must be from 1 to 2, got 3")
+    assert.error_matches(function() net:remove(2) end, "Sequential:remove: index must be from 1 to 1, got 2")
     assert.equal(1, #net.modules)
   end)
 end)

@@ -124,8 +124,15 @@ describe("threads", function()
       print(pcall(pool.addjob, pool, 1, function() return io end))
       pool:addjob(1, function() return coroutine.create(print) end)
       print(pcall(pool.synchronize, pool))
+      print(pcall(pool.addjob, pool, 3, print))
       pool:terminate()
+      print(pcall(pool.addjob, pool, 1, print))
+      print(pcall(threads.Threads, 1e6))
     ]]
+    for _, error in ipairs { "threads:addjob: thread must be at most 2, got 3", "addjob: the threads were terminated",
+      "threads.Threads: n must be at most 256, got 1000000" } do
+      assert.is_truthy(out:find(error, 1, true), out)
+    end
     assert.is_truthy(out:find("396%s+2%s+true\n"), out)
     assert.is_truthy(out:find("boom", 1, true), out)
     assert.is_truthy(out:find("\n2\n4%s+false%s+true"), out)

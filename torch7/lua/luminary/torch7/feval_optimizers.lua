@@ -103,12 +103,18 @@ local function held(state, name, x, value)
   return state[name]
 end
 
+-- Returns the gradient times an option that has a number for each of its elements; the gradient without the option.
+local function weighted(grad, numbers)
+  return numbers and ops.mul(grad, numbers:to(grad.dtype):reshape(grad.shape)) or grad
+end
+
 define_step("sgd", "stochastic gradient descent", [[learningRate = 1e-3, learningRateDecay: positive = 0,
   weightDecay: positive = 0, momentum: positive = 0, dampening: number = (momentum),
-  nesterov = false]], function(x, grad, o, state)
+  nesterov = false, learningRates: tensor?, weightDecays: tensor?]], function(x, grad, o, state)
   if o.nesterov and (o.momentum == 0 or (o.dampening or o.momentum) ~= 0) then
     fail("sgd: nesterov requires momentum above 0 and dampening = 0")
   end
+  if o.weightDecays and o.weightDecay == 0 then grad = ops.add(grad, weighted(x, o.weightDecays)) end
   if o.momentum ~= 0 then
     if state.dfdx then
       state.dfdx:mul_(o.momentum):add_(grad, {alpha = 1 - (o.dampening or o.momentum)})
@@ -117,7 +123,7 @@ define_step("sgd", "stochastic gradient descent", [[learningRate = 1e-3, learnin
     end
     grad = o.nesterov and ops.add(grad, state.dfdx, {alpha = o.momentum}) or state.dfdx
   end
-  x:add_(grad, {alpha = -counted_rate(o, state)})
+  x:add_(weighted(grad, o.learningRates), {alpha = -counted_rate(o, state)})
 end)
 
 define_step("adam", "Adam", [[learningRate = 1e-3, learningRateDecay: positive = 0, beta1 = 0.9, beta2 = 0.999,
@@ -164,12 +170,13 @@ define_step("adadelta", "Adadelta", "rho = 0.9, eps = 1e-6, weightDecay: positiv
 end)
 
 define("nag", "Updates x by a step of Nesterov's accelerated gradient", [[learningRate = 1e-3,
-  learningRateDecay: positive = 0, momentum: positive = 0.9, weightDecay: positive = 0]], function(x, o, state, feval)
+  learningRateDecay: positive = 0, momentum: positive = 0.9, weightDecay: positive = 0, learningRates: tensor?]], function(x, o, state, feval)
   if o.momentum == 0 then options.must_be("nag", "momentum", "above 0", o.momentum) end
   local velocity = held(state, "dfdx", x)
   velocity:mul_(o.momentum)
   x:add_(velocity)
   local loss, grad = feval()
+  grad = weighted(grad, o.learningRates)
   local rate = counted_rate(o, state)
   x:add_(grad, {alpha = -rate})
   velocity:add_(grad, {alpha = -rate})

@@ -120,6 +120,7 @@ local function memory_file(data, mode)
     if data:sub(-1) ~= "\0" then fail("torch.MemoryFile: the last element of a storage must be 0") end
     data = data:sub(1, -2)
   end
+  options.arg("torch.MemoryFile", "data", data or "", "string")
   return new_file("torch.MemoryFile", mode or "rw", source_over("torch.MemoryFile", data or ""), data or "")
 end
 

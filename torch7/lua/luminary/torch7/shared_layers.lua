@@ -1,6 +1,6 @@
 --- Defines the layers of tables, shapes and constants that Torch7's nn and, with luminary.torch7, Luminary's nn have.
 --- Their fields have Torch7's names. Dims count from 1, or from -1 at the end. If a layer has the number of dims of
---- a sample, they count in samples, and an input with more dims is a batch.
+--- a sample, they count in samples, and an input with one more dim is a batch.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
@@ -36,7 +36,7 @@ end
 --- Returns the dim of x that `dim` means in samples of `dims` dims.
 function shared.dim_in(x, dim, dims)
   if dim < 0 then return x.ndim + dim + 1 end
-  return dims and x.ndim > dims and dim + 1 or dim
+  return dims and x.ndim == dims + 1 and dim + 1 or dim
 end
 local dim_in = shared.dim_in
 
@@ -197,9 +197,9 @@ function Transpose.set(self, ...)
   end
 end
 function Transpose.compute(x, o)
-  for _, pair in ipairs(o.permutations) do
-    x = ops.transpose(x, dim_in(x, pair[1], o.numInputDims), dim_in(x, pair[2], o.numInputDims))
-  end
+  local more = o.numInputDims and x.ndim - o.numInputDims or 0
+  local function dim(d) return d < 0 and d or d + more end
+  for _, pair in ipairs(o.permutations) do x = ops.transpose(x, dim(pair[1]), dim(pair[2])) end
   return x
 end
 

@@ -61,10 +61,16 @@ end
 local Threads = {}
 Threads.__index = Threads
 
+-- Returns n; fails unless it is an integer from 1 to `most`.
+local function within(who, name, n, most)
+  if options.arg(who, name, n, "count") > most then options.must_be(who, name, "at most " .. most, n) end
+  return n
+end
+
 --- threads, results = Threads(n [, init, …]): Starts n threads, each of which calls the functions with its number;
 --- results has a list of the last one's results for each thread.
 local function new(_, n, ...)
-  options.arg("threads.Threads", "n", n, "count")
+  within("threads.Threads", "n", n, 256)
   local self = setmetatable({N = n, pools = {}, jobs = {}, errors = {}, is_specific = true}, Threads)
   for i = 1, n do self.pools[i] = Pool(1, {method = "thread"}) end
   local results, inits = {}, {...}
@@ -100,7 +106,8 @@ end
 --- threads:addjob([i,] job [, callback], …): Calls job(…) in a thread, and in dojob callback with its results.
 function Threads:addjob(...)
   local args, n = {...}, select("#", ...)
-  local i = self.is_specific and table.remove(args, 1) or nil
+  if #self.pools == 0 then options.fail "threads:addjob: the threads were terminated" end
+  local i = self.is_specific and within("threads:addjob", "thread", table.remove(args, 1), self.N) or nil
   n = n - (i and 1 or 0)
   if #self.errors > 0 then self:synchronize() end
   options.arg("threads:addjob", "job", args[1], "function")

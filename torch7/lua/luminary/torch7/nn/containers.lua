@@ -54,6 +54,8 @@ function Container:parameters()
   end
   return params, grads
 end
+--- Returns module[name](module, …), which containers of scripts call this way.
+function Container:rethrowErrors(module, _, name, ...) return module[name](module, ...) end
 function Container:reset(stdv)
   for _, module in ipairs(self.modules) do module:reset(stdv) end
 end
@@ -76,7 +78,12 @@ local function container(name, init, run, back)
       return m.gradInput
     end)
   end
+  local is_one_pass = ("Sequential Concat ConcatTable DepthConcat"):find(name, 1, true)
   function new:backward(input, gradOutput, scale)
+    if not is_one_pass and (self.updateGradInput ~= new.updateGradInput
+      or self.accGradParameters ~= new.accGradParameters) then -- a script's class has its own
+      return Module.backward(self, input, gradOutput, scale)
+    end
     self.gradInput = back(self, input, gradOutput, function(m, x, g) return m:backward(x, g, scale) end)
     return self.gradInput
   end
