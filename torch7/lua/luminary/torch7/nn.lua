@@ -3,8 +3,8 @@
 local class = require "luminary.torch7.class"
 
 local nn = class.packages.nn
-for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions", "utils", "jacobian",
-  "more_layers", "sparse", "hessian", "direct", "texts"} do
+for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions", "utils",
+  "more_layers", "sparse", "derivatives", "direct", "texts"} do
   require("luminary.torch7.nn." .. part)
 end
 
