@@ -117,24 +117,19 @@ local function checks(part)
   --- Returns the errors of steps of a parameter by accGradParameters and accUpdateGradParameters, by name.
   function Jacobian.testAllUpdate(module, input, weight, gradWeight)
     local rate, scale = 0.1, 0.7
-    local g = module:forward(input):clone():uniform()
-    local start = module[weight]:clone()
-    module:zeroGradParameters()
-    module:updateGradInput(input, g)
-    module:accGradParameters(input, g, scale)
-    local step = module[gradWeight] * (rate / scale)
-    local found = {}
-    local function note(name, expected)
-      found[name] = (start - module[weight] - expected):norm()
+    local g, start, found, step = module:forward(input):clone():uniform(), module[weight]:clone(), {}, nil
+    for _, name in ipairs {"accGradParameters", "accUpdateGradParameters"} do
+      module:zeroGradParameters()
+      module:forward(input)
+      module:updateGradInput(input, g)
+      module[name](module, input, g, step and rate or scale)
+      if not step then
+        step = module[gradWeight] * (rate / scale)
+        module:updateParameters(rate / scale)
+      end
+      found[name] = (start - module[weight] - step):norm()
       module[weight]:copy(start)
     end
-    module:updateParameters(rate / scale)
-    note("accGradParameters", step)
-    module:zeroGradParameters()
-    module:forward(input)
-    module:updateGradInput(input, g)
-    module:accUpdateGradParameters(input, g, rate)
-    note("accUpdateGradParameters", step)
     return found
   end
   return Jacobian

@@ -1,4 +1,5 @@
---- Implements Torch7's nn.Module, the methods of all layers and containers.
+--- Implements Torch7's nn.Module, the methods of all layers and containers. Containers call their modules as in Torch7,
+--- so that custom classes with updateOutput, updateGradInput and accGradParameters work anywhere.
 local lists = require "luminary.base.lists"
 local core = require "luminary.core"
 local class = require "luminary.torch7.class"
