@@ -225,10 +225,8 @@ describe("lm.onnx", function()
     return field(5, text .. integer(20, 7))
   end
   local function attributes_of(t)
-    local names, text = {}, ""
-    for name in pairs(t or {}) do names[#names + 1] = name end
-    table.sort(names)
-    for _, name in ipairs(names) do text = text .. attribute(name, t[name]) end
+    local text = ""
+    for name, v in pairs(t or {}) do text = text .. attribute(name, v) end
     return text
   end
 

@@ -94,7 +94,7 @@ op.Resize = {
       local size = x.shape[d]
       local scale = factors and factors[i] or ratio or wanted[i] / size
       local out = factors and math.floor(size * scale) or ratio and math.floor(size * ratio + 0.5) or wanted[i]
-      if not (scale > 0) then helpers.refuse("a scale must be above 0, got %g", scale) end
+      if scale <= 0 or scale ~= scale then helpers.refuse("a scale must be above 0, got %g", scale) end
       if out ~= size or scale ~= 1 or region then
         y = resized(n, y, d, out, scale, region and region[i], region and region[i + count])
       end
