@@ -90,47 +90,41 @@ describe("sequences divided over NCCL", function()
 end)
 
 describe("collectives of different dims of a mesh over NCCL", function()
-  -- In forward and in backward, two ranks hold back a collective of fully_shard until the other two, which have
-  -- enqueued it, have computed what follows in the dim of their pair.
-  local HELD = [[
-    local by_host, armed = dist.new_group { backend = "gloo" }, false
-    local function meet(is_first)
-      if not armed or is_first ~= (rank < 2) then return end
-      if is_first then lm.cuda.current_stream():synchronize() else lm.cuda.synchronize() end
-      dist.barrier { group = by_host }
-    end
-    local function hold(net)
-      local first, second = net.transformer.h[1], net.transformer.h[2]
-      net.transformer.drop:register_forward_hook(function() meet(false) end) -- before the second block is gathered
-      first.attn:register_forward_hook(function() meet(true) end)
-      for is_first, block in pairs { [true] = first, [false] = second } do -- the second one is not reduced yet
-        block.ln_1:register_forward_hook(function(_, _, out) out:register_hook(function() meet(is_first) end) end)
+  it("do not wait for each other", function()
+    nccl_ranks.succeeds(4, PRELUDE .. [[
+      -- In forward and in backward, two ranks hold back a collective of fully_shard until the other two, which have
+      -- enqueued it, have computed what follows in the dim of their pair.
+      local by_host, armed = dist.new_group { backend = "gloo" }, false
+      local function meet(is_first)
+        if not armed or is_first ~= (rank < 2) then return end
+        if is_first then lm.cuda.current_stream():synchronize() else lm.cuda.synchronize() end
+        dist.barrier { group = by_host }
       end
-    end
-    local function check(net, step)
-      hold(net)
-      step()
-      armed = true
-      step()
-      armed = false
-      lm.cuda.synchronize()
-    end
-  ]]
+      local function hold(net)
+        local first, second = net.transformer.h[1], net.transformer.h[2]
+        net.transformer.drop:register_forward_hook(function() meet(false) end) -- before the second block is gathered
+        first.attn:register_forward_hook(function() meet(true) end)
+        for is_first, block in pairs { [true] = first, [false] = second } do -- the second one is not reduced yet
+          block.ln_1:register_forward_hook(function(_, _, out) out:register_hook(function() meet(is_first) end) end)
+        end
+      end
+      local function check(net, step)
+        hold(net)
+        step()
+        armed = true
+        step()
+        armed = false
+        lm.cuda.synchronize()
+      end
 
-  it("do not wait for each other: layers beside shards", function()
-    nccl_ranks.succeeds(4, PRELUDE .. HELD .. [[
       local mesh = mesh_of({ 2, 2 }, "shard", "tensor")
       local net = gpt2()
       parallel.parallelize(net, mesh["tensor"], net:parallel_plan())
       shard(net, mesh["shard"])
       check(net, function() parallel.vocabulary_cross_entropy(net(ids), y, mesh["tensor"]):backward() end)
-    ]])
-  end)
 
-  it("do not wait for each other: sequences beside shards", function()
-    nccl_ranks.succeeds(4, PRELUDE .. HELD .. [[
-      local mesh = mesh_of({ 2, 2 }, "shard", "context")
-      local net = shard(gpt2(), mesh:flatten({ "shard", "context" }, "rows"))
+      mesh = mesh_of({ 2, 2 }, "shard", "context")
+      net = shard(gpt2(), mesh:flatten({ "shard", "context" }, "rows"))
       check(net, function() in_parts(mesh["context"], function(a, b) loss_of(net(a), b):backward() end) end)
     ]])
   end)

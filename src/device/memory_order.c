@@ -36,7 +36,6 @@ lm_status lm_use_after(lm_used *used, lm_stream *s, const lm_stream *done) {
 }
 
 lm_status lm_use_write(lm_used *used, lm_stream *s) { return lm_use_after(used, s, NULL); }
-
 void lm_use_ended(lm_used *used) { atomic_fetch_and(used, LM_USED_GRAPH); }
 
 /* Records the stream even if the wait of lm_use_read fails; the bit then claims an order that was not established. */

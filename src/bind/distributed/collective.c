@@ -37,19 +37,15 @@ static void close_work(void *object) {
   lm_work_release(work);
 }
 
-static void wait_for(lua_State *L, lm_work *work, double seconds) {
-  lm_note_line(L, LM_STATE(L));
-  lm_need(L, lm_work_wait(work, seconds));
-  lm_need(L, lm_truncation_check());
-}
-
 /* work:wait([seconds]) -> true once it is done on this rank. Raises its failure, or a timeout. */
 static int work_wait(lua_State *L) {
   work_handle *handle = self(L, "wait");
   double seconds = lua_isnoneornil(L, 2) ? -1 : lm_need_number(L, 2, "wait", "seconds");
   if (!lua_isnoneornil(L, 2) && !(seconds >= 0))
     return lm_raise(L, lm_fail_number("wait", "seconds", "at least 0", seconds));
-  wait_for(L, handle->work, seconds);
+  lm_note_line(L, LM_STATE(L));
+  lm_need(L, lm_work_wait(handle->work, seconds));
+  lm_need(L, lm_truncation_check());
   return lm_return_bool(L, 1);
 }
 
@@ -274,15 +270,15 @@ done:
   return 1;
 }
 
-/* dist_wait(work[, t[, u]]): Does work:wait(), and makes the current stream wait for this work, its group's last use of
- * the tensors, and not for later ones. */
+/* dist_wait(work[, t[, u]]): Does work:wait(), and lm_work_order with the tensors. */
 LM_FUNCTION(dist_wait) {
-  int n = lua_gettop(L) - 1;
-  lm_tensor *t[2] = {NULL};
-  lm_work *work = self(L, "dist_wait")->work;
-  for (int i = 0; i < n && i < 2; i++) t[i] = lm_need_tensor(L, i + 2, "dist_wait", "t");
-  wait_for(L, work, -1);
-  return lm_return(L, n > 0 ? lm_work_order(work, 2, t) : LM_OK, 0);
+  lm_lua *s = LM_STATE(L);
+  lm_work *work = self(L, "wait")->work;
+  lm_tensor *t[2] = {lm_to_tensor(L, s, 2), lm_to_tensor(L, s, 3)};
+  lm_note_line(L, s);
+  lm_need(L, lm_work_wait(work, -1));
+  lm_need(L, lm_truncation_check());
+  return lm_return(L, t[0] ? lm_work_order(work, 2, t) : LM_OK, 0);
 }
 
 /* device_collective(list, root, reduce) -> whether it was possible: copies list[root] to the list's tensors, each on a

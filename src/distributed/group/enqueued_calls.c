@@ -132,19 +132,19 @@ static lm_status call_group(lm_issuer *is, int n, lm_work **w) {
   return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* aborted: that error says why */
 }
 
-/* Makes s, which waits for w, the only user of t's memory. */
-static lm_status take_over(const lm_work *w, lm_stream *s, lm_tensor *t) {
+/* Makes s, which waits for w, the only user of the memory of n tensors. */
+static lm_status take_over(const lm_work *w, lm_stream *s, int n, lm_tensor *const *t) {
   const lm_stream *from = w->issuer->stream[LM_DEVICE_KIND(s->device)][LM_DEVICE_ORDINAL(s->device)];
-  return t && t->device == s->device ? lm_use_after(lm_tensor_used(t), s, from) : LM_OK;
+  for (int i = 0; i < n; i++)
+    if (t[i] && t[i]->device == s->device) NEED(lm_use_after(lm_tensor_used(t[i]), s, from));
+  return LM_OK;
 }
 
 lm_status lm_work_order(lm_work *w, int n, lm_tensor *const *t) {
   if (!w->event || lm_graph_capturing()) return LM_OK; /* ops on t wait by themselves */
   lm_stream *s = lm_stream_current(t[0]->device);
-  if (!s) return LM_E_DEVICE;
   NEED(lm_event_wait(w->event, s));
-  for (int i = 0; i < n; i++) NEED(take_over(w, s, t[i]));
-  return LM_OK;
+  return take_over(w, s, n, t);
 }
 
 /* Does that for all tensors of an enqueued collective. */
@@ -153,10 +153,10 @@ static lm_status order_collective(lm_work *w) {
   if (!w->event || lm_is_p2p(w)) return LM_OK;
   lm_stream *s = lm_stream_current(device_of(c));
   NEED(lm_event_wait(w->event, s));
-  NEED(take_over(w, s, c->call.t));
-  for (int i = 0; i < c->call.nin; i++) NEED(take_over(w, s, c->call.in[i]));
-  for (int i = 0; i < c->call.nout; i++) NEED(take_over(w, s, c->call.out[i]));
-  for (int i = 0; i < c->nwritten; i++) NEED(take_over(w, s, c->written[i].user));
+  NEED(take_over(w, s, 1, &c->call.t));
+  NEED(take_over(w, s, c->call.nin, c->call.in));
+  NEED(take_over(w, s, c->call.nout, c->call.out));
+  for (int i = 0; i < c->nwritten; i++) NEED(take_over(w, s, 1, &c->written[i].user));
   return LM_OK;
 }
 

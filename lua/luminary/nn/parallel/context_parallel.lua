@@ -19,8 +19,7 @@ local shapes = require "luminary.tensor.shapes"
 local ops, fail, describe, who = core.ops, options.fail, options.describe, "context_parallel"
 
 -- Starts to send two tensors to the next rank, and to receive two like them from the one before. Returns a function
--- that waits for both, and on a GPU for no later message, and returns those received, which no scope drops. The tensors
--- sent are in no earlier message that was not waited for.
+-- that waits for both, and on a GPU for no later message, and returns those received, which no scope drops.
 local function pass(mesh, a, b)
   local group, messages, received = mesh.groups[1], {}, {}
   local after, before = group.ranks[(group.rank + 1) % group.size + 1], group.ranks[(group.rank - 1) % group.size + 1]
