@@ -34,7 +34,7 @@ local function dense_rows(gradOutput, weight)
   if g.ndim == 1 then g = ops.unsqueeze(g, 1) end
   local rows = {}
   for i = 1, g:size(1) do rows[i] = ops.select(g, 1, i) end
-  return rows, ops.arange(1, g:size(2) + 1)
+  return rows, ops.arange(1, g:size(2) + 1, {device = g.device})
 end
 
 -- nn.SparseLinear(inputSize, outputSize [, doGradInput]) takes [n, 2] pairs of an index and a value, a table of them,
@@ -134,6 +134,7 @@ function Partial:parameters()
   return {lookup.weight, self.bias}, {lookup.gradWeight, self.gradBias}
 end
 function Partial:updateOutput(input)
+  self.partition = wrap(raw(self.partition):to(raw(input).device))
   self.output = self.network:forward {input, self.partition}
   if self.bias then
     self.output = wrap(ops.add(raw(self.output), ops.index_select(raw(self.bias), 2, raw(self.partition))))
