@@ -212,7 +212,7 @@ function prepare.recorded(f, module, evaluates, is_internal)
     end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
     if not ok then
-      run(...) -- its error names the line of the script; without one, earlier work on a GPU has failed, and says so once
+      run(...) -- its error names the line of the script; without one, earlier work on a GPU failed, and says so once
       error(tensors, 0)
     end
     if tensors then return case.build(tensors) end

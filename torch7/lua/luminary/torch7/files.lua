@@ -1,8 +1,8 @@
 --- Implements Torch7's files: torch.DiskFile, torch.MemoryFile, and objects in them, which torch.save, load, serialize
 --- and deserialize write and read in Torch7's own format (.t7). Luminary's reader of .t7 files reads them, and makes
 --- Torch7's tensors and objects. Functions are neither written nor read, since their bytes could make a process crash.
---- A GPU's tensors are read as FloatTensors and so on where there is no GPU. A tensor is written with all of its storage,
---- once for all tensors that share it, as in Torch7.
+--- A GPU's tensors are read as FloatTensors and so on where there is no GPU. A tensor is written with all of its
+--- storage, once for all tensors that share it, as in Torch7.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
