@@ -158,8 +158,8 @@ local prepare = {}
 --- module: the module whose parameters f reads, or nil; evaluates: true if it must be in evaluation mode; is_internal:
 --- true for a function of the library, which keeps no arguments: frees copies of them, and warns of nothing.
 function prepare.recorded(f, module, evaluates, is_internal)
-  local cases, order, said, captured, unchanged, hooked = {}, {}, {}, {}, nil, false
-  local state = {recordings = 0}
+  local cases, order, said, unchanged, hooked = {}, {}, {}, nil, false
+  local state = {recordings = 0, captured = {}}
   local function run(...) return core.no_grad(f, ...) end
 
   local function note(reason)
@@ -205,14 +205,14 @@ function prepare.recorded(f, module, evaluates, is_internal)
     if case and not (case.assigned or case.plan:is_current()) then case = forget() end
     if core.graph_is_capturing() then -- a graph computes nothing yet, so that a recording would keep no constants
       if not case or case.assigned then return run(...) end
-      captured[case] = true -- its replays read the constants, also after forget()
+      state.captured[case] = true -- its replays read the constants, also after forget()
     end
     if not case or case.assigned then
       return keep(key, record(state.plan, run, module, key, inputs, is_internal, n, arguments))
     end
     local ok, tensors, reason = pcall(case.plan.run, case.plan, inputs)
     if not ok then
-      run(...) -- its error names the script's line; without one it was of earlier work on a GPU, which is told once
+      run(...) -- its error names the line of the script; without one, earlier work on a GPU failed, and says so once
       error(tensors, 0)
     end
     if tensors then return case.build(tensors) end

@@ -135,10 +135,11 @@ local function natural(self, what)
   return n
 end
 
-local function read_storage(self, dtype)
+local function read_storage(self, dtype, on_gpu)
   local n = natural(self, "a storage")
-  return setmetatable({dtype = dtype, n = n, bytes = self.cursor.source:placed(self.numbers:elements(dtype, n))},
-    Storage)
+  local bytes = self.cursor.source:placed(self.numbers:elements(dtype, n))
+  if on_gpu and self.make.on_gpu then bytes = self.make.on_gpu(bytes) end
+  return setmetatable({dtype = dtype, n = n, bytes = bytes}, Storage)
 end
 
 local function read_tensor(self, dtype, depth)
@@ -181,10 +182,11 @@ local function read_class(self, index, depth)
   if name:find "^V %d+$" then name = self.numbers:text() end -- before version 1 the name was first
   local element, shape = name:match "^torch%.(%w-)(%u%l+)$"
   local dtype = torch7_file.dtypes[element == "Cuda" and "Float" or element and element:gsub("^Cuda", "")]
+  local on_gpu = element and element:find "^Cuda" ~= nil
   if dtype and shape == "Storage" then
-    self.made[index] = read_storage(self, dtype)
+    self.made[index] = read_storage(self, dtype, on_gpu)
   elseif dtype and shape == "Tensor" then
-    self.made[index] = self.make.tensor(read_tensor(self, dtype, depth))
+    self.made[index] = self.make.tensor(read_tensor(self, dtype, depth), on_gpu)
   else
     self.make.object(self, index, name, depth)
   end
@@ -247,8 +249,9 @@ function torch7_file.numbers(cursor, ascii, unfinished)
 end
 
 --- Returns a reader of values from a cursor: reader:read(1) is the next. `make` has functions that convert parts; by
---- default they are as in the head of this file: tensor(t) and storage(t), of a 1-d tensor; object(reader, index, name,
---- depth), which sets reader.made[index]; on_function(), for each function before it is skipped.
+--- default they are as in the head of this file: tensor(t, on_gpu) and storage(t), of a 1-d tensor; object(reader,
+--- index, name, depth), which sets reader.made[index]; on_function(), for each function before it is skipped;
+--- on_gpu(bytes), or nil, which returns those of a storage that was on a GPU.
 function torch7_file.reader(cursor, ascii, make)
   return setmetatable({
     cursor = cursor, numbers = torch7_file.numbers(cursor, ascii), made = {}, seen = {}, make = make or plain,

@@ -1,8 +1,8 @@
 --- Implements Torch7's files: torch.DiskFile, torch.MemoryFile, and objects in them, which torch.save, load, serialize
 --- and deserialize write and read in Torch7's own format (.t7). Luminary's reader of .t7 files reads them, and makes
 --- Torch7's tensors and objects. Functions are neither written nor read, since their bytes could make a process crash.
---- GPU tensors are read as FloatTensors on the CPU. A tensor is written with all of its storage, once for all tensors
---- that share it, as in Torch7.
+--- A GPU's tensors are read as FloatTensors and so on where there is no GPU. A tensor is written with all of its
+--- storage, once for all tensors that share it, as in Torch7.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
@@ -51,7 +51,11 @@ end
 
 -- Returns the reader's constructors for a file's parts: Torch7's tensors, storages, and objects by their `read`.
 local function make_for(file)
-  local make = {tensor = tensor.wrap, storage = storage.of}
+  local make = {storage = storage.of}
+  if core.device_count "cuda" > 0 then function make.on_gpu(x) return x:to "cuda" end end
+  function make.tensor(x, was_on_gpu) -- whose storage is where it shall be, except of no elements
+    return tensor.wrap(was_on_gpu and make.on_gpu and not x.is_cuda and make.on_gpu(x) or x)
+  end
   function make.on_function()
     fail("torch.load: functions are not supported, since their bytes could crash the process")
   end
@@ -351,7 +355,7 @@ local function write_text(self, text)
 end
 
 local function write_tensor(self, object)
-  local x = tensor.raw(object):to "cpu"
+  local x = tensor.raw(object)
   if x.dtype == "bfloat16" then x = x:to "float32" end
   local n = x:numel() > 0 and x.ndim or 0
   self:writeInt(n)
@@ -383,11 +387,11 @@ local function write_inner(self, v)
     return
   end
   write_text(self, "V 1")
-  write_text(self, (name:gsub("Cuda", "Float")))
+  write_text(self, name)
   if tensor.is(v) then return write_tensor(self, v) end
   if storage.is(v) then
     self:writeLong(#v)
-    return self["write" .. name:gsub("Cuda", "Float"):match "^torch%.(%a+)Storage$"](self, v)
+    return self["write" .. name:gsub("CudaS", "FloatS"):gsub("Cuda", ""):match "^torch%.(%a+)Storage$"](self, v)
   end
   if v.write then return v:write(self) end
   self:writeObject(lists.copy(v)) -- without its class

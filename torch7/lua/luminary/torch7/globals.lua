@@ -61,15 +61,28 @@ table.insert(package.loaders, 2, function(name)
 end)
 function on_gpu.cutorch()
   local cuda = require("luminary").cuda
+  for _, constructors in ipairs {
+    require("luminary.torch7.tensor").constructors, require("luminary.torch7.storage").constructors,
+  } do
+    for name, constructor in pairs(constructors) do torch[name] = constructor end
+  end
   return {
     getDeviceCount = cuda.device_count, getDevice = function() return cuda.current_device() + 1 end,
     setDevice = function(i) cuda.set_device(i - 1) end, manualSeed = cuda.manual_seed,
-    manualSeedAll = cuda.manual_seed_all, synchronize = cuda.synchronize, synchronizeAll = cuda.synchronize,
-    getMemoryUsage = function() return cuda.mem_get_info() end,
+    manualSeedAll = cuda.manual_seed_all, synchronize = cuda.synchronize,
+    synchronizeAll = function() for i = 0, cuda.device_count() - 1 do cuda.synchronize(i) end end,
+    withDevice = function(i, f, ...) return cuda.device(i - 1, f, ...) end,
+    getMemoryUsage = function(i) return cuda.mem_get_info(i and i - 1) end,
+    getRNGState = function() return torch.wrap(cuda.get_rng_state()) end,
+    setRNGState = function(state) cuda.set_rng_state(state:raw()) end,
   }
 end
-function on_gpu.cunn() return torch.nn end
+function on_gpu.cunn()
+  require "cutorch"
+  return torch.nn
+end
 function on_gpu.cudnn()
+  require "cutorch"
   return setmetatable({convert = function(net) return net end, version = 5000}, {__index = torch.nn})
 end
 

@@ -35,13 +35,17 @@ torch.isTensor, torch.wrap, torch.isStorage = tensor.is, tensor.wrap, storage.is
 
 -- ---- types
 
-for name, constructor in pairs(tensor.constructors) do torch[name] = constructor end
-for name, constructor in pairs(storage.constructors) do torch[name] = constructor end
+-- CudaLongTensor and others are nil, which scripts test, until cutorch is there.
+for _, constructors in ipairs {tensor.constructors, storage.constructors} do
+  for name, constructor in pairs(constructors) do
+    if not name:find "^Cuda%u%l+%u" then torch[name] = constructor end
+  end
+end
 
 --- Sets the type of torch.Tensor, by default "torch.DoubleTensor", as in Torch7.
 function torch.setdefaulttensortype(name)
   local dtype = tensor.dtype_of(name)
-  if dtype ~= "float32" and dtype ~= "float64" then
+  if dtype ~= "float32" and dtype ~= "float64" or name:find "Cuda" then
     fail("torch.setdefaulttensortype: name must be 'torch.FloatTensor' or 'torch.DoubleTensor', got '%s'",
       tostring(name))
   end

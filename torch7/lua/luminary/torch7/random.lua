@@ -140,7 +140,7 @@ drawn("exponential", plain("exponential", 1))
 drawn("geometric", plain("geometric"))
 drawn("normal", function(x, how, mean, std)
   if not (is(mean) or is(std)) then return of_floats(ops.normal_)(x, mean or 0, std or 1, how) end
-  local z = ops.randn(x.shape, {dtype = x.dtype, generator = how.generator})
+  local z = ops.randn(x.shape, {dtype = x.dtype, device = x.device, generator = how.generator})
   local function operand(v) return is(v) and tensor.fitted("normal", x, raw(v)) or v end
   x:copy_(ops.add(ops.mul(z, operand(std or 1)), operand(mean or 0)))
 end)

@@ -78,8 +78,8 @@ define("kthvalue", {"t n n?"}, function(x, k, dim) return ops.kthvalue(x, k, dim
 
 -- ---- selections and histograms
 
-define("index", {"t n t"}, function(x, dim, index) return ops.index_select(x, dim, index:to "int64") end)
-define("gather", {"t n t"}, function(x, dim, index) return ops.gather(x, dim, index:to "int64") end)
+define("index", {"t n t"}, function(x, dim, index) return ops.index_select(x, dim, index:to(x.device, "int64")) end)
+define("gather", {"t n t"}, function(x, dim, index) return ops.gather(x, dim, index:to(x.device, "int64")) end)
 define("nonzero", {"t"}, ops.nonzero)
 define("maskedSelect", {"t t"}, function(x, mask)
   return ours.masked_select(x, fitted("maskedSelect", x, mask):to "bool")

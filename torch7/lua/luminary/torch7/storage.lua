@@ -67,7 +67,7 @@ for typename in pairs(tensor.types) do
     return tonumber(ops.select(flat_of[object], 1, key):item())
   end
   function mt.__tostring(object) return tensor.storage_text(name, methods.totable(object)) end
-  function mt.new(...) return storage.new(dtype, ...) end
+  function mt.new(...) return made(tensor.as_type(flat_of[storage.new(dtype, ...)], typename)) end
   function mt.elementSize() return ops.empty({1}, {dtype = dtype}):element_size() end
   prototypes[typename], storage.types[name] = prototype, mt
   storage.constructors[name:match "%.(.*)$"] = tensor.constructor(mt)
@@ -120,7 +120,7 @@ function methods.raw(object) return flat_of[object] end
 function methods.type(object, name)
   local own = debug.getmetatable(object).__typename
   if name == nil or name == own then return name and object or own end
-  return made(flat_of[object]:to(tensor.dtype_of((tostring(name):gsub("Storage", "Tensor")))))
+  return made(tensor.as_type(flat_of[object], (tostring(name):gsub("Storage", "Tensor"))))
 end
 for name in pairs(storage.constructors) do
   methods[name:gsub("Storage", ""):lower()] = function(object) return methods.type(object, "torch." .. name) end

@@ -17,9 +17,12 @@ local prototypes = {} -- "torch.FloatTensor" -> userdata whose metatable its obj
 
 local dtypes = {FloatTensor = "float32", DoubleTensor = "float64", HalfTensor = "float16", LongTensor = "int64",
   IntTensor = "int32", ShortTensor = "int16", CharTensor = "int8", ByteTensor = "uint8", BFloat16Tensor = "bfloat16"}
-local names = {}
-for name, dtype in pairs(dtypes) do names[dtype] = "torch." .. name end
-dtypes.CudaTensor = "float32"
+local names, gpu_names = {}, {}
+for name, dtype in pairs(dtypes) do
+  names[dtype] = "torch." .. name
+  gpu_names[dtype] = "torch.Cuda" .. (dtype == "float32" and "Tensor" or name)
+end
+for dtype, name in pairs(gpu_names) do dtypes[name:match "%.(.*)$"] = dtype end
 
 tensor.default = "float64" -- the dtype of torch.Tensor
 
@@ -27,16 +30,20 @@ local function is(v) return raw_of[v] ~= nil end
 
 --- Returns "torch.FloatTensor" for a dtype.
 function tensor.type_for(dtype) return names[dtype] end
---- Returns "torch.FloatTensor" for a luminary tensor.
-function tensor.type_of(x)
-  return x.is_cuda and x.dtype == "float32" and "torch.CudaTensor" or names[x.dtype]
+--- Returns "torch.FloatTensor" for a luminary tensor, of one on a GPU "torch.CudaTensor", "torch.CudaLongTensor", ….
+function tensor.type_of(x) return (x.is_cuda and gpu_names or names)[x.dtype] end
+
+--- Returns x as a type, "torch.CudaTensor", has it: x itself if it is of that type.
+function tensor.as_type(x, name)
+  local on_gpu = tostring(name):find "Cuda" ~= nil
+  return x:to(x.is_cuda ~= on_gpu and (on_gpu and "cuda" or "cpu") or x.device, tensor.dtype_of(name))
 end
 
 -- Returns a new object for a luminary tensor.
 local function wrap(x)
   local dtype = x.dtype
   if dtype == "bool" then x, dtype = x:to "uint8", "uint8" end
-  local object = newproxy(prototypes[x.is_cuda and tensor.type_of(x) or names[dtype]])
+  local object = newproxy(prototypes[(x.is_cuda and gpu_names or names)[dtype]])
   raw_of[object] = core.keep(x.requires_grad and x:detach() or x)
   return object
 end
@@ -132,12 +139,10 @@ local function numbers_in(v, depth)
   return lists.map(v, function(each) return numbers_in(each, depth + 1) end)
 end
 
---- Creates a torch.FloatTensor or other tensor: of sizes, uninitialized; of a table of values; of sizes as a
---- LongStorage; of a storage [, offset [, sizes [, strides]]]; of a tensor, whose memory is shared if the type is the
---- same, or its type for the sizes that follow it, as x:new(2, 3) passes them.
-function tensor.new(dtype, first, ...)
+-- Creates a tensor as tensor.new does; memory of its own is on this device.
+local function new(device, dtype, first, ...)
   if is(first) then
-    if select("#", ...) > 0 then return tensor.new(dtype, ...) end
+    if select("#", ...) > 0 then return new(device, dtype, ...) end
     return wrap(ops.detach(raw(first):to(dtype)))
   end
   if tensor.storage.is(first) and (tensor.storage.flat(first).dtype ~= "int64" or dtype == "int64") then
@@ -150,8 +155,13 @@ function tensor.new(dtype, first, ...)
   end
   local list = first == nil and {0} or sizes_from(first, ...)
   for i = 1, #list do options.arg("torch.Tensor", "size " .. i, list[i], "integer") end
-  return wrap(ops.empty(#list > 0 and list or {0}, {dtype = dtype}))
+  return wrap(ops.empty(#list > 0 and list or {0}, {dtype = dtype, device = device}))
 end
+
+--- Creates a torch.FloatTensor or other tensor: of sizes, uninitialized; of a table of values; of sizes as a
+--- LongStorage; of a storage [, offset [, sizes [, strides]]]; of a tensor, whose memory is shared if the type is the
+--- same, or its type for the sizes that follow it, as x:new(2, 3) passes them.
+function tensor.new(dtype, ...) return new(nil, dtype, ...) end
 
 -- ---- numbers and operands
 
@@ -507,8 +517,7 @@ for name, dtype in pairs(dtypes) do
   function mt.__len(object) return tensor.sizes(shape_of(raw_of[object])) end
   function mt.__tostring(object) return mt.__tostring__(object) end
   function mt.new(...)
-    local made = tensor.new(dtype, ...)
-    return name == "CudaTensor" and made:cuda() or made
+    return methods.type(new(name:find "^Cuda" and "cuda" or nil, dtype, ...), typename)
   end
   prototypes[typename], types[typename], tensor.constructors[name] = prototype, mt, tensor.constructor(mt)
 end

@@ -126,12 +126,15 @@ function methods.type(object, name)
   local own = tensor.type_of(x)
   if name == nil then return own end
   if name == own then return object end
-  if name == "torch.CudaTensor" then return wrap(x:to("cuda", "float32")) end
-  return wrap(x:to("cpu", tensor.dtype_of(name)))
+  return wrap(tensor.as_type(x, name))
 end
 function methods.typeAs(object, other) return methods.type(object, tensor.type_of(raw(other, "typeAs"))) end
-for name, short in pairs {float = "FloatTensor", double = "DoubleTensor", long = "LongTensor", int = "IntTensor",
-  byte = "ByteTensor", char = "CharTensor", short = "ShortTensor", half = "HalfTensor", cuda = "CudaTensor"} do
-  methods[name] = function(object) return methods.type(object, "torch." .. short) end
+for short in ("Float Double Long Int Byte Char Short Half"):gmatch "%a+" do
+  local here, there = "torch." .. short .. "Tensor", "torch.Cuda" .. short:gsub("Float", "") .. "Tensor"
+  methods[short:lower()] = function(object) return methods.type(object, here) end
+  methods["cuda" .. short] = function(object) return methods.type(object, there) end
 end
+methods.cuda = methods.cudaFloat
+--- x:getDevice(): Returns the number of the tensor's GPU, from 1; 0 for the CPU.
+function methods.getDevice(object) return (tonumber(raw(object).device:match "cuda:(%d+)") or -1) + 1 end
 function methods.real(object) return methods.type(object, tensor.type_for(tensor.default)) end

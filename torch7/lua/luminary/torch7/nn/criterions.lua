@@ -46,7 +46,8 @@ local function criterion(name, loss, kind, init)
     local list = {}
     local value = Leaf.named(self, core.enable_grad, function()
       local x = leaves(input, list)
-      local y = type(target) == "number" and core.tensor({target}, {dtype = list[1].dtype}) or raw(target, name)
+      local y = type(target) == "number" and core.tensor({target}, {dtype = list[1].dtype, device = list[1].device})
+        or raw(target, name)
       if kind == "classes" then
         if x.ndim == 1 then x, y = ops.unsqueeze(x, 1), y:reshape({-1}):narrow(1, 1, 1) end
         y = y:to "int64"

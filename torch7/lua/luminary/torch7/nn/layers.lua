@@ -217,7 +217,7 @@ end, {init = function(self)
   if type(self.p) ~= "number" or self.p <= 0 then options.must_be("nn.Normalize", "p", "a number above 0", self.p) end
 end})
 local OneHot = layer("OneHot", "outputSize#", function(x, o)
-  return F.one_hot(x:to "int64", o.outputSize):to(tensor.dtype_of(o:type()))
+  return tensor.as_type(F.one_hot(x:to "int64", o.outputSize), o:type())
 end)
 function OneHot:updateOutput(input)
   if type(input) ~= "number" then return Leaf.updateOutput(self, input) end

@@ -220,7 +220,7 @@ end
 function Module:clearState()
   for _, name in ipairs {"output", "gradInput"} do
     if self[name] ~= nil then
-      self[name] = type(self[name]) == "table" and {} or tensor.new(tensor.dtype_of(self:type()))
+      self[name] = type(self[name]) == "table" and {} or tensor.types[self:type()].new()
     end
   end
   for _, child in ipairs(self:children()) do child:clearState() end

@@ -34,7 +34,7 @@ local function dense_rows(gradOutput, weight)
   if g.ndim == 1 then g = ops.unsqueeze(g, 1) end
   local rows = {}
   for i = 1, g:size(1) do rows[i] = ops.select(g, 1, i) end
-  return rows, ops.arange(1, g:size(2) + 1)
+  return rows, ops.arange(1, g:size(2) + 1, {device = g.device})
 end
 
 -- nn.SparseLinear(inputSize, outputSize [, doGradInput]) takes [n, 2] pairs of an index and a value, a table of them,
@@ -125,6 +125,7 @@ local Partial = define("PartialLinear", "Module", function(self, i, o, bias)
   self.allcolumns = wrap(ops.arange(1, o + 1))
   self:resetPartition()
 end, function(self, input)
+  self.partition = wrap(raw(self.partition):to(raw(input).device))
   local y = self.network:forward {input, self.partition}
   return self.bias and wrap(ops.add(raw(y), ops.index_select(raw(self.bias), 2, raw(self.partition)))) or y
 end, function(self, input, gradOutput)
