@@ -137,7 +137,7 @@ title = "Llama 3 405B (table 4), H100: TFLOP/s a GPU"
 for _, r in ipairs {{8192, 1, 8192, 32, 430}, {16384, 1, 8192, 16, 400}, {16384, 16, 131072, 16, 380}} do
   add(title, ("tensor 8, context %d, pipeline 16"):format(r[2]), r[1], r[5], function()
     local model, copies = llama(126, 16384, 128, 8, 53248, 128256, r[3]), r[1] / 128 / r[2]
-    local time = seconds(model, {tensor = 8, pipeline = 16, context = r[2], replicate = copies, micro = 1,
+    local time = seconds(model, {tensor = 8, pipeline = 16, context = r[2], replicate = copies, rows = 1, micro = 1,
       micros = r[4], interleave = 8}, cost.machine(h100, 8))
     -- Six operations for each parameter and token, and causal attention.
     return (6 * 405.8e9 + 6 * 126 * r[3] * 16384) * r[3] * r[4] * copies / time / r[1] / 1e12

@@ -1,9 +1,12 @@
 -- A rank of scripts/bench/plan: trains a small model under nn.parallel.fully_shard, and prints the memory and time
--- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
+-- that it measures beside what the cost model says. The bound is that of a model with few activations that is sharded
+-- alone: its share of parameters, gradients and Adam's state, two blocks and their gradients, and the parameters
+-- outside of blocks. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
 -- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
--- replicas), tensor (two ranks divide each layer), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of
--- the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), and, without these two, time: also
--- constants of this machine, measured by all ranks at once, and the time of a step.
+-- replicas), tensor (two ranks divide each layer), contextN (N ranks divide each sequence, and rows are sharded over
+-- them, too), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of the ranks, and 2 * N micro-batches of
+-- BATCH: the most memory of any rank), interleaveN (N parts of each stage), and, without these, time: also constants of
+-- this machine, measured by all ranks at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -53,51 +56,53 @@ local function loss_of(scores, y, tensor)
   return F.cross_entropy(scores, y)
 end
 
--- Cuts a net into stages, shards this rank's as `how` says, its blocks by prepare(block), and returns a function that
--- trains it by one step of that many micro-batches.
-local function pipeline_trainer(net, how, prepare, mesh, micros, batch, seq, vocab)
-  local stages, name = mesh:size "pipeline", net.transformer and "transformer.h" or "model.layers"
+-- Cuts a net into stages, `parts` for each rank of a mesh, shards this rank's as `how` says, its blocks by
+-- prepare(block), and returns its parameters, and a function that trains it by a batch in that many micro-batches.
+local function pipeline_of(net, how, prepare, mesh, parts, micros, tensor)
+  local stages, name = parts * mesh:size(), net.transformer and "transformer.h" or "model.layers"
   local blocks, split = net:get_submodule(name), {}
   for s = 1, stages - 1 do split[s] = ("%s.%d"):format(name, s * #blocks / stages) end
   local function batch_loss(scores, y)
     collect()
-    return loss_of(scores:view(-1, vocab), y:flatten())
+    return loss_of(scores:flatten(1, 2), y:flatten(), tensor)
   end
-  local pipe = nn.parallel.Pipeline(net, {mesh = mesh["pipeline"], split = split, microbatches = micros,
-    loss = batch_loss})
-  local stage, exchange = pipe.stages[1], dist.batch_isend_irecv
+  local pipe = nn.parallel.Pipeline(net, {mesh = mesh, split = split, microbatches = micros, loss = batch_loss,
+    schedule = parts > 1 and "interleaved" or "1f1b"})
+  local exchange = dist.batch_isend_irecv
   function dist.batch_isend_irecv(...) -- luacheck: ignore
     collect()
     return exchange(...)
   end
-  for _, block in ipairs(stage:get_submodule(name)) do
-    if #block:parameters() > 0 then prepare(block) end
+  for _, stage in ipairs(pipe.stages) do
+    for _, block in ipairs(stage:get_submodule(name)) do
+      if #block:parameters() > 0 then prepare(block) end
+    end
+    nn.parallel.fully_shard(stage, how)
   end
-  nn.parallel.fully_shard(stage, how)
-  local opt = optim.AdamW(pipe:parameters(), {lr = 1e-3})
-  return function()
-    opt:zero_grad()
-    collect()
-    lm.reset_peak_memory_stats "cpu"
-    local x, y = lm.randint(1, vocab + 1, {micros * batch, seq}), lm.randint(1, vocab + 1, {micros * batch, seq})
-    pipe:step(x, y)
-    opt:step()
-  end
+  return pipe:parameters(), function(x, y) pipe:step(x, y) end
 end
 
--- Returns a function that trains a net by one step of that many micro-batches.
-local function trainer(net, micros, batch, seq, vocab, tensor)
-  local opt = optim.AdamW(net:parameters(), {lr = 1e-3})
-  return function()
-    opt:zero_grad()
-    collect()
-    lm.reset_peak_memory_stats "cpu"
-    for _ = 1, micros do
-      local x, y = lm.randint(1, vocab + 1, {batch, seq}), lm.randint(1, vocab + 1, {batch * seq})
-      local loss = loss_of(net(x):flatten(1, 2), y, tensor)
+-- Returns a net's parameters, and a function that trains it by a batch in that many micro-batches.
+local function net_of(net, micros, tensor)
+  return net:parameters(), function(xs, ys)
+    xs, ys = xs:chunk(micros), ys:chunk(micros)
+    for i, x in ipairs(xs) do
+      local loss = loss_of(net(x):flatten(1, 2), ys[i]:flatten(), tensor)
       collect()
       loss:backward()
     end
+  end
+end
+
+-- Returns a function that takes a step with train(x, y) for batches of that many sequences, divided over `context`.
+local function trainer(batch, seq, vocab, context, parameters, train)
+  local opt = optim.AdamW(parameters, {lr = 1e-3})
+  return function()
+    opt:zero_grad()
+    collect()
+    lm.reset_peak_memory_stats "cpu"
+    local x, y = lm.randint(1, vocab + 1, {batch, seq}), lm.randint(1, vocab + 1, {batch, seq})
+    nn.parallel.context_parallel(context, {buffers = {x, y}, dims = {2, 2}}, train)
     opt:step()
   end
 end
@@ -135,24 +140,29 @@ local function run(case)
   h, layers, vocab, batch, seq = tonumber(h), tonumber(layers), tonumber(vocab), tonumber(batch), tonumber(seq)
   local on = {}
   for word in options:gmatch "%w+" do on[word] = true end
-  local stages = tonumber(options:match "pipeline(%d+)" or 1)
+  local function number(name) return tonumber(options:match(name .. "(%d+)") or 1) end
+  local stages, parts, context = number "pipeline", number "interleave", number "context"
   local micros, copies = stages > 1 and 2 * stages or on.accumulate and 2 or 1, on.hybrid and 2 or 1
-  local parts = on.tensor and 2 or 1
-  if on.time and stages * parts > 1 then error("time is not measured with tensor or pipeline", 0) end
+  local tensors = on.tensor and 2 or 1
+  if on.time and stages * tensors * context > 1 then
+    error("time is not measured with tensor, context or pipeline", 0)
+  end
   counting = true
   collect()
   local base = lm.memory_allocated "cpu"
   local net = make(kind, h, layers, vocab, seq)
   local model = model_of(net)
-  local shard = size / copies / stages / parts
-  local layout = {replicate = copies, shard = shard, tensor = parts, pipeline = stages, context = 1, micro = batch,
-    micros = micros, reshard = not on.noreshard, recompute = on.recompute and "block" or nil, el = 4}
+  local shard = size / copies / stages / tensors / context
+  local layout = {replicate = copies, shard = shard, tensor = tensors, pipeline = stages, context = context,
+    micro = batch, micros = micros, interleave = parts, reshard = not on.noreshard,
+    recompute = on.recompute and "block" or nil, el = 4}
   local blocks = net.transformer and net.transformer.h or net.model.layers
-  local grid = dist.init_device_mesh("cpu", {copies, shard, stages, parts},
-    {names = {"replicate", "shard", "pipeline", "tensor"}})
+  local grid = dist.init_device_mesh("cpu", {copies, shard, context, stages, tensors},
+    {names = {"replicate", "shard", "context", "pipeline", "tensor"}})
+  grid:flatten({"shard", "context"}, "rows")
   local tensor = on.tensor and grid["tensor"] or nil
   if tensor then nn.parallel.parallelize(net, tensor, net:parallel_plan()) end
-  local how = {mesh = copies > 1 and grid[{"replicate", "shard"}] or grid["shard"]}
+  local how = {mesh = copies > 1 and grid[{"replicate", "rows"}] or grid["rows"]}
   if on.noreshard then how.reshard_after_forward = false end
   local function prepare(block)
     nn.parallel.fully_shard(block, how)
@@ -166,24 +176,28 @@ local function run(case)
       return collected(self, ...)
     end
   end
-  local step
+  local parameters, train
   if stages > 1 then
-    step = pipeline_trainer(net, how, prepare, grid["pipeline"], micros, batch, seq, vocab)
+    parameters, train = pipeline_of(net, how, prepare, grid["pipeline"], parts, micros, tensor)
   else
     for _, block in ipairs(blocks) do prepare(block) end
     nn.parallel.fully_shard(net, how)
-    step = trainer(net, micros, batch, seq, vocab, tensor)
+    parameters, train = net_of(net, micros, tensor)
   end
+  local step = trainer(micros * batch, seq, vocab, grid["context"], parameters, train)
   step()
   step()
   local measured, planned = lm.max_memory_allocated "cpu" - base, cost.memory(model, layout).total
   if stages > 1 then measured = dist.all_reduce(lm.tensor({measured}, {dtype = "float64"}), {op = "max"}):item() end
   if rank == 0 then
-    print(("memory %s: measured %d planned %d ratio %.3f"):format(case, measured, planned, planned / measured))
+    local block, root = cost.elements(model.block, 1, 1), cost.elements(model.rest, 1, 1)
+    local bound = 16 * (layers * block + root) / size + 2 * 8 * block + 4 * root
+    print(("memory %s: measured %d planned %d ratio %.3f bound %d"):format(case, measured, planned, planned / measured,
+      bound))
   end
   counting = false
   if on.time then
-    local alone = trainer(make(kind, h, layers, vocab, seq), 1, batch, seq, vocab)
+    local alone = trainer(batch, seq, vocab, grid["context"], net_of(make(kind, h, layers, vocab, seq), 1))
     local machine = measured_machine(model, batch, alone)
     local took, time = least(step), cost.step(model, layout, machine)
     if rank == 0 then

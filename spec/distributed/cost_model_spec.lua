@@ -24,13 +24,17 @@ describe("the cost model #unsanitized", function()
     {2, "gpt2:256:6:2048:2:128:noreshard,accumulate"}, {3, "gpt2:256:4:16384:1:32"},
     {2, "gpt2:256:6:2048:2:128:tensor"}, {4, "llama:256:6:2048:2:128:tensor,recompute"},
     {2, "llama:256:6:2048:2:128:pipeline2"}, {8, "gpt2:192:4:1024:1:64:pipeline2"},
+    {4, "gpt2:128:4:64:2:128:context2,tensor"}, {4, "llama:192:4:1024:1:64:context2,pipeline2,interleave2"},
+    {4, "gpt2:128:6:64:1:8:bounded"},
   } do
     it(("knows the memory of layouts: %d ranks, %s"):format(case[1], case[2]), function()
-      local got = ranks.run {n = case[1], file = "scripts/bench/plan_worker.lua", args = case[2], timeout = 60}
+      local got = ranks.run {n = case[1], file = "scripts/bench/plan_worker.lua", args = case[2], timeout = 60,
+        env = {OMP_NUM_THREADS = 1}}
       assert(got.ok, got.text)
-      local measured, planned = got.text:match "measured (%d+) planned (%d+)"
+      local measured, planned, bound = got.text:match "measured (%d+) planned (%d+) .* bound (%d+)"
       assert(measured, got.text)
       assert.is_true(math.abs(planned / measured - 1) <= 0.1, got.text)
+      if case[2]:find "bounded" then assert.is_true(tonumber(measured) <= tonumber(bound), got.text) end
     end)
   end
 

@@ -169,6 +169,35 @@ function Function:extend(name)
   return new
 end
 
+-- Frees the tensors of a list, which the collector would free late.
+local function free_all(list)
+  for key, t in pairs(list) do
+    t:free()
+    list[key] = nil
+  end
+end
+
+-- The last results of backward passes, which the graph has taken over since.
+local returned = setmetatable({}, {__mode = "v"})
+
+local function free_returned() free_all(returned) end
+
+-- Calls f(...), which returns a list, for a backward pass whose tensors nobody else has: frees what it makes, except
+-- its results, and the list of gradients.
+local function in_backward(grads, f, ...)
+  free_returned()
+  local results = core.scope(function(...)
+    local list = f(...)
+    for i, t in pairs(list) do returned[i] = core.keep(t) end
+    return list
+  end, ...)
+  for key, t in pairs(grads) do
+    if index_of(results, t) then grads[key] = nil end
+  end
+  free_all(grads)
+  return results
+end
+
 -- Returns f, a function, a Function or a module; fails for other values.
 local function check_callable(who, f)
   local mt = debug.getmetatable(f)
@@ -176,4 +205,7 @@ local function check_callable(who, f)
   options.must_be(who, "f", "a function", f)
 end
 
-return {Function = Function, check_callable = check_callable}
+return {
+  Function = Function, check_callable = check_callable,
+  in_backward = in_backward, free_all = free_all, free_returned = free_returned,
+}

@@ -216,16 +216,18 @@ end
 --- Estimates a step of a model on a machine. layout: the sizes of its dims replicate, shard, tensor, pipeline and
 --- context, whose product is the number of cards; micro (sequences), micros (their number a step on each replica),
 --- interleave (parts of a pipeline's stage), reshard, recompute (nil, "block", "half" of the blocks, or "attention"),
---- el (bytes of an element, 2 or 4). Of other libraries: fused = false (attention), sequence = false (norms whole on
---- all tensor ranks), averages_last (gradients are averaged after backward). Returns seconds by parts: compute,
---- recompute, tensor, context, shard, replicate, pipeline, bubble, optimizer, stragglers, contention; their sum
---- `total`; `hidden`; `times` of the dims' collectives, hidden or not, and `longest`, the dim whose collectives take
---- longest.
+--- el (bytes of an element, 2 or 4). Rows are sharded over shard and context. Of other libraries: rows (1: they are
+--- not), fused = false (attention), sequence = false (norms whole on all tensor ranks), averages_last (gradients are
+--- averaged after backward). Returns seconds by parts: compute, recompute, tensor, context, shard, replicate, pipeline,
+--- bubble, optimizer, stragglers, contention; their sum `total`; `hidden`; `times` of the dims' collectives, hidden or
+--- not, and `longest`, the dim whose collectives take longest.
 function cost.step(model, layout, machine)
   local card, el, parts = machine.card, layout.el or 2, {hidden = 0, contention = 0}
-  local t, p, c, f, r = layout.tensor, layout.pipeline, layout.context, layout.shard, layout.replicate
+  local t, p, c = layout.tensor, layout.pipeline, layout.context
+  local f = layout.rows or layout.shard * c
+  local r = layout.replicate * layout.shard * c / f
   local v, micros, overlap = layout.interleave or 1, layout.micros, card.overlap or 1
-  local cards, m = t * p * c * f * r, layout.micro * model.seq / c
+  local cards, m = t * p * f * r, layout.micro * model.seq / c
   local layers, times, hide = math.ceil(model.layers / p), {}, hider(parts, overlap)
   local forward, backward, scores = block_time(card, el, model, layout, m)
   local again = ({block = forward, half = forward / 2, attention = scores})[layout.recompute] or 0
@@ -242,7 +244,7 @@ function cost.step(model, layout, machine)
 
   local block, own = cost.elements(model.block, t, f)
   local root, own_root = cost.elements(model.rest, t, f)
-  local shards, copies = of_group(machine, f, t * c), of_group(machine, r, t * c * f)
+  local shards, copies = of_group(machine, f, t), of_group(machine, r, t * f)
   local function gather(n) return cost.ring(shards, f, el * n, 1) end
   local function copy(n) return f > 1 and cost.all_reduce(copies, r, el * n, "best") or 0 end
   local again_gathered = layout.reshard and gather(block) or 0
@@ -292,12 +294,9 @@ end
 
 -- ---- memory
 
---- Returns the bytes of a rank at their maximum in a step with AdamW, by parts: parameters, gradients, optimizer,
---- activations, gathered (blocks in full), buffers (of reductions and of the block that runs); and their `total`. It
---- follows nn.parallel.fully_shard, whose shards are float32: blocks are gathered one ahead, and a block's gradients
---- are in full until they are reduced. layout: as of cost.step.
-function cost.memory(model, layout)
-  local el, t, p, n = layout.el or 2, layout.tensor, layout.pipeline, layout.shard
+-- Returns what cost.memory does, of a rank that has the first stage of a pipeline, the last, or, of one stage, both.
+local function stage_memory(model, layout, is_first, is_last)
+  local el, t, p, n = layout.el or 2, layout.tensor, layout.pipeline, layout.shard * layout.context
   local layers, tokens = math.ceil(model.layers / p), layout.micro * model.seq / layout.context
   local block, own = cost.elements(model.block, t, n)
   local root, own_root = cost.elements(model.rest, t, n)
@@ -308,39 +307,61 @@ function cost.memory(model, layout)
   local each = tokens * el * (model.saved.whole + model.saved.divided / t)
     + (model.masks and 2 * tokens * model.hidden or 0)
   local saved = layout.recompute and tokens * el * model.hidden or each
-  local v = layout.interleave or 1
-  local on_the_way = p > 1 and math.min(layout.micros, p + (v > 1 and (p - 1) / v or 0)) or 1 -- on the first stage
+  -- Micro-batches that wait for their backward, and with v parts of a stage v-ths of them (Narayanan et al. 2021).
+  local v, waiting = layout.interleave or 1, 1
+  if p > 1 then waiting = (v > 1 and (v - 1) * p or 0) + (is_last and 1 or v > 1 and 2 * p - 1 or p) end
+  local on_the_way = math.min(layout.micros, waiting / v)
   local full, joined, work = el * block, el * n * own, tokens * el * (model.work or 0) / t
     + (layout.recompute and each or 0)
   local logits = tokens * el * (model.vocab or 0) / t
   local kept, ahead = layout.reshard and 0 or full, n > 1 and joined or 0
-  -- Gradients of earlier micro-batches, which a pipeline keeps in full until it averages them once.
-  local before = layout.micros > 1 and (p > 1 and n > 1 and el * (layers * block + root) or 4 * state) or 0
+  local of_head, of_embedding = is_last and el * word or 0, is_first and el * word or 0 -- their gradients
+  -- Gradients of earlier micro-batches, which a pipeline keeps in full until it averages them in the last one.
+  local keeps = p > 1 and n > 1 and layout.micros > 1
+  local before = keeps and el * (layers * block + root) or layout.micros > 1 and 4 * state or 0
+  local last = math.ceil(layers / v) -- blocks of a part, which follow each other
   local most
   local function at(blocks, gathered, gradients, shards, buffers)
     local parts = {
       parameters = 4 * state, optimizer = 8 * state, gradients = gradients + math.max(before, 4 * shards),
-      activations = (on_the_way * layers - (layers - blocks)) * saved, gathered = gathered, buffers = buffers,
+      activations = (on_the_way * layers - (last - blocks)) * saved, gathered = gathered, buffers = buffers,
     }
     parts.total = parts.parameters + parts.optimizer + parts.gradients + parts.activations + gathered + buffers
     if not most or parts.total > most.total then most = parts end
   end
   local whole = el * root
+  local function gathered_of(i) -- in backward
+    return whole + (layout.reshard and full + (i > 1 and ahead or 0) or i * full)
+  end
   at(0, 2 * whole, 0, 0, 0)                                                   -- gathers the root
-  at(layers, whole + math.max(full + ahead, kept * layers), 0, 0, work)       -- the last block of forward
-  at(layers, whole + kept * layers, 0, 0, 2 * logits)                         -- the loss
-  for _, i in ipairs {layers, layers - 1, 2, 1} do -- backward of block i, while gradients of block i + 1 are reduced
-    local later, done = i < layers and joined + 2 * el * own or 0, math.max(0, layers - i - 1) * own
-    local gathered = whole + (layout.reshard and full + (i > 1 and ahead or 0) or i * full)
-    if i >= 1 and i <= layers then
-      at(i, gathered, el * word, done, later + work)
-      at(i - 1, gathered, el * word + full, done, later)
+  at(last, whole + math.max(full + ahead, kept * layers), 0, 0, work)         -- the last block of forward
+  if is_last then at(last, whole + kept * layers, 0, 0, 2 * logits) end       -- the loss
+  if keeps then -- joins the last block's gradients, whose parameters are not gathered any longer
+    at(last, gathered_of(last), of_head, 0, work)
+    at(last - 1, gathered_of(last) - full, of_head + full, 0, joined + el * own)
+  end
+  for _, i in ipairs(keeps and {} or {last, last - 1, 2, 1}) do -- backward of a block, while the later one is reduced
+    local later, done = i < last and joined + 2 * el * own or 0, math.max(0, last - i - 1) * own
+    if i >= 1 and i <= last then
+      at(i, gathered_of(i), of_head, done, later + work)
+      at(i - 1, gathered_of(i), of_head + full, done, later)
     end
   end
-  at(0, whole, el * 2 * word, layers * own, joined + 2 * el * own)            -- the embedding's backward
+  at(0, whole, of_head + of_embedding, layers * own, joined + 2 * el * own)   -- the embedding's backward
   at(0, 0, whole, layers * own, whole + 2 * el * own_root)                    -- reduces the root
   at(0, 0, 0, state, 0)                                                       -- the optimizer
   return most
+end
+
+--- Returns the bytes of a rank at their maximum in a step with AdamW, by parts: parameters, gradients, optimizer,
+--- activations, gathered (blocks in full), buffers (of reductions and of the block that runs); and their `total`. It
+--- follows nn.parallel.fully_shard over the dims shard and context, whose shards are float32: blocks are gathered one
+--- ahead, and a block's gradients are in full until they are reduced. Of a pipeline, the rank with the most: the first,
+--- which has most micro-batches, or the last, which has the scores. layout: as of cost.step.
+function cost.memory(model, layout)
+  if layout.pipeline == 1 then return stage_memory(model, layout, true, true) end
+  local first, last = stage_memory(model, layout, true, false), stage_memory(model, layout, false, true)
+  return first.total > last.total and first or last
 end
 
 return cost

@@ -14,7 +14,7 @@
 --- Errors of a collective name this rank's place in the mesh.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local Function = require("luminary.autograd.function").Function
+local autograd = require "luminary.autograd.function"
 local dist = require "luminary.distributed"
 
 local ops = core.ops
@@ -23,7 +23,7 @@ local functions = {}
 -- Defines functions[name](t, mesh, ...), whose result is compute(t, mesh, ...), and whose backward is the function
 -- `back`, with the arguments that reversed(...) returns in place of ..., by default the same.
 local function define(name, back, compute, reversed)
-  local kind = Function:extend(name)
+  local kind = autograd.Function:extend(name)
   function kind.forward(ctx, t, mesh, ...)
     ctx.mesh, ctx.arguments = mesh, options.pack(...)
     return compute(t, mesh, ...)
@@ -31,7 +31,8 @@ local function define(name, back, compute, reversed)
   function kind.backward(ctx, grad)
     local arguments = ctx.arguments
     if reversed then arguments = options.pack(reversed(unpack(arguments, 1, arguments.n))) end
-    return functions[back](grad, ctx.mesh, unpack(arguments, 1, arguments.n))
+    local function run() return {functions[back](grad, ctx.mesh, unpack(arguments, 1, arguments.n))} end
+    return (core.is_grad_enabled() and run() or autograd.in_backward({grad}, run))[1]
   end
   functions[name] = function(t, mesh, ...)
     if mesh.groups[1].size == 1 then return t end

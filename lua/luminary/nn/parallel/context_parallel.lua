@@ -10,7 +10,7 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
-local Function = require("luminary.autograd.function").Function
+local autograd = require "luminary.autograd.function"
 local dist = require "luminary.distributed.collectives"
 local device_mesh = require "luminary.distributed.device_mesh"
 local part = require "luminary.nn.sequence_part"
@@ -79,7 +79,7 @@ local function around(ring, key, value, f)
   end
 end
 
-local Ring = Function:extend "ContextParallelAttention"
+local Ring = autograd.Function:extend "ContextParallelAttention"
 
 function Ring.forward(ctx, query, key, value, ring)
   local out, log_sum, draws = nil, nil, {}
@@ -103,8 +103,7 @@ end
 
 -- Computes a block's part of the gradients from the result and log_sum over all keys (Dao et al., "FlashAttention",
 -- 2022, algorithm 4): weights are exp(scores - log_sum), in any block.
-function Ring.backward(ctx, grad)
-  if core.is_grad_enabled() then fail("%s: create_graph is not supported", who) end
+local function backward(ctx, grad)
   local ring, saved = ctx.ring, ctx.saved_tensors
   local query, key, value, y, log_sum = unpack(saved, 1, 5)
   local like = {dtype = log_sum.dtype, device = log_sum.device}
@@ -128,7 +127,12 @@ function Ring.backward(ctx, grad)
   local sent_k, sent_v = dkey, dvalue
   dkey, dvalue = arrive()
   free(sent_k, sent_v)
-  return dquery:to(query.dtype), dkey:to(key.dtype), dvalue:to(value.dtype)
+  return {dquery:to(query.dtype), dkey:to(key.dtype), dvalue:to(value.dtype)}
+end
+
+function Ring.backward(ctx, grad)
+  if core.is_grad_enabled() then fail("%s: create_graph is not supported", who) end
+  return unpack(autograd.in_backward({grad}, backward, ctx, grad), 1, 3)
 end
 
 local function in_dtype(t, dtype) return dtype and t.dtype ~= "float64" and t:to(dtype) or t end

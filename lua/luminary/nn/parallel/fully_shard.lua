@@ -11,7 +11,7 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local signature = require "luminary.base.signature"
-local Function = require("luminary.autograd.function").Function
+local autograd = require "luminary.autograd.function"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
@@ -218,29 +218,6 @@ function Bucket:reduce(weight, grads)
   return sum, reduction
 end
 
--- Frees the tensors of a list, which the collector would free late.
-local function free_all(list)
-  for key, t in pairs(list) do
-    t:free()
-    list[key] = nil
-  end
-end
-
--- The last results of backward passes, which the graph has taken over since.
-local returned = setmetatable({}, {__mode = "v"})
-
--- Calls f(...) for a backward pass: frees what it makes, except its results, and the list of gradients.
-local function in_backward(grads, f, ...)
-  free_all(returned)
-  local results = core.scope(function(...)
-    local list = f(...)
-    for i, t in pairs(list) do returned[i] = core.keep(t) end
-    return list
-  end, ...)
-  free_all(grads)
-  return results
-end
-
 -- Returns a tensor without memory of the dtype and size of a bucket's reduced gradients.
 local function stand_in(bucket)
   local about = how(bucket)
@@ -250,7 +227,7 @@ end
 
 -- Is between a bucket's shards and Gather. Its backward waits for the reduction that Gather's has begun. Backward runs
 -- the latest node that it can: a pass makes these nodes first, and core.run_next defers them by one or two units.
-local Reduced = Function:extend "FullyShardReduced"
+local Reduced = autograd.Function:extend "FullyShardReduced"
 
 function Reduced.forward(ctx, bucket, link)
   ctx:set_materialize_grads(false)
@@ -263,7 +240,7 @@ function Reduced.backward(ctx, sum)
   if ctx.link.reduction then complete(ctx.link.reduction) end
   ctx.link.reduction = nil
   if sum then
-    results = in_backward({sum}, function()
+    results = autograd.in_backward({sum}, function()
       local list = {}
       for i, p in ipairs(bucket) do
         list[i] = sum:narrow(1, at, p:numel()):view(p.shape):to {device = p.device, dtype = p.dtype}
@@ -276,7 +253,7 @@ function Reduced.backward(ctx, sum)
 end
 
 -- Computes full tensors from shards.
-local Gather = Function:extend "FullyShard"
+local Gather = autograd.Function:extend "FullyShard"
 
 function Gather.forward(ctx, bucket, weight, link)
   ctx:set_materialize_grads(false)
@@ -289,7 +266,7 @@ end
 function Gather.backward(ctx, ...)
   local bucket, link, grads = ctx.bucket, ctx.link, {...}
   bucket:release() -- all nodes that read the tensors have run
-  return nil, nil, nil, in_backward(grads, function()
+  return nil, nil, nil, autograd.in_backward(grads, function()
     local sum, reduction = bucket:reduce(ctx.weight, grads)
     link.reduction = reduction
     if sum and link.uses > 1 then complete(reduction) end -- the graph adds sums of several uses up
@@ -309,7 +286,7 @@ local function new_pass(unit, module, ...)
   local step = unit.step -- {samples, weights} that the passes of a Pipeline share
   if step then pass.weights = step.weights end
   if before then before.before = nil end
-  free_all(returned)
+  autograd.free_returned()
   if unit.batch_dim then pass.size = step and step.samples or batch_size(unit.batch_dim, ...) end
   if not core.is_grad_enabled() then return pass end
   for _, m in ipairs(module:modules()) do
@@ -414,7 +391,7 @@ local function run(unit, module, forward, ...)
     inside, active, unit.depth = false, outer, unit.depth - 1
     if remove then remove(results) end
     if not outer then
-      free_all(pass.inputs)
+      autograd.free_all(pass.inputs)
       pass.is_over = true
     end
     local keeps = core.is_grad_enabled() and (again or unit.reshard == false or unit.reshard == nil and not outer)
