@@ -1,8 +1,4 @@
---- lm.CmdLine(): A parser of the command line, as Torch7's.
----   local cmd = lm.CmdLine()
----   cmd:text "Trains a network"
----   cmd:option("-lr", 0.1, "learning rate") -- a number; others by the default
----   local params = cmd:parse(arg or {})          -- params.lr; -help shows all
+--- lm.CmdLine(): A parser of the command line, as Torch7's: cmd:option("-lr", 0.1, "learning rate"), cmd:parse(arg).lr.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"

@@ -57,18 +57,18 @@ end
 local function right(x, y) return ops.floor(ops.div(x, y)) end
 local shift_left, shift_right = shifted(ops.bitwise_left_shift, ops.mul), shifted(ops.bitwise_right_shift, right)
 
+local function pairwise(name, op, op_)
+  define(name, {"t t"}, binary(name, op), {in_place = true, of_numbers = of_numbers(op), update = updated(op_)})
+end
 for name, op in pairs {mul = ops.mul, div = quotient, fmod = ops.fmod, mod = ops.fmod, remainder = ops.remainder,
   bitand = ops.bitwise_and, bitor = ops.bitwise_or, bitxor = ops.bitwise_xor, lshift = shift_left,
   rshift = shift_right} do
-  define(name, {"t n"}, binary(name, op), {in_place = true,
-    update = updated(op == quotient and ops.div_ or op == ops.mul and ops.mul_ or nil)})
+  local op_ = op == quotient and ops.div_ or op == ops.mul and ops.mul_ or nil
+  define(name, {"t n"}, binary(name, op), {in_place = true, update = updated(op_)})
+  pairwise("c" .. name, op, op_)
 end
-for name, op in pairs {cmul = ops.mul, cdiv = quotient, cpow = ops.pow, cfmod = ops.fmod, cmod = ops.fmod,
-  cremainder = ops.remainder, cbitand = ops.bitwise_and, cbitor = ops.bitwise_or, cbitxor = ops.bitwise_xor,
-  clshift = shift_left, crshift = shift_right, atan2 = ops.atan2} do
-  define(name, {"t t"}, binary(name, op), {in_place = true, of_numbers = of_numbers(op),
-    update = updated(op == quotient and ops.div_ or op == ops.mul and ops.mul_ or nil)})
-end
+pairwise("cpow", ops.pow)
+pairwise("atan2", ops.atan2)
 for name, op in pairs {cmax = ops.maximum, cmin = ops.minimum} do
   define(name, {"t t", "t n"}, function(x, y)
     if type(y) == "number" then y = ops.full({}, number(x, y), {dtype = x.dtype, device = x.device}) end
@@ -78,18 +78,16 @@ end
 
 -- torch.add(x, v), (x, y) and (x, v, y) compute x + v, x + y and x + v y; csub subtracts.
 for name, sign in pairs {add = 1, csub = -1} do
+  local function sum(add, x, v, y)
+    if not y then return add(x, sign * number(x, v)) end
+    return add(x, y, sign * v ~= 1 and {alpha = sign * number(x, v)} or nil)
+  end
   define(name, {"t n", "t t", "t n t"}, function(x, v, y)
     if type(v) ~= "number" then v, y = 1, v end
-    if not y then return ops.add(x, sign * number(x, v)):to(x.dtype) end
-    y = fitted(name, x, y):to(x.dtype)
-    if sign * v == 1 then return ops.add(x, y) end
-    return ops.add(x, y, {alpha = sign * number(x, v)})
+    return sum(ops.add, x, v, y and fitted(name, x, y):to(x.dtype)):to(x.dtype)
   end, {in_place = true, update = function(x, v, y)
     if type(v) ~= "number" then v, y = 1, v end
-    if not y then return pcall(ops.add_, x, sign * v) end
-    if x:numel() ~= y:numel() then return false end
-    if sign * v == 1 then return pcall(ops.add_, x, y) end
-    return pcall(ops.add_, x, y, {alpha = sign * v})
+    return (not y or x:numel() == y:numel()) and pcall(sum, ops.add_, x, v, y)
   end})
 end
 

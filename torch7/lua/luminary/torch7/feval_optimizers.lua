@@ -1,19 +1,8 @@
---- Torch7's functional optimizers: `x, losses = optim.sgd(feval, x [, config [, state]])` changes x, one tensor, in
---- place. feval(x) returns a loss, a number or a tensor of one element, and its gradient, a tensor like x. With a
---- module:
----
----   local x, dx = net:getParameters()
----   local function feval()
----     dx:zero_()
----     local loss = criterion(net(input), target)
----     loss:backward()
----     return loss, dx
----   end
----   optim.sgd(feval, x, {learningRate = 0.1, momentum = 0.9})
----
---- `config` has Torch7's options, with its names and defaults, and is read again at each call; `state`, by default
---- config itself, keeps values between steps. The second result is a list of losses: the loss before the step, for
---- lbfgs that of each evaluation. Formulas are those of the Torch7 package optim.
+--- Implements Torch7's functional optimizers: `x, losses = optim.sgd(feval, x [, config [, state]])` changes x, one
+--- tensor, in place. feval(x) returns a loss and its gradient, a tensor like x. `config` has Torch7's options, with its
+--- names and defaults, and is read again at each call; `state`, by default config itself, keeps values between steps.
+--- The second result is a list of losses: the loss before the step, for lbfgs that of each evaluation. Formulas are
+--- those of the Torch7 package optim.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"

@@ -21,7 +21,11 @@ require "luminary.torch7.names"
 local torch = class.packages.torch
 for name, f in pairs(tensor.methods) do torch[name] = f end
 for name, f in pairs(tensor.functions) do torch[name] = f end
-torch.nn, torch.optim = require "luminary.torch7.nn", require "luminary.torch7.optim"
+for _, part in ipairs {"module", "leaf", "layers", "windows", "containers", "criterions", "utils", "more_layers",
+  "sparse", "derivatives", "direct", "texts"} do
+  require("luminary.torch7.nn." .. part)
+end
+torch.nn, torch.optim = class.packages.nn, require "luminary.torch7.optim"
 torch.paths = require "luminary.paths"
 torch.CmdLine, torch.Timer = require "luminary.torch7.cmd_line", require "luminary.timer"
 torch.TestSuite = require "luminary.torch7.tester"

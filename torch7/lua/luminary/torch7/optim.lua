@@ -23,16 +23,14 @@ local function converted(state, wanted, f)
   end
 end
 
-for _, name in ipairs {
-  "sgd", "adam", "adamax", "adagrad", "adadelta", "rmsprop", "rprop", "nag", "asgd", "lbfgs",
-} do
+for name, known in pairs(known_options) do
   --- optim.name(feval, x [, config [, state]]): Does as luminary's function; unknown options are ignored. The state
   --- has tensors of Torch7.
   optim[name] = function(feval, x, config, state)
     options.arg(name, "feval", feval, "function")
     config = config or state or {}
     state = state or config
-    local own, known = {}, known_options[name]
+    local own = {}
     for key, v in pairs(config) do
       if known[key] then own[key] = tensor.raw_all(v) end
       if key:find "^tol" and type(v) == "number" then own[key] = math.max(v, 0) end -- below 0: never

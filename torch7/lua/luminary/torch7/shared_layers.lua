@@ -138,10 +138,10 @@ end
 
 -- ---- sizes
 
---- Returns the sizes that were passed to a layer, as numbers, a list or a LongStorage, and the product of those that
---- are not -1.
+--- Returns the sizes that were passed to a layer, as numbers, a list or a LongStorage, in the type of x:size(), and the
+--- product of those that are not -1.
 function shared.sizes_of(name, ...)
-  local sizes, count = ... and tensor.sizes_from(...) or {}, 1
+  local sizes, count = tensor.sizes(... and tensor.sizes_from(...) or {}), 1
   if #sizes == 0 then fail("%s: expected sizes, such as nn.%s(-1, 16)", name, name) end
   if #sizes > 8 then fail("%s: expected at most 8 sizes, got %d", name, #sizes) end
   for i, n in ipairs(sizes) do
@@ -211,33 +211,30 @@ local Numbered = containers.Sequential.super
 local Concat = layer.define("Concat", Numbered)
 
 function Concat:init(dim, ...)
-  if type(dim) ~= "number" then options.must_be("Concat", "dim", "an integer", dim) end
   self.dim = options.arg("Concat", "dim", dim, "integer")
   Numbered.init(self, ...)
 end
 
--- Returns a list of the modules' results for x.
-local function to_each(self, x)
+-- Returns a list of the modules' results for x, or for the entries of a table x.
+local function to_each(self, x, is_table)
   local out = {}
-  for i, module in self:iter() do out[i] = module(x) end
+  for i, module in self:iter() do out[i] = module(is_table and x[i] or x) end
   return out
 end
 function Concat:forward(x) return ops.cat(tensors_of("Concat", to_each(self, x)), self.dim) end
 
 --- nn.ConcatTable(a, b, …): Calls modules with the same input; returns a table of their results.
 local ConcatTable = layer.define("ConcatTable", Numbered)
-ConcatTable.forward = to_each
+function ConcatTable:forward(x) return to_each(self, x) end
 
 --- nn.ParallelTable(a, b, …): Calls each module with its entry of a table; returns a table of their results.
 local ParallelTable = layer.define("ParallelTable", Numbered)
 
 function ParallelTable:forward(t)
-  local out = {}
   if #table_of("ParallelTable", t) ~= self:len() then
     fail("ParallelTable: the table has %d entries; expected %d, one for each module", #t, self:len())
   end
-  for i, module in self:iter() do out[i] = module(t[i]) end
-  return out
+  return to_each(self, t, true)
 end
 
 entry "SelectTable(index: integer)" {

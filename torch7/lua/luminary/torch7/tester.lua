@@ -95,15 +95,10 @@ function Tester:add(tests, name)
   options.arg("torch.Tester.add", "tests", tests, "table")
   local mt = getmetatable(tests)
   tests = mt and mt.__tests or tests
-  local names = {}
-  for key, f in pairs(tests) do
-    if type(f) ~= "function" then fail("torch.Tester.add: '%s' must be a function", tostring(key)) end
-    names[#names + 1] = tostring(key)
-    self.tests[tostring(key)] = f
-  end
-  table.sort(names)
-  for _, key in ipairs(names) do
-    if key ~= "_setUp" and key ~= "_tearDown" then table.insert(self.names, key) end
+  for _, key in ipairs(options.sorted_keys(tests)) do
+    if type(tests[key]) ~= "function" then fail("torch.Tester.add: '%s' must be a function", tostring(key)) end
+    self.tests[tostring(key)] = tests[key]
+    if key ~= "_setUp" and key ~= "_tearDown" then table.insert(self.names, tostring(key)) end
   end
   return self
 end

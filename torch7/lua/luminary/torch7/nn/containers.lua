@@ -59,13 +59,6 @@ function Container:rethrowErrors(module, _, name, ...) return module[name](modul
 function Container:reset(stdv)
   for _, module in ipairs(self.modules) do module:reset(stdv) end
 end
-function Container:__tostring__()
-  local lines = lists.map(self.modules, function(m, i)
-    return ("  (%d): %s\n"):format(i, (tostring(m):gsub("\n", "\n  ")))
-  end)
-  return ("%s {\n%s}"):format(class.typename(self), table.concat(lines))
-end
-
 -- Defines a container by its constructor, forward and backward: init(self, …), run(self, input), back(self, input,
 -- gradOutput, go). go(module, input, gradOutput) is the module's updateGradInput, accGradParameters or both.
 local function container(name, init, run, back)

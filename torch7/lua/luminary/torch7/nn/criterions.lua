@@ -66,7 +66,7 @@ local function criterion(name, loss, kind, init)
   end, function(self, input, target)
     self:updateOutput(input, target)
     local grads = core.grad({taped[self].value}, taped[self].inputs, {allow_unused = true})
-    return as_input(input, grads, taped[self], {i = 0})
+    return Leaf.each_tensor(as_input(input, grads, taped[self], {i = 0}), tensor.wrap)
   end)
 end
 

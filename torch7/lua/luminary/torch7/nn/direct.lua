@@ -6,20 +6,7 @@ local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local shared = require "luminary.torch7.shared_layers"
 local Leaf = require "luminary.torch7.nn.leaf"
-local ops, is, raw, wrap = core.ops, tensor.is, tensor.raw, tensor.wrap
-
--- Stores a result in a field, in the tensor that is there if the types are the same, as Torch7's layers do.
-local function keep(self, field, y)
-  local old = self[field]
-  if type(y) == "table" then
-    self[field] = lists.map(y, wrap)
-  elseif is(old) and raw(old).dtype == y.dtype then
-    tensor.rebind(old, y)
-  else
-    self[field] = wrap(y)
-  end
-  return self[field]
-end
+local ops, is, raw, keep = core.ops, tensor.is, tensor.raw, Leaf.keep
 
 -- Conditions of inputs, which return luminary's tensors or nil.
 local function one(self, input)

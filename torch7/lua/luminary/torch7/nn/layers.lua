@@ -26,13 +26,11 @@ for _, row in ipairs(shared.rows) do
 end
 nn.AddConstant.restores, nn.MulConstant.restores = true, true -- backward undoes the change of the input
 for name, of in pairs(shared.of_sizes) do
-  local function set(self, ...)
-    of.set(self, ...)
-    if self.size then self.size = tensor.sizes(self.size) end
-    return self
-  end
-  local new = layer(name, nil, of.compute, {init = set})
-  if name == "View" then new.resetSize = set end
+  layer(name, nil, of.compute, {init = of.set})
+end
+function nn.View:resetSize(...)
+  shared.of_sizes.View.set(self, ...)
+  return self
 end
 function nn.View:setNumInputDims(n)
   self.numInputDims = n
@@ -91,7 +89,7 @@ end, {
 layer("Mul", nil, function(x, o) return ops.mul(x, o.weight) end, {sizes = function() return {weight = {1}} end})
 for name, row in pairs {CMul = {ops.mul, "weight"}, CAdd = {ops.add, "bias"}} do
   layer(name, nil, function(x, o) return as_sizes(row[1], x, o[row[2]]) end, {
-    fan = of_elements, init = function(self, ...) self.size = tensor.sizes((shared.sizes_of(name, ...))) end,
+    fan = of_elements, init = function(self, ...) self.size = shared.sizes_of(name, ...) end,
     sizes = function(self) return {[row[2]] = tensor.sizes_from(self.size)} end,
   })
 end

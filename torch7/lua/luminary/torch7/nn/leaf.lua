@@ -102,17 +102,27 @@ local function run(self, input, again)
   return tape
 end
 
--- Returns tensors of a result in Torch7's form, with at least one dim.
-local function results(v)
-  if type(v) == "table" then return lists.map(v, results) end
-  return core.is_tensor(v) and wrap(v.ndim == 0 and ops.unsqueeze(v, 1) or ops.contiguous(v)) or v
+-- Returns a value, which may be a table of any depth, with f(t) in place of each of luminary's tensors.
+local function each_tensor(v, f)
+  if type(v) == "table" then return lists.map(v, function(one) return each_tensor(one, f) end) end
+  return core.is_tensor(v) and f(v) or v
 end
 
--- Returns the old tensor with the content of the new one, as Torch7's layers keep their output and gradInput.
-local function same_object(old, new)
-  if tensor.is(old) and tensor.is(new) and old:type() == new:type() then return old:set(new) end
-  return new
+-- Returns a result in Torch7's form, with at least one dim.
+local function result(y) return (y.ndim == 0 and ops.unsqueeze(y, 1) or ops.contiguous(y)):detach() end
+
+--- Stores luminary's tensors in a field and returns it: in the tensor that is there if the types are the same, as
+--- Torch7's layers do.
+function Leaf.keep(self, field, y)
+  local old = self[field]
+  if core.is_tensor(y) and tensor.is(old) and raw(old).dtype == y.dtype then
+    tensor.rebind(old, y)
+  else
+    self[field] = each_tensor(y, wrap)
+  end
+  return self[field]
 end
+local keep = Leaf.keep
 
 function Leaf:updateOutput(input)
   local tape = run(self, input)
@@ -121,7 +131,7 @@ function Leaf:updateOutput(input)
     raw(input):copy_(tape.output:detach())
     self.output = input
   else
-    self.output = same_object(self.output, results(tape.output))
+    keep(self, "output", each_tensor(tape.output, result))
   end
   return self.output
 end
@@ -161,11 +171,11 @@ local function as_input(input, grads, tape, at)
   if type(input) == "table" then
     return lists.map(input, function(v) return as_input(v, grads, tape, at) end)
   end
-  if not core.is_floating_point(raw(input)) then return wrap(ops.zeros_like(raw(input))) end
+  if not core.is_floating_point(raw(input)) then return ops.zeros_like(raw(input)) end
   at.i = at.i + 1
   local g = grads[at.i]
-  if not g and tape.sizes_only then return tensor.new(raw(input).dtype, {0}) end
-  return wrap(g and ops.contiguous(g) or ops.zeros_like(tape.inputs[at.i]))
+  if not g and tape.sizes_only then return core.tensor({0}, {dtype = raw(input).dtype}) end
+  return g and ops.contiguous(g) or ops.zeros_like(tape.inputs[at.i])
 end
 
 -- Adds gradients from index `first` + 1 on to the layer's, multiplied by scale.
@@ -183,8 +193,7 @@ function Leaf:updateGradInput(input, gradOutput)
   if self.gradInput == nil then return nil end
   local tape = tape_of(self, input)
   local grads = gradients(self, tape, gradOutput, tape.inputs)
-  self.gradInput = same_object(self.gradInput, as_input(input, grads, tape, {i = 0}))
-  return self.gradInput
+  return keep(self, "gradInput", as_input(input, grads, tape, {i = 0}))
 end
 
 function Leaf:accGradParameters(input, gradOutput, scale)
@@ -201,7 +210,7 @@ function Leaf:backward(input, gradOutput, scale)
   local tape = tape_of(self, input)
   local grads = gradients(self, tape, gradOutput, lists.joined(tape.inputs, tape.params))
   accumulate(self, tape, grads, #tape.inputs, scale)
-  self.gradInput = same_object(self.gradInput, as_input(input, grads, tape, {i = 0}))
+  keep(self, "gradInput", as_input(input, grads, tape, {i = 0}))
   if self.restores and self.inplace == true then raw(input):copy_(tape.inputs[1]:detach()) end
   return self.gradInput
 end
@@ -305,5 +314,5 @@ function Leaf.layer(name, fields, compute, how)
   return new
 end
 
-Leaf.leaves, Leaf.as_input = leaves, as_input
+Leaf.leaves, Leaf.as_input, Leaf.each_tensor = leaves, as_input, each_tensor
 return Leaf

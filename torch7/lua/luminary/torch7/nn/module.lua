@@ -1,4 +1,5 @@
---- Implements Torch7's nn.Module, the methods of all layers and containers.
+--- Implements Torch7's nn.Module, the methods of all layers and containers. Containers call their modules as in Torch7,
+--- so that custom classes with updateOutput, updateGradInput and accGradParameters work anywhere.
 local lists = require "luminary.base.lists"
 local core = require "luminary.core"
 local class = require "luminary.torch7.class"
@@ -111,14 +112,10 @@ end
 function Module:accUpdateGradParameters(input, gradOutput, rate)
   local kept = {}
   self:apply(function(m)
-    for name, v in pairs(m) do
-      local of = type(name) == "string" and name:match "^grad(%u.*)$"
-      if of and of ~= "Input" and tensor.is(v) then kept[#kept + 1] = {m, name, v} end
-    end
     for _, name in ipairs(m.__names) do
       local p, grad = rawget(m, name), Module.grad_name(name)
       if tensor.is(p) then
-        if rawget(m, grad) == nil then kept[#kept + 1] = {m, grad} end
+        kept[#kept + 1] = {m, grad, rawget(m, grad)}
         m[grad] = p:clone():zero()
       end
     end

@@ -61,13 +61,15 @@ for name in ("Convolution ConvolutionMM DepthWiseConvolution DilatedConvolution 
 end
 
 -- Containers draw their modules.
+local function numbered(self)
+  return table.concat(lists.map(self.modules, function(module, i)
+    return ("  (%d): %s\n"):format(i, (tostring(module):gsub("\n", "\n  ")))
+  end))
+end
+define("Container", function(self) return " {\n" .. numbered(self) .. "}" end)
 define("Sequential", function(self)
-  local numbers, lines = {"[input"}, {}
-  for i, module in ipairs(self.modules) do
-    numbers[i + 1] = ("(%d)"):format(i)
-    lines[i] = ("\n  (%d): %s"):format(i, (tostring(module):gsub("\n", "\n  ")))
-  end
-  return (" {\n  %s -> output]%s\n}"):format(table.concat(numbers, " -> "), table.concat(lines))
+  local numbers = lists.map(self.modules, function(_, i) return ("(%d) -> "):format(i) end)
+  return (" {\n  [input -> %soutput]\n%s}"):format(table.concat(numbers), numbered(self))
 end)
 for _, name in ipairs {"Concat", "ConcatTable", "Parallel", "ParallelTable"} do
   define(name, function(self)

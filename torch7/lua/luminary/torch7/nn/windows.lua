@@ -20,54 +20,40 @@ local kernel2 = "kW# kH#=kW dW=1 dH=1 padW=0 padH=padW dilationW=1 dilationH=dil
 local kernel3 = "kT# kW# kH#=kW dT=1 dW=1 dH=dW padT=0 padW=padT padH=padW"
 local dilation3 = " dilationT=1 dilationW=dilationT dilationH=dilationW"
 
--- Returns the number of inputs of an output of a convolution.
-local function fan_of(n)
-  return function(self) return self.nInputPlane * lists.product(axes(self, "k", n)) end
-end
-for n, names in pairs {
-  [2] = {"SpatialConvolution", "SpatialConvolutionMM", "SpatialDilatedConvolution"},
-  [3] = {"VolumetricConvolution", "VolumetricDilatedConvolution"},
-} do
-  local conv = F[("conv%dd"):format(n)]
-  for _, name in ipairs(names) do
-    layer(name, planes .. (n == 2 and kernel2 or kernel3 .. dilation3), function(x, o)
-      local weight = o.weight
-      if weight.ndim == 2 then -- as SpatialConvolutionMM of Torch7 has it
-        weight = ops.reshape(weight, {o.nOutputPlane, o.nInputPlane, unpack(axes(o, "k", n))})
-      end
-      return conv(x, weight, o.bias, {stride = axes(o, "d", n), padding = axes(o, "pad", n),
-        dilation = axes(o, "dilation", n)})
-    end, {
-      dims = n + 2, fan = fan_of(n), sizes = function(o)
-        local sizes = {o.nInputPlane, unpack(axes(o, "k", n))}
-        if name == "SpatialConvolutionMM" then sizes = {lists.product(sizes)} end
-        return {weight = {o.nOutputPlane, unpack(sizes)}, bias = {o.nOutputPlane}}
-      end,
-    })
-  end
-end
-
--- Transposed convolutions. A table {x, like} as input makes the output as large as `like`.
+-- Full convolutions are transposed; there a table {x, like} as input makes the output as large as `like`.
+local full2, full3 = "kW# kH#=kW dW=1 dH=1 padW=0 padH=0 adjW=0 adjH=0", kernel3 .. " adjT=0 adjW=0 adjH=0"
 for name, row in pairs {
-  SpatialFullConvolution = {2, "kW# kH#=kW dW=1 dH=1 padW=0 padH=0 adjW=0 adjH=0"},
-  VolumetricFullConvolution = {3, kernel3 .. " adjT=0 adjW=0 adjH=0"},
+  SpatialConvolution = {2, kernel2}, SpatialConvolutionMM = {2, kernel2}, SpatialDilatedConvolution = {2, kernel2},
+  VolumetricConvolution = {3, kernel3 .. dilation3}, VolumetricDilatedConvolution = {3, kernel3 .. dilation3},
+  SpatialFullConvolution = {2, full2, true}, VolumetricFullConvolution = {3, full3, true},
 } do
-  local n = row[1]
-  local conv = F[("conv_transpose%dd"):format(n)]
-  layer(name, planes .. row[2], function(t, o)
-    local x, adjust, step, pads = t, axes(o, "adj", n), axes(o, "d", n), axes(o, "pad", n)
+  local n, fields, is_full = unpack(row)
+  local conv = F[(is_full and "conv_transpose%dd" or "conv%dd"):format(n)]
+  local function shape_of(o)
+    local first, second = o.nOutputPlane, o.nInputPlane
+    if is_full then first, second = second, first end
+    return {first, second, unpack(axes(o, "k", n))}
+  end
+  local function compute(t, o)
+    local x, weight, how = t, o.weight, {stride = axes(o, "d", n), padding = axes(o, "pad", n)}
+    if is_full then how.output_padding = axes(o, "adj", n) else how.dilation = axes(o, "dilation", n) end
     if type(t) == "table" then
       x = t[1]
       for i, k in ipairs(axes(o, "k", n)) do
-        adjust[i] = (t[2]:size(t[2].ndim - n + i) + 2 * pads[i] - k) % step[i]
+        how.output_padding[i] = (t[2]:size(t[2].ndim - n + i) + 2 * how.padding[i] - k) % how.stride[i]
       end
     end
-    return conv(x, o.weight, o.bias, {stride = step, padding = pads, output_padding = adjust})
-  end, {
-    fan = fan_of(n), sizes = function(o)
-      return {weight = {o.nInputPlane, o.nOutputPlane, unpack(axes(o, "k", n))}, bias = {o.nOutputPlane}}
+    if weight.ndim == 2 then weight = ops.reshape(weight, shape_of(o)) end -- as SpatialConvolutionMM of Torch7 has it
+    return conv(x, weight, o.bias, how)
+  end
+  layer(name, planes .. fields, compute, {
+    dims = not is_full and n + 2 or nil, sizes = function(o)
+      local shape = shape_of(o)
+      if name == "SpatialConvolutionMM" then shape = {shape[1], lists.product(shape) / shape[1]} end
+      return {weight = shape, bias = {o.nOutputPlane}}
     end,
-  }).__sizes_only = true -- only the sizes of an input without gradient are used
+    fan = function(o) return o.nInputPlane * lists.product(axes(o, "k", n)) end,
+  }).__sizes_only = is_full -- only the sizes of an input without gradient are used
 end
 
 -- ---- pooling
