@@ -159,7 +159,8 @@ define_step("adadelta", "Adadelta", "rho = 0.9, eps = 1e-6, weightDecay: positiv
 end)
 
 define("nag", "Updates x by a step of Nesterov's accelerated gradient", [[learningRate = 1e-3,
-  learningRateDecay: positive = 0, momentum: positive = 0.9, weightDecay: positive = 0, learningRates: tensor?]], function(x, o, state, feval)
+  learningRateDecay: positive = 0, momentum: positive = 0.9, weightDecay: positive = 0,
+  learningRates: tensor?]], function(x, o, state, feval)
   if o.momentum == 0 then options.must_be("nag", "momentum", "above 0", o.momentum) end
   local velocity = held(state, "dfdx", x)
   velocity:mul_(o.momentum)

@@ -81,9 +81,9 @@ local function new_file(kind, mode, source, data)
 end
 
 --- torch.DiskFile(path [, mode = "r" [, quiet]]): Opens a file for "r", "w" or "rw"; in text (:ascii(), the default) or
---- :binary(); returns nil if it cannot and quiet is true. Written data is held in memory until it is closed, in "rw" with the earlier content, up to 1 GiB.
-local disk_file
-function disk_file(path, mode, quiet)
+--- :binary(); returns nil if it cannot and quiet is true. Written data is held in memory until it is closed, in "rw"
+--- with the earlier content, up to 1 GiB.
+local function disk_file(path, mode, quiet)
   if quiet then
     local ok, file = pcall(disk_file, path, mode)
     return ok and file:quiet() or nil

@@ -55,7 +55,7 @@ function Container:parameters()
   return params, grads
 end
 --- Returns module[name](module, …), which containers of scripts call this way.
-function Container:rethrowErrors(module, _, name, ...) return module[name](module, ...) end
+function Container.rethrowErrors(_, module, _, name, ...) return module[name](module, ...) end
 function Container:reset(stdv)
   for _, module in ipairs(self.modules) do module:reset(stdv) end
 end
