@@ -70,7 +70,7 @@ function tensor.methods.__tostring__(object)
   else
     local format, scale, width = format_of(values)
     local outer, order = #shape - 2, {}
-    for d = 1, #shape do order[d] = d <= outer and outer + 1 - d or d end -- of the outer dims the first changes fastest
+    for d = 1, #shape do order[d] = d <= outer and outer + 1 - d or d end -- the first outer dim changes fastest
     local parts = ops.reshape(ops.permute(x, order), {-1, shape[outer + 1], shape[outer + 2]}):totable()
     text = table.concat(lists.map(parts, function(part, i)
       local head, rest = {}, i - 1

@@ -158,14 +158,6 @@ local function flatten(output, weight, outputs, weights)
   end
 end
 
--- Returns the gradients of the tape's leaves in the list `wanted`.
-local function gradients(self, tape, gradOutput, wanted)
-  local outputs, weights = {}, {}
-  named(self, flatten, tape.output, gradOutput, outputs, weights)
-  if #wanted == 0 or #outputs == 0 then return {} end
-  return core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
-end
-
 -- Returns the gradients in the form of the input.
 local function as_input(input, grads, tape, at)
   if type(input) == "table" then
@@ -178,28 +170,31 @@ local function as_input(input, grads, tape, at)
   return g and ops.contiguous(g) or ops.zeros_like(tape.inputs[at.i])
 end
 
--- Adds gradients from index `first` + 1 on to the layer's, multiplied by scale.
-local function accumulate(self, tape, grads, first, scale)
-  for i, name in ipairs(tape.names) do
-    local g, to = grads[first + i], self[grad_name(name)]
+-- Computes the gradients of the input, if for_input, and adds those of the parameters multiplied by scale, if
+-- for_params. Returns gradInput.
+local function differentiate(self, input, gradOutput, for_input, for_params, scale)
+  local tape, outputs, weights, grads = tape_of(self, input), {}, {}, {}
+  named(self, flatten, tape.output, gradOutput, outputs, weights)
+  local wanted = lists.joined(for_input and tape.inputs or {}, for_params and tape.params or {})
+  if #wanted > 0 and #outputs > 0 then
+    grads = core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
+  end
+  for i, name in ipairs(for_params and tape.names or {}) do
+    local g, to = grads[(for_input and #tape.inputs or 0) + i], self[grad_name(name)]
     if g and to then
       to = raw(to)
       to:add_(g:reshape(to.shape), {alpha = scale or 1})
     end
   end
+  return for_input and keep(self, "gradInput", as_input(input, grads, tape, {i = 0})) or self.gradInput
 end
 
 function Leaf:updateGradInput(input, gradOutput)
-  if self.gradInput == nil then return nil end
-  local tape = tape_of(self, input)
-  local grads = gradients(self, tape, gradOutput, tape.inputs)
-  return keep(self, "gradInput", as_input(input, grads, tape, {i = 0}))
+  if self.gradInput ~= nil then return differentiate(self, input, gradOutput, true) end
 end
 
 function Leaf:accGradParameters(input, gradOutput, scale)
-  if #parameters_of(self) == 0 then return end
-  local tape = tape_of(self, input)
-  accumulate(self, tape, gradients(self, tape, gradOutput, tape.params), 0, scale)
+  if #parameters_of(self) > 0 then differentiate(self, input, gradOutput, false, true, scale) end
 end
 
 function Leaf:backward(input, gradOutput, scale)
@@ -207,11 +202,8 @@ function Leaf:backward(input, gradOutput, scale)
     or self.accGradParameters ~= Leaf.accGradParameters then
     return Module.backward(self, input, gradOutput, scale)
   end
-  local tape = tape_of(self, input)
-  local grads = gradients(self, tape, gradOutput, lists.joined(tape.inputs, tape.params))
-  accumulate(self, tape, grads, #tape.inputs, scale)
-  keep(self, "gradInput", as_input(input, grads, tape, {i = 0}))
-  if self.restores and self.inplace == true then raw(input):copy_(tape.inputs[1]:detach()) end
+  differentiate(self, input, gradOutput, true, true, scale)
+  if self.restores and self.inplace == true then raw(input):copy_(tapes[self].inputs[1]:detach()) end
   return self.gradInput
 end
 
