@@ -168,6 +168,7 @@ static void check_models(lum_session *s) {
   lum_tensor *x = floats(data, 2, 2, &released), *outputs[3] = {NULL}, *weight = NULL;
   lum_model *m = load(s, "linear.lua", "linear.safetensors");
   lum_value_info info = LUM_VALUE_INFO;
+  lum_model *other = NULL;
 
   CHECK(lum_model_input_count(m) == 1 && lum_model_output_count(m) == 2);
   OK(lum_model_input(m, 0, &info));
@@ -180,6 +181,8 @@ static void check_models(lum_session *s) {
   FAILS(LUM_E_ARGUMENT, "info->size", lum_model_output(m, 0, &(lum_value_info){0}));
   FAILS(LUM_E_ARGUMENT, "out must not be NULL", lum_model_load(s, path("model.lua"), NULL, NULL));
   FAILS(LUM_E_ARGUMENT, "from 0 to 1", lum_model_output(m, -1, &info));
+  FAILS(LUM_E_ARGUMENT, "set by LUM_MODEL_OPTIONS, got 0",
+        lum_model_load(s, path("model.lua"), &(lum_model_options){.device = "zzz"}, &other));
   lum_value_info old = LUM_VALUE_INFO; /* as a program has it that knows the name alone */
   old.size = offsetof(lum_value_info, dtype);
   OK(lum_model_input(m, 0, &old));
@@ -462,6 +465,7 @@ int main(int argc, char **argv) {
     lum_session_free(s);
   }
   lum_session_free(NULL);
+  FAILS(LUM_E_ARGUMENT, "set by LUM_SESSION_OPTIONS, got 0", lum_session_new(&(lum_session_options){0}, &s));
   OK(lum_session_new(&session_options, &s));
   if (s) {
     CHECK(strcmp(lum_message(s), "") == 0);

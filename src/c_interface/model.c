@@ -65,6 +65,9 @@ static void then_keep(lua_State *L, model_call *c) {
 lum_status lum_model_load(lum_session *session, const char *path, const lum_model_options *options, lum_model **out) {
   if (out) *out = NULL;
   if (!path || !out) return lm_noted(session, lm_given(path ? "out" : "path", NULL));
+  if (options && options->size == 0) {
+    return lm_noted(session, lm_fail_int("model", "options->size", "set by LUM_MODEL_OPTIONS", 0));
+  }
   lum_model *m = malloc(sizeof *m);
   if (!m) return lm_note(session, LM_E_OOM, "out of memory");
   *m = (lum_model){session, LUA_NOREF};

@@ -149,6 +149,9 @@ lum_status lum_session_new(const lum_session_options *options, lum_session **out
   opening o = {.lua_folder = LM_OPTION(options, lua_folder), .interpret = LM_OPTION(options, interpret)};
   if (!out) return lm_noted(NULL, lm_given("out", out));
   *out = NULL;
+  if (options && options->size == 0) {
+    return lm_noted(NULL, lm_fail_int("session", "options->size", "set by LUM_SESSION_OPTIONS", 0));
+  }
   pthread_once(&once, show_luajit);
   if (!o.lua_folder) o.lua_folder = lm_variable_get(LM_VAR_LUA_FOLDER);
   if (!o.lua_folder && find_lua_folder(found)) o.lua_folder = found;

@@ -68,8 +68,8 @@ local required = {
 }
 -- The number of first inputs that must be given, 1 if not listed; `since`: from a version on, {version, number}.
 local least = {
-  Constant = 0, Loop = 0, Optional = 0, OptionalHasElement = 0, RandomNormal = 0, RandomUniform = 0, SequenceEmpty = 0,
-  BatchNormalization = 5, MelWeightMatrix = 5, QLinearConv = 8, QLinearMatMul = 8,
+  Constant = 0, Loop = 0, Optional = 0, OptionalHasElement = 0, RandomNormal = 0, RandomUniform = 0, Scan = 0,
+  SequenceEmpty = 0, BatchNormalization = 5, MelWeightMatrix = 5, QLinearConv = 8, QLinearMatMul = 8,
 }
 local since = {Pad = {11, 2}, Reshape = {5, 2}, Slice = {10, 3}, TopK = {10, 2}, Unsqueeze = {13, 2}}
 for op in ([[
