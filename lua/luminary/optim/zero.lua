@@ -13,7 +13,8 @@ local who = "ZeroRedundancyOptimizer"
 local Zero = class.define(who, Optimizer)
 Zero.__inner = {"assign", "check_alike", "follow"}
 
-local function groups() return load_module "luminary.distributed.groups" end
+local function dist() return load_module "luminary.distributed" end
+local function shards() return load_module "luminary.nn.parallel.shards" end
 
 local takes = [[ZeroRedundancyOptimizer(params, {optimizer_class, process_group, parameters_as_bucket_view = false,
   overlap_with_ddp = false})]]
@@ -40,23 +41,27 @@ function Zero:init(params, ...)
   if ours.overlap_with_ddp then
     fail("%s: overlap_with_ddp is not supported; leave it out and call step() after backward()", who)
   end
-  self.process_group = groups().resolve(who, ours.process_group)
-  self.known, self.owner, self.owned, self.load = {}, {}, {}, {}
-  for rank = 0, self.process_group.size - 1 do self.owned[rank], self.load[rank] = {}, 0 end
+  local group = load_module("luminary.distributed.groups").resolve(who, ours.process_group)
+  self.process_group, self.own, self.kept, self.pieces, self.load = group, {}, {}, {}, {}
+  for rank = 0, group.size - 1 do self.pieces[rank], self.load[rank] = {}, 0 end
 
-  -- The plain optimizer checks everything and numbers all parameters, but holds state for this rank's only.
+  -- The plain optimizer checks everything. `part` has its methods, and the tensors that this rank steps, and states.
   self.optimizer = wanted(params, theirs)
-  load_module("luminary.nn.parallel.shards").refuse(who, self.optimizer:all_parameters(),
-    "the optimizer's own class keeps the states of this rank's rows")
-  self.spec = self.optimizer.spec
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  if shards and lists.find(self.optimizer:all_parameters(), shards.is_divided) then
+  self.spec, self.defaults, self.param_groups = self.optimizer.spec, self.optimizer.defaults, self.optimizer.param_groups
+  self.part = setmetatable({state = {}}, {__index = self.optimizer})
+  function self.part.keeps(_, own) return self.kept[own] ~= nil end
+  local all, optim = self:all_parameters(), load_module "luminary.optim"
+  shards().refuse(who, all, "the optimizer's own class keeps the states of this rank's rows")
+  if lists.find(all, shards().is_divided) then
     fail("%s: the parameters are divided over ranks already, and their state with them; use optim.%s", who,
       wanted.__name)
   end
-  function self.optimizer.keeps(_, p) return self.owner[p] == self.process_group.rank end
+  if group.size > 1 and class.descends(wanted, optim.LBFGS) then
+    fail("%s: LBFGS needs all elements; choose another optimizer", who)
+  end
+  self.by_rows = wanted.advance == optim.Adam.advance -- that of all elementwise optimizers
   self:check_alike()
-  for _, group in ipairs(self.optimizer.param_groups) do self:assign(group) end
+  for _, each in ipairs(self.param_groups) do self:assign(each) end
   self:follow()
 end
 
@@ -75,63 +80,98 @@ function Zero:check_alike()
   local alike = load_module "luminary.distributed.same_on_all_ranks"
   alike(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines),
     "parameter")
-  load_module("luminary.distributed").barrier {group = group} -- the barrier raises other ranks' errors
+  dist().barrier {group = group} -- the barrier raises other ranks' errors
 end
 
---- Assigns a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
+-- Returns a view of the rows of t, a parameter or its gradient, that a piece of the parameter has.
+local function rows_of(piece, t)
+  return piece.chunk == piece.rows and t:detach() or t:detach():narrow(1, piece.first + 1, piece.chunk)
+end
+
+--- Divides a group's parameters among the ranks, the largest first. If an optimizer treats elements alone, each rank gets
+--- as many bytes, and a parameter may be cut between rows; otherwise each goes to the rank with the fewest bytes so far.
 function Zero:assign(group)
-  local order, place = {}, {}
-  for i, p in ipairs(group.params) do order[i], place[p] = p, i end
+  local order, place, size, bytes, before = {}, {}, self.process_group.size, 0, 0
+  for i, p in ipairs(group.params) do order[i], place[p], bytes = p, i, bytes + p.nbytes end
   table.sort(order, function(a, b)
     if a.nbytes ~= b.nbytes then return a.nbytes > b.nbytes end
     return place[a] < place[b]
   end)
   for _, p in ipairs(order) do
-    local least = 0
-    for rank = 1, self.process_group.size - 1 do
-      if self.load[rank] < self.load[least] then least = rank end
+    local rows, n, owner = p.ndim > 0 and p:size(1) or 1, math.max(1, p.nbytes), 0
+    for rank = 1, size - 1 do
+      if self.load[rank] < self.load[owner] then owner = rank end
     end
-    self.owner[p], self.load[least] = least, self.load[least] + p.nbytes
+    local function rows_before(rank)
+      if not self.by_rows then return rank <= owner and 0 or rows end
+      return math.max(0, math.min(rows, math.floor((bytes * rank / size - before) / n * rows + 0.5)))
+    end
+    self.own[p] = core.keep(p:detach())
+    for rank = 0, size - 1 do
+      local first = rows_before(rank)
+      local piece = {p = p, rows = rows, first = first, chunk = rows_before(rank + 1) - first, shape = lists.slice(p.shape)}
+      if piece.chunk > 0 then table.insert(self.pieces[rank], piece) end
+      self.load[rank] = self.load[rank] + n / math.max(1, rows) * piece.chunk
+      if piece.chunk > 0 and rank == self.process_group.rank then
+        self.kept[self.own[p]], shards().of[self.own[p]] = piece, piece.chunk < rows and piece or nil
+      end
+    end
+    before = before + p.nbytes
   end
-  for _, p in ipairs(group.params) do table.insert(self.owned[self.owner[p]], p) end
 end
 
---- Shares the plain optimizer's groups and state tables, and updates `part`, an optimizer of this rank's parameters
---- with the same options in each group.
-function Zero:follow()
-  local optimizer, part_groups = self.optimizer, {}
-  self.param_groups, self.state, self.defaults = optimizer.param_groups, optimizer.state, optimizer.defaults
-  for g, group in ipairs(self.param_groups) do
-    local own_params = {}
-    for i, p in ipairs(group.params) do
-      if not self.owner[p] then
-        fail("%s: parameter %d of group %d is new; add it with opt:add_param_group", who, i, g)
-      end
-      if optimizer:keeps(p) then own_params[#own_params + 1] = p end
+-- Makes the tensors that this rank steps views of the parameters, whose memory may have been replaced, and their
+-- gradients views of those of the parameters, or nil.
+local function view(self, with_gradients)
+  for own, piece in pairs(self.kept) do
+    local rows, grad = rows_of(piece, piece.p), with_gradients and piece.p.grad
+    if own:data_ptr() ~= rows:data_ptr() or own.dtype ~= rows.dtype or own:numel() ~= rows:numel() then
+      core.set_data(own, rows)
     end
-    part_groups[g] = setmetatable({params = own_params}, {__index = group, __newindex = group})
+    own.grad = grad and rows_of(piece, grad) or nil
   end
-  self.part = setmetatable({param_groups = part_groups}, {__index = optimizer, __newindex = optimizer})
-  self.full = nil
+end
+
+--- Updates `part` to the groups, which the user may have edited, and `state` to its states.
+function Zero:follow(with_gradients)
+  self.optimizer.param_groups, self.part.param_groups, self.state = self.param_groups, {}, {}
+  for g, group in ipairs(self.param_groups) do
+    local part_group = lists.copy(group)
+    part_group.params = {}
+    for i, p in ipairs(group.params) do
+      local own = self.own[p]
+      if not own then fail("%s: parameter %d of group %d is new; add it with opt:add_param_group", who, i, g) end
+      part_group.params[i], self.state[p] = own, self.part.state[own]
+    end
+    self.part.param_groups[g] = part_group
+  end
+  core.no_grad(core.scope, view, self, with_gradients)
+end
+
+-- Sends the new values to all ranks.
+local function share(self)
+  for rank = 0, self.process_group.size - 1 do
+    local list = lists.filter(self.pieces[rank], function(piece) return piece.p.requires_grad end)
+    list = lists.map(list, function(piece) return rows_of(piece, piece.p) end)
+    if list[1] then core.reducer_share(self.process_group.handle, list, rank) end
+  end
 end
 
 local function make_step(self, closure)
-  self.optimizer.param_groups = self.param_groups -- the user may have edited them
-  self:follow()
-  local loss = self.part:step(closure)
-  local group = self.process_group
-  for rank = 0, group.size > 1 and group.size - 1 or -1 do
-    local params = {}
-    for _, p in ipairs(self.owned[rank]) do
-      if p.requires_grad then params[#params + 1] = p end
-    end
-    if #params > 0 then core.reducer_share(group.handle, params, rank) end
-  end
+  self:follow(true)
+  local loss = self.part:step(closure and function()
+    local result = closure()
+    core.no_grad(core.scope, view, self, true)
+    return result
+  end)
+  self:follow() -- without gradients
+  self.full = nil
+  if self.process_group.size > 1 then core.no_grad(core.scope, share, self) end
   return loss
 end
 
---- Performs one step of this rank's parameters, then broadcasts the new values. `closure`, if given, computes the loss
---- again first, and its result is returned.
+--- Performs one step of this rank's rows, then broadcasts the new values. `closure`, if given, computes the loss again
+--- first, and its result is returned.
 function Zero:step(closure)
   if closure ~= nil then options.arg(who .. ":step", "closure", closure, "function") end
   return self:hooked(make_step, closure)
@@ -139,9 +179,10 @@ end
 
 --- Adds a parameter group, {params = list, lr = …}, on all ranks. Options that it lacks are those of the optimizer.
 function Zero:add_param_group(given)
+  self:follow()
   self.optimizer:add_param_group(given)
   self:check_alike()
-  self:assign(self.optimizer.param_groups[#self.optimizer.param_groups])
+  self:assign(self.param_groups[#self.param_groups])
   self:follow()
 end
 
@@ -160,44 +201,42 @@ local function put(states, n, key, value)
 end
 
 --- Gathers the states of all ranks on rank `to` (0) of the world, so that state_dict() works there until the next step.
---- Every rank of the group calls it. States of other ranks are put in host memory.
+--- Every rank of the group calls it. The states are put in host memory.
 function Zero:consolidate_state_dict(to)
-  local group, dist = self.process_group, load_module "luminary.distributed"
-  local caller = who .. ":consolidate_state_dict"
+  local group, params, caller = self.process_group, self:all_parameters(), who .. ":consolidate_state_dict"
   if to == nil then to = 0 end
   options.arg(caller, "to", to, "natural")
-  local receiver = dist.get_group_rank(group, to)
+  local receiver = dist().get_group_rank(group, to)
   if group.size == 1 then return end
-  local own, described = self.optimizer:state_dict().state, {}
-  walk(own, function(n, key, value)
+  local own, described, full = self:shard_state_dict(), {}, {}
+  walk(own.state, function(n, key, value)
     put(described, n, key, core.is_tensor(value) and {shape = value.shape, dtype = value.dtype} or {value = value})
   end)
-  local gathered = dist.gather_object(described, nil, to, {group = group})
-  if group.rank ~= receiver then
-    return walk(own, function(_, _, value)
-      if core.is_tensor(value) then dist.send(value, to, {group = group}) end
+  local gathered = dist().gather_object({state = described, shards = own.shards}, nil, to, {group = group})
+  -- Adds the states of the group's i-th rank to `full`.
+  local function add(i, rank)
+    local states = {}
+    walk(gathered[i].state, function(n, key, entry)
+      local t = entry.shape and core.ops.empty(entry.shape, {dtype = entry.dtype, device = params[n].device})
+      if t and rank ~= to then dist().recv(t, rank, {group = group}) elseif t then t:copy_(own.state[n][key]) end
+      put(states, n, key, t and t:to "cpu" or entry.value)
     end)
+    for n, state in pairs(states) do
+      full[n] = shards().add_state(full[n], params[n], state, gathered[i].shards[n])
+      self:keep_states {full[n]}
+    end
   end
-
-  local full, params = {}, self:all_parameters()
-  walk(own, function(n, key, value) put(full, n, key, core.is_tensor(value) and core.keep(value:clone()) or value) end)
-  for i, rank in ipairs(group.ranks) do
-    walk(rank ~= to and gathered[i] or {}, function(n, key, entry)
-      if not entry.shape then return put(full, n, key, entry.value) end
-      local p = params[n]:detach()
-      local alike = table.concat(entry.shape, ",") == table.concat(p.shape, ",") -- then the layout is alike, too
-      local t = alike and core.ops.empty_like(p, {dtype = entry.dtype})
-        or core.ops.empty(entry.shape, {dtype = entry.dtype, device = p.device})
-      dist.recv(t, rank, {group = group})
-      put(full, n, key, core.keep(t:to("cpu")))
-    end)
-  end
-  self.full = full
+  for i, rank in ipairs(group.rank == receiver and group.ranks or {}) do core.no_grad(core.scope, add, i, rank) end
+  walk(group.rank ~= receiver and own.state or {}, function(_, _, value)
+    if core.is_tensor(value) then dist().send(value:contiguous(), to, {group = group}) end
+  end)
+  self.full = group.rank == receiver and full or nil
 end
 
 --- Returns the state_dict of the wrapped optimizer, after consolidate_state_dict on this rank.
 function Zero:state_dict()
-  local dict = self.optimizer:state_dict()
+  self:follow()
+  local dict = self.part:state_dict()
   if self.process_group.size == 1 then return dict end
   if not self.full then
     fail("%s:state_dict: the state is sharded over %d ranks; call opt:consolidate_state_dict(to) on all ranks, then "
@@ -208,23 +247,34 @@ function Zero:state_dict()
   return dict
 end
 
---- Returns the wrapped optimizer's state_dict with only the state of this rank's parameters; nil if there is one rank,
---- whose state_dict is complete. lm.checkpoint saves it in a file of this rank.
+--- Returns the wrapped optimizer's state_dict with only the states of this rank, and `shards`, the forms of the
+--- parameters of which it has some rows; nil if there is one rank, whose state_dict is complete. lm.checkpoint saves it
+--- in a file of this rank.
 function Zero:shard_state_dict()
-  if self.process_group.size > 1 then return self.optimizer:state_dict() end
+  if self.process_group.size == 1 then return nil end
+  self:follow()
+  local dict = self.part:state_dict()
+  dict.shards = {}
+  for n, own in ipairs(self.part:all_parameters()) do
+    dict.shards[n] = shards().of[own] and shards().form_of(own) or nil
+  end
+  return dict
+end
+
+-- Loads states by a method of `part`, and takes over the groups that it has then.
+local function load(self, method, given)
+  self:follow()
+  method(self.part, given)
+  self.optimizer:load_state_dict {param_groups = self.part:state_dict().param_groups, state = {}}
+  self.param_groups = self.optimizer.param_groups
+  self:follow()
 end
 
 --- Loads the shards of an optimizer that was sharded over any number of ranks; each rank keeps its own. next_shard()
 --- returns the ranks' shard_state_dicts one after another, then nil.
-function Zero:load_shards(next_shard)
-  self.optimizer:load_shards(next_shard)
-  self:follow()
-end
+function Zero:load_shards(next_shard) load(self, self.part.load_shards, next_shard) end
 
---- Loads the complete state_dict of the wrapped optimizer on every rank; each rank keeps its shard.
-function Zero:load_state_dict(dict)
-  self.optimizer:load_state_dict(dict)
-  self:follow()
-end
+--- Loads the complete state_dict of the wrapped optimizer on every rank; each rank keeps its part.
+function Zero:load_state_dict(dict) load(self, self.part.load_state_dict, dict) end
 
 return Zero
