@@ -42,10 +42,12 @@ function Zero:init(params, ...)
     fail("%s: overlap_with_ddp is not supported; leave it out and call step() after backward()", who)
   end
   local group = load_module("luminary.distributed.groups").resolve(who, ours.process_group)
+  -- own: by parameter, the tensor that is stepped instead, a view; kept: by that tensor, the piece that this rank steps;
+  -- pieces: by rank, a list of {p, shape, rows, first, chunk}: `chunk` of the `rows` of p, after the first ones.
   self.process_group, self.own, self.kept, self.pieces, self.load = group, {}, {}, {}, {}
   for rank = 0, group.size - 1 do self.pieces[rank], self.load[rank] = {}, 0 end
 
-  -- The plain optimizer checks everything. `part` has its methods, and the tensors that this rank steps, and states.
+  -- The plain optimizer checks everything. `part` has its methods, and this rank's tensors and states.
   self.optimizer = wanted(params, theirs)
   self.spec, self.defaults, self.param_groups = self.optimizer.spec, self.optimizer.defaults, self.optimizer.param_groups
   self.part = setmetatable({state = {}}, {__index = self.optimizer})
@@ -83,90 +85,82 @@ function Zero:check_alike()
   dist().barrier {group = group} -- the barrier raises other ranks' errors
 end
 
--- Returns a view of the rows of t, a parameter or its gradient, that a piece of the parameter has.
+-- Returns the rows of t, a parameter or its gradient, that a piece has.
 local function rows_of(piece, t)
-  return piece.chunk == piece.rows and t:detach() or t:detach():narrow(1, piece.first + 1, piece.chunk)
+  return piece.chunk == piece.rows and t or t:detach():narrow(1, piece.first + 1, piece.chunk)
 end
 
---- Divides a group's parameters among the ranks, the largest first. If an optimizer treats elements alone, each rank gets
---- as many bytes, and a parameter may be cut between rows; otherwise each goes to the rank with the fewest bytes so far.
+--- Divides a group's parameters among the ranks. If steps treat elements alone, ranks get the same number of bytes, and
+--- parameters are cut between rows; otherwise, the largest first, each goes to the rank with the fewest bytes so far.
 function Zero:assign(group)
-  local order, place, size, bytes, before = {}, {}, self.process_group.size, 0, 0
-  for i, p in ipairs(group.params) do order[i], place[p], bytes = p, i, bytes + p.nbytes end
-  table.sort(order, function(a, b)
-    if a.nbytes ~= b.nbytes then return a.nbytes > b.nbytes end
-    return place[a] < place[b]
-  end)
+  local order, size, bytes, before = lists.slice(group.params), self.process_group.size, 0, 0
+  for _, p in ipairs(order) do bytes = bytes + p.nbytes end
+  table.sort(order, function(a, b) return a.nbytes > b.nbytes end) -- in the same order on all ranks
   for _, p in ipairs(order) do
-    local rows, n, owner = p.ndim > 0 and p:size(1) or 1, math.max(1, p.nbytes), 0
+    local rows, owner, first = math.max(1, p.ndim > 0 and p:size(1) or 1), 0, 0
     for rank = 1, size - 1 do
       if self.load[rank] < self.load[owner] then owner = rank end
     end
-    local function rows_before(rank)
-      if not self.by_rows then return rank <= owner and 0 or rows end
-      return math.max(0, math.min(rows, math.floor((bytes * rank / size - before) / n * rows + 0.5)))
-    end
     self.own[p] = core.keep(p:detach())
     for rank = 0, size - 1 do
-      local first = rows_before(rank)
-      local piece = {p = p, rows = rows, first = first, chunk = rows_before(rank + 1) - first, shape = lists.slice(p.shape)}
-      if piece.chunk > 0 then table.insert(self.pieces[rank], piece) end
-      self.load[rank] = self.load[rank] + n / math.max(1, rows) * piece.chunk
-      if piece.chunk > 0 and rank == self.process_group.rank then
+      local last = rank < owner and 0 or rows
+      if self.by_rows and p.nbytes > 0 then
+        last = math.floor(((rank + 1) * bytes / size - before) / p.nbytes * rows + 0.5)
+        last = math.max(0, math.min(last, rows))
+      end
+      local piece = {p = p, shape = lists.slice(p.shape), rows = rows, first = first, chunk = last - first}
+      if last > first then table.insert(self.pieces[rank], piece) end
+      if last > first and rank == self.process_group.rank then
+        self.own[p] = core.keep(rows_of(piece, p):detach())
         self.kept[self.own[p]], shards().of[self.own[p]] = piece, piece.chunk < rows and piece or nil
       end
+      first = last
     end
-    before = before + p.nbytes
+    self.load[owner], before = self.load[owner] + p.nbytes, before + p.nbytes
   end
 end
 
--- Makes the tensors that this rank steps views of the parameters, whose memory may have been replaced, and their
--- gradients views of those of the parameters, or nil.
-local function view(self, with_gradients)
-  for own, piece in pairs(self.kept) do
-    local rows, grad = rows_of(piece, piece.p), with_gradients and piece.p.grad
-    if own:data_ptr() ~= rows:data_ptr() or own.dtype ~= rows.dtype or own:numel() ~= rows:numel() then
-      core.set_data(own, rows)
-    end
-    own.grad = grad and rows_of(piece, grad) or nil
-  end
-end
-
---- Updates `part` to the groups, which the user may have edited, and `state` to its states.
-function Zero:follow(with_gradients)
+local function follow(self, with_gradients)
   self.optimizer.param_groups, self.part.param_groups, self.state = self.param_groups, {}, {}
   for g, group in ipairs(self.param_groups) do
-    local part_group = lists.copy(group)
-    part_group.params = {}
+    self.part.param_groups[g] = lists.copy(group)
+    self.part.param_groups[g].params = {}
     for i, p in ipairs(group.params) do
       local own = self.own[p]
       if not own then fail("%s: parameter %d of group %d is new; add it with opt:add_param_group", who, i, g) end
-      part_group.params[i], self.state[p] = own, self.part.state[own]
+      local piece = self.kept[own]
+      if piece then
+        local rows, grad = rows_of(piece, p), with_gradients and p.grad
+        if own:data_ptr() ~= rows:data_ptr() or own.dtype ~= rows.dtype then core.set_data(own, rows) end
+        own.grad = grad and rows_of(piece, grad) or nil
+      end
+      self.part.param_groups[g].params[i], self.state[p] = own, self.part.state[own]
     end
-    self.part.param_groups[g] = part_group
   end
-  core.no_grad(core.scope, view, self, with_gradients)
 end
 
--- Sends the new values to all ranks.
-local function share(self)
-  for rank = 0, self.process_group.size - 1 do
-    local list = lists.filter(self.pieces[rank], function(piece) return piece.p.requires_grad end)
-    list = lists.map(list, function(piece) return rows_of(piece, piece.p) end)
-    if list[1] then core.reducer_share(self.process_group.handle, list, rank) end
-  end
+--- Updates `part` to the groups, which the user may have edited, and to the memory of the parameters and, if wanted, of
+--- their gradients; updates `state` to its states.
+function Zero:follow(with_gradients) core.no_grad(core.scope, follow, self, with_gradients) end
+
+-- Sends a rank's new values to all ranks.
+local function share(self, rank)
+  local list = lists.filter(self.pieces[rank], function(piece) return piece.p.requires_grad end)
+  list = lists.map(list, function(piece) return rows_of(piece, piece.p) end)
+  if list[1] then core.reducer_share(self.process_group.handle, list, rank) end
 end
 
 local function make_step(self, closure)
   self:follow(true)
   local loss = self.part:step(closure and function()
     local result = closure()
-    core.no_grad(core.scope, view, self, true)
+    self:follow(true)
     return result
   end)
-  self:follow() -- without gradients
+  self:follow()
   self.full = nil
-  if self.process_group.size > 1 then core.no_grad(core.scope, share, self) end
+  local size = self.process_group.size
+  for rank = 0, size > 1 and size - 1 or -1 do core.no_grad(core.scope, share, self, rank) end
   return loss
 end
 
@@ -188,49 +182,42 @@ end
 
 -- ---- checkpoints
 
--- Calls visit(n, key, value) for the entries of states by number, in an order that is the same on all ranks.
-local function walk(states, visit)
-  for _, n in ipairs(options.sorted_keys(states)) do
-    for _, key in ipairs(options.sorted_keys(states[n])) do visit(n, key, states[n][key]) end
-  end
-end
-
-local function put(states, n, key, value)
-  states[n] = states[n] or {}
-  states[n][key] = value
-end
-
 --- Gathers the states of all ranks on rank `to` (0) of the world, so that state_dict() works there until the next step.
 --- Every rank of the group calls it. The states are put in host memory.
 function Zero:consolidate_state_dict(to)
   local group, params, caller = self.process_group, self:all_parameters(), who .. ":consolidate_state_dict"
   if to == nil then to = 0 end
   options.arg(caller, "to", to, "natural")
-  local receiver = dist().get_group_rank(group, to)
+  local is_receiver = group.rank == dist().get_group_rank(group, to)
   if group.size == 1 then return end
-  local own, described, full = self:shard_state_dict(), {}, {}
-  walk(own.state, function(n, key, value)
-    put(described, n, key, core.is_tensor(value) and {shape = value.shape, dtype = value.dtype} or {value = value})
-  end)
-  local gathered = dist().gather_object({state = described, shards = own.shards}, nil, to, {group = group})
-  -- Adds the states of the group's i-th rank to `full`.
-  local function add(i, rank)
+  local own, full, tensors, entries = self:shard_state_dict(), {}, {}, {} -- entries: {n, key, value or shape, dtype}
+  for n, state in pairs(own.state) do
+    for key, value in pairs(state) do
+      local t = core.is_tensor(value) and value or nil
+      entries[#entries + 1] = t and {n = n, key = key, shape = t.shape, dtype = t.dtype} or {n = n, key = key, value = value}
+      tensors[#entries] = t
+    end
+  end
+  local gathered = dist().gather_object({entries = entries, shards = own.shards}, nil, to, {group = group})
+  -- Adds the states of a rank to `full`.
+  local function add(given, rank)
     local states = {}
-    walk(gathered[i].state, function(n, key, entry)
-      local t = entry.shape and core.ops.empty(entry.shape, {dtype = entry.dtype, device = params[n].device})
-      if t and rank ~= to then dist().recv(t, rank, {group = group}) elseif t then t:copy_(own.state[n][key]) end
-      put(states, n, key, t and t:to "cpu" or entry.value)
-    end)
+    for i, e in ipairs(given.entries) do
+      local t = e.shape and core.ops.empty(e.shape, {dtype = e.dtype, device = params[e.n].device})
+      if t and rank == to then t:copy_(tensors[i]) elseif t then dist().recv(t, rank, {group = group}) end
+      states[e.n] = states[e.n] or {}
+      states[e.n][e.key] = t and t:to "cpu" or e.value
+    end
     for n, state in pairs(states) do
-      full[n] = shards().add_state(full[n], params[n], state, gathered[i].shards[n])
+      full[n] = shards().add_state(full[n], params[n], state, given.shards[n])
       self:keep_states {full[n]}
     end
   end
-  for i, rank in ipairs(group.rank == receiver and group.ranks or {}) do core.no_grad(core.scope, add, i, rank) end
-  walk(group.rank ~= receiver and own.state or {}, function(_, _, value)
-    if core.is_tensor(value) then dist().send(value:contiguous(), to, {group = group}) end
-  end)
-  self.full = group.rank == receiver and full or nil
+  for i, rank in ipairs(is_receiver and group.ranks or {}) do core.no_grad(core.scope, add, gathered[i], rank) end
+  for i = 1, is_receiver and 0 or #entries do
+    if tensors[i] then dist().send(tensors[i]:contiguous(), to, {group = group}) end
+  end
+  self.full = is_receiver and full or nil
 end
 
 --- Returns the state_dict of the wrapped optimizer, after consolidate_state_dict on this rank.
@@ -243,20 +230,21 @@ function Zero:state_dict()
       .. "this on rank `to`", who, self.process_group.size)
   end
   dict.state = {}
-  walk(self.full, function(n, key, value) put(dict.state, n, key, value) end)
+  for n, state in pairs(self.full) do dict.state[n] = lists.copy(state) end
   return dict
 end
 
---- Returns the wrapped optimizer's state_dict with only the states of this rank, and `shards`, the forms of the
---- parameters of which it has some rows; nil if there is one rank, whose state_dict is complete. lm.checkpoint saves it
---- in a file of this rank.
+--- Returns the wrapped optimizer's state_dict with only this rank's states, and `shards`, the forms of parameters of
+--- which it has some rows; nil if there is one rank, whose state_dict is complete. lm.checkpoint saves it in a file of
+--- this rank.
 function Zero:shard_state_dict()
   if self.process_group.size == 1 then return nil end
   self:follow()
   local dict = self.part:state_dict()
   dict.shards = {}
   for n, own in ipairs(self.part:all_parameters()) do
-    dict.shards[n] = shards().of[own] and shards().form_of(own) or nil
+    local piece = shards().of[own]
+    dict.shards[n] = piece and {shape = piece.shape, first = piece.first, chunk = piece.chunk}
   end
   return dict
 end

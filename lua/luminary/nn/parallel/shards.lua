@@ -17,7 +17,7 @@ local function dist() return load_module "luminary.distributed" end
 
 --- Maps a shard to its description: shape and numel of the full parameter, chunk (its rows, its size in dim 1; the last
 --- shards end with padding), first (the number of rows before it), rows (of the full parameter), names (of all its
---- positions), mesh, group (the ranks that hold it), device (where it is gathered). ZeroRedundancyOptimizer's are views
+--- positions), mesh, group (the ranks that hold it), device (where it is gathered). A ZeroRedundancyOptimizer's are views
 --- of full parameters, and have shape, chunk and first alone.
 shards.of = setmetatable({}, {__mode = "k"})
 
@@ -109,8 +109,8 @@ local function copy_common(to, to_form, from, from_form)
   core.no_grad(copy_segments, with_rows(to), segments_of(to_form), with_rows(from:detach()), segments_of(from_form), 1)
 end
 
---- Returns the form of a parameter on this rank; p may be false, for a tensor of this shape that no rank shares.
-function shards.form_of(p, shape)
+-- Returns the form of a parameter on this rank; p may be false, for a tensor of this shape that no rank shares.
+local function form_of(p, shape)
   local about, divisions = shards.of[p], shards.parts_of[p] or {}
   local form = {shape = divisions[1] and divisions[1].shape or about and about.shape or lists.slice(shape)}
   if about then form.first, form.chunk = about.first, about.chunk end
@@ -120,7 +120,6 @@ function shards.form_of(p, shape)
   end
   return form
 end
-local form_of = shards.form_of
 
 --- Returns true if this rank holds a part of a parameter, or of false.
 function shards.is_divided(p) return shards.of[p] ~= nil or shards.parts_of[p] ~= nil end
