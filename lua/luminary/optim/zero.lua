@@ -90,22 +90,25 @@ local function rows_of(piece, t)
   return piece.chunk == piece.rows and t or t:detach():narrow(1, piece.first + 1, piece.chunk)
 end
 
+-- Returns the bytes of a parameter that is trained.
+local function bytes_of(p) return p.requires_grad and p.nbytes or 0 end
+
 --- Divides a group's parameters among the ranks. If steps treat elements alone, ranks get the same number of bytes, and
 --- parameters are cut between rows; otherwise, the largest first, each goes to the rank with the fewest bytes so far.
 function Zero:assign(group)
   local order, size, bytes, before = lists.slice(group.params), self.process_group.size, 0, 0
-  for _, p in ipairs(order) do bytes = bytes + p.nbytes end
-  table.sort(order, function(a, b) return a.nbytes > b.nbytes end) -- in the same order on all ranks
+  for _, p in ipairs(order) do bytes = bytes + bytes_of(p) end
+  table.sort(order, function(a, b) return bytes_of(a) > bytes_of(b) end) -- in the same order on all ranks
   for _, p in ipairs(order) do
-    local rows, owner, first = math.max(1, p.ndim > 0 and p:size(1) or 1), 0, 0
+    local n, rows, owner, first = bytes_of(p), math.max(1, p.ndim > 0 and p:size(1) or 1), 0, 0
     for rank = 1, size - 1 do
       if self.load[rank] < self.load[owner] then owner = rank end
     end
     self.own[p] = core.keep(p:detach())
     for rank = 0, size - 1 do
       local last = rank < owner and 0 or rows
-      if self.by_rows and p.nbytes > 0 then
-        last = math.floor(((rank + 1) * bytes / size - before) / p.nbytes * rows + 0.5)
+      if self.by_rows and n > 0 then
+        last = math.floor(((rank + 1) * bytes / size - before) / n * rows + 0.5)
         last = math.max(0, math.min(last, rows))
       end
       local piece = {p = p, shape = lists.slice(p.shape), rows = rows, first = first, chunk = last - first}
@@ -116,7 +119,7 @@ function Zero:assign(group)
       end
       first = last
     end
-    self.load[owner], before = self.load[owner] + p.nbytes, before + p.nbytes
+    self.load[owner], before = self.load[owner] + n, before + n
   end
 end
 
