@@ -44,7 +44,7 @@ describe("ZeRO's stages", function()
   for _, case in ipairs {{2, "nil"}, {4, 'dist.init_device_mesh("cpu", {2, 2})'}} do
     it(("make the plain optimizer's steps on %d ranks, and gather once a step"):format(case[1]), function()
       on.succeeds(case[1], ([[
-        local plain, kept_net, zero_net, kept_twice = make(), make(), make(), make()
+        local plain, kept_net, zero_net = make(), make(), make()
         local ddp, zero_ddp = DDP(plain), DDP(zero_net)
         shard(kept_net, {reshard_after_backward = false, mesh = %s})
         local opts = {
