@@ -215,8 +215,8 @@ end
 
 --- Estimates a step of a model on a machine. layout: the sizes of its dims replicate, shard, tensor, pipeline and
 --- context, whose product is the number of cards; micro (sequences), micros (their number a step on each replica),
---- interleave (parts of a pipeline's stage), reshard, recompute (nil, "block", "half" of the blocks, or "attention"),
---- el (bytes of an element, 2 or 4). Of other libraries: fused = false (attention), sequence = false (norms whole on
+--- interleave (parts of a pipeline's stage), reshard, keep (full parameters between micro-batches and steps, without
+--- reshard), recompute (nil, "block", "half" of the blocks, or "attention"), el (bytes of an element, 2 or 4). Of other libraries: fused = false (attention), sequence = false (norms whole on
 --- all tensor ranks), averages_last (gradients are averaged after backward). Returns seconds by parts: compute,
 --- recompute, tensor, context, shard, replicate, pipeline, bubble, optimizer, stragglers, contention; their sum
 --- `total`; `hidden`; `times` of the dims' collectives, hidden or not, and `longest`, the dim whose collectives take
@@ -245,10 +245,10 @@ function cost.step(model, layout, machine)
   local shards, copies = of_group(machine, f, t * c), of_group(machine, r, t * c * f)
   local function gather(n) return cost.ring(shards, f, el * n, 1) end
   local function copy(n) return f > 1 and cost.all_reduce(copies, r, el * n, "best") or 0 end
-  local again_gathered = layout.reshard and gather(block) or 0
+  local again_gathered, uses = layout.reshard and gather(block) or 0, layout.keep and micros or 1 -- of what is gathered
   local sent = again_gathered + gather(block)
-  across_blocks("shard", hide(gather(block), forward) + hide(sent, backward + again))
-  parts.shard = parts.shard + micros * 2 * gather(root)
+  across_blocks("shard", hide(gather(block) / uses, forward / uses) + hide(sent, backward + again))
+  parts.shard = parts.shard + micros * (1 / uses + 1) * gather(root)
   across_blocks("replicate", hide(copy(own), math.max(0, backward + again - sent)))
   local state = layers * own + own_root / (p > 1 and 2 or 1)
   parts.hidden, parts.contention = parts.hidden * layers * micros, parts.contention * layers * micros
@@ -261,7 +261,7 @@ function cost.step(model, layout, machine)
     local buckets = hidden > 0 and math.ceil(bytes / cost.bucket_size(bytes)) or 0
     parts.contention = parts.contention + buckets * cost.BUCKET
   end
-  times.shard = micros * (layers * (gather(block) + sent) + 2 * gather(root))
+  times.shard = micros * (layers * (gather(block) / uses + sent) + (1 / uses + 1) * gather(root))
   times.replicate = copy(own) * layers * micros + average
 
   local columns = model.vocab and model.vocab / t or 0
@@ -314,10 +314,12 @@ function cost.memory(model, layout)
     + (layout.recompute and each or 0)
   local logits = tokens * el * (model.vocab or 0) / t
   local kept, ahead = layout.reshard and 0 or full, n > 1 and joined or 0
+  local held = layout.keep and el * (layers * block + root) or 0
   -- Gradients of earlier micro-batches, which a pipeline keeps in full until it averages them once.
   local before = layout.micros > 1 and (p > 1 and n > 1 and el * (layers * block + root) or 4 * state) or 0
   local most
   local function at(blocks, gathered, gradients, shards, buffers)
+    gathered = math.max(gathered, held)
     local parts = {
       parameters = 4 * state, optimizer = 8 * state, gradients = gradients + math.max(before, 4 * shards),
       activations = (on_the_way * layers - (layers - blocks)) * saved, gathered = gathered, buffers = buffers,
@@ -327,7 +329,7 @@ function cost.memory(model, layout)
   end
   local whole = el * root
   at(0, 2 * whole, 0, 0, 0)                                                   -- gathers the root
-  at(layers, whole + math.max(full + ahead, kept * layers), 0, 0, work)       -- the last block of forward
+  at(layers, whole + math.max(full + ahead, kept * layers + (layout.keep and ahead or 0)), 0, 0, work) -- forward's last
   at(layers, whole + kept * layers, 0, 0, 2 * logits)                         -- the loss
   for _, i in ipairs {layers, layers - 1, 2, 1} do -- backward of block i, while gradients of block i + 1 are reduced
     local later, done = i < layers and joined + 2 * el * own or 0, math.max(0, layers - i - 1) * own
