@@ -168,7 +168,8 @@ def serve(threads):
             print(time.perf_counter() - began, flush=True)
 
 
-if sys.argv[1] == "export":
-    export(sys.argv[2], sys.argv[3], int(sys.argv[4]))
-else:
-    serve(int(sys.argv[2]))
+if __name__ == "__main__":
+    if sys.argv[1] == "export":
+        export(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    else:
+        serve(int(sys.argv[2]))

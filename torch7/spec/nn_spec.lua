@@ -534,3 +534,39 @@ describe("the text of", function()
     end
   end)
 end)
+
+describe("Torch7's fields and sizes", function()
+  it("CAddTable and its kind need equal numbers of elements, and keep the sizes of the first", function()
+    local row, column = torch.Tensor { 1, 2, 3 }, torch.Tensor { { 1 }, { 2 }, { 4 } }
+    for name, want in pairs { CAddTable = { 2, 4, 7 }, CSubTable = { 0, 0, -1 }, CMulTable = { 1, 4, 12 },
+      CDivTable = { 1, 1, 0.75 }, CMaxTable = { 1, 2, 4 }, CMinTable = { 1, 2, 3 } } do
+      local layer = nn[name]()
+      assert.same(want, layer:forward({ row, column }):totable(), name)
+      assert.same({ 3, 1 }, layer:backward({ row, column }, torch.ones(3))[2]:size():totable(), name)
+      assert.error_matches(function() layer:forward { torch.ones(2, 3), torch.ones(1, 3) } end,
+        "nn." .. name .. ": the numbers of elements must match, got sizes 2x3 and 1x3$")
+    end
+  end)
+
+  it("Dropout.noise is the factor of each element, SpatialConvolutionMM's weight a matrix", function()
+    local drop, x = nn.Dropout(0.2), torch.ones(50)
+    assert.is_true(drop:forward(x):equal(drop.noise))
+    assert.same({ 5, 2 * 3 * 4 }, nn.SpatialConvolutionMM(2, 5, 4, 3).weight:size():totable())
+  end)
+
+  it("scaleGradByFreq divides the gradient of an index by its count", function()
+    local lookup = nn.LookupTable(4, 1):scaleGradByFreq()
+    local index = torch.LongTensor { 2, 2, 3 }
+    lookup:zeroGradParameters()
+    lookup:forward(index)
+    lookup:backward(index, torch.Tensor { { 1 }, { 3 }, { 5 } })
+    assert.same({ { 0 }, { 2 }, { 5 }, { 0 } }, lookup.gradWeight:totable())
+  end)
+
+  it("insert and remove refuse positions beyond the modules", function()
+    local net = nn.Sequential():add(nn.Tanh())
+    assert.error_matches(function() net:insert(nn.Tanh(), 3) end, "nn.Sequential:insert: index must be from 1 to 2, got 3")
+    assert.error_matches(function() net:remove(2) end, "nn.Sequential:remove: index must be from 1 to 1, got 2")
+    assert.equal(1, #net.modules)
+  end)
+end)

@@ -52,6 +52,10 @@ describe("image", function()
     image.scale(into, x)
     assert.equal(3.5, into[1][1][1])
     assert.error_matches(function() image.scale(x, "wide") end, "unknown size 'wide'")
+    assert.error_matches(function() image.scale(x, 2, 0) end, "image.scale: height must be an integer of at least 1")
+    local bytes = torch.ByteTensor { { { 0, 255, 255, 0 } } } -- rounded, and within 0 to 255
+    assert.same({ { { 0, 191, 255, 191, 0 } } }, image.scale(bytes, 5, 1):totable())
+    assert.equal(255, image.scale(bytes, 7, 1, "bicubic"):max())
   end)
 
   it("converts to hue, saturation and value or lightness, and back", function()
@@ -155,6 +159,9 @@ describe("luminary th", function()
   it("runs a script with Torch7's globals and arguments", function()
     local net = 'require "nn" print(torch.type(nn.Sequential():add(nn.Linear(2, 1))), optim.sgd ~= nil, arg[1])'
     assert.equal("nn.Sequential\ttrue\tone\n", th(net, nil, " one"))
+    local pipe = io.popen "luajit bin/luminary th --help 2>&1"
+    assert.is_truthy(pipe:read "*a":find("luminary th FILE", 1, true))
+    pipe:close()
   end)
 
   it("without a GPU, finds the user's own cutorch, or none", function()

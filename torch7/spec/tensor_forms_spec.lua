@@ -59,6 +59,7 @@ describe("a function of Torch7", function()
     same({ 3, -3 }, torch.LongTensor { 7, -7 }:div(2))
     same({ 1 }, torch.CharTensor { 127 }:add(2):add(128))
     same({ 1.5 }, torch.Tensor { 3.5 } % 2)
+    same({ 0, 0 }, torch.IntTensor { 1, 2 }:lt(1.5)) -- compares with 1
     assert.equal(510, torch.ByteTensor { 255, 255 }:sum())
     assert.equal(1 / 3, torch.FloatTensor { 1, 0, 0 }:mean()) -- in double precision
   end)

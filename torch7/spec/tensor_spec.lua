@@ -85,6 +85,7 @@ describe("Torch7's tensors", function()
     same({ { 5, 0, 3 }, { 7, 0, 6 } }, x:indexFill(2, torch.LongTensor { 2 }, 0))
     same({ { 6, 0, 3 }, { 8, 0, 6 } }, x:indexAdd(2, torch.LongTensor { 1 }, torch.ones(2, 1)))
     same({ { 1, 0, 0 }, { 0, 0, 1 } }, torch.zeros(2, 3):scatter(2, torch.LongTensor { { 1 }, { 3 } }, 1))
+    same({ 1, 6, 1 }, torch.ones(3):scatterAdd(1, torch.LongTensor { 2, 2 }, T { 2, 3 }))
   end)
 
   it("know their sizes and types", function()

@@ -163,8 +163,9 @@ describe("xlua", function()
   it("progress takes steps and totals", function()
     local xlua = require "luminary.torch7".xlua
     for i = 1, 3 do xlua.progress(i, 3) end
-    assert.error_matches(function() xlua.progress("a", 3) end, "i must be an integer of at least 0, got string 'a'")
-    assert.equal("1:02:03", xlua.formatTime(3723))
+    for _, i in ipairs { 0.5, 1.5, 4 } do xlua.progress(i, 2.5) end
+    assert.error_matches(function() xlua.progress("a", 3) end, "i must be a number, got string 'a'")
+    assert.same({ "1h2m", "3s500ms", "0ms" }, { xlua.formatTime(3723), xlua.formatTime(3.5), xlua.formatTime(0) })
   end)
 end)
 

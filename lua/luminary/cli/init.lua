@@ -132,7 +132,7 @@ end
 function cli.main(args)
   local first = args[1]
   if first == nil then return require("luminary.cli.repl").run() end
-  if first == "--help" or first == "-h" then
+  if first == "--help" or first == "-h" or first == "th" and args[2] == "--help" then
     io.stdout:write(USAGE)
     return 0
   elseif first == "--version" or first == "-v" then

@@ -11,6 +11,7 @@ local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local patterns = require "luminary.onnx.patterns"
 local tensors = require "luminary.onnx.tensors"
+local check_rules = require "luminary.onnx.node_rules"
 local helpers = require "luminary.onnx.ops.sizes"
 local ops, is_tensor, is_float, free = core.ops, core.is_tensor, core.is_floating_point, core.methods.free
 local graph = {}
@@ -103,9 +104,16 @@ local function as_in_file(i, rest, size)
   return ("index %d %s%s entries (ONNX's indices start at 0)"):format(i > 0 and i - 1 or i - size - 1, rest, size)
 end
 
+-- Returns the text of an error, without position; for one of Lua itself, a sentence before it.
+local function text_of(problem)
+  local text = options.without_position(problem)
+  local is_own = text:find "^attempt to " or text:find "^bad argument #" or text:find "^too many results to unpack"
+  return is_own and "its attributes, or the shapes or number of its inputs, do not fit it (" .. text .. ")" or text
+end
+
 --- Fails with an error of the frame's current node.
 function graph.fail_in(who, frame, problem)
-  local text = options.without_position(problem)
+  local text = text_of(problem)
     :gsub("index (%-?%d+) (at position %d+ is out of range for )(%d+) entries %(indices start at 1.-%)", as_in_file)
   core.error_at_caller(("%s: node %s: %s"):format(who, frame.step and frame.step.node or "?", text), problem)
 end
@@ -157,26 +165,24 @@ function Node:number(k, t)
   if t == nil then return nil end
   local known = self.known[k]
   if known and known.is_current(t) then return known.number end
-  local number = tonumber(t:reshape(-1):select(1, 1):item())
+  if t:numel() ~= 1 then
+    helpers.refuse("input %d must have one element, got shape [%s]", k, table.concat(t.shape, ", "))
+  end
+  local number = tonumber(t:reshape({}):item())
   if self:const(k) then self.known[k] = {number = number, is_current = helpers.watch(t)} end
   return number
 end
 
-local function totable(t)
-  local list = t:totable()
-  return type(list) == "table" and list or {list}
-end
-
---- Returns the elements of input k, t, as a list that nobody may change; nil if it is left out.
+--- Returns the elements of input k, t, as a list of numbers that nobody may change; nil if it is left out.
 function Node:ints(k, t)
   if t == nil then return nil end
   local list = self.lists[k]
-  if list == nil then
-    local value = self:const(k)
-    list = value and totable(value) or false
-    self.lists[k] = list
-  end
-  return list or totable(t)
+  if list then return list end
+  if t.ndim > 1 then helpers.refuse("input %d must have 1 dim, got shape [%s]", k, table.concat(t.shape, ", ")) end
+  list = t:reshape(-1):totable()
+  for i = 1, #list do list[i] = tonumber(list[i]) end -- integers above 2^53 come as others
+  if self:const(k) then self.lists[k] = list end
+  return list
 end
 
 --- Returns the tensor of an attribute, or nil.
@@ -396,6 +402,7 @@ function Graph:add_node(message, scope, steps, versions, references)
     self:lacks(domain, op)
     return name_outputs()
   end
+  check_rules(node)
   local is_constant = type(entry) == "table" and entry.constant
   local ok, f, how = pcall(is_constant or bind, is_constant and node or entry, node)
   if not ok and type(f) == "table" and f[1] == unsupported then
@@ -403,7 +410,7 @@ function Graph:add_node(message, scope, steps, versions, references)
     return name_outputs()
   elseif not ok then
     if self.failed then error(f, 0) end -- an error of self.fail
-    self.fail("node %s: an attribute is missing or of the wrong kind: %s", node.text, options.without_position(f))
+    self.fail("node %s: %s", node.text, text_of(f))
   end
   local run = not is_constant and runner(f, node.inputs, how)
   local values = is_constant and {f} or fold(node, run, how)

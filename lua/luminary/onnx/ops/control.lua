@@ -4,7 +4,7 @@ local graph = require "luminary.onnx.graph"
 local helpers = require "luminary.onnx.ops.sizes"
 local tensors = require "luminary.onnx.tensors"
 local ops, is_tensor = core.ops, core.is_tensor
-local dim_of, dim_in = helpers.dim_of, helpers.dim_in
+local dim_in = helpers.dim_in
 local op = {}
 
 local function truth(t)
@@ -32,7 +32,7 @@ op.If = {how = "frame", prepare = function(n) n.yes, n.no = n:subgraph "then_bra
 
 -- Returns a list of tensors stacked along an axis; none: an empty tensor of the type that a graph declares.
 local function stacked(list, axis, plan, output)
-  if #list > 0 then return ops.stack(list, dim_of(axis)) end
+  if #list > 0 then return ops.stack(list, dim_in(list[1], axis, 1)) end
   local info, sizes = tensors.described((plan.message.output or {})[output] or {}), {0}
   for i, size in ipairs(info.dims or {}) do sizes[i + 1] = tonumber(size) or 0 end
   return ops.zeros(sizes, {dtype = info.dtype or "float32"})
@@ -140,7 +140,8 @@ op.SplitToSequence = {axis = 0, how = "holds", function(n, x, split)
   return list
 end}
 op.ConcatFromSequence = {axis = 0, how = "holds", function(n, list)
-  return (n.new_axis == 1 and ops.stack or ops.cat)(list, dim_of(n.axis))
+  if #list == 0 then helpers.refuse "the sequence is empty" end
+  return (n.new_axis == 1 and ops.stack or ops.cat)(list, dim_in(list[1], n.axis, n.new_axis))
 end}
 op.Optional = held(function(_, x) return x end)
 op.OptionalHasElement = held(function(_, x) return core.tensor(x ~= nil) end)

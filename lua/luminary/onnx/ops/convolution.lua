@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local F = require "luminary.nn.functional"
 local helpers = require "luminary.onnx.ops.sizes"
 local ops, is_float, to = core.ops, core.is_floating_point, core.methods.to
-local filled, product, joined = helpers.filled, helpers.product, helpers.joined
+local filled, product, joined, refuse = helpers.filled, helpers.product, helpers.joined, helpers.refuse
 local op = {}
 
 local by_dims = {F.conv1d, ops.conv2d, F.conv3d}
@@ -16,9 +16,6 @@ local function are_equal(a, b)
   return true
 end
 
--- Raises an error of the node that runs, whose name the graph adds.
-local function refuse(format, ...) error(format:format(...), 0) end
-
 -- Returns an attribute, a list of `count` integers of at least `least`; filled with `default` if the node lacks it.
 local function list_of(n, name, count, least, default)
   local list = n[name] or default and filled(count, default) or refuse("attribute '%s' is missing", name)
@@ -30,10 +27,18 @@ local function list_of(n, name, count, least, default)
   return list
 end
 
+-- Fails if the attribute kernel_shape differs from the sizes of a kernel.
+local function check_kernel(n, kernel)
+  if n.kernel_shape and not are_equal(kernel, list_of(n, "kernel_shape", #kernel, 1)) then
+    refuse("attribute 'kernel_shape' differs from the weight's sizes")
+  end
+end
+
 -- Returns strides, dilations, and the elements before and after each dim from 3 on, by a node's attributes.
 local function windows_of(n, x, kernel)
   local dims, auto = #kernel, n.auto_pad or "NOTSET"
   if dims ~= x.ndim - 2 then refuse("the kernel has %d dims, the input %d", dims, x.ndim - 2) end
+  check_kernel(n, kernel)
   local strides, dilations = list_of(n, "strides", dims, 1, 1), list_of(n, "dilations", dims, 1, 1)
   local pads = n.pads and list_of(n, "pads", 2 * dims, -math.huge)
   if not auto:find "^SAME" then
@@ -59,9 +64,6 @@ local function convolve(n, x, w, bias)
   local dims = w.ndim - 2
   local f = by_dims[dims] or refuse("a convolution over %d dims is not supported", dims)
   local kernel = {unpack(w.shape, 3)}
-  if n.kernel_shape and not are_equal(kernel, list_of(n, "kernel_shape", dims, 1)) then
-    refuse("attribute 'kernel_shape' differs from the weight's sizes")
-  end
   local strides, dilations, before, after = windows_of(n, x, kernel)
   if not are_equal(before, after) then x, before = padded(x, before, after), filled(dims, 0) end
   return f(x, w, bias, strides, before, dilations, n.group)
@@ -90,6 +92,7 @@ op.ConvTranspose = {group = 1, auto_pad = "NOTSET", function(n, x, w, bias)
   local dims, before, after = w.ndim - 2, {}, {}
   local f = transposed[dims] or refuse("a convolution over %d dims is not supported", dims)
   if x.ndim ~= w.ndim then refuse("the kernel has %d dims, the input %d", dims, x.ndim - 2) end
+  check_kernel(n, {unpack(w.shape, 3)})
   local strides, dilations = list_of(n, "strides", dims, 1, 1), list_of(n, "dilations", dims, 1, 1)
   local extra, none, shape = list_of(n, "output_padding", dims, 0, 0), filled(dims, 0), n.output_shape
   local pads = list_of(n, "pads", 2 * dims, -math.huge, 0)
@@ -205,6 +208,7 @@ op.GlobalMaxPool = global(function(x, dims) return ops.amax(x, dims, true) end)
 op.GlobalLpPool = global(function(x, dims, p) return ops.norm(x, p, dims, true) end)
 
 op.MaxUnpool = {function(n, x, indices, given)
+  helpers.check_shape("I", indices, x.shape)
   local dims, sizes, after, wanted = x.ndim - 2, {x.shape[1], x.shape[2]}, {}, n:ints(3, given)
   local kernel, strides = list_of(n, "kernel_shape", dims, 1), list_of(n, "strides", dims, 1, 1)
   local pads = list_of(n, "pads", 2 * dims, -math.huge, 0)

@@ -125,6 +125,7 @@ op.EyeLike = {k = 0, dtype_in = "dtype", function(n, x)
 end}
 op.Range = function(start, limit, delta)
   local from, past, step = tonumber(start:item()), tonumber(limit:item()), tonumber(delta:item())
+  if step == 0 then helpers.refuse "delta must not be 0" end
   local opts = {dtype = start.dtype == "float16" and "float32" or start.dtype, device = start.device}
   return to(ops.arange(math.max(math.ceil((past - from) / step), 0), opts) * step + from, start.dtype)
 end

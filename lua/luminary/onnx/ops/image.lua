@@ -82,18 +82,21 @@ op.Resize = {
     local factors = n.scales or n.old and n:ints(2, roi) or n:ints(3, scales)
     if factors and #factors == 0 then factors = nil end
     local wanted, region, ratio = n:ints(4, sizes), n.crops and n:ints(2, roi), nil
-    local function dim(i) return helpers.dim_in(x, n.axes and n.axes[i] or i - 1) end
+    local count = #(wanted or factors or helpers.refuse "neither scales nor sizes are given")
+    local dims = helpers.dims_of(x.ndim, n.axes, count, wanted and "sizes" or "scales")
+    if region and #region ~= 2 * count then helpers.refuse("expected %d numbers of roi, got %d", 2 * count, #region) end
     for i, size in ipairs(n.keep_aspect_ratio_policy ~= "stretch" and wanted or {}) do
       local pick = n.keep_aspect_ratio_policy == "not_larger" and math.min or math.max
-      ratio = pick(ratio or size / x.shape[dim(i)], size / x.shape[dim(i)])
+      ratio = pick(ratio or size / x.shape[dims[i]], size / x.shape[dims[i]])
     end
-    local y, count = (is_float(x) or n.round) and x or to(x, "float32"), #(wanted or factors)
-    for i = 1, count do
-      local size = x.shape[dim(i)]
+    local y = (is_float(x) or n.round) and x or to(x, "float32")
+    for i, d in ipairs(dims) do
+      local size = x.shape[d]
       local scale = factors and factors[i] or ratio or wanted[i] / size
       local out = factors and math.floor(size * scale) or ratio and math.floor(size * ratio + 0.5) or wanted[i]
+      if not (scale > 0) then helpers.refuse("a scale must be above 0, got %g", scale) end
       if out ~= size or scale ~= 1 or region then
-        y = resized(n, y, dim(i), out, scale, region and region[i], region and region[i + count])
+        y = resized(n, y, d, out, scale, region and region[i], region and region[i + count])
       end
     end
     if y.dtype == x.dtype then return y end

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local helpers = require "luminary.onnx.ops.sizes"
 local ops, is_float, to = core.ops, core.is_floating_point, core.methods.to
-local dim_of, dim_in, product, integers = helpers.dim_of, helpers.dim_in, helpers.product, helpers.integers
+local dim_in, product, integers = helpers.dim_in, helpers.product, helpers.integers
 local op = {}
 
 -- Returns indices from 0, negative ones from the end, as indices from 1.
@@ -18,7 +18,7 @@ op.Gather = {axis = 0, function(n, x, indices)
   return y:reshape(helpers.joined({unpack(x.shape, 1, d - 1)}, indices.shape, {unpack(x.shape, d + 1)}))
 end}
 op.GatherElements = {axis = 0, function(n, x, indices)
-  local d = dim_of(n.axis)
+  local d = dim_in(x, n.axis)
   return ops.gather(x, d, from_1(indices, x.shape[d]))
 end}
 
@@ -52,7 +52,8 @@ local function scatter(x, dim, at, updates, reduction)
   return ops.scatter_reduce(x, dim, at, updates, reductions[reduction])
 end
 op.ScatterElements = {axis = 0, function(n, x, indices, updates)
-  local d = dim_of(n.axis)
+  helpers.check_shape("updates", updates, indices.shape)
+  local d = dim_in(x, n.axis)
   return scatter(x, d, from_1(indices, x.shape[d]), updates, n.reduction)
 end}
 op.Scatter = op.ScatterElements
@@ -93,7 +94,7 @@ op.Compress = {function(n, x, condition)
   return ops.index_select(y, d, chosen:reshape(-1))
 end}
 op.TopK = {axis = -1, function(n, x, k)
-  local y, at = ops.topk(x, n.k or n:number(2, k:reshape(-1)), dim_of(n.axis), n.largest ~= 0, true)
+  local y, at = ops.topk(x, n.k or n:number(2, k:reshape(-1)), dim_in(x, n.axis), n.largest ~= 0, true)
   return y, at - 1
 end}
 

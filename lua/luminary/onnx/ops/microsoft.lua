@@ -217,7 +217,7 @@ op.JoinedAttention = {function(n, q, k, v, mask)
   if not fits or mask and (mask.requires_grad or mask.dtype ~= q.dtype or mask.ndim > 4) then
     local all = ops.matmul(q, k)
     all = plus(n.scale == 1 and all or all * n.scale, mask)
-    return ops.matmul(ops.softmax(all, helpers.dim_of(n.axis)), v)
+    return ops.matmul(ops.softmax(all, helpers.dim_in(all, n.axis)), v)
   end
   if mask then mask = ops.expand(mask, {B, mask.ndim > 2 and mask.shape[-3] or 1, L, S}) end
   return ops.scaled_dot_product_attention(q, ops.transpose(k, 3, 4), v, mask, 0, false, {scale = n.scale})

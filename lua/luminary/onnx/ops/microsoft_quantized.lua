@@ -63,7 +63,7 @@ end
 op.QLinearConcat = {axis = 0, how = "list", function(n, list, count)
   local parts = {}
   for i = 3, count, 3 do parts[#parts + 1] = dequantized(list[i], list[i + 1], list[i + 2]) end
-  return quantized(ops.cat(parts, helpers.dim_of(n.axis)), list[1], list[2], list[3])
+  return quantized(ops.cat(parts, helpers.dim_in(parts[1], n.axis)), list[1], list[2], list[3])
 end}
 
 -- Returns the entry of an op of one input and a result of integers, by f(n, x), that of floats.

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local helpers = require "luminary.onnx.ops.sizes"
 local ops, to = core.ops, core.methods.to
-local dim_of, dim_in = helpers.dim_of, helpers.dim_in
+local dim_in = helpers.dim_in
 local op = {}
 
 op.BatchNormalization = {epsilon = 1e-5, momentum = 0.9, function(n, x, scale, bias, mean, var)
@@ -51,11 +51,11 @@ op.RMSNormalization = {axis = -1, epsilon = 1e-5, function(n, x, scale)
 end}
 op.SimplifiedLayerNormalization = op.RMSNormalization -- onnxruntime's name, in the domain of ONNX
 op.LpNormalization = {axis = -1, p = 2, function(n, x)
-  local size = ops.norm(x, n.p, {dim_of(n.axis)}, true)
+  local size = ops.norm(x, n.p, {dim_in(x, n.axis)}, true)
   return ops.where(ops.eq(size, 0), ops.zeros_like(x), x / size)
 end}
 op.MeanVarianceNormalization = {axes = {0, 2, 3}, function(n, x)
-  local dims = helpers.dims_of(n.axes)
+  local dims = helpers.dims_of(x.ndim, n.axes)
   local mean = ops.mean(x, dims, true)
   return (x - mean) / (ops.sqrt(ops.mean(ops.square(x), dims, true) - ops.square(mean)) + 1e-9)
 end}
@@ -77,6 +77,7 @@ end}
 
 -- Returns the negative log likelihood of log probabilities x [N, C, ...] for classes [N, ...], which count from 0.
 local function nll(n, x, target, weight)
+  helpers.check_shape("target", target, {x.shape[1], unpack(x.shape, 3)})
   target = to(target, "int64")
   local hidden = n.ignore_index and ops.eq(target, n.ignore_index)
   local at = hidden and ops.masked_fill(target, hidden, 0) or target
@@ -97,6 +98,9 @@ end}
 
 -- Returns x [B, L, H * E] as [B, H, L, E]; unchanged if it has 4 dims.
 local function heads_of(x, heads)
+  if not (x.ndim == 4 or x.ndim == 3 and heads) then
+    helpers.refuse("inputs must have 4 dims, or 3 with attributes for the numbers of heads, got %d", x.ndim)
+  end
   return x.ndim == 4 and x or ops.transpose(x:reshape(x.shape[1], x.shape[2], heads, -1), 2, 3)
 end
 local function repeated(x, groups) return groups == 1 and x or x:repeat_interleave(groups, 2) end

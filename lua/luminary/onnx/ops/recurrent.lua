@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local helpers = require "luminary.onnx.ops.sizes"
 local ops = core.ops
-local nth = helpers.nth
+local nth, check_shape = helpers.nth, helpers.check_shape
 
 -- Activations by name: f(x, alpha, beta), and their defaults of alpha and beta.
 local activations = {
@@ -35,7 +35,16 @@ local function layer(defaults, step)
     if turns then
       x, h0, c0 = ops.transpose(x, 1, 2), h0 and ops.transpose(h0, 1, 2), c0 and ops.transpose(c0, 1, 2)
     end
-    local T, B, H, counts = x.shape[1], x.shape[2], r.shape[3], n:ints(5, lengths)
+    check_shape("X", x, {"T", "B", "N"})
+    local T, B, H, D, counts = x.shape[1], x.shape[2], n.hidden_size, #n.f / #defaults, n:ints(5, lengths)
+    local gates = H * (#defaults == 3 and 4 or #defaults == 2 and 3 or 1)
+    check_shape("W", w, {D, gates, x.shape[3]})
+    check_shape("R", r, {D, gates, H})
+    check_shape("B", bias, {D, 2 * gates})
+    check_shape("sequence_lens", lengths, {B})
+    check_shape("initial_h", h0, {D, B, H})
+    check_shape("initial_c", c0, {D, B, H})
+    check_shape("P", peepholes, {D, 3 * H})
     local opts, ys, hs, cs, is_lstm = {dtype = x.dtype, device = x.device}, {}, {}, {}, #defaults == 3
     local shortest = counts and math.min(unpack(counts)) or T
     for d = 1, w.shape[1] do

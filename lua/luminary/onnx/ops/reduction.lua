@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local helpers = require "luminary.onnx.ops.sizes"
 local ops, is_float, to = core.ops, core.is_floating_point, core.methods.to
-local dim_of, dim_in = helpers.dim_of, helpers.dim_in
+local dim_in = helpers.dim_in
 local op = {}
 
 -- Returns a tensor of `value` in the sizes of x reduced over dims, nil: all.
@@ -23,7 +23,7 @@ local function reduce(f, since, before, after)
     if n.version >= since then axes = n:ints(2, given) end
     local y, keep = before and before(x) or x, n.keepdims ~= 0
     if axes and #axes > 0 then
-      y = f(y, helpers.dims_of(axes), keep)
+      y = f(y, helpers.dims_of(math.max(x.ndim, 1), axes), keep)
     elseif n.noop_with_empty_axes ~= 1 then
       y = f(y, nil, keep)
     end
@@ -53,7 +53,7 @@ end), 18)
 
 local function arg(f)
   return {axis = 0, keepdims = 1, function(n, x)
-    local d, keep = dim_of(n.axis), n.keepdims ~= 0
+    local d, keep = dim_in(x, n.axis), n.keepdims ~= 0
     if n.select_last_index == 1 then return x.shape[d] - f(ops.flip(x, {d}), d, keep) end
     return f(x, d, keep) - 1
   end}
@@ -76,7 +76,7 @@ op.CumSum, op.CumProd = running(ops.cumsum, 0), running(ops.cumprod, 1)
 local function along(f)
   return {function(n, x)
     if x:numel() == 0 then return x end
-    if n.version >= 13 then return f(x, dim_of(n.axis or -1)) end
+    if n.version >= 13 then return f(x, dim_in(x, n.axis or -1)) end
     return f(x:reshape(helpers.product(x.shape, 1, dim_in(x, n.axis or 1) - 1), -1), 2):reshape(x.shape)
   end}
 end

@@ -1,8 +1,8 @@
 --- ONNX's ops on shapes: views, parts, joins and padding.
 local core = require "luminary.core"
 local helpers = require "luminary.onnx.ops.sizes"
-local dim_of, dim_in, product, integers = helpers.dim_of, helpers.dim_in, helpers.product, helpers.integers
-local padded, parts_of = helpers.padded, helpers.parts_of
+local dim_in, dims_of, product, integers = helpers.dim_in, helpers.dims_of, helpers.product, helpers.integers
+local padded, parts_of, refuse = helpers.padded, helpers.parts_of, helpers.refuse
 local ops, to = core.ops, core.methods.to
 local op = {}
 
@@ -18,32 +18,40 @@ end}
 op.Reshape = {function(n, x, given)
   local wanted, sizes, hole, known = n.shape or n:ints(2, given), {}, nil, 1
   for i = 1, #wanted do
-    sizes[i] = wanted[i] == 0 and n.allowzero ~= 1 and x.shape[i] or wanted[i]
-    if sizes[i] == -1 then hole = i else known = known * sizes[i] end
+    local size = wanted[i] == 0 and n.allowzero ~= 1 and i <= x.ndim and x.shape[i] or wanted[i]
+    if size < -1 or size == -1 and hole then
+      refuse("one size may be -1, and the others at least 0, got [%s]", table.concat(wanted, ", "))
+    end
+    if size == -1 then hole = i else known = known * size end
+    sizes[i] = size
   end
-  if hole then sizes[hole] = known > 0 and x:numel() / known or 0 end
+  if hole and known == 0 then sizes[hole] = 0 end
   return ops.reshape(x, sizes)
 end}
 op.Flatten = {axis = 1, function(n, x)
-  local at = n.axis < 0 and n.axis + x.ndim or n.axis
+  local at = n.axis == x.ndim and x.ndim or dim_in(x, n.axis) - 1
   return ops.reshape(x, {product(x.shape, 1, at), product(x.shape, at + 1)})
 end}
 op.Squeeze = {function(n, x, given)
   local axes = n.axes or n:ints(2, given)
-  return axes and ops.squeeze(x, helpers.dims_of(axes)) or ops.squeeze(x)
+  local dims = axes and dims_of(x.ndim, axes)
+  for _, d in ipairs(dims or {}) do
+    if x.shape[d] ~= 1 then refuse("axis %d is of size %d, and cannot be removed", d - 1, x.shape[d]) end
+  end
+  return dims and ops.squeeze(x, dims) or ops.squeeze(x)
 end}
 op.Unsqueeze = {function(n, x, given)
   local axes, new, sizes, at = n.axes or n:ints(2, given), {}, {}, 1
   local ndim = x.ndim + #axes
-  for _, axis in ipairs(axes) do new[axis < 0 and axis + ndim or axis] = true end
+  for _, d in ipairs(dims_of(ndim, axes)) do new[d] = true end
   for d = 1, ndim do
-    if new[d - 1] then sizes[d] = 1 else sizes[d], at = x.shape[at], at + 1 end
+    if new[d] then sizes[d] = 1 else sizes[d], at = x.shape[at], at + 1 end
   end
   return ops.reshape(x, sizes)
 end}
 op.Transpose = {function(n, x)
-  local dims = {}
-  for d = 1, x.ndim do dims[d] = n.perm and n.perm[d] + 1 or x.ndim + 1 - d end
+  local dims = n.perm and dims_of(x.ndim, n.perm, x.ndim, "dims of the input") or {}
+  for d = 1, n.perm and 0 or x.ndim do dims[d] = x.ndim + 1 - d end
   return x.ndim < 2 and x or ops.permute(x, dims)
 end}
 op.Expand = {function(n, x, given)
@@ -52,22 +60,32 @@ op.Expand = {function(n, x, given)
   for d = 1, ndim do
     local i, k = d - ndim + x.ndim, d - ndim + #wanted
     local a, b = i > 0 and x.shape[i] or 1, k > 0 and wanted[k] or 1
+    if b < 0 then refuse("the sizes must be at least 0, got [%s]", table.concat(wanted, ", ")) end
     sizes[d] = b == 1 and a or b
   end
   return ops.expand(x, sizes)
 end}
 op.Tile = {function(n, x, counts, axis)
   local list = n:ints(2, counts)
-  if n.version < 6 then list = helpers.filled(x.ndim, 1, n:number(3, axis) + 1, list[1]) end
+  if n.version < 6 then list = helpers.filled(x.ndim, 1, dim_in(x, n:number(3, axis)), list[1]) end
+  if #list ~= x.ndim then refuse("expected %d repeats, one for each dim, got %d", x.ndim, #list) end
   return x.ndim == 0 and x or x:repeat_tensor(list)
 end}
 op.Concat = {axis = 1, how = "list", function(n, list, count)
-  return count == 1 and list[1] or ops.cat(list, dim_of(n.axis))
+  local d = dim_in(list[1], n.axis)
+  return count == 1 and list[1] or ops.cat(list, d)
 end}
-op.Split = {axis = 0, how = "results", function(n, x, given)
-  local dim, sizes, count = dim_of(n.axis), n.split or n:ints(2, given), n.results
+op.Split = {axis = 0, how = "results", prepare = function(n)
+  local count = n.num_outputs or n.split and #n.split or n.results
+  if count ~= n.results then n:fail("%d outputs are declared, it makes %d", n.results, count) end
+end, function(n, x, given)
+  local dim, sizes, count = dim_in(x, n.axis), n.split or n:ints(2, given), n.results
+  if sizes and #sizes ~= count then refuse("expected %d sizes of parts, got %d", count, #sizes) end
   if sizes then return parts_of(x, dim, sizes) end
   local size = x.shape[dim]
+  if size % count ~= 0 and not n.num_outputs then
+    refuse("axis %d of size %d cannot be split into %d equal parts", dim - 1, size, count)
+  end
   local each = math.ceil(size / count)
   sizes = {}
   for i = 1, count do sizes[i] = math.max(math.min(each, size - each * (i - 1)), 0) end
@@ -91,25 +109,29 @@ local function slice(x, dim, from, past, step)
 end
 op.Slice = {function(n, x, a, b, c, d)
   local starts, ends = n.starts or n:ints(2, a), n.ends or n:ints(3, b)
-  local axes, steps = n.axes or n:ints(4, c), n:ints(5, d)
-  for i = 1, #starts do
-    x = slice(x, dim_in(x, axes and axes[i] or i - 1), tonumber(starts[i]), tonumber(ends[i]), steps and steps[i] or 1)
+  local axes, steps = n.axes or n:ints(4, c), n:ints(5, d) or {}
+  local dims = axes and dims_of(x.ndim, axes) or dims_of(math.min(#starts, x.ndim))
+  if #starts ~= #dims or #ends ~= #dims or #steps > 0 and #steps ~= #dims then
+    refuse("starts, ends and steps must have %d entries each, got %d, %d and %d", #dims, #starts, #ends, #steps)
+  end
+  for i, dim in ipairs(dims) do
+    if steps[i] == 0 then refuse "a step must not be 0" end
+    x = slice(x, dim, starts[i], ends[i], steps[i] or 1)
   end
   return x
 end}
 op.Pad = {mode = "constant", function(n, x, given, fill, some)
-  local pads, axes, before, after = n.pads or n.paddings or n:ints(2, given), n:ints(4, some), {}, {}
-  for i = 1, #pads / 2 do
-    local d = dim_in(x, axes and axes[i] or i - 1)
+  local pads, before, after = n.pads or n.paddings or n:ints(2, given), {}, {}
+  for i, d in ipairs(dims_of(x.ndim, n:ints(4, some), #pads / 2, "pairs of pads")) do
     before[d], after[d] = pads[i], pads[i + #pads / 2]
   end
   return padded(x, before, after, n.mode, n.value or fill and fill:item())
 end}
 op.CenterCropPad = {function(n, x, given)
   local before, after = {}, {}
-  for i, size in ipairs(n:ints(2, given)) do
-    local d = dim_in(x, n.axes and n.axes[i] or i - 1)
-    local change = size - x.shape[d]
+  local sizes = n:ints(2, given)
+  for i, d in ipairs(dims_of(x.ndim, n.axes, #sizes, "sizes")) do
+    local change = math.max(sizes[i], 0) - x.shape[d]
     before[d] = change > 0 and math.floor(change / 2) or -math.floor(-change / 2)
     after[d] = change - before[d]
   end
@@ -133,7 +155,9 @@ op.Trilu = {function(n, x, k)
   return to(f(x.dtype == "bool" and to(x, "uint8") or x, k and n:number(2, k) or 0), x.dtype)
 end}
 op.ReverseSequence = {batch_axis = 1, time_axis = 0, function(n, x, lengths)
-  return helpers.reversed(x, n:ints(2, lengths), n.time_axis + 1, n.batch_axis + 1)
+  local time, batch = dim_in(x, n.time_axis), dim_in(x, n.batch_axis)
+  helpers.check_shape("sequence_lens", lengths, {x.shape[batch]})
+  return helpers.reversed(x, n:ints(2, lengths), time, batch)
 end}
 
 return op

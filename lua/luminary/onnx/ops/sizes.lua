@@ -4,16 +4,39 @@ local ops = core.ops
 local sizes = {joined = require("luminary.base.lists").joined}
 sizes.strides = require("luminary.file_formats.source").dense_strides
 
---- Returns an axis, from 0 or negative from the end, as a dim.
-function sizes.dim_of(axis) return axis >= 0 and axis + 1 or axis end
---- Returns an axis of x as a dim from 1.
-function sizes.dim_in(x, axis) return axis < 0 and x.ndim + axis + 1 or axis + 1 end
+--- Raises an error of the node that runs, whose name the graph adds.
+function sizes.refuse(format, ...) error(format:format(...), 0) end
 
---- Returns axes as a list of dims.
-function sizes.dims_of(axes)
-  local dims = {}
-  for i, axis in ipairs(axes) do dims[i] = sizes.dim_of(axis) end
+-- Returns an axis, from 0 or negative from the end, as a dim of `ndim` dims, from 1.
+local function dim_among(ndim, axis)
+  if axis < -ndim or axis >= ndim then
+    sizes.refuse("axis %.0f is out of range for %d dim%s (axes start at 0)", axis, ndim, ndim == 1 and "" or "s")
+  end
+  return axis < 0 and ndim + axis + 1 or axis + 1
+end
+--- Returns an axis of x, with `more` dims, nil: 0, as a dim from 1. A tensor without dims has axis 0.
+function sizes.dim_in(x, axis, more) return dim_among(math.max(x.ndim + (more or 0), 1), axis) end
+
+--- Returns axes, nil: all, as a list of dims of `ndim` dims. Fails if one is repeated, or if there are not `count`, of
+--- `what`, unless count is nil.
+function sizes.dims_of(ndim, axes, count, what)
+  local dims, seen = {}, {}
+  for i = 1, axes and #axes or ndim do
+    local d = axes and dim_among(ndim, axes[i]) or i
+    if seen[d] then sizes.refuse("axis %d is repeated", d - 1) end
+    dims[i], seen[d] = d, true
+  end
+  if count and count ~= #dims then sizes.refuse("expected %d %s, got %d", #dims, what, count) end
   return dims
+end
+
+--- Fails unless t, of a name, is nil or has these sizes; a text is any size.
+function sizes.check_shape(name, t, wanted)
+  local fits = t == nil or t.ndim == #wanted
+  for d = 1, t and fits and #wanted or 0 do fits = fits and (type(wanted[d]) == "string" or t.shape[d] == wanted[d]) end
+  if not fits then
+    sizes.refuse("expected %s to have shape [%s], got [%s]", name, table.concat(wanted, ", "), table.concat(t.shape, ", "))
+  end
 end
 
 --- Returns the product of entries first to last of a list.
@@ -40,6 +63,9 @@ end
 function sizes.parts_of(x, dim, lengths)
   local parts, at = {}, 1
   for i, length in ipairs(lengths) do parts[i], at = ops.narrow(x, dim, at, length), at + length end
+  if at ~= x.shape[dim] + 1 then
+    sizes.refuse("the parts of axis %d have %.0f entries, the axis %d", dim - 1, at - 1, x.shape[dim])
+  end
   return parts
 end
 

@@ -174,10 +174,9 @@ function CmdLine:log(path, params)
   end
   self.logged = file
   local lines = {("[program started on %s]\n[command line arguments]\n"):format(os.date())}
-  local names = {}
-  for name in pairs(params or {}) do names[#names + 1] = tostring(name) end
-  table.sort(names)
-  for _, name in ipairs(names) do lines[#lines + 1] = ("%s\t%s\n"):format(name, tostring(params[name])) end
+  for _, name in ipairs(options.sorted_keys(params or {})) do
+    lines[#lines + 1] = ("%s\t%s\n"):format(name, tostring(params[name]))
+  end
   core.growing_file_write(file, table.concat(lines) .. "[----------------------]\n")
 end
 

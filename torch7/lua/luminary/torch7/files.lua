@@ -14,7 +14,7 @@ local storage = require "luminary.torch7.storage"
 local Source = require "luminary.file_formats.source"
 local torch7_file = require "luminary.file_formats.torch7_file"
 local ffi = require "ffi"
-local fail = options.fail
+local fail, without_position = options.fail, options.without_position
 
 local File = {__typename = "torch.File"}
 File.__index = File
@@ -25,12 +25,11 @@ local NIL, NUMBER, STRING, TABLE, OBJECT, BOOLEAN = 0, 1, 2, 3, 4, 5
 
 local LARGEST = 2 ^ 30 -- bytes of a string
 
--- Returns an error's text without the position where it was raised.
-local function without_place(why) return (tostring(why):gsub("^[^\n]-:%d+: ", "")) end
-
-local function source_of(path)
+-- Returns a file as a source; nil if may_lack is true and there is none.
+local function source_of(path, may_lack)
   local ok, source = pcall(Source.open, path, {})
-  if not ok then fail("torch.DiskFile: %s", (without_place(source):gsub("^%w+: ", ""))) end
+  if not ok and may_lack and source:find("No such file", 1, true) then return nil end
+  if not ok then fail("torch.DiskFile: %s", (without_position(source):gsub("^%w+: ", ""))) end
   return source
 end
 
@@ -66,7 +65,7 @@ local function make_for(file)
     if ok then return end
     local of_file = reader.cursor.source:why(why) ~= tostring(why)
     if of_file or tostring(why):find("torch.load: ", 1, true) then error(why, 0) end
-    fail("torch.load: cannot create an object of class %s: %s", printable_name(name, 100), without_place(why))
+    fail("torch.load: cannot create an object of class %s: %s", printable_name(name, 100), without_position(why))
   end
   return make
 end
@@ -74,21 +73,24 @@ end
 -- Returns a file in text format, at its start. seen: numbers of the objects written; depth: nesting depth of objects.
 local function new_file(kind, mode, source, data)
   local file = setmetatable({
-    __typename = kind, mode = mode, data = data, seen = {}, kept = {}, depth = 0, cursor = source:cursor(0),
+    __typename = kind, mode = mode, data = data, seen = {}, kept = {}, count = 0, depth = 0, written_depth = 0,
+    cursor = source:cursor(0),
   }, File)
   file.reader = torch7_file.reader(file.cursor, true, make_for(file))
   return file:ascii()
 end
 
---- torch.DiskFile(path [, mode = "r"]): Opens a file for "r", "w" or "rw"; in text (:ascii(), the default) or
---- :binary(). Written data is held in memory until it is closed, in "rw" with the earlier content, up to 1 GiB.
-local function disk_file(path, mode)
-  options.arg("torch.DiskFile", "path", path, "string")
-  mode = mode or "r"
-  if mode ~= "r" and mode ~= "w" and mode ~= "rw" then
-    fail("torch.DiskFile: mode must be 'r', 'w' or 'rw', got '%s'", tostring(mode))
+--- torch.DiskFile(path [, mode = "r" [, quiet]]): Opens a file for "r", "w" or "rw"; in text (:ascii(), the default) or
+--- :binary(); returns nil if it cannot and quiet is true. Written data is held in memory until it is closed, in "rw" with the earlier content, up to 1 GiB.
+local disk_file
+function disk_file(path, mode, quiet)
+  if quiet then
+    local ok, file = pcall(disk_file, path, mode)
+    return ok and file:quiet() or nil
   end
-  local source, data = mode ~= "w" and source_of(path) or nil, ""
+  options.arg("torch.DiskFile", "path", path, "string")
+  mode = options.arg("torch.DiskFile", "mode", mode or "r", {"r", "w", "rw"})
+  local source, data = mode ~= "w" and source_of(path, mode == "rw") or nil, ""
   if mode == "r" then return new_file("torch.DiskFile", mode, source) end
   if source then
     if source.size > LARGEST then
@@ -104,7 +106,7 @@ local function disk_file(path, mode)
   file.guard = newproxy(true) -- its collection, or the exit, closes a file left open
   getmetatable(file.guard).__gc = function()
     local ok, why = pcall(File.close, file)
-    if not ok then core.warn(without_place(why)) end
+    if not ok then core.warn(without_position(why)) end
   end
   return file
 end
@@ -328,17 +330,17 @@ for name, dtype in pairs(torch7_file.dtypes) do
   end)
 end
 
+function File:writeBool(v) self:writeInt(v and 1 or 0) end
+function File:readBool() return self:readInt() == 1 end
+
 -- ---- objects
 
--- Calls write_value(self, v), which calls this again for nested values; fails beyond the largest depth.
-local function deeper(self, write_value, v)
-  local depth = self.written_depth or 0
-  if depth >= torch7_file.DEEPEST then
-    fail("torch.save: tables and objects must not be nested deeper than %d", torch7_file.DEEPEST)
-  end
-  self.written_depth = depth + 1
-  local ok, why = pcall(write_value, self, v)
-  self.written_depth = depth
+-- Calls f(self, v) with another value of a field.
+local function with_field(self, field, value, f, v)
+  local outer = self[field]
+  self[field] = value
+  local ok, why = pcall(f, self, v)
+  self[field] = outer
   if not ok then error(why, 0) end
 end
 
@@ -366,7 +368,7 @@ local function write_inner(self, v)
   local key = storage.is(v) and ("%s %.0f %d"):format(name, v:data(true), #v) or v
   local seen = self.seen[key]
   if seen and not self.unreferenced then return self:writeInt(seen) end
-  self.count = (self.count or 0) + 1
+  self.count = self.count + 1
   self.seen[key], self.kept[self.count] = self.count, v
   self:writeInt(self.count)
   if not name then
@@ -390,34 +392,30 @@ local function write_inner(self, v)
   self:writeObject(lists.copy(v)) -- without its class
 end
 
+-- Type -> its number in files, and the method that writes a value of it.
+local plain_kinds = {
+  ["nil"] = {NIL, function() end}, number = {NUMBER, File.writeDouble}, string = {STRING, write_text},
+  boolean = {BOOLEAN, File.writeBool},
+}
+
 --- file:writeObject(v [, _] [, hook]): Writes any value except a function: a number, a string, a boolean, nil, a table,
 --- a tensor, a storage, an object; of objects what hook(object) returns.
 function File:writeObject(v, _, hook)
-  local outer = self.hook
-  if hook then
-    self.hook = hook
-    local ok, why = pcall(self.writeObject, self, v)
-    self.hook = outer
-    if not ok then error(why, 0) end
-    return
-  end
-  if outer and class.typename(v) then v = outer(v) end
+  if hook then return with_field(self, "hook", hook, self.writeObject, v) end
+  if self.hook and class.typename(v) then v = self.hook(v) end
   local kind = type(v)
-  if v == nil then return self:writeInt(NIL) end
-  if kind == "number" then
-    self:writeInt(NUMBER)
-    return self:writeDouble(v)
-  elseif kind == "boolean" then
-    self:writeInt(BOOLEAN)
-    return self:writeInt(v and 1 or 0)
-  elseif kind == "string" then
-    self:writeInt(STRING)
-    return write_text(self, v)
+  local plain = plain_kinds[kind]
+  if plain then
+    self:writeInt(plain[1])
+    return plain[2](self, v)
   end
   if kind ~= "table" and not class.typename(v) then
     fail("torch.save: %s cannot be written", options.describe(v))
   end
-  deeper(self, write_inner, v)
+  if self.written_depth >= torch7_file.DEEPEST then
+    fail("torch.save: tables and objects must not be nested deeper than %d", torch7_file.DEEPEST)
+  end
+  with_field(self, "written_depth", self.written_depth + 1, write_inner, v)
 end
 
 --- Reads the next value.
@@ -429,10 +427,7 @@ end)
 -- ---- torch.save, load, serialize and deserialize
 
 local function formatted(file, format)
-  format = format or "binary"
-  if format ~= "ascii" and format ~= "binary" and format ~= "b32" and format ~= "b64" then
-    fail("torch: format must be 'binary' or 'ascii', got '%s'", tostring(format))
-  end
+  format = options.arg("torch", "format", format or "binary", {"binary", "ascii", "b32", "b64"})
   return format == "ascii" and file:ascii() or file:binary()
 end
 
@@ -449,7 +444,7 @@ end
 function files.load(path, format)
   local file = formatted(disk_file(path, "r"), format)
   local ok, value = pcall(file.readObject, file)
-  local why = not ok and without_place(file.cursor.source:why(value)):gsub("^torch%.load: ", "")
+  local why = not ok and without_position(file.cursor.source:why(value)):gsub("^torch%.load: ", "")
   file:close()
   if why then fail("torch.load: '%s': %s", path, why) end
   return value

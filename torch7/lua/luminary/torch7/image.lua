@@ -112,10 +112,13 @@ image.scale = into_result(function(x, result, width, height, mode)
   elseif type(height) ~= "number" then
     mode, width, height = height, size_of(width, w, h)
   end
-  local kind = x.dtype == "uint8" and x:to "float32" or x
+  options.arg("image.scale", "width", width, "count")
+  options.arg("image.scale", "height", height, "count")
+  local is_bytes = x.dtype == "uint8"
+  local kind = is_bytes and x:to "float32" or x
   local y = ops.matmul(resizing(h, height, mode, kind), ops.contiguous(kind))
   y = ops.matmul(y, ops.transpose(resizing(w, width, mode, kind), 1, 2))
-  return y:to(x.dtype)
+  return is_bytes and ops.clamp_range(ops.round(y), 0, 255):to "uint8" or y
 end)
 local corners = {c = {0.5, 0.5}, tl = {0, 0}, tr = {1, 0}, bl = {0, 1}, br = {1, 1}}
 --- image.crop([result,] image, x1, y1 [, x2, y2]) or image.crop(image, "c" | "tl" | "tr" | "bl" | "br", width, height).

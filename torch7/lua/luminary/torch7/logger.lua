@@ -39,15 +39,12 @@ end
 local function in_order(self, values)
   if type(next(values)) ~= "string" then return values end
   if not self.names then self:setNames(options.sorted_keys(values)) end
-  local list = lists.pick(values, self.names)
   for name in pairs(values) do
-    local known = false
-    for _, column in ipairs(self.names) do known = known or column == name end
-    if not known then
+    if not lists.index_of(self.names, name) then
       fail("Logger.add: no column '%s'; columns are %s", name, table.concat(self.names, ", "))
     end
   end
-  return list
+  return lists.pick(values, self.names)
 end
 
 --- Adds a row: numbers or strings, a list in the order of the names, or by name; returns the logger.

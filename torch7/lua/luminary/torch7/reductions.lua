@@ -59,7 +59,7 @@ end
 
 for _, name in ipairs {"lt", "le", "gt", "ge", "eq", "ne"} do
   define(name, {"t n", "t t"}, function(x, y)
-    return ops[name](x, type(y) == "number" and y or fitted(name, x, y)):to "uint8"
+    return ops[name](x, type(y) == "number" and tensor.number(x, y) or fitted(name, x, y)):to "uint8"
   end)
 end
 

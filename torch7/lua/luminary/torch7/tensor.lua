@@ -99,7 +99,6 @@ local function truncated(v)
   if type(v) ~= "number" or v % 1 == 0 then return v end
   return v < 0 and math.ceil(v) or math.floor(v)
 end
-tensor.truncated = truncated
 
 -- Returns a list of sizes passed as numbers, a list, or a LongStorage.
 local function sizes_from(...)
@@ -114,7 +113,6 @@ local function sizes_from(...)
   end
   return list
 end
-tensor.sizes_from = sizes_from
 
 --- Returns sizes of these numbers, a list or a LongStorage: the type of x:size() and #x, a LongStorage with memory of
 --- its own.
@@ -229,14 +227,12 @@ local function resize(object, sizes)
   raw_of[object] = core.keep(x)
   return x
 end
-tensor.resize = resize
 
 --- Makes the object hold values, over its memory if that is large enough.
 local function put(object, values)
   resize(object, values.shape):copy_(values)
   return object
 end
-tensor.put = put
 
 -- Makes the object a view of the values' memory, as far as it has their dtype.
 local function put_view(object, values)
@@ -306,10 +302,8 @@ local function described(list)
 end
 
 local function refuse(entry, kinds)
-  local given = {}
-  for kind in kinds:gmatch "." do given[#given + 1] = kind end
   fail("torch.%s: expected %s%s, got %s", entry.name, table.concat(lists.map(entry.signatures, described), " or "),
-    entry.results > 0 and ", after result tensors if any" or "", described(given))
+    entry.results > 0 and ", after result tensors if any" or "", described(lists.parts(kinds, ".")))
 end
 
 -- Returns what compute returned: tensors as objects, or in the given result tensors.
@@ -399,15 +393,8 @@ local function put_by_count(object, values)
   return put(object, x:numel() == values:numel() and ops.reshape(values, x.shape) or values)
 end
 local puts = {view = put_view, columns = put_columns, count = put_by_count}
-tensor.put_by_count = put_by_count
 
-local function words_of(texts)
-  return lists.map(texts, function(text)
-    local list = {}
-    for word in text:gmatch "%S+" do list[#list + 1] = word end
-    return list
-  end)
-end
+local function words_of(text) return lists.parts(text) end
 
 --- Defines torch.name and x:name from signatures, such as "t n? t": letters of the parameters (t tensor, n number, b
 --- boolean, s string, T table or storage, r the result itself, * all further arguments), with ? if optional.
@@ -428,7 +415,8 @@ function tensor.define(name, signatures, compute, how)
   local entry = {
     name = name, compute = compute, in_place = how.in_place, results = how.results or 1, update = how.update,
     put = puts[how.put] or put, made = how.put == "columns" and function(x) return wrap(columns(x)) end or wrap,
-    of_numbers = how.of_numbers, signatures = words_of(signatures), method_signatures = words_of(of_methods),
+    of_numbers = how.of_numbers, signatures = lists.map(signatures, words_of),
+    method_signatures = lists.map(of_methods, words_of),
   }
   tensor.functions[name], methods[name] = form(entry, false), form(entry, true)
 end
@@ -436,7 +424,6 @@ end
 -- ---- indexing
 
 local function number_or_view(x) return x.ndim == 0 and tonumber(x:item()) or wrap(x) end
-tensor.number_or_view = number_or_view
 
 -- Returns the view x[{i, {a, b}, {}}] of Torch7.
 local function part(x, index)
@@ -457,7 +444,6 @@ local function part(x, index)
   end
   return x
 end
-tensor.part = part
 
 local function place_of(x, key)
   if type(key) == "number" then return ops.select(x, 1, truncated(key)) end
@@ -476,7 +462,6 @@ local function newindex(object, key, v)
 end
 
 local function shape_of(x) return x:numel() > 0 and x.shape or {} end
-tensor.shape_of = shape_of
 
 -- ---- types
 
@@ -527,6 +512,9 @@ for name, dtype in pairs(dtypes) do
   end
   prototypes[typename], types[typename], tensor.constructors[name] = prototype, mt, tensor.constructor(mt)
 end
+
+tensor.truncated, tensor.sizes_from, tensor.shape_of, tensor.part = truncated, sizes_from, shape_of, part
+tensor.resize, tensor.put, tensor.put_by_count, tensor.number_or_view = resize, put, put_by_count, number_or_view
 
 --- Returns the sum of two gradients, which may be tables; a may be nil.
 function tensor.added(a, b)

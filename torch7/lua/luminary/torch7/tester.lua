@@ -78,18 +78,15 @@ function Tester:assertNoError(f, message)
   local ok, err = pcall(f)
   return note(self, ok, tostring(err), message)
 end
-function Tester:assertErrorMsg(f, text, message)
-  local ok, err = pcall(f)
-  return note(self, not ok and err == text, ("the error is %s"):format(tostring(err)), message)
-end
---- tester:assertErrorObj(f, is_expected [, message]): Checks that f raises an error whose value is_expected accepts.
-function Tester:assertErrorObj(f, is_expected, message)
-  local ok, err = pcall(f)
-  return note(self, not ok and is_expected(err), ("the error is %s"):format(tostring(err)), message)
-end
-function Tester:assertErrorPattern(f, pattern, message)
-  local ok, err = pcall(f)
-  return note(self, not ok and tostring(err):find(pattern) ~= nil, ("the error is %s"):format(tostring(err)), message)
+-- Check that f raises an error with this text, matching this pattern, or which is_expected accepts.
+for name, fits in pairs {
+  Msg = function(err, text) return err == text end, Obj = function(err, is_expected) return is_expected(err) end,
+  Pattern = function(err, pattern) return tostring(err):find(pattern) ~= nil end,
+} do
+  Tester["assertError" .. name] = function(self, f, wanted, message)
+    local ok, err = pcall(f)
+    return note(self, not ok and fits(err, wanted), ("the error is %s"):format(tostring(err)), message)
+  end
 end
 
 --- tester:add(f [, name]), tester:add {name = f, …}: Adds tests; a table's _setUp and _tearDown run around each.

@@ -3,33 +3,17 @@
 --- their class, which the thread must have, tensors as copies.
 local debug = require "debug"
 local core = require "luminary.core"
-local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local Pool = require "luminary.mp.pool"
-local torch = require "luminary.torch7.globals"
+local carrier = require "luminary.mp.serialization"
+local names = require "luminary.mp.module_references"
+require "luminary.torch7.globals"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
-local fail = options.fail
 
 -- ---- values between states
 
--- Returns a function that returns the name of a value of a loaded module, {module [, field]}.
-local function names_of_modules()
-  local names = {[_G] = {"_G"}}
-  for name, module in pairs(package.loaded) do
-    if type(module) == "table" then
-      names[module] = names[module] or {name}
-      for field, v in next, module do
-        if type(field) == "string" and (type(v) == "function" or type(v) == "table" and getmetatable(v)) then
-          names[v] = names[v] or {name, field}
-        end
-      end
-    end
-  end
-  return names
-end
-
-local way = "threads.serialize"
+local threads, way = {}, "threads.serialize"
 
 -- Returns a tensor to send: with sharedserialize over the same memory, if no other tensor is a view of that.
 local function sent(x)
@@ -37,79 +21,40 @@ local function sent(x)
   return core.ops.clone(x)
 end
 
--- Returns a list of plain tables for the objects in a list of n values, the first of which is the list itself.
-local function encode(values, n)
-  local objects, ids, names = {}, {}, names_of_modules()
-  local put
-  local function fields(o, v)
-    for key, each in next, v do o[#o + 1], o[#o + 2] = put(key), put(each) end
-  end
-  function put(v)
-    local kind = type(v)
-    if kind ~= "table" and kind ~= "function" and kind ~= "userdata" then return v end
-    if ids[v] then return {ids[v]} end
-    local o = {}
-    objects[#objects + 1], ids[v] = o, #objects + 1
-    if names[v] then
-      o.name = names[v]
-    elseif tensor.is(v) then
-      o.tensor = sent(tensor.raw(v))
-    elseif kind == "userdata" then
-      fail("threads: cannot send %s to a thread", class.type(v))
-    elseif kind == "function" then
-      o.code = string.dump(v)
-      for i = 1, debug.getinfo(v, "u").nups do o[i] = {put((select(2, debug.getupvalue(v, i))))} end
-    else
-      local mt = getmetatable(v)
-      o.class = class.typename(v)
-      if mt and not o.class then o.meta = put(mt) end
-      fields(o, v)
+-- Returns a message with values for another state. There a tensor has a name in __received, and a class its own name.
+local function encode(...)
+  local objects, find = {}, names.cached_finder()
+  local function name_of(v)
+    if tensor.is(v) then
+      objects[#objects + 1] = sent(tensor.raw(v))
+      return {"luminary.torch7.threads", "field", "__received", "field", tostring(#objects)}
     end
-    return {ids[v]}
+    local name = type(v) == "table" and rawget(v, "__typename")
+    if name and class.by_name[name] == v then return {"luminary.torch7.class", "field", "by_name", "field", name} end
+    return find(v)
   end
-  local first = {n = n, way = way}
-  objects[1] = first
-  for i = 1, n do first[i] = {put(values[i])} end
-  return objects
+  local text, tensors, handles = carrier.encode("threads", options.pack(...), {name_of = name_of})
+  return {text = text, tensors = tensors, handles = handles, objects = objects, way = way}
 end
 
-local function decode(objects)
-  local made = {}
-  for i, o in ipairs(objects) do
-    if o.name then
-      local module = o.name[1] == "_G" and _G or require(o.name[1])
-      made[i] = o.name[2] and module[o.name[2]] or module
-    elseif o.class then
-      made[i] = torch.factory(o.class)()
-    else
-      made[i] = o.tensor and tensor.wrap(o.tensor) or o.code and assert(loadstring(o.code)) or {}
-    end
-  end
-  local function get(v) return type(v) == "table" and made[v[1]] or v end
-  for i, o in ipairs(objects) do
-    local new = made[i]
-    if o.code then
-      for k, up in ipairs(o) do debug.setupvalue(new, k, get(up[1])) end
-    elseif i > 1 and not o.tensor and not o.name then
-      for k = 1, #o, 2 do rawset(new, get(o[k]), get(o[k + 1])) end
-      if o.meta then setmetatable(new, get(o.meta)) end
-    end
-  end
-  local first = objects[1]
-  return lists.map({unpack(first, 1, first.n)}, function(v) return get(v[1]) end), first.n
+-- Returns the values in a message.
+local function decode(message)
+  threads.__received = {}
+  for i, x in ipairs(message.objects) do threads.__received[tostring(i)] = tensor.wrap(x) end
+  local values = carrier.decode(message.text, message.tensors, message.handles)
+  threads.__received = nil
+  return unpack(values, 1, values.n)
 end
 
-local threads = {}
-
--- Runs a job in a thread: the thread's number, the function and its arguments.
-function threads.__run(objects)
-  local job, n = decode(objects)
-  way = objects[1].way
-  rawset(_G, "__threadid", job[1])
-  local results = options.pack(job[2](unpack(job, 3, n)))
-  return encode(results, results.n)
+local function call(thread, job, ...)
+  rawset(_G, "__threadid", thread)
+  return job(...)
 end
-local function start(objects) return require("luminary.torch7.threads").__run(objects) end
+-- Runs the job of a message, which has the thread's number, the function and its arguments; returns one of its results.
+function threads.__run(message)
+  way = message.way
+  return encode(call(decode(message)))
+end
 
 -- ---- the threads
 
@@ -161,8 +106,7 @@ function Threads:addjob(...)
   options.arg("threads:addjob", "job", args[1], "function")
   while not self:acceptsjob(i) do self:dojob() end
   local thread, callback = load_of(self, i), args[2]
-  local values = {thread, args[1], unpack(args, 3, n)}
-  local result = self.pools[thread]:apply_async(start, {encode(values, math.max(n, 2))})
+  local result = self.pools[thread]:apply_async(threads.__run, {encode(thread, args[1], unpack(args, 3, n))})
   table.insert(self.jobs, {thread = thread, result = result, callback = callback})
 end
 
@@ -177,12 +121,11 @@ end
 function Threads:dojob()
   if #self.jobs == 0 then return end
   local job = table.remove(self.jobs, next_done(self))
-  local ok, objects = pcall(job.result.get, job.result)
+  local ok, message = pcall(job.result.get, job.result)
   if ok and job.callback then
-    local values, n = decode(objects)
-    ok, objects = xpcall(function() job.callback(unpack(values, 1, n)) end, debug.traceback)
+    ok, message = xpcall(function() job.callback(decode(message)) end, debug.traceback)
   end
-  if not ok then table.insert(self.errors, ("[thread %d] %s"):format(job.thread, tostring(objects))) end
+  if not ok then table.insert(self.errors, ("[thread %d] %s"):format(job.thread, tostring(message))) end
 end
 function Threads:hasjob() return #self.jobs > 0 end
 function Threads:haserror() return #self.errors > 0 end

@@ -6,17 +6,23 @@ local xlua, bar, at = {}, nil, 0
 
 --- xlua.progress(i, n): Shows step i of n on a line of the terminal, which ends with i = n.
 function xlua.progress(i, n)
-  options.arg("xlua.progress", "i", i, "natural")
-  options.arg("xlua.progress", "n", n, "count")
+  i = math.floor(options.arg("xlua.progress", "i", i, "number"))
+  n = math.max(math.floor(options.arg("xlua.progress", "n", n, "number")), 1)
   if not bar or bar.total ~= n or i < at then bar = progress.new(n, math.max(i - 1, 0)) end
   at = i
   bar:update(i)
   if i >= n then bar = nil end
 end
 
---- Returns seconds as "1:02:03".
+--- Returns seconds in their two largest units, such as "1h2m" or "3s500ms".
 function xlua.formatTime(seconds)
-  return progress.duration(options.arg("xlua.formatTime", "seconds", seconds, "number"))
+  local left, parts = math.floor(options.arg("xlua.formatTime", "seconds", seconds, "number") * 1000), {}
+  for _, unit in ipairs {{"D", 86400000}, {"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1}} do
+    local n = math.floor(left / unit[2])
+    if n > 0 and #parts < 2 then parts[#parts + 1] = n .. unit[1] end
+    left = left - n * unit[2]
+  end
+  return parts[1] and table.concat(parts) or "0ms"
 end
 
 --- xlua.envparams(defaults): Returns a table with the values of environment variables of these names, as the defaults'

@@ -8,12 +8,7 @@ local Module = require "luminary.torch7.nn.module"
 local fail, ops = options.fail, core.ops
 local wrap, added = tensor.wrap, tensor.added
 
-local Container = class.new("nn.Container", "nn.Module")
-
-function Container:__init()
-  Module.__init(self)
-  self.modules = {}
-end
+local Container = Module.define("Container", "Module", function(self) self.modules = {} end)
 -- Makes net[i] the i-th module of a Sequential, so that #net is their number: LuaJIT ignores __len of tables.
 local function numbered(self)
   if type(self.modules) == "table" and class.isTypeOf(self, "nn.Sequential") then
@@ -34,12 +29,20 @@ function Container:add(module)
 end
 function Container:get(i) return self.modules[i] end
 function Container:size() return #self.modules end
+-- Returns index, or n without it; fails unless it is from 1 to n.
+local function place_of(self, who, index, n)
+  index = options.arg(class.typename(self) .. ":" .. who, "index", index or n, "integer")
+  if n > 0 and (index < 1 or index > n) then
+    options.must_be(class.typename(self) .. ":" .. who, "index", "from 1 to " .. n, index)
+  end
+  return index
+end
 function Container:insert(module, at)
-  table.insert(self.modules, at or #self.modules + 1, module)
+  table.insert(self.modules, place_of(self, "insert", at, #self.modules + 1), module)
   numbered(self)
 end
 function Container:remove(at)
-  local module = table.remove(self.modules, at)
+  local module = table.remove(self.modules, place_of(self, "remove", at, #self.modules))
   numbered(self)
   return module
 end
@@ -61,18 +64,12 @@ function Container:__tostring__()
   return ("%s {\n%s}"):format(class.typename(self), table.concat(lines))
 end
 
--- Defines a container by its forward and backward: run(self, input), back(self, input, gradOutput, go). go(module,
--- input, gradOutput) is the module's updateGradInput, accGradParameters or both.
-local function container(name, run, back)
-  local new = class.new("nn." .. name, "nn.Container")
-  function new:updateOutput(input)
-    self.output = run(self, input)
-    return self.output
-  end
-  function new:updateGradInput(input, gradOutput)
-    self.gradInput = back(self, input, gradOutput, function(m, x, g) return m:updateGradInput(x, g) end)
-    return self.gradInput
-  end
+-- Defines a container by its constructor, forward and backward: init(self, …), run(self, input), back(self, input,
+-- gradOutput, go). go(module, input, gradOutput) is the module's updateGradInput, accGradParameters or both.
+local function container(name, init, run, back)
+  local new = Module.define(name, "Container", init, run, function(self, input, gradOutput)
+    return back(self, input, gradOutput, function(m, x, g) return m:updateGradInput(x, g) end)
+  end)
   function new:accGradParameters(input, gradOutput, scale)
     back(self, input, gradOutput, function(m, x, g)
       m:accGradParameters(x, g, scale)
@@ -86,7 +83,7 @@ local function container(name, run, back)
   return new
 end
 
-container("Sequential", function(self, x)
+container("Sequential", nil, function(self, x)
   for _, module in ipairs(self.modules) do x = module:forward(x) end
   return x
 end, function(self, input, grad, go)
@@ -96,43 +93,49 @@ end, function(self, input, grad, go)
   return grad
 end)
 
--- Returns a list of f(i, module) for each module.
-local function of_each(self, f) return lists.map(self.modules, function(module, i) return f(i, module) end) end
-local function to_each(self, input) return of_each(self, function(_, module) return module:forward(input) end) end
+-- Returns the list of the modules' results.
+local function to_each(self, input)
+  return lists.map(self.modules, function(module) return module:forward(input) end)
+end
 
-container("ConcatTable", to_each, function(self, input, grads, go)
+container("ConcatTable", nil, to_each, function(self, input, grads, go)
   local sum
   for i, module in ipairs(self.modules) do sum = added(sum, go(module, input, grads[i])) end
   return sum
 end)
-container("ParallelTable", function(self, input)
-  return of_each(self, function(i, module) return module:forward(input[i]) end)
+container("ParallelTable", nil, function(self, input)
+  return lists.map(self.modules, function(module, i) return module:forward(input[i]) end)
 end, function(self, input, grads, go)
-  return of_each(self, function(i, module) return go(module, input[i], grads[i]) end)
+  return lists.map(self.modules, function(module, i) return go(module, input[i], grads[i]) end)
 end)
-local Concat = container("Concat", function(self, input)
-  return wrap(ops.cat(tensor.raw_all(to_each(self, input)), self.dimension))
-end, function(self, input, grad, go)
+local function set_dimension(self, dimension)
+  self.dimension = options.arg(self.__typename, "dimension", dimension, "count")
+end
+-- Returns the middle of a larger tensor with the sizes of `part`, from `first` on along the joined dim.
+local function middle(whole, part, dimension, first)
+  for d = 1, part:dim() do
+    local n = part:size(d)
+    whole = whole:narrow(d, d == dimension and first or math.floor((whole:size(d) - n) / 2) + 1, n)
+  end
+  return whole
+end
+-- Calls go for each module with its part of the gradient; returns the sum of the results.
+local function by_parts(self, input, grad, go)
   local sum, first = nil, 1
   for _, module in ipairs(self.modules) do
-    local n = module.output:size(self.dimension)
-    sum = added(sum, go(module, input, grad:narrow(self.dimension, first, n)))
-    first = first + n
+    sum = added(sum, go(module, input, middle(grad, module.output, self.dimension, first)))
+    first = first + module.output:size(self.dimension)
   end
   return sum
-end)
-function Concat:__init(dimension)
-  Container.__init(self)
-  self.dimension = options.arg("nn.Concat", "dimension", dimension, "count")
 end
+container("Concat", set_dimension, function(self, input)
+  return wrap(ops.cat(tensor.raw_all(to_each(self, input)), self.dimension))
+end, by_parts)
 
--- Copies a module's result for a part of the input into that part.
-local function into(place, part)
-  place:copy(part)
-  return place
-end
-
-local Parallel = container("Parallel", function(self, input)
+container("Parallel", function(self, input, output)
+  self.inputDimension = options.arg("nn.Parallel", "inputDimension", input, "count")
+  self.outputDimension = options.arg("nn.Parallel", "outputDimension", output, "count")
+end, function(self, input)
   local out = {}
   for i = 1, input:size(self.inputDimension) do
     out[i] = self.modules[i]:forward(input:select(self.inputDimension, i))
@@ -143,28 +146,15 @@ end, function(self, input, grad, go)
   for i = 1, input:size(self.inputDimension) do
     local module = self.modules[i]
     local n = module.output:size(self.outputDimension)
-    into(result:select(self.inputDimension, i), go(module, input:select(self.inputDimension, i),
+    result:select(self.inputDimension, i):copy(go(module, input:select(self.inputDimension, i),
       grad:narrow(self.outputDimension, first, n)))
     first = first + n
   end
   return result
 end)
-function Parallel:__init(input, output)
-  Container.__init(self)
-  self.inputDimension = options.arg("nn.Parallel", "inputDimension", input, "count")
-  self.outputDimension = options.arg("nn.Parallel", "outputDimension", output, "count")
-end
 
--- Returns the middle of a larger tensor with the sizes of `part`, from `first` on along the joined dim.
-local function middle(whole, part, dimension, first)
-  for d = 1, part:dim() do
-    local n = part:size(d)
-    whole = whole:narrow(d, d == dimension and first or math.floor((whole:size(d) - n) / 2) + 1, n)
-  end
-  return whole
-end
 -- Concatenates as Concat; results that are smaller in other dims are centered and padded with zeros.
-local Depth = container("DepthConcat", function(self, input)
+container("DepthConcat", set_dimension, function(self, input)
   local out = to_each(self, input)
   local sizes = {}
   for _, y in ipairs(out) do
@@ -174,32 +164,22 @@ local Depth = container("DepthConcat", function(self, input)
   end
   local whole, first = tensor.wrap(ops.zeros(sizes, {dtype = out[1]:raw().dtype, device = out[1]:raw().device})), 1
   for _, y in ipairs(out) do
-    into(middle(whole, y, self.dimension, first), y)
+    middle(whole, y, self.dimension, first):copy(y)
     first = first + y:size(self.dimension)
   end
   return whole
-end, function(self, input, grad, go)
-  local sum, first = nil, 1
-  for _, module in ipairs(self.modules) do
-    sum = added(sum, go(module, input, middle(grad, module.output, self.dimension, first):clone()))
-    first = first + module.output:size(self.dimension)
-  end
-  return sum
-end)
-Depth.__init = Concat.__init
+end, by_parts)
 
 -- Runs a copy of the module for each entry of a table; all share its parameters, unless `shared` is false.
-local Map = container("MapTable", function(self, input)
+local Map = container("MapTable", function(self, module, shared)
+  self.shared = shared ~= false
+  if module then self:add(module) end
+end, function(self, input)
   self:resize(math.max(#input, #self.modules))
   return lists.map(input, function(x, i) return self.modules[i]:forward(x) end)
 end, function(self, input, grads, go)
   return lists.map(input, function(x, i) return go(self.modules[i], x, grads[i]) end)
 end)
-function Map:__init(module, shared)
-  Container.__init(self)
-  self.shared = shared ~= false
-  if module then self:add(module) end
-end
 function Map:add(module)
   self.modules = {}
   return Container.add(self, module)
@@ -222,16 +202,7 @@ function Map:clearState()
   return Container.clearState(self)
 end
 
--- Defines a container of one module, the constructor's argument.
-local function around_one(name, run, back)
-  local new = container(name, run, back)
-  function new:__init(module)
-    Container.__init(self)
-    self:add(module)
-  end
-  return new
-end
-local Decorator = around_one("Decorator", function(self, input) return self.modules[1]:forward(input) end,
+local Decorator = container("Decorator", Container.add, function(self, input) return self.modules[1]:forward(input) end,
   function(self, input, grad, go) return go(self.modules[1], input, grad) end)
 --- nn.Decorator.decorate(class): Makes a class without forward or backward of its own call its first module.
 function Decorator.decorate(to)
@@ -247,7 +218,11 @@ local function bottled(input, dims)
   for d = 1, extra + 1 do n = n * sizes[d] end
   return {n, unpack(sizes, extra + 2)}, {unpack(sizes, 1, extra + 1)}
 end
-local Bottle = around_one("Bottle", function(self, input)
+container("Bottle", function(self, module, inputs, outputs)
+  self:add(module)
+  self.nInputDim = inputs or 2
+  self.nOutputDim = outputs or self.nInputDim
+end, function(self, input)
   local flat, lead = bottled(input, self.nInputDim)
   if not flat then return self.modules[1]:forward(input) end
   local y = self.modules[1]:forward(input:reshape(flat))
@@ -260,16 +235,9 @@ end, function(self, input, grad, go)
   if not flat then return go(self.modules[1], input, grad) end
   return go(self.modules[1], input:reshape(flat), grad:reshape(self.modules[1].output:size())):reshape(input:size())
 end)
-local one_inside = Bottle.__init
-function Bottle:__init(module, inputs, outputs)
-  one_inside(self, module)
-  self.nInputDim = inputs or 2
-  self.nOutputDim = outputs or self.nInputDim
-end
 
 --- nn.Maxout(in, out, n): Computes the maximum of n linear layers.
-local nn, Maxout = class.packages.nn, class.new("nn.Maxout", "nn.Sequential")
-function Maxout:__init(i, o, n)
-  Container.__init(self)
+local nn = class.packages.nn
+Module.define("Maxout", "Sequential", function(self, i, o, n)
   self:add(nn.Linear(i, o * n)):add(nn.View(n, o)):add(nn.Max(1, 2))
-end
+end)

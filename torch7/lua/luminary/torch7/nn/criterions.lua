@@ -9,7 +9,7 @@ local Leaf = require "luminary.torch7.nn.leaf"
 local F = require "luminary.nn".functional
 local fail, ops = options.fail, core.ops
 local raw = tensor.raw
-local leaves, as_input, copy_of = Leaf.leaves, Leaf.as_input, Leaf.copy_of
+local leaves, as_input, define = Leaf.leaves, Leaf.as_input, Module.define
 
 local Criterion = class.new "nn.Criterion"
 function Criterion:__init()
@@ -23,7 +23,7 @@ function Criterion:type(name, cache)
   self._type = name
   return Module.convert(self, name, cache)
 end
-function Criterion:clone() return copy_of(self) end
+function Criterion:clone() return Module.copy_of(self) end
 Criterion.float, Criterion.double, Criterion.cuda = Module.float, Module.double, Module.cuda
 function Criterion:__call__(input, target)
   self.output = self:forward(input, target)
@@ -31,17 +31,17 @@ function Criterion:__call__(input, target)
 end
 local taped = setmetatable({}, {__mode = "k"}) -- criterion -> {value = the loss, inputs = its leaves}
 
--- Defines nn.name([weights,] sizeAverage) by loss(input, target, options) on luminary's tensors. kind "classes": the
--- target has labels; "any": it is passed unchanged; "none": there is none; else it is converted to the input's dtype
--- and shape.
-local function criterion(name, loss, kind)
-  local new = class.new("nn." .. name, "nn.Criterion")
-  function new:__init(weights, average, ignoreIndex)
-    Criterion.__init(self)
-    if type(weights) == "boolean" then weights, average, ignoreIndex = nil, weights, average end
-    self.weights, self.sizeAverage, self.ignoreIndex = weights, average ~= false, ignoreIndex
-  end
-  function new:updateOutput(input, target)
+-- Sets the fields of a criterion from its usual arguments.
+local function set_usual(self, weights, average, ignoreIndex)
+  if type(weights) == "boolean" then weights, average, ignoreIndex = nil, weights, average end
+  self.weights, self.sizeAverage, self.ignoreIndex = weights, average ~= false, ignoreIndex
+end
+
+-- Defines nn.name([weights,] sizeAverage), or with the arguments of init, by loss(input, target, options) on luminary's
+-- tensors. kind "classes": the target has labels; "any": it is passed unchanged; "none": there is none; else it is
+-- converted to the input's dtype and shape.
+local function criterion(name, loss, kind, init)
+  define(name, "Criterion", init or set_usual, function(self, input, target)
     if kind == "none" then target = 0 end
     local list = {}
     local value = Leaf.named(self, core.enable_grad, function()
@@ -61,16 +61,13 @@ local function criterion(name, loss, kind)
       local weights = self.weights and raw(self.weights):to(x.dtype)
       return loss(x, y, {reduction = self.sizeAverage and "mean" or "sum"}, weights, self)
     end)
-    taped[self], self.output = {value = value, inputs = list}, value:item()
-    return self.output
-  end
-  function new:updateGradInput(input, target)
+    taped[self] = {value = value, inputs = list}
+    return value:item()
+  end, function(self, input, target)
     self:updateOutput(input, target)
     local grads = core.grad({taped[self].value}, taped[self].inputs, {allow_unused = true})
-    self.gradInput = as_input(input, grads, taped[self], {i = 0})
-    return self.gradInput
-  end
-  return new
+    return as_input(input, grads, taped[self], {i = 0})
+  end)
 end
 
 -- Multiplies a gradient, which may be a table, by a number.
@@ -92,11 +89,10 @@ end
 criterion("ClassNLLCriterion", weighted(ops.nll_loss), "classes")
 criterion("SpatialClassNLLCriterion", weighted(ops.nll_loss), "classes")
 criterion("BCECriterion", weighted(ops.binary_cross_entropy))
-criterion("MSECriterion", function(x, y, how) return ops.mse_loss(x, y, how) end)
-criterion("AbsCriterion", function(x, y, how) return ops.l1_loss(x, y, how) end)
-criterion("SmoothL1Criterion", function(x, y, how) return ops.smooth_l1_loss(x, y, how) end)
-criterion("DistKLDivCriterion", function(x, y, how) return ops.kl_div(x, y, how) end)
-criterion("SoftMarginCriterion", function(x, y, how) return F.soft_margin_loss(x, y, how) end)
+for name, op in pairs {MSE = ops.mse_loss, Abs = ops.l1_loss, SmoothL1 = ops.smooth_l1_loss, DistKLDiv = ops.kl_div,
+  SoftMargin = F.soft_margin_loss} do
+  criterion(name .. "Criterion", function(x, y, how) return op(x, y, how) end)
+end
 criterion("MultiLabelSoftMarginCriterion", function(x, y, how, weight)
   how.weight = weight
   return F.multilabel_soft_margin_loss(x, y, how)
@@ -111,12 +107,8 @@ criterion("L1Cost", function(x) return ops.sum(ops.abs(x)) end, "none")
 
 -- Defines criterions that take a number first: nn.name(number, sizeAverage).
 local function with_number(name, default, loss, kind)
-  local new = criterion(name, function(x, y, how, _, self) return loss(x, y, how, self.margin) end, kind or "any")
-  function new:__init(margin, average)
-    Criterion.__init(self)
-    self.margin, self.sizeAverage = margin or default, average ~= false
-  end
-  return new
+  criterion(name, function(x, y, how, _, self) return loss(x, y, how, self.margin) end, kind or "any",
+    function(self, margin, average) self.margin, self.sizeAverage = margin or default, average ~= false end)
 end
 local function at_least_zero(x) return ops.clamp(x, 0) end
 with_number("MarginCriterion", 1, function(x, y, how, margin)
@@ -143,25 +135,31 @@ with_number("MarginRankingCriterion", 1, function(pair, y, how, margin)
   return F.margin_ranking_loss(a, b, ops.expand(y:reshape {-1}, a.shape), how)
 end)
 -- nn.MultiMarginCriterion(p, weights, margin, sizeAverage)
-local Multi = criterion("MultiMarginCriterion", function(x, y, how, weight, self)
+criterion("MultiMarginCriterion", function(x, y, how, weight, self)
   how.p, how.margin, how.weight = self.p, self.margin, weight
   return F.multi_margin_loss(x, y, how)
-end, "classes")
-function Multi:__init(p, weights, margin, average)
-  Criterion.__init(self)
+end, "classes", function(self, p, weights, margin, average)
   self.p, self.weights, self.margin, self.sizeAverage = p or 1, weights, margin or 1, average ~= false
-end
+end)
 
 -- ---- criterions of criterions
 
 -- Defines a weighted sum of criterions. which(self, i, input, target) returns the input and target of the i-th,
 -- gather(list) combines their gradients.
 local function combined(name, which, gather)
-  local new = class.new("nn." .. name, "nn.Criterion")
-  function new:__init(repeats)
-    Criterion.__init(self)
+  local new = define(name, "Criterion", function(self, repeats)
     self.criterions, self.weights, self.repeatTarget = {}, {}, repeats or false
-  end
+  end, function(self, input, target)
+    local sum = 0
+    for i, one in ipairs(self.criterions) do
+      sum = sum + self.weights[i] * one:updateOutput(which(self, i, input, target))
+    end
+    return sum
+  end, function(self, input, target)
+    return gather(lists.map(self.criterions, function(one, i)
+      return scaled(one:updateGradInput(which(self, i, input, target)), self.weights[i])
+    end))
+  end)
   function new:add(one, weight)
     if type(one) ~= "table" or not class.isTypeOf(one, "nn.Criterion") then
       options.expected(("nn.%s:add"):format(name), "a criterion", one)
@@ -170,22 +168,6 @@ local function combined(name, which, gather)
     self.weights[#self.criterions] = weight or 1
     return self
   end
-  function new:updateOutput(input, target)
-    self.output = 0
-    for i, one in ipairs(self.criterions) do
-      self.output = self.output + self.weights[i] * one:updateOutput(which(self, i, input, target))
-    end
-    return self.output
-  end
-  function new:updateGradInput(input, target)
-    local list = {}
-    for i, one in ipairs(self.criterions) do
-      list[i] = scaled(one:updateGradInput(which(self, i, input, target)), self.weights[i])
-    end
-    self.gradInput = gather(list)
-    return self.gradInput
-  end
-  return new
 end
 combined("ParallelCriterion", function(self, i, input, target)
   return input[i], self.repeatTarget and target or target[i]
@@ -198,11 +180,10 @@ end)
 
 -- ---- rarer criterions
 
-criterion("DistanceRatioCriterion", function(pair, _, how)
+criterion("DistanceRatioCriterion", reduced(function(pair)
   local near, far = pair[1], pair[2]
-  local y = ops.add(near, ops.log(ops.add(ops.exp(ops.neg(near)), ops.exp(ops.neg(far)))))
-  return (how.reduction == "mean" and ops.mean or ops.sum)(y)
-end, "none")
+  return ops.add(near, ops.log(ops.add(ops.exp(ops.neg(near)), ops.exp(ops.neg(far)))))
+end), "none")
 criterion("SpatialAutoCropMSECriterion", function(x, y, how)
   local h, w = x:size(-2), x:size(-1)
   for d = 1, x.ndim - 2 do
@@ -220,12 +201,10 @@ criterion("SpatialAutoCropMSECriterion", function(x, y, how)
   return ops.mse_loss(x, y:to(x.dtype), how)
 end, "any")
 -- nn.ClassSimplexCriterion(n): the squared distance to a class's corner of a regular simplex in n dims.
-local Simplex = criterion("ClassSimplexCriterion", function(x, y, how, _, self)
+criterion("ClassSimplexCriterion", function(x, y, how, _, self)
   local corners = ops.index_select(raw(self.simplex):to(x.dtype), 1, y)
   return ops.mse_loss(x, corners, how)
-end, "classes")
-function Simplex:__init(n)
-  Criterion.__init(self)
+end, "classes", function(self, n)
   self.nClasses, self.sizeAverage = n, true
   self.simplex = tensor.new(tensor.default, n, n):zero()
   for k = 1, n - 1 do
@@ -236,45 +215,33 @@ function Simplex:__init(n)
       self.simplex[i][k] = (-1 / (n - 1) - dot) / row[k]
     end
   end
-end
+end)
 --- nn.ModuleCriterion(criterion [, inputModule [, targetModule]]): Applies modules before a criterion.
-local Modules = class.new("nn.ModuleCriterion", "nn.Criterion")
-function Modules:__init(inner, inputModule, targetModule)
-  Criterion.__init(self)
+define("ModuleCriterion", "Criterion", function(self, inner, inputModule, targetModule)
   self.criterion, self.inputModule, self.targetModule = inner, inputModule, targetModule
-end
-function Modules:updateOutput(input, target)
+end, function(self, input, target)
   self.target = self.targetModule and self.targetModule:forward(target) or target
   self.input = self.inputModule and self.inputModule:forward(input) or input
-  self.output = self.criterion:forward(self.input, self.target)
-  return self.output
-end
-function Modules:updateGradInput(input)
+  return self.criterion:forward(self.input, self.target)
+end, function(self, input)
   local g = self.criterion:backward(self.input, self.target)
-  self.gradInput = self.inputModule and self.inputModule:updateGradInput(input, g) or g
-  return self.gradInput
-end
+  return self.inputModule and self.inputModule:updateGradInput(input, g) or g
+end)
 
 --- nn.CrossEntropyCriterion([weights [, sizeAverage]]): Applies LogSoftMax (field lsm) and ClassNLLCriterion (nll).
-local Entropy = class.new("nn.CrossEntropyCriterion", "nn.Criterion")
-function Entropy:__init(weights, average)
-  Criterion.__init(self)
+local function squeezed(t) return tensor.is(t) and tensor.wrap(raw(t):squeeze()) or t end
+define("CrossEntropyCriterion", "Criterion", function(self, weights, average)
   local nn = class.packages.nn
   self.lsm, self.nll = nn.LogSoftMax(), nn.ClassNLLCriterion(weights, average)
   self.sizeAverage, self.oldSizeAverage = self.nll.sizeAverage, self.nll.sizeAverage
-end
-local function squeezed(t) return tensor.is(t) and tensor.wrap(raw(t):squeeze()) or t end
-function Entropy:updateOutput(input, target)
+end, function(self, input, target)
   if self.sizeAverage ~= self.oldSizeAverage then self.nll.sizeAverage = self.sizeAverage end
   self.oldSizeAverage = self.sizeAverage
-  self.output = self.nll:updateOutput(self.lsm:updateOutput(squeezed(input)), squeezed(target))
-  return self.output
-end
-function Entropy:updateGradInput(input, target)
+  return self.nll:updateOutput(self.lsm:updateOutput(squeezed(input)), squeezed(target))
+end, function(self, input, target)
   local g = self.nll:updateGradInput(self.lsm.output, squeezed(target))
-  self.gradInput = self.lsm:updateGradInput(squeezed(input), g):viewAs(input)
-  return self.gradInput
-end
+  return self.lsm:updateGradInput(squeezed(input), g):viewAs(input)
+end)
 
 -- ---- training
 

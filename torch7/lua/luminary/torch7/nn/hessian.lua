@@ -2,6 +2,7 @@
 --- (LeCun et al., "Efficient BackProp"). nn.hessian.enable() adds the methods to modules and criterions.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
+local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local Module = require "luminary.torch7.nn.module"
@@ -13,9 +14,7 @@ local function squared(t) return tensor.wrap(ops.square(raw(t))) end
 local function with_fields(module, fields, f)
   local old = lists.copy(module)
   for name, v in pairs(fields) do module[name] = v end
-  local ok, result = pcall(f)
-  for name in pairs(fields) do module[name] = old[name] end
-  return ok and result or error(result, 0)
+  return options.restoring(function() for name in pairs(fields) do module[name] = old[name] end end, f)
 end
 
 -- For layers that are linear in the input, and for those of one element at a time.
@@ -41,7 +40,6 @@ local function acc_parameters(self, input, diagonal)
     output = self.output:clone()}, function()
     self:forward(squared(input))
     self:accGradParameters(squared(input), diagonal, 1)
-    return true
   end)
 end
 

@@ -6,6 +6,7 @@ local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local shared = require "luminary.torch7.shared_layers"
 local Leaf = require "luminary.torch7.nn.leaf"
+local define = require("luminary.torch7.nn.module").define
 local F = require "luminary.nn.functional"
 local ops, layer, nn, dim_in = core.ops, Leaf.layer, class.packages.nn, shared.dim_in
 local keep = {keepdim = true}
@@ -14,7 +15,14 @@ local keep = {keepdim = true}
 
 for _, row in ipairs(shared.rows) do
   local inplace = row.name:find "Constant" or row.name == "CAddTable"
-  layer(row.name, row.fields .. (inplace and " inplace=false" or ""), row.compute)
+  local compute = row.compute
+  if row.name:find "^C%a+Table$" then -- the tensors need equal numbers of elements, and nothing broadcasts
+    function compute(t, o)
+      local first = type(t) == "table" and t[1]
+      return row.compute(first and lists.map(t, function(x) return tensor.fitted(row.name, first, x) end) or t, o)
+    end
+  end
+  layer(row.name, row.fields .. (inplace and " inplace=false" or ""), compute)
 end
 nn.AddConstant.restores, nn.MulConstant.restores = true, true -- backward undoes the change of the input
 for name, of in pairs(shared.of_sizes) do
@@ -43,7 +51,8 @@ local Lookup = layer("LookupTable", "_nIndex# _nOutput# paddingValue=0 maxNorm n
   if low < 1 or high > o.weight:size(1) then
     options.out_of_range("nn.LookupTable", low < 1 and low or high, o.weight:size(1), "rows")
   end
-  return F.embedding(x, o.weight, {padding_idx = o.paddingValue > 0 and o.paddingValue or nil})
+  return F.embedding(x, o.weight, {padding_idx = o.paddingValue > 0 and o.paddingValue or nil,
+    scale_grad_by_freq = o.shouldScaleGradByFreq})
 end, {
   sizes = function(_, n, size) return {weight = {n, size}} end,
   reset = function(self, std) self.weight:normal(0, std or 1) end,
@@ -55,6 +64,11 @@ function Lookup:updateOutput(input)
     core.methods.index_copy_(weight, 1, rows, core.methods.renorm(picked, self.normType or 2, 1, self.maxNorm))
   end
   return Leaf.updateOutput(self, input)
+end
+--- Divides the gradient of each row by the number of times that its index is in the input; returns the layer.
+function Lookup:scaleGradByFreq()
+  self.shouldScaleGradByFreq = true
+  return self
 end
 Lookup.updateGradInput = Leaf.zeroGradInput -- indices have no gradient
 
@@ -163,16 +177,16 @@ local function noise_of(o, sizes, draw)
   end
   return noise
 end
--- Returns a mask of given sizes, each element 1 with probability 1 - p.
-local function mask_of(o, sizes, x)
+-- Returns a mask of given sizes, each element `scale` (default 1) with probability 1 - p.
+local function mask_of(o, sizes, x, scale)
   return noise_of(o, sizes, function()
-    return ops.empty(sizes, {dtype = x.dtype, device = x.device}):bernoulli_(1 - o.p)
+    return ops.empty(sizes, {dtype = x.dtype, device = x.device}):bernoulli_(1 - o.p):mul_(scale or 1)
   end)
 end
 local function set_noise(self) self.noise = tensor.new(tensor.default) end
 local Dropout = layer("Dropout", "p=0.5 v1=false inplace=false stochastic_inference=false", function(x, o)
   if o.p == 0 or o.train == false and not o.stochastic_inference then return ops.mul(x, o.v2 and 1 or 1 - o.p) end
-  return ops.mul(x, ops.div(mask_of(o, x.shape, x), o.v2 and 1 - o.p or 1))
+  return ops.mul(x, mask_of(o, x.shape, x, o.v2 and 1 / (1 - o.p)))
 end, {
   init = function(self)
     options.arg("nn.Dropout", "p", self.p, "number")
@@ -288,24 +302,28 @@ end
 
 -- ---- layers that change only the gradient
 
--- Defines a layer that returns its input, and changes the gradient in backward.
-local function passes(name, init, backward)
-  local new, parent = class.new("nn." .. name, "nn.Module")
-  function new:__init(...)
-    parent.__init(self)
-    init(self, ...)
-  end
-  function new:updateOutput(x)
-    self.output = x
-    return x
-  end
-  function new:updateGradInput(x, g)
-    self.gradInput = backward(self, x, g)
-    return self.gradInput
-  end
-  return new
-end
-passes("Identity", function() end, function(_, _, g) return g end)
+local function same_input(_, x) return x end
+local function same_gradient(_, _, g) return g end
+define("Identity", "Module", nil, same_input, same_gradient)
+define("ZeroGrad", "Module", nil, same_input, function(_, x) return x:clone():zero() end)
+define("GradientReversal", "Module", function(self, lambda) self.lambda = lambda or 1 end, same_input,
+  function(self, _, g) return g * -self.lambda end).setLambda = function(self, lambda) self.lambda = lambda end
+define("L1Penalty", "Module", function(self, weight, average, keeps)
+  self.l1weight, self.sizeAverage, self.provideOutput = weight, average or false, keeps ~= false
+end, function(self, x)
+  self.loss = x:norm(1) * self.l1weight / (self.sizeAverage and x:nElement() or 1)
+  return x
+end, function(self, x, g)
+  local own = tensor.functions.sign(x) * (self.l1weight / (self.sizeAverage and x:nElement() or 1))
+  return self.provideOutput and own + g or own
+end)
+define("PrintSize", "Module", function(self, prefix) self.prefix = prefix or "PrintSize" end, function(self, x)
+  print(("%s: %s of size %s"):format(self.prefix, class.type(x), tensor.is(x) and table.concat(tensor.raw(x).shape, "x")
+    or #x))
+  return x
+end, same_gradient)
+
+-- ---- layers that choose entries of a table
 
 -- Returns zeros in the form of v, except for the entry `key` of a table, which is g.
 local function zeros(v, key, g)
@@ -320,13 +338,11 @@ end
 local function entry(self, x)
   return type(self.index) == "number" and self.index < 0 and #x + self.index + 1 or self.index
 end
-passes("SelectTable", function(self, index) self.index = index end, function(self, x, g)
-  return zeros(x, entry(self, x), g)
-end).updateOutput = function(self, x)
-  self.output = x[entry(self, x)]
-  if self.output == nil then options.fail("nn.SelectTable: the table has no entry %s", tostring(self.index)) end
-  return self.output
-end
+define("SelectTable", "Module", function(self, index) self.index = index end, function(self, x)
+  local v = x[entry(self, x)]
+  if v == nil then options.fail("nn.SelectTable: the table has no entry %s", tostring(self.index)) end
+  return v
+end, function(self, x, g) return zeros(x, entry(self, x), g) end)
 -- Appends the values in a nested table to a list; returns their numbers, nested as the values.
 local function flatten_into(list, v)
   if type(v) == "table" then return lists.map(v, function(each) return flatten_into(list, each) end) end
@@ -338,36 +354,13 @@ local function same_form(a, b)
   for i = 1, math.max(#a, #b) do if not same_form(a[i], b[i]) then return false end end
   return true
 end
-passes("FlattenTable", function(self) self.output, self.input_map = {}, {} end, function(self, _, g)
-  local function nested(at) return type(at) == "table" and lists.map(at, nested) or g[at] end
-  return nested(self.input_map)
-end).updateOutput = function(self, x)
+define("FlattenTable", "Module", function(self) self.output, self.input_map = {}, {} end, function(self, x)
   local list = {}
   local map = flatten_into(list, x)
-  if not (same_form(list, self.output) and same_form(map, self.input_map)) then
-    self.output, self.input_map = list, map
-  end
-  return self.output
-end
-local Reversal = passes("GradientReversal", function(self, lambda) self.lambda = lambda or 1 end,
-  function(self, _, g) return g * -self.lambda end)
-function Reversal:setLambda(lambda) self.lambda = lambda end
-local Penalty = passes("L1Penalty", function(self, weight, average, keeps)
-  self.l1weight, self.sizeAverage, self.provideOutput = weight, average or false, keeps ~= false
-end, function(self, x, g)
-  local own = tensor.functions.sign(x) * (self.l1weight / (self.sizeAverage and x:nElement() or 1))
-  return self.provideOutput and own + g or own
+  if same_form(list, self.output) and same_form(map, self.input_map) then return self.output end
+  self.input_map = map
+  return list
+end, function(self, _, g)
+  local function nested(at) return type(at) == "table" and lists.map(at, nested) or g[at] end
+  return nested(self.input_map)
 end)
-function Penalty:updateOutput(x)
-  self.loss = x:norm(1) * self.l1weight / (self.sizeAverage and x:nElement() or 1)
-  self.output = x
-  return x
-end
-passes("ZeroGrad", function() end, function(_, x) return x:clone():zero() end)
-passes("PrintSize", function(self, prefix) self.prefix = prefix or "PrintSize" end, function(_, _, g) return g end)
-  .updateOutput = function(self, x)
-    print(("%s: %s of size %s"):format(self.prefix, class.type(x), tensor.is(x) and
-      table.concat(tensor.raw(x).shape, "x") or #x))
-    self.output = x
-    return x
-  end

@@ -7,15 +7,13 @@ local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local Module = require "luminary.torch7.nn.module"
 local ops = core.ops
-local wrap, raw = tensor.wrap, tensor.raw
+local wrap, raw, grad_name = tensor.wrap, tensor.raw, Module.grad_name
 
 local Leaf = class.new("nn.Leaf", "nn.Module")
 
 local tapes = setmetatable({}, {__mode = "k"}) -- module -> its last recorded forward
 Leaf.tapes = tapes
-Leaf.__names, Leaf.__defaults = {"weight", "bias"}, {} -- the fields that are parameters, and values of absent fields
-
-local function grad_name(name) return "grad" .. name:gsub("^%l", string.upper) end
+Leaf.__defaults = {} -- values of absent fields
 
 -- Returns the layer as its function reads it: fields in `values`, then its own, with luminary's tensors. A field that
 -- the function sets is the layer's.

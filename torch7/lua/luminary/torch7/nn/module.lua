@@ -13,13 +13,34 @@ function Module:__init()
   self._type = self.output:type()
 end
 
-function Module:parameters()
-  if not self.weight and not self.bias then return {}, {} end
-  local params, grads = {}, {}
-  for _, name in ipairs {"weight", "bias"} do
-    if self[name] then
-      params[#params + 1], grads[#grads + 1] = self[name], self["grad" .. name:gsub("^%l", string.upper)]
+--- Defines the class nn.name, which extends nn.parent. init(self, …) follows the parent's __init, which gets the same
+--- arguments. output(self, input) and gradInput(self, input, gradOutput), or more arguments, return the fields of these
+--- names. Returns the class and its parent.
+function Module.define(name, parent, init, output, gradInput)
+  local new, base = class.new("nn." .. name, "nn." .. parent)
+  function new:__init(...)
+    base.__init(self, ...)
+    if init then init(self, ...) end
+  end
+  for method, row in pairs {updateOutput = {"output", output}, updateGradInput = {"gradInput", gradInput}} do
+    local field, f = row[1], row[2]
+    new[method] = f and function(self, ...)
+      self[field] = f(self, ...)
+      return self[field]
     end
+  end
+  return new, base
+end
+
+Module.__names = {"weight", "bias"} -- the fields that are parameters
+
+--- Returns the field of a parameter's gradient.
+function Module.grad_name(name) return "grad" .. name:gsub("^%l", string.upper) end
+
+function Module:parameters()
+  local params, grads = {}, {}
+  for _, name in ipairs(self.__names) do
+    if self[name] then params[#params + 1], grads[#grads + 1] = self[name], self[Module.grad_name(name)] end
   end
   return params, grads
 end
@@ -93,8 +114,8 @@ function Module:accUpdateGradParameters(input, gradOutput, rate)
       local of = type(name) == "string" and name:match "^grad(%u.*)$"
       if of and of ~= "Input" and tensor.is(v) then kept[#kept + 1] = {m, name, v} end
     end
-    for _, name in ipairs {"weight", "bias"} do
-      local p, grad = rawget(m, name), "grad" .. name:gsub("^%l", string.upper)
+    for _, name in ipairs(m.__names) do
+      local p, grad = rawget(m, name), Module.grad_name(name)
       if tensor.is(p) then
         if rawget(m, grad) == nil then kept[#kept + 1] = {m, grad} end
         m[grad] = p:clone():zero()

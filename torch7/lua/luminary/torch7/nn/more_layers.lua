@@ -6,6 +6,7 @@ local options = require "luminary.base.options"
 local class = require "luminary.torch7.class"
 local tensor = require "luminary.torch7.tensor"
 local Leaf = require "luminary.torch7.nn.leaf"
+local Module = require "luminary.torch7.nn.module"
 local F = require "luminary.nn.functional"
 local ops, layer, axes, nn = core.ops, Leaf.layer, Leaf.axes, class.packages.nn
 local raw, wrap = tensor.raw, tensor.wrap
@@ -45,28 +46,20 @@ end
 -- ---- connection tables: [n, 2] pairs of an input plane and an output plane
 
 nn.tables = {}
-local function table_of(pairs) return tensor.new(tensor.default, pairs) end
---- nn.tables.full(n, m): Connects each of n input planes to each of m output planes.
-function nn.tables.full(n, m)
+-- Connects each of m output planes o to the input planes in the list inputs_of(o).
+local function connected(m, inputs_of)
   local list = {}
   for o = 1, m do
-    for i = 1, n do list[#list + 1] = {i, o} end
+    for _, i in ipairs(inputs_of(o)) do list[#list + 1] = {i, o} end
   end
-  return table_of(list)
+  return tensor.new(tensor.default, list)
 end
-function nn.tables.oneToOne(n)
-  local list = {}
-  for i = 1, n do list[i] = {i, i} end
-  return table_of(list)
-end
+--- nn.tables.full(n, m): Connects each of n input planes to each of m output planes.
+function nn.tables.full(n, m) return connected(m, function() return ops.arange(1, n + 1):totable() end) end
+function nn.tables.oneToOne(n) return connected(n, function(o) return {o} end) end
 --- nn.tables.random(n, m, k): Connects each of m output planes to k input planes drawn at random.
 function nn.tables.random(n, m, k)
-  local list = {}
-  for o = 1, m do
-    local order = ops.randperm(n):totable()
-    for i = 1, k do list[#list + 1] = {order[i], o} end
-  end
-  return table_of(list)
+  return connected(m, function() return lists.slice(ops.randperm(n):totable(), 1, k) end)
 end
 -- Convolutions with a kernel for each row of a table.
 for name, transposed in pairs {SpatialConvolutionMap = false, SpatialFullConvolutionMap = true} do
@@ -125,9 +118,7 @@ end, {
     self.weight:uniform(-bound, bound)
     self.diagCov:fill(1)
   end,
-}).parameters = function(self)
-  return {self.weight, self.diagCov}, {self.gradWeight, self.gradDiagCov}
-end
+})
 
 -- ---- pooling
 
@@ -170,23 +161,18 @@ end)
 -- ---- normalized weights
 
 -- Defines a module around `inner` whose weight is g * v / |v|, with a length for each entry of the weight's dim.
-local WeightNorm, Decorator = class.new("nn.WeightNorm", "nn.Decorator")
-function WeightNorm:__init(inner, outputDim)
-  Decorator.__init(self, inner)
+local WeightNorm, Decorator = Module.define("WeightNorm", "Decorator", function(self, inner, outputDim)
   self.outputDim = outputDim or 1
   self.bias, self.gradBias = inner.bias, inner.gradBias
   self.v = inner.weight:clone()
   self.g = wrap(ops.contiguous(self:lengths(self.v:raw())))
   self.gradV, self.gradG = self.v:clone():zero(), self.g:clone():zero()
-end
+end, nil, function(self, ...) return self.modules[1]:updateGradInput(...) end)
+WeightNorm.__names, WeightNorm.parameters, WeightNorm.backward = {"v", "g", "bias"}, Module.parameters, Module.backward
 function WeightNorm:lengths(v)
   local dims = {}
   for d = 1, v.ndim do if d ~= self.outputDim then dims[#dims + 1] = d end end
   return ops.sqrt(ops.sum(ops.square(v), dims, {keepdim = true}))
-end
-function WeightNorm:parameters()
-  if self.bias then return {self.v, self.g, self.bias}, {self.gradV, self.gradG, self.gradBias} end
-  return {self.v, self.g}, {self.gradV, self.gradG}
 end
 function WeightNorm:computed(v, g) return ops.div(ops.mul(v, g), self:lengths(v)) end
 function WeightNorm:updateOutput(input)
@@ -205,11 +191,6 @@ function WeightNorm:accGradParameters(input, gradOutput, scale)
   self.gradV:raw():add_(grads[1])
   self.gradG:raw():add_(grads[2])
 end
-function WeightNorm:updateGradInput(input, gradOutput)
-  self.gradInput = self.modules[1]:updateGradInput(input, gradOutput)
-  return self.gradInput
-end
-WeightNorm.backward = class.by_name["nn.Module"].backward
 local LinearWeightNorm = class.new("nn.LinearWeightNorm", "nn.WeightNorm")
 function LinearWeightNorm:__init(i, o, bias)
   WeightNorm.__init(self, nn.Linear(i, o, bias))
@@ -233,44 +214,30 @@ end
 
 -- ---- conversions
 
-local Copy, Module = class.new("nn.Copy", "nn.Module")
---- nn.Copy(intype, outtype [, forceCopy [, dontCast]]): Converts tensors from one type to another.
-function Copy:__init(intype, outtype, forceCopy, dontCast)
-  Module.__init(self)
-  self.intype, self.outtype, self.dontCast = intype or self._type, outtype or self._type, dontCast or false
-  self.forceCopy = forceCopy or false
-end
 local function cast(v, name)
   if tensor.is(v) then return v:type(name) end
   return type(v) == "table" and lists.map(v, function(each) return cast(each, name) end) or v
 end
-function Copy:updateOutput(x)
-  self.output = cast(x, self.outtype)
-  return self.output
-end
-function Copy:updateGradInput(_, g)
-  self.gradInput = cast(g, self.intype)
-  return self.gradInput
-end
+--- nn.Copy(intype, outtype [, forceCopy [, dontCast]]): Converts tensors from one type to another.
+local Copy = Module.define("Copy", "Module", function(self, intype, outtype, forceCopy, dontCast)
+  self.intype, self.outtype, self.dontCast = intype or self._type, outtype or self._type, dontCast or false
+  self.forceCopy = forceCopy or false
+end, function(self, x) return cast(x, self.outtype) end, function(self, _, g) return cast(g, self.intype) end)
 function Copy:type(name, cache)
   if name and self.dontCast then return self end
   return Module.type(self, name, cache)
 end
 
-local DontCast = class.new("nn.DontCast", "nn.Decorator")
 --- nn.DontCast(module [, castin [, castout [, type]]]): Keeps the type of a module when its container is converted;
 --- converts its input and output with castin and castout.
-function DontCast:__init(module, castin, castout, kind)
-  Decorator.__init(self, module)
+local DontCast = Module.define("DontCast", "Decorator", function(self, module, castin, castout, kind)
   self.castin, self.castout = castin or false, castout == nil and (castin or false) or castout or false
   self.moduleType = kind or module:type()
-end
-local function outer_type(v) return tensor.is(v) and v:type() or type(v) == "table" and outer_type(v[1]) or nil end
-function DontCast:updateOutput(x)
+end, function(self, x)
   local y = self.modules[1]:forward(self.castin and cast(x, self.moduleType) or x)
-  self.output = self.castout and cast(y, self._type) or y
-  return self.output
-end
+  return self.castout and cast(y, self._type) or y
+end)
+local function outer_type(v) return tensor.is(v) and v:type() or type(v) == "table" and outer_type(v[1]) or nil end
 for _, name in ipairs {"updateGradInput", "accGradParameters", "backward"} do
   DontCast[name] = function(self, x, g, ...)
     local inside = self.castin and cast(x, self.moduleType) or x
@@ -296,12 +263,10 @@ layer("Convert", "inputShape outputShape", function(x, o)
   return #order == x.ndim and ops.permute(x, order) or x
 end)
 
-local Profile = class.new("nn.Profile", "nn.Decorator")
 --- nn.Profile(module [, interval = 100 [, name]]): Prints the times of forward and backward after each interval.
-function Profile:__init(module, interval, name)
-  Decorator.__init(self, module)
+local Profile = Module.define("Profile", "Decorator", function(self, module, interval, name)
   self.interval, self.name, self.calls, self.times = interval or 100, name or class.typename(module), 0, {0, 0}
-end
+end)
 local function timed(self, k, f)
   local start = core.time()
   local result = f()
@@ -322,33 +287,26 @@ function Profile:backward(x, g, scale)
   return timed(self, 2, function() return Decorator.backward(self, x, g, scale) end)
 end
 
-local NaN, made = class.new("nn.NaN", "nn.Decorator"), 0
---- nn.NaN(module [, id]): Fails if a module's output or gradients have NaNs.
-function NaN:__init(module, id)
-  Decorator.__init(self, module)
-  made = made + 1
-  self.id = id or made
-end
-local function check(self, v, what)
-  if type(v) == "table" then return lists.map(v, function(each) check(self, each, what) end) end
-  if tensor.is(v) and v:nElement() > 0 and ops.any(ops.isnan(v:raw())):item() then
+-- Returns v; fails if it has NaNs.
+local function checked(self, v, what)
+  if type(v) == "table" then
+    for _, each in pairs(v) do checked(self, each, what) end
+  elseif tensor.is(v) and v:nElement() > 0 and ops.any(ops.isnan(v:raw())):item() then
     options.fail("NaN found in %s of module %s of type %s", what, self.id, class.typename(self.modules[1]))
   end
+  return v
 end
-function NaN:updateOutput(x)
-  local y = Decorator.updateOutput(self, x)
-  check(self, y, "output")
-  return y
-end
-function NaN:updateGradInput(x, g)
-  local dx = Decorator.updateGradInput(self, x, g)
-  check(self, dx, "gradInput")
-  return dx
-end
+local made = 0
+--- nn.NaN(module [, id]): Fails if a module's output or gradients have NaNs.
+local NaN = Module.define("NaN", "Decorator", function(self, _, id)
+  made = made + 1
+  self.id = id or made
+end, function(self, x) return checked(self, Decorator.updateOutput(self, x), "output") end,
+  function(self, x, g) return checked(self, Decorator.updateGradInput(self, x, g), "gradInput") end)
 function NaN:accGradParameters(x, g, scale)
   Decorator.accGradParameters(self, x, g, scale)
   local _, grads = self:parameters()
-  for _, each in ipairs(grads) do check(self, each, "gradParameters") end
+  checked(self, grads, "gradParameters")
 end
 NaN.backward = Module.backward
 

@@ -7,7 +7,7 @@ local tensor = require "luminary.torch7.tensor"
 local Leaf = require "luminary.torch7.nn.leaf"
 local Module = require "luminary.torch7.nn.module"
 local F = require "luminary.nn.functional"
-local ops, nn = core.ops, class.packages.nn
+local ops, nn, define = core.ops, class.packages.nn, Module.define
 local raw, wrap = tensor.raw, tensor.wrap
 
 -- Returns the sums of rows of a matrix, multiplied by values, for samples that are lists of indices and of values.
@@ -114,9 +114,7 @@ end
 
 --- nn.PartialLinear(inputSize, outputSize [, bias]): Computes those outputs of a linear layer that
 --- setPartition(indices) selects, all after resetPartition().
-local Partial = class.new("nn.PartialLinear", "nn.Module")
-function Partial:__init(i, o, bias)
-  Module.__init(self)
+local Partial = define("PartialLinear", "Module", function(self, i, o, bias)
   self.network = nn.Sequential()
     :add(nn.ParallelTable():add(nn.Identity()):add(nn.LookupTable(o, i))):add(nn.MM(false, true))
   self.modules = {self.network}
@@ -126,23 +124,17 @@ function Partial:__init(i, o, bias)
   self.inputsize, self.outputsize = i, o
   self.allcolumns = wrap(ops.arange(1, o + 1))
   self:resetPartition()
-end
+end, function(self, input)
+  local y = self.network:forward {input, self.partition}
+  return self.bias and wrap(ops.add(raw(y), ops.index_select(raw(self.bias), 2, raw(self.partition)))) or y
+end, function(self, input, gradOutput)
+  return self.network:updateGradInput({input, self.partition}, gradOutput)[1]
+end)
 function Partial:setPartition(indices) self.partition = indices:long() end
 function Partial:resetPartition() self.partition = self.allcolumns end
 function Partial:parameters()
   local lookup = self.network:get(1):get(2)
   return {lookup.weight, self.bias}, {lookup.gradWeight, self.gradBias}
-end
-function Partial:updateOutput(input)
-  self.output = self.network:forward {input, self.partition}
-  if self.bias then
-    self.output = wrap(ops.add(raw(self.output), ops.index_select(raw(self.bias), 2, raw(self.partition))))
-  end
-  return self.output
-end
-function Partial:updateGradInput(input, gradOutput)
-  self.gradInput = self.network:updateGradInput({input, self.partition}, gradOutput)[1]
-  return self.gradInput
 end
 function Partial:accGradParameters(input, gradOutput, scale)
   self.network:accGradParameters({input, self.partition}, gradOutput, scale)
@@ -152,14 +144,9 @@ function Partial:accGradParameters(input, gradOutput, scale)
 end
 --- nn.Kmeans(k, dim [, scale]): Returns the number of the nearest of k centers, its weight, for each row of the input;
 --- loss is the sum of the distances. Its gradWeight moves each center towards the mean of its rows.
-local Kmeans = class.new("nn.Kmeans", "nn.Module")
-function Kmeans:__init(k, dim, scale)
-  Module.__init(self)
-  self.k, self.dim, self.scale, self.loss = options.arg("nn.Kmeans", "k", k, "count"), options.arg("nn.Kmeans", "dim",
-    dim, "count"), scale, 0
-  self.weight, self.gradWeight = tensor.new(tensor.default, k, dim), tensor.new(tensor.default, k, dim):zero()
-  self:reset()
-end
+local Kmeans = Leaf.layer("Kmeans", "k# dim# scale", nil, {
+  init = function(self) self.loss = 0 end, sizes = function(self) return {weight = {self.k, self.dim}} end,
+})
 function Kmeans:reset(std) self.weight:uniform(-(std or 1), std or 1) end
 --- Makes rows of the input, drawn at random, the centers.
 function Kmeans:initRandom(input)

@@ -39,7 +39,9 @@ for n, names in pairs {
         dilation = axes(o, "dilation", n)})
     end, {
       dims = n + 2, fan = fan_of(n), sizes = function(o)
-        return {weight = {o.nOutputPlane, o.nInputPlane, unpack(axes(o, "k", n))}, bias = {o.nOutputPlane}}
+        local sizes = {o.nInputPlane, unpack(axes(o, "k", n))}
+        if name == "SpatialConvolutionMM" then sizes = {lists.product(sizes)} end
+        return {weight = {o.nOutputPlane, unpack(sizes)}, bias = {o.nOutputPlane}}
       end,
     })
   end
