@@ -346,7 +346,8 @@ describe("ZeroRedundancyOptimizer on several ranks", function()
       -- Ranks' states of whole parameters, without their rows.
       local dict = plain:state_dict()
       local whole = { { param_groups = dict.param_groups, state = { [2] = dict.state[2] } },
-        { param_groups = dict.param_groups, state = { [3] = dict.state[3], [4] = dict.state[4], [5] = dict.state[5] } } }
+        { param_groups = dict.param_groups, state = { [3] = dict.state[3], [4] = dict.state[4],
+          [5] = dict.state[5] } } }
       local i = 0
       local other = Zero(mine, { optimizer_class = optim.Adam })
       other:load_shards(function()

@@ -215,12 +215,12 @@ end
 
 --- Estimates a step of a model on a machine. layout: the sizes of its dims replicate, shard, tensor, pipeline and
 --- context, whose product is the number of cards; micro (sequences), micros (their number a step on each replica),
---- interleave (parts of a pipeline's stage), reshard, keep (full parameters between micro-batches and steps, without
---- reshard), recompute (nil, "block", "half" of the blocks, or "attention"), el (bytes of an element, 2 or 4). Of other libraries: fused = false (attention), sequence = false (norms whole on
---- all tensor ranks), averages_last (gradients are averaged after backward). Returns seconds by parts: compute,
---- recompute, tensor, context, shard, replicate, pipeline, bubble, optimizer, stragglers, contention; their sum
---- `total`; `hidden`; `times` of the dims' collectives, hidden or not, and `longest`, the dim whose collectives take
---- longest.
+--- interleave (parts of a pipeline's stage), reshard, keep (full parameters until the optimizer's step; without
+--- reshard), recompute (nil, "block", "half" of the blocks, or "attention"), el (bytes of an element, 2 or 4). Of other
+--- libraries: fused = false (attention), sequence = false (norms whole on all tensor ranks), averages_last (gradients
+--- are averaged after backward). Returns seconds by parts: compute, recompute, tensor, context, shard, replicate,
+--- pipeline, bubble, optimizer, stragglers, contention; their sum `total`; `hidden`; `times` of the dims' collectives,
+--- hidden or not, and `longest`, the dim whose collectives take longest.
 function cost.step(model, layout, machine)
   local card, el, parts = machine.card, layout.el or 2, {hidden = 0, contention = 0}
   local t, p, c, f, r = layout.tensor, layout.pipeline, layout.context, layout.shard, layout.replicate
@@ -245,7 +245,7 @@ function cost.step(model, layout, machine)
   local shards, copies = of_group(machine, f, t * c), of_group(machine, r, t * c * f)
   local function gather(n) return cost.ring(shards, f, el * n, 1) end
   local function copy(n) return f > 1 and cost.all_reduce(copies, r, el * n, "best") or 0 end
-  local again_gathered, uses = layout.reshard and gather(block) or 0, layout.keep and micros or 1 -- of what is gathered
+  local again_gathered, uses = layout.reshard and gather(block) or 0, layout.keep and micros or 1
   local sent = again_gathered + gather(block)
   across_blocks("shard", hide(gather(block) / uses, forward / uses) + hide(sent, backward + again))
   parts.shard = parts.shard + micros * (1 / uses + 1) * gather(root)
@@ -314,12 +314,11 @@ function cost.memory(model, layout)
     + (layout.recompute and each or 0)
   local logits = tokens * el * (model.vocab or 0) / t
   local kept, ahead = layout.reshard and 0 or full, n > 1 and joined or 0
-  local held = layout.keep and el * (layers * block + root) or 0
   -- Gradients of earlier micro-batches, which a pipeline keeps in full until it averages them once.
   local before = layout.micros > 1 and (p > 1 and n > 1 and el * (layers * block + root) or 4 * state) or 0
   local most
   local function at(blocks, gathered, gradients, shards, buffers)
-    gathered = math.max(gathered, held)
+    gathered = math.max(gathered, layout.keep and el * (layers * block + root) or 0)
     local parts = {
       parameters = 4 * state, optimizer = 8 * state, gradients = gradients + math.max(before, 4 * shards),
       activations = (on_the_way * layers - (layers - blocks)) * saved, gathered = gathered, buffers = buffers,

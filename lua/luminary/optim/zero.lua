@@ -42,15 +42,15 @@ function Zero:init(params, ...)
     fail("%s: overlap_with_ddp is not supported; leave it out and call step() after backward()", who)
   end
   local group = load_module("luminary.distributed.groups").resolve(who, ours.process_group)
-  -- own: by parameter, the tensor that is stepped instead, a view; kept: by that tensor, the piece that this rank steps;
-  -- pieces: by rank, a list of {p, shape, rows, first, chunk}: `chunk` of the `rows` of p, after the first ones.
+  -- own: views, by parameter, which are stepped instead; pieces: by rank, a list of {p, rows, first, chunk}, chunk of
+  -- the rows of p, after the first ones; kept: this rank's pieces, by view.
   self.process_group, self.own, self.kept, self.pieces, self.load = group, {}, {}, {}, {}
   for rank = 0, group.size - 1 do self.pieces[rank], self.load[rank] = {}, 0 end
 
   -- The plain optimizer checks everything. `part` has its methods, and this rank's tensors and states.
   self.optimizer = wanted(params, theirs)
-  self.spec, self.defaults, self.param_groups = self.optimizer.spec, self.optimizer.defaults, self.optimizer.param_groups
-  self.part = setmetatable({state = {}}, {__index = self.optimizer})
+  self.spec, self.defaults = self.optimizer.spec, self.optimizer.defaults
+  self.param_groups, self.part = self.optimizer.param_groups, setmetatable({state = {}}, {__index = self.optimizer})
   function self.part.keeps(_, own) return self.kept[own] ~= nil end
   local all, optim = self:all_parameters(), load_module "luminary.optim"
   shards().refuse(who, all, "the optimizer's own class keeps the states of this rank's rows")
@@ -61,7 +61,7 @@ function Zero:init(params, ...)
   if group.size > 1 and class.descends(wanted, optim.LBFGS) then
     fail("%s: LBFGS needs all elements; choose another optimizer", who)
   end
-  self.by_rows = wanted.advance == optim.Adam.advance -- that of all elementwise optimizers
+  self.by_rows = wanted.advance == optim.Adam.advance -- elementwise optimizers share it
   self:check_alike()
   for _, each in ipairs(self.param_groups) do self:assign(each) end
   self:follow()
@@ -80,8 +80,7 @@ function Zero:check_alike()
     end
   end
   local alike = load_module "luminary.distributed.same_on_all_ranks"
-  alike(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines),
-    "parameter")
+  alike(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines), "parameter")
   dist().barrier {group = group} -- the barrier raises other ranks' errors
 end
 
@@ -90,13 +89,11 @@ local function rows_of(piece, t)
   return piece.chunk == piece.rows and t or t:detach():narrow(1, piece.first + 1, piece.chunk)
 end
 
--- Returns the bytes of a parameter that is trained.
-local function bytes_of(p) return p.requires_grad and p.nbytes or 0 end
-
 --- Divides a group's parameters among the ranks. If steps treat elements alone, ranks get the same number of bytes, and
 --- parameters are cut between rows; otherwise, the largest first, each goes to the rank with the fewest bytes so far.
 function Zero:assign(group)
   local order, size, bytes, before = lists.slice(group.params), self.process_group.size, 0, 0
+  local function bytes_of(p) return p.requires_grad and p.nbytes or 0 end
   for _, p in ipairs(order) do bytes = bytes + bytes_of(p) end
   table.sort(order, function(a, b) return bytes_of(a) > bytes_of(b) end) -- in the same order on all ranks
   for _, p in ipairs(order) do
@@ -108,14 +105,14 @@ function Zero:assign(group)
     for rank = 0, size - 1 do
       local last = rank < owner and 0 or rows
       if self.by_rows and n > 0 then
-        last = math.floor(((rank + 1) * bytes / size - before) / n * rows + 0.5)
-        last = math.max(0, math.min(last, rows))
+        last = math.max(0, math.min(rows, math.floor(((rank + 1) * bytes / size - before) / n * rows + 0.5)))
       end
-      local piece = {p = p, shape = lists.slice(p.shape), rows = rows, first = first, chunk = last - first}
+      local piece = {p = p, rows = rows, first = first, chunk = last - first}
       if last > first then table.insert(self.pieces[rank], piece) end
       if last > first and rank == self.process_group.rank then
-        self.own[p] = core.keep(rows_of(piece, p):detach())
-        self.kept[self.own[p]], shards().of[self.own[p]] = piece, piece.chunk < rows and piece or nil
+        local own = core.keep(rows_of(piece, p):detach())
+        local form = {shape = lists.slice(p.shape), first = first, chunk = piece.chunk}
+        self.own[p], self.kept[own], shards().of[own] = own, piece, piece.chunk < rows and form or nil
       end
       first = last
     end
@@ -123,34 +120,37 @@ function Zero:assign(group)
   end
 end
 
-local function follow(self, with_gradients)
-  self.optimizer.param_groups, self.part.param_groups, self.state = self.param_groups, {}, {}
-  for g, group in ipairs(self.param_groups) do
-    self.part.param_groups[g] = lists.copy(group)
-    self.part.param_groups[g].params = {}
-    for i, p in ipairs(group.params) do
-      local own = self.own[p]
-      if not own then fail("%s: parameter %d of group %d is new; add it with opt:add_param_group", who, i, g) end
-      local piece = self.kept[own]
-      if piece then
-        local rows, grad = rows_of(piece, p), with_gradients and p.grad
-        if own:data_ptr() ~= rows:data_ptr() or own.dtype ~= rows.dtype then core.set_data(own, rows) end
-        own.grad = grad and rows_of(piece, grad) or nil
-      end
-      self.part.param_groups[g].params[i], self.state[p] = own, self.part.state[own]
-    end
-  end
-end
-
 --- Updates `part` to the groups, which the user may have edited, and to the memory of the parameters and, if wanted, of
 --- their gradients; updates `state` to its states.
-function Zero:follow(with_gradients) core.no_grad(core.scope, follow, self, with_gradients) end
+function Zero:follow(with_gradients)
+  self.optimizer.param_groups, self.part.param_groups, self.state = self.param_groups, {}, {}
+  core.no_grad(core.scope, function()
+    for g, group in ipairs(self.param_groups) do
+      local own_group = lists.copy(group)
+      own_group.params = {}
+      for i, p in ipairs(group.params) do
+        local own = self.own[p]
+        if not own then fail("%s: parameter %d of group %d is new; add it with opt:add_param_group", who, i, g) end
+        local piece = self.kept[own]
+        if piece then
+          local rows, grad = rows_of(piece, p), with_gradients and p.grad
+          if own:data_ptr() ~= rows:data_ptr() or own.dtype ~= rows.dtype then core.set_data(own, rows) end
+          own.grad = grad and rows_of(piece, grad) or nil
+        end
+        own_group.params[i], self.state[p] = own, self.part.state[own]
+      end
+      self.part.param_groups[g] = own_group
+    end
+  end)
+end
 
 -- Sends a rank's new values to all ranks.
 local function share(self, rank)
-  local list = lists.filter(self.pieces[rank], function(piece) return piece.p.requires_grad end)
-  list = lists.map(list, function(piece) return rows_of(piece, piece.p) end)
-  if list[1] then core.reducer_share(self.process_group.handle, list, rank) end
+  local group, list = self.process_group, {}
+  for _, piece in ipairs(self.pieces[rank]) do
+    if piece.p.requires_grad then list[#list + 1] = rows_of(piece, piece.p) end
+  end
+  if list[1] and group.size > 1 then core.reducer_share(group.handle, list, rank) end
 end
 
 local function make_step(self, closure)
@@ -162,8 +162,7 @@ local function make_step(self, closure)
   end)
   self:follow()
   self.full = nil
-  local size = self.process_group.size
-  for rank = 0, size > 1 and size - 1 or -1 do core.no_grad(core.scope, share, self, rank) end
+  for rank = 0, self.process_group.size - 1 do core.no_grad(core.scope, share, self, rank) end
   return loss
 end
 
@@ -188,16 +187,15 @@ end
 --- Gathers the states of all ranks on rank `to` (0) of the world, so that state_dict() works there until the next step.
 --- Every rank of the group calls it. The states are put in host memory.
 function Zero:consolidate_state_dict(to)
-  local group, params, caller = self.process_group, self:all_parameters(), who .. ":consolidate_state_dict"
-  if to == nil then to = 0 end
-  options.arg(caller, "to", to, "natural")
+  local group, params = self.process_group, self:all_parameters()
+  to = options.arg(who .. ":consolidate_state_dict", "to", to == nil and 0 or to, "natural")
   local is_receiver = group.rank == dist().get_group_rank(group, to)
   if group.size == 1 then return end
   local own, full, tensors, entries = self:shard_state_dict(), {}, {}, {} -- entries: {n, key, value or shape, dtype}
   for n, state in pairs(own.state) do
     for key, value in pairs(state) do
       local t = core.is_tensor(value) and value or nil
-      entries[#entries + 1] = t and {n = n, key = key, shape = t.shape, dtype = t.dtype} or {n = n, key = key, value = value}
+      entries[#entries + 1] = {n = n, key = key, shape = t and t.shape, dtype = t and t.dtype, value = not t and value}
       tensors[#entries] = t
     end
   end
@@ -245,10 +243,7 @@ function Zero:shard_state_dict()
   self:follow()
   local dict = self.part:state_dict()
   dict.shards = {}
-  for n, own in ipairs(self.part:all_parameters()) do
-    local piece = shards().of[own]
-    dict.shards[n] = piece and {shape = piece.shape, first = piece.first, chunk = piece.chunk}
-  end
+  for n, own in ipairs(self.part:all_parameters()) do dict.shards[n] = shards().of[own] end
   return dict
 end
 
@@ -257,7 +252,7 @@ local function load(self, method, given)
   self:follow()
   method(self.part, given)
   self.optimizer:load_state_dict {param_groups = self.part:state_dict().param_groups, state = {}}
-  self.param_groups = self.optimizer.param_groups
+  self.param_groups, self.full = self.optimizer.param_groups, nil
   self:follow()
 end
 

@@ -5,8 +5,7 @@
 --- A unit is a module of a call of fully_shard. It holds the parameters of its descendants that belong to no unit of
 --- their own, in buckets, each gathered by one collective. Forward puts the gathered tensors, results of the function
 --- Gather, into the modules. Nodes of the graph save no reference to their memory: it is freed after forward, and
---- gathered again when backward first needs it (core.set_source). Gather's backward reduces the gradients. A unit that
---- keeps its full tensors gathers again once the shards have changed.
+--- gathered again when backward first needs it (core.set_source), or kept. Gather's backward reduces the gradients.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
@@ -434,7 +433,7 @@ local function run(unit, module, forward, ...)
       pass.is_over = true
     end
     local keeps = core.is_grad_enabled() and (again or unit.reshard == false or unit.reshard == nil and not outer)
-    if unit.depth > 0 or unit.keeps or keeps then return end
+    if unit.depth > 0 or keeps or unit.keeps and not unit.reshard then return end
     for _, bucket in ipairs(unit.buckets) do bucket:release() end
   end
   return options.restoring(leave, function(...)
@@ -578,9 +577,6 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true})]], function(module, opts)
   local record = records.of(module)
   if record.unit then fail("%s: the module is sharded already", who) end
-  if opts.reshard_after_forward and not opts.reshard_after_backward then
-    fail("%s: reshard_after_forward must not be true if reshard_after_backward is false, which keeps parameters", who)
-  end
   local precision = options.check(who .. ": mixed_precision", opts.mixed_precision, precision_options)
   for _, key in ipairs {"param_dtype", "reduce_dtype", "output_dtype"} do
     precision[key] = precision[key] and core.dtype(precision[key], who)
@@ -599,8 +595,9 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   local unit = {
     mesh = mesh, group = mesh.groups[mesh.ndim], device = device, depth = 0, reshard = opts.reshard_after_forward,
     replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
-    keeps = not opts.reshard_after_backward, batch_dim = opts.batch_dim, param_dtype = precision.param_dtype,
-    reduce_dtype = precision.reduce_dtype, output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
+    batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
+    output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
+    keeps = not opts.reshard_after_backward,
   }
   meta.materialize(who, modules)
   unit.buckets = make_buckets(unit, entries)
