@@ -2,8 +2,9 @@
 -- that it measures beside what the cost model says. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
 -- KIND gpt2 or llama; BATCH of a rank; options noreshard, keep (reshard_after_backward = false), recompute, accumulate
 -- (two micro-batches), hybrid (two replicas), tensor (two ranks divide each layer), pipelineN (N stages of
--- nn.parallel.Pipeline, sharded over N-ths of the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank),
--- and, without these two, time: also constants of this machine, measured by all ranks at once, and a step's time.
+-- nn.parallel.Pipeline, sharded over N-ths of the ranks, and 2 * N micro-batches of BATCH: the most memory of any
+-- rank), and, without these two, time: also constants of this machine, measured by all ranks at once, and a step's
+-- time.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -146,8 +147,8 @@ local function run(case)
   local model = model_of(net)
   local shard = size / copies / stages / parts
   local layout = {replicate = copies, shard = shard, tensor = parts, pipeline = stages, context = 1, micro = batch,
-    micros = micros, reshard = not (on.noreshard or on.keep), keep = on.keep, recompute = on.recompute and "block" or nil,
-    el = 4}
+    micros = micros, reshard = not (on.noreshard or on.keep), keep = on.keep, el = 4,
+    recompute = on.recompute and "block" or nil}
   local blocks = net.transformer and net.transformer.h or net.model.layers
   local grid = dist.init_device_mesh("cpu", {copies, shard, stages, parts},
     {names = {"replicate", "shard", "pipeline", "tensor"}})
