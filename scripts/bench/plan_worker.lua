@@ -2,11 +2,11 @@
 -- that it measures beside what the cost model says. The bound is that of a model with few activations that is sharded
 -- alone: its share of parameters, gradients and Adam's state, two blocks and their gradients, and the parameters
 -- outside of blocks. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
--- KIND gpt2 or llama; BATCH of a rank; options noreshard, recompute, accumulate (two micro-batches), hybrid (two
--- replicas), tensor (two ranks divide each layer), contextN (N ranks divide each sequence, and rows are sharded over
--- them, too), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of the ranks, and 2 * N micro-batches of
--- BATCH: the most memory of any rank), interleaveN (N parts of each stage), and, without these, time: also constants of
--- this machine, measured by all ranks at once, and the time of a step.
+-- KIND gpt2 or llama; BATCH of a rank; options noreshard, keep (reshard_after_backward = false), recompute, accumulate
+-- (two micro-batches), hybrid (two replicas), tensor (two ranks divide each layer), contextN (N ranks divide each
+-- sequence, and rows are sharded over them, too), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of the
+-- ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), interleaveN (N parts of each stage), and,
+-- without these, time: also constants of this machine, measured by all ranks at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -154,8 +154,8 @@ local function run(case)
   local model = model_of(net)
   local shard = size / copies / stages / tensors / context
   local layout = {replicate = copies, shard = shard, tensor = tensors, pipeline = stages, context = context,
-    micro = batch, micros = micros, interleave = parts, reshard = not on.noreshard,
-    recompute = on.recompute and "block" or nil, el = 4}
+    micro = batch, micros = micros, interleave = parts, reshard = not (on.noreshard or on.keep),
+    keep = on.keep, recompute = on.recompute and "block" or nil, el = 4}
   local blocks = net.transformer and net.transformer.h or net.model.layers
   local grid = dist.init_device_mesh("cpu", {copies, shard, context, stages, tensors},
     {names = {"replicate", "shard", "context", "pipeline", "tensor"}})
@@ -164,6 +164,7 @@ local function run(case)
   if tensor then nn.parallel.parallelize(net, tensor, net:parallel_plan()) end
   local how = {mesh = copies > 1 and grid[{"replicate", "rows"}] or grid["rows"]}
   if on.noreshard then how.reshard_after_forward = false end
+  if on.keep then how.reshard_after_backward = false end
   local function prepare(block)
     nn.parallel.fully_shard(block, how)
     local forward = block.forward

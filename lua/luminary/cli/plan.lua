@@ -147,9 +147,9 @@ local function each_layout(model, job, mesh, f)
   for _, micro in ipairs {1, 2, 4, 8, 16} do
     for _, interleave in ipairs(share % micro == 0 and (p > 1 and {1, 2, 4} or {1}) or {}) do
       local fits = interleave == 1 or model.layers % (p * interleave) == 0 and share / micro % p == 0
-      for choice = 0, not fits and -1 or mesh.shard * mesh.context > 1 and 3 or 1 do
+      for choice = 0, not fits and -1 or mesh.shard * mesh.context > 1 and 5 or 1 do
         f(setmetatable({micro = micro, micros = share / micro, interleave = interleave, el = job.el,
-          reshard = choice < 2, recompute = choice % 2 == 1 and "block" or nil}, {__index = mesh}))
+          reshard = choice < 2, keep = choice > 3, recompute = choice % 2 == 1 and "block" or nil}, {__index = mesh}))
       end
     end
   end
@@ -196,7 +196,8 @@ local function text_of(layout)
   return dims[1] and table.concat(dims, " x ") or "one card", ("%d micro-batch%s of %d%s%s%s"):format(layout.micros,
     layout.micros == 1 and "" or "es", layout.micro,
     layout.interleave > 1 and ", interleaved " .. layout.interleave or "",
-    layout.shard * layout.context > 1 and (layout.reshard and ", reshard" or ", no reshard") or "",
+    layout.shard * layout.context == 1 and "" or layout.reshard and ", reshard" or layout.keep and ", kept"
+      or ", no reshard",
     layout.recompute and ", recompute" or "")
 end
 

@@ -215,12 +215,13 @@ end
 
 --- Estimates a step of a model on a machine. layout: the sizes of its dims replicate, shard, tensor, pipeline and
 --- context, whose product is the number of cards; micro (sequences), micros (their number a step on each replica),
---- interleave (parts of a pipeline's stage), reshard, recompute (nil, "block", "half" of the blocks, or "attention"),
---- el (bytes of an element, 2 or 4). Rows are sharded over shard and context. Of other libraries: rows (1: they are
---- not), fused = false (attention), sequence = false (norms whole on all tensor ranks), averages_last (gradients are
---- averaged after backward). Returns seconds by parts: compute, recompute, tensor, context, shard, replicate, pipeline,
---- bubble, optimizer, stragglers, contention; their sum `total`; `hidden`; `times` of the dims' collectives, hidden or
---- not, and `longest`, the dim whose collectives take longest.
+--- interleave (parts of a pipeline's stage), reshard, keep (full parameters until the optimizer's step; without
+--- reshard), recompute (nil, "block", "half" of the blocks, or "attention"), el (bytes of an element, 2 or 4). Rows are
+--- sharded over shard and context. Of other libraries: rows (1: they are not), fused = false (attention), sequence =
+--- false (norms whole on all tensor ranks), averages_last (gradients are averaged after backward). Returns seconds by
+--- parts: compute, recompute, tensor, context, shard, replicate, pipeline, bubble, optimizer, stragglers, contention;
+--- their sum `total`; `hidden`; `times` of the dims' collectives, hidden or not, and `longest`, the dim whose
+--- collectives take longest.
 function cost.step(model, layout, machine)
   local card, el, parts = machine.card, layout.el or 2, {hidden = 0, contention = 0}
   local t, p, c = layout.tensor, layout.pipeline, layout.context
@@ -247,10 +248,10 @@ function cost.step(model, layout, machine)
   local shards, copies = of_group(machine, f, t), of_group(machine, r, t * f)
   local function gather(n) return cost.ring(shards, f, el * n, 1) end
   local function copy(n) return f > 1 and cost.all_reduce(copies, r, el * n, "best") or 0 end
-  local again_gathered = layout.reshard and gather(block) or 0
+  local again_gathered, uses = layout.reshard and gather(block) or 0, layout.keep and micros or 1
   local sent = again_gathered + gather(block)
-  across_blocks("shard", hide(gather(block), forward) + hide(sent, backward + again))
-  parts.shard = parts.shard + micros * 2 * gather(root)
+  across_blocks("shard", hide(gather(block) / uses, forward / uses) + hide(sent, backward + again))
+  parts.shard = parts.shard + micros * (1 / uses + 1) * gather(root)
   across_blocks("replicate", hide(copy(own), math.max(0, backward + again - sent)))
   local state = layers * own + own_root / (p > 1 and 2 or 1)
   parts.hidden, parts.contention = parts.hidden * layers * micros, parts.contention * layers * micros
@@ -263,7 +264,7 @@ function cost.step(model, layout, machine)
     local buckets = hidden > 0 and math.ceil(bytes / cost.bucket_size(bytes)) or 0
     parts.contention = parts.contention + buckets * cost.BUCKET
   end
-  times.shard = micros * (layers * (gather(block) + sent) + 2 * gather(root))
+  times.shard = micros * (layers * (gather(block) / uses + sent) + (1 / uses + 1) * gather(root))
   times.replicate = copy(own) * layers * micros + average
 
   local columns = model.vocab and model.vocab / t or 0
@@ -322,6 +323,7 @@ local function stage_memory(model, layout, is_first, is_last)
   local last = math.ceil(layers / v) -- blocks of a part, which follow each other
   local most
   local function at(blocks, gathered, gradients, shards, buffers)
+    gathered = math.max(gathered, layout.keep and el * (layers * block + root) or 0)
     local parts = {
       parameters = 4 * state, optimizer = 8 * state, gradients = gradients + math.max(before, 4 * shards),
       activations = (on_the_way * layers - (last - blocks)) * saved, gathered = gathered, buffers = buffers,
@@ -334,7 +336,7 @@ local function stage_memory(model, layout, is_first, is_last)
     return whole + (layout.reshard and full + (i > 1 and ahead or 0) or i * full)
   end
   at(0, 2 * whole, 0, 0, 0)                                                   -- gathers the root
-  at(last, whole + math.max(full + ahead, kept * layers), 0, 0, work)         -- the last block of forward
+  at(last, whole + math.max(full + ahead, kept * layers + (layout.keep and ahead or 0)), 0, 0, work) -- forward's last
   if is_last then at(last, whole + kept * layers, 0, 0, 2 * logits) end       -- the loss
   if keeps then -- joins the last block's gradients, whose parameters are not gathered any longer
     at(last, gathered_of(last), of_head, 0, work)

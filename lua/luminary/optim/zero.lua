@@ -13,7 +13,8 @@ local who = "ZeroRedundancyOptimizer"
 local Zero = class.define(who, Optimizer)
 Zero.__inner = {"assign", "check_alike", "follow"}
 
-local function groups() return load_module "luminary.distributed.groups" end
+local function dist() return load_module "luminary.distributed" end
+local function shards() return load_module "luminary.nn.parallel.shards" end
 
 local takes = [[ZeroRedundancyOptimizer(params, {optimizer_class, process_group, parameters_as_bucket_view = false,
   overlap_with_ddp = false})]]
@@ -40,23 +41,29 @@ function Zero:init(params, ...)
   if ours.overlap_with_ddp then
     fail("%s: overlap_with_ddp is not supported; leave it out and call step() after backward()", who)
   end
-  self.process_group = groups().resolve(who, ours.process_group)
-  self.known, self.owner, self.owned, self.load = {}, {}, {}, {}
-  for rank = 0, self.process_group.size - 1 do self.owned[rank], self.load[rank] = {}, 0 end
+  local group = load_module("luminary.distributed.groups").resolve(who, ours.process_group)
+  -- own: views, by parameter, which are stepped instead; pieces: by rank, a list of {p, rows, first, chunk}, chunk of
+  -- the rows of p, after the first ones; kept: this rank's pieces, by view.
+  self.process_group, self.own, self.kept, self.pieces, self.load = group, {}, {}, {}, {}
+  for rank = 0, group.size - 1 do self.pieces[rank], self.load[rank] = {}, 0 end
 
-  -- The plain optimizer checks everything and numbers all parameters, but holds state for this rank's only.
+  -- The plain optimizer checks everything. `part` has its methods, and this rank's tensors and states.
   self.optimizer = wanted(params, theirs)
-  load_module("luminary.nn.parallel.shards").refuse(who, self.optimizer:all_parameters(),
-    "the optimizer's own class keeps the states of this rank's rows")
-  self.spec = self.optimizer.spec
-  local shards = package.loaded["luminary.nn.parallel.shards"]
-  if shards and lists.find(self.optimizer:all_parameters(), shards.is_divided) then
+  self.spec, self.defaults = self.optimizer.spec, self.optimizer.defaults
+  self.param_groups, self.part = self.optimizer.param_groups, setmetatable({state = {}}, {__index = self.optimizer})
+  function self.part.keeps(_, own) return self.kept[own] ~= nil end
+  local all, optim = self:all_parameters(), load_module "luminary.optim"
+  shards().refuse(who, all, "the optimizer's own class keeps the states of this rank's rows")
+  if lists.find(all, shards().is_divided) then
     fail("%s: the parameters are divided over ranks already, and their state with them; use optim.%s", who,
       wanted.__name)
   end
-  function self.optimizer.keeps(_, p) return self.owner[p] == self.process_group.rank end
+  if group.size > 1 and class.descends(wanted, optim.LBFGS) then
+    fail("%s: LBFGS needs all elements; choose another optimizer", who)
+  end
+  self.by_rows = wanted.advance == optim.Adam.advance -- elementwise optimizers share it
   self:check_alike()
-  for _, group in ipairs(self.optimizer.param_groups) do self:assign(group) end
+  for _, each in ipairs(self.param_groups) do self:assign(each) end
   self:follow()
 end
 
@@ -73,65 +80,94 @@ function Zero:check_alike()
     end
   end
   local alike = load_module "luminary.distributed.same_on_all_ranks"
-  alike(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines),
-    "parameter")
-  load_module("luminary.distributed").barrier {group = group} -- the barrier raises other ranks' errors
+  alike(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines), "parameter")
+  dist().barrier {group = group} -- the barrier raises other ranks' errors
 end
 
---- Assigns a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
+-- Returns the rows of t, a parameter or its gradient, that a piece has.
+local function rows_of(piece, t)
+  return piece.chunk == piece.rows and t or t:detach():narrow(1, piece.first + 1, piece.chunk)
+end
+
+--- Divides a group's parameters among the ranks. If steps treat elements alone, ranks get the same number of bytes, and
+--- parameters are cut between rows; otherwise, the largest first, each goes to the rank with the fewest bytes so far.
 function Zero:assign(group)
-  local order, place = {}, {}
-  for i, p in ipairs(group.params) do order[i], place[p] = p, i end
-  table.sort(order, function(a, b)
-    if a.nbytes ~= b.nbytes then return a.nbytes > b.nbytes end
-    return place[a] < place[b]
-  end)
+  local order, size, bytes, before = lists.slice(group.params), self.process_group.size, 0, 0
+  local function bytes_of(p) return p.requires_grad and p.nbytes or 0 end
+  for _, p in ipairs(order) do bytes = bytes + bytes_of(p) end
+  table.sort(order, function(a, b) return bytes_of(a) > bytes_of(b) end) -- in the same order on all ranks
   for _, p in ipairs(order) do
-    local least = 0
-    for rank = 1, self.process_group.size - 1 do
-      if self.load[rank] < self.load[least] then least = rank end
+    local n, rows, owner, first = bytes_of(p), math.max(1, p.ndim > 0 and p:size(1) or 1), 0, 0
+    for rank = 1, size - 1 do
+      if self.load[rank] < self.load[owner] then owner = rank end
     end
-    self.owner[p], self.load[least] = least, self.load[least] + p.nbytes
+    self.own[p] = core.keep(p:detach())
+    for rank = 0, size - 1 do
+      local last = rank < owner and 0 or rows
+      if self.by_rows and n > 0 then
+        last = math.max(0, math.min(rows, math.floor(((rank + 1) * bytes / size - before) / n * rows + 0.5)))
+      end
+      local piece = {p = p, rows = rows, first = first, chunk = last - first}
+      if last > first then table.insert(self.pieces[rank], piece) end
+      if last > first and rank == self.process_group.rank then
+        local own = core.keep(rows_of(piece, p):detach())
+        local form = {shape = lists.slice(p.shape), first = first, chunk = piece.chunk}
+        self.own[p], self.kept[own], shards().of[own] = own, piece, piece.chunk < rows and form or nil
+      end
+      first = last
+    end
+    self.load[owner], before = self.load[owner] + n, before + n
   end
-  for _, p in ipairs(group.params) do table.insert(self.owned[self.owner[p]], p) end
 end
 
---- Shares the plain optimizer's groups and state tables, and updates `part`, an optimizer of this rank's parameters
---- with the same options in each group.
-function Zero:follow()
-  local optimizer, part_groups = self.optimizer, {}
-  self.param_groups, self.state, self.defaults = optimizer.param_groups, optimizer.state, optimizer.defaults
-  for g, group in ipairs(self.param_groups) do
-    local own_params = {}
-    for i, p in ipairs(group.params) do
-      if not self.owner[p] then
-        fail("%s: parameter %d of group %d is new; add it with opt:add_param_group", who, i, g)
+--- Updates `part` to the groups, which the user may have edited, and to the memory of the parameters and, if wanted, of
+--- their gradients; updates `state` to its states.
+function Zero:follow(with_gradients)
+  self.optimizer.param_groups, self.part.param_groups, self.state = self.param_groups, {}, {}
+  core.no_grad(core.scope, function()
+    for g, group in ipairs(self.param_groups) do
+      local own_group = lists.copy(group)
+      own_group.params = {}
+      for i, p in ipairs(group.params) do
+        local own = self.own[p]
+        if not own then fail("%s: parameter %d of group %d is new; add it with opt:add_param_group", who, i, g) end
+        local piece = self.kept[own]
+        if piece then
+          local rows, grad = rows_of(piece, p), with_gradients and p.grad
+          if own:data_ptr() ~= rows:data_ptr() or own.dtype ~= rows.dtype then core.set_data(own, rows) end
+          own.grad = grad and rows_of(piece, grad) or nil
+        end
+        own_group.params[i], self.state[p] = own, self.part.state[own]
       end
-      if optimizer:keeps(p) then own_params[#own_params + 1] = p end
+      self.part.param_groups[g] = own_group
     end
-    part_groups[g] = setmetatable({params = own_params}, {__index = group, __newindex = group})
+  end)
+end
+
+-- Sends a rank's new values to all ranks.
+local function share(self, rank)
+  local group, list = self.process_group, {}
+  for _, piece in ipairs(self.pieces[rank]) do
+    if piece.p.requires_grad then list[#list + 1] = rows_of(piece, piece.p) end
   end
-  self.part = setmetatable({param_groups = part_groups}, {__index = optimizer, __newindex = optimizer})
-  self.full = nil
+  if list[1] and group.size > 1 then core.reducer_share(group.handle, list, rank) end
 end
 
 local function make_step(self, closure)
-  self.optimizer.param_groups = self.param_groups -- the user may have edited them
+  self:follow(true)
+  local loss = self.part:step(closure and function()
+    local result = closure()
+    self:follow(true)
+    return result
+  end)
   self:follow()
-  local loss = self.part:step(closure)
-  local group = self.process_group
-  for rank = 0, group.size > 1 and group.size - 1 or -1 do
-    local params = {}
-    for _, p in ipairs(self.owned[rank]) do
-      if p.requires_grad then params[#params + 1] = p end
-    end
-    if #params > 0 then core.reducer_share(group.handle, params, rank) end
-  end
+  self.full = nil
+  for rank = 0, self.process_group.size - 1 do core.no_grad(core.scope, share, self, rank) end
   return loss
 end
 
---- Performs one step of this rank's parameters, then broadcasts the new values. `closure`, if given, computes the loss
---- again first, and its result is returned.
+--- Performs one step of this rank's rows, then broadcasts the new values. `closure`, if given, computes the loss again
+--- first, and its result is returned.
 function Zero:step(closure)
   if closure ~= nil then options.arg(who .. ":step", "closure", closure, "function") end
   return self:hooked(make_step, closure)
@@ -139,92 +175,92 @@ end
 
 --- Adds a parameter group, {params = list, lr = …}, on all ranks. Options that it lacks are those of the optimizer.
 function Zero:add_param_group(given)
+  self:follow()
   self.optimizer:add_param_group(given)
   self:check_alike()
-  self:assign(self.optimizer.param_groups[#self.optimizer.param_groups])
+  self:assign(self.param_groups[#self.param_groups])
   self:follow()
 end
 
 -- ---- checkpoints
 
--- Calls visit(n, key, value) for the entries of states by number, in an order that is the same on all ranks.
-local function walk(states, visit)
-  for _, n in ipairs(options.sorted_keys(states)) do
-    for _, key in ipairs(options.sorted_keys(states[n])) do visit(n, key, states[n][key]) end
-  end
-end
-
-local function put(states, n, key, value)
-  states[n] = states[n] or {}
-  states[n][key] = value
-end
-
 --- Gathers the states of all ranks on rank `to` (0) of the world, so that state_dict() works there until the next step.
---- Every rank of the group calls it. States of other ranks are put in host memory.
+--- Every rank of the group calls it. The states are put in host memory.
 function Zero:consolidate_state_dict(to)
-  local group, dist = self.process_group, load_module "luminary.distributed"
-  local caller = who .. ":consolidate_state_dict"
-  if to == nil then to = 0 end
-  options.arg(caller, "to", to, "natural")
-  local receiver = dist.get_group_rank(group, to)
+  local group, params = self.process_group, self:all_parameters()
+  to = options.arg(who .. ":consolidate_state_dict", "to", to == nil and 0 or to, "natural")
+  local is_receiver = group.rank == dist().get_group_rank(group, to)
   if group.size == 1 then return end
-  local own, described = self.optimizer:state_dict().state, {}
-  walk(own, function(n, key, value)
-    put(described, n, key, core.is_tensor(value) and {shape = value.shape, dtype = value.dtype} or {value = value})
-  end)
-  local gathered = dist.gather_object(described, nil, to, {group = group})
-  if group.rank ~= receiver then
-    return walk(own, function(_, _, value)
-      if core.is_tensor(value) then dist.send(value, to, {group = group}) end
-    end)
+  local own, full, tensors, entries = self:shard_state_dict(), {}, {}, {} -- entries: {n, key, value or shape, dtype}
+  for n, state in pairs(own.state) do
+    for key, value in pairs(state) do
+      local t = core.is_tensor(value) and value or nil
+      entries[#entries + 1] = {n = n, key = key, shape = t and t.shape, dtype = t and t.dtype, value = not t and value}
+      tensors[#entries] = t
+    end
   end
-
-  local full, params = {}, self:all_parameters()
-  walk(own, function(n, key, value) put(full, n, key, core.is_tensor(value) and core.keep(value:clone()) or value) end)
-  for i, rank in ipairs(group.ranks) do
-    walk(rank ~= to and gathered[i] or {}, function(n, key, entry)
-      if not entry.shape then return put(full, n, key, entry.value) end
-      local p = params[n]:detach()
-      local alike = table.concat(entry.shape, ",") == table.concat(p.shape, ",") -- then the layout is alike, too
-      local t = alike and core.ops.empty_like(p, {dtype = entry.dtype})
-        or core.ops.empty(entry.shape, {dtype = entry.dtype, device = p.device})
-      dist.recv(t, rank, {group = group})
-      put(full, n, key, core.keep(t:to("cpu")))
-    end)
+  local gathered = dist().gather_object({entries = entries, shards = own.shards}, nil, to, {group = group})
+  -- Adds the states of a rank to `full`.
+  local function add(given, rank)
+    local states = {}
+    for i, e in ipairs(given.entries) do
+      local t = e.shape and core.ops.empty(e.shape, {dtype = e.dtype, device = params[e.n].device})
+      if t and rank == to then t:copy_(tensors[i]) elseif t then dist().recv(t, rank, {group = group}) end
+      states[e.n] = states[e.n] or {}
+      states[e.n][e.key] = t and t:to "cpu" or e.value
+    end
+    for n, state in pairs(states) do
+      full[n] = shards().add_state(full[n], params[n], state, given.shards[n])
+      self:keep_states {full[n]}
+    end
   end
-  self.full = full
+  for i, rank in ipairs(is_receiver and group.ranks or {}) do core.no_grad(core.scope, add, gathered[i], rank) end
+  for i = 1, is_receiver and 0 or #entries do
+    if tensors[i] then dist().send(tensors[i]:contiguous(), to, {group = group}) end
+  end
+  self.full = is_receiver and full or nil
 end
 
 --- Returns the state_dict of the wrapped optimizer, after consolidate_state_dict on this rank.
 function Zero:state_dict()
-  local dict = self.optimizer:state_dict()
+  self:follow()
+  local dict = self.part:state_dict()
   if self.process_group.size == 1 then return dict end
   if not self.full then
     fail("%s:state_dict: the state is sharded over %d ranks; call opt:consolidate_state_dict(to) on all ranks, then "
       .. "this on rank `to`", who, self.process_group.size)
   end
   dict.state = {}
-  walk(self.full, function(n, key, value) put(dict.state, n, key, value) end)
+  for n, state in pairs(self.full) do dict.state[n] = lists.copy(state) end
   return dict
 end
 
---- Returns the wrapped optimizer's state_dict with only the state of this rank's parameters; nil if there is one rank,
---- whose state_dict is complete. lm.checkpoint saves it in a file of this rank.
+--- Returns the wrapped optimizer's state_dict with only this rank's states, and `shards`, the forms of parameters of
+--- which it has some rows; nil if there is one rank, whose state_dict is complete. lm.checkpoint saves it in a file of
+--- this rank.
 function Zero:shard_state_dict()
-  if self.process_group.size > 1 then return self.optimizer:state_dict() end
+  if self.process_group.size == 1 then return nil end
+  self:follow()
+  local dict = self.part:state_dict()
+  dict.shards = {}
+  for n, own in ipairs(self.part:all_parameters()) do dict.shards[n] = shards().of[own] end
+  return dict
+end
+
+-- Loads states by a method of `part`, and takes over the groups that it has then.
+local function load(self, method, given)
+  self:follow()
+  method(self.part, given)
+  self.optimizer:load_state_dict {param_groups = self.part:state_dict().param_groups, state = {}}
+  self.param_groups, self.full = self.optimizer.param_groups, nil
+  self:follow()
 end
 
 --- Loads the shards of an optimizer that was sharded over any number of ranks; each rank keeps its own. next_shard()
 --- returns the ranks' shard_state_dicts one after another, then nil.
-function Zero:load_shards(next_shard)
-  self.optimizer:load_shards(next_shard)
-  self:follow()
-end
+function Zero:load_shards(next_shard) load(self, self.part.load_shards, next_shard) end
 
---- Loads the complete state_dict of the wrapped optimizer on every rank; each rank keeps its shard.
-function Zero:load_state_dict(dict)
-  self.optimizer:load_state_dict(dict)
-  self:follow()
-end
+--- Loads the complete state_dict of the wrapped optimizer on every rank; each rank keeps its part.
+function Zero:load_state_dict(dict) load(self, self.part.load_state_dict, dict) end
 
 return Zero

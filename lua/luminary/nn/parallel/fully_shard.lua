@@ -1,11 +1,11 @@
 --- nn.parallel.fully_shard(…): Shards a module's parameters over ranks by rows, and gathers them while they are used.
---- Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stages 2 and 3;
+--- Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stages 1 to 3;
 --- the contract is that of PyTorch's FSDP2.
 ---
 --- A unit is a module of a call of fully_shard. It holds the parameters of its descendants that belong to no unit of
 --- their own, in buckets, each gathered by one collective. Forward puts the gathered tensors, results of the function
 --- Gather, into the modules. Nodes of the graph save no reference to their memory: it is freed after forward, and
---- gathered again when backward first needs it (core.set_source). Gather's backward reduces the gradients.
+--- gathered again when backward first needs it (core.set_source), or kept. Gather's backward reduces the gradients.
 local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
@@ -115,6 +115,7 @@ end
 local function prefetch(unit)
   for _, bucket in ipairs(unit and unit.group.size > 1 and unit.buckets or {}) do
     if not bucket.started and not (bucket.full and is_current(bucket, bucket.versions)) then
+      bucket:release()
       bucket.started = core.no_grad(core.scope, start, bucket)
     end
   end
@@ -127,7 +128,7 @@ local last = setmetatable({}, {__mode = "v"}) -- last.unit: the one whose tensor
 --- before this one, which backward reaches next, unless no backward has needed them yet.
 function Bucket:fetch()
   local unit, before = self.unit, last.unit
-  for _, bucket in ipairs(before and before ~= unit and before.buckets or {}) do
+  for _, bucket in ipairs(before and before ~= unit and not before.keeps and before.buckets or {}) do
     if not bucket[1].requires_grad then bucket:release() end
   end
   local full, next_unit = self:gather(), unit.pass[unit.position - 1]
@@ -265,7 +266,7 @@ end
 
 function Gather.backward(ctx, ...)
   local bucket, link, grads = ctx.bucket, ctx.link, {...}
-  bucket:release() -- all nodes that read the tensors have run
+  if not bucket.unit.keeps then bucket:release() end -- all nodes that read the tensors have run
   return nil, nil, nil, autograd.in_backward(grads, function()
     local sum, reduction = bucket:reduce(ctx.weight, grads)
     link.reduction = reduction
@@ -395,7 +396,7 @@ local function run(unit, module, forward, ...)
       pass.is_over = true
     end
     local keeps = core.is_grad_enabled() and (again or unit.reshard == false or unit.reshard == nil and not outer)
-    if unit.depth > 0 or keeps then return end
+    if unit.depth > 0 or keeps or unit.keeps and not unit.reshard then return end
     for _, bucket in ipairs(unit.buckets) do bucket:release() end
   end
   return options.restoring(leave, function(...)
@@ -535,8 +536,8 @@ local function cut_full(unit, dict, prefix)
 end
 
 --- Shards a module's parameters over ranks by rows; they are gathered while the module runs.
-return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: boolean,
-  mixed_precision: table, offload = false, *, batch_dim: count|false = 1})]], function(module, opts)
+return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: boolean, mixed_precision: table,
+  offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true})]], function(module, opts)
   local record = records.of(module)
   if record.unit then fail("%s: the module is sharded already", who) end
   local precision = options.check(who .. ": mixed_precision", opts.mixed_precision, precision_options)
@@ -559,6 +560,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
+    keeps = not opts.reshard_after_backward,
   }
   meta.materialize(who, modules)
   unit.buckets = make_buckets(unit, entries)

@@ -16,8 +16,8 @@ local shards = {}
 local function dist() return load_module "luminary.distributed" end
 
 --- Maps a shard to its description: shape and numel of the full parameter, chunk (its rows, its size in dim 1; the last
---- shards end with padding), first (the number of rows before it), rows (of the full parameter), names (of all its
---- positions), mesh, group (the ranks that hold it), device (where it is gathered).
+--- shards end with padding), first (the number of rows before it), rows (of the full parameter), names (all of them),
+--- mesh, group (the ranks that hold it), device (where it is gathered). optim.zero's have shape, chunk and first alone.
 shards.of = setmetatable({}, {__mode = "k"})
 
 --- Maps a parameter or buffer to the list of its divisions, in the order in which shards.divide made them, before any
