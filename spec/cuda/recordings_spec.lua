@@ -65,6 +65,11 @@ describe("recordings on a GPU", function()
     lm.index_select(x, 1, lm.tensor({7}, {device = "cuda", dtype = "int64"}))
     refused("index 7 at position 1 is out of range for 3 entries", run, x)
     same("2 2 2", run(x))
+    local step, state = lm.compile(function(t) return t * 2 end, {warmup = 0})
+    lm.index_select(x, 1, lm.tensor({7}, {device = "cuda", dtype = "int64"}))
+    refused("index 7 at position 1 is out of range for 3 entries", step, x)
+    for _ = 1, 2 do same("2 2 2", step(x)) end
+    assert(state.replays == 2, state.reason)
   ]])
 
   script("take the GPU that they compute on, whichever the host program made current", [[
