@@ -4,8 +4,8 @@
 -- outside of blocks. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
 -- KIND gpt2 or llama; BATCH of a rank; options noreshard, keep (reshard_after_backward = false), recompute, accumulate
 -- (two micro-batches), hybrid (two replicas), tensor (two ranks divide each layer), contextN (N ranks divide each
--- sequence, and rows are sharded over them, too), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of the
--- ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), interleaveN (N parts of each stage), and,
+-- sequence, and rows are sharded over them, too), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of
+-- the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), interleaveN (N parts of each stage), and,
 -- without these, time: also constants of this machine, measured by all ranks at once, and the time of a step.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"

@@ -46,7 +46,7 @@ local compile = signature.of("compile(model: callable, {warmup: natural = 3})", 
       case.reason = ("%d sets of shapes have a graph already"):format(SETS)
       return
     end
-    core.synchronize((...).device) -- tells the caller of errors of earlier work, which are not the capture's
+    core.synchronize((...).device) -- raises errors of earlier work, which are not the capture's
     local ok, step = pcall(graph.make_graphed_step, changing_no_argument, {...}, {warmup = 0})
     if case.captures == 0 then state.sets = state.sets + 1 end
     state.captures, case.captures = state.captures + 1, case.captures + 1
