@@ -94,6 +94,8 @@ local function resizing(from, to, mode, like)
   end
   return core.tensor(rows, {dtype = like.dtype, device = like.device})
 end
+-- Returns a number without its fraction, as Torch7's C functions take it: programs compute sizes like 256 * w / h.
+local function whole(v) return type(v) == "number" and (v < 0 and math.ceil(v) or math.floor(v)) or v end
 -- Returns the width and height for "WxH", "MAX", "^MIN", "*FACTOR" and "*N/D", or a number MAX.
 local function size_of(text, w, h)
   local width, height = tostring(text):match "^(%d+)x(%d+)$"
@@ -112,8 +114,8 @@ image.scale = into_result(function(x, result, width, height, mode)
   elseif type(height) ~= "number" then
     mode, width, height = height, size_of(width, w, h)
   end
-  options.arg("image.scale", "width", width, "count")
-  options.arg("image.scale", "height", height, "count")
+  width = options.arg("image.scale", "width", whole(width), "count")
+  height = options.arg("image.scale", "height", whole(height), "count")
   local is_bytes = x.dtype == "uint8"
   local kind = is_bytes and x:to "float32" or x
   local y = ops.matmul(resizing(h, height, mode, kind), ops.contiguous(kind))
@@ -131,6 +133,7 @@ image.crop = into_result(function(x, result, x1, y1, x2, y2)
   elseif not x2 then
     x2, y2 = x1 + result:size(-1), y1 + result:size(-2)
   end
+  x1, y1, x2, y2 = whole(x1), whole(y1), whole(x2), whole(y2)
   return ops.contiguous(x:narrow(-1, x1 + 1, x2 - x1):narrow(-2, y1 + 1, y2 - y1))
 end)
 image.hflip = into_result(function(x) return ops.flip(x, -1) end)
