@@ -83,7 +83,7 @@ describe("recordings on a GPU", function()
     end
   ]], "LM_FAKE_CUDA_DEVICES=2")
 
-  it("leave no unused memory of a GPU behind lum_session_collect", function()
+  it("leave no unused memory of a GPU behind lum_session_collect #unsanitized", function()
     if not temp.exists(scripts.library) then return pending("it needs a build with CUDA") end
     local folder, built = temp.folder(), scripts.library:match "^(.*)/[^/]*$"
     temp.write(folder .. "/collect.c", [[
