@@ -166,7 +166,7 @@ filled("indexFill", function(x, dim, index, v) ours.index_fill_(x, dim, index_fo
 filled("scatter", function(x, dim, index, v)
   ops.scatter_(x, dim, index_for(x, index), type(v) == "number" and number(x, v) or raw(v))
 end)
-filled("scatterAdd", function(x, dim, index, from) ops.scatter_add_(x, dim, raw(index), raw(from)) end)
+filled("scatterAdd", function(x, dim, index, from) ops.scatter_add_(x, dim, index_for(x, index), raw(from)) end)
 filled("copy", function(x, from)
   from = tensor.storage.flat(from) or raw(from, "copy")
   if x:numel() ~= from:numel() or not pcall(ops.copy_, x, from) then x:copy_(fitted("copy", x, from)) end
