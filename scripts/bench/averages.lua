@@ -8,6 +8,18 @@ function averages.median(list)
   return n % 2 == 1 and sorted[(n + 1) / 2] or (sorted[n / 2] + sorted[n / 2 + 1]) / 2
 end
 
+--- Calls step() three times, then `count` times, and returns the lower middle of the latter's seconds.
+function averages.of_steps(count, step)
+  local now, times = require("luminary").time, {}
+  for i = 1, 3 + count do
+    local began = now()
+    step()
+    times[i - 3] = now() - began
+  end
+  table.sort(times)
+  return times[math.ceil(#times / 2)]
+end
+
 function averages.geometric_mean(ratios)
   local sum = 0
   for _, ratio in ipairs(ratios) do sum = sum + math.log(ratio) end

@@ -10,16 +10,12 @@ local net = nn.parallel.DistributedDataParallel(dofile(root .. "/models.lua")[ar
 local opt = optim.SGD(net:parameters(), {lr = 0.01, momentum = 0.9})
 local x, y = lm.rand {tonumber(arg[2]), 1, 28, 28}, lm.randint(1, 11, {tonumber(arg[2])})
 
-local times = {}
-for i = 1, 3 + tonumber(arg[3]) do
-  local began = lm.time()
+local seconds = dofile(root .. "/bench/averages.lua").of_steps(tonumber(arg[3]), function()
   local loss = F.cross_entropy(net(x), y)
   opt:zero_grad()
   loss:backward()
   opt:step()
   loss:item()
-  times[i - 3] = lm.time() - began
-end
-table.sort(times)
-if dist.get_rank() == 0 then print(("median %.6f"):format(times[math.ceil(#times / 2)])) end
+end)
+if dist.get_rank() == 0 then print(("median %.6f"):format(seconds)) end
 dist.barrier()

@@ -26,18 +26,13 @@ end
 nn.parallel.fully_shard(net, how)
 local opt = lm.optim.AdamW(net:parameters(), {lr = 1e-4})
 local x = lm.randn(tonumber(batch), tonumber(length), hidden)
-local times = {}
-for i = 1, 3 + steps do
-  local began = lm.time()
+local here = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$" or "."
+local seconds = dofile(here .. "/averages.lua").of_steps(steps, function()
   local loss = net(x):square():mean()
   opt:zero_grad()
   loss:backward()
   opt:step()
   loss:item()
-  times[i - 3] = lm.time() - began
-end
-table.sort(times)
-if dist.get_rank() == 0 then
-  print(("median %.6f peak %d"):format(times[math.ceil(#times / 2)], status "VmHWM" - before))
-end
+end)
+if dist.get_rank() == 0 then print(("median %.6f peak %d"):format(seconds, status "VmHWM" - before)) end
 dist.barrier()
