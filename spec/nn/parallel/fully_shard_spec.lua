@@ -361,6 +361,24 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("forgets models that were collected between two collections that finalize their tensors", function()
+    on.succeeds(2, [[
+      local function train()
+        local net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        fully_shard(net[1])
+        fully_shard(net, {reshard_after_forward = false})
+        net(lm.randn(3, 4)):sum():backward()
+        net(lm.randn(3, 4)) -- keeps the gathered tensors, whose functions lead to the model
+      end
+      for _ = 1, 4 do
+        train()
+        collectgarbage()
+        lm.ones(1) -- releases the graph's functions
+        collectgarbage()
+      end
+    ]])
+  end)
+
   it("detects parameters and gathered tensors that changed before backward", function()
     on.succeeds(2, [[
       local _, net = pair {reshard_after_forward = true}

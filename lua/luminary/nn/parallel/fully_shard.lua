@@ -121,18 +121,17 @@ local function prefetch(unit)
   end
 end
 
-local last = setmetatable({}, {__mode = "v"}) -- last.unit: the one whose tensors backward needed last
-
 --- Returns the full tensors for a node of a graph. If backward has not needed this unit's before, frees the frozen ones
 --- of the unit it came from, for which Gather's backward does not run, and begins to gather those of the unit that ran
 --- before this one, which backward reaches next, unless no backward has needed them yet.
 function Bucket:fetch()
-  local unit, before = self.unit, last.unit
+  local unit, pass = self.unit, self.unit.pass
+  local before = pass.fetched
   for _, bucket in ipairs(before and before ~= unit and not before.keeps and before.buckets or {}) do
     if not bucket[1].requires_grad then bucket:release() end
   end
-  local full, next_unit = self:gather(), unit.pass[unit.position - 1]
-  last.unit, unit.is_fetched = unit, true
+  local full, next_unit = self:gather(), pass[unit.position - 1]
+  pass.fetched, unit.is_fetched = unit, true
   if before ~= unit and next_unit and next_unit.is_fetched then prefetch(next_unit) end
   return full
 end
@@ -161,8 +160,6 @@ local function join_gradients(bucket, grads, dtype)
   end
   return joined
 end
-
-local reducing = setmetatable({}, {__mode = "v"}) -- reducing.latest: the reduction that began last
 
 -- Waits until a reduction's gradients have been sent, frees them, and begins to add up the sums of replicas.
 local function settle(reduction)
@@ -196,7 +193,7 @@ function Bucket:reduce(weight, grads)
   if core.is_grad_enabled() then
     fail("%s: create_graph is not supported; gradients are reduced without a graph", who)
   end
-  settle(reducing.latest) -- gradients of one unit are sent while those of the next are computed, no more
+  settle(self.unit.pass.reduction) -- gradients of one unit are sent while those of the next are computed, no more
   local held, unit = self.held or {}, self.unit
   for i in ipairs(self) do
     local grad = grads[i]
@@ -215,7 +212,7 @@ function Bucket:reduce(weight, grads)
       group = unit.group, async_op = true,
     })
   end
-  reduction.sum, reducing.latest = core.keep(sum:detach()), reduction
+  reduction.sum, unit.pass.reduction = core.keep(sum:detach()), reduction
   return sum, reduction
 end
 
@@ -279,8 +276,9 @@ end
 
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
 -- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `counts`, whether the
--- next passes' averages count its samples, `weights`, a list of what weight_of returned, and tables by bucket: links,
--- {uses, reduction}, and inputs, results of Reduced.
+-- next passes' averages count its samples, `weights`, a list of what weight_of returned, tables by bucket: links,
+-- {uses, reduction}, and inputs, results of Reduced; and of backward: `fetched`, the unit whose tensors it needed last,
+-- and `reduction`, which began last.
 local function new_pass(unit, module, ...)
   local before = unit.pass and unit.pass[1] == unit and unit.pass or nil
   local pass = {before = before, links = {}, inputs = {}, weights = {}, counts = module.training}
