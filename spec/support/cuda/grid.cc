@@ -296,9 +296,10 @@ extern "C" unsigned long long lm_fake_meet(int operation, unsigned mask, unsigne
     fail(cudaErrorLaunchFailure, "a warp operation whose mask %08x lacks its own lane %d", mask, own);
   int lanes = g.threads - base < LM_WARP ? g.threads - base : LM_WARP;
   me->operation = operation, me->mask = mask, me->bits = bits, me->source = source, me->all = all;
-  for (int i = 0; i < lanes; i++) {
+  for (int n = 1; n < lanes; n++) { /* from the next lane on: it is the one that most often has yet to come */
+    int i = (own + n) % lanes;
     lane *other = warp + i;
-    if (!(mask >> i & 1) || i == own) continue;
+    if (!(mask >> i & 1)) continue;
     if (other->state == EXITED) {
       fail(cudaErrorLaunchFailure, "a warp operation with mask %08x, whose lane %d has returned", mask, i);
     }
