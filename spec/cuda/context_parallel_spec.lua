@@ -63,4 +63,20 @@ describe("nn.parallel.context_parallel over NCCL", function()
       assert(calls_made == (rank == 0 and size or size - 1), calls_made)
     ]], { init = "timeout = 6" })
   end)
+
+  it("passes keys on in one call of all ranks at once", function()
+    nccl_ranks.succeeds(4, PRELUDE .. [[
+      local function run()
+        nn.parallel.context_parallel(mesh, {buffers = inputs(), dims = {3, 3, 3}}, function(...)
+          lm.no_grad(attend, {...})
+        end)
+      end
+      assert(live "communicator" == 1, live "communicator")
+      run()
+      local before = calls "ncclGroupEnd"
+      run()
+      assert(calls "ncclGroupEnd" - before == size - 1, calls "ncclGroupEnd" - before)
+      assert(live "communicator" == 1, live "communicator")
+    ]])
+  end)
 end)

@@ -69,7 +69,7 @@ describe("nn.parallel.Pipeline over NCCL", function()
     ]])
   end)
 
-  it("trains on a group of NCCL alone, whose headers are on the device", function()
+  it("trains on a group of NCCL alone", function()
     nccl_ranks.succeeds(2, PRELUDE .. "train(cut(make(4), {schedule = 'interleaved'}), make(4), 3)", {
       init = 'timeout = 20, backend = "nccl"',
     })

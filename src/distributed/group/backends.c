@@ -52,7 +52,11 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
   *out = (lm_backends){.n = 0};
   if (!strpbrk(text, ":,")) {
     TRY(lm_group_table_find(text, &table));
-    add_part(out, table, ~0u);
+    add_part(out, table, table->enqueues ? ~(1u << LM_CPU) : ~0u);
+    if (table->enqueues) { /* for CPU tensors it would copy to a device and wait for that */
+      TRY(lm_group_table_find("gloo", &table));
+      add_part(out, table, 1u << LM_CPU);
+    }
     snprintf(out->text, sizeof out->text, "%s", text);
     return LM_OK;
   }

@@ -222,7 +222,6 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   self.mesh, self.group, self.loss, self.batch_dim = mesh, group, opts.loss, opts.batch_dim
   self.schedule, self.microbatches, self.total = opts.schedule, opts.microbatches, #stages
   self.device = (module:parameters()[1] or ops.empty {}).device
-  self.header_device = group.backend == "nccl" and self.device or "cpu"
   stages = lists.map(stages, function(parts) return stage_of(module, parts) end)
   note_parameters(self, module, stages)
   self.stages = Stages()
@@ -261,7 +260,7 @@ local function message_of(run, tensors, requires)
   end
   for i = #header + 1, HEADER do header[i] = 0 end
   return {
-    header = requires and core.tensor(header, {dtype = "int64", device = run.pipe.header_device}),
+    header = requires and core.tensor(header, {dtype = "int64", device = "cpu"}),
     tensors = lists.map(tensors, function(t) return t:detach():contiguous() end),
   }
 end
@@ -306,7 +305,7 @@ local function start_messages(run, round, sent)
     return lists.slice(works, n_sends + 1)
   end
   local headers = lists.map(round.receives, function(pass)
-    return pass.kind == "forward" and {ops.empty({HEADER}, {dtype = "int64", device = pipe.header_device})} or {}
+    return pass.kind == "forward" and {ops.empty({HEADER}, {dtype = "int64", device = "cpu"})} or {}
   end)
   for _, work in ipairs(batch({sent and sent.header}, headers)) do work:wait() end
   local received = {}
@@ -424,7 +423,7 @@ end
 -- the least over all pipelines of the mesh.
 local function agree(pipe, call, x)
   local calls, group = {"forward", "step", "step without gradients"}, pipe.group
-  local how = {dtype = "int64", device = pipe.header_device}
+  local how = {dtype = "int64", device = "cpu"}
   local first = ops.zeros({3}, how)
   if group.rank == 0 then
     if x == nil then fail("%s: the first stage needs the batch", who) end
