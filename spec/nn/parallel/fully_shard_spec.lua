@@ -688,6 +688,15 @@ describe("nn.parallel.fully_shard", function()
       contains(message(nn.parallel.DistributedDataParallel, net), "parameter 'weight' is sharded by fully_shard; it")
       contains(message(optim.ZeroRedundancyOptimizer, net:parameters(), {optimizer_class = optim.Adam}), "'weight' is")
       contains(message(optim.LBFGS, net:parameters()), "LBFGS needs all elements")
+      local function batch_dim(make, ...) return message(make(nn.Linear(4, 6), {batch_dim = 9}), ...) end
+      contains(batch_dim(fully_shard, lm.ones(2, 4)),
+        "fully_shard: batch_dim must be at most 2, the number of dims of the first tensor, got 9")
+      contains(batch_dim(nn.parallel.DistributedDataParallel, lm.ones(4)),
+        "DistributedDataParallel: batch_dim must be at most 1, the number of dims of the first tensor, got 9")
+      local Scale = nn.Module:extend "Scale"
+      function Scale:init() self.weight = nn.Parameter(lm.ones(1)) end
+      function Scale:forward(x) return self.weight * x end
+      assert(fully_shard(Scale())(lm.tensor(3)):item() == 3) -- one sample
       net.weight = nn.Parameter(lm.randn(6, 4))
       contains(message(net, lm.ones(2, 4)), "parameter 'weight' was replaced; assign")
     ]])
