@@ -478,6 +478,20 @@ describe("nn.parallel.parallelize", function()
     ]])
   end)
 
+  it("does not add the norm of one rank to a sum of another, whose list has no divided parameter", function()
+    local got = on.run(2, [[
+      local net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
+      parallelize(net, mesh_of({2}, {"tensor"}), {["0"] = {style = "column", output = "replicated"}})
+      net(lm.ones(2, 4)):square():sum():backward()
+      nn.utils.clip_grad_norm_(rank == 0 and net:parameters() or net[2]:parameters(), 0.1)
+      dist.all_reduce(lm.tensor(1))
+    ]])
+    for rank = 0, 1 do
+      assert.matches("rank 0 on [^ ]+ called norm over all ranks at [^ ]+script.lua:%d+, rank 1 on [^ ]+ called "
+        .. "all_reduce sum float64 %[%]", got[rank].output)
+    end
+  end)
+
   it("counts an infinite gradient of one rank on all", function()
     on.succeeds(2, [[
       local net = parallelize(nn.Linear(2, 2), mesh_of({2}), "column")
