@@ -176,7 +176,8 @@ describe("nn.parallel.fully_shard", function()
       end
       local image = {image_size = 32, patch_size = 4, num_layers = 2, num_heads = 4, hidden_dim = 48, mlp_dim = 96}
       for i, case in ipairs {
-        {"llama", both {attention_bias = true, pad_vocab_to = 8}}, {"gemma", both {head_dim = 12, num_key_value_heads = 4}},
+        {"llama", both {attention_bias = true, pad_vocab_to = 8}},
+        {"gemma", both {head_dim = 12, num_key_value_heads = 4}},
         {"bert", both {head = "masked_lm"}}, {"bert", both {head = "sequence_classification", num_labels = 3}},
         {"vit", image},
         {"dinov2", {image_size = 28, num_layers = 1, num_heads = 4, hidden_dim = 48, mlp_dim = 96}},

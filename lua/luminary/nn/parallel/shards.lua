@@ -156,7 +156,7 @@ end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 function shards.check_replicas(who, name, p, group)
-  for _, part in ipairs(shards.parts_of[p] or {}) do
+  for _, part in ipairs(lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
@@ -464,9 +464,11 @@ function shards.own_part(optimizer, dict)
   if count == #params or not pipeline_among(params) then return dict end
   local numbers, groups = shards.numbers(optimizer)
   for g, all in ipairs(groups) do
-    local given = dict.param_groups[g].params
+    local saved = dict.param_groups[g]
+    local given = options.is_plain(saved) and options.is_plain(saved.params) and saved.params or {}
     if #given ~= #all then
-      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict", g, #all, #given)
+      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict; pass the "
+        .. "optimizer the parameters of the model that was saved, in the same groups", g, #all, #given)
     end
   end
   return shards.renumbered(optimizer, dict, numbers)
