@@ -286,7 +286,7 @@ local function new_pass(unit, module, ...)
   if step then pass.weights = step.weights end
   if before then before.before = nil end
   autograd.free_returned()
-  if unit.batch_dim then pass.size = step and step.samples or batch_size(unit.batch_dim, ...) end
+  if unit.batch_dim then pass.size = step and step.samples or batch_size(who, unit.batch_dim, ...) end
   if not core.is_grad_enabled() then return pass end
   for _, m in ipairs(module:modules()) do
     for _, bucket in ipairs(unit_of(m) and unit_of(m).buckets or {}) do

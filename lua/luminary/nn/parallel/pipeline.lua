@@ -427,7 +427,7 @@ local function agree(pipe, call, x)
   local first = ops.zeros({3}, how)
   if group.rank == 0 then
     if x == nil then fail("%s: the first stage needs the batch", who) end
-    local samples = batch_size(pipe.batch_dim, x)
+    local samples = batch_size(who, pipe.batch_dim, x)
     local n = core.tensor({math.max(1, math.min(pipe.microbatches, samples))}, how)
     for d, other in ipairs(pipe.mesh.whole.groups) do
       local is_own = lists.index_of(pipe.mesh.of[1], d)
@@ -452,8 +452,8 @@ local function run_passes(pipe, call, x, target)
   }
   local is_last = (pipe.total - 1) % group.size == group.rank
   if is_last and not run.evaluates and target == nil then fail("%s: the last stage needs the target", who) end
-  if is_last and not run.evaluates and batch_size(pipe.batch_dim, target) ~= samples then
-    fail("%s: the batch has %d samples, the target %d", who, samples, batch_size(pipe.batch_dim, target))
+  if is_last and not run.evaluates and batch_size(who, pipe.batch_dim, target) ~= samples then
+    fail("%s: the batch has %d samples, the target %d", who, samples, batch_size(who, pipe.batch_dim, target))
   end
   for i = 1, run.n do
     local first = math.floor(samples * (i - 1) / run.n)

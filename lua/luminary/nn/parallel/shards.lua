@@ -156,7 +156,7 @@ end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 function shards.check_replicas(who, name, p, group)
-  for _, part in ipairs(shards.parts_of[p] or {}) do
+  for _, part in ipairs(lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
@@ -217,10 +217,10 @@ end
 function shards.is_collective(parameters) return find_division(parameters) ~= nil end
 
 -- Returns t reduced over all ranks, on t's device. All dims of a mesh are reduced at once, in one collective that all
--- ranks call, whichever parameters they have.
-local function reduced(division, device, t, op)
-  local there = t:to(device)
-  division.mesh:call(dist().all_reduce, there, {op = op})
+-- ranks call, whichever parameters they have. It has the name `purpose` in errors, and meets no other one.
+local function reduced(division, device, t, op, purpose)
+  local there, world = t:to(device), load_module("luminary.distributed.groups").need(purpose)
+  division.mesh:call(core.dist_run, "all_reduce", world.handle, false, nil, op, nil, nil, there, nil, nil, nil, purpose)
   return there:to(t.device)
 end
 
@@ -242,7 +242,8 @@ function shards.total_norm(parameters, norm_type)
     total = not total and part or is_max and total:maximum(part) or total + part
   end
   local division, device = find_division(parameters)
-  total = reduced(division, device, total or ops.zeros({}, {dtype = "float64"}), is_max and "max" or "sum")
+  total = reduced(division, device, total or ops.zeros({}, {dtype = "float64"}), is_max and "max" or "sum",
+    "norm over all ranks")
   return is_max and total or total:pow(1 / norm_type)
 end
 
@@ -250,7 +251,7 @@ end
 --- parameters. Collective then.
 function shards.any_found(parameters, found)
   local division, device = find_division(parameters)
-  return division and reduced(division, device, found, "max") or found
+  return division and reduced(division, device, found, "max", "unscale_ over all ranks") or found
 end
 
 -- Returns a table from names to the parameters and buffers of a module that its state_dict has, before any hook.
@@ -463,9 +464,11 @@ function shards.own_part(optimizer, dict)
   if count == #params or not pipeline_among(params) then return dict end
   local numbers, groups = shards.numbers(optimizer)
   for g, all in ipairs(groups) do
-    local given = dict.param_groups[g].params
+    local saved = dict.param_groups[g]
+    local given = options.is_plain(saved) and options.is_plain(saved.params) and saved.params or {}
     if #given ~= #all then
-      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict", g, #all, #given)
+      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict; pass the "
+        .. "optimizer the parameters of the model that was saved, in the same groups", g, #all, #given)
     end
   end
   return shards.renumbered(optimizer, dict, numbers)
