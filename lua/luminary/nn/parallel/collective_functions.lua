@@ -97,4 +97,15 @@ define("all_to_all", "all_to_all", function(t, mesh, sent, received)
   return result
 end, function(sent, received) return received, sent end)
 
+local is_joined = setmetatable({}, {__mode = "k"}) -- keys: groups whose ranks have met in a collective
+
+--- join(mesh, device): Makes the ranks meet in a collective, once. Over NCCL each batch of messages is one unit from
+--- then on; before, messages of each two ranks would wait for those of others, all along a ring.
+function functions.join(mesh, device)
+  local group = mesh.groups[1]
+  if is_joined[group] or group.size == 1 then return end
+  mesh:call(dist.all_reduce, ops.zeros({1}, {device = device}), {group = group})
+  is_joined[group] = true
+end
+
 return functions

@@ -13,6 +13,7 @@ local signature = require "luminary.base.signature"
 local autograd = require "luminary.autograd.function"
 local dist = require "luminary.distributed.collectives"
 local device_mesh = require "luminary.distributed.device_mesh"
+local collective = require "luminary.nn.parallel.collective_functions"
 local part = require "luminary.nn.sequence_part"
 local shapes = require "luminary.tensor.shapes"
 
@@ -69,6 +70,7 @@ local function around(ring, key, value, f)
   local last, k, v = ring.mesh:size() - 1, core.scope(function() -- no copies by messages, for which ops would wait
     return key:detach():contiguous(), value:detach():contiguous()
   end)
+  core.scope(collective.join, ring.mesh, key.device)
   for step = 0, last do
     local arrive = step < last and pass(ring.mesh, k, v)
     core.scope(f, step, k, v)
