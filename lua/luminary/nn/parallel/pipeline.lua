@@ -19,6 +19,7 @@ local layer = require "luminary.nn.define_layer"
 local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
+local collective = require "luminary.nn.parallel.collective_functions"
 local schedule = require "luminary.nn.parallel.pipeline_schedule"
 local shards = require "luminary.nn.parallel.shards"
 
@@ -238,6 +239,7 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
       end
     end)
   end
+  collective.join(mesh, self.device)
   for _, tie in ipairs(self.ties) do
     core.no_grad(tie.p.copy_, tie.p, mesh:call(exchange, self, tie, tie.p:detach():contiguous())[1])
   end
