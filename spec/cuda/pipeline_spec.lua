@@ -104,7 +104,7 @@ describe("nn.parallel.Pipeline over NCCL", function()
     ]])
   end)
 
-  it("evaluates over one communicator, so that a rank's message does not wait for another's of an earlier rank", function()
+  it("evaluates over one communicator, on which no message waits for those of other ranks", function()
     nccl_ranks.succeeds(3, PRELUDE .. [[
       local pipe = cut(make(3))
       for step = 1, 2 do pipe((batch(step))) end
