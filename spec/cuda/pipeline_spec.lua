@@ -104,6 +104,14 @@ describe("nn.parallel.Pipeline over NCCL", function()
     ]])
   end)
 
+  it("evaluates over one communicator, on which no message waits for those of other ranks", function()
+    nccl_ranks.succeeds(3, PRELUDE .. [[
+      local pipe = cut(make(3))
+      for step = 1, 2 do pipe((batch(step))) end
+      assert(live "communicator" == 1, live "communicator")
+    ]])
+  end)
+
   it("names the places of ranks of which one fails", function()
     local got = nccl_ranks.run(2, PRELUDE .. [[
       local pipe = cut(make(2))
