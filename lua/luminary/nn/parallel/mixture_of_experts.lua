@@ -110,11 +110,9 @@ local function gather(mesh, t)
   return all
 end
 
--- Returns a list of the ranks' numbers of tokens. They travel between hosts, which wait for no device, if they can.
-local function gather_sizes(mesh, tokens, device)
-  if not mesh or mesh:size() == 1 then return {tokens} end
-  if mesh.groups[1].backend ~= "nccl" then device = "cpu" end
-  return gather(mesh, core.tensor({tokens}, {dtype = "int64", device = device})):flatten():tolist()
+-- Returns a list of the ranks' numbers of tokens, which go from CPU to CPU: the host waits for no device.
+local function gather_sizes(mesh, tokens)
+  return gather(mesh, core.tensor({tokens}, {dtype = "int64", device = "cpu"})):flatten():tolist()
 end
 
 -- Returns the index of a slot for each row: blocks of sizes[i] rows take neighboring slots, from first[i] on.
@@ -194,7 +192,7 @@ function MixtureOfExperts:forward(x)
   -- Here alone the host waits for the device: for the numbers of all ranks' choices by expert, or of their tokens.
   local rows, list = flat:index_select(1, token), not self.capacity_factor and all:tolist()
   local sizes = list and lists.map(list, function(choices) return sum(choices) / k end)
-    or gather_sizes(self.mesh, tokens, x.device)
+    or gather_sizes(self.mesh, tokens)
   local share = tokens / sum(sizes)
   -- Experts' gradients are averages over the tokens of all ranks: each rank's part is weighted.
   local function weigh(t, factor)
