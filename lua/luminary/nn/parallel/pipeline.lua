@@ -248,7 +248,7 @@ local function rank_of(pipe, stage) return pipe.group.ranks[(stage - 1) % pipe.g
 
 -- Returns the result of a pass: tensors for the pass that receives them, after a header if `requires` says which of
 -- them get a gradient.
-local function message_of(run, tensors, requires)
+local function message_of(tensors, requires)
   local header = {#tensors}
   for i, t in ipairs(requires and tensors or {}) do
     lists.append(header, {lists.index_of(DTYPES, t.dtype), requires[i] and 1 or 0, t.ndim})
@@ -368,7 +368,7 @@ local function run_forward(run, pass)
       end
       requires[i] = outputs[i].requires_grad and run.grad
     end
-    message = message_of(run, outputs, requires)
+    message = message_of(outputs, requires)
   end
   if run.grad then
     run.live[pass.stage][pass.batch] = {
@@ -402,7 +402,7 @@ local function run_backward(run, pass)
   if #grads > 0 then core.backward(live.outputs, grads) end
   for _, t in ipairs(grads) do t:free() end
   run.live[pass.stage][pass.batch] = nil
-  return pass.stage > 1 and message_of(run, lists.map(live.inputs, function(x)
+  return pass.stage > 1 and message_of(lists.map(live.inputs, function(x)
     return x.grad or ops.zeros_like(x:detach())
   end)) or nil
 end
