@@ -45,8 +45,8 @@ local function group_of(shape, dims)
   return own
 end
 
--- Returns group_of's result. On GPUs its ranks are connected at once, while there is memory for it. Without a collective
--- each pair of its ranks would have a connection of its own, and messages of one wait for those of others.
+-- Returns group_of's result. On GPUs its ranks are connected at once, as long as there is memory for it. Without that
+-- each pair of ranks would have a connection of its own, and messages of one would wait for those of others.
 local function make_group(device_type, shape, dims)
   local group = group_of(shape, dims)
   if device_type ~= "cpu" and group.size > 1 then
