@@ -154,8 +154,8 @@ function shards.divide(p, mesh, dim, sizes)
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
 
---- Allocates and initializes the modules' parameters that have no memory. Of those that parallelize has divided it draws
---- the full values, of which each rank keeps its part: ranks draw alike. Experts draw their parts in this way themselves.
+--- Allocates and initializes the modules' parameters that have no memory. Of those that shards.divide has divided it
+--- draws the full values, of which each rank keeps its part: ranks draw alike.
 function shards.materialize(who, modules)
   local divided = {}
   for _, m in ipairs(modules) do
