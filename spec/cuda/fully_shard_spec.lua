@@ -89,7 +89,8 @@ describe("fully_shard over NCCL", function()
 
   it("joins a block's gradients by one kernel: each further parameter is copied only by its two gathers", function()
     nccl_ranks.succeeds(2, PRELUDE .. [[
-      local function copies(layers) -- those that fully_shard adds to a step
+      -- Returns the number of copies, launches and memsets that fully_shard adds to a step.
+      local function copies(layers)
         local function count(net)
           local function calls_made()
             return calls "cudaLaunchKernel" + calls "cudaMemcpyAsync" + calls "cudaMemsetAsync"
