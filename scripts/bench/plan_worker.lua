@@ -24,7 +24,6 @@ local function collect()
   repeat -- finalizers release more
     before = lm.memory_allocated "cpu"
     collectgarbage()
-    collectgarbage()
   until lm.memory_allocated "cpu" == before
 end
 

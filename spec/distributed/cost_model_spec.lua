@@ -20,11 +20,11 @@ local function memory(fields, model) return cost.memory(model or llama(), layout
 
 describe("the cost model #unsanitized", function()
   for _, case in ipairs {
-    {4, "gpt2:256:6:2048:2:128"}, {2, "llama:256:6:2048:2:128:recompute"}, {4, "llama:248:3:1001:1:64:hybrid"},
-    {2, "gpt2:256:6:2048:2:128:noreshard,accumulate"}, {4, "gpt2:256:6:2048:2:128:keep,accumulate"},
-    {3, "gpt2:256:4:16384:1:32"},
-    {2, "gpt2:256:6:2048:2:128:tensor"}, {4, "llama:256:6:2048:2:128:tensor,recompute"},
-    {2, "llama:256:6:2048:2:128:pipeline2"}, {8, "gpt2:192:4:1024:1:64:pipeline2"},
+    {4, "gpt2:192:4:1024:1:128"}, {2, "llama:192:4:1024:1:128:recompute"}, {4, "llama:184:3:1001:1:64:hybrid"},
+    {2, "gpt2:192:4:1024:1:128:noreshard,accumulate"}, {4, "gpt2:192:4:1024:1:128:keep,accumulate"},
+    {3, "gpt2:192:2:8192:1:32"},
+    {2, "gpt2:192:4:1024:1:128:tensor"}, {4, "llama:192:4:1024:1:128:tensor,recompute"},
+    {2, "llama:192:4:1024:1:128:pipeline2"}, {8, "gpt2:192:4:1024:1:64:pipeline2"},
     {4, "gpt2:128:4:64:2:128:context2,tensor"}, {4, "llama:192:4:1024:1:64:context2,pipeline2,interleave2"},
     {4, "gpt2:128:6:64:1:8:bounded"},
   } do
