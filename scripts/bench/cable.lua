@@ -44,7 +44,7 @@ local function interface_of(host)
   return fd
 end
 
--- By host: {fd, first and last (numbers of the packets on their way), sent (when its last one is), data, bytes, due}.
+-- Hosts' {fd, first and last (numbers of the packets on their way), sent (when its last one is), data, bytes, due}.
 local lanes = {}
 for host = 0, n - 1 do
   lanes[host] = {fd = interface_of(host), first = 1, last = 0, sent = 0, data = ffi.new("uint8_t[?]", SLOTS * BIGGEST),

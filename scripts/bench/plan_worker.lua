@@ -116,8 +116,8 @@ local function ring_speed(group, n, bytes)
   return math.max(1, 2 * (n - 1) / n * bytes / seconds)
 end
 
--- Returns the seconds of one of fully_shard's copies of a few elements, with what it takes around it: steps of small nets
--- on a mesh of one rank take that much more than those of nets that are not sharded.
+-- Returns the seconds of one of fully_shard's copies of a few elements, with what it takes around it: steps of small
+-- nets on a mesh of one rank take that much more than those of nets that are not sharded.
 local function seconds_a_call(kind, grid)
   local seconds, count = {}, 0
   for i = 1, 2 do
@@ -138,9 +138,9 @@ local function seconds_a_call(kind, grid)
 end
 
 -- Returns the machine of these ranks, `node` on each host, all measured at once: memory by copies that no cache holds,
--- arithmetic by what else steps of a net take that is not sharded, links of a host by collectives of a block. Cores that
--- compute also send; while messages are on their way between hosts, they compute. Between hosts a cable carries `rate`
--- bits a second with that delay.
+-- arithmetic by what else steps of a net take that is not sharded, links of a host by collectives of a block. Cores
+-- that compute also send; while messages are on their way between hosts, they compute. Between hosts a cable carries
+-- `rate` bits a second with that delay.
 local function measured_machine(model, micro, step, call, node, rate, delay)
   local card = {speed = 1, bytes = math.huge, overlap = 0, outside = 1, flops = math.huge, float32 = math.huge,
     call = call}

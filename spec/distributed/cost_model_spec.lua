@@ -109,6 +109,25 @@ describe("the cost model #unsanitized", function()
     assert.is_true(step({shard = 8}).times.shard < step({shard = 8, reshard = true}).times.shard)
   end)
 
+  it("counts the copies around gathers and reductions, and their calls", function()
+    local function of_card(fields)
+      local card = setmetatable(fields, {__index = cost.cards.h100})
+      return function(how) return cost.step(llama(), layout(how), cost.machine(card, 8)) end
+    end
+    local model, speed = llama(), 0.8 * cost.cards.h100.memory
+    local block, own = cost.elements(model.block, 1, 8)
+    local twice, once = step {shard = 8, reshard = true}, step {shard = 8}
+    assert.near(1, (twice.copies - once.copies) / 32 / (2 * 2 * (block + own) / speed + 2 * 4 * 5e-6), 1e-9)
+    local root, own_root = cost.elements(model.rest, 1, 8)
+    local numbers = 32 * (7 * block + 2 * own) + 7 * root + 2 * own_root
+    assert.near(1, once.copies / (2 * numbers / speed + 3 * (32 * 4 + 2) * 5e-6), 1e-9)
+    assert.is_nil(step({replicate = 8}).copies)
+    local slow = of_card({call = 1e-3}) {shard = 8}
+    assert.near(1, (slow.copies - once.copies) / (3 * (32 * 4 + 2) * (1e-3 - 5e-6)), 1e-9)
+    local busy = of_card({contention = 1}) {shard = 8}
+    assert.near(0.3, once.contention / busy.contention, 1e-9)
+  end)
+
   it("leaves stages waiting at both ends of a pipeline", function()
     local a, b = step {pipeline = 4, micros = 4}, step {pipeline = 4, micros = 16}
     local c = step {pipeline = 4, micros = 16, interleave = 2}
