@@ -248,7 +248,7 @@ end
 --- Returns the state of the optimizer: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in order.
 --- Its tensors are those of the optimizer, not copies. lm.save saves it.
 function Optimizer:state_dict()
-  local dict, n = {state = {}, param_groups = {}}, 0
+  local dict, n, shards = {state = {}, param_groups = {}}, 0, package.loaded["luminary.nn.parallel.shards"]
   for g, group in ipairs(self.param_groups) do
     local copy = lists.copy(group)
     copy.params = {}
@@ -257,7 +257,10 @@ function Optimizer:state_dict()
       copy.params[i] = n
       if self.state[p] then
         dict.state[n] = {}
-        for key, value in pairs(self.state[p]) do dict.state[n][key] = value end
+        for key, value in pairs(self.state[p]) do
+          dict.state[n][key] = value
+          if shards then shards.note_part(value, p) end
+        end
       end
     end
     dict.param_groups[g] = copy

@@ -62,7 +62,7 @@ local on = several([[
     local b = opts.optimizer or optim.AdamW(pipe:parameters(), {lr = 0.01})
     for step = opts.first or 1, opts.last or 12 do
       local x, y = (opts.batch or batch)(step)
-      if step ~= 3 then a:zero_grad() end -- those of steps 2 and 3 add up
+      if step ~= 3 then a:zero_grad() end -- gradients of steps 2 and 3 add up
       local whole = (opts.loss or loss_of)(alone(x), y)
       whole:backward()
       if step >= (opts.from or 1) then

@@ -127,6 +127,16 @@ local is_divided = shards.is_divided
 --- Returns true if other ranks of a mesh have parameters or parts that this one lacks.
 function shards.is_distributed(p) return is_divided(p) or shards.pipeline_of[p] ~= nil end
 
+local in_dicts = setmetatable({}, {__mode = "k"}) -- has the tensors of state_dicts that are of distributed parameters
+
+--- Notes that t, a tensor in a state_dict, is the part of parameter p, or of its state, that this rank has.
+function shards.note_part(t, p)
+  if core.is_tensor(t) and shards.is_distributed(p) then in_dicts[t] = true end
+end
+
+--- Returns true if t is a part of a parameter or its state, of which other ranks have others.
+function shards.is_part(t) return in_dicts[t] or shards.is_distributed(t) end
+
 --- Returns this rank's shard of a full tensor, zeros in the padding, in the tensor's dtype on its device.
 function shards.cut(about, full)
   local own = ops.zeros({about.chunk, unpack(about.shape, 2)}, {dtype = full.dtype, device = full.device})
@@ -505,6 +515,27 @@ function shards.add_state(before, p, state, saved)
     end
   end
   return all
+end
+
+--- Returns the complete state_dict of a module or an optimizer from the states of its ranks.
+function shards.joined(next_state)
+  local dict
+  for state in next_state do
+    local forms, parts = options.is_plain(state.shards) and state.shards or {}, state.tensors or state.state
+    dict = dict or (state.tensors and {} or {param_groups = state.param_groups, state = {}})
+    local all = state.tensors and dict or dict.state
+    for key, value in pairs(options.is_plain(parts) and parts or {}) do
+      local form, n = forms[key], tostring(key)
+      if form ~= nil and not saved_shape(form) then malformed("load_shards", n) end
+      local full = form and {shape = form.shape, ndim = #form.shape}
+      if core.is_tensor(value) then
+        all[key] = shards.add_state({[n] = all[key]}, full, {[n] = value}, form)[n]
+      else
+        all[key] = shards.add_state(all[key], full, value, form)
+      end
+    end
+  end
+  return dict
 end
 
 return shards
