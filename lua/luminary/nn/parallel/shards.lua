@@ -415,8 +415,10 @@ function shards.load_module(module, next_state)
   end
 end
 
--- Returns the entry of pipeline_of of the first of these parameters that has one, or nil.
+-- Returns the entry of pipeline_of of the first of these parameters that has one, or nil. For an empty list, as a rank
+-- has whose stages are frozen, it returns a Pipeline's.
 local function pipeline_among(parameters)
+  if #parameters == 0 then return select(2, next(shards.pipelines)) end
   return shards.pipeline_of[lists.find(parameters, function(p) return shards.pipeline_of[p] end) or false]
 end
 
@@ -465,14 +467,14 @@ function shards.renumbered(optimizer, dict, numbers)
 end
 
 --- Returns the part of a state_dict that is of this optimizer's parameters: if it is of an optimizer of the complete
---- model, which has more than those of a Pipeline's rank. Collective in that case.
+--- model, which has more than those of a Pipeline's rank. Collective for a Pipeline's.
 function shards.own_part(optimizer, dict)
-  local params, count = optimizer:all_parameters(), 0
-  for _, group in ipairs(dict.param_groups) do
+  local numbers, groups = shards.numbers(optimizer)
+  local count = 0
+  for _, group in ipairs(numbers and dict.param_groups or {}) do
     count = count + (options.is_plain(group) and options.is_plain(group.params) and #group.params or 0)
   end
-  if count == #params or not pipeline_among(params) then return dict end
-  local numbers, groups = shards.numbers(optimizer)
+  if not numbers or count == #numbers then return dict end
   for g, all in ipairs(groups) do
     local given = dict.param_groups[g].params
     if #given ~= #all then
