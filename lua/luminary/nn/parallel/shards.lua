@@ -422,6 +422,12 @@ local function pipeline_among(parameters)
   return shards.pipeline_of[lists.find(parameters, function(p) return shards.pipeline_of[p] end) or false]
 end
 
+--- Returns true if the parameters are of a Pipeline whose loss another rank computes.
+function shards.has_loss_elsewhere(parameters)
+  local pipeline = pipeline_among(parameters)
+  return pipeline ~= nil and pipeline.group.rank < pipeline.group.size - 1
+end
+
 --- Returns the numbers that the parameters of an optimizer have in an optimizer of the complete model, a list, and for
 --- each group the numbers of all of its parameters there; nil if they are of no Pipeline. Collective.
 function shards.numbers(optimizer)
