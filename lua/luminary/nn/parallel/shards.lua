@@ -164,11 +164,28 @@ function shards.divide(p, mesh, dim, sizes)
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
 
+-- Returns true if a group has all ranks of another one.
+local function has_all(group, other)
+  return lists.every(other.ranks, function(rank) return lists.index_of(group.ranks, rank) end)
+end
+
+-- Returns the division over several ranks of a parameter of experts, or nil.
+local function expert_part(p)
+  return lists.find(shards.parts_of[p] or {}, function(part) return part.averages and part.group.size > 1 end)
+end
+
+local function refuse_experts(who, name, part)
+  options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); call nn.parallel."
+    .. "fully_shard(layer.experts, {mesh = the other dims}), then fully_shard(net, {mesh = one of all ranks})", who, name,
+    part.mesh:describe_rank())
+end
+
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 function shards.check_replicas(who, name, p, group)
   for _, part in ipairs(shards.parts_of[p] or {}) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
+        if part.averages then refuse_experts(who, name, part) end
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
           part.mesh.rank, rank, name, part.mesh:describe_rank())
       end
@@ -176,14 +193,23 @@ function shards.check_replicas(who, name, p, group)
   end
 end
 
--- Returns true if a group has all ranks of another one.
-local function has_all(group, other)
-  return lists.every(other.ranks, function(rank) return lists.index_of(group.ranks, rank) end)
+--- Fails if a module has experts that ranks outside of the groups divide, and other parameters, whose gradients would
+--- not be averaged over those ranks.
+function shards.check_experts(who, module, groups)
+  local expert, of, has_others
+  for name, p in module:named_parameters() do
+    local part = expert_part(p)
+    if part and not lists.find(groups, function(group) return has_all(group, part.group) end) then
+      expert, of = name, part
+    end
+    has_others = has_others or not part and p.requires_grad
+  end
+  if expert and has_others then refuse_experts(who, expert, of) end
 end
 
 --- Returns true if p's module averages its gradients over all ranks of a group, which hold other parts.
 function shards.averages(p, group)
-  local part = lists.find(shards.parts_of[p] or {}, function(part) return part.averages end)
+  local part = expert_part(p)
   return part ~= nil and has_all(part.group, group)
 end
 
