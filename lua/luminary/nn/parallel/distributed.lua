@@ -73,6 +73,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
 
   local params, names, bytes = {}, {}, 0
   self.replicas = {}
+  shards.check_experts(who, module, {group})
   for name, p in module:named_parameters() do
     local averages = shards.averages(p, group)
     if not averages then

@@ -467,6 +467,10 @@ local function run_passes(pipe, call, x, target)
     run.sizes[i] = {first = first, n = n, weight = samples > 0 and n / samples or 1}
   end
   for s = 1, pipe.total do run.live[s] = {} end
+  for _, tie in ipairs(run.grad and pipe.ties or {}) do
+    -- finish adds the ranks' gradients up: one rank keeps the sum of earlier steps.
+    if not shards.pipeline_of[tie.p].counts then tie.p.grad = nil end
+  end
   local function is_kept(pass) return run.grad or pass.kind == "forward" end
   local rounds = schedule.rounds(pipe.schedule, group.rank, group.size, run.n, #pipe.stages, is_kept)
   with_units(pipe, samples, function()
