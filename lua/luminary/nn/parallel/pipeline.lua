@@ -408,8 +408,8 @@ end
 -- Runs a backward pass; returns its message for the stage before, or nil.
 local function run_backward(run, pass)
   local live, weight = run.live[pass.stage][pass.batch], run.sizes[pass.batch].weight
-  local grads = receives(run, pass) and obtain(run, pass)
-    or lists.map(live.outputs, function(y) return ops.full_like(y:detach(), weight) end) -- losses, or results of weight 0
+  local grads = receives(run, pass) and obtain(run, pass) -- else outputs are a loss, or results of weight 0
+    or lists.map(live.outputs, function(y) return ops.full_like(y:detach(), weight) end)
   set_averaging(run, stage_at(run.pipe, pass), pass.batch == run.n)
   if #grads > 0 then core.backward(live.outputs, grads) end
   for _, t in ipairs(grads) do t:free() end
@@ -436,7 +436,7 @@ local function samples_in(pipe, what, value)
   local samples = batch_size(who, pipe.batch_dim, value)
   for i, t in ipairs(options.is_plain(value) and value or {}) do
     local n = core.is_tensor(t) and batch_size(who, pipe.batch_dim, t) or samples
-    if n ~= samples then fail("%s: the %s's first tensor has %d samples, tensor %d has %d", who, what, samples, i, n) end
+    if n ~= samples then fail("%s: the %s's first tensor has %d samples, tensor %d %d", who, what, samples, i, n) end
   end
   return samples
 end
@@ -483,8 +483,8 @@ end
 local function run_passes(pipe, call, x, target)
   local group, samples, n_batches = pipe.group, agree(pipe, call, x)
   local run = {
-    pipe = pipe, n = n_batches, sizes = {}, samples = samples, weight = samples, x = x, target = target, grad = call == "step",
-    evaluates = call == "forward", live = {}, received = {}, sends = {}, results = {},
+    pipe = pipe, n = n_batches, sizes = {}, samples = samples, weight = samples, x = x, target = target,
+    grad = call == "step", evaluates = call == "forward", live = {}, received = {}, sends = {}, results = {},
   }
   local is_last = (pipe.total - 1) % group.size == group.rank
   if is_last and not run.evaluates and target == nil then fail("%s: the last stage needs the target", who) end
