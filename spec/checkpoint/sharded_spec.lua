@@ -41,7 +41,10 @@ describe("checkpoints of sharded models", function()
   it("leave no files of a save that failed", function()
     assert(lm.paths.mkdir(folder .. "/a"))
     on.succeeds(2, ([[
-      contains(message(lm.checkpoint.save, "%s/a", {net = shard(make())}), "it is a folder")
+      local dir, net = "%s/", shard(make())
+      contains(message(lm.checkpoint.save, dir .. "a", {net = net}), "it is a folder")
+      contains(message(lm.checkpoint.save, dir .. "b", {step = 1, [rank == 0 and "net" or "model"] = net}),
+        "checkpoint.save: all ranks must save the same parts, but rank 0 has net, step; rank 1 has model, step")
     ]]):format(folder))
     assert.same({".", "..", "a"}, lm.paths.dir(folder))
   end)

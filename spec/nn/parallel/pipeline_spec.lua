@@ -370,6 +370,60 @@ describe("nn.parallel.Pipeline", function()
     ]])
   end)
 
+  it("weighs micro-batches by the targets that the option count counts", function()
+    on.succeeds(4, [[
+      local mesh = dist.init_device_mesh("cpu", {2, 2}, {names = {"data", "pipeline"}})
+      local group, d = mesh:get_group "data", mesh:get_local_rank "data"
+      local function own(t) return t:narrow(1, 4 * d + 1, 4) end
+      local function count(t) return t:ne(-100):sum() end
+      local y
+      for _, how in ipairs {"sharded", "mixed"} do
+        local alone, net = make(), make()
+        for _, m in ipairs {alone, net} do m.head.weight = nn.Parameter(m.emb.weight:detach():clone()) end
+        local pipe = cut(net, {mesh = mesh["pipeline"], count = count, microbatches = 4, split = splits[2]})
+        if how == "mixed" and rank % 2 == 0 then
+          pipe.stages[1] = nn.parallel.DistributedDataParallel(pipe.stages[1], {process_group = group})
+        else
+          fully_shard(pipe.stages[1], {mesh = mesh["data"]})
+        end
+        train(pipe, alone, {last = 4, own = own, batch = function(step)
+          lm.manual_seed(step)
+          local x
+          x, y = lm.randint(1, 12, {8, 5}), lm.randint(1, 12, {8, 5})
+          y[{{2, 3}}] = -100 -- micro-batches without a target
+          y[1][2], y[8] = -100, -100
+          if step == 2 then y[{{5, 8}}] = -100 end
+          return x, y
+        end, sum = function(loss)
+          local sum = dist.all_reduce(loss * (count(own(y)):item()), {group = group})
+          return sum * 8 / count(y):item()
+        end})
+        same_state(pipe, alone)
+        local x, before = own(lm.ones(8, 5):long()), pipe:parameters()[1].grad:clone()
+        assert(pipe:step(x, x * 0 - 100):item() == 0)
+        assert(pipe:parameters()[1].grad:equal(before))
+      end
+      local pipe = cut(make(), {mesh = mesh["pipeline"], split = splits[2], count = function() return 0.5 end})
+      contains(message(pipe.step, pipe, lm.ones(8, 5):long(), lm.ones(8, 5):long()),
+        "Pipeline: the result of count must be a non-negative integer, got 0.5")
+    ]])
+  end)
+
+  it("has stages that begin in place", function()
+    on.succeeds(2, [[
+      local function chain()
+        lm.manual_seed(2)
+        return nn.Sequential(nn.Linear(4, 6), nn.ReLU(true), nn.Linear(6, 3))
+      end
+      local alone = chain()
+      train(cut(chain(), {split = {"1"}, loss = F.cross_entropy}), alone, {loss = F.cross_entropy, last = 3,
+        batch = function(step)
+          lm.manual_seed(step)
+          return lm.randn(5, 4), lm.randint(1, 4, {5})
+        end})
+    ]])
+  end)
+
   it("divides models of nn.parallel.parallelize, whose stages may be sharded, too", function()
     for _, n in ipairs { 4, 8 } do
       on.succeeds(n, [[
@@ -676,6 +730,12 @@ describe("nn.parallel.Pipeline", function()
       local mesh = dist.init_device_mesh("cpu", {1})
       local pipe = Pipeline(make(), {mesh = mesh, split = {}, microbatches = 2, loss = F.mse_loss})
       contains(message(pipe.step, pipe, lm.ones(2, 5)), "the last stage needs the target")
+    ]])
+    on.succeeds(1, [[
+      local mesh = dist.init_device_mesh("cpu", {1})
+      local pipe = Pipeline(make(), {mesh = mesh, split = {}, microbatches = 2, loss = F.mse_loss})
+      contains(message(pipe.step, pipe, {lm.ones(3, 5), lm.ones(2, 5)}, lm.ones(3)),
+        "Pipeline: the batch's first tensor has 3 samples, tensor 2 2")
     ]])
     on.succeeds(2, [[
       local mesh = dist.init_device_mesh("cpu", {2})
