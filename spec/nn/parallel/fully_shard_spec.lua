@@ -301,6 +301,50 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("drops gradients that no_sync or a Pipeline's failed step added up, with zero_grad", function()
+    on.succeeds(2, [[
+      local alone, net = pair()
+      local x, y = batch(1)
+      loss_of(alone, x, y):backward()
+      local half = x[{{rank * 4 + 1, rank * 4 + 4}}]
+      local function pass(factor)
+        (loss_of(net, half, y[{{rank * 4 + 1, rank * 4 + 4}}]) * factor):backward()
+      end
+      local opt = optim.SGD(net:parameters(), {lr = 0.1})
+      for i, zero in ipairs {
+        function() net:zero_grad() end, function() opt:zero_grad() end,
+        function() net:zero_grad {set_to_none = false} end,
+      } do
+        net:no_sync(pass, i == 1 and 0 / 0 or 1)
+        zero()
+        pass(1)
+        same_grads("after no_sync " .. i, net, alone)
+        if i == 3 then net:no_sync(pass, 0 / 0) end
+        net:zero_grad()
+      end
+      local mesh = dist.init_device_mesh("cpu", {size, 1}, {names = {"shard", "stage"}})
+      local function make()
+        lm.manual_seed(1)
+        return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+      end
+      local plain = make()
+      local pipe = nn.parallel.Pipeline(make(), {mesh = mesh.stage, split = {}, microbatches = 3, loss = F.mse_loss})
+      fully_shard(pipe.stages[1], {mesh = mesh.shard})
+      local a, b, count = lm.ones(6, 4), lm.zeros(6, 2), 0
+      pipe.stages[1]:register_forward_hook(function(_, _, out)
+        out:register_hook(function()
+          count = count + 1
+          if count == 2 then error "failed" end
+        end)
+      end)
+      contains(message(pipe.step, pipe, a, b), "failed")
+      pipe:zero_grad()
+      pipe:step(a, b)
+      F.mse_loss(plain(a), b):backward()
+      same_grads("Pipeline", pipe.stages[1], plain)
+    ]])
+  end)
+
   it("averages unequal batches of several passes as DistributedDataParallel does", function()
     on.succeeds(2, [[
       lm.manual_seed(1)

@@ -12,6 +12,7 @@ local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local signature = require "luminary.base.signature"
 local autograd = require "luminary.autograd.function"
+local gradients = require "luminary.autograd.zero_gradients"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
@@ -188,17 +189,17 @@ function Bucket:reduce(weight, grads)
     fail("%s: create_graph is not supported; gradients are reduced without a graph", who)
   end
   settle(self.unit.pass.reduction) -- gradients of one unit are sent while those of the next are computed, no more
-  local held, unit = self.held or {}, self.unit
-  for i in ipairs(self) do
+  local unit, sums, held = self.unit, {}, gradients.held -- which zero_grad drops
+  for i, p in ipairs(self) do
     local grad = grads[i]
-    if grad and (held[i] or unit.defers) then held[i] = held[i] and held[i]:add_(grad) or core.keep(grad:clone()) end
+    sums[i] = grad and held[p] and held[p]:add_(grad) or held[p] or grad
+    if unit.defers then held[p] = held[p] or grad and core.keep(grad:clone()) end
   end
-  self.held = unit.defers and held or nil
   if unit.defers then return nil end
-  local joined = join_gradients(self, setmetatable(held, {__index = grads}), unit.reduce_dtype or how(self).dtype)
+  local joined = join_gradients(self, sums, unit.reduce_dtype or how(self).dtype)
   if weight.sum then joined:mul_(factor_of(weight, unit):to(joined.device)) end
   if weight.sum and weight.size == 0 then joined:zero_() end -- the mean over no samples is NaN
-  for _, t in pairs(held) do t:free() end
+  for _, p in ipairs(self) do gradients.drop_held(p) end
   local reduction, sum = {unit = unit, joined = core.keep(joined)}, joined:view {-1}
   if unit.group.size > 1 then
     sum = ops.empty({joined:size(2)}, {dtype = joined.dtype, device = joined.device})
