@@ -445,6 +445,45 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("runs checkpoints of a part of a unit again with its full parameters", function()
+    on.succeeds(2, [[
+      local checkpoint = lm.autograd.checkpoint
+      local Part = nn.Module:extend "Part"
+      function Part:init(is_frozen)
+        self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(6, 4), nn.Linear(4, 3)
+        self.scale, self.shift = nn.Parameter(lm.full({1}, 2)), nn.Parameter(lm.full({5}, 3))
+        self.shift:requires_grad_(not is_frozen)
+      end
+      function Part:forward(x)
+        local h = checkpoint(self.b, self.a(x):tanh())
+        h = checkpoint(function(h)
+          return self.c(checkpoint(function(g) return (g * self.scale):square() + self.shift[5] end, h)):tanh()
+        end, h)
+        return checkpoint(F.linear, h, self.a.weight:narrow(2, 1, 3)) * self.scale
+      end
+      lm.manual_seed(3)
+      local x = lm.randn(4, 4)
+      for i, opts in ipairs {{}, {reshard_after_forward = true}, {reshard_after_backward = false}} do
+        for j, shard_parts in ipairs {lm.is_tensor, function(net) fully_shard(net[2].c, opts) end,
+          function(net) fully_shard(net[2], opts) end} do
+          local function make()
+            lm.manual_seed(1)
+            return nn.Sequential(nn.Linear(4, 4), Part(i == 2))
+          end
+          local alone, net = make(), make()
+          shard_parts(net)
+          fully_shard(net, opts)
+          for _ = 1, 2 do
+            alone(x):square():mean():backward()
+            net(x:narrow(1, 2 * rank + 1, 2)):square():mean():backward()
+          end
+          same_grads(("case %d %d"):format(i, j), net, alone)
+          assert(net[2].scale.shape[1] == 1 and net[2].scale.is_leaf and net[2].scale.grad.shape[1] == 1)
+        end
+      end
+    ]])
+  end)
+
   it("forgets models that were collected between two collections that finalize their tensors", function()
     on.succeeds(2, [[
       local function train()

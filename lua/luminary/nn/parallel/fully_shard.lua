@@ -11,6 +11,7 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local signature = require "luminary.base.signature"
+local boundaries = require "luminary.autograd.checkpoint_boundaries"
 local autograd = require "luminary.autograd.function"
 local gradients = require "luminary.autograd.zero_gradients"
 local alike = require "luminary.distributed.same_on_all_ranks"
@@ -329,28 +330,37 @@ local function cast(values, dtype)
   return values
 end
 
--- Puts the full tensors into the modules. Returns a function that puts back what was there and frees them, except those
--- in a list.
-local function install(unit, pass)
-  local before, tensors, weight = {}, {}, weight_of(pass, unit)
-  for _, bucket in ipairs(unit.buckets) do
-    local link, input = pass.links[bucket], pass.inputs[bucket]
-    if pass.is_over and core.is_grad_enabled() then -- backward runs a checkpoint's function again
-      input = stand_in(bucket):requires_grad_(lists.find(bucket, function(p) return p.requires_grad end) ~= nil)
-    end
-    if not pass.is_over and link then link.uses = link.uses + 1 end
-    for i, t in ipairs {Gather(bucket, weight, link, input)} do
-      tensors[#tensors + 1] = core.keep(t)
-      for _, slot in ipairs(bucket.slots[i]) do
-        if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
-          fail("%s: parameter '%s' was replaced; assign parameters before fully_shard", who, slot[2])
+-- Returns a bucket's full tensors, as results of Gather.
+local function gathered(bucket, pass)
+  local link, input, weight = pass.links[bucket], pass.inputs[bucket], weight_of(pass, bucket.unit)
+  if pass.is_over and core.is_grad_enabled() then -- backward runs a checkpoint's function again
+    input = stand_in(bucket):requires_grad_(lists.find(bucket, function(p) return p.requires_grad end) ~= nil)
+  end
+  if not pass.is_over and link then link.uses = link.uses + 1 end
+  return {Gather(bucket, weight, link, input)}
+end
+
+-- Returns two functions: the first puts full tensors, the results of full_of(bucket, pass), into the unit's modules; the
+-- second restores the modules, and frees these tensors, except those in a list.
+local function exchange(unit)
+  local before, tensors, is_in = {}, {}, false
+  local function install(full_of, pass)
+    is_in, unit.depth = true, unit.depth + 1
+    for _, bucket in ipairs(unit.buckets) do
+      for i, t in ipairs(full_of(bucket, pass)) do
+        tensors[#tensors + 1] = core.keep(t)
+        for _, slot in ipairs(bucket.slots[i]) do
+          if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
+            fail("%s: parameter '%s' was replaced; assign parameters before fully_shard", who, slot[2])
+          end
+          before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
+          slot[1].values[slot[2]] = t
         end
-        before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
-        slot[1].values[slot[2]] = t
       end
     end
   end
-  return function(results)
+  return install, function(results)
+    if is_in then unit.depth = unit.depth - 1 end
     for i = #before, 1, -1 do
       local values, name, value = unpack(before[i])
       values[name] = value
@@ -360,7 +370,27 @@ local function install(unit, pass)
     for _, t in ipairs(tensors) do
       if not kept[t] then t:free() end
     end
-    before, tensors = {}, {}
+    before, tensors, is_in = {}, {}, false
+  end
+end
+
+-- Returns a bucket's full tensors as leaves, for backward, which runs a part of the unit's forward again.
+local function leaves_of(bucket)
+  return lists.map(bucket:fetch(), function(t, i) return t:detach():requires_grad_(bucket[i].requires_grad) end)
+end
+
+-- Returns a boundaries.runner_of that puts the unit's full tensors into the modules too. A unit does that itself.
+local function runner_with(unit, outer)
+  return function(f)
+    local outer_runner, record = outer(f), options.record(f)
+    if record and record.unit then return outer_runner end
+    return function(again, ...)
+      local install, remove = exchange(unit)
+      return outer_runner(options.restoring, remove, function(...)
+        install(leaves_of)
+        return again(...)
+      end, ...)
+    end
   end
 end
 
@@ -373,17 +403,17 @@ local function take_next(pass, unit)
 end
 
 local function run(unit, module, forward, ...)
-  local outer, remove, results = active, nil, nil
+  local outer, outer_runner_of, results = active, boundaries.runner_of, nil
+  local install, remove = exchange(unit)
   local _, again = core.is_checkpointing()
   again = again and unit.pass and unit.pass[1] ~= unit -- the pass of its first run
   local pass = outer or again and unit.pass or new_pass(unit, module, ...)
-  active, again = pass, pass.is_over
-  unit.depth = unit.depth + 1
+  active, again, boundaries.runner_of = pass, pass.is_over, runner_with(unit, outer_runner_of)
   local inside = true
   local function leave()
     if not inside then return end
-    inside, active, unit.depth = false, outer, unit.depth - 1
-    if remove then remove(results) end
+    inside, active, boundaries.runner_of = false, outer, outer_runner_of
+    remove(results)
     if not outer then
       autograd.free_all(pass.inputs)
       pass.is_over = true
@@ -396,7 +426,7 @@ local function run(unit, module, forward, ...)
     if not again then pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass end
     local before = not again and pass.before
     if not pass.before and not again then take_next(pass, unit) end
-    remove = install(unit, pass)
+    install(gathered, pass)
     if before then
       prefetch(before[unit.position + 1])
       take_next(pass, before[unit.position + (unit.replicas and 2 or 1)])
