@@ -340,7 +340,7 @@ local function gathered(bucket, pass)
   return {Gather(bucket, weight, link, input)}
 end
 
--- Returns two functions: the first puts full tensors, the results of full_of(bucket, pass), into the unit's modules; the
+-- Returns two functions: the first puts full tensors, results of full_of(bucket, pass), into the unit's modules; the
 -- second restores the modules, and frees these tensors, except those in a list.
 local function exchange(unit)
   local before, tensors, is_in = {}, {}, false
