@@ -809,6 +809,8 @@ describe("nn.parallel.fully_shard", function()
     on.succeeds(2, [[
       local net = fully_shard(nn.Linear(4, 6))
       contains(message(nn.parallel.DistributedDataParallel, net), "parameter 'weight' is sharded by fully_shard; it")
+      local mixed = nn.Sequential(fully_shard(nn.Linear(2, 2):requires_grad_(false)), nn.Linear(2, 2))
+      contains(message(nn.parallel.DistributedDataParallel, mixed), "parameter 'weight' is sharded by fully_shard; it")
       contains(message(optim.ZeroRedundancyOptimizer, net:parameters(), {optimizer_class = optim.Adam}), "'weight' is")
       contains(message(optim.LBFGS, net:parameters()), "LBFGS needs all elements")
       local function batch_dim(make, ...) return message(make(nn.Linear(4, 6), {batch_dim = 9}), ...) end

@@ -156,7 +156,8 @@ end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 function shards.check_replicas(who, name, p, group)
-  for _, part in ipairs(lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})) do
+  local parts = lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})
+  for _, part in ipairs(lists.append(parts, {shards.of[p]})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
