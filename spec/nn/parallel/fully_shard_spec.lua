@@ -822,8 +822,29 @@ describe("nn.parallel.fully_shard", function()
       function Scale:init() self.weight = nn.Parameter(lm.ones(1)) end
       function Scale:forward(x) return self.weight * x end
       assert(fully_shard(Scale())(lm.tensor(3)):item() == 3) -- one sample
-      net.weight = nn.Parameter(lm.randn(6, 4))
-      contains(message(net, lm.ones(2, 4)), "parameter 'weight' was replaced; assign")
+      local weight = net.weight
+      net.bias = nn.Parameter(lm.randn(6))
+      contains(message(net, lm.ones(2, 4)), "parameter 'bias' was replaced; assign")
+      assert(net.weight == weight)
+    ]])
+  end)
+
+  it("refuses parameters whose data has another shape than the rank's rows, and takes other rows", function()
+    on.succeeds(2, [[
+      local net = fully_shard(nn.Linear(4, 6))
+      local before = net(lm.ones(2, 4)):detach():clone()
+      net.bias.data = net.bias.data + 1
+      assert((net(lm.ones(2, 4)) - before - 1):abs():max():item() < 1e-12)
+      net.weight.data = lm.ones(6, 4)
+      for _, f in ipairs {
+        function() net(lm.ones(2, 4)) end, function() nn.parallel.full_state_dict(net) end,
+        function() lm.checkpoint.save("none", {net = net}) end,
+      } do
+        contains(message(f), "expected weight to have shape [3, 4], this rank's rows, got [6, 4]; load_state_dict")
+      end
+      assert(net.weight:size(1) == 6 and net.bias:size(1) == 3)
+      net.weight.data = lm.ones(3, 4)
+      assert((net(lm.ones(2, 4)) - net(lm.zeros(2, 4)) - 4):abs():max():item() < 1e-12)
     ]])
   end)
 

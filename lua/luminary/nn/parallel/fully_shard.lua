@@ -66,6 +66,7 @@ end
 
 -- Starts to gather the bucket. Returns {joined = [ranks, elements of a shard], versions, work}.
 local function start(bucket)
+  for _, p in ipairs(bucket) do shards.check_rows(p) end
   local at, group = 1, bucket.unit.group
   local joined = core.keep(ops.empty({group.size, numel_of(bucket)}, how(bucket)))
   local started, row = {versions = {}, joined = joined}, joined:select(1, group.rank + 1)

@@ -178,6 +178,16 @@ function shards.averages(p, group)
   return part ~= nil and has_all(part.group, group)
 end
 
+--- Fails if p is a shard of fully_shard whose data was replaced by data of another shape.
+function shards.check_rows(p)
+  local about = shards.of[p]
+  local wanted = about and {about.chunk, unpack(about.shape, 2)}
+  if about and not same_shape(p.shape, wanted) then
+    options.fail("fully_shard: expected %s to have shape [%s], this rank's rows, got [%s]; load_state_dict takes full "
+      .. "tensors", about.names[1], table.concat(wanted, ", "), table.concat(p.shape, ", "))
+  end
+end
+
 --- Returns this rank's part of t, if this rank holds a part of p and t has p's full shape; otherwise t.
 function shards.own_rows(p, t)
   if not core.is_tensor(t) then return t end
@@ -271,6 +281,7 @@ end
 
 -- Returns the full tensor of which t is this rank's part of p. Collective.
 local function full_tensor(p, t)
+  shards.check_rows(p)
   local about, divisions = shards.of[p], shards.parts_of[p] or {}
   if about then t = gather(about, about.device, t):view {-1}:narrow(1, 1, about.numel):view(about.shape) end
   for i = #divisions, 1, -1 do
@@ -378,6 +389,7 @@ function shards.state_of_module(module)
   local pipeline = shards.pipelines[module]
   local state, any = {tensors = {}, shards = {}}, pipeline ~= nil
   for name, p in pairs(tensors_of(module)) do -- hooks of state_dict expect full tensors
+    shards.check_rows(p)
     any = any or is_divided(p)
     if is_saver(p, pipeline) then state.tensors[name] = p:detach() end
     state.shards[name] = is_divided(p) and form_of(p, p.shape) or nil
