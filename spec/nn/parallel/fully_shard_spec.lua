@@ -514,18 +514,25 @@ describe("nn.parallel.fully_shard", function()
       function Block:forward(x)
         if not self.mark then return forward(self, x) end
         seen = self.up.weight
-        lm.no_grad(function() self.up.weight:mul_(2) end) -- stays in memory until backward has used it
+        lm.no_grad(function() self.up.weight:mul_(2) end)
         return forward(self, x)
       end
       local alone = pair()
       net:load_state_dict(alone:state_dict())
-      lm.no_grad(function() alone.blocks[2].up.weight:mul_(2) end)
-      net.blocks[2].mark = true
-      net:zero_grad()
-      loss_of(alone, x, y):backward()
-      loss_of(net, x, y):backward()
-      same_grads("scaled", net, alone)
-      contains(message(function() return seen:sum() end), "freed")
+      for _, is_training in ipairs {true, false} do
+        net.blocks[2].mark = true
+        local function run() return net(x) end
+        contains(message(is_training and run or lm.no_grad, run), "fully_shard: up.weight was changed in place in forward, which changes no shard")
+        contains(message(function() return seen:sum() end), "freed")
+        net.blocks[2].mark = nil
+        net:zero_grad()
+        alone:zero_grad()
+        loss_of(alone, x, y):backward()
+        loss_of(net, x, y):backward()
+        same_grads("after the error", net, alone)
+      end
+      local short = fully_shard(nn.Embedding(5, 2, {max_norm = 0.1}), {reshard_after_backward = false})
+      contains(message(short, lm.ones({1, 1}):long()), "fully_shard: weight was changed in place in forward")
       contains(message(function()
         lm.autograd.grad(loss_of(net, x, y), net.head.weight, {create_graph = true})
       end), "create_graph")

@@ -341,15 +341,16 @@ local function gathered(bucket, pass)
   return {Gather(bucket, weight, link, input)}
 end
 
--- Returns two functions: the first puts full tensors, results of full_of(bucket, pass), into the unit's modules; the
--- second restores the modules, and frees these tensors, except those in a list.
+-- Returns two functions. The first puts full tensors, results of full_of(bucket, pass), into the unit's modules. The
+-- second restores the modules, and frees these tensors, except those in a list, the results of forward; it returns the
+-- parameter of one that forward changed, or nil.
 local function exchange(unit)
-  local before, tensors, is_in = {}, {}, false
+  local before, entries, is_in = {}, {}, false -- entries: of the tensors, {t, version, parameter}
   local function install(full_of, pass)
     is_in, unit.depth = true, unit.depth + 1
     for _, bucket in ipairs(unit.buckets) do
       for i, t in ipairs(full_of(bucket, pass)) do
-        tensors[#tensors + 1] = core.keep(t)
+        entries[#entries + 1] = {core.keep(t), t._version, bucket[i]}
         for _, slot in ipairs(bucket.slots[i]) do
           if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
             fail("%s: parameter '%s' was replaced; assign parameters before fully_shard", who, slot[2])
@@ -366,12 +367,15 @@ local function exchange(unit)
       local values, name, value = unpack(before[i])
       values[name] = value
     end
-    local kept = {}
+    local kept, changed = {}, nil
     for i = 1, results and results.n or 0 do kept[results[i] or 0] = true end
-    for _, t in ipairs(tensors) do
+    for _, entry in ipairs(entries) do
+      local t, version, p = unpack(entry)
+      if results and t._version ~= version then changed = p end
       if not kept[t] then t:free() end
     end
-    before, tensors, is_in = {}, {}, false
+    before, entries, is_in = {}, {}, false
+    return changed
   end
 end
 
@@ -414,14 +418,19 @@ local function run(unit, module, forward, ...)
   local function leave()
     if not inside then return end
     inside, active, boundaries.runner_of = false, outer, outer_runner_of
-    remove(results)
+    local changed = remove(results)
     if not outer then
       autograd.free_all(pass.inputs)
       pass.is_over = true
     end
     local keeps = core.is_grad_enabled() and (again or unit.reshard == false or unit.reshard == nil and not outer)
-    if unit.depth > 0 or keeps or unit.keeps and not unit.reshard then return end
-    for _, bucket in ipairs(unit.buckets) do bucket:release() end
+    if changed or not (unit.depth > 0 or keeps or unit.keeps and not unit.reshard) then
+      for _, bucket in ipairs(unit.buckets) do bucket:release() end
+    end
+    if changed then
+      fail("%s: %s was changed in place in forward, which changes no shard; change parameters outside of forward", who,
+        shards.of[changed].names[1])
+    end
   end
   return options.restoring(leave, function(...)
     if not again then pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass end
