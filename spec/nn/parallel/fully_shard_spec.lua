@@ -309,6 +309,50 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("drops gradients that no_sync or a Pipeline's failed step added up, with zero_grad", function()
+    on.succeeds(2, [[
+      local alone, net = pair()
+      local x, y = batch(1)
+      loss_of(alone, x, y):backward()
+      local half = x[{{rank * 4 + 1, rank * 4 + 4}}]
+      local function pass(factor)
+        (loss_of(net, half, y[{{rank * 4 + 1, rank * 4 + 4}}]) * factor):backward()
+      end
+      local opt = optim.SGD(net:parameters(), {lr = 0.1})
+      for i, zero in ipairs {
+        function() net:zero_grad() end, function() opt:zero_grad() end,
+        function() net:zero_grad {set_to_none = false} end,
+      } do
+        net:no_sync(pass, i == 1 and 0 / 0 or 1)
+        zero()
+        pass(1)
+        same_grads("after no_sync " .. i, net, alone)
+        if i == 3 then net:no_sync(pass, 0 / 0) end
+        net:zero_grad()
+      end
+      local mesh = dist.init_device_mesh("cpu", {size, 1}, {names = {"shard", "stage"}})
+      local function make()
+        lm.manual_seed(1)
+        return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+      end
+      local plain = make()
+      local pipe = nn.parallel.Pipeline(make(), {mesh = mesh.stage, split = {}, microbatches = 3, loss = F.mse_loss})
+      fully_shard(pipe.stages[1], {mesh = mesh.shard})
+      local a, b, count = lm.ones(6, 4), lm.zeros(6, 2), 0
+      pipe.stages[1]:register_forward_hook(function(_, _, out)
+        out:register_hook(function()
+          count = count + 1
+          if count == 2 then error "failed" end
+        end)
+      end)
+      contains(message(pipe.step, pipe, a, b), "failed")
+      pipe:zero_grad()
+      pipe:step(a, b)
+      F.mse_loss(plain(a), b):backward()
+      same_grads("Pipeline", pipe.stages[1], plain)
+    ]])
+  end)
+
   it("averages unequal batches of several passes as DistributedDataParallel does", function()
     on.succeeds(2, [[
       lm.manual_seed(1)
@@ -409,6 +453,45 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("runs checkpoints of a part of a unit again with its full parameters", function()
+    on.succeeds(2, [[
+      local checkpoint = lm.autograd.checkpoint
+      local Part = nn.Module:extend "Part"
+      function Part:init(is_frozen)
+        self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(6, 4), nn.Linear(4, 3)
+        self.scale, self.shift = nn.Parameter(lm.full({1}, 2)), nn.Parameter(lm.full({5}, 3))
+        self.shift:requires_grad_(not is_frozen)
+      end
+      function Part:forward(x)
+        local h = checkpoint(self.b, self.a(x):tanh())
+        h = checkpoint(function(h)
+          return self.c(checkpoint(function(g) return (g * self.scale):square() + self.shift[5] end, h)):tanh()
+        end, h)
+        return checkpoint(F.linear, h, self.a.weight:narrow(2, 1, 3)) * self.scale
+      end
+      lm.manual_seed(3)
+      local x = lm.randn(4, 4)
+      for i, opts in ipairs {{}, {reshard_after_forward = true}, {reshard_after_backward = false}} do
+        for j, shard_parts in ipairs {lm.is_tensor, function(net) fully_shard(net[2].c, opts) end,
+          function(net) fully_shard(net[2], opts) end} do
+          local function make()
+            lm.manual_seed(1)
+            return nn.Sequential(nn.Linear(4, 4), Part(i == 2))
+          end
+          local alone, net = make(), make()
+          shard_parts(net)
+          fully_shard(net, opts)
+          for _ = 1, 2 do
+            alone(x):square():mean():backward()
+            net(x:narrow(1, 2 * rank + 1, 2)):square():mean():backward()
+          end
+          same_grads(("case %d %d"):format(i, j), net, alone)
+          assert(net[2].scale.shape[1] == 1 and net[2].scale.is_leaf and net[2].scale.grad.shape[1] == 1)
+        end
+      end
+    ]])
+  end)
+
   it("forgets models that were collected between two collections that finalize their tensors", function()
     on.succeeds(2, [[
       local function train()
@@ -439,18 +522,25 @@ describe("nn.parallel.fully_shard", function()
       function Block:forward(x)
         if not self.mark then return forward(self, x) end
         seen = self.up.weight
-        lm.no_grad(function() self.up.weight:mul_(2) end) -- stays in memory until backward has used it
+        lm.no_grad(function() self.up.weight:mul_(2) end)
         return forward(self, x)
       end
       local alone = pair()
       net:load_state_dict(alone:state_dict())
-      lm.no_grad(function() alone.blocks[2].up.weight:mul_(2) end)
-      net.blocks[2].mark = true
-      net:zero_grad()
-      loss_of(alone, x, y):backward()
-      loss_of(net, x, y):backward()
-      same_grads("scaled", net, alone)
-      contains(message(function() return seen:sum() end), "freed")
+      for _, is_training in ipairs {true, false} do
+        net.blocks[2].mark = true
+        local function run() return net(x) end
+        contains(message(is_training and run or lm.no_grad, run), "fully_shard: up.weight was changed in place in forward, which changes no shard")
+        contains(message(function() return seen:sum() end), "freed")
+        net.blocks[2].mark = nil
+        net:zero_grad()
+        alone:zero_grad()
+        loss_of(alone, x, y):backward()
+        loss_of(net, x, y):backward()
+        same_grads("after the error", net, alone)
+      end
+      local short = fully_shard(nn.Embedding(5, 2, {max_norm = 0.1}), {reshard_after_backward = false})
+      contains(message(short, lm.ones({1, 1}):long()), "fully_shard: weight was changed in place in forward")
       contains(message(function()
         lm.autograd.grad(loss_of(net, x, y), net.head.weight, {create_graph = true})
       end), "create_graph")
@@ -734,6 +824,8 @@ describe("nn.parallel.fully_shard", function()
     on.succeeds(2, [[
       local net = fully_shard(nn.Linear(4, 6))
       contains(message(nn.parallel.DistributedDataParallel, net), "parameter 'weight' is sharded by fully_shard; it")
+      local mixed = nn.Sequential(fully_shard(nn.Linear(2, 2):requires_grad_(false)), nn.Linear(2, 2))
+      contains(message(nn.parallel.DistributedDataParallel, mixed), "parameter 'weight' is sharded by fully_shard; it")
       contains(message(optim.ZeroRedundancyOptimizer, net:parameters(), {optimizer_class = optim.Adam}), "'weight' is")
       contains(message(optim.LBFGS, net:parameters()), "LBFGS needs all elements")
       local function batch_dim(make, ...) return message(make(nn.Linear(4, 6), {batch_dim = 9}), ...) end
@@ -745,8 +837,29 @@ describe("nn.parallel.fully_shard", function()
       function Scale:init() self.weight = nn.Parameter(lm.ones(1)) end
       function Scale:forward(x) return self.weight * x end
       assert(fully_shard(Scale())(lm.tensor(3)):item() == 3) -- one sample
-      net.weight = nn.Parameter(lm.randn(6, 4))
-      contains(message(net, lm.ones(2, 4)), "parameter 'weight' was replaced; assign")
+      local weight = net.weight
+      net.bias = nn.Parameter(lm.randn(6))
+      contains(message(net, lm.ones(2, 4)), "parameter 'bias' was replaced; assign")
+      assert(net.weight == weight)
+    ]])
+  end)
+
+  it("refuses parameters whose data has another shape than the rank's rows, and takes other rows", function()
+    on.succeeds(2, [[
+      local net = fully_shard(nn.Linear(4, 6))
+      local before = net(lm.ones(2, 4)):detach():clone()
+      net.bias.data = net.bias.data + 1
+      assert((net(lm.ones(2, 4)) - before - 1):abs():max():item() < 1e-12)
+      net.weight.data = lm.ones(6, 4)
+      for _, f in ipairs {
+        function() net(lm.ones(2, 4)) end, function() nn.parallel.full_state_dict(net) end,
+        function() lm.checkpoint.save("none", {net = net}) end,
+      } do
+        contains(message(f), "expected weight to have shape [3, 4], this rank's rows, got [6, 4]; load_state_dict")
+      end
+      assert(net.weight:size(1) == 6 and net.bias:size(1) == 3)
+      net.weight.data = lm.ones(3, 4)
+      assert((net(lm.ones(2, 4)) - net(lm.zeros(2, 4)) - 4):abs():max():item() < 1e-12)
     ]])
   end)
 

@@ -205,7 +205,8 @@ end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 function shards.check_replicas(who, name, p, group)
-  for _, part in ipairs(lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})) do
+  local parts = lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})
+  for _, part in ipairs(lists.append(parts, {shards.of[p]})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
         if part.averages then refuse_experts(who, name, part) end
@@ -234,6 +235,16 @@ end
 function shards.averages(p, group)
   local part = expert_part(p)
   return part ~= nil and has_all(part.group, group)
+end
+
+--- Fails if p is a shard of fully_shard whose data was replaced by data of another shape.
+function shards.check_rows(p)
+  local about = shards.of[p]
+  local wanted = about and {about.chunk, unpack(about.shape, 2)}
+  if about and not same_shape(p.shape, wanted) then
+    options.fail("fully_shard: expected %s to have shape [%s], this rank's rows, got [%s]; load_state_dict takes full "
+      .. "tensors", about.names[1], table.concat(wanted, ", "), table.concat(p.shape, ", "))
+  end
 end
 
 --- Returns this rank's part of t, if this rank holds a part of p and t has p's full shape; otherwise t.
@@ -329,6 +340,7 @@ end
 
 -- Returns the full tensor of which t is this rank's part of p. Collective.
 local function full_tensor(p, t)
+  shards.check_rows(p)
   local about, divisions = shards.of[p], shards.parts_of[p] or {}
   if about then t = gather(about, about.device, t):view {-1}:narrow(1, 1, about.numel):view(about.shape) end
   for i = #divisions, 1, -1 do
@@ -436,6 +448,7 @@ function shards.state_of_module(module)
   local pipeline = shards.pipelines[module]
   local state, any = {tensors = {}, shards = {}}, pipeline ~= nil
   for name, p in pairs(tensors_of(module)) do -- hooks of state_dict expect full tensors
+    shards.check_rows(p)
     any = any or is_divided(p)
     if is_saver(p, pipeline) then state.tensors[name] = p:detach() end
     state.shards[name] = is_divided(p) and form_of(p, p.shape) or nil
