@@ -258,8 +258,8 @@ static lm_status reduce_small(lm_host *h, span s, fold f) {
   return extra < h->size ? post_send(h, extra, 0, s.data, s.bytes) : LM_OK;
 }
 
-/* Reduces s over two ranks, which send it to each other, LANES segments at a time, and both sum: as many bytes as in the
- * ring, in one pass instead of two. */
+/* Reduces s over two ranks, which send it to each other, LANES segments at a time, and both sum: as many bytes as in
+ * the ring, in one pass instead of two. */
 static lm_status reduce_pair(lm_host *h, span s, fold f) {
   NEED(make_scratch(h));
   int peer = 1 - h->rank;
