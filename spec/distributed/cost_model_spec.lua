@@ -119,7 +119,7 @@ describe("the cost model #unsanitized", function()
     local twice, once = step {shard = 8, reshard = true}, step {shard = 8}
     assert.near(1, (twice.copies - once.copies) / 32 / (2 * 2 * (block + own) / speed + 2 * 4 * 5e-6), 1e-9)
     local root, own_root = cost.elements(model.rest, 1, 8)
-    local numbers = 32 * (7 * block + 2 * own) + 7 * root + 2 * own_root
+    local numbers = 32 * (6 * block + 2 * own) + 6 * root + 2 * own_root
     assert.near(1, once.copies / (2 * numbers / speed + 3 * (32 * 4 + 2) * 5e-6), 1e-9)
     assert.is_nil(step({replicate = 8}).copies)
     local slow = of_card({call = 1e-3}) {shard = 8}

@@ -145,7 +145,7 @@ end
 -- Returns the ranks' parts of the gradients, [ranks, elements of a shard], in the dtype of reductions.
 local function join_gradients(bucket, grads, dtype)
   local size, at = bucket.unit.group.size, 1
-  local joined = ops.zeros({size, numel_of(bucket)}, {dtype = dtype, device = how(bucket).device})
+  local joined = ops.empty({size, numel_of(bucket)}, {dtype = dtype, device = how(bucket).device})
   for i, p in ipairs(bucket) do
     local n, about, grad = p:numel(), shards.of[p], grads[i]
     local part = joined:narrow(2, at, n)
@@ -155,6 +155,8 @@ local function join_gradients(bucket, grads, dtype)
       local padded = ops.zeros({size * n}, {dtype = grad.dtype, device = grad.device})
       padded:narrow(1, 1, about.numel):copy_(grad:reshape {-1})
       part:copy_(padded:view {size, n})
+    else
+      part:zero_()
     end
     at = at + n
   end
