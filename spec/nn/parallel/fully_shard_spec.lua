@@ -400,7 +400,7 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
-  it("takes frozen and shared parameters, those without dims or with fewer rows than ranks", function()
+  it("takes frozen, shared and unused parameters, those without dims or with fewer rows than ranks", function()
     on.succeeds(3, [[
       local function change(net)
         net.head.weight = net.emb.weight
@@ -408,6 +408,7 @@ describe("nn.parallel.fully_shard", function()
         net.blocks[1]:requires_grad_(false)
         net.scale = nn.Parameter(lm.tensor(1.5))
         net.two = nn.Parameter(lm.tensor {2, 3})
+        net.unused = nn.Parameter(lm.ones {7, 3})
       end
       local before = Net.forward
       local alone, net = pair({reshard_after_forward = true}, change)
@@ -420,6 +421,7 @@ describe("nn.parallel.fully_shard", function()
         loss_of(net, part_of(x), part_of(y)):backward()
         same_grads("frozen", net, alone)
         assert(not net.blocks[1].up.weight.grad and not net.blocks[2].up.weight.grad)
+        assert(net.unused.grad:eq(0):all():item())
       end
       assert(net.head.weight == net.emb.weight and net.scale.shape[1] == 1)
       contains(message(fully_shard, net), "sharded already")
