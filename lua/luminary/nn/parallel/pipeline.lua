@@ -340,7 +340,9 @@ end
 -- Returns a tensor with the memory of one that requires gradients, as the result of an op: a stage may begin in place.
 local Alias = autograd.Function:extend "Alias"
 function Alias.forward(_, t) return t:detach() end
-function Alias.backward(_, grad) return grad end
+function Alias.backward(_, grad)
+  return autograd.in_backward({grad}, function() return {grad} end)[1]
+end
 
 -- Returns a list of the samples of a pass's micro-batch: of a tensor, or of the tensors of a list.
 local function samples_of(run, pass, value)
@@ -384,7 +386,8 @@ local function run_forward(run, pass)
   end
   if run.grad then
     run.live[pass.stage][pass.batch] = {
-      inputs = received and requiring(received) or {}, outputs = requiring(outputs), received = received or {},
+      inputs = received and requiring(received) or {}, outputs = requiring(outputs),
+      received = received and lists.joined(received, values) or {},
     }
   elseif received then
     autograd.free_all(lists.filter(received, function(t) return not lists.index_of(outputs, t) end))
@@ -517,6 +520,7 @@ local function run_passes(pipe, call, x, target)
     end
   end)
   for _, work in ipairs(run.sends) do work:wait() end
+  autograd.free_returned()
   return run
 end
 

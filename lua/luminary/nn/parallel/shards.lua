@@ -209,7 +209,6 @@ function shards.check_replicas(who, name, p, group)
   for _, part in ipairs(lists.append(parts, {shards.of[p]})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
-        if part.averages then refuse_experts(who, name, part) end
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
           part.mesh.rank, rank, name, part.mesh:describe_rank())
       end
