@@ -90,7 +90,11 @@ local training = [[
     local part = loss_of(net, part_of(x), own)
     part:backward()
     local sum = dist.all_reduce(part:detach() * own:size(1)) / 8
+    local grads = {}
+    for i, p in ipairs(step == 1 and net:parameters() or {}) do grads[i] = p.grad end
+    local first = step == 1 and nn.utils.get_total_norm(grads)
     local a = nn.utils.clip_grad_norm_(alone:parameters(), 0.1)
+    if first and math.abs(a:item() - first:item()) > 1e-10 then error "get_total_norm differs" end
     local b = nn.utils.clip_grad_norm_(net:parameters(), 0.1)
     for _, opt in ipairs(steps) do opt:step() end
     if math.abs(sum:item() - whole:item()) > 1e-10 then error("step " .. step .. ": loss differs") end

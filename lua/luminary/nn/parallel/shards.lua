@@ -176,7 +176,7 @@ end
 
 local function refuse_experts(who, name, part)
   options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); call nn.parallel."
-    .. "fully_shard(layer.experts, {mesh = the other dims}), then fully_shard(net, {mesh = one of all ranks})", who, name,
+    .. "fully_shard(layer.experts, {mesh = the other dims}), then fully_shard(net, {mesh = all ranks})", who, name,
     part.mesh:describe_rank())
 end
 
@@ -260,20 +260,35 @@ local function reduced(division, device, t, op, purpose)
   return there:to(t.device)
 end
 
---- Returns the norm of the gradients of parameters, of which this rank holds parts, as of one vector. Collective over
---- all ranks. Elements that several ranks hold are counted in part on each.
-function shards.total_norm(parameters, norm_type)
+--- Returns a copy of a list of tensors, with distributed parameters in place of their gradients.
+function shards.with_owners(tensors)
+  local of = {}
+  for _, map in ipairs {shards.of, shards.parts_of, shards.pipeline_of} do
+    for p in pairs(map) do
+      if core.is_alive(p) and core.has_grad(p) then of[tostring(p.grad:data_ptr())] = p end
+    end
+  end
+  return lists.map(tensors, function(t)
+    local p = of[tostring(t:data_ptr())]
+    return p and p:numel() == t:numel() and p or t
+  end)
+end
+
+--- Returns the norm of the gradients of parameters, of which this rank holds parts, as of one vector; or that of a list
+--- of tensors, one for each parameter. Collective over all ranks. Elements that several ranks hold are counted in part
+--- on each.
+function shards.total_norm(parameters, norm_type, tensors)
   local _, world = rank_and_size()
   local by_count, total, is_max = {}, nil, norm_type == math.huge
-  for _, p in ipairs(parameters) do
+  for i, p in ipairs(parameters) do
     local n = count_parts(p)
     if (shards.pipeline_of[p] or {}).counts ~= false then
       by_count[n] = by_count[n] or {}
-      table.insert(by_count[n], p)
+      table.insert(by_count[n], tensors and tensors[i] or p)
     end
   end
   for _, n in ipairs(lists.sorted_keys(by_count)) do
-    local part = core.total_norm(by_count[n], norm_type, true):double()
+    local part = core.total_norm(by_count[n], norm_type, not tensors):double()
     if not is_max then part = part:pow(norm_type) * (n / world) end
     total = not total and part or is_max and total:maximum(part) or total + part
   end
