@@ -377,6 +377,28 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("warns once, on rank 0, if parameters beside the sharded ones are not averaged", function()
+    local got = on.run(2, [[
+      local net = Net(10, 2)
+      for _, b in ipairs(net.blocks) do fully_shard(b) end
+      local opt = optim.SGD(net:parameters(), {lr = 0.1})
+      for step = 1, 2 do
+        loss_of(net, batch(step)):backward()
+        opt:step()
+      end
+      fully_shard(net)
+      opt = optim.SGD(net:parameters(), {lr = 0.1})
+      loss_of(net, batch(3)):backward()
+      opt:step()
+    ]])
+    for rank = 0, 1 do
+      assert.equal(0, got[rank].code, got[rank].output)
+      local _, n = got[rank].output:gsub("is in no module of fully_shard, so that nothing averages", "")
+      assert.equal(1 - rank, n, got[rank].output)
+    end
+    assert.matches("warning: SGD: parameter 1, [11, 10], is in no", got[0].output, 1, true)
+  end)
+
   it("runs within checkpoints, without gradients, and again after an error in forward", function()
     on.succeeds(2, [[
       local alone, net = pair {reshard_after_forward = true}

@@ -229,6 +229,17 @@ function shards.refuse(who, parameters, remedy)
   if p then options.fail("%s: parameter '%s' is sharded by fully_shard; %s", who, shards.of[p].names[1], remedy) end
 end
 
+--- Warns, on rank 0, if an optimizer steps parameters of fully_shard together with others, which nothing averages.
+function shards.check_averaged(who, parameters)
+  local function is_rest(p) return not shards.of[p] and core.has_grad(p) and not expert_part(p) end
+  local function is_averaged(p) return shards.of[p] and shards.of[p].mesh and shards.of[p].mesh:size() > 1 end
+  local p, n = lists.find(parameters, is_rest)
+  if not p or rank_and_size() > 0 or not lists.find(parameters, is_averaged) then return end
+  core.warn(("%s: parameter %d, [%s], is in no module of fully_shard, so that nothing averages its gradient over the "
+    .. "ranks; call nn.parallel.fully_shard(net) after the calls for its blocks"):format(who, n,
+    table.concat(p.shape, ", ")))
+end
+
 -- Returns the number of ranks that hold different parts of p.
 local function count_parts(p)
   local n = shards.of[p] and shards.of[p].group.size or 1
