@@ -747,6 +747,32 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("is refused by optimizers whose steps treat a parameter as a whole, unless one rank has it", function()
+    for n = 1, 2 do
+      on.succeeds(n, [[
+        for _, name in ipairs {"LAMB", "Muon", "Adafactor"} do
+          local net = nn.Linear(4, 6, {bias = false})
+          local opt = optim[name](net:parameters(), {lr = 0.1}) -- before the parameters are divided
+          fully_shard(net)
+          net(lm.ones(2, 4)):sum():backward()
+          local before = net.weight:detach():clone()
+          if size == 1 then
+            opt:step()
+            assert(not lm.equal(before, net.weight:detach()))
+          else
+            contains(message(opt.step, opt), name .. ": a step needs all elements of a parameter, but 2 ranks divide "
+              .. "'weight'; choose another optimizer")
+            net = nn.parallel.parallelize(nn.Sequential(nn.Linear(4, 6, {bias = false})),
+              dist.init_device_mesh("cpu", {2}), {["0"] = "column"})
+            net(lm.ones(2, 4)):sum():backward()
+            opt = optim[name](net:parameters())
+            contains(message(opt.step, opt), "divide one of shape [6, 4]")
+          end
+        end
+      ]])
+    end
+  end)
+
   it("is refused by what takes tensors of one rank as they are, and refuses parameters that were replaced", function()
     on.succeeds(2, [[
       local net = fully_shard(nn.Linear(4, 6))

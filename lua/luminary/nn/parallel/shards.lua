@@ -229,6 +229,20 @@ function shards.refuse(who, parameters, remedy)
   if p then options.fail("%s: parameter '%s' is sharded by fully_shard; %s", who, shards.of[p].names[1], remedy) end
 end
 
+--- Fails for `who`, whose step treats a parameter as a whole, if ranks hold different parts of one of these.
+function shards.refuse_parts(who, parameters)
+  for _, p in ipairs(parameters) do
+    local about, size = shards.of[p], 1
+    for _, part in ipairs(shards.parts_of[p] or {}) do size = size * part.group.size end
+    if about and about.group then size = size * about.group.size end
+    if size > 1 then
+      options.fail("%s: a step needs all elements of a parameter, but %d ranks divide %s; choose another optimizer, such "
+        .. "as optim.AdamW", who, size, about and about.names and "'" .. about.names[1] .. "'" or "one of shape ["
+        .. table.concat(form_of(p, p.shape).shape, ", ") .. "]")
+    end
+  end
+end
+
 --- Warns, on rank 0, if an optimizer steps parameters of fully_shard together with others, which nothing averages.
 function shards.check_averaged(who, parameters)
   local function is_rest(p) return not shards.of[p] and core.has_grad(p) and not expert_part(p) end
