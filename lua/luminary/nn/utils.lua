@@ -24,7 +24,7 @@ local norm_options = "norm_type: positive = 2, error_if_nonfinite = false"
 
 -- Returns the norm of tensors or, with of_grads, of their gradients.
 local function norm_of(who, list, opts, of_grads, total_norm)
-  local total = (total_norm or core.total_norm)(list, opts.norm_type, of_grads)
+  local total = total_norm and total_norm(list, opts.norm_type) or core.total_norm(list, opts.norm_type, of_grads)
   if opts.error_if_nonfinite then
     local value = total:item()
     if value - value ~= 0 then
@@ -37,7 +37,12 @@ end
 
 --- Computes the norm of a list of tensors, as of one vector.
 utils.get_total_norm = signature.of("get_total_norm(list, {" .. norm_options .. "})", function(list, opts)
-  return norm_of("get_total_norm", tensors("get_total_norm", "tensors", list), opts, false)
+  list = tensors("get_total_norm", "tensors", list)
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  local owners = shards and shards.with_owners(list)
+  return norm_of("get_total_norm", list, opts, false, owners and shards.is_collective(owners) and function(_, norm_type)
+    return core.no_grad(shards.total_norm, owners, norm_type, list)
+  end)
 end)
 
 --- Clips the norm of the gradients of parameters, in place; returns the norm before.

@@ -52,6 +52,8 @@ local function check_capture(self, group, states)
 end
 
 function Whole:advance(group, params, states, count)
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  if shards then shards.refuse_parts(self.__name, params) end
   if core.graph_is_capturing() then check_capture(self, group, states) end
   for i, p in ipairs(params) do
     local state, g = states[i], wide(p.grad)

@@ -28,6 +28,7 @@ Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
 local cast_groups = setmetatable({}, {__mode = "k"}) -- keyed by optimizer; a field would be sent to other processes
+local checked = setmetatable({}, {__mode = "k"}) -- has the optimizers whose first step was checked
 local group_list, param_list = one_based_list "param_groups", one_based_list "params"
 Optimizer.__inner = {
   "declare", "adopt_state", "advance", "all_parameters", "by_number", "check_group", "check_state", "hooked",
@@ -217,6 +218,9 @@ local function make_step(self, closure)
   if closure ~= nil then
     loss = core.enable_grad(options.arg(self.__name .. ":step", "closure", closure, "function"))
   end
+  local shards = not checked[self] and package.loaded["luminary.nn.parallel.shards"]
+  if shards then shards.check_averaged(self.__name, self:all_parameters()) end
+  checked[self] = true
   for _, group in ipairs(self.param_groups) do
     for _, params in ipairs(batches(self, group)) do
       -- Store and count the states last: an error leaves the optimizer able to step again.

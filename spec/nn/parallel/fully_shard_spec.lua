@@ -90,7 +90,11 @@ local training = [[
     local part = loss_of(net, part_of(x), own)
     part:backward()
     local sum = dist.all_reduce(part:detach() * own:size(1)) / 8
+    local grads = {}
+    for i, p in ipairs(step == 1 and net:parameters() or {}) do grads[i] = p.grad end
+    local first = step == 1 and nn.utils.get_total_norm(grads)
     local a = nn.utils.clip_grad_norm_(alone:parameters(), 0.1)
+    if first and math.abs(a:item() - first:item()) > 1e-10 then error "get_total_norm differs" end
     local b = nn.utils.clip_grad_norm_(net:parameters(), 0.1)
     for _, opt in ipairs(steps) do opt:step() end
     if math.abs(sum:item() - whole:item()) > 1e-10 then error("step " .. step .. ": loss differs") end
@@ -442,6 +446,28 @@ describe("nn.parallel.fully_shard", function()
       assert(net.head.weight == net.emb.weight and net.scale.shape[1] == 1)
       contains(message(fully_shard, net), "sharded already")
     ]])
+  end)
+
+  it("warns once, on rank 0, if parameters beside the sharded ones are not averaged", function()
+    local got = on.run(2, [[
+      local net = Net(10, 2)
+      for _, b in ipairs(net.blocks) do fully_shard(b) end
+      local opt = optim.SGD(net:parameters(), {lr = 0.1})
+      for step = 1, 2 do
+        loss_of(net, batch(step)):backward()
+        opt:step()
+      end
+      fully_shard(net)
+      opt = optim.SGD(net:parameters(), {lr = 0.1})
+      loss_of(net, batch(3)):backward()
+      opt:step()
+    ]])
+    for rank = 0, 1 do
+      assert.equal(0, got[rank].code, got[rank].output)
+      local _, n = got[rank].output:gsub("is in no module of fully_shard, so that nothing averages", "")
+      assert.equal(1 - rank, n, got[rank].output)
+    end
+    assert.matches("warning: SGD: parameter 1, [11, 10], is in no", got[0].output, 1, true)
   end)
 
   it("runs within checkpoints, without gradients, and again after an error in forward", function()
@@ -836,6 +862,32 @@ describe("nn.parallel.fully_shard", function()
         assert((full[name] - t):abs():max():item() < 1e-12, name)
       end
     ]])
+  end)
+
+  it("is refused by optimizers whose steps treat a parameter as a whole, unless one rank has it", function()
+    for n = 1, 2 do
+      on.succeeds(n, [[
+        for _, name in ipairs {"LAMB", "Muon", "Adafactor"} do
+          local net = nn.Linear(4, 6, {bias = false})
+          local opt = optim[name](net:parameters(), {lr = 0.1}) -- before the parameters are divided
+          fully_shard(net)
+          net(lm.ones(2, 4)):sum():backward()
+          local before = net.weight:detach():clone()
+          if size == 1 then
+            opt:step()
+            assert(not lm.equal(before, net.weight:detach()))
+          else
+            contains(message(opt.step, opt), name .. ": a step needs all elements of a parameter, but 2 ranks divide "
+              .. "'weight'; choose another optimizer")
+            net = nn.parallel.parallelize(nn.Sequential(nn.Linear(4, 6, {bias = false})),
+              dist.init_device_mesh("cpu", {2}), {["0"] = "column"})
+            net(lm.ones(2, 4)):sum():backward()
+            opt = optim[name](net:parameters())
+            contains(message(opt.step, opt), "divide one of shape [6, 4]")
+          end
+        end
+      ]])
+    end
   end)
 
   it("is refused by what takes tensors of one rank as they are, and refuses parameters that were replaced", function()

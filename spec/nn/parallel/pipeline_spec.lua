@@ -71,6 +71,13 @@ local on = several([[
         local got = pipe:step(own(x), own(y))
         if opts.sum then got = opts.sum(got, own(x):size(1)) / x:size(1) end
         near("loss of step " .. step, got, whole)
+        if step == 1 then
+          local grads, all = {}, {}
+          for _, p in ipairs(pipe:parameters()) do grads[#grads + 1] = p.grad end
+          for _, p in ipairs(alone:parameters()) do all[#all + 1] = p.grad end
+          near("norm of gradients", nn.utils.get_total_norm(grads, {norm_type = 3}),
+            nn.utils.get_total_norm(all, {norm_type = 3}))
+        end
         near("norm of step " .. step, nn.utils.clip_grad_norm_(pipe:parameters(), 0.1),
           nn.utils.clip_grad_norm_(alone:parameters(), 0.1))
         if step ~= 2 then b:step() end

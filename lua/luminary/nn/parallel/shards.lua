@@ -198,9 +198,9 @@ local function expert_part(p)
 end
 
 local function refuse_experts(who, name, part)
-  options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); call nn.parallel."
-    .. "fully_shard(layer.experts, {mesh = the other dims}), then fully_shard(net, {mesh = one of all ranks})", who, name,
-    part.mesh:describe_rank())
+  options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); nn.parallel.fully_shard "
+    .. "averages both: fully_shard(layer.experts, {mesh = the other dims}), then fully_shard(net, {mesh = all ranks})",
+    who, name, part.mesh:describe_rank())
 end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
@@ -209,6 +209,7 @@ function shards.check_replicas(who, name, p, group)
   for _, part in ipairs(lists.append(parts, {shards.of[p]})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
+        if part.averages then refuse_experts(who, name, part) end
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
           part.mesh.rank, rank, name, part.mesh:describe_rank())
       end
@@ -262,6 +263,31 @@ function shards.refuse(who, parameters, remedy)
   if p then options.fail("%s: parameter '%s' is sharded by fully_shard; %s", who, shards.of[p].names[1], remedy) end
 end
 
+--- Fails for `who`, whose step treats a parameter as a whole, if ranks hold different parts of one of these.
+function shards.refuse_parts(who, parameters)
+  for _, p in ipairs(parameters) do
+    local about, size = shards.of[p], 1
+    for _, part in ipairs(shards.parts_of[p] or {}) do size = size * part.group.size end
+    if about and about.group then size = size * about.group.size end
+    if size > 1 then
+      options.fail("%s: a step needs all elements of a parameter, but %d ranks divide %s; choose another optimizer, such "
+        .. "as optim.AdamW", who, size, about and about.names and "'" .. about.names[1] .. "'" or "one of shape ["
+        .. table.concat(form_of(p, p.shape).shape, ", ") .. "]")
+    end
+  end
+end
+
+--- Warns, on rank 0, if an optimizer steps parameters of fully_shard together with others, which nothing averages.
+function shards.check_averaged(who, parameters)
+  local function is_rest(p) return not shards.of[p] and core.has_grad(p) and not expert_part(p) end
+  local function is_averaged(p) return shards.of[p] and shards.of[p].mesh and shards.of[p].mesh:size() > 1 end
+  local p, n = lists.find(parameters, is_rest)
+  if not p or rank_and_size() > 0 or not lists.find(parameters, is_averaged) then return end
+  core.warn(("%s: parameter %d, [%s], is in no module of fully_shard, so that nothing averages its gradient over the "
+    .. "ranks; call nn.parallel.fully_shard(net) after the calls for its blocks"):format(who, n,
+    table.concat(p.shape, ", ")))
+end
+
 -- Returns the number of ranks that hold different parts of p.
 local function count_parts(p)
   local n = shards.of[p] and shards.of[p].group.size or 1
@@ -293,20 +319,35 @@ local function reduced(division, device, t, op, purpose)
   return there:to(t.device)
 end
 
---- Returns the norm of the gradients of parameters, of which this rank holds parts, as of one vector. Collective over
---- all ranks. Elements that several ranks hold are counted in part on each.
-function shards.total_norm(parameters, norm_type)
+--- Returns a copy of a list of tensors, with distributed parameters in place of their gradients.
+function shards.with_owners(tensors)
+  local of = {}
+  for _, map in ipairs {shards.of, shards.parts_of, shards.pipeline_of} do
+    for p in pairs(map) do
+      if core.is_alive(p) and core.has_grad(p) then of[tostring(p.grad:data_ptr())] = p end
+    end
+  end
+  return lists.map(tensors, function(t)
+    local p = of[tostring(t:data_ptr())]
+    return p and p:numel() == t:numel() and p or t
+  end)
+end
+
+--- Returns the norm of the gradients of parameters, of which this rank holds parts, as of one vector; or that of a list
+--- of tensors, one for each parameter. Collective over all ranks. Elements that several ranks hold are counted in part
+--- on each.
+function shards.total_norm(parameters, norm_type, tensors)
   local _, world = rank_and_size()
   local by_count, total, is_max = {}, nil, norm_type == math.huge
-  for _, p in ipairs(parameters) do
+  for i, p in ipairs(parameters) do
     local n = count_parts(p)
     if (shards.pipeline_of[p] or {}).counts ~= false then
       by_count[n] = by_count[n] or {}
-      table.insert(by_count[n], p)
+      table.insert(by_count[n], tensors and tensors[i] or p)
     end
   end
   for _, n in ipairs(lists.sorted_keys(by_count)) do
-    local part = core.total_norm(by_count[n], norm_type, true):double()
+    local part = core.total_norm(by_count[n], norm_type, not tensors):double()
     if not is_max then part = part:pow(norm_type) * (n / world) end
     total = not total and part or is_max and total:maximum(part) or total + part
   end
