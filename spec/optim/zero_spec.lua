@@ -133,6 +133,26 @@ describe("ZeroRedundancyOptimizer on several ranks", function()
     ]])
   end)
 
+  it("updates parameters that are frozen but have a gradient on all ranks", function()
+    succeeds(2, [[
+      for _, case in ipairs { { "AdamW", { lr = 0.1 } }, { "SGD", { lr = 0.1, momentum = 0.9 } } } do
+        local mine, its = parameters(), parameters()
+        local zero, plain = Zero(mine, options(unpack(case))), optim[case[1] ](its, case[2])
+        for step = 1, 5 do
+          set_grads(step, mine, its)
+          for i = 1, step == 3 and #mine or 0 do
+            mine[i]:requires_grad_(i == 2)
+            its[i]:requires_grad_(i == 2)
+          end
+          if step == 4 then mine[3].grad, its[3].grad = nil, nil end
+          zero:step()
+          plain:step()
+          all_same(case[1] .. " step " .. step, mine, its)
+        end
+      end
+    ]])
+  end)
+
   it("trains under DistributedDataParallel as the plain optimizer does", function()
     succeeds(4, [[
       local function net()

@@ -69,6 +69,8 @@ local function checkpoint(who, f, args, preserve)
     kept[i] = x
   end
   local states, outside = preserve and generators(kept), upvalues(f)
+  local runner_of = boundaries.runner_of
+  local runner = runner_of(f)
   local function run(...) return cross(f(cross(...))) end
   local function run_in_scope(...) return core.scope(run, ...) end
   local function again()
@@ -81,10 +83,10 @@ local function checkpoint(who, f, args, preserve)
     end
     local before = preserve and generators(kept)
     if preserve then set_generators(states) end
-    local outer = computing_again
-    computing_again = true
-    local ok, problem = pcall(run_in_scope, unpack(kept, 1, kept.n))
-    computing_again = outer
+    local outer, outer_runner_of = computing_again, boundaries.runner_of
+    computing_again, boundaries.runner_of = true, runner_of
+    local ok, problem = pcall(runner, run_in_scope, unpack(kept, 1, kept.n))
+    computing_again, boundaries.runner_of = outer, outer_runner_of
     if preserve then set_generators(before) end
     if not ok then error(problem, 0) end
   end

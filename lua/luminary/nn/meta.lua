@@ -6,7 +6,11 @@ local options = require "luminary.base.options"
 
 local ops = core.ops
 local meta = {}
-local planning = false
+local planning, resetting = false, false
+
+-- Maps a parameter made on meta to {draw = the last function that filled it, n = their number}; to false once
+-- meta.materialize has initialized it.
+local draws = setmetatable({}, {__mode = "k"})
 
 --- Calls f(…) with meta on, so that the layers f makes have no memory.
 function meta.of(f, ...)
@@ -17,6 +21,18 @@ end
 
 --- Returns true during a call of meta.of; parameters are then not initialized.
 function meta.is_on() return planning end
+
+--- Calls draw(t), which fills t and refers to it by its argument alone; on meta, meta.materialize does so. Returns t.
+function meta.fill(t, draw)
+  local record = draws[t]
+  if planning then
+    draws[t] = {draw = draw, n = (record and record.n or 0) + 1}
+  elseif not (resetting and record == false) then
+    if record then record.n = record.n - 1 end
+    core.no_grad(draw, t)
+  end
+  return t
+end
 
 --- Returns an uninitialized tensor for a parameter; on meta its elements share one element of memory.
 function meta.empty(size, how)
@@ -68,11 +84,18 @@ function meta.is_empty(t)
   return t:numel() > 1
 end
 
---- Allocates and initializes the modules' parameters that have no memory.
+--- Allocates and initializes the modules' parameters that have no memory: by reset_parameters of their modules, then as
+--- nn.init filled them if it filled them more often, as the constructor of a model does.
 function meta.materialize(who, modules)
-  local fresh = {}
+  local fresh, filled = {}, {}
   for _, m in ipairs(modules) do
-    local empty = lists.filter(m:parameters {recurse = false}, meta.is_empty)
+    local own = m:parameters {recurse = false}
+    local empty = lists.filter(own, meta.is_empty)
+    if #empty > 0 then
+      lists.append(filled, lists.filter(own, function(p) -- one of a single element has memory
+        return draws[p] and (p:numel() == 1 or meta.is_empty(p))
+      end))
+    end
     for _, p in ipairs(empty) do
       local memory = ops.empty(p.shape, {dtype = p.dtype, device = p.device})
       core.set_data(p, memory)
@@ -81,12 +104,19 @@ function meta.materialize(who, modules)
     for _, b in ipairs(m:buffers {recurse = false}) do
       if meta.is_empty(b) then core.set_data(b, b:contiguous()) end
     end
-    if #empty > 0 and not m.reset_parameters then
+    if lists.find(empty, function(p) return not draws[p] end) and not m.reset_parameters then
       options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
     end
-    if #empty > 0 then fresh[#fresh + 1] = m end
+    if #empty > 0 and m.reset_parameters then fresh[#fresh + 1] = m end
   end
-  for _, m in ipairs(fresh) do m:reset_parameters() end
+  resetting = true -- one of a module leaves descendants as they are that were initialized before
+  options.restoring(function() resetting = false end, function()
+    for _, m in ipairs(fresh) do m:reset_parameters() end
+  end)
+  for _, p in ipairs(filled) do
+    if draws[p].n > 0 then core.no_grad(draws[p].draw, p) end
+    draws[p] = false
+  end
 end
 
 return meta

@@ -20,6 +20,7 @@ DiLoCo.init = signature.of([[DiLoCo(optimizer, {sync_every: count = 500, outer_l
   self:follow()
   local params, lines = self:all_parameters(), {("steps between synchronizations %d\n"):format(opts.sync_every)}
   for i, p in ipairs(params) do
+    load_module("luminary.nn.parallel.shards").check_replicas("DiLoCo", "parameter " .. i, p, group)
     lines[i + 1] = ("parameter %d, %s [%s]\n"):format(i, p.dtype, table.concat(p.shape, ", "))
   end
   if group.size > 1 then
@@ -116,6 +117,7 @@ function DiLoCo.shard_state_dict(_self) return nil end
 --- Loads a state_dict, also into the parameters.
 function DiLoCo:load_state_dict(dict)
   local who, params = "DiLoCo:load_state_dict", self:all_parameters()
+  options.arg(who, "dict", dict, "table")
   for _, key in ipairs {"inner", "outer", "shared", "params"} do options.arg(who, key, dict[key], "table") end
   local steps = options.arg(who, "steps_since_sync", dict.steps_since_sync, "natural")
   for i, p in ipairs(params) do

@@ -151,7 +151,7 @@ end
 local function share(self, rank)
   local group, list = self.process_group, {}
   for _, piece in ipairs(self.pieces[rank]) do
-    if piece.p.requires_grad then list[#list + 1] = rows_of(piece, piece.p) end
+    if piece.p.requires_grad or core.has_grad(piece.p) then list[#list + 1] = rows_of(piece, piece.p) end
   end
   if list[1] and group.size > 1 then core.reducer_share(group.handle, list, rank) end
 end

@@ -280,6 +280,19 @@ describe("DiLoCo", function()
       assert(not ok and problem:find("cannot add a parameter group", 1, true), problem)
       ok, problem = pcall(opt.load_state_dict, opt, { inner = {}, outer = {}, params = {} })
       assert(not ok and problem:find("shared is missing", 1, true), problem)
+      ok, problem = pcall(opt.load_state_dict, opt, 3)
+      assert(not ok and problem:find("DiLoCo:load_state_dict: dict must be a table, got 3", 1, true), problem)
+      local mesh = dist.init_device_mesh("cpu", { 1, size }, { names = { "replicate", "parts" } })
+      local nets = {
+        nn.parallel.fully_shard(make(), { mesh = mesh }), nn.MixtureOfExperts(4, 4, 2, { mesh = mesh.parts }),
+        nn.parallel.parallelize(nn.Sequential(nn.Linear(2, 2)), mesh.parts, { ["0"] = "column" }),
+      }
+      for _, net in ipairs(nets) do
+        ok, problem = pcall(optim.DiLoCo, inner(net))
+        local wanted = ("DiLoCo: ranks %d and %d hold different parts of 'parameter"):format(rank, 1 - rank)
+        assert(not ok and problem:find(wanted, 1, true), problem)
+        optim.DiLoCo(inner(net), { group = mesh.replicate.groups[1], sync_every = 1 }):step()
+      end
       ok, problem = pcall(optim.DiLoCo, inner(make()), { sync_every = rank + 1 })
       assert(not ok and problem:find("steps between synchronizations", 1, true), problem)
     ]])

@@ -233,7 +233,11 @@ describe("nn.MixtureOfExperts over ranks", function()
     local script = model .. [[
       local mesh = dist.init_device_mesh("cpu", {2, 2}, {names = {"shard", "expert"}})
       local alone, net = make(), make(mesh["expert"])
-      contains(message(nn.parallel.fully_shard, net), "hold different parts of 'moe1.experts.w1'")
+      local ddp, refusal = nn.parallel.DistributedDataParallel, "ranks divide the experts 'moe"
+      contains(message(nn.parallel.fully_shard, net), refusal)
+      contains(message(nn.parallel.fully_shard, net, {mesh = mesh["shard"]}), refusal)
+      contains(message(ddp, net), refusal)
+      contains(message(ddp, net, {process_group = mesh:get_group "shard"}), refusal)
       local flat = mesh:flatten({"shard", "expert"}, "all")
       for _, moe in ipairs {net.moe1, net.moe2} do nn.parallel.fully_shard(moe.experts, {mesh = mesh["shard"]}) end
       nn.parallel.fully_shard(net, {mesh = flat})

@@ -71,8 +71,10 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
   end
   local output_device = check_devices(opts, module)
 
+  shards.refuse(who, module:parameters(), "it averages gradients itself, without DistributedDataParallel")
   local params, names, bytes = {}, {}, 0
   self.replicas = {}
+  shards.check_experts(who, module, {group})
   for name, p in module:named_parameters() do
     local averages = shards.averages(p, group)
     if not averages then
@@ -84,7 +86,6 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
       bytes = bytes + (p.is_cuda and p:numel() * core.dtype_size(p.dtype) or 0)
     end
   end
-  shards.refuse(who, params, "it averages gradients itself, without DistributedDataParallel")
   if #params == 0 then options.fail("%s: at least one parameter of the module must require a gradient", who) end
   self.module = module
   self.synced = {} -- layers that exchange gradients themselves, with the rank's weight

@@ -11,12 +11,13 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local signature = require "luminary.base.signature"
+local boundaries = require "luminary.autograd.checkpoint_boundaries"
 local autograd = require "luminary.autograd.function"
+local gradients = require "luminary.autograd.zero_gradients"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
-local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local shards = require "luminary.nn.parallel.shards"
@@ -64,6 +65,7 @@ end
 
 -- Starts to gather the bucket. Returns {joined = [ranks, elements of a shard], versions, work}.
 local function start(bucket)
+  for _, p in ipairs(bucket) do shards.check_rows(p) end
   local at, group = 1, bucket.unit.group
   local joined = core.keep(ops.empty({group.size, numel_of(bucket)}, how(bucket)))
   local started, row = {versions = {}, joined = joined}, joined:select(1, group.rank + 1)
@@ -142,23 +144,17 @@ function Bucket:release()
   self.full = nil
 end
 
--- Returns the ranks' parts of the gradients, [ranks, elements of a shard], in the dtype of reductions.
+-- Returns the ranks' parts of the gradients, [ranks, elements of a shard], in the dtype of reductions: new memory.
 local function join_gradients(bucket, grads, dtype)
-  local size, at = bucket.unit.group.size, 1
-  local joined = ops.zeros({size, numel_of(bucket)}, {dtype = dtype, device = how(bucket).device})
+  local size, device = bucket.unit.group.size, how(bucket).device
+  local parts = {ops.empty({0}, {dtype = dtype, device = device})} -- which joins nothing, in this dtype or a larger one
   for i, p in ipairs(bucket) do
-    local n, about, grad = p:numel(), shards.of[p], grads[i]
-    local part = joined:narrow(2, at, n)
-    if grad and about.numel == size * n then
-      part:copy_(grad:reshape {size, n})
-    elseif grad then
-      local padded = ops.zeros({size * n}, {dtype = grad.dtype, device = grad.device})
-      padded:narrow(1, 1, about.numel):copy_(grad:reshape {-1})
-      part:copy_(padded:view {size, n})
-    end
-    at = at + n
+    local n, grad = size * p:numel(), grads[i] and grads[i]:reshape {-1}
+    local missing = n - (grad and grad:numel() or 0)
+    local zeros = missing > 0 and ops.zeros({missing}, {dtype = grad and grad.dtype or dtype, device = device})
+    parts[i + 1] = (grad and zeros and ops.cat {grad, zeros} or grad or zeros):view {size, n / size}
   end
-  return joined
+  return ops.cat(parts, 2):to(dtype)
 end
 
 -- Waits until a reduction's gradients have been sent, frees them, and begins to add up the sums of replicas.
@@ -194,17 +190,17 @@ function Bucket:reduce(weight, grads)
     fail("%s: create_graph is not supported; gradients are reduced without a graph", who)
   end
   settle(self.unit.pass.reduction) -- gradients of one unit are sent while those of the next are computed, no more
-  local held, unit = self.held or {}, self.unit
-  for i in ipairs(self) do
+  local unit, sums, held = self.unit, {}, gradients.held -- which zero_grad drops
+  for i, p in ipairs(self) do
     local grad = grads[i]
-    if grad and (held[i] or unit.defers) then held[i] = held[i] and held[i]:add_(grad) or core.keep(grad:clone()) end
+    sums[i] = grad and held[p] and held[p]:add_(grad) or held[p] or grad
+    if unit.defers then held[p] = held[p] or grad and core.keep(grad:clone()) end
   end
-  self.held = unit.defers and held or nil
   if unit.defers then return nil end
-  local joined = join_gradients(self, setmetatable(held, {__index = grads}), unit.reduce_dtype or how(self).dtype)
+  local joined = join_gradients(self, sums, unit.reduce_dtype or how(self).dtype)
   if weight.sum then joined:mul_(factor_of(weight, unit):to(joined.device)) end
   if weight.sum and weight.size == 0 then joined:zero_() end -- the mean over no samples is NaN
-  for _, t in pairs(held) do t:free() end
+  for _, p in ipairs(self) do gradients.drop_held(p) end
   local reduction, sum = {unit = unit, joined = core.keep(joined)}, joined:view {-1}
   if unit.group.size > 1 then
     sum = ops.empty({joined:size(2)}, {dtype = joined.dtype, device = joined.device})
@@ -334,38 +330,71 @@ local function cast(values, dtype)
   return values
 end
 
--- Puts the full tensors into the modules. Returns a function that puts back what was there and frees them, except those
--- in a list.
-local function install(unit, pass)
-  local before, tensors, weight = {}, {}, weight_of(pass, unit)
-  for _, bucket in ipairs(unit.buckets) do
-    local link, input = pass.links[bucket], pass.inputs[bucket]
-    if pass.is_over and core.is_grad_enabled() then -- backward runs a checkpoint's function again
-      input = stand_in(bucket):requires_grad_(lists.find(bucket, function(p) return p.requires_grad end) ~= nil)
-    end
-    if not pass.is_over and link then link.uses = link.uses + 1 end
-    for i, t in ipairs {Gather(bucket, weight, link, input)} do
-      tensors[#tensors + 1] = core.keep(t)
-      for _, slot in ipairs(bucket.slots[i]) do
-        if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
-          fail("%s: parameter '%s' was replaced; assign parameters before fully_shard", who, slot[2])
+-- Returns a bucket's full tensors, as results of Gather.
+local function gathered(bucket, pass)
+  local link, input, weight = pass.links[bucket], pass.inputs[bucket], weight_of(pass, bucket.unit)
+  if pass.is_over and core.is_grad_enabled() then -- backward runs a checkpoint's function again
+    input = stand_in(bucket):requires_grad_(lists.find(bucket, function(p) return p.requires_grad end) ~= nil)
+  end
+  if not pass.is_over and link then link.uses = link.uses + 1 end
+  return {Gather(bucket, weight, link, input)}
+end
+
+-- Returns two functions. The first puts full tensors, results of full_of(bucket, pass), into the unit's modules. The
+-- second restores the modules, and frees these tensors, except those in a list, the results of forward; it returns the
+-- parameter of one that forward changed, or nil.
+local function exchange(unit)
+  local before, entries, is_in = {}, {}, false -- entries: of the tensors, {t, version, parameter}
+  local function install(full_of, pass)
+    is_in, unit.depth = true, unit.depth + 1
+    for _, bucket in ipairs(unit.buckets) do
+      for i, t in ipairs(full_of(bucket, pass)) do
+        entries[#entries + 1] = {core.keep(t), t._version, bucket[i]}
+        for _, slot in ipairs(bucket.slots[i]) do
+          if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
+            fail("%s: parameter '%s' was replaced; assign parameters before fully_shard", who, slot[2])
+          end
+          before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
+          slot[1].values[slot[2]] = t
         end
-        before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
-        slot[1].values[slot[2]] = t
       end
     end
   end
-  return function(results)
+  return install, function(results)
+    if is_in then unit.depth = unit.depth - 1 end
     for i = #before, 1, -1 do
       local values, name, value = unpack(before[i])
       values[name] = value
     end
-    local kept = {}
+    local kept, changed = {}, nil
     for i = 1, results and results.n or 0 do kept[results[i] or 0] = true end
-    for _, t in ipairs(tensors) do
+    for _, entry in ipairs(entries) do
+      local t, version, p = unpack(entry)
+      if results and t._version ~= version then changed = p end
       if not kept[t] then t:free() end
     end
-    before, tensors = {}, {}
+    before, entries, is_in = {}, {}, false
+    return changed
+  end
+end
+
+-- Returns a bucket's full tensors as leaves, for backward, which runs a part of the unit's forward again.
+local function leaves_of(bucket)
+  return lists.map(bucket:fetch(), function(t, i) return t:detach():requires_grad_(bucket[i].requires_grad) end)
+end
+
+-- Returns a boundaries.runner_of that puts the unit's full tensors into the modules too. A unit does that itself.
+local function runner_with(unit, outer)
+  return function(f)
+    local outer_runner, record = outer(f), options.record(f)
+    if record and record.unit then return outer_runner end
+    return function(again, ...)
+      local install, remove = exchange(unit)
+      return outer_runner(options.restoring, remove, function(...)
+        install(leaves_of)
+        return again(...)
+      end, ...)
+    end
   end
 end
 
@@ -378,30 +407,35 @@ local function take_next(pass, unit)
 end
 
 local function run(unit, module, forward, ...)
-  local outer, remove, results = active, nil, nil
+  local outer, outer_runner_of, results = active, boundaries.runner_of, nil
+  local install, remove = exchange(unit)
   local _, again = core.is_checkpointing()
   again = again and unit.pass and unit.pass[1] ~= unit -- the pass of its first run
   local pass = outer or again and unit.pass or new_pass(unit, module, ...)
-  active, again = pass, pass.is_over
-  unit.depth = unit.depth + 1
+  active, again, boundaries.runner_of = pass, pass.is_over, runner_with(unit, outer_runner_of)
   local inside = true
   local function leave()
     if not inside then return end
-    inside, active, unit.depth = false, outer, unit.depth - 1
-    if remove then remove(results) end
+    inside, active, boundaries.runner_of = false, outer, outer_runner_of
+    local changed = remove(results)
     if not outer then
       autograd.free_all(pass.inputs)
       pass.is_over = true
     end
     local keeps = core.is_grad_enabled() and (again or unit.reshard == false or unit.reshard == nil and not outer)
-    if unit.depth > 0 or keeps or unit.keeps and not unit.reshard then return end
-    for _, bucket in ipairs(unit.buckets) do bucket:release() end
+    if changed or not (unit.depth > 0 or keeps or unit.keeps and not unit.reshard) then
+      for _, bucket in ipairs(unit.buckets) do bucket:release() end
+    end
+    if changed then
+      fail("%s: %s was changed in place in forward, which changes no shard; change parameters outside of forward", who,
+        shards.of[changed].names[1])
+    end
   end
   return options.restoring(leave, function(...)
     if not again then pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass end
     local before = not again and pass.before
     if not pass.before and not again then take_next(pass, unit) end
-    remove = install(unit, pass)
+    install(gathered, pass)
     if before then
       prefetch(before[unit.position + 1])
       take_next(pass, before[unit.position + (unit.replicas and 2 or 1)])
@@ -549,6 +583,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   local first = module:parameters()[1]
   local device = not first and "cpu" or shards.of[first] and shards.of[first].device or first.device
   local mesh = mesh_of(opts.mesh, device)
+  shards.check_experts(who, module, mesh.groups)
   for _, group in ipairs(mesh.groups) do
     for _, entry in ipairs(entries) do shards.check_replicas(who, entry.names[1], entry.t, group) end
     if group.size > 1 then mesh:call(alike, group, who, "module differs", describe(entries), "parameter") end
@@ -560,7 +595,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
     keeps = not opts.reshard_after_backward,
   }
-  meta.materialize(who, modules)
+  shards.materialize(who, modules)
   unit.buckets = make_buckets(unit, entries)
   local forward = rawget(record.values, "forward")
   record.values.forward = function(self, ...) return run(unit, self, forward or record.class.forward, ...) end
