@@ -49,6 +49,20 @@ describe("checkpoints of sharded models", function()
     assert.same({".", "..", "a"}, lm.paths.dir(folder))
   end)
 
+  it("say what does not fit by the part's name alone", function()
+    on.succeeds(2, ([[
+      local path, parts = "%s/b", with_adam(shard(make()))
+      train(parts, 1)
+      lm.checkpoint.save(path, parts)
+      local function refused(given, wanted)
+        contains(message(lm.checkpoint.load, path, given), ("checkpoint.load: '%%s': %%s"):format(path, wanted))
+      end
+      refused({net = nn.parallel.fully_shard(nn.Sequential(nn.Linear(5, 7)))}, "net: Sequential has no '")
+      refused({net = optim.Adam(shard(make()):parameters())}, "net: the saved state is no optimizer's")
+      refused({opt = shard(make())}, "opt: the saved state must have tables 'tensors' and 'shards'")
+    ]]):format(folder))
+  end)
+
   it("are complete states without parts, in one process, and refuse state_dicts of a rank", function()
     local path = folder .. "/a.safetensors"
     on.succeeds(4, ([[

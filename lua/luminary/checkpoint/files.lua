@@ -409,7 +409,8 @@ function files.apply(who, file, parts, strict)
   for i, part in ipairs(order) do
     local ok, problem = pcall(load_into, objects[part], states[part].state, states[part].shards)
     if not ok then
-      fail("%s: '%s': %s: %s%s", who, path, part, options.without_position(problem),
+      problem = options.without_position(problem):gsub("^load: ", ""):gsub("^load_shards: ", "") -- inner names
+      fail("%s: '%s': %s: %s%s", who, path, part, problem,
         i > 1 and ("; loaded before it: " .. table.concat(order, ", ", 1, i - 1)) or "")
     end
   end

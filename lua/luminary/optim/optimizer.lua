@@ -398,6 +398,7 @@ function Optimizer:load_shards(next_shard)
   local add_state, params, numbers, dict = shards.add_state, {}, shards.numbers(self), nil
   for n, p in ipairs(self:all_parameters()) do params[numbers and numbers[n] or n] = p end
   for shard in next_shard do
+    if not is_plain(shard.state) then fail "load_shards: the saved state is no optimizer's" end
     dict = dict or {param_groups = shard.param_groups, state = {}}
     for i, state in pairs(shard.state) do
       local p, saved = params[i], is_plain(shard.shards) and shard.shards[i] or nil

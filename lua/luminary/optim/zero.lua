@@ -195,7 +195,9 @@ function Zero:consolidate_state_dict(to)
   if lists.find(params, function(p) return shards().pipeline_of[p] end) then
     fail("%s:consolidate_state_dict: these ranks have one stage of a Pipeline; save the states by lm.checkpoint", who)
   end
-  local is_receiver = group.rank == dist().get_group_rank(group, to)
+  local receiver = lists.index_of(group.ranks, to) or options.must_be(who .. ":consolidate_state_dict", "to",
+    ("one of the group's ranks {%s}"):format(table.concat(group.ranks, ", ")), to)
+  local is_receiver = group.rank == receiver - 1
   if group.size == 1 then return end
   local own, full, tensors, entries = self:shard_state_dict(), {}, {}, {} -- entries: {n, key, value or shape, dtype}
   for n, state in pairs(own.state) do

@@ -157,11 +157,23 @@ describe("the store is found", function()
   end)
 
   it("and those who wait hear who was turned away", function()
-    local job = start(2, meet, { args = "env:// 3", env_of = function(rank) return { WORLD_SIZE = 2 + rank } end })
+    local job = start(3, meet, { args = "env:// 3", env_of = function(rank) return { RANK = math.min(rank, 1) } end })
     local got = job:wait()
-    assert.matches("world_size must be the same on all ranks, got 3 on rank 1 and 2 on rank 0", got[1].output)
-    assert.matches("rank 1 has not joined; refused: world_size must be the same on all ranks, got 3 on rank 1",
-      got[0].output)
+    assert.matches("rank 2 has not joined; refused: rank 1 has already joined from ", got[0].output)
+  end)
+
+  it("and all end at once if their world sizes differ", function()
+    for _, last in ipairs { 1, 3 } do
+      local job = start(2, meet, { args = "env:// 30", env_of = function(rank)
+        return rank == 0 and { WORLD_SIZE = 2 } or { RANK = last, WORLD_SIZE = 5 }
+      end })
+      local got = job:wait()
+      for rank = 0, 1 do
+        assert.matches(("world_size must be the same on all ranks, got 5 on rank %d and 2 on rank 0"):format(last),
+          got[rank].output)
+        assert.not_matches("timed out", got[rank].output)
+      end
+    end
   end)
 
   it("or the reason is said, half way and in the end", function()

@@ -150,6 +150,7 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
   } else if (size != (uint32_t)s->size) {
     snprintf(why, sizeof why, "world_size must be the same on all ranks, got %u on rank %u and %d on rank 0", size,
              rank, s->size);
+    if (!s->welcomed) server_found_failure(s, LM_FAILURE_ERROR, 0, why); /* the ranks will never be complete */
   } else if (rank >= (uint32_t)s->size) {
     snprintf(why, sizeof why, "rank %u is out of range for %d ranks (ranks start at 0)", rank, s->size);
   } else if (s->member_table[rank].joined) {
