@@ -21,7 +21,7 @@ local groups = require "luminary.distributed.groups"
 local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
-local DistributedDataParallel = require "luminary.nn.parallel.distributed"
+local DDP = require "luminary.nn.parallel.distributed"
 local shards = require "luminary.nn.parallel.shards"
 
 local ops, fail, pack, who = core.ops, options.fail, options.pack, "fully_shard"
@@ -466,10 +466,7 @@ local function collect(module)
   local function walk(m, prefix)
     if m ~= module and unit_of(m) then return end
     records.check_sized(who, m)
-    if m:is(DistributedDataParallel) then
-      fail("%s: %sDistributedDataParallel averages gradients itself; shard the module in it", who,
-        prefix ~= "" and ("'%s': "):format(prefix) or "")
-    end
+    if m:is(DDP) then fail("%s: DistributedDataParallel averages gradients itself; shard the module in it", who) end
     local record = records.of(m)
     for _, name in ipairs(record.param) do
       local t = record.values[name]
