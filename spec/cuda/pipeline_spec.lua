@@ -112,6 +112,31 @@ describe("nn.parallel.Pipeline over NCCL", function()
     ]])
   end)
 
+  it("may free what it sends at once: later ops write to that memory when it has been sent", function()
+    nccl_ranks.succeeds(2, [[
+      local by_host, N = dist.new_group { backend = "gloo" }, 4096
+      dist.all_reduce(full({1}, 1)) -- connects the ranks
+      for i = 1, 5 do
+        if rank == 0 then
+          local t, pointer = full({N}, i), nil
+          pointer = t:data_ptr()
+          local work = dist.isend(t, 1)
+          t:free()
+          local other = full({N}, -1)
+          assert(other:data_ptr() == pointer, "other memory was used")
+          dist.barrier { group = by_host } -- now the other rank receives
+          work:wait()
+          other:free()
+        else
+          dist.barrier { group = by_host }
+          local t = full({N}, 0)
+          dist.recv(t, 0)
+          assert(t:eq(i):all():item(), "step " .. i .. ": " .. t[1])
+        end
+      end
+    ]])
+  end)
+
   it("names the places of ranks of which one fails", function()
     local got = nccl_ranks.run(2, PRELUDE .. [[
       local pipe = cut(make(2))

@@ -11,12 +11,12 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local signature = require "luminary.base.signature"
+local autograd = require "luminary.autograd.function"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local containers = require "luminary.nn.containers"
 local layer = require "luminary.nn.define_layer"
-local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local schedule = require "luminary.nn.parallel.pipeline_schedule"
@@ -226,7 +226,7 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   note_parameters(self, module, stages)
   self.stages = Stages()
   for s = group.rank + 1, #stages, group.size do self.stages:append(stages[s]) end
-  meta.materialize(who, self.stages:modules())
+  shards.materialize(who, self.stages:modules())
   local names, holders = lists.set(state_names(self)), shards.pipelines[self].holders
   for _, stage in ipairs(self.stages) do
     local record = records.of(stage)
@@ -314,6 +314,7 @@ local function start_messages(run, round, sent)
     received[i] = run.received[pass].tensors
   end
   local works = batch(sent and sent.tensors, received)
+  if sent then autograd.free_all(sent.tensors) end -- the works have their memory
   for i, pass in ipairs(round.receives) do
     run.received[pass].works, works = lists.slice(works, 1, #received[i]), lists.slice(works, #received[i] + 1)
   end
@@ -350,7 +351,8 @@ local function requiring(list) return lists.filter(list, function(t) return t.re
 -- Runs a forward pass; returns its message for the next stage, or nil.
 local function run_forward(run, pass)
   local pipe, is_last, requires, message = run.pipe, pass.stage == run.pipe.total, {}, nil
-  local inputs = receives(run, pass) and obtain(run, pass) or samples_of(run, pass, run.x)
+  local received = receives(run, pass) and obtain(run, pass)
+  local inputs = received or samples_of(run, pass, run.x)
   local outputs = pack(stage_at(pipe, pass)(unpack(inputs)))
   if is_last and run.evaluates then
     run.results[pass.batch] = outputs
@@ -372,8 +374,10 @@ local function run_forward(run, pass)
   end
   if run.grad then
     run.live[pass.stage][pass.batch] = {
-      inputs = pass.stage > 1 and requiring(inputs) or {}, outputs = requiring(outputs),
+      inputs = received and requiring(received) or {}, outputs = requiring(outputs), received = received or {},
     }
+  elseif received then
+    autograd.free_all(lists.filter(received, function(t) return not lists.index_of(outputs, t) end))
   end
   return message
 end
@@ -400,11 +404,13 @@ local function run_backward(run, pass)
     or lists.map(live.outputs, function(loss) return ops.full_like(loss:detach(), weight) end)
   set_averaging(run, stage_at(run.pipe, pass), pass.batch == run.n)
   if #grads > 0 then core.backward(live.outputs, grads) end
-  for _, t in ipairs(grads) do t:free() end
+  autograd.free_all(grads)
   run.live[pass.stage][pass.batch] = nil
-  return pass.stage > 1 and message_of(lists.map(live.inputs, function(x)
-    return x.grad or ops.zeros_like(x:detach())
-  end)) or nil
+  grads = lists.map(live.inputs, function(x) return x.grad or ops.zeros_like(x:detach()) end)
+  local message = pass.stage > 1 and message_of(grads) or nil
+  autograd.free_all(grads)
+  autograd.free_all(live.received)
+  return message
 end
 
 -- ---- runs
