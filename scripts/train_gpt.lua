@@ -67,13 +67,13 @@ if world_batch % samples:size() ~= 0 then
   refuse("--batch-size %d cannot be shared evenly by %d groups of ranks", world_batch, samples:size())
 end
 local share = world_batch / samples:size()
+if options.export and rank == 0 then files.try("export", options.export) end
 
 -- ---- data: sequences of length + 1 tokens
 local texts = {}
 for i, path in ipairs(words) do
   local file, problem = io.open(path, "rb")
-  if not file then refuse("%s", problem) end
-  texts[i] = file:read "*a"
+  texts[i] = file and file:read "*a" or refuse("%s", problem or path .. ": cannot read it; is it a folder?")
   file:close()
 end
 local tokenizer = options.tokenizer and files.attempt("tokenizer", lm.text.Tokenizer, options.tokenizer)
@@ -167,7 +167,7 @@ local function validate()
 end
 local last = math.min(options.steps, options["max-steps"])
 local manager = options.dir and lm.checkpoint.Manager {
-  dir = options.dir, every = math.min(options["save-every"], last), on_sigterm = true}
+  dir = options.dir, every = math.max(1, math.min(options["save-every"], last)), on_sigterm = true}
 local parts = {model = pipe, optimizer = opt, schedule = schedule, loader = loader, rng = true, epoch = 1}
 local saved = manager and manager:load(parts)
 local log, step, epoch = files.log("log", options.log, saved), saved and saved.step or 0, saved and saved.epoch or 1

@@ -1,6 +1,7 @@
 --- Saves and loads tensors and tables: lm.save and lm.load.
 local core = require "luminary.core"
 local changes = require "luminary.base.weight_changes"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local truncate_text = require "luminary.base.truncate_text"
 local formats = require "luminary.file_formats"
@@ -37,6 +38,11 @@ function checkpoint.load(path, opts)
   opts.skip_unreadable = opts.skip_unreadable or opts.skip -- a shorter name of the option
   local file = formats.load(path, opts)
   local value = file.value
+  local is_checkpoint = file.metadata.luminary_checkpoint
+  if is_checkpoint and load_module("luminary.checkpoint.files").shards_of(path, file.metadata)[1] then
+    fail("load: '%s' is a checkpoint in shards; pass it to lm.checkpoint.load, which joins them",
+      options.shown_path(path))
+  end
   if #file.lacking > 0 then warn_of_lacking(file.path, file.kind == "GGUF" and value.tensors or value, file.lacking) end
   local take = repeats(file)
   value = changes.applied("load", value, opts, function(t, name)

@@ -41,9 +41,47 @@ describe("checkpoints of sharded models", function()
   it("leave no files of a save that failed", function()
     assert(lm.paths.mkdir(folder .. "/a"))
     on.succeeds(2, ([[
-      contains(message(lm.checkpoint.save, "%s/a", {net = shard(make())}), "it is a folder")
+      local dir, net = "%s/", shard(make())
+      contains(message(lm.checkpoint.save, dir .. "a", {net = net}), "it is a folder")
+      contains(message(lm.checkpoint.save, dir .. "b", {step = 1, [rank == 0 and "net" or "model"] = net}),
+        "checkpoint.save: all ranks must save the same parts, but rank 0 has net, step; rank 1 has model, step")
     ]]):format(folder))
     assert.same({".", "..", "a"}, lm.paths.dir(folder))
+  end)
+
+  it("are complete states without parts, in one process, and refuse state_dicts of a rank", function()
+    local path = folder .. "/a.safetensors"
+    on.succeeds(4, ([[
+      local alone, parts, path = with_adam(make()), with_adam(shard(make(), {2, 2})), "%s"
+      for step = 1, 2 do
+        train(alone, step, true)
+        train(parts, step)
+      end
+      local scale = nn.Module()
+      scale.scale = nn.Parameter(lm.tensor(3.5))
+      scale:register_buffer("steps", lm.tensor(7))
+      lm.checkpoint.save(path, {models = {parts.net, nn.parallel.fully_shard(scale)}, opt = parts.opt, step = 2})
+      local saved = lm.checkpoint.load(path)
+      assert(saved.step == 2 and saved.models[2].scale:item() == 3.5 and saved.models[2].steps:item() == 7)
+      local model, of = alone.net:state_dict(), alone.opt:state_dict()
+      for name, t in pairs(saved.models[1]) do
+        assert((t - model[name]):abs():max():item() < 1e-12, name)
+        model[name] = nil
+      end
+      assert(next(model) == nil and #saved.opt.param_groups[1].params == 4 and saved.opt.param_groups[1].lr == 0.01)
+      for n, state in ipairs(of.state) do
+        assert((saved.opt.state[n].exp_avg - state.exp_avg):abs():max():item() < 1e-12 and state.step == 2, n)
+      end
+      alone.opt:load_state_dict(saved.opt)
+      contains(message(lm.load, path), "is a checkpoint in shards; pass it to lm.checkpoint.load")
+      for _, part in ipairs {parts.net:state_dict(), parts.opt:state_dict(), parts.net:parameters()} do
+        contains(message(lm.checkpoint.save, path, {part = part}), "part of a sharded tensor; pass the module or opt")
+      end
+    ]]):format(path))
+    local text = io.popen("luajit bin/luminary inspect --quick " .. path):read "*a"
+    assert.matches("models%.1%.tensors%.0%.0%.weight +float64 +%[4, 5%]", text)
+    assert.matches("opt%.state%.1%.exp_avg +float64 +%[4, 5%]", text)
+    assert.matches("step = 2.*shard%-.*shard%-", text)
   end)
 
   it("load into other layouts of 1 to 8 ranks, 50 pairs", function()

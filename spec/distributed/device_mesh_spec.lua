@@ -77,6 +77,20 @@ describe("dist.init_device_mesh", function()
       contains(message(dist.init_device_mesh, "cpu", {2, 1}, {names = {"a", "a"}}), "names has 'a' twice")
       contains(message(dist.init_device_mesh, "cpu", {2}, {names = {"size"}}), "cannot be named 'size'")
       contains(message(dist.init_device_mesh, "tpu", {2}), "device_type")
+      contains(message(dist.init_device_mesh, "cpu", {2}, {names = {""}}), "the name of a dim must not be empty")
+      local mesh = dist.init_device_mesh("cpu", {2}, {names = {"data"}})
+      contains(message(function() return mesh[{}] end), "DeviceMesh: expected at least one dim, got {}")
+      contains(message(mesh.flatten, mesh, {}), "expected at least one dim, got {}")
+      contains(message(mesh.flatten, mesh, nil, ""), "DeviceMesh:flatten: the name of a dim must not be empty")
+      contains(message(function() mesh.foo = 3 end), "DeviceMesh: cannot set 'foo'; meshes are constant")
+    ]])
+  end)
+
+  it("refuses GPUs where there are none, also for one rank", function()
+    on.succeeds(1, [[
+      if not lm.cuda.is_available() then
+        contains(message(dist.init_device_mesh, "cuda", {1}), "unavailable device 'cuda': this machine has no CUDA device")
+      end
     ]])
   end)
 

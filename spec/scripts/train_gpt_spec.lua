@@ -55,5 +55,14 @@ describe("train_gpt.lua #lua", function()
     } do
       assert.matches(message, train(1, options), 1, true)
     end
+    for options, message in pairs {
+      ["--export /proc/none/x"] = "train_gpt.lua: --export: cannot ", ["--export /tmp"] = "--export: /tmp is a folder",
+      ["/tmp"] = "train_gpt.lua: /tmp: ", ["/tmp/none/x"] = "train_gpt.lua: /tmp/none/x: No such file",
+    } do
+      assert.matches(message, train(1, "--max-steps 0 " .. options), 1, true)
+    end
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    assert.matches("^%d+ parameters on [^\n]*\n$", train(1, "--max-steps 0 --dir " .. folder))
   end)
 end)

@@ -108,13 +108,13 @@ local function with_gradients(who, opt)
 end
 
 local function unscale(self, who, opt)
-  if not self.begun then
+  local params, all = with_gradients(who, opt)
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  if not self.begun and not (shards and shards.has_loss_elsewhere(all)) then
     fail("GradScaler:%s: no loss was scaled since the last update(); call scaler:scale(loss):backward() first", who)
   end
-  local params, all = with_gradients(who, opt)
   local found = #params > 0 and core.rescale_grads(params, nil, float32(1 / self.current))
     or core.tensor(-1, {dtype = "float32"})
-  local shards = package.loaded["luminary.nn.parallel.shards"]
   -- Ranks may have gradients of different parameters, but all or none have a part of one that is divided.
   if shards then found = core.no_grad(shards.any_found, all, found) end
   if #params == 0 and found:item() < 0 then

@@ -9,6 +9,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local json_encode = require "luminary.base.json_encode"
 local lists = require "luminary.base.lists"
+local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
 local printable_name = require "luminary.base.printable_name"
@@ -62,8 +63,12 @@ local function has_state(v) return core.is_generator(v) or class.has(v, "state_d
 -- the objects. path, the keys with dots between, identifies an object's states by rank and shards. to_load: tensors are
 -- objects too, and parts that can neither be updated nor compared with a file are an error.
 local function replace_objects(who, tree, each, to_load)
-  local copies, taken, keys = {}, {}, {}
+  local copies, taken, keys, shards = {}, {}, {}, package.loaded["luminary.nn.parallel.shards"]
   local function walk(value)
+    if shards and not to_load and core.is_tensor(value) and shards.is_part(value) then
+      fail("%s: %s is one rank's part of a sharded tensor; pass the module or optimizer itself, not its state_dict",
+        who, file_format.shown_path(keys, "parts"))
+    end
     if has_state(value) or to_load and core.is_tensor(value) then
       local path = table.concat(lists.map(keys, tostring), ".")
       if taken[path] then fail("%s: two parts are named '%s'; rename one", who, printable_name(path, 200)) end
@@ -178,6 +183,13 @@ end
 
 -- ---- loading
 
+-- Returns the decoded metadata of a checkpoint's file, or nil if it is another file.
+local function about_of(metadata)
+  local text = metadata[ABOUT]
+  local ok, decoded = pcall(core.json_decode, text or "null")
+  return text and (ok and type(decoded) == "table" and decoded or {}) or nil
+end
+
 -- Returns the path of shard i, and the name under which it was saved.
 local function shard_path(file, i)
   local name = file.about.shards[i]
@@ -210,10 +222,9 @@ function files.read(who, path)
   if type(value) ~= "table" or core.is_tensor(value) then
     fail("%s: '%s' has %s, not a table of parts", who, options.shown_path(path), options.describe(value))
   end
-  local text = loaded.metadata[ABOUT]
-  if text then
-    local ok, decoded = pcall(core.json_decode, text)
-    about = ok and type(decoded) == "table" and decoded or {}
+  local written = about_of(loaded.metadata)
+  if written then
+    about = written
     if not loaded.metadata[CHECKSUMS] then
       options.malformed_file(path, "checkpoint", "it has no checksums")
     elseif not options.is("count", about.version) or not options.is("count", about.world_size)
@@ -277,6 +288,31 @@ local function each_shard(file, part)
       options.malformed_file(path, "shard of a checkpoint", "it has no '%s'", part)
     end
     return shard
+  end
+end
+
+--- Returns the paths of the shards of a file with this metadata, a list.
+function files.shards_of(path, metadata)
+  local about = about_of(metadata) or {}
+  local file = {path = path, about = {shards = type(about.shards) == "table" and about.shards or {}}}
+  local paths = {}
+  for i in ipairs(file.about.shards) do paths[i] = shard_path(file, i) end
+  return paths
+end
+
+--- Adds the complete states of the objects that ranks saved in shards to the value of a file of files.read.
+function files.join_shards(file)
+  local paths, shards = {}, load_module "luminary.nn.parallel.shards"
+  for i in ipairs(file.about.shards) do
+    local value = formats.load(shard_path(file, i), {}).value
+    for path in pairs(options.is_plain(value) and value or {}) do paths[path] = true end
+  end
+  for _, path in ipairs(options.sorted_keys(paths)) do
+    local at, name = file.value, tostring(path)
+    while options.is_plain(at[name:match "^[^.]*"]) do -- tables of parts are in the file, without their objects
+      at, name = at[name:match "^[^.]*"], name:match "%.(.*)$"
+    end
+    at[tonumber(name) or name] = shards.joined(each_shard(file, path))
   end
 end
 

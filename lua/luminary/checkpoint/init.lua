@@ -30,7 +30,9 @@ function checkpoint.load(path, parts, opts)
   end
   if parts == nil then
     background.finish_here(who)
-    return files.apply(who, files.read(who, path), {}, opts.strict)
+    local file = files.read(who, path)
+    files.join_shards(file)
+    return files.apply(who, file, {}, opts.strict)
   end
   ranks.attempt(who, function() background.finish(who) end)
   local file, problems = files.read_on_all(who, path)

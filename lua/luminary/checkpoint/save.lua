@@ -2,6 +2,8 @@
 ---
 --- Each step that can fail on one rank alone runs in ranks.attempt, so that all ranks raise.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
+local options = require "luminary.base.options"
 local rank_and_size = require "luminary.base.rank_and_size"
 local file_format = require "luminary.file_formats.checkpoint"
 local safetensors = require "luminary.file_formats.safetensors"
@@ -29,9 +31,14 @@ return function(who, path, parts, async)
     states = files.states_of(who, parts, rank)
     described = file_format.describe(who, states.tree, "parts")
   end)
-  local own, is_sharded = {}, false
-  for r, each in ipairs(ranks.gather {own = states.own, is_sharded = states.shards ~= nil}) do
-    own[r], is_sharded = each.own, is_sharded or each.is_sharded
+  local own, is_sharded, first = {}, false, nil
+  local names = table.concat(lists.map(lists.sorted_keys(parts), tostring), ", ")
+  for r, each in ipairs(ranks.gather {own = states.own, is_sharded = states.shards ~= nil, names = names}) do
+    own[r], is_sharded, first = each.own, is_sharded or each.is_sharded, first or each.names
+    if each.names ~= first then
+      options.fail("%s: all ranks must save the same parts, but rank 0 has %s; rank %d has %s", who, first, r - 1,
+        each.names)
+    end
   end
 
   local shards = is_sharded and name_shards(who, path, size) or nil

@@ -19,6 +19,7 @@ local flags = require "luminary.cli.command_options"
 local formats = require "luminary.file_formats"
 local repeats = require "luminary.file_formats.element_limits"
 local bytes_text = require "luminary.base.bytes_text"
+local checkpoint_files = require "luminary.checkpoint.files"
 local lists = require "luminary.base.lists"
 local printable_name = require "luminary.base.printable_name"
 
@@ -101,13 +102,15 @@ local function row_of(name, t, quick, take, stored)
   return row
 end
 
-local function show(path, quick)
+-- Prints the contents of a file, and of the shards that it names, whose tensors are parts of others.
+local function show(path, quick, is_shard)
   require "luminary" -- defines tensors' methods
   local file = formats.load(path, {mmap = true, skip_unreadable = true})
   local _, size = core.file_kind(file.path)
   print(("%s: %s, %s"):format(path, file.kind, bytes_text(file.lacking.bytes or size)))
   local printed = 0
   local function tell(place, text)
+    if is_shard and place:find "%.shards%." then return end
     printed = printed + 1
     print((place == "" and "" or place .. " = ") .. text)
   end
@@ -128,6 +131,7 @@ local function show(path, quick)
     print "nothing is in it; lm.save(path, {name = tensor}) writes tensors by name"
   end
   print(("%d tensor%s, %.0f elements"):format(#tensors, #tensors == 1 and "" or "s", elements))
+  for _, shard in ipairs(checkpoint_files.shards_of(path, file.metadata)) do show(shard, quick, true) end
 end
 
 --- Runs the command on the arguments from `first` on; returns the exit status.

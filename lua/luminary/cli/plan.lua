@@ -59,7 +59,7 @@ local function read_net(name)
   elseif name:find "%.lua$" then
     local chunk, why = loadfile(name)
     local net = meta.of(chunk or fail("%s", why))
-    if load_module("luminary.base.class").has(net, "parameters") then return net end
+    if load_module("luminary.nn.module_fields").is_module(net) then return net end
     fail("'%s' must return a module, made in nn.utils.init_empty_weights", name)
   end
   local names = lists.sorted_keys(presets)

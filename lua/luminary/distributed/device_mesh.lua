@@ -49,8 +49,9 @@ end
 -- each pair of ranks would have a connection of its own, and messages of one would wait for those of others.
 local function make_group(device_type, shape, dims)
   local group = group_of(shape, dims)
+  local t = ops.zeros({1}, {device = device_type}) -- fails without a GPU
   if device_type ~= "cpu" and group.size > 1 then
-    load_module("luminary.distributed").all_reduce(ops.zeros({1}, {device = device_type}), {group = group})
+    load_module("luminary.distributed").all_reduce(t, {group = group})
   end
   return group
 end
@@ -122,6 +123,7 @@ end
 
 -- Returns the mesh of some dims of one, which shares their groups.
 local function part_of(mesh, dims)
+  if #dims == 0 then fail "DeviceMesh: expected at least one dim, got {}" end
   local part, used = {
     device_type = mesh.device_type, ndim = #dims, rank = mesh.rank, whole = mesh.whole, shape = {}, groups = {},
     place = {}, of = {}, mesh_dim_names = mesh.mesh_dim_names and {},
@@ -146,8 +148,11 @@ function Mesh.__index(mesh, key)
   return part_of(mesh, options.is_plain(key) and key or {key})
 end
 
+function Mesh:__newindex(name) fail("DeviceMesh: cannot set '%s'; meshes are constant", tostring(name)) end
+
 -- Fails if a dim cannot have this name.
 local function check_name(who, name)
+  if name == "" then fail("%s: the name of a dim must not be empty", who) end
   if Mesh[name] or FIELDS[name] then
     fail("%s: a dim cannot be named '%s', which is a field of meshes; choose another name", who, name)
   end

@@ -442,8 +442,11 @@ function Module:clone() return load_module "luminary.nn.clone"(self) end
 
 --- Returns a table of parameters and buffers by dotted name, which share the module's memory.
 function Module:state_dict()
-  local dict = {}
-  for _, entry in ipairs(records.state_of(self)) do dict[entry[1]] = entry[2]:detach() end
+  local dict, shards = {}, package.loaded["luminary.nn.parallel.shards"]
+  for _, entry in ipairs(records.state_of(self)) do
+    dict[entry[1]] = entry[2]:detach()
+    if shards then shards.note_part(dict[entry[1]], entry[2]) end
+  end
   records.run_hooks(self, "state_hooks", dict)
   return dict
 end

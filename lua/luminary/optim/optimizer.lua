@@ -248,7 +248,7 @@ end
 --- Returns the state of the optimizer: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in order.
 --- Its tensors are those of the optimizer, not copies. lm.save saves it.
 function Optimizer:state_dict()
-  local dict, n = {state = {}, param_groups = {}}, 0
+  local dict, n, shards = {state = {}, param_groups = {}}, 0, package.loaded["luminary.nn.parallel.shards"]
   for g, group in ipairs(self.param_groups) do
     local copy = lists.copy(group)
     copy.params = {}
@@ -257,7 +257,10 @@ function Optimizer:state_dict()
       copy.params[i] = n
       if self.state[p] then
         dict.state[n] = {}
-        for key, value in pairs(self.state[p]) do dict.state[n][key] = value end
+        for key, value in pairs(self.state[p]) do
+          dict.state[n][key] = value
+          if shards then shards.note_part(value, p) end
+        end
       end
     end
     dict.param_groups[g] = copy
@@ -325,8 +328,9 @@ end
 function Optimizer.keeps(_self, _parameter) return true end
 
 --- Loads a state_dict of an optimizer with the same groups: of this class, or of PyTorch's class of the same name, as
---- lm.load reads it. Tensors are copied to the parameters' devices and dtypes.
-function Optimizer:load_state_dict(dict)
+--- lm.load reads it. Tensors are copied to the parameters' devices and dtypes. is_own: true for a state_dict of this
+--- rank's parameters alone.
+function Optimizer:load_state_dict(dict, is_own)
   local who = self.__name .. ":load_state_dict"
   if not is_plain(dict) or not is_plain(dict.param_groups) or not is_plain(dict.state) then
     local lacks = is_plain(dict) and (is_plain(dict.param_groups) and "state" or "param_groups")
@@ -337,7 +341,7 @@ function Optimizer:load_state_dict(dict)
     fail("%s: the state_dict has %d parameter groups, the optimizer %d", who, #dict.param_groups, #self.param_groups)
   end
   local shards = package.loaded["luminary.nn.parallel.shards"]
-  if shards then dict = shards.own_part(self, dict) end
+  if shards and not is_own then dict = shards.own_part(self, dict) end
   local groups, states, n = setmetatable({}, group_list), {}, 0
   for g, group in ipairs(self.param_groups) do
     local saved = dict.param_groups[g]
@@ -396,7 +400,7 @@ function Optimizer:load_shards(next_shard)
       if p and self:keeps(p) then dict.state[i] = add_state(dict.state[i], p, state, saved) end
     end
   end
-  self:load_state_dict(numbers and shards.renumbered(self, dict, numbers) or dict)
+  self:load_state_dict(numbers and shards.renumbered(self, dict, numbers) or dict, true)
 end
 
 function Optimizer:repr()

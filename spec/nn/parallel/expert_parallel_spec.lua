@@ -48,6 +48,12 @@ describe("nn.MixtureOfExperts", function()
       assert.same({ 1, 11, 6 }, grouped.shape)
       assert.same({ 0, 6 }, m(lm.zeros(0, 6)).shape)
     end
+    local x = lm.randn(4, 6)
+    for _, huge in ipairs { 1e300, math.huge } do
+      local m = nn.MixtureOfExperts(6, 7, 5, { capacity_factor = huge })
+      assert.is_true((m(x) - by_token(m, x)):abs():max():item() < 1e-14)
+      assert.same({ 0, 6 }, m(lm.zeros(0, 6)).shape)
+    end
   end)
 
   it("has gradients of inputs, experts and the gate", function()
@@ -227,7 +233,11 @@ describe("nn.MixtureOfExperts over ranks", function()
     local script = model .. [[
       local mesh = dist.init_device_mesh("cpu", {2, 2}, {names = {"shard", "expert"}})
       local alone, net = make(), make(mesh["expert"])
-      contains(message(nn.parallel.fully_shard, net), "hold different parts of 'moe1.experts.w1'")
+      local ddp, refusal = nn.parallel.DistributedDataParallel, "ranks divide the experts 'moe"
+      contains(message(nn.parallel.fully_shard, net), refusal)
+      contains(message(nn.parallel.fully_shard, net, {mesh = mesh["shard"]}), refusal)
+      contains(message(ddp, net), refusal)
+      contains(message(ddp, net, {process_group = mesh:get_group "shard"}), refusal)
       local flat = mesh:flatten({"shard", "expert"}, "all")
       for _, moe in ipairs {net.moe1, net.moe2} do nn.parallel.fully_shard(moe.experts, {mesh = mesh["shard"]}) end
       nn.parallel.fully_shard(net, {mesh = flat})
@@ -283,6 +293,11 @@ describe("nn.MixtureOfExperts over ranks", function()
       contains(message(nn.MixtureOfExperts, 4, 4, 3, {mesh = mesh["expert"]}),
         "num_experts (3) must be divisible by the number of ranks (2)")
       contains(message(nn.MixtureOfExperts, 4, 4, 4, {mesh = mesh}), "mesh must be one dim")
+      local x = lm.randn(3, 6):requires_grad_()
+      local function twice(net) return lm.autograd.grad(net(x):sum(), {x}, {create_graph = true}) end
+      contains(message(twice, experts(mesh["expert"])),
+        "MixtureOfExperts: create_graph is not supported; experts' gradients are averages over the ranks' tokens")
+      twice(experts(mesh["shard"]))
       local m = nn.MixtureOfExperts(4, 4, 4, {mesh = mesh["expert"], top_k = 1 + rank})
       contains(message(m, lm.ones(2, 4)), "MixtureOfExperts: the layer differs from rank 0's: here top_k 2, "
         .. "norm_topk_prob true; there top_k 1, norm_topk_prob false")

@@ -62,22 +62,22 @@ local on = several([[
     local b = opts.optimizer or optim.AdamW(pipe:parameters(), {lr = 0.01})
     for step = opts.first or 1, opts.last or 12 do
       local x, y = (opts.batch or batch)(step)
-      a:zero_grad()
+      if step ~= 3 then a:zero_grad() end -- gradients of steps 2 and 3 add up
       local whole = (opts.loss or loss_of)(alone(x), y)
       whole:backward()
       if step >= (opts.from or 1) then
         if step == opts.from then opts.load() end
-        b:zero_grad()
+        if step ~= 3 then b:zero_grad() end
         local got = pipe:step(own(x), own(y))
         if opts.sum then got = opts.sum(got, own(x):size(1)) / x:size(1) end
         near("loss of step " .. step, got, whole)
         near("norm of step " .. step, nn.utils.clip_grad_norm_(pipe:parameters(), 0.1),
           nn.utils.clip_grad_norm_(alone:parameters(), 0.1))
-        b:step()
+        if step ~= 2 then b:step() end
       else
         nn.utils.clip_grad_norm_(alone:parameters(), 0.1)
       end
-      a:step()
+      if step ~= 2 then a:step() end
     end
     return b
   end
@@ -370,6 +370,60 @@ describe("nn.parallel.Pipeline", function()
     ]])
   end)
 
+  it("weighs micro-batches by the targets that the option count counts", function()
+    on.succeeds(4, [[
+      local mesh = dist.init_device_mesh("cpu", {2, 2}, {names = {"data", "pipeline"}})
+      local group, d = mesh:get_group "data", mesh:get_local_rank "data"
+      local function own(t) return t:narrow(1, 4 * d + 1, 4) end
+      local function count(t) return t:ne(-100):sum() end
+      local y
+      for _, how in ipairs {"sharded", "mixed"} do
+        local alone, net = make(), make()
+        for _, m in ipairs {alone, net} do m.head.weight = nn.Parameter(m.emb.weight:detach():clone()) end
+        local pipe = cut(net, {mesh = mesh["pipeline"], count = count, microbatches = 4, split = splits[2]})
+        if how == "mixed" and rank % 2 == 0 then
+          pipe.stages[1] = nn.parallel.DistributedDataParallel(pipe.stages[1], {process_group = group})
+        else
+          fully_shard(pipe.stages[1], {mesh = mesh["data"]})
+        end
+        train(pipe, alone, {last = 4, own = own, batch = function(step)
+          lm.manual_seed(step)
+          local x
+          x, y = lm.randint(1, 12, {8, 5}), lm.randint(1, 12, {8, 5})
+          y[{{2, 3}}] = -100 -- micro-batches without a target
+          y[1][2], y[8] = -100, -100
+          if step == 2 then y[{{5, 8}}] = -100 end
+          return x, y
+        end, sum = function(loss)
+          local sum = dist.all_reduce(loss * (count(own(y)):item()), {group = group})
+          return sum * 8 / count(y):item()
+        end})
+        same_state(pipe, alone)
+        local x, before = own(lm.ones(8, 5):long()), pipe:parameters()[1].grad:clone()
+        assert(pipe:step(x, x * 0 - 100):item() == 0)
+        assert(pipe:parameters()[1].grad:equal(before))
+      end
+      local pipe = cut(make(), {mesh = mesh["pipeline"], split = splits[2], count = function() return 0.5 end})
+      contains(message(pipe.step, pipe, lm.ones(8, 5):long(), lm.ones(8, 5):long()),
+        "Pipeline: the result of count must be a non-negative integer, got 0.5")
+    ]])
+  end)
+
+  it("has stages that begin in place", function()
+    on.succeeds(2, [[
+      local function chain()
+        lm.manual_seed(2)
+        return nn.Sequential(nn.Linear(4, 6), nn.ReLU(true), nn.Linear(6, 3))
+      end
+      local alone = chain()
+      train(cut(chain(), {split = {"1"}, loss = F.cross_entropy}), alone, {loss = F.cross_entropy, last = 3,
+        batch = function(step)
+          lm.manual_seed(step)
+          return lm.randn(5, 4), lm.randint(1, 4, {5})
+        end})
+    ]])
+  end)
+
   it("divides models of nn.parallel.parallelize, whose stages may be sharded, too", function()
     for _, n in ipairs { 4, 8 } do
       on.succeeds(n, [[
@@ -426,7 +480,6 @@ describe("nn.parallel.Pipeline", function()
       local opt = optim.SGD(pipe:parameters(), {lr = 0.1})
       for step = 1, 2 do
         opt:zero_grad()
-        if rank == 0 then scaler:scale(lm.ones(1)) end
         pipe:step(x, x)
         local p = pipe:parameters()[2]
         if step == 2 and rank == 1 then p.grad:fill_(math.huge) end
@@ -560,6 +613,48 @@ describe("nn.parallel.Pipeline", function()
       run(1, "plain", plain, true, true)
       run(2, "plain", pipeline, false, true)
     end)
+
+    it("takes part with frozen stages, whose optimizers have no parameters", function()
+      on.succeeds(3, (([[
+        for _, first in ipairs {3, 4} do -- the first module that trains
+          local function new(is_pipe)
+            lm.manual_seed(1)
+            local net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.Linear(4, 2))
+            for i = 1, first - 1 do net[i]:requires_grad_(false) end
+            if is_pipe then net = cut(net, {split = {"2", "3"}, loss = F.mse_loss}) end
+            local groups = {{params = {}, weight_decay = 0.1}, {params = {}}}
+            for _, p in ipairs(net:parameters()) do
+              if p.requires_grad then table.insert(groups[p.ndim > 1 and 1 or 2].params, p) end
+            end
+            return {net = net, opt = optim.AdamW(groups, {lr = 0.01})}
+          end
+          local function step(parts)
+            lm.manual_seed(1)
+            local x, y = lm.randn(6, 3), lm.randn(6, 2)
+            parts.opt:zero_grad()
+            if parts.net.step then parts.net:step(x, y) else F.mse_loss(parts.net(x), y):backward() end
+            parts.opt:step()
+          end
+          local paths = {"$/pipe", "$/alone"}
+          for i, path in ipairs(paths) do
+            local parts = new(i == 1)
+            step(parts)
+            lm.checkpoint.save(path, parts)
+          end
+          local wanted = new()
+          for _ = 1, 2 do step(wanted) end
+          for _, path in ipairs(paths) do
+            for i = 1, 2 do
+              local parts = new(i == 1)
+              if i == 1 then parts.net:parameters()[1]:detach():zero_() end
+              lm.checkpoint.load(path, parts)
+              step(parts)
+              same_state(parts.net, wanted.net)
+            end
+          end
+        end
+      ]]):gsub("%$", folder)))
+    end)
   end)
 
   it("makes the stages of a model without memory, and frees the others", function()
@@ -635,6 +730,12 @@ describe("nn.parallel.Pipeline", function()
       local mesh = dist.init_device_mesh("cpu", {1})
       local pipe = Pipeline(make(), {mesh = mesh, split = {}, microbatches = 2, loss = F.mse_loss})
       contains(message(pipe.step, pipe, lm.ones(2, 5)), "the last stage needs the target")
+    ]])
+    on.succeeds(1, [[
+      local mesh = dist.init_device_mesh("cpu", {1})
+      local pipe = Pipeline(make(), {mesh = mesh, split = {}, microbatches = 2, loss = F.mse_loss})
+      contains(message(pipe.step, pipe, {lm.ones(3, 5), lm.ones(2, 5)}, lm.ones(3)),
+        "Pipeline: the batch's first tensor has 3 samples, tensor 2 2")
     ]])
     on.succeeds(2, [[
       local mesh = dist.init_device_mesh("cpu", {2})

@@ -258,9 +258,33 @@ static lm_status reduce_small(lm_host *h, span s, fold f) {
   return extra < h->size ? post_send(h, extra, 0, s.data, s.bytes) : LM_OK;
 }
 
+/* Reduces s over two ranks, which send it to each other, LANES segments at a time, and both sum: as many bytes as in
+ * the ring, in one pass instead of two. */
+static lm_status reduce_pair(lm_host *h, span s, fold f) {
+  NEED(make_scratch(h));
+  int peer = 1 - h->rank;
+  size_t segment = (size_t)lm_min(lm_round_up(lm_ceil_div((int64_t)s.bytes, LANES), 64), SEGMENT);
+  for (size_t at = 0; at < s.bytes + LANES * segment; at += segment) {
+    int l = (int)(at / segment % LANES);
+    char *came = h->scratch + l * SEGMENT;
+    span next = stretch_of(s, at, segment);
+    NEED(settle(h, false, peer, l));
+    NEED(settle(h, true, peer, l));
+    if (at >= LANES * segment) {
+      span sum = stretch_of(s, at - LANES * segment, segment);
+      fold_into(f, sum.data, h->rank ? came : sum.data, h->rank ? sum.data : came, sum.bytes);
+    }
+    if (h->within) NEED(lm_shared_run_halves(h->within->shared, 2, h->within->half, BESIDE));
+    if (next.bytes) NEED(post_recv(h, peer, l, came, next.bytes));
+    if (next.bytes) NEED(post_send(h, peer, l, next.data, next.bytes));
+  }
+  return LM_OK;
+}
+
 static lm_status all_reduce(lm_host *h, span s, fold f) {
   blocks parts = parts_of(h, s);
   int64_t small = lm_max(SMALL, (int64_t)h->size * WHOLE);
+  if (h->size == 2 && s.bytes > WHOLE) return reduce_pair(h, s, f);
   if ((int64_t)parts.whole.bytes <= lm_min(small, SCRATCH)) return reduce_small(h, parts.whole, f);
   NEED(go_around(h, &parts, &f, block_of(&parts, h->rank).data));
   return go_around(h, &parts, NULL, NULL);

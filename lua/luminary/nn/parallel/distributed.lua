@@ -74,6 +74,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
   shards.refuse(who, module:parameters(), "it averages gradients itself, without DistributedDataParallel")
   local params, names, bytes = {}, {}, 0
   self.replicas = {}
+  shards.check_experts(who, module, {group})
   for name, p in module:named_parameters() do
     local averages = shards.averages(p, group)
     if not averages then

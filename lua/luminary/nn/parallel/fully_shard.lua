@@ -594,6 +594,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   local first = module:parameters()[1]
   local device = not first and "cpu" or shards.of[first] and shards.of[first].device or first.device
   local mesh = mesh_of(opts.mesh, device)
+  shards.check_experts(who, module, mesh.groups)
   for _, group in ipairs(mesh.groups) do
     for _, entry in ipairs(entries) do shards.check_replicas(who, entry.names[1], entry.t, group) end
     if group.size > 1 then mesh:call(alike, group, who, "module differs", describe(entries), "parameter") end

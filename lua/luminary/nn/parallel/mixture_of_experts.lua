@@ -196,15 +196,21 @@ function MixtureOfExperts:forward(x)
   local share = tokens / sum(sizes)
   -- Experts' gradients are averages over the tokens of all ranks: each rank's part is weighted.
   local function weigh(t, factor)
-    if #sizes > 1 and t.requires_grad then t:register_hook(function(g) return g * factor end) end
-    return t
+    if #sizes == 1 or not t.requires_grad then return end
+    t:register_hook(function(g)
+      if core.is_grad_enabled() then -- a second backward pass would weigh again
+        options.fail("%s: create_graph is not supported; experts' gradients are averages over the ranks' tokens", who)
+      end
+      return g * factor
+    end)
   end
   weigh(rows, 1 / share)
   local y
   if list then
     y = run_all(self, rows, list)
   else
-    local slots = math.max(1, math.ceil(self.capacity_factor * math.max(unpack(sizes)) * k / count))
+    local most = math.max(1, unpack(sizes)) -- a token chooses an expert once
+    local slots = math.max(1, math.min(most, math.ceil(self.capacity_factor * most * k / count)))
     y = run_within(self, rows, expert:index_select(1, order), counts, slots, #sizes)
   end
   weigh(y, share)

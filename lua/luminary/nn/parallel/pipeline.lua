@@ -137,7 +137,8 @@ end
 
 -- Returns what must be equal on all ranks, as text of one line each.
 local function describe(module, stages, opts)
-  local lines = {("schedule %s, %d micro-batches"):format(opts.schedule, opts.microbatches)}
+  local lines = {("schedule %s, %d micro-batches%s"):format(opts.schedule, opts.microbatches,
+    opts.count and ", with count" or "")}
   for s, parts in ipairs(stages) do
     for _, part in ipairs(parts) do
       lines[#lines + 1] = ("stage %d, %s"):format(s, table.concat(part.names, ", "))
@@ -199,7 +200,8 @@ local function exchange(self, tie, t)
 end
 
 Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], microbatches: count,
-  schedule = "1f1b" | "interleaved" | "gpipe", loss: callable, parts: list, batch_dim: count = 1})]],
+  schedule = "1f1b" | "interleaved" | "gpipe", loss: callable, count: callable, parts: list,
+  batch_dim: count = 1})]],
   function(self, module, opts)
   local mesh, split = opts.mesh, opts.split
   if not device_mesh.is_mesh(mesh) or mesh.ndim ~= 1 then
@@ -219,7 +221,7 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   else
     stages = {lists.joined({}, unpack(stages))}
   end
-  self.mesh, self.group, self.loss, self.batch_dim = mesh, group, opts.loss, opts.batch_dim
+  self.mesh, self.group, self.loss, self.count, self.batch_dim = mesh, group, opts.loss, opts.count, opts.batch_dim
   self.schedule, self.microbatches, self.total = opts.schedule, opts.microbatches, #stages
   self.device = (module:parameters()[1] or ops.empty {}).device
   stages = lists.map(stages, function(parts) return stage_of(module, parts) end)
@@ -335,6 +337,11 @@ end
 
 -- ---- passes
 
+-- Returns a tensor with the memory of one that requires gradients, as the result of an op: a stage may begin in place.
+local Alias = autograd.Function:extend "Alias"
+function Alias.forward(_, t) return t:detach() end
+function Alias.backward(_, grad) return grad end
+
 -- Returns a list of the samples of a pass's micro-batch: of a tensor, or of the tensors of a list.
 local function samples_of(run, pass, value)
   local size = run.sizes[pass.batch]
@@ -353,17 +360,20 @@ local function run_forward(run, pass)
   local pipe, is_last, requires, message = run.pipe, pass.stage == run.pipe.total, {}, nil
   local received = receives(run, pass) and obtain(run, pass)
   local inputs = received or samples_of(run, pass, run.x)
-  local outputs = pack(stage_at(pipe, pass)(unpack(inputs)))
+  local values = lists.map(inputs, function(t)
+    return pass.stage > 1 and t.requires_grad and Alias(t) or t
+  end)
+  local outputs = pack(stage_at(pipe, pass)(unpack(values)))
   if is_last and run.evaluates then
     run.results[pass.batch] = outputs
-  elseif is_last then
+  elseif is_last and run.sizes[pass.batch].weight > 0 then
     local loss = own.call(pipe.loss, unpack(lists.append(outputs, samples_of(run, pass, run.target))))
     if not core.is_tensor(loss) or loss:numel() ~= 1 then
       options.must_be(who, "the result of loss", "a tensor of one element", loss)
     end
     local part = loss:detach():double():reshape {} * run.sizes[pass.batch].weight
     run.loss, outputs = run.loss and run.loss + part or part, {loss}
-  else
+  elseif not is_last then
     for i = 1, outputs.n do
       if not core.is_tensor(outputs[i]) then
         options.must_be(who, ("result %d of stage %d"):format(i, pass.stage), "a tensor", outputs[i])
@@ -386,8 +396,9 @@ end
 local function set_averaging(run, stage, is_last)
   local reducer = class.has(stage, "join") and stage.reducer -- the one that DistributedDataParallel has
   if reducer then
-    local function mark() -- adds no samples to those of the forward passes
-      core.reducer_forward(reducer, stage.training and 0 or run.samples, stage.training, false)
+    local function mark() -- forward passes of a training have added their samples
+      local weight = stage.training and (is_last and run.weight - run.samples or 0) or run.weight
+      core.reducer_forward(reducer, weight, stage.training, false)
     end
     if is_last then mark() else stage:no_sync(mark) end
   end
@@ -400,8 +411,8 @@ end
 -- Runs a backward pass; returns its message for the stage before, or nil.
 local function run_backward(run, pass)
   local live, weight = run.live[pass.stage][pass.batch], run.sizes[pass.batch].weight
-  local grads = receives(run, pass) and obtain(run, pass)
-    or lists.map(live.outputs, function(loss) return ops.full_like(loss:detach(), weight) end)
+  local grads = receives(run, pass) and obtain(run, pass) -- else outputs are a loss, or results of weight 0
+    or lists.map(live.outputs, function(y) return ops.full_like(y:detach(), weight) end)
   set_averaging(run, stage_at(run.pipe, pass), pass.batch == run.n)
   if #grads > 0 then core.backward(live.outputs, grads) end
   autograd.free_all(grads)
@@ -415,14 +426,38 @@ end
 
 -- ---- runs
 
--- Calls f() for a whole step: units of fully_shard weigh all of its samples.
-local function with_units(pipe, samples, f)
-  local units, step = {}, {samples = samples, weights = {}}
+-- Calls f() for a whole step: units of fully_shard weigh all of its samples, or targets.
+local function with_units(pipe, weight, f)
+  local units, step = {}, {samples = weight, weights = {}}
   for _, m in ipairs(pipe.stages:modules()) do units[#units + 1] = records.of(m).unit end
   for _, unit in ipairs(units) do unit.step = step end
   return options.restoring(function()
     for _, unit in ipairs(units) do unit.step, unit.defers = nil, nil end
   end, f)
+end
+
+-- Returns the number of samples of a batch or a target, a tensor or a list.
+local function samples_in(pipe, what, value)
+  local samples = batch_size(who, pipe.batch_dim, value)
+  for i, t in ipairs(options.is_plain(value) and value or {}) do
+    local n = core.is_tensor(t) and batch_size(who, pipe.batch_dim, t) or samples
+    if n ~= samples then fail("%s: the %s's first tensor has %d samples, tensor %d %d", who, what, samples, i, n) end
+  end
+  return samples
+end
+
+-- Weighs micro-batches by the numbers of their targets, which the option count returns on the last rank.
+local function weigh_targets(run, is_last)
+  local pipe, counts = run.pipe, ops.zeros({run.n}, {dtype = "int64", device = "cpu"})
+  for i = 1, is_last and run.n or 0 do
+    local n = own.call(pipe.count, unpack(samples_of(run, {batch = i}, run.target)))
+    n = core.is_tensor(n) and n:numel() == 1 and tonumber(n:item()) or n
+    if not options.is("natural", n) then options.must_be(who, "the result of count", "a non-negative integer", n) end
+    counts[i] = n
+  end
+  if pipe.group.size > 1 then dist.broadcast(counts, rank_of(pipe, pipe.total), {group = pipe.group}) end
+  run.weight = counts:sum():item()
+  for i, n in ipairs(counts:tolist()) do run.sizes[i].weight = n / math.max(run.weight, 1) end
 end
 
 -- Agrees with all ranks on the call. Returns the number of samples, which the first one knows, and of micro-batches,
@@ -433,7 +468,7 @@ local function agree(pipe, call, x)
   local first = ops.zeros({3}, how)
   if group.rank == 0 then
     if x == nil then fail("%s: the first stage needs the batch", who) end
-    local samples = batch_size(who, pipe.batch_dim, x)
+    local samples = samples_in(pipe, "batch", x)
     local n = core.tensor({math.max(1, math.min(pipe.microbatches, samples))}, how)
     for d, other in ipairs(pipe.mesh.whole.groups) do
       local is_own = lists.index_of(pipe.mesh.of[1], d)
@@ -453,23 +488,27 @@ end
 local function run_passes(pipe, call, x, target)
   local group, samples, n_batches = pipe.group, agree(pipe, call, x)
   local run = {
-    pipe = pipe, n = n_batches, sizes = {}, samples = samples, x = x, target = target, grad = call == "step",
-    evaluates = call == "forward", live = {}, received = {}, sends = {}, results = {},
+    pipe = pipe, n = n_batches, sizes = {}, samples = samples, weight = samples, x = x, target = target,
+    grad = call == "step", evaluates = call == "forward", live = {}, received = {}, sends = {}, results = {},
   }
   local is_last = (pipe.total - 1) % group.size == group.rank
   if is_last and not run.evaluates and target == nil then fail("%s: the last stage needs the target", who) end
-  if is_last and not run.evaluates and batch_size(who, pipe.batch_dim, target) ~= samples then
-    fail("%s: the batch has %d samples, the target %d", who, samples, batch_size(who, pipe.batch_dim, target))
-  end
+  local targets = is_last and not run.evaluates and samples_in(pipe, "target", target) or samples
+  if targets ~= samples then fail("%s: the batch has %d samples, the target %d", who, samples, targets) end
   for i = 1, run.n do
     local first = math.floor(samples * (i - 1) / run.n)
     local n = math.floor(samples * i / run.n) - first
     run.sizes[i] = {first = first, n = n, weight = samples > 0 and n / samples or 1}
   end
+  if pipe.count and not run.evaluates then weigh_targets(run, is_last) end
   for s = 1, pipe.total do run.live[s] = {} end
+  for _, tie in ipairs(run.grad and pipe.ties or {}) do
+    -- finish adds the ranks' gradients up: one rank keeps the sum of earlier steps.
+    if not shards.pipeline_of[tie.p].counts then tie.p.grad = nil end
+  end
   local function is_kept(pass) return run.grad or pass.kind == "forward" end
   local rounds = schedule.rounds(pipe.schedule, group.rank, group.size, run.n, #pipe.stages, is_kept)
-  with_units(pipe, samples, function()
+  with_units(pipe, run.weight, function()
     for _, round in ipairs(rounds) do
       local pass = round.pass
       local sent = pass and (pass.kind == "forward" and run_forward or run_backward)(run, pass)

@@ -127,6 +127,16 @@ local is_divided = shards.is_divided
 --- Returns true if other ranks of a mesh have parameters or parts that this one lacks.
 function shards.is_distributed(p) return is_divided(p) or shards.pipeline_of[p] ~= nil end
 
+local in_dicts = setmetatable({}, {__mode = "k"}) -- has the tensors of state_dicts that are of distributed parameters
+
+--- Notes that t, a tensor in a state_dict, is the part of parameter p, or of its state, that this rank has.
+function shards.note_part(t, p)
+  if core.is_tensor(t) and shards.is_distributed(p) then in_dicts[t] = true end
+end
+
+--- Returns true if t is a part of a parameter or its state, of which other ranks have others.
+function shards.is_part(t) return in_dicts[t] or shards.is_distributed(t) end
+
 --- Returns this rank's shard of a full tensor, zeros in the padding, in the tensor's dtype on its device.
 function shards.cut(about, full)
   local own = ops.zeros({about.chunk, unpack(about.shape, 2)}, {dtype = full.dtype, device = full.device})
@@ -177,12 +187,29 @@ function shards.materialize(who, modules)
   end
 end
 
+-- Returns true if a group has all ranks of another one.
+local function has_all(group, other)
+  return lists.every(other.ranks, function(rank) return lists.index_of(group.ranks, rank) end)
+end
+
+-- Returns the division over several ranks of a parameter of experts, or nil.
+local function expert_part(p)
+  return lists.find(shards.parts_of[p] or {}, function(part) return part.averages and part.group.size > 1 end)
+end
+
+local function refuse_experts(who, name, part)
+  options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); call nn.parallel."
+    .. "fully_shard(layer.experts, {mesh = the other dims}), then fully_shard(net, {mesh = one of all ranks})", who, name,
+    part.mesh:describe_rank())
+end
+
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 function shards.check_replicas(who, name, p, group)
   local parts = lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})
   for _, part in ipairs(lists.append(parts, {shards.of[p]})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
+        if part.averages then refuse_experts(who, name, part) end
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
           part.mesh.rank, rank, name, part.mesh:describe_rank())
       end
@@ -190,14 +217,23 @@ function shards.check_replicas(who, name, p, group)
   end
 end
 
--- Returns true if a group has all ranks of another one.
-local function has_all(group, other)
-  return lists.every(other.ranks, function(rank) return lists.index_of(group.ranks, rank) end)
+--- Fails if a module has experts that ranks outside of the groups divide, and other parameters, whose gradients would
+--- not be averaged over those ranks.
+function shards.check_experts(who, module, groups)
+  local expert, of, has_others
+  for name, p in module:named_parameters() do
+    local part = expert_part(p)
+    if part and not lists.find(groups, function(group) return has_all(group, part.group) end) then
+      expert, of = name, part
+    end
+    has_others = has_others or not part and p.requires_grad
+  end
+  if expert and has_others then refuse_experts(who, expert, of) end
 end
 
 --- Returns true if p's module averages its gradients over all ranks of a group, which hold other parts.
 function shards.averages(p, group)
-  local part = lists.find(shards.parts_of[p] or {}, function(part) return part.averages end)
+  local part = expert_part(p)
   return part ~= nil and has_all(part.group, group)
 end
 
@@ -441,9 +477,17 @@ function shards.load_module(module, next_state)
   end
 end
 
--- Returns the entry of pipeline_of of the first of these parameters that has one, or nil.
+-- Returns the entry of pipeline_of of the first of these parameters that has one, or nil. For an empty list, as a rank
+-- has whose stages are frozen, it returns a Pipeline's.
 local function pipeline_among(parameters)
+  if #parameters == 0 then return select(2, next(shards.pipelines)) end
   return shards.pipeline_of[lists.find(parameters, function(p) return shards.pipeline_of[p] end) or false]
+end
+
+--- Returns true if the parameters are of a Pipeline whose loss another rank computes.
+function shards.has_loss_elsewhere(parameters)
+  local pipeline = pipeline_among(parameters)
+  return pipeline ~= nil and pipeline.group.rank < pipeline.group.size - 1
 end
 
 --- Returns the numbers that the parameters of an optimizer have in an optimizer of the complete model, a list, and for
@@ -491,14 +535,14 @@ function shards.renumbered(optimizer, dict, numbers)
 end
 
 --- Returns the part of a state_dict that is of this optimizer's parameters: if it is of an optimizer of the complete
---- model, which has more than those of a Pipeline's rank. Collective in that case.
+--- model, which has more than those of a Pipeline's rank. Collective for a Pipeline's.
 function shards.own_part(optimizer, dict)
-  local params, count = optimizer:all_parameters(), 0
-  for _, group in ipairs(dict.param_groups) do
+  local numbers, groups = shards.numbers(optimizer)
+  local count = 0
+  for _, group in ipairs(numbers and dict.param_groups or {}) do
     count = count + (options.is_plain(group) and options.is_plain(group.params) and #group.params or 0)
   end
-  if count == #params or not pipeline_among(params) then return dict end
-  local numbers, groups = shards.numbers(optimizer)
+  if not numbers or count == #numbers then return dict end
   for g, all in ipairs(groups) do
     local saved = dict.param_groups[g]
     local given = options.is_plain(saved) and options.is_plain(saved.params) and saved.params or {}
@@ -543,6 +587,27 @@ function shards.add_state(before, p, state, saved)
     end
   end
   return all
+end
+
+--- Returns the complete state_dict of a module or an optimizer from the states of its ranks.
+function shards.joined(next_state)
+  local dict
+  for state in next_state do
+    local forms, parts = options.is_plain(state.shards) and state.shards or {}, state.tensors or state.state
+    dict = dict or (state.tensors and {} or {param_groups = state.param_groups, state = {}})
+    local all = state.tensors and dict or dict.state
+    for key, value in pairs(options.is_plain(parts) and parts or {}) do
+      local form, n = forms[key], tostring(key)
+      if form ~= nil and not saved_shape(form) then malformed("load_shards", n) end
+      local full = form and {shape = form.shape, ndim = #form.shape}
+      if core.is_tensor(value) then
+        all[key] = shards.add_state({[n] = all[key]}, full, {[n] = value}, form)[n]
+      else
+        all[key] = shards.add_state(all[key], full, value, form)
+      end
+    end
+  end
+  return dict
 end
 
 return shards
