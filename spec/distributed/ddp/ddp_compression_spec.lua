@@ -139,6 +139,9 @@ describe("compressed gradients", function()
         assert(not ok and tostring(problem):find(text, 1, true), tostring(problem))
       end
       fails("matrix_approximation_rank must be", hooks.PowerSGDState, { matrix_approximation_rank = 0 })
+      for _, epsilon in ipairs { -1, 0 / 0 } do
+        fails("orthogonalization_epsilon must be", hooks.PowerSGDState, { orthogonalization_epsilon = epsilon })
+      end
       fails("unknown option 'warmstart'", hooks.PowerSGDState, { warmstart = true })
       fails("block_size must be", hooks.Int8State, { block_size = 1.5 })
       fails("powerSGD_hook: expected", hooks.powerSGD_hook, hooks.PowerSGDState(), {})

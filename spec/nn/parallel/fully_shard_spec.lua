@@ -574,7 +574,7 @@ describe("nn.parallel.fully_shard", function()
       for _, is_training in ipairs {true, false} do
         net.blocks[2].mark = true
         local function run() return net(x) end
-        contains(message(is_training and run or lm.no_grad, run), "fully_shard: up.weight was changed in place in forward, which changes no shard")
+        contains(message(is_training and run or lm.no_grad, run), "up.weight was changed in place in forward")
         contains(message(function() return seen:sum() end), "freed")
         net.blocks[2].mark = nil
         net:zero_grad()
@@ -894,6 +894,9 @@ describe("nn.parallel.fully_shard", function()
     on.succeeds(2, [[
       local net = fully_shard(nn.Linear(4, 6))
       contains(message(nn.parallel.DistributedDataParallel, net), "parameter 'weight' is sharded by fully_shard; it")
+      local ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+      contains(message(fully_shard, ddp), "DistributedDataParallel averages gradients itself; shard the module in it")
+      contains(message(fully_shard, nn.Sequential(ddp)), "fully_shard: DistributedDataParallel averages gradients")
       local mixed = nn.Sequential(fully_shard(nn.Linear(2, 2):requires_grad_(false)), nn.Linear(2, 2))
       contains(message(nn.parallel.DistributedDataParallel, mixed), "parameter 'weight' is sharded by fully_shard; it")
       contains(message(optim.ZeroRedundancyOptimizer, net:parameters(), {optimizer_class = optim.Adam}), "'weight' is")
@@ -930,6 +933,27 @@ describe("nn.parallel.fully_shard", function()
       assert(net.weight:size(1) == 6 and net.bias:size(1) == 3)
       net.weight.data = lm.ones(3, 4)
       assert((net(lm.ones(2, 4)) - net(lm.zeros(2, 4)) - 4):abs():max():item() < 1e-12)
+    ]])
+  end)
+
+  it("returns parameters from forward, in tables too", function()
+    on.succeeds(2, [[
+      local Table = nn.Module:extend "Table"
+      function Table:init()
+        self.a = nn.Parameter(lm.ones(3))
+        self.b = nn.Parameter(lm.ones(2, 3))
+      end
+      function Table:forward(x)
+        local t = {x = x, {self.b, 0 / 0}, self.b}
+        t.loop = t
+        return self.a, t
+      end
+      local net = fully_shard(Table(), {reshard_after_forward = true})
+      local a, t = net(lm.ones(1, 3))
+      local loss = (a * t[2] * t[1][1]):sum() + t.x:sum()
+      assert(loss:item() == 9)
+      loss:backward()
+      assert((net.b.grad - 2):abs():max():item() == 0)
     ]])
   end)
 

@@ -20,6 +20,7 @@ local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
+local DDP = require "luminary.nn.parallel.distributed"
 local shards = require "luminary.nn.parallel.shards"
 
 local ops, fail, pack, who = core.ops, options.fail, options.pack, "fully_shard"
@@ -340,6 +341,15 @@ local function gathered(bucket, pass)
   return {Gather(bucket, weight, link, input)}
 end
 
+-- Adds a value, and those in it if it is a plain table, to a set.
+local function add_within(set, v)
+  if v == nil or type(v) == "number" or set[v] then return end
+  set[v] = true
+  if options.is_plain(v) then
+    for _, each in pairs(v) do add_within(set, each) end
+  end
+end
+
 -- Returns two functions. The first puts full tensors, results of full_of(bucket, pass), into the unit's modules. The
 -- second restores the modules, and frees these tensors, except those in a list, the results of forward; it returns the
 -- parameter of one that forward changed, or nil.
@@ -367,7 +377,7 @@ local function exchange(unit)
       values[name] = value
     end
     local kept, changed = {}, nil
-    for i = 1, results and results.n or 0 do kept[results[i] or 0] = true end
+    add_within(kept, results)
     for _, entry in ipairs(entries) do
       local t, version, p = unpack(entry)
       if results and t._version ~= version then changed = p end
@@ -455,6 +465,7 @@ local function collect(module)
   local function walk(m, prefix)
     if m ~= module and unit_of(m) then return end
     records.check_sized(who, m)
+    if m:is(DDP) then fail("%s: DistributedDataParallel averages gradients itself; shard the module in it", who) end
     local record = records.of(m)
     for _, name in ipairs(record.param) do
       local t = record.values[name]

@@ -66,7 +66,7 @@ local PowerSGD = class.define("PowerSGDState", State)
 
 PowerSGD.init = signature.fields([[PowerSGDState({process_group, matrix_approximation_rank: count = 1,
   start_powerSGD_iter: natural = 1000, min_compression_rate: positive = 2, use_error_feedback = true,
-  warm_start = true, orthogonalization_epsilon: number = 0, random_seed: natural = 0})]], function(self)
+  warm_start = true, orthogonalization_epsilon: positive = 0, random_seed: natural = 0})]], function(self)
   prepare(self)
   self.tensors.q = {}
 end)
