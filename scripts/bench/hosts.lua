@@ -49,7 +49,7 @@ function hosts.with(n, rate, delay, f)
     for host = 0, n - 1 do
       must("ip netns add %s && ip -n %s tuntap add name eth0 mode tun vnet_hdr", name(host), name(host))
       must("ip -n %s addr add 10.95.0.%d/24 dev eth0 && ip -n %s link set lo up", name(host), host + 1, name(host))
-      must("ip -n %s link set eth0 up mtu 1500 gso_max_size 16000", name(host))
+      must("ip -n %s link set eth0 up mtu 1500 gso_max_size 32000", name(host))
     end
     cable = io.popen(("luajit %s/cable.lua %s %d %g %g"):format(here, name "", n, rate, delay), "w")
     f(run)

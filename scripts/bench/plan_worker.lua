@@ -112,8 +112,9 @@ end
 local function ring_speed(group, n, bytes)
   local part = math.ceil(bytes / 4 / n)
   local whole, own = lm.zeros(part * n), lm.zeros(part)
-  local seconds = least(function() dist.all_gather_into_tensor(whole, own, {group = group}) end)
-    + least(function() dist.reduce_scatter_tensor(own, whole, {group = group}) end)
+  local how = {group = group, async_op = true} -- as fully_shard calls them
+  local seconds = least(function() dist.all_gather_into_tensor(whole, own, how):wait() end)
+    + least(function() dist.reduce_scatter_tensor(own, whole, how):wait() end)
   return math.max(1, 2 * (n - 1) / n * bytes / seconds)
 end
 
@@ -138,15 +139,17 @@ local function seconds_a_call(kind, grid)
   return math.max(0, seconds[2] - seconds[1]) / (2 * 2 + 1) / count
 end
 
--- Returns the machine of these ranks, `node` on each host, all measured at once: memory by copies that no cache holds,
--- arithmetic by what else steps of a net take that is not sharded, links of a host by collectives of a block. Cores
--- that compute also send; while messages are on their way between hosts, they compute. Between hosts a cable carries
--- `rate` bits a second with that delay.
+-- Returns the machine of these ranks, `node` on each host, all measured at once: memory by copies of 1 MB that no cache
+-- holds, arithmetic by what else steps of a net take that is not sharded, links of a host by collectives of a block.
+-- Cores that compute also send; while messages are on their way between hosts, they compute. Between hosts a cable
+-- carries `rate` bits a second with that delay.
 local function measured_machine(model, micro, step, call, node, rate, delay)
   local card = {speed = 1, bytes = math.huge, overlap = 0, outside = 1, flops = math.huge, float32 = math.huge,
     call = call}
   local a, b = lm.zeros(2 ^ 24), lm.zeros(2 ^ 24)
-  card.memory = 2 * a:numel() * 4 / least(function() a:copy_(b) end) / 0.8
+  card.memory = 2 * a:numel() * 4 / 0.8 / least(function()
+    for at = 1, a:numel(), 2 ^ 18 do a:narrow(1, at, 2 ^ 18):copy_(b:narrow(1, at, 2 ^ 18)) end
+  end)
   local one = {replicate = 1, shard = 1, tensor = 1, pipeline = 1, context = 1, micro = micro, micros = 1, el = 4}
   local took, beside = least(step), cost.step(model, one, cost.machine(card, 1)).total
   card.float32 = 1
