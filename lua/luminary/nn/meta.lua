@@ -6,17 +6,28 @@ local options = require "luminary.base.options"
 
 local ops = core.ops
 local meta = {}
-local planning = false
+local planning = false -- or "parameters", or "all", which includes buffers
 
---- Calls f(…) with meta on, so that the layers f makes have no memory.
-function meta.of(f, ...)
+local function call(what, f, ...)
   local before = planning
-  planning = true
+  planning = what
   return options.restoring(function() planning = before end, f, ...)
 end
 
---- Returns true during a call of meta.of; parameters are then not initialized.
+--- Calls f(…) with meta on, so that the layers f makes have no memory.
+function meta.of(f, ...) return call("all", f, ...) end
+
+--- Calls f(…) with meta on for parameters alone: a state_dict need not have all buffers.
+function meta.without_parameters(f, ...) return call("parameters", f, ...) end
+
+--- Returns true during a call of meta.of or meta.without_parameters; parameters are then not initialized.
 function meta.is_on() return planning end
+
+--- Returns true during a call of meta.of; buffers are then not initialized.
+function meta.skips_buffers() return planning == "all" end
+
+--- Returns true if values for t would be lost: it has no memory of its own yet.
+function meta.skips(t) return planning == "all" or planning and meta.is_empty(t) end
 
 --- Returns an uninitialized tensor for a parameter; on meta its elements share one element of memory.
 function meta.empty(size, how)
@@ -24,9 +35,12 @@ function meta.empty(size, how)
   return ops.empty(size, how)
 end
 
---- Returns a tensor filled with a value, for a buffer; on meta its elements share one element of memory.
+--- Returns an uninitialized tensor for a buffer; in meta.of its elements share one element of memory.
+function meta.empty_buffer(size, how) return (meta.skips_buffers() and meta.empty or ops.empty)(size, how) end
+
+--- Returns a tensor filled with a value, for a buffer; in meta.of its elements share one element of memory.
 function meta.filled(size, value, how)
-  if planning then return ops.full({}, value, how):expand(size) end
+  if meta.skips_buffers() then return ops.full({}, value, how):expand(size) end
   return ops.full(size, value, how)
 end
 
@@ -63,9 +77,9 @@ end
 --- Returns true for a parameter of a module that nn.utils.init_empty_weights made: its elements share memory.
 function meta.is_empty(t)
   for d = 1, t.ndim do
-    if t:size(d) > 1 and t:stride(d) > 0 then return false end
+    if t:stride(d) > 0 then return false end
   end
-  return t:numel() > 1
+  return t.ndim > 0
 end
 
 --- Allocates and initializes the modules' parameters that have no memory.
@@ -77,9 +91,6 @@ function meta.materialize(who, modules)
       local memory = ops.empty(p.shape, {dtype = p.dtype, device = p.device})
       core.set_data(p, memory)
       memory:free() -- the parameter's is left, which fully_shard replaces
-    end
-    for _, b in ipairs(m:buffers {recurse = false}) do
-      if meta.is_empty(b) then core.set_data(b, b:contiguous()) end
     end
     if #empty > 0 and not m.reset_parameters then
       options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
