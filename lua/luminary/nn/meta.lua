@@ -82,22 +82,33 @@ function meta.is_empty(t)
   return t.ndim > 0
 end
 
---- Allocates and initializes the modules' parameters that have no memory.
-function meta.materialize(who, modules)
-  local fresh = {}
+--- Allocates and initializes the modules' parameters that have no memory; those that have values keep them. shape_of(p)
+--- is the shape in which p is initialized, and finish(p) is called then. Parents must follow their children.
+function meta.materialize(who, modules, shape_of, finish)
+  local fresh, new = {}, {}
+  local function allocate(p, shape)
+    local memory = ops.empty(shape, {dtype = p.dtype, device = p.device})
+    core.set_data(p, memory)
+    memory:free() -- the parameter's is left, which fully_shard replaces
+  end
   for _, m in ipairs(modules) do
-    local empty = lists.filter(m:parameters {recurse = false}, meta.is_empty)
-    for _, p in ipairs(empty) do
-      local memory = ops.empty(p.shape, {dtype = p.dtype, device = p.device})
-      core.set_data(p, memory)
-      memory:free() -- the parameter's is left, which fully_shard replaces
-    end
+    local own = m:parameters {recurse = false}
+    local empty = lists.filter(own, meta.is_empty)
     if #empty > 0 and not m.reset_parameters then
       options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
     end
-    if #empty > 0 then fresh[#fresh + 1] = m end
+    for _, p in ipairs(empty) do allocate(p, shape_of(p)) end
+    if #empty > 0 then fresh[#fresh + 1] = {m, lists.filter(own, function(p) return not lists.index_of(empty, p) end)} end
+    lists.append(new, empty)
   end
-  for _, m in ipairs(fresh) do m:reset_parameters() end
+  for _, each in ipairs(fresh) do
+    local m, kept = unpack(each)
+    local values = lists.map(kept, function(p) return p:detach() end)
+    for _, p in ipairs(kept) do allocate(p, p.shape) end
+    m:reset_parameters()
+    for i, p in ipairs(kept) do core.set_data(p, values[i]) end
+  end
+  for _, p in ipairs(new) do finish(p) end
 end
 
 return meta

@@ -478,6 +478,55 @@ describe("nn.parallel.parallelize", function()
     ]])
   end)
 
+  it("gives a model without memory the values of one that is made on the first rank", function()
+    on.succeeds(4, [[
+      local mesh = mesh_of({2, 2}, {"shard", "tensor"})
+      local Tied = nn.Module:extend "Tied"
+      function Tied:init()
+        self.tok = nn.Embedding(8, 6)
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.PReLU(), nn.Linear(8, 6))
+        self.norm = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 8)
+        self.head.weight = self.tok.weight
+      end
+      function Tied:forward(ids) return self.head(self.norm(self.body(self.tok(ids)))) end
+      local plan = {tok = "vocabulary", head = {style = "column", output = "replicated"}}
+      plan["body.0"], plan["body.2"] = "column", "row"
+      local function make()
+        local net = parallelize(nn.utils.init_empty_weights(Tied), mesh.tensor, plan)
+        lm.manual_seed(7 + rank)
+        return net
+      end
+      lm.manual_seed(7)
+      local alone = Tied()
+      local function check(net, first)
+        local full = nn.parallel.full_state_dict(net)
+        lm.manual_seed(7 + first)
+        local wanted = Tied():state_dict()
+        wanted["head.bias"] = full["head.bias"] -- drawn after a part of the tied weight
+        for name, t in pairs(full) do assert(lm.equal(wanted[name], t), name) end
+      end
+      local first = mesh:get_local_rank "shard" * 2 -- the first rank of this one's group of tensor parallel
+      check(make(), first)
+      local ids, net = lm.arange(1, 9):long():view(1, 8), make()
+      local scores = net(ids)
+      local full, one = nn.parallel.full_state_dict(net), Tied()
+      one:load_state_dict(full)
+      assert(lm.allclose(one(ids), scores))
+      check(net, first)
+      net = make()
+      net.body(lm.ones(1, 6)) -- the first call is one of a part
+      check(net, first)
+      check(fully_shard(make(), {mesh = mesh.shard}), 0)
+      check(nn.parallel.DistributedDataParallel(make(), {process_group = mesh:get_group "shard"}).module, 0)
+      net = make()
+      net:load_state_dict(alone:state_dict(), {assign = true})
+      net(ids)
+      full = nn.parallel.full_state_dict(net)
+      for name, t in pairs(alone:state_dict()) do assert(lm.equal(full[name], t), name) end
+    ]])
+  end)
+
   it("does not add the norm of one rank to a sum of another, whose list has no divided parameter", function()
     local got = on.run(2, [[
       local net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))

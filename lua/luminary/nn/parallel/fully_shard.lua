@@ -16,7 +16,6 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
-local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local shards = require "luminary.nn.parallel.shards"
@@ -560,7 +559,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
     keeps = not opts.reshard_after_backward,
   }
-  meta.materialize(who, modules)
+  shards.fill(who, module)
   unit.buckets = make_buckets(unit, entries)
   local forward = rawget(record.values, "forward")
   record.values.forward = function(self, ...) return run(unit, self, forward or record.class.forward, ...) end

@@ -16,7 +16,6 @@ local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local containers = require "luminary.nn.containers"
 local layer = require "luminary.nn.define_layer"
-local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local schedule = require "luminary.nn.parallel.pipeline_schedule"
@@ -227,7 +226,7 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   note_parameters(self, module, stages)
   self.stages = Stages()
   for s = group.rank + 1, #stages, group.size do self.stages:append(stages[s]) end
-  meta.materialize(who, self.stages:modules())
+  shards.fill(who, self.stages)
   local names, holders = lists.set(state_names(self)), shards.pipelines[self].holders
   for _, stage in ipairs(self.stages) do
     local record = records.of(stage)

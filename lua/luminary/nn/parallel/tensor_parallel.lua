@@ -386,6 +386,7 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
     end
     for _, division in ipairs(list) do shards.divide(division.t, mesh, division.dim, division.sizes) end
   end)
+  if lists.find(module:parameters(), is_empty) then shards.fill_later(who, module, mesh) end
   for _, entry in ipairs(entries) do install(entry) end
   for _, m in ipairs(module:modules()) do
     if class_of(m).parallel_plan then m.tensor_ranks = group.size end
