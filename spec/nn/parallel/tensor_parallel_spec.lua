@@ -184,6 +184,11 @@ describe("nn.parallel.parallelize", function()
       local ids = batch(1, 2)
       local opts = {max_new_tokens = 5, do_sample = false}
       assert(lm.equal(alone:eval():generate(ids, opts), net:eval():generate(ids, opts)))
+      for _, divided in ipairs {gpt2(), llama "llama"} do
+        parallelize(divided, mesh, divided:parallel_plan())
+        contains(message(divided.generate, divided, ids, {max_new_tokens = 1}), "generate: this rank computes a part of the scores; "
+          .. "pass net:parallel_plan {gather = true} to parallelize")
+      end
     ]])
   end)
 

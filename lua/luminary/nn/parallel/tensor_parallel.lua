@@ -388,8 +388,11 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
   end)
   if lists.find(module:parameters(), is_empty) then shards.fill_later(who, module, mesh) end
   for _, entry in ipairs(entries) do install(entry) end
-  for _, m in ipairs(module:modules()) do
-    if class_of(m).parallel_plan then m.tensor_ranks = group.size end
+  for name, m in module:named_modules() do
+    if class_of(m).parallel_plan then
+      local head = by_name[records.joined(name, "lm_head")]
+      m.tensor_ranks, m.has_part_of_scores = group.size, group.size > 1 and head ~= nil and head.output == "divided"
+    end
     records.of(m).on_clone = function()
       fail("clone: a module of parallelize cannot be cloned; clone it before")
     end
