@@ -77,6 +77,11 @@ Module.__missing = {
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
   compile = "lm.fuse(net) returns a function that computes elementwise ops in a row together; nothing is compiled",
   generate = "lm.models.generate(net, ids) generates tokens with any language model",
+  set_requires_gradient_sync = "no_sync(f), a method by nn.parallel.fully_shard, averages no gradients",
+  set_is_last_backward = "no_sync(f), a method by nn.parallel.fully_shard, averages no gradients",
+  set_reshard_after_backward = "nn.parallel.fully_shard takes {reshard_after_backward = …}",
+  unshard = "nn.parallel.full_state_dict(net) returns full tensors; calls of a sharded module gather them",
+  reshard = "nn.parallel.fully_shard takes {reshard_after_forward = …, reshard_after_backward = …}",
   gradient_checkpointing_enable = "lm.autograd.checkpoint(f, x) computes a part again instead of keeping it",
   resize_token_embeddings = "create the net with another vocab_size and load the weights with "
     .. "{ignore_mismatched_sizes = true}",

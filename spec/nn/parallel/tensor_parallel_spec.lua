@@ -186,8 +186,8 @@ describe("nn.parallel.parallelize", function()
       assert(lm.equal(alone:eval():generate(ids, opts), net:eval():generate(ids, opts)))
       for _, divided in ipairs {gpt2(), llama "llama"} do
         parallelize(divided, mesh, divided:parallel_plan())
-        contains(message(divided.generate, divided, ids, {max_new_tokens = 1}), "generate: this rank computes a part of the scores; "
-          .. "pass net:parallel_plan {gather = true} to parallelize")
+        contains(message(divided.generate, divided, ids, {max_new_tokens = 1}), "generate: this rank computes a part of "
+          .. "the scores; pass nn.parallel.parallelize the plan of parallel_plan {gather = true}")
       end
     ]])
   end)
