@@ -823,7 +823,7 @@ describe("nn.parallel.fully_shard", function()
       local net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
       net[2].weight = net[1].weight
       fully_shard(net[1])
-      contains(message(fully_shard, net), "'1.weight' is 'weight', a parameter of a module that is sharded already")
+      contains(message(fully_shard, net), "'1.weight' of this Sequential is 'weight' of a Linear that is sharded already")
       contains(message(fully_shard, nn.Linear(2, 2), {mesh = 3}), "mesh must be")
       contains(message(net[1].clone, net[1]), "cannot be cloned")
     ]])

@@ -186,8 +186,8 @@ describe("nn.parallel.parallelize", function()
       assert(lm.equal(alone:eval():generate(ids, opts), net:eval():generate(ids, opts)))
       for _, divided in ipairs {gpt2(), llama "llama"} do
         parallelize(divided, mesh, divided:parallel_plan())
-        contains(message(divided.generate, divided, ids, {max_new_tokens = 1}), "generate: this rank computes a part of "
-          .. "the scores; pass nn.parallel.parallelize the plan of parallel_plan {gather = true}")
+        contains(message(divided.generate, divided, ids, {max_new_tokens = 1}), "generate: this rank computes a part "
+          .. "of the scores; pass nn.parallel.parallelize the plan of parallel_plan {gather = true}")
       end
     ]])
   end)
@@ -600,6 +600,19 @@ describe("nn.parallel.parallelize", function()
       contains(message(lm.quantize, nn.Sequential(twice)), "quantize: 0: nn.parallel.parallelize has divided it")
       contains(message(optim.ZeroRedundancyOptimizer, twice:parameters(), {optimizer_class = optim.Adam}),
         "divided over ranks already, and their state with them; use optim.Adam")
+      local lone = parallelize(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4)), mesh, {["0"] = "column"})
+      for _ = 1, 2 do
+        contains(message(lone, lm.ones(2, 4)), "got [2, 3]; parallelize: '0': \"column\" returned this rank's part of "
+          .. "the features, for a \"row\"; {output = \"replicated\"} joins them, and a fused layer")
+      end
+      local pair = parallelize(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4)), mesh, {["0"] = "column", ["1"] = "row"})
+      contains(message(pair, lm.ones(2, 5)), "linear: expected x")
+      local whole = parallelize(nn.Sequential(nn.Embedding(4, 4)), mesh, {["0"] = {style = "sequence",
+        input = "replicated"}})
+      contains(message(whole, lm.arange(1, 5)), "'0': \"sequence\" is along dim 2 of an input, got a tensor [4]; "
+        .. "positions are [1, L]")
+      contains(message(whole, lm.ones {1, 3}), "'0': the size of dim 2 (3) must be divisible by the number of ranks (2)")
+      assert(whole(lm.arange(1, 5):view(1, 4)).shape[2] == 2)
       contains(message(parallelize, nn.Linear(4, 4), mesh, rank == 0 and "column" or "row"),
         rank == 0 and "plan differs" or "plan differs from rank 0's: here '' is \"row\"")
     ]])

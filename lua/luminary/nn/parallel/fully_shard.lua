@@ -438,8 +438,8 @@ local function collect(module)
       local t = record.values[name]
       local full_name = records.joined(prefix, name)
       if shards.of[t] then
-        fail("%s: '%s' is '%s', a parameter of a module that is sharded already; shard both modules in one call", who,
-          full_name, shards.of[t].names[1])
+        fail("%s: '%s' of this %s is '%s' of a %s that is sharded already; shard both modules in one call", who,
+          full_name, module.__name, shards.of[t].names[1], shards.of[t].owner or "module")
       end
       if not of[t] then
         of[t] = {t = t, slots = {}, names = {}}
@@ -475,7 +475,7 @@ local function make_buckets(unit, entries)
       open[key], buckets[#buckets + 1] = bucket, bucket
     end
     local about = shards.describe(lists.slice(p.shape), unit.group)
-    about.names, about.mesh, about.device = entry.names, unit.mesh, unit.device
+    about.names, about.owner, about.mesh, about.device = entry.names, unit.owner, unit.mesh, unit.device
     core.no_grad(core.scope, function()
       local full = p:detach():contiguous()
       broadcast(unit.mesh, full)
@@ -547,7 +547,8 @@ end
 
 --- Shards a module's parameters over ranks by rows; they are gathered while the module runs.
 return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: boolean, mixed_precision: table,
-  offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true, methods: string[]})]], function(module, opts)
+  offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true, methods: string[]})]],
+  function(module, opts)
   local record = records.of(module)
   if record.unit then fail("%s: the module is sharded already", who) end
   local precision = options.check(who .. ": mixed_precision", opts.mixed_precision, precision_options)
@@ -569,7 +570,8 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     if group.size > 1 then mesh:call(alike, group, who, "module differs", describe(entries), "parameter") end
   end
   local unit = {
-    mesh = mesh, group = mesh.groups[mesh.ndim], device = device, depth = 0, reshard = opts.reshard_after_forward,
+    mesh = mesh, group = mesh.groups[mesh.ndim], owner = module.__name, device = device, depth = 0,
+    reshard = opts.reshard_after_forward,
     replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,

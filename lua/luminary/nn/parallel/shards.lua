@@ -177,8 +177,8 @@ local function keep_part(p)
   meshes_of[p] = nil
 end
 
---- Allocates and initializes a module's parameters that have no memory, one layer after another, each in full, and keeps
---- this rank's parts. Collective if a call of parallelize has divided them.
+--- Allocates and initializes a module's parameters that have no memory, one layer after another, each in full, and
+--- keeps this rank's parts. Collective if a call of parallelize has divided them.
 function shards.fill(who, module)
   for _, m in ipairs(module:modules()) do
     if lists.find(m:parameters {recurse = false}, is_empty) then
