@@ -8,6 +8,9 @@ local ops = core.ops
 local meta = {}
 local planning = false -- or "parameters", or "all", which includes buffers
 
+-- Maps a parameter without memory to the function that fills it, the last of those that its module and model called.
+local draws = setmetatable({}, {__mode = "k"})
+
 local function call(what, f, ...)
   local before = planning
   planning = what
@@ -26,8 +29,12 @@ function meta.is_on() return planning end
 --- Returns true during a call of meta.of; buffers are then not initialized.
 function meta.skips_buffers() return planning == "all" end
 
---- Returns true if values for t would be lost: it has no memory of its own yet.
-function meta.skips(t) return planning == "all" or planning and meta.is_empty(t) end
+--- Calls draw(t), which fills t and refers to it by its argument alone; for parameters on meta, and buffers in meta.of,
+--- meta.materialize does so. Returns t.
+function meta.fill(t, draw)
+  if planning == "all" or planning and meta.is_empty(t) then draws[t] = draw else core.no_grad(draw, t) end
+  return t
+end
 
 --- Returns an uninitialized tensor for a parameter; on meta its elements share one element of memory.
 function meta.empty(size, how)
@@ -82,33 +89,26 @@ function meta.is_empty(t)
   return t.ndim > 0
 end
 
---- Allocates and initializes the modules' parameters that have no memory; those that have values keep them. shape_of(p)
---- is the shape in which p is initialized, and finish(p) is called then. Parents must follow their children.
-function meta.materialize(who, modules, shape_of, finish)
-  local fresh, new = {}, {}
-  local function allocate(p, shape)
-    local memory = ops.empty(shape, {dtype = p.dtype, device = p.device})
+--- Allocates and initializes a module's own parameters that have no memory, as nn.init filled them, or else by its
+--- reset_parameters. shape_of(p) is the shape in which p is initialized, and finish(p) is called then.
+function meta.materialize(who, module, shape_of, finish)
+  local empty = lists.filter(module:parameters {recurse = false}, meta.is_empty)
+  local lacks = lists.find(empty, function(p) return not draws[p] end)
+  if lacks and not module.reset_parameters then
+    options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, module.__name,
+      module.__name)
+  end
+  for _, p in ipairs(empty) do
+    local memory = ops.empty(shape_of(p), {dtype = p.dtype, device = p.device})
     core.set_data(p, memory)
     memory:free() -- the parameter's is left, which fully_shard replaces
   end
-  for _, m in ipairs(modules) do
-    local own = m:parameters {recurse = false}
-    local empty = lists.filter(own, meta.is_empty)
-    if #empty > 0 and not m.reset_parameters then
-      options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
-    end
-    for _, p in ipairs(empty) do allocate(p, shape_of(p)) end
-    if #empty > 0 then fresh[#fresh + 1] = {m, lists.filter(own, function(p) return not lists.index_of(empty, p) end)} end
-    lists.append(new, empty)
+  if lacks then module:reset_parameters() end
+  for _, p in ipairs(empty) do
+    if draws[p] then meta.fill(p, draws[p]) end
+    draws[p] = nil
+    finish(p)
   end
-  for _, each in ipairs(fresh) do
-    local m, kept = unpack(each)
-    local values = lists.map(kept, function(p) return p:detach() end)
-    for _, p in ipairs(kept) do allocate(p, p.shape) end
-    m:reset_parameters()
-    for i, p in ipairs(kept) do core.set_data(p, values[i]) end
-  end
-  for _, p in ipairs(new) do finish(p) end
 end
 
 return meta

@@ -303,7 +303,7 @@ end
 -- to `copies` before it copies fields.
 local function twin_of(module, copies, copy)
   local source = record_of(module)
-  local twin, record = blank(source.class, source.__call)
+  local twin, record = blank(source.class, source.first_call or source.__call)
   copies[module] = twin
   for key, value in pairs(source.values) do record.values[key] = copy(value) end
   for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do

@@ -508,7 +508,7 @@ describe("nn.parallel.parallelize", function()
         local full = nn.parallel.full_state_dict(net)
         lm.manual_seed(7 + first)
         local wanted = Tied():state_dict()
-        wanted["head.bias"] = full["head.bias"] -- drawn after a part of the tied weight
+        wanted["head.bias"] = full["head.bias"] -- its weight, which is tied, is not drawn
         for name, t in pairs(full) do assert(lm.equal(wanted[name], t), name) end
       end
       local first = mesh:get_local_rank "shard" * 2 -- the first rank of this one's group of tensor parallel
@@ -529,6 +529,28 @@ describe("nn.parallel.parallelize", function()
       net(ids)
       full = nn.parallel.full_state_dict(net)
       for name, t in pairs(alone:state_dict()) do assert(lm.equal(full[name], t), name) end
+    ]])
+  end)
+
+  it("draws the values of a divided model without memory as those of the full one", function()
+    on.succeeds(2, [[
+      local mesh = mesh_of({1, 2}, {"shard", "tensor"})
+      lm.manual_seed(3)
+      local net = nn.utils.init_empty_weights(function() return nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)) end)
+      parallelize(net, mesh["tensor"], {["0"] = "column", ["1"] = "row"})
+      assert(net[1].weight:stride(1) == 0, "memory was allocated")
+      shard(net, mesh["shard"])
+      assert(net[1].weight:size(1) == 32 and net[2].weight:size(2) == 32)
+      local full = nn.parallel.full_state_dict(net)
+      for name, dim in pairs {["0.weight"] = 1, ["1.weight"] = 2} do
+        local most, a, b = full[name]:abs():max():item(), unpack(full[name]:chunk(2, dim))
+        assert(most > 0.12 and most <= 0.125, name .. " has a bound of " .. most)
+        assert((a - b):abs():mean():item() > 0.06, "ranks have equal parts of " .. name)
+      end
+      assert(net(lm.ones(2, 64)):isfinite():all():item())
+      local moe = nn.utils.init_empty_weights(nn.MixtureOfExperts, 4, 8, 4, {mesh = mesh["tensor"]})
+      local w = nn.parallel.full_state_dict(fully_shard(moe, {mesh = mesh["shard"]}))["experts.w1"]
+      assert(w.shape[1] == 4 and not lm.equal(w[1], w[3]))
     ]])
   end)
 

@@ -149,7 +149,7 @@ function shards.divide(p, mesh, dim, sizes)
   local shape = lists.slice(p.shape)
   local part = {shape = shape, mesh = mesh, group = mesh.groups[1], dim = dim, sizes = sizes}
   p.grad = nil
-  core.set_data(p, is_empty(p) and p:detach():narrow(dim, 1, shape[dim] / part.group.size)
+  core.set_data(p, meta.is_empty(p) and p:detach():narrow(dim, 1, shape[dim] / part.group.size)
     or part_of(part, p:detach(), part.group.rank))
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
@@ -181,11 +181,7 @@ end
 --- keeps this rank's parts. Collective if a call of parallelize has divided them.
 function shards.fill(who, module)
   for _, m in ipairs(module:modules()) do
-    if lists.find(m:parameters {recurse = false}, is_empty) then
-      local within = {} -- its reset_parameters may initialize those of its children
-      m:apply(function(each) within[#within + 1] = each end)
-      meta.materialize(who, within, function(p) return (divisions_of(p)[1] or p).shape end, keep_part)
-    end
+    meta.materialize(who, m, function(p) return (divisions_of(p)[1] or p).shape end, keep_part)
     if waiting[m] then records.set_call(m, nil) end
     waiting[m] = nil
   end
@@ -208,7 +204,7 @@ end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 function shards.check_replicas(who, name, p, group)
-  for _, part in ipairs(shards.parts_of[p] or {}) do
+  for _, part in ipairs(lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
@@ -518,9 +514,11 @@ function shards.own_part(optimizer, dict)
   if count == #params or not pipeline_among(params) then return dict end
   local numbers, groups = shards.numbers(optimizer)
   for g, all in ipairs(groups) do
-    local given = dict.param_groups[g].params
+    local saved = dict.param_groups[g]
+    local given = options.is_plain(saved) and options.is_plain(saved.params) and saved.params or {}
     if #given ~= #all then
-      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict", g, #all, #given)
+      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict; pass the "
+        .. "optimizer the parameters of the model that was saved, in the same groups", g, #all, #given)
     end
   end
   return shards.renumbered(optimizer, dict, numbers)
