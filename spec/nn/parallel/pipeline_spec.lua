@@ -224,6 +224,30 @@ describe("nn.parallel.Pipeline", function()
     ]])
   end)
 
+  it("frees what its messages took once it is used, not when the collector comes", function()
+    on.succeeds(3, [[
+      local net, mesh = nn.Sequential(), dist.init_device_mesh("cpu", {3}, {names = {"pipeline"}})
+      for _ = 1, 3 do net:append(nn.Linear(64, 64, {bias = false})) end
+      local function sum(y) return y:sum() end
+      local pipe = Pipeline(net, {mesh = mesh, split = {"1", "2"}, microbatches = 8, loss = sum})
+      local x = lm.ones(8 * 256, 64)
+      local one = 256 * 64 * 8 -- bytes of a micro-batch
+      local function left(f)
+        f()
+        collectgarbage()
+        collectgarbage "stop"
+        local before = lm.memory_allocated()
+        f()
+        collectgarbage "restart"
+        return (lm.memory_allocated() - before) / one
+      end
+      local got = left(function() pipe:step(x, x) end)
+      assert(got < 8.5, "more is left than the results of stages: " .. got)
+      got = left(function() lm.no_grad(pipe.step, pipe, x, x) end)
+      assert(got < 8.5, "more is left without gradients: " .. got)
+    ]])
+  end)
+
   it("sends several tensors of any dtypes, in shapes that vary, and gradients of those that need one", function()
     on.succeeds(2, [[
       local First = nn.Module:extend "First"
