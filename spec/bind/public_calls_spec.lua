@@ -580,7 +580,7 @@ describe("what errors advise", function()
   it("leads to sharded training from PyTorch's names of it", function()
     local net, parallel = nn.Linear(2, 2), nn.parallel
     for hint, f in pairs {
-      ["'FullyShardedDataParallel'; nn%.parallel%.fully_shard"] = function() return parallel.FullyShardedDataParallel end,
+      ["'FSDPModule'; nn%.parallel%.fully_shard"] = function() return parallel.FSDPModule end,
       ["'ColwiseParallel'; it is a style .* \"column\""] = function() return parallel.ColwiseParallel end,
       ["'checkpoint'; lm%.checkpoint"] = function() return lm.dist.checkpoint end,
       ["'Schedule1F1B'; nn%.parallel%.Pipeline"] = function() return lm.dist.Schedule1F1B end,

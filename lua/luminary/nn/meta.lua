@@ -7,8 +7,10 @@ local options = require "luminary.base.options"
 local ops = core.ops
 local meta = {}
 local planning = false -- or "parameters", or "all", which includes buffers
+local resetting = false
 
--- Maps a parameter without memory to the function that fills it, the last of those that its module and model called.
+-- Maps a parameter made on meta to {draw = the last function that filled it, n = their number}; to false once
+-- meta.materialize has initialized it.
 local draws = setmetatable({}, {__mode = "k"})
 
 local function call(what, f, ...)
@@ -32,7 +34,13 @@ function meta.skips_buffers() return planning == "all" end
 --- Calls draw(t), which fills t and refers to it by its argument alone; for parameters on meta, and buffers in meta.of,
 --- meta.materialize does so. Returns t.
 function meta.fill(t, draw)
-  if planning == "all" or planning and meta.is_empty(t) then draws[t] = draw else core.no_grad(draw, t) end
+  local record = draws[t]
+  if planning == "all" or planning and meta.is_empty(t) then
+    draws[t] = {draw = draw, n = (record and record.n or 0) + 1}
+  elseif not (resetting and record == false) then
+    if record then record.n = record.n - 1 end
+    core.no_grad(draw, t)
+  end
   return t
 end
 
@@ -89,12 +97,13 @@ function meta.is_empty(t)
   return t.ndim > 0
 end
 
---- Allocates and initializes a module's own parameters that have no memory, as nn.init filled them, or else by its
---- reset_parameters. shape_of(p) is the shape in which p is initialized, and finish(p) is called then.
+--- Allocates and initializes a module's own parameters that have no memory: by its reset_parameters, then as nn.init
+--- filled them if it filled them more often, as the constructor of a model does. shape_of(p) is the shape in which p is
+--- initialized, and finish(p) is called then. Children must be before their parents.
 function meta.materialize(who, module, shape_of, finish)
   local empty = lists.filter(module:parameters {recurse = false}, meta.is_empty)
-  local lacks = lists.find(empty, function(p) return not draws[p] end)
-  if lacks and not module.reset_parameters then
+  if #empty == 0 then return end
+  if lists.find(empty, function(p) return not draws[p] end) and not module.reset_parameters then
     options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, module.__name,
       module.__name)
   end
@@ -103,10 +112,11 @@ function meta.materialize(who, module, shape_of, finish)
     core.set_data(p, memory)
     memory:free() -- the parameter's is left, which fully_shard replaces
   end
-  if lacks then module:reset_parameters() end
+  resetting = true -- leaves parameters as they are that were initialized before, of descendants or tied ones
+  options.restoring(function() resetting = false end, module.reset_parameters or function() end, module)
   for _, p in ipairs(empty) do
-    if draws[p] then meta.fill(p, draws[p]) end
-    draws[p] = nil
+    if draws[p] and draws[p].n > 0 then core.no_grad(draws[p].draw, p) end
+    draws[p] = false
     finish(p)
   end
 end

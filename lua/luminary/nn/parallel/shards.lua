@@ -180,11 +180,11 @@ end
 --- Allocates and initializes a module's parameters that have no memory, one layer after another, each in full, and
 --- keeps this rank's parts. Collective if a call of parallelize has divided them.
 function shards.fill(who, module)
-  for _, m in ipairs(module:modules()) do
+  module:apply(function(m)
     meta.materialize(who, m, function(p) return (divisions_of(p)[1] or p).shape end, keep_part)
     if waiting[m] then records.set_call(m, nil) end
     waiting[m] = nil
-  end
+  end)
 end
 
 --- Makes the first call of a module, or of a module within it, allocate the parameters that have no memory until then.

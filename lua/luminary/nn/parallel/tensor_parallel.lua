@@ -351,7 +351,8 @@ local function explain_errors(module, call)
     local entry = not results[1] and type(results[2]) == "string" and call.divides
     if entry then
       error(('%s; %s: "%s" returned this rank\'s part of the features, for a "row"; {output = "replicated"} joins '
-        .. "them, and a fused layer, such as q, k and v, requires parts"):format(results[2], entry.shown, entry.style), 0)
+        .. "them, and a fused layer, such as q, k and v, requires parts"):format(results[2], entry.shown,
+        entry.style), 0)
     end
     if not results[1] then error(results[2], 0) end
     records.set_call(self, nil)
