@@ -561,7 +561,7 @@ describe("what errors advise", function()
       tensors = roots.x, luminary = lm, nn = nn, ["nn.functional"] = F, ["nn.init"] = nn.init, ["nn.utils"] = nn.utils,
       optim = optim, ["optim.lr_scheduler"] = optim.lr_scheduler, data = lm.data, dist = lm.dist, mp = lm.mp,
       cuda = lm.cuda, autograd = lm.autograd, vision = lm.vision, ["vision.transforms"] = lm.vision.transforms,
-      ["dist.ReduceOp"] = lm.dist.ReduceOp,
+      ["dist.ReduceOp"] = lm.dist.ReduceOp, ["nn.parallel"] = nn.parallel,
     }
     for library, value in pairs(of) do
       for theirs, ours in pairs(require("luminary.help.pytorch_names")[library]) do
@@ -574,6 +574,20 @@ describe("what errors advise", function()
           end
         end
       end
+    end
+  end)
+
+  it("leads to sharded training from PyTorch's names of it", function()
+    local net, parallel = nn.Linear(2, 2), nn.parallel
+    for hint, f in pairs {
+      ["'FSDPModule'; nn%.parallel%.fully_shard"] = function() return parallel.FSDPModule end,
+      ["'ColwiseParallel'; it is a style .* \"column\""] = function() return parallel.ColwiseParallel end,
+      ["'checkpoint'; lm%.checkpoint"] = function() return lm.dist.checkpoint end,
+      ["'Schedule1F1B'; nn%.parallel%.Pipeline"] = function() return lm.dist.Schedule1F1B end,
+      ["'set_requires_gradient_sync'; no_sync"] = function() net:set_requires_gradient_sync(false) end,
+      ["'unshard'; nn%.parallel%.full_state_dict"] = function() net:unshard() end,
+    } do
+      assert.matches(hint, select(2, pcall(f)))
     end
   end)
 

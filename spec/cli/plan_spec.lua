@@ -122,7 +122,10 @@ describe("luminary run --plan #lua", function()
         "hidden_size (4096) must be divisible by num_attention_heads (7)",
       ["--plan " .. write("raises.lua", 'error "oops"')] = "raises.lua:1: oops",
       ["--plan " .. write("five.lua", "return 5")] = "must return a module, made in nn.utils.init_empty_weights",
-      ["--plan " .. write("like.lua", "return {parameters = function() return 3 end}")] = "must return a module, made in",
+      ["--plan " .. write("like.lua", "return {parameters = function() return 3 end}")] = "must return a module,",
+      ["--plan " .. write("tokens.lua", [[local nn = require "luminary".nn
+        return nn.Sequential(nn.Embedding(9, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))]])] =
+        "--seq is required: the model has an nn.Embedding",
       ["--plan " .. write("line.lua", 'return require "luminary".nn.Linear(3, 4)')] = "the model has no list",
       ["--plan " .. write("image.lua",
         'local nn = require "luminary".nn return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3))')] =

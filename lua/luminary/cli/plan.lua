@@ -107,6 +107,9 @@ local function model_of(net, layers, seq)
     model.masks = (config.resid_pdrop or 0) > 0
     return cost.transformer(model)
   end
+  if not seq and lists.find(net:modules(), function(m) return m:is(load_module "luminary.nn".Embedding) end) then
+    fail "--seq is required: the model has an nn.Embedding, but no config with the number of its positions"
+  end
   model.matrices, model.saved = {}, {whole = 0, divided = 0}
   for _, s in ipairs(model.block) do
     if s[3] then

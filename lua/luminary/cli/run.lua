@@ -48,7 +48,7 @@ Options of --plan, which prints layouts of a model's training with memory and ti
   --card NAME         a100, h100, h200 or cpu (h100)
   --network GBIT      Gbit/s out of a node, all cards together (400 a card; a100 200)
   --batch N           sequences of a step on all cards together (4 a card)
-  --seq N             tokens of a sequence (the model's positions, at most 8192)
+  --seq N             tokens of a sequence (the model's positions, at most 8192; a Lua file's module: 1)
   --dtype NAME        of blocks and activations: bfloat16, float16 or float32; shards are float32 (bfloat16)
   --layouts N         how many to print (5)
 

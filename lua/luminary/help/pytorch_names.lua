@@ -318,7 +318,7 @@ other.dist = add_sentences(pairs_of([[
   _all_gather_base=all_gather_into_tensor _reduce_scatter_base=reduce_scatter_tensor]],
   [[
   device_mesh recv_object_list send_object_list new_subgroups new_subgroups_by_enumeration
-  rpc autograd pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
+  rpc autograd all_gather_coalesced all_reduce_coalesced split_group shrink_group
   get_debug_level set_debug_level is_ucc_available is_xccl_available is_torchelastic_launched rendezvous
   register_rendezvous_handler get_pg_count record_comm GradBucket Work HashStore PrefixStore]]), {
   {"luminary run --nproc N FILE starts the ranks", "launch run elastic"},
@@ -335,6 +335,29 @@ other.dist = add_sentences(pairs_of([[
   {"lm.optim.ZeroRedundancyOptimizer is what there is", "optim"},
   {"dist.group and dist.NON_MEMBER are there", "GroupMember"},
 })
+
+-- Sharded training: names that PyTorch has in torch.distributed.fsdp, tensor.parallel, pipelining and checkpoint.
+local sharded = {
+  {"nn.parallel.fully_shard(net) shards a module", "FullyShardedDataParallel FSDP FSDPModule fully_shard"},
+  {"nn.parallel.fully_shard takes {mixed_precision = {param_dtype = …}}", "MixedPrecisionPolicy MixedPrecision"},
+  {"nn.parallel.fully_shard takes {offload = true}", "OffloadPolicy CPUOffloadPolicy CPUOffload"},
+  {"nn.parallel.fully_shard takes {reshard_after_forward = …} and a mesh", "ShardingStrategy"},
+  {"nn.parallel.fully_shard takes {methods = {\"name\"}}", "register_fsdp_forward_method"},
+  {"nn.parallel.parallelize(net, mesh, plan) divides layers", "parallelize_module DTensor distribute_tensor"},
+  {"it is a style in a plan of nn.parallel.parallelize: \"column\"", "ColwiseParallel"},
+  {"it is a style in a plan of nn.parallel.parallelize: \"row\"", "RowwiseParallel"},
+  {"it is a style in a plan of nn.parallel.parallelize: \"sequence\"", "SequenceParallel"},
+  {"styles in a plan of nn.parallel.parallelize take input and output", "PrepareModuleInput PrepareModuleOutput"},
+  {"nn.parallel.vocabulary_cross_entropy takes divided logits", "loss_parallel"},
+  {"nn.parallel.Pipeline runs the stages of a module", [[pipelining pipeline PipelineStage SplitPoint ScheduleGPipe
+    Schedule1F1B ScheduleInterleaved1F1B]]},
+  {"lm.checkpoint.save and load handle sharded models", "checkpoint get_state_dict set_state_dict"},
+  {"nn.parallel.full_state_dict(net) returns full tensors", "get_model_state_dict StateDictOptions"},
+  {"net:load_state_dict takes full tensors, of which each rank keeps its part", "set_model_state_dict"},
+}
+add_sentences(other.dist, sharded)
+other["nn.parallel"] = add_sentences({}, sharded)
+other["nn.parallel"].fully_shard = nil
 
 other["dist.ReduceOp"] = pairs_of("sum=SUM mean=MEAN product=PRODUCT min=MIN max=MAX", "BXOR PREMUL_SUM")
 

@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local functional = require "luminary.nn.functional"
 local layer = require "luminary.nn.define_layer"
+local init = require "luminary.nn.initializers"
 
 local ops = core.ops
 local list, activation = layer.entries()
@@ -112,10 +113,13 @@ local classes = layer.classes(list)
 --- nn.PReLU(…): Applies the parametric rectified linear unit to each element: x, or weight * x below 0.
 local PReLU = layer.define("PReLU", nil, classes)
 PReLU.init = signature.of("PReLU({num_parameters: count = 1, init = 0.25, device, dtype: string})", function(self, opts)
-  self.num_parameters = opts.num_parameters
+  self.num_parameters, self.initial = opts.num_parameters, opts.init
   self.weight = layer.parameter({self.num_parameters}, opts)
-  core.no_grad(function() self.weight:fill_(opts.init) end)
+  self:reset_parameters()
 end)
+
+--- Resets the parameters to their initial value.
+function PReLU:reset_parameters() init.constant_(self.weight, self.initial) end
 
 function PReLU:forward(x) return ops.prelu(x, self.weight) end
 

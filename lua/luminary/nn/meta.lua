@@ -6,26 +6,36 @@ local options = require "luminary.base.options"
 
 local ops = core.ops
 local meta = {}
-local planning, resetting = false, false
+local planning = false -- or "parameters", or "all", which includes buffers
+local resetting = false
 
 -- Maps a parameter made on meta to {draw = the last function that filled it, n = their number}; to false once
 -- meta.materialize has initialized it.
 local draws = setmetatable({}, {__mode = "k"})
 
---- Calls f(…) with meta on, so that the layers f makes have no memory.
-function meta.of(f, ...)
+local function call(what, f, ...)
   local before = planning
-  planning = true
+  planning = what
   return options.restoring(function() planning = before end, f, ...)
 end
 
---- Returns true during a call of meta.of; parameters are then not initialized.
+--- Calls f(…) with meta on, so that the layers f makes have no memory.
+function meta.of(f, ...) return call("all", f, ...) end
+
+--- Calls f(…) with meta on for parameters alone: a state_dict need not have all buffers.
+function meta.without_parameters(f, ...) return call("parameters", f, ...) end
+
+--- Returns true during a call of meta.of or meta.without_parameters; parameters are then not initialized.
 function meta.is_on() return planning end
 
---- Calls draw(t), which fills t and refers to it by its argument alone; on meta, meta.materialize does so. Returns t.
+--- Returns true during a call of meta.of; buffers are then not initialized.
+function meta.skips_buffers() return planning == "all" end
+
+--- Calls draw(t), which fills t and refers to it by its argument alone; for parameters on meta, and buffers in meta.of,
+--- meta.materialize does so. Returns t.
 function meta.fill(t, draw)
   local record = draws[t]
-  if planning then
+  if planning == "all" or planning and meta.is_empty(t) then
     draws[t] = {draw = draw, n = (record and record.n or 0) + 1}
   elseif not (resetting and record == false) then
     if record then record.n = record.n - 1 end
@@ -40,9 +50,12 @@ function meta.empty(size, how)
   return ops.empty(size, how)
 end
 
---- Returns a tensor filled with a value, for a buffer; on meta its elements share one element of memory.
+--- Returns an uninitialized tensor for a buffer; in meta.of its elements share one element of memory.
+function meta.empty_buffer(size, how) return (meta.skips_buffers() and meta.empty or ops.empty)(size, how) end
+
+--- Returns a tensor filled with a value, for a buffer; in meta.of its elements share one element of memory.
 function meta.filled(size, value, how)
-  if planning then return ops.full({}, value, how):expand(size) end
+  if meta.skips_buffers() then return ops.full({}, value, how):expand(size) end
   return ops.full(size, value, how)
 end
 
@@ -79,43 +92,32 @@ end
 --- Returns true for a parameter of a module that nn.utils.init_empty_weights made: its elements share memory.
 function meta.is_empty(t)
   for d = 1, t.ndim do
-    if t:size(d) > 1 and t:stride(d) > 0 then return false end
+    if t:stride(d) > 0 then return false end
   end
-  return t:numel() > 1
+  return t.ndim > 0
 end
 
---- Allocates and initializes the modules' parameters that have no memory: by reset_parameters of their modules, then as
---- nn.init filled them if it filled them more often, as the constructor of a model does.
-function meta.materialize(who, modules)
-  local fresh, filled = {}, {}
-  for _, m in ipairs(modules) do
-    local own = m:parameters {recurse = false}
-    local empty = lists.filter(own, meta.is_empty)
-    if #empty > 0 then
-      lists.append(filled, lists.filter(own, function(p) -- one of a single element has memory
-        return draws[p] and (p:numel() == 1 or meta.is_empty(p))
-      end))
-    end
-    for _, p in ipairs(empty) do
-      local memory = ops.empty(p.shape, {dtype = p.dtype, device = p.device})
-      core.set_data(p, memory)
-      memory:free() -- the parameter's is left, which fully_shard replaces
-    end
-    for _, b in ipairs(m:buffers {recurse = false}) do
-      if meta.is_empty(b) then core.set_data(b, b:contiguous()) end
-    end
-    if lists.find(empty, function(p) return not draws[p] end) and not m.reset_parameters then
-      options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
-    end
-    if #empty > 0 and m.reset_parameters then fresh[#fresh + 1] = m end
+--- Allocates and initializes a module's own parameters that have no memory: by its reset_parameters, then as nn.init
+--- filled them if it filled them more often, as the constructor of a model does. shape_of(p) is the shape in which p is
+--- initialized, and finish(p) is called then. Children must be before their parents.
+function meta.materialize(who, module, shape_of, finish)
+  local empty = lists.filter(module:parameters {recurse = false}, meta.is_empty)
+  if #empty == 0 then return end
+  if lists.find(empty, function(p) return not draws[p] end) and not module.reset_parameters then
+    options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, module.__name,
+      module.__name)
   end
-  resetting = true -- one of a module leaves descendants as they are that were initialized before
-  options.restoring(function() resetting = false end, function()
-    for _, m in ipairs(fresh) do m:reset_parameters() end
-  end)
-  for _, p in ipairs(filled) do
-    if draws[p].n > 0 then core.no_grad(draws[p].draw, p) end
+  for _, p in ipairs(empty) do
+    local memory = ops.empty(shape_of(p), {dtype = p.dtype, device = p.device})
+    core.set_data(p, memory)
+    memory:free() -- the parameter's is left, which fully_shard replaces
+  end
+  resetting = true -- leaves parameters as they are that were initialized before, of descendants or tied ones
+  options.restoring(function() resetting = false end, module.reset_parameters or function() end, module)
+  for _, p in ipairs(empty) do
+    if draws[p] and draws[p].n > 0 then core.no_grad(draws[p].draw, p) end
     draws[p] = false
+    finish(p)
   end
 end
 

@@ -77,6 +77,11 @@ Module.__missing = {
   from_pretrained = "lm.models.gpt2 {weights = \"folder\"} and the like read Hugging Face's folders",
   compile = "lm.fuse(net) returns a function that computes elementwise ops in a row together; nothing is compiled",
   generate = "lm.models.generate(net, ids) generates tokens with any language model",
+  set_requires_gradient_sync = "no_sync(f), a method by nn.parallel.fully_shard, averages no gradients",
+  set_is_last_backward = "no_sync(f), a method by nn.parallel.fully_shard, averages no gradients",
+  set_reshard_after_backward = "nn.parallel.fully_shard takes {reshard_after_backward = …}",
+  unshard = "nn.parallel.full_state_dict(net) returns full tensors; calls of a sharded module gather them",
+  reshard = "nn.parallel.fully_shard takes {reshard_after_forward = …, reshard_after_backward = …}",
   gradient_checkpointing_enable = "lm.autograd.checkpoint(f, x) computes a part again instead of keeping it",
   resize_token_embeddings = "create the net with another vocab_size and load the weights with "
     .. "{ignore_mismatched_sizes = true}",
@@ -347,7 +352,7 @@ local function convert(self, change, recurse)
   local news = {}
   for _, kind in ipairs {"param", "buffer"} do
     for _, t in ipairs((collect(self, kind, recurse == false and {prefix = "", remove_duplicate = true} or nil))) do
-      local new = change(t:detach())
+      local new = change(t:detach(), kind)
       news[#news + 1] = {t = t, new = new, grad = t.grad and change(t.grad:detach())}
     end
   end
@@ -405,10 +410,13 @@ for name, dtype in pairs {float = "float32", double = "float64", half = "float16
 end
 --- Converts floating parameters and buffers to a dtype, in place. Returns the module.
 function Module:type(dtype) return self:to(options.arg("type", "dtype", dtype, "string")) end
---- Replaces the memory of all parameters and buffers by uninitialized memory on a device, in place. Returns the module.
+--- Replaces the memory of all parameters by uninitialized memory on a device, in place. Buffers keep their values: some
+--- are in no state_dict. Returns the module.
 Module.to_empty = signature.of("to_empty({device, recurse = true})", function(self, opts)
   local device = opts.device and core.device(opts.device)
-  return convert(self, function(t) return ops.empty_like(t, {device = device}) end, opts.recurse)
+  return convert(self, function(t, kind)
+    return kind == "buffer" and t:to {device = device} or ops.empty_like(t, {device = device})
+  end, opts.recurse)
 end)
 --- Moves parameters and buffers to the CPU, in place. Returns the module.
 function Module:cpu() return self:to("cpu") end

@@ -285,6 +285,13 @@ local function blank(of, call)
   return class.list(of, record), record
 end
 
+-- Calls f(module, …) for calls of a module from now on; nil: what it was at first.
+local function set_call(module, f)
+  local record = record_of(module)
+  record.first_call = record.first_call or record.__call
+  record.__call = f or record.first_call
+end
+
 -- Fails if a module is lazy and has no sizes yet.
 local function check_sized(who, module)
   local record = record_of(module)
@@ -296,7 +303,7 @@ end
 -- to `copies` before it copies fields.
 local function twin_of(module, copies, copy)
   local source = record_of(module)
-  local twin, record = blank(source.class, source.__call)
+  local twin, record = blank(source.class, source.first_call or source.__call)
   copies[module] = twin
   for key, value in pairs(source.values) do record.values[key] = copy(value) end
   for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do
@@ -382,5 +389,5 @@ return {
   is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
   register = register, append = append, nouns = nouns, joined = joined, find = find,
   replace_children = replace_children, check_acyclic = check_acyclic, check_sized = check_sized, twin = twin_of,
-  state_of = state_of, each_prefix = each_prefix, run_hooks = run_hooks,
+  state_of = state_of, each_prefix = each_prefix, run_hooks = run_hooks, set_call = set_call,
 }

@@ -151,10 +151,10 @@ RotaryPositionalEmbeddings.init = signature.of([[RotaryPositionalEmbeddings(dim:
   above_0(who, "base", o.base)
   self.scaling, self.longest = check_scaling(who, dim, o.scaling), o.max_seq_len
   for _, name in ipairs {"cosines", "sines"} do
-    local values = meta.empty({o.max_seq_len, dim / 2}, {dtype = o.dtype or "float32", device = o.device})
+    local values = meta.empty_buffer({o.max_seq_len, dim / 2}, {dtype = o.dtype or "float32", device = o.device})
     self:register_buffer(name, values, {persistent = false})
   end
-  if not meta.is_on() then self:reset_buffers() end
+  if not meta.skips_buffers() then self:reset_buffers() end
 end)
 
 --- Fills the tables of cosines and sines, which are not in state_dict.

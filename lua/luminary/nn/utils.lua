@@ -103,10 +103,10 @@ utils.vector_to_parameters = signature.of("vector_to_parameters(vec: tensor, par
 end)
 
 --- Calls f(...), which creates modules whose parameters have shapes, but no memory and no values:
---- nn.parallel.fully_shard adds both, one module after another.
+--- nn.parallel.fully_shard adds both, one module after another. Buffers have their values.
 function utils.init_empty_weights(f, ...)
   load_module("luminary.autograd.function").check_callable("init_empty_weights", f)
-  return load_module("luminary.nn.meta").of(f, ...)
+  return load_module("luminary.nn.meta").without_parameters(f, ...)
 end
 
 --- skip_init(nn.Linear, 3, 4): Creates a layer without initializing its parameters.

@@ -620,6 +620,7 @@ describe("nn.parallel.fully_shard", function()
       end
       local Bare = nn.Module:extend "Bare"
       function Bare:init() self.w = nn.Parameter(lm.zeros({}):expand {2, 2}) end
+      function Bare:forward(x) return x end
       contains(message(fully_shard, Bare()), "define Bare:reset_parameters()")
     ]])
   end)
@@ -957,6 +958,42 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("gathers in calls of the module and of the methods it is given, and refuses calls of its parts", function()
+    on.succeeds(2, [[
+      function Net:encode(ids, n) return self.blocks[1](self.emb(ids)), n end
+      local alone, net = Net(10, 2), Net(10, 2)
+      alone:load_state_dict(net:state_dict())
+      for _, p in ipairs(alone:parameters()) do dist.broadcast(p.data) end
+      fully_shard(net.blocks[2])
+      fully_shard(net, {methods = {"encode"}})
+      local x = batch(1)
+      local function check()
+        local h, n = net:encode(x, 5)
+        assert(n == 5 and lm.equal(h, (alone:encode(x))) and lm.equal(net(x), alone(x)))
+        return h
+      end
+      for _ = 1, 2 do
+        contains(message(net.emb, x), "fully_shard: 'emb' is a part of Net, which gathers its parameters while it "
+          .. "runs; call that, name a method of it in {methods = {…}}, or shard 'emb' in a call of its own")
+        contains(message(net.blocks[1], lm.ones(2, 10)), "'blocks.0.norm' is a part of Net")
+        contains(message(net.blocks[2].up, lm.ones(2, 10)), "'up' is a part of Block")
+        assert(net.blocks[2](lm.ones(2, 10)).shape[2] == 10)
+        check()
+      end
+      local function failing() error "amid a pass" end
+      local hook = net.head:register_forward_pre_hook(failing)
+      contains(message(net, x), "amid a pass")
+      hook:remove()
+      contains(message(net.emb, x), "is a part of Net")
+      check():sum():backward()
+      alone:encode(x):sum():backward()
+      same_grads("encode", net, alone)
+      contains(message(fully_shard, nn.ModuleList {nn.Linear(2, 2)}), "fully_shard: ModuleList has no forward; "
+        .. "shard each of its modules, or the module that calls them")
+      contains(message(fully_shard, nn.Linear(2, 2), {methods = {"encode"}}), "methods[1] must be the name of a method")
+    ]])
+  end)
+
   it("names the place of a rank that ends amid a pass", function()
     local got = on.run(3, [[
       local _, net = pair {reshard_after_forward = true}
@@ -1002,7 +1039,7 @@ describe("nn.parallel.fully_shard", function()
       local net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
       net[2].weight = net[1].weight
       fully_shard(net[1])
-      contains(message(fully_shard, net), "'1.weight' is 'weight', a parameter of a module that is sharded already")
+      contains(message(fully_shard, net), "'1.weight' of this Sequential is 'weight' of a Linear that is sharded")
       contains(message(fully_shard, nn.Linear(2, 2), {mesh = 3}), "mesh must be")
       contains(message(net[1].clone, net[1]), "cannot be cloned")
     ]])

@@ -184,6 +184,11 @@ describe("nn.parallel.parallelize", function()
       local ids = batch(1, 2)
       local opts = {max_new_tokens = 5, do_sample = false}
       assert(lm.equal(alone:eval():generate(ids, opts), net:eval():generate(ids, opts)))
+      for _, divided in ipairs {gpt2(), llama "llama"} do
+        parallelize(divided, mesh, divided:parallel_plan())
+        contains(message(divided.generate, divided, ids, {max_new_tokens = 1}), "generate: this rank computes a part "
+          .. "of the scores; pass nn.parallel.parallelize the plan of parallel_plan {gather = true}")
+      end
     ]])
   end)
 
@@ -478,6 +483,55 @@ describe("nn.parallel.parallelize", function()
     ]])
   end)
 
+  it("gives a model without memory the values of one that is made on the first rank", function()
+    on.succeeds(4, [[
+      local mesh = mesh_of({2, 2}, {"shard", "tensor"})
+      local Tied = nn.Module:extend "Tied"
+      function Tied:init()
+        self.tok = nn.Embedding(8, 6)
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.PReLU(), nn.Linear(8, 6))
+        self.norm = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 8)
+        self.head.weight = self.tok.weight
+      end
+      function Tied:forward(ids) return self.head(self.norm(self.body(self.tok(ids)))) end
+      local plan = {tok = "vocabulary", head = {style = "column", output = "replicated"}}
+      plan["body.0"], plan["body.2"] = "column", "row"
+      local function make()
+        local net = parallelize(nn.utils.init_empty_weights(Tied), mesh.tensor, plan)
+        lm.manual_seed(7 + rank)
+        return net
+      end
+      lm.manual_seed(7)
+      local alone = Tied()
+      local function check(net, first)
+        local full = nn.parallel.full_state_dict(net)
+        lm.manual_seed(7 + first)
+        local wanted = Tied():state_dict()
+        wanted["head.bias"] = full["head.bias"] -- its weight, which is tied, is not drawn
+        for name, t in pairs(full) do assert(lm.equal(wanted[name], t), name) end
+      end
+      local first = mesh:get_local_rank "shard" * 2 -- the first rank of this one's group of tensor parallel
+      check(make(), first)
+      local ids, net = lm.arange(1, 9):long():view(1, 8), make()
+      local scores = net(ids)
+      local full, one = nn.parallel.full_state_dict(net), Tied()
+      one:load_state_dict(full)
+      assert(lm.allclose(one(ids), scores))
+      check(net, first)
+      net = make()
+      net.body(lm.ones(1, 6)) -- the first call is one of a part
+      check(net, first)
+      check(fully_shard(make(), {mesh = mesh.shard}), 0)
+      check(nn.parallel.DistributedDataParallel(make(), {process_group = mesh:get_group "shard"}).module, 0)
+      net = make()
+      net:load_state_dict(alone:state_dict(), {assign = true})
+      net(ids)
+      full = nn.parallel.full_state_dict(net)
+      for name, t in pairs(alone:state_dict()) do assert(lm.equal(full[name], t), name) end
+    ]])
+  end)
+
   it("draws the values of a divided model without memory as those of the full one", function()
     on.succeeds(2, [[
       local mesh = mesh_of({1, 2}, {"shard", "tensor"})
@@ -569,6 +623,19 @@ describe("nn.parallel.parallelize", function()
       contains(message(lm.quantize, nn.Sequential(twice)), "quantize: 0: nn.parallel.parallelize has divided it")
       contains(message(optim.ZeroRedundancyOptimizer, twice:parameters(), {optimizer_class = optim.Adam}),
         "divided over ranks already, and their state with them; use optim.Adam")
+      local lone = parallelize(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4)), mesh, {["0"] = "column"})
+      for _ = 1, 2 do
+        contains(message(lone, lm.ones(2, 4)), "got [2, 3]; parallelize: '0': \"column\" returned this rank's part of "
+          .. "the features, for a \"row\"; {output = \"replicated\"} joins them, and a fused layer")
+      end
+      local pair = parallelize(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4)), mesh, {["0"] = "column", ["1"] = "row"})
+      contains(message(pair, lm.ones(2, 5)), "linear: expected x")
+      local whole = parallelize(nn.Sequential(nn.Embedding(4, 4)), mesh, {["0"] = {style = "sequence",
+        input = "replicated"}})
+      contains(message(whole, lm.arange(1, 5)), "'0': \"sequence\" is along dim 2 of an input, got a tensor [4]; "
+        .. "positions are [1, L]")
+      contains(message(whole, lm.ones {1, 3}), "'0': the size of dim 2 (3) must be divisible by the number")
+      assert(whole(lm.arange(1, 5):view(1, 4)).shape[2] == 2)
       contains(message(parallelize, nn.Linear(4, 4), mesh, rank == 0 and "column" or "row"),
         rank == 0 and "plan differs" or "plan differs from rank 0's: here '' is \"row\"")
     ]])

@@ -70,6 +70,7 @@ DDP.init = signature.of([[DistributedDataParallel(module: module, {device_ids: t
     options.must_be(who, "bucket_cap_mb", "above 0", opts.bucket_cap_mb)
   end
   local output_device = check_devices(opts, module)
+  shards.fill(who, module)
 
   shards.refuse(who, module:parameters(), "it averages gradients itself, without DistributedDataParallel")
   local params, names, bytes = {}, {}, 0

@@ -18,6 +18,7 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
+local Module = require "luminary.nn.module"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local DDP = require "luminary.nn.parallel.distributed"
@@ -357,6 +358,10 @@ local function exchange(unit)
   local before, entries, is_in = {}, {}, false -- entries: of the tensors, {t, version, parameter}
   local function install(full_of, pass)
     is_in, unit.depth = true, unit.depth + 1
+    for _, record in ipairs(unit.parts) do
+      before[#before + 1] = {record, "__call", record.__call}
+      record.__call = record.first_call
+    end
     for _, bucket in ipairs(unit.buckets) do
       for i, t in ipairs(full_of(bucket, pass)) do
         entries[#entries + 1] = {core.keep(t), t._version, bucket[i]}
@@ -458,10 +463,18 @@ end
 
 -- ---- making a unit
 
--- Returns the unit's parameters, {t, names, slots = {{record, name}, …}} each, and its modules without those of other
--- units, parents after their children.
+-- Makes calls of a part of a unit fail while the unit does not run: it would compute with this rank's rows.
+local function refuse_calls(part, name, module)
+  records.set_call(part, function()
+    fail("%s: '%s' is a part of %s, which gathers its parameters while it runs; call that, name a method of it in "
+      .. "{methods = {…}}, or shard '%s' in a call of its own", who, name, module.__name, name)
+  end)
+end
+
+-- Returns the unit's parameters, {t, names, slots = {{record, name}, …}} each, and its other modules with parameters,
+-- {module, name} each.
 local function collect(module)
-  local entries, of, modules = {}, {}, {}
+  local entries, of, parts = {}, {}, {}
   local function walk(m, prefix)
     if m ~= module and unit_of(m) then return end
     records.check_sized(who, m)
@@ -471,8 +484,8 @@ local function collect(module)
       local t = record.values[name]
       local full_name = records.joined(prefix, name)
       if shards.of[t] then
-        fail("%s: '%s' is '%s', a parameter of a module that is sharded already; shard both modules in one call", who,
-          full_name, shards.of[t].names[1])
+        fail("%s: '%s' of this %s is '%s' of a %s that is sharded already; shard both modules in one call", who,
+          full_name, module.__name, shards.of[t].names[1], shards.of[t].owner or "module")
       end
       if not of[t] then
         of[t] = {t = t, slots = {}, names = {}}
@@ -482,10 +495,10 @@ local function collect(module)
       table.insert(of[t].names, full_name)
     end
     for _, name in ipairs(record.child) do walk(record.values[name], records.joined(prefix, name)) end
-    modules[#modules + 1] = m
+    if m ~= module and #record.param > 0 then parts[#parts + 1] = {m, prefix} end
   end
   walk(module, "")
-  return entries, modules
+  return entries, parts
 end
 
 -- Makes all ranks of the mesh hold the values of its first one.
@@ -508,7 +521,7 @@ local function make_buckets(unit, entries)
       open[key], buckets[#buckets + 1] = bucket, bucket
     end
     local about = shards.describe(lists.slice(p.shape), unit.group)
-    about.names, about.mesh, about.device = entry.names, unit.mesh, unit.device
+    about.names, about.owner, about.mesh, about.device = entry.names, unit.owner, unit.mesh, unit.device
     core.no_grad(core.scope, function()
       local full = p:detach():contiguous()
       broadcast(unit.mesh, full)
@@ -580,7 +593,8 @@ end
 
 --- Shards a module's parameters over ranks by rows; they are gathered while the module runs.
 return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: boolean, mixed_precision: table,
-  offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true})]], function(module, opts)
+  offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true, methods: string[]})]],
+  function(module, opts)
   local record = records.of(module)
   if record.unit then fail("%s: the module is sharded already", who) end
   local precision = options.check(who .. ": mixed_precision", opts.mixed_precision, precision_options)
@@ -590,7 +604,10 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
       options.must_be(who, "mixed_precision." .. key, "floating", precision[key])
     end
   end
-  local entries, modules = collect(module)
+  if module.forward == Module.forward and not opts.methods then
+    fail("%s: %s has no forward; shard each of its modules, or the module that calls them", who, module.__name)
+  end
+  local entries, parts = collect(module)
   local first = module:parameters()[1]
   local device = not first and "cpu" or shards.of[first] and shards.of[first].device or first.device
   local mesh = mesh_of(opts.mesh, device)
@@ -600,16 +617,25 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     if group.size > 1 then mesh:call(alike, group, who, "module differs", describe(entries), "parameter") end
   end
   local unit = {
-    mesh = mesh, group = mesh.groups[mesh.ndim], device = device, depth = 0, reshard = opts.reshard_after_forward,
+    mesh = mesh, group = mesh.groups[mesh.ndim], owner = module.__name, device = device, depth = 0,
+    reshard = opts.reshard_after_forward,
     replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
-    keeps = not opts.reshard_after_backward,
+    keeps = not opts.reshard_after_backward, parts = lists.map(parts, function(part) return records.of(part[1]) end),
   }
-  shards.materialize(who, modules)
+  shards.fill(who, module)
   unit.buckets = make_buckets(unit, entries)
   local forward = rawget(record.values, "forward")
   record.values.forward = function(self, ...) return run(unit, self, forward or record.class.forward, ...) end
+  for i, name in ipairs(opts.methods or {}) do
+    local method = module[name]
+    if type(method) ~= "function" then
+      options.must_be(who, ("methods[%d]"):format(i), "the name of a method of " .. module.__name, name)
+    end
+    record.values[name] = function(self, ...) return run(unit, self, method, ...) end
+  end
+  for _, part in ipairs(parts) do refuse_calls(part[1], part[2], module) end
   record.unit = unit
   for name, method in pairs(methods) do record.values[name] = method end
   record.on_clone = function() fail("clone: a module of fully_shard cannot be cloned; clone it before") end

@@ -228,7 +228,7 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   note_parameters(self, module, stages)
   self.stages = Stages()
   for s = group.rank + 1, #stages, group.size do self.stages:append(stages[s]) end
-  shards.materialize(who, self.stages:modules())
+  shards.fill(who, self.stages)
   local names, holders = lists.set(state_names(self)), shards.pipelines[self].holders
   for _, stage in ipairs(self.stages) do
     local record = records.of(stage)

@@ -10,7 +10,7 @@ local signature = require "luminary.base.signature"
 local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 
-local ops = core.ops
+local ops, is_empty = core.ops, meta.is_empty
 local shards = {}
 
 local function dist() return load_module "luminary.distributed" end
@@ -164,25 +164,50 @@ function shards.divide(p, mesh, dim, sizes)
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
 
---- Allocates and initializes the modules' parameters that have no memory. Of those that shards.divide has divided it
---- draws the full values, of which each rank keeps its part: ranks draw alike.
-function shards.materialize(who, modules)
-  local divided = {}
-  for _, m in ipairs(modules) do
-    for _, p in ipairs(m:parameters {recurse = false}) do
-      local parts = lists.filter(shards.parts_of[p] or {}, function(part) return not part.averages end)
-      if parts[1] and meta.is_empty(p) then
-        divided[p] = parts
-        core.set_data(p, ops.empty({}, {dtype = p.dtype, device = p.device}):expand(parts[1].shape))
-      end
+-- Maps a parameter without memory to the meshes on whose ranks its initial values must be equal, before it is divided;
+-- and modules to true whose first call allocates them.
+local meshes_of, waiting = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
+
+-- Returns the divisions of a parameter that its module does not initialize part by part.
+local function divisions_of(p)
+  return lists.filter(shards.parts_of[p] or {}, function(part) return not part.averages end)
+end
+
+-- Replaces an initialized parameter by this rank's part of it.
+local function keep_part(p)
+  core.no_grad(core.scope, function()
+    local full = p:detach()
+    for _, mesh in ipairs(meshes_of[p] or {}) do
+      local group = mesh.groups[1]
+      if group.size > 1 then mesh:call(dist().broadcast, full, group.ranks[1], {group = group}) end
     end
+    for _, part in ipairs(divisions_of(p)) do full = part_of(part, full, part.group.rank) end
+    core.set_data(p, full)
+  end)
+  meshes_of[p] = nil
+end
+
+--- Allocates and initializes a module's parameters that have no memory, one layer after another, each in full, and
+--- keeps this rank's parts. Collective if a call of parallelize has divided them.
+function shards.fill(who, module)
+  module:apply(function(m)
+    meta.materialize(who, m, function(p) return (divisions_of(p)[1] or p).shape end, keep_part)
+    if waiting[m] then records.set_call(m, nil) end
+    waiting[m] = nil
+  end)
+end
+
+--- Makes the first call of a module, or of a module within it, allocate the parameters that have no memory until then.
+--- mesh: has equal values on its ranks, before it divides them.
+function shards.fill_later(who, module, mesh)
+  for _, p in ipairs(lists.filter(module:parameters(), is_empty)) do
+    meshes_of[p] = lists.append(meshes_of[p] or {}, {mesh})
   end
-  meta.materialize(who, modules)
-  for p, parts in pairs(divided) do
-    core.scope(function()
-      local own = p:detach()
-      for _, part in ipairs(parts) do own = part_of(part, own, part.group.rank) end
-      core.set_data(p, own)
+  for _, m in ipairs(module:modules()) do
+    waiting[m] = true
+    records.set_call(m, function(self, ...)
+      shards.fill(who, module)
+      return self(...)
     end)
   end
 end
@@ -410,6 +435,7 @@ end
 shards.full_state_dict = signature.of("full_state_dict(module: module, {dst: natural})", function(module, opts)
   local dst, pipeline, size = opts.dst, shards.pipelines[module], dist().get_world_size()
   if dst and dst >= size then options.must_be("full_state_dict", "dst", ("from 0 to %d"):format(size - 1), dst) end
+  shards.fill("full_state_dict", module)
   local dict, of = {}, tensors_of(module)
   local wanted = dst == nil or dst == dist().get_rank()
   local is_sent = pipeline and pipeline.group.size > 1 and (not dst or lists.index_of(pipeline.group.ranks, dst))
@@ -485,6 +511,7 @@ end
 
 --- Returns the state of a module on this rank, {tensors, shards = their forms, both by name}; nil if none is divided.
 function shards.state_of_module(module)
+  shards.fill("shard_state_dict", module)
   local pipeline = shards.pipelines[module]
   local state, any = {tensors = {}, shards = {}}, pipeline ~= nil
   for name, p in pairs(tensors_of(module)) do -- hooks of state_dict expect full tensors

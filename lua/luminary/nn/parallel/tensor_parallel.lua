@@ -37,11 +37,23 @@ local function check_replicated(entry, x)
   agree(entry.mesh, entry.shown, nil, {x})
 end
 
+-- Fails unless dim sequence_dim of an input can be divided, if `divides`, or joined.
+local function check_sequence(entry, x, divides)
+  local d = entry.sequence_dim
+  if x.ndim < d then
+    fail('%s: "sequence" is along dim %d of an input, got %s; positions are [1, L]', entry.shown, d,
+      options.describe(x))
+  end
+  if divides then
+    options.divisible(entry.shown, "the size of dim " .. d, x:size(d), "the number of ranks", entry.mesh:size())
+  end
+end
+
 -- Returns a layer's input as all ranks use it for their parts. Layers in turn of one input (q, k and v) share the
 -- result, so that one collective joins it, and one sums its gradients.
 local function enter(entry, x)
   options.arg(entry.shown, "the input", x, "tensor")
-  if entry.input ~= "sequence" then check_replicated(entry, x) end
+  if entry.input == "sequence" then check_sequence(entry, x) else check_replicated(entry, x) end
   local state = ("%d %s %d %s %d"):format(x._version, entry.input, entry.sequence_dim,
     tostring(core.is_grad_enabled()), boundaries.count)
   local input, before = next(last)
@@ -56,7 +68,10 @@ end
 
 -- Returns the sum of the ranks' terms as the next layers use it.
 local function leave(entry, x)
-  if entry.output == "sequence" then return functions.reduce_scatter(x, entry.mesh, entry.sequence_dim) end
+  if entry.output == "sequence" then
+    check_sequence(entry, x, true)
+    return functions.reduce_scatter(x, entry.mesh, entry.sequence_dim)
+  end
   return functions.reduce(x, entry.mesh)
 end
 
@@ -86,6 +101,7 @@ local function run_divided(entry, forward, self, x, ...)
   local before, rest = {}, options.pack(...)
   if entry.input == "replicated" then
     check_replicated(entry, x)
+    check_sequence(entry, x, true)
     x = functions.split(x, entry.mesh, entry.sequence_dim)
   end
   for _, m in ipairs(self:modules()) do
@@ -115,9 +131,13 @@ end
 
 -- ---- layers: each has the dims of its weight that are divided, and run(entry, forward, module, x, …)
 
-local function run_column(entry, forward, self, x) return join(entry, own.call(forward, self, enter(entry, x))) end
+local function run_column(entry, forward, self, x)
+  entry.call.divides = entry.output == "divided" and entry or nil
+  return join(entry, own.call(forward, self, enter(entry, x)))
+end
 
 local function run_row(entry, _, self, x)
+  entry.call.divides = nil
   if entry.input == "replicated" then
     check_replicated(entry, x)
     x = functions.split(x, entry.mesh, x.ndim)
@@ -322,6 +342,24 @@ local function install(entry)
   end
 end
 
+-- Adds to errors of the module, until a call succeeds, the entry that divided features before: code that expects all of
+-- them reports sizes alone. call: that of all entries.
+local function explain_errors(module, call)
+  records.set_call(module, function(self, ...)
+    call.divides = nil
+    local results = options.pack(pcall(records.of(self).first_call, self, ...))
+    local entry = not results[1] and type(results[2]) == "string" and call.divides
+    if entry then
+      error(('%s; %s: "%s" returned this rank\'s part of the features, for a "row"; {output = "replicated"} joins '
+        .. "them, and a fused layer, such as q, k and v, requires parts"):format(results[2], entry.shown,
+        entry.style), 0)
+    end
+    if not results[1] then error(results[2], 0) end
+    records.set_call(self, nil)
+    return unpack(results, 2, results.n)
+  end)
+end
+
 -- Fails unless the module may be divided over a mesh.
 local function check_module(module, mesh)
   for name, m in module:named_modules() do
@@ -386,9 +424,14 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
     end
     for _, division in ipairs(list) do shards.divide(division.t, mesh, division.dim, division.sizes) end
   end)
+  if lists.find(module:parameters(), is_empty) then shards.fill_later(who, module, mesh) end
+  if group.size > 1 then explain_errors(module, defaults) end
   for _, entry in ipairs(entries) do install(entry) end
-  for _, m in ipairs(module:modules()) do
-    if class_of(m).parallel_plan then m.tensor_ranks = group.size end
+  for name, m in module:named_modules() do
+    if class_of(m).parallel_plan then
+      local head = by_name[records.joined(name, "lm_head")]
+      m.tensor_ranks, m.has_part_of_scores = group.size, group.size > 1 and head ~= nil and head.output == "divided"
+    end
     records.of(m).on_clone = function()
       fail("clone: a module of parallelize cannot be cloned; clone it before")
     end
