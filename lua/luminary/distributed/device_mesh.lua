@@ -148,7 +148,7 @@ function Mesh.__index(mesh, key)
   return part_of(mesh, options.is_plain(key) and key or {key})
 end
 
-function Mesh:__newindex(name) fail("DeviceMesh: cannot set '%s'; meshes are constant", tostring(name)) end
+function Mesh.__newindex(_, name) fail("DeviceMesh: cannot set '%s'; meshes are constant", tostring(name)) end
 
 -- Fails if a dim cannot have this name.
 local function check_name(who, name)

@@ -78,8 +78,8 @@ end
 --- sequences share a mask [1, L].
 return function(who, net, n, length, mask, use_cache)
   if type(net) ~= "function" and net.has_part_of_scores then
-    fail("%s: this rank computes a part of the scores; pass nn.parallel.parallelize the plan of parallel_plan {gather = "
-      .. "true}", who)
+    fail("%s: this rank computes a part of the scores; pass nn.parallel.parallelize the plan of parallel_plan "
+      .. "{gather = true}", who)
   end
   local offers = type(net) ~= "function" and type(net.new_cache) == "function"
   local cache = offers and use_cache and net:new_cache(n, length) or nil
