@@ -5,7 +5,7 @@
 --   luminary run --nproc 8 scripts/train_gpt.lua --tensor 2 --pipeline 2 --dir run book.txt
 --
 -- Ranks form a grid: replicate x shard x context x pipeline x tensor, tensor's ranks next to each other. With --dir a
--- job resumes in any layout; under `luminary run --nnodes MIN:MAX` with the nodes that are left (docs/howto/elastic.md).
+-- job resumes in any layout; under `luminary run --nnodes MIN:MAX` with the nodes left (docs/howto/elastic.md).
 local lm = require "luminary"
 local training = require "luminary.cli.training_options"
 local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.dist

@@ -7,6 +7,7 @@
 -- sequence, and rows are sharded over them, too), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of
 -- the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), interleaveN (N parts of each stage), and,
 -- without these, time: also constants of this machine, measured by all ranks at once, and the time of a step.
+-- Arguments that follow the case: the ranks of each host, bits a second and seconds of delay of the cables between.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -22,7 +23,6 @@ local function collect()
   local before
   repeat -- finalizers release more
     before = lm.memory_allocated "cpu"
-    collectgarbage()
     collectgarbage()
   until lm.memory_allocated "cpu" == before
 end
@@ -97,6 +97,7 @@ end
 -- Returns a function that takes a step with train(x, y) for batches of that many sequences, divided over `context`.
 local function trainer(batch, seq, vocab, context, parameters, train)
   local opt = optim.AdamW(parameters, {lr = 1e-3})
+  lm.manual_seed(1) -- the ranks that divide a sequence need the same one
   return function()
     opt:zero_grad()
     collect()
@@ -107,29 +108,66 @@ local function trainer(batch, seq, vocab, context, parameters, train)
   end
 end
 
--- Returns the machine of these ranks: its pace is that of steps of a net that is not sharded, on all ranks at once; its
--- links are those of the collectives of a block, with the copies before and after. Cores that compute also send.
-local function measured_machine(model, micro, step)
-  local bytes, card = 4 * cost.elements(model.block, 1, 1), {speed = 1, bytes = math.huge, overlap = 0, outside = 1}
-  local a, b = lm.zeros(2 ^ 22), lm.zeros(2 ^ 22)
-  card.flops, card.memory = 1e11, 2 ^ 24 * 2 / least(function() a:copy_(b) end) / 0.8
-  card.float32 = card.flops
+-- Returns the bytes a second of a block's gathers and reductions in a ring of a group of that many ranks.
+local function ring_speed(group, n, bytes)
+  local part = math.ceil(bytes / 4 / n)
+  local whole, own = lm.zeros(part * n), lm.zeros(part)
+  local seconds = least(function() dist.all_gather_into_tensor(whole, own, {group = group}) end)
+    + least(function() dist.reduce_scatter_tensor(own, whole, {group = group}) end)
+  return math.max(1, 2 * (n - 1) / n * bytes / seconds)
+end
+
+-- Returns the seconds of one of fully_shard's copies of a few elements, with what it takes around it: steps of small
+-- nets on a mesh of one rank take that much more than those of nets that are not sharded.
+local function seconds_a_call(kind, grid)
+  local seconds, count = {}, 0
+  for i = 1, 2 do
+    local net = make(kind, 8, 6, 64, 8)
+    if i == 2 then
+      for _, block in ipairs((net.transformer or net.model).h or net.model.layers) do
+        nn.parallel.fully_shard(block, {mesh = grid})
+      end
+      nn.parallel.fully_shard(net, {mesh = grid})
+    end
+    count = #net:parameters()
+    local step = trainer(1, 8, 64, grid, net_of(net, 1))
+    seconds[i] = least(function() -- many steps, in which Lua collects garbage as in long runs
+      for _ = 1, 10 do step() end
+    end) / 10
+  end
+  return math.max(0, seconds[2] - seconds[1]) / (2 * 2 + 1) / count
+end
+
+-- Returns the machine of these ranks, `node` on each host, all measured at once: memory by copies that no cache holds,
+-- arithmetic by what else steps of a net take that is not sharded, links of a host by collectives of a block. Cores
+-- that compute also send; while messages are on their way between hosts, they compute. Between hosts a cable carries
+-- `rate` bits a second with that delay.
+local function measured_machine(model, micro, step, call, node, rate, delay)
+  local card = {speed = 1, bytes = math.huge, overlap = 0, outside = 1, flops = math.huge, float32 = math.huge,
+    call = call}
+  local a, b = lm.zeros(2 ^ 24), lm.zeros(2 ^ 24)
+  card.memory = 2 * a:numel() * 4 / least(function() a:copy_(b) end) / 0.8
   local one = {replicate = 1, shard = 1, tensor = 1, pipeline = 1, context = 1, micro = micro, micros = 1, el = 4}
-  local took = least(step)
-  local pace = took / cost.step(model, one, cost.machine(card, 1)).total
-  card.float32, card.memory = card.float32 / pace, card.memory / pace
-  local part = math.ceil(bytes / 4 / size)
-  local whole, own = lm.zeros(part * size), lm.zeros(part)
-  local seconds = size > 1 and (least(function()
-    dist.all_gather_into_tensor(whole, own)
-    whole:clone()
-  end) + least(function() dist.reduce_scatter_tensor(own, whole:clone()) end)) / 2 or 1
-  card.inside = math.max(1, (size - 1) / size * bytes / seconds)
-  local machine = cost.machine(card, size)
+  local took, beside = least(step), cost.step(model, one, cost.machine(card, 1)).total
+  card.float32 = 1
+  card.float32 = (cost.step(model, one, cost.machine(card, 1)).total - beside) / math.max(took - beside, 1e-3)
+  local groups = {}
+  for host = 0, size / node - 1 do
+    local ranks = {}
+    for i = 1, node do ranks[i] = host * node + i - 1 end
+    groups[host] = node > 1 and dist.new_group(ranks)
+  end
+  local group = groups[math.floor(rank / node)]
+  card.inside = group and ring_speed(group, node, 4 * cost.elements(model.block, 1, 1)) or math.huge
+  local machine = cost.machine(card, node)
   machine.hop = 0 -- it is in the bandwidth of blocks
+  if node < size then
+    machine.outside, machine.net = cost.gigabits(rate / 1e9), delay
+    card.overlap, card.contention = 1, math.min(1, machine.outside / card.inside)
+  end
   if rank == 0 then
-    print(("constants: %.1f ms a step alone, %.1f GFLOP/s, copies at %.1f GB/s, blocks at %.2f GB/s"):format(1e3 * took,
-      card.float32 / 1e9, 0.8 * card.memory * pace / 1e9, card.inside / 1e9))
+    print(("constants: %.1f ms a step alone, %.1f GFLOP/s, copies at %.1f GB/s, %.1f us a call, blocks at %.2f GB/s")
+      :format(1e3 * took, card.float32 / 1e9, 0.8 * card.memory / 1e9, 1e6 * card.call, card.inside / 1e9))
   end
   return machine
 end
@@ -199,7 +237,8 @@ local function run(case)
   counting = false
   if on.time then
     local alone = trainer(batch, seq, vocab, grid["context"], net_of(make(kind, h, layers, vocab, seq), 1))
-    local machine = measured_machine(model, batch, alone)
+    local machine = measured_machine(model, batch, alone, seconds_a_call(kind, grid["context"]),
+      tonumber(arg[2]) or size, arg[3], arg[4])
     local took, time = least(step), cost.step(model, layout, machine)
     if rank == 0 then
       print(("time %s: measured %.1f ms planned %.1f ms ratio %.3f"):format(case, 1e3 * took, 1e3 * time.total,

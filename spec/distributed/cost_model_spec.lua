@@ -20,11 +20,11 @@ local function memory(fields, model) return cost.memory(model or llama(), layout
 
 describe("the cost model #unsanitized", function()
   for _, case in ipairs {
-    {4, "gpt2:256:6:2048:2:128"}, {2, "llama:256:6:2048:2:128:recompute"}, {4, "llama:248:3:1001:1:64:hybrid"},
-    {2, "gpt2:256:6:2048:2:128:noreshard,accumulate"}, {4, "gpt2:256:6:2048:2:128:keep,accumulate"},
-    {3, "gpt2:256:4:16384:1:32"},
-    {2, "gpt2:256:6:2048:2:128:tensor"}, {4, "llama:256:6:2048:2:128:tensor,recompute"},
-    {2, "llama:256:6:2048:2:128:pipeline2"}, {8, "gpt2:192:4:1024:1:64:pipeline2"},
+    {4, "gpt2:192:4:1024:1:128"}, {2, "llama:192:4:1024:1:128:recompute"}, {4, "llama:184:3:1001:1:64:hybrid"},
+    {2, "gpt2:192:4:1024:1:128:noreshard,accumulate"}, {4, "gpt2:192:4:1024:1:128:keep,accumulate"},
+    {3, "gpt2:192:2:8192:1:32"},
+    {2, "gpt2:192:4:1024:1:128:tensor"}, {4, "llama:192:4:1024:1:128:tensor,recompute"},
+    {2, "llama:192:4:1024:1:128:pipeline2"}, {8, "gpt2:192:4:1024:1:64:pipeline2"},
     {4, "gpt2:128:4:64:2:128:context2,tensor"}, {4, "llama:192:4:1024:1:64:context2,pipeline2,interleave2"},
     {4, "gpt2:128:6:64:1:8:bounded"},
   } do
@@ -107,6 +107,26 @@ describe("the cost model #unsanitized", function()
     end
     assert.equal(0, step({}).hidden)
     assert.is_true(step({shard = 8}).times.shard < step({shard = 8, reshard = true}).times.shard)
+  end)
+
+  it("counts the copies around gathers and reductions, and their calls", function()
+    local function of_card(fields)
+      local card = setmetatable(fields, {__index = cost.cards.h100})
+      return function(how) return cost.step(llama(), layout(how), cost.machine(card, 8)) end
+    end
+    local model, speed = llama(), 0.8 * cost.cards.h100.memory
+    local block, own = cost.elements(model.block, 1, 8)
+    local twice, once = step {shard = 8, reshard = true}, step {shard = 8}
+    assert.near(1, (twice.copies - once.copies) / 32 / (2 * 2 * (block + own) / speed + 2 * 4 * 5e-6), 1e-9)
+    local root, own_root = cost.elements(model.rest, 1, 8)
+    local numbers = 32 * (6 * block + 2 * own) + 6 * root + 2 * own_root
+    local calls = 32 * (2 * 4 + 2) + 2 * 2 + 2
+    assert.near(1, once.copies / (2 * numbers / speed + calls * 5e-6), 1e-9)
+    assert.is_nil(step({replicate = 8}).copies)
+    local slow = of_card({call = 1e-3}) {shard = 8}
+    assert.near(1, (slow.copies - once.copies) / (calls * (1e-3 - 5e-6)), 1e-9)
+    local busy = of_card({contention = 1}) {shard = 8}
+    assert.near(0.3, once.contention / busy.contention, 1e-9)
   end)
 
   it("leaves stages waiting at both ends of a pipeline", function()

@@ -186,7 +186,7 @@ local CALLS = {
   contention = "slower kernels beside collectives", stragglers = "waiting for the slowest rank",
 }
 local MEMORY = lists.parts "parameters gradients optimizer activations gathered buffers"
-local TIME = lists.parts [[compute recompute tensor context shard replicate pipeline bubble optimizer contention
+local TIME = lists.parts [[compute recompute tensor context shard copies replicate pipeline bubble optimizer contention
   stragglers]]
 
 -- Returns a layout as text: its dims above 1, and its options.

@@ -13,7 +13,7 @@ local NETWORK = 0.9 -- share of the line rate that is left for data
 local BANDWIDTH = 0.8 -- share of a data sheet's bandwidth, of memory and of NVLink, that kernels reach
 local FUSED = 0.65 -- speed of fused attention, as a share of that of large matrix products
 local CONTENTION = 0.3 -- share of a hidden collective's time by which it slows down the kernels beside it
-local CALL = 5e-6 -- seconds of a kernel's start and end, in which it does not fill the card
+local CALL = 5e-6 -- seconds of a kernel's start and end, in which it does not fill the card, unless `call` says more
 --- The standard deviation of a rank's pace from step to step, relative.
 cost.JITTER = 0.01
 --- Seconds that a bucket of DistributedDataParallel takes from backward, fitted to PyTorch's measurements
@@ -165,7 +165,7 @@ end
 -- Returns the time of a product [m, k] x [k, n]: arithmetic, then what memory adds.
 local function matmul(card, el, m, n, k)
   local flops = card.speed * (el == 4 and card.float32 or card.flops)
-  return 2 * m * n * k / flops + el * (m * k + k * n + m * n) / (BANDWIDTH * card.memory) + CALL
+  return 2 * m * n * k / flops + el * (m * k + k * n + m * n) / (BANDWIDTH * card.memory) + (card.call or CALL)
 end
 
 -- Returns the times of attention's forward and backward over m tokens. Not fused, the scores of all pairs go through
@@ -203,12 +203,19 @@ local function block_time(card, el, model, layout, m)
   return forward + memory, backward + 1.5 * memory, scores
 end
 
+-- Returns the time of fully_shard's copies of a unit whose parameters have these sizes: of its rows into the buffer of
+-- a gather, of each parameter out of it, and of gradients into one, which the rank's part of all samples then scales.
+local function copy_time(card, el, sizes, full, own, gathers)
+  local elements = gathers * 2 * (full + own) + (2 + 2) * full
+  return el * elements / (BANDWIDTH * card.memory) + (2 * gathers * #sizes + 2) * (card.call or CALL)
+end
+
 -- Returns a function hide(seconds, beside): takes `seconds` of a collective that may run beside `beside` seconds of
 -- arithmetic from what is hidden in `parts`, and returns those that are exposed.
-local function hider(parts, overlap)
+local function hider(parts, overlap, contention)
   return function(seconds, beside)
     local hidden = math.min(seconds, beside * overlap)
-    parts.hidden, parts.contention = parts.hidden + hidden, parts.contention + CONTENTION * hidden
+    parts.hidden, parts.contention = parts.hidden + hidden, parts.contention + contention * hidden
     return seconds - hidden
   end
 end
@@ -229,7 +236,7 @@ function cost.step(model, layout, machine)
   local r = layout.replicate * layout.shard * c / f
   local v, micros, overlap = layout.interleave or 1, layout.micros, card.overlap or 1
   local cards, m = t * p * f * r, layout.micro * model.seq / c
-  local layers, times, hide = math.ceil(model.layers / p), {}, hider(parts, overlap)
+  local layers, times, hide = math.ceil(model.layers / p), {}, hider(parts, overlap, card.contention or CONTENTION)
   local forward, backward, scores = block_time(card, el, model, layout, m)
   local again = ({block = forward, half = forward / 2, attention = scores})[layout.recompute] or 0
   local function across_blocks(name, seconds) parts[name] = seconds * layers * micros end -- through a stage's blocks
@@ -252,6 +259,10 @@ function cost.step(model, layout, machine)
   local sent = again_gathered + gather(block)
   across_blocks("shard", hide(gather(block) / uses, forward / uses) + hide(sent, backward + again))
   parts.shard = parts.shard + micros * (1 / uses + 1) * gather(root)
+  if f > 1 then
+    across_blocks("copies", copy_time(card, el, model.block, block, own, 1 / uses + (layout.reshard and 1 or 0)))
+    parts.copies = parts.copies + micros * copy_time(card, el, model.rest, root, own_root, 1 / uses)
+  end
   across_blocks("replicate", hide(copy(own), math.max(0, backward + again - sent)))
   local state = layers * own + own_root / (p > 1 and 2 or 1)
   parts.hidden, parts.contention = parts.hidden * layers * micros, parts.contention * layers * micros

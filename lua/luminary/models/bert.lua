@@ -13,8 +13,6 @@ local shapes = require "luminary.tensor.shapes"
 local ops, fail = core.ops, options.fail
 local models = {}
 
-local Embedding, Linear = common.drawn(nn.Embedding), common.drawn(nn.Linear)
-
 -- Returns a module with a list of children {name, module}.
 local function group(children)
   local m = nn.Module()
@@ -31,12 +29,12 @@ local Layer = class.define("BertLayer", nn.Module)
 function Layer:init(config)
   local width = config.hidden_size
   self.heads, self.rate, self.act = config.num_attention_heads, config.attention_probs_dropout_prob, config.hidden_act
-  local function output(inputs) return group {{"dense", Linear(inputs, width)}, {"LayerNorm", norm(config)}} end
+  local function output(inputs) return group {{"dense", nn.Linear(inputs, width)}, {"LayerNorm", norm(config)}} end
   local own = group {
-    {"query", Linear(width, width)}, {"key", Linear(width, width)}, {"value", Linear(width, width)},
+    {"query", nn.Linear(width, width)}, {"key", nn.Linear(width, width)}, {"value", nn.Linear(width, width)},
   }
   self.attention = group {{"self", own}, {"output", output(width)}}
-  self.intermediate = group {{"dense", Linear(width, config.intermediate_size)}}
+  self.intermediate = group {{"dense", nn.Linear(width, config.intermediate_size)}}
   self.output = output(config.intermediate_size)
   self.dropout = nn.Dropout(config.hidden_dropout_prob)
   self.drops_attention = config.model_type ~= "distilbert"
@@ -57,19 +55,8 @@ end
 
 -- Returns the dense layer and norm before a head's scores of tokens.
 local function transform_of(config)
-  return group {{"dense", Linear(config.hidden_size, config.hidden_size)}, {"LayerNorm", norm(config)}}
+  return group {{"dense", nn.Linear(config.hidden_size, config.hidden_size)}, {"LayerNorm", norm(config)}}
 end
-
--- The layers of a masked language model's head. Its weight is that of the embedding.
-local Predictions = class.define("BertPredictions", nn.Module)
-
-function Predictions:init(config)
-  self.transform = transform_of(config)
-  self.bias = layer.parameter({config.vocab_size}, {})
-  self:reset_parameters()
-end
-
-function Predictions:reset_parameters() nn.init.zeros_(self.bias) end
 
 -- Families by model_type. names: rules that rename a state_dict's tensors to BERT's names. `counts` (RoBERTa):
 -- positions count tokens that are not padding, from pad_token_id + 1, and the head has two dropouts. `distilled`
@@ -127,29 +114,36 @@ function Bert:init(config)
   for i = 1, config.num_hidden_layers do layers[i] = Layer(config) end
   local body = config.head == "none" and self or nn.Module()
   body.embeddings = group {
-    {"word_embeddings", Embedding(config.vocab_size, width)},
-    {"position_embeddings", Embedding(config.max_position_embeddings, width)},
+    {"word_embeddings", nn.Embedding(config.vocab_size, width)},
+    {"position_embeddings", nn.Embedding(config.max_position_embeddings, width)},
   }
   if config.model_type ~= "distilbert" then
-    body.embeddings.token_type_embeddings = Embedding(config.type_vocab_size, width)
+    body.embeddings.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
   end
   body.embeddings.LayerNorm = norm(config)
   body.encoder = group {{"layer", nn.ModuleList(layers)}}
   local pooled = config.head == "sequence_classification" or config.head == "none" and config.add_pooling_layer
-  if pooled then body.pooler = group {{"dense", Linear(width, width)}} end
+  if pooled then body.pooler = group {{"dense", nn.Linear(width, width)}} end
   if body ~= self then self.bert = body end
   if config.head == "masked_lm" then
-    self.cls = group {{"predictions", Predictions(config)}}
+    self.cls = group {{"predictions", group {
+      {"transform", transform_of(config)}, {"bias", nn.init.zeros_(layer.parameter({config.vocab_size}, {}))},
+    }}}
   elseif config.head ~= "none" then
-    self.classifier = Linear(width, config.num_labels)
+    self.classifier = nn.Linear(width, config.num_labels)
   end
   self.dropout = nn.Dropout(config.hidden_dropout_prob)
   self.head_dropout = nn.Dropout(config.classifier_dropout or config.hidden_dropout_prob)
+  self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
 end
 
 --- Draws weights with a standard deviation of 0.02, and sets biases to 0.
-Bert.reset_parameters = common.reset_layers
+function Bert:reset_parameters()
+  for name, p in self:named_parameters() do
+    if p.ndim == 2 then nn.init.normal_(p, 0, 0.02) elseif name:find "bias$" then nn.init.zeros_(p) end
+  end
+end
 
 -- Returns bool [N, 1, 1 or L, L], true where a token is attended to, for a mask [N, L] or [N, L, L]; nil for nil.
 local function mask_of(given, ids)

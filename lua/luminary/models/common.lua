@@ -34,27 +34,6 @@ function common.draw(net, linear, conv)
   return net
 end
 
--- Draws as transformers for text do. bias: nil if there is none.
-local function draw_text(weight, bias)
-  nn.init.normal_(weight, 0, 0.02)
-  if bias then nn.init.zeros_(bias) end
-end
-
---- Returns a class of layers like `of` whose parameters draw(weight, bias) draws: by default weights with a standard
---- deviation of 0.02, and biases of 0.
-function common.drawn(of, draw)
-  local new = class.define(of.__name, of)
-  function new:reset_parameters() (draw or draw_text)(unpack(self:parameters {recurse = false})) end
-  return new
-end
-
---- Draws the parameters of all layers of a model again, as at construction.
-function common.reset_layers(net)
-  for _, m in ipairs(net:modules()) do
-    if m ~= net and m.reset_parameters then m:reset_parameters() end
-  end
-end
-
 --- Returns the number of rows of a model's embedding: vocab_size, rounded up to a multiple of pad_vocab_to if it is
 --- set.
 function common.vocab_rows(config)

@@ -16,7 +16,13 @@ local models = {}
 -- The standard deviation of weights. That of the layers before a residual's sum is divided by the root of their number.
 local DEVIATION = 0.02
 
-local Embedding, Linear = common.drawn(nn.Embedding), common.drawn(nn.Linear)
+-- Returns a class of layers like `of` whose weights have that deviation.
+local function drawn(of)
+  local new = class.define(of.__name, of)
+  function new:reset_parameters() nn.init.normal_(self.weight, 0, DEVIATION) end
+  return new
+end
+local Embedding, Linear = drawn(nn.Embedding), drawn(nn.Linear)
 
 -- A linear layer with a weight [in, out], as in GPT-2's files.
 local Conv1D = class.define("Conv1D", nn.Module)
@@ -136,7 +142,11 @@ function GPT2:init(config)
 end
 
 --- Draws weights as in the paper: deviation 0.02, divided by the root of twice the layers before a residual's sum.
-GPT2.reset_parameters = common.reset_layers
+function GPT2:reset_parameters()
+  for _, m in ipairs(self:modules()) do
+    if m ~= self and m.reset_parameters then m:reset_parameters() end
+  end
+end
 
 function GPT2:embedding() return self.transformer.wte.weight end
 

@@ -11,9 +11,7 @@ local generate = require "luminary.models.generate"
 local ops = core.ops
 local models = {}
 
-local Embedding, Linear = common.drawn(nn.Embedding), common.drawn(nn.Linear)
-
-local function linear(inputs, outputs, bias) return Linear(inputs, outputs, {bias = bias or false}) end
+local function linear(inputs, outputs, bias) return nn.Linear(inputs, outputs, {bias = bias or false}) end
 
 -- Returns true if layer i of Qwen attends only to the last sliding_window tokens.
 local function near_of_qwen(i, config)
@@ -149,7 +147,7 @@ local Llama = class.define("Llama", common.LanguageModel)
 function Llama:init(config)
   self.config = config
   local body, layers = nn.Module(), {}
-  body.embed_tokens = Embedding(common.vocab_rows(config), config.hidden_size)
+  body.embed_tokens = nn.Embedding(common.vocab_rows(config), config.hidden_size)
   local family = families[config.model_type]
   for i = 1, config.num_hidden_layers do
     layers[i] = Layer(config, config.sliding_window and family.near and family.near(i, config))
@@ -164,12 +162,17 @@ function Llama:init(config)
       or config.max_positions < math.huge and config.max_positions or config.max_position_embeddings,
     base = config.rope_theta, interleaved = false, scaling = scaling,
   })
+  self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
   common.pad_vocab(self, config, "model.embed_tokens.weight")
 end
 
---- Draws weights with a standard deviation of 0.02, and sets biases to 0.
-Llama.reset_parameters = common.reset_layers
+--- Draws weights with a standard deviation of 0.02.
+function Llama:reset_parameters()
+  for _, p in ipairs(self:parameters()) do
+    if p.ndim == 2 then nn.init.normal_(p, 0, 0.02) end
+  end
+end
 
 function Llama:embedding() return self.model.embed_tokens.weight end
 

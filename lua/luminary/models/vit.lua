@@ -21,20 +21,6 @@ local activations = {
 }
 activations.gelu_pytorch_tanh = activations.gelu_new
 
--- Layers that draw as torchvision's: patches by their size, those of blocks by Glorot's rule; the head is 0.
-local Patches = common.drawn(nn.Conv2d, function(weight, bias)
-  nn.init.trunc_normal_(weight, 0, math.sqrt(1 / (weight:numel() / weight.shape[1])))
-  nn.init.zeros_(bias)
-end)
-local Linear = common.drawn(nn.Linear, function(weight, bias)
-  nn.init.xavier_uniform_(weight)
-  nn.init.normal_(bias, 0, 1e-6)
-end)
-local Head = common.drawn(nn.Linear, function(weight, bias)
-  nn.init.zeros_(weight)
-  nn.init.zeros_(bias)
-end)
-
 local EncoderBlock = class.define("EncoderBlock", nn.Module)
 
 function EncoderBlock:init(config)
@@ -46,19 +32,14 @@ function EncoderBlock:init(config)
   self.dropout = nn.Dropout(config.dropout)
   self.ln_2 = nn.LayerNorm(width, norm)
   self.mlp = nn.Sequential(
-    Linear(width, config.mlp_dim), activations[config.hidden_act](), nn.Dropout(config.dropout),
-    Linear(config.mlp_dim, width), nn.Dropout(config.dropout))
-  self.scale = families[config.model_type].scales and config.layerscale_value
-  for _, name in ipairs(self.scale and {"layer_scale1", "layer_scale2"} or {}) do
-    self[name] = layer.parameter({width}, {})
+    nn.Linear(width, config.mlp_dim), activations[config.hidden_act](), nn.Dropout(config.dropout),
+    nn.Linear(config.mlp_dim, width), nn.Dropout(config.dropout))
+  if families[config.model_type].scales then
+    for _, name in ipairs {"layer_scale1", "layer_scale2"} do
+      self[name] = nn.init.constant_(layer.parameter({width}, {}), config.layerscale_value)
+    end
   end
   self.rate = config.drop_path_rate
-  self:reset_parameters()
-end
-
--- Sets the scales, which are the parameters that no layer of the block has.
-function EncoderBlock:reset_parameters()
-  for _, p in ipairs(self:parameters {recurse = false}) do nn.init.constant_(p, self.scale) end
 end
 
 function EncoderBlock:forward(x)
@@ -109,42 +90,46 @@ local function rename(_net, dict)
   end
 end
 
-local Encoder = class.define("Encoder", nn.Module)
-
-function Encoder:init(config, positions)
-  self.pos_embedding = layer.parameter({1, positions, config.hidden_dim}, {})
-  self.dropout = nn.Dropout(config.dropout)
-  self.layers = nn.Sequential()
-  for i = 0, config.num_layers - 1 do self.layers:add_module("encoder_layer_" .. i, EncoderBlock(config)) end
-  self.ln = nn.LayerNorm(config.hidden_dim, {eps = config.norm_eps})
-  self:reset_parameters()
-end
-
-function Encoder:reset_parameters() nn.init.normal_(self.pos_embedding, 0, 0.02) end
-
 --- The class of lm.models.vit.
 local VisionTransformer = class.define("VisionTransformer", nn.Module)
 
 function VisionTransformer:init(config)
   self.config = config
   local width, patch = config.hidden_dim, config.patch_size
-  self.conv_proj = Patches(config.num_channels, width, patch, {stride = patch})
-  self.class_token = layer.parameter({1, 1, width}, {})
-  local family = families[config.model_type]
-  if family.distilled then self.distillation_token = layer.parameter({1, 1, width}, {}) end
-  self.encoder = Encoder(config, (config.image_size / patch) ^ 2 + (family.distilled and 2 or 1))
+  self.conv_proj = nn.Conv2d(config.num_channels, width, patch, {stride = patch})
+  self.class_token = nn.init.zeros_(layer.parameter({1, 1, width}, {}))
+  local family, extra = families[config.model_type], 1
+  if family.distilled then
+    self.distillation_token, extra = nn.init.zeros_(layer.parameter({1, 1, width}, {})), 2
+  end
+  local encoder, layers = nn.Module(), nn.Sequential()
+  local patches = (config.image_size / patch) ^ 2
+  encoder.pos_embedding = nn.init.normal_(layer.parameter({1, patches + extra, width}, {}), 0, 0.02)
+  encoder.dropout = nn.Dropout(config.dropout)
+  for i = 0, config.num_layers - 1 do layers:add_module("encoder_layer_" .. i, EncoderBlock(config)) end
+  encoder.layers = layers
+  encoder.ln = nn.LayerNorm(width, {eps = config.norm_eps})
+  self.encoder = encoder
   self.heads = nn.Sequential()
   if config.num_classes > 0 then
-    self.heads:add_module("head", Head(family.scales and 2 * width or width, config.num_classes))
-    if config.distilled_head then self.heads:add_module("distillation", Head(width, config.num_classes)) end
+    self.heads:add_module("head", nn.Linear(family.scales and 2 * width or width, config.num_classes))
+    if config.distilled_head then self.heads:add_module("distillation", nn.Linear(width, config.num_classes)) end
   end
   self:reset_parameters()
   self:register_load_state_dict_pre_hook(rename)
 end
 
---- Sets the tokens to 0; layers draw the other parameters.
+--- Draws weights as torchvision does: patches by their size, layers by Glorot's rule; the head is 0.
 function VisionTransformer:reset_parameters()
-  for _, p in ipairs(self:parameters {recurse = false}) do nn.init.zeros_(p) end
+  local function draw(linear) nn.init.xavier_uniform_(linear.weight) nn.init.normal_(linear.bias, 0, 1e-6) end
+  local weight = self.conv_proj.weight
+  nn.init.trunc_normal_(weight, 0, math.sqrt(1 / (weight:numel() / weight.shape[1])))
+  nn.init.zeros_(self.conv_proj.bias)
+  for _, block in self.encoder.layers:named_children() do
+    draw(block.mlp[1])
+    draw(block.mlp[4])
+  end
+  for _, p in ipairs(self.heads:parameters()) do nn.init.zeros_(p) end
 end
 
 -- Returns positions [1, 1 + patches, width] resized for images of `high` x `wide` patches.

@@ -478,6 +478,28 @@ describe("nn.parallel.parallelize", function()
     ]])
   end)
 
+  it("draws the values of a divided model without memory as those of the full one", function()
+    on.succeeds(2, [[
+      local mesh = mesh_of({1, 2}, {"shard", "tensor"})
+      lm.manual_seed(3)
+      local net = nn.utils.init_empty_weights(function() return nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)) end)
+      parallelize(net, mesh["tensor"], {["0"] = "column", ["1"] = "row"})
+      assert(net[1].weight:stride(1) == 0, "memory was allocated")
+      shard(net, mesh["shard"])
+      assert(net[1].weight:size(1) == 32 and net[2].weight:size(2) == 32)
+      local full = nn.parallel.full_state_dict(net)
+      for name, dim in pairs {["0.weight"] = 1, ["1.weight"] = 2} do
+        local most, a, b = full[name]:abs():max():item(), unpack(full[name]:chunk(2, dim))
+        assert(most > 0.12 and most <= 0.125, name .. " has a bound of " .. most)
+        assert((a - b):abs():mean():item() > 0.06, "ranks have equal parts of " .. name)
+      end
+      assert(net(lm.ones(2, 64)):isfinite():all():item())
+      local moe = nn.utils.init_empty_weights(nn.MixtureOfExperts, 4, 8, 4, {mesh = mesh["tensor"]})
+      local w = nn.parallel.full_state_dict(fully_shard(moe, {mesh = mesh["shard"]}))["experts.w1"]
+      assert(w.shape[1] == 4 and not lm.equal(w[1], w[3]))
+    ]])
+  end)
+
   it("does not add the norm of one rank to a sum of another, whose list has no divided parameter", function()
     local got = on.run(2, [[
       local net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
