@@ -6,9 +6,10 @@ local options = require "luminary.base.options"
 
 local ops = core.ops
 local meta = {}
-local planning = false
+local planning, resetting = false, false
 
--- Maps a parameter without memory to the function that fills it, the last of those that its module and model called.
+-- Maps a parameter made on meta to {draw = the last function that filled it, n = their number}; to false once
+-- meta.materialize has initialized it.
 local draws = setmetatable({}, {__mode = "k"})
 
 --- Calls f(…) with meta on, so that the layers f makes have no memory.
@@ -23,7 +24,13 @@ function meta.is_on() return planning end
 
 --- Calls draw(t), which fills t and refers to it by its argument alone; on meta, meta.materialize does so. Returns t.
 function meta.fill(t, draw)
-  if planning then draws[t] = draw else core.no_grad(draw, t) end
+  local record = draws[t]
+  if planning then
+    draws[t] = {draw = draw, n = (record and record.n or 0) + 1}
+  elseif not (resetting and record == false) then
+    if record then record.n = record.n - 1 end
+    core.no_grad(draw, t)
+  end
   return t
 end
 
@@ -77,8 +84,8 @@ function meta.is_empty(t)
   return t:numel() > 1
 end
 
---- Allocates and initializes the modules' parameters that have no memory, as nn.init filled them, or else by the
---- modules' reset_parameters.
+--- Allocates and initializes the modules' parameters that have no memory: by reset_parameters of their modules, then as
+--- nn.init filled them if it filled them more often, as the constructor of a model does.
 function meta.materialize(who, modules)
   local fresh, filled = {}, {}
   for _, m in ipairs(modules) do
@@ -97,16 +104,18 @@ function meta.materialize(who, modules)
     for _, b in ipairs(m:buffers {recurse = false}) do
       if meta.is_empty(b) then core.set_data(b, b:contiguous()) end
     end
-    local lacks = lists.find(empty, function(p) return not draws[p] end)
-    if lacks and not m.reset_parameters then
+    if lists.find(empty, function(p) return not draws[p] end) and not m.reset_parameters then
       options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
     end
-    if lacks then fresh[#fresh + 1] = m end
+    if #empty > 0 and m.reset_parameters then fresh[#fresh + 1] = m end
   end
-  for _, m in ipairs(fresh) do m:reset_parameters() end
+  resetting = true -- one of a module leaves descendants as they are that were initialized before
+  options.restoring(function() resetting = false end, function()
+    for _, m in ipairs(fresh) do m:reset_parameters() end
+  end)
   for _, p in ipairs(filled) do
-    meta.fill(p, draws[p])
-    draws[p] = nil
+    if draws[p].n > 0 then core.no_grad(draws[p].draw, p) end
+    draws[p] = false
   end
 end
 
