@@ -4,9 +4,8 @@
 --   luminary run --nproc 4 scripts/train_gpt.lua --dir run book.txt                    rows sharded over 4 ranks
 --   luminary run --nproc 8 scripts/train_gpt.lua --tensor 2 --pipeline 2 --dir run book.txt
 --
--- Ranks form a grid: replicate x shard x context x pipeline x tensor, tensor's ranks next to each other. The arithmetic
--- is the same in all layouts. With --dir a job resumes where it was, in another layout, too; under `luminary run
--- --nnodes MIN:MAX` it trains on with the nodes that are left (docs/howto/elastic.md).
+-- Ranks form a grid: replicate x shard x context x pipeline x tensor, tensor's ranks next to each other. With --dir a
+-- job resumes in any layout; under `luminary run --nnodes MIN:MAX` with the nodes left (docs/howto/elastic.md).
 local lm = require "luminary"
 local training = require "luminary.cli.training_options"
 local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.dist
@@ -99,17 +98,17 @@ local vocab = math.ceil((tokenizer and #tokenizer or 256) / options.tensor) * op
 local net, blocks
 if options.model == "gpt2" then
   blocks = "transformer.h."
-  net = lm.models.gpt2 {
+  net = files.attempt("model", lm.models.gpt2, {
     vocab_size = vocab, n_positions = length, n_embd = options.width, n_layer = options.layers, n_head = options.heads,
     embd_pdrop = options.dropout, attn_pdrop = options.dropout, resid_pdrop = options.dropout,
-  }
+  })
 else
   blocks = "model.layers."
-  net = lm.models.llama {
+  net = files.attempt("model", lm.models.llama, {
     vocab_size = vocab, max_position_embeddings = length, hidden_size = options.width,
     intermediate_size = 8 * math.ceil(options.width / 3), num_hidden_layers = options.layers,
     num_attention_heads = options.heads,
-  }
+  })
 end
 net:to(device, options.dtype == "float64" and "float64" or "float32")
 local parameters = 0
@@ -117,6 +116,7 @@ for _, p in ipairs(net:parameters()) do parameters = parameters + p:numel() end
 if options.tensor > 1 then
   nn.parallel.parallelize(net, mesh["tensor"], net:parallel_plan {sequence = options.sequence})
 end
+if options.stages > 1 and options.pipeline == 1 then refuse "--stages needs --pipeline" end
 local split, stages = {}, options.pipeline * options.stages
 if stages > options.layers then refuse("%d stages are more than --layers %d", stages, options.layers) end
 for s = 1, stages - 1 do split[s] = blocks .. math.floor(s * options.layers / stages) end

@@ -50,7 +50,9 @@ describe("train_gpt.lua #lua", function()
   it("refuses layouts that do not fit", function()
     for options, message in pairs {
       ["--tensor 2"] = "1 ranks are not divisible by replicate x context x pipeline x tensor = 2",
-      ["--stages 5"] = "5 stages are more than --layers 4",
+      ["--stages 2"] = "--stages needs --pipeline",
+      ["--width 33"] = "--model: gpt2: n_embd (33) must be divisible by n_head (4)",
+      ["--model llama --width 33"] = "--model: llama: ",
       ["--length 4000000"] = "tokens for training are too few for --batch-size and --length",
     } do
       assert.matches(message, train(1, options), 1, true)

@@ -300,14 +300,16 @@ function files.shards_of(path, metadata)
   return paths
 end
 
+-- Returns a table by path of the objects whose states are in the shards of a file; each shard has a part of each.
+local function sharded_parts(file)
+  local value = file.about.shards[1] and formats.load(shard_path(file, 1), {mmap = true}).value
+  return options.is_plain(value) and value or {}
+end
+
 --- Adds the complete states of the objects that ranks saved in shards to the value of a file of files.read.
 function files.join_shards(file)
-  local paths, shards = {}, load_module "luminary.nn.parallel.shards"
-  for i in ipairs(file.about.shards) do
-    local value = formats.load(shard_path(file, i), {}).value
-    for path in pairs(options.is_plain(value) and value or {}) do paths[path] = true end
-  end
-  for _, path in ipairs(options.sorted_keys(paths)) do
+  local shards = load_module "luminary.nn.parallel.shards"
+  for _, path in ipairs(options.sorted_keys(sharded_parts(file))) do
     local at, name = file.value, tostring(path)
     while options.is_plain(at[name:match "^[^.]*"]) do -- tables of parts are in the file, without their objects
       at, name = at[name:match "^[^.]*"], name:match "%.(.*)$"
@@ -336,9 +338,9 @@ local function in_order(objects, states)
   return lists.append(lists.filter(paths, is_module), lists.filter(paths, is_other))
 end
 
-local function first_level(value)
-  local names = {}
-  for _, part in ipairs {value, type(value.ranks) == "table" and value.ranks[1] or nil} do
+local function first_level(file)
+  local names, value = {}, file.value
+  for _, part in ipairs {value, sharded_parts(file), type(value.ranks) == "table" and value.ranks[1] or nil} do
     for name in pairs(part) do names[#names + 1] = (part ~= value or name ~= "ranks") and tostring(name) or nil end
   end
   table.sort(names)
@@ -367,7 +369,7 @@ local function find_states(who, file, objects, positions, own, lacks)
         if of_ranks[1] then object:check_rank_states(of_ranks) end
       end
       states[part] = {state = state}
-    elseif file.about.shards[1] and class.has(object, "load_shards") then
+    elseif class.has(object, "load_shards") and sharded_parts(file)[part] ~= nil then
       states[part] = {shards = each_shard(file, part)}
     else
       lacks(part)
@@ -397,7 +399,7 @@ function files.apply(who, file, parts, strict)
   local function lacks(part)
     if not strict then return end
     fail("%s: '%s' has no '%s'; it has %s. Leave the part out, or pass {strict = false}", who, path,
-      printable_name(part, 200), first_level(value))
+      printable_name(part, 200), first_level(file))
   end
 
   local objects, positions = {}, {}
