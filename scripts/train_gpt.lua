@@ -36,7 +36,7 @@ The files' text is learned byte by byte, or in tokens of --tokenizer; its last t
   --tensor N          ranks that divide each layer; the other ranks shard its rows  (1)
   --sequence          with --tensor: divide activations between layers, too
   --stages N          stages on a rank; above 1 they are interleaved (1)
-  --keep              keep parameters gathered from forward to backward: ZeRO stage 2
+  --zero N            2: keep parameters gathered from forward to backward; 1: until the step  (3)
   --offload           shards and the optimizer's state in the host's memory
   --eval-every N      steps between validations                     (200)
   --dir FOLDER        checkpoints; a job begins with the newest one there
@@ -45,7 +45,7 @@ The files' text is learned byte by byte, or in tokens of --tokenizer; its last t
 
 local words = {}
 local options, _, refuse, files = require "luminary.cli.script_options"(USAGE, {
-  model = {"choice", of = {"gpt2", "llama"}}, dropout = {"number"},
+  model = {"choice", of = {"gpt2", "llama"}}, dropout = {"number"}, zero = {"choice", of = {"1", "2", "3"}},
   dtype = {"choice", of = {"float32", "float64", "bfloat16"}}, ["max-steps"] = {"natural"},
 }, nil, words)
 if #words == 0 then refuse "name a text file" end
@@ -130,7 +130,7 @@ local pipe = nn.parallel.Pipeline(net, {
 })
 local how = {
   mesh = options.replicate > 1 and mesh[{"replicate", "rows"}] or mesh["rows"], offload = options.offload,
-  reshard_after_forward = not options.keep,
+  reshard_after_forward = options.zero == "3", reshard_after_backward = options.zero ~= "1",
   mixed_precision = options.dtype == "bfloat16" and {param_dtype = "bfloat16", reduce_dtype = "float32"} or nil,
 }
 for _, stage in ipairs(pipe.stages) do

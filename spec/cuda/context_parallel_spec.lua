@@ -63,4 +63,38 @@ describe("nn.parallel.context_parallel over NCCL", function()
       assert(calls_made == (rank == 0 and size or size - 1), calls_made)
     ]], { init = "timeout = 6" })
   end)
+
+  it("sends around the ring at once: a rank gets keys of the one before, whatever a third one has sent", function()
+    nccl_ranks.succeeds(4, PRELUDE .. [[
+      -- Rank 0 sends its keys once rank 2 has computed with those of rank 1.
+      local collectives, go, calls_made = require "luminary.distributed.collectives", lm.zeros(1), 0
+      local function run()
+        nn.parallel.context_parallel(mesh, {buffers = inputs(), dims = {3, 3, 3}}, function(...)
+          lm.no_grad(attend, {...})
+        end)
+      end
+      run()
+      assert(live "communicator" == 1, live "communicator")
+      local attention, batch = core.run_op, collectives.batch_isend_irecv
+      if rank == 0 then
+        function collectives.batch_isend_irecv(...)
+          calls_made = calls_made + 1
+          if calls_made == 1 then dist.recv(go, {src = 2}) end
+          return batch(...)
+        end
+      elseif rank == 2 then
+        function core.run_op(op, ...)
+          local results = {attention(op, ...)}
+          calls_made = calls_made + (op == "attention" and 1 or 0)
+          if op == "attention" and calls_made == 2 then
+            results[1]:sum():item()
+            dist.send(go, {dst = 0})
+          end
+          return unpack(results)
+        end
+      end
+      run()
+      assert(calls_made >= (rank % 2 == 0 and 2 or 0), calls_made)
+    ]], { init = "timeout = 6" })
+  end)
 end)

@@ -67,6 +67,31 @@ describe("layers divided over NCCL", function()
   end)
 end)
 
+describe("reduce_scatter of a layer over NCCL", function()
+  it("copies its input once, and not at all along the first dim", function()
+    nccl_ranks.succeeds(2, PRELUDE .. [[
+      local mesh, functions = mesh_of({ 2 }, "tensor"), require "luminary.nn.parallel.collective_functions"
+      local function copies(t, d)
+        local function count() return calls "cudaMemcpyAsync" + calls "cudaLaunchKernel" end
+        local own = t:narrow(d, rank * t:size(d) / 2 + 1, t:size(d) / 2) * 2
+        functions.reduce_scatter(t, mesh, d)
+        local before = count()
+        local sum = functions.reduce_scatter(t, mesh, d)
+        before = count() - before
+        equal((sum - own):abs():max():item(), 0)
+        return before
+      end
+      lm.manual_seed(3)
+      local t = lm.randn({ 4, 6, 8 }):to(device)
+      local none = copies(t, 1)
+      equal(copies(t, 2), none + 1)
+      equal(copies(t, 3), none + 1)
+      local order, _, bytes = spans(function() functions.reduce_scatter(t, mesh, 2) end)
+      equal(order .. bytes.R, "R" .. 4 * 6 * 8 * 4 / 2)
+    ]])
+  end)
+end)
+
 describe("sequences divided over NCCL", function()
   it("send keys and values on before a block of attention is computed, and gradients after it", function()
     nccl_ranks.succeeds(2, PRELUDE .. [[

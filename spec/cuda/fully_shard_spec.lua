@@ -87,6 +87,30 @@ describe("fully_shard over NCCL", function()
     ]])
   end)
 
+  it("joins a block's gradients by one kernel: each further parameter is copied only by its two gathers", function()
+    nccl_ranks.succeeds(2, PRELUDE .. [[
+      -- Returns the number of copies, launches and memsets that fully_shard adds to a step.
+      local function copies(layers)
+        local function count(net)
+          local function calls_made()
+            return calls "cudaLaunchKernel" + calls "cudaMemcpyAsync" + calls "cudaMemsetAsync"
+          end
+          local function step() net(x):sum():backward() end
+          step()
+          step()
+          local before = calls_made()
+          step()
+          return calls_made() - before
+        end
+        local alone, net = nn.Sequential(blocks(layers)), nn.Sequential(blocks(layers))
+        return count(fully_shard(net, { reshard_after_forward = true })) - count(alone)
+      end
+      local few, many = copies(2), copies(6)
+      -- A gather copies this rank's rows of a parameter into place, and then all rows.
+      assert(many - few == 2 * 4 * (2 + 2), few .. " " .. many)
+    ]])
+  end)
+
   it("gathers a checkpoint's block once in forward, and once in backward, in the background", function()
     nccl_ranks.succeeds(2, PRELUDE .. [[
       local Net = nn.Module:extend "Net"

@@ -313,11 +313,16 @@ describe("a collective over NCCL", function()
       assert(list[1][1] == 0 and list[2][1] == 1)
       local only = dist.new_group({ 0, 1 }, { backend = "nccl" })
       assert(dist.get_backend(only) == "nccl")
-      dist.all_reduce(b, { group = only }) -- sends by way of the card
+      local reductions = calls "ncclAllReduce"
+      dist.all_reduce(b, { group = only }) -- over gloo, which it brings for the CPU
       same({ 6, 6, 6 }, b)
+      assert(calls "ncclAllReduce" == reductions)
+      dist.all_reduce(a, { group = only })
+      same({ 6, 6, 6 }, a)
+      assert(calls "ncclAllReduce" == reductions + 1)
       local by_host = dist.new_group({ 0, 1 }, { backend = "gloo" })
       dist.all_reduce(a, { group = by_host })
-      same({ 6, 6, 6 }, a)
+      same({ 12, 12, 12 }, a)
       local objects = {}
       if dist.all_gather_object then
         dist.all_gather_object(objects, { from = rank })
@@ -594,6 +599,23 @@ describe("training over NCCL", function()
         })
       end
     end
+  end)
+
+  it("alone lets backward of DistributedDataParallel wait for no device", function()
+    succeeds(2, [[
+      ffi.cdef "char *getenv(const char *);"
+      local function waits()
+        return calls "cudaStreamSynchronize" + calls "cudaDeviceSynchronize" + calls "cudaEventSynchronize"
+      end
+      local net = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)):to(device))
+      for step = 1, 4 do
+        local loss = net(full({ 3 + rank, 4 }, rank)):sum() -- unequal batches, so that the ranks exchange their sizes
+        local before = waits()
+        loss:backward()
+        assert(step == 1 or waits() == before, waits() - before)
+      end
+      assert(ffi.string(C.getenv "NCCL_LAUNCH_ORDER_IMPLICIT") == "1")
+    ]], { init = [[backend = "nccl", timeout = 20]] })
   end)
 
   it("equals the module itself under DataParallel, whose devices talk by NCCL", function()

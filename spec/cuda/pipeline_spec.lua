@@ -69,7 +69,7 @@ describe("nn.parallel.Pipeline over NCCL", function()
     ]])
   end)
 
-  it("trains on a group of NCCL alone, whose headers are on the device", function()
+  it("trains on a group of NCCL alone", function()
     nccl_ranks.succeeds(2, PRELUDE .. "train(cut(make(4), {schedule = 'interleaved'}), make(4), 3)", {
       init = 'timeout = 20, backend = "nccl"',
     })
@@ -101,6 +101,39 @@ describe("nn.parallel.Pipeline over NCCL", function()
       local wanted = rank == 0 and " s s r" .. ("r s"):rep(3) .. " r" or " r r s" .. ("r s"):rep(3) .. " s"
       assert(order == wanted, order)
       assert(bytes == 2 * x:numel() * 6 * 8, bytes)
+    ]])
+  end)
+
+  it("evaluates over one communicator, on which no message waits for those of other ranks", function()
+    nccl_ranks.succeeds(3, PRELUDE .. [[
+      local pipe = cut(make(3))
+      for step = 1, 2 do pipe((batch(step))) end
+      assert(live "communicator" == 1, live "communicator")
+    ]])
+  end)
+
+  it("may free what it sends at once: later ops write to that memory when it has been sent", function()
+    nccl_ranks.succeeds(2, [[
+      local by_host, N = dist.new_group { backend = "gloo" }, 4096
+      dist.all_reduce(full({1}, 1)) -- connects the ranks
+      for i = 1, 5 do
+        if rank == 0 then
+          local t, pointer = full({N}, i), nil
+          pointer = t:data_ptr()
+          local work = dist.isend(t, 1)
+          t:free()
+          local other = full({N}, -1)
+          assert(other:data_ptr() == pointer, "other memory was used")
+          dist.barrier { group = by_host } -- now the other rank receives
+          work:wait()
+          other:free()
+        else
+          dist.barrier { group = by_host }
+          local t = full({N}, 0)
+          dist.recv(t, 0)
+          assert(t:eq(i):all():item(), "step " .. i .. ": " .. t[1])
+        end
+      end
     ]])
   end)
 

@@ -120,10 +120,11 @@ describe("the cost model #unsanitized", function()
     assert.near(1, (twice.copies - once.copies) / 32 / (2 * 2 * (block + own) / speed + 2 * 4 * 5e-6), 1e-9)
     local root, own_root = cost.elements(model.rest, 1, 8)
     local numbers = 32 * (6 * block + 2 * own) + 6 * root + 2 * own_root
-    assert.near(1, once.copies / (2 * numbers / speed + 3 * (32 * 4 + 2) * 5e-6), 1e-9)
+    local calls = 32 * (2 * 4 + 2) + 2 * 2 + 2
+    assert.near(1, once.copies / (2 * numbers / speed + calls * 5e-6), 1e-9)
     assert.is_nil(step({replicate = 8}).copies)
     local slow = of_card({call = 1e-3}) {shard = 8}
-    assert.near(1, (slow.copies - once.copies) / (3 * (32 * 4 + 2) * (1e-3 - 5e-6)), 1e-9)
+    assert.near(1, (slow.copies - once.copies) / (calls * (1e-3 - 5e-6)), 1e-9)
     local busy = of_card({contention = 1}) {shard = 8}
     assert.near(0.3, once.contention / busy.contention, 1e-9)
   end)

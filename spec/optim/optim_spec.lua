@@ -690,11 +690,12 @@ describe("an optimizer's state_dict", function()
     set_grads(params, 1, "float32")
     opt:step()
     local state, before = opt:state_dict(), opt.state[params[1]].momentum_buffer
-    assert.matches("2 parameters", message(function()
+    for shown, list in pairs { ["1 in"] = { 1 }, ["no list of them in"] = false } do
       local bad = opt:state_dict()
-      bad.param_groups[1].params = { 1 }
-      opt:load_state_dict(bad)
-    end))
+      bad.param_groups[1].params = list
+      assert.matches(("group 1 has %d parameters in the optimizer, %s the state_dict; pass the optimizer the "
+        .. "parameters of the model"):format(#params, shown), message(opt.load_state_dict, opt, bad), 1, true)
+    end
     state.state[1].momentum_buffer = lm.zeros { 9 }
     assert.matches("momentum_buffer of parameter 1 is a tensor [9]", message(opt.load_state_dict, opt, state), 1, true)
     assert.matches("groups", message(opt.load_state_dict, opt, { state = {}, param_groups = { {}, {} } }))

@@ -22,8 +22,8 @@ end
 
 describe("train_gpt.lua #lua", function()
   for model, layouts in pairs {
-    gpt2 = {{8, "--context 2 --pipeline 2 --tensor 2 --microbatches 2"}, {4, "--tensor 2 --sequence --keep"},
-      {4, "--replicate 2 --pipeline 2 --stages 2 --microbatches 4"}},
+    gpt2 = {{8, "--context 2 --pipeline 2 --tensor 2 --microbatches 2"}, {4, "--tensor 2 --sequence --zero 2"},
+      {4, "--replicate 2 --pipeline 2 --stages 2 --microbatches 4 --zero 1"}},
     llama = {{4, "--pipeline 2 --context 2 --offload"}},
   } do
     it("has the losses of one process in every layout of " .. model .. " #unsanitized", function()

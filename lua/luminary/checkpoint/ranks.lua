@@ -75,16 +75,12 @@ function ranks.of_first(who, f)
   fail_for(who, 0, list[2])
 end
 
-local host_groups = setmetatable({}, {__mode = "k"}) -- maps a default group to one of the same ranks for CPU tensors
-
 --- Returns true if `is_true` is true on any rank, by one small reduction, cheap enough for each training step. It waits
 --- for other hosts, and for no device.
 function ranks.any_quick(is_true)
   if select(2, rank_and_size()) == 1 then return is_true end
-  local dist, default = load_module "luminary.distributed", load_module("luminary.distributed.groups").default
-  if default.backend == "nccl" then host_groups[default] = host_groups[default] or dist.new_group {backend = "gloo"} end
   local flag = core.tensor({is_true and 1 or 0}, {dtype = "int64", device = "cpu"})
-  return dist.all_reduce(flag, {op = "max", group = host_groups[default]}):item() > 0
+  return load_module("luminary.distributed").all_reduce(flag, {op = "max"}):item() > 0
 end
 
 --- Calls f(). Returns the list of all ranks' results, and their errors, by rank from 1.

@@ -204,10 +204,10 @@ local function block_time(card, el, model, layout, m)
 end
 
 -- Returns the time of fully_shard's copies of a unit whose parameters have these sizes: of its rows into the buffer of
--- a gather, of each parameter out of it, and of gradients into zeros, which the rank's part of all samples then scales.
+-- a gather, of each parameter out of it, and of gradients into one, which the rank's part of all samples then scales.
 local function copy_time(card, el, sizes, full, own, gathers)
   local elements = gathers * 2 * (full + own) + (2 + 2) * full
-  return el * elements / (BANDWIDTH * card.memory) + (2 * gathers + 1) * #sizes * (card.call or CALL)
+  return el * elements / (BANDWIDTH * card.memory) + (2 * gathers * #sizes + 2) * (card.call or CALL)
 end
 
 -- Returns a function hide(seconds, beside): takes `seconds` of a collective that may run beside `beside` seconds of

@@ -1,10 +1,11 @@
 --- Arranges the ranks of a job in a grid with a process group for each dim.
+local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local load_module = require "luminary.base.load_module"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local groups = require "luminary.distributed.groups"
-local fail = options.fail
+local ops, fail = core.ops, options.fail
 
 -- Fields: device_type, ndim, shape, rank (in the world), mesh_dim_names; groups, place (this rank's position) and `of`
 -- (a list of dims of the whole mesh) by dim; whole, the mesh of all ranks; its flat, the results of flatten by name.
@@ -22,7 +23,7 @@ end
 
 -- Makes the groups of the ranks that differ in some dims alone, which all ranks make in the same order. Returns this
 -- rank's. Several dims have a group of their own if one of them has all ranks, so that their collectives do not queue.
-local function make_groups(shape, dims)
+local function group_of(shape, dims)
   local default, lists_of, order, own = groups.need "DeviceMesh", {}, {}, nil
   local sizes = lists.pick(shape, dims)
   if lists.product(sizes) == default.size and (#dims == 1 or not lists.index_of(sizes, default.size)) then
@@ -42,6 +43,16 @@ local function make_groups(shape, dims)
     if group ~= groups.NON_MEMBER then own = group end
   end
   return own
+end
+
+-- Returns group_of's result. On GPUs its ranks are connected at once, as long as there is memory for it. Without that
+-- each pair of ranks would have a connection of its own, and messages of one would wait for those of others.
+local function make_group(device_type, shape, dims)
+  local group = group_of(shape, dims)
+  if device_type ~= "cpu" and group.size > 1 then
+    load_module("luminary.distributed").all_reduce(ops.zeros({1}, {device = device_type}), {group = group})
+  end
+  return group
 end
 
 -- Returns the index of a dim, from 1, that a name or a number selects; by default the only one.
@@ -166,7 +177,7 @@ Mesh.flatten = signature.of("DeviceMesh:flatten(dims: list?, name: string?)", fu
     fail("%s: the mesh has a dim '%s' already", who, name)
   end
   check_alike(who, {"dims {" .. table.concat(names, ", ") .. "}", "name " .. name})
-  local group = make_groups(whole.shape, of)
+  local group = make_group(whole.device_type, whole.shape, of)
   local flat = setmetatable({
     device_type = whole.device_type, ndim = 1, rank = whole.rank, whole = whole, shape = {group.size}, groups = {group},
     place = {group.rank}, of = {of}, mesh_dim_names = {name},
@@ -202,7 +213,7 @@ local init = signature.of([[init_device_mesh(device_type: "cpu" | "cuda", mesh_s
     device_type = device_type, ndim = #shape, shape = lists.slice(shape), groups = {}, rank = default.rank,
     mesh_dim_names = names and lists.slice(names), flat = {}, of = {}, place = place_of(shape, default.rank),
   }
-  for d = 1, #shape do mesh.groups[d], mesh.of[d] = make_groups(shape, {d}), {d} end
+  for d = 1, #shape do mesh.groups[d], mesh.of[d] = make_group(device_type, shape, {d}), {d} end
   mesh.whole = mesh
   return setmetatable(mesh, Mesh)
 end)

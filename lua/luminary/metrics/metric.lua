@@ -75,14 +75,9 @@ local function group_of(self)
   return group.size > 1 and group or nil
 end
 
--- Returns the device on which a group reduces: the CPU, except for a group with only nccl.
-local function device_of_group(group)
-  return group.backend == "nccl" and load_module("luminary.distributed").local_device() or "cpu"
-end
-
 -- Joins the tensors of all ranks along dim 1. Ranks may have any number of rows, or none and not know their sizes.
-local function gather_rows(dist, list, group, device)
-  local mine = list[1] and ops.cat(list, 1):to(device):contiguous()
+local function gather_rows(dist, list, group)
+  local mine = list[1] and ops.cat(list, 1):cpu():contiguous()
   local known = dist.all_gather_object({}, mine and {shape = {unpack(mine.shape)}, dtype = mine.dtype} or false,
     {group = group})
   local longest, like = 0, nil
@@ -90,7 +85,7 @@ local function gather_rows(dist, list, group, device)
     if each then longest, like = math.max(longest, each.shape[1]), like or each end
   end
   if not like then return {} end
-  local shape, how = {longest, unpack(like.shape, 2)}, {dtype = like.dtype, device = device}
+  local shape, how = {longest, unpack(like.shape, 2)}, {dtype = like.dtype, device = "cpu"}
   local padded, outputs = ops.zeros(shape, how), {}
   if mine then padded:narrow(1, 1, mine.shape[1]):copy_(mine) end
   for i = 1, #known do outputs[i] = ops.zeros(shape, how) end
@@ -104,14 +99,14 @@ end
 
 -- Returns the states reduced over all ranks; this rank's states do not change.
 local function reduced(self, group)
-  local dist, device = load_module "luminary.distributed", device_of_group(group)
+  local dist = load_module "luminary.distributed"
   local states = {}
   for _, name in ipairs(options.sorted_keys(self.reductions)) do -- in the same order on all ranks
     local state, reduction = self[name], self.reductions[name]
     if reduction == "cat" then
-      states[name] = gather_rows(dist, state, group, device)
+      states[name] = gather_rows(dist, state, group)
     else
-      states[name] = dist.all_reduce(state:to(device):clone(), {op = reduction, group = group})
+      states[name] = dist.all_reduce(state:cpu():clone(), {op = reduction, group = group})
     end
     states[name] = moved(states[name], self.device)
   end

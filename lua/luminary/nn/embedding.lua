@@ -4,7 +4,7 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local layer = require "luminary.nn.define_layer"
 local functional = require "luminary.nn.functional.embedding"
-local init = require "luminary.nn.initializers"
+local meta = require "luminary.nn.meta"
 local parameter = require "luminary.nn.parameter"
 local printed = require "luminary.nn.print_values"
 local padding_row = require "luminary.nn.functional.padding_row"
@@ -75,10 +75,11 @@ function Embedding.from_pretrained(weight, opts) return from_pretrained(Embeddin
 
 --- Draws the parameters again, as at construction.
 function Embedding:reset_parameters()
-  init.normal_(self.weight)
-  if self.padding_idx then
-    core.no_grad(function() self.weight:select(1, self.padding_idx):zero_() end)
-  end
+  local padding = self.padding_idx
+  meta.fill(self.weight, function(weight)
+    weight:normal_()
+    if padding then weight:select(1, padding):zero_() end
+  end)
 end
 
 function Embedding:forward(index)

@@ -10,8 +10,8 @@ local init = {}
 
 local function fill(who, t, method, ...)
   options.arg(who, "the first argument", t, "tensor")
-  if meta.is_on() then return t end
-  return core.no_grad(t[method], t, ...)
+  local given = options.pack(...)
+  return meta.fill(t, function(p) p[method](p, unpack(given, 1, given.n)) end)
 end
 
 --- Returns fan_in and fan_out of a weight [out, in, receptive field…].
@@ -94,12 +94,12 @@ for name, rule in pairs(rules) do
   define(name .. "_normal_", function(t, std, generator) return init.normal_(t, 0, std, generator) end)
 end
 
--- Fills t with the result of make(options), a tensor in float64.
+-- Fills t with the result of make(options, t), a tensor in float64.
 local function fill_with(who, t, make, generator)
   options.arg(who, "the first argument", t, "tensor")
-  if meta.is_on() then return t end
-  core.no_grad(function() t:copy_(make({dtype = "float64", device = t.device, generator = generator})) end)
-  return t
+  return meta.fill(t, function(p)
+    p:copy_(make({dtype = "float64", device = p.device, generator = generator}, p))
+  end)
 end
 
 -- Returns P(Z < z) for a standard normal variable Z.
@@ -143,9 +143,9 @@ function init.trunc_normal_(t, mean, std, a, b, generator)
     options.must_be(who, "std", "above 0 and finite", std)
   end
   if not finite then options.must_be(who, "mean", "finite", mean) end
-  return fill_with(who, t, function(how)
-    local z = truncated_normal(t:numel(), (a - mean) / std, (b - mean) / std, how)
-    return (z * std + mean):clamp(a, b):view(t.shape)
+  return fill_with(who, t, function(how, p)
+    local z = truncated_normal(p:numel(), (a - mean) / std, (b - mean) / std, how)
+    return (z * std + mean):clamp(a, b):view(p.shape)
   end, generator)
 end
 
@@ -162,10 +162,10 @@ init.orthogonal_ = signature.of("orthogonal_(t, {gain = 1, generator: generator}
   local who = "orthogonal_"
   local rows, columns = matrix(who, t)
   if t:numel() == 0 then return t end
-  return fill_with(who, t, function(how)
+  return fill_with(who, t, function(how, p)
     local q, r = ops.linalg_qr(ops.randn({math.min(rows, columns), math.max(rows, columns)}, how):t())
     q = q * r:diagonal():sign() -- as Gram-Schmidt's, uniformly distributed
-    return (rows <= columns and q:t() or q):reshape(t.shape) * opts.gain
+    return (rows <= columns and q:t() or q):reshape(p.shape) * opts.gain
   end, opts.generator)
 end)
 

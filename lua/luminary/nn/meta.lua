@@ -8,6 +8,9 @@ local ops = core.ops
 local meta = {}
 local planning = false
 
+-- Maps a parameter without memory to the function that fills it, the last of those that its module and model called.
+local draws = setmetatable({}, {__mode = "k"})
+
 --- Calls f(…) with meta on, so that the layers f makes have no memory.
 function meta.of(f, ...)
   local before = planning
@@ -17,6 +20,12 @@ end
 
 --- Returns true during a call of meta.of; parameters are then not initialized.
 function meta.is_on() return planning end
+
+--- Calls draw(t), which fills t and refers to it by its argument alone; on meta, meta.materialize does so. Returns t.
+function meta.fill(t, draw)
+  if planning then draws[t] = draw else core.no_grad(draw, t) end
+  return t
+end
 
 --- Returns an uninitialized tensor for a parameter; on meta its elements share one element of memory.
 function meta.empty(size, how)
@@ -68,11 +77,18 @@ function meta.is_empty(t)
   return t:numel() > 1
 end
 
---- Allocates and initializes the modules' parameters that have no memory.
+--- Allocates and initializes the modules' parameters that have no memory, as nn.init filled them, or else by the
+--- modules' reset_parameters.
 function meta.materialize(who, modules)
-  local fresh = {}
+  local fresh, filled = {}, {}
   for _, m in ipairs(modules) do
-    local empty = lists.filter(m:parameters {recurse = false}, meta.is_empty)
+    local own = m:parameters {recurse = false}
+    local empty = lists.filter(own, meta.is_empty)
+    if #empty > 0 then
+      lists.append(filled, lists.filter(own, function(p) -- one of a single element has memory
+        return draws[p] and (p:numel() == 1 or meta.is_empty(p))
+      end))
+    end
     for _, p in ipairs(empty) do
       local memory = ops.empty(p.shape, {dtype = p.dtype, device = p.device})
       core.set_data(p, memory)
@@ -81,12 +97,17 @@ function meta.materialize(who, modules)
     for _, b in ipairs(m:buffers {recurse = false}) do
       if meta.is_empty(b) then core.set_data(b, b:contiguous()) end
     end
-    if #empty > 0 and not m.reset_parameters then
+    local lacks = lists.find(empty, function(p) return not draws[p] end)
+    if lacks and not m.reset_parameters then
       options.fail("%s: %s has parameters without values; define %s:reset_parameters()", who, m.__name, m.__name)
     end
-    if #empty > 0 then fresh[#fresh + 1] = m end
+    if lacks then fresh[#fresh + 1] = m end
   end
   for _, m in ipairs(fresh) do m:reset_parameters() end
+  for _, p in ipairs(filled) do
+    meta.fill(p, draws[p])
+    draws[p] = nil
+  end
 end
 
 return meta

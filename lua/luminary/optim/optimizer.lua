@@ -341,8 +341,11 @@ function Optimizer:load_state_dict(dict)
   local groups, states, n = setmetatable({}, group_list), {}, 0
   for g, group in ipairs(self.param_groups) do
     local saved = dict.param_groups[g]
-    if not is_plain(saved) or not is_plain(saved.params) or #saved.params ~= #group.params then
-      fail("%s: group %d has %d parameters in the optimizer, another number in the state_dict", who, g, #group.params)
+    local list = is_plain(saved) and is_plain(saved.params) and saved.params
+    if not list or #list ~= #group.params then
+      fail("%s: group %d has %d parameters in the optimizer, %s in the state_dict; pass the optimizer the parameters "
+        .. "of the model that was saved, in the same groups", who, g, #group.params,
+        list and #list or "no list of them")
     end
     local own = {}
     for key in pairs(self.spec) do

@@ -61,6 +61,7 @@ function Zero:init(params, ...)
   if group.size > 1 and class.descends(wanted, optim.LBFGS) then
     fail("%s: LBFGS needs all elements; choose another optimizer", who)
   end
+  for i, p in ipairs(all) do shards().check_replicas(who, "parameter " .. i, p, group) end
   self.by_rows = wanted.advance == optim.Adam.advance -- elementwise optimizers share it
   self:check_alike()
   for _, each in ipairs(self.param_groups) do self:assign(each) end
@@ -102,6 +103,7 @@ function Zero:assign(group)
       if self.load[rank] < self.load[owner] then owner = rank end
     end
     self.own[p] = core.keep(p:detach())
+    shards().pipeline_of[self.own[p]] = shards().pipeline_of[p]
     for rank = 0, size - 1 do
       local last = rank < owner and 0 or rows
       if self.by_rows and n > 0 then
@@ -113,6 +115,7 @@ function Zero:assign(group)
         local own = core.keep(rows_of(piece, p):detach())
         local form = {shape = lists.slice(p.shape), first = first, chunk = piece.chunk}
         self.own[p], self.kept[own], shards().of[own] = own, piece, piece.chunk < rows and form or nil
+        shards().pipeline_of[own] = shards().pipeline_of[p]
       end
       first = last
     end
@@ -189,6 +192,9 @@ end
 function Zero:consolidate_state_dict(to)
   local group, params = self.process_group, self:all_parameters()
   to = options.arg(who .. ":consolidate_state_dict", "to", to == nil and 0 or to, "natural")
+  if lists.find(params, function(p) return shards().pipeline_of[p] end) then
+    fail("%s:consolidate_state_dict: these ranks have one stage of a Pipeline; save the states by lm.checkpoint", who)
+  end
   local is_receiver = group.rank == dist().get_group_rank(group, to)
   if group.size == 1 then return end
   local own, full, tensors, entries = self:shard_state_dict(), {}, {}, {} -- entries: {n, key, value or shape, dtype}
@@ -237,13 +243,18 @@ end
 
 --- Returns the wrapped optimizer's state_dict with only this rank's states, and `shards`, the forms of parameters of
 --- which it has some rows; nil if there is one rank, whose state_dict is complete. lm.checkpoint saves it in a file of
---- this rank.
+--- this rank. Of a Pipeline, it has the numbers of an optimizer of the complete model.
 function Zero:shard_state_dict()
-  if self.process_group.size == 1 then return nil end
   self:follow()
-  local dict = self.part:state_dict()
-  dict.shards = {}
-  for n, own in ipairs(self.part:all_parameters()) do dict.shards[n] = shards().of[own] end
+  if self.process_group.size == 1 then return shards().state_of_optimizer(self) end
+  local dict, numbers, groups = self.part:state_dict(), shards().numbers(self)
+  local states = dict.state
+  dict.shards, dict.state = {}, {}
+  for g, group in ipairs(groups or {}) do dict.param_groups[g].params = group end
+  for n, own in ipairs(self.part:all_parameters()) do
+    local number = numbers and numbers[n] or n
+    dict.shards[number], dict.state[number] = shards().of[own], states[n]
+  end
   return dict
 end
 

@@ -123,6 +123,53 @@ describe("the group mpi", function()
     end
   end)
 
+  for _, count in ipairs { 2, 4 } do
+    it(("trains as one process does, with ZeRO's states and with shards, over %d ranks"):format(count), function()
+      all_well(count, ([[
+        local nn, optim = lm.nn, lm.optim
+        lm.set_default_dtype "float64"
+        local function make()
+          lm.manual_seed(1)
+          return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
+        end
+        local nets, opts = { make(), nn.parallel.DistributedDataParallel(make()), make() }, {}
+        local mesh = n == 4 and dist.init_device_mesh("cpu", { 2, 2 }) or nil
+        nn.parallel.fully_shard(nets[3][1], { mesh = mesh })
+        nn.parallel.fully_shard(nets[3], { mesh = mesh, reshard_after_backward = false })
+        local parts = { zero = nets[2], shards = nets[3] }
+        for i, net in ipairs(nets) do
+          local own = i == 2 and { optimizer_class = optim.AdamW, lr = 0.01 } or { lr = 0.01 }
+          opts[i] = (i == 2 and optim.ZeroRedundancyOptimizer or optim.AdamW)(net:parameters(), own)
+        end
+        parts.zero_opt, parts.shards_opt = opts[2], opts[3]
+        for step = 1, 4 do
+          lm.manual_seed(step)
+          local x, y = lm.randn(4 * n, 6), lm.randn(4 * n, 5)
+          for i, net in ipairs(nets) do
+            local function own(t) return i == 1 and t or t:narrow(1, 4 * me + 1, 4) end
+            opts[i]:zero_grad()
+            nn.functional.mse_loss(net(own(x)), own(y)):backward()
+            nn.utils.clip_grad_norm_(net:parameters(), 0.5)
+            opts[i]:step()
+          end
+          if step == 2 then
+            lm.checkpoint.save("%s/mpi", parts)
+            for _, opt in ipairs { opts[2], opts[3] } do opt.param_groups[1].lr = 5 end
+            for i = 2, 3 do lm.no_grad(function() for _, p in ipairs(nets[i]:parameters()) do p:zero_() end end) end
+            lm.checkpoint.load("%s/mpi", parts)
+          end
+          local full = nn.parallel.full_state_dict(nets[3])
+          for name, t in pairs(nets[1]:state_dict()) do
+            for _, got in ipairs { full[name], nets[2].module:state_dict()[name] } do
+              assert((got - t):abs():max():item() < 1e-12, name .. " differs")
+            end
+          end
+        end
+        opts[2]:consolidate_state_dict()
+      ]]):format(folder, folder))
+    end)
+  end
+
   it("delivers messages whose receiver looks elsewhere, and forgets receives that nothing comes for", function()
     all_well(2, [[
       local large, small, sum = lm.ones { 3000000 }, lm.ones { 10 }, lm.ones { 3 }

@@ -4,6 +4,7 @@ local several = require "spec.support.several"
 local on = several([[
   local context_parallel, context_unshard = nn.parallel.context_parallel, nn.parallel.context_unshard
   lm.set_default_dtype "float64"
+  lm.manual_seed(9)
   local function context() return dist.init_device_mesh("cpu", {size}, {names = {"context"}}) end
   local function off(a, b) return (a - b):abs():max():item() end
   local function near(what, a, b, most)
@@ -237,6 +238,29 @@ describe("nn.parallel.context_parallel", function()
       contains(message(context_parallel, {}, {buffers = {x}, dims = {3}}, print), "mesh must be one dim")
       contains(message(context_unshard, mesh, {buffers = {x}, dims = {5}}), "dim")
     ]])
+  end)
+
+  for option, value in pairs {is_causal = "rank == 1", scale = "1 + rank"} do
+    it(("names the place of a rank with another %s"):format(option), function()
+      local got = on.run(2, ([[
+        context_parallel(context(), {buffers = {lm.ones(1, 1, 8, 4)}, dims = {3}}, function(t)
+          F.scaled_dot_product_attention(t, t, t, {%s = %s})
+        end)
+        dist.barrier()
+      ]]):format(option, value))
+      for rank = 0, 1 do assert.is_nil(got[rank].output:find("finished", 1, true), got.text) end
+      assert.matches("context_parallel: the call differs from rank 0's: here ", got[1].output, 1, true)
+      assert.matches("rank 1 = context 1", got[1].output, 1, true)
+    end)
+  end
+
+  it("names the place of a rank with other sequences", function()
+    local got = on.run(2, [[
+      context_parallel(context(), {buffers = {lm.full({8, 2}, rank)}, dims = {1}}, function(t) return t end)
+      dist.barrier()
+    ]])
+    assert.matches("here tensor 1, float64 [8, 2] with checksum ", got[1].output, 1, true)
+    assert.matches("rank 1 = context 1", got[1].output, 1, true)
   end)
 
   it("names the place of a rank that leaves the ring", function()

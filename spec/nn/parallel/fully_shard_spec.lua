@@ -166,6 +166,54 @@ describe("nn.parallel.fully_shard", function()
     ]])
   end)
 
+  it("draws LLaMA, BERT and ViT made without memory as their constructors do", function()
+    on.succeeds(2, [[
+      local text = {hidden_size = 48, intermediate_size = 80, num_hidden_layers = 2, num_attention_heads = 4,
+        vocab_size = 91, max_position_embeddings = 40}
+      local function both(more)
+        for key, value in pairs(text) do more[key] = more[key] or value end
+        return more
+      end
+      local image = {image_size = 32, patch_size = 4, num_layers = 2, num_heads = 4, hidden_dim = 48, mlp_dim = 96}
+      for i, case in ipairs {
+        {"llama", both {attention_bias = true, pad_vocab_to = 8}},
+        {"gemma", both {head_dim = 12, num_key_value_heads = 4}},
+        {"bert", both {head = "masked_lm"}}, {"bert", both {head = "sequence_classification", num_labels = 3}},
+        {"vit", image},
+        {"dinov2", {image_size = 28, num_layers = 1, num_heads = 4, hidden_dim = 48, mlp_dim = 96}},
+      } do
+        local model, config = unpack(case)
+        lm.manual_seed(i)
+        local wanted = lm.models[model](config):state_dict()
+        local net = nn.utils.init_empty_weights(lm.models[model], config)
+        for name, m in net:named_modules() do
+          if name:find "layers?%.%d+$" or name:find "layer_%d+$" then fully_shard(m) end
+        end
+        fully_shard(net)
+        for name, t in pairs(nn.parallel.full_state_dict(net)) do
+          local deviation, where = wanted[name]:std():item(), ("%s %d: %s"):format(model, i, name)
+          if t:numel() == 1 or deviation == 0 then
+            assert(lm.equal(t, wanted[name]), where)
+          else
+            assert(math.abs(t:std():item() / deviation - 1) < 0.3, where .. ": " .. t:std():item() .. " " .. deviation)
+            local function is_uniform(x) return x:abs():max():item() / x:std():item() < 1.9 end
+            assert(t:numel() < 100 or is_uniform(t) == is_uniform(wanted[name]), where)
+          end
+        end
+        local x = config.image_size and lm.randn(1, 3, config.image_size, config.image_size) or lm.ones({1, 3}):long()
+        local y = net(x)
+        assert(y:isfinite():logical_or(y:eq(-math.huge)):all():item(), model .. " " .. i)
+      end
+      local function bias_of(seed) -- a bias of one element has memory
+        lm.manual_seed(seed)
+        return nn.parallel.full_state_dict(fully_shard(nn.utils.init_empty_weights(nn.Linear, 8, 1))).bias:item()
+      end
+      assert(bias_of(1) == bias_of(1) and bias_of(1) ~= bias_of(2))
+      local padded = fully_shard(nn.utils.init_empty_weights(nn.Embedding, 5, 4, {padding_idx = 3}))
+      assert(padded(lm.tensor {3}:long()):eq(0):all():item() and padded(lm.tensor {2}:long()):ne(0):all():item())
+    ]])
+  end)
+
   it("holds rows of each parameter, and at most two blocks in full", function()
     on.succeeds(4, [[
       local function sum(net)
@@ -439,7 +487,7 @@ describe("nn.parallel.fully_shard", function()
         assert(left < 512 * 512 * 8 / 2 * 9 / 8, "a full parameter is left: " .. left)
       end
       local Bare = nn.Module:extend "Bare"
-      function Bare:init() self.w = nn.utils.init_empty_weights(nn.Linear, 2, 2).weight end
+      function Bare:init() self.w = nn.Parameter(lm.zeros({}):expand {2, 2}) end
       contains(message(fully_shard, Bare()), "define Bare:reset_parameters()")
     ]])
   end)
@@ -690,6 +738,15 @@ describe("nn.parallel.fully_shard", function()
       contains(message(nn.parallel.DistributedDataParallel, net), "parameter 'weight' is sharded by fully_shard; it")
       contains(message(optim.ZeroRedundancyOptimizer, net:parameters(), {optimizer_class = optim.Adam}), "'weight' is")
       contains(message(optim.LBFGS, net:parameters()), "LBFGS needs all elements")
+      local function batch_dim(make, ...) return message(make(nn.Linear(4, 6), {batch_dim = 9}), ...) end
+      contains(batch_dim(fully_shard, lm.ones(2, 4)),
+        "fully_shard: batch_dim must be at most 2, the number of dims of the first tensor, got 9")
+      contains(batch_dim(nn.parallel.DistributedDataParallel, lm.ones(4)),
+        "DistributedDataParallel: batch_dim must be at most 1, the number of dims of the first tensor, got 9")
+      local Scale = nn.Module:extend "Scale"
+      function Scale:init() self.weight = nn.Parameter(lm.ones(1)) end
+      function Scale:forward(x) return self.weight * x end
+      assert(fully_shard(Scale())(lm.tensor(3)):item() == 3) -- one sample
       net.weight = nn.Parameter(lm.randn(6, 4))
       contains(message(net, lm.ones(2, 4)), "parameter 'weight' was replaced; assign")
     ]])

@@ -224,6 +224,30 @@ describe("nn.parallel.Pipeline", function()
     ]])
   end)
 
+  it("frees what its messages took once it is used, not when the collector comes", function()
+    on.succeeds(3, [[
+      local net, mesh = nn.Sequential(), dist.init_device_mesh("cpu", {3}, {names = {"pipeline"}})
+      for _ = 1, 3 do net:append(nn.Linear(64, 64, {bias = false})) end
+      local function sum(y) return y:sum() end
+      local pipe = Pipeline(net, {mesh = mesh, split = {"1", "2"}, microbatches = 8, loss = sum})
+      local x = lm.ones(8 * 256, 64)
+      local one = 256 * 64 * 8 -- bytes of a micro-batch
+      local function left(f)
+        f()
+        collectgarbage()
+        collectgarbage "stop"
+        local before = lm.memory_allocated()
+        f()
+        collectgarbage "restart"
+        return (lm.memory_allocated() - before) / one
+      end
+      local got = left(function() pipe:step(x, x) end)
+      assert(got < 8.5, "more is left than the results of stages: " .. got)
+      got = left(function() lm.no_grad(pipe.step, pipe, x, x) end)
+      assert(got < 8.5, "more is left without gradients: " .. got)
+    ]])
+  end)
+
   it("sends several tensors of any dtypes, in shapes that vary, and gradients of those that need one", function()
     on.succeeds(2, [[
       local First = nn.Module:extend "First"
@@ -482,6 +506,51 @@ describe("nn.parallel.Pipeline", function()
       run(3, "two", pipeline, false, true)
       run(1, "two", plain, false, true)
       run(4, "two", both, false, true)
+    end)
+
+    it("saves ZeRO's states of stages, and loads them into other stages and an optimizer of the plain model", function()
+      on.succeeds(4, ([[
+        local mesh = dist.init_device_mesh("cpu", {2, 2}, {names = {"data", "pipeline"}})
+        local group, d = mesh:get_group "data", mesh:get_local_rank "data"
+        local function build(split)
+          local pipe = cut(make(), {mesh = mesh["pipeline"], split = {split}})
+          local function zero(opts)
+            opts.optimizer_class, opts.lr = optim.AdamW, 0.01
+            return optim.ZeroRedundancyOptimizer(pipe:parameters(), opts)
+          end
+          contains(message(zero, {}), "hold different parts of 'parameter 1'; pass the other dims of its mesh (rank")
+          pipe.stages[1] = nn.parallel.DistributedDataParallel(pipe.stages[1], {process_group = group})
+          return pipe, zero {process_group = group}
+        end
+        local alone, how = make(), {last = 3, own = function(t)
+          local half = t:size(1) / 2
+          return t:narrow(1, d * math.floor(half) + 1, d == 0 and math.floor(half) or math.ceil(half))
+        end, sum = function(loss, n) return dist.all_reduce(loss * n, {group = group}) end}
+        local pipe, opt = build(splits[2][1])
+        how.optimizer = opt
+        contains(message(fully_shard, pipe.stages[1].module), "hold different parts of '")
+        train(pipe, alone, how)
+        contains(message(opt.consolidate_state_dict, opt), "save the states by lm.checkpoint")
+        local path = "%s/zero"
+        lm.checkpoint.save(path, {net = pipe, opt = opt})
+        for _, split in ipairs {splits[2][1], splits[4][1]} do
+          local again, b = build(split)
+          lm.checkpoint.load(path, {net = again, opt = b})
+          local wanted = make()
+          local a = optim.AdamW(wanted:parameters(), {lr = 0.01})
+          lm.checkpoint.load(path, {net = wanted, opt = a})
+          for step = 4, 5 do
+            local x, y = batch(step)
+            a:zero_grad()
+            b:zero_grad()
+            loss_of(wanted(x), y):backward()
+            again:step(how.own(x), how.own(y))
+            a:step()
+            b:step()
+          end
+          same_state(again, wanted)
+        end
+      ]]):format(folder))
     end)
 
     it("saves sharded stages and the plain model, and loads them into stages", function()

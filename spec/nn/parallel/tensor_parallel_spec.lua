@@ -478,6 +478,42 @@ describe("nn.parallel.parallelize", function()
     ]])
   end)
 
+  it("draws the values of a divided model without memory as those of the full one", function()
+    on.succeeds(2, [[
+      local mesh = mesh_of({1, 2}, {"shard", "tensor"})
+      lm.manual_seed(3)
+      local net = nn.utils.init_empty_weights(function() return nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)) end)
+      parallelize(net, mesh["tensor"], {["0"] = "column", ["1"] = "row"})
+      assert(net[1].weight:stride(1) == 0, "memory was allocated")
+      shard(net, mesh["shard"])
+      assert(net[1].weight:size(1) == 32 and net[2].weight:size(2) == 32)
+      local full = nn.parallel.full_state_dict(net)
+      for name, dim in pairs {["0.weight"] = 1, ["1.weight"] = 2} do
+        local most, a, b = full[name]:abs():max():item(), unpack(full[name]:chunk(2, dim))
+        assert(most > 0.12 and most <= 0.125, name .. " has a bound of " .. most)
+        assert((a - b):abs():mean():item() > 0.06, "ranks have equal parts of " .. name)
+      end
+      assert(net(lm.ones(2, 64)):isfinite():all():item())
+      local moe = nn.utils.init_empty_weights(nn.MixtureOfExperts, 4, 8, 4, {mesh = mesh["tensor"]})
+      local w = nn.parallel.full_state_dict(fully_shard(moe, {mesh = mesh["shard"]}))["experts.w1"]
+      assert(w.shape[1] == 4 and not lm.equal(w[1], w[3]))
+    ]])
+  end)
+
+  it("does not add the norm of one rank to a sum of another, whose list has no divided parameter", function()
+    local got = on.run(2, [[
+      local net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
+      parallelize(net, mesh_of({2}, {"tensor"}), {["0"] = {style = "column", output = "replicated"}})
+      net(lm.ones(2, 4)):square():sum():backward()
+      nn.utils.clip_grad_norm_(rank == 0 and net:parameters() or net[2]:parameters(), 0.1)
+      dist.all_reduce(lm.tensor(1))
+    ]])
+    for rank = 0, 1 do
+      assert.matches("rank 0 on [^ ]+ called norm over all ranks at [^ ]+script.lua:%d+, rank 1 on [^ ]+ called "
+        .. "all_reduce sum float64 %[%]", got[rank].output)
+    end
+  end)
+
   it("counts an infinite gradient of one rank on all", function()
     on.succeeds(2, [[
       local net = parallelize(nn.Linear(2, 2), mesh_of({2}), "column")
@@ -534,6 +570,61 @@ describe("nn.parallel.parallelize", function()
         "divided over ranks already, and their state with them; use optim.Adam")
       contains(message(parallelize, nn.Linear(4, 4), mesh, rank == 0 and "column" or "row"),
         rank == 0 and "plan differs" or "plan differs from rank 0's: here '' is \"row\"")
+    ]])
+  end)
+
+  describe("names the rank, and its place in the mesh, that differs in", function()
+    local function differs(what, script, wanted)
+      it(what, function()
+        local got = on.run(2, 'local mesh = mesh_of({2}, {"tensor"})\n' .. script .. "\ndist.barrier()")
+        for rank = 0, 1 do assert.is_nil(got[rank].output:find("finished", 1, true), got.text) end
+        assert.matches(wanted, got[1].output, 1, true)
+        assert.matches("rank 1 = tensor 1", got[1].output, 1, true)
+      end)
+    end
+
+    differs("the batch of a vocabulary", [[
+      local net = gpt2()
+      parallelize(net, mesh, net:parallel_plan {})
+      net(lm.full({2, 8}, 3 + rank, {dtype = "int64"}))
+    ]], "'transformer.wte': the call differs from rank 0's: here tensor 1, int64 [2, 8] with checksum ")
+
+    differs("the batch of a column", [[
+      local net = parallelize(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4)), mesh, {["0"] = "column", ["1"] = "row"})
+      lm.manual_seed(rank)
+      net(lm.randn(2, 4))
+    ]], "'0': the call differs from rank 0's: here tensor 1, float64 [2, 4] with checksum ")
+
+    differs("options of the loss", [[
+      cross_entropy(lm.randn(5, 4), lm.ones({5}):long(), mesh, {label_smoothing = rank / 10})
+    ]], "vocabulary_cross_entropy: the call differs from rank 0's: here 4 classes a rank, ignore_index -100, "
+      .. 'reduction "mean", label_smoothing 0.1; there ')
+
+    differs("the number of its classes", [[
+      cross_entropy(lm.randn(5, 4 + rank), lm.ones({5}):long(), mesh)
+    ]], "here 5 classes a rank, ")
+
+    differs("its targets", [[
+      cross_entropy(lm.randn(5, 4), lm.full({5}, 1 + rank):long(), mesh)
+    ]], "here tensor 1, int64 [5] with checksum ")
+  end)
+
+  it("compares batches once, and options when a rank first has them", function()
+    on.succeeds(2, [[
+      local mesh, calls, broadcast = mesh_of({2}, {"tensor"}), 0, dist.broadcast_object_list
+      local objects = require "luminary.distributed.objects"
+      objects.broadcast_object_list = function(...)
+        calls = calls + 1
+        return broadcast(...)
+      end
+      local net = gpt2()
+      parallelize(net, mesh, net:parallel_plan {})
+      calls = 0
+      local ids = lm.ones({2, 8}):long()
+      for step = 1, 3 do cross_entropy(net(ids * step), ids * step, mesh):backward() end
+      assert(calls == 2, calls)
+      for _ = 1, 2 do cross_entropy(net(ids), ids, mesh, {reduction = "sum"}) end
+      assert(calls == 3, calls)
     ]])
   end)
 end)

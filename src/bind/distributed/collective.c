@@ -1,6 +1,7 @@
 /* Runs collectives, and returns works (handles to wait on) for asynchronous ones. */
 #include "distributed/group/collective.h"
 
+#include "base/bytes.h"
 #include "base/mapping_guard.h"
 #include "base/mem.h"
 #include "base/message.h"
@@ -89,7 +90,7 @@ typedef struct collective_call {
   lm_list first, second; /* own the lists of `call` */
 } collective_call;
 
-enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SCALE };
+enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SCALE, PURPOSE };
 
 static lm_status find_name(const char *text, const char *fn, int n, const char *(*name)(int), int *out) {
   for (*out = 0; *out < n; ++*out) {
@@ -123,7 +124,7 @@ static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
   int number;
   double timeout = 0;
   int64_t rank = LM_NO_INT, tag = 0;
-  const char *op = NULL;
+  const char *op = NULL, *purpose = NULL;
   lm_group_call *c = &r->call;
   if (!lm_to_text(L, KIND)) return lm_fail_value("dist", "the name", "a string", lm_describe_arg(L, s, KIND));
   NEED(find_name(lm_to_text(L, KIND), "dist", LM_SETUP, kind_name, &number));
@@ -137,7 +138,7 @@ static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
                     {"tag", LM_ARG_I | LM_OR_NIL, &tag}, {"tensor", with_tensor ? LM_ARG_T : LM_ARG_OTHER, &c->t},
                     {"the list of tensors", LM_ARG_TL | LM_OR_NIL, &r->first},
                     {"the list of inputs", LM_ARG_TL | LM_OR_NIL, &r->second},
-                    {"scale", LM_ARG_F | LM_OR_NIL, &c->scale}));
+                    {"scale", LM_ARG_F | LM_OR_NIL, &c->scale}, {"purpose", LM_ARG_TEXT | LM_OR_NIL, &purpose}));
   if (op) {
     NEED(find_name(op, fn, LM_REDUCE_OPS, op_name, &number));
     c->op = (lm_reduce_op)number;
@@ -150,6 +151,7 @@ static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
   c->nout = out->n;
   c->out = out->v;
   lm_collective_timeout(timeout);
+  if (purpose) lm_collective_purpose(purpose, lm_hash(LM_NO_HASH, purpose, strlen(purpose)));
   return LM_OK;
 }
 
@@ -165,14 +167,15 @@ done:
   return status;
 }
 
-/* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs, scale) -> a work if
- * async; else a recv's sender. Arguments that a collective does not have are nil. */
+/* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs, scale, purpose) -> a
+ * work if async; else a recv's sender. Arguments that a collective does not have are nil. purpose: a text that must be
+ * equal on all ranks, and that errors show. */
 LM_FUNCTION(dist_run) {
   lm_lua *s = LM_STATE(L);
   collective_call r = {0};
   lm_status status;
   int sender = -1;
-  lua_settop(L, SCALE);
+  lua_settop(L, PURPOSE);
   work_handle *handle = lua_toboolean(L, ASYNC) ? new_work(L, GROUP) : NULL;
   lm_note_line(L, s);
   TRY(read_call(L, s, &r));

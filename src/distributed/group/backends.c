@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device/known.h"
 #include "distributed/group/enqueued_calls.h"
 #include "distributed/group/world_core.h"
 
@@ -43,6 +44,13 @@ static void add_part(lm_backends *b, const lm_group_table *table, unsigned kinds
   b->part[i].kinds |= kinds;
 }
 
+/* Returns whether the backend is that of a kind of devices. It would copy CPU tensors to a device and wait for that. */
+static bool is_of_devices(const char *backend) {
+  for (int kind = LM_CPU + 1; kind < lm_known_count; kind++)
+    if (lm_known_kinds[kind].group && strcmp(lm_known_kinds[kind].group, backend) == 0) return true;
+  return false;
+}
+
 lm_status lm_backends_parse(const char *text, lm_backends *out) {
   lm_status status = LM_OK;
   const lm_group_table *table;
@@ -52,7 +60,11 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
   *out = (lm_backends){.n = 0};
   if (!strpbrk(text, ":,")) {
     TRY(lm_group_table_find(text, &table));
-    add_part(out, table, ~0u);
+    add_part(out, table, is_of_devices(text) ? ~(1u << LM_CPU) : ~0u);
+    if (is_of_devices(text)) {
+      TRY(lm_group_table_find("gloo", &table));
+      add_part(out, table, 1u << LM_CPU);
+    }
     snprintf(out->text, sizeof out->text, "%s", text);
     return LM_OK;
   }

@@ -27,7 +27,7 @@ LM_API lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, boo
 LM_API void lm_collective_timeout(double seconds);
 /* Sets for the next call on this thread the name in messages and a hash that must agree on all ranks, which
  * distinguishes calls with equal arguments. */
-void lm_collective_purpose(const char *what, uint64_t hash);
+LM_API void lm_collective_purpose(const char *what, uint64_t hash);
 
 /* Waits for w, at most `seconds` (< 0: the call's timeout), and returns its outcome. If `seconds` run out, returns
  * LM_E_STATE and the work continues. With a backend that enqueues, seconds < 0 waits only if results go to the host (a

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/message.h"
 #include "base/thread.h"
+#include "device/alloc.h"
 #include "distributed/nccl/nccl.h"
 
 static const double spin_time = 250e-6;  /* seconds of busy polling: NCCL usually launches in less */
@@ -118,13 +119,16 @@ void lm_nccl_abort(lm_nccl *s) {
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
 /* Sets NCCL's environment variables. NCCL_COMM_BLOCKING of the environment or of NCCL's own files would override the
- * `blocking` of each communicator's configuration; NCCL's value for "undefined" prevents that. */
+ * `blocking` of each communicator's configuration; NCCL's value for "undefined" prevents that. Kernels of several
+ * communicators that wait for each other on a GPU must start in the same order on all ranks: NCCL_LAUNCH_ORDER_IMPLICIT
+ * makes that the order of the calls. */
 static void set_environment(void) {
   char none[16];
   const char *ours = lm_variable_get(LM_VAR_SOCKET_IFNAME);
   if (ours) setenv("NCCL_SOCKET_IFNAME", ours, 0);
   snprintf(none, sizeof none, "%d", NCCL_CONFIG_UNDEF_INT);
   setenv("NCCL_COMM_BLOCKING", none, 1);
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 
 void lm_nccl_prepare(void) { pthread_once(&environment_once, set_environment); }
@@ -332,6 +336,7 @@ static lm_status comm_make(lm_nccl *s, const char *key, int first, int rank, int
   if (!c) return LM_E_OOM;
   TRY(rank == 0 ? publish_unique_id(s->g, key, size == 1, &own) : read_unique_id(s->g, key, first, &own));
   TRY(lm_device_enter(s->device));
+  lm_memory_empty_cache(s->device); /* NCCL allocates memory of its own, and its failure ends the job */
   TRY(lm_nccl_begin(s, s->g));
   ncclResult_t result = ncclCommInitRankConfig(&c->handle, size, own.id, rank, &config);
   *at = c;

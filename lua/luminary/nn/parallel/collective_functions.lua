@@ -40,11 +40,10 @@ local function define(name, back, compute, reversed)
   end
 end
 
--- Returns the part of dim d that rank r of n has.
-local function part_of(t, d, r, n)
-  options.divisible("split", "the size of dim " .. d, t:size(d), "the number of ranks", n)
-  local size = t:size(d) / n
-  return t:narrow(d, r * size + 1, size)
+-- Returns the n ranks' parts of dim d, stacked in dim 1, as a view.
+local function by_rank(who, t, d, n)
+  options.divisible(who, "the size of dim " .. d, t:size(d), "the number of ranks", n)
+  return t:unflatten(d, {n, t:size(d) / n}):movedim(d, 1)
 end
 
 -- Returns the parts of all ranks, joined along dim d.
@@ -67,7 +66,7 @@ end)
 
 --- split(t, mesh, d): Returns this rank's part of dim d; backward gathers the parts' gradients.
 define("split", "gather", function(t, mesh, d)
-  return part_of(t, d, mesh.groups[1].rank, mesh.groups[1].size):clone {memory_format = "contiguous"}
+  return by_rank("split", t, d, mesh.groups[1].size)[mesh.groups[1].rank + 1]:clone {memory_format = "contiguous"}
 end)
 
 --- gather(t, mesh, d): Returns the ranks' tensors joined along dim d; backward takes this rank's part of the gradient.
@@ -79,10 +78,10 @@ define("gather_partial", "reduce_scatter", gathered)
 
 --- reduce_scatter(t, mesh, d): Returns this rank's part, of dim d, of the sum over the ranks; backward gathers.
 define("reduce_scatter", "gather_partial", function(t, mesh, d)
-  local group, parts = mesh.groups[1], {}
-  for r = 1, group.size do parts[r] = part_of(t, d, r - 1, group.size) end
+  local group = mesh.groups[1]
+  local parts = by_rank("reduce_scatter", t, d, group.size):contiguous()
   local sum = ops.empty(parts[1].shape, {dtype = t.dtype, device = t.device})
-  mesh:call(dist.reduce_scatter, sum, parts, {group = group})
+  mesh:call(dist.reduce_scatter_tensor, sum, parts, {group = group})
   return sum
 end)
 

@@ -11,6 +11,7 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local autograd = require "luminary.autograd.function"
+local agree = require "luminary.distributed.agree"
 local dist = require "luminary.distributed.collectives"
 local device_mesh = require "luminary.distributed.device_mesh"
 local part = require "luminary.nn.sequence_part"
@@ -160,6 +161,8 @@ local function ring_attention(mesh)
         .. "enable_gqa, divides H, and L is even if is_causal, got %s, %s and %s", who, describe(query), describe(key),
         describe(value))
     end
+    agree(mesh, who, ("attention with is_causal %s, scale %s, dropout_p %g"):format(tostring(o.is_causal),
+      o.scale or "by default", o.dropout_p), {})
     local y = Ring(q, k, v, {mesh = mesh, is_causal = o.is_causal, scale = o.scale, dropout_p = o.dropout_p})
     return query.ndim == 3 and y:squeeze(1) or y
   end)
@@ -198,6 +201,7 @@ public.context_parallel = signature.of("context_parallel(mesh, options: table, f
   local size, own = mesh:size(), {}
   if part.ranks > 1 then fail("%s: a scope within another is not supported", who) end
   if size == 1 then return f(unpack(buffers)) end
+  agree(mesh, who, "dims {" .. table.concat(dims, ", ") .. "}", buffers)
   for i, t in ipairs(buffers) do
     local length = t:size(dims[i])
     if length % (2 * size) ~= 0 then

@@ -140,7 +140,7 @@ function DDP:forward(...)
     if core.is_checkpointing() then
       options.fail("DistributedDataParallel: cannot be inside a checkpoint; put checkpoints into the wrapped module")
     end
-    weight = self.batch_dim and batch_size(self.batch_dim, ...) or 1
+    weight = self.batch_dim and batch_size("DistributedDataParallel", self.batch_dim, ...) or 1
     local root = core.reducer_forward(self.reducer, weight, self.training, self.broadcast_buffers)
     if root then core.reducer_share(self.process_group.handle, self.module_buffers, root) end
   end

@@ -16,7 +16,6 @@ local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
-local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local shards = require "luminary.nn.parallel.shards"
@@ -142,25 +141,17 @@ function Bucket:release()
   self.full = nil
 end
 
--- Returns the ranks' parts of the gradients, [ranks, elements of a shard], in the dtype of reductions.
+-- Returns the ranks' parts of the gradients, [ranks, elements of a shard], in the dtype of reductions: new memory.
 local function join_gradients(bucket, grads, dtype)
-  local size, at = bucket.unit.group.size, 1
-  local joined = ops.empty({size, numel_of(bucket)}, {dtype = dtype, device = how(bucket).device})
+  local size, device = bucket.unit.group.size, how(bucket).device
+  local parts = {ops.empty({0}, {dtype = dtype, device = device})} -- which joins nothing, in this dtype or a larger one
   for i, p in ipairs(bucket) do
-    local n, about, grad = p:numel(), shards.of[p], grads[i]
-    local part = joined:narrow(2, at, n)
-    if grad and about.numel == size * n then
-      part:copy_(grad:reshape {size, n})
-    elseif grad then
-      local padded = ops.zeros({size * n}, {dtype = grad.dtype, device = grad.device})
-      padded:narrow(1, 1, about.numel):copy_(grad:reshape {-1})
-      part:copy_(padded:view {size, n})
-    else
-      part:zero_()
-    end
-    at = at + n
+    local n, grad = size * p:numel(), grads[i] and grads[i]:reshape {-1}
+    local missing = n - (grad and grad:numel() or 0)
+    local zeros = missing > 0 and ops.zeros({missing}, {dtype = grad and grad.dtype or dtype, device = device})
+    parts[i + 1] = (grad and zeros and ops.cat {grad, zeros} or grad or zeros):view {size, n / size}
   end
-  return joined
+  return ops.cat(parts, 2):to(dtype)
 end
 
 -- Waits until a reduction's gradients have been sent, frees them, and begins to add up the sums of replicas.
@@ -288,7 +279,7 @@ local function new_pass(unit, module, ...)
   if step then pass.weights = step.weights end
   if before then before.before = nil end
   autograd.free_returned()
-  if unit.batch_dim then pass.size = step and step.samples or batch_size(unit.batch_dim, ...) end
+  if unit.batch_dim then pass.size = step and step.samples or batch_size(who, unit.batch_dim, ...) end
   if not core.is_grad_enabled() then return pass end
   for _, m in ipairs(module:modules()) do
     for _, bucket in ipairs(unit_of(m) and unit_of(m).buckets or {}) do
@@ -562,7 +553,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
     keeps = not opts.reshard_after_backward,
   }
-  meta.materialize(who, modules)
+  shards.materialize(who, modules)
   unit.buckets = make_buckets(unit, entries)
   local forward = rawget(record.values, "forward")
   record.values.forward = function(self, ...) return run(unit, self, forward or record.class.forward, ...) end

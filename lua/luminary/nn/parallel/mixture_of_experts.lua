@@ -2,6 +2,7 @@
 --- Shazeer et al., "Outrageously Large Neural Networks", 2017; with capacity and an exchange of tokens by all_to_all:
 --- Lepikhin et al., "GShard", 2021.
 local core = require "luminary.core"
+local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local dist = require "luminary.distributed.collectives"
@@ -95,22 +96,35 @@ local function check_ranks(self)
   self.is_checked = true
 end
 
--- Returns the number of tokens for each expert, of each rank: int64 [ranks, experts].
-local function gather_counts(mesh, counts)
-  if not mesh or mesh:size() == 1 then return counts:unsqueeze(1) end
-  local all = ops.empty({mesh:size(), counts:size(1)}, {dtype = "int64", device = counts.device})
-  mesh:call(dist.all_gather_into_tensor, all, counts, {group = mesh.groups[1]})
+local function sum(list)
+  local total = 0
+  for _, n in ipairs(list) do total = total + n end
+  return total
+end
+
+-- Returns the tensors t, of one dim, of all ranks: [ranks, its size].
+local function gather(mesh, t)
+  if not mesh or mesh:size() == 1 then return t:unsqueeze(1) end
+  local all = ops.empty({mesh:size(), t:size(1)}, {dtype = t.dtype, device = t.device})
+  mesh:call(dist.all_gather_into_tensor, all, t, {group = mesh.groups[1]})
   return all
+end
+
+-- Returns a list of the ranks' numbers of tokens, which go from CPU to CPU: the host waits for no device.
+local function gather_sizes(mesh, tokens)
+  return gather(mesh, core.tensor({tokens}, {dtype = "int64", device = "cpu"})):flatten():tolist()
 end
 
 -- Returns the index of a slot for each row: blocks of sizes[i] rows take neighboring slots, from first[i] on.
 local function slots_of(first, sizes, device)
-  local offsets, rows = {}, 0
+  local offsets, ends, rows = {}, {}, 0
   for i, size in ipairs(sizes) do
-    offsets[i], rows = first[i] - rows, rows + size
+    offsets[i], rows = first[i] - rows - 1, rows + size
+    ends[i] = rows
   end
   local how = {dtype = "int64", device = device}
-  return ops.arange(0, rows, how) + core.tensor(offsets, how):repeat_interleave(core.tensor(sizes, how))
+  local blocks, row = core.tensor({offsets, ends}, how), ops.arange(1, rows + 1, how)
+  return row + blocks[1]:index_select(1, ops.searchsorted(blocks[2], row))
 end
 
 -- Runs the experts on rows that are sorted by expert; all: a list of counts by rank.
@@ -166,7 +180,7 @@ function MixtureOfExperts:forward(x)
   if self.norm_topk_prob then weights = weights / weights:sum(2, true) end
   local expert = chosen:transpose(1, 2):flatten() -- first choices come before second ones
   local counts = ops.zeros({count}, {dtype = "int64", device = x.device}):scatter_add(1, expert, ops.ones_like(expert))
-  local all = gather_counts(self.mesh, counts)
+  local all = gather(self.mesh, counts)
   local order = expert:argsort(1, false, {stable = true})
   local token = (order - 1) % math.max(tokens, 1) + 1
 
@@ -175,20 +189,23 @@ function MixtureOfExperts:forward(x)
   self.z_loss = logits:logsumexp(2):square():sum() / math.max(tokens, 1)
   self.tokens_per_expert = counts
 
-  local of_rank, rows = all:sum(2):tolist(), flat:index_select(1, token)
-  local share = tokens * k / all:sum():item()
+  -- Here alone the host waits for the device: for the numbers of all ranks' choices by expert, or of their tokens.
+  local rows, list = flat:index_select(1, token), not self.capacity_factor and all:tolist()
+  local sizes = list and lists.map(list, function(choices) return sum(choices) / k end)
+    or gather_sizes(self.mesh, tokens)
+  local share = tokens / sum(sizes)
   -- Experts' gradients are averages over the tokens of all ranks: each rank's part is weighted.
   local function weigh(t, factor)
-    if #of_rank > 1 and t.requires_grad then t:register_hook(function(g) return g * factor end) end
+    if #sizes > 1 and t.requires_grad then t:register_hook(function(g) return g * factor end) end
     return t
   end
   weigh(rows, 1 / share)
   local y
-  if self.capacity_factor then
-    local slots = math.max(1, math.ceil(self.capacity_factor * math.max(unpack(of_rank)) / count))
-    y = run_within(self, rows, expert:index_select(1, order), counts, slots, #of_rank)
+  if list then
+    y = run_all(self, rows, list)
   else
-    y = run_all(self, rows, all:tolist())
+    local slots = math.max(1, math.ceil(self.capacity_factor * math.max(unpack(sizes)) * k / count))
+    y = run_within(self, rows, expert:index_select(1, order), counts, slots, #sizes)
   end
   weigh(y, share)
   y = y * weights:transpose(1, 2):flatten():index_select(1, order):unsqueeze(2):to(y.dtype)

@@ -11,12 +11,12 @@ local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local own = require "luminary.base.own_functions"
 local signature = require "luminary.base.signature"
+local autograd = require "luminary.autograd.function"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local containers = require "luminary.nn.containers"
 local layer = require "luminary.nn.define_layer"
-local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 local batch_size = require "luminary.nn.parallel.batch_size"
 local schedule = require "luminary.nn.parallel.pipeline_schedule"
@@ -222,12 +222,11 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   self.mesh, self.group, self.loss, self.batch_dim = mesh, group, opts.loss, opts.batch_dim
   self.schedule, self.microbatches, self.total = opts.schedule, opts.microbatches, #stages
   self.device = (module:parameters()[1] or ops.empty {}).device
-  self.header_device = group.backend == "nccl" and self.device or "cpu"
   stages = lists.map(stages, function(parts) return stage_of(module, parts) end)
   note_parameters(self, module, stages)
   self.stages = Stages()
   for s = group.rank + 1, #stages, group.size do self.stages:append(stages[s]) end
-  meta.materialize(who, self.stages:modules())
+  shards.materialize(who, self.stages:modules())
   local names, holders = lists.set(state_names(self)), shards.pipelines[self].holders
   for _, stage in ipairs(self.stages) do
     local record = records.of(stage)
@@ -249,7 +248,7 @@ local function rank_of(pipe, stage) return pipe.group.ranks[(stage - 1) % pipe.g
 
 -- Returns the result of a pass: tensors for the pass that receives them, after a header if `requires` says which of
 -- them get a gradient.
-local function message_of(run, tensors, requires)
+local function message_of(tensors, requires)
   local header = {#tensors}
   for i, t in ipairs(requires and tensors or {}) do
     lists.append(header, {lists.index_of(DTYPES, t.dtype), requires[i] and 1 or 0, t.ndim})
@@ -261,7 +260,7 @@ local function message_of(run, tensors, requires)
   end
   for i = #header + 1, HEADER do header[i] = 0 end
   return {
-    header = requires and core.tensor(header, {dtype = "int64", device = run.pipe.header_device}),
+    header = requires and core.tensor(header, {dtype = "int64", device = "cpu"}),
     tensors = lists.map(tensors, function(t) return t:detach():contiguous() end),
   }
 end
@@ -306,7 +305,7 @@ local function start_messages(run, round, sent)
     return lists.slice(works, n_sends + 1)
   end
   local headers = lists.map(round.receives, function(pass)
-    return pass.kind == "forward" and {ops.empty({HEADER}, {dtype = "int64", device = pipe.header_device})} or {}
+    return pass.kind == "forward" and {ops.empty({HEADER}, {dtype = "int64", device = "cpu"})} or {}
   end)
   for _, work in ipairs(batch({sent and sent.header}, headers)) do work:wait() end
   local received = {}
@@ -315,6 +314,7 @@ local function start_messages(run, round, sent)
     received[i] = run.received[pass].tensors
   end
   local works = batch(sent and sent.tensors, received)
+  if sent then autograd.free_all(sent.tensors) end -- the works have their memory
   for i, pass in ipairs(round.receives) do
     run.received[pass].works, works = lists.slice(works, 1, #received[i]), lists.slice(works, #received[i] + 1)
   end
@@ -351,7 +351,8 @@ local function requiring(list) return lists.filter(list, function(t) return t.re
 -- Runs a forward pass; returns its message for the next stage, or nil.
 local function run_forward(run, pass)
   local pipe, is_last, requires, message = run.pipe, pass.stage == run.pipe.total, {}, nil
-  local inputs = receives(run, pass) and obtain(run, pass) or samples_of(run, pass, run.x)
+  local received = receives(run, pass) and obtain(run, pass)
+  local inputs = received or samples_of(run, pass, run.x)
   local outputs = pack(stage_at(pipe, pass)(unpack(inputs)))
   if is_last and run.evaluates then
     run.results[pass.batch] = outputs
@@ -369,12 +370,14 @@ local function run_forward(run, pass)
       end
       requires[i] = outputs[i].requires_grad and run.grad
     end
-    message = message_of(run, outputs, requires)
+    message = message_of(outputs, requires)
   end
   if run.grad then
     run.live[pass.stage][pass.batch] = {
-      inputs = pass.stage > 1 and requiring(inputs) or {}, outputs = requiring(outputs),
+      inputs = received and requiring(received) or {}, outputs = requiring(outputs), received = received or {},
     }
+  elseif received then
+    autograd.free_all(lists.filter(received, function(t) return not lists.index_of(outputs, t) end))
   end
   return message
 end
@@ -401,11 +404,13 @@ local function run_backward(run, pass)
     or lists.map(live.outputs, function(loss) return ops.full_like(loss:detach(), weight) end)
   set_averaging(run, stage_at(run.pipe, pass), pass.batch == run.n)
   if #grads > 0 then core.backward(live.outputs, grads) end
-  for _, t in ipairs(grads) do t:free() end
+  autograd.free_all(grads)
   run.live[pass.stage][pass.batch] = nil
-  return pass.stage > 1 and message_of(run, lists.map(live.inputs, function(x)
-    return x.grad or ops.zeros_like(x:detach())
-  end)) or nil
+  grads = lists.map(live.inputs, function(x) return x.grad or ops.zeros_like(x:detach()) end)
+  local message = pass.stage > 1 and message_of(grads) or nil
+  autograd.free_all(grads)
+  autograd.free_all(live.received)
+  return message
 end
 
 -- ---- runs
@@ -424,11 +429,11 @@ end
 -- the least over all pipelines of the mesh.
 local function agree(pipe, call, x)
   local calls, group = {"forward", "step", "step without gradients"}, pipe.group
-  local how = {dtype = "int64", device = pipe.header_device}
+  local how = {dtype = "int64", device = "cpu"}
   local first = ops.zeros({3}, how)
   if group.rank == 0 then
     if x == nil then fail("%s: the first stage needs the batch", who) end
-    local samples = batch_size(pipe.batch_dim, x)
+    local samples = batch_size(who, pipe.batch_dim, x)
     local n = core.tensor({math.max(1, math.min(pipe.microbatches, samples))}, how)
     for d, other in ipairs(pipe.mesh.whole.groups) do
       local is_own = lists.index_of(pipe.mesh.of[1], d)
@@ -453,8 +458,8 @@ local function run_passes(pipe, call, x, target)
   }
   local is_last = (pipe.total - 1) % group.size == group.rank
   if is_last and not run.evaluates and target == nil then fail("%s: the last stage needs the target", who) end
-  if is_last and not run.evaluates and batch_size(pipe.batch_dim, target) ~= samples then
-    fail("%s: the batch has %d samples, the target %d", who, samples, batch_size(pipe.batch_dim, target))
+  if is_last and not run.evaluates and batch_size(who, pipe.batch_dim, target) ~= samples then
+    fail("%s: the batch has %d samples, the target %d", who, samples, batch_size(who, pipe.batch_dim, target))
   end
   for i = 1, run.n do
     local first = math.floor(samples * (i - 1) / run.n)

@@ -7,7 +7,7 @@ local options = require "luminary.base.options"
 local printable_name = require "luminary.base.printable_name"
 local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
-local is_empty = require("luminary.nn.meta").is_empty
+local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
 
 local ops = core.ops
@@ -149,14 +149,37 @@ function shards.divide(p, mesh, dim, sizes)
   local shape = lists.slice(p.shape)
   local part = {shape = shape, mesh = mesh, group = mesh.groups[1], dim = dim, sizes = sizes}
   p.grad = nil
-  core.set_data(p, is_empty(p) and p:detach():narrow(dim, 1, shape[dim] / part.group.size)
+  core.set_data(p, meta.is_empty(p) and p:detach():narrow(dim, 1, shape[dim] / part.group.size)
     or part_of(part, p:detach(), part.group.rank))
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
 
+--- Allocates and initializes the modules' parameters that have no memory. Of those that shards.divide has divided it
+--- draws the full values, of which each rank keeps its part: ranks draw alike.
+function shards.materialize(who, modules)
+  local divided = {}
+  for _, m in ipairs(modules) do
+    for _, p in ipairs(m:parameters {recurse = false}) do
+      local parts = lists.filter(shards.parts_of[p] or {}, function(part) return not part.averages end)
+      if parts[1] and meta.is_empty(p) then
+        divided[p] = parts
+        core.set_data(p, ops.empty({}, {dtype = p.dtype, device = p.device}):expand(parts[1].shape))
+      end
+    end
+  end
+  meta.materialize(who, modules)
+  for p, parts in pairs(divided) do
+    core.scope(function()
+      local own = p:detach()
+      for _, part in ipairs(parts) do own = part_of(part, own, part.group.rank) end
+      core.set_data(p, own)
+    end)
+  end
+end
+
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 function shards.check_replicas(who, name, p, group)
-  for _, part in ipairs(shards.parts_of[p] or {}) do
+  for _, part in ipairs(lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
@@ -217,10 +240,10 @@ end
 function shards.is_collective(parameters) return find_division(parameters) ~= nil end
 
 -- Returns t reduced over all ranks, on t's device. All dims of a mesh are reduced at once, in one collective that all
--- ranks call, whichever parameters they have.
-local function reduced(division, device, t, op)
-  local there = t:to(device)
-  division.mesh:call(dist().all_reduce, there, {op = op})
+-- ranks call, whichever parameters they have. It has the name `purpose` in errors, and meets no other one.
+local function reduced(division, device, t, op, purpose)
+  local there, world = t:to(device), load_module("luminary.distributed.groups").need(purpose)
+  division.mesh:call(core.dist_run, "all_reduce", world.handle, false, nil, op, nil, nil, there, nil, nil, nil, purpose)
   return there:to(t.device)
 end
 
@@ -242,7 +265,8 @@ function shards.total_norm(parameters, norm_type)
     total = not total and part or is_max and total:maximum(part) or total + part
   end
   local division, device = find_division(parameters)
-  total = reduced(division, device, total or ops.zeros({}, {dtype = "float64"}), is_max and "max" or "sum")
+  total = reduced(division, device, total or ops.zeros({}, {dtype = "float64"}), is_max and "max" or "sum",
+    "norm over all ranks")
   return is_max and total or total:pow(1 / norm_type)
 end
 
@@ -250,7 +274,7 @@ end
 --- parameters. Collective then.
 function shards.any_found(parameters, found)
   local division, device = find_division(parameters)
-  return division and reduced(division, device, found, "max") or found
+  return division and reduced(division, device, found, "max", "unscale_ over all ranks") or found
 end
 
 -- Returns a table from names to the parameters and buffers of a module that its state_dict has, before any hook.
@@ -463,9 +487,11 @@ function shards.own_part(optimizer, dict)
   if count == #params or not pipeline_among(params) then return dict end
   local numbers, groups = shards.numbers(optimizer)
   for g, all in ipairs(groups) do
-    local given = dict.param_groups[g].params
+    local saved = dict.param_groups[g]
+    local given = options.is_plain(saved) and options.is_plain(saved.params) and saved.params or {}
     if #given ~= #all then
-      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict", g, #all, #given)
+      options.fail("load_state_dict: group %d has %d parameters in the Pipeline, %d in the state_dict; pass the "
+        .. "optimizer the parameters of the model that was saved, in the same groups", g, #all, #given)
     end
   end
   return shards.renumbered(optimizer, dict, numbers)

@@ -11,6 +11,7 @@ local own = require "luminary.base.own_functions"
 local printable_name = require "luminary.base.printable_name"
 local signature = require "luminary.base.signature"
 local boundaries = require "luminary.autograd.checkpoint_boundaries"
+local agree = require "luminary.distributed.agree"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
@@ -28,10 +29,19 @@ local ops, fail, who = core.ops, options.fail, "parallelize"
 -- the collector could free it, a rank might call a collective again that the others do not.
 local last = setmetatable({}, {__mode = "k"})
 
+-- Checks, in the first layer that runs of those of a call of parallelize, that all ranks have the same input.
+local function check_replicated(entry, x)
+  local call = entry.call
+  if call.is_checked or not core.is_tensor(x) then return end
+  call.is_checked = true
+  agree(entry.mesh, entry.shown, nil, {x})
+end
+
 -- Returns a layer's input as all ranks use it for their parts. Layers in turn of one input (q, k and v) share the
 -- result, so that one collective joins it, and one sums its gradients.
 local function enter(entry, x)
   options.arg(entry.shown, "the input", x, "tensor")
+  if entry.input ~= "sequence" then check_replicated(entry, x) end
   local state = ("%d %s %d %s %d"):format(x._version, entry.input, entry.sequence_dim,
     tostring(core.is_grad_enabled()), boundaries.count)
   local input, before = next(last)
@@ -74,7 +84,10 @@ end
 -- Calls forward on divided activations: gradients of the module's parameters are summed over the ranks.
 local function run_divided(entry, forward, self, x, ...)
   local before, rest = {}, options.pack(...)
-  if entry.input == "replicated" then x = functions.split(x, entry.mesh, entry.sequence_dim) end
+  if entry.input == "replicated" then
+    check_replicated(entry, x)
+    x = functions.split(x, entry.mesh, entry.sequence_dim)
+  end
   for _, m in ipairs(self:modules()) do
     local record = records.of(m)
     for _, name in ipairs(record.param) do
@@ -105,14 +118,20 @@ end
 local function run_column(entry, forward, self, x) return join(entry, own.call(forward, self, enter(entry, x))) end
 
 local function run_row(entry, _, self, x)
-  if entry.input == "replicated" then x = functions.split(x, entry.mesh, x.ndim) end
+  if entry.input == "replicated" then
+    check_replicated(entry, x)
+    x = functions.split(x, entry.mesh, x.ndim)
+  end
   local weight, bias = self.weight, self.bias
   local y = leave(entry, ops.linear(x, entry.dim == 1 and weight:t() or weight))
   if not bias then return y end
   return y + (entry.output == "sequence" and functions.copy(bias, entry.mesh) or bias):to(y.dtype)
 end
 
-local function run_rows(entry, _, self, ids) return leave(entry, vocabulary.embedding(self, ids, entry.mesh)) end
+local function run_rows(entry, _, self, ids)
+  check_replicated(entry, ids)
+  return leave(entry, vocabulary.embedding(self, ids, entry.mesh))
+end
 
 local divided_or_replicated, replicated_or_sequence = {"divided", "replicated"}, {"replicated", "sequence"}
 local column = {at = "output", run = run_column, input = replicated_or_sequence, output = divided_or_replicated}
@@ -159,6 +178,7 @@ local function make_entry(name, module, value, defaults)
   entry.output = entry.output or layer.output == replicated_or_sequence and defaults.between or "divided"
   entry.name, entry.module, entry.style, entry.run = name, module, style, layer.run
   entry.mesh, entry.sequence_dim, entry.dim, entry.shown = defaults.mesh, defaults.sequence_dim, dims[layer.at], shown
+  entry.call = defaults
   if entry.parts ~= nil and entry.output == "replicated" then
     fail("%s: parts cannot be joined again; leave out output = \"replicated\"", shown)
   end

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local lists = require "luminary.base.lists"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
+local agree = require "luminary.distributed.agree"
 local device_mesh = require "luminary.distributed.device_mesh"
 local dist = require "luminary.distributed"
 local functions = require "luminary.nn.parallel.collective_functions"
@@ -60,6 +61,8 @@ vocabulary.cross_entropy = signature.of([[vocabulary_cross_entropy(logits: tenso
   if target:is_floating_point() then options.wrong_dtype(who, "target", "int64", target) end
   local group, d = mesh.groups[1], logits.ndim
   local n, is_ignored = logits:size(d), target:eq(opts.ignore_index)
+  agree(mesh, who, ("%d classes a rank, ignore_index %d, reduction \"%s\", label_smoothing %g"):format(n,
+    opts.ignore_index, opts.reduction, opts.label_smoothing), {target})
   target = target:masked_fill(is_ignored, 1)
   check_range(who, target, n * group.size, "classes")
   local x = logits.dtype == "float64" and logits or logits:float()

@@ -60,8 +60,9 @@ function Container:reset(stdv)
   for _, module in ipairs(self.modules) do module:reset(stdv) end
 end
 -- Defines a container by its constructor, forward and backward: init(self, …), run(self, input), back(self, input,
--- gradOutput, go). go(module, input, gradOutput) is the module's updateGradInput, accGradParameters or both.
-local function container(name, init, run, back)
+-- gradOutput, go). go(module, input, gradOutput) is the module's updateGradInput, accGradParameters or both. Its
+-- backward goes over the modules once: always if `in_one_pass`, else unless a script's class has one of the two itself.
+local function container(name, init, run, back, in_one_pass)
   local new = Module.define(name, "Container", init, run, function(self, input, gradOutput)
     return back(self, input, gradOutput, function(m, x, g) return m:updateGradInput(x, g) end)
   end)
@@ -71,10 +72,9 @@ local function container(name, init, run, back)
       return m.gradInput
     end)
   end
-  local is_one_pass = ("Sequential Concat ConcatTable DepthConcat"):find(name, 1, true)
   function new:backward(input, gradOutput, scale)
-    if not is_one_pass and (self.updateGradInput ~= new.updateGradInput
-      or self.accGradParameters ~= new.accGradParameters) then -- a script's class has its own
+    if not in_one_pass and (self.updateGradInput ~= new.updateGradInput
+      or self.accGradParameters ~= new.accGradParameters) then
       return Module.backward(self, input, gradOutput, scale)
     end
     self.gradInput = back(self, input, gradOutput, function(m, x, g) return m:backward(x, g, scale) end)
@@ -91,7 +91,7 @@ end, function(self, input, grad, go)
     grad = go(self.modules[i], i > 1 and self.modules[i - 1].output or input, grad)
   end
   return grad
-end)
+end, true)
 
 -- Returns the list of the modules' results.
 local function to_each(self, input)
@@ -102,7 +102,7 @@ container("ConcatTable", nil, to_each, function(self, input, grads, go)
   local sum
   for i, module in ipairs(self.modules) do sum = added(sum, go(module, input, grads[i])) end
   return sum
-end)
+end, true)
 container("ParallelTable", nil, function(self, input)
   return lists.map(self.modules, function(module, i) return module:forward(input[i]) end)
 end, function(self, input, grads, go)
@@ -130,7 +130,7 @@ local function by_parts(self, input, grad, go)
 end
 container("Concat", set_dimension, function(self, input)
   return wrap(ops.cat(tensor.raw_all(to_each(self, input)), self.dimension))
-end, by_parts)
+end, by_parts, true)
 
 container("Parallel", function(self, input, output)
   self.inputDimension = options.arg("nn.Parallel", "inputDimension", input, "count")
@@ -168,7 +168,7 @@ container("DepthConcat", set_dimension, function(self, input)
     first = first + y:size(self.dimension)
   end
   return whole
-end, by_parts)
+end, by_parts, true)
 
 -- Runs a copy of the module for each entry of a table; all share its parameters, unless `shared` is false.
 local Map = container("MapTable", function(self, module, shared)
