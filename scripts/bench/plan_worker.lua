@@ -121,22 +121,23 @@ end
 -- Returns the seconds of one of fully_shard's copies of a few elements, with what it takes around it: steps of small
 -- nets on a mesh of one rank take that much more than those of nets that are not sharded.
 local function seconds_a_call(kind, grid)
-  local seconds, count = {}, 0
+  local seconds, calls = {}, 0 -- those of cost.step: two a parameter and gather, and two a reduction
   for i = 1, 2 do
     local net = make(kind, 8, 6, 64, 8)
     if i == 2 then
       for _, block in ipairs((net.transformer or net.model).h or net.model.layers) do
         nn.parallel.fully_shard(block, {mesh = grid})
+        calls = calls + 2 * #block:parameters() + 2
       end
       nn.parallel.fully_shard(net, {mesh = grid})
+      calls = calls + 2 * #net:parameters() + 2
     end
-    count = #net:parameters()
     local step = trainer(1, 8, 64, grid, net_of(net, 1))
     seconds[i] = least(function() -- many steps, in which Lua collects garbage as in long runs
       for _ = 1, 10 do step() end
     end) / 10
   end
-  return math.max(0, seconds[2] - seconds[1]) / (2 * 2 + 1) / count
+  return math.max(0, seconds[2] - seconds[1]) / calls
 end
 
 -- Returns the machine of these ranks, `node` on each host, all measured at once: memory by copies of 1 MB that no cache
