@@ -296,7 +296,8 @@ function shards.refuse_parts(who, parameters)
     if about and about.group then size = size * about.group.size end
     if size > 1 then
       options.fail("%s: a step needs all elements of a parameter, but %d ranks divide %s; choose another "
-        .. "optimizer, such as optim.AdamW", who, size, about and about.names and "'" .. about.names[1] .. "'" or "one of shape ["
+        .. "optimizer, such as optim.AdamW", who, size,
+        about and about.names and "'" .. about.names[1] .. "'" or "one of shape ["
         .. table.concat(form_of(p, p.shape).shape, ", ") .. "]")
     end
   end
