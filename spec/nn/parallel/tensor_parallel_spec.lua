@@ -495,7 +495,7 @@ describe("nn.parallel.parallelize", function()
       end
       assert(net(lm.ones(2, 64)):isfinite():all():item())
       local moe = nn.utils.init_empty_weights(nn.MixtureOfExperts, 4, 8, 4, {mesh = mesh["tensor"]})
-      local w = nn.parallel.full_state_dict(fully_shard(moe, {mesh = mesh["shard"]}))["experts.w1"]
+      local w = nn.parallel.full_state_dict(fully_shard(moe.experts, {mesh = mesh["shard"]}))["w1"]
       assert(w.shape[1] == 4 and not lm.equal(w[1], w[3]))
     ]])
   end)
