@@ -71,7 +71,8 @@ describe("checkpoints of sharded models", function()
         train(alone, step, true)
         train(parts, step)
       end
-      local scale = nn.Module()
+      local scale = nn.Module:extend("Scale")()
+      function scale:forward(x) return x * self.scale end
       scale.scale = nn.Parameter(lm.tensor(3.5))
       scale:register_buffer("steps", lm.tensor(7))
       lm.checkpoint.save(path, {models = {parts.net, nn.parallel.fully_shard(scale)}, opt = parts.opt, step = 2})
