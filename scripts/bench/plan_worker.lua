@@ -121,7 +121,7 @@ end
 -- Returns the seconds of one of fully_shard's copies of a few elements, with what it takes around it: steps of small
 -- nets on a mesh of one rank take that much more than those of nets that are not sharded.
 local function seconds_a_call(kind, grid)
-  local seconds, calls = {}, 0 -- those of cost.step: two a parameter and gather, and two a reduction
+  local seconds, calls = {}, 0 -- calls as cost.step counts them: two a parameter and gather, two a reduction
   for i = 1, 2 do
     local net = make(kind, 8, 6, 64, 8)
     if i == 2 then
