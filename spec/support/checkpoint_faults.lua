@@ -15,6 +15,7 @@ local rank = size > 1 and dist.get_rank() or 0
 local env = setmetatable({folder = folder, lm_fault = function(...) ffi.C.lm_fault(folder, ...) end}, {__index = _G})
 local function barrier() if size > 1 then dist.barrier() end end
 local function switch(chunk)
+  for _ = 1, 2 do collectgarbage() end -- a mount is busy while a file that was replaced is still mapped
   barrier()
   if where == "all" and rank == 0 or where == tostring(rank) then setfenv(assert(loadstring(chunk)), env)() end
   barrier()
