@@ -450,6 +450,7 @@ local function run(unit, module, forward, ...)
     if not again then pass[#pass + 1], unit.position, unit.pass = unit, #pass + 1, pass end
     local before = not again and pass.before
     if not pass.before and not again then take_next(pass, unit) end
+    weight_of(pass, unit) -- the ranks' numbers of samples are sent before any parameter
     install(gathered, pass)
     if before then
       prefetch(before[unit.position + 1])
