@@ -300,10 +300,13 @@ function files.shards_of(path, metadata)
   return paths
 end
 
--- Returns a table by path of the objects whose states are in the shards of a file; each shard has a part of each.
+-- Returns the set of paths of the objects whose states are in the shards of a file; each shard has a part of each.
 local function sharded_parts(file)
-  local value = file.about.shards[1] and formats.load(shard_path(file, 1), {mmap = true}).value
-  return options.is_plain(value) and value or {}
+  if not file.sharded then
+    local value = file.about.shards[1] and formats.load(shard_path(file, 1), {mmap = true}).value
+    file.sharded = lists.set(options.is_plain(value) and options.sorted_keys(value) or {})
+  end
+  return file.sharded
 end
 
 --- Adds the complete states of the objects that ranks saved in shards to the value of a file of files.read.
@@ -369,7 +372,7 @@ local function find_states(who, file, objects, positions, own, lacks)
         if of_ranks[1] then object:check_rank_states(of_ranks) end
       end
       states[part] = {state = state}
-    elseif class.has(object, "load_shards") and sharded_parts(file)[part] ~= nil then
+    elseif class.has(object, "load_shards") and sharded_parts(file)[part] then
       states[part] = {shards = each_shard(file, part)}
     else
       lacks(part)

@@ -159,7 +159,7 @@ function shards.divide(p, mesh, dim, sizes)
   local shape = lists.slice(p.shape)
   local part = {shape = shape, mesh = mesh, group = mesh.groups[1], dim = dim, sizes = sizes}
   p.grad = nil
-  core.set_data(p, meta.is_empty(p) and p:detach():narrow(dim, 1, shape[dim] / part.group.size)
+  core.set_data(p, is_empty(p) and p:detach():narrow(dim, 1, shape[dim] / part.group.size)
     or part_of(part, p:detach(), part.group.rank))
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
