@@ -7,7 +7,8 @@
 -- sequence, and rows are sharded over them, too), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of
 -- the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), interleaveN (N parts of each stage), and,
 -- without these, time: also constants of this machine, measured by all ranks at once, and the time of a step.
--- Arguments that follow the case: the ranks of each host, bits a second and seconds of delay of the cables between.
+-- Arguments that follow the case: the ranks of each host, bits a second and seconds of delay of the cables between,
+-- which are printed beside what is measured.
 local lm = require "luminary"
 local cost = require "luminary.distributed.cost_model"
 local model_of = require("luminary.cli.plan").model_of
@@ -108,14 +109,43 @@ local function trainer(batch, seq, vocab, context, parameters, train)
   end
 end
 
--- Returns the bytes a second of a block's gathers and reductions in a ring of a group of that many ranks.
-local function ring_speed(group, n, bytes)
+-- Returns the seconds of a gather and a reduction of that many bytes in a group of n ranks.
+local function ring_seconds(group, n, bytes)
   local part = math.ceil(bytes / 4 / n)
   local whole, own = lm.zeros(part * n), lm.zeros(part)
   local how = {group = group, async_op = true} -- as fully_shard calls them
-  local seconds = least(function() dist.all_gather_into_tensor(whole, own, how):wait() end)
+  return least(function() dist.all_gather_into_tensor(whole, own, how):wait() end)
     + least(function() dist.reduce_scatter_tensor(own, whole, how):wait() end)
-  return math.max(1, 2 * (n - 1) / n * bytes / seconds)
+end
+
+-- Returns the seconds that f() takes longer for each of those in which a gather runs beside it.
+local function contention_of(group, n, bytes, f)
+  local own = lm.zeros(math.ceil(bytes / 4 / n))
+  local whole = lm.zeros(n * own:numel())
+  local how = {group = group, async_op = true}
+  local alone, gather = least(f), least(function() dist.all_gather_into_tensor(whole, own, how):wait() end)
+  local gathers = math.max(1, math.floor(alone / gather))
+  local both = least(function()
+    local works = {}
+    for i = 1, gathers do works[i] = dist.all_gather_into_tensor(whole, own, how) end
+    f()
+    for i = 1, gathers do works[i]:wait() end
+  end)
+  gather = gathers * gather
+  return math.max(0, both - math.max(alone, gather)) / math.min(alone, gather)
+end
+
+-- Returns the group of this rank among those that divide the ranks by group_of(rank), or nil if each has one member.
+local function own_group(n, group_of)
+  local members = {}
+  for r = 0, size - 1 do
+    local i = group_of(r)
+    members[i] = members[i] or {}
+    table.insert(members[i], r)
+  end
+  local groups = {}
+  for i = 0, n - 1 do groups[i] = #members[i] > 1 and dist.new_group(members[i]) or nil end
+  return groups[group_of(rank)]
 end
 
 -- Returns the seconds of one of fully_shard's copies of a few elements, with what it takes around it: steps of small
@@ -141,9 +171,10 @@ local function seconds_a_call(kind, grid)
 end
 
 -- Returns the machine of these ranks, `node` on each host, all measured at once: memory by copies of 1 MB that no cache
--- holds, arithmetic by what else steps of a net take that is not sharded, links of a host by collectives of a block.
--- Cores that compute also send; while messages are on their way between hosts, they compute. Between hosts a cable
--- carries `rate` bits a second with that delay.
+-- holds, arithmetic by what else steps of a net take that is not sharded, links by collectives of a block, and between
+-- hosts of a few bytes, too. Cores that compute also send; while messages are on their way between hosts, they compute,
+-- more slowly by what is measured: the cables between `node` ranks on each host, of `rate` bits a second and that
+-- delay, are also this machine's work.
 local function measured_machine(model, micro, step, call, node, rate, delay)
   local card = {speed = 1, bytes = math.huge, overlap = 0, outside = 1, flops = math.huge, float32 = math.huge,
     call = call}
@@ -155,19 +186,21 @@ local function measured_machine(model, micro, step, call, node, rate, delay)
   local took, beside = least(step), cost.step(model, one, cost.machine(card, 1)).total
   card.float32 = 1
   card.float32 = (cost.step(model, one, cost.machine(card, 1)).total - beside) / math.max(took - beside, 1e-3)
-  local groups = {}
-  for host = 0, size / node - 1 do
-    local ranks = {}
-    for i = 1, node do ranks[i] = host * node + i - 1 end
-    groups[host] = node > 1 and dist.new_group(ranks)
-  end
-  local group = groups[math.floor(rank / node)]
-  card.inside = group and ring_speed(group, node, 4 * cost.elements(model.block, 1, 1)) or math.huge
+  local hosts, block = size / node, 4 * cost.elements(model.block, 1, 1)
+  local group = own_group(hosts, function(r) return math.floor(r / node) end)
+  card.inside = group and 2 * (node - 1) / node * block / ring_seconds(group, node, block) or math.huge
   local machine = cost.machine(card, node)
   machine.hop = 0 -- it is in the bandwidth of blocks
-  if node < size then
-    machine.outside, machine.net = cost.gigabits(rate / 1e9), delay
-    card.overlap, card.contention = 1, math.min(1, machine.outside / card.inside)
+  local far = own_group(node, function(r) return r % node end)
+  if far then
+    local small = ring_seconds(far, hosts, 4096)
+    machine.net = small / 2 / (hosts - 1)
+    machine.outside = node * 2 * (hosts - 1) / hosts * block / (ring_seconds(far, hosts, block) - small)
+    card.overlap, card.contention = 1, contention_of(far, hosts, block, step)
+    if rank == 0 then
+      print(("cables: %.2f Gbit/s of %.2f, %.2f ms of %.2f; arithmetic beside messages is %.2f slower"):format(
+        8e-9 * machine.outside, 1e-9 * rate, 1e3 * machine.net, 1e3 * delay, card.contention))
+    end
   end
   if rank == 0 then
     print(("constants: %.1f ms a step alone, %.1f GFLOP/s, copies at %.1f GB/s, %.1f us a call, blocks at %.2f GB/s")
