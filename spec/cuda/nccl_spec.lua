@@ -328,6 +328,19 @@ describe("a collective over NCCL", function()
     end
   end)
 
+  it("splits the world's communicator once for each dim of a mesh, however many groups that has", function()
+    succeeds(4, [[
+      dist.all_reduce(full({ 1 }, 1))
+      local mesh = dist.init_device_mesh("cuda", { 2, 2 }, { names = { "a", "b" } })
+      assert(calls "ncclCommSplit" == 2, calls "ncclCommSplit")
+      for _, dim in ipairs { { "a", 2 * (rank % 2) + 4 }, { "b", rank < 2 and 3 or 7 } } do
+        local t = full({ 2 }, rank + 1)
+        dist.all_reduce(t, { group = mesh:get_group(dim[1]) })
+        same({ dim[2], dim[2] }, t)
+      end
+    ]])
+  end)
+
   it("goes with those of gloo in one group", function()
     succeeds(2, [[
       assert(dist.get_backend() == "cpu:gloo,cuda:nccl")

@@ -364,7 +364,8 @@ lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int devi
   comm->name = name, comm->rank = rank, comm->size = size, comm->device = device, comm->blocking = blocking;
   comm->one_thread_ranks = 1, comm->creator = 0, comm->splits = 0, comm->polls = lm_nccl_settings().polls;
   lm_nccl_threads();
-  comm->dead = comm->closing = comm->ended = comm->joined = comm->over = false, comm->helpers = 0, comm->busy = true, comm->error = ncclSuccess;
+  comm->dead = comm->closing = comm->ended = comm->joined = comm->over = false, comm->helpers = 0, comm->busy = true,
+  comm->error = ncclSuccess;
   lm_mesh_hello mine = {};
   mine.rank = rank, mine.size = size, mine.color = color, mine.key = key;
   snprintf(mine.card, sizeof mine.card, "%x", lm_fake_physical(device));

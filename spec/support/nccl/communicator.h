@@ -89,7 +89,7 @@ struct ncclComm {
   std::map<int, lm_nccl_op> scales;                       /* reductions made for it, by number */
   std::map<void *, std::pair<char *, size_t>> registered; /* memory by handle */
   int splits;
-  std::shared_ptr<ncclComm> child; /* being split off it */
+  std::shared_ptr<ncclComm> child;                     /* being split off it */
   std::map<int, std::deque<std::vector<char>>> outbox; /* sends that are not received yet, by rank */
   std::set<int> carried;                               /* ranks whose outbox has a thread */
   int helpers;                                         /* number of these threads, and of the connecting one */

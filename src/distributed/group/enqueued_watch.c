@@ -30,10 +30,10 @@ typedef struct watch {
   lm_waiting waiting;
   request_list sends;    /* tickets and receipts on their way to other ranks, the oldest first */
   request_list receipts; /* receipts to come for sends that are done */
-  bool expects;                                    /* true while a call lacks the previous rank's ticket */
-  bool over;                                       /* true after a failure: works are only ended */
-  double pause, asked;                             /* seconds to the next poll; lm_seconds() of the last `health` */
-  double until;                                    /* lm_seconds() at which closing stops to wait; 0 before */
+  bool expects;          /* true while a call lacks the previous rank's ticket */
+  bool over;             /* true after a failure: works are only ended */
+  double pause, asked;   /* seconds to the next poll; lm_seconds() of the last `health` */
+  double until;          /* lm_seconds() at which closing stops to wait; 0 before */
   lm_stream *back[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* streams that copy results to the host */
 } watch;
 
