@@ -265,6 +265,36 @@ describe("a collective over NCCL", function()
     ]])
   end)
 
+  it("loses no message that its sender has sent and its receiver not yet received, when the sender leaves", function()
+    for _, first in ipairs { "", "dist.all_reduce(full({ 1 }, 1))" } do
+      local folder = temp.folder()
+      succeeds(3, first .. [[
+
+        local t, path = full({ 4 }, 0), os.getenv "SENT"
+        local function is_sent() return io.open(path) ~= nil end
+        if rank == 0 then
+          dist.isend(full({ 4 }, 9), 2)
+          local work
+          for i = 1, 3 do work = dist.isend(full({ 4 }, i), 1) end
+          assert(until_true(function() return work:is_completed() end), "the messages were not buffered")
+          assert(io.open(path, "w")):close()
+        elseif rank == 1 then
+          dist.recv(t, 0) -- makes the connection
+          assert(until_true(is_sent))
+          C.usleep(300000) -- rank 0 leaves
+          for i = 2, 3 do
+            dist.recv(t, 0)
+            same({ i, i, i, i }, t)
+          end
+        else
+          dist.recv(t, 0)
+          same({ 9, 9, 9, 9 }, t)
+        end
+      ]], { env = { LM_FAKE_NCCL = "eager=100", SENT = folder .. "/sent" } })
+      temp.remove(folder)
+    end
+  end)
+
   it("runs in groups of some ranks, cut out of the world's communicator or made anew", function()
     for _, first in ipairs { "dist.all_reduce(full({ 1 }, 1))", "" } do
       succeeds(4, first .. [=[
@@ -296,6 +326,19 @@ describe("a collective over NCCL", function()
         dist.all_reduce(full({ 1 }, 1))
       ]=])
     end
+  end)
+
+  it("splits the world's communicator once for each dim of a mesh, however many groups that has", function()
+    succeeds(4, [[
+      dist.all_reduce(full({ 1 }, 1))
+      local mesh = dist.init_device_mesh("cuda", { 2, 2 }, { names = { "a", "b" } })
+      assert(calls "ncclCommSplit" == 2, calls "ncclCommSplit")
+      for _, dim in ipairs { { "a", 2 * (rank % 2) + 4 }, { "b", rank < 2 and 3 or 7 } } do
+        local t = full({ 2 }, rank + 1)
+        dist.all_reduce(t, { group = mesh:get_group(dim[1]) })
+        same({ dim[2], dim[2] }, t)
+      end
+    ]])
   end)
 
   it("goes with those of gloo in one group", function()

@@ -21,10 +21,9 @@ local function place_of(shape, rank)
   return place
 end
 
--- Makes the groups of the ranks that differ in some dims alone, which all ranks make in the same order. Returns this
--- rank's. Several dims have a group of their own if one of them has all ranks, so that their collectives do not queue.
+-- Makes the groups of the ranks that differ in some dims alone. Returns this rank's. Several dims have a group of their own if one of them has all ranks, so that their collectives do not queue.
 local function group_of(shape, dims)
-  local default, lists_of, order, own = groups.need "DeviceMesh", {}, {}, nil
+  local default, lists_of, order = groups.need "DeviceMesh", {}, {}
   local sizes = lists.pick(shape, dims)
   if lists.product(sizes) == default.size and (#dims == 1 or not lists.index_of(sizes, default.size)) then
     return default
@@ -34,15 +33,12 @@ local function group_of(shape, dims)
     for _, d in ipairs(dims) do others[d] = 0 end
     local key = table.concat(others, " ")
     if not lists_of[key] then
-      lists_of[key], order[#order + 1] = {}, key
+      lists_of[key] = {}
+      order[#order + 1] = lists_of[key]
     end
     table.insert(lists_of[key], rank)
   end
-  for _, key in ipairs(order) do
-    local group = groups.new_group {ranks = lists_of[key]}
-    if group ~= groups.NON_MEMBER then own = group end
-  end
-  return own
+  return groups.new_groups(order, default.backend)
 end
 
 -- Returns group_of's result. On GPUs its ranks are connected at once, as long as there is memory for it. Without that

@@ -65,9 +65,9 @@ function groups.start(world, backend, size)
     groups.default = new(core.dist_solo(), "solo")
     return
   end
-  local ranks = {}
-  for rank = 0, size - 1 do ranks[rank + 1] = rank end
-  groups.default = new(core.dist_group(world, backend, ranks), backend)
+  local numbers = {}
+  for i = 1, size do numbers[i] = 1 end
+  groups.default = new(core.dist_group(world, backend, numbers), backend)
   groups.world, groups.start_cause = world, nil
 end
 
@@ -109,6 +109,18 @@ local function check_ranks(who, ranks, size)
   return list
 end
 
+--- Creates groups of lists of ranks, which have none in common, at once: NCCL splits a communicator once for all.
+--- Collective of all ranks. Returns this rank's, or NON_MEMBER.
+function groups.new_groups(rank_lists, backend, timeout)
+  local numbers = {}
+  for i = 1, groups.default.size do numbers[i] = 0 end
+  for i, ranks in ipairs(rank_lists) do
+    for _, rank in ipairs(ranks) do numbers[rank + 1] = i end
+  end
+  local handle = core.dist_group(groups.world, backend, numbers, timeout)
+  return handle and new(handle, backend) or groups.NON_MEMBER
+end
+
 --- Creates a group of some of the ranks.
 groups.new_group = signature.of("new_group({ranks: list, timeout: seconds, backend: string})", function(opts)
   local who = "new_group"
@@ -116,8 +128,7 @@ groups.new_group = signature.of("new_group({ranks: list, timeout: seconds, backe
   local ranks = check_ranks(who, opts.ranks or default.ranks, default.size)
   local backend = opts.backend and groups.backend(who, opts.backend) or default.backend
   if not groups.world then return new(core.dist_solo(), "solo") end
-  local handle = core.dist_group(groups.world, backend, ranks, opts.timeout)
-  return handle and new(handle, backend) or groups.NON_MEMBER
+  return groups.new_groups({ranks}, backend, opts.timeout)
 end)
 
 -- ---- queries

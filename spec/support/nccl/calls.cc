@@ -17,12 +17,15 @@ static const char ID_MAGIC[] = "fake-nccl-";
 /* ---- knobs and errors ---- */
 
 static std::atomic<long> *knob_of(lm_nccl_knobs &knobs, const std::string &name) {
-  return name == "polls"   ? &knobs.polls
-         : name == "async" ? &knobs.async
-         : name == "stuck" ? &knobs.stuck
-         : name == "lost"  ? &knobs.lost
-         : name == "newer" ? &knobs.newer
-                           : NULL;
+  return name == "polls"     ? &knobs.polls
+         : name == "async"   ? &knobs.async
+         : name == "stuck"   ? &knobs.stuck
+         : name == "lost"    ? &knobs.lost
+         : name == "newer"   ? &knobs.newer
+         : name == "connect" ? &knobs.connect
+         : name == "eager"   ? &knobs.eager
+         : name == "slots"   ? &knobs.slots
+                             : NULL;
 }
 
 lm_nccl_knobs &lm_nccl_settings() {
@@ -164,6 +167,7 @@ ncclResult_t lm_nccl_launch(const lm_nccl_comm &comm, std::vector<lm_nccl_op> op
   if (comm->blocking) return enqueue_all(comm, ops);
   lm_nccl_threads();
   comm->polls = lm_nccl_settings().polls;
+  if (lm_nccl_settings().connect) lm_nccl_connect(comm, ops);
   comm->asked = [comm = comm.get(), ops = std::move(ops)] { return enqueue_all(handles()[comm], ops); };
   return ncclInProgress;
 }

@@ -136,44 +136,134 @@ static void fail(ncclComm &comm, ncclResult_t code) {
 }
 
 /* Ways for sends are made when they are first needed, by both ranks and for one direction; if one of them makes another
- * than the other, NCCL passes each the wrong memory, or waits. */
-static lm_mesh_end make_ways(ncclComm &comm, const lm_nccl_op &op, bool *fits) {
-  struct ways {
-    char out, in;
-  };
-  std::map<int, std::pair<ways, ways>> made; /* mine and theirs */
-  std::vector<lm_mesh_traffic> traffic((size_t)comm.size);
+ * than the other, NCCL passes each the wrong memory, or waits. A collective needs all ranks. */
+namespace {
+struct ways {
+  char out, in, all;
+};
+typedef std::map<int, std::pair<ways, ways>> ways_by_rank; /* mine and theirs */
+}  // namespace
+
+static void add_ways(const ncclComm &comm, const lm_nccl_op &op, ways_by_rank &made) {
   for (auto &s : op.sends) {
     if (s.peer == comm.rank || (s.sending ? comm.to : comm.from).count(s.peer)) continue;
     (s.sending ? made[s.peer].first.out : made[s.peer].first.in) = 1;
   }
+}
+
+static lm_mesh_end make_ways(ncclComm &comm, lm_mesh &mesh, ways_by_rank &made, bool *fits) {
+  std::vector<lm_mesh_traffic> traffic((size_t)comm.size);
   for (auto &one : made) {
     traffic[(size_t)one.first].out.push_back({(char *)&one.second.first, sizeof(ways)});
     traffic[(size_t)one.first].in.push_back({(char *)&one.second.second, sizeof(ways)});
   }
-  lm_mesh_end end = lm_mesh_exchange(comm.mesh, traffic);
+  lm_mesh_end end = lm_mesh_exchange(mesh, traffic);
   for (auto &one : made) {
     ways mine = one.second.first, theirs = one.second.second;
     if (mine.out) comm.to.insert(one.first);
     if (mine.in) comm.from.insert(one.first);
-    if (end != LM_MESH_DONE || (mine.out == theirs.in && mine.in == theirs.out)) continue;
+    if (end != LM_MESH_DONE || (mine.out == theirs.in && mine.in == theirs.out && mine.all == theirs.all)) continue;
     fprintf(stderr, "fake nccl: ranks %d and %d make ways to each other that do not fit\n", comm.rank, one.first);
     *fits = false;
   }
   return end;
 }
 
-static void run(ncclComm &comm, const lm_nccl_op &op) {
+static void end_help(const lm_nccl_comm &comm) {
+  comm->helpers--;
+  lm_nccl_changed.notify_all();
+}
+
+void lm_nccl_connect(const lm_nccl_comm &comm, const std::vector<lm_nccl_op> &ops) {
+  ways_by_rank made;
+  for (auto &op : ops) {
+    add_ways(*comm, op, made);
+    for (int r = 0; r < comm->size && !comm->joined && op.sends.empty(); r++) {
+      if (r != comm->rank) made[r].first.all = 1;
+    }
+    comm->joined |= op.sends.empty();
+  }
+  if (made.empty()) return;
+  comm->busy = true;
+  comm->helpers++;
+  std::thread([comm, made]() mutable {
+    bool fits = true;
+    lm_mesh_end end = make_ways(*comm, comm->boot, made, &fits);
+    if (end != LM_MESH_ABORTED && (!fits || end != LM_MESH_DONE)) lm_mesh_wait_for_abort(comm->boot);
+    lm_nccl_guard lock(lm_nccl_lock);
+    comm->busy = false;
+    end_help(comm);
+  }).detach();
+}
+
+/* ---- sends */
+
+/* Carries the sends to one rank, in order, each until it is received. */
+static void carry(lm_nccl_comm comm, int peer) {
+  lm_nccl_guard lock(lm_nccl_lock);
+  auto &box = comm->outbox[peer];
+  for (;;) {
+    while (!comm->over && !comm->aborted && box.empty()) lm_nccl_changed.wait(lock);
+    if (comm->over || comm->aborted) break;
+    std::vector<lm_mesh_traffic> traffic((size_t)comm->size);
+    for (auto &t : traffic) t.answered = true;
+    traffic[(size_t)peer].out.push_back({box.front().data(), box.front().size()});
+    lock.unlock();
+    lm_mesh_end end = lm_mesh_exchange(comm->post, traffic);
+    if (end == LM_MESH_LOST && lm_nccl_settings().lost) {
+      fail(*comm, lm_nccl_error(ncclRemoteError, "a rank has closed its connection"));
+    }
+    if (end != LM_MESH_DONE && end != LM_MESH_ABORTED) lm_mesh_wait_for_abort(comm->post);
+    lock.lock();
+    if (end == LM_MESH_DONE) box.pop_front();
+    lm_nccl_changed.notify_all();
+  }
+  end_help(comm);
+}
+
+static void send_all(const lm_nccl_comm &comm, std::vector<lm_mesh_traffic> &traffic) {
+  lm_nccl_guard lock(lm_nccl_lock);
+  for (int peer = 0; peer < comm->size; peer++) {
+    auto &out = traffic[(size_t)peer].out;
+    if (peer == comm->rank || out.empty()) continue;
+    for (auto &part : out) comm->outbox[peer].emplace_back(part.data, part.data + part.bytes);
+    out.clear();
+    if (!comm->carried.insert(peer).second) continue;
+    comm->helpers++;
+    std::thread(carry, comm, peer).detach();
+  }
+  lm_nccl_changed.notify_all();
+}
+
+/* Waits until the op's sends are received, or may be left to their threads; false after an abort. */
+static bool await_sends(const lm_nccl_comm &comm, const lm_nccl_op &op) {
+  lm_nccl_guard lock(lm_nccl_lock);
+  for (auto &s : op.sends) {
+    bool eager = (long)s.bytes <= lm_nccl_settings().eager;
+    size_t most = eager ? (size_t)lm_nccl_settings().slots : 0;
+    while (s.sending && !comm->aborted && comm->outbox[s.peer].size() > most) lm_nccl_changed.wait(lock);
+  }
+  return !comm->aborted;
+}
+
+static void run(const lm_nccl_comm &shared, const lm_nccl_op &op) {
+  ncclComm &comm = *shared;
+  bool sends = op.kind == lm_nccl_op::SENDS, fits = true;
   for (auto &gate : op.gates) lm_fake_gate_reach(gate);
   if (comm.aborted) return;
   if (op.stuck) return lm_mesh_wait_for_abort(comm.mesh);
   work w(comm, op);
   w.read();
   w.plan();
-  bool fits = true;
-  lm_mesh_end end = op.sends.empty() ? LM_MESH_DONE : make_ways(comm, op, &fits);
+  lm_mesh_end end = LM_MESH_DONE;
+  ways_by_rank made;
+  if (sends && !lm_nccl_settings().connect) {
+    add_ways(comm, op, made);
+    end = make_ways(comm, comm.boot, made, &fits);
+  }
   if (!fits) return lm_mesh_wait_for_abort(comm.mesh);
-  if (end == LM_MESH_DONE) end = lm_mesh_exchange(comm.mesh, w.traffic);
+  if (sends && end == LM_MESH_DONE) send_all(shared, w.traffic);
+  if (end == LM_MESH_DONE) end = lm_mesh_exchange(sends ? comm.post : comm.mesh, w.traffic);
   if (end != LM_MESH_DONE) {
     if (end == LM_MESH_FAILED) fail(comm, lm_nccl_error(ncclSystemError, "a socket failed"));
     if (end == LM_MESH_LOST && lm_nccl_settings().lost) {
@@ -182,6 +272,7 @@ static void run(ncclComm &comm, const lm_nccl_op &op) {
     return lm_mesh_wait_for_abort(comm.mesh);
   }
   if (!w.agreed()) return lm_mesh_wait_for_abort(comm.mesh);
+  if (sends && !await_sends(shared, op)) return;
   w.compute();
   w.write();
   { /* before anybody may know that it is done: nothing is outstanding then */
@@ -209,9 +300,24 @@ static ncclResult_t check_cards(const std::vector<lm_mesh_hello> &all) {
   return ncclSuccess;
 }
 
+static std::array<lm_mesh *, 3> meshes_of(ncclComm &comm) { return {&comm.mesh, &comm.post, &comm.boot}; }
+
+static void wake_all(ncclComm &comm) {
+  uint64_t one = 1;
+  for (lm_mesh *mesh : meshes_of(comm)) {
+    if (mesh->wake >= 0 && write(mesh->wake, &one, sizeof one) < 0) comm.error = ncclSystemError;
+  }
+}
+
+static void close_all(ncclComm &comm) {
+  for (lm_mesh *mesh : meshes_of(comm)) lm_mesh_close(*mesh);
+}
+
 static ncclResult_t meet(ncclComm &comm, const std::string &name, lm_mesh_hello mine, bool split) {
   std::vector<lm_mesh_hello> all;
   lm_mesh_end end = lm_mesh_meet(comm.mesh, name, mine, all);
+  if (end == LM_MESH_DONE) end = lm_mesh_meet(comm.post, name + "-post", mine, all);
+  if (end == LM_MESH_DONE) end = lm_mesh_meet(comm.boot, name + "-boot", mine, all);
   if (end == LM_MESH_ABORTED) return lm_nccl_error(ncclSystemError, "aborted while it was made");
   if (end != LM_MESH_DONE) {
     return lm_nccl_error(ncclSystemError, "ranks do not fit together: rank %d of %d", mine.rank, mine.size);
@@ -223,7 +329,7 @@ static ncclResult_t meet(ncclComm &comm, const std::string &name, lm_mesh_hello 
   }
   std::stable_sort(members.begin(), members.end(),
                    [&](int a, int b) { return all[(size_t)a].key < all[(size_t)b].key; });
-  lm_mesh_keep(comm.mesh, members);
+  for (lm_mesh *mesh : meshes_of(comm)) lm_mesh_keep(*mesh, members);
   return ncclSuccess;
 }
 
@@ -240,10 +346,14 @@ static void live(lm_nccl_comm comm, std::string name, lm_mesh_hello mine, bool s
     lm_nccl_op op = std::move(comm->queue.front());
     comm->queue.pop_front();
     lock.unlock();
-    run(*comm, op);
+    run(comm, op);
     lock.lock();
   }
-  lm_mesh_close(comm->mesh);
+  comm->over = true;
+  wake_all(*comm);
+  lm_nccl_changed.notify_all();
+  while (comm->helpers > 0) lm_nccl_changed.wait(lock);
+  close_all(*comm);
   comm->ended = true;
   lm_nccl_changed.notify_all();
 }
@@ -254,18 +364,19 @@ lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int devi
   comm->name = name, comm->rank = rank, comm->size = size, comm->device = device, comm->blocking = blocking;
   comm->one_thread_ranks = 1, comm->creator = 0, comm->splits = 0, comm->polls = lm_nccl_settings().polls;
   lm_nccl_threads();
-  comm->dead = comm->closing = comm->ended = false, comm->busy = true, comm->error = ncclSuccess;
+  comm->dead = comm->closing = comm->ended = comm->joined = comm->over = false, comm->helpers = 0, comm->busy = true,
+  comm->error = ncclSuccess;
   lm_mesh_hello mine = {};
   mine.rank = rank, mine.size = size, mine.color = color, mine.key = key;
   snprintf(mine.card, sizeof mine.card, "%x", lm_fake_physical(device));
   const char *host = getenv("NCCL_HOSTID");
   snprintf(mine.host, sizeof mine.host, "%s", host ? host : "");
-  comm->mesh.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (comm->mesh.wake < 0) return NULL;
+  for (lm_mesh *mesh : meshes_of(*comm)) mesh->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (comm->boot.wake < 0) return close_all(*comm), nullptr;
   try {
     std::thread(live, comm, name, mine, split).detach();
   } catch (...) {
-    lm_mesh_close(comm->mesh);
+    close_all(*comm);
     return NULL;
   }
   lm_fake_count("communicator", 1);
@@ -293,8 +404,7 @@ void lm_nccl_abort(const lm_nccl_comm &comm) {
   comm->aborted = true;
   comm->queue.clear();
   comm->asked = NULL;
-  uint64_t one = 1;
-  if (comm->mesh.wake >= 0 && write(comm->mesh.wake, &one, sizeof one) < 0) comm->error = ncclSystemError;
+  wake_all(*comm);
   for (auto &gate : comm->open) lm_fake_gate_pass(gate);
   comm->open.clear();
   if (comm->child) lm_nccl_abort(comm->child);

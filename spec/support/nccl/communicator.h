@@ -13,6 +13,10 @@
  * finds ncclRemoteError, and so do later ones stuck=n   the nth collective or group of sends from now on never ends,
  * unless its communicator is aborted lost=1    a rank that is gone is found out (ncclRemoteError) where its data is
  * waited for; else that hangs newer=1   two ranks on one card are reported in the words of NCCL 2.29 and later
+ * connect=1 a non-blocking communicator stays in progress at its first collective until all its ranks have called
+ * theirs, and at the first sends of two ranks, until both have called: connections that are made when first used
+ * eager=n   sends of at most n bytes end before they are received, from memory that ends with the communicator (0)
+ * slots=n   so many of them to one rank at most; the next waits (8)
  * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures.
  * lm_fake_live counts as "exposed" what NCCL starts a thread for on a thread that takes signals: so would NCCL's. */
 #ifndef LM_FAKE_NCCL_H
@@ -30,7 +34,7 @@
 extern "C" LM_FAKE_API int lm_fake_nccl(const char *knob, long value); /* 0; -1: no such knob */
 
 struct lm_nccl_knobs {
-  std::atomic<long> polls{2}, async{0}, stuck{0}, lost{0}, newer{0};
+  std::atomic<long> polls{2}, async{0}, stuck{0}, lost{0}, newer{0}, connect{0}, eager{0}, slots{8};
 };
 lm_nccl_knobs &lm_nccl_settings();
 /* Counts a knob's number down: true when that comes to 0. */
@@ -67,7 +71,9 @@ struct ncclComm {
   int one_thread_ranks; /* number of its ranks that its creating thread must serve in one group */
   unsigned long creator;
   lm_mesh mesh;
-  std::set<int> to, from; /* ranks to and from which sends have a way: its thread's */
+  std::set<int> to, from; /* ranks to and from which sends have a way: its thread's, or the connecting one's */
+  lm_mesh post, boot;     /* for sends, apart from collectives; for connections */
+  bool joined;            /* true once a collective has connected all ranks */
   std::atomic<bool> aborted{false};
 
   /* Under lm_nccl_lock. */
@@ -83,7 +89,11 @@ struct ncclComm {
   std::map<int, lm_nccl_op> scales;                       /* reductions made for it, by number */
   std::map<void *, std::pair<char *, size_t>> registered; /* memory by handle */
   int splits;
-  std::shared_ptr<ncclComm> child; /* being split off it */
+  std::shared_ptr<ncclComm> child;                     /* being split off it */
+  std::map<int, std::deque<std::vector<char>>> outbox; /* sends that are not received yet, by rank */
+  std::set<int> carried;                               /* ranks whose outbox has a thread */
+  int helpers;                                         /* number of these threads, and of the connecting one */
+  bool over;                                           /* true once they must end */
 };
 typedef std::shared_ptr<ncclComm> lm_nccl_comm;
 
@@ -104,6 +114,8 @@ lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int devi
 /* Puts the op's gates on its streams and hands it to the thread. Under the lock. */
 ncclResult_t lm_nccl_enqueue(const lm_nccl_comm &comm, lm_nccl_op op);
 void lm_nccl_abort(const lm_nccl_comm &comm);
+/* Starts to connect the ranks that these calls need, as far as they are not; it is busy until then. Under the lock. */
+void lm_nccl_connect(const lm_nccl_comm &comm, const std::vector<lm_nccl_op> &ops);
 
 /* ---- reduce.cc */
 

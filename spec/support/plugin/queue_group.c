@@ -229,9 +229,11 @@ static void queue_abort(lm_group *g) {
   ((state *)g->state)->aborted = true;
 }
 
-static lm_status queue_split(lm_group *g, lm_group *parent) {
+static lm_status queue_split(lm_group *g, lm_group *parent, int color) {
   counts[SPLIT]++;
-  return parent->state && parent->part == g->part ? LM_OK : lm_fail(LM_E_STATE, "split: a strange parent");
+  return parent->state && parent->part == g->part && (color < 0) == (g->rank < 0)
+             ? LM_OK
+             : lm_fail(LM_E_STATE, "split: a strange parent");
 }
 
 static lm_status queue_open(lm_group *g) {

@@ -69,34 +69,35 @@ LM_FUNCTION(dist_solo) {
   return 1;
 }
 
-/* Opens the group of the ranks in the list at 3. */
+/* Opens the group that the list at 3 has for this rank. */
 static lm_status open_group(lua_State *L, const lm_lua *s, group_handle *handle) {
   lm_status status;
-  int64_t rank;
+  int64_t number;
   double timeout = 0;
   int n = (int)lua_objlen(L, 3);
-  int *ranks = lm_malloc((size_t)n * sizeof *ranks);
-  if (!ranks) return LM_E_OOM;
+  int *numbers = lm_malloc((size_t)n * sizeof *numbers);
+  if (!numbers) return LM_E_OOM;
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 3, i + 1);
-    TRY(lm_read_int(L, s, lua_gettop(L), "new_group", "a rank", &rank));
+    TRY(lm_read_int(L, s, lua_gettop(L), "new_group", "the number of a group", &number));
     lua_pop(L, 1);
-    ranks[i] = rank < 0 || rank > INT32_MAX ? -1 : (int)rank;
+    numbers[i] = number < 0 || number > INT32_MAX ? -1 : (int)number;
   }
   TRY(LM_READ_ARGS(L, s, 4, "new_group", {"timeout", LM_ARG_F | LM_OR_NIL, &timeout}));
-  TRY(lm_group_new(handle->world->world, lua_tostring(L, 2), n, ranks, timeout, &handle->group));
+  TRY(lm_groups_new(handle->world->world, lua_tostring(L, 2), n, numbers, timeout, &handle->group));
 done:
-  lm_free(ranks);
+  lm_free(numbers);
   return status;
 }
 
-/* dist_group(world, backend, ranks in the world ascending [, timeout]) -> group, or nil for a rank outside it */
+/* dist_group(world, backend, for each rank of the world the number of its group, or 0 [, timeout]) -> this rank's
+ * group, or nil */
 LM_FUNCTION(dist_group) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   lm_world_handle *world = lm_need_world(L, 1, "new_group");
   lm_need_text(L, 2, "new_group", "backend");
-  lm_need_table(L, 3, "new_group", "ranks");
+  lm_need_table(L, 3, "new_group", "the numbers of groups");
   group_handle *handle = new_group(L); /* 5 */
   handle->world = world;
   lm_object_keeps(L, 1);

@@ -98,8 +98,9 @@ typedef struct lm_group_table {
   /* Makes enqueued calls end soon, in any state, and later calls fail. Called from any thread, also during a call. */
   void (*abort)(lm_group *g);
   /* Prepares g as a part of `parent`, an open group of this table, so that `open` need not build it from scratch.
-   * Called on all ranks of the parent before `open`; g->rank is -1 on ranks that are not in g. */
-  lm_status (*split)(lm_group *g, lm_group *parent);
+   * Called once on all ranks of the parent before `open`, for several groups at a time: ranks of one pass the same
+   * color, at least 0. g->rank and color are -1 on ranks that join none. */
+  lm_status (*split)(lm_group *g, lm_group *parent, int color);
   /* Reduces into t[root] (`reduce`) or broadcasts from it n tensors of this process, without a group: each on its own
    * device, contiguous, of one dtype and size. Enqueues on each device's current stream. *taken is false, and nothing
    * was done, if it is impossible (two tensors on one GPU, say). */

@@ -121,19 +121,19 @@ static lm_part *parent_of(lm_group_core *core, const lm_group_table *table) {
   return found;
 }
 
-static lm_status backends_split_part(lm_group_core *core, lm_group *g) {
+static lm_status backends_split_part(lm_group_core *core, lm_group *g, int color) {
   lm_part *parent = g->table->split ? parent_of(core, g->table) : NULL;
   if (!parent) return LM_OK;
   if (parent->issuer) lm_issuer_hold(parent->issuer, true);
   lm_status status = parent->issuer ? lm_issuer_wait(parent->issuer, true) : LM_OK; /* no call may be in progress */
-  if (status == LM_OK) status = g->table->split(g, parent->g);
+  if (status == LM_OK) status = g->table->split(g, parent->g, color);
   if (parent->issuer) lm_issuer_hold(parent->issuer, false);
   return status == LM_OK ? LM_OK : lm_group_broken(g, lm_error()); /* other ranks may wait in split */
 }
 
-static lm_status open_part(lm_group_core *core, lm_part *part) {
+static lm_status open_part(lm_group_core *core, lm_part *part, int color) {
   lm_status status;
-  TRY(backends_split_part(core, part->g));
+  TRY(backends_split_part(core, part->g, color));
   if (core->g.rank < 0) return LM_OK;
   TRY(part->g->table->open(part->g));
   if (!part->g->table->enqueues) return LM_OK;
@@ -149,10 +149,10 @@ static void close_part(lm_part *part) {
   part->g->table->close(part->g);
 }
 
-lm_status lm_parts_open(lm_group_core *core) {
+lm_status lm_parts_open(lm_group_core *core, int color) {
   lm_status status = LM_OK;
   for (int i = 0; i < core->nparts; i++) {
-    status = open_part(core, &core->part[i]);
+    status = open_part(core, &core->part[i], color);
     if (status == LM_OK) continue;
     lm_saved_error saved;
     lm_error_save(status, &saved);

@@ -18,6 +18,6 @@ lm_status lm_backends_parse(const char *text, lm_backends *out);
 void lm_parts_make(lm_group_core *core, const lm_backends *backends);
 /* Splits the parts off the world's first group where possible, and opens them on the group's members. Collective over
  * the world. Closes everything on error. */
-lm_status lm_parts_open(lm_group_core *core);
+lm_status lm_parts_open(lm_group_core *core, int color);
 /* Closes the parts in reverse order. */
 void lm_parts_close(lm_group_core *core);

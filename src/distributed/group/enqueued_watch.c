@@ -19,16 +19,21 @@ static const double awaited_pause = 200e-6;                    /* seconds at mos
 static const double health_every = 5e-3;                       /* seconds between calls of the backend's `health` */
 static const double shutdown_time = 5;                         /* seconds to send remaining tickets at close */
 
+typedef struct request_list {
+  lm_request **at; /* [n] */
+  size_t n, capacity;
+} request_list;
+
 typedef struct watch {
   lm_issuer *is;
   lm_work *head; /* the oldest work, which `waiting` records; or NULL */
   lm_waiting waiting;
-  lm_request **sends; /* [nsends] tickets on their way to the next rank, the oldest first */
-  size_t nsends, capacity;
-  bool expects;                                    /* true while a call lacks the previous rank's ticket */
-  bool over;                                       /* true after a failure: works are only ended */
-  double pause, asked;                             /* seconds to the next poll; lm_seconds() of the last `health` */
-  double until;                                    /* lm_seconds() at which closing stops to wait; 0 before */
+  request_list sends;    /* tickets and receipts on their way to other ranks, the oldest first */
+  request_list receipts; /* receipts to come for sends that are done */
+  bool expects;          /* true while a call lacks the previous rank's ticket */
+  bool over;             /* true after a failure: works are only ended */
+  double pause, asked;   /* seconds to the next poll; lm_seconds() of the last `health` */
+  double until;          /* lm_seconds() at which closing stops to wait; 0 before */
   lm_stream *back[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* streams that copy results to the host */
 } watch;
 
@@ -82,29 +87,50 @@ static void set_current_work(watch *x, lm_work *w, bool completed) {
 
 /* ---- tickets */
 
+enum { TICKETS, RECEIPTS }; /* slots of the ring's messages */
+
+static lm_status watch_post(watch *x, request_list *list, bool sending, int peer, uint64_t slot) {
+  if (!lm_list_grow(&list->at, &list->capacity, list->n + 1, sizeof *list->at)) return LM_E_OOM;
+  NEED(lm_transport_post(x->is->ring, sending, peer, slot, NULL, 0, &list->at[list->n]));
+  list->n++;
+  return LM_OK;
+}
+
 /* Starts to send w's ticket to the next rank, and to receive the previous one's. */
 static lm_status send_ticket(watch *x, lm_work *w) {
-  lm_status status = LM_OK;
   const lm_group *g = x->is->g;
-  if (!lm_list_grow(&x->sends, &x->capacity, x->nsends + 1, sizeof *x->sends)) return LM_E_OOM;
-  TRY(lm_transport_post(x->is->ring, false, (g->rank + g->size - 1) % g->size, 0, NULL, 0, &w->heard));
-  TRY(lm_transport_post(x->is->ring, true, (g->rank + 1) % g->size, 0, NULL, 0, &x->sends[x->nsends]));
-  x->nsends++;
+  NEED(lm_transport_post(x->is->ring, false, (g->rank + g->size - 1) % g->size, TICKETS, NULL, 0, &w->heard));
+  NEED(watch_post(x, &x->sends, true, (g->rank + 1) % g->size, TICKETS));
   w->sent = true;
-done:
-  return status;
+  return LM_OK;
+}
+
+/* Sends a receipt for a receive that is done, or expects that of a send. A send may be done before it is received, from
+ * memory that is freed with the communicator, so closing waits for the receipts. */
+static lm_status exchange_receipt(watch *x, const lm_work *w) {
+  bool sent = w->exchange.call.kind == LM_SEND;
+  if (!x->is->ring || !lm_is_p2p(w)) return LM_OK;
+  return watch_post(x, sent ? &x->receipts : &x->sends, !sent, w->exchange.call.peer, RECEIPTS);
+}
+
+/* Forgets the oldest n requests of a list. */
+static void forget_oldest(watch *x, request_list *list, size_t n) {
+  for (size_t i = 0; i < n; i++) lm_transport_forget(x->is->ring, list->at[i]);
+  list->n -= n;
+  if (n > 0) memmove(list->at, list->at + n, list->n * sizeof *list->at);
 }
 
 static lm_status watch_sends(watch *x) {
   bool done = true;
   size_t n = 0;
   lm_status status = LM_OK;
-  while (n < x->nsends && done && status == LM_OK) {
-    status = lm_transport_test(x->is->ring, x->sends[n], &done);
-    if (done) lm_transport_forget(x->is->ring, x->sends[n++]);
+  while (n < x->sends.n && done && status == LM_OK) {
+    status = lm_transport_test(x->is->ring, x->sends.at[n], &done);
+    n += done;
   }
-  x->nsends -= n;
-  if (n > 0) memmove(x->sends, x->sends + n, x->nsends * sizeof *x->sends);
+  forget_oldest(x, &x->sends, n);
+  for (n = 0; n < x->receipts.n && !lm_transport_is_pending(x->is->ring, x->receipts.at[n]);) n++;
+  forget_oldest(x, &x->receipts, n);
   return status;
 }
 
@@ -167,12 +193,14 @@ static lm_status copy_to_host(watch *x, lm_exchange *c) {
   return lm_call_written(c, status);
 }
 
-static void end_done_work(watch *x, lm_work *w) {
-  lm_status status = lm_error_restore(&w->outcome);
+static lm_status end_done_work(watch *x, lm_work *w) {
+  lm_status status = lm_error_restore(&w->outcome), receipt = LM_OK;
+  if (status == LM_OK) receipt = exchange_receipt(x, w);
   if (w->exchange.host)
     status = status == LM_OK ? copy_to_host(x, &w->exchange) : lm_call_written(&w->exchange, status);
   set_current_work(x, NULL, status == LM_OK);
   watch_end_work(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
+  return receipt;
 }
 
 static lm_status end_done_works(watch *x) {
@@ -181,7 +209,7 @@ static lm_status end_done_works(watch *x) {
     set_current_work(x, w, false);
     NEED(check_work(x, w, &done));
     if (!done) break;
-    end_done_work(x, w);
+    NEED(end_done_work(x, w));
     x->pause = first_pause;
   }
   return LM_OK;
@@ -247,11 +275,16 @@ static void watch_sleep(watch *x, bool idle) {
   x->pause = pause * 2;
 }
 
-/* Returns true while closing must wait, at most shutdown_time, for unsent tickets: the next rank may need them. */
+/* Returns true while closing must wait for unsent tickets, which the next rank may need, at most shutdown_time, or for
+ * ranks that have not received what this one has sent, at most the group's timeout. */
 static bool must_report_first(watch *x) {
   double now = lm_seconds();
-  if (x->over || x->nsends == 0) return false;
-  if (x->until == 0) x->until = now + shutdown_time;
+  if (x->over || x->sends.n + x->receipts.n == 0) return false;
+  if (x->until == 0) {
+    x->until = now + (x->receipts.n > 0 ? x->is->core->timeout : shutdown_time);
+    if (x->receipts.n > 0)
+      lm_log(LM_LOG_DIST, "group %u closes: %zu sends are not received yet", x->is->core->id, x->receipts.n);
+  }
   return now < x->until;
 }
 
@@ -269,11 +302,13 @@ static void *watch_calls(void *arg) {
     lm_status status = x.over ? LM_OK : watch_look(&x);
     if (status != LM_OK) watch_fail(&x, status);
     if (x.over) watch_end_all(&x);
-    watch_sleep(&x, idle && !must_report && x.nsends == 0);
+    watch_sleep(&x, idle && !must_report && x.sends.n == 0);
   }
   set_current_work(&x, NULL, false);
-  for (size_t i = 0; i < x.nsends; i++) lm_transport_forget(is->ring, x.sends[i]);
-  lm_free(x.sends);
+  forget_oldest(&x, &x.sends, x.sends.n);
+  forget_oldest(&x, &x.receipts, x.receipts.n);
+  lm_free(x.sends.at);
+  lm_free(x.receipts.at);
   return NULL;
 }
 

@@ -14,7 +14,14 @@
 
 static lm_status check_waiting(void *ctx) { return lm_group_check(ctx); }
 
-static lm_status put_settings(lm_bytes *b, const lm_world *w, const char *backend, int n, const int *ranks) {
+/* The groups that one call makes, as lm_groups_new gets them, and the first one's id. */
+typedef struct group_set {
+  const int *number; /* [the world's size] */
+  int count;
+  uint32_t id;
+} group_set;
+
+static lm_status put_settings(lm_bytes *b, const lm_world *w, const char *backend, const group_set *set) {
   char number[16];
   lm_put_u32(b, (uint32_t)w->rank);
   lm_put_text(b, lm_where());
@@ -22,9 +29,14 @@ static lm_status put_settings(lm_bytes *b, const lm_world *w, const char *backen
   lm_put_u32(b, 0);
   lm_put(b, backend, strlen(backend));
   lm_put(b, " with ranks", 11);
-  for (int i = 0; i < n; i++) {
-    int digits = snprintf(number, sizeof number, "%s %d", i ? "," : "", ranks[i]);
-    lm_put(b, number, (size_t)digits);
+  for (int k = 1; k <= set->count; k++) {
+    const char *before = k > 1 ? ";" : "";
+    for (int rank = 0; rank < w->size; rank++) {
+      if (set->number[rank] != k) continue;
+      int digits = snprintf(number, sizeof number, "%s %d", before, rank);
+      lm_put(b, number, (size_t)digits);
+      before = ",";
+    }
   }
   if (b->failed) return LM_E_OOM;
   uint32_t length = (uint32_t)(b->n - at - 4);
@@ -54,7 +66,7 @@ static lm_status compare_settings(lm_world *w, const lm_bytes *own, const void *
   return lm_fail_with_cause("new_group", lm_client_fail(w->client, &failure, 0.3));
 }
 
-static lm_status group_agree(lm_world *w, lm_group_core *core, const char *backend, int n, const int *ranks) {
+static lm_status group_agree(lm_world *w, lm_group_core *core, const group_set *set) {
   lm_status status = LM_OK;
   lm_bytes own = {0};
   void *theirs = NULL;
@@ -62,12 +74,12 @@ static lm_status group_agree(lm_world *w, lm_group_core *core, const char *backe
   int64_t position;
   char key[48];
   lm_deadline p = {.deadline = lm_seconds() + core->timeout + 5, .wake_fd = -1, .check = check_waiting, .ctx = core};
-  TRY(put_settings(&own, w, backend, n, ranks));
+  TRY(put_settings(&own, w, core->backend, set));
   snprintf(key, sizeof key, "group/%u/came/%d", core->id, w->rank);
   TRY(lm_client_set(w->client, key, "", 0));
-  snprintf(key, sizeof key, "group/%u/proposals", core->id);
+  snprintf(key, sizeof key, "group/%u/proposals", set->id);
   TRY(lm_client_add(w->client, key, 1, &p, &position));
-  snprintf(key, sizeof key, "group/%u/proposal", core->id);
+  snprintf(key, sizeof key, "group/%u/proposal", set->id);
   if (position == 1) {
     TRY(lm_client_set(w->client, key, own.data, own.n));
   } else {
@@ -83,15 +95,15 @@ done:
 
 /* ---- a group's core */
 
-static lm_status check_ranks(const lm_world *w, int n, const int *ranks) {
-  if (n < 1) return lm_fail(LM_E_ARG, "new_group: ranks must not be empty");
-  for (int i = 0; i < n; i++) {
-    if (ranks[i] < 0 || ranks[i] >= w->size) return lm_fail_rank("new_group", ranks[i], w->size);
-    if (i > 0 && ranks[i] <= ranks[i - 1])
-      return lm_fail(LM_E_ARG, "new_group: ranks must be distinct and in ascending order, got %d after %d", ranks[i],
-                     ranks[i - 1]);
+static lm_status count_groups(const lm_world *w, int n, const int *number, int *count) {
+  *count = 0;
+  if (n != w->size) return lm_fail_length("new_group", "the numbers of groups", w->size, "rank", n);
+  for (int rank = 0; rank < n; rank++) {
+    if (number[rank] < 0 || number[rank] > n)
+      return lm_fail_int("new_group", "the number of a group", lm_text("from 0 to %d", n), number[rank]);
+    if (number[rank] > *count) *count = number[rank];
   }
-  return LM_OK;
+  return *count > 0 ? LM_OK : lm_fail(LM_E_ARG, "new_group: ranks must not be empty");
 }
 
 static void free_core(lm_group_core *core) {
@@ -101,21 +113,24 @@ static void free_core(lm_group_core *core) {
   lm_free(core);
 }
 
-static lm_status make_core(int n, const int *ranks, int world_rank, lm_group_core **out) {
+/* Makes the core of the group of the ranks whose number is `mine`. */
+static lm_status make_core(int n, const int *number, int mine, int world_rank, lm_group_core **out) {
   lm_group_core *core = lm_calloc(1, sizeof *core);
-  int *copy = lm_malloc((size_t)n * sizeof *copy);
+  int *ranks = lm_malloc((size_t)n * sizeof *ranks);
   *out = NULL;
-  if (!core || !copy) {
+  if (!core || !ranks) {
     lm_free(core);
-    lm_free(copy);
+    lm_free(ranks);
     return LM_E_OOM;
   }
-  memcpy(copy, ranks, (size_t)n * sizeof *copy);
-  core->g = (lm_group){.rank = -1, .size = n, .ranks = copy, .core = core};
-  for (int i = 0; i < n; i++)
-    if (ranks[i] == world_rank) core->g.rank = i;
+  core->g = (lm_group){.rank = -1, .ranks = ranks, .core = core};
+  for (int rank = 0; rank < n; rank++) {
+    if (number[rank] != mine) continue;
+    if (rank == world_rank) core->g.rank = core->g.size;
+    ranks[core->g.size++] = rank;
+  }
   pthread_mutex_init(&core->lock, NULL);
-  if (n > 1) lm_backward_keep_order(true); /* collectives in hooks must run in the same order on all ranks */
+  if (core->g.size > 1) lm_backward_keep_order(true); /* collectives in hooks must run in the same order on all ranks */
   *out = core;
   return LM_OK;
 }
@@ -143,25 +158,31 @@ static bool is_solo(const lm_backends *b) {
   return false;
 }
 
-lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks, double timeout, lm_group **out) {
+lm_status lm_groups_new(lm_world *w, const char *backend, int n, const int *number, double timeout, lm_group **out) {
   lm_status status = LM_OK;
   lm_backends backends;
   lm_group_core *core = NULL;
+  group_set set = {.number = number};
   bool listed = false;
   lm_saved_error saved; /* cleanup may set other messages */
   *out = NULL;
   status = lm_world_check(w);
   if (status != LM_OK) return lm_fail_in(status, "new_group");
-  TRY(check_ranks(w, n, ranks));
+  TRY(count_groups(w, n, number, &set.count));
   TRY(lm_backends_parse(backend, &backends));
-  if (is_solo(&backends) && n > 1) TRY(lm_fail(LM_E_ARG, "new_group: backend 'solo' requires one rank, got %d", n));
-  TRY(make_core(n, ranks, w->rank, &core));
+  int mine = number[w->rank] > 0 ? number[w->rank] : 1; /* the first, if this rank joins none */
+  TRY(make_core(n, number, mine, w->rank, &core));
+  int size = core->g.size;
+  if (is_solo(&backends) && size > 1)
+    TRY(lm_fail(LM_E_ARG, "new_group: backend 'solo' requires one rank, got %d", size));
   core->world = w;
   core->timeout = timeout > 0 ? timeout : w->timeout;
-  core->g.one_host = on_one_host(w, n, ranks);
+  core->g.one_host = on_one_host(w, size, core->g.ranks);
   lm_parts_make(core, &backends);
   pthread_mutex_lock(&w->lock);
-  core->id = ++w->groups_made;
+  set.id = w->groups_made + 1;
+  w->groups_made += (uint32_t)set.count;
+  core->id = set.id + (uint32_t)(mine - 1);
   core->next = w->groups;
   w->groups = core;
   listed = true;
@@ -169,11 +190,11 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
 
   lm_waiting waiting;
   lm_ticket ticket = {.kind = LM_SETUP};
-  snprintf(ticket.what, sizeof ticket.what, "new_group %.32s of %d rank%s", core->backend, n, n > 1 ? "s" : "");
+  snprintf(ticket.what, sizeof ticket.what, "new_group %.32s of %d rank%s", core->backend, size, size > 1 ? "s" : "");
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, LM_WAITING_UNTIL_DONE, core, &ticket, core->timeout);
-  status = group_agree(w, core, core->backend, n, ranks);
-  if (status == LM_OK) status = lm_parts_open(core);
+  status = group_agree(w, core, &set);
+  if (status == LM_OK) status = lm_parts_open(core, number[w->rank] - 1);
   lm_waiting_end(&waiting, status == LM_OK);
   if (status == LM_OK && core->g.rank >= 0) {
     *out = &core->g;
@@ -193,11 +214,11 @@ lm_status lm_group_solo(lm_group **out) {
   lm_group_core *core;
   *out = NULL;
   TRY(lm_backends_parse("solo", &backends));
-  TRY(make_core(1, (int[]){0}, 0, &core));
+  TRY(make_core(1, (int[]){1}, 1, 0, &core));
   core->g.one_host = true;
   core->timeout = LM_DEFAULT_TIMEOUT;
   lm_parts_make(core, &backends);
-  status = lm_parts_open(core);
+  status = lm_parts_open(core, 0);
   if (status == LM_OK) {
     *out = &core->g;
   } else {

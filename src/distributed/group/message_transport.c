@@ -269,6 +269,15 @@ lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done) {
   return status != LM_OK || *done ? status : lm_group_check(e->g);
 }
 
+bool lm_transport_is_pending(lm_transport *e, lm_request *r) {
+  pthread_mutex_lock(&e->lock);
+  if (!r->done) transport_progress(e);
+  lm_wire_state state = e->wire[r->peer].state;
+  bool pending = !r->done && state != LM_WIRE_LEFT && state != LM_WIRE_BROKEN;
+  pthread_mutex_unlock(&e->lock);
+  return pending && !lm_link_has_left(e->g, r->peer);
+}
+
 int lm_transport_peer(const lm_request *r) { return r->sending ? r->peer : r->from; }
 
 void lm_transport_forget(lm_transport *e, lm_request *r) {

@@ -35,6 +35,8 @@ lm_status lm_transport_post(lm_transport *e, bool sending, int peer, uint64_t sl
 /* Waits until r is done: data received, or data written to the socket, so that the buffer may be reused. */
 lm_status lm_transport_wait(lm_transport *e, lm_request *r);
 lm_status lm_transport_test(lm_transport *e, lm_request *r, bool *done);
+/* Returns true while r may still become done: its peer has neither closed the group nor left. Reports no failure. */
+bool lm_transport_is_pending(lm_transport *e, lm_request *r);
 int lm_transport_peer(const lm_request *r); /* the peer of a request that is done, in the group */
 /* Fills in entries for poll, which wake when messages can be read or written; returns their number, at most `most`. */
 struct pollfd;

@@ -37,8 +37,7 @@ done:
   return status;
 }
 
-/* Returns true if peer has left: its listener is closed, or no thread serves it. */
-static bool has_left(const lm_group *g, int peer) {
+bool lm_link_has_left(const lm_group *g, int peer) {
   double at;
   uint64_t completed;
   lm_ticket last;
@@ -58,13 +57,13 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
                      .check = link_check,
                      .ctx = g};
     lm_status status = lm_group_check(g);
-    if (status != LM_OK || has_left(g, peer)) return status;
+    if (status != LM_OK || lm_link_has_left(g, peer)) return status;
     status = attempt(g, address, &p, fd);
     if (status == LM_OK || status == LM_E_OOM) return status;
     char why[256]; /* a copy, since lm_group_check may fail with another message */
     lm_write(why, sizeof why, "%s", lm_error());
     NEED(lm_group_check(g));
-    bool again = (status == LM_E_IO && lm_seconds() + pause <= until) || has_left(g, peer);
+    bool again = (status == LM_E_IO && lm_seconds() + pause <= until) || lm_link_has_left(g, peer);
     if (!again) return lm_group_lost(g, peer, why);
     usleep((useconds_t)(pause * 1e6));
     pause = fmin(2 * pause, longest_pause);

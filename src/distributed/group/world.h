@@ -39,11 +39,12 @@ const char *lm_world_host(const lm_world *w, int rank);
  * its own GPU and nccl, else "gloo". */
 LM_API lm_status lm_world_backend(const lm_world *w, const char **out);
 
-/* Creates a group. Every rank of the world calls it, in the same order, with the same ranks (in the world, ascending).
- * *out is NULL on other ranks. timeout in seconds, <= 0: the world's. backend: "gloo" or a plug-in's name, for tensors
- * of all devices; or one for each device: "cpu:gloo,cuda:nccl". */
-LM_API lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks, double timeout,
-                              lm_group **out);
+/* Creates groups without common ranks, and returns this rank's; NULL: it joins none. number[rank], for the n ranks of
+ * the world, is the number of the group that it joins, from 1, or 0. Every rank calls it, in the same order, with the
+ * same numbers. timeout in seconds, <= 0: the world's. backend: "gloo" or a plug-in's name, for tensors of all devices;
+ * or one for each device: "cpu:gloo,cuda:nccl". */
+LM_API lm_status lm_groups_new(lm_world *w, const char *backend, int n, const int *number, double timeout,
+                               lm_group **out);
 LM_API void lm_group_close(lm_group *g); /* g may be NULL */
 const char *lm_group_backend(const lm_group *g);
 enum { LM_GROUP_TEXT = 256 };

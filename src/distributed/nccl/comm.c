@@ -370,7 +370,7 @@ lm_status lm_nccl_pair(lm_nccl *s, lm_device device, int peer, lm_nccl_comm **ou
   return LM_OK;
 }
 
-lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {
+lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, int color, lm_nccl **out) {
   lm_status status;
   lm_nccl *s = NULL;
   lm_nccl_comm *c = NULL, *from = parent->whole;
@@ -385,7 +385,7 @@ lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {
   }
   TRY(lm_nccl_begin(parent, g));
   TRY(lm_nccl_end(parent, from, g,
-                  ncclCommSplit(from->handle, member ? 0 : NCCL_SPLIT_NOCOLOR, g->rank, &from->child, &config)));
+                  ncclCommSplit(from->handle, member ? color : NCCL_SPLIT_NOCOLOR, g->rank, &from->child, &config)));
   if (!member) return LM_OK;
   pthread_mutex_lock(&parent->lock);
   if (!parent->aborted) { /* a child of an aborted parent ends with it */

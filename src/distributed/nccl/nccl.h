@@ -44,8 +44,9 @@ lm_status lm_nccl_new(lm_group *g, lm_nccl **out);
 void lm_nccl_close(lm_nccl *s);
 /* Aborts all communicators without waiting; from any thread. */
 void lm_nccl_abort(lm_nccl *s);
-/* Splits g off the parent. Collective over the parent. *out is NULL if that is impossible, and on ranks outside g. */
-lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out);
+/* Splits g off the parent, with the groups of other colors. Collective over the parent. *out is NULL if that is
+ * impossible, and on ranks that join no group (color -1). */
+lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, int color, lm_nccl **out);
 
 /* Returns the communicator of all ranks on `device`, created on first use (collective); s owns it. */
 lm_status lm_nccl_whole(lm_nccl *s, lm_device device, lm_nccl_comm **out);

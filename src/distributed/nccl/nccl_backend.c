@@ -246,8 +246,8 @@ static void nccl_close_group(lm_group *g) {
 static lm_status health(lm_group *g) { return lm_nccl_health(g->state); }
 static void abort_group(lm_group *g) { lm_nccl_abort(g->state); }
 
-static lm_status nccl_split(lm_group *g, lm_group *parent) {
-  return parent->state ? lm_nccl_split(g, parent->state, (lm_nccl **)&g->state) : LM_OK;
+static lm_status nccl_split(lm_group *g, lm_group *parent, int color) {
+  return parent->state ? lm_nccl_split(g, parent->state, color, (lm_nccl **)&g->state) : LM_OK;
 }
 
 static const lm_group_table table = {
