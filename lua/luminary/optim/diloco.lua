@@ -20,7 +20,8 @@ DiLoCo.init = signature.of([[DiLoCo(optimizer, {sync_every: count = 500, outer_l
   self:follow()
   local params, lines = self:all_parameters(), {("steps between synchronizations %d\n"):format(opts.sync_every)}
   for i, p in ipairs(params) do
-    load_module("luminary.nn.parallel.shards").check_replicas("DiLoCo", "parameter " .. i, p, group)
+    load_module("luminary.nn.parallel.shards").check_replicas("DiLoCo", "parameter " .. i, p, group, "pass the group of "
+      .. "another dim, and let DistributedDataParallel average these over the group that divides the experts")
     lines[i + 1] = ("parameter %d, %s [%s]\n"):format(i, p.dtype, table.concat(p.shape, ", "))
   end
   if group.size > 1 then
