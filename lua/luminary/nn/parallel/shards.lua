@@ -9,6 +9,7 @@ local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
+local parameter = require "luminary.nn.parameter"
 
 local ops, is_empty = core.ops, meta.is_empty
 local shards = {}
@@ -42,6 +43,12 @@ function shards.describe(shape, group)
     shape = shape, numel = lists.product(shape), rows = rows, chunk = chunk, group = group,
     first = group and group.rank * chunk or 0,
   }
+end
+
+--- Returns the properties of a parameter or buffer that must be equal on all ranks, as text.
+function shards.summarize(name, t)
+  return ("'%s', %s [%s]%s"):format(name, t.dtype, table.concat(t.shape, ", "),
+    parameter.is(t) and not t.requires_grad and ", without gradient" or "")
 end
 
 local function same_shape(a, b) return table.concat(a, ",") == table.concat(b, ",") end
