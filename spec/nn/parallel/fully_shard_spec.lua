@@ -979,6 +979,7 @@ describe("nn.parallel.fully_shard", function()
       for _ = 1, 2 do
         contains(message(net.emb, x), "fully_shard: 'emb' is a part of Net, which gathers its parameters while it "
           .. "runs; call that, name a method of it in {methods = {…}}, or shard 'emb' in a call of its own")
+        contains(message(net.emb.forward, net.emb, x), "'emb' is a part of Net")
         contains(message(net.blocks[1], lm.ones(2, 10)), "'blocks.0.norm' is a part of Net")
         contains(message(net.blocks[2].up, lm.ones(2, 10)), "'up' is a part of Block")
         assert(net.blocks[2](lm.ones(2, 10)).shape[2] == 10)

@@ -378,8 +378,8 @@ local function exchange(unit)
   local function install(full_of, pass)
     is_in, unit.depth = true, unit.depth + 1
     for _, record in ipairs(unit.parts) do
-      before[#before + 1] = {record, "__call", record.__call}
-      record.__call = record.first_call
+      lists.append(before, {{record, "__call", record.__call}, {record.values, "forward", record.values.forward}})
+      record.__call, record.values.forward = record.first_call, record.first_forward
     end
     for _, bucket in ipairs(unit.buckets) do
       for i, t in ipairs(full_of(bucket, pass)) do
@@ -485,10 +485,13 @@ end
 
 -- Makes calls of a part of a unit fail while the unit does not run: it would compute with this rank's rows.
 local function refuse_calls(part, name, module)
-  records.set_call(part, function()
+  local record = records.of(part)
+  local function refuse()
     fail("%s: '%s' is a part of %s, which gathers its parameters while it runs; call that, name a method of it in "
       .. "{methods = {…}}, or shard '%s' in a call of its own", who, name, module.__name, name)
-  end)
+  end
+  records.set_call(part, refuse)
+  record.first_forward, record.values.forward = rawget(record.values, "forward"), refuse
 end
 
 -- Returns the unit's parameters, {t, names, slots = {{record, name}, …}} each, and its other modules with parameters,
