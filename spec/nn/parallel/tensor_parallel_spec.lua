@@ -651,6 +651,12 @@ describe("nn.parallel.parallelize", function()
       end)
     end
 
+    differs("parameters that are frozen", [[
+      local net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+      net[2].bias:requires_grad_(rank == 0)
+      parallelize(net, mesh, {["0"] = "column", ["1"] = "row"})
+    ]], "the plan differs from rank 0's: here '1.bias', float64 [4], without gradient; there '1.bias', float64 [4]")
+
     differs("the batch of a vocabulary", [[
       local net = gpt2()
       parallelize(net, mesh, net:parallel_plan {})

@@ -144,10 +144,8 @@ local function describe(module, stages, opts)
       lines[#lines + 1] = ("stage %d, %s"):format(s, table.concat(part.names, ", "))
     end
   end
-  for name, p in module:named_parameters() do
-    lines[#lines + 1] = ("'%s', %s [%s]"):format(name, p.dtype, table.concat(p.shape, ", "))
-  end
-  return table.concat(lines, "\n") .. "\n"
+  for name, p in module:named_parameters() do lines[#lines + 1] = shards.summarize(name, p) end
+  return lines
 end
 
 -- Returns the names of a module's state. The scope frees its tensors, which share the memory of parameters: compiled

@@ -9,6 +9,7 @@ local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
+local parameter = require "luminary.nn.parameter"
 
 local ops, is_empty = core.ops, meta.is_empty
 local shards = {}
@@ -42,6 +43,12 @@ function shards.describe(shape, group)
     shape = shape, numel = lists.product(shape), rows = rows, chunk = chunk, group = group,
     first = group and group.rank * chunk or 0,
   }
+end
+
+--- Returns the properties of a parameter or buffer that must be equal on all ranks, as text.
+function shards.summarize(name, t)
+  return ("'%s', %s [%s]%s"):format(name, t.dtype, table.concat(t.shape, ", "),
+    parameter.is(t) and not t.requires_grad and ", without gradient" or "")
 end
 
 local function same_shape(a, b) return table.concat(a, ",") == table.concat(b, ",") end
@@ -222,19 +229,20 @@ local function expert_part(p)
   return lists.find(shards.parts_of[p] or {}, function(part) return part.averages and part.group.size > 1 end)
 end
 
-local function refuse_experts(who, name, part)
-  options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); nn.parallel.fully_shard "
-    .. "averages both: fully_shard(layer.experts, {mesh = the other dims}), then fully_shard(net, {mesh = all ranks})",
-    who, name, part.mesh:describe_rank())
+local function refuse_experts(who, name, part, remedy)
+  options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); %s", who, name,
+    part.mesh:describe_rank(), remedy or "nn.parallel.fully_shard averages both: fully_shard(layer.experts, {mesh = the "
+    .. "other dims}), then fully_shard(net, {mesh = all ranks})")
 end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
-function shards.check_replicas(who, name, p, group)
+--- remedy: for experts; it is fully_shard without it.
+function shards.check_replicas(who, name, p, group, remedy)
   local parts = lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})
   for _, part in ipairs(lists.append(parts, {shards.of[p]})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
-        if part.averages then refuse_experts(who, name, part) end
+        if part.averages then refuse_experts(who, name, part, remedy) end
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
           part.mesh.rank, rank, name, part.mesh:describe_rank())
       end
