@@ -341,6 +341,18 @@ describe("a collective over NCCL", function()
     ]])
   end)
 
+  it("makes the card of each rank current for a mesh, and one communicator for all of its dims of one rank", function()
+    succeeds(4, [[
+      lm.cuda.set_device(0) -- as at the start of a process
+      local mesh = dist.init_device_mesh("cuda", { 1, 4, 1, 1 })
+      assert(lm.cuda.current_device() == rank and calls "ncclCommSplit" <= 1, calls "ncclCommSplit")
+      local t = lm.full({ 2 }, 1, { device = "cuda" })
+      dist.all_reduce(t, { group = mesh:get_group(2) })
+      assert(tostring(t.device) == "cuda:" .. rank)
+      same({ 4, 4 }, t)
+    ]])
+  end)
+
   it("goes with those of gloo in one group", function()
     succeeds(2, [[
       assert(dist.get_backend() == "cpu:gloo,cuda:nccl")

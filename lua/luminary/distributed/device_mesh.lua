@@ -21,13 +21,15 @@ local function place_of(shape, rank)
   return place
 end
 
--- Makes the groups of the ranks that differ in some dims alone. Returns this rank's. Several dims have a group of their own if one of them has all ranks, so that their collectives do not queue.
+-- Makes the groups of the ranks that differ in some dims alone. Returns this rank's. Several dims have a group of their
+-- own if one of them has all ranks, so that their collectives do not queue. All dims with one rank share a group.
 local function group_of(shape, dims)
   local default, lists_of, order = groups.need "DeviceMesh", {}, {}
   local sizes = lists.pick(shape, dims)
   if lists.product(sizes) == default.size and (#dims == 1 or not lists.index_of(sizes, default.size)) then
     return default
   end
+  if lists.product(sizes) == 1 and groups.alone then return groups.alone end
   for rank = 0, default.size - 1 do
     local others = place_of(shape, rank)
     for _, d in ipairs(dims) do others[d] = 0 end
@@ -38,7 +40,9 @@ local function group_of(shape, dims)
     end
     table.insert(lists_of[key], rank)
   end
-  return groups.new_groups(order, default.backend)
+  local group = groups.new_groups(order, default.backend)
+  groups.alone = group.size == 1 and group or groups.alone
+  return group
 end
 
 -- Returns group_of's result. On GPUs its ranks are connected at once, as long as there is memory for it. Without that
@@ -208,6 +212,9 @@ local init = signature.of([[init_device_mesh(device_type: "cpu" | "cuda", mesh_s
     "names {" .. table.concat(names or {}, ", ") .. "}"}
   check_alike(who, lines)
   check(who, shape, names, default.size)
+  if device_type ~= "cpu" and core.device_current(device_type) == device_type .. ":0" then -- as torch's meshes do
+    core.device_set_current(load_module("luminary.distributed").local_device())
+  end
   local mesh = {
     device_type = device_type, ndim = #shape, shape = lists.slice(shape), groups = {}, rank = default.rank,
     mesh_dim_names = names and lists.slice(names), flat = {}, of = {}, place = place_of(shape, default.rank),

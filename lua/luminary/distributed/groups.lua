@@ -5,7 +5,8 @@ local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"
 local fail = options.fail
 
--- world: the core's, nil with one process; default: the group of all, nil before init; start_cause: why init failed
+-- world: the core's, nil with one process; default: the group of all, nil before init; alone: one of this rank, if a
+-- mesh has made it; start_cause: why init failed
 local groups = {}
 local open = {} -- all groups in the order of creation, kept alive until destroy_process_group closes them
 
@@ -77,6 +78,7 @@ function groups.cause() return groups.world and core.dist_cause(groups.world) or
 local function close(group)
   core.dist_close(group.handle)
   group.handle = nil
+  if groups.alone == group then groups.alone = nil end
   for i = #open, 1, -1 do
     if open[i] == group then table.remove(open, i) end
   end
