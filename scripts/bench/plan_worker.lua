@@ -151,16 +151,16 @@ end
 -- Returns the seconds of one of fully_shard's copies of a few elements, with what it takes around it: steps of small
 -- nets on a mesh of one rank take that much more than those of nets that are not sharded.
 local function seconds_a_call(kind, grid)
-  local seconds, calls = {}, 0 -- calls as cost.step counts them: two a parameter and gather, two a reduction
+  local seconds, calls = {}, 0 -- calls as cost.step counts them: one a parameter and gather, two a reduction
   for i = 1, 2 do
     local net = make(kind, 8, 6, 64, 8)
     if i == 2 then
       for _, block in ipairs((net.transformer or net.model).h or net.model.layers) do
         nn.parallel.fully_shard(block, {mesh = grid})
-        calls = calls + 2 * #block:parameters() + 2
+        calls = calls + #block:parameters() + 2
       end
       nn.parallel.fully_shard(net, {mesh = grid})
-      calls = calls + 2 * #net:parameters() + 2
+      calls = calls + #net:parameters() + 2
     end
     local step = trainer(1, 8, 64, grid, net_of(net, 1))
     seconds[i] = least(function() -- many steps, in which Lua collects garbage as in long runs

@@ -100,24 +100,6 @@ describe("the stand-in for NCCL", function()
     ]])
   end)
 
-  it("scales on the way to a sum", function()
-    run(2, [[
-      local op, t = ffi.new "int[1]", nccl.types.double
-      ok(C.ncclRedOpCreatePreMulSum(op, ffi.new("double[1]", me + 0.5), t, 1, comm))
-      assert(live "reduction" == 1)
-      local x = nccl.device("double", 2, { 2, 3 }, stream)
-      nccl.done(comm, C.ncclAllReduce(x, x, 2, t, op[0], comm, stream))
-      assert(C.ncclAllReduce(x, x, 2, nccl.types.float, op[0], comm, stream) == 4) -- float is not the dtype of op
-      ok(C.ncclRedOpDestroy(op[0], comm))
-      same({ 4, 6 }, nccl.values("double", 2, x, stream))
-      assert(live "reduction" == 0 and C.ncclRedOpDestroy(op[0], comm) == 4)
-      local scale = nccl.device("double", 1, { 10 }, stream)
-      ok(C.ncclRedOpCreatePreMulSum(op, scale, t, 0, comm))
-      nccl.done(comm, C.ncclAllReduce(x, x, 2, t, op[0], comm, stream))
-      same({ 80, 120 }, nccl.values("double", 2, x, stream))
-    ]])
-  end)
-
   it("runs in the order of its stream, and nobody has to wait for it", function()
     run(2, [[
       local t, side, event = nccl.types.int32_t, nccl.stream(), nccl.event()

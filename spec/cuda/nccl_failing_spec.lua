@@ -276,7 +276,6 @@ describe("an error of NCCL's", function()
     ncclGetUniqueId = true, ncclCommInitRankConfig = true, ncclCommGetAsyncError = true, ncclAllReduce = true,
     ncclBroadcast = false, ncclReduce = false, ncclAllGather = false, ncclReduceScatter = false, ncclSend = false,
     ncclRecv = false, ncclGroupStart = false, ncclGroupEnd = false, ncclCommSplit = false,
-    ncclRedOpCreatePreMulSum = false, ncclRedOpDestroy = false,
   } do
     it(("in %s is one of the call's, here and there, and leaves nothing"):format(name), function()
       local got = run(2, ([[

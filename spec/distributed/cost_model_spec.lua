@@ -84,7 +84,7 @@ describe("the cost model #unsanitized", function()
     assert.is_true(gathered <= root + 2 * block)
     assert.is_true(memory({shard = 64}, model).gathered >= 32 * block)
     local odd = cost.transformer {layers = 1, hidden = 10, heads = 2, vocab = 7, seq = 4}
-    assert.equal(4 * 4 * (8 * 10 + 3 * 10 + 10 * 10 + 3 * 40 + 2 * 2 * 10), -- rows: 30, 10, 40, 10, and 7 twice
+    assert.equal(4 * 4 * (96 + 32 + 128 + 128 + 2 * 32), -- 80, 30, 100, 120 and 20 elements in multiples of 32
       4 * memory({shard = 4, reshard = true}, odd).parameters)
   end)
 
@@ -117,10 +117,10 @@ describe("the cost model #unsanitized", function()
     local model, speed = llama(), 0.8 * cost.cards.h100.memory
     local block, own = cost.elements(model.block, 1, 8)
     local twice, once = step {shard = 8, reshard = true}, step {shard = 8}
-    assert.near(1, (twice.copies - once.copies) / 32 / (2 * 2 * (block + own) / speed + 2 * 4 * 5e-6), 1e-9)
+    assert.near(1, (twice.copies - once.copies) / 32 / ((2 * 2 * block + 6 * own) / speed + 5 * 5e-6), 1e-9)
     local root, own_root = cost.elements(model.rest, 1, 8)
-    local numbers = 32 * (6 * block + 2 * own) + 6 * root + 2 * own_root
-    local calls = 32 * (2 * 4 + 2) + 2 * 2 + 2
+    local numbers = 32 * (6 * block + 3 * own) + 6 * root + 3 * own_root -- 2-byte ones; own rows are float32
+    local calls = 32 * (4 + 1 + 2) + 2 + 1 + 2
     assert.near(1, once.copies / (2 * numbers / speed + calls * 5e-6), 1e-9)
     assert.is_nil(step({replicate = 8}).copies)
     local slow = of_card({call = 1e-3}) {shard = 8}

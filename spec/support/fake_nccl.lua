@@ -24,8 +24,6 @@ ffi.cdef [[
   const char *ncclGetLastError(spec_nccl);
   int ncclCommCount(spec_nccl, int *); int ncclCommUserRank(spec_nccl, int *); int ncclCommCuDevice(spec_nccl, int *);
   int ncclGroupStart(void); int ncclGroupEnd(void);
-  int ncclRedOpCreatePreMulSum(int *op, void *scalar, int dtype, int where, spec_nccl);
-  int ncclRedOpDestroy(int op, spec_nccl);
   int ncclAllReduce(const void *, void *, size_t, int dtype, int op, spec_nccl, void *stream);
   int ncclBroadcast(const void *, void *, size_t, int dtype, int root, spec_nccl, void *stream);
   int ncclReduce(const void *, void *, size_t, int dtype, int op, int root, spec_nccl, void *stream);

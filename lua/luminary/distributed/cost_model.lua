@@ -149,13 +149,17 @@ function cost.transformer(o)
   return o
 end
 
+--- Returns the elements of a shard of n elements with the padding behind it: shards that fully_shard gathers at once
+--- begin at multiples of 64 bytes in 2-byte dtypes, of 128 bytes in float32.
+function cost.part(n) return math.ceil(n / 32) * 32 end
+
 --- Returns two numbers: the elements of parameters of these sizes on a tensor rank, and those of a shard, whose rows
 --- are rounded up.
 function cost.elements(sizes, tensor, shard)
   local full, own = 0, 0
   for _, s in ipairs(sizes) do
     local rows = s[3] and math.ceil(s[1] / tensor) or s[1]
-    full, own = full + rows * s[2], own + math.ceil(rows / shard) * s[2]
+    full, own = full + rows * s[2], own + cost.part(math.ceil(rows / shard) * s[2])
   end
   return full, own
 end
@@ -203,11 +207,13 @@ local function block_time(card, el, model, layout, m)
   return forward + memory, backward + 1.5 * memory, scores
 end
 
--- Returns the time of fully_shard's copies of a unit whose parameters have these sizes: of its rows into the buffer of
--- a gather, of each parameter out of it, and of gradients into one, which the rank's part of all samples then scales.
+-- Returns the time of fully_shard's copies of a unit whose parameters have these sizes: of its float32 rows to a gather
+-- in another dtype, of each parameter out of it, and of gradients into one buffer, which the rank's part of all samples
+-- then scales.
 local function copy_time(card, el, sizes, full, own, gathers)
-  local elements = gathers * 2 * (full + own) + (2 + 2) * full
-  return el * elements / (BANDWIDTH * card.memory) + (2 * gathers * #sizes + 2) * (card.call or CALL)
+  local casts = el < 4 and gathers or 0
+  local bytes = el * (gathers * 2 + 2 + 2) * full + casts * (4 + el) * own
+  return bytes / (BANDWIDTH * card.memory) + (gathers * #sizes + casts + 2) * (card.call or CALL)
 end
 
 -- Returns a function hide(seconds, beside): takes `seconds` of a collective that may run beside `beside` seconds of

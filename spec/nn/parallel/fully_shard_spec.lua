@@ -249,7 +249,8 @@ describe("nn.parallel.fully_shard", function()
       fully_shard(net, {reshard_after_forward = true})
       collectgarbage()
       collectgarbage()
-      local small = 150000 -- activations of one sample, and the collector's garbage
+      -- Activations of one sample, the collector's garbage, and what the allocator adds to sizes of shards.
+      local small = 150000 + full / 4 / 8
       local blocks = 2 * block * 9 / 8 -- the allocator rounds sizes up, by an eighth at most
       assert(net[1].up.weight.shape[1] == 96 and sum(net) == full / 4, "not a quarter")
       assert(lm.memory_allocated() - base <= full / 4 + small, "a full parameter is left")
@@ -620,7 +621,7 @@ describe("nn.parallel.fully_shard", function()
         local large, base = nn.utils.init_empty_weights(nn.Linear, 512, 512), lm.memory_allocated()
         fully_shard(large)
         local left = lm.memory_allocated() - base
-        assert(left < 512 * 512 * 8 / 2 * 9 / 8, "a full parameter is left: " .. left)
+        assert(left < 513 * 512 * 8 / 2 * 9 / 8, "a full parameter is left: " .. left)
       end
       local Bare = nn.Module:extend "Bare"
       function Bare:init() self.w = nn.Parameter(lm.zeros({}):expand {2, 2}) end

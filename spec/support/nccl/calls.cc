@@ -294,7 +294,6 @@ static void bury(const lm_nccl_comm &comm) {
   if (comm->dead) return;
   comm->dead = true;
   lm_fake_count("communicator", -1);
-  lm_fake_count("reduction", -(long)comm->scales.size());
   lm_fake_count("registration", -(long)comm->registered.size());
 }
 

@@ -3,44 +3,6 @@
 
 extern "C" {
 
-/* ---- reductions ---- */
-
-LM_FAKE_API ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *out, void *scalar, ncclDataType_t dtype,
-                                                  ncclScalarResidence_t where, ncclComm_t handle) {
-  ENTER();
-  lm_nccl_guard lock(lm_nccl_lock);
-  lm_nccl_comm comm = lm_nccl_find(handle, __func__);
-  if (!comm) return lm_nccl_group_fails(ncclInvalidArgument);
-  if (lm_nccl_size_of(dtype) == 0)
-    return lm_nccl_group_fails(lm_nccl_error(ncclInvalidArgument, "dtype %d", (int)dtype));
-  ncclResult_t code = lm_nccl_ready(*comm);
-  if (code != ncclSuccess) return lm_nccl_group_fails(code);
-  int number = ncclNumOps;
-  while (comm->scales.count(number)) number++;
-  lm_nccl_op &op = comm->scales[number];
-  op = {};
-  op.dtype = dtype, op.op = ncclSum, op.scaled = true;
-  if (where == ncclScalarDevice) {
-    op.scale_on_device = scalar;
-  } else {
-    op.scale = lm_nccl_read(dtype, scalar);
-  }
-  lm_fake_count("reduction", 1);
-  *out = (ncclRedOp_t)number;
-  return ncclSuccess;
-}
-
-LM_FAKE_API ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
-  ncclResult_t code = lm_nccl_begin(__func__);
-  lm_nccl_guard lock(lm_nccl_lock);
-  lm_nccl_comm comm = lm_nccl_find(handle, __func__);
-  if (!comm || comm->scales.erase((int)op) == 0) {
-    return lm_nccl_error(ncclInvalidArgument, "ncclRedOpDestroy: no such reduction");
-  }
-  lm_fake_count("reduction", -1);
-  return code;
-}
-
 /* ---- collectives ---- */
 
 /* Returns whether n elements lie there, in this communicator's reach. */
@@ -57,16 +19,9 @@ static ncclResult_t check_op(const ncclComm &comm, lm_nccl_op &op) {
   if (op.root < 0 || op.root >= comm.size) return lm_nccl_error(ncclInvalidArgument, "root %d", op.root);
   bool reduces =
       op.kind == lm_nccl_op::ALL_REDUCE || op.kind == lm_nccl_op::REDUCE || op.kind == lm_nccl_op::REDUCE_SCATTER;
-  if (reduces && op.op >= ncclNumOps) {
-    auto scale = comm.scales.find((int)op.op);
-    if (scale == comm.scales.end() || scale->second.dtype != op.dtype) {
-      return lm_nccl_error(ncclInvalidArgument, "reduction %d is not of this communicator and dtype", (int)op.op);
-    }
-    op.scaled = true, op.scale = scale->second.scale, op.scale_on_device = scale->second.scale_on_device;
-    op.op = ncclSum;
-  } else if (reduces && op.op == ncclAvg && lm_nccl_is_float(op.dtype)) {
+  if (reduces && op.op == ncclAvg && lm_nccl_is_float(op.dtype)) {
     op.scaled = true, op.scale = 1.0 / comm.size, op.op = ncclSum;
-  } else if (reduces && op.op < 0) {
+  } else if (reduces && (op.op < 0 || op.op >= ncclNumOps)) {
     return lm_nccl_error(ncclInvalidArgument, "reduction %d", (int)op.op);
   }
   for (auto &s : op.sends) {

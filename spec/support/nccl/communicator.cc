@@ -56,20 +56,18 @@ struct work {
       if (gives()) in.resize(parts_in() * part);
       if (takes()) out.resize(parts_out() * part);
     }
-    double scale = op.scale;
     on_device("a collective reading", [&] {
       for (size_t i = 0; i < op.sends.size(); i++) {
         if (op.sends[i].sending) memcpy(kept[i].data(), op.sends[i].data, op.sends[i].bytes);
       }
       if (!in.empty()) memcpy(in.data(), op.send, in.size());
-      if (op.scaled && op.scale_on_device) scale = lm_nccl_read(op.dtype, op.scale_on_device);
       /* Results are not valid before the end: fills them with ones. */
       for (auto &s : op.sends) {
         if (!s.sending) memset(s.data, 0xff, s.bytes);
       }
       if (!out.empty()) memset(op.recv, 0xff, out.size());
     });
-    if (op.scaled) lm_nccl_scale(op.dtype, in.data(), in.size() / lm_nccl_size_of(op.dtype), scale);
+    if (op.scaled) lm_nccl_scale(op.dtype, in.data(), in.size() / lm_nccl_size_of(op.dtype), op.scale);
   }
 
   /* Returns the part of `in` that is for that rank. */

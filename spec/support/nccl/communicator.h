@@ -7,7 +7,7 @@
  * on a thread of the communicator's that does the streams' work before it: ranks get on though nobody waits for them.
  *
  * Calls are counted, traced and made to fail as the fake runtime's (lm_fake_fail, LM_FAKE_CUDA_FAIL=ncclAllReduce:3:2,
- * the code a ncclResult_t); lm_fake_live counts "communicator", "reduction" and "registration". More is given by
+ * the code a ncclResult_t); lm_fake_live counts "communicator" and "registration". More is given by
  * lm_fake_nccl, and by the environment as LM_FAKE_NCCL=name=number[,...]: polls=n   what a non-blocking communicator
  * was asked for is done at the (n+1)th ncclCommGetAsyncError (2) async=n   the nth ncclCommGetAsyncError from now on
  * finds ncclRemoteError, and so do later ones stuck=n   the nth collective or group of sends from now on never ends,
@@ -48,9 +48,8 @@ struct lm_nccl_op {
   size_t count; /* elements; of one rank, where each has a part */
   ncclDataType_t dtype;
   ncclRedOp_t op;
-  bool scaled;                 /* inputs are multiplied by... */
-  double scale;                /* ... this, or */
-  const void *scale_on_device; /* the number there at that time; or NULL */
+  bool scaled; /* inputs are multiplied by scale */
+  double scale;
   int root;
   struct p2p {
     bool sending;
@@ -86,7 +85,6 @@ struct ncclComm {
   ncclResult_t error;
   std::deque<lm_nccl_op> queue;
   std::vector<lm_fake_gate_ref> open;                     /* gates nobody has passed */
-  std::map<int, lm_nccl_op> scales;                       /* reductions made for it, by number */
   std::map<void *, std::pair<char *, size_t>> registered; /* memory by handle */
   int splits;
   std::shared_ptr<ncclComm> child;                     /* being split off it */
@@ -122,7 +120,6 @@ void lm_nccl_connect(const lm_nccl_comm &comm, const std::vector<lm_nccl_op> &op
 size_t lm_nccl_size_of(ncclDataType_t dtype); /* 0: no such dtype */
 /* Does x[i] *= scale, in the dtype's own arithmetic. */
 void lm_nccl_scale(ncclDataType_t dtype, void *x, size_t n, double scale);
-double lm_nccl_read(ncclDataType_t dtype, const void *x);
 /* Does into[i] = into[i] op from[i]; the sum for ncclAvg. */
 void lm_nccl_combine(ncclDataType_t dtype, ncclRedOp_t op, void *into, const void *from, size_t n);
 void lm_nccl_divide(ncclDataType_t dtype, void *x, size_t n, int by);

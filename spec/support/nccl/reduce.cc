@@ -72,15 +72,6 @@ void lm_nccl_scale(ncclDataType_t dtype, void *x, size_t n, double scale) {
   });
 }
 
-double lm_nccl_read(ncclDataType_t dtype, const void *x) {
-  double value = 0;
-  with_dtype(dtype, [&](auto *type) {
-    typedef typename std::remove_pointer<decltype(type)>::type T;
-    value = (double)(typename arithmetic<T>::type) * (const T *)x;
-  });
-  return value;
-}
-
 template <typename A>
 static A combined(ncclRedOp_t op, A a, A b) {
   switch ((int)op) {

@@ -24,8 +24,8 @@ typedef struct state {
   _Atomic bool aborted, called;
 } state;
 
-enum { ABORT, SPLIT, OPEN, CLOSE, SCALED, BATCH, COUNTS };
-static const char *const names[COUNTS] = {"abort", "split", "open", "close", "scaled", "batch"};
+enum { ABORT, SPLIT, OPEN, CLOSE, BATCH, COUNTS };
+static const char *const names[COUNTS] = {"abort", "split", "open", "close", "batch"};
 static _Atomic int counts[COUNTS];
 
 LM_API int queue_count(const char *name);
@@ -98,11 +98,7 @@ done:
   return status;
 }
 
-static lm_status queue_all_reduce(lm_group *g, const lm_group_call *c) {
-  counts[SCALED] += c->scaled;
-  if (c->scaled) lm_reduce_scale(c->t->dtype, c->t->data, (size_t)c->t->numel, c->scale);
-  return reduce_all(g, c->t, c->op, -1);
-}
+static lm_status queue_all_reduce(lm_group *g, const lm_group_call *c) { return reduce_all(g, c->t, c->op, -1); }
 
 static lm_status queue_broadcast(lm_group *g, lm_tensor *t, int root) {
   lm_status status;
@@ -265,7 +261,6 @@ LM_API const lm_group_table *lm_group_plugin(void) {
       .abort = queue_abort,
   };
   if (!mode("plain")) {
-    table.scales = true;
     table.batch = queue_batch;
     table.health = queue_health;
     table.split = queue_split;

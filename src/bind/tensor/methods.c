@@ -208,6 +208,20 @@ LM_FUNCTION(set_data) {
   return 1;
 }
 
+static lm_status attempt_part(lua_State *L, lm_lua *s, void *out) {
+  lm_tensor *x;
+  int64_t at, n;
+  NEED(lm_read_tensor(L, s, 1, "part", "x", &x));
+  NEED(lm_read_int(L, s, 2, "part", "at", &at));
+  NEED(lm_read_int(L, s, 3, "part", "n", &n));
+  if (at < 0 || n < 0 || at + n > x->numel || !lm_is_contiguous(x))
+    return lm_fail_value("part", "at", "within x, which is contiguous", lm_text("%lld", (long long)at));
+  return lm_tensor_part(x, x->dtype, 1, &n, (size_t)at * lm_dtype_size(x->dtype), out);
+}
+
+/* part(x, at, n) -> n elements of x's memory after the first `at`, 1-d, with a version of their own */
+LM_FUNCTION(part) { return lm_return_tensor(L, 3, attempt_part); }
+
 /* ---- recording */
 LM_METHOD(requires_grad_) {
   lm_tensor *t = self(L, "requires_grad_");

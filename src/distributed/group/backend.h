@@ -35,7 +35,7 @@ typedef struct lm_group_call {
   lm_reduce_op op;       /* the reduction */
   int root;              /* broadcast, reduce, gather, scatter: the rank that has, or gets, the data of all */
   int peer, tag;         /* send, recv: the other rank (recv: -1 for any), and what must match beside it */
-  bool scaled;           /* all_reduce, sum of floats: true if t is multiplied by this rank's own `scale` on the way */
+  bool scaled;           /* all_reduce, sum of floats: true if the core multiplies t by this rank's own `scale` first */
   double scale;          /* 0 contributes zeros, also for inf and NaN */
   lm_tensor *t;          /* NULL for all_to_all and barrier. reduce writes it at the root only */
   int nin, nout;         /* lengths of the lists; 0: none */
@@ -51,7 +51,6 @@ typedef struct lm_group_table {
   unsigned kinds;       /* device kinds it takes: 1 << LM_CPU | … */
   unsigned collectives; /* mask of those that `run` has, 1 << LM_ALL_REDUCE | …; calls of others fail with LM_E_MISSING.
                            DistributedDataParallel needs all_reduce (sum), broadcast, all_gather and barrier */
-  bool scales;          /* true if `run` scales an all_reduce; if not, the core does before the call */
   /* True if the core may sum CPU gradient buckets in memory shared by the ranks of one host instead of calling this
    * backend. */
   bool may_share;

@@ -38,10 +38,8 @@ lm_status lm_call_dispatch(const lm_exchange *c) {
     call = (lm_group_call){.kind = LM_BARRIER};
   } else if (call.kind == LM_BARRIER) {
     call.kind = LM_ALL_REDUCE; /* an enqueued one: see make_barrier */
-  } else if (call.scaled && (!table->scales || call.scale == 0)) {
+  } else if (call.scaled) {    /* NCCL's own scaled sums cannot be reduced by the switches of NVLink */
     NEED(lm_scale_in_place(call.t, call.scale));
-    call.scale = 1; /* a rank with zeros must call the same function as the other ranks */
-    call.scaled = table->scales;
   }
   return table->run(c->g, &call);
 }

@@ -65,22 +65,6 @@ static lm_status nccl_copy(lm_device device, void *to, const void *from, size_t 
 
 /* ---- collectives */
 
-typedef union scalar {
-  uint16_t half;
-  float f;
-  double d;
-} scalar;
-
-static lm_status scalar_of(const char *who, lm_dtype dtype, double value, scalar *out) {
-  switch (dtype) {
-    case LM_F16: out->half = lm_float_to_half((float)value); return LM_OK;
-    case LM_BF16: out->half = lm_float_to_bf16((float)value); return LM_OK;
-    case LM_F32: out->f = (float)value; return LM_OK;
-    case LM_F64: out->d = value; return LM_OK;
-    default: return lm_fail_dtype(who, "tensor", "float for scale", lm_dtype_name(dtype));
-  }
-}
-
 /* Runs gather, scatter or all_to_all as sends and receives. */
 static ncclResult_t run_unit(const lm_group *g, const lm_group_call *c, ncclComm_t comm, cudaStream_t stream) {
   unit u = begin_unit(comm, stream);
@@ -105,9 +89,8 @@ static lm_status nccl_run(lm_group *g, const lm_group_call *c) {
   cudaStream_t stream;
   ncclDataType_t type = ncclUint8;
   ncclRedOp_t op = ncclSum;
-  scalar factor;
-  ncclResult_t result = ncclSuccess;
-  bool made_op = false, gathers = c->kind == LM_ALL_GATHER;
+  ncclResult_t result;
+  bool gathers = c->kind == LM_ALL_GATHER;
   const char *who = lm_nccl_caller(g);
   lm_tensor *t = c->t ? c->t : c->in[0], *row = NULL;
   lm_tensor *const *list = gathers ? c->out : c->in;
@@ -115,7 +98,7 @@ static lm_status nccl_run(lm_group *g, const lm_group_call *c) {
   if (reduces(c->kind)) {
     n = (size_t)t->numel;
     TRY(lm_nccl_type(who, t->dtype, &type));
-    TRY(c->scaled ? scalar_of(who, t->dtype, c->scale, &factor) : lm_nccl_op(who, c->op, t->dtype, &op));
+    TRY(lm_nccl_op(who, c->op, t->dtype, &op));
   }
   if (gathers || c->kind == LM_REDUCE_SCATTER) TRY(row_for(g, list, &row));
   for (int r = 0; row && !gathers && r < g->size; r++)
@@ -125,24 +108,16 @@ static lm_status nccl_run(lm_group *g, const lm_group_call *c) {
   ncclComm_t handle = lm_nccl_handle(comm);
   lm_nccl_register_new(s, handle);
   TRY(lm_nccl_begin(s, s->g));
-  if (c->scaled) result = ncclRedOpCreatePreMulSum(&op, &factor, type, ncclScalarHostImmediate, handle);
-  made_op = c->scaled && result == ncclSuccess;
-  if (result == ncclSuccess) {
-    char *all = row ? row->data : list ? list[0]->data : NULL;
-    switch (c->kind) {
-      case LM_ALL_REDUCE: result = ncclAllReduce(t->data, t->data, n, type, op, handle, stream); break;
-      case LM_BROADCAST: result = ncclBroadcast(t->data, t->data, n, type, c->root, handle, stream); break;
-      case LM_REDUCE: result = ncclReduce(t->data, t->data, n, type, op, c->root, handle, stream); break;
-      case LM_ALL_GATHER: result = ncclAllGather(t->data, all, n, type, handle, stream); break;
-      case LM_REDUCE_SCATTER: result = ncclReduceScatter(all, t->data, n, type, op, handle, stream); break;
-      default: result = run_unit(g, c, handle, stream); break;
-    }
+  char *all = row ? row->data : list ? list[0]->data : NULL;
+  switch (c->kind) {
+    case LM_ALL_REDUCE: result = ncclAllReduce(t->data, t->data, n, type, op, handle, stream); break;
+    case LM_BROADCAST: result = ncclBroadcast(t->data, t->data, n, type, c->root, handle, stream); break;
+    case LM_REDUCE: result = ncclReduce(t->data, t->data, n, type, op, c->root, handle, stream); break;
+    case LM_ALL_GATHER: result = ncclAllGather(t->data, all, n, type, handle, stream); break;
+    case LM_REDUCE_SCATTER: result = ncclReduceScatter(all, t->data, n, type, op, handle, stream); break;
+    default: result = run_unit(g, c, handle, stream); break;
   }
   TRY(lm_nccl_end(s, comm, s->g, result));
-  if (made_op) {
-    TRY(lm_nccl_begin(s, s->g)); /* only now: a communicator in progress must not be used */
-    TRY(lm_nccl_end(s, comm, s->g, ncclRedOpDestroy(op, handle)));
-  }
   for (int r = 0; row && gathers && r < g->size; r++)
     TRY(nccl_copy(t->device, list[r]->data, row->data + (size_t)r * bytes, bytes));
 done:
@@ -255,7 +230,6 @@ static const lm_group_table table = {
     .name = "nccl",
     .kinds = 1u << LM_CUDA,
     .collectives = LM_EVERY_COLLECTIVE & ~(1u << LM_BARRIER),
-    .scales = true,
     .enqueues = true,
     .open = nccl_open_group,
     .close = nccl_close_group,

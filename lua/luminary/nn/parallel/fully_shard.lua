@@ -16,6 +16,7 @@ local autograd = require "luminary.autograd.function"
 local gradients = require "luminary.autograd.zero_gradients"
 local alike = require "luminary.distributed.same_on_all_ranks"
 local dist = require "luminary.distributed"
+local cost = require "luminary.distributed.cost_model"
 local device_mesh = require "luminary.distributed.device_mesh"
 local groups = require "luminary.distributed.groups"
 local Module = require "luminary.nn.module"
@@ -53,10 +54,36 @@ local function how(bucket)
   }
 end
 
-local function numel_of(bucket)
-  local sum = 0
-  for _, p in ipairs(bucket) do sum = sum + p:numel() end
-  return sum
+-- Returns the bucket's shards in one tensor, [elements of a shard], which holds zeros between them.
+local function pack_shards(bucket)
+  local flat = ops.zeros({bucket.numel}, {dtype = bucket[1].dtype, device = bucket[1].device})
+  for i, p in ipairs(bucket) do
+    flat:narrow(1, bucket.at[i] + 1, p:numel()):copy_(p:detach():reshape {-1})
+  end
+  return flat
+end
+
+-- Makes the bucket's shards parts of one tensor, `flat`, which a gather sends as it is. Sets `at`, the number of elements
+-- before each, `pointers`, their addresses, and `numel`, the number of all elements.
+local function lay_out(bucket)
+  bucket.at, bucket.numel, bucket.pointers = {}, 0, {}
+  for i, p in ipairs(bucket) do
+    bucket.at[i] = bucket.numel
+    bucket.numel = bucket.numel + (#bucket > 1 and cost.part(p:numel()) or p:numel())
+  end
+  bucket.flat = core.keep(pack_shards(bucket))
+  for i, p in ipairs(bucket) do
+    core.set_data(p, core.part(bucket.flat, bucket.at[i], p:numel()):view(p.shape))
+    bucket.pointers[i] = p:data_ptr()
+  end
+end
+
+-- Returns the tensor of which the bucket's shards are parts, or a copy of them once one was replaced or converted.
+local function flat_of(bucket)
+  for i, p in ipairs(bucket) do
+    if p:data_ptr() ~= bucket.pointers[i] or not p:is_contiguous() then bucket.flat = nil end
+  end
+  return bucket.flat or pack_shards(bucket)
 end
 
 -- Waits for the work of a table, if it has one: its group's last use of these tensors.
@@ -68,12 +95,11 @@ end
 -- Starts to gather the bucket. Returns {joined = [ranks, elements of a shard], versions, work}.
 local function start(bucket)
   for _, p in ipairs(bucket) do shards.check_rows(p) end
-  local at, group = 1, bucket.unit.group
-  local joined = core.keep(ops.empty({group.size, numel_of(bucket)}, how(bucket)))
-  local started, row = {versions = {}, joined = joined}, joined:select(1, group.rank + 1)
-  for i, p in ipairs(bucket) do
-    row:narrow(1, at, p:numel()):copy_(p:detach():reshape {-1})
-    started.versions[i], at = p._version, at + p:numel()
+  local group, row = bucket.unit.group, flat_of(bucket)
+  local joined = core.keep(ops.empty({group.size, bucket.numel}, how(bucket)))
+  local started = {joined = joined, versions = lists.map(bucket, function(p) return p._version end)}
+  if group.size == 1 or row.dtype ~= joined.dtype or row.device ~= joined.device then
+    row = joined:select(1, group.rank + 1):copy_(row)
   end
   if group.size > 1 then
     started.work = bucket.unit.mesh:call(dist.all_gather_into_tensor, joined, row, {group = group, async_op = true})
@@ -84,16 +110,14 @@ end
 -- Returns the full tensors of a gathered bucket. One alone with all its rows is the memory that was gathered.
 local function finish(bucket, started)
   await(bucket.unit.mesh, started, started.joined)
-  local full, at, joined = {}, 1, started.joined
+  local full, joined = {}, started.joined
   for i, p in ipairs(bucket) do
-    local about = shards.of[p]
-    local n, whole = p:numel(), joined
+    local about, whole = shards.of[p], joined
     if #bucket > 1 then
-      whole = joined:narrow(2, at, n):clone {memory_format = "contiguous"}
+      whole = joined:narrow(2, bucket.at[i] + 1, p:numel()):clone {memory_format = "contiguous"}
     end
     full[i] = core.keep(whole:view {-1}:narrow(1, 1, about.numel):view(about.shape))
     if about.numel > 0 then core.set_source(full[i], function() return bucket:fetch()[i] end, p) end
-    at = at + n
   end
   return full
 end
@@ -149,12 +173,18 @@ end
 -- Returns the ranks' parts of the gradients, [ranks, elements of a shard], in the dtype of reductions: new memory.
 local function join_gradients(bucket, grads, dtype)
   local size, device = bucket.unit.group.size, how(bucket).device
+  local padding -- zeros
   local parts = {ops.empty({0}, {dtype = dtype, device = device})} -- which joins nothing, in this dtype or a larger one
   for i, p in ipairs(bucket) do
     local n, grad = size * p:numel(), grads[i] and grads[i]:reshape {-1}
     local missing = n - (grad and grad:numel() or 0)
     local zeros = missing > 0 and ops.zeros({missing}, {dtype = grad and grad.dtype or dtype, device = device})
-    parts[i + 1] = (grad and zeros and ops.cat {grad, zeros} or grad or zeros):view {size, n / size}
+    parts[#parts + 1] = (grad and zeros and ops.cat {grad, zeros} or grad or zeros):view {size, n / size}
+    local rest = (bucket.at[i + 1] or bucket.numel) - bucket.at[i] - n / size
+    if rest > 0 then
+      padding = padding or ops.zeros({size * (cost.part(1) - 1)}, {dtype = dtype, device = device})
+      parts[#parts + 1] = padding:narrow(1, 1, size * rest):view {size, rest}
+    end
   end
   return ops.cat(parts, 2):to(dtype)
 end
@@ -218,7 +248,7 @@ end
 local function stand_in(bucket)
   local about = how(bucket)
   about.dtype = bucket.unit.reduce_dtype or about.dtype
-  return ops.empty({1}, about):expand {numel_of(bucket)}
+  return ops.empty({1}, about):expand {bucket.numel}
 end
 
 -- Is between a bucket's shards and Gather. Its backward waits for the reduction that Gather's has begun. Backward runs
@@ -232,17 +262,15 @@ function Reduced.forward(ctx, bucket, link)
 end
 
 function Reduced.backward(ctx, sum)
-  local bucket, results, at = ctx.bucket, {}, 1
+  local bucket, results = ctx.bucket, {}
   if ctx.link.reduction then complete(ctx.link.reduction) end
   ctx.link.reduction = nil
   if sum then
     results = autograd.in_backward({sum}, function()
-      local list = {}
-      for i, p in ipairs(bucket) do
-        list[i] = sum:narrow(1, at, p:numel()):view(p.shape):to {device = p.device, dtype = p.dtype}
-        at = at + p:numel()
-      end
-      return list
+      local all = sum:to {device = bucket[1].device, dtype = bucket[1].dtype}
+      return lists.map(bucket, function(p, i)
+        return all:narrow(1, bucket.at[i] + 1, p:numel()):view(p.shape):to {device = p.device, dtype = p.dtype}
+      end)
     end)
   end
   return nil, nil, unpack(results, 1, #bucket)
@@ -556,6 +584,7 @@ local function make_buckets(unit, entries)
     table.insert(bucket.slots, entry.slots)
     table.insert(bucket.trains, p.requires_grad)
   end
+  for _, bucket in ipairs(buckets) do core.no_grad(core.scope, lay_out, bucket) end
   return buckets
 end
 
