@@ -45,10 +45,10 @@ end
 -- each pair of ranks would have a connection of its own, and messages of one would wait for those of others.
 local function make_group(device_type, shape, dims)
   local group = group_of(shape, dims)
-  local t = ops.zeros({1}, {device = device_type}) -- fails without a GPU
-  if device_type ~= "cpu" and group.size > 1 then
-    load_module("luminary.distributed").all_reduce(t, {group = group})
-  end
+  local dist, device = load_module "luminary.distributed", device_type
+  if device ~= "cpu" and core.device_current(device) == "cuda:0" then device = dist.local_device() end
+  local t = ops.zeros({1}, {device = device}) -- fails without a GPU
+  if device_type ~= "cpu" and group.size > 1 then dist.all_reduce(t, {group = group}) end
   return group
 end
 
