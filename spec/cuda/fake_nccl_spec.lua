@@ -100,6 +100,66 @@ describe("the stand-in for NCCL", function()
     ]])
   end)
 
+  it("connects ranks at first use, and buffers small sends, on demand", function()
+    local got = run(2, [[
+      local state, t = ffi.new "int[1]", nccl.types.int32_t
+      local x = nccl.device("int32_t", 4, { me, 2, 3, 4 }, stream)
+      local turn = 0
+      local function in_turn(f) -- returns f() on rank 0, for which rank 1 waits
+        turn = turn + 1
+        local file = path .. "-" .. turn
+        if me == 0 then
+          local result = f()
+          assert(io.open(file, "w")):close()
+          return result
+        end
+        for _ = 1, 5000 do
+          if io.open(file) then return nil end
+          C.usleep(1000)
+        end
+        error "rank 0 did not come"
+      end
+      local function all_reduce() return C.ncclAllReduce(x, x, 1, t, 0, comm, stream) end
+      local function pass() -- from rank 0 to 1
+        return me == 0 and C.ncclSend(x, 4, t, 1, comm, stream) or C.ncclRecv(x, 4, t, 0, comm, stream)
+      end
+      local seen = {}
+      for i, call in ipairs { all_reduce, all_reduce, pass, pass } do
+        local code = me == 0 and call()
+        seen[i] = tostring(in_turn(function()
+          for _ = 1, 50 do
+            C.usleep(1000)
+            ok(C.ncclCommGetAsyncError(comm, state))
+          end
+          return state[0] == 7
+        end))
+        nccl.done(comm, code or call())
+      end
+      nccl.done(comm, all_reduce())
+      ok(C.cudaStreamSynchronize(stream)) -- all is received
+      -- Of three sends two have a slot, and end before they are received.
+      local events = {}
+      local function pass_three()
+        for i = 1, 3 do
+          events[i] = nccl.event()
+          nccl.done(comm, pass())
+          ok(C.cudaEventRecord(events[i], stream))
+        end
+      end
+      if me == 0 then pass_three() end
+      in_turn(function()
+        C.usleep(100000)
+        for i = 1, 3 do seen[#seen + 1] = tostring(C.cudaEventQuery(events[i])) end
+        print(table.concat(seen, " "))
+      end)
+      if me == 1 then pass_three() end
+      ok(C.cudaStreamSynchronize(stream))
+      nccl.done(comm, all_reduce())
+      ok(C.cudaStreamSynchronize(stream))
+    ]], { LM_FAKE_NCCL = "connect=1,eager=16,slots=2" })
+    assert.equal("true false true false 0 0 600\n", got[0].output)
+  end)
+
   it("runs in the order of its stream, and nobody has to wait for it", function()
     run(2, [[
       local t, side, event = nccl.types.int32_t, nccl.stream(), nccl.event()

@@ -331,6 +331,7 @@ describe("a collective over NCCL", function()
   it("splits the world's communicator once for each dim of a mesh, however many groups that has", function()
     succeeds(4, [[
       dist.all_reduce(full({ 1 }, 1))
+      lm.cuda.set_device(0) -- the default, with which a mesh takes the card of the rank
       local mesh = dist.init_device_mesh("cuda", { 2, 2 }, { names = { "a", "b" } })
       assert(calls "ncclCommSplit" == 2, calls "ncclCommSplit")
       for _, dim in ipairs { { "a", 2 * (rank % 2) + 4 }, { "b", rank < 2 and 3 or 7 } } do

@@ -54,7 +54,7 @@ local PRELUDE = [[
 ]]
 
 describe("nn.parallel.Pipeline over NCCL", function()
-  it("trains as one process does by each schedule, and evaluates", function()
+  it("trains as one process does by each schedule, and evaluates, over connections made at first use", function()
     nccl_ranks.succeeds(4, PRELUDE .. [[
       for _, kind in ipairs {"1f1b", "gpipe", "interleaved"} do
         local blocks = kind == "interleaved" and 8 or 4
@@ -66,12 +66,12 @@ describe("nn.parallel.Pipeline over NCCL", function()
         if out then assert((out - alone(x)):abs():max():item() < 1e-12 and out.device == device) end
         near("evaluation", lm.no_grad(pipe.step, pipe, x, y), loss_of(alone(x), y))
       end
-    ]])
+    ]], { env = { LM_FAKE_NCCL = "connect=1,eager=0" } })
   end)
 
   it("trains on a group of NCCL alone", function()
     nccl_ranks.succeeds(2, PRELUDE .. "train(cut(make(4), {schedule = 'interleaved'}), make(4), 3)", {
-      init = 'timeout = 20, backend = "nccl"',
+      init = 'timeout = 20, backend = "nccl"', env = { LM_FAKE_NCCL = "connect=1,eager=10000,slots=1" },
     })
   end)
 
@@ -116,6 +116,7 @@ describe("nn.parallel.Pipeline over NCCL", function()
     nccl_ranks.succeeds(2, [[
       local by_host, N = dist.new_group { backend = "gloo" }, 4096
       dist.all_reduce(full({1}, 1)) -- connects the ranks
+      if rank == 0 then dist.send(full({1}, 1), 1) else dist.recv(full({1}, 1), 0) end
       for i = 1, 5 do
         if rank == 0 then
           local t, pointer = full({N}, i), nil

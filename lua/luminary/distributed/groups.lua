@@ -114,6 +114,7 @@ end
 --- Creates groups of lists of ranks, which have none in common, at once: NCCL splits a communicator once for all.
 --- Collective of all ranks. Returns this rank's, or NON_MEMBER.
 function groups.new_groups(rank_lists, backend, timeout)
+  if not groups.world then return new(core.dist_solo(), "solo") end
   local numbers = {}
   for i = 1, groups.default.size do numbers[i] = 0 end
   for i, ranks in ipairs(rank_lists) do
@@ -129,7 +130,6 @@ groups.new_group = signature.of("new_group({ranks: list, timeout: seconds, backe
   local default = groups.need(who)
   local ranks = check_ranks(who, opts.ranks or default.ranks, default.size)
   local backend = opts.backend and groups.backend(who, opts.backend) or default.backend
-  if not groups.world then return new(core.dist_solo(), "solo") end
   return groups.new_groups({ranks}, backend, opts.timeout)
 end)
 
