@@ -148,10 +148,9 @@ local function describe(module, stages, opts)
   return lines
 end
 
--- Returns the names of a module's state. The scope frees its tensors, which share the memory of parameters: compiled
--- code may keep them from the collector.
+-- Returns the names of a module's state.
 local function state_names(m)
-  return core.scope(function() return lists.sorted_keys(m:state_dict()) end)
+  return lists.map(records.state_of(m), function(entry) return entry[1] end)
 end
 
 -- Notes the ranks of each parameter. Frees those that this rank does not have.

@@ -136,8 +136,17 @@ function shards.is_distributed(p) return is_divided(p) or shards.pipeline_of[p] 
 
 local in_dicts = setmetatable({}, {__mode = "k"}) -- has the tensors of state_dicts that are of distributed parameters
 
---- Notes that t, a tensor in a state_dict, is the part of parameter p, or of its state, that this rank has.
-function shards.note_part(t, p)
+-- Maps a parameter without memory to the meshes on whose ranks its initial values must be equal, before it is divided;
+-- and modules to true whose first call allocates them.
+local meshes_of, waiting = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
+
+--- Notes that t, a tensor in a state_dict, is the part of parameter p, or of its state, that this rank has. Fails if p
+--- gets memory in the first forward pass. name: p's, in the state_dict of a module.
+function shards.note_part(t, p, name)
+  if name and meshes_of[p] and is_empty(p) then
+    options.fail("state_dict: '%s' gets its values in the first forward pass; call the module once before, or "
+      .. "nn.parallel.full_state_dict(net), on all ranks", name)
+  end
   if core.is_tensor(t) and shards.is_distributed(p) then in_dicts[t] = true end
 end
 
@@ -170,10 +179,6 @@ function shards.divide(p, mesh, dim, sizes)
     or part_of(part, p:detach(), part.group.rank))
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
-
--- Maps a parameter without memory to the meshes on whose ranks its initial values must be equal, before it is divided;
--- and modules to true whose first call allocates them.
-local meshes_of, waiting = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
 
 -- Returns the divisions of a parameter that its module does not initialize part by part.
 local function divisions_of(p)
