@@ -636,19 +636,19 @@ function shards.own_part(optimizer, dict)
 end
 
 --- Returns an optimizer's state_dict with a field `shards`, its parameters' forms by number; nil if none is divided. Of
---- a Pipeline, it has the numbers of an optimizer of the complete model.
-function shards.state_of_optimizer(optimizer)
-  local params = optimizer:all_parameters()
+--- a Pipeline, it has the numbers of an optimizer of the complete model. part: the optimizer of this rank's own rows.
+function shards.state_of_optimizer(optimizer, part)
+  local params = (part or optimizer):all_parameters()
   local numbers, groups = shards.numbers(optimizer)
-  if not numbers and not lists.find(params, is_divided) then return nil end
-  local dict = optimizer:state_dict()
+  if not part and not numbers and not lists.find(params, is_divided) then return nil end
+  local dict = (part or optimizer):state_dict()
   local states = dict.state
   dict.shards, dict.state = {}, {}
   for g, group in ipairs(numbers and dict.param_groups or {}) do group.params = groups[g] end
   for n, p in ipairs(params) do
     local number = numbers and numbers[n] or n
     dict.shards[number] = is_divided(p) and form_of(p, p.shape) or nil
-    if is_saver(p, shards.pipeline_of[p]) then dict.state[number] = states[n] end
+    if part or is_saver(p, shards.pipeline_of[p]) then dict.state[number] = states[n] end
   end
   return dict
 end
