@@ -46,13 +46,14 @@ local function by_rank(who, t, d, n)
   return t:unflatten(d, {n, t:size(d) / n}):movedim(d, 1)
 end
 
--- Returns the parts of all ranks, joined along dim d.
-local function gathered(t, mesh, d)
-  local group = mesh.groups[1]
-  local joined = ops.empty({group.size, unpack(t.shape)}, {dtype = t.dtype, device = t.device})
-  mesh:call(dist.all_gather_into_tensor, joined, t, {group = group})
-  return joined:movedim(1, d):flatten(d, d + 1)
+--- stacked(t, mesh): Returns the tensors of all ranks, stacked in dim 1; no gradients are recorded.
+function functions.stacked(t, mesh)
+  local joined = ops.empty({mesh:size(), unpack(t.shape)}, {dtype = t.dtype, device = t.device})
+  return mesh:call(dist.all_gather_into_tensor, joined, t, {group = mesh.groups[1]})
 end
+
+-- Returns the parts of all ranks, joined along dim d.
+local function gathered(t, mesh, d) return functions.stacked(t, mesh):movedim(1, d):flatten(d, d + 1) end
 
 --- copy(t, mesh): Returns t; backward sums the gradients of all ranks.
 define("copy", "reduce", function(t) return t end)

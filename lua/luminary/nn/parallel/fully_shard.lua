@@ -592,9 +592,7 @@ local default_mesh -- the mesh of all ranks, with its group
 
 local function mesh_of(mesh, device)
   if mesh ~= nil then
-    if not device_mesh.is_mesh(mesh) or mesh.ndim > 2 then
-      options.must_be(who, "mesh", "a result of dist.init_device_mesh with 1 or 2 dims", mesh)
-    end
+    device_mesh.check(who, mesh, 2)
     return mesh
   end
   local default = groups.need(who)

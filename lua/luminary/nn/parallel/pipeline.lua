@@ -148,10 +148,9 @@ local function describe(module, stages, opts)
   return lines
 end
 
--- Returns the names of a module's state. The scope frees its tensors, which share the memory of parameters: compiled
--- code may keep them from the collector.
+-- Returns the names of a module's state.
 local function state_names(m)
-  return core.scope(function() return lists.sorted_keys(m:state_dict()) end)
+  return lists.map(records.state_of(m), function(entry) return entry[1] end)
 end
 
 -- Notes the ranks of each parameter. Frees those that this rank does not have.
@@ -202,9 +201,7 @@ Pipeline.init = signature.of([[Pipeline(module: module, {mesh, split: string[], 
   batch_dim: count = 1})]],
   function(self, module, opts)
   local mesh, split = opts.mesh, opts.split
-  if not device_mesh.is_mesh(mesh) or mesh.ndim ~= 1 then
-    options.must_be(who, "mesh", "a result of dist.init_device_mesh, or a part of it, with 1 dim", mesh)
-  end
+  device_mesh.check(who, mesh)
   if not split or not opts.microbatches then fail("%s: the options split and microbatches are required", who) end
   local group = mesh.groups[1]
   local stages = divide(parts_of(module, opts.parts, split), split)

@@ -136,8 +136,17 @@ function shards.is_distributed(p) return is_divided(p) or shards.pipeline_of[p] 
 
 local in_dicts = setmetatable({}, {__mode = "k"}) -- has the tensors of state_dicts that are of distributed parameters
 
---- Notes that t, a tensor in a state_dict, is the part of parameter p, or of its state, that this rank has.
-function shards.note_part(t, p)
+-- Maps a parameter without memory to the meshes on whose ranks its initial values must be equal, before it is divided;
+-- and modules to true whose first call allocates them.
+local meshes_of, waiting = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
+
+--- Notes that t, a tensor in a state_dict, is the part of parameter p, or of its state, that this rank has. Fails if p
+--- gets memory in the first forward pass. name: p's, in the state_dict of a module.
+function shards.note_part(t, p, name)
+  if name and meshes_of[p] and is_empty(p) then
+    options.fail("state_dict: '%s' gets its values in the first forward pass; call the module once before, or "
+      .. "nn.parallel.full_state_dict(net), on all ranks", name)
+  end
   if core.is_tensor(t) and shards.is_distributed(p) then in_dicts[t] = true end
 end
 
@@ -170,10 +179,6 @@ function shards.divide(p, mesh, dim, sizes)
     or part_of(part, p:detach(), part.group.rank))
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
-
--- Maps a parameter without memory to the meshes on whose ranks its initial values must be equal, before it is divided;
--- and modules to true whose first call allocates them.
-local meshes_of, waiting = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
 
 -- Returns the divisions of a parameter that its module does not initialize part by part.
 local function divisions_of(p)
@@ -219,6 +224,17 @@ function shards.fill_later(who, module, mesh)
   end
 end
 
+-- Returns the divisions of p among ranks, entries of parts_of and of `of`, which each have a mesh and a group.
+local function all_divisions(p)
+  local about = shards.of[p]
+  return lists.joined(shards.parts_of[p] or {}, {about and about.group and about})
+end
+
+-- Returns the number of ranks that hold different parts of p.
+local function count_parts(p)
+  return lists.product(lists.map(all_divisions(p), function(part) return part.group.size end))
+end
+
 -- Returns true if a group has all ranks of another one.
 local function has_all(group, other)
   return lists.every(other.ranks, function(rank) return lists.index_of(group.ranks, rank) end)
@@ -230,16 +246,16 @@ local function expert_part(p)
 end
 
 local function refuse_experts(who, name, part, remedy)
+  remedy = remedy or "nn.parallel.fully_shard averages both: fully_shard(layer.experts, {mesh = the other dims}), then "
+    .. "fully_shard(net, {mesh = all ranks})"
   options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); %s", who, name,
-    part.mesh:describe_rank(), remedy or "nn.parallel.fully_shard averages both: fully_shard(layer.experts, {mesh = the "
-    .. "other dims}), then fully_shard(net, {mesh = all ranks})")
+    part.mesh:describe_rank(), remedy)
 end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
 --- remedy: for experts; it is fully_shard without it.
 function shards.check_replicas(who, name, p, group, remedy)
-  local parts = lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})
-  for _, part in ipairs(lists.append(parts, {shards.of[p]})) do
+  for _, part in ipairs(lists.joined({shards.pipeline_of[p]}, all_divisions(p))) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
         if part.averages then refuse_experts(who, name, part, remedy) end
@@ -299,9 +315,7 @@ end
 --- Fails for `who`, whose step treats a parameter as a whole, if ranks hold different parts of one of these.
 function shards.refuse_parts(who, parameters)
   for _, p in ipairs(parameters) do
-    local about, size = shards.of[p], 1
-    for _, part in ipairs(shards.parts_of[p] or {}) do size = size * part.group.size end
-    if about and about.group then size = size * about.group.size end
+    local about, size = shards.of[p], count_parts(p)
     if size > 1 then
       options.fail("%s: a step needs all elements of a parameter, but %d ranks divide %s; choose another "
         .. "optimizer, such as optim.AdamW", who, size,
@@ -320,13 +334,6 @@ function shards.check_averaged(who, parameters)
   core.warn(("%s: parameter %d, [%s], is in no module of fully_shard, so that nothing averages its gradient over the "
     .. "ranks; call nn.parallel.fully_shard(net) after the calls for its blocks"):format(who, n,
     table.concat(p.shape, ", ")))
-end
-
--- Returns the number of ranks that hold different parts of p.
-local function count_parts(p)
-  local n = shards.of[p] and shards.of[p].group.size or 1
-  for _, part in ipairs(shards.parts_of[p] or {}) do n = n * part.group.size end
-  return shards.pipeline_of[p] and n * shards.pipeline_of[p].group.size or n
 end
 
 -- Returns a division of one of the parameters and its device, or nil if this rank holds a part of none. For an empty
@@ -374,8 +381,9 @@ function shards.total_norm(parameters, norm_type, tensors)
   local _, world = rank_and_size()
   local by_count, total, is_max = {}, nil, norm_type == math.huge
   for i, p in ipairs(parameters) do
-    local n = count_parts(p)
-    if (shards.pipeline_of[p] or {}).counts ~= false then
+    local pipeline = shards.pipeline_of[p]
+    local n = count_parts(p) * (pipeline and pipeline.group.size or 1)
+    if not pipeline or pipeline.counts then
       by_count[n] = by_count[n] or {}
       table.insert(by_count[n], tensors and tensors[i] or p)
     end
@@ -505,14 +513,11 @@ end
 -- Returns true if this rank saves a parameter: it is the first of those that hold the same part. pipeline: the entry of
 -- the parameter or its module, or nil.
 local function is_saver(p, pipeline)
-  local about, divisions = shards.of[p], shards.parts_of[p] or {}
-  if not is_divided(p) and not pipeline then return rank_and_size() == 0 end
-  local holders = lists.map(divisions, function(part) return part.group end)
-  holders[#holders + 1] = about and about.group
-  holders[#holders + 1] = pipeline and pipeline.group
-  local whole = (divisions[1] or about or pipeline).mesh.whole
+  local holders = lists.append(all_divisions(p), {pipeline})
+  if not holders[1] then return rank_and_size() == 0 end
+  local whole = holders[1].mesh.whole
   for d, group in ipairs(whole.groups) do
-    local covered = lists.find(holders, function(holder) return has_all(holder, group) end)
+    local covered = lists.find(holders, function(holder) return has_all(holder.group, group) end)
     if whole.place[d] > 0 and not covered then return false end
   end
   return true
@@ -631,19 +636,19 @@ function shards.own_part(optimizer, dict)
 end
 
 --- Returns an optimizer's state_dict with a field `shards`, its parameters' forms by number; nil if none is divided. Of
---- a Pipeline, it has the numbers of an optimizer of the complete model.
-function shards.state_of_optimizer(optimizer)
-  local params = optimizer:all_parameters()
+--- a Pipeline, it has the numbers of an optimizer of the complete model. part: the optimizer of this rank's own rows.
+function shards.state_of_optimizer(optimizer, part)
+  local params = (part or optimizer):all_parameters()
   local numbers, groups = shards.numbers(optimizer)
-  if not numbers and not lists.find(params, is_divided) then return nil end
-  local dict = optimizer:state_dict()
+  if not part and not numbers and not lists.find(params, is_divided) then return nil end
+  local dict = (part or optimizer):state_dict()
   local states = dict.state
   dict.shards, dict.state = {}, {}
   for g, group in ipairs(numbers and dict.param_groups or {}) do group.params = groups[g] end
   for n, p in ipairs(params) do
     local number = numbers and numbers[n] or n
     dict.shards[number] = is_divided(p) and form_of(p, p.shape) or nil
-    if is_saver(p, shards.pipeline_of[p]) then dict.state[number] = states[n] end
+    if part or is_saver(p, shards.pipeline_of[p]) then dict.state[number] = states[n] end
   end
   return dict
 end

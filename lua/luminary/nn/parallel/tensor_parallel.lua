@@ -376,9 +376,7 @@ end
 --- Divides the layers of a module over the ranks of a mesh by a plan.
 return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: count = 2})",
   function(module, mesh, plan, opts)
-  if not device_mesh.is_mesh(mesh) or mesh.ndim ~= 1 then
-    options.must_be(who, "mesh", 'a mesh of one dim, such as mesh["tensor"]', mesh)
-  end
+  device_mesh.check(who, mesh)
   if type(plan) == "string" or options.is_plain(plan) and plan.style then plan = {[""] = plan} end
   if not options.is_plain(plan) then options.must_be(who, "plan", "a table of styles by module names", plan) end
   check_module(module, mesh)
