@@ -71,6 +71,12 @@ describe("luminary run --plan #lua", function()
     local millions = (12 * (2 * 4096 * 16384 + 4096 + 16384) + 40970) / 1e6
     assert.matches(("%.1f M parameters, 12 blocks"):format(millions), text, 1, true)
     assert.matches("no tensor: the plan does not know this model's attention", text, 1, true)
+    assert.matches("; batches of 4096 samples, bfloat16, AdamW\nA sample is taken to be one vector for each nn.Linear; "
+      .. "of sequences, pass --seq POSITIONS.\n", text, 1, true)
+    local _, sequences = run("--batch 4096 --gpus 4 --layouts 1 --seq 512 --plan " .. own)
+    assert.matches("; batches of 4096 x 512 tokens, bfloat16, AdamW\n%d+ meshes", sequences)
+    local function ms(of) return tonumber(of:match "1%. [^\n]-: ([%d.]+) ms") end
+    assert.is_true(ms(sequences) > 100 * ms(text), sequences)
   end)
 
   it("says what would fit if nothing does, and that does", function()

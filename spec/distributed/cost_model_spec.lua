@@ -97,6 +97,21 @@ describe("the cost model #unsanitized", function()
     assert.near(1 / 3, time.recompute / time.compute, 0.04)
   end)
 
+  it("recomputes as other libraries do, at the speed of their attention", function()
+    local model, card = llama(), cost.cards.h100
+    local function again(kind, fused) return step {recompute = kind, fused = fused}.recompute / model.layers end
+    -- The last product is that of 11008 inputs and 4096 outputs: arithmetic, memory, and a call.
+    local product = 2 * 2048 * 11008 * 4096 / (card.speed * card.flops)
+      + 2 * (2048 * 11008 + 11008 * 4096 + 2048 * 4096) / (0.8 * card.memory) + 5e-6
+    assert.near(product, again "block" - again "early", 1e-9)
+    -- "op" is half of the products, and all that passes memory twice: 2 bytes of each saved element.
+    local saved = 2048 * (model.saved.whole + model.saved.divided)
+    local memory_time = 2 * 2 * saved / (0.8 * card.memory)
+    assert.near((again "block" - again "attention" + memory_time) / 2, again "op", 1e-9)
+    local scores = 2 * 2048 * 2048 * 4096 / card.flops -- causal: half of the pairs
+    for _, share in ipairs {0.2, 0.4} do assert.near(scores / share, again("attention", share), 1e-9) end
+  end)
+
   it("hides collectives beside arithmetic, and no more", function()
     local slow = cost.machine(cost.cards.h100, 8, 10)
     for _, machine in ipairs {h100, slow} do

@@ -147,7 +147,7 @@ end
 -- Calls f(layout) for each layout on a mesh.
 local function each_layout(model, job, mesh, f)
   local share, p = job.batch / mesh.replicate / mesh.shard, mesh.pipeline
-  for _, micro in ipairs {1, 2, 4, 8, 16} do
+  for _, micro in ipairs(model.seq > 1 and {1, 2, 4, 8, 16} or {1, 16, 64, 256, 1024}) do
     for _, interleave in ipairs(share % micro == 0 and (p > 1 and {1, 2, 4} or {1}) or {}) do
       local fits = interleave == 1 or model.layers % (p * interleave) == 0 and share / micro % p == 0
       for choice = 0, not fits and -1 or mesh.shard * mesh.context > 1 and 5 or 1 do
@@ -286,9 +286,14 @@ local function run(o)
   local model = model_of(net, layers, o.seq or nil)
   local fitting, large = search(model, job)
   if #fitting == 0 then nothing_fits(model, job, large) end
-  print(("%s: %.1f M parameters, %d blocks; %d x %d %s of %.4g GB; batches of %d x %d tokens, %s, AdamW"):format(o.plan,
+  local is_vector = not o.seq and not model.vocab
+  print(("%s: %.1f M parameters, %d blocks; %d x %d %s of %.4g GB; batches of %d%s, %s, AdamW"):format(o.plan,
     (cost.elements(model.block, 1, 1) * model.layers + cost.elements(model.rest, 1, 1)) / 1e6, model.layers, job.nodes,
-    job.gpus, o.card or "h100", job.memory / GB, job.batch, model.seq, dtype))
+    job.gpus, o.card or "h100", job.memory / GB, job.batch,
+    is_vector and " samples" or (" x %d tokens"):format(model.seq), dtype))
+  if is_vector then
+    print "A sample is taken to be one vector for each nn.Linear; of sequences, pass --seq POSITIONS."
+  end
   print(("%d meshes fit in %.0f %% of a card's memory, %d do not. The fastest:"):format(#fitting, 100 * ROOM, #large))
   for i = 1, math.min(#fitting, o.layouts or 5) do print_row(i, fitting[i]) end
   print_reasons(model, job, fitting, large)

@@ -166,7 +166,8 @@ end
 local function attention(card, el, model, layout, m)
   local s, width = model.seq, model.heads * model.head_dim / layout.tensor
   if layout.fused ~= false then -- causal: half of the pairs
-    local forward = 2 * m * s * width / (card.speed * FUSED * (el == 4 and card.float32 or card.flops))
+    local share = layout.fused or card.speed * FUSED
+    local forward = 2 * m * s * width / (share * (el == 4 and card.float32 or card.flops))
     return forward, 2.5 * forward
   end
   local pairs_of = m * s * model.heads / layout.tensor
@@ -176,13 +177,15 @@ local function attention(card, el, model, layout, m)
   return 2 * product + softmax, 4 * product + 1.3 * softmax
 end
 
--- Returns the times of a block's forward and backward over m tokens, and attention's part of forward.
+-- Returns the times of a block's forward and backward over m tokens, and those of what parts of forward run again in
+-- backward, by the names of `recompute`.
 local function block_time(card, el, model, layout, m)
-  local forward, backward, scores = 0, 0, 0
+  local forward, backward, scores, last = 0, 0, 0, 0
   for _, w in ipairs(model.matrices) do
     local k, n = w[1], w[2]
     if w[3] == "column" then n = n / layout.tensor else k = k / layout.tensor end
-    forward = forward + matmul(card, el, m, n, k)
+    last = matmul(card, el, m, n, k)
+    forward = forward + last
     backward = backward + matmul(card, el, m, k, n) + matmul(card, el, n, k, m)
   end
   if model.heads then
@@ -193,7 +196,9 @@ local function block_time(card, el, model, layout, m)
   local bytes = el * m * (model.saved.whole / (layout.sequence ~= false and layout.tensor or 1)
     + model.saved.divided / layout.tensor)
   local memory = 2 * bytes / (BANDWIDTH * card.memory)
-  return forward + memory, backward + 1.5 * memory, scores
+  local again = {block = forward + memory, early = forward + memory - last, half = (forward + memory) / 2,
+    op = (forward - scores) / 2 + memory, attention = scores}
+  return forward + memory, backward + 1.5 * memory, scores, again
 end
 
 -- Returns the time of fully_shard's copies of a unit whose parameters have these sizes: of its float32 rows to a gather
@@ -218,12 +223,13 @@ end
 --- Estimates a step of a model on a machine. layout: the sizes of its dims replicate, shard, tensor, pipeline and
 --- context, whose product is the number of cards; micro (sequences), micros (their number a step on each replica),
 --- interleave (parts of a pipeline's stage), reshard, keep (full parameters until the optimizer's step; without
---- reshard), recompute (nil, "block", "half" of the blocks, or "attention"), el (bytes of an element, 2 or 4). Rows are
---- sharded over shard and context. Of other libraries: rows (1: they are not), fused = false (attention), sequence =
---- false (norms whole on all tensor ranks), averages_last (gradients are averaged after backward). Returns seconds by
---- parts: compute, recompute, tensor, context, shard, replicate, pipeline, bubble, optimizer, stragglers, contention;
---- their sum `total`; `hidden`; `times` of the dims' collectives, hidden or not, and `longest`, the dim whose
---- collectives take longest.
+--- reshard), recompute (nil, "block", "half" of the blocks, "attention", "early": a block but for its last product, or
+--- "op": every second product and all that only passes memory), el (bytes of an element, 2 or 4). Rows are sharded over
+--- shard and context. Of other libraries: rows (1: they are not), fused (of attention: false, or its share of the
+--- card's `flops`), sequence = false (norms whole on all tensor ranks), averages_last (gradients are averaged after
+--- backward). Returns seconds by parts: compute, recompute, tensor, context, shard, replicate, pipeline, bubble,
+--- optimizer, stragglers, contention; their sum `total`; `hidden`; `times` of the dims' collectives, hidden or not, and
+--- `longest`, the dim whose collectives take longest.
 function cost.step(model, layout, machine)
   local card, el, parts = machine.card, layout.el or 2, {hidden = 0, contention = 0}
   local t, p, c = layout.tensor, layout.pipeline, layout.context
@@ -232,8 +238,8 @@ function cost.step(model, layout, machine)
   local v, micros, overlap = layout.interleave or 1, layout.micros, card.overlap or 1
   local cards, m = t * p * f * r, layout.micro * model.seq / c
   local layers, times, hide = math.ceil(model.layers / p), {}, hider(parts, overlap, card.contention or CONTENTION)
-  local forward, backward, scores = block_time(card, el, model, layout, m)
-  local again = ({block = forward, half = forward / 2, attention = scores})[layout.recompute] or 0
+  local forward, backward, scores, parts_again = block_time(card, el, model, layout, m)
+  local again = parts_again[layout.recompute] or 0
   local function across_blocks(name, seconds) parts[name] = seconds * layers * micros end -- through a stage's blocks
   across_blocks("compute", forward + backward)
   across_blocks("recompute", again)
