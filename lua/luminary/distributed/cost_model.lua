@@ -223,7 +223,7 @@ end
 --- Estimates a step of a model on a machine. layout: the sizes of its dims replicate, shard, tensor, pipeline and
 --- context, whose product is the number of cards; micro (sequences), micros (their number a step on each replica),
 --- interleave (parts of a pipeline's stage), reshard, keep (full parameters until the optimizer's step; without
---- reshard), recompute (nil, "block", "half" of the blocks, "attention", "early": a block but for its last product, or
+--- reshard), recompute (nil, "block", "half" of the blocks, "attention", "early": a block except its last product, or
 --- "op": every second product and all that only passes memory), el (bytes of an element, 2 or 4). Rows are sharded over
 --- shard and context. Of other libraries: rows (1: they are not), fused (of attention: false, or its share of the
 --- card's `flops`), sequence = false (norms whole on all tensor ranks), averages_last (gradients are averaged after

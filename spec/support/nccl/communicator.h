@@ -16,7 +16,7 @@
  * connect=1 a non-blocking communicator stays in progress at its first collective until all its ranks have called
  * theirs, and at the first sends of two ranks, until both have called: connections that are made when first used
  * eager=n   sends of at most n bytes end before they are received, from memory that ends with the communicator (0)
- * slots=n   so many of them to one rank at most; the next waits (8)
+ * slots=n   at most n of them to one rank; the next waits (8)
  * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures.
  * lm_fake_live counts as "exposed" what NCCL starts a thread for on a thread that takes signals: so would NCCL's. */
 #ifndef LM_FAKE_NCCL_H

@@ -63,8 +63,8 @@ local function pack_shards(bucket)
   return flat
 end
 
--- Makes the bucket's shards parts of one tensor, `flat`, which a gather sends as it is. Sets `at`, the number of elements
--- before each, `pointers`, their addresses, and `numel`, the number of all elements.
+-- Makes the bucket's shards parts of one tensor, `flat`, which a gather sends as it is. Sets `at`, the number of
+-- elements before each, `pointers`, their addresses, and `numel`, the number of all elements.
 local function lay_out(bucket)
   bucket.at, bucket.numel, bucket.pointers = {}, 0, {}
   for i, p in ipairs(bucket) do
