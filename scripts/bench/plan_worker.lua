@@ -1,12 +1,12 @@
 -- A rank of scripts/bench/plan: trains a small model under nn.parallel.fully_shard, and prints the memory and time
 -- that it measures beside what the cost model says. The bound is that of a model with few activations that is sharded
--- alone: its share of parameters, gradients and Adam's state, two blocks and their gradients, and the parameters
--- outside of blocks. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
--- KIND gpt2 or llama; BATCH of a rank; options noreshard, keep (reshard_after_backward = false), recompute, accumulate
--- (two micro-batches), hybrid (two replicas), tensor (two ranks divide each layer), contextN (N ranks divide each
--- sequence, and rows are sharded over them, too), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths of
--- the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), interleaveN (N parts of each stage), and,
--- without these, time: also constants of this machine, measured by all ranks at once, and the time of a step.
+-- alone: its share of parameters, gradients and Adam's state, two blocks and their gradients (with noprefetch two
+-- blocks in all), and the parameters outside of blocks. The case is "KIND:HIDDEN:LAYERS:VOCAB:BATCH:SEQ[:OPTION,...]":
+-- KIND gpt2 or llama; BATCH of a rank; options noreshard, keep (reshard_after_backward = false), noprefetch, recompute,
+-- accumulate (two micro-batches), hybrid (two replicas), tensor (two ranks divide each layer), contextN (N ranks divide
+-- each sequence, and rows are sharded over them, too), pipelineN (N stages of nn.parallel.Pipeline, sharded over N-ths
+-- of the ranks, and 2 * N micro-batches of BATCH: the most memory of any rank), interleaveN (N parts of each stage),
+-- and, without these, time: also constants of this machine, measured by all ranks at once, and the time of a step.
 -- Arguments that follow the case: the ranks of each host, bits a second and seconds of delay of the cables between,
 -- which are printed beside what is measured.
 local lm = require "luminary"
@@ -230,7 +230,7 @@ local function run(case)
   local shard = size / copies / stages / tensors / context
   local layout = {replicate = copies, shard = shard, tensor = tensors, pipeline = stages, context = context,
     micro = batch, micros = micros, interleave = parts, reshard = not (on.noreshard or on.keep),
-    keep = on.keep, recompute = on.recompute and "block" or nil, el = 4}
+    keep = on.keep, recompute = on.recompute and "block" or nil, prefetch = not on.noprefetch, el = 4}
   local blocks = net.transformer and net.transformer.h or net.model.layers
   local grid = dist.init_device_mesh("cpu", {copies, shard, context, stages, tensors},
     {names = {"replicate", "shard", "context", "pipeline", "tensor"}})
@@ -240,6 +240,7 @@ local function run(case)
   local how = {mesh = copies > 1 and grid[{"replicate", "rows"}] or grid["rows"]}
   if on.noreshard then how.reshard_after_forward = false end
   if on.keep then how.reshard_after_backward = false end
+  if on.noprefetch then how.prefetch = false end
   local function prepare(block)
     nn.parallel.fully_shard(block, how)
     local forward = block.forward
@@ -267,7 +268,7 @@ local function run(case)
   if stages > 1 then measured = dist.all_reduce(lm.tensor({measured}, {dtype = "float64"}), {op = "max"}):item() end
   if rank == 0 then
     local block, root = cost.elements(model.block, 1, 1), cost.elements(model.rest, 1, 1)
-    local bound = 16 * (layers * block + root) / size + 2 * 8 * block + 4 * root
+    local bound = 16 * (layers * block + root) / size + (on.noprefetch and 8 or 16) * block + 4 * root
     print(("memory %s: measured %d planned %d ratio %.3f bound %d"):format(case, measured, planned, planned / measured,
       bound))
   end

@@ -26,7 +26,7 @@ describe("the cost model #unsanitized", function()
     {2, "gpt2:192:4:1024:1:128:tensor"}, {4, "llama:192:4:1024:1:128:tensor,recompute"},
     {2, "llama:192:4:1024:1:128:pipeline2"}, {8, "gpt2:192:4:1024:1:64:pipeline2"},
     {4, "gpt2:128:4:64:2:128:context2,tensor"}, {4, "llama:192:4:1024:1:64:context2,pipeline2,interleave2"},
-    {4, "gpt2:128:6:64:1:8:bounded"},
+    {4, "gpt2:128:6:64:1:8:bounded"}, {2, "llama:128:6:64:1:8:noprefetch,bounded"},
   } do
     it(("knows the memory of layouts: %d ranks, %s"):format(case[1], case[2]), function()
       local got = ranks.run {n = case[1], file = "scripts/bench/plan_worker.lua", args = case[2], timeout = 60,
@@ -35,7 +35,8 @@ describe("the cost model #unsanitized", function()
       local measured, planned, bound = got.text:match "measured (%d+) planned (%d+) .* bound (%d+)"
       assert(measured, got.text)
       assert.is_true(math.abs(planned / measured - 1) <= 0.1, got.text)
-      if case[2]:find "bounded" then assert.is_true(tonumber(measured) <= tonumber(bound), got.text) end
+      local most = case[2]:find "noprefetch" and 1.03 or 1 -- activations, and gradients outside of blocks
+      if case[2]:find "bounded" then assert.is_true(tonumber(measured) <= most * tonumber(bound), got.text) end
     end)
   end
 
@@ -120,6 +121,8 @@ describe("the cost model #unsanitized", function()
       assert.equal("shard", time.longest)
       assert.is_true(machine == slow and time.shard > time.compute or time.shard < 0.05 * time.compute)
     end
+    local waits = step {shard = 8, reshard = true, prefetch = false}
+    assert.same({0, waits.times.shard}, {waits.hidden, waits.shard})
     assert.equal(0, step({}).hidden)
     assert.is_true(step({shard = 8}).times.shard < step({shard = 8, reshard = true}).times.shard)
   end)

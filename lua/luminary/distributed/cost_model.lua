@@ -223,13 +223,13 @@ end
 --- Estimates a step of a model on a machine. layout: the sizes of its dims replicate, shard, tensor, pipeline and
 --- context, whose product is the number of cards; micro (sequences), micros (their number a step on each replica),
 --- interleave (parts of a pipeline's stage), reshard, keep (full parameters until the optimizer's step; without
---- reshard), recompute (nil, "block", "half" of the blocks, "attention", "early": a block except its last product, or
---- "op": every second product and all that only passes memory), el (bytes of an element, 2 or 4). Rows are sharded over
---- shard and context. Of other libraries: rows (1: they are not), fused (of attention: false, or its share of the
---- card's `flops`), sequence = false (norms whole on all tensor ranks), averages_last (gradients are averaged after
---- backward). Returns seconds by parts: compute, recompute, tensor, context, shard, replicate, pipeline, bubble,
---- optimizer, stragglers, contention; their sum `total`; `hidden`; `times` of the dims' collectives, hidden or not, and
---- `longest`, the dim whose collectives take longest.
+--- reshard), prefetch (false: gathers and reductions of shards hide beside nothing), recompute (nil, "block", "half" of
+--- the blocks, "attention", "early": a block without its last product, or "op": every second product and all that only
+--- passes memory), el (bytes of an element, 2 or 4). Rows are sharded over shard and context. Of other libraries: rows
+--- (1: they are not), fused (of attention: false, or its share of the card's `flops`), sequence = false (norms whole on
+--- all tensor ranks), averages_last (gradients are averaged after backward). Returns seconds by parts: compute,
+--- recompute, tensor, context, shard, replicate, pipeline, bubble, optimizer, stragglers, contention; `total`, their
+--- sum; `hidden`; `times` of the dims' collectives, hidden or not, and `longest`, whose collectives take longest.
 function cost.step(model, layout, machine)
   local card, el, parts = machine.card, layout.el or 2, {hidden = 0, contention = 0}
   local t, p, c = layout.tensor, layout.pipeline, layout.context
@@ -258,7 +258,8 @@ function cost.step(model, layout, machine)
   local function copy(n) return f > 1 and cost.all_reduce(copies, r, el * n, "best") or 0 end
   local again_gathered, uses = layout.reshard and gather(block) or 0, layout.keep and micros or 1
   local sent = again_gathered + gather(block)
-  across_blocks("shard", hide(gather(block) / uses, forward / uses) + hide(sent, backward + again))
+  local waits = layout.prefetch == false and gather(block) / uses + sent
+  across_blocks("shard", waits or hide(gather(block) / uses, forward / uses) + hide(sent, backward + again))
   parts.shard = parts.shard + micros * (1 / uses + 1) * gather(root)
   if f > 1 then
     across_blocks("copies", copy_time(card, el, model.block, block, own, 1 / uses + (layout.reshard and 1 or 0)))
@@ -327,7 +328,8 @@ local function stage_memory(model, layout, is_first, is_last)
   local full, joined, work = el * block, el * n * own, tokens * el * (model.work or 0) / t
     + (layout.recompute and each or 0)
   local logits = tokens * el * (model.vocab or 0) / t
-  local kept, ahead = layout.reshard and 0 or full, n > 1 and joined or 0
+  local prefetches = layout.prefetch ~= false
+  local kept, ahead = layout.reshard and 0 or full, n > 1 and prefetches and joined or 0
   local of_head, of_embedding = is_last and el * word or 0, is_first and el * word or 0 -- their gradients
   -- Gradients of earlier micro-batches, which a pipeline keeps in full until it averages them in the last one.
   local keeps = p > 1 and n > 1 and layout.micros > 1
@@ -355,10 +357,12 @@ local function stage_memory(model, layout, is_first, is_last)
     at(last - 1, gathered_of(last) - full, of_head + full, 0, joined + el * own)
   end
   for _, i in ipairs(keeps and {} or {last, last - 1, 2, 1}) do -- backward of a block, while the later one is reduced
-    local later, done = i < last and joined + 2 * el * own or 0, math.max(0, last - i - 1) * own
+    local sums = 2 * el * own -- results of a reduction, and the shards' gradients, copies of them
+    local later, done = i < last and (prefetches and joined or 0) + sums or 0, math.max(0, last - i - 1) * own
     if i >= 1 and i <= last then
       at(i, gathered_of(i), of_head, done, later + work)
       at(i - 1, gathered_of(i), of_head + full, done, later)
+      if not prefetches then at(i - 1, gathered_of(i) - full, of_head + full, done, later + joined + sums) end
     end
   end
   at(0, whole, of_head + of_embedding, layers * own, joined + 2 * el * own)   -- the embedding's backward

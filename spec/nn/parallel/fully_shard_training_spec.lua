@@ -179,7 +179,8 @@ describe("nn.parallel.fully_shard, training,", function()
       end
       lm.manual_seed(3)
       local x = lm.randn(4, 4)
-      for i, opts in ipairs {{}, {reshard_after_forward = true}, {reshard_after_backward = false}} do
+      local all = {{}, {reshard_after_forward = true}, {reshard_after_backward = false}, {prefetch = false}}
+      for i, opts in ipairs(all) do
         for j, shard_parts in ipairs {lm.is_tensor, function(net) fully_shard(net[2].c, opts) end,
           function(net) fully_shard(net[2], opts) end} do
           local function make()

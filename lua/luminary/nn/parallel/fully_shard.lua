@@ -139,9 +139,9 @@ function Bucket:gather()
   return self.full
 end
 
--- Begins to gather a unit's buckets in the background; unit may be nil.
+-- Begins to gather a unit's buckets in the background, if it lets others do so; unit may be nil.
 local function prefetch(unit)
-  for _, bucket in ipairs(unit and unit.group.size > 1 and unit.buckets or {}) do
+  for _, bucket in ipairs(unit and unit.prefetch and unit.group.size > 1 and unit.buckets or {}) do
     if not bucket.started and not (bucket.full and is_current(bucket, bucket.versions)) then
       bucket:release()
       bucket.started = core.no_grad(core.scope, start, bucket)
@@ -241,6 +241,7 @@ function Bucket:reduce(weight, grads)
     })
   end
   reduction.sum, unit.pass.reduction = core.keep(sum:detach()), reduction
+  if not unit.prefetch then settle(reduction) end -- its gradients are freed before another unit is gathered
   return sum, reduction
 end
 
@@ -634,7 +635,8 @@ end
 
 --- Shards a module's parameters over ranks by rows; they are gathered while the module runs.
 return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: boolean, mixed_precision: table,
-  offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true, methods: string[]})]],
+  offload = false, *, batch_dim: count|false = 1, reshard_after_backward = true, prefetch = true,
+  methods: string[]})]],
   function(module, opts)
   local record = records.of(module)
   if record.unit then fail("%s: the module is sharded already", who) end
@@ -663,7 +665,8 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
-    keeps = not opts.reshard_after_backward, parts = lists.map(parts, function(part) return records.of(part[1]) end),
+    keeps = not opts.reshard_after_backward, prefetch = opts.prefetch,
+    parts = lists.map(parts, function(part) return records.of(part[1]) end),
   }
   shards.fill(who, module)
   unit.buckets = make_buckets(unit, entries)
