@@ -21,7 +21,8 @@ local function place_of(shape, rank)
   return place
 end
 
--- Makes the groups of the ranks that differ in some dims alone. Returns this rank's. Several dims have a group of their own if one of them has all ranks, so that their collectives do not queue.
+-- Makes the groups of the ranks that differ in some dims alone. Returns this rank's. Several dims have a group of
+-- their own if one of them has all ranks, so that their collectives do not queue.
 local function group_of(shape, dims)
   local default, lists_of, order = groups.need "DeviceMesh", {}, {}
   local sizes = lists.pick(shape, dims)
