@@ -177,6 +177,39 @@ describe("a collective over NCCL", function()
     ]])
   end)
 
+  it("holds up the current stream from work:wait() on, also for ops that use none of its tensors", function()
+    local folder = temp.folder()
+    succeeds(2, [[
+      local t, path = full({ 4 }, rank + 1), os.getenv "SEEN"
+      dist.all_reduce(t)
+      if rank == 0 then dist.send(t, 1) else dist.recv(t, 0) end
+      local function passes(work) -- whether an event of the current stream ends, once it has waited for the work or not
+        if work then work:wait() end
+        local event = lm.cuda.Event()
+        event:record()
+        return until_true(function() return event:query() end, 0.1)
+      end
+      local function start(kind)
+        if kind == "all_reduce" then return dist.all_reduce(t, { async_op = true }) end
+        return rank == 0 and dist.irecv(t, 1) or dist.isend(t, 0)
+      end
+      for _, kind in ipairs { "all_reduce", "irecv" } do
+        if rank == 0 then
+          local work = start(kind)
+          assert(passes())
+          assert(not passes(work), kind)
+          assert(io.open(path .. kind, "w")):close()
+        else
+          assert(until_true(function() return io.open(path .. kind) end))
+          start(kind):wait()
+        end
+        lm.cuda.synchronize()
+        assert(passes())
+      end
+    ]], { env = { SEEN = folder .. "/" } })
+    temp.remove(folder)
+  end)
+
   it("needs its memory no longer than it runs", function()
     succeeds(2, [[
       local function round(i)

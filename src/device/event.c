@@ -67,6 +67,8 @@ done:
   return status;
 }
 
+lm_device lm_event_device(const lm_event *e) { return e->device; }
+
 lm_status lm_event_wait(lm_event *e, lm_stream *waiter) {
   if (!e->recorded || !e->native || !waiter->native) return LM_OK;
   if (!e->capture && lm_stream_tag(waiter)) return LM_OK; /* the capture's start waited for the device */

@@ -67,6 +67,7 @@ LM_API lm_status lm_stream_wait_foreign(lm_stream *waiter, void *event);
 typedef struct lm_event lm_event;
 LM_API lm_status lm_event_new(lm_device device, bool timing, lm_event **out);
 LM_API void lm_event_free(lm_event *e);
+lm_device lm_event_device(const lm_event *e);
 LM_API lm_status lm_event_record(lm_event *e, lm_stream *s);
 /* Makes the stream wait for the event; does nothing for one never recorded, which counts as done. */
 LM_API lm_status lm_event_wait(lm_event *e, lm_stream *waiter);

@@ -30,6 +30,45 @@ describe("collectives of", function()
   it("3 ranks that share no memory", function() sweep(3, long and everything or "", "all", { LM_SHM = "0" }) end)
   it("5 ranks that share no memory", function() sweep(5, long and everything or "", "all", { LM_SHM = "0" }) end)
 
+  it("many ranks gather small tensors in log2 rounds, each over a link of its own", function()
+    local got = ranks.run { n = 8, timeout = 60, script = [[
+      local lm = require "luminary"
+      local dist = lm.dist
+      dist.init_process_group { timeout = 50 }
+      local rank = dist.get_rank()
+      local function sockets()
+        local pipe = io.popen(("ls -l /proc/%d/fd"):format(require("ffi").C.getpid()))
+        local _, n = pipe:read("*a"):gsub("socket:", "")
+        pipe:close()
+        return n
+      end
+      require("ffi").cdef "int getpid(void);"
+      dist.barrier() -- makes its links
+      for size = 8, 2, -1 do
+        local ids = {}
+        for r = 0, size - 1 do ids[r + 1] = r end
+        local before, list = sockets(), {}
+        dist.barrier()
+        local group = dist.new_group(ids)
+        if rank < size then
+          for r = 1, size do list[r] = lm.zeros { 3 } end
+          for step = 1, 3 do
+            local whole = lm.zeros { size, 1000 }
+            dist.all_gather_into_tensor(whole, lm.full({ 1000 }, rank + step), { group = group })
+            dist.all_gather(list, lm.full({ 3 }, 10 * rank + step), { group = group })
+            for r = 1, size do
+              assert(list[r]:eq(10 * r - 10 + step):all():item() and whole[r]:eq(r - 1 + step):all():item())
+            end
+          end
+          if size == 8 then print("links", sockets() - before) end -- to ranks 1, 2 and 4 away, both ways
+        end
+        dist.barrier()
+      end
+    ]] }
+    assert(got.ok, got.text)
+    for rank = 0, 7 do assert.matches("links\t5\n", got[rank].output) end
+  end)
+
   -- Rounded sums depend on the order: by pairs of ranks, whole and by halves, and around the ring, in several segments.
   it("ranks that all get the same bits, without shared memory", function()
     for _, n in ipairs { 4, 5 } do

@@ -38,7 +38,8 @@ static void close_work(void *object) {
   lm_work_release(work);
 }
 
-/* work:wait([seconds]) -> true once it is done on this rank. Raises its failure, or a timeout. */
+/* work:wait([seconds]) -> true once it is done on this rank, or on the current stream. Raises its failure, or a
+ * timeout. */
 static int work_wait(lua_State *L) {
   work_handle *handle = self(L, "wait");
   double seconds = lua_isnoneornil(L, 2) ? -1 : lm_need_number(L, 2, "wait", "seconds");
@@ -47,6 +48,7 @@ static int work_wait(lua_State *L) {
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_work_wait(handle->work, seconds));
   lm_need(L, lm_truncation_check());
+  lm_need(L, lm_work_order(handle->work, 0, NULL));
   return lm_return_bool(L, 1);
 }
 

@@ -33,8 +33,9 @@ LM_API void lm_collective_purpose(const char *what, uint64_t hash);
  * LM_E_STATE and the work continues. With a backend that enqueues, seconds < 0 waits only if results go to the host (a
  * barrier, tensors on other devices): later ops on the tensors wait by themselves. */
 LM_API lm_status lm_work_wait(lm_work *w, double seconds);
-/* Makes the current stream wait for an enqueued w, its group's last use of n tensors, and be the only user of their
- * memory: later ops on it would wait for later calls, too. Collectives without a work do so by themselves. */
+/* Makes the current stream of w's device wait for an enqueued w, and be the only user of the memory of n tensors, whose
+ * last use in the group it is: later ops on it would wait for later calls, too. Collectives without a work do so by
+ * themselves. */
 LM_API lm_status lm_work_order(lm_work *w, int n, lm_tensor *const *t);
 LM_API bool lm_work_done(lm_work *w);      /* true if it is done or failed; advances sends and receives */
 LM_API int lm_work_peer(const lm_work *w); /* the peer of a finished (or enqueued) receive; -1 otherwise */

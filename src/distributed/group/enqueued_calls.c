@@ -141,8 +141,8 @@ static lm_status take_over(const lm_work *w, lm_stream *s, int n, lm_tensor *con
 }
 
 lm_status lm_work_order(lm_work *w, int n, lm_tensor *const *t) {
-  if (!w->event || lm_graph_capturing()) return LM_OK; /* ops on t wait by themselves */
-  lm_stream *s = lm_stream_current(t[0]->device);
+  if (!w->event || lm_graph_capturing()) return LM_OK; /* a capture waits for the device first */
+  lm_stream *s = lm_stream_current(lm_event_device(w->event));
   NEED(lm_event_wait(w->event, s));
   return take_over(w, s, n, t);
 }

@@ -14,7 +14,8 @@ enum {
   SEGMENT = 1 << 20, /* most bytes of a segment; smaller ones fit caches better, but ranks wait more often */
   LEAST = 64 << 10,  /* least bytes of a segment in a ring, unless the whole block is smaller */
   WHOLE = 16 << 10,  /* bytes up to which reduce_by_bits exchanges whole tensors, since latency dominates */
-  SMALL = 256 << 10, /* bytes up to which all_reduce uses reduce_small rather than the ring; or WHOLE * size if more */
+  SMALL = 256 << 10, /* bytes up to which latency dominates: all_reduce uses reduce_small rather than the ring (or up to
+                        WHOLE * size if more), all_gather gather_small */
   BLOCK = 8 << 20,   /* most bytes that all_reduce_by_hosts has on their way at once */
   BESIDE = 4,        /* most steps of shared memory between two messages, so that links stay busy */
   SCRATCH = 2 * LANES * SEGMENT
@@ -215,6 +216,26 @@ static lm_status go_around(lm_host *h, const blocks *b, const fold *f, char *out
   return LM_OK;
 }
 
+/* Gathers small blocks in log2(size) rounds (Bruck's algorithm), where the ring takes size - 1: before the round of
+ * `steps` each rank has the blocks of as many ranks, up to its own, and passes them that far ahead. */
+static lm_status gather_small(lm_host *h, const blocks *b) {
+  size_t bytes = block_of(b, 0).bytes;
+  NEED(make_scratch(h));
+  for (int steps = 1; steps < h->size; steps *= 2) {
+    int count = steps < h->size - steps ? steps : h->size - steps, before = rank_before(h, steps);
+    char *came = h->scratch + SCRATCH / 2;
+    if (steps > 1) NEED(settle(h, true, rank_after(h, steps / 2), 0)); /* scratch has been sent */
+    for (int i = 0; i < count; i++)
+      memcpy(h->scratch + (size_t)i * bytes, block_of(b, rank_before(h, i)).data, bytes);
+    NEED(post_recv(h, before, 0, came, (size_t)count * bytes));
+    NEED(post_send(h, rank_after(h, steps), 0, h->scratch, (size_t)count * bytes));
+    NEED(settle(h, false, before, 0));
+    for (int i = 0; i < count; i++)
+      memcpy(block_of(b, rank_before(h, steps + i)).data, came + (size_t)i * bytes, bytes);
+  }
+  return LM_OK;
+}
+
 static lm_status swap(lm_host *h, int peer, char *out, size_t out_bytes, char *in, size_t in_bytes) {
   NEED(post_recv(h, peer, 0, in, in_bytes));
   NEED(post_send(h, peer, 0, out, out_bytes));
@@ -364,6 +385,7 @@ static lm_status run(lm_host *h, const lm_group_call *c) {
     case LM_REDUCE: return reduce(h, t, c->root, fold_of(h, c));
     case LM_ALL_GATHER:
       memmove(c->out[h->rank]->data, t->data, lm_nbytes(t));
+      if (lm_nbytes(t) * (size_t)h->size <= SMALL) return gather_small(h, &(blocks){.list = c->out});
       return go_around(h, &(blocks){.list = c->out}, NULL, NULL);
     case LM_REDUCE_SCATTER: return go_around(h, &(blocks){.list = c->in}, (fold[]){fold_of(h, c)}, t->data);
     case LM_SCATTER: NEED(notify_next(h)); return exchange(h, c);

@@ -514,7 +514,7 @@ local function run_passes(pipe, call, x, target)
       run.sends = lists.filter(run.sends, function(work) return not work:is_completed() end)
     end
   end)
-  for _, work in ipairs(run.sends) do work:wait() end
+  for _, work in ipairs(run.sends) do core.dist_wait(work) end -- raises failures; no op waits for a send
   autograd.free_returned()
   return run
 end
