@@ -184,11 +184,9 @@ end
 local function read(name, mesh, opts)
   device_mesh.check(name, mesh)
   local o = options.check(name, opts, {buffers = {"tensor[]"}, dims = {"integer[]"}})
-  local dims = {}
   if not o.buffers or not o.dims then fail("%s: expected options {buffers = {…}, dims = {…}}", name) end
   if #o.buffers ~= #o.dims then options.wrong_length(name, "dims", #o.buffers, "buffer", #o.dims) end
-  for i, t in ipairs(o.buffers) do dims[i] = shapes.dim_of(name, t, o.dims[i]) end
-  return o.buffers, dims
+  return o.buffers, lists.map(o.buffers, function(t, i) return shapes.dim_of(name, t, o.dims[i]) end)
 end
 
 local public = {}

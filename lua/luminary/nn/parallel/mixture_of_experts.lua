@@ -94,12 +94,6 @@ local function check_ranks(self)
   self.is_checked = true
 end
 
-local function sum(list)
-  local total = 0
-  for _, n in ipairs(list) do total = total + n end
-  return total
-end
-
 -- Returns the tensors t, of one dim, of all ranks: [ranks, its size].
 local function gather(mesh, t) return mesh and collective.stacked(t, mesh) or t:unsqueeze(1) end
 
@@ -184,9 +178,9 @@ function MixtureOfExperts:forward(x)
 
   -- Here alone the host waits for the device: for the numbers of all ranks' choices by expert, or of their tokens.
   local rows, list = flat:index_select(1, token), not self.capacity_factor and all:tolist()
-  local sizes = list and lists.map(list, function(choices) return sum(choices) / k end)
+  local sizes = list and lists.map(list, function(choices) return lists.sum(choices) / k end)
     or gather_sizes(self.mesh, tokens)
-  local share = tokens / sum(sizes)
+  local share = tokens / lists.sum(sizes)
   -- Experts' gradients are averages over the tokens of all ranks: each rank's part is weighted.
   local function weigh(t, factor)
     if #sizes == 1 or not t.requires_grad then return end
