@@ -337,6 +337,32 @@ describe("a save of shards in the background", function()
   end)
 end)
 
+describe("a save of shards", function()
+  it("looks for those of other ranks once they are there, since a file system remembers that a name is absent", function()
+    for slow = 1, 0, -1 do
+      temp.remove(folder .. "/run")
+      run_with_faults(2, ([[
+        local net = lm.nn.Linear(500, 400)
+        local opt = lm.optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = lm.optim.Adam})
+        net(lm.ones(1, 500)):sum():backward()
+        opt:step()
+        for step, async in ipairs {false, true} do
+          if rank == %d then
+            ffi.C.lm_fault(folder, "slow write", 1, 100)
+          else
+            ffi.C.lm_fault(folder, "absence", 1, 0)
+          end
+          manager.async = async
+          manager:save(step, {net = net, opt = opt})
+          lm.checkpoint.wait()
+          if rank ~= %d then assert(ffi.C.lm_fault_calls() == 1, "lookups of others' shards") end -- one of its own
+          ffi.C.lm_fault("", "", 0, 0)
+          assert(manager:load({net = net, opt = opt}).step == step)
+        end]]):format(slow, slow))
+    end
+  end)
+end)
+
 describe("the end of a program", function()
   local SAVE = [[
     ffi.C.lm_fault(folder, "slow write", %d, %d)

@@ -104,6 +104,67 @@ describe("checkpoints of sharded models", function()
     assert.matches("step = 2.*shard%-.*shard%-", text)
   end)
 
+  it("are read by each rank as far as it has their elements, and once for their checksums by one", function()
+    on.succeeds(4, ([[
+      local core, path, opened = require "luminary.core", "%s/a", {}
+      local file_open = core.file_open
+      local sharded = with_adam(shard(nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512))))
+      lm.no_grad(function() for n, p in ipairs(sharded.net:parameters()) do p:fill_(10 * n + rank) end end)
+      for n, p in ipairs(sharded.net:parameters()) do p.grad = lm.full(p.shape, n + rank) end
+      sharded.opt:step()
+      lm.checkpoint.save(path, sharded)
+      local saved = lm.checkpoint.load(path)
+      local all = 0
+      for _, name in ipairs(lm.paths.dir "%s") do
+        local _, bytes = core.file_kind("%s/" .. name)
+        all = all + (name:find "shard" and bytes or 0)
+      end
+      assert(all > 12e6) -- 525,312 parameters in float64, with Adam's two averages
+      core.file_open = function(name, ...)
+        local r = name:match "shard.*-(%%d+)$"
+        if r then opened[r] = (opened[r] or 0) + 1 end
+        return file_open(name, ...)
+      end
+      local function bytes_read() return tonumber(io.open("/proc/self/io"):read("*a"):match "rchar: (%%d+)") end
+      -- Loads, and returns the bytes that this rank has read, and the numbers of its opens by shard.
+      local function load(parts)
+        dist.barrier()
+        local before = bytes_read()
+        opened = {}
+        lm.checkpoint.load(path, parts)
+        local list = {}
+        for r = 0, 3 do list[r + 1] = opened[tostring(r)] or 0 end
+        return bytes_read() - before, table.concat(list, " ")
+      end
+      local function fresh(shape, is_alone)
+        local net = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512))
+        return with_adam(is_alone and net or shard(net, shape))
+      end
+      local function check(parts, first, last)
+        for n, p in ipairs(parts.net:parameters()) do
+          local name = ({"0.weight", "0.bias", "1.weight", "1.bias"})[n]
+          local rows = saved.net[name][{{first, last}}]
+          assert(lm.equal(p:detach(), rows), name)
+          assert(lm.equal(parts.opt.state[p].exp_avg, saved.opt.state[n].exp_avg[{{first, last}}]), name)
+        end
+      end
+      -- A rank opens the one shard whose checksums it compares, and those of its rows for each of the two objects.
+      for _, case in ipairs {{{4}, "3 0 0 0", "0 3 0 0", "0 0 3 0", "0 0 0 3"},
+        {{2, 2}, "3 2 0 0", "0 1 2 2", "2 2 1 0", "0 0 2 3"}} do
+        local parts, n = fresh(case[1]), case[1][2] or 4
+        local bytes, opens = load(parts)
+        assert(opens == case[rank + 2], opens)
+        assert(bytes < all / 4 + 1e5, bytes .. " of " .. all)
+        local r = rank %% n
+        check(parts, r * 512 / n + 1, (r + 1) * 512 / n)
+      end
+      local parts = fresh(nil, true)
+      local bytes, opens = load(parts)
+      assert(bytes < all / 4 + 1e5 and opens:gsub("3", "2", 1) == "2 2 2 2", bytes .. " " .. opens)
+      check(parts, 1, 512)
+    ]]):format(folder, folder, folder))
+  end)
+
   it("load into other layouts of 1 to 8 ranks, 50 pairs", function()
     local layouts = {[1] = "{{1}}", [2] = "{{2}, {2, 1}}", [4] = "{{4}, {2, 2}}", [8] = "{{8}, {2, 4}, {4, 2}}"}
     -- Each job loads what others saved, and saves; a second round loads what was not there in the first.

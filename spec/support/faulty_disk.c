@@ -3,7 +3,8 @@
  * "rename", "linkat", "close", "opendir", "readdir", "fchmod", "flock", "fsync folder", "sync_file_range") fails with
  * that errno; error 0 makes write short: it takes some bytes, and is interrupted between. call "slow write": it takes
  * `error` ms more. "O_TMPFILE": there are no nameless files. "clean-up": before a rename another saver removes the file
- * if nobody has locked it. "": no fault. lm_fault_calls(): how many such calls there were. */
+ * if nobody has locked it. "absence": a name with ".shard-" that was looked up in vain stays absent for this process, as
+ * on NFS, until it renames a file; such lookups are the calls. "": no fault. lm_fault_calls(): how many such calls there were. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -81,7 +82,29 @@ int close(int fd) {
   return fault ? fails() : result;
 }
 
+enum { MOST_ABSENT = 64 };
+static char absent[MOST_ABSENT][PATH_MAX];
+static atomic_int absent_count;
+
+/* Returns result, of a lookup of path, or -1 if the name is remembered as absent. */
+static int after_lookup(const char *path, int result) {
+  if (strcmp(fault_call, "absence") != 0 || !is_there(path) || !strstr(path, ".shard-")) return result;
+  for (int i = 0; i < absent_count; i++) {
+    if (strcmp(absent[i], path) == 0) result = -1, errno = ENOENT;
+  }
+  if (result != 0 && hits("absence", path) && absent_count < MOST_ABSENT) {
+    snprintf(absent[absent_count], PATH_MAX, "%s", path);
+    absent_count++;
+  }
+  return result;
+}
+
+int access(const char *path, int how) { return after_lookup(path, NEXT(access)(path, how)); }
+
+int stat(const char *path, struct stat *info) { return after_lookup(path, NEXT(stat)(path, info)); }
+
 int rename(const char *from, const char *to) {
+  absent_count = 0;
   if (hits("clean-up", to)) {
     int fd = NEXT(open)(from, O_RDONLY);
     if (fd >= 0 && NEXT(flock)(fd, LOCK_EX | LOCK_NB) == 0) unlink(from);

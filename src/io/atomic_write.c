@@ -299,6 +299,15 @@ static bool find_part(const char *path, const char *suffix, char part[PATH_MAX])
   return resolve(path, stat(path, &info) == 0, suffix, part);
 }
 
+bool lm_parts_are_listed(const char *path, int nshards, const char *const *shards) {
+  LM_LARGE(char, folder, PATH_MAX);
+  DIR *dir = folder_of(path, folder) ? lm_opendir(folder) : NULL;
+  int found = 0;
+  for (struct dirent *e; dir && (e = readdir(dir));) found += is_shard_of(e->d_name, nshards, shards);
+  if (dir) closedir(dir);
+  return found >= nshards;
+}
+
 lm_status lm_complete_parts(const char *path, const char *suffix, int nshards, const char *const *shards) {
   LM_LARGE(char, part, PATH_MAX);
   LM_LARGE(char, target, PATH_MAX);

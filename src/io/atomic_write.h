@@ -27,9 +27,11 @@ lm_status lm_new_file_rewind(lm_new_file *f);
 int lm_new_file_lock(const lm_new_file *f);
 /* Syncs, renames and syncs the folder; always closes. After "cannot sync the folder of" the new file remains. */
 LM_API lm_status lm_new_file_commit(lm_new_file *f);
-/* Completes a file of several parts, after each written part: renames `path` plus `suffix` to `path` and calls
- * lm_remove_abandoned. Does nothing if that file or one of `shards` beside it is missing, or another process was
- * first. */
+/* Returns true if a listing of the path's folder has all of `shards`. It may be older than the files, and looks up no
+ * name: NFS would keep on answering that one is absent. */
+LM_API bool lm_parts_are_listed(const char *path, int nshards, const char *const *shards);
+/* Completes a file of several parts: renames `path` plus `suffix` to `path` and calls lm_remove_abandoned. Does nothing
+ * if that file or one of `shards` beside it is missing, or another process was first. */
 LM_API lm_status lm_complete_parts(const char *path, const char *suffix, int nshards, const char *const *shards);
 /* Removes `path` plus `suffix`, after which nobody can complete it; true if it existed. */
 LM_API bool lm_remove_part(const char *path, const char *suffix);

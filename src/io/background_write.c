@@ -109,10 +109,10 @@ static lm_status write_file(lm_background_write *w) {
   TRY(lm_new_file_write(&f, p->head, p->head_bytes));
   if (p->locked) w->locked_fd = lm_new_file_lock(&f);
   TRY(lm_new_file_commit(&f));
-  if (p->whole) {
-    TRY(lm_complete_parts(p->whole, p->suffix, p->nshards, p->shards));
-  } else {
+  if (!p->whole) {
     lm_remove_abandoned(p->path, p->nshards, p->shards);
+  } else if (p->background && lm_parts_are_listed(p->whole, p->nshards, p->shards)) {
+    TRY(lm_complete_parts(p->whole, p->suffix, p->nshards, p->shards));
   }
 done:
   lm_release(t);

@@ -22,7 +22,7 @@ typedef struct lm_write_plan {
   int nshards;
   const char *const *shards;
   /* The path of the file that lists the shards, if this is it or a shard, and its suffix until all of `shards` exist;
-   * the writer of the last one renames it. NULL: there are no shards. */
+   * in the background the writer of the last one renames it, else the caller. NULL: there are no shards. */
   const char *whole, *suffix;
   bool background;
   bool locked; /* keeps the file locked until the release, so that lm_remove_abandoned skips it */

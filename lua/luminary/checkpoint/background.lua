@@ -1,8 +1,9 @@
 --- Tracks the save in progress: the files that this rank writes, by the call or on threads (io/background_write.h). At
 --- most one save runs; its error is raised by the next call that waits for it, or shown when the program ends.
 ---
---- A save with shards consists of parts: each rank's shard, and rank 0's file with a suffix. The writer of the last
---- part removes the suffix. All parts stay locked until the save is finished, so that other savers leave them.
+--- A save with shards consists of parts: each rank's shard, and rank 0's file with a suffix, which rank 0 removes once
+--- all parts are written; in the background, the writer of the last part, as the program may end without a call. All
+--- parts stay locked until the save is finished, so that other savers leave them.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local lists = require "luminary.base.lists"
@@ -58,8 +59,8 @@ local function raise(who, pending, problem)
   options.fail("%s: the save of '%s' in the background failed: %s", who, options.shown_path(pending.path), problem)
 end
 
--- Completes, on rank 0, parts that no rank completed, since a folder's listing was older than the files. Fails for
--- shards in other folders: such a file would be saved at each step, and never load.
+-- Completes, on rank 0, parts that all ranks have written and none completed. No rank has looked up others' names
+-- before. Fails for shards in other folders: such a file would be saved at each step, and never load.
 local function complete(who, pending)
   if rank_and_size() > 0 then return end
   local folder, shards = files.folder_of(pending.path), pending.shards

@@ -16,6 +16,7 @@ local printable_name = require "luminary.base.printable_name"
 local file_format = require "luminary.file_formats.checkpoint"
 local formats = require "luminary.file_formats"
 local safetensors = require "luminary.file_formats.safetensors"
+local paths = require "luminary.paths"
 local ranks = require "luminary.checkpoint.ranks"
 local fail = options.fail
 
@@ -214,9 +215,10 @@ local function are_states(list, n)
 end
 
 --- Reads a file for files.apply: {path, value, about = {version, world_size, shards}, sum = the checksum of all its
---- checksums, "" without them}. The ranks together read each shard, and each rank reads all headers, so that damage is
---- noticed before anything is loaded.
-function files.read(who, path)
+--- checksums, "" without them, outlines = those of its shards, by number}. Compares all checksums of the shards of which
+--- the outlines are, so that damage is noticed before anything is loaded. rank, size: nil, or reads only that rank's
+--- part of the shards; others must be there.
+function files.read(who, path, rank, size)
   local loaded = formats.load(path, {})
   local value, about = loaded.value, {version = 0, world_size = 1, shards = {}}
   if type(value) ~= "table" or core.is_tensor(value) then
@@ -238,22 +240,29 @@ function files.read(who, path)
   end
   local sums = loaded.metadata[CHECKSUMS]
   local file = {path = path, value = value, about = about, sum = sums and ("%08x"):format(core.crc32c(sums, 0)) or ""}
-  local rank, size = rank_and_size()
+  -- A listing takes few requests; it may be older than the files.
+  local listed = lists.set(about.shards[1] and paths.dir(path:match "^(.*/)[^/]*$" or ".") or {})
+  file.outlines = {}
   for i = 1, #about.shards do
-    local of_shard = shard_path(file, i)
-    check_shard(file, i, (i - 1) % size == rank and formats.load(of_shard, {}).metadata
-      or safetensors.metadata(of_shard))
+    local of_shard, name = shard_path(file, i)
+    if (i - 1) % (size or 1) == (rank or 0) then
+      local shard = formats.load(of_shard, {})
+      check_shard(file, i, shard.metadata)
+      file.outlines[i] = ranks.outline(shard.value)
+    elseif not listed[name] then
+      check_shard(file, i, safetensors.metadata(of_shard))
+    end
   end
   return file
 end
 
---- Reads a file on all ranks, which must read the same file, possibly from different folders. Returns nil and the
---- errors by rank, from 1, if any rank fails.
+--- Reads a file on all ranks, which must read the same file, possibly from different folders. Each rank reads some
+--- shards, and gets the outlines of all. Returns nil and the errors by rank, from 1, if any rank fails.
 function files.read_on_all(who, path)
   local file
   local sides, problems = ranks.try(function()
-    file = files.read(who, path)
-    return {path = path, sum = file.sum}
+    file = files.read(who, path, rank_and_size())
+    return {path = path, sum = file.sum, outlines = file.outlines}
   end)
   if next(problems) then return nil, problems end
   for r, side in ipairs(sides) do
@@ -262,6 +271,7 @@ function files.read_on_all(who, path)
         .. "from a folder that all ranks share, or from equal copies", who, r - 1, options.shown_path(sides[1].path),
         sides[1].sum, r - 1, options.shown_path(side.path), side.sum)
     end
+    for i, outline in pairs(side.outlines) do file.outlines[i] = outline end
   end
   return file
 end
@@ -274,20 +284,33 @@ local function value_at(tree, keys)
   return tree
 end
 
--- Iterates over an object's states in all shards: each shard is read, and released before the next.
+-- Returns an object's state in a shard: by its outline, or with is_mapped from the mapped file.
+local function state_in(file, i, part, is_mapped)
+  local path, value = shard_path(file, i), nil
+  if is_mapped then
+    local loaded = formats.load(path, {mmap = true})
+    check_shard(file, i, loaded.metadata)
+    value = loaded.value
+  else
+    value = ranks.from_outline(file.outlines[i])
+  end
+  local state = options.is_plain(value) and value[part]
+  if not options.is_plain(state) then
+    options.malformed_file(path, "shard of a checkpoint", "it has no '%s'", part)
+  end
+  return state
+end
+
+-- Returns an iterator over an object's states in all shards. Its argument is nil, or the object's parameters as
+-- shards.has_common takes them: then a shard that has none of their elements is not read, and its tensors have no
+-- values. Each other shard is mapped, and released before the next.
 local function each_shard(file, part)
-  local i = 0
-  return function()
+  local i, shards = 0, load_module "luminary.nn.parallel.shards"
+  return function(own)
     i = i + 1
     if file.about.shards[i] == nil then return nil end
-    local path = shard_path(file, i)
-    local loaded = formats.load(path, {})
-    check_shard(file, i, loaded.metadata)
-    local shard = options.is_plain(loaded.value) and loaded.value[part]
-    if not options.is_plain(shard) then
-      options.malformed_file(path, "shard of a checkpoint", "it has no '%s'", part)
-    end
-    return shard
+    local outline = own and state_in(file, i, part)
+    return outline and not shards.has_common(own, outline) and outline or state_in(file, i, part, true)
   end
 end
 
@@ -301,7 +324,7 @@ end
 -- Returns the set of paths of the objects whose states are in the shards of a file; each shard has a part of each.
 local function sharded_parts(file)
   if not file.sharded then
-    local value = file.about.shards[1] and formats.load(shard_path(file, 1), {mmap = true}).value
+    local value = file.outlines[1] and ranks.from_outline(file.outlines[1])
     file.sharded = lists.set(options.is_plain(value) and options.sorted_keys(value) or {})
   end
   return file.sharded

@@ -10,20 +10,22 @@ local ranks = {}
 local item_bytes -- bytes of an element by dtype, loaded at first use
 
 -- Converts tensors and 64-bit integers to plain tables, since objects sent between ranks lack them: every table is
--- wrapped in a field. A table that occurs twice is converted once.
-local function packed(value, seen)
+-- wrapped in a field. A table that occurs twice is converted once. is_outline: tensors lose their elements.
+local function packed(value, seen, is_outline)
   if seen[value] then return seen[value] end
   if core.is_tensor(value) then
+    seen[value] = {dtype = value.dtype, shape = {unpack(value.shape)}}
+    if is_outline then return seen[value] end
     local t = value:detach():cpu():contiguous()
     local n = t:numel() * item_bytes[t.dtype]
-    seen[value] = {dtype = t.dtype, shape = {unpack(t.shape)}, bytes = n > 0 and ffi.string(t:data_ptr(), n) or ""}
+    seen[value].bytes = n > 0 and ffi.string(t:data_ptr(), n) or ""
     return seen[value]
   elseif type(value) == "cdata" then
     return {high = tonumber(bit.rshift(value, 32)), low = tonumber(bit.band(value, 0xffffffffLL))}
   elseif type(value) == "table" then
     local fields = {}
     seen[value] = {fields = fields}
-    for key, each in pairs(value) do fields[key] = packed(each, seen) end
+    for key, each in pairs(value) do fields[key] = packed(each, seen, is_outline) end
     return seen[value]
   end
   return value
@@ -39,11 +41,25 @@ local function unpacked(value, seen)
     for key, each in pairs(value.fields) do t[key] = unpacked(each, seen) end
     return t
   end
+  if not value.bytes then
+    seen[value] = core.ops.zeros({}, {dtype = value.dtype, device = "cpu"}):expand(value.shape)
+    return seen[value]
+  end
   local stride, size = {}, 1
   for i = #value.shape, 1, -1 do stride[i], size = size, size * value.shape[i] end
   if size == 0 then return core.ops.empty(value.shape, {dtype = value.dtype, device = "cpu"}) end
   seen[value] = core.view_as(core.bytes_tensor(value.bytes), value.dtype, value.shape, stride, 0)
   return seen[value]
+end
+
+--- Returns a string of a value, in which its tensors have a dtype and a shape and no elements.
+function ranks.outline(value)
+  return (load_module("luminary.mp.serialization").encode("load", packed(value, {}, true), {plain = "value"}))
+end
+
+--- Returns the value of ranks.outline, with tensors whose elements share memory.
+function ranks.from_outline(text)
+  return unpacked(load_module("luminary.mp.serialization").decode(text, {}, {}, true), {})
 end
 
 -- Raises another rank's error.

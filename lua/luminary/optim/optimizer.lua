@@ -396,13 +396,13 @@ end
 function Optimizer:load_shards(next_shard)
   local shards = load_module "luminary.nn.parallel.shards"
   local add_state, params, numbers, dict = shards.add_state, {}, shards.numbers(self), nil
-  for n, p in ipairs(self:all_parameters()) do params[numbers and numbers[n] or n] = p end
-  for shard in next_shard do
+  for n, p in ipairs(self:all_parameters()) do params[numbers and numbers[n] or n] = self:keeps(p) and p or nil end
+  for shard in next_shard, params do
     if not is_plain(shard.state) then fail "load_shards: the saved state is no optimizer's" end
     dict = dict or {param_groups = shard.param_groups, state = {}}
     for i, state in pairs(shard.state) do
       local p, saved = params[i], is_plain(shard.shards) and shard.shards[i] or nil
-      if p and self:keeps(p) then dict.state[i] = add_state(dict.state[i], p, state, saved) end
+      if p then dict.state[i] = add_state(dict.state[i], p, state, saved) end
     end
   end
   self:load_state_dict(numbers and shards.renumbered(self, dict, numbers) or dict, true)

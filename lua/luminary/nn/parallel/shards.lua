@@ -115,6 +115,18 @@ local function copy_common(to, to_form, from, from_form)
   core.no_grad(copy_segments, with_rows(to), segments_of(to_form), with_rows(from:detach()), segments_of(from_form), 1)
 end
 
+-- Returns true if two forms of a tensor have elements in common.
+local function overlap(a, b)
+  local others = segments_of(b)
+  for d, segments in ipairs(segments_of(a)) do
+    local found = lists.find(segments, function(s)
+      return lists.find(others[d], function(u) return s[2] < u[2] + u[3] and u[2] < s[2] + s[3] end)
+    end)
+    if not found then return false end
+  end
+  return true
+end
+
 -- Returns the form of a parameter on this rank; p may be false, for a tensor of this shape that no rank shares.
 local function form_of(p, shape)
   local about, divisions = shards.of[p], shards.parts_of[p] or {}
@@ -510,6 +522,23 @@ local function take_common(who, name, to, p, t, saved)
   copy_common(to, form, t, saved)
 end
 
+--- Returns true if a rank's state of a module or an optimizer has elements of these parameters, by name or number, or if
+--- that is unknown; else the state's other values are of use, and its tensors are not.
+function shards.has_common(own, state)
+  local forms, given = state.shards, state.tensors or state.state
+  if not (options.is_plain(forms) and options.is_plain(given)) then return true end
+  for key, value in pairs(given) do
+    local p, form = own[key], forms[key]
+    local held = p and form ~= nil and saved_shape(form)
+    local to = held and form_of(p, p.shape)
+    if p and not (held and same_shape(to.shape, form.shape) and not overlap(to, form)) then return true end
+    for _, t in pairs(p and options.is_plain(value) and value or {}) do -- other tensors than rows are taken as they are
+      if core.is_tensor(t) and not (t.ndim > 0 and same_shape(t.shape, held)) then return true end
+    end
+  end
+  return false
+end
+
 -- Returns true if this rank saves a parameter: it is the first of those that hold the same part. pipeline: the entry of
 -- the parameter or its module, or nil.
 local function is_saver(p, pipeline)
@@ -541,7 +570,7 @@ end
 function shards.load_module(module, next_state)
   local who, own, seen = "load_shards", tensors_of(module), {}
   local elsewhere = (shards.pipelines[module] or {}).holders or {}
-  for state in next_state do
+  for state in next_state, own do
     local parts = options.is_plain(state) and options.is_plain(state.tensors) and options.is_plain(state.shards)
     if not parts then options.fail("%s: the saved state must have tables 'tensors' and 'shards'", who) end
     for name, t in pairs(state.tensors) do
