@@ -74,7 +74,17 @@ end
 --- Returns the store's record of this or another rank's failure, as core.dist_cause does, or nil.
 function groups.cause() return groups.world and core.dist_cause(groups.world) or groups.start_cause end
 
+--- Returns a group of the same ranks with a communicator and a stream of its own, which the group's members make in the
+--- first call; true in that call, and false later.
+function groups.twin(group)
+  local has_none = not group.twin
+  group.twin = group.twin
+    or new(core.dist_group(groups.world, group.backend, group.ranks, nil, group.handle), group.backend)
+  return group.twin, has_none
+end
+
 local function close(group)
+  if group.twin and group.twin.handle then close(group.twin) end
   core.dist_close(group.handle)
   group.handle = nil
   for i = #open, 1, -1 do

@@ -14,6 +14,7 @@
  * unless its communicator is aborted lost=1    a rank that is gone is found out (ncclRemoteError) where its data is
  * waited for; else that hangs newer=1   two ranks on one card are reported in the words of NCCL 2.29 and later
  * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures.
+ * NCCL_LAUNCH_ORDER_IMPLICIT is, too: with 1 a launch waits until the device's last one has begun.
  * lm_fake_live counts as "exposed" what NCCL starts a thread for on a thread that takes signals: so would NCCL's. */
 #ifndef LM_FAKE_NCCL_H
 #define LM_FAKE_NCCL_H

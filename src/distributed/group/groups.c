@@ -143,7 +143,8 @@ static bool is_solo(const lm_backends *b) {
   return false;
 }
 
-lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks, double timeout, lm_group **out) {
+lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks, double timeout,
+                       const lm_group *twin_of, lm_group **out) {
   lm_status status = LM_OK;
   lm_backends backends;
   lm_group_core *core = NULL;
@@ -157,11 +158,11 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   if (is_solo(&backends) && n > 1) TRY(lm_fail(LM_E_ARG, "new_group: backend 'solo' requires one rank, got %d", n));
   TRY(make_core(n, ranks, w->rank, &core));
   core->world = w;
-  core->timeout = timeout > 0 ? timeout : w->timeout;
+  core->timeout = timeout > 0 ? timeout : twin_of ? twin_of->core->timeout : w->timeout;
   core->g.one_host = on_one_host(w, n, ranks);
   lm_parts_make(core, &backends);
   pthread_mutex_lock(&w->lock);
-  core->id = ++w->groups_made;
+  core->id = twin_of ? twin_of->core->id | LM_TWIN : ++w->groups_made;
   core->next = w->groups;
   w->groups = core;
   listed = true;
@@ -172,7 +173,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   snprintf(ticket.what, sizeof ticket.what, "new_group %.32s of %d rank%s", core->backend, n, n > 1 ? "s" : "");
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, LM_WAITING_UNTIL_DONE, core, &ticket, core->timeout);
-  status = group_agree(w, core, core->backend, n, ranks);
+  status = twin_of ? LM_OK : group_agree(w, core, core->backend, n, ranks);
   if (status == LM_OK) status = lm_parts_open(core);
   lm_waiting_end(&waiting, status == LM_OK);
   if (status == LM_OK && core->g.rank >= 0) {

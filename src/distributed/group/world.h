@@ -41,9 +41,10 @@ LM_API lm_status lm_world_backend(const lm_world *w, const char **out);
 
 /* Creates a group. Every rank of the world calls it, in the same order, with the same ranks (in the world, ascending).
  * *out is NULL on other ranks. timeout in seconds, <= 0: the world's. backend: "gloo" or a plug-in's name, for tensors
- * of all devices; or one for each device: "cpu:gloo,cuda:nccl". */
+ * of all devices; or one for each device: "cpu:gloo,cuda:nccl". `twin_of`: NULL, or an open group of the same ranks and
+ * backend. Its members alone call then, once for each group; the new one has communicators and streams of its own. */
 LM_API lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks, double timeout,
-                              lm_group **out);
+                              const lm_group *twin_of, lm_group **out);
 LM_API void lm_group_close(lm_group *g); /* g may be NULL */
 const char *lm_group_backend(const lm_group *g);
 enum { LM_GROUP_TEXT = 256 };
