@@ -19,8 +19,17 @@ end
 describe("copies from pageable memory #fake", function()
   local script = scripts.tests(it, pending, preamble)
 
-  script("are read at once by the driver where a card cannot read them, and nothing waits", [[
-    for _, bytes in ipairs {4, 4096, MB, MB + 4, 4 * MB} do assert(upload(bytes) == 0) end
+  script("are read at once where a card cannot read them, by the driver or into pinned memory, and nothing waits", [[
+    ffi.cdef "long lm_fake_pending(void);"
+    for _, bytes in ipairs {4, 4096, MB / 16, MB / 16 + 4, MB, MB + 4, 4 * MB, 40 * MB + 4} do
+      assert(upload(bytes) == 0)
+      lm.cuda.synchronize()
+      local y = lm.ones({4}, {device = "cuda"}) + 1
+      local before, x = fake.lm_fake_pending(), lm.zeros{bytes / 4}
+      assert(before > 0)
+      x = x:to "cuda"
+      assert(fake.lm_fake_pending() > before, bytes .. " bytes wait for the stream")
+    end
   ]])
 
   script("are staged where a card reads them late, and waited for where they are very large", [[

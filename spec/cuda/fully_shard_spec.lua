@@ -87,6 +87,47 @@ describe("fully_shard over NCCL", function()
     ]])
   end)
 
+  it("lets no collective of another dim wait for a reduction, nor for a gather enqueued behind it", function()
+    nccl_ranks.succeeds(4, PRELUDE .. [[
+      local mesh = dist.init_device_mesh("cuda", { 2, 2 }, { names = { "shard", "tensor" } })
+      local net, same_x = nn.Sequential(), full({ 8, 64 }, mesh:get_local_rank "shard" + 1):requires_grad_()
+      lm.manual_seed(1)
+      for _ = 1, 5 do
+        local block = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)):to(device)
+        net:append(nn.parallel.parallelize(block, mesh["tensor"], { ["0"] = "column", ["2"] = "row" }))
+      end
+      shard(net, { mesh = mesh["shard"], reshard_after_forward = true })
+      local log
+      -- In the last step, the first reduction never ends. Before the second one a collective of the dim tensor must end.
+      local function before_reduction()
+        if log == "" then return C.lm_fake_nccl("stuck", 1) end
+        assert(log == "RG", log)
+        lm.cuda.stream(lm.cuda.Stream(device), function()
+          local t = full({ 1 }, 1)
+          dist.all_reduce(t, { group = mesh:get_group "tensor" })
+          assert(t:item() == 2)
+        end)
+        dist.all_reduce(lm.zeros { 1 }) -- on the CPU
+        print "finished"
+        os.exit(0)
+      end
+      for name, letter in pairs { all_gather_into_tensor = "G", reduce_scatter_tensor = "R" } do
+        local call = dist[name]
+        dist[name] = function(...)
+          if letter == "R" and log then before_reduction() end
+          if log and (letter == "R" or log ~= "") then log = log .. letter end
+          return call(...)
+        end
+      end
+      for step = 1, 3 do
+        local loss = net(same_x):sum()
+        log = step == 3 and "" or nil
+        loss:backward()
+      end
+      error "backward ended"
+    ]])
+  end)
+
   it("joins a block's gradients by one kernel: each further parameter is copied only by its two gathers", function()
     nccl_ranks.succeeds(2, PRELUDE .. [[
       -- Returns the number of copies, launches and memsets that fully_shard adds to a step.

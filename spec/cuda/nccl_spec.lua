@@ -611,6 +611,21 @@ describe("training over NCCL", function()
     end
   end)
 
+  it("takes nothing from a rank without samples, whose gradients are NaN, with a hook as without", function()
+    succeeds(2, [[
+      for _, hook in ipairs { false, "bf16_compress" } do
+        local net = nn.parallel.DistributedDataParallel(nn.Linear(2, 1):to(device))
+        if hook then net:register_comm_hook(nil, hook) end
+        local loss = net(full({ rank == 0 and 4 or 0, 2 }, 1)):mean()
+        assert(loss:isnan():item() == (rank == 1))
+        if rank == 1 then net.module.bias:register_hook(function(grad) return grad * (0 / 0) end) end
+        loss:backward()
+        same({ 1, 1 }, net.module.weight.grad)
+        same({ 1 }, net.module.bias.grad)
+      end
+    ]])
+  end)
+
   it("registers the buckets' memory if asked to, and deregisters it before it or the communicator ends", function()
     local script = [[
       local function train()
@@ -714,7 +729,11 @@ describe("training over NCCL", function()
         assert(step == 1 or waits() == before, waits() - before)
       end
       assert(ffi.string(C.getenv "NCCL_LAUNCH_ORDER_IMPLICIT") == "1")
-    ]], { init = [[backend = "nccl", timeout = 20]] })
+      assert(ffi.string(C.getenv "CUDA_DEVICE_MAX_CONNECTIONS") == (rank == 0 and "32" or "1"))
+    ]], {
+      init = [[backend = "nccl", timeout = 20]],
+      env_of = function(r) return { CUDA_DEVICE_MAX_CONNECTIONS = r == 1 and "1" or false } end,
+    })
   end)
 
   it("equals the module itself under DataParallel, whose devices talk by NCCL", function()

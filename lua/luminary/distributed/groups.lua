@@ -75,7 +75,27 @@ end
 --- Returns the store's record of this or another rank's failure, as core.dist_cause does, or nil.
 function groups.cause() return groups.world and core.dist_cause(groups.world) or groups.start_cause end
 
+-- Returns the number of each rank's list among lists of ranks, or 0.
+local function numbers_of(rank_lists)
+  local numbers = {}
+  for i = 1, groups.default.size do numbers[i] = 0 end
+  for i, ranks in ipairs(rank_lists) do
+    for _, rank in ipairs(ranks) do numbers[rank + 1] = i end
+  end
+  return numbers
+end
+
+--- Returns a group of the same ranks with a communicator and a stream of its own, which the group's members make in the
+--- first call; true in that call, and false later.
+function groups.twin(group)
+  local has_none = not group.twin
+  group.twin = group.twin
+    or new(core.dist_group(groups.world, group.backend, numbers_of {group.ranks}, nil, group.handle), group.backend)
+  return group.twin, has_none
+end
+
 local function close(group)
+  if group.twin and group.twin.handle then close(group.twin) end
   core.dist_close(group.handle)
   group.handle = nil
   if groups.alone == group then groups.alone = nil end
@@ -115,12 +135,7 @@ end
 --- Collective of all ranks. Returns this rank's, or NON_MEMBER.
 function groups.new_groups(rank_lists, backend, timeout)
   if not groups.world then return new(core.dist_solo(), "solo") end
-  local numbers = {}
-  for i = 1, groups.default.size do numbers[i] = 0 end
-  for i, ranks in ipairs(rank_lists) do
-    for _, rank in ipairs(ranks) do numbers[rank + 1] = i end
-  end
-  local handle = core.dist_group(groups.world, backend, numbers, timeout)
+  local handle = core.dist_group(groups.world, backend, numbers_of(rank_lists), timeout)
   return handle and new(handle, backend) or groups.NON_MEMBER
 end
 

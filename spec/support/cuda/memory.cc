@@ -357,6 +357,8 @@ static unsigned devices_of(const lm_fake_place &place) {
   return place.kind == lm_fake_place::DEVICE ? 1u << place.device : 0;
 }
 
+enum { BUFFER = 64 << 10 }; /* bytes of pageable memory that a call copies at once; with more it waits for the stream */
+
 /* Rows of `width` bytes; one row for a plain copy. `stage`: pageable memory is read now. */
 static int plan_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
                      enum cudaMemcpyKind kind, bool stage, copy_plan *plan) {
@@ -373,7 +375,7 @@ static int plan_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pi
     return cudaErrorInvalidValue;
   }
   plan->staged = stage && from.kind == lm_fake_place::PAGEABLE && !lm_fake_reaches_pageable();
-  plan->blocks = to.kind == lm_fake_place::PAGEABLE;
+  plan->blocks = to.kind == lm_fake_place::PAGEABLE || (plan->staged && width * height > BUFFER);
   plan->host = (devices_of(to) && devices_of(from)) == 0;
   std::shared_ptr<std::vector<char>> copy;
   if (plan->staged) {

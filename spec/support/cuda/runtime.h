@@ -150,6 +150,8 @@ void lm_fake_settle(const lm_fake_stream &stream); /* in eager mode, does the wo
 bool lm_fake_drain(const lm_fake_stream &stream, uint64_t upto, bool wait);
 void lm_fake_drain_device(int device);
 
+/* Makes the stream wait until that many operations of another one are done; returns a cudaError_t. */
+int lm_fake_wait_push(const lm_fake_stream &stream, const lm_fake_stream &on, uint64_t upto);
 /* Queues a gate; returns a cudaError_t. */
 int lm_fake_gate_push(const lm_fake_stream &stream, lm_fake_gate_ref *out);
 void lm_fake_gate_reach(const lm_fake_gate_ref &gate);  /* does what stands before it */

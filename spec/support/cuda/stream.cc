@@ -247,6 +247,14 @@ int lm_fake_gate_push(const lm_fake_stream &stream, lm_fake_gate_ref *out) {
   return code;
 }
 
+int lm_fake_wait_push(const lm_fake_stream &stream, const lm_fake_stream &on, uint64_t upto) {
+  lm_fake_guard lock(lm_fake_state);
+  if (stream == on || stream->capture || on->done >= upto) return 0;
+  lm_fake_queued queued = {};
+  queued.waits.push_back({on, upto});
+  return lm_fake_push(stream, queued);
+}
+
 void lm_fake_gate_reach(const lm_fake_gate_ref &gate) { lm_fake_drain(gate->stream, gate->place - 1, true); }
 
 void lm_fake_gate_pass(const lm_fake_gate_ref &gate) {

@@ -13,6 +13,7 @@
 /* Never destroyed: threads are there until the process is gone. */
 std::mutex &lm_nccl_lock = *new std::mutex;
 std::condition_variable &lm_nccl_changed = *new std::condition_variable;
+static std::map<int, lm_fake_gate_ref> &lm_nccl_launched = *new std::map<int, lm_fake_gate_ref>; /* last, by device */
 
 typedef std::vector<char> bytes;
 
@@ -381,17 +382,27 @@ lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int devi
   return comm;
 }
 
+/* With NCCL_LAUNCH_ORDER_IMPLICIT=1 each launch waits, in its streams, until the device's last one has begun, of whatever
+ * communicator. Returns a cudaError_t. */
+static int keep_launch_order(int device, const lm_fake_stream &stream) {
+  static const bool keeps = lm_fake_setting("NCCL_LAUNCH_ORDER_IMPLICIT", 0) == 1;
+  lm_fake_gate_ref last = lm_nccl_launched[device];
+  return keeps && last ? lm_fake_wait_push(stream, last->stream, last->place - 1) : 0;
+}
+
 ncclResult_t lm_nccl_enqueue(const lm_nccl_comm &comm, lm_nccl_op op) {
   op.stuck = lm_nccl_countdown(lm_nccl_settings().stuck);
   for (auto &stream : op.streams) {
     lm_fake_gate_ref gate;
-    int code = lm_fake_gate_push(stream, &gate);
+    int code = keep_launch_order(comm->device, stream);
+    if (code == 0) code = lm_fake_gate_push(stream, &gate);
     if (code != 0) {
       for (auto &pushed : op.gates) lm_fake_gate_pass(pushed);
       return lm_nccl_error(ncclUnhandledCudaError, "Cuda failure %d '%s'", code, cudaGetErrorString((cudaError_t)code));
     }
     op.gates.push_back(gate);
   }
+  if (!op.gates.empty()) lm_nccl_launched[comm->device] = op.gates.back();
   comm->open.insert(comm->open.end(), op.gates.begin(), op.gates.end());
   comm->queue.push_back(std::move(op));
   lm_nccl_changed.notify_all();

@@ -18,6 +18,7 @@
  * eager=n   sends of at most n bytes end before they are received, from memory that ends with the communicator (0)
  * slots=n   at most n of them to one rank; the next waits (8)
  * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures.
+ * NCCL_LAUNCH_ORDER_IMPLICIT is, too: with 1 a launch waits until the device's last one has begun.
  * lm_fake_live counts as "exposed" what NCCL starts a thread for on a thread that takes signals: so would NCCL's. */
 #ifndef LM_FAKE_NCCL_H
 #define LM_FAKE_NCCL_H

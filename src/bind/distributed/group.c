@@ -84,21 +84,21 @@ static lm_status open_group(lua_State *L, const lm_lua *s, group_handle *handle)
     numbers[i] = number < 0 || number > INT32_MAX ? -1 : (int)number;
   }
   TRY(LM_READ_ARGS(L, s, 4, "new_group", {"timeout", LM_ARG_F | LM_OR_NIL, &timeout}));
-  TRY(lm_groups_new(handle->world->world, lua_tostring(L, 2), n, numbers, timeout, &handle->group));
+  TRY(lm_groups_new(handle->world->world, lua_tostring(L, 2), n, numbers, timeout, lm_to_group(L, 5), &handle->group));
 done:
   lm_free(numbers);
   return status;
 }
 
-/* dist_group(world, backend, for each rank of the world the number of its group, or 0 [, timeout]) -> this rank's
- * group, or nil */
+/* dist_group(world, backend, for each rank of the world the number of its group, or 0 [, timeout [, group]]) -> this
+ * rank's group, or nil; group: the new one is its twin, which its members make alone (lm_groups_new) */
 LM_FUNCTION(dist_group) {
   lm_lua *s = LM_STATE(L);
-  lua_settop(L, 4);
+  lua_settop(L, 5);
   lm_world_handle *world = lm_need_world(L, 1, "new_group");
   lm_need_text(L, 2, "new_group", "backend");
   lm_need_table(L, 3, "new_group", "the numbers of groups");
-  group_handle *handle = new_group(L); /* 5 */
+  group_handle *handle = new_group(L); /* 6 */
   handle->world = world;
   lm_object_keeps(L, 1);
   lm_note_line(L, s);
@@ -106,7 +106,7 @@ LM_FUNCTION(dist_group) {
   lm_need(L, open_group(L, s, handle));
   if (!handle->group) return 0;
   lm_dependent_join(&world->groups, &handle->of_world);
-  lua_settop(L, 5);
+  lua_settop(L, 6);
   return 1;
 }
 

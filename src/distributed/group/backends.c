@@ -107,13 +107,14 @@ void lm_parts_make(lm_group_core *core, const lm_backends *backends) {
   }
 }
 
-/* Returns the part of that backend in the world's first group, if that has all ranks and is open; else NULL. */
+/* Returns the part of that backend in the world's first group, if that has all ranks and is open, and all ranks make
+ * this group; else NULL. */
 static lm_part *parent_of(lm_group_core *core, const lm_group_table *table) {
   lm_world *w = core->world;
   lm_part *found = NULL;
   pthread_mutex_lock(&w->lock);
   for (lm_group_core *c = w->groups; c; c = c->next) {
-    if (c == core || c->id != 1 || c->g.size != w->size) continue;
+    if (c == core || core->id & LM_TWIN || c->id != 1 || c->g.size != w->size) continue;
     for (int i = 0; i < c->nparts; i++)
       if (c->part[i].g->table == table) found = &c->part[i];
   }

@@ -17,6 +17,7 @@ typedef struct lm_part {
 } lm_part;
 
 enum { LM_PARTS = LM_DEVICE_KINDS, LM_BACKEND_TEXT = LM_GROUP_TEXT };
+enum { LM_TWIN = 1 << 30 }; /* bit of a twin's id (lm_groups_new), which has those of its group besides */
 
 typedef struct lm_group_core {
   lm_group g; /* group of the first part; its address is the handle of the complete group */

@@ -158,7 +158,8 @@ static bool is_solo(const lm_backends *b) {
   return false;
 }
 
-lm_status lm_groups_new(lm_world *w, const char *backend, int n, const int *number, double timeout, lm_group **out) {
+lm_status lm_groups_new(lm_world *w, const char *backend, int n, const int *number, double timeout,
+                        const lm_group *twin_of, lm_group **out) {
   lm_status status = LM_OK;
   lm_backends backends;
   lm_group_core *core = NULL;
@@ -176,13 +177,13 @@ lm_status lm_groups_new(lm_world *w, const char *backend, int n, const int *numb
   if (is_solo(&backends) && size > 1)
     TRY(lm_fail(LM_E_ARG, "new_group: backend 'solo' requires one rank, got %d", size));
   core->world = w;
-  core->timeout = timeout > 0 ? timeout : w->timeout;
+  core->timeout = timeout > 0 ? timeout : twin_of ? twin_of->core->timeout : w->timeout;
   core->g.one_host = on_one_host(w, size, core->g.ranks);
   lm_parts_make(core, &backends);
   pthread_mutex_lock(&w->lock);
   set.id = w->groups_made + 1;
-  w->groups_made += (uint32_t)set.count;
-  core->id = set.id + (uint32_t)(mine - 1);
+  w->groups_made += twin_of ? 0 : (uint32_t)set.count;
+  core->id = twin_of ? twin_of->core->id | LM_TWIN : set.id + (uint32_t)(mine - 1);
   core->next = w->groups;
   w->groups = core;
   listed = true;
@@ -193,7 +194,7 @@ lm_status lm_groups_new(lm_world *w, const char *backend, int n, const int *numb
   snprintf(ticket.what, sizeof ticket.what, "new_group %.32s of %d rank%s", core->backend, size, size > 1 ? "s" : "");
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, LM_WAITING_UNTIL_DONE, core, &ticket, core->timeout);
-  status = group_agree(w, core, &set);
+  status = twin_of ? LM_OK : group_agree(w, core, &set);
   if (status == LM_OK) status = lm_parts_open(core, number[w->rank] - 1);
   lm_waiting_end(&waiting, status == LM_OK);
   if (status == LM_OK && core->g.rank >= 0) {

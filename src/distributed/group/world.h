@@ -42,9 +42,10 @@ LM_API lm_status lm_world_backend(const lm_world *w, const char **out);
 /* Creates groups without common ranks, and returns this rank's; NULL: it joins none. number[rank], for the n ranks of
  * the world, is the number of the group that it joins, from 1, or 0. Every rank calls it, in the same order, with the
  * same numbers. timeout in seconds, <= 0: the world's. backend: "gloo" or a plug-in's name, for tensors of all devices;
- * or one for each device: "cpu:gloo,cuda:nccl". */
+ * or one for each device: "cpu:gloo,cuda:nccl". `twin_of`: NULL, or an open group of the same ranks and backend. Its
+ * members alone call then, once for each group; the new one has communicators and streams of its own. */
 LM_API lm_status lm_groups_new(lm_world *w, const char *backend, int n, const int *number, double timeout,
-                               lm_group **out);
+                               const lm_group *twin_of, lm_group **out);
 LM_API void lm_group_close(lm_group *g); /* g may be NULL */
 enum { LM_GROUP_TEXT = 256 };
 /* Checks that a group can have that backend, and writes its normalized text. Loads plug-ins; the error lists the

@@ -237,7 +237,7 @@ function Bucket:reduce(weight, grads)
   if unit.group.size > 1 then
     sum = ops.empty({joined:size(2)}, {dtype = joined.dtype, device = joined.device})
     reduction.work = unit.mesh:call(dist.reduce_scatter_tensor, sum, joined:view {-1}, {
-      group = unit.group, async_op = true,
+      group = unit.reducers, async_op = true,
     })
   end
   reduction.sum, unit.pass.reduction = core.keep(sum:detach()), reduction
@@ -589,6 +589,17 @@ local function make_buckets(unit, entries)
   return buckets
 end
 
+-- Returns the group of a unit's reductions. On GPUs each collective waits for the start of the last one (src/distributed/
+-- nccl/comm.c), thus those of other dims for the start of a gather. One on the stream of reductions would begin late.
+local function reducers_of(unit)
+  local mesh, device = unit.mesh, unit.buckets[1] and how(unit.buckets[1]).device or "cpu"
+  local function divided(of) return #lists.filter(of.shape, function(n) return n > 1 end) end
+  if device:find "^cpu" or unit.group.size == 1 or divided(mesh) == divided(mesh.whole) then return unit.group end
+  local reducers, is_new = groups.twin(unit.group)
+  if is_new then mesh:call(dist.all_reduce, ops.zeros({1}, {device = device}), {group = reducers}) end -- connects ranks
+  return reducers
+end
+
 local default_mesh -- the mesh of all ranks, with its group
 
 local function mesh_of(mesh, device)
@@ -670,6 +681,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   }
   shards.fill(who, module)
   unit.buckets = make_buckets(unit, entries)
+  unit.reducers = reducers_of(unit)
   local forward = rawget(record.values, "forward")
   record.values.forward = function(self, ...) return run(unit, self, forward or record.class.forward, ...) end
   for i, name in ipairs(opts.methods or {}) do

@@ -18,8 +18,11 @@
 
 static char why[512];
 
+/* Returns the number of cards. A process may have more streams than the 8 hardware queues that CUDA takes by default:
+ * one of the ops, and one of each process group. Streams that share a queue wait for each other. */
 static int count(void) {
   int n = 0;
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* which CUDA reads at its first call */
   cudaError_t error = cudaGetDeviceCount(&n);
   if (error == cudaSuccess && n > 0) {
     lm_cuda_watch_forks();
@@ -98,14 +101,16 @@ static void open_peer(int ordinal, int peer) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Sets *early to true if the driver copies unpinned memory to its own buffer before the call returns. A card that can
- * reach such memory by itself may read it later. */
-static lm_status is_read_at_once(int ordinal, const void *src, bool *early) {
-  enum { UNKNOWN, YES, NO };
+/* Sets *early to true if the driver copies unpinned memory to its own buffer before the call returns, without a wait for
+ * the stream: up to 64 KiB (CUDA's "API synchronization behavior"), on cards that cannot reach such memory by themselves
+ * and read it later. */
+static lm_status is_read_at_once(int ordinal, const void *src, size_t bytes, bool *early) {
+  enum { UNKNOWN, YES, NO, MOST = 64 << 10 };
   static _Atomic int buffered[LM_DEVICE_MAX];
   struct cudaPointerAttributes memory;
   int known = atomic_load_explicit(&buffered[ordinal], memory_order_relaxed), reaches = 0;
   *early = false;
+  if (bytes > MOST) return LM_OK;
   if (known == UNKNOWN) {
     NEED(CUDA(cudaDeviceGetAttribute(&reaches, cudaDevAttrPageableMemoryAccess, ordinal)));
     known = reaches ? NO : YES;
@@ -144,7 +149,7 @@ static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, con
   bool to_gpu = LM_DEVICE_KIND(to) == LM_CUDA, from_gpu = LM_DEVICE_KIND(from) == LM_CUDA;
   int ordinal = lm_device_physical(to_gpu ? to : from), source = lm_device_physical(from);
   NEED(lm_cuda_select(ordinal));
-  if (to_gpu && !from_gpu && !later && bytes > 0) NEED(is_read_at_once(ordinal, src, &later));
+  if (to_gpu && !from_gpu && !later && bytes > 0) NEED(is_read_at_once(ordinal, src, bytes, &later));
   lm_stream *current = to_gpu && !from_gpu && !later ? lm_stream_current(to) : NULL;
   if (current && current->native == stream) NEED(stage(current, dst, src, bytes, &staged));
   if (staged == bytes) return LM_OK;
