@@ -382,7 +382,7 @@ lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int devi
   return comm;
 }
 
-/* With NCCL_LAUNCH_ORDER_IMPLICIT=1 each launch waits, in its streams, until the device's last one has begun, of whatever
+/* Makes a launch wait in its stream, with NCCL_LAUNCH_ORDER_IMPLICIT=1, until the device's last one has begun, of any
  * communicator. Returns a cudaError_t. */
 static int keep_launch_order(int device, const lm_fake_stream &stream) {
   static const bool keeps = lm_fake_setting("NCCL_LAUNCH_ORDER_IMPLICIT", 0) == 1;
