@@ -44,6 +44,24 @@ describe("copies from pageable memory #fake", function()
     assert(waits_for(lm.zeros({MB}, {dtype = "uint8"}):pin_memory()) == 0)
   ]], "LM_FAKE_CUDA_PAGEABLE=1")
 
+  script("of a save in the background are waited for once", [[
+    local net = lm.nn.Sequential()
+    for i = 1, 8 do net:append(lm.nn.Linear(i, 300, {dtype = i % 2 == 0 and "float64" or "float32"})) end
+    net:cuda()
+    net[1].weight.data = net[1].weight:detach():t():contiguous():t()
+    local want, path = {}, os.tmpname()
+    for name, t in pairs(net:state_dict()) do want[name] = t:cpu() end
+    local function waits() return calls "cudaStreamSynchronize" + calls "cudaDeviceSynchronize" end
+    local before = waits()
+    local pending = lm.checkpoint.save(path, {net = net}, {async = true})
+    assert(waits() - before <= 2, "waits for each tensor: " .. waits() - before)
+    lm.no_grad(function() for _, p in ipairs(net:parameters()) do p:zero_() end end)
+    pending:wait()
+    lm.checkpoint.load(path, {net = net})
+    for name, t in pairs(net:state_dict()) do assert(t:cpu():equal(want[name]), name) end
+    os.remove(path)
+  ]])
+
   script("are right on a stream of one's own, strided and of other dtypes, where a card reads them late", [[
     local side = lm.cuda.Stream()
     for _, n in ipairs {10, 300000} do

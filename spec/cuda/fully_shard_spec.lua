@@ -173,6 +173,48 @@ describe("fully_shard over NCCL", function()
     ]])
   end)
 
+  it("copies offloaded shards and their gradients through pinned memory, beside the ops' stream", function()
+    nccl_ranks.succeeds(4, PRELUDE .. [[
+      local mesh = dist.init_device_mesh("cuda", { 2, 2 })
+      local alone = blocks(3)
+      local net = shard(blocks(3), { mesh = mesh, reshard_after_forward = true, offload = true })
+      assert(net[1][1].weight:is_pinned() and net[1][1].bias:is_pinned() and net[1][1].weight.device == "cpu")
+      local steps = { lm.optim.Adam(alone:parameters(), { lr = 0.01 }), lm.optim.Adam(net:parameters(), { lr = 0.01 }) }
+      local copies, copy = {}, core.with_stream -- [stream] = number
+      function core.with_stream(device, id, f, ...)
+        copies[id] = (copies[id] or 0) + 1
+        return copy(device, id, f, ...)
+      end
+      local pin, pinned = core.pin_memory, 0
+      function core.pin_memory(...)
+        pinned = pinned + 1
+        return pin(...)
+      end
+      for step = 1, 3 do
+        lm.manual_seed(step)
+        local all = lm.randn({ 8, 64 }):to(device)
+        for _, opt in ipairs(steps) do opt:zero_grad() end
+        alone(all):square():mean():backward()
+        net(all[{ { 2 * rank + 1, 2 * rank + 2 } }]):square():mean():backward()
+        assert(net[2][1].weight.grad.device == "cpu")
+        for _, opt in ipairs(steps) do opt:step() end
+      end
+      assert(pinned == 3 * 3, "a block's gradients are copied at once: " .. pinned)
+      copies[lm.cuda.current_stream().id] = nil
+      local id, n = next(copies)
+      assert(id and not next(copies, id) and n >= 3 * 3 * 4, "gathers, reductions and gradients of three blocks")
+      core.with_stream, core.pin_memory = copy, pin
+      local wait, waited = core.stream_synchronize, 0
+      function core.stream_synchronize(device, stream)
+        waited = waited + (stream == id and 1 or 0)
+        return wait(device, stream)
+      end
+      lm.no_grad(net.forward, net, x)
+      assert(waited == 3, "the host may write to shards once forward returns: their copies are over")
+      core.stream_synchronize = wait
+    ]])
+  end)
+
   it("trains as one process does", function()
     nccl_ranks.succeeds(4, PRELUDE .. [[
       local mesh = dist.init_device_mesh("cuda", { 2, 2 })

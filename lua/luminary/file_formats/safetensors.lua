@@ -85,13 +85,22 @@ function safetensors.write(path, tensors, metadata, names)
   core.write_pieces(path, pieces)
 end
 
--- Copies tensors to the CPU's memory, by tensor. Tensors on the CPU are copied into one tensor for each dtype, since a
--- large copy bypasses the caches, which the program uses.
+-- Begins to copy a tensor of a GPU into pinned memory. Returns that, or nil without a GPU or such memory.
+local function begin_copy(t)
+  if not t.is_cuda then return nil end
+  local ok, there = pcall(core.pin_memory, core.ops.empty(t.shape, {dtype = t.dtype}), true)
+  return ok and there:copy_(t, {non_blocking = true}) or nil
+end
+
+-- Copies tensors to the CPU's memory, by tensor. Those of GPUs are copied beside each other, and waited for once. Tensors
+-- on the CPU are copied into one tensor for each dtype, since a large copy bypasses the caches, which the program uses.
 local function copies_of(tensors)
-  local copies, here = {}, {}
+  local copies, here, devices = {}, {}, {}
   for _, t in pairs(tensors) do
     local is_new = not copies[t]
-    copies[t] = copies[t] or t:cpu():contiguous()
+    local begun = is_new and begin_copy(t)
+    if begun then devices[t.device] = true end
+    copies[t] = copies[t] or begun or t:cpu():contiguous()
     if is_new and copies[t]:data_ptr() == t:data_ptr() then
       here[t.dtype] = here[t.dtype] or {}
       table.insert(here[t.dtype], t)
@@ -105,6 +114,7 @@ local function copies_of(tensors)
       at = at + flat[i]:numel()
     end
   end
+  for device in pairs(devices) do core.synchronize(device) end
   return core.keep(copies)
 end
 

@@ -3,7 +3,8 @@
  *   memory_allocated(device)  memory_reserved(device)  max_memory_allocated(device)
  *   max_memory_reserved(device)  reset_peak_memory_stats(device)  empty_cache(device)
  *   device_memory(device) -> free, total bytes        device_set_fraction(device, share)
- *   pin_memory(x) -> a pinned copy, or x itself if it is pinned or no GPU is present      is_pinned(x)
+ *   pin_memory(x[, empty]) -> a pinned copy, or x itself if it is pinned or no GPU is present; empty: the copy's values
+ *     are not set      is_pinned(x)
  *   live_tensors()   the number of tensor headers alive in the process (leak specs)
  *   _fail_alloc_from(n)  _alloc_count()           fault injection (base/mem.h)
  */
@@ -62,7 +63,7 @@ static lm_status attempt_pin(lua_State *L, lm_lua *s, void *arg) {
   TRY(lm_pinned_alloc(bytes > 0 ? bytes : 1, &memory));
   TRY(lm_tensor_foreign(x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes, lm_pinned_free, memory,
                         &copy));
-  TRY(lm_copy(x, copy));
+  if (!lua_toboolean(L, 2)) TRY(lm_copy(x, copy));
   *out = lm_retain(copy);
 done:
   lm_release(copy);
@@ -73,7 +74,7 @@ LM_FUNCTION(pin_memory) {
   lm_tensor *x = lm_need_tensor(L, 1, "pin_memory", "x");
   if (LM_DEVICE_KIND(x->device) != LM_CPU)
     return lm_raise(L, lm_fail_value("pin_memory", "x", "on the CPU", lm_text("one on %s", lm_device_name(x->device))));
-  if (lm_device_count(LM_CUDA) > 0 && !lm_is_pinned(x->data)) return lm_return_tensor(L, 1, attempt_pin);
+  if (lm_device_count(LM_CUDA) > 0 && !lm_is_pinned(x->data)) return lm_return_tensor(L, 2, attempt_pin);
   lua_settop(L, 1);
   return 1;
 }

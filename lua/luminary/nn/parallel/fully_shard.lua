@@ -54,6 +54,17 @@ local function how(bucket)
   }
 end
 
+-- Calls f(...) on the stream of copies if the unit's shards are on the host and gathered on a GPU; else as it is.
+local function on_side(unit, f, ...)
+  if not unit.side then return f(...) end
+  return core.with_stream(unit.device, unit.side, f, ...)
+end
+
+-- Waits until the copies of these units are done.
+local function await_copies(unit)
+  if unit.side then core.stream_synchronize(unit.device, unit.side) end
+end
+
 -- Returns the bucket's shards in one tensor, [elements of a shard], which holds zeros between them.
 local function pack_shards(bucket)
   local flat = ops.zeros({bucket.numel}, {dtype = bucket[1].dtype, device = bucket[1].device})
@@ -71,7 +82,9 @@ local function lay_out(bucket)
     bucket.at[i] = bucket.numel
     bucket.numel = bucket.numel + (#bucket > 1 and cost.part(p:numel()) or p:numel())
   end
-  bucket.flat = core.keep(pack_shards(bucket))
+  bucket.flat = pack_shards(bucket)
+  if bucket.unit.side then bucket.flat = core.pin_memory(bucket.flat) end
+  core.keep(bucket.flat)
   for i, p in ipairs(bucket) do
     core.set_data(p, core.part(bucket.flat, bucket.at[i], p:numel()):view(p.shape))
     bucket.pointers[i] = p:data_ptr()
@@ -99,7 +112,8 @@ local function start(bucket)
   local joined = core.keep(ops.empty({group.size, bucket.numel}, how(bucket)))
   local started = {joined = joined, versions = lists.map(bucket, function(p) return p._version end)}
   if group.size == 1 or row.dtype ~= joined.dtype or row.device ~= joined.device then
-    row = joined:select(1, group.rank + 1):copy_(row)
+    local place = joined:select(1, group.rank + 1)
+    row = on_side(bucket.unit, place.copy_, place, row, {non_blocking = true}) -- is over in finish
   end
   if group.size > 1 then
     started.work = bucket.unit.mesh:call(dist.all_gather_into_tensor, joined, row, {group = group, async_op = true})
@@ -110,6 +124,7 @@ end
 -- Returns the full tensors of a gathered bucket. One alone with all its rows is the memory that was gathered.
 local function finish(bucket, started)
   await(bucket.unit.mesh, started, started.joined)
+  await_copies(bucket.unit)
   local full, joined = {}, started.joined
   for i, p in ipairs(bucket) do
     local about, whole = shards.of[p], joined
@@ -193,7 +208,7 @@ end
 local function settle(reduction)
   if not (reduction and reduction.joined) then return end
   local unit = reduction.unit
-  await(unit.mesh, reduction, reduction.joined, reduction.sum)
+  on_side(unit, await, unit.mesh, reduction, reduction.joined, reduction.sum)
   reduction.work = unit.replicas
     and unit.mesh:call(dist.all_reduce, reduction.sum, {group = unit.replicas, async_op = true})
   reduction.joined:free()
@@ -203,7 +218,7 @@ end
 -- Waits until a reduction's sums are those of all ranks.
 local function complete(reduction)
   settle(reduction)
-  await(reduction.unit.mesh, reduction, reduction.sum)
+  on_side(reduction.unit, await, reduction.unit.mesh, reduction, reduction.sum)
   reduction.sum:free()
 end
 
@@ -252,6 +267,17 @@ local function stand_in(bucket)
   return ops.empty({1}, about):expand {bucket.numel}
 end
 
+-- Returns a bucket's reduced gradients in its shards' dtype, where these are. From a GPU to the host they are copied on
+-- the stream of copies, which does not wait for the ops that have been enqueued since.
+local function to_shards(bucket, sum)
+  local unit, how_shards = bucket.unit, {dtype = bucket[1].dtype, device = bucket[1].device}
+  if not unit.side or how_shards.device ~= "cpu" then return sum:to(how_shards) end
+  local there = core.pin_memory(ops.empty(sum.shape, how_shards), true)
+  on_side(unit, there.copy_, there, sum, {non_blocking = true})
+  await_copies(unit)
+  return there
+end
+
 -- Is between a bucket's shards and Gather. Its backward waits for the reduction that Gather's has begun. Backward runs
 -- the latest node that it can: a pass makes these nodes first, and core.run_next defers them by one or two units.
 local Reduced = autograd.Function:extend "FullyShardReduced"
@@ -268,7 +294,7 @@ function Reduced.backward(ctx, sum)
   ctx.link.reduction = nil
   if sum then
     results = autograd.in_backward({sum}, function()
-      local all = sum:to {device = bucket[1].device, dtype = bucket[1].dtype}
+      local all = to_shards(bucket, sum)
       return lists.map(bucket, function(p, i)
         return all:narrow(1, bucket.at[i] + 1, p:numel()):view(p.shape):to {device = p.device, dtype = p.dtype}
       end)
@@ -600,6 +626,14 @@ local function reducers_of(unit)
   return reducers
 end
 
+local side_of = {} -- the number of the stream of copies to and from the host, by device
+
+-- Returns the number of a GPU's stream of copies.
+local function side_stream(device)
+  side_of[device] = side_of[device] or core.stream_new(device, 0)
+  return side_of[device]
+end
+
 local default_mesh -- the mesh of all ranks, with its group
 
 local function mesh_of(mesh, device)
@@ -676,6 +710,7 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
     replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
+    side = opts.offload and device:match "^cuda" and side_stream(device) or nil,
     keeps = not opts.reshard_after_backward, prefetch = opts.prefetch,
     parts = lists.map(parts, function(part) return records.of(part[1]) end),
   }
