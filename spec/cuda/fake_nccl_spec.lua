@@ -137,7 +137,7 @@ describe("the stand-in for NCCL", function()
       end
       nccl.done(comm, all_reduce())
       ok(C.cudaStreamSynchronize(stream)) -- all is received
-      -- Of three sends two have a slot, and end before they are received.
+      -- Two of three sends have a slot, and end before they are received.
       local events = {}
       local function pass_three()
         for i = 1, 3 do

@@ -46,9 +46,10 @@ end
 -- each pair of ranks would have a connection of its own, and messages of one would wait for those of others.
 local function make_group(device_type, shape, dims)
   local group = group_of(shape, dims)
-  local dist, device = load_module "luminary.distributed", device_type
-  if device ~= "cpu" and core.device_current(device) == "cuda:0" then device = dist.local_device() end
-  local t = ops.zeros({1}, {device = device}) -- fails without a GPU
+  local dist = load_module "luminary.distributed"
+  local own = dist.local_device() -- unless the script has chosen another
+  local is_own = device_type ~= "cpu" and own ~= "cpu" and core.device_current(device_type) == "cuda:0"
+  local t = ops.zeros({1}, {device = is_own and own or device_type}) -- fails without a GPU
   if device_type ~= "cpu" and group.size > 1 then dist.all_reduce(t, {group = group}) end
   return group
 end

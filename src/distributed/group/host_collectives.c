@@ -225,8 +225,7 @@ static lm_status gather_small(lm_host *h, const blocks *b) {
     int count = steps < h->size - steps ? steps : h->size - steps, before = rank_before(h, steps);
     char *came = h->scratch + SCRATCH / 2;
     if (steps > 1) NEED(settle(h, true, rank_after(h, steps / 2), 0)); /* scratch has been sent */
-    for (int i = 0; i < count; i++)
-      memcpy(h->scratch + (size_t)i * bytes, block_of(b, rank_before(h, i)).data, bytes);
+    for (int i = 0; i < count; i++) memcpy(h->scratch + (size_t)i * bytes, block_of(b, rank_before(h, i)).data, bytes);
     NEED(post_recv(h, before, 0, came, (size_t)count * bytes));
     NEED(post_send(h, rank_after(h, steps), 0, h->scratch, (size_t)count * bytes));
     NEED(settle(h, false, before, 0));
