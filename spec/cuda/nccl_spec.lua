@@ -183,7 +183,7 @@ describe("a collective over NCCL", function()
       local t, path = full({ 4 }, rank + 1), os.getenv "SEEN"
       dist.all_reduce(t)
       if rank == 0 then dist.send(t, 1) else dist.recv(t, 0) end
-      local function passes(work) -- returns whether the current stream goes on, once it has waited for the work
+      local function passes(work) -- an event that the current stream records, once it has waited for the work, ends
         if work then work:wait() end
         local event = lm.cuda.Event()
         event:record()

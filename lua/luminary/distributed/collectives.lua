@@ -5,9 +5,10 @@
 --- ranks. Roots and peers are ranks in the world, also in groups of some ranks. A disagreement between ranks, or the
 --- failure of another rank, is an error that names the rank.
 --- A work uses the memory its tensors had at the call, even if they get other memory meanwhile (t.data = other,
---- net:double()). Over nccl a call returns once it is enqueued, as in PyTorch, work:wait() makes the current stream wait,
---- and such an error is raised by a later call or work. After an error the outputs of collectives, and all tensors computed from them, are undefined: t:item()
---- then returns undefined values. Call dist.barrier() to detect errors, for example before saving results.
+--- net:double()). Over nccl a call returns once it is enqueued, as in PyTorch, work:wait() makes the current stream
+--- wait, and such an error is raised by a later call or work. After an error the outputs of collectives, and all
+--- tensors computed from them, are undefined: t:item() then returns undefined values. Call dist.barrier() to detect
+--- errors, for example before saving results.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local signature = require "luminary.base.signature"

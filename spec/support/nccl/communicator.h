@@ -8,15 +8,18 @@
  *
  * Calls are counted, traced and made to fail as the fake runtime's (lm_fake_fail, LM_FAKE_CUDA_FAIL=ncclAllReduce:3:2,
  * the code a ncclResult_t); lm_fake_live counts "communicator" and "registration". More is given by
- * lm_fake_nccl, and by the environment as LM_FAKE_NCCL=name=number[,...]: polls=n   what a non-blocking communicator
- * was asked for is done at the (n+1)th ncclCommGetAsyncError (2) async=n   the nth ncclCommGetAsyncError from now on
- * finds ncclRemoteError, and so do later ones stuck=n   the nth collective or group of sends from now on never ends,
- * unless its communicator is aborted lost=1    a rank that is gone is found out (ncclRemoteError) where its data is
- * waited for; else that hangs newer=1   two ranks on one card are reported in the words of NCCL 2.29 and later
- * connect=1 a non-blocking communicator stays in progress at its first collective until all its ranks have called
- * theirs, and at the first sends of two ranks, until both have called: connections that are made when first used
- * eager=n   sends of at most n bytes end before they are received, from memory that ends with the communicator (0)
- * slots=n   at most n of them to one rank; the next waits (8)
+ * lm_fake_nccl, and by the environment as LM_FAKE_NCCL=name=number[,...]:
+ *
+ * - polls: what a non-blocking communicator was asked for is done at the (n+1)th ncclCommGetAsyncError (2).
+ * - async: the nth ncclCommGetAsyncError from now on finds ncclRemoteError, and so do later ones.
+ * - stuck: the nth collective or group of sends from now on never ends, unless its communicator is aborted.
+ * - lost: with 1 a rank that is gone is found out (ncclRemoteError) where its data is waited for; else that hangs.
+ * - newer: with 1 two ranks on one card are reported in the words of NCCL 2.29 and later.
+ * - connect: with 1 a non-blocking communicator stays in progress at its first collective until all its ranks have
+ *   called theirs, and at the first sends of two ranks until both have called: connections are made at first use.
+ * - eager: sends of at most n bytes end before they are received, from memory that ends with the communicator (0).
+ * - slots: n of these sends to one rank at most are not received yet; the next one waits (8).
+ *
  * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures.
  * NCCL_LAUNCH_ORDER_IMPLICIT is, too: with 1 a launch waits until the device's last one has begun.
  * lm_fake_live counts as "exposed" what NCCL starts a thread for on a thread that takes signals: so would NCCL's. */

@@ -29,7 +29,7 @@ typedef struct watch {
   lm_work *head; /* the oldest work, which `waiting` records; or NULL */
   lm_waiting waiting;
   request_list sends;    /* tickets and receipts on their way to other ranks, the oldest first */
-  request_list receipts; /* receipts to come for sends that are done */
+  request_list receipts; /* receipts to come for sends and receives that are done here */
   bool expects;          /* true while a call lacks the previous rank's ticket */
   bool over;             /* true after a failure: works are only ended */
   double pause, asked;   /* seconds to the next poll; lm_seconds() of the last `health` */
@@ -87,7 +87,7 @@ static void set_current_work(watch *x, lm_work *w, bool completed) {
 
 /* ---- tickets */
 
-enum { TICKETS, RECEIPTS }; /* slots of the ring's messages */
+enum { TICKETS, SENT, RECEIVED }; /* slots of the ring's messages */
 
 static lm_status watch_post(watch *x, request_list *list, bool sending, int peer, uint64_t slot) {
   if (!lm_list_grow(&list->at, &list->capacity, list->n + 1, sizeof *list->at)) return LM_E_OOM;
@@ -105,12 +105,15 @@ static lm_status send_ticket(watch *x, lm_work *w) {
   return LM_OK;
 }
 
-/* Sends a receipt for a receive that is done, or expects that of a send. A send may be done before it is received, from
- * memory that is freed with the communicator, so closing waits for the receipts. */
+/* Exchanges receipts with the peer of a send or receive that is done. A send may be done before it is received, from
+ * memory that is freed with the communicator, so closing waits for the receipts. A receive may have sent as well, to
+ * make the connection. */
 static lm_status exchange_receipt(watch *x, const lm_work *w) {
   bool sent = w->exchange.call.kind == LM_SEND;
+  int peer = w->exchange.call.peer;
   if (!x->is->ring || !lm_is_p2p(w)) return LM_OK;
-  return watch_post(x, sent ? &x->receipts : &x->sends, !sent, w->exchange.call.peer, RECEIPTS);
+  NEED(watch_post(x, &x->sends, true, peer, sent ? SENT : RECEIVED));
+  return watch_post(x, &x->receipts, false, peer, sent ? RECEIVED : SENT);
 }
 
 /* Forgets the oldest n requests of a list. */
@@ -283,7 +286,7 @@ static bool must_report_first(watch *x) {
   if (x->until == 0) {
     x->until = now + (x->receipts.n > 0 ? x->is->core->timeout : shutdown_time);
     if (x->receipts.n > 0)
-      lm_log(LM_LOG_DIST, "group %u closes: %zu sends are not received yet", x->is->core->id, x->receipts.n);
+      lm_log(LM_LOG_DIST, "group %u closes: of %zu messages there is no receipt yet", x->is->core->id, x->receipts.n);
   }
   return now < x->until;
 }
