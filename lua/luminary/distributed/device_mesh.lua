@@ -220,7 +220,7 @@ local init = signature.of([[init_device_mesh(device_type: "cpu" | "cuda", mesh_s
   return setmetatable(mesh, Mesh)
 end)
 
--- Fails for `who` unless v is a mesh of at most so many dims (1).
+-- Fails for `who` unless v is a mesh; most: the largest number of its dims (1).
 local function check_mesh(who, v, most)
   if getmetatable(v) == Mesh and v.ndim <= (most or 1) then return end
   options.must_be(who, "mesh", most and ("a result of dist.init_device_mesh with 1 to %d dims"):format(most)
