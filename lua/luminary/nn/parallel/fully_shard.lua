@@ -579,14 +579,6 @@ local function collect(module)
   return entries, parts
 end
 
--- Makes all ranks of the mesh hold the values of its first one.
-local function broadcast(mesh, t)
-  for d = mesh.ndim, 1, -1 do
-    local group = mesh.groups[d]
-    if group.size > 1 then mesh:call(dist.broadcast, t, group.ranks[1], {group = group}) end
-  end
-end
-
 -- Replaces each parameter by this rank's rows of it. Returns buckets of parameters that are gathered together.
 local function make_buckets(unit, entries)
   local open, buckets = {}, {}
@@ -602,7 +594,7 @@ local function make_buckets(unit, entries)
     about.names, about.owner, about.mesh, about.device = entry.names, unit.owner, unit.mesh, unit.device
     core.no_grad(core.scope, function()
       local full = p:detach():contiguous()
-      broadcast(unit.mesh, full)
+      shards.broadcast(unit.mesh, full)
       p.grad = nil
       core.set_data(p, shards.cut(about, full):to(unit.offload and "cpu" or p.device))
     end)

@@ -197,14 +197,19 @@ local function divisions_of(p)
   return lists.filter(shards.parts_of[p] or {}, function(part) return not part.averages end)
 end
 
+--- Makes all ranks of a mesh hold the values of its first one. Collective.
+function shards.broadcast(mesh, t)
+  for d = mesh.ndim, 1, -1 do
+    local group = mesh.groups[d]
+    if group.size > 1 then mesh:call(dist().broadcast, t, group.ranks[1], {group = group}) end
+  end
+end
+
 -- Replaces an initialized parameter by this rank's part of it.
 local function keep_part(p)
   core.no_grad(core.scope, function()
     local full = p:detach()
-    for _, mesh in ipairs(meshes_of[p] or {}) do
-      local group = mesh.groups[1]
-      if group.size > 1 then mesh:call(dist().broadcast, full, group.ranks[1], {group = group}) end
-    end
+    for _, mesh in ipairs(meshes_of[p] or {}) do shards.broadcast(mesh, full) end
     for _, part in ipairs(divisions_of(p)) do full = part_of(part, full, part.group.rank) end
     core.set_data(p, full)
   end)

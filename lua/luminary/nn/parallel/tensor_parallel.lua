@@ -13,7 +13,6 @@ local signature = require "luminary.base.signature"
 local boundaries = require "luminary.autograd.checkpoint_boundaries"
 local agree = require "luminary.distributed.agree"
 local alike = require "luminary.distributed.same_on_all_ranks"
-local dist = require "luminary.distributed"
 local device_mesh = require "luminary.distributed.device_mesh"
 local records = require "luminary.nn.module_fields"
 local functions = require "luminary.nn.parallel.collective_functions"
@@ -417,7 +416,7 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
     for _, t in ipairs(group.size > 1 and lists.joined(module:parameters(), module:buffers()) or {}) do
       if not is_empty(t) then
         local full = t:detach():contiguous()
-        mesh:call(dist.broadcast, full, group.ranks[1], {group = group})
+        shards.broadcast(mesh, full)
         t:detach():copy_(full)
       end
     end
