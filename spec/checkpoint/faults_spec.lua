@@ -583,6 +583,35 @@ describe("ranks with folders of their own", function()
 end)
 
 describe("ranks that see other files", function()
+  it("compare the checksums of their copies of the shards", function()
+    run_with_faults(2, [[
+      local net = lm.nn.Linear(30, 20)
+      for _, p in ipairs(net:parameters()) do lm.dist.broadcast(p:detach(), 0) end
+      local opt = lm.optim.ZeroRedundancyOptimizer(net:parameters(), {optimizer_class = lm.optim.Adam})
+      net(lm.ones(1, 30)):sum():backward()
+      opt:step()
+      manager:save(1, {net = net, opt = opt})
+      if rank == 1 then
+        local own = folder .. "/own"
+        assert(os.execute(("cp -rp %s %s"):format(manager.dir, own)) == 0)
+        manager.dir = own
+      end
+      assert(manager:load({net = net, opt = opt}).step == 1)
+      if rank == 1 then
+        for _, name in ipairs(lm.paths.dir(manager.dir)) do
+          if name:find "shard%-.*%-0$" then -- rank 0 compares those of its copy
+            local f = io.open(manager.dir .. "/" .. name, "r+b")
+            f:seek("end", -5)
+            f:write "!"
+            f:close()
+          end
+        end
+      end
+      lm.no_grad(function() net.weight:fill_(5) end)
+      fails("damaged", lm.checkpoint.load, manager:path(1), {net = net, opt = opt})
+      assert(net.weight:min():item() == 5)]])
+  end)
+
   it("begin a new run together where there is no folder, and where it is empty", function()
     run_with_faults(2, [[
       manager.dir = folder .. "/none"

@@ -257,12 +257,13 @@ function files.read(who, path, rank, size)
 end
 
 --- Reads a file on all ranks, which must read the same file, possibly from different folders. Each rank reads some
---- shards, and gets the outlines of all. Returns nil and the errors by rank, from 1, if any rank fails.
+--- shards, and gets the outlines of all; of copies, each rank reads its own. Returns nil and the errors by rank, from 1,
+--- if any rank fails.
 function files.read_on_all(who, path)
   local file
   local sides, problems = ranks.try(function()
     file = files.read(who, path, rank_and_size())
-    return {path = path, sum = file.sum, outlines = file.outlines}
+    return {path = path, sum = file.sum, outlines = file.outlines, inode = select(3, core.file_kind(path))}
   end)
   if next(problems) then return nil, problems end
   for r, side in ipairs(sides) do
@@ -272,6 +273,10 @@ function files.read_on_all(who, path)
         sides[1].sum, r - 1, options.shown_path(side.path), side.sum)
     end
     for i, outline in pairs(side.outlines) do file.outlines[i] = outline end
+  end
+  if file.outlines[1] and lists.find(sides, function(side) return side.inode ~= sides[1].inode end) then
+    problems = select(2, ranks.try(function() file = files.read(who, path) end))
+    if next(problems) then return nil, problems end
   end
   return file
 end

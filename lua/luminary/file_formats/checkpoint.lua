@@ -296,6 +296,11 @@ function restore(node, file, depth)
   return restore_table(node, file, depth)
 end
 
+-- As for Description: a restored group of an optimizer was empty once.
+jit.off(put)
+jit.off(restore_table)
+jit.off(restore)
+
 --- Reads a source: returns the value that checkpoint.save wrote, or any other file's tensors by name; the list of
 --- skipped tensors; and the other metadata.
 function checkpoint.load(source)

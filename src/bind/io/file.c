@@ -1,7 +1,7 @@
 /* Reads and writes files, for file formats implemented in Lua. Offsets count from 0.
  *
- *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size;
- *                                     nothing if there is no file. Does not open it
+ *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device", its size and its
+ *                                     inode number; nothing if there is no file. Does not open it
  *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes when it is written to
  *   file_close(file)                  tensors read from it stay valid
  *   file_text(file, at, n)            n bytes: a string
@@ -69,7 +69,8 @@ LM_FUNCTION(file_kind) {
   if (stat(lm_need_text(L, 1, "file_kind", "path"), &info) != 0) return 0;
   lua_pushstring(L, lm_file_kind(info.st_mode));
   lua_pushnumber(L, (double)info.st_size);
-  return 2;
+  lua_pushnumber(L, (double)info.st_ino);
+  return 3;
 }
 
 static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
