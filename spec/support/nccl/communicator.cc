@@ -273,8 +273,8 @@ lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int devi
   return comm;
 }
 
-/* With NCCL_LAUNCH_ORDER_IMPLICIT=1 each launch waits, in its streams, until the device's last one has begun, of whatever
- * communicator. Returns a cudaError_t. */
+/* Makes a launch wait, in its stream, until the device's last one has begun, of whatever communicator, with
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1. Returns a cudaError_t. */
 static int keep_launch_order(int device, const lm_fake_stream &stream) {
   static const bool keeps = lm_fake_setting("NCCL_LAUNCH_ORDER_IMPLICIT", 0) == 1;
   lm_fake_gate_ref last = lm_nccl_launched[device];

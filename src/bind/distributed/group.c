@@ -90,8 +90,8 @@ done:
   return status;
 }
 
-/* dist_group(world, backend, ranks in the world ascending [, timeout [, group]]) -> group, or nil for a rank outside it;
- * group: the new one is its twin, which its members make alone (lm_group_new) */
+/* dist_group(world, backend, ranks in the world ascending [, timeout [, group]]) -> group, or nil for a rank outside
+ * it. It is the twin of a group that is passed, which the members make alone (lm_group_new). */
 LM_FUNCTION(dist_group) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 5);

@@ -101,9 +101,9 @@ static void open_peer(int ordinal, int peer) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Sets *early to true if the driver copies unpinned memory to its own buffer before the call returns, without a wait for
- * the stream: up to 64 KiB (CUDA's "API synchronization behavior"), on cards that cannot reach such memory by themselves
- * and read it later. */
+/* Sets *early to true if the driver copies unpinned memory to its own buffer before the call returns, without a wait
+ * for the stream: up to 64 KiB (CUDA's "API synchronization behavior"). A card that can reach such memory by itself may
+ * read it later. */
 static lm_status is_read_at_once(int ordinal, const void *src, size_t bytes, bool *early) {
   enum { UNKNOWN, YES, NO, MOST = 64 << 10 };
   static _Atomic int buffered[LM_DEVICE_MAX];
