@@ -98,7 +98,7 @@ describe("fully_shard over NCCL", function()
       end
       shard(net, { mesh = mesh["shard"], reshard_after_forward = true })
       local log
-      -- In the last step, the first reduction never ends. Before the second one a collective of the dim tensor must end.
+      -- In the last step, the first reduction never ends. A collective of the dim tensor before the second one does.
       local function before_reduction()
         if log == "" then return C.lm_fake_nccl("stuck", 1) end
         assert(log == "RG", log)

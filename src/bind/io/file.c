@@ -1,7 +1,7 @@
 /* Reads and writes files, for file formats implemented in Lua. Offsets count from 0.
  *
- *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device", its size and its
- *                                     inode number; nothing if there is no file. Does not open it
+ *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device", its size, its
+ *                                     inode; nothing if there is no file. Does not open it
  *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes when it is written to
  *   file_close(file)                  tensors read from it stay valid
  *   file_text(file, at, n)            n bytes: a string

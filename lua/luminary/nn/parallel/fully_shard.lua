@@ -607,8 +607,8 @@ local function make_buckets(unit, entries)
   return buckets
 end
 
--- Returns the group of a unit's reductions. On GPUs each collective waits for the start of the last one (src/distributed/
--- nccl/comm.c), thus those of other dims for the start of a gather. One on the stream of reductions would begin late.
+-- Returns the group of a unit's reductions. On GPUs each collective waits for the start of the one before it, of whatever
+-- group (set_environment of nccl/comm.c): in other dims for a gather's, which no reduction on its stream may delay.
 local function reducers_of(unit)
   local mesh, device = unit.mesh, unit.buckets[1] and how(unit.buckets[1]).device or "cpu"
   local function divided(of) return #lists.filter(of.shape, function(n) return n > 1 end) end
