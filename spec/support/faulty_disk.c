@@ -3,8 +3,9 @@
  * "rename", "linkat", "close", "opendir", "readdir", "fchmod", "flock", "fsync folder", "sync_file_range") fails with
  * that errno; error 0 makes write short: it takes some bytes, and is interrupted between. call "slow write": it takes
  * `error` ms more. "O_TMPFILE": there are no nameless files. "clean-up": before a rename another saver removes the file
- * if nobody has locked it. "absence": a name with ".shard-" that was looked up in vain stays absent for this process, as
- * on NFS, until it renames a file; such lookups are the calls. "": no fault. lm_fault_calls(): how many such calls there were. */
+ * if nobody has locked it. "absence": a name with ".shard-" that was looked up in vain stays absent for this process,
+ * as on NFS, until it renames a file; such lookups are the calls. "": no fault. lm_fault_calls(): how many such calls
+ * there were. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
