@@ -338,7 +338,7 @@ describe("a save of shards in the background", function()
 end)
 
 describe("a save of shards", function()
-  it("looks for those of other ranks once they are there, since a file system remembers that a name is absent", function()
+  it("looks for those of other ranks once they are there, since NFS remembers absent names", function()
     for slow = 1, 0, -1 do
       temp.remove(folder .. "/run")
       run_with_faults(2, ([[

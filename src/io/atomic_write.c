@@ -311,10 +311,6 @@ bool lm_parts_are_listed(const char *path, int nshards, const char *const *shard
 lm_status lm_complete_parts(const char *path, const char *suffix, int nshards, const char *const *shards) {
   LM_LARGE(char, part, PATH_MAX);
   LM_LARGE(char, target, PATH_MAX);
-  for (int i = 0; i < nshards; i++) {
-    int n = snprintf(part, PATH_MAX, "%.*s%s", (int)folder_bytes(path), path, shards[i]);
-    if (n >= PATH_MAX || access(part, F_OK) != 0) return LM_OK;
-  }
   if (!find_part(path, "", target) || !find_part(path, suffix, part)) return refused("replace", path);
   if (rename(part, target) != 0) return errno == ENOENT ? LM_OK : refused("replace", path);
   if (!sync_directory(target)) return refused("sync the folder of", path);

@@ -64,13 +64,13 @@ end
 local function complete(who, pending)
   if rank_and_size() > 0 then return end
   local folder, shards = files.folder_of(pending.path), pending.shards
-  core.complete_parts(pending.path, shards.suffix, shards.names)
   for r, name in ipairs(shards.names) do
     if not paths.filep(folder .. name) then
       options.fail("%s: rank %d's shard is not in rank 0's folder '%s'; save into a folder that all ranks share", who,
         r - 1, options.shown_path(folder))
     end
   end
+  core.complete_parts(pending.path, shards.suffix, shards.names)
 end
 
 --- Removes the files of a save that failed on some rank; all ranks call it.

@@ -215,9 +215,9 @@ local function are_states(list, n)
 end
 
 --- Reads a file for files.apply: {path, value, about = {version, world_size, shards}, sum = the checksum of all its
---- checksums, "" without them, outlines = those of its shards, by number}. Compares all checksums of the shards of which
---- the outlines are, so that damage is noticed before anything is loaded. rank, size: nil, or reads only that rank's
---- part of the shards; others must be there.
+--- checksums, "" without them, outlines = those of its shards, by number}. rank, size: nil, or reads only that rank's
+--- part of the shards; others must be there. The checksums of shards that it reads are compared, so that damage is
+--- noticed before anything is loaded.
 function files.read(who, path, rank, size)
   local loaded = formats.load(path, {})
   local value, about = loaded.value, {version = 0, world_size = 1, shards = {}}
@@ -257,8 +257,8 @@ function files.read(who, path, rank, size)
 end
 
 --- Reads a file on all ranks, which must read the same file, possibly from different folders. Each rank reads some
---- shards, and gets the outlines of all; of copies, each rank reads its own. Returns nil and the errors by rank, from 1,
---- if any rank fails.
+--- shards, and gets the outlines of all; of copies, it reads all of its own. Returns nil and the errors by rank, from
+--- 1, if any rank fails.
 function files.read_on_all(who, path)
   local file
   local sides, problems = ranks.try(function()
@@ -289,33 +289,24 @@ local function value_at(tree, keys)
   return tree
 end
 
--- Returns an object's state in a shard: by its outline, or with is_mapped from the mapped file.
-local function state_in(file, i, part, is_mapped)
-  local path, value = shard_path(file, i), nil
-  if is_mapped then
-    local loaded = formats.load(path, {mmap = true})
-    check_shard(file, i, loaded.metadata)
-    value = loaded.value
-  else
-    value = ranks.from_outline(file.outlines[i])
-  end
-  local state = options.is_plain(value) and value[part]
-  if not options.is_plain(state) then
-    options.malformed_file(path, "shard of a checkpoint", "it has no '%s'", part)
-  end
-  return state
-end
-
 -- Returns an iterator over an object's states in all shards. Its argument is nil, or the object's parameters as
 -- shards.has_common takes them: then a shard that has none of their elements is not read, and its tensors have no
 -- values. Each other shard is mapped, and released before the next.
 local function each_shard(file, part)
   local i, shards = 0, load_module "luminary.nn.parallel.shards"
+  local function state_in(shard)
+    local state = options.is_plain(shard) and shard[part]
+    if options.is_plain(state) then return state end
+    options.malformed_file(shard_path(file, i), "shard of a checkpoint", "it has no '%s'", part)
+  end
   return function(own)
     i = i + 1
     if file.about.shards[i] == nil then return nil end
-    local outline = own and state_in(file, i, part)
-    return outline and not shards.has_common(own, outline) and outline or state_in(file, i, part, true)
+    local outline = state_in(ranks.from_outline(file.outlines[i]))
+    if own and not shards.has_common(own, outline) then return outline end
+    local loaded = formats.load(shard_path(file, i), {mmap = true})
+    check_shard(file, i, loaded.metadata)
+    return state_in(loaded.value)
   end
 end
 
@@ -361,10 +352,10 @@ end
 
 -- Returns paths with modules first: an optimizer's state is copied to the devices of its parameters.
 local function in_order(objects, states)
-  local paths = options.sorted_keys(states)
+  local all = options.sorted_keys(states)
   local function is_module(path) return class.has(objects[path], "parameters") end
   local function is_other(path) return not is_module(path) end
-  return lists.append(lists.filter(paths, is_module), lists.filter(paths, is_other))
+  return lists.append(lists.filter(all, is_module), lists.filter(all, is_other))
 end
 
 local function first_level(file)

@@ -41,10 +41,7 @@ local function unpacked(value, seen)
     for key, each in pairs(value.fields) do t[key] = unpacked(each, seen) end
     return t
   end
-  if not value.bytes then
-    seen[value] = core.ops.zeros({}, {dtype = value.dtype, device = "cpu"}):expand(value.shape)
-    return seen[value]
-  end
+  if not value.bytes then return core.ops.zeros({}, {dtype = value.dtype, device = "cpu"}):expand(value.shape) end
   local stride, size = {}, 1
   for i = #value.shape, 1, -1 do stride[i], size = size, size * value.shape[i] end
   if size == 0 then return core.ops.empty(value.shape, {dtype = value.dtype, device = "cpu"}) end

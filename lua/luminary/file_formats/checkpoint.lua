@@ -296,7 +296,7 @@ function restore(node, file, depth)
   return restore_table(node, file, depth)
 end
 
--- As for Description: a restored group of an optimizer was empty once.
+-- This recursion is like Description's: a table of an optimizer that was loaded was empty once.
 jit.off(put)
 jit.off(restore_table)
 jit.off(restore)

@@ -1,7 +1,7 @@
 /* Reads and writes files, for file formats implemented in Lua. Offsets count from 0.
  *
- *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device", its size, its
- *                                     inode; nothing if there is no file. Does not open it
+ *   file_kind(path)                   "a regular file", "a folder", "a FIFO", "a socket" or "a device"; size; inode;
+ *                                     nothing if there is no file. Does not open it
  *   file_open(path [, mmap [, who]])  an open file; its size in bytes; its stamp, which changes when it is written to
  *   file_close(file)                  tensors read from it stay valid
  *   file_text(file, at, n)            n bytes: a string
@@ -24,7 +24,7 @@
  *   growing_file_write(file, text)
  *   growing_file_close(file)
  *   remove_abandoned(path, shards)      removes killed writers' temporary files, and shards not named in the list
- *   complete_parts(path, suffix, shards)  renames path .. suffix to path if all shards exist
+ *   complete_parts(path, suffix, shards)  renames path .. suffix to path
  *   remove_part(path, suffix)         removes path .. suffix, so that nobody renames it
  *   background_write(path, head, sums_at, tensors, sums_before, shards, background, locked, who, whole, suffix)
  *                                     io/background_write.h; shards: a list of names, or nil; who begins error messages

@@ -117,14 +117,10 @@ end
 
 -- Returns true if two forms of a tensor have elements in common.
 local function overlap(a, b)
-  local others = segments_of(b)
-  for d, segments in ipairs(segments_of(a)) do
-    local found = lists.find(segments, function(s)
-      return lists.find(others[d], function(u) return s[2] < u[2] + u[3] and u[2] < s[2] + s[3] end)
-    end)
-    if not found then return false end
-  end
-  return true
+  local found = false
+  local probe = {narrow = function(self) return self end, copy_ = function() found = true end}
+  copy_segments(probe, segments_of(a), probe, segments_of(b), 1)
+  return found
 end
 
 -- Returns the form of a parameter on this rank; p may be false, for a tensor of this shape that no rank shares.
@@ -527,17 +523,16 @@ local function take_common(who, name, to, p, t, saved)
   copy_common(to, form, t, saved)
 end
 
---- Returns true if a rank's state of a module or an optimizer has elements of these parameters, by name or number, or if
---- that is unknown; else the state's other values are of use, and its tensors are not.
+--- Returns true if a rank's state of a module or an optimizer may have elements of these parameters, which are by name
+--- or number; else its tensors are of no use, and its other values may be.
 function shards.has_common(own, state)
   local forms, given = state.shards, state.tensors or state.state
   if not (options.is_plain(forms) and options.is_plain(given)) then return true end
   for key, value in pairs(given) do
     local p, form = own[key], forms[key]
-    local held = p and form ~= nil and saved_shape(form)
-    local to = held and form_of(p, p.shape)
+    local held, to = p and form ~= nil and saved_shape(form), p and form_of(p, p.shape)
     if p and not (held and same_shape(to.shape, form.shape) and not overlap(to, form)) then return true end
-    for _, t in pairs(p and options.is_plain(value) and value or {}) do -- other tensors than rows are taken as they are
+    for _, t in pairs(p and options.is_plain(value) and value or {}) do -- other tensors than rows are taken whole
       if core.is_tensor(t) and not (t.ndim > 0 and same_shape(t.shape, held)) then return true end
     end
   end
