@@ -60,7 +60,7 @@ local function on_side(unit, f, ...)
   return core.with_stream(unit.device, unit.side, f, ...)
 end
 
--- Waits until the copies of these units are done.
+-- Waits until the copies of the unit's device are done.
 local function await_copies(unit)
   if unit.side then core.stream_synchronize(unit.device, unit.side) end
 end
@@ -74,8 +74,8 @@ local function pack_shards(bucket)
   return flat
 end
 
--- Makes the bucket's shards parts of one tensor, `flat`, which a gather sends as it is. Sets `at`, the number of elements
--- before each, `pointers`, their addresses, and `numel`, the number of all elements.
+-- Makes the bucket's shards parts of one tensor, `flat`, which a gather sends as it is. Sets `at`, the numbers of
+-- elements before each, `pointers`, their addresses, and `numel`, the number of all elements.
 local function lay_out(bucket)
   bucket.at, bucket.numel, bucket.pointers = {}, 0, {}
   for i, p in ipairs(bucket) do
