@@ -92,7 +92,7 @@ local function begin_copy(t)
   return ok and there:copy_(t, {non_blocking = true}) or nil
 end
 
--- Copies tensors to the CPU's memory, by tensor. Those of GPUs are copied at a time, and waited for once. Tensors on the
+-- Copies tensors to the CPU's memory, by tensor. Those of GPUs are waited for once, together. Tensors on the
 -- CPU are copied into one tensor for each dtype, since a large copy bypasses the caches, which the program uses.
 local function copies_of(tensors)
   local copies, here, devices = {}, {}, {}
