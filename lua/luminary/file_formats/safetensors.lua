@@ -92,9 +92,8 @@ local function begin_copy(t)
   return ok and there:copy_(t, {non_blocking = true}) or nil
 end
 
--- Copies tensors to the CPU's memory, by tensor. Those of GPUs are copied beside each other, and waited for once.
--- Tensors on the CPU are copied into one tensor for each dtype, since a large copy bypasses the caches, which the
--- program uses.
+-- Copies tensors to the CPU's memory, by tensor. Those of GPUs are waited for once, together. Tensors on the
+-- CPU are copied into one tensor for each dtype, since a large copy bypasses the caches, which the program uses.
 local function copies_of(tensors)
   local copies, here, devices = {}, {}, {}
   for _, t in pairs(tensors) do

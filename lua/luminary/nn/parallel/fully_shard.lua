@@ -60,7 +60,7 @@ local function on_side(unit, f, ...)
   return core.with_stream(unit.device, unit.side, f, ...)
 end
 
--- Waits until the copies of these units are done.
+-- Waits until the copies of the unit's device are done.
 local function await_copies(unit)
   if unit.side then core.stream_synchronize(unit.device, unit.side) end
 end
