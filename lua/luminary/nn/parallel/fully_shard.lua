@@ -536,7 +536,7 @@ local function make_buckets(unit, entries)
   return buckets
 end
 
--- Returns the group of a unit's reductions. On GPUs each collective waits for the start of the one before it, of whatever
+-- Returns the group of a unit's reductions. On GPUs each collective waits for the start of the one before it, of any
 -- group (set_environment of nccl/comm.c): in other dims for a gather's, which no reduction on its stream may delay.
 local function reducers_of(unit)
   local mesh, device = unit.mesh, unit.buckets[1] and how(unit.buckets[1]).device or "cpu"
