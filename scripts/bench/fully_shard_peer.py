@@ -1,9 +1,9 @@
 """A PyTorch rank of scripts/bench/fully_shard: fully_shard_peer.py reshard|noreshard HIDDEN LAYERS BATCH LENGTH STEPS."""
 import sys
-import time
 
 import torch
 import torch.distributed as dist
+from peer_times import median
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -28,17 +28,8 @@ for block in net:
 fully_shard(net, **how)
 opt = torch.optim.AdamW(net.parameters(), lr=1e-4)
 x = torch.randn(batch, length, hidden)
-times = []
-for _ in range(3 + steps):
-    began = time.perf_counter()
-    loss = net(x).square().mean()
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-    loss.item()
-    times.append(time.perf_counter() - began)
-times = sorted(times[3:])
+seconds = median(lambda: net(x).square().mean(), opt, steps)
 if dist.get_rank() == 0:
-    print("median %.6f peak %d" % (times[(len(times) - 1) // 2], status("VmHWM") - before))
+    print("median %.6f peak %d" % (seconds, status("VmHWM") - before))
 dist.barrier()
 dist.destroy_process_group()

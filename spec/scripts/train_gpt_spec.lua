@@ -57,6 +57,7 @@ describe("train_gpt.lua #lua", function()
     } do
       assert.matches(message, train(1, options), 1, true)
     end
+    assert.matches("8 stages are more than --layers 4", train(2, "--pipeline 2 --stages 4"), 1, true)
     for options, message in pairs {
       ["--export /proc/none/x"] = "train_gpt.lua: --export: cannot ", ["--export /tmp"] = "--export: /tmp is a folder",
       ["/tmp"] = "train_gpt.lua: /tmp: ", ["/tmp/none/x"] = "train_gpt.lua: /tmp/none/x: No such file",

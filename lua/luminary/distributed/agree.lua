@@ -16,6 +16,6 @@ return function(mesh, who, line, tensors)
     local sum = core.no_grad(core.scope, function() return core.crc32c(t:detach():cpu():contiguous(), 0) end)
     lines[#lines + 1] = ("tensor %d, %s [%s] with checksum %08x"):format(i, t.dtype, table.concat(t.shape, ", "), sum)
   end
-  mesh:call(alike, group, who, "call differs", table.concat(lines, "\n") .. "\n", "tensor")
+  mesh:call(alike, group, who, "call differs", lines, "tensor")
   known[key], compared[group] = true, known
 end

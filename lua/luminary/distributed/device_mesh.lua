@@ -161,9 +161,7 @@ end
 -- Fails on all ranks unless they have the same lines.
 local function check_alike(who, lines)
   local default = groups.need(who)
-  if default.size == 1 then return end
-  load_module "luminary.distributed.same_on_all_ranks"(default, who, "mesh differs", table.concat(lines, "\n") .. "\n",
-    "line")
+  load_module "luminary.distributed.same_on_all_ranks"(default, who, "mesh differs", lines, "line")
   load_module("luminary.distributed").barrier() -- raises other ranks' errors
 end
 

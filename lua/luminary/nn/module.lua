@@ -453,7 +453,7 @@ function Module:state_dict()
   local dict, shards = {}, package.loaded["luminary.nn.parallel.shards"]
   for _, entry in ipairs(records.state_of(self)) do
     dict[entry[1]] = entry[2]:detach()
-    if shards then shards.note_part(dict[entry[1]], entry[2]) end
+    if shards then shards.note_part(dict[entry[1]], entry[2], entry[1]) end
   end
   records.run_hooks(self, "state_hooks", dict)
   return dict

@@ -287,6 +287,32 @@ describe("nn.MixtureOfExperts over ranks", function()
     ]])
   end)
 
+  it("trains with DiLoCo over another dim, with DistributedDataParallel over the ranks that divide experts", function()
+    on.succeeds(4, [[
+      local mesh = dist.init_device_mesh("cpu", {2, 2}, {names = {"far", "expert"}})
+      local net = nn.Sequential(nn.Linear(4, 4), nn.MixtureOfExperts(4, 4, 2, {mesh = mesh.expert}))
+      local sgd = optim.SGD(net:parameters(), {lr = 0.1})
+      contains(message(optim.DiLoCo, sgd), "pass the group of another dim, and let DistributedDataParallel average")
+      local ddp = nn.parallel.DistributedDataParallel(net, {process_group = mesh.expert:get_group()})
+      local opt = optim.DiLoCo(sgd, {group = mesh.far:get_group(), sync_every = 2})
+      lm.manual_seed(rank)
+      for step = 1, 4 do
+        opt:zero_grad()
+        ddp(lm.randn(5, 4)):square():mean():backward()
+        opt:step()
+        local sums = lm.stack {net[1].weight:sum(), net[2].experts.w1:sum(), net[2].gate.weight[1]:sum()}:detach()
+        local all = lm.zeros(4, 3)
+        dist.all_gather_into_tensor(all, sums)
+        local function differ(i, a, b) return math.abs(all[a][i] - all[b][i]) > 1e-9 end
+        for _, i in ipairs {1, 3} do
+          assert(not differ(i, 1, 2) and not differ(i, 3, 4), "step " .. step)
+          assert(differ(i, 1, 3) == (step % 2 == 1), "step " .. step)
+        end
+        assert(differ(2, 1, 2) and differ(2, 1, 3) == (step % 2 == 1), "step " .. step)
+      end
+    ]])
+  end)
+
   it("refuses meshes that do not divide the experts, and ranks that disagree", function()
     on.succeeds(2, [[
       local mesh = dist.init_device_mesh("cpu", {1, 2}, {names = {"shard", "expert"}})

@@ -514,7 +514,9 @@ describe("nn.parallel.parallelize", function()
       local first = mesh:get_local_rank "shard" * 2 -- the first rank of this one's group of tensor parallel
       check(make(), first)
       local ids, net = lm.arange(1, 9):long():view(1, 8), make()
+      contains(message(net.state_dict, net), "state_dict: 'tok.weight' gets its values in the first forward pass; call")
       local scores = net(ids)
+      assert(net:state_dict()["tok.weight"]:size(1) == 4)
       local full, one = nn.parallel.full_state_dict(net), Tied()
       one:load_state_dict(full)
       assert(lm.allclose(one(ids), scores))
@@ -650,6 +652,12 @@ describe("nn.parallel.parallelize", function()
         assert.matches("rank 1 = tensor 1", got[1].output, 1, true)
       end)
     end
+
+    differs("parameters that are frozen", [[
+      local net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+      net[2].bias:requires_grad_(rank == 0)
+      parallelize(net, mesh, {["0"] = "column", ["1"] = "row"})
+    ]], "the plan differs from rank 0's: here '1.bias', float64 [4], without gradient; there '1.bias', float64 [4]")
 
     differs("the batch of a vocabulary", [[
       local net = gpt2()

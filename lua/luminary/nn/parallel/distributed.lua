@@ -41,18 +41,17 @@ local function check_devices(opts, module)
   return opts.output_device ~= nil and core.device(opts.output_device) or nil
 end
 
--- Returns the properties that must be equal on all ranks, as text of one line each.
+-- Returns the properties that must be equal on all ranks, as lines.
 local function describe(module)
   local lines = {}
   for _, kind in ipairs {"parameter", "buffer"} do
     local i = 0
     for name, t in module["named_" .. kind .. "s"](module) do
       i = i + 1
-      lines[#lines + 1] = ("%s %d is '%s', %s [%s]%s"):format(kind, i, name, t.dtype, table.concat(t.shape, ", "),
-        kind == "parameter" and not t.requires_grad and ", without gradient" or "")
+      lines[#lines + 1] = ("%s %d is %s"):format(kind, i, shards.summarize(name, t))
     end
   end
-  return table.concat(lines, "\n") .. "\n"
+  return lines
 end
 
 local function make_reducer(net)

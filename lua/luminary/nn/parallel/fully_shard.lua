@@ -272,6 +272,24 @@ end
 
 -- ---- forward
 
+-- Fails on all ranks of a mesh unless they have the same lines about their parameters.
+local function compare(mesh, lines)
+  for _, group in ipairs(mesh.groups) do mesh:call(alike, group, who, "module differs", lines, "parameter") end
+end
+
+-- Compares a bucket's parameters with other ranks' again if some were frozen, or no longer are, since the last time.
+local function check_frozen(bucket)
+  local lines, changed = {}, nil
+  for i, p in ipairs(bucket) do
+    if p.requires_grad ~= bucket.trains[i] then changed = shards.of[p].names[1] end
+    bucket.trains[i] = p.requires_grad
+  end
+  if not changed then return end
+  for i, p in ipairs(bucket) do lines[i] = shards.summarize(shards.of[p].names[1], p) end
+  local same, problem = pcall(compare, bucket.unit.mesh, lines)
+  if not same then fail("%s: this rank changed requires_grad of '%s', as all ranks must; %s", who, changed, problem) end
+end
+
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
 -- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `counts`, whether the
 -- next passes' averages count its samples, `weights`, a list of what weight_of returned, tables by bucket: links,
@@ -288,6 +306,7 @@ local function new_pass(unit, module, ...)
   if not core.is_grad_enabled() then return pass end
   for _, m in ipairs(module:modules()) do
     for _, bucket in ipairs(unit_of(m) and unit_of(m).buckets or {}) do
+      check_frozen(bucket)
       pass.links[bucket] = {uses = 0}
       pass.inputs[bucket] = core.keep(Reduced(bucket, pass.links[bucket], unpack(bucket)))
     end
@@ -359,8 +378,8 @@ local function exchange(unit)
   local function install(full_of, pass)
     is_in, unit.depth = true, unit.depth + 1
     for _, record in ipairs(unit.parts) do
-      before[#before + 1] = {record, "__call", record.__call}
-      record.__call = record.first_call
+      lists.append(before, {{record, "__call", record.__call}, {record.values, "forward", record.values.forward}})
+      record.__call, record.values.forward = record.first_call, record.first_forward
     end
     for _, bucket in ipairs(unit.buckets) do
       for i, t in ipairs(full_of(bucket, pass)) do
@@ -466,10 +485,13 @@ end
 
 -- Makes calls of a part of a unit fail while the unit does not run: it would compute with this rank's rows.
 local function refuse_calls(part, name, module)
-  records.set_call(part, function()
+  local record = records.of(part)
+  local function refuse()
     fail("%s: '%s' is a part of %s, which gathers its parameters while it runs; call that, name a method of it in "
       .. "{methods = {…}}, or shard '%s' in a call of its own", who, name, module.__name, name)
-  end)
+  end
+  records.set_call(part, refuse)
+  record.first_forward, record.values.forward = rawget(record.values, "forward"), refuse
 end
 
 -- Returns the unit's parameters, {t, names, slots = {{record, name}, …}} each, and its other modules with parameters,
@@ -518,7 +540,7 @@ local function make_buckets(unit, entries)
     local key = ("%s %s %s"):format(p.dtype, p.device, tostring(p.requires_grad))
     local bucket = open[key]
     if not bucket or #bucket == MOST then
-      bucket = setmetatable({unit = unit, slots = {}}, Bucket)
+      bucket = setmetatable({unit = unit, slots = {}, trains = {}}, Bucket)
       open[key], buckets[#buckets + 1] = bucket, bucket
     end
     local about = shards.describe(lists.slice(p.shape), unit.group)
@@ -532,18 +554,9 @@ local function make_buckets(unit, entries)
     shards.of[p] = about
     table.insert(bucket, p)
     table.insert(bucket.slots, entry.slots)
+    table.insert(bucket.trains, p.requires_grad)
   end
   return buckets
-end
-
--- Returns what must be equal on all ranks, as text of one line each.
-local function describe(entries)
-  local lines = lists.map(entries, function(entry)
-    local p = entry.t
-    return ("'%s', %s [%s]%s"):format(entry.names[1], p.dtype, table.concat(p.shape, ", "),
-      p.requires_grad and "" or ", without gradient")
-  end)
-  return table.concat(lines, "\n") .. "\n"
 end
 
 local default_mesh -- the mesh of all ranks, with its group
@@ -615,8 +628,8 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   shards.check_experts(who, module, mesh.groups)
   for _, group in ipairs(mesh.groups) do
     for _, entry in ipairs(entries) do shards.check_replicas(who, entry.names[1], entry.t, group) end
-    if group.size > 1 then mesh:call(alike, group, who, "module differs", describe(entries), "parameter") end
   end
+  compare(mesh, lists.map(entries, function(entry) return shards.summarize(entry.names[1], entry.t) end))
   local unit = {
     mesh = mesh, group = mesh.groups[mesh.ndim], owner = module.__name, device = device, depth = 0,
     reshard = opts.reshard_after_forward,

@@ -87,12 +87,13 @@ layer.prints(MixtureOfExperts, "dim hidden_dim num_experts top_k capacity_factor
 
 -- Checks, in the first forward pass, that the layer is alike on all ranks: they exchange tokens in its sizes.
 local function check_ranks(self)
-  if self.is_checked or not self.mesh or self.mesh:size() == 1 then return end
-  local text = ("dim %d, hidden_dim %d\nnum_experts %d\ntop_k %d, norm_topk_prob %s\ncapacity_factor %s\n"
-    .. "activation %s, gated %s\n"):format(self.dim, self.hidden_dim, self.num_experts, self.top_k,
-    tostring(self.norm_topk_prob), tostring(self.capacity_factor), self.experts.activation,
-    tostring(self.experts.w3 ~= nil))
-  self.mesh:call(alike, self.mesh.groups[1], who, "layer differs", text, "layer")
+  if self.is_checked or not self.mesh then return end
+  self.mesh:call(alike, self.mesh.groups[1], who, "layer differs", {
+    ("dim %d, hidden_dim %d"):format(self.dim, self.hidden_dim), "num_experts " .. self.num_experts,
+    ("top_k %d, norm_topk_prob %s"):format(self.top_k, tostring(self.norm_topk_prob)),
+    "capacity_factor " .. tostring(self.capacity_factor),
+    ("activation %s, gated %s"):format(self.experts.activation, tostring(self.experts.w3 ~= nil)),
+  }, "layer")
   self.is_checked = true
 end
 

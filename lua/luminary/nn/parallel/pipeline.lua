@@ -144,16 +144,13 @@ local function describe(module, stages, opts)
       lines[#lines + 1] = ("stage %d, %s"):format(s, table.concat(part.names, ", "))
     end
   end
-  for name, p in module:named_parameters() do
-    lines[#lines + 1] = ("'%s', %s [%s]"):format(name, p.dtype, table.concat(p.shape, ", "))
-  end
-  return table.concat(lines, "\n") .. "\n"
+  for name, p in module:named_parameters() do lines[#lines + 1] = shards.summarize(name, p) end
+  return lines
 end
 
--- Returns the names of a module's state. The scope frees its tensors, which share the memory of parameters: compiled
--- code may keep them from the collector.
+-- Returns the names of a module's state.
 local function state_names(m)
-  return core.scope(function() return lists.sorted_keys(m:state_dict()) end)
+  return lists.map(records.state_of(m), function(entry) return entry[1] end)
 end
 
 -- Notes the ranks of each parameter. Frees those that this rank does not have.

@@ -9,6 +9,7 @@ local rank_and_size = require "luminary.base.rank_and_size"
 local signature = require "luminary.base.signature"
 local meta = require "luminary.nn.meta"
 local records = require "luminary.nn.module_fields"
+local parameter = require "luminary.nn.parameter"
 
 local ops, is_empty = core.ops, meta.is_empty
 local shards = {}
@@ -42,6 +43,12 @@ function shards.describe(shape, group)
     shape = shape, numel = lists.product(shape), rows = rows, chunk = chunk, group = group,
     first = group and group.rank * chunk or 0,
   }
+end
+
+--- Returns the properties of a parameter or buffer that must be equal on all ranks, as text.
+function shards.summarize(name, t)
+  return ("'%s', %s [%s]%s"):format(name, t.dtype, table.concat(t.shape, ", "),
+    parameter.is(t) and not t.requires_grad and ", without gradient" or "")
 end
 
 local function same_shape(a, b) return table.concat(a, ",") == table.concat(b, ",") end
@@ -129,8 +136,17 @@ function shards.is_distributed(p) return is_divided(p) or shards.pipeline_of[p] 
 
 local in_dicts = setmetatable({}, {__mode = "k"}) -- has the tensors of state_dicts that are of distributed parameters
 
---- Notes that t, a tensor in a state_dict, is the part of parameter p, or of its state, that this rank has.
-function shards.note_part(t, p)
+-- Maps a parameter without memory to the meshes on whose ranks its initial values must be equal, before it is divided;
+-- and modules to true whose first call allocates them.
+local meshes_of, waiting = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
+
+--- Notes that t, a tensor in a state_dict, is the part of parameter p, or of its state, that this rank has. Fails if p
+--- gets memory in the first forward pass. name: p's, in the state_dict of a module.
+function shards.note_part(t, p, name)
+  if name and meshes_of[p] and is_empty(p) then
+    options.fail("state_dict: '%s' gets its values in the first forward pass; call the module once before, or "
+      .. "nn.parallel.full_state_dict(net), on all ranks", name)
+  end
   if core.is_tensor(t) and shards.is_distributed(p) then in_dicts[t] = true end
 end
 
@@ -163,10 +179,6 @@ function shards.divide(p, mesh, dim, sizes)
     or part_of(part, p:detach(), part.group.rank))
   shards.parts_of[p] = lists.append(shards.parts_of[p] or {}, {part})
 end
-
--- Maps a parameter without memory to the meshes on whose ranks its initial values must be equal, before it is divided;
--- and modules to true whose first call allocates them.
-local meshes_of, waiting = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
 
 -- Returns the divisions of a parameter that its module does not initialize part by part.
 local function divisions_of(p)
@@ -222,19 +234,20 @@ local function expert_part(p)
   return lists.find(shards.parts_of[p] or {}, function(part) return part.averages and part.group.size > 1 end)
 end
 
-local function refuse_experts(who, name, part)
-  options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); nn.parallel.fully_shard "
-    .. "averages both: fully_shard(layer.experts, {mesh = the other dims}), then fully_shard(net, {mesh = all ranks})",
-    who, name, part.mesh:describe_rank())
+local function refuse_experts(who, name, part, remedy)
+  options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); %s", who, name,
+    part.mesh:describe_rank(), remedy or "nn.parallel.fully_shard averages both: fully_shard(layer.experts, {mesh = the "
+    .. "other dims}), then fully_shard(net, {mesh = all ranks})")
 end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
-function shards.check_replicas(who, name, p, group)
+--- remedy: for experts; it is fully_shard without it.
+function shards.check_replicas(who, name, p, group, remedy)
   local parts = lists.append({shards.pipeline_of[p]}, shards.parts_of[p] or {})
   for _, part in ipairs(lists.append(parts, {shards.of[p]})) do
     for _, rank in ipairs(part.group.ranks) do
       if part.group.size > 1 and rank ~= part.mesh.rank and lists.index_of(group.ranks, rank) then
-        if part.averages then refuse_experts(who, name, part) end
+        if part.averages then refuse_experts(who, name, part, remedy) end
         options.fail("%s: ranks %d and %d hold different parts of '%s'; pass the other dims of its mesh (%s)", who,
           part.mesh.rank, rank, name, part.mesh:describe_rank())
       end

@@ -314,16 +314,17 @@ local function check_complete(module, by_name)
   end
 end
 
--- Returns what must be equal on all ranks, as text of one line each.
-local function describe(entries, list)
+-- Returns the properties that must be equal on all ranks, as lines.
+local function describe(module, entries, list)
   local lines = lists.map(entries, function(e)
     return ('\'%s\' is "%s", %s to %s, sequence_dim %d'):format(e.name, e.style, e.input, e.output, e.sequence_dim)
   end)
-  lists.append(lines, lists.map(list, function(d)
-    return ("'%s', %s [%s], dim %d in parts of %s"):format(d.name, d.t.dtype, table.concat(d.t.shape, ", "), d.dim,
+  for _, d in ipairs(list) do
+    lines[#lines + 1] = ("%s, dim %d in parts of %s"):format(shards.summarize(d.name, d.t), d.dim,
       table.concat(d.sizes, ", "))
-  end))
-  return table.concat(lines, "\n") .. "\n"
+  end
+  for name, p in module:named_parameters() do lines[#lines + 1] = shards.summarize(name, p) end
+  return lines
 end
 
 -- Puts an entry's forward around its module's.
@@ -413,7 +414,7 @@ return signature.of("parallelize(module: module, mesh, plan, {sequence_dim: coun
   end
   if defaults.between == "sequence" then check_complete(module, by_name) end
   local list, group = divisions_of(module, entries), mesh.groups[1]
-  if group.size > 1 then mesh:call(alike, group, who, "plan differs", describe(entries, list), "module") end
+  mesh:call(alike, group, who, "plan differs", describe(module, entries, list), "parameter")
   core.no_grad(core.scope, function()
     for _, t in ipairs(group.size > 1 and lists.joined(module:parameters(), module:buffers()) or {}) do
       if not is_empty(t) then
