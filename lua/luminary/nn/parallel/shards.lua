@@ -301,15 +301,26 @@ function shards.refuse(who, parameters, remedy)
   if p then options.fail("%s: parameter '%s' is sharded by fully_shard; %s", who, shards.of[p].names[1], remedy) end
 end
 
---- Fails for `who`, whose step treats a parameter as a whole, if ranks hold different parts of one of these.
-function shards.refuse_parts(who, parameters)
+-- Returns the number of ranks that hold different parts of p. optim.zero's shards have no group.
+local function count_parts(p)
+  local about, n = shards.of[p], 1
+  for _, part in ipairs(shards.parts_of[p] or {}) do n = n * part.group.size end
+  return about and about.group and n * about.group.size or n
+end
+
+-- Returns the number of ranks among which the parameters of p's model are divided.
+local function count_holders(p)
+  return shards.pipeline_of[p] and count_parts(p) * shards.pipeline_of[p].group.size or count_parts(p)
+end
+
+--- Fails for `who`, whose step treats a parameter as a whole, if ranks hold different parts of one of these. needs_all:
+--- it treats all parameters as one vector.
+function shards.refuse_parts(who, parameters, needs_all)
   for _, p in ipairs(parameters) do
-    local about, size = shards.of[p], 1
-    for _, part in ipairs(shards.parts_of[p] or {}) do size = size * part.group.size end
-    if about and about.group then size = size * about.group.size end
+    local about, size = shards.of[p], (needs_all and count_holders or count_parts)(p)
     if size > 1 then
-      options.fail("%s: a step needs all elements of a parameter, but %d ranks divide %s; choose another "
-        .. "optimizer, such as optim.AdamW", who, size,
+      options.fail("%s: a step needs %s, but %d ranks divide %s; choose another optimizer, such as optim.AdamW", who,
+        needs_all and "all parameters" or "all elements of a parameter", size,
         about and about.names and "'" .. about.names[1] .. "'" or "one of shape ["
         .. table.concat(form_of(p, p.shape).shape, ", ") .. "]")
     end
@@ -325,13 +336,6 @@ function shards.check_averaged(who, parameters)
   core.warn(("%s: parameter %d, [%s], is in no module of fully_shard, so that nothing averages its gradient over the "
     .. "ranks; call nn.parallel.fully_shard(net) after the calls for its blocks"):format(who, n,
     table.concat(p.shape, ", ")))
-end
-
--- Returns the number of ranks that hold different parts of p.
-local function count_parts(p)
-  local n = shards.of[p] and shards.of[p].group.size or 1
-  for _, part in ipairs(shards.parts_of[p] or {}) do n = n * part.group.size end
-  return shards.pipeline_of[p] and n * shards.pipeline_of[p].group.size or n
 end
 
 -- Returns a division of one of the parameters and its device, or nil if this rank holds a part of none. For an empty
@@ -379,7 +383,7 @@ function shards.total_norm(parameters, norm_type, tensors)
   local _, world = rank_and_size()
   local by_count, total, is_max = {}, nil, norm_type == math.huge
   for i, p in ipairs(parameters) do
-    local n = count_parts(p)
+    local n = count_holders(p)
     if (shards.pipeline_of[p] or {}).counts ~= false then
       by_count[n] = by_count[n] or {}
       table.insert(by_count[n], tensors and tensors[i] or p)

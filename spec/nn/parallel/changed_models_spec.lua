@@ -1,0 +1,20 @@
+-- Divided models that a script changes, initializes, clips, optimizes or calls in a way that needs all of a parameter.
+local on = require "spec.support.sharded"
+
+describe("a divided model", function()
+  it("is refused by LBFGS, whichever way ranks divide it", function()
+    on.succeeds(2, [[
+      local line = dist.init_device_mesh("cpu", {2}, {names = {"line"}})
+      local function net() return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) end
+      local early = net()
+      local opt = optim.LBFGS(early:parameters())
+      nn.parallel.parallelize(early, line, {["0"] = "column", ["1"] = "row"})
+      contains(message(opt.step, opt, function() end), "LBFGS: a step needs all parameters, but 2 ranks")
+      contains(message(optim.LBFGS, early:parameters()), "but 2 ranks divide one of shape [4, 4]; choose another")
+      local pipe = nn.parallel.Pipeline(net(), {mesh = line, split = {"1"}, microbatches = 2, loss = F.mse_loss})
+      contains(message(optim.LBFGS, pipe:parameters()), "LBFGS: a step needs all parameters, but 2 ranks divide")
+      contains(message(optim.LBFGS, nn.MixtureOfExperts(4, 8, 4, {mesh = line}):parameters()), "2 ranks divide")
+      contains(message(optim.LBFGS, fully_shard(net()):parameters()), "but 2 ranks divide '0.weight'")
+    ]])
+  end)
+end)
