@@ -17,4 +17,23 @@ describe("a divided model", function()
       contains(message(optim.LBFGS, fully_shard(net()):parameters()), "but 2 ranks divide '0.weight'")
     ]])
   end)
+
+  it("takes initial values before it is divided, and equal ones afterwards", function()
+    on.succeeds(2, [[
+      local line = dist.init_device_mesh("cpu", {2}, {names = {"line"}})
+      local sharded, split = fully_shard(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4))
+      nn.parallel.parallelize(split, line, {["0"] = "column"})
+      for _, layer in ipairs {sharded, split[1]} do
+        for _, f in ipairs {"eye_", "orthogonal_", "xavier_uniform_", "normal_"} do
+          contains(message(nn.init[f], layer.weight), "ranks divide a parameter of shape [4, 4]; initialize it before")
+        end
+        contains(message(layer.reset_parameters, layer), "initialize it before")
+        nn.init.ones_(layer.weight)
+        nn.init.constant_(layer.bias, 3)
+        assert(layer.weight:sum():item() == 8 and layer.bias:sum():item() == 6)
+      end
+      local alone = dist.init_device_mesh("cpu", {1, 2}, {names = {"one", "two"}})["one"]
+      nn.init.eye_(fully_shard(nn.Linear(4, 4), {mesh = alone}).weight) -- this rank has all of it
+    ]])
+  end)
 end)

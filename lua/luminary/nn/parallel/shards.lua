@@ -327,6 +327,16 @@ function shards.refuse_parts(who, parameters, needs_all)
   end
 end
 
+--- Fails if ranks divide a tensor with memory, whose initial values are computed from those of all of it.
+function shards.refuse_init(p)
+  local about, part = shards.of[p], divisions_of(p)[1]
+  local group = about and about.group or part and part.group
+  if group and group.size > 1 and not is_empty(p) then
+    options.fail("nn.init: ranks divide a parameter of shape [%s]; initialize it before, or load_state_dict full "
+      .. "tensors", table.concat((part or about).shape, ", "))
+  end
+end
+
 --- Warns, on rank 0, if an optimizer steps parameters of fully_shard together with others, which nothing averages.
 function shards.check_averaged(who, parameters)
   local function is_rest(p) return not shards.of[p] and core.has_grad(p) and not expert_part(p) end
