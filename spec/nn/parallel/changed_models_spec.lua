@@ -36,4 +36,21 @@ describe("a divided model", function()
       nn.init.eye_(fully_shard(nn.Linear(4, 4), {mesh = alone}).weight) -- this rank has all of it
     ]])
   end)
+
+  it("has its module called twice within a unit", function()
+    on.succeeds(2, [[
+      local function make()
+        lm.manual_seed(3)
+        local l = nn.Linear(4, 4)
+        return nn.Sequential(l, nn.Tanh(), l)
+      end
+      local alone, net = make(), fully_shard(make())
+      local x = lm.randn(2, 4)
+      alone(x):pow(2):mean():backward()
+      net(x):pow(2):mean():backward()
+      same_grads("twice", net, alone)
+      net:load_state_dict(alone:state_dict())
+      assert(lm.allclose(net(x), alone(x)))
+    ]])
+  end)
 end)

@@ -497,9 +497,11 @@ end
 -- Returns the unit's parameters, {t, names, slots = {{record, name}, …}} each, and its other modules with parameters,
 -- {module, name} each.
 local function collect(module)
-  local entries, of, parts = {}, {}, {}
+  local entries, of, parts, seen = {}, {}, {}, {}
   local function walk(m, prefix)
     if m ~= module and unit_of(m) then return end
+    local again = seen[m] -- a module that is there twice has two names, but its parameters are put into it once
+    seen[m] = true
     records.check_sized(who, m)
     if m:is(DDP) then fail("%s: DistributedDataParallel averages gradients itself; shard the module in it", who) end
     local record = records.of(m)
@@ -514,11 +516,11 @@ local function collect(module)
         of[t] = {t = t, slots = {}, names = {}}
         entries[#entries + 1] = of[t]
       end
-      table.insert(of[t].slots, {record, name})
+      if not again then table.insert(of[t].slots, {record, name}) end
       table.insert(of[t].names, full_name)
     end
     for _, name in ipairs(record.child) do walk(record.values[name], records.joined(prefix, name)) end
-    if m ~= module and #record.param > 0 then parts[#parts + 1] = {m, prefix} end
+    if m ~= module and not again and #record.param > 0 then parts[#parts + 1] = {m, prefix} end
   end
   walk(module, "")
   return entries, parts
