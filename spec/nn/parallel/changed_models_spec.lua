@@ -53,4 +53,19 @@ describe("a divided model", function()
       assert(lm.allclose(net(x), alone(x)))
     ]])
   end)
+
+  it("refuses modules and parameters that were added to it or replaced", function()
+    on.succeeds(2, [[
+      for _, change in ipairs {
+        function(net) net[2] = nn.Linear(4, 4) end,
+        function(net) net:append(nn.Linear(4, 4)) end,
+        function(net) net[1].bias = nn.Parameter(lm.ones(4)) end,
+      } do
+        local net = fully_shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+        net(lm.ones(2, 4)):sum():backward()
+        change(net)
+        contains(message(net, lm.ones(2, 4)), "was replaced or added; assign parameters and modules before fully_shard")
+      end
+    ]])
+  end)
 end)

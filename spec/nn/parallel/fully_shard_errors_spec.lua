@@ -109,7 +109,7 @@ describe("nn.parallel.fully_shard", function()
       assert(fully_shard(Scale())(lm.tensor(3)):item() == 3) -- one sample
       local weight = net.weight
       net.bias = nn.Parameter(lm.randn(6))
-      contains(message(net, lm.ones(2, 4)), "parameter 'bias' was replaced; assign")
+      contains(message(net, lm.ones(2, 4)), "parameter 'bias' was replaced or added; assign")
       assert(net.weight == weight)
     ]])
   end)

@@ -290,6 +290,10 @@ local function check_frozen(bucket)
   if not same then fail("%s: this rank changed requires_grad of '%s', as all ranks must; %s", who, changed, problem) end
 end
 
+local function refuse_replaced(name)
+  fail("%s: parameter '%s' was replaced or added; assign parameters and modules before fully_shard", who, name)
+end
+
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
 -- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `counts`, whether the
 -- next passes' averages count its samples, `weights`, a list of what weight_of returned, tables by bucket: links,
@@ -304,7 +308,11 @@ local function new_pass(unit, module, ...)
   autograd.free_returned()
   if unit.batch_dim then pass.size = step and step.samples or batch_size(who, unit.batch_dim, ...) end
   if not core.is_grad_enabled() then return pass end
-  for _, m in ipairs(module:modules()) do
+  for prefix, m in module:named_modules() do
+    local record = records.of(m)
+    for _, name in ipairs(record.param) do
+      if not shards.of[record.values[name]] then refuse_replaced(records.joined(prefix, name)) end
+    end
     for _, bucket in ipairs(unit_of(m) and unit_of(m).buckets or {}) do
       check_frozen(bucket)
       pass.links[bucket] = {uses = 0}
@@ -386,7 +394,7 @@ local function exchange(unit)
         entries[#entries + 1] = {core.keep(t), t._version, bucket[i]}
         for _, slot in ipairs(bucket.slots[i]) do
           if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
-            fail("%s: parameter '%s' was replaced; assign parameters before fully_shard", who, slot[2])
+            refuse_replaced(slot[2])
           end
           before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
           slot[1].values[slot[2]] = t
