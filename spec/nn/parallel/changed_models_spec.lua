@@ -68,4 +68,24 @@ describe("a divided model", function()
       end
     ]])
   end)
+
+  it("has no parametrization of a parameter that ranks divide", function()
+    on.succeeds(2, [[
+      local line = dist.init_device_mesh("cpu", {2}, {names = {"line"}})
+      local plan = {["0"] = "column", ["1"] = "row"}
+      local function net() return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) end
+      for _, norm in ipairs {
+        nn.utils.weight_norm, nn.utils.spectral_norm, nn.utils.parametrizations.weight_norm,
+        nn.utils.parametrizations.spectral_norm,
+      } do
+        local early, late = net(), net()
+        norm(early[2])
+        contains(message(nn.parallel.parallelize, early, line, plan), "parallelize: '1' has a parametrization")
+        assert(early[1].weight:size(1) == 4)
+        nn.parallel.parallelize(late, line, plan)
+        contains(message(norm, late[2]), "ranks divide 'weight' of this Linear")
+        contains(message(norm, fully_shard(nn.Linear(4, 4))), "ranks divide 'weight' of this Linear")
+      end
+    ]])
+  end)
 end)
