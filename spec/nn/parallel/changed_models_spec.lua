@@ -88,4 +88,18 @@ describe("a divided model", function()
       end
     ]])
   end)
+
+  it("has its norm clipped with one order and limit on all ranks", function()
+    for _, call in ipairs {"1, {norm_type = rank + 1}", "rank + 1"} do
+      local got = on.run(2, [[
+        local net = fully_shard(nn.Linear(4, 4))
+        net(lm.ones(2, 4)):sum():backward()
+        nn.utils.clip_grad_norm_(net:parameters(), 2)
+        nn.utils.clip_grad_norm_(net:parameters(), ]] .. call .. ")")
+      for rank = 0, 1 do
+        assert.not_equal(0, got[rank].code, got.text)
+        assert.matches("called norm of order %d, max_norm %d, over all ranks at", got[rank].output)
+      end
+    end
+  end)
 end)

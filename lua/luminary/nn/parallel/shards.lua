@@ -388,8 +388,8 @@ end
 
 --- Returns the norm of the gradients of parameters, of which this rank holds parts, as of one vector; or that of a list
 --- of tensors, one for each parameter. Collective over all ranks. Elements that several ranks hold are counted in part
---- on each.
-function shards.total_norm(parameters, norm_type, tensors)
+--- on each. Ranks must pass the same norm_type and max_norm, the limit of the caller, or nil.
+function shards.total_norm(parameters, norm_type, tensors, max_norm)
   local _, world = rank_and_size()
   local by_count, total, is_max = {}, nil, norm_type == math.huge
   for i, p in ipairs(parameters) do
@@ -406,7 +406,7 @@ function shards.total_norm(parameters, norm_type, tensors)
   end
   local division, device = find_division(parameters)
   total = reduced(division, device, total or ops.zeros({}, {dtype = "float64"}), is_max and "max" or "sum",
-    "norm over all ranks")
+    ("norm of order %g%s over all ranks"):format(norm_type, max_norm and (", max_norm %g,"):format(max_norm) or ""))
   return is_max and total or total:pow(1 / norm_type)
 end
 
