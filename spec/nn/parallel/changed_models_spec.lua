@@ -102,4 +102,22 @@ describe("a divided model", function()
       end
     end
   end)
+
+  it("is called in one order with other models on all ranks", function()
+    for _, run in ipairs {"f()", "lm.no_grad(f)"} do
+      local got = on.run(2, [[
+        local a, b = fully_shard(nn.Linear(4, 4)), fully_shard(nn.Linear(4, 4))
+        if rank == 1 then a, b = b, a end
+        local function f()
+          a(lm.ones(1, 4))
+          b(lm.ones(1, 4))
+        end
+      ]] .. run)
+      for rank = 0, 1 do
+        assert.not_equal(0, got[rank].code, got.text)
+        local wanted = "rank %d on [^ ]+ called the unit of call %d of fully_shard %%(Linear%%) at"
+        for other = 0, 1 do assert.matches(wanted:format(other, other + 1), got[rank].output) end
+      end
+    end
+  end)
 end)

@@ -45,6 +45,12 @@ local function is_current(bucket, versions)
   return true
 end
 
+-- Starts a collective of a unit in a group. Ranks fail that call another unit of equal shapes. Arguments are dist_run's.
+local function run_async(unit, collective, group, op, t, list)
+  return unit.mesh:call(core.dist_run, collective, group.handle, true, nil, op, nil, nil, t, list, nil, nil,
+    unit.titles[group])
+end
+
 -- Returns the dtype and device of the bucket's full tensors.
 local function how(bucket)
   local unit, p = bucket.unit, bucket[1]
@@ -76,7 +82,7 @@ local function start(bucket)
     started.versions[i], at = p._version, at + p:numel()
   end
   if group.size > 1 then
-    started.work = bucket.unit.mesh:call(dist.all_gather_into_tensor, joined, row, {group = group, async_op = true})
+    started.work = run_async(bucket.unit, "all_gather", group, nil, row, {joined})
   end
   return started
 end
@@ -345,7 +351,7 @@ local function weight_of(pass, unit)
   }))
   for _, group in ipairs(size and mesh.groups or {}) do
     await(mesh, weight)
-    weight.work = group.size > 1 and mesh:call(dist.all_reduce, weight.sum, {group = group, async_op = true})
+    weight.work = group.size > 1 and run_async(unit, "all_reduce", group, "sum", weight.sum)
   end
   return weight
 end
@@ -569,6 +575,19 @@ local function make_buckets(unit, entries)
   return buckets
 end
 
+-- Maps a group to the number of calls of fully_shard over it.
+local calls = setmetatable({}, {__mode = "k"})
+
+-- Returns the texts, by group of a mesh, that name the unit of this call in errors of collectives.
+local function titles_of(mesh, module)
+  local titles = {}
+  for _, group in ipairs(mesh.groups) do
+    calls[group] = (calls[group] or 0) + 1
+    titles[group] = ("the unit of call %d of fully_shard (%s)"):format(calls[group], module.__name)
+  end
+  return titles
+end
+
 local default_mesh -- the mesh of all ranks, with its group
 
 local function mesh_of(mesh, device)
@@ -641,8 +660,8 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   end
   compare(mesh, lists.map(entries, function(entry) return shards.summarize(entry.names[1], entry.t) end))
   local unit = {
-    mesh = mesh, group = mesh.groups[mesh.ndim], owner = module.__name, device = device, depth = 0,
-    reshard = opts.reshard_after_forward,
+    mesh = mesh, titles = titles_of(mesh, module), group = mesh.groups[mesh.ndim], owner = module.__name,
+    device = device, depth = 0, reshard = opts.reshard_after_forward,
     replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,
