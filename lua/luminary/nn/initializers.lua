@@ -11,7 +11,7 @@ local init = {}
 local function fill(who, t, method, ...)
   options.arg(who, "the first argument", t, "tensor")
   local given = options.pack(...)
-  return meta.fill(t, function(p) p[method](p, unpack(given, 1, given.n)) end)
+  return meta.fill(t, function(p) p[method](p, unpack(given, 1, given.n)) end, method == "fill_")
 end
 
 --- Returns fan_in and fan_out of a weight [out, in, receptive field…].

@@ -32,8 +32,11 @@ function meta.is_on() return planning end
 function meta.skips_buffers() return planning == "all" end
 
 --- Calls draw(t), which fills t and refers to it by its argument alone; for parameters on meta, and buffers in meta.of,
---- meta.materialize does so. Returns t.
-function meta.fill(t, draw)
+--- meta.materialize does so. Fails if ranks divide t, unless is_constant, which says that all elements become equal.
+--- Returns t.
+function meta.fill(t, draw, is_constant)
+  local shards = not (resetting or is_constant) and package.loaded["luminary.nn.parallel.shards"]
+  if shards then shards.refuse_init(t) end
   local record = draws[t]
   if planning == "all" or planning and meta.is_empty(t) then
     draws[t] = {draw = draw, n = (record and record.n or 0) + 1}

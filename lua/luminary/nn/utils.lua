@@ -52,7 +52,9 @@ utils.clip_grad_norm_ = signature.of("clip_grad_norm_(parameters, max_norm: posi
   parameters = tensors(who, "parameters", parameters)
   local shards = package.loaded["luminary.nn.parallel.shards"]
   local is_sharded = shards and shards.is_collective(parameters)
-  local total = norm_of(who, parameters, opts, true, is_sharded and shards.total_norm)
+  local total = norm_of(who, parameters, opts, true, is_sharded and function(list, norm_type)
+    return shards.total_norm(list, norm_type, nil, max_norm)
+  end)
   core.clip_with_norm(parameters, max_norm, total)
   return total
 end)

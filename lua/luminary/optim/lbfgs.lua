@@ -20,11 +20,17 @@ function LBFGS.check_group(_self, group)
   group.max_eval = group.max_eval or math.floor(group.max_iter * 5 / 4)
 end
 
+-- Fails if ranks divide these parameters, whose dot products a step takes.
+local function refuse_parts(params)
+  local shards = package.loaded["luminary.nn.parallel.shards"]
+  if shards then shards.refuse_parts("LBFGS", params, true) end
+end
+
 function LBFGS:add_param_group(given)
   if self.param_groups[1] then fail("LBFGS: only one parameter group is supported") end
   Optimizer.add_param_group(self, given)
-  local params, shards = self.param_groups[1].params, package.loaded["luminary.nn.parallel.shards"]
-  if shards then shards.refuse("LBFGS", params, "LBFGS needs all elements; choose another optimizer") end
+  local params = self.param_groups[1].params
+  refuse_parts(params)
   for i, p in ipairs(params) do
     if p.device ~= params[1].device or p.dtype ~= params[1].dtype then
       fail("LBFGS: all parameters must have the same dtype and device: parameter 1 is %s on %s, parameter %d is %s on "
@@ -207,6 +213,7 @@ end
 function LBFGS:step(closure)
   options.arg("LBFGS:step", "closure", closure, "function")
   local p = self.param_groups[1].params[1]
+  refuse_parts(self.param_groups[1].params)
   self.state[p] = self.state[p] or {func_evals = 0, n_iter = 0}
   return self:hooked(function() return core.no_grad(iterate, self, closure, self.state[p]) end, closure)
 end

@@ -46,6 +46,12 @@ local function is_current(bucket, versions)
   return true
 end
 
+-- Starts a collective of a unit in a group. Ranks fail that call another unit of equal shapes. Arguments are dist_run's.
+local function run_async(unit, collective, group, op, t, list)
+  return unit.mesh:call(core.dist_run, collective, group.handle, true, nil, op, nil, nil, t, list, nil, nil,
+    unit.titles[group])
+end
+
 -- Returns the dtype and device of the bucket's full tensors.
 local function how(bucket)
   local unit, p = bucket.unit, bucket[1]
@@ -116,7 +122,7 @@ local function start(bucket)
     row = on_side(bucket.unit, place.copy_, place, row, {non_blocking = true}) -- is over in finish
   end
   if group.size > 1 then
-    started.work = bucket.unit.mesh:call(dist.all_gather_into_tensor, joined, row, {group = group, async_op = true})
+    started.work = run_async(bucket.unit, "all_gather", group, nil, row, {joined})
   end
   return started
 end
@@ -345,6 +351,10 @@ local function check_frozen(bucket)
   if not same then fail("%s: this rank changed requires_grad of '%s', as all ranks must; %s", who, changed, problem) end
 end
 
+local function refuse_replaced(name)
+  fail("%s: parameter '%s' was replaced or added; assign parameters and modules before fully_shard", who, name)
+end
+
 -- Returns the pass of a call of the outermost unit: a list of the units in the order of their calls, with `size`, this
 -- rank's number of samples (nil: all ranks count the same), `before`, the last pass of that unit, `counts`, whether the
 -- next passes' averages count its samples, `weights`, a list of what weight_of returned, tables by bucket: links,
@@ -359,7 +369,11 @@ local function new_pass(unit, module, ...)
   autograd.free_returned()
   if unit.batch_dim then pass.size = step and step.samples or batch_size(who, unit.batch_dim, ...) end
   if not core.is_grad_enabled() then return pass end
-  for _, m in ipairs(module:modules()) do
+  for prefix, m in module:named_modules() do
+    local record = records.of(m)
+    for _, name in ipairs(record.param) do
+      if not shards.of[record.values[name]] then refuse_replaced(records.joined(prefix, name)) end
+    end
     for _, bucket in ipairs(unit_of(m) and unit_of(m).buckets or {}) do
       check_frozen(bucket)
       pass.links[bucket] = {uses = 0}
@@ -392,7 +406,7 @@ local function weight_of(pass, unit)
   }))
   for _, group in ipairs(size and mesh.groups or {}) do
     await(mesh, weight)
-    weight.work = group.size > 1 and mesh:call(dist.all_reduce, weight.sum, {group = group, async_op = true})
+    weight.work = group.size > 1 and run_async(unit, "all_reduce", group, "sum", weight.sum)
   end
   return weight
 end
@@ -441,7 +455,7 @@ local function exchange(unit)
         entries[#entries + 1] = {core.keep(t), t._version, bucket[i]}
         for _, slot in ipairs(bucket.slots[i]) do
           if unit.depth == 1 and slot[1].values[slot[2]] ~= bucket[i] then
-            fail("%s: parameter '%s' was replaced; assign parameters before fully_shard", who, slot[2])
+            refuse_replaced(slot[2])
           end
           before[#before + 1] = {slot[1].values, slot[2], slot[1].values[slot[2]]}
           slot[1].values[slot[2]] = t
@@ -552,9 +566,11 @@ end
 -- Returns the unit's parameters, {t, names, slots = {{record, name}, …}} each, and its other modules with parameters,
 -- {module, name} each.
 local function collect(module)
-  local entries, of, parts = {}, {}, {}
+  local entries, of, parts, seen = {}, {}, {}, {}
   local function walk(m, prefix)
     if m ~= module and unit_of(m) then return end
+    local again = seen[m] -- a module that is there twice has two names, but its parameters are put into it once
+    seen[m] = true
     records.check_sized(who, m)
     if m:is(DDP) then fail("%s: DistributedDataParallel averages gradients itself; shard the module in it", who) end
     local record = records.of(m)
@@ -569,11 +585,11 @@ local function collect(module)
         of[t] = {t = t, slots = {}, names = {}}
         entries[#entries + 1] = of[t]
       end
-      table.insert(of[t].slots, {record, name})
+      if not again then table.insert(of[t].slots, {record, name}) end
       table.insert(of[t].names, full_name)
     end
     for _, name in ipairs(record.child) do walk(record.values[name], records.joined(prefix, name)) end
-    if m ~= module and #record.param > 0 then parts[#parts + 1] = {m, prefix} end
+    if m ~= module and not again and #record.param > 0 then parts[#parts + 1] = {m, prefix} end
   end
   walk(module, "")
   return entries, parts
@@ -624,6 +640,19 @@ local side_of = {} -- the number of the stream of copies to and from the host, b
 local function side_stream(device)
   side_of[device] = side_of[device] or core.stream_new(device, 0)
   return side_of[device]
+end
+
+-- Maps a group to the number of calls of fully_shard over it.
+local calls = setmetatable({}, {__mode = "k"})
+
+-- Returns the texts, by group of a mesh, that name the unit of this call in errors of collectives.
+local function titles_of(mesh, module)
+  local titles = {}
+  for _, group in ipairs(mesh.groups) do
+    calls[group] = (calls[group] or 0) + 1
+    titles[group] = ("the unit of call %d of fully_shard (%s)"):format(calls[group], module.__name)
+  end
+  return titles
 end
 
 local default_mesh -- the mesh of all ranks, with its group
@@ -697,8 +726,8 @@ return signature.of([[fully_shard(module: module, {mesh, reshard_after_forward: 
   end
   compare(mesh, lists.map(entries, function(entry) return shards.summarize(entry.names[1], entry.t) end))
   local unit = {
-    mesh = mesh, group = mesh.groups[mesh.ndim], owner = module.__name, device = device, depth = 0,
-    reshard = opts.reshard_after_forward,
+    mesh = mesh, titles = titles_of(mesh, module), group = mesh.groups[mesh.ndim], owner = module.__name,
+    device = device, depth = 0, reshard = opts.reshard_after_forward,
     replicas = mesh.ndim == 2 and mesh.groups[1].size > 1 and mesh.groups[1] or nil, offload = opts.offload,
     batch_dim = opts.batch_dim, param_dtype = precision.param_dtype, reduce_dtype = precision.reduce_dtype,
     output_dtype = precision.output_dtype, cast_inputs = precision.cast_forward_inputs,

@@ -325,16 +325,32 @@ function shards.refuse(who, parameters, remedy)
   if p then options.fail("%s: parameter '%s' is sharded by fully_shard; %s", who, shards.of[p].names[1], remedy) end
 end
 
---- Fails for `who`, whose step treats a parameter as a whole, if ranks hold different parts of one of these.
-function shards.refuse_parts(who, parameters)
+-- Returns the number of ranks among which the parameters of p's model are divided.
+local function count_holders(p)
+  return shards.pipeline_of[p] and count_parts(p) * shards.pipeline_of[p].group.size or count_parts(p)
+end
+
+--- Fails for `who`, whose step treats a parameter as a whole, if ranks hold different parts of one of these. needs_all:
+--- it treats all parameters as one vector.
+function shards.refuse_parts(who, parameters, needs_all)
   for _, p in ipairs(parameters) do
-    local about, size = shards.of[p], count_parts(p)
+    local about, size = shards.of[p], (needs_all and count_holders or count_parts)(p)
     if size > 1 then
-      options.fail("%s: a step needs all elements of a parameter, but %d ranks divide %s; choose another "
-        .. "optimizer, such as optim.AdamW", who, size,
+      options.fail("%s: a step needs %s, but %d ranks divide %s; choose another optimizer, such as optim.AdamW", who,
+        needs_all and "all parameters" or "all elements of a parameter", size,
         about and about.names and "'" .. about.names[1] .. "'" or "one of shape ["
         .. table.concat(form_of(p, p.shape).shape, ", ") .. "]")
     end
+  end
+end
+
+--- Fails if ranks divide a tensor with memory, whose initial values are computed from those of all of it.
+function shards.refuse_init(p)
+  local about, part = shards.of[p], divisions_of(p)[1]
+  local group = about and about.group or part and part.group
+  if group and group.size > 1 and not is_empty(p) then
+    options.fail("nn.init: ranks divide a parameter of shape [%s]; initialize it before, or load_state_dict full "
+      .. "tensors", table.concat((part or about).shape, ", "))
   end
 end
 
@@ -389,14 +405,13 @@ end
 
 --- Returns the norm of the gradients of parameters, of which this rank holds parts, as of one vector; or that of a list
 --- of tensors, one for each parameter. Collective over all ranks. Elements that several ranks hold are counted in part
---- on each.
-function shards.total_norm(parameters, norm_type, tensors)
+--- on each. Ranks must pass the same norm_type and max_norm, the limit of the caller, or nil.
+function shards.total_norm(parameters, norm_type, tensors, max_norm)
   local _, world = rank_and_size()
   local by_count, total, is_max = {}, nil, norm_type == math.huge
   for i, p in ipairs(parameters) do
-    local pipeline = shards.pipeline_of[p]
-    local n = count_parts(p) * (pipeline and pipeline.group.size or 1)
-    if not pipeline or pipeline.counts then
+    local n = count_holders(p)
+    if (shards.pipeline_of[p] or {}).counts ~= false then
       by_count[n] = by_count[n] or {}
       table.insert(by_count[n], tensors and tensors[i] or p)
     end
@@ -408,7 +423,7 @@ function shards.total_norm(parameters, norm_type, tensors)
   end
   local division, device = find_division(parameters)
   total = reduced(division, device, total or ops.zeros({}, {dtype = "float64"}), is_max and "max" or "sum",
-    "norm over all ranks")
+    ("norm of order %g%s over all ranks"):format(norm_type, max_norm and (", max_norm %g,"):format(max_norm) or ""))
   return is_max and total or total:pow(1 / norm_type)
 end
 

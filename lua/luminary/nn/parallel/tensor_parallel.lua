@@ -279,6 +279,10 @@ local function divisions_of(module, entries)
   for _, entry in ipairs(entries) do
     local m = entry.module or entry.tied
     if entry.module then by_module[m] = entry end
+    if entry.dim and entry.module and records.of(m).values.parametrizations then
+      fail("%s: '%s' has a parametrization, such as weight_norm, which needs all of a parameter; call "
+        .. "nn.utils.parametrize.remove_parametrizations before, or leave the layer out of plan", who, entry.name)
+    end
     add(entry, entry.module and m.weight or not entry.module and m:embedding(),
       records.joined(entry.name, "weight"), entry.dim)
     if entry.style == "column" or entry.style == "vocabulary" and entry.run == run_column then

@@ -183,7 +183,11 @@ parametrize.register_parametrization = signature.of([[register_parametrization(m
   if kind ~= "param" and kind ~= "buffer" then
     fail("%s: %s has no parameter or buffer '%s'", who, module.__name, tostring(name))
   end
-  local value = record.values[name]
+  local value, shards = record.values[name], package.loaded["luminary.nn.parallel.shards"]
+  if shards and shards.is_divided(value) then
+    fail("%s: ranks divide '%s' of this %s; register before fully_shard; a layer that parallelize divides has none",
+      who, name, module.__name)
+  end
   local list = List(value, parametrization, kind == "param")
   if not opts.unsafe then core.no_grad(function() check_result("the parametrization", value, list()) end) end
   if kind == "param" and list.is_tensor and not rawequal(list.original, value) then -- optimizers know the parameter
