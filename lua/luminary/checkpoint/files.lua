@@ -215,9 +215,9 @@ local function are_states(list, n)
 end
 
 --- Reads a file for files.apply: {path, value, about = {version, world_size, shards}, sum = the checksum of all its
---- checksums, "" without them, outlines = those of its shards, by number}. rank, size: nil, or reads only that rank's
---- part of the shards; others must be there. The checksums of shards that it reads are compared, so that damage is
---- noticed before anything is loaded.
+--- checksums, "" without them, outlines = those of its shards, by number and object}. rank, size: nil, or reads only
+--- that rank's part of the shards; others must be there. The checksums of shards that it reads are compared, so that
+--- damage is noticed before anything is loaded.
 function files.read(who, path, rank, size)
   local loaded = formats.load(path, {})
   local value, about = loaded.value, {version = 0, world_size = 1, shards = {}}
@@ -248,7 +248,10 @@ function files.read(who, path, rank, size)
     if (i - 1) % (size or 1) == (rank or 0) then
       local shard = formats.load(of_shard, {})
       check_shard(file, i, shard.metadata)
-      file.outlines[i] = ranks.outline(shard.value)
+      file.outlines[i] = {}
+      for part, state in pairs(options.is_plain(shard.value) and shard.value or {}) do
+        file.outlines[i][part] = ranks.outline(state)
+      end
     elseif not listed[name] then
       check_shard(file, i, safetensors.metadata(of_shard))
     end
@@ -294,19 +297,19 @@ end
 -- values. Each other shard is mapped, and released before the next.
 local function each_shard(file, part)
   local i, shards = 0, load_module "luminary.nn.parallel.shards"
-  local function state_in(shard)
-    local state = options.is_plain(shard) and shard[part]
+  local function check(state)
     if options.is_plain(state) then return state end
     options.malformed_file(shard_path(file, i), "shard of a checkpoint", "it has no '%s'", part)
   end
   return function(own)
     i = i + 1
     if file.about.shards[i] == nil then return nil end
-    local outline = state_in(ranks.from_outline(file.outlines[i]))
+    local outline = file.outlines[i][part]
+    outline = check(outline and ranks.from_outline(outline))
     if own and not shards.has_common(own, outline) then return outline end
     local loaded = formats.load(shard_path(file, i), {mmap = true})
     check_shard(file, i, loaded.metadata)
-    return state_in(loaded.value)
+    return check(options.is_plain(loaded.value) and loaded.value[part])
   end
 end
 
@@ -317,14 +320,8 @@ function files.shards_of(path, metadata)
   return lists.map(file.about.shards, function(_, i) return (shard_path(file, i)) end)
 end
 
--- Returns the set of paths of the objects whose states are in the shards of a file; each shard has a part of each.
-local function sharded_parts(file)
-  if not file.sharded then
-    local value = file.outlines[1] and ranks.from_outline(file.outlines[1])
-    file.sharded = lists.set(options.is_plain(value) and options.sorted_keys(value) or {})
-  end
-  return file.sharded
-end
+-- Returns a table by the paths of the objects whose states are in the shards of a file; each shard has a part of each.
+local function sharded_parts(file) return file.outlines[1] or {} end
 
 --- Adds the complete states of the objects that ranks saved in shards to the value of a file of files.read.
 function files.join_shards(file)
