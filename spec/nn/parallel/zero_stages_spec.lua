@@ -34,10 +34,11 @@ local on = several([[
       if not (off <= 1e-12) then error(what .. ": " .. name .. " is off by " .. off) end
     end
   end
-  local gathers, gather = 0, dist.all_gather_into_tensor
-  rawset(dist, "all_gather_into_tensor", function(...)
-    gathers = gathers + 1
-    return gather(...)
+  local core = require "luminary.core"
+  local gathers, run = 0, core.dist_run
+  rawset(core, "dist_run", function(collective, ...)
+    gathers = gathers + (collective == "all_gather" and 1 or 0)
+    return run(collective, ...)
   end)
 ]], 60)
 

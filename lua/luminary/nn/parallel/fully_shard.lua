@@ -45,7 +45,7 @@ local function is_current(bucket, versions)
   return true
 end
 
--- Starts a collective of a unit in a group. Ranks fail that call another unit of equal shapes. Arguments are dist_run's.
+-- Starts a collective of a unit in a group, which fails if another rank calls another unit.
 local function run_async(unit, collective, group, op, t, list)
   return unit.mesh:call(core.dist_run, collective, group.handle, true, nil, op, nil, nil, t, list, nil, nil,
     unit.titles[group])

@@ -236,8 +236,8 @@ end
 
 local function refuse_experts(who, name, part, remedy)
   options.fail("%s: ranks divide the experts '%s', and all ranks share other parameters (%s); %s", who, name,
-    part.mesh:describe_rank(), remedy or "nn.parallel.fully_shard averages both: fully_shard(layer.experts, {mesh = the "
-    .. "other dims}), then fully_shard(net, {mesh = all ranks})")
+    part.mesh:describe_rank(), remedy or "nn.parallel.fully_shard averages both: fully_shard(layer.experts, {mesh = "
+    .. "the other dims}), then fully_shard(net, {mesh = all ranks})")
 end
 
 --- Fails if a group has other ranks that hold other parts of p: they are no replicas. who: a function; name: p's.
